@@ -1,0 +1,152 @@
+#include "reference/mask_predicate.h"
+
+#include "sim/base/check.h"
+#include "sim/base/parallel.h"
+
+#include <algorithm>
+
+namespace cpscope::reference {
+namespace {
+
+bool slice_shows(const MaskSlice& slice, int64_t query_id, int64_t key_id) {
+  const bool is_inside =
+      slice.q0 <= query_id && query_id < slice.q1 && slice.k0 <= key_id && key_id < slice.k1;
+  if (!is_inside) return false;
+  // Bottom-right: the last query sees the last key. Top-left: the first query sees the first key.
+  const bool is_below_bottom_right = slice.q1 - query_id <= slice.k1 - key_id;
+  const bool is_above_top_left = query_id - slice.q0 <= key_id - slice.k0;
+  switch (slice.type) {
+    case SliceType::full:
+      return true;
+    case SliceType::causal:
+      return is_below_bottom_right;
+    case SliceType::inv_causal:
+      return is_above_top_left;
+    case SliceType::bi_causal:
+      return is_below_bottom_right && is_above_top_left;
+  }
+  return false;
+}
+
+bool type_shows(const SequenceMask& mask, int64_t i, int64_t j) {
+  switch (mask.type) {
+    case MaskType::no_mask:
+    case MaskType::padding:
+      return true;
+    case MaskType::causal:
+    case MaskType::padding_causal:
+      return j <= i;
+    case MaskType::causal_bottom_right:
+    case MaskType::padding_causal_bottom_right:
+      return j <= i + mask.num_keys - mask.num_queries;
+    case MaskType::slices:
+      for (const MaskSlice& slice : mask.slices) {
+        if (slice_shows(slice, mask.first_query + i, mask.first_key + j)) return true;
+      }
+      return false;
+  }
+  return false;
+}
+
+bool window_shows(const SequenceMask& mask, int64_t i, int64_t j) {
+  // Written as a distance, so that a window of any size cannot overflow.
+  const int64_t keys_left_of_diagonal = i + mask.num_keys - mask.num_queries - j;
+  if (mask.window_left >= 0 && keys_left_of_diagonal > mask.window_left) return false;
+  return mask.window_right < 0 || -keys_left_of_diagonal <= mask.window_right;
+}
+
+bool chunk_shows(const SequenceMask& mask, int64_t i, int64_t j) {
+  return mask.chunk_size <= 0 || i / mask.chunk_size == j / mask.chunk_size;
+}
+
+/// The same mask with only the slices that hold query i: what the others say about i is "no".
+SequenceMask narrow_to_row(const SequenceMask& mask, int64_t i) {
+  SequenceMask narrowed = mask;
+  std::erase_if(narrowed.slices, [&](const MaskSlice& slice) {
+    return mask.first_query + i < slice.q0 || mask.first_query + i >= slice.q1;
+  });
+  return narrowed;
+}
+
+}  // namespace
+
+SequenceMask sequence_mask(const Scenario& scenario, int64_t sequence) {
+  const Batch& batch = scenario.batch;
+  const auto index = static_cast<size_t>(sequence);
+  CPSCOPE_CHECK(sequence >= 0 && index < batch.lengths.size(), "the batch has no such sequence",
+                sequence, batch.lengths.size());
+  CPSCOPE_CHECK(batch.kv_lengths.size() == batch.lengths.size(),
+                "queries and keys disagree about the number of sequences", batch.kv_lengths.size(),
+                batch.lengths.size());
+  SequenceMask mask;
+  mask.type = scenario.attention.mask_type;
+  mask.num_queries = batch.lengths[index];
+  mask.num_keys = batch.kv_lengths[index];
+  mask.window_left = scenario.attention.window_left;
+  mask.window_right = scenario.attention.window_right;
+  mask.chunk_size = scenario.attention.chunk_size;
+  if (mask.type != MaskType::slices) return mask;
+
+  // Slice ids count valid tokens through the batch, queries and keys separately.
+  for (size_t earlier = 0; earlier < index; ++earlier) {
+    mask.first_query += batch.lengths[earlier];
+    mask.first_key += batch.kv_lengths[earlier];
+  }
+  for (const MaskSlice& slice : scenario.attention.slices) {
+    if (slice.q0 < mask.first_query + mask.num_queries && slice.q1 > mask.first_query) {
+      mask.slices.push_back(slice);
+    }
+  }
+  return mask;
+}
+
+bool is_visible(const SequenceMask& mask, int64_t i, int64_t j) {
+  const bool is_inside = i >= 0 && i < mask.num_queries && j >= 0 && j < mask.num_keys;
+  return is_inside && type_shows(mask, i, j) && window_shows(mask, i, j) && chunk_shows(mask, i, j);
+}
+
+bool is_visible(const Scenario& scenario, int64_t sequence, int64_t i, int64_t j) {
+  return is_visible(sequence_mask(scenario, sequence), i, j);
+}
+
+MaskWitness mask_witness() {
+  return {[](const Scenario& scenario, int64_t sequence, int64_t i, int64_t j) {
+    return is_visible(scenario, sequence, i, j);
+  }};
+}
+
+std::vector<KeyRun> find_visible_keys(const SequenceMask& whole_mask, int64_t i) {
+  const SequenceMask mask = narrow_to_row(whole_mask, i);
+  std::vector<KeyRun> runs;
+  bool was_visible = false;
+  for (int64_t j = 0; j < mask.num_keys; ++j) {
+    const bool visible = is_visible(mask, i, j);
+    if (visible && !was_visible) runs.push_back({j, j});
+    if (visible) runs.back().end = j + 1;
+    was_visible = visible;
+  }
+  return runs;
+}
+
+VisibleKeys find_visible_keys(const SequenceMask& mask) {
+  constexpr int64_t kRowsPerTask = 64;
+  const auto num_rows = static_cast<size_t>(mask.num_queries);
+  std::vector<std::vector<KeyRun>> rows(num_rows);
+  const int64_t num_tasks = (mask.num_queries + kRowsPerTask - 1) / kRowsPerTask;
+  for_each_index(num_tasks, [&](int64_t task) {
+    const int64_t end = std::min(mask.num_queries, (task + 1) * kRowsPerTask);
+    for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+      rows[static_cast<size_t>(i)] = find_visible_keys(mask, i);
+    }
+  });
+
+  VisibleKeys visible;
+  visible.row_begin.push_back(0);
+  for (const std::vector<KeyRun>& runs : rows) {
+    visible.runs.insert(visible.runs.end(), runs.begin(), runs.end());
+    visible.row_begin.push_back(static_cast<int64_t>(visible.runs.size()));
+  }
+  return visible;
+}
+
+}  // namespace cpscope::reference

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "sim/run/judge.h"
+#include "sim/scenario/scenario.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace cpscope::reference {
+
+/// Is key position j of a sequence visible to query position i of it (both valid positions)?
+/// Written from the words of the contract, section 2; shares no code with the planner. Positions
+/// outside the valid lengths are visible to nobody.
+bool is_visible(const Scenario& scenario, int64_t sequence, int64_t i, int64_t j);
+
+/// The same predicate in the shape that the probes ask for.
+MaskWitness mask_witness();
+
+/// What one sequence needs to know to judge its own pairs.
+struct SequenceMask {
+  MaskType type = MaskType::no_mask;
+  int64_t num_queries = 0;  // sq, valid
+  int64_t num_keys = 0;     // skv, valid
+  int64_t window_left = -1;
+  int64_t window_right = -1;
+  int64_t chunk_size = 0;
+  std::vector<MaskSlice> slices;  // those that touch a query of this sequence
+  int64_t first_query = 0;        // slice id of query position 0
+  int64_t first_key = 0;          // slice id of key position 0
+};
+
+SequenceMask sequence_mask(const Scenario& scenario, int64_t sequence);
+bool is_visible(const SequenceMask& mask, int64_t i, int64_t j);
+
+/// Key positions [begin, end).
+struct KeyRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  friend bool operator==(const KeyRun&, const KeyRun&) = default;
+};
+
+/// The visible keys of one query, ascending and disjoint. Asks the predicate about every key.
+std::vector<KeyRun> find_visible_keys(const SequenceMask& mask, int64_t i);
+
+/// The visible keys of every query of one sequence, run-length coded. Found by asking the predicate
+/// about every pair.
+struct VisibleKeys {
+  std::vector<int64_t> row_begin;  // [num_queries + 1] first run of the row
+  std::vector<KeyRun> runs;        // ascending, disjoint, not empty
+
+  std::span<const KeyRun> of_row(int64_t i) const {
+    const auto row = static_cast<size_t>(i);
+    return std::span(runs).subspan(static_cast<size_t>(row_begin[row]),
+                                   static_cast<size_t>(row_begin[row + 1] - row_begin[row]));
+  }
+};
+
+/// Cost: num_queries * num_keys evaluations of the predicate, in parallel over blocks of rows.
+VisibleKeys find_visible_keys(const SequenceMask& mask);
+
+}  // namespace cpscope::reference

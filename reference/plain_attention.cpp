@@ -1,0 +1,439 @@
+#include "reference/head_group.h"
+#include "reference/row_matrix.h"
+#include "sim/run/dtype.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace cpscope::reference {
+namespace {
+
+constexpr int64_t kRowsPerBlock = 128;
+
+/// Where a plain run rounds, and the numbers it multiplies by.
+template <class Real>
+struct PlainRules {
+  Dtype dtype = Dtype::fp32;
+  bool has_narrow_products = false;  // 16 bit: P and dS are rounded before the second product
+  bool merges_in_dtype = false;      // partial results and accumulators are rounded to dtype
+  bool sends_in_dtype = false;       // running dK and dV are rounded to dtype at every hop
+  bool rounds_each_term = false;     // thd kernels of TE round a term before they add it
+  Real scale = 1;
+  Real softcap = 0;
+};
+
+template <class Real>
+PlainRules<Real> plain_rules(const HeadGroup& group) {
+  const Numerics& numerics = group.scenario.numerics;
+  const Attention& attention = group.scenario.attention;
+  PlainRules<Real> rules;
+  rules.dtype = numerics.dtype;
+  rules.has_narrow_products = numerics.dtype == Dtype::bf16 || numerics.dtype == Dtype::fp16;
+  rules.merges_in_dtype = numerics.accumulate == Accumulate::dtype;
+  rules.sends_in_dtype = numerics.dkv_wire == DkvWire::dtype && group.num_hops > 1;
+  rules.rounds_each_term = group.scenario.batch.qkv_format == QkvFormat::thd;
+  rules.scale = static_cast<Real>(logit_scale(attention));
+  rules.softcap = static_cast<Real>(attention.softcap);
+  return rules;
+}
+
+template <class Real, class Derived>
+void round_all(Dtype dtype, Eigen::PlainObjectBase<Derived>& values) {
+  Real* data = values.data();
+  for (int64_t index = 0; index < values.size(); ++index) {
+    data[index] = round_to(dtype, data[index]);
+  }
+}
+
+/// Edge `piece` of an equal cut of `count` things in `pieces` contiguous pieces.
+int64_t cut(int64_t count, int64_t piece, int64_t pieces) { return count * piece / pieces; }
+
+/// What all row blocks of a unit share.
+template <class Real>
+struct PlainUnit {
+  const HeadGroup& group;
+  PlainRules<Real> rules;
+  Rows<Real> keys, values;            // keys after RoPE, rounded
+  std::vector<int64_t> hop_edges;     // key positions where a hop's piece begins; no empty piece
+  Rows<Real> piece_dk, piece_dv;      // of the current piece of queries, fp32
+  Rows<Real> running_dk, running_dv;  // over the pieces so far
+};
+
+/// A normalised partial result of one hop.
+template <class Real>
+struct PlainPartial {
+  Rows<Real> out;    // [rows, head_dim_v]
+  Column<Real> lse;  // [rows] -inf if the hop shows the row nothing
+};
+
+template <class Real>
+struct PlainBlock {
+  RowBlock range;
+  int32_t head = 0;
+  Rows<Real> queries, d_out;  // of these rows
+  Rows<Real> logits;          // [rows, keys] scaled and capped
+  Rows<Real> out;             // [rows, head_dim_v] merged and rounded
+  Column<Real> lse;           // [rows] merged, the sink included
+  Column<Real> out_dot;       // [rows] rowsum(d_out * out)
+};
+
+std::span<const KeyRun> runs_of(const HeadGroup& group, const RowBlock& range, int64_t row) {
+  return group.visible.of_row(range.row_begin + row);
+}
+
+template <class Real>
+void compute_logits(const PlainUnit<Real>& unit, PlainBlock<Real>& block) {
+  const RowBlock& range = block.range;
+  block.logits.resize(range.rows(), range.keys());
+  block.logits.noalias() =
+      block.queries * unit.keys.middleRows(range.key_begin, range.keys()).transpose();
+  block.logits *= unit.rules.scale;
+  const Real softcap = unit.rules.softcap;
+  if (softcap == Real(0)) return;
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    for (const KeyRun& run : runs_of(unit.group, range, row)) {
+      for (int64_t key = run.begin - range.key_begin; key < run.end - range.key_begin; ++key) {
+        block.logits(row, key) = softcap * std::tanh(block.logits(row, key) / softcap);
+      }
+    }
+  }
+}
+
+/// Attention of the block's rows to the keys [key_begin, key_end) alone.
+template <class Real>
+PlainPartial<Real> compute_partial(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
+                                   const KeyRun& hop, HeadSums& sums) {
+  const RowBlock& range = block.range;
+  Rows<Real> weights = Rows<Real>::Zero(range.rows(), hop.end - hop.begin);
+  Column<Real> row_sums = Column<Real>::Ones(range.rows());
+  PlainPartial<Real> partial;
+  partial.lse.setConstant(range.rows(), static_cast<Real>(no_logit()));
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    std::vector<KeyRun> runs;
+    Real row_max = static_cast<Real>(no_logit());
+    for (const KeyRun& run : runs_of(unit.group, range, row)) {
+      const KeyRun clipped{std::max(run.begin, hop.begin), std::min(run.end, hop.end)};
+      if (clipped.begin >= clipped.end) continue;
+      runs.push_back(clipped);
+      const auto logits = block.logits.row(row).segment(clipped.begin - range.key_begin,
+                                                        clipped.end - clipped.begin);
+      row_max = std::max(row_max, logits.maxCoeff());
+    }
+    if (runs.empty()) continue;
+    Real row_sum = 0;
+    for (const KeyRun& run : runs) {
+      const int64_t count = run.end - run.begin;
+      auto target = weights.row(row).segment(run.begin - hop.begin, count);
+      target = block.logits.row(row).segment(run.begin - range.key_begin, count).array() - row_max;
+      exponentiate(&weights(row, run.begin - hop.begin), count);
+      row_sum += target.sum();
+    }
+    row_sums(row) = row_sum;
+    partial.lse(row) = row_max + std::log(row_sum);
+    sums.max_logit = std::max(sums.max_logit, static_cast<double>(row_max));
+  }
+  if (unit.rules.has_narrow_products) round_all<Real>(unit.rules.dtype, weights);
+  partial.out.resize(range.rows(), unit.values.cols());
+  partial.out.noalias() = weights * unit.values.middleRows(hop.begin, hop.end - hop.begin);
+  partial.out.array().colwise() /= row_sums;
+  if (unit.rules.merges_in_dtype) round_all<Real>(unit.rules.dtype, partial.out);
+  return partial;
+}
+
+/// log(exp(a) + exp(b)); two empty sides stay empty.
+template <class Real>
+Real join_logits(Real a, Real b) {
+  const Real top = std::max(a, b);
+  const Real bottom = std::min(a, b);
+  if (bottom == -std::numeric_limits<Real>::infinity()) return top;
+  return top + std::log1p(std::exp(bottom - top));
+}
+
+/// exp(part - whole), 0 when the part is empty.
+template <class Real>
+Real share_of(Real part, Real whole) {
+  if (part == -std::numeric_limits<Real>::infinity()) return Real(0);
+  return std::exp(part - whole);
+}
+
+/// The sink enters once, after all hops; rows that saw nothing stay empty.
+template <class Real>
+void join_sink(const PlainUnit<Real>& unit, int32_t head, Column<Real>& lse) {
+  const Attention& attention = unit.group.scenario.attention;
+  if (attention.softmax_type == SoftmaxType::vanilla) return;
+  const Real sink = static_cast<Real>(sink_logit(attention, unit.group.inputs.sink, head));
+  for (int64_t row = 0; row < lse.size(); ++row) {
+    if (lse(row) != static_cast<Real>(no_logit())) lse(row) = join_logits(lse(row), sink);
+  }
+}
+
+/// Adds a partial to a running result, both normalised, in the arithmetic of Real.
+template <class Real>
+void merge_one(const PlainPartial<Real>& partial, PlainPartial<Real>& running) {
+  for (int64_t row = 0; row < running.lse.size(); ++row) {
+    const Real lse = join_logits(running.lse(row), partial.lse(row));
+    running.out.row(row) = running.out.row(row) * share_of(running.lse(row), lse) +
+                           partial.out.row(row) * share_of(partial.lse(row), lse);
+    running.lse(row) = lse;
+  }
+}
+
+template <class Real>
+void merge_wide(const PlainUnit<Real>& unit, std::vector<PlainPartial<Real>>& partials,
+                PlainBlock<Real>& block) {
+  PlainPartial<Real>& running = partials.front();
+  for (size_t hop = 1; hop < partials.size(); ++hop) merge_one(partials[hop], running);
+  block.lse = running.lse;
+  join_sink(unit, block.head, block.lse);
+  for (int64_t row = 0; row < block.lse.size(); ++row) {
+    running.out.row(row) *= share_of(running.lse(row), block.lse(row));
+  }
+  block.out = std::move(running.out);
+}
+
+/// TransformerEngine's merge: first all log-sums, then the outputs, each weighted by the final one
+/// and rounded as it is added.
+template <class Real>
+void merge_two_phase(const PlainUnit<Real>& unit, const std::vector<PlainPartial<Real>>& partials,
+                     PlainBlock<Real>& block) {
+  block.lse = partials.front().lse;
+  for (size_t hop = 1; hop < partials.size(); ++hop) {
+    for (int64_t row = 0; row < block.lse.size(); ++row) {
+      block.lse(row) = join_logits(block.lse(row), partials[hop].lse(row));
+    }
+  }
+  join_sink(unit, block.head, block.lse);
+  block.out.setZero(block.range.rows(), unit.values.cols());
+  for (const PlainPartial<Real>& partial : partials) {
+    Rows<Real> term = partial.out;
+    for (int64_t row = 0; row < term.rows(); ++row) {
+      term.row(row) *= share_of(partial.lse(row), block.lse(row));
+    }
+    if (unit.rules.rounds_each_term) round_all<Real>(unit.rules.dtype, term);
+    block.out += term;
+    round_all<Real>(unit.rules.dtype, block.out);
+  }
+}
+
+/// The hops' pieces inside the block's hull, in natural order.
+template <class Real>
+std::vector<KeyRun> hops_of(const PlainUnit<Real>& unit, const RowBlock& range) {
+  std::vector<KeyRun> hops;
+  for (size_t hop = 0; hop + 1 < unit.hop_edges.size(); ++hop) {
+    const KeyRun piece{std::max(unit.hop_edges[hop], range.key_begin),
+                       std::min(unit.hop_edges[hop + 1], range.key_end)};
+    if (piece.begin < piece.end) hops.push_back(piece);
+  }
+  return hops;
+}
+
+template <class Real>
+void run_forward(const PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums& sums,
+                 Answer& answer) {
+  compute_logits(unit, block);
+  std::vector<PlainPartial<Real>> partials;
+  for (const KeyRun& hop : hops_of(unit, block.range)) {
+    partials.push_back(compute_partial(unit, block, hop, sums));
+  }
+  if (unit.rules.merges_in_dtype) {
+    merge_two_phase(unit, partials, block);
+  } else {
+    merge_wide(unit, partials, block);
+  }
+  round_all<Real>(unit.rules.dtype, block.out);
+  for (int64_t row = 0; row < block.range.rows(); ++row) {
+    const int64_t token = unit.group.slot().q_begin + block.range.row_begin + row;
+    scatter_row(&block.out(row, 0), token, block.head, answer.out);
+    answer.lse.values[static_cast<size_t>(token * answer.lse.shape[1] + block.head)] =
+        static_cast<double>(block.lse(row));
+  }
+}
+
+/// exp(logit - lse) of the visible pairs, 0 elsewhere.
+template <class Real>
+Rows<Real> compute_weights(const PlainUnit<Real>& unit, const PlainBlock<Real>& block) {
+  const RowBlock& range = block.range;
+  Rows<Real> weights = Rows<Real>::Zero(range.rows(), range.keys());
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    for (const KeyRun& run : runs_of(unit.group, range, row)) {
+      const int64_t first = run.begin - range.key_begin;
+      const int64_t count = run.end - run.begin;
+      weights.row(row).segment(first, count) =
+          block.logits.row(row).segment(first, count).array() - block.lse(row);
+      exponentiate(&weights(row, first), count);
+    }
+  }
+  return weights;
+}
+
+template <class Real>
+void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
+                   const Rows<Real>& d_logits, Answer& answer) {
+  const RowBlock& range = block.range;
+  const PlainRules<Real>& rules = unit.rules;
+  Rows<Real> dq = Rows<Real>::Zero(range.rows(), unit.keys.cols());
+  for (const KeyRun& hop : hops_of(unit, range)) {
+    const int64_t count = hop.end - hop.begin;
+    Rows<Real> term(range.rows(), unit.keys.cols());
+    term.noalias() = d_logits.middleCols(hop.begin - range.key_begin, count) *
+                     unit.keys.middleRows(hop.begin, count);
+    dq += term * rules.scale;
+    if (rules.merges_in_dtype) round_all<Real>(rules.dtype, dq);
+  }
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    rotate_row(unit.group.rotary, range.row_begin + row, -1, &dq(row, 0));
+  }
+  round_all<Real>(rules.dtype, dq);
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    scatter_row(&dq(row, 0), unit.group.slot().q_begin + range.row_begin + row, block.head,
+                answer.dq);
+  }
+}
+
+template <class Real>
+void run_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& answer) {
+  const RowBlock& range = block.range;
+  const PlainRules<Real>& rules = unit.rules;
+  Rows<Real> weights = compute_weights(unit, block);
+  Rows<Real> d_logits(range.rows(), range.keys());
+  d_logits.noalias() =
+      block.d_out * unit.values.middleRows(range.key_begin, range.keys()).transpose();
+  d_logits.array().colwise() -= block.out_dot;
+  d_logits.array() *= weights.array();
+  if (rules.softcap != Real(0)) {
+    d_logits.array() *= Real(1) - (block.logits.array() / rules.softcap).square();
+  }
+  if (rules.has_narrow_products) {
+    round_all<Real>(rules.dtype, weights);
+    round_all<Real>(rules.dtype, d_logits);
+  }
+  unit.piece_dv.middleRows(range.key_begin, range.keys()).noalias() +=
+      weights.transpose() * block.d_out;
+  unit.piece_dk.middleRows(range.key_begin, range.keys()).noalias() +=
+      rules.scale * d_logits.transpose() * block.queries;
+  accumulate_dq(unit, block, d_logits, answer);
+}
+
+/// rowsum(d_out * out), and from it the sink's gradient.
+template <class Real>
+void compute_out_dot(const PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums& sums) {
+  block.out_dot = (block.d_out.array() * block.out.array()).rowwise().sum();
+  const Attention& attention = unit.group.scenario.attention;
+  if (attention.softmax_type != SoftmaxType::learnable) return;
+  const Real sink = static_cast<Real>(sink_logit(attention, unit.group.inputs.sink, block.head));
+  Real d_sink = 0;
+  for (int64_t row = 0; row < block.range.rows(); ++row) {
+    if (runs_of(unit.group, block.range, row).empty()) continue;
+    d_sink -= std::exp(sink - block.lse(row)) * block.out_dot(row);
+  }
+  sums.d_sink += static_cast<double>(d_sink);
+}
+
+template <class Real>
+void rotate_and_round(const HeadGroup& group, int64_t first_position, Rows<Real>& rows) {
+  if (!group.rotary.is_on()) return;
+  for (int64_t row = 0; row < rows.rows(); ++row) {
+    rotate_row(group.rotary, first_position + row, +1, &rows(row, 0));
+  }
+  round_all<Real>(group.scenario.numerics.dtype, rows);
+}
+
+template <class Real>
+void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, HeadSums& sums,
+              Answer& answer) {
+  PlainBlock<Real> block;
+  block.range = find_row_block(unit.group.visible, begin, end);
+  block.head = head;
+  // Rows that see nothing keep the answer's initial values.
+  if (block.range.keys() == 0) return;
+  const RunInputs& inputs = unit.group.inputs;
+  const int64_t token = unit.group.slot().q_begin + begin;
+  block.queries = gather_rows<Real>(inputs.q, token, end - begin, head);
+  rotate_and_round(unit.group, begin, block.queries);
+  run_forward(unit, block, sums, answer);
+  if (!unit.group.scenario.numerics.backward) return;
+  block.d_out = gather_rows<Real>(inputs.d_out, token, end - begin, head);
+  compute_out_dot(unit, block, sums);
+  run_backward(unit, block, answer);
+}
+
+/// Adds the finished piece to the running gradients, as one hop of the ring would.
+template <class Real>
+void finish_piece(PlainUnit<Real>& unit) {
+  unit.running_dk += unit.piece_dk;
+  unit.running_dv += unit.piece_dv;
+  if (!unit.rules.merges_in_dtype && !unit.rules.sends_in_dtype) return;
+  round_all<Real>(unit.rules.dtype, unit.running_dk);
+  round_all<Real>(unit.rules.dtype, unit.running_dv);
+}
+
+template <class Real>
+void write_key_gradients(PlainUnit<Real>& unit, Answer& answer) {
+  const SequenceSlot& slot = unit.group.slot();
+  for (int64_t key = 0; key < slot.kv_valid; ++key) {
+    rotate_row(unit.group.rotary, key, -1, &unit.running_dk(key, 0));
+  }
+  round_all<Real>(unit.rules.dtype, unit.running_dk);
+  round_all<Real>(unit.rules.dtype, unit.running_dv);
+  for (int64_t key = 0; key < slot.kv_valid; ++key) {
+    scatter_row(&unit.running_dk(key, 0), slot.kv_begin + key, unit.group.kv_head, answer.dk);
+    scatter_row(&unit.running_dv(key, 0), slot.kv_begin + key, unit.group.kv_head, answer.dv);
+  }
+}
+
+template <class Real>
+PlainUnit<Real> start_unit(const HeadGroup& group) {
+  const SequenceSlot& slot = group.slot();
+  PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {0}, {}, {}, {}, {}};
+  unit.keys = gather_rows<Real>(group.inputs.k, slot.kv_begin, slot.kv_valid, group.kv_head);
+  unit.values = gather_rows<Real>(group.inputs.v, slot.kv_begin, slot.kv_valid, group.kv_head);
+  rotate_and_round(group, 0, unit.keys);
+  for (int64_t hop = 1; hop <= group.num_hops; ++hop) {
+    const int64_t edge = cut(slot.kv_valid, hop, group.num_hops);
+    if (edge > unit.hop_edges.back()) unit.hop_edges.push_back(edge);
+  }
+  if (group.scenario.numerics.backward) {
+    unit.running_dk.setZero(unit.keys.rows(), unit.keys.cols());
+    unit.running_dv.setZero(unit.values.rows(), unit.values.cols());
+  }
+  return unit;
+}
+
+template <class Real>
+std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
+  PlainUnit<Real> unit = start_unit<Real>(group);
+  const bool has_backward = group.scenario.numerics.backward;
+  const int64_t num_rows = group.slot().q_valid;
+  const int32_t heads = group.heads_per_group();
+  std::vector<HeadSums> sums(static_cast<size_t>(heads), HeadSums{no_logit()});
+  for (int64_t piece = 0; piece < group.num_hops; ++piece) {
+    const int64_t piece_begin = cut(num_rows, piece, group.num_hops);
+    const int64_t piece_end = cut(num_rows, piece + 1, group.num_hops);
+    if (piece_begin == piece_end) continue;
+    unit.piece_dk.setZero(unit.running_dk.rows(), unit.running_dk.cols());
+    unit.piece_dv.setZero(unit.running_dv.rows(), unit.running_dv.cols());
+    for (int32_t member = 0; member < heads; ++member) {
+      for (int64_t begin = piece_begin; begin < piece_end; begin += kRowsPerBlock) {
+        run_rows(unit, group.kv_head * heads + member, begin,
+                 std::min(piece_end, begin + kRowsPerBlock), sums[static_cast<size_t>(member)],
+                 answer);
+      }
+    }
+    if (has_backward) finish_piece(unit);
+  }
+  if (has_backward) write_key_gradients(unit, answer);
+  return sums;
+}
+
+}  // namespace
+
+std::vector<HeadSums> compute_plain_group(const HeadGroup& group, Answer& answer) {
+  if (group.scenario.numerics.dtype == Dtype::fp64) return run_group<double>(group, answer);
+  return run_group<float>(group, answer);
+}
+
+}  // namespace cpscope::reference

@@ -1,0 +1,56 @@
+#pragma once
+
+#include "sim/plan/plan.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace cpscope::reference {
+
+/// Memory of one buffer. q, d_out, dq: `first` [rows, heads, lanes]. kv, dkv: `first` K [rows,
+/// heads, qk lanes], `second` V [rows, heads, v lanes]. out: `first` o [rows, heads, v lanes],
+/// `second` lse [rows, heads].
+template <class T>
+struct BufferMemory {
+  std::vector<T> first, second;
+};
+
+/// Lanes of the two arrays of a buffer; 0 when there is no second one.
+struct LaneCounts {
+  int32_t first = 0;
+  int32_t second = 0;
+};
+
+LaneCounts lane_counts(BufferKind kind, const Attention& attention);
+
+/// All ranks' memories, separate by construction: a BufferId belongs to one rank.
+template <class T>
+class RankMemory {
+ public:
+  explicit RankMemory(const Plan& plan) : plan_(plan), buffers_(plan.buffers.size()) {}
+
+  /// Allocates every buffer, filled with `value`.
+  void allocate(T value) {
+    for (size_t b = 0; b < buffers_.size(); ++b) {
+      const BufferSpec& spec = plan_.buffers[b];
+      const LaneCounts lanes = lane_counts(spec.kind, plan_.scenario.attention);
+      const size_t cells = static_cast<size_t>(spec.rows * spec.heads.size());
+      buffers_[b].first.assign(cells * static_cast<size_t>(lanes.first), value);
+      buffers_[b].second.assign(cells * static_cast<size_t>(lanes.second), value);
+    }
+  }
+
+  BufferMemory<T>& at(BufferId id) { return buffers_[static_cast<size_t>(to_index(id))]; }
+  const BufferMemory<T>& at(BufferId id) const {
+    return buffers_[static_cast<size_t>(to_index(id))];
+  }
+
+ private:
+  const Plan& plan_;
+  std::vector<BufferMemory<T>> buffers_;
+};
+
+/// Bytes of all buffers with elements of `element` bytes.
+int64_t memory_bytes(const Plan& plan, int64_t element);
+
+}  // namespace cpscope::reference

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace cpscope::reference {
+
+/// Cosines and sines of the rotary embedding: lane l of position p turns by p * theta^(-2 l / dim).
+/// Source: Su et al. 2021 (arXiv:2104.09864), in the non-interleaved halves of GPT-NeoX.
+struct RotaryTable {
+  int64_t half = 0;         // turned pairs of a row: lanes l and l + half
+  int64_t first = 0;        // position of the table's first row
+  std::vector<double> cos;  // [position, half]
+  std::vector<double> sin;  // [position, half]
+
+  bool is_on() const { return half > 0; }
+};
+
+/// Angles of positions [first, first + count). An empty table (no rotation) when theta is 0.
+RotaryTable make_rotary_table(double theta, int32_t head_dim, int64_t first, int64_t count);
+
+/// Turns one row in place by its position's angles; `direction` -1 turns it back, which is also the
+/// gradient of turning. Each product and sum is rounded to Real.
+template <class Real>
+void rotate_row(const RotaryTable& table, int64_t position, int direction, Real* row) {
+  const auto half = static_cast<size_t>(table.half);
+  const size_t first = static_cast<size_t>(position - table.first) * half;
+  for (size_t lane = 0; lane < half; ++lane) {
+    const Real c = static_cast<Real>(table.cos[first + lane]);
+    const Real s = static_cast<Real>(direction * table.sin[first + lane]);
+    const Real low = row[lane];
+    const Real high = row[lane + half];
+    row[lane] = low * c - high * s;
+    row[lane + half] = high * c + low * s;
+  }
+}
+
+}  // namespace cpscope::reference

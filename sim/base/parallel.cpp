@@ -1,0 +1,47 @@
+#include "sim/base/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace cpscope {
+
+int default_thread_count() {
+  if (const char* text = std::getenv("CPSCOPE_THREADS")) {
+    const int asked = std::atoi(text);
+    if (asked > 0) return std::min(asked, 1024);
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int threads) {
+  if (threads <= 0) threads = default_thread_count();
+  const int64_t workers = std::min<int64_t>(threads, count);
+  if (workers <= 1) {
+    for (int64_t index = 0; index < count; ++index) body(index);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  std::exception_ptr first_failure;
+  std::mutex failure_mutex;
+  const auto work = [&] {
+    try {
+      for (int64_t index = next.fetch_add(1); index < count; index = next.fetch_add(1)) body(index);
+    } catch (...) {
+      const std::lock_guard lock(failure_mutex);
+      if (!first_failure) first_failure = std::current_exception();
+      next.store(count);
+    }
+  };
+  std::vector<std::jthread> pool;
+  for (int64_t worker = 1; worker < workers; ++worker) pool.emplace_back(work);
+  work();
+  pool.clear();
+  if (first_failure) std::rethrow_exception(first_failure);
+}
+
+}  // namespace cpscope

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace cpscope {
+
+/// Number of worker threads: the machine's cores, or CPSCOPE_THREADS when set. At least 1.
+int default_thread_count();
+
+/// Calls body(index) for every index in [0, count), from up to `threads` threads (0 =
+/// default_thread_count()). Each index is called exactly once; the caller owns the independence of
+/// the bodies, so results do not depend on `threads`. An exception of a body is rethrown here after
+/// all threads have stopped.
+void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int threads = 0);
+
+}  // namespace cpscope

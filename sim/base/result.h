@@ -1,0 +1,71 @@
+#pragma once
+
+#include "sim/base/check.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace cpscope {
+
+/// Who has to act on an error; the program's exit code follows from it.
+enum class ErrorKind {
+  bad_input,    // the file or the command line is wrong: exit 2
+  refused,      // a well-formed scenario that mathematics or a rule forbids: exit 2
+  unavailable,  // this machine or this executor cannot do it: exit 3
+  failed        // a verification failed: exit 1
+};
+
+/// One thing that is wrong: what (static part first, values last), where ("file:line:column" or
+/// empty), hint (what would be right).
+struct Complaint {
+  std::string what;
+  std::string where;
+  std::string hint;
+};
+
+/// One or more complaints of one kind. Never empty.
+struct Error {
+  ErrorKind kind = ErrorKind::bad_input;
+  std::vector<Complaint> complaints;
+};
+
+Error make_error(ErrorKind kind, std::string what, std::string hint = "", std::string where = "");
+
+/// One line per complaint: "where: what; hint".
+std::string to_text(const Error& error);
+
+/// Process exit code of the contract, section 3.
+int exit_code(ErrorKind kind);
+
+/// A value or an Error. Reading the wrong one is our bug and aborts.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : content_(std::move(value)) {}
+  Result(Error error) : content_(std::move(error)) {}
+
+  bool ok() const { return std::holds_alternative<T>(content_); }
+  explicit operator bool() const { return ok(); }
+
+  T& value() & {
+    CPSCOPE_CHECK(ok(), "a Result was read although it holds an error", to_text(error()), "");
+    return std::get<T>(content_);
+  }
+  const T& value() const& {
+    CPSCOPE_CHECK(ok(), "a Result was read although it holds an error", to_text(error()), "");
+    return std::get<T>(content_);
+  }
+  T&& value() && {
+    CPSCOPE_CHECK(ok(), "a Result was read although it holds an error", to_text(error()), "");
+    return std::get<T>(std::move(content_));
+  }
+  const Error& error() const { return std::get<Error>(content_); }
+
+ private:
+  std::variant<T, Error> content_;
+};
+
+}  // namespace cpscope

@@ -1,0 +1,487 @@
+#include "sim/plan/check_rows.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+constexpr int64_t kNothing = -1;
+
+/// What a buffer holds while the plan is walked in thought.
+struct Content {
+  RunListId tokens = kNoTokens;  // what its rows stand for now
+  bool is_complete = false;      // every row of every head has been written
+  int64_t landed = 0;  // (row, head) cells that transfers have filled since it was last complete
+  int64_t result_of = kNothing;  // partial: the compute item whose result waits here to be merged
+  int32_t merges = 0;            // accumulators: merges so far
+  bool is_finished = false;
+};
+
+/// Rectangles (rows x heads) that landed in one buffer; they must not overlap.
+struct Landed {
+  RunListId rows;
+  HeadRange heads;
+};
+
+class Walk {
+ public:
+  explicit Walk(const Plan& plan) : plan_(plan), contents_(plan.buffers.size()), picker_(plan) {
+    for (size_t b = 0; b < plan.buffers.size(); ++b) {
+      contents_[b].tokens = plan.buffers[b].tokens;
+      // A buffer without rows has everything that it will ever hold.
+      const bool is_empty = plan.buffers[b].tokens != kNoTokens && plan.buffers[b].rows == 0;
+      contents_[b].is_complete = contents_[b].is_finished = is_empty;
+    }
+    for (const HomeBuffers& home : plan.home) {
+      at(home.q).is_complete = true;
+      at(home.kv).is_complete = true;
+      if (home.d_out != kNoBuffer) at(home.d_out).is_complete = true;
+    }
+  }
+
+  std::optional<std::string> run(const Pass& pass, bool is_backward) {
+    is_backward_ = is_backward;
+    merged_.assign(pass.computes.size(), 0);
+    for (const Stage& stage : pass.stages) {
+      if (auto text = run_stage(pass, stage)) return text;
+    }
+    for (size_t c = 0; c < pass.computes.size(); ++c) {
+      const int32_t expected = pass.computes[c].num_slices == 0 ? 0 : (is_backward ? 2 : 1);
+      if (merged_[c] != expected) {
+        return fmt::format("the result of rank {}, step {} is merged {} times, {} expected",
+                           to_index(pass.computes[c].rank), to_index(pass.computes[c].step),
+                           merged_[c], expected);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> check_answers(bool is_backward) const {
+    for (size_t r = 0; r < plan_.home.size(); ++r) {
+      const HomeBuffers& home = plan_.home[r];
+      for (const BufferId id :
+           is_backward ? std::vector{home.dq, home.dkv} : std::vector{home.out}) {
+        if (!at(id).is_complete)
+          return fmt::format("rank {} ends without its {}", r, to_name(plan_.buffer(id).kind));
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Content& at(BufferId id) { return contents_[static_cast<size_t>(to_index(id))]; }
+  const Content& at(BufferId id) const { return contents_[static_cast<size_t>(to_index(id))]; }
+
+  std::optional<std::string> run_stage(const Pass& pass, const Stage& stage) {
+    switch (stage.kind) {
+      case StageKind::transfer:
+        return run_transfers(pass, stage);
+      case StageKind::reorder:
+        for (int64_t i = stage.begin; i < stage.end; ++i) {
+          if (auto text = reorder(pass.reorders[i])) return text;
+        }
+        return std::nullopt;
+      case StageKind::compute:
+        for (int64_t i = stage.begin; i < stage.end; ++i) {
+          if (auto text = compute(pass.computes[i], i)) return text;
+        }
+        return std::nullopt;
+      case StageKind::merge:
+        for (int64_t i = stage.begin; i < stage.end; ++i) {
+          if (auto text = merge(pass, pass.merges[i])) return text;
+        }
+        return std::nullopt;
+      case StageKind::finish:
+        for (int64_t i = stage.begin; i < stage.end; ++i) {
+          if (auto text = finish(pass.finishes[i])) return text;
+        }
+        return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  std::string name(const TransferItem& item) const {
+    return fmt::format("step {}: {} from rank {} to rank {}", to_index(item.step),
+                       to_name(item.payload), to_index(item.src), to_index(item.dst));
+  }
+
+  /// All transfers of a stage happen at once: what one writes no other of the stage may read.
+  std::optional<std::string> run_transfers(const Pass& pass, const Stage& stage) {
+    std::vector<Content> before;
+    std::unordered_set<int32_t> read;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = pass.transfers[i];
+      const Content& from = at(item.from);
+      if (!from.is_complete) return name(item) + ": the sender does not hold what it sends";
+      read.insert(to_index(item.from));
+      before.push_back(from);
+    }
+    std::unordered_map<int32_t, std::vector<Landed>> landed;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = pass.transfers[i];
+      if (read.contains(to_index(item.to)))
+        return name(item) + ": lands in a buffer that is being sent in the same stage";
+      if (item.landing == Landing::add) {
+        if (!at(item.to).is_complete)
+          return name(item) + ": adds to a buffer that was never started";
+      } else if (auto text = land(item, before[i - stage.begin], landed)) {
+        return text;
+      }
+      if (auto text = check_tokens(item, before[i - stage.begin])) return text;
+    }
+    for (const auto& [buffer, parts] : landed) {
+      if (auto text = check_disjoint(parts)) return fmt::format("buffer {}: {}", buffer, *text);
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> land(const TransferItem& item, const Content& from,
+                                  std::unordered_map<int32_t, std::vector<Landed>>& landed) {
+    Content& to = at(item.to);
+    const BufferSpec& spec = plan_.buffer(item.to);
+    if (spec.tokens == kNoTokens) {
+      if (item.tokens == kNoTokens)
+        return name(item) + ": a ring buffer is filled without saying with what";
+      to.tokens = item.tokens;
+      to.is_complete = true;
+      to.merges = from.merges;
+      return std::nullopt;
+    }
+    if (to.is_complete) to.landed = 0;
+    to.is_complete = false;
+    to.landed +=
+        (item.to_rows == kAllRows ? spec.rows : plan_.rows(item.to_rows)) * item.heads.size();
+    landed[to_index(item.to)].push_back({item.to_rows, item.heads});
+    if (to.landed > spec.rows * spec.heads.size())
+      return name(item) + ": more rows land than the buffer has";
+    if (to.landed == spec.rows * spec.heads.size()) {
+      to.is_complete = true;
+      to.is_finished = true;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> check_disjoint(const std::vector<Landed>& parts) {
+    std::map<std::pair<int32_t, int32_t>, std::vector<TokenRun>> by_heads;
+    int32_t covered = 0;
+    for (const Landed& part : parts) {
+      auto& rows = by_heads[{part.heads.begin, part.heads.end}];
+      if (part.rows == kAllRows) {
+        rows.push_back({0, int64_t{1} << 31, 1});
+      } else {
+        const auto list = plan_.list(part.rows);
+        rows.insert(rows.end(), list.begin(), list.end());
+      }
+    }
+    for (auto& [heads, rows] : by_heads) {
+      if (heads.first < covered)
+        return fmt::format("transfers of overlapping heads land at head {}", heads.first);
+      covered = heads.second;
+      if (const int64_t row = first_shared(rows); row >= 0)
+        return fmt::format("two transfers land in row {}", row);
+    }
+    return std::nullopt;
+  }
+
+  /// The rows sent stand for the tokens that the rows of the target stand for.
+  std::optional<std::string> check_tokens(const TransferItem& item, const Content& from) {
+    const RunListId target = plan_.buffer(item.to).tokens;
+    if (from.tokens == kNoTokens)
+      return std::nullopt;  // a sum that nobody has added to yet: zeros stand for any token
+    const RunListId claimed = target == kNoTokens ? item.tokens : target;
+    if (claimed == from.tokens && item.from_rows == item.to_rows) return std::nullopt;
+    const auto key = std::tuple(to_index(from.tokens), to_index(item.from_rows), to_index(claimed),
+                                to_index(item.to_rows));
+    const auto [known, is_new] = same_tokens_.try_emplace(key, false);
+    if (is_new)
+      known->second =
+          same_ids(picker_.pick(from.tokens, item.from_rows), picker_.pick(claimed, item.to_rows));
+    if (!known->second)
+      return name(item) + ": the rows sent are not the tokens that the receiver expects";
+    return std::nullopt;
+  }
+
+  std::optional<std::string> reorder(const ReorderItem& item) {
+    const std::string where =
+        fmt::format("step {}, rank {}: reorder", to_index(item.step), to_index(item.rank));
+    if (plan_.buffer(item.from).rank != item.rank || plan_.buffer(item.to).rank != item.rank)
+      return where + " crosses ranks";
+    if (!at(item.from).is_complete) return where + " reads a buffer that is not complete";
+    if (plan_.rows(item.order) != plan_.buffer(item.to).rows)
+      return where + " does not fill its target";
+    const auto key = std::tuple(to_index(at(item.from).tokens), to_index(item.order),
+                                to_index(plan_.buffer(item.to).tokens), -2);
+    const auto [known, is_new] = same_tokens_.try_emplace(key, false);
+    if (is_new) {
+      known->second = same_ids(picker_.pick(at(item.from).tokens, item.order),
+                               plan_.list(plan_.buffer(item.to).tokens));
+    }
+    if (!known->second) return where + " puts tokens where others are expected";
+    at(item.to).is_complete = true;
+    at(item.to).is_finished = at(item.from).is_finished;
+    return std::nullopt;
+  }
+
+  std::optional<std::string> compute(const ComputeItem& item, int64_t index) {
+    const std::string where =
+        fmt::format("step {}, rank {}: compute", to_index(item.step), to_index(item.rank));
+    const BufferSpec &q = plan_.buffer(item.q), &kv = plan_.buffer(item.kv);
+    const HeadRange kv_heads = kv_heads_of(plan_.scenario.attention, item.heads);
+    if (q.rank != item.rank || kv.rank != item.rank) return where + " reads another rank's memory";
+    if (!at(item.q).is_complete || at(item.q).tokens != item.q_tokens)
+      return where + " does not hold the queries that it reads";
+    if (!at(item.kv).is_complete || at(item.kv).tokens != item.kv_tokens)
+      return where + " does not hold the keys that it reads";
+    if (item.heads.begin < q.heads.begin || item.heads.end > q.heads.end)
+      return where + " reads query heads that it does not hold";
+    if (kv_heads.begin < kv.heads.begin || kv_heads.end > kv.heads.end)
+      return where + " reads kv heads that it does not hold";
+    if (is_backward_ && !(at(item.out).is_finished && at(item.d_out).is_complete))
+      return where + " lacks out or d_out";
+    if (item.num_slices == 0) return std::nullopt;
+    for (const BufferId id :
+         is_backward_ ? std::vector{item.dq, item.dkv} : std::vector{item.out}) {
+      if (at(id).result_of != kNothing)
+        return where + " overwrites a result that was not merged yet";
+      at(id).result_of = index;
+      at(id).tokens = plan_.buffer(id).kind == BufferKind::dkv ? item.kv_tokens : item.q_tokens;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> merge(const Pass& pass, const MergeItem& item) {
+    const std::string where =
+        fmt::format("step {}, rank {}: merge", to_index(item.step), to_index(item.rank));
+    Content& into = at(item.into);
+    if (plan_.buffer(item.into).rank != item.rank) return where + " writes another rank's memory";
+    if (item.order == 0) {
+      into.merges = 0;
+      into.is_finished = false;
+      if (plan_.buffer(item.into).tokens == kNoTokens) into.tokens = kNoTokens;
+    } else if (!into.is_complete && item.order > 0) {
+      return where + " adds to a sum that was never started";
+    }
+    // A travelling sum counts the hops that it has made; idle ranks leave gaps in the count.
+    const bool travels = plan_.buffer(item.into).kind == BufferKind::dkv;
+    if (item.order < into.merges || (!travels && item.order != into.merges)) {
+      return fmt::format("{} is number {} where {} is due", where, item.order, into.merges);
+    }
+    into.merges = item.order + 1;
+    into.is_complete = true;
+    if (item.partial == kNoBuffer) return std::nullopt;
+    Content& partial = at(item.partial);
+    if (partial.result_of == kNothing) return where + " reads a result that is not there";
+    const ComputeItem& source = pass.computes[partial.result_of];
+    const RunListId tokens =
+        plan_.buffer(item.into).kind == BufferKind::dkv ? source.kv_tokens : source.q_tokens;
+    if (into.tokens == kNoTokens) into.tokens = tokens;
+    if (into.tokens != tokens) return where + " adds rows of other tokens";
+    ++merged_[partial.result_of];
+    partial.result_of = kNothing;
+    return std::nullopt;
+  }
+
+  std::optional<std::string> finish(const FinishItem& item) {
+    const std::string where =
+        fmt::format("step {}, rank {}: finish", to_index(item.step), to_index(item.rank));
+    Content& content = at(item.buffer);
+    if (!content.is_complete) return where + " of a sum that was never started";
+    if (content.is_finished && plan_.buffer(item.buffer).kind == BufferKind::out)
+      return where + " happens twice";
+    content.is_finished = true;
+    return std::nullopt;
+  }
+
+  const Plan& plan_;
+  std::vector<Content> contents_;
+  RowPicker picker_;
+  std::vector<int32_t> merged_;
+  bool is_backward_ = false;
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, bool> same_tokens_;
+};
+
+/// A number for a compute item that no other sum of items is likely to equal.
+uint64_t fingerprint(size_t item) {
+  uint64_t x = (static_cast<uint64_t>(item) + 1) * 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+/// Shares of dK, dV per kv head interval: weight = fingerprint of the compute item that made the
+/// share.
+class ShareLedger {
+ public:
+  explicit ShareLedger(const Plan& plan) : picker_(plan) {}
+
+  void add(RunListId tokens, RunListId rows, HeadRange heads, uint64_t weight) {
+    if (weight == 0 || tokens == kNoTokens) return;
+    entries_[std::tuple(heads.begin, heads.end, to_index(tokens), to_index(rows))] += weight;
+  }
+
+  /// First (kv token, kv head) whose shares do not cancel, or nothing.
+  std::optional<std::pair<int64_t, int32_t>> first_difference() {
+    std::vector<Entry> entries;
+    std::vector<int32_t> cuts;
+    for (const auto& [key, weight] : entries_) {
+      if (weight == 0) continue;
+      entries.push_back({std::get<0>(key), std::get<1>(key), RunListId{std::get<2>(key)},
+                         RunListId{std::get<3>(key)}, weight});
+      cuts.push_back(std::get<0>(key));
+      cuts.push_back(std::get<1>(key));
+    }
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    // Entries come sorted by first head; those that reach over a cut stay active.
+    std::vector<Entry> active;
+    size_t next = 0;
+    for (size_t c = 0; c + 1 < cuts.size(); ++c) {
+      std::erase_if(active, [&](const Entry& entry) { return entry.end <= cuts[c]; });
+      for (; next < entries.size() && entries[next].begin <= cuts[c]; ++next)
+        active.push_back(entries[next]);
+      std::vector<WeightedRun> runs;
+      for (const Entry& entry : active) {
+        for (const TokenRun& run : picked(entry)) runs.push_back({run, entry.weight});
+      }
+      if (const int64_t token = first_unbalanced(std::move(runs)); token >= 0)
+        return std::pair{token, cuts[c]};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Entry {
+    int32_t begin, end;  // kv heads
+    RunListId tokens, rows;
+    uint64_t weight;
+  };
+
+  const std::vector<TokenRun>& picked(const Entry& entry) {
+    auto& list = picked_[{to_index(entry.tokens), to_index(entry.rows)}];
+    if (list.empty()) list = picker_.pick(entry.tokens, entry.rows);
+    return list;
+  }
+
+  RowPicker picker_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<TokenRun>> picked_;
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, uint64_t> entries_;
+};
+
+/// Follows the sums of dK, dV through merges, hops and reorders.
+class ShareWalk {
+ public:
+  explicit ShareWalk(const Plan& plan)
+      : plan_(plan),
+        ledger_(plan),
+        sums_(plan.buffers.size()),
+        tokens_(plan.buffers.size(), kNoTokens) {}
+
+  std::optional<std::pair<int64_t, int32_t>> run() {
+    const Pass& pass = plan_.backward;
+    for (const Stage& stage : pass.stages) {
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        if (stage.kind == StageKind::compute) produce(pass.computes[i], static_cast<size_t>(i));
+        if (stage.kind == StageKind::merge) merge(pass.merges[i]);
+        if (stage.kind == StageKind::transfer) transfer(pass.transfers[i]);
+        if (stage.kind == StageKind::reorder)
+          sums_[to_index(pass.reorders[i].to)] = sums_[to_index(pass.reorders[i].from)];
+      }
+    }
+    for (const HomeBuffers& home : plan_.home) {
+      const BufferSpec& spec = plan_.buffer(home.dkv);
+      for (const Share& share : sums_[to_index(home.dkv)])
+        ledger_.add(share.tokens, share.rows, share.whole ? spec.heads : share.heads, share.weight);
+    }
+    return ledger_.first_difference();
+  }
+
+ private:
+  struct Share {
+    RunListId tokens, rows;  // rows of the list `tokens`
+    HeadRange heads;
+    bool whole;  // every head of the buffer that holds it
+    uint64_t weight;
+  };
+
+  void produce(const ComputeItem& item, size_t index) {
+    if (item.num_slices == 0) return;
+    const HeadRange heads = kv_heads_of(plan_.scenario.attention, item.heads);
+    const uint64_t weight = fingerprint(index);
+    ledger_.add(item.kv_tokens, kAllRows, heads, 0 - weight);
+    sums_[to_index(item.dkv)] = {{item.kv_tokens, kAllRows, heads, false, weight}};
+  }
+
+  void merge(const MergeItem& item) {
+    if (plan_.buffer(item.into).kind != BufferKind::dkv) return;
+    auto& into = sums_[to_index(item.into)];
+    if (item.order == 0) into.clear();
+    if (item.partial == kNoBuffer) return;
+    auto& partial = sums_[to_index(item.partial)];
+    for (const Share& share : partial) add_share(into, share);
+    partial.clear();
+  }
+
+  void transfer(const TransferItem& item) {
+    if (item.payload != Payload::dkv) return;
+    auto& to = sums_[to_index(item.to)];
+    const auto& from = sums_[to_index(item.from)];
+    if (item.landing == Landing::replace) {
+      to = from;
+      return;
+    }
+    // Only a part of the sender's rows and heads goes here; its tokens are those of the sender's
+    // buffer.
+    const BufferSpec& spec = plan_.buffer(item.from);
+    uint64_t weight = 0;
+    for (const Share& share : from) weight += share.weight;
+    add_share(to, {spec.tokens, item.from_rows, item.heads, false, weight});
+  }
+
+  static void add_share(std::vector<Share>& sum, const Share& share) {
+    for (Share& known : sum) {
+      if (known.tokens == share.tokens && known.rows == share.rows && known.heads == share.heads) {
+        known.weight += share.weight;
+        return;
+      }
+    }
+    sum.push_back(share);
+  }
+
+  const Plan& plan_;
+  ShareLedger ledger_;
+  std::vector<std::vector<Share>> sums_;  // [buffer]
+  std::vector<RunListId> tokens_;
+};
+
+}  // namespace
+
+CheckResult check_movement(const Plan& plan) {
+  Walk walk(plan);
+  if (auto text = walk.run(plan.forward, false)) return broken("movement", "forward, " + *text);
+  if (auto text = walk.check_answers(false)) return broken("movement", *text);
+  if (plan.scenario.numerics.backward) {
+    if (auto text = walk.run(plan.backward, true)) return broken("movement", "backward, " + *text);
+    if (auto text = walk.check_answers(true)) return broken("movement", *text);
+  }
+  return passed("movement",
+                fmt::format("{} transfers carry what their senders hold to where it is read; every "
+                            "result is merged once, in order",
+                            plan.forward.transfers.size() + plan.backward.transfers.size()));
+}
+
+CheckResult check_gradients(const Plan& plan) {
+  if (!plan.scenario.numerics.backward) return passed("gradients", "no backward pass");
+  if (const auto difference = ShareWalk(plan).run()) {
+    return broken("gradients", fmt::format("the dK, dV shares that reach key token {}, kv head {} "
+                                           "are not those that were computed, each once",
+                                           difference->first, difference->second));
+  }
+  return passed("gradients", "every dK, dV share reaches the owner of its rows exactly once");
+}
+
+}  // namespace cpscope

@@ -1,0 +1,296 @@
+#include "sim/plan/check_rows.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// A run as an interval of indices inside one residue class of a common stride.
+struct ClassInterval {
+  int64_t residue, begin, end;
+};
+
+/// Common stride of all runs when every stride is 1 or that value; 0 when three strides meet.
+int64_t common_stride_of(const std::vector<TokenRun>& runs) {
+  int64_t stride = 1;
+  for (const TokenRun& run : runs) {
+    if (run.stride == 1 || run.count() == 1) continue;
+    if (stride != 1 && stride != run.stride) return 0;
+    stride = run.stride;
+  }
+  return stride;
+}
+
+void add_unit_run(const TokenRun& run, int64_t stride, std::vector<ClassInterval>& intervals) {
+  for (int64_t residue = 0; residue < stride; ++residue) {
+    const int64_t first = run.begin + ((residue - run.begin) % stride + stride) % stride;
+    if (first >= run.end) continue;
+    const int64_t count = (run.end - first + stride - 1) / stride;
+    intervals.push_back({residue, first / stride, first / stride + count});
+  }
+}
+
+/// The run as intervals of residue classes; single ids when strides do not fit together.
+void add_intervals(const TokenRun& run, int64_t stride, std::vector<ClassInterval>& intervals) {
+  if (stride == 0) {
+    for (int64_t i = 0; i < run.count(); ++i) intervals.push_back({0, run.at(i), run.at(i) + 1});
+    return;
+  }
+  if (run.stride == stride || run.count() == 1) {
+    const int64_t first = run.begin / stride;
+    intervals.push_back({run.begin % stride, first, first + run.count()});
+    return;
+  }
+  add_unit_run(run, stride, intervals);
+}
+
+int64_t id_of(int64_t residue, int64_t index, int64_t stride) {
+  return stride == 0 ? index : index * stride + residue;
+}
+
+}  // namespace
+
+RowReader::RowReader(const Plan& plan, RunListId list, bool is_query)
+    : plan_(plan), is_query_(is_query) {
+  int64_t row = 0;
+  for (const TokenRun& run : plan.list(list)) {
+    // Cut the run where its sequence, or validity, changes.
+    int64_t index = 0;
+    while (index < run.count()) {
+      const int64_t token = run.at(index);
+      const int64_t sequence = sequence_of(token);
+      int64_t limit = is_query ? plan.layout.slots.tokens : plan.layout.slots.kv_tokens;
+      bool valid = false;
+      if (sequence >= 0) {
+        const SequenceSlot& slot = plan.layout.slots.sequences[sequence];
+        const int64_t begin = is_query ? slot.q_begin : slot.kv_begin;
+        const int64_t valid_end = begin + (is_query ? slot.q_valid : slot.kv_valid);
+        valid = token < valid_end;
+        limit = valid ? valid_end : begin + (is_query ? slot.q_slot : slot.kv_slot);
+      }
+      const int64_t stop = std::min(run.count(), (limit - run.begin + run.stride - 1) / run.stride);
+      entries_.push_back({row + index, stop - index, token, run.stride});
+      const int64_t owner = valid ? sequence : -1;
+      const bool grows = !stretches_.empty() && stretches_.back().sequence == owner &&
+                         (owner < 0 || entries_[entries_.size() - 2].token +
+                                               (entries_[entries_.size() - 2].count - 1) *
+                                                   entries_[entries_.size() - 2].stride <
+                                           token);
+      if (grows) {
+        stretches_.back().row_end = row + stop;
+      } else {
+        stretches_.push_back({row + index, row + stop, owner});
+      }
+      index = stop;
+    }
+    row += run.count();
+  }
+}
+
+int64_t RowReader::sequence_of(int64_t token) const {
+  const auto& sequences = plan_.layout.slots.sequences;
+  const auto after = std::upper_bound(sequences.begin(), sequences.end(), token,
+                                      [&](int64_t id, const SequenceSlot& slot) {
+                                        return id < (is_query_ ? slot.q_begin : slot.kv_begin);
+                                      });
+  // Of sequences that begin at the same id only the last can hold it; the others have empty slots.
+  if (after == sequences.begin()) return -1;
+  const SequenceSlot& slot = *(after - 1);
+  const int64_t end = is_query_ ? slot.q_begin + slot.q_slot : slot.kv_begin + slot.kv_slot;
+  return token < end ? (after - 1) - sequences.begin() : -1;
+}
+
+size_t RowReader::entry_of(int64_t row) const {
+  const auto after = std::upper_bound(entries_.begin(), entries_.end(), row,
+                                      [](int64_t r, const Entry& entry) { return r < entry.row; });
+  CPSCOPE_CHECK(after != entries_.begin(), "a row lies before the first run", row, 0);
+  return static_cast<size_t>(after - entries_.begin()) - 1;
+}
+
+RowPlace RowReader::place(int64_t row) const {
+  const Entry& entry = entries_[entry_of(row)];
+  RowPlace place;
+  place.token = entry.token + (row - entry.row) * entry.stride;
+  const int64_t sequence = sequence_of(place.token);
+  if (sequence < 0) return place;
+  const SequenceSlot& slot = plan_.layout.slots.sequences[sequence];
+  const int64_t position = place.token - (is_query_ ? slot.q_begin : slot.kv_begin);
+  if (position >= (is_query_ ? slot.q_valid : slot.kv_valid)) return place;
+  place.sequence = sequence;
+  place.position = position;
+  return place;
+}
+
+std::pair<const Stretch*, const Stretch*> RowReader::stretches(int64_t begin, int64_t end) const {
+  const Stretch* first = stretches_.data();
+  const Stretch* last = first + stretches_.size();
+  const Stretch* from =
+      std::partition_point(first, last, [&](const Stretch& s) { return s.row_end <= begin; });
+  const Stretch* to =
+      std::partition_point(from, last, [&](const Stretch& s) { return s.row_begin < end; });
+  return {from, to};
+}
+
+int64_t RowReader::common_stride(int64_t begin, int64_t end) const {
+  const Entry& entry = entries_[entry_of(begin)];
+  return end <= entry.row + entry.count ? entry.stride : 0;
+}
+
+int64_t first_unbalanced(std::vector<WeightedRun> runs) {
+  std::vector<TokenRun> plain;
+  for (const WeightedRun& weighted : runs) plain.push_back(weighted.run);
+  const int64_t stride = common_stride_of(plain);
+  struct Event {
+    int64_t residue, index;
+    uint64_t change;
+  };
+  std::vector<Event> events;
+  std::vector<ClassInterval> intervals;
+  for (const WeightedRun& weighted : runs) {
+    intervals.clear();
+    if (weighted.run.count() > 0) add_intervals(weighted.run, stride, intervals);
+    for (const ClassInterval& interval : intervals) {
+      events.push_back({interval.residue, interval.begin, weighted.weight});
+      events.push_back({interval.residue, interval.end, 0 - weighted.weight});
+    }
+  }
+  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return std::tie(a.residue, a.index) < std::tie(b.residue, b.index);
+  });
+  uint64_t sum = 0;
+  for (size_t i = 0; i < events.size(); ++i) {
+    sum += events[i].change;
+    const bool last_here = i + 1 == events.size() || events[i + 1].residue != events[i].residue ||
+                           events[i + 1].index != events[i].index;
+    if (last_here && sum != 0) return id_of(events[i].residue, events[i].index, stride);
+  }
+  return -1;
+}
+
+int64_t first_shared(std::vector<TokenRun> runs) {
+  const int64_t stride = common_stride_of(runs);
+  std::vector<ClassInterval> intervals;
+  for (const TokenRun& run : runs) {
+    if (run.count() > 0) add_intervals(run, stride, intervals);
+  }
+  std::sort(intervals.begin(), intervals.end(), [](const ClassInterval& a, const ClassInterval& b) {
+    return std::tie(a.residue, a.begin) < std::tie(b.residue, b.begin);
+  });
+  for (size_t i = 1; i < intervals.size(); ++i) {
+    if (intervals[i].residue == intervals[i - 1].residue &&
+        intervals[i].begin < intervals[i - 1].end) {
+      return id_of(intervals[i].residue, intervals[i].begin, stride);
+    }
+  }
+  return -1;
+}
+
+const std::vector<int64_t>& RowPicker::first_rows(RunListId list) {
+  std::vector<int64_t>& first = first_rows_[static_cast<size_t>(to_index(list))];
+  if (first.empty()) {
+    first.push_back(0);
+    for (const TokenRun& run : plan_.list(list)) first.push_back(first.back() + run.count());
+  }
+  return first;
+}
+
+std::vector<TokenRun> RowPicker::pick(RunListId tokens, RunListId rows) {
+  const auto runs = plan_.list(tokens);
+  if (rows == kAllRows) return {runs.begin(), runs.end()};
+  const std::vector<int64_t>& first = first_rows(tokens);
+  std::vector<TokenRun> picked;
+  for (const TokenRun& row_run : plan_.list(rows)) {
+    int64_t row = row_run.begin;
+    size_t at =
+        static_cast<size_t>(std::upper_bound(first.begin(), first.end(), row) - first.begin()) - 1;
+    while (row < row_run.end) {
+      while (at < runs.size() && first[at + 1] <= row) ++at;
+      if (at >= runs.size()) return picked;
+      // Strided row lists are picked id by id, contiguous ones run by run.
+      const int64_t stop = row_run.stride == 1 ? std::min(row_run.end, first[at + 1]) : row + 1;
+      append_run(picked, {runs[at].at(row - first[at]), runs[at].at(stop - 1 - first[at]) + 1,
+                          runs[at].stride});
+      row = row_run.stride == 1 ? stop : row + row_run.stride;
+    }
+  }
+  return picked;
+}
+
+CheckResult passed(std::string name, std::string detail) {
+  return {std::move(name), true, std::move(detail)};
+}
+CheckResult broken(std::string name, std::string detail) {
+  return {std::move(name), false, std::move(detail)};
+}
+
+namespace {
+
+int64_t first_misowned(const Plan& plan, const std::vector<RunListId>& lists, int64_t tokens) {
+  std::vector<WeightedRun> runs{{{0, tokens, 1}, ~uint64_t{0}}};
+  for (const RunListId list : lists) {
+    for (const TokenRun& run : plan.list(list)) runs.push_back({run, 1});
+  }
+  return first_unbalanced(std::move(runs));
+}
+
+}  // namespace
+
+CheckResult check_ownership(const Plan& plan) {
+  const int64_t q = first_misowned(plan, plan.q_lists, plan.layout.slots.tokens);
+  if (q >= 0)
+    return broken("ownership", fmt::format("query token {} is not owned by exactly one rank", q));
+  const int64_t kv = first_misowned(plan, plan.kv_lists, plan.layout.slots.kv_tokens);
+  if (kv >= 0)
+    return broken("ownership", fmt::format("key token {} is not owned by exactly one rank", kv));
+  return passed("ownership", fmt::format("each of {} query and {} key tokens has one owner",
+                                         plan.layout.slots.tokens, plan.layout.slots.kv_tokens));
+}
+
+CheckResult check_buffers(const Plan& plan) {
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const BufferSpec& buffer = plan.buffers[b];
+    const bool is_kv = buffer.kind == BufferKind::kv || buffer.kind == BufferKind::dkv;
+    const int32_t heads = is_kv ? plan.scenario.attention.kv_heads : plan.scenario.attention.heads;
+    if (buffer.heads.begin < 0 || buffer.heads.end > heads || buffer.heads.size() <= 0) {
+      return broken("buffers", fmt::format("buffer {} of rank {} holds heads [{}, {}) of {}", b,
+                                           to_index(buffer.rank), buffer.heads.begin,
+                                           buffer.heads.end, heads));
+    }
+    if (buffer.tokens != kNoTokens && plan.rows(buffer.tokens) != buffer.rows) {
+      return broken("buffers",
+                    fmt::format("buffer {} of rank {} has {} rows for {} tokens", b,
+                                to_index(buffer.rank), buffer.rows, plan.rows(buffer.tokens)));
+    }
+  }
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (size_t t = 0; t < pass->transfers.size(); ++t) {
+      const TransferItem& item = pass->transfers[t];
+      const BufferSpec& to = plan.buffer(item.to);
+      const BufferSpec& from = plan.buffer(item.from);
+      if (from.rank != item.src || to.rank != item.dst) {
+        return broken("buffers", fmt::format("transfer {} of step {} names buffers of other ranks",
+                                             t, to_index(item.step)));
+      }
+      if (item.tokens != kNoTokens && plan.rows(item.tokens) > to.rows) {
+        return broken(
+            "buffers",
+            fmt::format("transfer {} of step {}: {} rows into a buffer of {} on rank {}", t,
+                        to_index(item.step), plan.rows(item.tokens), to.rows, to_index(item.dst)));
+      }
+      if (item.heads.begin < std::max(from.heads.begin, to.heads.begin) ||
+          item.heads.end > std::min(from.heads.end, to.heads.end)) {
+        return broken(
+            "buffers",
+            fmt::format("transfer {} of step {} moves heads [{}, {}) that a side does not hold", t,
+                        to_index(item.step), item.heads.begin, item.heads.end));
+      }
+    }
+  }
+  return passed("buffers",
+                fmt::format("{} buffers hold what is put into them", plan.buffers.size()));
+}
+
+}  // namespace cpscope

@@ -1,0 +1,309 @@
+#include "sim/plan/layout.h"
+
+#include "sim/plan/layout_lpt.h"
+#include "sim/plan/mask_bands.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+Error refuse(std::string what, std::string hint) {
+  return make_error(ErrorKind::refused, std::move(what), std::move(hint));
+}
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// What a layout rounds: every slot, or the packed buffer as a whole.
+struct PaddingRule {
+  int64_t slot_multiple = 1;
+  int64_t q_multiple = 1;   // of the packed padded query buffer
+  int64_t kv_multiple = 1;  // of the packed padded key buffer
+};
+
+PaddingRule padding_rule(const Scenario& scenario) {
+  const Parallel& parallel = scenario.parallel;
+  const int64_t ranks = parallel.cp_size;
+  switch (parallel.layout) {
+    case LayoutKind::dual_chunk:
+      return {2 * ranks, 1, 1};
+    case LayoutKind::contiguous:
+      return {1, ranks, ranks};
+    case LayoutKind::dual_chunk_packed:
+      return {1, 2 * ranks, 2 * ranks};
+    case LayoutKind::striped:
+      return {1, ranks * parallel.stripe, ranks * parallel.stripe};
+    case LayoutKind::lpt:
+    case LayoutKind::lpt_local: {
+      const int64_t multiple = ranks * parallel.dispatch_chunk;
+      return {1, multiple, scenario.batch.self_attention ? multiple : ranks};
+    }
+    case LayoutKind::indices:
+      return {1, 1, 1};
+  }
+  return {};
+}
+
+std::optional<Error> misfit(const Scenario& scenario, std::string_view what, int64_t value,
+                            int64_t multiple) {
+  if (scenario.batch.pad_between_seqs || value % multiple == 0) return std::nullopt;
+  return refuse(
+      fmt::format("{} is no multiple of {}, which layout {} on {} ranks needs: {}", what, multiple,
+                  to_name(scenario.parallel.layout), scenario.parallel.cp_size, value),
+      fmt::format("use {}, or set pad_between_seqs = true", round_up(value, multiple)));
+}
+
+std::optional<Error> add_slots(const Scenario& scenario, const PaddingRule& rule,
+                               BatchSlots& slots) {
+  const Batch& batch = scenario.batch;
+  for (size_t s = 0; s < batch.lengths.size(); ++s) {
+    if (auto error = misfit(scenario, fmt::format("the slot of sequence {}", s), batch.slots[s],
+                            rule.slot_multiple))
+      return error;
+    if (auto error = misfit(scenario, fmt::format("the kv slot of sequence {}", s),
+                            batch.kv_slots[s], rule.slot_multiple))
+      return error;
+    SequenceSlot sequence;
+    sequence.q_begin = slots.tokens;
+    sequence.q_valid = batch.lengths[s];
+    sequence.q_slot = round_up(batch.slots[s], rule.slot_multiple);
+    sequence.kv_begin = slots.kv_tokens;
+    sequence.kv_valid = batch.kv_lengths[s];
+    sequence.kv_slot = round_up(batch.kv_slots[s], rule.slot_multiple);
+    slots.tokens += sequence.q_slot;
+    slots.kv_tokens += sequence.kv_slot;
+    slots.sequences.push_back(sequence);
+    if (slots.tokens > kMaxTokens || slots.kv_tokens > kMaxTokens) {
+      return refuse(fmt::format("the padded batch exceeds {} tokens at sequence {}", kMaxTokens, s),
+                    "use shorter or fewer sequences");
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> add_tail(const Scenario& scenario, const PaddingRule& rule,
+                              BatchSlots& slots) {
+  const LayoutKind kind = scenario.parallel.layout;
+  const bool is_lpt = kind == LayoutKind::lpt || kind == LayoutKind::lpt_local;
+  // lpt without padding takes any length: its last chunk is shorter.
+  if (is_lpt && !scenario.batch.pad_between_seqs) return std::nullopt;
+  if (auto error = misfit(scenario, "the packed buffer", slots.tokens, rule.q_multiple))
+    return error;
+  if (auto error = misfit(scenario, "the packed kv buffer", slots.kv_tokens, rule.kv_multiple))
+    return error;
+  slots.tokens = round_up(slots.tokens, rule.q_multiple);
+  slots.kv_tokens = round_up(slots.kv_tokens, rule.kv_multiple);
+  if (slots.tokens > kMaxTokens || slots.kv_tokens > kMaxTokens) {
+    return refuse(fmt::format("the batch with its tail exceeds {} tokens: {}", kMaxTokens,
+                              std::max(slots.tokens, slots.kv_tokens)),
+                  "use shorter or fewer sequences, or fewer ranks");
+  }
+  return std::nullopt;
+}
+
+using RunsByRank = std::vector<std::vector<TokenRun>>;
+
+RunsByRank deal_contiguous(int64_t tokens, int64_t ranks) {
+  RunsByRank runs(static_cast<size_t>(ranks));
+  for (int64_t r = 0; r < ranks; ++r)
+    append_run(runs[r], {tokens * r / ranks, tokens * (r + 1) / ranks, 1});
+  return runs;
+}
+
+/// Chunks r and 2P-1-r of a slot of 2P equal chunks (load-balanced causal attention of Megatron,
+/// TransformerEngine, PyTorch's head-tail).
+void deal_dual_chunk(int64_t begin, int64_t slot, int64_t ranks, RunsByRank& runs) {
+  const int64_t chunk = slot / (2 * ranks);
+  for (int64_t r = 0; r < ranks; ++r) {
+    append_run(runs[r], {begin + r * chunk, begin + (r + 1) * chunk, 1});
+    append_run(runs[r], {begin + (2 * ranks - 1 - r) * chunk, begin + (2 * ranks - r) * chunk, 1});
+  }
+}
+
+RunsByRank deal_striped(int64_t tokens, int64_t ranks, int64_t stripe) {
+  RunsByRank runs(static_cast<size_t>(ranks));
+  for (int64_t r = 0; r < ranks; ++r) {
+    if (stripe == 1) {
+      append_run(runs[r], {r, tokens, ranks});
+      continue;
+    }
+    for (int64_t begin = r * stripe; begin < tokens; begin += ranks * stripe)
+      append_run(runs[r], {begin, begin + stripe, 1});
+  }
+  return runs;
+}
+
+RunsByRank deal_lpt(const Scenario& scenario, const BatchSlots& slots) {
+  const int64_t chunk = scenario.parallel.dispatch_chunk;
+  const MaskBands mask = compile_mask(scenario.attention, slots.sequences);
+  const auto held = deal_longest_first(chunk_areas(mask, slots, chunk), scenario.parallel.cp_size);
+  RunsByRank runs(held.size());
+  for (size_t r = 0; r < held.size(); ++r) {
+    for (const int64_t id : held[r])
+      append_run(runs[r], {id * chunk, std::min((id + 1) * chunk, slots.tokens), 1});
+  }
+  return runs;
+}
+
+std::optional<Error> import_order(const std::vector<std::vector<int64_t>>& ids, int64_t tokens,
+                                  std::string_view side, RunsByRank& runs) {
+  int64_t listed = 0;
+  for (const auto& rank_ids : ids) {
+    listed += static_cast<int64_t>(rank_ids.size());
+    runs.push_back(runs_of(rank_ids));
+  }
+  if (listed == tokens) return std::nullopt;
+  return refuse(fmt::format("the imported {} order lists {} ids, the packed padded batch has {}",
+                            side, listed, tokens),
+                "list every packed padded token id exactly once, padding included");
+}
+
+/// Upper bound on the number of runs, so that an absurd request is refused before memory is.
+int64_t bound_runs(const Scenario& scenario, const BatchSlots& slots) {
+  const Parallel& parallel = scenario.parallel;
+  const int64_t ranks = parallel.cp_size;
+  const int64_t most_tokens = std::max(slots.tokens, slots.kv_tokens);
+  switch (parallel.layout) {
+    case LayoutKind::dual_chunk:
+      return std::min(2 * ranks * static_cast<int64_t>(slots.sequences.size()), most_tokens);
+    case LayoutKind::striped:
+      return parallel.stripe == 1 ? ranks : most_tokens / parallel.stripe;
+    case LayoutKind::lpt:
+    case LayoutKind::lpt_local:
+      return most_tokens / parallel.dispatch_chunk + 1;
+    default:
+      return 2 * ranks;
+  }
+}
+
+std::optional<Error> check_lpt(const Scenario& scenario, const BatchSlots& slots) {
+  const int64_t chunks =
+      (slots.tokens + scenario.parallel.dispatch_chunk - 1) / scenario.parallel.dispatch_chunk;
+  if (chunks < scenario.parallel.cp_size) {
+    return refuse(
+        fmt::format("layout lpt has fewer chunks than ranks: {} chunks of {} tokens, {} ranks",
+                    chunks, scenario.parallel.dispatch_chunk, scenario.parallel.cp_size),
+        "use a smaller dispatch_chunk (it is never reduced silently) or fewer ranks");
+  }
+  const int64_t bands = count_mask_bands(scenario.attention, slots.sequences);
+  if (bands > kMaxRuns)
+    return refuse(fmt::format("the mask falls into too many pieces: {}", bands),
+                  "use a larger chunk_size or fewer slices");
+  return std::nullopt;
+}
+
+std::optional<Error> deal(const Scenario& scenario, Layout& layout) {
+  const Parallel& parallel = scenario.parallel;
+  const BatchSlots& slots = layout.slots;
+  const int64_t ranks = parallel.cp_size;
+  switch (parallel.layout) {
+    case LayoutKind::contiguous:
+      layout.q_runs = deal_contiguous(slots.tokens, ranks);
+      layout.kv_runs = deal_contiguous(slots.kv_tokens, ranks);
+      return std::nullopt;
+    case LayoutKind::dual_chunk:
+      layout.q_runs.resize(static_cast<size_t>(ranks));
+      layout.kv_runs.resize(static_cast<size_t>(ranks));
+      for (const SequenceSlot& sequence : slots.sequences) {
+        deal_dual_chunk(sequence.q_begin, sequence.q_slot, ranks, layout.q_runs);
+        deal_dual_chunk(sequence.kv_begin, sequence.kv_slot, ranks, layout.kv_runs);
+      }
+      return std::nullopt;
+    case LayoutKind::dual_chunk_packed:
+      layout.q_runs.resize(static_cast<size_t>(ranks));
+      layout.kv_runs.resize(static_cast<size_t>(ranks));
+      deal_dual_chunk(0, slots.tokens, ranks, layout.q_runs);
+      deal_dual_chunk(0, slots.kv_tokens, ranks, layout.kv_runs);
+      return std::nullopt;
+    case LayoutKind::striped:
+      layout.q_runs = deal_striped(slots.tokens, ranks, parallel.stripe);
+      layout.kv_runs = deal_striped(slots.kv_tokens, ranks, parallel.stripe);
+      return std::nullopt;
+    case LayoutKind::lpt:
+      if (auto error = check_lpt(scenario, slots)) return error;
+      layout.q_runs = deal_lpt(scenario, slots);
+      layout.kv_runs = layout.same_kv ? layout.q_runs : deal_contiguous(slots.kv_tokens, ranks);
+      return std::nullopt;
+    case LayoutKind::lpt_local:
+      return refuse("layout lpt_local is not dealt yet", "use lpt");
+    case LayoutKind::indices:
+      if (auto error = import_order(parallel.imported.ranks, slots.tokens, "query", layout.q_runs))
+        return error;
+      return import_order(parallel.imported.kv_ranks, slots.kv_tokens, "kv", layout.kv_runs);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<Layout> make_layout(const Scenario& scenario) {
+  Layout layout;
+  layout.kind = scenario.parallel.layout;
+  layout.cp_size = scenario.parallel.cp_size;
+  layout.same_kv = scenario.batch.self_attention;
+  const PaddingRule rule = padding_rule(scenario);
+  if (auto error = add_slots(scenario, rule, layout.slots)) return *error;
+  if (auto error = add_tail(scenario, rule, layout.slots)) return *error;
+  const int64_t runs = bound_runs(scenario, layout.slots);
+  if (runs > kMaxRuns) {
+    return refuse(
+        fmt::format("the layout falls into too many runs: {}, at most {}", runs, kMaxRuns),
+        "use larger chunks or stripes, fewer sequences or fewer ranks");
+  }
+  if (auto error = deal(scenario, layout)) return *error;
+  if (layout.kind == LayoutKind::indices)
+    layout.same_kv = scenario.parallel.imported.ranks == scenario.parallel.imported.kv_ranks;
+  return layout;
+}
+
+ReorderIndex reorder_to_sequence(const std::vector<std::vector<TokenRun>>& runs_by_rank) {
+  struct Part {
+    TokenRun run;
+    int64_t row;  // first row in the rank-ordered buffer
+  };
+  std::vector<Part> parts;
+  int64_t rows = 0;
+  bool all_unit = true;
+  for (const auto& runs : runs_by_rank) {
+    for (const TokenRun& run : runs) {
+      parts.push_back({run, rows});
+      rows += run.count();
+      all_unit = all_unit && run.stride == 1;
+    }
+  }
+  ReorderIndex index;
+  if (!all_unit) {
+    // Strided runs interleave: write them out as single ids, which the run lists below join again.
+    std::vector<Part> single;
+    single.reserve(static_cast<size_t>(rows));
+    for (const Part& part : parts) {
+      for (int64_t i = 0; i < part.run.count(); ++i)
+        single.push_back({{part.run.at(i), part.run.at(i) + 1, 1}, part.row + i});
+    }
+    parts = std::move(single);
+  }
+  std::vector<int64_t> sequence_row(parts.size());
+  std::vector<size_t> order(parts.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return parts[a].run.begin < parts[b].run.begin; });
+  int64_t next = 0;
+  for (const size_t i : order) {
+    const int64_t count = parts[i].run.count();
+    append_run(index.sequence_tokens, parts[i].run);
+    append_run(index.rank_to_sequence, {parts[i].row, parts[i].row + count, 1});
+    sequence_row[i] = next;
+    next += count;
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    append_run(index.sequence_to_rank,
+               {sequence_row[i], sequence_row[i] + parts[i].run.count(), 1});
+  }
+  return index;
+}
+
+}  // namespace cpscope

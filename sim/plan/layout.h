@@ -1,0 +1,47 @@
+#pragma once
+
+#include "sim/base/result.h"
+#include "sim/plan/batch_slots.h"
+#include "sim/plan/token_run.h"
+#include "sim/scenario/scenario.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace cpscope {
+
+/// Who owns which token: each rank's local buffer, in local order, as runs of packed padded token
+/// ids.
+struct Layout {
+  LayoutKind kind = LayoutKind::dual_chunk;
+  int32_t cp_size = 1;
+  bool same_kv = true;  // KV is owned exactly as the queries are
+  BatchSlots slots;
+  std::vector<std::vector<TokenRun>> q_runs;   // [rank]
+  std::vector<std::vector<TokenRun>> kv_runs;  // [rank]
+};
+
+/// Rounds the slots as the layout needs, adds its tail and deals the tokens to the ranks (contract,
+/// section 2 "Layouts"). Refuses, with the multiple named, sizes that do not fit while
+/// pad_between_seqs is off; an imported order that is no partition of the packed padded ids; fewer
+/// lpt chunks than ranks; more than kMaxTokens after rounding.
+Result<Layout> make_layout(const Scenario& scenario);
+
+/// Gather indices between the rank-ordered buffer (the local buffers of `ranks` one after another)
+/// and ascending token ids: sequence_order[i] = rank_order[rank_to_sequence[i]], and back.
+struct ReorderIndex {
+  std::vector<TokenRun> sequence_tokens;  // ascending token ids of the ranks
+  std::vector<TokenRun>
+      rank_to_sequence;  // rows of the rank-ordered buffer, one for each sequence-ordered row
+  std::vector<TokenRun>
+      sequence_to_rank;  // rows of the sequence-ordered buffer, one for each rank-ordered row
+};
+
+/// `runs_by_rank` are the local buffers of the group's ranks in group order; their ids are
+/// disjoint.
+ReorderIndex reorder_to_sequence(const std::vector<std::vector<TokenRun>>& runs_by_rank);
+
+/// More runs than this are refused: a plan of them would not fit in memory.
+inline constexpr int64_t kMaxRuns = int64_t{1} << 26;
+
+}  // namespace cpscope

@@ -1,0 +1,64 @@
+#include "sim/plan/layout_lpt.h"
+
+#include "sim/base/check.h"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+#include <tuple>
+
+namespace cpscope {
+
+std::vector<int64_t> chunk_areas(const MaskBands& mask, const BatchSlots& slots, int64_t chunk) {
+  std::vector<int64_t> areas(static_cast<size_t>((slots.tokens + chunk - 1) / chunk), 0);
+  for (size_t s = 0; s < slots.sequences.size(); ++s) {
+    const int64_t origin = slots.sequences[s].q_begin;
+    for (const Band& band : mask.of_sequence(static_cast<int64_t>(s))) {
+      int64_t row = band.q0;
+      while (row < band.q1) {
+        const int64_t id = (origin + row) / chunk;
+        const int64_t end = std::min(band.q1, (id + 1) * chunk - origin);
+        areas[static_cast<size_t>(id)] += count_pairs_in_rows(band, row, end);
+        row = end;
+      }
+    }
+  }
+  return areas;
+}
+
+std::vector<std::vector<int64_t>> deal_longest_first(const std::vector<int64_t>& areas,
+                                                     int32_t ranks) {
+  const int64_t n = static_cast<int64_t>(areas.size());
+  CPSCOPE_CHECK(n >= ranks, "fewer chunks than ranks", n, ranks);
+  const int64_t capacity = (n + ranks - 1) / ranks;
+  std::vector<int64_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](int64_t a, int64_t b) { return std::tie(areas[a], a) > std::tie(areas[b], b); });
+
+  using Entry = std::pair<int64_t, int32_t>;  // load, rank
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> by_load;
+  for (int32_t rank = 0; rank < ranks; ++rank) by_load.emplace(0, rank);
+  std::vector<std::vector<int64_t>> held(static_cast<size_t>(ranks));
+  int64_t empty_ranks = ranks;
+  for (int64_t dealt = 0; dealt < n; ++dealt) {
+    const bool only_empty = n - dealt == empty_ranks;
+    Entry entry = by_load.top();
+    by_load.pop();
+    // Once only empty ranks may take chunks this stays so, and a rank that holds one is out for
+    // good.
+    while (only_empty && !held[entry.second].empty()) {
+      entry = by_load.top();
+      by_load.pop();
+    }
+    if (held[entry.second].empty()) --empty_ranks;
+    held[entry.second].push_back(order[dealt]);
+    // A full rank leaves the queue for good.
+    if (static_cast<int64_t>(held[entry.second].size()) < capacity)
+      by_load.emplace(entry.first + areas[order[dealt]], entry.second);
+  }
+  for (std::vector<int64_t>& chunks : held) std::sort(chunks.begin(), chunks.end());
+  return held;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "sim/plan/layout.h"
+#include "sim/plan/piece_table.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace cpscope {
+
+/// Packed padded key ids that the rows of `q` see, as ascending disjoint runs of stride 1. Padding
+/// is never among them.
+std::vector<TokenRun> visible_keys(const PieceTable& q, const MaskBands& mask,
+                                   const BatchSlots& slots);
+
+/// Finds the owner of key ids.
+class KvOwners {
+ public:
+  explicit KvOwners(const Layout& layout);
+
+  /// Rows of one owner's home kv buffer, and the token ids that they hold.
+  struct OwnedRows {
+    std::vector<TokenRun> rows;
+    std::vector<TokenRun> tokens;
+  };
+
+  /// The rows of every rank ([rank]) that hold the keys of `wanted`, in the order of the owner's
+  /// buffer.
+  std::vector<OwnedRows> split_by_owner(const std::vector<TokenRun>& wanted) const;
+
+  /// How many of the wanted keys rank `rank` does not own. O(runs), nothing is listed.
+  int64_t count_remote(const std::vector<TokenRun>& wanted, int32_t rank) const;
+
+  /// Does local order equal ascending token order nowhere worth having: one-token stripes?
+  bool is_striped() const { return strided_; }
+
+ private:
+  struct Chunk {
+    int64_t begin, end;  // token ids
+    int64_t row;
+    int32_t rank;
+  };
+  const Layout& layout_;
+  bool strided_ = false;       // runs of stride > 1 are searched run by run
+  std::vector<Chunk> chunks_;  // by begin; unit stride layouts only
+};
+
+}  // namespace cpscope

@@ -1,0 +1,232 @@
+#include "sim/plan/piece_table.h"
+
+#include <algorithm>
+
+namespace cpscope {
+namespace {
+
+struct SlotView {
+  int64_t begin, valid, slot;
+};
+
+SlotView slot_of(const SequenceSlot& sequence, Side side) {
+  return side == Side::q ? SlotView{sequence.q_begin, sequence.q_valid, sequence.q_slot}
+                         : SlotView{sequence.kv_begin, sequence.kv_valid, sequence.kv_slot};
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -((-a) / b); }
+int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+
+/// First sequence whose slot ends after `token`; sequences.size() when the token lies in the tail.
+size_t first_sequence_after(const std::vector<SequenceSlot>& sequences, Side side, int64_t token) {
+  const auto found =
+      std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& sequence) {
+        const SlotView view = slot_of(sequence, side);
+        return view.begin + view.slot <= token;
+      });
+  return static_cast<size_t>(found - sequences.begin());
+}
+
+void add_run_pieces(const TokenRun& run, int64_t row, const BatchSlots& slots, Side side,
+                    std::vector<Piece>& pieces) {
+  const int64_t count = run.count();
+  size_t s = first_sequence_after(slots.sequences, side, run.begin);
+  for (; s < slots.sequences.size(); ++s) {
+    const SlotView view = slot_of(slots.sequences[s], side);
+    if (view.begin >= run.end) break;
+    const int64_t from = std::max<int64_t>(0, ceil_div(view.begin - run.begin, run.stride));
+    const int64_t to = std::min(count, ceil_div(view.begin + view.valid - run.begin, run.stride));
+    if (from < to)
+      pieces.push_back(
+          {static_cast<int64_t>(s), row + from, to - from, run.at(from) - view.begin, run.stride});
+  }
+}
+
+/// Collects bands, joining a new full band to the last one where they touch.
+class BandList {
+ public:
+  BandList(std::vector<BandSlice>& bands, bool joins)
+      : bands_(bands), first_(bands.size()), joins_(joins) {}
+
+  int64_t pairs() const { return pairs_; }
+
+  void add(const Band& band) {
+    pairs_ += count_pairs(band);
+    bands_.push_back({static_cast<int32_t>(band.q0), static_cast<int32_t>(band.q1),
+                      static_cast<int32_t>(band.k0), static_cast<int32_t>(band.k1),
+                      static_cast<int32_t>(band.lo), static_cast<int32_t>(band.hi)});
+    while (joins_ && bands_.size() >= first_ + 2 && join_last_two()) {
+    }
+  }
+
+ private:
+  bool join_last_two() {
+    BandSlice& a = bands_[bands_.size() - 2];
+    const BandSlice& b = bands_.back();
+    const bool same_rows = a.q0 == b.q0 && a.q1 == b.q1;
+    const bool same_columns = a.k0 == b.k0 && a.k1 == b.k1;
+    if (!(same_rows && a.k1 == b.k0) && !(same_columns && a.q1 == b.q0)) return false;
+    if (!is_full(a) || !is_full(b)) return false;
+    a.q1 = b.q1;
+    a.k1 = b.k1;
+    a.lo = -(a.q1 - a.q0 - 1);
+    a.hi = a.k1 - a.k0 - 1;
+    bands_.pop_back();
+    return true;
+  }
+
+  std::vector<BandSlice>& bands_;
+  size_t first_;
+  bool joins_;
+  int64_t pairs_ = 0;
+};
+
+/// Rows of a piece whose positions lie in [begin, end), as an index range of the piece.
+std::pair<int64_t, int64_t> index_range(const Piece& piece, int64_t begin, int64_t end) {
+  const int64_t from = std::max<int64_t>(0, ceil_div(begin - piece.position, piece.stride));
+  const int64_t to = std::min(piece.count, ceil_div(end - piece.position, piece.stride));
+  return {from, to};
+}
+
+/// Adds the part of a mask band that one q piece and one kv piece of equal stride share.
+void add_pair(const Piece& q, const Piece& k, const Band& mask, BandList& out) {
+  const auto [q_from, q_to] = index_range(q, mask.q0, mask.q1);
+  const auto [k_from, k_to] = index_range(k, mask.k0, mask.k1);
+  if (q_from >= q_to || k_from >= k_to) return;
+  const int64_t stride = q.count == 1 ? k.stride : q.stride;
+  const int64_t offset = (k.position_of(k_from) - mask.k0) - (q.position_of(q_from) - mask.q0);
+  const Band band =
+      tighten({q.row + q_from, q.row + q_to, k.row + k_from, k.row + k_to,
+               ceil_div(mask.lo - offset, stride), floor_div(mask.hi - offset, stride)});
+  if (band.q1 > 0) out.add(band);
+}
+
+void add_pair_any_stride(const Piece& q, const Piece& k, const Band& mask, BandList& out) {
+  if (q.stride == k.stride || q.count == 1 || k.count == 1) return add_pair(q, k, mask, out);
+  // No band has two strides: split the shorter piece into rows, each of which has any stride one
+  // likes.
+  if (q.count <= k.count) {
+    for (int64_t i = 0; i < q.count; ++i)
+      add_pair({q.sequence, q.row + i, 1, q.position_of(i), 1}, k, mask, out);
+  } else {
+    for (int64_t j = 0; j < k.count; ++j)
+      add_pair(q, {k.sequence, k.row + j, 1, k.position_of(j), 1}, mask, out);
+  }
+}
+
+/// Can the kv pieces be searched by position: unit stride and ascending, as stripes and sorted
+/// buffers are?
+bool is_ascending(std::span<const Piece> pieces) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].stride != 1) return false;
+    if (i > 0 && pieces[i].position < pieces[i - 1].position_of(pieces[i - 1].count)) return false;
+  }
+  return true;
+}
+
+/// One q piece of unit stride against many ascending kv pieces: pieces that every row sees are
+/// joined without looking at each.
+void add_against_ascending(const Piece& q, std::span<const Piece> kv, const Band& mask,
+                           BandList& out) {
+  const auto [q_from, q_to] = index_range(q, mask.q0, mask.q1);
+  if (q_from >= q_to) return;
+  const Band rows =
+      clip(mask, q.position_of(q_from), q.position_of(q_to - 1) + 1, mask.k0, mask.k1);
+  if (rows.q1 == 0) return;
+  const auto from = std::partition_point(
+      kv.begin(), kv.end(), [&](const Piece& k) { return k.position_of(k.count) <= rows.k0; });
+  const auto to =
+      std::partition_point(from, kv.end(), [&](const Piece& k) { return k.position < rows.k1; });
+  // Columns that every row of the piece sees: the last row's first and the first row's last.
+  const int64_t all_begin = columns_of_row(rows, rows.q1 - 1).begin;
+  const int64_t all_end = columns_of_row(rows, rows.q0).end;
+  const bool whole_rows = rows.q1 - rows.q0 == q_to - q_from;
+  for (auto k = from; k != to;) {
+    auto stop = k;
+    while (whole_rows && stop != to && stop->position >= all_begin &&
+           stop->position_of(stop->count) <= all_end &&
+           (stop == k || stop->row == (stop - 1)->row + (stop - 1)->count)) {
+      ++stop;
+    }
+    if (stop == k) {
+      add_pair(q, *k, mask, out);
+      ++k;
+      continue;
+    }
+    const int64_t columns = (stop - 1)->row + (stop - 1)->count - k->row;
+    const int64_t height = q_to - q_from;
+    out.add({q.row + q_from, q.row + q_to, k->row, k->row + columns, -(height - 1), columns - 1});
+    k = stop;
+  }
+}
+
+void intersect_searching(std::span<const Piece> q_pieces, std::span<const Piece> kv_pieces,
+                         int64_t sequence, const MaskBands& mask, BandList& out) {
+  for (const Piece& q : q_pieces) {
+    const int64_t parts = q.stride == 1 ? 1 : q.count;
+    for (int64_t part = 0; part < parts; ++part) {
+      // Rows that stand apart see different columns: each is its own piece.
+      const Piece rows =
+          parts == 1 ? q : Piece{q.sequence, q.row + part, 1, q.position_of(part), 1};
+      for (const Band& band :
+           mask.near_rows(sequence, rows.position, rows.position_of(rows.count - 1) + 1)) {
+        add_against_ascending(rows, kv_pieces, band, out);
+      }
+    }
+  }
+}
+
+void intersect_sequence(std::span<const Piece> q_pieces, std::span<const Piece> kv_pieces,
+                        int64_t sequence, const MaskBands& mask, BandList& out) {
+  if (kv_pieces.size() > 4 && is_ascending(kv_pieces))
+    return intersect_searching(q_pieces, kv_pieces, sequence, mask, out);
+  for (const Piece& k : kv_pieces) {
+    for (const Piece& q : q_pieces) {
+      for (const Band& band :
+           mask.near_rows(sequence, q.position, q.position_of(q.count - 1) + 1)) {
+        add_pair_any_stride(q, k, band, out);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, Side side) {
+  PieceTable table;
+  int64_t row = 0;
+  for (const TokenRun& run : runs) {
+    add_run_pieces(run, row, slots, side, table.pieces);
+    row += run.count();
+  }
+  std::stable_sort(table.pieces.begin(), table.pieces.end(),
+                   [](const Piece& a, const Piece& b) { return a.sequence < b.sequence; });
+  for (size_t i = 0; i < table.pieces.size(); ++i) {
+    if (i > 0 && table.pieces[i].sequence == table.pieces[i - 1].sequence) continue;
+    table.sequences.push_back(table.pieces[i].sequence);
+    table.first.push_back(static_cast<int64_t>(i));
+  }
+  table.first.push_back(static_cast<int64_t>(table.pieces.size()));
+  return table;
+}
+
+int64_t intersect(const PieceTable& q, const PieceTable& kv, const MaskBands& mask,
+                  std::vector<BandSlice>& bands) {
+  // Bands of different mask slices stay apart, so that each can be traced to its slice.
+  BandList out(bands, mask.sorted_rows);
+  size_t j = 0;
+  for (size_t i = 0; i < q.sequences.size(); ++i) {
+    const int64_t sequence = q.sequences[i];
+    if (j < kv.sequences.size() && kv.sequences[j] < sequence) {
+      j = static_cast<size_t>(std::lower_bound(kv.sequences.begin() + static_cast<int64_t>(j),
+                                               kv.sequences.end(), sequence) -
+                              kv.sequences.begin());
+    }
+    if (j == kv.sequences.size()) break;
+    if (kv.sequences[j] != sequence) continue;
+    intersect_sequence(q.group(i), kv.group(j), sequence, mask, out);
+  }
+  return out.pairs();
+}
+
+}  // namespace cpscope

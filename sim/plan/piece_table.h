@@ -1,0 +1,49 @@
+#pragma once
+
+#include "sim/plan/band.h"
+#include "sim/plan/batch_slots.h"
+#include "sim/plan/mask_bands.h"
+#include "sim/plan/token_run.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace cpscope {
+
+/// The valid tokens of one sequence inside one run of a buffer: rows [row, row + count) hold
+/// positions position, position + stride, ...
+struct Piece {
+  int64_t sequence = 0;
+  int64_t row = 0;
+  int64_t count = 0;
+  int64_t position = 0;
+  int64_t stride = 1;
+
+  int64_t position_of(int64_t index) const { return position + index * stride; }
+};
+
+/// All pieces of one buffer, by sequence, then by row. Padding and tail rows belong to no piece.
+struct PieceTable {
+  std::vector<Piece> pieces;
+  std::vector<int64_t> sequences;  // sequences with a piece here, ascending
+  std::vector<int64_t> first;      // [sequences + 1] offsets into pieces
+
+  std::span<const Piece> group(size_t index) const {
+    return std::span(pieces).subspan(static_cast<size_t>(first[index]),
+                                     static_cast<size_t>(first[index + 1] - first[index]));
+  }
+};
+
+enum class Side { q, kv };
+
+PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, Side side);
+
+/// Appends the bands over (row of the q buffer, row of the kv buffer) whose cells are exactly the
+/// visible pairs of the two buffers. Adjacent full bands are joined. Returns the number of visible
+/// pairs added (one head). Two pieces of different stride are intersected row by row of the shorter
+/// one.
+int64_t intersect(const PieceTable& q, const PieceTable& kv, const MaskBands& mask,
+                  std::vector<BandSlice>& bands);
+
+}  // namespace cpscope

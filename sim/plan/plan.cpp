@@ -1,0 +1,123 @@
+#include "sim/plan/plan.h"
+
+#include "sim/scenario/scenario_file.h"
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// Mixes 64-bit words; order matters. Multiply-rotate as in wyhash and FNV; not cryptographic.
+class Mixer {
+ public:
+  void add(uint64_t word) {
+    state_ = (state_ ^ word) * 0x9E3779B97F4A7C15ULL;
+    state_ ^= state_ >> 29;
+  }
+  void add_all(std::initializer_list<int64_t> words) {
+    for (const int64_t word : words) add(static_cast<uint64_t>(word));
+  }
+  void add_text(std::string_view text) {
+    for (const char c : text) add(static_cast<unsigned char>(c));
+  }
+  uint64_t value() const { return state_; }
+
+ private:
+  uint64_t state_ = 0xCBF29CE484222325ULL;
+};
+
+int64_t pack(HeadRange heads) { return (static_cast<int64_t>(heads.begin) << 32) | heads.end; }
+
+void mix_pass(const Pass& pass, Mixer& mixer) {
+  mixer.add_all({pass.num_steps});
+  for (const Stage& stage : pass.stages) {
+    mixer.add_all({to_index(stage.step), static_cast<int64_t>(stage.kind), stage.begin, stage.end});
+  }
+  for (const ComputeItem& item : pass.computes) {
+    mixer.add_all({to_index(item.rank), to_index(item.q), to_index(item.kv), to_index(item.out),
+                   to_index(item.dq), to_index(item.dkv), to_index(item.q_tokens),
+                   to_index(item.kv_tokens), pack(item.heads), item.first_slice, item.num_slices});
+  }
+  for (const TransferItem& item : pass.transfers) {
+    mixer.add_all({to_index(item.src), to_index(item.dst), to_index(item.from), to_index(item.to),
+                   to_index(item.from_rows), to_index(item.to_rows), to_index(item.tokens),
+                   pack(item.heads), item.bytes,
+                   static_cast<int64_t>(item.payload) * 64 +
+                       static_cast<int64_t>(item.landing) * 2 + item.wire_fp32});
+  }
+  for (const ReorderItem& item : pass.reorders) {
+    mixer.add_all(
+        {to_index(item.rank), to_index(item.from), to_index(item.to), to_index(item.order)});
+  }
+  for (const MergeItem& item : pass.merges) {
+    mixer.add_all({to_index(item.rank), to_index(item.partial), to_index(item.into), item.order});
+  }
+  for (const FinishItem& item : pass.finishes)
+    mixer.add_all({to_index(item.rank), to_index(item.buffer)});
+}
+
+}  // namespace
+
+HeadRange kv_heads_of(const Attention& attention, HeadRange heads) {
+  const int32_t group = attention.heads / attention.kv_heads;
+  return {heads.begin / group, (heads.end + group - 1) / group};
+}
+
+int64_t lanes_of(BufferKind kind, const Attention& attention) {
+  switch (kind) {
+    case BufferKind::q:
+    case BufferKind::dq:
+      return attention.head_dim_qk;
+    case BufferKind::out:
+    case BufferKind::d_out:
+      return attention.head_dim_v;
+    case BufferKind::kv:
+    case BufferKind::dkv:
+      return attention.head_dim_qk + attention.head_dim_v;
+  }
+  return 0;
+}
+
+uint64_t hash_plan(const Plan& plan) {
+  Mixer mixer;
+  mixer.add_text(print_scenario(plan.scenario));
+  for (const TokenRun& run : plan.runs) mixer.add_all({run.begin, run.end, run.stride});
+  for (const RunList& list : plan.run_lists) mixer.add_all({list.first, list.count});
+  for (const BandSlice& band : plan.slices) {
+    mixer.add_all({(static_cast<int64_t>(band.q0) << 32) | band.q1,
+                   (static_cast<int64_t>(band.k0) << 32) | band.k1,
+                   (static_cast<int64_t>(band.lo) << 32) ^ static_cast<uint32_t>(band.hi)});
+  }
+  for (const BufferSpec& buffer : plan.buffers) {
+    mixer.add_all({to_index(buffer.rank),
+                   static_cast<int64_t>(buffer.kind) * 16 + static_cast<int64_t>(buffer.role),
+                   to_index(buffer.tokens), buffer.rows, pack(buffer.heads)});
+  }
+  mix_pass(plan.forward, mixer);
+  mix_pass(plan.backward, mixer);
+  return mixer.value();
+}
+
+std::string to_hex(uint64_t value) { return fmt::format("{:016x}", value); }
+
+std::string_view to_name(BufferKind value) {
+  constexpr std::string_view kNames[] = {"q", "kv", "out", "d_out", "dq", "dkv"};
+  return kNames[static_cast<size_t>(value)];
+}
+
+std::string_view to_name(BufferRole value) {
+  constexpr std::string_view kNames[] = {"home",           "ring_a",   "ring_b", "rank_order",
+                                         "sequence_order", "received", "moved",  "partial"};
+  return kNames[static_cast<size_t>(value)];
+}
+
+std::string_view to_name(Payload value) { return to_name(static_cast<BufferKind>(value)); }
+
+std::string_view to_name(StageKind value) {
+  constexpr std::string_view kNames[] = {"transfer", "reorder", "compute", "merge", "finish"};
+  return kNames[static_cast<size_t>(value)];
+}
+
+}  // namespace cpscope

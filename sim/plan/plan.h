@@ -1,0 +1,193 @@
+#pragma once
+
+#include "sim/base/ids.h"
+#include "sim/base/result.h"
+#include "sim/plan/band.h"
+#include "sim/plan/layout.h"
+#include "sim/plan/token_run.h"
+#include "sim/scenario/scenario.h"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope {
+
+/// What the rows of a buffer hold. kv and dkv hold two tensors, K and V; out also holds the lse of
+/// its rows.
+enum class BufferKind : uint8_t { q, kv, out, d_out, dq, dkv };
+
+/// What a buffer is for.
+enum class BufferRole : uint8_t {
+  home,            // the rank's own rows in local order
+  ring_a,          // KV or dKV passing by, even hops
+  ring_b,          // the same, odd hops
+  rank_order,      // rows of several ranks, one rank after another
+  sequence_order,  // the same rows by ascending token id
+  received,        // remote rows that this rank's queries need
+  moved,           // query-side rows that this rank computes for others
+  partial          // one compute item's result before it is merged
+};
+
+/// What travels in a transfer.
+enum class Payload : uint8_t { q, kv, out, d_out, dq, dkv };
+
+/// Which wires a transfer crosses. `self` stays on the rank and costs nothing on the wire.
+enum class LinkClass : uint8_t { self, ring, group, direct };
+
+/// How rows land: they replace what stood there, or are added to it (dKV shares of several ranks).
+enum class Landing : uint8_t { replace, add };
+
+enum class StageKind : uint8_t { transfer, reorder, compute, merge, finish };
+
+/// Runs [first, first + count) of the plan's pool.
+struct RunList {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t rows = 0;  // ids that the runs yield
+};
+
+/// One buffer of one rank. `tokens` is what its rows stand for; a ring buffer's rows change from
+/// hop to hop and name no tokens (kNoTokens).
+struct BufferSpec {
+  RankId rank{};
+  BufferKind kind{};
+  BufferRole role{};
+  RunListId tokens{};
+  int64_t rows = 0;  // capacity
+  HeadRange heads;   // query heads for q, out, d_out, dq; kv heads for kv, dkv
+};
+
+inline constexpr RunListId kNoTokens{-1};
+inline constexpr RunListId kAllRows{-1};
+inline constexpr BufferId kNoBuffer{-1};
+
+/// Attention of `heads` of the rows of q with the rows of kv that `slices` name. Without slices the
+/// rank idles in this step. Forward writes a partial (normalised o, lse) to `out`; backward reads
+/// out, d_out and writes partials to dq and dkv.
+struct ComputeItem {
+  StepId step{};
+  RankId rank{};
+  BufferId q{}, kv{}, out{}, d_out = kNoBuffer, dq = kNoBuffer, dkv = kNoBuffer;
+  RunListId q_tokens{}, kv_tokens{};
+  HeadRange heads;
+  int64_t first_slice = 0;
+  int64_t num_slices = 0;
+  int64_t visible_pairs = 0;  // (query, key, query head) triples
+};
+
+/// Rows that go from a buffer of src to a buffer of dst.
+struct TransferItem {
+  StepId step{};
+  RankId src{}, dst{};
+  BufferId from{}, to{};
+  RunListId from_rows = kAllRows;  // rows of `from`
+  RunListId to_rows = kAllRows;    // rows of `to`, as many
+  RunListId tokens = kNoTokens;    // what the rows stand for when a ring buffer is filled
+  HeadRange heads;
+  int64_t bytes = 0;  // on the wire; 0 for link class self
+  Payload payload{};
+  LinkClass link{};
+  Landing landing{};
+  bool wire_fp32 = false;  // dkv: travels in fp32 instead of the dtype
+};
+
+/// Rows of `to` gathered from `from`: to[i] = from[order[i]].
+struct ReorderItem {
+  StepId step{};
+  RankId rank{};
+  BufferId from{}, to{};
+  RunListId order{};
+};
+
+/// Adds a partial to an accumulator: (o, lse) by log-sum-exp, gradients by sum. `order` counts the
+/// merges into one accumulator.
+struct MergeItem {
+  StepId step{};
+  RankId rank{};
+  BufferId partial{}, into{};
+  int32_t order = 0;
+};
+
+/// The accumulator becomes the answer: for `out` the sink enters, once, and values are rounded to
+/// the dtype.
+struct FinishItem {
+  StepId step{};
+  RankId rank{};
+  BufferId buffer{};
+};
+
+/// Items [begin, end) of one kind. Stages run in order; items of one stage touch different rows and
+/// may run at the same time, except that `add` landings into one buffer follow item order.
+struct Stage {
+  StepId step{};
+  StageKind kind{};
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+/// One direction of the schedule.
+struct Pass {
+  int32_t num_steps = 0;
+  std::vector<Stage> stages;
+  std::vector<ComputeItem> computes;
+  std::vector<TransferItem> transfers;
+  std::vector<ReorderItem> reorders;
+  std::vector<MergeItem> merges;
+  std::vector<FinishItem> finishes;
+};
+
+/// The buffers of one rank that hold its inputs and answers in local order.
+struct HomeBuffers {
+  BufferId q{}, kv{}, out{}, d_out = kNoBuffer, dq = kNoBuffer, dkv = kNoBuffer;
+};
+
+/// Everything that will happen, before anything runs. Immutable once made.
+struct Plan {
+  Scenario scenario;
+  Layout layout;
+  std::vector<TokenRun> runs;       // pool
+  std::vector<RunList> run_lists;   // [RunListId]
+  std::vector<BandSlice> slices;    // pool; forward and backward share it
+  std::vector<BufferSpec> buffers;  // [BufferId]
+  std::vector<HomeBuffers> home;    // [rank]
+  std::vector<RunListId> q_lists;   // [rank] token list of the home q buffer
+  std::vector<RunListId> kv_lists;  // [rank]
+  Pass forward;
+  Pass backward;  // empty when numerics.backward is off
+  uint64_t hash = 0;
+
+  std::span<const TokenRun> list(RunListId id) const {
+    const RunList& entry = run_lists[static_cast<size_t>(to_index(id))];
+    return std::span(runs).subspan(static_cast<size_t>(entry.first),
+                                   static_cast<size_t>(entry.count));
+  }
+  int64_t rows(RunListId id) const { return run_lists[static_cast<size_t>(to_index(id))].rows; }
+  const BufferSpec& buffer(BufferId id) const { return buffers[static_cast<size_t>(to_index(id))]; }
+  std::span<const BandSlice> slices_of(const ComputeItem& item) const {
+    return std::span(slices).subspan(static_cast<size_t>(item.first_slice),
+                                     static_cast<size_t>(item.num_slices));
+  }
+};
+
+/// KV heads that the query heads read (query head h reads kv head h * kv_heads / heads).
+HeadRange kv_heads_of(const Attention& attention, HeadRange heads);
+
+/// Elements of one row of one head: K and V lanes together for kv and dkv.
+int64_t lanes_of(BufferKind kind, const Attention& attention);
+
+/// A number that differs whenever two plans differ in any item (FNV-1a over all arrays and the
+/// scenario's printed text).
+uint64_t hash_plan(const Plan& plan);
+
+std::string to_hex(uint64_t value);
+std::string_view to_name(BufferKind value);
+std::string_view to_name(BufferRole value);
+std::string_view to_name(Payload value);
+std::string_view to_name(StageKind value);
+
+}  // namespace cpscope

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "sim/base/result.h"
+#include "sim/plan/plan.h"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope {
+
+/// One property that was proved, or the first place where it does not hold.
+struct CheckResult {
+  std::string name;  // ownership | buffers | coverage | movement | gradients | merges | bytes
+  bool ok = true;
+  std::string detail;  // what was proved, or what is wrong: rank, step, item and both values
+};
+
+/// A plan that an executor may run. Only check_plan makes one, and admit_faulty_plan for the fault
+/// gallery.
+class CheckedPlan {
+ public:
+  const Plan& plan() const { return *plan_; }
+  const std::vector<CheckResult>& checks() const { return checks_; }
+  /// Empty unless the plan came through the door for faulty plans.
+  const std::string& admitted_because() const { return admitted_because_; }
+
+ private:
+  friend Result<CheckedPlan> check_plan(Plan plan);
+  friend CheckedPlan admit_faulty_plan(Plan plan, std::string why);
+  CheckedPlan() = default;
+
+  std::shared_ptr<const Plan> plan_;
+  std::vector<CheckResult> checks_;
+  std::string admitted_because_;
+};
+
+/// Proves, in integers, before anything runs: every token has one owner; buffers suffice; every
+/// visible (query, key, head) is computed exactly once and no other; a sender holds what it sends
+/// and a computer what it reads; every dK, dV share reaches its owner exactly once; merges are
+/// ordered; bytes equal the closed form of the schedule. A plan that fails is our bug and is
+/// returned as an error of kind failed.
+Result<CheckedPlan> check_plan(Plan plan);
+
+/// The same inspection without the gate.
+std::vector<CheckResult> inspect_plan(const Plan& plan);
+
+/// The one door for plans that are wrong on purpose. `why` is recorded and shown in every report.
+CheckedPlan admit_faulty_plan(Plan plan, std::string why);
+
+}  // namespace cpscope

@@ -1,0 +1,161 @@
+#include "sim/plan/plan_summary.h"
+
+#include "sim/base/parallel.h"
+#include "sim/plan/visible_interval.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace cpscope {
+namespace {
+
+struct KeyRange {
+  int64_t begin, end;  // packed padded key ids
+};
+
+void add_range(std::vector<KeyRange>& ranges, KeyRange range) {
+  if (range.begin >= range.end) return;
+  // Neighbouring queries see neighbouring keys: most ranges only widen the last one.
+  if (!ranges.empty() && range.begin >= ranges.back().begin && range.begin <= ranges.back().end) {
+    ranges.back().end = std::max(ranges.back().end, range.end);
+  } else {
+    ranges.push_back(range);
+  }
+}
+
+std::vector<KeyRange> united(std::vector<KeyRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; });
+  std::vector<KeyRange> out;
+  for (const KeyRange& range : ranges) add_range(out, range);
+  return out;
+}
+
+/// Keys that the query at (sequence, position) sees through the mask slices.
+void add_slice_ranges(const Plan& plan, int64_t s, int64_t position, int64_t q_base,
+                      int64_t kv_base, ColumnRange own, std::vector<KeyRange>& ranges) {
+  const int64_t kv_begin = plan.layout.slots.sequences[s].kv_begin;
+  for (const MaskSlice& slice : plan.scenario.attention.slices) {
+    const int64_t row = q_base + position - slice.q0;
+    if (row < 0 || q_base + position >= slice.q1) continue;
+    int64_t begin = slice.k0, end = slice.k1;
+    if (slice.type == SliceType::inv_causal || slice.type == SliceType::bi_causal) begin += row;
+    if (slice.type == SliceType::causal || slice.type == SliceType::bi_causal)
+      end -= slice.q1 - slice.q0 - 1 - row;
+    add_range(ranges, {kv_begin + std::max(begin - kv_base, own.begin),
+                       kv_begin + std::min(end - kv_base, own.end)});
+  }
+}
+
+struct Bases {
+  std::vector<int64_t> q, kv;  // valid tokens before each sequence
+};
+
+std::vector<KeyRange> keys_seen(const Plan& plan, const Bases& bases, int64_t rank) {
+  const auto& sequences = plan.layout.slots.sequences;
+  const bool has_slices = plan.scenario.attention.mask_type == MaskType::slices;
+  std::vector<KeyRange> ranges;
+  for (const TokenRun& run : plan.list(plan.q_lists[rank])) {
+    size_t s =
+        static_cast<size_t>(std::partition_point(sequences.begin(), sequences.end(),
+                                                 [&](const SequenceSlot& slot) {
+                                                   return slot.q_begin + slot.q_slot <= run.begin;
+                                                 }) -
+                            sequences.begin());
+    for (int64_t token = run.begin; token < run.end && s < sequences.size(); token += run.stride) {
+      while (s < sequences.size() && sequences[s].q_begin + sequences[s].q_slot <= token) ++s;
+      if (s == sequences.size()) break;
+      const int64_t position = token - sequences[s].q_begin;
+      if (position >= sequences[s].q_valid) continue;
+      const ColumnRange own = visible_interval(plan.scenario.attention, sequences[s], position);
+      if (has_slices) {
+        add_slice_ranges(plan, static_cast<int64_t>(s), position, bases.q[s], bases.kv[s], own,
+                         ranges);
+      } else {
+        add_range(ranges, {sequences[s].kv_begin + own.begin, sequences[s].kv_begin + own.end});
+      }
+    }
+  }
+  return united(std::move(ranges));
+}
+
+int64_t count_inside(const TokenRun& run, const KeyRange& range) {
+  const auto index_of = [&](int64_t id) {
+    return id <= run.begin ? 0
+                           : std::min(run.count(), (id - run.begin + run.stride - 1) / run.stride);
+  };
+  return index_of(range.end) - index_of(range.begin);
+}
+
+int64_t remote_keys(const Plan& plan, const std::vector<KeyRange>& seen, int64_t rank) {
+  int64_t remote = 0;
+  for (const KeyRange& range : seen) remote += range.end - range.begin;
+  for (const TokenRun& run : plan.list(plan.kv_lists[rank])) {
+    auto range = std::partition_point(seen.begin(), seen.end(),
+                                      [&](const KeyRange& r) { return r.end <= run.begin; });
+    for (; range != seen.end() && range->begin < run.end; ++range)
+      remote -= count_inside(run, *range);
+  }
+  return remote;
+}
+
+void sum_bytes(const Pass& pass, std::vector<int64_t>& bytes) {
+  for (const TransferItem& item : pass.transfers) bytes[to_index(item.src)] += item.bytes;
+}
+
+}  // namespace
+
+int64_t necessary_kv_bytes(const Plan& plan) {
+  Bases bases;
+  int64_t q = 0, kv = 0;
+  for (const SequenceSlot& slot : plan.layout.slots.sequences) {
+    bases.q.push_back(q);
+    bases.kv.push_back(kv);
+    q += slot.q_valid;
+    kv += slot.kv_valid;
+  }
+  std::vector<int64_t> remote(static_cast<size_t>(plan.layout.cp_size), 0);
+  for_each_index(plan.layout.cp_size, [&](int64_t rank) {
+    remote[rank] = remote_keys(plan, keys_seen(plan, bases, rank), rank);
+  });
+  const Attention& attention = plan.scenario.attention;
+  return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *
+         (attention.head_dim_qk + attention.head_dim_v) *
+         element_bytes(plan.scenario.numerics.dtype);
+}
+
+PlanSummary summarise(const Plan& plan) {
+  const size_t ranks = static_cast<size_t>(plan.layout.cp_size);
+  PlanSummary summary;
+  summary.steps = plan.forward.num_steps;
+  summary.pairs_by_rank.assign(ranks, 0);
+  summary.pairs_by_step_rank.assign(static_cast<size_t>(summary.steps),
+                                    std::vector<int64_t>(ranks, 0));
+  for (const ComputeItem& item : plan.forward.computes) {
+    summary.visible_pairs += item.visible_pairs;
+    summary.pairs_by_rank[to_index(item.rank)] += item.visible_pairs;
+    summary.pairs_by_step_rank[to_index(item.step)][to_index(item.rank)] += item.visible_pairs;
+  }
+  if (summary.visible_pairs > 0) {
+    const double mean = static_cast<double>(summary.visible_pairs) / static_cast<double>(ranks);
+    summary.rank_max_over_mean = static_cast<double>(*std::max_element(
+                                     summary.pairs_by_rank.begin(), summary.pairs_by_rank.end())) /
+                                 mean;
+    double critical_path = 0;
+    for (const auto& step : summary.pairs_by_step_rank)
+      critical_path += static_cast<double>(*std::max_element(step.begin(), step.end()));
+    summary.critical_path_over_ideal = critical_path / mean;
+  }
+  for (auto* bytes : {&summary.forward_bytes, &summary.backward_bytes, &summary.forward_small_bytes,
+                      &summary.backward_small_bytes}) {
+    bytes->assign(ranks, 0);
+  }
+  sum_bytes(plan.forward, summary.forward_bytes);
+  sum_bytes(plan.backward, summary.backward_bytes);
+  for (const TransferItem& item : plan.forward.transfers)
+    summary.kv_bytes_moved += item.payload == Payload::kv ? item.bytes : 0;
+  summary.kv_bytes_necessary = necessary_kv_bytes(plan);
+  return summary;
+}
+
+}  // namespace cpscope

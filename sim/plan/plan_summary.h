@@ -1,0 +1,32 @@
+#pragma once
+
+#include "sim/plan/plan.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace cpscope {
+
+/// The figures of a plan (contract, section 3). Pairs are (query, key, query head) triples of the
+/// forward.
+struct PlanSummary {
+  int32_t steps = 0;
+  int64_t visible_pairs = 0;
+  std::vector<int64_t> pairs_by_rank;                    // [rank]
+  std::vector<std::vector<int64_t>> pairs_by_step_rank;  // [step][rank]
+  double rank_max_over_mean = 1.0;
+  double critical_path_over_ideal = 1.0;
+  std::vector<int64_t> forward_bytes, backward_bytes;              // [rank] sent
+  std::vector<int64_t> forward_small_bytes, backward_small_bytes;  // [rank] fp32 statistics sent
+  int64_t kv_bytes_necessary = 0;  // forward, all ranks and kv heads, from layout and mask alone
+  int64_t kv_bytes_moved = 0;      // forward, all ranks
+};
+
+PlanSummary summarise(const Plan& plan);
+
+/// Bytes of K and V that must reach a rank other than their owner: each row once for each remote
+/// rank that owns a query which sees it. Counted row by row from the mask, independent of the
+/// planner.
+int64_t necessary_kv_bytes(const Plan& plan);
+
+}  // namespace cpscope

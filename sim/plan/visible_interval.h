@@ -1,0 +1,29 @@
+#pragma once
+
+#include "sim/plan/band.h"
+#include "sim/plan/plan.h"
+
+#include <cstdint>
+
+namespace cpscope {
+
+/// The checker's own reading of the mask, row by row; shares no code with mask_bands, which the
+/// planner uses.
+
+/// Key positions that query position i of a sequence sees under mask type, window and chunk (slices
+/// not applied): [begin, end).
+ColumnRange visible_interval(const Attention& attention, const SequenceSlot& sequence, int64_t i);
+
+/// Is key position j visible to query position i; with slices, through slice number `slice`?
+bool is_inside(const Plan& plan, int64_t sequence, int64_t i, int64_t j, int64_t slice);
+
+/// The first mask slice that holds the cell, or -1.
+int64_t find_slice(const Plan& plan, int64_t sequence, int64_t i, int64_t j);
+
+/// Number of keys that query position i of a sequence sees.
+int64_t count_visible(const Plan& plan, int64_t sequence, int64_t i);
+
+/// Visible (query, key) pairs of the whole batch, counted row by row.
+int64_t count_all_visible(const Plan& plan);
+
+}  // namespace cpscope

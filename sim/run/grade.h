@@ -1,0 +1,47 @@
+#pragma once
+
+#include "sim/plan/plan.h"
+#include "sim/run/judge.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cpscope {
+
+/// Where a tensor is furthest from the oracle.
+struct WorstPlace {
+  int32_t rank = 0;   // owner of the token
+  int32_t step = 0;   // last step of the schedule: a final answer is what all steps made of it
+  int64_t token = 0;  // packed padded id; 0 for tensors by head
+  int32_t head = 0;
+  double expected = 0.0;
+  double seen = 0.0;
+};
+
+/// How one tensor compares with the oracle. Errors are |seen - exact|2 over |exact|2, for the
+/// tensor and for its worst row.
+struct TensorGrade {
+  std::string name;
+  bool passed = true;
+  double max_abs = 0.0;
+  double rel_l2 = 0.0;
+  double worst_row_rel_l2 = 0.0;
+  double budget = 0.0;  // for rel_l2: twice the error of the plain run, and a floor of a few
+                        // roundings of the accumulator
+  int64_t nan = 0;
+  WorstPlace worst;
+};
+
+struct Grade {
+  bool passed = true;
+  std::vector<TensorGrade> tensors;
+};
+
+/// Weighs an answer against the oracle's. A tensor passes when it has no NaN, is -inf exactly where
+/// the oracle is, keeps its budget as a whole and in every row (a row may err six times as far as
+/// the plain run's errors explain), and shape and size agree.
+Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
+                   const Verdict& verdict);
+
+}  // namespace cpscope

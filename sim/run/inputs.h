@@ -1,0 +1,35 @@
+#pragma once
+
+#include "sim/scenario/scenario.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace cpscope {
+
+/// Which input tensor a value belongs to.
+enum class InputTensor : uint32_t { q, k, v, d_out, sink };
+
+/// Where one token stands: sequence -1 is the layout's tail. `position` counts from the front of
+/// the slot; positions at or beyond the valid length are padding.
+struct TokenPlace {
+  int64_t sequence = -1;
+  int64_t position = 0;
+  bool is_valid = false;
+};
+
+/// N(0,1), rounded to the scenario's dtype: a function of (seed, tensor, sequence, position, head,
+/// lane) alone, so that two layouts of one batch hold the same numbers. Padding draws from another
+/// stream than valid tokens. Source: Box-Muller on two uniforms of a counter-based generator
+/// (SplitMix64 finaliser, Steele et al. 2014, OOPSLA).
+double input_value(const Numerics& numerics, InputTensor tensor, const TokenPlace& place,
+                   int32_t head, int32_t lane);
+
+/// One row of `lanes` values, the same as input_value for lane = 0..lanes-1.
+void fill_input_row(const Numerics& numerics, InputTensor tensor, const TokenPlace& place,
+                    int32_t head, double* row, int32_t lanes);
+
+/// The learnable sink logits, [heads], N(0,1) in fp32 (fp64 when dtype is fp64).
+std::vector<double> sink_logits(const Numerics& numerics, int32_t heads);
+
+}  // namespace cpscope

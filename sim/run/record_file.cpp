@@ -1,0 +1,267 @@
+#include "sim/run/dtype.h"
+#include "sim/run/record_header.h"
+#include "sim/run/run_record.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <optional>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace cpscope {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+constexpr int64_t kMaxHeaderBytes = 100'000'000;
+constexpr int64_t kChunkElements = 65'536;
+
+template <class Stored, class Encode>
+void encode_values(const double* values, int64_t count, char* bytes, Encode encode) {
+  for (int64_t i = 0; i < count; ++i) {
+    const Stored stored = encode(values[i]);
+    std::memcpy(bytes + i * static_cast<int64_t>(sizeof stored), &stored, sizeof stored);
+  }
+}
+
+/// Bytes of `count` values, each rounded once to dtype.
+void encode_chunk(Dtype dtype, const double* values, int64_t count, char* bytes) {
+  switch (dtype) {
+    case Dtype::bf16:
+      return encode_values<uint16_t>(values, count, bytes, [](double value) {
+        return to_bf16_bits(static_cast<float>(round_to(Dtype::bf16, value)));
+      });
+    case Dtype::fp16:
+      return encode_values<uint16_t>(values, count, bytes, [](double value) {
+        return to_fp16_bits(static_cast<float>(round_to(Dtype::fp16, value)));
+      });
+    case Dtype::fp32:
+      return encode_values<float>(values, count, bytes,
+                                  [](double value) { return static_cast<float>(value); });
+    case Dtype::fp64:
+      return encode_values<double>(values, count, bytes, [](double value) { return value; });
+  }
+}
+
+template <class Stored, class Decode>
+void decode_values(const char* bytes, int64_t count, double* values, Decode decode) {
+  for (int64_t i = 0; i < count; ++i) {
+    Stored stored;
+    std::memcpy(&stored, bytes + i * static_cast<int64_t>(sizeof stored), sizeof stored);
+    values[i] = static_cast<double>(decode(stored));
+  }
+}
+
+void decode_chunk(Dtype dtype, const char* bytes, int64_t count, double* values) {
+  switch (dtype) {
+    case Dtype::bf16:
+      return decode_values<uint16_t>(bytes, count, values, from_bf16_bits);
+    case Dtype::fp16:
+      return decode_values<uint16_t>(bytes, count, values, from_fp16_bits);
+    case Dtype::fp32:
+      return decode_values<float>(bytes, count, values, [](float value) { return value; });
+    case Dtype::fp64:
+      return decode_values<double>(bytes, count, values, [](double value) { return value; });
+  }
+}
+
+/// Where each tensor's data begins: widest elements first, so that every tensor is aligned to its
+/// own element size, else in the record's order.
+struct DataPlan {
+  std::vector<size_t> order;    // tensors in the order of their data
+  std::vector<int64_t> begins;  // [tensor] bytes after the header
+};
+
+DataPlan place_data(const RunRecord& record) {
+  DataPlan plan;
+  plan.order.resize(record.tensors.size());
+  plan.begins.resize(record.tensors.size());
+  std::iota(plan.order.begin(), plan.order.end(), size_t{0});
+  std::stable_sort(plan.order.begin(), plan.order.end(), [&](size_t a, size_t b) {
+    return element_bytes(record.tensors[a].dtype) > element_bytes(record.tensors[b].dtype);
+  });
+  int64_t begin = 0;
+  for (const size_t t : plan.order) {
+    plan.begins[t] = begin;
+    begin += record.tensors[t].size() * element_bytes(record.tensors[t].dtype);
+  }
+  return plan;
+}
+
+void write_stream(const RunRecord& record, std::ofstream& stream) {
+  const DataPlan plan = place_data(record);
+  const std::string header = print_record_header(record, plan.begins);
+  const uint64_t header_bytes = header.size();
+  std::array<char, sizeof header_bytes> length;
+  std::memcpy(length.data(), &header_bytes, sizeof header_bytes);
+  stream.write(length.data(), length.size());
+  stream.write(header.data(), static_cast<std::streamsize>(header.size()));
+
+  std::vector<char> bytes(static_cast<size_t>(kChunkElements) * sizeof(double));
+  for (const size_t t : plan.order) {
+    const Tensor& tensor = record.tensors[t];
+    const int64_t size = tensor.size();
+    for (int64_t done = 0; done < size && stream; done += kChunkElements) {
+      const int64_t count = std::min(kChunkElements, size - done);
+      encode_chunk(tensor.dtype, tensor.values.data() + done, count, bytes.data());
+      stream.write(bytes.data(), count * element_bytes(tensor.dtype));
+    }
+  }
+}
+
+Error file_error(std::string what, const std::string& path, std::string hint = "") {
+  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), path);
+}
+
+/// A stored tensor's values, read in chunks; nothing when the file ends early.
+std::optional<std::vector<double>> read_values(std::ifstream& stream, int64_t data_offset,
+                                               const StoredTensor& stored, Dtype dtype) {
+  const int64_t size = (stored.end - stored.begin) / element_bytes(dtype);
+  std::vector<double> values(static_cast<size_t>(size));
+  std::vector<char> bytes(
+      static_cast<size_t>(std::min(size, kChunkElements) * element_bytes(dtype)));
+  stream.seekg(data_offset + stored.begin);
+  for (int64_t done = 0; done < size; done += kChunkElements) {
+    const int64_t count = std::min(kChunkElements, size - done);
+    if (!stream.read(bytes.data(), count * element_bytes(dtype))) return std::nullopt;
+    decode_chunk(dtype, bytes.data(), count, values.data() + done);
+  }
+  return values;
+}
+
+void fill_metadata(const RecordHeader& header, RunRecord& record) {
+  const auto take = [&](const char* key, std::string& target) {
+    const auto found = header.metadata.find(key);
+    if (found != header.metadata.end()) target = found->second;
+  };
+  take("scenario", record.scenario_text);
+  take("plan_hash", record.plan_hash);
+  take("executor", record.executor);
+  take("machine", record.machine);
+  take("version", record.version);
+  take("clock", record.clock);
+}
+
+struct OpenedRecord {
+  std::ifstream stream;
+  std::string header_text;
+  int64_t data_offset = 0;
+  int64_t data_bytes = 0;
+};
+
+Result<OpenedRecord> open_record(const std::string& path) {
+  std::error_code failure;
+  if (!fs::is_regular_file(path, failure)) {
+    return file_error(fs::exists(path, failure) ? "not a file that holds a record" : "no such file",
+                      path);
+  }
+  const auto file_bytes = static_cast<int64_t>(fs::file_size(path, failure));
+  OpenedRecord opened;
+  opened.stream.open(path, std::ios::binary);
+  if (failure || !opened.stream) return file_error("the file cannot be opened", path);
+
+  uint64_t header_bytes = 0;
+  std::array<char, sizeof header_bytes> length;
+  if (file_bytes < static_cast<int64_t>(length.size()) ||
+      !opened.stream.read(length.data(), length.size())) {
+    return file_error(fmt::format("too short for a .safetensors file: {} bytes", file_bytes), path);
+  }
+  std::memcpy(&header_bytes, length.data(), length.size());
+  const int64_t rest = file_bytes - static_cast<int64_t>(length.size());
+  if (header_bytes > static_cast<uint64_t>(std::min(rest, kMaxHeaderBytes))) {
+    return file_error(
+        fmt::format("the header is longer than the file or the limit: header {} bytes, file {}, "
+                    "limit {}",
+                    header_bytes, file_bytes, kMaxHeaderBytes),
+        path, "is this a .safetensors file?");
+  }
+  opened.header_text.resize(header_bytes);
+  if (!opened.stream.read(opened.header_text.data(), static_cast<std::streamsize>(header_bytes))) {
+    return file_error("the header cannot be read", path);
+  }
+  opened.data_offset = static_cast<int64_t>(length.size() + header_bytes);
+  opened.data_bytes = file_bytes - opened.data_offset;
+  return opened;
+}
+
+Error with_path(Error error, const std::string& path) {
+  for (Complaint& complaint : error.complaints) complaint.where = path;
+  return error;
+}
+
+}  // namespace
+
+const Tensor* RunRecord::find(const std::string& name) const {
+  for (const Tensor& tensor : tensors) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+Result<std::string> write_record(const RunRecord& record, const std::string& path) {
+  for (const Tensor& tensor : record.tensors) {
+    CPSCOPE_CHECK(tensor.size() == static_cast<int64_t>(tensor.values.size()),
+                  "tensor " + tensor.name + " does not fill its shape", tensor.size(),
+                  tensor.values.size());
+  }
+  std::error_code failure;
+  // Renaming over a device or a folder would replace it, and over a link would cut it off.
+  if (fs::exists(path, failure) && !fs::is_regular_file(path, failure)) {
+    return file_error("a record cannot replace what is there", path, "name a file");
+  }
+  const fs::path target = fs::exists(path, failure) ? fs::canonical(path, failure) : fs::path(path);
+  const std::string partial = fmt::format("{}.partial-{}", target.string(), ::getpid());
+  std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
+  if (!stream) return file_error("the record cannot be written", path, "is the folder there?");
+  write_stream(record, stream);
+  stream.close();
+  const bool is_written = static_cast<bool>(stream);
+  if (is_written) {
+    fs::rename(partial, target, failure);
+    if (!failure) return path;
+  }
+  std::error_code ignored;
+  fs::remove(partial, ignored);
+  return file_error(is_written ? "the record cannot be given its name"
+                               : "the record cannot be written to the end",
+                    path, "is the disk full?");
+}
+
+Result<RunRecord> read_record(const std::string& path) {
+  Result<OpenedRecord> opened = open_record(path);
+  if (!opened) return opened.error();
+  const Result<RecordHeader> header = parse_record_header(opened.value().header_text);
+  if (!header) return with_path(header.error(), path);
+  const Result<std::vector<Dtype>> dtypes =
+      check_record_header(header.value(), opened.value().data_bytes);
+  if (!dtypes) return with_path(dtypes.error(), path);
+
+  RunRecord record;
+  fill_metadata(header.value(), record);
+  for (size_t t = 0; t < header.value().tensors.size(); ++t) {
+    const StoredTensor& stored = header.value().tensors[t];
+    const Dtype dtype = dtypes.value()[t];
+    std::optional<std::vector<double>> values =
+        read_values(opened.value().stream, opened.value().data_offset, stored, dtype);
+    if (!values) {
+      return file_error(fmt::format("tensor \"{}\" cannot be read, bytes [{}, {})",
+                                    printable_name(stored.name), stored.begin, stored.end),
+                        path);
+    }
+    record.tensors.push_back(
+        {.name = stored.name, .shape = stored.shape, .dtype = dtype, .values = *std::move(values)});
+  }
+  return record;
+}
+
+}  // namespace cpscope

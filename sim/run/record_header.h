@@ -1,0 +1,47 @@
+#pragma once
+
+#include "sim/base/result.h"
+#include "sim/run/run_record.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope {
+
+/// One tensor as the header of a .safetensors file describes it.
+struct StoredTensor {
+  std::string name;
+  std::string type_name;       // "F32", "BF16", ... as written, not judged yet
+  std::vector<int64_t> shape;  // no negative extent
+  int64_t begin = 0;           // bytes from the first byte after the header
+  int64_t end = 0;             // one past the last byte
+};
+
+/// The JSON part of a .safetensors file, shape of the document checked, numbers not yet.
+struct RecordHeader {
+  std::vector<StoredTensor> tensors;            // in the order of the header
+  std::map<std::string, std::string> metadata;  // __metadata__
+};
+
+/// Reads the JSON text. Memory grows with the text, not with what the text claims; the depth is
+/// bounded by the format. Errors (bad_input) have no `where`: the caller knows the file.
+Result<RecordHeader> parse_record_header(std::string_view json);
+
+/// Checks that every tensor has a known type, a size without overflow that its byte range has too,
+/// and that the ranges cover the `data_bytes` after the header without gap or overlap, as the
+/// format demands.
+Result<std::vector<Dtype>> check_record_header(const RecordHeader& header, int64_t data_bytes);
+
+/// The header of a record whose tensor t lies at begins[t], padded with spaces to 8 bytes.
+std::string print_record_header(const RunRecord& record, const std::vector<int64_t>& begins);
+
+/// The format's name of a dtype: F64, F32, F16, BF16.
+std::string_view stored_type_name(Dtype dtype);
+
+/// Untrusted text for a message: control characters replaced, at most 80 bytes.
+std::string printable_name(std::string_view text);
+
+}  // namespace cpscope

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "sim/plan/batch_slots.h"
+#include "sim/run/judge.h"
+#include "sim/scenario/scenario.h"
+
+namespace cpscope {
+
+/// The inputs of a scenario in packed padded order. With `poison` every padding row of q, k, v and
+/// d_out is NaN.
+RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison);
+
+/// Bytes that make_run_inputs would allocate.
+int64_t run_inputs_bytes(const Scenario& scenario, const BatchSlots& slots);
+
+}  // namespace cpscope

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace cpscope {
+
+/// Documents of more than the previous bin's `longest` tokens, up to this one's.
+struct LengthBin {
+  int64_t longest;   // tokens
+  double documents;  // percent of all documents
+  double tokens;     // percent of all tokens
+};
+
+/// A published length distribution: shares per bin and the mean of all.
+struct LengthTable {
+  std::string_view name;
+  double mean;  // tokens of a document
+  std::span<const LengthBin> bins;
+};
+
+/// The table of that name ("wlb", "prolong", "wiki"), nullptr if there is none.
+const LengthTable* find_length_table(std::string_view name);
+
+/// Draws one length from the table. `bin_unit` and `place_unit` are independent, uniform on (0, 1).
+/// The bin follows the share of documents; inside the bin two uniform pieces meet at the bin's
+/// mean, so that the share of tokens is met too, in closed form.
+int64_t draw_table_length(const LengthTable& table, double bin_unit, double place_unit);
+
+}  // namespace cpscope

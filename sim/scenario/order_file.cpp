@@ -1,0 +1,276 @@
+#include "sim/scenario/order_file.h"
+
+#include "sim/scenario/complaints.h"
+#include "sim/scenario/text_file.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace cpscope {
+namespace {
+
+constexpr int64_t kMaxOrderBytes = 256LL << 20;
+constexpr std::array<std::string_view, 5> kOrderKeys = {"cp_size", "ranks", "kv_ranks", "rearrange",
+                                                        "kv_rearrange"};
+
+/// The lists of one key: one per rank, or a single one for the rearrange keys.
+using Lists = std::vector<std::vector<int64_t>>;
+
+struct OrderContent {
+  std::optional<int64_t> cp_size;
+  std::optional<Lists> ranks, kv_ranks, rearrange, kv_rearrange;
+};
+
+/// Takes the JSON as events, so that a hostile file never becomes a tree of values or a recursion.
+class OrderEvents final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  OrderContent content;
+  std::string problem;           // what is wrong with the content, empty if nothing is
+  std::optional<size_t> offset;  // byte where the JSON itself is broken
+
+  bool null() override { return take_other("null"); }
+  bool boolean(bool) override { return take_other("a boolean"); }
+  bool number_float(double, const std::string& text) override {
+    return take_other("the float " + text.substr(0, 40));
+  }
+  bool string(std::string& text) override { return take_other(show_text(text)); }
+  bool binary(nlohmann::json::binary_t&) override { return take_other("binary data"); }
+  bool number_integer(int64_t number) override {
+    return stop(fmt::format("token ids and cp_size must not be negative: {}", number));
+  }
+  bool number_unsigned(uint64_t number) override;
+  bool start_object(size_t) override;
+  bool end_object() override { return true; }
+  bool key(std::string& name) override;
+  bool start_array(size_t) override;
+  bool end_array() override;
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::json::exception& exception) override {
+    offset = position;
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without the code.
+    const std::string text = exception.what();
+    const size_t code_end = text.find("] ");
+    return stop("not JSON: " + (code_end == std::string::npos ? text : text.substr(code_end + 2)));
+  }
+
+ private:
+  bool stop(std::string what) {
+    problem = std::move(what);
+    return false;
+  }
+  bool take_other(const std::string& shown) {
+    return stop("only integers belong into an order file: " + shown);
+  }
+  std::optional<Lists>* find_lists(std::string_view name);
+
+  std::string key_;
+  Lists* open_ = nullptr;  // the lists of the present key
+  int64_t depth_ = 0;      // arrays open
+  bool has_root_ = false;
+};
+
+std::optional<Lists>* OrderEvents::find_lists(std::string_view name) {
+  if (name == "ranks") return &content.ranks;
+  if (name == "kv_ranks") return &content.kv_ranks;
+  if (name == "rearrange") return &content.rearrange;
+  if (name == "kv_rearrange") return &content.kv_rearrange;
+  return nullptr;
+}
+
+bool OrderEvents::key(std::string& name) {
+  if (std::find(kOrderKeys.begin(), kOrderKeys.end(), name) == kOrderKeys.end()) {
+    return stop("unknown key: " + show_text(name));
+  }
+  const std::optional<Lists>* lists = find_lists(name);
+  if (lists != nullptr ? lists->has_value() : content.cp_size.has_value()) {
+    return stop("a key is given twice: " + show_text(name));
+  }
+  key_ = name;
+  return true;
+}
+
+bool OrderEvents::start_object(size_t) {
+  if (has_root_) return stop("only the whole file is an object, its values are not");
+  has_root_ = true;
+  return true;
+}
+
+bool OrderEvents::start_array(size_t) {
+  if (!has_root_) key_ = "rearrange";
+  has_root_ = true;
+  std::optional<Lists>* lists = find_lists(key_);
+  if (lists == nullptr) return stop("cp_size must be an integer: an array");
+  const bool is_nested = key_ == "ranks" || key_ == "kv_ranks";
+  if (++depth_ > (is_nested ? 2 : 1)) {
+    return stop(fmt::format("lists are nested too deeply: {}", show_text(key_)));
+  }
+  if (depth_ == 1) {
+    lists->emplace();
+    open_ = &**lists;
+  }
+  const bool begins_list = depth_ == (is_nested ? 2 : 1);
+  if (begins_list && open_->size() >= static_cast<size_t>(kMaxRanks)) {
+    return stop(fmt::format("more ranks than the limit: {}", kMaxRanks));
+  }
+  if (begins_list) open_->emplace_back();
+  return true;
+}
+
+bool OrderEvents::end_array() {
+  --depth_;
+  return true;
+}
+
+bool OrderEvents::number_unsigned(uint64_t number) {
+  if (number > static_cast<uint64_t>(kMaxTokens)) {
+    return stop(fmt::format("token ids and cp_size are at most {}: {}", kMaxTokens, number));
+  }
+  const auto value = static_cast<int64_t>(number);
+  if (key_ == "cp_size") {
+    content.cp_size = value;
+    return true;
+  }
+  const bool is_nested = key_ == "ranks" || key_ == "kv_ranks";
+  if (depth_ != (is_nested ? 2 : 1)) {
+    return stop(fmt::format("{} must be a list{}: the integer {}", key_.empty() ? "the file" : key_,
+                            is_nested ? " of lists" : "", value));
+  }
+  open_->back().push_back(value);
+  return true;
+}
+
+SourcePosition locate(std::string_view text, size_t offset) {
+  SourcePosition position;
+  // nlohmann counts the byte it stumbled over as read.
+  const std::string_view before = text.substr(0, offset > 0 ? offset - 1 : 0);
+  position.line += std::count(before.begin(), before.end(), '\n');
+  const size_t line_start =
+      before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
+  position.column += static_cast<int64_t>(before.size() - line_start);
+  return position;
+}
+
+/// Says what keeps the ranks' lists from being a partition of 0..n-1 with n >= tokens.
+std::optional<std::string> find_partition_fault(const Lists& ranks, std::string_view name,
+                                                int64_t tokens) {
+  int64_t count = 0;
+  for (const std::vector<int64_t>& ids : ranks) count += static_cast<int64_t>(ids.size());
+  if (count < tokens) {
+    return fmt::format("{} holds fewer ids than the slots of the batch: {} ids, {} slots", name,
+                       count, tokens);
+  }
+  std::vector<bool> is_owned(static_cast<size_t>(count), false);
+  for (const std::vector<int64_t>& ids : ranks) {
+    for (const int64_t id : ids) {
+      if (id >= count) {
+        return fmt::format("{} of {} ids is no partition of 0..{}: id {} is outside", name, count,
+                           count - 1, id);
+      }
+      if (is_owned[static_cast<size_t>(id)]) {
+        return fmt::format("{} of {} ids is no partition of 0..{}: id {} appears twice", name,
+                           count, count - 1, id);
+      }
+      is_owned[static_cast<size_t>(id)] = true;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Cuts the rearrange list into one contiguous part per rank. Empty if it does not divide.
+Lists cut_rearrange(const std::vector<int64_t>& list, int32_t cp_size) {
+  const size_t ranks = static_cast<size_t>(cp_size);
+  if (list.size() % ranks != 0) return {};
+  const auto part = static_cast<std::ptrdiff_t>(list.size() / ranks);
+  Lists lists;
+  for (auto from = list.begin(); lists.size() < ranks; from += part) {
+    lists.emplace_back(from, from + part);
+  }
+  return lists;
+}
+
+/// The lists by rank, whichever form they were given in. Errors are sentences.
+std::optional<std::string> take_ranks(std::optional<Lists>& ranks, std::optional<Lists>& rearrange,
+                                      std::string_view prefix, int32_t cp_size, Lists& taken) {
+  if (ranks && rearrange) {
+    return fmt::format("give {0}ranks or {0}rearrange, not both", prefix);
+  }
+  if (rearrange) {
+    taken = cut_rearrange(rearrange->front(), cp_size);
+    if (taken.empty()) {
+      return fmt::format("{}rearrange does not divide by cp_size: {} ids, {} ranks", prefix,
+                         rearrange->front().size(), cp_size);
+    }
+  } else if (ranks) {
+    taken = std::move(*ranks);
+    if (static_cast<int64_t>(taken.size()) != cp_size) {
+      return fmt::format("{}ranks does not have one list per rank: {} lists, {} ranks", prefix,
+                         taken.size(), cp_size);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Puts the content together and checks it; gives what is wrong first.
+std::optional<std::string> build_order(OrderContent& content, const OrderDemand& demand,
+                                       ImportedOrder& order) {
+  if (content.cp_size && *content.cp_size != demand.cp_size) {
+    return fmt::format("cp_size differs from parallel.cp_size: {} here, {} there", *content.cp_size,
+                       demand.cp_size);
+  }
+  const bool has_kv = content.kv_ranks.has_value() || content.kv_rearrange.has_value();
+  if (!content.ranks && !content.rearrange) return "the token order is missing: ranks";
+  if (!has_kv && !demand.self_attention) {
+    return "cross attention needs an order of its own for KV: kv_ranks";
+  }
+  if (auto fault = take_ranks(content.ranks, content.rearrange, "", demand.cp_size, order.ranks)) {
+    return fault;
+  }
+  if (auto fault = find_partition_fault(order.ranks, "ranks", demand.tokens)) return fault;
+  if (!has_kv) {
+    order.kv_ranks = order.ranks;
+    return std::nullopt;
+  }
+  if (auto fault = take_ranks(content.kv_ranks, content.kv_rearrange, "kv_", demand.cp_size,
+                              order.kv_ranks)) {
+    return fault;
+  }
+  return find_partition_fault(order.kv_ranks, "kv_ranks", demand.kv_tokens);
+}
+
+}  // namespace
+
+Result<ImportedOrder> parse_order(std::string_view text, const std::string& path,
+                                  const OrderDemand& demand) {
+  const std::string hint =
+      R"(write {"cp_size": 2, "ranks": [[0, 3], [1, 2]]}, every packed padded id once)";
+  OrderEvents events;
+  std::string problem;
+  try {
+    nlohmann::json::sax_parse(text, &events);
+    problem = events.problem;
+  } catch (const std::exception& error) {
+    problem = std::string("not JSON: ") + error.what();
+  }
+  if (!problem.empty()) {
+    const SourcePosition place = events.offset ? locate(text, *events.offset) : SourcePosition{};
+    return make_error(ErrorKind::bad_input, problem, hint, show_place(path, place));
+  }
+  ImportedOrder order;
+  if (auto fault = build_order(events.content, demand, order)) {
+    return make_error(ErrorKind::bad_input, *fault, hint, show_place(path, {}));
+  }
+  return order;
+}
+
+Result<ImportedOrder> load_order(const std::string& path, const OrderDemand& demand) {
+  const Result<std::string> text = read_named_file(path, kMaxOrderBytes);
+  if (!text) return text.error();
+  return parse_order(text.value(), path, demand);
+}
+
+}  // namespace cpscope

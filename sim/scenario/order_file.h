@@ -1,0 +1,30 @@
+#pragma once
+
+#include "sim/base/result.h"
+#include "sim/scenario/scenario.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace cpscope {
+
+/// What an imported order must fit.
+struct OrderDemand {
+  int32_t cp_size = 0;
+  int64_t tokens = 0;     // sum of the slots: the order holds at least so many ids
+  int64_t kv_tokens = 0;  // likewise for KV
+  bool self_attention = true;
+};
+
+/// Reads the JSON text of an order file: {"cp_size", "ranks", "kv_ranks"}, {"cp_size",
+/// "rearrange", "kv_rearrange"} (PyTorch: rank r takes the r-th contiguous part of the list), or
+/// only the rearrange list. Errors: where is "path:line:column" if the JSON itself is broken,
+/// "path:1:1" if its content is wrong.
+Result<ImportedOrder> parse_order(std::string_view text, const std::string& path,
+                                  const OrderDemand& demand);
+
+/// Reads the file, at most 256 MiB, and parses it. A file that cannot be read has no where.
+Result<ImportedOrder> load_order(const std::string& path, const OrderDemand& demand);
+
+}  // namespace cpscope

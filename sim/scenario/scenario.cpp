@@ -1,0 +1,156 @@
+#include "sim/scenario/scenario.h"
+
+#include <cmath>
+
+namespace cpscope {
+
+double Attention::effective_scale() const {
+  if (softmax_scale != 0.0 || head_dim_qk <= 0) return softmax_scale;
+  return 1.0 / std::sqrt(static_cast<double>(head_dim_qk));
+}
+
+// The switches have no default: a new enumerator without a name is a compiler warning.
+std::string_view to_name(MaskType value) {
+  switch (value) {
+    case MaskType::no_mask:
+      return "no_mask";
+    case MaskType::causal:
+      return "causal";
+    case MaskType::causal_bottom_right:
+      return "causal_bottom_right";
+    case MaskType::padding:
+      return "padding";
+    case MaskType::padding_causal:
+      return "padding_causal";
+    case MaskType::padding_causal_bottom_right:
+      return "padding_causal_bottom_right";
+    case MaskType::slices:
+      return "slices";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(SliceType value) {
+  switch (value) {
+    case SliceType::full:
+      return "full";
+    case SliceType::causal:
+      return "causal";
+    case SliceType::inv_causal:
+      return "inv_causal";
+    case SliceType::bi_causal:
+      return "bi_causal";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(SoftmaxType value) {
+  switch (value) {
+    case SoftmaxType::vanilla:
+      return "vanilla";
+    case SoftmaxType::off_by_one:
+      return "off_by_one";
+    case SoftmaxType::learnable:
+      return "learnable";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(QkvFormat value) {
+  switch (value) {
+    case QkvFormat::bshd:
+      return "bshd";
+    case QkvFormat::sbhd:
+      return "sbhd";
+    case QkvFormat::thd:
+      return "thd";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(CommType value) {
+  switch (value) {
+    case CommType::p2p:
+      return "p2p";
+    case CommType::a2a:
+      return "a2a";
+    case CommType::all_gather:
+      return "all_gather";
+    case CommType::a2a_p2p:
+      return "a2a+p2p";
+    case CommType::group_cast:
+      return "group_cast";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(LayoutKind value) {
+  switch (value) {
+    case LayoutKind::contiguous:
+      return "contiguous";
+    case LayoutKind::dual_chunk:
+      return "dual_chunk";
+    case LayoutKind::dual_chunk_packed:
+      return "dual_chunk_packed";
+    case LayoutKind::striped:
+      return "striped";
+    case LayoutKind::lpt:
+      return "lpt";
+    case LayoutKind::lpt_local:
+      return "lpt_local";
+    case LayoutKind::indices:
+      return "indices";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(Dispatch value) {
+  return value == Dispatch::tokens ? "tokens" : "queries";
+}
+
+std::string_view to_name(BackwardKv value) {
+  return value == BackwardKv::refetch ? "refetch" : "saved";
+}
+
+std::string_view to_name(Dtype value) {
+  switch (value) {
+    case Dtype::bf16:
+      return "bf16";
+    case Dtype::fp16:
+      return "fp16";
+    case Dtype::fp32:
+      return "fp32";
+    case Dtype::fp64:
+      return "fp64";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(DkvWire value) { return value == DkvWire::dtype ? "dtype" : "fp32"; }
+
+std::string_view to_name(DkvHops value) { return value == DkvHops::home ? "home" : "ring"; }
+
+std::string_view to_name(Accumulate value) { return value == Accumulate::fp32 ? "fp32" : "dtype"; }
+
+int64_t element_bytes(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::bf16:
+    case Dtype::fp16:
+      return 2;
+    case Dtype::fp32:
+      return 4;
+    case Dtype::fp64:
+      return 8;
+  }
+  return 0;
+}
+
+int64_t dkv_wire_bytes(const Numerics& numerics) {
+  // fp32 on the wire would round fp64 partials, so fp64 scenarios send 8 bytes either way.
+  if (numerics.dkv_wire == DkvWire::dtype || numerics.dtype == Dtype::fp64) {
+    return element_bytes(numerics.dtype);
+  }
+  return element_bytes(Dtype::fp32);
+}
+
+}  // namespace cpscope

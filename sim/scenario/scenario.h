@@ -1,0 +1,175 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope {
+
+enum class MaskType {
+  no_mask,
+  causal,
+  causal_bottom_right,
+  padding,
+  padding_causal,
+  padding_causal_bottom_right,
+  slices
+};
+enum class SliceType { full, causal, inv_causal, bi_causal };
+enum class SoftmaxType { vanilla, off_by_one, learnable };
+enum class QkvFormat { bshd, sbhd, thd };
+enum class CommType { p2p, a2a, all_gather, a2a_p2p, group_cast };
+enum class LayoutKind {
+  contiguous,
+  dual_chunk,
+  dual_chunk_packed,
+  striped,
+  lpt,
+  lpt_local,
+  indices
+};
+enum class Dispatch { tokens, queries };
+enum class BackwardKv { refetch, saved };
+enum class Dtype { bf16, fp16, fp32, fp64 };
+enum class DkvWire { dtype, fp32 };
+enum class DkvHops { home, ring };
+enum class Accumulate { fp32, dtype };
+
+/// Rows [q0, q1) see columns [k0, k1) as `type` says; ids count valid tokens through the batch
+/// (MagiAttention's AttnSlice). causal is aligned bottom-right, inv_causal top-left, bi_causal
+/// both.
+struct MaskSlice {
+  int64_t q0 = 0, q1 = 0, k0 = 0, k1 = 0;
+  SliceType type = SliceType::full;
+
+  friend bool operator==(const MaskSlice&, const MaskSlice&) = default;
+};
+
+struct Attention {
+  int32_t heads = 0;        // query heads
+  int32_t kv_heads = 0;     // divides heads
+  int32_t head_dim_qk = 0;  // lanes of q and k
+  int32_t head_dim_v = 0;   // lanes of v and out
+  MaskType mask_type = MaskType::causal;
+  std::vector<MaskSlice> slices;  // mask_type = slices only
+  int64_t window_left = -1;       // keys left of the diagonal, -1 unbounded
+  int64_t window_right = -1;      // keys right of the diagonal, -1 unbounded
+  int64_t chunk_size = 0;         // 0 = off
+  double softmax_scale = 0.0;     // 0 = 1/sqrt(head_dim_qk)
+  double softcap = 0.0;           // 0 = off
+  SoftmaxType softmax_type = SoftmaxType::vanilla;
+  double rope_theta = 0.0;  // 0 = off
+
+  /// The scale that multiplies q.k: softmax_scale, or 1/sqrt(head_dim_qk) when that is 0.
+  double effective_scale() const;
+  friend bool operator==(const Attention&, const Attention&) = default;
+};
+
+/// How `lengths` were asked for; kept so that a scenario prints back as it was written.
+struct Generator {
+  std::string name;  // equal | uniform | lognormal | lognormal+pareto | wlb | prolong | wiki | csv
+  int64_t tokens = 0;         // sum of the lengths
+  double mu = 7.8;            // lognormal: mean of ln(length)
+  double sigma = 1.06;        // lognormal: standard deviation of ln(length)
+  double alpha = 2.2;         // lognormal+pareto: tail exponent
+  int64_t tail_from = 16384;  // lognormal+pareto: first length of the tail (xm)
+  double tail_share = 0.01;   // lognormal+pareto: probability that a document is of the tail
+  int64_t min = 1;
+  int64_t max = 131072;
+  int64_t count = 0;  // equal: number of sequences (0 = as many of length max as fit)
+  uint64_t seed = 1;
+  std::string file;  // csv: path relative to the scenario file
+
+  friend bool operator==(const Generator&, const Generator&) = default;
+};
+
+struct Batch {
+  QkvFormat qkv_format = QkvFormat::thd;
+  std::vector<int64_t> lengths;     // [sequence] valid query tokens; always filled after loading
+  std::vector<int64_t> kv_lengths;  // [sequence] valid key tokens; always filled after loading
+  std::vector<int64_t>
+      slots;  // [sequence] slot asked for, before the layout rounds it; always filled after loading
+  std::vector<int64_t> kv_slots;  // [sequence] likewise for KV
+  bool self_attention = true;     // q and kv have the same lengths and slots
+  bool pad_between_seqs = true;
+  std::optional<Generator> generator;
+
+  friend bool operator==(const Batch&, const Batch&) = default;
+};
+
+/// An imported token order: local slot -> packed padded token id, per rank.
+struct ImportedOrder {
+  std::vector<std::vector<int64_t>> ranks;  // [rank][slot]
+  std::vector<std::vector<int64_t>>
+      kv_ranks;  // [rank][slot], equal to `ranks` for self attention unless given
+
+  friend bool operator==(const ImportedOrder&, const ImportedOrder&) = default;
+};
+
+struct Parallel {
+  int32_t cp_size = 0;
+  CommType comm_type = CommType::p2p;
+  LayoutKind layout = LayoutKind::dual_chunk;
+  int32_t a2a_size = 2;  // a2a+p2p: ranks of the a2a level; rank = p2p_index * a2a_size + a2a_index
+  int64_t dispatch_chunk = 512;  // lpt: tokens of one dispatched chunk
+  int64_t stripe = 1;            // striped: consecutive tokens of one stripe
+  std::string indices_file;      // indices: as written, relative to the scenario file
+  ImportedOrder imported;        // indices: content of indices_file
+  Dispatch dispatch = Dispatch::tokens;
+  BackwardKv backward_kv = BackwardKv::refetch;
+
+  friend bool operator==(const Parallel&, const Parallel&) = default;
+};
+
+struct Numerics {
+  Dtype dtype = Dtype::bf16;
+  bool backward = true;
+  uint64_t seed = 1;
+  DkvWire dkv_wire = DkvWire::dtype;
+  DkvHops dkv_hops = DkvHops::home;
+  Accumulate accumulate = Accumulate::fp32;
+
+  friend bool operator==(const Numerics&, const Numerics&) = default;
+};
+
+/// One question: what is computed, on which batch, split how, in which numbers. Plain data, valid
+/// after loading.
+struct Scenario {
+  std::string title;
+  std::string question;
+  Attention attention;
+  Batch batch;
+  Parallel parallel;
+  Numerics numerics;
+
+  friend bool operator==(const Scenario&, const Scenario&) = default;
+};
+
+/// The contract's limits, checked before anything is allocated.
+inline constexpr int64_t kMaxTokens = 2'147'483'647;
+inline constexpr int32_t kMaxRanks = 65'536;
+inline constexpr int32_t kMaxHeads = 65'536;
+inline constexpr int32_t kMaxHeadDim = 1'024;
+
+std::string_view to_name(MaskType value);
+std::string_view to_name(SliceType value);
+std::string_view to_name(SoftmaxType value);
+std::string_view to_name(QkvFormat value);
+std::string_view to_name(CommType value);
+std::string_view to_name(LayoutKind value);
+std::string_view to_name(Dispatch value);
+std::string_view to_name(BackwardKv value);
+std::string_view to_name(Dtype value);
+std::string_view to_name(DkvWire value);
+std::string_view to_name(DkvHops value);
+std::string_view to_name(Accumulate value);
+
+/// Bytes of one element of dtype.
+int64_t element_bytes(Dtype dtype);
+/// Bytes of one element of dK/dV partials on the wire: the dtype's, or 4 for fp32 (8 when the dtype
+/// is fp64).
+int64_t dkv_wire_bytes(const Numerics& numerics);
+
+}  // namespace cpscope

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "sim/base/result.h"
+#include "sim/scenario/scenario.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope {
+
+/// A scenario as loaded, with the text it came from and what the reader should be told (one
+/// sentence each, for stderr).
+struct LoadedScenario {
+  Scenario scenario;
+  std::string text;  // the TOML source, byte for byte
+  std::string path;  // as given by the caller
+  std::vector<std::string>
+      warnings;  // e.g. "a2a_size does not apply to cp_comm_type p2p and is unused"
+};
+
+/// Parses and validates TOML text. `path` names the file in errors and anchors relative file names.
+/// Errors: every wrong key or value is one complaint "path:line:column: what: value; hint" of kind
+/// bad_input; a well-formed request for something that cpscope does not do (FP8, bias, ALiBi,
+/// dropout, lpt_local) is of kind refused. Never allocates more than a small multiple of the text
+/// plus the sequences that the limits allow.
+Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& path);
+
+/// Reads the file and parses it. A file over 64 MiB is refused before it is read.
+Result<LoadedScenario> load_scenario(const std::string& path);
+
+/// TOML text that parses back to an equal Scenario (generator kept; defaults left out).
+std::string print_scenario(const Scenario& scenario);
+
+}  // namespace cpscope

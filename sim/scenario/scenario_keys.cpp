@@ -1,0 +1,181 @@
+#include "sim/scenario/scenario_parts.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+struct RefusedKey {
+  std::string_view key;
+  std::string_view reason;
+};
+
+// Names that the frameworks use for what cpscope does not compute. A silent "unknown key" would
+// read as a typing error.
+constexpr std::string_view kNoBias = "Attention bias is not computed yet";
+constexpr std::string_view kNoAlibi = "ALiBi is not computed yet";
+constexpr std::string_view kNoDropout = "Dropout is not computed yet";
+constexpr std::string_view kNoFp8 = "FP8 is not computed yet";
+constexpr std::array<RefusedKey, 24> kRefusedKeys = {{{"bias", kNoBias},
+                                                      {"attn_bias", kNoBias},
+                                                      {"attn_bias_type", kNoBias},
+                                                      {"attention_bias", kNoBias},
+                                                      {"bias_type", kNoBias},
+                                                      {"core_attention_bias", kNoBias},
+                                                      {"core_attention_bias_type", kNoBias},
+                                                      {"alibi", kNoAlibi},
+                                                      {"alibi_slopes", kNoAlibi},
+                                                      {"use_alibi", kNoAlibi},
+                                                      {"dropout", kNoDropout},
+                                                      {"dropout_p", kNoDropout},
+                                                      {"dropout_rate", kNoDropout},
+                                                      {"p_dropout", kNoDropout},
+                                                      {"attn_dropout", kNoDropout},
+                                                      {"attention_dropout", kNoDropout},
+                                                      {"fp8", kNoFp8},
+                                                      {"fp8_dpa", kNoFp8},
+                                                      {"fp8_mha", kNoFp8},
+                                                      {"fp8_recipe", kNoFp8},
+                                                      {"fp8_format", kNoFp8},
+                                                      {"fp8_output", kNoFp8},
+                                                      {"is_training_fp8", kNoFp8},
+                                                      {"float8", kNoFp8}}};
+
+std::optional<std::string_view> find_refusal(std::string_view key) {
+  for (const RefusedKey& refused : kRefusedKeys) {
+    if (refused.key == key) return refused.reason;
+  }
+  return std::nullopt;
+}
+
+/// "it belongs into [batch]" for a key of another table.
+std::string find_home(std::string_view key) {
+  struct Home {
+    std::string_view table;
+    std::span<const std::string_view> keys;
+  };
+  const std::array<Home, 6> homes = {{{"attention", kAttentionKeys},
+                                      {"batch", kBatchKeys},
+                                      {"parallel", kParallelKeys},
+                                      {"numerics", kNumericsKeys},
+                                      {"batch.generator", kGeneratorKeys},
+                                      {"", kTopKeys}}};
+  for (const Home& home : homes) {
+    if (std::find(home.keys.begin(), home.keys.end(), key) == home.keys.end()) continue;
+    return home.table.empty() ? "it belongs above the first table"
+                              : fmt::format("it belongs into [{}]", home.table);
+  }
+  return "";
+}
+
+void check_table(const TableReader& table) {
+  for (const TomlMember& member : table.members()) {
+    if (table.is_known(member.key)) continue;
+    if (const auto reason = find_refusal(member.key)) {
+      table.complaints().refuse(member.key_position, fmt::format("{}: {}", *reason, member.key),
+                                "leave it out");
+      continue;
+    }
+    table.complain_unknown(member, find_home(member.key));
+  }
+}
+
+/// Collects "KEY does not apply to ... and is unused" for keys that were given.
+class UnusedKeys {
+ public:
+  void note(const TableReader& table, std::string_view key, bool is_used,
+            const std::string& chosen) {
+    if (is_used || !table.has(key)) return;
+    sentences.push_back(
+        fmt::format("{} does not apply to {} and is unused", table.full_name(key), chosen));
+  }
+
+  std::vector<std::string> sentences;
+};
+
+void list_unused_generator_keys(const TableReader& table, const Generator& generator,
+                                UnusedKeys& unused) {
+  const std::string& name = generator.name;
+  const bool is_pareto = name == "lognormal+pareto";
+  const bool is_lognormal = name == "lognormal" || is_pareto;
+  const bool is_random = name != "equal" && name != "csv";
+  const std::string chosen = "generator " + name;
+  for (const std::string_view key : {"mu", "sigma"}) unused.note(table, key, is_lognormal, chosen);
+  for (const std::string_view key : {"alpha", "tail_from", "tail_share"}) {
+    unused.note(table, key, is_pareto, chosen);
+  }
+  unused.note(table, "min", is_random, chosen);
+  unused.note(table, "max", name != "csv" && generator.count == 0, chosen);
+  unused.note(table, "count", name == "equal", chosen);
+  unused.note(table, "seed", is_random, chosen);
+  unused.note(table, "file", name == "csv", chosen);
+}
+
+void list_unused_parallel_keys(const TableReader& table, const Parallel& parallel,
+                               UnusedKeys& unused) {
+  const std::string comm_type = fmt::format("cp_comm_type {}", to_name(parallel.comm_type));
+  const std::string layout = fmt::format("layout {}", to_name(parallel.layout));
+  const bool is_group_cast = parallel.comm_type == CommType::group_cast;
+  unused.note(table, "a2a_size", parallel.comm_type == CommType::a2a_p2p, comm_type);
+  unused.note(table, "dispatch", is_group_cast, comm_type);
+  unused.note(table, "backward_kv", is_group_cast || parallel.comm_type == CommType::all_gather,
+              comm_type);
+  unused.note(table, "dispatch_chunk",
+              parallel.layout == LayoutKind::lpt || parallel.layout == LayoutKind::lpt_local,
+              layout);
+  unused.note(table, "stripe", parallel.layout == LayoutKind::striped, layout);
+  unused.note(table, "indices_file", parallel.layout == LayoutKind::indices, layout);
+}
+
+}  // namespace
+
+void check_unknown_keys(const ScenarioTables& tables) {
+  for (const TableReader* table : {&tables.top, &tables.attention, &tables.batch, &tables.generator,
+                                   &tables.parallel, &tables.numerics}) {
+    check_table(*table);
+  }
+}
+
+std::vector<std::string> list_unused_keys(const ScenarioTables& tables, const Scenario& scenario) {
+  UnusedKeys unused;
+  const Attention& attention = scenario.attention;
+  const Batch& batch = scenario.batch;
+  unused.note(tables.attention, "slices", attention.mask_type == MaskType::slices,
+              fmt::format("attn_mask_type {}", to_name(attention.mask_type)));
+
+  // With thd, slots follow the lengths; seqlen only makes them where there are none.
+  const bool has_lengths = tables.batch.has("lengths") || tables.batch.has("generator");
+  const bool uses_seqlen = batch.qkv_format != QkvFormat::thd || !has_lengths;
+  for (const std::string_view key : {"seqlen", "kv_seqlen"}) {
+    unused.note(tables.batch, key, uses_seqlen, "qkv_format thd with lengths");
+  }
+  if (uses_seqlen && has_lengths && tables.batch.has("kv_seqlen") &&
+      !tables.batch.has("kv_lengths")) {
+    unused.sentences.push_back(
+        "batch.kv_seqlen without kv_lengths pads KV that has the lengths of the queries");
+  }
+  if (batch.generator) list_unused_generator_keys(tables.generator, *batch.generator, unused);
+
+  list_unused_parallel_keys(tables.parallel, scenario.parallel, unused);
+
+  const Numerics& numerics = scenario.numerics;
+  const CommType comm_type = scenario.parallel.comm_type;
+  const bool has_ring = comm_type == CommType::p2p || comm_type == CommType::a2a_p2p;
+  const std::string comm_name = fmt::format("cp_comm_type {}", to_name(comm_type));
+  unused.note(tables.numerics, "dkv_hops", has_ring, comm_name);
+  if (!numerics.backward) {
+    unused.note(tables.numerics, "dkv_hops", !has_ring, "backward = false");
+    unused.note(tables.numerics, "dkv_wire", false, "backward = false");
+  }
+  if (numerics.dtype == Dtype::fp64) {
+    unused.note(tables.numerics, "dkv_wire", !numerics.backward, "dtype fp64");
+    unused.note(tables.numerics, "accumulate", false, "dtype fp64");
+  }
+  return unused.sentences;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "sim/scenario/scenario.h"
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace cpscope {
+
+// Every enumerator in the order of the contract, so that readers, printers and menus agree.
+inline constexpr std::array kMaskTypes = {
+    MaskType::no_mask, MaskType::causal,         MaskType::causal_bottom_right,
+    MaskType::padding, MaskType::padding_causal, MaskType::padding_causal_bottom_right,
+    MaskType::slices};
+inline constexpr std::array kSliceTypes = {SliceType::full, SliceType::causal,
+                                           SliceType::inv_causal, SliceType::bi_causal};
+inline constexpr std::array kSoftmaxTypes = {SoftmaxType::vanilla, SoftmaxType::off_by_one,
+                                             SoftmaxType::learnable};
+inline constexpr std::array kQkvFormats = {QkvFormat::bshd, QkvFormat::sbhd, QkvFormat::thd};
+inline constexpr std::array kCommTypes = {CommType::p2p, CommType::a2a, CommType::all_gather,
+                                          CommType::a2a_p2p, CommType::group_cast};
+inline constexpr std::array kLayoutKinds = {
+    LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
+    LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local,
+    LayoutKind::indices};
+inline constexpr std::array kDispatches = {Dispatch::tokens, Dispatch::queries};
+inline constexpr std::array kBackwardKvs = {BackwardKv::refetch, BackwardKv::saved};
+inline constexpr std::array kDtypes = {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64};
+inline constexpr std::array kDkvWires = {DkvWire::dtype, DkvWire::fp32};
+inline constexpr std::array kDkvHops = {DkvHops::home, DkvHops::ring};
+inline constexpr std::array kAccumulates = {Accumulate::fp32, Accumulate::dtype};
+
+/// Names of Generator::name.
+inline constexpr std::array<std::string_view, 8> kGeneratorNames = {
+    "equal", "uniform", "lognormal", "lognormal+pareto", "wlb", "prolong", "wiki", "csv"};
+
+/// More sequences than this are refused before lists are built.
+inline constexpr int64_t kMaxSequences = 4'194'304;
+/// More mask slices than this are refused: the overlap check must stay quick.
+inline constexpr int64_t kMaxSlices = 100'000;
+
+}  // namespace cpscope

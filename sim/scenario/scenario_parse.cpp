@@ -1,0 +1,230 @@
+#include "sim/scenario/complaints.h"
+#include "sim/scenario/order_file.h"
+#include "sim/scenario/scenario_file.h"
+#include "sim/scenario/scenario_names.h"
+#include "sim/scenario/scenario_parts.h"
+#include "sim/scenario/table_reader.h"
+#include "sim/scenario/text_file.h"
+#include "sim/scenario/toml_document.h"
+#include "sim/scenario/toml_guard.h"
+
+#include <limits>
+#include <numeric>
+#include <span>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// Puts the value, if it could be read, in place of the default.
+template <class Read, class Field>
+void take(const std::optional<Read>& value, Field& field) {
+  if (value) field = static_cast<Field>(*value);
+}
+
+void read_top(const TableReader& table, Scenario& scenario) {
+  table.require("schema", "begin the file with: schema = 1");
+  table.integer("schema", 1, 1);
+  take(table.text("title"), scenario.title);
+  take(table.text("question"), scenario.question);
+  for (const std::string_view name : {"attention", "batch", "parallel"}) {
+    if (!table.has(name)) {
+      table.complaints().add({}, fmt::format("a required table is missing: [{}]", name),
+                             fmt::format("add a line [{}] and its keys below it", name));
+    }
+  }
+}
+
+void read_parallel(const TableReader& table, Parallel& parallel) {
+  const std::string_view comm_key = "cp_comm_type";
+  if (table.is_table()) table.require("cp_size", "give the number of ranks");
+  const auto cp_size = table.integer("cp_size", 1, kMaxRanks);
+  take(cp_size, parallel.cp_size);
+  take(table.choice<CommType>(comm_key, kCommTypes), parallel.comm_type);
+  take(table.choice<LayoutKind>("layout", kLayoutKinds), parallel.layout);
+  const auto a2a_size = table.integer("a2a_size", 1, kMaxRanks);
+  take(a2a_size, parallel.a2a_size);
+  take(table.integer("dispatch_chunk", 1, kMaxTokens), parallel.dispatch_chunk);
+  take(table.integer("stripe", 1, kMaxTokens), parallel.stripe);
+  take(table.text("indices_file"), parallel.indices_file);
+  take(table.choice<Dispatch>("dispatch", kDispatches), parallel.dispatch);
+  take(table.choice<BackwardKv>("backward_kv", kBackwardKvs), parallel.backward_kv);
+
+  const bool has_a2a_level = parallel.comm_type == CommType::a2a_p2p;
+  const bool is_known = cp_size && (a2a_size || !table.has("a2a_size"));
+  if (has_a2a_level && is_known && parallel.cp_size % parallel.a2a_size != 0) {
+    table.complain(table.has("a2a_size") ? "a2a_size" : comm_key,
+                   fmt::format("needs an a2a_size that divides cp_size: {} does not divide {}",
+                               parallel.a2a_size, parallel.cp_size),
+                   "a rank is p2p_index * a2a_size + a2a_index");
+  }
+  if (parallel.layout == LayoutKind::indices) {
+    table.require("indices_file", "name the JSON file with the token order");
+  }
+  if (parallel.layout == LayoutKind::lpt_local) {
+    table.complaints().refuse(table.place("layout"),
+                              "The layout lpt_local is not planned yet: lpt_local",
+                              "use lpt, which keeps cp_size * dispatch_chunk as its multiple");
+  }
+}
+
+/// True (and refused) if the dtype is one of the 8-bit floats by any of their usual names.
+bool refuse_fp8(const TableReader& table) {
+  const TomlValue value = table.find("dtype");
+  if (value.kind() != TomlKind::text) return false;
+  for (const std::string_view part : {"fp8", "float8", "f8", "e4m3", "e5m2"}) {
+    if (value.text().find(part) == std::string_view::npos) continue;
+    table.complaints().refuse(value.position(),
+                              "FP8 is not computed yet: " + show_text(value.text()),
+                              "use bf16, fp16, fp32 or fp64");
+    return true;
+  }
+  return false;
+}
+
+void read_numerics(const TableReader& table, Numerics& numerics) {
+  if (!refuse_fp8(table)) take(table.choice<Dtype>("dtype", kDtypes), numerics.dtype);
+  take(table.boolean("backward"), numerics.backward);
+  take(table.integer("seed", 0, std::numeric_limits<int64_t>::max()), numerics.seed);
+  take(table.choice<DkvWire>("dkv_wire", kDkvWires), numerics.dkv_wire);
+  take(table.choice<DkvHops>("dkv_hops", kDkvHops), numerics.dkv_hops);
+  take(table.choice<Accumulate>("accumulate", kAccumulates), numerics.accumulate);
+}
+
+void read_window(const TableReader& table, Attention& attention) {
+  const auto window = table.integers("window_size", -1, kMaxTokens, 2);
+  if (!window) return;
+  if (window->size() != 2) {
+    table.complain("window_size",
+                   fmt::format("must have 2 entries, left and right: {}", window->size()),
+                   "write [-1, -1] for an unbounded window");
+    return;
+  }
+  attention.window_left = (*window)[0];
+  attention.window_right = (*window)[1];
+}
+
+/// head_dim for both, or head_dim_qk and head_dim_v.
+void read_head_dims(const TableReader& table, Attention& attention) {
+  const auto both = table.integer("head_dim", 1, kMaxHeadDim);
+  const auto qk = table.integer("head_dim_qk", 1, kMaxHeadDim);
+  const auto v = table.integer("head_dim_v", 1, kMaxHeadDim);
+  const bool has_qk = table.has("head_dim_qk"), has_v = table.has("head_dim_v");
+  if (table.has("head_dim") && (has_qk || has_v)) {
+    table.complain(
+        "head_dim",
+        "is given next to head_dim_qk or head_dim_v: " + show_value_of(table.find("head_dim")),
+        "give head_dim alone, or head_dim_qk and head_dim_v");
+    return;
+  }
+  if (has_qk || has_v) {
+    table.require("head_dim_qk", "head_dim_v needs it as its partner");
+    table.require("head_dim_v", "head_dim_qk needs it as its partner");
+  } else if (table.is_table()) {
+    table.require("head_dim", "give the lanes of a head, or head_dim_qk and head_dim_v");
+  }
+  take(both ? both : qk, attention.head_dim_qk);
+  take(both ? both : v, attention.head_dim_v);
+}
+
+/// Fills the token order if its file fits the batch.
+void read_order(const TableReader& table, const std::string& base_dir, const Batch& batch,
+                Parallel& parallel) {
+  OrderDemand demand;
+  demand.cp_size = parallel.cp_size;
+  demand.tokens = std::reduce(batch.slots.begin(), batch.slots.end(), int64_t{0});
+  demand.kv_tokens = std::reduce(batch.kv_slots.begin(), batch.kv_slots.end(), int64_t{0});
+  demand.self_attention = batch.self_attention;
+  Result<ImportedOrder> order = load_order(join_path(base_dir, parallel.indices_file), demand);
+  if (!order) {
+    table.complaints().add_all(order.error(), table.place("indices_file"));
+    return;
+  }
+  parallel.imported = std::move(order).value();
+}
+
+ScenarioTables open_tables(const TomlValue& root, Complaints& complaints) {
+  const auto open = [&](std::string_view name, std::span<const std::string_view> keys) {
+    return TableReader(root.member(name), std::string(name), keys, complaints);
+  };
+  const TomlValue batch = root.member("batch");
+  const TomlValue generator =
+      batch.kind() == TomlKind::table ? batch.member("generator") : TomlValue();
+  return {TableReader(root, "", kTopKeys, complaints),
+          open("attention", kAttentionKeys),
+          open("batch", kBatchKeys),
+          TableReader(generator, "batch.generator", kGeneratorKeys, complaints),
+          open("parallel", kParallelKeys),
+          open("numerics", kNumericsKeys)};
+}
+
+}  // namespace
+
+void read_attention(const TableReader& table, Attention& attention) {
+  if (table.is_table()) table.require("heads", "give the number of query heads");
+  const auto heads = table.integer("heads", 1, kMaxHeads);
+  const auto kv_heads = table.integer("kv_heads", 1, kMaxHeads);
+  take(heads, attention.heads);
+  take(table.has("kv_heads") ? kv_heads : heads, attention.kv_heads);
+  if (heads && kv_heads && *heads % *kv_heads != 0) {
+    table.complain("kv_heads",
+                   fmt::format("must divide heads: {} does not divide {}", *kv_heads, *heads),
+                   "each KV head serves the same number of query heads");
+  }
+  read_head_dims(table, attention);
+  take(table.choice<MaskType>("attn_mask_type", kMaskTypes), attention.mask_type);
+  read_window(table, attention);
+  take(table.integer("chunk_size", 0, kMaxTokens), attention.chunk_size);
+  take(table.number("softmax_scale"), attention.softmax_scale);
+  take(table.number("softcap"), attention.softcap);
+  take(table.choice<SoftmaxType>("softmax_type", kSoftmaxTypes), attention.softmax_type);
+  take(table.number("rope_theta"), attention.rope_theta);
+  if (attention.rope_theta > 0.0 && attention.head_dim_qk % 2 != 0) {
+    table.complain("rope_theta",
+                   fmt::format("needs an even head_dim_qk: {}", attention.head_dim_qk),
+                   "rotary embedding turns lanes in pairs");
+  }
+  if (attention.mask_type == MaskType::slices) {
+    table.require("slices", "write slices = [] if nothing is to be visible");
+  }
+}
+
+Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& path) {
+  Result<TomlDocument> document = TomlDocument::parse(text, path);
+  if (!document) return document.error();
+
+  Complaints complaints(path);
+  const std::string base_dir = find_folder(path);
+  const ScenarioTables tables = open_tables(document.value().root(), complaints);
+  Scenario scenario;
+  check_unknown_keys(tables);
+  read_top(tables.top, scenario);
+  read_attention(tables.attention, scenario.attention);
+  read_parallel(tables.parallel, scenario.parallel);
+  read_numerics(tables.numerics, scenario.numerics);
+  read_batch(tables, base_dir, scenario.batch);
+
+  // Slices and orders are measured against the batch, so they need one; their form does not.
+  const bool has_batch = !scenario.batch.lengths.empty();
+  const bool uses_slices = scenario.attention.mask_type == MaskType::slices;
+  read_slices(tables.attention, has_batch && uses_slices ? &scenario.batch : nullptr,
+              scenario.attention);
+  const bool uses_order = scenario.parallel.layout == LayoutKind::indices;
+  if (has_batch && uses_order && scenario.parallel.cp_size > 0 &&
+      !scenario.parallel.indices_file.empty()) {
+    read_order(tables.parallel, base_dir, scenario.batch, scenario.parallel);
+  }
+
+  if (complaints.count() > 0) return complaints.to_error();
+  std::vector<std::string> warnings = list_unused_keys(tables, scenario);
+  return LoadedScenario{std::move(scenario), std::string(text), path, std::move(warnings)};
+}
+
+Result<LoadedScenario> load_scenario(const std::string& path) {
+  const Result<std::string> text = read_text_file(path, kMaxTomlBytes);
+  if (!text) return text.error();
+  return parse_scenario(text.value(), path);
+}
+
+}  // namespace cpscope

@@ -1,0 +1,283 @@
+#include "sim/scenario/generator.h"
+#include "sim/scenario/scenario_names.h"
+#include "sim/scenario/scenario_parts.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+using Lengths = std::vector<int64_t>;
+
+/// [batch] as written, each value checked by itself.
+struct BatchRequest {
+  std::optional<Lengths> lengths, kv_lengths, slots, kv_slots;
+  std::optional<int64_t> batch_size, seqlen, kv_seqlen;
+  std::optional<Generator> generator;
+};
+
+template <class Value>
+void take(const std::optional<Value>& value, Value& field) {
+  if (value) field = *value;
+}
+
+Generator read_generator(const TableReader& table) {
+  Generator generator;
+  table.require("name", "choose " + show_choices(kGeneratorNames));
+  if (const auto name = table.text("name")) {
+    generator.name = *name;
+    if (std::find(kGeneratorNames.begin(), kGeneratorNames.end(), *name) == kGeneratorNames.end()) {
+      table.complain("name", "is not one of its choices: " + show_text(*name),
+                     "choose " + show_choices(kGeneratorNames));
+    }
+  }
+  const bool is_file = generator.name == "csv";
+  table.require(is_file ? "file" : "tokens",
+                is_file ? "name a file of lengths" : "give the number of tokens in all");
+  take(table.integer("tokens", 1, kMaxTokens), generator.tokens);
+  take(table.number("mu", true), generator.mu);
+  take(table.number("sigma"), generator.sigma);
+  take(table.number("alpha"), generator.alpha);
+  take(table.integer("tail_from", 1, kMaxTokens), generator.tail_from);
+  take(table.number("tail_share"), generator.tail_share);
+  take(table.integer("min", 1, kMaxTokens), generator.min);
+  take(table.integer("max", 1, kMaxTokens), generator.max);
+  take(table.integer("count", 0, kMaxSequences), generator.count);
+  if (const auto seed = table.integer("seed", 0, std::numeric_limits<int64_t>::max())) {
+    generator.seed = static_cast<uint64_t>(*seed);
+  }
+  take(table.text("file"), generator.file);
+  return generator;
+}
+
+BatchRequest read_request(const ScenarioTables& tables, Batch& batch) {
+  const TableReader& table = tables.batch;
+  if (const auto format = table.choice<QkvFormat>("qkv_format", kQkvFormats)) {
+    batch.qkv_format = *format;
+  }
+  take(table.boolean("pad_between_seqs"), batch.pad_between_seqs);
+  BatchRequest request;
+  request.lengths = table.integers("lengths", 0, kMaxTokens, kMaxSequences);
+  request.kv_lengths = table.integers("kv_lengths", 0, kMaxTokens, kMaxSequences);
+  request.slots = table.integers("slots", 0, kMaxTokens, kMaxSequences);
+  request.kv_slots = table.integers("kv_slots", 0, kMaxTokens, kMaxSequences);
+  request.batch_size = table.integer("batch_size", 1, kMaxSequences);
+  request.seqlen = table.integer("seqlen", 0, kMaxTokens);
+  request.kv_seqlen = table.integer("kv_seqlen", 0, kMaxTokens);
+  if (tables.generator.is_table()) request.generator = read_generator(tables.generator);
+  return request;
+}
+
+/// Turns a request into lengths and slots; every rule that is broken is a complaint.
+class BatchBuilder {
+ public:
+  BatchBuilder(const TableReader& table, const BatchRequest& request, Batch& batch)
+      : table_(table), request_(request), batch_(batch) {}
+
+  void build(const std::string& base_dir);
+
+ private:
+  bool fill_lengths(const std::string& base_dir);
+  bool repeat_seqlen();
+  bool fill_kv_lengths();
+  bool fill_slots();
+  bool fill_kv_slots();
+  bool check_lengths(const Lengths& lengths, std::string_view key,
+                     const std::optional<int64_t>& seqlen, std::string_view seqlen_key) const;
+  bool check_slots(const Lengths& slots, const Lengths& lengths, std::string_view key,
+                   const std::optional<int64_t>& seqlen, std::string_view seqlen_key) const;
+  bool check_sum(const Lengths& slots, std::string_view key) const;
+  bool is_padded() const { return batch_.qkv_format != QkvFormat::thd; }
+  /// The key that stands for the query lengths in messages.
+  std::string_view length_key() const {
+    return request_.generator ? "generator" : request_.lengths ? "lengths" : "seqlen";
+  }
+  bool fail(std::string_view key, const std::string& what, std::string hint) const {
+    table_.complain(key, what, std::move(hint));
+    return false;
+  }
+
+  const TableReader& table_;
+  const BatchRequest& request_;
+  Batch& batch_;
+};
+
+bool BatchBuilder::check_sum(const Lengths& slots, std::string_view key) const {
+  // At most 2^22 slots of less than 2^31 each: the sum cannot overflow.
+  const int64_t sum = std::reduce(slots.begin(), slots.end(), int64_t{0});
+  if (sum <= kMaxTokens) return true;
+  return fail(key, fmt::format("sums to more tokens than the limit of {}: {}", kMaxTokens, sum),
+              "the field counts tokens in 32 bits");
+}
+
+bool BatchBuilder::repeat_seqlen() {
+  if (!request_.batch_size || !request_.seqlen) {
+    const bool has_half = request_.batch_size || request_.seqlen;
+    table_.require(has_half ? (request_.batch_size ? "seqlen" : "batch_size") : "lengths",
+                   "give lengths, or batch_size and seqlen, or generator");
+    return false;
+  }
+  // Before the lists are built: the product is what would be allocated and summed.
+  const int64_t longest = std::max(*request_.seqlen, request_.kv_seqlen.value_or(0));
+  if (*request_.batch_size * longest > kMaxTokens) {
+    return fail("batch_size",
+                fmt::format("times seqlen is more tokens than the limit of {}: {}", kMaxTokens,
+                            *request_.batch_size * longest),
+                "the field counts tokens in 32 bits");
+  }
+  batch_.lengths.assign(static_cast<size_t>(*request_.batch_size), *request_.seqlen);
+  return true;
+}
+
+bool BatchBuilder::fill_lengths(const std::string& base_dir) {
+  if (request_.lengths && request_.generator) {
+    return fail("generator", "is given next to lengths: a table", "give one of the two");
+  }
+  if (request_.generator) {
+    Result<Lengths> lengths = generate_lengths(*request_.generator, base_dir);
+    if (!lengths) {
+      table_.complaints().add_all(lengths.error(), table_.place("generator"));
+      return false;
+    }
+    batch_.lengths = std::move(lengths).value();
+    batch_.generator = request_.generator;
+  } else if (request_.lengths) {
+    batch_.lengths = *request_.lengths;
+  } else if (!repeat_seqlen()) {
+    return false;
+  }
+  if (batch_.lengths.empty()) {
+    return fail("lengths", "has no sequence: an empty list",
+                "write [0] for a sequence of no token");
+  }
+  return check_lengths(batch_.lengths, length_key(), request_.seqlen, "seqlen");
+}
+
+bool BatchBuilder::check_lengths(const Lengths& lengths, std::string_view key,
+                                 const std::optional<int64_t>& seqlen,
+                                 std::string_view seqlen_key) const {
+  const auto count = static_cast<int64_t>(lengths.size());
+  if (request_.batch_size && count != *request_.batch_size) {
+    return fail(
+        key,
+        fmt::format("does not have batch_size sequences: {} and {}", count, *request_.batch_size),
+        "leave batch_size out, or make the counts agree");
+  }
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  if (seqlen && longest > *seqlen) {
+    return fail(
+        key, fmt::format("has a sequence longer than {}: {} and {}", seqlen_key, longest, *seqlen),
+        fmt::format("{} is the padded length of every sequence", seqlen_key));
+  }
+  return true;
+}
+
+bool BatchBuilder::fill_kv_lengths() {
+  if (request_.kv_lengths) {
+    batch_.kv_lengths = *request_.kv_lengths;
+    if (batch_.kv_lengths.size() != batch_.lengths.size()) {
+      return fail("kv_lengths",
+                  fmt::format("must have one entry per sequence: {} entries, {} sequences",
+                              batch_.kv_lengths.size(), batch_.lengths.size()),
+                  "write 0 for a sequence without keys");
+    }
+  } else if (request_.kv_seqlen && length_key() == "seqlen") {
+    batch_.kv_lengths.assign(batch_.lengths.size(), *request_.kv_seqlen);
+  } else {
+    batch_.kv_lengths = batch_.lengths;
+  }
+  const std::string_view key = request_.kv_lengths ? "kv_lengths" : length_key();
+  return check_lengths(batch_.kv_lengths, key, request_.kv_seqlen, "kv_seqlen");
+}
+
+bool BatchBuilder::check_slots(const Lengths& slots, const Lengths& lengths, std::string_view key,
+                               const std::optional<int64_t>& seqlen,
+                               std::string_view seqlen_key) const {
+  if (slots.size() != lengths.size()) {
+    return fail(key,
+                fmt::format("must have one entry per sequence: {} entries, {} sequences",
+                            slots.size(), lengths.size()),
+                "a slot is the padded length of one sequence");
+  }
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] < lengths[i]) {
+      return fail(
+          key, fmt::format("[{}] is smaller than its sequence: {} and {}", i, slots[i], lengths[i]),
+          "a slot holds its valid tokens and the padding behind them");
+    }
+    if (is_padded() && slots[i] != slots[0]) {
+      return fail(key,
+                  fmt::format("must all be equal in {}: {} and {}", to_name(batch_.qkv_format),
+                              slots[0], slots[i]),
+                  "use qkv_format = \"thd\" for slots of different size");
+    }
+  }
+  if (is_padded() && seqlen && slots[0] != *seqlen) {
+    return fail(key, fmt::format("must equal {}: {} and {}", seqlen_key, slots[0], *seqlen),
+                fmt::format("leave {} or {} out", key, seqlen_key));
+  }
+  return true;
+}
+
+bool BatchBuilder::fill_slots() {
+  if (request_.slots) {
+    batch_.slots = *request_.slots;
+    return check_slots(batch_.slots, batch_.lengths, "slots", request_.seqlen, "seqlen") &&
+           check_sum(batch_.slots, "slots");
+  }
+  batch_.slots = is_padded() && request_.seqlen
+                     ? Lengths(batch_.lengths.size(), *request_.seqlen)
+                     : find_default_slots(batch_.qkv_format, batch_.lengths);
+  return check_sum(batch_.slots, length_key());
+}
+
+bool BatchBuilder::fill_kv_slots() {
+  if (request_.kv_slots) {
+    batch_.kv_slots = *request_.kv_slots;
+    return check_slots(batch_.kv_slots, batch_.kv_lengths, "kv_slots", request_.kv_seqlen,
+                       "kv_seqlen") &&
+           check_sum(batch_.kv_slots, "kv_slots");
+  }
+  if (is_padded() && request_.kv_seqlen) {
+    batch_.kv_slots.assign(batch_.kv_lengths.size(), *request_.kv_seqlen);
+  } else if (batch_.kv_lengths == batch_.lengths) {
+    // Self attention: KV stands in the same slots as Q.
+    batch_.kv_slots = batch_.slots;
+  } else {
+    batch_.kv_slots = find_default_slots(batch_.qkv_format, batch_.kv_lengths);
+  }
+  return check_sum(batch_.kv_slots, request_.kv_lengths ? "kv_lengths" : "kv_seqlen");
+}
+
+void BatchBuilder::build(const std::string& base_dir) {
+  if (fill_lengths(base_dir) && fill_kv_lengths() && fill_slots() && fill_kv_slots()) {
+    batch_.self_attention = batch_.kv_lengths == batch_.lengths && batch_.kv_slots == batch_.slots;
+    return;
+  }
+  // A half-filled batch must not be measured against by slices and orders.
+  batch_.lengths.clear();
+}
+
+}  // namespace
+
+Lengths find_default_slots(QkvFormat format, const Lengths& lengths) {
+  if (format == QkvFormat::thd || lengths.empty()) return lengths;
+  return Lengths(lengths.size(), *std::max_element(lengths.begin(), lengths.end()));
+}
+
+void read_batch(const ScenarioTables& tables, const std::string& base_dir, Batch& batch) {
+  const int64_t complaints_before = tables.batch.complaints().count();
+  const BatchRequest request = read_request(tables, batch);
+  // Rules between keys would only repeat what is wrong with one of them.
+  const bool is_readable = tables.batch.complaints().count() == complaints_before;
+  const bool has_wrong_generator = tables.batch.has("generator") && !tables.generator.is_table();
+  if (!is_readable || has_wrong_generator || !tables.batch.is_table()) return;
+  BatchBuilder(tables.batch, request, batch).build(base_dir);
+}
+
+}  // namespace cpscope

@@ -1,0 +1,185 @@
+#include "sim/scenario/table_reader.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+
+TableReader::TableReader(TomlValue value, std::string name, std::span<const std::string_view> known,
+                         Complaints& complaints)
+    : name_(std::move(name)), known_(known), complaints_(complaints) {
+  if (value.kind() == TomlKind::none) return;
+  position_ = value.position();
+  if (value.kind() == TomlKind::table) {
+    is_table_ = true;
+    members_ = value.members();
+    return;
+  }
+  complaints_.add(position_, fmt::format("{} must be a table: {}", name_, show_value_of(value)),
+                  fmt::format("write its keys below a line [{}]", name_));
+}
+
+TomlValue TableReader::find(std::string_view key) const {
+  for (const TomlMember& member : members_) {
+    if (member.key == key) return member.value;
+  }
+  return {};
+}
+
+SourcePosition TableReader::place(std::string_view key) const {
+  const TomlValue value = find(key);
+  return value.kind() == TomlKind::none ? position_ : value.position();
+}
+
+std::string TableReader::full_name(std::string_view key) const {
+  return name_.empty() ? std::string(key) : fmt::format("{}.{}", name_, key);
+}
+
+bool TableReader::is_known(std::string_view key) const {
+  return std::find(known_.begin(), known_.end(), key) != known_.end();
+}
+
+void TableReader::complain(std::string_view key, const std::string& what, std::string hint) const {
+  // "lengths[3] is ..." names an entry of the list, anything else the key itself.
+  const std::string_view gap = what.starts_with("[") ? "" : " ";
+  complaints_.add(place(key), fmt::format("{}{}{}", full_name(key), gap, what), std::move(hint));
+}
+
+void TableReader::require(std::string_view key, std::string hint) const {
+  if (has(key)) return;
+  complaints_.add(position_, fmt::format("a required key is missing: {}", full_name(key)),
+                  std::move(hint));
+}
+
+void TableReader::complain_type(std::string_view key, const TomlValue& value,
+                                std::string_view wanted) const {
+  complain(key, fmt::format("must be {}: {}", wanted, show_value_of(value)),
+           fmt::format("{} is {}", show_value_of(value), describe_kind(value.kind())));
+}
+
+void TableReader::complain_unknown(const TomlMember& member, const std::string& elsewhere) const {
+  const std::optional<std::string_view> nearest = find_nearest_name(member.key, known_);
+  const std::string where = name_.empty() ? "the top level" : "[" + name_ + "]";
+  std::string hint = "known keys are " + show_choices(known_);
+  if (nearest) hint = fmt::format("did you mean {}?", *nearest);
+  if (!elsewhere.empty()) hint = elsewhere;
+  complaints_.add(member.key_position,
+                  fmt::format("unknown key in {}: {}", where, show_text(member.key)), hint);
+}
+
+bool TableReader::check_integer(const std::string& name, const TomlValue& value, int64_t min,
+                                int64_t max) const {
+  if (value.kind() == TomlKind::integer && value.integer() >= min && value.integer() <= max) {
+    return true;
+  }
+  const bool is_integer = value.kind() == TomlKind::integer;
+  std::string hint = is_integer ? fmt::format("give a value from {} to {}", min, max)
+                                : fmt::format("this is {}", describe_kind(value.kind()));
+  if (value.kind() == TomlKind::floating) hint = "write it without a decimal point or exponent";
+  complaints_.add(
+      value.position(),
+      fmt::format("{} must be an integer from {} to {}: {}", name, min, max, show_value_of(value)),
+      std::move(hint));
+  return false;
+}
+
+std::optional<int64_t> TableReader::integer(std::string_view key, int64_t min, int64_t max) const {
+  const TomlValue value = find(key);
+  if (value.kind() == TomlKind::none) return std::nullopt;
+  if (!check_integer(full_name(key), value, min, max)) return std::nullopt;
+  return value.integer();
+}
+
+std::optional<double> TableReader::number(std::string_view key, bool may_be_negative) const {
+  const TomlValue value = find(key);
+  if (value.kind() == TomlKind::none) return std::nullopt;
+  double number = 0.0;
+  if (value.kind() == TomlKind::floating) {
+    number = value.floating();
+  } else if (value.kind() == TomlKind::integer) {
+    number = static_cast<double>(value.integer());
+  } else {
+    complain_type(key, value, "a number");
+    return std::nullopt;
+  }
+  if (!std::isfinite(number) || (number < 0.0 && !may_be_negative)) {
+    complain(key,
+             fmt::format("must be a finite number{}: {}", may_be_negative ? "" : " of at least 0",
+                         show_value_of(value)),
+             may_be_negative ? "give a finite number" : "0 means the default or off");
+    return std::nullopt;
+  }
+  // -0.0 means what 0.0 means.
+  return number == 0.0 ? 0.0 : number;
+}
+
+std::optional<bool> TableReader::boolean(std::string_view key) const {
+  const TomlValue value = find(key);
+  if (value.kind() == TomlKind::none) return std::nullopt;
+  if (value.kind() == TomlKind::boolean) return value.boolean();
+  complain_type(key, value, "true or false");
+  return std::nullopt;
+}
+
+std::optional<std::string> TableReader::text(std::string_view key) const {
+  const TomlValue value = find(key);
+  if (value.kind() == TomlKind::none) return std::nullopt;
+  if (value.kind() == TomlKind::text) return std::string(value.text());
+  complain_type(key, value, "a string");
+  return std::nullopt;
+}
+
+std::optional<std::vector<int64_t>> TableReader::integers(std::string_view key, int64_t min,
+                                                          int64_t max, int64_t max_count) const {
+  const TomlValue value = find(key);
+  if (value.kind() == TomlKind::none) return std::nullopt;
+  if (value.kind() != TomlKind::array) {
+    complain_type(key, value, "a list of integers");
+    return std::nullopt;
+  }
+  if (value.size() > max_count) {
+    complain(key, fmt::format("has more entries than the limit of {}: {}", max_count, value.size()),
+             "give fewer entries");
+    return std::nullopt;
+  }
+  std::vector<int64_t> numbers;
+  numbers.reserve(static_cast<size_t>(value.size()));
+  bool is_valid = true;
+  for (int64_t i = 0; i < value.size(); ++i) {
+    const TomlValue item = value.item(i);
+    const bool is_plain =
+        item.kind() == TomlKind::integer && item.integer() >= min && item.integer() <= max;
+    // The name with the index is only built for complaints: lists have millions of entries.
+    if (!is_plain) {
+      is_valid = check_integer(fmt::format("{}[{}]", full_name(key), i), item, min, max);
+      continue;
+    }
+    numbers.push_back(item.integer());
+  }
+  if (!is_valid || numbers.size() != static_cast<size_t>(value.size())) return std::nullopt;
+  return numbers;
+}
+
+std::optional<size_t> TableReader::find_choice(std::string_view key,
+                                               std::span<const std::string_view> names) const {
+  const TomlValue value = find(key);
+  if (value.kind() == TomlKind::none) return std::nullopt;
+  if (value.kind() == TomlKind::text) {
+    const auto found = std::find(names.begin(), names.end(), value.text());
+    if (found != names.end()) return static_cast<size_t>(found - names.begin());
+  }
+  std::string hint = "choose " + show_choices(names);
+  if (value.kind() == TomlKind::text) {
+    if (const auto nearest = find_nearest_name(value.text(), names)) {
+      hint =
+          fmt::format("did you mean {}? Choices are {}", show_text(*nearest), show_choices(names));
+    }
+  }
+  complain(key, fmt::format("is not one of its choices: {}", show_value_of(value)),
+           std::move(hint));
+  return std::nullopt;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,216 @@
+#include "tests/house/tree_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <optional>
+#include <set>
+#include <string_view>
+
+namespace cpscope::house {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Top folders that hold people's own files.
+constexpr std::array<std::string_view, 5> kPersonalFolders = {"work", "home", "root", "Users",
+                                                              "mnt"};
+constexpr std::array<std::string_view, 5> kRooms = {"sim", "reference", "kernels", "gui", "tests"};
+
+bool ends_with_any(const std::string& path, std::initializer_list<std::string_view> endings) {
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](std::string_view ending) { return path.ends_with(ending); });
+}
+
+bool starts_with_any(const std::string& text, std::initializer_list<std::string_view> beginnings) {
+  return std::any_of(beginnings.begin(), beginnings.end(),
+                     [&](std::string_view beginning) { return text.starts_with(beginning); });
+}
+
+/// Does the line hold an absolute path into a person's folders?
+bool names_a_place(const std::string& line) {
+  for (const std::string_view name : kPersonalFolders) {
+    const std::string folder = "/" + std::string(name) + "/";
+    for (size_t at = line.find(folder); at != std::string::npos; at = line.find(folder, at + 1)) {
+      // A slash that follows a name or a variable continues a relative path.
+      const char before = at == 0 ? ' ' : line[at - 1];
+      const bool is_continued = std::isalnum(static_cast<unsigned char>(before)) != 0 ||
+                                std::string_view("_.)}>*-/").find(before) != std::string_view::npos;
+      if (!is_continued) return true;
+    }
+  }
+  return false;
+}
+
+/// The first folder of a path: its room, if it is one.
+std::string room_of(const std::string& path) {
+  const std::string first = path.substr(0, path.find('/'));
+  return std::find(kRooms.begin(), kRooms.end(), first) != kRooms.end() ? first : "";
+}
+
+struct Include {
+  std::string target;
+  bool is_quoted = false;
+};
+
+std::optional<Include> parse_include(std::string_view line) {
+  const auto skip_blanks = [&line] {
+    while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
+  };
+  for (const std::string_view word : {"#", "include"}) {
+    skip_blanks();
+    if (!line.starts_with(word)) return std::nullopt;
+    line.remove_prefix(word.size());
+  }
+  skip_blanks();
+  if (line.empty() || (line.front() != '<' && line.front() != '"')) return std::nullopt;
+  const bool is_quoted = line.front() == '"';
+  line.remove_prefix(1);
+  return Include{.target = std::string(line.substr(0, line.find(is_quoted ? '"' : '>'))),
+                 .is_quoted = is_quoted};
+}
+
+/// Calls visit(file, place, include) for every include of every C++ file; place is "path:line".
+template <class Visit>
+void for_each_include(const std::vector<SourceFile>& files, Visit visit) {
+  for (const SourceFile& file : files) {
+    if (!file.is_cpp()) continue;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      const std::optional<Include> include = parse_include(file.lines[i]);
+      if (include) visit(file, file.path + ":" + std::to_string(i + 1), *include);
+    }
+  }
+}
+
+bool may_include(const SourceFile& file, const std::string& target_room) {
+  const std::string room = room_of(file.path);
+  if (room == "tests") return true;
+  if (target_room == "tests") return false;
+  return file.path == "sim/app/main.cpp" || target_room == room || target_room == "sim";
+}
+
+bool is_foreign_folder(const fs::path& relative) {
+  const std::string first = relative.begin()->string();
+  return first == ".git" || first == "out" || first == "shared" || first.starts_with("build");
+}
+
+std::optional<SourceFile> load_file(const fs::path& path, const std::string& relative) {
+  SourceFile file{.path = relative, .lines = {}};
+  std::ifstream stream(path, std::ios::binary);
+  std::string line;
+  while (std::getline(stream, line)) {
+    if (line.find('\0') != std::string::npos) return std::nullopt;  // a picture or a record
+    file.lines.push_back(line);
+  }
+  return file;
+}
+
+}  // namespace
+
+bool SourceFile::is_header() const { return ends_with_any(path, {".h", ".cuh", ".hpp"}); }
+
+bool SourceFile::is_cpp() const { return is_header() || ends_with_any(path, {".cpp", ".cu"}); }
+
+bool SourceFile::is_code() const {
+  return is_cpp() || path == "cpscope" || path == ".ci/run" ||
+         ends_with_any(path, {".py", ".sh", ".cmake", "CMakeLists.txt"});
+}
+
+std::vector<SourceFile> load_tree(const std::string& root) {
+  std::vector<SourceFile> files;
+  for (auto entry = fs::recursive_directory_iterator(root);
+       entry != fs::recursive_directory_iterator(); ++entry) {
+    const fs::path relative = entry->path().lexically_relative(root);
+    if (is_foreign_folder(relative)) {
+      if (entry->is_directory()) entry.disable_recursion_pending();
+      continue;
+    }
+    if (entry->is_symlink() || !entry->is_regular_file()) continue;
+    if (std::optional<SourceFile> file = load_file(entry->path(), relative.generic_string())) {
+      files.push_back(*std::move(file));
+    }
+  }
+  std::sort(files.begin(), files.end(),
+            [](const SourceFile& a, const SourceFile& b) { return a.path < b.path; });
+  return files;
+}
+
+std::vector<std::string> find_wrong_directions(const std::vector<SourceFile>& files) {
+  std::vector<std::string> findings;
+  for_each_include(files, [&](const SourceFile& file, const std::string& place,
+                              const Include& include) {
+    const std::string target_room = room_of(include.target);
+    if (target_room.empty() || may_include(file, target_room)) return;
+    findings.push_back(place + ": " + room_of(file.path) + " must not include " + include.target);
+  });
+  return findings;
+}
+
+std::vector<std::string> find_unknown_includes(const std::vector<SourceFile>& files) {
+  std::set<std::string> paths;
+  for (const SourceFile& file : files) paths.insert(file.path);
+  std::vector<std::string> findings;
+  for_each_include(files, [&](const SourceFile&, const std::string& place, const Include& include) {
+    if (!include.is_quoted) return;
+    if (room_of(include.target).empty()) {
+      findings.push_back(place + ": the room is missing in " + include.target);
+    } else if (!paths.contains(include.target)) {
+      findings.push_back(place + ": no such file: " + include.target);
+    }
+  });
+  return findings;
+}
+
+std::vector<std::string> find_foreign_headers(const std::vector<SourceFile>& files) {
+  std::vector<std::string> findings;
+  for_each_include(
+      files, [&](const SourceFile& file, const std::string& place, const Include& include) {
+        if (room_of(file.path) != "sim" || !file.is_header()) return;
+        if (!starts_with_any(include.target, {"Eigen/", "cuda", "cublas", "cooperative_groups",
+                                              "nccl", "imgui", "GLFW/"})) {
+          return;
+        }
+        findings.push_back(place + ": a header of sim must not include " + include.target);
+      });
+  return findings;
+}
+
+std::vector<std::string> find_absolute_paths(const std::vector<SourceFile>& files) {
+  std::vector<std::string> findings;
+  for (const SourceFile& file : files) {
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      if (!names_a_place(file.lines[i])) continue;
+      findings.push_back(file.path + ":" + std::to_string(i + 1) +
+                         ": a place on one machine: " + file.lines[i]);
+    }
+  }
+  return findings;
+}
+
+std::vector<std::string> find_long_files(const std::vector<SourceFile>& files, size_t limit) {
+  std::vector<std::string> findings;
+  for (const SourceFile& file : files) {
+    if (!file.is_code() || file.lines.size() < limit) continue;
+    findings.push_back(file.path + ": " + std::to_string(file.lines.size()) + " lines");
+  }
+  return findings;
+}
+
+std::vector<std::string> find_unguarded_headers(const std::vector<SourceFile>& files) {
+  std::vector<std::string> findings;
+  for (const SourceFile& file : files) {
+    if (!file.is_header()) continue;
+    const auto first = std::find_if(
+        file.lines.begin(), file.lines.end(),
+        [](const std::string& line) { return !line.empty() && !line.starts_with("//"); });
+    if (first != file.lines.end() && *first == "#pragma once") continue;
+    findings.push_back(file.path + ":1: does not begin with #pragma once");
+  }
+  return findings;
+}
+
+}  // namespace cpscope::house

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace cpscope::house {
+
+/// One file of the tree; `path` is relative to the root, with '/'.
+struct SourceFile {
+  std::string path;
+  std::vector<std::string> lines;
+
+  bool is_header() const;  // .h or .cuh
+  bool is_code() const;    // C++, CUDA, Python, shell, CMake
+  bool is_cpp() const;     // C++ or CUDA
+};
+
+/// Every file below `root` that belongs to the project: no version control, no build folders, no
+/// output, nothing that is not text.
+std::vector<SourceFile> load_tree(const std::string& root);
+
+// Each rule returns one line per violation: "path:line: what is wrong".
+
+/// sim includes sim alone; reference, kernels and gui include themselves and sim; no room includes
+/// tests. Only sim/app/main.cpp sees every room.
+std::vector<std::string> find_wrong_directions(const std::vector<SourceFile>& files);
+
+/// Quoted includes begin with a room and name a file of the tree.
+std::vector<std::string> find_unknown_includes(const std::vector<SourceFile>& files);
+
+/// No header of sim includes Eigen, CUDA, NCCL, ImGui or a window library.
+std::vector<std::string> find_foreign_headers(const std::vector<SourceFile>& files);
+
+/// No file names a place on somebody's machine.
+std::vector<std::string> find_absolute_paths(const std::vector<SourceFile>& files);
+
+/// No code file has `limit` lines or more.
+std::vector<std::string> find_long_files(const std::vector<SourceFile>& files, size_t limit);
+
+/// Every header begins with #pragma once, after comments.
+std::vector<std::string> find_unguarded_headers(const std::vector<SourceFile>& files);
+
+}  // namespace cpscope::house

@@ -1,0 +1,117 @@
+#include "tests/house/tree_rules.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::house {
+namespace {
+
+using Findings = std::vector<std::string>;
+
+/// The project's own tree, read once for the whole program.
+const std::vector<SourceFile>& project_tree() {
+  static const std::vector<SourceFile> kTree = load_tree(CPSCOPE_SOURCE_DIR);
+  return kTree;
+}
+
+void expect_none(const Findings& findings) {
+  for (const std::string& finding : findings) ADD_FAILURE() << finding;
+}
+
+SourceFile file_with(std::string path, std::vector<std::string> lines) {
+  return {.path = std::move(path), .lines = std::move(lines)};
+}
+
+TEST(Tree, IsTheWholeProject) {
+  const auto holds = [](const std::string& path) {
+    return std::any_of(project_tree().begin(), project_tree().end(),
+                       [&](const SourceFile& file) { return file.path == path; });
+  };
+  EXPECT_TRUE(holds("CMakeLists.txt"));
+  EXPECT_TRUE(holds("sim/run/dtype.h"));
+  EXPECT_TRUE(holds("tests/house/tree_test.cpp"));
+}
+
+TEST(Tree, IncludesInOneDirection) { expect_none(find_wrong_directions(project_tree())); }
+
+TEST(Tree, NamesTheRoomOfEveryInclude) { expect_none(find_unknown_includes(project_tree())); }
+
+TEST(Tree, KeepsThirdPartyTypesOutOfSimHeaders) {
+  expect_none(find_foreign_headers(project_tree()));
+}
+
+TEST(Tree, NamesNoPlaceOnOneMachine) { expect_none(find_absolute_paths(project_tree())); }
+
+TEST(Tree, HasNoFileTooLongToRead) { expect_none(find_long_files(project_tree(), 600)); }
+
+TEST(Tree, GuardsEveryHeader) { expect_none(find_unguarded_headers(project_tree())); }
+
+// The rules themselves, on trees that break them.
+
+TEST(TreeRules, KnowWhoMayIncludeWhom) {
+  const struct {
+    const char *from, *to;
+    bool is_allowed;
+  } cases[] = {{"sim/run/a.cpp", "sim/base/b.h", true},  {"sim/run/a.cpp", "reference/b.h", false},
+               {"sim/run/a.cpp", "kernels/b.h", false},  {"sim/app/commands.cpp", "gui/b.h", false},
+               {"sim/app/main.cpp", "gui/b.h", true},    {"sim/app/main.cpp", "tests/b.h", false},
+               {"reference/a.cpp", "sim/b.h", true},     {"reference/a.cpp", "kernels/b.h", false},
+               {"kernels/a.cu", "reference/b.h", false}, {"kernels/a.cuh", "gui/b.h", false},
+               {"gui/a.cpp", "kernels/b.h", false},      {"gui/a.h", "tests/b.h", false},
+               {"tests/sim/a.cpp", "kernels/b.h", true}};
+  for (const auto& one : cases) {
+    for (const std::string quotes : {"\"\"", "<>"}) {
+      const std::string line =
+          "  # include " + quotes.substr(0, 1) + one.to + quotes[1] + " // why";
+      EXPECT_EQ(find_wrong_directions({file_with(one.from, {line})}).empty(), one.is_allowed)
+          << one.from << " " << line;
+    }
+  }
+}
+
+TEST(TreeRules, FindIncludesWithoutARoomOrWithoutAFile) {
+  const std::vector<SourceFile> files = {
+      file_with("sim/a.h", {}),
+      file_with("sim/a.cpp", {"#include \"sim/a.h\"", "#include \"a.h\"", "#include \"sim/b.h\"",
+                              "#include <vector>"})};
+  EXPECT_EQ(find_unknown_includes(files), (Findings{"sim/a.cpp:2: the room is missing in a.h",
+                                                    "sim/a.cpp:3: no such file: sim/b.h"}));
+}
+
+TEST(TreeRules, FindForeignHeadersInSimHeadersOnly) {
+  for (const std::string target :
+       {"Eigen/Dense", "cuda_runtime.h", "nccl.h", "imgui.h", "GLFW/glfw3.h"}) {
+    const std::vector<std::string> lines = {"#pragma once", "#include <" + target + ">"};
+    EXPECT_EQ(find_foreign_headers({file_with("sim/a.h", lines)}).size(), 1u) << target;
+    EXPECT_TRUE(find_foreign_headers({file_with("sim/a.cpp", lines)}).empty()) << target;
+    EXPECT_TRUE(find_foreign_headers({file_with("gui/a.h", lines)}).empty()) << target;
+  }
+}
+
+TEST(TreeRules, FindPlacesOnOneMachine) {
+  // Written in two parts, or this file would break the rule.
+  const std::string somebody = std::string("/ho") + "me/somebody/data";
+  EXPECT_EQ(find_absolute_paths({file_with("a.md", {"", "see " + somebody})}).size(), 1u);
+  EXPECT_EQ(find_absolute_paths({file_with("a.md", {somebody})}).size(), 1u);
+  EXPECT_TRUE(find_absolute_paths({file_with("a.md", {"https://example.org" + somebody})}).empty());
+  EXPECT_TRUE(find_absolute_paths({file_with("a.cmake", {"${prefix}" + somebody})}).empty());
+}
+
+TEST(TreeRules, CountLinesOfCodeOnly) {
+  const std::vector<std::string> lines(600, "x");
+  EXPECT_EQ(find_long_files({file_with("sim/a.cpp", lines)}, 600).size(), 1u);
+  EXPECT_TRUE(find_long_files({file_with("sim/a.cpp", lines)}, 601).empty());
+  EXPECT_TRUE(find_long_files({file_with("LICENSE", lines)}, 600).empty());
+}
+
+TEST(TreeRules, FindHeadersWithoutAGuard) {
+  EXPECT_TRUE(
+      find_unguarded_headers({file_with("sim/a.h", {"// what", "", "#pragma once"})}).empty());
+  EXPECT_EQ(find_unguarded_headers({file_with("sim/a.h", {"#include <vector>"})}).size(), 1u);
+}
+
+}  // namespace
+}  // namespace cpscope::house

@@ -1,0 +1,234 @@
+#include "reference/mask_predicate.h"
+
+#include "sim/scenario/scenario.h"
+#include "tests/reference/tiny_batch.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::reference {
+namespace {
+
+using Picture = std::vector<std::string>;
+
+/// One line a query, one letter a key: X visible, . hidden.
+Picture draw(const Scenario& scenario, int64_t sequence = 0) {
+  const auto index = static_cast<size_t>(sequence);
+  Picture picture;
+  for (int64_t i = 0; i < scenario.batch.lengths[index]; ++i) {
+    std::string line;
+    for (int64_t j = 0; j < scenario.batch.kv_lengths[index]; ++j) {
+      line += is_visible(scenario, sequence, i, j) ? 'X' : '.';
+    }
+    picture.push_back(line);
+  }
+  return picture;
+}
+
+Scenario masked(MaskType type, int64_t num_queries, int64_t num_keys) {
+  Scenario scenario = make_scenario({num_queries}, 1, 1);
+  scenario.batch.kv_lengths = {num_keys};
+  scenario.attention.mask_type = type;
+  return scenario;
+}
+
+Scenario windowed(MaskType type, int64_t num_queries, int64_t num_keys, int64_t left,
+                  int64_t right) {
+  Scenario scenario = masked(type, num_queries, num_keys);
+  scenario.attention.window_left = left;
+  scenario.attention.window_right = right;
+  return scenario;
+}
+
+Scenario sliced(int64_t num_queries, int64_t num_keys, std::vector<MaskSlice> slices) {
+  Scenario scenario = masked(MaskType::slices, num_queries, num_keys);
+  scenario.attention.slices = std::move(slices);
+  return scenario;
+}
+
+TEST(MaskPredicate, ShowsEverythingWithoutAMask) {
+  EXPECT_EQ(draw(masked(MaskType::no_mask, 2, 3)), (Picture{"XXX",  //
+                                                            "XXX"}));
+  EXPECT_EQ(draw(masked(MaskType::padding, 2, 3)), draw(masked(MaskType::no_mask, 2, 3)));
+}
+
+TEST(MaskPredicate, AlignsCausalTopLeft) {
+  EXPECT_EQ(draw(masked(MaskType::causal, 3, 5)), (Picture{"X....",  //
+                                                           "XX...",  //
+                                                           "XXX.."}));
+  EXPECT_EQ(draw(masked(MaskType::causal, 4, 2)), (Picture{"X.",  //
+                                                           "XX",  //
+                                                           "XX",  //
+                                                           "XX"}));
+}
+
+TEST(MaskPredicate, AlignsCausalBottomRightWhenAsked) {
+  EXPECT_EQ(draw(masked(MaskType::causal_bottom_right, 3, 5)), (Picture{"XXX..",  //
+                                                                        "XXXX.",  //
+                                                                        "XXXXX"}));
+  EXPECT_EQ(draw(masked(MaskType::causal_bottom_right, 4, 2)), (Picture{"..",  //
+                                                                        "..",  //
+                                                                        "X.",  //
+                                                                        "XX"}));
+}
+
+TEST(MaskPredicate, TreatsThePaddingPrefixAsALabel) {
+  EXPECT_EQ(draw(masked(MaskType::padding_causal, 3, 5)), draw(masked(MaskType::causal, 3, 5)));
+  EXPECT_EQ(draw(masked(MaskType::padding_causal_bottom_right, 3, 5)),
+            draw(masked(MaskType::causal_bottom_right, 3, 5)));
+}
+
+TEST(MaskPredicate, CentresTheWindowOnTheBottomRightDiagonal) {
+  // Query 0 stands on key 0 + 5 - 3 = 2.
+  EXPECT_EQ(draw(windowed(MaskType::no_mask, 3, 5, 1, 0)), (Picture{".XX..",  //
+                                                                    "..XX.",  //
+                                                                    "...XX"}));
+  EXPECT_EQ(draw(windowed(MaskType::no_mask, 3, 5, -1, 1)), (Picture{"XXXX.",  //
+                                                                     "XXXXX",  //
+                                                                     "XXXXX"}));
+  EXPECT_EQ(draw(windowed(MaskType::no_mask, 3, 5, 1, -1)), (Picture{".XXXX",  //
+                                                                     "..XXX",  //
+                                                                     "...XX"}));
+}
+
+TEST(MaskPredicate, CutsTheWindowsRightEdgeByCausal) {
+  EXPECT_EQ(draw(windowed(MaskType::causal, 4, 4, 1, 2)), (Picture{"X...",  //
+                                                                   "XX..",  //
+                                                                   ".XX.",  //
+                                                                   "..XX"}));
+  // Top-left causal and a bottom-right window share only what both allow.
+  EXPECT_EQ(draw(windowed(MaskType::causal, 3, 5, 2, 0)), (Picture{"X....",  //
+                                                                   ".X...",  //
+                                                                   "..X.."}));
+}
+
+TEST(MaskPredicate, LeavesRowsEmptyWhereTheWindowStandsBeforeTheFirstKey) {
+  EXPECT_EQ(draw(windowed(MaskType::no_mask, 4, 2, 0, 0)), (Picture{"..",  //
+                                                                    "..",  //
+                                                                    "X.",  //
+                                                                    ".X"}));
+}
+
+TEST(MaskPredicate, SurvivesWindowsOfAnySize) {
+  constexpr int64_t kHuge = 9'223'372'036'854'775'807;
+  EXPECT_EQ(draw(windowed(MaskType::no_mask, 2, 3, kHuge, kHuge)),
+            draw(masked(MaskType::no_mask, 2, 3)));
+}
+
+TEST(MaskPredicate, KeepsEachChunkToItself) {
+  Scenario scenario = masked(MaskType::causal, 5, 5);
+  scenario.attention.chunk_size = 2;
+  EXPECT_EQ(draw(scenario), (Picture{"X....",  //
+                                     "XX...",  //
+                                     "..X..",  //
+                                     "..XX.",  //
+                                     "....X"}));
+  scenario.attention.mask_type = MaskType::no_mask;
+  EXPECT_EQ(draw(scenario), (Picture{"XX...",  //
+                                     "XX...",  //
+                                     "..XX.",  //
+                                     "..XX.",  //
+                                     "....X"}));
+}
+
+TEST(MaskPredicate, DrawsTheFourTypesOfSlices) {
+  EXPECT_EQ(draw(sliced(4, 6, {{1, 3, 1, 5, SliceType::full}})), (Picture{"......",  //
+                                                                          ".XXXX.",  //
+                                                                          ".XXXX.",  //
+                                                                          "......"}));
+  EXPECT_EQ(draw(sliced(4, 6, {{1, 4, 1, 6, SliceType::causal}})), (Picture{"......",  //
+                                                                            ".XXX..",  //
+                                                                            ".XXXX.",  //
+                                                                            ".XXXXX"}));
+  EXPECT_EQ(draw(sliced(4, 6, {{1, 4, 1, 6, SliceType::inv_causal}})), (Picture{"......",  //
+                                                                                ".XXXXX",  //
+                                                                                "..XXXX",  //
+                                                                                "...XXX"}));
+  EXPECT_EQ(draw(sliced(4, 6, {{1, 4, 1, 6, SliceType::bi_causal}})), (Picture{"......",  //
+                                                                               ".XXX..",  //
+                                                                               "..XXX.",  //
+                                                                               "...XXX"}));
+}
+
+TEST(MaskPredicate, LeavesTallSlicesEmptyWhereTheirDiagonalLeavesThem) {
+  EXPECT_EQ(draw(sliced(4, 2, {{0, 4, 0, 2, SliceType::causal}})), (Picture{"..",  //
+                                                                            "..",  //
+                                                                            "X.",  //
+                                                                            "XX"}));
+  EXPECT_EQ(draw(sliced(4, 2, {{0, 4, 0, 2, SliceType::inv_causal}})), (Picture{"XX",  //
+                                                                                ".X",  //
+                                                                                "..",  //
+                                                                                ".."}));
+  EXPECT_EQ(draw(sliced(4, 2, {{0, 4, 0, 2, SliceType::bi_causal}})), (Picture{"..",  //
+                                                                               "..",  //
+                                                                               "..",  //
+                                                                               ".."}));
+}
+
+TEST(MaskPredicate, CountsSliceIdsThroughTheValidTokensOfTheBatch) {
+  // Queries 0,1 | 2,3,4 and keys 0,1,2 | 3,4: one full slice over all shows no key of another
+  // sequence; the causal one starts inside the first sequence and ends in the second.
+  Scenario scenario = make_scenario({2, 3}, 1, 1);
+  scenario.batch.kv_lengths = {3, 2};
+  scenario.attention.mask_type = MaskType::slices;
+  scenario.attention.slices = {{0, 5, 0, 5, SliceType::full}};
+  EXPECT_EQ(draw(scenario, 0), (Picture{"XXX", "XXX"}));
+  EXPECT_EQ(draw(scenario, 1), (Picture{"XX", "XX", "XX"}));
+  scenario.attention.slices = {{1, 5, 1, 5, SliceType::causal}};
+  EXPECT_EQ(draw(scenario, 0), (Picture{"...",  //
+                                        ".X."}));
+  EXPECT_EQ(draw(scenario, 1), (Picture{"..",  //
+                                        "X.",  //
+                                        "XX"}));
+}
+
+TEST(MaskPredicate, AndsSlicesWithWindowAndChunk) {
+  Scenario scenario = sliced(4, 4, {{0, 4, 0, 4, SliceType::full}});
+  scenario.attention.window_left = 1;
+  scenario.attention.chunk_size = 3;
+  EXPECT_EQ(draw(scenario), (Picture{"XXX.",  //
+                                     "XXX.",  //
+                                     ".XX.",  //
+                                     "...X"}));
+}
+
+TEST(MaskPredicate, ShowsNothingOutsideTheValidLengths) {
+  const Scenario scenario = masked(MaskType::no_mask, 2, 3);
+  EXPECT_FALSE(is_visible(scenario, 0, 2, 0));
+  EXPECT_FALSE(is_visible(scenario, 0, 0, 3));
+  EXPECT_FALSE(is_visible(scenario, 0, -1, 0));
+  EXPECT_FALSE(is_visible(scenario, 0, 0, -1));
+}
+
+TEST(MaskPredicate, JudgesPositionsOfTwoBillionTokens) {
+  constexpr int64_t kLength = 2'147'483'647;
+  const Scenario scenario = windowed(MaskType::causal_bottom_right, kLength, kLength, 10, 0);
+  EXPECT_TRUE(is_visible(scenario, 0, kLength - 1, kLength - 11));
+  EXPECT_FALSE(is_visible(scenario, 0, kLength - 1, kLength - 12));
+  EXPECT_FALSE(is_visible(scenario, 0, 0, kLength - 1));
+}
+
+TEST(VisibleKeys, SpellOutThePredicateAsRuns) {
+  Scenario scenario =
+      sliced(3, 6, {{0, 3, 0, 2, SliceType::full}, {0, 2, 4, 6, SliceType::causal}, {2, 3, 2, 3}});
+  const VisibleKeys visible = find_visible_keys(sequence_mask(scenario, 0));
+  const auto runs_of = [&](int64_t i) {
+    const auto runs = visible.of_row(i);
+    return std::vector<KeyRun>(runs.begin(), runs.end());
+  };
+  EXPECT_EQ(runs_of(0), (std::vector<KeyRun>{{0, 2}, {4, 5}}));
+  EXPECT_EQ(runs_of(1), (std::vector<KeyRun>{{0, 2}, {4, 6}}));
+  EXPECT_EQ(runs_of(2), (std::vector<KeyRun>{{0, 3}}));
+}
+
+TEST(MaskWitness, AnswersLikeThePredicate) {
+  const Scenario scenario = masked(MaskType::causal, 3, 3);
+  const MaskWitness witness = mask_witness();
+  EXPECT_TRUE(witness.is_visible(scenario, 0, 1, 1));
+  EXPECT_FALSE(witness.is_visible(scenario, 0, 1, 2));
+}
+
+}  // namespace
+}  // namespace cpscope::reference

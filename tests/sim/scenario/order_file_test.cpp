@@ -1,0 +1,126 @@
+#include "sim/scenario/order_file.h"
+
+#include "tests/sim/scenario/scenario_text.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cpscope {
+namespace {
+
+using Ranks = std::vector<std::vector<int64_t>>;
+
+const OrderDemand kTwoRanks = {2, 4, 4, true};
+
+std::string reject(const std::string& text, const OrderDemand& demand = kTwoRanks) {
+  const Result<ImportedOrder> order = parse_order(text, "order.json", demand);
+  if (order) ADD_FAILURE() << "accepted: " << text.substr(0, 200);
+  return order ? "" : to_text(order.error());
+}
+
+TEST(OrderFile, TakesRanksAsTheyAre) {
+  const auto order =
+      parse_order(R"({"cp_size": 2, "ranks": [[0, 3, 4], [2, 1]]})", "order.json", kTwoRanks);
+  ASSERT_TRUE(order.ok()) << to_text(order.error());
+  EXPECT_EQ(order.value().ranks, (Ranks{{0, 3, 4}, {2, 1}}));
+  EXPECT_EQ(order.value().kv_ranks, order.value().ranks);
+}
+
+TEST(OrderFile, TakesAnOrderOfItsOwnForKv) {
+  const auto order = parse_order(R"({"ranks": [[0], [1]], "kv_ranks": [[2, 1, 0], []]})",
+                                 "order.json", {2, 2, 3, false});
+  ASSERT_TRUE(order.ok()) << to_text(order.error());
+  EXPECT_EQ(order.value().kv_ranks, (Ranks{{2, 1, 0}, {}}));
+}
+
+TEST(OrderFile, CutsARearrangeListContiguously) {
+  for (const char* text : {R"({"cp_size": 2, "rearrange": [0, 3, 1, 2]})", "[0, 3, 1, 2]"}) {
+    const auto order = parse_order(text, "order.json", kTwoRanks);
+    ASSERT_TRUE(order.ok()) << to_text(order.error());
+    EXPECT_EQ(order.value().ranks, (Ranks{{0, 3}, {1, 2}}));
+  }
+  const auto both = parse_order(R"({"rearrange": [0, 1], "kv_rearrange": [3, 2, 1, 0]})",
+                                "order.json", {2, 2, 4, false});
+  ASSERT_TRUE(both.ok()) << to_text(both.error());
+  EXPECT_EQ(both.value().kv_ranks, (Ranks{{3, 2}, {1, 0}}));
+}
+
+TEST(OrderFile, RefusesWhatIsNoPartition) {
+  expect_contains(reject("[0, 1, 2, 2]"), "id 2 appears twice");
+  expect_contains(reject("[0, 1, 2, 4]"), "id 4 is outside");
+  expect_contains(reject("[0, 1]"), "fewer ids than the slots of the batch: 2 ids, 4 slots");
+  expect_contains(reject("[0, 1, 2, 3, 4]"), "does not divide by cp_size: 5 ids, 2 ranks");
+  expect_contains(reject(R"({"ranks": [[0, 1, 2, 3]]})"), "1 lists, 2 ranks");
+  expect_contains(reject(R"({"cp_size": 3, "ranks": [[0, 1], [2, 3]]})"), "3 here, 2 there");
+}
+
+TEST(OrderFile, WantsAKvOrderForCrossAttention) {
+  expect_contains(reject("[0, 1, 2, 3]", {2, 4, 9, false}), "an order of its own for KV");
+}
+
+TEST(OrderFile, RefusesOtherContent) {
+  expect_contains(reject("[0, 1, 2, -3]"), "must not be negative: -3");
+  expect_contains(reject("[0, 1, 2, 3.0]"), "only integers");
+  expect_contains(reject("[0, 1, 2, 18446744073709551615]"), "at most 2147483647");
+  expect_contains(reject("[0, 1, 2, 99999999999999999999999]"), "only integers");
+  expect_contains(reject("[0, 1, 2, \"3\"]"), "only integers");
+  expect_contains(reject("[0, 1, 2, null]"), "only integers");
+  expect_contains(reject("[[0, 1], [2, 3]]"), "nested too deeply");
+  expect_contains(reject("5"), "must be a list");
+  expect_contains(reject("{}"), "the token order is missing");
+  expect_contains(reject(R"({"rank": [[0]]})"), "unknown key: \"rank\"");
+  expect_contains(reject(R"({"ranks": [0, 1]})"), "must be a list of lists");
+  expect_contains(reject(R"({"ranks": {"a": 1}})"), "only the whole file is an object");
+  expect_contains(reject(R"({"cp_size": [2]})"), "cp_size must be an integer");
+  expect_contains(reject(R"({"rearrange": [], "rearrange": []})"), "given twice");
+  expect_contains(reject(R"({"rearrange": [0, 1, 2, 3], "ranks": [[0], [1]]})"), "not both");
+}
+
+TEST(OrderFile, PlacesBrokenJson) {
+  expect_contains(reject("[0, 1,\n 2, x]"), "order.json:2:5: not JSON");
+  expect_contains(reject(""), "order.json:1:1: not JSON");
+  expect_contains(reject(std::string("\0\xff\xfe", 3)), "not JSON");
+}
+
+TEST(OrderFile, SurvivesDeepNesting) {
+  expect_contains(reject(std::string(1'000'000, '[')), "nested too deeply");
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += "{\"ranks\":";
+  expect_contains(reject(objects), "only the whole file is an object");
+}
+
+TEST(OrderFile, IsReadNextToTheScenario) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "order_test";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "order.json") << R"({"cp_size": 4, "rearrange": [7,6,5,4,3,2,1,0]})";
+  ScenarioText text;
+  text.batch = "lengths = [3, 4]\n";
+  text.parallel = "cp_size = 4\nlayout = \"indices\"\nindices_file = \"order.json\"\n";
+  const std::string path = (folder / "lesson.toml").string();
+  const Result<LoadedScenario> loaded = parse_scenario(text.join(), path);
+  std::ofstream(folder / "order.json") << "[0, 1, 2]";
+  const Result<LoadedScenario> broken = parse_scenario(text.join(), path);
+  std::filesystem::remove_all(folder);
+  const Result<LoadedScenario> missing = parse_scenario(text.join(), path);
+
+  ASSERT_TRUE(loaded.ok()) << to_text(loaded.error());
+  EXPECT_EQ(loaded.value().scenario.parallel.imported.ranks,
+            (Ranks{{7, 6}, {5, 4}, {3, 2}, {1, 0}}));
+  ASSERT_FALSE(broken.ok());
+  expect_contains(to_text(broken.error()), "order.json:1:1: rearrange does not divide");
+  ASSERT_FALSE(missing.ok());
+  expect_contains(to_text(missing.error()), "lesson.toml:10:16: no such file: ");
+}
+
+TEST(OrderFile, IsRequiredByTheLayoutIndices) {
+  ScenarioText text;
+  text.parallel = "cp_size = 4\nlayout = \"indices\"\n";
+  expect_contains(parse_invalid(text), "missing: parallel.indices_file");
+}
+
+}  // namespace
+}  // namespace cpscope

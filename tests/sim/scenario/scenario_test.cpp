@@ -1,0 +1,62 @@
+#include "sim/scenario/scenario.h"
+
+#include "sim/scenario/scenario_names.h"
+
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace cpscope {
+namespace {
+
+template <class Choices>
+std::set<std::string> list_names(const Choices& choices) {
+  std::set<std::string> names;
+  for (const auto choice : choices) names.insert(std::string(to_name(choice)));
+  return names;
+}
+
+TEST(ScenarioNames, AreThoseOfTheContract) {
+  using Names = std::set<std::string>;
+  EXPECT_EQ(list_names(kMaskTypes),
+            (Names{"no_mask", "causal", "causal_bottom_right", "padding", "padding_causal",
+                   "padding_causal_bottom_right", "slices"}));
+  EXPECT_EQ(list_names(kSliceTypes), (Names{"full", "causal", "inv_causal", "bi_causal"}));
+  EXPECT_EQ(list_names(kSoftmaxTypes), (Names{"vanilla", "off_by_one", "learnable"}));
+  EXPECT_EQ(list_names(kQkvFormats), (Names{"bshd", "sbhd", "thd"}));
+  EXPECT_EQ(list_names(kCommTypes), (Names{"p2p", "a2a", "all_gather", "a2a+p2p", "group_cast"}));
+  EXPECT_EQ(list_names(kLayoutKinds), (Names{"contiguous", "dual_chunk", "dual_chunk_packed",
+                                             "striped", "lpt", "lpt_local", "indices"}));
+  EXPECT_EQ(list_names(kDispatches), (Names{"tokens", "queries"}));
+  EXPECT_EQ(list_names(kBackwardKvs), (Names{"refetch", "saved"}));
+  EXPECT_EQ(list_names(kDtypes), (Names{"bf16", "fp16", "fp32", "fp64"}));
+  EXPECT_EQ(list_names(kDkvWires), (Names{"dtype", "fp32"}));
+  EXPECT_EQ(list_names(kDkvHops), (Names{"home", "ring"}));
+  EXPECT_EQ(list_names(kAccumulates), (Names{"fp32", "dtype"}));
+}
+
+TEST(ScenarioBytes, FollowTheDtypeAndTheWire) {
+  EXPECT_EQ(element_bytes(Dtype::bf16), 2);
+  EXPECT_EQ(element_bytes(Dtype::fp16), 2);
+  EXPECT_EQ(element_bytes(Dtype::fp32), 4);
+  EXPECT_EQ(element_bytes(Dtype::fp64), 8);
+  Numerics numerics;
+  EXPECT_EQ(dkv_wire_bytes(numerics), 2);
+  numerics.dkv_wire = DkvWire::fp32;
+  EXPECT_EQ(dkv_wire_bytes(numerics), 4);
+  numerics.dtype = Dtype::fp64;
+  EXPECT_EQ(dkv_wire_bytes(numerics), 8);
+}
+
+TEST(ScenarioScale, DefaultsToTheRootOfTheQueryHeadDim) {
+  Attention attention;
+  attention.head_dim_qk = 64;
+  attention.head_dim_v = 16;
+  EXPECT_EQ(attention.effective_scale(), 0.125);
+  attention.softmax_scale = 0.3;
+  EXPECT_EQ(attention.effective_scale(), 0.3);
+}
+
+}  // namespace
+}  // namespace cpscope

@@ -1,0 +1,145 @@
+#include "tests/support/random_scenario.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace cpscope::tests {
+namespace {
+
+/// SplitMix64 (Steele et al. 2014): the same numbers everywhere.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ULL + 0x1234567) {}
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9E3779B97F4A7C15ULL);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+    return z ^ (z >> 31);
+  }
+  /// Uniform in [low, high].
+  int64_t between(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(next() % static_cast<uint64_t>(high - low + 1));
+  }
+  bool chance(int percent) { return between(1, 100) <= percent; }
+  template <class T>
+  T pick(std::initializer_list<T> options) {
+    return *(options.begin() + between(0, static_cast<int64_t>(options.size()) - 1));
+  }
+
+ private:
+  uint64_t state_;
+};
+
+void roll_attention(Dice& dice, Attention& attention) {
+  attention.kv_heads = dice.pick({1, 2, 3});
+  attention.heads = attention.kv_heads * dice.pick({1, 2, 4});
+  attention.head_dim_qk = dice.pick({4, 8, 10});
+  attention.head_dim_v = dice.chance(30) ? dice.pick({4, 6}) : attention.head_dim_qk;
+  attention.mask_type =
+      dice.pick({MaskType::no_mask, MaskType::causal, MaskType::causal,
+                 MaskType::causal_bottom_right, MaskType::padding, MaskType::padding_causal,
+                 MaskType::padding_causal_bottom_right, MaskType::slices});
+  if (dice.chance(30)) attention.window_left = dice.between(0, 12);
+  if (dice.chance(20)) attention.window_right = dice.between(0, 8);
+  if (dice.chance(20)) attention.chunk_size = dice.between(1, 12);
+  if (dice.chance(20)) attention.softcap = 1.5;
+  if (dice.chance(15)) attention.softmax_scale = 0.7;
+  attention.softmax_type = dice.pick({SoftmaxType::vanilla, SoftmaxType::vanilla,
+                                      SoftmaxType::off_by_one, SoftmaxType::learnable});
+  if (dice.chance(20)) attention.rope_theta = 100.0;
+}
+
+void roll_batch(Dice& dice, const RandomSpace& space, Batch& batch) {
+  batch.qkv_format = dice.pick({QkvFormat::thd, QkvFormat::thd, QkvFormat::bshd, QkvFormat::sbhd});
+  const int64_t sequences = dice.between(1, 4);
+  for (int64_t s = 0; s < sequences; ++s)
+    batch.lengths.push_back(dice.chance(15) ? dice.between(0, 1)
+                                            : dice.between(1, space.max_length));
+  batch.kv_lengths = batch.lengths;
+  const bool cross = dice.chance(25);
+  if (cross) {
+    for (int64_t& length : batch.kv_lengths)
+      length = dice.chance(15) ? 0 : dice.between(1, space.max_length);
+  }
+  const auto make_slots = [&](const std::vector<int64_t>& lengths) {
+    std::vector<int64_t> slots = lengths;
+    if (batch.qkv_format == QkvFormat::thd) {
+      for (int64_t& slot : slots) slot += dice.chance(30) ? dice.between(0, 5) : 0;
+    } else {
+      std::fill(slots.begin(), slots.end(),
+                *std::max_element(lengths.begin(), lengths.end()) + dice.between(0, 2));
+    }
+    return slots;
+  };
+  batch.slots = make_slots(batch.lengths);
+  batch.kv_slots = cross ? make_slots(batch.kv_lengths) : batch.slots;
+  batch.self_attention = batch.lengths == batch.kv_lengths && batch.slots == batch.kv_slots;
+}
+
+/// Slices on a grid of disjoint rectangles, so that no two share a cell.
+void roll_slices(Dice& dice, const Batch& batch, Attention& attention) {
+  if (attention.mask_type != MaskType::slices) return;
+  const int64_t q = std::accumulate(batch.lengths.begin(), batch.lengths.end(), int64_t{0});
+  const int64_t kv = std::accumulate(batch.kv_lengths.begin(), batch.kv_lengths.end(), int64_t{0});
+  std::vector<int64_t> rows{0, q}, columns{0, kv};
+  for (int i = 0; i < 3; ++i) {
+    rows.push_back(dice.between(0, q));
+    columns.push_back(dice.between(0, kv));
+  }
+  std::sort(rows.begin(), rows.end());
+  std::sort(columns.begin(), columns.end());
+  for (size_t i = 0; i + 1 < rows.size(); ++i) {
+    for (size_t j = 0; j + 1 < columns.size(); ++j) {
+      if (dice.chance(40)) continue;
+      attention.slices.push_back({rows[i], rows[i + 1], columns[j], columns[j + 1],
+                                  dice.pick({SliceType::full, SliceType::causal,
+                                             SliceType::inv_causal, SliceType::bi_causal})});
+    }
+  }
+}
+
+void roll_parallel(Dice& dice, const RandomSpace& space, Parallel& parallel,
+                   const Attention& attention) {
+  parallel.cp_size = static_cast<int32_t>(dice.between(1, space.max_ranks));
+  parallel.comm_type = dice.pick({CommType::p2p, CommType::a2a, CommType::all_gather,
+                                  CommType::a2a_p2p, CommType::group_cast});
+  parallel.layout =
+      dice.pick({LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
+                 LayoutKind::striped, LayoutKind::lpt});
+  parallel.dispatch_chunk = dice.between(1, 6);
+  parallel.stripe = dice.between(1, 3);
+  parallel.dispatch = dice.pick({Dispatch::tokens, Dispatch::queries});
+  parallel.backward_kv = dice.pick({BackwardKv::refetch, BackwardKv::saved});
+  // Most draws should be possible: bend the rank count to what the heads allow.
+  if (parallel.comm_type == CommType::a2a) {
+    while (attention.heads % parallel.cp_size != 0) --parallel.cp_size;
+  }
+  if (parallel.comm_type == CommType::a2a_p2p) {
+    parallel.a2a_size = dice.pick({1, 2, 3});
+    while (attention.heads % parallel.a2a_size != 0) --parallel.a2a_size;
+    parallel.cp_size = parallel.a2a_size * dice.pick({1, 2, 3});
+  }
+}
+
+}  // namespace
+
+Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
+  Dice dice(seed);
+  Scenario scenario;
+  roll_attention(dice, scenario.attention);
+  roll_batch(dice, space, scenario.batch);
+  roll_slices(dice, scenario.batch, scenario.attention);
+  roll_parallel(dice, space, scenario.parallel, scenario.attention);
+  scenario.batch.pad_between_seqs = scenario.parallel.layout != LayoutKind::lpt || dice.chance(50);
+  Numerics& numerics = scenario.numerics;
+  numerics.dtype =
+      space.any_dtype ? dice.pick({Dtype::bf16, Dtype::fp16, Dtype::fp32}) : Dtype::fp64;
+  numerics.backward = dice.chance(85);
+  numerics.seed = seed;
+  numerics.dkv_wire = dice.pick({DkvWire::dtype, DkvWire::fp32});
+  numerics.dkv_hops = dice.pick({DkvHops::home, DkvHops::ring});
+  numerics.accumulate = dice.pick({Accumulate::fp32, Accumulate::fp32, Accumulate::dtype});
+  return scenario;
+}
+
+}  // namespace cpscope::tests
