@@ -41,7 +41,7 @@ using GroupFunction = std::vector<HeadSums> (*)(const HeadGroup&, Answer&);
 /// One answer in the making.
 struct Side {
   GroupFunction compute = nullptr;
-  int32_t num_hops = 1;
+  Hops hops;
   Answer answer;
   std::vector<std::vector<HeadSums>> sums;  // [sequence * kv_heads + kv_head][head of the group]
 };
@@ -189,7 +189,7 @@ void run_sides(const Scenario& scenario, const RunInputs& inputs, std::span<Side
                           prepared.rotary[sequence],
                           static_cast<int64_t>(sequence),
                           static_cast<int32_t>(place % kv_heads),
-                          side.num_hops};
+                          side.hops};
     side.sums[static_cast<size_t>(place)] = side.compute(group, side.answer);
     const std::lock_guard lock(progress_mutex);
     ++done;
@@ -200,24 +200,26 @@ void run_sides(const Scenario& scenario, const RunInputs& inputs, std::span<Side
 
 }  // namespace
 
-Verdict judge(const Scenario& scenario, const RunInputs& inputs, int32_t num_hops,
+Verdict judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
               const Progress& progress) {
-  CPSCOPE_CHECK(num_hops >= 1, "a plain run has at least one hop", num_hops, 1);
-  Side sides[2] = {{compute_exact_group, 1, {}, {}}, {compute_plain_group, num_hops, {}, {}}};
+  CPSCOPE_CHECK(hops.partials >= 1 && hops.shares >= 1, "a plain run has at least one hop",
+                hops.partials, hops.shares);
+  Side sides[2] = {{compute_exact_group, {}, {}, {}}, {compute_plain_group, hops, {}, {}}};
   run_sides(scenario, inputs, sides, progress);
   return {std::move(sides[0].answer), std::move(sides[1].answer)};
 }
 
 Answer exact_answer(const Scenario& scenario, const RunInputs& inputs, const Progress& progress) {
-  Side sides[1] = {{compute_exact_group, 1, {}, {}}};
+  Side sides[1] = {{compute_exact_group, {}, {}, {}}};
   run_sides(scenario, inputs, sides, progress);
   return std::move(sides[0].answer);
 }
 
-Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, int32_t num_hops,
+Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
                     const Progress& progress) {
-  CPSCOPE_CHECK(num_hops >= 1, "a plain run has at least one hop", num_hops, 1);
-  Side sides[1] = {{compute_plain_group, num_hops, {}, {}}};
+  CPSCOPE_CHECK(hops.partials >= 1 && hops.shares >= 1, "a plain run has at least one hop",
+                hops.partials, hops.shares);
+  Side sides[1] = {{compute_plain_group, hops, {}, {}}};
   run_sides(scenario, inputs, sides, progress);
   return std::move(sides[0].answer);
 }

@@ -9,7 +9,7 @@
 namespace cpscope::reference {
 
 /// Grades nothing itself: computes what attention is (`exact`, in double) and what a plain
-/// low-precision run of `num_hops` merged partials makes of it (`plain`).
+/// low-precision run in as many `hops` makes of it (`plain`).
 /// Shapes: as RunInputs, packed padded token order. lse is natural log, the sink included.
 /// Empty and padding rows: out 0, lse -inf, gradients 0. Padding rows of the inputs are never read.
 /// backward = false leaves dq, dk, dv and d_sink empty. max_logit is after scale and softcap.
@@ -17,7 +17,7 @@ namespace cpscope::reference {
 /// Memory: both answers, and per thread one head's rows and 4 * 128 * num_keys numbers.
 /// Time: causal 2048 tokens, 8 heads of 64 lanes, forward and backward, both halves: about 1 s on
 /// two x86-64-v3 cores; grows with the visible pairs of every head.
-Verdict judge(const Scenario& scenario, const RunInputs& inputs, int32_t num_hops,
+Verdict judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
               const Progress& progress);
 
 /// Only the exact half of judge().
@@ -25,7 +25,7 @@ Answer exact_answer(const Scenario& scenario, const RunInputs& inputs,
                     const Progress& progress = {});
 
 /// Only the plain half of judge().
-Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, int32_t num_hops,
+Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
                     const Progress& progress = {});
 
 }  // namespace cpscope::reference

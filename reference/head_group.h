@@ -19,7 +19,7 @@ struct HeadGroup {
   const RotaryTable& rotary;   // of this sequence's positions
   int64_t sequence = 0;
   int32_t kv_head = 0;
-  int32_t num_hops = 1;  // pieces of the plain run
+  Hops hops;  // pieces of the plain run
 
   const SequenceSlot& slot() const { return inputs.slots.sequences[static_cast<size_t>(sequence)]; }
   int32_t heads_per_group() const { return scenario.attention.heads / scenario.attention.kv_heads; }
@@ -45,7 +45,7 @@ double sink_logit(const Attention& attention, const std::vector<double>& learnab
 std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer);
 
 /// The plain low-precision attention of one unit: fp32 arithmetic (fp64 when the dtype is) with the
-/// roundings of dtype, dkv_wire and accumulate, in num_hops pieces in natural order.
+/// roundings of dtype, dkv_wire and accumulate, in as many hops in natural order.
 std::vector<HeadSums> compute_plain_group(const HeadGroup& group, Answer& answer);
 
 }  // namespace cpscope::reference

@@ -110,9 +110,21 @@ bool is_visible(const Scenario& scenario, int64_t sequence, int64_t i, int64_t j
 }
 
 MaskWitness mask_witness() {
-  return {[](const Scenario& scenario, int64_t sequence, int64_t i, int64_t j) {
+  MaskWitness witness;
+  witness.visible_keys = [](const Scenario& scenario, int64_t sequence) {
+    const VisibleKeys keys = find_visible_keys(sequence_mask(scenario, sequence));
+    std::vector<std::vector<KeyInterval>> rows(keys.row_begin.size() - 1);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      for (const KeyRun& run : keys.of_row(static_cast<int64_t>(i))) {
+        rows[i].push_back({run.begin, run.end});
+      }
+    }
+    return rows;
+  };
+  witness.is_visible = [](const Scenario& scenario, int64_t sequence, int64_t i, int64_t j) {
     return is_visible(scenario, sequence, i, j);
-  }};
+  };
+  return witness;
 }
 
 std::vector<KeyRun> find_visible_keys(const SequenceMask& whole_mask, int64_t i) {

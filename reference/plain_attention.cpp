@@ -34,7 +34,7 @@ PlainRules<Real> plain_rules(const HeadGroup& group) {
   rules.dtype = numerics.dtype;
   rules.has_narrow_products = numerics.dtype == Dtype::bf16 || numerics.dtype == Dtype::fp16;
   rules.merges_in_dtype = numerics.accumulate == Accumulate::dtype;
-  rules.sends_in_dtype = numerics.dkv_wire == DkvWire::dtype && group.num_hops > 1;
+  rules.sends_in_dtype = numerics.dkv_wire == DkvWire::dtype && group.hops.shares > 1;
   rules.rounds_each_term = group.scenario.batch.qkv_format == QkvFormat::thd;
   rules.scale = static_cast<Real>(logit_scale(attention));
   rules.softcap = static_cast<Real>(attention.softcap);
@@ -392,8 +392,8 @@ PlainUnit<Real> start_unit(const HeadGroup& group) {
   unit.keys = gather_rows<Real>(group.inputs.k, slot.kv_begin, slot.kv_valid, group.kv_head);
   unit.values = gather_rows<Real>(group.inputs.v, slot.kv_begin, slot.kv_valid, group.kv_head);
   rotate_and_round(group, 0, unit.keys);
-  for (int64_t hop = 1; hop <= group.num_hops; ++hop) {
-    const int64_t edge = cut(slot.kv_valid, hop, group.num_hops);
+  for (int64_t hop = 1; hop <= group.hops.partials; ++hop) {
+    const int64_t edge = cut(slot.kv_valid, hop, group.hops.partials);
     if (edge > unit.hop_edges.back()) unit.hop_edges.push_back(edge);
   }
   if (group.scenario.numerics.backward) {
@@ -410,9 +410,9 @@ std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
   const int64_t num_rows = group.slot().q_valid;
   const int32_t heads = group.heads_per_group();
   std::vector<HeadSums> sums(static_cast<size_t>(heads), HeadSums{no_logit()});
-  for (int64_t piece = 0; piece < group.num_hops; ++piece) {
-    const int64_t piece_begin = cut(num_rows, piece, group.num_hops);
-    const int64_t piece_end = cut(num_rows, piece + 1, group.num_hops);
+  for (int64_t piece = 0; piece < group.hops.shares; ++piece) {
+    const int64_t piece_begin = cut(num_rows, piece, group.hops.shares);
+    const int64_t piece_end = cut(num_rows, piece + 1, group.hops.shares);
     if (piece_begin == piece_end) continue;
     unit.piece_dk.setZero(unit.running_dk.rows(), unit.running_dk.cols());
     unit.piece_dv.setZero(unit.running_dv.rows(), unit.running_dv.cols());

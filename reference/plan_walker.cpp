@@ -1,6 +1,9 @@
 #include "reference/plan_walker.h"
 
+#include "reference/online_softmax.h"
 #include "reference/rank_memory.h"
+#include "reference/rotate_row.h"
+#include "reference/row_moves.h"
 #include "reference/tile_attention.h"
 #include "sim/base/parallel.h"
 #include "sim/run/dtype.h"
@@ -16,76 +19,7 @@
 
 namespace cpscope::reference {
 
-LaneCounts lane_counts(BufferKind kind, const Attention& attention) {
-  switch (kind) {
-    case BufferKind::q:
-    case BufferKind::dq:
-      return {attention.head_dim_qk, 0};
-    case BufferKind::d_out:
-      return {attention.head_dim_v, 0};
-    case BufferKind::kv:
-    case BufferKind::dkv:
-      return {attention.head_dim_qk, attention.head_dim_v};
-    case BufferKind::out:
-      return {attention.head_dim_v, 1};
-  }
-  return {};
-}
-
-int64_t memory_bytes(const Plan& plan, int64_t element) {
-  int64_t total = 0;
-  for (const BufferSpec& spec : plan.buffers) {
-    const LaneCounts lanes = lane_counts(spec.kind, plan.scenario.attention);
-    total += spec.rows * spec.heads.size() * (lanes.first + lanes.second) * element;
-  }
-  return total;
-}
-
 namespace {
-
-/// log(exp(a) + exp(b)); -inf means nothing, and nothing with nothing is nothing.
-template <class T>
-T log_sum_exp(T a, T b) {
-  constexpr T kNothing = -std::numeric_limits<T>::infinity();
-  if (a == kNothing) return b;
-  if (b == kNothing) return a;
-  const T high = std::max(a, b), low = std::min(a, b);
-  return high + std::log1p(std::exp(low - high));
-}
-
-/// Weight of a part whose lse is `part` in a whole whose lse is `whole`; an empty part weighs 0.
-template <class T>
-T weight_of(T part, T whole) {
-  return part == -std::numeric_limits<T>::infinity() ? T(0) : std::exp(part - whole);
-}
-
-/// Calls visit(index in the list, row) for every row of a row list; all rows of `spec` when the
-/// list is kAllRows.
-template <class Visit>
-void for_each_row(const Plan& plan, RunListId list, int64_t all_rows, Visit visit) {
-  if (list == kAllRows) {
-    for (int64_t row = 0; row < all_rows; ++row) visit(row, row);
-    return;
-  }
-  int64_t index = 0;
-  for (const TokenRun& run : plan.list(list)) {
-    for (int64_t row = run.begin; row < run.end; row += run.stride) visit(index++, row);
-  }
-}
-
-/// Rotary embedding of one row (Su et al. 2021, arXiv:2104.09864), lanes l and l + dim/2 rotated
-/// together by position * theta^(-2l/dim).
-template <class T>
-void rotate_row(double theta, int64_t position, int32_t dim, double direction, T* row) {
-  for (int32_t lane = 0; lane < dim / 2; ++lane) {
-    const double angle =
-        direction * static_cast<double>(position) * std::pow(theta, -2.0 * lane / dim);
-    const double c = std::cos(angle), s = std::sin(angle);
-    const double a = row[lane], b = row[lane + dim / 2];
-    row[lane] = static_cast<T>(a * c - b * s);
-    row[lane + dim / 2] = static_cast<T>(a * s + b * c);
-  }
-}
 
 template <class T>
 class Walk {
@@ -190,7 +124,8 @@ class Walk {
           break;
         case StageKind::reorder:
           for_each_index(
-              stage.end - stage.begin, [&](int64_t i) { reorder(pass.reorders[stage.begin + i]); },
+              stage.end - stage.begin,
+              [&](int64_t i) { gather_rows(plan_, pass.reorders[stage.begin + i], memory_); },
               options_.threads);
           break;
         case StageKind::compute:
@@ -221,61 +156,9 @@ class Walk {
     for_each_index(
         static_cast<int64_t>(lists.size()),
         [&](int64_t r) {
-          for (const int64_t i : *lists[r]) transfer(pass.transfers[i]);
+          for (const int64_t i : *lists[r]) move_rows(plan_, pass.transfers[i], memory_);
         },
         in_order_ ? 1 : options_.threads);
-  }
-
-  void transfer(const TransferItem& item) {
-    const BufferSpec &from = plan_.buffer(item.from), &to = plan_.buffer(item.to);
-    const LaneCounts lanes = lane_counts(from.kind, attention_);
-    const int64_t rows = item.from_rows != kAllRows ? plan_.rows(item.from_rows)
-                         : item.tokens != kNoTokens ? plan_.rows(item.tokens)
-                                                    : from.rows;
-    std::vector<int64_t> targets(static_cast<size_t>(rows));
-    for_each_row(plan_, item.to_rows, rows,
-                 [&](int64_t index, int64_t row) { targets[index] = row; });
-    // What stays on the rank is not rounded by any wire.
-    const bool rounds = item.payload == Payload::dkv && item.link != LinkClass::self;
-    for_each_row(plan_, item.from_rows, rows, [&](int64_t index, int64_t row) {
-      for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
-        const int64_t source = row * from.heads.size() + head - from.heads.begin;
-        const int64_t target = targets[index] * to.heads.size() + head - to.heads.begin;
-        move_lanes(item, rounds, memory_.at(item.from).first.data() + source * lanes.first,
-                   memory_.at(item.to).first.data() + target * lanes.first, lanes.first);
-        move_lanes(item, rounds, memory_.at(item.from).second.data() + source * lanes.second,
-                   memory_.at(item.to).second.data() + target * lanes.second, lanes.second);
-      }
-    });
-  }
-
-  void move_lanes(const TransferItem& item, bool rounds, const T* from, T* to,
-                  int32_t lanes) const {
-    for (int32_t lane = 0; lane < lanes; ++lane) {
-      T value = from[lane];
-      if (rounds && !item.wire_fp32) value = round_to(numerics_.dtype, value);
-      to[lane] = item.landing == Landing::add ? round_sum(to[lane] + value) : value;
-    }
-  }
-
-  /// A running sum of gradients, kept in the dtype when the scenario accumulates there.
-  T round_sum(T value) const {
-    return numerics_.accumulate == Accumulate::dtype ? round_to(numerics_.dtype, value) : value;
-  }
-
-  void reorder(const ReorderItem& item) {
-    const BufferSpec& to = plan_.buffer(item.to);
-    const LaneCounts lanes = lane_counts(to.kind, attention_);
-    const auto gather = [&](const std::vector<T>& from, std::vector<T>& target, int64_t width) {
-      if (width == 0) return;
-      for_each_row(plan_, item.order, to.rows, [&](int64_t index, int64_t row) {
-        std::copy_n(from.data() + row * width, width, target.data() + index * width);
-      });
-    };
-    gather(memory_.at(item.from).first, memory_.at(item.to).first,
-           int64_t{to.heads.size()} * lanes.first);
-    gather(memory_.at(item.from).second, memory_.at(item.to).second,
-           int64_t{to.heads.size()} * lanes.second);
   }
 
   // ---- compute
@@ -414,7 +297,7 @@ class Walk {
     const size_t count = std::min(into.size(), partial.size());
     for (size_t i = 0; i < count; ++i) {
       const T addend = keeps_partials_ ? round_to(numerics_.dtype, partial[i]) : partial[i];
-      into[i] = round_sum(item.order == 0 ? addend : into[i] + addend);
+      into[i] = round_sum(numerics_, item.order == 0 ? addend : into[i] + addend);
     }
   }
 
@@ -511,39 +394,21 @@ class Walk {
     return tensor;
   }
 
-  /// Copies the rows of a buffer to their tokens, for the buffer's heads.
-  void collect(BufferId id, RunListId tokens, const std::vector<T>& data, int32_t all_heads,
-               int32_t lanes, Tensor& tensor) const {
-    const BufferSpec& spec = plan_.buffer(id);
-    int64_t row = 0;
-    for (const TokenRun& run : plan_.list(tokens)) {
-      for (int64_t token = run.begin; token < run.end; token += run.stride, ++row) {
-        for (int32_t head = spec.heads.begin; head < spec.heads.end; ++head) {
-          const T* source =
-              data.data() + (row * spec.heads.size() + head - spec.heads.begin) * lanes;
-          double* target = tensor.values.data() + (token * all_heads + head) * lanes;
-          for (int32_t lane = 0; lane < lanes; ++lane)
-            target[lane] = static_cast<double>(source[lane]);
-        }
-      }
-    }
-  }
-
   void collect_forward() {
     const BatchSlots& slots = plan_.layout.slots;
     Answer& answer = output_.answer;
     answer.out = make_tensor("out", {slots.tokens, attention_.heads, attention_.head_dim_v});
     answer.lse = make_tensor("lse", {slots.tokens, attention_.heads});
     for (size_t r = 0; r < plan_.home.size(); ++r) {
-      collect(plan_.home[r].out, plan_.q_lists[r], memory_.at(plan_.home[r].out).first,
-              attention_.heads, attention_.head_dim_v, answer.out);
+      scatter_to_tokens(plan_, plan_.home[r].out, plan_.q_lists[r], false, attention_.heads,
+                        memory_, answer.out);
     }
     // lse never travels: it is read where the rows were computed.
     for (const FinishItem& item : plan_.forward.finishes) {
       const BufferSpec& spec = plan_.buffer(item.buffer);
-      if (spec.kind == BufferKind::out)
-        collect(item.buffer, spec.tokens, memory_.at(item.buffer).second, attention_.heads, 1,
-                answer.lse);
+      if (spec.kind != BufferKind::out) continue;
+      scatter_to_tokens(plan_, item.buffer, spec.tokens, true, attention_.heads, memory_,
+                        answer.lse);
     }
   }
 
@@ -569,12 +434,12 @@ class Walk {
     answer.dv = make_tensor("dv", {slots.kv_tokens, attention_.kv_heads, attention_.head_dim_v});
     for (size_t r = 0; r < plan_.home.size(); ++r) {
       const HomeBuffers& home = plan_.home[r];
-      collect(home.dq, plan_.q_lists[r], memory_.at(home.dq).first, attention_.heads,
-              attention_.head_dim_qk, answer.dq);
-      collect(home.dkv, plan_.kv_lists[r], memory_.at(home.dkv).first, attention_.kv_heads,
-              attention_.head_dim_qk, answer.dk);
-      collect(home.dkv, plan_.kv_lists[r], memory_.at(home.dkv).second, attention_.kv_heads,
-              attention_.head_dim_v, answer.dv);
+      scatter_to_tokens(plan_, home.dq, plan_.q_lists[r], false, attention_.heads, memory_,
+                        answer.dq);
+      scatter_to_tokens(plan_, home.dkv, plan_.kv_lists[r], false, attention_.kv_heads, memory_,
+                        answer.dk);
+      scatter_to_tokens(plan_, home.dkv, plan_.kv_lists[r], true, attention_.kv_heads, memory_,
+                        answer.dv);
     }
     if (attention_.rope_theta > 0) {
       unrotate(answer.dq, attention_.heads, true);

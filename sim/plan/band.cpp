@@ -91,7 +91,7 @@ TileClass classify_tile(const Band& band, int64_t q_begin, int64_t q_end, int64_
   // top right.
   const int64_t least = (k_begin - band.k0) - (q_end - 1 - band.q0);
   const int64_t most = (k_end - 1 - band.k0) - (q_begin - band.q0);
-  if (most < band.lo || least > band.hi) return TileClass::empty;
+  if (most < band.lo || least > band.hi || band.hi < band.lo) return TileClass::empty;
   return least >= band.lo && most <= band.hi ? TileClass::full : TileClass::partial;
 }
 

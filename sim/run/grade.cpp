@@ -96,8 +96,8 @@ class Grader {
     const Sums sums = sum_up(sides, rows, lanes);
     const double floor = floor_ * sides.magnitude;
     // A handful of values has no statistics: there one rounding of the dtype may decide.
-    const double scarcity =
-        std::min(1.0, 8.0 / std::sqrt(std::max(1.0, static_cast<double>(sums.nonzero_rows * lanes))));
+    const double scarcity = std::min(
+        1.0, 8.0 / std::sqrt(std::max(1.0, static_cast<double>(sums.nonzero_rows * lanes))));
     const double allowed = 2 * sums.plain_error +
                            floor * std::sqrt(static_cast<double>(sides.exact.size())) +
                            scarcity * unit_roundoff(plan_.scenario.numerics.dtype) * sums.norm;
@@ -215,6 +215,24 @@ double sink_gradient_scale(const RunInputs& inputs, const Answer& exact) {
 }
 
 }  // namespace
+
+Hops count_hops(const Plan& plan) {
+  std::vector<int32_t> partials(plan.buffers.size(), 0), shares(plan.buffers.size(), 0);
+  for (const MergeItem& item : plan.forward.merges) ++partials[to_index(item.into)];
+  // A share that travels on is summed hop by hop: what counts is how often one row is added to on
+  // its way.
+  for (const MergeItem& item : plan.backward.merges) {
+    if (plan.buffer(item.into).kind == BufferKind::dkv)
+      shares[to_index(item.into)] = std::max(shares[to_index(item.into)], item.order + 1);
+  }
+  for (const TransferItem& item : plan.backward.transfers) {
+    if (item.payload == Payload::dkv && item.landing == Landing::add) ++shares[to_index(item.to)];
+  }
+  Hops hops;
+  for (const int32_t count : partials) hops.partials = std::max(hops.partials, count);
+  for (const int32_t count : shares) hops.shares = std::max(hops.shares, count);
+  return hops;
+}
 
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
                    const Verdict& verdict) {

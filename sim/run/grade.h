@@ -38,6 +38,9 @@ struct Grade {
   std::vector<TensorGrade> tensors;
 };
 
+/// The pieces that a plan makes of a query's and of a key's work.
+Hops count_hops(const Plan& plan);
+
 /// Weighs an answer against the oracle's. A tensor passes when it has no NaN, is -inf exactly where
 /// the oracle is, keeps its budget as a whole and in every row (a row may err six times as far as
 /// the plain run's errors explain), and shape and size agree.

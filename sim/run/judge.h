@@ -36,14 +36,27 @@ struct Verdict {
   Answer plain;
 };
 
-/// An oracle: computes `exact` and `plain` from the inputs with its own reading of the scenario's
-/// mask. `num_hops` is the number of partial results that the graded schedule merges (ring steps),
-/// for the plain run.
-using Judge =
-    std::function<Verdict(const Scenario&, const RunInputs&, int32_t num_hops, const Progress&)>;
+/// How many pieces the graded schedule makes of a row's work; the plain run makes as many.
+struct Hops {
+  int32_t partials = 1;  // partial results merged into the out, and dq, of one query
+  int32_t shares = 1;    // shares added up into the dk, dv of one key
+};
 
-/// The judge's own count of visible keys and its own visibility predicate, for the probes.
+/// An oracle: computes `exact` and `plain` from the inputs with its own reading of the scenario's
+/// mask. The plain run makes as many pieces as the graded schedule.
+using Judge =
+    std::function<Verdict(const Scenario&, const RunInputs&, const Hops&, const Progress&)>;
+
+/// Key positions [begin, end) of one sequence.
+struct KeyInterval {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+/// The judge's own reading of the mask, for the probes.
 struct MaskWitness {
+  /// The visible keys of every query position of a sequence, ascending and disjoint: [query position][interval].
+  std::function<std::vector<std::vector<KeyInterval>>(const Scenario&, int64_t sequence)> visible_keys;
   /// Is key position j of a sequence visible to query position i of it (both valid positions)?
   std::function<bool(const Scenario&, int64_t sequence, int64_t i, int64_t j)> is_visible;
 };

@@ -94,12 +94,15 @@ void compare_values(const Tensor& a, const Tensor& b, TensorDiff& diff) {
   for (int64_t index = 0; index < size; ++index) {
     const double left = a.values[static_cast<size_t>(index)];
     const double right = b.values[static_cast<size_t>(index)];
-    whole.add(left, right);
-    row.add(left, right);
-    if (left != right) {
+    diff.nan_left += std::isnan(left) ? 1 : 0;
+    diff.nan_right += std::isnan(right) ? 1 : 0;
+    const bool both_nan = std::isnan(left) && std::isnan(right);
+    if (!both_nan) {
+      whole.add(left, right);
+      row.add(left, right);
+    }
+    if (left != right && !both_nan) {
       ++diff.count_different;
-      diff.nan_left += std::isnan(left) ? 1 : 0;
-      diff.nan_right += std::isnan(right) ? 1 : 0;
       const double apart = distance(left, right);
       if (worst < 0 || apart > diff.max_abs) {
         worst = index;

@@ -29,7 +29,8 @@ Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& 
 /// Reads the file and parses it. A file over 64 MiB is refused before it is read.
 Result<LoadedScenario> load_scenario(const std::string& path);
 
-/// TOML text that parses back to an equal Scenario (generator kept; defaults left out).
+/// TOML text that parses back to an equal Scenario (generator kept; defaults left out). Seeds must
+/// be below 2^63 (TOML's integers) and an imported order is printed as the name of its file.
 std::string print_scenario(const Scenario& scenario);
 
 }  // namespace cpscope

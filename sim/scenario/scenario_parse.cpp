@@ -10,6 +10,7 @@
 
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include <fmt/format.h>
@@ -64,8 +65,7 @@ void read_parallel(const TableReader& table, Parallel& parallel) {
   }
   if (parallel.layout == LayoutKind::lpt_local) {
     table.complaints().refuse(table.place("layout"),
-                              "The layout lpt_local is not planned yet: lpt_local",
-                              "use lpt, which keeps cp_size * dispatch_chunk as its multiple");
+                              "The layout lpt_local is not planned yet: lpt_local", "use lpt");
   }
 }
 

@@ -2,7 +2,7 @@
 #include "sim/scenario/scenario_parts.h"
 #include "sim/scenario/slice_overlap.h"
 
-#include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 

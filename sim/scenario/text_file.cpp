@@ -2,7 +2,6 @@
 
 #include "sim/scenario/complaints.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>

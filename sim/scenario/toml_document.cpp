@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <optional>
 
 #include <fmt/format.h>
 

@@ -24,7 +24,7 @@ struct PlainError {
 
 PlainError measure(const Scenario& scenario, int32_t num_hops) {
   const TinyBatch tiny = make_tiny_batch(scenario);
-  const Verdict verdict = judge(tiny.scenario, tiny.inputs, num_hops, {});
+  const Verdict verdict = judge(tiny.scenario, tiny.inputs, {num_hops, num_hops}, {});
   return {relative_l2(verdict.plain.out.values, verdict.exact.out.values),
           relative_l2(verdict.plain.lse.values, verdict.exact.lse.values),
           relative_l2(verdict.plain.dq.values, verdict.exact.dq.values),
@@ -108,7 +108,7 @@ TEST(PlainAttention, HoldsValuesOfTheDtype) {
   Scenario scenario = make_plain_scenario(Dtype::bf16);
   scenario.attention.rope_theta = 10'000.0;
   const TinyBatch tiny = make_tiny_batch(scenario);
-  const Answer plain = plain_answer(tiny.scenario, tiny.inputs, 3);
+  const Answer plain = plain_answer(tiny.scenario, tiny.inputs, {3, 3});
   for (const Tensor* tensor : {&plain.out, &plain.dq, &plain.dk, &plain.dv}) {
     for (const double value : tensor->values) {
       ASSERT_EQ(value, round_to(Dtype::bf16, value)) << tensor->name;
@@ -152,7 +152,7 @@ double merge_three_values(QkvFormat format, std::vector<double> values) {
   TinyBatch tiny = make_tiny_batch(scenario, 0.0, 0, 0);
   tiny.inputs.q.values = {0.0};
   tiny.inputs.v.values = std::move(values);
-  return plain_answer(tiny.scenario, tiny.inputs, 3).out.values[0];
+  return plain_answer(tiny.scenario, tiny.inputs, {3, 3}).out.values[0];
 }
 
 TEST(PlainAttention, MergesInTheDtypeWithOneRoundingAHopInBshdAndTwoInThd) {

@@ -3,6 +3,7 @@
 #include "tests/sim/scenario/scenario_text.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,8 @@ TEST(HostileText, SeesThroughStringsThatOnlyLookOpen) {
   // After each of these the parser is outside a string, so the guard has to be, too.
   for (const char* front :
        {"a = \"\"\"x\"\"\"\"\" \nb = ", "a = '\\'\nb = ", "a = \"\\\\\"\nb = ", "a = \"\"\nb = ",
-        "a = \"\"\"\\\"\"\"\"\nb = ", "# \"\nb = ", "a = '''\n'''\nb = ", "'a' = 1\n\"b\" = "}) {
+        "a = \"\"\"\\\"\"\"\"\nb = ", "# \"\nb = ", "a = [\"\"\"x\"\"\"\", ", "a = ['''x''''', ",
+        "a = '''\n'''\nb = ", "'a' = 1\n\"b\" = "}) {
     expect_contains(reject(front + std::string(100, '[')), "nested deeper than the limit");
   }
 }

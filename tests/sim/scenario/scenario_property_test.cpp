@@ -4,6 +4,7 @@
 #include "tests/sim/scenario/scenario_text.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <limits>

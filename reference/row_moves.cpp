@@ -1,0 +1,134 @@
+#include "reference/row_moves.h"
+
+#include "sim/run/dtype.h"
+
+#include <algorithm>
+
+namespace cpscope::reference {
+
+LaneCounts lane_counts(BufferKind kind, const Attention& attention) {
+  switch (kind) {
+    case BufferKind::q:
+    case BufferKind::dq:
+      return {attention.head_dim_qk, 0};
+    case BufferKind::d_out:
+      return {attention.head_dim_v, 0};
+    case BufferKind::kv:
+    case BufferKind::dkv:
+      return {attention.head_dim_qk, attention.head_dim_v};
+    case BufferKind::out:
+      return {attention.head_dim_v, 1};
+  }
+  return {};
+}
+
+int64_t memory_bytes(const Plan& plan, int64_t element) {
+  int64_t total = 0;
+  for (const BufferSpec& spec : plan.buffers) {
+    const LaneCounts lanes = lane_counts(spec.kind, plan.scenario.attention);
+    total += spec.rows * spec.heads.size() * (lanes.first + lanes.second) * element;
+  }
+  return total;
+}
+
+namespace {
+
+/// Calls visit(index in the list, row) for every row of a row list; all rows of `spec` when the
+/// list is kAllRows.
+template <class Visit>
+void for_each_row(const Plan& plan, RunListId list, int64_t all_rows, Visit visit) {
+  if (list == kAllRows) {
+    for (int64_t row = 0; row < all_rows; ++row) visit(row, row);
+    return;
+  }
+  int64_t index = 0;
+  for (const TokenRun& run : plan.list(list)) {
+    for (int64_t row = run.begin; row < run.end; row += run.stride) visit(index++, row);
+  }
+}
+
+template <class T>
+void move_lanes(const Numerics& numerics, const TransferItem& item, const T* from, T* to,
+                int32_t lanes) {
+  // What stays on the rank is not rounded by any wire.
+  const bool rounds =
+      item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32;
+  for (int32_t lane = 0; lane < lanes; ++lane) {
+    const T value = rounds ? round_to(numerics.dtype, from[lane]) : from[lane];
+    to[lane] = item.landing == Landing::add ? round_sum(numerics, to[lane] + value) : value;
+  }
+}
+
+}  // namespace
+
+template <class T>
+T round_sum(const Numerics& numerics, T value) {
+  return numerics.accumulate == Accumulate::dtype ? round_to(numerics.dtype, value) : value;
+}
+
+template <class T>
+void move_rows(const Plan& plan, const TransferItem& item, RankMemory<T>& memory) {
+  const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
+  const LaneCounts lanes = lane_counts(from.kind, plan.scenario.attention);
+  const Numerics& numerics = plan.scenario.numerics;
+  const int64_t rows = item.from_rows != kAllRows ? plan.rows(item.from_rows)
+                       : item.tokens != kNoTokens ? plan.rows(item.tokens)
+                                                  : from.rows;
+  std::vector<int64_t> targets(static_cast<size_t>(rows));
+  for_each_row(plan, item.to_rows, rows, [&](int64_t index, int64_t row) { targets[index] = row; });
+  for_each_row(plan, item.from_rows, rows, [&](int64_t index, int64_t row) {
+    for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
+      const int64_t source = row * from.heads.size() + head - from.heads.begin;
+      const int64_t target = targets[index] * to.heads.size() + head - to.heads.begin;
+      move_lanes(numerics, item, memory.at(item.from).first.data() + source * lanes.first,
+                 memory.at(item.to).first.data() + target * lanes.first, lanes.first);
+      move_lanes(numerics, item, memory.at(item.from).second.data() + source * lanes.second,
+                 memory.at(item.to).second.data() + target * lanes.second, lanes.second);
+    }
+  });
+}
+
+template <class T>
+void gather_rows(const Plan& plan, const ReorderItem& item, RankMemory<T>& memory) {
+  const BufferSpec& to = plan.buffer(item.to);
+  const LaneCounts lanes = lane_counts(to.kind, plan.scenario.attention);
+  const auto gather = [&](const std::vector<T>& from, std::vector<T>& target, int64_t width) {
+    if (width == 0) return;
+    for_each_row(plan, item.order, to.rows, [&](int64_t index, int64_t row) {
+      std::copy_n(from.data() + row * width, width, target.data() + index * width);
+    });
+  };
+  gather(memory.at(item.from).first, memory.at(item.to).first,
+         int64_t{to.heads.size()} * lanes.first);
+  gather(memory.at(item.from).second, memory.at(item.to).second,
+         int64_t{to.heads.size()} * lanes.second);
+}
+
+template <class T>
+void scatter_to_tokens(const Plan& plan, BufferId id, RunListId tokens, bool second,
+                       int32_t all_heads, const RankMemory<T>& memory, Tensor& tensor) {
+  const BufferSpec& spec = plan.buffer(id);
+  const LaneCounts counts = lane_counts(spec.kind, plan.scenario.attention);
+  const int32_t lanes = second ? counts.second : counts.first;
+  const std::vector<T>& data = second ? memory.at(id).second : memory.at(id).first;
+  for_each_row(plan, tokens, 0, [&](int64_t row, int64_t token) {
+    for (int32_t head = spec.heads.begin; head < spec.heads.end; ++head) {
+      const T* source = data.data() + (row * spec.heads.size() + head - spec.heads.begin) * lanes;
+      double* target = tensor.values.data() + (token * all_heads + head) * lanes;
+      for (int32_t lane = 0; lane < lanes; ++lane) target[lane] = static_cast<double>(source[lane]);
+    }
+  });
+}
+
+template float round_sum(const Numerics&, float);
+template double round_sum(const Numerics&, double);
+template void move_rows(const Plan&, const TransferItem&, RankMemory<float>&);
+template void move_rows(const Plan&, const TransferItem&, RankMemory<double>&);
+template void gather_rows(const Plan&, const ReorderItem&, RankMemory<float>&);
+template void gather_rows(const Plan&, const ReorderItem&, RankMemory<double>&);
+template void scatter_to_tokens(const Plan&, BufferId, RunListId, bool, int32_t,
+                                const RankMemory<float>&, Tensor&);
+template void scatter_to_tokens(const Plan&, BufferId, RunListId, bool, int32_t,
+                                const RankMemory<double>&, Tensor&);
+
+}  // namespace cpscope::reference

@@ -1,0 +1,188 @@
+#include "sim/app/case.h"
+
+#include "sim/app/progress_bar.h"
+#include "sim/plan/planner.h"
+#include "sim/run/run_inputs.h"
+
+#include <chrono>
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+namespace cpscope {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+int64_t machine_memory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<int64_t>(sysconf(_SC_PAGE_SIZE));
+}
+
+CaseOutcome stop(CaseOutcome outcome, const Error& error) {
+  outcome.reason = to_text(error);
+  outcome.exit_code = exit_code(error.kind);
+  switch (error.kind) {
+    case ErrorKind::refused:
+      outcome.status = CaseStatus::refused;
+      break;
+    case ErrorKind::unavailable:
+      outcome.status = CaseStatus::skipped;
+      break;
+    case ErrorKind::failed:
+      outcome.status = CaseStatus::fail;
+      break;
+    case ErrorKind::bad_input:
+      outcome.status = CaseStatus::error;
+      break;
+  }
+  return outcome;
+}
+
+/// Why the case is not executed here although it was planned and proved; nothing when it can be.
+std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenario,
+                              const Executor& executor, const CaseOptions& options) {
+  const BatchSlots& slots = outcome.plan->plan().layout.slots;
+  // The inputs, the answer and the judge's two answers are of like size.
+  const int64_t needed =
+      executor.memory_bytes(*outcome.plan) + 5 * run_inputs_bytes(scenario, slots);
+  if (needed > machine_memory() / 10 * 9) {
+    return make_error(ErrorKind::unavailable,
+                      fmt::format("planned and proved, not executed: the run needs {:.1f} GiB, "
+                                  "this machine has {:.1f} GiB",
+                                  gibibytes(needed), gibibytes(machine_memory())),
+                      "use fewer tokens or heads");
+  }
+  const double flops = estimate_flops(scenario, outcome.summary);
+  if (options.max_flops > 0 && flops > options.max_flops) {
+    return make_error(
+        ErrorKind::unavailable,
+        fmt::format(
+            "planned and proved, not executed: about {:.3g} FLOP, more than the limit of {:.3g}",
+            flops, options.max_flops),
+        "use `cpscope run`, or verify with --max-flops 0");
+  }
+  return std::nullopt;
+}
+
+std::string describe_first_failure(const Grade& grade) {
+  for (const TensorGrade& tensor : grade.tensors) {
+    if (tensor.passed) continue;
+    return fmt::format(
+        "{}: rel_l2 {:.3g}, budget {:.3g}, {} NaN; worst at rank {}, token {}, head {}: expected "
+        "{:.9g}, seen {:.9g}",
+        tensor.name, tensor.rel_l2, tensor.budget, tensor.nan, tensor.worst.rank,
+        tensor.worst.token, tensor.worst.head, tensor.worst.expected, tensor.worst.seen);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string_view to_name(CaseStatus value) {
+  constexpr std::string_view kNames[] = {"pass", "fail", "refused", "skipped", "error"};
+  return kNames[static_cast<size_t>(value)];
+}
+
+double estimate_flops(const Scenario& scenario, const PlanSummary& summary) {
+  const double lanes = scenario.attention.head_dim_qk + scenario.attention.head_dim_v;
+  // Forward two products, backward five; executor, exact and plain judge.
+  return 3.0 * static_cast<double>(summary.visible_pairs) * lanes *
+         (scenario.numerics.backward ? 7.0 : 2.0);
+}
+
+Result<CheckedPlan> plan_scenario(const Scenario& scenario) {
+  Result<Plan> plan = make_plan(scenario);
+  if (!plan) return plan.error();
+  return check_plan(std::move(plan).value());
+}
+
+Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name) {
+  for (const auto& executor : toolbox.executors) {
+    if (name.empty() || executor->name() == name) return executor.get();
+  }
+  for (const auto& [missing, why] : toolbox.missing_executors) {
+    if (missing == name)
+      return make_error(ErrorKind::unavailable,
+                        fmt::format("executor {} is not here: {}", name, why));
+  }
+  return make_error(ErrorKind::bad_input, fmt::format("no executor has this name: {}", name),
+                    "cpu, cuda, nccl or plugin:PATH");
+}
+
+CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options) {
+  CaseOutcome outcome;
+  const Result<Executor*> executor = find_executor(toolbox, options.executor);
+  if (!executor) return stop(std::move(outcome), executor.error());
+  outcome.executor = executor.value()->name();
+
+  auto start = std::chrono::steady_clock::now();
+  Result<CheckedPlan> plan = plan_scenario(scenario);
+  if (!plan) return stop(std::move(outcome), plan.error());
+  outcome.plan = std::move(plan).value();
+  outcome.summary = summarise(outcome.plan->plan());
+  outcome.plan_seconds = seconds_since(start);
+  if (const auto error = obstacle(outcome, scenario, *executor.value(), options))
+    return stop(std::move(outcome), *error);
+
+  outcome.inputs = make_run_inputs(scenario, outcome.plan->plan().layout.slots, options.poison);
+  start = std::chrono::steady_clock::now();
+  ProgressBar bar(options.shows_progress);
+  Result<RunOutput> output =
+      executor.value()->run(*outcome.plan, outcome.inputs, {options.poison, 0, bar.phase("run")});
+  if (!output) return stop(std::move(outcome), output.error());
+  outcome.output = std::move(output).value();
+  outcome.run_seconds = seconds_since(start);
+
+  start = std::chrono::steady_clock::now();
+  const Verdict verdict =
+      toolbox.judge(scenario, outcome.inputs, count_hops(outcome.plan->plan()), bar.phase("judge"));
+  outcome.grade =
+      grade_answer(outcome.plan->plan(), outcome.inputs, outcome.output.answer, verdict);
+  outcome.judge_seconds = seconds_since(start);
+  outcome.status = outcome.grade.passed ? CaseStatus::pass : CaseStatus::fail;
+  outcome.exit_code = outcome.grade.passed ? 0 : 1;
+  outcome.reason = describe_first_failure(outcome.grade);
+  return outcome;
+}
+
+RunRecord make_record(const CaseOutcome& outcome, const std::string& scenario_text) {
+  const Plan& plan = outcome.plan->plan();
+  RunRecord record;
+  record.scenario_text = scenario_text;
+  record.plan_hash = to_hex(plan.hash);
+  record.executor = outcome.executor;
+  utsname system{};
+  if (uname(&system) == 0) record.machine = fmt::format("{} {}", system.sysname, system.machine);
+  record.version = program_version();
+  const Dtype answer_dtype =
+      plan.scenario.numerics.dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
+  const auto add = [&](Tensor tensor, Dtype dtype) {
+    if (tensor.name.empty()) return;
+    tensor.dtype = dtype;
+    record.tensors.push_back(std::move(tensor));
+  };
+  const auto by_head = [](const char* name, const std::vector<double>& values) {
+    return values.empty()
+               ? Tensor{}
+               : Tensor{name, {static_cast<int64_t>(values.size())}, Dtype::fp64, values};
+  };
+  const Answer& answer = outcome.output.answer;
+  for (const Tensor* tensor :
+       {&outcome.inputs.q, &outcome.inputs.k, &outcome.inputs.v, &outcome.inputs.d_out}) {
+    add(*tensor, plan.scenario.numerics.dtype);
+  }
+  for (const Tensor* tensor : {&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv})
+    add(*tensor, answer_dtype);
+  add(by_head("max_logit", answer.max_logit), answer_dtype);
+  add(by_head("sink", outcome.inputs.sink), answer_dtype);
+  add(by_head("d_sink", answer.d_sink), answer_dtype);
+  return record;
+}
+
+}  // namespace cpscope

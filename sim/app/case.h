@@ -1,0 +1,55 @@
+#pragma once
+
+#include "sim/app/program.h"
+#include "sim/plan/plan_check.h"
+#include "sim/plan/plan_summary.h"
+#include "sim/run/grade.h"
+#include "sim/run/run_record.h"
+#include "sim/scenario/scenario_file.h"
+
+#include <optional>
+#include <string>
+
+namespace cpscope {
+
+enum class CaseStatus { pass, fail, refused, skipped, error };
+std::string_view to_name(CaseStatus value);
+
+struct CaseOptions {
+  std::string executor;  // empty = the toolbox's first
+  bool poison = false;
+  double max_flops =
+      0.0;  // skip runs whose arithmetic (executor and judge) passes this; 0 = no limit
+  bool shows_progress = false;
+};
+
+/// One scenario taken through the whole walk: planned, proved, executed, judged, graded.
+struct CaseOutcome {
+  CaseStatus status = CaseStatus::error;
+  std::string reason;  // why it is not a pass; empty for a pass
+  int exit_code = 0;
+  std::string executor;
+  std::optional<CheckedPlan> plan;
+  PlanSummary summary;
+  RunInputs inputs;
+  RunOutput output;
+  Grade grade;
+  double plan_seconds = 0.0, run_seconds = 0.0, judge_seconds = 0.0;
+};
+
+/// Plans and proves. Errors come back as refused, bad input or (a proof failed) failed.
+Result<CheckedPlan> plan_scenario(const Scenario& scenario);
+
+/// The executor of that name, or why it is not here (kind unavailable; bad_input for a name that
+/// nobody knows).
+Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name);
+
+CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options);
+
+/// The record of a finished case (contract, section 4).
+RunRecord make_record(const CaseOutcome& outcome, const std::string& scenario_text);
+
+/// Arithmetic that a run and its judgement take, about.
+double estimate_flops(const Scenario& scenario, const PlanSummary& summary);
+
+}  // namespace cpscope

@@ -1,0 +1,157 @@
+#include "sim/app/commands.h"
+#include "sim/app/json_text.h"
+#include "sim/plan/plan_text.h"
+#include "sim/plan/planner.h"
+#include "sim/run/record_diff.h"
+
+#include <iostream>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+
+int report(const Error& error) {
+  std::cerr << to_text(error) << '\n';
+  return exit_code(error.kind);
+}
+
+Result<LoadedScenario> load_with_warnings(const std::string& path) {
+  Result<LoadedScenario> loaded = load_scenario(path);
+  if (loaded) {
+    for (const std::string& warning : loaded.value().warnings) std::cerr << warning << '\n';
+  }
+  return loaded;
+}
+
+namespace {
+
+/// Errors of the planner name no place in the file; the file itself is the least a reader needs.
+Error at_file(Error error, const std::string& path) {
+  for (Complaint& complaint : error.complaints) {
+    if (complaint.where.empty()) complaint.where = path + ":1:1";
+  }
+  return error;
+}
+
+Result<CheckedPlan> load_and_plan(const std::string& path) {
+  const Result<LoadedScenario> loaded = load_with_warnings(path);
+  if (!loaded) return loaded.error();
+  Result<CheckedPlan> plan = plan_scenario(loaded.value().scenario);
+  if (!plan) return at_file(plan.error(), path);
+  return plan;
+}
+
+void write_layout_text(const Plan& plan, std::ostream& out) {
+  out << fmt::format("{} query tokens, {} key tokens, {} ranks, layout {}\n",
+                     plan.layout.slots.tokens, plan.layout.slots.kv_tokens, plan.layout.cp_size,
+                     to_name(plan.layout.kind));
+  for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = plan.layout.slots.sequences[s];
+    out << fmt::format("sequence {}: q ids [{}, {}), {} valid; kv ids [{}, {}), {} valid\n", s,
+                       slot.q_begin, slot.q_begin + slot.q_slot, slot.q_valid, slot.kv_begin,
+                       slot.kv_begin + slot.kv_slot, slot.kv_valid);
+  }
+  for (int32_t r = 0; r < plan.layout.cp_size; ++r) {
+    out << fmt::format("rank {}: q {}", r, describe_runs(plan.layout.q_runs[r], 16));
+    if (!plan.layout.same_kv) out << "; kv " << describe_runs(plan.layout.kv_runs[r], 16);
+    out << '\n';
+  }
+}
+
+void write_summary_text(const CheckedPlan& checked, const PlanSummary& summary, std::ostream& out) {
+  out << fmt::format("plan {}: {} steps, {} visible (query, key, head) triples\n",
+                     to_hex(checked.plan().hash), summary.steps, summary.visible_pairs);
+  out << fmt::format("busiest rank {:.4f} x mean, critical path {:.4f} x ideal\n",
+                     summary.rank_max_over_mean, summary.critical_path_over_ideal);
+  out << fmt::format("KV bytes necessary {}, moved {}\n", summary.kv_bytes_necessary,
+                     summary.kv_bytes_moved);
+  for (size_t r = 0; r < summary.pairs_by_rank.size(); ++r) {
+    out << fmt::format("rank {}: {} pairs, sends {} bytes forward, {} backward\n", r,
+                       summary.pairs_by_rank[r], summary.forward_bytes[r],
+                       summary.backward_bytes[r]);
+  }
+  for (const CheckResult& check : checked.checks())
+    out << fmt::format("{} {}: {}\n", check.ok ? "proved" : "BROKEN", check.name, check.detail);
+}
+
+}  // namespace
+
+int command_layout(const CommandOptions& options) {
+  const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
+  if (!loaded) return report(loaded.error());
+  // A layout needs no schedule: heads that a2a could not deal do not matter here.
+  Result<Layout> layout = make_layout(loaded.value().scenario);
+  if (!layout) return report(at_file(layout.error(), options.paths.front()));
+  Plan plan;
+  plan.scenario = loaded.value().scenario;
+  plan.layout = std::move(layout).value();
+  if (options.json) {
+    std::cout << layout_json(plan, options.full).dump() << '\n';
+  } else {
+    write_layout_text(plan, std::cout);
+  }
+  return 0;
+}
+
+int command_plan(const CommandOptions& options) {
+  const Result<CheckedPlan> plan = load_and_plan(options.paths.front());
+  if (!plan) return report(plan.error());
+  const PlanSummary summary = summarise(plan.value().plan());
+  if (options.json && options.summary) {
+    std::cout << summary_json(plan.value(), summary).dump() << '\n';
+  } else if (options.json) {
+    write_plan_json(plan.value(), summary, std::cout);
+  } else if (options.summary && !options.text) {
+    write_summary_text(plan.value(), summary, std::cout);
+  } else {
+    write_plan_text(plan.value(), options.max_lines, std::cout);
+  }
+  return 0;
+}
+
+int command_diff(const CommandOptions& options) {
+  const Result<RunRecord> a = read_record(options.paths[0]), b = read_record(options.paths[1]);
+  if (!a) return report(a.error());
+  if (!b) return report(b.error());
+  const std::vector<TensorDiff> diffs = diff_records(a.value(), b.value());
+  const bool same_scenario = a.value().scenario_text == b.value().scenario_text;
+  bool all_equal = true;
+  Json json{{"schema", 1}, {"same_scenario", same_scenario}, {"tensors", Json::array()}};
+  for (const TensorDiff& diff : diffs) {
+    const bool equal =
+        diff.is_equal() || (diff.shape_mismatch.empty() && diff.rel_l2 <= options.tolerance);
+    all_equal = all_equal && equal;
+    Json entry{{"name", diff.name},
+               {"equal", equal},
+               {"shape_mismatch", diff.shape_mismatch},
+               {"different", diff.count_different}};
+    entry["max_abs"] = finite_or_null(diff.max_abs);
+    entry["rel_l2"] = finite_or_null(diff.rel_l2);
+    entry["worst_row_rel_l2"] = finite_or_null(diff.worst_row_rel_l2);
+    entry["worst"] = {{"token", diff.worst_row},
+                      {"head", diff.worst_head},
+                      {"lane", diff.worst_lane},
+                      {"left", finite_or_null(diff.left)},
+                      {"right", finite_or_null(diff.right)}};
+    entry["nan"] = {diff.nan_left, diff.nan_right};
+    json["tensors"].push_back(std::move(entry));
+    if (options.json) continue;
+    if (diff.is_equal()) {
+      std::cout << fmt::format("{:<10} equal\n", diff.name);
+    } else if (!diff.shape_mismatch.empty()) {
+      std::cout << fmt::format("{:<10} {}\n", diff.name, diff.shape_mismatch);
+    } else {
+      std::cout << fmt::format(
+          "{:<10} {} values differ, max_abs {:.3g}, rel_l2 {:.3g}; worst at token {}, head {}: "
+          "{:.9g} vs {:.9g}\n",
+          diff.name, diff.count_different, diff.max_abs, diff.rel_l2, diff.worst_row,
+          diff.worst_head, diff.left, diff.right);
+    }
+  }
+  json["equal"] = all_equal;
+  if (options.json) std::cout << json.dump() << '\n';
+  if (!same_scenario && !options.json) std::cout << "the two records answer different scenarios\n";
+  return all_equal ? 0 : 1;
+}
+
+}  // namespace cpscope

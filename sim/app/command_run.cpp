@@ -1,0 +1,101 @@
+#include "sim/app/commands.h"
+#include "sim/app/json_text.h"
+#include "sim/app/progress_bar.h"
+#include "sim/run/probe.h"
+
+#include <iostream>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
+  out << fmt::format("{} on executor {}, plan {}\n", outcome.grade.passed ? "PASS" : "FAIL",
+                     outcome.executor, to_hex(outcome.plan->plan().hash));
+  out << fmt::format("{:<10} {:>11} {:>11} {:>11} {:>11} {:>5}  worst place\n", "tensor", "rel_l2",
+                     "budget", "worst row", "max_abs", "nan");
+  for (const TensorGrade& tensor : outcome.grade.tensors) {
+    out << fmt::format(
+        "{:<10} {:>11.3e} {:>11.3e} {:>11.3e} {:>11.3e} {:>5}  rank {} token {} head {}: expected "
+        "{:.9g}, seen {:.9g}{}\n",
+        tensor.name, tensor.rel_l2, tensor.budget, tensor.worst_row_rel_l2, tensor.max_abs,
+        tensor.nan, tensor.worst.rank, tensor.worst.token, tensor.worst.head, tensor.worst.expected,
+        tensor.worst.seen, tensor.passed ? "" : "   <-- over budget");
+  }
+  out << fmt::format("planned and proved in {:.3f} s, ran in {:.3f} s, judged in {:.3f} s\n",
+                     outcome.plan_seconds, outcome.run_seconds, outcome.judge_seconds);
+}
+
+}  // namespace
+
+int command_run(const CommandOptions& options, Toolbox& toolbox) {
+  const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
+  if (!loaded) return report(loaded.error());
+  const CaseOutcome outcome =
+      run_case(toolbox, loaded.value().scenario, {options.executor, options.poison, 0.0, true});
+  const bool was_graded = !outcome.grade.tensors.empty();
+  if (!was_graded) {
+    std::cerr << options.paths.front() << ":1:1: " << outcome.reason << '\n';
+    return outcome.exit_code;
+  }
+  if (!options.record_path.empty()) {
+    const Result<std::string> written =
+        write_record(make_record(outcome, loaded.value().text), options.record_path);
+    if (!written) return report(written.error());
+  }
+  if (options.json) {
+    Json json = grade_json(outcome.grade, outcome.executor, outcome.plan->plan().hash);
+    json["seconds"] = {{"plan", outcome.plan_seconds},
+                       {"run", outcome.run_seconds},
+                       {"judge", outcome.judge_seconds}};
+    std::cout << json.dump() << '\n';
+  } else {
+    write_grade_text(outcome, std::cout);
+  }
+  return outcome.exit_code;
+}
+
+int command_probe(const CommandOptions& options, Toolbox& toolbox) {
+  const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
+  if (!loaded) return report(loaded.error());
+  const Result<Executor*> executor = find_executor(toolbox, options.executor);
+  if (!executor) return report(executor.error());
+  const Result<CheckedPlan> plan = plan_scenario(probe_scenario(loaded.value().scenario));
+  if (!plan) return report(plan.error());
+  ProgressBar bar(true);
+  const Result<ProbeReport> probed =
+      probe_plan(plan.value(), *executor.value(), toolbox.witness, bar.phase("probe"));
+  if (!probed) return report(probed.error());
+  const ProbeReport& result = probed.value();
+  if (options.json) {
+    Json json{{"schema", 1},
+              {"rows", result.rows},
+              {"wrong_count_rows", result.wrong_count_rows},
+              {"wrong_key_rows", result.wrong_key_rows}};
+    json["first"] = nullptr;
+    if (result.first) {
+      json["first"] = {{"rank", result.first->rank},
+                       {"step", result.first->step},
+                       {"token", result.first->token},
+                       {"head", result.first->head},
+                       {"expected", finite_or_null(result.first->expected)},
+                       {"seen", finite_or_null(result.first->seen)},
+                       {"probe", result.first->probe},
+                       {"text", result.first->text}};
+    }
+    json["passes"] = result.passes;
+    json["executor"] = executor.value()->name();
+    std::cout << json.dump() << '\n';
+  } else {
+    std::cout << fmt::format(
+        "{}: {} rows probed in {} passes on executor {}; {} with a wrong count, {} with wrong "
+        "keys\n",
+        result.passed() ? "PASS" : "FAIL", result.rows, result.passes, executor.value()->name(),
+        result.wrong_count_rows, result.wrong_key_rows);
+    if (result.first) std::cout << "first: " << result.first->text << '\n';
+  }
+  return result.passed() ? 0 : 1;
+}
+
+}  // namespace cpscope

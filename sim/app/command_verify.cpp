@@ -1,0 +1,188 @@
+#include "sim/app/commands.h"
+#include "sim/app/json_text.h"
+#include "sim/app/junit.h"
+#include "sim/app/matrix.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_named_only_folder(const fs::path& path) {
+  return path.filename() == "bad" || path.filename() == "clusters";
+}
+
+std::optional<Error> add_folder(const fs::path& folder, std::vector<std::string>& files) {
+  std::error_code error;
+  auto entry = fs::recursive_directory_iterator(
+      folder, fs::directory_options::skip_permission_denied, error);
+  if (error)
+    return make_error(ErrorKind::bad_input, "the folder cannot be read: " + folder.string(),
+                      error.message());
+  for (; entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (error)
+      return make_error(ErrorKind::bad_input, "the folder cannot be read: " + folder.string(),
+                        error.message());
+    if (entry->is_directory(error) && is_named_only_folder(entry->path()))
+      entry.disable_recursion_pending();
+    if (entry->is_regular_file(error) && entry->path().extension() == ".toml")
+      files.push_back(entry->path().string());
+  }
+  return std::nullopt;
+}
+
+/// Largest rel_l2 over its budget, of the tensors of a grade; 0 when nothing was graded.
+double worst_share_of_budget(const Grade& grade) {
+  double worst = 0;
+  for (const TensorGrade& tensor : grade.tensors) {
+    if (tensor.budget > 0) worst = std::max(worst, tensor.rel_l2 / tensor.budget);
+  }
+  return worst;
+}
+
+double worst_rel_l2(const Grade& grade) {
+  double worst = 0;
+  for (const TensorGrade& tensor : grade.tensors) worst = std::max(worst, tensor.rel_l2);
+  return worst;
+}
+
+Json row_json(const VerifyRow& row) {
+  Json json{{"scenario", row.path},
+            {"status", to_name(row.outcome.status)},
+            {"reason", row.outcome.reason},
+            {"executor", row.outcome.executor}};
+  if (!row.outcome.plan) return json;
+  json["plan_hash"] = to_hex(row.outcome.plan->plan().hash);
+  json["seconds"] = {{"plan", row.outcome.plan_seconds},
+                     {"run", row.outcome.run_seconds},
+                     {"judge", row.outcome.judge_seconds}};
+  if (!row.outcome.grade.tensors.empty()) {
+    json["tensors"] = grade_json(row.outcome.grade, row.outcome.executor,
+                                 row.outcome.plan->plan().hash)["tensors"];
+  }
+  return json;
+}
+
+std::vector<std::string> executors_asked(const std::string& name, const Toolbox& toolbox) {
+  if (name != "all") return {name};
+  std::vector<std::string> names;
+  for (const auto& executor : toolbox.executors) names.push_back(executor->name());
+  return names;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> find_scenarios(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    if (!fs::exists(path, error))
+      return make_error(ErrorKind::bad_input, "no such file or folder: " + path,
+                        "name a scenario file or a folder of them");
+    if (!fs::is_directory(path, error)) {
+      files.push_back(path);
+    } else if (auto failure = add_folder(path, files)) {
+      return *failure;
+    }
+  }
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  if (files.empty())
+    return make_error(ErrorKind::bad_input, "no scenario (*.toml) under: " + paths.front(),
+                      "name a folder that holds some");
+  return files;
+}
+
+VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptions& options) {
+  VerifyRow row;
+  row.path = path;
+  Result<LoadedScenario> loaded = load_scenario(path);
+  if (!loaded) {
+    const bool is_refused = loaded.error().kind == ErrorKind::refused;
+    row.outcome.status = is_refused ? CaseStatus::refused : CaseStatus::error;
+    row.outcome.reason = to_text(loaded.error());
+    return row;
+  }
+  row.loaded = std::move(loaded).value();
+  row.outcome = run_case(toolbox, row.loaded.scenario, options);
+  // The tensors of a finished case are of no more use; a long list of cases would not fit in
+  // memory.
+  row.outcome.inputs = {};
+  row.outcome.output = {};
+  return row;
+}
+
+std::string table_header() {
+  return fmt::format("{:<44} {:<10} {:<17} {:<27} {:>5} {:>8}  {:<8} {:>9} {:>7} {:>7}", "scenario",
+                     "comm", "layout", "mask", "ranks", "tokens", "status", "rel_l2", "/budget",
+                     "s");
+}
+
+std::string table_line(const VerifyRow& row) {
+  const std::string name = fs::path(row.path).stem().string();
+  if (!row.outcome.plan)
+    return fmt::format("{:<44} {:<8}  {}", name, to_name(row.outcome.status), row.outcome.reason);
+  const Scenario& scenario = row.loaded.scenario;
+  std::string mask(to_name(scenario.attention.mask_type));
+  if (scenario.attention.window_left >= 0 || scenario.attention.window_right >= 0)
+    mask += "+window";
+  if (scenario.attention.chunk_size > 0) mask += "+chunk";
+  std::string line = fmt::format(
+      "{:<44} {:<10} {:<17} {:<27} {:>5} {:>8}  {:<8}", name, to_name(scenario.parallel.comm_type),
+      to_name(scenario.parallel.layout), mask, scenario.parallel.cp_size,
+      row.outcome.plan->plan().layout.slots.tokens, to_name(row.outcome.status));
+  if (!row.outcome.grade.tensors.empty()) {
+    line +=
+        fmt::format(" {:>9.2e} {:>7.2f} {:>7.2f}", worst_rel_l2(row.outcome.grade),
+                    worst_share_of_budget(row.outcome.grade),
+                    row.outcome.plan_seconds + row.outcome.run_seconds + row.outcome.judge_seconds);
+  }
+  if (!row.outcome.reason.empty()) line += "  " + row.outcome.reason;
+  return line;
+}
+
+int exit_code_of(const std::vector<VerifyRow>& rows) {
+  const auto count = [&](CaseStatus status) {
+    return std::count_if(rows.begin(), rows.end(),
+                         [&](const VerifyRow& row) { return row.outcome.status == status; });
+  };
+  if (count(CaseStatus::error) > 0) return 2;
+  if (count(CaseStatus::fail) > 0) return 1;
+  return count(CaseStatus::pass) > 0 ? 0 : 3;
+}
+
+int command_verify(const CommandOptions& options, Toolbox& toolbox) {
+  if (options.matrix) return command_matrix(options, toolbox);
+  for (const std::string& name : executors_asked(options.executor, toolbox)) {
+    const Result<Executor*> executor = find_executor(toolbox, name);
+    if (!executor) return report(executor.error());
+  }
+  const Result<std::vector<std::string>> files = find_scenarios(options.paths);
+  if (!files) return report(files.error());
+  std::vector<VerifyRow> rows;
+  if (!options.json) std::cout << table_header() << '\n';
+  for (const std::string& file : files.value()) {
+    for (const std::string& name : executors_asked(options.executor, toolbox)) {
+      rows.push_back(verify_file(toolbox, file, {name, options.poison, options.max_flops, true}));
+      if (!options.json) std::cout << table_line(rows.back()) << std::endl;
+    }
+  }
+  const int code = exit_code_of(rows);
+  Json json{{"schema", 1}, {"passed", code == 0}, {"rows", Json::array()}};
+  for (const VerifyRow& row : rows) json["rows"].push_back(row_json(row));
+  if (options.json) std::cout << json.dump() << '\n';
+  if (!options.junit_path.empty()) {
+    const Result<std::string> written = write_junit(rows, options.junit_path);
+    if (!written) return report(written.error());
+  }
+  return code;
+}
+
+}  // namespace cpscope

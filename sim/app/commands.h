@@ -1,0 +1,62 @@
+#pragma once
+
+#include "sim/app/case.h"
+#include "sim/app/program.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cpscope {
+
+/// Options that a command line fills in; each command reads its own.
+struct CommandOptions {
+  std::vector<std::string> paths;
+  std::string executor;
+  std::string record_path;
+  std::string junit_path;
+  std::string out_folder;  // empty = out/ beside scenarios/
+  double max_flops = 2e12;
+  double tolerance = 0.0;
+  bool json = false;
+  bool full = false;
+  bool summary = false;
+  bool text = false;
+  bool poison = false;
+  bool matrix = false;
+  int64_t max_lines = 0;
+};
+
+int command_layout(const CommandOptions& options);
+int command_plan(const CommandOptions& options);
+int command_run(const CommandOptions& options, Toolbox& toolbox);
+int command_verify(const CommandOptions& options, Toolbox& toolbox);
+int command_probe(const CommandOptions& options, Toolbox& toolbox);
+int command_diff(const CommandOptions& options);
+int command_demo(const CommandOptions& options, Toolbox& toolbox);
+
+/// Prints the error to stderr and returns its exit code.
+int report(const Error& error);
+
+/// Loads a scenario and prints its warnings to stderr.
+Result<LoadedScenario> load_with_warnings(const std::string& path);
+
+/// One line of a verification.
+struct VerifyRow {
+  std::string path;
+  LoadedScenario loaded;
+  CaseOutcome outcome;
+};
+
+/// Scenario files under the paths, sorted; folders `bad` and `clusters` only when a path names
+/// them.
+Result<std::vector<std::string>> find_scenarios(const std::vector<std::string>& paths);
+
+VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptions& options);
+std::string table_header();
+std::string table_line(const VerifyRow& row);
+
+/// 1 when a row failed, 2 when a row is an error, 3 when none passed, else 0.
+int exit_code_of(const std::vector<VerifyRow>& rows);
+
+}  // namespace cpscope

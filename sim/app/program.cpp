@@ -1,0 +1,151 @@
+#include "sim/app/program.h"
+
+#include "sim/app/commands.h"
+
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+namespace cpscope {
+namespace {
+
+constexpr const char* kFooter =
+    "Exit codes: 0 done and passed, 1 a verification failed, 2 bad input, bad usage or refused by "
+    "rule,\n"
+    "3 that executor is not here or cannot do this scenario.";
+
+struct Command {
+  CLI::App* app;
+  std::function<int()> run;
+};
+
+void add_scenario_file(CLI::App* app, CommandOptions& options) {
+  app->add_option("FILE", options.paths, "scenario file (TOML)")->required()->expected(1);
+}
+
+void add_json(CLI::App* app, CommandOptions& options) {
+  app->add_flag("--json", options.json, "print one JSON document on stdout and nothing else");
+}
+
+void add_executor(CLI::App* app, CommandOptions& options) {
+  app->add_option("--executor", options.executor, "cpu (default), cuda, nccl or plugin:PATH");
+}
+
+std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
+  std::vector<Command> commands;
+  CLI::App* layout = app.add_subcommand("layout", "who owns which token");
+  add_scenario_file(layout, options);
+  add_json(layout, options);
+  layout->add_flag(
+      "--full", options.full,
+      "also write out every local slot: token, sequence, position, and the a2a gather indices");
+  layout->footer("Example: cpscope layout scenarios/thd_padding_p2p.toml --json --full");
+  commands.push_back({layout, [&] { return command_layout(options); }});
+
+  CLI::App* plan = app.add_subcommand(
+      "plan", "every step: compute slices, transfers, merges, reorders; proved before it is shown");
+  add_scenario_file(plan, options);
+  add_json(plan, options);
+  plan->add_flag("--summary", options.summary, "figures only: pairs, balance, bytes, checks");
+  plan->add_flag("--text", options.text,
+                 "a readable dump (the default without --json or --summary)");
+  plan->add_option("--lines", options.max_lines, "at most this many lines of text, 0 = all");
+  plan->footer("Example: cpscope plan scenarios/zigzag.toml --text");
+  commands.push_back({plan, [&] { return command_plan(options); }});
+
+  CLI::App* diff =
+      app.add_subcommand("diff", "two records, tensor by tensor; exit 1 when they differ");
+  diff->add_option("RECORDS", options.paths, "two .safetensors records")->required()->expected(2);
+  add_json(diff, options);
+  diff->add_option("--tolerance", options.tolerance,
+                   "rel_l2 up to which a tensor counts as equal (default 0: bit by bit)");
+  diff->footer("Example: cpscope diff a.safetensors b.safetensors");
+  commands.push_back({diff, [&] { return command_diff(options); }});
+  return commands;
+}
+
+std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
+  std::vector<Command> commands;
+  CLI::App* run = app.add_subcommand("run", "executes the plan and compares with the dense oracle");
+  add_scenario_file(run, options);
+  add_executor(run, options);
+  add_json(run, options);
+  run->add_option("--record", options.record_path,
+                  "write inputs and answers to this .safetensors file");
+  run->add_flag("--poison", options.poison,
+                "fill padding rows, output and receive buffers with NaN before the run");
+  run->footer(
+      "Example: cpscope run scenarios/thd_padding_p2p.toml --poison --record out/run.safetensors");
+  commands.push_back({run, [&] { return command_run(options, toolbox); }});
+
+  CLI::App* verify = app.add_subcommand("verify", "all scenarios under the paths, one row each");
+  verify->add_option("PATH", options.paths,
+                     "scenario files or folders; folders `bad` and `clusters` only when named");
+  add_executor(verify, options);
+  add_json(verify, options);
+  verify->add_flag("--matrix", options.matrix,
+                   "sweep comm type x layout x mask x format x padding x feature on small shapes");
+  verify->add_option("--junit", options.junit_path, "also write JUnit XML to this file");
+  verify->add_flag("--poison", options.poison,
+                   "fill padding rows, output and receive buffers with NaN before each run");
+  verify->add_option(
+      "--max-flops", options.max_flops,
+      "plan and prove, but do not execute, cases above this arithmetic; 0 = no limit");
+  verify->footer("Example: cpscope verify scenarios --junit out/verify.xml");
+  commands.push_back({verify, [&options, &toolbox, verify] {
+                        if (options.paths.empty() && !options.matrix)
+                          throw CLI::RequiredError("PATH");
+                        return command_verify(options, toolbox);
+                      }});
+
+  CLI::App* probe =
+      app.add_subcommand("probe", "exact integer check of which keys every row has seen");
+  add_scenario_file(probe, options);
+  add_executor(probe, options);
+  add_json(probe, options);
+  probe->footer("Example: cpscope probe scenarios/contiguous_idle.toml --json");
+  commands.push_back({probe, [&] { return command_probe(options, toolbox); }});
+
+  CLI::App* demo = app.add_subcommand(
+      "demo", "verifies the shipped scenarios on every executor here and writes a report");
+  demo->add_option("--out", options.out_folder,
+                   "folder of the report (default out, beside scenarios/)");
+  demo->footer("Example: cpscope demo");
+  commands.push_back({demo, [&] { return command_demo(options, toolbox); }});
+  return commands;
+}
+
+}  // namespace
+
+std::string program_version() { return CPSCOPE_VERSION; }
+
+int run_program(int argc, char** argv, Toolbox& toolbox) {
+  std::ios::sync_with_stdio(false);
+  CLI::App app("cpscope: the neutral referee and the picture of context-parallel attention",
+               "cpscope");
+  app.set_version_flag("--version", program_version());
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  CommandOptions options;
+  std::vector<Command> commands = add_inspecting(app, options);
+  for (Command& command : add_running(app, options, toolbox))
+    commands.push_back(std::move(command));
+  try {
+    app.parse(argc, argv);
+    for (const Command& command : commands) {
+      if (command.app->parsed()) return command.run();
+    }
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error, std::cerr, std::cerr);
+    return 2;
+  } catch (const std::bad_alloc&) {
+    std::cerr << "cpscope: this machine has not enough memory for the request; use fewer tokens, "
+                 "ranks or sequences\n";
+    return 3;
+  }
+  return 2;
+}
+
+}  // namespace cpscope

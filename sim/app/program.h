@@ -1,0 +1,28 @@
+#pragma once
+
+#include "sim/run/executor.h"
+#include "sim/run/judge.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace cpscope {
+
+/// What main plugs into the program: it alone sees every room.
+struct Toolbox {
+  std::vector<std::unique_ptr<Executor>> executors;  // the first is the default
+  std::vector<std::pair<std::string, std::string>>
+      missing_executors;  // name, and why it is not here
+  Judge judge;
+  MaskWitness witness;
+};
+
+/// Parses the command line and runs one command. Returns the process exit code (contract, section
+/// 3).
+int run_program(int argc, char** argv, Toolbox& toolbox);
+
+/// Project version, as written into records.
+std::string program_version();
+
+}  // namespace cpscope

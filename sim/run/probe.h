@@ -1,0 +1,47 @@
+#pragma once
+
+#include "sim/run/executor.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace cpscope {
+
+/// The first row that does not see what it should.
+struct ProbeFinding {
+  std::string probe;  // count | keys | head
+  int32_t rank = 0, step = 0;
+  int64_t token = 0;
+  int32_t head = 0;
+  double expected = 0.0;
+  double seen = 0.0;
+  std::string text;  // one sentence
+};
+
+/// Exact verdict on which keys every row has seen; no tolerance.
+struct ProbeReport {
+  int64_t rows = 0;  // padded rows times heads
+  int64_t wrong_count_rows = 0;
+  int64_t wrong_key_rows = 0;
+  int32_t passes = 0;  // runs of the executor
+  std::optional<ProbeFinding> first;
+
+  bool passed() const { return wrong_count_rows == 0 && wrong_key_rows == 0; }
+};
+
+/// Runs the plan's forward with q = 0, where every visible key weighs the same. exp(lse) is then
+/// the number of visible keys (one more with a sink, whose logit is 0), and with v = 1 in the lane
+/// that stands for a key's bucket, out times that number is how many keys of each bucket were seen.
+/// Buckets of at most 128 keys, which the dtype counts exactly, are laid out twice: neighbours
+/// together, and every n-th key together. A last run carries the kv head's number. `plan` must be
+/// the plan of `scenario` without backward.
+Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
+                               const MaskWitness& witness, const Progress& progress);
+
+/// The scenario as the probe runs it: forward only, sinks at 0, merged in fp32 so that counting
+/// loses nothing.
+Scenario probe_scenario(const Scenario& scenario);
+
+}  // namespace cpscope

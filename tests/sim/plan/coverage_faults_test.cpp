@@ -1,0 +1,305 @@
+#include "sim/plan/plan_check.h"
+#include "tests/sim/plan/faulty_plans.h"
+
+#include <gtest/gtest.h>
+
+// Faults in what is computed: bands, pair counts, heads, forward against backward.
+
+namespace cpscope::tests {
+namespace {
+
+/// The last compute item of a pass that has slices, so that a checker that only looks at the first
+/// is found out.
+ComputeItem* busy_item(Pass& pass) {
+  for (auto item = pass.computes.rbegin(); item != pass.computes.rend(); ++item) {
+    if (item->num_slices > 0) return &*item;
+  }
+  return nullptr;
+}
+
+Place place_of(const ComputeItem& item) { return {to_index(item.rank), to_index(item.step)}; }
+
+/// Changes one band of the last busy item to what `change` makes of it, in forward and backward
+/// alike and with the pair count put right. `change` says whether it could.
+Fault change_band(std::function<bool(const Plan&, const ComputeItem&, BandSlice&)> change) {
+  return [change](Plan& plan) -> std::optional<Place> {
+    const ComputeItem* item = busy_item(plan.forward);
+    if (item == nullptr) return std::nullopt;
+    std::vector<BandSlice> bands = slices_of(plan, *item);
+    for (BandSlice& band : bands) {
+      if (!change(plan, *item, band)) continue;
+      set_slices_everywhere(plan, *item, bands);
+      return Place{};
+    }
+    return std::nullopt;
+  };
+}
+
+TEST(GoodPlan, PassesEveryCheckBeforeAnyFaultIsPlanted) {
+  for (const GoodPlan& good : good_plans()) {
+    const std::vector<CheckResult> checks = inspect_plan(good.plan);
+    EXPECT_EQ(checks.size(), 6U) << good.name;
+    for (const CheckResult& check : checks)
+      EXPECT_TRUE(check.ok) << good.name << ", " << check.name << ": " << check.detail;
+    EXPECT_TRUE(check_plan(good.plan).ok()) << good.name;
+  }
+}
+
+TEST(FaultyPlan, IsAnErrorOfKindFailedAndHasADoorOfItsOwn) {
+  Plan plan = good_plans().front().plan;
+  plan.forward.computes.back().num_slices = 0;
+  const Result<CheckedPlan> checked = check_plan(plan);
+  ASSERT_FALSE(checked.ok());
+  EXPECT_EQ(checked.error().kind, ErrorKind::failed);
+  const CheckedPlan admitted = admit_faulty_plan(plan, "a test");
+  EXPECT_EQ(admitted.admitted_because(), "a test");
+  EXPECT_EQ(admitted.checks().size(), 6U);
+}
+
+TEST(CoverageFault, AForwardSliceIsDropped) {
+  expect_caught("coverage",
+                [](Plan& plan) -> std::optional<Place> {
+                  ComputeItem* item = busy_item(plan.forward);
+                  --item->num_slices;
+                  return place_of(*item);
+                },
+                13);
+}
+
+TEST(CoverageFault, ASliceIsDroppedAndThePairsCountedAnew) {
+  expect_caught("coverage",
+                [](Plan& plan) -> std::optional<Place> {
+                  const ComputeItem* item = busy_item(plan.forward);
+                  std::vector<BandSlice> bands = slices_of(plan, *item);
+                  bands.pop_back();
+                  set_slices_everywhere(plan, *item, bands);
+                  return Place{};
+                },
+                13);
+}
+
+TEST(CoverageFault, ABackwardSliceIsDropped) {
+  expect_caught("coverage",
+                [](Plan& plan) -> std::optional<Place> {
+                  ComputeItem* item = busy_item(plan.backward);
+                  --item->num_slices;
+                  return place_of(*item);
+                },
+                13);
+}
+
+TEST(CoverageFault, ABackwardItemWorksOnAnothersBands) {
+  expect_caught("coverage",
+                [](Plan& plan) -> std::optional<Place> {
+                  ComputeItem* last = busy_item(plan.backward);
+                  for (const ComputeItem& other : plan.backward.computes) {
+                    if (other.num_slices == 0 || other.first_slice == last->first_slice) continue;
+                    last->first_slice = other.first_slice;
+                    last->num_slices = other.num_slices;
+                    last->visible_pairs = other.visible_pairs;
+                    return place_of(*last);
+                  }
+                  return std::nullopt;
+                },
+                8);
+}
+
+TEST(CoverageFault, ASliceIsThereTwice) {
+  expect_caught("coverage",
+                [](Plan& plan) -> std::optional<Place> {
+                  const ComputeItem* item = busy_item(plan.forward);
+                  std::vector<BandSlice> bands = slices_of(plan, *item);
+                  bands.push_back(bands.front());
+                  const Place place = place_of(*item);
+                  set_slices_everywhere(plan, *item, bands);
+                  // Ranks that share the work share the fault; the first of them is named.
+                  const CommType comm = plan.scenario.parallel.comm_type;
+                  const bool shared = comm == CommType::a2a || comm == CommType::a2a_p2p;
+                  return shared ? Place{} : place;
+                },
+                13);
+}
+
+TEST(CoverageFault, ABandShowsOneDiagonalMore) {
+  expect_caught("coverage",
+                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+                  ++band.hi;
+                  return band.hi < band.k1 - band.k0;
+                }),
+                8);
+}
+
+TEST(CoverageFault, ABandShowsOneDiagonalLess) {
+  expect_caught("coverage",
+                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+                  --band.hi;
+                  return true;
+                }),
+                13);
+}
+
+TEST(CoverageFault, ABandStartsOneDiagonalLater) {
+  expect_caught("coverage",
+                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+                  ++band.lo;
+                  return true;
+                }),
+                13);
+}
+
+TEST(CoverageFault, ABandMovesByOneDiagonal) {
+  // As many pairs as before where the band is a parallelogram: only its place is wrong.
+  expect_caught("coverage",
+                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+                  ++band.lo;
+                  ++band.hi;
+                  return true;
+                }),
+                13);
+}
+
+TEST(CoverageFault, ABandMovesByOneColumn) {
+  expect_caught("coverage",
+                change_band([](const Plan& plan, const ComputeItem& item, BandSlice& band) {
+                  if (band.k1 >= plan.rows(item.kv_tokens)) return false;
+                  ++band.k0;
+                  ++band.k1;
+                  return true;
+                }),
+                8);
+}
+
+TEST(CoverageFault, ABandReachesIntoTheNextRow) {
+  expect_caught("coverage",
+                change_band([](const Plan& plan, const ComputeItem& item, BandSlice& band) {
+                  ++band.q1;
+                  --band.lo;
+                  return band.q1 <= plan.rows(item.q_tokens);
+                }),
+                8);
+}
+
+/// Row of the list that holds padding right behind row - 1, which does not.
+bool is_padding(const Plan& plan, RunListId list, int64_t row, bool is_query) {
+  const int64_t token = expand(plan.list(list)).at(static_cast<size_t>(row));
+  for (const SequenceSlot& slot : plan.layout.slots.sequences) {
+    const int64_t begin = is_query ? slot.q_begin : slot.kv_begin;
+    const int64_t valid = is_query ? slot.q_valid : slot.kv_valid;
+    if (token >= begin && token < begin + valid) return false;
+  }
+  return true;
+}
+
+/// Widens the first band that ends just before padding, on any item.
+Fault widen_into_padding(bool is_query) {
+  return [is_query](Plan& plan) -> std::optional<Place> {
+    for (const ComputeItem& item : plan.forward.computes) {
+      std::vector<BandSlice> bands = slices_of(plan, item);
+      const RunListId list = is_query ? item.q_tokens : item.kv_tokens;
+      for (BandSlice& band : bands) {
+        int32_t& end = is_query ? band.q1 : band.k1;
+        if (end >= plan.rows(list) || !is_padding(plan, list, end, is_query)) continue;
+        ++end;
+        if (is_query) --band.lo;
+        if (!is_query) ++band.hi;
+        const Place place = place_of(item);
+        set_slices_everywhere(plan, item, bands);
+        return plan.scenario.parallel.comm_type == CommType::a2a_p2p ? Place{} : place;
+      }
+    }
+    return std::nullopt;
+  };
+}
+
+TEST(CoverageFault, AQueryOfPaddingIsComputed) {
+  expect_caught("coverage", widen_into_padding(true), 5);
+}
+
+TEST(CoverageFault, AKeyOfPaddingIsSeen) {
+  expect_caught("coverage", widen_into_padding(false), 5);
+}
+
+TEST(CoverageFault, ABandLeavesItsBufferAndAnotherMakesUpForIt) {
+  expect_caught(
+      "coverage",
+      [](Plan& plan) -> std::optional<Place> {
+        const ComputeItem* item = busy_item(plan.forward);
+        std::vector<BandSlice> bands = slices_of(plan, *item);
+        const int64_t pairs = pairs_of(bands);
+        const int32_t rows = static_cast<int32_t>(plan.rows(item->q_tokens));
+        // As many cells in one full column behind the end of the query buffer.
+        const int32_t height = static_cast<int32_t>(pairs);
+        const Place place = place_of(*item);
+        set_slices_everywhere(plan, *item, {{rows, rows + height, 0, 1, -(height - 1), 0}});
+        const CommType comm = plan.scenario.parallel.comm_type;
+        return comm == CommType::a2a || comm == CommType::a2a_p2p ? Place{} : place;
+      },
+      13);
+}
+
+TEST(CoverageFault, ABandStartsBeforeItsBuffer) {
+  expect_caught("coverage",
+                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+                  band.q0 -= band.q1;
+                  band.q1 = 0;
+                  return true;
+                }),
+                13);
+}
+
+TEST(CoverageFault, OneItemComputesFewerHeadsThanItSays) {
+  expect_caught("coverage",
+                [](Plan& plan) -> std::optional<Place> {
+                  if (plan.scenario.attention.heads < 2) return std::nullopt;
+                  ComputeItem* item = busy_item(plan.forward);
+                  const Place place = place_of(*item);
+                  for (Pass* pass : {&plan.forward, &plan.backward}) {
+                    for (ComputeItem& other : pass->computes) {
+                      if (other.rank == item->rank && other.heads.size() > 1) --other.heads.end;
+                    }
+                  }
+                  if (item->visible_pairs == pairs_of(slices_of(plan, *item)) * item->heads.size())
+                    return std::nullopt;
+                  return Place{place.rank, -1};
+                },
+                8);
+}
+
+TEST(CoverageFault, TwoItemsCountPairsThatOnlyTogetherAreRight) {
+  expect_caught("coverage",
+                [](Plan& plan) -> std::optional<Place> {
+                  ComputeItem* last = busy_item(plan.forward);
+                  for (ComputeItem& other : plan.forward.computes) {
+                    if (other.num_slices == 0 || &other == last) continue;
+                    last->visible_pairs += 1;
+                    other.visible_pairs -= 1;
+                    return Place{};
+                  }
+                  return std::nullopt;
+                },
+                13);
+}
+
+TEST(CoverageFault, TheKvOfTwoRingStepsIsSwappedWithItsName) {
+  expect_caught("coverage",
+                [](Plan& plan) -> std::optional<Place> {
+                  std::vector<ComputeItem>& items = plan.forward.computes;
+                  for (size_t i = 0; i < items.size(); ++i) {
+                    for (size_t j = i + 1; j < items.size(); ++j) {
+                      const bool swappable = items[i].rank == items[j].rank &&
+                                             items[i].kv_tokens != items[j].kv_tokens &&
+                                             items[i].step != items[j].step &&
+                                             items[i].num_slices > 0 && items[j].num_slices > 0;
+                      if (!swappable) continue;
+                      std::swap(items[i].kv, items[j].kv);
+                      std::swap(items[i].kv_tokens, items[j].kv_tokens);
+                      return Place{to_index(items[i].rank), -1};
+                    }
+                  }
+                  return std::nullopt;
+                },
+                4);
+}
+
+}  // namespace
+}  // namespace cpscope::tests

@@ -1,0 +1,250 @@
+#include "sim/plan/layout.h"
+
+#include "tests/sim/plan/plan_cases.h"
+#include "tests/support/random_scenario.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+constexpr LayoutKind kLayouts[] = {LayoutKind::contiguous, LayoutKind::dual_chunk,
+                                   LayoutKind::dual_chunk_packed, LayoutKind::striped,
+                                   LayoutKind::lpt};
+
+/// Ranks' ids together are 0 .. tokens-1, each once.
+void expect_partition(const Order& order, int64_t tokens, const std::string& where) {
+  std::vector<int64_t> all;
+  for (const std::vector<int64_t>& ids : order) all.insert(all.end(), ids.begin(), ids.end());
+  std::sort(all.begin(), all.end());
+  std::vector<int64_t> expected(static_cast<size_t>(tokens));
+  std::iota(expected.begin(), expected.end(), int64_t{0});
+  EXPECT_EQ(all, expected) << where;
+}
+
+void expect_refusal(const Scenario& scenario, const std::string& words) {
+  const Result<Layout> layout = make_layout(scenario);
+  ASSERT_FALSE(layout.ok()) << show(scenario);
+  EXPECT_EQ(layout.error().kind, ErrorKind::refused) << show(scenario);
+  EXPECT_NE(to_text(layout.error()).find(words), std::string::npos)
+      << "'" << words << "' is not in '" << to_text(layout.error()) << "'\n"
+      << show(scenario);
+}
+
+TEST(Layout, OwnsEveryTokenOnceWhateverTheScenario) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    for (const LayoutKind kind : kLayouts) {
+      Scenario scenario = random_scenario(seed);
+      scenario.parallel.layout = kind;
+      scenario.batch.pad_between_seqs = true;
+      const Result<Layout> layout = make_layout(scenario);
+      const std::string where = "seed " + std::to_string(seed) + "\n" + show(scenario);
+      ASSERT_TRUE(layout.ok() || layout.error().kind == ErrorKind::refused) << where;
+      if (!layout.ok()) continue;
+      EXPECT_EQ(layout.value().q_runs.size(), static_cast<size_t>(scenario.parallel.cp_size));
+      expect_partition(query_order(layout.value()), layout.value().slots.tokens, where);
+      expect_partition(key_order(layout.value()), layout.value().slots.kv_tokens, where);
+    }
+  }
+}
+
+TEST(Layout, OwnsKeysAsQueriesUnderSelfAttention) {
+  for (const LayoutKind kind : kLayouts) {
+    const Layout layout = layout_of(make_case({13, 0, 30, 1}, 3, kind));
+    EXPECT_EQ(query_order(layout), key_order(layout)) << to_name(kind);
+    EXPECT_TRUE(layout.same_kv) << to_name(kind);
+  }
+}
+
+TEST(Layout, RoundsEverySlotOfDualChunkToTwiceTheRanks) {
+  const Layout layout = layout_of(make_case({1, 8, 9, 0}, 4));
+  std::vector<int64_t> slots, begins;
+  for (const SequenceSlot& slot : layout.slots.sequences) {
+    slots.push_back(slot.q_slot);
+    begins.push_back(slot.q_begin);
+  }
+  EXPECT_EQ(slots, (std::vector<int64_t>{8, 8, 16, 0}));
+  EXPECT_EQ(begins, (std::vector<int64_t>{0, 8, 16, 32}));
+  EXPECT_EQ(layout.slots.tokens, 32);
+}
+
+TEST(Layout, RoundsGivenSlotsOfDualChunkToo) {
+  Scenario scenario = make_case({3, 5}, 2);
+  scenario.batch.slots = {5, 8};
+  scenario.batch.kv_slots = {5, 8};
+  const Layout layout = layout_of(scenario);
+  EXPECT_EQ(layout.slots.sequences[0].q_slot, 8);
+  EXPECT_EQ(layout.slots.sequences[1].q_begin, 8);
+  EXPECT_EQ(layout.slots.tokens, 16);
+}
+
+TEST(Layout, KeepsGivenSlotsElsewhereAndAddsATail) {
+  Scenario scenario = make_case({3, 5}, 3, LayoutKind::contiguous);
+  scenario.batch.slots = {5, 8};
+  scenario.batch.kv_slots = {5, 8};
+  const Layout layout = layout_of(scenario);
+  EXPECT_EQ(layout.slots.sequences[0].q_slot, 5);
+  EXPECT_EQ(layout.slots.sequences[0].q_valid, 3);
+  EXPECT_EQ(layout.slots.sequences[1].q_begin, 5);
+  EXPECT_EQ(layout.slots.sequences[1].q_slot, 8);
+  EXPECT_EQ(layout.slots.tokens, 15);
+  EXPECT_EQ(query_order(layout), (Order{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}, {10, 11, 12, 13, 14}}));
+}
+
+TEST(Layout, AddsTheTailThatItsKindNeeds) {
+  const auto tokens = [](LayoutKind kind) {
+    Scenario scenario = make_case({10, 7}, 4, kind);  // 17 tokens
+    scenario.parallel.stripe = 3;
+    scenario.parallel.dispatch_chunk = 2;
+    return layout_of(scenario).slots.tokens;
+  };
+  EXPECT_EQ(tokens(LayoutKind::contiguous), 20);
+  EXPECT_EQ(tokens(LayoutKind::dual_chunk_packed), 24);
+  EXPECT_EQ(tokens(LayoutKind::striped), 24);
+  EXPECT_EQ(tokens(LayoutKind::lpt), 24);
+}
+
+TEST(Layout, RoundsKeysByTheSameRuleOnTheirOwnLengths) {
+  const Layout dual = layout_of(make_cross_case({5, 2}, {9, 17}, 2));
+  EXPECT_EQ(dual.slots.sequences[1].kv_begin, 12);
+  EXPECT_EQ(dual.slots.sequences[1].kv_slot, 20);
+  EXPECT_EQ(dual.slots.kv_tokens, 32);
+  EXPECT_EQ(dual.slots.tokens, 12);
+  EXPECT_FALSE(dual.same_kv);
+  const Layout packed = layout_of(make_cross_case({5}, {9}, 2, LayoutKind::dual_chunk_packed));
+  EXPECT_EQ(packed.slots.tokens, 8);
+  EXPECT_EQ(packed.slots.kv_tokens, 12);
+  EXPECT_EQ(key_order(packed), (Order{{0, 1, 2, 9, 10, 11}, {3, 4, 5, 6, 7, 8}}));
+}
+
+TEST(Layout, NamesTheMultipleWhenItMayNotPad) {
+  const auto strict = [](std::vector<int64_t> lengths, LayoutKind kind) {
+    Scenario scenario = make_case(std::move(lengths), 4, kind);
+    scenario.parallel.stripe = 3;
+    scenario.batch.pad_between_seqs = false;
+    return scenario;
+  };
+  expect_refusal(strict({16, 12}, LayoutKind::dual_chunk), "no multiple of 8");
+  expect_refusal(strict({16, 12}, LayoutKind::dual_chunk), "sequence 1");
+  expect_refusal(strict({16, 13}, LayoutKind::contiguous), "no multiple of 4");
+  expect_refusal(strict({16, 12}, LayoutKind::dual_chunk_packed), "no multiple of 8");
+  expect_refusal(strict({16, 12}, LayoutKind::striped), "no multiple of 12");
+  Scenario cross = make_cross_case({8}, {13}, 4, LayoutKind::contiguous);
+  cross.batch.pad_between_seqs = false;
+  expect_refusal(cross, "kv buffer is no multiple of 4");
+}
+
+TEST(Layout, TakesWhatFitsWithoutPadding) {
+  for (const LayoutKind kind : kLayouts) {
+    Scenario scenario = make_case({24, 48}, 4, kind);
+    scenario.parallel.stripe = 3;
+    scenario.parallel.dispatch_chunk = 6;
+    scenario.batch.pad_between_seqs = false;
+    const Layout layout = layout_of(scenario);
+    EXPECT_EQ(layout.slots.tokens, 72) << to_name(kind);
+    expect_partition(query_order(layout), 72, std::string(to_name(kind)));
+  }
+}
+
+TEST(Layout, StripesOfAnyWidthGoRoundTheRanks) {
+  for (const int64_t stripe : {1, 2, 3}) {
+    Scenario scenario = make_case({29}, 4, LayoutKind::striped);
+    scenario.parallel.stripe = stripe;
+    const Layout layout = layout_of(scenario);
+    EXPECT_EQ(layout.slots.tokens, stripe == 1 ? 32 : stripe == 2 ? 32 : 36);
+    const Order order = query_order(layout);
+    for (size_t rank = 0; rank < order.size(); ++rank) {
+      EXPECT_TRUE(std::is_sorted(order[rank].begin(), order[rank].end()));
+      for (const int64_t token : order[rank])
+        EXPECT_EQ(static_cast<size_t>(token / stripe % 4), rank)
+            << "stripe " << stripe << ", token " << token;
+    }
+  }
+}
+
+TEST(Layout, GivesADualChunkRankItsTwoChunksSequenceBySequence) {
+  const int64_t ranks = 3;
+  const Layout layout = layout_of(make_case({11, 6, 0, 19}, 3));
+  const Order order = query_order(layout);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    std::vector<int64_t> expected;
+    for (const SequenceSlot& slot : layout.slots.sequences) {
+      const int64_t chunk = slot.q_slot / (2 * ranks);
+      for (const int64_t part : {rank, 2 * ranks - 1 - rank}) {
+        for (int64_t i = 0; i < chunk; ++i)
+          expected.push_back(slot.q_begin + part * chunk + i);
+      }
+    }
+    EXPECT_EQ(order[static_cast<size_t>(rank)], expected) << "rank " << rank;
+  }
+}
+
+TEST(Layout, HoldsSequencesWithoutTokens) {
+  for (const LayoutKind kind : kLayouts) {
+    Scenario scenario = make_case({0, 24, 0, 0, 24, 0}, 2, kind);
+    scenario.parallel.dispatch_chunk = 4;
+    const Layout layout = layout_of(scenario);
+    expect_partition(query_order(layout), 48, std::string(to_name(kind)));
+    EXPECT_EQ(layout.slots.sequences[4].q_begin, 24) << to_name(kind);
+    EXPECT_EQ(layout.slots.sequences[5].q_slot, 0) << to_name(kind);
+  }
+}
+
+TEST(Layout, ImportsAnyPartition) {
+  Scenario scenario = make_case({5, 3}, 2, LayoutKind::indices);
+  scenario.parallel.imported.ranks = {{7, 0, 2, 4}, {6, 5, 3, 1}};
+  scenario.parallel.imported.kv_ranks = {{0, 1}, {2, 3, 4, 5, 6, 7}};
+  const Layout layout = layout_of(scenario);
+  EXPECT_EQ(query_order(layout), scenario.parallel.imported.ranks);
+  EXPECT_EQ(key_order(layout), scenario.parallel.imported.kv_ranks);
+  EXPECT_FALSE(layout.same_kv);
+}
+
+TEST(Layout, RefusesAnImportedOrderOfAnotherLength) {
+  Scenario scenario = make_case({5, 3}, 2, LayoutKind::indices);
+  scenario.parallel.imported.ranks = {{0, 1, 2, 3}, {4, 5, 6}};
+  scenario.parallel.imported.kv_ranks = {{0, 1, 2, 3}, {4, 5, 6, 7}};
+  expect_refusal(scenario, "lists 7 ids, the packed padded batch has 8");
+}
+
+TEST(Layout, RefusesMoreTokensThanTheFieldCounts) {
+  expect_refusal(make_case({kMaxTokens - 3}, 65536), "exceeds 2147483647 tokens");
+  expect_refusal(make_case({kMaxTokens}, 2, LayoutKind::contiguous), "exceeds 2147483647 tokens");
+}
+
+TEST(Reorder, IsABijectionAndItsInverse) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const Result<Layout> layout = make_layout(random_scenario(seed));
+    if (!layout.ok()) continue;
+    const ReorderIndex index = reorder_to_sequence(layout.value().q_runs);
+    const std::vector<int64_t> to_sequence = expand(index.rank_to_sequence);
+    const std::vector<int64_t> to_ranks = expand(index.sequence_to_rank);
+    std::vector<int64_t> ranked;
+    for (const std::vector<int64_t>& ids : query_order(layout.value()))
+      ranked.insert(ranked.end(), ids.begin(), ids.end());
+    ASSERT_EQ(to_sequence.size(), ranked.size()) << "seed " << seed;
+    ASSERT_EQ(to_ranks.size(), ranked.size()) << "seed " << seed;
+    const std::vector<int64_t> sequence = expand(index.sequence_tokens);
+    EXPECT_TRUE(std::is_sorted(sequence.begin(), sequence.end())) << "seed " << seed;
+    for (size_t i = 0; i < ranked.size(); ++i) {
+      EXPECT_EQ(sequence[i], ranked[static_cast<size_t>(to_sequence[i])]) << "seed " << seed;
+      EXPECT_EQ(ranked[i], sequence[static_cast<size_t>(to_ranks[i])]) << "seed " << seed;
+      EXPECT_EQ(to_ranks[static_cast<size_t>(to_sequence[i])], static_cast<int64_t>(i));
+    }
+  }
+}
+
+TEST(Reorder, TakesImportedOrdersThatRunBackwards) {
+  Scenario scenario = make_case({5, 3}, 2, LayoutKind::indices);
+  scenario.parallel.imported.ranks = {{7, 0, 2, 4}, {6, 5, 3, 1}};
+  scenario.parallel.imported.kv_ranks = scenario.parallel.imported.ranks;
+  const ReorderIndex index = reorder_to_sequence(layout_of(scenario).q_runs);
+  EXPECT_EQ(expand(index.rank_to_sequence), (std::vector<int64_t>{1, 7, 2, 6, 3, 5, 4, 0}));
+  EXPECT_EQ(expand(index.sequence_to_rank), (std::vector<int64_t>{7, 0, 2, 4, 6, 5, 3, 1}));
+}
+
+}  // namespace
+}  // namespace cpscope::tests

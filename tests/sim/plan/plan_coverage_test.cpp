@@ -1,0 +1,129 @@
+#include "sim/plan/plan_check.h"
+#include "sim/plan/planner.h"
+#include "tests/sim/plan/dense_mask.h"
+#include "tests/sim/plan/plan_cases.h"
+#include "tests/support/random_scenario.h"
+
+#include <functional>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+constexpr uint64_t kNumSeeds = 600;
+
+/// Calls visit for every random scenario that can be planned; the others must be refused by rule.
+/// Returns how many were planned.
+int64_t for_each_random_plan(const std::function<void(const Plan&, const std::string&)>& visit) {
+  int64_t planned = 0;
+  for (uint64_t seed = 0; seed < kNumSeeds && !testing::Test::HasFailure(); ++seed) {
+    const Scenario scenario = random_scenario(seed);
+    const std::string where = "seed " + std::to_string(seed) + "\n" + show(scenario);
+    const Result<Plan> plan = make_plan(scenario);
+    if (!plan.ok()) {
+      EXPECT_EQ(plan.error().kind, ErrorKind::refused) << where << to_text(plan.error());
+      continue;
+    }
+    ++planned;
+    visit(plan.value(), where);
+  }
+  return planned;
+}
+
+TEST(RandomPlan, ComputesEachVisibleTripleExactlyOnceForwardAndBackward) {
+  const int64_t planned = for_each_random_plan([](const Plan& plan, const std::string& where) {
+    DenseCount expected = count_visible_cells(plan.scenario, plan.layout.slots);
+    DenseCount forward = paint_computes(plan, plan.forward);
+    EXPECT_EQ(first_difference(plan, plan.forward, expected, forward), "") << where;
+    if (!plan.scenario.numerics.backward) return;
+    DenseCount backward = paint_computes(plan, plan.backward);
+    EXPECT_EQ(first_difference(plan, plan.backward, expected, backward), "") << where;
+  });
+  EXPECT_GE(planned, 400);
+}
+
+TEST(RandomPlan, CountsPairsInClosedFormAsTheCellsSay) {
+  for_each_random_plan([](const Plan& plan, const std::string& where) {
+    DenseCount visible = count_visible_cells(plan.scenario, plan.layout.slots);
+    const int64_t cells =
+        std::accumulate(visible.count.begin(), visible.count.end(), int64_t{0});
+    EXPECT_EQ(summarise(plan).visible_pairs, cells) << where;
+    for (const ComputeItem& item : plan.forward.computes) {
+      int64_t pairs = 0;
+      for (const BandSlice& band : plan.slices_of(item)) {
+        for (int64_t q = band.q0; q < band.q1; ++q) {
+          for (int64_t k = band.k0; k < band.k1; ++k) {
+            const int64_t diagonal = (k - band.k0) - (q - band.q0);
+            pairs += diagonal >= band.lo && diagonal <= band.hi ? item.heads.size() : 0;
+          }
+        }
+      }
+      EXPECT_EQ(item.visible_pairs, pairs)
+          << "rank " << to_index(item.rank) << ", step " << to_index(item.step) << "\n"
+          << where;
+    }
+  });
+}
+
+TEST(RandomPlan, PassesEveryCheck) {
+  for_each_random_plan([](const Plan& plan, const std::string& where) {
+    for (const CheckResult& check : inspect_plan(plan))
+      EXPECT_TRUE(check.ok) << check.name << ": " << check.detail << "\n" << where;
+  });
+}
+
+TEST(RandomPlan, NamesTheNecessaryKvBytesThatTheCellsName) {
+  for_each_random_plan([](const Plan& plan, const std::string& where) {
+    DenseCount visible = count_visible_cells(plan.scenario, plan.layout.slots);
+    const int64_t expected = count_necessary_kv_bytes(plan, visible);
+    const PlanSummary summary = summarise(plan);
+    EXPECT_EQ(summary.kv_bytes_necessary, expected) << where;
+    const Parallel& parallel = plan.scenario.parallel;
+    if (parallel.comm_type == CommType::group_cast && parallel.dispatch == Dispatch::tokens) {
+      EXPECT_EQ(summary.kv_bytes_moved, expected) << where;
+    }
+  });
+}
+
+TEST(RandomPlan, HasTheNumberOfStepsThatItsCommunicationTypeSays) {
+  for_each_random_plan([](const Plan& plan, const std::string& where) {
+    const Parallel& parallel = plan.scenario.parallel;
+    int32_t expected = 1;
+    if (parallel.comm_type == CommType::p2p) expected = parallel.cp_size;
+    if (parallel.comm_type == CommType::a2a_p2p) expected = parallel.cp_size / parallel.a2a_size;
+    EXPECT_EQ(plan.forward.num_steps, expected) << where;
+    if (plan.scenario.numerics.backward) {
+      EXPECT_EQ(plan.backward.num_steps, expected) << where;
+    }
+  });
+}
+
+TEST(RandomPlan, IsTheSameWhenMadeTwice) {
+  for_each_random_plan([](const Plan& plan, const std::string& where) {
+    EXPECT_EQ(plan_of(plan.scenario).hash, plan.hash) << where;
+  });
+}
+
+TEST(LongRandomPlan, ComputesEachVisibleTripleExactlyOnce) {
+  RandomSpace space;
+  space.max_length = 150;
+  space.max_ranks = 9;
+  space.any_dtype = true;
+  for (uint64_t seed = 10'000; seed < 10'040 && !HasFailure(); ++seed) {
+    const Result<Plan> plan = make_plan(random_scenario(seed, space));
+    if (!plan.ok()) continue;
+    DenseCount expected = count_visible_cells(plan.value().scenario, plan.value().layout.slots);
+    DenseCount seen = paint_computes(plan.value(), plan.value().forward);
+    EXPECT_EQ(first_difference(plan.value(), plan.value().forward, expected, seen), "")
+        << "seed " << seed << "\n"
+        << show(plan.value().scenario);
+    for (const CheckResult& check : inspect_plan(plan.value()))
+      EXPECT_TRUE(check.ok) << check.name << ": " << check.detail << "\n"
+                            << show(plan.value().scenario);
+  }
+}
+
+}  // namespace
+}  // namespace cpscope::tests
