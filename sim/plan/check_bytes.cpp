@@ -153,6 +153,39 @@ std::string first_difference(const ByRank& expected, const ByRank& seen, std::st
   return "";
 }
 
+/// Every transfer's bytes are those of its rows, heads and lanes in what it travels in.
+std::optional<std::string> check_item_bytes(const Plan& plan) {
+  const Numerics& numerics = plan.scenario.numerics;
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (const TransferItem& item : pass->transfers) {
+      const BufferSpec& from = plan.buffer(item.from);
+      int64_t rows = from.rows;
+      if (item.from_rows != kAllRows) {
+        rows = plan.rows(item.from_rows);
+      } else if (item.tokens != kNoTokens) {
+        rows = plan.rows(item.tokens);
+      }
+      const bool may_be_fp32 = item.payload == Payload::dkv && numerics.dkv_wire == DkvWire::fp32;
+      if (item.wire_fp32 && !may_be_fp32) {
+        return fmt::format("step {}: {} from rank {} to rank {} travels in fp32",
+                           to_index(item.step), to_name(item.payload), to_index(item.src),
+                           to_index(item.dst));
+      }
+      const int64_t element =
+          item.wire_fp32 ? dkv_wire_bytes(numerics) : element_bytes(numerics.dtype);
+      const int64_t bytes = item.src == item.dst ? 0
+                                                 : rows * item.heads.size() * element *
+                                                       lanes_of(from.kind, plan.scenario.attention);
+      if (item.bytes != bytes) {
+        return fmt::format("step {}: {} from rank {} to rank {} is {} bytes, {} are noted",
+                           to_index(item.step), to_name(item.payload), to_index(item.src),
+                           to_index(item.dst), bytes, item.bytes);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 /// group_cast with tokens in place: what arrives must be what is necessary, counted row by row from
 /// the mask.
 CheckResult check_cast_bytes(const Plan& plan) {
@@ -184,6 +217,7 @@ CheckResult check_cast_bytes(const Plan& plan) {
 }  // namespace
 
 CheckResult check_bytes(const Plan& plan) {
+  if (auto text = check_item_bytes(plan)) return broken("bytes", *text);
   const Sizes sizes(plan);
   Expected expected;
   switch (plan.scenario.parallel.comm_type) {

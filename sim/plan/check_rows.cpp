@@ -88,6 +88,7 @@ RowReader::RowReader(const Plan& plan, RunListId list, bool is_query)
     }
     row += run.count();
   }
+  rows_ = row;
 }
 
 int64_t RowReader::sequence_of(int64_t token) const {
@@ -239,6 +240,18 @@ int64_t first_misowned(const Plan& plan, const std::vector<RunListId>& lists, in
 }  // namespace
 
 CheckResult check_ownership(const Plan& plan) {
+  const Batch& batch = plan.scenario.batch;
+  for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = plan.layout.slots.sequences[s];
+    if (slot.q_valid != batch.lengths[s] || slot.kv_valid != batch.kv_lengths[s] ||
+        slot.q_slot < slot.q_valid || slot.kv_slot < slot.kv_valid) {
+      return broken("ownership",
+                    fmt::format("sequence {} has {} queries and {} keys, its slots hold {} of {} "
+                                "and {} of {}",
+                                s, batch.lengths[s], batch.kv_lengths[s], slot.q_valid, slot.q_slot,
+                                slot.kv_valid, slot.kv_slot));
+    }
+  }
   const int64_t q = first_misowned(plan, plan.q_lists, plan.layout.slots.tokens);
   if (q >= 0)
     return broken("ownership", fmt::format("query token {} is not owned by exactly one rank", q));
@@ -249,7 +262,66 @@ CheckResult check_ownership(const Plan& plan) {
                                          plan.layout.slots.tokens, plan.layout.slots.kv_tokens));
 }
 
+namespace {
+
+/// Do the home buffers hold what the layout says, under their own names?
+std::optional<std::string> check_home(const Plan& plan) {
+  for (size_t r = 0; r < plan.home.size(); ++r) {
+    const HomeBuffers& home = plan.home[r];
+    const std::pair<BufferId, BufferKind> named[] = {
+        {home.q, BufferKind::q},         {home.kv, BufferKind::kv}, {home.out, BufferKind::out},
+        {home.d_out, BufferKind::d_out}, {home.dq, BufferKind::dq}, {home.dkv, BufferKind::dkv}};
+    for (const auto& [id, kind] : named) {
+      if (id == kNoBuffer) continue;
+      const BufferSpec& buffer = plan.buffer(id);
+      const bool is_kv = kind == BufferKind::kv || kind == BufferKind::dkv;
+      if (buffer.kind != kind || buffer.role != BufferRole::home ||
+          to_index(buffer.rank) != static_cast<int32_t>(r) ||
+          buffer.tokens != (is_kv ? plan.kv_lists[r] : plan.q_lists[r])) {
+        return fmt::format("rank {} is at home in a {} buffer that is not its own", r,
+                           to_name(kind));
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+bool rows_fit(const Plan& plan, RunListId rows, int64_t capacity) {
+  if (rows == kAllRows) return true;
+  for (const TokenRun& run : plan.list(rows)) {
+    if (run.begin < 0 || (run.count() > 0 && run.last() >= capacity)) return false;
+  }
+  return true;
+}
+
+/// What a transfer says about itself agrees with the two buffers that it joins.
+std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item) {
+  const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
+  if (to_name(from.kind) != to_name(item.payload) || to_name(to.kind) != to_name(item.payload)) {
+    return fmt::format("calls {} what goes from a {} to a {} buffer", to_name(item.payload),
+                       to_name(from.kind), to_name(to.kind));
+  }
+  if ((item.link == LinkClass::self) != (item.src == item.dst))
+    return "names a link that does not join its ranks";
+  if (item.landing == Landing::add && item.payload != Payload::dkv)
+    return "adds to rows that no other rank has a share of";
+  if (!rows_fit(plan, item.from_rows, from.rows) || !rows_fit(plan, item.to_rows, to.rows))
+    return "names rows that a side does not have";
+  const int64_t named = item.tokens == kNoTokens ? -1 : plan.rows(item.tokens);
+  const auto count = [&](RunListId rows, int64_t all) {
+    return rows != kAllRows ? plan.rows(rows) : named >= 0 ? named : all;
+  };
+  if (count(item.from_rows, from.rows) != count(item.to_rows, to.rows)) {
+    return fmt::format("sends {} rows and lands {}", count(item.from_rows, from.rows),
+                       count(item.to_rows, to.rows));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 CheckResult check_buffers(const Plan& plan) {
+  if (auto text = check_home(plan)) return broken("buffers", *text);
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
     const BufferSpec& buffer = plan.buffers[b];
     const bool is_kv = buffer.kind == BufferKind::kv || buffer.kind == BufferKind::dkv;
@@ -286,6 +358,11 @@ CheckResult check_buffers(const Plan& plan) {
             "buffers",
             fmt::format("transfer {} of step {} moves heads [{}, {}) that a side does not hold", t,
                         to_index(item.step), item.heads.begin, item.heads.end));
+      }
+      if (auto text = check_ends(plan, item)) {
+        return broken("buffers", fmt::format("transfer {} of step {} from rank {} to rank {} {}", t,
+                                             to_index(item.step), to_index(item.src),
+                                             to_index(item.dst), *text));
       }
     }
   }

@@ -32,6 +32,7 @@ class RowReader {
   RowPlace place(int64_t row) const;
   /// The stretches that touch rows [begin, end).
   std::pair<const Stretch*, const Stretch*> stretches(int64_t begin, int64_t end) const;
+  int64_t rows() const { return rows_; }
   /// Does one arithmetic run hold all rows of [begin, end)? Its stride comes back, 0 otherwise.
   int64_t common_stride(int64_t begin, int64_t end) const;
 
@@ -44,6 +45,7 @@ class RowReader {
 
   const Plan& plan_;
   bool is_query_;
+  int64_t rows_ = 0;
   std::vector<Entry> entries_;
   std::vector<Stretch> stretches_;
 };
@@ -77,6 +79,9 @@ class RowPicker {
   std::vector<std::vector<int64_t>> first_rows_;  // [list][run + 1]
 };
 
+/// Ids, lists, stages and slices lie where they may; a part of "buffers". The other checks index by
+/// it.
+CheckResult check_structure(const Plan& plan);
 CheckResult check_ownership(const Plan& plan);
 CheckResult check_buffers(const Plan& plan);
 CheckResult check_coverage(const Plan& plan);

@@ -1,24 +1,16 @@
-#!/ usr / bin / env python3
-""
-    "A third opinion on cpscope records, in torch, that shares no code with the C++.
+#!/usr/bin/env python3
+"""A third opinion on cpscope records, in torch, that shares no code with the C++.
 
-    Reads
-    records(safetensors, written by `cpscope run-- record`),
-    takes q, k, v, d_out and sink from them,
-    builds slots and mask from the words of the scenario in their metadata,
-    runs matmul and softmax in fp64 with autograd, and compares out, lse, dq, dk, dv,
-    max_logit and d_sink
-            .
+Reads records (safetensors, written by `cpscope run --record`), takes q, k, v, d_out and sink from
+them, builds slots and mask from the words of the scenario in their metadata, runs matmul and
+softmax in fp64 with autograd, and compares out, lse, dq, dk, dv, max_logit and d_sink.
 
-        torch_opinion.py-- tolerance 1e-10 a.safetensors b.safetensors
+    torch_opinion.py --tolerance 1e-10 a.safetensors b.safetensors
 
-        A tensor passes when
-        | seen - expected | 2 <= tolerance * | expected | 2,
-    no single entry is off by more than 10 * tolerance *max | expected |
-    , infinities stand in the same places and nothing is NaN.Exit : 0 all pass, 1 something differs,
-    2 a record cannot be read,
-    77 torch is not installed(skip).Needs Python 3.11(tomllib), numpy and torch;
-on Debian: apt-get install python3-torch.
+A tensor passes when |seen - expected|2 <= tolerance * |expected|2, no single entry is off by more
+than 10 * tolerance * max|expected|, infinities stand in the same places and nothing is NaN.
+Exit: 0 all pass, 1 something differs, 2 a record cannot be read, 77 torch is not installed (skip).
+Needs Python 3.11 (tomllib), numpy and torch; on Debian: apt-get install python3-torch.
 """
 
 import argparse
@@ -53,7 +45,7 @@ def read_record(path):
         begin, end = entry["data_offsets"]
         raw = data[begin:end]
         if entry["dtype"] == "BF16":
-#bf16 is the upper half of an fp32.
+            # bf16 is the upper half of an fp32.
             bits = numpy.frombuffer(raw, "<u2").astype("<u4") << 16
             values = bits.view("<f4")
         elif entry["dtype"] in ("F16", "F32", "F64"):
@@ -146,7 +138,7 @@ def place_slots(valid, slots, scenario, tokens, what):
     multiple = tail_multiple(parallel)
     if not scenario["batch"].get("pad_between_seqs", True):
         multiple = 1
-#Imported orders say themselves how many ids they hold.
+    # Imported orders say themselves how many ids they hold.
     is_free = parallel.get("layout") == "indices"
     if begin > tokens or (not is_free and round_up(begin, multiple) != tokens):
         raise CannotRead(
@@ -168,7 +160,7 @@ def find_places(scenario, layout, tokens, kv_tokens):
     kv_scenario = scenario
     is_cross = kv_lengths != lengths or kv_slots != slots
     if is_cross and scenario["parallel"].get("layout", "").startswith("lpt"):
-#KV of lpt under cross attention : contiguous equal cut.
+        # KV of lpt under cross attention: contiguous equal cut.
         kv_scenario = dict(scenario, parallel=dict(scenario["parallel"], layout="contiguous"))
     return (
         place_slots(lengths, slots, scenario, tokens, "queries"),
@@ -181,7 +173,7 @@ def slice_mask(slices, query_ids, key_ids):
     visible = torch.zeros(query_ids.shape[0], key_ids.shape[1], dtype=torch.bool)
     for q0, q1, k0, k1, kind in slices:
         inside = (query_ids >= q0) & (query_ids < q1) & (key_ids >= k0) & (key_ids < k1)
-#Bottom - right : last query with last key.Top - left : first query with first key.
+        # Bottom-right: last query with last key. Top-left: first query with first key.
         below = (key_ids - (k1 - 1)) <= (query_ids - (q1 - 1))
         above = (key_ids - k0) >= (query_ids - q0)
         visible |= {
@@ -246,7 +238,7 @@ def attend(attention, q, k, v, sink, mask):
     logits = logits.masked_fill(~mask, -math.inf)
     max_logit = logits.detach().amax(dim=(1, 2))
     if sink is not None:
-#A sink is one more column that carries no value.
+        # A sink is one more column that carries no value.
         column = sink.view(-1, 1, 1).expand(-1, logits.shape[1], 1)
         logits = torch.cat([logits, column], dim=2)
     weights = torch.softmax(logits, dim=2)[:, :, : k.shape[0]]
@@ -267,8 +259,9 @@ def compute_opinion(scenario, tensors, layout):
         "learnable": lambda: torch.tensor(tensors["sink"]).requires_grad_(has_backward),
     }[attention["softmax_type"]]()
     opinion = {
-    "out" : numpy.zeros((tokens, heads, attention["head_dim_v"])),
-        "lse" : numpy.full((tokens, heads), -math.inf), "max_logit" : numpy.full(heads, -math.inf),
+        "out": numpy.zeros((tokens, heads, attention["head_dim_v"])),
+        "lse": numpy.full((tokens, heads), -math.inf),
+        "max_logit": numpy.full(heads, -math.inf),
     }
     if has_backward:
         opinion.update({"d" + name: numpy.zeros(tensors[name].shape) for name in "qkv"})
@@ -281,7 +274,7 @@ def compute_opinion(scenario, tensors, layout):
         mask = build_mask(attention, num_queries, num_keys, first_query, first_key)
         first_query, first_key = first_query + num_queries, first_key + num_keys
         seeing = mask.any(dim=1)
-#A sequence whose rows all are empty keeps zeros and -inf.
+        # A sequence whose rows all are empty keeps zeros and -inf.
         if seeing.any():
             run_sequence(attention, tensors, opinion, (rows, keys), mask, sink)
     if "d_sink" in opinion and sink.grad is not None:
@@ -305,7 +298,7 @@ def run_sequence(attention, tensors, opinion, place, mask, sink):
     opinion["max_logit"] = numpy.maximum(opinion["max_logit"], max_logit.numpy())
     if "dq" not in opinion:
         return
-#The sink's gradient adds up over the sequences.
+    # The sink's gradient adds up over the sequences.
     out.backward(torch.tensor(tensors["d_out"][rows])[seeing])
     for name, leaf, where in (("dq", q, rows), ("dk", k, keys), ("dv", v, keys)):
         opinion[name][where] = leaf.grad.numpy()
@@ -355,7 +348,7 @@ def main():
         if arguments.layout:
             with open(arguments.layout, encoding="utf-8") as file:
                 layout = json.load(file)
-#Every record gets its lines, also after one that fails.
+        # Every record gets its lines, also after one that fails.
         passes = [judge_record(path, arguments.tolerance, layout) for path in arguments.records]
     except (CannotRead, OSError, KeyError, ValueError, struct.error) as problem:
         print(f"cannot read: {type(problem).__name__}: {problem}", file=sys.stderr)
