@@ -64,7 +64,7 @@ class Walk {
 
   /// Copies a rank's rows of a packed tensor into its home buffer, rotated where RoPE asks for it.
   void load_rows(const Tensor& tensor, RunListId tokens, int32_t heads, int32_t lanes, bool rotates,
-                 bool is_query, std::vector<T>& out) {
+                 bool is_query, AlignedVector<T>& out) {
     int64_t row = 0;
     for (const TokenRun& run : plan_.list(tokens)) {
       for (int64_t token = run.begin; token < run.end; token += run.stride, ++row) {
@@ -169,7 +169,7 @@ class Walk {
     const BufferSpec& spec = plan_.buffer(id);
     const LaneCounts lanes = lane_counts(spec.kind, attention_);
     const int64_t width = second ? lanes.second : lanes.first;
-    std::vector<T>& data = second ? memory_.at(id).second : memory_.at(id).first;
+    AlignedVector<T>& data = second ? memory_.at(id).second : memory_.at(id).first;
     return {data.data() + (head - spec.heads.begin) * width, spec.heads.size() * width};
   }
 
@@ -286,13 +286,13 @@ class Walk {
     merge_sum(item, &BufferMemory<T>::second);
   }
 
-  void merge_sum(const MergeItem& item, std::vector<T> BufferMemory<T>::*array) {
-    std::vector<T>& into = memory_.at(item.into).*array;
+  void merge_sum(const MergeItem& item, AlignedVector<T> BufferMemory<T>::*array) {
+    AlignedVector<T>& into = memory_.at(item.into).*array;
     if (item.partial == kNoBuffer) {
       std::fill(into.begin(), into.end(), T(0));
       return;
     }
-    const std::vector<T>& partial = memory_.at(item.partial).*array;
+    const AlignedVector<T>& partial = memory_.at(item.partial).*array;
     // A ring slot may be larger than the rows that it holds now.
     const size_t count = std::min(into.size(), partial.size());
     for (size_t i = 0; i < count; ++i) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "reference/aligned_vector.h"
 #include "sim/plan/plan.h"
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace cpscope::reference {
 /// `second` lse [rows, heads].
 template <class T>
 struct BufferMemory {
-  std::vector<T> first, second;
+  AlignedVector<T> first, second;
 };
 
 /// Lanes of the two arrays of a buffer; 0 when there is no second one.

@@ -92,7 +92,7 @@ template <class T>
 void gather_rows(const Plan& plan, const ReorderItem& item, RankMemory<T>& memory) {
   const BufferSpec& to = plan.buffer(item.to);
   const LaneCounts lanes = lane_counts(to.kind, plan.scenario.attention);
-  const auto gather = [&](const std::vector<T>& from, std::vector<T>& target, int64_t width) {
+  const auto gather = [&](const AlignedVector<T>& from, AlignedVector<T>& target, int64_t width) {
     if (width == 0) return;
     for_each_row(plan, item.order, to.rows, [&](int64_t index, int64_t row) {
       std::copy_n(from.data() + row * width, width, target.data() + index * width);
@@ -110,7 +110,7 @@ void scatter_to_tokens(const Plan& plan, BufferId id, RunListId tokens, bool sec
   const BufferSpec& spec = plan.buffer(id);
   const LaneCounts counts = lane_counts(spec.kind, plan.scenario.attention);
   const int32_t lanes = second ? counts.second : counts.first;
-  const std::vector<T>& data = second ? memory.at(id).second : memory.at(id).first;
+  const AlignedVector<T>& data = second ? memory.at(id).second : memory.at(id).first;
   for_each_row(plan, tokens, 0, [&](int64_t row, int64_t token) {
     for (int32_t head = spec.heads.begin; head < spec.heads.end; ++head) {
       const T* source = data.data() + (row * spec.heads.size() + head - spec.heads.begin) * lanes;

@@ -36,7 +36,11 @@ int command_run(const CommandOptions& options, Toolbox& toolbox) {
       run_case(toolbox, loaded.value().scenario, {options.executor, options.poison, 0.0, true});
   const bool was_graded = !outcome.grade.tensors.empty();
   if (!was_graded) {
-    std::cerr << options.paths.front() << ":1:1: " << outcome.reason << '\n';
+    // A machine that lacks something is no fault of the file.
+    const bool is_of_file =
+        outcome.status != CaseStatus::skipped && outcome.status != CaseStatus::error;
+    std::cerr << (is_of_file ? options.paths.front() + ":1:1: " : "cpscope: ") << outcome.reason
+              << '\n';
     return outcome.exit_code;
   }
   if (!options.record_path.empty()) {

@@ -3,6 +3,7 @@
 #include "sim/app/commands.h"
 
 #include <iostream>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 
@@ -115,6 +116,25 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   return commands;
 }
 
+/// A first word that names no command gets an answer that lists those there are.
+std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return std::nullopt;
+  const std::string word = argv[1];
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == word) return std::nullopt;
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  for (const char* later : {"grade", "faults", "fuzz", "timeline", "compare", "calibrate", "render",
+                            "bench", "web", "gui"}) {
+    if (word != later) continue;
+    std::cerr << "cpscope: " << word << " is not part of this version; it has " << names << '\n';
+    return 3;
+  }
+  std::cerr << "cpscope: no command has this name: " << word << "; use one of " << names << '\n';
+  return 2;
+}
+
 }  // namespace
 
 std::string program_version() { return CPSCOPE_VERSION; }
@@ -130,6 +150,7 @@ int run_program(int argc, char** argv, Toolbox& toolbox) {
   std::vector<Command> commands = add_inspecting(app, options);
   for (Command& command : add_running(app, options, toolbox))
     commands.push_back(std::move(command));
+  if (const auto code = explain_unknown(app, argc, argv)) return *code;
   try {
     app.parse(argc, argv);
     for (const Command& command : commands) {

@@ -19,17 +19,20 @@ ComputeItem* busy_item(Pass& pass) {
 
 Place place_of(const ComputeItem& item) { return {to_index(item.rank), to_index(item.step)}; }
 
-/// Changes one band of the last busy item to what `change` makes of it, in forward and backward
-/// alike and with the pair count put right. `change` says whether it could.
+/// Changes one band to what `change` makes of it, in forward and backward alike and with the pair
+/// counts put right. `change` says whether it could; the last band that it can change is taken.
 Fault change_band(std::function<bool(const Plan&, const ComputeItem&, BandSlice&)> change) {
   return [change](Plan& plan) -> std::optional<Place> {
-    const ComputeItem* item = busy_item(plan.forward);
-    if (item == nullptr) return std::nullopt;
-    std::vector<BandSlice> bands = slices_of(plan, *item);
-    for (BandSlice& band : bands) {
-      if (!change(plan, *item, band)) continue;
-      set_slices_everywhere(plan, *item, bands);
-      return Place{};
+    for (size_t i = plan.forward.computes.size(); i-- > 0;) {
+      const ComputeItem item = plan.forward.computes[i];
+      std::vector<BandSlice> bands = slices_of(plan, item);
+      for (BandSlice& band : bands) {
+        BandSlice changed = band;
+        if (!change(plan, item, changed)) continue;
+        band = changed;
+        set_slices_everywhere(plan, item, bands);
+        return Place{};
+      }
     }
     return std::nullopt;
   };
@@ -82,8 +85,11 @@ TEST(CoverageFault, ABackwardSliceIsDropped) {
   expect_caught("coverage",
                 [](Plan& plan) -> std::optional<Place> {
                   ComputeItem* item = busy_item(plan.backward);
+                  Place place = place_of(*item);
                   --item->num_slices;
-                  return place_of(*item);
+                  // Nothing is left of an item of one slice: the forward's step is named instead.
+                  if (item->num_slices == 0) place.step = -1;
+                  return place;
                 },
                 13);
 }

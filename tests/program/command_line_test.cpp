@@ -1,0 +1,210 @@
+#include "tests/program/program_run.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace cpscope::tests {
+namespace {
+
+using nlohmann::json;
+
+/// stdout must hold one JSON document and nothing else.
+json parse_only_json(const ProgramRun& run) {
+  json document = json::parse(run.out, nullptr, false);
+  EXPECT_FALSE(document.is_discarded())
+      << "not JSON: " << run.out.substr(0, 400) << "\nstderr: " << run.err;
+  return document;
+}
+
+TEST(CommandLine, EveryCommandExplainsItselfWithAnExample) {
+  for (const char* command : {"layout", "plan", "run", "verify", "probe", "diff", "demo"}) {
+    const ProgramRun run = run_cpscope(std::string(command) + " --help");
+    EXPECT_EQ(run.exit_code, 0) << command;
+    EXPECT_NE(run.out.find("Example: cpscope " + std::string(command)), std::string::npos)
+        << run.out;
+  }
+}
+
+TEST(CommandLine, UnknownWordsAreBadUsage) {
+  EXPECT_EQ(run_cpscope("").exit_code, 2);
+  EXPECT_EQ(run_cpscope("conjure").exit_code, 2);
+  EXPECT_EQ(run_cpscope("run").exit_code, 2);
+  EXPECT_EQ(run_cpscope("verify").exit_code, 2);
+  const std::string file = write_file("a.toml", small_scenario());
+  EXPECT_EQ(run_cpscope("run " + file + " --no-such-option").exit_code, 2);
+  EXPECT_EQ(run_cpscope("run " + file + " --executor abacus").exit_code, 2);
+  EXPECT_TRUE(run_cpscope("conjure").out.empty()) << "errors belong on stderr";
+}
+
+TEST(CommandLine, AMissingExecutorIsSaidInOneSentenceWithExitCodeThree) {
+  const ProgramRun run =
+      run_cpscope("run " + write_file("a.toml", small_scenario()) + " --executor cuda");
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_NE(run.err.find("executor cuda is not here"), std::string::npos) << run.err;
+}
+
+TEST(CommandLine, BadInputNamesFileLineAndColumn) {
+  const std::string file = write_file("bad.toml",
+                                      "schema = 1\n[attention]\nheads = -3\nhead_dim = "
+                                      "8\n[batch]\nlengths = [1]\n[parallel]\ncp_size = 1\n");
+  const ProgramRun run = run_cpscope("run " + file + " --record never.safetensors");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_NE(run.err.find(file + ":3:"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("-3"), std::string::npos) << run.err;
+  EXPECT_FALSE(std::filesystem::exists(work_folder() / "never.safetensors"));
+}
+
+TEST(CommandLine, RefusalsByRuleExitWithTwoAndNameTheReason) {
+  const std::string file =
+      write_file("refused.toml", small_scenario("cp_size = 3\ncp_comm_type = \"a2a\""));
+  const ProgramRun run = run_cpscope("plan " + file);
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_NE(run.err.find("4 heads, 3 ranks"), std::string::npos) << run.err;
+}
+
+TEST(LayoutCommand, WritesTheContractsDocument) {
+  const std::string file = write_file(
+      "layout.toml", small_scenario("cp_size = 2\ncp_comm_type = \"a2a\"", "lengths = [7, 4]"));
+  const json document = parse_only_json(run_cpscope("layout " + file + " --json --full"));
+  EXPECT_EQ(document["schema"], 1);
+  EXPECT_EQ(document["cp_size"], 2);
+  EXPECT_EQ(document["tokens"], 12);
+  EXPECT_EQ(document["sequences"][0], (json{{"q_begin", 0},
+                                            {"q_valid", 7},
+                                            {"q_slot", 8},
+                                            {"kv_begin", 0},
+                                            {"kv_valid", 7},
+                                            {"kv_slot", 8}}));
+  // TransformerEngine, N = 2, cu_padded [0, 8, 12].
+  EXPECT_EQ(document["ranks"][0]["q_index"], (json{0, 1, 6, 7, 8, 11}));
+  EXPECT_EQ(document["ranks"][1]["q_index"], (json{2, 3, 4, 5, 9, 10}));
+  EXPECT_EQ(document["ranks"][0]["q_sequence"], (json{0, 0, 0, -1, 1, 1}));
+  EXPECT_EQ(document["ranks"][0]["q_position"], (json{0, 1, 6, -1, 0, 3}));
+  EXPECT_EQ(document["a2a"]["rank_to_sequence"], (json{0, 1, 6, 7, 8, 9, 2, 3, 4, 10, 11, 5}));
+}
+
+TEST(LayoutCommand, GivesOneReorderAGroupForHierarchicalExchange) {
+  const std::string file = write_file(
+      "groups.toml",
+      small_scenario("cp_size = 4\ncp_comm_type = \"a2a+p2p\"\na2a_size = 2", "lengths = [8]"));
+  const json document = parse_only_json(run_cpscope("layout " + file + " --json --full"));
+  ASSERT_EQ(document["groups"].size(), 2u);
+  // Ranks 0 and 1 own 0 7 | 1 6: ascending 0 1 6 7 stand in rows 0 2 3 1.
+  EXPECT_EQ(document["groups"][0]["rank_to_sequence"], (json{0, 2, 3, 1}));
+  EXPECT_EQ(document["groups"][1]["rank_to_sequence"], (json{0, 2, 3, 1}));
+}
+
+TEST(PlanCommand, SummarisesPairsBalanceBytesAndChecks) {
+  const std::string file = write_file("plan.toml", small_scenario("cp_size = 2", "lengths = [8]"));
+  const json document = parse_only_json(run_cpscope("plan " + file + " --json --summary"));
+  EXPECT_EQ(document["steps"], 2);
+  EXPECT_EQ(document["visible_pairs"], 36 * 4);
+  EXPECT_EQ(document["pairs_by_rank"], (json{72, 72}));
+  EXPECT_EQ(document["imbalance"]["rank_max_over_mean"], 1.0);
+  // 4 tokens x 2 kv heads x 16 lanes x 8 bytes: KV once forward; KV and dKV once each backward.
+  EXPECT_EQ(document["bytes_sent_by_rank"]["forward"], (json{1024, 1024}));
+  EXPECT_EQ(document["bytes_sent_by_rank"]["backward"], (json{2048, 2048}));
+  EXPECT_EQ(document["bytes_small_by_rank"]["forward"], (json{0, 0}));
+  ASSERT_GE(document["checks"].size(), 6u);
+  for (const json& check : document["checks"]) EXPECT_EQ(check["ok"], true) << check;
+}
+
+TEST(PlanCommand, WritesTheWholePlanAsOneDocument) {
+  const std::string file =
+      write_file("whole.toml", small_scenario("cp_size = 4\ncp_comm_type = \"all_gather\""));
+  const json document = parse_only_json(run_cpscope("plan " + file + " --json"));
+  EXPECT_EQ(document["forward"]["computes"].size(), 4u);
+  EXPECT_EQ(document["forward"]["transfers"].size(), 16u);
+  EXPECT_TRUE(document.contains("backward"));
+}
+
+TEST(PlanCommand, PrintsTheSameTextEveryTime) {
+  const std::string file = write_file("text.toml", small_scenario());
+  const ProgramRun first = run_cpscope("plan " + file + " --text"),
+                   second = run_cpscope("plan " + file + " --text");
+  EXPECT_EQ(first.exit_code, 0);
+  EXPECT_EQ(first.out, second.out);
+  EXPECT_NE(first.out.find("forward step 3"), std::string::npos);
+  EXPECT_NE(run_cpscope("plan " + file + " --text --lines 5").out.find("more lines"),
+            std::string::npos);
+}
+
+TEST(RunCommand, GradesEveryTensorAndWritesARecordThatDiffersFromItselfInNothing) {
+  const std::string file = write_file("run.toml", small_scenario());
+  const ProgramRun run = run_cpscope("run " + file + " --json --poison --record a.safetensors");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const json document = parse_only_json(run);
+  EXPECT_EQ(document["passed"], true);
+  EXPECT_EQ(document["executor"], "cpu");
+  std::vector<std::string> names;
+  for (const json& tensor : document["tensors"]) {
+    names.push_back(tensor["name"]);
+    EXPECT_LE(tensor["rel_l2"].get<double>(), 1e-11) << tensor;
+    EXPECT_EQ(tensor["nan"], 0);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"out", "lse", "max_logit", "dq", "dk", "dv"}));
+  EXPECT_EQ(run_cpscope("run " + file + " --poison --record b.safetensors").exit_code, 0);
+  const ProgramRun same = run_cpscope("diff a.safetensors b.safetensors --json");
+  EXPECT_EQ(same.exit_code, 0) << same.out;
+  EXPECT_EQ(parse_only_json(same)["equal"], true);
+}
+
+TEST(DiffCommand, FindsWhatDiffersAndExitsWithOne) {
+  const std::string one = write_file("one.toml", small_scenario());
+  const std::string two = write_file(
+      "two.toml", small_scenario("cp_size = 4", "lengths = [37, 0, 21]", "softcap = 3.0"));
+  ASSERT_EQ(run_cpscope("run " + one + " --record one.safetensors").exit_code, 0);
+  ASSERT_EQ(run_cpscope("run " + two + " --record two.safetensors").exit_code, 0);
+  const ProgramRun run = run_cpscope("diff one.safetensors two.safetensors --json");
+  EXPECT_EQ(run.exit_code, 1);
+  const json document = parse_only_json(run);
+  for (const json& tensor : document["tensors"]) {
+    const std::string name = tensor["name"];
+    const bool is_input = name == "q" || name == "k" || name == "v" || name == "d_out";
+    EXPECT_EQ(tensor["equal"], is_input) << name;
+  }
+  EXPECT_EQ(run_cpscope("diff one.safetensors missing.safetensors").exit_code, 2);
+  EXPECT_EQ(run_cpscope("diff one.safetensors " + one).exit_code, 2);
+}
+
+TEST(ProbeCommand, FindsNothingWrongInACorrectPlan) {
+  const std::string file =
+      write_file("probe.toml", small_scenario("cp_size = 4", "lengths = [37, 0, 21]",
+                                              "softmax_type = \"learnable\"\nwindow_size = [5, 0]",
+                                              "dtype = \"bf16\""));
+  const ProgramRun run = run_cpscope("probe " + file + " --json");
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  const json document = parse_only_json(run);
+  EXPECT_EQ(document["rows"], (40 + 24) * 4);
+  EXPECT_EQ(document["wrong_count_rows"], 0);
+  EXPECT_EQ(document["wrong_key_rows"], 0);
+  EXPECT_TRUE(document["first"].is_null());
+}
+
+TEST(VerifyCommand, CountsEveryKindOfRowAndWritesJUnit) {
+  std::filesystem::create_directories(work_folder() / "set" / "bad");
+  write_file("set/good.toml", small_scenario());
+  write_file("set/refused.toml", small_scenario("cp_size = 3\ncp_comm_type = \"a2a\""));
+  write_file("set/bad/broken.toml", "schema = ");
+  const ProgramRun run = run_cpscope("verify set --json --junit verify.xml");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const json document = parse_only_json(run);
+  ASSERT_EQ(document["rows"].size(), 2u) << "the folder bad is only read when it is named";
+  EXPECT_EQ(document["rows"][0]["status"], "pass");
+  EXPECT_EQ(document["rows"][1]["status"], "refused");
+  EXPECT_TRUE(std::filesystem::exists(work_folder() / "verify.xml"));
+  EXPECT_EQ(run_cpscope("verify set/bad").exit_code, 2);
+  EXPECT_EQ(run_cpscope("verify set/refused.toml").exit_code, 3);
+  EXPECT_EQ(run_cpscope("verify set set/bad").exit_code, 2);
+  EXPECT_EQ(run_cpscope("verify nowhere").exit_code, 2);
+}
+
+TEST(VerifyCommand, PlansAndProvesButDoesNotExecuteAboveTheLimit) {
+  const std::string file = write_file("long.toml", small_scenario());
+  const ProgramRun run = run_cpscope("verify " + file + " --max-flops 10 --json");
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_EQ(parse_only_json(run)["rows"][0]["status"], "skipped");
+}
+
+}  // namespace
+}  // namespace cpscope::tests

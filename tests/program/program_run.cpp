@@ -1,0 +1,58 @@
+#include "tests/program/program_run.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace cpscope::tests {
+namespace {
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+std::filesystem::path work_folder() {
+  static const std::filesystem::path folder = [] {
+    const auto path =
+        std::filesystem::path(CPSCOPE_WORK_FOLDER) / ("run" + std::to_string(getpid()));
+    std::filesystem::remove_all(path);
+    std::filesystem::create_directories(path);
+    return path;
+  }();
+  return folder;
+}
+
+std::string write_file(const std::string& name, const std::string& text) {
+  const auto path = work_folder() / name;
+  std::ofstream(path, std::ios::binary) << text;
+  return path.string();
+}
+
+ProgramRun run_cpscope(const std::string& arguments) {
+  const auto out = work_folder() / "stdout", err = work_folder() / "stderr";
+  const std::string command = "cd '" + work_folder().string() + "' && '" +
+                              std::string(CPSCOPE_PROGRAM) + "' " + arguments + " >'" +
+                              out.string() + "' 2>'" + err.string() + "' </dev/null";
+  const int status = std::system(command.c_str());
+  ProgramRun run;
+  run.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  run.out = read_file(out);
+  run.err = read_file(err);
+  return run;
+}
+
+std::string small_scenario(const std::string& parallel, const std::string& batch,
+                           const std::string& attention, const std::string& numerics) {
+  return "schema = 1\n[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 8\n" + attention +
+         "\n[batch]\n" + batch + "\n[parallel]\n" + parallel + "\n[numerics]\n" + numerics + "\n";
+}
+
+}  // namespace cpscope::tests

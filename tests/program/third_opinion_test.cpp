@@ -1,0 +1,92 @@
+#include "reference/dense_oracle.h"
+#include "reference/plan_walker.h"
+#include "sim/app/case.h"
+#include "sim/app/commands.h"
+#include "tests/program/program_run.h"
+#include "tests/support/random_scenario.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+namespace cpscope::tests {
+namespace {
+
+Toolbox make_toolbox() {
+  Toolbox toolbox;
+  toolbox.executors.push_back(reference::make_plan_walker());
+  toolbox.judge = reference::judge;
+  return toolbox;
+}
+
+/// The scenario as the third opinion can read it: fp64, every length written out.
+Scenario spelled_out(Scenario scenario) {
+  scenario.numerics.dtype = Dtype::fp64;
+  scenario.batch.generator.reset();
+  return scenario;
+}
+
+/// Runs the scenario in fp64 and records it. False when it is refused or too long for a test.
+bool record(Toolbox& toolbox, const Scenario& scenario, const std::filesystem::path& path) {
+  const CaseOutcome outcome = run_case(toolbox, scenario, {"", true, 4e9, false});
+  if (outcome.status != CaseStatus::pass) {
+    EXPECT_NE(outcome.status, CaseStatus::fail) << outcome.reason;
+    return false;
+  }
+  const Result<std::string> written =
+      write_record(make_record(outcome, print_scenario(scenario)), path.string());
+  EXPECT_TRUE(written.ok());
+  return written.ok();
+}
+
+/// Asks torch_opinion.py about all records of the folder; prints what it says when it disagrees.
+void ask_torch(const std::filesystem::path& folder, int records) {
+  const std::string log = (folder / "opinion.log").string();
+  const std::string command = "/usr/bin/env PYTHONDONTWRITEBYTECODE=1 " +
+                              std::string(CPSCOPE_PYTHON) + " '" + std::string(CPSCOPE_SOURCE_DIR) +
+                              "/tests/reference/torch_opinion.py' --tolerance 1e-10 '" +
+                              folder.string() + "'/*.safetensors >'" + log + "' 2>&1";
+  const int status = std::system(command.c_str());
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  std::ostringstream said;
+  said << std::ifstream(log).rdbuf();
+  if (code == 77) GTEST_SKIP() << "requires torch: " << said.str();
+  EXPECT_EQ(code, 0) << records << " records\n" << said.str();
+}
+
+TEST(ThirdOpinion, TorchAgreesWithTheShippedScenariosInDoublePrecision) {
+  Toolbox toolbox = make_toolbox();
+  const auto folder = work_folder() / "shipped";
+  std::filesystem::create_directories(folder);
+  const auto files = find_scenarios({std::string(CPSCOPE_SOURCE_DIR) + "/scenarios"});
+  ASSERT_TRUE(files.ok());
+  int records = 0;
+  for (const std::string& file : files.value()) {
+    const Result<LoadedScenario> loaded = load_scenario(file);
+    ASSERT_TRUE(loaded.ok()) << file;
+    const std::string name = std::filesystem::path(file).stem().string();
+    records +=
+        record(toolbox, spelled_out(loaded.value().scenario), folder / (name + ".safetensors"));
+  }
+  ASSERT_GE(records, 5) << "too few shipped scenarios are small enough for a test";
+  ask_torch(folder, records);
+}
+
+TEST(ThirdOpinion, TorchAgreesWithRandomScenarios) {
+  Toolbox toolbox = make_toolbox();
+  const auto folder = work_folder() / "random";
+  std::filesystem::create_directories(folder);
+  int records = 0;
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    records +=
+        record(toolbox, random_scenario(seed), folder / (std::to_string(seed) + ".safetensors"));
+  }
+  ASSERT_GE(records, 120);
+  ask_torch(folder, records);
+}
+
+}  // namespace
+}  // namespace cpscope::tests
