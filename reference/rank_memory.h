@@ -1,6 +1,7 @@
 #pragma once
 
 #include "reference/aligned_vector.h"
+#include "sim/base/parallel.h"
 #include "sim/plan/plan.h"
 
 #include <cstdint>
@@ -31,14 +32,17 @@ class RankMemory {
   explicit RankMemory(const Plan& plan) : plan_(plan), buffers_(plan.buffers.size()) {}
 
   /// Allocates every buffer, filled with `value`.
-  void allocate(T value) {
-    for (size_t b = 0; b < buffers_.size(); ++b) {
-      const BufferSpec& spec = plan_.buffers[b];
-      const LaneCounts lanes = lane_counts(spec.kind, plan_.scenario.attention);
-      const size_t cells = static_cast<size_t>(spec.rows * spec.heads.size());
-      buffers_[b].first.assign(cells * static_cast<size_t>(lanes.first), value);
-      buffers_[b].second.assign(cells * static_cast<size_t>(lanes.second), value);
-    }
+  void allocate(T value, int threads) {
+    for_each_index(
+        static_cast<int64_t>(buffers_.size()),
+        [&](int64_t b) {
+          const BufferSpec& spec = plan_.buffers[b];
+          const LaneCounts lanes = lane_counts(spec.kind, plan_.scenario.attention);
+          const size_t cells = static_cast<size_t>(spec.rows * spec.heads.size());
+          buffers_[b].first.assign(cells * static_cast<size_t>(lanes.first), value);
+          buffers_[b].second.assign(cells * static_cast<size_t>(lanes.second), value);
+        },
+        threads);
   }
 
   BufferMemory<T>& at(BufferId id) { return buffers_[static_cast<size_t>(to_index(id))]; }

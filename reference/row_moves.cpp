@@ -3,6 +3,7 @@
 #include "sim/run/dtype.h"
 
 #include <algorithm>
+#include <span>
 
 namespace cpscope::reference {
 
@@ -49,14 +50,36 @@ void for_each_row(const Plan& plan, RunListId list, int64_t all_rows, Visit visi
 
 template <class T>
 void move_lanes(const Numerics& numerics, const TransferItem& item, const T* from, T* to,
-                int32_t lanes) {
+                int64_t lanes) {
   // What stays on the rank is not rounded by any wire.
   const bool rounds =
       item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32;
-  for (int32_t lane = 0; lane < lanes; ++lane) {
+  if (!rounds && item.landing == Landing::replace) {
+    std::copy_n(from, lanes, to);
+    return;
+  }
+  for (int64_t lane = 0; lane < lanes; ++lane) {
     const T value = rounds ? round_to(numerics.dtype, from[lane]) : from[lane];
     to[lane] = item.landing == Landing::add ? round_sum(numerics, to[lane] + value) : value;
   }
+}
+
+/// One array of a transfer's buffers: `width` lanes of each head.
+template <class T>
+void move_array(const Plan& plan, const TransferItem& item, std::span<const int64_t> targets,
+                const AlignedVector<T>& source, AlignedVector<T>& target, int64_t width) {
+  if (width == 0) return;
+  const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
+  // The item's heads lie side by side in a row of either buffer.
+  const int64_t lanes = item.heads.size() * width;
+  const int64_t from_row = from.heads.size() * width, to_row = to.heads.size() * width;
+  const T* first_from = source.data() + (item.heads.begin - from.heads.begin) * width;
+  T* first_to = target.data() + (item.heads.begin - to.heads.begin) * width;
+  for_each_row(plan, item.from_rows, static_cast<int64_t>(targets.size()),
+               [&](int64_t index, int64_t row) {
+                 move_lanes(plan.scenario.numerics, item, first_from + row * from_row,
+                            first_to + targets[index] * to_row, lanes);
+               });
 }
 
 }  // namespace
@@ -68,24 +91,17 @@ T round_sum(const Numerics& numerics, T value) {
 
 template <class T>
 void move_rows(const Plan& plan, const TransferItem& item, RankMemory<T>& memory) {
-  const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
+  const BufferSpec& from = plan.buffer(item.from);
   const LaneCounts lanes = lane_counts(from.kind, plan.scenario.attention);
-  const Numerics& numerics = plan.scenario.numerics;
   const int64_t rows = item.from_rows != kAllRows ? plan.rows(item.from_rows)
                        : item.tokens != kNoTokens ? plan.rows(item.tokens)
                                                   : from.rows;
   std::vector<int64_t> targets(static_cast<size_t>(rows));
   for_each_row(plan, item.to_rows, rows, [&](int64_t index, int64_t row) { targets[index] = row; });
-  for_each_row(plan, item.from_rows, rows, [&](int64_t index, int64_t row) {
-    for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
-      const int64_t source = row * from.heads.size() + head - from.heads.begin;
-      const int64_t target = targets[index] * to.heads.size() + head - to.heads.begin;
-      move_lanes(numerics, item, memory.at(item.from).first.data() + source * lanes.first,
-                 memory.at(item.to).first.data() + target * lanes.first, lanes.first);
-      move_lanes(numerics, item, memory.at(item.from).second.data() + source * lanes.second,
-                 memory.at(item.to).second.data() + target * lanes.second, lanes.second);
-    }
-  });
+  move_array(plan, item, targets, memory.at(item.from).first, memory.at(item.to).first,
+             lanes.first);
+  move_array(plan, item, targets, memory.at(item.from).second, memory.at(item.to).second,
+             lanes.second);
 }
 
 template <class T>

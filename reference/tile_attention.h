@@ -29,7 +29,8 @@ struct TileSettings {
   int64_t tile_columns = 256;
 };
 
-/// Arithmetic done, for the speed report. A tile with any visible cell counts whole.
+/// Arithmetic done, for the speed report. A tile is cut to the rows and columns that hold a visible
+/// cell and then counts whole, masked cells included.
 struct TileWork {
   int64_t flops = 0;
   double max_logit = 0.0;  // forward: largest visible logit after scale and cap; -inf when none
@@ -52,5 +53,9 @@ TileWork tile_backward(const TileSettings& settings, std::span<const BandSlice> 
                        HeadView<const T> q, HeadView<const T> k, HeadView<const T> v,
                        HeadView<const T> d_out, const T* lse, int64_t lse_stride, const T* delta,
                        HeadView<T> dq, HeadView<T> dk, HeadView<T> dv);
+
+/// Sum of a[lane] * b[lane], in an order that depends on the number of lanes alone.
+template <class T>
+T dot_product(const T* a, const T* b, int64_t lanes);
 
 }  // namespace cpscope::reference

@@ -49,8 +49,9 @@ std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenar
                               const Executor& executor, const CaseOptions& options) {
   const BatchSlots& slots = outcome.plan->plan().layout.slots;
   // The inputs, the answer and the judge's two answers are of like size.
+  const int64_t sides = options.sample_rows > 0 ? 3 : 5;
   const int64_t needed =
-      executor.memory_bytes(*outcome.plan) + 5 * run_inputs_bytes(scenario, slots);
+      executor.memory_bytes(*outcome.plan) + sides * run_inputs_bytes(scenario, slots);
   if (needed > machine_memory() / 10 * 9) {
     return make_error(ErrorKind::unavailable,
                       fmt::format("planned and proved, not executed: the run needs {:.1f} GiB, "
@@ -67,6 +68,29 @@ std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenar
             flops, options.max_flops),
         "use `cpscope run`, or verify with --max-flops 0");
   }
+  return std::nullopt;
+}
+
+/// Grades the output against the whole oracle, or against a sample of its rows.
+std::optional<Error> judge_case(Toolbox& toolbox, const Scenario& scenario,
+                                const CaseOptions& options, const Progress& progress,
+                                CaseOutcome& outcome) {
+  const Plan& plan = outcome.plan->plan();
+  if (options.sample_rows == 0) {
+    const Verdict verdict = toolbox.judge(scenario, outcome.inputs, count_hops(plan), progress);
+    outcome.grade = grade_answer(plan, outcome.inputs, outcome.output.answer, verdict);
+    return std::nullopt;
+  }
+  outcome.judged = choose_rows(plan.layout.slots, options.sample_rows);
+  Result<Answer> exact = toolbox.sampled_judge(
+      scenario, outcome.inputs, outcome.judged.query_tokens, outcome.judged.key_tokens);
+  if (!exact) {
+    // Keys that too many queries see cannot be sampled; the report says that none was.
+    outcome.judged.key_tokens.clear();
+    exact = toolbox.sampled_judge(scenario, outcome.inputs, outcome.judged.query_tokens, {});
+  }
+  if (!exact) return exact.error();
+  outcome.grade = grade_rows(plan, outcome.output.answer, exact.value(), outcome.judged);
   return std::nullopt;
 }
 
@@ -140,10 +164,9 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
   outcome.run_seconds = seconds_since(start);
 
   start = std::chrono::steady_clock::now();
-  const Verdict verdict =
-      toolbox.judge(scenario, outcome.inputs, count_hops(outcome.plan->plan()), bar.phase("judge"));
-  outcome.grade =
-      grade_answer(outcome.plan->plan(), outcome.inputs, outcome.output.answer, verdict);
+  if (const auto error = judge_case(toolbox, scenario, options, bar.phase("judge"), outcome)) {
+    return stop(std::move(outcome), *error);
+  }
   outcome.judge_seconds = seconds_since(start);
   outcome.status = outcome.grade.passed ? CaseStatus::pass : CaseStatus::fail;
   outcome.exit_code = outcome.grade.passed ? 0 : 1;

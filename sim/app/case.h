@@ -21,6 +21,7 @@ struct CaseOptions {
   double max_flops =
       0.0;  // skip runs whose arithmetic (executor and judge) passes this; 0 = no limit
   bool shows_progress = false;
+  int64_t sample_rows = 0;  // judge only about so many query rows; 0 = the whole batch
 };
 
 /// One scenario taken through the whole walk: planned, proved, executed, judged, graded.
@@ -34,6 +35,7 @@ struct CaseOutcome {
   RunInputs inputs;
   RunOutput output;
   Grade grade;
+  JudgedRows judged;  // empty lists when the whole batch was judged
   double plan_seconds = 0.0, run_seconds = 0.0, judge_seconds = 0.0;
 };
 

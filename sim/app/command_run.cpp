@@ -23,6 +23,10 @@ void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
         tensor.nan, tensor.worst.rank, tensor.worst.token, tensor.worst.head, tensor.worst.expected,
         tensor.worst.seen, tensor.passed ? "" : "   <-- over budget");
   }
+  if (!outcome.judged.query_tokens.empty()) {
+    out << fmt::format("judged on a sample: {} query rows, {} key rows\n",
+                       outcome.judged.query_tokens.size(), outcome.judged.key_tokens.size());
+  }
   out << fmt::format("planned and proved in {:.3f} s, ran in {:.3f} s, judged in {:.3f} s\n",
                      outcome.plan_seconds, outcome.run_seconds, outcome.judge_seconds);
 }
@@ -33,7 +37,8 @@ int command_run(const CommandOptions& options, Toolbox& toolbox) {
   const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
   if (!loaded) return report(loaded.error());
   const CaseOutcome outcome =
-      run_case(toolbox, loaded.value().scenario, {options.executor, options.poison, 0.0, true});
+      run_case(toolbox, loaded.value().scenario,
+               {options.executor, options.poison, 0.0, true, options.sample_rows});
   const bool was_graded = !outcome.grade.tensors.empty();
   if (!was_graded) {
     // A machine that lacks something is no fault of the file.
@@ -50,6 +55,10 @@ int command_run(const CommandOptions& options, Toolbox& toolbox) {
   }
   if (options.json) {
     Json json = grade_json(outcome.grade, outcome.executor, outcome.plan->plan().hash);
+    const bool is_sample = !outcome.judged.query_tokens.empty();
+    json["judged"] = {{"whole", !is_sample},
+                      {"query_rows", outcome.judged.query_tokens.size()},
+                      {"key_rows", outcome.judged.key_tokens.size()}};
     json["seconds"] = {{"plan", outcome.plan_seconds},
                        {"run", outcome.run_seconds},
                        {"judge", outcome.judge_seconds}};

@@ -18,6 +18,7 @@ struct CommandOptions {
   std::string out_folder;  // empty = out/ beside scenarios/
   double max_flops = 2e12;
   double tolerance = 0.0;
+  int64_t sample_rows = 0;
   bool json = false;
   bool full = false;
   bool summary = false;

@@ -2,8 +2,6 @@
 
 namespace cpscope {
 
-int command_matrix(const CommandOptions&, Toolbox&) {
-  return report(make_error(ErrorKind::unavailable, "the matrix is being built"));
-}
+int command_matrix(const CommandOptions&, Toolbox&) { return 1; }
 
 }  // namespace cpscope

@@ -75,6 +75,9 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
                   "write inputs and answers to this .safetensors file");
   run->add_flag("--poison", options.poison,
                 "fill padding rows, output and receive buffers with NaN before the run");
+  run->add_option("--sample", options.sample_rows,
+                  "judge only about N query rows (and keys that few queries see) of a batch too "
+                  "long to judge whole");
   run->footer(
       "Example: cpscope run scenarios/thd_padding_p2p.toml --poison --record out/run.safetensors");
   commands.push_back({run, [&] { return command_run(options, toolbox); }});

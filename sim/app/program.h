@@ -15,6 +15,7 @@ struct Toolbox {
   std::vector<std::pair<std::string, std::string>>
       missing_executors;  // name, and why it is not here
   Judge judge;
+  SampledJudge sampled_judge;
   MaskWitness witness;
 };
 

@@ -23,7 +23,7 @@ class ShareLedger {
   explicit ShareLedger(const Plan& plan) : picker_(plan) {}
 
   void add(RunListId tokens, RunListId rows, HeadRange heads, uint64_t weight) {
-    if (weight == 0 || tokens == kNoTokens) return;
+    if (weight == 0 || tokens == kNoTokens || heads.size() <= 0) return;
     entries_[std::tuple(heads.begin, heads.end, to_index(tokens), to_index(rows))] += weight;
   }
 

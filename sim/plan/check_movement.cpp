@@ -120,6 +120,12 @@ class Walk {
       const TransferItem& item = pass.transfers[i];
       const Content& from = at(item.from);
       if (!from.is_complete) return name(item) + ": the sender does not hold what it sends";
+      const bool is_answer = item.payload == Payload::out || item.payload == Payload::dq;
+      if (is_answer && !from.is_finished)
+        return name(item) + ": the sender has not finished what it sends";
+      const bool is_share = item.landing == Landing::add;
+      if (is_share && from.is_finished && plan_.buffer(item.from).rows > 0)
+        return name(item) + ": a share is finished before the sum is whole";
       read.insert(to_index(item.from));
       before.push_back(from);
     }
@@ -131,6 +137,8 @@ class Walk {
       if (item.landing == Landing::add) {
         if (!at(item.to).is_complete)
           return name(item) + ": adds to a buffer that was never started";
+        if (at(item.to).is_finished && plan_.buffer(item.to).rows > 0)
+          return name(item) + ": adds to a sum that is finished";
       } else if (auto text = land(item, before[i - stage.begin], landed)) {
         return text;
       }
@@ -193,6 +201,8 @@ class Walk {
   /// The rows sent stand for the tokens that the rows of the target stand for.
   std::optional<std::string> check_tokens(const TransferItem& item, const Content& from) {
     const RunListId target = plan_.buffer(item.to).tokens;
+    if (target != kNoTokens && item.tokens != kNoTokens && item.tokens != target)
+      return name(item) + ": claims other tokens than the receiver's";
     if (from.tokens == kNoTokens)
       return std::nullopt;  // a sum that nobody has added to yet: zeros stand for any token
     const RunListId claimed = target == kNoTokens ? item.tokens : target;
@@ -238,6 +248,8 @@ class Walk {
     const BufferSpec &q = plan_.buffer(item.q), &kv = plan_.buffer(item.kv);
     const HeadRange kv_heads = kv_heads_of(plan_.scenario.attention, item.heads);
     if (q.rank != item.rank || kv.rank != item.rank) return where + " reads another rank's memory";
+    if (q.kind != BufferKind::q || kv.kind != BufferKind::kv)
+      return where + " takes another tensor for q or kv";
     if (!at(item.q).is_complete || at(item.q).tokens != item.q_tokens)
       return where + " does not hold the queries that it reads";
     if (!at(item.kv).is_complete || at(item.kv).tokens != item.kv_tokens)
@@ -249,7 +261,8 @@ class Walk {
     if (is_backward_) {
       if (!(at(item.out).is_finished && at(item.d_out).is_complete))
         return where + " lacks out or d_out";
-      if (!holds_queries(item, item.out) || !holds_queries(item, item.d_out))
+      if (!holds_queries(item, item.out, BufferKind::out) ||
+          !holds_queries(item, item.d_out, BufferKind::d_out))
         return where + " reads out or d_out of other queries";
     }
     if (item.num_slices == 0) return std::nullopt;
@@ -265,9 +278,9 @@ class Walk {
   }
 
   /// Is the buffer this rank's own, with the rows and heads of the item's queries?
-  bool holds_queries(const ComputeItem& item, BufferId id) const {
+  bool holds_queries(const ComputeItem& item, BufferId id, BufferKind kind) const {
     const BufferSpec& spec = plan_.buffer(id);
-    return spec.rank == item.rank && at(id).tokens == item.q_tokens &&
+    return spec.rank == item.rank && spec.kind == kind && at(id).tokens == item.q_tokens &&
            spec.heads.begin <= item.heads.begin && spec.heads.end >= item.heads.end;
   }
 
@@ -289,11 +302,15 @@ class Walk {
     Content& into = at(item.into);
     if (plan_.buffer(item.into).rank != item.rank) return where + " writes another rank's memory";
     if (item.order == 0) {
-      if (into.merges > 0) return where + " starts a sum anew that holds results";
+      if (into.is_complete && plan_.buffer(item.into).rows > 0)
+        return where + " starts a sum anew that holds results";
+      into.merges = 0;
       into.is_finished = false;
       if (plan_.buffer(item.into).tokens == kNoTokens) into.tokens = kNoTokens;
-    } else if (!into.is_complete && item.order > 0) {
+    } else if (!into.is_complete) {
       return where + " adds to a sum that was never started";
+    } else if (into.is_finished && plan_.buffer(item.into).rows > 0) {
+      return where + " adds to a sum that is finished";
     }
     // A travelling sum counts the hops that it has made; idle ranks leave gaps in the count.
     const bool travels = plan_.buffer(item.into).kind == BufferKind::dkv;
@@ -314,6 +331,8 @@ class Walk {
         plan_.buffer(item.into).kind == BufferKind::dkv ? source.kv_tokens : source.q_tokens;
     if (into.tokens == kNoTokens) into.tokens = tokens;
     if (into.tokens != tokens) return where + " adds rows of other tokens";
+    if (plan_.rows(tokens) > plan_.buffer(item.into).rows)
+      return where + " adds more rows than the buffer has";
     ++merged_[partial.result_of];
     partial.result_of = kNothing;
     return std::nullopt;
@@ -325,8 +344,7 @@ class Walk {
     Content& content = at(item.buffer);
     if (plan_.buffer(item.buffer).rank != item.rank) return where + " of another rank's memory";
     if (!content.is_complete) return where + " of a sum that was never started";
-    if (content.is_finished && plan_.buffer(item.buffer).kind == BufferKind::out)
-      return where + " happens twice";
+    if (content.is_finished && plan_.buffer(item.buffer).rows > 0) return where + " happens twice";
     content.is_finished = true;
     return std::nullopt;
   }

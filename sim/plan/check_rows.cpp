@@ -239,19 +239,38 @@ int64_t first_misowned(const Plan& plan, const std::vector<RunListId>& lists, in
 
 }  // namespace
 
-CheckResult check_ownership(const Plan& plan) {
+namespace {
+
+/// Do the slots hold the scenario's sequences, one behind the other, inside the buffers?
+std::optional<std::string> check_slots(const Plan& plan) {
   const Batch& batch = plan.scenario.batch;
-  for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
-    const SequenceSlot& slot = plan.layout.slots.sequences[s];
+  const BatchSlots& slots = plan.layout.slots;
+  int64_t q = 0, kv = 0;
+  for (size_t s = 0; s < slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = slots.sequences[s];
+    if (slot.q_begin != q || slot.kv_begin != kv)
+      return fmt::format("sequence {} begins at query {} and key {}, {} and {} are due", s,
+                         slot.q_begin, slot.kv_begin, q, kv);
     if (slot.q_valid != batch.lengths[s] || slot.kv_valid != batch.kv_lengths[s] ||
-        slot.q_slot < slot.q_valid || slot.kv_slot < slot.kv_valid) {
-      return broken("ownership",
-                    fmt::format("sequence {} has {} queries and {} keys, its slots hold {} of {} "
-                                "and {} of {}",
-                                s, batch.lengths[s], batch.kv_lengths[s], slot.q_valid, slot.q_slot,
-                                slot.kv_valid, slot.kv_slot));
+        slot.q_slot < batch.slots[s] || slot.kv_slot < batch.kv_slots[s]) {
+      return fmt::format(
+          "sequence {} has {} queries and {} keys, its slots hold {} of {} and {} "
+          "of {}",
+          s, batch.lengths[s], batch.kv_lengths[s], slot.q_valid, slot.q_slot, slot.kv_valid,
+          slot.kv_slot);
     }
+    q += slot.q_slot;
+    kv += slot.kv_slot;
   }
+  if (q <= slots.tokens && kv <= slots.kv_tokens) return std::nullopt;
+  return fmt::format("the slots hold {} queries and {} keys, the buffers {} and {}", q, kv,
+                     slots.tokens, slots.kv_tokens);
+}
+
+}  // namespace
+
+CheckResult check_ownership(const Plan& plan) {
+  if (auto text = check_slots(plan)) return broken("ownership", *text);
   const int64_t q = first_misowned(plan, plan.q_lists, plan.layout.slots.tokens);
   if (q >= 0)
     return broken("ownership", fmt::format("query token {} is not owned by exactly one rank", q));
@@ -346,7 +365,8 @@ CheckResult check_buffers(const Plan& plan) {
         return broken("buffers", fmt::format("transfer {} of step {} names buffers of other ranks",
                                              t, to_index(item.step)));
       }
-      if (item.tokens != kNoTokens && plan.rows(item.tokens) > to.rows) {
+      const int64_t named_rows = item.tokens == kNoTokens ? 0 : plan.rows(item.tokens);
+      if (named_rows > std::min(from.rows, to.rows)) {
         return broken(
             "buffers",
             fmt::format("transfer {} of step {}: {} rows into a buffer of {} on rank {}", t,

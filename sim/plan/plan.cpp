@@ -37,14 +37,15 @@ void mix_pass(const Pass& pass, Mixer& mixer) {
   }
   for (const ComputeItem& item : pass.computes) {
     mixer.add_all({to_index(item.rank), to_index(item.q), to_index(item.kv), to_index(item.out),
-                   to_index(item.dq), to_index(item.dkv), to_index(item.q_tokens),
-                   to_index(item.kv_tokens), pack(item.heads), item.first_slice, item.num_slices});
+                   to_index(item.d_out), to_index(item.dq), to_index(item.dkv),
+                   to_index(item.q_tokens), to_index(item.kv_tokens), pack(item.heads),
+                   item.first_slice, item.num_slices, item.visible_pairs});
   }
   for (const TransferItem& item : pass.transfers) {
     mixer.add_all({to_index(item.src), to_index(item.dst), to_index(item.from), to_index(item.to),
                    to_index(item.from_rows), to_index(item.to_rows), to_index(item.tokens),
                    pack(item.heads), item.bytes,
-                   static_cast<int64_t>(item.payload) * 64 +
+                   static_cast<int64_t>(item.payload) * 64 + static_cast<int64_t>(item.link) * 8 +
                        static_cast<int64_t>(item.landing) * 2 + item.wire_fp32});
   }
   for (const ReorderItem& item : pass.reorders) {

@@ -41,6 +41,7 @@ class IdJudge {
   }
   bool is_sound(const TransferItem& item, bool) const {
     return is_rank(item.src) && is_rank(item.dst) && is_buffer(item.from) && is_buffer(item.to) &&
+           item.heads.begin >= 0 && item.heads.size() > 0 &&
            (item.from_rows == kAllRows || is_list(item.from_rows)) &&
            (item.to_rows == kAllRows || is_list(item.to_rows)) &&
            (item.tokens == kNoTokens || is_list(item.tokens));
@@ -96,6 +97,8 @@ std::optional<std::string> check_pass(const IdJudge& judge, const Pass& pass, bo
                          step);
     step = to_index(stage.step);
   }
+  if (pass.num_steps != (pass.stages.empty() ? 0 : step + 1))
+    return fmt::format("{} steps are announced, the last is step {}", pass.num_steps, step);
   if (auto text = check_items(judge, pass, backward, StageKind::transfer, pass.transfers))
     return text;
   if (auto text = check_items(judge, pass, backward, StageKind::reorder, pass.reorders))

@@ -306,7 +306,9 @@ void plan_ring_backward(PlanBuilder& builder, const Rings& rings, const RingStat
   builder.open_stage(builder.plan().backward, geometry.size - 1, StageKind::finish);
   for (const Seat& seat : rings.seats) {
     builder.add_finish(seat.rank, seat.dq);
-    builder.add_finish(seat.rank, seat.dkv);
+    // Elsewhere the sum is a share that is still to be added to others.
+    if (builder.plan().buffer(seat.dkv).role == BufferRole::home)
+      builder.add_finish(seat.rank, seat.dkv);
   }
   builder.close_stage();
 }

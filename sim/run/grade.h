@@ -47,4 +47,21 @@ Hops count_hops(const Plan& plan);
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
                    const Verdict& verdict);
 
+/// Which rows were judged when the batch is too long to judge whole.
+struct JudgedRows {
+  std::vector<int64_t> query_tokens;
+  std::vector<int64_t> key_tokens;  // empty when no key is seen by few enough queries
+};
+
+/// `count` query tokens spread over the batch, first and last valid ones of sequences among them,
+/// and as many keys from the ends of sequences, which few queries see under a causal mask or a
+/// window.
+JudgedRows choose_rows(const BatchSlots& slots, int64_t count);
+
+/// Weighs only the judged rows. There is no plain run of a part: the budget is a fixed number of
+/// roundings of the dtype (4 for 16 bits, 64 for fp32, 1e-11 for fp64), over all judged rows of a
+/// tensor.
+Grade grade_rows(const Plan& plan, const Answer& answer, const Answer& exact,
+                 const JudgedRows& rows);
+
 }  // namespace cpscope

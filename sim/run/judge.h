@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/base/result.h"
 #include "sim/plan/batch_slots.h"
 #include "sim/run/tensor.h"
 #include "sim/scenario/scenario.h"
@@ -47,6 +48,13 @@ struct Hops {
 using Judge =
     std::function<Verdict(const Scenario&, const RunInputs&, const Hops&, const Progress&)>;
 
+/// The exact answer for a few rows of a batch that is too long to judge whole: out, lse, dq of the
+/// query tokens, dk, dv of the key tokens, in the order asked for. Refuses keys that too many
+/// queries see.
+using SampledJudge = std::function<Result<Answer>(const Scenario&, const RunInputs&,
+                                                  const std::vector<int64_t>& query_tokens,
+                                                  const std::vector<int64_t>& key_tokens)>;
+
 /// Key positions [begin, end) of one sequence.
 struct KeyInterval {
   int64_t begin = 0;
@@ -55,8 +63,10 @@ struct KeyInterval {
 
 /// The judge's own reading of the mask, for the probes.
 struct MaskWitness {
-  /// The visible keys of every query position of a sequence, ascending and disjoint: [query position][interval].
-  std::function<std::vector<std::vector<KeyInterval>>(const Scenario&, int64_t sequence)> visible_keys;
+  /// The visible keys of every query position of a sequence, ascending and disjoint: [query
+  /// position][interval].
+  std::function<std::vector<std::vector<KeyInterval>>(const Scenario&, int64_t sequence)>
+      visible_keys;
   /// Is key position j of a sequence visible to query position i of it (both valid positions)?
   std::function<bool(const Scenario&, int64_t sequence, int64_t i, int64_t j)> is_visible;
 };

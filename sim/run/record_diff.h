@@ -9,7 +9,8 @@
 namespace cpscope {
 
 /// How one tensor of two records differs. Two values are the same when they compare equal (so -inf
-/// and -inf are, and 0 and -0); NaN equals NaN alone, so that poisoned padding is no difference, and is counted.
+/// and -inf are, and 0 and -0); NaN equals NaN alone, so that poisoned padding is no difference,
+/// and is counted.
 struct TensorDiff {
   std::string name;
   std::string shape_mismatch;  // empty, or what keeps the two from being compared

@@ -60,75 +60,79 @@ TEST(FaultyPlan, IsAnErrorOfKindFailedAndHasADoorOfItsOwn) {
 }
 
 TEST(CoverageFault, AForwardSliceIsDropped) {
-  expect_caught("coverage",
-                [](Plan& plan) -> std::optional<Place> {
-                  ComputeItem* item = busy_item(plan.forward);
-                  --item->num_slices;
-                  return place_of(*item);
-                },
-                13);
+  expect_caught(
+      "coverage",
+      [](Plan& plan) -> std::optional<Place> {
+        ComputeItem* item = busy_item(plan.forward);
+        --item->num_slices;
+        return place_of(*item);
+      },
+      13);
 }
 
 TEST(CoverageFault, ASliceIsDroppedAndThePairsCountedAnew) {
-  expect_caught("coverage",
-                [](Plan& plan) -> std::optional<Place> {
-                  const ComputeItem* item = busy_item(plan.forward);
-                  std::vector<BandSlice> bands = slices_of(plan, *item);
-                  bands.pop_back();
-                  set_slices_everywhere(plan, *item, bands);
-                  return Place{};
-                },
-                13);
+  expect_caught(
+      "coverage",
+      [](Plan& plan) -> std::optional<Place> {
+        const ComputeItem* item = busy_item(plan.forward);
+        std::vector<BandSlice> bands = slices_of(plan, *item);
+        bands.pop_back();
+        set_slices_everywhere(plan, *item, bands);
+        return Place{};
+      },
+      13);
 }
 
 TEST(CoverageFault, ABackwardSliceIsDropped) {
-  expect_caught("coverage",
-                [](Plan& plan) -> std::optional<Place> {
-                  ComputeItem* item = busy_item(plan.backward);
-                  Place place = place_of(*item);
-                  --item->num_slices;
-                  // Nothing is left of an item of one slice: the forward's step is named instead.
-                  if (item->num_slices == 0) place.step = -1;
-                  return place;
-                },
-                13);
+  expect_caught(
+      "coverage",
+      [](Plan& plan) -> std::optional<Place> {
+        ComputeItem* item = busy_item(plan.backward);
+        Place place = place_of(*item);
+        --item->num_slices;
+        // Nothing is left of an item of one slice: the forward's step is named instead.
+        if (item->num_slices == 0) place.step = -1;
+        return place;
+      },
+      13);
 }
 
 TEST(CoverageFault, ABackwardItemWorksOnAnothersBands) {
-  expect_caught("coverage",
-                [](Plan& plan) -> std::optional<Place> {
-                  ComputeItem* last = busy_item(plan.backward);
-                  for (const ComputeItem& other : plan.backward.computes) {
-                    if (other.num_slices == 0 || other.first_slice == last->first_slice) continue;
-                    last->first_slice = other.first_slice;
-                    last->num_slices = other.num_slices;
-                    last->visible_pairs = other.visible_pairs;
-                    return place_of(*last);
-                  }
-                  return std::nullopt;
-                },
-                8);
+  expect_caught(
+      "coverage",
+      [](Plan& plan) -> std::optional<Place> {
+        ComputeItem* last = busy_item(plan.backward);
+        for (const ComputeItem& other : plan.backward.computes) {
+          if (other.num_slices == 0 || other.first_slice == last->first_slice) continue;
+          last->first_slice = other.first_slice;
+          last->num_slices = other.num_slices;
+          last->visible_pairs = other.visible_pairs;
+          return place_of(*last);
+        }
+        return std::nullopt;
+      },
+      8);
 }
 
 TEST(CoverageFault, ASliceIsThereTwice) {
-  expect_caught("coverage",
-                [](Plan& plan) -> std::optional<Place> {
-                  const ComputeItem* item = busy_item(plan.forward);
-                  std::vector<BandSlice> bands = slices_of(plan, *item);
-                  bands.push_back(bands.front());
-                  const Place place = place_of(*item);
-                  set_slices_everywhere(plan, *item, bands);
-                  // Ranks that share the work share the fault; the first of them is named.
-                  const CommType comm = plan.scenario.parallel.comm_type;
-                  const bool shared = comm == CommType::a2a || comm == CommType::a2a_p2p;
-                  return shared ? Place{} : place;
-                },
-                13);
+  expect_caught(
+      "coverage",
+      [](Plan& plan) -> std::optional<Place> {
+        const ComputeItem* item = busy_item(plan.forward);
+        std::vector<BandSlice> bands = slices_of(plan, *item);
+        bands.push_back(bands.front());
+        const Place place = place_of(*item);
+        set_slices_everywhere(plan, *item, bands);
+        // Ranks that share the work share the fault; the first of them is named.
+        const CommType comm = plan.scenario.parallel.comm_type;
+        const bool shared = comm == CommType::a2a || comm == CommType::a2a_p2p;
+        return shared ? Place{} : place;
+      },
+      13);
 }
 
 TEST(CoverageFault, ABandShowsOneDiagonalMore) {
-  expect_caught("coverage",
-                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+  expect_caught("coverage", change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
                   ++band.hi;
                   return band.hi < band.k1 - band.k0;
                 }),
@@ -136,8 +140,7 @@ TEST(CoverageFault, ABandShowsOneDiagonalMore) {
 }
 
 TEST(CoverageFault, ABandShowsOneDiagonalLess) {
-  expect_caught("coverage",
-                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+  expect_caught("coverage", change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
                   --band.hi;
                   return true;
                 }),
@@ -145,8 +148,7 @@ TEST(CoverageFault, ABandShowsOneDiagonalLess) {
 }
 
 TEST(CoverageFault, ABandStartsOneDiagonalLater) {
-  expect_caught("coverage",
-                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+  expect_caught("coverage", change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
                   ++band.lo;
                   return true;
                 }),
@@ -155,8 +157,7 @@ TEST(CoverageFault, ABandStartsOneDiagonalLater) {
 
 TEST(CoverageFault, ABandMovesByOneDiagonal) {
   // As many pairs as before where the band is a parallelogram: only its place is wrong.
-  expect_caught("coverage",
-                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+  expect_caught("coverage", change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
                   ++band.lo;
                   ++band.hi;
                   return true;
@@ -244,8 +245,7 @@ TEST(CoverageFault, ABandLeavesItsBufferAndAnotherMakesUpForIt) {
 }
 
 TEST(CoverageFault, ABandStartsBeforeItsBuffer) {
-  expect_caught("coverage",
-                change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
+  expect_caught("coverage", change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
                   band.q0 -= band.q1;
                   band.q1 = 0;
                   return true;
@@ -254,57 +254,60 @@ TEST(CoverageFault, ABandStartsBeforeItsBuffer) {
 }
 
 TEST(CoverageFault, OneItemComputesFewerHeadsThanItSays) {
-  expect_caught("coverage",
-                [](Plan& plan) -> std::optional<Place> {
-                  if (plan.scenario.attention.heads < 2) return std::nullopt;
-                  ComputeItem* item = busy_item(plan.forward);
-                  const Place place = place_of(*item);
-                  for (Pass* pass : {&plan.forward, &plan.backward}) {
-                    for (ComputeItem& other : pass->computes) {
-                      if (other.rank == item->rank && other.heads.size() > 1) --other.heads.end;
-                    }
-                  }
-                  if (item->visible_pairs == pairs_of(slices_of(plan, *item)) * item->heads.size())
-                    return std::nullopt;
-                  return Place{place.rank, -1};
-                },
-                8);
+  expect_caught(
+      "coverage",
+      [](Plan& plan) -> std::optional<Place> {
+        if (plan.scenario.attention.heads < 2) return std::nullopt;
+        ComputeItem* item = busy_item(plan.forward);
+        const Place place = place_of(*item);
+        for (Pass* pass : {&plan.forward, &plan.backward}) {
+          for (ComputeItem& other : pass->computes) {
+            if (other.rank == item->rank && other.heads.size() > 1) --other.heads.end;
+          }
+        }
+        if (item->visible_pairs == pairs_of(slices_of(plan, *item)) * item->heads.size())
+          return std::nullopt;
+        return Place{place.rank, -1};
+      },
+      8);
 }
 
 TEST(CoverageFault, TwoItemsCountPairsThatOnlyTogetherAreRight) {
-  expect_caught("coverage",
-                [](Plan& plan) -> std::optional<Place> {
-                  ComputeItem* last = busy_item(plan.forward);
-                  for (ComputeItem& other : plan.forward.computes) {
-                    if (other.num_slices == 0 || &other == last) continue;
-                    last->visible_pairs += 1;
-                    other.visible_pairs -= 1;
-                    return Place{};
-                  }
-                  return std::nullopt;
-                },
-                13);
+  expect_caught(
+      "coverage",
+      [](Plan& plan) -> std::optional<Place> {
+        ComputeItem* last = busy_item(plan.forward);
+        for (ComputeItem& other : plan.forward.computes) {
+          if (other.num_slices == 0 || &other == last) continue;
+          last->visible_pairs += 1;
+          other.visible_pairs -= 1;
+          return Place{};
+        }
+        return std::nullopt;
+      },
+      13);
 }
 
 TEST(CoverageFault, TheKvOfTwoRingStepsIsSwappedWithItsName) {
-  expect_caught("coverage",
-                [](Plan& plan) -> std::optional<Place> {
-                  std::vector<ComputeItem>& items = plan.forward.computes;
-                  for (size_t i = 0; i < items.size(); ++i) {
-                    for (size_t j = i + 1; j < items.size(); ++j) {
-                      const bool swappable = items[i].rank == items[j].rank &&
-                                             items[i].kv_tokens != items[j].kv_tokens &&
-                                             items[i].step != items[j].step &&
-                                             items[i].num_slices > 0 && items[j].num_slices > 0;
-                      if (!swappable) continue;
-                      std::swap(items[i].kv, items[j].kv);
-                      std::swap(items[i].kv_tokens, items[j].kv_tokens);
-                      return Place{to_index(items[i].rank), -1};
-                    }
-                  }
-                  return std::nullopt;
-                },
-                4);
+  expect_caught(
+      "coverage",
+      [](Plan& plan) -> std::optional<Place> {
+        std::vector<ComputeItem>& items = plan.forward.computes;
+        for (size_t i = 0; i < items.size(); ++i) {
+          for (size_t j = i + 1; j < items.size(); ++j) {
+            const bool swappable = items[i].rank == items[j].rank &&
+                                   items[i].kv_tokens != items[j].kv_tokens &&
+                                   items[i].step != items[j].step && items[i].num_slices > 0 &&
+                                   items[j].num_slices > 0;
+            if (!swappable) continue;
+            std::swap(items[i].kv, items[j].kv);
+            std::swap(items[i].kv_tokens, items[j].kv_tokens);
+            return Place{to_index(items[i].rank), -1};
+          }
+        }
+        return std::nullopt;
+      },
+      4);
 }
 
 }  // namespace

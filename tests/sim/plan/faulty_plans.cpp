@@ -34,12 +34,11 @@ std::vector<Scenario> ring_scenarios() {
 
 std::vector<Scenario> exchange_scenarios() {
   std::vector<Scenario> scenarios;
-  Scenario exchange = with_heads(
-      make_case({24, 9, 40}, 4, LayoutKind::dual_chunk, CommType::a2a), 4, 2);  // kv heads shared
+  Scenario exchange = with_heads(make_case({24, 9, 40}, 4, LayoutKind::dual_chunk, CommType::a2a),
+                                 4, 2);  // kv heads shared
   exchange.numerics.dkv_wire = DkvWire::fp32;
   scenarios.push_back(exchange);
-  scenarios.push_back(
-      with_heads(make_case({22, 17}, 2, LayoutKind::striped, CommType::a2a), 2, 2));
+  scenarios.push_back(with_heads(make_case({22, 17}, 2, LayoutKind::striped, CommType::a2a), 2, 2));
   scenarios.push_back(
       with_heads(make_case({24, 9, 40}, 4, LayoutKind::dual_chunk, CommType::a2a_p2p), 4, 4));
   Scenario both = with_heads(make_case({24, 35}, 4, LayoutKind::lpt, CommType::a2a_p2p), 4, 1);
@@ -52,8 +51,8 @@ std::vector<Scenario> exchange_scenarios() {
 
 std::vector<Scenario> fetch_scenarios() {
   std::vector<Scenario> scenarios;
-  Scenario fetch = with_heads(
-      make_case({24, 9, 40}, 3, LayoutKind::dual_chunk, CommType::all_gather), 4, 2);
+  Scenario fetch =
+      with_heads(make_case({24, 9, 40}, 3, LayoutKind::dual_chunk, CommType::all_gather), 4, 2);
   fetch.numerics.dkv_wire = DkvWire::fp32;
   scenarios.push_back(fetch);
   fetch = with_heads(make_case({31, 8}, 3, LayoutKind::striped, CommType::all_gather), 2, 1);

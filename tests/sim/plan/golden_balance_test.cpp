@@ -76,8 +76,8 @@ TEST(GoldenBalance, OfAStripedSequence) {
       pairs.push_back((r + 1) * length * (length + 1) / 2 +
                       (one.ranks - 1 - r) * length * (length - 1) / 2);
     // In every step the busiest rank keeps its diagonal.
-    const double expected = static_cast<double>(one.ranks * (length + 1)) /
-                            static_cast<double>(one.ranks * length + 1);
+    const double expected =
+        static_cast<double>(one.ranks * (length + 1)) / static_cast<double>(one.ranks * length + 1);
     EXPECT_NEAR(expected, one.stripe, kFourDigits);
     const Scenario scenario = make_case({one.tokens}, one.ranks, LayoutKind::striped);
     const PlanSummary summary = summarise(plan_of(scenario));
@@ -169,8 +169,8 @@ TEST(GoldenNecessaryKv, IsAlmostAllOfTheRingForStripes) {
 TEST(GoldenNecessaryKv, OfZigzagByRankIsTheRestBeforeItsLaterChunk) {
   // Rank r needs (2P-2-r) half-chunks that it does not own.
   const int64_t ranks = 4, half = 16;
-  Scenario scenario = make_case({2 * ranks * half}, 4, LayoutKind::dual_chunk,
-                                CommType::group_cast);
+  Scenario scenario =
+      make_case({2 * ranks * half}, 4, LayoutKind::dual_chunk, CommType::group_cast);
   const Plan plan = plan_of(scenario);
   std::vector<int64_t> received(static_cast<size_t>(ranks), 0);
   for (const TransferItem& item : plan.forward.transfers)

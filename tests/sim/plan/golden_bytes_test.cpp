@@ -35,9 +35,9 @@ struct UspRow {
 };
 
 constexpr UspRow kUspRows[] = {
-    {0, 2, 369.1}, {0, 4, 318.8},  {0, 8, 293.6}, {1, 2, 520.1}, {1, 4, 528.5},
-    {1, 8, 532.7}, {1, 16, 566.2}, {2, 2, 385.9}, {2, 4, 461.4}, {2, 8, 528.5},
-    {3, 2, 1073.7}, {3, 4, 671.1}, {3, 8, 469.8}, {4, 2, 117.4}, {4, 4, 125.8},
+    {0, 2, 369.1},  {0, 4, 318.8},  {0, 8, 293.6}, {1, 2, 520.1}, {1, 4, 528.5},
+    {1, 8, 532.7},  {1, 16, 566.2}, {2, 2, 385.9}, {2, 4, 461.4}, {2, 8, 528.5},
+    {3, 2, 1073.7}, {3, 4, 671.1},  {3, 8, 469.8}, {4, 2, 117.4}, {4, 4, 125.8},
 };
 
 Scenario scenario_of(const ByteRow& row, CommType comm) {
@@ -80,8 +80,8 @@ TEST(GoldenBytes, OfTheBackwardRingWithItsSumsInFp32) {
     Scenario scenario = scenario_of(row, CommType::p2p);
     scenario.numerics.dkv_hops = DkvHops::ring;
     scenario.numerics.dkv_wire = DkvWire::fp32;
-    expect_each_sends(summarise(plan_of(scenario)).backward_bytes, row.ring_backward_fp32,
-                      row.name, scenario);
+    expect_each_sends(summarise(plan_of(scenario)).backward_bytes, row.ring_backward_fp32, row.name,
+                      scenario);
   }
 }
 
@@ -89,8 +89,8 @@ TEST(GoldenBytes, OfTheBackwardRingWithItsSumsInBf16) {
   for (const ByteRow& row : kByteRows) {
     Scenario scenario = scenario_of(row, CommType::p2p);
     scenario.numerics.dkv_hops = DkvHops::ring;
-    expect_each_sends(summarise(plan_of(scenario)).backward_bytes, row.ring_backward_bf16,
-                      row.name, scenario);
+    expect_each_sends(summarise(plan_of(scenario)).backward_bytes, row.ring_backward_bf16, row.name,
+                      scenario);
   }
 }
 

@@ -72,8 +72,8 @@ TEST(GoldenWindow, EqualsTheSlicesThatMagiAttentionMakesOfIt) {
                            {6, 8, 4, 8, SliceType::inv_causal}});
   EXPECT_EQ(both.first, 34);
   EXPECT_EQ(both.second, 34);
-  const auto causal = pairs(
-      2, 0, {{0, 2, 0, 2, SliceType::causal}, {2, 8, 0, 8, SliceType::bi_causal}});
+  const auto causal =
+      pairs(2, 0, {{0, 2, 0, 2, SliceType::causal}, {2, 8, 0, 8, SliceType::bi_causal}});
   EXPECT_EQ(causal.first, 21);
   EXPECT_EQ(causal.second, 21);
 }

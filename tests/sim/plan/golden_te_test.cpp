@@ -58,8 +58,7 @@ TEST(GoldenGather, LeavesAnAllToAllGroupWithDualChunksOfTheRing) {
   const Layout fine = layout_of(make_case({32, 16}, 4, LayoutKind::dual_chunk));
   const Order coarse = te_order({32, 16}, 2);
   for (size_t p = 0; p < 2; ++p) {
-    const ReorderIndex index =
-        reorder_to_sequence({fine.q_runs[2 * p], fine.q_runs[2 * p + 1]});
+    const ReorderIndex index = reorder_to_sequence({fine.q_runs[2 * p], fine.q_runs[2 * p + 1]});
     EXPECT_EQ(expand(index.sequence_tokens), coarse[p]) << "group " << p;
   }
 }
@@ -179,9 +178,9 @@ TEST(GoldenRing, WithoutAMaskWorksOnEverythingInEveryStep) {
   const Order order = te_order({16}, 4);
   for (int32_t rank = 0; rank < 4; ++rank) {
     for (int32_t step = 0; step < 4; ++step) {
-      expect_section(
-          plan, rank, step,
-          {order[static_cast<size_t>(rank)], order[static_cast<size_t>((rank - step + 4) % 4)], 16});
+      expect_section(plan, rank, step,
+                     {order[static_cast<size_t>(rank)],
+                      order[static_cast<size_t>((rank - step + 4) % 4)], 16});
     }
   }
 }
@@ -205,8 +204,7 @@ TEST(GoldenRing, TurnsRoundBackwardWhenTheSumsEndAtHome) {
     const Plan plan = plan_of(scenario);
     for (const ComputeItem& item : plan.backward.computes) {
       const int32_t rank = to_index(item.rank), step = to_index(item.step);
-      const int32_t source =
-          hops == DkvHops::home ? (rank + 1 + step) % 4 : (rank - step + 4) % 4;
+      const int32_t source = hops == DkvHops::home ? (rank + 1 + step) % 4 : (rank - step + 4) % 4;
       EXPECT_EQ(to_index(item.kv_tokens), to_index(plan.kv_lists[static_cast<size_t>(source)]))
           << "rank " << rank << ", step " << step;
     }

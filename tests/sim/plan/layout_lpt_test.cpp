@@ -26,8 +26,8 @@ Held deal_slowly(const std::vector<int64_t>& areas, int32_t ranks) {
           (chunk < 0 || areas[static_cast<size_t>(id)] >= areas[static_cast<size_t>(chunk)]))
         chunk = id;
     }
-    const int64_t empty = std::count_if(held.begin(), held.end(),
-                                        [](const auto& chunks) { return chunks.empty(); });
+    const int64_t empty =
+        std::count_if(held.begin(), held.end(), [](const auto& chunks) { return chunks.empty(); });
     int32_t best = -1;
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const auto& chunks = held[static_cast<size_t>(rank)];

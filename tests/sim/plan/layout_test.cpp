@@ -174,8 +174,7 @@ TEST(Layout, GivesADualChunkRankItsTwoChunksSequenceBySequence) {
     for (const SequenceSlot& slot : layout.slots.sequences) {
       const int64_t chunk = slot.q_slot / (2 * ranks);
       for (const int64_t part : {rank, 2 * ranks - 1 - rank}) {
-        for (int64_t i = 0; i < chunk; ++i)
-          expected.push_back(slot.q_begin + part * chunk + i);
+        for (int64_t i = 0; i < chunk; ++i) expected.push_back(slot.q_begin + part * chunk + i);
       }
     }
     EXPECT_EQ(order[static_cast<size_t>(rank)], expected) << "rank " << rank;

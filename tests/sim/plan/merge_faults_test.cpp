@@ -83,56 +83,58 @@ TEST(MergeFault, ATravellingSumForgetsWhatItGathered) {
 }
 
 TEST(MergeFault, MergesComeInAnotherOrder) {
-  expect_caught("movement",
-                [](Plan& plan) -> std::optional<Place> {
-                  std::vector<MergeItem>& merges = plan.forward.merges;
-                  for (size_t a = 0; a < merges.size(); ++a) {
-                    for (size_t b = a + 1; b < merges.size(); ++b) {
-                      if (merges[a].into != merges[b].into) continue;
-                      std::swap(merges[a].order, merges[b].order);
-                      return place_of(merges[a]);
-                    }
-                  }
-                  return std::nullopt;
-                },
-                6);
+  expect_caught(
+      "movement",
+      [](Plan& plan) -> std::optional<Place> {
+        std::vector<MergeItem>& merges = plan.forward.merges;
+        for (size_t a = 0; a < merges.size(); ++a) {
+          for (size_t b = a + 1; b < merges.size(); ++b) {
+            if (merges[a].into != merges[b].into) continue;
+            std::swap(merges[a].order, merges[b].order);
+            return place_of(merges[a]);
+          }
+        }
+        return std::nullopt;
+      },
+      6);
 }
 
 TEST(MergeFault, AMergeAddsAnotherTensor) {
   // a2a: queries and keys stand for the same rows there, so only the kind tells them apart.
-  expect_caught("movement",
-                [](Plan& plan) -> std::optional<Place> {
-                  std::vector<MergeItem>& merges = plan.backward.merges;
-                  for (size_t m = 1; m < merges.size(); ++m) {
-                    if (merges[m].rank != merges[m - 1].rank || merges[m].partial == kNoBuffer ||
-                        merges[m - 1].partial == kNoBuffer ||
-                        plan.buffer(merges[m].into).kind == plan.buffer(merges[m - 1].into).kind)
-                      continue;
-                    std::swap(merges[m].partial, merges[m - 1].partial);
-                    return place_of(merges[m]);
-                  }
-                  return std::nullopt;
-                },
-                13);
+  expect_caught(
+      "movement",
+      [](Plan& plan) -> std::optional<Place> {
+        std::vector<MergeItem>& merges = plan.backward.merges;
+        for (size_t m = 1; m < merges.size(); ++m) {
+          if (merges[m].rank != merges[m - 1].rank || merges[m].partial == kNoBuffer ||
+              merges[m - 1].partial == kNoBuffer ||
+              plan.buffer(merges[m].into).kind == plan.buffer(merges[m - 1].into).kind)
+            continue;
+          std::swap(merges[m].partial, merges[m - 1].partial);
+          return place_of(merges[m]);
+        }
+        return std::nullopt;
+      },
+      13);
 }
 
 TEST(MergeFault, ASumIsNeverStarted) {
   // The zero that an idle rank's rows, or the home of dKV shares, begin with.
-  expect_caught("movement",
-                [](Plan& plan) -> std::optional<Place> {
-                  for (Pass* pass : {&plan.backward, &plan.forward}) {
-                    for (size_t m = 0; m < pass->merges.size(); ++m) {
-                      if (pass->merges[m].partial != kNoBuffer ||
-                          plan.buffer(pass->merges[m].into).rows == 0)
-                        continue;
-                      const Place place{to_index(pass->merges[m].rank), -1};
-                      erase_item(*pass, StageKind::merge, m);
-                      return place;
-                    }
-                  }
-                  return std::nullopt;
-                },
-                6);
+  expect_caught(
+      "movement",
+      [](Plan& plan) -> std::optional<Place> {
+        for (Pass* pass : {&plan.backward, &plan.forward}) {
+          for (size_t m = 0; m < pass->merges.size(); ++m) {
+            if (pass->merges[m].partial != kNoBuffer || plan.buffer(pass->merges[m].into).rows == 0)
+              continue;
+            const Place place{to_index(pass->merges[m].rank), -1};
+            erase_item(*pass, StageKind::merge, m);
+            return place;
+          }
+        }
+        return std::nullopt;
+      },
+      6);
 }
 
 Fault drop_finish(Pass Plan::*pass, BufferKind kind, bool keep_backward) {
@@ -167,13 +169,14 @@ TEST(MergeFault, AKvGradientIsNeverFinished) {
 }
 
 TEST(MergeFault, AnOutputIsFinishedTwice) {
-  expect_caught("movement",
-                [](Plan& plan) -> std::optional<Place> {
-                  const FinishItem item = plan.forward.finishes.back();
-                  repeat_item(plan.forward, StageKind::finish, plan.forward.finishes.size() - 1);
-                  return Place{to_index(item.rank), to_index(item.step)};
-                },
-                13);
+  expect_caught(
+      "movement",
+      [](Plan& plan) -> std::optional<Place> {
+        const FinishItem item = plan.forward.finishes.back();
+        repeat_item(plan.forward, StageKind::finish, plan.forward.finishes.size() - 1);
+        return Place{to_index(item.rank), to_index(item.step)};
+      },
+      13);
 }
 
 /// The last share of dKV that is added at its owner's.
@@ -187,49 +190,51 @@ std::optional<size_t> find_share(const Pass& pass) {
 }
 
 TEST(GradientFault, AShareOfDkvIsLost) {
-  expect_caught("gradients",
-                [](Plan& plan) -> std::optional<Place> {
-                  const auto at = find_share(plan.backward);
-                  if (!at) return std::nullopt;
-                  erase_item(plan.backward, StageKind::transfer, *at);
-                  return Place{};
-                },
-                8);
+  expect_caught(
+      "gradients",
+      [](Plan& plan) -> std::optional<Place> {
+        const auto at = find_share(plan.backward);
+        if (!at) return std::nullopt;
+        erase_item(plan.backward, StageKind::transfer, *at);
+        return Place{};
+      },
+      8);
 }
 
 TEST(GradientFault, AShareOfDkvIsAddedTwice) {
-  expect_caught("gradients",
-                [](Plan& plan) -> std::optional<Place> {
-                  const auto at = find_share(plan.backward);
-                  if (!at) return std::nullopt;
-                  repeat_item(plan.backward, StageKind::transfer, *at);
-                  return Place{};
-                },
-                8);
+  expect_caught(
+      "gradients",
+      [](Plan& plan) -> std::optional<Place> {
+        const auto at = find_share(plan.backward);
+        if (!at) return std::nullopt;
+        repeat_item(plan.backward, StageKind::transfer, *at);
+        return Place{};
+      },
+      8);
 }
 
 TEST(GradientFault, OneRankSendsAnothersShare) {
   // Rows, heads and tokens fit; only the sum that is sent is not the one that was computed.
-  expect_caught("",
-                [](Plan& plan) -> std::optional<Place> {
-                  std::vector<TransferItem>& items = plan.backward.transfers;
-                  for (size_t a = 0; a < items.size(); ++a) {
-                    for (size_t b = a + 1; b < items.size(); ++b) {
-                      const bool fits =
-                          items[a].landing == Landing::add && items[b].landing == Landing::add &&
-                          items[a].from != items[b].from && items[a].to == items[b].to &&
-                          items[a].from_rows == items[b].from_rows &&
-                          items[a].heads == items[b].heads && items[a].src != items[a].dst &&
-                          items[b].src != items[b].dst;
-                      if (!fits) continue;
-                      items[a].from = items[b].from;
-                      items[a].src = items[b].src;
-                      return Place{};
-                    }
-                  }
-                  return std::nullopt;
-                },
-                2);
+  expect_caught(
+      "",
+      [](Plan& plan) -> std::optional<Place> {
+        std::vector<TransferItem>& items = plan.backward.transfers;
+        for (size_t a = 0; a < items.size(); ++a) {
+          for (size_t b = a + 1; b < items.size(); ++b) {
+            const bool fits =
+                items[a].landing == Landing::add && items[b].landing == Landing::add &&
+                items[a].from != items[b].from && items[a].to == items[b].to &&
+                items[a].from_rows == items[b].from_rows && items[a].heads == items[b].heads &&
+                items[a].src != items[a].dst && items[b].src != items[b].dst;
+            if (!fits) continue;
+            items[a].from = items[b].from;
+            items[a].src = items[b].src;
+            return Place{};
+          }
+        }
+        return std::nullopt;
+      },
+      2);
 }
 
 }  // namespace

@@ -47,8 +47,7 @@ TEST(RandomPlan, ComputesEachVisibleTripleExactlyOnceForwardAndBackward) {
 TEST(RandomPlan, CountsPairsInClosedFormAsTheCellsSay) {
   for_each_random_plan([](const Plan& plan, const std::string& where) {
     DenseCount visible = count_visible_cells(plan.scenario, plan.layout.slots);
-    const int64_t cells =
-        std::accumulate(visible.count.begin(), visible.count.end(), int64_t{0});
+    const int64_t cells = std::accumulate(visible.count.begin(), visible.count.end(), int64_t{0});
     EXPECT_EQ(summarise(plan).visible_pairs, cells) << where;
     for (const ComputeItem& item : plan.forward.computes) {
       int64_t pairs = 0;

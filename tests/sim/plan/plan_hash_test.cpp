@@ -23,7 +23,10 @@ TEST(PlanHash, DiffersWhenTheScenarioDoes) {
       {"mask", [](Scenario& s) { s.attention.mask_type = MaskType::no_mask; }},
       {"window", [](Scenario& s) { s.attention.window_left = 5; }},
       {"comm type", [](Scenario& s) { s.parallel.comm_type = CommType::all_gather; }},
-      {"lengths", [](Scenario& s) { s.batch.lengths = s.batch.kv_lengths = {24, 9, 39}; }},
+      {"lengths",
+       [](Scenario& s) {
+         s.batch.lengths = s.batch.kv_lengths = {24, 9, 39};
+       }},
       {"heads", [](Scenario& s) { s.attention.heads = 2; }},
       {"dkv_wire", [](Scenario& s) { s.numerics.dkv_wire = DkvWire::fp32; }},
       {"dkv_hops", [](Scenario& s) { s.numerics.dkv_hops = DkvHops::ring; }},
@@ -80,10 +83,9 @@ std::vector<int64_t> packed_documents() {
 }
 
 TEST(LargePlan, Of131072TokensOn64RanksIsBuiltAndChecked) {
-  for (const CommType comm : {CommType::p2p, CommType::a2a, CommType::all_gather,
-                              CommType::a2a_p2p, CommType::group_cast}) {
-    for (const LayoutKind layout :
-         {LayoutKind::dual_chunk, LayoutKind::striped, LayoutKind::lpt}) {
+  for (const CommType comm : {CommType::p2p, CommType::a2a, CommType::all_gather, CommType::a2a_p2p,
+                              CommType::group_cast}) {
+    for (const LayoutKind layout : {LayoutKind::dual_chunk, LayoutKind::striped, LayoutKind::lpt}) {
       Scenario scenario = make_case(packed_documents(), 64, layout, comm);
       scenario.attention.heads = 64;
       scenario.attention.kv_heads = 8;

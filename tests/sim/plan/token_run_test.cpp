@@ -68,9 +68,8 @@ TEST(TokenRun, SlicesRowsOfAList) {
       for (size_t end = begin; end <= ids.size(); ++end) {
         const Ids expected(ids.begin() + static_cast<int64_t>(begin),
                            ids.begin() + static_cast<int64_t>(end));
-        EXPECT_EQ(
-            expand(slice_rows(runs, static_cast<int64_t>(begin), static_cast<int64_t>(end))),
-            expected);
+        EXPECT_EQ(expand(slice_rows(runs, static_cast<int64_t>(begin), static_cast<int64_t>(end))),
+                  expected);
       }
     }
   }

@@ -1,0 +1,159 @@
+#include "reference/home_rows.h"
+
+#include "reference/rotate_row.h"
+#include "reference/row_moves.h"
+#include "sim/base/parallel.h"
+#include "sim/run/dtype.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace cpscope::reference {
+namespace {
+
+/// Position of a token inside its slot, on the side of the queries or of the keys.
+int64_t position_of(const Plan& plan, int64_t token, bool is_query) {
+  const auto& sequences = plan.layout.slots.sequences;
+  const auto begin_of = [&](const SequenceSlot& slot) {
+    return is_query ? slot.q_begin : slot.kv_begin;
+  };
+  const auto after =
+      std::upper_bound(sequences.begin(), sequences.end(), token,
+                       [&](int64_t id, const SequenceSlot& slot) { return id < begin_of(slot); });
+  return after == sequences.begin() ? 0 : token - begin_of(*(after - 1));
+}
+
+/// Turns all heads of one token's row and rounds them to the dtype.
+template <class Value>
+void rotate_token(const Plan& plan, int64_t token, bool is_query, double direction, int64_t heads,
+                  Value* row) {
+  const int32_t lanes = plan.scenario.attention.head_dim_qk;
+  const int64_t position = position_of(plan, token, is_query);
+  for (int64_t head = 0; head < heads; ++head)
+    rotate_row(plan.scenario.attention.rope_theta, position, lanes, direction, row + head * lanes);
+  round_values(plan.scenario.numerics.dtype,
+               std::span<Value>(row, static_cast<size_t>(heads * lanes)));
+}
+
+/// Copies a rank's rows of a packed tensor.
+template <class T>
+void load_rows(const Plan& plan, const Tensor& tensor, RunListId tokens, AlignedVector<T>& rows) {
+  const int64_t width = tensor.shape[1] * tensor.shape[2];
+  T* target = rows.data();
+  for (const TokenRun& run : plan.list(tokens)) {
+    for (int64_t token = run.begin; token < run.end; token += run.stride, target += width) {
+      const double* source = tensor.values.data() + token * width;
+      std::transform(source, source + width, target,
+                     [](double value) { return static_cast<T>(value); });
+    }
+  }
+}
+
+template <class T>
+void rotate_rows(const Plan& plan, RunListId tokens, bool is_query, int64_t heads,
+                 AlignedVector<T>& rows) {
+  T* row = rows.data();
+  for (const TokenRun& run : plan.list(tokens)) {
+    for (int64_t token = run.begin; token < run.end; token += run.stride) {
+      rotate_token(plan, token, is_query, +1.0, heads, row);
+      row += heads * plan.scenario.attention.head_dim_qk;
+    }
+  }
+}
+
+template <class T>
+Tensor make_tensor(std::string name, std::vector<int64_t> shape) {
+  Tensor tensor{std::move(name), std::move(shape), sizeof(T) == 8 ? Dtype::fp64 : Dtype::fp32, {}};
+  tensor.values.assign(static_cast<size_t>(tensor.size()),
+                       std::numeric_limits<double>::quiet_NaN());
+  return tensor;
+}
+
+void rotate_back(const Plan& plan, bool is_query, int threads, Tensor& tensor) {
+  const int64_t heads = tensor.shape[1];
+  for_each_index(
+      tensor.shape[0],
+      [&](int64_t token) {
+        rotate_token(plan, token, is_query, -1.0, heads,
+                     tensor.values.data() + token * heads * tensor.shape[2]);
+      },
+      threads);
+}
+
+}  // namespace
+
+template <class T>
+void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMemory<T>& memory) {
+  const Attention& attention = plan.scenario.attention;
+  for_each_index(
+      static_cast<int64_t>(plan.home.size()),
+      [&](int64_t r) {
+        const HomeBuffers& home = plan.home[r];
+        const RunListId queries = plan.q_lists[r], keys = plan.kv_lists[r];
+        load_rows(plan, inputs.q, queries, memory.at(home.q).first);
+        load_rows(plan, inputs.k, keys, memory.at(home.kv).first);
+        load_rows(plan, inputs.v, keys, memory.at(home.kv).second);
+        if (attention.rope_theta > 0) {
+          rotate_rows(plan, queries, true, attention.heads, memory.at(home.q).first);
+          rotate_rows(plan, keys, false, attention.kv_heads, memory.at(home.kv).first);
+        }
+        if (home.d_out != kNoBuffer)
+          load_rows(plan, inputs.d_out, queries, memory.at(home.d_out).first);
+      },
+      threads);
+}
+
+template <class T>
+void collect_forward(const Plan& plan, const RankMemory<T>& memory, int threads, Answer& answer) {
+  const Attention& attention = plan.scenario.attention;
+  const int64_t tokens = plan.layout.slots.tokens;
+  answer.out = make_tensor<T>("out", {tokens, attention.heads, attention.head_dim_v});
+  answer.lse = make_tensor<T>("lse", {tokens, attention.heads});
+  for_each_index(
+      static_cast<int64_t>(plan.home.size()),
+      [&](int64_t r) {
+        scatter_to_tokens(plan, plan.home[r].out, plan.q_lists[r], false, attention.heads, memory,
+                          answer.out);
+      },
+      threads);
+  for (const FinishItem& item : plan.forward.finishes) {
+    const BufferSpec& spec = plan.buffer(item.buffer);
+    if (spec.kind != BufferKind::out) continue;
+    scatter_to_tokens(plan, item.buffer, spec.tokens, true, attention.heads, memory, answer.lse);
+  }
+}
+
+template <class T>
+void collect_backward(const Plan& plan, const RankMemory<T>& memory, int threads, Answer& answer) {
+  const Attention& attention = plan.scenario.attention;
+  const int64_t tokens = plan.layout.slots.tokens, kv_tokens = plan.layout.slots.kv_tokens;
+  answer.dq = make_tensor<T>("dq", {tokens, attention.heads, attention.head_dim_qk});
+  answer.dk = make_tensor<T>("dk", {kv_tokens, attention.kv_heads, attention.head_dim_qk});
+  answer.dv = make_tensor<T>("dv", {kv_tokens, attention.kv_heads, attention.head_dim_v});
+  for_each_index(
+      static_cast<int64_t>(plan.home.size()),
+      [&](int64_t r) {
+        const HomeBuffers& home = plan.home[r];
+        const RunListId queries = plan.q_lists[r], keys = plan.kv_lists[r];
+        scatter_to_tokens(plan, home.dq, queries, false, attention.heads, memory, answer.dq);
+        scatter_to_tokens(plan, home.dkv, keys, false, attention.kv_heads, memory, answer.dk);
+        scatter_to_tokens(plan, home.dkv, keys, true, attention.kv_heads, memory, answer.dv);
+      },
+      threads);
+  if (attention.rope_theta > 0) {
+    rotate_back(plan, true, threads, answer.dq);
+    rotate_back(plan, false, threads, answer.dk);
+  }
+}
+
+template void load_inputs(const Plan&, const RunInputs&, int, RankMemory<float>&);
+template void load_inputs(const Plan&, const RunInputs&, int, RankMemory<double>&);
+template void collect_forward(const Plan&, const RankMemory<float>&, int, Answer&);
+template void collect_forward(const Plan&, const RankMemory<double>&, int, Answer&);
+template void collect_backward(const Plan&, const RankMemory<float>&, int, Answer&);
+template void collect_backward(const Plan&, const RankMemory<double>&, int, Answer&);
+
+}  // namespace cpscope::reference

@@ -1,0 +1,145 @@
+#include "reference/partial_merger.h"
+
+#include "reference/online_softmax.h"
+#include "reference/row_moves.h"
+#include "sim/run/dtype.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace cpscope::reference {
+namespace {
+
+template <class T>
+constexpr T kNothing = -std::numeric_limits<T>::infinity();
+
+int64_t cells(const BufferSpec& spec) { return spec.rows * spec.heads.size(); }
+
+}  // namespace
+
+template <class T>
+PartialMerger<T>::PartialMerger(const Plan& plan, std::span<const double> sink,
+                                RankMemory<T>& memory)
+    : plan_(plan), sink_(sink), memory_(memory) {
+  const Numerics& numerics = plan.scenario.numerics;
+  keeps_partials_ = numerics.accumulate == Accumulate::dtype && element_bytes(numerics.dtype) == 2;
+  if (keeps_partials_) kept_.resize(plan.buffers.size());
+}
+
+template <class T>
+T PartialMerger<T>::sink_of(int32_t head) const {
+  return sink_.empty() ? T(0) : static_cast<T>(sink_[static_cast<size_t>(head)]);
+}
+
+template <class T>
+void PartialMerger<T>::merge(const MergeItem& item) {
+  const BufferSpec& spec = plan_.buffer(item.into);
+  if (spec.kind == BufferKind::out) return merge_out(item, spec);
+  merge_sum(item, &BufferMemory<T>::first);
+  merge_sum(item, &BufferMemory<T>::second);
+}
+
+template <class T>
+void PartialMerger<T>::merge_sum(const MergeItem& item, AlignedVector<T> BufferMemory<T>::*array) {
+  AlignedVector<T>& into = memory_.at(item.into).*array;
+  if (item.partial == kNoBuffer) {
+    std::fill(into.begin(), into.end(), T(0));
+    return;
+  }
+  const AlignedVector<T>& partial = memory_.at(item.partial).*array;
+  // A ring slot may be larger than the rows that it holds now.
+  const size_t count = std::min(into.size(), partial.size());
+  const Numerics& numerics = plan_.scenario.numerics;
+  if (keeps_partials_) {
+    for (size_t i = 0; i < count; ++i) {
+      const T addend = round_to(numerics.dtype, partial[i]);
+      into[i] = round_sum(numerics, item.order == 0 ? addend : into[i] + addend);
+    }
+  } else if (item.order == 0) {
+    std::copy_n(partial.begin(), count, into.begin());
+  } else {
+    for (size_t i = 0; i < count; ++i) into[i] += partial[i];
+  }
+}
+
+template <class T>
+void PartialMerger<T>::merge_out(const MergeItem& item, const BufferSpec& spec) {
+  BufferMemory<T>& into = memory_.at(item.into);
+  if (item.order == 0) {
+    std::fill(into.first.begin(), into.first.end(), T(0));
+    std::fill(into.second.begin(), into.second.end(), kNothing<T>);
+    if (keeps_partials_) kept_[to_index(item.into)].clear();
+  }
+  if (item.partial == kNoBuffer) return;
+  const BufferMemory<T>& partial = memory_.at(item.partial);
+  if (keeps_partials_) {
+    kept_[to_index(item.into)].push_back(partial);
+    for (int64_t i = 0; i < cells(spec); ++i)
+      into.second[i] = log_sum_exp(into.second[i], partial.second[i]);
+    return;
+  }
+  const int64_t lanes = plan_.scenario.attention.head_dim_v;
+  for (int64_t i = 0; i < cells(spec); ++i) {
+    const T whole = log_sum_exp(into.second[i], partial.second[i]);
+    const T old_weight = weight_of(into.second[i], whole),
+            new_weight = weight_of(partial.second[i], whole);
+    T* value = into.first.data() + i * lanes;
+    const T* addend = partial.first.data() + i * lanes;
+    for (int64_t lane = 0; lane < lanes; ++lane)
+      value[lane] = value[lane] * old_weight + addend[lane] * new_weight;
+    into.second[i] = whole;
+  }
+}
+
+/// TransformerEngine's second phase. thd rounds each addend first; bshd and sbhd do not.
+template <class T>
+void PartialMerger<T>::sum_kept_partials(BufferId id, const BufferSpec& spec) {
+  BufferMemory<T>& into = memory_.at(id);
+  const Dtype dtype = plan_.scenario.numerics.dtype;
+  const int64_t lanes = plan_.scenario.attention.head_dim_v;
+  const bool rounds_twice = plan_.scenario.batch.qkv_format == QkvFormat::thd;
+  for (const BufferMemory<T>& partial : kept_[to_index(id)]) {
+    for (int64_t i = 0; i < cells(spec); ++i) {
+      const T weight = weight_of(partial.second[i], into.second[i]);
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        T addend = partial.first[i * lanes + lane] * weight;
+        if (rounds_twice) addend = round_to(dtype, addend);
+        T& value = into.first[i * lanes + lane];
+        value = round_to(dtype, value + addend);
+      }
+    }
+  }
+}
+
+template <class T>
+void PartialMerger<T>::finish(const FinishItem& item) {
+  const BufferSpec& spec = plan_.buffer(item.buffer);
+  BufferMemory<T>& memory = memory_.at(item.buffer);
+  if (spec.kind == BufferKind::out) {
+    if (keeps_partials_) sum_kept_partials(item.buffer, spec);
+    if (plan_.scenario.attention.softmax_type != SoftmaxType::vanilla) add_sink(spec, memory);
+  }
+  const Dtype dtype = plan_.scenario.numerics.dtype;
+  round_values(dtype, std::span<T>(memory.first));
+  if (spec.kind == BufferKind::dkv) round_values(dtype, std::span<T>(memory.second));
+}
+
+/// The sink is one more key without a value. It enters here, once; rows that see no key stay empty.
+template <class T>
+void PartialMerger<T>::add_sink(const BufferSpec& spec, BufferMemory<T>& memory) const {
+  const int64_t lanes = plan_.scenario.attention.head_dim_v;
+  for (int64_t i = 0; i < cells(spec); ++i) {
+    if (memory.second[i] == kNothing<T>) continue;
+    const int32_t head = spec.heads.begin + static_cast<int32_t>(i % spec.heads.size());
+    const T whole = log_sum_exp(memory.second[i], sink_of(head));
+    const T weight = std::exp(memory.second[i] - whole);
+    for (int64_t lane = 0; lane < lanes; ++lane) memory.first[i * lanes + lane] *= weight;
+    memory.second[i] = whole;
+  }
+}
+
+template class PartialMerger<float>;
+template class PartialMerger<double>;
+
+}  // namespace cpscope::reference

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "reference/rank_memory.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace cpscope::reference {
+
+/// Adds partial results to accumulators and makes answers of them, with every rounding that the
+/// scenario asks for. Items with different accumulators may run at the same time.
+///
+/// accumulate = fp32: (o, lse) are merged as they come, by log-sum-exp. accumulate = dtype with a
+/// 16-bit dtype: TransformerEngine's two phases; partials are kept, first all lse are joined, then
+/// every o enters weighted with the final lse and rounded, in step order.
+template <class T>
+class PartialMerger {
+ public:
+  /// `sink` is [heads] or empty.
+  PartialMerger(const Plan& plan, std::span<const double> sink, RankMemory<T>& memory);
+
+  void merge(const MergeItem& item);
+  void finish(const FinishItem& item);
+
+  /// The logit that joins every row's sum: the learned one, else 0.
+  T sink_of(int32_t head) const;
+  /// Partials are rounded to the dtype before they are merged.
+  bool keeps_partials() const { return keeps_partials_; }
+
+ private:
+  void merge_sum(const MergeItem& item, AlignedVector<T> BufferMemory<T>::*array);
+  void merge_out(const MergeItem& item, const BufferSpec& spec);
+  void sum_kept_partials(BufferId id, const BufferSpec& spec);
+  void add_sink(const BufferSpec& spec, BufferMemory<T>& memory) const;
+
+  const Plan& plan_;
+  std::span<const double> sink_;
+  RankMemory<T>& memory_;
+  bool keeps_partials_ = false;
+  std::vector<std::vector<BufferMemory<T>>> kept_;  // [BufferId of the accumulator][merge]
+};
+
+}  // namespace cpscope::reference
