@@ -183,10 +183,13 @@ Json layout_json(const Plan& plan, bool full) {
   if (plan.scenario.parallel.comm_type == CommType::a2a)
     json["a2a"] = reorder_json(plan, 0, plan.layout.cp_size);
   if (plan.scenario.parallel.comm_type == CommType::a2a_p2p) {
-    json["groups"] = Json::array();
+    Json groups = Json::array();
     const int32_t size = plan.scenario.parallel.a2a_size;
-    for (int32_t p = 0; p * size < plan.layout.cp_size; ++p)
-      json["groups"].push_back(reorder_json(plan, p * size, size));
+    for (int32_t p = 0; p * size < plan.layout.cp_size; ++p) {
+      groups.push_back(reorder_json(plan, p * size, size));
+    }
+    json["a2a"] = {{"groups", groups}};
+    json["groups"] = std::move(groups);
   }
   return json;
 }

@@ -106,6 +106,8 @@ void PlanBuilder::add_transfer(TransferItem item) {
   } else if (item.tokens != kNoTokens) {
     rows = plan_.rows(item.tokens);
   }
+  // A rank without rows has nothing to say, except in a ring, whose slots must learn what they hold.
+  if (rows == 0 && item.tokens == kNoTokens) return;
   if (item.src == item.dst) {
     item.link = LinkClass::self;
   } else {

@@ -121,6 +121,39 @@ void roll_parallel(Dice& dice, const RandomSpace& space, Parallel& parallel,
   }
 }
 
+/// A random deal of ids to ranks, in runs of random length, forwards or backwards.
+std::vector<std::vector<int64_t>> roll_deal(Dice& dice, int64_t tokens, int32_t ranks) {
+  std::vector<std::vector<int64_t>> blocks;
+  for (int64_t begin = 0; begin < tokens;) {
+    const int64_t end = std::min(tokens, begin + dice.between(1, 9));
+    std::vector<int64_t> block;
+    for (int64_t id = begin; id < end; ++id) block.push_back(id);
+    if (dice.chance(20)) std::reverse(block.begin(), block.end());
+    blocks.push_back(block);
+    begin = end;
+  }
+  for (size_t i = blocks.size(); i > 1; --i)
+    std::swap(blocks[i - 1],
+              blocks[static_cast<size_t>(dice.between(0, static_cast<int64_t>(i) - 1))]);
+  std::vector<std::vector<int64_t>> deal(static_cast<size_t>(ranks));
+  for (const auto& block : blocks) {
+    auto& rank = deal[static_cast<size_t>(dice.between(0, ranks - 1))];
+    rank.insert(rank.end(), block.begin(), block.end());
+  }
+  return deal;
+}
+
+void roll_imported_order(Dice& dice, const Batch& batch, Parallel& parallel) {
+  parallel.layout = LayoutKind::indices;
+  parallel.indices_file = "order.json";
+  const int64_t tokens = std::accumulate(batch.slots.begin(), batch.slots.end(), int64_t{0});
+  const int64_t kv_tokens =
+      std::accumulate(batch.kv_slots.begin(), batch.kv_slots.end(), int64_t{0});
+  parallel.imported.ranks = roll_deal(dice, tokens, parallel.cp_size);
+  parallel.imported.kv_ranks =
+      batch.self_attention ? parallel.imported.ranks : roll_deal(dice, kv_tokens, parallel.cp_size);
+}
+
 }  // namespace
 
 Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
@@ -139,6 +172,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   numerics.dkv_wire = dice.pick({DkvWire::dtype, DkvWire::fp32});
   numerics.dkv_hops = dice.pick({DkvHops::home, DkvHops::ring});
   numerics.accumulate = dice.pick({Accumulate::fp32, Accumulate::fp32, Accumulate::dtype});
+  if (dice.chance(12)) roll_imported_order(dice, scenario.batch, scenario.parallel);
   return scenario;
 }
 
