@@ -79,7 +79,9 @@ void write_summary_text(const CheckedPlan& checked, const PlanSummary& summary, 
 int command_layout(const CommandOptions& options) {
   const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
   if (!loaded) return report(loaded.error());
-  // A layout needs no schedule: heads that a2a could not deal do not matter here.
+  if (auto error = refuse_by_rule(loaded.value().scenario)) {
+    return report(at_file(*error, options.paths.front()));
+  }
   Result<Layout> layout = make_layout(loaded.value().scenario);
   if (!layout) return report(at_file(layout.error(), options.paths.front()));
   Plan plan;

@@ -31,28 +31,8 @@ int64_t estimate_items(const Parallel& parallel, bool backward) {
   return 0;
 }
 
-std::optional<Error> refusal(const Scenario& scenario) {
-  const Parallel& parallel = scenario.parallel;
-  const int32_t heads = scenario.attention.heads;
-  if (parallel.comm_type == CommType::a2a && heads % parallel.cp_size != 0) {
-    return refuse(fmt::format("a2a deals whole heads to the ranks, and heads is no multiple of "
-                              "cp_size: {} heads, {} ranks",
-                              heads, parallel.cp_size),
-                  "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type");
-  }
-  if (parallel.comm_type == CommType::a2a_p2p && parallel.cp_size % parallel.a2a_size != 0) {
-    return refuse(fmt::format("a2a+p2p needs groups of a2a_size ranks, and cp_size is no multiple "
-                              "of it: {} ranks, a2a_size {}",
-                              parallel.cp_size, parallel.a2a_size),
-                  "use an a2a_size that divides cp_size");
-  }
-  if (parallel.comm_type == CommType::a2a_p2p && heads % parallel.a2a_size != 0) {
-    return refuse(fmt::format("a2a+p2p deals whole heads inside a group, and heads is no multiple "
-                              "of a2a_size: {} heads, a2a_size {}",
-                              heads, parallel.a2a_size),
-                  "use an a2a_size that divides heads");
-  }
-  const int64_t items = estimate_items(parallel, scenario.numerics.backward);
+std::optional<Error> refuse_by_size(const Scenario& scenario) {
+  const int64_t items = estimate_items(scenario.parallel, scenario.numerics.backward);
   if (items > kMaxPlanItems) {
     return refuse(fmt::format("the plan would have about {} items, at most {} fit in memory", items,
                               kMaxPlanItems),
@@ -79,8 +59,33 @@ std::optional<Error> fill(PlanBuilder& builder) {
 
 }  // namespace
 
+std::optional<Error> refuse_by_rule(const Scenario& scenario) {
+  const Parallel& parallel = scenario.parallel;
+  const int32_t heads = scenario.attention.heads;
+  if (parallel.comm_type == CommType::a2a && heads % parallel.cp_size != 0) {
+    return refuse(fmt::format("a2a deals whole heads to the ranks, and heads is no multiple of "
+                              "cp_size: {} heads, {} ranks",
+                              heads, parallel.cp_size),
+                  "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type");
+  }
+  if (parallel.comm_type == CommType::a2a_p2p && parallel.cp_size % parallel.a2a_size != 0) {
+    return refuse(fmt::format("a2a+p2p needs groups of a2a_size ranks, and cp_size is no multiple "
+                              "of it: {} ranks, a2a_size {}",
+                              parallel.cp_size, parallel.a2a_size),
+                  "use an a2a_size that divides cp_size");
+  }
+  if (parallel.comm_type == CommType::a2a_p2p && heads % parallel.a2a_size != 0) {
+    return refuse(fmt::format("a2a+p2p deals whole heads inside a group, and heads is no multiple "
+                              "of a2a_size: {} heads, a2a_size {}",
+                              heads, parallel.a2a_size),
+                  "use an a2a_size that divides heads");
+  }
+  return std::nullopt;
+}
+
 Result<Plan> make_plan(const Scenario& scenario) {
-  if (auto error = refusal(scenario)) return *error;
+  if (auto error = refuse_by_rule(scenario)) return *error;
+  if (auto error = refuse_by_size(scenario)) return *error;
   Result<Layout> layout = make_layout(scenario);
   if (!layout) return layout.error();
   const int64_t mask_bands = count_mask_bands(scenario.attention, layout.value().slots.sequences);
