@@ -163,12 +163,12 @@ class Walk {
       to.merges = from.merges;
       return std::nullopt;
     }
+    const int64_t rows = item.to_rows == kAllRows ? spec.rows : plan_.rows(item.to_rows);
+    if (rows == 0) return std::nullopt;
     if (to.is_complete) to.landed = 0;
     if (to.landed == 0) to.is_finished = true;
-    to.is_complete = false;
     to.is_finished = to.is_finished && from.is_finished;
-    to.landed +=
-        (item.to_rows == kAllRows ? spec.rows : plan_.rows(item.to_rows)) * item.heads.size();
+    to.landed += rows * item.heads.size();
     landed[to_index(item.to)].push_back({item.to_rows, item.heads});
     if (to.landed > spec.rows * spec.heads.size())
       return name(item) + ": more rows land than the buffer has";
