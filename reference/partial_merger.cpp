@@ -1,6 +1,7 @@
 #include "reference/partial_merger.h"
 
 #include "reference/online_softmax.h"
+#include "reference/round_rows.h"
 #include "reference/row_moves.h"
 #include "sim/run/dtype.h"
 
@@ -121,8 +122,8 @@ void PartialMerger<T>::finish(const FinishItem& item) {
     if (plan_.scenario.attention.softmax_type != SoftmaxType::vanilla) add_sink(spec, memory);
   }
   const Dtype dtype = plan_.scenario.numerics.dtype;
-  round_values(dtype, std::span<T>(memory.first));
-  if (spec.kind == BufferKind::dkv) round_values(dtype, std::span<T>(memory.second));
+  round_rows(dtype, std::span<T>(memory.first));
+  if (spec.kind == BufferKind::dkv) round_rows(dtype, std::span<T>(memory.second));
 }
 
 /// The sink is one more key without a value. It enters here, once; rows that see no key stay empty.

@@ -3,19 +3,22 @@
 #include "reference/home_rows.h"
 #include "reference/partial_merger.h"
 #include "reference/rank_memory.h"
+#include "reference/round_rows.h"
 #include "reference/row_moves.h"
 #include "reference/tile_attention.h"
 #include "sim/base/parallel.h"
-#include "sim/run/dtype.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -141,9 +144,11 @@ class Walk {
         static_cast<int64_t>(units.size()),
         [&](int64_t u) {
           const auto start = std::chrono::steady_clock::now();
-          const TileWork work = body(*units[u].item, units[u].head);
+          std::unique_ptr<TileScratch<T>> scratch = take_scratch();
+          const TileWork work = body(*units[u].item, units[u].head, *scratch);
           const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
           const std::lock_guard lock(work_mutex_);
+          idle_scratch_.push_back(std::move(scratch));
           output_.tile_flops += work.flops;
           output_.tile_seconds += elapsed.count();
           if (is_backward_) return;
@@ -153,6 +158,15 @@ class Walk {
         options_.threads);
   }
 
+  /// As many exist as threads have worked at once. What they hold never reaches a result.
+  std::unique_ptr<TileScratch<T>> take_scratch() {
+    const std::lock_guard lock(work_mutex_);
+    if (idle_scratch_.empty()) return std::make_unique<TileScratch<T>>();
+    std::unique_ptr<TileScratch<T>> scratch = std::move(idle_scratch_.back());
+    idle_scratch_.pop_back();
+    return scratch;
+  }
+
   void compute_forward(const Pass& pass, const Stage& stage) {
     std::vector<Unit> units;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
@@ -160,16 +174,15 @@ class Walk {
       for (int32_t head = item.heads.begin; item.num_slices > 0 && head < item.heads.end; ++head)
         units.push_back({&item, head});
     }
-    run_units(units, [&](const ComputeItem& item, int32_t head) {
+    run_units(units, [&](const ComputeItem& item, int32_t head, TileScratch<T>& scratch) {
       const int64_t rows = plan_.rows(item.q_tokens);
       const HeadView<T> lse = view<T>(item.out, head, true), o = view<T>(item.out, head, false);
       const TileWork work = tile_forward<T>(
           settings_, plan_.slices_of(item), rows, view<const T>(item.q, head, false),
           view<const T>(item.kv, kv_head_of(head), false),
-          view<const T>(item.kv, kv_head_of(head), true), o, lse.data, lse.stride);
+          view<const T>(item.kv, kv_head_of(head), true), o, lse.data, lse.stride, scratch);
       for (int64_t row = 0; merger_.keeps_partials() && row < rows; ++row)
-        round_values(settings_.dtype,
-                     std::span<T>(o.row(row), static_cast<size_t>(settings_.dim_v)));
+        round_rows(settings_.dtype, std::span<T>(o.row(row), static_cast<size_t>(settings_.dim_v)));
       return work;
     });
   }
@@ -183,14 +196,14 @@ class Walk {
       for (int32_t kv_head = kv_heads.begin; kv_head < kv_heads.end; ++kv_head)
         units.push_back({&item, kv_head});
     }
-    run_units(units, [&](const ComputeItem& item, int32_t kv_head) {
-      return backward_unit(item, kv_head);
+    run_units(units, [&](const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
+      return backward_unit(item, kv_head, scratch);
     });
   }
 
   /// One kv head of one item: its query heads one after another, so that dK and dV are summed in a
   /// fixed order.
-  TileWork backward_unit(const ComputeItem& item, int32_t kv_head) {
+  TileWork backward_unit(const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
     const int64_t rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
     const int32_t group = attention_.heads / attention_.kv_heads;
     const HeadView<T> dk = view<T>(item.dkv, kv_head, false), dv = view<T>(item.dkv, kv_head, true);
@@ -210,7 +223,8 @@ class Walk {
       const TileWork work = tile_backward<T>(
           settings_, plan_.slices_of(item), view<const T>(item.q, head, false),
           view<const T>(item.kv, kv_head, false), view<const T>(item.kv, kv_head, true),
-          view<const T>(item.d_out, head, false), lse.data, lse.stride, delta.data(), dq, dk, dv);
+          view<const T>(item.d_out, head, false), lse.data, lse.stride, delta.data(), dq, dk, dv,
+          scratch);
       total.flops += work.flops;
     }
     return total;
@@ -252,7 +266,8 @@ class Walk {
   TileSettings settings_;
   RankMemory<T> memory_;
   PartialMerger<T> merger_;
-  std::mutex work_mutex_;
+  std::mutex work_mutex_;  // guards what the units share: scratch and output
+  std::vector<std::unique_ptr<TileScratch<T>>> idle_scratch_;
   RunOutput output_;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "reference/aligned_vector.h"
 #include "sim/plan/band.h"
 #include "sim/scenario/scenario.h"
 
@@ -26,7 +27,17 @@ struct TileSettings {
   int32_t dim_qk = 0;
   int32_t dim_v = 0;
   int64_t tile_rows = 128;
-  int64_t tile_columns = 256;
+  int64_t tile_columns = 384;
+};
+
+/// Memory that a thread works in, kept from one call to the next: fresh pages cost as much as a
+/// tenth of the arithmetic.
+template <class T>
+struct TileScratch {
+  AlignedVector<T> q, o, d_out, dq;   // [rows of a strip, lanes]
+  AlignedVector<T> k, v, dk, dv;      // [columns of a segment, lanes]
+  AlignedVector<T> logits, slopes;    // [tile_rows, tile_columns]
+  AlignedVector<T> row_max, row_sum;  // [rows] running softmax
 };
 
 /// Arithmetic done, for the speed report. A tile is cut to the rows and columns that hold a visible
@@ -43,7 +54,7 @@ struct TileWork {
 template <class T>
 TileWork tile_forward(const TileSettings& settings, std::span<const BandSlice> bands, int64_t rows,
                       HeadView<const T> q, HeadView<const T> k, HeadView<const T> v, HeadView<T> o,
-                      T* lse, int64_t lse_stride);
+                      T* lse, int64_t lse_stride, TileScratch<T>& scratch);
 
 /// Backward of one query head: adds dq to a zeroed view and dk, dv to views that other heads of the
 /// group may already have added to. `lse` and `delta` = rowsum(d_out * out) are those of the whole
@@ -52,7 +63,7 @@ template <class T>
 TileWork tile_backward(const TileSettings& settings, std::span<const BandSlice> bands,
                        HeadView<const T> q, HeadView<const T> k, HeadView<const T> v,
                        HeadView<const T> d_out, const T* lse, int64_t lse_stride, const T* delta,
-                       HeadView<T> dq, HeadView<T> dk, HeadView<T> dv);
+                       HeadView<T> dq, HeadView<T> dk, HeadView<T> dv, TileScratch<T>& scratch);
 
 /// Sum of a[lane] * b[lane], in an order that depends on the number of lanes alone.
 template <class T>

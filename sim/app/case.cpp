@@ -135,8 +135,34 @@ Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name) {
       return make_error(ErrorKind::unavailable,
                         fmt::format("executor {} is not here: {}", name, why));
   }
+  if (name.starts_with("plugin:")) {
+    return make_error(ErrorKind::unavailable,
+                      fmt::format("plugins are not part of this version: {}", name));
+  }
   return make_error(ErrorKind::bad_input, fmt::format("no executor has this name: {}", name),
-                    "cpu, cuda, nccl or plugin:PATH");
+                    "cpu, cuda or nccl");
+}
+
+std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& executor) {
+  const Plan& inner = plan.plan();
+  const int64_t needed =
+      executor.memory_bytes(plan) + 3 * run_inputs_bytes(inner.scenario, inner.layout.slots);
+  if (needed > machine_memory() / 10 * 9) {
+    return make_error(ErrorKind::unavailable,
+                      fmt::format("the probe needs {:.1f} GiB, this machine has {:.1f} GiB",
+                                  gibibytes(needed), gibibytes(machine_memory())),
+                      "use fewer tokens or heads");
+  }
+  constexpr double kMostPairs = 1e12;
+  double pairs = 0;
+  for (const SequenceSlot& slot : inner.layout.slots.sequences)
+    pairs += static_cast<double>(slot.q_valid) * static_cast<double>(slot.kv_valid);
+  if (pairs <= kMostPairs) return std::nullopt;
+  return make_error(
+      ErrorKind::unavailable,
+      fmt::format("the probe would ask the oracle's mask about {:.2g} pairs, at most {:.2g}", pairs,
+                  kMostPairs),
+      "use shorter sequences");
 }
 
 CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options) {

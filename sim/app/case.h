@@ -46,6 +46,9 @@ Result<CheckedPlan> plan_scenario(const Scenario& scenario);
 /// nobody knows).
 Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name);
 
+/// Why a probe cannot be run here; nothing when it can.
+std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& executor);
+
 CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options);
 
 /// The record of a finished case (contract, section 4).

@@ -24,14 +24,14 @@ fs::path root_folder() {
 int command_demo(const CommandOptions& options, Toolbox& toolbox) {
   const fs::path root = root_folder();
   const fs::path out = options.out_folder.empty() ? root / "out" : fs::path(options.out_folder);
+  const Result<std::vector<std::string>> files = find_scenarios({(root / "scenarios").string()});
+  if (!files) return report(files.error());
+
   std::error_code error;
   fs::create_directories(out, error);
   if (error)
     return report(make_error(ErrorKind::bad_input,
                              "the report folder cannot be made: " + out.string(), error.message()));
-  const Result<std::vector<std::string>> files = find_scenarios({(root / "scenarios").string()});
-  if (!files) return report(files.error());
-
   std::cout << "cpscope plans, proves, executes and judges every shipped scenario\n\n"
             << table_header() << '\n';
   std::vector<VerifyRow> rows;

@@ -10,6 +10,12 @@
 namespace cpscope {
 namespace {
 
+const char* verdict_of(const TensorGrade& tensor) {
+  if (tensor.passed) return "";
+  return tensor.rel_l2 <= tensor.budget ? "   <-- a row is over what the plain run explains"
+                                        : "   <-- over budget";
+}
+
 void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
   out << fmt::format("{} on executor {}, plan {}\n", outcome.grade.passed ? "PASS" : "FAIL",
                      outcome.executor, to_hex(outcome.plan->plan().hash));
@@ -21,7 +27,7 @@ void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
         "{:.9g}, seen {:.9g}{}\n",
         tensor.name, tensor.rel_l2, tensor.budget, tensor.worst_row_rel_l2, tensor.max_abs,
         tensor.nan, tensor.worst.rank, tensor.worst.token, tensor.worst.head, tensor.worst.expected,
-        tensor.worst.seen, tensor.passed ? "" : "   <-- over budget");
+        tensor.worst.seen, verdict_of(tensor));
   }
   if (!outcome.judged.query_tokens.empty()) {
     out << fmt::format("judged on a sample: {} query rows, {} key rows\n",
@@ -76,6 +82,7 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
   if (!executor) return report(executor.error());
   const Result<CheckedPlan> plan = plan_scenario(probe_scenario(loaded.value().scenario));
   if (!plan) return report(plan.error());
+  if (const auto error = probe_obstacle(plan.value(), *executor.value())) return report(*error);
   ProgressBar bar(true);
   const Result<ProbeReport> probed =
       probe_plan(plan.value(), *executor.value(), toolbox.witness, bar.phase("probe"));

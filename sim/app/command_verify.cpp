@@ -119,6 +119,23 @@ VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptio
   return row;
 }
 
+std::string describe_mask(const Attention& attention) {
+  std::string mask(to_name(attention.mask_type));
+  if (attention.window_left >= 0 || attention.window_right >= 0) mask += "+window";
+  if (attention.chunk_size > 0) mask += "+chunk";
+  return mask;
+}
+
+namespace {
+
+/// The first line of a reason; the others are in the JSON and the report.
+std::string first_line(const std::string& reason) {
+  const size_t end = reason.find('\n');
+  return end == std::string::npos ? reason : reason.substr(0, end) + " (and more)";
+}
+
+}  // namespace
+
 std::string table_header() {
   return fmt::format("{:<44} {:<10} {:<17} {:<27} {:>5} {:>8}  {:<8} {:>9} {:>7} {:>7}", "scenario",
                      "comm", "layout", "mask", "ranks", "tokens", "status", "rel_l2", "/budget",
@@ -128,23 +145,21 @@ std::string table_header() {
 std::string table_line(const VerifyRow& row) {
   const std::string name = fs::path(row.path).stem().string();
   if (!row.outcome.plan)
-    return fmt::format("{:<44} {:<8}  {}", name, to_name(row.outcome.status), row.outcome.reason);
+    return fmt::format("{:<44} {:<8}  {}", name, to_name(row.outcome.status),
+                       first_line(row.outcome.reason));
   const Scenario& scenario = row.loaded.scenario;
-  std::string mask(to_name(scenario.attention.mask_type));
-  if (scenario.attention.window_left >= 0 || scenario.attention.window_right >= 0)
-    mask += "+window";
-  if (scenario.attention.chunk_size > 0) mask += "+chunk";
-  std::string line = fmt::format(
-      "{:<44} {:<10} {:<17} {:<27} {:>5} {:>8}  {:<8}", name, to_name(scenario.parallel.comm_type),
-      to_name(scenario.parallel.layout), mask, scenario.parallel.cp_size,
-      row.outcome.plan->plan().layout.slots.tokens, to_name(row.outcome.status));
+  std::string line =
+      fmt::format("{:<44} {:<10} {:<17} {:<27} {:>5} {:>8}  {:<8}", name,
+                  to_name(scenario.parallel.comm_type), to_name(scenario.parallel.layout),
+                  describe_mask(scenario.attention), scenario.parallel.cp_size,
+                  row.outcome.plan->plan().layout.slots.tokens, to_name(row.outcome.status));
   if (!row.outcome.grade.tensors.empty()) {
     line +=
         fmt::format(" {:>9.2e} {:>7.2f} {:>7.2f}", worst_rel_l2(row.outcome.grade),
                     worst_share_of_budget(row.outcome.grade),
                     row.outcome.plan_seconds + row.outcome.run_seconds + row.outcome.judge_seconds);
   }
-  if (!row.outcome.reason.empty()) line += "  " + row.outcome.reason;
+  if (!row.outcome.reason.empty()) line += "  " + first_line(row.outcome.reason);
   return line;
 }
 

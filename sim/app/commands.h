@@ -15,7 +15,8 @@ struct CommandOptions {
   std::string executor;
   std::string record_path;
   std::string junit_path;
-  std::string out_folder;  // empty = out/ beside scenarios/
+  std::string markdown_path;  // verify --matrix
+  std::string out_folder;     // empty = out/ beside scenarios/
   double max_flops = 2e12;
   double tolerance = 0.0;
   int64_t sample_rows = 0;
@@ -54,6 +55,9 @@ struct VerifyRow {
 Result<std::vector<std::string>> find_scenarios(const std::vector<std::string>& paths);
 
 VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptions& options);
+/// The mask in a few words: its type, and window and chunk where they cut it further.
+std::string describe_mask(const Attention& attention);
+
 std::string table_header();
 std::string table_line(const VerifyRow& row);
 

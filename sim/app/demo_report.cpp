@@ -143,7 +143,7 @@ std::string demo_report(const std::vector<VerifyRow>& rows) {
         "td><td>{6}</td><td class=\"{7}\">{7}</td><td>{8}</td>"
         "<td>{9}</td></tr>",
         escape(name_of(row)), escape(row.outcome.executor), to_name(scenario.parallel.comm_type),
-        to_name(scenario.parallel.layout), to_name(scenario.attention.mask_type),
+        to_name(scenario.parallel.layout), describe_mask(scenario.attention),
         scenario.parallel.cp_size,
         row.outcome.plan ? row.outcome.plan->plan().layout.slots.tokens : 0,
         to_name(row.outcome.status),

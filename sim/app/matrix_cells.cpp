@@ -31,10 +31,11 @@ constexpr LayoutRecipe kLayouts[] = {
 };
 
 // Windows and chunks are wide enough for a full tile of 8 x 8 rows when every fourth token is on a
-// rank, and narrower than the longest sequence, so that they cut something.
+// rank, and narrower than the longest sequence, so that they cut something. A chunk ends inside a
+// tile.
 constexpr int64_t kWindow = 72;
 constexpr int64_t kRightWindow = 12;
-constexpr int64_t kChunk = 64;
+constexpr int64_t kChunk = 68;
 constexpr int64_t kChunkOfWindow = 72;
 constexpr int64_t kWindowInChunk = 64;
 
@@ -230,7 +231,7 @@ std::vector<MatrixCell> fast_matrix() {
 }
 
 std::string describe(const MatrixCell& cell) {
-  return fmt::format("{} | {} | {} | {} | {} | {}", cell.comm->name, cell.layout->name,
+  return fmt::format("{} / {} / {} / {} / {} / {}", cell.comm->name, cell.layout->name,
                      cell.mask->name, to_name(cell.format), to_name(cell.padding),
                      cell.feature->name);
 }

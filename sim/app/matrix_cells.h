@@ -87,7 +87,7 @@ std::vector<MatrixCell> fast_matrix();
 /// The small batch of a cell: four ranks, about 160 tokens, at least two sequences.
 Scenario make_cell_scenario(const MatrixCell& cell);
 
-/// "p2p dual_chunk causal thd padded plain".
+/// "p2p / dual_chunk / causal / thd / padded / plain (fp64)".
 std::string describe(const MatrixCell& cell);
 
 }  // namespace cpscope

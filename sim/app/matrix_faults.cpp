@@ -7,9 +7,8 @@
 namespace cpscope {
 namespace {
 
-constexpr FaultKind kKinds[] = {FaultKind::comm,     FaultKind::mask,    FaultKind::layout,
-                                FaultKind::merge,    FaultKind::padding, FaultKind::gradient,
-                                FaultKind::feature};
+constexpr FaultKind kKinds[] = {FaultKind::comm,  FaultKind::mask,    FaultKind::layout,
+                                FaultKind::merge, FaultKind::padding, FaultKind::gradient};
 
 template <class T>
 const T& pick(const std::vector<T>& places, int64_t variant) {
@@ -71,11 +70,12 @@ std::optional<PlantedFault> break_comm(const Plan& healthy, const Visibility& vi
     needed.push_back(static_cast<int64_t>(i));
     // A hop that passes on what came in can send what the ring began with instead, if that has
     // enough rows.
-    const auto first = std::find_if(
-        healthy.forward.transfers.begin(), healthy.forward.transfers.end(),
-        [&](const TransferItem& other) {
-          return other.link == LinkClass::ring && other.src == item.src && to_index(other.step) == 0;
-        });
+    const auto first =
+        std::find_if(healthy.forward.transfers.begin(), healthy.forward.transfers.end(),
+                     [&](const TransferItem& other) {
+                       return other.link == LinkClass::ring && other.src == item.src &&
+                              to_index(other.step) == 0;
+                     });
     if (item.link == LinkClass::ring && to_index(item.step) > 0 &&
         healthy.buffer(first->from).rows >= healthy.rows(item.tokens))
       passed_on.push_back(static_cast<int64_t>(i));
@@ -197,8 +197,14 @@ std::optional<PlantedFault> break_merge(const Plan& healthy, int64_t variant) {
 /// Does this backward transfer carry a gradient that is not zero?
 bool carries_gradient(const Plan& plan, const Visibility& visibility, const TransferItem& item) {
   if (item.payload != Payload::dkv || item.link == LinkClass::self) return false;
-  // A ring's accumulator carries what everybody before has added; losing it leaves garbage.
-  if (item.landing == Landing::replace) return plan.rows(item.tokens) > 0;
+  // What the sender itself has just added to a ring's accumulator is lost for certain.
+  if (item.landing == Landing::replace) {
+    return std::any_of(plan.backward.computes.begin(), plan.backward.computes.end(),
+                       [&](const ComputeItem& compute) {
+                         return compute.rank == item.src && compute.step == item.step &&
+                                compute.kv_tokens == item.tokens && compute.num_slices > 0;
+                       });
+  }
   const std::vector<bool>& seen = plan.scenario.parallel.comm_type == CommType::a2a_p2p
                                       ? visibility.seen
                                       : visibility.seen_by_rank[to_index(item.src)];
@@ -216,8 +222,7 @@ std::optional<PlantedFault> break_gradient(const Plan& healthy, const Visibility
   if (places.empty()) return std::nullopt;
   PlantedFault fault{FaultKind::gradient, "", healthy};
   const int64_t index = pick(places, variant);
-  fault.what =
-      "the dK, dV share " + place_of(fault.plan.backward.transfers[index]) + " is lost";
+  fault.what = "the dK, dV share " + place_of(fault.plan.backward.transfers[index]) + " is lost";
   drop_item(fault.plan.backward, fault.plan.backward.transfers, StageKind::transfer, index);
   return fault;
 }

@@ -22,6 +22,7 @@ enum class FaultKind {
   feature    // the executor forgets the cell's feature
 };
 std::string_view to_name(FaultKind value);
+/// The kinds that any plan may have a place for: all but `feature`.
 std::span<const FaultKind> fault_kinds();
 
 /// A healthy plan with one thing broken. It never makes an executor read or write outside a buffer.

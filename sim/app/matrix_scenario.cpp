@@ -50,7 +50,8 @@ Batch make_batch(const MatrixCell& cell) {
 
 /// The slices of one sequence of valid tokens [begin, end).
 void add_slices(SlicePattern pattern, int64_t begin, int64_t end, std::vector<MaskSlice>& slices) {
-  const int64_t third = begin + (end - begin) / 3, middle = begin + (end - begin) / 2;
+  const int64_t fifth = begin + (end - begin) / 5, third = begin + (end - begin) / 3,
+                middle = begin + (end - begin) / 2;
   switch (pattern) {
     case SlicePattern::none:
       return;
@@ -59,16 +60,16 @@ void add_slices(SlicePattern pattern, int64_t begin, int64_t end, std::vector<Ma
       slices.push_back({third, end, begin, end, SliceType::causal});
       return;
     case SlicePattern::shared_question:
-      slices.push_back({begin, third, begin, third, SliceType::causal});
-      for (const auto& [from, to] : {std::pair{third, third + (end - third) / 2},
-                                     std::pair{third + (end - third) / 2, end}}) {
-        slices.push_back({from, to, begin, third, SliceType::full});
+      slices.push_back({begin, middle, begin, middle, SliceType::causal});
+      for (const auto& [from, to] : {std::pair{middle, middle + (end - middle) / 2},
+                                     std::pair{middle + (end - middle) / 2, end}}) {
+        slices.push_back({from, to, begin, middle, SliceType::full});
         slices.push_back({from, to, from, to, SliceType::causal});
       }
       return;
     case SlicePattern::slanted:
-      slices.push_back({begin, middle, begin, end, SliceType::bi_causal});
-      slices.push_back({middle, end, middle, end, SliceType::inv_causal});
+      slices.push_back({begin, fifth, begin, end, SliceType::bi_causal});
+      slices.push_back({fifth, end, fifth, end, SliceType::inv_causal});
       return;
   }
 }

@@ -2,6 +2,7 @@
 
 #include "sim/app/commands.h"
 
+#include <cstdlib>
 #include <iostream>
 #include <optional>
 
@@ -14,6 +15,19 @@ constexpr const char* kFooter =
     "Exit codes: 0 done and passed, 1 a verification failed, 2 bad input, bad usage or refused by "
     "rule,\n"
     "3 that executor is not here or cannot do this scenario.";
+
+const CLI::Validator kNotEmpty(
+    [](std::string& text) {
+      return text.empty() ? std::string("the value is empty") : std::string();
+    },
+    "");
+const CLI::Validator kNotNegative(
+    [](std::string& text) {
+      // Written so that NaN fails as well.
+      const double value = std::strtod(text.c_str(), nullptr);
+      return value >= 0 ? std::string() : "the value must be 0 or more: " + text;
+    },
+    "");
 
 struct Command {
   CLI::App* app;
@@ -29,7 +43,8 @@ void add_json(CLI::App* app, CommandOptions& options) {
 }
 
 void add_executor(CLI::App* app, CommandOptions& options) {
-  app->add_option("--executor", options.executor, "cpu (default), cuda, nccl or plugin:PATH");
+  app->add_option("--executor", options.executor, "cpu (default), cuda, nccl or plugin:PATH")
+      ->check(kNotEmpty);
 }
 
 std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
@@ -50,7 +65,8 @@ std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
   plan->add_flag("--summary", options.summary, "figures only: pairs, balance, bytes, checks");
   plan->add_flag("--text", options.text,
                  "a readable dump (the default without --json or --summary)");
-  plan->add_option("--lines", options.max_lines, "at most this many lines of text, 0 = all");
+  plan->add_option("--lines", options.max_lines, "at most this many lines of text, 0 = all")
+      ->check(kNotNegative);
   plan->footer("Example: cpscope plan scenarios/zigzag.toml --text");
   commands.push_back({plan, [&] { return command_plan(options); }});
 
@@ -59,7 +75,8 @@ std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
   diff->add_option("RECORDS", options.paths, "two .safetensors records")->required()->expected(2);
   add_json(diff, options);
   diff->add_option("--tolerance", options.tolerance,
-                   "rel_l2 up to which a tensor counts as equal (default 0: bit by bit)");
+                   "rel_l2 up to which a tensor counts as equal (default 0: bit by bit)")
+      ->check(kNotNegative);
   diff->footer("Example: cpscope diff a.safetensors b.safetensors");
   commands.push_back({diff, [&] { return command_diff(options); }});
   return commands;
@@ -72,12 +89,14 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   add_executor(run, options);
   add_json(run, options);
   run->add_option("--record", options.record_path,
-                  "write inputs and answers to this .safetensors file");
+                  "write inputs and answers to this .safetensors file")
+      ->check(kNotEmpty);
   run->add_flag("--poison", options.poison,
                 "fill padding rows, output and receive buffers with NaN before the run");
   run->add_option("--sample", options.sample_rows,
                   "judge only about N query rows (and keys that few queries see) of a batch too "
-                  "long to judge whole");
+                  "long to judge whole")
+      ->check(kNotNegative);
   run->footer(
       "Example: cpscope run scenarios/thd_padding_p2p.toml --poison --record out/run.safetensors");
   commands.push_back({run, [&] { return command_run(options, toolbox); }});
@@ -89,7 +108,8 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   add_json(verify, options);
   verify->add_flag("--matrix", options.matrix,
                    "sweep comm type x layout x mask x format x padding x feature on small shapes");
-  verify->add_option("--junit", options.junit_path, "also write JUnit XML to this file");
+  verify->add_option("--junit", options.junit_path, "also write JUnit XML to this file")
+      ->check(kNotEmpty);
   verify->add_flag("--poison", options.poison,
                    "fill padding rows, output and receive buffers with NaN before each run");
   verify->add_option(
@@ -121,8 +141,14 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
 
 /// A first word that names no command gets an answer that lists those there are.
 std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return std::nullopt;
+  if (argc < 2) return std::nullopt;
   const std::string word = argv[1];
+  if (word == "-h" || word == "--help" || word == "--version") return std::nullopt;
+  if (word.starts_with('-')) {
+    std::cerr << "cpscope: a command comes before its options: " << word
+              << "; see cpscope --help\n";
+    return 2;
+  }
   std::string names;
   for (const CLI::App* command : app.get_subcommands({})) {
     if (command->get_name() == word) return std::nullopt;
@@ -157,7 +183,12 @@ int run_program(int argc, char** argv, Toolbox& toolbox) {
   try {
     app.parse(argc, argv);
     for (const Command& command : commands) {
-      if (command.app->parsed()) return command.run();
+      if (!command.app->parsed()) continue;
+      const int code = command.run();
+      std::cout.flush();
+      if (std::cout) return code;
+      std::cerr << "cpscope: the result could not be written to stdout\n";
+      return 2;
     }
   } catch (const CLI::Success& success) {
     return app.exit(success);

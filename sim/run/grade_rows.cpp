@@ -81,6 +81,7 @@ void add_valid_ends(const SequenceSlot& slot, bool is_query, std::vector<int64_t
 }  // namespace
 
 JudgedRows choose_rows(const BatchSlots& slots, int64_t count) {
+  count = std::min(count, slots.tokens);
   JudgedRows rows;
   const size_t step = std::max<size_t>(
       1, slots.sequences.size() / static_cast<size_t>(std::max<int64_t>(1, count / 4)));

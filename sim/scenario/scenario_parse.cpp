@@ -180,6 +180,15 @@ void read_attention(const TableReader& table, Attention& attention) {
   take(table.number("softcap"), attention.softcap);
   take(table.choice<SoftmaxType>("softmax_type", kSoftmaxTypes), attention.softmax_type);
   take(table.number("rope_theta"), attention.rope_theta);
+  // Beyond these, fp32 logits overflow or vanish, whatever the executor.
+  constexpr double kLargest = 1e30, kSmallest = 1e-30;
+  for (const auto& [key, value] :
+       {std::pair{"softmax_scale", attention.softmax_scale},
+        std::pair{"softcap", attention.softcap}, std::pair{"rope_theta", attention.rope_theta}}) {
+    if (value == 0.0 || (value >= kSmallest && value <= kLargest)) continue;
+    table.complain(key, fmt::format("is out of the range of fp32 logits: {:g}", value),
+                   "0, or between 1e-30 and 1e30");
+  }
   if (attention.rope_theta > 0.0 && attention.head_dim_qk % 2 != 0) {
     table.complain("rope_theta",
                    fmt::format("needs an even head_dim_qk: {}", attention.head_dim_qk),

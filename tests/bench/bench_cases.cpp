@@ -46,9 +46,9 @@ Scenario planning_scenario(const PlanSize& size) {
   return scenario;
 }
 
-Scenario walking_scenario(int64_t tokens, bool backward) {
+Scenario walking_scenario(int64_t tokens, bool backward, Dtype dtype) {
   Scenario scenario = causal_scenario({tokens}, 8);
-  scenario.numerics.dtype = Dtype::fp32;
+  scenario.numerics.dtype = dtype;
   scenario.numerics.backward = backward;
   return scenario;
 }

@@ -21,8 +21,8 @@ struct PlanSize {
 /// tokens, the same on every machine.
 Scenario planning_scenario(const PlanSize& size);
 
-/// One causal sequence for the executors: fp32, 8 heads of 128 lanes, 8 ranks, p2p, dual_chunk.
-Scenario walking_scenario(int64_t tokens, bool backward);
+/// One causal sequence for the executors: 8 heads of 128 lanes, 8 ranks, p2p, dual_chunk.
+Scenario walking_scenario(int64_t tokens, bool backward, Dtype dtype);
 
 /// A proved plan with its inputs. Aborts when the scenario is refused: benchmarks only ask what is
 /// possible.

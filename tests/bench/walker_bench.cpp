@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <memory>
 #include <vector>
 
@@ -20,24 +21,46 @@ namespace {
 constexpr int kThreads = 2;
 constexpr int64_t kProductSize = 1024;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+/// Wall time and the processor time of all threads since it was made.
+class Stopwatch {
+ public:
+  double wall_seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_start_).count();
+  }
+  double processor_seconds() const {
+    return static_cast<double>(std::clock() - processor_start_) / CLOCKS_PER_SEC;
+  }
 
-/// FLOP/s of Eigen's own product of 1024 x 1024 matrices, one on each thread.
-double product_rate() {
+ private:
+  std::chrono::steady_clock::time_point wall_start_ = std::chrono::steady_clock::now();
+  std::clock_t processor_start_ = std::clock();
+};
+
+/// FLOP/s in wall time, and what one thread does in a second of its own.
+struct Rate {
+  double wall = 0;
+  double thread = 0;
+
+  void keep_best(const Rate& other) {
+    wall = std::max(wall, other.wall);
+    thread = std::max(thread, other.thread);
+  }
+};
+
+/// Eigen's own product of 1024 x 1024 matrices, one on each thread.
+Rate product_rate() {
   using Square = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   struct Operands {
     Square a, b, c;
   };
   std::vector<Operands> operands(kThreads);
   for (Operands& mine : operands) {
-    mine.a.setRandom(kProductSize, kProductSize);
-    mine.b.setRandom(kProductSize, kProductSize);
+    mine.a.setConstant(kProductSize, kProductSize, 0.5f);
+    mine.b.setConstant(kProductSize, kProductSize, 0.25f);
     mine.c.setZero(kProductSize, kProductSize);
   }
   constexpr int kRounds = 12;
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   for_each_index(
       kThreads,
       [&](int64_t thread) {
@@ -45,47 +68,57 @@ double product_rate() {
         for (int round = 0; round < kRounds; ++round) mine.c.noalias() += mine.a * mine.b;
       },
       kThreads);
-  const double seconds = seconds_since(start);
+  const double flops = 2.0 * kProductSize * kProductSize * kProductSize * kRounds * kThreads;
+  const Rate rate{flops / watch.wall_seconds(), flops / watch.processor_seconds()};
   benchmark::DoNotOptimize(operands.front().c(0, 0));
-  return 2.0 * kProductSize * kProductSize * kProductSize * kRounds * kThreads / seconds;
+  return rate;
 }
 
-/// One timed run in manual time; the product is measured before and after it, because the machine
-/// is shared.
+/// Manual time is the walker's wall time. The product is measured before and after each run,
+/// because a machine may be shared; `ratio` compares wall times, `thread_ratio` the work in a
+/// second of processor time, which others cannot take away.
 void BM_WalkerTiles(benchmark::State& state) {
-  const ReadyRun ready = prepare_run(walking_scenario(state.range(0), state.range(1) != 0));
+  const Dtype dtype = static_cast<Dtype>(state.range(2));
+  const ReadyRun ready = prepare_run(walking_scenario(state.range(0), state.range(1) != 0, dtype));
   const std::unique_ptr<Executor> walker = reference::make_plan_walker();
-  double best_ratio = 0, best_tiles = 0, best_product = 0, tile_share = 0;
+  Rate tiles, product;
+  double ratio = 0, thread_ratio = 0, tile_share = 0;
   for (auto _ : state) {
-    const double product_before = product_rate();
-    const auto start = std::chrono::steady_clock::now();
+    Rate product_now = product_rate();
+    const Stopwatch watch;
     const Result<RunOutput> output = walker->run(ready.plan, ready.inputs, {false, kThreads, {}});
-    const double seconds = seconds_since(start);
+    const double seconds = watch.wall_seconds(), processor = watch.processor_seconds();
     state.SetIterationTime(seconds);
-    const double product = std::max(product_before, product_rate());
-    const double tiles = static_cast<double>(output.value().tile_flops) / seconds;
-    best_tiles = std::max(best_tiles, tiles);
-    best_product = std::max(best_product, product);
-    best_ratio = std::max(best_ratio, tiles / product);
+    product_now.keep_best(product_rate());
+    const double flops = static_cast<double>(output.value().tile_flops);
+    const Rate tiles_now{flops / seconds, flops / processor};
+    ratio = std::max(ratio, tiles_now.wall / product_now.wall);
+    thread_ratio = std::max(thread_ratio, tiles_now.thread / product_now.thread);
     tile_share = output.value().tile_seconds / (seconds * kThreads);
+    tiles.keep_best(tiles_now);
+    product.keep_best(product_now);
   }
-  state.counters["tile_gflops"] = best_tiles / 1e9;
-  state.counters["eigen_gflops"] = best_product / 1e9;
-  state.counters["ratio"] = best_ratio;
+  state.counters["tile_gflops"] = tiles.wall / 1e9;
+  state.counters["eigen_gflops"] = product.wall / 1e9;
+  state.counters["ratio"] = ratio;
+  state.counters["thread_ratio"] = thread_ratio;
   state.counters["in_tiles"] = tile_share;
 }
 BENCHMARK(BM_WalkerTiles)
-    ->ArgNames({"tokens", "backward"})
-    ->Args({8192, 0})
-    ->Args({8192, 1})
+    ->ArgNames({"tokens", "backward", "dtype"})
+    ->Args({8192, 0, static_cast<int64_t>(Dtype::fp32)})
+    ->Args({8192, 1, static_cast<int64_t>(Dtype::fp32)})
+    ->Args({8192, 1, static_cast<int64_t>(Dtype::bf16)})
+    ->Args({8192, 1, static_cast<int64_t>(Dtype::fp16)})
     ->Unit(benchmark::kMillisecond)
     ->UseManualTime()
     ->Iterations(1)
     ->Repetitions(5)
-    ->ReportAggregatesOnly(false);
+    ->DisplayAggregatesOnly(false);
 
 void BM_Oracle(benchmark::State& state) {
-  const ReadyRun ready = prepare_run(walking_scenario(state.range(0), state.range(1) != 0));
+  const ReadyRun ready =
+      prepare_run(walking_scenario(state.range(0), state.range(1) != 0, Dtype::fp32));
   const Scenario& scenario = ready.plan.plan().scenario;
   for (auto _ : state) {
     const Verdict verdict = reference::judge(scenario, ready.inputs, {8, 8}, {});

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "sim/run/dtype.h"
+
+#include <span>
+
+namespace cpscope::reference {
+
+/// round_values of the 16-bit dtypes, without a branch, so that the compiler makes vectors of it;
+/// the same results bit by bit, except that a NaN stays any NaN
+/// (tests/reference/round_rows_test.cpp).
+void round_rows(Dtype dtype, std::span<float> values);
+void round_rows(Dtype dtype, std::span<double> values);
+
+}  // namespace cpscope::reference
