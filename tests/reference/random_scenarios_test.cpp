@@ -1,0 +1,74 @@
+// Random scenarios over the whole space: the walker against the dense oracle, every padding row and
+// every fresh buffer poisoned with NaN.
+
+#include "sim/scenario/scenario_file.h"
+#include "tests/support/graded_run.h"
+#include "tests/support/random_scenario.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr uint64_t kExactScenarios = 500;
+constexpr uint64_t kRoundedScenarios = 300;
+#else
+constexpr uint64_t kExactScenarios = 2'300;
+constexpr uint64_t kRoundedScenarios = 1'200;
+#endif
+
+/// Runs seeds [first, first + count), calls look(seed, run) for those that nothing forbids, and
+/// demands that these are nine in ten. Stops at the fifth failure.
+template <class Look>
+void for_each_run(uint64_t first, uint64_t count, const RandomSpace& space, Look look) {
+  uint64_t refused = 0;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    const Scenario scenario = random_scenario(seed, space);
+    const auto run = run_graded(scenario);
+    if (!run) {
+      ++refused;
+      continue;
+    }
+    look(seed, *run);
+    if (testing::Test::HasFailure()) return;
+  }
+  testing::Test::RecordProperty("refused", static_cast<int>(refused));
+  EXPECT_LT(refused * 10, count) << refused << " of " << count << " scenarios were refused";
+}
+
+TEST(RandomScenarios, AgreeWithTheOracleToElevenDigitsInDouble) {
+  double worst = 0;
+  for_each_run(0, kExactScenarios, {}, [&](uint64_t seed, const GradedRun& run) {
+    const Difference difference = compare(run.answer, run.verdict.exact);
+    worst = std::max(worst, difference.relative);
+    EXPECT_LE(difference.relative, 1e-11) << "seed " << seed << "\n"
+                                          << describe(difference) << print_scenario(run.scenario());
+    EXPECT_TRUE(run.grade.passed) << "seed " << seed << "\n" << describe(run);
+  });
+  RecordProperty("worst_relative_error", std::to_string(worst));
+}
+
+TEST(RandomScenarios, KeepTheirBudgetInLowPrecision) {
+  RandomSpace space;
+  space.any_dtype = true;
+  for_each_run(1'000'000, kRoundedScenarios, space, [](uint64_t seed, const GradedRun& run) {
+    EXPECT_TRUE(run.grade.passed) << "seed " << seed << "\n" << describe(run);
+  });
+}
+
+TEST(RandomScenarios, KeepTheirBudgetOverLongerSequencesAndMoreRanks) {
+  RandomSpace space;
+  space.any_dtype = true;
+  space.max_length = 160;
+  space.max_ranks = 16;
+  for_each_run(2'000'000, kRoundedScenarios / 10, space, [](uint64_t seed, const GradedRun& run) {
+    EXPECT_TRUE(run.grade.passed) << "seed " << seed << "\n" << describe(run);
+  });
+}
+
+}  // namespace
+}  // namespace cpscope::tests
