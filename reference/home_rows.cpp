@@ -32,8 +32,12 @@ void rotate_token(const Plan& plan, int64_t token, bool is_query, double directi
                   Value* row) {
   const int32_t lanes = plan.scenario.attention.head_dim_qk;
   const int64_t position = position_of(plan, token, is_query);
-  for (int64_t head = 0; head < heads; ++head)
-    rotate_row(plan.scenario.attention.rope_theta, position, lanes, direction, row + head * lanes);
+  for (int64_t head = 0; head < heads; ++head) {
+    Value* lane = row + head * lanes;
+    // Turning an empty row would give some of its zeros a sign.
+    if (std::all_of(lane, lane + lanes, [](Value value) { return value == Value(0); })) continue;
+    rotate_row(plan.scenario.attention.rope_theta, position, lanes, direction, lane);
+  }
   round_values(plan.scenario.numerics.dtype,
                std::span<Value>(row, static_cast<size_t>(heads * lanes)));
 }

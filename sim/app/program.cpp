@@ -108,6 +108,11 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   add_json(verify, options);
   verify->add_flag("--matrix", options.matrix,
                    "sweep comm type x layout x mask x format x padding x feature on small shapes");
+  verify
+      ->add_option(
+          "--markdown", options.markdown_path,
+          "with --matrix: also write the table, beside what other frameworks offer, to this file")
+      ->check(kNotEmpty);
   verify->add_option("--junit", options.junit_path, "also write JUnit XML to this file")
       ->check(kNotEmpty);
   verify->add_flag("--poison", options.poison,

@@ -1,0 +1,158 @@
+// The budget is wide enough for a correct run and too narrow for these wrong ones.
+
+#include "sim/run/run_inputs.h"
+#include "sim/scenario/scenario_file.h"
+#include "tests/support/graded_run.h"
+#include "tests/support/walker_cases.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+constexpr int64_t kTokens = 4096;
+constexpr int32_t kLanes = 16;
+
+Scenario long_case() {
+  Scenario scenario = walker_case({kTokens}, 4);
+  scenario.attention.heads = scenario.attention.kv_heads = 1;
+  scenario.attention.head_dim_qk = scenario.attention.head_dim_v = kLanes;
+  scenario.attention.window_left = 1000;
+  scenario.numerics.dtype = Dtype::bf16;
+  return scenario;
+}
+
+/// One correct run of 4096 tokens, made once for all cases.
+class Budget : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { run_ = new GradedRun(run_possible(long_case())); }
+  static void TearDownTestSuite() {
+    delete run_;
+    run_ = nullptr;
+  }
+
+  static Answer correct() { return run_->answer; }
+
+  /// Grades another answer to the same question and expects the tensor to fail.
+  static void expect_failure(const Answer& answer, const std::string& name) {
+    const Grade grade = grade_answer(run_->plan.plan(), run_->inputs, answer, run_->verdict);
+    EXPECT_FALSE(grade.passed);
+    for (const TensorGrade& tensor : grade.tensors)
+      EXPECT_EQ(tensor.passed, tensor.name != name) << tensor.name;
+  }
+
+  static GradedRun* run_;
+};
+GradedRun* Budget::run_ = nullptr;
+
+TEST_F(Budget, IsKeptByTheWalker) { EXPECT_TRUE(run_->grade.passed) << describe(*run_); }
+
+TEST_F(Budget, FailsAnOutputOfZeros) {
+  Answer answer = correct();
+  std::fill(answer.out.values.begin(), answer.out.values.end(), 0.0);
+  expect_failure(answer, "out");
+}
+
+TEST_F(Budget, FailsOneRowOfZerosAmongFourThousand) {
+  for (const auto tensor : {&Answer::out, &Answer::dq, &Answer::dk, &Answer::dv}) {
+    for (const int64_t row : {int64_t{1}, kTokens / 2, kTokens - 1}) {
+      Answer answer = correct();
+      std::fill_n((answer.*tensor).values.begin() + row * kLanes, kLanes, 0.0);
+      // The last keys are seen by few queries, so little is lost there; still it shows.
+      expect_failure(answer, (answer.*tensor).name);
+    }
+  }
+}
+
+TEST_F(Budget, FailsADoubledGradientOfOneToken) {
+  Answer answer = correct();
+  for (int64_t lane = 0; lane < kLanes; ++lane) answer.dk.values[777 * kLanes + lane] *= 2;
+  expect_failure(answer, "dk");
+}
+
+TEST_F(Budget, FailsRowsOfTheNeighbouringRank) {
+  // Dual chunks of 512: what rank 0 owns first is taken from rank 1.
+  Answer answer = correct();
+  std::copy_n(correct().out.values.begin() + 512 * kLanes, 512 * kLanes, answer.out.values.begin());
+  expect_failure(answer, "out");
+}
+
+TEST_F(Budget, FailsOneRowTakenFromTheNextToken) {
+  Answer answer = correct();
+  std::copy_n(correct().out.values.begin() + 3001 * kLanes, kLanes,
+              answer.out.values.begin() + 3000 * kLanes);
+  expect_failure(answer, "out");
+}
+
+TEST_F(Budget, FailsALogSumOffByOneKeyInAThousand) {
+  Answer answer = correct();
+  answer.lse.values[2000] += std::log(1001.0 / 1000.0);
+  expect_failure(answer, "lse");
+}
+
+TEST_F(Budget, FailsANaNAndAMisplacedInfinity) {
+  Answer answer = correct();
+  answer.dv.values[100] = std::nan("");
+  expect_failure(answer, "dv");
+  answer = correct();
+  answer.lse.values[100] = -std::numeric_limits<double>::infinity();
+  expect_failure(answer, "lse");
+}
+
+TEST_F(Budget, FailsALogitMaximumOfAnotherHead) {
+  Answer answer = correct();
+  answer.max_logit[0] += 0.01;
+  expect_failure(answer, "max_logit");
+}
+
+TEST(BudgetOfMerges, FailsSixteenBitMergesWhereWideOnesWereAskedFor) {
+  for (const QkvFormat format : {QkvFormat::bshd, QkvFormat::thd}) {
+    Scenario scenario = walker_case({512}, 64);
+    scenario.batch.qkv_format = format;
+    scenario.attention.mask_type = MaskType::no_mask;
+    scenario.numerics.dtype = Dtype::bf16;
+    scenario.numerics.backward = false;
+    const GradedRun wide = run_possible(scenario);
+    EXPECT_TRUE(wide.grade.passed) << describe(wide);
+    scenario.numerics.accumulate = Accumulate::dtype;
+    const GradedRun narrow = run_possible(scenario);
+    EXPECT_TRUE(narrow.grade.passed) << describe(narrow);
+    const Grade grade = grade_answer(wide.plan.plan(), wide.inputs, narrow.answer, wide.verdict);
+    EXPECT_FALSE(grade.passed) << "out err " << grade.tensors.front().rel_l2 << " within budget "
+                               << grade.tensors.front().budget;
+  }
+}
+
+TEST(BudgetOfSinks, FailsASinkThatEveryRankLetIn) {
+  for (const Dtype dtype : {Dtype::fp64, Dtype::bf16}) {
+    for (const int32_t cp_size : {2, 4}) {
+      Scenario scenario = walker_case({256}, cp_size);
+      scenario.attention.softmax_type = SoftmaxType::learnable;
+      scenario.numerics.dtype = dtype;
+      const GradedRun run = run_possible(scenario);
+      EXPECT_TRUE(run.grade.passed) << describe(run);
+      Answer answer = run.answer;
+      for (int64_t row = 0; row < answer.lse.size(); ++row) {
+        double& lse = answer.lse.values[row];
+        const double again = (cp_size - 1) * std::exp(run.inputs.sink[row % 4]);
+        const double counted_often = std::log(std::exp(lse) + again);
+        for (int64_t lane = 0; lane < 8; ++lane)
+          answer.out.values[row * 8 + lane] *= std::exp(lse - counted_often);
+        lse = counted_often;
+      }
+      const Grade grade = grade_answer(run.plan.plan(), run.inputs, answer, run.verdict);
+      EXPECT_FALSE(grade.tensors[0].passed) << "out, " << to_name(dtype) << ", " << cp_size;
+      EXPECT_FALSE(grade.tensors[1].passed) << "lse, " << to_name(dtype) << ", " << cp_size;
+      // The sink's gradient, added up over replicas.
+      answer = run.answer;
+      for (double& value : answer.d_sink) value *= cp_size;
+      EXPECT_FALSE(grade_answer(run.plan.plan(), run.inputs, answer, run.verdict).passed);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cpscope::tests
