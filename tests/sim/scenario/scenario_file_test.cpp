@@ -169,8 +169,8 @@ TEST(ScenarioFile, TakesAnIntegerForANumber) {
   EXPECT_EQ(parse_valid(text).attention.softcap, 30.0);
 }
 
-TEST(ScenarioFile, RefusesNumbersThatAreNotFiniteOrNegative) {
-  for (const char* value : {"nan", "inf", "-inf", "-0.5", "1e999"}) {
+TEST(ScenarioFile, RefusesNumbersThatAreNotFiniteNegativeOrBeyondLogits) {
+  for (const char* value : {"nan", "inf", "-inf", "-0.5", "1e999", "1e31", "1e-31"}) {
     for (const char* key : {"softcap", "softmax_scale", "rope_theta"}) {
       ScenarioText text;
       text.attention += std::string(key) + " = " + value + "\n";

@@ -34,8 +34,10 @@ bool pick_bool() { return *rc::gen::arbitrary<bool>(); }
 /// 0 or any finite positive double, by its bits.
 double pick_number() {
   if (pick_bool()) return 0.0;
-  const double number = std::fabs(std::bit_cast<double>(*rc::gen::arbitrary<uint64_t>()));
-  return std::isfinite(number) ? number : 0.5;
+  // Any mantissa, and an exponent that every fp32 logit survives.
+  const uint64_t mantissa = *rc::gen::arbitrary<uint64_t>() >> 12;
+  return std::ldexp(std::bit_cast<double>((uint64_t{1023} << 52) | mantissa),
+                    static_cast<int>(pick_integer(-95, 95)));
 }
 
 std::string pick_text() {
