@@ -94,10 +94,11 @@ std::string topics(const MatrixReport& report) {
 
 std::string matrix_markdown(const MatrixReport& report) {
   std::string text = fmt::format(
-      "{} cells were planned, proved, executed and graded: {} pass, {} are refused by name, {} are "
-      "blind, {} fail. A cell passes only if its scenario has full and partial tiles, padding "
-      "where it was asked for and keys of other ranks to see, and if a fault planted in it fails. "
-      "Entries are passed/run over layouts, formats and paddings.\n\n",
+      "{} cells: {} were planned, proved, executed and graded and pass, {} are refused by name, {} "
+      "are blind, {} fail. A cell passes only if its scenario has full and partial tiles, padding "
+      "where it was asked for and, on every rank, keys of other ranks to see (or the reason why "
+      "not is given), and if a fault planted in it fails. Entries are passed/run over layouts, "
+      "formats and paddings.\n\n",
       report.total.all(), report.total.pass, report.total.refused, report.total.blind,
       report.total.fail);
   text += comparison(report);

@@ -35,13 +35,6 @@ CellResult run_causal_ring(Executor& executor, const Toolbox& toolbox, int64_t i
   return run_cell(executor, toolbox, cell, make_cell_scenario(cell), index);
 }
 
-std::string describe_all(const std::vector<CellResult>& results) {
-  std::string text;
-  for (const CellResult& result : results)
-    text += describe(result.cell) + ": " + result.reason + ": " + result.fault + "\n";
-  return text;
-}
-
 /// Wraps the walker; what it does to a plan or an answer is up to the test.
 class Wrapped : public Executor {
  public:
@@ -68,22 +61,6 @@ class Wrapped : public Executor {
   bool heals_;
   Change change_;
 };
-
-TEST(SupportMatrix, PassesEveryCellOfTheFastPartThatNoRuleRefuses) {
-  Toolbox toolbox = make_toolbox();
-  const std::vector<MatrixCell> cells = fast_matrix();
-  const std::vector<CellResult> results =
-      run_matrix(*toolbox.executors.front(), toolbox, cells, 0, {});
-  const MatrixReport report = summarise_matrix(results);
-  EXPECT_EQ(report.total.all(), static_cast<int64_t>(cells.size()));
-  EXPECT_TRUE(report.failures.empty()) << describe_all(report.failures);
-  // Two communication types cannot deal 3 heads; lpt_local and sizes that do not fit are refused
-  // whoever communicates.
-  const auto comms = static_cast<int64_t>(comm_recipes().size());
-  EXPECT_EQ(report.total.refused, 2 + 2 * comms) << describe_all(results);
-  for (const auto& [kind, faults] : report.faults) EXPECT_EQ(faults.caught, faults.planted) << kind;
-  EXPECT_EQ(report.faults.size(), fault_kinds().size() + 1) << "a kind of fault was never planted";
-}
 
 TEST(SupportMatrix, HasEveryPlainCombinationAndNoCellTwice) {
   const std::vector<MatrixCell> cells = full_matrix();

@@ -1,0 +1,40 @@
+#include "reference/dense_oracle.h"
+#include "reference/mask_predicate.h"
+#include "reference/plan_walker.h"
+#include "sim/app/matrix_table.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace cpscope {
+namespace {
+
+std::string describe_all(const std::vector<CellResult>& results) {
+  std::string text;
+  for (const CellResult& result : results)
+    text += describe(result.cell) + ": " + result.reason + ": " + result.fault + "\n";
+  return text;
+}
+
+TEST(SupportMatrix, PassesEveryCellOfTheFastPartThatNoRuleRefuses) {
+  Toolbox toolbox;
+  toolbox.executors.push_back(reference::make_plan_walker());
+  toolbox.judge = reference::judge;
+  toolbox.witness = reference::mask_witness();
+  const std::vector<MatrixCell> cells = fast_matrix();
+  const std::vector<CellResult> results =
+      run_matrix(*toolbox.executors.front(), toolbox, cells, 0, {});
+  const MatrixReport report = summarise_matrix(results);
+  EXPECT_EQ(report.total.all(), static_cast<int64_t>(cells.size()));
+  EXPECT_TRUE(report.failures.empty()) << describe_all(report.failures);
+  // Two communication types cannot deal 3 heads; lpt_local and sizes that do not fit are refused
+  // whoever communicates.
+  const auto comms = static_cast<int64_t>(comm_recipes().size());
+  EXPECT_EQ(report.total.refused, 2 + 2 * comms) << describe_all(results);
+  for (const auto& [kind, faults] : report.faults) EXPECT_EQ(faults.caught, faults.planted) << kind;
+  EXPECT_EQ(report.faults.size(), fault_kinds().size() + 1) << "a kind of fault was never planted";
+}
+
+}  // namespace
+}  // namespace cpscope
