@@ -118,8 +118,10 @@ void PartialMerger<T>::finish(const FinishItem& item) {
   const BufferSpec& spec = plan_.buffer(item.buffer);
   BufferMemory<T>& memory = memory_.at(item.buffer);
   if (spec.kind == BufferKind::out) {
-    if (keeps_partials_) sum_kept_partials(item.buffer, spec);
+    // Kept partials are still to be weighted: with a whole that knows the sink, values are not
+    // rounded once more for it.
     if (plan_.scenario.attention.softmax_type != SoftmaxType::vanilla) add_sink(spec, memory);
+    if (keeps_partials_) sum_kept_partials(item.buffer, spec);
   }
   const Dtype dtype = plan_.scenario.numerics.dtype;
   round_rows(dtype, std::span<T>(memory.first));

@@ -1,5 +1,6 @@
 #include "reference/round_rows.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -9,11 +10,13 @@ namespace {
 constexpr int32_t kInfinity = 0x7f800000;
 constexpr int32_t kQuietBit = 0x00400000;
 
-/// Magnitude bits with the last `dropped` bits rounded away, ties to even.
+/// Magnitude bits with the last `dropped` bits rounded away, ties to even; infinity for a NaN,
+/// whose bits might overflow.
 template <int dropped>
 int32_t round_bits(int32_t magnitude) {
-  const int32_t odd = (magnitude >> dropped) & 1;
-  return (magnitude + (1 << (dropped - 1)) - 1 + odd) & ~((1 << dropped) - 1);
+  const int32_t bounded = std::min(magnitude, kInfinity);
+  const int32_t odd = (bounded >> dropped) & 1;
+  return (bounded + (1 << (dropped - 1)) - 1 + odd) & ~((1 << dropped) - 1);
 }
 
 float round_bf16(float value) {
