@@ -1,0 +1,98 @@
+#pragma once
+
+#include "kernels/device.h"
+#include "kernels/tile_list.h"
+#include "sim/scenario/scenario.h"
+
+#include <cstdint>
+#include <string>
+
+namespace cpscope::kernels {
+
+/// Rows of several heads in device memory: element (row, head, lane) is at
+/// row * row_stride + head * head_stride + lane, in elements of the launch's dtype unless said.
+/// Rows begin on 16 bytes and hold padded_lanes(head_dim) lanes.
+struct DeviceRows {
+  void* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+};
+
+/// What all kernels of one compute item share. Local query head h reads local kv head
+/// (first_head + h) / group - first_kv_head.
+struct AttentionShape {
+  Dtype dtype = Dtype::bf16;  // bf16 | fp16 | fp32
+  int32_t q_rows = 0;
+  int32_t kv_rows = 0;
+  int32_t num_heads = 0;     // query heads of the item
+  int32_t num_kv_heads = 0;  // kv heads that they read
+  int32_t first_head = 0;    // number of local query head 0 in the whole attention
+  int32_t first_kv_head = 0;
+  int32_t group = 1;  // query heads that share a kv head
+  int32_t head_dim_qk = 0;
+  int32_t head_dim_v = 0;
+  float scale = 1.0f;    // multiplies q.k
+  float softcap = 0.0f;  // 0 = off; else logit -> softcap * tanh(logit / softcap)
+};
+
+/// A TileList in device memory.
+struct DeviceTiles {
+  const KeyRange* ranges = nullptr;  // [range_set][q row]
+  const OwnedTile* tiles = nullptr;
+  const TileRun* runs = nullptr;
+  const WorkItem* work = nullptr;
+  int32_t num_work = 0;
+};
+
+/// Forward of one compute item. out: fp32, normalised; lse: fp32 [row, head], natural log, at
+/// row * lse_row_stride + head. Every row of every head is written: rows without a visible key get
+/// 0 and -inf. max_logit: fp32 [local head], raised to the largest visible logit after scale and
+/// cap (the caller starts it at -inf). counter: one int32, 0 at the start of the launch.
+struct ForwardLaunch {
+  AttentionShape shape;
+  DeviceRows q, k, v;
+  DeviceRows out;  // fp32
+  float* lse = nullptr;
+  int64_t lse_row_stride = 0;
+  float* max_logit = nullptr;
+  DeviceTiles query_tiles;
+  int32_t* counter = nullptr;
+};
+
+/// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
+/// key tiles. dq, dk, dv: fp32, every row of every head is written, by one owner in a fixed order:
+/// two runs give the same bits. `out` and lse are those of the whole row, `out` in fp32. log2_lse,
+/// delta: workspace, fp32 [local head][q row]: lse * log2(e), +inf for rows that see nothing, and
+/// rowsum(d_out * out), 0 for such rows.
+struct BackwardLaunch {
+  AttentionShape shape;
+  DeviceRows q, k, v, d_out;
+  DeviceRows out;  // fp32
+  const float* lse = nullptr;
+  int64_t lse_row_stride = 0;
+  float* log2_lse = nullptr;
+  float* delta = nullptr;
+  DeviceRows dq, dk, dv;  // fp32
+  DeviceTiles query_tiles;
+  DeviceTiles key_tiles;
+  int32_t* counters = nullptr;  // two int32, 0 at the start
+};
+
+/// Which kernels work: portable ones (sm_80 and later) or Hopper's own (sm_90a).
+enum class Generation { portable, sm90 };
+
+/// Tiles that the kernels of a generation want for a shape.
+TileShape forward_tile_shape(Generation generation, const AttentionShape& shape);
+TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape);
+TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape);
+
+/// Empty, or why the generation has no kernel for the shape.
+std::string why_not(Generation generation, const AttentionShape& shape);
+
+/// Enqueue on `stream`; errors are thrown as DeviceError.
+void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream);
+void launch_row_statistics(const BackwardLaunch& launch, Stream stream);
+void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream);
+void launch_key_gradient(Generation generation, const BackwardLaunch& launch, Stream stream);
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,72 @@
+#pragma once
+
+#include "sim/base/result.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace cpscope::kernels {
+
+/// Failure of the device or its driver. Thrown inside the room, caught once at the executor's
+/// boundary, where it becomes an Error.
+class DeviceError : public std::exception {
+ public:
+  explicit DeviceError(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
+
+/// A queue of work on one device (a cudaStream_t; the emulator runs at once).
+using Stream = struct StreamTag*;
+/// A point in a stream (a cudaEvent_t).
+using Event = struct EventTag*;
+
+struct DeviceInfo {
+  std::string name;
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+  int32_t num_sms = 0;
+  int32_t compute_capability = 0;  // 90 for 9.0
+};
+
+/// Devices of this machine; an Error of kind unavailable says in one sentence why there is none.
+Result<int> count_devices();
+DeviceInfo describe_device(int device);
+/// The device that the calling thread's later calls mean.
+void select_device(int device);
+
+void* allocate_bytes(int64_t bytes);
+void free_bytes(void* memory) noexcept;
+/// Host memory that copies reach at full speed.
+void* allocate_host_bytes(int64_t bytes);
+void free_host_bytes(void* memory) noexcept;
+
+void copy_to_device(void* to, const void* from, int64_t bytes, Stream stream);
+void copy_to_host(void* to, const void* from, int64_t bytes, Stream stream);
+void copy_on_device(void* to, const void* from, int64_t bytes, Stream stream);
+void fill_bytes(void* memory, uint8_t value, int64_t bytes, Stream stream);
+
+/// `is_urgent`: its work goes before that of other streams of the device.
+Stream make_stream(bool is_urgent);
+void destroy_stream(Stream stream) noexcept;
+void wait_for_stream(Stream stream);
+/// Has all work of the stream been done? Throws what failed.
+bool is_stream_done(Stream stream);
+
+Event make_event(bool measures_time);
+void destroy_event(Event event) noexcept;
+void record_event(Event event, Stream stream);
+/// Later work of `stream` begins after `event`.
+void wait_for_event(Stream stream, Event event);
+/// Milliseconds between two recorded events that measure time.
+double milliseconds_between(Event first, Event last);
+
+/// Throws the error that the last launch left, if any; `what` names the launch.
+void check_launch(const char* what);
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,154 @@
+#include "kernels/tile_list.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace cpscope::kernels {
+namespace {
+
+struct Area {
+  int64_t q_rows = 0, kv_rows = 0;
+  std::vector<BandSlice> slices;
+};
+
+bool sees(const Area& area, int64_t q, int64_t k) {
+  for (const BandSlice& s : area.slices) {
+    const int64_t offset = (k - s.k0) - (q - s.q0);
+    if (q >= s.q0 && q < s.q1 && k >= s.k0 && k < s.k1 && offset >= s.lo && offset <= s.hi)
+      return true;
+  }
+  return false;
+}
+
+/// Bands of random kind that never show a pair twice: each takes its own block of rows or columns.
+Area random_area(std::mt19937& random) {
+  const auto below = [&](int64_t n) {
+    return static_cast<int32_t>(random() % std::max<int64_t>(1, n));
+  };
+  Area area{below(300) + 1, below(300) + 1, {}};
+  const int32_t row_cuts = below(4) + 1, column_cuts = below(3) + 1;
+  for (int32_t i = 0; i < row_cuts; ++i) {
+    for (int32_t j = 0; j < column_cuts; ++j) {
+      const auto q = [&](int32_t n) { return static_cast<int32_t>(area.q_rows * n / row_cuts); };
+      const auto k = [&](int32_t n) {
+        return static_cast<int32_t>(area.kv_rows * n / column_cuts);
+      };
+      BandSlice slice{q(i), q(i + 1), k(j), k(j + 1), -1000, 1000};
+      slice.q0 += below((slice.q1 - slice.q0) / 2);  // padding between blocks
+      slice.k0 += below((slice.k1 - slice.k0) / 2);
+      if (below(3) > 0) slice.hi = below(200) - 60;
+      if (below(3) > 0) slice.lo = slice.hi - below(200);
+      if (below(5) > 0 && slice.q0 < slice.q1 && slice.k0 < slice.k1) area.slices.push_back(slice);
+    }
+  }
+  return area;
+}
+
+/// Walks the list as a kernel does; counts how often each pair is computed, and demands that no row
+/// without a partner is read.
+std::vector<int> walk(const Area& area, const TileList& list, TileOwner owner) {
+  std::vector<int> counts(static_cast<size_t>(area.q_rows * area.kv_rows), 0);
+  const bool queries_own = owner == TileOwner::queries;
+  for (const OwnedTile& tile : list.tiles) {
+    for (int32_t r = 0; r < tile.num_runs; ++r) {
+      const TileRun& run = list.runs[tile.first_run + r];
+      if (run.is_masked == 0) {
+        EXPECT_EQ((run.end - run.begin) % list.shape.walked_rows, 0) << "a short tile without mask";
+      }
+      for (int32_t walked = run.begin; walked < run.end; ++walked) {
+        bool has_partner = false;
+        for (int32_t owned = tile.begin; owned < tile.end; ++owned) {
+          const int32_t q = queries_own ? owned : walked, k = queries_own ? walked : owned;
+          const KeyRange& range = list.ranges[int64_t{run.range_set} * list.q_rows + q];
+          const bool visible = k >= range.lo && k < range.hi;
+          has_partner |= visible;
+          EXPECT_TRUE(visible || run.is_masked != 0)
+              << fmt::format("unmasked, but ({}, {}) is hidden", q, k);
+          if (visible) ++counts[q * area.kv_rows + k];
+        }
+        EXPECT_TRUE(has_partner) << fmt::format("row {} is read for nothing", walked);
+      }
+    }
+  }
+  return counts;
+}
+
+void expect_exact(const Area& area, TileShape shape, TileOwner owner) {
+  const TileList list =
+      make_tile_list(area.slices, area.q_rows, area.kv_rows, {2, 1}, shape, owner);
+  const int64_t owned = owner == TileOwner::queries ? area.q_rows : area.kv_rows;
+  int32_t next = 0;
+  for (const OwnedTile& tile : list.tiles) {
+    ASSERT_EQ(tile.begin, next);
+    ASSERT_LE(tile.end - tile.begin, shape.owned_rows);
+    next = tile.end;
+  }
+  ASSERT_EQ(next, owned) << "a row without an owner is never written";
+  ASSERT_EQ(list.work.size(), list.tiles.size() * 2);
+  const std::vector<int> counts = walk(area, list, owner);
+  for (int64_t q = 0; q < area.q_rows; ++q) {
+    for (int64_t k = 0; k < area.kv_rows; ++k) {
+      ASSERT_EQ(counts[q * area.kv_rows + k], sees(area, q, k) ? 1 : 0)
+          << fmt::format("query row {}, key row {} of {} x {}", q, k, area.q_rows, area.kv_rows);
+    }
+  }
+}
+
+TEST(TileList, ComputesEveryVisiblePairOnceFromEitherSide) {
+  std::mt19937 random(20);
+  const TileShape shapes[] = {{128, 64}, {64, 128}, {32, 16}, {16, 48}};
+  for (int trial = 0; trial < 120; ++trial) {
+    const Area area = random_area(random);
+    SCOPED_TRACE(fmt::format("trial {}", trial));
+    for (const TileOwner owner : {TileOwner::queries, TileOwner::keys})
+      ASSERT_NO_FATAL_FAILURE(expect_exact(area, shapes[trial % 4], owner));
+  }
+}
+
+TEST(TileList, MasksOnlyTheDiagonalOfACausalSquare) {
+  const BandSlice causal{0, 1024, 0, 1024, -2000, 0};
+  for (const TileOwner owner : {TileOwner::queries, TileOwner::keys}) {
+    const TileList list = make_tile_list({&causal, 1}, 1024, 1024, {1, 1}, {128, 64}, owner);
+    int64_t masked = 0, whole = 0;
+    for (const TileRun& run : list.runs)
+      (run.is_masked != 0 ? masked : whole) += (run.end - run.begin) / 64;
+    EXPECT_EQ(masked, 16);
+    EXPECT_EQ(whole, 2 * (1 + 2 + 3 + 4 + 5 + 6 + 7));
+    EXPECT_EQ(list.visited_cells, (16 + 56) * 64 * 128);
+    EXPECT_EQ(list.num_range_sets, 1);
+  }
+}
+
+TEST(TileList, GivesARowWithTwoStretchesOfKeysTwoRangeSets) {
+  const std::vector<BandSlice> slices = {{0, 10, 0, 20, -100, 100}, {0, 10, 40, 60, -100, 100}};
+  const TileList list = make_tile_list(slices, 10, 60, {1, 1}, {128, 64}, TileOwner::queries);
+  EXPECT_EQ(list.num_range_sets, 2);
+  EXPECT_EQ(list.ranges[0].hi, 20);
+  EXPECT_EQ(list.ranges[10].lo, 40);
+}
+
+TEST(TileList, StartsWithTheLongestTileInEachSectionOfHeads) {
+  const BandSlice causal{0, 512, 0, 512, -2000, 0};
+  const TileList list =
+      make_tile_list({&causal, 1}, 512, 512, {4, 2}, {128, 64}, TileOwner::queries);
+  ASSERT_EQ(list.work.size(), 16u);
+  EXPECT_EQ(list.work[0].tile, 3);
+  EXPECT_EQ(list.work[1].head, 1);
+  EXPECT_EQ(list.work[8].tile, 3);
+  EXPECT_EQ(list.work[8].head, 2);
+}
+
+TEST(TileList, OwnsEveryRowOfAnItemWithoutBands) {
+  const TileList list = make_tile_list({}, 300, 0, {1, 1}, {128, 64}, TileOwner::queries);
+  ASSERT_EQ(list.tiles.size(), 3u);
+  EXPECT_TRUE(list.runs.empty());
+  EXPECT_EQ(list.tiles[2].end, 300);
+}
+
+}  // namespace
+}  // namespace cpscope::kernels
