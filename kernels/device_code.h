@@ -1,0 +1,112 @@
+#pragma once
+
+#include "kernels/scalar_types.h"
+
+#ifdef CPSCOPE_EMULATED
+#include "kernels/emulator/device_code_emulated.h"
+#else
+
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_runtime.h>
+
+/// All that device code of this room may use besides plain C++, threadIdx, blockIdx, gridDim,
+/// __syncthreads() and __syncwarp(). The emulator offers the same names, so that one source runs on
+/// both. Source of every instruction: PTX ISA 9.0, section 9.7.
+namespace cpscope::kernels::device {
+
+/// Start of the CTA's dynamic shared memory, on 128 bytes.
+__device__ __forceinline__ uint8_t* dynamic_shared() {
+  extern __shared__ __align__(128) uint8_t shared_bytes[];
+  return shared_bytes;
+}
+
+/// Address as the instructions below take it.
+__device__ __forceinline__ uint32_t shared_address(const void* in_shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(in_shared));
+}
+
+__device__ __forceinline__ float to_float(Bf16 value) {
+  return __uint_as_float(static_cast<uint32_t>(value.bits) << 16);
+}
+
+__device__ __forceinline__ float to_float(Fp16 value) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+}
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+
+/// Nearest value of T, ties to even.
+template <class T>
+__device__ __forceinline__ T from_float(float value) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return {bits};
+  } else if constexpr (std::is_same_v<T, Fp16>) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return {bits};
+  } else {
+    return value;
+  }
+}
+
+/// Two numbers of T in one register, `low` in its lower half.
+template <class T>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  uint32_t result;
+  if constexpr (std::is_same_v<T, Bf16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  }
+  return result;
+}
+
+/// 2^x; relative error 2^-22, subnormal results become 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+/// The value that lane `lane ^ mask` of the warp passes. All 32 lanes call it together.
+__device__ __forceinline__ float shuffle_xor(float value, int mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+/// Is the condition true in any lane? All 32 lanes call it together.
+__device__ __forceinline__ bool any_in_warp(bool condition) {
+  return __any_sync(0xffffffffu, condition ? 1 : 0) != 0;
+}
+
+/// Returns the value before.
+__device__ __forceinline__ int32_t atomic_add(int32_t* to, int32_t value) {
+  return atomicAdd(to, value);
+}
+
+/// Raises *to to `value`; a NaN stays.
+__device__ __forceinline__ void atomic_max(float* to, float value) {
+  const float no_negative_zero = value + 0.0f;
+  if (no_negative_zero != no_negative_zero) {
+    atomicMax(reinterpret_cast<int32_t*>(to), 0x7fffffff);
+  } else if (no_negative_zero >= 0.0f) {
+    // The bits of numbers from 0 up are ordered like integers, those of the others in reverse.
+    atomicMax(reinterpret_cast<int32_t*>(to), __float_as_int(no_negative_zero));
+  } else {
+    atomicMin(reinterpret_cast<uint32_t*>(to), __float_as_uint(no_negative_zero));
+  }
+}
+
+/// Two neighbours stored at once. `to` is on 8 bytes.
+__device__ __forceinline__ void store_pair(float* to, float first, float second) {
+  *reinterpret_cast<float2*>(to) = make_float2(first, second);
+}
+
+}  // namespace cpscope::kernels::device
+
+#endif

@@ -1,0 +1,142 @@
+#pragma once
+
+#include "kernels/emulator/cta.h"
+#include "kernels/scalar_types.h"
+#include "sim/run/dtype.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <source_location>
+#include <type_traits>
+
+// The words of CUDA C++ that device code uses, for a C++ compiler.
+#define __global__
+#define __device__
+#define __host__
+#define __grid_constant__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define threadIdx (::cpscope::kernels::emulator::thread_index())
+#define blockIdx (::cpscope::kernels::emulator::current_cta().block())
+#define gridDim (::cpscope::kernels::emulator::current_cta().grid())
+
+namespace cpscope::kernels::emulator {
+
+inline Index3 thread_index() { return {current_cta().thread(), 0, 0}; }
+
+/// Waits for all threads of the CTA.
+inline void wait_for_cta(const Place& place) {
+  Cta& cta = current_cta();
+  if (cta.has_fault(Fault::skip_barrier, place)) return;
+  int nothing = 0;
+  cta.meet(cta.whole_cta(), cta.num_threads(), cta.thread(), nothing, place, [](int* const*) {});
+}
+
+/// One instruction that the 32 lanes of a warp execute together; execute(Argument* const
+/// lanes[32]).
+template <class Argument, class Execute>
+void meet_in_warp(Argument& argument, const Place& place, Execute execute) {
+  Cta& cta = current_cta();
+  cta.meet(cta.own_warp(), 32, cta.lane(), argument, place, execute);
+}
+
+}  // namespace cpscope::kernels::emulator
+
+inline void __syncthreads(std::source_location line = std::source_location::current()) {
+  cpscope::kernels::emulator::wait_for_cta({"__syncthreads", 0, line});
+}
+
+inline void __syncwarp(std::source_location line = std::source_location::current()) {
+  namespace emulator = cpscope::kernels::emulator;
+  const emulator::Place place{"__syncwarp", 0, line};
+  if (emulator::current_cta().has_fault(emulator::Fault::skip_barrier, place)) return;
+  int nothing = 0;
+  emulator::meet_in_warp(nothing, place, [](int* const*) {});
+}
+
+/// The names of kernels/device_code.h, executed on the CPU.
+namespace cpscope::kernels::device {
+
+inline uint8_t* dynamic_shared() {
+  return reinterpret_cast<uint8_t*>(emulator::current_cta().shared());
+}
+
+inline uint32_t shared_address(const void* in_shared,
+                               std::source_location line = std::source_location::current()) {
+  return emulator::current_cta().address_of(in_shared, {"shared_address", 0, line});
+}
+
+inline float to_float(Bf16 value) { return from_bf16_bits(value.bits); }
+inline float to_float(Fp16 value) { return from_fp16_bits(value.bits); }
+inline float to_float(float value) { return value; }
+
+template <class T>
+T from_float(float value) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return {to_bf16_bits(value)};
+  } else if constexpr (std::is_same_v<T, Fp16>) {
+    return {to_fp16_bits(value)};
+  } else {
+    return value;
+  }
+}
+
+template <class T>
+uint32_t pack(float low, float high) {
+  return static_cast<uint32_t>(from_float<T>(low).bits) |
+         static_cast<uint32_t>(from_float<T>(high).bits) << 16;
+}
+
+inline float exp2_approx(float x) {
+  const float result = std::exp2(x);
+  return result < std::numeric_limits<float>::min() ? 0.0f : result;
+}
+
+inline float shuffle_xor(float value, int mask,
+                         std::source_location line = std::source_location::current()) {
+  struct Argument {
+    float value, result;
+    int mask;
+  } argument{value, 0.0f, mask};
+  emulator::meet_in_warp(argument, {"shuffle_xor", 0, line}, [](Argument* const* lanes) {
+    for (int i = 0; i < 32; ++i) lanes[i]->result = lanes[i ^ lanes[i]->mask]->value;
+  });
+  return argument.result;
+}
+
+inline bool any_in_warp(bool condition,
+                        std::source_location line = std::source_location::current()) {
+  struct Argument {
+    bool condition, result;
+  } argument{condition, false};
+  emulator::meet_in_warp(argument, {"any_in_warp", 0, line}, [](Argument* const* lanes) {
+    bool any = false;
+    for (int i = 0; i < 32; ++i) any = any || lanes[i]->condition;
+    for (int i = 0; i < 32; ++i) lanes[i]->result = any;
+  });
+  return argument.result;
+}
+
+inline int32_t atomic_add(int32_t* to, int32_t value) {
+  emulator::current_cta().note_progress();
+  const int32_t before = *to;
+  *to += value;
+  return before;
+}
+
+inline void atomic_max(float* to, float value) {
+  emulator::current_cta().note_progress();
+  if (std::isnan(value) || value > *to) *to = value;
+}
+
+inline void store_pair(float* to, float first, float second,
+                       std::source_location line = std::source_location::current()) {
+  if (reinterpret_cast<uintptr_t>(to) % 8 != 0)
+    emulator::current_cta().fail("the target is not on 8 bytes", {"store_pair", 0, line});
+  to[0] = first;
+  to[1] = second;
+}
+
+}  // namespace cpscope::kernels::device

@@ -1,0 +1,132 @@
+#include "kernels/emulator/fiber.h"
+
+#include <cstdint>
+#include <cstring>
+
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+namespace cpscope::kernels::emulator {
+namespace {
+
+constexpr uint64_t kGuardWord = 0x5ca1ab1e0ddba11;
+constexpr size_t kGuardWords = 32;
+
+}  // namespace
+
+#ifdef __x86_64__
+
+// Saves the callee-saved registers and the stack pointer of the running flow, loads another's.
+extern "C" void cpscope_switch_stack(void** saved_stack, void* next_stack);
+asm(R"(
+.text
+.globl cpscope_switch_stack
+.type cpscope_switch_stack, @function
+cpscope_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size cpscope_switch_stack, .-cpscope_switch_stack
+)");
+
+struct Fiber::Context {
+  void* stack = nullptr;      // of the fiber, while it is suspended
+  void* scheduler = nullptr;  // of its scheduler, while the fiber runs
+  void (*entry)(void*) = nullptr;
+  void* argument = nullptr;
+};
+
+namespace {
+
+// The context whose fiber begins next: the first switch into a fiber passes no arguments.
+thread_local void* starting_context = nullptr;
+
+}  // namespace
+
+void Fiber::start(void (*entry)(void*), void* argument) {
+  context_->entry = entry;
+  context_->argument = argument;
+  auto top = reinterpret_cast<uintptr_t>(stack_.get() + kStackBytes) & ~uintptr_t{15};
+  void** slot = reinterpret_cast<void**>(top);
+  *--slot = nullptr;  // keeps the alignment that a called function expects
+  void (*const first)() = [] {
+    Context* context = static_cast<Context*>(starting_context);
+    context->entry(context->argument);
+  };
+  *--slot = reinterpret_cast<void*>(first);
+  constexpr int kSavedRegisters = 6;
+  for (int i = 0; i < kSavedRegisters; ++i) *--slot = nullptr;
+  context_->stack = slot;
+}
+
+void Fiber::resume() {
+  starting_context = context_.get();
+  cpscope_switch_stack(&context_->scheduler, context_->stack);
+}
+
+void Fiber::suspend() { cpscope_switch_stack(&context_->stack, context_->scheduler); }
+
+#else
+
+struct Fiber::Context {
+  ucontext_t fiber;
+  ucontext_t scheduler;
+  void (*entry)(void*) = nullptr;
+  void* argument = nullptr;
+};
+
+void Fiber::start(void (*entry)(void*), void* argument) {
+  context_->entry = entry;
+  context_->argument = argument;
+  getcontext(&context_->fiber);
+  context_->fiber.uc_stack.ss_sp = stack_.get();
+  context_->fiber.uc_stack.ss_size = kStackBytes;
+  context_->fiber.uc_link = nullptr;
+  // makecontext passes only ints, so the pointer travels in two halves.
+  void (*const first)(unsigned, unsigned) = [](unsigned high, unsigned low) {
+    Context* context = reinterpret_cast<Context*>(uintptr_t{high} << 32 | low);
+    context->entry(context->argument);
+  };
+  const uint64_t address = reinterpret_cast<uintptr_t>(context_.get());
+  makecontext(&context_->fiber, reinterpret_cast<void (*)()>(first), 2,
+              static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
+}
+
+void Fiber::resume() { swapcontext(&context_->scheduler, &context_->fiber); }
+
+void Fiber::suspend() { swapcontext(&context_->fiber, &context_->scheduler); }
+
+#endif
+
+Fiber::Fiber()
+    : stack_(std::make_unique_for_overwrite<std::byte[]>(kStackBytes)),
+      context_(std::make_unique<Context>()) {
+  for (size_t i = 0; i < kGuardWords; ++i)
+    std::memcpy(stack_.get() + i * sizeof(kGuardWord), &kGuardWord, sizeof(kGuardWord));
+}
+
+Fiber::~Fiber() = default;
+
+bool Fiber::is_stack_intact() const {
+  for (size_t i = 0; i < kGuardWords; ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, stack_.get() + i * sizeof(word), sizeof(word));
+    if (word != kGuardWord) return false;
+  }
+  return true;
+}
+
+}  // namespace cpscope::kernels::emulator

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace cpscope::kernels::emulator {
+
+/// A bug that the emulator plants in the kernel it runs, to show that the tests would see it.
+enum class Fault {
+  none,
+  skip_barrier,         // a __syncthreads() or __syncwarp() that does not wait
+  skip_copy_wait,       // copy_async_wait that returns at once
+  skip_zero_fill,       // an invalid copy_async_16 leaves what was there
+  copy_invalid_rows,    // an invalid copy_async_16 reads its source all the same
+  plain_for_transposed  // load_matrix_x4_transposed does not transpose
+};
+
+/// Settings of the emulated device; those of later launches.
+struct Settings {
+  uint64_t seed = 1;  // of the order of threads and of when asynchronous work lands
+  Fault fault = Fault::none;
+  int32_t fault_line = 0;  // only calls on this source line have the fault; 0: all of them
+};
+
+Settings& settings();
+
+/// What the launches since the last clear_counts() did.
+struct Counts {
+  int64_t ctas = 0;
+  int64_t switches = 0;
+  int64_t products = 0;  // multiply_add of a warp
+  int64_t copies = 0;    // asynchronous copies landed
+  int64_t faults = 0;    // how often Settings::fault changed what happened
+};
+
+Counts& counts();
+void clear_counts();
+
+}  // namespace cpscope::kernels::emulator
