@@ -102,6 +102,39 @@ class Walk {
             [&](int64_t i) { merger_.finish(pass.finishes[stage.begin + i]); }, item_threads_);
         break;
     }
+    if (options_.observer) observe_stage(pass, stage);
+  }
+
+  /// Shows the observer what the stage's computes or finishes have written, item by item.
+  void observe_stage(const Pass& pass, const Stage& stage) {
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ItemId id{is_backward_, stage.kind, i};
+      if (stage.kind == StageKind::compute && pass.computes[i].num_slices > 0) {
+        const ComputeItem& item = pass.computes[i];
+        if (is_backward_) observe(id, item.rank, item.step, item.dq, plan_.rows(item.q_tokens));
+        const BufferId written = is_backward_ ? item.dkv : item.out;
+        observe(id, item.rank, item.step, written,
+                plan_.rows(is_backward_ ? item.kv_tokens : item.q_tokens));
+      } else if (stage.kind == StageKind::finish) {
+        const FinishItem& item = pass.finishes[i];
+        observe(id, item.rank, item.step, item.buffer, plan_.buffer(item.buffer).rows);
+      }
+    }
+  }
+
+  /// The first `rows` rows of a result buffer's arrays.
+  void observe(const ItemId& id, RankId rank, StepId step, BufferId buffer, int64_t rows) {
+    const BufferSpec& spec = plan_.buffer(buffer);
+    const LaneCounts lanes = lane_counts(spec.kind, attention_);
+    const auto show = [&](const char* array, const AlignedVector<T>& data, int64_t width) {
+      ItemResult result{id, rank, step, array, {rows, spec.heads.size(), width}, {}};
+      result.values.assign(data.begin(), data.begin() + rows * spec.heads.size() * width);
+      options_.observer(result);
+    };
+    const BufferMemory<T>& memory = memory_.at(buffer);
+    const bool is_out = spec.kind == BufferKind::out;
+    show(is_out ? "out" : spec.kind == BufferKind::dkv ? "dk" : "dq", memory.first, lanes.first);
+    if (lanes.second > 0) show(is_out ? "lse" : "dv", memory.second, lanes.second);
   }
 
   /// Runs the items of a stage; those of one group one after another, in order.

@@ -5,16 +5,49 @@
 #include "sim/run/judge.h"
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace cpscope {
+
+/// Which item of a plan: number `index` of its kind in one direction.
+struct ItemId {
+  bool is_backward = false;
+  StageKind kind = StageKind::compute;
+  int64_t index = 0;
+};
+
+/// One array that an item has just written, [row, head, lane].
+struct ItemResult {
+  ItemId item;
+  RankId rank{};
+  StepId step{};
+  const char* array = "";  // out | lse | dq | dk | dv
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+
+/// Sees the results of every compute and finish item, in plan order. May be empty.
+using Observer = std::function<void(const ItemResult&)>;
+
+/// When an item was carried out, from the start of the run.
+struct ItemEvent {
+  ItemId item;
+  RankId rank{};
+  StepId step{};
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+};
 
 struct RunOptions {
   bool poison = false;  // every output and receive buffer starts as NaN (padding of the inputs is
                         // poisoned by the caller)
   int threads = 0;      // 0 = all cores; results do not depend on it
   Progress progress;    // may be empty
+  Observer observer;    // item results in plan order; the run is then slower
+  bool measures_items = false;  // executors with a clock of their own fill RunOutput::events
 };
 
 /// What an executor gives back, in packed padded token order.
@@ -22,6 +55,8 @@ struct RunOutput {
   Answer answer;
   int64_t tile_flops = 0;     // arithmetic of the tiles that were worked on, masked cells included
   double tile_seconds = 0.0;  // time in them, summed over threads
+  std::vector<ItemEvent> events;  // [item] in the order of their start; empty without a clock
+  std::string kernels;            // which generation of kernels worked; empty on the CPU
 };
 
 /// Something that can carry out a checked plan. The only base class of the house.
@@ -29,7 +64,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::string name() const = 0;
-  /// Bytes that the plan needs on this executor, known before anything is allocated.
+  /// Host memory that the plan needs on this executor beside its inputs and answer, known before
+  /// anything is allocated. What a device lacks, `run` says with both figures.
   virtual int64_t memory_bytes(const CheckedPlan& plan) const = 0;
   /// Errors: unavailable (feature or memory), in one sentence. No exception leaves.
   virtual Result<RunOutput> run(const CheckedPlan& plan, const RunInputs& inputs,

@@ -103,6 +103,21 @@ std::optional<GradedRun> run_graded(const Scenario& scenario, const RunSettings&
                    std::move(grade)};
 }
 
+std::optional<ExecutedRun> run_graded_on(Executor& executor, const Scenario& scenario,
+                                         const RunSettings& settings) {
+  std::optional<CheckedPlan> plan = plan_unless_refused(scenario);
+  if (!plan) return std::nullopt;
+  RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, settings.poison);
+  RunOptions options;
+  options.poison = settings.poison;
+  options.threads = settings.threads;
+  Result<RunOutput> output = executor.run(*plan, inputs, options);
+  Grade grade;
+  if (output)
+    grade = grade_answer(plan->plan(), inputs, output.value().answer, judge_plan(*plan, inputs));
+  return ExecutedRun{std::move(*plan), std::move(inputs), std::move(output), std::move(grade)};
+}
+
 GradedRun run_possible(const Scenario& scenario, const RunSettings& settings) {
   std::optional<GradedRun> run = run_graded(scenario, settings);
   CPSCOPE_CHECK(run.has_value(), "a rule refuses the scenario", print_scenario(scenario), "");

@@ -43,6 +43,16 @@ Verdict judge_plan(const CheckedPlan& plan, const RunInputs& inputs);
 /// Nothing when the scenario is refused.
 std::optional<GradedRun> run_graded(const Scenario& scenario, const RunSettings& settings = {});
 
+/// The same on another executor: its answer, or why it has none.
+struct ExecutedRun {
+  CheckedPlan plan;
+  RunInputs inputs;
+  Result<RunOutput> output;
+  Grade grade;  // when there is an answer
+};
+std::optional<ExecutedRun> run_graded_on(Executor& executor, const Scenario& scenario,
+                                         const RunSettings& settings = {});
+
 /// The same for a scenario that nothing forbids.
 GradedRun run_possible(const Scenario& scenario, const RunSettings& settings = {});
 

@@ -1,0 +1,70 @@
+#pragma once
+
+#include "kernels/device.h"
+#include "sim/plan/plan.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace cpscope::kernels {
+
+/// An event that destroys itself.
+class DeviceEvent {
+ public:
+  explicit DeviceEvent(bool measures_time) : event_(make_event(measures_time)) {}
+  ~DeviceEvent() { destroy_event(event_); }
+  DeviceEvent(const DeviceEvent&) = delete;
+  DeviceEvent& operator=(const DeviceEvent&) = delete;
+  Event get() const { return event_; }
+
+ private:
+  Event event_;
+};
+
+/// A stream that destroys itself.
+class DeviceStream {
+ public:
+  explicit DeviceStream(bool is_urgent = false) : stream_(make_stream(is_urgent)) {}
+  ~DeviceStream() { destroy_stream(stream_); }
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+  Stream get() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
+
+/// Buffers that an item reads and those that it writes.
+struct BufferUse {
+  std::vector<BufferId> reads, writes;
+};
+
+/// Orders work on several streams of one device by the buffers that it touches: an item begins when
+/// what it reads has been written and what it overwrites has been read. Nothing else makes streams
+/// wait, so a ring's next transfer runs beside the compute of this step.
+class BufferHazards {
+ public:
+  explicit BufferHazards(size_t num_buffers) : uses_(num_buffers) {}
+
+  /// Lets `stream` wait for all earlier conflicting work.
+  void begin(const BufferUse& use, Stream stream);
+  /// The work was enqueued on `stream`.
+  void end(const BufferUse& use, Stream stream);
+
+ private:
+  struct Mark {
+    std::shared_ptr<DeviceEvent> event;
+    Stream stream = nullptr;
+  };
+  struct Uses {
+    Mark write;
+    std::vector<Mark> reads;  // since the last write, the latest of each stream
+  };
+  static void wait_for(const Mark& mark, Stream stream);
+
+  std::vector<Uses> uses_;  // [BufferId]
+};
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,259 @@
+#include "kernels/executor_cuda.h"
+
+#include "kernels/item_clock.h"
+#include "kernels/item_uses.h"
+#include "kernels/rank_engine.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+constexpr size_t kComputeStreams = 4;
+
+/// The arrays that a compute or finish item writes, with the rows that hold something.
+struct WrittenArray {
+  BufferId buffer;
+  bool second;
+  const char* name;
+  int64_t rows;
+};
+
+/// One run of one plan on the selected device.
+class DeviceRun {
+ public:
+  DeviceRun(const CheckedPlan& checked, const RunOptions& options, RankEngine& engine)
+      : plan_(checked.plan()),
+        options_(options),
+        // A faulty plan may read what it writes: its items run one after another.
+        num_compute_streams_(checked.admitted_because().empty() ? kComputeStreams : 0),
+        engine_(engine),
+        hazards_(plan_.buffers.size()),
+        clock_(options.measures_items, transfer_stream_.get()) {}
+
+  void run_pass(bool is_backward) {
+    is_backward_ = is_backward;
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    for (size_t s = 0; s < pass.stages.size(); ++s) {
+      run_stage(pass, pass.stages[s]);
+      if (options_.progress)
+        options_.progress(static_cast<int64_t>(s) + 1, static_cast<int64_t>(pass.stages.size()));
+    }
+    wait_for_all();
+  }
+
+  std::vector<ItemEvent> events() { return clock_.read(); }
+  Stream main_stream() const { return transfer_stream_.get(); }
+
+ private:
+  Stream compute_stream(RankId rank) const {
+    if (num_compute_streams_ == 0) return transfer_stream_.get();
+    return compute_streams_[to_index(rank) % num_compute_streams_].get();
+  }
+
+  void wait_for_all() {
+    wait_for_stream(transfer_stream_.get());
+    for (const DeviceStream& stream : compute_streams_) wait_for_stream(stream.get());
+  }
+
+  template <class Enqueue>
+  void enqueue(const ItemId& id, RankId rank, StepId step, const BufferUse& use, Stream stream,
+               Enqueue work) {
+    hazards_.begin(use, stream);
+    clock_.start(stream);
+    work(stream);
+    clock_.stop(id, rank, step, stream);
+    hazards_.end(use, stream);
+  }
+
+  void run_stage(const Pass& pass, const Stage& stage) {
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ItemId id{is_backward_, stage.kind, i};
+      switch (stage.kind) {
+        case StageKind::transfer: {
+          const TransferItem& item = pass.transfers[i];
+          enqueue(id, item.src, item.step, uses_of(item), transfer_stream_.get(),
+                  [&](Stream stream) { engine_.move(item, stream); });
+          break;
+        }
+        case StageKind::reorder: {
+          const ReorderItem& item = pass.reorders[i];
+          enqueue(id, item.rank, item.step, uses_of(item), compute_stream(item.rank),
+                  [&](Stream stream) { engine_.reorder(item, stream); });
+          break;
+        }
+        case StageKind::compute:
+          compute(id, pass.computes[i]);
+          break;
+        case StageKind::merge: {
+          const MergeItem& item = pass.merges[i];
+          enqueue(id, item.rank, item.step, uses_of(item), compute_stream(item.rank),
+                  [&](Stream stream) { engine_.merge(item, stream); });
+          break;
+        }
+        case StageKind::finish:
+          finish(id, pass.finishes[i]);
+          break;
+      }
+    }
+  }
+
+  void compute(const ItemId& id, const ComputeItem& item) {
+    if (item.num_slices == 0) return;
+    enqueue(id, item.rank, item.step, uses_of(item, is_backward_), compute_stream(item.rank),
+            [&](Stream stream) {
+              is_backward_ ? engine_.compute_backward(item, stream)
+                           : engine_.compute_forward(item, stream);
+            });
+    const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
+    if (is_backward_) {
+      observe(id, item.rank, item.step,
+              {{item.dq, false, "dq", q_rows},
+               {item.dkv, false, "dk", kv_rows},
+               {item.dkv, true, "dv", kv_rows}});
+    } else {
+      observe(id, item.rank, item.step,
+              {{item.out, false, "out", q_rows}, {item.out, true, "lse", q_rows}});
+    }
+  }
+
+  void finish(const ItemId& id, const FinishItem& item) {
+    enqueue(id, item.rank, item.step, uses_of(item), compute_stream(item.rank),
+            [&](Stream stream) { engine_.finish(item, stream); });
+    const BufferSpec& spec = plan_.buffer(item.buffer);
+    if (spec.kind == BufferKind::out) {
+      observe(id, item.rank, item.step,
+              {{item.buffer, false, "out", spec.rows}, {item.buffer, true, "lse", spec.rows}});
+    } else if (spec.kind == BufferKind::dkv) {
+      observe(id, item.rank, item.step,
+              {{item.buffer, false, "dk", spec.rows}, {item.buffer, true, "dv", spec.rows}});
+    } else {
+      observe(id, item.rank, item.step, {{item.buffer, false, "dq", spec.rows}});
+    }
+  }
+
+  void observe(const ItemId& id, RankId rank, StepId step,
+               const std::vector<WrittenArray>& written) {
+    if (!options_.observer) return;
+    for (const WrittenArray& array : written) {
+      const BufferSpec& spec = plan_.buffer(array.buffer);
+      const int64_t lanes = array_lanes(spec.kind, array.second, plan_.scenario.attention).lanes;
+      ItemResult result{id, rank, step, array.name, {array.rows, spec.heads.size(), lanes}, {}};
+      result.values = engine_.read(array.buffer, array.second, compute_stream(rank));
+      result.values.resize(static_cast<size_t>(array.rows * spec.heads.size() * lanes));
+      options_.observer(result);
+    }
+  }
+
+  const Plan& plan_;
+  const RunOptions& options_;
+  size_t num_compute_streams_;
+  RankEngine& engine_;
+  BufferHazards hazards_;
+  DeviceStream transfer_stream_{true};
+  std::array<DeviceStream, kComputeStreams> compute_streams_;
+  ItemClock clock_;
+  bool is_backward_ = false;
+};
+
+double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+class ExecutorCuda : public Executor {
+ public:
+  ExecutorCuda(int device, std::optional<Generation> generation)
+      : device_(device), generation_(generation) {}
+
+  std::string name() const override { return "cuda"; }
+
+  int64_t memory_bytes(const CheckedPlan& checked) const override {
+    // The host packs one array of a rank at a time.
+    int64_t largest = 0;
+    for (const BufferSpec& spec : checked.plan().buffers)
+      largest = std::max(largest, spec.rows * spec.heads.size() *
+                                      int64_t{checked.plan().scenario.attention.head_dim_qk +
+                                              checked.plan().scenario.attention.head_dim_v});
+    return 2 * largest * int64_t{sizeof(float)};
+  }
+
+  Result<RunOutput> run(const CheckedPlan& checked, const RunInputs& inputs,
+                        const RunOptions& options) override {
+    if (const auto reason = RankEngine::why_not(checked.plan()))
+      return make_error(ErrorKind::unavailable, "executor cuda cannot do this: " + *reason,
+                        "use --executor cpu");
+    try {
+      return run_on_device(checked, inputs, options);
+    } catch (const DeviceError& error) {
+      return make_error(ErrorKind::unavailable,
+                        fmt::format("executor cuda failed: {}", error.what()));
+    } catch (const std::bad_alloc&) {
+      return make_error(
+          ErrorKind::unavailable,
+          "executor cuda: this machine does not give the host memory that the plan needs",
+          "use fewer tokens or ranks");
+    }
+  }
+
+ private:
+  Result<RunOutput> run_on_device(const CheckedPlan& checked, const RunInputs& inputs,
+                                  const RunOptions& options) {
+    select_device(device_);
+    const DeviceInfo info = describe_device(device_);
+    const Plan& plan = checked.plan();
+    RankEngine engine(plan, std::vector<bool>(plan.home.size(), true), info.compute_capability,
+                      {options.poison, generation_, options.threads});
+    if (engine.device_bytes() > info.free_bytes)
+      return make_error(
+          ErrorKind::unavailable,
+          fmt::format("the plan needs {:.2f} GiB on one GPU, {} has {:.2f} GiB free",
+                      gibibytes(engine.device_bytes()), info.name, gibibytes(info.free_bytes)),
+          "use fewer tokens, heads or ranks, or executor nccl on several GPUs");
+    DeviceRun run(checked, options, engine);
+    const Stream stream = run.main_stream();
+    engine.allocate(stream);
+    engine.load(inputs, stream);
+    RunOutput output;
+    output.kernels = engine.generation_text();
+    run.run_pass(false);
+    engine.collect_forward(output.answer, stream);
+    if (plan.scenario.numerics.backward) {
+      run.run_pass(true);
+      engine.collect_backward(output.answer, stream);
+    }
+    const std::string broken = engine.find_broken_guard(stream);
+    if (!broken.empty())
+      return make_error(
+          ErrorKind::failed,
+          "executor cuda wrote outside its buffers: a guard byte was overwritten " + broken);
+    output.events = run.events();
+    add_up(plan, engine, output);
+    return output;
+  }
+
+  static void add_up(const Plan& plan, const RankEngine& engine, RunOutput& output) {
+    for (const ComputeItem& item : plan.forward.computes)
+      output.tile_flops += engine.tile_flops(item, false);
+    for (const ComputeItem& item : plan.backward.computes)
+      output.tile_flops += engine.tile_flops(item, true);
+    for (const ItemEvent& event : output.events) {
+      if (event.item.kind == StageKind::compute)
+        output.tile_seconds += static_cast<double>(event.end_ns - event.start_ns) * 1e-9;
+    }
+  }
+
+  int device_;
+  std::optional<Generation> generation_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Executor>> make_executor_cuda(std::optional<Generation> generation) {
+  const Result<int> devices = count_devices();
+  if (!devices) return devices.error();
+  return std::unique_ptr<Executor>(std::make_unique<ExecutorCuda>(0, generation));
+}
+
+}  // namespace cpscope::kernels

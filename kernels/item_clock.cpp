@@ -1,0 +1,40 @@
+#include "kernels/item_clock.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cpscope::kernels {
+
+ItemClock::ItemClock(bool is_on, Stream stream) : is_on_(is_on) {
+  if (!is_on_) return;
+  zero_ = std::make_unique<DeviceEvent>(true);
+  record_event(zero_->get(), stream);
+}
+
+void ItemClock::start(Stream stream) {
+  if (!is_on_) return;
+  open_ = std::make_unique<DeviceEvent>(true);
+  record_event(open_->get(), stream);
+}
+
+void ItemClock::stop(const ItemId& item, RankId rank, StepId step, Stream stream) {
+  if (!is_on_) return;
+  auto end = std::make_unique<DeviceEvent>(true);
+  record_event(end->get(), stream);
+  timed_.push_back({item, rank, step, std::move(open_), std::move(end)});
+}
+
+std::vector<ItemEvent> ItemClock::read() {
+  std::vector<ItemEvent> events;
+  const auto since_zero = [&](const DeviceEvent& event) {
+    return std::llround(milliseconds_between(zero_->get(), event.get()) * 1e6);
+  };
+  for (const Timed& timed : timed_)
+    events.push_back(
+        {timed.item, timed.rank, timed.step, since_zero(*timed.start), since_zero(*timed.end)});
+  std::stable_sort(events.begin(), events.end(),
+                   [](const ItemEvent& a, const ItemEvent& b) { return a.start_ns < b.start_ns; });
+  return events;
+}
+
+}  // namespace cpscope::kernels

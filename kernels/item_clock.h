@@ -1,0 +1,34 @@
+#pragma once
+
+#include "kernels/buffer_hazards.h"
+#include "sim/run/executor.h"
+
+#include <memory>
+#include <vector>
+
+namespace cpscope::kernels {
+
+/// Times items on the streams of one device by pairs of events. Off, it costs nothing.
+class ItemClock {
+ public:
+  /// Time zero is where `stream` stands now.
+  ItemClock(bool is_on, Stream stream);
+
+  void start(Stream stream);
+  void stop(const ItemId& item, RankId rank, StepId step, Stream stream);
+  /// What was timed, in order of start. Waits for all of it.
+  std::vector<ItemEvent> read();
+
+ private:
+  struct Timed {
+    ItemId item;
+    RankId rank;
+    StepId step;
+    std::unique_ptr<DeviceEvent> start, end;
+  };
+  bool is_on_;
+  std::unique_ptr<DeviceEvent> zero_, open_;
+  std::vector<Timed> timed_;
+};
+
+}  // namespace cpscope::kernels

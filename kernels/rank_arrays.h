@@ -1,0 +1,82 @@
+#pragma once
+
+#include "kernels/attention_launch.h"
+#include "kernels/device_memory.h"
+#include "kernels/row_kernels.h"
+#include "sim/plan/plan.h"
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace cpscope::kernels {
+
+/// Lanes of one of a buffer's two arrays (0: there is no second one), as numbers and as memory.
+struct ArrayLanes {
+  int32_t lanes = 0;
+  int32_t pitch = 0;
+};
+
+/// q, dq: [qk]; d_out: [v]; kv, dkv: [qk], [v]; out: [v], [1] (lse).
+ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention);
+
+/// What a device holds of a buffer: the inputs in the dtype, results and their partials in fp32.
+Dtype element_of(BufferKind kind, Dtype dtype);
+
+/// The buffers of some ranks in the memory of one device, every array between guards, and the row
+/// lists that their items name. Buffers of other ranks do not exist here.
+class RankArrays {
+ public:
+  /// `is_here` [rank]. Plans the arrays; nothing is allocated yet.
+  RankArrays(const Plan& plan, std::vector<bool> is_here);
+
+  bool is_here(RankId rank) const { return is_here_[to_index(rank)]; }
+  bool holds(BufferId id) const { return id != kNoBuffer && first_[to_index(id)] >= 0; }
+  /// A further array, of the executor's own.
+  int32_t reserve(const std::string& name, int64_t bytes) { return arrays_.reserve(name, bytes); }
+  int64_t total_bytes() const { return arrays_.total_bytes() + row_list_bytes_; }
+
+  /// Allocates; every byte of every array is `fill`.
+  void allocate(uint8_t fill, Stream stream);
+
+  template <class T = void>
+  T* at(int32_t array) const {
+    return reinterpret_cast<T*>(arrays_.at<uint8_t>(array));
+  }
+  template <class T = void>
+  T* first(BufferId id) const {
+    return at<T>(first_[to_index(id)]);
+  }
+  template <class T = void>
+  T* second(BufferId id) const {
+    return at<T>(second_[to_index(id)]);
+  }
+  bool has_second(BufferId id) const { return second_[to_index(id)] >= 0; }
+  int64_t array_bytes(BufferId id, bool second) const {
+    return arrays_.bytes_of(second ? second_[to_index(id)] : first_[to_index(id)]);
+  }
+
+  /// One array of a buffer, from head `first_head` (numbered in the whole attention) on.
+  RowBlock block(BufferId id, bool second, int32_t first_head) const;
+  DeviceRows rows(BufferId id, bool second, int32_t first_head) const;
+  OutRows out_rows(BufferId id) const { return {first<float>(id), second<float>(id)}; }
+  BufferShape shape(BufferId id, bool second) const;
+  /// The list's rows in device memory; nullptr for kAllRows.
+  const int32_t* row_list(RunListId list) const;
+
+  std::string find_broken_guard(Stream stream) const { return arrays_.find_broken_guard(stream); }
+  const Plan& plan() const { return plan_; }
+
+ private:
+  void plan_row_lists(const Pass& pass);
+  void plan_row_list(RunListId list);
+
+  const Plan& plan_;
+  std::vector<bool> is_here_;
+  GuardedArrays arrays_;
+  std::vector<int32_t> first_, second_;        // [BufferId] array, -1: none here
+  std::map<int32_t, DeviceMemory> row_lists_;  // [RunListId]
+  int64_t row_list_bytes_ = 0;
+};
+
+}  // namespace cpscope::kernels

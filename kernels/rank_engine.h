@@ -1,0 +1,112 @@
+#pragma once
+
+#include "kernels/rank_arrays.h"
+#include "kernels/tile_store.h"
+#include "sim/run/judge.h"
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cpscope::kernels {
+
+struct EngineOptions {
+  bool poison = false;  // arrays start as NaN instead of as a number that would show
+  std::optional<Generation>
+      generation;   // force one; else the newest that the device and shape allow
+  int threads = 0;  // host threads for loading and collecting
+};
+
+/// What one device holds and does for some ranks of a plan. Every call enqueues one item of the
+/// plan on a stream and returns; the order between streams is the caller's business. It will never
+/// contain a mask, a layout or a schedule: the plan says all that. Errors are thrown as
+/// DeviceError.
+class RankEngine {
+ public:
+  /// `is_here` [rank]; compute_capability as in DeviceInfo. Makes all tile lists; allocates nothing
+  /// on the device.
+  RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t compute_capability,
+             const EngineOptions& options);
+
+  /// Why no device of this room can carry out the plan (dtype, head dims), if so.
+  static std::optional<std::string> why_not(const Plan& plan);
+  /// Device memory that run needs, every array, guard and list counted.
+  int64_t device_bytes() const { return arrays_.total_bytes() + tiles_.total_bytes(); }
+
+  void allocate(Stream stream);
+  /// Copies the ranks' rows of the packed inputs to their home buffers; turns q and k where RoPE
+  /// asks for it.
+  void load(const RunInputs& inputs, Stream stream);
+
+  void compute_forward(const ComputeItem& item, Stream stream);
+  void compute_backward(const ComputeItem& item, Stream stream);
+  void reorder(const ReorderItem& item, Stream stream);
+  void merge(const MergeItem& item, Stream stream);
+  void finish(const FinishItem& item, Stream stream);
+
+  /// A transfer whose two ends are here.
+  void move(const TransferItem& item, Stream stream);
+  /// Bytes that the transfer puts on the wire: rows x heads x lanes in the wire's element, K before
+  /// V.
+  int64_t wire_bytes(const TransferItem& item) const;
+  /// Writes what the sender puts on the wire to `staging`.
+  void pack(const TransferItem& item, void* staging, Stream stream);
+  /// Places or adds what came over the wire.
+  void unpack(const TransferItem& item, const void* staging, Stream stream);
+
+  /// Reads the ranks' results into packed padded tensors; rows of other ranks are left alone. Waits
+  /// for the stream.
+  void collect_forward(Answer& answer, Stream stream);
+  void collect_backward(Answer& answer, Stream stream);
+
+  /// One array of a buffer as the item left it, [row, head, lane] without padded lanes. Waits for
+  /// the stream.
+  std::vector<float> read(BufferId id, bool second, Stream stream) const;
+  /// Empty, or which array's guard was overwritten.
+  std::string find_broken_guard(Stream stream) const { return arrays_.find_broken_guard(stream); }
+  /// Arithmetic of one item's tiles, masked cells included.
+  int64_t tile_flops(const ComputeItem& item, bool is_backward) const;
+  std::string generation_text() const;
+
+ private:
+  /// Row statistics of the rows of one out buffer, made once a run.
+  struct Statistics {
+    int32_t log2_lse = -1, delta = -1;  // arrays
+    bool is_made = false;
+  };
+
+  AttentionShape shape_of(const ComputeItem& item) const;
+  Generation forward_generation(const AttentionShape& shape) const;
+  Generation backward_generation(const AttentionShape& shape) const;
+  void plan_forward(const ComputeItem& item);
+  void plan_backward(const ComputeItem& item);
+  void plan_kept_partials();
+  bool keeps_partials() const;
+  RowCopy copy_of(const TransferItem& item, bool second) const;
+  Dtype wire_element(const TransferItem& item) const;
+  void merge_out(const MergeItem& item, Stream stream);
+  void merge_sums(const MergeItem& item, bool second, Stream stream);
+  void sum_kept_partials(BufferId into, Stream stream);
+  void load_rows(const Tensor& tensor, RunListId tokens, BufferId buffer, bool second,
+                 Stream stream);
+  void rotate_home(BufferId buffer, RunListId tokens, bool is_query, double direction,
+                   Stream stream);
+  void collect_rows(BufferId buffer, bool second, RunListId tokens, Tensor& tensor, Stream stream);
+  void collect_sink_gradient(Answer& answer, Stream stream);
+
+  const Plan& plan_;
+  const Attention& attention_;
+  EngineOptions options_;
+  int32_t compute_capability_;
+  RankArrays arrays_;
+  TileStore tiles_;
+  std::vector<int32_t> counters_, max_logits_;                   // [rank] array
+  std::map<int32_t, Statistics> statistics_;                     // [BufferId of out]
+  std::map<int32_t, std::vector<std::array<int32_t, 2>>> kept_;  // [BufferId][merge] arrays o, lse
+  int32_t sink_ = -1, d_sink_ = -1;                              // arrays, [global head]
+};
+
+}  // namespace cpscope::kernels

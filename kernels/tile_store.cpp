@@ -1,0 +1,73 @@
+#include "kernels/tile_store.h"
+
+#include "kernels/scalar_types.h"
+
+#include <algorithm>
+
+namespace cpscope::kernels {
+namespace {
+
+/// K and V of a section's heads should stay in the L2 cache of a data-centre GPU.
+constexpr int64_t kCachedBytes = 32'000'000;
+
+template <class T>
+int64_t bytes_of(const std::vector<T>& values) {
+  return static_cast<int64_t>(values.size() * sizeof(T));
+}
+
+HeadSections sections_of(const Attention& attention, int32_t heads, int64_t kv_rows,
+                         TileOwner owner) {
+  const int64_t bytes_per_kv_head =
+      std::max<int64_t>(1, kv_rows * 2 * (attention.head_dim_qk + attention.head_dim_v));
+  const int64_t group = owner == TileOwner::queries ? attention.heads / attention.kv_heads : 1;
+  const int64_t section = std::max<int64_t>(1, kCachedBytes / bytes_per_kv_head) * group;
+  return {heads, static_cast<int32_t>(std::min<int64_t>(section, heads))};
+}
+
+}  // namespace
+
+TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const {
+  const int32_t heads = owner == TileOwner::queries
+                            ? item.heads.size()
+                            : kv_heads_of(plan_.scenario.attention, item.heads).size();
+  return {item.first_slice,
+          item.num_slices,
+          plan_.rows(item.q_tokens),
+          plan_.rows(item.kv_tokens),
+          heads,
+          shape.owned_rows,
+          shape.walked_rows,
+          owner};
+}
+
+void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape) {
+  const Key key = key_of(item, owner, shape);
+  if (entries_.contains(key)) return;
+  Entry& entry = entries_[key];
+  entry.list = make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows,
+                              sections_of(plan_.scenario.attention, key.heads, key.kv_rows, owner),
+                              shape, owner);
+  total_bytes_ += bytes_of(entry.list.ranges) + bytes_of(entry.list.tiles) +
+                  bytes_of(entry.list.runs) + bytes_of(entry.list.work);
+}
+
+void TileStore::upload(Stream stream) {
+  for (auto& [key, entry] : entries_) {
+    entry.ranges = to_device(entry.list.ranges, stream);
+    entry.tiles = to_device(entry.list.tiles, stream);
+    entry.runs = to_device(entry.list.runs, stream);
+    entry.work = to_device(entry.list.work, stream);
+  }
+}
+
+DeviceTiles TileStore::find(const ComputeItem& item, TileOwner owner, TileShape shape) const {
+  const Entry& entry = entries_.at(key_of(item, owner, shape));
+  return {entry.ranges.as<KeyRange>(), entry.tiles.as<OwnedTile>(), entry.runs.as<TileRun>(),
+          entry.work.as<WorkItem>(), static_cast<int32_t>(entry.list.work.size())};
+}
+
+int64_t TileStore::visited_cells(const ComputeItem& item, TileOwner owner, TileShape shape) const {
+  return entries_.at(key_of(item, owner, shape)).list.visited_cells;
+}
+
+}  // namespace cpscope::kernels

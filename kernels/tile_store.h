@@ -1,0 +1,46 @@
+#pragma once
+
+#include "kernels/attention_launch.h"
+#include "kernels/device_memory.h"
+#include "sim/plan/plan.h"
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+namespace cpscope::kernels {
+
+/// The tile lists of a plan's compute items, made once on the host and kept on a device. Items with
+/// the same slices and shapes share a list.
+class TileStore {
+ public:
+  explicit TileStore(const Plan& plan) : plan_(plan) {}
+
+  /// Makes the item's list unless it is there.
+  void plan(const ComputeItem& item, TileOwner owner, TileShape shape);
+  int64_t total_bytes() const { return total_bytes_; }
+  void upload(Stream stream);
+  DeviceTiles find(const ComputeItem& item, TileOwner owner, TileShape shape) const;
+  /// Area that the tiles of the item's list cover, for one head.
+  int64_t visited_cells(const ComputeItem& item, TileOwner owner, TileShape shape) const;
+
+ private:
+  struct Key {
+    int64_t first_slice, num_slices, q_rows, kv_rows;
+    int32_t heads, owned_rows, walked_rows;
+    TileOwner owner;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  struct Entry {
+    TileList list;
+    DeviceMemory ranges, tiles, runs, work;
+  };
+  Key key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const;
+
+  const Plan& plan_;
+  std::map<Key, Entry> entries_;
+  int64_t total_bytes_ = 0;
+};
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,143 @@
+// The executor `cuda`, whole: random and shipped scenarios against the dense oracle. The same tests
+// run on the CPU emulator and on a GPU; only the number of scenarios differs.
+#include "kernels/executor_cuda.h"
+#include "sim/run/run_inputs.h"
+#include "sim/scenario/scenario_file.h"
+#include "tests/support/graded_run.h"
+#include "tests/support/random_scenario.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+#ifdef CPSCOPE_EMULATED
+constexpr uint64_t kScenarios = 60;
+constexpr double kMostPairs = 3e4;  // (query, key, head) triples of a shipped scenario
+constexpr int64_t kLongest = 40;
+#else
+constexpr uint64_t kScenarios = 600;
+constexpr double kMostPairs = 3e9;
+constexpr int64_t kLongest = 400;
+#endif
+
+/// Skips the test where there is no device.
+#define CPSCOPE_NEEDS_DEVICE(executor)                                          \
+  const Result<std::unique_ptr<Executor>> made = kernels::make_executor_cuda(); \
+  if (!made) GTEST_SKIP() << "requires gpu: " << to_text(made.error());         \
+  Executor& executor = *made.value()
+
+/// fp64 is not for devices.
+Scenario device_scenario(uint64_t seed) {
+  RandomSpace space;
+  space.any_dtype = true;
+  space.max_length = kLongest;
+  Scenario scenario = random_scenario(seed, space);
+  if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
+  return scenario;
+}
+
+TEST(CudaExecutor, KeepsTheBudgetOnRandomScenarios) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  uint64_t ran = 0;
+  for (uint64_t seed = 7'000'000; seed < 7'000'000 + kScenarios; ++seed) {
+    const Scenario scenario = device_scenario(seed);
+    const auto run = run_graded_on(executor, scenario);
+    if (!run) continue;
+    ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << "seed " << seed << "\n" << describe(scenario, run->grade);
+    ++ran;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(ran * 10, kScenarios * 8) << "most scenarios are to be possible";
+}
+
+TEST(CudaExecutor, CarriesOutTheShippedScenarios) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  std::set<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(CPSCOPE_SCENARIOS)) {
+    if (entry.path().extension() == ".toml") files.insert(entry.path());
+  }
+  int ran = 0;
+  for (const auto& file : files) {
+    const auto loaded = load_scenario(file.string());
+    ASSERT_TRUE(loaded.ok()) << file;
+    const Scenario& scenario = loaded.value().scenario;
+    if (scenario.numerics.dtype == Dtype::fp64) continue;
+    double pairs = 0;
+    for (const int64_t length : scenario.batch.lengths)
+      pairs += static_cast<double>(length) * static_cast<double>(length) * scenario.attention.heads;
+    if (pairs > kMostPairs) continue;
+    const auto run = run_graded_on(executor, scenario);
+    ASSERT_TRUE(run.has_value()) << file;
+    ASSERT_TRUE(run->output.ok()) << file << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << file << "\n" << describe(scenario, run->grade);
+    ++ran;
+  }
+  EXPECT_GT(ran, 0);
+}
+
+TEST(CudaExecutor, GivesTheSameBitsTwice) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (uint64_t seed = 7'100'000; seed < 7'100'000 + kScenarios / 10; ++seed) {
+    const Scenario scenario = device_scenario(seed);
+    const auto first = run_graded_on(executor, scenario);
+    if (!first) continue;
+    const auto second = run_graded_on(executor, scenario);
+    ASSERT_TRUE(first->output.ok() && second->output.ok());
+    EXPECT_TRUE(is_bitwise_equal(first->output.value().answer, second->output.value().answer))
+        << "seed " << seed << "\n"
+        << describe(compare(first->output.value().answer, second->output.value().answer))
+        << print_scenario(scenario);
+  }
+}
+
+TEST(CudaExecutor, RefusesByNameWhatItCannotHold) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  Scenario scenario = device_scenario(7'000'000);
+  scenario.numerics.dtype = Dtype::fp64;
+  const auto run = run_graded_on(executor, scenario);
+  ASSERT_TRUE(run.has_value());
+  ASSERT_FALSE(run->output.ok());
+  EXPECT_EQ(run->output.error().kind, ErrorKind::unavailable);
+  EXPECT_NE(to_text(run->output.error()).find("fp64"), std::string::npos);
+  scenario.numerics.dtype = Dtype::bf16;
+  scenario.attention.head_dim_v = 264;
+  const auto wide = run_graded_on(executor, scenario);
+  ASSERT_TRUE(wide.has_value());
+  ASSERT_FALSE(wide->output.ok());
+  EXPECT_NE(to_text(wide->output.error()).find("264"), std::string::npos);
+}
+
+TEST(CudaExecutor, ShowsEveryItemsResultInPlanOrder) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  const Scenario scenario = device_scenario(7'000'000);
+  const auto plan = plan_unless_refused(scenario);
+  ASSERT_TRUE(plan.has_value());
+  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  std::vector<ItemResult> seen;
+  RunOptions options;
+  options.observer = [&](const ItemResult& result) { seen.push_back(result); };
+  options.measures_items = true;
+  const Result<RunOutput> output = executor.run(*plan, inputs, options);
+  ASSERT_TRUE(output.ok()) << to_text(output.error());
+  int64_t computes = 0;
+  for (const ComputeItem& item : plan->plan().forward.computes) computes += item.num_slices > 0;
+  EXPECT_EQ(std::count_if(seen.begin(), seen.end(),
+                          [](const ItemResult& r) {
+                            return !r.item.is_backward && r.item.kind == StageKind::compute;
+                          }),
+            2 * computes);
+  for (const ItemResult& result : seen)
+    EXPECT_EQ(static_cast<int64_t>(result.values.size()),
+              result.shape[0] * result.shape[1] * result.shape[2]);
+  EXPECT_FALSE(output.value().events.empty());
+}
+
+}  // namespace
+}  // namespace cpscope::tests
