@@ -169,6 +169,11 @@ class ExecutorCuda : public Executor {
 
   std::string name() const override { return "cuda"; }
 
+  std::optional<Error> absence() const override {
+    const Result<int> devices = count_devices();
+    return devices ? std::nullopt : std::optional<Error>(devices.error());
+  }
+
   int64_t memory_bytes(const CheckedPlan& checked) const override {
     // The host packs one array of a rank at a time.
     int64_t largest = 0;
@@ -250,10 +255,8 @@ class ExecutorCuda : public Executor {
 
 }  // namespace
 
-Result<std::unique_ptr<Executor>> make_executor_cuda(std::optional<Generation> generation) {
-  const Result<int> devices = count_devices();
-  if (!devices) return devices.error();
-  return std::unique_ptr<Executor>(std::make_unique<ExecutorCuda>(0, generation));
+std::unique_ptr<Executor> make_executor_cuda(std::optional<Generation> generation) {
+  return std::make_unique<ExecutorCuda>(0, generation);
 }
 
 }  // namespace cpscope::kernels

@@ -128,7 +128,11 @@ Result<CheckedPlan> plan_scenario(const Scenario& scenario) {
 
 Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name) {
   for (const auto& executor : toolbox.executors) {
-    if (name.empty() || executor->name() == name) return executor.get();
+    if (!name.empty() && executor->name() != name) continue;
+    if (const std::optional<Error> absence = executor->absence())
+      return make_error(ErrorKind::unavailable, fmt::format("executor {} is not here: {}",
+                                                            executor->name(), to_text(*absence)));
+    return executor.get();
   }
   for (const auto& [missing, why] : toolbox.missing_executors) {
     if (missing == name)

@@ -37,6 +37,7 @@ int command_demo(const CommandOptions& options, Toolbox& toolbox) {
   std::vector<VerifyRow> rows;
   for (const std::string& file : files.value()) {
     for (const auto& executor : toolbox.executors) {
+      if (executor->absence()) continue;
       rows.push_back(verify_file(toolbox, file, {executor->name(), true, options.max_flops, true}));
       std::cout << table_line(rows.back()) << std::endl;
     }

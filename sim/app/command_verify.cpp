@@ -73,7 +73,9 @@ Json row_json(const VerifyRow& row) {
 std::vector<std::string> executors_asked(const std::string& name, const Toolbox& toolbox) {
   if (name != "all") return {name};
   std::vector<std::string> names;
-  for (const auto& executor : toolbox.executors) names.push_back(executor->name());
+  for (const auto& executor : toolbox.executors) {
+    if (!executor->absence()) names.push_back(executor->name());
+  }
   return names;
 }
 

@@ -1,3 +1,6 @@
+#ifdef CPSCOPE_HAS_CUDA
+#include "kernels/executor_cuda.h"
+#endif
 #include "reference/dense_oracle.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
@@ -9,8 +12,12 @@
 int main(int argc, char** argv) {
   cpscope::Toolbox toolbox;
   toolbox.executors.push_back(cpscope::reference::make_plan_walker());
-  toolbox.missing_executors = {{"cuda", "this build has no kernels room"},
-                               {"nccl", "this build has no kernels room"}};
+#ifdef CPSCOPE_HAS_CUDA
+  toolbox.executors.push_back(cpscope::kernels::make_executor_cuda());
+#else
+  toolbox.missing_executors.emplace_back("cuda", "this build was made without a CUDA compiler");
+#endif
+  toolbox.missing_executors.emplace_back("nccl", "it is not part of this version");
   toolbox.judge = cpscope::reference::judge;
   toolbox.sampled_judge = cpscope::reference::judge_rows;
   toolbox.witness = cpscope::reference::mask_witness();

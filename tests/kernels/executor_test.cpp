@@ -27,10 +27,10 @@ constexpr int64_t kLongest = 400;
 #endif
 
 /// Skips the test where there is no device.
-#define CPSCOPE_NEEDS_DEVICE(executor)                                          \
-  const Result<std::unique_ptr<Executor>> made = kernels::make_executor_cuda(); \
-  if (!made) GTEST_SKIP() << "requires gpu: " << to_text(made.error());         \
-  Executor& executor = *made.value()
+#define CPSCOPE_NEEDS_DEVICE(executor)                                                \
+  const std::unique_ptr<Executor> made = kernels::make_executor_cuda();               \
+  if (made->absence()) GTEST_SKIP() << "requires gpu: " << to_text(*made->absence()); \
+  Executor& executor = *made
 
 /// fp64 is not for devices.
 Scenario device_scenario(uint64_t seed) {
@@ -112,6 +112,21 @@ TEST(CudaExecutor, RefusesByNameWhatItCannotHold) {
   ASSERT_TRUE(wide.has_value());
   ASSERT_FALSE(wide->output.ok());
   EXPECT_NE(to_text(wide->output.error()).find("264"), std::string::npos);
+}
+
+/// Small enough for compute-sanitizer: every communication type, layout and feature once.
+TEST(CudaExecutor, StaysCleanOnASmallSuite) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (uint64_t seed = 7'200'000; seed < 7'200'040; ++seed) {
+    RandomSpace space;
+    space.any_dtype = true;
+    Scenario scenario = random_scenario(seed, space);
+    if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
+    const auto run = run_graded_on(executor, scenario);
+    if (!run) continue;
+    ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << "seed " << seed << "\n" << describe(scenario, run->grade);
+  }
 }
 
 TEST(CudaExecutor, ShowsEveryItemsResultInPlanOrder) {
