@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,7 +36,28 @@ class DeviceRun {
         hazards_(plan_.buffers.size()),
         clock_(options.measures_items, transfer_stream_.get()) {}
 
-  void run_pass(bool is_backward) {
+  /// One direction, as often as asked; the wall time of each repeat. Nothing is pending before or
+  /// after it.
+  std::vector<double> run_pass(bool is_backward) {
+    std::vector<double> seconds;
+    for (int32_t repeat = 0; repeat < std::max(1, options_.repeats); ++repeat) {
+      engine_.begin_pass();
+      wait_for_all();
+      clock_.forget(is_backward);
+      const auto start = std::chrono::steady_clock::now();
+      run_stages(is_backward);
+      wait_for_all();
+      seconds.push_back(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return seconds;
+  }
+
+  std::vector<ItemEvent> events() { return clock_.read(); }
+  Stream main_stream() const { return transfer_stream_.get(); }
+
+ private:
+  void run_stages(bool is_backward) {
     is_backward_ = is_backward;
     const Pass& pass = is_backward ? plan_.backward : plan_.forward;
     for (size_t s = 0; s < pass.stages.size(); ++s) {
@@ -43,13 +65,8 @@ class DeviceRun {
       if (options_.progress)
         options_.progress(static_cast<int64_t>(s) + 1, static_cast<int64_t>(pass.stages.size()));
     }
-    wait_for_all();
   }
 
-  std::vector<ItemEvent> events() { return clock_.read(); }
-  Stream main_stream() const { return transfer_stream_.get(); }
-
- private:
   Stream compute_stream(RankId rank) const {
     if (num_compute_streams_ == 0) return transfer_stream_.get();
     return compute_streams_[to_index(rank) % num_compute_streams_].get();
@@ -222,10 +239,10 @@ class ExecutorCuda : public Executor {
     engine.load(inputs, stream);
     RunOutput output;
     output.kernels = engine.generation_text();
-    run.run_pass(false);
+    output.forward_seconds = run.run_pass(false);
     engine.collect_forward(output.answer, stream);
     if (plan.scenario.numerics.backward) {
-      run.run_pass(true);
+      output.backward_seconds = run.run_pass(true);
       engine.collect_backward(output.answer, stream);
     }
     const std::string broken = engine.find_broken_guard(stream);

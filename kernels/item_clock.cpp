@@ -11,6 +11,10 @@ ItemClock::ItemClock(bool is_on, Stream stream) : is_on_(is_on) {
   record_event(zero_->get(), stream);
 }
 
+void ItemClock::forget(bool is_backward) {
+  std::erase_if(timed_, [&](const Timed& timed) { return timed.item.is_backward == is_backward; });
+}
+
 void ItemClock::start(Stream stream) {
   if (!is_on_) return;
   open_ = std::make_unique<DeviceEvent>(true);

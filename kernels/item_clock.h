@@ -14,6 +14,8 @@ class ItemClock {
   /// Time zero is where `stream` stands now.
   ItemClock(bool is_on, Stream stream);
 
+  /// Forgets what was timed of a direction, so that its repeat can be timed.
+  void forget(bool is_backward);
   void start(Stream stream);
   void stop(const ItemId& item, RankId rank, StepId step, Stream stream);
   /// What was timed, in order of start. Waits for all of it.

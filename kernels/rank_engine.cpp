@@ -129,6 +129,10 @@ Generation RankEngine::backward_generation(const AttentionShape& shape) const {
   return forward_generation(shape);
 }
 
+void RankEngine::begin_pass() {
+  for (auto& [out, statistics] : statistics_) statistics.is_made = false;
+}
+
 void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
   if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;

@@ -41,6 +41,8 @@ class RankEngine {
   /// asks for it.
   void load(const RunInputs& inputs, Stream stream);
 
+  /// What a pass keeps between its items is made anew.
+  void begin_pass();
   void compute_forward(const ComputeItem& item, Stream stream);
   void compute_backward(const ComputeItem& item, Stream stream);
   void reorder(const ReorderItem& item, Stream stream);

@@ -54,10 +54,10 @@ class Walk {
                      options_.threads);
     load_inputs(plan_, inputs_, options_.threads, memory_);
     output_.answer.max_logit.assign(static_cast<size_t>(attention_.heads), kNoLogit);
-    run_pass(plan_.forward, false);
+    output_.forward_seconds = time_pass(plan_.forward, false);
     collect_forward(plan_, memory_, item_threads_, output_.answer);
     if (plan_.scenario.numerics.backward) {
-      run_pass(plan_.backward, true);
+      output_.backward_seconds = time_pass(plan_.backward, true);
       collect_backward(plan_, memory_, item_threads_, output_.answer);
       if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient();
     }
@@ -65,6 +65,18 @@ class Walk {
   }
 
  private:
+  /// One direction, as often as asked; the wall time of each repeat.
+  std::vector<double> time_pass(const Pass& pass, bool is_backward) {
+    std::vector<double> seconds;
+    for (int32_t repeat = 0; repeat < std::max(1, options_.repeats); ++repeat) {
+      const auto start = std::chrono::steady_clock::now();
+      run_pass(pass, is_backward);
+      seconds.push_back(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return seconds;
+  }
+
   void run_pass(const Pass& pass, bool is_backward) {
     is_backward_ = is_backward;
     for (size_t s = 0; s < pass.stages.size(); ++s) {

@@ -20,6 +20,7 @@ struct CommandOptions {
   double max_flops = 2e12;
   double tolerance = 0.0;
   int64_t sample_rows = 0;
+  int32_t repeats = 5;  // bench
   bool json = false;
   bool full = false;
   bool summary = false;
@@ -35,6 +36,7 @@ int command_run(const CommandOptions& options, Toolbox& toolbox);
 int command_verify(const CommandOptions& options, Toolbox& toolbox);
 int command_probe(const CommandOptions& options, Toolbox& toolbox);
 int command_diff(const CommandOptions& options);
+int command_bench(const CommandOptions& options, Toolbox& toolbox);
 int command_demo(const CommandOptions& options, Toolbox& toolbox);
 
 /// Prints the error to stderr and returns its exit code.

@@ -135,6 +135,16 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   probe->footer("Example: cpscope probe scenarios/contiguous_idle.toml --json");
   commands.push_back({probe, [&] { return command_probe(options, toolbox); }});
 
+  CLI::App* bench = app.add_subcommand(
+      "bench", "how fast an executor carries out scenarios; no judging, inputs as in `run`");
+  bench->add_option("PATH", options.paths, "scenario files or folders")->required();
+  add_executor(bench, options);
+  add_json(bench, options);
+  bench->add_option("--repeats", options.repeats, "carry out each pass so often; medians are shown")
+      ->check(CLI::Range(1, 1000));
+  bench->footer("Example: cpscope bench tests/bench/speed --executor cuda --repeats 10");
+  commands.push_back({bench, [&] { return command_bench(options, toolbox); }});
+
   CLI::App* demo = app.add_subcommand(
       "demo", "verifies the shipped scenarios on every executor here and writes a report");
   demo->add_option("--out", options.out_folder,
@@ -159,8 +169,8 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
     if (command->get_name() == word) return std::nullopt;
     names += (names.empty() ? "" : ", ") + command->get_name();
   }
-  for (const char* later : {"grade", "faults", "fuzz", "timeline", "compare", "calibrate", "render",
-                            "bench", "web", "gui"}) {
+  for (const char* later :
+       {"grade", "faults", "fuzz", "timeline", "compare", "calibrate", "render", "web", "gui"}) {
     if (word != later) continue;
     std::cerr << "cpscope: " << word << " is not part of this version; it has " << names << '\n';
     return 3;

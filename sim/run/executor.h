@@ -48,6 +48,7 @@ struct RunOptions {
   Progress progress;    // may be empty
   Observer observer;    // item results in plan order; the run is then slower
   bool measures_items = false;  // executors with a clock of their own fill RunOutput::events
+  int32_t repeats = 1;  // each pass is carried out so often, for timing; the result is the same
 };
 
 /// What an executor gives back, in packed padded token order.
@@ -55,8 +56,9 @@ struct RunOutput {
   Answer answer;
   int64_t tile_flops = 0;     // arithmetic of the tiles that were worked on, masked cells included
   double tile_seconds = 0.0;  // time in them, summed over threads
-  std::vector<ItemEvent> events;  // [item] in the order of their start; empty without a clock
-  std::string kernels;            // which generation of kernels worked; empty on the CPU
+  std::vector<ItemEvent> events;  // [item] of the last repeat, by start; empty without a clock
+  std::vector<double> forward_seconds, backward_seconds;  // [repeat] wall time of a pass alone
+  std::string kernels;  // which generation of kernels worked; empty on the CPU
 };
 
 /// Something that can carry out a checked plan. The only base class of the house.

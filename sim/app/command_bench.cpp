@@ -1,0 +1,165 @@
+#include "sim/app/commands.h"
+#include "sim/app/json_text.h"
+#include "sim/run/run_inputs.h"
+
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// Speed of one scenario on one executor. Times in milliseconds, rates in TFLOP/s of the visible
+/// pairs alone: forward 2 (dim_qk + dim_v), backward 2 (3 dim_qk + 2 dim_v) a pair and head.
+struct Speed {
+  std::string file, executor, kernels;
+  int32_t ranks = 0;
+  double forward_ms = 0, backward_ms = 0;                // whole pass, median of the repeats
+  double forward_kernel_ms = 0, backward_kernel_ms = 0;  // busiest rank's compute items
+  double forward_pairs = 0;                              // (query, key, head) triples
+  double forward_tflops = 0, backward_tflops = 0;        // kernels alone, over all ranks' items
+  double transfer_ms = 0,
+         hidden_fraction = 0;  // time in transfers, and how much of it computes cover
+};
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Time that `event` shares with any of `others`, which are disjoint and sorted.
+int64_t covered(const ItemEvent& event, const std::vector<std::pair<int64_t, int64_t>>& others) {
+  int64_t sum = 0;
+  for (const auto& [start, end] : others)
+    sum += std::max<int64_t>(0, std::min(end, event.end_ns) - std::max(start, event.start_ns));
+  return sum;
+}
+
+/// The rank's compute times as disjoint stretches.
+std::vector<std::pair<int64_t, int64_t>> busy_stretches(const RunOutput& output, RankId rank) {
+  std::vector<std::pair<int64_t, int64_t>> stretches;
+  for (const ItemEvent& event : output.events) {
+    if (event.item.kind != StageKind::compute || event.rank != rank) continue;
+    if (!stretches.empty() && event.start_ns <= stretches.back().second) {
+      stretches.back().second = std::max(stretches.back().second, event.end_ns);
+    } else {
+      stretches.emplace_back(event.start_ns, event.end_ns);
+    }
+  }
+  return stretches;
+}
+
+void add_kernel_times(const RunOutput& output, const Attention& attention, Speed& speed) {
+  double sums[2] = {0, 0};
+  std::vector<std::array<double, 2>> by_rank(static_cast<size_t>(speed.ranks), {0, 0});
+  int64_t transfer = 0, hidden = 0;
+  for (const ItemEvent& event : output.events) {
+    const int64_t duration = event.end_ns - event.start_ns;
+    if (event.item.kind == StageKind::compute) {
+      sums[event.item.is_backward ? 1 : 0] += static_cast<double>(duration) * 1e-6;
+      by_rank[to_index(event.rank)][event.item.is_backward ? 1 : 0] +=
+          static_cast<double>(duration) * 1e-6;
+    } else if (event.item.kind == StageKind::transfer) {
+      transfer += duration;
+      hidden += covered(event, busy_stretches(output, event.rank));
+    }
+  }
+  for (const auto& [forward, backward] : by_rank) {
+    speed.forward_kernel_ms = std::max(speed.forward_kernel_ms, forward);
+    speed.backward_kernel_ms = std::max(speed.backward_kernel_ms, backward);
+  }
+  const double qk = attention.head_dim_qk, v = attention.head_dim_v;
+  const auto rate = [](double flops, double ms) { return ms > 0 ? flops / ms * 1e-9 : 0.0; };
+  speed.forward_tflops = rate(2 * (qk + v) * speed.forward_pairs, sums[0]);
+  speed.backward_tflops = rate(2 * (3 * qk + 2 * v) * speed.forward_pairs, sums[1]);
+  speed.transfer_ms = static_cast<double>(transfer) * 1e-6;
+  speed.hidden_fraction =
+      transfer > 0 ? static_cast<double>(hidden) / static_cast<double>(transfer) : 0.0;
+}
+
+Result<Speed> measure(Executor& executor, const std::string& file, int32_t repeats) {
+  const Result<LoadedScenario> loaded = load_with_warnings(file);
+  if (!loaded) return loaded.error();
+  const Scenario& scenario = loaded.value().scenario;
+  const Result<CheckedPlan> plan = plan_scenario(scenario);
+  if (!plan) return plan.error();
+  const RunInputs inputs = make_run_inputs(scenario, plan.value().plan().layout.slots, false);
+  RunOptions options;
+  options.measures_items = true;
+  options.repeats = repeats;
+  const Result<RunOutput> output = executor.run(plan.value(), inputs, options);
+  if (!output) return output.error();
+  Speed speed;
+  speed.file = file;
+  speed.executor = executor.name();
+  speed.kernels = output.value().kernels;
+  speed.ranks = scenario.parallel.cp_size;
+  speed.forward_ms = median(output.value().forward_seconds) * 1e3;
+  speed.backward_ms = median(output.value().backward_seconds) * 1e3;
+  speed.forward_pairs = static_cast<double>(summarise(plan.value().plan()).visible_pairs);
+  add_kernel_times(output.value(), scenario.attention, speed);
+  return speed;
+}
+
+Json to_json(const Speed& speed) {
+  return {{"file", speed.file},
+          {"executor", speed.executor},
+          {"kernels", speed.kernels},
+          {"ranks", speed.ranks},
+          {"pairs", speed.forward_pairs},
+          {"forward_ms", speed.forward_ms},
+          {"backward_ms", speed.backward_ms},
+          {"forward_kernel_ms", speed.forward_kernel_ms},
+          {"backward_kernel_ms", speed.backward_kernel_ms},
+          {"forward_tflops", speed.forward_tflops},
+          {"backward_tflops", speed.backward_tflops},
+          {"transfer_ms", speed.transfer_ms},
+          {"hidden_fraction", speed.hidden_fraction}};
+}
+
+void print_header() {
+  std::cout << fmt::format("{:<44} {:<6} {:<9} {:>5} {:>10} {:>10} {:>10} {:>10} {:>8} {:>8}\n",
+                           "scenario", "on", "kernels", "ranks", "fwd ms", "bwd ms", "fwd kernel",
+                           "bwd kernel", "TFLOP/s", "bwd");
+}
+
+void print_line(const Speed& speed) {
+  std::cout << fmt::format(
+      "{:<44} {:<6} {:<9} {:>5} {:>10.3f} {:>10.3f} {:>10.3f} {:>10.3f} {:>8.1f} {:>8.1f}\n",
+      speed.file, speed.executor, speed.kernels, speed.ranks, speed.forward_ms, speed.backward_ms,
+      speed.forward_kernel_ms, speed.backward_kernel_ms, speed.forward_tflops,
+      speed.backward_tflops);
+  std::cout.flush();
+}
+
+}  // namespace
+
+int command_bench(const CommandOptions& options, Toolbox& toolbox) {
+  const Result<Executor*> executor = find_executor(toolbox, options.executor);
+  if (!executor) return report(executor.error());
+  const Result<std::vector<std::string>> files = find_scenarios(options.paths);
+  if (!files) return report(files.error());
+  Json rows = Json::array();
+  if (!options.json) print_header();
+  int code = 0;
+  for (const std::string& file : files.value()) {
+    const Result<Speed> speed = measure(*executor.value(), file, options.repeats);
+    if (!speed) {
+      code = report(speed.error());
+      continue;
+    }
+    if (options.json) {
+      rows.push_back(to_json(speed.value()));
+    } else {
+      print_line(speed.value());
+    }
+  }
+  if (options.json) std::cout << Json{{"schema", 1}, {"rows", rows}}.dump() << '\n';
+  return code;
+}
+
+}  // namespace cpscope
