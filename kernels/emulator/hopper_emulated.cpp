@@ -1,0 +1,333 @@
+#include "kernels/emulator/hopper_emulated.h"
+
+#include "kernels/device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+// What it does follows PTX ISA 9.0: the 128-byte swizzle, the matrix descriptors and fragments of
+// wgmma, the phases of mbarrier. It cannot see: fences between the generic and the asynchronous
+// proxy, the memory order of a real device, how ptxas schedules products.
+
+namespace cpscope::kernels::emulator {
+namespace {
+
+constexpr int32_t kRows = 64;   // of a product
+constexpr int32_t kDepth = 16;  // lanes summed over by one product
+constexpr int32_t kMaxColumns = 256;
+constexpr int32_t kRowBytes = 128;
+constexpr int32_t kGroupBytes = 8 * kRowBytes;  // from one group of 8 rows to the next
+constexpr uint32_t kEarlyOdds = 4;  // one in so many groups of products is executed at its commit
+
+/// Where the 16 bytes that a byte belongs to really lie.
+uint32_t swizzle(uint32_t address) { return address ^ (((address >> 7) & 7) << 4); }
+
+float to_float_of(uint16_t bits, bool is_bf16) {
+  return is_bf16 ? from_bf16_bits(bits) : from_fp16_bits(bits);
+}
+
+Warpgroup& own_warpgroup() {
+  return hopper_state()
+      .warpgroups[static_cast<size_t>(current_cta().thread() / Warpgroup::kThreads)];
+}
+
+int32_t own_member() { return current_cta().thread() % Warpgroup::kThreads; }
+
+/// A row map as the emulator keeps it in TensorMap::words.
+struct EmulatedMap {
+  uint64_t data = 0;
+  uint64_t sizes[5] = {};
+  uint64_t strides[4] = {};  // bytes, of dimensions 1..4
+  uint64_t box_rows = 0;
+};
+static_assert(sizeof(EmulatedMap) <= sizeof(TensorMap));
+
+/// Lands one box and tells its barrier.
+void land_box(const EmulatedMap& map, uint32_t to, const std::array<int32_t, 5>& first,
+              uint32_t barrier, bool swizzles, bool clips, const Place& place) {
+  Cta& cta = current_cta();
+  uint32_t bytes = 0;
+  for (uint64_t row = 0; row < map.box_rows; ++row) {
+    for (uint64_t lane = 0; lane < kBoxLanes; ++lane, bytes += 2) {
+      const uint64_t at[5] = {static_cast<uint64_t>(first[0]) + lane,
+                              static_cast<uint64_t>(int64_t{first[1]} + static_cast<int64_t>(row)),
+                              static_cast<uint64_t>(first[2]), static_cast<uint64_t>(first[3]),
+                              static_cast<uint64_t>(first[4])};
+      bool is_inside = true;
+      uint64_t address = map.data + at[0] * 2;
+      for (int i = 0; i < 5; ++i) {
+        is_inside = is_inside && (at[i] < map.sizes[i] || (i == 1 && !clips));
+        if (i > 0) address += at[i] * map.strides[i - 1];  // wraps as the copy unit's does
+      }
+      uint16_t value = 0;
+      if (is_inside) std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof(value));
+      const uint32_t target = swizzles ? swizzle(to + bytes) : to + bytes;
+      std::memcpy(cta.at(target, 2, 2, place), &value, sizeof(value));
+    }
+  }
+  TransactionBarrier& full = barrier_at(barrier, place);
+  full.pending_bytes -= bytes;
+  end_phase_if_complete(full);
+  ++counts().copies;
+}
+
+/// One product of a warpgroup, all of whose operands are there.
+class ProductRun {
+ public:
+  ProductRun(const Warpgroup& group, size_t index, const Place& place)
+      : group_(group), index_(index), place_(place), first_(of(0)) {
+    for (int32_t thread = 1; thread < Warpgroup::kThreads; ++thread) {
+      if (!of(thread).is_same_instruction(first_))
+        current_cta().fail("the threads of a warpgroup give different products", place_);
+    }
+  }
+
+  void execute() {
+    read_b();
+    read_a();
+    for (int32_t row = 0; row < kRows; ++row) {
+      read_sums(row);
+      for (int32_t k = 0; k < kDepth; ++k) {
+        for (int32_t column = 0; column < first_.columns; ++column)
+          sums_[column] += a_[row][k] * b_[k][column];
+      }
+      write_sums(row);
+    }
+    ++counts().products;
+  }
+
+ private:
+  const Product& of(int32_t thread) const {
+    return group_.groups[static_cast<size_t>(thread)].front()[index_];
+  }
+  /// Thread that holds a row's columns `column` and the next one of sums and a.
+  static int32_t holder(int32_t row, int32_t column) {
+    return row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
+  }
+  static uint32_t field(uint64_t descriptor, int shift) {
+    return static_cast<uint32_t>((descriptor >> shift) & 0x3fff) << 4;
+  }
+  float shared_value(uint32_t address) const {
+    uint16_t bits = 0;
+    std::memcpy(&bits, current_cta().at(swizzle(address), 2, 2, place_), sizeof(bits));
+    return to_float_of(bits, first_.is_bf16);
+  }
+
+  void read_b() {
+    const uint32_t start = field(first_.b, 0), panel_bytes = field(first_.b, 16),
+                   group_bytes = field(first_.b, 32);
+    for (int32_t k = 0; k < kDepth; ++k) {
+      for (int32_t n = 0; n < first_.columns; ++n) {
+        const uint32_t offset = first_.b_is_transposed
+                                    ? n / kBoxLanes * panel_bytes + k / 8 * group_bytes +
+                                          k % 8 * kRowBytes + n % kBoxLanes * 2
+                                    : n / 8 * group_bytes + n % 8 * kRowBytes + k * 2;
+        b_[k][n] = shared_value(start + offset);
+      }
+    }
+  }
+
+  void read_a() {
+    const uint32_t start = field(first_.a, 0), group_bytes = field(first_.a, 32);
+    for (int32_t row = 0; row < kRows; ++row) {
+      for (int32_t k = 0; k < kDepth; ++k) {
+        if (first_.a_registers == nullptr) {
+          a_[row][k] = shared_value(start + row / 8 * group_bytes + row % 8 * kRowBytes + k * 2);
+        } else {
+          const uint32_t pair = of(holder(row, k)).a_registers[k / 8 * 2 + row % 16 / 8];
+          a_[row][k] = to_float_of(static_cast<uint16_t>(pair >> (k % 2 * 16)), first_.is_bf16);
+        }
+      }
+    }
+  }
+
+  static int32_t sum_slot(int32_t row, int32_t column) {
+    return column / 8 * 4 + row % 16 / 8 * 2 + column % 2;
+  }
+  void read_sums(int32_t row) {
+    for (int32_t n = 0; n < first_.columns; ++n)
+      sums_[n] = first_.accumulates ? of(holder(row, n)).sums[sum_slot(row, n)] : 0.0f;
+  }
+  void write_sums(int32_t row) {
+    for (int32_t n = 0; n < first_.columns; ++n)
+      of(holder(row, n)).sums[sum_slot(row, n)] = sums_[n];
+  }
+
+  const Warpgroup& group_;
+  size_t index_;
+  Place place_;
+  const Product& first_;
+  float a_[kRows][kDepth];
+  float b_[kDepth][kMaxColumns];
+  float sums_[kMaxColumns];
+};
+
+/// Executes the oldest group of a warpgroup's products, or forgets it.
+void finish_oldest(Warpgroup& group, bool executes, const Place& place) {
+  for (size_t i = 0; executes && i < group.groups[0].front().size(); ++i) {
+    static ProductRun* const storage =
+        static_cast<ProductRun*>(::operator new(sizeof(ProductRun)));  // too large for a fiber
+    ProductRun* run = new (storage) ProductRun(group, i, place);
+    run->execute();
+  }
+  for (std::vector<Warpgroup::Group>& of_thread : group.groups) of_thread.erase(of_thread.begin());
+}
+
+}  // namespace
+
+HopperState::HopperState()
+    : warpgroups(static_cast<size_t>(current_cta().num_threads() / Warpgroup::kThreads)),
+      random(static_cast<uint32_t>(settings().seed % 2147483646) + 1) {}
+
+HopperState& hopper_state() { return current_cta().extension<HopperState>(); }
+
+TransactionBarrier& barrier_at(uint32_t address, const Place& place) {
+  const auto found = hopper_state().barriers.find(address);
+  if (found == hopper_state().barriers.end())
+    current_cta().fail("there is no transaction barrier", place);
+  return found->second;
+}
+
+void end_phase_if_complete(TransactionBarrier& barrier) {
+  if (barrier.pending_arrivals > 0 || barrier.pending_bytes != 0) return;
+  barrier.phase ^= 1;
+  barrier.pending_arrivals = barrier.arrivals;
+  current_cta().wake(barrier.waiting);
+}
+
+void arrive_at(uint32_t address, uint32_t bytes, const Place& place) {
+  TransactionBarrier& barrier = barrier_at(address, place);
+  if (barrier.pending_arrivals == 0) current_cta().fail("more arrivals than the phase has", place);
+  barrier.pending_bytes += bytes;
+  --barrier.pending_arrivals;
+  end_phase_if_complete(barrier);
+}
+
+void wait_for_phase(uint32_t address, uint32_t parity, const Place& place) {
+  Cta& cta = current_cta();
+  const bool is_producer = cta.thread() < Warpgroup::kThreads;
+  if (cta.has_fault(is_producer ? Fault::skip_producer_wait : Fault::skip_consumer_wait, place))
+    return;
+  TransactionBarrier& barrier = barrier_at(address, place);
+  while (barrier.phase == parity) cta.sleep(barrier.waiting, place);
+}
+
+void arrive_at_named(int id, int threads, bool waits, const Place& place) {
+  Cta& cta = current_cta();
+  if (id < 1 || id > 15 || threads % 32 != 0) cta.fail("no such named barrier", place);
+  NamedBarrier& barrier = hopper_state().named[static_cast<size_t>(id)];
+  if (barrier.arrived > 0 && barrier.threads != threads)
+    cta.fail("a named barrier counts different threads", place);
+  barrier.threads = threads;
+  const int64_t generation = barrier.generation;
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+    cta.wake(barrier.waiting);
+  }
+  while (waits && barrier.generation == generation) cta.sleep(barrier.waiting, place);
+}
+
+void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
+                    const std::array<int32_t, 5>& first, const Place& place) {
+  Cta& cta = current_cta();
+  EmulatedMap emulated;
+  std::memcpy(&emulated, map.words, sizeof(emulated));
+  // The swizzle repeats every 1024 bytes, so a tile must begin there.
+  const auto bytes = static_cast<int32_t>(emulated.box_rows) * kRowBytes;
+  std::byte* target = cta.at(to, bytes, kGroupBytes, place);
+  std::fill(target, target + bytes, std::byte{0xff});  // NaN until it has landed
+  const bool swizzles = !cta.has_fault(Fault::skip_swizzle, place);
+  const bool clips = !cta.has_fault(Fault::skip_clipping, place);
+  cta.post([=] { land_box(emulated, to, first, barrier, swizzles, clips, place); });
+}
+
+void change_registers(int registers, bool claims, const Place& place) {
+  Cta& cta = current_cta();
+  const int32_t at_launch = 65'536 / cta.num_threads() / 8 * 8;
+  if (registers % 8 != 0 || registers < 24 || registers > 256 ||
+      (claims ? registers < at_launch : registers > at_launch)) {
+    cta.fail("no such number of registers", place);
+  }
+  // One thread speaks for its warpgroup.
+  if (own_member() != 0) return;
+  HopperState& state = hopper_state();
+  if (claims) {
+    while (state.free_registers < registers - at_launch)
+      cta.sleep(state.waiting_for_registers, place);
+  }
+  state.free_registers += at_launch - registers;
+  cta.wake(state.waiting_for_registers);
+}
+
+void start_product(const Product& product, const Place& /*place*/) {
+  own_warpgroup().open[static_cast<size_t>(own_member())].push_back(product);
+}
+
+void commit_products(const Place& place) {
+  Warpgroup& group = own_warpgroup();
+  const auto member = static_cast<size_t>(own_member());
+  group.groups[member].push_back(std::move(group.open[member]));
+  group.open[member].clear();
+  const size_t count = group.groups[member].size();
+  const bool is_last =
+      std::all_of(group.groups.begin(), group.groups.end(),
+                  [&](const auto& of_thread) { return of_thread.size() == count; });
+  // Hardware may be done at once, or only at the wait.
+  if (is_last && hopper_state().random() % kEarlyOdds == 0) {
+    while (!group.groups[0].empty()) finish_oldest(group, true, place);
+  }
+}
+
+void wait_for_products(int pending, const Place& place) {
+  Cta& cta = current_cta();
+  Warpgroup& group = own_warpgroup();
+  int nothing = 0;
+  cta.meet(group.meeting, Warpgroup::kThreads, own_member(), nothing, place, [&](int* const*) {
+    const bool executes = !cta.has_fault(Fault::skip_product_wait, place);
+    while (group.groups[0].size() > static_cast<size_t>(pending))
+      finish_oldest(group, executes, place);
+  });
+}
+
+}  // namespace cpscope::kernels::emulator
+
+namespace cpscope::kernels::device {
+
+void mbarrier_init(uint32_t barrier, int arrivals, Line line) {
+  const emulator::Place place{"mbarrier_init", barrier, line};
+  emulator::current_cta().at(barrier, 8, 8, place);
+  emulator::TransactionBarrier& made = emulator::hopper_state().barriers[barrier];
+  made.arrivals = made.pending_arrivals = arrivals;
+}
+
+uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes, Line line) {
+  const emulator::Place place{"matrix_descriptor", address, line};
+  emulator::Cta& cta = emulator::current_cta();
+  if (address % 16 != 0 || address >= 0x40000) cta.fail("no address for a descriptor", place);
+  if (cta.has_fault(emulator::Fault::wrong_panel_stride, place)) panel_bytes += 1024;
+  return uint64_t{(address & 0x3FFFF) >> 4} | uint64_t{(panel_bytes & 0x3FFFF) >> 4} << 16 |
+         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+}  // namespace cpscope::kernels::device
+
+namespace cpscope::kernels {
+
+TensorMap make_row_map(const DeviceRows& rows, Dtype /*dtype*/, int32_t num_heads,
+                       int32_t num_lanes, int32_t box_rows) {
+  if (rows.data == nullptr) return {};
+  const RowMapGeometry geometry = describe_row_map(rows, num_heads, num_lanes, box_rows);
+  emulator::EmulatedMap map;
+  map.data = reinterpret_cast<uintptr_t>(rows.data);
+  std::copy(std::begin(geometry.sizes), std::end(geometry.sizes), map.sizes);
+  std::copy(std::begin(geometry.strides), std::end(geometry.strides), map.strides);
+  map.box_rows = static_cast<uint64_t>(box_rows);
+  TensorMap result{};
+  std::memcpy(result.words, &map, sizeof(map));
+  return result;
+}
+
+}  // namespace cpscope::kernels

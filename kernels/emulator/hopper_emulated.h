@@ -1,0 +1,187 @@
+#pragma once
+
+#include "kernels/emulator/device_code_emulated.h"
+#include "kernels/tensor_map.h"
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <source_location>
+#include <type_traits>
+#include <unordered_map>
+#include <vector>
+
+namespace cpscope::kernels::emulator {
+
+/// A transaction barrier: its phase ends when nothing is pending any more.
+struct TransactionBarrier {
+  int32_t arrivals = 0;  // per phase
+  int32_t pending_arrivals = 0;
+  int64_t pending_bytes = 0;
+  uint32_t phase = 0;
+  WaitList waiting;
+};
+
+struct NamedBarrier {
+  int32_t threads = 0;  // 0 until someone came
+  int32_t arrived = 0;
+  int64_t generation = 0;
+  WaitList waiting;
+};
+
+/// wgmma of one thread, until it is executed.
+struct Product {
+  float* sums = nullptr;
+  const uint32_t* a_registers = nullptr;  // null: a is in shared memory
+  uint64_t a = 0, b = 0;                  // descriptors
+  int32_t columns = 0;
+  bool accumulates = true;
+  bool b_is_transposed = false;
+  bool is_bf16 = true;
+
+  bool is_same_instruction(const Product& other) const {
+    return a == other.a && b == other.b && columns == other.columns &&
+           accumulates == other.accumulates && b_is_transposed == other.b_is_transposed &&
+           (a_registers == nullptr) == (other.a_registers == nullptr);
+  }
+};
+
+/// The products that a warpgroup has under way.
+struct Warpgroup {
+  static constexpr int32_t kThreads = 128;
+  using Group = std::vector<Product>;
+
+  std::array<Group, kThreads> open;                 // [thread]
+  std::array<std::vector<Group>, kThreads> groups;  // [thread], oldest first
+  Meeting meeting;
+};
+
+/// What sm_90 adds to a CTA.
+struct HopperState {
+  std::unordered_map<uint32_t, TransactionBarrier> barriers;  // by address
+  std::array<NamedBarrier, 16> named;
+  std::vector<Warpgroup> warpgroups;
+  int64_t free_registers = 0;  // per thread of a warpgroup, yielded and not claimed
+  WaitList waiting_for_registers;
+  std::minstd_rand random;
+
+  HopperState();
+};
+
+HopperState& hopper_state();
+TransactionBarrier& barrier_at(uint32_t address, const Place& place);
+/// Ends the barrier's phase if nothing is pending.
+void end_phase_if_complete(TransactionBarrier& barrier);
+void arrive_at(uint32_t address, uint32_t bytes, const Place& place);
+void wait_for_phase(uint32_t address, uint32_t parity, const Place& place);
+void arrive_at_named(int id, int threads, bool waits, const Place& place);
+void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
+                    const std::array<int32_t, 5>& first, const Place& place);
+void change_registers(int registers, bool claims, const Place& place);
+void start_product(const Product& product, const Place& place);
+void commit_products(const Place& place);
+/// Executes all groups of products but the `pending` youngest.
+void wait_for_products(int pending, const Place& place);
+
+}  // namespace cpscope::kernels::emulator
+
+/// The names of kernels/hopper.h and kernels/hopper_products.h, executed on the CPU: box copies
+/// land at some later time, products are executed at some time up to their wait.
+namespace cpscope::kernels::device {
+
+struct alignas(8) FloatPair {
+  float x, y;
+};
+struct alignas(16) IntQuad {
+  int32_t x, y, z, w;
+};
+
+using Line = std::source_location;
+
+void mbarrier_init(uint32_t barrier, int arrivals, Line line = Line::current());
+inline void mbarrier_init_fence() {}
+inline void mbarrier_arrive_expecting(uint32_t barrier, uint32_t bytes,
+                                      Line line = Line::current()) {
+  emulator::arrive_at(barrier, bytes, {"mbarrier_arrive_expecting", barrier, line});
+}
+inline void mbarrier_arrive(uint32_t barrier, Line line = Line::current()) {
+  emulator::arrive_at(barrier, 0, {"mbarrier_arrive", barrier, line});
+}
+inline void mbarrier_wait(uint32_t barrier, uint32_t parity, Line line = Line::current()) {
+  emulator::wait_for_phase(barrier, parity, {"mbarrier_wait", barrier, line});
+}
+
+inline void named_barrier_sync(int id, int threads, Line line = Line::current()) {
+  emulator::arrive_at_named(id, threads, true, {"named_barrier_sync", id, line});
+}
+inline void named_barrier_arrive(int id, int threads, Line line = Line::current()) {
+  emulator::arrive_at_named(id, threads, false, {"named_barrier_arrive", id, line});
+}
+
+inline void load_box(uint32_t to, const TensorMap* map, uint32_t barrier, int c0, int c1, int c2,
+                     int c3, int c4, Line line = Line::current()) {
+  emulator::start_box_copy(to, *map, barrier, {c0, c1, c2, c3, c4}, {"load_box", barrier, line});
+}
+
+template <int N>
+void claim_registers(Line line = Line::current()) {
+  emulator::change_registers(N, true, {"claim_registers", N, line});
+}
+template <int N>
+void yield_registers(Line line = Line::current()) {
+  emulator::change_registers(N, false, {"yield_registers", N, line});
+}
+
+template <class Value>
+Value& shared_value(uint32_t address, const emulator::Place& place) {
+  return *reinterpret_cast<Value*>(
+      emulator::current_cta().at(address, sizeof(Value), alignof(Value), place));
+}
+inline int32_t load_shared_int(uint32_t address, Line line = Line::current()) {
+  return shared_value<int32_t>(address, {"load_shared_int", address, line});
+}
+inline void store_shared_int(uint32_t address, int32_t value, Line line = Line::current()) {
+  shared_value<int32_t>(address, {"store_shared_int", address, line}) = value;
+}
+inline void store_shared_float(uint32_t address, float value, Line line = Line::current()) {
+  shared_value<float>(address, {"store_shared_float", address, line}) = value;
+}
+inline FloatPair load_shared_pair(uint32_t address, Line line = Line::current()) {
+  return shared_value<FloatPair>(address, {"load_shared_pair", address, line});
+}
+inline IntQuad load_shared_quad(uint32_t address, Line line = Line::current()) {
+  return shared_value<IntQuad>(address, {"load_shared_quad", address, line});
+}
+
+template <class Value, int N>
+void pin(Value (&/*values*/)[N]) {}
+inline void wgmma_fence() {}
+inline void wgmma_commit(Line line = Line::current()) {
+  emulator::commit_products({"wgmma_commit", 0, line});
+}
+template <int N>
+void wgmma_wait(Line line = Line::current()) {
+  emulator::wait_for_products(N, {"wgmma_wait", N, line});
+}
+
+uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes, Line line = Line::current());
+
+template <class T, int N>
+void wgmma_ss(float (&d)[N], uint64_t a, uint64_t b, int accumulate, Line line = Line::current()) {
+  // Before the products are done, the sums hold nothing that may be used.
+  if (accumulate == 0) {
+    for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
+  }
+  emulator::start_product(
+      {d, nullptr, a, b, 2 * N, accumulate != 0, false, std::is_same_v<T, Bf16>},
+      {"wgmma_ss", 0, line});
+}
+template <class T, int N>
+void wgmma_rs(float (&d)[N], const uint32_t* a, uint64_t b, Line line = Line::current()) {
+  emulator::start_product({d, a, 0, b, 2 * N, true, true, std::is_same_v<T, Bf16>},
+                          {"wgmma_rs", 0, line});
+}
+
+}  // namespace cpscope::kernels::device

@@ -1,0 +1,109 @@
+#include "kernels/hopper_forward.h"
+#include "kernels/hopper_forward_kernel.h"
+#include "kernels/launch.h"
+
+#include <algorithm>
+
+namespace cpscope::kernels {
+namespace {
+
+using device::attend_on_hopper;
+using device::ForwardBudget;
+using device::ForwardParams;
+
+// Lanes, consumers, walked rows, turns, registers. A cap takes registers, so two of the
+// configurations walk in smaller steps with it.
+template <class T, bool kHasCap>
+using Forward64 = ForwardBudget<T, 64, 64, 3, kHasCap ? 96 : 128, true, 32, 160, kHasCap>;
+template <class T, bool kHasCap>
+using Forward128 = ForwardBudget<T, 128, 128, 2, 128, true, 40, 232, kHasCap>;
+template <class T, bool kHasCap>
+using Forward192 = ForwardBudget<T, 192, 128, 2, 128, true, 40, 232, kHasCap>;
+template <class T, bool kHasCap>
+using Forward256 = ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, false, 24, 240, kHasCap>;
+
+template <class B>
+void launch_budget(const ForwardLaunch& launch, Stream stream) {
+  const AttentionShape& shape = launch.shape;
+  ForwardParams p{};
+  p.q = make_row_map(launch.q, shape.dtype, shape.num_heads, padded_lanes(shape.head_dim_qk),
+                     B::kOwned);
+  p.k = make_row_map(launch.k, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_qk),
+                     B::kWalked);
+  p.v = make_row_map(launch.v, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_v),
+                     B::kWalked);
+  p.tiles = launch.query_tiles;
+  p.q_rows = shape.q_rows;
+  p.counter = launch.counter;
+  p.out = static_cast<float*>(launch.out.data);
+  p.out_row_stride = launch.out.row_stride;
+  p.out_head_stride = launch.out.head_stride;
+  p.out_lanes = padded_lanes(shape.head_dim_v);
+  p.lse = launch.lse;
+  p.lse_row_stride = launch.lse_row_stride;
+  p.max_logit = launch.max_logit;
+  p.first_head = shape.first_head;
+  p.first_kv_head = shape.first_kv_head;
+  p.group = shape.group;
+  p.softcap = shape.softcap;
+  p.inverse_cap = B::kHasCap ? shape.scale / shape.softcap : 0.0f;
+  p.logit_scale = B::kHasCap ? 1.0f : shape.scale;
+  const int32_t ctas =
+      std::min(p.tiles.num_work, resident_ctas(attend_on_hopper<B>, B::kThreads, B::kSharedBytes));
+  launch_kernel(attend_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, p);
+}
+
+template <class T, bool kHasCap>
+void launch_lanes(const ForwardLaunch& launch, Stream stream) {
+  const int32_t qk = launch.shape.head_dim_qk, v = launch.shape.head_dim_v;
+  if (qk <= 64 && v <= 64) {
+    launch_budget<Forward64<T, kHasCap>>(launch, stream);
+  } else if (qk <= 128 && v <= 128) {
+    launch_budget<Forward128<T, kHasCap>>(launch, stream);
+  } else if (qk <= 192 && v <= 128) {
+    launch_budget<Forward192<T, kHasCap>>(launch, stream);
+  } else {
+    launch_budget<Forward256<T, kHasCap>>(launch, stream);
+  }
+}
+
+template <class B>
+constexpr TileShape tile_shape_of() {
+  return {B::kOwned, B::kWalked};
+}
+
+template <bool kHasCap>
+TileShape tile_shape_of_lanes(int32_t qk, int32_t v) {
+  if (qk <= 64 && v <= 64) return tile_shape_of<Forward64<Bf16, kHasCap>>();
+  if (qk <= 128 && v <= 128) return tile_shape_of<Forward128<Bf16, kHasCap>>();
+  if (qk <= 192 && v <= 128) return tile_shape_of<Forward192<Bf16, kHasCap>>();
+  return tile_shape_of<Forward256<Bf16, kHasCap>>();
+}
+
+}  // namespace
+
+std::string why_not_hopper_forward(const AttentionShape& shape) {
+  if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
+    return "the Hopper forward takes bf16 and fp16 only";
+  if (shape.head_dim_qk > 256 || shape.head_dim_v > 256)
+    return "the Hopper forward takes at most 256 lanes per head";
+  if (!(shape.scale > 0.0f)) return "the Hopper forward needs a scale above 0";
+  return "";
+}
+
+TileShape hopper_forward_tile_shape(const AttentionShape& shape) {
+  return shape.softcap > 0.0f ? tile_shape_of_lanes<true>(shape.head_dim_qk, shape.head_dim_v)
+                              : tile_shape_of_lanes<false>(shape.head_dim_qk, shape.head_dim_v);
+}
+
+void launch_hopper_forward(const ForwardLaunch& launch, Stream stream) {
+  if (launch.query_tiles.num_work == 0) return;
+  const bool has_cap = launch.shape.softcap > 0.0f;
+  if (launch.shape.dtype == Dtype::bf16) {
+    has_cap ? launch_lanes<Bf16, true>(launch, stream) : launch_lanes<Bf16, false>(launch, stream);
+  } else {
+    has_cap ? launch_lanes<Fp16, true>(launch, stream) : launch_lanes<Fp16, false>(launch, stream);
+  }
+}
+
+}  // namespace cpscope::kernels

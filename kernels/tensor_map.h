@@ -1,0 +1,40 @@
+#pragma once
+
+#include "kernels/attention_launch.h"
+
+#include <cstdint>
+
+namespace cpscope::kernels {
+
+/// What the copy unit of sm_90 needs to know of a tensor (a CUtensorMap), in a form that the
+/// emulator and host code without CUDA headers can hold.
+struct alignas(128) TensorMap {
+  uint64_t words[16];
+};
+
+/// Lanes of one box: 128 bytes, the width of the swizzle.
+inline constexpr int32_t kBoxLanes = 64;
+
+/// Rows that a map pretends to have. A row is addressed from its run's end: at kMapRows - end +
+/// row, so that rows >= end are out of bounds and land as zeros; two further coordinates, `end` and
+/// kMapRows, times strides that cancel, put the address back: the sum of all is row * stride +
+/// 2^65. Source of the idea: Triton's ragged TMA descriptors.
+inline constexpr int32_t kMapRows = 1 << 30;
+
+/// Dimensions of a row map: lane, row from the end, head, and the two that put the address back.
+struct RowMapGeometry {
+  uint64_t sizes[5] = {};
+  uint64_t strides[4] = {};  // bytes, of dimensions 1..4
+};
+
+/// Throws DeviceError if the copy unit cannot reach rows that lie so.
+RowMapGeometry describe_row_map(const DeviceRows& rows, int32_t num_heads, int32_t num_lanes,
+                                int32_t box_rows);
+
+/// Map of 16-bit rows for boxes of `box_rows` rows x kBoxLanes lanes of one head.
+/// num_lanes: lanes that a row holds in memory; further ones land as zeros. Rows without memory, as
+/// of an item without keys, give a map that nothing may be loaded with.
+TensorMap make_row_map(const DeviceRows& rows, Dtype dtype, int32_t num_heads, int32_t num_lanes,
+                       int32_t box_rows);
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,59 @@
+#include "kernels/launch.h"
+#include "kernels/tensor_map.h"
+
+#include <cstring>
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) &&
+              alignof(TensorMap) == alignof(CUtensorMap));
+
+/// The driver's function, found at run time: the program links no driver library.
+PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
+  constexpr unsigned kVersion = 12000;  // that brought the function
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  throw_if_failed(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kVersion,
+                                                   cudaEnableDefault, &found),
+                  "cudaGetDriverEntryPointByVersion(cuTensorMapEncodeTiled)");
+  if (found != cudaDriverEntryPointSuccess || function == nullptr)
+    throw DeviceError("The NVIDIA driver is too old: it has no cuTensorMapEncodeTiled");
+  return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+}
+
+}  // namespace
+
+TensorMap make_row_map(const DeviceRows& rows, Dtype dtype, int32_t num_heads, int32_t num_lanes,
+                       int32_t box_rows) {
+  if (rows.data == nullptr) return {};
+  static const PFN_cuTensorMapEncodeTiled_v12000 kEncode = find_encoder();
+  const RowMapGeometry geometry = describe_row_map(rows, num_heads, num_lanes, box_rows);
+  cuuint64_t sizes[5], strides[4];
+  for (int i = 0; i < 5; ++i) sizes[i] = geometry.sizes[i];
+  for (int i = 0; i < 4; ++i) strides[i] = geometry.strides[i];
+  const cuuint32_t box[5] = {kBoxLanes, static_cast<cuuint32_t>(box_rows), 1, 1, 1};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  const auto type =
+      dtype == Dtype::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  CUtensorMap encoded;
+  const CUresult result =
+      kEncode(&encoded, type, 5, rows.data, sizes, strides, box, steps,
+              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw DeviceError(
+        fmt::format("cuTensorMapEncodeTiled failed with code {}: {} heads of {} lanes, "
+                    "rows {} bytes apart",
+                    static_cast<int>(result), num_heads, num_lanes, strides[0]));
+  }
+  TensorMap map;
+  std::memcpy(&map, &encoded, sizeof(map));
+  return map;
+}
+
+}  // namespace cpscope::kernels
