@@ -86,8 +86,8 @@ std::optional<Error> find_missing(const VariableReader& reader, const Dialect& d
     (reader.has(name) ? present : missing).push_back(name);
   }
   if (missing.empty()) return std::nullopt;
-  return complain(fmt::format("variables of {} are missing: {} is set, but not {}",
-                              dialect.launcher, fmt::join(present, ", "), fmt::join(missing, ", ")),
+  return complain(fmt::format("variables of {} are missing: {}; there are {}", dialect.launcher,
+                              fmt::join(missing, ", "), fmt::join(present, ", ")),
                   "start with the launcher, or unset all of them");
 }
 
@@ -165,11 +165,9 @@ std::optional<Error> read_address(VariableReader& reader, LaunchPlace& place) {
                     "set MASTER_ADDR to the host of process 0");
   }
   if (place.launcher == "torchrun" && (!host || !port)) {
-    return complain(
-        fmt::format("variables of torchrun are missing: WORLD_SIZE is {}, but {} is not "
-                    "set",
-                    place.num_processes, host ? "MASTER_PORT" : "MASTER_ADDR"),
-        "start with torchrun, or set MASTER_ADDR and MASTER_PORT");
+    return complain(fmt::format("variables of torchrun are missing: {}; there are WORLD_SIZE {}",
+                                host ? "MASTER_PORT" : "MASTER_ADDR", place.num_processes),
+                    "start with torchrun, or set MASTER_ADDR and MASTER_PORT");
   }
   return std::nullopt;
 }

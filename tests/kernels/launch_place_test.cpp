@@ -148,13 +148,13 @@ TEST(LaunchPlace, MasterAddressOverridesLaunchers) {
 
 TEST(LaunchPlace, NamesMissingVariables) {
   EXPECT_EQ(error_of(without(torchrun(), "WORLD_SIZE")),
-            "environment: variables of torchrun are missing: RANK, LOCAL_RANK is set, but not "
-            "WORLD_SIZE; start with the launcher, or unset all of them");
+            "environment: variables of torchrun are missing: WORLD_SIZE; there are RANK, "
+            "LOCAL_RANK; start with the launcher, or unset all of them");
   EXPECT_EQ(error_of(without(torchrun(), "MASTER_PORT")),
-            "environment: variables of torchrun are missing: WORLD_SIZE is 8, but MASTER_PORT is "
-            "not set; start with torchrun, or set MASTER_ADDR and MASTER_PORT");
+            "environment: variables of torchrun are missing: MASTER_PORT; there are WORLD_SIZE 8; "
+            "start with torchrun, or set MASTER_ADDR and MASTER_PORT");
   EXPECT_NE(
-      error_of(without(mpirun(), "OMPI_COMM_WORLD_LOCAL_RANK")).find("not OMPI_COMM_WORLD_LO"),
+      error_of(without(mpirun(), "OMPI_COMM_WORLD_LOCAL_RANK")).find("missing: OMPI_COMM_WORLD_LO"),
       std::string::npos);
   EXPECT_NE(error_of(without(srun(), "SLURM_JOB_NODELIST")).find("SLURM_JOB_NODELIST"),
             std::string::npos);
