@@ -1,7 +1,11 @@
 #include "kernels/attention_launch.h"
 
 #include "kernels/attention_forward.h"
+#include "kernels/hopper_forward.h"
+#include "kernels/key_gradient.h"
+#include "kernels/query_gradient.h"
 #include "kernels/row_statistics.h"
+#include "kernels/scalar_types.h"
 
 #include <algorithm>
 #include <string>
@@ -11,8 +15,17 @@
 namespace cpscope::kernels {
 namespace {
 
-bool is_16_bit(const AttentionShape& shape) {
-  return shape.dtype == Dtype::bf16 || shape.dtype == Dtype::fp16;
+bool is_fp32(const AttentionShape& shape) { return shape.dtype == Dtype::fp32; }
+
+/// What no kernel of any generation takes.
+std::string why_not_at_all(const AttentionShape& shape) {
+  const int32_t largest_dim = std::max(shape.head_dim_qk, shape.head_dim_v);
+  if (largest_dim > kMaxHeadDim) {
+    return fmt::format("the kernels hold heads of up to {} lanes, this one has {}", kMaxHeadDim,
+                       largest_dim);
+  }
+  if (shape.dtype == Dtype::fp64) return "the kernels take bf16, fp16 and fp32, not fp64";
+  return "";
 }
 
 [[noreturn]] void throw_no_kernel(const char* what) {
@@ -21,50 +34,47 @@ bool is_16_bit(const AttentionShape& shape) {
 
 }  // namespace
 
-// TODO(the kernels exist): fp32, the gradients, and the generation sm90.
-
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape) {
-  if (generation == Generation::portable && is_16_bit(shape)) return portable_forward_tile(shape);
-  return {};
+  if (generation == Generation::sm90) return hopper_forward_tile_shape(shape);
+  return portable_forward_tile(shape);
 }
 
-TileShape query_gradient_tile_shape(Generation /*generation*/, const AttentionShape& /*shape*/) {
-  return {};
+TileShape query_gradient_tile_shape(Generation /*generation*/, const AttentionShape& shape) {
+  return portable_query_gradient_tile(shape);
 }
 
-TileShape key_gradient_tile_shape(Generation /*generation*/, const AttentionShape& /*shape*/) {
-  return {};
+TileShape key_gradient_tile_shape(Generation /*generation*/, const AttentionShape& shape) {
+  return portable_key_gradient_tile(shape);
 }
 
-std::string why_not(Generation generation, const AttentionShape& shape) {
-  const int32_t largest_dim = std::max(shape.head_dim_qk, shape.head_dim_v);
-  if (largest_dim > kMaxHeadDim) {
-    return fmt::format("the kernels hold heads of up to {} lanes, this one has {}", kMaxHeadDim,
-                       largest_dim);
-  }
-  if (shape.dtype == Dtype::fp64) return "the kernels take bf16, fp16 and fp32, not fp64";
-  if (generation == Generation::sm90) return "there are no kernels for sm_90a";
-  return "";
+std::string why_not_forward(Generation generation, const AttentionShape& shape) {
+  if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
+  return generation == Generation::sm90 ? why_not_hopper_forward(shape) : "";
+}
+
+std::string why_not_backward(Generation generation, const AttentionShape& shape) {
+  if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
+  return generation == Generation::sm90 ? "sm_90a has no gradients yet" : "";
 }
 
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
-  if (generation == Generation::portable && is_16_bit(launch.shape))
-    return launch_portable_forward(launch, stream);
-  throw_no_kernel("forward");
+  if (generation == Generation::sm90) return launch_hopper_forward(launch, stream);
+  if (is_fp32(launch.shape)) throw_no_kernel("forward");
+  launch_portable_forward(launch, stream);
 }
 
 void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
   launch_portable_row_statistics(launch, stream);
 }
 
-void launch_query_gradient(Generation /*generation*/, const BackwardLaunch& /*launch*/,
-                           Stream /*stream*/) {
-  throw_no_kernel("gradient of the queries");
+void launch_query_gradient(Generation /*generation*/, const BackwardLaunch& launch, Stream stream) {
+  if (is_fp32(launch.shape)) throw_no_kernel("gradient of the queries");
+  launch_portable_query_gradient(launch, stream);
 }
 
-void launch_key_gradient(Generation /*generation*/, const BackwardLaunch& /*launch*/,
-                         Stream /*stream*/) {
-  throw_no_kernel("gradient of the keys");
+void launch_key_gradient(Generation /*generation*/, const BackwardLaunch& launch, Stream stream) {
+  if (is_fp32(launch.shape)) throw_no_kernel("gradient of the keys");
+  launch_portable_key_gradient(launch, stream);
 }
 
 }  // namespace cpscope::kernels

@@ -86,8 +86,9 @@ TileShape forward_tile_shape(Generation generation, const AttentionShape& shape)
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape);
 TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape);
 
-/// Empty, or why the generation has no kernel for the shape.
-std::string why_not(Generation generation, const AttentionShape& shape);
+/// Empty, or why the generation has no kernels for the shape in this direction.
+std::string why_not_forward(Generation generation, const AttentionShape& shape);
+std::string why_not_backward(Generation generation, const AttentionShape& shape);
 
 /// Enqueue on `stream`; errors are thrown as DeviceError.
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream);

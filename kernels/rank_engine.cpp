@@ -119,14 +119,15 @@ AttentionShape RankEngine::shape_of(const ComputeItem& item) const {
 }
 
 Generation RankEngine::forward_generation(const AttentionShape& shape) const {
-  if (options_.generation) return *options_.generation;
-  const bool is_hopper = compute_capability_ == 90;
-  return is_hopper && kernels::why_not(Generation::sm90, shape).empty() ? Generation::sm90
-                                                                        : Generation::portable;
+  const Generation newest = options_.generation.value_or(
+      compute_capability_ == 90 ? Generation::sm90 : Generation::portable);
+  return why_not_forward(newest, shape).empty() ? newest : Generation::portable;
 }
 
 Generation RankEngine::backward_generation(const AttentionShape& shape) const {
-  return forward_generation(shape);
+  const Generation newest = options_.generation.value_or(
+      compute_capability_ == 90 ? Generation::sm90 : Generation::portable);
+  return why_not_backward(newest, shape).empty() ? newest : Generation::portable;
 }
 
 void RankEngine::begin_pass() {

@@ -1,0 +1,192 @@
+#include "tests/kernels/gradient_runner.h"
+
+#include "kernels/device_memory.h"
+#include "kernels/scalar_types.h"
+#include "sim/run/dtype.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+constexpr uint8_t kPoison = 0xff;  // every number of it is a NaN
+constexpr int32_t kGapLanes = 8;   // between the last head of a row and the next row
+
+/// Rows as the kernels read them.
+struct HostRows {
+  int32_t element_bytes = 2;
+  int32_t num_heads = 0;
+  int32_t head_dim = 0;
+  std::vector<uint8_t> bytes;
+
+  HostRows(int32_t rows, int32_t heads, int32_t dim, int32_t bytes_each)
+      : element_bytes(bytes_each), num_heads(heads), head_dim(dim) {
+    bytes.assign(static_cast<size_t>(rows * row_stride() * element_bytes), kPoison);
+  }
+  int64_t head_stride() const { return padded_lanes(head_dim); }
+  int64_t row_stride() const { return head_stride() * num_heads + kGapLanes; }
+  uint8_t* at(int64_t row, int64_t head, int64_t lane) {
+    return bytes.data() + (row * row_stride() + head * head_stride() + lane) * element_bytes;
+  }
+};
+
+/// Rows of inputs; those without `is_used` stay poisoned.
+HostRows make_input(Dtype dtype, const std::vector<double>& values,
+                    const std::vector<bool>& is_used, int32_t num_heads, int32_t head_dim) {
+  const auto rows = static_cast<int32_t>(is_used.size());
+  HostRows to(rows, num_heads, head_dim, static_cast<int32_t>(element_size(dtype)));
+  for (int32_t row = 0; row < rows; ++row) {
+    for (int32_t head = 0; is_used[row] && head < num_heads; ++head) {
+      for (int32_t lane = 0; lane < padded_lanes(head_dim); ++lane) {
+        const size_t index = (static_cast<size_t>(row) * num_heads + head) * head_dim + lane;
+        const float value = lane < head_dim ? static_cast<float>(values[index]) : 0.0f;
+        const uint16_t narrow = dtype == Dtype::bf16 ? to_bf16_bits(value) : to_fp16_bits(value);
+        if (dtype == Dtype::fp32) {
+          std::memcpy(to.at(row, head, lane), &value, sizeof value);
+        } else {
+          std::memcpy(to.at(row, head, lane), &narrow, sizeof narrow);
+        }
+      }
+    }
+  }
+  return to;
+}
+
+/// Device copy of rows, for one launch.
+struct OnDevice {
+  DeviceMemory memory;
+  DeviceRows rows;
+
+  OnDevice(const HostRows& host, Stream stream)
+      : memory(to_device(host.bytes, stream)),
+        rows{memory.data(), host.row_stride(), host.head_stride()} {}
+};
+
+/// Copies an output back; notes the first element outside the rows that is not poison any more.
+std::vector<float> read_output(const OnDevice& device, HostRows host, const char* what,
+                               Stream stream, std::string& stray_write) {
+  copy_to_host(host.bytes.data(), device.memory.data(), static_cast<int64_t>(host.bytes.size()),
+               stream);
+  wait_for_stream(stream);
+  std::vector<float> values;
+  const auto num_rows = static_cast<int64_t>(host.bytes.size()) / (host.row_stride() * 4);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int64_t head = 0; head < host.num_heads; ++head) {
+      for (int64_t lane = 0; lane < host.head_dim; ++lane) {
+        float value = 0.0f;
+        std::memcpy(&value, host.at(row, head, lane), sizeof value);
+        values.push_back(value);
+      }
+    }
+    for (int64_t i = 0; i < kGapLanes * 4; ++i) {
+      if (host.at(row, host.num_heads, 0)[i] != kPoison && stray_write.empty())
+        stray_write = fmt::format("{}: byte {} behind row {}", what, i, row);
+    }
+  }
+  return values;
+}
+
+/// A tile list on the device.
+struct TilesOnDevice {
+  DeviceMemory ranges, tiles, runs, work;
+  DeviceTiles pointers;
+
+  TilesOnDevice(const TileList& list, Stream stream)
+      : ranges(to_device(list.ranges, stream)),
+        tiles(to_device(list.tiles, stream)),
+        runs(to_device(list.runs, stream)),
+        work(to_device(list.work, stream)),
+        pointers{ranges.as<KeyRange>(), tiles.as<OwnedTile>(), runs.as<TileRun>(),
+                 work.as<WorkItem>(), static_cast<int32_t>(list.work.size())} {}
+};
+
+std::vector<float> to_floats(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+}  // namespace
+
+KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
+                              const ExactGradients& exact) {
+  const AttentionShape& shape = problem.shape;
+  const Stream stream = make_stream(false);
+  const auto input = [&](const std::vector<double>& values, const std::vector<bool>& is_used,
+                         int32_t num_heads, int32_t head_dim) {
+    return OnDevice(make_input(shape.dtype, values, is_used, num_heads, head_dim), stream);
+  };
+  const OnDevice q = input(problem.q, exact.q_row_sees, shape.num_heads, shape.head_dim_qk);
+  const OnDevice d_out = input(problem.d_out, exact.q_row_sees, shape.num_heads, shape.head_dim_v);
+  const OnDevice k = input(problem.k, exact.k_row_seen, shape.num_kv_heads, shape.head_dim_qk);
+  const OnDevice v = input(problem.v, exact.k_row_seen, shape.num_kv_heads, shape.head_dim_v);
+  const HostRows poisoned_dq(shape.q_rows, shape.num_heads, shape.head_dim_qk, 4);
+  const HostRows poisoned_dk(shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, 4);
+  const HostRows poisoned_dv(shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, 4);
+  const OnDevice dq(poisoned_dq, stream), dk(poisoned_dk, stream), dv(poisoned_dv, stream);
+  const DeviceMemory log2_lse = to_device(to_floats(problem.log2_lse), stream);
+  const DeviceMemory delta = to_device(to_floats(problem.delta), stream);
+  const DeviceMemory counters = to_device(std::vector<int32_t>{0, 0}, stream);
+  const TilesOnDevice query_tiles(
+      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_heads, 1},
+                     kernels.query_tile(shape), TileOwner::queries),
+      stream);
+  const TilesOnDevice key_tiles(
+      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_kv_heads, 1},
+                     kernels.key_tile(shape), TileOwner::keys),
+      stream);
+
+  BackwardLaunch launch;
+  launch.shape = shape;
+  launch.q = q.rows;
+  launch.k = k.rows;
+  launch.v = v.rows;
+  launch.d_out = d_out.rows;
+  launch.log2_lse = log2_lse.as<float>();
+  launch.delta = delta.as<float>();
+  launch.dq = dq.rows;
+  launch.dk = dk.rows;
+  launch.dv = dv.rows;
+  launch.query_tiles = query_tiles.pointers;
+  launch.key_tiles = key_tiles.pointers;
+  launch.counters = counters.as<int32_t>();
+  kernels.query_gradient(launch, stream);
+  kernels.key_gradient(launch, stream);
+
+  KernelGradients result;
+  result.dq = read_output(dq, poisoned_dq, "dq", stream, result.stray_write);
+  result.dk = read_output(dk, poisoned_dk, "dk", stream, result.stray_write);
+  result.dv = read_output(dv, poisoned_dv, "dv", stream, result.stray_write);
+  destroy_stream(stream);
+  return result;
+}
+
+std::string find_excess(const char* what, const ExactGradient& exact, const std::vector<float>& got,
+                        int32_t num_heads, int32_t head_dim) {
+  if (got.size() != exact.value.size())
+    return fmt::format("{} has {} elements, not {}", what, got.size(), exact.value.size());
+  size_t worst = 0;
+  double worst_ratio = 1.0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(got[i] - exact.value[i]);
+    double ratio = std::numeric_limits<double>::infinity();
+    // Without a budget nobody adds to the element: it must be zero.
+    if (error <= exact.budget[i])
+      ratio = 0.0;
+    else if (exact.budget[i] > 0.0 && !std::isnan(error))
+      ratio = error / exact.budget[i];
+    if (ratio > worst_ratio) {
+      worst = i;
+      worst_ratio = ratio;
+    }
+  }
+  if (worst_ratio <= 1.0) return "";
+  const size_t lane = worst % head_dim, head = worst / head_dim % num_heads;
+  return fmt::format("{} row {}, head {}, lane {}: {} instead of {}, budget {}", what,
+                     worst / head_dim / num_heads, head, lane, got[worst], exact.value[worst],
+                     exact.budget[worst]);
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "tests/kernels/gradient_reference.h"
+
+#include <string>
+#include <vector>
+
+namespace cpscope::kernels {
+
+/// The two launches under test and the tiles that they want.
+struct GradientKernels {
+  TileShape (*query_tile)(const AttentionShape&) = nullptr;
+  TileShape (*key_tile)(const AttentionShape&) = nullptr;
+  void (*query_gradient)(const BackwardLaunch&, Stream) = nullptr;
+  void (*key_gradient)(const BackwardLaunch&, Stream) = nullptr;
+};
+
+struct KernelGradients {
+  std::vector<float> dq, dk, dv;  // [row, head, lane]
+  std::string stray_write;        // first byte written outside the rows; empty when there is none
+};
+
+/// Runs both kernels. Rows that have no partner hold NaN, as does what lies between rows; the
+/// outputs hold NaN before.
+KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
+                              const ExactGradients& exact);
+
+/// Names the element that is farthest outside its budget; empty when all are inside.
+std::string find_excess(const char* what, const ExactGradient& exact, const std::vector<float>& got,
+                        int32_t num_heads, int32_t head_dim);
+
+}  // namespace cpscope::kernels
