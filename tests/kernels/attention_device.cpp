@@ -1,0 +1,258 @@
+#include "tests/kernels/attention_device.h"
+
+#include "kernels/device.h"
+#include "kernels/scalar_types.h"
+#include "sim/run/dtype.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+using namespace kernels;
+
+constexpr int32_t kGapLanes = 8;  // of NaN behind each head
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+DeviceRows view_of(const DeviceBytes& memory, int32_t num_heads, int32_t head_dim) {
+  const int64_t head_stride = padded_lanes(head_dim) + kGapLanes;
+  return {memory.data(), num_heads * head_stride, head_stride};
+}
+
+int64_t count_elements(int32_t num_rows, int32_t num_heads, int32_t head_dim) {
+  return int64_t{num_rows} * num_heads * (padded_lanes(head_dim) + kGapLanes);
+}
+
+/// One element as the device holds it.
+void put_element(Dtype dtype, double value, std::byte* to) {
+  const auto narrow = static_cast<float>(value);
+  if (dtype == Dtype::fp32) {
+    std::memcpy(to, &narrow, sizeof(narrow));
+    return;
+  }
+  const uint16_t bits = dtype == Dtype::bf16 ? to_bf16_bits(narrow) : to_fp16_bits(narrow);
+  std::memcpy(to, &bits, sizeof(bits));
+}
+
+std::vector<double> to_doubles(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+/// What the launches of one case share in device memory.
+struct CaseOnDevice {
+  RowsOnDevice q, k, v;
+  TilesOnDevice tiles;
+  DeviceBytes counter = DeviceBytes::holding(std::vector<int32_t>{0});
+};
+
+}  // namespace
+
+DeviceBytes::DeviceBytes(int64_t bytes) : data_(allocate_bytes(bytes)), bytes_(bytes) {
+  fill_bytes(data_, 0xff, bytes, nullptr);
+}
+
+DeviceBytes::~DeviceBytes() { free_bytes(data_); }
+
+DeviceBytes::DeviceBytes(DeviceBytes&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+void DeviceBytes::upload(const void* from) { copy_to_device(data_, from, bytes_, nullptr); }
+
+void DeviceBytes::download_to(void* to) const {
+  copy_to_host(to, data_, bytes_, nullptr);
+  wait_for_stream(nullptr);
+}
+
+RowsOnDevice upload_rows(const HostRows& rows, Dtype dtype, const std::vector<bool>& is_used) {
+  const int64_t element = element_size(dtype);
+  std::vector<std::byte> bytes(
+      static_cast<size_t>(element * count_elements(rows.num_rows, rows.num_heads, rows.head_dim)),
+      std::byte{0xff});
+  const int32_t lanes = padded_lanes(rows.head_dim);
+  for (int32_t row = 0; row < rows.num_rows; ++row) {
+    for (int32_t head = 0; head < rows.num_heads && is_used[static_cast<size_t>(row)]; ++head) {
+      const int64_t first = (int64_t{row} * rows.num_heads + head) * (lanes + kGapLanes);
+      for (int32_t lane = 0; lane < lanes; ++lane) {
+        const double value = lane < rows.head_dim ? rows.at(row, head)[lane] : 0.0;
+        put_element(dtype, value, bytes.data() + (first + lane) * element);
+      }
+    }
+  }
+  DeviceBytes memory = DeviceBytes::holding(bytes);
+  const DeviceRows view = view_of(memory, rows.num_heads, rows.head_dim);
+  return {std::move(memory), view};
+}
+
+RowsOnDevice make_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_dim) {
+  DeviceBytes memory(4 * count_elements(num_rows, num_heads, head_dim));
+  const DeviceRows view = view_of(memory, num_heads, head_dim);
+  return {std::move(memory), view};
+}
+
+HostRows download_rows(const RowsOnDevice& rows, int32_t num_rows, int32_t num_heads,
+                       int32_t head_dim) {
+  const std::vector<float> values = rows.memory.download<float>();
+  HostRows result(num_rows, num_heads, head_dim);
+  const int32_t lanes = padded_lanes(head_dim);
+  for (int32_t row = 0; row < num_rows; ++row) {
+    for (int32_t head = 0; head < num_heads; ++head) {
+      const float* from = values.data() + (int64_t{row} * num_heads + head) * (lanes + kGapLanes);
+      for (int32_t lane = 0; lane < head_dim; ++lane) result.at(row, head)[lane] = from[lane];
+      for (int32_t lane = lanes; lane < lanes + kGapLanes; ++lane) {
+        EXPECT_EQ(std::bit_cast<uint32_t>(from[lane]), 0xffffffffu)
+            << "memory between the heads was written: row " << row << ", head " << head;
+      }
+    }
+  }
+  return result;
+}
+
+TilesOnDevice::TilesOnDevice(const TileList& list)
+    : ranges_(DeviceBytes::holding(list.ranges)),
+      tiles_(DeviceBytes::holding(list.tiles)),
+      runs_(DeviceBytes::holding(list.runs)),
+      work_(DeviceBytes::holding(list.work)),
+      num_work_(static_cast<int32_t>(list.work.size())) {}
+
+DeviceTiles TilesOnDevice::view() const {
+  return {static_cast<const KeyRange*>(ranges_.data()),
+          static_cast<const OwnedTile*>(tiles_.data()), static_cast<const TileRun*>(runs_.data()),
+          static_cast<const WorkItem*>(work_.data()), num_work_};
+}
+
+std::vector<bool> used_queries(const AttentionCase& item) {
+  std::vector<bool> is_used;
+  for (int32_t q = 0; q < item.shape.q_rows; ++q) is_used.push_back(item.query_sees_any(q));
+  return is_used;
+}
+
+std::vector<bool> used_keys(const AttentionCase& item) {
+  std::vector<bool> is_used;
+  for (int32_t k = 0; k < item.shape.kv_rows; ++k) is_used.push_back(item.key_is_seen(k));
+  return is_used;
+}
+
+TileList query_tiles(const AttentionCase& item, TileShape shape) {
+  return make_tile_list(item.slices, item.shape.q_rows, item.shape.kv_rows,
+                        {item.shape.num_heads, 2}, shape, TileOwner::queries);
+}
+
+TileList key_tiles(const AttentionCase& item, TileShape shape) {
+  return make_tile_list(item.slices, item.shape.q_rows, item.shape.kv_rows,
+                        {item.shape.num_kv_heads, 2}, shape, TileOwner::keys);
+}
+
+ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
+                          const AttentionInputs& inputs, const TileList& tiles) {
+  const AttentionShape& shape = item.shape;
+  const std::vector<bool> queries = used_queries(item), keys = used_keys(item);
+  const CaseOnDevice on_device{upload_rows(inputs.q, shape.dtype, queries),
+                               upload_rows(inputs.k, shape.dtype, keys),
+                               upload_rows(inputs.v, shape.dtype, keys), TilesOnDevice(tiles)};
+  const RowsOnDevice out = make_result_rows(shape.q_rows, shape.num_heads, shape.head_dim_v);
+  const int64_t lse_stride = shape.num_heads + 1;
+  const DeviceBytes lse(4 * shape.q_rows * lse_stride);
+  const DeviceBytes max_logit = DeviceBytes::holding(std::vector<float>(
+      static_cast<size_t>(shape.num_heads), -std::numeric_limits<float>::infinity()));
+  ForwardLaunch launch;
+  launch.shape = shape;
+  launch.q = on_device.q.view;
+  launch.k = on_device.k.view;
+  launch.v = on_device.v.view;
+  launch.out = out.view;
+  launch.lse = static_cast<float*>(lse.data());
+  launch.lse_row_stride = lse_stride;
+  launch.max_logit = static_cast<float*>(max_logit.data());
+  launch.query_tiles = on_device.tiles.view();
+  launch.counter = static_cast<int32_t*>(on_device.counter.data());
+  launch_forward(generation, launch, nullptr);
+  wait_for_stream(nullptr);
+
+  ForwardAnswer answer;
+  answer.out = download_rows(out, shape.q_rows, shape.num_heads, shape.head_dim_v);
+  const std::vector<float> all_lse = lse.download<float>();
+  for (int32_t q = 0; q < shape.q_rows; ++q) {
+    for (int32_t head = 0; head < shape.num_heads; ++head)
+      answer.lse.push_back(all_lse[static_cast<size_t>(q * lse_stride + head)]);
+    EXPECT_EQ(std::bit_cast<uint32_t>(all_lse[static_cast<size_t>((q + 1) * lse_stride - 1)]),
+              0xffffffffu)
+        << "memory between rows of lse was written: row " << q;
+  }
+  answer.max_logit = to_doubles(max_logit.download<float>());
+  return answer;
+}
+
+ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
+                          const AttentionInputs& inputs) {
+  return run_forward(generation, item, inputs,
+                     query_tiles(item, forward_tile_shape(generation, item.shape)));
+}
+
+RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInputs& inputs,
+                                 const ForwardAnswer& forward) {
+  const AttentionShape& shape = item.shape;
+  const std::vector<bool> queries = used_queries(item);
+  const RowsOnDevice d_out = upload_rows(inputs.d_out, shape.dtype, queries);
+  const RowsOnDevice out = upload_rows(forward.out, Dtype::fp32, queries);
+  const DeviceBytes lse =
+      DeviceBytes::holding(std::vector<float>(forward.lse.begin(), forward.lse.end()));
+  const DeviceBytes log2_lse(lse.size()), delta(lse.size());
+  BackwardLaunch launch;
+  launch.shape = shape;
+  launch.d_out = d_out.view;
+  launch.out = out.view;
+  launch.lse = static_cast<const float*>(lse.data());
+  launch.lse_row_stride = shape.num_heads;
+  launch.log2_lse = static_cast<float*>(log2_lse.data());
+  launch.delta = static_cast<float*>(delta.data());
+  launch_row_statistics(launch, nullptr);
+  wait_for_stream(nullptr);
+  return {to_doubles(log2_lse.download<float>()), to_doubles(delta.download<float>())};
+}
+
+std::string judge_forward(const AttentionCase& item, const AttentionInputs& inputs,
+                          const ForwardAnswer& answer) {
+  const ForwardAnswer exact = evaluate_forward(item, inputs, Precision::exact);
+  const ForwardAnswer plain = evaluate_forward(item, inputs, Precision::plain);
+  const double size = largest_magnitude(inputs.v.values);
+  const double budget = 2.0 * largest_difference(plain.out.values, exact.out.values) + 1e-5 * size;
+  const double error = largest_difference(answer.out.values, exact.out.values);
+  // Also true of a NaN.
+  if (!(error <= budget)) return fmt::format("out differs by {}, budget {}", error, budget);
+  const double lse_error = largest_difference(answer.lse, exact.lse);
+  double largest_lse = 1.0;
+  for (const double lse : exact.lse) {
+    if (lse != -kInfinity) largest_lse = std::max(largest_lse, std::abs(lse));
+  }
+  const double fp32_budget = 3e-6 * largest_lse;
+  if (!(lse_error <= fp32_budget))
+    return fmt::format("lse differs by {}, budget {}", lse_error, fp32_budget);
+  const double max_error = largest_difference(answer.max_logit, exact.max_logit);
+  if (!(max_error <= fp32_budget))
+    return fmt::format("max_logit differs by {}, budget {}", max_error, fp32_budget);
+  for (int32_t q = 0; q < item.shape.q_rows; ++q) {
+    for (int32_t head = 0; head < item.shape.num_heads; ++head) {
+      const size_t place = static_cast<size_t>(q * item.shape.num_heads + head);
+      if (exact.lse[place] != -kInfinity) continue;
+      for (int32_t lane = 0; lane < item.shape.head_dim_v; ++lane) {
+        if (answer.out.at(q, head)[lane] != 0.0)
+          return fmt::format("row {} of head {} sees nothing and is not 0", q, head);
+      }
+    }
+  }
+  return "";
+}
+
+std::string missing_device() {
+  const Result<int> count = count_devices();
+  return count.ok() ? "" : to_text(count.error());
+}
+
+}  // namespace cpscope::tests

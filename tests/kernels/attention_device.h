@@ -1,0 +1,104 @@
+#pragma once
+
+#include "kernels/attention_launch.h"
+#include "kernels/tile_list.h"
+#include "tests/kernels/attention_reference.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+/// Compute items on the device, emulated or real: everything that no kernel may read is NaN, and
+/// everything that it must write begins as NaN.
+namespace cpscope::tests {
+
+/// Device memory that is filled from the host and given back by itself.
+class DeviceBytes {
+ public:
+  /// All bytes 0xff: whatever is read from there is a NaN.
+  explicit DeviceBytes(int64_t bytes);
+  ~DeviceBytes();
+  DeviceBytes(DeviceBytes&& other) noexcept;
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(DeviceBytes&&) = delete;
+
+  void* data() const { return data_; }
+  int64_t size() const { return bytes_; }
+
+  template <class T>
+  static DeviceBytes holding(const std::vector<T>& values) {
+    DeviceBytes memory(static_cast<int64_t>(values.size() * sizeof(T)));
+    memory.upload(values.data());
+    return memory;
+  }
+  template <class T>
+  std::vector<T> download() const {
+    std::vector<T> values(static_cast<size_t>(bytes_) / sizeof(T));
+    download_to(values.data());
+    return values;
+  }
+
+ private:
+  void upload(const void* from);
+  void download_to(void* to) const;
+
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+/// HostRows in device memory with gaps of NaN between the heads.
+struct RowsOnDevice {
+  DeviceBytes memory;
+  kernels::DeviceRows view;
+};
+
+/// `is_used` [row]: the others hold NaN.
+RowsOnDevice upload_rows(const HostRows& rows, Dtype dtype, const std::vector<bool>& is_used);
+/// Rows of fp32 to be written.
+RowsOnDevice make_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_dim);
+/// Reads results back. Fails the running test where a gap was written.
+HostRows download_rows(const RowsOnDevice& rows, int32_t num_rows, int32_t num_heads,
+                       int32_t head_dim);
+
+/// A TileList in device memory.
+class TilesOnDevice {
+ public:
+  explicit TilesOnDevice(const kernels::TileList& list);
+  kernels::DeviceTiles view() const;
+
+ private:
+  DeviceBytes ranges_, tiles_, runs_, work_;
+  int32_t num_work_;
+};
+
+/// Which query rows see something, which keys are seen.
+std::vector<bool> used_queries(const AttentionCase& item);
+std::vector<bool> used_keys(const AttentionCase& item);
+
+kernels::TileList query_tiles(const AttentionCase& item, kernels::TileShape shape);
+kernels::TileList key_tiles(const AttentionCase& item, kernels::TileShape shape);
+
+/// The forward on the device. `tiles` may be another list than the case's own, to plant a bug.
+ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
+                          const AttentionInputs& inputs, const kernels::TileList& tiles);
+ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
+                          const AttentionInputs& inputs);
+
+struct RowStatistics {
+  std::vector<double> log2_lse;  // [head][row]
+  std::vector<double> delta;     // [head][row]
+};
+RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInputs& inputs,
+                                 const ForwardAnswer& forward);
+
+/// Empty, or what is wrong with a forward: errors beyond twice those of a plain evaluation.
+std::string judge_forward(const AttentionCase& item, const AttentionInputs& inputs,
+                          const ForwardAnswer& answer);
+
+/// Empty, or why there is no device.
+std::string missing_device();
+
+}  // namespace cpscope::tests
