@@ -2,8 +2,8 @@
 #include "kernels/row_statistics.h"
 #include "kernels/softcap.h"
 
+#include <cmath>
 #include <cstdint>
-#include <limits>
 
 // What the gradient kernels want to know of each row: lse in base 2, and delta = rowsum(d_out *
 // out).
@@ -23,14 +23,13 @@ constexpr int kRowsOfCta = kThreads / 32;
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     row_statistics(const __grid_constant__ BackwardLaunch launch) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
   const int32_t row =
       static_cast<int32_t>(blockIdx.x) * kRowsOfCta + static_cast<int32_t>(threadIdx.x) / 32;
   const int32_t head = static_cast<int32_t>(blockIdx.y);
   if (row >= launch.shape.q_rows) return;
   const float lse = launch.lse[row * launch.lse_row_stride + head];
-  const bool is_empty = lse == -kInfinity;
+  const bool is_empty = lse == -INFINITY;
   const float* out = static_cast<const float*>(launch.out.data) + row * launch.out.row_stride +
                      head * launch.out.head_stride;
   const T* d_out = static_cast<const T*>(launch.d_out.data) + row * launch.d_out.row_stride +
@@ -43,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
   if (lane != 0) return;
   const int64_t place = int64_t{head} * launch.shape.q_rows + row;
-  launch.log2_lse[place] = is_empty ? kInfinity : lse * kLog2E;
+  launch.log2_lse[place] = is_empty ? INFINITY : lse * kLog2E;
   launch.delta[place] = sum;
 }
 
