@@ -1,6 +1,7 @@
 #include "kernels/attention_launch.h"
 
 #include "kernels/attention_forward.h"
+#include "kernels/attention_fp32.h"
 #include "kernels/hopper_forward.h"
 #include "kernels/key_gradient.h"
 #include "kernels/query_gradient.h"
@@ -28,23 +29,19 @@ std::string why_not_at_all(const AttentionShape& shape) {
   return "";
 }
 
-[[noreturn]] void throw_no_kernel(const char* what) {
-  throw DeviceError(fmt::format("no kernel for the {} of this shape", what));
-}
-
 }  // namespace
 
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape) {
   if (generation == Generation::sm90) return hopper_forward_tile_shape(shape);
-  return portable_forward_tile(shape);
+  return is_fp32(shape) ? fp32_tile(shape) : portable_forward_tile(shape);
 }
 
 TileShape query_gradient_tile_shape(Generation /*generation*/, const AttentionShape& shape) {
-  return portable_query_gradient_tile(shape);
+  return is_fp32(shape) ? fp32_tile(shape) : portable_query_gradient_tile(shape);
 }
 
 TileShape key_gradient_tile_shape(Generation /*generation*/, const AttentionShape& shape) {
-  return portable_key_gradient_tile(shape);
+  return is_fp32(shape) ? fp32_tile(shape) : portable_key_gradient_tile(shape);
 }
 
 std::string why_not_forward(Generation generation, const AttentionShape& shape) {
@@ -59,7 +56,7 @@ std::string why_not_backward(Generation generation, const AttentionShape& shape)
 
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
   if (generation == Generation::sm90) return launch_hopper_forward(launch, stream);
-  if (is_fp32(launch.shape)) throw_no_kernel("forward");
+  if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
   launch_portable_forward(launch, stream);
 }
 
@@ -68,12 +65,12 @@ void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
 }
 
 void launch_query_gradient(Generation /*generation*/, const BackwardLaunch& launch, Stream stream) {
-  if (is_fp32(launch.shape)) throw_no_kernel("gradient of the queries");
+  if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
   launch_portable_query_gradient(launch, stream);
 }
 
 void launch_key_gradient(Generation /*generation*/, const BackwardLaunch& launch, Stream stream) {
-  if (is_fp32(launch.shape)) throw_no_kernel("gradient of the keys");
+  if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);
 }
 

@@ -1,5 +1,3 @@
-#include "kernels/key_gradient.h"
-#include "kernels/query_gradient.h"
 #include "tests/kernels/gradient_runner.h"
 
 #ifdef CPSCOPE_EMULATED
@@ -9,7 +7,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -19,8 +16,19 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr GradientKernels kPortable{portable_query_gradient_tile, portable_key_gradient_tile,
-                                    launch_portable_query_gradient, launch_portable_key_gradient};
+/// The portable kernels; those of fp32 are the same in every generation.
+constexpr GradientKernels kPortable{[](const AttentionShape& shape) {
+                                      return query_gradient_tile_shape(Generation::portable, shape);
+                                    },
+                                    [](const AttentionShape& shape) {
+                                      return key_gradient_tile_shape(Generation::portable, shape);
+                                    },
+                                    [](const BackwardLaunch& launch, Stream stream) {
+                                      launch_query_gradient(Generation::portable, launch, stream);
+                                    },
+                                    [](const BackwardLaunch& launch, Stream stream) {
+                                      launch_key_gradient(Generation::portable, launch, stream);
+                                    }};
 
 /// One random problem.
 struct Case {
@@ -32,10 +40,15 @@ struct Case {
   uint32_t seed = 1;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << fmt::format("dtype {}, dims {}/{}, softcap {}, {} heads from {} in groups of {}, {} x {}",
-                      static_cast<int>(c.dtype), c.head_dim_qk, c.head_dim_v, c.softcap,
-                      c.num_heads, c.first_head, c.group, c.q_rows, c.kv_rows);
+std::string name_of(const Case& c) {
+  const char* dtype = c.dtype == Dtype::bf16 ? "bf16" : c.dtype == Dtype::fp16 ? "fp16" : "fp32";
+  std::string name = fmt::format("{}Dims{}And{}", dtype, c.head_dim_qk, c.head_dim_v);
+  if (c.softcap != 0.0f) name += "Capped";
+  if (c.num_heads > 1) {
+    name += fmt::format("Heads{}To{}InGroupsOf{}", c.first_head, c.first_head + c.num_heads - 1,
+                        c.group);
+  }
+  return name;
 }
 
 AttentionShape shape_of(const Case& c) {
@@ -83,11 +96,15 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{Dtype::fp16, 64, 64, 0.0f, 3, 2, 1}, Case{Dtype::fp16, 64, 24, 5.0f},
                       Case{Dtype::bf16, 128, 128, 0.0f, 5, 3, 2}, Case{Dtype::fp16, 128, 72, 5.0f},
                       Case{Dtype::bf16, 192, 128}, Case{Dtype::fp16, 192, 128, 20.0f},
-                      Case{Dtype::bf16, 256, 256}, Case{Dtype::fp16, 136, 256, 5.0f, 2, 2, 1}));
+                      Case{Dtype::bf16, 256, 256}, Case{Dtype::fp32, 40, 72, 5.0f, 3, 2, 1},
+                      Case{Dtype::fp32, 128, 64}, Case{Dtype::fp32, 256, 200, 20.0f},
+                      Case{Dtype::fp16, 136, 256, 5.0f, 2, 2, 1}),
+    [](const ::testing::TestParamInfo<Case>& one) { return name_of(one.param); });
 
 TEST(GradientOfRandomBands, IsThatOfTheDefinition) {
   for (uint32_t seed = 100; seed < 130; ++seed) {
-    const Case one{seed % 2 == 0 ? Dtype::bf16 : Dtype::fp16,
+    constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::fp16, Dtype::fp32};
+    const Case one{kDtypes[seed / 2 % 3],
                    seed % 3 == 0 ? 80 : 16,
                    16,
                    0.0f,
@@ -100,7 +117,7 @@ TEST(GradientOfRandomBands, IsThatOfTheDefinition) {
     const GradientProblem problem = problem_of(one);
     const ExactGradients exact = solve(problem);
     ASSERT_EQ(find_fault(problem.shape, exact, run_gradients(kPortable, problem, exact)), "")
-        << ::testing::PrintToString(one) << ", seed " << seed;
+        << name_of(one) << ", " << one.q_rows << " x " << one.kv_rows << ", seed " << seed;
   }
 }
 
@@ -131,7 +148,7 @@ std::vector<float> all_of(const KernelGradients& got) {
 
 TEST(GradientsTwice, AreTheSameBits) {
   for (const Case& one : {Case{Dtype::bf16, 64, 64, 0.0f, 3, 2, 1}, Case{Dtype::fp16, 128, 128},
-                          Case{Dtype::bf16, 256, 256, 5.0f}}) {
+                          Case{Dtype::bf16, 256, 256, 5.0f}, Case{Dtype::fp32, 24, 24}}) {
     const GradientProblem problem = problem_of(one);
     const ExactGradients exact = solve(problem);
     std::vector<float> first;
@@ -142,7 +159,7 @@ TEST(GradientsTwice, AreTheSameBits) {
       const std::vector<float> got = all_of(run_gradients(kPortable, problem, exact));
       if (seed == 1) first = got;
       EXPECT_EQ(std::memcmp(got.data(), first.data(), got.size() * sizeof(float)), 0)
-          << ::testing::PrintToString(one) << ", seed " << seed;
+          << name_of(one) << ", seed " << seed;
     }
   }
 #ifdef CPSCOPE_EMULATED
