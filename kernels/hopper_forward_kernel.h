@@ -158,15 +158,20 @@ struct RowState {
   float sum[2] = {0.0f, 0.0f};                // this thread's part
   KeySpan span[2];
 
-  /// Which keys the rows see in the walked run.
+  /// Which keys the rows see in the walked run. The last tile reaches beyond the run's end, where a
+  /// row may see keys that another run brings.
   __device__ __forceinline__ void read_spans(const ForwardParams& p, int32_t range_set,
-                                             int32_t first_row) {
+                                             int32_t run_end, int32_t first_row) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int32_t row = first_row + 8 * r;
-      span[r] = row < p.q_rows
-                    ? make_span(p.tiles.ranges[static_cast<int64_t>(range_set) * p.q_rows + row])
-                    : KeySpan{};
+      if (row >= p.q_rows) {
+        span[r] = {};
+        continue;
+      }
+      KeyRange range = p.tiles.ranges[static_cast<int64_t>(range_set) * p.q_rows + row];
+      if (range.hi > run_end) range.hi = run_end;
+      span[r] = make_span(range);
     }
   }
 
@@ -317,7 +322,7 @@ struct ForwardConsumer {
     const auto step = [&] {
       const bool has_tile = walk.next(p.tiles.runs);
       if (has_tile && walk.begins_run && walk.is_masked != 0)
-        state.read_spans(p, walk.range_set, first_row);
+        state.read_spans(p, walk.range_set, walk.end, first_row);
       return has_tile;
     };
     float shrink[2];
