@@ -16,12 +16,12 @@
 
 namespace cpscope::kernels::device {
 
-/// Two fp32 that lie side by side, and four int32.
+/// Two numbers that lie side by side.
 struct alignas(8) FloatPair {
   float x, y;
 };
-struct alignas(16) IntQuad {
-  int32_t x, y, z, w;
+struct alignas(8) IntPair {
+  int32_t x, y;
 };
 
 // ---- transaction barriers: 8 bytes of shared memory, one phase after the other -----------------
@@ -105,10 +105,10 @@ __device__ __forceinline__ FloatPair load_shared_pair(uint32_t address) {
                : "memory");
   return value;
 }
-__device__ __forceinline__ IntQuad load_shared_quad(uint32_t address) {
-  IntQuad value;
-  asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+__device__ __forceinline__ IntPair load_shared_int_pair(uint32_t address) {
+  IntPair value;
+  asm volatile("ld.shared.v2.s32 {%0,%1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
                : "r"(address)
                : "memory");
   return value;

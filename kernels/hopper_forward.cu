@@ -87,18 +87,20 @@ std::string why_not_hopper_forward(const AttentionShape& shape) {
     return "the Hopper forward takes bf16 and fp16 only";
   if (shape.head_dim_qk > 256 || shape.head_dim_v > 256)
     return "the Hopper forward takes at most 256 lanes per head";
-  if (!(shape.scale > 0.0f)) return "the Hopper forward needs a scale above 0";
+  // The largest q.k is taken before the scale, which must keep the order.
+  if (shape.softcap == 0.0f && !(shape.scale > 0.0f))
+    return "the Hopper forward needs a scale above 0";
   return "";
 }
 
 TileShape hopper_forward_tile_shape(const AttentionShape& shape) {
-  return shape.softcap > 0.0f ? tile_shape_of_lanes<true>(shape.head_dim_qk, shape.head_dim_v)
-                              : tile_shape_of_lanes<false>(shape.head_dim_qk, shape.head_dim_v);
+  return shape.softcap != 0.0f ? tile_shape_of_lanes<true>(shape.head_dim_qk, shape.head_dim_v)
+                               : tile_shape_of_lanes<false>(shape.head_dim_qk, shape.head_dim_v);
 }
 
 void launch_hopper_forward(const ForwardLaunch& launch, Stream stream) {
   if (launch.query_tiles.num_work == 0) return;
-  const bool has_cap = launch.shape.softcap > 0.0f;
+  const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
     has_cap ? launch_lanes<Bf16, true>(launch, stream) : launch_lanes<Bf16, false>(launch, stream);
   } else {

@@ -181,7 +181,7 @@ struct RowState {
     if constexpr (B::kHasCap) {
 #pragma unroll
       for (int i = 0; i < B::kWalked / 2; ++i)
-        logits[i] = p.softcap * tanh_precise(logits[i] * p.inverse_cap);
+        logits[i] = p.softcap * tanh_with_slope(logits[i] * p.inverse_cap).value;
     }
     if (is_masked) {
       const int32_t key = first_key + 2 * (threadIdx.x % 4);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/hopper.h"
+#include "kernels/softcap.h"
 #include "kernels/tile_list.h"
 
 #include <cstdint>
@@ -12,7 +13,6 @@ namespace cpscope::kernels::device {
 inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kWarpgroupRows = 64;  // rows that a warpgroup's products have
 inline constexpr int kPanelRowBytes = 128;
-inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr int kMaxSharedBytes = 232'448;  // that a CTA of sm_90 may have
 
 /// Registers that a thread has at the launch; claimed and yielded ones together may not be more, or
@@ -140,18 +140,6 @@ __device__ __forceinline__ void store_row(float* to, int32_t num_lanes,
       store_pair(to + 8 * group, sums[at] * factor, sums[at + 1] * factor);
     }
   }
-}
-
-/// tanh, relative error about 5e-7.
-__device__ __forceinline__ float tanh_precise(float x) {
-  // Near 0 the difference of the second form would lose what the first keeps.
-  const float square = x * x;
-  const float series =
-      x +
-      x * square *
-          (-0.33333333f + square * (0.13333333f + square * (-0.05396825f + square * 0.02186949f)));
-  const float rest = 1.0f - 2.0f / (1.0f + exp2_approx(x * (2.0f * kLog2E)));
-  return square < 0.09f ? series : rest;
 }
 
 }  // namespace cpscope::kernels::device

@@ -94,8 +94,8 @@ namespace cpscope::kernels::device {
 struct alignas(8) FloatPair {
   float x, y;
 };
-struct alignas(16) IntQuad {
-  int32_t x, y, z, w;
+struct alignas(8) IntPair {
+  int32_t x, y;
 };
 
 using Line = std::source_location;
@@ -151,8 +151,8 @@ inline void store_shared_float(uint32_t address, float value, Line line = Line::
 inline FloatPair load_shared_pair(uint32_t address, Line line = Line::current()) {
   return shared_value<FloatPair>(address, {"load_shared_pair", address, line});
 }
-inline IntQuad load_shared_quad(uint32_t address, Line line = Line::current()) {
-  return shared_value<IntQuad>(address, {"load_shared_quad", address, line});
+inline IntPair load_shared_int_pair(uint32_t address, Line line = Line::current()) {
+  return shared_value<IntPair>(address, {"load_shared_int_pair", address, line});
 }
 
 template <class Value, int N>

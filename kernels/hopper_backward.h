@@ -1,0 +1,19 @@
+#pragma once
+
+#include "kernels/attention_launch.h"
+
+#include <string>
+
+namespace cpscope::kernels {
+
+/// Empty, or why the Hopper backward has no kernels for the shape.
+std::string why_not_hopper_backward(const AttentionShape& shape);
+
+TileShape hopper_query_gradient_tile_shape(const AttentionShape& shape);
+TileShape hopper_key_gradient_tile_shape(const AttentionShape& shape);
+
+/// Both read log2_lse and delta, which launch_row_statistics wrote.
+void launch_hopper_query_gradient(const BackwardLaunch& launch, Stream stream);
+void launch_hopper_key_gradient(const BackwardLaunch& launch, Stream stream);
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,319 @@
+#include "kernels/hopper_backward.h"
+#include "kernels/hopper_backward_kernel.h"
+#include "kernels/launch.h"
+
+#include <algorithm>
+#include <cmath>
+
+// dq of one compute item on sm_90a.
+//
+// A CTA owns 128 query rows of a head and walks the keys that they see: S = Q K^T, dP = dO V^T,
+// dS = P (dP - delta), dq += dS K. dS stays in registers as an operand of the last product, which
+// runs under the next tile's softmax; the two consumer warpgroups take turns with their products.
+//
+// Ladder: v1 is the portable kernel (query_gradient.cu); this one is v2.
+// Grid: one CTA per SM, work from a counter; 128 threads for the producer and for each consumer.
+// Shared memory: Q and dO of the owner, kStages of K and V, panels with the 128-byte swizzle.
+// Accuracy: as v1: fp32 sums, dS rounded to the dtype.
+// Source: FlashAttention-2 (arXiv:2307.08691), alg. 2, with the loops exchanged.
+
+namespace cpscope::kernels {
+namespace device {
+namespace {
+
+/// The producer's thread.
+template <class B>
+__device__ __forceinline__ void fetch_keys(const BackwardParams& p, const BackwardShared<B>& at) {
+  WorkSlots slots(at.slots);
+  int num_walked = 0, num_owned = 0;  // fetched
+  for (;;) {
+    const int32_t drawn = slots.draw(p.counter, p.tiles.num_work);
+    if (drawn < 0) return;
+    const WorkItem item = p.tiles.work[drawn];
+    const OwnedTile tile = p.tiles.tiles[item.tile];
+    mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
+    ++num_owned;
+    if (tile.num_runs == 0) {
+      mbarrier_arrive(at.owned_full);
+      continue;
+    }
+    const int32_t kv_head = (p.first_head + item.head) / p.group - p.first_kv_head;
+    mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
+    load_panels<B::kQk, B::kOwned>(at.owned, &p.q, at.owned_full, tile.begin, tile.end, item.head);
+    load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.d_out, at.owned_full,
+                                  tile.begin, tile.end, item.head);
+    for (TileWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
+      const int stage = num_walked % B::kStages;
+      const uint32_t k = at.walked + stage * B::kWalkedBytes;
+      mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
+      mbarrier_arrive_expecting(at.first_full + 8 * stage, B::kWalkedBytes);
+      load_panels<B::kQk, B::kWalked>(k, &p.k, at.first_full + 8 * stage, walk.row, walk.end,
+                                      kv_head);
+      load_panels<B::kV, B::kWalked>(k + B::kFirstBytes, &p.v, at.first_full + 8 * stage, walk.row,
+                                     walk.end, kv_head);
+    }
+  }
+}
+
+/// What a thread knows of its two query rows.
+struct QueryRows {
+  float log2_lse[2], delta[2];
+  KeySpan span[2];
+
+  __device__ __forceinline__ QueryRows(const BackwardParams& p, int32_t first_row, int32_t head) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t row = first_row + 8 * r;
+      const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
+      log2_lse[r] = row < p.q_rows ? p.log2_lse[place] : INFINITY;
+      delta[r] = row < p.q_rows ? p.delta[place] : 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ void read_spans(const BackwardParams& p, int32_t range_set,
+                                             int32_t first_row) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t row = first_row + 8 * r;
+      span[r] = row < p.q_rows
+                    ? make_span(p.tiles.ranges[static_cast<int64_t>(range_set) * p.q_rows + row])
+                    : KeySpan{};
+    }
+  }
+};
+
+/// A consumer warpgroup.
+template <class B>
+struct QueryGradientConsumer {
+  const BackwardParams& p;
+  const BackwardShared<B>& at;
+  int group;  // which consumer
+  uint32_t q, d_out;
+  int num_walked = 0, num_owned = 0;     // taken
+  uint32_t logit_grads[B::kWalked / 4];  // dS of the tile before, in pairs
+  float dq[B::kQk / 2];
+
+  __device__ QueryGradientConsumer(const BackwardParams& params, const BackwardShared<B>& shared,
+                                   int consumer)
+      : p(params),
+        at(shared),
+        group(consumer),
+        q(shared.owned + consumer * kWarpgroupRows * kPanelRowBytes),
+        d_out(q + B::kOwnedFirstBytes) {}
+
+  __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
+
+  __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2],
+                                               float (&dp)[B::kWalked / 2], int stage) {
+    const uint32_t k = at.walked + stage * B::kWalkedBytes, v = k + B::kFirstBytes;
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < B::kQk / 16; ++step) {
+      wgmma_ss<typename B::T>(logits, matrix_descriptor(step_address<B::kOwned>(q, step), 16),
+                              matrix_descriptor(step_address<B::kWalked>(k, step), 16), step > 0);
+    }
+#pragma unroll
+    for (int step = 0; step < B::kV / 16; ++step) {
+      wgmma_ss<typename B::T>(dp, matrix_descriptor(step_address<B::kOwned>(d_out, step), 16),
+                              matrix_descriptor(step_address<B::kWalked>(v, step), 16), step > 0);
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void start_dq(int stage) {
+    pin(dq);
+    pin(logit_grads);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < B::kWalked / 16; ++step) {
+      wgmma_rs<typename B::T>(
+          dq, logit_grads + 4 * step,
+          matrix_descriptor(at.walked + stage * B::kWalkedBytes + step * 16 * kPanelRowBytes,
+                            B::kWalked * kPanelRowBytes));
+    }
+    wgmma_commit();
+  }
+
+  /// logits -> dS. Hidden pairs are chosen away at the end: there even dP may be a NaN.
+  __device__ __forceinline__ void differentiate(const QueryRows& rows,
+                                                float (&logits)[B::kWalked / 2],
+                                                const float (&dp)[B::kWalked / 2],
+                                                int32_t first_key, bool is_masked) {
+#pragma unroll
+    for (int i = 0; i < B::kWalked / 2; ++i) {
+      const int r = (i / 2) & 1;
+      float slope;
+      const float weight = weigh<B::kHasCap>(p, logits[i], rows.log2_lse[r], slope);
+      logits[i] = weight * (dp[i] - rows.delta[r]);
+      if (B::kHasCap) logits[i] *= slope;
+    }
+    if (is_masked) {
+      const int32_t key = first_key + 2 * (threadIdx.x % 4);
+#pragma unroll
+      for (int i = 0; i < B::kWalked / 2; ++i) {
+        if (!rows.span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = 0.0f;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void round_grads(const float (&logits)[B::kWalked / 2]) {
+#pragma unroll
+    for (int i = 0; i < B::kWalked / 4; ++i)
+      logit_grads[i] = pack<typename B::T>(logits[2 * i], logits[2 * i + 1]);
+  }
+
+  __device__ __forceinline__ int wait_for(int number) const {
+    const int stage = number % B::kStages;
+    mbarrier_wait(at.first_full + 8 * stage, (number / B::kStages) & 1);
+    return stage;
+  }
+
+  /// All walked tiles of an item.
+  __device__ __forceinline__ void walk_tiles(const OwnedTile& tile, QueryRows& rows,
+                                             int32_t first_row) {
+    TileWalk<B::kWalked> walk(tile);
+    const auto step = [&] {
+      const bool has_tile = walk.next(p.tiles.runs);
+      if (has_tile && walk.begins_run && walk.is_masked != 0)
+        rows.read_spans(p, walk.range_set, first_row);
+      return has_tile;
+    };
+    {
+      float logits[B::kWalked / 2], dp[B::kWalked / 2];
+      step();
+      start_logits(logits, dp, wait_for(num_walked));
+      wgmma_wait<0>();
+      pin(logits);
+      pin(dp);
+      differentiate(rows, logits, dp, walk.row, walk.is_masked != 0);
+      round_grads(logits);
+    }
+    while (step()) {
+      float logits[B::kWalked / 2], dp[B::kWalked / 2];
+      const int before = num_walked % B::kStages;
+      ++num_walked;
+      const int stage = wait_for(num_walked);
+      named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
+      start_logits(logits, dp, stage);
+      start_dq(before);
+      named_barrier_arrive(2 - group, 2 * kWarpgroupThreads);
+      wgmma_wait<1>();
+      pin(logits);
+      pin(dp);
+      differentiate(rows, logits, dp, walk.row, walk.is_masked != 0);  // dS K runs meanwhile
+      wgmma_wait<0>();
+      pin(dq);
+      if (is_elected()) mbarrier_arrive(at.walked_free + 8 * before);
+      round_grads(logits);
+    }
+    const int last = num_walked % B::kStages;
+    ++num_walked;
+    start_dq(last);
+    wgmma_wait<0>();
+    pin(dq);
+    if (is_elected()) mbarrier_arrive(at.walked_free + 8 * last);
+  }
+
+  __device__ __forceinline__ void run() {
+    WorkSlots slots(at.slots);
+    if (group == 1) named_barrier_arrive(1, 2 * kWarpgroupThreads);  // the first one may begin
+    for (;;) {
+      const int32_t drawn = slots.read();
+      if (drawn < 0) return;
+      const WorkItem item = p.tiles.work[drawn];
+      const OwnedTile tile = p.tiles.tiles[item.tile];
+      const int32_t first_row =
+          tile.begin + group * kWarpgroupRows + (threadIdx.x / 32 % 4) * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+      for (int i = 0; i < B::kQk / 2; ++i) dq[i] = 0.0f;
+      mbarrier_wait(at.owned_full, num_owned & 1);
+      ++num_owned;
+      if (tile.num_runs > 0) {
+        QueryRows rows(p, first_row, item.head);
+        walk_tiles(tile, rows, first_row);
+      }
+      __syncwarp();  // every lane has seen owned_full's phase before the next one can begin
+      if (is_elected()) mbarrier_arrive(at.owned_free);
+      float* to = static_cast<float*>(p.first.data) + item.head * p.first.head_stride +
+                  static_cast<int64_t>(first_row) * p.first.row_stride;
+      if (first_row < tile.end) store_row<B::kQk, false>(to, p.lanes_qk, dq, p.scale);
+      to += 8 * p.first.row_stride;
+      if (first_row + 8 < tile.end) store_row<B::kQk, true>(to, p.lanes_qk, dq, p.scale);
+    }
+  }
+};
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, 1)
+    query_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
+  const BackwardShared<B> at;
+  at.init(1, 0);
+  const int warpgroup = threadIdx.x / kWarpgroupThreads;
+  if (warpgroup == 0) {
+    yield_registers<B::kProducerRegisters>();
+    if (threadIdx.x == 0) fetch_keys<B>(p, at);
+  } else {
+    claim_registers<B::kConsumerRegisters>();
+    QueryGradientConsumer<B>(p, at, warpgroup - 1).run();
+  }
+}
+
+// Lanes, owned and walked rows, stages, registers. A cap takes registers for its slopes.
+template <class T, bool kHasCap>
+using Budget64 = BackwardBudget<T, 64, 64, 128, kHasCap ? 64 : 96, 4, 0, 40, 232, kHasCap>;
+template <class T, bool kHasCap>
+using Budget128 = BackwardBudget<T, 128, 128, 128, kHasCap ? 64 : 96, 3, 0, 40, 232, kHasCap>;
+
+template <class B>
+void launch_budget(const BackwardLaunch& launch, Stream stream) {
+  BackwardParams p = make_backward_params(launch);
+  make_backward_maps(launch, B::kOwned, B::kWalked, p);
+  p.tiles = launch.query_tiles;
+  p.counter = launch.counters;
+  p.first = launch.dq;
+  const int32_t ctas = std::min(
+      p.tiles.num_work, resident_ctas(query_gradient_on_hopper<B>, B::kThreads, B::kSharedBytes));
+  launch_kernel(query_gradient_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, p);
+}
+
+template <class T, bool kHasCap>
+void launch_lanes(const BackwardLaunch& launch, Stream stream) {
+  if (launch.shape.head_dim_qk <= 64 && launch.shape.head_dim_v <= 64) {
+    launch_budget<Budget64<T, kHasCap>>(launch, stream);
+  } else {
+    launch_budget<Budget128<T, kHasCap>>(launch, stream);
+  }
+}
+
+}  // namespace
+}  // namespace device
+
+std::string why_not_hopper_backward(const AttentionShape& shape) {
+  if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
+    return "the Hopper backward takes bf16 and fp16 only";
+  if (shape.head_dim_qk > 128 || shape.head_dim_v > 128)
+    return "the Hopper backward takes at most 128 lanes per head";
+  return "";
+}
+
+TileShape hopper_query_gradient_tile_shape(const AttentionShape& shape) {
+  using Plain = device::Budget128<Bf16, false>;
+  using Capped = device::Budget128<Bf16, true>;
+  static_assert(Plain::kWalked == device::Budget64<Bf16, false>::kWalked);
+  static_assert(Capped::kWalked == device::Budget64<Bf16, true>::kWalked);
+  return {Plain::kOwned, shape.softcap != 0.0f ? Capped::kWalked : Plain::kWalked};
+}
+
+void launch_hopper_query_gradient(const BackwardLaunch& launch, Stream stream) {
+  if (launch.query_tiles.num_work == 0) return;
+  const bool has_cap = launch.shape.softcap != 0.0f;
+  if (launch.shape.dtype == Dtype::bf16) {
+    has_cap ? device::launch_lanes<Bf16, true>(launch, stream)
+            : device::launch_lanes<Bf16, false>(launch, stream);
+  } else {
+    has_cap ? device::launch_lanes<Fp16, true>(launch, stream)
+            : device::launch_lanes<Fp16, false>(launch, stream);
+  }
+}
+
+}  // namespace cpscope::kernels
