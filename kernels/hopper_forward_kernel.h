@@ -221,6 +221,7 @@ __device__ __forceinline__ void finish_rows(const ForwardParams& p, RowState<B>&
                                             int32_t rows_end, int32_t head) {
   const int lane = threadIdx.x % 32;
   float top = -INFINITY;
+  bool has_nan = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float sum = state.sum[r];
@@ -231,6 +232,7 @@ __device__ __forceinline__ void finish_rows(const ForwardParams& p, RowState<B>&
     const bool is_empty = sum == 0.0f;
     const float factor = is_empty ? 0.0f : 1.0f / sum;
     top = fmaxf(top, state.largest[r]);
+    has_nan = has_nan || sum != sum;  // the running maximum passes over it
     if (lane % 4 == 0) {
       p.lse[row * p.lse_row_stride + head] =
           is_empty ? -INFINITY : state.largest[r] * p.logit_scale + logf(sum);
@@ -244,7 +246,8 @@ __device__ __forceinline__ void finish_rows(const ForwardParams& p, RowState<B>&
   }
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) top = fmaxf(top, shuffle_xor(top, step));
-  if (lane == 0 && top > -INFINITY && p.max_logit != nullptr)
+  if (any_in_warp(has_nan)) top = NAN;
+  if (lane == 0 && top != -INFINITY && p.max_logit != nullptr)
     atomic_max(p.max_logit + head, top * p.logit_scale);
 }
 
