@@ -2,6 +2,7 @@
 
 #include "kernels/attention_forward.h"
 #include "kernels/attention_fp32.h"
+#include "kernels/hopper_backward.h"
 #include "kernels/hopper_forward.h"
 #include "kernels/key_gradient.h"
 #include "kernels/query_gradient.h"
@@ -36,11 +37,13 @@ TileShape forward_tile_shape(Generation generation, const AttentionShape& shape)
   return is_fp32(shape) ? fp32_tile(shape) : portable_forward_tile(shape);
 }
 
-TileShape query_gradient_tile_shape(Generation /*generation*/, const AttentionShape& shape) {
+TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
+  if (generation == Generation::sm90) return hopper_query_gradient_tile_shape(shape);
   return is_fp32(shape) ? fp32_tile(shape) : portable_query_gradient_tile(shape);
 }
 
-TileShape key_gradient_tile_shape(Generation /*generation*/, const AttentionShape& shape) {
+TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
+  if (generation == Generation::sm90) return hopper_key_gradient_tile_shape(shape);
   return is_fp32(shape) ? fp32_tile(shape) : portable_key_gradient_tile(shape);
 }
 
@@ -51,7 +54,7 @@ std::string why_not_forward(Generation generation, const AttentionShape& shape) 
 
 std::string why_not_backward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
-  return generation == Generation::sm90 ? "sm_90a has no gradients yet" : "";
+  return generation == Generation::sm90 ? why_not_hopper_backward(shape) : "";
 }
 
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
@@ -64,12 +67,14 @@ void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
   launch_portable_row_statistics(launch, stream);
 }
 
-void launch_query_gradient(Generation /*generation*/, const BackwardLaunch& launch, Stream stream) {
+void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
+  if (generation == Generation::sm90) return launch_hopper_query_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
   launch_portable_query_gradient(launch, stream);
 }
 
-void launch_key_gradient(Generation /*generation*/, const BackwardLaunch& launch, Stream stream) {
+void launch_key_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
+  if (generation == Generation::sm90) return launch_hopper_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);
 }
