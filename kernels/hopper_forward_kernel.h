@@ -158,21 +158,11 @@ struct RowState {
   float sum[2] = {0.0f, 0.0f};                // this thread's part
   KeySpan span[2];
 
-  /// Which keys the rows see in the walked run. The last tile reaches beyond the run's end, where a
-  /// row may see keys that another run brings.
   __device__ __forceinline__ void read_spans(const ForwardParams& p, int32_t range_set,
                                              int32_t run_end, int32_t first_row) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int32_t row = first_row + 8 * r;
-      if (row >= p.q_rows) {
-        span[r] = {};
-        continue;
-      }
-      KeyRange range = p.tiles.ranges[static_cast<int64_t>(range_set) * p.q_rows + row];
-      if (range.hi > run_end) range.hi = run_end;
-      span[r] = make_span(range);
-    }
+    for (int r = 0; r < 2; ++r)
+      span[r] = span_of_row(p.tiles, p.q_rows, range_set, first_row + 8 * r, run_end);
   }
 
   /// logits -> exp2(logit - largest); shrink: by how much earlier results become smaller.

@@ -90,10 +90,10 @@ __device__ __forceinline__ void fetch_facts(const BackwardParams& p, const Backw
           const int32_t row = walk.row + i;
           const bool is_walked = row < walk.end;
           const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
-          const int64_t range = static_cast<int64_t>(walk.range_set) * p.q_rows + row;
           store_shared_float(facts + 4 * i, is_walked ? p.log2_lse[place] : INFINITY);
           store_shared_float(facts + kDeltaOffset + 4 * i, is_walked ? p.delta[place] : 0.0f);
-          const KeySpan span = is_walked ? make_span(p.tiles.ranges[range]) : KeySpan{};
+          const KeySpan span =
+              is_walked ? span_of_row(p.tiles, p.q_rows, walk.range_set, row, tile.end) : KeySpan{};
           store_shared_int(facts + kLoOffset + 4 * i, span.lo);
           store_shared_int(facts + kSizeOffset + 4 * i, static_cast<int32_t>(span.size));
         }

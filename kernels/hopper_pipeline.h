@@ -123,8 +123,14 @@ struct KeySpan {
   }
 };
 
-__device__ __forceinline__ KeySpan make_span(const KeyRange& range) {
-  return {range.lo, range.hi > range.lo ? static_cast<uint32_t>(range.hi - range.lo) : 0u};
+/// What a query row sees in a run that ends at `run_end`: the last tile reaches beyond, where the
+/// row may see keys that another run brings. Rows that do not exist see nothing.
+__device__ __forceinline__ KeySpan span_of_row(const DeviceTiles& tiles, int32_t q_rows,
+                                               int32_t range_set, int32_t row, int32_t run_end) {
+  if (row >= q_rows) return {};
+  const KeyRange range = tiles.ranges[static_cast<int64_t>(range_set) * q_rows + row];
+  const int32_t hi = range.hi < run_end ? range.hi : run_end;
+  return {range.lo, hi > range.lo ? static_cast<uint32_t>(hi - range.lo) : 0u};
 }
 
 /// Writes one of a thread's two rows of a 64 x kLanes sum, times `factor`. `to`: the row's lane 0;

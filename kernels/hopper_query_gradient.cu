@@ -71,14 +71,10 @@ struct QueryRows {
   }
 
   __device__ __forceinline__ void read_spans(const BackwardParams& p, int32_t range_set,
-                                             int32_t first_row) {
+                                             int32_t run_end, int32_t first_row) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int32_t row = first_row + 8 * r;
-      span[r] = row < p.q_rows
-                    ? make_span(p.tiles.ranges[static_cast<int64_t>(range_set) * p.q_rows + row])
-                    : KeySpan{};
-    }
+    for (int r = 0; r < 2; ++r)
+      span[r] = span_of_row(p.tiles, p.q_rows, range_set, first_row + 8 * r, run_end);
   }
 };
 
@@ -175,7 +171,7 @@ struct QueryGradientConsumer {
     const auto step = [&] {
       const bool has_tile = walk.next(p.tiles.runs);
       if (has_tile && walk.begins_run && walk.is_masked != 0)
-        rows.read_spans(p, walk.range_set, first_row);
+        rows.read_spans(p, walk.range_set, walk.end, first_row);
       return has_tile;
     };
     {
