@@ -1,6 +1,7 @@
 #include "kernels/emulator/cta.h"
 
 #include "kernels/device.h"
+#include "kernels/emulator/lent_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -189,6 +190,8 @@ void Cta::start_copy(uint32_t to, const void* from, const Place& place) {
   std::byte* target = at(to, kCopyBytes, kCopyBytes, place);
   if (reinterpret_cast<uintptr_t>(from) % kCopyBytes != 0)
     fail("the source of an asynchronous copy is not on 16 bytes", place);
+  if (from != nullptr && !is_lent(from, kCopyBytes))
+    fail("an asynchronous copy reads outside device memory", place);
   // Until the copy has landed its target holds nothing that may be used.
   std::fill(target, target + kCopyBytes, kPoison);
   copies_.push_back({from, to, running_, threads_[static_cast<size_t>(running_)].open_group});

@@ -1,4 +1,5 @@
 #include "kernels/device.h"
+#include "kernels/emulator/lent_memory.h"
 
 #include <algorithm>
 #include <chrono>
@@ -111,14 +112,7 @@ void give_back(void* begin) noexcept {
 
 /// Are these bytes inside one lent piece of device memory? Throws if not.
 void check_device_range(const void* begin, int64_t bytes, const char* call) {
-  if (bytes == 0) return;
-  const std::lock_guard lock(memory().mutex);
-  auto* first = static_cast<std::byte*>(const_cast<void*>(begin));
-  auto found = memory().lent.upper_bound(first);
-  const bool is_inside = found != memory().lent.begin() && bytes > 0 &&
-                         !(--found)->second.is_host &&
-                         first + bytes <= found->first + found->second.bytes;
-  if (!is_inside)
+  if (bytes != 0 && !emulator::is_lent(begin, bytes))
     throw DeviceError(fmt::format("emulator: {} of {} bytes outside device memory", call, bytes));
 }
 
@@ -127,6 +121,14 @@ void copy_bytes(void* to, const void* from, int64_t bytes) {
 }
 
 }  // namespace
+
+bool emulator::is_lent(const void* begin, int64_t bytes) {
+  const std::lock_guard lock(memory().mutex);
+  auto* first = static_cast<std::byte*>(const_cast<void*>(begin));
+  auto found = memory().lent.upper_bound(first);
+  return found != memory().lent.begin() && bytes > 0 && !(--found)->second.is_host &&
+         first + bytes <= found->first + found->second.bytes;
+}
 
 Result<int> count_devices() { return 1; }
 

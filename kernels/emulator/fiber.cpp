@@ -6,12 +6,60 @@
 #ifndef __x86_64__
 #include <ucontext.h>
 #endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 namespace cpscope::kernels::emulator {
 namespace {
 
 constexpr uint64_t kGuardWord = 0x5ca1ab1e0ddba11;
 constexpr size_t kGuardWords = 32;
+
+/// Tells the address sanitizer, where there is one, which stack is in use.
+class StackNotes {
+ public:
+  /// Frames that were left without being unwound are forgotten.
+  static void forget_frames([[maybe_unused]] const std::byte* stack,
+                            [[maybe_unused]] size_t bytes) {
+#ifdef __SANITIZE_ADDRESS__
+    ASAN_UNPOISON_MEMORY_REGION(stack, bytes);
+#endif
+  }
+
+  void enter_fiber([[maybe_unused]] const std::byte* stack, [[maybe_unused]] size_t bytes) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(&scheduler_frames_, stack, bytes);
+#endif
+  }
+
+  void entered_fiber() {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(fiber_frames_, &scheduler_stack_, &scheduler_bytes_);
+#endif
+  }
+
+  void leave_fiber() {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(&fiber_frames_, scheduler_stack_, scheduler_bytes_);
+#endif
+  }
+
+  void left_fiber() {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(scheduler_frames_, nullptr, nullptr);
+#endif
+  }
+
+#ifdef __SANITIZE_ADDRESS__
+ private:
+  void* fiber_frames_ = nullptr;
+  void* scheduler_frames_ = nullptr;
+  const void* scheduler_stack_ = nullptr;
+  size_t scheduler_bytes_ = 0;
+#endif
+};
 
 }  // namespace
 
@@ -47,6 +95,7 @@ struct Fiber::Context {
   void* scheduler = nullptr;  // of its scheduler, while the fiber runs
   void (*entry)(void*) = nullptr;
   void* argument = nullptr;
+  StackNotes notes;
 };
 
 namespace {
@@ -59,11 +108,14 @@ thread_local void* starting_context = nullptr;
 void Fiber::start(void (*entry)(void*), void* argument) {
   context_->entry = entry;
   context_->argument = argument;
+  context_->notes = {};
+  StackNotes::forget_frames(stack_.get(), kStackBytes);
   auto top = reinterpret_cast<uintptr_t>(stack_.get() + kStackBytes) & ~uintptr_t{15};
   void** slot = reinterpret_cast<void**>(top);
   *--slot = nullptr;  // keeps the alignment that a called function expects
   void (*const first)() = [] {
     Context* context = static_cast<Context*>(starting_context);
+    context->notes.entered_fiber();
     context->entry(context->argument);
   };
   *--slot = reinterpret_cast<void*>(first);
@@ -74,10 +126,16 @@ void Fiber::start(void (*entry)(void*), void* argument) {
 
 void Fiber::resume() {
   starting_context = context_.get();
+  context_->notes.enter_fiber(stack_.get(), kStackBytes);
   cpscope_switch_stack(&context_->scheduler, context_->stack);
+  context_->notes.left_fiber();
 }
 
-void Fiber::suspend() { cpscope_switch_stack(&context_->stack, context_->scheduler); }
+void Fiber::suspend() {
+  context_->notes.leave_fiber();
+  cpscope_switch_stack(&context_->stack, context_->scheduler);
+  context_->notes.entered_fiber();
+}
 
 #else
 
@@ -86,11 +144,14 @@ struct Fiber::Context {
   ucontext_t scheduler;
   void (*entry)(void*) = nullptr;
   void* argument = nullptr;
+  StackNotes notes;
 };
 
 void Fiber::start(void (*entry)(void*), void* argument) {
   context_->entry = entry;
   context_->argument = argument;
+  context_->notes = {};
+  StackNotes::forget_frames(stack_.get(), kStackBytes);
   getcontext(&context_->fiber);
   context_->fiber.uc_stack.ss_sp = stack_.get();
   context_->fiber.uc_stack.ss_size = kStackBytes;
@@ -98,6 +159,7 @@ void Fiber::start(void (*entry)(void*), void* argument) {
   // makecontext passes only ints, so the pointer travels in two halves.
   void (*const first)(unsigned, unsigned) = [](unsigned high, unsigned low) {
     Context* context = reinterpret_cast<Context*>(uintptr_t{high} << 32 | low);
+    context->notes.entered_fiber();
     context->entry(context->argument);
   };
   const uint64_t address = reinterpret_cast<uintptr_t>(context_.get());
@@ -105,9 +167,17 @@ void Fiber::start(void (*entry)(void*), void* argument) {
               static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
 }
 
-void Fiber::resume() { swapcontext(&context_->scheduler, &context_->fiber); }
+void Fiber::resume() {
+  context_->notes.enter_fiber(stack_.get(), kStackBytes);
+  swapcontext(&context_->scheduler, &context_->fiber);
+  context_->notes.left_fiber();
+}
 
-void Fiber::suspend() { swapcontext(&context_->fiber, &context_->scheduler); }
+void Fiber::suspend() {
+  context_->notes.leave_fiber();
+  swapcontext(&context_->fiber, &context_->scheduler);
+  context_->notes.entered_fiber();
+}
 
 #endif
 

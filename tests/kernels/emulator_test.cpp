@@ -3,7 +3,6 @@
 #include "kernels/launch.h"
 #include "kernels/tensor_core.h"
 
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -120,8 +119,8 @@ TEST_F(Emulator, SharedMemoryStartsAsNanAndIsWatched) {
 }
 
 TEST_F(Emulator, AsynchronousCopiesAreCertainOnlyAfterTheirWait) {
-  alignas(16) std::array<float, 8> source;
-  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<float>(i);
+  auto* source = static_cast<float*>(allocate_bytes(8 * sizeof(float)));
+  for (int i = 0; i < 8; ++i) source[i] = static_cast<float>(i);
   int early = 0;
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     emulator::settings().seed = seed;
@@ -144,6 +143,11 @@ TEST_F(Emulator, AsynchronousCopiesAreCertainOnlyAfterTheirWait) {
     });
   }
   EXPECT_GT(early, 20);
+  const std::string failure = failure_of(1, 16, [&] {
+    copy_async_16(device::shared_address(device::dynamic_shared()), source + 8, true);
+  });
+  EXPECT_NE(failure.find("reads outside device memory"), std::string::npos) << failure;
+  free_bytes(source);
 }
 
 TEST_F(Emulator, PlantedFaultsChangeWaitsAndZeroes) {
