@@ -74,6 +74,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return result;
 }
 
+/// 1 / x; relative error 2^-23, subnormal numbers count as 0.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 /// The value that lane `lane ^ mask` of the warp passes. All 32 lanes call it together.
 __device__ __forceinline__ float shuffle_xor(float value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);

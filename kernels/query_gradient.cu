@@ -26,7 +26,8 @@ struct QueryGradient : Instance {
   static constexpr bool kIsWide = kQk > 192;
   static constexpr int kOwned = kIsWide ? 64 : 128;
   static constexpr int kWalked = kIsWide ? 32 : 64;
-  static constexpr int kColumns = kQk == 64 || kIsWide ? 16 : 32;  // keys at a time
+  static constexpr bool kIsTight = kQk == 64 || kIsWide || (Instance::kIsCapped && kQk == 192);
+  static constexpr int kColumns = kIsTight ? 16 : 32;  // keys at a time
   static constexpr int kThreads = kOwned * 2;
   static constexpr int kCtasPerSm = kQk == 64 || kIsWide ? 2 : 1;
   static constexpr int kKeyBytes = kWalked * kQk * 2;

@@ -94,6 +94,8 @@ inline float exp2_approx(float x) {
   return result < std::numeric_limits<float>::min() ? 0.0f : result;
 }
 
+inline float reciprocal_approx(float x) { return 1.0f / x; }
+
 inline float shuffle_xor(float value, int mask,
                          std::source_location line = std::source_location::current()) {
   struct Argument {

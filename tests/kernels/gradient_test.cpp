@@ -1,3 +1,4 @@
+#include "tests/kernels/attention_device.h"
 #include "tests/kernels/gradient_runner.h"
 
 #ifdef CPSCOPE_EMULATED
@@ -82,7 +83,21 @@ std::string find_fault(const AttentionShape& shape, const ExactGradients& exact,
   return fault;
 }
 
-class Gradient : public ::testing::TestWithParam<Case> {};
+class Gradient : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = tests::missing_device(); !missing.empty())
+      GTEST_SKIP() << "requires gpu: " << missing;
+  }
+};
+
+class Gradients : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = tests::missing_device(); !missing.empty())
+      GTEST_SKIP() << "requires gpu: " << missing;
+  }
+};
 
 TEST_P(Gradient, IsThatOfTheDefinition) {
   const GradientProblem problem = problem_of(GetParam());
@@ -101,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{Dtype::fp16, 136, 256, 5.0f, 2, 2, 1}),
     [](const ::testing::TestParamInfo<Case>& one) { return name_of(one.param); });
 
-TEST(GradientOfRandomBands, IsThatOfTheDefinition) {
+TEST_F(Gradients, OfRandomBandsAreThoseOfTheDefinition) {
   for (uint32_t seed = 100; seed < 130; ++seed) {
     constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::fp16, Dtype::fp32};
     const Case one{kDtypes[seed / 2 % 3],
@@ -121,14 +136,14 @@ TEST(GradientOfRandomBands, IsThatOfTheDefinition) {
   }
 }
 
-TEST(GradientOfAnItemWithoutKeys, IsZero) {
+TEST_F(Gradients, OfAnItemWithoutKeysAreZero) {
   GradientProblem problem = make_gradient_problem(shape_of({.q_rows = 70, .kv_rows = 0}), {}, 1);
   const ExactGradients exact = solve(problem);
   const KernelGradients got = run_gradients(kPortable, problem, exact);
   EXPECT_EQ(got.dq, std::vector<float>(problem.q.size(), 0.0f));
 }
 
-TEST(GradientOfKeysThatNoHeadReads, IsZero) {
+TEST_F(Gradients, OfKeysThatNoHeadReadsAreZero) {
   // The item has query heads of the second kv head only.
   AttentionShape shape = shape_of({.num_heads = 1, .group = 2, .first_head = 2});
   shape.first_kv_head = 0;
@@ -146,7 +161,7 @@ std::vector<float> all_of(const KernelGradients& got) {
   return all;
 }
 
-TEST(GradientsTwice, AreTheSameBits) {
+TEST_F(Gradients, AreTheSameBitsEveryTime) {
   for (const Case& one : {Case{Dtype::bf16, 64, 64, 0.0f, 3, 2, 1}, Case{Dtype::fp16, 128, 128},
                           Case{Dtype::bf16, 256, 256, 5.0f}, Case{Dtype::fp32, 24, 24}}) {
     const GradientProblem problem = problem_of(one);
