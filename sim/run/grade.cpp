@@ -89,7 +89,7 @@ struct Compared {
   double row_share;  // how much of the tensor's rms row counts as a row's size: scalars near zero
                      // have none of their own
   std::vector<int32_t> owner;
-  std::vector<double> carried;  // [row] expected error that errors of out carry into it, or empty
+  std::vector<double> carried;  // [row] expected error that roundings upstream carry in, or empty
 };
 
 class Grader {
@@ -134,7 +134,7 @@ class Grader {
     return error == 0 ? 0.0 : std::numeric_limits<double>::infinity();
   }
 
-  /// What rounding a row once, and once the out that it depends on, is expected to cost: the scale
+  /// What rounding a row once, and once what it depends on, is expected to cost: the scale
   /// of its error where the plain run was lucky. Lanes of a row err together, so a row is one draw.
   static double expected_error(const Compared& sides, int64_t row, double norm) {
     if (norm == 0) return 0.0;  // nothing depends on what nobody sees
@@ -327,13 +327,19 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
   const Dtype dtype = plan.scenario.numerics.dtype;
   // Statistics are never rounded to the dtype.
   const Dtype unrounded = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
+  // RoPE's results are rounded to the dtype; which way a value falls depends on whose sine it was.
+  const double turned = attention.rope_theta > 0
+                            ? typical_rounding(dtype) * attention.effective_scale() * q * k *
+                                  std::sqrt(2.0 * attention.head_dim_qk)
+                            : 0.0;
   // Rows of few lanes cancel to almost nothing now and then, as scalars do.
   const double out_share = attention.head_dim_v < 8 ? 1.0 : 0.1;
   add("out", answer.out, verdict.exact.out, verdict.plain.out, v, dtype, out_share, owners.q);
-  add("lse", answer.lse, verdict.exact.lse, verdict.plain.lse, 1 + logit, unrounded, 1.0, owners.q);
+  add("lse", answer.lse, verdict.exact.lse, verdict.plain.lse, 1 + logit, unrounded, 1.0, owners.q,
+      std::vector<double>(verdict.exact.lse.values.size(), turned));
   add("max_logit", by_head("max_logit", answer.max_logit),
       by_head("max_logit", verdict.exact.max_logit), by_head("max_logit", verdict.plain.max_logit),
-      1 + logit, unrounded, 1.0, {});
+      1 + logit, unrounded, 1.0, {}, std::vector<double>(verdict.exact.max_logit.size(), turned));
   if (plan.scenario.numerics.backward) {
     const double d_out = root_mean_square(inputs.d_out.values);
     const double slope = d_out * v * std::sqrt(static_cast<double>(attention.head_dim_v)) *
