@@ -49,8 +49,12 @@ void round_all(Dtype dtype, Eigen::PlainObjectBase<Derived>& values) {
   }
 }
 
-/// Edge `piece` of an equal cut of `count` things in `pieces` contiguous pieces.
-int64_t cut(int64_t count, int64_t piece, int64_t pieces) { return count * piece / pieces; }
+/// Length of the contiguous pieces of which something that spans `longest` positions meets as many
+/// as the schedule has hops. A cut of the whole sequence would not do: a window sees few of its
+/// pieces, and a schedule that deals tokens out in stripes makes all its hops inside the window.
+int64_t piece_length(int64_t longest, int32_t hops) {
+  return std::max<int64_t>(1, (longest + hops - 1) / hops);
+}
 
 /// What all row blocks of a unit share.
 template <class Real>
@@ -58,8 +62,8 @@ struct PlainUnit {
   const HeadGroup& group;
   PlainRules<Real> rules;
   Rows<Real> keys, values;            // keys after RoPE, rounded
-  std::vector<int64_t> hop_edges;     // key positions where a hop's piece begins; no empty piece
-  Rows<Real> piece_dk, piece_dv;      // of the current piece of queries, fp32
+  KeyRun piece_keys;                  // hull of the keys that the current piece of queries sees
+  Rows<Real> piece_dk, piece_dv;      // of that piece, fp32; zero outside the hull
   Rows<Real> running_dk, running_dv;  // over the pieces so far
 };
 
@@ -219,15 +223,22 @@ void merge_two_phase(const PlainUnit<Real>& unit, const std::vector<PlainPartial
   }
 }
 
-/// The hops' pieces inside the block's hull, in natural order.
+/// The hops' pieces of the block's hull, in natural order. The row that sees most keys meets as
+/// many pieces as the schedule has hops.
 template <class Real>
 std::vector<KeyRun> hops_of(const PlainUnit<Real>& unit, const RowBlock& range) {
-  std::vector<KeyRun> hops;
-  for (size_t hop = 0; hop + 1 < unit.hop_edges.size(); ++hop) {
-    const KeyRun piece{std::max(unit.hop_edges[hop], range.key_begin),
-                       std::min(unit.hop_edges[hop + 1], range.key_end)};
-    if (piece.begin < piece.end) hops.push_back(piece);
+  const int32_t num_hops = unit.group.hops.partials;
+  if (num_hops == 1) return {{range.key_begin, range.key_end}};
+  int64_t longest = 0;
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    int64_t num_keys = 0;
+    for (const KeyRun& run : runs_of(unit.group, range, row)) num_keys += run.end - run.begin;
+    longest = std::max(longest, num_keys);
   }
+  const int64_t length = piece_length(longest, num_hops);
+  std::vector<KeyRun> hops;
+  for (int64_t key = range.key_begin; key < range.key_end; key += length)
+    hops.push_back({key, std::min(key + length, range.key_end)});
   return hops;
 }
 
@@ -311,6 +322,10 @@ void run_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& answer
     round_all<Real>(rules.dtype, weights);
     round_all<Real>(rules.dtype, d_logits);
   }
+  KeyRun& touched = unit.piece_keys;
+  const bool is_first = touched.begin == touched.end;
+  touched = {is_first ? range.key_begin : std::min(touched.begin, range.key_begin),
+             is_first ? range.key_end : std::max(touched.end, range.key_end)};
   unit.piece_dv.middleRows(range.key_begin, range.keys()).noalias() +=
       weights.transpose() * block.d_out;
   unit.piece_dk.middleRows(range.key_begin, range.keys()).noalias() +=
@@ -361,14 +376,61 @@ void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, H
   run_backward(unit, block, answer);
 }
 
-/// Adds the finished piece to the running gradients, as one hop of the ring would.
+/// Adds the finished piece to the running gradients, as one hop of the ring would, and empties it.
 template <class Real>
 void finish_piece(PlainUnit<Real>& unit) {
-  unit.running_dk += unit.piece_dk;
-  unit.running_dv += unit.piece_dv;
-  if (!unit.rules.merges_in_dtype && !unit.rules.sends_in_dtype) return;
-  round_all<Real>(unit.rules.dtype, unit.running_dk);
-  round_all<Real>(unit.rules.dtype, unit.running_dv);
+  const PlainRules<Real>& rules = unit.rules;
+  const auto add = [&](Rows<Real>& piece, Rows<Real>& running) {
+    for (int64_t key = unit.piece_keys.begin; key < unit.piece_keys.end; ++key) {
+      running.row(key) += piece.row(key);
+      piece.row(key).setZero();
+      if (!rules.merges_in_dtype && !rules.sends_in_dtype) continue;
+      for (Real& value : running.row(key)) value = round_to(rules.dtype, value);
+    }
+  };
+  add(unit.piece_dk, unit.running_dk);
+  add(unit.piece_dv, unit.running_dv);
+  unit.piece_keys = {};
+}
+
+/// Queries in one piece, so that the key seen by most queries meets as many pieces as the schedule
+/// adds up shares.
+int64_t queries_per_share(const HeadGroup& group) {
+  const SequenceSlot& slot = group.slot();
+  if (group.hops.shares == 1) return std::max<int64_t>(1, slot.q_valid);
+  std::vector<int64_t> change(static_cast<size_t>(slot.kv_valid) + 1, 0);
+  for (const KeyRun& run : group.visible.runs) {
+    ++change[static_cast<size_t>(run.begin)];
+    --change[static_cast<size_t>(run.end)];
+  }
+  int64_t seen_by = 0, most = 0;
+  for (const int64_t step : change) {
+    seen_by += step;
+    most = std::max(most, seen_by);
+  }
+  return piece_length(most, group.hops.shares);
+}
+
+/// Positions of the queries of each share, in the order in which they are added up: those that see
+/// fewest keys first, which is natural order under a causal mask and a window. They weigh most, so
+/// that all later hops round a sum of full size, as most do in a schedule with another order.
+std::vector<KeyRun> order_shares(const HeadGroup& group) {
+  const int64_t length = queries_per_share(group), num_rows = group.slot().q_valid;
+  std::vector<std::pair<double, KeyRun>> shares;  // mean number of visible keys, queries
+  for (int64_t begin = 0; begin < num_rows; begin += length) {
+    const int64_t end = std::min(begin + length, num_rows);
+    int64_t pairs = 0;
+    for (int64_t row = begin; row < end; ++row) {
+      for (const KeyRun& run : group.visible.of_row(row)) pairs += run.end - run.begin;
+    }
+    const double mean = static_cast<double>(pairs) / static_cast<double>(end - begin);
+    shares.emplace_back(mean, KeyRun{begin, end});
+  }
+  std::stable_sort(shares.begin(), shares.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<KeyRun> queries;
+  for (const auto& share : shares) queries.push_back(share.second);
+  return queries;
 }
 
 template <class Real>
@@ -388,15 +450,13 @@ void write_key_gradients(PlainUnit<Real>& unit, Answer& answer) {
 template <class Real>
 PlainUnit<Real> start_unit(const HeadGroup& group) {
   const SequenceSlot& slot = group.slot();
-  PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {0}, {}, {}, {}, {}};
+  PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}};
   unit.keys = gather_rows<Real>(group.inputs.k, slot.kv_begin, slot.kv_valid, group.kv_head);
   unit.values = gather_rows<Real>(group.inputs.v, slot.kv_begin, slot.kv_valid, group.kv_head);
   rotate_and_round(group, 0, unit.keys);
-  for (int64_t hop = 1; hop <= group.hops.partials; ++hop) {
-    const int64_t edge = cut(slot.kv_valid, hop, group.hops.partials);
-    if (edge > unit.hop_edges.back()) unit.hop_edges.push_back(edge);
-  }
   if (group.scenario.numerics.backward) {
+    unit.piece_dk.setZero(unit.keys.rows(), unit.keys.cols());
+    unit.piece_dv.setZero(unit.values.rows(), unit.values.cols());
     unit.running_dk.setZero(unit.keys.rows(), unit.keys.cols());
     unit.running_dv.setZero(unit.values.rows(), unit.values.cols());
   }
@@ -407,19 +467,13 @@ template <class Real>
 std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
   PlainUnit<Real> unit = start_unit<Real>(group);
   const bool has_backward = group.scenario.numerics.backward;
-  const int64_t num_rows = group.slot().q_valid;
   const int32_t heads = group.heads_per_group();
   std::vector<HeadSums> sums(static_cast<size_t>(heads), HeadSums{no_logit()});
-  for (int64_t piece = 0; piece < group.hops.shares; ++piece) {
-    const int64_t piece_begin = cut(num_rows, piece, group.hops.shares);
-    const int64_t piece_end = cut(num_rows, piece + 1, group.hops.shares);
-    if (piece_begin == piece_end) continue;
-    unit.piece_dk.setZero(unit.running_dk.rows(), unit.running_dk.cols());
-    unit.piece_dv.setZero(unit.running_dv.rows(), unit.running_dv.cols());
+  for (const KeyRun& piece : order_shares(group)) {
     for (int32_t member = 0; member < heads; ++member) {
-      for (int64_t begin = piece_begin; begin < piece_end; begin += kRowsPerBlock) {
+      for (int64_t begin = piece.begin; begin < piece.end; begin += kRowsPerBlock) {
         run_rows(unit, group.kv_head * heads + member, begin,
-                 std::min(piece_end, begin + kRowsPerBlock), sums[static_cast<size_t>(member)],
+                 std::min(piece.end, begin + kRowsPerBlock), sums[static_cast<size_t>(member)],
                  answer);
       }
     }

@@ -28,8 +28,9 @@ struct TensorGrade {
   double max_abs = 0.0;
   double rel_l2 = 0.0;
   double worst_row_rel_l2 = 0.0;
-  double budget = 0.0;  // for rel_l2: twice the error of the plain run, and a floor of a few
-                        // roundings of the accumulator
+  double worst_row_excess = 0.0;  // the worst row's error over what a row may err; fails above 1
+  double budget = 0.0;  // for rel_l2: twice the error of the plain run, a few roundings of
+                        // the accumulator, and what chance may add while rows are few
   int64_t nan = 0;
   WorstPlace worst;
 };
@@ -44,7 +45,7 @@ Hops count_hops(const Plan& plan);
 
 /// Weighs an answer against the oracle's. A tensor passes when it has no NaN, is -inf exactly where
 /// the oracle is, keeps its budget as a whole and in every row (a row may err six times as far as
-/// the plain run's errors explain), and shape and size agree.
+/// the plain run's errors and one rounding of the row explain), and shape and size agree.
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
                    const Verdict& verdict);
 

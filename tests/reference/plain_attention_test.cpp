@@ -93,6 +93,19 @@ TEST(PlainAttention, RoundsKeyGradientsAtEveryHopOfANarrowWire) {
   EXPECT_EQ(narrow.out, wide.out);
 }
 
+TEST(PlainAttention, MakesAllHopsInsideAWindow) {
+  Scenario scenario = make_plain_scenario(Dtype::bf16);
+  scenario.attention.window_left = 15;
+  scenario.attention.window_right = 0;
+  scenario.numerics.accumulate = Accumulate::dtype;
+  const PlainError one = measure(scenario, 1);
+  const PlainError sixteen = measure(scenario, 16);
+  EXPECT_GT(sixteen.out, 1.8 * one.out);
+  EXPECT_GT(sixteen.dq, 1.5 * one.dq);
+  EXPECT_GT(sixteen.dk, 1.5 * one.dk);
+  EXPECT_GT(sixteen.dv, 1.8 * one.dv);
+}
+
 TEST(PlainAttention, SendsNothingInOneHop) {
   Scenario scenario = make_plain_scenario(Dtype::bf16);
   // RoPE turns dk after the ring: a rounding before it would show.

@@ -39,8 +39,10 @@ Graded run_and_grade(const Scenario& scenario, int threads = 0) {
   }
   const Plan& proved = checked.value().plan();
   const RunInputs inputs = make_run_inputs(scenario, proved.layout.slots, true);
-  Result<RunOutput> output =
-      reference::make_plan_walker()->run(checked.value(), inputs, {true, threads, {}});
+  RunOptions options;
+  options.poison = true;
+  options.threads = threads;
+  Result<RunOutput> output = reference::make_plan_walker()->run(checked.value(), inputs, options);
   EXPECT_TRUE(output.ok());
   graded.output = std::move(output).value();
   const Verdict verdict = reference::judge(scenario, inputs, count_hops(proved), {});
