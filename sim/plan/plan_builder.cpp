@@ -106,7 +106,8 @@ void PlanBuilder::add_transfer(TransferItem item) {
   } else if (item.tokens != kNoTokens) {
     rows = plan_.rows(item.tokens);
   }
-  // A rank without rows has nothing to say, except in a ring, whose slots must learn what they hold.
+  // A rank without rows has nothing to say, except in a ring, whose slots must learn what they
+  // hold.
   if (rows == 0 && item.tokens == kNoTokens) return;
   if (item.src == item.dst) {
     item.link = LinkClass::self;
@@ -167,9 +168,9 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
 }
 
 Error too_many_slices() {
-  return make_error(ErrorKind::refused,
-                    fmt::format("the plan falls into more than {} band slices", kMaxPlanSlices),
-                    "use a layout with longer runs, a larger chunk_size or fewer mask slices");
+  return make_refusal(fmt::format("the plan falls into more than {} band slices", kMaxPlanSlices),
+                      "use a layout with longer runs, a larger chunk_size or fewer mask slices",
+                      {"parallel.layout"});
 }
 
 void set_slices(ComputeItem& item, const SliceRange& range) {
