@@ -226,7 +226,7 @@ int64_t first_unbalanced(const std::vector<WeightedRun>& runs) {
                            : first_nonzero_of_events(runs, stride, span);
 }
 
-int64_t first_shared(std::vector<TokenRun> runs) {
+int64_t first_shared(const std::vector<TokenRun>& runs) {
   const int64_t stride = common_stride_of(runs, std::identity{});
   std::vector<ClassInterval> intervals;
   for (const TokenRun& run : runs) {

@@ -61,7 +61,7 @@ struct WeightedRun {
 int64_t first_unbalanced(const std::vector<WeightedRun>& runs);
 
 /// First id that two of the runs share, or -1.
-int64_t first_shared(std::vector<TokenRun> runs);
+int64_t first_shared(const std::vector<TokenRun>& runs);
 
 /// Picks rows out of token lists; remembers where each run of a list starts.
 class RowPicker {

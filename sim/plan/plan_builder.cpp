@@ -138,7 +138,7 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
                                                      const std::vector<PieceTable>& kv_tables,
                                                      const std::vector<SliceJob>& jobs) {
   const int64_t count = static_cast<int64_t>(jobs.size());
-  const int64_t per_block = std::max<int64_t>(1, count / (8 * default_thread_count()) + 1);
+  const int64_t per_block = std::max<int64_t>(1, count / (int64_t{8} * default_thread_count()) + 1);
   const int64_t blocks = (count + per_block - 1) / per_block;
   std::vector<std::vector<BandSlice>> found(static_cast<size_t>(blocks));
   std::vector<SliceRange> ranges(jobs.size());

@@ -21,7 +21,7 @@ int64_t estimate_items(const Parallel& parallel, bool backward) {
       return ranks * ranks * 3 * passes;
     case CommType::a2a_p2p: {
       const int64_t ring = ranks / parallel.a2a_size;
-      return ranks * (3 * parallel.a2a_size + 3 * ring) * passes;
+      return ranks * 3 * (parallel.a2a_size + ring) * passes;
     }
   }
   return 0;
