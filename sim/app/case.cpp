@@ -128,6 +128,12 @@ Result<CheckedPlan> plan_scenario(const Scenario& scenario) {
   return check_plan(std::move(plan).value());
 }
 
+Result<CheckedPlan> plan_scenario(const LoadedScenario& loaded) {
+  Result<CheckedPlan> plan = plan_scenario(loaded.scenario);
+  if (!plan) return locate_keys(plan.error(), loaded.text, loaded.path);
+  return plan;
+}
+
 Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name) {
   for (const auto& executor : toolbox.executors) {
     if (!name.empty() && executor->name() != name) continue;

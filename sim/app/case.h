@@ -42,6 +42,8 @@ struct CaseOutcome {
 
 /// Plans and proves. Errors come back as refused, bad input or (a proof failed) failed.
 Result<CheckedPlan> plan_scenario(const Scenario& scenario);
+/// The same for a scenario of a file: what is refused says where.
+Result<CheckedPlan> plan_scenario(const LoadedScenario& loaded);
 
 /// The executor of that name, or why it is not here (kind unavailable; bad_input for a name that
 /// nobody knows).

@@ -33,9 +33,7 @@ namespace {
 Result<CheckedPlan> load_and_plan(const std::string& path) {
   const Result<LoadedScenario> loaded = load_with_warnings(path);
   if (!loaded) return loaded.error();
-  Result<CheckedPlan> plan = plan_scenario(loaded.value().scenario);
-  if (!plan) return locate_keys(plan.error(), loaded.value().text, path);
-  return plan;
+  return plan_scenario(loaded.value());
 }
 
 void write_layout_text(const Plan& plan, std::ostream& out) {
