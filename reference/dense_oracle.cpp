@@ -121,10 +121,10 @@ Answer empty_answer(const Scenario& scenario, const RunInputs& inputs, Dtype dty
 PreparedBatch prepare_batch(const Scenario& scenario, const RunInputs& inputs) {
   const Attention& attention = scenario.attention;
   PreparedBatch prepared;
+  const std::vector<SequenceMask> masks = sequence_masks(scenario);
   for (size_t sequence = 0; sequence < inputs.slots.sequences.size(); ++sequence) {
     const SequenceSlot& slot = inputs.slots.sequences[sequence];
-    prepared.visible.push_back(
-        find_visible_keys(sequence_mask(scenario, static_cast<int64_t>(sequence))));
+    prepared.visible.push_back(find_visible_keys(masks[sequence]));
     prepared.rotary.push_back(make_rotary_table(attention.rope_theta, attention.head_dim_qk, 0,
                                                 std::max(slot.q_valid, slot.kv_valid)));
   }

@@ -4,6 +4,7 @@
 #include "sim/base/parallel.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cpscope::reference {
 namespace {
@@ -68,36 +69,54 @@ SequenceMask narrow_to_row(const SequenceMask& mask, int64_t i) {
   return narrowed;
 }
 
-}  // namespace
-
-SequenceMask sequence_mask(const Scenario& scenario, int64_t sequence) {
-  const Batch& batch = scenario.batch;
-  const auto index = static_cast<size_t>(sequence);
-  CPSCOPE_CHECK(sequence >= 0 && index < batch.lengths.size(), "the batch has no such sequence",
-                sequence, batch.lengths.size());
-  CPSCOPE_CHECK(batch.kv_lengths.size() == batch.lengths.size(),
-                "queries and keys disagree about the number of sequences", batch.kv_lengths.size(),
-                batch.lengths.size());
+/// The mask of a sequence but for its slices and where it begins in their ids.
+SequenceMask rules_of_sequence(const Scenario& scenario, size_t sequence) {
   SequenceMask mask;
   mask.type = scenario.attention.mask_type;
-  mask.num_queries = batch.lengths[index];
-  mask.num_keys = batch.kv_lengths[index];
+  mask.num_queries = scenario.batch.lengths[sequence];
+  mask.num_keys = scenario.batch.kv_lengths[sequence];
   mask.window_left = scenario.attention.window_left;
   mask.window_right = scenario.attention.window_right;
   mask.chunk_size = scenario.attention.chunk_size;
-  if (mask.type != MaskType::slices) return mask;
-
-  // Slice ids count valid tokens through the batch, queries and keys separately.
-  for (size_t earlier = 0; earlier < index; ++earlier) {
-    mask.first_query += batch.lengths[earlier];
-    mask.first_key += batch.kv_lengths[earlier];
-  }
-  for (const MaskSlice& slice : scenario.attention.slices) {
-    if (slice.q0 < mask.first_query + mask.num_queries && slice.q1 > mask.first_query) {
-      mask.slices.push_back(slice);
-    }
-  }
   return mask;
+}
+
+/// Gives each sequence the slices that touch its queries. Slice ids count valid tokens through the
+/// batch, queries and keys separately.
+void deal_slices(const std::vector<MaskSlice>& slices, std::vector<SequenceMask>& masks) {
+  for (size_t s = 1; s < masks.size(); ++s) {
+    masks[s].first_query = masks[s - 1].first_query + masks[s - 1].num_queries;
+    masks[s].first_key = masks[s - 1].first_key + masks[s - 1].num_keys;
+  }
+  for (const MaskSlice& slice : slices) {
+    auto mask = std::partition_point(masks.begin(), masks.end(), [&](const SequenceMask& m) {
+      return m.first_query + m.num_queries <= slice.q0;
+    });
+    for (; mask != masks.end() && mask->first_query < slice.q1; ++mask)
+      mask->slices.push_back(slice);
+  }
+}
+
+}  // namespace
+
+std::vector<SequenceMask> sequence_masks(const Scenario& scenario) {
+  const Batch& batch = scenario.batch;
+  CPSCOPE_CHECK(batch.kv_lengths.size() == batch.lengths.size(),
+                "queries and keys disagree about the number of sequences", batch.kv_lengths.size(),
+                batch.lengths.size());
+  std::vector<SequenceMask> masks;
+  masks.reserve(batch.lengths.size());
+  for (size_t s = 0; s < batch.lengths.size(); ++s) masks.push_back(rules_of_sequence(scenario, s));
+  if (scenario.attention.mask_type == MaskType::slices)
+    deal_slices(scenario.attention.slices, masks);
+  return masks;
+}
+
+SequenceMask sequence_mask(const Scenario& scenario, int64_t sequence) {
+  const auto index = static_cast<size_t>(sequence);
+  CPSCOPE_CHECK(sequence >= 0 && index < scenario.batch.lengths.size(),
+                "the batch has no such sequence", sequence, scenario.batch.lengths.size());
+  return std::move(sequence_masks(scenario)[index]);
 }
 
 bool is_visible(const SequenceMask& mask, int64_t i, int64_t j) {
@@ -111,15 +130,17 @@ bool is_visible(const Scenario& scenario, int64_t sequence, int64_t i, int64_t j
 
 MaskWitness mask_witness() {
   MaskWitness witness;
-  witness.visible_keys = [](const Scenario& scenario, int64_t sequence) {
-    const VisibleKeys keys = find_visible_keys(sequence_mask(scenario, sequence));
-    std::vector<std::vector<KeyInterval>> rows(keys.row_begin.size() - 1);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      for (const KeyRun& run : keys.of_row(static_cast<int64_t>(i))) {
-        rows[i].push_back({run.begin, run.end});
+  witness.visible_keys = [](const Scenario& scenario) -> VisibleKeysOfSequence {
+    return [masks = sequence_masks(scenario)](int64_t sequence) {
+      const VisibleKeys keys = find_visible_keys(masks[static_cast<size_t>(sequence)]);
+      std::vector<std::vector<KeyInterval>> rows(keys.row_begin.size() - 1);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        for (const KeyRun& run : keys.of_row(static_cast<int64_t>(i))) {
+          rows[i].push_back({run.begin, run.end});
+        }
       }
-    }
-    return rows;
+      return rows;
+    };
   };
   witness.is_visible = [](const Scenario& scenario, int64_t sequence, int64_t i, int64_t j) {
     return is_visible(scenario, sequence, i, j);

@@ -31,6 +31,8 @@ struct SequenceMask {
 };
 
 SequenceMask sequence_mask(const Scenario& scenario, int64_t sequence);
+/// The masks of all sequences. Cost: the sequences, and for each slice those that it touches.
+std::vector<SequenceMask> sequence_masks(const Scenario& scenario);
 bool is_visible(const SequenceMask& mask, int64_t i, int64_t j);
 
 /// Key positions [begin, end).

@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 namespace cpscope::reference {
 namespace {
@@ -12,11 +17,11 @@ constexpr int32_t kQuietBit = 0x00400000;
 
 /// Magnitude bits with the last `dropped` bits rounded away, ties to even; infinity for a NaN,
 /// whose bits might overflow.
-template <int dropped>
+template <int kDropped>
 int32_t round_bits(int32_t magnitude) {
   const int32_t bounded = std::min(magnitude, kInfinity);
-  const int32_t odd = (bounded >> dropped) & 1;
-  return (bounded + (1 << (dropped - 1)) - 1 + odd) & ~((1 << dropped) - 1);
+  const int32_t odd = (bounded >> kDropped) & 1;
+  return (bounded + (1 << (kDropped - 1)) - 1 + odd) & ~((1 << kDropped) - 1);
 }
 
 float round_bf16(float value) {
@@ -40,13 +45,27 @@ float round_fp16(float value) {
   return std::bit_cast<float>(rounded | (bits ^ magnitude));
 }
 
+/// Rounds the first values with the processor's own conversion, eight at a time, where it has one;
+/// returns how many. The bits are those of round_fp16, but for the payload of a NaN.
+size_t round_fp16_by_eights([[maybe_unused]] std::span<float> values) {
+  size_t done = 0;
+#ifdef __F16C__
+  for (; done + 8 <= values.size(); done += 8) {
+    float* eight = values.data() + done;
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(eight), _MM_FROUND_TO_NEAREST_INT);
+    _mm256_storeu_ps(eight, _mm256_cvtph_ps(halves));
+  }
+#endif
+  return done;
+}
+
 }  // namespace
 
 void round_rows(Dtype dtype, std::span<float> values) {
   if (dtype == Dtype::bf16) {
     for (float& value : values) value = round_bf16(value);
   } else if (dtype == Dtype::fp16) {
-    for (float& value : values) value = round_fp16(value);
+    for (float& value : values.subspan(round_fp16_by_eights(values))) value = round_fp16(value);
   }
 }
 

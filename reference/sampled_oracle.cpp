@@ -132,11 +132,12 @@ Result<std::vector<SequenceWork>> collect_work(const Scenario& scenario,
     if (place && scenario.numerics.backward) works[place->sequence].keys.push_back(place->position);
   }
 
+  std::vector<SequenceMask> masks = sequence_masks(scenario);
   int64_t room = sample.max_queries;
   for (size_t sequence = 0; sequence < works.size(); ++sequence) {
     SequenceWork& work = works[sequence];
     if (work.queries.empty() && work.keys.empty()) continue;
-    work.mask = sequence_mask(scenario, static_cast<int64_t>(sequence));
+    work.mask = std::move(masks[sequence]);
     sort_unique(work.keys);
     if (!add_seeing_queries(work, room)) return too_many_queries(sample);
     room -= static_cast<int64_t>(work.queries.size());

@@ -3,6 +3,7 @@
 #include "sim/app/progress_bar.h"
 #include "sim/plan/planner.h"
 #include "sim/run/run_inputs.h"
+#include "sim/scenario/key_place.h"
 
 #include <chrono>
 
@@ -26,6 +27,7 @@ int64_t machine_memory() {
 
 CaseOutcome stop(CaseOutcome outcome, const Error& error) {
   outcome.reason = to_text(error);
+  outcome.error = error;
   outcome.exit_code = exit_code(error.kind);
   switch (error.kind) {
     case ErrorKind::refused:
@@ -126,6 +128,12 @@ Result<CheckedPlan> plan_scenario(const Scenario& scenario) {
   return check_plan(std::move(plan).value());
 }
 
+Result<CheckedPlan> plan_scenario(const LoadedScenario& loaded) {
+  Result<CheckedPlan> plan = plan_scenario(loaded.scenario);
+  if (!plan) return locate_keys(plan.error(), loaded.text, loaded.path);
+  return plan;
+}
+
 Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name) {
   for (const auto& executor : toolbox.executors) {
     if (!name.empty() && executor->name() != name) continue;
@@ -201,6 +209,13 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
   outcome.status = outcome.grade.passed ? CaseStatus::pass : CaseStatus::fail;
   outcome.exit_code = outcome.grade.passed ? 0 : 1;
   outcome.reason = describe_first_failure(outcome.grade);
+  return outcome;
+}
+
+CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOptions& options) {
+  CaseOutcome outcome = run_case(toolbox, loaded.scenario, options);
+  if (outcome.error)
+    outcome.reason = to_text(locate_keys(*outcome.error, loaded.text, loaded.path));
   return outcome;
 }
 

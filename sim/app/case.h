@@ -27,7 +27,8 @@ struct CaseOptions {
 /// One scenario taken through the whole walk: planned, proved, executed, judged, graded.
 struct CaseOutcome {
   CaseStatus status = CaseStatus::error;
-  std::string reason;  // why it is not a pass; empty for a pass
+  std::string reason;          // why it is not a pass; empty for a pass
+  std::optional<Error> error;  // the same as it came, if the case was not graded
   int exit_code = 0;
   std::string executor;
   std::optional<CheckedPlan> plan;
@@ -41,6 +42,8 @@ struct CaseOutcome {
 
 /// Plans and proves. Errors come back as refused, bad input or (a proof failed) failed.
 Result<CheckedPlan> plan_scenario(const Scenario& scenario);
+/// The same for a scenario of a file: what is refused says where.
+Result<CheckedPlan> plan_scenario(const LoadedScenario& loaded);
 
 /// The executor of that name, or why it is not here (kind unavailable; bad_input for a name that
 /// nobody knows).
@@ -50,6 +53,8 @@ Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name);
 std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& executor);
 
 CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options);
+/// The same for a scenario of a file: what is refused says where.
+CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOptions& options);
 
 /// The record of a finished case (contract, section 4).
 RunRecord make_record(const CaseOutcome& outcome, const std::string& scenario_text);

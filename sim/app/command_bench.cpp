@@ -85,7 +85,7 @@ Result<Speed> measure(Executor& executor, const std::string& file, int32_t repea
   const Result<LoadedScenario> loaded = load_with_warnings(file);
   if (!loaded) return loaded.error();
   const Scenario& scenario = loaded.value().scenario;
-  const Result<CheckedPlan> plan = plan_scenario(scenario);
+  const Result<CheckedPlan> plan = plan_scenario(loaded.value());
   if (!plan) return plan.error();
   const RunInputs inputs = make_run_inputs(scenario, plan.value().plan().layout.slots, false);
   RunOptions options;

@@ -3,6 +3,7 @@
 #include "sim/plan/plan_text.h"
 #include "sim/plan/planner.h"
 #include "sim/run/record_diff.h"
+#include "sim/scenario/key_place.h"
 
 #include <iostream>
 
@@ -15,6 +16,10 @@ int report(const Error& error) {
   return exit_code(error.kind);
 }
 
+int report(const Error& error, const LoadedScenario& loaded) {
+  return report(locate_keys(error, loaded.text, loaded.path));
+}
+
 Result<LoadedScenario> load_with_warnings(const std::string& path) {
   Result<LoadedScenario> loaded = load_scenario(path);
   if (loaded) {
@@ -25,20 +30,10 @@ Result<LoadedScenario> load_with_warnings(const std::string& path) {
 
 namespace {
 
-/// Errors of the planner name no place in the file; the file itself is the least a reader needs.
-Error at_file(Error error, const std::string& path) {
-  for (Complaint& complaint : error.complaints) {
-    if (complaint.where.empty()) complaint.where = path + ":1:1";
-  }
-  return error;
-}
-
 Result<CheckedPlan> load_and_plan(const std::string& path) {
   const Result<LoadedScenario> loaded = load_with_warnings(path);
   if (!loaded) return loaded.error();
-  Result<CheckedPlan> plan = plan_scenario(loaded.value().scenario);
-  if (!plan) return at_file(plan.error(), path);
-  return plan;
+  return plan_scenario(loaded.value());
 }
 
 void write_layout_text(const Plan& plan, std::ostream& out) {
@@ -79,11 +74,9 @@ void write_summary_text(const CheckedPlan& checked, const PlanSummary& summary, 
 int command_layout(const CommandOptions& options) {
   const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
   if (!loaded) return report(loaded.error());
-  if (auto error = refuse_by_rule(loaded.value().scenario)) {
-    return report(at_file(*error, options.paths.front()));
-  }
+  if (auto error = refuse_by_rule(loaded.value().scenario)) return report(*error, loaded.value());
   Result<Layout> layout = make_layout(loaded.value().scenario);
-  if (!layout) return report(at_file(layout.error(), options.paths.front()));
+  if (!layout) return report(layout.error(), loaded.value());
   Plan plan;
   plan.scenario = loaded.value().scenario;
   plan.layout = std::move(layout).value();

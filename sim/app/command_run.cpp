@@ -42,16 +42,14 @@ void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
 int command_run(const CommandOptions& options, Toolbox& toolbox) {
   const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
   if (!loaded) return report(loaded.error());
-  const CaseOutcome outcome =
-      run_case(toolbox, loaded.value().scenario,
-               {options.executor, options.poison, 0.0, true, options.sample_rows});
+  const CaseOutcome outcome = run_case(
+      toolbox, loaded.value(), {options.executor, options.poison, 0.0, true, options.sample_rows});
   const bool was_graded = !outcome.grade.tensors.empty();
   if (!was_graded) {
     // A machine that lacks something is no fault of the file.
     const bool is_of_file =
         outcome.status != CaseStatus::skipped && outcome.status != CaseStatus::error;
-    std::cerr << (is_of_file ? options.paths.front() + ":1:1: " : "cpscope: ") << outcome.reason
-              << '\n';
+    std::cerr << (is_of_file ? "" : "cpscope: ") << outcome.reason << '\n';
     return outcome.exit_code;
   }
   if (!options.record_path.empty()) {
@@ -81,7 +79,7 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
   const Result<Executor*> executor = find_executor(toolbox, options.executor);
   if (!executor) return report(executor.error());
   const Result<CheckedPlan> plan = plan_scenario(probe_scenario(loaded.value().scenario));
-  if (!plan) return report(plan.error());
+  if (!plan) return report(plan.error(), loaded.value());
   if (const auto error = probe_obstacle(plan.value(), *executor.value())) return report(*error);
   ProgressBar bar(true);
   const Result<ProbeReport> probed =

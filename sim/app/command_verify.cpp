@@ -113,7 +113,7 @@ VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptio
     return row;
   }
   row.loaded = std::move(loaded).value();
-  row.outcome = run_case(toolbox, row.loaded.scenario, options);
+  row.outcome = run_case(toolbox, row.loaded, options);
   // The tensors of a finished case are of no more use; a long list of cases would not fit in
   // memory.
   row.outcome.inputs = {};

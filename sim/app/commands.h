@@ -42,6 +42,9 @@ int command_demo(const CommandOptions& options, Toolbox& toolbox);
 /// Prints the error to stderr and returns its exit code.
 int report(const Error& error);
 
+/// The same for what is wrong with a loaded scenario: with the place of the key at fault.
+int report(const Error& error, const LoadedScenario& loaded);
+
 /// Loads a scenario and prints its warnings to stderr.
 Result<LoadedScenario> load_with_warnings(const std::string& path);
 

@@ -53,9 +53,10 @@ int64_t query_with_remote_key(const Plan& plan, const Visibility& visibility,
                               const std::set<int64_t>& queries, int32_t rank,
                               const MaskWitness& witness) {
   const BatchSlots& slots = plan.layout.slots;
+  const VisibleKeysOfSequence visible_keys = witness.visible_keys(plan.scenario);
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
     const SequenceSlot& slot = slots.sequences[s];
-    const auto rows = witness.visible_keys(plan.scenario, static_cast<int64_t>(s));
+    const auto rows = visible_keys(static_cast<int64_t>(s));
     for (int64_t i = 0; i < slot.q_valid; ++i) {
       if (!queries.contains(slot.q_begin + i)) continue;
       for (const KeyInterval& keys : rows[i]) {

@@ -121,7 +121,7 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
       "--max-flops", options.max_flops,
       "plan and prove, but do not execute, cases above this arithmetic; 0 = no limit");
   verify->footer("Example: cpscope verify scenarios --junit out/verify.xml");
-  commands.push_back({verify, [&options, &toolbox, verify] {
+  commands.push_back({verify, [&options, &toolbox] {
                         if (options.paths.empty() && !options.matrix)
                           throw CLI::RequiredError("PATH");
                         return command_verify(options, toolbox);

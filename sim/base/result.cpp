@@ -9,6 +9,11 @@ Error make_error(ErrorKind kind, std::string what, std::string hint, std::string
   return Error{kind, {Complaint{std::move(what), std::move(where), std::move(hint)}}};
 }
 
+Error make_refusal(std::string what, std::string hint, std::vector<std::string> keys) {
+  return Error{ErrorKind::refused,
+               {Complaint{std::move(what), "", std::move(hint), std::move(keys)}}};
+}
+
 std::string to_text(const Error& error) {
   std::string text;
   for (const Complaint& complaint : error.complaints) {

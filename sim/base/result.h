@@ -18,12 +18,14 @@ enum class ErrorKind {
   failed        // a verification failed: exit 1
 };
 
-/// One thing that is wrong: what (static part first, values last), where ("file:line:column" or
-/// empty), hint (what would be right).
+/// One thing that is wrong.
 struct Complaint {
-  std::string what;
-  std::string where;
-  std::string hint;
+  std::string what;   // static part first, values last
+  std::string where;  // "file:line:column" or empty
+  std::string hint;   // what would be right
+  // Scenario keys at fault, likeliest first ("attention.heads", "batch.lengths[1]"), for whoever
+  // knows the file and can say where they stand (sim/scenario/key_place.h).
+  std::vector<std::string> keys = {};
 };
 
 /// One or more complaints of one kind. Never empty.
@@ -33,6 +35,8 @@ struct Error {
 };
 
 Error make_error(ErrorKind kind, std::string what, std::string hint = "", std::string where = "");
+/// A scenario that a rule forbids, and the keys at fault.
+Error make_refusal(std::string what, std::string hint, std::vector<std::string> keys);
 
 /// One line per complaint: "where: what; hint".
 std::string to_text(const Error& error);

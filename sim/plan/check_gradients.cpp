@@ -51,7 +51,7 @@ class ShareLedger {
       for (const Entry& entry : active) {
         for (const TokenRun& run : picked(entry)) runs.push_back({run, entry.weight});
       }
-      if (const int64_t token = first_unbalanced(std::move(runs)); token >= 0)
+      if (const int64_t token = first_unbalanced(runs); token >= 0)
         return std::pair{token, cuts[c]};
     }
     return std::nullopt;

@@ -1,6 +1,7 @@
 #include "sim/plan/check_rows.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -14,9 +15,11 @@ struct ClassInterval {
 };
 
 /// Common stride of all runs when every stride is 1 or that value; 0 when three strides meet.
-int64_t common_stride_of(const std::vector<TokenRun>& runs) {
+template <class Runs, class RunOf>
+int64_t common_stride_of(const Runs& runs, RunOf run_of) {
   int64_t stride = 1;
-  for (const TokenRun& run : runs) {
+  for (const auto& entry : runs) {
+    const TokenRun& run = std::invoke(run_of, entry);
     if (run.stride == 1 || run.count() == 1) continue;
     if (stride != 1 && stride != run.stride) return 0;
     stride = run.stride;
@@ -49,6 +52,82 @@ void add_intervals(const TokenRun& run, int64_t stride, std::vector<ClassInterva
 
 int64_t id_of(int64_t residue, int64_t index, int64_t stride) {
   return stride == 0 ? index : index * stride + residue;
+}
+
+template <class Visit>
+void for_each_interval(const std::vector<WeightedRun>& runs, int64_t stride, Visit visit) {
+  std::vector<ClassInterval> intervals;
+  for (const WeightedRun& weighted : runs) {
+    intervals.clear();
+    if (weighted.run.count() > 0) add_intervals(weighted.run, stride, intervals);
+    for (const ClassInterval& interval : intervals) visit(interval, weighted.weight);
+  }
+}
+
+/// Where the intervals lie and how many they are.
+struct IntervalSpan {
+  int64_t classes = 1;  // residues are below it
+  int64_t width = 1;    // ends are below it
+  int64_t count = 0;
+  bool has_negative = false;
+
+  /// So many intervals over so few indices that one sum an index takes less than the intervals do.
+  bool is_crowded() const { return !has_negative && width <= 4 * count / classes; }
+};
+
+IntervalSpan span_of(const std::vector<WeightedRun>& runs, int64_t stride) {
+  IntervalSpan span;
+  for_each_interval(runs, stride, [&](const ClassInterval& interval, uint64_t) {
+    span.classes = std::max(span.classes, interval.residue + 1);
+    span.width = std::max(span.width, interval.end + 1);
+    span.has_negative = span.has_negative || interval.residue < 0 || interval.begin < 0;
+    ++span.count;
+  });
+  return span;
+}
+
+/// O(intervals + indices).
+int64_t first_nonzero_of_sums(const std::vector<WeightedRun>& runs, int64_t stride,
+                              const IntervalSpan& span) {
+  std::vector<uint64_t> changes(static_cast<size_t>(span.classes * span.width), 0);
+  for_each_interval(runs, stride, [&](const ClassInterval& interval, uint64_t weight) {
+    uint64_t* of_class = changes.data() + interval.residue * span.width;
+    of_class[interval.begin] += weight;
+    of_class[interval.end] -= weight;
+  });
+  uint64_t sum = 0;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    sum += changes[i];
+    const auto place = static_cast<int64_t>(i);
+    if (sum != 0) return id_of(place / span.width, place % span.width, stride);
+  }
+  return -1;
+}
+
+/// O(intervals log intervals).
+int64_t first_nonzero_of_events(const std::vector<WeightedRun>& runs, int64_t stride,
+                                const IntervalSpan& span) {
+  struct Event {
+    int64_t residue, index;
+    uint64_t change;
+  };
+  std::vector<Event> events;
+  events.reserve(static_cast<size_t>(2 * span.count));
+  for_each_interval(runs, stride, [&](const ClassInterval& interval, uint64_t weight) {
+    events.push_back({interval.residue, interval.begin, weight});
+    events.push_back({interval.residue, interval.end, 0 - weight});
+  });
+  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return std::tie(a.residue, a.index) < std::tie(b.residue, b.index);
+  });
+  uint64_t sum = 0;
+  for (size_t i = 0; i < events.size(); ++i) {
+    sum += events[i].change;
+    const bool last_here = i + 1 == events.size() || events[i + 1].residue != events[i].residue ||
+                           events[i + 1].index != events[i].index;
+    if (last_here && sum != 0) return id_of(events[i].residue, events[i].index, stride);
+  }
+  return -1;
 }
 
 }  // namespace
@@ -140,39 +219,15 @@ int64_t RowReader::common_stride(int64_t begin, int64_t end) const {
   return end <= entry.row + entry.count ? entry.stride : 0;
 }
 
-int64_t first_unbalanced(std::vector<WeightedRun> runs) {
-  std::vector<TokenRun> plain;
-  for (const WeightedRun& weighted : runs) plain.push_back(weighted.run);
-  const int64_t stride = common_stride_of(plain);
-  struct Event {
-    int64_t residue, index;
-    uint64_t change;
-  };
-  std::vector<Event> events;
-  std::vector<ClassInterval> intervals;
-  for (const WeightedRun& weighted : runs) {
-    intervals.clear();
-    if (weighted.run.count() > 0) add_intervals(weighted.run, stride, intervals);
-    for (const ClassInterval& interval : intervals) {
-      events.push_back({interval.residue, interval.begin, weighted.weight});
-      events.push_back({interval.residue, interval.end, 0 - weighted.weight});
-    }
-  }
-  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-    return std::tie(a.residue, a.index) < std::tie(b.residue, b.index);
-  });
-  uint64_t sum = 0;
-  for (size_t i = 0; i < events.size(); ++i) {
-    sum += events[i].change;
-    const bool last_here = i + 1 == events.size() || events[i + 1].residue != events[i].residue ||
-                           events[i + 1].index != events[i].index;
-    if (last_here && sum != 0) return id_of(events[i].residue, events[i].index, stride);
-  }
-  return -1;
+int64_t first_unbalanced(const std::vector<WeightedRun>& runs) {
+  const int64_t stride = common_stride_of(runs, &WeightedRun::run);
+  const IntervalSpan span = span_of(runs, stride);
+  return span.is_crowded() ? first_nonzero_of_sums(runs, stride, span)
+                           : first_nonzero_of_events(runs, stride, span);
 }
 
-int64_t first_shared(std::vector<TokenRun> runs) {
-  const int64_t stride = common_stride_of(runs);
+int64_t first_shared(const std::vector<TokenRun>& runs) {
+  const int64_t stride = common_stride_of(runs, std::identity{});
   std::vector<ClassInterval> intervals;
   for (const TokenRun& run : runs) {
     if (run.count() > 0) add_intervals(run, stride, intervals);
@@ -234,7 +289,7 @@ int64_t first_misowned(const Plan& plan, const std::vector<RunListId>& lists, in
   for (const RunListId list : lists) {
     for (const TokenRun& run : plan.list(list)) runs.push_back({run, 1});
   }
-  return first_unbalanced(std::move(runs));
+  return first_unbalanced(runs);
 }
 
 }  // namespace

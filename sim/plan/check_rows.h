@@ -57,11 +57,11 @@ struct WeightedRun {
 };
 
 /// First id at which the weights do not sum to zero, or -1. O(runs log runs) when all strides are 1
-/// or one common value.
-int64_t first_unbalanced(std::vector<WeightedRun> runs);
+/// or one common value, O(runs) when there are more of them than ids.
+int64_t first_unbalanced(const std::vector<WeightedRun>& runs);
 
 /// First id that two of the runs share, or -1.
-int64_t first_shared(std::vector<TokenRun> runs);
+int64_t first_shared(const std::vector<TokenRun>& runs);
 
 /// Picks rows out of token lists; remembers where each run of a list starts.
 class RowPicker {

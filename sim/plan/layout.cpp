@@ -2,6 +2,7 @@
 
 #include "sim/plan/layout_lpt.h"
 #include "sim/plan/mask_bands.h"
+#include "sim/plan/piece_table.h"
 
 #include <algorithm>
 
@@ -9,10 +10,6 @@
 
 namespace cpscope {
 namespace {
-
-Error refuse(std::string what, std::string hint) {
-  return make_error(ErrorKind::refused, std::move(what), std::move(hint));
-}
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -48,25 +45,52 @@ PaddingRule padding_rule(const Scenario& scenario) {
   return {};
 }
 
-std::optional<Error> misfit(const Scenario& scenario, std::string_view what, int64_t value,
-                            int64_t multiple) {
-  if (scenario.batch.pad_between_seqs || value % multiple == 0) return std::nullopt;
-  return refuse(
+/// The keys that a file may set slots with, likeliest first. `entry` is "[3]" for one sequence, ""
+/// for all.
+std::vector<std::string> slot_keys(const Batch& batch, Side side, const std::string& entry = "") {
+  std::vector<std::string> keys;
+  // Slots of bshd and sbhd are all as long as the longest sequence, so no entry of lengths is to
+  // blame.
+  const bool is_padded = batch.qkv_format != QkvFormat::thd;
+  const auto add = [&](const std::string& prefix) {
+    keys.push_back("batch." + prefix + "slots" + entry);
+    if (is_padded) keys.push_back("batch." + prefix + "seqlen");
+    keys.push_back("batch." + prefix + "lengths" + (is_padded ? "" : entry));
+    if (!is_padded) keys.push_back("batch." + prefix + "seqlen");
+  };
+  if (side == Side::kv) add("kv_");
+  add("");
+  keys.push_back("batch.generator");
+  return keys;
+}
+
+std::vector<std::string> slot_keys(const Batch& batch, Side side, size_t sequence) {
+  return slot_keys(batch, side, fmt::format("[{}]", sequence));
+}
+
+bool fits(const Scenario& scenario, int64_t value, int64_t multiple) {
+  return scenario.batch.pad_between_seqs || value % multiple == 0;
+}
+
+Error misfit(const Scenario& scenario, std::string_view what, int64_t value, int64_t multiple,
+             std::vector<std::string> keys) {
+  return make_refusal(
       fmt::format("{} is no multiple of {}, which layout {} on {} ranks needs: {}", what, multiple,
                   to_name(scenario.parallel.layout), scenario.parallel.cp_size, value),
-      fmt::format("use {}, or set pad_between_seqs = true", round_up(value, multiple)));
+      fmt::format("use {}, or set pad_between_seqs = true", round_up(value, multiple)),
+      std::move(keys));
 }
 
 std::optional<Error> add_slots(const Scenario& scenario, const PaddingRule& rule,
                                BatchSlots& slots) {
   const Batch& batch = scenario.batch;
   for (size_t s = 0; s < batch.lengths.size(); ++s) {
-    if (auto error = misfit(scenario, fmt::format("the slot of sequence {}", s), batch.slots[s],
-                            rule.slot_multiple))
-      return error;
-    if (auto error = misfit(scenario, fmt::format("the kv slot of sequence {}", s),
-                            batch.kv_slots[s], rule.slot_multiple))
-      return error;
+    if (!fits(scenario, batch.slots[s], rule.slot_multiple))
+      return misfit(scenario, fmt::format("the slot of sequence {}", s), batch.slots[s],
+                    rule.slot_multiple, slot_keys(batch, Side::q, s));
+    if (!fits(scenario, batch.kv_slots[s], rule.slot_multiple))
+      return misfit(scenario, fmt::format("the kv slot of sequence {}", s), batch.kv_slots[s],
+                    rule.slot_multiple, slot_keys(batch, Side::kv, s));
     SequenceSlot sequence;
     sequence.q_begin = slots.tokens;
     sequence.q_valid = batch.lengths[s];
@@ -78,8 +102,10 @@ std::optional<Error> add_slots(const Scenario& scenario, const PaddingRule& rule
     slots.kv_tokens += sequence.kv_slot;
     slots.sequences.push_back(sequence);
     if (slots.tokens > kMaxTokens || slots.kv_tokens > kMaxTokens) {
-      return refuse(fmt::format("the padded batch exceeds {} tokens at sequence {}", kMaxTokens, s),
-                    "use shorter or fewer sequences");
+      const Side side = slots.tokens > kMaxTokens ? Side::q : Side::kv;
+      return make_refusal(
+          fmt::format("the padded batch exceeds {} tokens at sequence {}", kMaxTokens, s),
+          "use shorter or fewer sequences", slot_keys(batch, side, s));
     }
   }
   return std::nullopt;
@@ -91,16 +117,20 @@ std::optional<Error> add_tail(const Scenario& scenario, const PaddingRule& rule,
   const bool is_lpt = kind == LayoutKind::lpt || kind == LayoutKind::lpt_local;
   // lpt without padding takes any length: its last chunk is shorter.
   if (is_lpt && !scenario.batch.pad_between_seqs) return std::nullopt;
-  if (auto error = misfit(scenario, "the packed buffer", slots.tokens, rule.q_multiple))
-    return error;
-  if (auto error = misfit(scenario, "the packed kv buffer", slots.kv_tokens, rule.kv_multiple))
-    return error;
+  if (!fits(scenario, slots.tokens, rule.q_multiple))
+    return misfit(scenario, "the packed buffer", slots.tokens, rule.q_multiple,
+                  slot_keys(scenario.batch, Side::q));
+  if (!fits(scenario, slots.kv_tokens, rule.kv_multiple))
+    return misfit(scenario, "the packed kv buffer", slots.kv_tokens, rule.kv_multiple,
+                  slot_keys(scenario.batch, Side::kv));
   slots.tokens = round_up(slots.tokens, rule.q_multiple);
   slots.kv_tokens = round_up(slots.kv_tokens, rule.kv_multiple);
   if (slots.tokens > kMaxTokens || slots.kv_tokens > kMaxTokens) {
-    return refuse(fmt::format("the batch with its tail exceeds {} tokens: {}", kMaxTokens,
-                              std::max(slots.tokens, slots.kv_tokens)),
-                  "use shorter or fewer sequences, or fewer ranks");
+    const Side side = slots.tokens > kMaxTokens ? Side::q : Side::kv;
+    return make_refusal(fmt::format("the batch with its tail exceeds {} tokens: {}", kMaxTokens,
+                                    std::max(slots.tokens, slots.kv_tokens)),
+                        "use shorter or fewer sequences, or fewer ranks",
+                        slot_keys(scenario.batch, side));
   }
   return std::nullopt;
 }
@@ -157,9 +187,11 @@ std::optional<Error> import_order(const std::vector<std::vector<int64_t>>& ids, 
     runs.push_back(runs_of(rank_ids));
   }
   if (listed == tokens) return std::nullopt;
-  return refuse(fmt::format("the imported {} order lists {} ids, the packed padded batch has {}",
-                            side, listed, tokens),
-                "list every packed padded token id exactly once, padding included");
+  return make_refusal(
+      fmt::format("the imported {} order lists {} ids, the packed padded batch has {}", side,
+                  listed, tokens),
+      "list every packed padded token id exactly once, padding included",
+      {"parallel.indices_file"});
 }
 
 /// Upper bound on the number of runs, so that an absurd request is refused before memory is.
@@ -180,19 +212,31 @@ int64_t bound_runs(const Scenario& scenario, const BatchSlots& slots) {
   }
 }
 
+/// The key that bound_runs follows most.
+std::string run_key(LayoutKind layout) {
+  switch (layout) {
+    case LayoutKind::striped:
+      return "parallel.stripe";
+    case LayoutKind::lpt:
+    case LayoutKind::lpt_local:
+      return "parallel.dispatch_chunk";
+    default:
+      return "parallel.cp_size";
+  }
+}
+
 std::optional<Error> check_lpt(const Scenario& scenario, const BatchSlots& slots) {
   const int64_t chunks =
       (slots.tokens + scenario.parallel.dispatch_chunk - 1) / scenario.parallel.dispatch_chunk;
   if (chunks < scenario.parallel.cp_size) {
-    return refuse(
+    return make_refusal(
         fmt::format("layout lpt has fewer chunks than ranks: {} chunks of {} tokens, {} ranks",
                     chunks, scenario.parallel.dispatch_chunk, scenario.parallel.cp_size),
-        "use a smaller dispatch_chunk (it is never reduced silently) or fewer ranks");
+        "use a smaller dispatch_chunk (it is never reduced silently) or fewer ranks",
+        {"parallel.dispatch_chunk"});
   }
   const int64_t bands = count_mask_bands(scenario.attention, slots.sequences);
-  if (bands > kMaxRuns)
-    return refuse(fmt::format("the mask falls into too many pieces: {}", bands),
-                  "use a larger chunk_size or fewer slices");
+  if (bands > kMaxRuns) return too_many_mask_bands(scenario.attention, bands);
   return std::nullopt;
 }
 
@@ -229,7 +273,7 @@ std::optional<Error> deal(const Scenario& scenario, Layout& layout) {
       layout.kv_runs = layout.same_kv ? layout.q_runs : deal_contiguous(slots.kv_tokens, ranks);
       return std::nullopt;
     case LayoutKind::lpt_local:
-      return refuse("layout lpt_local is not dealt yet", "use lpt");
+      return make_refusal("layout lpt_local is not dealt yet", "use lpt", {"parallel.layout"});
     case LayoutKind::indices:
       if (auto error = import_order(parallel.imported.ranks, slots.tokens, "query", layout.q_runs))
         return error;
@@ -250,9 +294,10 @@ Result<Layout> make_layout(const Scenario& scenario) {
   if (auto error = add_tail(scenario, rule, layout.slots)) return *error;
   const int64_t runs = bound_runs(scenario, layout.slots);
   if (runs > kMaxRuns) {
-    return refuse(
+    return make_refusal(
         fmt::format("the layout falls into too many runs: {}, at most {}", runs, kMaxRuns),
-        "use larger chunks or stripes, fewer sequences or fewer ranks");
+        "use larger chunks or stripes, fewer sequences or fewer ranks",
+        {run_key(scenario.parallel.layout)});
   }
   if (auto error = deal(scenario, layout)) return *error;
   if (layout.kind == LayoutKind::indices)

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 namespace cpscope {
 namespace {
 
@@ -156,6 +158,13 @@ int64_t count_mask_bands(const Attention& attention, std::span<const SequenceSlo
                  : std::min<int64_t>(rows, static_cast<int64_t>(sequences.size())) + 1;
   }
   return total + slices;
+}
+
+Error too_many_mask_bands(const Attention& attention, int64_t bands) {
+  return make_refusal(
+      fmt::format("the mask falls into too many pieces: {}", bands),
+      "use a larger chunk_size or fewer slices",
+      {attention.chunk_size > 0 ? "attention.chunk_size" : "attention.slices", "batch.lengths"});
 }
 
 MaskBands compile_mask(const Attention& attention, std::span<const SequenceSlot> sequences) {

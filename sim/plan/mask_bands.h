@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/base/result.h"
 #include "sim/plan/band.h"
 #include "sim/plan/batch_slots.h"
 #include "sim/scenario/scenario.h"
@@ -29,6 +30,9 @@ struct MaskBands {
 
 /// Number of bands that compile_mask would make, without making them; saturates at 2^62.
 int64_t count_mask_bands(const Attention& attention, std::span<const SequenceSlot> sequences);
+
+/// The refusal of a mask of so many bands.
+Error too_many_mask_bands(const Attention& attention, int64_t bands);
 
 /// Turns mask type, window, chunk and slices, ANDed, into bands.
 MaskBands compile_mask(const Attention& attention, std::span<const SequenceSlot> sequences);

@@ -106,7 +106,8 @@ void PlanBuilder::add_transfer(TransferItem item) {
   } else if (item.tokens != kNoTokens) {
     rows = plan_.rows(item.tokens);
   }
-  // A rank without rows has nothing to say, except in a ring, whose slots must learn what they hold.
+  // A rank without rows has nothing to say, except in a ring, whose slots must learn what they
+  // hold.
   if (rows == 0 && item.tokens == kNoTokens) return;
   if (item.src == item.dst) {
     item.link = LinkClass::self;
@@ -137,7 +138,7 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
                                                      const std::vector<PieceTable>& kv_tables,
                                                      const std::vector<SliceJob>& jobs) {
   const int64_t count = static_cast<int64_t>(jobs.size());
-  const int64_t per_block = std::max<int64_t>(1, count / (8 * default_thread_count()) + 1);
+  const int64_t per_block = std::max<int64_t>(1, count / (int64_t{8} * default_thread_count()) + 1);
   const int64_t blocks = (count + per_block - 1) / per_block;
   std::vector<std::vector<BandSlice>> found(static_cast<size_t>(blocks));
   std::vector<SliceRange> ranges(jobs.size());
@@ -167,9 +168,9 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
 }
 
 Error too_many_slices() {
-  return make_error(ErrorKind::refused,
-                    fmt::format("the plan falls into more than {} band slices", kMaxPlanSlices),
-                    "use a layout with longer runs, a larger chunk_size or fewer mask slices");
+  return make_refusal(fmt::format("the plan falls into more than {} band slices", kMaxPlanSlices),
+                      "use a layout with longer runs, a larger chunk_size or fewer mask slices",
+                      {"parallel.layout"});
 }
 
 void set_slices(ComputeItem& item, const SliceRange& range) {

@@ -7,10 +7,6 @@
 namespace cpscope {
 namespace {
 
-Error refuse(std::string what, std::string hint) {
-  return make_error(ErrorKind::refused, std::move(what), std::move(hint));
-}
-
 /// Items of the whole plan, before any is made.
 int64_t estimate_items(const Parallel& parallel, bool backward) {
   const int64_t ranks = parallel.cp_size;
@@ -25,7 +21,7 @@ int64_t estimate_items(const Parallel& parallel, bool backward) {
       return ranks * ranks * 3 * passes;
     case CommType::a2a_p2p: {
       const int64_t ring = ranks / parallel.a2a_size;
-      return ranks * (3 * parallel.a2a_size + 3 * ring) * passes;
+      return ranks * 3 * (parallel.a2a_size + ring) * passes;
     }
   }
   return 0;
@@ -34,9 +30,10 @@ int64_t estimate_items(const Parallel& parallel, bool backward) {
 std::optional<Error> refuse_by_size(const Scenario& scenario) {
   const int64_t items = estimate_items(scenario.parallel, scenario.numerics.backward);
   if (items > kMaxPlanItems) {
-    return refuse(fmt::format("the plan would have about {} items, at most {} fit in memory", items,
-                              kMaxPlanItems),
-                  "use fewer ranks, a2a+p2p with larger groups, or backward = false");
+    return make_refusal(fmt::format("the plan would have about {} items, at most {} fit in memory",
+                                    items, kMaxPlanItems),
+                        "use fewer ranks, a2a+p2p with larger groups, or backward = false",
+                        {"parallel.cp_size"});
   }
   return std::nullopt;
 }
@@ -63,22 +60,25 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const int32_t heads = scenario.attention.heads;
   if (parallel.comm_type == CommType::a2a && heads % parallel.cp_size != 0) {
-    return refuse(fmt::format("a2a deals whole heads to the ranks, and heads is no multiple of "
-                              "cp_size: {} heads, {} ranks",
-                              heads, parallel.cp_size),
-                  "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type");
+    return make_refusal(
+        fmt::format("a2a deals whole heads to the ranks, and heads is no multiple of "
+                    "cp_size: {} heads, {} ranks",
+                    heads, parallel.cp_size),
+        "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type", {"attention.heads"});
   }
   if (parallel.comm_type == CommType::a2a_p2p && parallel.cp_size % parallel.a2a_size != 0) {
-    return refuse(fmt::format("a2a+p2p needs groups of a2a_size ranks, and cp_size is no multiple "
-                              "of it: {} ranks, a2a_size {}",
-                              parallel.cp_size, parallel.a2a_size),
-                  "use an a2a_size that divides cp_size");
+    return make_refusal(
+        fmt::format("a2a+p2p needs groups of a2a_size ranks, and cp_size is no multiple "
+                    "of it: {} ranks, a2a_size {}",
+                    parallel.cp_size, parallel.a2a_size),
+        "use an a2a_size that divides cp_size", {"parallel.a2a_size", "parallel.cp_comm_type"});
   }
   if (parallel.comm_type == CommType::a2a_p2p && heads % parallel.a2a_size != 0) {
-    return refuse(fmt::format("a2a+p2p deals whole heads inside a group, and heads is no multiple "
-                              "of a2a_size: {} heads, a2a_size {}",
-                              heads, parallel.a2a_size),
-                  "use an a2a_size that divides heads");
+    return make_refusal(
+        fmt::format("a2a+p2p deals whole heads inside a group, and heads is no multiple "
+                    "of a2a_size: {} heads, a2a_size {}",
+                    heads, parallel.a2a_size),
+        "use an a2a_size that divides heads", {"attention.heads"});
   }
   return std::nullopt;
 }
@@ -89,10 +89,7 @@ Result<Plan> make_plan(const Scenario& scenario) {
   Result<Layout> layout = make_layout(scenario);
   if (!layout) return layout.error();
   const int64_t mask_bands = count_mask_bands(scenario.attention, layout.value().slots.sequences);
-  if (mask_bands > kMaxPlanSlices) {
-    return refuse(fmt::format("the mask falls into too many pieces: {}", mask_bands),
-                  "use a larger chunk_size or fewer slices");
-  }
+  if (mask_bands > kMaxPlanSlices) return too_many_mask_bands(scenario.attention, mask_bands);
   PlanBuilder builder(scenario, std::move(layout).value());
   builder.add_home_buffers();
   if (auto error = fill(builder)) return *error;

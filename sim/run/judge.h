@@ -61,12 +61,14 @@ struct KeyInterval {
   int64_t end = 0;
 };
 
+/// The visible keys of every query position of a sequence, ascending and disjoint: [query
+/// position][interval].
+using VisibleKeysOfSequence = std::function<std::vector<std::vector<KeyInterval>>(int64_t)>;
+
 /// The judge's own reading of the mask, for the probes.
 struct MaskWitness {
-  /// The visible keys of every query position of a sequence, ascending and disjoint: [query
-  /// position][interval].
-  std::function<std::vector<std::vector<KeyInterval>>(const Scenario&, int64_t sequence)>
-      visible_keys;
+  /// Reads the mask of a scenario once and then answers for one sequence after the other.
+  std::function<VisibleKeysOfSequence(const Scenario&)> visible_keys;
   /// Is key position j of a sequence visible to query position i of it (both valid positions)?
   std::function<bool(const Scenario&, int64_t sequence, int64_t i, int64_t j)> is_visible;
 };

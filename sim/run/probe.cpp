@@ -35,9 +35,10 @@ struct Expectation {
 
   Expectation(const Plan& plan, const MaskWitness& witness)
       : keys(static_cast<size_t>(plan.layout.slots.tokens)) {
+    const VisibleKeysOfSequence visible_keys = witness.visible_keys(plan.scenario);
     for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
       const SequenceSlot& slot = plan.layout.slots.sequences[s];
-      const auto rows = witness.visible_keys(plan.scenario, static_cast<int64_t>(s));
+      const auto rows = visible_keys(static_cast<int64_t>(s));
       for (size_t i = 0; i < rows.size(); ++i) {
         for (const KeyInterval& run : rows[i])
           keys[slot.q_begin + static_cast<int64_t>(i)].push_back(

@@ -41,7 +41,8 @@ Tensor make_input(const Scenario& scenario, InputTensor which, std::string name,
       return;
     }
     for (int32_t head = 0; head < heads; ++head)
-      fill_input_row(scenario.numerics, which, places[token], head, row + head * lanes, lanes);
+      fill_input_row(scenario.numerics, which, places[token], head, row + int64_t{head} * lanes,
+                     lanes);
   });
   return tensor;
 }

@@ -51,26 +51,27 @@ double portable_log(double x) {
 }
 
 double find_normal_quantile(double u) {
-  constexpr double a[] = {-3.969683028665376e+01, 2.209460984245205e+02,  -2.759285104469687e+02,
-                          1.383577518672690e+02,  -3.066479806614716e+01, 2.506628277459239e+00};
-  constexpr double b[] = {-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02,
-                          6.680131188771972e+01, -1.328068155288572e+01};
-  constexpr double c[] = {-7.784894002430293e-03, -3.223964580411365e-01, -2.400758277161838e+00,
-                          -2.549732539343734e+00, 4.374664141464968e+00,  2.938163982698783e+00};
-  constexpr double d[] = {7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00,
-                          3.754408661907416e+00};
+  constexpr double kA[] = {-3.969683028665376e+01, 2.209460984245205e+02,  -2.759285104469687e+02,
+                           1.383577518672690e+02,  -3.066479806614716e+01, 2.506628277459239e+00};
+  constexpr double kB[] = {-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02,
+                           6.680131188771972e+01, -1.328068155288572e+01};
+  constexpr double kC[] = {-7.784894002430293e-03, -3.223964580411365e-01, -2.400758277161838e+00,
+                           -2.549732539343734e+00, 4.374664141464968e+00,  2.938163982698783e+00};
+  constexpr double kD[] = {7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00,
+                           3.754408661907416e+00};
   constexpr double kTail = 0.02425;
   if (u < kTail || u > 1.0 - kTail) {
     const double tail = u < 0.5 ? u : 1.0 - u;
     const double q = std::sqrt(-2.0 * portable_log(tail));
-    const double top = ((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5];
-    const double bottom = (((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1.0;
+    const double top = ((((kC[0] * q + kC[1]) * q + kC[2]) * q + kC[3]) * q + kC[4]) * q + kC[5];
+    const double bottom = (((kD[0] * q + kD[1]) * q + kD[2]) * q + kD[3]) * q + 1.0;
     return u < 0.5 ? top / bottom : -top / bottom;
   }
   const double q = u - 0.5;
   const double r = q * q;
-  const double top = (((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q;
-  const double bottom = ((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1.0;
+  const double top =
+      (((((kA[0] * r + kA[1]) * r + kA[2]) * r + kA[3]) * r + kA[4]) * r + kA[5]) * q;
+  const double bottom = ((((kB[0] * r + kB[1]) * r + kB[2]) * r + kB[3]) * r + kB[4]) * r + 1.0;
   return top / bottom;
 }
 

@@ -62,6 +62,20 @@ TEST(CommandLine, RefusalsByRuleExitWithTwoAndNameTheReason) {
   EXPECT_NE(run.err.find("4 heads, 3 ranks"), std::string::npos) << run.err;
 }
 
+TEST(CommandLine, RefusalsByRuleNameTheKeyAtFaultWhateverTheCommand) {
+  // small_scenario writes `heads = 4` in its third line.
+  const std::string refused =
+      write_file("place.toml", small_scenario("cp_size = 3\ncp_comm_type = \"a2a\""));
+  const std::string place = refused + ":3:9: a2a deals whole heads";
+  for (const char* command : {"layout ", "plan ", "run ", "probe "}) {
+    const ProgramRun run = run_cpscope(command + refused);
+    EXPECT_EQ(run.exit_code, 2) << command;
+    EXPECT_EQ(run.err.find(place), 0u) << command << "says\n" << run.err;
+  }
+  const json rows = parse_only_json(run_cpscope("verify " + refused + " --json"))["rows"];
+  EXPECT_EQ(rows[0]["reason"].get<std::string>().find(place), 0u) << rows;
+}
+
 TEST(LayoutCommand, WritesTheContractsDocument) {
   const std::string file = write_file(
       "layout.toml", small_scenario("cp_size = 2\ncp_comm_type = \"a2a\"", "lengths = [7, 4]"));

@@ -20,14 +20,13 @@ std::string read_file(const std::filesystem::path& path) {
 }  // namespace
 
 std::filesystem::path work_folder() {
-  static const std::filesystem::path folder = [] {
-    const auto path =
-        std::filesystem::path(CPSCOPE_WORK_FOLDER) / ("run" + std::to_string(getpid()));
+  static const std::filesystem::path kFolder = [] {
+    auto path = std::filesystem::path(CPSCOPE_WORK_FOLDER) / ("run" + std::to_string(getpid()));
     std::filesystem::remove_all(path);
     std::filesystem::create_directories(path);
     return path;
   }();
-  return folder;
+  return kFolder;
 }
 
 std::string write_file(const std::string& name, const std::string& text) {

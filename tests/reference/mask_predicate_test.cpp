@@ -223,6 +223,41 @@ TEST(VisibleKeys, SpellOutThePredicateAsRuns) {
   EXPECT_EQ(runs_of(2), (std::vector<KeyRun>{{0, 3}}));
 }
 
+TEST(SequenceMask, HoldsTheSlicesThatTouchItsQueries) {
+  Scenario scenario = sliced(3, 6, {});
+  scenario.batch.lengths = {3, 0, 4, 5};
+  scenario.batch.kv_lengths = {2, 7, 4, 1};
+  const MaskSlice first{0, 3, 0, 2}, across{2, 4, 0, 9}, inside{4, 6, 9, 13}, empty{5, 5, 0, 1},
+      last{7, 12, 13, 14};
+  scenario.attention.slices = {last, first, across, inside, empty};
+  const std::vector<SequenceMask> masks = sequence_masks(scenario);
+  ASSERT_EQ(masks.size(), 4u);
+  EXPECT_EQ(masks[0].slices, (std::vector<MaskSlice>{first, across}));
+  EXPECT_EQ(masks[2].slices, (std::vector<MaskSlice>{across, inside, empty}));
+  EXPECT_EQ(masks[3].slices, (std::vector<MaskSlice>{last}));
+  EXPECT_EQ(masks[2].first_query, 3);
+  EXPECT_EQ(masks[2].first_key, 9);
+  EXPECT_EQ(masks[3].first_query, 7);
+  EXPECT_EQ(masks[3].first_key, 13);
+}
+
+TEST(SequenceMask, IsFoundForAHundredThousandSequencesAtOnce) {
+  constexpr int64_t kSequences = 100'000;
+  Scenario scenario = sliced(1, 1, {});
+  scenario.batch.lengths.assign(kSequences, 2);
+  scenario.batch.kv_lengths.assign(kSequences, 3);
+  for (int64_t s = 0; s < kSequences; ++s)
+    scenario.attention.slices.push_back({2 * s, 2 * s + 2, 3 * s, 3 * s + 3});
+  const VisibleKeysOfSequence visible = mask_witness().visible_keys(scenario);
+  // Whoever reads all slices again for each sequence takes minutes here.
+  for (int64_t s = 0; s < kSequences; ++s) {
+    const auto rows = visible(s);
+    ASSERT_EQ(rows.size(), 2u);
+    ASSERT_EQ(rows[0].size(), 1u) << "sequence " << s;
+    ASSERT_EQ(rows[0][0].end, 3);
+  }
+}
+
 TEST(MaskWitness, AnswersLikeThePredicate) {
   const Scenario scenario = masked(MaskType::causal, 3, 3);
   const MaskWitness witness = mask_witness();

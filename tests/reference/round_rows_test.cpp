@@ -31,15 +31,19 @@ std::vector<float> probing_values() {
 TEST(RoundRows, GivesTheBitsOfRoundToForEveryKindOfValue) {
   const std::vector<float> values = probing_values();
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32}) {
-    std::vector<float> rounded = values;
+    // Whole rows and single values may take different ways.
+    std::vector<float> rounded = values, single = values;
     round_rows(dtype, rounded);
+    for (float& value : single) round_rows(dtype, std::span<float>(&value, 1));
     for (size_t i = 0; i < values.size(); ++i) {
       const float expected = round_to(dtype, values[i]);
-      if (std::isnan(expected)) {
-        ASSERT_TRUE(std::isnan(rounded[i])) << to_name(dtype) << " value " << i;
-      } else {
-        ASSERT_EQ(std::bit_cast<uint32_t>(rounded[i]), std::bit_cast<uint32_t>(expected))
-            << to_name(dtype) << " of " << values[i];
+      for (const float seen : {rounded[i], single[i]}) {
+        if (std::isnan(expected)) {
+          ASSERT_TRUE(std::isnan(seen)) << to_name(dtype) << " value " << i;
+        } else {
+          ASSERT_EQ(std::bit_cast<uint32_t>(seen), std::bit_cast<uint32_t>(expected))
+              << to_name(dtype) << " of " << values[i];
+        }
       }
     }
   }

@@ -139,7 +139,7 @@ void move_stages(Pass& pass, StageKind kind, int64_t index, int64_t by) {
 }  // namespace
 
 const std::vector<GoodPlan>& good_plans() {
-  static const std::vector<GoodPlan> plans = [] {
+  static const std::vector<GoodPlan> kPlans = [] {
     std::vector<GoodPlan> made;
     for (const std::vector<Scenario>& family :
          {ring_scenarios(), exchange_scenarios(), fetch_scenarios()}) {
@@ -151,7 +151,7 @@ const std::vector<GoodPlan>& good_plans() {
     }
     return made;
   }();
-  return plans;
+  return kPlans;
 }
 
 void expect_caught(const std::string& check, const Fault& fault, int min_plans) {

@@ -1,8 +1,12 @@
+#include "sim/plan/planner.h"
+#include "sim/scenario/key_place.h"
 #include "tests/sim/scenario/scenario_text.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -50,6 +54,68 @@ TEST(BadScenarios, FailWithTheirExpectedMessageAndPlace) {
     }
   }
   EXPECT_GE(checked, 25);
+}
+
+struct RefusedPlace {
+  const char* file;
+  const char* line;  // the place is where | stands
+};
+
+constexpr RefusedPlace kRefusedPlaces[] = {
+    {"a2a_heads_not_divisible", "heads = |6"},
+    {"a2a_more_ranks_than_heads", "heads = |8"},
+    {"chunks_too_many", "chunk_size = |1"},
+    {"contiguous_tokens_misfit", "lengths = |[1000, 137]"},
+    {"dual_chunk_kv_length_misfits", "kv_lengths = [|1001, 136]"},
+    {"dual_chunk_length_misfits", "lengths = [1000, |137]"},
+    {"dual_chunk_packed_tokens_misfit", "lengths = |[1000, 140]"},
+    {"hierarchical_heads_not_divisible", "heads = |6"},
+    {"indices_too_many", "indices_file = |\"indices_too_many.json\""},
+    {"lpt_chunks_too_many", "dispatch_chunk = |1"},
+    {"lpt_fewer_chunks_than_ranks", "|[parallel]"},
+    {"p2p_plan_too_large", "cp_size = |65536"},
+    {"padded_batch_too_large", "lengths = |[2147483647]"},
+    {"slots_too_large", "lengths = [|2147483647]"},
+    {"striped_tokens_misfit", "lengths = |[1000, 140]"},
+};
+
+/// The line of a "path:line:column" in the text, with | at the column.
+std::string mark_place(const std::string& text, const std::string& where) {
+  const size_t colon = where.rfind(':'), before = where.rfind(':', colon - 1);
+  std::istringstream lines(text);
+  std::string line;
+  for (int64_t i = std::stoll(where.substr(before + 1)); i > 0; --i) std::getline(lines, line);
+  const size_t column = std::stoul(where.substr(colon + 1)) - 1;
+  return column <= line.size() ? line.insert(column, "|") : line;
+}
+
+TEST(BadScenarios, RefusedByThePlannerSayWhereTheKeyAtFaultStands) {
+  const std::filesystem::path folder =
+      std::filesystem::path(CPSCOPE_SOURCE_DIR) / "scenarios" / "bad";
+  for (const auto& [file, line] : kRefusedPlaces) {
+    const std::filesystem::path path = folder / (std::string(file) + ".toml");
+    const std::string first = read_first_line(path);
+    ASSERT_TRUE(first.starts_with(kRefused)) << path;
+    const Result<LoadedScenario> loaded = load_scenario(path.string());
+    ASSERT_TRUE(loaded.ok()) << to_text(loaded.error());
+    const Result<Plan> plan = make_plan(loaded.value().scenario);
+    ASSERT_FALSE(plan.ok()) << path << " is planned";
+    const Error error = locate_keys(plan.error(), loaded.value().text, path.string());
+    EXPECT_EQ(error.kind, ErrorKind::refused);
+    ASSERT_EQ(error.complaints.size(), 1u);
+    const Complaint& complaint = error.complaints.front();
+    expect_contains(complaint.what, first.substr(kRefused.size()));
+    ASSERT_TRUE(is_place(complaint.where)) << path << ": " << complaint.where;
+    EXPECT_EQ(mark_place(loaded.value().text, complaint.where), line) << path;
+    EXPECT_FALSE(complaint.hint.empty());
+  }
+}
+
+TEST(BadScenarios, RefusedByThePlannerAreAllLookedAt) {
+  size_t refused = 0;
+  for (const std::filesystem::path& path : list_bad_scenarios())
+    refused += read_first_line(path).starts_with(kRefused) ? 1 : 0;
+  EXPECT_EQ(refused, std::size(kRefusedPlaces));
 }
 
 TEST(BadScenarios, SayInTheirFirstLineWhatIsExpected) {
