@@ -1,6 +1,7 @@
 #include "kernels/emulator/hopper_emulated.h"
 
 #include "kernels/device.h"
+#include "kernels/emulator/lent_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -44,25 +45,37 @@ struct EmulatedMap {
 };
 static_assert(sizeof(EmulatedMap) <= sizeof(TensorMap));
 
+/// The lanes of one row of a box that are inside the map's bounds.
+struct BoxRow {
+  const std::byte* from = nullptr;
+  int32_t num_lanes = 0;
+};
+
+BoxRow find_row(const EmulatedMap& map, const std::array<int32_t, 5>& first, int32_t row,
+                bool clips) {
+  uint64_t address = map.data + static_cast<uint64_t>(first[0]) * 2;
+  for (int i = 1; i < 5; ++i) {
+    const auto at = static_cast<uint64_t>(int64_t{first[i]} + (i == 1 ? row : 0));
+    if (at >= map.sizes[i] && (i != 1 || clips)) return {};
+    address += at * map.strides[i - 1];  // wraps as the copy unit's does
+  }
+  const int64_t lanes = static_cast<int64_t>(map.sizes[0]) - first[0];
+  return {reinterpret_cast<const std::byte*>(address),
+          static_cast<int32_t>(std::clamp<int64_t>(lanes, 0, kBoxLanes))};
+}
+
 /// Lands one box and tells its barrier.
 void land_box(const EmulatedMap& map, uint32_t to, const std::array<int32_t, 5>& first,
               uint32_t barrier, bool swizzles, bool clips, const Place& place) {
   Cta& cta = current_cta();
   uint32_t bytes = 0;
-  for (uint64_t row = 0; row < map.box_rows; ++row) {
-    for (uint64_t lane = 0; lane < kBoxLanes; ++lane, bytes += 2) {
-      const uint64_t at[5] = {static_cast<uint64_t>(first[0]) + lane,
-                              static_cast<uint64_t>(int64_t{first[1]} + static_cast<int64_t>(row)),
-                              static_cast<uint64_t>(first[2]), static_cast<uint64_t>(first[3]),
-                              static_cast<uint64_t>(first[4])};
-      bool is_inside = true;
-      uint64_t address = map.data + at[0] * 2;
-      for (int i = 0; i < 5; ++i) {
-        is_inside = is_inside && (at[i] < map.sizes[i] || (i == 1 && !clips));
-        if (i > 0) address += at[i] * map.strides[i - 1];  // wraps as the copy unit's does
-      }
+  for (int32_t row = 0; row < static_cast<int32_t>(map.box_rows); ++row) {
+    const BoxRow source = find_row(map, first, row, clips);
+    if (source.num_lanes > 0 && !is_lent(source.from, int64_t{source.num_lanes} * 2))
+      cta.fail("a box reads outside device memory", place);
+    for (int32_t lane = 0; lane < kBoxLanes; ++lane, bytes += 2) {
       uint16_t value = 0;
-      if (is_inside) std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof(value));
+      if (lane < source.num_lanes) std::memcpy(&value, source.from + lane * 2, sizeof(value));
       const uint32_t target = swizzles ? swizzle(to + bytes) : to + bytes;
       std::memcpy(cta.at(target, 2, 2, place), &value, sizeof(value));
     }
@@ -207,9 +220,7 @@ void arrive_at(uint32_t address, uint32_t bytes, const Place& place) {
 
 void wait_for_phase(uint32_t address, uint32_t parity, const Place& place) {
   Cta& cta = current_cta();
-  const bool is_producer = cta.thread() < Warpgroup::kThreads;
-  if (cta.has_fault(is_producer ? Fault::skip_producer_wait : Fault::skip_consumer_wait, place))
-    return;
+  if (cta.has_fault(Fault::skip_transaction_wait, place)) return;
   TransactionBarrier& barrier = barrier_at(address, place);
   while (barrier.phase == parity) cta.sleep(barrier.waiting, place);
 }

@@ -8,17 +8,16 @@ namespace cpscope::kernels::emulator {
 /// A bug that the emulator plants in the kernel it runs, to show that the tests would see it.
 enum class Fault {
   none,
-  skip_barrier,          // a __syncthreads() or __syncwarp() that does not wait
-  skip_copy_wait,        // copy_async_wait that returns at once
-  skip_zero_fill,        // an invalid copy_async_16 leaves what was there
-  copy_invalid_rows,     // an invalid copy_async_16 reads its source all the same
-  plain_for_transposed,  // load_matrix_x4_transposed does not transpose
-  skip_producer_wait,    // mbarrier_wait of the first warpgroup that returns at once
-  skip_consumer_wait,    // mbarrier_wait of another warpgroup
-  skip_product_wait,     // wgmma_wait whose products never give their results
-  wrong_panel_stride,    // matrix_descriptor with panels too far apart
-  skip_swizzle,          // a box that lands without the swizzle
-  skip_clipping          // a box that reads rows past its end
+  skip_barrier,           // a __syncthreads() or __syncwarp() that does not wait
+  skip_copy_wait,         // copy_async_wait that returns at once
+  skip_zero_fill,         // an invalid copy_async_16 leaves what was there
+  copy_invalid_rows,      // an invalid copy_async_16 reads its source all the same
+  plain_for_transposed,   // load_matrix_x4_transposed does not transpose
+  skip_transaction_wait,  // mbarrier_wait that returns at once
+  skip_product_wait,      // wgmma_wait whose products never give their results
+  wrong_panel_stride,     // matrix_descriptor with panels too far apart
+  skip_swizzle,           // a box that lands without the swizzle
+  skip_clipping           // a box that reads rows past its end
 };
 
 /// Settings of the emulated device; those of later launches.

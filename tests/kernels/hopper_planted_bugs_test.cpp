@@ -1,0 +1,188 @@
+// Bugs planted in the kernels of sm_90a: each must be seen by what the tests hold them to: a wrong
+// number, a NaN, a deadlock, an access outside. Emulator only.
+#include "kernels/device.h"
+#include "kernels/emulator/settings.h"
+#include "kernels/hopper_backward.h"
+#include "tests/kernels/attention_cases.h"
+#include "tests/kernels/attention_device.h"
+#include "tests/kernels/gradient_runner.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+using kernels::emulator::Fault;
+using kernels::emulator::settings;
+
+/// Two query heads of one kv head, more tiles than stages, a masked tail.
+AttentionCase make_dense_case() {
+  AttentionCase item = causal_case(Dtype::bf16, 330, 128, 128);
+  item.shape.num_heads = item.shape.group = 2;
+  return item;
+}
+
+/// Most tiles meet nothing, so that items follow each other at once.
+AttentionCase make_sparse_case() {
+  AttentionCase item = causal_case(Dtype::bf16, 520, 64, 64);
+  item.shape.num_heads = item.shape.num_kv_heads = 4;
+  item.slices = {{200, 220, 210, 225, -520, 520}};
+  return item;
+}
+
+/// One kernel under test and what the tests would say to its results, "" when all is well.
+class Forward {
+ public:
+  static constexpr const char* kSource = CPSCOPE_KERNELS "/hopper_forward_kernel.h";
+
+  std::string verdict() const {
+    std::string said;
+    for (const AttentionCase& item : {make_dense_case(), make_sparse_case()}) {
+      const AttentionInputs inputs = draw_inputs(item);
+      said += judge_forward(item, inputs, run_forward(kernels::Generation::sm90, item, inputs));
+      if (!said.empty()) break;
+    }
+    return said;
+  }
+};
+
+struct SolvedProblem {
+  kernels::GradientProblem problem;
+  kernels::ExactGradients exact;
+
+  explicit SolvedProblem(const AttentionCase& item)
+      : problem(make_gradient_problem(item.shape, item.slices, static_cast<uint32_t>(item.seed))),
+        exact(solve(problem)) {}
+};
+
+void do_nothing(const kernels::BackwardLaunch& /*launch*/, kernels::Stream /*stream*/) {}
+
+/// Either gradient kernel.
+class Gradients {
+ public:
+  Gradients(void (*query)(const kernels::BackwardLaunch&, kernels::Stream),
+            void (*key)(const kernels::BackwardLaunch&, kernels::Stream))
+      : kernels_{kernels::hopper_query_gradient_tile_shape, kernels::hopper_key_gradient_tile_shape,
+                 query, key} {}
+
+  std::string verdict() const {
+    for (const SolvedProblem& solved : problems_) {
+      const kernels::AttentionShape& shape = solved.problem.shape;
+      const auto got = run_gradients(kernels_, solved.problem, solved.exact);
+      std::string said;
+      if (kernels_.query_gradient != do_nothing)
+        said += find_excess("dq", solved.exact.dq, got.dq, shape.num_heads, shape.head_dim_qk);
+      if (kernels_.key_gradient != do_nothing) {
+        said += find_excess("dk", solved.exact.dk, got.dk, shape.num_kv_heads, shape.head_dim_qk);
+        said += find_excess("dv", solved.exact.dv, got.dv, shape.num_kv_heads, shape.head_dim_v);
+      }
+      if (!said.empty()) return said;
+    }
+    return "";
+  }
+
+ private:
+  kernels::GradientKernels kernels_;
+  std::vector<SolvedProblem> problems_{SolvedProblem(make_dense_case()),
+                                       SolvedProblem(make_sparse_case())};
+};
+
+struct QueryGradient : Gradients {
+  static constexpr const char* kSource = CPSCOPE_KERNELS "/hopper_query_gradient.cu";
+  QueryGradient() : Gradients(kernels::launch_hopper_query_gradient, do_nothing) {}
+};
+
+struct KeyGradient : Gradients {
+  static constexpr const char* kSource = CPSCOPE_KERNELS "/hopper_key_gradient.cu";
+  KeyGradient() : Gradients(do_nothing, kernels::launch_hopper_key_gradient) {}
+};
+
+/// Lines of a source that hold `text`.
+std::vector<int32_t> lines_with(const std::string& file, const std::string& text) {
+  std::ifstream stream(file);
+  std::vector<int32_t> lines;
+  std::string line;
+  for (int32_t number = 1; std::getline(stream, line); ++number) {
+    if (line.find(text) != std::string::npos) lines.push_back(number);
+  }
+  return lines;
+}
+
+template <class Kernel>
+class HopperPlantedBugs : public ::testing::Test {
+ protected:
+  void TearDown() override { settings() = {}; }
+
+  /// Tries a few orders of threads and times of landing until one fails.
+  bool is_seen(Fault fault, int32_t line = 0) const {
+    kernels::emulator::clear_counts();
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+      settings() = {.seed = seed, .fault = fault, .fault_line = line};
+      try {
+        if (kernel_.verdict() != "") return true;
+      } catch (const kernels::DeviceError&) {
+        return true;
+      }
+    }
+    EXPECT_GT(kernels::emulator::counts().faults, 0) << "the fault was never met";
+    return false;
+  }
+
+  /// The fault on each line of the source that holds `text`.
+  void expect_seen_in(const std::string& file, const std::string& text, Fault fault) const {
+    const std::vector<int32_t> lines = lines_with(file, text);
+    EXPECT_FALSE(lines.empty()) << file;
+    for (const int32_t line : lines) EXPECT_TRUE(is_seen(fault, line)) << file << ":" << line;
+  }
+
+  Kernel kernel_;
+};
+
+using Kernels = ::testing::Types<Forward, QueryGradient, KeyGradient>;
+TYPED_TEST_SUITE(HopperPlantedBugs, Kernels);
+
+TYPED_TEST(HopperPlantedBugs, NoneIsSeenWhereNoneIs) { EXPECT_EQ(this->kernel_.verdict(), ""); }
+
+TYPED_TEST(HopperPlantedBugs, EveryMissingWaitForTilesIsSeen) {
+  this->expect_seen_in(TypeParam::kSource, "mbarrier_wait(", Fault::skip_transaction_wait);
+}
+
+TYPED_TEST(HopperPlantedBugs, EveryMissingWarpBarrierIsSeen) {
+  this->expect_seen_in(TypeParam::kSource, "__syncwarp();", Fault::skip_barrier);
+}
+
+TYPED_TEST(HopperPlantedBugs, EveryMissingWaitForProductsIsSeen) {
+  this->expect_seen_in(TypeParam::kSource, "wgmma_wait<", Fault::skip_product_wait);
+}
+
+TYPED_TEST(HopperPlantedBugs, WrongPanelStrideIsSeen) {
+  EXPECT_TRUE(this->is_seen(Fault::wrong_panel_stride));
+}
+
+TYPED_TEST(HopperPlantedBugs, MissingSwizzleIsSeen) {
+  EXPECT_TRUE(this->is_seen(Fault::skip_swizzle));
+}
+
+TYPED_TEST(HopperPlantedBugs, ReadingBeyondARunIsSeen) {
+  EXPECT_TRUE(this->is_seen(Fault::skip_clipping));
+}
+
+// Only here a reader of the work items, the warp of the row facts, can fall behind: elsewhere the
+// owner's barrier holds the producer back as well.
+using HopperWorkSlots = HopperPlantedBugs<KeyGradient>;
+
+TEST_F(HopperWorkSlots, EveryMissingWaitIsSeen) {
+  expect_seen_in(CPSCOPE_KERNELS "/hopper_pipeline.h", "mbarrier_wait(",
+                 Fault::skip_transaction_wait);
+}
+
+TEST_F(HopperWorkSlots, MissingWarpBarrierIsSeen) {
+  expect_seen_in(CPSCOPE_KERNELS "/hopper_pipeline.h", "__syncwarp();", Fault::skip_barrier);
+}
+
+}  // namespace
+}  // namespace cpscope::tests

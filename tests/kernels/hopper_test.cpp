@@ -1,0 +1,241 @@
+// The kernels of sm_90a, on the emulator or a Hopper GPU, against the dense references.
+#include "kernels/device.h"
+#include "kernels/hopper_backward.h"
+#include "kernels/hopper_forward.h"
+#include "tests/kernels/attention_cases.h"
+#include "tests/kernels/attention_device.h"
+#include "tests/kernels/gradient_runner.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#ifdef CPSCOPE_EMULATED
+#include "kernels/emulator/settings.h"
+#endif
+
+namespace cpscope::tests {
+namespace {
+
+using kernels::AttentionShape;
+using kernels::Generation;
+
+#ifdef CPSCOPE_EMULATED
+constexpr uint64_t kCases = 10;  // for each pair of dims
+#else
+constexpr uint64_t kCases = 200;
+#endif
+
+/// Empty, or why no kernel of sm_90a can run here.
+std::string missing_hopper() {
+  if (std::string missing = missing_device(); !missing.empty()) return missing;
+  const int32_t capability = kernels::describe_device(0).compute_capability;
+  return capability == 90 ? "" : fmt::format("the device is of generation {}, not 90", capability);
+}
+
+/// Another order of threads and other times at which copies land and products are done.
+void draw_schedule([[maybe_unused]] uint64_t seed) {
+#ifdef CPSCOPE_EMULATED
+  kernels::emulator::settings().seed = seed;
+#endif
+}
+
+class Hopper : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = missing_hopper(); !missing.empty())
+      GTEST_SKIP() << "requires gpu: " << missing;
+  }
+  void TearDown() override { draw_schedule(1); }
+};
+
+class HopperForward : public Hopper {
+ protected:
+  static void check(const AttentionCase& item, double sharpness = 1.0) {
+    ASSERT_EQ(why_not_forward(Generation::sm90, item.shape), "");
+    const AttentionInputs inputs = draw_inputs(item, sharpness);
+    const ForwardAnswer answer = run_forward(Generation::sm90, item, inputs);
+    EXPECT_EQ(judge_forward(item, inputs, answer), "") << describe(item);
+  }
+
+  static void check_random(uint64_t first_seed, CaseSpace space) {
+    for (uint64_t seed = first_seed; seed < first_seed + kCases && !HasFailure(); ++seed) {
+      draw_schedule(seed);
+      check(random_case(seed, space));
+    }
+  }
+};
+
+TEST_F(HopperForward, HoldsSmallHeads) {
+  check_random(100, {.dims = {{8, 8}, {40, 40}, {64, 64}, {64, 8}, {1, 3}}, .most_rows = 420});
+}
+
+TEST_F(HopperForward, HoldsHeadsUpTo128) {
+  check_random(200, {.dims = {{80, 80}, {128, 128}, {64, 128}, {100, 36}}, .most_rows = 300});
+}
+
+TEST_F(HopperForward, HoldsWideQueriesWithNarrowerValues) {
+  check_random(300, {.dims = {{192, 128}, {192, 64}, {136, 128}}, .most_rows = 300});
+}
+
+TEST_F(HopperForward, HoldsHeadsUpTo256) {
+  check_random(400, {.dims = {{256, 256}, {64, 256}, {200, 144}}, .most_rows = 250});
+}
+
+TEST_F(HopperForward, WalksWholeTilesWithoutAMask) {
+  check(full_case(Dtype::bf16, 384, 128, 128));
+  check(full_case(Dtype::fp16, 384, 64, 64));
+  check(causal_case(Dtype::bf16, 520, 128, 128));
+}
+
+TEST_F(HopperForward, KeepsItsErrorWhereOneKeyDominates) {
+  check(causal_case(Dtype::bf16, 200, 64, 64), 10.0);
+  check(causal_case(Dtype::fp16, 200, 128, 128), 10.0);
+}
+
+TEST_F(HopperForward, RefusesWhatItCannotCompute) {
+  AttentionShape shape = causal_case(Dtype::bf16, 10, 64, 64).shape;
+  EXPECT_EQ(why_not_forward(Generation::sm90, shape), "");
+  shape.scale = -0.25f;
+  EXPECT_NE(why_not_forward(Generation::sm90, shape), "");
+  shape.softcap = 2.0f;
+  EXPECT_EQ(why_not_forward(Generation::sm90, shape), "");
+  shape.dtype = Dtype::fp32;
+  EXPECT_NE(why_not_forward(Generation::sm90, shape), "");
+  EXPECT_NE(why_not_backward(Generation::sm90, shape), "");
+  shape.dtype = Dtype::fp16;
+  shape.head_dim_qk = 192;
+  EXPECT_NE(why_not_backward(Generation::sm90, shape), "");
+}
+
+TEST_F(HopperForward, TakesAnyScaleUnderACap) {
+  AttentionCase item = causal_case(Dtype::bf16, 150, 40, 40);
+  item.shape.scale = -0.25f;
+  item.shape.softcap = 2.0f;
+  check(item);
+}
+
+TEST_F(HopperForward, WritesRowsWithoutRuns) {
+  AttentionCase item = full_case(Dtype::bf16, 300, 64, 64);
+  item.slices = {{250, 260, 20, 30, -300, 300}};
+  check(item);
+  item.slices.clear();
+  check(item);
+  item.shape.kv_rows = 0;
+  check(item);
+}
+
+TEST_F(HopperForward, KeepsTheNanOfWhatItSees) {
+  const AttentionCase item = causal_case(Dtype::bf16, 150, 64, 64);
+  AttentionInputs inputs = draw_inputs(item);
+  inputs.k.at(50, 0)[7] = std::numeric_limits<double>::quiet_NaN();
+  const ForwardAnswer answer = run_forward(Generation::sm90, item, inputs);
+  for (int32_t q = 0; q < item.shape.q_rows; ++q) {
+    EXPECT_EQ(std::isnan(answer.out.at(q, 0)[0]), q >= 50) << "row " << q;
+    EXPECT_EQ(std::isnan(answer.lse[static_cast<size_t>(q)]), q >= 50) << "row " << q;
+  }
+  EXPECT_TRUE(std::isnan(answer.max_logit[0]));
+}
+
+TEST_F(HopperForward, GivesTheSameBitsInAnyOrderOfThreads) {
+  const AttentionCase item = random_case(500, {.dims = {{128, 128}}, .most_rows = 300});
+  const AttentionInputs inputs = draw_inputs(item);
+  const ForwardAnswer first = run_forward(Generation::sm90, item, inputs);
+  for (uint64_t seed = 2; seed < 5; ++seed) {
+    draw_schedule(seed);
+    const ForwardAnswer again = run_forward(Generation::sm90, item, inputs);
+    EXPECT_EQ(again.out.values, first.out.values);
+    EXPECT_EQ(again.lse, first.lse);
+    EXPECT_EQ(again.max_logit, first.max_logit);
+  }
+}
+
+constexpr kernels::GradientKernels kHopper{
+    kernels::hopper_query_gradient_tile_shape, kernels::hopper_key_gradient_tile_shape,
+    kernels::launch_hopper_query_gradient, kernels::launch_hopper_key_gradient};
+
+kernels::GradientProblem problem_of(const AttentionCase& item) {
+  return make_gradient_problem(item.shape, item.slices, static_cast<uint32_t>(item.seed));
+}
+
+class HopperGradients : public Hopper {
+ protected:
+  static void check(const AttentionCase& item) {
+    const AttentionShape& shape = item.shape;
+    ASSERT_EQ(why_not_backward(Generation::sm90, shape), "");
+    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::ExactGradients exact = solve(problem);
+    const kernels::KernelGradients got = run_gradients(kHopper, problem, exact);
+    EXPECT_EQ(got.stray_write, "");
+    EXPECT_EQ(find_excess("dq", exact.dq, got.dq, shape.num_heads, shape.head_dim_qk), "")
+        << describe(item);
+    EXPECT_EQ(find_excess("dk", exact.dk, got.dk, shape.num_kv_heads, shape.head_dim_qk), "")
+        << describe(item);
+    EXPECT_EQ(find_excess("dv", exact.dv, got.dv, shape.num_kv_heads, shape.head_dim_v), "")
+        << describe(item);
+  }
+
+  static void check_random(uint64_t first_seed, CaseSpace space) {
+    for (uint64_t seed = first_seed; seed < first_seed + kCases && !HasFailure(); ++seed) {
+      draw_schedule(seed);
+      AttentionCase item = random_case(seed, space);
+      item.slices =
+          kernels::random_bands(item.shape.q_rows, item.shape.kv_rows, static_cast<uint32_t>(seed));
+      check(item);
+    }
+  }
+};
+
+TEST_F(HopperGradients, HoldSmallHeads) {
+  check_random(100, {.dims = {{8, 8}, {40, 40}, {64, 64}, {64, 8}, {1, 3}}, .most_rows = 300});
+}
+
+TEST_F(HopperGradients, HoldHeadsUpTo128) {
+  check_random(200, {.dims = {{80, 80}, {128, 128}, {64, 128}, {100, 36}}, .most_rows = 260});
+}
+
+TEST_F(HopperGradients, WalkWholeTilesWithoutAMask) {
+  check(full_case(Dtype::bf16, 256, 128, 128));
+  check(causal_case(Dtype::fp16, 320, 64, 64));
+}
+
+TEST_F(HopperGradients, AreZeroWithoutKeysOrReaders) {
+  AttentionCase item = full_case(Dtype::bf16, 150, 64, 64);
+  item.slices.clear();
+  check(item);
+  item.shape.kv_rows = 0;
+  check(item);
+  // Of two kv heads the item's query heads read the second only.
+  item = causal_case(Dtype::bf16, 150, 64, 64);
+  item.shape.group = 2;
+  item.shape.first_head = 2;
+  item.shape.first_kv_head = 0;
+  item.shape.num_kv_heads = 2;
+  check(item);
+}
+
+TEST_F(HopperGradients, GiveTheSameBitsInAnyOrderOfThreads) {
+  AttentionCase item = random_case(501, {.dims = {{128, 128}}, .most_rows = 260});
+  item.slices = kernels::random_bands(item.shape.q_rows, item.shape.kv_rows, 501);
+  const kernels::GradientProblem problem = problem_of(item);
+  const kernels::ExactGradients exact = solve(problem);
+  const kernels::KernelGradients first = run_gradients(kHopper, problem, exact);
+  const auto is_same = [](const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  };
+  for (uint64_t seed = 2; seed < 5; ++seed) {
+    draw_schedule(seed);
+    const kernels::KernelGradients again = run_gradients(kHopper, problem, exact);
+    EXPECT_TRUE(is_same(again.dq, first.dq)) << "seed " << seed;
+    EXPECT_TRUE(is_same(again.dk, first.dk)) << "seed " << seed;
+    EXPECT_TRUE(is_same(again.dv, first.dv)) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace cpscope::tests
