@@ -184,7 +184,9 @@ class ExecutorCuda : public Executor {
   ExecutorCuda(int device, std::optional<Generation> generation)
       : device_(device), generation_(generation) {}
 
-  std::string name() const override { return "cuda"; }
+  std::string name() const override {
+    return generation_ == Generation::portable ? "cuda-portable" : "cuda";
+  }
 
   std::optional<Error> absence() const override {
     const Result<int> devices = count_devices();

@@ -69,8 +69,9 @@ struct BackwardShared {
     slots = walked_free + 8 * B::kStages;
   }
 
-  /// more_readers: warps besides the consumers' that read work items.
-  __device__ void init(int first_arrivals, int more_readers) const {
+  /// Arrivals that fill the first of a walked pair and that free the pair; more_readers: warps
+  /// besides the consumers' that read work items.
+  __device__ void init(int first_arrivals, int free_arrivals, int more_readers) const {
     constexpr int kConsumerWarps = 4 * B::kConsumers;
     if (threadIdx.x == 0) {
       mbarrier_init(owned_full, 1);
@@ -78,7 +79,7 @@ struct BackwardShared {
       for (int i = 0; i < B::kStages; ++i) {
         mbarrier_init(first_full + 8 * i, first_arrivals);
         mbarrier_init(second_full + 8 * i, 1);
-        mbarrier_init(walked_free + 8 * i, kConsumerWarps);
+        mbarrier_init(walked_free + 8 * i, free_arrivals);
       }
       WorkSlots(slots).init(kConsumerWarps + more_readers);
       mbarrier_init_fence();

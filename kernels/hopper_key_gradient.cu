@@ -97,8 +97,8 @@ __device__ __forceinline__ void fetch_facts(const BackwardParams& p, const Backw
           store_shared_int(facts + kLoOffset + 4 * i, span.lo);
           store_shared_int(facts + kSizeOffset + 4 * i, static_cast<int32_t>(span.size));
         }
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(at.first_full + 8 * stage);
+        // Every lane tells of its own stores.
+        mbarrier_arrive(at.first_full + 8 * stage);
       }
     }
   }
@@ -238,7 +238,8 @@ struct KeyGradientConsumer {
     wgmma_wait<0>();
     pin(dk);
     pin(dv);
-    if (is_elected()) mbarrier_arrive(at.walked_free + 8 * stage);
+    // Every lane tells that it has read the facts.
+    mbarrier_arrive(at.walked_free + 8 * stage);
     ++num_walked;
   }
 
@@ -291,7 +292,7 @@ template <class B>
 __global__ void __launch_bounds__(B::kThreads, 1)
     key_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
   const BackwardShared<B> at;
-  at.init(2, 1);
+  at.init(1 + 32, kWarpgroupThreads * B::kConsumers, 1);
   const int warpgroup = threadIdx.x / kWarpgroupThreads;
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();

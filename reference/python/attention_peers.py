@@ -92,10 +92,11 @@ def packed(shape):
 
         def forward():
             return varlen_attn(q, k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1), offsets, offsets,
-                               longest, longest, is_causal=shape.is_causal)
+                               longest, longest, window_size=(-1, 0) if shape.is_causal else (-1, -1))
     else:
         def forward():
-            return varlen_attn(q, k, v, offsets, offsets, longest, longest, is_causal=shape.is_causal)
+            return varlen_attn(q, k, v, offsets, offsets, longest, longest,
+                               window_size=(-1, 0) if shape.is_causal else (-1, -1))
     return forward, (q, k, v), d_out
 
 

@@ -152,7 +152,7 @@ Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name) {
                       fmt::format("plugins are not part of this version: {}", name));
   }
   return make_error(ErrorKind::bad_input, fmt::format("no executor has this name: {}", name),
-                    "cpu, cuda or nccl");
+                    "cpu, cuda, cuda-portable or nccl");
 }
 
 std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& executor) {

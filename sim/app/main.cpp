@@ -13,9 +13,12 @@ int main(int argc, char** argv) {
   cpscope::Toolbox toolbox;
   toolbox.executors.push_back(cpscope::reference::make_plan_walker());
 #ifdef CPSCOPE_HAS_CUDA
+  using cpscope::kernels::Generation;
   toolbox.executors.push_back(cpscope::kernels::make_executor_cuda());
+  toolbox.executors.push_back(cpscope::kernels::make_executor_cuda(Generation::portable));
 #else
-  toolbox.missing_executors.emplace_back("cuda", "this build was made without a CUDA compiler");
+  for (const char* name : {"cuda", "cuda-portable"})
+    toolbox.missing_executors.emplace_back(name, "this build was made without a CUDA compiler");
 #endif
   toolbox.missing_executors.emplace_back("nccl", "it is not part of this version");
   toolbox.judge = cpscope::reference::judge;

@@ -43,7 +43,10 @@ void add_json(CLI::App* app, CommandOptions& options) {
 }
 
 void add_executor(CLI::App* app, CommandOptions& options) {
-  app->add_option("--executor", options.executor, "cpu (default), cuda, nccl or plugin:PATH")
+  app->add_option(
+         "--executor", options.executor,
+         "cpu (default), cuda, cuda-portable (no kernels of one GPU generation only), nccl or "
+         "plugin:PATH")
       ->check(kNotEmpty);
 }
 

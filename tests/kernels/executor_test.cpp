@@ -18,7 +18,7 @@ namespace {
 
 #ifdef CPSCOPE_EMULATED
 constexpr uint64_t kScenarios = 60;
-constexpr double kMostPairs = 3e4;  // (query, key, head) triples of a shipped scenario
+constexpr double kMostPairs = 3e5;  // (query, key, head) triples of a shipped scenario
 constexpr int64_t kLongest = 40;
 #else
 constexpr uint64_t kScenarios = 600;
@@ -55,6 +55,20 @@ TEST(CudaExecutor, KeepsTheBudgetOnRandomScenarios) {
     if (HasFailure()) return;
   }
   EXPECT_GT(ran * 10, kScenarios * 8) << "most scenarios are to be possible";
+}
+
+TEST(CudaExecutor, KeepsTheBudgetWithPortableKernelsAlone) {
+  CPSCOPE_NEEDS_DEVICE(newest);
+  const auto executor = kernels::make_executor_cuda(kernels::Generation::portable);
+  EXPECT_NE(executor->name(), newest.name());
+  for (uint64_t seed = 7'300'000; seed < 7'300'000 + kScenarios / 2; ++seed) {
+    const Scenario scenario = device_scenario(seed);
+    const auto run = run_graded_on(*executor, scenario);
+    if (!run) continue;
+    ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << "seed " << seed << "\n" << describe(scenario, run->grade);
+    EXPECT_NE(run->output.value().kernels, "sm90");
+  }
 }
 
 TEST(CudaExecutor, CarriesOutTheShippedScenarios) {
@@ -117,7 +131,7 @@ TEST(CudaExecutor, RefusesByNameWhatItCannotHold) {
 /// Small enough for compute-sanitizer: every communication type, layout and feature once.
 TEST(CudaExecutor, StaysCleanOnASmallSuite) {
   CPSCOPE_NEEDS_DEVICE(executor);
-  for (uint64_t seed = 7'200'000; seed < 7'200'040; ++seed) {
+  for (uint64_t seed = 7'200'000; seed < 7'200'030; ++seed) {
     RandomSpace space;
     space.any_dtype = true;
     Scenario scenario = random_scenario(seed, space);
