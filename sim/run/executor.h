@@ -45,8 +45,8 @@ struct RunOptions {
   bool poison = false;  // every output and receive buffer starts as NaN (padding of the inputs is
                         // poisoned by the caller)
   int threads = 0;      // 0 = all cores; results do not depend on it
-  Progress progress;    // may be empty
-  Observer observer;    // item results in plan order; the run is then slower
+  Progress progress = {};       // may be empty
+  Observer observer = {};       // item results in plan order; the run is then slower
   bool measures_items = false;  // executors with a clock of their own fill RunOutput::events
   int32_t repeats = 1;  // each pass is carried out so often, for timing; the result is the same
 };
