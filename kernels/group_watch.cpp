@@ -70,11 +70,8 @@ std::optional<StoppedProcess> GroupWatch::find_stopped(Time now) const {
                           fmt::format("nothing was heard of it for {:.3g} s", seconds))) {
     return stopped;
   }
-  if (auto stopped = find([&](const Member& m) { return now - m.moved > hang_after_; },
-                          fmt::format("its main thread has not moved for {:.3g} s", seconds))) {
-    return stopped;
-  }
-  return find_stalled(now);
+  return find([&](const Member& m) { return now - m.moved > hang_after_; },
+              fmt::format("its main thread has not moved for {:.3g} s", seconds));
 }
 
 std::optional<StoppedProcess> GroupWatch::find_stalled(Time now) const {

@@ -59,10 +59,12 @@ class GroupWatch {
   bool has_left(int32_t process) const { return at(process).has_left; }
   const SignOfLife& last_sign(int32_t process) const { return at(process).sign; }
 
-  /// The process that stopped, if any. In this order: its connection ended; it was silent; its main
-  /// thread does not move; the work of nobody moves: then the one that is least far, because the
-  /// others wait for it.
+  /// The process that stopped by itself, if any. In this order: its connection ended; it was
+  /// silent; its main thread does not move.
   std::optional<StoppedProcess> find_stopped(Time now) const;
+  /// For whoever watches all processes: when the work of nobody has moved, the one that is least
+  /// far, because the others wait for it.
+  std::optional<StoppedProcess> find_stalled(Time now) const;
 
  private:
   struct Member {
@@ -74,7 +76,6 @@ class GroupWatch {
   };
   const Member& at(int32_t process) const { return members_[static_cast<size_t>(process)]; }
   Member& at(int32_t process) { return members_[static_cast<size_t>(process)]; }
-  std::optional<StoppedProcess> find_stalled(Time now) const;
 
   std::chrono::milliseconds hang_after_;
   std::vector<Member> members_;  // [process]

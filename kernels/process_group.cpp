@@ -280,7 +280,9 @@ class ProcessGroup::State {
 
   void judge() {
     if (stopped_) return;
-    if (const auto found = watch_.find_stopped(Clock::now())) stop_all(found->what);
+    std::optional<StoppedProcess> found = watch_.find_stopped(Clock::now());
+    if (!found && place_.process == 0) found = watch_.find_stalled(Clock::now());
+    if (found) stop_all(found->what);
   }
 
   void call_when_stuck() {

@@ -32,7 +32,9 @@ class Group {
     watch.hear(process, sign, kStart + seconds{second});
   }
   std::string stopped(int second) const {
-    const std::optional<StoppedProcess> found = watch.find_stopped(kStart + seconds{second});
+    const GroupWatch::Time now = kStart + seconds{second};
+    std::optional<StoppedProcess> found = watch.find_stopped(now);
+    if (!found) found = watch.find_stalled(now);
     return found ? found->what : "";
   }
 };
