@@ -61,6 +61,8 @@ bool is_stream_done(Stream stream);
 Event make_event(bool measures_time);
 void destroy_event(Event event) noexcept;
 void record_event(Event event, Stream stream);
+/// Has all work before the recorded event been done? Throws what failed.
+bool is_event_done(Event event);
 /// Later work of `stream` begins after `event`.
 void wait_for_event(Stream stream, Event event);
 /// Milliseconds between two recorded events that measure time.

@@ -145,6 +145,13 @@ void record_event(Event event, Stream stream) {
   throw_if_failed(cudaEventRecord(to_cuda(event), to_cuda(stream)), "cudaEventRecord");
 }
 
+bool is_event_done(Event event) {
+  const cudaError_t status = cudaEventQuery(to_cuda(event));
+  if (status == cudaErrorNotReady) return false;
+  throw_if_failed(status, "cudaEventQuery");
+  return true;
+}
+
 void wait_for_event(Stream stream, Event event) {
   throw_if_failed(cudaStreamWaitEvent(to_cuda(stream), to_cuda(event), 0), "cudaStreamWaitEvent");
 }

@@ -7,7 +7,7 @@ namespace cpscope::kernels {
 
 ItemClock::ItemClock(bool is_on, Stream stream) : is_on_(is_on) {
   if (!is_on_) return;
-  zero_ = std::make_unique<DeviceEvent>(true);
+  zero_ = std::make_shared<DeviceEvent>(true);
   record_event(zero_->get(), stream);
 }
 
@@ -17,15 +17,19 @@ void ItemClock::forget(bool is_backward) {
 
 void ItemClock::start(Stream stream) {
   if (!is_on_) return;
-  open_ = std::make_unique<DeviceEvent>(true);
+  open_ = std::make_shared<DeviceEvent>(true);
   record_event(open_->get(), stream);
 }
 
 void ItemClock::stop(const ItemId& item, RankId rank, StepId step, Stream stream) {
+  stop_all({&item, 1}, rank, step, stream);
+}
+
+void ItemClock::stop_all(std::span<const ItemId> items, RankId rank, StepId step, Stream stream) {
   if (!is_on_) return;
-  auto end = std::make_unique<DeviceEvent>(true);
+  const auto end = std::make_shared<DeviceEvent>(true);
   record_event(end->get(), stream);
-  timed_.push_back({item, rank, step, std::move(open_), std::move(end)});
+  for (const ItemId& item : items) timed_.push_back({item, rank, step, open_, end});
 }
 
 std::vector<ItemEvent> ItemClock::read() {

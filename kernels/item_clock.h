@@ -4,6 +4,7 @@
 #include "sim/run/executor.h"
 
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace cpscope::kernels {
@@ -18,6 +19,8 @@ class ItemClock {
   void forget(bool is_backward);
   void start(Stream stream);
   void stop(const ItemId& item, RankId rank, StepId step, Stream stream);
+  /// Items that were carried out together.
+  void stop_all(std::span<const ItemId> items, RankId rank, StepId step, Stream stream);
   /// What was timed, in order of start. Waits for all of it.
   std::vector<ItemEvent> read();
 
@@ -26,10 +29,10 @@ class ItemClock {
     ItemId item;
     RankId rank;
     StepId step;
-    std::unique_ptr<DeviceEvent> start, end;
+    std::shared_ptr<DeviceEvent> start, end;
   };
   bool is_on_;
-  std::unique_ptr<DeviceEvent> zero_, open_;
+  std::shared_ptr<DeviceEvent> zero_, open_;
   std::vector<Timed> timed_;
 };
 

@@ -46,9 +46,7 @@ class ProcessGroup::State {
         inbox_(static_cast<size_t>(place.num_processes)),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     sign_.name = fmt::format("rank {}", place.process);
-    if (!connections_.empty()) {
-      thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-    }
+    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
 
   ~State() {

@@ -96,8 +96,32 @@ void RankEngine::allocate(Stream stream) {
       copy_to_device(arrays_.at(array), nothing.data(), attention_.heads * int64_t{sizeof(float)},
                      stream);
   }
-  // The vector above is read before it goes.
+  const DeviceMemory zeros(kMaxHeadDim * int64_t{sizeof(float)});
+  fill_bytes(zeros.data(), 0, kMaxHeadDim * int64_t{sizeof(float)}, stream);
+  clear_padded_lanes(zeros.data(), stream);
+  // The vector and the zeros above are read before they go.
   wait_for_stream(stream);
+}
+
+/// Kernels take rows with their padded lanes, which no wire carries.
+void RankEngine::clear_padded_lanes(void* zeros, Stream stream) {
+  for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const BufferId id{static_cast<int32_t>(b)};
+    const BufferSpec& spec = plan_.buffers[b];
+    for (const bool second : {false, true}) {
+      const ArrayLanes lanes = array_lanes(spec.kind, second, attention_);
+      if (!arrays_.holds(id) || lanes.pitch == lanes.lanes) continue;
+      RowCopy copy;
+      copy.to = arrays_.block(id, second, spec.heads.begin);
+      copy.to.data =
+          static_cast<uint8_t*>(copy.to.data) + lanes.lanes * element_size(copy.to.element);
+      copy.from = {zeros, copy.to.element, 0, 0, nullptr};
+      copy.num_rows = spec.rows;
+      copy.heads = spec.heads.size();
+      copy.lanes = lanes.pitch - lanes.lanes;
+      launch_row_copy(copy, stream);
+    }
+  }
 }
 
 AttentionShape RankEngine::shape_of(const ComputeItem& item) const {

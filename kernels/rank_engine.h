@@ -80,6 +80,7 @@ class RankEngine {
     bool is_made = false;
   };
 
+  void clear_padded_lanes(void* zeros, Stream stream);
   AttentionShape shape_of(const ComputeItem& item) const;
   Generation forward_generation(const AttentionShape& shape) const;
   Generation backward_generation(const AttentionShape& shape) const;

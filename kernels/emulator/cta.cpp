@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -22,7 +23,7 @@ constexpr std::byte kTailByte{0xa5};
 constexpr int64_t kMaxIdlePolls = 200'000;
 constexpr uint32_t kRankChangeOdds = 64;  // one in so many steps gives a warp a new rank
 
-Cta* running_cta = nullptr;
+thread_local Cta* running_cta = nullptr;
 
 std::string short_file(const char* path) {
   const std::string text = path == nullptr ? "" : path;
@@ -304,6 +305,9 @@ void run_grid(Index3 grid, int32_t threads, int32_t shared_bytes,
                     "of shared memory",
                     grid.x, grid.y, grid.z, threads, shared_bytes));
   }
+  // Threads that drive ranks of their own take turns.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   static std::vector<std::unique_ptr<Fiber>> fibers;
   static std::vector<std::byte> arena;
   std::vector<Index3> blocks;

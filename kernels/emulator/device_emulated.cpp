@@ -189,6 +189,11 @@ void record_event(Event event, Stream /*stream*/) {
   event->time = std::chrono::steady_clock::now();
 }
 
+bool is_event_done(Event /*event*/) {
+  check_all_guards();
+  return true;
+}
+
 void wait_for_event(Stream /*stream*/, Event /*event*/) {}
 
 double milliseconds_between(Event first, Event last) {

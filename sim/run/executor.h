@@ -58,7 +58,8 @@ struct RunOutput {
   double tile_seconds = 0.0;  // time in them, summed over threads
   std::vector<ItemEvent> events;  // [item] of the last repeat, by start; empty without a clock
   std::vector<double> forward_seconds, backward_seconds;  // [repeat] wall time of a pass alone
-  std::string kernels;  // which generation of kernels worked; empty on the CPU
+  bool is_whole = true;  // false: the answer is in another process, which judges it
+  std::string kernels;   // which generation of kernels worked; empty on the CPU
 };
 
 /// Something that can carry out a checked plan. The only base class of the house.

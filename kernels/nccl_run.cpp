@@ -1,0 +1,233 @@
+#include "kernels/nccl_run.h"
+
+#include "kernels/group_message.h"
+#include "kernels/rank_results.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+// Steps that are enqueued ahead of the one under way: enough to keep a device busy, few enough that
+// its launch queue never fills and blocks the thread that must notice failures.
+constexpr size_t kStepsAhead = 2;
+
+template <class T>
+T take(Result<T> result) {
+  if (!result) throw GroupStopped(result.error().complaints.front().what);
+  return std::move(result).value();
+}
+
+}  // namespace
+
+NcclRun::NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGroup& nccl,
+                 int64_t run)
+    : plan_(checked.plan()), checked_(checked), options_(options), nccl_(nccl), run_(run) {}
+
+void NcclRun::publish(Activity activity, int32_t step) {
+  const WorkPoint point{run_, activity, step};
+  if (point == published_) return;
+  published_ = point;
+  nccl_.processes().publish(point);
+}
+
+std::string NcclRun::agree(const std::string& complaint) {
+  const std::vector<Bytes> all = take(nccl_.processes().gather(to_bytes(complaint)));
+  const auto found =
+      std::find_if(all.begin(), all.end(), [](const Bytes& bytes) { return !bytes.empty(); });
+  return to_string(take(nccl_.processes().broadcast(found == all.end() ? Bytes{} : *found)));
+}
+
+void NcclRun::barrier() { take(nccl_.processes().barrier()); }
+
+std::string NcclRun::prepare(const RunInputs& inputs, std::optional<Generation> generation) {
+  publish(Activity::preparing);
+  // Different files on different hosts would only show as wrong numbers, or not at all.
+  const std::string hash = to_hex(plan_.hash);
+  const std::string first = to_string(take(nccl_.processes().broadcast(to_bytes(hash))));
+  std::string complaint;
+  if (hash != first) {
+    complaint = fmt::format(
+        "process {} has plan {}, process 0 has {}: start all with the same "
+        "command, files and version",
+        nccl_.processes().process(), hash, first);
+  }
+  complaint = agree(complaint);
+  if (!complaint.empty()) return complaint;
+  try {
+    const auto num_ranks = static_cast<int32_t>(plan_.home.size());
+    for (const RankId rank : ranks_of(nccl_.first_rank(), nccl_.end_rank())) {
+      if (to_index(rank) >= num_ranks) continue;
+      devices_.emplace_back(checked_, rank, nccl_.device_of(to_index(rank)), options_, generation);
+      if (const auto reason = devices_.back().why_too_large(); reason && complaint.empty())
+        complaint = *reason;
+      nccl_.check();
+    }
+    for (RankDevice& device : devices_) {
+      if (!complaint.empty()) break;
+      device.load(inputs);
+      nccl_.check();
+    }
+  } catch (const GroupStopped&) {
+    throw;
+  } catch (const DeviceError& error) {
+    complaint = error.what();
+  } catch (const std::bad_alloc&) {
+    complaint = "this machine does not give the host memory that the plan needs";
+  }
+  return agree(complaint);
+}
+
+RunOutput NcclRun::carry_out() {
+  RunOutput output;
+  barrier();
+  for (RankDevice& device : devices_) device.start_clock();
+  output.forward_seconds = run_pass(false);
+  for (RankDevice& device : devices_) device.collect_forward(output.answer);
+  if (plan_.scenario.numerics.backward) {
+    output.backward_seconds = run_pass(true);
+    for (RankDevice& device : devices_) device.collect_backward(output.answer);
+  }
+  for (RankDevice& device : devices_) {
+    output.kernels = device.generation_text();
+    output.tile_flops += device.tile_flops();
+    for (const ItemEvent& event : device.events()) {
+      output.events.push_back(event);
+      if (event.item.kind == StageKind::compute)
+        output.tile_seconds += static_cast<double>(event.end_ns - event.start_ns) * 1e-9;
+    }
+  }
+  return output;
+}
+
+std::vector<double> NcclRun::run_pass(bool is_backward) {
+  std::vector<double> seconds;
+  for (int32_t repeat = 0; repeat < std::max(1, options_.repeats); ++repeat) {
+    for (RankDevice& device : devices_) device.begin_pass(is_backward);
+    barrier();
+    const auto start = std::chrono::steady_clock::now();
+    publish(is_backward ? Activity::backward : Activity::forward);
+    run_stages(is_backward);
+    wait_until_open(0);
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  publish(Activity::finishing);
+  return seconds;
+}
+
+void NcclRun::run_stages(bool is_backward) {
+  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  const auto end_step = [&](StepId step) {
+    for (RankDevice& device : devices_) device.end_step(step);
+    open_steps_.push_back(step);
+    wait_until_open(kStepsAhead);
+  };
+  for (size_t s = 0; s < pass.stages.size(); ++s) {
+    const Stage& stage = pass.stages[s];
+    if (stage.kind == StageKind::transfer && checked_.admitted_because().empty()) {
+      run_transfers(stage.begin, stage.end);
+    } else {
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        // A faulty plan may send on what it has just received.
+        if (stage.kind == StageKind::transfer) {
+          run_transfers(i, i + 1);
+          continue;
+        }
+        for (RankDevice& device : devices_) device.enqueue(stage.kind, i);
+      }
+    }
+    if (options_.observer) observe(stage);
+    if (s + 1 == pass.stages.size() || pass.stages[s + 1].step != stage.step) end_step(stage.step);
+    if (options_.progress)
+      options_.progress(static_cast<int64_t>(s) + 1, static_cast<int64_t>(pass.stages.size()));
+  }
+}
+
+void NcclRun::run_transfers(int64_t begin, int64_t end) {
+  int64_t num_messages = 0;
+  for (RankDevice& device : devices_) num_messages += device.pack(begin, end);
+  if (num_messages > 0) {
+    nccl_.begin();
+    for (RankDevice& device : devices_) device.post(nccl_);
+    nccl_.end();
+  }
+  for (RankDevice& device : devices_) device.unpack();
+}
+
+/// Waits until at most so many steps are under way, and tells the group how far this process is.
+void NcclRun::wait_until_open(size_t most_steps) {
+  PollPause pause;
+  while (true) {
+    std::optional<StepId> oldest;
+    for (RankDevice& device : devices_) {
+      const std::optional<StepId> open = device.open_step();
+      if (open && (!oldest || *open < *oldest)) oldest = open;
+    }
+    while (!open_steps_.empty() && (!oldest || open_steps_.front() < *oldest))
+      open_steps_.pop_front();
+    if (oldest) publish(published_.activity, to_index(*oldest));
+    nccl_.check();
+    if (open_steps_.size() <= most_steps) return;
+    pause.wait();
+  }
+}
+
+void NcclRun::observe(const Stage& stage) {
+  std::vector<ItemResult> results;
+  for (int64_t i = stage.begin; i < stage.end; ++i) {
+    for (RankDevice& device : devices_) {
+      for (ItemResult& result : device.read_results(stage.kind, i))
+        results.push_back(std::move(result));
+    }
+  }
+  const std::vector<Bytes> others = take(nccl_.processes().gather(encode_items(results)));
+  for (size_t process = 1; process < others.size(); ++process) {
+    for (ItemResult& result : decode_items(others[process])) results.push_back(std::move(result));
+  }
+  if (nccl_.processes().process() != 0) return;
+  std::stable_sort(results.begin(), results.end(), [](const ItemResult& a, const ItemResult& b) {
+    return a.item.index < b.item.index;
+  });
+  for (const ItemResult& result : results) options_.observer(result);
+}
+
+std::vector<RankId> NcclRun::ranks_of(int32_t first, int32_t end) const {
+  std::vector<RankId> ranks;
+  for (int32_t rank = first; rank < std::min(end, static_cast<int32_t>(plan_.home.size())); ++rank)
+    ranks.push_back(RankId{rank});
+  return ranks;
+}
+
+void NcclRun::gather(RunOutput& output) {
+  publish(Activity::finishing);
+  ProcessGroup& processes = nccl_.processes();
+  const std::vector<RankId> here = ranks_of(nccl_.first_rank(), nccl_.end_rank());
+  output.is_whole = processes.process() == 0;
+  // Process 0 has its own.
+  const std::vector<Bytes> all =
+      take(processes.gather(output.is_whole ? Bytes{} : encode_results(plan_, here, output)));
+  for (size_t process = 1; process < all.size(); ++process) {
+    const RankRange range = nccl_.ranks_of_process(static_cast<int32_t>(process));
+    const std::vector<RankId> there = ranks_of(range.first, range.end);
+    if (!add_results(plan_, there, all[process], output))
+      throw DeviceError(
+          fmt::format("the answers of process {} are not those of the plan", process));
+  }
+  barrier();
+}
+
+std::string NcclRun::find_broken_guard() {
+  std::string broken;
+  for (RankDevice& device : devices_) {
+    if (broken.empty()) broken = device.find_broken_guard();
+  }
+  return agree(broken);
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "kernels/nccl_group.h"
+#include "kernels/rank_device.h"
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace cpscope::kernels {
+
+/// One run of one plan by the devices of this process. Everything is collective: all processes make
+/// the same calls. Failures are thrown as NcclGroup throws them.
+class NcclRun {
+ public:
+  /// `run`: counts the runs of the group.
+  NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGroup& nccl, int64_t run);
+
+  /// Makes and fills the devices' memory. A reason why some process cannot; the same on all.
+  std::string prepare(const RunInputs& inputs, std::optional<Generation> generation);
+  /// Both passes; what this process has of the results.
+  RunOutput carry_out();
+  /// The whole of the results on process 0.
+  void gather(RunOutput& output);
+  /// A guard byte that was overwritten somewhere; empty when all are intact. The same on all.
+  std::string find_broken_guard();
+
+ private:
+  std::vector<double> run_pass(bool is_backward);
+  void run_stages(bool is_backward);
+  void run_transfers(int64_t begin, int64_t end);
+  void observe(const Stage& stage);
+  void wait_until_open(size_t most_steps);
+  void publish(Activity activity, int32_t step = 0);
+  /// The first process's complaint, if any has one; the same on all.
+  std::string agree(const std::string& complaint);
+  void barrier();
+  std::vector<RankId> ranks_of(int32_t first, int32_t end) const;
+
+  const Plan& plan_;
+  const CheckedPlan& checked_;
+  const RunOptions& options_;
+  NcclGroup& nccl_;
+  const int64_t run_;
+  WorkPoint published_;
+  std::deque<RankDevice> devices_;  // of ranks that the plan has
+  std::deque<StepId> open_steps_;   // enqueued, not seen to be done by all devices here
+};
+
+}  // namespace cpscope::kernels

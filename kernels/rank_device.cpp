@@ -1,0 +1,327 @@
+#include "kernels/rank_device.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+// Messages begin on this many bytes of staging.
+constexpr int64_t kAlignment = 256;
+
+int64_t align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+std::vector<bool> only(const Plan& plan, RankId rank) {
+  std::vector<bool> is_here(plan.home.size(), false);
+  is_here[to_index(rank)] = true;
+  return is_here;
+}
+
+/// Later members are made on the device as well.
+DeviceInfo select_and_describe(int device) {
+  select_device(device);
+  return describe_device(device);
+}
+
+}  // namespace
+
+RankDevice::RankDevice(const CheckedPlan& checked, RankId rank, int device,
+                       const RunOptions& options, std::optional<Generation> generation)
+    : plan_(checked.plan()),
+      options_(options),
+      rank_(rank),
+      device_(device),
+      is_in_order_(!checked.admitted_because().empty()),
+      info_(select_and_describe(device)),
+      engine_(plan_, only(plan_, rank), info_.compute_capability,
+              {options.poison, generation, options.threads}),
+      transfer_stream_(true),
+      hazards_(plan_.buffers.size()) {
+  plan_staging();
+}
+
+RankDevice::~RankDevice() {
+  // Memory, streams and events go back to the device that they came from.
+  try {
+    select_device(device_);
+  } catch (const DeviceError&) {
+    // A device that is gone takes everything with it.
+  }
+}
+
+void RankDevice::plan_staging() {
+  int64_t most_sent = 0, most_received = 0;
+  for (const Pass* pass : {&plan_.forward, &plan_.backward}) {
+    for (const Stage& stage : pass->stages) {
+      if (stage.kind != StageKind::transfer) continue;
+      int64_t sent = 0, received = 0;
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        const TransferItem& item = pass->transfers[i];
+        if (item.src == item.dst) continue;
+        if (item.src == rank_) sent += align(item.bytes);
+        if (item.dst == rank_) received += align(item.bytes);
+      }
+      most_sent = std::max(most_sent, sent);
+      most_received = std::max(most_received, received);
+    }
+  }
+  send_staging_ = staging_.reserve(fmt::format("rank {} sent", to_index(rank_)), most_sent);
+  receive_staging_ =
+      staging_.reserve(fmt::format("rank {} received", to_index(rank_)), most_received);
+}
+
+std::optional<std::string> RankDevice::why_too_large() const {
+  const int64_t needed = engine_.device_bytes() + staging_.total_bytes();
+  if (needed <= info_.free_bytes) return std::nullopt;
+  return fmt::format("rank {} of the plan needs {:.2f} GiB, GPU {} ({}) has {:.2f} GiB free",
+                     to_index(rank_), gibibytes(needed), device_, info_.name,
+                     gibibytes(info_.free_bytes));
+}
+
+void RankDevice::load(const RunInputs& inputs) {
+  select_device(device_);
+  engine_.allocate(compute_stream());
+  staging_.allocate(options_.poison ? 0xff : 0x46, compute_stream());
+  engine_.load(inputs, compute_stream());
+  wait_for_stream(compute_stream());
+}
+
+void RankDevice::begin_pass(bool is_backward) {
+  select_device(device_);
+  is_backward_ = is_backward;
+  engine_.begin_pass();
+  clock_->forget(is_backward);
+}
+
+template <class Work>
+void RankDevice::enqueue_item(const ItemId& id, StepId step, const BufferUse& use, Stream stream,
+                              Work work) {
+  hazards_.begin(use, stream);
+  clock_->start(stream);
+  work();
+  clock_->stop(id, rank_, step, stream);
+  hazards_.end(use, stream);
+}
+
+void RankDevice::enqueue(StageKind kind, int64_t index) {
+  select_device(device_);
+  const ItemId id{is_backward_, kind, index};
+  const Stream stream = compute_stream();
+  switch (kind) {
+    case StageKind::transfer:
+      break;  // in three parts, below
+    case StageKind::reorder:
+      if (const ReorderItem& item = pass().reorders[index]; item.rank == rank_)
+        enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.reorder(item, stream); });
+      break;
+    case StageKind::compute:
+      if (const ComputeItem& item = pass().computes[index];
+          item.rank == rank_ && item.num_slices > 0) {
+        enqueue_item(id, item.step, uses_of(item, is_backward_), stream, [&] {
+          is_backward_ ? engine_.compute_backward(item, stream)
+                       : engine_.compute_forward(item, stream);
+        });
+      }
+      break;
+    case StageKind::merge:
+      if (const MergeItem& item = pass().merges[index]; item.rank == rank_)
+        enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.merge(item, stream); });
+      break;
+    case StageKind::finish:
+      if (const FinishItem& item = pass().finishes[index]; item.rank == rank_)
+        enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.finish(item, stream); });
+      break;
+  }
+}
+
+int64_t RankDevice::pack(int64_t begin, int64_t end) {
+  select_device(device_);
+  sends_.clear();
+  landings_.clear();
+  int64_t sent = 0, received = 0, num_received = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    const TransferItem& item = pass().transfers[i];
+    const ItemId id{is_backward_, StageKind::transfer, i};
+    if (item.src == item.dst) {
+      if (item.src == rank_) landings_.push_back({&item, id, 0});
+      continue;
+    }
+    if (item.bytes == 0) continue;  // would only cost its latency
+    if (item.src == rank_) {
+      CPSCOPE_CHECK(engine_.wire_bytes(item) == item.bytes, "the plan counts other bytes",
+                    engine_.wire_bytes(item), item.bytes);
+      sends_.push_back({&item, id, sent});
+      sent += align(item.bytes);
+    }
+    if (item.dst == rank_) {
+      landings_.push_back({&item, id, received});
+      received += align(item.bytes);
+      ++num_received;
+    }
+  }
+  const bool has_adds = std::any_of(landings_.begin(), landings_.end(), [](const Message& message) {
+    return message.item->landing == Landing::add;
+  });
+  // What stays here need not wait for the wire, except that additions follow item order.
+  if (!has_adds) {
+    for (const Message& message : landings_) {
+      if (is_local(message)) move(message);
+    }
+    std::erase_if(landings_, is_local);
+  }
+  if (sends_.empty()) return num_received;
+  for (const Message& message : sends_)
+    hazards_.begin({{message.item->from}, {}}, transfer_stream());
+  clock_->start(transfer_stream());
+  for (const Message& message : sends_) {
+    engine_.pack(*message.item, staging_.at<uint8_t>(send_staging_) + message.offset,
+                 transfer_stream());
+  }
+  // What is packed may be overwritten: the wire takes it from staging.
+  for (const Message& message : sends_) hazards_.end({{message.item->from}, {}}, transfer_stream());
+  return static_cast<int64_t>(sends_.size()) + num_received;
+}
+
+bool RankDevice::is_local(const Message& message) { return message.item->src == message.item->dst; }
+
+void RankDevice::move(const Message& message) {
+  const TransferItem& item = *message.item;
+  enqueue_item(message.id, item.step, uses_of(item), transfer_stream(),
+               [&] { engine_.move(item, transfer_stream()); });
+}
+
+void RankDevice::post(NcclGroup& nccl) {
+  select_device(device_);
+  const int32_t here = to_index(rank_);
+  for (const Message& message : sends_) {
+    nccl.send(here, to_index(message.item->dst),
+              staging_.at<uint8_t>(send_staging_) + message.offset, message.item->bytes,
+              transfer_stream());
+  }
+  for (const Message& message : landings_) {
+    if (is_local(message)) continue;
+    nccl.receive(here, to_index(message.item->src),
+                 staging_.at<uint8_t>(receive_staging_) + message.offset, message.item->bytes,
+                 transfer_stream());
+  }
+}
+
+void RankDevice::unpack() {
+  select_device(device_);
+  if (!sends_.empty()) {
+    std::vector<ItemId> ids;
+    for (const Message& message : sends_) ids.push_back(message.id);
+    clock_->stop_all(ids, rank_, sends_.front().item->step, transfer_stream());
+  }
+  for (const Message& message : landings_) {
+    if (is_local(message)) {
+      move(message);
+      continue;
+    }
+    const BufferUse use{{}, {message.item->to}};
+    hazards_.begin(use, transfer_stream());
+    engine_.unpack(*message.item, staging_.at<uint8_t>(receive_staging_) + message.offset,
+                   transfer_stream());
+    hazards_.end(use, transfer_stream());
+  }
+}
+
+void RankDevice::end_step(StepId step) {
+  select_device(device_);
+  StepMark& mark = marks_.emplace_back(step);
+  record_event(mark.compute.get(), compute_stream());
+  record_event(mark.transfer.get(), transfer_stream());
+}
+
+std::optional<StepId> RankDevice::open_step() {
+  select_device(device_);
+  while (!marks_.empty() && is_event_done(marks_.front().compute.get()) &&
+         is_event_done(marks_.front().transfer.get())) {
+    marks_.pop_front();
+  }
+  return marks_.empty() ? std::nullopt : std::optional(marks_.front().step);
+}
+
+void RankDevice::wait() {
+  select_device(device_);
+  wait_for_stream(compute_stream());
+  wait_for_stream(transfer_stream());
+}
+
+void RankDevice::read_array(const ItemId& id, StepId step, BufferId buffer, bool second,
+                            const char* name, int64_t rows, std::vector<ItemResult>& results) {
+  const BufferSpec& spec = plan_.buffer(buffer);
+  const int64_t lanes = array_lanes(spec.kind, second, plan_.scenario.attention).lanes;
+  ItemResult result{id, rank_, step, name, {rows, spec.heads.size(), lanes}, {}};
+  result.values = engine_.read(buffer, second, compute_stream());
+  result.values.resize(static_cast<size_t>(rows * spec.heads.size() * lanes));
+  results.push_back(std::move(result));
+}
+
+std::vector<ItemResult> RankDevice::read_results(StageKind kind, int64_t index) {
+  select_device(device_);
+  const ItemId id{is_backward_, kind, index};
+  std::vector<ItemResult> results;
+  const auto read = [&](StepId step, BufferId buffer, bool second, const char* name, int64_t rows) {
+    read_array(id, step, buffer, second, name, rows, results);
+  };
+  if (kind == StageKind::compute) {
+    const ComputeItem& item = pass().computes[index];
+    if (item.rank != rank_ || item.num_slices == 0) return results;
+    const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
+    if (is_backward_) {
+      read(item.step, item.dq, false, "dq", q_rows);
+      read(item.step, item.dkv, false, "dk", kv_rows);
+      read(item.step, item.dkv, true, "dv", kv_rows);
+    } else {
+      read(item.step, item.out, false, "out", q_rows);
+      read(item.step, item.out, true, "lse", q_rows);
+    }
+  }
+  if (kind == StageKind::finish) {
+    const FinishItem& item = pass().finishes[index];
+    if (item.rank != rank_) return results;
+    const BufferSpec& spec = plan_.buffer(item.buffer);
+    const std::array<const char*, 2> names =
+        spec.kind == BufferKind::out   ? std::array<const char*, 2>{"out", "lse"}
+        : spec.kind == BufferKind::dkv ? std::array<const char*, 2>{"dk", "dv"}
+                                       : std::array<const char*, 2>{"dq", ""};
+    read(item.step, item.buffer, false, names[0], spec.rows);
+    if (*names[1] != '\0') read(item.step, item.buffer, true, names[1], spec.rows);
+  }
+  return results;
+}
+
+void RankDevice::collect_forward(Answer& answer) {
+  select_device(device_);
+  engine_.collect_forward(answer, compute_stream());
+}
+
+void RankDevice::collect_backward(Answer& answer) {
+  select_device(device_);
+  engine_.collect_backward(answer, compute_stream());
+}
+
+int64_t RankDevice::tile_flops() const {
+  int64_t flops = 0;
+  for (const ComputeItem& item : plan_.forward.computes) {
+    if (item.rank == rank_) flops += engine_.tile_flops(item, false);
+  }
+  for (const ComputeItem& item : plan_.backward.computes) {
+    if (item.rank == rank_) flops += engine_.tile_flops(item, true);
+  }
+  return flops;
+}
+
+std::string RankDevice::find_broken_guard() {
+  select_device(device_);
+  std::string broken = engine_.find_broken_guard(compute_stream());
+  return broken.empty() ? staging_.find_broken_guard(compute_stream()) : broken;
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,101 @@
+#pragma once
+
+#include "kernels/item_clock.h"
+#include "kernels/item_uses.h"
+#include "kernels/nccl_group.h"
+#include "kernels/rank_engine.h"
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cpscope::kernels {
+
+/// One rank of a plan on a device of its own: its arrays, a compute stream, a communication stream,
+/// and staging memory for what is on the wire. An item waits only for the buffers that it touches,
+/// so transfers run beside computes. Staging needs no second copy: pack, send, receive and unpack
+/// follow each other on the communication stream; the plan's own ring buffers are the double ones.
+class RankDevice {
+ public:
+  RankDevice(const CheckedPlan& checked, RankId rank, int device, const RunOptions& options,
+             std::optional<Generation> generation);
+  RankDevice(const RankDevice&) = delete;
+  RankDevice& operator=(const RankDevice&) = delete;
+  ~RankDevice();
+
+  RankId rank() const { return rank_; }
+  /// Why the device cannot hold the plan, if so.
+  std::optional<std::string> why_too_large() const;
+  void load(const RunInputs& inputs);
+
+  /// Time zero of its events is now. Everything is idle.
+  void start_clock() { clock_.emplace(options_.measures_items, transfer_stream()); }
+  void begin_pass(bool is_backward);
+  /// Enqueues an item of this rank that is no transfer; others' items are left alone.
+  void enqueue(StageKind kind, int64_t index);
+
+  // Transfers [begin, end) of a stage, in three parts: between them all devices of the process.
+  /// Packs what this rank sends; how many messages it sends and receives.
+  int64_t pack(int64_t begin, int64_t end);
+  void post(NcclGroup& nccl);
+  void unpack();
+
+  /// All work of a step has been enqueued.
+  void end_step(StepId step);
+  /// The first step whose work is not all done, if any. Does not wait.
+  std::optional<StepId> open_step();
+  void wait();
+
+  /// What an item has just written, if it is this rank's compute or finish item.
+  std::vector<ItemResult> read_results(StageKind kind, int64_t index);
+  void collect_forward(Answer& answer);
+  void collect_backward(Answer& answer);
+  std::vector<ItemEvent> events() { return clock_->read(); }
+  int64_t tile_flops() const;
+  std::string generation_text() const { return engine_.generation_text(); }
+  /// Empty, or which array's guard was overwritten.
+  std::string find_broken_guard();
+
+ private:
+  struct Message {
+    const TransferItem* item;
+    ItemId id;
+    int64_t offset;  // in staging
+  };
+  struct StepMark {
+    StepId step;
+    DeviceEvent compute{false}, transfer{false};
+  };
+
+  const Pass& pass() const { return is_backward_ ? plan_.backward : plan_.forward; }
+  Stream transfer_stream() const { return transfer_stream_.get(); }
+  Stream compute_stream() const { return is_in_order_ ? transfer_stream() : compute_stream_.get(); }
+  void plan_staging();
+  static bool is_local(const Message& message);
+  void move(const Message& message);
+  template <class Work>
+  void enqueue_item(const ItemId& id, StepId step, const BufferUse& use, Stream stream, Work work);
+  void read_array(const ItemId& id, StepId step, BufferId buffer, bool second, const char* name,
+                  int64_t rows, std::vector<ItemResult>& results);
+
+  const Plan& plan_;
+  const RunOptions& options_;
+  const RankId rank_;
+  const int device_;
+  const bool is_in_order_;  // a faulty plan may read what it writes
+  bool is_backward_ = false;
+  DeviceInfo info_;
+  RankEngine engine_;
+  GuardedArrays staging_;
+  int32_t send_staging_ = -1, receive_staging_ = -1;  // arrays
+  DeviceStream compute_stream_, transfer_stream_;
+  BufferHazards hazards_;
+  std::optional<ItemClock> clock_;
+  std::vector<Message> sends_;     // of the stage under way, in item order
+  std::vector<Message> landings_;  // what it receives and what it moves on the rank itself
+  std::deque<StepMark> marks_;     // steps that were not seen to be done
+};
+
+}  // namespace cpscope::kernels

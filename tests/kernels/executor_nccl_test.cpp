@@ -1,0 +1,321 @@
+// The executor `nccl` on emulated devices, with an NCCL that checks what it is asked for: one
+// process that drives all devices, and several that drive one each (threads here, joined over the
+// loopback).
+#include "kernels/executor_nccl.h"
+
+#include "kernels/emulator/nccl_emulated.h"
+#include "kernels/executor_cuda.h"
+#include "sim/run/run_inputs.h"
+#include "sim/scenario/scenario_file.h"
+#include "tests/kernels/group_cases.h"
+#include "tests/support/graded_run.h"
+#include "tests/support/random_scenario.h"
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+using kernels::emulator::NcclEmulated;
+using kernels::emulator::NcclFault;
+using kernels::tests::find_free_port;
+using kernels::tests::place_of;
+
+constexpr uint64_t kScenarios = 32;
+
+kernels::NcclSettings settings_of(const NcclEmulated& nccl, int32_t num_devices) {
+  kernels::NcclSettings settings;
+  // The emulator may take long for one kernel, and then the main thread does not move.
+  settings.limits.hang_after = std::chrono::seconds{60};
+  settings.devices.assign(static_cast<size_t>(num_devices), 0);
+  settings.load_library = [nccl]() -> Result<kernels::NcclLibrary> {
+    return kernels::NcclLibrary{nccl.functions(), "emulated", 22809};
+  };
+  return settings;
+}
+
+Scenario device_scenario(uint64_t seed) {
+  RandomSpace space;
+  space.any_dtype = true;
+  space.max_length = 40;
+  Scenario scenario = random_scenario(seed, space);
+  if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
+  return scenario;
+}
+
+/// A scenario of so many ranks that nothing forbids.
+Scenario scenario_of_ranks(int32_t ranks) {
+  for (uint64_t seed = 8'000'000;; ++seed) {
+    const Scenario scenario = device_scenario(seed);
+    if (scenario.parallel.cp_size == ranks && scenario.numerics.backward &&
+        plan_unless_refused(scenario)) {
+      return scenario;
+    }
+  }
+}
+
+int64_t wire_bytes(const Plan& plan) {
+  int64_t bytes = 0;
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (const TransferItem& item : pass->transfers) bytes += item.src == item.dst ? 0 : item.bytes;
+  }
+  return bytes;
+}
+
+/// What each of several processes (threads) with one device each says; `act` gets its executor.
+std::vector<std::string> run_processes(
+    const NcclEmulated& nccl, int32_t num_processes,
+    const std::function<std::string(int32_t process, Executor& executor)>& act,
+    std::chrono::seconds hang_after = std::chrono::seconds{60}) {
+  const int32_t port = find_free_port();
+  std::vector<std::string> reports(static_cast<size_t>(num_processes));
+  std::vector<std::jthread> threads;
+  for (int32_t process = 0; process < num_processes; ++process) {
+    threads.emplace_back([&, process] {
+      kernels::NcclSettings settings = settings_of(nccl, 1);
+      settings.place = place_of(process, num_processes, port);
+      settings.limits.hang_after = hang_after;
+      const std::unique_ptr<Executor> executor = kernels::make_executor_nccl(settings);
+      reports[static_cast<size_t>(process)] = act(process, *executor);
+    });
+  }
+  threads.clear();
+  return reports;
+}
+
+// ---- one process ----
+
+TEST(NcclExecutor, KeepsTheBudgetOnRandomScenarios) {
+  const NcclEmulated nccl;
+  const auto executor = kernels::make_executor_nccl(settings_of(nccl, 8));
+  ASSERT_FALSE(executor->absence());
+  uint64_t ran = 0;
+  for (uint64_t seed = 7'000'000; seed < 7'000'000 + kScenarios; ++seed) {
+    const Scenario scenario = device_scenario(seed);
+    if (scenario.parallel.cp_size > 8) continue;
+    const int64_t before = nccl.counts().bytes;
+    const auto run = run_graded_on(*executor, scenario);
+    if (!run) continue;
+    ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << "seed " << seed << "\n" << describe(scenario, run->grade);
+    EXPECT_EQ(nccl.counts().bytes - before, wire_bytes(run->plan.plan())) << "seed " << seed;
+    ++ran;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(ran, kScenarios / 2);
+  // Initialisation once, not per case.
+  EXPECT_EQ(nccl.counts().communicators, 8);
+}
+
+TEST(NcclExecutor, GivesTheBitsOfExecutorCuda) {
+  const NcclEmulated nccl;
+  const auto executor = kernels::make_executor_nccl(settings_of(nccl, 8));
+  const auto cuda = kernels::make_executor_cuda();
+  for (uint64_t seed = 7'300'000; seed < 7'300'000 + kScenarios / 4; ++seed) {
+    const Scenario scenario = device_scenario(seed);
+    if (scenario.parallel.cp_size > 8) continue;
+    const auto run = run_graded_on(*executor, scenario);
+    if (!run) continue;
+    const auto expected = run_graded_on(*cuda, scenario);
+    ASSERT_TRUE(run->output.ok() && expected->output.ok());
+    // Sums over ranks are added up in another order.
+    Answer seen = run->output.value().answer, wanted = expected->output.value().answer;
+    seen.d_sink.clear();
+    wanted.d_sink.clear();
+    EXPECT_TRUE(is_bitwise_equal(seen, wanted))
+        << "seed " << seed << "\n"
+        << describe(compare(seen, wanted)) << print_scenario(scenario);
+  }
+}
+
+TEST(NcclExecutor, RefusesMoreRanksThanDevices) {
+  const auto executor = kernels::make_executor_nccl(settings_of(NcclEmulated(), 2));
+  const auto run = run_graded_on(*executor, scenario_of_ranks(4));
+  ASSERT_TRUE(run && !run->output.ok());
+  EXPECT_EQ(run->output.error().kind, ErrorKind::unavailable);
+  EXPECT_EQ(to_text(run->output.error()),
+            "executor nccl puts one rank on each GPU: 4 ranks, 2 GPUs; use --executor cuda, where "
+            "one GPU plays all ranks");
+}
+
+TEST(NcclExecutor, SaysWhatIsMissing) {
+  kernels::NcclSettings settings = settings_of(NcclEmulated(), 1);
+  settings.load_library = []() -> Result<kernels::NcclLibrary> {
+    return make_error(ErrorKind::unavailable, "no NCCL library was found");
+  };
+  const auto executor = kernels::make_executor_nccl(settings);
+  ASSERT_TRUE(executor->absence());
+  EXPECT_EQ(to_text(*executor->absence()), "no NCCL library was found");
+}
+
+TEST(NcclExecutor, TimesItemsAndShowsTheirResultsInPlanOrder) {
+  const NcclEmulated nccl;
+  const auto executor = kernels::make_executor_nccl(settings_of(nccl, 4));
+  const Scenario scenario = scenario_of_ranks(4);
+  const auto plan = plan_unless_refused(scenario);
+  const RunInputs inputs = run_graded(scenario)->inputs;
+  std::vector<ItemResult> seen[2];
+  const auto watch = [&](Executor& watched, std::vector<ItemResult>& results) {
+    RunOptions options;
+    options.observer = [&](const ItemResult& result) { results.push_back(result); };
+    options.measures_items = true;
+    options.repeats = 2;
+    return watched.run(*plan, inputs, options);
+  };
+  const Result<RunOutput> output = watch(*executor, seen[0]);
+  ASSERT_TRUE(output) << to_text(output.error());
+  const Result<RunOutput> expected = watch(*kernels::make_executor_cuda(), seen[1]);
+  ASSERT_TRUE(expected);
+  EXPECT_EQ(output.value().forward_seconds.size(), 2u);
+  EXPECT_EQ(output.value().backward_seconds.size(), 2u);
+  // Empty transfers are not made here, so there may be fewer.
+  EXPECT_GT(output.value().events.size(), 0u);
+  EXPECT_LE(output.value().events.size(), expected.value().events.size());
+  EXPECT_EQ(output.value().tile_flops, expected.value().tile_flops);
+  ASSERT_EQ(seen[0].size(), seen[1].size());
+  for (size_t i = 0; i < seen[0].size(); ++i) {
+    const ItemResult &a = seen[0][i], &b = seen[1][i];
+    EXPECT_TRUE(a.item.index == b.item.index && a.item.kind == b.item.kind && a.rank == b.rank &&
+                std::string(a.array) == b.array && a.shape == b.shape)
+        << i;
+  }
+}
+
+// ---- what stops a run ----
+
+std::string run_with_fault(const NcclFault& fault, std::string* after = nullptr) {
+  NcclEmulated nccl(std::chrono::milliseconds{200});
+  const auto executor = kernels::make_executor_nccl(settings_of(nccl, 4));
+  const Scenario scenario = scenario_of_ranks(4);
+  nccl.plant(fault);
+  const auto run = run_graded_on(*executor, scenario);
+  if (after != nullptr) {
+    nccl.plant({});
+    const auto again = run_graded_on(*executor, scenario);
+    *after = again->output.ok() ? "fine" : to_text(again->output.error());
+  }
+  EXPECT_EQ(nccl.counts().aborts, 4);
+  EXPECT_EQ(nccl.counts().open, 0);
+  return run->output.ok() ? "fine" : to_text(run->output.error());
+}
+
+TEST(NcclExecutor, EndsWhenACommunicatorReportsAnError) {
+  std::string after;
+  const std::string text =
+      run_with_fault({.kind = NcclFault::Kind::asynchronous_error, .rank = 2, .group = 0}, &after);
+  EXPECT_TRUE(text.starts_with("executor nccl: ranks 0 to 3 stopped at forward step ")) << text;
+  EXPECT_NE(text.find("NCCL failed: an emulated error: a planted error"), std::string::npos)
+      << text;
+  EXPECT_TRUE(after.starts_with("executor nccl stopped in an earlier run: ")) << after;
+}
+
+TEST(NcclExecutor, EndsWhenAMessageFindsNoPartner) {
+  const std::string text = run_with_fault({.kind = NcclFault::Kind::hang, .rank = 1, .group = 0});
+  EXPECT_NE(text.find("found no "), std::string::npos) << text;
+}
+
+TEST(NcclExecutor, EndsWhenTheDriverFails) {
+  const std::string text = run_with_fault({.kind = NcclFault::Kind::throws, .rank = 3, .group = 1});
+  EXPECT_NE(text.find("a planted failure"), std::string::npos) << text;
+}
+
+// ---- several processes ----
+
+TEST(NcclExecutor, GathersAnswersOfSeveralProcesses) {
+  const NcclEmulated nccl;
+  constexpr int32_t kProcesses = 4;
+  const std::vector<std::string> reports =
+      run_processes(nccl, kProcesses, [](int32_t process, Executor& executor) {
+        std::string report;
+        for (uint64_t seed = 7'400'000; seed < 7'400'000 + kScenarios / 4; ++seed) {
+          const Scenario scenario = device_scenario(seed);
+          const auto plan = plan_unless_refused(scenario);
+          if (!plan || scenario.parallel.cp_size > kProcesses) continue;
+          // Everybody makes the same inputs; only process 0 has an answer to be graded.
+          const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+          RunOptions options;
+          options.poison = true;
+          options.measures_items = true;
+          const Result<RunOutput> output = executor.run(*plan, inputs, options);
+          if (!output) return fmt::format("seed {}: {}", seed, to_text(output.error()));
+          if (output.value().is_whole != (process == 0)) return std::string("whole in wrong place");
+          if (process != 0) continue;
+          const auto expected = run_graded_on(*kernels::make_executor_cuda(), scenario);
+          Answer seen = output.value().answer, wanted = expected->output.value().answer;
+          seen.d_sink.clear();
+          wanted.d_sink.clear();
+          if (!is_bitwise_equal(seen, wanted))
+            return fmt::format("seed {}: {}\n{}", seed, describe(compare(seen, wanted)),
+                               print_scenario(scenario));
+          report += ".";
+        }
+        return report;
+      });
+  EXPECT_GE(reports[0].size(), 3u) << reports[0];
+  EXPECT_EQ(reports[0].find_first_not_of('.'), std::string::npos) << reports[0];
+  for (int32_t process = 1; process < kProcesses; ++process) EXPECT_EQ(reports[process], "");
+  EXPECT_EQ(nccl.counts().communicators, kProcesses);
+  EXPECT_EQ(nccl.counts().aborts, 0);
+  EXPECT_EQ(nccl.counts().open, 0);
+}
+
+TEST(NcclExecutor, EndsEverywhereWhenOneProcessFails) {
+  NcclEmulated nccl;
+  nccl.plant({.kind = NcclFault::Kind::throws, .rank = 2, .group = 1});
+  const Scenario scenario = scenario_of_ranks(4);
+  const std::vector<std::string> reports = run_processes(nccl, 4, [&](int32_t, Executor& executor) {
+    const auto run = run_graded_on(executor, scenario);
+    return run->output.ok() ? std::string("fine") : to_text(run->output.error());
+  });
+  for (const std::string& report : reports) {
+    EXPECT_TRUE(report.starts_with("executor nccl: rank 2 stopped at ")) << report;
+    EXPECT_NE(report.find("a planted failure"), std::string::npos) << report;
+  }
+  EXPECT_EQ(nccl.counts().aborts, 4);
+}
+
+TEST(NcclExecutor, EndsEverywhereWhenOneDeviceHangs) {
+  // The hanging group is never found lonely: the processes themselves must notice.
+  NcclEmulated nccl(std::chrono::seconds{600});
+  nccl.plant({.kind = NcclFault::Kind::hang, .rank = 1, .group = 1});
+  const Scenario scenario = scenario_of_ranks(4);
+  const std::vector<std::string> reports = run_processes(
+      nccl, 4,
+      [&](int32_t, Executor& executor) {
+        const auto run = run_graded_on(executor, scenario);
+        return run->output.ok() ? std::string("fine") : to_text(run->output.error());
+      },
+      std::chrono::seconds{3});
+  for (const std::string& report : reports) {
+    EXPECT_TRUE(report.starts_with("executor nccl: rank ")) << report;
+    EXPECT_NE(report.find("no work of the group has moved for 3.75 s"), std::string::npos)
+        << report;
+  }
+  EXPECT_EQ(nccl.counts().aborts, 4);
+}
+
+TEST(NcclExecutor, NoticesProcessesWithDifferentPlans) {
+  const NcclEmulated nccl;
+  Scenario scenario = scenario_of_ranks(2);
+  const std::vector<std::string> reports =
+      run_processes(nccl, 2, [&](int32_t process, Executor& executor) {
+        Scenario mine = scenario;
+        if (process == 1) mine.attention.softmax_scale = 0.125;
+        const auto run = run_graded_on(executor, mine);
+        return run->output.ok() ? std::string("fine") : to_text(run->output.error());
+      });
+  for (const std::string& report : reports) {
+    EXPECT_NE(report.find("process 1 has plan "), std::string::npos) << report;
+    EXPECT_NE(report.find("start all with the same command, files and version"), std::string::npos)
+        << report;
+  }
+}
+
+}  // namespace
+}  // namespace cpscope::tests
