@@ -11,10 +11,10 @@ using device::attend_on_hopper;
 using device::ForwardBudget;
 using device::ForwardParams;
 
-// Lanes, consumers, walked rows, turns, registers. A cap takes registers, so two of the
-// configurations walk in smaller steps with it.
+// Lanes, consumers, walked rows, turns, registers. A cap takes registers, so the widest heads walk
+// in smaller steps with it.
 template <class T, bool kHasCap>
-using Forward64 = ForwardBudget<T, 64, 64, 3, kHasCap ? 96 : 128, true, 32, 160, kHasCap>;
+using Forward64 = ForwardBudget<T, 64, 64, 3, 128, true, 32, 160, kHasCap>;
 template <class T, bool kHasCap>
 using Forward128 = ForwardBudget<T, 128, 128, 2, 128, true, 40, 232, kHasCap>;
 template <class T, bool kHasCap>

@@ -254,11 +254,11 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   }
 }
 
-// Lanes, owned and walked rows, stages, registers. A cap takes registers for its slopes.
+// Lanes, owned and walked rows, stages, registers.
 template <class T, bool kHasCap>
-using Budget64 = BackwardBudget<T, 64, 64, 128, kHasCap ? 64 : 96, 4, 0, 40, 232, kHasCap>;
+using Budget64 = BackwardBudget<T, 64, 64, 128, 96, 4, 0, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
-using Budget128 = BackwardBudget<T, 128, 128, 128, kHasCap ? 64 : 96, 3, 0, 40, 232, kHasCap>;
+using Budget128 = BackwardBudget<T, 128, 128, 128, 96, 3, 0, 40, 232, kHasCap>;
 
 template <class B>
 void launch_budget(const BackwardLaunch& launch, Stream stream) {
@@ -292,12 +292,10 @@ std::string why_not_hopper_backward(const AttentionShape& shape) {
   return "";
 }
 
-TileShape hopper_query_gradient_tile_shape(const AttentionShape& shape) {
-  using Plain = device::Budget128<Bf16, false>;
-  using Capped = device::Budget128<Bf16, true>;
-  static_assert(Plain::kWalked == device::Budget64<Bf16, false>::kWalked);
-  static_assert(Capped::kWalked == device::Budget64<Bf16, true>::kWalked);
-  return {Plain::kOwned, shape.softcap != 0.0f ? Capped::kWalked : Plain::kWalked};
+TileShape hopper_query_gradient_tile_shape(const AttentionShape& /*shape*/) {
+  using Budget = device::Budget128<Bf16, false>;
+  static_assert(Budget::kWalked == device::Budget64<Bf16, false>::kWalked);
+  return {Budget::kOwned, Budget::kWalked};
 }
 
 void launch_hopper_query_gradient(const BackwardLaunch& launch, Stream stream) {
