@@ -86,12 +86,15 @@ struct WorkSlots {
   /// A warp of a reader, all its lanes together.
   __device__ __forceinline__ int32_t read() {
     const int which = count & 1;
-    mbarrier_wait(full + 8 * which, (count / 2) & 1);
-    const int32_t item = load_shared_int(slot + 4 * which);
-    __syncwarp();  // every lane has read before one of them frees the slot
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(free + 8 * which);
+    int32_t item = 0;
+    // One lane reads, and frees what it has read.
+    if (threadIdx.x % 32 == 0) {
+      mbarrier_wait(full + 8 * which, (count / 2) & 1);
+      item = load_shared_int(slot + 4 * which);
+      mbarrier_arrive(free + 8 * which);
+    }
     ++count;
-    return item;
+    return from_first_lane(item);
   }
 };
 
