@@ -80,7 +80,7 @@ void RankEngine::plan_kept_partials() {
   for (const MergeItem& item : plan_.forward.merges) {
     if (item.partial == kNoBuffer || !arrays_.holds(item.into)) continue;
     if (plan_.buffer(item.into).kind != BufferKind::out) continue;
-    kept_[to_index(item.into)].push_back(
+    kept_[to_index(item.into)].arrays.push_back(
         {arrays_.reserve("kept partial", arrays_.array_bytes(item.into, false)),
          arrays_.reserve("kept partial lse", arrays_.array_bytes(item.into, true))});
   }
@@ -156,6 +156,7 @@ Generation RankEngine::backward_generation(const AttentionShape& shape) const {
 
 void RankEngine::begin_pass() {
   for (auto& [out, statistics] : statistics_) statistics.is_made = false;
+  for (auto& [into, kept] : kept_) kept.count = 0;
 }
 
 void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
@@ -269,9 +270,13 @@ void RankEngine::merge_out(const MergeItem& item, Stream stream) {
     launch_out_merge({shape, partial, into, item.order == 0}, stream);
     return;
   }
-  if (item.order == 0) launch_empty_out(shape, into, stream);
+  KeptPartials& kept = kept_.at(to_index(item.into));
+  if (item.order == 0) {
+    launch_empty_out(shape, into, stream);
+    kept.count = 0;
+  }
   launch_lse_join(shape, partial, into, stream);
-  const auto& [o, lse] = kept_.at(to_index(item.into)).at(static_cast<size_t>(item.order));
+  const auto& [o, lse] = kept.arrays.at(kept.count++);
   copy_on_device(arrays_.at(o), partial.o, arrays_.array_bytes(item.into, false), stream);
   copy_on_device(arrays_.at(lse), partial.lse, arrays_.array_bytes(item.into, true), stream);
 }
@@ -285,7 +290,8 @@ void RankEngine::sum_kept_partials(BufferId into, Stream stream) {
   add.into = arrays_.out_rows(into);
   add.dtype = plan_.scenario.numerics.dtype;
   add.rounds_addend = plan_.scenario.batch.qkv_format == QkvFormat::thd;
-  for (const auto& [o, lse] : kept->second) {
+  for (size_t i = 0; i < kept->second.count; ++i) {
+    const auto& [o, lse] = kept->second.arrays[i];
     add.partial = {arrays_.at<float>(o), arrays_.at<float>(lse)};
     launch_weighted_add(add, stream);
   }

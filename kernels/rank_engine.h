@@ -81,6 +81,12 @@ class RankEngine {
   };
 
   void clear_padded_lanes(void* zeros, Stream stream);
+  /// The partials of one accumulator that wait for its final lse (accumulate = dtype).
+  struct KeptPartials {
+    std::vector<std::array<int32_t, 2>> arrays;  // [merge] o, lse
+    size_t count = 0;                            // merged so far
+  };
+
   AttentionShape shape_of(const ComputeItem& item) const;
   Generation forward_generation(const AttentionShape& shape) const;
   Generation backward_generation(const AttentionShape& shape) const;
@@ -106,10 +112,10 @@ class RankEngine {
   int32_t compute_capability_;
   RankArrays arrays_;
   TileStore tiles_;
-  std::vector<int32_t> counters_, max_logits_;                   // [rank] array
-  std::map<int32_t, Statistics> statistics_;                     // [BufferId of out]
-  std::map<int32_t, std::vector<std::array<int32_t, 2>>> kept_;  // [BufferId][merge] arrays o, lse
-  int32_t sink_ = -1, d_sink_ = -1;                              // arrays, [global head]
+  std::vector<int32_t> counters_, max_logits_;  // [rank] array
+  std::map<int32_t, Statistics> statistics_;    // [BufferId of out]
+  std::map<int32_t, KeptPartials> kept_;        // [BufferId of the accumulator]
+  int32_t sink_ = -1, d_sink_ = -1;             // arrays, [global head]
 };
 
 }  // namespace cpscope::kernels

@@ -3,8 +3,9 @@
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>
-#include <array>
+#include <filesystem>
 #include <iostream>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -12,17 +13,20 @@
 namespace cpscope {
 namespace {
 
-/// Speed of one scenario on one executor. Times in milliseconds, rates in TFLOP/s of the visible
-/// pairs alone: forward 2 (dim_qk + dim_v), backward 2 (3 dim_qk + 2 dim_v) a pair and head.
+/// Speed of one scenario on one executor. Times in milliseconds, rates in TFLOP/s a GPU of the
+/// visible pairs alone: forward 2 (dim_qk + dim_v), backward 2 (3 dim_qk + 2 dim_v) a pair and
+/// head.
 struct Speed {
   std::string file, executor, kernels;
   int32_t ranks = 0;
+  int32_t gpus = 1;                                      // that share the work
   double forward_ms = 0, backward_ms = 0;                // whole pass, median of the repeats
-  double forward_kernel_ms = 0, backward_kernel_ms = 0;  // busiest rank's compute items
+  double forward_kernel_ms = 0, backward_kernel_ms = 0;  // while some rank computes
   double forward_pairs = 0;                              // (query, key, head) triples
-  double forward_tflops = 0, backward_tflops = 0;        // kernels alone, over all ranks' items
-  double transfer_ms = 0,
-         hidden_fraction = 0;  // time in transfers, and how much of it computes cover
+  double forward_tflops = 0, backward_tflops = 0;        // of the kernels
+  double pass_tflops = 0, backward_pass_tflops = 0;      // of the whole pass
+  double transfer_ms = 0;                                // in transfers, all ranks
+  double hidden_fraction = 0;                            // of it beside computes of the same rank
 };
 
 double median(std::vector<double> values) {
@@ -39,11 +43,15 @@ int64_t covered(const ItemEvent& event, const std::vector<std::pair<int64_t, int
   return sum;
 }
 
-/// The rank's compute times as disjoint stretches.
-std::vector<std::pair<int64_t, int64_t>> busy_stretches(const RunOutput& output, RankId rank) {
-  std::vector<std::pair<int64_t, int64_t>> stretches;
+using Stretches = std::vector<std::pair<int64_t, int64_t>>;
+
+/// When computes of one direction ran, of all ranks or of one, as disjoint stretches. Computes that
+/// ran beside each other count once.
+Stretches busy_stretches(const RunOutput& output, bool is_backward, std::optional<RankId> rank) {
+  Stretches stretches;
   for (const ItemEvent& event : output.events) {
-    if (event.item.kind != StageKind::compute || event.rank != rank) continue;
+    if (event.item.kind != StageKind::compute || event.item.is_backward != is_backward) continue;
+    if (rank && event.rank != *rank) continue;
     if (!stretches.empty() && event.start_ns <= stretches.back().second) {
       stretches.back().second = std::max(stretches.back().second, event.end_ns);
     } else {
@@ -53,29 +61,28 @@ std::vector<std::pair<int64_t, int64_t>> busy_stretches(const RunOutput& output,
   return stretches;
 }
 
+double milliseconds_of(const Stretches& stretches) {
+  int64_t sum = 0;
+  for (const auto& [start, end] : stretches) sum += end - start;
+  return static_cast<double>(sum) * 1e-6;
+}
+
 void add_kernel_times(const RunOutput& output, const Attention& attention, Speed& speed) {
-  double sums[2] = {0, 0};
-  std::vector<std::array<double, 2>> by_rank(static_cast<size_t>(speed.ranks), {0, 0});
   int64_t transfer = 0, hidden = 0;
   for (const ItemEvent& event : output.events) {
-    const int64_t duration = event.end_ns - event.start_ns;
-    if (event.item.kind == StageKind::compute) {
-      sums[event.item.is_backward ? 1 : 0] += static_cast<double>(duration) * 1e-6;
-      by_rank[to_index(event.rank)][event.item.is_backward ? 1 : 0] +=
-          static_cast<double>(duration) * 1e-6;
-    } else if (event.item.kind == StageKind::transfer) {
-      transfer += duration;
-      hidden += covered(event, busy_stretches(output, event.rank));
-    }
+    if (event.item.kind != StageKind::transfer) continue;
+    transfer += event.end_ns - event.start_ns;
+    hidden += covered(event, busy_stretches(output, event.item.is_backward, event.rank));
   }
-  for (const auto& [forward, backward] : by_rank) {
-    speed.forward_kernel_ms = std::max(speed.forward_kernel_ms, forward);
-    speed.backward_kernel_ms = std::max(speed.backward_kernel_ms, backward);
-  }
+  speed.forward_kernel_ms = milliseconds_of(busy_stretches(output, false, std::nullopt));
+  speed.backward_kernel_ms = milliseconds_of(busy_stretches(output, true, std::nullopt));
   const double qk = attention.head_dim_qk, v = attention.head_dim_v;
+  const double pairs = speed.forward_pairs / speed.gpus;
   const auto rate = [](double flops, double ms) { return ms > 0 ? flops / ms * 1e-9 : 0.0; };
-  speed.forward_tflops = rate(2 * (qk + v) * speed.forward_pairs, sums[0]);
-  speed.backward_tflops = rate(2 * (3 * qk + 2 * v) * speed.forward_pairs, sums[1]);
+  speed.forward_tflops = rate(2 * (qk + v) * pairs, speed.forward_kernel_ms);
+  speed.backward_tflops = rate(2 * (3 * qk + 2 * v) * pairs, speed.backward_kernel_ms);
+  speed.pass_tflops = rate(2 * (qk + v) * pairs, speed.forward_ms);
+  speed.backward_pass_tflops = rate(2 * (3 * qk + 2 * v) * pairs, speed.backward_ms);
   speed.transfer_ms = static_cast<double>(transfer) * 1e-6;
   speed.hidden_fraction =
       transfer > 0 ? static_cast<double>(hidden) / static_cast<double>(transfer) : 0.0;
@@ -98,6 +105,7 @@ Result<Speed> measure(Executor& executor, const std::string& file, int32_t repea
   speed.executor = executor.name();
   speed.kernels = output.value().kernels;
   speed.ranks = scenario.parallel.cp_size;
+  speed.gpus = executor.name() == "nccl" ? speed.ranks : 1;
   speed.forward_ms = median(output.value().forward_seconds) * 1e3;
   speed.backward_ms = median(output.value().backward_seconds) * 1e3;
   speed.forward_pairs = static_cast<double>(summarise(plan.value().plan()).visible_pairs);
@@ -117,22 +125,28 @@ Json to_json(const Speed& speed) {
           {"backward_kernel_ms", speed.backward_kernel_ms},
           {"forward_tflops", speed.forward_tflops},
           {"backward_tflops", speed.backward_tflops},
+          {"forward_pass_tflops", speed.pass_tflops},
+          {"backward_pass_tflops", speed.backward_pass_tflops},
+          {"gpus", speed.gpus},
           {"transfer_ms", speed.transfer_ms},
           {"hidden_fraction", speed.hidden_fraction}};
 }
 
 void print_header() {
-  std::cout << fmt::format("{:<44} {:<6} {:<9} {:>5} {:>10} {:>10} {:>10} {:>10} {:>8} {:>8}\n",
-                           "scenario", "on", "kernels", "ranks", "fwd ms", "bwd ms", "fwd kernel",
-                           "bwd kernel", "TFLOP/s", "bwd");
+  std::cout << fmt::format(
+      "{:<40} {:<13} {:<8} {:>5}  {:>9} {:>9} {:>8} {:>8}  {:>9} {:>9} {:>8} {:>8}  {:>6}\n",
+      "scenario", "executor", "kernels", "ranks", "pass ms", "bwd", "TFLOP/s", "bwd", "kernel ms",
+      "bwd", "TFLOP/s", "bwd", "hidden");
 }
 
 void print_line(const Speed& speed) {
   std::cout << fmt::format(
-      "{:<44} {:<6} {:<9} {:>5} {:>10.3f} {:>10.3f} {:>10.3f} {:>10.3f} {:>8.1f} {:>8.1f}\n",
-      speed.file, speed.executor, speed.kernels, speed.ranks, speed.forward_ms, speed.backward_ms,
+      "{:<40} {:<13} {:<8} {:>5}  {:>9.3f} {:>9.3f} {:>8.1f} {:>8.1f}  {:>9.3f} {:>9.3f} {:>8.1f} "
+      "{:>8.1f}  {:>5.0f}%\n",
+      std::filesystem::path(speed.file).stem().string(), speed.executor, speed.kernels, speed.ranks,
+      speed.forward_ms, speed.backward_ms, speed.pass_tflops, speed.backward_pass_tflops,
       speed.forward_kernel_ms, speed.backward_kernel_ms, speed.forward_tflops,
-      speed.backward_tflops);
+      speed.backward_tflops, 100 * speed.hidden_fraction);
   std::cout.flush();
 }
 
