@@ -35,7 +35,11 @@ class ExecutorNccl : public Executor {
  public:
   explicit ExecutorNccl(Result<NcclSettings> settings) : settings_(std::move(settings)) {}
 
-  ~ExecutorNccl() override { reachable_ = nullptr; }
+  ~ExecutorNccl() override {
+    // Communicators end together; process 0 may still be judging.
+    if (nccl_ != nullptr && stopped_.empty() && !group_->barrier()) nccl_->abort();
+    reachable_ = nullptr;
+  }
 
   std::string name() const override { return "nccl"; }
 

@@ -195,7 +195,7 @@ int command_verify(const CommandOptions& options, Toolbox& toolbox) {
   Json json{{"schema", 1}, {"passed", code == 0}, {"rows", Json::array()}};
   for (const VerifyRow& row : rows) json["rows"].push_back(row_json(row));
   if (options.json) std::cout << json.dump() << '\n';
-  if (!options.junit_path.empty()) {
+  if (!options.junit_path.empty() && toolbox.is_first_process) {
     const Result<std::string> written = write_junit(rows, options.junit_path);
     if (!written) return report(written.error());
   }

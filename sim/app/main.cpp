@@ -1,11 +1,14 @@
 #ifdef CPSCOPE_HAS_CUDA
 #include "kernels/executor_cuda.h"
+#include "kernels/executor_nccl.h"
 #endif
 #include "reference/dense_oracle.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
 #include "reference/sampled_judge.h"
 #include "sim/app/program.h"
+
+#include <cstdio>
 
 /// The front door: the only file that sees every room. It plugs executors and the judge into the
 /// program.
@@ -16,11 +19,15 @@ int main(int argc, char** argv) {
   using cpscope::kernels::Generation;
   toolbox.executors.push_back(cpscope::kernels::make_executor_cuda());
   toolbox.executors.push_back(cpscope::kernels::make_executor_cuda(Generation::portable));
+  toolbox.executors.push_back(cpscope::kernels::make_executor_nccl());
+  // Of many processes that a launcher started with one command, the first one speaks.
+  const auto place = cpscope::kernels::find_launch_place(cpscope::kernels::process_environment());
+  toolbox.is_first_process = !place || place.value().process == 0;
+  if (!toolbox.is_first_process && std::freopen("/dev/null", "w", stdout) == nullptr) return 3;
 #else
-  for (const char* name : {"cuda", "cuda-portable"})
+  for (const char* name : {"cuda", "cuda-portable", "nccl"})
     toolbox.missing_executors.emplace_back(name, "this build was made without a CUDA compiler");
 #endif
-  toolbox.missing_executors.emplace_back("nccl", "it is not part of this version");
   toolbox.judge = cpscope::reference::judge;
   toolbox.sampled_judge = cpscope::reference::judge_rows;
   toolbox.witness = cpscope::reference::mask_witness();

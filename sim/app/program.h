@@ -17,6 +17,7 @@ struct Toolbox {
   Judge judge;
   SampledJudge sampled_judge;
   MaskWitness witness;
+  bool is_first_process = true;  // the others neither print results nor write files
 };
 
 /// Parses the command line and runs one command. Returns the process exit code (contract, section

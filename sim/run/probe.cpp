@@ -154,6 +154,7 @@ class Probe {
     }
     Result<RunOutput> output = executor_.run(checked_, inputs_, {});
     if (!output) return output.error();
+    is_elsewhere_ = !output.value().is_whole;
     answer_ = std::move(output.value().answer);
     ++report_.passes;
     if (progress_) progress_(report_.passes, total_passes_);
@@ -166,6 +167,7 @@ class Probe {
   }
 
   void check_counts() {
+    if (is_elsewhere_) return;
     for (int64_t row = 0; row < report_.rows; ++row) {
       const int64_t token = row / heads_, expected = expectation_.count(token);
       const double lse = answer_.lse.values[row];
@@ -182,6 +184,7 @@ class Probe {
   }
 
   void check_buckets(const BucketCode& code) {
+    if (is_elsewhere_) return;
     std::vector<int64_t> expected;
     for (int64_t row = 0; row < report_.rows; ++row) {
       const int64_t token = row / heads_;
@@ -203,6 +206,7 @@ class Probe {
 
   /// Rows too long for lse: the buckets of all passes must add up.
   void check_long_rows() {
+    if (is_elsewhere_) return;
     for (int64_t row = 0; row < report_.rows; ++row) {
       const int64_t expected = expectation_.count(row / heads_);
       if (expected <= kMostCountableKeys || bucketed_[row] == expected) continue;
@@ -212,6 +216,7 @@ class Probe {
   }
 
   void check_heads() {
+    if (is_elsewhere_) return;
     for (int64_t row = 0; row < report_.rows; ++row) {
       const int64_t token = row / heads_, keys = expectation_.count(token);
       if (keys == 0) continue;
@@ -282,6 +287,7 @@ class Probe {
   int64_t total_passes_ = 0;
   RunInputs inputs_;
   Answer answer_;
+  bool is_elsewhere_ = false;  // another process has the answer and checks it
   ProbeReport report_;
   std::vector<bool> wrong_count_, wrong_key_;  // [row]
   std::vector<int64_t> bucketed_;              // [row] keys found in buckets so far
