@@ -91,6 +91,17 @@ void RankDevice::load(const RunInputs& inputs) {
   wait_for_stream(compute_stream());
 }
 
+void RankDevice::start_clock() {
+  // An event belongs to the device that was selected when it was made.
+  select_device(device_);
+  clock_.emplace(options_.measures_items, transfer_stream());
+}
+
+std::vector<ItemEvent> RankDevice::events() {
+  select_device(device_);
+  return clock_->read();
+}
+
 void RankDevice::begin_pass(bool is_backward) {
   select_device(device_);
   is_backward_ = is_backward;

@@ -31,7 +31,7 @@ class RankDevice {
   void load(const RunInputs& inputs);
 
   /// Time zero of its events is now. Everything is idle.
-  void start_clock() { clock_.emplace(options_.measures_items, transfer_stream()); }
+  void start_clock();
   void begin_pass(bool is_backward);
   /// Enqueues an item of this rank that is no transfer; others' items are left alone.
   void enqueue(StageKind kind, int64_t index);
@@ -52,7 +52,7 @@ class RankDevice {
   std::vector<ItemResult> read_results(StageKind kind, int64_t index);
   void collect_forward(Answer& answer);
   void collect_backward(Answer& answer);
-  std::vector<ItemEvent> events() { return clock_->read(); }
+  std::vector<ItemEvent> events();
   int64_t tile_flops() const;
   std::string generation_text() const { return engine_.generation_text(); }
   /// Empty, or which array's guard was overwritten.
