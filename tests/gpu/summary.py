@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Prints what the steps of tests/gpu/run left behind as one small JSON document.
+
+    tests/gpu/summary.py LOGS ROOT
+
+Date, sources, devices, each step's exit code and time; of test cases how many, and which failed or were skipped;
+TFLOP/s [forward, backward] by shape and by executor or peer.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as tree
+
+
+def text(*command, folder="."):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, cwd=folder).stdout.strip()
+    except OSError:
+        return ""
+
+
+def case_counts(file):
+    cases = list(tree.parse(file).getroot().iter("testcase"))
+
+    def named(*kinds):
+        return [case.get("name") for case in cases if any(case.find(kind) is not None for kind in kinds)]
+    return {"cases": len(cases), "failed": named("failure", "error"), "skipped": named("skipped")}
+
+
+def speeds(logs):
+    """{shape: {executor or peer: [forward, backward]}}, TFLOP/s of the kernels alone."""
+    table = {}
+    for file in sorted(logs.glob("bench-*.json")) + sorted(logs.glob("peers.json")):
+        try:
+            rows = json.loads(file.read_text())["rows"]
+        except (ValueError, KeyError):
+            continue  # the step broke off; its exit code says so
+        for row in rows:
+            if "forward_tflops" not in row:
+                continue
+            shape = row.get("shape") or pathlib.Path(row["file"]).stem
+            rates = [round(row["forward_tflops"]), round(row["backward_tflops"])]
+            table.setdefault(shape, {})[row.get("peer") or row["executor"]] = rates
+    return table
+
+
+def indented(value, depth=0):
+    """JSON with one line a leaf list or flat object, so that a table stays readable."""
+    inner = json.dumps(value)
+    if len(inner) <= 100 or not value or not isinstance(value, (dict, list)):
+        return inner
+    space = " " * (depth + 1)
+    if isinstance(value, dict):
+        parts = [f"{space}{json.dumps(key)}: {indented(one, depth + 1)}" for key, one in value.items()]
+    else:
+        parts = [space + indented(one, depth + 1) for one in value]
+    brackets = "{}" if isinstance(value, dict) else "[]"
+    return brackets[0] + "\n" + ",\n".join(parts) + "\n" + " " * depth + brackets[1]
+
+
+def main():
+    logs, root = map(pathlib.Path, sys.argv[1:3])
+    devices = text("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
+    commit = os.environ.get("CPSCOPE_COMMIT") or text("git", "describe", "--always", "--dirty", folder=root)
+    steps = [json.loads(line) for line in (logs / "steps.jsonl").read_text().splitlines()]
+    summary = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "devices": devices, "steps": steps}
+    for file in sorted(logs.glob("*.xml")):
+        summary[file.stem] = case_counts(file)
+    if table := speeds(logs):
+        summary["tflops"] = table
+    print(indented(summary))
+    slug = devices[0].split(",")[0].lower().replace(" ", "-") if devices else "no-device"
+    count = f"-x{len(devices)}" if len(devices) > 1 else ""
+    print(f"gpu: worth keeping? tests/gpu/evidence/{summary['date']}-{slug}{count}.json", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
