@@ -148,6 +148,8 @@ std::optional<Error> read_address(VariableReader& reader, LaunchPlace& place) {
   const std::optional<int32_t> port = reader.number("MASTER_PORT", 1, 65'535);
   if (reader.error()) return reader.error();
   place.port = port ? *port : port_of_job(place.job);
+  // torchrun's own store listens on that port; the next one is ours.
+  if (reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True" && place.port < 65'535) ++place.port;
   if (host) {
     place.host = *host;
   } else if (place.launcher == "srun") {

@@ -144,7 +144,7 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   add_executor(bench, options);
   add_json(bench, options);
   bench->add_option("--repeats", options.repeats, "carry out each pass so often; medians are shown")
-      ->check(CLI::Range(1, 1000));
+      ->check(CLI::Range(1, 1000000));
   bench->footer("Example: cpscope bench tests/bench/speed --executor cuda --repeats 10");
   commands.push_back({bench, [&] { return command_bench(options, toolbox); }});
 

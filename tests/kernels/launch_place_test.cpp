@@ -146,6 +146,12 @@ TEST(LaunchPlace, MasterAddressOverridesLaunchers) {
   EXPECT_EQ(place.value().port, 1234);
 }
 
+TEST(LaunchPlace, LeavesThePortOfTorchrunsOwnStoreAlone) {
+  EXPECT_EQ(place_of(torchrun()).port, 29500);
+  EXPECT_EQ(place_of(with(torchrun(), "TORCHELASTIC_USE_AGENT_STORE", "True")).port, 29501);
+  EXPECT_EQ(place_of(with(torchrun(), "TORCHELASTIC_USE_AGENT_STORE", "False")).port, 29500);
+}
+
 TEST(LaunchPlace, NamesMissingVariables) {
   EXPECT_EQ(error_of(without(torchrun(), "WORLD_SIZE")),
             "environment: variables of torchrun are missing: WORLD_SIZE; there are RANK, "
