@@ -147,9 +147,10 @@ TEST(LaunchPlace, MasterAddressOverridesLaunchers) {
 }
 
 TEST(LaunchPlace, LeavesThePortOfTorchrunsOwnStoreAlone) {
-  EXPECT_EQ(place_of(torchrun()).port, 29500);
-  EXPECT_EQ(place_of(with(torchrun(), "TORCHELASTIC_USE_AGENT_STORE", "True")).port, 29501);
-  EXPECT_EQ(place_of(with(torchrun(), "TORCHELASTIC_USE_AGENT_STORE", "False")).port, 29500);
+  EXPECT_EQ(place_of(torchrun()).value().port, 29500);
+  EXPECT_EQ(place_of(with(torchrun(), "TORCHELASTIC_USE_AGENT_STORE", "True")).value().port, 29501);
+  EXPECT_EQ(place_of(with(torchrun(), "TORCHELASTIC_USE_AGENT_STORE", "False")).value().port,
+            29500);
 }
 
 TEST(LaunchPlace, NamesMissingVariables) {
