@@ -52,6 +52,8 @@ std::string name_of(const Case& c) {
   return name;
 }
 
+void PrintTo(const Case& c, std::ostream* out) { *out << name_of(c); }
+
 AttentionShape shape_of(const Case& c) {
   AttentionShape shape;
   shape.dtype = c.dtype;
