@@ -188,6 +188,8 @@ class ExecutorCuda : public Executor {
     return generation_ == Generation::portable ? "cuda-portable" : "cuda";
   }
 
+  bool can_hold(Dtype dtype) const override { return dtype != Dtype::fp64; }
+
   std::optional<Error> absence() const override {
     const Result<int> devices = count_devices();
     return devices ? std::nullopt : std::optional<Error>(devices.error());

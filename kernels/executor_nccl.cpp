@@ -43,6 +43,8 @@ class ExecutorNccl : public Executor {
 
   std::string name() const override { return "nccl"; }
 
+  bool can_hold(Dtype dtype) const override { return dtype != Dtype::fp64; }
+
   std::optional<Error> absence() const override {
     if (!settings_) return settings_.error();
     const Result<int> count = count_devices();

@@ -111,9 +111,12 @@ std::string_view to_name(CellStatus value) {
 }
 
 CellResult run_cell(Executor& executor, const Toolbox& toolbox, const MatrixCell& cell,
-                    const Scenario& scenario, int64_t index) {
+                    const Scenario& of_cell, int64_t index) {
   CellResult result;
   result.cell = cell;
+  Scenario scenario = of_cell;
+  // A device that holds no fp64 is judged as closely as it can be.
+  if (!executor.can_hold(scenario.numerics.dtype)) scenario.numerics.dtype = Dtype::fp32;
   Result<Plan> planned = make_plan(scenario);
   if (!planned) return stop(std::move(result), planned.error());
   const Result<CheckedPlan> checked = check_plan(std::move(planned).value());

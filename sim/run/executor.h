@@ -70,6 +70,8 @@ class Executor {
   /// Why this machine has no such executor (kind unavailable, one sentence); nothing when it has.
   /// Asked only when somebody wants to use it, because waking a device takes a while.
   virtual std::optional<Error> absence() const { return std::nullopt; }
+  /// Does it take scenarios of this dtype?
+  virtual bool can_hold(Dtype /*dtype*/) const { return true; }
   /// Host memory that the plan needs on this executor beside its inputs and answer, known before
   /// anything is allocated. What a device lacks, `run` says with both figures.
   virtual int64_t memory_bytes(const CheckedPlan& plan) const = 0;
