@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Prints what the steps of tests/gpu/run left behind as one small JSON document.
 
-    tests/gpu/summary.py LOGS ROOT
+    reference/python/gpu_summary.py LOGS ROOT
 
 Date, sources, devices, each step's exit code and time; of test cases how many, and which failed or were skipped;
-TFLOP/s [forward, backward] by shape and by executor or peer.
+TFLOP/s [forward, backward] by shape and by executor or peer; the same for exchanges between GPUs.
 """
 import json
 import os
@@ -47,6 +47,17 @@ def speeds(logs):
     return table
 
 
+def exchanges(logs):
+    """{scenario: rates in TFLOP/s a GPU [forward, backward], and the share of transfer time beside computes}."""
+    file = logs / "exchange.json"
+    if not file.exists():
+        return {}
+    return {pathlib.Path(row["file"]).stem: {
+        "pass": [round(row["forward_pass_tflops"]), round(row["backward_pass_tflops"])],
+        "kernels": [round(row["forward_tflops"]), round(row["backward_tflops"])],
+        "hidden": round(row["hidden_fraction"], 2)} for row in json.loads(file.read_text() or '{"rows": []}')["rows"]}
+
+
 def indented(value, depth=0):
     """JSON with one line a leaf list or flat object, so that a table stays readable."""
     inner = json.dumps(value)
@@ -71,6 +82,8 @@ def main():
         summary[file.stem] = case_counts(file)
     if table := speeds(logs):
         summary["tflops"] = table
+    if table := exchanges(logs):
+        summary["exchange"] = table
     print(indented(summary))
     slug = devices[0].split(",")[0].lower().replace(" ", "-") if devices else "no-device"
     count = f"-x{len(devices)}" if len(devices) > 1 else ""
