@@ -160,8 +160,9 @@ class DeviceRun {
       const BufferSpec& spec = plan_.buffer(array.buffer);
       const int64_t lanes = array_lanes(spec.kind, array.second, plan_.scenario.attention).lanes;
       ItemResult result{id, rank, step, array.name, {array.rows, spec.heads.size(), lanes}, {}};
-      result.values = engine_.read(array.buffer, array.second, compute_stream(rank));
-      result.values.resize(static_cast<size_t>(array.rows * spec.heads.size() * lanes));
+      const std::vector<float> values =
+          engine_.read(array.buffer, array.second, compute_stream(rank));
+      result.values.assign(values.begin(), values.begin() + array.rows * spec.heads.size() * lanes);
       options_.observer(result);
     }
   }

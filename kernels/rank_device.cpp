@@ -269,8 +269,8 @@ void RankDevice::read_array(const ItemId& id, StepId step, BufferId buffer, bool
   const BufferSpec& spec = plan_.buffer(buffer);
   const int64_t lanes = array_lanes(spec.kind, second, plan_.scenario.attention).lanes;
   ItemResult result{id, rank_, step, name, {rows, spec.heads.size(), lanes}, {}};
-  result.values = engine_.read(buffer, second, compute_stream());
-  result.values.resize(static_cast<size_t>(rows * spec.heads.size() * lanes));
+  const std::vector<float> values = engine_.read(buffer, second, compute_stream());
+  result.values.assign(values.begin(), values.begin() + rows * spec.heads.size() * lanes);
   results.push_back(std::move(result));
 }
 

@@ -172,7 +172,7 @@ std::vector<ItemResult> decode_items(std::span<const uint8_t> bytes) {
   while (!reader.is_at_end()) {
     const std::vector<int64_t> head = reader.take_list<int64_t>();
     std::vector<int64_t> shape = reader.take_list<int64_t>();
-    std::vector<float> values = reader.take_list<float>();
+    std::vector<double> values = reader.take_list<double>();
     if (reader.is_short() || head.size() != 6 || head[5] < 0 ||
         head[5] >= static_cast<int64_t>(kArrays.size())) {
       break;

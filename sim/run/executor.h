@@ -26,7 +26,7 @@ struct ItemResult {
   StepId step{};
   const char* array = "";  // out | lse | dq | dk | dv
   std::vector<int64_t> shape;
-  std::vector<float> values;
+  std::vector<double> values;  // floats held exactly, doubles where everything is fp64
 };
 
 /// Sees the results of every compute and finish item, in plan order. May be empty.
