@@ -1,4 +1,5 @@
 #include "sim/run/dtype.h"
+#include "sim/run/record_extras.h"
 #include "sim/run/record_header.h"
 #include "sim/run/run_record.h"
 
@@ -23,7 +24,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-constexpr int64_t kMaxHeaderBytes = 100'000'000;
 constexpr int64_t kChunkElements = 65'536;
 
 template <class Stored, class Encode>
@@ -78,29 +78,29 @@ void decode_chunk(Dtype dtype, const char* bytes, int64_t count, double* values)
 /// Where each tensor's data begins: widest elements first, so that every tensor is aligned to its
 /// own element size, else in the record's order.
 struct DataPlan {
+  std::vector<const Tensor*> tensors;
   std::vector<size_t> order;    // tensors in the order of their data
   std::vector<int64_t> begins;  // [tensor] bytes after the header
 };
 
-DataPlan place_data(const RunRecord& record) {
+DataPlan place_data(std::vector<const Tensor*> tensors) {
   DataPlan plan;
-  plan.order.resize(record.tensors.size());
-  plan.begins.resize(record.tensors.size());
+  plan.tensors = std::move(tensors);
+  plan.order.resize(plan.tensors.size());
+  plan.begins.resize(plan.tensors.size());
   std::iota(plan.order.begin(), plan.order.end(), size_t{0});
   std::stable_sort(plan.order.begin(), plan.order.end(), [&](size_t a, size_t b) {
-    return element_bytes(record.tensors[a].dtype) > element_bytes(record.tensors[b].dtype);
+    return element_bytes(plan.tensors[a]->dtype) > element_bytes(plan.tensors[b]->dtype);
   });
   int64_t begin = 0;
   for (const size_t t : plan.order) {
     plan.begins[t] = begin;
-    begin += record.tensors[t].size() * element_bytes(record.tensors[t].dtype);
+    begin += plan.tensors[t]->size() * element_bytes(plan.tensors[t]->dtype);
   }
   return plan;
 }
 
-void write_stream(const RunRecord& record, std::ofstream& stream) {
-  const DataPlan plan = place_data(record);
-  const std::string header = print_record_header(record, plan.begins);
+void write_stream(const DataPlan& plan, const std::string& header, std::ofstream& stream) {
   const uint64_t header_bytes = header.size();
   std::array<char, sizeof header_bytes> length;
   std::memcpy(length.data(), &header_bytes, sizeof header_bytes);
@@ -109,7 +109,7 @@ void write_stream(const RunRecord& record, std::ofstream& stream) {
 
   std::vector<char> bytes(static_cast<size_t>(kChunkElements) * sizeof(double));
   for (const size_t t : plan.order) {
-    const Tensor& tensor = record.tensors[t];
+    const Tensor& tensor = *plan.tensors[t];
     const int64_t size = tensor.size();
     for (int64_t done = 0; done < size && stream; done += kChunkElements) {
       const int64_t count = std::min(kChunkElements, size - done);
@@ -139,7 +139,7 @@ std::optional<std::vector<double>> read_values(std::ifstream& stream, int64_t da
   return values;
 }
 
-void fill_metadata(const RecordHeader& header, RunRecord& record) {
+std::optional<Error> fill_metadata(const RecordHeader& header, RunRecord& record) {
   const auto take = [&](const char* key, std::string& target) {
     const auto found = header.metadata.find(key);
     if (found != header.metadata.end()) target = found->second;
@@ -150,6 +150,23 @@ void fill_metadata(const RecordHeader& header, RunRecord& record) {
   take("machine", record.machine);
   take("version", record.version);
   take("clock", record.clock);
+  Result<std::vector<TensorBudget>> budgets = parse_budgets(header.metadata);
+  if (!budgets) return budgets.error();
+  record.budgets = std::move(budgets).value();
+  return std::nullopt;
+}
+
+/// Events leave the tensors: they are when, not what.
+std::optional<Error> take_events(RunRecord& record) {
+  const auto found =
+      std::find_if(record.tensors.begin(), record.tensors.end(),
+                   [&](const Tensor& tensor) { return holds_events(tensor, record.clock); });
+  if (found == record.tensors.end()) return std::nullopt;
+  Result<std::vector<ItemEvent>> events = unpack_events(*found);
+  if (!events) return events.error();
+  record.events = std::move(events).value();
+  record.tensors.erase(found);
+  return std::nullopt;
 }
 
 struct OpenedRecord {
@@ -214,6 +231,18 @@ Result<std::string> write_record(const RunRecord& record, const std::string& pat
                   "tensor " + tensor.name + " does not fill its shape", tensor.size(),
                   tensor.values.size());
   }
+  const Tensor events = pack_events(record.events);
+  std::vector<const Tensor*> tensors;
+  for (const Tensor& tensor : record.tensors) tensors.push_back(&tensor);
+  if (!record.events.empty()) tensors.push_back(&events);
+  const DataPlan plan = place_data(std::move(tensors));
+  const std::string header = print_record_header(record, plan.tensors, plan.begins);
+  if (static_cast<int64_t>(header.size()) > kMaxHeaderBytes) {
+    return file_error(
+        fmt::format("the header would be longer than readers take: {} bytes, limit {}",
+                    header.size(), kMaxHeaderBytes),
+        path, "record without --items");
+  }
   std::error_code failure;
   // Renaming over a device or a folder would replace it, and over a link would cut it off.
   if (fs::exists(path, failure) && !fs::is_regular_file(path, failure)) {
@@ -223,7 +252,7 @@ Result<std::string> write_record(const RunRecord& record, const std::string& pat
   const std::string partial = fmt::format("{}.partial-{}", target.string(), ::getpid());
   std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
   if (!stream) return file_error("the record cannot be written", path, "is the folder there?");
-  write_stream(record, stream);
+  write_stream(plan, header, stream);
   stream.close();
   const bool is_written = static_cast<bool>(stream);
   if (is_written) {
@@ -247,7 +276,7 @@ Result<RunRecord> read_record(const std::string& path) {
   if (!dtypes) return with_path(dtypes.error(), path);
 
   RunRecord record;
-  fill_metadata(header.value(), record);
+  if (const auto error = fill_metadata(header.value(), record)) return with_path(*error, path);
   for (size_t t = 0; t < header.value().tensors.size(); ++t) {
     const StoredTensor& stored = header.value().tensors[t];
     const Dtype dtype = dtypes.value()[t];
@@ -261,6 +290,7 @@ Result<RunRecord> read_record(const std::string& path) {
     record.tensors.push_back(
         {.name = stored.name, .shape = stored.shape, .dtype = dtype, .values = *std::move(values)});
   }
+  if (const auto error = take_events(record)) return with_path(*error, path);
   return record;
 }
 

@@ -1,5 +1,7 @@
 #include "sim/run/record_header.h"
 
+#include "sim/run/record_extras.h"
+
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -274,20 +276,28 @@ Result<std::vector<Dtype>> check_record_header(const RecordHeader& header, int64
   return dtypes;
 }
 
-std::string print_record_header(const RunRecord& record, const std::vector<int64_t>& begins) {
-  nlohmann::ordered_json header;
-  header["__metadata__"] = {{"scenario", record.scenario_text}, {"plan_hash", record.plan_hash},
-                            {"executor", record.executor},      {"machine", record.machine},
-                            {"version", record.version},        {"clock", record.clock}};
-  for (size_t t = 0; t < record.tensors.size(); ++t) {
-    const Tensor& tensor = record.tensors[t];
-    const int64_t end = begins[t] + tensor.size() * element_bytes(tensor.dtype);
-    header[tensor.name] = {{"dtype", stored_type_name(tensor.dtype)},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {begins[t], end}}};
-  }
+std::string print_record_header(const RunRecord& record, const std::vector<const Tensor*>& tensors,
+                                const std::vector<int64_t>& begins) {
+  nlohmann::ordered_json metadata = {
+      {"scenario", record.scenario_text}, {"plan_hash", record.plan_hash},
+      {"executor", record.executor},      {"machine", record.machine},
+      {"version", record.version},        {"clock", record.clock}};
+  for (const auto& [key, text] : print_budgets(record.budgets)) metadata[key] = text;
   // A scenario or a host name in another encoding than UTF-8 must not cost the record.
-  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  const auto print = [](const nlohmann::ordered_json& json) {
+    return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  };
+  // Entry by entry: a document of all of them would look for every new name among those it has.
+  std::string text = "{\"__metadata__\":" + print(metadata);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const Tensor& tensor = *tensors[t];
+    const int64_t end = begins[t] + tensor.size() * element_bytes(tensor.dtype);
+    text += ',' + print(tensor.name) + ':' +
+            print({{"dtype", stored_type_name(tensor.dtype)},
+                   {"shape", tensor.shape},
+                   {"data_offsets", {begins[t], end}}});
+  }
+  text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }

@@ -11,6 +11,9 @@
 
 namespace cpscope {
 
+/// Longest header that is written and read, as the format's own readers have it.
+inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
+
 /// One tensor as the header of a .safetensors file describes it.
 struct StoredTensor {
   std::string name;
@@ -36,7 +39,9 @@ Result<RecordHeader> parse_record_header(std::string_view json);
 Result<std::vector<Dtype>> check_record_header(const RecordHeader& header, int64_t data_bytes);
 
 /// The header of a record whose tensor t lies at begins[t], padded with spaces to 8 bytes.
-std::string print_record_header(const RunRecord& record, const std::vector<int64_t>& begins);
+/// `tensors`: all that the file stores, events included.
+std::string print_record_header(const RunRecord& record, const std::vector<const Tensor*>& tensors,
+                                const std::vector<int64_t>& begins);
 
 /// The format's name of a dtype: F64, F32, F16, BF16.
 std::string_view stored_type_name(Dtype dtype);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/base/result.h"
+#include "sim/run/executor.h"
 #include "sim/run/tensor.h"
 
 #include <optional>
@@ -9,18 +10,29 @@
 
 namespace cpscope {
 
+/// How far a tensor may be from the exact answer, as the judge of its run has found.
+struct TensorBudget {
+  std::string name;
+  double rel_l2 = 0.0;  // over the exact tensor's length; infinite where that is 0
+  double l2 = 0.0;      // |seen - exact|2 that is allowed
+};
+
 /// What came out of one run, always in packed padded token order, never rank order (contract,
 /// section 4). q, dq: [tokens, heads, head_dim_qk]; k, dk: [kv_tokens, kv_heads, head_dim_qk]; v,
 /// dv: [kv_tokens, kv_heads, head_dim_v]; out, d_out: [tokens, heads, head_dim_v]; lse: [tokens,
-/// heads]; max_logit, sink, d_sink: [heads].
+/// heads]; max_logit, sink, d_sink: [heads]. With --items every array that a compute or finish item
+/// has written follows, [row of its buffer, head of its buffer, lane], named as
+/// sim/run/item_tensors.h says.
 struct RunRecord {
   std::string scenario_text;
   std::string plan_hash;  // 16 hex digits
   std::string executor;
   std::string machine;
   std::string version;
-  std::string clock = "none";   // none | simulated | measured
-  std::vector<Tensor> tensors;  // in the contract's order
+  std::string clock = "none";         // none | simulated | measured
+  std::vector<TensorBudget> budgets;  // of the tensors that were judged
+  std::vector<ItemEvent> events;      // by start; empty without a clock
+  std::vector<Tensor> tensors;        // in the contract's order, then `items` in plan order
 
   const Tensor* find(const std::string& name) const;
 };
