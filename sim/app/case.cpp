@@ -2,10 +2,13 @@
 
 #include "sim/app/progress_bar.h"
 #include "sim/plan/planner.h"
+#include "sim/run/item_tensors.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/key_place.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <sys/utsname.h>
@@ -23,6 +26,11 @@ double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30);
 int64_t machine_memory() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
          static_cast<int64_t>(sysconf(_SC_PAGE_SIZE));
+}
+
+/// What answers are stored in.
+Dtype answer_dtype(const Scenario& scenario) {
+  return scenario.numerics.dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
 }
 
 CaseOutcome stop(CaseOutcome outcome, const Error& error) {
@@ -52,8 +60,17 @@ std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenar
   const BatchSlots& slots = outcome.plan->plan().layout.slots;
   // The inputs, the answer and the judge's two answers are of like size.
   const int64_t sides = options.sample_rows > 0 ? 3 : 5;
-  const int64_t needed =
-      executor.memory_bytes(*outcome.plan) + sides * run_inputs_bytes(scenario, slots);
+  const ItemResultsSize items =
+      options.keeps_items ? measure_item_results(outcome.plan->plan()) : ItemResultsSize{};
+  if (items.arrays > kMaxItemArrays) {
+    return make_error(ErrorKind::unavailable,
+                      fmt::format("planned and proved, not executed: a record holds the results of "
+                                  "items as far as they are {} arrays, not {}",
+                                  kMaxItemArrays, items.arrays),
+                      "record without --items, or use fewer ranks");
+  }
+  const int64_t needed = executor.memory_bytes(*outcome.plan) +
+                         sides * run_inputs_bytes(scenario, slots) + items.bytes;
   if (needed > machine_memory() / 10 * 9) {
     return make_error(ErrorKind::unavailable,
                       fmt::format("planned and proved, not executed: the run needs {:.1f} GiB, "
@@ -195,8 +212,14 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
   outcome.inputs = make_run_inputs(scenario, outcome.plan->plan().layout.slots, options.poison);
   start = std::chrono::steady_clock::now();
   ProgressBar bar(options.shows_progress);
-  Result<RunOutput> output =
-      executor.value()->run(*outcome.plan, outcome.inputs, {options.poison, 0, bar.phase("run")});
+  RunOptions run_options{options.poison, 0, bar.phase("run")};
+  run_options.measures_items = options.measures_items;
+  if (options.keeps_items) {
+    run_options.observer = [&](const ItemResult& result) {
+      outcome.items.push_back(make_item_tensor(result, answer_dtype(scenario)));
+    };
+  }
+  Result<RunOutput> output = executor.value()->run(*outcome.plan, outcome.inputs, run_options);
   if (!output) return stop(std::move(outcome), output.error());
   outcome.output = std::move(output).value();
   outcome.run_seconds = seconds_since(start);
@@ -225,7 +248,7 @@ CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseO
   return outcome;
 }
 
-RunRecord make_record(const CaseOutcome& outcome, const std::string& scenario_text) {
+RunRecord make_record(CaseOutcome& outcome, const std::string& scenario_text) {
   const Plan& plan = outcome.plan->plan();
   RunRecord record;
   record.scenario_text = scenario_text;
@@ -234,8 +257,7 @@ RunRecord make_record(const CaseOutcome& outcome, const std::string& scenario_te
   utsname system{};
   if (uname(&system) == 0) record.machine = fmt::format("{} {}", system.sysname, system.machine);
   record.version = program_version();
-  const Dtype answer_dtype =
-      plan.scenario.numerics.dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
+  const Dtype stored = answer_dtype(plan.scenario);
   const auto add = [&](Tensor tensor, Dtype dtype) {
     if (tensor.name.empty()) return;
     tensor.dtype = dtype;
@@ -252,10 +274,16 @@ RunRecord make_record(const CaseOutcome& outcome, const std::string& scenario_te
     add(*tensor, plan.scenario.numerics.dtype);
   }
   for (const Tensor* tensor : {&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv})
-    add(*tensor, answer_dtype);
-  add(by_head("max_logit", answer.max_logit), answer_dtype);
-  add(by_head("sink", outcome.inputs.sink), answer_dtype);
-  add(by_head("d_sink", answer.d_sink), answer_dtype);
+    add(*tensor, stored);
+  add(by_head("max_logit", answer.max_logit), stored);
+  add(by_head("sink", outcome.inputs.sink), stored);
+  add(by_head("d_sink", answer.d_sink), stored);
+  std::move(outcome.items.begin(), outcome.items.end(), std::back_inserter(record.tensors));
+  outcome.items.clear();
+  for (const TensorGrade& tensor : outcome.grade.tensors)
+    record.budgets.push_back({tensor.name, tensor.budget, tensor.budget_l2});
+  record.events = outcome.output.events;
+  if (!record.events.empty()) record.clock = "measured";
   return record;
 }
 

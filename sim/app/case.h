@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace cpscope {
 
@@ -21,7 +22,9 @@ struct CaseOptions {
   double max_flops =
       0.0;  // skip runs whose arithmetic (executor and judge) passes this; 0 = no limit
   bool shows_progress = false;
-  int64_t sample_rows = 0;  // judge only about so many query rows; 0 = the whole batch
+  int64_t sample_rows = 0;      // judge only about so many query rows; 0 = the whole batch
+  bool measures_items = false;  // for a record: when each item was carried out
+  bool keeps_items = false;     // for a record: what each item has written
 };
 
 /// One scenario taken through the whole walk: planned, proved, executed, judged, graded.
@@ -35,6 +38,7 @@ struct CaseOutcome {
   PlanSummary summary;
   RunInputs inputs;
   RunOutput output;
+  std::vector<Tensor> items;  // in plan order; empty unless asked for
   Grade grade;
   JudgedRows judged;  // empty lists when the whole batch was judged
   double plan_seconds = 0.0, run_seconds = 0.0, judge_seconds = 0.0;
@@ -56,8 +60,9 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
 /// The same for a scenario of a file: what is refused says where.
 CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOptions& options);
 
-/// The record of a finished case (contract, section 4).
-RunRecord make_record(const CaseOutcome& outcome, const std::string& scenario_text);
+/// The record of a finished case (contract, section 4). Takes the items out of the outcome, which
+/// may fill half of the machine.
+RunRecord make_record(CaseOutcome& outcome, const std::string& scenario_text);
 
 /// Arithmetic that a run and its judgement take, about.
 double estimate_flops(const Scenario& scenario, const PlanSummary& summary);

@@ -2,7 +2,6 @@
 #include "sim/app/json_text.h"
 #include "sim/plan/plan_text.h"
 #include "sim/plan/planner.h"
-#include "sim/run/record_diff.h"
 #include "sim/scenario/key_place.h"
 
 #include <iostream>
@@ -102,51 +101,6 @@ int command_plan(const CommandOptions& options) {
     write_plan_text(plan.value(), options.max_lines, std::cout);
   }
   return 0;
-}
-
-int command_diff(const CommandOptions& options) {
-  const Result<RunRecord> a = read_record(options.paths[0]), b = read_record(options.paths[1]);
-  if (!a) return report(a.error());
-  if (!b) return report(b.error());
-  const std::vector<TensorDiff> diffs = diff_records(a.value(), b.value());
-  const bool same_scenario = a.value().scenario_text == b.value().scenario_text;
-  bool all_equal = true;
-  Json json{{"schema", 1}, {"same_scenario", same_scenario}, {"tensors", Json::array()}};
-  for (const TensorDiff& diff : diffs) {
-    const bool equal =
-        diff.is_equal() || (diff.shape_mismatch.empty() && diff.rel_l2 <= options.tolerance);
-    all_equal = all_equal && equal;
-    Json entry{{"name", diff.name},
-               {"equal", equal},
-               {"shape_mismatch", diff.shape_mismatch},
-               {"different", diff.count_different}};
-    entry["max_abs"] = finite_or_null(diff.max_abs);
-    entry["rel_l2"] = finite_or_null(diff.rel_l2);
-    entry["worst_row_rel_l2"] = finite_or_null(diff.worst_row_rel_l2);
-    entry["worst"] = {{"token", diff.worst_row},
-                      {"head", diff.worst_head},
-                      {"lane", diff.worst_lane},
-                      {"left", finite_or_null(diff.left)},
-                      {"right", finite_or_null(diff.right)}};
-    entry["nan"] = {diff.nan_left, diff.nan_right};
-    json["tensors"].push_back(std::move(entry));
-    if (options.json) continue;
-    if (diff.is_equal()) {
-      std::cout << fmt::format("{:<10} equal\n", diff.name);
-    } else if (!diff.shape_mismatch.empty()) {
-      std::cout << fmt::format("{:<10} {}\n", diff.name, diff.shape_mismatch);
-    } else {
-      std::cout << fmt::format(
-          "{:<10} {} values differ, max_abs {:.3g}, rel_l2 {:.3g}; worst at token {}, head {}: "
-          "{:.9g} vs {:.9g}\n",
-          diff.name, diff.count_different, diff.max_abs, diff.rel_l2, diff.worst_row,
-          diff.worst_head, diff.left, diff.right);
-    }
-  }
-  json["equal"] = all_equal;
-  if (options.json) std::cout << json.dump() << '\n';
-  if (!same_scenario && !options.json) std::cout << "the two records answer different scenarios\n";
-  return all_equal ? 0 : 1;
 }
 
 }  // namespace cpscope

@@ -42,8 +42,13 @@ void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
 int command_run(const CommandOptions& options, Toolbox& toolbox) {
   const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
   if (!loaded) return report(loaded.error());
-  const CaseOutcome outcome = run_case(
-      toolbox, loaded.value(), {options.executor, options.poison, 0.0, true, options.sample_rows});
+  CaseOutcome outcome = run_case(toolbox, loaded.value(),
+                                 {.executor = options.executor,
+                                  .poison = options.poison,
+                                  .shows_progress = true,
+                                  .sample_rows = options.sample_rows,
+                                  .measures_items = !options.record_path.empty(),
+                                  .keeps_items = options.items});
   const bool was_graded = !outcome.grade.tensors.empty();
   if (!was_graded) {
     // A machine that lacks something is no fault of the file.

@@ -27,6 +27,8 @@ struct CommandOptions {
   bool text = false;
   bool poison = false;
   bool matrix = false;
+  bool items = false;   // run --record
+  bool earned = false;  // diff
   int64_t max_lines = 0;
 };
 

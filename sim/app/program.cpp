@@ -73,27 +73,39 @@ std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
   plan->footer("Example: cpscope plan scenarios/zigzag.toml --text");
   commands.push_back({plan, [&] { return command_plan(options); }});
 
-  CLI::App* diff =
-      app.add_subcommand("diff", "two records, tensor by tensor; exit 1 when they differ");
+  CLI::App* diff = app.add_subcommand(
+      "diff",
+      "two records, tensor by tensor, and the first item that diverges; exit 1 when they differ");
   diff->add_option("RECORDS", options.paths, "two .safetensors records")->required()->expected(2);
   add_json(diff, options);
-  diff->add_option("--tolerance", options.tolerance,
-                   "rel_l2 up to which a tensor counts as equal (default 0: bit by bit)")
-      ->check(kNotNegative);
-  diff->footer("Example: cpscope diff a.safetensors b.safetensors");
+  CLI::Option* tolerance =
+      diff->add_option("--tolerance", options.tolerance,
+                       "rel_l2 up to which a tensor counts as equal (default 0: bit by bit)")
+          ->check(kNotNegative);
+  diff->add_flag("--earned", options.earned,
+                 "two runs of one scenario: a tensor may differ by as much as the budgets of the "
+                 "two runs explain; what has no budget (inputs) is compared bit by bit")
+      ->excludes(tolerance);
+  diff->footer("Example: cpscope diff cpu.safetensors cuda.safetensors --earned");
   commands.push_back({diff, [&] { return command_diff(options); }});
   return commands;
 }
 
-std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
-  std::vector<Command> commands;
+Command add_run(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
   CLI::App* run = app.add_subcommand("run", "executes the plan and compares with the dense oracle");
   add_scenario_file(run, options);
   add_executor(run, options);
   add_json(run, options);
-  run->add_option("--record", options.record_path,
-                  "write inputs and answers to this .safetensors file")
-      ->check(kNotEmpty);
+  CLI::Option* record =
+      run->add_option("--record", options.record_path,
+                      "write inputs, answers and, where the executor has a clock, the time of "
+                      "every item to this .safetensors file")
+          ->check(kNotEmpty);
+  run->add_flag("--items", options.items,
+                "with --record: also what every compute and finish item has written, 8 bytes of "
+                "memory and 4 of the file a value (fp64: 8); refused when that is more than the "
+                "machine has")
+      ->needs(record);
   run->add_flag("--poison", options.poison,
                 "fill padding rows, output and receive buffers with NaN before the run");
   run->add_option("--sample", options.sample_rows,
@@ -102,8 +114,11 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
       ->check(kNotNegative);
   run->footer(
       "Example: cpscope run scenarios/thd_padding_p2p.toml --poison --record out/run.safetensors");
-  commands.push_back({run, [&] { return command_run(options, toolbox); }});
+  return {run, [&] { return command_run(options, toolbox); }};
+}
 
+std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
+  std::vector<Command> commands{add_run(app, options, toolbox)};
   CLI::App* verify = app.add_subcommand("verify", "all scenarios under the paths, one row each");
   verify->add_option("PATH", options.paths,
                      "scenario files or folders; folders `bad` and `clusters` only when named");

@@ -10,9 +10,6 @@
 namespace cpscope {
 namespace {
 
-/// How far chance may stray from its standard deviation: a normal one does once in 5e8 draws.
-constexpr double kSigmas = 6.0;
-
 /// Relative root mean square error of one rounding to nearest: half a unit in the last place,
 /// uniformly distributed (1/sqrt(3)), over a significand between 1 and 2 (1/sqrt(2)).
 double typical_rounding(Dtype dtype) { return unit_roundoff(dtype) / std::sqrt(6.0); }
@@ -116,6 +113,7 @@ class Grader {
     grade.nan = sums.nan;
     grade.rel_l2 = ratio(sums.error, sums.norm);
     grade.budget = ratio(allowed, sums.norm);
+    grade.budget_l2 = allowed;
     grade.passed = sums.nan == 0 && sums.error <= allowed;
     find_worst_row(sides, sums, rows, heads, lanes, grade);
     return grade;
@@ -291,6 +289,11 @@ std::vector<double> carry_to_sinks(const std::vector<double>& errors, const RunI
 
 }  // namespace
 
+double share_of_typical_row(std::string_view tensor, int64_t lanes) {
+  // Rows of few lanes cancel to almost nothing now and then, as scalars do.
+  return tensor == "out" && lanes >= 8 ? 0.1 : 1.0;
+}
+
 Hops count_hops(const Plan& plan) {
   std::vector<int32_t> partials(plan.buffers.size(), 0), shares(plan.buffers.size(), 0);
   for (const MergeItem& item : plan.forward.merges) ++partials[to_index(item.into)];
@@ -332,8 +335,7 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
                             ? typical_rounding(dtype) * attention.effective_scale() * q * k *
                                   std::sqrt(2.0 * attention.head_dim_qk)
                             : 0.0;
-  // Rows of few lanes cancel to almost nothing now and then, as scalars do.
-  const double out_share = attention.head_dim_v < 8 ? 1.0 : 0.1;
+  const double out_share = share_of_typical_row("out", attention.head_dim_v);
   add("out", answer.out, verdict.exact.out, verdict.plain.out, v, dtype, out_share, owners.q);
   add("lse", answer.lse, verdict.exact.lse, verdict.plain.lse, 1 + logit, unrounded, 1.0, owners.q,
       std::vector<double>(verdict.exact.lse.values.size(), turned));

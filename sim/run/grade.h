@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cpscope {
@@ -29,8 +30,10 @@ struct TensorGrade {
   double rel_l2 = 0.0;
   double worst_row_rel_l2 = 0.0;
   double worst_row_excess = 0.0;  // the worst row's error over what a row may err; fails above 1
-  double budget = 0.0;  // for rel_l2: twice the error of the plain run, a few roundings of
-                        // the accumulator, and what chance may add while rows are few
+  double budget = 0.0;     // for rel_l2: twice the error of the plain run, a few roundings of
+                           // the accumulator, and what chance may add while rows are few
+  double budget_l2 = 0.0;  // the same as a length, |seen - exact|2 that is allowed; of a sample:
+                           // scaled up to the whole tensor
   int64_t nan = 0;
   WorstPlace worst;
 };
@@ -42,6 +45,13 @@ struct Grade {
 
 /// The pieces that a plan makes of a query's and of a key's work.
 Hops count_hops(const Plan& plan);
+
+/// How far chance may stray from its standard deviation: a normal one does once in 5e8 draws.
+inline constexpr double kSigmas = 6.0;
+
+/// Which part of a tensor's typical row counts as size of every row. A row's own size says little
+/// about its error where sums cancel: in gradients, in scalars, in rows of few lanes.
+double share_of_typical_row(std::string_view tensor, int64_t lanes);
 
 /// Weighs an answer against the oracle's. A tensor passes when it has no NaN, is -inf exactly where
 /// the oracle is, keeps its budget as a whole and in every row (a row may err six times as far as

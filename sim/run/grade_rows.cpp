@@ -66,6 +66,9 @@ TensorGrade grade_tensor(const Plan& plan, const std::string& name, const Tensor
                    got[0]};
   }
   grade.rel_l2 = error_sum == 0 ? 0.0 : std::sqrt(error_sum / norm_sum);
+  double whole_sum = 0;
+  for (const double value : seen.values) whole_sum += std::isfinite(value) ? value * value : 0.0;
+  grade.budget_l2 = grade.budget * std::sqrt(whole_sum);
   grade.passed = grade.nan == 0 && grade.rel_l2 <= grade.budget;
   return grade;
 }

@@ -1,8 +1,12 @@
 #include "sim/run/record_diff.h"
 
+#include "sim/run/item_tensors.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -29,6 +33,10 @@ class RelativeNorm {
     }
     difference_.add(difference);
     right_.add(right);
+  }
+
+  double distance() const {
+    return is_broken_ ? kInfinity : difference_.scale * std::sqrt(difference_.sum);
   }
 
   double value() const {
@@ -114,6 +122,7 @@ void compare_values(const Tensor& a, const Tensor& b, TensorDiff& diff) {
       row = RelativeNorm();
     }
   }
+  diff.l2 = whole.distance();
   diff.rel_l2 = whole.value();
   if (worst < 0) return;
   locate_worst(a, worst, diff);
@@ -142,20 +151,79 @@ TensorDiff diff_tensors(const Tensor& a, const Tensor& b) {
   return diff;
 }
 
+/// Makes the element of the row from `begin` on that is furthest apart the named one.
+void name_row(const Tensor& a, const Tensor& b, int64_t begin, TensorDiff& diff) {
+  int64_t worst = begin;
+  double furthest = -1;
+  for (int64_t index = begin; index < begin + a.shape.back(); ++index) {
+    const double apart =
+        distance(a.values[static_cast<size_t>(index)], b.values[static_cast<size_t>(index)]);
+    if (apart <= furthest) continue;
+    worst = index;
+    furthest = apart;
+  }
+  locate_worst(a, worst, diff);
+  diff.left = a.values[static_cast<size_t>(worst)];
+  diff.right = b.values[static_cast<size_t>(worst)];
+}
+
+std::unordered_map<std::string, const Tensor*> index_tensors(const RunRecord& record) {
+  std::unordered_map<std::string, const Tensor*> index;
+  for (const Tensor& tensor : record.tensors) index.emplace(tensor.name, &tensor);
+  return index;
+}
+
+std::vector<TensorDiff> diff_all(const RunRecord& a, const RunRecord& b,
+                                 const EarnedTolerance* earned) {
+  std::vector<TensorDiff> diffs;
+  const auto of_a = index_tensors(a), of_b = index_tensors(b);
+  for (const Tensor& left : a.tensors) {
+    const auto right = of_b.find(left.name);
+    if (right == of_b.end()) {
+      diffs.push_back(lonely_tensor(left, "only the left record has it"));
+      continue;
+    }
+    diffs.push_back(diff_tensors(left, *right->second));
+    TensorDiff& diff = diffs.back();
+    if (earned == nullptr || !diff.shape_mismatch.empty()) continue;
+    diff.earned = earned->weigh(left, *right->second);
+    // Of an item with a row that is over, that row is the place to look at.
+    if (diff.earned && diff.earned->row_excess > 1)
+      name_row(left, *right->second, diff.earned->row_begin, diff);
+  }
+  for (const Tensor& right : b.tensors) {
+    if (!of_a.contains(right.name))
+      diffs.push_back(lonely_tensor(right, "only the right record has it"));
+  }
+  return diffs;
+}
+
 }  // namespace
 
 std::vector<TensorDiff> diff_records(const RunRecord& a, const RunRecord& b) {
-  std::vector<TensorDiff> diffs;
-  for (const Tensor& left : a.tensors) {
-    const Tensor* right = b.find(left.name);
-    diffs.push_back(right != nullptr ? diff_tensors(left, *right)
-                                     : lonely_tensor(left, "only the left record has it"));
+  return diff_all(a, b, nullptr);
+}
+
+std::vector<TensorDiff> diff_runs(const RunRecord& a, const RunRecord& b) {
+  const EarnedTolerance earned(a, b);
+  return diff_all(a, b, &earned);
+}
+
+bool is_within(const TensorDiff& diff, const DiffRule& rule) {
+  if (!diff.shape_mismatch.empty()) return false;
+  if (diff.is_equal()) return true;
+  // A difference that is no number is never within, however wide a budget is.
+  if (rule.is_earned)
+    return diff.earned && std::isfinite(diff.l2) && diff.l2 <= diff.earned->allowed_l2 &&
+           diff.earned->row_excess <= 1;
+  return diff.rel_l2 <= rule.rel_l2;
+}
+
+const TensorDiff* find_first_item(const std::vector<TensorDiff>& diffs, const DiffRule& rule) {
+  for (const TensorDiff& diff : diffs) {
+    if (!is_within(diff, rule) && parse_item_name(diff.name)) return &diff;
   }
-  for (const Tensor& right : b.tensors) {
-    if (a.find(right.name) != nullptr) continue;
-    diffs.push_back(lonely_tensor(right, "only the right record has it"));
-  }
-  return diffs;
+  return nullptr;
 }
 
 }  // namespace cpscope

@@ -1,8 +1,10 @@
 #pragma once
 
+#include "sim/run/earned_tolerance.h"
 #include "sim/run/run_record.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@ struct TensorDiff {
   std::string shape_mismatch;  // empty, or what keeps the two from being compared
 
   int64_t count_different = 0;
+  double l2 = 0.0;                // |left - right|2
   double max_abs = 0.0;           // largest |left - right|; infinite with a NaN or unequal infinity
   double rel_l2 = 0.0;            // |left - right|2 / |right|2; 0/0 is 0, x/0 is infinite
   double worst_row_rel_l2 = 0.0;  // the same for the worst row (all dimensions but the last)
@@ -32,6 +35,9 @@ struct TensorDiff {
   int64_t nan_left = 0;
   int64_t nan_right = 0;
 
+  // What two runs have earned, when asked for; nothing without a budget.
+  std::optional<EarnedDistance> earned;
+
   bool is_equal() const { return shape_mismatch.empty() && count_different == 0; }
 };
 
@@ -39,5 +45,18 @@ struct TensorDiff {
 /// difference is not finite (a NaN, an unequal infinity) make the rel_l2 infinite; equal infinities
 /// take no part in it. Stored types are not compared, only values.
 std::vector<TensorDiff> diff_records(const RunRecord& a, const RunRecord& b);
+
+/// The same, with the distance that the budgets of both runs allow.
+std::vector<TensorDiff> diff_runs(const RunRecord& a, const RunRecord& b);
+
+/// What counts as equal.
+struct DiffRule {
+  bool is_earned = false;  // as far as the budgets allow; bit by bit what has none
+  double rel_l2 = 0.0;     // else: up to here
+};
+bool is_within(const TensorDiff& diff, const DiffRule& rule);
+
+/// The first item in plan order that is not within the rule; nothing when all are.
+const TensorDiff* find_first_item(const std::vector<TensorDiff>& diffs, const DiffRule& rule);
 
 }  // namespace cpscope

@@ -1,0 +1,234 @@
+#include "sim/app/commands.h"
+#include "sim/app/json_text.h"
+#include "sim/plan/planner.h"
+#include "sim/run/item_tensors.h"
+#include "sim/run/record_diff.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// The two records, what was found between them and by which rule.
+struct Comparison {
+  RunRecord a, b;
+  bool same_scenario = false;
+  DiffRule rule;
+  std::vector<TensorDiff> diffs;
+
+  bool is_equal() const {
+    return std::all_of(diffs.begin(), diffs.end(),
+                       [&](const TensorDiff& diff) { return is_within(diff, rule); });
+  }
+};
+
+/// An item's difference, and what its place stands for where the plan can be made again.
+struct FirstItem {
+  TensorDiff diff;
+  ItemTensorName name;
+  std::optional<ItemPlace> place;
+};
+
+/// The plan of a record; nothing when its text no longer gives the plan that was run (a file that
+/// it names is gone, the planner has changed).
+std::optional<Plan> plan_again(const RunRecord& record, const std::string& path) {
+  const Result<LoadedScenario> loaded = parse_scenario(record.scenario_text, path);
+  if (!loaded) return std::nullopt;
+  Result<Plan> plan = make_plan(loaded.value().scenario);
+  if (!plan || to_hex(plan.value().hash) != record.plan_hash) return std::nullopt;
+  return std::move(plan).value();
+}
+
+bool holds_items(const RunRecord& record) {
+  return std::any_of(record.tensors.begin(), record.tensors.end(),
+                     [](const Tensor& tensor) { return parse_item_name(tensor.name).has_value(); });
+}
+
+std::optional<FirstItem> find_first(const Comparison& compared, const std::string& path) {
+  // Where one side has no items at all, none of them diverges first.
+  if (!holds_items(compared.a) || !holds_items(compared.b)) return std::nullopt;
+  const TensorDiff* diff = find_first_item(compared.diffs, compared.rule);
+  if (diff == nullptr) return std::nullopt;
+  FirstItem first{*diff, *parse_item_name(diff->name), std::nullopt};
+  if (!diff->shape_mismatch.empty()) return first;
+  if (const std::optional<Plan> plan = plan_again(compared.a, path))
+    first.place = place_in_item(*plan, first.name, diff->worst_row, diff->worst_head);
+  return first;
+}
+
+/// Why the two cannot be compared by what they have earned; nothing when they can.
+std::optional<Error> earned_obstacle(const Comparison& compared, const CommandOptions& options) {
+  if (!compared.same_scenario) {
+    return make_error(ErrorKind::bad_input,
+                      "the two records answer different scenarios: no tolerance is earned between "
+                      "them",
+                      "use --tolerance, or record both runs of one file");
+  }
+  for (const auto& [record, path] :
+       {std::pair(&compared.a, &options.paths[0]), std::pair(&compared.b, &options.paths[1])}) {
+    if (record->budgets.empty())
+      return make_error(ErrorKind::bad_input, "the record holds no budgets",
+                        "record the run again with this version, or use --tolerance", *path);
+  }
+  return std::nullopt;
+}
+
+Json tensor_json(const TensorDiff& diff, const DiffRule& rule) {
+  Json entry{{"name", diff.name},
+             {"equal", is_within(diff, rule)},
+             {"shape_mismatch", diff.shape_mismatch},
+             {"different", diff.count_different}};
+  entry["l2"] = finite_or_null(diff.l2);
+  entry["allowed_l2"] = diff.earned ? finite_or_null(diff.earned->allowed_l2) : Json(nullptr);
+  entry["row_excess"] = diff.earned ? finite_or_null(diff.earned->row_excess) : Json(nullptr);
+  entry["max_abs"] = finite_or_null(diff.max_abs);
+  entry["rel_l2"] = finite_or_null(diff.rel_l2);
+  entry["worst_row_rel_l2"] = finite_or_null(diff.worst_row_rel_l2);
+  entry["worst"] = {{"token", diff.worst_row},
+                    {"head", diff.worst_head},
+                    {"lane", diff.worst_lane},
+                    {"left", finite_or_null(diff.left)},
+                    {"right", finite_or_null(diff.right)}};
+  entry["nan"] = {diff.nan_left, diff.nan_right};
+  return entry;
+}
+
+/// The same for an item, whose rows are those of a rank's buffer.
+Json item_json(const TensorDiff& diff, const DiffRule& rule) {
+  Json entry = tensor_json(diff, rule);
+  entry["worst"] = {{"row", diff.worst_row},
+                    {"buffer_head", diff.worst_head},
+                    {"lane", diff.worst_lane},
+                    {"left", finite_or_null(diff.left)},
+                    {"right", finite_or_null(diff.right)}};
+  return entry;
+}
+
+Json first_item_json(const FirstItem& first, const DiffRule& rule) {
+  Json json = item_json(first.diff, rule);
+  json["pass"] = first.name.item.is_backward ? "backward" : "forward";
+  json["kind"] = to_name(first.name.item.kind);
+  json["item"] = first.name.item.index;
+  json["rank"] = to_index(first.name.rank);
+  json["step"] = to_index(first.name.step);
+  json["array"] = first.name.array;
+  json["worst"]["token"] = nullptr;
+  json["worst"]["head"] = nullptr;
+  if (first.place) {
+    if (first.place->token >= 0) json["worst"]["token"] = first.place->token;
+    json["worst"]["head"] = first.place->head;
+  }
+  return json;
+}
+
+void write_json(const Comparison& compared, const std::optional<FirstItem>& first) {
+  Json json{{"schema", 1},
+            {"same_scenario", compared.same_scenario},
+            {"rule", compared.rule.is_earned ? "earned" : "rel_l2"},
+            {"tolerance", finite_or_null(compared.rule.rel_l2)},
+            {"tensors", Json::array()},
+            {"items", Json::array()}};
+  for (const TensorDiff& diff : compared.diffs) {
+    const bool is_item = parse_item_name(diff.name).has_value();
+    json[is_item ? "items" : "tensors"].push_back(is_item ? item_json(diff, compared.rule)
+                                                          : tensor_json(diff, compared.rule));
+  }
+  json["first_item"] = first ? first_item_json(*first, compared.rule) : Json(nullptr);
+  json["equal"] = compared.is_equal();
+  std::cout << json.dump() << '\n';
+}
+
+std::string earned_text(const TensorDiff& diff, const DiffRule& rule) {
+  if (!rule.is_earned) return "";
+  if (!diff.earned) return "; what has no budget is the same bit by bit";
+  if (diff.earned->row_excess > 1)
+    return fmt::format("; the row is {:.3g} times as far off as is earned",
+                       diff.earned->row_excess);
+  return fmt::format("; {:.3g} apart, {} {:.3g}", diff.l2,
+                     is_within(diff, rule) ? "within the earned" : "over the earned",
+                     diff.earned->allowed_l2);
+}
+
+void write_tensor_text(const TensorDiff& diff, const DiffRule& rule) {
+  if (diff.is_equal()) {
+    std::cout << fmt::format("{:<10} equal\n", diff.name);
+  } else if (!diff.shape_mismatch.empty()) {
+    std::cout << fmt::format("{:<10} {}\n", diff.name, diff.shape_mismatch);
+  } else {
+    std::cout << fmt::format(
+        "{:<10} {} values differ, max_abs {:.3g}, rel_l2 {:.3g}; worst at token {}, head {}: "
+        "{:.9g} vs {:.9g}{}\n",
+        diff.name, diff.count_different, diff.max_abs, diff.rel_l2, diff.worst_row, diff.worst_head,
+        diff.left, diff.right, earned_text(diff, rule));
+  }
+}
+
+std::string describe_first(const FirstItem& first, const DiffRule& rule) {
+  const ItemTensorName& name = first.name;
+  const TensorDiff& diff = first.diff;
+  std::string text =
+      fmt::format("first diverging item: {} {} {}, rank {}, step {}, {}: ",
+                  name.item.is_backward ? "backward" : "forward", to_name(name.item.kind),
+                  name.item.index, to_index(name.rank), to_index(name.step), name.array);
+  if (!diff.shape_mismatch.empty()) return text + diff.shape_mismatch;
+  text += fmt::format("row {}", diff.worst_row);
+  if (first.place && first.place->token >= 0)
+    text += fmt::format(" (token {})", first.place->token);
+  text += first.place ? fmt::format(", head {}", first.place->head)
+                      : fmt::format(", head {} of the buffer", diff.worst_head);
+  return text + fmt::format(", lane {}: {:.9g} vs {:.9g}; rel_l2 {:.3g}{}", diff.worst_lane,
+                            diff.left, diff.right, diff.rel_l2, earned_text(diff, rule));
+}
+
+void write_text(const Comparison& compared, const std::optional<FirstItem>& first) {
+  int64_t arrays = 0, within = 0;
+  for (const TensorDiff& diff : compared.diffs) {
+    if (parse_item_name(diff.name)) {
+      ++arrays;
+      within += is_within(diff, compared.rule) ? 1 : 0;
+    } else {
+      write_tensor_text(diff, compared.rule);
+    }
+  }
+  const bool of_a = holds_items(compared.a), of_b = holds_items(compared.b);
+  if (of_a != of_b) {
+    std::cout << fmt::format("only the {} record holds the results of items\n",
+                             of_a ? "left" : "right");
+  } else if (arrays > 0) {
+    std::cout << fmt::format(
+        "items      {} arrays, {} {}\n", arrays, within,
+        compared.rule.is_earned || compared.rule.rel_l2 > 0 ? "within the tolerance" : "equal");
+  }
+  if (first) std::cout << describe_first(*first, compared.rule) << '\n';
+  if (!compared.same_scenario) std::cout << "the two records answer different scenarios\n";
+}
+
+}  // namespace
+
+int command_diff(const CommandOptions& options) {
+  Result<RunRecord> a = read_record(options.paths[0]);
+  if (!a) return report(a.error());
+  Result<RunRecord> b = read_record(options.paths[1]);
+  if (!b) return report(b.error());
+  Comparison compared{std::move(a).value(), std::move(b).value(), false, {}, {}};
+  compared.same_scenario = compared.a.scenario_text == compared.b.scenario_text;
+  compared.rule = {options.earned, options.tolerance};
+  if (options.earned) {
+    if (const auto error = earned_obstacle(compared, options)) return report(*error);
+    compared.diffs = diff_runs(compared.a, compared.b);
+  } else {
+    compared.diffs = diff_records(compared.a, compared.b);
+  }
+  const std::optional<FirstItem> first = find_first(compared, options.paths[0]);
+  if (options.json) {
+    write_json(compared, first);
+  } else {
+    write_text(compared, first);
+  }
+  return compared.is_equal() ? 0 : 1;
+}
+
+}  // namespace cpscope
