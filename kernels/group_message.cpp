@@ -1,7 +1,8 @@
 #include "kernels/group_message.h"
 
+#include "kernels/byte_stream.h"
+
 #include <array>
-#include <cstring>
 #include <utility>
 
 namespace cpscope::kernels {
@@ -10,38 +11,6 @@ namespace {
 
 constexpr std::array<uint8_t, 4> kMagic = {'c', 'p', 's', 'g'};
 constexpr size_t kHeaderBytes = 16;
-
-// All hosts of a group have the same byte order: they run the same program.
-template <class T>
-void put(Bytes& bytes, T value) {
-  const size_t at = bytes.size();
-  bytes.resize(at + sizeof value);
-  std::memcpy(bytes.data() + at, &value, sizeof value);
-}
-
-/// Reads values in the order in which they were put.
-class ByteReader {
- public:
-  explicit ByteReader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-
-  template <class T>
-  T take() {
-    T value{};
-    if (bytes_.size() < sizeof value) {
-      is_short_ = true;
-      return value;
-    }
-    std::memcpy(&value, bytes_.data(), sizeof value);
-    bytes_ = bytes_.subspan(sizeof value);
-    return value;
-  }
-  std::string rest() { return to_string(bytes_); }
-  bool is_short() const { return is_short_; }
-
- private:
-  std::span<const uint8_t> bytes_;
-  bool is_short_ = false;
-};
 
 }  // namespace
 

@@ -136,7 +136,7 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     const int32_t kv_head = (p.first_head + item.head) / p.group - p.first_kv_head;
     mbarrier_arrive_expecting(at.q_full, B::kQBytes);
     load_panels<B::kQk, B::kOwned>(at.q, &p.q, at.q_full, tile.begin, tile.end, item.head);
-    TileWalk<B::kWalked> walk(tile);
+    RunWalk<B::kWalked> walk(tile);
     walk.next(p.tiles.runs);
     fetch_k(walk.row, walk.end, kv_head);
     // Consumers want the next K before this V.
@@ -311,7 +311,7 @@ struct ForwardConsumer {
   /// All walked tiles of an item.
   __device__ __forceinline__ void walk_tiles(const OwnedTile& tile, RowState<B>& state,
                                              int32_t first_row) {
-    TileWalk<B::kWalked> walk(tile);
+    RunWalk<B::kWalked> walk(tile);
     const auto step = [&] {
       const bool has_tile = walk.next(p.tiles.runs);
       if (has_tile && walk.begins_run && walk.is_masked != 0)

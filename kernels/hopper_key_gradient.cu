@@ -52,7 +52,7 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p,
                                   tile.end, item.head);
     const HeadRange heads(p, item.head);
     for (int32_t head = heads.first; head < heads.last; ++head) {
-      for (TileWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
+      for (RunWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
         const int stage = num_walked % B::kStages;
         const uint32_t q = at.walked + stage * B::kWalkedBytes;
         mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
@@ -81,7 +81,7 @@ __device__ __forceinline__ void fetch_facts(const BackwardParams& p, const Backw
     const OwnedTile tile = p.tiles.tiles[item.tile];
     const HeadRange heads(p, item.head);
     for (int32_t head = heads.first; head < heads.last; ++head) {
-      for (TileWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
+      for (RunWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
         const int stage = num_walked % B::kStages;
         const uint32_t facts = at.row_facts + stage * B::kFactBytes;
         mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
@@ -273,7 +273,7 @@ struct KeyGradientConsumer {
       const int32_t key = tile.begin + row_in_tile;  // this thread's rows: key and key + 8
       const HeadRange heads(p, item.head);
       for (int32_t head = heads.first; head < heads.last; ++head) {
-        for (TileWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs);)
+        for (RunWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs);)
           take_tile(key, walk.is_masked != 0);
       }
       __syncwarp();  // every lane has seen owned_full's phase before the next one can begin

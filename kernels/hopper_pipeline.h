@@ -25,7 +25,7 @@ __device__ __forceinline__ uint32_t align_to_swizzle(uint32_t address) {
 
 /// Walks the tiles of kRows rows of an owned tile's runs.
 template <int kRows>
-struct TileWalk {
+struct RunWalk {
   int32_t run;
   int32_t last_run;  // the one after the tile's last
   int32_t row = 0;   // first row of the tile
@@ -34,7 +34,7 @@ struct TileWalk {
   int32_t is_masked = 0;
   bool begins_run = false;
 
-  __device__ explicit TileWalk(const OwnedTile& tile)
+  __device__ explicit RunWalk(const OwnedTile& tile)
       : run(tile.first_run), last_run(tile.first_run + tile.num_runs) {}
 
   __device__ __forceinline__ bool next(const TileRun* runs) {

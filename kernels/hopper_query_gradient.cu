@@ -42,7 +42,7 @@ __device__ __forceinline__ void fetch_keys(const BackwardParams& p, const Backwa
     load_panels<B::kQk, B::kOwned>(at.owned, &p.q, at.owned_full, tile.begin, tile.end, item.head);
     load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.d_out, at.owned_full,
                                   tile.begin, tile.end, item.head);
-    for (TileWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
+    for (RunWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
       const int stage = num_walked % B::kStages;
       const uint32_t k = at.walked + stage * B::kWalkedBytes;
       mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
@@ -167,7 +167,7 @@ struct QueryGradientConsumer {
   /// All walked tiles of an item.
   __device__ __forceinline__ void walk_tiles(const OwnedTile& tile, QueryRows& rows,
                                              int32_t first_row) {
-    TileWalk<B::kWalked> walk(tile);
+    RunWalk<B::kWalked> walk(tile);
     const auto step = [&] {
       const bool has_tile = walk.next(p.tiles.runs);
       if (has_tile && walk.begins_run && walk.is_masked != 0)

@@ -142,15 +142,18 @@ AttentionShape RankEngine::shape_of(const ComputeItem& item) const {
   return shape;
 }
 
+Generation RankEngine::newest_generation() const {
+  return options_.generation.value_or(compute_capability_ == 90 ? Generation::sm90
+                                                                : Generation::portable);
+}
+
 Generation RankEngine::forward_generation(const AttentionShape& shape) const {
-  const Generation newest = options_.generation.value_or(
-      compute_capability_ == 90 ? Generation::sm90 : Generation::portable);
+  const Generation newest = newest_generation();
   return why_not_forward(newest, shape).empty() ? newest : Generation::portable;
 }
 
 Generation RankEngine::backward_generation(const AttentionShape& shape) const {
-  const Generation newest = options_.generation.value_or(
-      compute_capability_ == 90 ? Generation::sm90 : Generation::portable);
+  const Generation newest = newest_generation();
   return why_not_backward(newest, shape).empty() ? newest : Generation::portable;
 }
 
@@ -159,10 +162,10 @@ void RankEngine::begin_pass() {
   for (auto& [into, kept] : kept_) kept.count = 0;
 }
 
-void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
-  if (item.num_slices == 0) return;
+/// What both directions need: shape, q, k, v, out and lse of the item's heads.
+template <class Launch>
+void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   const int32_t head = item.heads.begin;
-  ForwardLaunch launch;
   launch.shape = shape_of(item);
   launch.q = arrays_.rows(item.q, false, head);
   launch.k = arrays_.rows(item.kv, false, launch.shape.first_kv_head);
@@ -171,6 +174,13 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
   const RowBlock lse = arrays_.block(item.out, true, head);
   launch.lse = static_cast<float*>(lse.data);
   launch.lse_row_stride = lse.row_stride;
+}
+
+void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
+  if (item.num_slices == 0) return;
+  const int32_t head = item.heads.begin;
+  ForwardLaunch launch;
+  place_rows(item, launch);
   launch.max_logit = arrays_.at<float>(max_logits_[to_index(item.rank)]) + head;
   const Generation generation = forward_generation(launch.shape);
   launch.query_tiles =
@@ -189,15 +199,8 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream) {
   if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
-  launch.shape = shape_of(item);
-  launch.q = arrays_.rows(item.q, false, head);
-  launch.k = arrays_.rows(item.kv, false, launch.shape.first_kv_head);
-  launch.v = arrays_.rows(item.kv, true, launch.shape.first_kv_head);
+  place_rows(item, launch);
   launch.d_out = arrays_.rows(item.d_out, false, head);
-  launch.out = arrays_.rows(item.out, false, head);
-  const RowBlock lse = arrays_.block(item.out, true, head);
-  launch.lse = static_cast<float*>(lse.data);
-  launch.lse_row_stride = lse.row_stride;
   Statistics& statistics = statistics_.at(to_index(item.out));
   launch.log2_lse = arrays_.at<float>(statistics.log2_lse);
   launch.delta = arrays_.at<float>(statistics.delta);

@@ -87,7 +87,10 @@ class RankEngine {
     size_t count = 0;                            // merged so far
   };
 
+  template <class Launch>
+  void place_rows(const ComputeItem& item, Launch& launch) const;
   AttentionShape shape_of(const ComputeItem& item) const;
+  Generation newest_generation() const;
   Generation forward_generation(const AttentionShape& shape) const;
   Generation backward_generation(const AttentionShape& shape) const;
   void plan_forward(const ComputeItem& item);

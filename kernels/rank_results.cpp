@@ -1,10 +1,10 @@
 #include "kernels/rank_results.h"
 
+#include "kernels/byte_stream.h"
+
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <string>
-#include <type_traits>
 
 namespace cpscope::kernels {
 namespace {
@@ -51,56 +51,6 @@ void for_each_row(const Plan& plan, const AnswerPart& part, TensorType& tensor, 
   }
 }
 
-template <class T>
-void put(Bytes& bytes, std::span<const T> values) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  const size_t at = bytes.size();
-  bytes.resize(at + values.size_bytes());
-  if (!values.empty()) std::memcpy(bytes.data() + at, values.data(), values.size_bytes());
-}
-
-template <class T>
-void put_list(Bytes& bytes, const std::vector<T>& values) {
-  const std::array<int64_t, 1> count = {static_cast<int64_t>(values.size())};
-  put<int64_t>(bytes, count);
-  put<T>(bytes, values);
-}
-
-/// Reads what put wrote; after a read beyond the end everything is zero.
-class ValueReader {
- public:
-  explicit ValueReader(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-
-  template <class T>
-  T take() {
-    T value{};
-    if (bytes_.size() < sizeof value) {
-      is_short_ = true;
-      return value;
-    }
-    std::memcpy(&value, bytes_.data(), sizeof value);
-    bytes_ = bytes_.subspan(sizeof value);
-    return value;
-  }
-  template <class T>
-  std::vector<T> take_list() {
-    const int64_t count = take<int64_t>();
-    if (count < 0 || static_cast<uint64_t>(count) > bytes_.size() / sizeof(T)) {
-      is_short_ = true;
-      return {};
-    }
-    std::vector<T> values(static_cast<size_t>(count));
-    for (T& value : values) value = take<T>();
-    return values;
-  }
-  bool is_short() const { return is_short_; }
-  bool is_at_end() const { return bytes_.empty(); }
-
- private:
-  std::span<const uint8_t> bytes_;
-  bool is_short_ = false;
-};
-
 template <class T, class Combine>
 void combine(std::vector<T>& into, const std::vector<T>& from, Combine two) {
   if (into.size() < from.size()) into.resize(from.size());
@@ -117,7 +67,7 @@ Bytes encode_results(const Plan& plan, std::span<const RankId> ranks, const RunO
   for (const AnswerPart& part : parts_of(plan, ranks)) {
     for_each_row(plan, part, output.answer.*part.tensor, [&](const double* values, int64_t count) {
       row.assign(values, values + count);
-      put<float>(bytes, row);
+      put_values<float>(bytes, row);
     });
   }
   put_list(bytes, output.answer.max_logit);
@@ -132,7 +82,7 @@ Bytes encode_results(const Plan& plan, std::span<const RankId> ranks, const RunO
 
 bool add_results(const Plan& plan, std::span<const RankId> ranks, std::span<const uint8_t> bytes,
                  RunOutput& output) {
-  ValueReader reader(bytes);
+  ByteReader reader(bytes);
   for (const AnswerPart& part : parts_of(plan, ranks)) {
     for_each_row(plan, part, output.answer.*part.tensor, [&](double* values, int64_t count) {
       for (int64_t i = 0; i < count; ++i) values[i] = reader.take<float>();
@@ -168,7 +118,7 @@ Bytes encode_items(const std::vector<ItemResult>& results) {
 
 std::vector<ItemResult> decode_items(std::span<const uint8_t> bytes) {
   std::vector<ItemResult> results;
-  ValueReader reader(bytes);
+  ByteReader reader(bytes);
   while (!reader.is_at_end()) {
     const std::vector<int64_t> head = reader.take_list<int64_t>();
     std::vector<int64_t> shape = reader.take_list<int64_t>();

@@ -113,18 +113,6 @@ std::optional<Error> judge_case(Toolbox& toolbox, const Scenario& scenario,
   return std::nullopt;
 }
 
-std::string describe_first_failure(const Grade& grade) {
-  for (const TensorGrade& tensor : grade.tensors) {
-    if (tensor.passed) continue;
-    return fmt::format(
-        "{}: rel_l2 {:.3g}, budget {:.3g}, {} NaN; worst at rank {}, token {}, head {}: expected "
-        "{:.9g}, seen {:.9g}",
-        tensor.name, tensor.rel_l2, tensor.budget, tensor.nan, tensor.worst.rank,
-        tensor.worst.token, tensor.worst.head, tensor.worst.expected, tensor.worst.seen);
-  }
-  return "";
-}
-
 }  // namespace
 
 std::string_view to_name(CaseStatus value) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -35,15 +37,15 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+using Stretches = std::vector<std::pair<int64_t, int64_t>>;
+
 /// Time that `event` shares with any of `others`, which are disjoint and sorted.
-int64_t covered(const ItemEvent& event, const std::vector<std::pair<int64_t, int64_t>>& others) {
+int64_t covered(const ItemEvent& event, const Stretches& others) {
   int64_t sum = 0;
   for (const auto& [start, end] : others)
     sum += std::max<int64_t>(0, std::min(end, event.end_ns) - std::max(start, event.start_ns));
   return sum;
 }
-
-using Stretches = std::vector<std::pair<int64_t, int64_t>>;
 
 /// When computes of one direction ran, of all ranks or of one, as disjoint stretches. Computes that
 /// ran beside each other count once.
@@ -69,10 +71,13 @@ double milliseconds_of(const Stretches& stretches) {
 
 void add_kernel_times(const RunOutput& output, const Attention& attention, Speed& speed) {
   int64_t transfer = 0, hidden = 0;
+  std::map<std::pair<bool, RankId>, Stretches> busy;  // [direction, rank]
   for (const ItemEvent& event : output.events) {
     if (event.item.kind != StageKind::transfer) continue;
     transfer += event.end_ns - event.start_ns;
-    hidden += covered(event, busy_stretches(output, event.item.is_backward, event.rank));
+    const auto [of_rank, is_new] = busy.try_emplace({event.item.is_backward, event.rank});
+    if (is_new) of_rank->second = busy_stretches(output, event.item.is_backward, event.rank);
+    hidden += covered(event, of_rank->second);
   }
   speed.forward_kernel_ms = milliseconds_of(busy_stretches(output, false, std::nullopt));
   speed.backward_kernel_ms = milliseconds_of(busy_stretches(output, true, std::nullopt));

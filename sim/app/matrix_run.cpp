@@ -25,18 +25,6 @@ CellResult stop(CellResult result, const Error& error) {
               error.complaints.front().what);
 }
 
-std::string describe_failure(const Grade& grade) {
-  for (const TensorGrade& tensor : grade.tensors) {
-    if (tensor.passed) continue;
-    return fmt::format(
-        "{}: rel_l2 {:.3g}, budget {:.3g}, {} NaN; worst at rank {}, token {}, head "
-        "{}: expected {:.9g}, seen {:.9g}",
-        tensor.name, tensor.rel_l2, tensor.budget, tensor.nan, tensor.worst.rank,
-        tensor.worst.token, tensor.worst.head, tensor.worst.expected, tensor.worst.seen);
-  }
-  return "";
-}
-
 /// A mask that hides nothing cuts no tile; only padding and the ends of sequences do.
 bool hides_nothing(const Attention& attention) {
   const bool is_full =
@@ -127,7 +115,8 @@ CellResult run_cell(Executor& executor, const Toolbox& toolbox, const MatrixCell
   if (!output) return stop(std::move(result), output.error());
   const Verdict verdict = toolbox.judge(scenario, inputs, count_hops(plan), {});
   const Grade grade = grade_answer(plan, inputs, output.value().answer, verdict);
-  if (!grade.passed) return stop(std::move(result), CellStatus::fail, describe_failure(grade));
+  if (!grade.passed)
+    return stop(std::move(result), CellStatus::fail, describe_first_failure(grade));
 
   const Visibility visibility = find_visibility(plan);
   const Telling telling = find_telling(plan, visibility, toolbox.witness);

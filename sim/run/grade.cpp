@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace cpscope {
 namespace {
 
@@ -362,6 +364,18 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
   }
   for (const TensorGrade& tensor : grade.tensors) grade.passed = grade.passed && tensor.passed;
   return grade;
+}
+
+std::string describe_first_failure(const Grade& grade) {
+  for (const TensorGrade& tensor : grade.tensors) {
+    if (tensor.passed) continue;
+    return fmt::format(
+        "{}: rel_l2 {:.3g}, budget {:.3g}, {} NaN; worst at rank {}, token {}, head {}: expected "
+        "{:.9g}, seen {:.9g}",
+        tensor.name, tensor.rel_l2, tensor.budget, tensor.nan, tensor.worst.rank,
+        tensor.worst.token, tensor.worst.head, tensor.worst.expected, tensor.worst.seen);
+  }
+  return "";
 }
 
 }  // namespace cpscope

@@ -59,6 +59,9 @@ double share_of_typical_row(std::string_view tensor, int64_t lanes);
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
                    const Verdict& verdict);
 
+/// The first tensor that failed: figures, place and both values. Empty when all passed.
+std::string describe_first_failure(const Grade& grade);
+
 /// Which rows were judged when the batch is too long to judge whole.
 struct JudgedRows {
   std::vector<int64_t> query_tokens;
