@@ -59,10 +59,11 @@ RunRecord record_run(Executor& executor, const CheckedPlan& plan, const RunInput
     if (!tensor->name.empty()) record.tensors.push_back(*tensor);
   }
   record.tensors.insert(record.tensors.end(), items.begin(), items.end());
-  for (const TensorGrade& grade : grade_answer(plan.plan(), inputs, answer, verdict).tensors) {
-    EXPECT_TRUE(grade.passed) << grade.name;
-    record.budgets.push_back({grade.name, grade.budget, grade.budget_l2});
-  }
+  const Grade grade = grade_answer(plan.plan(), inputs, answer, verdict);
+  EXPECT_TRUE(grade.passed) << executor.name() << ", " << describe_first_failure(grade) << "\n"
+                            << print_scenario(plan.plan().scenario);
+  for (const TensorGrade& tensor : grade.tensors)
+    record.budgets.push_back({tensor.name, tensor.budget, tensor.budget_l2});
   return record;
 }
 

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "sim/base/ids.h"
+#include "sim/plan/piece_table.h"
+#include "sim/run/executor.h"
+
+#include <cstdint>
+#include <variant>
+
+namespace cpscope::gui {
+
+struct Nothing {
+  friend bool operator==(const Nothing&, const Nothing&) = default;
+};
+
+/// Packed padded token ids [begin, end).
+struct TokenRange {
+  Side side = Side::q;
+  int64_t begin = 0, end = 0;
+  friend bool operator==(const TokenRange&, const TokenRange&) = default;
+};
+
+/// Query ids x key ids.
+struct PairRange {
+  int64_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
+  friend bool operator==(const PairRange&, const PairRange&) = default;
+};
+
+struct RankTarget {
+  int32_t rank = 0;
+  friend bool operator==(const RankTarget&, const RankTarget&) = default;
+};
+
+/// Everything that travels from one rank to another.
+struct LinkTarget {
+  int32_t src = 0, dst = 0;
+  friend bool operator==(const LinkTarget&, const LinkTarget&) = default;
+};
+
+struct ItemTarget {
+  bool is_backward = false;
+  StageKind kind = StageKind::compute;
+  int64_t index = 0;
+  friend bool operator==(const ItemTarget&, const ItemTarget&) = default;
+};
+
+/// A step of the schedule: number in PlanIndex::steps.
+struct StepTarget {
+  int32_t step = 0;
+  friend bool operator==(const StepTarget&, const StepTarget&) = default;
+};
+
+/// One row of a result: tensor out | lse | dq | dk | dv, packed padded token, head.
+struct RowTarget {
+  int32_t tensor = 0;  // number in kErrorTensors (gui/model/error_field.h)
+  int64_t token = 0;
+  int32_t head = 0;
+  friend bool operator==(const RowTarget&, const RowTarget&) = default;
+};
+
+/// What can be pointed at: ids that survive seeking, replanning where they still exist, and
+/// switching between runs.
+using Target = std::variant<Nothing, TokenRange, PairRange, RankTarget, LinkTarget, ItemTarget,
+                            StepTarget, RowTarget>;
+
+}  // namespace cpscope::gui
