@@ -1,0 +1,90 @@
+#pragma once
+
+#include "gui/draw/drawing.h"
+#include "gui/draw/theme.h"
+#include "gui/model/view.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace cpscope::gui {
+
+/// "131 072", "-4 096".
+std::string print_count(int64_t count);
+/// "0", "640", "4 Ki", "128 Ki", "1 Mi", "1.5 Mi": exact, else as print_count.
+std::string print_short_count(int64_t count);
+/// "0 B", "640 B", "1.5 KiB", "512 MiB": at most three figures and a half.
+std::string print_bytes(double bytes);
+/// "850 ns", "12.5 us", "3.2 ms", "1.25 s".
+std::string print_duration(double nanoseconds);
+/// "1 px = 552 tokens", or "1 token = 12 px" where a token is wider. `unit` is the singular.
+std::string print_scale(double units_per_pixel, std::string_view unit);
+/// "12.5 %", "<0.1 %".
+std::string print_share(double share);
+
+/// A span that can be drawn: finite, ascending, no narrower than 1e-9 of the whole and not wholly
+/// off it.
+AxisSpan sane_span(AxisSpan span);
+
+/// A linear scale from [0, total) units to pixels, of which `span` is shown between begin and end.
+/// Pixels may descend.
+class Axis {
+ public:
+  Axis(double total, AxisSpan span, float begin, float end);
+
+  double total() const { return total_; }
+  float begin() const { return begin_; }
+  float end() const { return end_; }
+  /// Shown units [lo, hi); may reach beyond [0, total].
+  double lo() const { return lo_; }
+  double hi() const { return hi_; }
+  double units_per_pixel() const;
+  double pixels_per_unit() const;
+  /// Never further than 100 000 pixels outside of what is shown.
+  float pixel_of(double value) const;
+  double value_at(float pixel) const;
+  /// The part of [first, last) that is shown, in units; empty (first >= last) when none is.
+  std::pair<double, double> shown(double first, double last) const;
+
+ private:
+  double total_, lo_, hi_;
+  float begin_, end_;
+};
+
+/// What the numbers beside an axis count.
+enum class AxisUnit : uint8_t {
+  tokens,      // power-of-two steps where the total suggests them: 0, 128 Ki, 256 Ki
+  count,       // whole 1-2-5 steps: 0, 20, 40
+  nanoseconds  // 1-2-5 steps: 0 ns, 20 us, 40 us
+};
+
+struct Tick {
+  double value = 0;
+  float pixel = 0;
+  std::string text;
+};
+
+/// Round numbers inside what is shown, at least `least_pixels` apart, ascending.
+std::vector<Tick> make_ticks(const Axis& axis, AxisUnit unit, float least_pixels);
+
+/// How a ruler looks. The box lies beside the picture: its edge at the picture carries the ticks.
+struct RulerStyle {
+  AxisUnit unit = AxisUnit::tokens;
+  bool is_vertical = false;  // numbers to the left of the picture, else above or below it
+  bool is_below = false;     // a horizontal ruler under the picture
+  float text_size = 11;
+  std::string prefix;  // before every number: "~" of a simulated clock
+};
+
+/// Ticks and numbers in the box. Numbers never overlap and never leave the box's ends.
+void add_ruler(Drawing& drawing, const ViewInput& input, const Axis& axis, const Box& box,
+               const RulerStyle& style);
+
+/// The text, or as much of it as fits with ".." behind it, or nothing when that is too little.
+std::string fit_text(const TextWidth& width, const std::string& text, float size, Face face,
+                     float room);
+
+}  // namespace cpscope::gui
