@@ -1,0 +1,213 @@
+#include "gui/app/app_state.h"
+
+#include "gui/model/project.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cpscope::gui {
+namespace {
+
+int64_t count_items(const PlanIndex& plan, const ItemTarget& item) {
+  const Pass& pass = plan.pass(item.is_backward);
+  switch (item.kind) {
+    case StageKind::transfer:
+      return static_cast<int64_t>(pass.transfers.size());
+    case StageKind::reorder:
+      return static_cast<int64_t>(pass.reorders.size());
+    case StageKind::compute:
+      return static_cast<int64_t>(pass.computes.size());
+    case StageKind::merge:
+      return static_cast<int64_t>(pass.merges.size());
+    case StageKind::finish:
+      return static_cast<int64_t>(pass.finishes.size());
+  }
+  return 0;
+}
+
+struct IsPresent {
+  const PlanIndex& plan;
+
+  bool has_rank(int32_t rank) const { return rank >= 0 && rank < plan.num_ranks(); }
+  bool has_ids(Side side, int64_t begin, int64_t end) const {
+    return begin >= 0 && begin < end && end <= plan.tokens(side);
+  }
+  bool operator()(const Nothing&) const { return true; }
+  bool operator()(const TokenRange& t) const { return has_ids(t.side, t.begin, t.end); }
+  bool operator()(const PairRange& p) const {
+    return has_ids(Side::q, p.q_begin, p.q_end) && has_ids(Side::kv, p.k_begin, p.k_end);
+  }
+  bool operator()(const RankTarget& r) const { return has_rank(r.rank); }
+  bool operator()(const LinkTarget& l) const { return has_rank(l.src) && has_rank(l.dst); }
+  bool operator()(const ItemTarget& i) const {
+    return i.index >= 0 && i.index < count_items(plan, i);
+  }
+  bool operator()(const StepTarget& s) const {
+    return s.step >= 0 && s.step < static_cast<int32_t>(plan.steps().size());
+  }
+  bool operator()(const RowTarget& r) const {
+    const bool is_key = r.tensor >= 3;  // dk, dv
+    const Attention& attention = plan.plan().scenario.attention;
+    return r.tensor >= 0 && r.tensor < static_cast<int32_t>(kErrorTensors.size()) &&
+           has_ids(is_key ? Side::kv : Side::q, r.token, r.token + 1) && r.head >= 0 &&
+           r.head < (is_key ? attention.kv_heads : attention.heads);
+  }
+};
+
+/// Keeps what refers to the plan inside it.
+void clamp_to_plan(AppState& state) {
+  const PlanIndex* plan = state.plan();
+  if (plan == nullptr) return;
+  state.playhead = clamp_to(*plan, state.playhead);
+  state.focus_rank = std::clamp(state.focus_rank, 0, plan->num_ranks() - 1);
+  if (state.other_rank >= plan->num_ranks() || state.other_rank == state.focus_rank)
+    state.other_rank = -1;
+  state.tensor = std::clamp(state.tensor, 0, static_cast<int32_t>(kErrorTensors.size()) - 1);
+}
+
+void take_job(AppState& state) {
+  std::unique_ptr<Result<SharedRun>> result = state.job.task.take();
+  if (!result) return;
+  if (!*result) {
+    tell(state, to_text(result->error()), true);
+    return;
+  }
+  (state.job.is_b ? state.run_b : state.run_a) = std::move(*result).value();
+  (state.job.is_b ? state.run_b_plan : state.run_a_plan) = state.job.plan;
+}
+
+void start_job(AppState& state, std::string title, bool is_b, Task<Result<SharedRun>>::Work work) {
+  state.job.title = std::move(title);
+  state.job.is_b = is_b;
+  state.job.plan = state.document.plan();
+  state.job.task.start(std::move(work));
+}
+
+}  // namespace
+
+void update(AppState& state, double now_s) {
+  state.now_s = now_s;
+  state.document.poll();
+  clamp_to_plan(state);
+  if (const PlanIndex* plan = state.plan())
+    state.playhead = play_until(*plan, state.playhead, state.player, now_s);
+  take_job(state);
+}
+
+void settle(AppState& state) {
+  state.document.wait();
+  clamp_to_plan(state);
+}
+
+bool open_scenario(AppState& state, const std::string& path) {
+  if (const std::optional<Error> error = state.document.load(path)) {
+    tell(state, to_text(*error), true);
+    return false;
+  }
+  state.player.is_playing = false;
+  clamp_to_plan(state);
+  return true;
+}
+
+bool open_shipped(AppState& state, std::string_view name) {
+  const std::optional<std::string> text =
+      state.services.scenario_source ? state.services.scenario_source(name) : std::nullopt;
+  if (!text) {
+    tell(state, "There is no shipped scenario of this name: " + std::string(name), true);
+    return false;
+  }
+  if (const std::optional<Error> error =
+          state.document.load_text(*text, std::string(name) + ".toml")) {
+    tell(state, to_text(*error), true);
+    return false;
+  }
+  state.player.is_playing = false;
+  clamp_to_plan(state);
+  return true;
+}
+
+void edit_scenario(AppState& state, Scenario scenario, std::string_view key) {
+  state.document.edit(std::move(scenario), key);
+  clamp_to_plan(state);
+}
+
+void select(AppState& state, const Target& target) {
+  SelectionHistory& history = state.selection;
+  if (history.current() == target) return;
+  history.targets.resize(history.at + 1);
+  history.targets.push_back(target);
+  if (history.targets.size() > SelectionHistory::kMost)
+    history.targets.erase(history.targets.begin());
+  history.at = history.targets.size() - 1;
+  if (const auto* rank = std::get_if<RankTarget>(&target)) state.focus_rank = rank->rank;
+  clamp_to_plan(state);
+}
+
+void select_previous(AppState& state) {
+  if (state.selection.at > 0) --state.selection.at;
+}
+
+void select_next(AppState& state) {
+  if (state.selection.at + 1 < state.selection.targets.size()) ++state.selection.at;
+}
+
+bool is_present(const PlanIndex& plan, const Target& target) {
+  return std::visit(IsPresent{plan}, target);
+}
+
+Projections project_all(const AppState& state) {
+  const PlanIndex* plan = state.plan();
+  if (plan == nullptr) return {};
+  Projections both;
+  if (is_present(*plan, state.selected())) both.selected = project(state.selected(), *plan);
+  if (is_present(*plan, state.hovered)) both.hovered = project(state.hovered, *plan);
+  return both;
+}
+
+ViewInput view_input(const AppState& state, ViewKind kind) {
+  ViewInput input;
+  input.plan = state.plan();
+  input.camera = state.camera(kind);
+  input.theme = &theme_of(state.theme);
+  input.selection = state.selected();
+  input.focus_rank = state.focus_rank;
+  input.is_cumulative = state.is_cumulative;
+  input.shows_time = state.shows_time;
+  input.tensor = state.tensor;
+  // A run of another plan has other rows: it is kept, but not laid over this one.
+  if (state.run_a && state.run_a_plan == state.document.plan()) input.run_a = state.run_a.get();
+  if (state.run_b && state.run_b_plan == state.document.plan()) input.run_b = state.run_b.get();
+  if (input.plan != nullptr) {
+    input.moment = moment_of(*input.plan, state.playhead);
+    input.progress = reorder_progress(*input.plan, state.playhead);
+  }
+  return input;
+}
+
+void start_run(AppState& state, const std::string& executor, bool is_b) {
+  if (!state.services.run || !state.document.plan()) return;
+  start_job(state, "Running on " + executor, is_b,
+            [run = state.services.run, executor, plan = state.document.plan()](
+                TaskControl& control) { return run(executor, plan, control); });
+}
+
+void open_record(AppState& state, const std::string& path, bool is_b) {
+  if (!state.services.read_record || !state.document.plan()) return;
+  start_job(state, "Reading " + path, is_b,
+            [read = state.services.read_record, path, plan = state.document.plan()](
+                TaskControl& control) { return read(path, plan, control); });
+}
+
+void cancel_job(AppState& state) {
+  if (!state.job.task.is_running()) return;
+  state.job.task.cancel();
+  tell(state, state.job.title + " was cancelled");
+}
+
+void tell(AppState& state, std::string text, bool is_error) {
+  constexpr size_t kMostMessages = 50;
+  state.messages.push_back({std::move(text), is_error});
+  if (state.messages.size() > kMostMessages) state.messages.erase(state.messages.begin());
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,162 @@
+#pragma once
+
+#include "gui/app/document.h"
+#include "gui/app/player.h"
+#include "gui/draw/theme.h"
+#include "gui/model/view.h"
+#include "sim/base/result.h"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope::gui {
+
+using SharedRun = std::shared_ptr<const RunView>;
+
+/// Carries out the wanted scenario on an executor and compares it with the oracle. Plugged in by
+/// who owns executors; runs in the background, so it must look at control.is_stopped now and then.
+using Runner = std::function<Result<SharedRun>(const std::string& executor, const SharedPlan& plan,
+                                               TaskControl& control)>;
+/// Opens a record for the plan and compares it with the oracle.
+using RecordReader = std::function<Result<SharedRun>(const std::string& path,
+                                                     const SharedPlan& plan, TaskControl& control)>;
+/// Text of a shipped scenario ("zigzag"), from a file or from the program itself; nothing when
+/// there is none of that name.
+using ScenarioSource = std::function<std::optional<std::string>(std::string_view name)>;
+
+/// What the window was given from outside. Every part may be missing.
+struct Services {
+  Runner run;
+  RecordReader read_record;
+  ScenarioSource scenario_source;
+  std::vector<std::string> scenario_names;  // what scenario_source knows, in menu order
+  std::vector<std::string> executors;       // what Runner knows, e.g. cpu, cuda
+  bool has_files = true;                    // false on a web page
+};
+
+enum class Dialog : uint8_t {
+  none,
+  open_file,
+  save_file,
+  open_record,
+  find,
+  help,
+  lessons,
+  export_file
+};
+
+/// What the frame is asked to write once it is painted.
+enum class ExportWish : uint8_t { none, screenshot, svg, csv };
+
+/// Something to tell the user: bad news stays until it is dismissed.
+struct Message {
+  std::string text;
+  bool is_error = false;
+
+  friend bool operator==(const Message&, const Message&) = default;
+};
+
+/// Which lesson is open and at which of its steps; -1 when none.
+struct LessonPlace {
+  int32_t lesson = -1;
+  int32_t step = 0;
+
+  friend bool operator==(const LessonPlace&, const LessonPlace&) = default;
+};
+
+/// Selections in the order in which they were made. Selecting after going back drops what came
+/// later, as in a browser.
+struct SelectionHistory {
+  std::vector<Target> targets = {Target{}};
+  size_t at = 0;
+
+  static constexpr size_t kMost = 200;
+  const Target& current() const { return targets[at]; }
+};
+
+/// The run in progress.
+struct Job {
+  Task<Result<SharedRun>> task;
+  std::string title;  // "Running on cpu"
+  bool is_b = false;  // goes to slot B
+  SharedPlan plan;    // what it runs
+};
+
+/// Everything that the window shows, besides pixels. Changed through commands (command.h) and the
+/// functions below.
+struct AppState {
+  Document document;
+  Services services;
+  ThemeName theme = ThemeName::dark;
+  Playhead playhead;
+  Player player;
+  std::array<Camera, kViewKinds.size()> cameras{};  // [ViewKind]
+  SelectionHistory selection;
+  Target hovered;                      // written by this frame, shown by the next
+  std::optional<ViewKind> focus_view;  // keyboard focus: what F and the arrows act on
+  bool is_enlarged = false;            // focus_view fills the window
+  int32_t focus_rank = 0;
+  int32_t other_rank = -1;  // compared with focus_rank; -1 none
+  int32_t tensor = 0;       // in kErrorTensors
+  bool is_cumulative = false;
+  bool shows_time = false;
+  SharedRun run_a, run_b;
+  SharedPlan run_a_plan, run_b_plan;  // what each run ran
+  Job job;
+  Dialog dialog = Dialog::none;
+  ExportWish wish = ExportWish::none;
+  LessonPlace lesson;
+  std::vector<Message> messages;
+  bool wants_quit = false;
+  double now_s = 0.0;  // time of this frame; the only clock
+
+  const PlanIndex* plan() const { return document.plan().get(); }
+  Camera& camera(ViewKind kind) { return cameras[static_cast<size_t>(kind)]; }
+  const Camera& camera(ViewKind kind) const { return cameras[static_cast<size_t>(kind)]; }
+  const Target& selected() const { return selection.current(); }
+};
+
+/// Once a frame, before anything is drawn: takes over finished work, moves the playhead, and keeps
+/// every number inside the plan that is shown.
+void update(AppState& state, double now_s);
+/// Waits for planning, so that pictures and tests see the end.
+void settle(AppState& state);
+
+/// Opens a file; what is wrong becomes a message.
+bool open_scenario(AppState& state, const std::string& path);
+/// Opens a shipped scenario by name.
+bool open_shipped(AppState& state, std::string_view name);
+void edit_scenario(AppState& state, Scenario scenario, std::string_view key);
+
+void select(AppState& state, const Target& target);
+void select_previous(AppState& state);  // Alt-Left
+void select_next(AppState& state);      // Alt-Right
+/// Does what the target names exist in the shown plan?
+bool is_present(const PlanIndex& plan, const Target& target);
+
+/// Selection and hover as views want them. Kept by the caller over a frame.
+struct Projections {
+  Projection selected, hovered;
+};
+Projections project_all(const AppState& state);
+/// What a view depends on, without size, text_width, memo and projections.
+ViewInput view_input(const AppState& state, ViewKind kind);
+
+void start_run(AppState& state, const std::string& executor, bool is_b);
+void open_record(AppState& state, const std::string& path, bool is_b);
+void cancel_job(AppState& state);
+void tell(AppState& state, std::string text, bool is_error = false);
+
+/// Everything that makes a picture: scenario text, playhead, cameras, selection, theme. JSON.
+std::string save_state(const AppState& state);
+/// Strict: unknown or missing keys and values out of range are errors, and the state stays as it
+/// was.
+std::optional<Error> load_state(AppState& state, std::string_view json, const std::string& path);
+
+}  // namespace cpscope::gui

@@ -1,0 +1,60 @@
+#include "gui/app/background.h"
+
+#ifndef __EMSCRIPTEN__
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+#endif
+
+namespace cpscope::gui {
+
+#ifdef __EMSCRIPTEN__
+
+struct Worker::Thread {};
+
+void Worker::post(std::function<void()> job) { job(); }
+bool has_background() { return false; }
+
+#else
+
+struct Worker::Thread {
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::function<void()> next;
+  std::jthread thread;
+
+  Thread() {
+    thread = std::jthread([this](const std::stop_token& stop) {
+      while (true) {
+        std::function<void()> job;
+        {
+          std::unique_lock lock(mutex);
+          if (!wake.wait(lock, stop, [this] { return next != nullptr; })) return;
+          job = std::exchange(next, nullptr);
+        }
+        job();
+      }
+    });
+  }
+};
+
+void Worker::post(std::function<void()> job) {
+  if (!thread_) thread_ = std::make_unique<Thread>();
+  {
+    const std::lock_guard lock(thread_->mutex);
+    thread_->next = std::move(job);
+  }
+  thread_->wake.notify_one();
+}
+
+bool has_background() { return true; }
+
+#endif
+
+Worker::Worker() = default;
+Worker::~Worker() = default;
+Worker::Worker(Worker&&) noexcept = default;
+Worker& Worker::operator=(Worker&&) noexcept = default;
+
+}  // namespace cpscope::gui

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "gui/model/plan_index.h"
+#include "gui/model/target.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cpscope::gui {
+
+/// A piece of a sentence. With a target it can be hovered and clicked.
+struct Span {
+  std::string text;
+  Target target;
+  bool is_strong = false;
+
+  friend bool operator==(const Span&, const Span&) = default;
+};
+using Spans = std::vector<Span>;
+
+/// What happens at a moment and why, in sentences whose every number comes from the plan. Speaks
+/// of the focus rank where ranks differ.
+Spans make_caption(const PlanIndex& plan, Moment moment, int32_t focus_rank);
+
+/// The words alone.
+std::string to_text(const Spans& spans);
+
+}  // namespace cpscope::gui

@@ -1,0 +1,358 @@
+#include "gui/app/command.h"
+#include "gui/app/lesson.h"
+#include "gui/model/project.h"
+#include "sim/scenario/scenario_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+// The table of everything that the window can do, and nothing else.
+
+namespace cpscope::gui {
+namespace {
+
+bool always(const AppState&) { return true; }
+bool is_open(const AppState& state) { return state.document.is_open(); }
+bool has_plan(const AppState& state) { return state.plan() != nullptr; }
+bool has_files(const AppState& state) { return state.services.has_files; }
+bool can_save(const AppState& state) {
+  return has_files(state) && is_open(state) && !state.document.path().empty();
+}
+bool has_selection(const AppState& state) {
+  return !std::holds_alternative<Nothing>(state.selected());
+}
+bool has_ranks(const AppState& state) { return has_plan(state) && state.plan()->num_ranks() > 1; }
+bool has_runs(const AppState& state) { return state.run_a || state.run_b; }
+bool is_job_running(const AppState& state) { return state.job.task.is_running(); }
+bool has_lesson(const AppState& state) { return state.lesson.lesson >= 0; }
+
+bool can_run_on(const AppState& state, std::string_view executor) {
+  const auto& names = state.services.executors;
+  return state.services.run && state.document.is_current() && !is_job_running(state) &&
+         std::find(names.begin(), names.end(), executor) != names.end();
+}
+
+void pause(AppState& state) {
+  state.player.is_playing = false;
+  state.playhead.progress = 1.0;
+}
+
+void go(AppState& state, int32_t places) {
+  pause(state);
+  state.playhead = step_by(*state.plan(), state.playhead, places);
+}
+
+constexpr int32_t kFar = 1 << 30;  // beyond either end
+
+void toggle_play(AppState& state) {
+  if (state.player.is_playing) return pause(state);
+  state.player = start_playing(*state.plan(), state.playhead, state.player.speed, state.now_s);
+}
+
+void set_speed(AppState& state, double speed) {
+  // What is shown now is where the new speed begins.
+  if (state.player.is_playing)
+    state.player = Player{true, speed, state.playhead.index + state.playhead.progress, state.now_s};
+  state.player.speed = speed;
+}
+
+constexpr double kSlowest = 1.0 / 16, kFastest = 256.0;
+
+void turn_rank(AppState& state, int32_t by) {
+  const int32_t count = state.plan()->num_ranks();
+  state.focus_rank = (state.focus_rank + by + count) % count;
+}
+
+void focus(AppState& state, ViewKind kind) { state.focus_view = kind; }
+
+template <ViewKind kind>
+void focus_on(AppState& state) {
+  focus(state, kind);
+}
+
+ViewKind focused(const AppState& state) { return state.focus_view.value_or(ViewKind::timeline); }
+
+/// The span scaled about its middle and moved, kept inside [0, 1].
+AxisSpan moved(AxisSpan span, double scale, double shift) {
+  constexpr double kNarrowest = 1e-7;
+  const double width = std::clamp((span.hi - span.lo) * scale, kNarrowest, 1.0);
+  const double middle = (span.lo + span.hi) / 2 + shift * (span.hi - span.lo);
+  const double lo = std::clamp(middle - width / 2, 0.0, 1.0 - width);
+  return {lo, lo + width};
+}
+
+void zoom(AppState& state, double scale) {
+  Camera& camera = state.camera(focused(state));
+  camera.x = moved(camera.x, scale, 0.0);
+  // Lanes and rows keep their height; squares are scaled as squares.
+  const ViewKind kind = focused(state);
+  if (kind == ViewKind::mask || kind == ViewKind::traffic) camera.y = moved(camera.y, scale, 0.0);
+}
+
+void pan(AppState& state, double shift) {
+  AxisSpan& x = state.camera(focused(state)).x;
+  x = moved(x, 1.0, shift);
+}
+
+/// A span of ids as a share of all, with a margin of its own width on both sides.
+AxisSpan frame(int64_t begin, int64_t end, int64_t count) {
+  const double lo = static_cast<double>(begin) / static_cast<double>(count);
+  const double hi = static_cast<double>(end) / static_cast<double>(count);
+  return moved({lo, hi}, 3.0, 0.0);
+}
+
+void frame_selection(AppState& state) {
+  const PlanIndex& plan = *state.plan();
+  if (!is_present(plan, state.selected())) {
+    tell(state, "The selection is not present in this plan");
+    return;
+  }
+  const Projection p = project(state.selected(), plan);
+  if (!p.q.empty()) {
+    const AxisSpan q = frame(p.q.front().begin, p.q.back().end, plan.tokens(Side::q));
+    state.camera(ViewKind::layout).x = q;
+    state.camera(ViewKind::mask).y = q;
+    state.camera(ViewKind::numbers).y = q;
+  }
+  if (!p.kv.empty())
+    state.camera(ViewKind::mask).x =
+        frame(p.kv.front().begin, p.kv.back().end, plan.tokens(Side::kv));
+  if (!p.steps.empty())
+    state.camera(ViewKind::timeline).x =
+        frame(p.steps.front(), p.steps.back() + 1, static_cast<int64_t>(plan.steps().size()));
+}
+
+void show_whole(AppState& state) { state.cameras = {}; }
+
+/// The next thing of the selection's kind that the selection touches: its items in order.
+void select_related(AppState& state) {
+  const PlanIndex& plan = *state.plan();
+  if (!is_present(plan, state.selected())) return;
+  if (const auto* item = std::get_if<ItemTarget>(&state.selected())) {
+    ItemTarget next = *item;
+    ++next.index;
+    if (!is_present(plan, next)) next.index = 0;
+    return select(state, next);
+  }
+  const Projection p = project(state.selected(), plan);
+  if (!p.items.empty()) select(state, p.items.front());
+}
+
+void swap_runs(AppState& state) {
+  std::swap(state.run_a, state.run_b);
+  std::swap(state.run_a_plan, state.run_b_plan);
+}
+
+void next_theme(AppState& state) {
+  const auto next = (static_cast<size_t>(state.theme) + 1) % kThemeNames.size();
+  state.theme = kThemeNames[next];
+}
+
+void open_dialog(AppState& state, Dialog dialog) { state.dialog = dialog; }
+
+/// Esc: the uppermost thing that is open closes; with nothing open, the selection.
+void clear(AppState& state) {
+  if (state.dialog != Dialog::none) {
+    state.dialog = Dialog::none;
+  } else if (state.is_enlarged) {
+    state.is_enlarged = false;
+  } else if (!state.messages.empty()) {
+    state.messages.pop_back();
+  } else {
+    state.other_rank = -1;
+    select(state, Target{});
+  }
+}
+
+void save(AppState& state) {
+  if (const auto error = state.document.save(state.document.path()))
+    return tell(state, to_text(*error), true);
+  tell(state, "Saved " + state.document.path());
+}
+
+template <Dialog dialog>
+void show(AppState& state) {
+  open_dialog(state, dialog);
+}
+
+constexpr std::array kTable = {
+    Command{"file.open", "Open scenario...", "File", "Ctrl+O", "Opens a scenario file.", has_files,
+            show<Dialog::open_file>},
+    Command{"file.open_record", "Open record...", "File", "Ctrl+Shift+O",
+            "Opens a run recorded elsewhere (.safetensors) and compares it.",
+            [](const AppState& s) {
+              return has_files(s) && has_plan(s) && s.services.read_record && !is_job_running(s);
+            },
+            show<Dialog::open_record>},
+    Command{"file.save", "Save scenario", "File", "Ctrl+Shift+S",
+            "Writes the scenario as TOML to its file.", can_save, save},
+    Command{"file.save_as", "Save scenario as...", "File", "",
+            "Writes the scenario as TOML to another file.",
+            [](const AppState& s) { return has_files(s) && is_open(s); }, show<Dialog::save_file>},
+    Command{"file.screenshot", "Screenshot", "File", "Ctrl+S",
+            "Writes a PNG of the window and the JSON that makes it again.", has_files,
+            [](AppState& s) { s.wish = ExportWish::screenshot; }},
+    Command{"file.export", "Export...", "File", "Ctrl+E",
+            "Writes the focused view as SVG or its figures as CSV.",
+            [](const AppState& s) { return has_files(s) && has_plan(s); },
+            show<Dialog::export_file>},
+    Command{"file.quit", "Quit", "File", "Ctrl+Q", "Closes the window.", has_files,
+            [](AppState& s) { s.wants_quit = true; }},
+
+    Command{"edit.undo", "Undo", "Edit", "Ctrl+Z", "Takes back the last change of the scenario.",
+            [](const AppState& s) { return s.document.can_undo(); },
+            [](AppState& s) { s.document.undo(); }},
+    Command{"edit.redo", "Redo", "Edit", "Ctrl+Shift+Z Ctrl+Y", "Does again what was taken back.",
+            [](const AppState& s) { return s.document.can_redo(); },
+            [](AppState& s) { s.document.redo(); }},
+    Command{"edit.find", "Find...", "Edit", "Ctrl+F",
+            "Finds a token, rank, step or item by number.", has_plan, show<Dialog::find>},
+    Command{"select.clear", "Clear", "Edit", "Esc",
+            "Closes what is open; with nothing open, clears the selection.", always, clear},
+    Command{"select.previous", "Previous selection", "Edit", "Alt+Left",
+            "Goes back to what was selected before.",
+            [](const AppState& s) { return s.selection.at > 0; }, select_previous},
+    Command{"select.next", "Next selection", "Edit", "Alt+Right",
+            "Goes forward in what was selected.",
+            [](const AppState& s) { return s.selection.at + 1 < s.selection.targets.size(); },
+            select_next},
+    Command{"select.related", "Next related item", "Edit", "Tab",
+            "Selects the first item that the selection touches, then the next of its kind.",
+            [](const AppState& s) { return has_plan(s) && has_selection(s); }, select_related},
+
+    Command{"play", "Play / pause", "Play", "Space", "Plays the schedule, or holds it.", has_plan,
+            toggle_play},
+    Command{"step.next", "Next step", "Play", "Right .", "Moves the playhead one place on.",
+            has_plan, [](AppState& s) { go(s, 1); }},
+    Command{"step.previous", "Previous step", "Play", "Left ,",
+            "Moves the playhead one place back.", has_plan, [](AppState& s) { go(s, -1); }},
+    Command{"step.first", "First step", "Play", "Home", "Moves the playhead to the beginning.",
+            has_plan, [](AppState& s) { go(s, -kFar); }},
+    Command{"step.last", "Last step", "Play", "End", "Moves the playhead to the end.", has_plan,
+            [](AppState& s) { go(s, kFar); }},
+    Command{"event.next", "Next event of the rank", "Play", "Shift+Right",
+            "Moves the playhead to the next stage in which the focus rank has work.", has_plan,
+            [](AppState& s) {
+              pause(s);
+              s.playhead = seek_event(*s.plan(), s.playhead, s.focus_rank, true);
+            }},
+    Command{"event.previous", "Previous event of the rank", "Play", "Shift+Left",
+            "Moves the playhead to the stage before in which the focus rank has work.", has_plan,
+            [](AppState& s) {
+              pause(s);
+              s.playhead = seek_event(*s.plan(), s.playhead, s.focus_rank, false);
+            }},
+    Command{"play.unit", "By step / by stage", "Play", "U",
+            "Lets the playhead stand on whole steps or on single stages.", has_plan,
+            [](AppState& s) {
+              pause(s);
+              s.playhead = switch_unit(*s.plan(), s.playhead);
+            }},
+    Command{"speed.slower", "Slower", "Play", "-", "Halves the speed.",
+            [](const AppState& s) { return s.player.speed > kSlowest; },
+            [](AppState& s) { set_speed(s, s.player.speed / 2); }},
+    Command{"speed.faster", "Faster", "Play", "+ =", "Doubles the speed.",
+            [](const AppState& s) { return s.player.speed < kFastest; },
+            [](AppState& s) { set_speed(s, s.player.speed * 2); }},
+    Command{"speed.normal", "Normal speed", "Play", "", "Plays one step a second.", always,
+            [](AppState& s) { set_speed(s, 1.0); }},
+
+    Command{"view.focus.layout", "Layout", "View", "1", "Gives the keys to the layout.", always,
+            focus_on<ViewKind::layout>},
+    Command{"view.focus.mask", "Mask", "View", "2", "Gives the keys to the mask.", always,
+            focus_on<ViewKind::mask>},
+    Command{"view.focus.traffic", "Traffic", "View", "3", "Gives the keys to the traffic.", always,
+            focus_on<ViewKind::traffic>},
+    Command{"view.focus.timeline", "Timeline", "View", "4", "Gives the keys to the timeline.",
+            always, focus_on<ViewKind::timeline>},
+    Command{"view.focus.numbers", "Numbers", "View", "5", "Gives the keys to the numbers.", always,
+            focus_on<ViewKind::numbers>},
+    Command{"view.focus.balance", "Balance", "View", "6", "Gives the keys to the balance.", always,
+            focus_on<ViewKind::balance>},
+    Command{"view.enlarge", "Enlarge the focused view", "View", "Enter",
+            "Lets the focused view fill the window, or gives the others their place back.",
+            [](const AppState& s) { return s.focus_view.has_value(); },
+            [](AppState& s) { s.is_enlarged = !s.is_enlarged; }},
+    Command{"view.frame", "Frame the selection", "View", "F",
+            "Moves all views to what is selected.",
+            [](const AppState& s) { return has_plan(s) && has_selection(s); }, frame_selection},
+    Command{"view.whole", "Show everything", "View", "0", "Shows the whole of every view.", always,
+            show_whole},
+    Command{"view.zoom_in", "Zoom in", "View", "W", "Magnifies the focused view.", has_plan,
+            [](AppState& s) { zoom(s, 0.8); }},
+    Command{"view.zoom_out", "Zoom out", "View", "S", "Shows more of the focused view.", has_plan,
+            [](AppState& s) { zoom(s, 1.25); }},
+    Command{"view.pan_left", "Pan left", "View", "A", "Moves the focused view to the left.",
+            has_plan, [](AppState& s) { pan(s, -0.2); }},
+    Command{"view.pan_right", "Pan right", "View", "D", "Moves the focused view to the right.",
+            has_plan, [](AppState& s) { pan(s, 0.2); }},
+    Command{"rank.next", "Next rank", "View", "]", "Looks at the next rank.", has_ranks,
+            [](AppState& s) { turn_rank(s, 1); }},
+    Command{"rank.previous", "Previous rank", "View", "[", "Looks at the rank before.", has_ranks,
+            [](AppState& s) { turn_rank(s, -1); }},
+    Command{"traffic.cumulative", "Cumulative traffic", "View", "C",
+            "Counts bytes since the beginning instead of now.", has_plan,
+            [](AppState& s) { s.is_cumulative = !s.is_cumulative; }},
+    Command{"timeline.time", "Steps / nanoseconds", "View", "N",
+            "Shows the measured times of the run instead of equal steps.",
+            [](const AppState& s) {
+              return (s.run_a && !s.run_a->events.empty()) || (s.run_b && !s.run_b->events.empty());
+            },
+            [](AppState& s) { s.shows_time = !s.shows_time; }},
+    Command{"numbers.tensor", "Next tensor", "View", "T",
+            "Shows the errors of the next tensor: out, lse, dq, dk, dv.", has_runs,
+            [](AppState& s) {
+              s.tensor = (s.tensor + 1) % static_cast<int32_t>(kErrorTensors.size());
+            }},
+    Command{"theme.next", "Next theme", "View", "Ctrl+T", "Dark, light, print.", always,
+            next_theme},
+    Command{"theme.dark", "Dark theme", "View", "", "For screens.", always,
+            [](AppState& s) { s.theme = ThemeName::dark; }},
+    Command{"theme.light", "Light theme", "View", "", "For bright rooms.", always,
+            [](AppState& s) { s.theme = ThemeName::light; }},
+    Command{"theme.print", "Print theme", "View", "", "For paper.", always,
+            [](AppState& s) { s.theme = ThemeName::print; }},
+
+    Command{"run.cpu", "Run on cpu", "Run", "Ctrl+R",
+            "Executes the plan on this machine's CPU and compares it with the oracle.",
+            [](const AppState& s) { return can_run_on(s, "cpu"); },
+            [](AppState& s) { start_run(s, "cpu", false); }},
+    Command{"run.cpu_b", "Run on cpu as B", "Run", "Ctrl+Shift+R",
+            "The same, kept as run B beside run A.",
+            [](const AppState& s) { return can_run_on(s, "cpu"); },
+            [](AppState& s) { start_run(s, "cpu", true); }},
+    Command{"run.cuda", "Run on cuda", "Run", "",
+            "Executes the plan on this machine's GPU and compares it with the oracle.",
+            [](const AppState& s) { return can_run_on(s, "cuda"); },
+            [](AppState& s) { start_run(s, "cuda", false); }},
+    Command{"run.cuda_b", "Run on cuda as B", "Run", "", "The same, kept as run B beside run A.",
+            [](const AppState& s) { return can_run_on(s, "cuda"); },
+            [](AppState& s) { start_run(s, "cuda", true); }},
+    Command{"run.cancel", "Cancel the run", "Run", "Ctrl+.", "Ends the run in progress.",
+            is_job_running, cancel_job},
+    Command{"run.swap", "Swap runs A and B", "Run", "B", "Lets A and B change places.", has_runs,
+            swap_runs},
+    Command{"run.forget", "Forget both runs", "Run", "", "Closes runs A and B.", has_runs,
+            [](AppState& s) {
+              s.run_a = s.run_b = nullptr;
+              s.run_a_plan = s.run_b_plan = nullptr;
+            }},
+
+    Command{"help.keys", "Keys and commands", "Help", "F1 ?", "Lists everything that can be done.",
+            always, show<Dialog::help>},
+    Command{"lesson.list", "Lessons...", "Help", "L", "Lists the lessons.", always,
+            show<Dialog::lessons>},
+    Command{"lesson.next", "Next page", "Help", "PageDown", "Turns to the next page.", has_lesson,
+            [](AppState& s) { next_page(s); }},
+    Command{"lesson.previous", "Previous page", "Help", "PageUp", "Turns to the page before.",
+            has_lesson, [](AppState& s) { previous_page(s); }},
+    Command{"lesson.close", "Close the lesson", "Help", "", "Leaves the lesson.", has_lesson,
+            close_lesson},
+};
+
+}  // namespace
+
+std::span<const Command> all_commands() { return kTable; }
+
+}  // namespace cpscope::gui

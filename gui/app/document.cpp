@@ -1,0 +1,274 @@
+#include "gui/app/document.h"
+
+#include "sim/base/check.h"
+#include "sim/plan/planner.h"
+#include "sim/scenario/key_place.h"
+#include "sim/scenario/scenario_parts.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <new>
+#include <thread>
+#include <utility>
+
+namespace cpscope::gui {
+namespace {
+
+/// Line number in "path:line:column", 0 without one.
+int64_t line_of(std::string_view where) {
+  const size_t column = where.rfind(':');
+  if (column == std::string_view::npos || column == 0) return 0;
+  const size_t line = where.rfind(':', column - 1);
+  if (line == std::string_view::npos) return 0;
+  int64_t number = 0;
+  std::from_chars(where.data() + line + 1, where.data() + column, number);
+  return number;
+}
+
+std::string_view trim(std::string_view text) {
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+/// Full name of the key that a line of TOML text belongs to: the last "key =" at or before it
+/// inside the table it stands in.
+std::string key_of_line(std::string_view text, int64_t line) {
+  std::string table, key;
+  int64_t number = 0;
+  while (!text.empty() && number < line) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view now = trim(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    if (now.starts_with('[') && now.ends_with(']') && now.find(',') == std::string_view::npos) {
+      table = std::string(trim(now.substr(1, now.size() - 2)));
+      key.clear();
+    } else if (const size_t sign = now.find('='); sign != std::string_view::npos) {
+      key = std::string(trim(now.substr(0, sign)));
+    }
+  }
+  if (table.empty() || key.empty()) return table + key;
+  return table + "." + key;
+}
+
+/// Complaints of the parser say where; a widget wants to know which key.
+Error name_keys(Error error, std::string_view text) {
+  for (Complaint& complaint : error.complaints) {
+    if (!complaint.keys.empty()) continue;
+    // A message that begins with a full name is about that key, which may have no line of its own.
+    const std::string_view first =
+        std::string_view(complaint.what).substr(0, complaint.what.find_first_of(" :["));
+    if (first.find('.') != std::string_view::npos) {
+      complaint.keys.emplace_back(first);
+      continue;
+    }
+    const int64_t line = line_of(complaint.where);
+    std::string key = line > 0 ? key_of_line(text, line) : "";
+    if (!key.empty()) complaint.keys.push_back(std::move(key));
+  }
+  return error;
+}
+
+/// Fields that followed others before the edit follow them after it, unless the edit set them.
+void derive(Scenario& scenario, const Scenario& before) {
+  Batch& batch = scenario.batch;
+  const Batch& old = before.batch;
+  const bool lengths_changed = batch.lengths != old.lengths;
+  // Lengths typed by hand are no longer those of the generator.
+  if (lengths_changed && batch.generator && batch.generator == old.generator)
+    batch.generator.reset();
+  const bool format_changed = batch.qkv_format != old.qkv_format;
+  if (!lengths_changed && !format_changed && batch.kv_lengths == old.kv_lengths) return;
+  if (batch.kv_lengths == old.kv_lengths && old.kv_lengths == old.lengths)
+    batch.kv_lengths = batch.lengths;
+  const auto follow = [&](std::vector<int64_t>& slots, const std::vector<int64_t>& old_slots,
+                          const std::vector<int64_t>& lengths,
+                          const std::vector<int64_t>& old_lengths) {
+    if (slots == old_slots && old_slots == find_default_slots(old.qkv_format, old_lengths))
+      slots = find_default_slots(batch.qkv_format, lengths);
+  };
+  follow(batch.slots, old.slots, batch.lengths, old.lengths);
+  follow(batch.kv_slots, old.kv_slots, batch.kv_lengths, old.kv_lengths);
+}
+
+Error disk_error(const std::string& what, const std::string& path) {
+  return make_error(ErrorKind::bad_input, what + ": " + path,
+                    "choose a folder that exists and may be written to");
+}
+
+}  // namespace
+
+std::optional<Error> Document::load(const std::string& path) {
+  Result<LoadedScenario> loaded = load_scenario(path);
+  if (!loaded) return loaded.error();
+  return load_text(loaded.value().text, path);
+}
+
+std::optional<Error> Document::load_text(const std::string& text, const std::string& path) {
+  Result<LoadedScenario> loaded = parse_scenario(text, path);
+  if (!loaded) return name_keys(loaded.error(), text);
+  LoadedScenario& fine = loaded.value();
+  states_.assign(1, State{std::move(fine.scenario), text, std::move(fine.warnings), {}, ""});
+  at_ = 0;
+  open_key_.clear();
+  path_ = path;
+  saved_text_ = text;
+  replan();
+  return std::nullopt;
+}
+
+std::optional<Error> Document::save(const std::string& path) {
+  CPSCOPE_CHECK(is_open(), "only an open document can be saved", path, states_.size());
+  if (state().error) return state().error;
+  // Another name first: whoever reads the file meanwhile sees the old or the new one, whole.
+  const std::string unfinished = path + ".unfinished";
+  {
+    std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
+    file << state().text;
+    file.close();
+    if (!file) {
+      std::remove(unfinished.c_str());
+      return disk_error("The scenario cannot be written", path);
+    }
+  }
+  std::error_code failed;
+  std::filesystem::rename(unfinished, path, failed);
+  if (failed) {
+    std::remove(unfinished.c_str());
+    return disk_error("The scenario cannot be written (" + failed.message() + ")", path);
+  }
+  path_ = path;
+  saved_text_ = state().text;
+  return std::nullopt;
+}
+
+void Document::edit(Scenario scenario, std::string_view key) {
+  CPSCOPE_CHECK(is_open(), "only an open document can be edited", key, states_.size());
+  derive(scenario, state().scenario);
+  if (scenario == state().scenario) return;
+  State next;
+  next.key = std::string(key);
+  next.text = print_scenario(scenario);
+  Result<LoadedScenario> parsed = parse_scenario(next.text, path_);
+  if (parsed) {
+    next.scenario = std::move(parsed.value().scenario);
+    next.warnings = std::move(parsed.value().warnings);
+  } else {
+    next.scenario = std::move(scenario);
+    next.error = name_keys(parsed.error(), next.text);
+  }
+  states_.resize(at_ + 1);
+  // Values that a drag passes on its way are no steps of undo.
+  const bool continues = at_ > 0 && !open_key_.empty() && open_key_ == key;
+  if (continues) {
+    states_.back() = std::move(next);
+  } else {
+    states_.push_back(std::move(next));
+    ++at_;
+  }
+  open_key_ = std::string(key);
+  replan();
+}
+
+void Document::undo() {
+  if (!can_undo()) return;
+  --at_;
+  end_edit();
+  replan();
+}
+
+void Document::redo() {
+  if (!can_redo()) return;
+  ++at_;
+  end_edit();
+  replan();
+}
+
+void Document::replan() {
+  planning_.cancel();
+  refusal_ = state().error;
+  if (refusal_) return;
+  if (is_planned_at_once(state().scenario) || !has_background()) {
+    TaskControl control;
+    take(plan_and_prove(state().scenario, state().text, path_, control));
+    return;
+  }
+  planning_.start(
+      [scenario = state().scenario, text = state().text, path = path_](TaskControl& control) {
+        return plan_and_prove(scenario, text, path, control);
+      });
+}
+
+void Document::take(Result<SharedPlan> result) {
+  if (result) {
+    plan_ = std::move(result).value();
+    refusal_.reset();
+  } else {
+    refusal_ = result.error();
+  }
+}
+
+bool Document::poll() {
+  std::unique_ptr<Result<SharedPlan>> result = planning_.take();
+  if (!result) return false;
+  take(std::move(*result));
+  return true;
+}
+
+void Document::wait() {
+  while (is_planning()) {
+    if (!poll()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+const Complaint* find_complaint(const std::optional<Error>& error, std::string_view key) {
+  if (!error) return nullptr;
+  for (const Complaint& complaint : error->complaints) {
+    for (const std::string& named : complaint.keys) {
+      if (!named.starts_with(key)) continue;
+      if (named.size() == key.size() || named[key.size()] == '[') return &complaint;
+    }
+  }
+  return nullptr;
+}
+
+Result<SharedPlan> plan_and_prove(const Scenario& scenario, const std::string& text,
+                                  const std::string& path, TaskControl& control) {
+  // About how long each part takes, so that the bar moves evenly.
+  constexpr double kPlanned = 0.35, kProved = 0.75;
+  try {
+    Result<Plan> plan = make_plan(scenario);
+    if (!plan) return locate_keys(plan.error(), text, path);
+    control.progress = kPlanned;
+    if (control.is_stopped) return make_error(ErrorKind::unavailable, "Planning was stopped");
+    Result<CheckedPlan> checked = check_plan(std::move(plan).value());
+    if (!checked) return checked.error();
+    control.progress = kProved;
+    if (control.is_stopped) return make_error(ErrorKind::unavailable, "Planning was stopped");
+    return std::make_shared<const PlanIndex>(std::move(checked).value());
+  } catch (const std::bad_alloc&) {
+    return make_error(ErrorKind::unavailable, "The plan does not fit in this machine's memory",
+                      "use fewer ranks, shorter sequences or fewer documents");
+  }
+}
+
+bool is_planned_at_once(const Scenario& scenario) {
+  const Batch& batch = scenario.batch;
+  const auto ranks = static_cast<int64_t>(scenario.parallel.cp_size);
+  int64_t tokens = 0;
+  for (const int64_t slot : batch.slots) tokens += slot;
+  for (const int64_t slot : batch.kv_slots) tokens += slot;
+  // Every pair of ranks meets in every sequence; tokens are only walked where they are stripes.
+  const auto sequences = static_cast<int64_t>(batch.lengths.size());
+  constexpr int64_t kMostMeetings = 2048, kMostTokens = 1 << 14;
+  return ranks <= kMostMeetings && ranks * ranks * sequences <= kMostMeetings &&
+         tokens <= kMostTokens;
+}
+
+}  // namespace cpscope::gui

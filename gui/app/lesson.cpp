@@ -1,0 +1,73 @@
+#include "gui/app/lesson.h"
+
+#include "gui/app/command.h"
+
+namespace cpscope::gui {
+
+const LessonStep* current_step(const AppState& state) {
+  const auto lessons = all_lessons();
+  const LessonPlace& place = state.lesson;
+  if (place.lesson < 0 || place.lesson >= static_cast<int32_t>(lessons.size())) return nullptr;
+  const auto& steps = lessons[static_cast<size_t>(place.lesson)].steps;
+  if (place.step < 0 || place.step >= static_cast<int32_t>(steps.size())) return nullptr;
+  return &steps[static_cast<size_t>(place.step)];
+}
+
+bool open_lesson(AppState& state, LessonPlace place) {
+  const LessonPlace before = state.lesson;
+  state.lesson = place;
+  const LessonStep* step = current_step(state);
+  if (step == nullptr || (!step->scenario.empty() && !open_shipped(state, step->scenario))) {
+    state.lesson = before;
+    return false;
+  }
+  state.dialog = Dialog::none;
+  if (step->change != nullptr && state.document.is_open()) {
+    Scenario scenario = state.document.scenario();
+    step->change(scenario);
+    edit_scenario(state, std::move(scenario), "lesson");
+    state.document.end_edit();
+  }
+  settle(state);
+  state.focus_view = step->view;
+  for (const std::string_view id : step->commands) apply_command(state, id);
+  if (step->select != nullptr && state.plan() != nullptr)
+    select(state, step->select(*state.plan()));
+  return true;
+}
+
+Spans lesson_text(const AppState& state) {
+  const LessonStep* step = current_step(state);
+  if (step == nullptr || step->text == nullptr || state.plan() == nullptr) return {};
+  return step->text(state);
+}
+
+bool is_lesson_done(const AppState& state) {
+  const LessonStep* step = current_step(state);
+  return step != nullptr && (step->is_done == nullptr || step->is_done(state));
+}
+
+bool next_page(AppState& state) {
+  LessonPlace place = state.lesson;
+  const auto lessons = all_lessons();
+  if (place.lesson < 0) return false;
+  if (++place.step >= static_cast<int32_t>(lessons[static_cast<size_t>(place.lesson)].steps.size()))
+    place = {place.lesson + 1, 0};
+  if (place.lesson >= static_cast<int32_t>(lessons.size())) return false;
+  return open_lesson(state, place);
+}
+
+bool previous_page(AppState& state) {
+  LessonPlace place = state.lesson;
+  if (place.lesson < 0 || (place.lesson == 0 && place.step == 0)) return false;
+  if (--place.step < 0) {
+    --place.lesson;
+    place.step =
+        static_cast<int32_t>(all_lessons()[static_cast<size_t>(place.lesson)].steps.size()) - 1;
+  }
+  return open_lesson(state, place);
+}
+
+void close_lesson(AppState& state) { state.lesson = {}; }
+
+}  // namespace cpscope::gui
