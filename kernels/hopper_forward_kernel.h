@@ -190,7 +190,9 @@ struct RowState {
       top = fmaxf(top, shuffle_xor(top, 1));
       top = fmaxf(top, shuffle_xor(top, 2));
       const float subtracted = top == -INFINITY ? 0.0f : top * to_log2;
-      shrink[r] = exp2_approx(largest[r] * to_log2 - subtracted);
+      // From the difference, so that it is 1 where the largest stays: a product fused with the
+      // subtraction leaves a rounding, and a row of a thousand tiles would keep it as often.
+      shrink[r] = top == -INFINITY ? 0.0f : exp2_approx((largest[r] - top) * to_log2);
       largest[r] = top;
       float part = 0.0f;
 #pragma unroll

@@ -74,4 +74,11 @@ AttentionCase causal_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_
           static_cast<uint64_t>(rows)};
 }
 
+AttentionCase scattered_case(Dtype dtype, int32_t rows, int32_t head_dim) {
+  AttentionCase item{plain_shape(dtype, rows, head_dim, head_dim), {}, static_cast<uint64_t>(rows)};
+  for (int32_t key = 0; key < rows; key += 2)
+    item.slices.push_back({0, rows, key, key + 1, -rows, rows});
+  return item;
+}
+
 }  // namespace cpscope::tests

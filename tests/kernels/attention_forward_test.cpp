@@ -77,6 +77,10 @@ TEST_F(PortableForward, KeepsItsErrorWhereOneKeyDominates) {
   check(causal_case(Dtype::fp16, 130, 128, 128), 10.0);
 }
 
+TEST_F(PortableForward, KeepsItsErrorOverHundredsOfTiles) {
+  check(scattered_case(Dtype::bf16, 400, 64), 3.0);
+}
+
 TEST_F(PortableForward, TakesScalesThatAreNotPositive) {
   for (const float scale : {-0.25f, 0.0f}) {
     AttentionCase item = causal_case(Dtype::bf16, 100, 40, 40);

@@ -98,6 +98,10 @@ TEST_F(HopperForward, KeepsItsErrorWhereOneKeyDominates) {
   check(causal_case(Dtype::fp16, 200, 128, 128), 10.0);
 }
 
+TEST_F(HopperForward, KeepsItsErrorOverHundredsOfTiles) {
+  check(scattered_case(Dtype::bf16, 400, 64), 3.0);
+}
+
 TEST_F(HopperForward, RefusesWhatItCannotCompute) {
   AttentionShape shape = causal_case(Dtype::bf16, 10, 64, 64).shape;
   EXPECT_EQ(why_not_forward(Generation::sm90, shape), "");
