@@ -1,0 +1,29 @@
+#pragma once
+
+#include "gui/model/plan_index.h"
+#include "tests/support/graded_run.h"
+#include "tests/support/random_scenario.h"
+
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+
+/// Calls look(index, seed) with the plans of the random scenarios of seeds 1 to `seeds`, the
+/// refused ones left out, until something fails.
+template <class Look>
+void for_plans_of_seeds(uint64_t seeds, Look look, const RandomSpace& space = {}) {
+  uint64_t planned = 0;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    const auto plan = plan_unless_refused(random_scenario(seed, space));
+    if (!plan) continue;
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    look(gui::PlanIndex(*plan), seed);
+    ++planned;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(planned, seeds / 3);
+}
+
+}  // namespace cpscope::tests
