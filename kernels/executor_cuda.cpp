@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -33,6 +34,8 @@ class DeviceRun {
         // A faulty plan may read what it writes: its items run one after another.
         num_compute_streams_(checked.admitted_because().empty() ? kComputeStreams : 0),
         engine_(engine),
+        watch_(options.control, (plan_.forward.num_items() + plan_.backward.num_items()) *
+                                    std::max(1, options.repeats)),
         hazards_(plan_.buffers.size()),
         clock_(options.measures_items, transfer_stream_.get()) {}
 
@@ -40,7 +43,8 @@ class DeviceRun {
   /// after it.
   std::vector<double> run_pass(bool is_backward) {
     std::vector<double> seconds;
-    for (int32_t repeat = 0; repeat < std::max(1, options_.repeats); ++repeat) {
+    for (int32_t repeat = 0; repeat < std::max(1, options_.repeats) && !watch_.was_cancelled();
+         ++repeat) {
       engine_.begin_pass();
       wait_for_all();
       clock_.forget(is_backward);
@@ -55,15 +59,19 @@ class DeviceRun {
 
   std::vector<ItemEvent> events() { return clock_.read(); }
   Stream main_stream() const { return transfer_stream_.get(); }
+  /// Why there is no answer; nothing when nobody cancelled the run.
+  std::optional<Error> cancellation() const {
+    if (!watch_.was_cancelled()) return std::nullopt;
+    return watch_.error("the run", "items");
+  }
 
  private:
   void run_stages(bool is_backward) {
     is_backward_ = is_backward;
     const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-    for (size_t s = 0; s < pass.stages.size(); ++s) {
-      run_stage(pass, pass.stages[s]);
-      if (options_.progress)
-        options_.progress(static_cast<int64_t>(s) + 1, static_cast<int64_t>(pass.stages.size()));
+    for (const Stage& stage : pass.stages) {
+      run_stage(pass, stage);
+      if (watch_.was_cancelled()) return;
     }
   }
 
@@ -89,6 +97,8 @@ class DeviceRun {
 
   void run_stage(const Pass& pass, const Stage& stage) {
     for (int64_t i = stage.begin; i < stage.end; ++i) {
+      // What is enqueued runs to its end; the rest is left out.
+      if (watch_.is_cancelled()) return;
       const ItemId id{is_backward_, stage.kind, i};
       switch (stage.kind) {
         case StageKind::transfer: {
@@ -116,6 +126,7 @@ class DeviceRun {
           finish(id, pass.finishes[i]);
           break;
       }
+      watch_.reach(++num_enqueued_);
     }
   }
 
@@ -171,6 +182,8 @@ class DeviceRun {
   const RunOptions& options_;
   size_t num_compute_streams_;
   RankEngine& engine_;
+  RunWatch watch_;
+  int64_t num_enqueued_ = 0;  // items, over all repeats
   BufferHazards hazards_;
   DeviceStream transfer_stream_{true};
   std::array<DeviceStream, kComputeStreams> compute_streams_;
@@ -245,9 +258,11 @@ class ExecutorCuda : public Executor {
     RunOutput output;
     output.kernels = engine.generation_text();
     output.forward_seconds = run.run_pass(false);
+    if (auto cancelled = run.cancellation()) return *std::move(cancelled);
     engine.collect_forward(output.answer, stream);
     if (plan.scenario.numerics.backward) {
       output.backward_seconds = run.run_pass(true);
+      if (auto cancelled = run.cancellation()) return *std::move(cancelled);
       engine.collect_backward(output.answer, stream);
     }
     const std::string broken = engine.find_broken_guard(stream);

@@ -132,9 +132,9 @@ class ExecutorNccl : public Executor {
       rest();
       return make_error(ErrorKind::unavailable, "executor nccl cannot do this: " + complaint);
     }
-    RunOutput output = run.carry_out();
+    Result<RunOutput> output = run.carry_out();
     const std::string broken = run.find_broken_guard();
-    if (broken.empty()) run.gather(output);
+    if (broken.empty() && output) run.gather(output.value());
     rest();
     if (broken.empty()) return output;
     return make_error(

@@ -27,7 +27,13 @@ T take(Result<T> result) {
 
 NcclRun::NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGroup& nccl,
                  int64_t run)
-    : plan_(checked.plan()), checked_(checked), options_(options), nccl_(nccl), run_(run) {}
+    : plan_(checked.plan()),
+      checked_(checked),
+      options_(options),
+      nccl_(nccl),
+      run_(run),
+      watch_(options.control, (plan_.forward.num_items() + plan_.backward.num_items()) *
+                                  std::max(1, options.repeats)) {}
 
 void NcclRun::publish(Activity activity, int32_t step) {
   const WorkPoint point{run_, activity, step};
@@ -41,6 +47,13 @@ std::string NcclRun::agree(const std::string& complaint) {
   const auto found =
       std::find_if(all.begin(), all.end(), [](const Bytes& bytes) { return !bytes.empty(); });
   return to_string(take(nccl_.processes().broadcast(found == all.end() ? Bytes{} : *found)));
+}
+
+bool NcclRun::agree_to_cancel() {
+  // Nobody leaves alone: the others would wait for its transfers.
+  if (can_be_cancelled_ && !is_cancelled_)
+    is_cancelled_ = !agree(watch_.is_cancelled() ? "cancelled" : "").empty();
+  return is_cancelled_;
 }
 
 void NcclRun::barrier() { take(nccl_.processes().barrier()); }
@@ -59,6 +72,7 @@ std::string NcclRun::prepare(const RunInputs& inputs, std::optional<Generation> 
   }
   complaint = agree(complaint);
   if (!complaint.empty()) return complaint;
+  can_be_cancelled_ = !agree(options_.control.is_cancelled ? "can be cancelled" : "").empty();
   try {
     const auto num_ranks = static_cast<int32_t>(plan_.home.size());
     for (const RankId rank : ranks_of(nccl_.first_rank(), nccl_.end_rank())) {
@@ -83,14 +97,16 @@ std::string NcclRun::prepare(const RunInputs& inputs, std::optional<Generation> 
   return agree(complaint);
 }
 
-RunOutput NcclRun::carry_out() {
+Result<RunOutput> NcclRun::carry_out() {
   RunOutput output;
   barrier();
   for (RankDevice& device : devices_) device.start_clock();
   output.forward_seconds = run_pass(false);
+  if (is_cancelled_) return watch_.error("the run", "items");
   for (RankDevice& device : devices_) device.collect_forward(output.answer);
   if (plan_.scenario.numerics.backward) {
     output.backward_seconds = run_pass(true);
+    if (is_cancelled_) return watch_.error("the run", "items");
     for (RankDevice& device : devices_) device.collect_backward(output.answer);
   }
   for (RankDevice& device : devices_) {
@@ -107,7 +123,7 @@ RunOutput NcclRun::carry_out() {
 
 std::vector<double> NcclRun::run_pass(bool is_backward) {
   std::vector<double> seconds;
-  for (int32_t repeat = 0; repeat < std::max(1, options_.repeats); ++repeat) {
+  for (int32_t repeat = 0; repeat < std::max(1, options_.repeats) && !is_cancelled_; ++repeat) {
     for (RankDevice& device : devices_) device.begin_pass(is_backward);
     barrier();
     const auto start = std::chrono::steady_clock::now();
@@ -144,8 +160,9 @@ void NcclRun::run_stages(bool is_backward) {
     }
     if (options_.observer) observe(stage);
     if (s + 1 == pass.stages.size() || pass.stages[s + 1].step != stage.step) end_step(stage.step);
-    if (options_.progress)
-      options_.progress(static_cast<int64_t>(s) + 1, static_cast<int64_t>(pass.stages.size()));
+    num_enqueued_ += stage.end - stage.begin;
+    watch_.reach(num_enqueued_);
+    if (agree_to_cancel()) return;
   }
 }
 

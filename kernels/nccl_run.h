@@ -20,8 +20,9 @@ class NcclRun {
 
   /// Makes and fills the devices' memory. A reason why some process cannot; the same on all.
   std::string prepare(const RunInputs& inputs, std::optional<Generation> generation);
-  /// Both passes; what this process has of the results.
-  RunOutput carry_out();
+  /// Both passes; what this process has of the results. An error says that some process cancelled
+  /// the run; the same on all, and the group is as ready for the next run as after an answer.
+  Result<RunOutput> carry_out();
   /// The whole of the results on process 0.
   void gather(RunOutput& output);
   /// A guard byte that was overwritten somewhere; empty when all are intact. The same on all.
@@ -32,6 +33,8 @@ class NcclRun {
   void run_stages(bool is_backward);
   void run_transfers(int64_t begin, int64_t end);
   void observe(const Stage& stage);
+  /// Whether some process wants to stop; the same on all.
+  bool agree_to_cancel();
   void wait_until_open(size_t most_steps);
   void publish(Activity activity, int32_t step = 0);
   /// The first process's complaint, if any has one; the same on all.
@@ -44,6 +47,10 @@ class NcclRun {
   const RunOptions& options_;
   NcclGroup& nccl_;
   const int64_t run_;
+  RunWatch watch_;
+  int64_t num_enqueued_ = 0;       // items, over all repeats
+  bool can_be_cancelled_ = false;  // some process may want to
+  bool is_cancelled_ = false;
   WorkPoint published_;
   std::deque<RankDevice> devices_;  // of ranks that the plan has
   std::deque<StepId> open_steps_;   // enqueued, not seen to be done by all devices here

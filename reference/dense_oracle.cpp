@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -161,8 +161,9 @@ std::vector<int64_t> order_units(const RunInputs& inputs, int64_t kv_heads, int6
   return units;
 }
 
-void run_sides(const Scenario& scenario, const RunInputs& inputs, std::span<Side> sides,
-               const Progress& progress) {
+/// Nothing, or that it was cancelled.
+std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs,
+                               std::span<Side> sides, const RunControl& control) {
   check_inputs(scenario, inputs);
   const int64_t kv_heads = scenario.attention.kv_heads;
   const auto num_sequences = static_cast<int64_t>(inputs.slots.sequences.size());
@@ -176,9 +177,9 @@ void run_sides(const Scenario& scenario, const RunInputs& inputs, std::span<Side
   }
 
   const std::vector<int64_t> units = order_units(inputs, kv_heads, num_sides);
-  std::mutex progress_mutex;
-  int64_t done = 0;
+  RunWatch watch(control, static_cast<int64_t>(units.size()));
   for_each_index(static_cast<int64_t>(units.size()), [&](int64_t index) {
+    if (watch.is_cancelled()) return;
     const int64_t unit = units[static_cast<size_t>(index)];
     Side& side = sides[static_cast<size_t>(unit % num_sides)];
     const int64_t place = unit / num_sides;
@@ -189,38 +190,38 @@ void run_sides(const Scenario& scenario, const RunInputs& inputs, std::span<Side
                           prepared.rotary[sequence],
                           static_cast<int64_t>(sequence),
                           static_cast<int32_t>(place % kv_heads),
-                          side.hops};
+                          side.hops,
+                          watch};
     side.sums[static_cast<size_t>(place)] = side.compute(group, side.answer);
-    const std::lock_guard lock(progress_mutex);
-    ++done;
-    if (progress) progress(done, static_cast<int64_t>(units.size()));
+    if (!watch.was_cancelled()) watch.advance();
   });
+  if (watch.was_cancelled()) return watch.error("the judgement", "parts");
   for (Side& side : sides) gather_sums(scenario, num_sequences, side);
+  return std::nullopt;
 }
 
 }  // namespace
 
-Verdict judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
-              const Progress& progress) {
+Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
+                      const RunControl& control) {
   CPSCOPE_CHECK(hops.partials >= 1 && hops.shares >= 1, "a plain run has at least one hop",
                 hops.partials, hops.shares);
   Side sides[2] = {{compute_exact_group, {}, {}, {}}, {compute_plain_group, hops, {}, {}}};
-  run_sides(scenario, inputs, sides, progress);
-  return {std::move(sides[0].answer), std::move(sides[1].answer)};
+  if (auto error = run_sides(scenario, inputs, sides, control)) return *std::move(error);
+  return Verdict{std::move(sides[0].answer), std::move(sides[1].answer)};
 }
 
-Answer exact_answer(const Scenario& scenario, const RunInputs& inputs, const Progress& progress) {
+Answer exact_answer(const Scenario& scenario, const RunInputs& inputs) {
   Side sides[1] = {{compute_exact_group, {}, {}, {}}};
-  run_sides(scenario, inputs, sides, progress);
+  run_sides(scenario, inputs, sides, {});
   return std::move(sides[0].answer);
 }
 
-Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
-                    const Progress& progress) {
+Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops) {
   CPSCOPE_CHECK(hops.partials >= 1 && hops.shares >= 1, "a plain run has at least one hop",
                 hops.partials, hops.shares);
   Side sides[1] = {{compute_plain_group, hops, {}, {}}};
-  run_sides(scenario, inputs, sides, progress);
+  run_sides(scenario, inputs, sides, {});
   return std::move(sides[0].answer);
 }
 

@@ -17,15 +17,14 @@ namespace cpscope::reference {
 /// Memory: both answers, and per thread one head's rows and 4 * 128 * num_keys numbers.
 /// Time: causal 2048 tokens, 8 heads of 64 lanes, forward and backward, both halves: about 1 s on
 /// two x86-64-v3 cores; grows with the visible pairs of every head.
-Verdict judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
-              const Progress& progress);
+/// Errors: only that it was cancelled.
+Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
+                      const RunControl& control);
 
 /// Only the exact half of judge().
-Answer exact_answer(const Scenario& scenario, const RunInputs& inputs,
-                    const Progress& progress = {});
+Answer exact_answer(const Scenario& scenario, const RunInputs& inputs);
 
 /// Only the plain half of judge().
-Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
-                    const Progress& progress = {});
+Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops);
 
 }  // namespace cpscope::reference

@@ -155,7 +155,8 @@ void run_backward(const ExactHead& head, ExactBlock& block, KeyGradients& gradie
 HeadSums run_head(const ExactHead& head, KeyGradients& gradients, Answer& answer) {
   HeadSums sums{no_logit()};
   const int64_t num_rows = head.queries.rows();
-  for (int64_t begin = 0; begin < num_rows; begin += kRowsPerBlock) {
+  for (int64_t begin = 0; begin < num_rows && !head.group.watch.is_cancelled();
+       begin += kRowsPerBlock) {
     const int64_t end = std::min(num_rows, begin + kRowsPerBlock);
     ExactBlock block;
     block.range = find_row_block(head.group.visible, begin, end);

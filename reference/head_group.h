@@ -19,7 +19,8 @@ struct HeadGroup {
   const RotaryTable& rotary;   // of this sequence's positions
   int64_t sequence = 0;
   int32_t kv_head = 0;
-  Hops hops;  // pieces of the plain run
+  Hops hops;        // pieces of the plain run
+  RunWatch& watch;  // asked between blocks of rows; a cancelled unit leaves out the rest
 
   const SequenceSlot& slot() const { return inputs.slots.sequences[static_cast<size_t>(sequence)]; }
   int32_t heads_per_group() const { return scenario.attention.heads / scenario.attention.kv_heads; }

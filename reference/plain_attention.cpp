@@ -471,7 +471,8 @@ std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
   std::vector<HeadSums> sums(static_cast<size_t>(heads), HeadSums{no_logit()});
   for (const KeyRun& piece : order_shares(group)) {
     for (int32_t member = 0; member < heads; ++member) {
-      for (int64_t begin = piece.begin; begin < piece.end; begin += kRowsPerBlock) {
+      for (int64_t begin = piece.begin; begin < piece.end && !group.watch.is_cancelled();
+           begin += kRowsPerBlock) {
         run_rows(unit, group.kv_head * heads + member, begin,
                  std::min(piece.end, begin + kRowsPerBlock), sums[static_cast<size_t>(member)],
                  answer);

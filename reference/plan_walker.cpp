@@ -9,6 +9,7 @@
 #include "sim/base/parallel.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -39,6 +40,8 @@ class Walk {
         inputs_(inputs),
         options_(options),
         item_threads_(in_order ? 1 : options.threads),
+        watch_(options.control, (plan.forward.num_items() + plan.backward.num_items()) *
+                                    std::max(1, options.repeats)),
         memory_(plan),
         merger_(plan, inputs.sink, memory_) {
     settings_.scale = attention_.effective_scale();
@@ -48,16 +51,18 @@ class Walk {
     settings_.dim_v = attention_.head_dim_v;
   }
 
-  RunOutput run() {
+  Result<RunOutput> run() {
     // Fresh memory is never assumed to be zero: without poison it is a number that would show.
     memory_.allocate(options_.poison ? std::numeric_limits<T>::quiet_NaN() : T(12345.678),
                      options_.threads);
     load_inputs(plan_, inputs_, options_.threads, memory_);
     output_.answer.max_logit.assign(static_cast<size_t>(attention_.heads), kNoLogit);
     output_.forward_seconds = time_pass(plan_.forward, false);
+    if (watch_.was_cancelled()) return watch_.error("the run", "items");
     collect_forward(plan_, memory_, item_threads_, output_.answer);
     if (plan_.scenario.numerics.backward) {
       output_.backward_seconds = time_pass(plan_.backward, true);
+      if (watch_.was_cancelled()) return watch_.error("the run", "items");
       collect_backward(plan_, memory_, item_threads_, output_.answer);
       if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient();
     }
@@ -68,7 +73,8 @@ class Walk {
   /// One direction, as often as asked; the wall time of each repeat.
   std::vector<double> time_pass(const Pass& pass, bool is_backward) {
     std::vector<double> seconds;
-    for (int32_t repeat = 0; repeat < std::max(1, options_.repeats); ++repeat) {
+    for (int32_t repeat = 0; repeat < std::max(1, options_.repeats) && !watch_.was_cancelled();
+         ++repeat) {
       const auto start = std::chrono::steady_clock::now();
       run_pass(pass, is_backward);
       seconds.push_back(
@@ -79,10 +85,12 @@ class Walk {
 
   void run_pass(const Pass& pass, bool is_backward) {
     is_backward_ = is_backward;
-    for (size_t s = 0; s < pass.stages.size(); ++s) {
-      run_stage(pass, pass.stages[s]);
-      if (options_.progress)
-        options_.progress(static_cast<int64_t>(s) + 1, static_cast<int64_t>(pass.stages.size()));
+    for (const Stage& stage : pass.stages) {
+      run_stage(pass, stage);
+      if (watch_.was_cancelled()) return;
+      if (options_.observer) observe_stage(pass, stage);
+      num_done_ += stage.end - stage.begin;
+      watch_.reach(num_done_);
     }
   }
 
@@ -95,10 +103,9 @@ class Walk {
             [&](int64_t i) { move_rows(plan_, pass.transfers[i], memory_); });
         break;
       case StageKind::reorder:
-        for_each_index(
-            stage.end - stage.begin,
-            [&](int64_t i) { gather_rows(plan_, pass.reorders[stage.begin + i], memory_); },
-            item_threads_);
+        run_watched(
+            stage.end - stage.begin, stage.end - stage.begin, item_threads_,
+            [&](int64_t i) { gather_rows(plan_, pass.reorders[stage.begin + i], memory_); });
         break;
       case StageKind::compute:
         is_backward_ ? compute_backward(pass, stage) : compute_forward(pass, stage);
@@ -109,12 +116,24 @@ class Walk {
             [&](int64_t i) { merger_.merge(pass.merges[i]); });
         break;
       case StageKind::finish:
-        for_each_index(
-            stage.end - stage.begin,
-            [&](int64_t i) { merger_.finish(pass.finishes[stage.begin + i]); }, item_threads_);
+        run_watched(stage.end - stage.begin, stage.end - stage.begin, item_threads_,
+                    [&](int64_t i) { merger_.finish(pass.finishes[stage.begin + i]); });
         break;
     }
-    if (options_.observer) observe_stage(pass, stage);
+  }
+
+  /// Runs body(index) for `count` units of `num_items` items, until the run is cancelled.
+  template <class Body>
+  void run_watched(int64_t count, int64_t num_items, int threads, Body body) {
+    std::atomic<int64_t> done = 0;
+    for_each_index(
+        count,
+        [&](int64_t index) {
+          if (watch_.is_cancelled()) return;
+          body(index);
+          watch_.reach(num_done_ + num_items * ++done / count);
+        },
+        threads);
   }
 
   /// Shows the observer what the stage's computes or finishes have written, item by item.
@@ -156,12 +175,13 @@ class Walk {
     for (int64_t i = stage.begin; i < stage.end; ++i) groups[group_of(i)].push_back(i);
     std::vector<const std::vector<int64_t>*> lists;
     for (const auto& [group, list] : groups) lists.push_back(&list);
-    for_each_index(
-        static_cast<int64_t>(lists.size()),
-        [&](int64_t l) {
-          for (const int64_t i : *lists[l]) body(i);
-        },
-        item_threads_);
+    run_watched(static_cast<int64_t>(lists.size()), stage.end - stage.begin, item_threads_,
+                [&](int64_t l) {
+                  for (const int64_t i : *lists[l]) {
+                    if (watch_.is_cancelled()) return;
+                    body(i);
+                  }
+                });
   }
 
   /// One head of a buffer; `second`: V or lse.
@@ -184,23 +204,22 @@ class Walk {
 
   /// Runs every unit and adds up the work that it reports.
   template <class Body>
-  void run_units(const std::vector<Unit>& units, Body body) {
-    for_each_index(
-        static_cast<int64_t>(units.size()),
-        [&](int64_t u) {
-          const auto start = std::chrono::steady_clock::now();
-          std::unique_ptr<TileScratch<T>> scratch = take_scratch();
-          const TileWork work = body(*units[u].item, units[u].head, *scratch);
-          const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-          const std::lock_guard lock(work_mutex_);
-          idle_scratch_.push_back(std::move(scratch));
-          output_.tile_flops += work.flops;
-          output_.tile_seconds += elapsed.count();
-          if (is_backward_) return;
-          double& max_logit = output_.answer.max_logit[units[u].head];
-          max_logit = std::max(max_logit, work.max_logit);
-        },
-        options_.threads);
+  void run_units(const std::vector<Unit>& units, const Stage& stage, Body body) {
+    run_watched(static_cast<int64_t>(units.size()), stage.end - stage.begin, options_.threads,
+                [&](int64_t u) {
+                  const auto start = std::chrono::steady_clock::now();
+                  std::unique_ptr<TileScratch<T>> scratch = take_scratch();
+                  const TileWork work = body(*units[u].item, units[u].head, *scratch);
+                  const std::chrono::duration<double> elapsed =
+                      std::chrono::steady_clock::now() - start;
+                  const std::lock_guard lock(work_mutex_);
+                  idle_scratch_.push_back(std::move(scratch));
+                  output_.tile_flops += work.flops;
+                  output_.tile_seconds += elapsed.count();
+                  if (is_backward_) return;
+                  double& max_logit = output_.answer.max_logit[units[u].head];
+                  max_logit = std::max(max_logit, work.max_logit);
+                });
   }
 
   /// As many exist as threads have worked at once. What they hold never reaches a result.
@@ -219,7 +238,7 @@ class Walk {
       for (int32_t head = item.heads.begin; item.num_slices > 0 && head < item.heads.end; ++head)
         units.push_back({&item, head});
     }
-    run_units(units, [&](const ComputeItem& item, int32_t head, TileScratch<T>& scratch) {
+    run_units(units, stage, [&](const ComputeItem& item, int32_t head, TileScratch<T>& scratch) {
       const int64_t rows = plan_.rows(item.q_tokens);
       const HeadView<T> lse = view<T>(item.out, head, true), o = view<T>(item.out, head, false);
       const TileWork work = tile_forward<T>(
@@ -241,7 +260,7 @@ class Walk {
       for (int32_t kv_head = kv_heads.begin; kv_head < kv_heads.end; ++kv_head)
         units.push_back({&item, kv_head});
     }
-    run_units(units, [&](const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
+    run_units(units, stage, [&](const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
       return backward_unit(item, kv_head, scratch);
     });
   }
@@ -307,6 +326,8 @@ class Walk {
   const RunInputs& inputs_;
   const RunOptions& options_;
   int item_threads_;
+  RunWatch watch_;
+  int64_t num_done_ = 0;  // items of finished stages, over all repeats
   bool is_backward_ = false;
   TileSettings settings_;
   RankMemory<T> memory_;

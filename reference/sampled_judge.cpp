@@ -24,7 +24,7 @@ const Tensor& tensor_of(const RunInputs& inputs, InputTensor which) {
 
 Result<Answer> judge_rows(const Scenario& scenario, const RunInputs& inputs,
                           const std::vector<int64_t>& query_tokens,
-                          const std::vector<int64_t>& key_tokens) {
+                          const std::vector<int64_t>& key_tokens, const RunControl& control) {
   SampledInputs sampled;
   sampled.slots = inputs.slots;
   sampled.sink = inputs.sink;
@@ -35,7 +35,7 @@ Result<Answer> judge_rows(const Scenario& scenario, const RunInputs& inputs,
         tensor.values.data() + (token * tensor.shape[1] + head) * tensor.shape[2];
     std::copy_n(source, row.size(), row.begin());
   };
-  return sampled_rows(scenario, sampled, {query_tokens, key_tokens, 4096});
+  return sampled_rows(scenario, sampled, {query_tokens, key_tokens, 4096}, control);
 }
 
 }  // namespace cpscope::reference

@@ -57,6 +57,7 @@ struct Unit {
   const SequenceWork& work;
   const SequenceSlot& slot;
   int32_t kv_head = 0;
+  RunWatch& watch;  // asked between blocks of keys; a cancelled unit leaves out the rest
 
   int32_t group_size() const { return scenario.attention.heads / scenario.attention.kv_heads; }
 };
@@ -326,7 +327,8 @@ UnitAnswer compute_unit(const Unit& unit) {
   for (int32_t member = 0; member < unit.group_size(); ++member) {
     answer.heads.push_back(start_head(unit, first_head + member));
   }
-  for (int64_t begin = 0; begin < unit.slot.kv_valid; begin += kKeysPerBlock) {
+  for (int64_t begin = 0; begin < unit.slot.kv_valid && !unit.watch.is_cancelled();
+       begin += kKeysPerBlock) {
     const KeyRun block{begin, std::min(unit.slot.kv_valid, begin + kKeysPerBlock)};
     const bool is_wanted =
         std::any_of(unit.work.visible.begin(), unit.work.visible.end(),
@@ -409,19 +411,24 @@ Answer assemble(const Scenario& scenario, const BatchSlots& slots, const RowSamp
 }  // namespace
 
 Result<Answer> sampled_rows(const Scenario& scenario, const SampledInputs& inputs,
-                            const RowSample& sample) {
+                            const RowSample& sample, const RunControl& control) {
   const Result<std::vector<SequenceWork>> collected = collect_work(scenario, inputs, sample);
   if (!collected) return collected.error();
   const std::vector<SequenceWork>& works = collected.value();
   const int64_t kv_heads = scenario.attention.kv_heads;
   std::vector<UnitAnswer> units(works.size() * static_cast<size_t>(kv_heads));
+  RunWatch watch(control, static_cast<int64_t>(units.size()));
   for_each_index(static_cast<int64_t>(units.size()), [&](int64_t index) {
+    if (watch.is_cancelled()) return;
     const auto sequence = static_cast<size_t>(index / kv_heads);
-    if (works[sequence].queries.empty() && works[sequence].keys.empty()) return;
-    units[static_cast<size_t>(index)] =
-        compute_unit({scenario, inputs, works[sequence], inputs.slots.sequences[sequence],
-                      static_cast<int32_t>(index % kv_heads)});
+    if (!works[sequence].queries.empty() || !works[sequence].keys.empty()) {
+      units[static_cast<size_t>(index)] =
+          compute_unit({scenario, inputs, works[sequence], inputs.slots.sequences[sequence],
+                        static_cast<int32_t>(index % kv_heads), watch});
+    }
+    if (!watch.was_cancelled()) watch.advance();
   });
+  if (watch.was_cancelled()) return watch.error("the judgement", "parts");
   return assemble(scenario, inputs.slots, sample, works, units);
 }
 

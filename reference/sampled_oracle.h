@@ -37,12 +37,12 @@ struct RowSample {
 /// heads, head_dim_qk], dk and dv [key_tokens, kv_heads, lanes]; max_logit and d_sink stay empty,
 /// as they need every row. backward = false leaves dq, dk, dv empty.
 /// Refused when the sampled keys are seen by more queries than max_queries allows, or when a token
-/// is outside the batch.
+/// is outside the batch; another error says that it was cancelled.
 /// Memory: O(max_queries * heads * head_dim), and 256 keys a thread. Time: every key row that a
 /// wanted query sees is read once a kv head.
 /// Error: a few roundings per key more than the dense oracle (online softmax; dq as a difference of
 /// two sums), about 1e-13 relative.
 Result<Answer> sampled_rows(const Scenario& scenario, const SampledInputs& inputs,
-                            const RowSample& sample);
+                            const RowSample& sample, const RunControl& control = {});
 
 }  // namespace cpscope::reference

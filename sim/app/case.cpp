@@ -1,6 +1,5 @@
 #include "sim/app/case.h"
 
-#include "sim/app/progress_bar.h"
 #include "sim/plan/planner.h"
 #include "sim/run/item_tensors.h"
 #include "sim/run/run_inputs.h"
@@ -90,26 +89,42 @@ std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenar
   return std::nullopt;
 }
 
+/// What one phase of a case tells and asks.
+RunControl control_phase(const CaseOptions& options, std::string_view phase) {
+  RunControl control{.is_cancelled = options.is_cancelled};
+  if (options.progress) {
+    control.progress = [&options, phase](int64_t done, int64_t total) {
+      options.progress(phase, done, total);
+    };
+  }
+  return control;
+}
+
 /// Grades the output against the whole oracle, or against a sample of its rows.
 std::optional<Error> judge_case(Toolbox& toolbox, const Scenario& scenario,
-                                const CaseOptions& options, const Progress& progress,
-                                CaseOutcome& outcome) {
+                                const CaseOptions& options, CaseOutcome& outcome) {
   const Plan& plan = outcome.plan->plan();
+  const RunControl control = control_phase(options, "judge");
   if (options.sample_rows == 0) {
-    const Verdict verdict = toolbox.judge(scenario, outcome.inputs, count_hops(plan), progress);
-    outcome.grade = grade_answer(plan, outcome.inputs, outcome.output.answer, verdict);
+    Result<Verdict> verdict = toolbox.judge(scenario, outcome.inputs, count_hops(plan), control);
+    if (!verdict) return verdict.error();
+    outcome.grade = grade_answer(plan, outcome.inputs, outcome.output.answer, verdict.value(),
+                                 {.keeps_row_budgets = options.keeps_exact});
+    if (options.keeps_exact) outcome.exact = std::move(verdict.value().exact);
     return std::nullopt;
   }
   outcome.judged = choose_rows(plan.layout.slots, options.sample_rows);
   Result<Answer> exact = toolbox.sampled_judge(
-      scenario, outcome.inputs, outcome.judged.query_tokens, outcome.judged.key_tokens);
-  if (!exact) {
+      scenario, outcome.inputs, outcome.judged.query_tokens, outcome.judged.key_tokens, control);
+  if (!exact && exact.error().kind == ErrorKind::refused) {
     // Keys that too many queries see cannot be sampled; the report says that none was.
     outcome.judged.key_tokens.clear();
-    exact = toolbox.sampled_judge(scenario, outcome.inputs, outcome.judged.query_tokens, {});
+    exact =
+        toolbox.sampled_judge(scenario, outcome.inputs, outcome.judged.query_tokens, {}, control);
   }
   if (!exact) return exact.error();
   outcome.grade = grade_rows(plan, outcome.output.answer, exact.value(), outcome.judged);
+  if (options.keeps_exact) outcome.exact = std::move(exact).value();
   return std::nullopt;
 }
 
@@ -199,9 +214,9 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
 
   outcome.inputs = make_run_inputs(scenario, outcome.plan->plan().layout.slots, options.poison);
   start = std::chrono::steady_clock::now();
-  ProgressBar bar(options.shows_progress);
-  RunOptions run_options{options.poison, 0, bar.phase("run")};
-  run_options.measures_items = options.measures_items;
+  RunOptions run_options{.poison = options.poison,
+                         .measures_items = options.measures_items,
+                         .control = control_phase(options, "run")};
   if (options.keeps_items) {
     run_options.observer = [&](const ItemResult& result) {
       outcome.items.push_back(make_item_tensor(result, answer_dtype(scenario)));
@@ -219,7 +234,7 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
   }
 
   start = std::chrono::steady_clock::now();
-  if (const auto error = judge_case(toolbox, scenario, options, bar.phase("judge"), outcome)) {
+  if (const auto error = judge_case(toolbox, scenario, options, outcome)) {
     return stop(std::move(outcome), *error);
   }
   outcome.judge_seconds = seconds_since(start);

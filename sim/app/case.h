@@ -7,8 +7,10 @@
 #include "sim/run/run_record.h"
 #include "sim/scenario/scenario_file.h"
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cpscope {
@@ -16,15 +18,21 @@ namespace cpscope {
 enum class CaseStatus { pass, fail, refused, skipped, error };
 std::string_view to_name(CaseStatus value);
 
+/// Told how far a case is: phase (run, then judge), done of total units of it. Never from two
+/// threads at once.
+using CaseProgress = std::function<void(std::string_view phase, int64_t done, int64_t total)>;
+
 struct CaseOptions {
   std::string executor;  // empty = the toolbox's first
   bool poison = false;
   double max_flops =
       0.0;  // skip runs whose arithmetic (executor and judge) passes this; 0 = no limit
-  bool shows_progress = false;
   int64_t sample_rows = 0;      // judge only about so many query rows; 0 = the whole batch
   bool measures_items = false;  // for a record: when each item was carried out
   bool keeps_items = false;     // for a record: what each item has written
+  bool keeps_exact = false;     // what the judge expects, and what every row may err
+  CaseProgress progress = {};   // may be empty
+  std::function<bool()> is_cancelled = {};  // as in RunControl; a cancelled case is skipped
 };
 
 /// One scenario taken through the whole walk: planned, proved, executed, judged, graded.
@@ -40,6 +48,7 @@ struct CaseOutcome {
   RunOutput output;
   std::vector<Tensor> items;  // in plan order; empty unless asked for
   Grade grade;
+  Answer exact;  // the judge's; empty unless asked for; of the judged rows alone when they are few
   JudgedRows judged;  // empty lists when the whole batch was judged
   double plan_seconds = 0.0, run_seconds = 0.0, judge_seconds = 0.0;
 };

@@ -42,13 +42,17 @@ void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
 int command_run(const CommandOptions& options, Toolbox& toolbox) {
   const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
   if (!loaded) return report(loaded.error());
-  CaseOutcome outcome = run_case(toolbox, loaded.value(),
-                                 {.executor = options.executor,
-                                  .poison = options.poison,
-                                  .shows_progress = true,
-                                  .sample_rows = options.sample_rows,
-                                  .measures_items = !options.record_path.empty(),
-                                  .keeps_items = options.items});
+  CaseOptions case_options{.executor = options.executor,
+                           .poison = options.poison,
+                           .sample_rows = options.sample_rows,
+                           .measures_items = !options.record_path.empty(),
+                           .keeps_items = options.items};
+  const auto run_with_bar = [&] {
+    ProgressBar bar(true);
+    case_options.progress = bar.phases();
+    return run_case(toolbox, loaded.value(), case_options);
+  };
+  CaseOutcome outcome = run_with_bar();
   const bool was_graded = !outcome.grade.tensors.empty();
   if (!was_graded) {
     // A machine that lacks something is no fault of the file.

@@ -83,7 +83,7 @@ void try_fault(Executor& executor, PlantedFault fault, const RunInputs& inputs,
   result.fault = fault.what;
   const CheckedPlan faulty = admit_faulty_plan(std::move(fault.plan), fault.what);
   result.plan_check = first_broken_check(faulty);
-  const Result<RunOutput> output = executor.run(faulty, inputs, {false, 1, {}});
+  const Result<RunOutput> output = executor.run(faulty, inputs, {.threads = 1});
   if (!output) {
     result.fault += ": not executed: " + output.error().complaints.front().what;
     return;
@@ -111,9 +111,10 @@ CellResult run_cell(Executor& executor, const Toolbox& toolbox, const MatrixCell
   if (!checked) return stop(std::move(result), checked.error());
   const Plan& plan = checked.value().plan();
   const RunInputs inputs = make_run_inputs(scenario, plan.layout.slots, true);
-  const Result<RunOutput> output = executor.run(checked.value(), inputs, {true, 1, {}});
+  const Result<RunOutput> output =
+      executor.run(checked.value(), inputs, {.poison = true, .threads = 1});
   if (!output) return stop(std::move(result), output.error());
-  const Verdict verdict = toolbox.judge(scenario, inputs, count_hops(plan), {});
+  const Verdict verdict = toolbox.judge(scenario, inputs, count_hops(plan), {}).value();
   const Grade grade = grade_answer(plan, inputs, output.value().answer, verdict);
   if (!grade.passed)
     return stop(std::move(result), CellStatus::fail, describe_first_failure(grade));

@@ -21,7 +21,12 @@ Progress ProgressBar::phase(std::string name) {
   return [this, name = std::move(name)](int64_t done, int64_t total) { draw(name, done, total); };
 }
 
-void ProgressBar::draw(const std::string& name, int64_t done, int64_t total) {
+CaseProgress ProgressBar::phases() {
+  if (!is_shown_) return {};
+  return [this](std::string_view name, int64_t done, int64_t total) { draw(name, done, total); };
+}
+
+void ProgressBar::draw(std::string_view name, int64_t done, int64_t total) {
   using namespace std::chrono_literals;
   const auto now = std::chrono::steady_clock::now();
   if (now - start_ < 1s || now - last_ < 100ms || total <= 0) return;

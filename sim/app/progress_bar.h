@@ -1,9 +1,11 @@
 #pragma once
 
-#include "sim/run/judge.h"
+#include "sim/app/case.h"
+#include "sim/run/run_control.h"
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
 namespace cpscope {
 
@@ -18,9 +20,11 @@ class ProgressBar {
 
   /// A callback that draws the bar under this name; empty when no bar is wanted.
   Progress phase(std::string name);
+  /// The same for work that names its phases.
+  CaseProgress phases();
 
  private:
-  void draw(const std::string& name, int64_t done, int64_t total);
+  void draw(std::string_view name, int64_t done, int64_t total);
 
   bool is_shown_;
   bool has_drawn_ = false;

@@ -139,6 +139,11 @@ struct Pass {
   std::vector<ReorderItem> reorders;
   std::vector<MergeItem> merges;
   std::vector<FinishItem> finishes;
+
+  int64_t num_items() const {
+    return static_cast<int64_t>(computes.size() + transfers.size() + reorders.size() +
+                                merges.size() + finishes.size());
+  }
 };
 
 /// The buffers of one rank that hold its inputs and answers in local order.

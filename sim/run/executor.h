@@ -45,10 +45,10 @@ struct RunOptions {
   bool poison = false;  // every output and receive buffer starts as NaN (padding of the inputs is
                         // poisoned by the caller)
   int threads = 0;      // 0 = all cores; results do not depend on it
-  Progress progress = {};       // may be empty
   Observer observer = {};       // item results in plan order; the run is then slower
   bool measures_items = false;  // executors with a clock of their own fill RunOutput::events
-  int32_t repeats = 1;  // each pass is carried out so often, for timing; the result is the same
+  int32_t repeats = 1;      // each pass is carried out so often, for timing; the result is the same
+  RunControl control = {};  // counts items; a cancelled run is an error
 };
 
 /// What an executor gives back, in packed padded token order.
@@ -75,7 +75,7 @@ class Executor {
   /// Host memory that the plan needs on this executor beside its inputs and answer, known before
   /// anything is allocated. What a device lacks, `run` says with both figures.
   virtual int64_t memory_bytes(const CheckedPlan& plan) const = 0;
-  /// Errors: unavailable (feature or memory), in one sentence. No exception leaves.
+  /// Errors: unavailable (feature, memory, cancelled), in one sentence. No exception leaves.
   virtual Result<RunOutput> run(const CheckedPlan& plan, const RunInputs& inputs,
                                 const RunOptions& options) = 0;
 };

@@ -93,8 +93,11 @@ struct Compared {
 
 class Grader {
  public:
-  Grader(const Plan& plan, const RunInputs& inputs)
-      : plan_(plan), inputs_(inputs), floor_(accumulator_floor(plan.scenario.numerics.dtype)) {}
+  Grader(const Plan& plan, const RunInputs& inputs, const GradeOptions& options)
+      : plan_(plan),
+        inputs_(inputs),
+        options_(options),
+        floor_(accumulator_floor(plan.scenario.numerics.dtype)) {}
 
   TensorGrade grade(const Compared& sides) const {
     TensorGrade grade;
@@ -181,6 +184,8 @@ class Grader {
                                plain_rel * (norm + sides.row_share * rms_row) +
                                expected_error(sides, row, norm) +
                                floor_ * (sides.magnitude * width + norm);
+      if (options_.keeps_row_budgets)
+        grade.row_budgets.push_back(static_cast<float>(kSigmas * explained));
       // A row that should be zero has no relative error; its absolute one is in max_abs.
       if (error > 0 && (norm > 0 || !std::isfinite(error))) {
         grade.worst_row_rel_l2 = std::max(grade.worst_row_rel_l2, ratio(error, norm));
@@ -220,6 +225,7 @@ class Grader {
 
   const Plan& plan_;
   const RunInputs& inputs_;
+  const GradeOptions options_;
   double floor_;
 };
 
@@ -315,10 +321,10 @@ Hops count_hops(const Plan& plan) {
 }
 
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
-                   const Verdict& verdict) {
+                   const Verdict& verdict, const GradeOptions& options) {
   const Attention& attention = plan.scenario.attention;
   const Owners owners(plan);
-  const Grader grader(plan, inputs);
+  const Grader grader(plan, inputs, options);
   const double v = root_mean_square(inputs.v.values), k = root_mean_square(inputs.k.values),
                q = root_mean_square(inputs.q.values);
   const double logit = attention.effective_scale() * q * k * attention.head_dim_qk;

@@ -36,6 +36,7 @@ struct TensorGrade {
                            // scaled up to the whole tensor
   int64_t nan = 0;
   WorstPlace worst;
+  std::vector<float> row_budgets;  // [row] |seen - exact|2 that a row may err; empty unless asked
 };
 
 struct Grade {
@@ -53,11 +54,15 @@ inline constexpr double kSigmas = 6.0;
 /// about its error where sums cancel: in gradients, in scalars, in rows of few lanes.
 double share_of_typical_row(std::string_view tensor, int64_t lanes);
 
+struct GradeOptions {
+  bool keeps_row_budgets = false;  // a float for every row of every tensor
+};
+
 /// Weighs an answer against the oracle's. A tensor passes when it has no NaN, is -inf exactly where
 /// the oracle is, keeps its budget as a whole and in every row (a row may err six times as far as
 /// the plain run's errors and one rounding of the row explain), and shape and size agree.
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
-                   const Verdict& verdict);
+                   const Verdict& verdict, const GradeOptions& options = {});
 
 /// The first tensor that failed: figures, place and both values. Empty when all passed.
 std::string describe_first_failure(const Grade& grade);

@@ -2,6 +2,7 @@
 
 #include "sim/base/result.h"
 #include "sim/plan/batch_slots.h"
+#include "sim/run/run_control.h"
 #include "sim/run/tensor.h"
 #include "sim/scenario/scenario.h"
 
@@ -27,9 +28,6 @@ struct Answer {
   std::vector<double> d_sink;     // [heads] when softmax_type is learnable
 };
 
-/// Reports progress of long work: done of total units. May be empty.
-using Progress = std::function<void(int64_t done, int64_t total)>;
-
 /// What an independent judge needs to grade: the exact answer in double, and the answer of a plain
 /// low-precision run whose error is the yardstick.
 struct Verdict {
@@ -44,16 +42,17 @@ struct Hops {
 };
 
 /// An oracle: computes `exact` and `plain` from the inputs with its own reading of the scenario's
-/// mask. The plain run makes as many pieces as the graded schedule.
-using Judge =
-    std::function<Verdict(const Scenario&, const RunInputs&, const Hops&, const Progress&)>;
+/// mask. The plain run makes as many pieces as the graded schedule. Errors: only that it was
+/// cancelled.
+using Judge = std::function<Result<Verdict>(const Scenario&, const RunInputs&, const Hops&,
+                                            const RunControl&)>;
 
 /// The exact answer for a few rows of a batch that is too long to judge whole: out, lse, dq of the
 /// query tokens, dk, dv of the key tokens, in the order asked for. Refuses keys that too many
-/// queries see.
-using SampledJudge = std::function<Result<Answer>(const Scenario&, const RunInputs&,
-                                                  const std::vector<int64_t>& query_tokens,
-                                                  const std::vector<int64_t>& key_tokens)>;
+/// queries see (kind refused); another error says that it was cancelled.
+using SampledJudge = std::function<Result<Answer>(
+    const Scenario&, const RunInputs&, const std::vector<int64_t>& query_tokens,
+    const std::vector<int64_t>& key_tokens, const RunControl&)>;
 
 /// Key positions [begin, end) of one sequence.
 struct KeyInterval {

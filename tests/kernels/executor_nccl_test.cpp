@@ -189,6 +189,28 @@ TEST(NcclExecutor, TimesItemsAndShowsTheirResultsInPlanOrder) {
 
 // ---- what stops a run ----
 
+TEST(NcclExecutor, EndsACancelledRunOnAllProcessesAndIsReadyForTheNext) {
+  const NcclEmulated nccl;
+  const Scenario scenario = scenario_of_ranks(4);
+  const auto plan = plan_unless_refused(scenario);
+  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  const std::vector<std::string> reports =
+      run_processes(nccl, 4, [&](int32_t process, Executor& executor) {
+        RunOptions options;
+        // Only one of them wants to stop.
+        int32_t questions = 0;
+        if (process == 2) options.control.is_cancelled = [&] { return ++questions == 2; };
+        const Result<RunOutput> cancelled = executor.run(*plan, inputs, options);
+        if (cancelled) return std::string("it went on");
+        const Result<RunOutput> next = executor.run(*plan, inputs, {});
+        return to_text(cancelled.error()) + (next ? "; fine" : "; " + to_text(next.error()));
+      });
+  for (const std::string& report : reports) {
+    EXPECT_TRUE(report.starts_with("the run was cancelled after ")) << report;
+    EXPECT_TRUE(report.ends_with(" items; fine")) << report;
+  }
+}
+
 std::string run_with_fault(const NcclFault& fault, std::string* after = nullptr) {
   NcclEmulated nccl(std::chrono::milliseconds{200});
   const auto executor = kernels::make_executor_nccl(settings_of(nccl, 4));

@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
@@ -166,6 +167,31 @@ TEST(CudaExecutor, ShowsEveryItemsResultInPlanOrder) {
     EXPECT_EQ(static_cast<int64_t>(result.values.size()),
               result.shape[0] * result.shape[1] * result.shape[2]);
   EXPECT_FALSE(output.value().events.empty());
+}
+
+TEST(CudaExecutor, EndsARunThatIsCancelled) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  const Scenario scenario = device_scenario(7'000'000);
+  const auto plan = plan_unless_refused(scenario);
+  ASSERT_TRUE(plan.has_value());
+  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  const int64_t items = plan->plan().forward.num_items() + plan->plan().backward.num_items();
+  int64_t questions = 0, done = 0;
+  RunOptions options;
+  options.control.progress = [&](int64_t now, int64_t) { done = now; };
+  options.control.is_cancelled = [&] { return ++questions == 4; };
+  const Result<RunOutput> cancelled = executor.run(*plan, inputs, options);
+  ASSERT_FALSE(cancelled.ok());
+  EXPECT_EQ(to_text(cancelled.error()),
+            fmt::format("the run was cancelled after 3 of {} items", items));
+  EXPECT_EQ(questions, 4);
+
+  options.control.is_cancelled = [] { return false; };
+  const Result<RunOutput> whole = executor.run(*plan, inputs, options);
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(done, items);
+  EXPECT_TRUE(
+      is_bitwise_equal(whole.value().answer, executor.run(*plan, inputs, {}).value().answer));
 }
 
 }  // namespace

@@ -73,6 +73,41 @@ TEST(RecordedRun, HoldsNoClockThatWasNotAskedForAndNoItemsEither) {
     EXPECT_FALSE(parse_item_name(tensor.name).has_value()) << tensor.name;
 }
 
+TEST(RecordedRun, IsNotMadeOfACaseThatWasCancelled) {
+  CaseOptions options;
+  std::vector<std::string> phases;
+  options.progress = [&](std::string_view phase, int64_t done, int64_t total) {
+    EXPECT_LE(done, total);
+    if (phases.empty() || phases.back() != phase) phases.emplace_back(phase);
+  };
+  bool is_judged = false;
+  options.is_cancelled = [&] { return is_judged; };
+  options.keeps_exact = true;
+  const CaseOutcome whole = run_clocked(options);
+  ASSERT_EQ(whole.status, CaseStatus::pass) << whole.reason;
+  EXPECT_EQ(phases, (std::vector<std::string>{"run", "judge"}));
+  EXPECT_EQ(whole.exact.out.values.size(), whole.output.answer.out.values.size());
+  ASSERT_EQ(whole.grade.tensors[0].name, "out");
+  EXPECT_EQ(whole.grade.tensors[0].row_budgets.size(), whole.output.answer.lse.values.size());
+
+  // Stopped while it is judged: the answer is there, a grade is not.
+  options.progress = [&](std::string_view phase, int64_t, int64_t) {
+    is_judged = phase == "judge";
+  };
+  const CaseOutcome judged = run_clocked(options);
+  EXPECT_EQ(judged.status, CaseStatus::skipped);
+  EXPECT_TRUE(judged.reason.starts_with("the judgement was cancelled after 1 of "))
+      << judged.reason;
+  EXPECT_TRUE(judged.grade.tensors.empty());
+  EXPECT_TRUE(judged.exact.out.values.empty());
+
+  is_judged = true;
+  const CaseOutcome run = run_clocked(options);
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_TRUE(run.reason.starts_with("the run was cancelled after 0 of ")) << run.reason;
+  EXPECT_TRUE(run.output.answer.out.values.empty());
+}
+
 TEST(RecordedRun, HoldsTheBudgetsOfTheGrade) {
   CaseOutcome outcome = run_clocked({});
   const RunRecord record = make_record(outcome, small_scenario());

@@ -64,7 +64,7 @@ TEST(SampledRun, FailsWhenOneJudgedRowIsWrong) {
   ASSERT_EQ(outcome.status, CaseStatus::pass);
   const Plan& plan = outcome.plan->plan();
   const Result<Answer> exact = toolbox.sampled_judge(
-      plan.scenario, outcome.inputs, outcome.judged.query_tokens, outcome.judged.key_tokens);
+      plan.scenario, outcome.inputs, outcome.judged.query_tokens, outcome.judged.key_tokens, {});
   ASSERT_TRUE(exact.ok());
   const int64_t token = outcome.judged.query_tokens[7];
   outcome.output.answer.out.values[token * 2 * 8] += 0.5;

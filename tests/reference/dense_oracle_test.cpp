@@ -146,7 +146,7 @@ TEST(DenseOracle, LeavesRowsThatSeeNothingEmptyAlsoWithASink) {
     scenario.attention.mask_type = MaskType::causal_bottom_right;
     scenario.attention.softmax_type = type;
     TinyBatch tiny = make_tiny_batch(scenario, 0.0, 0, 0);
-    const Verdict verdict = judge(tiny.scenario, tiny.inputs, {2, 2}, {});
+    const Verdict verdict = judge(tiny.scenario, tiny.inputs, {2, 2}, {}).value();
     for (const Answer* answer : {&verdict.exact, &verdict.plain}) {
       for (size_t index = 0; index < 2 * 2 * 3; ++index) {
         EXPECT_EQ(answer->out.values[index], 0.0);
@@ -172,7 +172,7 @@ TEST(DenseOracle, AnswersABatchThatSeesNothing) {
   Scenario scenario = make_scenario({3, 0}, 1, 2);
   scenario.batch.kv_lengths = {0, 3};
   TinyBatch tiny = make_tiny_batch(scenario);
-  const Verdict verdict = judge(tiny.scenario, tiny.inputs, {4, 4}, {});
+  const Verdict verdict = judge(tiny.scenario, tiny.inputs, {4, 4}, {}).value();
   for (const Answer* answer : {&verdict.exact, &verdict.plain}) {
     EXPECT_EQ(answer->max_logit, std::vector<double>{-kInfinity});
     for (const double value : answer->lse.values) EXPECT_EQ(value, -kInfinity);
@@ -187,7 +187,7 @@ TEST(DenseOracle, LeavesGradientsEmptyWithoutBackward) {
   scenario.numerics.backward = false;
   scenario.attention.softmax_type = SoftmaxType::learnable;
   const TinyBatch tiny = make_tiny_batch(scenario);
-  const Verdict verdict = judge(tiny.scenario, tiny.inputs, {2, 2}, {});
+  const Verdict verdict = judge(tiny.scenario, tiny.inputs, {2, 2}, {}).value();
   for (const Answer* answer : {&verdict.exact, &verdict.plain}) {
     EXPECT_TRUE(answer->dq.values.empty());
     EXPECT_TRUE(answer->dk.values.empty());
@@ -227,8 +227,8 @@ TEST(DenseOracle, NeverReadsPadding) {
   const TinyBatch poisoned = make_tiny_batch(scenario);
   const TinyBatch calm = make_tiny_batch(scenario, 0.25);
   ASSERT_TRUE(std::isnan(poisoned.inputs.q.values.back()));
-  const Verdict a = judge(poisoned.scenario, poisoned.inputs, {3, 3}, {});
-  const Verdict b = judge(calm.scenario, calm.inputs, {3, 3}, {});
+  const Verdict a = judge(poisoned.scenario, poisoned.inputs, {3, 3}, {}).value();
+  const Verdict b = judge(calm.scenario, calm.inputs, {3, 3}, {}).value();
   expect_same(a.exact, b.exact);
   expect_same(a.plain, b.plain);
 }
@@ -238,9 +238,9 @@ TEST(DenseOracle, GivesTheSameBitsOnOneThreadAndOnMany) {
   const char* before = std::getenv("CPSCOPE_THREADS");
   const std::string saved = before == nullptr ? "" : before;
   setenv("CPSCOPE_THREADS", "1", 1);
-  const Verdict one = judge(tiny.scenario, tiny.inputs, {4, 4}, {});
+  const Verdict one = judge(tiny.scenario, tiny.inputs, {4, 4}, {}).value();
   setenv("CPSCOPE_THREADS", "3", 1);
-  const Verdict many = judge(tiny.scenario, tiny.inputs, {4, 4}, {});
+  const Verdict many = judge(tiny.scenario, tiny.inputs, {4, 4}, {}).value();
   if (before == nullptr) {
     unsetenv("CPSCOPE_THREADS");
   } else {
@@ -254,11 +254,12 @@ TEST(DenseOracle, ReportsProgressUpToTheTotal) {
   const TinyBatch tiny = make_tiny_batch(make_rich_scenario(Dtype::bf16));
   int64_t last = 0;
   int64_t announced = 0;
-  judge(tiny.scenario, tiny.inputs, {2, 2}, [&](int64_t done, int64_t total) {
+  const Progress progress = [&](int64_t done, int64_t total) {
     EXPECT_EQ(done, last + 1);
     last = done;
     announced = total;
-  });
+  };
+  EXPECT_TRUE(judge(tiny.scenario, tiny.inputs, {2, 2}, {progress}).ok());
   EXPECT_GT(last, 0);
   EXPECT_EQ(last, announced);
 }
@@ -320,7 +321,7 @@ TEST(DenseOracle, AgreesWithLoopsOverThePairsAcrossRowBlocks) {
                                {120, 300, 150, 290, SliceType::inv_causal},
                                {200, 300, 10, 60, SliceType::full}};
   const TinyBatch tiny = make_tiny_batch(scenario, 0.0, 0, 0);
-  const Verdict verdict = judge(tiny.scenario, tiny.inputs, {7, 7}, {});
+  const Verdict verdict = judge(tiny.scenario, tiny.inputs, {7, 7}, {}).value();
   const LoopAnswer loops = loop_over_pairs(tiny.scenario, tiny.inputs);
   for (const Answer* answer : {&verdict.exact, &verdict.plain}) {
     EXPECT_LT(relative_l2(answer->out.values, loops.out), 1e-14);

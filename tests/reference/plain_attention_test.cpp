@@ -24,7 +24,7 @@ struct PlainError {
 
 PlainError measure(const Scenario& scenario, int32_t num_hops) {
   const TinyBatch tiny = make_tiny_batch(scenario);
-  const Verdict verdict = judge(tiny.scenario, tiny.inputs, {num_hops, num_hops}, {});
+  const Verdict verdict = judge(tiny.scenario, tiny.inputs, {num_hops, num_hops}, {}).value();
   return {relative_l2(verdict.plain.out.values, verdict.exact.out.values),
           relative_l2(verdict.plain.lse.values, verdict.exact.lse.values),
           relative_l2(verdict.plain.dq.values, verdict.exact.dq.values),

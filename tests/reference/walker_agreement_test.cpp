@@ -45,7 +45,7 @@ Graded run_and_grade(const Scenario& scenario, int threads = 0) {
   Result<RunOutput> output = reference::make_plan_walker()->run(checked.value(), inputs, options);
   EXPECT_TRUE(output.ok());
   graded.output = std::move(output).value();
-  const Verdict verdict = reference::judge(scenario, inputs, count_hops(proved), {});
+  const Verdict verdict = reference::judge(scenario, inputs, count_hops(proved), {}).value();
   graded.grade = grade_answer(proved, inputs, graded.output.answer, verdict);
   return graded;
 }
@@ -233,7 +233,8 @@ Grade grade_faulty(const Scenario& scenario, void (*spoil)(Plan&)) {
   const CheckedPlan admitted = admit_faulty_plan(std::move(plan), "test");
   const RunInputs inputs = make_run_inputs(scenario, admitted.plan().layout.slots, false);
   const Result<RunOutput> output = reference::make_plan_walker()->run(admitted, inputs, {});
-  const Verdict verdict = reference::judge(scenario, inputs, count_hops(admitted.plan()), {});
+  const Verdict verdict =
+      reference::judge(scenario, inputs, count_hops(admitted.plan()), {}).value();
   return grade_answer(admitted.plan(), inputs, output.value().answer, verdict);
 }
 

@@ -89,7 +89,7 @@ Answer walk(const CheckedPlan& plan, const RunInputs& inputs, const RunSettings&
 }
 
 Verdict judge_plan(const CheckedPlan& plan, const RunInputs& inputs) {
-  return reference::judge(plan.plan().scenario, inputs, count_hops(plan.plan()), {});
+  return reference::judge(plan.plan().scenario, inputs, count_hops(plan.plan()), {}).value();
 }
 
 std::optional<GradedRun> run_graded(const Scenario& scenario, const RunSettings& settings) {
