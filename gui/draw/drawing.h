@@ -64,7 +64,7 @@ struct FilledBox {
   Box box;
   Color color;
   Hatch hatch = Hatch::none;
-  Color hatch_color;
+  Color hatch_color{};
   float rounding = 0;
 };
 
