@@ -3,6 +3,7 @@
 #include "sim/base/check.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 namespace cpscope::gui {
@@ -18,6 +19,30 @@ void append_stages(const Pass& pass, bool is_backward, std::vector<StageRef>& st
       steps.push_back({is_backward, step, number, number});
     steps.back().end_stage = number + 1;
   }
+}
+
+/// Pairs of different ranks that a transfer of either pass connects.
+int64_t count_links(const std::array<PassColumns, 2>& columns, int32_t num_ranks) {
+  const auto ranks = static_cast<uint64_t>(num_ranks);
+  constexpr uint64_t kMostMarked = uint64_t{1} << 24;
+  std::vector<bool> marked(ranks * ranks <= kMostMarked ? ranks * ranks : 0, false);
+  std::unordered_set<uint64_t> others;
+  int64_t count = 0;
+  for (const PassColumns& pass : columns) {
+    const ItemColumns& c = pass[static_cast<size_t>(StageKind::transfer)];
+    for (size_t i = 0; i < c.rank.size(); ++i) {
+      if (c.rank[i] == c.other_rank[i]) continue;
+      const uint64_t link =
+          static_cast<uint64_t>(c.rank[i]) * ranks + static_cast<uint64_t>(c.other_rank[i]);
+      if (marked.empty()) {
+        count += others.insert(link).second ? 1 : 0;
+      } else if (!marked[link]) {
+        marked[link] = true;
+        ++count;
+      }
+    }
+  }
+  return count;
 }
 
 /// Ids [begin, end) of a sequence's slot on one side.
@@ -49,6 +74,10 @@ PlanIndex::PlanIndex(CheckedPlan checked)
   mask_ = compile_mask(plan().scenario.attention, layout.slots.sequences);
   append_stages(plan().forward, false, stages_, steps_);
   append_stages(plan().backward, true, stages_, steps_);
+  columns_[0] = make_columns(plan(), plan().forward, 0);
+  columns_[1] =
+      make_columns(plan(), plan().backward, static_cast<int32_t>(plan().forward.stages.size()));
+  num_links_ = count_links(columns_, num_ranks());
   for (const Side side : {Side::q, Side::kv}) {
     const size_t s = side == Side::kv ? 1 : 0;
     const auto& by_rank = side == Side::q ? layout.q_runs : layout.kv_runs;
@@ -132,13 +161,9 @@ int64_t PlanIndex::count_visible(int64_t q0, int64_t q1, int64_t k0, int64_t k1)
 }
 
 int32_t PlanIndex::stage_of(const ItemTarget& item) const {
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    const StageRef& stage = stages_[s];
-    if (stage.is_backward == item.is_backward && stage.kind == item.kind &&
-        item.index >= stage.begin && item.index < stage.end)
-      return static_cast<int32_t>(s);
-  }
-  return -1;
+  const ItemColumns& items = columns(item.is_backward)[static_cast<size_t>(item.kind)];
+  if (item.index < 0 || item.index >= static_cast<int64_t>(items.rank.size())) return -1;
+  return items.stage_of(item.index);
 }
 
 }  // namespace cpscope::gui

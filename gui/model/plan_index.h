@@ -1,10 +1,12 @@
 #pragma once
 
+#include "gui/model/item_columns.h"
 #include "gui/model/target.h"
 #include "sim/plan/mask_bands.h"
 #include "sim/plan/plan_check.h"
 #include "sim/plan/plan_summary.h"
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -63,6 +65,10 @@ class PlanIndex {
   const Pass& pass(bool is_backward) const {
     return is_backward ? plan().backward : plan().forward;
   }
+  /// Ranks and tokens of all items of a pass, packed for quick looking through.
+  const PassColumns& columns(bool is_backward) const { return columns_[is_backward ? 1 : 0]; }
+  /// Pairs of different ranks between which something travels, in either pass.
+  int64_t num_links() const { return num_links_; }
   int32_t num_ranks() const { return plan().layout.cp_size; }
   int64_t tokens(Side side) const {
     return side == Side::q ? plan().layout.slots.tokens : plan().layout.slots.kv_tokens;
@@ -97,6 +103,8 @@ class PlanIndex {
   CheckedPlan checked_;
   PlanSummary summary_;
   MaskBands mask_;
+  std::array<PassColumns, 2> columns_;
+  int64_t num_links_ = 0;
   std::vector<StageRef> stages_;
   std::vector<StepRef> steps_;
   std::vector<OwnedRun> owned_[2];

@@ -1,28 +1,434 @@
 #include "gui/model/project.h"
 
+#include "gui/model/list_hits.h"
+#include "sim/plan/band.h"
+
 #include <algorithm>
+#include <utility>
 
 namespace cpscope::gui {
+namespace {
 
-Projection project(const Target& target, const PlanIndex& plan) {
-  Projection p;
-  if (const auto* rank = std::get_if<RankTarget>(&target)) {
-    p.ranks = {rank->rank};
-    for (const Side side : {Side::q, Side::kv}) {
-      for (const OwnedRun& owned : plan.owned(side)) {
-        if (owned.rank == rank->rank)
-          (side == Side::q ? p.q : p.kv).push_back({side, owned.run.begin, owned.run.end});
+/// Has the item a visible pair in rows q x rows k? nullptr: all rows.
+bool has_pair(const Plan& plan, const ComputeItem& item, const std::vector<IdRange>* q,
+              const std::vector<IdRange>* k) {
+  const std::vector<IdRange> all = {{0, int64_t{1} << 40}};
+  for (const BandSlice& slice : plan.slices_of(item)) {
+    for (const IdRange& rows : q != nullptr ? *q : all) {
+      if (rows.begin >= slice.q1 || rows.end <= slice.q0) continue;
+      for (const IdRange& columns : k != nullptr ? *k : all) {
+        if (columns.begin >= slice.k1 || columns.end <= slice.k0) continue;
+        if (count_pairs_in_tile(slice, rows.begin, rows.end, columns.begin, columns.end) > 0)
+          return true;
       }
     }
-  } else if (const auto* tokens = std::get_if<TokenRange>(&target)) {
-    (tokens->side == Side::q ? p.q : p.kv).push_back(*tokens);
-  } else if (const auto* step = std::get_if<StepTarget>(&target)) {
-    p.steps = {step->step};
-  } else if (const auto* link = std::get_if<LinkTarget>(&target)) {
-    p.ranks = {std::min(link->src, link->dst), std::max(link->src, link->dst)};
-    p.links = {{link->src, link->dst}};
   }
-  return p;
+  return false;
+}
+
+/// Pairs of ranks, each once.
+class LinkSet {
+ public:
+  explicit LinkSet(const PlanIndex& index) : ranks_(index.num_ranks()), most_(index.num_links()) {
+    if (ranks_ <= kMostMarked)
+      marked_.resize(static_cast<size_t>(ranks_) * static_cast<size_t>(ranks_), false);
+  }
+  void add(int32_t src, int32_t dst) {
+    if (!marked_.empty()) {
+      auto mark = marked_[static_cast<size_t>(src) * static_cast<size_t>(ranks_) +
+                          static_cast<size_t>(dst)];
+      if (mark) return;
+      mark = true;
+    }
+    links_.emplace_back(src, dst);
+    // Rings use each link again and again.
+    if (marked_.empty() && links_.size() >= 2 * distinct_ + 4096) tidy();
+  }
+  /// No link of the plan is missing.
+  bool is_full() const { return !marked_.empty() && static_cast<int64_t>(links_.size()) == most_; }
+  std::vector<std::pair<int32_t, int32_t>> take() {
+    tidy();
+    return std::move(links_);
+  }
+
+ private:
+  void tidy() {
+    std::sort(links_.begin(), links_.end());
+    links_.erase(std::unique(links_.begin(), links_.end()), links_.end());
+    distinct_ = links_.size();
+  }
+
+  static constexpr int32_t kMostMarked = 4096;  // a bit a pair: 2 MiB
+  int32_t ranks_;
+  int64_t most_;
+  std::vector<bool> marked_;  // [src][dst]
+  std::vector<std::pair<int32_t, int32_t>> links_;
+  size_t distinct_ = 0;
+};
+
+/// Gathers items in plan order, with their steps, links and ranks. Once nothing new can come from
+/// the rest of a stage, the rest is not looked at.
+class Gatherer {
+ public:
+  Gatherer(const PlanIndex& index, bool takes_ranks)
+      : index_(index),
+        takes_ranks_(takes_ranks),
+        links_(index),
+        has_rank_(static_cast<size_t>(index.num_ranks()), false) {}
+
+  /// Adds the items of a pass that `hits(kind, index)` accepts.
+  template <class Hits>
+  void add_pass(bool is_backward, Hits hits) {
+    for (const StageRef& stage : index_.stages()) {
+      if (stage.is_backward == is_backward) add_stage(stage, hits);
+    }
+  }
+  template <class Hits>
+  void add_stage(const StageRef& stage, Hits hits) {
+    const PassColumns& columns = index_.columns(stage.is_backward);
+    const ItemColumns& c = columns[static_cast<size_t>(stage.kind)];
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      if (!hits(stage.kind, i)) continue;
+      add_item(stage, c, i);
+      if (has_more_ && !takes_ranks_ && (stage.kind != StageKind::transfer || links_.is_full()))
+        break;
+    }
+  }
+  void write_to(Projection& p) {
+    p.links = links_.take();
+    p.items = std::move(items_);
+    p.has_more_items = has_more_;
+    p.steps = std::move(steps_);
+    for (size_t r = 0; takes_ranks_ && r < has_rank_.size(); ++r) {
+      if (has_rank_[r]) p.ranks.push_back(static_cast<int32_t>(r));
+    }
+  }
+
+ private:
+  void add_item(const StageRef& stage, const ItemColumns& c, int64_t index) {
+    const auto i = static_cast<size_t>(index);
+    if (items_.size() < Projection::kMostItems)
+      items_.push_back({stage.is_backward, stage.kind, index});
+    else
+      has_more_ = true;
+    const auto number = static_cast<int32_t>(step_number(stage));
+    if (steps_.empty() || steps_.back() != number) steps_.push_back(number);
+    if (takes_ranks_) has_rank_[static_cast<size_t>(c.rank[i])] = true;
+    if (stage.kind != StageKind::transfer) return;
+    if (takes_ranks_) has_rank_[static_cast<size_t>(c.other_rank[i])] = true;
+    if (c.rank[i] != c.other_rank[i]) links_.add(c.rank[i], c.other_rank[i]);
+  }
+  size_t step_number(const StageRef& stage) {
+    const auto steps = index_.steps();
+    const auto number = static_cast<size_t>(&stage - index_.stages().data());
+    while (static_cast<size_t>(steps[at_].end_stage) <= number) ++at_;
+    return at_;
+  }
+
+  const PlanIndex& index_;
+  bool takes_ranks_;
+  LinkSet links_;
+  std::vector<bool> has_rank_;
+  std::vector<ItemTarget> items_;
+  std::vector<int32_t> steps_;
+  size_t at_ = 0;
+  bool has_more_ = false;
+};
+
+void add_range(Projection& p, Side side, IdRange ids) {
+  if (ids.begin < ids.end) (side == Side::q ? p.q : p.kv).push_back({side, ids.begin, ids.end});
+}
+
+void add_runs(Projection& p, Side side, std::span<const TokenRun> runs) {
+  for (const TokenRun& run : runs) {
+    if (run.stride == 1) {
+      add_range(p, side, {run.begin, run.end});
+      continue;
+    }
+    for (int64_t id = run.begin; id < run.end; id += run.stride) add_range(p, side, {id, id + 1});
+  }
+}
+
+void merge_ranges(std::vector<TokenRange>& ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const TokenRange& a, const TokenRange& b) {
+    return a.begin < b.begin || (a.begin == b.begin && a.end < b.end);
+  });
+  size_t kept = 0;
+  for (const TokenRange& range : ranges) {
+    if (kept > 0 && ranges[kept - 1].end >= range.begin)
+      ranges[kept - 1].end = std::max(ranges[kept - 1].end, range.end);
+    else
+      ranges[kept++] = range;
+  }
+  ranges.resize(kept);
+}
+
+void finish(Projection& p) {
+  merge_ranges(p.q);
+  merge_ranges(p.kv);
+}
+
+/// Ranks that own an id of the range.
+void add_owners(const PlanIndex& index, Side side, IdRange ids, std::vector<bool>& owns) {
+  for (const OwnedRun& owned : index.owned(side)) {
+    if (owned.run.begin >= ids.end) break;
+    if (meets(owned.run, ids)) owns[static_cast<size_t>(owned.rank)] = true;
+  }
+}
+
+/// The items that touch ids of either side. `takes` filters by pass and item.
+class TokenSearch {
+ public:
+  TokenSearch(const PlanIndex& index, IdRange q, IdRange kv)
+      : index_(index),
+        plan_(index.plan()),
+        hits_(plan_, q, kv),
+        owns_(static_cast<size_t>(index.num_ranks()), false) {
+    add_owners(index, Side::q, q, owns_);
+    add_owners(index, Side::kv, kv, owns_);
+  }
+
+  bool touches(bool is_backward, StageKind kind, int64_t index) {
+    const ItemColumns& c = index_.columns(is_backward)[static_cast<size_t>(kind)];
+    const auto i = static_cast<size_t>(index);
+    if (kind == StageKind::compute) return computes(is_backward, c, i);
+    if (c.key[i] >= 0 || kind != StageKind::transfer) return hits_.holds(c.key[i]);
+    // A part of a list: one end is the home of the rows.
+    if (!owns_[static_cast<size_t>(c.rank[i])] && !owns_[static_cast<size_t>(c.other_rank[i])])
+      return false;
+    return carries(is_backward, index);
+  }
+  std::vector<int32_t> owners() const {
+    std::vector<int32_t> ranks;
+    for (size_t r = 0; r < owns_.size(); ++r) {
+      if (owns_[r]) ranks.push_back(static_cast<int32_t>(r));
+    }
+    return ranks;
+  }
+
+ private:
+  bool computes(bool is_backward, const ItemColumns& c, size_t i) {
+    const bool reads_q = hits_.holds(c.q_key[i]), reads_kv = hits_.holds(c.key[i]);
+    if (!reads_q && !reads_kv) return false;
+    // An item that has keys sees a pair of some of its rows.
+    if (hits_.holds_all(c.q_key[i]) || hits_.holds_all(c.key[i])) return true;
+    const ComputeItem& item = index_.pass(is_backward).computes[i];
+    return (reads_q && has_pair(plan_, item, &hits_.rows(c.q_key[i]), nullptr)) ||
+           (reads_kv && has_pair(plan_, item, nullptr, &hits_.rows(c.key[i])));
+  }
+  bool carries(bool is_backward, int64_t index) {
+    for (const Side side : {Side::q, Side::kv}) {
+      for (const TokenRun& run : tokens_of(plan_, index_.columns(is_backward),
+                                           {is_backward, StageKind::transfer, index}, side)) {
+        if (meets(run, hits_.ids(side))) return true;
+      }
+    }
+    return false;
+  }
+
+  const PlanIndex& index_;
+  const Plan& plan_;
+  ListHits hits_;
+  std::vector<bool> owns_;
+};
+
+HeadRange heads_of(const Plan& plan, const Pass& pass, StageKind kind, size_t i) {
+  switch (kind) {
+    case StageKind::transfer:
+      return pass.transfers[i].heads;
+    case StageKind::reorder:
+      return plan.buffer(pass.reorders[i].to).heads;
+    case StageKind::compute:
+      return pass.computes[i].heads;
+    case StageKind::merge:
+      return plan.buffer(pass.merges[i].into).heads;
+    case StageKind::finish:
+      return plan.buffer(pass.finishes[i].buffer).heads;
+  }
+  return {};
+}
+
+Payload payload_of(int32_t tensor) {
+  if (tensor >= 3) return Payload::dkv;
+  return tensor == 2 ? Payload::dq : Payload::out;
+}
+
+/// Does an item write, or carry, this kind of result?
+bool makes(const Plan& plan, const Pass& pass, StageKind kind, size_t i, int32_t tensor) {
+  const BufferKind wanted = tensor >= 3   ? BufferKind::dkv
+                            : tensor == 2 ? BufferKind::dq
+                                          : BufferKind::out;
+  switch (kind) {
+    case StageKind::transfer:
+      return pass.transfers[i].payload == payload_of(tensor);
+    case StageKind::reorder:
+      return plan.buffer(pass.reorders[i].to).kind == wanted;
+    case StageKind::compute:
+      return true;
+    case StageKind::merge:
+      return plan.buffer(pass.merges[i].into).kind == wanted;
+    case StageKind::finish:
+      return plan.buffer(pass.finishes[i].buffer).kind == wanted;
+  }
+  return false;
+}
+
+/// Is the head among an item's heads? Heads of computes are query heads; dK and dV have kv heads.
+bool has_head(const Plan& plan, StageKind kind, HeadRange heads, const RowTarget& row) {
+  if (kind == StageKind::compute && row.tensor >= 3)
+    heads = kv_heads_of(plan.scenario.attention, heads);
+  return row.head >= heads.begin && row.head < heads.end;
+}
+
+struct Projector {
+  const PlanIndex& index;
+  const Plan& plan = index.plan();
+
+  Projection operator()(const Nothing&) const { return {}; }
+
+  Projection operator()(const TokenRange& tokens) const {
+    const IdRange ids{tokens.begin, tokens.end}, none{};
+    const bool is_both = plan.layout.same_kv;
+    const IdRange q = is_both || tokens.side == Side::q ? ids : none;
+    const IdRange kv = is_both || tokens.side == Side::kv ? ids : none;
+    Projection p;
+    add_range(p, Side::q, q);
+    add_range(p, Side::kv, kv);
+    TokenSearch search(index, q, kv);
+    p.ranks = search.owners();
+    Gatherer gatherer(index, false);
+    for (const bool is_backward : {false, true}) {
+      gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
+        return search.touches(is_backward, kind, i);
+      });
+    }
+    gatherer.write_to(p);
+    return p;
+  }
+
+  Projection operator()(const RowTarget& row) const {
+    const Side side = row.tensor >= 3 ? Side::kv : Side::q;
+    const IdRange ids{row.token, row.token + 1}, none{};
+    Projection p;
+    add_range(p, side, ids);
+    TokenSearch search(index, side == Side::q ? ids : none, side == Side::kv ? ids : none);
+    p.ranks = search.owners();
+    Gatherer gatherer(index, false);
+    const bool is_backward = row.tensor >= 2;
+    const Pass& pass = index.pass(is_backward);
+    gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      return search.touches(is_backward, kind, i) && makes(plan, pass, kind, at, row.tensor) &&
+             has_head(plan, kind, heads_of(plan, pass, kind, at), row);
+    });
+    gatherer.write_to(p);
+    return p;
+  }
+
+  Projection operator()(const PairRange& pairs) const {
+    const IdRange q{pairs.q_begin, pairs.q_end}, kv{pairs.k_begin, pairs.k_end};
+    Projection p;
+    add_range(p, Side::q, q);
+    add_range(p, Side::kv, kv);
+    ListHits hits(plan, q, kv);
+    Gatherer gatherer(index, true);
+    for (const bool is_backward : {false, true}) {
+      const ItemColumns& c = index.columns(is_backward)[static_cast<size_t>(StageKind::compute)];
+      const Pass& pass = index.pass(is_backward);
+      gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
+        const auto at = static_cast<size_t>(i);
+        return kind == StageKind::compute && hits.holds(c.q_key[at]) && hits.holds(c.key[at]) &&
+               has_pair(plan, pass.computes[at], &hits.rows(c.q_key[at]), &hits.rows(c.key[at]));
+      });
+    }
+    gatherer.write_to(p);
+    return p;
+  }
+
+  Projection operator()(const RankTarget& target) const {
+    Projection p;
+    p.ranks = {target.rank};
+    const auto r = static_cast<size_t>(target.rank);
+    add_runs(p, Side::q, plan.layout.q_runs[r]);
+    add_runs(p, Side::kv, plan.layout.kv_runs[r]);
+    Gatherer gatherer(index, false);
+    for (const bool is_backward : {false, true}) {
+      const PassColumns& columns = index.columns(is_backward);
+      gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
+        const ItemColumns& c = columns[static_cast<size_t>(kind)];
+        const auto at = static_cast<size_t>(i);
+        return c.rank[at] == target.rank ||
+               (kind == StageKind::transfer && c.other_rank[at] == target.rank);
+      });
+    }
+    gatherer.write_to(p);
+    finish(p);
+    return p;
+  }
+
+  Projection operator()(const LinkTarget& link) const {
+    Projection p;
+    Gatherer gatherer(index, false);
+    std::vector<bool> seen(2 * plan.run_lists.size(), false);
+    for (const bool is_backward : {false, true}) {
+      const PassColumns& columns = index.columns(is_backward);
+      const ItemColumns& c = columns[static_cast<size_t>(StageKind::transfer)];
+      gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
+        const auto at = static_cast<size_t>(i);
+        if (kind != StageKind::transfer || c.rank[at] != link.src || c.other_rank[at] != link.dst)
+          return false;
+        // Rings carry the same lists many times.
+        if (c.key[at] >= 0 && seen[static_cast<size_t>(c.key[at])]) return true;
+        if (c.key[at] >= 0) seen[static_cast<size_t>(c.key[at])] = true;
+        add_rows(p, {is_backward, kind, i});
+        return true;
+      });
+    }
+    gatherer.write_to(p);
+    p.ranks = {std::min(link.src, link.dst)};
+    if (link.src != link.dst) p.ranks.push_back(std::max(link.src, link.dst));
+    finish(p);
+    return p;
+  }
+
+  Projection operator()(const ItemTarget& item) const {
+    Projection p;
+    const int32_t stage = index.stage_of(item);
+    if (stage < 0) return p;
+    Gatherer gatherer(index, true);
+    gatherer.add_stage(index.stages()[static_cast<size_t>(stage)],
+                       [&](StageKind, int64_t i) { return i == item.index; });
+    gatherer.write_to(p);
+    add_rows(p, item);
+    finish(p);
+    return p;
+  }
+
+  Projection operator()(const StepTarget& target) const {
+    Projection p;
+    const StepRef& step = index.steps()[static_cast<size_t>(target.step)];
+    Gatherer gatherer(index, true);
+    for (int32_t s = step.first_stage; s < step.end_stage; ++s) {
+      const StageRef& stage = index.stages()[static_cast<size_t>(s)];
+      const Pass& pass = index.pass(stage.is_backward);
+      gatherer.add_stage(stage, [&](StageKind kind, int64_t i) {
+        return kind != StageKind::compute || pass.computes[static_cast<size_t>(i)].num_slices > 0;
+      });
+    }
+    gatherer.write_to(p);
+    return p;
+  }
+
+  void add_rows(Projection& p, const ItemTarget& item) const {
+    for (const Side side : {Side::q, Side::kv})
+      add_runs(p, side, tokens_of(plan, index.columns(item.is_backward), item, side));
+  }
+};
+
+}  // namespace
+
+Projection project(const Target& target, const PlanIndex& plan) {
+  return std::visit(Projector{plan}, target);
 }
 
 }  // namespace cpscope::gui

@@ -1,33 +1,23 @@
 #pragma once
 
+#include "gui/model/light.h"
 #include "gui/model/view.h"
 
 namespace cpscope::gui {
 
 /// What a target touches, by the facts of the plan.
-///   tokens: their owners, the rows and columns they see and are seen by, the transfers they travel
-///           in and the items that read them;
-///   rank:   its tokens, links and items;  link: its transfers and the rows they carry;
-///   item:   its rows, ranks and step;     step: its items;
-///   pairs:  the items that compute them.
-/// Exact; items beyond Projection::kMostItems are left out and counted in has_more_items, ranks,
-/// links, steps and tokens never are.
+///   tokens: the ids, as queries and as keys where both sides have the same owners; their owners;
+///           the transfers, reorders, merges and finishes that carry them, the computes with a
+///           visible pair of them, and the links and steps of those;
+///   pairs:  the computes with a visible pair of the rectangle, their ranks and steps;
+///   row:    one token and head of a result, on its own side and in its own pass;
+///   rank:   its tokens, its items (sent and received ones too), their links and steps;
+///   link:   both ranks, the transfers over it, their steps, and the rows they carry;
+///   item:   its rows (computes: its whole buffers), ranks, link and step;
+///   step:   its items, their links, and the ranks that work, send or receive; no tokens, because
+///           most steps touch all.
+/// Computes without a visible pair touch no token. Exact; only items beyond
+/// Projection::kMostItems are left out, the later ones, and then has_more_items says so.
 Projection project(const Target& target, const PlanIndex& plan);
-
-/// How strongly a thing is lit by a projection: `lit` when the projection touches it.
-Light light_of_tokens(const Projection& projection, Side side, int64_t begin, int64_t end,
-                      Light lit);
-Light light_of_rank(const Projection& projection, int32_t rank, Light lit);
-Light light_of_link(const Projection& projection, int32_t src, int32_t dst, Light lit);
-Light light_of_step(const Projection& projection, int32_t step, Light lit);
-Light light_of_item(const Projection& projection, const ItemTarget& item, Light lit);
-
-/// The strongest light of both projections of a view: hovered things are lit as hovered, what the
-/// selection touches as related, the selection itself as selected.
-Light light_of_tokens(const ViewInput& input, Side side, int64_t begin, int64_t end);
-Light light_of_rank(const ViewInput& input, int32_t rank);
-Light light_of_link(const ViewInput& input, int32_t src, int32_t dst);
-Light light_of_step(const ViewInput& input, int32_t step);
-Light light_of_item(const ViewInput& input, const ItemTarget& item);
 
 }  // namespace cpscope::gui

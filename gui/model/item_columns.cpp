@@ -1,0 +1,156 @@
+#include "gui/model/item_columns.h"
+
+#include "sim/base/check.h"
+
+#include <algorithm>
+
+namespace cpscope::gui {
+namespace {
+
+Side side_of(BufferKind kind) {
+  return kind == BufferKind::kv || kind == BufferKind::dkv ? Side::kv : Side::q;
+}
+
+Side side_of(Payload payload) {
+  return payload == Payload::kv || payload == Payload::dkv ? Side::kv : Side::q;
+}
+
+int32_t key_of_buffer(const Plan& plan, BufferId id) {
+  const BufferSpec& buffer = plan.buffer(id);
+  return make_token_key(buffer.tokens, side_of(buffer.kind));
+}
+
+/// The list that a transfer carries whole, -1 when it carries a part of one.
+int32_t key_of_transfer(const Plan& plan, const TransferItem& item) {
+  const Side side = side_of(item.payload);
+  if (item.tokens != kNoTokens) return make_token_key(item.tokens, side);
+  if (item.from_rows == kAllRows) return make_token_key(plan.buffer(item.from).tokens, side);
+  if (item.to_rows == kAllRows) return make_token_key(plan.buffer(item.to).tokens, side);
+  return -1;
+}
+
+void add_stage(ItemColumns& columns, const Stage& stage, int32_t number) {
+  columns.first_of_stage.push_back(static_cast<int32_t>(stage.begin));
+  columns.stage.push_back(number);
+}
+
+struct ColumnFiller {
+  const Plan& plan;
+  const Pass& pass;
+  PassColumns& columns;
+  std::vector<int32_t> kv_now;  // [rank] key of what the rank computes with in this step
+
+  ItemColumns& of(StageKind kind) { return columns[static_cast<size_t>(kind)]; }
+
+  void add_compute(const ComputeItem& item) {
+    ItemColumns& c = of(StageKind::compute);
+    const bool works = item.num_slices > 0;
+    const int32_t kv = make_token_key(item.kv_tokens, Side::kv);
+    c.rank.push_back(to_index(item.rank));
+    c.q_key.push_back(works ? make_token_key(item.q_tokens, Side::q) : -1);
+    c.key.push_back(works ? kv : -1);
+    kv_now[static_cast<size_t>(to_index(item.rank))] = kv;
+  }
+  void add_transfer(const TransferItem& item) {
+    ItemColumns& c = of(StageKind::transfer);
+    c.rank.push_back(to_index(item.src));
+    c.other_rank.push_back(to_index(item.dst));
+    c.key.push_back(key_of_transfer(plan, item));
+  }
+  void add_local(StageKind kind, RankId rank, BufferId into) {
+    ItemColumns& c = of(kind);
+    const int32_t key = key_of_buffer(plan, into);
+    c.rank.push_back(to_index(rank));
+    // A gradient that passes by is of the rows that the rank has just computed with.
+    c.key.push_back(key >= 0 ? key : kv_now[static_cast<size_t>(to_index(rank))]);
+  }
+  void add_items(const Stage& stage) {
+    for (int64_t index = stage.begin; index < stage.end; ++index) {
+      const auto i = static_cast<size_t>(index);
+      switch (stage.kind) {
+        case StageKind::transfer:
+          add_transfer(pass.transfers[i]);
+          break;
+        case StageKind::reorder:
+          add_local(stage.kind, pass.reorders[i].rank, pass.reorders[i].to);
+          break;
+        case StageKind::compute:
+          add_compute(pass.computes[i]);
+          break;
+        case StageKind::merge:
+          add_local(stage.kind, pass.merges[i].rank, pass.merges[i].into);
+          break;
+        case StageKind::finish:
+          add_local(stage.kind, pass.finishes[i].rank, pass.finishes[i].buffer);
+          break;
+      }
+    }
+  }
+};
+
+}  // namespace
+
+int32_t ItemColumns::stage_of(int64_t index) const {
+  const auto it = std::upper_bound(first_of_stage.begin(), first_of_stage.end(), index);
+  CPSCOPE_CHECK(it != first_of_stage.begin(), "no stage has this item", index,
+                first_of_stage.size());
+  return stage[static_cast<size_t>(it - first_of_stage.begin()) - 1];
+}
+
+PassColumns make_columns(const Plan& plan, const Pass& pass, int32_t first_stage) {
+  PassColumns columns;
+  ColumnFiller filler{plan, pass, columns,
+                      std::vector<int32_t>(static_cast<size_t>(plan.layout.cp_size), -1)};
+  int32_t number = first_stage;
+  for (const Stage& stage : pass.stages) {
+    if (stage.end > stage.begin) add_stage(columns[static_cast<size_t>(stage.kind)], stage, number);
+    filler.add_items(stage);
+    ++number;
+  }
+  return columns;
+}
+
+std::vector<TokenRun> pick_rows(std::span<const TokenRun> ids, std::span<const TokenRun> rows) {
+  std::vector<TokenRun> picked;
+  for (const TokenRun& run : rows) {
+    if (run.count() == 0) continue;
+    if (run.stride == 1) {
+      for (const TokenRun& part : slice_rows(ids, run.begin, run.end)) append_run(picked, part);
+      continue;
+    }
+    for (int64_t i = 0; i < run.count(); ++i) {
+      for (const TokenRun& part : slice_rows(ids, run.at(i), run.at(i) + 1))
+        append_run(picked, part);
+    }
+  }
+  return picked;
+}
+
+std::vector<TokenRun> tokens_of(const Plan& plan, const PassColumns& columns,
+                                const ItemTarget& item, Side side) {
+  const ItemColumns& c = columns[static_cast<size_t>(item.kind)];
+  const auto i = static_cast<size_t>(item.index);
+  const Pass& pass = item.is_backward ? plan.backward : plan.forward;
+  const auto write_out = [&](RunListId list) {
+    const auto runs = plan.list(list);
+    return std::vector<TokenRun>(runs.begin(), runs.end());
+  };
+  if (item.kind == StageKind::compute) {
+    const ComputeItem& compute = pass.computes[i];
+    return write_out(side == Side::q ? compute.q_tokens : compute.kv_tokens);
+  }
+  if (c.key[i] >= 0) {
+    const bool is_kv = c.key[i] % 2 == 1;
+    if (is_kv != (side == Side::kv)) return {};
+    return write_out(RunListId{c.key[i] / 2});
+  }
+  if (item.kind != StageKind::transfer) return {};
+  const TransferItem& transfer = pass.transfers[i];
+  if (side_of(transfer.payload) != side) return {};
+  const BufferSpec& from = plan.buffer(transfer.from);
+  if (from.tokens != kNoTokens)
+    return pick_rows(plan.list(from.tokens), plan.list(transfer.from_rows));
+  return pick_rows(plan.list(plan.buffer(transfer.to).tokens), plan.list(transfer.to_rows));
+}
+
+}  // namespace cpscope::gui
