@@ -91,6 +91,8 @@ struct RunView {
   std::vector<ErrorField> errors;
   std::vector<ItemEvent> events;  // by start; empty without a clock
   bool is_simulated = false;
+  std::string against;           // what it is compared with: "the oracle", "B: cuda"
+  std::string verdict;           // one sentence; empty when nobody judged
   std::string first_divergence;  // sentence; empty when there is none or nothing to compare with
 };
 
