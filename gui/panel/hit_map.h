@@ -1,0 +1,28 @@
+#pragma once
+
+#include "gui/draw/drawing.h"
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace cpscope::gui {
+
+/// Where the named widgets of a frame are, in screen pixels: hands click by name, and look up
+/// anew after every change. "play.toggle", "edit/parallel.cp_size", "layout/chunk/q/128".
+class HitMap {
+ public:
+  void clear() { boxes_.clear(); }
+  void add(std::string name, const Box& box) { boxes_.insert_or_assign(std::move(name), box); }
+  /// Null when the last frame did not show it.
+  const Box* find(std::string_view name) const {
+    const auto it = boxes_.find(name);
+    return it == boxes_.end() ? nullptr : &it->second;
+  }
+  const std::map<std::string, Box, std::less<>>& all() const { return boxes_; }
+
+ private:
+  std::map<std::string, Box, std::less<>> boxes_;
+};
+
+}  // namespace cpscope::gui

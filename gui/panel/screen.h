@@ -1,0 +1,36 @@
+#pragma once
+
+#include "gui/app/app_state.h"
+#include "gui/panel/fonts.h"
+#include "gui/panel/hit_map.h"
+#include "gui/panel/textures.h"
+
+#include <memory>
+
+namespace cpscope::gui {
+
+/// The whole window, frame by frame. Keeps only what can be made again from the state: views that
+/// did not change, and text that is being typed.
+class Screen {
+ public:
+  Screen();
+  ~Screen();
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  /// One frame, between NewFrame and Render of the current context, over its whole display: keys,
+  /// panels, everything. Calls update(state, now_s) first.
+  void build(AppState& state, const Fonts& fonts, Textures& textures, double now_s);
+
+  /// Widgets of the last frame by name.
+  const HitMap& hits() const;
+  /// Must another frame follow although nobody touches the window: playing, planning, running,
+  /// something not settled yet?
+  bool is_busy(const AppState& state) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace cpscope::gui
