@@ -76,7 +76,7 @@ struct RulerStyle {
   bool is_vertical = false;  // numbers to the left of the picture, else above or below it
   bool is_below = false;     // a horizontal ruler under the picture
   float text_size = 11;
-  std::string prefix;  // before every number: "~" of a simulated clock
+  std::string prefix = {};  // before every number: "~" of a simulated clock
 };
 
 /// Ticks and numbers in the box. Numbers never overlap and never leave the box's ends.

@@ -1,0 +1,194 @@
+#include "gui/model/place_map.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace cpscope::gui {
+namespace {
+
+/// Where chunks end inside a run: every `length` ids from `origin`; length 0 says nowhere.
+struct ChunkGrid {
+  int64_t origin = 0, length = 0;
+};
+
+/// Neighbouring chunks of one rank are one run in the plan, so the layout's rule cuts them again.
+ChunkGrid chunk_grid(const Layout& layout, const Parallel& parallel, const PlaceMap& map,
+                     size_t sequence) {
+  const int64_t halves = 2 * int64_t{layout.cp_size};
+  switch (layout.kind) {
+    case LayoutKind::dual_chunk:
+      if (sequence >= map.num_sequences()) return {};
+      return {map.slot_begin[sequence],
+              (map.slot_begin[sequence + 1] - map.slot_begin[sequence]) / halves};
+    case LayoutKind::dual_chunk_packed:
+      return {0, map.tokens / halves};
+    case LayoutKind::striped:
+      return {0, parallel.stripe};
+    case LayoutKind::lpt:
+    case LayoutKind::lpt_local:
+      // Keys of another length are dealt contiguously.
+      return layout.same_kv || map.side == Side::q ? ChunkGrid{0, parallel.dispatch_chunk}
+                                                   : ChunkGrid{};
+    case LayoutKind::contiguous:
+    case LayoutKind::indices:
+      return {};
+  }
+  return {};
+}
+
+void add_slots(const BatchSlots& slots, PlaceMap& map) {
+  int64_t valid = 0;
+  for (const SequenceSlot& slot : slots.sequences) {
+    const bool is_q = map.side == Side::q;
+    map.slot_begin.push_back(is_q ? slot.q_begin : slot.kv_begin);
+    map.valid_of_slot.push_back(is_q ? slot.q_valid : slot.kv_valid);
+    map.valid_before.push_back(valid);
+    valid += map.valid_of_slot.back();
+    if (&slot == &slots.sequences.back())
+      map.slot_begin.push_back(map.slot_begin.back() + (is_q ? slot.q_slot : slot.kv_slot));
+  }
+  if (map.slot_begin.empty()) map.slot_begin.push_back(0);
+  map.valid_before.push_back(valid);
+}
+
+/// First id behind `token` at which a chunk or a sequence ends.
+int64_t next_cut(const PlanIndex& index, const PlaceMap& map, int64_t token) {
+  const size_t sequence = map.sequence_at(token);
+  int64_t cut = std::numeric_limits<int64_t>::max();
+  if (sequence < map.num_sequences()) cut = map.slot_begin[sequence + 1];
+  const ChunkGrid grid =
+      chunk_grid(index.plan().layout, index.plan().scenario.parallel, map, sequence);
+  if (grid.length > 0)
+    cut = std::min(cut, token + grid.length - (token - grid.origin) % grid.length);
+  return cut;
+}
+
+void add_packed(const PlanIndex& index, PlaceMap& map) {
+  const std::span<const OwnedRun> owned = index.owned(map.side);
+  for (size_t at = 0; at < owned.size();) {
+    // Runs that overlap can only be strided ones; together they are a comb.
+    int64_t end = owned[at].run.last() + 1;
+    size_t next = at + 1;
+    for (; next < owned.size() && owned[next].run.begin < end; ++next)
+      end = std::max(end, owned[next].run.last() + 1);
+    const OwnedRun& first = owned[at];
+    const bool is_comb = next - at > 1 || (first.run.stride > 1 && first.run.count() > 1);
+    if (is_comb) {
+      map.packed.push_back({first.run.begin, end, -1, -1, static_cast<int64_t>(at),
+                            static_cast<int64_t>(next - at)});
+    } else {
+      for (int64_t token = first.run.begin; token < end;) {
+        const int64_t cut = std::min(end, next_cut(index, map, token));
+        map.packed.push_back({token, cut, first.rank, first.row + token - first.run.begin, 0, 0});
+        token = cut;
+      }
+    }
+    at = next;
+  }
+}
+
+void add_local(const PlanIndex& index, PlaceMap& map) {
+  const Layout& layout = index.plan().layout;
+  const auto& by_rank = map.side == Side::q ? layout.q_runs : layout.kv_runs;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    map.first_local.push_back(map.local.size());
+    int64_t row = 0;
+    for (const TokenRun& run : by_rank[rank]) {
+      const auto r = static_cast<int32_t>(rank);
+      if (run.stride > 1 && run.count() > 1) {
+        map.local.push_back({r, row, run.count(), run.begin, run.stride});
+        row += run.count();
+        continue;
+      }
+      for (int64_t token = run.begin; run.count() > 0 && token <= run.last();) {
+        const int64_t cut = std::min(run.last() + 1, next_cut(index, map, token));
+        map.local.push_back({r, row, cut - token, token, 1});
+        row += cut - token;
+        token = cut;
+      }
+    }
+    map.rows_of_rank.push_back(row);
+    map.most_rows = std::max(map.most_rows, row);
+  }
+  map.first_local.push_back(map.local.size());
+}
+
+}  // namespace
+
+size_t PlaceMap::sequence_at(int64_t token) const {
+  const auto it = std::upper_bound(slot_begin.begin(), slot_begin.end(), token);
+  const auto found = static_cast<size_t>(it - slot_begin.begin());
+  return found == 0 ? num_sequences() : found - 1;
+}
+
+int64_t PlaceMap::count_valid_below(int64_t token) const {
+  const size_t sequence = sequence_at(token);
+  if (sequence >= num_sequences()) return valid_before.back();
+  return valid_before[sequence] +
+         std::clamp<int64_t>(token - slot_begin[sequence], 0, valid_of_slot[sequence]);
+}
+
+int64_t PlaceMap::count_padding(int64_t begin, int64_t end) const {
+  return (end - begin) - (count_valid_below(end) - count_valid_below(begin));
+}
+
+std::vector<std::pair<int64_t, int64_t>> padding_rows(const PlaceMap& map, const LocalPart& part) {
+  std::vector<std::pair<int64_t, int64_t>> rows;
+  const int64_t end = part.token + (part.rows - 1) * part.stride + 1;
+  // First row at or behind a token.
+  const auto row_at = [&](int64_t token) {
+    if (token <= part.token) return int64_t{0};
+    return std::min(part.rows, (token - part.token + part.stride - 1) / part.stride);
+  };
+  const auto add = [&](int64_t begin, int64_t stop) {
+    const int64_t first = row_at(begin), last = row_at(stop);
+    if (first >= last) return;
+    if (!rows.empty() && rows.back().second == first)
+      rows.back().second = last;
+    else
+      rows.emplace_back(first, last);
+  };
+  size_t sequence = map.sequence_at(part.token);
+  for (; sequence < map.num_sequences() && map.slot_begin[sequence] < end; ++sequence)
+    add(map.valid_end(sequence), map.slot_begin[sequence + 1]);
+  add(map.slot_begin.back(), map.tokens);  // the tail
+  return rows;
+}
+
+PlaceMap make_place_map(const PlanIndex& index, Side side) {
+  PlaceMap map;
+  map.side = side;
+  map.num_ranks = index.num_ranks();
+  map.tokens = index.tokens(side);
+  const Layout& layout = index.plan().layout;
+  if (layout.kind == LayoutKind::striped) map.stripe = index.plan().scenario.parallel.stripe;
+  add_slots(layout.slots, map);
+  add_packed(index, map);
+  add_local(index, map);
+  map.valid_of_rank = map.rows_of_rank;
+  for (const LocalPart& part : map.local)
+    for (const auto& [first, last] : padding_rows(map, part))
+      map.valid_of_rank[static_cast<size_t>(part.rank)] -= last - first;
+  return map;
+}
+
+std::vector<PackedPart> expand_comb(const PlanIndex& index, Side side, const PackedPart& comb,
+                                    int64_t begin, int64_t end) {
+  begin = std::max(begin, comb.begin);
+  end = std::min(end, comb.end);
+  std::vector<PackedPart> teeth;
+  if (begin >= end) return teeth;
+  const auto owned = index.owned(side).subspan(static_cast<size_t>(comb.first_run),
+                                               static_cast<size_t>(comb.num_runs));
+  for (const OwnedRun& o : owned) {
+    const int64_t skipped =
+        begin <= o.run.begin ? 0 : (begin - o.run.begin + o.run.stride - 1) / o.run.stride;
+    for (int64_t i = skipped; i < o.run.count() && o.run.at(i) < end; ++i)
+      teeth.push_back({o.run.at(i), o.run.at(i) + 1, o.rank, o.row + i, 0, 0});
+  }
+  std::sort(teeth.begin(), teeth.end(),
+            [](const PackedPart& a, const PackedPart& b) { return a.begin < b.begin; });
+  return teeth;
+}
+
+}  // namespace cpscope::gui
