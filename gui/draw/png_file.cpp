@@ -1,27 +1,21 @@
 #include "gui/draw/png_file.h"
 
+#include "gui/draw/whole_file.h"
 #include "sim/base/check.h"
 #include "sim/scenario/text_file.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <csetjmp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <png.h>
-#include <unistd.h>
 
 namespace cpscope::gui {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -141,11 +135,6 @@ std::vector<PngText> texts_of(const Reader& reader) {
   return result;
 }
 
-Error not_written(const std::string& path, const std::string& why) {
-  return make_error(ErrorKind::unavailable, "the picture could not be written: " + why,
-                    "give the name of a file in a folder that can be written to", path);
-}
-
 Error not_a_picture(const std::string& path, const std::string& why) {
   return make_error(ErrorKind::bad_input, "not a PNG picture: " + why,
                     "give a file that cpscope or a drawing program wrote", path);
@@ -217,25 +206,7 @@ Result<size_t> write_png(const std::string& path, const Image& image,
                          const std::vector<PngText>& texts) {
   Result<std::string> bytes = write_png_text(image, texts);
   if (!bytes) return bytes.error();
-  std::error_code failure;
-  // Renaming over a device or a folder would replace it, and over a link would cut it off.
-  if (fs::exists(path, failure) && !fs::is_regular_file(path, failure)) {
-    return not_written(path, "something that is no file has this name");
-  }
-  const fs::path target = fs::exists(path, failure) ? fs::canonical(path, failure) : fs::path(path);
-  const std::string partial = target.string() + ".partial-" + std::to_string(getpid());
-  std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
-  if (!stream) return not_written(path, std::strerror(errno));
-  stream.write(bytes.value().data(), static_cast<std::streamsize>(bytes.value().size()));
-  stream.close();
-  const bool is_whole = static_cast<bool>(stream);
-  if (is_whole) fs::rename(partial, target, failure);
-  if (!is_whole || failure) {
-    const std::string why = is_whole ? failure.message() : "the disk took only a part of it";
-    fs::remove(partial, failure);
-    return not_written(path, why);
-  }
-  return bytes.value().size();
+  return write_whole_file(path, bytes.value(), "the picture");
 }
 
 Result<PngFile> read_png(const std::string& path) {

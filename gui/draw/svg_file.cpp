@@ -1,0 +1,306 @@
+#include "gui/draw/svg_file.h"
+
+#include "gui/draw/label_place.h"
+#include "gui/draw/whole_file.h"
+#ifdef CPSCOPE_HAS_PNG
+#include "gui/draw/png_file.h"
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <variant>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+
+namespace {
+
+// Fewer cells than this are written as boxes, which stay sharp in every program.
+constexpr int64_t kMostCellsAsBoxes = 1024;
+constexpr int32_t kHatchPeriod = 8;  // logical pixels, as on the screen
+
+/// To a hundredth of a pixel, as short as it goes.
+std::string number(float value) {
+  if (!std::isfinite(value)) return "0";
+  std::string text = fmt::format("{:.2f}", value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text == "-0" ? "0" : text;
+}
+
+std::string escape(const std::string& text) {
+  std::string safe;
+  for (const char letter : text) {
+    switch (letter) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      case '"':
+        safe += "&quot;";
+        break;
+      default:
+        safe += letter >= ' ' && letter <= '~' ? letter : '?';
+    }
+  }
+  return safe;
+}
+
+/// ` fill="#0077BB" fill-opacity="0.5"`, for "fill" or "stroke".
+std::string paint_of(std::string_view what, Color c) {
+  std::string text = fmt::format(" {}=\"#{:02X}{:02X}{:02X}\"", what, c.r, c.g, c.b);
+  if (c.a != 255) {
+    text += fmt::format(" {}-opacity=\"{}\"", what, number(static_cast<float>(c.a) / 255));
+  }
+  return text;
+}
+
+std::string rect(const Box& box, float rounding, const std::string& paint) {
+  const std::string round = rounding > 0 ? " rx=\"" + number(rounding) + "\"" : "";
+  return "<rect x=\"" + number(box.x0) + "\" y=\"" + number(box.y0) + "\" width=\"" +
+         number(box.width()) + "\" height=\"" + number(box.height()) + "\"" + round + paint +
+         "/>\n";
+}
+
+[[maybe_unused]] std::string base64(const std::string& bytes) {
+  static constexpr std::string_view kLetters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t group = 0;
+    for (size_t k = 0; k < 3; ++k) {
+      group = group << 8 | (i + k < bytes.size() ? static_cast<uint8_t>(bytes[i + k]) : 0U);
+    }
+    for (size_t k = 0; k < 4; ++k) {
+      text += i + k > bytes.size() ? '=' : kLetters[group >> (18 - 6 * k) & 63U];
+    }
+  }
+  return text;
+}
+
+class SvgWriter {
+ public:
+  void operator()(const FilledBox& m) {
+    if (!(m.box.x1 > m.box.x0) || !(m.box.y1 > m.box.y0)) return;
+    body_ += rect(m.box, m.rounding, paint_of("fill", m.color));
+    if (m.hatch == Hatch::none || m.hatch_color.a == 0) return;
+    body_ += rect(m.box, m.rounding, " fill=\"url(#" + hatch_id(m.hatch, m.hatch_color) + ")\"");
+  }
+
+  void operator()(const OutlinedBox& m) {
+    if (!(m.box.x1 > m.box.x0) || !(m.box.y1 > m.box.y0)) return;
+    const float width = std::min({m.width, m.box.width(), m.box.height()});
+    body_ += rect(m.box.inset(width / 2), std::max(0.F, m.rounding - width / 2),
+                  " fill=\"none\"" + stroke(m.color, width, m.is_dashed));
+  }
+
+  void operator()(const Line& m) {
+    const float dx = m.to.x - m.from.x, dy = m.to.y - m.from.y;
+    const float length = std::hypot(dx, dy);
+    if (!(length > 0)) return;
+    // As on the screen: the stroke runs through the middle of the pixel that a place begins.
+    const bool is_slanted = dx != 0 && dy != 0;
+    const Point from{m.from.x + (dx == 0 || is_slanted ? 0.5F : 0),
+                     m.from.y + (dy == 0 || is_slanted ? 0.5F : 0)};
+    Point to{from.x + dx, from.y + dy};
+    if (m.has_arrow) {
+      const float reach = std::min(length, 5 + 2 * m.width);
+      const float ux = dx / length, uy = dy / length;
+      const Point back{to.x - ux * reach, to.y - uy * reach};
+      const float half = reach * 0.42F;
+      (*this)(Polygon{
+          {to, {back.x - uy * half, back.y + ux * half}, {back.x + uy * half, back.y - ux * half}},
+          m.color});
+      to = {to.x - ux * reach * 0.8F, to.y - uy * reach * 0.8F};
+    }
+    body_ += "<line x1=\"" + number(from.x) + "\" y1=\"" + number(from.y) + "\" x2=\"" +
+             number(to.x) + "\" y2=\"" + number(to.y) + "\"" +
+             stroke(m.color, m.width, m.is_dashed) + "/>\n";
+  }
+
+  void operator()(const Polygon& m) {
+    if (m.points.size() < 3) return;
+    body_ += "<polygon points=\"";
+    for (size_t i = 0; i < m.points.size(); ++i) {
+      body_ += (i > 0 ? " " : "") + number(m.points[i].x) + "," + number(m.points[i].y);
+    }
+    body_ += "\"" + paint_of("fill", m.color) + "/>\n";
+  }
+
+  void operator()(const Ribbon& m) {
+    // Thirds make the height grow evenly while the place eases in and out.
+    const std::string third = number(m.top + (m.bottom - m.top) / 3);
+    const std::string two_thirds = number(m.top + (m.bottom - m.top) * 2 / 3);
+    const std::string top = number(m.top), bottom = number(m.bottom);
+    const std::string top0 = number(m.top_x0), top1 = number(m.top_x1);
+    const std::string end0 = number(m.bottom_x0), end1 = number(m.bottom_x1);
+    body_ += fmt::format("<path d=\"M{} {}C{} {} {} {} {} {}H{}C{} {} {} {} {} {}Z\"{}/>\n", top0,
+                         top, top0, third, end0, two_thirds, end0, bottom, end1, end1, two_thirds,
+                         top1, third, top1, top, paint_of("fill", m.color));
+  }
+
+  void operator()(const Label& m) {
+    static constexpr std::array<std::string_view, 3> kAnchors = {"start", "middle", "end"};
+    static constexpr std::array<std::string_view, 3> kClasses = {"b", "m", "s"};
+    if (m.text.empty()) return;
+    const auto column = static_cast<size_t>(m.anchor) % 3;
+    const Point baseline = baseline_of(m, 0);
+    body_ += fmt::format("<text class=\"{}\" x=\"{}\" y=\"{}\" font-size=\"{}\"",
+                         kClasses[static_cast<size_t>(m.face)], number(baseline.x),
+                         number(baseline.y), number(m.size));
+    if (column > 0) body_ += fmt::format(" text-anchor=\"{}\"", kAnchors[column]);
+    body_ += paint_of("fill", m.color) + ">" + escape(m.text) + "</text>\n";
+  }
+
+  void operator()(const Pixels& m) {
+    const int64_t cells = static_cast<int64_t>(m.width) * m.height;
+    if (cells <= 0 || static_cast<int64_t>(m.colors.size()) != cells) return;
+    if (cells <= kMostCellsAsBoxes || !add_image(m)) add_cells(m);
+  }
+
+  void operator()(const PushClip& m) {
+    const std::string id = fmt::format("c{}", ++clips_);
+    body_ += "<clipPath id=\"" + id + "\">" + rect(m.box, 0, "");
+    body_.pop_back();
+    body_ += "</clipPath>\n<g clip-path=\"url(#" + id + ")\">\n";
+    ++open_clips_;
+  }
+
+  void operator()(const PopClip&) {
+    if (open_clips_ == 0) return;
+    body_ += "</g>\n";
+    --open_clips_;
+  }
+
+  std::string finish(const SvgPage& page) {
+    while (open_clips_ > 0) (*this)(PopClip{});
+    const std::string width = number(page.size.width), height = number(page.size.height);
+    std::string text = fmt::format(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\" "
+        "width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\">\n",
+        width, height);
+    text += "<title>" + escape(page.title) + "</title>\n<desc>" + escape(page.description) +
+            "</desc>\n";
+    text +=
+        "<style>text{white-space:pre}"
+        ".b,.s{font-family:Inter,\"Helvetica Neue\",Arial,sans-serif}.s{font-weight:600}"
+        ".m{font-family:\"JetBrains Mono\",\"DejaVu Sans Mono\",monospace}</style>\n";
+    if (!hatches_.empty()) text += "<defs>\n" + patterns() + "</defs>\n";
+    if (page.background.a != 0) {
+      text += rect({0, 0, page.size.width, page.size.height}, 0, paint_of("fill", page.background));
+    }
+    return text + body_ + "</svg>\n";
+  }
+
+ private:
+  /// Hatch and its colour as r, g, b, a.
+  using HatchKey = std::tuple<Hatch, uint8_t, uint8_t, uint8_t, uint8_t>;
+
+  static std::string stroke(Color color, float width, bool is_dashed) {
+    return paint_of("stroke", color) + " stroke-width=\"" + number(width) + "\"" +
+           (is_dashed ? " stroke-dasharray=\"4 3\"" : "");
+  }
+
+  std::string hatch_id(Hatch hatch, Color c) {
+    const auto [found, is_new] =
+        hatches_.try_emplace({hatch, c.r, c.g, c.b, c.a}, static_cast<int32_t>(hatches_.size()));
+    return fmt::format("h{}", found->second);
+  }
+
+  std::string patterns() const {
+    std::string text;
+    for (const auto& [key, index] : hatches_) {
+      const auto& [hatch, r, g, b, a] = key;
+      const Color color{r, g, b, a};
+      text += fmt::format(
+          "<pattern id=\"h{0}\" width=\"{1}\" height=\"{1}\" patternUnits=\"userSpaceOnUse\">",
+          index, kHatchPeriod);
+      if (hatch == Hatch::dots) {
+        const std::string paint = paint_of("fill", color);
+        text += "<circle cx=\"2\" cy=\"2\" r=\"1.1\"" + paint +
+                "/><circle cx=\"6\" cy=\"6\" r=\"1.1\"" + paint + "/>";
+      } else {
+        // Lines run past the edges, so that the corners of neighbouring tiles are filled.
+        std::string path = "M-2 2L2 -2M-2 10L10 -2M6 10L10 6";
+        if (hatch == Hatch::cross) path += "M-2 6L2 10M-2 -2L10 10M6 -2L10 2";
+        text += "<path d=\"" + path + "\" fill=\"none\"" + stroke(color, 1, false) + "/>";
+      }
+      text += "</pattern>\n";
+    }
+    return text;
+  }
+
+  /// As an embedded PNG; false where this build cannot pack one.
+  bool add_image([[maybe_unused]] const Pixels& m) {
+#ifdef CPSCOPE_HAS_PNG
+    Image image;
+    image.width = m.width;
+    image.height = m.height;
+    image.pixels = m.colors;
+    const Result<std::string> png = write_png_text(image);
+    if (!png) return false;
+    body_ += fmt::format(
+        "<image x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" preserveAspectRatio=\"none\" "
+        "style=\"image-rendering:pixelated\" xlink:href=\"data:image/png;base64,{}\"/>\n",
+        number(m.box.x0), number(m.box.y0), number(m.box.width()), number(m.box.height()),
+        base64(png.value()));
+    return true;
+#else
+    return false;
+#endif
+  }
+
+  /// One box for each run of equal cells of a row.
+  void add_cells(const Pixels& m) {
+    const float cell_width = m.box.width() / static_cast<float>(m.width);
+    const float cell_height = m.box.height() / static_cast<float>(m.height);
+    body_ += "<g shape-rendering=\"crispEdges\">\n";
+    for (int32_t y = 0; y < m.height; ++y) {
+      const Color* row = m.colors.data() + static_cast<size_t>(y) * static_cast<size_t>(m.width);
+      for (int32_t x = 0; x < m.width;) {
+        int32_t end = x + 1;
+        while (end < m.width && row[end] == row[x]) ++end;
+        if (row[x].a != 0) {
+          const float top = m.box.y0 + static_cast<float>(y) * cell_height;
+          body_ += rect({m.box.x0 + static_cast<float>(x) * cell_width, top,
+                         m.box.x0 + static_cast<float>(end) * cell_width, top + cell_height},
+                        0, paint_of("fill", row[x]));
+        }
+        x = end;
+      }
+    }
+    body_ += "</g>\n";
+  }
+
+  std::string body_;
+  std::map<HatchKey, int32_t> hatches_;  // to the number in the id
+  int32_t clips_ = 0, open_clips_ = 0;
+};
+
+}  // namespace
+
+std::string print_svg(const Drawing& drawing, const SvgPage& page) {
+  SvgWriter writer;
+  for (const Mark& mark : drawing.marks) std::visit(writer, mark);
+  return writer.finish(page);
+}
+
+Result<size_t> write_svg(const std::string& path, const Drawing& drawing, const SvgPage& page) {
+  return write_whole_file(path, print_svg(drawing, page), "the picture");
+}
+
+}  // namespace cpscope::gui
