@@ -1,0 +1,56 @@
+#include "gui/app/caption.h"
+#include "gui/app/lesson.h"
+#include "gui/panel/panels.h"
+
+namespace cpscope::gui {
+
+void build_caption(Ui& ui, const Box& box) {
+  if (begin_panel(ui, "caption", box, true)) {
+    const AppState& state = ui.state;
+    if (state.plan() == nullptr) {
+      show_wrapped(ui,
+                   state.document.is_planning()
+                       ? "Planning and proving. The picture follows."
+                       : "There is no plan to show. Open a scenario with Ctrl+O, choose one from "
+                         "the menu Scenarios, or correct what the panel Scenario marks with \"!\".",
+                   Role::faint_text);
+    } else {
+      const Spans spans =
+          make_caption(*state.plan(), moment_of(*state.plan(), state.playhead), state.focus_rank);
+      flow_spans(ui, spans, ImGui::GetContentRegionAvail().x, "caption");
+    }
+  }
+  end_panel();
+}
+
+void build_lesson(Ui& ui, const Box& box) {
+  if (begin_panel(ui, "lesson", box, true)) {
+    AppState& state = ui.state;
+    const auto lessons = all_lessons();
+    const Lesson& lesson = lessons[static_cast<size_t>(state.lesson.lesson)];
+    const LessonStep* step = current_step(state);
+    panel_heading(
+        ui, "Lesson " + std::to_string(state.lesson.lesson + 1) + ": " + std::string(lesson.title),
+        lesson.question);
+    flow_spans(ui, lesson_text(state), ImGui::GetContentRegionAvail().x, "lesson");
+    if (step != nullptr && !step->ask.empty()) {
+      const bool is_done = is_lesson_done(state);
+      const WithFont font(ui, Face::strong, kTextSize);
+      show_wrapped(ui, (is_done ? "Done: " : "Try it: ") + std::string(step->ask),
+                   is_done ? Role::faint_text : Role::accent);
+    }
+    command_button(ui, "lesson.previous", "Back");
+    ImGui::SameLine();
+    command_button(ui, "lesson.next", "Next");
+    ImGui::SameLine();
+    show_text(ui,
+              "page " + std::to_string(state.lesson.step + 1) + " of " +
+                  std::to_string(lesson.steps.size()),
+              Role::faint_text);
+    ImGui::SameLine();
+    command_button(ui, "lesson.close", "Close");
+  }
+  end_panel();
+}
+
+}  // namespace cpscope::gui

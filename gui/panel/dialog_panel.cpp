@@ -1,0 +1,177 @@
+#include "gui/app/command.h"
+#include "gui/app/lesson.h"
+#include "gui/panel/panels.h"
+
+#include <algorithm>
+#include <string>
+
+#include <imgui_stdlib.h>
+
+namespace cpscope::gui {
+namespace {
+
+void build_help(Ui& ui) {
+  std::string_view menu;
+  for (const HelpLine& line : make_help()) {
+    if (line.menu != menu) {
+      menu = line.menu;
+      ImGui::Spacing();
+      const WithFont font(ui, Face::strong, kTextSize);
+      show_text(ui, menu);
+    }
+    {
+      const WithFont font(ui, Face::mono, kSmallSize);
+      show_text(ui, line.shortcuts.empty() ? "-" : line.shortcuts, Role::accent);
+    }
+    ImGui::SameLine(ui.px(150));
+    show_text(ui, line.title);
+    ImGui::SameLine(ui.px(360));
+    show_text(ui, line.help, Role::faint_text);
+  }
+}
+
+void build_lesson_list(Ui& ui) {
+  const auto lessons = all_lessons();
+  for (size_t n = 0; n < lessons.size(); ++n) {
+    const std::string name = "lesson/" + std::to_string(n);
+    if (named_button(ui, name, std::to_string(n + 1) + "  " + std::string(lessons[n].title))) {
+      ui.state.dialog = Dialog::none;
+      open_lesson(ui.state, {static_cast<int32_t>(n), 0});
+    }
+    ImGui::SameLine(ui.px(270));
+    show_text(ui, lessons[n].question, Role::faint_text);
+  }
+}
+
+/// A path to type. `act` says what happens with it.
+template <class Act>
+void build_path(Ui& ui, TypedText& typed, const char* hint, const char* verb, Act act) {
+  if (typed.field != "dialog") typed = {"dialog", "", ""};
+  if (ImGui::IsWindowAppearing()) ImGui::SetKeyboardFocusHere();
+  ImGui::SetNextItemWidth(-ui.px(90));
+  const bool is_entered =
+      ImGui::InputTextWithHint("##path", hint, &typed.text, ImGuiInputTextFlags_EnterReturnsTrue);
+  name_item(ui, "dialog/path");
+  ImGui::SameLine();
+  const bool is_clicked = named_button(ui, "dialog/ok", verb, !typed.text.empty());
+  if ((is_entered || is_clicked) && !typed.text.empty()) {
+    const std::string path = typed.text;
+    typed = {};
+    ui.state.dialog = Dialog::none;
+    act(path);
+  }
+}
+
+void build_open(Ui& ui, TypedText& typed) {
+  build_path(ui, typed, "path of a scenario (.toml)", "Open",
+             [&](const std::string& path) { open_scenario(ui.state, path); });
+  ImGui::Spacing();
+  show_text(ui, "Shipped scenarios", Role::faint_text);
+  int column = 0;
+  for (const std::string& name : ui.state.services.scenario_names) {
+    if (column++ % 3 != 0)
+      ImGui::SameLine(ui.px(230.0f * static_cast<float>((column - 1) % 3) + 10));
+    if (named_button(ui, "dialog/" + name, name)) {
+      ui.state.dialog = Dialog::none;
+      typed = {};
+      open_shipped(ui.state, name);
+    }
+  }
+}
+
+void build_save(Ui& ui, TypedText& typed) {
+  build_path(ui, typed, "path of the new file (.toml)", "Save", [&](const std::string& path) {
+    if (const auto error = ui.state.document.save(path)) {
+      tell(ui.state, to_text(*error), true);
+    } else {
+      tell(ui.state, "Saved " + path);
+    }
+  });
+}
+
+void build_record(Ui& ui, TypedText& typed) {
+  show_wrapped(ui,
+               "A run of this scenario that was recorded elsewhere: cpscope run FILE --record "
+               "OUT.safetensors. It is compared with the oracle, and with the other run.",
+               Role::faint_text);
+  build_path(
+      ui, typed, "path of a record (.safetensors)", "Open as A",
+      [&](const std::string& path) { open_record(ui.state, path, ui.state.run_a != nullptr); });
+}
+
+std::string_view title_of(Dialog dialog) {
+  switch (dialog) {
+    case Dialog::open_file:
+      return "Open scenario";
+    case Dialog::save_file:
+      return "Save scenario as";
+    case Dialog::open_record:
+      return "Open record";
+    case Dialog::find:
+      return "Find";
+    case Dialog::help:
+      return "Keys and commands";
+    case Dialog::lessons:
+      return "Lessons";
+    case Dialog::export_file:
+      return "Export";
+    case Dialog::none:
+      break;
+  }
+  return "";
+}
+
+}  // namespace
+
+void build_dialog(Ui& ui, Size display, TypedText& typed) {
+  const Dialog dialog = ui.state.dialog;
+  if (dialog == Dialog::none) {
+    if (typed.field == "dialog") typed = {};
+    return;
+  }
+  const float width = std::min(display.width - ui.px(40), ui.px(860));
+  const float height =
+      std::min(display.height - ui.px(80), ui.px(dialog == Dialog::help ? 720 : 480));
+  ImGui::SetNextWindowPos({(display.width - width) / 2, (display.height - height) / 3});
+  ImGui::SetNextWindowSize({width, height});
+  ImGui::SetNextWindowFocus();
+  bool is_kept = true;
+  if (ImGui::Begin(std::string(title_of(dialog)).c_str(), &is_kept,
+                   ImGuiWindowFlags_NoCollapse | ImGuiWindowFlags_NoResize |
+                       ImGuiWindowFlags_NoMove | ImGuiWindowFlags_NoSavedSettings)) {
+    const ImVec2 lo = ImGui::GetWindowPos();
+    ui.hits.add("dialog", {lo.x, lo.y, lo.x + width, lo.y + height});
+    if (dialog == Dialog::help) build_help(ui);
+    if (dialog == Dialog::lessons) build_lesson_list(ui);
+    if (dialog == Dialog::open_file) build_open(ui, typed);
+    if (dialog == Dialog::save_file) build_save(ui, typed);
+    if (dialog == Dialog::open_record) build_record(ui, typed);
+  }
+  ImGui::End();
+  if (!is_kept) ui.state.dialog = Dialog::none;
+}
+
+void build_messages(Ui& ui, Size display) {
+  auto& messages = ui.state.messages;
+  if (messages.empty()) return;
+  constexpr size_t kShown = 4;
+  const size_t first = messages.size() > kShown ? messages.size() - kShown : 0;
+  ImGui::SetNextWindowPos({display.width - ui.px(16), display.height - ui.px(110)}, 0, {1, 1});
+  ImGui::SetNextWindowSize({std::min(display.width - ui.px(32), ui.px(520)), 0});
+  if (ImGui::Begin("messages", nullptr,
+                   ImGuiWindowFlags_NoDecoration | ImGuiWindowFlags_NoMove |
+                       ImGuiWindowFlags_NoSavedSettings | ImGuiWindowFlags_NoFocusOnAppearing |
+                       ImGuiWindowFlags_AlwaysAutoResize)) {
+    size_t dismissed = messages.size();
+    for (size_t n = first; n < messages.size(); ++n) {
+      show_wrapped(ui, (messages[n].is_error ? "! " : "") + messages[n].text,
+                   messages[n].is_error ? Role::error : Role::text);
+      if (named_button(ui, "message/" + std::to_string(n - first), "Dismiss")) dismissed = n;
+    }
+    if (dismissed < messages.size())
+      messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(dismissed));
+  }
+  ImGui::End();
+}
+
+}  // namespace cpscope::gui

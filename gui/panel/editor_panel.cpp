@@ -1,0 +1,294 @@
+#include "gui/app/document.h"
+#include "gui/panel/panels.h"
+#include "sim/scenario/scenario_names.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <imgui_stdlib.h>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr float kLabelWidth = 104;
+
+/// The fields of one frame: a changed copy of the scenario is handed to the document at once.
+class Editor {
+ public:
+  Editor(Ui& ui, TypedText& typed)
+      : ui_(ui), typed_(typed), scenario_(ui.state.document.scenario()) {}
+
+  Scenario& scenario() { return scenario_; }
+
+  void heading(const char* title) {
+    ImGui::Spacing();
+    const WithFont font(ui_, Face::strong, kSmallSize);
+    show_text(ui_, title, Role::faint_text);
+  }
+
+  template <class E, size_t N>
+  void choice(const char* label, const char* key, E& value, const std::array<E, N>& all,
+              const char* tip) {
+    begin(label, tip);
+    if (ImGui::BeginCombo(id(key).c_str(), std::string(to_name(value)).c_str())) {
+      for (const E one : all) {
+        if (ImGui::Selectable(std::string(to_name(one)).c_str(), one == value) && one != value) {
+          value = one;
+          changed(key, true);
+        }
+        name_item(ui_, "edit/" + std::string(key) + "/" + std::string(to_name(one)));
+      }
+      ImGui::EndCombo();
+    }
+    finish(key);
+  }
+
+  template <class Int>
+  void number(const char* label, const char* key, Int& value, Int step, const char* tip) {
+    begin(label, tip);
+    constexpr ImGuiDataType type = sizeof(Int) == 8 ? ImGuiDataType_S64 : ImGuiDataType_S32;
+    if (ImGui::InputScalar(id(key).c_str(), type, &value, &step)) changed(key, false);
+    end_edit();
+    finish(key);
+  }
+
+  void decimal(const char* label, const char* key, double& value, const char* tip) {
+    begin(label, tip);
+    if (ImGui::InputDouble(id(key).c_str(), &value, 0, 0, "%g")) changed(key, false);
+    end_edit();
+    finish(key);
+  }
+
+  void flag(const char* label, const char* key, bool& value, const char* tip) {
+    begin(label, tip);
+    if (ImGui::Checkbox(id(key).c_str(), &value)) changed(key, true);
+    finish(key);
+  }
+
+  /// Halves and doubles, because ranks come in powers of two.
+  void powers(const char* key, int32_t& value) {
+    const std::string name = "edit/" + std::string(key);
+    ImGui::SetCursorPosX(ui_.px(10 + kLabelWidth));
+    if (named_button(ui_, name + "/half", "/ 2", value > 1)) {
+      value = std::max(1, value / 2);
+      changed(key, true);
+    }
+    ImGui::SameLine();
+    if (named_button(ui_, name + "/double", "x 2", value <= kMaxRanks / 2)) {
+      value *= 2;
+      changed(key, true);
+    }
+  }
+
+  /// "698, 1024": taken as soon as it is a list of numbers.
+  void list(const char* label, const char* key, std::vector<int64_t>& values, const char* tip) {
+    begin(label, tip);
+    const bool is_typed = typed_.field == key;
+    std::string text = is_typed ? typed_.text : print_list(values);
+    if (ImGui::InputText(id(key).c_str(), &text)) {
+      typed_ = {key, text, ""};
+      std::vector<int64_t> read;
+      if (read_list(text, read)) {
+        values = std::move(read);
+        changed(key, false);
+      } else {
+        typed_.complaint = "Write numbers divided by commas, such as 512, 300, 96";
+      }
+    }
+    if (is_typed && ImGui::IsItemDeactivated()) typed_ = {};
+    end_edit();
+    finish(key);
+    if (typed_.field == key && !typed_.complaint.empty())
+      show_wrapped(ui_, typed_.complaint, Role::error);
+  }
+
+ private:
+  static std::string id(const char* key) { return "##" + std::string(key); }
+
+  static constexpr size_t kMostPrinted = 64;
+
+  static std::string print_list(std::span<const int64_t> values) {
+    std::string text;
+    for (size_t i = 0; i < values.size() && i < kMostPrinted; ++i)
+      text += (i == 0 ? "" : ", ") + std::to_string(values[i]);
+    return text;
+  }
+
+  static bool read_list(std::string_view text, std::vector<int64_t>& values) {
+    while (!text.empty()) {
+      const size_t comma = std::min(text.find(','), text.size());
+      std::string_view word = text.substr(0, comma);
+      while (word.starts_with(' ')) word.remove_prefix(1);
+      while (word.ends_with(' ')) word.remove_suffix(1);
+      int64_t value = 0;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+      if (error != std::errc() || end != word.data() + word.size()) return false;
+      values.push_back(value);
+      text.remove_prefix(std::min(text.size(), comma + 1));
+    }
+    return !values.empty();
+  }
+
+  void begin(const char* label, const char* tip) {
+    ImGui::AlignTextToFramePadding();
+    show_text(ui_, label, Role::faint_text);
+    show_tip(ui_, tip);
+    ImGui::SameLine(ui_.px(10 + kLabelWidth));
+    ImGui::SetNextItemWidth(-FLT_MIN);
+  }
+
+  void changed(const char* key, bool is_whole) {
+    edit_scenario(ui_.state, scenario_, key);
+    if (is_whole) ui_.state.document.end_edit();
+  }
+
+  void end_edit() {
+    if (ImGui::IsItemDeactivatedAfterEdit()) ui_.state.document.end_edit();
+  }
+
+  /// The field's name, and what the planner has against its value, in place.
+  void finish(const char* key) {
+    name_item(ui_, "edit/" + std::string(key));
+    const Complaint* complaint = find_complaint(ui_.state.document.refusal(), key);
+    if (complaint == nullptr) return;
+    const ImVec2 lo = ImGui::GetItemRectMin(), hi = ImGui::GetItemRectMax();
+    ImGui::GetWindowDrawList()->AddRect(lo, hi, color_of(ui_, Role::error), 0, 0, ui_.px(2));
+    show_wrapped(ui_, "! " + complaint->what, Role::error);
+    if (!complaint->hint.empty()) show_wrapped(ui_, complaint->hint, Role::faint_text);
+  }
+
+  Ui& ui_;
+  TypedText& typed_;
+  Scenario scenario_;
+};
+
+void edit_parallel(Ui& ui, Editor& editor) {
+  Parallel& parallel = editor.scenario().parallel;
+  editor.heading("PARALLEL");
+  editor.number("ranks", "parallel.cp_size", parallel.cp_size, 1, "GPUs that share one attention");
+  editor.powers("parallel.cp_size", parallel.cp_size);
+  editor.choice("communication", "parallel.cp_comm_type", parallel.comm_type, kCommTypes,
+                "How keys and values, or heads, travel");
+  editor.choice("layout", "parallel.layout", parallel.layout, kLayoutKinds,
+                "Which rank owns which tokens");
+  if (parallel.comm_type == CommType::a2a_p2p)
+    editor.number("a2a ranks", "parallel.a2a_size", parallel.a2a_size, 1,
+                  "Ranks that exchange heads; the others form rings");
+  if (parallel.layout == LayoutKind::striped)
+    editor.number<int64_t>("stripe", "parallel.stripe", parallel.stripe, 1,
+                           "Consecutive tokens of one stripe");
+  if (parallel.layout == LayoutKind::lpt)
+    editor.number<int64_t>("chunk", "parallel.dispatch_chunk", parallel.dispatch_chunk, 64,
+                           "Tokens that are dispatched together");
+  if (parallel.comm_type == CommType::group_cast)
+    editor.choice("dispatch", "parallel.dispatch", parallel.dispatch, kDispatches,
+                  "What is dealt out to balance the work");
+  (void)ui;
+}
+
+void edit_mask(Editor& editor) {
+  Attention& attention = editor.scenario().attention;
+  editor.heading("MASK");
+  editor.choice("mask", "attention.attn_mask_type", attention.mask_type, kMaskTypes,
+                "Which keys a query may see");
+  // The keys of one entry: both halves of a window are one list in the file.
+  editor.number<int64_t>("window left", "attention.window_size", attention.window_left, 16,
+                         "Keys to the left of the diagonal that are seen, -1: all");
+  ImGui::PushID("right");
+  editor.number<int64_t>("window right", "attention.window_size", attention.window_right, 16,
+                         "Keys to the right of the diagonal that are seen, -1: all");
+  ImGui::PopID();
+  editor.number<int64_t>("chunk", "attention.chunk_size", attention.chunk_size, 64,
+                         "Chunked attention: keys of the same chunk only; 0: off");
+}
+
+void edit_batch(Editor& editor) {
+  Batch& batch = editor.scenario().batch;
+  editor.heading("BATCH");
+  editor.choice("format", "batch.qkv_format", batch.qkv_format, kQkvFormats,
+                "thd: packed sequences; bshd, sbhd: equal ones");
+  editor.list("lengths", "batch.lengths", batch.lengths, "Valid tokens of every sequence");
+  if (!batch.self_attention)
+    editor.list("key lengths", "batch.kv_lengths", batch.kv_lengths,
+                "Valid keys of every sequence");
+  editor.list("slots", "batch.slots", batch.slots,
+              "Places of every sequence, padding included; the layout rounds them up");
+  editor.flag("padding between", "batch.pad_between_seqs", batch.pad_between_seqs,
+              "May the layout add padding between sequences?");
+}
+
+void edit_heads(Editor& editor) {
+  Attention& attention = editor.scenario().attention;
+  editor.heading("HEADS");
+  editor.number("query heads", "attention.heads", attention.heads, 1, "Heads of Q");
+  editor.number("kv heads", "attention.kv_heads", attention.kv_heads, 1,
+                "Heads of K and V; several query heads may share one");
+  editor.number("head dim", "attention.head_dim", attention.head_dim_qk, 8, "Lanes of Q and K");
+  editor.number("value dim", "attention.head_dim_v", attention.head_dim_v, 8, "Lanes of V and O");
+  editor.choice("softmax", "attention.softmax_type", attention.softmax_type, kSoftmaxTypes,
+                "vanilla, or with a sink that takes a share of every row");
+  editor.decimal("softcap", "attention.softcap", attention.softcap, "0: off");
+  editor.decimal("rope theta", "attention.rope_theta", attention.rope_theta,
+                 "Rotary positions; 0: off");
+}
+
+void edit_numerics(Editor& editor) {
+  Numerics& numerics = editor.scenario().numerics;
+  editor.heading("NUMERICS");
+  editor.choice("dtype", "numerics.dtype", numerics.dtype, kDtypes, "Of inputs and answers");
+  editor.flag("backward", "numerics.backward", numerics.backward, "Also dQ, dK and dV");
+  editor.choice("dKV wire", "numerics.dkv_wire", numerics.dkv_wire, kDkvWires,
+                "In what dK and dV shares travel");
+  editor.choice("dKV hops", "numerics.dkv_hops", numerics.dkv_hops, kDkvHops,
+                "Straight home, or round the ring");
+}
+
+/// Complaints that belong to no field that is shown.
+void show_refusal(Ui& ui) {
+  const auto& refusal = ui.state.document.refusal();
+  if (!refusal) return;
+  show_wrapped(ui, "! This scenario has no plan; the picture shows the last one that had.",
+               Role::error);
+  for (const Complaint& complaint : refusal->complaints) {
+    if (!complaint.keys.empty()) continue;
+    show_wrapped(ui, complaint.what, Role::error);
+    if (!complaint.hint.empty()) show_wrapped(ui, complaint.hint, Role::faint_text);
+  }
+}
+
+}  // namespace
+
+void build_editor(Ui& ui, const Box& box, TypedText& typed) {
+  if (begin_panel(ui, "editor", box, true)) {
+    panel_heading(ui, "Scenario", "every change replans and proves");
+    Document& document = ui.state.document;
+    if (!document.is_open()) {
+      show_wrapped(ui, "No scenario is open. Open one with Ctrl+O, or drop a .toml file here.",
+                   Role::faint_text);
+    } else {
+      command_button(ui, "edit.undo");
+      ImGui::SameLine();
+      command_button(ui, "edit.redo");
+      ImGui::SameLine();
+      command_button(ui, "file.save", "Save");
+      if (document.is_planning()) {
+        ImGui::ProgressBar(static_cast<float>(document.progress()), {-FLT_MIN, ui.px(16)},
+                           "planning and proving");
+      }
+      show_refusal(ui);
+      Editor editor(ui, typed);
+      edit_parallel(ui, editor);
+      edit_mask(editor);
+      edit_batch(editor);
+      edit_heads(editor);
+      edit_numerics(editor);
+    }
+  }
+  end_panel();
+}
+
+}  // namespace cpscope::gui

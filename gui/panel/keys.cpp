@@ -1,0 +1,74 @@
+#include "gui/app/command.h"
+#include "gui/panel/imgui_compat.h"
+#include "gui/panel/panels.h"
+
+#include <optional>
+#include <string>
+
+namespace cpscope::gui {
+namespace {
+
+struct NamedKey {
+  const char* name;
+  compat::Key key;
+};
+
+constexpr NamedKey kNamed[] = {
+    {"Space", compat::Key::space},    {"Tab", compat::Key::tab},
+    {"Esc", compat::Key::escape},     {"Enter", compat::Key::enter},
+    {"Left", compat::Key::left},      {"Right", compat::Key::right},
+    {"Up", compat::Key::up},          {"Down", compat::Key::down},
+    {"Home", compat::Key::home},      {"End", compat::Key::end},
+    {"PageUp", compat::Key::page_up}, {"PageDown", compat::Key::page_down},
+    {"Delete", compat::Key::remove},  {",", compat::Key::comma},
+    {".", compat::Key::period},       {"[", compat::Key::left_bracket},
+    {"]", compat::Key::right_bracket}};
+
+/// Characters that stand on different keys in different countries are asked for as text.
+bool is_character(const std::string& key) {
+  return key == "?" || key == "+" || key == "-" || key == "=" || key == "/";
+}
+
+std::optional<compat::Key> key_of(const std::string& name) {
+  if (name.size() == 1 &&
+      ((name[0] >= 'A' && name[0] <= 'Z') || (name[0] >= '0' && name[0] <= '9')))
+    return compat::key_of(name[0]);
+  if (name.size() >= 2 && name[0] == 'F' && name[1] >= '0' && name[1] <= '9')
+    return compat::function_key(std::stoi(name.substr(1)));
+  for (const NamedKey& named : kNamed)
+    if (name == named.name) return named.key;
+  return std::nullopt;
+}
+
+bool was_typed(const ImGuiIO& io, char character) {
+  for (const ImWchar typed : io.InputQueueCharacters)
+    if (typed == static_cast<ImWchar>(character)) return true;
+  return false;
+}
+
+bool is_pressed(const Chord& chord) {
+  const ImGuiIO& io = ImGui::GetIO();
+  if (is_character(chord.key)) return was_typed(io, chord.key[0]) && !io.KeyCtrl && !io.KeyAlt;
+  const auto key = key_of(chord.key);
+  return key && io.KeyCtrl == chord.has_ctrl && io.KeyShift == chord.has_shift &&
+         io.KeyAlt == chord.has_alt && compat::is_key_pressed(*key, true);
+}
+
+}  // namespace
+
+void answer_keys(Ui& ui) {
+  const bool types = ImGui::GetIO().WantTextInput;
+  for (const Command& command : all_commands()) {
+    for (const Chord& chord : chords_of(command)) {
+      // Whoever types keeps all keys but Esc and those with Ctrl that text fields do not use.
+      const bool is_editing = chord.key == "A" || chord.key == "C" || chord.key == "V" ||
+                              chord.key == "X" || chord.key == "Y" || chord.key == "Z";
+      if (types && chord.key != "Esc" && (!chord.has_ctrl || is_editing)) continue;
+      if (!is_pressed(chord)) continue;
+      apply_command(ui.state, command.id);
+      return;
+    }
+  }
+}
+
+}  // namespace cpscope::gui

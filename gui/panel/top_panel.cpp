@@ -1,0 +1,199 @@
+#include "gui/app/command.h"
+#include "gui/panel/panels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace cpscope::gui {
+namespace {
+
+void build_menu(Ui& ui, std::string_view menu) {
+  const bool is_open = ImGui::BeginMenu(std::string(menu).c_str());
+  name_item(ui, "menu/" + std::string(menu));
+  if (!is_open) return;
+  for (const Command& command : all_commands()) {
+    if (command.menu != menu) continue;
+    const std::string title(command.title), keys(command.shortcuts);
+    if (ImGui::MenuItem(title.c_str(), keys.c_str(), false, command.is_enabled(ui.state)))
+      apply_command(ui.state, command.id);
+    name_item(ui, "menu/" + std::string(menu) + "/" + std::string(command.id));
+    show_tip(ui, command.help);
+  }
+  ImGui::EndMenu();
+}
+
+/// Shipped scenarios by name, without files.
+void build_scenario_menu(Ui& ui) {
+  if (ui.state.services.scenario_names.empty()) return;
+  const bool is_open = ImGui::BeginMenu("Scenarios");
+  name_item(ui, "menu/Scenarios");
+  if (!is_open) return;
+  for (const std::string& name : ui.state.services.scenario_names) {
+    if (ImGui::MenuItem(name.c_str())) open_shipped(ui.state, name);
+    name_item(ui, "menu/Scenarios/" + name);
+  }
+  ImGui::EndMenu();
+}
+
+std::string describe_document(const AppState& state) {
+  const Document& document = state.document;
+  if (!document.is_open()) return "no scenario";
+  std::string text =
+      document.scenario().title.empty() ? document.path() : document.scenario().title;
+  if (document.is_modified()) text += " *";
+  if (state.run_a) text += "   |   " + state.run_a->name;
+  if (state.run_b) text += "   |   " + state.run_b->name;
+  return text;
+}
+
+/// "Step 3 of 8, forward 3 of 4": places count from 1 for people.
+std::string describe_place(const AppState& state) {
+  const PlanIndex& plan = *state.plan();
+  const int32_t number = step_of(plan, state.playhead);
+  const StepRef& step = plan.steps()[static_cast<size_t>(number)];
+  const Pass& pass = plan.pass(step.is_backward);
+  std::string text = std::string(step.is_backward ? "backward" : "forward") + " step " +
+                     std::to_string(step.step + 1) + " of " + std::to_string(pass.num_steps);
+  if (state.playhead.is_by_stage) {
+    const auto& stage = plan.stages()[static_cast<size_t>(state.playhead.index)];
+    text += ", " + std::string(to_name(stage.kind));
+  }
+  return text;
+}
+
+/// The playhead's track: one tick a place, bold where a step begins; click or drag to seek.
+void build_track(Ui& ui, float width) {
+  AppState& state = ui.state;
+  const PlanIndex& plan = *state.plan();
+  const int32_t places = count_places(plan, state.playhead.is_by_stage);
+  const ImVec2 corner = ImGui::GetCursorScreenPos();
+  const float height = ui.px(24), room = std::max(ui.px(40), width);
+  ImGui::InvisibleButton("track", {room, height});
+  name_item(ui, "track");
+  show_tip(ui, "The playhead. Click or drag to seek; Left and Right move it by one place.");
+  if (ImGui::IsItemActive() && places > 0) {
+    const float share = (ImGui::GetIO().MousePos.x - corner.x) / room;
+    Playhead playhead = state.playhead;
+    playhead.index = static_cast<int32_t>(std::floor(share * static_cast<float>(places)));
+    playhead.progress = 1.0;
+    state.player.is_playing = false;
+    state.playhead = clamp_to(plan, playhead);
+  }
+  ImDrawList* list = ImGui::GetWindowDrawList();
+  const float middle = corner.y + height / 2;
+  list->AddRectFilled({corner.x, middle - ui.px(3)}, {corner.x + room, middle + ui.px(3)},
+                      color_of(ui, Role::raised));
+  const auto x_of = [&](double place) {
+    return corner.x + static_cast<float>(place / std::max(1, places)) * room;
+  };
+  if (room / static_cast<float>(std::max(1, places)) >= ui.px(4)) {
+    for (int32_t place = 0; place <= places; ++place)
+      list->AddLine({x_of(place), middle - ui.px(6)}, {x_of(place), middle + ui.px(6)},
+                    color_of(ui, Role::border));
+  }
+  // Where backward begins.
+  const auto steps = plan.steps();
+  for (size_t s = 0; s < steps.size(); ++s) {
+    if (!steps[s].is_backward) continue;
+    const double place = state.playhead.is_by_stage ? steps[s].first_stage : static_cast<double>(s);
+    list->AddLine({x_of(place), corner.y + 1}, {x_of(place), corner.y + height - 1},
+                  color_of(ui, Role::text), ui.px(2));
+    break;
+  }
+  list->AddRectFilled(
+      {x_of(state.playhead.index), corner.y + ui.px(2)},
+      {std::max(x_of(state.playhead.index + 1), x_of(state.playhead.index) + ui.px(3)),
+       corner.y + height - ui.px(2)},
+      color_of(ui, Role::accent), ui.px(3));
+}
+
+void build_run_buttons(Ui& ui) {
+  AppState& state = ui.state;
+  if (state.job.task.is_running()) {
+    ImGui::SetNextItemWidth(ui.px(180));
+    ImGui::ProgressBar(static_cast<float>(state.job.task.progress()), {ui.px(180), 0},
+                       state.job.title.c_str());
+    name_item(ui, "run.progress");
+    ImGui::SameLine();
+    command_button(ui, "run.cancel", "Cancel");
+    return;
+  }
+  command_button(ui, "run.cpu", "Run on cpu");
+  const auto& names = state.services.executors;
+  if (std::find(names.begin(), names.end(), "cuda") == names.end()) return;
+  ImGui::SameLine();
+  command_button(ui, "run.cuda", "Run on cuda");
+}
+
+}  // namespace
+
+void build_menu_bar(Ui& ui) {
+  if (!ImGui::BeginMainMenuBar()) return;
+  for (const std::string_view menu : all_menus()) {
+    build_menu(ui, menu);
+    if (menu == "File") build_scenario_menu(ui);
+  }
+  const std::string text = describe_document(ui.state);
+  const float width = ImGui::CalcTextSize(text.c_str()).x;
+  const float right = ImGui::GetWindowWidth() - width - ui.px(14);
+  if (right > ImGui::GetCursorPosX() + ui.px(20)) {
+    ImGui::SetCursorPosX(right);
+    show_text(ui, text, Role::faint_text);
+    name_item(ui, "document");
+  }
+  ImGui::EndMainMenuBar();
+}
+
+void build_transport(Ui& ui, const Box& box) {
+  if (begin_panel(ui, "transport", box) && ui.state.plan() != nullptr) {
+    AppState& state = ui.state;
+    command_button(ui, "step.first", "|<");
+    ImGui::SameLine();
+    command_button(ui, "step.previous", "<");
+    ImGui::SameLine();
+    command_button(ui, "play", state.player.is_playing ? "Pause" : "Play", state.player.is_playing);
+    ImGui::SameLine();
+    command_button(ui, "step.next", ">");
+    ImGui::SameLine();
+    command_button(ui, "step.last", ">|");
+    ImGui::SameLine();
+    command_button(ui, "speed.slower", "-");
+    ImGui::SameLine();
+    char speed[32];
+    std::snprintf(speed, sizeof speed, "%gx", state.player.speed);
+    ImGui::AlignTextToFramePadding();
+    show_text(ui, speed, Role::faint_text);
+    ImGui::SameLine();
+    command_button(ui, "speed.faster", "+");
+    ImGui::SameLine();
+    command_button(ui, "play.unit", state.playhead.is_by_stage ? "by stage" : "by step");
+    ImGui::SameLine();
+    ImGui::AlignTextToFramePadding();
+    {
+      const WithFont font(ui, Face::strong, kTextSize);
+      show_text(ui, describe_place(state));
+      name_item(ui, "place");
+    }
+    ImGui::SameLine(ui.px(640));
+    const float right = ui.px(state.job.task.is_running() ? 480 : 420);
+    build_track(ui, ImGui::GetContentRegionAvail().x - right);
+    ImGui::SameLine();
+    command_button(ui, "rank.previous", "[");
+    ImGui::SameLine();
+    ImGui::AlignTextToFramePadding();
+    show_text(ui, "rank " + std::to_string(state.focus_rank));
+    name_item(ui, "focus_rank");
+    ImGui::SameLine();
+    command_button(ui, "rank.next", "]");
+    ImGui::SameLine();
+    build_run_buttons(ui);
+    ImGui::SameLine();
+    command_button(ui, "theme.next", to_name(state.theme));
+    ImGui::SameLine();
+    command_button(ui, "lesson.list", "Lessons");
+  }
+  end_panel();
+}
+
+}  // namespace cpscope::gui

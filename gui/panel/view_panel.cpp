@@ -1,0 +1,245 @@
+#include "gui/panel/view_panel.h"
+
+#include "gui/app/command.h"
+#include "gui/panel/paint.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cpscope::gui {
+namespace {
+
+struct Heading {
+  std::string_view title, question;
+};
+
+/// What each panel is for, in one line.
+Heading heading_of(ViewKind kind) {
+  switch (kind) {
+    case ViewKind::layout:
+      return {"1 Layout", "who owns which tokens, and where do they lie?"};
+    case ViewKind::mask:
+      return {"2 Mask", "which pairs are computed, by whom, and when?"};
+    case ViewKind::traffic:
+      return {"3 Traffic", "which bytes move from rank to rank?"};
+    case ViewKind::timeline:
+      return {"4 Timeline", "what does each rank do in each step?"};
+    case ViewKind::numbers:
+      return {"5 Numbers", "where do the results part from the exact ones?"};
+    case ViewKind::balance:
+      return {"6 Balance", "who has more to do than others?"};
+  }
+  return {};
+}
+
+const HitGrid* grid_at(const View& view, Point at) {
+  for (auto it = view.grids.rbegin(); it != view.grids.rend(); ++it)
+    if (it->box.contains(at)) return &*it;
+  return nullptr;
+}
+
+/// Whole units [first, last) under a pixel and its neighbour.
+std::pair<int64_t, int64_t> units_at(double lo, double hi, float begin, float end, float at,
+                                     int64_t count) {
+  const double per_pixel = (hi - lo) / std::max(1.0f, end - begin);
+  const double value = lo + (at - begin) * per_pixel;
+  const auto first = std::clamp<int64_t>(static_cast<int64_t>(std::floor(value)), 0,
+                                         std::max<int64_t>(0, count - 1));
+  const auto last = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(value + per_pixel)),
+                                        first + 1, std::max<int64_t>(first + 1, count));
+  return {first, last};
+}
+
+Target target_in_grid(const HitGrid& grid, ViewKind kind, const ViewInput& input, Point at) {
+  const PlanIndex& plan = *input.plan;
+  const Box& box = grid.box;
+  const auto x = [&](int64_t count) {
+    return units_at(grid.x0, grid.x1, box.x0, box.x1, at.x, count);
+  };
+  const auto y = [&](int64_t count) {
+    return units_at(grid.y0, grid.y1, box.y0, box.y1, at.y, count);
+  };
+  switch (kind) {
+    case ViewKind::mask: {
+      const auto k = x(plan.tokens(Side::kv)), q = y(plan.tokens(Side::q));
+      return PairRange{q.first, q.second, k.first, k.second};
+    }
+    case ViewKind::traffic:
+      return LinkTarget{static_cast<int32_t>(y(plan.num_ranks()).first),
+                        static_cast<int32_t>(x(plan.num_ranks()).first)};
+    case ViewKind::numbers: {
+      if (input.run_a == nullptr) return Nothing{};
+      const auto& errors = input.run_a->errors;
+      const size_t tensor = static_cast<size_t>(input.tensor);
+      if (tensor >= errors.size()) return Nothing{};
+      return RowTarget{input.tensor, y(errors[tensor].tokens).first,
+                       static_cast<int32_t>(x(errors[tensor].heads).first)};
+    }
+    default:
+      return Nothing{};
+  }
+}
+
+/// The span made `factor` times as wide about a share of itself, inside [0, 1].
+AxisSpan zoomed(AxisSpan span, double about, double factor, double narrowest) {
+  const double width = span.hi - span.lo;
+  const double next = std::clamp(width * factor, std::min(1.0, narrowest), 1.0);
+  const double lo = std::clamp(span.lo + (width - next) * about, 0.0, 1.0 - next);
+  return {lo, lo + next};
+}
+
+AxisSpan shifted(AxisSpan span, double by) {
+  const double width = span.hi - span.lo;
+  const double lo = std::clamp(span.lo + by, 0.0, std::max(0.0, 1.0 - width));
+  return {lo, lo + width};
+}
+
+/// The part of the picture that the camera scales: the grid, or all of it.
+Box scaled_area(const View& view, Size size) {
+  if (!view.grids.empty()) return view.grids.front().box;
+  return {0, 0, size.width, size.height};
+}
+
+bool has_rows(ViewKind kind) {
+  return kind == ViewKind::mask || kind == ViewKind::traffic || kind == ViewKind::numbers;
+}
+
+}  // namespace
+
+Target target_at(const View& view, ViewKind kind, const ViewInput& input, Point at) {
+  for (auto it = view.hits.rbegin(); it != view.hits.rend(); ++it)
+    if (it->box.contains(at) && !std::holds_alternative<Nothing>(it->target)) return it->target;
+  const HitGrid* grid = grid_at(view, at);
+  return grid == nullptr || input.plan == nullptr ? Target{}
+                                                  : target_in_grid(*grid, kind, input, at);
+}
+
+std::string tip_at(const View& view, Point at) {
+  for (auto it = view.hits.rbegin(); it != view.hits.rend(); ++it)
+    if (it->box.contains(at) && !it->tooltip.empty()) return it->tooltip;
+  return "";
+}
+
+void ViewPanel::refresh(Ui& ui, const Projections& lit, Size size) {
+  const AppState& state = ui.state;
+  ViewInput input = view_input(state, kind_);
+  ViewKey key{state.document.plan(),
+              input.moment,
+              input.camera,
+              size,
+              state.theme,
+              state.selected(),
+              state.hovered,
+              input.focus_rank,
+              input.tensor,
+              input.is_cumulative,
+              input.shows_time,
+              input.run_a ? state.run_a : nullptr,
+              input.run_b ? state.run_b : nullptr,
+              input.progress};
+  if (key_ == key) return;
+  input.size = size;
+  input.text_width = text_width_of(ui.fonts);
+  input.selected = &lit.selected;
+  input.hovered = &lit.hovered;
+  input.memo = &memo_;
+  view_ = make_view(kind_, input);
+  key_ = std::move(key);
+}
+
+void ViewPanel::zoom_at(Ui& ui, Point at, Size size, float wheel) {
+  const Box area = scaled_area(view_, size);
+  const double factor = std::pow(0.8, wheel);
+  const PlanIndex& plan = *ui.state.plan();
+  const double narrowest = 4.0 / static_cast<double>(std::max<int64_t>(
+                                     8, std::max(plan.tokens(Side::q), plan.tokens(Side::kv))));
+  const double x = std::clamp((at.x - area.x0) / std::max(1.0f, area.width()), 0.0f, 1.0f);
+  const double y = std::clamp((at.y - area.y0) / std::max(1.0f, area.height()), 0.0f, 1.0f);
+  Camera& camera = ui.state.camera(kind_);
+  // Lanes and rows of ranks keep their height unless asked for.
+  const bool only_rows = ImGui::GetIO().KeyShift;
+  if (!only_rows) camera.x = zoomed(camera.x, x, factor, narrowest);
+  if (only_rows || has_rows(kind_)) camera.y = zoomed(camera.y, y, factor, narrowest);
+}
+
+void ViewPanel::drag(Ui& ui, Size size) {
+  const ImVec2 moved = ImGui::GetMouseDragDelta(0, 0.0f);
+  if (std::abs(moved.x) + std::abs(moved.y) > ui.px(4)) is_dragged_ = true;
+  if (!is_dragged_ || ImGui::GetIO().KeyShift) return;
+  const Box area = scaled_area(view_, size);
+  Camera& camera = ui.state.camera(kind_);
+  const double width = grabbed_.x.hi - grabbed_.x.lo, height = grabbed_.y.hi - grabbed_.y.lo;
+  camera.x = shifted(grabbed_.x, -moved.x / ui.scale() / std::max(1.0f, area.width()) * width);
+  camera.y = shifted(grabbed_.y, -moved.y / ui.scale() / std::max(1.0f, area.height()) * height);
+}
+
+void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
+  const ImGuiIO& io = ImGui::GetIO();
+  const Point at{(io.MousePos.x - origin.x) / ui.scale(), (io.MousePos.y - origin.y) / ui.scale()};
+  const ViewInput input = view_input(ui.state, kind_);
+  if (ImGui::IsItemHovered() && !is_dragged_) {
+    ui.hovered = target_at(view_, kind_, input, at);
+    show_tip(ui, tip_at(view_, at));
+    if (io.MouseWheel != 0) zoom_at(ui, at, size, io.MouseWheel);
+    if (ImGui::IsMouseDoubleClicked(0)) ui.state.camera(kind_) = Camera{};
+  }
+  if (ImGui::IsItemActivated()) {
+    ui.state.focus_view = kind_;
+    pressed_ = at;
+    grabbed_ = ui.state.camera(kind_);
+    is_held_ = true;
+    is_dragged_ = false;
+  }
+  if (is_held_ && ImGui::IsItemActive()) drag(ui, size);
+  if (is_held_ && !ImGui::IsItemActive()) {
+    const Target first = target_at(view_, kind_, input, pressed_);
+    const Target last = target_at(view_, kind_, input, at);
+    const auto* from = std::get_if<PairRange>(&first);
+    const auto* to = std::get_if<PairRange>(&last);
+    if (!is_dragged_) {
+      select(ui.state, first);
+    } else if (io.KeyShift && from != nullptr && to != nullptr) {
+      select(ui.state,
+             PairRange{std::min(from->q_begin, to->q_begin), std::max(from->q_end, to->q_end),
+                       std::min(from->k_begin, to->k_begin), std::max(from->k_end, to->k_end)});
+    }
+    is_held_ = is_dragged_ = false;
+  }
+}
+
+void ViewPanel::build(Ui& ui, const Projections& lit, const Box& box) {
+  const std::string name(to_name(kind_));
+  if (begin_panel(ui, name.c_str(), box)) {
+    const Heading heading = heading_of(kind_);
+    panel_heading(ui, heading.title, heading.question);
+    const ImVec2 corner = ImGui::GetCursorScreenPos();
+    const ImVec2 room = ImGui::GetContentRegionAvail();
+    const Size size{std::floor(room.x / ui.scale()), std::floor(room.y / ui.scale())};
+    if (size.width >= 40 && size.height >= 40) {
+      ImGui::InvisibleButton("canvas", {size.width * ui.scale(), size.height * ui.scale()});
+      const Point origin{std::floor(corner.x), std::floor(corner.y)};
+      if (ui.state.plan() != nullptr) {
+        refresh(ui, lit, size);
+        answer_mouse(ui, origin, size);
+        ImDrawList* list = ImGui::GetWindowDrawList();
+        list->PushClipRect({origin.x, origin.y}, {box.x1, box.y1}, true);
+        paint(view_.drawing, {list, &ui.fonts, &ui.textures, origin});
+        list->PopClipRect();
+        for (const HitRegion& hit : view_.hits) {
+          ui.hits.add(name + "/" + hit.name,
+                      {origin.x + hit.box.x0 * ui.scale(), origin.y + hit.box.y0 * ui.scale(),
+                       origin.x + hit.box.x1 * ui.scale(), origin.y + hit.box.y1 * ui.scale()});
+        }
+      }
+      ui.hits.add(name + "/canvas", {origin.x, origin.y, origin.x + size.width * ui.scale(),
+                                     origin.y + size.height * ui.scale()});
+    }
+    if (ui.state.focus_view == kind_) {
+      ImGui::GetWindowDrawList()->AddRect({box.x0, box.y0}, {box.x1, box.y1},
+                                          color_of(ui, Role::accent), 0, 0, ui.px(1));
+    }
+  }
+  end_panel();
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,57 @@
+#pragma once
+
+#include "gui/model/view.h"
+#include "gui/panel/ui.h"
+
+#include <array>
+#include <optional>
+
+namespace cpscope::gui {
+
+/// What makes a view what it is: while it stays the same, the last view is shown again.
+struct ViewKey {
+  SharedPlan plan;
+  Moment moment;
+  Camera camera;
+  Size size;
+  ThemeName theme = ThemeName::dark;
+  Target selection, hovered;
+  int32_t focus_rank = 0, tensor = 0;
+  bool is_cumulative = false, shows_time = false;
+  SharedRun run_a, run_b;
+  double progress = 1.0;
+
+  friend bool operator==(const ViewKey&, const ViewKey&) = default;
+};
+
+/// One view and how the mouse moves it.
+class ViewPanel {
+ public:
+  explicit ViewPanel(ViewKind kind) : kind_(kind) {}
+
+  /// The whole panel: heading, picture, what the mouse does.
+  void build(Ui& ui, const Projections& lit, const Box& box);
+  /// The last view that was made.
+  const View& view() const { return view_; }
+
+ private:
+  void refresh(Ui& ui, const Projections& lit, Size size);
+  void answer_mouse(Ui& ui, Point origin, Size size);
+  void zoom_at(Ui& ui, Point at, Size size, float wheel);
+  void drag(Ui& ui, Size size);
+
+  ViewKind kind_;
+  std::optional<ViewKey> key_;
+  View view_;
+  ViewMemo memo_;
+  Point pressed_;   // where the button went down, relative to the picture
+  Camera grabbed_;  // the camera at that time
+  bool is_held_ = false, is_dragged_ = false;
+};
+
+/// What a place of a view's picture means; nothing for empty canvas.
+Target target_at(const View& view, ViewKind kind, const ViewInput& input, Point at);
+/// Its tip, "" for none.
+std::string tip_at(const View& view, Point at);
+
+}  // namespace cpscope::gui
