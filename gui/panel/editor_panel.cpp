@@ -14,7 +14,7 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kLabelWidth = 104;
+constexpr float kLabelWidth = 112;
 
 /// The fields of one frame: a changed copy of the scenario is handed to the document at once.
 class Editor {

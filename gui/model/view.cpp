@@ -1,0 +1,34 @@
+#include "gui/model/view.h"
+
+#include "gui/model/layout_view.h"
+
+namespace cpscope::gui {
+
+std::string_view to_name(ViewKind kind) {
+  switch (kind) {
+    case ViewKind::layout:
+      return "layout";
+    case ViewKind::mask:
+      return "mask";
+    case ViewKind::traffic:
+      return "traffic";
+    case ViewKind::timeline:
+      return "timeline";
+    case ViewKind::numbers:
+      return "numbers";
+    case ViewKind::balance:
+      return "balance";
+  }
+  return "";
+}
+
+View make_view(ViewKind kind, const ViewInput& input) {
+  switch (kind) {
+    case ViewKind::layout:
+      return draw_layout(input);
+    default:
+      return {};
+  }
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,56 @@
+#pragma once
+
+#include "gui/app/app_state.h"
+#include "gui/panel/offscreen.h"
+#include "gui/panel/screen.h"
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace cpscope::tests {
+
+/// A user without a display: shows the whole window offscreen, finds widgets by name, and does what
+/// hands do, one event a frame. Every call fails the test when the widget is not there.
+class Hand {
+ public:
+  struct Options {
+    gui::Size size{1440, 900};
+    float scale = 1;
+    gui::FontChoice fonts = gui::FontChoice::built_in;
+  };
+
+  explicit Hand(gui::AppState& state);
+  Hand(gui::AppState& state, const Options& options);
+
+  /// Frames until nothing moves any more, at most `most`.
+  void settle(int32_t most = 600);
+  void frames(int32_t count);
+
+  /// Where a widget is; fails the test when it is not shown.
+  std::optional<gui::Box> find(const std::string& name);
+  void click(const std::string& name);
+  void move_to(const std::string& name);
+  void click_at(gui::Point at);
+  void drag(gui::Point from, gui::Point to);
+  void wheel(const std::string& name, float turns);
+  void key(gui::compat::Key key, gui::compat::Mods mods = {});
+  void type(const std::string& text);
+  /// Frames until it holds. False when it never does.
+  bool wait_until(const std::function<bool()>& holds, int32_t most = 2000);
+
+  gui::Image picture();
+  gui::Offscreen& offscreen() { return *offscreen_; }
+  const gui::HitMap& hits() const { return screen_.hits(); }
+
+ private:
+  void build();
+
+  gui::AppState& state_;
+  std::unique_ptr<gui::Offscreen> offscreen_;
+  gui::Screen screen_;
+  double now_s_ = 0;
+};
+
+}  // namespace cpscope::tests
