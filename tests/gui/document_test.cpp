@@ -1,0 +1,280 @@
+#include "gui/app/document.h"
+
+#include "sim/plan/plan_check.h"
+#include "sim/scenario/scenario_file.h"
+#include "tests/support/graded_run.h"
+#include "tests/support/walker_cases.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+using gui::Document;
+
+Document open(const Scenario& scenario) {
+  Document document;
+  EXPECT_FALSE(document.load_text(print_scenario(scenario), "a.toml"));
+  document.wait();
+  return document;
+}
+
+void edit_ranks(Document& document, int32_t ranks) {
+  Scenario next = document.scenario();
+  next.parallel.cp_size = ranks;
+  document.edit(next, "parallel.cp_size");
+  document.wait();
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(Document, PlansAndProvesWhatItOpens) {
+  const Document document = open(walker_case({64}, 4));
+  ASSERT_TRUE(document.is_current());
+  EXPECT_EQ(document.plan()->num_ranks(), 4);
+  EXPECT_FALSE(document.plan()->checked().checks().empty());
+  EXPECT_FALSE(document.is_modified());
+}
+
+TEST(Document, StaysAsItWasWhenAFileIsNoScenario) {
+  Document document = open(walker_case({64}, 4));
+  const gui::SharedPlan before = document.plan();
+  EXPECT_TRUE(document.load_text("schema = 2", "b.toml"));
+  EXPECT_TRUE(document.load("/no/such/file.toml"));
+  EXPECT_EQ(document.plan(), before);
+  EXPECT_EQ(document.path(), "a.toml");
+}
+
+TEST(Document, KeepsTheOldPlanWhileTheWantedOneIsImpossible) {
+  Scenario scenario = walker_case({64}, 4);
+  scenario.parallel.comm_type = CommType::a2a;
+  Document document = open(scenario);
+  const gui::SharedPlan before = document.plan();
+  edit_ranks(document, 3);  // 4 heads
+  ASSERT_TRUE(document.refusal());
+  EXPECT_EQ(document.plan(), before);
+  EXPECT_FALSE(document.is_current());
+  EXPECT_NE(gui::find_complaint(document.refusal(), "attention.heads"), nullptr);
+  EXPECT_EQ(gui::find_complaint(document.refusal(), "attention.head_dim"), nullptr);
+  edit_ranks(document, 2);
+  EXPECT_FALSE(document.refusal());
+  EXPECT_EQ(document.plan()->num_ranks(), 2);
+}
+
+TEST(Document, RefusesWhatAFileWithTheSameWordsWouldBeRefused) {
+  Document document = open(walker_case({64}, 4));
+  Scenario next = document.scenario();
+  next.attention.kv_heads = 3;
+  document.edit(next, "attention.kv_heads");
+  ASSERT_TRUE(document.refusal());
+  const Result<LoadedScenario> loaded = parse_scenario(print_scenario(next), "a.toml");
+  ASSERT_FALSE(loaded);
+  ASSERT_EQ(document.refusal()->complaints.size(), loaded.error().complaints.size());
+  EXPECT_EQ(document.refusal()->complaints[0].what, loaded.error().complaints[0].what);
+  EXPECT_EQ(document.refusal()->complaints[0].where, loaded.error().complaints[0].where);
+  // A widget finds what is wrong with it.
+  EXPECT_NE(gui::find_complaint(document.refusal(), "attention.kv_heads"), nullptr);
+}
+
+TEST(Document, DerivesWhatFollowedTheLengths) {
+  Document document = open(walker_case({64, 32}, 4));
+  Scenario next = document.scenario();
+  next.batch.lengths = {40, 32, 8};
+  document.edit(next, "batch.lengths");
+  document.wait();
+  ASSERT_TRUE(document.is_current());
+  EXPECT_EQ(document.scenario().batch.kv_lengths, next.batch.lengths);
+  EXPECT_EQ(document.scenario().batch.slots, next.batch.lengths);
+  EXPECT_EQ(document.scenario().batch.kv_slots, next.batch.lengths);
+  EXPECT_TRUE(document.scenario().batch.self_attention);
+}
+
+TEST(Document, DerivesLengthsOfAChangedGeneratorAndDropsOneWhoseLengthsWereTyped) {
+  Scenario scenario = walker_case({64}, 4);
+  Generator generator;
+  generator.name = "uniform";
+  generator.tokens = 256;
+  generator.max = 64;
+  Document document = open(scenario);
+  Scenario next = document.scenario();
+  next.batch.generator = generator;
+  document.edit(next, "batch.generator");
+  int64_t sum = 0;
+  for (const int64_t length : document.scenario().batch.lengths) sum += length;
+  EXPECT_EQ(sum, 256);
+  next = document.scenario();
+  next.batch.lengths = {16, 16};
+  document.edit(next, "batch.lengths");
+  EXPECT_FALSE(document.scenario().batch.generator);
+  EXPECT_EQ(document.scenario().batch.lengths, (std::vector<int64_t>{16, 16}));
+}
+
+TEST(Document, SlotsGivenByHandDoNotFollow) {
+  Scenario scenario = walker_case({60, 30}, 4);
+  scenario.batch.slots = scenario.batch.kv_slots = {64, 64};
+  Document document = open(scenario);
+  Scenario next = document.scenario();
+  next.batch.lengths = {50, 30};
+  document.edit(next, "batch.lengths");
+  EXPECT_EQ(document.scenario().batch.slots, (std::vector<int64_t>{64, 64}));
+  EXPECT_EQ(document.scenario().batch.kv_lengths, (std::vector<int64_t>{50, 30}));
+}
+
+TEST(Document, UndoesAndRedoesEdits) {
+  const Scenario first = walker_case({64}, 4);
+  Document document = open(first);
+  edit_ranks(document, 2);
+  document.end_edit();
+  edit_ranks(document, 8);
+  document.end_edit();
+  EXPECT_TRUE(document.is_modified());
+  document.undo();
+  EXPECT_EQ(document.scenario().parallel.cp_size, 2);
+  EXPECT_EQ(document.plan()->num_ranks(), 2);
+  document.undo();
+  EXPECT_EQ(document.scenario(), first);
+  EXPECT_FALSE(document.can_undo());
+  EXPECT_FALSE(document.is_modified());
+  document.redo();
+  document.redo();
+  EXPECT_EQ(document.scenario().parallel.cp_size, 8);
+  EXPECT_FALSE(document.can_redo());
+  document.undo();
+  edit_ranks(document, 16);
+  EXPECT_FALSE(document.can_redo()) << "a new edit drops what was taken back";
+}
+
+TEST(Document, OneDragIsOneStepOfUndo) {
+  Document document = open(walker_case({64}, 4));
+  for (const int32_t ranks : {5, 6, 7}) edit_ranks(document, ranks);
+  document.end_edit();
+  for (const int32_t ranks : {8, 9}) edit_ranks(document, ranks);
+  EXPECT_EQ(document.undo_key(), "parallel.cp_size");
+  document.undo();
+  EXPECT_EQ(document.scenario().parallel.cp_size, 7);
+  document.undo();
+  EXPECT_EQ(document.scenario().parallel.cp_size, 4);
+}
+
+TEST(Document, EditsOfDifferentKeysAreDifferentSteps) {
+  Document document = open(walker_case({64}, 4));
+  edit_ranks(document, 2);
+  Scenario next = document.scenario();
+  next.attention.mask_type = MaskType::no_mask;
+  document.edit(next, "attention.attn_mask_type");
+  document.undo();
+  EXPECT_EQ(document.scenario().parallel.cp_size, 2);
+  EXPECT_EQ(document.scenario().attention.mask_type, MaskType::causal);
+}
+
+TEST(Document, SavesWhatLoadsBackEqual) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "cpscope_document_test";
+  std::filesystem::create_directories(folder);
+  const std::string path = (folder / "saved.toml").string();
+  Document document = open(walker_case({64, 20}, 4));
+  edit_ranks(document, 8);
+  ASSERT_FALSE(document.save(path));
+  EXPECT_FALSE(document.is_modified());
+  EXPECT_EQ(document.path(), path);
+  const Result<LoadedScenario> back = load_scenario(path);
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back.value().scenario, document.scenario());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1)
+      << "nothing unfinished is left behind";
+  EXPECT_TRUE(document.save((folder / "no" / "such.toml").string()));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Document, KeepsTheTextOfAFileByteForByteUntilItIsEdited) {
+  const std::string text = "# a comment\n" + print_scenario(walker_case({64}, 4));
+  Document document;
+  ASSERT_FALSE(document.load_text(text, "a.toml"));
+  EXPECT_EQ(document.text(), text);
+  edit_ranks(document, 2);
+  EXPECT_NE(document.text(), text);
+  document.undo();
+  EXPECT_EQ(document.text(), text);
+}
+
+TEST(Document, DoesNotWriteWhatDoesNotParse) {
+  const auto path = std::filesystem::path(testing::TempDir()) / "cpscope_kept.toml";
+  std::ofstream(path) << "kept";
+  Document document = open(walker_case({64}, 4));
+  edit_ranks(document, -1);
+  EXPECT_TRUE(document.save(path.string()));
+  EXPECT_EQ(read(path), "kept");
+  std::filesystem::remove(path);
+}
+
+TEST(Document, PlansLargeScenariosInTheBackgroundAndKeepsThePicture) {
+  Document document = open(walker_case({64}, 4));
+  const gui::SharedPlan before = document.plan();
+  Scenario large = document.scenario();
+  large.batch.lengths = {65536};
+  large.parallel.cp_size = 128;
+  ASSERT_FALSE(gui::is_planned_at_once(large));
+  document.edit(large, "batch.lengths");
+  EXPECT_TRUE(document.is_planning());
+  EXPECT_EQ(document.plan(), before);
+  document.wait();
+  EXPECT_TRUE(document.is_current());
+  EXPECT_EQ(document.plan()->num_ranks(), 128);
+}
+
+TEST(Document, AbandonsPlansThatAreNoLongerWanted) {
+  Document document = open(walker_case({64}, 4));
+  for (const int32_t ranks : {128, 160, 192, 3}) {
+    Scenario next = document.scenario();
+    next.batch.lengths = {65536};
+    next.parallel.cp_size = ranks;
+    document.edit(next, "parallel.cp_size");
+  }
+  document.wait();
+  ASSERT_TRUE(document.is_current());
+  EXPECT_EQ(document.plan()->num_ranks(), 3);
+  document.undo();
+  document.wait();
+  EXPECT_EQ(document.plan()->num_ranks(), 4);
+}
+
+TEST(Task, GivesItsResultOnce) {
+  gui::Task<int> task;
+  EXPECT_EQ(task.take(), nullptr);
+  task.start([](gui::TaskControl& control) {
+    control.progress = 0.5;
+    return 7;
+  });
+  std::unique_ptr<int> result;
+  while (!(result = task.take())) {
+  }
+  EXPECT_EQ(*result, 7);
+  EXPECT_EQ(task.take(), nullptr);
+  EXPECT_FALSE(task.is_running());
+}
+
+TEST(Task, AsksAbandonedWorkToStop) {
+  gui::Task<int> task;
+  task.start([](gui::TaskControl& control) {
+    while (!control.is_stopped) {
+    }
+    return 1;
+  });
+  task.start([](gui::TaskControl&) { return 2; });
+  std::unique_ptr<int> result;
+  while (!(result = task.take())) {
+  }
+  EXPECT_EQ(*result, 2);
+}
+
+}  // namespace
+}  // namespace cpscope::tests
