@@ -1,0 +1,265 @@
+#include "gui/app/caption_writer.h"
+#include "gui/model/axis.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+std::string_view describe(Payload payload) {
+  switch (payload) {
+    case Payload::q:
+      return "queries";
+    case Payload::kv:
+      return "keys and values";
+    case Payload::out:
+      return "outputs";
+    case Payload::d_out:
+      return "output gradients";
+    case Payload::dq:
+      return "dQ";
+    case Payload::dkv:
+      return "dK and dV";
+  }
+  return "";
+}
+
+bool is_kv(Payload payload) { return payload == Payload::kv || payload == Payload::dkv; }
+
+/// Why this payload travels over this kind of link in this pass.
+std::string explain(const Plan& plan, const TransferItem& item, bool is_backward) {
+  const bool is_gather = plan.scenario.parallel.comm_type == CommType::all_gather;
+  switch (item.payload) {
+    case Payload::q:
+      return item.link == LinkClass::direct
+                 ? "Queries go where there is room for their work."
+                 : "Heads are dealt: each rank gets all tokens of its heads.";
+    case Payload::kv:
+      if (item.link == LinkClass::ring)
+        return is_backward ? "Backward needs the keys once more, so they travel again."
+                           : "Keys and values go round the ring while the ranks compute.";
+      if (item.link == LinkClass::group) return "";
+      return is_gather ? "All keys and values go to all ranks."
+                       : "Only keys and values that somebody's queries see travel.";
+    case Payload::out:
+      return "Outputs go back to the owners of their tokens.";
+    case Payload::d_out:
+      return "The gradient of the output goes the way that the queries went.";
+    case Payload::dq:
+      return "Gradients go back to the owners of their tokens.";
+    case Payload::dkv:
+      if (item.link == LinkClass::ring)
+        return "The sum of dK and dV travels with its keys and grows at each visit.";
+      return "Shares of dK and dV go to the owners of the keys, who add them.";
+  }
+  return "";
+}
+
+int64_t rows_of(const Plan& plan, const TransferItem& item) {
+  if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
+  if (item.tokens != kNoTokens) return plan.rows(item.tokens);
+  return plan.buffer(item.from).rows;
+}
+
+/// Transfers that one formula fits: equal heads and bytes an element.
+struct Bundle {
+  std::vector<int64_t> rows;
+  int64_t bytes = 0;
+};
+
+/// "3 x 724 tokens x 1 head x 32 lanes x 2 tensors x 2 bytes = 135.8 KiB".
+std::string write_formula(const Plan& plan, Payload payload, int32_t heads, int64_t element,
+                          const Bundle& bundle) {
+  const Attention& attention = plan.scenario.attention;
+  const bool are_equal = std::all_of(bundle.rows.begin(), bundle.rows.end(),
+                                     [&](int64_t rows) { return rows == bundle.rows.front(); });
+  int64_t tokens = 0;
+  for (const int64_t rows : bundle.rows) tokens += rows;
+  std::string formula;
+  if (are_equal && bundle.rows.size() > 1) {
+    formula = fmt::format("{} x ", bundle.rows.size());
+    tokens = bundle.rows.front();
+  }
+  formula += fmt::format("{} x {}", count_of(tokens, "token"),
+                         count_of(heads, is_kv(payload) ? "KV head" : "head"));
+  if (!is_kv(payload)) {
+    const int32_t lanes = payload == Payload::q || payload == Payload::dq ? attention.head_dim_qk
+                                                                          : attention.head_dim_v;
+    formula += fmt::format(" x {}", count_of(lanes, "lane"));
+  } else if (attention.head_dim_qk == attention.head_dim_v) {
+    formula += fmt::format(" x {} x 2 tensors", count_of(attention.head_dim_qk, "lane"));
+  } else {
+    formula += fmt::format(" x ({} + {}) lanes", attention.head_dim_qk, attention.head_dim_v);
+  }
+  formula += fmt::format(" x {} = {}", count_of(element, "byte"),
+                         print_bytes(static_cast<double>(bundle.bytes)));
+  return formula;
+}
+
+int64_t element_of(const Plan& plan, const TransferItem& item) {
+  const int64_t element = element_bytes(plan.scenario.numerics.dtype);
+  return item.payload == Payload::dkv && item.wire_fp32 ? std::max<int64_t>(4, element) : element;
+}
+
+/// What one rank sends, or receives, of one payload in one stage.
+struct Flow {
+  std::vector<const TransferItem*> items;
+  std::vector<int32_t> peers;  // ascending
+  HeadRange heads;             // of all items together
+};
+
+std::string write_formulas(const Plan& plan, const Flow& flow) {
+  std::map<std::pair<int32_t, int64_t>, Bundle> bundles;
+  for (const TransferItem* item : flow.items) {
+    Bundle& bundle = bundles[{item->heads.size(), element_of(plan, *item)}];
+    bundle.rows.push_back(rows_of(plan, *item));
+    bundle.bytes += item->bytes;
+  }
+  std::string formulas;
+  for (const auto& [key, bundle] : bundles) {
+    if (!formulas.empty()) formulas += ", and ";
+    formulas += write_formula(plan, flow.items.front()->payload, key.first, key.second, bundle);
+  }
+  return formulas;
+}
+
+Flow gather(const PlanIndex& index, const StageRef& stage, Payload payload, int32_t rank,
+            bool is_sent) {
+  Flow flow;
+  const Pass& pass = index.pass(stage.is_backward);
+  const ItemColumns& c = index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)];
+  for (int64_t i = stage.begin; i < stage.end; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const int32_t self = is_sent ? c.rank[at] : c.other_rank[at];
+    const int32_t peer = is_sent ? c.other_rank[at] : c.rank[at];
+    if (self != rank || peer == rank || pass.transfers[at].payload != payload) continue;
+    const TransferItem& item = pass.transfers[at];
+    flow.heads = flow.items.empty() ? item.heads
+                                    : HeadRange{std::min(flow.heads.begin, item.heads.begin),
+                                                std::max(flow.heads.end, item.heads.end)};
+    flow.items.push_back(&item);
+    flow.peers.push_back(peer);
+  }
+  std::sort(flow.peers.begin(), flow.peers.end());
+  flow.peers.erase(std::unique(flow.peers.begin(), flow.peers.end()), flow.peers.end());
+  return flow;
+}
+
+/// "the keys and values of rank 7": what a ring transfer carries.
+void name_cargo(CaptionWriter& writer, const TransferItem& item, int32_t self) {
+  const Plan& plan = writer.plan();
+  const std::vector<int32_t> owners = owners_of(writer.index(), plan.list(item.tokens), Side::kv);
+  const bool is_own = owners == std::vector<int32_t>{self};
+  const bool is_gradient = item.payload == Payload::dkv;
+  if (is_gradient) {
+    writer.say("the sum of dK and dV for ");
+    if (is_own)
+      writer.say("its own keys");
+    else
+      writer.say("the keys of ").ranks(owners);
+  } else if (is_own) {
+    writer.say("its own keys and values");
+  } else {
+    writer.say("the keys and values of ").ranks(owners);
+  }
+}
+
+void tell_ring(CaptionWriter& writer, int32_t rank, const Flow& sent, const Flow& received) {
+  const TransferItem& out = *sent.items.front();
+  writer.rank(rank, true).say(" passes ");
+  name_cargo(writer, out, rank);
+  writer.say(" on to ").rank(to_index(out.dst));
+  if (!received.items.empty()) {
+    const TransferItem& in = *received.items.front();
+    writer.say(" and receives ");
+    name_cargo(writer, in, rank);
+    writer.say(" from ").rank(to_index(in.src));
+  }
+  writer.say(": ").say(write_formulas(writer.plan(), sent)).say(".");
+}
+
+void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow& flow,
+               bool is_sent) {
+  const Attention& attention = writer.plan().scenario.attention;
+  writer.rank(rank, true).say(is_sent ? " sends " : " receives ").say(describe(payload));
+  const int32_t all = is_kv(payload) ? attention.kv_heads : attention.heads;
+  if (flow.heads.size() < all) writer.say(" of " + name_heads(flow.heads, is_kv(payload)));
+  writer.say(is_sent ? " to " : " from ").ranks(flow.peers);
+  // Heads that were dealt: everybody gets others.
+  const HeadRange first = flow.items.front()->heads;
+  if (is_sent && std::any_of(flow.items.begin(), flow.items.end(),
+                             [&](const TransferItem* item) { return item->heads != first; }))
+    writer.say(", to each its heads");
+  writer.say(": ").say(write_formulas(writer.plan(), flow)).say(".");
+}
+
+/// Payloads of a stage, each once, with the first transfer over a wire.
+std::vector<std::pair<Payload, const TransferItem*>> list_payloads(const Pass& pass,
+                                                                   const StageRef& stage) {
+  std::vector<std::pair<Payload, const TransferItem*>> payloads;
+  for (int64_t i = stage.begin; i < stage.end; ++i) {
+    const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
+    const auto it = std::find_if(payloads.begin(), payloads.end(),
+                                 [&](const auto& entry) { return entry.first == item.payload; });
+    if (it == payloads.end())
+      payloads.emplace_back(item.payload, &item);
+    else if (it->second->link == LinkClass::self)
+      it->second = &item;
+  }
+  return payloads;
+}
+
+}  // namespace
+
+void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
+  const PlanIndex& index = writer.index();
+  const Pass& pass = index.pass(stage.is_backward);
+  bool begins = true;
+  const auto next_sentence = [&] {
+    if (!begins) writer.say(" ");
+    begins = false;
+  };
+  for (const auto& [payload, first] : list_payloads(pass, stage)) {
+    const std::string why = explain(writer.plan(), *first, stage.is_backward);
+    if (!why.empty()) {
+      next_sentence();
+      writer.say(why);
+    }
+    const Flow sent = gather(index, stage, payload, focus_rank, true);
+    const Flow received = gather(index, stage, payload, focus_rank, false);
+    if (first->link == LinkClass::ring && !sent.items.empty()) {
+      next_sentence();
+      tell_ring(writer, focus_rank, sent, received);
+      continue;
+    }
+    if (!received.items.empty()) {
+      next_sentence();
+      tell_flow(writer, focus_rank, payload, received, false);
+    }
+    if (!sent.items.empty()) {
+      next_sentence();
+      tell_flow(writer, focus_rank, payload, sent, true);
+    }
+  }
+  // The whole of it, so that the part can be judged.
+  int64_t bytes = 0, count = 0;
+  for (int64_t i = stage.begin; i < stage.end; ++i) {
+    const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
+    bytes += item.bytes;
+    count += item.link == LinkClass::self ? 0 : 1;
+  }
+  next_sentence();
+  if (count == 0) {
+    writer.say("Nothing crosses a wire.");
+    return;
+  }
+  writer.say(fmt::format("All ranks together: {}, {}.", count_of(count, "transfer"),
+                         print_bytes(static_cast<double>(bytes))));
+}
+
+}  // namespace cpscope::gui
