@@ -1,0 +1,292 @@
+#include "gui/model/describe.h"
+
+#include "gui/model/axis.h"
+#include "gui/model/error_field.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <variant>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr std::array kKinds = {StageKind::transfer, StageKind::reorder, StageKind::compute,
+                               StageKind::merge, StageKind::finish};
+
+std::string_view pass_name(bool is_backward) { return is_backward ? "backward" : "forward"; }
+
+std::string range_text(int64_t begin, int64_t end) {
+  return fmt::format("[{}, {})", print_count(begin), print_count(end));
+}
+
+std::string_view side_name(Side side) { return side == Side::q ? "queries" : "keys"; }
+
+struct Namer {
+  const PlanIndex* plan;
+
+  std::string operator()(const Nothing&) const { return "nothing"; }
+  std::string operator()(const TokenRange& t) const {
+    if (t.end == t.begin + 1)
+      return fmt::format("token {} of {}", print_count(t.begin), side_name(t.side));
+    return fmt::format("tokens {} of {}", range_text(t.begin, t.end), side_name(t.side));
+  }
+  std::string operator()(const PairRange& p) const {
+    return fmt::format("queries {} x keys {}", range_text(p.q_begin, p.q_end),
+                       range_text(p.k_begin, p.k_end));
+  }
+  std::string operator()(const RankTarget& r) const { return fmt::format("rank {}", r.rank); }
+  std::string operator()(const LinkTarget& l) const {
+    return fmt::format("link {} -> {}", l.src, l.dst);
+  }
+  std::string operator()(const ItemTarget& i) const {
+    return fmt::format("{} {} {}", pass_name(i.is_backward), to_name(i.kind), i.index);
+  }
+  std::string operator()(const StepTarget& s) const {
+    if (plan == nullptr || s.step < 0 || s.step >= static_cast<int32_t>(plan->steps().size()))
+      return fmt::format("step number {} of the schedule", s.step + int64_t{1});
+    const StepRef& step = plan->steps()[static_cast<size_t>(s.step)];
+    return fmt::format("step {} of {}, {}", step.step + 1, plan->pass(step.is_backward).num_steps,
+                       pass_name(step.is_backward));
+  }
+  std::string operator()(const RowTarget& r) const {
+    const bool is_known = r.tensor >= 0 && static_cast<size_t>(r.tensor) < std::size(kErrorTensors);
+    return fmt::format("{}[token {}, head {}]",
+                       is_known ? kErrorTensors[static_cast<size_t>(r.tensor)] : "tensor",
+                       print_count(r.token), r.head);
+  }
+};
+
+/// "rank 2", "ranks 2 and 5", "7 ranks", "nobody": owners of a range.
+std::string owners_text(const PlanIndex& plan, const TokenRange& tokens) {
+  const OwnedRow first = plan.owner(tokens.side, tokens.begin);
+  const OwnedRow last = plan.owner(tokens.side, tokens.end - 1);
+  if (first.rank < 0 || last.rank < 0) return "no owner";
+  if (tokens.end == tokens.begin + 1)
+    return fmt::format("rank {}, local row {}", first.rank, print_count(first.row));
+  const bool is_one_run =
+      first.rank == last.rank && last.row - first.row == tokens.end - 1 - tokens.begin;
+  if (is_one_run)
+    return fmt::format("rank {}, local rows {}", first.rank, range_text(first.row, last.row + 1));
+  return fmt::format("rank {} first, rank {} last", first.rank, last.rank);
+}
+
+struct Describer {
+  const PlanIndex& plan;
+
+  std::string operator()(const Nothing&) const { return "Nothing is selected"; }
+  std::string operator()(const TokenRange& t) const {
+    const int64_t sequence = plan.sequence_of(t.side, t.begin);
+    const bool is_within = sequence == plan.sequence_of(t.side, t.end - 1);
+    std::string place = !is_within     ? "more than one sequence"
+                        : sequence < 0 ? "tail behind all sequences"
+                                       : fmt::format("sequence {}", sequence);
+    if (t.end == t.begin + 1 && !plan.is_valid(t.side, t.begin)) place += ", padding";
+    return fmt::format("{}: {}, {}, {}", capitalise(Namer{&plan}(t)),
+                       count_text(t.end - t.begin, "token"), owners_text(plan, t), place);
+  }
+  std::string operator()(const PairRange& p) const {
+    const int64_t area = (p.q_end - p.q_begin) * (p.k_end - p.k_begin);
+    const int64_t visible = plan.count_visible(p.q_begin, p.q_end, p.k_begin, p.k_end);
+    return fmt::format("{}: {} visible, {}", capitalise(Namer{&plan}(p)),
+                       count_text(visible, "pair"), share_text(visible, area));
+  }
+  std::string operator()(const RankTarget& r) const {
+    const Plan& p = plan.plan();
+    const auto i = static_cast<size_t>(r.rank);
+    return fmt::format("Rank {}: {}, computes {} visible pairs, sends {}", r.rank,
+                       count_text(p.rows(p.q_lists[i]), "query token"),
+                       share_text(plan.summary().pairs_by_rank[i], plan.summary().visible_pairs),
+                       print_bytes(static_cast<double>(plan.summary().forward_bytes[i] +
+                                                       plan.summary().backward_bytes[i])));
+  }
+  std::string operator()(const LinkTarget& l) const {
+    return fmt::format("Link {} -> {}: what rank {} sends to rank {}", l.src, l.dst, l.src, l.dst);
+  }
+  std::string operator()(const ItemTarget& i) const {
+    const ItemFacts facts = facts_of(plan, i);
+    std::string text = capitalise(Namer{&plan}(i)) + ": ";
+    text += i.kind == StageKind::transfer
+                ? fmt::format("rank {} to rank {}", facts.rank, facts.other_rank)
+                : fmt::format("rank {}", facts.rank);
+    text += ", " + Namer{&plan}(StepTarget{facts.step});
+    const Pass& pass = plan.pass(i.is_backward);
+    const auto at = static_cast<size_t>(i.index);
+    if (i.kind == StageKind::transfer) {
+      const TransferItem& item = pass.transfers[at];
+      text += fmt::format(
+          ", {} {}", to_name(item.payload),
+          item.src == item.dst ? "stays here" : print_bytes(static_cast<double>(item.bytes)));
+    } else if (i.kind == StageKind::compute) {
+      text += pass.computes[at].num_slices == 0
+                  ? ", idle: no key is visible"
+                  : ", " + count_text(pass.computes[at].visible_pairs, "pair");
+    }
+    return text;
+  }
+  std::string operator()(const StepTarget& s) const {
+    const StepRef& step = plan.steps()[static_cast<size_t>(s.step)];
+    std::string text = capitalise(Namer{&plan}(s)) + ": ";
+    constexpr int32_t kMost = 5;
+    for (int32_t g = step.first_stage; g < step.end_stage; ++g) {
+      const StageRef& stage = plan.stages()[static_cast<size_t>(g)];
+      if (g > step.first_stage) text += ", ";
+      if (g == step.first_stage + kMost)
+        return text + fmt::format("and {} more stages", step.end_stage - g);
+      text += count_items_text(stage.end - stage.begin, stage.kind);
+    }
+    return text;
+  }
+  std::string operator()(const RowTarget& r) const {
+    const Side side = r.tensor >= 3 ? Side::kv : Side::q;
+    const int64_t sequence = plan.sequence_of(side, r.token);
+    return fmt::format(
+        "{}: {}, {}", capitalise(Namer{&plan}(r)), owners_text(plan, {side, r.token, r.token + 1}),
+        !plan.is_valid(side, r.token) ? "padding" : fmt::format("sequence {}", sequence));
+  }
+};
+
+HeadRange heads_of(const PlanIndex& plan, const ItemTarget& item) {
+  const Pass& pass = plan.pass(item.is_backward);
+  const auto i = static_cast<size_t>(item.index);
+  switch (item.kind) {
+    case StageKind::transfer:
+      return pass.transfers[i].heads;
+    case StageKind::reorder:
+      return plan.plan().buffer(pass.reorders[i].to).heads;
+    case StageKind::compute:
+      return pass.computes[i].heads;
+    case StageKind::merge:
+      return plan.plan().buffer(pass.merges[i].into).heads;
+    case StageKind::finish:
+      return plan.plan().buffer(pass.finishes[i].buffer).heads;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string name_target(const Target& target, const PlanIndex* plan) {
+  return std::visit(Namer{plan}, target);
+}
+
+std::string describe_target(const Target& target, const PlanIndex& plan) {
+  return std::visit(Describer{plan}, target);
+}
+
+std::string capitalise(std::string text) {
+  // The names of tensors stay as they are.
+  if (text.find('[') != std::string::npos && text.find(' ') > text.find('[')) return text;
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z')
+    text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text;
+}
+
+std::string print_item(const ItemTarget& item) {
+  return fmt::format("{}.{}.{}", pass_name(item.is_backward), to_name(item.kind), item.index);
+}
+
+std::optional<ItemTarget> parse_item(std::string_view text) {
+  const size_t first = text.find('.');
+  if (first == std::string_view::npos) return std::nullopt;
+  const size_t second = text.find('.', first + 1);
+  if (second == std::string_view::npos) return std::nullopt;
+  const std::string_view pass = text.substr(0, first),
+                         kind = text.substr(first + 1, second - first - 1);
+  // What a record adds (".rank3.step1.out") says nothing new.
+  std::string_view number = text.substr(second + 1);
+  number = number.substr(0, number.find('.'));
+  if (pass != "forward" && pass != "backward") return std::nullopt;
+  for (const StageKind candidate : kKinds) {
+    if (kind != to_name(candidate)) continue;
+    ItemTarget item{pass == "backward", candidate, 0};
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), item.index);
+    if (error != std::errc() || end != number.data() + number.size() || item.index < 0)
+      return std::nullopt;
+    return item;
+  }
+  return std::nullopt;
+}
+
+std::string count_items_text(int64_t count, StageKind kind) {
+  const std::string_view name = to_name(kind);
+  return fmt::format("{} {}{}", print_count(count), name,
+                     count == 1 ? "" : (kind == StageKind::finish ? "es" : "s"));
+}
+
+std::string count_text(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", print_count(count), noun, count == 1 ? "" : "s");
+}
+
+std::string runs_text(std::span<const TokenRun> runs, size_t most) {
+  if (runs.empty()) return "none";
+  std::string text;
+  for (size_t i = 0; i < runs.size() && i < most; ++i) {
+    if (i > 0) text += ' ';
+    text += range_text(runs[i].begin, runs[i].end);
+    if (runs[i].stride > 1) text += fmt::format(" every {}", runs[i].stride);
+  }
+  if (runs.size() > most)
+    text += fmt::format(" ... and {} more", print_count(static_cast<int64_t>(runs.size() - most)));
+  return text;
+}
+
+std::string heads_text(HeadRange heads) {
+  if (heads.size() == 1) return fmt::format("head {}", heads.begin);
+  return fmt::format("heads [{}, {})", heads.begin, heads.end);
+}
+
+std::string print_flops(double flops) {
+  static constexpr const char* kUnits[] = {"FLOP",  "kFLOP", "MFLOP", "GFLOP",
+                                           "TFLOP", "PFLOP", "EFLOP"};
+  size_t unit = 0;
+  while (flops >= 999.5 && unit + 1 < std::size(kUnits)) {
+    flops /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.3g} {}", flops, kUnits[unit]);
+}
+
+std::string share_text(int64_t part, int64_t whole) {
+  if (whole == 0) return "0 % of 0";
+  return fmt::format("{} of {}",
+                     print_share(static_cast<double>(part) / static_cast<double>(whole)),
+                     print_count(whole));
+}
+
+ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item) {
+  const ItemColumns& columns = plan.columns(item.is_backward)[static_cast<size_t>(item.kind)];
+  const auto i = static_cast<size_t>(item.index);
+  ItemFacts facts;
+  facts.rank = columns.rank[i];
+  if (item.kind == StageKind::transfer) facts.other_rank = columns.other_rank[i];
+  facts.stage = plan.stage_of(item);
+  facts.step = plan.step_of_stage(facts.stage);
+  facts.heads = heads_of(plan, item);
+  return facts;
+}
+
+int64_t count_items(const PlanIndex& plan, bool is_backward, StageKind kind) {
+  return static_cast<int64_t>(plan.columns(is_backward)[static_cast<size_t>(kind)].rank.size());
+}
+
+double flops_of(const PlanIndex& plan, bool is_backward, int64_t pairs) {
+  const Attention& attention = plan.plan().scenario.attention;
+  const double qk = attention.head_dim_qk, v = attention.head_dim_v;
+  return 2 * static_cast<double>(pairs) * (is_backward ? 3 * qk + 2 * v : qk + v);
+}
+
+std::string flops_formula(const PlanIndex& plan, bool is_backward, int64_t pairs) {
+  const Attention& attention = plan.plan().scenario.attention;
+  const int32_t qk = attention.head_dim_qk, v = attention.head_dim_v;
+  if (qk == v)
+    return fmt::format("{} x {} pairs x {} lanes", is_backward ? 10 : 4, print_count(pairs), qk);
+  return is_backward
+             ? fmt::format("2 x {} pairs x (3 x {} + 2 x {}) lanes", print_count(pairs), qk, v)
+             : fmt::format("2 x {} pairs x ({} + {}) lanes", print_count(pairs), qk, v);
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "gui/model/plan_index.h"
+#include "gui/model/target.h"
+#include "sim/plan/token_run.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace cpscope::gui {
+
+// One wording for every place that names a target: tooltips, history, search, inspector. Tokens,
+// ranks, heads and items count from 0, steps of a pass from 1 ("Step 3 of 7").
+
+/// Short, inside a sentence: "tokens [128, 256) of queries", "forward compute 12", "rank 3",
+/// "link 1 -> 2", "out[token 17, head 2]", "step 3 of 7, forward". Any target, whether the plan has
+/// it or not; the plan may be null.
+std::string name_target(const Target& target, const PlanIndex* plan);
+
+/// One line with figures for a tooltip: "Forward compute 12: rank 3, step 2 of 8, 16 640 pairs".
+/// Expects a target that the plan has. O(log n), besides the runs of a token range.
+std::string describe_target(const Target& target, const PlanIndex& plan);
+
+/// With a capital first letter, unless the text begins with the name of a tensor.
+std::string capitalise(std::string text);
+
+/// "forward.compute.12", as records name items, and back.
+std::string print_item(const ItemTarget& item);
+std::optional<ItemTarget> parse_item(std::string_view text);
+
+/// "1 transfer", "8 merges".
+std::string count_items_text(int64_t count, StageKind kind);
+/// "1 token", "64 tokens", "131 072 tokens". `noun` is the singular and takes an s.
+std::string count_text(int64_t count, std::string_view noun);
+/// "[0, 64)", "[0, 64) [192, 256)", "[3, 128) every 4", at most `most` runs and how many more.
+std::string runs_text(std::span<const TokenRun> runs, size_t most = 4);
+/// "heads [0, 8)"; "head 3" where it is one.
+std::string heads_text(HeadRange heads);
+/// "4.26 MFLOP".
+std::string print_flops(double flops);
+/// "50.4 % of 16 384".
+std::string share_text(int64_t part, int64_t whole);
+
+/// What an item does.
+struct ItemFacts {
+  int32_t rank = 0;         // who works; transfers: who sends
+  int32_t other_rank = -1;  // transfers: who receives
+  int32_t stage = 0;        // in PlanIndex::stages
+  int32_t step = 0;         // in PlanIndex::steps
+  HeadRange heads;
+};
+/// Expects an item that the plan has.
+ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item);
+/// Items of one kind in a pass.
+int64_t count_items(const PlanIndex& plan, bool is_backward, StageKind kind);
+
+/// Floating-point operations of an item's visible pairs: two for each product that is added.
+/// Forward q k^T and p v; backward q k^T again, dO v^T, dq, dk and dv (FlashAttention-2's count).
+double flops_of(const PlanIndex& plan, bool is_backward, int64_t pairs);
+/// The formula with its numbers: "4 x 16 640 pairs x 64 lanes".
+std::string flops_formula(const PlanIndex& plan, bool is_backward, int64_t pairs);
+
+}  // namespace cpscope::gui
