@@ -217,7 +217,7 @@ void edit_batch(Editor& editor) {
                 "Valid keys of every sequence");
   editor.list("slots", "batch.slots", batch.slots,
               "Places of every sequence, padding included; the layout rounds them up");
-  editor.flag("padding between", "batch.pad_between_seqs", batch.pad_between_seqs,
+  editor.flag("pad between", "batch.pad_between_seqs", batch.pad_between_seqs,
               "May the layout add padding between sequences?");
 }
 

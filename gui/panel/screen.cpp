@@ -10,7 +10,7 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kMenuHeight = 24, kTransportHeight = 44, kCaptionHeight = 84, kLessonHeight = 120,
+constexpr float kMenuHeight = 24, kTransportHeight = 44, kCaptionHeight = 98, kLessonHeight = 120,
                 kSideWidth = 292;
 /// Below this width the side panels would leave no room for the picture.
 constexpr float kNarrow = 900;

@@ -33,8 +33,166 @@ std::unique_ptr<AppState> open(const std::string& name) {
   return state;
 }
 
+using gui::compat::Key;
+using gui::compat::Mods;
+
+TEST(Screen, MovesThePlayheadByButtonsKeysAndTrack) {
+  const auto state = open("zigzag");
+  Hand hand(*state);
+  const auto steps = static_cast<int32_t>(state->plan()->steps().size());
+  hand.click("step.next");
+  EXPECT_EQ(state->playhead.index, 1);
+  hand.key(Key::right);
+  EXPECT_EQ(state->playhead.index, 2);
+  hand.key(Key::left);
+  EXPECT_EQ(state->playhead.index, 1);
+  hand.click("step.last");
+  EXPECT_EQ(state->playhead.index, steps - 1);
+  const auto track = hand.find("track");
+  ASSERT_TRUE(track.has_value());
+  hand.click_at({track->x0 + track->width() * 2.5f / static_cast<float>(steps), track->center().y});
+  EXPECT_EQ(state->playhead.index, 2);
+  hand.key(Key::home);
+  EXPECT_EQ(state->playhead.index, 0);
+  hand.key(Key::space);
+  EXPECT_TRUE(state->player.is_playing);
+  EXPECT_TRUE(hand.wait_until([&] { return state->playhead.index >= 2; }));
+  hand.click("play");
+  EXPECT_FALSE(state->player.is_playing);
+  hand.click("play.unit");
+  EXPECT_TRUE(state->playhead.is_by_stage);
+}
+
+TEST(Screen, ReplansAtEveryEditAndTakesItBack) {
+  const auto state = open("zigzag");
+  Hand hand(*state);
+  hand.click("edit/parallel.cp_size/double");
+  EXPECT_EQ(state->document.scenario().parallel.cp_size, 8);
+  EXPECT_EQ(state->plan()->num_ranks(), 8);
+  hand.click("edit/parallel.layout");
+  hand.click("edit/parallel.layout/striped");
+  EXPECT_EQ(state->plan()->plan().layout.kind, LayoutKind::striped);
+  hand.click("edit.undo");
+  EXPECT_EQ(state->plan()->plan().layout.kind, LayoutKind::dual_chunk);
+  hand.key(gui::compat::key_of('Z'), Mods{.ctrl = true});
+  EXPECT_EQ(state->plan()->num_ranks(), 4);
+  hand.key(gui::compat::key_of('Y'), Mods{.ctrl = true});
+  EXPECT_EQ(state->plan()->num_ranks(), 8);
+}
+
+TEST(Screen, TakesTypedLengthsAsSoonAsTheyAreNumbers) {
+  const auto state = open("zigzag");
+  Hand hand(*state);
+  hand.click("edit/batch.lengths");
+  hand.key(gui::compat::key_of('A'), Mods{.ctrl = true});
+  hand.type("64");
+  EXPECT_EQ(state->document.scenario().batch.lengths, (std::vector<int64_t>{64}));
+  hand.type(", x");
+  EXPECT_EQ(state->document.scenario().batch.lengths, (std::vector<int64_t>{64}));
+  hand.key(Key::backspace);
+  hand.type("64");
+  EXPECT_EQ(state->document.scenario().batch.lengths, (std::vector<int64_t>{64, 64}));
+  hand.key(Key::enter);
+  EXPECT_EQ(state->plan()->plan().layout.slots.sequences.size(), 2u);
+  hand.click("edit.undo");
+  EXPECT_EQ(state->plan()->plan().layout.slots.sequences.size(), 1u) << "typing is one change";
+}
+
+TEST(Screen, KeepsThePictureOfTheLastPlanWhenAnEditIsRefused) {
+  const auto state = open("zigzag");
+  Hand hand(*state);
+  const gui::SharedPlan before = state->document.plan();
+  hand.click("edit/parallel.cp_comm_type");
+  hand.click("edit/parallel.cp_comm_type/a2a");
+  EXPECT_FALSE(state->document.refusal().has_value());
+  hand.click("edit/parallel.cp_size/double");
+  const gui::SharedPlan shown = state->document.plan();
+  ASSERT_TRUE(state->document.refusal().has_value()) << "4 heads on 8 ranks";
+  EXPECT_NE(shown, before);
+  EXPECT_EQ(state->plan()->num_ranks(), 4) << "the picture stays";
+  hand.click("edit.undo");
+  EXPECT_FALSE(state->document.refusal().has_value());
+}
+
+TEST(Screen, SelectsWhatIsClickedAndLightsWhatIsHovered) {
+  const auto state = open("zigzag");
+  Hand hand(*state);
+  hand.move_to("layout/rank/2");
+  EXPECT_EQ(state->hovered, gui::Target(gui::RankTarget{2}));
+  hand.click("layout/rank/2");
+  EXPECT_EQ(state->selected(), gui::Target(gui::RankTarget{2}));
+  hand.key(Key::escape);
+  EXPECT_EQ(state->selected(), gui::Target(gui::Nothing{}));
+}
+
+TEST(Screen, ZoomsAtTheMouseAndShowsEverythingAgain) {
+  const auto state = open("zigzag");
+  Hand hand(*state);
+  hand.wheel("layout/canvas", 5);
+  const gui::AxisSpan x = state->camera(gui::ViewKind::layout).x;
+  EXPECT_NEAR(x.hi - x.lo, 0.32768, 1e-6);
+  EXPECT_NEAR((x.lo + x.hi) / 2, 0.5, 0.02) << "about the mouse in the middle";
+  const auto canvas = hand.find("layout/canvas");
+  ASSERT_TRUE(canvas.has_value());
+  hand.drag(canvas->center(), {canvas->center().x + 200, canvas->center().y});
+  EXPECT_LT(state->camera(gui::ViewKind::layout).x.lo, x.lo);
+  EXPECT_EQ(state->selected(), gui::Target(gui::Nothing{})) << "a drag selects nothing";
+  hand.click("menu/View");
+  hand.click("menu/View/view.whole");
+  EXPECT_EQ(state->camera(gui::ViewKind::layout), gui::Camera{});
+}
+
+TEST(Screen, OffersEveryCommandInItsMenu) {
+  const auto state = open("zigzag");
+  Hand hand(*state);
+  for (const std::string_view menu : gui::all_menus()) {
+    hand.click("menu/" + std::string(menu));
+    for (const gui::Command& command : gui::all_commands()) {
+      if (command.menu != menu) continue;
+      EXPECT_NE(hand.hits().find("menu/" + std::string(menu) + "/" + std::string(command.id)),
+                nullptr)
+          << command.id;
+    }
+    hand.key(Key::escape);
+    hand.click_at({700, 890});
+  }
+}
+
+TEST(Screen, OpensLessonsAndTurnsTheirPages) {
+  const auto state = open("zigzag");
+  Hand hand(*state);
+  hand.click("lesson.list");
+  hand.click("lesson/0");
+  EXPECT_EQ(state->lesson, (gui::LessonPlace{0, 0}));
+  EXPECT_NE(hand.hits().find("lesson"), nullptr);
+  hand.click("lesson.next");
+  EXPECT_EQ(state->lesson.step, 1);
+  hand.click("lesson.close");
+  EXPECT_EQ(state->lesson.lesson, -1);
+}
+
+TEST(Screen, SaysWhatToDoWithoutAScenario) {
+  AppState state;
+  Hand hand(state);
+  EXPECT_NE(hand.hits().find("editor"), nullptr);
+  EXPECT_EQ(hand.hits().find("track"), nullptr);
+  save_png_for_review("screen_empty", hand.picture());
+}
+
+TEST(Screen, FitsNarrowAndWideDisplays) {
+  for (const gui::Size size : {gui::Size{640, 480}, gui::Size{1280, 720}, gui::Size{3840, 2160}}) {
+    const auto state = open("thd_padding_a2a");
+    Hand hand(*state, {.size = size, .fonts = gui::FontChoice::packages});
+    for (const auto& [name, box] : hand.hits().all()) {
+      if (name.find('/') != std::string::npos) continue;
+      EXPECT_LE(box.y0, size.height) << name << " at " << size.width;
+    }
+    save_png_for_review("screen_" + std::to_string(static_cast<int>(size.width)), hand.picture());
+  }
+}
+
 TEST(Screen, ShowsEveryShippedScenarioInEveryTheme) {
-  for (const char* name : {"zigzag", "thd_padding_a2a"}) {
+  for (const char* name : {"zigzag", "thd_padding_a2a", "packed_group_cast", "cross_attention"}) {
     const auto state = open(name);
     Hand hand(*state, {.size = {1920, 1080}, .fonts = gui::FontChoice::packages});
     for (const gui::ThemeName theme : gui::kThemeNames) {
