@@ -1,3 +1,4 @@
+#include "gui/window/render.h"
 #ifdef CPSCOPE_HAS_CUDA
 #include "kernels/executor_cuda.h"
 #include "kernels/executor_nccl.h"
@@ -31,5 +32,6 @@ int main(int argc, char** argv) {
   toolbox.judge = cpscope::reference::judge;
   toolbox.sampled_judge = cpscope::reference::judge_rows;
   toolbox.witness = cpscope::reference::mask_witness();
+  toolbox.render = cpscope::gui::render;
   return cpscope::run_program(argc, argv, toolbox);
 }

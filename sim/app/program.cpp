@@ -172,6 +172,46 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   return commands;
 }
 
+Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox) {
+  CLI::App* render = app.add_subcommand("render", "a picture of one plan; no display is needed");
+  render->add_option("FILE", request.scenario_path, "scenario file (TOML)")->required();
+  render->add_option("--view", request.view, "what to show")
+      ->required()
+      ->check(
+          CLI::IsMember({"layout", "mask", "traffic", "timeline", "numbers", "balance", "all"}));
+  render->add_option("--out", request.out_path, "the picture, .png or .svg")
+      ->required()
+      ->check(kNotEmpty);
+  render->add_option("--step", request.step,
+                     "moment: forward steps first, then backward ones, from 0 (default: the second "
+                     "forward step if there is one)");
+  render->add_option("--rank", request.rank, "whose local order and whose caption (default 0)");
+  render->add_option("--theme", request.theme, "dark (default), light or print")
+      ->check(CLI::IsMember({"dark", "light", "print"}));
+  render->add_option("--size", request.size, "logical pixels, e.g. 1280x860");
+  render->add_option("--scale", request.scale, "pixels of a logical pixel, 1 to 4")
+      ->check(CLI::Range(1.0, 4.0));
+  render
+      ->add_option("--fonts", request.fonts,
+                   "packages (default: Inter and JetBrains Mono where they are installed) or "
+                   "built-in (PNG that depends on no font file)")
+      ->check(CLI::IsMember({"packages", "built-in"}));
+  render
+      ->add_option("--run", request.executor,
+                   "carry the scenario out on this executor first, so that there are numbers "
+                   "(default: cpu for the views numbers and all)")
+      ->check(kNotEmpty);
+  render->add_option("--cluster", request.cluster, "predicted times; not part of this version");
+  render->add_flag("--json", request.json, "print one JSON document on stdout and nothing else");
+  render->footer(
+      "Example: cpscope render scenarios/zigzag.toml --view mask --step 2 --out zigzag.png");
+  return {render, [&] {
+            if (toolbox.render) return toolbox.render(request, toolbox);
+            std::cerr << "cpscope: this program was built without pictures\n";
+            return 3;
+          }};
+}
+
 /// A first word that names no command gets an answer that lists those there are.
 std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
   if (argc < 2) return std::nullopt;
@@ -188,7 +228,7 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
     names += (names.empty() ? "" : ", ") + command->get_name();
   }
   for (const char* later :
-       {"grade", "faults", "fuzz", "timeline", "compare", "calibrate", "render", "web", "gui"}) {
+       {"grade", "faults", "fuzz", "timeline", "compare", "calibrate", "web", "gui"}) {
     if (word != later) continue;
     std::cerr << "cpscope: " << word << " is not part of this version; it has " << names << '\n';
     return 3;
@@ -209,9 +249,11 @@ int run_program(int argc, char** argv, Toolbox& toolbox) {
   app.require_subcommand(1);
   app.footer(kFooter);
   CommandOptions options;
+  RenderRequest render_request;
   std::vector<Command> commands = add_inspecting(app, options);
   for (Command& command : add_running(app, options, toolbox))
     commands.push_back(std::move(command));
+  commands.push_back(add_render(app, render_request, toolbox));
   if (const auto code = explain_unknown(app, argc, argv)) return *code;
   try {
     app.parse(argc, argv);

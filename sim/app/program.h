@@ -1,8 +1,10 @@
 #pragma once
 
+#include "sim/app/picture_request.h"
 #include "sim/run/executor.h"
 #include "sim/run/judge.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +20,9 @@ struct Toolbox {
   SampledJudge sampled_judge;
   MaskWitness witness;
   bool is_first_process = true;  // the others neither print results nor write files
+  // The commands that draw. Empty in a program without pictures.
+  std::function<int(const RenderRequest&, Toolbox&)> render;
+  std::function<int(const WindowRequest&, Toolbox&)> open_window;
 };
 
 /// Parses the command line and runs one command. Returns the process exit code (contract, section

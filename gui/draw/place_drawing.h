@@ -1,0 +1,10 @@
+#pragma once
+
+#include "gui/draw/drawing.h"
+
+namespace cpscope::gui {
+
+/// Adds the marks of `part` with its (0, 0) at `at`, clipped to `size` from there.
+void place_drawing(Drawing& page, Drawing part, Point at, Size size);
+
+}  // namespace cpscope::gui

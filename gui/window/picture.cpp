@@ -1,0 +1,278 @@
+#include "gui/window/picture.h"
+
+#include "gui/app/caption.h"
+#include "gui/draw/place_drawing.h"
+#include "gui/model/axis.h"
+#include "gui/window/text_block.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr float kMargin = 24;
+constexpr float kGap = 14;         // between cards
+constexpr float kCardHeader = 36;  // title of a view
+constexpr float kCardInset = 12;
+constexpr int32_t kCaptionLines = 3;
+constexpr float kCaptionLeading = 20;
+constexpr float kTrack = 22;  // the steps
+
+/// One picture while it is put together.
+struct Page {
+  const PictureSource& source;
+  const AppState& state;
+  const PlanIndex& plan;
+  const Theme& theme;
+  Size size;
+  Projections projections;
+  Drawing drawing;
+
+  void label(Point at, Anchor anchor, Role role, float letters, Face face, std::string text) {
+    drawing.add(Label{at, anchor, theme.of(role), letters, face, std::move(text)});
+  }
+  float width_of(const std::string& text, float letters, Face face) const {
+    return source.text_width(text, letters, face);
+  }
+};
+
+/// The scenario in the field's own words.
+std::vector<std::string> list_facts(const PlanIndex& plan) {
+  const Scenario& scenario = plan.plan().scenario;
+  std::vector<std::string> facts;
+  facts.push_back(fmt::format("{} tokens", print_short_count(plan.tokens(Side::q))));
+  if (plan.tokens(Side::kv) != plan.tokens(Side::q))
+    facts.push_back(fmt::format("{} key tokens", print_short_count(plan.tokens(Side::kv))));
+  facts.push_back(fmt::format("{} ranks", print_count(plan.num_ranks())));
+  facts.emplace_back(to_name(scenario.parallel.comm_type));
+  facts.emplace_back(to_name(scenario.parallel.layout));
+  facts.emplace_back(to_name(scenario.attention.mask_type));
+  if (scenario.attention.window_left >= 0 || scenario.attention.window_right >= 0) {
+    facts.push_back(fmt::format("window {}, {}", scenario.attention.window_left,
+                                scenario.attention.window_right));
+  }
+  if (scenario.attention.chunk_size > 0)
+    facts.push_back(fmt::format("chunk {}", scenario.attention.chunk_size));
+  facts.push_back(fmt::format("{} heads", scenario.attention.heads));
+  if (scenario.attention.kv_heads != scenario.attention.heads)
+    facts.push_back(fmt::format("{} kv heads", scenario.attention.kv_heads));
+  facts.emplace_back(to_name(scenario.numerics.dtype));
+  return facts;
+}
+
+/// Facts as boxes, as many in a row as fit. Gives the height.
+float add_facts(Page& page, Point at, float width) {
+  constexpr float kHeight = 22, kPad = 8, kBetween = 6, kLetters = 11;
+  float x = at.x, y = at.y;
+  for (const std::string& fact : list_facts(page.plan)) {
+    const float wide = page.width_of(fact, kLetters, Face::mono) + 2 * kPad;
+    if (x > at.x && x + wide > at.x + width) {
+      x = at.x;
+      y += kHeight + kBetween;
+    }
+    page.drawing.add(FilledBox{
+        .box = {x, y, x + wide, y + kHeight}, .color = page.theme.of(Role::raised), .rounding = 4});
+    page.label({x + wide / 2, y + kHeight / 2}, Anchor::center_middle, Role::text, kLetters,
+               Face::mono, fact);
+    x += wide + kBetween;
+  }
+  return y + kHeight - at.y;
+}
+
+/// Title, question and facts. Gives the height that they take.
+float add_head(Page& page) {
+  const Scenario& scenario = page.plan.plan().scenario;
+  const float width = page.size.width - 2 * kMargin;
+  float y = kMargin;
+  const std::string title = scenario.title.empty() ? "Untitled scenario" : scenario.title;
+  page.label({kMargin, y}, Anchor::left_top, Role::text, 24, Face::strong,
+             fit_text(page.source.text_width, title, 24, Face::strong, width));
+  y += 34;
+  if (!scenario.question.empty()) {
+    const int32_t lines = add_text_block(page.drawing,
+                                         {.at = {kMargin, y},
+                                          .width = width,
+                                          .size = 14,
+                                          .leading = 20,
+                                          .most_lines = 2,
+                                          .color = page.theme.of(Role::faint_text),
+                                          .link_color = page.theme.of(Role::faint_text)},
+                                         {{scenario.question, {}, false}}, page.source.text_width);
+    y += 20 * static_cast<float>(lines) + 8;
+  }
+  return y + add_facts(page, {kMargin, y}, width) + kGap;
+}
+
+std::string describe_moment(const Page& page) {
+  const Moment moment = moment_of(page.plan, page.state.playhead);
+  const int32_t step = page.plan.step_of_stage(moment.first_stage);
+  const StepRef& ref = page.plan.steps()[static_cast<size_t>(step)];
+  return fmt::format("{} step {} of {}", ref.is_backward ? "Backward" : "Forward", ref.step + 1,
+                     page.plan.pass(ref.is_backward).num_steps);
+}
+
+/// All steps in a row: done ones filled, the present one outlined, later ones empty. Beyond what
+/// fits, a bar.
+void add_track(Page& page, Point at, float width) {
+  constexpr float kNameWidth = 170, kHeight = 10, kLeastCell = 5;
+  const Moment moment = moment_of(page.plan, page.state.playhead);
+  const int32_t now = page.plan.step_of_stage(moment.first_stage);
+  const auto steps = static_cast<int32_t>(page.plan.steps().size());
+  page.label({at.x, at.y + kTrack / 2}, Anchor::left_middle, Role::text, 13, Face::strong,
+             describe_moment(page));
+  const float x0 = at.x + kNameWidth, x1 = at.x + width, y0 = at.y + (kTrack - kHeight) / 2;
+  const Theme& theme = page.theme;
+  const float cell = std::min(64.F, (x1 - x0) / static_cast<float>(steps));
+  if (cell < kLeastCell) {
+    const auto place = [&](int32_t step) {
+      return x0 + (x1 - x0) * static_cast<float>(step) / static_cast<float>(steps);
+    };
+    page.drawing.add(FilledBox{.box = {x0, y0, x1, y0 + kHeight}, .color = theme.of(Role::raised)});
+    page.drawing.add(
+        FilledBox{.box = {x0, y0, place(now), y0 + kHeight}, .color = theme.of(Role::compute)});
+    const float end = std::max(place(now + 1), place(now) + 3);
+    page.drawing.add(FilledBox{.box = {place(now), y0 - 3, end, y0 + kHeight + 3},
+                               .color = theme.of(Role::accent)});
+    return;
+  }
+  for (int32_t step = 0; step < steps; ++step) {
+    const bool is_backward = page.plan.steps()[static_cast<size_t>(step)].is_backward;
+    const float x = x0 + cell * static_cast<float>(step);
+    const Box box{x, y0, x + cell - 2, y0 + kHeight};
+    const Color color = theme.of(is_backward ? Role::merge : Role::compute);
+    if (step < now) page.drawing.add(FilledBox{.box = box, .color = color});
+    if (step > now) page.drawing.add(OutlinedBox{.box = box, .color = color});
+    if (step == now) {
+      page.drawing.add(FilledBox{.box = {box.x0, y0 - 4, box.x1, y0 + kHeight + 4},
+                                 .color = theme.of(Role::accent)});
+    }
+  }
+}
+
+/// Steps, caption and imprint, up from the lower edge. Gives where they begin.
+float add_foot(Page& page) {
+  const float width = page.size.width - 2 * kMargin;
+  const Spans caption =
+      make_caption(page.plan, moment_of(page.plan, page.state.playhead), page.state.focus_rank);
+  TextBlock block{.at = {kMargin, 0},
+                  .width = width,
+                  .size = 14,
+                  .leading = kCaptionLeading,
+                  .most_lines = kCaptionLines,
+                  .color = page.theme.of(Role::text),
+                  .link_color = page.theme.of(Role::accent)};
+  Drawing measured;
+  const int32_t lines = add_text_block(measured, block, caption, page.source.text_width);
+  constexpr float kImprint = 14;
+  const float top = page.size.height - kMargin - kImprint - 8 -
+                    static_cast<float>(lines) * kCaptionLeading - 6 - kTrack;
+  add_track(page, {kMargin, top}, width);
+  block.at.y = top + kTrack + 6;
+  add_text_block(page.drawing, block, caption, page.source.text_width);
+  page.label({kMargin, page.size.height - kMargin}, Anchor::left_bottom, Role::faint_text, 11,
+             Face::mono,
+             fit_text(page.source.text_width, page.source.imprint, 11, Face::mono, width));
+  return top - kGap;
+}
+
+/// A view in its frame: its question above it, its scale on the right.
+void add_card(Page& page, ViewKind kind, const Box& box) {
+  const Theme& theme = page.theme;
+  page.drawing.add(FilledBox{.box = box, .color = theme.of(Role::panel), .rounding = 8});
+  page.drawing.add(OutlinedBox{.box = box, .color = theme.of(Role::border), .rounding = 8});
+  const Box inside{box.x0 + kCardInset, box.y0 + kCardHeader, box.x1 - kCardInset,
+                   box.y1 - kCardInset};
+  if (inside.width() < 1 || inside.height() < 1) return;
+  ViewInput input = view_input(page.state, kind);
+  input.size = {inside.width(), inside.height()};
+  input.text_width = page.source.text_width;
+  input.selected = &page.projections.selected;
+  input.hovered = &page.projections.hovered;
+  View view = make_view(kind, input);
+  place_drawing(page.drawing, std::move(view.drawing), {inside.x0, inside.y0}, input.size);
+
+  const float middle = box.y0 + kCardHeader / 2 + 1;
+  const float scale = page.width_of(view.scale, 11, Face::mono);
+  page.label({inside.x1, middle}, Anchor::right_middle, Role::faint_text, 11, Face::mono,
+             view.scale);
+  const float room = inside.width() - scale - 16;
+  // "Mask: which pairs are computed, and where": the name is read first.
+  const size_t colon = view.title.find(": ");
+  const std::string name = view.title.substr(0, colon);
+  page.label({inside.x0, middle}, Anchor::left_middle, Role::text, 15, Face::strong, name);
+  if (colon == std::string::npos) return;
+  const float name_width = page.width_of(name, 15, Face::strong) + 10;
+  page.label({inside.x0 + name_width, middle}, Anchor::left_middle, Role::faint_text, 13,
+             Face::body,
+             fit_text(page.source.text_width, view.title.substr(colon + 2), 13, Face::body,
+                      room - name_width));
+}
+
+Page begin_page(const PictureSource& source, Size size) {
+  const AppState& state = *source.state;
+  Page page{source, state, *state.plan(), theme_of(state.theme), size, project_all(state), {}};
+  page.drawing.add(
+      FilledBox{.box = {0, 0, size.width, size.height}, .color = page.theme.of(Role::background)});
+  return page;
+}
+
+Picture finish(Page page, const std::string& what) {
+  const std::string& title = page.plan.plan().scenario.title;
+  return {std::move(page.drawing), page.size, title.empty() ? what : title + ": " + what,
+          to_text(make_caption(page.plan, moment_of(page.plan, page.state.playhead),
+                               page.state.focus_rank))};
+}
+
+}  // namespace
+
+Size natural_size(ViewKind kind) {
+  switch (kind) {
+    case ViewKind::mask:
+      return {1000, 1180};
+    case ViewKind::traffic:
+      return {1200, 900};
+    case ViewKind::layout:
+    case ViewKind::timeline:
+    case ViewKind::numbers:
+    case ViewKind::balance:
+      break;
+  }
+  return {1280, 860};
+}
+
+Size natural_poster_size() { return {1920, 1480}; }
+
+Picture draw_picture(const PictureSource& source, ViewKind kind, Size size) {
+  Page page = begin_page(source, size);
+  const float top = add_head(page), bottom = add_foot(page);
+  add_card(page, kind, {kMargin, top, size.width - kMargin, bottom});
+  return finish(std::move(page), std::string(to_name(kind)));
+}
+
+Picture draw_poster(const PictureSource& source, Size size) {
+  Page page = begin_page(source, size);
+  const float top = add_head(page), bottom = add_foot(page);
+  // Three columns; the square views get the squarer cards.
+  constexpr std::array<std::array<ViewKind, 3>, 2> kRows = {
+      {{ViewKind::layout, ViewKind::mask, ViewKind::traffic},
+       {ViewKind::timeline, ViewKind::numbers, ViewKind::balance}}};
+  const float width = (size.width - 2 * kMargin - 2 * kGap) / 3;
+  const float height = (bottom - top - kGap) / 2;
+  for (size_t row = 0; row < kRows.size(); ++row) {
+    for (size_t column = 0; column < kRows[row].size(); ++column) {
+      const float x = kMargin + static_cast<float>(column) * (width + kGap);
+      const float y = top + static_cast<float>(row) * (height + kGap);
+      add_card(page, kRows[row][column], {x, y, x + width, y + height});
+    }
+  }
+  return finish(std::move(page), "all views");
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "gui/app/app_state.h"
+#include "gui/draw/drawing.h"
+#include "gui/model/view.h"
+
+#include <string>
+
+namespace cpscope::gui {
+
+/// A drawing and how large it is.
+struct Picture {
+  Drawing drawing;
+  Size size;
+  std::string title;  // one line: scenario and view
+  std::string alt;    // a sentence: what happens at its moment
+};
+
+/// What a picture is made from.
+struct PictureSource {
+  const AppState* state = nullptr;  // has a plan
+  std::string imprint;              // small, at the foot: version, plan, file
+  TextWidth text_width;
+};
+
+/// Room that suits a view, or all six together.
+Size natural_size(ViewKind kind);
+Size natural_poster_size();
+/// Below this a picture has no room for its own words.
+inline constexpr Size kLeastPicture{480, 360};
+
+/// One view of the state's moment as a picture that explains itself: title and question of the
+/// scenario, the view with its scale, the steps with the playhead, and the caption.
+Picture draw_picture(const PictureSource& source, ViewKind kind, Size size);
+/// All six views on one page.
+Picture draw_poster(const PictureSource& source, Size size);
+
+}  // namespace cpscope::gui

@@ -1,0 +1,256 @@
+#include "gui/window/render.h"
+
+#include "gui/draw/glyph_widths.h"
+#include "gui/draw/svg_file.h"
+#include "gui/window/picture.h"
+#include "sim/app/case.h"
+#include "sim/app/commands.h"
+#include "sim/app/json_text.h"
+#include "sim/app/progress_bar.h"
+#ifdef CPSCOPE_HAS_IMGUI
+#include "gui/draw/png_file.h"
+#include "gui/window/paint_picture.h"
+#endif
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr double kMostPixels = 1 << 26;
+
+enum class FileKind : uint8_t { png, svg };
+
+/// The request once every word of it is understood.
+struct Order {
+  std::optional<ViewKind> view;  // nothing: all
+  FileKind file{};
+  ThemeName theme{};
+  Size size;
+  float scale = 1;
+};
+
+Error bad_input(std::string what, std::string hint) {
+  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
+}
+
+std::optional<FileKind> file_kind_of(const std::string& path) {
+  std::string ending = std::filesystem::path(path).extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  if (ending == ".png") return FileKind::png;
+  if (ending == ".svg") return FileKind::svg;
+  return std::nullopt;
+}
+
+std::optional<ViewKind> parse_view(const std::string& name) {
+  for (const ViewKind kind : kViewKinds)
+    if (to_name(kind) == name) return kind;
+  return std::nullopt;
+}
+
+/// "1280x860".
+std::optional<Size> parse_size(const std::string& text) {
+  int width = 0, height = 0, used = 0;
+  if (std::sscanf(text.c_str(), "%5dx%5d%n", &width, &height, &used) != 2) return std::nullopt;
+  if (static_cast<size_t>(used) != text.size()) return std::nullopt;
+  return Size{static_cast<float>(width), static_cast<float>(height)};
+}
+
+std::optional<Error> check_folder(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return std::nullopt;
+  return bad_input("the folder of --out is not there: " + folder.string(), "make it first");
+}
+
+Result<Order> understand(const RenderRequest& request) {
+  if (!request.cluster.empty()) {
+    return make_error(ErrorKind::unavailable,
+                      "--cluster: predicted time is not part of this version: " + request.cluster,
+                      "leave --cluster out");
+  }
+  Order order;
+  const std::optional<FileKind> file = file_kind_of(request.out_path);
+  if (!file) {
+    return bad_input("--out names no kind of picture: " + request.out_path,
+                     "end it in .png or .svg");
+  }
+  order.file = *file;
+  if (request.view != "all") {
+    order.view = parse_view(request.view);
+    if (!order.view) return bad_input("--view: no view has this name: " + request.view, "");
+  }
+  const std::optional<ThemeName> theme = parse_theme(request.theme);
+  if (!theme) return bad_input("--theme: no theme has this name: " + request.theme, "");
+  order.theme = *theme;
+  order.size = order.view ? natural_size(*order.view) : natural_poster_size();
+  if (!request.size.empty()) {
+    const std::optional<Size> size = parse_size(request.size);
+    if (!size) return bad_input("--size is no size: " + request.size, "write it as 1280x860");
+    order.size = *size;
+  }
+  order.scale = static_cast<float>(request.scale);
+  if (order.size.width < kLeastPicture.width || order.size.height < kLeastPicture.height) {
+    return bad_input("--size is too small: " + request.size,
+                     fmt::format("use at least {}x{}", kLeastPicture.width, kLeastPicture.height));
+  }
+  if (static_cast<double>(order.size.width) * order.size.height * request.scale * request.scale >
+      kMostPixels) {
+    return bad_input("the picture would have more than 64 Mi pixels",
+                     "use a smaller --size or --scale");
+  }
+#ifndef CPSCOPE_HAS_IMGUI
+  if (order.file == FileKind::png) {
+    return make_error(ErrorKind::unavailable,
+                      "this build cannot write PNG: it was made without Dear ImGui (packages "
+                      "libimgui-dev and libpng-dev)",
+                      "end --out in .svg");
+  }
+#endif
+  if (auto error = check_folder(request.out_path)) return *error;
+  return order;
+}
+
+/// The second forward step shows done, now and later at once; a plan of one step has only that.
+int32_t default_step(const PlanIndex& plan) { return plan.pass(false).num_steps > 1 ? 1 : 0; }
+
+std::optional<Error> seek(AppState& state, const RenderRequest& request) {
+  const PlanIndex& plan = *state.plan();
+  const auto steps = static_cast<int64_t>(plan.steps().size());
+  const int64_t forward = plan.pass(false).num_steps;
+  if (request.step && (*request.step < 0 || *request.step >= steps)) {
+    return bad_input(fmt::format("--step: this plan has no step {}", *request.step),
+                     steps == forward
+                         ? fmt::format("use 0 to {}", steps - 1)
+                         : fmt::format("use 0 to {}: 0 to {} forward, {} to {} backward", steps - 1,
+                                       forward - 1, forward, steps - 1));
+  }
+  if (request.rank && (*request.rank < 0 || *request.rank >= plan.num_ranks())) {
+    return bad_input(fmt::format("--rank: this plan has no rank {}", *request.rank),
+                     fmt::format("use 0 to {}", plan.num_ranks() - 1));
+  }
+  const int32_t step = request.step ? static_cast<int32_t>(*request.step) : default_step(plan);
+  state.playhead = seek_step(plan, state.playhead, step);
+  state.focus_rank = request.rank ? static_cast<int32_t>(*request.rank) : 0;
+  return std::nullopt;
+}
+
+uint64_t hash_text(const std::string& text) {
+  uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const char letter : text) {
+    hash ^= static_cast<uint8_t>(letter);
+    hash *= 1099511628211U;
+  }
+  return hash;
+}
+
+/// The command that makes the picture again; folders are left out, so that the bytes do not depend
+/// on them.
+std::string describe_command(const RenderRequest& request, const Order& order,
+                             const AppState& state) {
+  std::string command =
+      fmt::format("cpscope render {} --view {} --step {} --rank {} --theme {} --size {}x{}",
+                  std::filesystem::path(request.scenario_path).filename().string(), request.view,
+                  step_of(*state.plan(), state.playhead), state.focus_rank, request.theme,
+                  order.size.width, order.size.height);
+  if (order.scale != 1) command += fmt::format(" --scale {}", order.scale);
+  if (order.file == FileKind::png && request.fonts != "packages") command += " --fonts built-in";
+  if (!request.executor.empty()) command += " --run " + request.executor;
+  return command;
+}
+
+struct Written {
+  Size pixels;
+  size_t bytes = 0;
+};
+
+Result<Written> write_picture(const RenderRequest& request, const Order& order,
+                              const AppState& state) {
+  const Plan& plan = state.plan()->plan();
+  const std::string file = std::filesystem::path(request.scenario_path).filename().string();
+  const auto compose = [&](const TextWidth& text_width) {
+    const PictureSource source{
+        &state,
+        fmt::format("{}   plan {}   cpscope {}", file, to_hex(plan.hash), program_version()),
+        text_width};
+    return order.view ? draw_picture(source, *order.view, order.size)
+                      : draw_poster(source, order.size);
+  };
+#ifdef CPSCOPE_HAS_IMGUI
+  if (order.file == FileKind::png) {
+    const PaintedPicture painted = paint_picture(
+        compose, order.size, order.theme,
+        request.fonts == "packages" ? FontChoice::packages : FontChoice::built_in, order.scale);
+    if (!painted.missing_fonts.empty()) std::cerr << "cpscope: " << painted.missing_fonts << '\n';
+    const Result<size_t> bytes =
+        write_png(request.out_path, painted.image,
+                  {{"Title", painted.picture.title},
+                   {"Description", painted.picture.alt},
+                   {"Software", "cpscope " + program_version()},
+                   {"scenario_hash", to_hex(hash_text(state.document.text()))},
+                   {"plan_hash", to_hex(plan.hash)},
+                   {"command", describe_command(request, order, state)}});
+    if (!bytes) return bytes.error();
+    return Written{
+        {static_cast<float>(painted.image.width), static_cast<float>(painted.image.height)},
+        bytes.value()};
+  }
+#endif
+  const Picture picture = compose(TextWidth(estimate_width));
+  const SvgPage page{picture.size, theme_of(order.theme).of(Role::background), picture.title,
+                     picture.alt};
+  const Result<size_t> bytes = write_svg(request.out_path, picture.drawing, page);
+  if (!bytes) return bytes.error();
+  return Written{picture.size, bytes.value()};
+}
+
+}  // namespace
+
+int render(const RenderRequest& request, Toolbox&) {
+  const Result<Order> order = understand(request);
+  if (!order) return report(order.error());
+  AppState state;
+  state.theme = order.value().theme;
+  if (const auto error = state.document.load(request.scenario_path)) return report(*error);
+  for (const std::string& warning : state.document.warnings()) std::cerr << warning << '\n';
+  settle(state);
+  if (state.document.refusal()) return report(*state.document.refusal());
+  if (const auto error = seek(state, request)) return report(*error);
+  const Result<Written> written = write_picture(request, order.value(), state);
+  if (!written) {
+    // A place that cannot be written is a mistake of whoever named it.
+    report(written.error());
+    return 2;
+  }
+  if (request.json) {
+    std::cout << Json{{"schema", 1},
+                      {"out", request.out_path},
+                      {"view", request.view},
+                      {"step", step_of(*state.plan(), state.playhead)},
+                      {"rank", state.focus_rank},
+                      {"width", written.value().pixels.width},
+                      {"height", written.value().pixels.height},
+                      {"bytes", written.value().bytes},
+                      {"plan_hash", to_hex(state.plan()->plan().hash)}}
+                     .dump()
+              << '\n';
+  } else {
+    std::cout << fmt::format("{}: {} x {} pixels, {} bytes\n", request.out_path,
+                             written.value().pixels.width, written.value().pixels.height,
+                             written.value().bytes);
+  }
+  return 0;
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace cpscope {
+
+/// What `render` is asked for, as it stands on the command line. Whoever draws checks it.
+struct RenderRequest {
+  std::string scenario_path;
+  std::string view;                // a view's name, or all
+  std::string out_path;            // ends in .png or .svg
+  std::string theme = "dark";      // dark | light | print
+  std::string size;                // "1280x860" logical pixels; empty = what suits the view
+  std::string fonts = "packages";  // packages | built-in (PNG)
+  std::string executor;            // carried out on it first; empty = only where it is needed
+  std::string cluster;             // whose predicted times to show
+  std::optional<int64_t> step;     // forward steps first, then backward ones
+  std::optional<int64_t> rank;     // whose local order, whose caption
+  double scale = 1.0;              // pixels of a logical pixel
+  bool json = false;
+};
+
+/// What `gui` is asked for.
+struct WindowRequest {
+  std::string path;             // scenario or record; empty = a shipped scenario
+  std::string theme;            // empty = dark
+  std::string screenshot_path;  // a picture of the window instead of a window
+  std::string state_path;       // JSON beside a screenshot: what was open
+  std::string size;             // "1600x1000"
+  int64_t frames = 0;           // close after so many; 0 = when it is closed
+};
+
+}  // namespace cpscope

@@ -1,0 +1,139 @@
+#include "tests/program/program_run.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace cpscope::tests {
+namespace {
+
+constexpr const char* kViews[] = {"layout",  "mask",    "traffic", "timeline",
+                                  "numbers", "balance", "all"};
+
+std::string read_bytes(const std::string& name) {
+  std::ifstream file(work_folder() / name, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// PNG needs a library that a build may lack; then the program says so with code 3.
+bool has_png() {
+  static const bool kHasPng = run_cpscope("render " + write_file("has_png.toml", small_scenario()) +
+                                          " --view layout --out has_png.png")
+                                  .exit_code != 3;
+  return kHasPng;
+}
+
+TEST(RenderCommand, DrawsEveryViewInEveryThemeTheSameTwice) {
+  if (!has_png()) GTEST_SKIP() << "requires imgui: this build cannot write PNG";
+  const std::string file = write_file("views.toml", small_scenario());
+  for (const std::string view : kViews) {
+    for (const std::string theme : {"dark", "light", "print"}) {
+      const std::string command =
+          "render " + file + " --view " + view + " --size 720x560 --theme " + theme;
+      const ProgramRun run = run_cpscope(command + " --out one.png");
+      ASSERT_EQ(run.exit_code, 0) << command << '\n' << run.err;
+      ASSERT_EQ(run_cpscope(command + " --out two.png").exit_code, 0);
+      const std::string one = read_bytes("one.png");
+      EXPECT_EQ(one.substr(1, 3), "PNG") << command;
+      EXPECT_NE(one.find("IEND"), std::string::npos) << command;
+      EXPECT_EQ(one, read_bytes("two.png")) << command;
+    }
+  }
+}
+
+TEST(RenderCommand, WritesSvgThatAnyXmlParserReads) {
+  const std::string file = write_file("svg.toml", small_scenario());
+  std::string names;
+  for (const std::string view : kViews) {
+    for (const std::string theme : {"dark", "light", "print"}) {
+      const std::string command =
+          "render " + file + " --view " + view + " --size 720x560 --theme " + theme;
+      const std::string name = view + "." + theme + ".svg";
+      ASSERT_EQ(run_cpscope(command + " --out " + name).exit_code, 0) << command;
+      ASSERT_EQ(run_cpscope(command + " --out two.svg").exit_code, 0);
+      EXPECT_EQ(read_bytes(name), read_bytes("two.svg")) << command;
+      names += " " + name;
+    }
+  }
+  if (std::system(CPSCOPE_PYTHON " -c 'import xml.dom.minidom'") != 0)
+    GTEST_SKIP() << "requires python3: its XML parser is missing";
+  const std::string script =
+      "import sys, xml.dom.minidom as m; "
+      "[m.parse(f).getElementsByTagName(\"rect\")[0] for f in sys.argv[1:]]";
+  const std::string command =
+      "cd '" + work_folder().string() + "' && " + CPSCOPE_PYTHON + " -c '" + script + "'" + names;
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+TEST(RenderCommand, TellsThePngWhatItShows) {
+  if (!has_png()) GTEST_SKIP() << "requires imgui: this build cannot write PNG";
+  const std::string file = write_file("told.toml", small_scenario());
+  ASSERT_EQ(
+      run_cpscope("render " + file + " --view mask --step 2 --rank 3 --out told.png").exit_code, 0);
+  const std::string bytes = read_bytes("told.png");
+  for (const char* word : {"scenario_hash", "plan_hash",
+                           "cpscope render told.toml --view mask "
+                           "--step 2 --rank 3"})
+    EXPECT_NE(bytes.find(word), std::string::npos) << word;
+}
+
+TEST(RenderCommand, SaysWhatItWroteAsOneDocument) {
+  if (!has_png()) GTEST_SKIP() << "requires imgui: this build cannot write PNG";
+  const std::string file = write_file("json.toml", small_scenario());
+  const ProgramRun run =
+      run_cpscope("render " + file + " --view layout --size 640x480 --scale 2 --out j.png --json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const nlohmann::json document = nlohmann::json::parse(run.out);
+  EXPECT_EQ(document["width"], 1280);
+  EXPECT_EQ(document["height"], 960);
+  EXPECT_EQ(document["out"], "j.png");
+  EXPECT_EQ(document["bytes"], std::filesystem::file_size(work_folder() / "j.png"));
+}
+
+TEST(RenderCommand, AnswersMistakesInOneSentence) {
+  const std::string file = write_file("small.toml", small_scenario());
+  const struct {
+    std::string arguments;
+    int exit_code;
+    std::string words;
+  } cases[] = {
+      {"render " + file + " --view layout --out a.gif", 2, "end it in .png or .svg"},
+      {"render " + file + " --view sideways --out a.svg", 2, "sideways"},
+      {"render " + file + " --view layout", 2, "--out"},
+      {"render " + file + " --view layout --out nowhere/a.svg", 2, "nowhere"},
+      {"render " + file + " --view layout --out a.svg --step 8", 2,
+       "use 0 to 7: 0 to 3 forward, 4 to 7 backward"},
+      {"render " + file + " --view layout --out a.svg --step -1", 2, "--step"},
+      {"render " + file + " --view layout --out a.svg --rank 4", 2, "use 0 to 3"},
+      {"render " + file + " --view layout --out a.svg --theme neon", 2, "neon"},
+      {"render " + file + " --view layout --out a.svg --size big", 2, "1280x860"},
+      {"render " + file + " --view layout --out a.svg --size 10x10", 2, "too small"},
+      {"render " + file + " --view layout --out a.svg --scale 0", 2, "--scale"},
+      {"render " + file + " --view layout --out a.svg --size 90000x90000", 2, "64 Mi pixels"},
+      {"render " + file + " --view timeline --out a.svg --cluster h100", 3,
+       "predicted time is not part of this version"},
+      {"render missing.toml --view layout --out a.svg", 2, "missing.toml"},
+  };
+  for (const auto& one : cases) {
+    const ProgramRun run = run_cpscope(one.arguments);
+    EXPECT_EQ(run.exit_code, one.exit_code) << one.arguments << '\n' << run.err;
+    EXPECT_NE(run.err.find(one.words), std::string::npos) << one.arguments << '\n' << run.err;
+    EXPECT_TRUE(run.out.empty()) << one.arguments;
+    EXPECT_FALSE(std::filesystem::exists(work_folder() / "a.svg")) << one.arguments;
+  }
+}
+
+TEST(RenderCommand, NamesTheKeyOfARefusedScenario) {
+  const std::string file =
+      write_file("refused.toml", small_scenario("cp_size = 3\ncp_comm_type = \"a2a\""));
+  const ProgramRun run = run_cpscope("render " + file + " --view layout --out refused.svg");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_NE(run.err.find(file + ":3:9: a2a deals whole heads"), std::string::npos) << run.err;
+}
+
+}  // namespace
+}  // namespace cpscope::tests
