@@ -108,6 +108,7 @@ struct AppState {
   bool shows_time = false;
   SharedRun run_a, run_b;
   SharedPlan run_a_plan, run_b_plan;  // what each run ran
+  SharedPlan pinned;                  // another plan, shown above this one to compare; may be null
   Job job;
   Dialog dialog = Dialog::none;
   ExportWish wish = ExportWish::none;
@@ -145,8 +146,12 @@ struct Projections {
   Projection selected, hovered;
 };
 Projections project_all(const AppState& state);
+/// The same in the pinned plan.
+Projections project_pinned(const AppState& state);
 /// What a view depends on, without size, text_width, memo and projections.
 ViewInput view_input(const AppState& state, ViewKind kind);
+/// The same view of the pinned plan, at the same step or its last one.
+ViewInput view_input_pinned(const AppState& state, ViewKind kind);
 
 void start_run(AppState& state, const std::string& executor, bool is_b);
 void open_record(AppState& state, const std::string& path, bool is_b);

@@ -305,6 +305,12 @@ constexpr std::array kTable = {
             [](AppState& s) {
               s.tensor = (s.tensor + 1) % static_cast<int32_t>(kErrorTensors.size());
             }},
+    Command{"compare.pin", "Pin this plan", "View", "P",
+            "Keeps this plan above the next ones, to compare layouts.", has_plan,
+            [](AppState& s) { s.pinned = s.document.plan(); }},
+    Command{"compare.unpin", "Unpin", "View", "Shift+P", "Takes the pinned plan away.",
+            [](const AppState& s) { return s.pinned != nullptr; },
+            [](AppState& s) { s.pinned = nullptr; }},
     Command{"theme.next", "Next theme", "View", "Ctrl+T", "Dark, light, print.", always,
             next_theme},
     Command{"theme.dark", "Dark theme", "View", "", "For screens.", always,

@@ -1,10 +1,12 @@
 #include "gui/app/app_state.h"
 #include "gui/model/project.h"
 
-namespace cpscope::gui {
+#include <algorithm>
 
-Projections project_all(const AppState& state) {
-  const PlanIndex* plan = state.plan();
+namespace cpscope::gui {
+namespace {
+
+Projections project_in(const AppState& state, const PlanIndex* plan) {
   if (plan == nullptr) return {};
   Projections both;
   if (is_present(*plan, state.selected())) both.selected = project(state.selected(), *plan);
@@ -12,9 +14,9 @@ Projections project_all(const AppState& state) {
   return both;
 }
 
-ViewInput view_input(const AppState& state, ViewKind kind) {
+ViewInput view_input_of(const AppState& state, ViewKind kind, const SharedPlan& plan) {
   ViewInput input;
-  input.plan = state.plan();
+  input.plan = plan.get();
   input.camera = state.camera(kind);
   input.theme = &theme_of(state.theme);
   input.selection = state.selected();
@@ -23,12 +25,32 @@ ViewInput view_input(const AppState& state, ViewKind kind) {
   input.shows_time = state.shows_time;
   input.tensor = state.tensor;
   // A run of another plan has other rows: it is kept, but not laid over this one.
-  if (state.run_a && state.run_a_plan == state.document.plan()) input.run_a = state.run_a.get();
-  if (state.run_b && state.run_b_plan == state.document.plan()) input.run_b = state.run_b.get();
-  if (input.plan != nullptr) {
-    input.moment = moment_of(*input.plan, state.playhead);
-    input.progress = reorder_progress(*input.plan, state.playhead);
-  }
+  if (state.run_a && state.run_a_plan == plan) input.run_a = state.run_a.get();
+  if (state.run_b && state.run_b_plan == plan) input.run_b = state.run_b.get();
+  return input;
+}
+
+}  // namespace
+
+Projections project_all(const AppState& state) { return project_in(state, state.plan()); }
+
+Projections project_pinned(const AppState& state) { return project_in(state, state.pinned.get()); }
+
+ViewInput view_input(const AppState& state, ViewKind kind) {
+  ViewInput input = view_input_of(state, kind, state.document.plan());
+  if (input.plan == nullptr) return input;
+  input.moment = moment_of(*input.plan, state.playhead);
+  input.progress = reorder_progress(*input.plan, state.playhead);
+  return input;
+}
+
+ViewInput view_input_pinned(const AppState& state, ViewKind kind) {
+  ViewInput input = view_input_of(state, kind, state.pinned);
+  if (input.plan == nullptr) return input;
+  const Playhead playhead = clamp_to(*input.plan, state.playhead);
+  input.moment = moment_of(*input.plan, playhead);
+  input.progress = reorder_progress(*input.plan, playhead);
+  input.focus_rank = std::min(input.focus_rank, input.plan->num_ranks() - 1);
   return input;
 }
 

@@ -1,3 +1,4 @@
+#include "gui/app/compare.h"
 #include "gui/panel/panels.h"
 
 namespace cpscope::gui {
@@ -5,6 +6,39 @@ namespace cpscope::gui {
 void build_inspector(Ui& ui, const Box& box) {
   if (begin_panel(ui, "inspector", box, true)) {
     panel_heading(ui, "Inspector", "what is selected?");
+  }
+  end_panel();
+}
+
+void build_comparison(Ui& ui, const Box& box) {
+  if (begin_panel(ui, "comparison", box, true)) {
+    const AppState& state = ui.state;
+    const SharedPlan pinned = state.pinned;  // lives on when the button takes it away
+    command_button(ui, "compare.unpin");
+    ImGui::SameLine();
+    show_text(ui, "above, pinned: " + describe_plan(*pinned));
+    if (state.plan() != nullptr) {
+      ImGui::SameLine(0, ui.px(24));
+      show_text(ui, "below: " + describe_plan(*state.plan()));
+      const auto figures = compare_plans(*pinned, *state.plan());
+      const float width = ImGui::GetContentRegionAvail().x / static_cast<float>(figures.size());
+      for (size_t n = 0; n < figures.size(); ++n) {
+        if (n > 0) ImGui::SameLine(ui.px(10) + width * static_cast<float>(n));
+        ImGui::BeginGroup();
+        const ComparedFigure& figure = figures[n];
+        {
+          const WithFont font(ui, Face::body, kSmallSize);
+          show_text(ui, figure.name, Role::faint_text);
+        }
+        const auto show = [&](const std::string& text, bool is_better) {
+          const WithFont font(ui, is_better ? Face::strong : Face::body, kTextSize);
+          show_text(ui, text, is_better ? Role::accent : Role::text);
+        };
+        show(figure.first, figure.better < 0);
+        show(figure.second, figure.better > 0);
+        ImGui::EndGroup();
+      }
+    }
   }
   end_panel();
 }

@@ -22,6 +22,8 @@ void build_transport(Ui& ui, const Box& box);
 void build_editor(Ui& ui, const Box& box, TypedText& typed);
 /// What is selected, in words and figures.
 void build_inspector(Ui& ui, const Box& box);
+/// The pinned plan beside this one in figures.
+void build_comparison(Ui& ui, const Box& box);
 /// What happens now and why.
 void build_caption(Ui& ui, const Box& box);
 /// The open page of a lesson.

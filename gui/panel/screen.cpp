@@ -6,19 +6,26 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace cpscope::gui {
 namespace {
 
 constexpr float kMenuHeight = 24, kTransportHeight = 44, kCaptionHeight = 98, kLessonHeight = 120,
                 kSideWidth = 292;
+constexpr float kComparisonHeight = 88;
+/// What is shown of two plans, and where each column ends.
+constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34f},
+                                                         {ViewKind::mask, 0.58f},
+                                                         {ViewKind::timeline, 0.82f},
+                                                         {ViewKind::balance, 1.0f}};
 /// Below this width the side panels would leave no room for the picture.
 constexpr float kNarrow = 900;
 
 /// Where the panels lie, in screen pixels.
 struct Places {
-  Box transport, editor, inspector, lesson, caption;
-  std::array<Box, kViewKinds.size()> views{};
+  Box transport, editor, inspector, lesson, caption, comparison;
+  std::array<Box, kViewKinds.size()> views{}, pinned{};
 };
 
 Box cut(const Box& area, float x0, float x1, float y0, float y1) {
@@ -51,6 +58,19 @@ Places place_panels(const Ui& ui, Size display, float top) {
     set(*ui.state.focus_view, area);
     return places;
   }
+  if (ui.state.pinned) {
+    const float middle = std::round((area.y0 + area.y1) / 2), half = ui.px(kComparisonHeight / 2);
+    places.comparison = {area.x0, middle - half, area.x1, middle + half};
+    const Box above{area.x0, area.y0, area.x1, middle - half};
+    const Box below{area.x0, middle + half, area.x1, area.y1};
+    float left = 0;
+    for (const auto& [kind, right] : kPinnedColumns) {
+      places.pinned[static_cast<size_t>(kind)] = cut(above, left, right, 0, 1);
+      set(kind, cut(below, left, right, 0, 1));
+      left = right;
+    }
+    return places;
+  }
   set(ViewKind::layout, cut(area, 0, 0.40f, 0, 0.56f));
   set(ViewKind::mask, cut(area, 0.40f, 0.71f, 0, 0.56f));
   set(ViewKind::traffic, cut(area, 0.71f, 1, 0, 0.56f));
@@ -66,6 +86,10 @@ struct Screen::Parts {
   std::array<ViewPanel, kViewKinds.size()> views = {
       ViewPanel(ViewKind::layout),   ViewPanel(ViewKind::mask),    ViewPanel(ViewKind::traffic),
       ViewPanel(ViewKind::timeline), ViewPanel(ViewKind::numbers), ViewPanel(ViewKind::balance)};
+  std::array<ViewPanel, kViewKinds.size()> pinned = {
+      ViewPanel(ViewKind::layout, true),  ViewPanel(ViewKind::mask, true),
+      ViewPanel(ViewKind::traffic, true), ViewPanel(ViewKind::timeline, true),
+      ViewPanel(ViewKind::numbers, true), ViewPanel(ViewKind::balance, true)};
   HitMap hits;
   TypedText typed;
   Target last_hovered;
@@ -104,6 +128,14 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
   for (const ViewKind kind : kViewKinds) {
     const Box& box = places.views[static_cast<size_t>(kind)];
     if (box.width() > 0) parts_->views[static_cast<size_t>(kind)].build(ui, lit, box);
+  }
+  if (state.pinned) {
+    const Projections pinned_lit = project_pinned(state);
+    for (const ViewKind kind : kViewKinds) {
+      const Box& box = places.pinned[static_cast<size_t>(kind)];
+      if (box.width() > 0) parts_->pinned[static_cast<size_t>(kind)].build(ui, pinned_lit, box);
+    }
+    if (places.comparison.width() > 0) build_comparison(ui, places.comparison);
   }
   if (state.lesson.lesson >= 0) build_lesson(ui, places.lesson);
   build_caption(ui, places.caption);

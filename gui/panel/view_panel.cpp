@@ -120,10 +120,18 @@ std::string tip_at(const View& view, Point at) {
   return "";
 }
 
+const SharedPlan& ViewPanel::plan(const AppState& state) const {
+  return is_pinned_ ? state.pinned : state.document.plan();
+}
+
+ViewInput ViewPanel::input(const AppState& state) const {
+  return is_pinned_ ? view_input_pinned(state, kind_) : view_input(state, kind_);
+}
+
 void ViewPanel::refresh(Ui& ui, const Projections& lit, Size size) {
   const AppState& state = ui.state;
-  ViewInput input = view_input(state, kind_);
-  ViewKey key{state.document.plan(),
+  ViewInput input = this->input(state);
+  ViewKey key{plan(state),
               input.moment,
               input.camera,
               size,
@@ -150,7 +158,7 @@ void ViewPanel::refresh(Ui& ui, const Projections& lit, Size size) {
 void ViewPanel::zoom_at(Ui& ui, Point at, Size size, float wheel) {
   const Box area = scaled_area(view_, size);
   const double factor = std::pow(0.8, wheel);
-  const PlanIndex& plan = *ui.state.plan();
+  const PlanIndex& plan = *this->plan(ui.state);
   const double narrowest = 4.0 / static_cast<double>(std::max<int64_t>(
                                      8, std::max(plan.tokens(Side::q), plan.tokens(Side::kv))));
   const double x = std::clamp((at.x - area.x0) / std::max(1.0f, area.width()), 0.0f, 1.0f);
@@ -176,7 +184,7 @@ void ViewPanel::drag(Ui& ui, Size size) {
 void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
   const ImGuiIO& io = ImGui::GetIO();
   const Point at{(io.MousePos.x - origin.x) / ui.scale(), (io.MousePos.y - origin.y) / ui.scale()};
-  const ViewInput input = view_input(ui.state, kind_);
+  const ViewInput input = this->input(ui.state);
   if (ImGui::IsItemHovered() && !is_dragged_) {
     ui.hovered = target_at(view_, kind_, input, at);
     show_tip(ui, tip_at(view_, at));
@@ -207,34 +215,36 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
   }
 }
 
+void ViewPanel::show_picture(Ui& ui, const Projections& lit, const Box& box,
+                             const std::string& name) {
+  const ImVec2 corner = ImGui::GetCursorScreenPos();
+  const ImVec2 room = ImGui::GetContentRegionAvail();
+  const Size size{std::floor(room.x / ui.scale()), std::floor(room.y / ui.scale())};
+  if (size.width < 40 || size.height < 40) return;
+  ImGui::InvisibleButton("canvas", {size.width * ui.scale(), size.height * ui.scale()});
+  const Point origin{std::floor(corner.x), std::floor(corner.y)};
+  const auto on_screen = [&](const Box& b) {
+    return Box{origin.x + b.x0 * ui.scale(), origin.y + b.y0 * ui.scale(),
+               origin.x + b.x1 * ui.scale(), origin.y + b.y1 * ui.scale()};
+  };
+  ui.hits.add(name + "/canvas", on_screen({0, 0, size.width, size.height}));
+  if (plan(ui.state) == nullptr) return;
+  refresh(ui, lit, size);
+  answer_mouse(ui, origin, size);
+  ImDrawList* list = ImGui::GetWindowDrawList();
+  list->PushClipRect({origin.x, origin.y}, {box.x1, box.y1}, true);
+  paint(view_.drawing, {list, &ui.fonts, &ui.textures, origin});
+  list->PopClipRect();
+  for (const HitRegion& hit : view_.hits) ui.hits.add(name + "/" + hit.name, on_screen(hit.box));
+}
+
 void ViewPanel::build(Ui& ui, const Projections& lit, const Box& box) {
-  const std::string name(to_name(kind_));
+  const std::string name = (is_pinned_ ? "pinned/" : "") + std::string(to_name(kind_));
   if (begin_panel(ui, name.c_str(), box)) {
     const Heading heading = heading_of(kind_);
-    panel_heading(ui, heading.title, heading.question);
-    const ImVec2 corner = ImGui::GetCursorScreenPos();
-    const ImVec2 room = ImGui::GetContentRegionAvail();
-    const Size size{std::floor(room.x / ui.scale()), std::floor(room.y / ui.scale())};
-    if (size.width >= 40 && size.height >= 40) {
-      ImGui::InvisibleButton("canvas", {size.width * ui.scale(), size.height * ui.scale()});
-      const Point origin{std::floor(corner.x), std::floor(corner.y)};
-      if (ui.state.plan() != nullptr) {
-        refresh(ui, lit, size);
-        answer_mouse(ui, origin, size);
-        ImDrawList* list = ImGui::GetWindowDrawList();
-        list->PushClipRect({origin.x, origin.y}, {box.x1, box.y1}, true);
-        paint(view_.drawing, {list, &ui.fonts, &ui.textures, origin});
-        list->PopClipRect();
-        for (const HitRegion& hit : view_.hits) {
-          ui.hits.add(name + "/" + hit.name,
-                      {origin.x + hit.box.x0 * ui.scale(), origin.y + hit.box.y0 * ui.scale(),
-                       origin.x + hit.box.x1 * ui.scale(), origin.y + hit.box.y1 * ui.scale()});
-        }
-      }
-      ui.hits.add(name + "/canvas", {origin.x, origin.y, origin.x + size.width * ui.scale(),
-                                     origin.y + size.height * ui.scale()});
-    }
-    if (ui.state.focus_view == kind_) {
+    panel_heading(ui, heading.title, is_pinned_ ? "of the pinned plan" : heading.question);
+    show_picture(ui, lit, box, name);
+    if (ui.state.focus_view == kind_ && !is_pinned_) {
       ImGui::GetWindowDrawList()->AddRect({box.x0, box.y0}, {box.x1, box.y1},
                                           color_of(ui, Role::accent), 0, 0, ui.px(1));
     }

@@ -27,7 +27,8 @@ struct ViewKey {
 /// One view and how the mouse moves it.
 class ViewPanel {
  public:
-  explicit ViewPanel(ViewKind kind) : kind_(kind) {}
+  /// `is_pinned`: of the pinned plan instead of the document's.
+  explicit ViewPanel(ViewKind kind, bool is_pinned = false) : kind_(kind), is_pinned_(is_pinned) {}
 
   /// The whole panel: heading, picture, what the mouse does.
   void build(Ui& ui, const Projections& lit, const Box& box);
@@ -35,12 +36,16 @@ class ViewPanel {
   const View& view() const { return view_; }
 
  private:
+  const SharedPlan& plan(const AppState& state) const;
+  ViewInput input(const AppState& state) const;
   void refresh(Ui& ui, const Projections& lit, Size size);
+  void show_picture(Ui& ui, const Projections& lit, const Box& box, const std::string& name);
   void answer_mouse(Ui& ui, Point origin, Size size);
   void zoom_at(Ui& ui, Point at, Size size, float wheel);
   void drag(Ui& ui, Size size);
 
   ViewKind kind_;
+  bool is_pinned_;
   std::optional<ViewKey> key_;
   View view_;
   ViewMemo memo_;

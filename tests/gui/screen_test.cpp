@@ -158,6 +158,24 @@ TEST(Screen, OffersEveryCommandInItsMenu) {
   }
 }
 
+TEST(Screen, ShowsAPinnedPlanAboveTheNextOne) {
+  const auto state = open("contiguous_idle");
+  Hand hand(*state, {.size = {1920, 1080}, .fonts = gui::FontChoice::packages});
+  hand.key(gui::compat::key_of('P'));
+  ASSERT_TRUE(state->pinned);
+  hand.click("edit/parallel.layout");
+  hand.click("edit/parallel.layout/dual_chunk");
+  EXPECT_EQ(state->pinned->plan().layout.kind, LayoutKind::contiguous);
+  EXPECT_EQ(state->plan()->plan().layout.kind, LayoutKind::dual_chunk);
+  const auto rank = hand.find("pinned/layout/rank/2");
+  ASSERT_TRUE(rank.has_value());
+  hand.click_at({rank->x0 + 4, rank->center().y});
+  EXPECT_EQ(state->selected(), gui::Target(gui::RankTarget{2}));
+  save_png_for_review("screen_pinned", hand.picture());
+  hand.click("compare.unpin");
+  EXPECT_EQ(hand.hits().find("pinned/layout"), nullptr);
+}
+
 TEST(Screen, OpensLessonsAndTurnsTheirPages) {
   const auto state = open("zigzag");
   Hand hand(*state);

@@ -1,0 +1,70 @@
+#include "gui/app/compare.h"
+
+#include "gui/model/axis.h"
+
+#include <numeric>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+struct Figures {
+  double kv_moved = 0, kv_necessary = 0, sent = 0, imbalance = 0, critical_path = 0, steps = 0,
+         transfers = 0, padding = 0;
+};
+
+double sum(const std::vector<int64_t>& values) {
+  return static_cast<double>(std::accumulate(values.begin(), values.end(), int64_t{0}));
+}
+
+Figures figures_of(const PlanIndex& index) {
+  const PlanSummary& summary = index.summary();
+  const Plan& plan = index.plan();
+  Figures f;
+  f.kv_moved = static_cast<double>(summary.kv_bytes_moved);
+  f.kv_necessary = static_cast<double>(summary.kv_bytes_necessary);
+  f.sent = sum(summary.forward_bytes) + sum(summary.backward_bytes);
+  f.imbalance = summary.rank_max_over_mean;
+  f.critical_path = summary.critical_path_over_ideal;
+  f.steps = static_cast<double>(index.steps().size());
+  f.transfers = static_cast<double>(plan.forward.transfers.size() + plan.backward.transfers.size());
+  int64_t valid = 0;
+  for (const SequenceSlot& slot : plan.layout.slots.sequences) valid += slot.q_valid;
+  f.padding = static_cast<double>(plan.layout.slots.tokens - valid);
+  return f;
+}
+
+template <class Print>
+ComparedFigure figure(std::string_view name, double first, double second, Print print) {
+  const int32_t better = first == second ? 0 : first < second ? -1 : 1;
+  return {std::string(name), print(first), print(second), better};
+}
+
+}  // namespace
+
+std::string describe_plan(const PlanIndex& index) {
+  const Scenario& scenario = index.plan().scenario;
+  return fmt::format("{}, {}, {}, {} ranks, {} tokens", to_name(scenario.parallel.comm_type),
+                     to_name(scenario.parallel.layout), to_name(scenario.attention.mask_type),
+                     index.num_ranks(), print_count(index.tokens(Side::q)));
+}
+
+std::vector<ComparedFigure> compare_plans(const PlanIndex& first, const PlanIndex& second) {
+  const Figures a = figures_of(first), b = figures_of(second);
+  const auto count = [](double value) { return print_count(static_cast<int64_t>(value)); };
+  const auto times = [](double value) { return fmt::format("{:.3f} x", value); };
+  return {
+      figure("busiest rank over mean", a.imbalance, b.imbalance, times),
+      figure("critical path over ideal", a.critical_path, b.critical_path, times),
+      figure("K and V moved, forward", a.kv_moved, b.kv_moved, print_bytes),
+      figure("K and V necessary", a.kv_necessary, b.kv_necessary, print_bytes),
+      figure("all bytes sent", a.sent, b.sent, print_bytes),
+      figure("transfers", a.transfers, b.transfers, count),
+      figure("steps", a.steps, b.steps, count),
+      figure("padding tokens", a.padding, b.padding, count),
+  };
+}
+
+}  // namespace cpscope::gui

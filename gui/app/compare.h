@@ -1,0 +1,23 @@
+#pragma once
+
+#include "gui/model/plan_index.h"
+
+#include <string>
+#include <vector>
+
+namespace cpscope::gui {
+
+/// "p2p, dual_chunk, causal, 4 ranks, 256 tokens".
+std::string describe_plan(const PlanIndex& plan);
+
+/// One figure of two plans.
+struct ComparedFigure {
+  std::string name;  // "bytes moved"
+  std::string first, second;
+  int32_t better = 0;  // -1 the first, 1 the second, 0 neither: less is better in all of them
+};
+
+/// What tells two plans apart in figures: bytes, balance, steps, padding, transfers.
+std::vector<ComparedFigure> compare_plans(const PlanIndex& first, const PlanIndex& second);
+
+}  // namespace cpscope::gui
