@@ -1,6 +1,8 @@
 #include "gui/model/view.h"
 
 #include "gui/model/layout_view.h"
+#include "gui/model/mask_view.h"
+#include "gui/model/traffic_view.h"
 
 namespace cpscope::gui {
 
@@ -26,6 +28,10 @@ View make_view(ViewKind kind, const ViewInput& input) {
   switch (kind) {
     case ViewKind::layout:
       return draw_layout(input);
+    case ViewKind::mask:
+      return draw_mask(input);
+    case ViewKind::traffic:
+      return draw_traffic(input);
     default:
       return {};
   }

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace cpscope::gui {
 namespace {
+
+constexpr size_t kSampledItems = 4096;
 
 struct IdRange {
   int64_t begin, end;
@@ -115,23 +118,20 @@ class ItemCutter {
   ListCache q_lists_, k_lists_;
 };
 
-/// Paints bands over cells and counts what that costs.
-class Painter {
+/// Cells of a row that a run of keys lies in.
+struct TouchedCells {
+  int64_t begin = 0, end = 0;
+  bool is_every = true;  // else only some of them: the run steps over cells
+};
+
+/// Goes through the cells that bands touch, row by row.
+class CellWalk {
  public:
-  Painter(const PairGrid& grid, std::vector<CellWork>& cells)
-      : grid_(grid),
-        cells_(cells),
-        least_q_(grid.q.least_width()),
-        least_k_(grid.k.least_width()) {}
+  explicit CellWalk(const PairGrid& grid) : grid_(grid), least_k_(grid.k.least_width()) {}
 
-  /// Whose pairs the next bands are.
-  void begin_item(int32_t step, int32_t rank, int64_t item) {
-    step_ = step;
-    rank_ = rank;
-    item_ = item;
-  }
-
-  bool paint(const WorkBand& band) {
+  /// Calls look(row, keys) with the rows of cells that a band touches and its keys there.
+  template <class Look>
+  void for_each_row(const WorkBand& band, Look look) const {
     const int64_t rows = band.q.count();
     for (int64_t i = 0; i < rows;) {
       const int64_t row = grid_.q.cell_of(band.q.at(i));
@@ -139,46 +139,89 @@ class Painter {
       // Neighbouring rows see columns that overlap or touch: together they see one interval.
       const int64_t from = std::max<int64_t>(0, i + band.lo);
       const int64_t to = std::min(band.k.count(), end + band.hi);
-      if (from < to) paint_row(row, places_of(band.k, from, to));
+      if (from < to) look(row, places_of(band.k, from, to));
       i = end;
-      if (touches_ > kMostTouches) return false;
     }
-    return true;
   }
+  TouchedCells cells_of(const TokenRun& keys) const {
+    return {grid_.k.cell_of(keys.begin), grid_.k.cell_of(keys.end - 1) + 1,
+            keys.stride <= least_k_};
+  }
+  int64_t column_of(int64_t id) const { return grid_.k.cell_of(id); }
 
  private:
-  void paint_row(int64_t row, const TokenRun& keys) {
-    CellWork* cells = cells_.data() + grid_.at(row, 0);
-    if (keys.stride <= least_k_) {
-      // No cell between the first and the last is stepped over.
-      const int64_t last = grid_.k.cell_of(keys.end - 1);
-      for (int64_t c = grid_.k.cell_of(keys.begin); c <= last; ++c) touch(cells[c]);
-      return;
-    }
-    for (int64_t id = keys.begin; id < keys.end; id += keys.stride)
-      touch(cells[grid_.k.cell_of(id)]);
-  }
-
-  void touch(CellWork& cell) {
-    ++touches_;
-    if (!cell.has_work()) {
-      cell = {step_, step_, rank_, rank_, item_};
-      return;
-    }
-    cell.first_step = std::min(cell.first_step, step_);
-    cell.last_step = std::max(cell.last_step, step_);
-    cell.first_rank = std::min(cell.first_rank, rank_);
-    cell.last_rank = std::max(cell.last_rank, rank_);
-    if (cell.item != item_) cell.item = CellWork::kManyItems;
-  }
-
   const PairGrid& grid_;
-  std::vector<CellWork>& cells_;
-  int64_t least_q_, least_k_;
-  int64_t touches_ = 0;
-  int32_t step_ = 0, rank_ = 0;
-  int64_t item_ = 0;
+  int64_t least_k_;
 };
+
+void touch(CellWork& cell, const CellWork& work) {
+  if (!cell.has_work()) {
+    cell = work;
+    return;
+  }
+  cell.first_step = std::min(cell.first_step, work.first_step);
+  cell.last_step = std::max(cell.last_step, work.last_step);
+  cell.first_rank = std::min(cell.first_rank, work.first_rank);
+  cell.last_rank = std::max(cell.last_rank, work.last_rank);
+  if (cell.item != work.item) cell.item = CellWork::kManyItems;
+}
+
+ItemCutter cutter_for(const PlanIndex& index, const PairGrid& grid) {
+  return {index.plan(), {grid.q.begin(), grid.q.end()}, {grid.k.begin(), grid.k.end()}};
+}
+
+/// How often all items of a pass would touch cells of the grid, from every n-th of them. Stops
+/// counting where it is certainly too often.
+double estimate_touches(const PlanIndex& index, bool is_backward, const PairGrid& grid) {
+  const std::vector<ComputeItem>& items = index.pass(is_backward).computes;
+  // Odd, so that a ring of a power of two ranks is sampled on all of them.
+  const size_t stride = (items.size() / kSampledItems) | 1;
+  const double most = 2.0 * kMostTouches;
+  ItemCutter cutter = cutter_for(index, grid);
+  const CellWalk walk(grid);
+  double touches = 0;
+  for (size_t i = 0; i < items.size() && touches <= most; i += stride) {
+    cutter.cut(items[i], [&](const WorkBand& band) {
+      walk.for_each_row(band, [&](int64_t, const TokenRun& keys) {
+        const TouchedCells cells = walk.cells_of(keys);
+        const int64_t count = cells.is_every ? cells.end - cells.begin : keys.count();
+        touches += static_cast<double>(count) * static_cast<double>(stride);
+      });
+      return touches <= most;
+    });
+  }
+  return touches;
+}
+
+/// Paints all items; false when cells are touched far more often than was estimated.
+bool paint_pass(const PlanIndex& index, bool is_backward, const PairGrid& grid,
+                std::vector<CellWork>& into) {
+  into.assign(static_cast<size_t>(grid.cells()), {});
+  ItemCutter cutter = cutter_for(index, grid);
+  const CellWalk walk(grid);
+  int64_t touches = 0;
+  const std::vector<ComputeItem>& items = index.pass(is_backward).computes;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const int32_t step = to_index(items[i].step), rank = to_index(items[i].rank);
+    const CellWork work{step, step, rank, rank, static_cast<int64_t>(i)};
+    const bool is_done = cutter.cut(items[i], [&](const WorkBand& band) {
+      walk.for_each_row(band, [&](int64_t row, const TokenRun& keys) {
+        CellWork* cells = into.data() + grid.at(row, 0);
+        const TouchedCells touched = walk.cells_of(keys);
+        touches += touched.is_every ? touched.end - touched.begin : keys.count();
+        if (touched.is_every) {
+          for (int64_t c = touched.begin; c < touched.end; ++c) touch(cells[c], work);
+        } else {
+          for (int64_t id = keys.begin; id < keys.end; id += keys.stride)
+            touch(cells[walk.column_of(id)], work);
+        }
+      });
+      return touches <= 4 * kMostTouches;
+    });
+    if (!is_done) return false;
+  }
+  return true;
+}
 
 /// Every `by`-th edge, and the last.
 CellAxis coarsen(const CellAxis& axis, int64_t by) {
@@ -188,41 +231,23 @@ CellAxis coarsen(const CellAxis& axis, int64_t by) {
   return coarse;
 }
 
-/// The share of the items that was painted before the cells had been touched too often, 1 if all.
-double paint_pass(const PlanIndex& index, bool is_backward, const PairGrid& grid,
-                  std::vector<CellWork>& cells) {
-  cells.assign(static_cast<size_t>(grid.cells()), {});
-  ItemCutter cutter(index.plan(), {grid.q.begin(), grid.q.end()}, {grid.k.begin(), grid.k.end()});
-  Painter painter(grid, cells);
-  const std::vector<ComputeItem>& items = index.pass(is_backward).computes;
-  for (size_t i = 0; i < items.size(); ++i) {
-    painter.begin_item(to_index(items[i].step), to_index(items[i].rank), static_cast<int64_t>(i));
-    if (!cutter.cut(items[i], [&](const WorkBand& band) { return painter.paint(band); }))
-      return static_cast<double>(i) / static_cast<double>(items.size());
-  }
-  return 1.0;
-}
-
-/// So many cells to a side of a block that `touches` become kMostTouches, if work fills cells.
-int64_t coarseness_for(double touches) {
-  int64_t by = 2;
-  while (touches / static_cast<double>(by * by) > 0.5 * kMostTouches) by *= 2;
-  return by;
-}
-
-/// So many cells to a side of a block that `bands` bands cannot touch blocks kMostTouches times.
-int64_t sure_coarseness(const PairGrid& grid, int64_t bands) {
-  const int64_t longest = std::max(grid.rows(), grid.columns());
-  int64_t by = 2;
-  const auto blocks = [&] { return (longest + by - 1) / by; };
-  while (by < longest && blocks() * blocks() * bands > kMostTouches) by *= 2;
-  return by;
-}
-
 /// What is known without looking: any step, any rank.
 CellWork anything(const PlanIndex& index, bool is_backward) {
   return {0, std::max(0, index.pass(is_backward).num_steps - 1), 0, index.num_ranks() - 1,
           CellWork::kManyItems};
+}
+
+/// Gives cells that hold visible pairs what the block around them holds.
+void spread_blocks(const PairGrid& grid, const std::vector<int64_t>& counts, const PairGrid& coarse,
+                   const std::vector<CellWork>& blocks, WorkMap& map) {
+  map.cells.assign(static_cast<size_t>(grid.cells()), {});
+  for (int64_t row = 0; row < grid.rows(); ++row) {
+    for (int64_t column = 0; column < grid.columns(); ++column) {
+      if (counts[grid.at(row, column)] > 0)
+        map.cells[grid.at(row, column)] =
+            blocks[coarse.at(row / map.coarseness, column / map.coarseness)];
+    }
+  }
 }
 
 }  // namespace
@@ -231,30 +256,22 @@ WorkMap find_work(const PlanIndex& index, const PairGrid& grid, const std::vecto
                   bool is_backward) {
   WorkMap map;
   if (grid.cells() == 0) return map;
-  const double painted = paint_pass(index, is_backward, grid, map.cells);
-  if (painted >= 1.0) return map;
-  // Once more over cells that a sample of the work says are wide enough, then over so few that
-  // nothing can touch them too often.
-  const int64_t likely = coarseness_for(kMostTouches / std::max(painted, 1e-9));
-  const auto bands = static_cast<int64_t>(index.plan().slices.size());
+  const int64_t longest = std::max(grid.rows(), grid.columns());
+  PairGrid coarse = grid;
+  while (map.coarseness < longest && estimate_touches(index, is_backward, coarse) > kMostTouches) {
+    map.coarseness *= 2;
+    coarse = {coarsen(grid.q, map.coarseness), coarsen(grid.k, map.coarseness)};
+  }
   std::vector<CellWork> blocks;
-  PairGrid coarse;
-  bool is_painted = false;
-  for (const int64_t by : {likely, sure_coarseness(grid, bands)}) {
-    map.coarseness = by;
-    coarse = {coarsen(grid.q, by), coarsen(grid.k, by)};
-    is_painted = paint_pass(index, is_backward, coarse, blocks) >= 1.0;
-    if (is_painted) break;
+  if (!paint_pass(index, is_backward, coarse, blocks)) {
+    map.coarseness = std::max<int64_t>(2, map.coarseness);
+    coarse = {coarsen(grid.q, map.coarseness), coarsen(grid.k, map.coarseness)};
+    blocks.assign(static_cast<size_t>(coarse.cells()), anything(index, is_backward));
   }
-  if (!is_painted) blocks.assign(blocks.size(), anything(index, is_backward));
-  for (int64_t row = 0; row < grid.rows(); ++row) {
-    for (int64_t column = 0; column < grid.columns(); ++column) {
-      CellWork& cell = map.cells[grid.at(row, column)];
-      cell = {};
-      if (counts[grid.at(row, column)] > 0)
-        cell = blocks[coarse.at(row / map.coarseness, column / map.coarseness)];
-    }
-  }
+  if (map.coarseness == 1)
+    map.cells = std::move(blocks);
+  else
+    spread_blocks(grid, counts, coarse, blocks, map);
   return map;
 }
 

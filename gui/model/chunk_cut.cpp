@@ -1,0 +1,98 @@
+#include "gui/model/chunk_cut.h"
+
+#include <algorithm>
+#include <span>
+
+namespace cpscope::gui {
+namespace {
+
+struct Slot {
+  int64_t begin, end;
+};
+
+Slot slot_of(const SequenceSlot& slot, Side side) {
+  if (side == Side::q) return {slot.q_begin, slot.q_begin + slot.q_slot};
+  return {slot.kv_begin, slot.kv_begin + slot.kv_slot};
+}
+
+/// Collects borders, and gives up beyond a number of them.
+class Borders {
+ public:
+  explicit Borders(size_t most) : most_(most) {}
+
+  void add(int64_t id) {
+    if (!is_too_many()) ids_.push_back(id);
+  }
+  bool is_too_many() const { return ids_.size() > 8 * most_ + 8; }
+  /// Multiples of `by` after `from` around [begin, end), up to `to`.
+  void add_multiples(int64_t from, int64_t to, int64_t by, int64_t begin, int64_t end) {
+    if (by <= 0) return;
+    const int64_t first = std::max<int64_t>(0, (begin - from) / by);
+    for (int64_t id = from + first * by; id <= to && id < end + by && !is_too_many(); id += by)
+      add(id);
+  }
+  std::vector<int64_t> sorted() {
+    std::sort(ids_.begin(), ids_.end());
+    ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
+    if (is_too_many() || ids_.size() > most_ + 1 || ids_.size() < 2) ids_.clear();
+    return std::move(ids_);
+  }
+
+ private:
+  size_t most_;
+  std::vector<int64_t> ids_;
+};
+
+void add_sequences(const PlanIndex& index, Side side, int64_t begin, int64_t end,
+                   Borders& borders) {
+  const Layout& layout = index.plan().layout;
+  const auto& sequences = layout.slots.sequences;
+  auto it = std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
+    return slot_of(s, side).end <= begin;
+  });
+  for (; it != sequences.end() && !borders.is_too_many(); ++it) {
+    const Slot slot = slot_of(*it, side);
+    if (slot.begin >= end) break;
+    borders.add(slot.begin);
+    borders.add(slot.end);
+    if (layout.kind == LayoutKind::dual_chunk)
+      borders.add_multiples(slot.begin, slot.end, (slot.end - slot.begin) / (2 * layout.cp_size),
+                            begin, end);
+  }
+}
+
+}  // namespace
+
+bool has_strides(const PlanIndex& index, Side side) {
+  const std::span<const OwnedRun> runs = index.owned(side);
+  return std::any_of(runs.begin(), runs.end(), [](const OwnedRun& o) { return o.run.stride > 1; });
+}
+
+std::vector<int64_t> cut_chunks(const PlanIndex& index, Side side, int64_t begin, int64_t end,
+                                size_t most) {
+  begin = std::max<int64_t>(begin, 0);
+  end = std::min(end, index.tokens(side));
+  if (begin >= end) return {};
+  Borders borders(most);
+  if (has_strides(index, side)) {
+    if (end - begin <= static_cast<int64_t>(most)) borders.add_multiples(begin, end, 1, begin, end);
+    return borders.sorted();
+  }
+  const std::span<const OwnedRun> runs = index.owned(side);
+  auto it = std::partition_point(runs.begin(), runs.end(),
+                                 [&](const OwnedRun& o) { return o.run.end <= begin; });
+  for (; it != runs.end() && it->run.begin < end && !borders.is_too_many(); ++it) {
+    borders.add(it->run.begin);
+    borders.add(it->run.end);
+  }
+  add_sequences(index, side, begin, end, borders);
+  const Layout& layout = index.plan().layout;
+  const int64_t tokens = index.tokens(side);
+  if (layout.kind == LayoutKind::dual_chunk_packed)
+    borders.add_multiples(0, tokens, tokens / (2 * layout.cp_size), begin, end);
+  if (layout.kind == LayoutKind::lpt)
+    borders.add_multiples(0, tokens, index.plan().scenario.parallel.dispatch_chunk, begin, end);
+  return borders.sorted();
+}
+
+}  // namespace cpscope::gui

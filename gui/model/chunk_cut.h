@@ -1,0 +1,21 @@
+#pragma once
+
+#include "gui/model/plan_index.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace cpscope::gui {
+
+/// Borders of the chunks that touch ids [begin, end), ascending: where the owner or the sequence
+/// changes, and where the layout cuts (dual chunks, dispatch chunks) although both stay. The first
+/// and last border may lie outside of the range. Where runs are strided every token is a chunk.
+/// Empty when there would be more than `most` chunks.
+std::vector<int64_t> cut_chunks(const PlanIndex& index, Side side, int64_t begin, int64_t end,
+                                size_t most);
+
+/// Does a rank own every n-th token?
+bool has_strides(const PlanIndex& index, Side side);
+
+}  // namespace cpscope::gui

@@ -1,0 +1,232 @@
+#include "gui/model/traffic_view.h"
+
+#include "gui/model/axis.h"
+#include "gui/model/edge_matrix.h"
+#include "gui/model/legend.h"
+#include "gui/model/traffic_marks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr float kPad = 8;
+constexpr float kLine = 16;
+constexpr float kTextHeight = 5 * kLine + 4;
+constexpr float kSideText = 250;
+constexpr int64_t kLeastRange = 16;  // of the colour scale, most / least
+
+std::shared_ptr<const EdgeMatrix> find_matrix(const ViewInput& input) {
+  const std::string key = fmt::format("edges {:x}", input.plan->plan().hash);
+  if (input.memo != nullptr && input.memo->key == key)
+    return std::static_pointer_cast<const EdgeMatrix>(input.memo->value);
+  auto matrix = std::make_shared<const EdgeMatrix>(*input.plan);
+  if (input.memo != nullptr) *input.memo = {key, matrix};
+  return matrix;
+}
+
+TrafficScene make_scene(const ViewInput& input, const EdgeMatrix& matrix) {
+  TrafficScene scene{input, matrix, {}, {}, {}, 0, 0, 0, 0};
+  const auto stages = static_cast<int32_t>(input.plan->stages().size());
+  scene.end_stage = std::clamp(input.moment.end_stage, 0, stages);
+  if (!input.is_cumulative)
+    scene.first_stage = std::clamp(input.moment.first_stage, 0, scene.end_stage);
+  scene.links = matrix.of_stages(scene.first_stage, scene.end_stage);
+  scene.most = input.is_cumulative ? matrix.most_of_all() : matrix.most_of_step();
+  // Links that carry nearly the same are nearly of one colour, and none is as dark as nothing.
+  scene.least = std::min(matrix.least_of_step(), std::max<int64_t>(1, scene.most / kLeastRange));
+  scene.sent.assign(static_cast<size_t>(matrix.num_ranks()), 0);
+  scene.received = scene.sent;
+  for (const LinkBytes& link : scene.links) {
+    scene.sent[link.src] += link.bytes;
+    scene.received[link.dst] += link.bytes;
+  }
+  return scene;
+}
+
+LegendEntry line(std::string text, bool is_strong = false, bool is_faint = false) {
+  LegendEntry entry;
+  entry.text = std::move(text);
+  entry.is_strong = is_strong;
+  entry.is_faint = is_faint;
+  entry.starts_line = true;
+  return entry;
+}
+
+std::string bytes_text(int64_t bytes) { return print_bytes(static_cast<double>(bytes)); }
+
+std::string print_payloads(const PayloadBytes& bytes) {
+  std::string text;
+  for (size_t p = 0; p < kPayloads; ++p) {
+    if (bytes[p] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_name(static_cast<Payload>(p)),
+                        bytes_text(bytes[p]));
+  }
+  return text;
+}
+
+/// "this step", or "this transfer stage" when the moment is a part of a step.
+std::string name_moment(const PlanIndex& index, Moment moment) {
+  if (index.stages().empty()) return "this step";
+  const auto last = static_cast<int32_t>(index.stages().size()) - 1;
+  const int32_t first = std::clamp(moment.first_stage, 0, last);
+  if (index.moment_of_step(index.step_of_stage(first)) == moment) return "this step";
+  return fmt::format("this {} stage", to_name(index.stages()[first].kind));
+}
+
+std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string& same) {
+  const ViewInput& input = scene.input;
+  const PlanIndex& index = *input.plan;
+  const auto stages = static_cast<int32_t>(index.stages().size());
+  const Moment moment = input.moment;
+  const int32_t first = std::clamp(moment.first_stage, 0, stages);
+  const int32_t end = std::clamp(moment.end_stage, first, stages);
+  const int64_t now = scene.matrix.total(first, end);
+  const int64_t so_far = scene.matrix.total(0, end), all = scene.matrix.total(0, stages);
+  std::vector<LegendEntry> lines;
+  std::string sums =
+      fmt::format("{}: {}, so far {} of {}", name_moment(index, moment),
+                  now == 0 ? "no bytes" : bytes_text(now), bytes_text(so_far), bytes_text(all));
+  lines.push_back(line(std::move(sums), true));
+  const PayloadBytes payloads = scene.matrix.payloads(scene.first_stage, scene.end_stage);
+  const std::string names = print_payloads(payloads);
+  if (!names.empty())
+    lines.push_back(
+        line(fmt::format("{} on {} links: {}", input.is_cumulative ? "so far" : "now",
+                         print_count(static_cast<int64_t>(scene.links.size())), names)));
+  if (!same.empty()) lines.push_back(line(same));
+  const Parallel& parallel = index.plan().scenario.parallel;
+  if (parallel.comm_type == CommType::a2a_p2p && parallel.a2a_size > 1)
+    lines.push_back(
+        line("Inside a group every rank exchanges heads with every other; between groups "
+             "KV goes round rings.",
+             false, true));
+  const PlanSummary& summary = index.summary();
+  if (summary.kv_bytes_moved > 0) {
+    std::string kv =
+        fmt::format("KV of the forward: {} needed on other ranks, {} moved",
+                    bytes_text(summary.kv_bytes_necessary), bytes_text(summary.kv_bytes_moved));
+    if (summary.kv_bytes_necessary <= summary.kv_bytes_moved)
+      kv +=
+          fmt::format(" ({} needed)", print_share(static_cast<double>(summary.kv_bytes_necessary) /
+                                                  static_cast<double>(summary.kv_bytes_moved)));
+    else
+      kv += ": less, because no rank gets all heads";
+    lines.push_back(line(std::move(kv)));
+  }
+  const bool has_dkv = scene.matrix.payloads(0, stages)[static_cast<size_t>(Payload::dkv)] > 0;
+  std::string note = "Copies that stay on a rank are not counted.";
+  if (has_dkv && index.plan().scenario.numerics.dkv_wire == DkvWire::fp32)
+    note += " dkv travels in fp32, 4 bytes a value.";
+  lines.push_back(line(std::move(note), false, true));
+  return lines;
+}
+
+/// Links with what they carry, one a line, as many as there is room for.
+void add_link_list(View& view, const TrafficScene& scene, const Box& box) {
+  if (box.height() < 3 * kLine || scene.links.empty()) return;
+  const std::vector<std::string> names = name_payloads(scene);
+  std::vector<LegendEntry> lines;
+  const auto room = static_cast<size_t>(box.height() / kLine);
+  const size_t shown = names.size() <= room ? names.size() : room - 1;
+  for (size_t i = 0; i < shown; ++i)
+    lines.push_back(line(
+        fmt::format("rank {} -> rank {}: {}", scene.links[i].src, scene.links[i].dst, names[i])));
+  if (shown < names.size())
+    lines.push_back(line(fmt::format("and {} more links", names.size() - shown), false, true));
+  add_legend_flow(view.drawing, scene.input, box, lines);
+}
+
+/// Few ranks: the matrix, the ring beside it, and text below.
+void draw_with_ring(View& view, const TrafficScene& scene) {
+  const Size& size = scene.input.size;
+  const float tall = size.height - kTextHeight - kLine - 3 * kPad;
+  const float half = std::min(tall + 40, (size.width - 3 * kPad) * 0.5F);
+  const float bottom = kPad + std::min(tall, half);
+  const Box matrix{kPad, kPad, kPad + half, bottom};
+  const Box ring{matrix.x1 + kPad, kPad, size.width - kPad, bottom};
+  add_traffic_matrix(view, scene, matrix);
+  std::string same;
+  if (scene.matrix.num_ranks() > 1) same = add_traffic_ring(view, scene, ring);
+  if (scene.links.empty())
+    add_sentence(view.drawing, scene.input, ring,
+                 scene.matrix.num_links() == 0 ? "One rank: nothing travels."
+                                               : "Nothing travels at this moment.");
+  add_byte_scale(view.drawing, scene, {kPad, bottom + kPad});
+  const Box text{kPad, bottom + kPad + kLine + 4, size.width - kPad, size.height - 2};
+  const float end = add_legend_flow(view.drawing, scene.input, text, make_lines(scene, same));
+  add_link_list(view, scene, {kPad, end + kLine / 2, size.width - kPad, size.height - kPad});
+}
+
+/// Many ranks: the matrix, and text beside or below it.
+void draw_without_ring(View& view, const TrafficScene& scene) {
+  const Size& size = scene.input.size;
+  const bool has_side = size.width - kSideText >= size.height - kTextHeight;
+  const Box matrix =
+      has_side ? Box{kPad, kPad, size.width - kSideText - kPad, size.height - kPad}
+               : Box{kPad, kPad, size.width - kPad, size.height - kTextHeight - 2 * kLine};
+  add_traffic_matrix(view, scene, matrix);
+  if (has_side) {
+    const float x = std::min(matrix.x1, matrix.y1 + 60) + kPad;
+    add_byte_scale(view.drawing, scene, {x, kPad + kLine});
+    add_legend_column(view.drawing, scene.input,
+                      {x, kPad + 3 * kLine, size.width - kPad, size.height - kPad},
+                      make_lines(scene, ""));
+  } else {
+    add_byte_scale(view.drawing, scene, {kPad, matrix.y1 + 4});
+    add_legend_flow(view.drawing, scene.input,
+                    {kPad, matrix.y1 + kLine + 8, size.width - kPad, size.height - 2},
+                    make_lines(scene, ""));
+  }
+}
+
+}  // namespace
+
+float add_byte_scale(Drawing& drawing, const TrafficScene& scene, Point at) {
+  if (scene.most == 0) return at.x;
+  constexpr float kLength = 96, kHeight = 11, kText = 12;
+  const Color ink = scene.input.theme->of(Role::text);
+  const float middle = at.y + kHeight / 2;
+  const auto write = [&](float x, const std::string& text) {
+    drawing.add(Label{{x, middle}, Anchor::left_middle, ink, kText, Face::body, text});
+    return x + scene.input.text_width(text, kText, Face::body);
+  };
+  float x = write(at.x, bytes_text(scene.least)) + 6;
+  Pixels pixels;
+  pixels.box = {x, at.y, x + kLength, at.y + kHeight};
+  pixels.width = 48;
+  pixels.height = 1;
+  const double ratio = static_cast<double>(scene.most) / static_cast<double>(scene.least);
+  for (int32_t i = 0; i < pixels.width; ++i)
+    pixels.colors.push_back(color_of_bytes(
+        scene, std::llround(static_cast<double>(scene.least) * std::pow(ratio, i / 47.0))));
+  drawing.add(std::move(pixels));
+  return write(x + kLength + 6, bytes_text(scene.most) + " a link, log scale");
+}
+
+View draw_traffic(const ViewInput& input) {
+  View view;
+  view.title = input.is_cumulative ? "Traffic: bytes from rank to rank so far"
+                                   : "Traffic: bytes from rank to rank now";
+  const Box all{0, 0, input.size.width, input.size.height};
+  if (input.size.width < 160 || input.size.height < 200) {
+    add_sentence(view.drawing, input, all, "Too small for the traffic. Enlarge this panel.");
+    return view;
+  }
+  const auto matrix = find_matrix(input);
+  const TrafficScene scene = make_scene(input, *matrix);
+  if (matrix->num_ranks() <= kMostRingRanks)
+    draw_with_ring(view, scene);
+  else
+    draw_without_ring(view, scene);
+  return view;
+}
+
+}  // namespace cpscope::gui
