@@ -32,6 +32,6 @@ int main(int argc, char** argv) {
   toolbox.judge = cpscope::reference::judge;
   toolbox.sampled_judge = cpscope::reference::judge_rows;
   toolbox.witness = cpscope::reference::mask_witness();
-  toolbox.render = cpscope::gui::render;
-  return cpscope::run_program(argc, argv, toolbox);
+  const cpscope::PictureCommands pictures{.render = cpscope::gui::render, .open_window = {}};
+  return cpscope::run_program(argc, argv, toolbox, pictures);
 }

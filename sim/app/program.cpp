@@ -172,7 +172,8 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   return commands;
 }
 
-Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox) {
+Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox,
+                   const PictureCommands& pictures) {
   CLI::App* render = app.add_subcommand("render", "a picture of one plan; no display is needed");
   render->add_option("FILE", request.scenario_path, "scenario file (TOML)")->required();
   render->add_option("--view", request.view, "what to show")
@@ -206,7 +207,7 @@ Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox) {
   render->footer(
       "Example: cpscope render scenarios/zigzag.toml --view mask --step 2 --out zigzag.png");
   return {render, [&] {
-            if (toolbox.render) return toolbox.render(request, toolbox);
+            if (pictures.render) return pictures.render(request, toolbox);
             std::cerr << "cpscope: this program was built without pictures\n";
             return 3;
           }};
@@ -241,7 +242,7 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
 
 std::string program_version() { return CPSCOPE_VERSION; }
 
-int run_program(int argc, char** argv, Toolbox& toolbox) {
+int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& pictures) {
   std::ios::sync_with_stdio(false);
   CLI::App app("cpscope: the neutral referee and the picture of context-parallel attention",
                "cpscope");
@@ -253,7 +254,7 @@ int run_program(int argc, char** argv, Toolbox& toolbox) {
   std::vector<Command> commands = add_inspecting(app, options);
   for (Command& command : add_running(app, options, toolbox))
     commands.push_back(std::move(command));
-  commands.push_back(add_render(app, render_request, toolbox));
+  commands.push_back(add_render(app, render_request, toolbox, pictures));
   if (const auto code = explain_unknown(app, argc, argv)) return *code;
   try {
     app.parse(argc, argv);

@@ -20,14 +20,17 @@ struct Toolbox {
   SampledJudge sampled_judge;
   MaskWitness witness;
   bool is_first_process = true;  // the others neither print results nor write files
-  // The commands that draw. Empty in a program without pictures.
+};
+
+/// The commands that draw, plugged in by main too. Empty in a program without pictures.
+struct PictureCommands {
   std::function<int(const RenderRequest&, Toolbox&)> render;
   std::function<int(const WindowRequest&, Toolbox&)> open_window;
 };
 
 /// Parses the command line and runs one command. Returns the process exit code (contract, section
 /// 3).
-int run_program(int argc, char** argv, Toolbox& toolbox);
+int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& pictures = {});
 
 /// Project version, as written into records.
 std::string program_version();
