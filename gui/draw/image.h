@@ -22,7 +22,7 @@ struct Image {
   Color& at(int32_t x, int32_t y) {
     return pixels[static_cast<size_t>(y) * static_cast<size_t>(width) + static_cast<size_t>(x)];
   }
-  Color at(int32_t x, int32_t y) const {
+  const Color& at(int32_t x, int32_t y) const {
     return pixels[static_cast<size_t>(y) * static_cast<size_t>(width) + static_cast<size_t>(x)];
   }
   friend bool operator==(const Image&, const Image&) = default;

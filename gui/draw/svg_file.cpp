@@ -95,9 +95,14 @@ class SvgWriter {
  public:
   void operator()(const FilledBox& m) {
     if (!(m.box.x1 > m.box.x0) || !(m.box.y1 > m.box.y0)) return;
-    body_ += rect(m.box, m.rounding, paint_of("fill", m.color));
+    // As on the screen: what is not empty is a pixel wide, and neighbours meet without a seam.
+    const Box box{m.box.x0, m.box.y0, std::max(m.box.x1, m.box.x0 + 1),
+                  std::max(m.box.y1, m.box.y0 + 1)};
+    const std::string edges = m.rounding > 0 ? "" : " class=\"e\"";
+    if (m.color.a != 0) body_ += rect(box, m.rounding, edges + paint_of("fill", m.color));
     if (m.hatch == Hatch::none || m.hatch_color.a == 0) return;
-    body_ += rect(m.box, m.rounding, " fill=\"url(#" + hatch_id(m.hatch, m.hatch_color) + ")\"");
+    body_ +=
+        rect(box, m.rounding, edges + " fill=\"url(#" + hatch_id(m.hatch, m.hatch_color) + ")\"");
   }
 
   void operator()(const OutlinedBox& m) {
@@ -196,7 +201,7 @@ class SvgWriter {
     text += "<title>" + escape(page.title) + "</title>\n<desc>" + escape(page.description) +
             "</desc>\n";
     text +=
-        "<style>text{white-space:pre}"
+        "<style>text{white-space:pre}.e{shape-rendering:crispEdges}"
         ".b,.s{font-family:Inter,\"Helvetica Neue\",Arial,sans-serif}.s{font-weight:600}"
         ".m{font-family:\"JetBrains Mono\",\"DejaVu Sans Mono\",monospace}</style>\n";
     if (!hatches_.empty()) text += "<defs>\n" + patterns() + "</defs>\n";
@@ -268,7 +273,7 @@ class SvgWriter {
   void add_cells(const Pixels& m) {
     const float cell_width = m.box.width() / static_cast<float>(m.width);
     const float cell_height = m.box.height() / static_cast<float>(m.height);
-    body_ += "<g shape-rendering=\"crispEdges\">\n";
+    body_ += "<g class=\"e\">\n";
     for (int32_t y = 0; y < m.height; ++y) {
       const Color* row = m.colors.data() + static_cast<size_t>(y) * static_cast<size_t>(m.width);
       for (int32_t x = 0; x < m.width;) {

@@ -119,10 +119,10 @@ Color Theme::of_rank(int32_t rank, int32_t num_ranks) const {
   const double share = num_ranks > 1 ? static_cast<double>(rank) / (num_ranks - 1) : 0.5;
   static constexpr std::array<Color, 3> kOnDark = {color_of(0x0B3F66), color_of(0x1F86C9),
                                                    color_of(0xB5DFFF)};
-  static constexpr std::array<Color, 3> kOnLight = {color_of(0xD6E9F8), color_of(0x5AA5D8),
+  static constexpr std::array<Color, 3> kOnLight = {color_of(0xBFDCF2), color_of(0x5AA5D8),
                                                     color_of(0x0A4A7A)};
-  static constexpr std::array<Color, 3> kOnPaper = {color_of(0xE9F3FB), color_of(0xA9D0EC),
-                                                    color_of(0x5AA5D8)};
+  static constexpr std::array<Color, 3> kOnPaper = {color_of(0xCFE3F4), color_of(0x96C5E8),
+                                                    color_of(0x4F9BD0)};
   return on_ramp(is_dark() ? kOnDark : name == ThemeName::light ? kOnLight : kOnPaper, share);
 }
 

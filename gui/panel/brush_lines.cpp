@@ -17,20 +17,23 @@ struct Segment {
 
 float length_of(const Segment& s) { return std::hypot(s.to.x - s.from.x, s.to.y - s.from.y); }
 
-ImVec2 between(const Segment& s, float share) {
-  return {s.from.x + (s.to.x - s.from.x) * share, s.from.y + (s.to.y - s.from.y) * share};
+// Shares are double: ends may lie far beyond the screen, where a float has no pixels left.
+ImVec2 between(const Segment& s, double share) {
+  const auto mix = [share](double from, double to) {
+    return static_cast<float>(from + (to - from) * share);
+  };
+  return {mix(s.from.x, s.to.x), mix(s.from.y, s.to.y)};
 }
 
 /// Which part [begin, end] of a segment lies in a box: Liang and Barsky 1984. begin > end: none.
-std::pair<float, float> cut_share(const Segment& s, const Box& box) {
-  const float dx = s.to.x - s.from.x, dy = s.to.y - s.from.y;
-  const float steps[] = {-dx, dx, -dy, dy};
-  const float rooms[] = {s.from.x - box.x0, box.x1 - s.from.x, s.from.y - box.y0,
-                         box.y1 - s.from.y};
-  float begin = 0, end = 1;
+std::pair<double, double> cut_share(const Segment& s, const Box& box) {
+  const double x = s.from.x, y = s.from.y, dx = s.to.x - x, dy = s.to.y - y;
+  const double steps[] = {-dx, dx, -dy, dy};
+  const double rooms[] = {x - box.x0, box.x1 - x, y - box.y0, box.y1 - y};
+  double begin = 0, end = 1;
   for (int32_t i = 0; i < 4; ++i) {
     if (steps[i] == 0) {
-      if (rooms[i] < 0) return {1.F, 0.F};
+      if (rooms[i] < 0) return {1.0, 0.0};
     } else if (steps[i] < 0) {
       begin = std::max(begin, rooms[i] / steps[i]);
     } else {
@@ -73,12 +76,12 @@ void stroke(const Brush& brush, const Segment& s, Color color, float width) {
 }
 
 void stroke_dashed(const Brush& brush, const Segment& s, Color color, float width) {
-  const float on = 4 * brush.scale(), period = 7 * brush.scale(), length = length_of(s);
+  const double on = 4 * brush.scale(), period = 7 * brush.scale(), length = length_of(s);
   const auto [begin, end] = cut_share(s, brush.visible().inset(-width));
   if (begin > end) return;
-  for (float place = std::floor(begin * length / period) * period; place < end * length;
+  for (double place = std::floor(begin * length / period) * period; place < end * length;
        place += period) {
-    const float stop = std::min(place + on, length);
+    const double stop = std::min(place + on, length);
     stroke(brush, {between(s, place / length), between(s, stop / length)}, color, width);
   }
 }
@@ -105,7 +108,7 @@ std::vector<ImVec2> cut_side(const std::vector<ImVec2>& points, Inside depth_of)
   std::vector<ImVec2> kept;
   for (size_t i = 0; i < points.size(); ++i) {
     const ImVec2 &a = points[i], &b = points[(i + 1) % points.size()];
-    const float at_a = depth_of(a), at_b = depth_of(b);
+    const double at_a = depth_of(a), at_b = depth_of(b);
     if (at_a >= 0) kept.push_back(a);
     if ((at_a >= 0) != (at_b >= 0)) kept.push_back(between({a, b}, at_a / (at_a - at_b)));
   }
@@ -131,7 +134,7 @@ void paint_line(const Brush& brush, const Line& mark) {
   if (mark.is_dashed) {
     stroke_dashed(brush, s, mark.color, width);
   } else {
-    stroke(brush, {between(s, begin), between(s, std::min(end, 1.F))}, mark.color, width);
+    stroke(brush, {between(s, begin), between(s, end)}, mark.color, width);
   }
 }
 
@@ -142,10 +145,10 @@ void paint_polygon(const Brush& brush, const Polygon& mark) {
     if (!std::isfinite(points.back().x) || !std::isfinite(points.back().y)) return;
   }
   const Box room = brush.visible().inset(-4);
-  points = cut_side(points, [&](ImVec2 p) { return p.x - room.x0; });
-  points = cut_side(points, [&](ImVec2 p) { return room.x1 - p.x; });
-  points = cut_side(points, [&](ImVec2 p) { return p.y - room.y0; });
-  points = cut_side(points, [&](ImVec2 p) { return room.y1 - p.y; });
+  points = cut_side(points, [&](ImVec2 p) { return double{p.x} - room.x0; });
+  points = cut_side(points, [&](ImVec2 p) { return double{room.x1} - p.x; });
+  points = cut_side(points, [&](ImVec2 p) { return double{p.y} - room.y0; });
+  points = cut_side(points, [&](ImVec2 p) { return double{room.y1} - p.y; });
   if (points.size() < 3 || mark.color.a == 0) return;
   fill_convex(brush, points, mark.color);
 }

@@ -25,6 +25,9 @@ constexpr std::array kBodySizes = {10.F, 11.F, 12.F, 13.F, 14.F, 15.F, 16.F, 18.
 constexpr std::array kStrongSizes = {11.F, 12.F, 13.F, 14.F, 15.F, 16.F, 18.F, 20.F, 24.F, 32.F};
 constexpr std::array kMonoSizes = {9.F, 10.F, 11.F, 12.F, 13.F, 14.F, 15.F, 16.F, 18.F};
 
+// Capitals of the built-in font are 8 of 13 pixels high, and stand one pixel low.
+constexpr float kBuiltInCapital = 8.F / 13;
+
 constexpr ImWchar kAscii[] = {0x20, 0x7E, 0};
 
 /// A font file in memory, and how many of its em ascent and descent take together.
@@ -88,7 +91,7 @@ void add_face(ImFontAtlas& atlas, Fonts& fonts, Face face, FontData data,
     config.FontDataOwnedByAtlas = false;
     ImFont* font =
         atlas.AddFontFromMemoryTTF(bytes.data(), static_cast<int>(bytes.size()), pixels, &config);
-    fonts.cuts.push_back({face, size, font, pixels});
+    fonts.cuts.push_back({.face = face, .size = size, .font = font, .pixels = pixels});
   }
 }
 
@@ -102,7 +105,8 @@ void add_built_in(ImFontAtlas& atlas, Fonts& fonts) {
     config.PixelSnapH = true;
     ImFont* font = atlas.AddFontDefault(&config);
     for (const Face face : {Face::body, Face::mono, Face::strong}) {
-      fonts.cuts.push_back({face, 13.F * times, font, config.SizePixels});
+      fonts.cuts.push_back(
+          {face, 13.F * times, font, config.SizePixels, kBuiltInCapital, unit * times / 13});
     }
   }
   std::stable_sort(fonts.cuts.begin(), fonts.cuts.end(),

@@ -31,6 +31,8 @@ struct FontCut {
   float size = 0;          // logical pixels of the em, what Label::size asks for
   ImFont* font = nullptr;  // of the atlas
   float pixels = 0;        // Dear ImGui's name for the size: ascent + descent on the screen
+  float capital = 0.73F;   // height of capitals, of the em
+  float sink = 0;          // screen pixels by which its letters stand below their baseline
 };
 
 /// Where a hatch lies in the atlas: a square of `side` pixels that repeats without a seam.

@@ -108,12 +108,19 @@ Image Offscreen::draw() const {
   Image image(static_cast<int32_t>(size.x), static_cast<int32_t>(size.y), options_.background);
   if (data == nullptr) return image;
   const auto find_texture = [this](uint64_t id) -> RasterTexture {
-    if (id == kAtlasId) return {&atlas_, true};
+    if (id == kAtlasId) return {&atlas_, true, true};
     const auto found = pictures_.find(id);
-    return found == pictures_.end() ? RasterTexture{} : RasterTexture{&found->second, false};
+    return found == pictures_.end() ? RasterTexture{} : RasterTexture{&found->second};
   };
   rasterise(*data, find_texture, image);
   return image;
+}
+
+Image Offscreen::draw(const Drawing& drawing) {
+  frame([&] {
+    paint(drawing, {ImGui::GetBackgroundDrawList(), &fonts_, textures_.get(), {0, 0}});
+  });
+  return draw();
 }
 
 void Offscreen::move_mouse(Point to) {
@@ -168,11 +175,7 @@ void Offscreen::wait(int32_t frames) {
 Image render_drawing(const Drawing& drawing, Size size, ThemeName theme, FontChoice fonts,
                      float scale) {
   Offscreen screen({size, scale, fonts, theme_of(theme).of(Role::background)});
-  screen.frame([&] {
-    ImDrawList* list = ImGui::GetBackgroundDrawList();
-    paint(drawing, {list, &screen.fonts(), &screen.textures(), {0, 0}});
-  });
-  return screen.draw();
+  return screen.draw(drawing);
 }
 
 }  // namespace cpscope::gui

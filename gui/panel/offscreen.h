@@ -41,6 +41,8 @@ class Offscreen {
   void settle(const std::function<void()>& build);
   /// The last frame as pixels.
   Image draw() const;
+  /// A frame of nothing but a drawing, as pixels: for many drawings with one set of fonts.
+  Image draw(const Drawing& drawing);
 
   // What hands do, in screen pixels, one event a frame.
   void move_mouse(Point to);

@@ -73,10 +73,10 @@ void paint_label(const Brush& brush, const Label& mark) {
   const char* begin = mark.text.data();
   const char* end = begin + mark.text.size();
   const float width = cut.font->CalcTextSizeA(cut.pixels, FLT_MAX, 0, begin, end).x;
-  const Point baseline = baseline_of(mark, width / brush.scale());
+  const Point baseline = baseline_of(mark, width / brush.scale(), cut.capital);
   const ImVec2 pixels = brush.at(baseline);
-  const ImVec2 corner = {std::floor(pixels.x + 0.5F),
-                         std::floor(pixels.y + 0.5F) - compat::ascent_of(cut.font, cut.pixels)};
+  const ImVec2 corner = {std::floor(pixels.x + 0.5F), std::floor(pixels.y + 0.5F) - cut.sink -
+                                                          compat::ascent_of(cut.font, cut.pixels)};
   if (!brush.is_visible({corner.x, corner.y, corner.x + width, corner.y + cut.pixels})) return;
   brush.list().AddText(cut.font, cut.pixels, corner, pack_color(mark.color), begin, end);
 }

@@ -18,6 +18,8 @@ constexpr int32_t kSub = 16;           // places of a pixel in each direction
 constexpr float kFarthest = 32'768.F;  // pixels
 constexpr int32_t kFraction = 16;      // bits after the point of colours and texels
 
+constexpr Color kWhite{255, 255, 255, 255};
+
 /// [x0, x1) x [y0, y1) of whole pixels.
 struct PixelBox {
   int32_t x0 = 0, y0 = 0, x1 = 0, y1 = 0;
@@ -56,47 +58,64 @@ void paint_over(Color& pixel, Color source) {
 }
 
 Color multiply(Color a, Color b) {
+  if (b == kWhite) return a;
+  if (b.r == 255 && b.g == 255 && b.b == 255) {
+    return a.with_alpha(divide_by_255(static_cast<uint32_t>(a.a) * b.a));
+  }
   return {divide_by_255(static_cast<uint32_t>(a.r) * b.r),
           divide_by_255(static_cast<uint32_t>(a.g) * b.g),
           divide_by_255(static_cast<uint32_t>(a.b) * b.b),
           divide_by_255(static_cast<uint32_t>(a.a) * b.a)};
 }
 
-Color nearest_texel(const Image& image, int64_t u, int64_t v) {
-  const auto x = static_cast<int32_t>(std::clamp<int64_t>(u >> kFraction, 0, image.width - 1));
-  const auto y = static_cast<int32_t>(std::clamp<int64_t>(v >> kFraction, 0, image.height - 1));
-  return image.at(x, y);
+/// The four texels around a place between texels, and their weights, which add up to 2^16.
+struct Blend {
+  const Color* texels[4];
+  uint32_t weights[4];
+
+  uint8_t mix(uint8_t Color::*channel) const {
+    uint32_t sum = 32'768;
+    for (size_t i = 0; i < 4; ++i) sum += texels[i]->*channel * weights[i];
+    return static_cast<uint8_t>(sum >> 16);
+  }
+};
+
+/// One axis of a place between texels: the two texels and how much the second one counts, of 256.
+struct Between {
+  int32_t first = 0, second = 0;
+  uint32_t share = 0;
+};
+
+Between place_between(int64_t place, int32_t texels) {
+  // Texel centres lie at halves. Rounding to 1/256 forgives the last bits of coordinates.
+  const int64_t at = (place + 128 - (1 << (kFraction - 1))) >> 8;
+  const auto inside = [texels](int64_t texel) {
+    return static_cast<int32_t>(std::clamp<int64_t>(texel, 0, texels - 1));
+  };
+  return {inside(at >> 8), inside((at >> 8) + 1), static_cast<uint32_t>(at & 255)};
 }
 
-/// Between the four nearest texels, in steps of 1/256.
-Color smooth_texel(const Image& image, int64_t u, int64_t v) {
-  // Texel centres lie at halves. Rounding to 1/256 forgives the last bits of coordinates.
-  const int64_t x = (u + 128 - (1 << (kFraction - 1))) >> 8;
-  const int64_t y = (v + 128 - (1 << (kFraction - 1))) >> 8;
-  const auto right = static_cast<uint32_t>(x & 255), below = static_cast<uint32_t>(y & 255);
-  const auto column = [&](int64_t at) {
-    return static_cast<int32_t>(std::clamp<int64_t>(at, 0, image.width - 1));
-  };
-  const auto row = [&](int64_t at) {
-    return static_cast<int32_t>(std::clamp<int64_t>(at, 0, image.height - 1));
-  };
-  const int32_t x0 = column(x >> 8), y0 = row(y >> 8);
-  if (right == 0 && below == 0) return image.at(x0, y0);
-  const int32_t x1 = column((x >> 8) + 1), y1 = row((y >> 8) + 1);
-  const Color a = image.at(x0, y0), b = image.at(x1, y0), c = image.at(x0, y1),
-              d = image.at(x1, y1);
-  const uint32_t wa = (256 - right) * (256 - below), wb = right * (256 - below),
-                 wc = (256 - right) * below, wd = right * below;
-  const auto mix = [&](uint8_t p, uint8_t q, uint8_t r, uint8_t s) {
-    return static_cast<uint8_t>((p * wa + q * wb + r * wc + s * wd + 32'768) >> 16);
-  };
-  return {mix(a.r, b.r, c.r, d.r), mix(a.g, b.g, c.g, d.g), mix(a.b, b.b, c.b, d.b),
-          mix(a.a, b.a, c.a, d.a)};
+Between place_nearest(int64_t place, int32_t texels) {
+  const auto texel = static_cast<int32_t>(std::clamp<int64_t>(place >> kFraction, 0, texels - 1));
+  return {texel, texel, 0};
+}
+
+Color texel_between(const RasterTexture& texture, const Between& x, const Between& y) {
+  const Color* top = &texture.image->at(0, y.first);
+  if ((x.share | y.share) == 0) return top[x.first];
+  const Color* below = &texture.image->at(0, y.second);
+  const Blend blend{{top + x.first, top + x.second, below + x.first, below + x.second},
+                    {(256 - x.share) * (256 - y.share), x.share * (256 - y.share),
+                     (256 - x.share) * y.share, x.share * y.share}};
+  if (texture.is_coverage) return {255, 255, 255, blend.mix(&Color::a)};
+  return {blend.mix(&Color::r), blend.mix(&Color::g), blend.mix(&Color::b), blend.mix(&Color::a)};
 }
 
 Color texel_of(const RasterTexture& texture, int64_t u, int64_t v) {
-  return texture.is_smooth ? smooth_texel(*texture.image, u, v)
-                           : nearest_texel(*texture.image, u, v);
+  const int32_t width = texture.image->width, height = texture.image->height;
+  return texture.is_smooth
+             ? texel_between(texture, place_between(u, width), place_between(v, height))
+             : texel_between(texture, place_nearest(u, width), place_nearest(v, height));
 }
 
 void fill_row(Color* pixel, int64_t count, Color color) {
@@ -234,6 +253,7 @@ class Triangle {
   void set_growth(size_t value, int64_t area) {
     const int64_t b = corners_[1].values[value] - corners_[0].values[value];
     const int64_t c = corners_[2].values[value] - corners_[0].values[value];
+    if (b == 0 && c == 0) return;
     const int64_t bx = corners_[1].x - corners_[0].x, by = corners_[1].y - corners_[0].y;
     const int64_t cx = corners_[2].x - corners_[0].x, cy = corners_[2].y - corners_[0].y;
     grow_x_[value] = divide_down(multiply_exactly(b, cy, c, by), area);
@@ -265,18 +285,29 @@ class Triangle {
 
   void paint_row(const Canvas& canvas, Color* pixel, int64_t begin, int64_t end, int32_t y) const {
     std::array<int64_t, 6> values = values_at(begin, y);
-    const Color one_color = color_of(values);
+    Color color = color_of(values);
     const Color one_texel = has_flat_texel_ ? flat_texel(canvas) : Color{};
     for (int64_t x = begin; x < end; ++x, ++pixel) {
-      const Color color = has_flat_color_ ? one_color : color_of(values);
-      const Color texel =
-          has_flat_texel_ ? one_texel : texel_of(canvas.texture, values[kU], values[kV]);
-      const Color source = multiply(color, texel);
-      if (source.a != 0) paint_over(*pixel, source);
-      for (size_t i = 0; i < values.size(); ++i) {
-        values[i] = static_cast<int64_t>(static_cast<uint64_t>(values[i]) +
-                                         static_cast<uint64_t>(grow_x_[i]));
+      Color source = color;
+      if (!has_flat_color_) {
+        source = color_of(values);
+        step(values, kRed, kAlpha);
       }
+      if (has_flat_texel_) {
+        source = multiply(source, one_texel);
+      } else {
+        source = multiply(source, texel_of(canvas.texture, values[kU], values[kV]));
+        step(values, kU, kV);
+      }
+      if (source.a != 0) paint_over(*pixel, source);
+    }
+  }
+
+  /// One pixel to the right. Unsigned, since slivers may pass the end of numbers after their last.
+  void step(std::array<int64_t, 6>& values, size_t first, size_t last) const {
+    for (size_t i = first; i <= last; ++i) {
+      values[i] = static_cast<int64_t>(static_cast<uint64_t>(values[i]) +
+                                       static_cast<uint64_t>(grow_x_[i]));
     }
   }
 
@@ -286,25 +317,76 @@ class Triangle {
   bool has_flat_color_ = false, has_flat_texel_ = false;
 };
 
-/// An upright rectangle of one colour and one texel, given as two triangles: painted as a whole.
-bool paint_plain_box(const Canvas& canvas, const ImDrawIdx* index,
-                     const std::array<Corner, 4>& corners) {
+/// A value that grows evenly along one axis of an upright box, at the centre of a pixel.
+struct Growth {
+  int64_t from = 0, per_pixel = 0;  // in 1/2^16; `from` at the first corner
+
+  Growth(int64_t first, int64_t last, int32_t begin, int32_t end)
+      : from(first), per_pixel(divide_down((last - first) * kSub, end - begin)), begin_(begin) {}
+
+  int64_t at(int32_t pixel) const {
+    return from + per_pixel * (pixel * kSub + kSub / 2 - begin_) / kSub;
+  }
+
+ private:
+  int32_t begin_ = 0;
+};
+
+/// An upright box of one colour with the texels between two corners, `low` being its top left one.
+void paint_textured_box(const Canvas& canvas, const PixelBox& box, const Corner& low,
+                        const Corner& high) {
+  const Color color = color_of(low.values);
+  const RasterTexture& texture = canvas.texture;
+  const Growth u(low.values[kU], high.values[kU], low.x, high.x);
+  const Growth v(low.values[kV], high.values[kV], low.y, high.y);
+  const auto place = [&](int64_t at, int32_t texels) {
+    return texture.is_smooth ? place_between(at, texels) : place_nearest(at, texels);
+  };
+  // Places along a row are the same in all rows: looked up once for some columns.
+  std::array<Between, 64> columns;
+  for (int32_t x0 = box.x0; x0 < box.x1; x0 += static_cast<int32_t>(columns.size())) {
+    const int32_t x1 = std::min(box.x1, x0 + static_cast<int32_t>(columns.size()));
+    for (int32_t x = x0; x < x1; ++x) {
+      columns[static_cast<size_t>(x - x0)] = place(u.at(x), texture.image->width);
+    }
+    for (int32_t y = box.y0; y < box.y1; ++y) {
+      const Between row = place(v.at(y), texture.image->height);
+      Color* pixel = &canvas.target->at(x0, y);
+      for (int32_t i = 0; i < x1 - x0; ++i, ++pixel) {
+        const Color texel = texel_between(texture, columns[static_cast<size_t>(i)], row);
+        if (texel.a == 0) continue;
+        const Color source = multiply(color, texel);
+        if (source.a != 0) paint_over(*pixel, source);
+      }
+    }
+  }
+}
+
+/// An upright box of one colour, given as two triangles, is painted as a whole: most of what there
+/// is. False for anything else.
+bool paint_upright_box(const Canvas& canvas, const std::array<Corner, 4>& corners) {
   const auto& [a, b, c, d] = corners;
-  if (index[3] != index[0] || index[4] != index[2]) return false;
-  if (a.y != b.y || b.x != c.x || c.y != d.y || d.x != a.x) return false;
+  if (a.y != b.y || b.x != c.x || c.y != d.y || d.x != a.x || a.x >= c.x || a.y >= c.y)
+    return false;
+  const bool is_plain = have_same(a, b, kU, 2) && have_same(a, c, kU, 2) && have_same(a, d, kU, 2);
+  const bool is_texture = a.values[kU] == d.values[kU] && b.values[kU] == c.values[kU] &&
+                          a.values[kV] == b.values[kV] && c.values[kV] == d.values[kV];
   for (const Corner* other : {&b, &c, &d}) {
-    if (!have_same(a, *other, kRed, 6)) return false;
+    if (!have_same(a, *other, kRed, 4)) return false;
+  }
+  if (!is_plain && !is_texture) return false;
+  const PixelBox box{
+      std::max(canvas.clip.x0, first_center(a.x)), std::max(canvas.clip.y0, first_center(a.y)),
+      std::min(canvas.clip.x1, first_center(c.x)), std::min(canvas.clip.y1, first_center(c.y))};
+  if (box.x0 >= box.x1) return true;
+  if (!is_plain) {
+    paint_textured_box(canvas, box, a, c);
+    return true;
   }
   const Color color =
       multiply(color_of(a.values), texel_of(canvas.texture, a.values[kU], a.values[kV]));
-  const auto [left, right] = std::minmax(a.x, c.x);
-  const auto [low, high] = std::minmax(a.y, c.y);
-  const int32_t x0 = std::max(canvas.clip.x0, first_center(left));
-  const int32_t x1 = std::min(canvas.clip.x1, first_center(right));
-  if (x0 >= x1) return true;
-  const int32_t y1 = std::min(canvas.clip.y1, first_center(high));
-  for (int32_t y = std::max(canvas.clip.y0, first_center(low)); y < y1; ++y) {
-    fill_row(&canvas.target->at(x0, y), x1 - x0, color);
+  for (int32_t y = box.y0; y < box.y1; ++y) {
+    fill_row(&canvas.target->at(box.x0, y), box.x1 - box.x0, color);
   }
   return true;
 }
@@ -335,7 +417,7 @@ void paint_command(const Canvas& canvas, const ImDrawData& data, const ImDrawLis
     if (!a || !b || !c) continue;
     if (i + 6 <= command.ElemCount && index[3] == index[0] && index[4] == index[2]) {
       const auto d = corner_of(index[5]);
-      if (d && paint_plain_box(canvas, index, {*a, *b, *c, *d})) {
+      if (d && paint_upright_box(canvas, {*a, *b, *c, *d})) {
         i += 3;
         continue;
       }

@@ -12,7 +12,8 @@ namespace cpscope::gui {
 /// A texture as the rasteriser reads it.
 struct RasterTexture {
   const Image* image = nullptr;
-  bool is_smooth = false;  // between texels: fonts; otherwise the nearest one: cells
+  bool is_smooth = false;    // between texels: fonts; otherwise the nearest one: cells
+  bool is_coverage = false;  // white everywhere, only alpha differs: faster
 };
 
 /// The texture of an id, image = null for an unknown one (nothing is then painted with it).
