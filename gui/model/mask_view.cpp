@@ -14,7 +14,7 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kPad = 8;
-constexpr float kLeastRuler = 34;  // numbers left of the square
+constexpr float kLeastRuler = 42;  // numbers left of the square
 constexpr float kTopRuler = 20;    // numbers above it
 constexpr float kStrip = 15;       // owners along both edges
 constexpr float kLeastSide = 190;  // of the text beside the square

@@ -178,10 +178,17 @@ void add_numbers(View& view, const MatrixScene& scene) {
     add_ruler(drawing, scene.input(), scene.senders, frame.rows, style);
     return;
   }
+  const float widest =
+      scene.input().text_width(fmt::format("{}", scene.ranks() - 1), kText, Face::mono);
+  const bool fits = widest + 2 <= scene.cell();
+  if (!fits) {
+    RulerStyle style;
+    style.unit = AxisUnit::count;
+    add_ruler(drawing, scene.input(), scene.receivers, frame.columns, style);
+  }
   const auto add = [&](const Box& box, int32_t rank, const char* name, bool is_sender) {
-    const float width = scene.input().text_width(fmt::format("{}", rank), kText, Face::mono);
     const bool is_focus = rank == scene.input().focus_rank;
-    if (width <= box.width() || is_sender)
+    if (fits || is_sender)
       drawing.add(Label{is_sender ? Point{box.x1 - 3, box.center().y} : box.center(),
                         is_sender ? Anchor::right_middle : Anchor::center_middle,
                         theme.of(is_focus ? Role::accent : Role::faint_text), kText,
