@@ -311,37 +311,57 @@ void add_staircase(LayoutScene& scene, const LocalFrame& frame) {
   }
 }
 
+/// Colours along one rank's rows: where in the packed order each comes from. `rows` ascend.
+void color_row(const PlaceMap& map, int32_t rank, std::span<const int64_t> rows,
+               std::span<const Color> shades, Color padding, std::span<Color> colors) {
+  const auto parts = map.local_of(rank);
+  const double per_token =
+      static_cast<double>(shades.size()) / static_cast<double>(std::max<int64_t>(1, map.tokens));
+  auto part = parts.end();
+  int64_t valid_end = 0;
+  for (size_t x = 0; x < rows.size(); ++x) {
+    const int64_t row = rows[x];
+    if (part == parts.end() || row >= part->row + part->rows) {
+      part = std::partition_point(parts.begin(), parts.end(),
+                                  [row](const LocalPart& p) { return p.row + p.rows <= row; });
+      if (part == parts.end()) return;
+      // Inside a part of unit stride, padding stands behind the valid tokens.
+      const int64_t end = part->token + part->rows;
+      if (part->stride == 1) valid_end = end - map.count_padding(part->token, end);
+    }
+    if (row < part->row) continue;
+    const int64_t token = part->token + (row - part->row) * part->stride;
+    const bool is_padding =
+        part->stride == 1 ? token >= valid_end : map.count_padding(token, token + 1) > 0;
+    const auto shade = static_cast<size_t>(static_cast<double>(token) * per_token);
+    colors[x] = is_padding ? padding : shades[std::min(shade, shades.size() - 1)];
+  }
+}
+
 /// Rows of less than four pixels: where the tokens of each rank come from, as one picture.
 void add_heat_rows(LayoutScene& scene, const LocalFrame& frame) {
   const PlaceMap& map = scene.map;
   Pixels pixels;
   pixels.box = frame.all;
-  pixels.width = std::clamp(static_cast<int32_t>(frame.all.width() / 2), 1, 960);
-  pixels.height = std::clamp(static_cast<int32_t>(frame.all.height() / 2), 1, 540);
-  pixels.colors.resize(static_cast<size_t>(pixels.width) * static_cast<size_t>(pixels.height));
+  pixels.width = std::clamp(static_cast<int32_t>(frame.all.width() / 3), 1, 480);
+  pixels.height = std::clamp(static_cast<int32_t>(frame.all.height() / 2), 1, 400);
+  const auto width = static_cast<size_t>(pixels.width);
+  pixels.colors.resize(width * static_cast<size_t>(pixels.height));
+  std::vector<Color> shades;
+  for (int32_t i = 0; i < 256; ++i) shades.push_back(scene.theme().of_quantity(i / 255.0));
   const Axis axis = row_axis(scene, frame, 0);
+  std::vector<int64_t> rows(width);
+  for (size_t x = 0; x < width; ++x) {
+    const float share = (static_cast<float>(x) + 0.5F) / static_cast<float>(width);
+    rows[x] =
+        static_cast<int64_t>(std::floor(axis.value_at(frame.all.x0 + share * frame.all.width())));
+  }
   for (int32_t y = 0; y < pixels.height; ++y) {
-    const float at = frame.all.y0 + (static_cast<float>(y) + 0.5F) * frame.all.height() /
-                                        static_cast<float>(pixels.height);
-    const double rank = std::floor(frame.ranks.value_at(at));
+    const float share = (static_cast<float>(y) + 0.5F) / static_cast<float>(pixels.height);
+    const double rank = std::floor(frame.ranks.value_at(frame.all.y0 + share * frame.all.height()));
     if (rank < 0 || rank >= map.num_ranks) continue;
-    const auto parts = map.local_of(static_cast<int32_t>(rank));
-    auto part = parts.begin();
-    for (int32_t x = 0; x < pixels.width; ++x) {
-      const float px = frame.all.x0 + (static_cast<float>(x) + 0.5F) * frame.all.width() /
-                                          static_cast<float>(pixels.width);
-      const auto row = static_cast<int64_t>(std::floor(axis.value_at(px)));
-      while (part != parts.end() && part->row + part->rows <= row) ++part;
-      if (part == parts.end()) break;
-      if (row < part->row) continue;
-      const int64_t token = part->token + (row - part->row) * part->stride;
-      Color& color = pixels.colors[static_cast<size_t>(y) * static_cast<size_t>(pixels.width) +
-                                   static_cast<size_t>(x)];
-      color = map.count_padding(token, token + 1) > 0
-                  ? scene.theme().of(Role::padding)
-                  : scene.theme().of_quantity(static_cast<double>(token) /
-                                              static_cast<double>(map.tokens));
-    }
+    color_row(map, static_cast<int32_t>(rank), rows, shades, scene.theme().of(Role::padding),
+              std::span(pixels.colors).subspan(static_cast<size_t>(y) * width, width));
   }
   scene.drawing().add(std::move(pixels));
 }

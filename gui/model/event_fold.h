@@ -1,0 +1,73 @@
+#pragma once
+
+#include "sim/run/executor.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace cpscope::gui {
+
+/// Stretches of time without overlap, ascending, and how much of any window they cover.
+class BusyTimes {
+ public:
+  /// Adds a stretch that does not begin before the last one began. Overlapping ones are joined;
+  /// stretches that only touch stay apart. `event` names the first event of a new stretch.
+  void add(int64_t start_ns, int64_t end_ns, int64_t event);
+
+  size_t count() const { return starts_.size(); }
+  int64_t start(size_t i) const { return starts_[i]; }
+  int64_t end(size_t i) const { return ends_[i]; }
+  /// The first event in it, and how many were joined.
+  int64_t first_event(size_t i) const { return events_[i]; }
+  int32_t num_events(size_t i) const { return counts_[i]; }
+  int64_t total() const {
+    return before_.empty() ? 0 : before_.back() + ends_.back() - starts_.back();
+  }
+  /// Stretches that touch [from, to].
+  size_t count_within(int64_t from, int64_t to) const;
+  /// Nanoseconds covered before t. O(log stretches).
+  double covered_before(double t) const;
+  double covered(double from, double to) const { return covered_before(to) - covered_before(from); }
+  /// [column] nanoseconds covered in columns of equal width from `from` on. O(stretches + columns).
+  void cover_columns(double from, double width, std::span<float> columns) const;
+
+ private:
+  friend BusyTimes subtract(const BusyTimes& times, const BusyTimes& hidden);
+  std::vector<int64_t> starts_, ends_, events_, before_;
+  std::vector<int32_t> counts_;
+};
+
+/// The parts of `times` that `hidden` does not cover.
+BusyTimes subtract(const BusyTimes& times, const BusyTimes& hidden);
+
+/// Lanes of a rank.
+enum class EventLane : uint8_t { compute, transfer, other };
+
+/// What one rank did.
+struct RankEvents {
+  std::array<BusyTimes, 3> lanes;  // [EventLane]
+  BusyTimes exposed;               // transfers that no compute of the rank hides
+};
+
+/// Events of a run sorted to ranks and lanes. Made once a run.
+struct EventFold {
+  std::vector<RankEvents> ranks;
+  int64_t last_ns = 0;
+  // Per step, forward first: from the first start to the last end; start > end where none happened.
+  std::vector<int64_t> step_start, step_end;
+  // Compute time of lower ranks in earlier bins, for heat maps: [rank + 1][kBins + 1].
+  std::vector<double> compute_area;
+
+  static constexpr int32_t kBins = 1024;
+  double bin_ns() const { return static_cast<double>(last_ns) / kBins; }
+  /// Nanoseconds that ranks [first, end) compute in a window. Exact at bins, else interpolated.
+  double computed(size_t first_rank, size_t end_rank, double from, double to) const;
+};
+
+/// `num_forward_steps` numbers backward steps behind the forward ones.
+EventFold fold_events(std::span<const ItemEvent> events, int32_t num_ranks,
+                      int32_t num_forward_steps, int32_t num_steps);
+
+}  // namespace cpscope::gui

@@ -1,0 +1,187 @@
+#include "gui/model/timeline_view.h"
+
+#include "gui/model/timeline_scene.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr float kLegend = 20;
+
+/// What pictures of one plan and its runs share, whatever the camera shows.
+struct TimelineMaps {
+  std::unique_ptr<const StepTable> steps;
+  std::optional<EventFold> events_a, events_b;
+};
+
+bool has_events(const RunView* run) { return run != nullptr && !run->events.empty(); }
+
+EventFold fold_run(const PlanIndex& index, const RunView& run) {
+  int32_t forward = 0;
+  for (const StepRef& step : index.steps()) forward += step.is_backward ? 0 : 1;
+  return fold_events(run.events, index.num_ranks(), forward,
+                     static_cast<int32_t>(index.steps().size()));
+}
+
+std::shared_ptr<const TimelineMaps> timeline_maps(const ViewInput& input, bool shows_time) {
+  const PlanIndex& index = *input.plan;
+  std::string key =
+      fmt::format("timeline {} {:x}", static_cast<const void*>(input.plan), index.plan().hash);
+  if (shows_time)
+    for (const RunView* run : {input.run_a, input.run_b})
+      if (has_events(run))
+        key += fmt::format(" {} {} {} {}", static_cast<const void*>(run), run->name,
+                           run->events.size(), run->events.back().end_ns);
+  if (input.memo != nullptr && input.memo->key == key && input.memo->value != nullptr)
+    return std::static_pointer_cast<const TimelineMaps>(input.memo->value);
+  auto maps = std::make_shared<TimelineMaps>();
+  if (shows_time) {
+    maps->events_a = fold_run(index, *input.run_a);
+    if (has_events(input.run_b)) maps->events_b = fold_run(index, *input.run_b);
+  } else {
+    maps->steps = std::make_unique<const StepTable>(index);
+  }
+  if (input.memo != nullptr) *input.memo = {key, maps};
+  return maps;
+}
+
+/// One entry of the legend; x moves behind it. Nothing when it does not fit.
+template <class AddSwatch>
+void add_entry(const ViewInput& input, Drawing& drawing, float& x, const Box& box,
+               const std::string& text, AddSwatch add_swatch) {
+  constexpr float kSwatch = 22, kSize = 11;
+  const float width = kSwatch + 5 + input.text_width(text, kSize, Face::body) + 16;
+  if (x + width > box.x1) return;
+  const float y = box.center().y;
+  add_swatch(Box{x, y - 5, x + kSwatch, y + 5});
+  drawing.add(Label{{x + kSwatch + 5, y},
+                    Anchor::left_middle,
+                    input.theme->of(Role::faint_text),
+                    kSize,
+                    Face::body,
+                    text});
+  x += width;
+}
+
+void add_legend(const ViewInput& input, const Box& box, bool shows_time, bool is_heat,
+                Drawing& drawing) {
+  const Theme& theme = *input.theme;
+  float x = box.x0 + 8;
+  const auto fill = [&](Role role, Hatch hatch) {
+    return [&drawing, &theme, role, hatch](const Box& swatch) {
+      drawing.add(FilledBox{swatch, theme.of(role), hatch, theme.of(Role::panel)});
+    };
+  };
+  const auto wait = [&](const Box& swatch) {
+    drawing.add(OutlinedBox{swatch, theme.of(Role::wait), 1, true});
+  };
+  if (is_heat) {
+    const std::vector<Color> shades = make_busy_shades(theme);
+    add_entry(input, drawing, x, box, "ranks compute: 0 % to 100 % of the time",
+              [&](const Box& swatch) {
+                const float step = swatch.width() / 6;
+                for (int32_t i = 0; i < 6; ++i) {
+                  const float at = swatch.x0 + step * static_cast<float>(i);
+                  drawing.add(FilledBox{{at, swatch.y0, at + step, swatch.y1},
+                                        shades[static_cast<size_t>(51 * i)]});
+                }
+              });
+    if (!shows_time)
+      add_entry(input, drawing, x, box, "busiest rank of the step", fill(Role::error, Hatch::none));
+    return;
+  }
+  if (shows_time) {
+    add_entry(input, drawing, x, box, "computes", fill(Role::compute, Hatch::none));
+    add_entry(input, drawing, x, box, "transfer that nothing hides",
+              fill(Role::transfer, Hatch::diagonal));
+    add_entry(input, drawing, x, box, "transfer behind compute", [&](const Box& swatch) {
+      drawing.add(FilledBox{swatch, theme.of(Role::transfer).with_alpha(70), Hatch::diagonal,
+                            theme.of(Role::panel)});
+    });
+    add_entry(input, drawing, x, box, "merges, reorders, rounds", fill(Role::merge, Hatch::none));
+    return;
+  }
+  add_entry(input, drawing, x, box, "computes, as a share of the step's busiest rank",
+            fill(Role::compute, Hatch::none));
+  add_entry(input, drawing, x, box, "waits", wait);
+  add_entry(input, drawing, x, box, "sends", fill(Role::transfer, Hatch::diagonal));
+  add_entry(input, drawing, x, box, "receives", [&](const Box& swatch) {
+    drawing.add(OutlinedBox{swatch, theme.of(Role::transfer), 1});
+  });
+  add_entry(input, drawing, x, box, "merges, reorders, rounds", fill(Role::merge, Hatch::dots));
+  add_entry(input, drawing, x, box, "busiest rank of the step", [&](const Box& swatch) {
+    drawing.add(Polygon{
+        {{swatch.x0 + 8, swatch.y0}, {swatch.x0 + 18, swatch.y0}, {swatch.x0 + 8, swatch.y1}},
+        theme.of(Role::error)});
+  });
+}
+
+void add_sentence(const ViewInput& input, View& view, Point at, const std::string& text) {
+  view.drawing.add(Label{at, Anchor::center_middle, input.theme->of(Role::faint_text), 13,
+                         Face::body,
+                         fit_text(input.text_width, text, 13, Face::body, input.size.width - 8)});
+}
+
+void add_runs(const ViewInput& input, const TimelineMaps& maps, const Box& box, View& view) {
+  const bool has_b = maps.events_b.has_value();
+  // One scale for both runs, so that lengths compare.
+  const auto last = static_cast<double>(
+      std::max({int64_t{1}, maps.events_a->last_ns, has_b ? maps.events_b->last_ns : 0}));
+  const float middle = has_b ? (box.y0 + box.y1) / 2 : box.y1;
+  if (has_b)
+    add_event_lanes(input, *input.run_b, *maps.events_b, "b", last,
+                    {box.x0, middle + 3, box.x1, box.y1}, view);
+  add_event_lanes(input, *input.run_a, *maps.events_a, "a", last,
+                  {box.x0, box.y0, box.x1, has_b ? middle - 3 : middle}, view);
+}
+
+}  // namespace
+
+View draw_timeline(const ViewInput& input) {
+  View view;
+  const bool shows_time = input.shows_time && has_events(input.run_a);
+  const bool is_simulated = shows_time && input.run_a->is_simulated;
+  view.title = shows_time ? fmt::format("Timeline: who works, who waits, in {}nanoseconds",
+                                        is_simulated ? "simulated " : "")
+                          : "Timeline: who works in which step, and who waits";
+  const Point middle{input.size.width / 2, input.size.height / 2};
+  if (input.plan == nullptr) {
+    add_sentence(input, view, middle, "No plan is open. Open a scenario to see its steps");
+    return view;
+  }
+  if (!(input.size.width >= 160) || !(input.size.height >= 100)) {
+    add_sentence(input, view, middle, "Enlarge this view to see the steps");
+    return view;
+  }
+  if (input.plan->steps().empty()) {
+    add_sentence(input, view, middle, "This plan has no steps");
+    return view;
+  }
+  const std::shared_ptr<const TimelineMaps> maps = timeline_maps(input, shows_time);
+  Box box{4, 2, input.size.width - 4, input.size.height - kLegend - 4};
+  if (shows_time) {
+    add_runs(input, *maps, box, view);
+  } else {
+    if (input.shows_time) {
+      add_sentence(input, view, {middle.x, box.y0 + 8},
+                   "No open run has a clock, so these are steps. Run on cuda, or open a record "
+                   "with events");
+      box.y0 += 20;
+    }
+    add_step_lanes(input, *maps->steps, box, view);
+  }
+  const bool is_heat =
+      std::any_of(view.drawing.marks.begin(), view.drawing.marks.end(),
+                  [](const Mark& mark) { return std::holds_alternative<Pixels>(mark); });
+  add_legend(input, {0, input.size.height - kLegend, input.size.width, input.size.height},
+             shows_time, is_heat, view.drawing);
+  return view;
+}
+
+}  // namespace cpscope::gui
