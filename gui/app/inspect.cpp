@@ -1,0 +1,124 @@
+#include "gui/app/inspect.h"
+
+#include "gui/app/inspect_sheet.h"
+#include "gui/model/describe.h"
+
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+Inspection say_alone(std::string heading, std::string sentence) {
+  return {std::move(heading), {{"", {{std::move(sentence), {}, false}}}}};
+}
+
+std::string heading_of(const Target& target, const PlanIndex* plan) {
+  if (const auto* item = std::get_if<ItemTarget>(&target))
+    return fmt::format("{} item {} {}", capitalise(std::string(to_name(item->kind))),
+                       item->is_backward ? "backward" : "forward", item->index);
+  if (const auto* row = std::get_if<RowTarget>(&target)) return "Row " + name_target(*row, plan);
+  return capitalise(name_target(target, plan));
+}
+
+Inspection inspect_nothing(Sheet sheet) {
+  const PlanIndex& index = sheet.index();
+  sheet.add("",
+            "Click a chunk, a rank, a tile, a cell or an item in any view, or press Ctrl+F and "
+            "type what you look for: token 123, rank 3, forward.compute.12");
+  CaptionWriter ranks = sheet.line();
+  ranks.say(count_of(index.num_ranks(), "rank") + ": ");
+  ranks.rank(0);
+  if (index.num_ranks() > 1) ranks.say(" to ").rank(index.num_ranks() - 1);
+  sheet.add("Ranks", ranks);
+  for (const Side side : {Side::q, Side::kv}) {
+    CaptionWriter tokens = sheet.line();
+    if (index.tokens(side) == 0) continue;
+    tokens.tokens({0, index.tokens(side), 1}, side)
+        .say(", " + count_of(index.tokens(side), "token") + ", padding included");
+    sheet.add(side == Side::q ? "Queries" : "Keys", tokens);
+  }
+  CaptionWriter steps = sheet.line();
+  if (!index.steps().empty()) {
+    say_step(steps, 0);
+    steps.say(" to ");
+    say_step(steps, static_cast<int32_t>(index.steps().size()) - 1);
+    sheet.add("Schedule", steps);
+  }
+  sheet.add(
+      "Visible pairs",
+      fmt::format("{} in all heads, {}", count_of(index.summary().visible_pairs, "pair"),
+                  print_flops(flops_of(index, false, index.summary().visible_pairs)) + " forward"));
+  return sheet.take();
+}
+
+struct Inspector {
+  const PlanIndex& plan;
+  const ShownRuns& runs;
+  const Target& target;
+
+  Sheet sheet() const { return {plan, runs, heading_of(target, &plan)}; }
+
+  Inspection operator()(const Nothing&) const {
+    return inspect_nothing({plan, runs, "Nothing is selected"});
+  }
+  Inspection operator()(const TokenRange& t) const { return inspect_tokens(sheet(), t); }
+  Inspection operator()(const PairRange& p) const { return inspect_pairs(sheet(), p); }
+  Inspection operator()(const RankTarget& r) const { return inspect_rank(sheet(), r.rank); }
+  Inspection operator()(const LinkTarget& l) const { return inspect_link(sheet(), l); }
+  Inspection operator()(const ItemTarget& i) const { return inspect_item(sheet(), i); }
+  Inspection operator()(const StepTarget& s) const { return inspect_step(sheet(), s.step); }
+  Inspection operator()(const RowTarget& r) const { return inspect_row(sheet(), r); }
+};
+
+}  // namespace
+
+Inspection inspect(const PlanIndex& plan, const RunView* run_a, const RunView* run_b,
+                   const Target& target) {
+  if (!is_present(plan, target)) {
+    return say_alone(heading_of(target, &plan),
+                     "Not present in this plan. Esc clears the selection, Alt+Left goes back to "
+                     "the one before");
+  }
+  ShownRuns runs;
+  for (const RunView* run : {run_a, run_b}) {
+    if (run != nullptr) runs.push_back(run);
+  }
+  return std::visit(Inspector{plan, runs, target}, target);
+}
+
+Inspection inspect(const AppState& state, const Target& target) {
+  const SharedPlan& plan = state.document.plan();
+  if (!plan) {
+    if (state.document.is_planning())
+      return say_alone("Planning", "The plan is being made; this takes a moment");
+    if (state.document.refusal())
+      return say_alone("No plan",
+                       "This scenario is refused: correct what is marked in the editor, "
+                       "or undo with Ctrl+Z");
+    return say_alone("Nothing is open", "Press Ctrl+O to open a scenario, or begin with a lesson");
+  }
+  // A run of another plan has other rows and items.
+  const RunView* run_a = state.run_a_plan == plan ? state.run_a.get() : nullptr;
+  const RunView* run_b = state.run_b_plan == plan ? state.run_b.get() : nullptr;
+  return inspect(*plan, run_a, run_b, target);
+}
+
+const Inspection& InspectionMemo::inspect(const AppState& state, const Target& target) {
+  Key key{target,
+          state.document.plan(),
+          state.run_a_plan == state.document.plan() ? state.run_a : nullptr,
+          state.run_b_plan == state.document.plan() ? state.run_b : nullptr,
+          state.document.is_planning(),
+          state.document.refusal().has_value()};
+  if (!is_known_ || key != key_) {
+    last_ = gui::inspect(state, target);
+    key_ = std::move(key);
+    is_known_ = true;
+  }
+  return last_;
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,64 @@
+#pragma once
+
+#include "gui/app/app_state.h"
+#include "gui/app/caption.h"
+
+#include <string>
+#include <vector>
+
+namespace cpscope::gui {
+
+/// One line of the inspector. Words that name a thing of the plan carry its target.
+struct InspectionRow {
+  std::string label;  // "Visible pairs"; empty where the value speaks for itself
+  Spans value;
+
+  friend bool operator==(const InspectionRow&, const InspectionRow&) = default;
+};
+
+/// Everything about one target as text.
+struct Inspection {
+  std::string heading;  // "Compute item forward 12"
+  std::vector<InspectionRow> rows;
+
+  static constexpr size_t kMostRows = 40;
+  friend bool operator==(const Inspection&, const Inspection&) = default;
+};
+
+/// What the plan and the runs over it know of a target. Runs may be null.
+///   tokens: count, valid ones, sequences and positions, owners and local rows, pairs, who
+///   computes; pairs:  visible ones by the mask, owners, who computes them; rank:   its tokens, its
+///   share of the work, bytes and links, what it does; link:   bytes by content, transfers, steps;
+///   item:   place in the schedule, buffers with who wrote and who reads them, slices, pairs,
+///   tiles,
+///           FLOPs, bytes, time;
+///   step:   stages, work of the busiest rank, bytes, neighbours;
+///   row:    value, error and budget of each run, who made it.
+/// A target that the plan does not have is said to be absent. May look at all items of the plan
+/// (some ms for the largest), so keep the answer: InspectionMemo.
+Inspection inspect(const PlanIndex& plan, const RunView* run_a, const RunView* run_b,
+                   const Target& target);
+
+/// The same for the window, which may have no plan yet.
+Inspection inspect(const AppState& state, const Target& target);
+
+/// Keeps the last answer while nothing that it depends on has changed.
+class InspectionMemo {
+ public:
+  const Inspection& inspect(const AppState& state, const Target& target);
+
+ private:
+  struct Key {
+    Target target;
+    SharedPlan plan;
+    SharedRun run_a, run_b;
+    bool is_planning = false, is_refused = false;
+
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  Key key_;
+  bool is_known_ = false;
+  Inspection last_;
+};
+
+}  // namespace cpscope::gui

@@ -1,0 +1,314 @@
+#include "gui/app/inspect_sheet.h"
+#include "gui/model/axis.h"
+#include "gui/model/describe.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+const char* pass_label(bool is_backward) { return is_backward ? "backward" : "forward"; }
+
+std::string bytes_text(int64_t bytes) { return print_bytes(static_cast<double>(bytes)); }
+
+void add_owned(Sheet& sheet, int32_t rank, Side side) {
+  const PlanIndex& index = sheet.index();
+  const Layout& layout = index.plan().layout;
+  const auto& runs = (side == Side::q ? layout.q_runs : layout.kv_runs)[static_cast<size_t>(rank)];
+  CaptionWriter line = sheet.line();
+  line.say(count_of(count_ids(runs), "token") + ": ");
+  if (runs.empty()) line.say("none");
+  line.runs(runs, side);
+  sheet.add(layout.same_kv ? "Queries and keys" : (side == Side::q ? "Queries" : "Keys"), line);
+}
+
+/// Bytes of one rank to or from each other one, in both passes.
+struct Partners {
+  std::map<int32_t, int64_t> bytes;
+  std::array<int64_t, 2> by_pass{};  // forward, backward
+
+  int64_t total() const { return by_pass[0] + by_pass[1]; }
+};
+
+Partners partners_of(const PlanIndex& index, int32_t rank, bool sends) {
+  Partners partners;
+  for (const bool is_backward : {false, true}) {
+    const ItemColumns& c = index.columns(is_backward)[static_cast<size_t>(StageKind::transfer)];
+    const auto& own = sends ? c.rank : c.other_rank;
+    const auto& other = sends ? c.other_rank : c.rank;
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (own[i] != rank || other[i] == rank) continue;
+      const int64_t bytes = index.pass(is_backward).transfers[i].bytes;
+      partners.bytes[other[i]] += bytes;
+      partners.by_pass[is_backward ? 1 : 0] += bytes;
+    }
+  }
+  return partners;
+}
+
+void add_partners(Sheet& sheet, int32_t rank, bool sends) {
+  const Partners partners = partners_of(sheet.index(), rank, sends);
+  std::vector<std::pair<int32_t, int64_t>> most(partners.bytes.begin(), partners.bytes.end());
+  std::stable_sort(most.begin(), most.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  CaptionWriter line = sheet.line();
+  if (most.empty()) {
+    line.say("nothing");
+  } else {
+    line.say(fmt::format("{}: {} forward, {} backward; {} ", bytes_text(partners.total()),
+                         bytes_text(partners.by_pass[0]), bytes_text(partners.by_pass[1]),
+                         sends ? "to" : "from"));
+  }
+  const size_t named = std::min(most.size(), kMostLinks);
+  for (size_t i = 0; i < named; ++i) {
+    if (i > 0) line.say(", ");
+    const LinkTarget link{sends ? rank : most[i].first, sends ? most[i].first : rank};
+    line.word(fmt::format("rank {}", most[i].first), link).say(" " + bytes_text(most[i].second));
+  }
+  say_more(line, static_cast<int64_t>(named), static_cast<int64_t>(most.size()));
+  sheet.add(sends ? "Sends" : "Receives", line);
+}
+
+void add_rank_items(Sheet& sheet, int32_t rank, bool is_backward) {
+  const PlanIndex& index = sheet.index();
+  std::string text;
+  ItemTarget first;
+  bool has_first = false;
+  for (const StageKind kind : {StageKind::transfer, StageKind::reorder, StageKind::compute,
+                               StageKind::merge, StageKind::finish}) {
+    const ItemColumns& c = index.columns(is_backward)[static_cast<size_t>(kind)];
+    const int64_t count = std::count(c.rank.begin(), c.rank.end(), rank);
+    if (count == 0) continue;
+    text += (text.empty() ? "" : ", ") + count_items_text(count, kind);
+    if (kind == StageKind::transfer) text += " sent";
+    if (kind != StageKind::compute) continue;
+    const auto at = std::find(c.rank.begin(), c.rank.end(), rank) - c.rank.begin();
+    first = {is_backward, kind, at};
+    has_first = true;
+    int64_t idle = 0;
+    for (size_t i = 0; i < c.rank.size(); ++i)
+      idle += c.rank[i] == rank && index.pass(is_backward).computes[i].num_slices == 0 ? 1 : 0;
+    if (idle > 0) text += fmt::format(" ({} idle)", print_count(idle));
+  }
+  if (text.empty()) return;
+  CaptionWriter line = sheet.line();
+  line.say(text);
+  if (has_first) {
+    line.say("; begins with ");
+    say_item(line, first);
+  }
+  sheet.add(fmt::format("Items, {}", pass_label(is_backward)), line);
+}
+
+/// What travels, by content: "kv 12 MiB, out 3 MiB".
+std::string payloads_text(const std::array<int64_t, 6>& bytes) {
+  std::string text;
+  for (size_t p = 0; p < bytes.size(); ++p) {
+    if (bytes[p] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_name(static_cast<Payload>(p)),
+                        bytes_text(bytes[p]));
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+void add_step_computes(Sheet& sheet, const StepRef& step) {
+  const PlanIndex& index = sheet.index();
+  std::vector<int64_t> pairs(static_cast<size_t>(index.num_ranks()), 0);
+  bool computes = false;
+  for (int32_t s = step.first_stage; s < step.end_stage; ++s) {
+    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
+    if (stage.kind != StageKind::compute) continue;
+    computes = true;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ComputeItem& item = index.pass(stage.is_backward).computes[static_cast<size_t>(i)];
+      pairs[static_cast<size_t>(to_index(item.rank))] += item.visible_pairs;
+    }
+  }
+  if (!computes) {
+    sheet.add("Work", "nothing is computed in this step");
+    return;
+  }
+  const int64_t total = std::accumulate(pairs.begin(), pairs.end(), int64_t{0});
+  sheet.add("Work", fmt::format("{}, {}", count_of(total, "visible pair"),
+                                print_flops(flops_of(index, step.is_backward, total))));
+  const auto most = std::max_element(pairs.begin(), pairs.end());
+  CaptionWriter line = sheet.line();
+  if (*most * static_cast<int64_t>(pairs.size()) == total)
+    line.say(fmt::format("all ranks alike with {}", count_of(*most, "pair")));
+  else
+    line.rank(static_cast<int32_t>(most - pairs.begin()))
+        .say(fmt::format(" with {}, {:.2f} x the mean", count_of(*most, "pair"),
+                         static_cast<double>(*most) * static_cast<double>(pairs.size()) /
+                             static_cast<double>(total)));
+  const int64_t idle = std::count(pairs.begin(), pairs.end(), 0);
+  if (idle > 0 && total > 0) line.say(fmt::format("; {} compute nothing", count_of(idle, "rank")));
+  sheet.add("Busiest", line);
+}
+
+void add_step_bytes(Sheet& sheet, const StepRef& step) {
+  const PlanIndex& index = sheet.index();
+  std::array<int64_t, 6> bytes{};
+  int64_t total = 0, most = 0;
+  LinkTarget busiest;
+  std::map<std::pair<int32_t, int32_t>, int64_t> links;
+  for (int32_t s = step.first_stage; s < step.end_stage; ++s) {
+    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
+    if (stage.kind != StageKind::transfer) continue;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = index.pass(stage.is_backward).transfers[static_cast<size_t>(i)];
+      if (item.src == item.dst) continue;
+      bytes[static_cast<size_t>(item.payload)] += item.bytes;
+      total += item.bytes;
+      links[{to_index(item.src), to_index(item.dst)}] += item.bytes;
+    }
+  }
+  for (const auto& [link, carried] : links) {
+    if (carried <= most) continue;
+    most = carried;
+    busiest = {link.first, link.second};
+  }
+  CaptionWriter line = sheet.line();
+  if (total == 0) {
+    line.say("nothing");
+  } else {
+    line.say(fmt::format("{} over {}: {}; most over ", bytes_text(total),
+                         count_of(static_cast<int64_t>(links.size()), "link"),
+                         payloads_text(bytes)))
+        .word(name_target(busiest, &index), busiest)
+        .say(" with " + bytes_text(most));
+  }
+  sheet.add("Moves", line);
+}
+
+}  // namespace
+
+Inspection inspect_rank(Sheet sheet, int32_t rank) {
+  const PlanIndex& index = sheet.index();
+  const PlanSummary& summary = index.summary();
+  const auto r = static_cast<size_t>(rank);
+  add_owned(sheet, rank, Side::q);
+  if (!index.plan().layout.same_kv) add_owned(sheet, rank, Side::kv);
+  const int64_t pairs = summary.pairs_by_rank[r];
+  std::string work = fmt::format("{} in all heads, {}", count_of(pairs, "visible pair"),
+                                 share_text(pairs, summary.visible_pairs));
+  if (summary.visible_pairs > 0)
+    work += fmt::format(", {:.2f} x the mean", static_cast<double>(pairs) * index.num_ranks() /
+                                                   static_cast<double>(summary.visible_pairs));
+  sheet.add("Work, forward", work);
+  sheet.add("FLOPs, forward", flops_formula(index, false, pairs) + " = " +
+                                  print_flops(flops_of(index, false, pairs)));
+  add_partners(sheet, rank, true);
+  add_partners(sheet, rank, false);
+  add_rank_items(sheet, rank, false);
+  add_rank_items(sheet, rank, true);
+  int64_t buffers = 0;
+  for (const BufferSpec& buffer : index.plan().buffers)
+    buffers += to_index(buffer.rank) == rank ? 1 : 0;
+  sheet.add("Buffers", count_of(buffers, "buffer"));
+  add_times(
+      sheet, [&](const ItemEvent& event) { return to_index(event.rank) == rank; }, 0);
+  return sheet.take();
+}
+
+Inspection inspect_link(Sheet sheet, const LinkTarget& link) {
+  const PlanIndex& index = sheet.index();
+  CaptionWriter ends = sheet.line();
+  say_link(ends, link.src, link.dst);
+  sheet.add("From and to", ends);
+  int64_t total = 0;
+  for (const bool is_backward : {false, true}) {
+    const ItemColumns& c = index.columns(is_backward)[static_cast<size_t>(StageKind::transfer)];
+    std::vector<ItemTarget> items;
+    std::array<int64_t, 6> bytes{};
+    for (size_t i = 0; i < c.rank.size(); ++i) {
+      if (c.rank[i] != link.src || c.other_rank[i] != link.dst) continue;
+      const TransferItem& item = index.pass(is_backward).transfers[i];
+      items.push_back({is_backward, StageKind::transfer, static_cast<int64_t>(i)});
+      bytes[static_cast<size_t>(item.payload)] += item.bytes;
+    }
+    const int64_t sum = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+    total += sum;
+    if (items.empty()) continue;
+    sheet.add(fmt::format("Bytes, {}", pass_label(is_backward)),
+              fmt::format("{} in {}: {}", bytes_text(sum),
+                          count_of(static_cast<int64_t>(items.size()), "transfer"),
+                          payloads_text(bytes)));
+    CaptionWriter line = sheet.line();
+    say_items(line, items, static_cast<int64_t>(items.size()));
+    sheet.add(fmt::format("Transfers, {}", pass_label(is_backward)), line);
+  }
+  sheet.add("Bytes in all", total == 0
+                                ? std::string("nothing crosses this link")
+                                : fmt::format("{} ({} B)", bytes_text(total), print_count(total)));
+  if (link.src != link.dst) {
+    const LinkTarget back{link.dst, link.src};
+    CaptionWriter line = sheet.line();
+    line.word(name_target(back, &index), back);
+    sheet.add("The other way", line);
+  }
+  add_times(
+      sheet,
+      [&](const ItemEvent& event) {
+        if (event.item.kind != StageKind::transfer) return false;
+        const ItemColumns& c =
+            index.columns(event.item.is_backward)[static_cast<size_t>(StageKind::transfer)];
+        const auto i = static_cast<size_t>(event.item.index);
+        return i < c.rank.size() && c.rank[i] == link.src && c.other_rank[i] == link.dst;
+      },
+      total);
+  return sheet.take();
+}
+
+Inspection inspect_step(Sheet sheet, int32_t number) {
+  const PlanIndex& index = sheet.index();
+  const StepRef& step = index.steps()[static_cast<size_t>(number)];
+  constexpr int32_t kMostStages = 12;
+  for (int32_t s = step.first_stage; s < std::min(step.end_stage, step.first_stage + kMostStages);
+       ++s) {
+    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
+    CaptionWriter line = sheet.line();
+    line.say(count_items_text(stage.end - stage.begin, stage.kind) + ": ");
+    std::vector<ItemTarget> items;
+    for (int64_t i = stage.begin; i < stage.end && items.size() < 3; ++i)
+      items.push_back({stage.is_backward, stage.kind, i});
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (i > 0) line.say(", ");
+      say_item(line, items[i]);
+    }
+    say_more(line, static_cast<int64_t>(items.size()), stage.end - stage.begin);
+    sheet.add(fmt::format("Stage {}", s - step.first_stage + 1), line);
+  }
+  if (step.end_stage - step.first_stage > kMostStages)
+    sheet.add("", fmt::format("... and {} more",
+                              count_of(step.end_stage - step.first_stage - kMostStages, "stage")));
+  add_step_computes(sheet, step);
+  add_step_bytes(sheet, step);
+  CaptionWriter around = sheet.line();
+  if (number > 0) {
+    around.say("after ");
+    say_step(around, number - 1);
+  }
+  if (number > 0 && number + 1 < static_cast<int32_t>(index.steps().size())) around.say(", ");
+  if (number + 1 < static_cast<int32_t>(index.steps().size())) {
+    around.say("before ");
+    say_step(around, number + 1);
+  }
+  if (index.steps().size() > 1) sheet.add("Order", around);
+  add_times(
+      sheet,
+      [&](const ItemEvent& event) {
+        return event.item.is_backward == step.is_backward && to_index(event.step) == step.step;
+      },
+      0);
+  return sheet.take();
+}
+
+}  // namespace cpscope::gui

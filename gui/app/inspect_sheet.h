@@ -1,0 +1,74 @@
+#pragma once
+
+#include "gui/app/caption_writer.h"
+#include "gui/app/inspect.h"
+#include "gui/model/neighbours.h"
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace cpscope::gui {
+
+/// The runs that are shown over a plan, A before B.
+using ShownRuns = std::vector<const RunView*>;
+
+/// Puts an inspection together, row by row.
+class Sheet {
+ public:
+  Sheet(const PlanIndex& plan, ShownRuns runs, std::string heading)
+      : index_(plan), runs_(std::move(runs)) {
+    inspection_.heading = std::move(heading);
+  }
+
+  const PlanIndex& index() const { return index_; }
+  const Plan& plan() const { return index_.plan(); }
+  const ShownRuns& runs() const { return runs_; }
+
+  /// A line that refers to things of the plan.
+  CaptionWriter line() const { return CaptionWriter(index_); }
+  void add(std::string label, CaptionWriter& value);
+  void add(std::string label, std::string value);
+  /// Rows that may still be added.
+  size_t room() const { return Inspection::kMostRows - inspection_.rows.size(); }
+  Inspection take() { return std::move(inspection_); }
+
+ private:
+  const PlanIndex& index_;
+  ShownRuns runs_;
+  Inspection inspection_;
+};
+
+/// Most links that one row names.
+inline constexpr size_t kMostLinks = 6;
+
+/// "forward compute 12", as a link.
+void say_item(CaptionWriter& writer, const ItemTarget& item);
+/// The first items as links, each with its step, then how many more. `total` counts them all.
+void say_items(CaptionWriter& writer, std::span<const ItemTarget> items, int64_t total,
+               bool has_more = false);
+/// "step 3 of 7, forward", as a link.
+void say_step(CaptionWriter& writer, int32_t step);
+/// "... and 213 more" when there are more than were named.
+void say_more(CaptionWriter& writer, int64_t named, int64_t total, bool has_more = false);
+/// "rank 1 -> rank 2", as links.
+void say_link(CaptionWriter& writer, int32_t src, int32_t dst);
+
+/// Rows about when each run carried out an item, and how long it took.
+void add_times(Sheet& sheet, const std::function<bool(const ItemEvent&)>& is_of, int64_t bytes);
+
+/// What each run made of a row, and how far that is off.
+void add_errors(Sheet& sheet, const RowTarget& row);
+
+// One sheet for each kind of target.
+Inspection inspect_tokens(Sheet sheet, const TokenRange& tokens);
+Inspection inspect_pairs(Sheet sheet, const PairRange& pairs);
+Inspection inspect_rank(Sheet sheet, int32_t rank);
+Inspection inspect_link(Sheet sheet, const LinkTarget& link);
+Inspection inspect_item(Sheet sheet, const ItemTarget& item);
+Inspection inspect_step(Sheet sheet, int32_t step);
+Inspection inspect_row(Sheet sheet, const RowTarget& row);
+
+}  // namespace cpscope::gui
