@@ -130,6 +130,8 @@ void add_owner(LayoutScene& scene, const PackedPart& part, float y0, float y1) {
   if (padding > 0) {
     add_padding(scene, dots);
     if (dots.x0 < dots.x1) valid.x1 = dots.x0;
+    // Where hardly a valid token stands, the owner is named on the dots.
+    if (valid.width() < scene.text) add_plate(scene, dots, fmt::format("{}", part.rank));
   }
   const std::vector<std::string> texts = {fmt::format("rank {}", part.rank),
                                           fmt::format("{}", part.rank)};
@@ -298,7 +300,7 @@ float add_packed_order(LayoutScene& scene, float y, float sequence_height, float
             {scene.packed.begin(), y, scene.packed.end(), y + kRuler}, {});
   y += kRuler;
   const float sequences_end = y + sequence_height;
-  add_title(scene, y + sequence_height / 2, "sequence", theme.of(Role::text));
+  add_title(scene, y + sequence_height / 2, "sequence", theme.of(Role::text), "seq");
   const std::vector<Fold> folds = fold_sequences(scene);
   for (const Fold& fold : folds) {
     if (fold.count > 1)

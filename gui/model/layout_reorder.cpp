@@ -223,7 +223,8 @@ void add_heading(LayoutScene& scene, const Box& box, const ShownReorder& shown,
   const StageRef& stage = scene.input.plan->stages()[static_cast<size_t>(shown.stage)];
   const std::string text = fmt::format(
       "Reorder on rank {} ({} step {}), rows of {}, heads [{}, {}): {}, {}", rank,
-      stage.is_backward ? "backward" : "forward", stage.step, shown.kinds, heads.begin, heads.end,
+      stage.is_backward ? "backward" : "forward", stage.step + 1, shown.kinds, heads.begin,
+      heads.end,
       goes_to_sequence ? "from rank order to token order" : "from token order to rank order",
       describe_state(shown.progress));
   scene.drawing().add(Label{{scene.packed.begin(), box.y0 + 2},
@@ -264,7 +265,7 @@ void add_reorder(LayoutScene& scene, const Box& box) {
     const float y0 = is_from ? frame.from_y0 : frame.to_y0;
     const float y1 = is_from ? frame.from_y1 : frame.to_y1;
     add_title(scene, (y0 + y1) / 2, is_from == goes_to_sequence ? "rank order" : "token order",
-              theme.of(Role::text));
+              theme.of(Role::text), is_from == goes_to_sequence ? "by rank" : "by token");
     const Box slot = cut_box(rows, 0, static_cast<double>(from.rows), y0, y1);
     scene.drawing().add(OutlinedBox{slot, theme.of(Role::border), 1, true});
   }

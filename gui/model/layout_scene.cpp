@@ -99,7 +99,7 @@ void add_chunk(LayoutScene& scene, const Box& box, int32_t rank) {
 
 void add_padding(LayoutScene& scene, const Box& box) {
   if (box.x0 >= box.x1) return;
-  const float rim = std::min(3.0F, box.height() / 5);
+  const float rim = std::min(6.0F, box.height() / 5);
   scene.drawing().add(FilledBox{{box.x0, box.y0 + rim, box.x1, box.y1},
                                 scene.theme().of(Role::padding),
                                 Hatch::dots,
@@ -130,9 +130,12 @@ void add_fitting(LayoutScene& scene, const Box& box, Color ink, float size, Face
   }
 }
 
-void add_title(LayoutScene& scene, float y, const std::string& text, Color ink) {
+void add_title(LayoutScene& scene, float y, const std::string& text, Color ink,
+               const std::string& short_text) {
   const float room = std::min(scene.packed.begin(), scene.packed.end()) - scene.left - 6;
-  const std::string fitted = fit_text(scene.input.text_width, text, scene.small, Face::body, room);
+  const bool is_short = !short_text.empty() && scene.width_of(text, scene.small) > room;
+  const std::string fitted =
+      fit_text(scene.input.text_width, is_short ? short_text : text, scene.small, Face::body, room);
   if (fitted.empty()) return;
   scene.drawing().add(
       Label{{scene.left + room, y}, Anchor::right_middle, ink, scene.small, Face::body, fitted});

@@ -59,8 +59,9 @@ void add_plate(LayoutScene& scene, const Box& box, const std::string& text);
 /// The first of `texts` that fits the box, in its middle.
 void add_fitting(LayoutScene& scene, const Box& box, Color ink, float size, Face face,
                  std::span<const std::string> texts);
-/// A row's title, right-aligned before the picture.
-void add_title(LayoutScene& scene, float y, const std::string& text, Color ink);
+/// A row's title, right-aligned before the picture; the short one where there is little room.
+void add_title(LayoutScene& scene, float y, const std::string& text, Color ink,
+               const std::string& short_text = {});
 
 /// The box between two units of an axis, cut to what is shown; at least a pixel wide. Empty
 /// (x0 >= x1) when nothing of it is shown.

@@ -37,9 +37,9 @@ std::shared_ptr<const LayoutMaps> layout_maps(const ViewInput& input) {
 /// Everything of one side inside the box.
 void add_side(const ViewInput& input, const PlaceMap& map, const Box& box, bool has_title,
               View& view) {
-  const float left_margin = box.width() >= 420 ? 72.0F : 46.0F;
-  const float right_margin = box.width() >= 520 ? 104.0F : 8.0F;
   const float scale = std::clamp(box.height() / 400, 0.6F, 1.6F);
+  const float left_margin = box.width() >= 420 ? 62 + 16 * scale : 50.0F;
+  const float right_margin = box.width() >= 520 ? 104.0F : 8.0F;
   LayoutScene scene{input,
                     map,
                     view,

@@ -39,7 +39,7 @@ std::string describe_stretch(const EventLanes& lanes, int32_t rank, const BusyTi
   const ItemEvent& event = lanes.run.events[static_cast<size_t>(times.first_event(i))];
   std::string text =
       fmt::format("rank {}, {} step {}: {}\n{} to {}, {} long", rank,
-                  event.item.is_backward ? "backward" : "forward", to_index(event.step),
+                  event.item.is_backward ? "backward" : "forward", to_index(event.step) + 1,
                   to_name(event.item.kind), lanes.print_ns(static_cast<double>(times.start(i))),
                   lanes.print_ns(static_cast<double>(times.end(i))),
                   lanes.print_ns(static_cast<double>(times.end(i) - times.start(i))));

@@ -25,7 +25,7 @@ struct StepLanes {
 
 std::string step_name(const PlanIndex& plan, int32_t step) {
   const StepRef& ref = plan.steps()[static_cast<size_t>(step)];
-  return fmt::format("{} step {}", ref.is_backward ? "backward" : "forward", ref.step);
+  return fmt::format("{} step {}", ref.is_backward ? "backward" : "forward", ref.step + 1);
 }
 
 /// "forward: 4 steps" above its steps, with what waiting for the busiest rank costs.
@@ -64,7 +64,8 @@ void add_step_numbers(StepLanes& lanes, float y) {
     const StepRef& ref = lanes.plan().steps()[static_cast<size_t>(step)];
     const bool begins_pass = ref.step == 0;
     const float x0 = lanes.x_of(step), x1 = lanes.x_of(step + 1.0);
-    if (ref.step % every != 0 && !begins_pass) continue;
+    const int32_t number = ref.step + 1;
+    if (number % every != 0 && !begins_pass) continue;
     if (x0 >= scene.lanes.x0 - 1)
       scene.drawing().add(Line{{x0, y + kNumbers - 4},
                                {x0, scene.lanes.y1},
@@ -77,13 +78,13 @@ void add_step_numbers(StepLanes& lanes, float y) {
         every == 1 ||
         (next <= lanes.table.num_steps() &&
          lanes.plan().steps()[static_cast<size_t>(next - 1)].is_backward == ref.is_backward);
-    if (ref.step % every == 0 && has_room)
+    if (number % every == 0 && has_room)
       scene.drawing().add(Label{{at, y + kNumbers / 2 - 1},
                                 Anchor::center_middle,
                                 theme.of(Role::faint_text),
                                 scene.small,
                                 Face::mono,
-                                fmt::format("{}", ref.step)});
+                                fmt::format("{}", number)});
   }
 }
 
@@ -160,7 +161,10 @@ void add_compute_bar(StepLanes& lanes, const Box& box, int64_t pairs, int64_t mo
   const Box bar{box.x0, box.y0, box.x0 + box.width() * share, box.y1};
   if (pairs > 0) {
     scene.drawing().add(FilledBox{bar, theme.of(Role::compute)});
-    add_inside(scene, bar, print_count(pairs), theme.text_on(theme.of(Role::compute)));
+    const std::string figure = print_count(pairs), text = figure + " pairs";
+    const float width = scene.input.text_width(text, scene.small, Face::body) + 6;
+    add_inside(scene, bar, width <= bar.width() ? text : figure,
+               theme.text_on(theme.of(Role::compute)));
   }
   const Box rest{bar.x1, box.y0, box.x1, box.y1};
   if (rest.width() >= 2) {

@@ -107,19 +107,24 @@ void add_legend(const ViewInput& input, const Box& box, bool shows_time, bool is
     add_entry(input, drawing, x, box, "merges, reorders, rounds", fill(Role::merge, Hatch::none));
     return;
   }
-  add_entry(input, drawing, x, box, "computes, as a share of the step's busiest rank",
+  const bool is_wide = box.width() >= 760;
+  add_entry(input, drawing, x, box,
+            is_wide ? "computes, as a share of the step's busiest rank" : "computes",
             fill(Role::compute, Hatch::none));
   add_entry(input, drawing, x, box, "waits", wait);
   add_entry(input, drawing, x, box, "sends", fill(Role::transfer, Hatch::diagonal));
   add_entry(input, drawing, x, box, "receives", [&](const Box& swatch) {
     drawing.add(OutlinedBox{swatch, theme.of(Role::transfer), 1});
   });
-  add_entry(input, drawing, x, box, "merges, reorders, rounds", fill(Role::merge, Hatch::dots));
-  add_entry(input, drawing, x, box, "busiest rank of the step", [&](const Box& swatch) {
-    drawing.add(Polygon{
-        {{swatch.x0 + 8, swatch.y0}, {swatch.x0 + 18, swatch.y0}, {swatch.x0 + 8, swatch.y1}},
-        theme.of(Role::error)});
-  });
+  add_entry(input, drawing, x, box, is_wide ? "merges, reorders, rounds" : "merges",
+            fill(Role::merge, Hatch::dots));
+  add_entry(
+      input, drawing, x, box, is_wide ? "busiest rank of the step" : "busiest rank",
+      [&](const Box& swatch) {
+        drawing.add(Polygon{
+            {{swatch.x0 + 8, swatch.y0}, {swatch.x0 + 18, swatch.y0}, {swatch.x0 + 8, swatch.y1}},
+            theme.of(Role::error)});
+      });
 }
 
 void add_sentence(const ViewInput& input, View& view, Point at, const std::string& text) {
