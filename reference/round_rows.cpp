@@ -1,7 +1,8 @@
 #include "reference/round_rows.h"
 
+#include "sim/base/bit_cast.h"
+
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,24 +26,24 @@ int32_t round_bits(int32_t magnitude) {
 }
 
 float round_bf16(float value) {
-  const int32_t bits = std::bit_cast<int32_t>(value);
+  const int32_t bits = bit_cast<int32_t>(value);
   const int32_t magnitude = bits & 0x7fffffff;
   const int32_t rounded = magnitude > kInfinity ? kInfinity | kQuietBit : round_bits<16>(magnitude);
-  return std::bit_cast<float>(rounded | (bits ^ magnitude));
+  return bit_cast<float>(rounded | (bits ^ magnitude));
 }
 
 float round_fp16(float value) {
   constexpr int32_t kSmallestNormal = 0x38800000;  // 2^-14
   constexpr int32_t kTooLarge = 0x47800000;        // 2^16
-  const int32_t bits = std::bit_cast<int32_t>(value);
+  const int32_t bits = bit_cast<int32_t>(value);
   const int32_t magnitude = bits & 0x7fffffff;
   // Below 2^-14 the last bit of value + 0.5 is worth 2^-24, fp16's subnormal step.
-  const int32_t small = std::bit_cast<int32_t>((std::bit_cast<float>(magnitude) + 0.5f) - 0.5f);
+  const int32_t small = bit_cast<int32_t>((bit_cast<float>(magnitude) + 0.5f) - 0.5f);
   const int32_t normal = round_bits<13>(magnitude);
   const int32_t finite = magnitude < kSmallestNormal ? small : normal;
   const int32_t limited = finite >= kTooLarge ? kInfinity : finite;
   const int32_t rounded = magnitude > kInfinity ? kInfinity | kQuietBit : limited;
-  return std::bit_cast<float>(rounded | (bits ^ magnitude));
+  return bit_cast<float>(rounded | (bits ^ magnitude));
 }
 
 /// Rounds the first values with the processor's own conversion, eight at a time, where it has one;

@@ -1,9 +1,9 @@
 #include "gui/model/pyramid.h"
 
+#include "sim/base/bit_cast.h"
 #include "sim/base/check.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -16,8 +16,8 @@ constexpr int32_t kQuietNan = 0x7fc00000;
 int32_t to_key(float value) {
   if (std::isnan(value)) return kQuietNan;
   // Zero has two signs, and what nobody measured only one value.
-  if (value <= 0) return std::bit_cast<int32_t>(value < 0 ? MaxPyramid::kNothing : 0.0f);
-  return std::bit_cast<int32_t>(value);
+  if (value <= 0) return bit_cast<int32_t>(value < 0 ? MaxPyramid::kNothing : 0.0f);
+  return bit_cast<int32_t>(value);
 }
 
 void take_worse(const int32_t* from, int64_t columns, int32_t* into) {
@@ -27,7 +27,7 @@ void take_worse(const int32_t* from, int64_t columns, int32_t* into) {
 }  // namespace
 
 float MaxPyramid::worse(float a, float b) {
-  return std::bit_cast<float>(std::max(to_key(a), to_key(b)));
+  return bit_cast<float>(std::max(to_key(a), to_key(b)));
 }
 
 MaxPyramid::MaxPyramid(std::vector<float> values, int64_t rows, int32_t columns)
@@ -39,8 +39,7 @@ MaxPyramid::MaxPyramid(std::vector<float> values, int64_t rows, int32_t columns)
   levels_.push_back(std::move(level));
   for (int64_t below = rows; below > 1;) {
     const int64_t here = (below + kFold - 1) / kFold;
-    std::vector<int32_t> folded(static_cast<size_t>(here * columns),
-                                std::bit_cast<int32_t>(kNothing));
+    std::vector<int32_t> folded(static_cast<size_t>(here * columns), bit_cast<int32_t>(kNothing));
     for (int64_t row = 0; row < below; ++row)
       take_worse(levels_.back().data() + row * columns, columns,
                  folded.data() + row / kFold * columns);
@@ -50,12 +49,12 @@ MaxPyramid::MaxPyramid(std::vector<float> values, int64_t rows, int32_t columns)
 }
 
 float MaxPyramid::at(int64_t row, int32_t column) const {
-  return std::bit_cast<float>(levels_[0][static_cast<size_t>(row * columns_ + column)]);
+  return bit_cast<float>(levels_[0][static_cast<size_t>(row * columns_ + column)]);
 }
 
 void MaxPyramid::worst_of_rows(int64_t begin, int64_t end, std::span<float> worst) const {
   thread_local std::vector<int32_t> keys;
-  keys.assign(static_cast<size_t>(columns_), std::bit_cast<int32_t>(kNothing));
+  keys.assign(static_cast<size_t>(columns_), bit_cast<int32_t>(kNothing));
   begin = std::max<int64_t>(0, begin);
   end = std::min(rows_, end);
   int64_t rows = rows_;  // of the level; its last block may be short, and is whole all the same
@@ -71,7 +70,7 @@ void MaxPyramid::worst_of_rows(int64_t begin, int64_t end, std::span<float> wors
     end = (end + kFold - 1) / kFold;
     rows = (rows + kFold - 1) / kFold;
   }
-  for (size_t c = 0; c < keys.size(); ++c) worst[c] = std::bit_cast<float>(keys[c]);
+  for (size_t c = 0; c < keys.size(); ++c) worst[c] = bit_cast<float>(keys[c]);
 }
 
 }  // namespace cpscope::gui

@@ -15,16 +15,24 @@ int default_thread_count() {
     const int asked = std::atoi(text);
     if (asked > 0) return std::min(asked, 1024);
   }
+#ifdef __EMSCRIPTEN__
+  return 1;  // a page opened from disk has no threads
+#else
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+#endif
 }
 
 void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int threads) {
+#ifdef __EMSCRIPTEN__
+  threads = 1;
+#endif
   if (threads <= 0) threads = default_thread_count();
   const int64_t workers = std::min<int64_t>(threads, count);
   if (workers <= 1) {
     for (int64_t index = 0; index < count; ++index) body(index);
     return;
   }
+#ifndef __EMSCRIPTEN__
   std::atomic<int64_t> next{0};
   std::exception_ptr first_failure;
   std::mutex failure_mutex;
@@ -42,6 +50,7 @@ void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int
   work();
   pool.clear();
   if (first_failure) std::rethrow_exception(first_failure);
+#endif
 }
 
 }  // namespace cpscope

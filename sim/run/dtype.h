@@ -1,8 +1,8 @@
 #pragma once
 
+#include "sim/base/bit_cast.h"
 #include "sim/scenario/scenario.h"
 
-#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -25,7 +25,7 @@ struct NarrowFormat {
                                                  << 52;
   // Adding this number to a value below the smallest normal leaves a sum whose last bit is the
   // format's subnormal quantum, 2^(kMinExponent + 1 - kSignificantBits).
-  static constexpr double kSubnormalShift = std::bit_cast<double>(
+  static constexpr double kSubnormalShift = bit_cast<double>(
       static_cast<uint64_t>(1023 + kMinExponent + 1 - kSignificantBits + 52) << 52);
 };
 using Bf16Format = NarrowFormat<8, -126>;
@@ -35,26 +35,25 @@ using Fp16Format = NarrowFormat<11, -14>;
 template <class Format>
 inline double round_to_narrow(double value) {
   constexpr uint64_t kInfinityBits = uint64_t{0x7ff} << 52;
-  const uint64_t bits = std::bit_cast<uint64_t>(value);
+  const uint64_t bits = bit_cast<uint64_t>(value);
   const uint64_t sign = bits & (uint64_t{1} << 63);
   const uint64_t magnitude = bits ^ sign;
   if (magnitude < Format::kMinNormalBits) {
     // The processor's own addition does the rounding; the sign is put back for the sake of -0.
-    const double shifted = std::bit_cast<double>(magnitude) + Format::kSubnormalShift;
-    return std::bit_cast<double>(sign | std::bit_cast<uint64_t>(shifted - Format::kSubnormalShift));
+    const double shifted = bit_cast<double>(magnitude) + Format::kSubnormalShift;
+    return bit_cast<double>(sign | bit_cast<uint64_t>(shifted - Format::kSubnormalShift));
   }
   if (magnitude >= kInfinityBits) return value;
   // Half a unit (less one where the kept part is even) carries into the kept part, and from there
   // into the exponent, as the next binade wants it.
   const uint64_t odd = (magnitude >> Format::kDroppedBits) & 1;
   const uint64_t rounded = (magnitude + Format::kHalfMinusOne + odd) & ~Format::kDroppedMask;
-  return std::bit_cast<double>(sign |
-                               (rounded < Format::kFirstTooLargeBits ? rounded : kInfinityBits));
+  return bit_cast<double>(sign | (rounded < Format::kFirstTooLargeBits ? rounded : kInfinityBits));
 }
 
 /// bf16 bits of the nearest value, ties to even. A NaN stays a NaN with its upper payload.
 inline uint16_t to_bf16_bits(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t bits = bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
     const uint32_t kept = bits >> 16;
     // A payload that lived in the dropped half only would turn the NaN into infinity.
@@ -64,12 +63,12 @@ inline uint16_t to_bf16_bits(float value) {
 }
 
 inline float from_bf16_bits(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  return bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 /// fp16 bits of the nearest value, ties to even. A NaN stays a NaN with its upper payload.
 inline uint16_t to_fp16_bits(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t bits = bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude >= 0x47800000u) {  // 65536 and above, infinity, NaN
@@ -78,8 +77,8 @@ inline uint16_t to_fp16_bits(float value) {
     return static_cast<uint16_t>(sign | 0x7c00u | (payload != 0 ? payload : 0x200u));
   }
   if (magnitude < 0x38800000u) {  // below 2^-14: the last bit of value + 0.5 is worth 2^-24
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
+    const float shifted = bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }
   const uint32_t odd = (magnitude >> 13) & 1u;
   const uint32_t rebiased = magnitude - (uint32_t{127 - 15} << 23);
@@ -91,13 +90,13 @@ inline float from_fp16_bits(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t magnitude = bits & 0x7fffu;
   if (magnitude >= 0x7c00u) {
-    return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+    return bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
   }
   if (magnitude < 0x400u) {
     const float value = static_cast<float>(magnitude) * 0x1p-24f;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+    return bit_cast<float>(sign | bit_cast<uint32_t>(value));
   }
-  return std::bit_cast<float>(sign | ((magnitude << 13) + (uint32_t{127 - 15} << 23)));
+  return bit_cast<float>(sign | ((magnitude << 13) + (uint32_t{127 - 15} << 23)));
 }
 
 /// Nearest value of `dtype`, ties to even; overflow becomes infinity, NaN stays NaN, subnormals are

@@ -1,9 +1,9 @@
 #include "sim/run/inputs.h"
 
+#include "sim/base/bit_cast.h"
 #include "sim/run/dtype.h"
 
 #include <array>
-#include <bit>
 #include <cmath>
 
 namespace cpscope {
@@ -51,10 +51,10 @@ double evaluate_series(const std::array<double, kCount>& coefficients, double x)
 /// Natural log of a normal positive value, error about 2 ulp: 2*atanh((m-1)/(m+1)) after m is
 /// brought into [sqrt(1/2), sqrt(2)), where eleven terms of the series leave less than 2^-56.
 double log_of(double value) {
-  uint64_t bits = std::bit_cast<uint64_t>(value);
+  uint64_t bits = bit_cast<uint64_t>(value);
   double exponent = static_cast<double>(static_cast<int64_t>(bits >> 52) - 1022);
   bits = (bits & 0x000fffffffffffff) | 0x3fe0000000000000;
-  double mantissa = std::bit_cast<double>(bits);  // [1/2, 1)
+  double mantissa = bit_cast<double>(bits);  // [1/2, 1)
   if (mantissa < kSqrtHalf) {
     mantissa *= 2.0;
     exponent -= 1.0;
