@@ -1,6 +1,6 @@
 #include "sim/app/commands.h"
 #include "sim/app/json_text.h"
-#include "sim/plan/planner.h"
+#include "sim/run/first_item.h"
 #include "sim/run/item_tensors.h"
 #include "sim/run/record_diff.h"
 
@@ -24,40 +24,6 @@ struct Comparison {
                        [&](const TensorDiff& diff) { return is_within(diff, rule); });
   }
 };
-
-/// An item's difference, and what its place stands for where the plan can be made again.
-struct FirstItem {
-  TensorDiff diff;
-  ItemTensorName name;
-  std::optional<ItemPlace> place;
-};
-
-/// The plan of a record; nothing when its text no longer gives the plan that was run (a file that
-/// it names is gone, the planner has changed).
-std::optional<Plan> plan_again(const RunRecord& record, const std::string& path) {
-  const Result<LoadedScenario> loaded = parse_scenario(record.scenario_text, path);
-  if (!loaded) return std::nullopt;
-  Result<Plan> plan = make_plan(loaded.value().scenario);
-  if (!plan || to_hex(plan.value().hash) != record.plan_hash) return std::nullopt;
-  return std::move(plan).value();
-}
-
-bool holds_items(const RunRecord& record) {
-  return std::any_of(record.tensors.begin(), record.tensors.end(),
-                     [](const Tensor& tensor) { return parse_item_name(tensor.name).has_value(); });
-}
-
-std::optional<FirstItem> find_first(const Comparison& compared, const std::string& path) {
-  // Where one side has no items at all, none of them diverges first.
-  if (!holds_items(compared.a) || !holds_items(compared.b)) return std::nullopt;
-  const TensorDiff* diff = find_first_item(compared.diffs, compared.rule);
-  if (diff == nullptr) return std::nullopt;
-  FirstItem first{*diff, *parse_item_name(diff->name), std::nullopt};
-  if (!diff->shape_mismatch.empty()) return first;
-  if (const std::optional<Plan> plan = plan_again(compared.a, path))
-    first.place = place_in_item(*plan, first.name, diff->worst_row, diff->worst_head);
-  return first;
-}
 
 /// Why the two cannot be compared by what they have earned; nothing when they can.
 std::optional<Error> earned_obstacle(const Comparison& compared, const CommandOptions& options) {
@@ -141,17 +107,6 @@ void write_json(const Comparison& compared, const std::optional<FirstItem>& firs
   std::cout << json.dump() << '\n';
 }
 
-std::string earned_text(const TensorDiff& diff, const DiffRule& rule) {
-  if (!rule.is_earned) return "";
-  if (!diff.earned) return "; what has no budget is the same bit by bit";
-  if (diff.earned->row_excess > 1)
-    return fmt::format("; the row is {:.3g} times as far off as is earned",
-                       diff.earned->row_excess);
-  return fmt::format("; {:.3g} apart, {} {:.3g}", diff.l2,
-                     is_within(diff, rule) ? "within the earned" : "over the earned",
-                     diff.earned->allowed_l2);
-}
-
 void write_tensor_text(const TensorDiff& diff, const DiffRule& rule) {
   if (diff.is_equal()) {
     std::cout << fmt::format("{:<10} equal\n", diff.name);
@@ -162,25 +117,8 @@ void write_tensor_text(const TensorDiff& diff, const DiffRule& rule) {
         "{:<10} {} values differ, max_abs {:.3g}, rel_l2 {:.3g}; worst at token {}, head {}: "
         "{:.9g} vs {:.9g}{}\n",
         diff.name, diff.count_different, diff.max_abs, diff.rel_l2, diff.worst_row, diff.worst_head,
-        diff.left, diff.right, earned_text(diff, rule));
+        diff.left, diff.right, describe_earned(diff, rule));
   }
-}
-
-std::string describe_first(const FirstItem& first, const DiffRule& rule) {
-  const ItemTensorName& name = first.name;
-  const TensorDiff& diff = first.diff;
-  std::string text =
-      fmt::format("first diverging item: {} {} {}, rank {}, step {}, {}: ",
-                  name.item.is_backward ? "backward" : "forward", to_name(name.item.kind),
-                  name.item.index, to_index(name.rank), to_index(name.step), name.array);
-  if (!diff.shape_mismatch.empty()) return text + diff.shape_mismatch;
-  text += fmt::format("row {}", diff.worst_row);
-  if (first.place && first.place->token >= 0)
-    text += fmt::format(" (token {})", first.place->token);
-  text += first.place ? fmt::format(", head {}", first.place->head)
-                      : fmt::format(", head {} of the buffer", diff.worst_head);
-  return text + fmt::format(", lane {}: {:.9g} vs {:.9g}; rel_l2 {:.3g}{}", diff.worst_lane,
-                            diff.left, diff.right, diff.rel_l2, earned_text(diff, rule));
 }
 
 void write_text(const Comparison& compared, const std::optional<FirstItem>& first) {
@@ -202,7 +140,7 @@ void write_text(const Comparison& compared, const std::optional<FirstItem>& firs
         "items      {} arrays, {} {}\n", arrays, within,
         compared.rule.is_earned || compared.rule.rel_l2 > 0 ? "within the tolerance" : "equal");
   }
-  if (first) std::cout << describe_first(*first, compared.rule) << '\n';
+  if (first) std::cout << describe_first_item(*first, compared.rule) << '\n';
   if (!compared.same_scenario) std::cout << "the two records answer different scenarios\n";
 }
 
@@ -222,7 +160,8 @@ int command_diff(const CommandOptions& options) {
   } else {
     compared.diffs = diff_records(compared.a, compared.b);
   }
-  const std::optional<FirstItem> first = find_first(compared, options.paths[0]);
+  const std::optional<FirstItem> first =
+      find_first_item(compared.a, compared.b, compared.diffs, compared.rule, options.paths[0]);
   if (options.json) {
     write_json(compared, first);
   } else {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/app/case.h"
+#include "sim/run/case.h"
 #include "sim/app/program.h"
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "sim/app/program.h"
 
 #include "sim/app/commands.h"
+#include "sim/base/version.h"
 
 #include <cstdlib>
 #include <iostream>
@@ -239,8 +240,6 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
 }
 
 }  // namespace
-
-std::string program_version() { return CPSCOPE_VERSION; }
 
 int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& pictures) {
   std::ios::sync_with_stdio(false);

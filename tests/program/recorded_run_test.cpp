@@ -1,7 +1,7 @@
 // The record that a case leaves behind, with an executor that has a clock.
 #include "reference/dense_oracle.h"
 #include "reference/plan_walker.h"
-#include "sim/app/case.h"
+#include "sim/run/case.h"
 #include "sim/run/item_tensors.h"
 #include "tests/program/program_run.h"
 

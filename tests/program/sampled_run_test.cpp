@@ -1,7 +1,7 @@
 #include "reference/dense_oracle.h"
 #include "reference/plan_walker.h"
 #include "reference/sampled_judge.h"
-#include "sim/app/case.h"
+#include "sim/run/case.h"
 #include "tests/support/random_scenario.h"
 
 #include <gtest/gtest.h>

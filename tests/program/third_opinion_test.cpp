@@ -1,6 +1,6 @@
 #include "reference/dense_oracle.h"
 #include "reference/plan_walker.h"
-#include "sim/app/case.h"
+#include "sim/run/case.h"
 #include "sim/app/commands.h"
 #include "tests/program/program_run.h"
 #include "tests/support/random_scenario.h"

@@ -1,5 +1,6 @@
-#include "sim/app/case.h"
+#include "sim/run/case.h"
 
+#include "sim/base/version.h"
 #include "sim/plan/planner.h"
 #include "sim/run/item_tensors.h"
 #include "sim/run/run_inputs.h"

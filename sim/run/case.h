@@ -1,10 +1,10 @@
 #pragma once
 
-#include "sim/app/program.h"
 #include "sim/plan/plan_check.h"
 #include "sim/plan/plan_summary.h"
 #include "sim/run/grade.h"
 #include "sim/run/run_record.h"
+#include "sim/run/toolbox.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <functional>

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "sim/run/executor.h"
+#include "sim/run/judge.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cpscope {
+
+/// What main plugs into the program: it alone sees every room.
+struct Toolbox {
+  std::vector<std::unique_ptr<Executor>> executors;  // the first is the default
+  std::vector<std::pair<std::string, std::string>>
+      missing_executors;  // name, and why it is not here
+  Judge judge;
+  SampledJudge sampled_judge;
+  MaskWitness witness;
+  bool is_first_process = true;  // the others neither print results nor write files
+};
+
+}  // namespace cpscope
