@@ -1,7 +1,10 @@
 #include "gui/model/view.h"
 
+#include "gui/model/balance_view.h"
 #include "gui/model/layout_view.h"
 #include "gui/model/mask_view.h"
+#include "gui/model/numbers_view.h"
+#include "gui/model/timeline_view.h"
 #include "gui/model/traffic_view.h"
 
 namespace cpscope::gui {
@@ -32,9 +35,14 @@ View make_view(ViewKind kind, const ViewInput& input) {
       return draw_mask(input);
     case ViewKind::traffic:
       return draw_traffic(input);
-    default:
-      return {};
+    case ViewKind::timeline:
+      return draw_timeline(input);
+    case ViewKind::numbers:
+      return draw_numbers(input);
+    case ViewKind::balance:
+      return draw_balance(input);
   }
+  return {};
 }
 
 }  // namespace cpscope::gui

@@ -85,6 +85,14 @@ struct ViewMemo {
 /// How wide a text is on the canvas, in logical pixels.
 using TextWidth = std::function<float(const std::string& text, float size, Face face)>;
 
+}  // namespace cpscope::gui
+
+namespace cpscope {
+struct RunRecord;
+}  // namespace cpscope
+
+namespace cpscope::gui {
+
 /// A run that can be shown: what it did beside the oracle, and when (numbers, timeline).
 struct RunView {
   std::string name;  // "A: cpu (fp32)"
@@ -94,6 +102,7 @@ struct RunView {
   std::string against;           // what it is compared with: "the oracle", "B: cuda"
   std::string verdict;           // one sentence; empty when nobody judged
   std::string first_divergence;  // sentence; empty when there is none or nothing to compare with
+  std::shared_ptr<const RunRecord> record;  // what another run is compared with; may be null
 };
 
 /// Everything that a view may depend on.

@@ -3,7 +3,7 @@
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/svg_file.h"
 #include "gui/window/picture.h"
-#include "sim/app/case.h"
+#include "sim/run/case.h"
 #include "sim/app/commands.h"
 #include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"

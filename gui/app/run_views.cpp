@@ -1,0 +1,330 @@
+#include "gui/app/run_views.h"
+
+#include "sim/run/first_item.h"
+#include "sim/run/item_tensors.h"
+#include "sim/run/record_diff.h"
+#include "sim/run/run_inputs.h"
+#include "sim/scenario/scenario_names.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+/// Longer work for the judge (about half a minute) is done on a sample of the rows.
+constexpr double kMostJudgedFlops = 4e11;
+constexpr int64_t kSampledRows = 512;
+/// As much of the items is kept for a comparison with another run.
+constexpr int64_t kMostItemBytes = int64_t{256} << 20;
+/// Where the run ends and the judge begins on the bar.
+constexpr double kRunShare = 0.5;
+
+std::array<const Tensor*, kErrorTensors.size()> tensors_of(const Answer& answer) {
+  return {&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv};
+}
+
+const TensorGrade* find_grade(const Grade& grade, std::string_view name) {
+  for (const TensorGrade& tensor : grade.tensors)
+    if (tensor.name == name) return &tensor;
+  return nullptr;
+}
+
+/// Errors of all tensors that both sides have. `judged` is empty when the exact answer is whole.
+std::vector<ErrorField> measure_answer(const Answer& seen, const Answer& exact, const Grade& grade,
+                                       const JudgedRows& judged) {
+  std::vector<ErrorField> errors;
+  for (size_t t = 0; t < kErrorTensors.size(); ++t) {
+    const Tensor &left = *tensors_of(seen)[t], &right = *tensors_of(exact)[t];
+    const std::string name(kErrorTensors[t]);
+    const TensorGrade* graded = find_grade(grade, name);
+    if (left.values.empty() || right.values.empty() || graded == nullptr) continue;
+    if (judged.query_tokens.empty() && judged.key_tokens.empty()) {
+      if (left.shape == right.shape) errors.push_back(measure_errors(left, right, name, graded));
+      continue;
+    }
+    const std::vector<int64_t>& tokens = t < 3 ? judged.query_tokens : judged.key_tokens;
+    errors.push_back(measure_sampled_errors(left, right, tokens, name, graded));
+  }
+  return errors;
+}
+
+std::string describe_verdict(const Grade& grade) {
+  if (grade.passed) return "Passes: every tensor keeps its budget in every row.";
+  return "Fails: " + describe_first_failure(grade);
+}
+
+std::string dtype_of(const Scenario& scenario) {
+  return std::string(to_name(scenario.numerics.dtype));
+}
+
+Error bad_record(const std::string& path, std::string what, std::string hint = "") {
+  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), path);
+}
+
+/// A tensor of the record in the shape that the plan gives it; `into` stays empty when the record
+/// has none.
+std::optional<Error> take_tensor(const RunRecord& record, const std::string& name,
+                                 const std::vector<int64_t>& shape, const std::string& path,
+                                 Tensor& into) {
+  const Tensor* tensor = record.find(name);
+  if (tensor == nullptr) return std::nullopt;
+  if (tensor->shape != shape)
+    return bad_record(path,
+                      fmt::format("Tensor {} of this record has another shape than its "
+                                  "scenario gives it",
+                                  name),
+                      "record the run again");
+  into = *tensor;
+  return std::nullopt;
+}
+
+/// What a record holds of a run, in the shapes of its plan.
+struct RecordedRun {
+  RunInputs inputs;
+  Answer answer;
+};
+
+std::optional<Error> take_by_head(const RunRecord& record, const std::string& name, int64_t heads,
+                                  const std::string& path, std::vector<double>& into) {
+  Tensor tensor;
+  if (auto error = take_tensor(record, name, {heads}, path, tensor)) return error;
+  if (!tensor.values.empty()) into = std::move(tensor.values);
+  return std::nullopt;
+}
+
+Result<RecordedRun> take_run(const RunRecord& record, const Plan& plan, const std::string& path) {
+  const Attention& attention = plan.scenario.attention;
+  const BatchSlots& slots = plan.layout.slots;
+  const std::vector<int64_t> q{slots.tokens, attention.heads, attention.head_dim_qk};
+  const std::vector<int64_t> out{slots.tokens, attention.heads, attention.head_dim_v};
+  const std::vector<int64_t> k{slots.kv_tokens, attention.kv_heads, attention.head_dim_qk};
+  const std::vector<int64_t> v{slots.kv_tokens, attention.kv_heads, attention.head_dim_v};
+  // Inputs are functions of the seed, and those of the record come first.
+  RecordedRun run{make_run_inputs(plan.scenario, slots, false), {}};
+  struct Wanted {
+    const char* name;
+    std::vector<int64_t> shape;
+    Tensor* into;
+  };
+  Answer& answer = run.answer;
+  std::vector<Wanted> wanted = {{"q", q, &run.inputs.q},
+                                {"k", k, &run.inputs.k},
+                                {"v", v, &run.inputs.v},
+                                {"out", out, &answer.out},
+                                {"lse", {q[0], q[1]}, &answer.lse}};
+  if (plan.scenario.numerics.backward) {
+    wanted.insert(wanted.end(), {{"d_out", out, &run.inputs.d_out},
+                                 {"dq", q, &answer.dq},
+                                 {"dk", k, &answer.dk},
+                                 {"dv", v, &answer.dv}});
+  }
+  for (const Wanted& tensor : wanted) {
+    if (auto error = take_tensor(record, tensor.name, tensor.shape, path, *tensor.into))
+      return *std::move(error);
+    if (tensor.into->values.empty())
+      return bad_record(path, fmt::format("This record has no tensor {}", tensor.name),
+                        "record the run again");
+  }
+  const int64_t heads = attention.heads;
+  if (auto error = take_by_head(record, "max_logit", heads, path, answer.max_logit)) return *error;
+  if (auto error = take_by_head(record, "d_sink", heads, path, answer.d_sink)) return *error;
+  if (!run.inputs.sink.empty()) {
+    if (auto error = take_by_head(record, "sink", heads, path, run.inputs.sink)) return *error;
+  }
+  return run;
+}
+
+/// Events of items and ranks that the plan has; a file may name any.
+bool fits(const ItemEvent& event, const Plan& plan) {
+  const Pass& pass = event.item.is_backward ? plan.backward : plan.forward;
+  const size_t items[] = {pass.transfers.size(), pass.reorders.size(), pass.computes.size(),
+                          pass.merges.size(), pass.finishes.size()};
+  return static_cast<size_t>(event.item.kind) < std::size(items) && event.item.index >= 0 &&
+         static_cast<size_t>(event.item.index) < items[static_cast<size_t>(event.item.kind)] &&
+         to_index(event.rank) >= 0 && to_index(event.rank) < plan.layout.cp_size &&
+         event.start_ns >= 0 && event.end_ns >= event.start_ns;
+}
+
+RunControl control_of(TaskControl& control, double begin, double end) {
+  return {[&control, begin, end](int64_t done, int64_t total) {
+            const double share =
+                total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
+            control.progress = begin + (end - begin) * share;
+          },
+          [&control] { return control.is_stopped.load(); }};
+}
+
+/// Judges a recorded run as a case would be judged.
+struct JudgedRun {
+  Grade grade;
+  Answer exact;
+  JudgedRows rows;
+};
+
+Result<JudgedRun> judge_run(const RecordedRun& run, const PlanIndex& index, const Toolbox& toolbox,
+                            TaskControl& control) {
+  const Plan& plan = index.plan();
+  const RunControl watched = control_of(control, 0, 1);
+  JudgedRun judged;
+  if (estimate_flops(plan.scenario, index.summary()) <= kMostJudgedFlops) {
+    Result<Verdict> verdict = toolbox.judge(plan.scenario, run.inputs, count_hops(plan), watched);
+    if (!verdict) return verdict.error();
+    judged.grade =
+        grade_answer(plan, run.inputs, run.answer, verdict.value(), {.keeps_row_budgets = true});
+    judged.exact = std::move(verdict.value().exact);
+    return judged;
+  }
+  judged.rows = choose_rows(plan.layout.slots, kSampledRows);
+  Result<Answer> exact = toolbox.sampled_judge(plan.scenario, run.inputs, judged.rows.query_tokens,
+                                               judged.rows.key_tokens, watched);
+  if (!exact && exact.error().kind == ErrorKind::refused) {
+    judged.rows.key_tokens.clear();
+    exact = toolbox.sampled_judge(plan.scenario, run.inputs, judged.rows.query_tokens, {}, watched);
+  }
+  if (!exact) return exact.error();
+  judged.grade = grade_rows(plan, run.answer, exact.value(), judged.rows);
+  judged.exact = std::move(exact).value();
+  return judged;
+}
+
+/// A budget for the distance of two runs in the place of the judge's.
+TensorGrade grade_difference(const TensorDiff& diff, const Tensor& right) {
+  TensorGrade grade;
+  grade.name = diff.name;
+  double square = 0;
+  for (const double value : right.values) square += std::isfinite(value) ? value * value : 0.0;
+  const double allowed = diff.earned ? diff.earned->allowed_l2 : 0.0;
+  grade.budget = square > 0 ? allowed / std::sqrt(square) : 0.0;
+  grade.passed = is_within(diff, {.is_earned = true});
+  return grade;
+}
+
+}  // namespace
+
+RunView make_run_view(CaseOutcome& outcome) {
+  RunView view;
+  view.name = outcome.executor;
+  view.against = "the oracle";
+  if (!outcome.plan) return view;
+  view.name += fmt::format(" ({})", dtype_of(outcome.plan->plan().scenario));
+  view.events = outcome.output.events;
+  if (outcome.grade.tensors.empty()) return view;
+  view.errors = measure_answer(outcome.output.answer, outcome.exact, outcome.grade, outcome.judged);
+  view.verdict = describe_verdict(outcome.grade);
+  view.record = std::make_shared<RunRecord>(
+      make_record(outcome, print_scenario(outcome.plan->plan().scenario)));
+  return view;
+}
+
+std::optional<Error> check_record(const RunRecord& record, const Plan& plan,
+                                  const std::string& path) {
+  const std::string hash = to_hex(plan.hash);
+  if (record.plan_hash == hash) return std::nullopt;
+  if (record.plan_hash.empty())
+    return bad_record(path, "This file holds no run of cpscope: it names no plan",
+                      "record one with `cpscope run --record`");
+  return bad_record(path,
+                    fmt::format("This record belongs to another plan: hash {} differs from {}",
+                                record.plan_hash, hash),
+                    "open the scenario stored inside it");
+}
+
+Result<SharedRun> compare_runs(const RunView& a, const RunView& b, const PlanIndex& plan) {
+  if (!a.record || !b.record)
+    return make_error(ErrorKind::unavailable, "One of the two runs kept no answer to compare",
+                      "run it again");
+  for (const RunView* run : {&a, &b}) {
+    if (auto error = check_record(*run->record, plan.plan(), run->name)) return *error;
+  }
+  const std::vector<TensorDiff> diffs = diff_runs(*a.record, *b.record);
+  auto view = std::make_shared<RunView>();
+  view->name = a.name;
+  view->against = b.name;
+  view->events = a.events;
+  view->is_simulated = a.is_simulated;
+  view->record = a.record;
+  bool is_same = true;
+  for (const TensorDiff& diff : diffs) {
+    const bool is_shown =
+        std::find(kErrorTensors.begin(), kErrorTensors.end(), diff.name) != kErrorTensors.end();
+    if (!is_shown || !diff.shape_mismatch.empty()) continue;
+    const Tensor &left = *a.record->find(diff.name), &right = *b.record->find(diff.name);
+    const TensorGrade grade = grade_difference(diff, right);
+    is_same = is_same && grade.passed;
+    view->errors.push_back(measure_errors(left, right, diff.name, &grade));
+  }
+  std::sort(view->errors.begin(), view->errors.end(), [](const ErrorField& x, const ErrorField& y) {
+    return std::find(kErrorTensors.begin(), kErrorTensors.end(), x.name) <
+           std::find(kErrorTensors.begin(), kErrorTensors.end(), y.name);
+  });
+  view->verdict = is_same ? "The two runs agree as far as both have earned."
+                          : "The two runs are further apart than their budgets explain.";
+  const DiffRule rule{.is_earned = true};
+  if (const auto first = find_first_item(*a.record, *b.record, diffs, rule, &plan.plan()))
+    view->first_divergence = describe_first_item(*first, rule);
+  return SharedRun(std::move(view));
+}
+
+Result<SharedRun> load_run(const std::string& path, const PlanIndex& plan, const Toolbox& toolbox,
+                           TaskControl& control) {
+  Result<RunRecord> record = read_record(path);
+  if (!record) return record.error();
+  if (auto error = check_record(record.value(), plan.plan(), path)) return *std::move(error);
+  for (const ItemEvent& event : record.value().events) {
+    if (!fits(event, plan.plan()))
+      return bad_record(path, "This record has timed an item that its plan does not have",
+                        "record the run again");
+  }
+  Result<RecordedRun> run = take_run(record.value(), plan.plan(), path);
+  if (!run) return run.error();
+  const Result<JudgedRun> judged = judge_run(run.value(), plan, toolbox, control);
+  if (!judged) return judged.error();
+  auto view = std::make_shared<RunView>();
+  view->name = fmt::format("{}: {} ({})", std::filesystem::path(path).filename().string(),
+                           record.value().executor, dtype_of(plan.plan().scenario));
+  view->against = "the oracle";
+  view->events = record.value().events;
+  view->is_simulated = record.value().clock == "simulated";
+  view->errors = measure_answer(run.value().answer, judged.value().exact, judged.value().grade,
+                                judged.value().rows);
+  view->verdict = describe_verdict(judged.value().grade);
+  view->record = std::make_shared<RunRecord>(std::move(record).value());
+  return SharedRun(std::move(view));
+}
+
+Runner make_runner(Toolbox& toolbox) {
+  return [&toolbox](const std::string& executor, const SharedPlan& plan,
+                    TaskControl& control) -> Result<SharedRun> {
+    const Scenario& scenario = plan->plan().scenario;
+    CaseOptions options{.executor = executor, .poison = true};
+    options.measures_items = true;
+    options.keeps_exact = true;
+    options.keeps_items = measure_item_results(plan->plan()).bytes <= kMostItemBytes;
+    if (estimate_flops(scenario, plan->summary()) > kMostJudgedFlops)
+      options.sample_rows = kSampledRows;
+    options.is_cancelled = [&control] { return control.is_stopped.load(); };
+    options.progress = [&control](std::string_view phase, int64_t done, int64_t total) {
+      const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
+      control.progress = phase == "run" ? kRunShare * share : kRunShare + (1 - kRunShare) * share;
+    };
+    CaseOutcome outcome = run_case(toolbox, scenario, options);
+    if (outcome.error) return *outcome.error;
+    return SharedRun(std::make_shared<RunView>(make_run_view(outcome)));
+  };
+}
+
+RecordReader make_record_reader(const Toolbox& toolbox) {
+  return [&toolbox](const std::string& path, const SharedPlan& plan, TaskControl& control) {
+    return load_run(path, *plan, toolbox, control);
+  };
+}
+
+}  // namespace cpscope::gui
