@@ -3,10 +3,11 @@
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/svg_file.h"
 #include "gui/window/picture.h"
-#include "sim/run/case.h"
 #include "sim/app/commands.h"
 #include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
+#include "sim/base/version.h"
+#include "sim/run/case.h"
 #ifdef CPSCOPE_HAS_IMGUI
 #include "gui/draw/png_file.h"
 #include "gui/window/paint_picture.h"
