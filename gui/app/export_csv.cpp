@@ -1,0 +1,413 @@
+#include "gui/app/export_csv.h"
+
+#include "gui/model/describe.h"
+#include "gui/model/error_field.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr std::string_view kPassNames[] = {"forward", "backward"};
+
+/// Lines are gathered, because a stream takes them one by one slowly.
+class CsvWriter {
+ public:
+  explicit CsvWriter(std::ostream& out) : out_(out) {}
+  ~CsvWriter() { flush(); }
+  CsvWriter(const CsvWriter&) = delete;
+  CsvWriter& operator=(const CsvWriter&) = delete;
+
+  template <class... Fields>
+  void line(const Fields&... fields) {
+    (put(fields), ...);
+    end_line();
+  }
+  template <class Field>
+  void put(const Field& field) {
+    if (has_field_) text_.push_back(',');
+    has_field_ = true;
+    add(field);
+  }
+  void put_empty() { put(std::string_view()); }
+  void end_line() {
+    text_.push_back('\n');
+    has_field_ = false;
+    if (text_.size() > size_t{1} << 20) flush();
+  }
+
+ private:
+  void add(std::string_view field) {
+    if (field.find_first_of(",\"\n\r") == std::string_view::npos) {
+      text_ += field;
+      return;
+    }
+    text_.push_back('"');
+    for (const char c : field) {
+      if (c == '"') text_.push_back('"');
+      text_.push_back(c);
+    }
+    text_.push_back('"');
+  }
+  void add(const char* field) { add(std::string_view(field)); }
+  void add(const std::string& field) { add(std::string_view(field)); }
+  void add(double value) { fmt::format_to(std::back_inserter(text_), "{:.9g}", value); }
+  void add(int64_t value) { fmt::format_to(std::back_inserter(text_), "{}", value); }
+  void add(int32_t value) { add(int64_t{value}); }
+  void flush() {
+    out_ << text_;
+    text_.clear();
+  }
+
+  std::ostream& out_;
+  std::string text_;
+  bool has_field_ = false;
+};
+
+/// Valid tokens among the ids of a run.
+int64_t count_valid(const PlanIndex& plan, Side side, const TokenRun& run) {
+  int64_t valid = 0;
+  const auto& sequences = plan.plan().layout.slots.sequences;
+  const auto begin_of = [&](const SequenceSlot& s) {
+    return side == Side::q ? s.q_begin : s.kv_begin;
+  };
+  const auto size_of = [&](const SequenceSlot& s) {
+    return side == Side::q ? s.q_slot : s.kv_slot;
+  };
+  auto slot = std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
+    return begin_of(s) + size_of(s) <= run.begin;
+  });
+  const auto below = [&](int64_t id) {  // ids of the run below `id`
+    if (id <= run.begin) return int64_t{0};
+    return std::min(run.count(), (id - run.begin + run.stride - 1) / run.stride);
+  };
+  for (; slot != sequences.end() && begin_of(*slot) < run.end; ++slot) {
+    const int64_t begin = begin_of(*slot);
+    const int64_t count = side == Side::q ? slot->q_valid : slot->kv_valid;
+    valid += below(begin + count) - below(begin);
+  }
+  return valid;
+}
+
+void write_layout(const PlanIndex& plan, CsvWriter& csv) {
+  csv.line("side", "rank", "row_begin", "row_end", "token_begin", "token_end", "token_stride",
+           "tokens", "valid_tokens", "padding_tokens");
+  const Layout& layout = plan.plan().layout;
+  for (const Side side : {Side::q, Side::kv}) {
+    const auto& by_rank = side == Side::q ? layout.q_runs : layout.kv_runs;
+    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+      int64_t row = 0;
+      for (const TokenRun& run : by_rank[rank]) {
+        const int64_t count = run.count(), valid = count_valid(plan, side, run);
+        csv.line(side == Side::q ? "query" : "key", static_cast<int64_t>(rank), row, row + count,
+                 run.begin, run.end, run.stride, count, valid, count - valid);
+        row += count;
+      }
+    }
+  }
+}
+
+/// Lowest and highest id at rows [begin, end) of a list.
+struct Extent {
+  int64_t begin, end;
+};
+Extent extent_of(std::span<const TokenRun> list, int64_t begin, int64_t end) {
+  Extent extent{INT64_MAX, 0};
+  for (const TokenRun& run : slice_rows(list, begin, end)) {
+    if (run.count() == 0) continue;
+    extent.begin = std::min(extent.begin, run.begin);
+    extent.end = std::max(extent.end, run.last() + 1);
+  }
+  return extent;
+}
+
+void write_mask(const PlanIndex& plan, CsvWriter& csv) {
+  csv.line("pass", "item", "step", "rank", "head_begin", "head_end", "slice", "query_row_begin",
+           "query_row_end", "key_row_begin", "key_row_end", "lowest_key_minus_query_row",
+           "highest_key_minus_query_row", "first_query_token", "last_query_token",
+           "first_key_token", "last_key_token", "visible_pairs_per_head", "visible_pairs");
+  for (const bool is_backward : {false, true}) {
+    const Pass& pass = plan.pass(is_backward);
+    for (size_t i = 0; i < pass.computes.size(); ++i) {
+      const ComputeItem& item = pass.computes[i];
+      const auto q = plan.plan().list(item.q_tokens), k = plan.plan().list(item.kv_tokens);
+      int64_t number = 0;
+      for (const BandSlice& slice : plan.plan().slices_of(item)) {
+        const Extent queries = extent_of(q, slice.q0, slice.q1);
+        const Extent keys = extent_of(k, slice.k0, slice.k1);
+        const int64_t pairs = count_pairs(slice);
+        // Bounds of the band count from the slice's corner; here from row 0 of both buffers.
+        const int64_t shift = int64_t{slice.k0} - slice.q0;
+        csv.line(kPassNames[is_backward ? 1 : 0], static_cast<int64_t>(i), to_index(item.step) + 1,
+                 to_index(item.rank), item.heads.begin, item.heads.end, number++, slice.q0,
+                 slice.q1, slice.k0, slice.k1, slice.lo + shift, slice.hi + shift, queries.begin,
+                 queries.end - 1, keys.begin, keys.end - 1, pairs, pairs * item.heads.size());
+      }
+    }
+  }
+}
+
+std::string_view name_of(LinkClass link) {
+  constexpr std::string_view kNames[] = {"self", "ring", "group", "direct"};
+  return kNames[static_cast<size_t>(link)];
+}
+
+int64_t rows_of(const Plan& plan, const TransferItem& item) {
+  if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
+  return item.tokens != kNoTokens ? plan.rows(item.tokens) : plan.buffer(item.from).rows;
+}
+
+void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
+  csv.line("pass", "item", "step", "stage_of_step", "source_rank", "destination_rank", "payload",
+           "link", "landing", "rows", "head_begin", "head_end", "wire_bytes");
+  for (int32_t s = 0; s < static_cast<int32_t>(plan.stages().size()); ++s) {
+    const StageRef& stage = plan.stages()[static_cast<size_t>(s)];
+    if (stage.kind != StageKind::transfer) continue;
+    const int32_t first = plan.steps()[static_cast<size_t>(plan.step_of_stage(s))].first_stage;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = plan.pass(stage.is_backward).transfers[static_cast<size_t>(i)];
+      csv.line(kPassNames[stage.is_backward ? 1 : 0], i, stage.step + 1, s - first + 1,
+               to_index(item.src), to_index(item.dst), to_name(item.payload), name_of(item.link),
+               item.landing == Landing::add ? "add" : "replace", rows_of(plan.plan(), item),
+               item.heads.begin, item.heads.end, item.bytes);
+    }
+  }
+}
+
+/// Events of a run by item.
+class EventTable {
+ public:
+  EventTable(const PlanIndex& plan, const RunView& run) {
+    for (const bool is_backward : {false, true}) {
+      for (size_t kind = 0; kind < 5; ++kind)
+        events_[is_backward ? 1 : 0][kind].resize(
+            static_cast<size_t>(count_items(plan, is_backward, static_cast<StageKind>(kind))));
+    }
+    for (const ItemEvent& event : run.events) {
+      auto& table = events_[event.item.is_backward ? 1 : 0][static_cast<size_t>(event.item.kind)];
+      const auto i = static_cast<size_t>(event.item.index);
+      if (event.item.index >= 0 && i < table.size()) table[i] = &event;
+    }
+  }
+  const ItemEvent* find(const ItemTarget& item) const {
+    return events_[item.is_backward ? 1 : 0][static_cast<size_t>(item.kind)]
+                  [static_cast<size_t>(item.index)];
+  }
+
+ private:
+  std::array<std::array<std::vector<const ItemEvent*>, 5>, 2> events_;  // [pass][kind][index]
+};
+
+/// One item, without its times and without the end of the line.
+void put_item(const PlanIndex& plan, const ItemTarget& item, int32_t stage, int32_t stage_of_step,
+              CsvWriter& csv) {
+  const ItemColumns& columns = plan.columns(item.is_backward)[static_cast<size_t>(item.kind)];
+  const Pass& pass = plan.pass(item.is_backward);
+  const auto i = static_cast<size_t>(item.index);
+  csv.put(kPassNames[item.is_backward ? 1 : 0]);
+  csv.put(plan.stages()[static_cast<size_t>(stage)].step + 1);
+  csv.put(stage_of_step);
+  csv.put(to_name(item.kind));
+  csv.put(item.index);
+  csv.put(columns.rank[i]);
+  if (item.kind == StageKind::transfer)
+    csv.put(columns.other_rank[i]);
+  else
+    csv.put_empty();
+  if (item.kind == StageKind::compute) {
+    csv.put(pass.computes[i].visible_pairs);
+    csv.put(flops_of(plan, item.is_backward, pass.computes[i].visible_pairs));
+  } else {
+    csv.put_empty();
+    csv.put_empty();
+  }
+  if (item.kind == StageKind::transfer)
+    csv.put(pass.transfers[i].bytes);
+  else
+    csv.put_empty();
+}
+
+void write_timeline(const PlanIndex& plan, const RunView* run_a, const RunView* run_b,
+                    CsvWriter& csv) {
+  std::vector<EventTable> tables;
+  for (const char* name :
+       {"pass", "step", "stage_of_step", "kind", "item", "rank", "destination_rank",
+        "visible_pairs", "floating_point_operations", "wire_bytes"})
+    csv.put(name);
+  for (const RunView* run : {run_a, run_b}) {
+    if (run == nullptr || run->events.empty()) continue;
+    tables.emplace_back(plan, *run);
+    const std::string name =
+        fmt::format("run_{}_{}", run == run_a ? "a" : "b", run->is_simulated ? "simulated_" : "");
+    csv.put(name + "start_ns");
+    csv.put(name + "end_ns");
+  }
+  csv.end_line();
+  for (int32_t s = 0; s < static_cast<int32_t>(plan.stages().size()); ++s) {
+    const StageRef& stage = plan.stages()[static_cast<size_t>(s)];
+    const int32_t first = plan.steps()[static_cast<size_t>(plan.step_of_stage(s))].first_stage;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ItemTarget item{stage.is_backward, stage.kind, i};
+      put_item(plan, item, s, s - first + 1, csv);
+      for (const EventTable& table : tables) {
+        const ItemEvent* event = table.find(item);
+        for (const bool is_end : {false, true}) {
+          if (event == nullptr)
+            csv.put_empty();
+          else
+            csv.put(is_end ? event->end_ns : event->start_ns);
+        }
+      }
+      csv.end_line();
+    }
+  }
+}
+
+/// The worst row of each block and head.
+void write_blocks(const std::string& run, const ErrorField& field, CsvWriter& csv) {
+  for (int64_t begin = 0; begin < field.tokens; begin += kCsvBlock) {
+    const int64_t end = std::min(field.tokens, begin + kCsvBlock);
+    for (int32_t head = 0; head < field.heads; ++head) {
+      int64_t worst = -1;
+      float most = MaxPyramid::kNothing;
+      for (int64_t token = begin; token < end; ++token) {
+        const float share = field.shares.at(token, head);
+        if (share == MaxPyramid::kNothing) continue;
+        const bool is_worse = std::isnan(share) ? !std::isnan(most) : share > most;
+        if (worst >= 0 && !is_worse) continue;
+        worst = token;
+        most = share;
+      }
+      if (worst < 0) continue;
+      const auto row = static_cast<size_t>(worst * field.heads + head);
+      csv.line(
+          run, field.name, "block", begin, end, head, worst, "", "", "",
+          static_cast<double>(field.row_errors[row]),
+          field.has_row_budgets() ? fmt::format("{:.9g}", field.row_budgets[row]) : std::string(),
+          field.share_of(worst, head), field.is_over(field.share_of(worst, head)) ? 1 : 0);
+    }
+  }
+}
+
+void write_numbers(const RunView* run_a, const RunView* run_b, CsvWriter& csv) {
+  csv.line("run", "tensor", "table", "token_begin", "token_end", "head", "worst_token",
+           "worst_lane", "seen", "expected", "error_l2", "budget_l2", "error_over_budget",
+           "is_over_budget");
+  for (const RunView* run : {run_a, run_b}) {
+    if (run == nullptr) continue;
+    for (const ErrorField& field : run->errors) {
+      for (const WorstRow& w : field.worst) {
+        const auto row = static_cast<size_t>(w.token * field.heads + w.head);
+        csv.line(
+            run->name, field.name, "worst_row", w.token, w.token + 1, w.head, w.token, w.lane,
+            w.seen, w.expected, w.error_l2,
+            field.has_row_budgets() ? fmt::format("{:.9g}", field.row_budgets[row]) : std::string(),
+            w.share, field.is_over(w.share) ? 1 : 0);
+      }
+      write_blocks(run->name, field, csv);
+    }
+  }
+}
+
+/// Sums of one rank over one pass.
+struct RankSums {
+  int64_t pairs = 0, sent = 0, received = 0, idle_items = 0;
+};
+
+std::vector<RankSums> sums_of(const PlanIndex& plan, bool is_backward) {
+  std::vector<RankSums> sums(static_cast<size_t>(plan.num_ranks()));
+  const Pass& pass = plan.pass(is_backward);
+  for (const ComputeItem& item : pass.computes) {
+    RankSums& rank = sums[static_cast<size_t>(to_index(item.rank))];
+    rank.pairs += item.visible_pairs;
+    rank.idle_items += item.num_slices == 0 ? 1 : 0;
+  }
+  for (const TransferItem& item : pass.transfers) {
+    sums[static_cast<size_t>(to_index(item.src))].sent += item.bytes;
+    sums[static_cast<size_t>(to_index(item.dst))].received += item.bytes;
+  }
+  return sums;
+}
+
+void write_balance(const PlanIndex& plan, CsvWriter& csv) {
+  csv.line("rank", "query_tokens", "valid_query_tokens", "key_tokens", "valid_key_tokens",
+           "forward_visible_pairs", "forward_pairs_over_mean", "forward_floating_point_operations",
+           "forward_idle_compute_items", "forward_sent_bytes", "forward_received_bytes",
+           "backward_visible_pairs", "backward_floating_point_operations",
+           "backward_idle_compute_items", "backward_sent_bytes", "backward_received_bytes");
+  const std::vector<RankSums> forward = sums_of(plan, false), backward = sums_of(plan, true);
+  const Layout& layout = plan.plan().layout;
+  int64_t all_pairs = 0;
+  for (const RankSums& rank : forward) all_pairs += rank.pairs;
+  for (size_t r = 0; r < forward.size(); ++r) {
+    int64_t q_valid = 0, kv_valid = 0;
+    for (const TokenRun& run : layout.q_runs[r]) q_valid += count_valid(plan, Side::q, run);
+    for (const TokenRun& run : layout.kv_runs[r]) kv_valid += count_valid(plan, Side::kv, run);
+    const double mean = static_cast<double>(all_pairs) / static_cast<double>(forward.size());
+    csv.line(static_cast<int64_t>(r), count_ids(layout.q_runs[r]), q_valid,
+             count_ids(layout.kv_runs[r]), kv_valid, forward[r].pairs,
+             mean > 0 ? static_cast<double>(forward[r].pairs) / mean : 0.0,
+             flops_of(plan, false, forward[r].pairs), forward[r].idle_items, forward[r].sent,
+             forward[r].received, backward[r].pairs, flops_of(plan, true, backward[r].pairs),
+             backward[r].idle_items, backward[r].sent, backward[r].received);
+  }
+}
+
+}  // namespace
+
+void write_csv(ViewKind kind, const PlanIndex& plan, const RunView* run_a, const RunView* run_b,
+               std::ostream& out) {
+  CsvWriter csv(out);
+  switch (kind) {
+    case ViewKind::layout:
+      return write_layout(plan, csv);
+    case ViewKind::mask:
+      return write_mask(plan, csv);
+    case ViewKind::traffic:
+      return write_traffic(plan, csv);
+    case ViewKind::timeline:
+      return write_timeline(plan, run_a, run_b, csv);
+    case ViewKind::numbers:
+      return write_numbers(run_a, run_b, csv);
+    case ViewKind::balance:
+      return write_balance(plan, csv);
+  }
+}
+
+std::optional<Error> save_csv(ViewKind kind, const AppState& state, const std::string& path) {
+  const SharedPlan& plan = state.document.plan();
+  if (!plan)
+    return make_error(ErrorKind::unavailable, "There is no plan whose figures could be written",
+                      "open a scenario first", path);
+  const RunView* run_a = state.run_a_plan == plan ? state.run_a.get() : nullptr;
+  const RunView* run_b = state.run_b_plan == plan ? state.run_b.get() : nullptr;
+  const std::string unfinished = path + ".unfinished";
+  const auto fail = [&] {
+    std::error_code ignored;
+    std::filesystem::remove(unfinished, ignored);
+    return make_error(ErrorKind::bad_input, "The file cannot be written",
+                      "choose a folder that can be written to", path);
+  };
+  {
+    std::ofstream out(unfinished, std::ios::binary);
+    write_csv(kind, *plan, run_a, run_b, out);
+    if (!out.flush()) return fail();
+  }
+  std::error_code failed;
+  std::filesystem::rename(unfinished, path, failed);
+  if (failed) return fail();
+  return std::nullopt;
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,34 @@
+#pragma once
+
+#include "gui/app/app_state.h"
+#include "gui/model/view.h"
+#include "sim/base/result.h"
+
+#include <optional>
+#include <ostream>
+#include <string>
+
+namespace cpscope::gui {
+
+/// The figures behind a view as comma-separated values, RFC 4180 with "\n", the same bytes on every
+/// machine: one line of column names with units, then
+///   layout:   a line for each run of tokens of each rank, queries and then keys;
+///   mask:     for each slice of each compute item, forward and then backward;
+///   traffic:  for each transfer in plan order, those that stay on their rank too;
+///   timeline: for each item in plan order, with its times where a run has a clock;
+///   numbers:  for each of the worst rows and for the worst row of each block of kCsvBlock tokens
+///             and head, of every tensor of both runs;
+///   balance:  for each rank.
+/// Steps count from 1 in each pass, as on screen; everything else from 0; ends are not included.
+/// Fields that do not apply are empty. Runs may be null. Streams: a plan of a million items needs
+/// no second copy in memory.
+void write_csv(ViewKind kind, const PlanIndex& plan, const RunView* run_a, const RunView* run_b,
+               std::ostream& out);
+
+/// Tokens of one block of the table of numbers.
+inline constexpr int64_t kCsvBlock = 256;
+
+/// The same into a file, whole or not at all, for the plan and the runs that are shown.
+std::optional<Error> save_csv(ViewKind kind, const AppState& state, const std::string& path);
+
+}  // namespace cpscope::gui
