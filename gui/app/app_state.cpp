@@ -129,6 +129,16 @@ void edit_scenario(AppState& state, Scenario scenario, std::string_view key) {
   clamp_to_plan(state);
 }
 
+void undo_edit(AppState& state) {
+  state.document.undo();
+  clamp_to_plan(state);
+}
+
+void redo_edit(AppState& state) {
+  state.document.redo();
+  clamp_to_plan(state);
+}
+
 void select(AppState& state, const Target& target) {
   SelectionHistory& history = state.selection;
   if (history.current() == target) return;

@@ -134,6 +134,8 @@ bool open_scenario(AppState& state, const std::string& path);
 /// Opens a shipped scenario by name.
 bool open_shipped(AppState& state, std::string_view name);
 void edit_scenario(AppState& state, Scenario scenario, std::string_view key);
+void undo_edit(AppState& state);
+void redo_edit(AppState& state);
 
 void select(AppState& state, const Target& target);
 void select_previous(AppState& state);  // Alt-Left

@@ -201,11 +201,9 @@ constexpr std::array kTable = {
             [](AppState& s) { s.wants_quit = true; }},
 
     Command{"edit.undo", "Undo", "Edit", "Ctrl+Z", "Takes back the last change of the scenario.",
-            [](const AppState& s) { return s.document.can_undo(); },
-            [](AppState& s) { s.document.undo(); }},
+            [](const AppState& s) { return s.document.can_undo(); }, undo_edit},
     Command{"edit.redo", "Redo", "Edit", "Ctrl+Shift+Z Ctrl+Y", "Does again what was taken back.",
-            [](const AppState& s) { return s.document.can_redo(); },
-            [](AppState& s) { s.document.redo(); }},
+            [](const AppState& s) { return s.document.can_redo(); }, redo_edit},
     Command{"edit.find", "Find...", "Edit", "Ctrl+F",
             "Finds a token, rank, step or item by number.", has_plan, show<Dialog::find>},
     Command{"select.clear", "Clear", "Edit", "Esc",

@@ -1,5 +1,6 @@
 #include "gui/app/document.h"
 
+#include "gui/draw/whole_file.h"
 #include "sim/base/check.h"
 #include "sim/plan/planner.h"
 #include "sim/scenario/key_place.h"
@@ -8,9 +9,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <new>
 #include <thread>
 #include <utility>
@@ -97,11 +95,6 @@ void derive(Scenario& scenario, const Scenario& before) {
   follow(batch.kv_slots, old.kv_slots, batch.kv_lengths, old.kv_lengths);
 }
 
-Error disk_error(const std::string& what, const std::string& path) {
-  return make_error(ErrorKind::bad_input, what + ": " + path,
-                    "choose a folder that exists and may be written to");
-}
-
 }  // namespace
 
 std::optional<Error> Document::load(const std::string& path) {
@@ -126,23 +119,8 @@ std::optional<Error> Document::load_text(const std::string& text, const std::str
 std::optional<Error> Document::save(const std::string& path) {
   CPSCOPE_CHECK(is_open(), "only an open document can be saved", path, states_.size());
   if (state().error) return state().error;
-  // Another name first: whoever reads the file meanwhile sees the old or the new one, whole.
-  const std::string unfinished = path + ".unfinished";
-  {
-    std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-    file << state().text;
-    file.close();
-    if (!file) {
-      std::remove(unfinished.c_str());
-      return disk_error("The scenario cannot be written", path);
-    }
-  }
-  std::error_code failed;
-  std::filesystem::rename(unfinished, path, failed);
-  if (failed) {
-    std::remove(unfinished.c_str());
-    return disk_error("The scenario cannot be written (" + failed.message() + ")", path);
-  }
+  const Result<size_t> written = write_whole_file(path, state().text, "the scenario");
+  if (!written) return written.error();
   path_ = path;
   saved_text_ = state().text;
   return std::nullopt;
