@@ -13,26 +13,50 @@ const LessonStep* current_step(const AppState& state) {
   return &steps[static_cast<size_t>(place.step)];
 }
 
+namespace {
+
+/// The page's scenario, unless it is open already: then plan and runs stay.
+bool open_page(AppState& state, const LessonStep& step) {
+  const std::optional<std::string> text =
+      state.services.scenario_source ? state.services.scenario_source(step.scenario) : std::nullopt;
+  if (text) {
+    Result<LoadedScenario> loaded = parse_scenario(*text, "");
+    if (loaded && state.document.is_open()) {
+      Scenario wanted = std::move(loaded.value().scenario);
+      if (step.change != nullptr) step.change(wanted);
+      if (wanted == state.document.scenario() && !state.document.refusal()) return true;
+    }
+  }
+  // Says why when it cannot.
+  if (!open_shipped(state, step.scenario)) return false;
+  if (step.change == nullptr) return true;
+  Scenario scenario = state.document.scenario();
+  step.change(scenario);
+  edit_scenario(state, std::move(scenario), "lesson");
+  state.document.end_edit();
+  return true;
+}
+
+}  // namespace
+
 bool open_lesson(AppState& state, LessonPlace place) {
   const LessonPlace before = state.lesson;
   state.lesson = place;
   const LessonStep* step = current_step(state);
-  if (step == nullptr || (!step->scenario.empty() && !open_shipped(state, step->scenario))) {
+  if (step == nullptr || !open_page(state, *step)) {
     state.lesson = before;
     return false;
   }
   state.dialog = Dialog::none;
-  if (step->change != nullptr && state.document.is_open()) {
-    Scenario scenario = state.document.scenario();
-    step->change(scenario);
-    edit_scenario(state, std::move(scenario), "lesson");
-    state.document.end_edit();
-  }
   settle(state);
+  state.player.is_playing = false;
   state.focus_view = step->view;
+  if (step->prepare != nullptr && state.plan() != nullptr) step->prepare(state);
   for (const std::string_view id : step->commands) apply_command(state, id);
   if (step->select != nullptr && state.plan() != nullptr)
     select(state, step->select(*state.plan()));
+  if (state.plan() != nullptr && !is_present(*state.plan(), state.selected()))
+    select(state, Target{});
   return true;
 }
 

@@ -15,12 +15,13 @@ namespace cpscope::gui {
 /// to do, and how the window knows that it was done.
 struct LessonStep {
   std::string_view scenario;  // shipped scenario to open; empty: go on with the one that is open
-  void (*change)(Scenario&) = nullptr;           // changes made to it before the page opens
+  void (*change)(Scenario&) = nullptr;   // changes made to it before the page opens
+  void (*prepare)(AppState&) = nullptr;  // then the playhead and whatever else is put in place
   std::vector<std::string_view> commands = {};   // applied when the page opens
   Target (*select)(const PlanIndex&) = nullptr;  // selected when the page opens
   ViewKind view = ViewKind::layout;              // where to look
   Spans (*text)(const AppState&) = nullptr;      // every number comes from the plan
-  std::string_view ask;                          // "Press Right"; empty: read and go on
+  std::string_view ask = {};                     // "Press Right"; empty: read and go on
   bool (*is_done)(const AppState&) = nullptr;    // null: reading is all
   void (*perform)(AppState&) = nullptr;          // what the reader would do: for the robot
 };

@@ -1,4 +1,5 @@
 #include "gui/app/app_state.h"
+#include "gui/app/lesson.h"
 #include "gui/app/target_json.h"
 
 #include <algorithm>
@@ -119,6 +120,15 @@ Error bad_state(const std::string& what, const std::string& path) {
                     "save a state with a screenshot and change that one", path);
 }
 
+/// Is there such a page?
+bool has_page(const Wanted& wanted) {
+  const auto lessons = all_lessons();
+  if (wanted.lesson < 0) return wanted.lesson_step == 0;
+  return wanted.lesson < static_cast<int64_t>(lessons.size()) &&
+         wanted.lesson_step <
+             static_cast<int64_t>(lessons[static_cast<size_t>(wanted.lesson)].steps.size());
+}
+
 /// What only a plan can tell.
 std::string find_misfit(const Wanted& wanted, const PlanIndex& plan) {
   if (wanted.playhead.index >= count_places(plan, wanted.playhead.is_by_stage))
@@ -186,6 +196,7 @@ std::optional<Error> load_state(AppState& state, std::string_view json, const st
   std::string problem;
   Wanted wanted = read_wanted(JsonReader(&root, "", &problem));
   if (!problem.empty()) return bad_state(problem, path);
+  if (!has_page(wanted)) return bad_state("lesson and lesson_step name no page", path);
   Document document;
   if (!wanted.scenario.empty()) {
     if (auto error = document.load_text(wanted.scenario, wanted.path)) return error;

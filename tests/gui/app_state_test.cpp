@@ -267,6 +267,8 @@ TEST(StateFile, RefusesWhatThePlanDoesNotHave) {
   const std::vector<std::pair<std::string, Json>> changes = {
       {"/playhead/index", 99},
       {"/focus_rank", 4},
+      {"/lesson", 999},
+      {"/lesson_step", 1},
       {"/other_rank", 4},
       {"/selection/q_end", 4000},
       {"/cameras/mask/x", Json::array({0.5, 0.5})},

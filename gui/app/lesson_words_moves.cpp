@@ -1,0 +1,324 @@
+#include "gui/app/lesson_figures.h"
+#include "gui/app/lesson_words.h"
+#include "gui/model/axis.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui::words {
+namespace {
+
+/// What the budget allows; nothing where nobody granted one.
+std::string name_budget(const ErrorField& field) {
+  if (!field.has_budget()) return "";
+  return ", and the budget allows " + print_error(field.budget);
+}
+
+/// Partial results that the focus rank merges in the forward.
+int64_t count_parts(const AppState& state) {
+  const auto& merges = state.plan()->plan().forward.merges;
+  return std::count_if(merges.begin(), merges.end(), [&](const MergeItem& item) {
+    return to_index(item.rank) == state.focus_rank && item.partial != kNoBuffer;
+  });
+}
+
+}  // namespace
+
+Spans ring_moves(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  writer.say(
+      fmt::format("Ring: in each of {} every rank passes keys and values on to its neighbour "
+                  "and computes with what it has, so that the wire is hidden. ",
+                  count_of(writer.plan().forward.num_steps, "step")));
+  tell_sent(writer, 0);
+  tell_kv_share(writer);
+  return writer.take();
+}
+
+Spans all_gather_moves(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const Plan& plan = writer.plan();
+  int64_t rows = 0;
+  for (const BufferSpec& buffer : plan.buffers) {
+    if (buffer.kind == BufferKind::kv && buffer.role == BufferRole::sequence_order)
+      rows = std::max(rows, buffer.rows);
+  }
+  writer.say(
+      fmt::format("All-gather: the same bytes in {} step, before anything is computed. Every "
+                  "rank then holds all {} keys at once: simple, but memory grows with the "
+                  "sequence. ",
+                  plan.forward.num_steps, print_count(rows)));
+  tell_sent(writer, 0);
+  tell_kv_share(writer);
+  return writer.take();
+}
+
+Spans all_to_all_moves(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const ComputeItem& item = writer.plan().forward.computes.front();
+  writer.say(fmt::format(
+      "All-to-all: not the keys travel to the queries, but heads are dealt. Each "
+      "rank gets {} for {}, queries and keys, and sends its outputs back. ",
+      count_of(writer.plan().rows(item.q_tokens), "token"), count_of(item.heads.size(), "head")));
+  tell_sent(writer, 0);
+  tell_kv_share(writer);
+  return writer.take();
+}
+
+Spans group_cast_moves(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  writer.say(
+      "Group-cast: every rank is sent only the keys and values that its queries see, row by "
+      "row, in one exchange. ");
+  tell_sent(writer, 0);
+  tell_kv_share(writer);
+  return writer.take();
+}
+
+Spans rows_arrive_by_rank(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const Plan& plan = writer.plan();
+  const TransferItem& first = plan.forward.transfers.front();
+  writer.say(fmt::format("All-to-all fills a buffer of {} in rank order: {} of ",
+                         count_of(plan.buffer(first.to).rows, "row"),
+                         print_count(plan.buffer(first.from).rows)));
+  writer.rank(to_index(first.src)).say(", then the next rank's. ");
+  writer.say(
+      "Since ranks own chunks from several places, neighbours in this buffer are no "
+      "neighbours in the sequence, and a causal mask would be in pieces.");
+  return writer.take();
+}
+
+Spans rows_in_sequence(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const Plan& plan = writer.plan();
+  const ReorderItem& item = plan.forward.reorders.front();
+  writer.say(
+      fmt::format("The first reorder gathers {} in {} into sequence order. Now the mask is a "
+                  "plain one: this rank computes it in {}.",
+                  count_of(plan.rows(item.order), "row"),
+                  count_of(static_cast<int64_t>(plan.list(item.order).size()), "run"),
+                  count_of(plan.forward.computes.front().num_slices, "tile")));
+  return writer.take();
+}
+
+Spans rows_go_back(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const Plan& plan = writer.plan();
+  const ReorderItem& item = plan.forward.reorders.back();
+  writer.say(
+      fmt::format("The second reorder is the inverse: {} of outputs back in rank order, in {}, "
+                  "so that each owner's rows lie together to be sent. Leave one of the two "
+                  "out, and every number is right but in the wrong row.",
+                  count_of(plan.rows(item.order), "row"),
+                  count_of(static_cast<int64_t>(plan.list(item.order).size()), "run")));
+  return writer.take();
+}
+
+Spans padding_fills_slots(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const PlanIndex& index = writer.index();
+  const auto& sequences = writer.plan().layout.slots.sequences;
+  const SequenceSlot& first = sequences.front();
+  writer.say(
+      fmt::format("Sequences of a batch rarely divide evenly, so each stands in a slot. The "
+                  "first has {} in a slot of {}: ",
+                  count_of(first.q_valid, "token"), print_count(first.q_slot)));
+  if (first.q_valid < first.q_slot)
+    writer.tokens({first.q_begin + first.q_valid, first.q_begin + first.q_slot, 1}, Side::q)
+        .say(" is padding. ");
+  else
+    writer.say("none is padding. ");
+  return writer
+      .say(fmt::format("In all {} of {} rows belong to no token.",
+                       print_count(index.tokens(Side::q) - count_valid(index)),
+                       print_count(index.tokens(Side::q))))
+      .take();
+}
+
+Spans padding_is_unseen(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const Attention& attention = writer.plan().scenario.attention;
+  const int64_t padding = writer.index().tokens(Side::kv) - count_valid(writer.index());
+  const int64_t row_bytes = int64_t{attention.kv_heads} *
+                            (attention.head_dim_qk + attention.head_dim_v) *
+                            element_bytes(writer.plan().scenario.numerics.dtype);
+  return writer
+      .say(fmt::format(
+          "Padding travels like everything else: {} rows x {} bytes = {} a step. But no "
+          "tile covers it: it may hold garbage, even NaN, and must not touch any "
+          "answer. A kernel that multiplies garbage by a weight of zero writes NaN; "
+          "a run with poison finds that out.",
+          print_count(padding), print_count(row_bytes),
+          print_bytes(static_cast<double>(padding * row_bytes))))
+      .take();
+}
+
+Spans padding_by_rank(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const PlanIndex& index = writer.index();
+  writer.say(
+      "Padding sits at the end of each slot, so ranks have different numbers of valid rows: ");
+  const int32_t ranks = std::min<int32_t>(index.num_ranks(), 8);
+  for (int32_t r = 0; r < ranks; ++r) {
+    int64_t valid = 0;
+    for (const TokenRun& run : writer.plan().layout.q_runs[static_cast<size_t>(r)]) {
+      for (int64_t i = 0; i < run.count(); ++i) valid += index.is_valid(Side::q, run.at(i)) ? 1 : 0;
+    }
+    if (r > 0) writer.say(r + 1 == ranks ? " and " : ", ");
+    writer.rank(r).say(fmt::format(" has {}", print_count(valid)));
+  }
+  return writer
+      .say(
+          ". A kernel that is told one length for all ranks reads rows that no token owns, or "
+          "loses "
+          "some.")
+      .take();
+}
+
+Spans parts_begin(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  return writer.rank(state.focus_rank, true)
+      .say(fmt::format(" sees its keys in {}, one a step. Each gives a partial result: out, normed "
+                       "by the keys of this part alone, and lse, the log of the sum of their "
+                       "weights.",
+                       count_of(count_parts(state), "part")))
+      .take();
+}
+
+Spans parts_merge(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  writer.say(
+      "Two parts are merged by their lse: the larger maximum is the common reference, so no "
+      "exponential overflows, and the smaller side shrinks by exp of the difference.");
+  return writer.take();
+}
+
+Spans parts_finish(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const Numerics& numerics = writer.plan().scenario.numerics;
+  writer.say(fmt::format(
+      "Until here the sums are kept in {}, then they are rounded to {}, once. ",
+      numerics.accumulate == Accumulate::fp32 ? "fp32 or wider" : to_name(numerics.dtype),
+      to_name(numerics.dtype)));
+  return writer
+      .say(fmt::format(
+          "Rounding after each of {} merges would cost accuracy at every step. The order "
+          "of merges is fixed, so that two runs agree bit by bit.",
+          print_count(count_parts(state))))
+      .take();
+}
+
+Spans run_something(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const Scenario& scenario = writer.plan().scenario;
+  return writer
+      .say(fmt::format("An executor carries out the plan in {}, an oracle computes the whole "
+                       "attention in fp64 without any plan. What differs is rounding, or a bug. "
+                       "{} rows of {} are compared.",
+                       to_name(scenario.numerics.dtype),
+                       print_count(writer.index().tokens(Side::q)),
+                       count_of(scenario.attention.heads, "head")))
+      .take();
+}
+
+Spans error_map(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const RunView* run = view_input(state, ViewKind::numbers).run_a;
+  if (run == nullptr || run->errors.empty())
+    return writer
+        .say("Run the plan first: the map shows |seen - expected| for each token and head.")
+        .take();
+  const ErrorField& field = run->errors.front();
+  writer.say(
+      fmt::format("Each cell is a token and a head of {}: how far the row is off. Together "
+                  "they are {} of the whole; the budget is {}. ",
+                  field.name, print_error(field.rel_l2), name_budget(field)));
+  if (!field.worst.empty()) {
+    const WorstRow& worst = field.worst.front();
+    writer.say("Worst is ")
+        .word(fmt::format("token {}, head {}", print_count(worst.token), worst.head),
+              RowTarget{0, worst.token, worst.head});
+    writer.say(fmt::format(" with {} where {} is right. ", print_error(worst.seen),
+                           print_error(worst.expected)));
+  }
+  return writer
+      .say(
+          "Rounding looks like even noise. Stripes along tokens point at a chunk, a whole column "
+          "at a head, a corner at the mask.")
+      .take();
+}
+
+Spans error_of_lse(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const RunView* run = view_input(state, ViewKind::numbers).run_a;
+  const auto t = static_cast<size_t>(state.tensor);
+  if (run == nullptr || t >= run->errors.size())
+    return writer.say("Run the plan first, then compare its tensors.").take();
+  const ErrorField& field = run->errors[t];
+  return writer
+      .say(
+          fmt::format("Now {}: {} of the whole{}. If out is wrong and lse is right, the keys "
+                      "were found but the values were not; if both are wrong, look at the mask; if "
+                      "only gradients are, at what travels back.",
+                      field.name, print_error(field.rel_l2), name_budget(field)))
+      .take();
+}
+
+Spans window_on_ring(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const Attention& attention = writer.plan().scenario.attention;
+  writer.say(
+      fmt::format("A sliding window: each query sees at most {}. The ring still carries "
+                  "everything to everybody. ",
+                  count_of(attention.window_left + 1, "key")));
+  tell_kv_share(writer);
+  writer.say(" ");
+  tell_balance(writer);
+  return writer.take();
+}
+
+Spans window_apart(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const auto& steps = writer.index().summary().pairs_by_step_rank;
+  const auto& pairs = steps[std::min<size_t>(1, steps.size() - 1)];
+  const auto least = std::min_element(pairs.begin(), pairs.end());
+  const auto most = std::max_element(pairs.begin(), pairs.end());
+  writer.say(
+      "Mirrored chunks make neighbours remote: tokens beside each other at a cut lie on "
+      "different ranks. In the second step ");
+  writer.rank(static_cast<int32_t>(least - pairs.begin()))
+      .say(fmt::format(" computes {} triples and ", print_count(*least)));
+  writer.rank(static_cast<int32_t>(most - pairs.begin()))
+      .say(fmt::format(" {}, and all wait for the slowest. ", print_count(*most)));
+  tell_balance(writer);
+  return writer.take();
+}
+
+Spans window_contiguous(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  writer.say(
+      "In contiguous parts a window reaches no further than the neighbour: balance that the "
+      "mirrored chunks were for is no longer needed, and few rows are. ");
+  tell_kv_share(writer);
+  writer.say(" ");
+  tell_balance(writer);
+  return writer.take();
+}
+
+Spans chunks_on_ring(const AppState& state) {
+  CaptionWriter writer(*state.plan());
+  const auto [idle, all] = count_idle(writer.plan().forward);
+  writer.say(fmt::format(
+      "Attention chunks: queries see only keys of their own chunk of {}. Where a border of the "
+      "layout cuts a chunk, a narrow tile remains in a later step; of {} (step, rank) places {} "
+      "have no work at all. ",
+      count_of(writer.plan().scenario.attention.chunk_size, "token"), print_count(all),
+      print_count(idle)));
+  tell_kv_share(writer);
+  return writer.take();
+}
+
+}  // namespace cpscope::gui::words

@@ -1,0 +1,201 @@
+#include "gui/app/lesson.h"
+
+#include "gui/app/command.h"
+#include "tests/support/graded_run.h"
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+using gui::AppState;
+using gui::Lesson;
+using gui::LessonStep;
+
+std::optional<std::string> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// The walker and the oracle of the tests, as the window's runner.
+Result<gui::SharedRun> run_on_walker(const std::string& executor, const gui::SharedPlan& plan,
+                                     gui::TaskControl&) {
+  const CheckedPlan& checked = plan->checked();
+  const auto graded = run_graded(checked.plan().scenario);
+  auto run = std::make_shared<gui::RunView>();
+  run->name = executor;
+  const Answer& seen = graded->answer;
+  const auto grade_of = [&](std::string_view name) -> const TensorGrade* {
+    for (const TensorGrade& tensor : graded->grade.tensors) {
+      if (tensor.name == name) return &tensor;
+    }
+    return nullptr;
+  };
+  const Answer& exact = graded->verdict.exact;
+  run->errors.push_back(gui::measure_errors(seen.out, exact.out, "out", grade_of("out")));
+  run->errors.push_back(gui::measure_errors(seen.lse, exact.lse, "lse", grade_of("lse")));
+  return gui::SharedRun(run);
+}
+
+AppState make_state() {
+  AppState state;
+  state.services.scenario_source = [](std::string_view name) {
+    return read_file(std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/" + std::string(name) + ".toml");
+  };
+  state.services.executors = {"cpu"};
+  state.services.run = run_on_walker;
+  return state;
+}
+
+void wait_for_run(AppState& state) {
+  while (state.job.task.is_running()) update(state, state.now_s);
+}
+
+/// A page as the reader finds it: words, and nothing done yet.
+void expect_fresh_page(const AppState& state) {
+  const LessonStep& step = *current_step(state);
+  ASSERT_TRUE(state.document.is_current());
+  EXPECT_TRUE(state.messages.empty()) << state.messages.back().text;
+  const gui::Spans words = lesson_text(state);
+  ASSERT_FALSE(words.empty());
+  for (const gui::Span& span : words) {
+    EXPECT_TRUE(is_present(*state.plan(), span.target)) << span.text;
+    for (const char c : span.text) EXPECT_TRUE(c >= ' ' && c <= '~') << span.text;
+  }
+  EXPECT_TRUE(is_present(*state.plan(), state.selected()));
+  EXPECT_EQ(is_lesson_done(state), step.ask.empty()) << "before: " << step.ask;
+}
+
+TEST(Lessons, AreAtLeastEightWithAQuestionEach) {
+  EXPECT_GE(gui::all_lessons().size(), 8u);
+  std::set<std::string_view> titles;
+  for (const Lesson& lesson : gui::all_lessons()) {
+    EXPECT_TRUE(titles.insert(lesson.title).second) << lesson.title;
+    EXPECT_EQ(lesson.question.back(), '?') << lesson.title;
+    EXPECT_GE(lesson.steps.size(), 2u) << lesson.title;
+  }
+}
+
+TEST(Lessons, ARobotDoesWhatEveryPageAsksFor) {
+  AppState state = make_state();
+  int32_t pages = 0;
+  for (int32_t n = 0; n < static_cast<int32_t>(gui::all_lessons().size()); ++n) {
+    const Lesson& lesson = gui::all_lessons()[static_cast<size_t>(n)];
+    ASSERT_TRUE(open_lesson(state, {n, 0})) << lesson.title;
+    for (int32_t p = 0; p < static_cast<int32_t>(lesson.steps.size()); ++p) {
+      SCOPED_TRACE(std::string(lesson.title) + ", page " + std::to_string(p + 1));
+      ASSERT_EQ(state.lesson, (gui::LessonPlace{n, p}));
+      expect_fresh_page(state);
+      const LessonStep& step = *current_step(state);
+      if (!step.ask.empty()) {
+        ASSERT_NE(step.perform, nullptr);
+        ASSERT_NE(step.is_done, nullptr);
+        step.perform(state);
+        wait_for_run(state);
+        EXPECT_TRUE(is_lesson_done(state)) << "after: " << step.ask;
+      }
+      ++pages;
+      if (p + 1 < static_cast<int32_t>(lesson.steps.size())) {
+        ASSERT_TRUE(apply_command(state, "lesson.next"));
+      }
+    }
+  }
+  EXPECT_GE(pages, 25);
+}
+
+TEST(Lessons, EveryPageCanBeOpenedAlone) {
+  for (int32_t n = 0; n < static_cast<int32_t>(gui::all_lessons().size()); ++n) {
+    const auto& steps = gui::all_lessons()[static_cast<size_t>(n)].steps;
+    for (int32_t p = static_cast<int32_t>(steps.size()) - 1; p >= 0; --p) {
+      SCOPED_TRACE(std::to_string(n) + "/" + std::to_string(p));
+      AppState state = make_state();
+      ASSERT_TRUE(open_lesson(state, {n, p}));
+      EXPECT_FALSE(lesson_text(state).empty());
+      EXPECT_FALSE(steps[static_cast<size_t>(p)].scenario.empty());
+    }
+  }
+}
+
+TEST(Lessons, CanBePagedToTheEndAndBack) {
+  AppState state = make_state();
+  ASSERT_TRUE(open_lesson(state, {0, 0}));
+  int forwards = 0, backwards = 0;
+  while (next_page(state)) ++forwards;
+  while (previous_page(state)) ++backwards;
+  EXPECT_EQ(forwards, backwards);
+  EXPECT_EQ(state.lesson, (gui::LessonPlace{0, 0}));
+  EXPECT_TRUE(state.messages.empty());
+  close_lesson(state);
+  EXPECT_EQ(current_step(state), nullptr);
+}
+
+TEST(Lessons, SayWhenTheirScenarioIsMissing) {
+  AppState state;
+  EXPECT_FALSE(open_lesson(state, {0, 0}));
+  ASSERT_EQ(state.messages.size(), 1u);
+  EXPECT_TRUE(state.messages[0].is_error);
+  EXPECT_EQ(current_step(state), nullptr);
+}
+
+TEST(Lessons, KeepTheRunWhileTheirScenarioStaysTheSame) {
+  AppState state = make_state();
+  for (int32_t n = 0; n < static_cast<int32_t>(gui::all_lessons().size()); ++n) {
+    if (gui::all_lessons()[static_cast<size_t>(n)].title != "Reading an error map") continue;
+    ASSERT_TRUE(open_lesson(state, {n, 0}));
+  }
+  ASSERT_TRUE(apply_command(state, "run.cpu"));
+  wait_for_run(state);
+  ASSERT_TRUE(next_page(state));
+  EXPECT_NE(view_input(state, gui::ViewKind::numbers).run_a, nullptr);
+  EXPECT_NE(to_text(lesson_text(state)).find("Worst is"), std::string::npos);
+}
+
+TEST(Lessons, SpeakOfThePlanThatIsOpen) {
+  AppState state = make_state();
+  ASSERT_TRUE(open_lesson(state, {0, 0}));
+  const std::string before = to_text(lesson_text(state));
+  EXPECT_NE(before.find("256 tokens"), std::string::npos) << before;
+  Scenario next = state.document.scenario();
+  next.parallel.cp_size = 2;
+  edit_scenario(state, next, "parallel.cp_size");
+  EXPECT_NE(to_text(lesson_text(state)).find("2 ranks"), std::string::npos);
+}
+
+/// Numbers that a sentence gives must come from the plan, so no text in the sources holds a digit,
+/// but for formats ("{:.2f}"), dtypes and names of scenarios.
+TEST(Lessons, HaveNoNumberTypedByHand) {
+  const std::filesystem::path folder = std::string(CPSCOPE_SOURCE_DIR) + "/gui/app";
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("lesson", 0) != 0 || entry.path().extension() != ".cpp") continue;
+    ++files;
+    std::istringstream text(*read_file(entry.path().string()));
+    for (std::string line; std::getline(text, line);) {
+      if (line.rfind("#include", 0) == 0 || line.rfind("//", 0) == 0) continue;
+      const std::regex literal("\"((?:[^\"\\\\]|\\\\.)*)\"");
+      for (auto it = std::sregex_iterator(line.begin(), line.end(), literal);
+           it != std::sregex_iterator(); ++it) {
+        std::string words = (*it)[1];
+        words = std::regex_replace(words, std::regex("\\{:[^}]*\\}|fp(16|32|64)|p2p|a2a"), "");
+        EXPECT_FALSE(std::regex_search(words, std::regex("[0-9]"))) << name << ": " << line;
+      }
+    }
+  }
+  EXPECT_GE(files, 4);
+}
+
+}  // namespace
+}  // namespace cpscope::tests
