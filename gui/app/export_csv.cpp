@@ -63,7 +63,10 @@ class CsvWriter {
   void add(const char* field) { add(std::string_view(field)); }
   void add(const std::string& field) { add(std::string_view(field)); }
   void add(double value) { fmt::format_to(std::back_inserter(text_), "{:.9g}", value); }
-  void add(int64_t value) { fmt::format_to(std::back_inserter(text_), "{}", value); }
+  void add(int64_t value) {
+    const fmt::format_int digits(value);
+    text_.append(digits.data(), digits.size());
+  }
   void add(int32_t value) { add(int64_t{value}); }
   void flush() {
     out_ << text_;

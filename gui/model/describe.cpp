@@ -2,6 +2,7 @@
 
 #include "gui/model/axis.h"
 #include "gui/model/error_field.h"
+#include "gui/model/list_hits.h"
 
 #include <array>
 #include <charconv>
@@ -59,18 +60,60 @@ struct Namer {
   }
 };
 
-/// "rank 2", "ranks 2 and 5", "7 ranks", "nobody": owners of a range.
+/// Who owns the ids of a range.
+struct Owners {
+  std::vector<int32_t> ranks;  // ascending
+  bool is_one_run = false;     // consecutive local rows of one rank
+};
+
+/// Nothing when there are too many runs to look at.
+std::optional<Owners> find_owners(const PlanIndex& plan, const TokenRange& tokens) {
+  constexpr int64_t kMostTokens = 2048;
+  constexpr size_t kMostRuns = 100'000;
+  std::vector<bool> owns(static_cast<size_t>(plan.num_ranks()), false);
+  int64_t runs = 0;
+  if (plan.owned(tokens.side).size() <= kMostRuns) {
+    for (const OwnedRun& owned : plan.owned(tokens.side)) {
+      if (owned.run.begin >= tokens.end) break;
+      if (!meets(owned.run, {tokens.begin, tokens.end})) continue;
+      owns[static_cast<size_t>(owned.rank)] = true;
+      ++runs;
+    }
+  } else if (tokens.end - tokens.begin <= kMostTokens) {
+    for (int64_t token = tokens.begin; token < tokens.end; ++token) {
+      const int32_t rank = plan.owner(tokens.side, token).rank;
+      if (rank >= 0) owns[static_cast<size_t>(rank)] = true;
+    }
+  } else {
+    return std::nullopt;
+  }
+  Owners owners{{}, runs == 1};
+  for (size_t r = 0; r < owns.size(); ++r) {
+    if (owns[r]) owners.ranks.push_back(static_cast<int32_t>(r));
+  }
+  return owners;
+}
+
+/// "rank 2, local rows [0, 64)", "ranks 2 and 5", "7 ranks", "no owner".
 std::string owners_text(const PlanIndex& plan, const TokenRange& tokens) {
   const OwnedRow first = plan.owner(tokens.side, tokens.begin);
   const OwnedRow last = plan.owner(tokens.side, tokens.end - 1);
-  if (first.rank < 0 || last.rank < 0) return "no owner";
+  const std::optional<Owners> owners = find_owners(plan, tokens);
+  if (!owners) return fmt::format("many ranks, first {}, last {}", first.rank, last.rank);
+  const std::vector<int32_t>& ranks = owners->ranks;
+  if (ranks.empty()) return "no owner";
   if (tokens.end == tokens.begin + 1)
     return fmt::format("rank {}, local row {}", first.rank, print_count(first.row));
-  const bool is_one_run =
-      first.rank == last.rank && last.row - first.row == tokens.end - 1 - tokens.begin;
-  if (is_one_run)
+  if (owners->is_one_run && last.row - first.row == tokens.end - 1 - tokens.begin)
     return fmt::format("rank {}, local rows {}", first.rank, range_text(first.row, last.row + 1));
-  return fmt::format("rank {} first, rank {} last", first.rank, last.rank);
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
+  if (ranks.size() > 4) return count_text(static_cast<int64_t>(ranks.size()), "rank");
+  std::string text = "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
 }
 
 struct Describer {
@@ -219,24 +262,6 @@ std::string count_items_text(int64_t count, StageKind kind) {
 
 std::string count_text(int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", print_count(count), noun, count == 1 ? "" : "s");
-}
-
-std::string runs_text(std::span<const TokenRun> runs, size_t most) {
-  if (runs.empty()) return "none";
-  std::string text;
-  for (size_t i = 0; i < runs.size() && i < most; ++i) {
-    if (i > 0) text += ' ';
-    text += range_text(runs[i].begin, runs[i].end);
-    if (runs[i].stride > 1) text += fmt::format(" every {}", runs[i].stride);
-  }
-  if (runs.size() > most)
-    text += fmt::format(" ... and {} more", print_count(static_cast<int64_t>(runs.size() - most)));
-  return text;
-}
-
-std::string heads_text(HeadRange heads) {
-  if (heads.size() == 1) return fmt::format("head {}", heads.begin);
-  return fmt::format("heads [{}, {})", heads.begin, heads.end);
 }
 
 std::string print_flops(double flops) {

@@ -2,11 +2,9 @@
 
 #include "gui/model/plan_index.h"
 #include "gui/model/target.h"
-#include "sim/plan/token_run.h"
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,7 +19,8 @@ namespace cpscope::gui {
 std::string name_target(const Target& target, const PlanIndex* plan);
 
 /// One line with figures for a tooltip: "Forward compute 12: rank 3, step 2 of 8, 16 640 pairs".
-/// Expects a target that the plan has. O(log n), besides the runs of a token range.
+/// Expects a target that the plan has. Quick enough for every frame: O(log n), besides at most
+/// 100 000 runs for a token range.
 std::string describe_target(const Target& target, const PlanIndex& plan);
 
 /// With a capital first letter, unless the text begins with the name of a tensor.
@@ -35,10 +34,6 @@ std::optional<ItemTarget> parse_item(std::string_view text);
 std::string count_items_text(int64_t count, StageKind kind);
 /// "1 token", "64 tokens", "131 072 tokens". `noun` is the singular and takes an s.
 std::string count_text(int64_t count, std::string_view noun);
-/// "[0, 64)", "[0, 64) [192, 256)", "[3, 128) every 4", at most `most` runs and how many more.
-std::string runs_text(std::span<const TokenRun> runs, size_t most = 4);
-/// "heads [0, 8)"; "head 3" where it is one.
-std::string heads_text(HeadRange heads);
 /// "4.26 MFLOP".
 std::string print_flops(double flops);
 /// "50.4 % of 16 384".

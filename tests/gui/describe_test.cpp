@@ -40,6 +40,8 @@ TEST(Describe, TellsFiguresOfThePlan) {
   // Rank 0 of four holds chunks 0 and 7 of 32 tokens.
   EXPECT_EQ(describe_target(gui::TokenRange{Side::q, 224, 256}, index),
             "Tokens [224, 256) of queries: 32 tokens, rank 0, local rows [32, 64), sequence 0");
+  EXPECT_EQ(describe_target(gui::TokenRange{Side::kv, 0, 64}, index),
+            "Tokens [0, 64) of keys: 64 tokens, ranks 0 and 1, sequence 0");
   EXPECT_EQ(describe_target(gui::PairRange{0, 8, 0, 8}, index),
             "Queries [0, 8) x keys [0, 8): 36 pairs visible, 56.2 % of 64");
   EXPECT_EQ(describe_target(ItemTarget{false, StageKind::compute, 0}, index),
