@@ -95,16 +95,17 @@ TEST(MaskView, PaintsEveryPairByWhatTheMaskAndTheScheduleSay) {
           const auto is = [&](CellLook look, PaintWhen when) {
             return color == paint.of(look, when) || color == paint.hatch_of(look, when);
           };
-          SCOPED_TRACE(testing::Message() << "pair " << q << ", " << k);
           if (truth.is_visible[truth.at(q, k)] != 0) {
             const PaintWhen when =
                 when_of(index, is_backward, truth.work[truth.at(q, k)].first_step, moment);
-            ASSERT_TRUE(is(CellLook::full, when) || is(CellLook::partial, when));
+            ASSERT_TRUE(is(CellLook::full, when) || is(CellLook::partial, when))
+                << "pair " << q << ", " << k;
           } else if (index.is_valid(Side::q, q) && index.is_valid(Side::kv, k)) {
             ASSERT_TRUE(is(CellLook::empty, PaintWhen::later) ||
-                        is(CellLook::hidden, PaintWhen::later));
+                        is(CellLook::hidden, PaintWhen::later))
+                << "pair " << q << ", " << k;
           } else {
-            ASSERT_TRUE(is(CellLook::padding, PaintWhen::later));
+            ASSERT_TRUE(is(CellLook::padding, PaintWhen::later)) << "pair " << q << ", " << k;
           }
         }
       }
@@ -238,6 +239,22 @@ TEST(MaskView, StaysSoundUnderAnyCameraSizeAndSelection) {
       if (testing::Test::HasFatalFailure()) return;
     }
   });
+}
+
+TEST(MaskView, StaysSoundWithMoreBandsAndSequencesThanPixels) {
+  Scenario scenario = walker_case(std::vector<int64_t>(16'000, 4), 2);
+  scenario.attention.chunk_size = 2;
+  scenario.parallel.layout = LayoutKind::contiguous;
+  const auto plan = plan_unless_refused(scenario);
+  ASSERT_TRUE(plan);
+  const PlanIndex index(*plan);
+  Asked asked(index, kLarge);
+  for (const double width : {1.0, 0.3, 0.05, 0.01}) {
+    asked.input.camera = {{0.2, 0.2 + width}, {0.2, 0.2 + width}};
+    const View view = draw_mask(asked.input);
+    expect_sound(view);
+    EXPECT_LT(view.drawing.marks.size(), 12'000U) << "width " << width;
+  }
 }
 
 TEST(MaskView, OutlinesWhatTheFocusRankComputesNow) {

@@ -87,29 +87,53 @@ TEST(PairMap, CountsAndClassesAgreeWithSinglePairs) {
   });
 }
 
-TEST(PairMap, StepsRanksAndItemsAgreeWithSinglePairs) {
-  for_plans_of_seeds(90, [](const PlanIndex& index, uint64_t seed) {
-    if (index.tokens(Side::q) == 0 || index.tokens(Side::kv) == 0) return;
-    for (const bool is_backward : {false, true}) {
-      const PairTruth truth = write_out(index, is_backward);
-      for (const PairGrid& grid : some_grids(index, seed)) {
-        std::vector<CellWork> expected(static_cast<size_t>(grid.cells()));
-        for_each_pair(grid, [&](int64_t row, int64_t column, int64_t i, int64_t j) {
-          join(expected[grid.at(row, column)], truth.work[truth.at(i, j)]);
-        });
-        const gui::WorkMap map =
-            gui::find_work(index, grid, gui::count_cells(index, grid), is_backward);
-        ASSERT_EQ(map.coarseness, 1);
-        for (size_t cell = 0; cell < expected.size(); ++cell) {
-          const CellWork &a = map.cells[cell], &b = expected[cell];
-          ASSERT_EQ(a, b) << "cell " << cell << " of " << grid.columns() << " columns: steps "
-                          << a.first_step << ".." << a.last_step << " instead of " << b.first_step
-                          << ".." << b.last_step << ", ranks " << a.first_rank << ".."
-                          << a.last_rank << " instead of " << b.first_rank << ".." << b.last_rank;
-        }
+/// Every cell of every grid knows the steps, ranks and the item of its single pairs.
+void expect_work_of_pairs(const PlanIndex& index, uint64_t seed) {
+  if (index.tokens(Side::q) == 0 || index.tokens(Side::kv) == 0) return;
+  for (const bool is_backward : {false, true}) {
+    const PairTruth truth = write_out(index, is_backward);
+    for (const PairGrid& grid : some_grids(index, seed)) {
+      std::vector<CellWork> expected(static_cast<size_t>(grid.cells()));
+      for_each_pair(grid, [&](int64_t row, int64_t column, int64_t i, int64_t j) {
+        join(expected[grid.at(row, column)], truth.work[truth.at(i, j)]);
+      });
+      const gui::WorkMap map =
+          gui::find_work(index, grid, gui::count_cells(index, grid), is_backward);
+      ASSERT_EQ(map.coarseness, 1);
+      for (size_t cell = 0; cell < expected.size(); ++cell) {
+        const CellWork &a = map.cells[cell], &b = expected[cell];
+        ASSERT_TRUE(a == b) << "cell " << cell << " of " << grid.columns() << " columns: steps "
+                            << a.first_step << ".." << a.last_step << " instead of " << b.first_step
+                            << ".." << b.last_step << ", ranks " << a.first_rank << ".."
+                            << a.last_rank << " instead of " << b.first_rank << ".." << b.last_rank;
       }
     }
-  });
+  }
+}
+
+TEST(PairMap, StepsRanksAndItemsAgreeWithSinglePairs) {
+  for_plans_of_seeds(90, expect_work_of_pairs);
+}
+
+TEST(PairMap, StepsOverTheCellsThatAStripeSkips) {
+  for (const CommType comm : kCommTypes) {
+    for (const int32_t ranks : {2, 3, 4}) {
+      for (const int64_t stripe : {1, 2}) {
+        Scenario scenario = walker_case({37, 11}, ranks);
+        scenario.attention.heads = 12;
+        scenario.parallel.comm_type = comm;
+        scenario.parallel.a2a_size = ranks == 4 ? 2 : 1;
+        scenario.parallel.layout = LayoutKind::striped;
+        scenario.parallel.stripe = stripe;
+        scenario.batch.pad_between_seqs = true;
+        const auto plan = plan_unless_refused(scenario);
+        if (!plan) continue;
+        SCOPED_TRACE(testing::Message() << to_name(comm) << ", " << ranks << " ranks");
+        expect_work_of_pairs(PlanIndex(*plan), static_cast<uint64_t>(ranks));
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
 }
 
 TEST(PairMap, FineCellsAddUpToCoarseOnesAndToAllVisiblePairs) {
@@ -235,6 +259,11 @@ TEST(PairMap, BoundsItsWorkWhereStripesAreFinerThanCells) {
       // Every cell of 128 x 128 tokens below the diagonal holds pairs of half of the ranks.
       EXPECT_FALSE(cell.has_one_rank());
       EXPECT_LT(cell.first_step, cell.last_step);
+      // The work of a pair in the corner of the cell is among what the cell knows.
+      const int64_t q = row * 128 + 127, k = column * 128;
+      const int64_t step = ((q - k) % 256 + 256) % 256;
+      ASSERT_TRUE(cell.first_step <= step && step <= cell.last_step);
+      ASSERT_TRUE(cell.first_rank <= q % 256 && q % 256 <= cell.last_rank);
       ASSERT_EQ(cell.item, CellWork::kManyItems);
     }
   }
