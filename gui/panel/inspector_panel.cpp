@@ -3,9 +3,20 @@
 
 namespace cpscope::gui {
 
-void build_inspector(Ui& ui, const Box& box) {
+void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
   if (begin_panel(ui, "inspector", box, true)) {
-    panel_heading(ui, "Inspector", "what is selected?");
+    const Inspection& inspection = memo.inspect(ui.state, ui.state.selected());
+    panel_heading(ui, inspection.heading, "");
+    for (size_t n = 0; n < inspection.rows.size(); ++n) {
+      const InspectionRow& row = inspection.rows[n];
+      ImGui::PushID(static_cast<int>(n));
+      if (!row.label.empty()) {
+        const WithFont font(ui, Face::body, kSmallSize);
+        show_text(ui, row.label, Role::faint_text);
+      }
+      flow_spans(ui, row.value, ImGui::GetContentRegionAvail().x, "inspector/" + std::to_string(n));
+      ImGui::PopID();
+    }
   }
   end_panel();
 }

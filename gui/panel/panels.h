@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gui/app/inspect.h"
 #include "gui/panel/ui.h"
 
 #include <map>
@@ -21,7 +22,7 @@ void build_transport(Ui& ui, const Box& box);
 /// The scenario, to be changed: every field replans.
 void build_editor(Ui& ui, const Box& box, TypedText& typed);
 /// What is selected, in words and figures.
-void build_inspector(Ui& ui, const Box& box);
+void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo);
 /// The pinned plan beside this one in figures.
 void build_comparison(Ui& ui, const Box& box);
 /// What happens now and why.

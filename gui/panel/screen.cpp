@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kMenuHeight = 24, kTransportHeight = 44, kCaptionHeight = 98, kLessonHeight = 120,
                 kSideWidth = 292;
-constexpr float kComparisonHeight = 88;
+constexpr float kComparisonHeight = 108;
 /// What is shown of two plans, and where each column ends.
 constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34f},
                                                          {ViewKind::mask, 0.58f},
@@ -92,6 +92,7 @@ struct Screen::Parts {
       ViewPanel(ViewKind::numbers, true), ViewPanel(ViewKind::balance, true)};
   HitMap hits;
   TypedText typed;
+  InspectionMemo inspection;
   Target last_hovered;
   int32_t unsettled = 3;  // frames until sizes and hovers that depend on the last frame are still
 };
@@ -122,7 +123,7 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
   build_transport(ui, places.transport);
   if (places.editor.width() > 0) {
     build_editor(ui, places.editor, parts_->typed);
-    build_inspector(ui, places.inspector);
+    build_inspector(ui, places.inspector, parts_->inspection);
   }
   const Projections lit = project_all(state);
   for (const ViewKind kind : kViewKinds) {
