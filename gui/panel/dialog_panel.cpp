@@ -1,9 +1,12 @@
 #include "gui/app/command.h"
+#include "gui/app/export_csv.h"
+#include "gui/app/find.h"
 #include "gui/app/lesson.h"
 #include "gui/panel/panels.h"
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include <imgui_stdlib.h>
 
@@ -63,12 +66,17 @@ void build_path(Ui& ui, TypedText& typed, const char* hint, const char* verb, Ac
 }
 
 void build_open(Ui& ui, TypedText& typed) {
-  build_path(ui, typed, "path of a scenario (.toml)", "Open",
+  build_path(ui, typed, "path of a scenario (.toml), or letters of a shipped one", "Open",
              [&](const std::string& path) { open_scenario(ui.state, path); });
   ImGui::Spacing();
   show_text(ui, "Shipped scenarios", Role::faint_text);
   int column = 0;
-  for (const std::string& name : ui.state.services.scenario_names) {
+  const auto& names = ui.state.services.scenario_names;
+  // A path fits no name; then all are offered.
+  std::vector<NameMatch> matches = match_names(names, typed.text);
+  if (matches.empty()) matches = match_names(names, "");
+  for (const NameMatch& match : matches) {
+    const std::string& name = names[match.index];
     if (column++ % 3 != 0)
       ImGui::SameLine(ui.px(230.0f * static_cast<float>((column - 1) % 3) + 10));
     if (named_button(ui, "dialog/" + name, name)) {
@@ -97,6 +105,49 @@ void build_record(Ui& ui, TypedText& typed) {
   build_path(
       ui, typed, "path of a record (.safetensors)", "Open as A",
       [&](const std::string& path) { open_record(ui.state, path, ui.state.run_a != nullptr); });
+}
+
+void build_find(Ui& ui, TypedText& typed) {
+  if (typed.field != "dialog") typed = {"dialog", "", ""};
+  if (ImGui::IsWindowAppearing()) ImGui::SetKeyboardFocusHere();
+  ImGui::SetNextItemWidth(-FLT_MIN);
+  const bool is_entered =
+      ImGui::InputTextWithHint("##query", "token 123, rank 3, link 1 2, step 4, compute 12 ...",
+                               &typed.text, ImGuiInputTextFlags_EnterReturnsTrue);
+  name_item(ui, "dialog/query");
+  if (ui.state.plan() == nullptr) return;
+  const FindAnswer answer = find_targets(*ui.state.plan(), typed.text);
+  for (size_t n = 0; n < answer.found.size(); ++n) {
+    const Found& found = answer.found[n];
+    const bool is_chosen =
+        named_button(ui, "found/" + std::to_string(n), found.title) || (is_entered && n == 0);
+    if (ImGui::IsItemHovered()) ui.hovered = found.target;
+    ImGui::SameLine(ui.px(290));
+    show_text(ui, found.detail, Role::faint_text);
+    if (!is_chosen) continue;
+    select(ui.state, found.target);
+    apply_command(ui.state, "view.frame");
+    ui.state.dialog = Dialog::none;
+    typed = {};
+    return;
+  }
+  if (!answer.explanation.empty()) show_wrapped(ui, answer.explanation, Role::faint_text);
+}
+
+void build_export(Ui& ui, TypedText& typed) {
+  const ViewKind kind = ui.state.focus_view.value_or(ViewKind::layout);
+  show_wrapped(ui,
+               "Writes the figures behind the view \"" + std::string(to_name(kind)) +
+                   "\" as CSV. Focus another view with 1 to 6. Pictures: Ctrl+S, or cpscope "
+                   "render for PNG and SVG.",
+               Role::faint_text);
+  build_path(ui, typed, "path of the new file (.csv)", "Write", [&](const std::string& path) {
+    if (const auto error = save_csv(kind, ui.state, path)) {
+      tell(ui.state, to_text(*error), true);
+    } else {
+      tell(ui.state, "Wrote " + path);
+    }
+  });
 }
 
 std::string_view title_of(Dialog dialog) {
@@ -146,6 +197,8 @@ void build_dialog(Ui& ui, Size display, TypedText& typed) {
     if (dialog == Dialog::open_file) build_open(ui, typed);
     if (dialog == Dialog::save_file) build_save(ui, typed);
     if (dialog == Dialog::open_record) build_record(ui, typed);
+    if (dialog == Dialog::find) build_find(ui, typed);
+    if (dialog == Dialog::export_file) build_export(ui, typed);
   }
   ImGui::End();
   if (!is_kept) ui.state.dialog = Dialog::none;
