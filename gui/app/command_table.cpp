@@ -318,11 +318,11 @@ constexpr std::array kTable = {
     Command{"theme.print", "Print theme", "View", "", "For paper.", always,
             [](AppState& s) { s.theme = ThemeName::print; }},
 
-    Command{"run.cpu", "Run on cpu", "Run", "Ctrl+R",
+    Command{"run.cpu", "Run on cpu", "Run", "R",
             "Executes the plan on this machine's CPU and compares it with the oracle.",
             [](const AppState& s) { return can_run_on(s, "cpu"); },
             [](AppState& s) { start_run(s, "cpu", false); }},
-    Command{"run.cpu_b", "Run on cpu as B", "Run", "Ctrl+Shift+R",
+    Command{"run.cpu_b", "Run on cpu as B", "Run", "Shift+R",
             "The same, kept as run B beside run A.",
             [](const AppState& s) { return can_run_on(s, "cpu"); },
             [](AppState& s) { start_run(s, "cpu", true); }},
