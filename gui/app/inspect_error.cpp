@@ -41,7 +41,7 @@ std::string describe_error(const ErrorField& field, const RowTarget& row) {
 void add_errors(Sheet& sheet, const RowTarget& row) {
   if (sheet.runs().empty()) {
     sheet.add("Error",
-              "Nothing has run yet: press Ctrl+R to run on cpu and compare with the "
+              "Nothing has run yet: press R to run on cpu and compare with the "
               "oracle");
     return;
   }
