@@ -253,7 +253,7 @@ TEST(MaskView, StaysSoundWithMoreBandsAndSequencesThanPixels) {
     asked.input.camera = {{0.2, 0.2 + width}, {0.2, 0.2 + width}};
     const View view = draw_mask(asked.input);
     expect_sound(view);
-    EXPECT_LT(view.drawing.marks.size(), 12'000U) << "width " << width;
+    EXPECT_LT(view.drawing.marks.size(), 6'000U) << "width " << width;
   }
 }
 
