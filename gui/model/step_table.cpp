@@ -103,6 +103,24 @@ void add_stage(const PlanIndex& index, const StageRef& stage, PhaseWork& work) {
   }
 }
 
+/// [rank] triples of a step. The summary has counted the forward pass already.
+std::vector<int64_t> count_pairs(const PlanIndex& index, const StepRef& ref) {
+  const auto& summary = index.summary().pairs_by_step_rank;
+  const auto step = static_cast<size_t>(ref.step);
+  if (!ref.is_backward && step < summary.size()) return summary[step];
+  const Pass& pass = index.pass(ref.is_backward);
+  std::vector<int64_t> pairs(static_cast<size_t>(index.num_ranks()), 0);
+  for (int32_t s = ref.first_stage; s < ref.end_stage; ++s) {
+    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
+    if (stage.kind != StageKind::compute) continue;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
+      pairs[static_cast<size_t>(to_index(item.rank))] += item.visible_pairs;
+    }
+  }
+  return pairs;
+}
+
 }  // namespace
 
 StepWork measure_step(const PlanIndex& index, int32_t step) {
@@ -132,16 +150,7 @@ StepTable::StepTable(const PlanIndex& index)
   for_each_index(num_steps_, [&](int64_t n) {
     const auto step = static_cast<int32_t>(n);
     const StepRef& ref = index.steps()[static_cast<size_t>(step)];
-    const Pass& pass = index.pass(ref.is_backward);
-    std::vector<int64_t> pairs(static_cast<size_t>(num_ranks_), 0);
-    for (int32_t s = ref.first_stage; s < ref.end_stage; ++s) {
-      const StageRef& stage = index.stages()[static_cast<size_t>(s)];
-      if (stage.kind != StageKind::compute) continue;
-      for (int64_t i = stage.begin; i < stage.end; ++i) {
-        const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
-        pairs[static_cast<size_t>(to_index(item.rank))] += item.visible_pairs;
-      }
-    }
+    const std::vector<int64_t> pairs = count_pairs(index, ref);
     for (int32_t rank = 0; rank < num_ranks_; ++rank)
       area_[at(step + 1, rank + 1)] = pairs[static_cast<size_t>(rank)];
     const auto [least, most] = std::minmax_element(pairs.begin(), pairs.end());

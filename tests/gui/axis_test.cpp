@@ -70,6 +70,9 @@ TEST(Axis, CountsTokensInPowersOfTwoWhereTheTotalDoes) {
                                       "768 Ki", "896 Ki", "1 Mi"}));
   EXPECT_EQ(texts(make_ticks(Axis(1024, {}, 0, 400), AxisUnit::tokens, 90)),
             (std::vector<std::string>{"0", "256", "512", "768", "1 024"}));
+  EXPECT_EQ(texts(make_ticks(Axis(10'000, {}, 0, 300), AxisUnit::tokens, 100)),
+            (std::vector<std::string>{"0", "4 Ki", "8 Ki"}))
+      << "large totals count so even when they are odd";
   EXPECT_EQ(texts(make_ticks(Axis(100, {}, 0, 500), AxisUnit::tokens, 60)),
             (std::vector<std::string>{"0", "20", "40", "60", "80", "100"}));
   EXPECT_EQ(texts(make_ticks(Axis(3, {}, 0, 500), AxisUnit::count, 20)),

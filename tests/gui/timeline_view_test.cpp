@@ -439,6 +439,34 @@ TEST(TimelineView, ShowsTwoMillionItemsOfAThousandRanks) {
     if (testing::Test::HasFailure()) return;
   }
   std::printf("%.2f ms a picture of random cameras\n", ms_since(start) / kFrames);
+  for (const gui::Camera& camera : zoom_grid(11)) {
+    asked.input.camera = camera;
+    expect_sound(draw_timeline(asked.input));
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(TimelineView, ShowsTheClockOfManyRanksWithinItsBudget) {
+  auto loaded = load_scenario(std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/million_tokens.toml");
+  ASSERT_TRUE(loaded.ok());
+  Scenario scenario = loaded.value().scenario;
+  scenario.parallel.cp_size = 256;
+  const auto plan = plan_unless_refused(scenario);
+  ASSERT_TRUE(plan.has_value());
+  const PlanIndex index(*plan);
+  std::mt19937_64 random(9);
+  const gui::RunView run = make_run(index, random);
+  Asked asked(index, {1920, 1080});
+  asked.input.shows_time = true;
+  asked.input.run_a = &run;
+  for (const gui::RunView* other : {static_cast<const gui::RunView*>(nullptr), &run}) {
+    asked.input.run_b = other;
+    for (const gui::Camera& camera : zoom_grid(9)) {
+      asked.input.camera = camera;
+      expect_sound(draw_timeline(asked.input));
+      if (testing::Test::HasFailure()) return;
+    }
+  }
 }
 
 TEST(TimelineView, SaysWhatToDoWithoutAPlanOrAClock) {

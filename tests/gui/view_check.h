@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -99,6 +100,15 @@ inline gui::Camera random_camera(std::mt19937_64& random) {
     }
   };
   return {span(), span()};
+}
+
+/// Every zoom of one axis with every zoom of the other, each half of the one before.
+inline std::vector<gui::Camera> zoom_grid(int halvings) {
+  std::vector<gui::Camera> cameras;
+  for (int x = 0; x < halvings; ++x)
+    for (int y = 0; y < halvings; ++y)
+      cameras.push_back({{0, std::exp2(-x)}, {0.5 - std::exp2(-y - 1), 0.5 + std::exp2(-y - 1)}});
+  return cameras;
 }
 
 inline gui::Size random_size(std::mt19937_64& random) {
