@@ -1,5 +1,6 @@
 #include "gui/app/caption_writer.h"
 #include "gui/model/axis.h"
+#include "gui/model/describe.h"
 
 #include <algorithm>
 #include <map>
@@ -58,12 +59,6 @@ std::string explain(const Plan& plan, const TransferItem& item, bool is_backward
       return "Shares of dK and dV go to the owners of the keys, who add them.";
   }
   return "";
-}
-
-int64_t rows_of(const Plan& plan, const TransferItem& item) {
-  if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
-  if (item.tokens != kNoTokens) return plan.rows(item.tokens);
-  return plan.buffer(item.from).rows;
 }
 
 /// Transfers that one formula fits: equal heads and bytes an element.

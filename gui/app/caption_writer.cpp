@@ -1,6 +1,7 @@
 #include "gui/app/caption_writer.h"
 
 #include "gui/model/axis.h"
+#include "gui/model/describe.h"
 
 #include <algorithm>
 #include <utility>
@@ -91,9 +92,7 @@ CaptionWriter& CaptionWriter::step(int32_t number) {
 }
 
 std::string count_of(int64_t count, std::string_view singular) {
-  const bool is_irregular = singular == "query";
-  const std::string plural = is_irregular ? "queries" : std::string(singular) + "s";
-  return print_count(count) + " " + (count == 1 ? std::string(singular) : plural);
+  return count_text(count, singular);
 }
 
 std::string name_heads(HeadRange heads, bool is_kv) {

@@ -19,8 +19,6 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr std::string_view kPassNames[] = {"forward", "backward"};
-
 /// Lines are gathered, because a stream takes them one by one slowly.
 class CsvWriter {
  public:
@@ -152,7 +150,7 @@ void write_mask(const PlanIndex& plan, CsvWriter& csv) {
         const int64_t pairs = count_pairs(slice);
         // Bounds of the band count from the slice's corner; here from row 0 of both buffers.
         const int64_t shift = int64_t{slice.k0} - slice.q0;
-        csv.line(kPassNames[is_backward ? 1 : 0], static_cast<int64_t>(i), to_index(item.step) + 1,
+        csv.line(pass_name(is_backward), static_cast<int64_t>(i), to_index(item.step) + 1,
                  to_index(item.rank), item.heads.begin, item.heads.end, number++, slice.q0,
                  slice.q1, slice.k0, slice.k1, slice.lo + shift, slice.hi + shift, queries.begin,
                  queries.end - 1, keys.begin, keys.end - 1, pairs, pairs * item.heads.size());
@@ -166,11 +164,6 @@ std::string_view name_of(LinkClass link) {
   return kNames[static_cast<size_t>(link)];
 }
 
-int64_t rows_of(const Plan& plan, const TransferItem& item) {
-  if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
-  return item.tokens != kNoTokens ? plan.rows(item.tokens) : plan.buffer(item.from).rows;
-}
-
 void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
   csv.line("pass", "item", "step", "stage_of_step", "source_rank", "destination_rank", "payload",
            "link", "landing", "rows", "head_begin", "head_end", "wire_bytes");
@@ -180,8 +173,8 @@ void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
     const int32_t first = plan.steps()[static_cast<size_t>(plan.step_of_stage(s))].first_stage;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = plan.pass(stage.is_backward).transfers[static_cast<size_t>(i)];
-      csv.line(kPassNames[stage.is_backward ? 1 : 0], i, stage.step + 1, s - first + 1,
-               to_index(item.src), to_index(item.dst), to_name(item.payload), name_of(item.link),
+      csv.line(pass_name(stage.is_backward), i, stage.step + 1, s - first + 1, to_index(item.src),
+               to_index(item.dst), to_name(item.payload), name_of(item.link),
                item.landing == Landing::add ? "add" : "replace", rows_of(plan.plan(), item),
                item.heads.begin, item.heads.end, item.bytes);
     }
@@ -218,7 +211,7 @@ void put_item(const PlanIndex& plan, const ItemTarget& item, int32_t stage, int3
   const ItemColumns& columns = plan.columns(item.is_backward)[static_cast<size_t>(item.kind)];
   const Pass& pass = plan.pass(item.is_backward);
   const auto i = static_cast<size_t>(item.index);
-  csv.put(kPassNames[item.is_backward ? 1 : 0]);
+  csv.put(pass_name(item.is_backward));
   csv.put(plan.stages()[static_cast<size_t>(stage)].step + 1);
   csv.put(stage_of_step);
   csv.put(to_name(item.kind));

@@ -241,9 +241,8 @@ class Finder {
     for (const bool is_backward : {false, true}) {
       if (!any && is_backward != query_.has_backward) continue;
       if (!add(ItemTarget{is_backward, kind, *index}))
-        explain(fmt::format("There is no {} {} {}: the pass has {}",
-                            is_backward ? "backward" : "forward", to_name(kind),
-                            print_count(*index),
+        explain(fmt::format("There is no {} {} {}: the pass has {}", pass_name(is_backward),
+                            to_name(kind), print_count(*index),
                             count_items_text(count_items(plan_, is_backward, kind), kind)));
     }
   }

@@ -18,7 +18,7 @@ Inspection say_alone(std::string heading, std::string sentence) {
 std::string heading_of(const Target& target, const PlanIndex* plan) {
   if (const auto* item = std::get_if<ItemTarget>(&target))
     return fmt::format("{} item {} {}", capitalise(std::string(to_name(item->kind))),
-                       item->is_backward ? "backward" : "forward", item->index);
+                       pass_name(item->is_backward), item->index);
   if (const auto* row = std::get_if<RowTarget>(&target)) return "Row " + name_target(*row, plan);
   return capitalise(name_target(target, plan));
 }

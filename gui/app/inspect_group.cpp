@@ -15,8 +15,6 @@
 namespace cpscope::gui {
 namespace {
 
-const char* pass_label(bool is_backward) { return is_backward ? "backward" : "forward"; }
-
 std::string bytes_text(int64_t bytes) { return print_bytes(static_cast<double>(bytes)); }
 
 void add_owned(Sheet& sheet, int32_t rank, Side side) {
@@ -105,7 +103,7 @@ void add_rank_items(Sheet& sheet, int32_t rank, bool is_backward) {
     line.say("; begins with ");
     say_item(line, first);
   }
-  sheet.add(fmt::format("Items, {}", pass_label(is_backward)), line);
+  sheet.add(fmt::format("Items, {}", pass_name(is_backward)), line);
 }
 
 /// What travels, by content: "kv 12 MiB, out 3 MiB".
@@ -188,6 +186,22 @@ void add_step_bytes(Sheet& sheet, const StepRef& step) {
   sheet.add("Moves", line);
 }
 
+/// Buffers of a rank as if all held the dtype.
+void add_memory(Sheet& sheet, int32_t rank) {
+  const Plan& plan = sheet.plan();
+  const int64_t element = element_bytes(plan.scenario.numerics.dtype);
+  int64_t buffers = 0, bytes = 0;
+  for (const BufferSpec& buffer : plan.buffers) {
+    if (to_index(buffer.rank) != rank) continue;
+    ++buffers;
+    bytes += buffer.rows * buffer.heads.size() * lanes_of(buffer.kind, plan.scenario.attention) *
+             element;
+  }
+  sheet.add("Buffers",
+            fmt::format("{}, {} at {} a value; sums may be kept wider", count_of(buffers, "buffer"),
+                        bytes_text(bytes), count_of(element, "byte")));
+}
+
 }  // namespace
 
 Inspection inspect_rank(Sheet sheet, int32_t rank) {
@@ -209,10 +223,7 @@ Inspection inspect_rank(Sheet sheet, int32_t rank) {
   add_partners(sheet, rank, false);
   add_rank_items(sheet, rank, false);
   add_rank_items(sheet, rank, true);
-  int64_t buffers = 0;
-  for (const BufferSpec& buffer : index.plan().buffers)
-    buffers += to_index(buffer.rank) == rank ? 1 : 0;
-  sheet.add("Buffers", count_of(buffers, "buffer"));
+  add_memory(sheet, rank);
   add_times(
       sheet, [&](const ItemEvent& event) { return to_index(event.rank) == rank; }, 0);
   return sheet.take();
@@ -237,13 +248,13 @@ Inspection inspect_link(Sheet sheet, const LinkTarget& link) {
     const int64_t sum = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
     total += sum;
     if (items.empty()) continue;
-    sheet.add(fmt::format("Bytes, {}", pass_label(is_backward)),
+    sheet.add(fmt::format("Bytes, {}", pass_name(is_backward)),
               fmt::format("{} in {}: {}", bytes_text(sum),
                           count_of(static_cast<int64_t>(items.size()), "transfer"),
                           payloads_text(bytes)));
     CaptionWriter line = sheet.line();
     say_items(line, items, static_cast<int64_t>(items.size()));
-    sheet.add(fmt::format("Transfers, {}", pass_label(is_backward)), line);
+    sheet.add(fmt::format("Transfers, {}", pass_name(is_backward)), line);
   }
   sheet.add("Bytes in all", total == 0
                                 ? std::string("nothing crosses this link")

@@ -193,12 +193,6 @@ void add_compute(Sheet& sheet, const ItemTarget& target, const ComputeItem& item
   add_slices(sheet, item);
 }
 
-/// Rows that travel.
-int64_t rows_of(const Plan& plan, const TransferItem& item) {
-  if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
-  return item.tokens != kNoTokens ? plan.rows(item.tokens) : plan.buffer(item.from).rows;
-}
-
 /// "64 rows x 2 heads x 8 lanes x 2 tensors x 8 bytes = 16 KiB".
 std::string bytes_formula(const Plan& plan, const TransferItem& item) {
   const Attention& attention = plan.scenario.attention;

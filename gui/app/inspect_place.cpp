@@ -127,7 +127,7 @@ void add_projected(Sheet& sheet, const Projection& projection, bool only_compute
       if (items.empty()) continue;
       CaptionWriter line = sheet.line();
       say_items(line, items, static_cast<int64_t>(items.size()), projection.has_more_items);
-      sheet.add(fmt::format("{}, {}", label, is_backward ? "backward" : "forward"), line);
+      sheet.add(fmt::format("{}, {}", label, pass_name(is_backward)), line);
     }
   }
 }

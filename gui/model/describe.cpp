@@ -17,8 +17,6 @@ namespace {
 constexpr std::array kKinds = {StageKind::transfer, StageKind::reorder, StageKind::compute,
                                StageKind::merge, StageKind::finish};
 
-std::string_view pass_name(bool is_backward) { return is_backward ? "backward" : "forward"; }
-
 std::string range_text(int64_t begin, int64_t end) {
   return fmt::format("[{}, {})", print_count(begin), print_count(end));
 }
@@ -261,7 +259,9 @@ std::string count_items_text(int64_t count, StageKind kind) {
 }
 
 std::string count_text(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", print_count(count), noun, count == 1 ? "" : "s");
+  const std::string number = print_count(count) + " ";
+  if (count == 1) return number + std::string(noun);
+  return number + (noun == "query" ? "queries" : std::string(noun) + "s");
 }
 
 std::string print_flops(double flops) {
@@ -292,6 +292,13 @@ ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item) {
   facts.step = plan.step_of_stage(facts.stage);
   facts.heads = heads_of(plan, item);
   return facts;
+}
+
+std::string_view pass_name(bool is_backward) { return is_backward ? "backward" : "forward"; }
+
+int64_t rows_of(const Plan& plan, const TransferItem& item) {
+  if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
+  return item.tokens != kNoTokens ? plan.rows(item.tokens) : plan.buffer(item.from).rows;
 }
 
 int64_t count_items(const PlanIndex& plan, bool is_backward, StageKind kind) {

@@ -32,7 +32,7 @@ std::optional<ItemTarget> parse_item(std::string_view text);
 
 /// "1 transfer", "8 merges".
 std::string count_items_text(int64_t count, StageKind kind);
-/// "1 token", "64 tokens", "131 072 tokens". `noun` is the singular and takes an s.
+/// "1 token", "64 tokens", "131 072 queries". `noun` is the singular.
 std::string count_text(int64_t count, std::string_view noun);
 /// "4.26 MFLOP".
 std::string print_flops(double flops);
@@ -49,6 +49,10 @@ struct ItemFacts {
 };
 /// Expects an item that the plan has.
 ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item);
+/// "forward" or "backward".
+std::string_view pass_name(bool is_backward);
+/// Rows that a transfer carries.
+int64_t rows_of(const Plan& plan, const TransferItem& item);
 /// Items of one kind in a pass.
 int64_t count_items(const PlanIndex& plan, bool is_backward, StageKind kind);
 
