@@ -26,8 +26,6 @@ struct PictureSource {
 /// Room that suits a view, or all six together.
 Size natural_size(ViewKind kind);
 Size natural_poster_size();
-/// Below this a picture has no room for its own words.
-inline constexpr Size kLeastPicture{480, 360};
 
 /// One view of the state's moment as a picture that explains itself: title and question of the
 /// scenario, the view with its scale, the steps with the playhead, and the caption.

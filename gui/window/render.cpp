@@ -1,8 +1,11 @@
 #include "gui/window/render.h"
 
+#include "gui/app/find.h"
+#include "gui/app/run_views.h"
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/svg_file.h"
 #include "gui/window/picture.h"
+#include "gui/window/picture_size.h"
 #include "sim/app/commands.h"
 #include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
@@ -19,6 +22,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,8 +31,6 @@
 
 namespace cpscope::gui {
 namespace {
-
-constexpr double kMostPixels = 1 << 26;
 
 enum class FileKind : uint8_t { png, svg };
 
@@ -60,21 +62,6 @@ std::optional<ViewKind> parse_view(const std::string& name) {
   return std::nullopt;
 }
 
-/// "1280x860".
-std::optional<Size> parse_size(const std::string& text) {
-  int width = 0, height = 0, used = 0;
-  if (std::sscanf(text.c_str(), "%5dx%5d%n", &width, &height, &used) != 2) return std::nullopt;
-  if (static_cast<size_t>(used) != text.size()) return std::nullopt;
-  return Size{static_cast<float>(width), static_cast<float>(height)};
-}
-
-std::optional<Error> check_folder(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code ignored;
-  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return std::nullopt;
-  return bad_input("the folder of --out is not there: " + folder.string(), "make it first");
-}
-
 Result<Order> understand(const RenderRequest& request) {
   if (!request.cluster.empty()) {
     return make_error(ErrorKind::unavailable,
@@ -96,30 +83,21 @@ Result<Order> understand(const RenderRequest& request) {
   if (!theme) return bad_input("--theme: no theme has this name: " + request.theme, "");
   order.theme = *theme;
   order.size = order.view ? natural_size(*order.view) : natural_poster_size();
-  if (!request.size.empty()) {
-    const std::optional<Size> size = parse_size(request.size);
-    if (!size) return bad_input("--size is no size: " + request.size, "write it as 1280x860");
-    order.size = *size;
-  }
   order.scale = static_cast<float>(request.scale);
-  if (order.size.width < kLeastPicture.width || order.size.height < kLeastPicture.height) {
-    return bad_input("--size is too small: " + request.size,
-                     fmt::format("use at least {}x{}", kLeastPicture.width, kLeastPicture.height));
+  if (request.size.empty()) {
+    if (auto error = check_size(order.size, request.scale)) return *error;
+  } else {
+    const Result<Size> size = read_size(request.size, request.scale);
+    if (!size) return size.error();
+    order.size = size.value();
   }
-  if (static_cast<double>(order.size.width) * order.size.height * request.scale * request.scale >
-      kMostPixels) {
-    return bad_input("the picture would have more than 64 Mi pixels",
-                     "use a smaller --size or --scale");
-  }
-#ifndef CPSCOPE_HAS_IMGUI
-  if (order.file == FileKind::png) {
+  if (order.file == FileKind::png && !can_write_png()) {
     return make_error(ErrorKind::unavailable,
-                      "this build cannot write PNG: it was made without Dear ImGui (packages "
-                      "libimgui-dev and libpng-dev)",
+                      "this build cannot write PNG: it was made without Dear ImGui or libpng "
+                      "(packages libimgui-dev, libpng-dev)",
                       "end --out in .svg");
   }
-#endif
-  if (auto error = check_folder(request.out_path)) return *error;
+  if (auto error = check_folder(request.out_path, "--out")) return *error;
   return order;
 }
 
@@ -143,7 +121,13 @@ std::optional<Error> seek(AppState& state, const RenderRequest& request) {
   }
   const int32_t step = request.step ? static_cast<int32_t>(*request.step) : default_step(plan);
   state.playhead = seek_step(plan, state.playhead, step);
-  state.focus_rank = request.rank ? static_cast<int32_t>(*request.rank) : 0;
+  if (!request.selection.empty()) {
+    const FindAnswer answer = find_targets(plan, request.selection);
+    if (answer.found.empty())
+      return bad_input("--select: " + request.selection + ": " + answer.explanation, "");
+    select(state, answer.found.front().target);
+  }
+  if (request.rank) state.focus_rank = static_cast<int32_t>(*request.rank);
   return std::nullopt;
 }
 
@@ -168,7 +152,35 @@ std::string describe_command(const RenderRequest& request, const Order& order,
   if (order.scale != 1) command += fmt::format(" --scale {}", order.scale);
   if (order.file == FileKind::png && request.fonts != "packages") command += " --fonts built-in";
   if (!request.executor.empty()) command += " --run " + request.executor;
+  if (!request.selection.empty()) command += " --select '" + request.selection + "'";
   return command;
+}
+
+/// Carries the scenario out where the picture has numbers to show. Without --run only what is done
+/// in seconds, and a page of all views does without the rest.
+std::optional<Error> run_if_needed(AppState& state, const RenderRequest& request,
+                                   const Order& order, Toolbox& toolbox) {
+  constexpr double kFlopsOfSeconds = 2e11;
+  const bool is_asked = !request.executor.empty();
+  const bool is_all = !order.view;
+  if (!is_asked && !is_all && *order.view != ViewKind::numbers) return std::nullopt;
+  CaseOptions options{.executor = request.executor,
+                      .max_flops = is_asked ? 0.0 : kFlopsOfSeconds,
+                      .measures_items = true,
+                      .keeps_exact = true};
+  ProgressBar bar(true);
+  options.progress = bar.phases();
+  CaseOutcome outcome = run_case(toolbox, state.document.scenario(), options);
+  if (!outcome.grade.tensors.empty()) {
+    state.run_a = std::make_shared<const RunView>(make_run_view(outcome));
+    state.run_a_plan = state.document.plan();
+    return std::nullopt;
+  }
+  const Error error = outcome.error.value_or(
+      make_error(ErrorKind::unavailable, "the run gave no numbers: " + outcome.reason));
+  if (is_asked || !is_all) return error;
+  std::cerr << "cpscope: without numbers: " << to_text(error) << '\n';
+  return std::nullopt;
 }
 
 struct Written {
@@ -218,7 +230,15 @@ Result<Written> write_picture(const RenderRequest& request, const Order& order,
 
 }  // namespace
 
-int render(const RenderRequest& request, Toolbox&) {
+bool can_write_png() {
+#ifdef CPSCOPE_HAS_IMGUI
+  return true;
+#else
+  return false;
+#endif
+}
+
+int render(const RenderRequest& request, Toolbox& toolbox) {
   const Result<Order> order = understand(request);
   if (!order) return report(order.error());
   AppState state;
@@ -228,12 +248,15 @@ int render(const RenderRequest& request, Toolbox&) {
   settle(state);
   if (state.document.refusal()) return report(*state.document.refusal());
   if (const auto error = seek(state, request)) return report(*error);
+  if (const auto error = run_if_needed(state, request, order.value(), toolbox))
+    return report(*error);
   const Result<Written> written = write_picture(request, order.value(), state);
   if (!written) {
     // A place that cannot be written is a mistake of whoever named it.
     report(written.error());
     return 2;
   }
+  if (request.is_quiet) return 0;
   if (request.json) {
     std::cout << Json{{"schema", 1},
                       {"out", request.out_path},

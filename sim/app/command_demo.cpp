@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -19,9 +20,37 @@ fs::path root_folder() {
   return root != nullptr && *root != '\0' ? fs::path(root) : fs::current_path();
 }
 
+/// One picture of all views for every scenario that can be planned, by scenario file. What cannot
+/// be drawn is left out; nothing of it makes the demo fail.
+std::map<std::string, std::string> draw_pictures(const std::vector<std::string>& files,
+                                                 const fs::path& out, Toolbox& toolbox,
+                                                 const PictureCommands& pictures) {
+  std::map<std::string, std::string> names;
+  if (!pictures.render) return names;
+  for (const std::string& file : files) {
+    const std::string name = fs::path(file).stem().string() + (pictures.has_png ? ".png" : ".svg");
+    RenderRequest request;
+    request.scenario_path = file;
+    request.view = "all";
+    request.out_path = (out / name).string();
+    request.theme = "light";
+    request.is_quiet = true;
+    if (pictures.render(request, toolbox) == 0) names[file] = name;
+  }
+  return names;
+}
+
+bool has_display() {
+  for (const char* name : {"DISPLAY", "WAYLAND_DISPLAY"}) {
+    const char* display = std::getenv(name);
+    if (display != nullptr && *display != '\0') return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-int command_demo(const CommandOptions& options, Toolbox& toolbox) {
+int command_demo(const CommandOptions& options, Toolbox& toolbox, const PictureCommands& pictures) {
   const fs::path root = root_folder();
   const fs::path out = options.out_folder.empty() ? root / "out" : fs::path(options.out_folder);
   const Result<std::vector<std::string>> files = find_scenarios({(root / "scenarios").string()});
@@ -42,16 +71,23 @@ int command_demo(const CommandOptions& options, Toolbox& toolbox) {
       std::cout << table_line(rows.back()) << std::endl;
     }
   }
+  std::map<std::string, std::string> drawn;
+  if (toolbox.is_first_process) drawn = draw_pictures(files.value(), out, toolbox, pictures);
   const Result<std::string> page =
-      write_text_file(demo_report(rows), (out / "report.html").string());
+      write_text_file(demo_report(rows, drawn), (out / "report.html").string());
   if (!page) return report(page.error());
   const Result<std::string> junit = write_junit(rows, (out / "report.xml").string());
   if (!junit) return report(junit.error());
   const int code = exit_code_of(rows);
   std::cout << fmt::format(
-      "\n{}; report: {}\n",
+      "\n{}; report: {}; {} pictures beside it\n",
       code == 0 ? "all passed, or say why they were not executed" : "not everything passed",
-      page.value());
+      page.value(), drawn.size());
+  std::cout.flush();
+  if (toolbox.is_first_process && has_display() && pictures.open_window) {
+    std::cerr << "cpscope: opening the window; close it to end\n";
+    pictures.open_window({}, toolbox);
+  }
   return code;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/run/case.h"
 #include "sim/app/program.h"
+#include "sim/run/case.h"
 
 #include <cstdint>
 #include <string>
@@ -39,7 +39,7 @@ int command_verify(const CommandOptions& options, Toolbox& toolbox);
 int command_probe(const CommandOptions& options, Toolbox& toolbox);
 int command_diff(const CommandOptions& options);
 int command_bench(const CommandOptions& options, Toolbox& toolbox);
-int command_demo(const CommandOptions& options, Toolbox& toolbox);
+int command_demo(const CommandOptions& options, Toolbox& toolbox, const PictureCommands& pictures);
 
 /// Prints the error to stderr and returns its exit code.
 int report(const Error& error);

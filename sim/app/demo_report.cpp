@@ -16,7 +16,7 @@ table{border-collapse:collapse;font-size:13px}td,th{padding:3px 10px;text-align:
 td:first-child,th:first-child{text-align:left}td.l,th.l{text-align:left;white-space:normal}
 .pass{color:#0b6e4f}.fail,.error{color:#b3261e;font-weight:600}.refused,.skipped{color:#7a5c00}
 .q{color:#57606a;font-style:italic}code{font:13px 'JetBrains Mono',ui-monospace,monospace}
-svg{display:block;margin:.6em 0}</style>)";
+svg,img{display:block;margin:.6em 0;max-width:100%}</style>)";
 
 std::string escape(const std::string& text) {
   std::string out;
@@ -89,7 +89,7 @@ std::string tensor_table(const Grade& grade) {
   return html + "</table>";
 }
 
-std::string section(const VerifyRow& row) {
+std::string section(const VerifyRow& row, const std::map<std::string, std::string>& pictures) {
   const CaseOutcome& outcome = row.outcome;
   std::string html = fmt::format("<h2 id=\"{0}\">{1} <code>{0}</code></h2>", escape(name_of(row)),
                                  escape(row.loaded.scenario.title));
@@ -111,6 +111,13 @@ std::string section(const VerifyRow& row) {
           std::accumulate(summary.forward_bytes.begin(), summary.forward_bytes.end(), int64_t{0})),
       megabytes(std::accumulate(summary.backward_bytes.begin(), summary.backward_bytes.end(),
                                 int64_t{0})));
+  const auto picture = pictures.find(row.path);
+  if (picture != pictures.end()) {
+    html += fmt::format(
+        "<a href=\"{0}\"><img src=\"{0}\" loading=\"lazy\" alt=\"layout, mask, traffic, timeline, "
+        "numbers and balance of {1}\"></a>",
+        escape(picture->second), escape(name_of(row)));
+  }
   html += balance_svg(summary) + "<ul>";
   for (const CheckResult& check : outcome.plan->checks()) {
     html += fmt::format("<li class=\"{}\">{}: {}</li>", check.ok ? "pass" : "fail", check.name,
@@ -121,7 +128,8 @@ std::string section(const VerifyRow& row) {
 
 }  // namespace
 
-std::string demo_report(const std::vector<VerifyRow>& rows) {
+std::string demo_report(const std::vector<VerifyRow>& rows,
+                        const std::map<std::string, std::string>& pictures) {
   std::string html =
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>cpscope "
       "report</title>" +
@@ -152,7 +160,7 @@ std::string demo_report(const std::vector<VerifyRow>& rows) {
                          : "");
   }
   html += "</table>";
-  for (const VerifyRow& row : rows) html += section(row);
+  for (const VerifyRow& row : rows) html += section(row, pictures);
   return html + "</body></html>\n";
 }
 

@@ -1,3 +1,4 @@
+#include "gui/window/open_window.h"
 #include "gui/window/render.h"
 #ifdef CPSCOPE_HAS_CUDA
 #include "kernels/executor_cuda.h"
@@ -32,6 +33,8 @@ int main(int argc, char** argv) {
   toolbox.judge = cpscope::reference::judge;
   toolbox.sampled_judge = cpscope::reference::judge_rows;
   toolbox.witness = cpscope::reference::mask_witness();
-  const cpscope::PictureCommands pictures{.render = cpscope::gui::render, .open_window = {}};
+  const cpscope::PictureCommands pictures{.render = cpscope::gui::render,
+                                          .open_window = cpscope::gui::open_window,
+                                          .has_png = cpscope::gui::can_write_png()};
   return cpscope::run_program(argc, argv, toolbox, pictures);
 }

@@ -15,21 +15,25 @@ struct RenderRequest {
   std::string size;                // "1280x860" logical pixels; empty = what suits the view
   std::string fonts = "packages";  // packages | built-in (PNG)
   std::string executor;            // carried out on it first; empty = only where it is needed
+  std::string selection;           // "rank 2", "q 0-64", "step 3": lit in every view
   std::string cluster;             // whose predicted times to show
   std::optional<int64_t> step;     // forward steps first, then backward ones
   std::optional<int64_t> rank;     // whose local order, whose caption
   double scale = 1.0;              // pixels of a logical pixel
   bool json = false;
+  bool is_quiet = false;  // says nothing when all went well
 };
 
 /// What `gui` is asked for.
 struct WindowRequest {
   std::string path;             // scenario or record; empty = a shipped scenario
-  std::string theme;            // empty = dark
+  std::string theme;            // empty = dark, or the state's
   std::string screenshot_path;  // a picture of the window instead of a window
-  std::string state_path;       // JSON beside a screenshot: what was open
-  std::string size;             // "1600x1000"
-  int64_t frames = 0;           // close after so many; 0 = when it is closed
+  std::string state_path;       // JSON that a screenshot was saved with
+  std::string size;             // "1600x1000"; empty = that
+  std::string watch_folder;     // what is shown goes there whenever the window comes to rest
+  double scale = 0.0;           // pixels of a logical pixel; 0 = the screen's
+  int64_t frames = 0;           // close after so many; 0 = when the user does
 };
 
 }  // namespace cpscope

@@ -118,7 +118,8 @@ Command add_run(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
   return {run, [&] { return command_run(options, toolbox); }};
 }
 
-std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
+std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox& toolbox,
+                                 const PictureCommands& pictures) {
   std::vector<Command> commands{add_run(app, options, toolbox)};
   CLI::App* verify = app.add_subcommand("verify", "all scenarios under the paths, one row each");
   verify->add_option("PATH", options.paths,
@@ -165,11 +166,13 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   commands.push_back({bench, [&] { return command_bench(options, toolbox); }});
 
   CLI::App* demo = app.add_subcommand(
-      "demo", "verifies the shipped scenarios on every executor here and writes a report");
+      "demo",
+      "verifies the shipped scenarios on every executor here, writes a report with pictures, "
+      "and opens the window if there is a display");
   demo->add_option("--out", options.out_folder,
                    "folder of the report (default out, beside scenarios/)");
   demo->footer("Example: cpscope demo");
-  commands.push_back({demo, [&] { return command_demo(options, toolbox); }});
+  commands.push_back({demo, [&] { return command_demo(options, toolbox, pictures); }});
   return commands;
 }
 
@@ -203,6 +206,11 @@ Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox,
                    "carry the scenario out on this executor first, so that there are numbers "
                    "(default: cpu for the views numbers and all)")
       ->check(kNotEmpty);
+  render
+      ->add_option(
+          "--select", request.selection,
+          "what to light: \"rank 2\", \"token 700\", \"q 0-64\", \"1 -> 2\", \"step 3\" ...")
+      ->check(kNotEmpty);
   render->add_option("--cluster", request.cluster, "predicted times; not part of this version");
   render->add_flag("--json", request.json, "print one JSON document on stdout and nothing else");
   render->footer(
@@ -210,6 +218,35 @@ Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox,
   return {render, [&] {
             if (pictures.render) return pictures.render(request, toolbox);
             std::cerr << "cpscope: this program was built without pictures\n";
+            return 3;
+          }};
+}
+
+Command add_window(CLI::App& app, WindowRequest& request, Toolbox& toolbox,
+                   const PictureCommands& pictures) {
+  CLI::App* window = app.add_subcommand("gui", "the window: see one plan from six sides");
+  window->add_option("FILE", request.path,
+                     "scenario (TOML) or record (.safetensors); a shipped scenario if left out");
+  window->add_option("--theme", request.theme, "dark (default), light or print")
+      ->check(CLI::IsMember({"dark", "light", "print"}));
+  window->add_option("--size", request.size, "logical pixels (default 1600x1000)");
+  window
+      ->add_option("--scale", request.scale,
+                   "pixels of a logical pixel, 1 to 4 (default: the screen's)")
+      ->check(CLI::Range(1.0, 4.0));
+  window
+      ->add_option("--screenshot", request.screenshot_path,
+                   "write this PNG of the window instead of opening it; no display is needed")
+      ->check(kNotEmpty);
+  window->add_option("--state", request.state_path, "open what a screenshot's JSON file has saved");
+  window->add_option("--frames", request.frames, "close after so many frames")->check(kNotNegative);
+  window->add_option("--watch", request.watch_folder,
+                     "whenever the window comes to rest, write its widgets (hits.json) and pixels "
+                     "(card.png, raster.png) to this folder");
+  window->footer("Example: cpscope gui scenarios/thd_padding_p2p.toml --theme light");
+  return {window, [&] {
+            if (pictures.open_window) return pictures.open_window(request, toolbox);
+            std::cerr << "cpscope: this program was built without a window\n";
             return 3;
           }};
 }
@@ -229,8 +266,7 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
     if (command->get_name() == word) return std::nullopt;
     names += (names.empty() ? "" : ", ") + command->get_name();
   }
-  for (const char* later :
-       {"grade", "faults", "fuzz", "timeline", "compare", "calibrate", "web", "gui"}) {
+  for (const char* later : {"grade", "faults", "fuzz", "timeline", "compare", "calibrate", "web"}) {
     if (word != later) continue;
     std::cerr << "cpscope: " << word << " is not part of this version; it has " << names << '\n';
     return 3;
@@ -250,10 +286,12 @@ int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& 
   app.footer(kFooter);
   CommandOptions options;
   RenderRequest render_request;
+  WindowRequest window_request;
   std::vector<Command> commands = add_inspecting(app, options);
-  for (Command& command : add_running(app, options, toolbox))
+  for (Command& command : add_running(app, options, toolbox, pictures))
     commands.push_back(std::move(command));
   commands.push_back(add_render(app, render_request, toolbox, pictures));
+  commands.push_back(add_window(app, window_request, toolbox, pictures));
   if (const auto code = explain_unknown(app, argc, argv)) return *code;
   try {
     app.parse(argc, argv);

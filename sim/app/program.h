@@ -11,6 +11,7 @@ namespace cpscope {
 struct PictureCommands {
   std::function<int(const RenderRequest&, Toolbox&)> render;
   std::function<int(const WindowRequest&, Toolbox&)> open_window;
+  bool has_png = false;  // else render writes only SVG
 };
 
 /// Parses the command line and runs one command. Returns the process exit code (contract, section

@@ -1,7 +1,7 @@
 #include "reference/dense_oracle.h"
 #include "reference/plan_walker.h"
-#include "sim/run/case.h"
 #include "sim/app/commands.h"
+#include "sim/run/case.h"
 #include "tests/program/program_run.h"
 #include "tests/support/random_scenario.h"
 

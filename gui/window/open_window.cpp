@@ -1,0 +1,106 @@
+#include "gui/window/open_window.h"
+
+#include "sim/app/commands.h"
+
+#include <iostream>
+#ifdef CPSCOPE_HAS_IMGUI
+#include "gui/window/picture_size.h"
+#include "gui/window/screenshot.h"
+#include "gui/window/services.h"
+#ifdef CPSCOPE_HAS_GLFW
+#include "gui/window/glfw_window.h"
+#endif
+
+#include <fstream>
+#include <iterator>
+#endif
+
+namespace cpscope::gui {
+
+#ifdef CPSCOPE_HAS_IMGUI
+namespace {
+
+/// What opens when nobody names a scenario.
+constexpr const char* kFirstScenario = "zigzag";
+
+Error bad_input(std::string what, std::string hint) {
+  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
+}
+
+/// The state and the file that were asked for. What a file has wrong ends here; a scenario that a
+/// rule refuses is shown together with the reason.
+std::optional<Error> prepare(AppState& state, const WindowRequest& request) {
+  if (!request.state_path.empty()) {
+    std::ifstream file(request.state_path, std::ios::binary);
+    if (!file)
+      return bad_input("the state cannot be read: " + request.state_path, "check its name");
+    const std::string json{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (auto error = load_state(state, json, request.state_path)) return error;
+  }
+  if (!request.theme.empty()) state.theme = parse_theme(request.theme).value_or(state.theme);
+  if (!request.path.empty()) {
+    if (!request.path.ends_with(".safetensors")) return state.document.load(request.path);
+    if (open_path(state, request.path)) return std::nullopt;
+    return bad_input(state.messages.back().text, "");
+  }
+  if (!state.document.is_open() && state.services.scenario_source(kFirstScenario))
+    open_shipped(state, kFirstScenario);
+  return std::nullopt;
+}
+
+int report_unwritten(const Error& error) {
+  report(error);
+  return 2;  // a mistake of whoever named the place
+}
+
+int show(AppState& state, const WindowRequest& request, Size size) {
+#ifdef CPSCOPE_HAS_GLFW
+  const auto error = show_window(state, {.size = size,
+                                         .scale = static_cast<float>(request.scale),
+                                         .frames = request.frames,
+                                         .watch_folder = request.watch_folder});
+  return error ? report(*error) : 0;
+#else
+  (void)state;
+  (void)request;
+  (void)size;
+  return report(make_error(ErrorKind::unavailable,
+                           "this build has no window: it was made without GLFW (package "
+                           "libglfw3-dev)",
+                           "`cpscope gui --screenshot` and `cpscope render` draw without one"));
+#endif
+}
+
+}  // namespace
+#endif
+
+int open_window(const WindowRequest& request, Toolbox& toolbox) {
+#ifdef CPSCOPE_HAS_IMGUI
+  ScreenshotOptions options;
+  if (!request.size.empty()) {
+    const Result<Size> size = read_size(request.size, request.scale > 0 ? request.scale : 1);
+    if (!size) return report(size.error());
+    options.size = size.value();
+  }
+  AppState state;
+  plug_in(state, toolbox);
+  if (const auto error = prepare(state, request)) return report(*error);
+  if (request.screenshot_path.empty()) return show(state, request, options.size);
+  if (request.scale > 0) options.scale = static_cast<float>(request.scale);
+  if (const auto error = check_folder(request.screenshot_path, "--screenshot"))
+    return report(*error);
+  const Result<size_t> written = write_screenshot(state, options, request.screenshot_path);
+  if (!written) return report_unwritten(written.error());
+  std::cout << request.screenshot_path << ": " << written.value() << " bytes\n";
+  return 0;
+#else
+  (void)request;
+  (void)toolbox;
+  return report(make_error(ErrorKind::unavailable,
+                           "this build has no window: it was made without Dear ImGui or libpng "
+                           "(packages libimgui-dev, libpng-dev)",
+                           "`cpscope render --out X.svg` draws without them"));
+#endif
+}
+
+}  // namespace cpscope::gui

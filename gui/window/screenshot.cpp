@@ -1,0 +1,80 @@
+#include "gui/window/screenshot.h"
+
+#include "gui/draw/png_file.h"
+#include "gui/draw/whole_file.h"
+#include "gui/panel/offscreen.h"
+#include "gui/panel/screen.h"
+#include "sim/base/version.h"
+#include "sim/plan/plan.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <utility>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr double kFrame = 1.0 / 60;
+constexpr int32_t kMostFrames = 600;
+
+/// "zigzag" of "scenarios/zigzag.toml"; letters that are awkward in file names become "_".
+std::string short_name(const AppState& state) {
+  std::string name = std::filesystem::path(state.document.path()).stem().string();
+  std::replace_if(
+      name.begin(), name.end(),
+      [](unsigned char letter) { return std::isalnum(letter) == 0 && letter != '-'; }, '_');
+  return name.empty() ? "window" : name;
+}
+
+/// A name that no file has yet, without its ending.
+std::string free_name(const std::string& name) {
+  for (int32_t number = 1;; ++number) {
+    const std::string candidate = "cpscope-" + name + "-" + std::to_string(number);
+    if (!std::filesystem::exists(candidate + ".png") &&
+        !std::filesystem::exists(candidate + ".json"))
+      return candidate;
+  }
+}
+
+}  // namespace
+
+Image paint_screen(AppState& state, const ScreenshotOptions& options) {
+  Offscreen offscreen(
+      {options.size, options.scale, options.fonts, theme_of(state.theme).of(Role::background)});
+  Screen screen;
+  double now_s = state.now_s;
+  const auto build = [&] { screen.build(state, offscreen.fonts(), offscreen.textures(), now_s); };
+  settle(state);
+  for (int32_t frame = 0; frame < kMostFrames; ++frame) {
+    offscreen.frame(build);
+    if (frame > 2 && !screen.is_busy(state)) break;
+    // What plays stands still for the picture.
+    if (!state.player.is_playing) now_s += kFrame;
+    if (frame > 4 && state.player.is_playing) break;
+  }
+  return offscreen.draw();
+}
+
+Result<size_t> write_screenshot(AppState& state, const ScreenshotOptions& options,
+                                const std::string& path) {
+  const Image image = paint_screen(state, options);
+  std::vector<PngText> texts = {{"Software", "cpscope " + program_version()},
+                                {"state", save_state(state)}};
+  if (const PlanIndex* plan = state.plan())
+    texts.push_back({"plan_hash", to_hex(plan->plan().hash)});
+  return write_png(path, image, texts);
+}
+
+void grant_wish(AppState& state, const ScreenshotOptions& options) {
+  const ExportWish wish = std::exchange(state.wish, ExportWish::none);
+  if (wish != ExportWish::screenshot) return;
+  const std::string name = free_name(short_name(state));
+  const Result<size_t> picture = write_screenshot(state, options, name + ".png");
+  if (!picture) return tell(state, to_text(picture.error()), true);
+  const Result<size_t> saved = write_whole_file(name + ".json", save_state(state), "the state");
+  if (!saved) return tell(state, to_text(saved.error()), true);
+  tell(state, "Wrote " + name + ".png and " + name + ".json");
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,78 @@
+#include "gui/window/services.h"
+
+#include "gui/app/run_views.h"
+#include "sim/run/run_record.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+namespace cpscope::gui {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path scenario_folder() {
+  const char* root = std::getenv("CPSCOPE_ROOT");
+  return (root != nullptr && *root != '\0' ? fs::path(root) : fs::current_path()) / "scenarios";
+}
+
+/// Names of the scenarios of a folder, in order.
+std::vector<std::string> list_scenarios(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed))
+    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::optional<std::string> read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+}
+
+bool open_with_record(AppState& state, const std::string& path) {
+  const Result<RunRecord> record = read_record(path);
+  if (!record) {
+    tell(state, to_text(record.error()), true);
+    return false;
+  }
+  const std::string& text = record.value().scenario_text;
+  if (!text.empty() && (!state.document.is_open() || state.document.text() != text)) {
+    if (const auto error = state.document.load_text(text, "")) {
+      tell(state, "The scenario in " + path + " cannot be opened: " + to_text(*error), true);
+      return false;
+    }
+  }
+  // A record is compared with a plan, so the plan comes first.
+  settle(state);
+  open_record(state, path, false);
+  return true;
+}
+
+}  // namespace
+
+void plug_in(AppState& state, Toolbox& toolbox) {
+  const fs::path folder = scenario_folder();
+  Services& services = state.services;
+  services.scenario_names = list_scenarios(folder);
+  services.scenario_source = [folder](std::string_view name) {
+    return read_text(folder / (std::string(name) + ".toml"));
+  };
+  services.run = make_runner(toolbox);
+  services.read_record = make_record_reader(toolbox);
+  for (const auto& executor : toolbox.executors)
+    if (!executor->absence()) services.executors.push_back(executor->name());
+}
+
+bool open_path(AppState& state, const std::string& path) {
+  if (path.ends_with(".safetensors")) return open_with_record(state, path);
+  return open_scenario(state, path);
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "gui/app/app_state.h"
+#include "sim/app/program.h"
+
+#include <string>
+
+namespace cpscope::gui {
+
+/// Gives the state what the program has: executors, records, and the shipped scenarios of the
+/// folder scenarios/ below CPSCOPE_ROOT or below the folder that the program was started in. The
+/// toolbox must outlive the state.
+void plug_in(AppState& state, Toolbox& toolbox);
+
+/// Opens a scenario, or a record together with the scenario that it answers. What is wrong becomes
+/// a message.
+bool open_path(AppState& state, const std::string& path);
+
+}  // namespace cpscope::gui
