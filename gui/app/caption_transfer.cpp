@@ -1,6 +1,10 @@
 #include "gui/app/caption_writer.h"
 #include "gui/model/axis.h"
+<<<<<<< HEAD
 #include "gui/model/describe.h"
+=======
+#include "sim/base/check.h"
+>>>>>>> 7e4bcf8 (Count traffic of a stage once, so that captions of a million transfers take milliseconds)
 
 #include <algorithm>
 #include <map>
@@ -77,7 +81,7 @@ std::string write_formula(const Plan& plan, Payload payload, int32_t heads, int6
   for (const int64_t rows : bundle.rows) tokens += rows;
   std::string formula;
   if (are_equal && bundle.rows.size() > 1) {
-    formula = fmt::format("{} x ", bundle.rows.size());
+    formula = print_count(static_cast<int64_t>(bundle.rows.size())) + " x ";
     tokens = bundle.rows.front();
   }
   formula += fmt::format("{} x {}", count_of(tokens, "token"),
@@ -193,22 +197,6 @@ void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow&
   writer.say(": ").say(write_formulas(writer.plan(), flow)).say(".");
 }
 
-/// Payloads of a stage, each once, with the first transfer over a wire.
-std::vector<std::pair<Payload, const TransferItem*>> list_payloads(const Pass& pass,
-                                                                   const StageRef& stage) {
-  std::vector<std::pair<Payload, const TransferItem*>> payloads;
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
-    const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
-    const auto it = std::find_if(payloads.begin(), payloads.end(),
-                                 [&](const auto& entry) { return entry.first == item.payload; });
-    if (it == payloads.end())
-      payloads.emplace_back(item.payload, &item);
-    else if (it->second->link == LinkClass::self)
-      it->second = &item;
-  }
-  return payloads;
-}
-
 }  // namespace
 
 void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
@@ -219,7 +207,12 @@ void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_
     if (!begins) writer.say(" ");
     begins = false;
   };
-  for (const auto& [payload, first] : list_payloads(pass, stage)) {
+  const StageTraffic* traffic =
+      index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)].traffic_of(
+          stage.begin);
+  CPSCOPE_CHECK(traffic != nullptr, "a transfer stage has no traffic", stage.begin, stage.end);
+  for (const auto& [payload, example] : traffic->payloads) {
+    const TransferItem* first = &pass.transfers[static_cast<size_t>(example)];
     const std::string why = explain(writer.plan(), *first, stage.is_backward);
     if (!why.empty()) {
       next_sentence();
@@ -242,19 +235,13 @@ void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_
     }
   }
   // The whole of it, so that the part can be judged.
-  int64_t bytes = 0, count = 0;
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
-    const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
-    bytes += item.bytes;
-    count += item.link == LinkClass::self ? 0 : 1;
-  }
   next_sentence();
-  if (count == 0) {
+  if (traffic->wires == 0) {
     writer.say("Nothing crosses a wire.");
     return;
   }
-  writer.say(fmt::format("All ranks together: {}, {}.", count_of(count, "transfer"),
-                         print_bytes(static_cast<double>(bytes))));
+  writer.say(fmt::format("All ranks together: {}, {}.", count_of(traffic->wires, "transfer"),
+                         print_bytes(static_cast<double>(traffic->bytes))));
 }
 
 }  // namespace cpscope::gui

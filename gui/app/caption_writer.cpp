@@ -4,6 +4,7 @@
 #include "gui/model/describe.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,11 +19,15 @@ std::string ordinal(int64_t number) {
   return print_count(number) + ending;
 }
 
-/// Do two runs yield a common id? Strides repeat after their product at the latest.
+/// Do two runs yield a common id?
 bool share_id(const TokenRun& a, const TokenRun& b) {
   const int64_t begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
-  for (int64_t id = begin; id < std::min(end, begin + a.stride * b.stride); ++id) {
-    if ((id - a.begin) % a.stride == 0 && (id - b.begin) % b.stride == 0) return true;
+  if (begin >= end || (b.begin - a.begin) % std::gcd(a.stride, b.stride) != 0) return false;
+  // Of so many ids of one run in a row, one is of the other.
+  const int64_t tries = b.stride / std::gcd(a.stride, b.stride);
+  int64_t id = a.begin + (begin - a.begin + a.stride - 1) / a.stride * a.stride;
+  for (int64_t i = 0; i < tries && id < end; ++i, id += a.stride) {
+    if ((id - b.begin) % b.stride == 0) return true;
   }
   return false;
 }

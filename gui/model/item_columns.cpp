@@ -29,6 +29,19 @@ int32_t key_of_transfer(const Plan& plan, const TransferItem& item) {
   return -1;
 }
 
+void count_transfer(StageTraffic& traffic, const TransferItem& item, int64_t index,
+                    const std::vector<TransferItem>& all) {
+  const bool crosses = item.link != LinkClass::self;
+  traffic.bytes += item.bytes;
+  traffic.wires += crosses ? 1 : 0;
+  for (auto& [payload, example] : traffic.payloads) {
+    if (payload != item.payload) continue;
+    if (crosses && all[static_cast<size_t>(example)].link == LinkClass::self) example = index;
+    return;
+  }
+  traffic.payloads.emplace_back(item.payload, index);
+}
+
 void add_stage(ItemColumns& columns, const Stage& stage, int32_t number) {
   columns.first_of_stage.push_back(static_cast<int32_t>(stage.begin));
   columns.stage.push_back(number);
@@ -65,6 +78,12 @@ struct ColumnFiller {
     c.key.push_back(key >= 0 ? key : kv_now[static_cast<size_t>(to_index(rank))]);
   }
   void add_items(const Stage& stage) {
+    if (stage.kind == StageKind::transfer && stage.end > stage.begin) {
+      StageTraffic traffic;
+      for (int64_t i = stage.begin; i < stage.end; ++i)
+        count_transfer(traffic, pass.transfers[static_cast<size_t>(i)], i, pass.transfers);
+      of(stage.kind).traffic.push_back(std::move(traffic));
+    }
     for (int64_t index = stage.begin; index < stage.end; ++index) {
       const auto i = static_cast<size_t>(index);
       switch (stage.kind) {
@@ -95,6 +114,13 @@ int32_t ItemColumns::stage_of(int64_t index) const {
   CPSCOPE_CHECK(it != first_of_stage.begin(), "no stage has this item", index,
                 first_of_stage.size());
   return stage[static_cast<size_t>(it - first_of_stage.begin()) - 1];
+}
+
+const StageTraffic* ItemColumns::traffic_of(int64_t first_transfer) const {
+  const auto it = std::lower_bound(first_of_stage.begin(), first_of_stage.end(), first_transfer);
+  if (it == first_of_stage.end() || *it != first_transfer) return nullptr;
+  const auto number = static_cast<size_t>(it - first_of_stage.begin());
+  return number < traffic.size() ? &traffic[number] : nullptr;
 }
 
 PassColumns make_columns(const Plan& plan, const Pass& pass, int32_t first_stage) {

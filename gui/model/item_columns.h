@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace cpscope::gui {
@@ -16,6 +17,14 @@ constexpr int32_t make_token_key(RunListId list, Side side) {
   return to_index(list) < 0 ? -1 : 2 * to_index(list) + (side == Side::kv ? 1 : 0);
 }
 
+/// What all transfers of one stage move.
+struct StageTraffic {
+  int64_t bytes = 0;                                  // on wires
+  int64_t wires = 0;                                  // transfers that cross one
+  std::vector<std::pair<Payload, int64_t>> payloads;  // each once, with a transfer of it; one that
+                                                      // crosses a wire if there is one
+};
+
 /// What is asked of millions of items again and again, packed: one entry an item.
 struct ItemColumns {
   std::vector<int32_t> rank;        // who works; transfers: who sends
@@ -25,8 +34,12 @@ struct ItemColumns {
   std::vector<int32_t> first_of_stage;  // [stage of this kind] first item
   std::vector<int32_t> stage;           // [stage of this kind] its number in PlanIndex::stages
 
+  std::vector<StageTraffic> traffic;  // transfers: [stage of this kind]
+
   /// Number in PlanIndex::stages of the stage of an item.
   int32_t stage_of(int64_t index) const;
+  /// Traffic of the stage that begins with this transfer; null when it is no transfer stage.
+  const StageTraffic* traffic_of(int64_t first_transfer) const;
 };
 
 /// Columns of every kind of one pass. Stages are counted from `first_stage`.
