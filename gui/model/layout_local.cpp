@@ -287,6 +287,9 @@ void add_ribbons(LayoutScene& scene, const LocalFrame& frame, float top) {
     for (size_t i = 0; i < ribbons->size(); i += every) scene.drawing().add((*ribbons)[i]);
   }
   scene.drawing().add(PopClip{});
+  if (!faint.empty() || !strong.empty() || frame.is_staircase) return;
+  add_plate(scene, {scene.packed.begin(), top, scene.packed.end(), frame.focus.y0},
+            fmt::format("rank {} holds none of the tokens above", scene.input.focus_rank));
 }
 
 void add_staircase(LayoutScene& scene, const LocalFrame& frame) {

@@ -187,8 +187,12 @@ void add_move(LayoutScene& scene, const ReorderFrame& frame, const Move& move) {
       fmt::format("rank {}: {}", move.part.rank,
                   print_tokens(scene.map, move.part.token, move.part.token + move.part.rows)),
       fmt::format("rank {}", move.part.rank), fmt::format("{}", move.part.rank)};
-  add_fitting(scene, valid, scene.theme().text_on(scene.rank_color(move.part.rank)), scene.small,
-              Face::body, texts);
+  // On the way boxes cross each other; then their names stay where they came from.
+  const bool is_moving = frame.progress > 0 && frame.progress < 1;
+  const Box named = is_moving ? Box{f0, frame.from_y0, f1, frame.from_y1} : valid;
+  const Color ink = is_moving ? scene.theme().of(Role::faint_text)
+                              : scene.theme().text_on(scene.rank_color(move.part.rank));
+  add_fitting(scene, named, ink, scene.small, Face::body, texts);
   const Box shown{std::max(box.x0, frame.rows.begin()), box.y0, std::min(box.x1, frame.rows.end()),
                   box.y1};
   if (shown.x0 >= shown.x1) return;

@@ -45,6 +45,9 @@ std::string describe_positions(const PlaceMap& map, int64_t begin, int64_t end) 
 
 std::string print_tokens(const PlaceMap& map, int64_t begin, int64_t end) {
   if (end - begin == 1) return print_id(map, begin);
+  // Both ends in the same unit.
+  if (begin % kKi != 0 || end % kKi != 0)
+    return fmt::format("[{}, {})", print_count(begin), print_count(end));
   return fmt::format("[{}, {})", print_id(map, begin), print_id(map, end));
 }
 
