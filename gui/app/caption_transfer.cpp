@@ -1,10 +1,7 @@
 #include "gui/app/caption_writer.h"
 #include "gui/model/axis.h"
-<<<<<<< HEAD
 #include "gui/model/describe.h"
-=======
 #include "sim/base/check.h"
->>>>>>> 7e4bcf8 (Count traffic of a stage once, so that captions of a million transfers take milliseconds)
 
 #include <algorithm>
 #include <map>
