@@ -6,13 +6,17 @@
 #ifdef CPSCOPE_HAS_IMGUI
 #include "gui/window/picture_size.h"
 #include "gui/window/screenshot.h"
+#include "gui/window/seek.h"
 #include "gui/window/services.h"
+#include "sim/run/case.h"
 #ifdef CPSCOPE_HAS_GLFW
 #include "gui/window/glfw_window.h"
 #endif
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
+#include <thread>
 #endif
 
 namespace cpscope::gui {
@@ -46,6 +50,29 @@ std::optional<Error> prepare(AppState& state, const WindowRequest& request) {
   if (!state.document.is_open() && state.services.scenario_source(kFirstScenario))
     open_shipped(state, kFirstScenario);
   return std::nullopt;
+}
+
+/// The moment and the run that were asked for.
+std::optional<Error> begin(AppState& state, const WindowRequest& request, Toolbox& toolbox) {
+  if (!request.step && request.executor.empty()) return std::nullopt;
+  settle(state);
+  if (state.plan() == nullptr) return state.document.refusal();
+  if (request.step) {
+    if (auto error = seek_named_step(state, *request.step)) return error;
+  }
+  if (request.executor.empty()) return std::nullopt;
+  if (const auto executor = find_executor(toolbox, request.executor); !executor)
+    return executor.error();
+  start_run(state, request.executor, false);
+  return std::nullopt;
+}
+
+/// Until the run is over, so that a picture shows its numbers.
+void wait_for_run(AppState& state) {
+  while (state.job.task.is_running()) {
+    update(state, state.now_s);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 int report_unwritten(const Error& error) {
@@ -85,7 +112,9 @@ int open_window(const WindowRequest& request, Toolbox& toolbox) {
   AppState state;
   plug_in(state, toolbox);
   if (const auto error = prepare(state, request)) return report(*error);
+  if (const auto error = begin(state, request, toolbox)) return report(*error);
   if (request.screenshot_path.empty()) return show(state, request, options.size);
+  wait_for_run(state);
   if (request.scale > 0) options.scale = static_cast<float>(request.scale);
   if (const auto error = check_folder(request.screenshot_path, "--screenshot"))
     return report(*error);

@@ -21,7 +21,7 @@ constexpr float kMargin = 24;
 constexpr float kGap = 14;         // between cards
 constexpr float kCardHeader = 36;  // title of a view
 constexpr float kCardInset = 12;
-constexpr int32_t kCaptionLines = 3;
+constexpr int32_t kCaptionLines = 6;
 constexpr float kCaptionLeading = 20;
 constexpr float kTrack = 22;  // the steps
 
@@ -110,49 +110,55 @@ float add_head(Page& page) {
   return y + add_facts(page, {kMargin, y}, width) + kGap;
 }
 
-std::string describe_moment(const Page& page) {
-  const Moment moment = moment_of(page.plan, page.state.playhead);
-  const int32_t step = page.plan.step_of_stage(moment.first_stage);
-  const StepRef& ref = page.plan.steps()[static_cast<size_t>(step)];
-  return fmt::format("{} step {} of {}", ref.is_backward ? "Backward" : "Forward", ref.step + 1,
-                     page.plan.pass(ref.is_backward).num_steps);
-}
-
-/// All steps in a row: done ones filled, the present one outlined, later ones empty. Beyond what
-/// fits, a bar.
-void add_track(Page& page, Point at, float width) {
-  constexpr float kNameWidth = 170, kHeight = 10, kLeastCell = 5;
-  const Moment moment = moment_of(page.plan, page.state.playhead);
-  const int32_t now = page.plan.step_of_stage(moment.first_stage);
-  const auto steps = static_cast<int32_t>(page.plan.steps().size());
-  page.label({at.x, at.y + kTrack / 2}, Anchor::left_middle, Role::text, 13, Face::strong,
-             describe_moment(page));
-  const float x0 = at.x + kNameWidth, x1 = at.x + width, y0 = at.y + (kTrack - kHeight) / 2;
+/// The steps of one pass between x0 and x1: done ones filled, the present one taller, later ones
+/// empty. Beyond what fits, a bar.
+void add_pass_track(Page& page, bool is_backward, int32_t now, float x0, float x1, float y) {
+  constexpr float kHeight = 10, kLeastCell = 5, kTaller = 4;
   const Theme& theme = page.theme;
-  const float cell = std::min(64.F, (x1 - x0) / static_cast<float>(steps));
+  const int32_t first = is_backward ? page.plan.pass(false).num_steps : 0;
+  const int32_t steps = page.plan.pass(is_backward).num_steps;
+  const Color color = theme.of(is_backward ? Role::merge : Role::compute);
+  const float cell = (x1 - x0) / static_cast<float>(steps);
+  const float top = y - kHeight / 2, bottom = y + kHeight / 2;
+  const auto place = [&](int32_t step) { return x0 + cell * static_cast<float>(step - first); };
   if (cell < kLeastCell) {
-    const auto place = [&](int32_t step) {
-      return x0 + (x1 - x0) * static_cast<float>(step) / static_cast<float>(steps);
-    };
-    page.drawing.add(FilledBox{.box = {x0, y0, x1, y0 + kHeight}, .color = theme.of(Role::raised)});
-    page.drawing.add(
-        FilledBox{.box = {x0, y0, place(now), y0 + kHeight}, .color = theme.of(Role::compute)});
-    const float end = std::max(place(now + 1), place(now) + 3);
-    page.drawing.add(FilledBox{.box = {place(now), y0 - 3, end, y0 + kHeight + 3},
+    page.drawing.add(OutlinedBox{.box = {x0, top, x1, bottom}, .color = color});
+    const float done = place(std::clamp(now, first, first + steps));
+    page.drawing.add(FilledBox{.box = {x0, top, done, bottom}, .color = color});
+    if (now < first || now >= first + steps) return;
+    page.drawing.add(FilledBox{.box = {done, top - kTaller, done + 4, bottom + kTaller},
                                .color = theme.of(Role::accent)});
     return;
   }
-  for (int32_t step = 0; step < steps; ++step) {
-    const bool is_backward = page.plan.steps()[static_cast<size_t>(step)].is_backward;
-    const float x = x0 + cell * static_cast<float>(step);
-    const Box box{x, y0, x + cell - 2, y0 + kHeight};
-    const Color color = theme.of(is_backward ? Role::merge : Role::compute);
+  for (int32_t step = first; step < first + steps; ++step) {
+    const Box box{place(step), top, place(step + 1) - 2, bottom};
     if (step < now) page.drawing.add(FilledBox{.box = box, .color = color});
     if (step > now) page.drawing.add(OutlinedBox{.box = box, .color = color});
-    if (step == now) {
-      page.drawing.add(FilledBox{.box = {box.x0, y0 - 4, box.x1, y0 + kHeight + 4},
-                                 .color = theme.of(Role::accent)});
-    }
+    if (step != now) continue;
+    page.drawing.add(FilledBox{.box = {box.x0, top - kTaller, box.x1, bottom + kTaller},
+                               .color = theme.of(Role::accent)});
+  }
+}
+
+/// Where the moment stands among all steps, forward ones and then backward ones.
+void add_track(Page& page, Point at, float width) {
+  constexpr float kName = 78, kBetween = 24, kWidestStep = 64;
+  const int32_t now =
+      page.plan.step_of_stage(moment_of(page.plan, page.state.playhead).first_stage);
+  const auto steps = static_cast<float>(page.plan.steps().size());
+  const bool has_backward = page.plan.pass(true).num_steps > 0;
+  const float room = width - (has_backward ? 2 * kName + kBetween : kName);
+  const float cell = std::min(kWidestStep, room / steps);
+  const float y = at.y + kTrack / 2;
+  float x = at.x;
+  for (const bool is_backward : {false, true}) {
+    if (is_backward && !has_backward) continue;
+    page.label({x, y}, Anchor::left_middle, Role::faint_text, 13, Face::body,
+               is_backward ? "backward" : "forward");
+    const float begin = x + kName - (is_backward ? 0 : 16);
+    const float end = begin + cell * static_cast<float>(page.plan.pass(is_backward).num_steps);
+    add_pass_track(page, is_backward, now, begin, end, y);
+    x = end + kBetween;
   }
 }
 
@@ -182,6 +188,20 @@ float add_foot(Page& page) {
   return top - kGap;
 }
 
+/// A sentence in the middle of an empty view.
+Drawing say(const Page& page, const std::string& sentence, Size size) {
+  const float width = std::min(420.F, size.width);
+  Drawing drawing;
+  add_text_block(drawing,
+                 {.at = {(size.width - width) / 2, size.height / 2 - 30},
+                  .width = width,
+                  .size = 13,
+                  .color = page.theme.of(Role::faint_text),
+                  .link_color = page.theme.of(Role::faint_text)},
+                 {{sentence, {}, false}}, page.source.text_width);
+  return drawing;
+}
+
 /// A view in its frame: its question above it, its scale on the right.
 void add_card(Page& page, ViewKind kind, const Box& box) {
   const Theme& theme = page.theme;
@@ -196,6 +216,8 @@ void add_card(Page& page, ViewKind kind, const Box& box) {
   input.selected = &page.projections.selected;
   input.hovered = &page.projections.hovered;
   View view = make_view(kind, input);
+  if (kind == ViewKind::numbers && input.run_a == nullptr && !page.source.without_numbers.empty())
+    view.drawing = say(page, page.source.without_numbers, input.size);
   place_drawing(page.drawing, std::move(view.drawing), {inside.x0, inside.y0}, input.size);
 
   const float middle = box.y0 + kCardHeader / 2 + 1;
@@ -235,16 +257,16 @@ Picture finish(Page page, const std::string& what) {
 Size natural_size(ViewKind kind) {
   switch (kind) {
     case ViewKind::mask:
-      return {1000, 1180};
+      return {1000, 1300};
     case ViewKind::traffic:
-      return {1200, 900};
+      return {1200, 940};
     case ViewKind::layout:
     case ViewKind::timeline:
     case ViewKind::numbers:
     case ViewKind::balance:
       break;
   }
-  return {1280, 860};
+  return {1280, 920};
 }
 
 Size natural_poster_size() { return {1920, 1480}; }

@@ -21,6 +21,7 @@ struct PictureSource {
   const AppState* state = nullptr;  // has a plan
   std::string imprint;              // small, at the foot: version, plan, file
   TextWidth text_width;
+  std::string without_numbers;  // why there is no run, instead of the view numbers
 };
 
 /// Room that suits a view, or all six together.

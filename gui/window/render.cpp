@@ -6,6 +6,7 @@
 #include "gui/draw/svg_file.h"
 #include "gui/window/picture.h"
 #include "gui/window/picture_size.h"
+#include "gui/window/seek.h"
 #include "sim/app/commands.h"
 #include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
@@ -106,21 +107,11 @@ int32_t default_step(const PlanIndex& plan) { return plan.pass(false).num_steps 
 
 std::optional<Error> seek(AppState& state, const RenderRequest& request) {
   const PlanIndex& plan = *state.plan();
-  const auto steps = static_cast<int64_t>(plan.steps().size());
-  const int64_t forward = plan.pass(false).num_steps;
-  if (request.step && (*request.step < 0 || *request.step >= steps)) {
-    return bad_input(fmt::format("--step: this plan has no step {}", *request.step),
-                     steps == forward
-                         ? fmt::format("use 0 to {}", steps - 1)
-                         : fmt::format("use 0 to {}: 0 to {} forward, {} to {} backward", steps - 1,
-                                       forward - 1, forward, steps - 1));
-  }
   if (request.rank && (*request.rank < 0 || *request.rank >= plan.num_ranks())) {
     return bad_input(fmt::format("--rank: this plan has no rank {}", *request.rank),
                      fmt::format("use 0 to {}", plan.num_ranks() - 1));
   }
-  const int32_t step = request.step ? static_cast<int32_t>(*request.step) : default_step(plan);
-  state.playhead = seek_step(plan, state.playhead, step);
+  if (auto error = seek_named_step(state, request.step.value_or(default_step(plan)))) return error;
   if (!request.selection.empty()) {
     const FindAnswer answer = find_targets(plan, request.selection);
     if (answer.found.empty())
@@ -157,9 +148,10 @@ std::string describe_command(const RenderRequest& request, const Order& order,
 }
 
 /// Carries the scenario out where the picture has numbers to show. Without --run only what is done
-/// in seconds, and a page of all views does without the rest.
+/// in seconds; a page of all views does without the rest and says why (`without_numbers`).
 std::optional<Error> run_if_needed(AppState& state, const RenderRequest& request,
-                                   const Order& order, Toolbox& toolbox) {
+                                   const Order& order, Toolbox& toolbox,
+                                   std::string& without_numbers) {
   constexpr double kFlopsOfSeconds = 2e11;
   const bool is_asked = !request.executor.empty();
   const bool is_all = !order.view;
@@ -179,7 +171,7 @@ std::optional<Error> run_if_needed(AppState& state, const RenderRequest& request
   const Error error = outcome.error.value_or(
       make_error(ErrorKind::unavailable, "the run gave no numbers: " + outcome.reason));
   if (is_asked || !is_all) return error;
-  std::cerr << "cpscope: without numbers: " << to_text(error) << '\n';
+  without_numbers = "No numbers: " + error.complaints.front().what;
   return std::nullopt;
 }
 
@@ -189,14 +181,14 @@ struct Written {
 };
 
 Result<Written> write_picture(const RenderRequest& request, const Order& order,
-                              const AppState& state) {
+                              const AppState& state, const std::string& without_numbers) {
   const Plan& plan = state.plan()->plan();
   const std::string file = std::filesystem::path(request.scenario_path).filename().string();
   const auto compose = [&](const TextWidth& text_width) {
     const PictureSource source{
         &state,
         fmt::format("{}   plan {}   cpscope {}", file, to_hex(plan.hash), program_version()),
-        text_width};
+        text_width, without_numbers};
     return order.view ? draw_picture(source, *order.view, order.size)
                       : draw_poster(source, order.size);
   };
@@ -248,9 +240,10 @@ int render(const RenderRequest& request, Toolbox& toolbox) {
   settle(state);
   if (state.document.refusal()) return report(*state.document.refusal());
   if (const auto error = seek(state, request)) return report(*error);
-  if (const auto error = run_if_needed(state, request, order.value(), toolbox))
+  std::string without_numbers;
+  if (const auto error = run_if_needed(state, request, order.value(), toolbox, without_numbers))
     return report(*error);
-  const Result<Written> written = write_picture(request, order.value(), state);
+  const Result<Written> written = write_picture(request, order.value(), state, without_numbers);
   if (!written) {
     // A place that cannot be written is a mistake of whoever named it.
     report(written.error());

@@ -16,6 +16,8 @@ struct Word {
   bool has_blank = false;  // before it
 };
 
+constexpr size_t kLongestName = 24;  // letters
+
 std::vector<Word> split(const Spans& spans) {
   std::vector<Word> words;
   bool has_blank = false;
@@ -29,12 +31,15 @@ std::vector<Word> split(const Spans& spans) {
       word.has_blank = std::exchange(has_blank, false);
       words.push_back(std::exchange(word, {}));
     };
+    // A short name ("rank 2", "[830, 1 104)") is read as one word.
+    const bool is_kept_together = is_link && span.text.size() <= kLongestName;
     for (const char letter : span.text) {
-      if (letter == ' ' || letter == '\n') {
+      const bool is_blank = letter == ' ' || letter == '\n';
+      if (is_blank && !is_kept_together) {
         finish();
         has_blank = true;
       } else {
-        word.text += letter;
+        word.text += is_blank ? ' ' : letter;
       }
     }
     finish();

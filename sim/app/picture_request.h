@@ -31,6 +31,8 @@ struct WindowRequest {
   std::string screenshot_path;  // a picture of the window instead of a window
   std::string state_path;       // JSON that a screenshot was saved with
   std::string size;             // "1600x1000"; empty = that
+  std::string executor;         // carry the scenario out on it at once
+  std::optional<int64_t> step;  // where the playhead stands at first, as in RenderRequest
   std::string watch_folder;     // what is shown goes there whenever the window comes to rest
   double scale = 0.0;           // pixels of a logical pixel; 0 = the screen's
   int64_t frames = 0;           // close after so many; 0 = when the user does

@@ -239,6 +239,9 @@ Command add_window(CLI::App& app, WindowRequest& request, Toolbox& toolbox,
                    "write this PNG of the window instead of opening it; no display is needed")
       ->check(kNotEmpty);
   window->add_option("--state", request.state_path, "open what a screenshot's JSON file has saved");
+  window->add_option("--step", request.step, "where the playhead stands, as in render");
+  window->add_option("--run", request.executor, "carry the scenario out on this executor at once")
+      ->check(kNotEmpty);
   window->add_option("--frames", request.frames, "close after so many frames")->check(kNotNegative);
   window->add_option("--watch", request.watch_folder,
                      "whenever the window comes to rest, write its widgets (hits.json) and pixels "

@@ -1,0 +1,41 @@
+// The pictures that README shows are what the program draws. CPSCOPE_BLESS=1 draws them anew: look
+// at them before they are committed.
+#include "gui/draw/png_file.h"
+#include "tests/program/program_run.h"
+
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+void expect_readme_picture(const std::string& arguments, const std::string& name) {
+  const std::string shown = std::string(CPSCOPE_SOURCE_DIR) + "/gui/pictures/" + name;
+  const bool is_blessed = std::getenv("CPSCOPE_BLESS") != nullptr;
+  const std::string drawn = is_blessed ? shown : (work_folder() / name).string();
+  const ProgramRun run = run_cpscope(arguments + " '" + drawn + "'");
+  if (run.exit_code == 3) GTEST_SKIP() << "requires imgui: this build cannot write PNG";
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  if (run.err.find("not installed") != std::string::npos)
+    GTEST_SKIP() << "requires fonts: " << run.err;
+  const Result<gui::PngFile> expected = gui::read_png(shown), seen = gui::read_png(drawn);
+  ASSERT_TRUE(expected.ok()) << to_text(expected.error());
+  ASSERT_TRUE(seen.ok()) << to_text(seen.error());
+  EXPECT_TRUE(expected.value().image == seen.value().image)
+      << shown << " is not what the program draws now: " << drawn
+      << "; CPSCOPE_BLESS=1 replaces it";
+}
+
+const std::string kScenario = std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/thd_padding_p2p.toml";
+
+TEST(ReadmePictures, PosterIsWhatRenderDraws) {
+  expect_readme_picture("render " + kScenario + " --view all --theme light --out", "poster.png");
+}
+
+TEST(ReadmePictures, WindowIsWhatGuiShows) {
+  expect_readme_picture("gui " + kScenario + " --run cpu --step 1 --screenshot", "window.png");
+}
+
+}  // namespace
+}  // namespace cpscope::tests
