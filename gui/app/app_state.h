@@ -113,6 +113,7 @@ struct AppState {
   Dialog dialog = Dialog::none;
   ExportWish wish = ExportWish::none;
   LessonPlace lesson;
+  SharedPlan lesson_plan;  // what the open page was opened with
   std::vector<Message> messages;
   bool wants_quit = false;
   double now_s = 0.0;  // time of this frame; the only clock

@@ -37,6 +37,24 @@ bool open_page(AppState& state, const LessonStep& step) {
   return true;
 }
 
+/// Kinds of items that a pass has, as bits.
+uint32_t kinds_of(const Pass& pass) {
+  uint32_t kinds = 0;
+  for (const Stage& stage : pass.stages) kinds |= 1U << static_cast<uint32_t>(stage.kind);
+  return kinds;
+}
+
+/// Has another plan what a page's words look for in its own: the same way of moving things, the
+/// same kinds of items, as many sequences, more than one rank?
+bool is_alike(const PlanIndex& page, const PlanIndex& shown) {
+  const Plan &a = page.plan(), &b = shown.plan();
+  return a.hash == b.hash || (a.scenario.parallel.comm_type == b.scenario.parallel.comm_type &&
+                              a.scenario.attention.mask_type == b.scenario.attention.mask_type &&
+                              a.layout.slots.sequences.size() == b.layout.slots.sequences.size() &&
+                              b.layout.cp_size > 1 && kinds_of(a.forward) == kinds_of(b.forward) &&
+                              kinds_of(a.backward) == kinds_of(b.backward));
+}
+
 }  // namespace
 
 bool open_lesson(AppState& state, LessonPlace place) {
@@ -49,6 +67,7 @@ bool open_lesson(AppState& state, LessonPlace place) {
   }
   state.dialog = Dialog::none;
   settle(state);
+  state.lesson_plan = state.document.plan();
   state.player.is_playing = false;
   state.focus_view = step->view;
   if (step->prepare != nullptr && state.plan() != nullptr) step->prepare(state);
@@ -63,12 +82,17 @@ bool open_lesson(AppState& state, LessonPlace place) {
 Spans lesson_text(const AppState& state) {
   const LessonStep* step = current_step(state);
   if (step == nullptr || step->text == nullptr || state.plan() == nullptr) return {};
+  if (state.lesson_plan == nullptr || !is_alike(*state.lesson_plan, *state.plan()))
+    return {{.text = "The scenario is no longer one that this page can speak of. Undo the change, "
+                     "or turn the page.",
+             .target = {}}};
   return step->text(state);
 }
 
 bool is_lesson_done(const AppState& state) {
   const LessonStep* step = current_step(state);
-  return step != nullptr && (step->is_done == nullptr || step->is_done(state));
+  if (step == nullptr || state.plan() == nullptr) return false;
+  return step->is_done == nullptr || step->is_done(state);
 }
 
 bool next_page(AppState& state) {

@@ -173,6 +173,31 @@ TEST(Lessons, SpeakOfThePlanThatIsOpen) {
   EXPECT_NE(to_text(lesson_text(state)).find("2 ranks"), std::string::npos);
 }
 
+TEST(Lessons, StandAnyOtherScenario) {
+  AppState state = make_state();
+  const auto lessons = gui::all_lessons();
+  for (size_t n = 0; n < lessons.size(); ++n) {
+    for (size_t page = 0; page < lessons[n].steps.size(); ++page) {
+      for (const char* other : {"zigzag", "thd_padding_a2a", "packed_group_cast", "chunked_thd_p2p",
+                                "thd_padding_one_gpu"}) {
+        ASSERT_TRUE(open_lesson(state, {static_cast<int32_t>(n), static_cast<int32_t>(page)}));
+        Scenario wanted = state.document.scenario();
+        ASSERT_TRUE(open_shipped(state, other));
+        settle(state);
+        EXPECT_FALSE(lesson_text(state).empty()) << lessons[n].title << " beside " << other;
+        (void)is_lesson_done(state);
+        // Without a backward, without ranks, without queries that see anything else.
+        wanted.numerics.backward = false;
+        wanted.parallel.cp_size = 1;
+        edit_scenario(state, wanted, "test");
+        settle(state);
+        EXPECT_FALSE(lesson_text(state).empty()) << lessons[n].title << " on one rank";
+        (void)is_lesson_done(state);
+      }
+    }
+  }
+}
+
 /// Numbers that a sentence gives must come from the plan, so no text in the sources holds a digit,
 /// but for formats ("{:.2f}"), dtypes and names of scenarios.
 TEST(Lessons, HaveNoNumberTypedByHand) {
