@@ -67,7 +67,9 @@ int command_demo(const CommandOptions& options, Toolbox& toolbox, const PictureC
   for (const std::string& file : files.value()) {
     for (const auto& executor : toolbox.executors) {
       if (executor->absence()) continue;
-      rows.push_back(verify_file(toolbox, file, {executor->name(), true, options.max_flops, true}));
+      rows.push_back(verify_file(
+          toolbox, file,
+          {.executor = executor->name(), .poison = true, .max_flops = options.max_flops}));
       std::cout << table_line(rows.back()) << std::endl;
     }
   }

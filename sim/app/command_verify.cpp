@@ -2,6 +2,7 @@
 #include "sim/app/json_text.h"
 #include "sim/app/junit.h"
 #include "sim/app/matrix.h"
+#include "sim/app/progress_bar.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -113,7 +114,10 @@ VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptio
     return row;
   }
   row.loaded = std::move(loaded).value();
-  row.outcome = run_case(toolbox, row.loaded, options);
+  ProgressBar bar(true);
+  CaseOptions watched = options;
+  watched.progress = bar.phases();
+  row.outcome = run_case(toolbox, row.loaded, watched);
   // The tensors of a finished case are of no more use; a long list of cases would not fit in
   // memory.
   row.outcome.inputs = {};
@@ -187,7 +191,9 @@ int command_verify(const CommandOptions& options, Toolbox& toolbox) {
   if (!options.json) std::cout << table_header() << '\n';
   for (const std::string& file : files.value()) {
     for (const std::string& name : executors_asked(options.executor, toolbox)) {
-      rows.push_back(verify_file(toolbox, file, {name, options.poison, options.max_flops, true}));
+      rows.push_back(verify_file(
+          toolbox, file,
+          {.executor = name, .poison = options.poison, .max_flops = options.max_flops}));
       if (!options.json) std::cout << table_line(rows.back()) << std::endl;
     }
   }

@@ -196,6 +196,16 @@ TEST(ProbeCommand, FindsNothingWrongInACorrectPlan) {
   EXPECT_TRUE(document["first"].is_null());
 }
 
+TEST(CommandLine, VerifyJudgesEveryRowAsRunDoes) {
+  const std::string file = std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/softcap_rope.toml";
+  const json verified = parse_only_json(run_cpscope("verify " + file + " --json"));
+  const json run = parse_only_json(run_cpscope("run " + file + " --json"));
+  ASSERT_EQ(verified["rows"].size(), 1u);
+  // Judged on fewer rows, every figure would differ.
+  EXPECT_EQ(verified["rows"][0]["tensors"], run["tensors"]);
+  EXPECT_TRUE(run["judged"]["whole"].get<bool>());
+}
+
 TEST(VerifyCommand, CountsEveryKindOfRowAndWritesJUnit) {
   std::filesystem::create_directories(work_folder() / "set" / "bad");
   write_file("set/good.toml", small_scenario());
