@@ -68,9 +68,8 @@ void tell_reorders(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
   const Plan& plan = writer.plan();
   const Pass& pass = writer.index().pass(stage.is_backward);
   bool begins = true;
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
+  for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
     const ReorderItem& item = pass.reorders[static_cast<size_t>(i)];
-    if (to_index(item.rank) != focus_rank) continue;
     const BufferSpec& to = plan.buffer(item.to);
     const auto runs = static_cast<int64_t>(plan.list(item.order).size());
     const bool to_sequence = to.role == BufferRole::sequence_order;
@@ -127,9 +126,8 @@ void tell_backward_merge(CaptionWriter& writer, const MergeItem& item) {
 void tell_merges(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
   const Pass& pass = writer.index().pass(stage.is_backward);
   bool begins = true;
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
+  for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
     const MergeItem& item = pass.merges[static_cast<size_t>(i)];
-    if (to_index(item.rank) != focus_rank) continue;
     if (!begins) writer.say(" ");
     begins = false;
     if (stage.is_backward)
@@ -145,9 +143,8 @@ void tell_finishes(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
   const Pass& pass = writer.index().pass(stage.is_backward);
   const bool has_sink = plan.scenario.attention.softmax_type != SoftmaxType::vanilla;
   bool begins = true;
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
+  for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
     const FinishItem& item = pass.finishes[static_cast<size_t>(i)];
-    if (to_index(item.rank) != focus_rank) continue;
     const BufferSpec& buffer = plan.buffer(item.buffer);
     if (!begins) writer.say(" ");
     begins = false;
@@ -186,6 +183,16 @@ Spans make_caption(const PlanIndex& plan, Moment moment, int32_t focus_rank) {
     tell_stage(writer, plan.stages()[static_cast<size_t>(s)], focus_rank);
   }
   return writer.take();
+}
+
+const Spans& CaptionMemo::find(const SharedPlan& plan, Moment moment, int32_t focus_rank) {
+  if (plan != plan_ || moment != moment_ || focus_rank != focus_rank_) {
+    caption_ = make_caption(*plan, moment, focus_rank);
+    plan_ = plan;
+    moment_ = moment;
+    focus_rank_ = focus_rank;
+  }
+  return caption_;
 }
 
 std::string to_text(const Spans& spans) {

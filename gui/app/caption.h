@@ -23,6 +23,18 @@ using Spans = std::vector<Span>;
 /// of the focus rank where ranks differ.
 Spans make_caption(const PlanIndex& plan, Moment moment, int32_t focus_rank);
 
+/// Keeps the last caption while nothing that it depends on has changed.
+class CaptionMemo {
+ public:
+  const Spans& find(const SharedPlan& plan, Moment moment, int32_t focus_rank);
+
+ private:
+  SharedPlan plan_;
+  Moment moment_;
+  int32_t focus_rank_ = -1;
+  Spans caption_;
+};
+
 /// The words alone.
 std::string to_text(const Spans& spans);
 

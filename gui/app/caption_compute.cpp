@@ -262,12 +262,9 @@ void name_keys(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
   for (int32_t s = number - 1; s >= index.steps()[static_cast<size_t>(oldest)].first_stage; --s) {
     const StageRef& before = index.stages()[static_cast<size_t>(s)];
     if (before.is_backward != stage.is_backward || before.kind != StageKind::transfer) continue;
-    for (int64_t i = before.begin; i < before.end; ++i) {
-      const auto at = static_cast<size_t>(i);
-      const TransferItem& hop = pass.transfers[at];
-      if (c.other_rank[at] != to_index(item.rank) || hop.to != item.kv ||
-          hop.link != LinkClass::ring)
-        continue;
+    for (const int64_t i : c.items_to(before.begin, before.end, to_index(item.rank))) {
+      const TransferItem& hop = pass.transfers[static_cast<size_t>(i)];
+      if (hop.to != item.kv || hop.link != LinkClass::ring) continue;
       writer.say(", received from ").rank(to_index(hop.src)).say(" in ");
       writer.step(index.step_of_stage(s));
       return;
@@ -336,9 +333,8 @@ void tell_balance(CaptionWriter& writer, const StageRef& stage) {
 void tell_computes(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
   const Pass& pass = writer.index().pass(stage.is_backward);
   bool begins = true, works = false;
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
+  for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
     const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
-    if (to_index(item.rank) != focus_rank) continue;
     if (!begins) writer.say(" ");
     begins = false;
     works = works || item.num_slices > 0;

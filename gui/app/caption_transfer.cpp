@@ -129,12 +129,12 @@ Flow gather(const PlanIndex& index, const StageRef& stage, Payload payload, int3
   Flow flow;
   const Pass& pass = index.pass(stage.is_backward);
   const ItemColumns& c = index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)];
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
+  for (const int64_t i : is_sent ? c.items_of(stage.begin, stage.end, rank)
+                                 : c.items_to(stage.begin, stage.end, rank)) {
     const auto at = static_cast<size_t>(i);
-    const int32_t self = is_sent ? c.rank[at] : c.other_rank[at];
     const int32_t peer = is_sent ? c.other_rank[at] : c.rank[at];
-    if (self != rank || peer == rank || pass.transfers[at].payload != payload) continue;
     const TransferItem& item = pass.transfers[at];
+    if (peer == rank || item.payload != payload) continue;
     flow.heads = flow.items.empty() ? item.heads
                                     : HeadRange{std::min(flow.heads.begin, item.heads.begin),
                                                 std::max(flow.heads.end, item.heads.end)};

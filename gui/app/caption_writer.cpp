@@ -108,13 +108,11 @@ std::string name_heads(HeadRange heads, bool is_kv) {
 
 std::vector<int32_t> owners_of(const PlanIndex& index, std::span<const TokenRun> runs, Side side) {
   const auto owned = index.owned(side);
-  const bool has_stripes =
-      std::any_of(owned.begin(), owned.end(), [](const OwnedRun& o) { return o.run.stride > 1; });
   std::vector<bool> owns(static_cast<size_t>(index.num_ranks()), false);
   for (const TokenRun& run : runs) {
     // Runs of unit stride are disjoint: the first that can meet is the last that begins before.
     auto it = owned.begin();
-    if (!has_stripes) {
+    if (!index.has_stripes(side)) {
       it = std::partition_point(owned.begin(), owned.end(),
                                 [&](const OwnedRun& o) { return o.run.end <= run.begin; });
     }

@@ -3,6 +3,8 @@
 #include "sim/base/check.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 
 namespace cpscope::gui {
 namespace {
@@ -107,7 +109,65 @@ struct ColumnFiller {
   }
 };
 
+/// Items of each stage by rank, then number; empty where they stand so already.
+std::vector<int32_t> sort_by_rank(const std::vector<int32_t>& ranks,
+                                  const std::vector<int32_t>& first_of_stage) {
+  std::vector<int32_t> order;
+  for (size_t s = 0; s < first_of_stage.size(); ++s) {
+    const auto begin = static_cast<size_t>(first_of_stage[s]);
+    const size_t end =
+        s + 1 < first_of_stage.size() ? static_cast<size_t>(first_of_stage[s + 1]) : ranks.size();
+    const auto at = [](size_t index) { return static_cast<std::ptrdiff_t>(index); };
+    if (std::is_sorted(ranks.begin() + at(begin), ranks.begin() + at(end))) continue;
+    if (order.empty()) {
+      order.resize(ranks.size());
+      std::iota(order.begin(), order.end(), 0);
+    }
+    // Ranks are few beside the items of a large stage: counted, not compared.
+    const auto [least, most] =
+        std::minmax_element(ranks.begin() + at(begin), ranks.begin() + at(end));
+    const int32_t lowest = *least;
+    std::vector<int32_t> next(static_cast<size_t>(*most - lowest) + 2, 0);
+    for (size_t i = begin; i < end; ++i) ++next[static_cast<size_t>(ranks[i] - lowest) + 1];
+    std::partial_sum(next.begin(), next.end(), next.begin());
+    for (size_t i = begin; i < end; ++i) {
+      int32_t& place = next[static_cast<size_t>(ranks[i] - lowest)];
+      order[begin + static_cast<size_t>(place++)] = static_cast<int32_t>(i);
+    }
+  }
+  return order;
+}
+
+/// Items of [begin, end) whose rank is this one.
+std::vector<int64_t> find_items(const std::vector<int32_t>& ranks,
+                                const std::vector<int32_t>& order, int64_t begin, int64_t end,
+                                int32_t rank) {
+  const auto item_at = [&](int64_t place) {
+    return order.empty() ? place : int64_t{order[static_cast<size_t>(place)]};
+  };
+  int64_t low = begin, high = end;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (ranks[static_cast<size_t>(item_at(middle))] < rank)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  std::vector<int64_t> items;
+  for (; low < end && ranks[static_cast<size_t>(item_at(low))] == rank; ++low)
+    items.push_back(item_at(low));
+  return items;
+}
+
 }  // namespace
+
+std::vector<int64_t> ItemColumns::items_of(int64_t begin, int64_t end, int32_t of_rank) const {
+  return find_items(rank, by_rank, begin, end, of_rank);
+}
+
+std::vector<int64_t> ItemColumns::items_to(int64_t begin, int64_t end, int32_t to_rank) const {
+  return find_items(other_rank, by_other_rank, begin, end, to_rank);
+}
 
 int32_t ItemColumns::stage_of(int64_t index) const {
   const auto it = std::upper_bound(first_of_stage.begin(), first_of_stage.end(), index);
@@ -132,6 +192,10 @@ PassColumns make_columns(const Plan& plan, const Pass& pass, int32_t first_stage
     if (stage.end > stage.begin) add_stage(columns[static_cast<size_t>(stage.kind)], stage, number);
     filler.add_items(stage);
     ++number;
+  }
+  for (ItemColumns& c : columns) {
+    c.by_rank = sort_by_rank(c.rank, c.first_of_stage);
+    if (!c.other_rank.empty()) c.by_other_rank = sort_by_rank(c.other_rank, c.first_of_stage);
   }
   return columns;
 }

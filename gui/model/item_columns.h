@@ -36,6 +36,14 @@ struct ItemColumns {
 
   std::vector<StageTraffic> traffic;  // transfers: [stage of this kind]
 
+  // [item] items of each stage by that rank, then number; empty where they stand so already.
+  std::vector<int32_t> by_rank, by_other_rank;
+
+  /// Items of [begin, end), a whole stage, of a rank (transfers: that it sends), in
+  /// order. O(log items of the stage + items found).
+  std::vector<int64_t> items_of(int64_t begin, int64_t end, int32_t of_rank) const;
+  /// Transfers of [begin, end), a whole stage, that a rank receives, in order.
+  std::vector<int64_t> items_to(int64_t begin, int64_t end, int32_t to_rank) const;
   /// Number in PlanIndex::stages of the stage of an item.
   int32_t stage_of(int64_t index) const;
   /// Traffic of the stage that begins with this transfer; null when it is no transfer stage.

@@ -87,6 +87,13 @@ class PlanIndex {
 
   /// Runs of all ranks by first id. Strided runs of different ranks interleave.
   std::span<const OwnedRun> owned(Side side) const { return owned_[side == Side::kv ? 1 : 0]; }
+  /// Does a run of a rank leave ids out?
+  bool has_stripes(Side side) const { return widest_extent_[side == Side::kv ? 1 : 0] > 0; }
+  /// Numbers of the items of a stage that belong to a rank (transfers: that it sends), in order.
+  std::vector<int64_t> items_of(const StageRef& stage, int32_t rank) const {
+    return columns(stage.is_backward)[static_cast<size_t>(stage.kind)].items_of(stage.begin,
+                                                                                stage.end, rank);
+  }
   /// Who holds a packed padded id. O(log runs) where runs have unit stride.
   OwnedRow owner(Side side, int64_t token) const;
   /// Number of the sequence whose slot holds the id, -1 in the tail.

@@ -4,7 +4,7 @@
 
 namespace cpscope::gui {
 
-void build_caption(Ui& ui, const Box& box) {
+void build_caption(Ui& ui, const Box& box, CaptionMemo& memo) {
   if (begin_panel(ui, "caption", box, true)) {
     const AppState& state = ui.state;
     if (state.plan() == nullptr) {
@@ -15,8 +15,8 @@ void build_caption(Ui& ui, const Box& box) {
                          "the menu Scenarios, or correct what the panel Scenario marks with \"!\".",
                    Role::faint_text);
     } else {
-      const Spans spans =
-          make_caption(*state.plan(), moment_of(*state.plan(), state.playhead), state.focus_rank);
+      const Spans& spans = memo.find(state.document.plan(),
+                                     moment_of(*state.plan(), state.playhead), state.focus_rank);
       flow_spans(ui, spans, ImGui::GetContentRegionAvail().x, "caption");
     }
   }

@@ -26,7 +26,7 @@ void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo);
 /// The pinned plan beside this one in figures.
 void build_comparison(Ui& ui, const Box& box);
 /// What happens now and why.
-void build_caption(Ui& ui, const Box& box);
+void build_caption(Ui& ui, const Box& box, CaptionMemo& memo);
 /// The open page of a lesson.
 void build_lesson(Ui& ui, const Box& box);
 /// Messages over the picture, and the open dialog, if any.

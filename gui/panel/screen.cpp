@@ -93,6 +93,7 @@ struct Screen::Parts {
   HitMap hits;
   TypedText typed;
   InspectionMemo inspection;
+  CaptionMemo caption;
   Target last_hovered;
   int32_t unsettled = 3;  // frames until sizes and hovers that depend on the last frame are still
 };
@@ -139,7 +140,7 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
     if (places.comparison.width() > 0) build_comparison(ui, places.comparison);
   }
   if (state.lesson.lesson >= 0) build_lesson(ui, places.lesson);
-  build_caption(ui, places.caption);
+  build_caption(ui, places.caption, parts_->caption);
   build_dialog(ui, size, parts_->typed);
   build_messages(ui, size);
   state.hovered = ui.hovered;

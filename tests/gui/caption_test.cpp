@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -242,6 +243,18 @@ INSTANTIATE_TEST_SUITE_P(Captions, GoldenCaption,
                          testing::Values("zigzag", "contiguous_idle", "thd_padding_a2a",
                                          "packed_group_cast", "thd_padding_hierarchical"),
                          [](const auto& given) { return std::string(given.param); });
+
+TEST(CaptionMemo, SaysTheSameAsWithoutIt) {
+  // A plan that is made where the former one was must not be mistaken for it.
+  gui::CaptionMemo memo;
+  for (const char* name : {"zigzag", "contiguous_idle", "thd_padding_a2a", "zigzag"}) {
+    const auto plan = std::make_shared<const PlanIndex>(load(name));
+    for (const int32_t rank : {0, 1, 1}) {
+      for (const gui::Moment moment : {plan->moment_of_step(0), plan->moment_of_stage(1)})
+        EXPECT_EQ(memo.find(plan, moment, rank), make_caption(*plan, moment, rank)) << name;
+    }
+  }
+}
 
 TEST(Caption, TellsWhatEnters) {
   const PlanIndex sinks = load("sink_p2p");

@@ -86,6 +86,34 @@ TEST(PlanIndex, NumbersAllStagesOfBothPassesByStep) {
   });
 }
 
+/// Items of a stage whose rank is this one, looked at one by one.
+std::vector<int64_t> look_for(const gui::StageRef& stage, const std::vector<int32_t>& ranks,
+                              int32_t rank) {
+  std::vector<int64_t> items;
+  for (int64_t i = stage.begin; i < stage.end; ++i)
+    if (ranks[static_cast<size_t>(i)] == rank) items.push_back(i);
+  return items;
+}
+
+TEST(PlanIndex, FindsTheItemsOfARankInEveryStage) {
+  int64_t found = 0;
+  for_random_plans([&](const PlanIndex& index) {
+    for (const gui::StageRef& stage : index.stages()) {
+      const gui::ItemColumns& columns =
+          index.columns(stage.is_backward)[static_cast<size_t>(stage.kind)];
+      for (int32_t rank = 0; rank < index.num_ranks(); ++rank) {
+        const std::vector<int64_t> items = index.items_of(stage, rank);
+        ASSERT_EQ(items, look_for(stage, columns.rank, rank));
+        found += static_cast<int64_t>(items.size());
+        if (stage.kind != StageKind::transfer) continue;
+        ASSERT_EQ(columns.items_to(stage.begin, stage.end, rank),
+                  look_for(stage, columns.other_rank, rank));
+      }
+    }
+  });
+  EXPECT_GT(found, 1000);
+}
+
 TEST(PlanIndex, KnowsPaddingAndSequences) {
   for_random_plans([](const PlanIndex& index) {
     const auto& sequences = index.plan().layout.slots.sequences;
