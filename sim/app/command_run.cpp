@@ -1,4 +1,5 @@
 #include "sim/app/commands.h"
+#include "sim/app/grade_text.h"
 #include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
 #include "sim/run/probe.h"
@@ -10,25 +11,10 @@
 namespace cpscope {
 namespace {
 
-const char* verdict_of(const TensorGrade& tensor) {
-  if (tensor.passed) return "";
-  return tensor.rel_l2 <= tensor.budget ? "   <-- a row is over what the plain run explains"
-                                        : "   <-- over budget";
-}
-
 void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
   out << fmt::format("{} on executor {}, plan {}\n", outcome.grade.passed ? "PASS" : "FAIL",
                      outcome.executor, to_hex(outcome.plan->plan().hash));
-  out << fmt::format("{:<10} {:>11} {:>11} {:>11} {:>11} {:>5}  worst place\n", "tensor", "rel_l2",
-                     "budget", "worst row", "max_abs", "nan");
-  for (const TensorGrade& tensor : outcome.grade.tensors) {
-    out << fmt::format(
-        "{:<10} {:>11.3e} {:>11.3e} {:>11.3e} {:>11.3e} {:>5}  rank {} token {} head {}: expected "
-        "{:.9g}, seen {:.9g}{}\n",
-        tensor.name, tensor.rel_l2, tensor.budget, tensor.worst_row_rel_l2, tensor.max_abs,
-        tensor.nan, tensor.worst.rank, tensor.worst.token, tensor.worst.head, tensor.worst.expected,
-        tensor.worst.seen, verdict_of(tensor));
-  }
+  write_grade_table(outcome.grade, out);
   if (!outcome.judged.query_tokens.empty()) {
     out << fmt::format("judged on a sample: {} query rows, {} key rows\n",
                        outcome.judged.query_tokens.size(), outcome.judged.key_tokens.size());

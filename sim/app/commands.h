@@ -30,6 +30,13 @@ struct CommandOptions {
   bool items = false;   // run --record
   bool earned = false;  // diff
   int64_t max_lines = 0;
+  std::string scenario_path;         // grade
+  std::vector<std::string> records;  // grade: one file, or one for each rank
+  std::string order;                 // grade: packed | rank; empty = as the record says
+  std::string order_path;            // grade: an order file instead of the scenario's layout
+  std::string format;                // grade: thd | bshd | sbhd | bhsd; empty = by shape
+  std::string lse_layout;            // grade: tokens_heads | heads_tokens; empty = by shape
+  bool ignore_padding = false;       // grade
 };
 
 int command_layout(const CommandOptions& options);
@@ -37,6 +44,7 @@ int command_plan(const CommandOptions& options);
 int command_run(const CommandOptions& options, Toolbox& toolbox);
 int command_verify(const CommandOptions& options, Toolbox& toolbox);
 int command_probe(const CommandOptions& options, Toolbox& toolbox);
+int command_grade(const CommandOptions& options, Toolbox& toolbox);
 int command_diff(const CommandOptions& options);
 int command_bench(const CommandOptions& options, Toolbox& toolbox);
 int command_demo(const CommandOptions& options, Toolbox& toolbox, const PictureCommands& pictures);

@@ -118,9 +118,54 @@ Command add_run(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
   return {run, [&] { return command_run(options, toolbox); }};
 }
 
+Command add_grade(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
+  CLI::App* grade =
+      app.add_subcommand("grade", "grades tensors that somebody else computed, with the oracle");
+  grade->add_option("FILE", options.scenario_path, "scenario file (TOML)")->required();
+  grade
+      ->add_option("RECORD", options.records,
+                   ".safetensors with out, lse, max_logit, dq, dk, dv, d_sink or some of them: one "
+                   "file, or one for each rank in rank order; parts of one file are called "
+                   "out.rank0, out.rank1, ...")
+      ->required();
+  add_json(grade, options);
+  grade
+      ->add_option("--order", options.order,
+                   "how rows follow each other: packed (padded token order) or rank (the ranks' "
+                   "local buffers one after another); default: the record's metadata \"order\", "
+                   "else packed; parts by rank are always in rank order")
+      ->check(CLI::IsMember({"packed", "rank"}));
+  grade
+      ->add_option("--order-file", options.order_path,
+                   "the ranks' local buffers by this order file (as indices_file of a scenario) "
+                   "instead of the scenario's layout")
+      ->check(kNotEmpty);
+  grade
+      ->add_option("--format", options.format,
+                   "dimensions of the tensors: thd, bshd, sbhd or bhsd (default: metadata "
+                   "\"format\", else what the shape allows)")
+      ->check(CLI::IsMember({"thd", "bshd", "sbhd", "bhsd"}));
+  grade
+      ->add_option("--lse-layout", options.lse_layout,
+                   "tokens_heads or heads_tokens, as FlashAttention's varlen calls have it "
+                   "(default: metadata \"lse_layout\", else what the shape allows)")
+      ->check(CLI::IsMember({"tokens_heads", "heads_tokens"}));
+  grade->add_flag("--ignore-padding", options.ignore_padding,
+                  "do not grade padding rows: some back ends leave them undefined");
+  grade
+      ->add_option("--sample", options.sample_rows,
+                   "judge only about N query rows of a batch too long to judge whole")
+      ->check(kNotNegative);
+  grade->footer(
+      "Inputs q, k, v, d_out and sink of the record that differ from the scenario's are what the\n"
+      "oracle then answers.\n"
+      "Example: cpscope grade scenarios/zigzag.toml mine.safetensors --order rank");
+  return {grade, [&] { return command_grade(options, toolbox); }};
+}
+
 std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox& toolbox,
                                  const PictureCommands& pictures) {
-  std::vector<Command> commands{add_run(app, options, toolbox)};
+  std::vector<Command> commands{add_run(app, options, toolbox), add_grade(app, options, toolbox)};
   CLI::App* verify = app.add_subcommand("verify", "all scenarios under the paths, one row each");
   verify->add_option("PATH", options.paths,
                      "scenario files or folders; folders `bad` and `clusters` only when named");
@@ -269,7 +314,7 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
     if (command->get_name() == word) return std::nullopt;
     names += (names.empty() ? "" : ", ") + command->get_name();
   }
-  for (const char* later : {"grade", "faults", "fuzz", "timeline", "compare", "calibrate", "web"}) {
+  for (const char* later : {"faults", "fuzz", "timeline", "compare", "calibrate", "web"}) {
     if (word != later) continue;
     std::cerr << "cpscope: " << word << " is not part of this version; it has " << names << '\n';
     return 3;

@@ -123,20 +123,63 @@ Error file_error(std::string what, const std::string& path, std::string hint = "
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), path);
 }
 
-/// A stored tensor's values, read in chunks; nothing when the file ends early.
-std::optional<std::vector<double>> read_values(std::ifstream& stream, int64_t data_offset,
-                                               const StoredTensor& stored, Dtype dtype) {
-  const int64_t size = (stored.end - stored.begin) / element_bytes(dtype);
-  std::vector<double> values(static_cast<size_t>(size));
-  std::vector<char> bytes(
-      static_cast<size_t>(std::min(size, kChunkElements) * element_bytes(dtype)));
-  stream.seekg(data_offset + stored.begin);
+/// A file whose header text was read.
+struct OpenedRecord {
+  std::ifstream stream;
+  std::string header_text;
+  int64_t data_offset = 0;
+  int64_t data_bytes = 0;
+};
+
+/// Whole numbers of any width; unsigned ones above the largest int64_t become negative.
+void decode_integers(const StoredType& type, const char* bytes, int64_t count, int64_t* values) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, bytes + i * type.bytes, static_cast<size_t>(type.bytes));
+    const int unused = 64 - 8 * static_cast<int>(type.bytes);
+    const auto shifted = static_cast<int64_t>(bits << unused);
+    values[i] = type.is_signed ? shifted >> unused : static_cast<int64_t>(bits);
+  }
+}
+
+/// A stored tensor's values, read in chunks and decoded by `decode`(bytes, count, values); nothing
+/// when the file ends early.
+template <class Value, class Decode>
+std::optional<std::vector<Value>> read_values(OpenedRecord& opened, const StoredTensor& stored,
+                                              int64_t element_bytes, Decode decode) {
+  const int64_t size = (stored.end - stored.begin) / element_bytes;
+  std::vector<Value> values(static_cast<size_t>(size));
+  std::vector<char> bytes(static_cast<size_t>(std::min(size, kChunkElements) * element_bytes));
+  opened.stream.seekg(opened.data_offset + stored.begin);
   for (int64_t done = 0; done < size; done += kChunkElements) {
     const int64_t count = std::min(kChunkElements, size - done);
-    if (!stream.read(bytes.data(), count * element_bytes(dtype))) return std::nullopt;
-    decode_chunk(dtype, bytes.data(), count, values.data() + done);
+    if (!opened.stream.read(bytes.data(), count * element_bytes)) return std::nullopt;
+    decode(bytes.data(), count, values.data() + done);
   }
   return values;
+}
+
+/// Appends one stored tensor to what it belongs to; false when the file ends early.
+bool take_tensor(OpenedRecord& opened, const StoredTensor& stored, const StoredType& type,
+                 RunRecord& record) {
+  if (type.dtype) {
+    auto values = read_values<double>(opened, stored, type.bytes,
+                                      [&](const char* bytes, int64_t count, double* target) {
+                                        decode_chunk(*type.dtype, bytes, count, target);
+                                      });
+    if (!values) return false;
+    record.tensors.push_back({stored.name, stored.shape, *type.dtype, *std::move(values)});
+  } else if (type.is_integer) {
+    auto values = read_values<int64_t>(opened, stored, type.bytes,
+                                       [&](const char* bytes, int64_t count, int64_t* target) {
+                                         decode_integers(type, bytes, count, target);
+                                       });
+    if (!values) return false;
+    record.integers.push_back({stored.name, stored.shape, *std::move(values)});
+  } else {
+    record.skipped.push_back({stored.name, stored.type_name});
+  }
+  return true;
 }
 
 std::optional<Error> fill_metadata(const RecordHeader& header, RunRecord& record) {
@@ -168,13 +211,6 @@ std::optional<Error> take_events(RunRecord& record) {
   record.tensors.erase(found);
   return std::nullopt;
 }
-
-struct OpenedRecord {
-  std::ifstream stream;
-  std::string header_text;
-  int64_t data_offset = 0;
-  int64_t data_bytes = 0;
-};
 
 Result<OpenedRecord> open_record(const std::string& path) {
   std::error_code failure;
@@ -266,31 +302,27 @@ Result<std::string> write_record(const RunRecord& record, const std::string& pat
                     path, "is the disk full?");
 }
 
-Result<RunRecord> read_record(const std::string& path) {
+Result<RunRecord> read_record(const std::string& path, const RecordReading& reading) {
   Result<OpenedRecord> opened = open_record(path);
   if (!opened) return opened.error();
-  const Result<RecordHeader> header = parse_record_header(opened.value().header_text);
+  Result<RecordHeader> header = parse_record_header(opened.value().header_text);
   if (!header) return with_path(header.error(), path);
-  const Result<std::vector<Dtype>> dtypes =
-      check_record_header(header.value(), opened.value().data_bytes);
-  if (!dtypes) return with_path(dtypes.error(), path);
+  const Result<std::vector<StoredType>> types =
+      check_record_header(header.value(), opened.value().data_bytes, reading.takes_other_types);
+  if (!types) return with_path(types.error(), path);
 
   RunRecord record;
   if (const auto error = fill_metadata(header.value(), record)) return with_path(*error, path);
   for (size_t t = 0; t < header.value().tensors.size(); ++t) {
     const StoredTensor& stored = header.value().tensors[t];
-    const Dtype dtype = dtypes.value()[t];
-    std::optional<std::vector<double>> values =
-        read_values(opened.value().stream, opened.value().data_offset, stored, dtype);
-    if (!values) {
+    if (!take_tensor(opened.value(), stored, types.value()[t], record)) {
       return file_error(fmt::format("tensor \"{}\" cannot be read, bytes [{}, {})",
                                     printable_name(stored.name), stored.begin, stored.end),
                         path);
     }
-    record.tensors.push_back(
-        {.name = stored.name, .shape = stored.shape, .dtype = dtype, .values = *std::move(values)});
   }
   if (const auto error = take_events(record)) return with_path(*error, path);
+  record.metadata = std::move(header.value().metadata);
   return record;
 }
 

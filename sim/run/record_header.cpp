@@ -3,6 +3,7 @@
 #include "sim/run/record_extras.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 #include <set>
@@ -171,16 +172,27 @@ bool HeaderReader::finish_tensor() {
   return true;
 }
 
-std::optional<Dtype> find_stored_type(std::string_view name) {
-  for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
-    if (name == stored_type_name(dtype)) return dtype;
+// Every type that the format knows (safetensors 0.6, `Dtype`) whose elements are whole bytes.
+constexpr std::array kStoredTypes = {
+    StoredType{"F64", 8, Dtype::fp64},         StoredType{"F32", 4, Dtype::fp32},
+    StoredType{"F16", 2, Dtype::fp16},         StoredType{"BF16", 2, Dtype::bf16},
+    StoredType{"I64", 8, {}, true, true},      StoredType{"U64", 8, {}, true, false},
+    StoredType{"I32", 4, {}, true, true},      StoredType{"U32", 4, {}, true, false},
+    StoredType{"I16", 2, {}, true, true},      StoredType{"U16", 2, {}, true, false},
+    StoredType{"I8", 1, {}, true, true},       StoredType{"U8", 1, {}, true, false},
+    StoredType{"BOOL", 1, {}, false, false},   StoredType{"F8_E5M2", 1, {}, false, false},
+    StoredType{"F8_E4M3", 1, {}, false, false}};
+
+std::optional<StoredType> find_stored_type(std::string_view name, bool takes_other_types) {
+  for (const StoredType& type : kStoredTypes) {
+    if (name == type.name && (type.dtype || takes_other_types)) return type;
   }
   return std::nullopt;
 }
 
 /// Bytes that the shape asks for, or nothing when that is more than int64_t holds.
-std::optional<int64_t> checked_bytes(const StoredTensor& tensor, Dtype dtype) {
-  int64_t bytes = element_bytes(dtype);
+std::optional<int64_t> checked_bytes(const StoredTensor& tensor, int64_t element_bytes) {
+  int64_t bytes = element_bytes;
   for (const int64_t extent : tensor.shape) {
     if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
   }
@@ -249,11 +261,12 @@ Result<RecordHeader> parse_record_header(std::string_view json) {
   return reader.take_header();
 }
 
-Result<std::vector<Dtype>> check_record_header(const RecordHeader& header, int64_t data_bytes) {
-  std::vector<Dtype> dtypes;
+Result<std::vector<StoredType>> check_record_header(const RecordHeader& header, int64_t data_bytes,
+                                                    bool takes_other_types) {
+  std::vector<StoredType> types;
   for (const StoredTensor& tensor : header.tensors) {
-    const std::optional<Dtype> dtype = find_stored_type(tensor.type_name);
-    if (!dtype) {
+    const std::optional<StoredType> type = find_stored_type(tensor.type_name, takes_other_types);
+    if (!type) {
       return header_error(
           fmt::format("tensor \"{}\" has a type that records do not hold: \"{}\"",
                       printable_name(tensor.name), printable_name(tensor.type_name)),
@@ -263,17 +276,17 @@ Result<std::vector<Dtype>> check_record_header(const RecordHeader& header, int64
       return header_error(fmt::format("data outside of the file: {}, the file holds {} bytes",
                                       describe(tensor), data_bytes));
     }
-    const std::optional<int64_t> bytes = checked_bytes(tensor, *dtype);
+    const std::optional<int64_t> bytes = checked_bytes(tensor, type->bytes);
     if (!bytes || *bytes != tensor.end - tensor.begin) {
       return header_error(
           fmt::format("shape and data disagree: {}, shape [{}] of {} needs {} bytes",
                       describe(tensor), fmt::join(tensor.shape, ", "), tensor.type_name,
                       bytes ? fmt::to_string(*bytes) : "more than 2^63"));
     }
-    dtypes.push_back(*dtype);
+    types.push_back(*type);
   }
   if (std::optional<Error> gap = find_gap(header, data_bytes)) return *std::move(gap);
-  return dtypes;
+  return types;
 }
 
 std::string print_record_header(const RunRecord& record, const std::vector<const Tensor*>& tensors,

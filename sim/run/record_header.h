@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,10 +34,20 @@ struct RecordHeader {
 /// bounded by the format. Errors (bad_input) have no `where`: the caller knows the file.
 Result<RecordHeader> parse_record_header(std::string_view json);
 
-/// Checks that every tensor has a known type, a size without overflow that its byte range has too,
-/// and that the ranges cover the `data_bytes` after the header without gap or overlap, as the
-/// format demands.
-Result<std::vector<Dtype>> check_record_header(const RecordHeader& header, int64_t data_bytes);
+/// One of the format's types.
+struct StoredType {
+  std::string_view name;  // "F32", "I64", ...
+  int64_t bytes = 0;      // of one element
+  std::optional<Dtype> dtype;
+  bool is_integer = false;
+  bool is_signed = false;
+};
+
+/// Checks that every tensor has a known type (one that records hold, or with `takes_other_types`
+/// any of the format's), a size without overflow that its byte range has too, and that the ranges
+/// cover the `data_bytes` after the header without gap or overlap, as the format demands.
+Result<std::vector<StoredType>> check_record_header(const RecordHeader& header, int64_t data_bytes,
+                                                    bool takes_other_types = false);
 
 /// The header of a record whose tensor t lies at begins[t], padded with spaces to 8 bytes.
 /// `tensors`: all that the file stores, events included.

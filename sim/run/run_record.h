@@ -4,6 +4,8 @@
 #include "sim/run/executor.h"
 #include "sim/run/tensor.h"
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +17,19 @@ struct TensorBudget {
   std::string name;
   double rel_l2 = 0.0;  // over the exact tensor's length; infinite where that is 0
   double l2 = 0.0;      // |seen - exact|2 that is allowed
+};
+
+/// A tensor of whole numbers, as frameworks store sequence boundaries and token lists.
+struct IntegerTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> values;
+};
+
+/// A tensor whose values were not read.
+struct SkippedTensor {
+  std::string name;
+  std::string type_name;  // as the format calls it: "BOOL", "F8_E4M3"
 };
 
 /// What came out of one run, always in packed padded token order, never rank order (contract,
@@ -34,6 +49,11 @@ struct RunRecord {
   std::vector<ItemEvent> events;      // by start; empty without a clock
   std::vector<Tensor> tensors;        // in the contract's order, then `items` in plan order
 
+  // Only of a file read with takes_other_types, and never written.
+  std::map<std::string, std::string> metadata;  // all of it
+  std::vector<IntegerTensor> integers;
+  std::vector<SkippedTensor> skipped;
+
   const Tensor* find(const std::string& name) const;
 };
 
@@ -41,8 +61,13 @@ struct RunRecord {
 /// half-written file is left.
 Result<std::string> write_record(const RunRecord& record, const std::string& path);
 
+/// What a reader takes beside records that cpscope wrote.
+struct RecordReading {
+  bool takes_other_types = false;  // also whole numbers; what else the format has is skipped
+};
+
 /// Reads any .safetensors file with F64, F32, BF16, F16 tensors. Errors name the tensor and the
 /// byte range; nothing is allocated that the file's size does not back.
-Result<RunRecord> read_record(const std::string& path);
+Result<RunRecord> read_record(const std::string& path, const RecordReading& reading = {});
 
 }  // namespace cpscope

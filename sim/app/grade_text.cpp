@@ -1,0 +1,29 @@
+#include "sim/app/grade_text.h"
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+const char* verdict_of(const TensorGrade& tensor) {
+  if (tensor.passed) return "";
+  return tensor.rel_l2 <= tensor.budget ? "   <-- a row is over what the plain run explains"
+                                        : "   <-- over budget";
+}
+
+}  // namespace
+
+void write_grade_table(const Grade& grade, std::ostream& out) {
+  out << fmt::format("{:<10} {:>11} {:>11} {:>11} {:>11} {:>5}  worst place\n", "tensor", "rel_l2",
+                     "budget", "worst row", "max_abs", "nan");
+  for (const TensorGrade& tensor : grade.tensors) {
+    out << fmt::format(
+        "{:<10} {:>11.3e} {:>11.3e} {:>11.3e} {:>11.3e} {:>5}  rank {} token {} head {}: expected "
+        "{:.9g}, seen {:.9g}{}\n",
+        tensor.name, tensor.rel_l2, tensor.budget, tensor.worst_row_rel_l2, tensor.max_abs,
+        tensor.nan, tensor.worst.rank, tensor.worst.token, tensor.worst.head, tensor.worst.expected,
+        tensor.worst.seen, verdict_of(tensor));
+  }
+}
+
+}  // namespace cpscope

@@ -1,0 +1,345 @@
+#include "sim/run/foreign_grade.h"
+
+#include "sim/base/bit_cast.h"
+#include "sim/run/dtype.h"
+#include "sim/run/grade_hints.h"
+#include "sim/run/run_inputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// [packed padded id] does a valid token stand there?
+std::vector<bool> valid_ids(const BatchSlots& slots, bool is_kv) {
+  std::vector<bool> valid(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens), false);
+  for (const SequenceSlot& slot : slots.sequences) {
+    const int64_t begin = is_kv ? slot.kv_begin : slot.q_begin;
+    std::fill_n(valid.begin() + begin, is_kv ? slot.kv_valid : slot.q_valid, true);
+  }
+  return valid;
+}
+
+Error bad_value(const Tensor& given, Dtype dtype, int64_t token, int64_t head, double value) {
+  const std::string place =
+      token < 0 ? fmt::format("head {}", head) : fmt::format("token {}, head {}", token, head);
+  if (!std::isfinite(value))
+    return make_error(
+        ErrorKind::bad_input,
+        fmt::format("input {} of the record is not finite at {}: {}", given.name, place, value),
+        "only padding rows may hold anything");
+  return make_error(ErrorKind::bad_input,
+                    fmt::format("input {} of the record holds a value that {} cannot: {:.9g} at {}",
+                                given.name, to_name(dtype), value, place),
+                    "store what the kernel has read, or set the scenario's dtype");
+}
+
+/// The tokens whose rows of an input are known by their values.
+class RowFinder {
+ public:
+  RowFinder(const Tensor& input, const std::vector<bool>& valid)
+      : input_(input), width_(input.shape[1] * input.shape[2]) {
+    for (int64_t token = 0; token < input.shape[0]; ++token) {
+      if (valid[token]) tokens_.emplace(hash(row(input, token)), token);
+    }
+  }
+
+  /// The token whose row this is; -1 for a row of nobody.
+  int64_t find(const Tensor& given, int64_t at) const {
+    const auto found = tokens_.find(hash(row(given, at)));
+    if (found == tokens_.end()) return -1;
+    return std::equal(row(given, at), row(given, at) + width_, row(input_, found->second))
+               ? found->second
+               : -1;
+  }
+
+ private:
+  const double* row(const Tensor& tensor, int64_t token) const {
+    return tensor.values.data() + token * width_;
+  }
+  /// FNV-1a over the bits of the row.
+  uint64_t hash(const double* values) const {
+    uint64_t sum = 0xcbf29ce484222325;
+    for (int64_t i = 0; i < width_; ++i)
+      sum = (sum ^ bit_cast<uint64_t>(values[i])) * 0x100000001b3;
+    return sum;
+  }
+
+  const Tensor& input_;
+  const int64_t width_;
+  std::unordered_map<uint64_t, int64_t> tokens_;
+};
+
+/// Do all rows stand right in the other order than the one that they were read in?
+bool fits_other_order(const Tensor& given, const Tensor& input, const std::vector<bool>& valid,
+                      const std::vector<int64_t>& ids, RowOrder order) {
+  const int64_t width = input.shape[1] * input.shape[2];
+  for (int64_t row = 0; row < input.shape[0]; ++row) {
+    const int64_t from = order == RowOrder::packed ? row : ids[row],
+                  to = order == RowOrder::packed ? ids[row] : row;
+    if (valid[to] &&
+        !std::equal(given.values.begin() + from * width, given.values.begin() + (from + 1) * width,
+                    input.values.begin() + to * width))
+      return false;
+  }
+  return true;
+}
+
+/// An input whose rows are the scenario's, but in other places, was read in the wrong order: then
+/// nothing else of the record stands where it was taken to be.
+std::optional<Error> refuse_moved_rows(const ForeignRecord& record, const Tensor& given,
+                                       const Tensor& input, const std::vector<bool>& valid,
+                                       const std::vector<std::vector<TokenRun>>& runs) {
+  // Rows of a few values can be the same by chance.
+  constexpr int64_t kNarrowest = 8;
+  if (input.shape[1] * input.shape[2] < kNarrowest || given.values == input.values)
+    return std::nullopt;
+  const RowFinder finder(input, valid);
+  int64_t moved = 0, first = -1, first_holds = -1, others = 0;
+  for (int64_t token = 0; token < input.shape[0]; ++token) {
+    if (!valid[token]) continue;
+    const int64_t holds = finder.find(given, token);
+    if (holds == token) continue;
+    if (holds < 0) {
+      ++others;
+    } else if (moved++ == 0) {
+      first = token;
+      first_holds = holds;
+    }
+  }
+  if (moved == 0 || moved < others) return std::nullopt;
+  const bool other_fits = fits_other_order(given, input, valid, rank_order_ids(runs), record.order);
+  const RowOrder other = record.order == RowOrder::packed ? RowOrder::rank : RowOrder::packed;
+  return make_error(
+      ErrorKind::bad_input,
+      fmt::format("input {} of the record holds the scenario's rows in other places: {} rows, "
+                  "first token {} where token {} belongs",
+                  given.name, moved, first_holds, first),
+      other_fits ? fmt::format("they all stand right in {0} order: --order {0}", to_name(other))
+                 : "is it this scenario's layout? An imported order goes with --order-file");
+}
+
+/// Takes the record's values of valid tokens over into `input` and counts those that differ.
+std::optional<Error> take_input(const Tensor& given, const std::vector<bool>& valid, Dtype dtype,
+                                Tensor& input, InputNote& note) {
+  const int64_t heads = input.shape[1], lanes = input.shape[2];
+  for (int64_t row = 0; row < input.shape[0] * heads; ++row) {
+    const int64_t token = row / heads, head = row % heads;
+    if (!valid[token]) continue;
+    for (int64_t i = row * lanes; i < (row + 1) * lanes; ++i) {
+      const double value = given.values[i];
+      ++note.values;
+      if (value == input.values[i]) continue;
+      if (!std::isfinite(value) || round_to(dtype, value) != value)
+        return bad_value(given, dtype, token, head, value);
+      if (note.different++ == 0) note.token = token, note.head = head;
+      input.values[i] = value;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> take_sink(const Tensor& given, Dtype dtype, std::vector<double>& sink,
+                               InputNote& note) {
+  for (size_t head = 0; head < sink.size(); ++head) {
+    const double value = given.values[head];
+    ++note.values;
+    if (value == sink[head]) continue;
+    if (!std::isfinite(value) || round_to(dtype, value) != value)
+      return bad_value(given, dtype, -1, static_cast<int64_t>(head), value);
+    if (note.different++ == 0) note.head = static_cast<int64_t>(head);
+    sink[head] = value;
+  }
+  return std::nullopt;
+}
+
+/// The scenario's inputs, with the record's in their place where it holds some.
+Result<RunInputs> find_inputs(const Plan& plan, const ForeignRecord& record, ForeignGrade& graded) {
+  const BatchSlots& slots = plan.layout.slots;
+  const Dtype dtype = plan.scenario.numerics.dtype;
+  RunInputs inputs = make_run_inputs(plan.scenario, slots, false);
+  for (Tensor* input : {&inputs.q, &inputs.k, &inputs.v, &inputs.d_out}) {
+    const Tensor* given = record.find(input->name);
+    if (input->name.empty() || given == nullptr) continue;
+    InputNote note{.name = input->name};
+    const bool is_kv = input == &inputs.k || input == &inputs.v;
+    const std::vector<bool> valid = valid_ids(slots, is_kv);
+    if (auto error = refuse_moved_rows(record, *given, *input, valid,
+                                       is_kv ? plan.layout.kv_runs : plan.layout.q_runs))
+      return *error;
+    if (auto error = take_input(*given, valid, dtype, *input, note)) return *error;
+    graded.inputs.push_back(note);
+  }
+  const Tensor* sink = record.find("sink");
+  if (!inputs.sink.empty() && sink != nullptr) {
+    InputNote note{.name = "sink"};
+    if (auto error =
+            take_sink(*sink, dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32, inputs.sink, note))
+      return *error;
+    graded.inputs.push_back(note);
+  }
+  graded.uses_own_inputs = std::any_of(graded.inputs.begin(), graded.inputs.end(),
+                                       [](const InputNote& note) { return note.different > 0; });
+  return inputs;
+}
+
+/// One answer by its name, wherever an Answer keeps it.
+template <class OnRows, class OnHeads>
+void for_each_answer(OnRows on_rows, OnHeads on_heads) {
+  on_rows("out", &Answer::out);
+  on_rows("lse", &Answer::lse);
+  on_heads("max_logit", &Answer::max_logit);
+  on_rows("dq", &Answer::dq);
+  on_rows("dk", &Answer::dk);
+  on_rows("dv", &Answer::dv);
+  on_heads("d_sink", &Answer::d_sink);
+}
+
+/// Which answers the scenario asks for.
+std::vector<std::string> asked_answers(const Scenario& scenario) {
+  std::vector<std::string> names{"out", "lse", "max_logit"};
+  if (!scenario.numerics.backward) return names;
+  names.insert(names.end(), {"dq", "dk", "dv"});
+  if (scenario.attention.softmax_type == SoftmaxType::learnable) names.emplace_back("d_sink");
+  return names;
+}
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// The record's answers, with the exact ones where it has none; those are not graded after all.
+Answer fill_answer(const ForeignRecord& record, const Answer& exact) {
+  Answer answer;
+  for_each_answer(
+      [&](std::string_view name, Tensor Answer::*member) {
+        const Tensor* given = record.find(name);
+        answer.*member = given != nullptr ? *given : exact.*member;
+      },
+      [&](std::string_view name, std::vector<double> Answer::*member) {
+        const Tensor* given = record.find(name);
+        answer.*member = given != nullptr ? given->values : exact.*member;
+      });
+  return answer;
+}
+
+/// Padding rows as they should be, whatever stood there.
+void clear_padding(const BatchSlots& slots, Answer& answer) {
+  for (Tensor* tensor : {&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv}) {
+    if (tensor->values.empty()) continue;
+    const std::vector<bool> valid = valid_ids(slots, tensor == &answer.dk || tensor == &answer.dv);
+    const int64_t width = tensor->size() / std::max<int64_t>(1, tensor->shape[0]);
+    for (int64_t token = 0; token < tensor->shape[0]; ++token) {
+      if (valid[token]) continue;
+      std::fill_n(tensor->values.begin() + token * width, width,
+                  tensor == &answer.lse ? -std::numeric_limits<double>::infinity() : 0.0);
+    }
+  }
+}
+
+/// Leaves only tensors of the record in the grade.
+void keep_given(const ForeignRecord& record, Grade& grade) {
+  std::erase_if(grade.tensors,
+                [&](const TensorGrade& tensor) { return record.find(tensor.name) == nullptr; });
+  grade.passed = std::all_of(grade.tensors.begin(), grade.tensors.end(),
+                             [](const TensorGrade& tensor) { return tensor.passed; });
+}
+
+/// An answer of the right shapes with nothing in it, for what a sample does not compare.
+Answer empty_answer(const Plan& plan) {
+  const Attention& attention = plan.scenario.attention;
+  const BatchSlots& slots = plan.layout.slots;
+  const auto make = [](const char* name, std::vector<int64_t> shape) {
+    Tensor tensor{name, std::move(shape), Dtype::fp64, {}};
+    tensor.values.resize(static_cast<size_t>(tensor.size()));
+    return tensor;
+  };
+  Answer answer;
+  answer.out = make("out", {slots.tokens, attention.heads, attention.head_dim_v});
+  answer.lse = make("lse", {slots.tokens, attention.heads});
+  if (!plan.scenario.numerics.backward) return answer;
+  answer.dq = make("dq", {slots.tokens, attention.heads, attention.head_dim_qk});
+  answer.dk = make("dk", {slots.kv_tokens, attention.kv_heads, attention.head_dim_qk});
+  answer.dv = make("dv", {slots.kv_tokens, attention.kv_heads, attention.head_dim_v});
+  return answer;
+}
+
+std::optional<Error> grade_sample(const Toolbox& toolbox, const Plan& plan,
+                                  const ForeignRecord& record, const RunInputs& inputs,
+                                  const ForeignGradeOptions& options, ForeignGrade& graded) {
+  graded.judged = choose_rows(plan.layout.slots, options.sample_rows);
+  Result<Answer> exact = toolbox.sampled_judge(plan.scenario, inputs, graded.judged.query_tokens,
+                                               graded.judged.key_tokens, options.control);
+  if (!exact && exact.error().kind == ErrorKind::refused) {
+    // Keys that too many queries see cannot be sampled.
+    graded.judged.key_tokens.clear();
+    exact = toolbox.sampled_judge(plan.scenario, inputs, graded.judged.query_tokens, {},
+                                  options.control);
+  }
+  if (!exact) return exact.error();
+  Answer answer = fill_answer(record, empty_answer(plan));
+  if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
+  graded.grade = grade_rows(plan, answer, exact.value(), graded.judged);
+  keep_given(record, graded.grade);
+  return std::nullopt;
+}
+
+std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan,
+                                 const ForeignRecord& record, const RunInputs& inputs,
+                                 const ForeignGradeOptions& options, ForeignGrade& graded) {
+  const Result<Verdict> verdict =
+      toolbox.judge(plan.scenario, inputs, count_hops(plan), options.control);
+  if (!verdict) return verdict.error();
+  Answer answer = fill_answer(record, verdict.value().exact);
+  if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
+  graded.grade = grade_answer(plan, inputs, answer, verdict.value());
+  keep_given(record, graded.grade);
+  graded.hints = explain_grade(plan, answer, verdict.value().exact, graded.grade);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan,
+                                   const ForeignRecord& record,
+                                   const ForeignGradeOptions& options) {
+  ForeignGrade graded;
+  const std::vector<std::string> asked = asked_answers(plan.scenario);
+  for (const std::string& name : asked) {
+    if (record.find(name) == nullptr) graded.missing.push_back(name);
+  }
+  const auto note_unasked = [&](std::string_view name, auto) {
+    if (record.find(name) != nullptr && !contains(asked, name)) graded.unasked.emplace_back(name);
+  };
+  for_each_answer(note_unasked, note_unasked);
+  if (graded.missing.size() == asked.size()) {
+    return make_error(ErrorKind::bad_input, "the record holds no answer that could be graded",
+                      fmt::format("name the tensors {}", fmt::join(asked, ", ")));
+  }
+  const Result<RunInputs> inputs = find_inputs(plan, record, graded);
+  if (!inputs) return inputs.error();
+  const auto error = options.sample_rows > 0
+                         ? grade_sample(toolbox, plan, record, inputs.value(), options, graded)
+                         : grade_whole(toolbox, plan, record, inputs.value(), options, graded);
+  if (error) return *error;
+  for (const std::string& name : asked) {
+    const bool is_graded =
+        std::any_of(graded.grade.tensors.begin(), graded.grade.tensors.end(),
+                    [&](const TensorGrade& tensor) { return tensor.name == name; });
+    if (!is_graded && record.find(name) != nullptr) graded.unjudged.push_back(name);
+  }
+  if (graded.grade.tensors.empty()) {
+    return make_error(ErrorKind::bad_input,
+                      fmt::format("a sample of rows judges nothing that the record holds: {}",
+                                  fmt::join(graded.unjudged, ", ")),
+                      "grade without --sample, or give out or lse");
+  }
+  return graded;
+}
+
+}  // namespace cpscope

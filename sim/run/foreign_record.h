@@ -1,0 +1,64 @@
+#pragma once
+
+#include "sim/plan/plan.h"
+#include "sim/run/row_axes.h"
+#include "sim/run/run_record.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope {
+
+/// How the rows of a tensor follow each other: by packed padded token id (contract, section 4), or
+/// the ranks' local buffers one after another.
+enum class RowOrder { packed, rank };
+
+std::string_view to_name(RowOrder value);
+std::optional<RowOrder> find_row_order(std::string_view name);
+
+/// What the caller says about a record; what is left out is looked up in its metadata ("order",
+/// "format", "lse_layout").
+struct ForeignChoices {
+  std::optional<RowOrder> order = {};
+  std::optional<RowFormat> format = {};
+  std::optional<LseLayout> lse_layout = {};
+};
+
+/// A .safetensors file and what it holds.
+struct NamedRecord {
+  std::string path;
+  RunRecord record;
+};
+
+/// Tensors that somebody else computed, with the contract's names and shapes, in packed padded
+/// token order.
+struct ForeignRecord {
+  std::vector<Tensor> tensors;        // in the contract's order
+  std::vector<std::string> readings;  // [tensor] "F32 [40, 4, 8] read as ..., in packed order"
+  std::vector<std::string> ignored;   // tensors of other names
+  RowOrder order = RowOrder::packed;
+  std::string order_source;  // who said so: an option, the metadata, cpscope itself, the contract
+  std::string executor;      // as its metadata says; may be empty
+
+  const Tensor* find(std::string_view name) const;
+};
+
+/// Puts one record, or one for each rank, into the contract's form. A tensor may be whole ("out"),
+/// or in parts by rank ("out.rank0", ... of one file, or "out" of a file a rank): those are in rank
+/// order whatever was chosen. Errors (bad_input): an unknown choice in the metadata, a part that is
+/// missing or of another shape, a shape that fits nothing or several things.
+Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan& plan,
+                                   const ForeignChoices& choices);
+
+/// Puts files in the order of their ranks: by metadata "rank" where all have it, else as they
+/// stand. Refuses a list whose file names count otherwise ("rank10" before "rank2", as a shell
+/// sorts).
+std::optional<Error> sort_by_rank(std::vector<NamedRecord>& records);
+
+/// Where each rank-ordered row goes: the packed padded id of every row of all ranks' local buffers.
+std::vector<int64_t> rank_order_ids(const std::vector<std::vector<TokenRun>>& runs_by_rank);
+
+}  // namespace cpscope

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "sim/plan/plan.h"
+#include "sim/run/grade.h"
+
+#include <string>
+#include <vector>
+
+namespace cpscope {
+
+/// What the errors of failed tensors look like, where they are one of the field's well-known
+/// mistakes: all zero, undefined padding rows, +inf for rows without keys, a wrong factor (lse to
+/// base 2, a scale left out), rank order read as packed order, rows of other ranks, exchanged
+/// heads. One sentence each; nothing for errors of no such form. `seen` in packed order.
+std::vector<std::string> explain_grade(const Plan& plan, const Answer& seen, const Answer& exact,
+                                       const Grade& grade);
+
+}  // namespace cpscope

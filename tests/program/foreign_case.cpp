@@ -1,0 +1,111 @@
+#include "tests/program/foreign_case.h"
+
+#include "reference/dense_oracle.h"
+#include "reference/plan_walker.h"
+#include "reference/sampled_judge.h"
+#include "sim/run/case.h"
+
+#include <memory>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+Toolbox make_toolbox() {
+  Toolbox toolbox;
+  toolbox.executors.push_back(reference::make_plan_walker());
+  toolbox.judge = reference::judge;
+  toolbox.sampled_judge = reference::judge_rows;
+  return toolbox;
+}
+
+bool is_of_keys(const std::string& name) {
+  return name == "k" || name == "v" || name == "dk" || name == "dv";
+}
+
+/// Rows `ids` of a tensor of tokens.
+Tensor take_rows(const Tensor& tensor, const std::vector<int64_t>& ids) {
+  Tensor taken{tensor.name, tensor.shape, tensor.dtype, {}};
+  taken.shape[0] = static_cast<int64_t>(ids.size());
+  const int64_t width = tensor.size() / tensor.shape[0];
+  for (const int64_t id : ids)
+    taken.values.insert(taken.values.end(), tensor.values.begin() + id * width,
+                        tensor.values.begin() + (id + 1) * width);
+  return taken;
+}
+
+}  // namespace
+
+ForeignCase::ForeignCase(const std::string& text) {
+  Toolbox toolbox = make_toolbox();
+  const Result<LoadedScenario> loaded = parse_scenario(text, "foreign.toml");
+  EXPECT_TRUE(loaded.ok()) << to_text(loaded.error());
+  CaseOutcome outcome = run_case(toolbox, loaded.value(), {});
+  EXPECT_EQ(outcome.status, CaseStatus::pass) << outcome.reason;
+  record_ = make_record(outcome, text);
+  record_.plan_hash.clear();
+  record_.budgets.clear();
+  plan_ = outcome.plan;
+}
+
+RunRecord ForeignCase::in_rank_order() const {
+  RunRecord record = record_;
+  const Layout& layout = plan().layout;
+  for (Tensor& tensor : record.tensors) {
+    if (tensor.shape.size() < 2) continue;
+    tensor =
+        take_rows(tensor, rank_order_ids(is_of_keys(tensor.name) ? layout.kv_runs : layout.q_runs));
+  }
+  return record;
+}
+
+RunRecord ForeignCase::of_rank(int32_t rank) const {
+  RunRecord record = record_;
+  const Layout& layout = plan().layout;
+  for (Tensor& tensor : record.tensors) {
+    if (tensor.shape.size() < 2) continue;
+    tensor = take_rows(
+        tensor, expand(is_of_keys(tensor.name) ? layout.kv_runs[rank] : layout.q_runs[rank]));
+  }
+  return record;
+}
+
+Result<ForeignGrade> ForeignCase::grade(const RunRecord& record, const ForeignChoices& choices,
+                                        const ForeignGradeOptions& options) const {
+  return grade_files({{"foreign.safetensors", record}}, choices, options);
+}
+
+Result<ForeignGrade> ForeignCase::grade_files(std::vector<NamedRecord> records,
+                                              const ForeignChoices& choices,
+                                              const ForeignGradeOptions& options) const {
+  if (auto error = sort_by_rank(records)) return *error;
+  const Result<ForeignRecord> foreign = read_foreign(std::move(records), plan(), choices);
+  if (!foreign) return foreign.error();
+  return grade_foreign(make_toolbox(), plan(), foreign.value(), options);
+}
+
+Tensor& tensor_of(RunRecord& record, const std::string& name) {
+  for (Tensor& tensor : record.tensors) {
+    if (tensor.name == name) return tensor;
+  }
+  ADD_FAILURE() << "no tensor " << name;
+  return record.tensors.front();
+}
+
+const TensorGrade& grade_of(const ForeignGrade& graded, const std::string& name) {
+  for (const TensorGrade& tensor : graded.grade.tensors) {
+    if (tensor.name == name) return tensor;
+  }
+  ADD_FAILURE() << "no grade of " << name;
+  return graded.grade.tensors.front();
+}
+
+std::string hints_of(const ForeignGrade& graded) {
+  std::string text;
+  for (const std::string& hint : graded.hints) text += hint + '\n';
+  return text;
+}
+
+}  // namespace cpscope::tests

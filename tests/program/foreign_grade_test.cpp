@@ -1,0 +1,372 @@
+// What `grade` says of tensors that somebody else computed: right ones pass in every form that the
+// field writes them in, wrong ones fail with the right words.
+#include "tests/program/foreign_case.h"
+#include "tests/program/program_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+const ForeignCase& bf16_case() {
+  static const ForeignCase kCase(
+      small_scenario("cp_size = 4", "lengths = [37, 0, 21]", "", "dtype = \"bf16\""));
+  return kCase;
+}
+
+const ForeignCase& fp64_case() {
+  static const ForeignCase kCase(small_scenario());
+  return kCase;
+}
+
+/// Two sequences of one slot length, so that all formats exist.
+const ForeignCase& bshd_case() {
+  static const ForeignCase kCase(
+      small_scenario("cp_size = 2", "qkv_format = \"bshd\"\nlengths = [16, 13]"));
+  return kCase;
+}
+
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in:\n" << text;
+}
+
+/// The tensor must fail, and nothing else that the test has not touched.
+ForeignGrade expect_failure(const ForeignCase& with, const RunRecord& record,
+                            const std::string& tensor) {
+  Result<ForeignGrade> graded = with.grade(record);
+  EXPECT_TRUE(graded.ok()) << to_text(graded.error());
+  EXPECT_FALSE(graded.value().grade.passed);
+  for (const TensorGrade& grade : graded.value().grade.tensors)
+    EXPECT_EQ(grade.passed, grade.name != tensor) << grade.name;
+  return std::move(graded).value();
+}
+
+TEST(ForeignGrade, PassesWhatARunHasRecorded) {
+  for (const ForeignCase* with : {&bf16_case(), &fp64_case(), &bshd_case()}) {
+    const Result<ForeignGrade> graded = with->grade(with->record());
+    ASSERT_TRUE(graded.ok()) << to_text(graded.error());
+    EXPECT_TRUE(graded.value().grade.passed) << describe_first_failure(graded.value().grade);
+    EXPECT_EQ(graded.value().grade.tensors.size(), 6u);
+    EXPECT_TRUE(graded.value().missing.empty());
+    EXPECT_TRUE(graded.value().hints.empty());
+    EXPECT_FALSE(graded.value().uses_own_inputs);
+  }
+}
+
+TEST(ForeignGrade, PassesRankOrderWhenItIsSaidSo) {
+  const RunRecord record = bf16_case().in_rank_order();
+  const Result<ForeignGrade> graded = bf16_case().grade(record, {.order = RowOrder::rank});
+  ASSERT_TRUE(graded.ok()) << to_text(graded.error());
+  EXPECT_TRUE(graded.value().grade.passed) << describe_first_failure(graded.value().grade);
+  RunRecord said = record;
+  said.metadata["order"] = "rank";
+  EXPECT_TRUE(bf16_case().grade(said).value().grade.passed);
+  said.metadata["order"] = "random";
+  EXPECT_EQ(to_text(bf16_case().grade(said).error()),
+            "foreign.safetensors: metadata \"order\" says nothing that is known: random; packed or "
+            "rank");
+}
+
+TEST(ForeignGrade, RefusesInputsThatStandWhereTheyDoNotBelong) {
+  const Result<ForeignGrade> graded = bf16_case().grade(bf16_case().in_rank_order());
+  ASSERT_FALSE(graded.ok());
+  expect_contains(to_text(graded.error()),
+                  "input q of the record holds the scenario's rows in other places");
+  expect_contains(to_text(graded.error()), "--order rank");
+  const Result<ForeignGrade> opposite =
+      bf16_case().grade(bf16_case().record(), {.order = RowOrder::rank});
+  ASSERT_FALSE(opposite.ok());
+  expect_contains(to_text(opposite.error()), "--order packed");
+}
+
+TEST(ForeignGrade, FailsAnAnswerReadInTheWrongOrderAndNamesTheRightOne) {
+  RunRecord record = bf16_case().in_rank_order();
+  std::erase_if(record.tensors, [](const Tensor& tensor) { return tensor.name != "out"; });
+  const ForeignGrade graded = expect_failure(bf16_case(), record, "out");
+  expect_contains(hints_of(graded), "out: all rows agree when they are read in rank order");
+  RunRecord packed = bf16_case().record();
+  std::erase_if(packed.tensors, [](const Tensor& tensor) { return tensor.name != "dk"; });
+  const Result<ForeignGrade> other = bf16_case().grade(packed, {.order = RowOrder::rank});
+  EXPECT_FALSE(other.value().grade.passed);
+  expect_contains(hints_of(other.value()), "dk: all rows agree when they are read in packed order");
+}
+
+TEST(ForeignGrade, TakesPartsByRankOfOneFile) {
+  RunRecord record;
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    for (Tensor tensor : bf16_case().of_rank(rank).tensors) {
+      if (tensor.shape.size() < 2) continue;
+      tensor.name += ".rank" + std::to_string(rank);
+      record.tensors.push_back(std::move(tensor));
+    }
+  }
+  const Result<ForeignGrade> graded = bf16_case().grade(record);
+  ASSERT_TRUE(graded.ok()) << to_text(graded.error());
+  EXPECT_TRUE(graded.value().grade.passed) << describe_first_failure(graded.value().grade);
+  EXPECT_EQ(graded.value().missing, std::vector<std::string>{"max_logit"});
+  // Two ranks' outputs under each other's names.
+  std::swap(tensor_of(record, "out.rank1").values, tensor_of(record, "out.rank2").values);
+  const ForeignGrade swapped = expect_failure(bf16_case(), record, "out");
+  expect_contains(hints_of(swapped), "out: rank 1 holds rank 2's rows, 2 holds rank 1's rows");
+  const WorstPlace& worst = grade_of(swapped, "out").worst;
+  EXPECT_TRUE(worst.rank == 1 || worst.rank == 2) << worst.rank;
+  EXPECT_EQ(worst.step, 3);
+
+  std::erase_if(record.tensors, [](const Tensor& tensor) { return tensor.name == "lse.rank3"; });
+  EXPECT_EQ(to_text(bf16_case().grade(record).error()),
+            "the part of rank 3 is missing: \"lse\" of 4 ranks; write lse.rank3, or its file");
+}
+
+TEST(ForeignGrade, TakesOneFileARankAndHoldsThemToTheirOrder) {
+  std::vector<NamedRecord> files;
+  for (int32_t rank = 0; rank < 4; ++rank)
+    files.push_back({"rank" + std::to_string(rank), bf16_case().of_rank(rank)});
+  const Result<ForeignGrade> graded = bf16_case().grade_files(files);
+  ASSERT_TRUE(graded.ok()) << to_text(graded.error());
+  EXPECT_TRUE(graded.value().grade.passed) << describe_first_failure(graded.value().grade);
+  EXPECT_EQ(graded.value().grade.tensors.size(), 6u) << "max_logit is the same on every rank";
+
+  std::vector<NamedRecord> shuffled{files[0], files[2], files[1], files[3]};
+  EXPECT_EQ(to_text(bf16_case().grade_files(shuffled).error()),
+            "rank1: the files are not listed by rank: 1 after 2; list them in rank order (a shell "
+            "sorts 10 before 2), or write metadata \"rank\"");
+  const char* ranks[] = {"0", "2", "1", "3"};
+  for (size_t i = 0; i < shuffled.size(); ++i) shuffled[i].record.metadata["rank"] = ranks[i];
+  EXPECT_TRUE(bf16_case().grade_files(shuffled).value().grade.passed);
+  shuffled[1].record.metadata["rank"] = "3";
+  EXPECT_FALSE(bf16_case().grade_files(shuffled).ok());
+  files.pop_back();
+  EXPECT_EQ(to_text(bf16_case().grade_files(files).error()),
+            "one record, or one for each rank: 3 files, 4 ranks");
+}
+
+TEST(ForeignGrade, RefusesAMaximumThatTheRanksDisagreeAbout) {
+  std::vector<NamedRecord> files;
+  for (int32_t rank = 0; rank < 4; ++rank)
+    files.push_back({"rank" + std::to_string(rank), bf16_case().of_rank(rank)});
+  tensor_of(files[2].record, "max_logit").values[1] -= 1;
+  const Result<ForeignGrade> graded = bf16_case().grade_files(files);
+  ASSERT_FALSE(graded.ok());
+  expect_contains(to_text(graded.error()), "the ranks give different values of \"max_logit\"");
+}
+
+TEST(ForeignGrade, NamesHeadsThatChangedPlaces) {
+  RunRecord record = bf16_case().record();
+  Tensor& out = tensor_of(record, "out");
+  for (int64_t token = 0; token < out.shape[0]; ++token) {
+    const auto row = out.values.begin() + token * 4 * 8;
+    std::swap_ranges(row + 8, row + 16, row + 24);
+  }
+  const ForeignGrade graded = expect_failure(bf16_case(), record, "out");
+  expect_contains(hints_of(graded), "out: head 1 holds head 3's, 3 holds head 1's");
+}
+
+TEST(ForeignGrade, NamesALogarithmToBaseTwo) {
+  RunRecord record = bf16_case().record();
+  for (double& value : tensor_of(record, "lse").values) value *= 1.4426950408889634;
+  expect_contains(hints_of(expect_failure(bf16_case(), record, "lse")),
+                  "lse: every value is 1.4427 (log2 e) times what it should be");
+}
+
+TEST(ForeignGrade, NamesAFactorThatWasLeftOut) {
+  for (const ForeignCase* with : {&bf16_case(), &fp64_case()}) {
+    RunRecord record = with->record();
+    for (double& value : tensor_of(record, "dq").values) value *= 4;
+    expect_contains(hints_of(expect_failure(*with, record, "dq")),
+                    "dq: every value is 4 times what it should be");
+  }
+}
+
+TEST(ForeignGrade, NamesAnOutputOfZeros) {
+  RunRecord record = bf16_case().record();
+  Tensor& out = tensor_of(record, "out");
+  std::fill(out.values.begin(), out.values.end(), 0.0);
+  expect_contains(hints_of(expect_failure(bf16_case(), record, "out")), "out: every value is 0");
+}
+
+TEST(ForeignGrade, FailsUndefinedPaddingUnlessItIsLeftOut) {
+  // Slots of 40 and 24, of which 37 and 21 are valid.
+  for (const double garbage : {std::numeric_limits<double>::quiet_NaN(), 3.0}) {
+    for (const char* name : {"out", "lse", "dq", "dk", "dv"}) {
+      RunRecord record = bf16_case().record();
+      Tensor& tensor = tensor_of(record, name);
+      const int64_t width = tensor.size() / tensor.shape[0];
+      std::fill_n(tensor.values.begin() + 37 * width, 3 * width, garbage);
+      const ForeignGrade graded = expect_failure(bf16_case(), record, name);
+      expect_contains(hints_of(graded), "the valid rows agree; 3 of 6 padding rows do not hold");
+      EXPECT_TRUE(bf16_case().grade(record, {}, {.ignores_padding = true}).value().grade.passed);
+    }
+  }
+}
+
+TEST(ForeignGrade, FailsANaNOfAValidRowThoughPaddingIsLeftOut) {
+  RunRecord record = bf16_case().record();
+  tensor_of(record, "out").values[36 * 32] = std::numeric_limits<double>::quiet_NaN();
+  const ForeignGrade graded = bf16_case().grade(record, {}, {.ignores_padding = true}).value();
+  EXPECT_FALSE(graded.grade.passed);
+  EXPECT_EQ(grade_of(graded, "out").nan, 1);
+  EXPECT_EQ(grade_of(graded, "out").worst.token, 36);
+  EXPECT_TRUE(graded.hints.empty()) << hints_of(graded);
+}
+
+TEST(ForeignGrade, NamesInfinitiesOfTheOtherSign) {
+  // Sequence 1 has no keys, so its queries see none.
+  const ForeignCase empty_rows(small_scenario(
+      "cp_size = 2", "lengths = [16, 8]\nkv_lengths = [16, 0]", "", "dtype = \"bf16\""));
+  RunRecord record = empty_rows.record();
+  Tensor& lse = tensor_of(record, "lse");
+  for (int64_t i = 16 * 4; i < 24 * 4; ++i) lse.values[i] = std::numeric_limits<double>::infinity();
+  expect_contains(hints_of(expect_failure(empty_rows, record, "lse")),
+                  "lse: 32 rows that see no key hold +inf where -inf is meant");
+}
+
+TEST(ForeignGrade, SaysWhatIsMissingAndGradesTheRest) {
+  const std::map<std::vector<std::string>, std::vector<std::string>> cases{
+      {{"out"}, {"lse", "max_logit", "dq", "dk", "dv"}},
+      {{"out", "lse"}, {"max_logit", "dq", "dk", "dv"}},
+      {{"dq", "dk", "dv"}, {"out", "lse", "max_logit"}},
+      {{"max_logit"}, {"out", "lse", "dq", "dk", "dv"}}};
+  for (const auto& [given, missing] : cases) {
+    RunRecord record = bf16_case().record();
+    std::erase_if(record.tensors, [&, names = given](const Tensor& tensor) {
+      return std::find(names.begin(), names.end(), tensor.name) == names.end();
+    });
+    const Result<ForeignGrade> graded = bf16_case().grade(record);
+    ASSERT_TRUE(graded.ok()) << to_text(graded.error());
+    EXPECT_TRUE(graded.value().grade.passed);
+    EXPECT_EQ(graded.value().grade.tensors.size(), given.size());
+    EXPECT_EQ(graded.value().missing, missing);
+  }
+  RunRecord inputs_only = bf16_case().record();
+  std::erase_if(inputs_only.tensors, [](const Tensor& tensor) { return tensor.name != "q"; });
+  expect_contains(to_text(bf16_case().grade(inputs_only).error()),
+                  "the record holds no answer that could be graded");
+}
+
+TEST(ForeignGrade, SetsAsideWhatTheScenarioDoesNotAskFor) {
+  const ForeignCase forward_only(
+      small_scenario("cp_size = 4", "lengths = [37, 0, 21]", "", "backward = false"));
+  RunRecord record = forward_only.record();
+  record.tensors.push_back(tensor_of(record, "q"));
+  record.tensors.back().name = "dq";
+  record.tensors.push_back({"logits", {2}, Dtype::fp32, {1, 2}});
+  record.integers.push_back({"cu_seqlens", {2}, {0, 37}});
+  const ForeignGrade graded = forward_only.grade(record).value();
+  EXPECT_TRUE(graded.grade.passed);
+  EXPECT_EQ(graded.unasked, std::vector<std::string>{"dq"});
+  const ForeignRecord foreign = read_foreign({{"a", record}}, forward_only.plan(), {}).value();
+  EXPECT_EQ(foreign.ignored, (std::vector<std::string>{"cu_seqlens", "logits"}));
+  record.skipped.push_back({"out", "F8_E4M3"});
+  EXPECT_EQ(to_text(forward_only.grade(record).error()),
+            "foreign.safetensors: tensor \"out\" has a type that is not graded: F8_E4M3; store it "
+            "as F64, F32, F16 or BF16");
+}
+
+TEST(ForeignGrade, ReadsLseOfFlashAttention) {
+  RunRecord record = bf16_case().record();
+  Tensor& lse = tensor_of(record, "lse");
+  Tensor turned = lse;
+  turned.shape = {lse.shape[1], lse.shape[0]};
+  for (int64_t token = 0; token < lse.shape[0]; ++token) {
+    for (int64_t head = 0; head < lse.shape[1]; ++head)
+      turned.values[head * lse.shape[0] + token] = lse.values[token * lse.shape[1] + head];
+  }
+  lse = turned;
+  EXPECT_TRUE(bf16_case().grade(record).value().grade.passed);
+  expect_contains(
+      to_text(bf16_case().grade(record, {.lse_layout = LseLayout::tokens_heads}).error()),
+      "tensor \"lse\" has a shape that fits nothing: [4, 64]");
+}
+
+TEST(ForeignGrade, ReadsTensorsBySequenceInRankOrderToo) {
+  // [sequence, position, head, lane] of both ranks, joined along positions as torch.cat(dim=1)
+  // does.
+  for (const bool is_joined : {false, true}) {
+    RunRecord record;
+    const RunRecord ranks[] = {bshd_case().of_rank(0), bshd_case().of_rank(1)};
+    for (const char* name : {"out", "dq"}) {
+      Tensor joined{
+          name,
+          is_joined ? std::vector<int64_t>{2, 16, 4, 8} : std::vector<int64_t>{4, 8, 4, 8},
+          Dtype::fp64,
+          {}};
+      for (int64_t outer = 0; outer < 2; ++outer) {
+        for (int64_t inner = 0; inner < 2; ++inner) {
+          const int64_t rank = is_joined ? inner : outer, sequence = is_joined ? outer : inner;
+          const Tensor& part = *ranks[rank].find(name);
+          joined.values.insert(joined.values.end(), part.values.begin() + sequence * 8 * 32,
+                               part.values.begin() + (sequence + 1) * 8 * 32);
+        }
+      }
+      record.tensors.push_back(std::move(joined));
+    }
+    const Result<ForeignGrade> graded = bshd_case().grade(record, {.order = RowOrder::rank});
+    ASSERT_TRUE(graded.ok()) << to_text(graded.error());
+    EXPECT_TRUE(graded.value().grade.passed) << describe_first_failure(graded.value().grade);
+  }
+}
+
+TEST(ForeignGrade, TakesTheRecordsOwnInputsForTheTruth) {
+  // The same batch, other numbers: what another framework was run on.
+  const ForeignCase other(
+      small_scenario("cp_size = 4", "lengths = [37, 0, 21]", "", "dtype = \"bf16\"\nseed = 77"));
+  const Result<ForeignGrade> graded = bf16_case().grade(other.record());
+  ASSERT_TRUE(graded.ok()) << to_text(graded.error());
+  EXPECT_TRUE(graded.value().grade.passed) << describe_first_failure(graded.value().grade);
+  EXPECT_TRUE(graded.value().uses_own_inputs);
+  ASSERT_EQ(graded.value().inputs.size(), 4u);
+  EXPECT_GT(graded.value().inputs[0].different, 1800);
+  EXPECT_EQ(graded.value().inputs[0].values, (37 + 21) * 4 * 8);
+  // Its answers to the scenario's own question are wrong.
+  RunRecord answers = other.record();
+  std::erase_if(answers.tensors, [](const Tensor& tensor) {
+    return tensor.name == "q" || tensor.name == "k" || tensor.name == "v" || tensor.name == "d_out";
+  });
+  EXPECT_FALSE(bf16_case().grade(answers).value().grade.passed);
+}
+
+TEST(ForeignGrade, JudgesOneChangedKeyByWhatItChanges) {
+  RunRecord record = bf16_case().record();
+  Tensor& k = tensor_of(record, "k");
+  for (int64_t lane = 0; lane < 16; ++lane) k.values[lane] = 2 - k.values[lane];
+  const Result<ForeignGrade> graded = bf16_case().grade(record);
+  ASSERT_FALSE(graded.ok()) << "2 - k is not always a bf16 number";
+  expect_contains(to_text(graded.error()), "holds a value that bf16 cannot");
+  for (int64_t lane = 0; lane < 16; ++lane) k.values[lane] = 1.5;
+  const ForeignGrade own = bf16_case().grade(record).value();
+  EXPECT_TRUE(own.uses_own_inputs);
+  EXPECT_FALSE(grade_of(own, "out").passed) << "the answers are still the other key's";
+  k.values[3] = std::numeric_limits<double>::infinity();
+  expect_contains(to_text(bf16_case().grade(record).error()),
+                  "input k of the record is not finite at token 0, head 0: inf");
+}
+
+TEST(ForeignGrade, HoldsPaddingOfInputsToNothing) {
+  RunRecord record = bf16_case().record();
+  Tensor& k = tensor_of(record, "k");
+  std::fill(k.values.begin() + 37 * 16, k.values.begin() + 40 * 16, 1e30);
+  const ForeignGrade graded = bf16_case().grade(record).value();
+  EXPECT_TRUE(graded.grade.passed);
+  EXPECT_FALSE(graded.uses_own_inputs);
+}
+
+TEST(ForeignGrade, JudgesASampleOfRowsAndSaysWhatItLeavesOut) {
+  const ForeignGrade graded =
+      bf16_case().grade(bf16_case().record(), {}, {.sample_rows = 16}).value();
+  EXPECT_TRUE(graded.grade.passed);
+  EXPECT_EQ(graded.unjudged, std::vector<std::string>{"max_logit"});
+  RunRecord maximum = bf16_case().record();
+  std::erase_if(maximum.tensors, [](const Tensor& tensor) { return tensor.name != "max_logit"; });
+  EXPECT_FALSE(bf16_case().grade(maximum, {}, {.sample_rows = 16}).ok());
+}
+
+}  // namespace
+}  // namespace cpscope::tests
