@@ -29,6 +29,7 @@ struct CommandOptions {
   bool matrix = false;
   bool items = false;   // run --record
   bool earned = false;  // diff
+  bool list = false;    // faults
   int64_t max_lines = 0;
   std::string scenario_path;         // grade
   std::vector<std::string> records;  // grade: one file, or one for each rank
@@ -46,6 +47,7 @@ int command_verify(const CommandOptions& options, Toolbox& toolbox);
 int command_probe(const CommandOptions& options, Toolbox& toolbox);
 int command_grade(const CommandOptions& options, Toolbox& toolbox);
 int command_diff(const CommandOptions& options);
+int command_faults(const CommandOptions& options, Toolbox& toolbox);
 int command_bench(const CommandOptions& options, Toolbox& toolbox);
 int command_demo(const CommandOptions& options, Toolbox& toolbox, const PictureCommands& pictures);
 

@@ -5,6 +5,7 @@
 #include "kernels/executor_nccl.h"
 #endif
 #include "reference/dense_oracle.h"
+#include "reference/faulty_walker.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
 #include "reference/sampled_judge.h"
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
   toolbox.judge = cpscope::reference::judge;
   toolbox.sampled_judge = cpscope::reference::judge_rows;
   toolbox.witness = cpscope::reference::mask_witness();
+  toolbox.watched_walker = cpscope::reference::make_watched_walker;
   const cpscope::PictureCommands pictures{.render = cpscope::gui::render,
                                           .open_window = cpscope::gui::open_window,
                                           .has_png = cpscope::gui::can_write_png()};

@@ -1,5 +1,7 @@
 #include "sim/app/matrix_faults.h"
 
+#include "sim/faults/plan_edits.h"
+
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -13,25 +15,6 @@ constexpr FaultKind kKinds[] = {FaultKind::comm,  FaultKind::mask,    FaultKind:
 template <class T>
 const T& pick(const std::vector<T>& places, int64_t variant) {
   return places[static_cast<size_t>(variant) % places.size()];
-}
-
-/// Removes one item; the stages after it move up.
-template <class Item>
-void drop_item(Pass& pass, std::vector<Item>& items, StageKind kind, int64_t index) {
-  items.erase(items.begin() + index);
-  for (Stage& stage : pass.stages) {
-    if (stage.kind != kind) continue;
-    if (stage.begin > index) --stage.begin;
-    if (stage.end > index) --stage.end;
-  }
-}
-
-RunListId add_list(Plan& plan, const std::vector<int64_t>& ids) {
-  const std::vector<TokenRun> runs = runs_of(ids);
-  plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()),
-                            static_cast<int64_t>(runs.size()), static_cast<int64_t>(ids.size())});
-  plan.runs.insert(plan.runs.end(), runs.begin(), runs.end());
-  return RunListId{static_cast<int32_t>(plan.run_lists.size() - 1)};
 }
 
 /// Does somebody compute with a key that this forward transfer brings?

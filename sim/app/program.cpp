@@ -200,6 +200,15 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   probe->footer("Example: cpscope probe scenarios/contiguous_idle.toml --json");
   commands.push_back({probe, [&] { return command_probe(options, toolbox); }});
 
+  CLI::App* faults = app.add_subcommand(
+      "faults",
+      "plants every known fault of the field in a small run and says which detector caught it and "
+      "where");
+  add_json(faults, options);
+  faults->add_flag("--list", options.list, "only name the faults, their sources and classes");
+  faults->footer("Example: cpscope faults --list");
+  commands.push_back({faults, [&] { return command_faults(options, toolbox); }});
+
   CLI::App* bench = app.add_subcommand(
       "bench", "how fast an executor carries out scenarios; no judging, inputs as in `run`");
   bench->add_option("PATH", options.paths, "scenario files or folders")->required();
@@ -314,7 +323,7 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
     if (command->get_name() == word) return std::nullopt;
     names += (names.empty() ? "" : ", ") + command->get_name();
   }
-  for (const char* later : {"faults", "fuzz", "timeline", "compare", "calibrate", "web"}) {
+  for (const char* later : {"fuzz", "timeline", "compare", "calibrate", "web"}) {
     if (word != later) continue;
     std::cerr << "cpscope: " << word << " is not part of this version; it has " << names << '\n';
     return 3;

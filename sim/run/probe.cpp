@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -89,6 +90,7 @@ class Probe {
     report_.rows = rows;
     wrong_count_.assign(static_cast<size_t>(rows), false);
     wrong_key_.assign(static_cast<size_t>(rows), false);
+    wrong_bucket_ = wrong_head_ = wrong_key_;
     bucketed_.assign(static_cast<size_t>(rows), 0);
     has_sink_ = plan_.scenario.attention.softmax_type != SoftmaxType::vanilla;
     prepare_inputs();
@@ -120,6 +122,14 @@ class Probe {
     check_heads();
     report_.wrong_count_rows = std::count(wrong_count_.begin(), wrong_count_.end(), true);
     report_.wrong_key_rows = std::count(wrong_key_.begin(), wrong_key_.end(), true);
+    const auto tally = [&](const char* probe, const std::vector<bool>& wrong) {
+      report_.tallies.push_back(
+          {probe, report_.rows, std::count(wrong.begin(), wrong.end(), true),
+           firsts_.contains(probe) ? std::optional(firsts_[probe]) : std::nullopt});
+    };
+    tally("count", wrong_count_);
+    tally("keys", wrong_bucket_);
+    tally("head", wrong_head_);
     return report_;
   }
 
@@ -199,7 +209,7 @@ class Probe {
             is_empty ? value == 0.0 : std::abs(seen - static_cast<double>(expected[lane])) < 0.5;
         if (is_right) continue;
         const int64_t key = code.strided ? code.begin + lane : code.begin + lane * kKeysPerBucket;
-        note("keys", row, static_cast<double>(expected[lane]), seen, key, wrong_key_);
+        note("keys", row, static_cast<double>(expected[lane]), seen, key, wrong_bucket_);
       }
     }
   }
@@ -227,7 +237,7 @@ class Probe {
       for (int32_t lane = 0; lane < std::min(2, lanes_); ++lane) {
         const double seen = answer_.out.values[row * lanes_ + lane] * whole;
         if (!(std::abs(seen - codes[lane]) < 0.5 + codes[lane] / 256))
-          note("head", row, codes[lane], seen, -1, wrong_key_);
+          note("head", row, codes[lane], seen, -1, wrong_head_);
       }
     }
   }
@@ -235,7 +245,11 @@ class Probe {
   void note(const char* probe, int64_t row, double expected, double seen, int64_t key,
             std::vector<bool>& wrong) {
     wrong[static_cast<size_t>(row)] = true;
-    if (report_.first && (report_.first->step >= 0 || key < 0)) return;
+    if (&wrong != &wrong_count_) wrong_key_[static_cast<size_t>(row)] = true;
+    const auto known = firsts_.find(probe);
+    const bool is_first_of_probe = known == firsts_.end() || (known->second.step < 0 && key >= 0);
+    const bool is_first = !report_.first || (report_.first->step < 0 && key >= 0);
+    if (!is_first && !is_first_of_probe) return;
     ProbeFinding finding;
     finding.probe = probe;
     finding.token = row / heads_;
@@ -252,7 +266,8 @@ class Probe {
                       "rank {}), it saw {}",
                       finding.token, finding.head, finding.rank, expected, key,
                       owner_of(plan_.kv_lists, key), seen);
-    report_.first = finding;
+    if (is_first) report_.first = finding;
+    if (is_first_of_probe) firsts_[probe] = finding;
   }
 
   bool holds(RunListId list, int64_t id) const {
@@ -289,11 +304,20 @@ class Probe {
   Answer answer_;
   bool is_elsewhere_ = false;  // another process has the answer and checks it
   ProbeReport report_;
-  std::vector<bool> wrong_count_, wrong_key_;  // [row]
-  std::vector<int64_t> bucketed_;              // [row] keys found in buckets so far
+  std::vector<bool> wrong_count_, wrong_key_;    // [row]
+  std::vector<bool> wrong_bucket_, wrong_head_;  // [row] the two ways to see wrong keys
+  std::map<std::string, ProbeFinding> firsts_;   // [probe]
+  std::vector<int64_t> bucketed_;                // [row] keys found in buckets so far
 };
 
 }  // namespace
+
+std::optional<ProbeFinding> ProbeReport::first_of(std::string_view probe) const {
+  for (const ProbeTally& tally : tallies) {
+    if (tally.probe == probe) return tally.first;
+  }
+  return std::nullopt;
+}
 
 Scenario probe_scenario(const Scenario& scenario) {
   Scenario probe = scenario;

@@ -6,6 +6,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace cpscope {
 
@@ -20,6 +22,14 @@ struct ProbeFinding {
   std::string text;  // one sentence
 };
 
+/// What one kind of probe has found.
+struct ProbeTally {
+  std::string probe;
+  int64_t rows = 0;   // that could be asked
+  int64_t wrong = 0;  // that gave another number
+  std::optional<ProbeFinding> first;
+};
+
 /// Exact verdict on which keys every row has seen; no tolerance.
 struct ProbeReport {
   int64_t rows = 0;  // padded rows times heads
@@ -27,8 +37,11 @@ struct ProbeReport {
   int64_t wrong_key_rows = 0;
   int32_t passes = 0;  // runs of the executor
   std::optional<ProbeFinding> first;
+  std::vector<ProbeTally> tallies;  // one a probe
 
   bool passed() const { return wrong_count_rows == 0 && wrong_key_rows == 0; }
+  /// The first finding of one probe.
+  std::optional<ProbeFinding> first_of(std::string_view probe) const;
 };
 
 /// Runs the plan's forward with q = 0, where every visible key weighs the same. exp(lse) is then

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/run/executor.h"
+#include "sim/run/executor_fault.h"
 #include "sim/run/judge.h"
 
 #include <memory>
@@ -18,6 +19,7 @@ struct Toolbox {
   Judge judge;
   SampledJudge sampled_judge;
   MaskWitness witness;
+  WatchedWalker watched_walker;  // for the fault gallery
   bool is_first_process = true;  // the others neither print results nor write files
 };
 

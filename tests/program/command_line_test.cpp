@@ -18,7 +18,7 @@ json parse_only_json(const ProgramRun& run) {
 
 TEST(CommandLine, EveryCommandExplainsItselfWithAnExample) {
   for (const char* command :
-       {"layout", "plan", "run", "verify", "probe", "diff", "render", "demo"}) {
+       {"layout", "plan", "run", "verify", "probe", "diff", "faults", "render", "demo"}) {
     const ProgramRun run = run_cpscope(std::string(command) + " --help");
     EXPECT_EQ(run.exit_code, 0) << command;
     EXPECT_NE(run.out.find("Example: cpscope " + std::string(command)), std::string::npos)
@@ -229,6 +229,33 @@ TEST(VerifyCommand, PlansAndProvesButDoesNotExecuteAboveTheLimit) {
   const ProgramRun run = run_cpscope("verify " + file + " --max-flops 10 --json");
   EXPECT_EQ(run.exit_code, 3);
   EXPECT_EQ(parse_only_json(run)["rows"][0]["status"], "skipped");
+}
+
+TEST(FaultsCommand, WritesTheContractsDocument) {
+  const ProgramRun run = run_cpscope("faults --json");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const json document = parse_only_json(run);
+  EXPECT_EQ(document["schema"], 1);
+  EXPECT_EQ(document["false_alarms"], 0);
+  ASSERT_FALSE(document["faults"].empty());
+  for (const json& fault : document["faults"]) {
+    EXPECT_EQ(fault["caught"], true) << fault;
+    EXPECT_EQ(fault["detector"], fault["expected_detector"]) << fault;
+    for (const char* key : {"rank", "step", "item"})
+      EXPECT_TRUE(fault["where"][key].is_number_integer()) << fault;
+    for (const char* key : {"name", "source", "plan_check"})
+      EXPECT_FALSE(fault[key].get<std::string>().empty()) << fault;
+  }
+}
+
+TEST(FaultsCommand, ListsNamesSourcesAndWhatIsOutOfScopeWithoutRunningAnything) {
+  const json document = parse_only_json(run_cpscope("faults --list --json"));
+  EXPECT_FALSE(document["faults"].empty());
+  EXPECT_EQ(document["out_of_scope"].size(), 6u);
+  const ProgramRun run = run_cpscope("faults --list");
+  EXPECT_EQ(run.exit_code, 0);
+  for (const json& fault : document["faults"])
+    EXPECT_NE(run.out.find(fault["source"].get<std::string>()), std::string::npos) << fault;
 }
 
 }  // namespace

@@ -1,0 +1,68 @@
+#pragma once
+
+// Private to the reference room: the seam of the watched walker. Everything that a walk does wrong
+// on purpose stands here.
+
+#include "reference/plan_walk.h"
+#include "sim/run/executor_fault.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace cpscope::reference {
+
+/// Watches a walk and makes the planted mistake.
+template <class T>
+class FaultySeam {
+ public:
+  static constexpr bool kIsOpen = true;
+  struct Setup {
+    const WatchedWalk* walk = nullptr;
+  };
+  FaultySeam(const WalkParts<T>& parts, const Setup& setup);
+
+  void after_load();
+  void before_stage(const Pass& pass, const Stage& stage, bool is_backward);
+  void after_stage(const Pass& pass, const Stage& stage, bool is_backward);
+  /// Does an item in its own way, if a mistake asks for that.
+  bool replaces(const TransferItem& item);
+  bool replaces(const MergeItem& item);
+  bool replaces(const FinishItem& item);
+  int32_t kv_head_of(int32_t head) const;
+  void after_run(Answer& answer);
+
+ private:
+  /// Is this mistake planted, and does it happen here?
+  bool makes(Mistake mistake, RankId rank, StepId step) const;
+  bool makes(Mistake mistake) const;
+  const Attention& attention() const { return parts_.plan.scenario.attention; }
+  int64_t cells(const BufferSpec& spec) const { return spec.rows * spec.heads.size(); }
+
+  // What is loaded and moved (faulty_seam_rows.cpp).
+  void rotate_by_local_rows(bool follows_on);
+  void rotate_side(const Tensor& tensor, RunListId tokens, bool is_query, bool follows_on,
+                   AlignedVector<T>& rows);
+  void transpose_landed_heads(const TransferItem& item);
+  void move_first_kv_head(const TransferItem& item);
+
+  // What is computed and merged.
+  void spoil_partial(const ComputeItem& item);
+  void restore_untouched(const ComputeItem& item, const BufferMemory<T>& before);
+  void exchange_lse(const ComputeItem& item);
+  void spoil_finished(const FinishItem& item);
+  void merge_out_wrongly(const MergeItem& item);
+
+  // What is watched.
+  void record_frame(bool is_backward, int64_t index, StepId step, StageKind kind);
+  void record_work(const Pass& pass, const Stage& stage, bool is_backward);
+  std::vector<uint64_t> fingerprint(BufferId id) const;
+
+  WalkParts<T> parts_;
+  WatchedWalk walk_;
+  std::map<int32_t, BufferMemory<T>> fresh_out_;  // [home out] as memory was before the run
+  std::vector<BufferMemory<T>> before_;           // [item of the open stage] its partial
+  std::map<std::pair<int32_t, int32_t>, AlignedVector<T>> tile_lse_;  // [rank, kv list]
+};
+
+}  // namespace cpscope::reference

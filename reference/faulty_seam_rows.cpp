@@ -1,0 +1,135 @@
+#include "reference/faulty_seam.h"
+#include "reference/rotate_row.h"
+#include "reference/row_moves.h"
+#include "sim/plan/token_run.h"
+#include "sim/run/dtype.h"
+
+#include <algorithm>
+#include <span>
+
+namespace cpscope::reference {
+namespace {
+
+/// Where the slot of a token begins, and the token's position in it.
+struct SlotPlace {
+  int64_t slot = -1;
+  int64_t position = 0;
+};
+
+SlotPlace place_of(const BatchSlots& slots, int64_t token, bool is_query) {
+  SlotPlace place{-1, token};
+  for (size_t s = 0; s < slots.sequences.size(); ++s) {
+    const int64_t begin = is_query ? slots.sequences[s].q_begin : slots.sequences[s].kv_begin;
+    if (token >= begin) place = {static_cast<int64_t>(s), token - begin};
+  }
+  return place;
+}
+
+}  // namespace
+
+template <class T>
+void FaultySeam<T>::rotate_by_local_rows(bool follows_on) {
+  const Plan& plan = parts_.plan;
+  for (size_t rank = 0; rank < plan.home.size(); ++rank) {
+    const HomeBuffers& home = plan.home[rank];
+    if (!walk_.fault->happens_at(RankId{static_cast<int32_t>(rank)}, StepId{0})) continue;
+    rotate_side(parts_.inputs.q, plan.q_lists[rank], true, follows_on,
+                parts_.memory.at(home.q).first);
+    rotate_side(parts_.inputs.k, plan.kv_lists[rank], false, follows_on,
+                parts_.memory.at(home.kv).first);
+  }
+}
+
+/// Loads one side again and turns it by the number of the row inside the rank's part of its
+/// sequence; `follows_on`: counted from the position of that part's first row.
+template <class T>
+void FaultySeam<T>::rotate_side(const Tensor& tensor, RunListId tokens, bool is_query,
+                                bool follows_on, AlignedVector<T>& rows) {
+  const Plan& plan = parts_.plan;
+  const int64_t heads = tensor.shape[1], lanes = tensor.shape[2];
+  int64_t open_slot = -2, local = 0, first = 0, index = 0;
+  for (const int64_t token : expand(plan.list(tokens))) {
+    const SlotPlace place = place_of(plan.layout.slots, token, is_query);
+    if (place.slot != open_slot) {
+      open_slot = place.slot;
+      local = 0;
+      first = follows_on ? place.position : 0;
+    }
+    T* row = rows.data() + index * heads * lanes;
+    const double* source = tensor.values.data() + token * heads * lanes;
+    std::transform(source, source + heads * lanes, row,
+                   [](double value) { return static_cast<T>(value); });
+    for (int64_t head = 0; head < heads; ++head)
+      rotate_row(attention().rope_theta, first + local, static_cast<int32_t>(lanes), +1.0,
+                 row + head * lanes);
+    round_values(plan.scenario.numerics.dtype,
+                 std::span<T>(row, static_cast<size_t>(heads * lanes)));
+    ++local;
+    ++index;
+  }
+}
+
+template <class T>
+bool FaultySeam<T>::replaces(const TransferItem& item) {
+  if (item.payload == Payload::q && makes(Mistake::heads_transposed, item.dst, item.step)) {
+    move_rows(parts_.plan, item, parts_.memory);
+    transpose_landed_heads(item);
+    return true;
+  }
+  if (item.payload == Payload::kv && makes(Mistake::first_kv_head_for_all, item.dst, item.step)) {
+    move_first_kv_head(item);
+    return true;
+  }
+  if (item.payload == Payload::dkv && item.link != LinkClass::self &&
+      makes(Mistake::dkv_wire_in_16_bits, item.src, item.step)) {
+    move_rows(parts_.plan, item, parts_.memory);
+    BufferMemory<T>& landed = parts_.memory.at(item.to);
+    round_rows(Dtype::bf16, std::span<T>(landed.first));
+    round_rows(Dtype::bf16, std::span<T>(landed.second));
+    return true;
+  }
+  return false;
+}
+
+/// The block that has just landed holds [row, head]; it is read as if it held [head, row].
+template <class T>
+void FaultySeam<T>::transpose_landed_heads(const TransferItem& item) {
+  const BufferSpec& spec = parts_.plan.buffer(item.to);
+  const int64_t lanes = lane_counts(spec.kind, attention()).first, heads = spec.heads.size();
+  const std::vector<int64_t> rows = expand(parts_.plan.list(item.to_rows));
+  AlignedVector<T>& memory = parts_.memory.at(item.to).first;
+  const AlignedVector<T> landed = memory;
+  const auto count = static_cast<int64_t>(rows.size());
+  for (int64_t cell = 0; cell < count * heads; ++cell) {
+    const int64_t read = (cell % count) * heads + cell / count;
+    const int64_t from = rows[cell / heads] * heads + cell % heads;
+    const int64_t to = rows[read / heads] * heads + read % heads;
+    std::copy_n(landed.data() + from * lanes, lanes, memory.data() + to * lanes);
+  }
+}
+
+/// The sender takes head 0 of K and V for every head that it sends.
+template <class T>
+void FaultySeam<T>::move_first_kv_head(const TransferItem& item) {
+  const BufferSpec& spec = parts_.plan.buffer(item.from);
+  BufferMemory<T>& source = parts_.memory.at(item.from);
+  const BufferMemory<T> kept = source;
+  const LaneCounts lanes = lane_counts(spec.kind, attention());
+  const auto repeat = [&](AlignedVector<T>& rows, int64_t width) {
+    for (int64_t row = 0; row < spec.rows; ++row) {
+      T* head = rows.data() + row * spec.heads.size() * width;
+      for (int64_t h = 1; h < spec.heads.size(); ++h) std::copy_n(head, width, head + h * width);
+    }
+  };
+  repeat(source.first, lanes.first);
+  repeat(source.second, lanes.second);
+  move_rows(parts_.plan, item, parts_.memory);
+  source = kept;
+}
+
+template void FaultySeam<float>::rotate_by_local_rows(bool);
+template void FaultySeam<double>::rotate_by_local_rows(bool);
+template bool FaultySeam<float>::replaces(const TransferItem&);
+template bool FaultySeam<double>::replaces(const TransferItem&);
+
+}  // namespace cpscope::reference

@@ -1,0 +1,380 @@
+#pragma once
+
+// Private to the reference room: the walk itself, as the executor `cpu` and the fault gallery's
+// walker take it.
+
+#include "reference/home_rows.h"
+#include "reference/partial_merger.h"
+#include "reference/rank_memory.h"
+#include "reference/round_rows.h"
+#include "reference/row_moves.h"
+#include "reference/tile_attention.h"
+#include "sim/base/parallel.h"
+#include "sim/run/executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace cpscope::reference {
+
+/// What a walk may look at and change where the fault gallery makes it go wrong.
+template <class T>
+struct WalkParts {
+  const Plan& plan;
+  const RunInputs& inputs;
+  RankMemory<T>& memory;
+  PartialMerger<T>& merger;
+};
+
+/// The seam of a walk that does what the plan says: there is none, at no cost. The fault gallery's
+/// walk has another one (faulty_walker.cpp); whatever is wrong on purpose stands there.
+template <class T>
+struct HealthySeam {
+  static constexpr bool kIsOpen = false;
+  struct Setup {};
+  HealthySeam(const WalkParts<T>&, const Setup&) {}
+};
+
+/// One run of one plan. `in_order`: the items of a stage run one after another, because a faulty
+/// plan may read what it writes.
+template <class T, class Seam = HealthySeam<T>>
+class Walk {
+ public:
+  Walk(const Plan& plan, const RunInputs& inputs, const RunOptions& options, bool in_order,
+       const typename Seam::Setup& setup = {})
+      : plan_(plan),
+        attention_(plan.scenario.attention),
+        inputs_(inputs),
+        options_(options),
+        item_threads_(in_order ? 1 : options.threads),
+        watch_(options.control, (plan.forward.num_items() + plan.backward.num_items()) *
+                                    std::max(1, options.repeats)),
+        memory_(plan),
+        merger_(plan, inputs.sink, memory_),
+        seam_(WalkParts<T>{plan, inputs, memory_, merger_}, setup) {
+    settings_.scale = attention_.effective_scale();
+    settings_.softcap = attention_.softcap;
+    settings_.dtype = plan.scenario.numerics.dtype;
+    settings_.dim_qk = attention_.head_dim_qk;
+    settings_.dim_v = attention_.head_dim_v;
+  }
+
+  Result<RunOutput> run() {
+    // Fresh memory is never assumed to be zero: without poison it is a number that would show.
+    memory_.allocate(options_.poison ? std::numeric_limits<T>::quiet_NaN() : T(12345.678),
+                     options_.threads);
+    load_inputs(plan_, inputs_, options_.threads, memory_);
+    if constexpr (Seam::kIsOpen) seam_.after_load();
+    output_.answer.max_logit.assign(static_cast<size_t>(attention_.heads),
+                                    -std::numeric_limits<double>::infinity());
+    output_.forward_seconds = time_pass(plan_.forward, false);
+    if (watch_.was_cancelled()) return watch_.error("the run", "items");
+    collect_forward(plan_, memory_, item_threads_, output_.answer);
+    if (plan_.scenario.numerics.backward) {
+      output_.backward_seconds = time_pass(plan_.backward, true);
+      if (watch_.was_cancelled()) return watch_.error("the run", "items");
+      collect_backward(plan_, memory_, item_threads_, output_.answer);
+      if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient();
+    }
+    if constexpr (Seam::kIsOpen) seam_.after_run(output_.answer);
+    return std::move(output_);
+  }
+
+ private:
+  /// One direction, as often as asked; the wall time of each repeat.
+  std::vector<double> time_pass(const Pass& pass, bool is_backward) {
+    std::vector<double> seconds;
+    for (int32_t repeat = 0; repeat < std::max(1, options_.repeats) && !watch_.was_cancelled();
+         ++repeat) {
+      const auto start = std::chrono::steady_clock::now();
+      run_pass(pass, is_backward);
+      seconds.push_back(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return seconds;
+  }
+
+  void run_pass(const Pass& pass, bool is_backward) {
+    is_backward_ = is_backward;
+    for (const Stage& stage : pass.stages) {
+      if constexpr (Seam::kIsOpen) seam_.before_stage(pass, stage, is_backward_);
+      run_stage(pass, stage);
+      if (watch_.was_cancelled()) return;
+      if constexpr (Seam::kIsOpen) seam_.after_stage(pass, stage, is_backward_);
+      if (options_.observer) observe_stage(pass, stage);
+      num_done_ += stage.end - stage.begin;
+      watch_.reach(num_done_);
+    }
+  }
+
+  void run_stage(const Pass& pass, const Stage& stage) {
+    switch (stage.kind) {
+      case StageKind::transfer:
+        // Additions into one buffer follow item order.
+        run_grouped(
+            stage, [&](int64_t i) { return to_index(pass.transfers[i].dst); },
+            [&](int64_t i) {
+              if (!replaces(pass.transfers[i])) move_rows(plan_, pass.transfers[i], memory_);
+            });
+        break;
+      case StageKind::reorder:
+        run_watched(
+            stage.end - stage.begin, stage.end - stage.begin, item_threads_,
+            [&](int64_t i) { gather_rows(plan_, pass.reorders[stage.begin + i], memory_); });
+        break;
+      case StageKind::compute:
+        is_backward_ ? compute_backward(pass, stage) : compute_forward(pass, stage);
+        break;
+      case StageKind::merge:
+        run_grouped(
+            stage, [&](int64_t i) { return to_index(pass.merges[i].into); },
+            [&](int64_t i) {
+              if (!replaces(pass.merges[i])) merger_.merge(pass.merges[i]);
+            });
+        break;
+      case StageKind::finish:
+        run_watched(stage.end - stage.begin, stage.end - stage.begin, item_threads_,
+                    [&](int64_t i) {
+                      const FinishItem& item = pass.finishes[stage.begin + i];
+                      if (!replaces(item)) merger_.finish(item);
+                    });
+        break;
+    }
+  }
+
+  /// Has the seam done this item in its own way?
+  template <class Item>
+  bool replaces([[maybe_unused]] const Item& item) {
+    if constexpr (Seam::kIsOpen) return seam_.replaces(item);
+    return false;
+  }
+
+  /// Runs body(index) for `count` units of `num_items` items, until the run is cancelled.
+  template <class Body>
+  void run_watched(int64_t count, int64_t num_items, int threads, Body body) {
+    std::atomic<int64_t> done = 0;
+    for_each_index(
+        count,
+        [&](int64_t index) {
+          if (watch_.is_cancelled()) return;
+          body(index);
+          watch_.reach(num_done_ + num_items * ++done / count);
+        },
+        threads);
+  }
+
+  /// Shows the observer what the stage's computes or finishes have written, item by item.
+  void observe_stage(const Pass& pass, const Stage& stage) {
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ItemId id{is_backward_, stage.kind, i};
+      if (stage.kind == StageKind::compute && pass.computes[i].num_slices > 0) {
+        const ComputeItem& item = pass.computes[i];
+        if (is_backward_) observe(id, item.rank, item.step, item.dq, plan_.rows(item.q_tokens));
+        const BufferId written = is_backward_ ? item.dkv : item.out;
+        observe(id, item.rank, item.step, written,
+                plan_.rows(is_backward_ ? item.kv_tokens : item.q_tokens));
+      } else if (stage.kind == StageKind::finish) {
+        const FinishItem& item = pass.finishes[i];
+        observe(id, item.rank, item.step, item.buffer, plan_.buffer(item.buffer).rows);
+      }
+    }
+  }
+
+  /// The first `rows` rows of a result buffer's arrays.
+  void observe(const ItemId& id, RankId rank, StepId step, BufferId buffer, int64_t rows) {
+    const BufferSpec& spec = plan_.buffer(buffer);
+    const LaneCounts lanes = lane_counts(spec.kind, attention_);
+    const auto show = [&](const char* array, const AlignedVector<T>& data, int64_t width) {
+      ItemResult result{id, rank, step, array, {rows, spec.heads.size(), width}, {}};
+      result.values.assign(data.begin(), data.begin() + rows * spec.heads.size() * width);
+      options_.observer(result);
+    };
+    const BufferMemory<T>& memory = memory_.at(buffer);
+    const bool is_out = spec.kind == BufferKind::out;
+    show(is_out ? "out" : spec.kind == BufferKind::dkv ? "dk" : "dq", memory.first, lanes.first);
+    if (lanes.second > 0) show(is_out ? "lse" : "dv", memory.second, lanes.second);
+  }
+
+  /// Runs the items of a stage; those of one group one after another, in order.
+  template <class GroupOf, class Body>
+  void run_grouped(const Stage& stage, GroupOf group_of, Body body) {
+    std::map<int32_t, std::vector<int64_t>> groups;
+    for (int64_t i = stage.begin; i < stage.end; ++i) groups[group_of(i)].push_back(i);
+    std::vector<const std::vector<int64_t>*> lists;
+    for (const auto& [group, list] : groups) lists.push_back(&list);
+    run_watched(static_cast<int64_t>(lists.size()), stage.end - stage.begin, item_threads_,
+                [&](int64_t l) {
+                  for (const int64_t i : *lists[l]) {
+                    if (watch_.is_cancelled()) return;
+                    body(i);
+                  }
+                });
+  }
+
+  /// One head of a buffer; `second`: V or lse.
+  template <class U>
+  HeadView<U> view(BufferId id, int32_t head, bool second) {
+    const BufferSpec& spec = plan_.buffer(id);
+    const LaneCounts lanes = lane_counts(spec.kind, attention_);
+    const int64_t width = second ? lanes.second : lanes.first;
+    AlignedVector<T>& data = second ? memory_.at(id).second : memory_.at(id).first;
+    return {data.data() + (head - spec.heads.begin) * width, spec.heads.size() * width};
+  }
+
+  int32_t kv_head_of(int32_t head) const {
+    if constexpr (Seam::kIsOpen) return seam_.kv_head_of(head);
+    return head / (attention_.heads / attention_.kv_heads);
+  }
+
+  /// One head of one compute item: a query head forward, a kv head backward.
+  struct Unit {
+    const ComputeItem* item;
+    int32_t head;
+  };
+
+  /// Runs every unit and adds up the work that it reports.
+  template <class Body>
+  void run_units(const std::vector<Unit>& units, const Stage& stage, Body body) {
+    run_watched(static_cast<int64_t>(units.size()), stage.end - stage.begin, options_.threads,
+                [&](int64_t u) {
+                  const auto start = std::chrono::steady_clock::now();
+                  std::unique_ptr<TileScratch<T>> scratch = take_scratch();
+                  const TileWork work = body(*units[u].item, units[u].head, *scratch);
+                  const std::chrono::duration<double> elapsed =
+                      std::chrono::steady_clock::now() - start;
+                  const std::lock_guard lock(work_mutex_);
+                  idle_scratch_.push_back(std::move(scratch));
+                  output_.tile_flops += work.flops;
+                  output_.tile_seconds += elapsed.count();
+                  if (is_backward_) return;
+                  double& max_logit = output_.answer.max_logit[units[u].head];
+                  max_logit = std::max(max_logit, work.max_logit);
+                });
+  }
+
+  /// As many exist as threads have worked at once. What they hold never reaches a result.
+  std::unique_ptr<TileScratch<T>> take_scratch() {
+    const std::lock_guard lock(work_mutex_);
+    if (idle_scratch_.empty()) return std::make_unique<TileScratch<T>>();
+    std::unique_ptr<TileScratch<T>> scratch = std::move(idle_scratch_.back());
+    idle_scratch_.pop_back();
+    return scratch;
+  }
+
+  void compute_forward(const Pass& pass, const Stage& stage) {
+    std::vector<Unit> units;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ComputeItem& item = pass.computes[i];
+      for (int32_t head = item.heads.begin; item.num_slices > 0 && head < item.heads.end; ++head)
+        units.push_back({&item, head});
+    }
+    run_units(units, stage, [&](const ComputeItem& item, int32_t head, TileScratch<T>& scratch) {
+      const int64_t rows = plan_.rows(item.q_tokens);
+      const HeadView<T> lse = view<T>(item.out, head, true), o = view<T>(item.out, head, false);
+      const TileWork work = tile_forward<T>(
+          settings_, plan_.slices_of(item), rows, view<const T>(item.q, head, false),
+          view<const T>(item.kv, kv_head_of(head), false),
+          view<const T>(item.kv, kv_head_of(head), true), o, lse.data, lse.stride, scratch);
+      for (int64_t row = 0; merger_.keeps_partials() && row < rows; ++row)
+        round_rows(settings_.dtype, std::span<T>(o.row(row), static_cast<size_t>(settings_.dim_v)));
+      return work;
+    });
+  }
+
+  void compute_backward(const Pass& pass, const Stage& stage) {
+    std::vector<Unit> units;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ComputeItem& item = pass.computes[i];
+      if (item.num_slices == 0) continue;
+      const HeadRange kv_heads = kv_heads_of(attention_, item.heads);
+      for (int32_t kv_head = kv_heads.begin; kv_head < kv_heads.end; ++kv_head)
+        units.push_back({&item, kv_head});
+    }
+    run_units(units, stage, [&](const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
+      return backward_unit(item, kv_head, scratch);
+    });
+  }
+
+  /// One kv head of one item: its query heads one after another, so that dK and dV are summed in a
+  /// fixed order.
+  TileWork backward_unit(const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
+    const int64_t rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
+    const int32_t group = attention_.heads / attention_.kv_heads;
+    const HeadView<T> dk = view<T>(item.dkv, kv_head, false), dv = view<T>(item.dkv, kv_head, true);
+    for (int64_t row = 0; row < kv_rows; ++row) {
+      std::fill_n(dk.row(row), settings_.dim_qk, T(0));
+      std::fill_n(dv.row(row), settings_.dim_v, T(0));
+    }
+    TileWork total;
+    std::vector<T> delta(static_cast<size_t>(rows));
+    for (int32_t head = std::max(kv_head * group, item.heads.begin);
+         head < std::min((kv_head + 1) * group, item.heads.end); ++head) {
+      const HeadView<T> dq = view<T>(item.dq, head, false), lse = view<T>(item.out, head, true);
+      for (int64_t row = 0; row < rows; ++row) {
+        std::fill_n(dq.row(row), settings_.dim_qk, T(0));
+        delta[row] = row_delta(item, head, row);
+      }
+      const TileWork work = tile_backward<T>(
+          settings_, plan_.slices_of(item), view<const T>(item.q, head, false),
+          view<const T>(item.kv, kv_head, false), view<const T>(item.kv, kv_head, true),
+          view<const T>(item.d_out, head, false), lse.data, lse.stride, delta.data(), dq, dk, dv,
+          scratch);
+      total.flops += work.flops;
+    }
+    return total;
+  }
+
+  /// rowsum(d_out * out); 0 for rows that see nothing, whose d_out may be poison.
+  T row_delta(const ComputeItem& item, int32_t head, int64_t row) {
+    if (*view<T>(item.out, head, true).row(row) == -std::numeric_limits<T>::infinity()) return T(0);
+    return dot_product<T>(view<const T>(item.out, head, false).row(row),
+                          view<const T>(item.d_out, head, false).row(row), settings_.dim_v);
+  }
+
+  /// d_sink = -sum over rows of exp(sink - lse) * rowsum(d_out * out), each row once, where it was
+  /// computed.
+  void collect_sink_gradient() {
+    output_.answer.d_sink.assign(static_cast<size_t>(attention_.heads), 0.0);
+    std::vector<bool> is_counted(plan_.buffers.size(), false);
+    for (const ComputeItem& item : plan_.backward.computes) {
+      if (is_counted[to_index(item.out)]) continue;
+      is_counted[to_index(item.out)] = true;
+      for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
+        const HeadView<T> lse = view<T>(item.out, head, true);
+        const double sink = static_cast<double>(merger_.sink_of(head));
+        for (int64_t row = 0; row < plan_.rows(item.q_tokens); ++row) {
+          if (*lse.row(row) == -std::numeric_limits<T>::infinity()) continue;
+          output_.answer.d_sink[head] -= std::exp(sink - static_cast<double>(*lse.row(row))) *
+                                         static_cast<double>(row_delta(item, head, row));
+        }
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const Attention& attention_;
+  const RunInputs& inputs_;
+  const RunOptions& options_;
+  int item_threads_;
+  RunWatch watch_;
+  int64_t num_done_ = 0;  // items of finished stages, over all repeats
+  bool is_backward_ = false;
+  TileSettings settings_;
+  RankMemory<T> memory_;
+  PartialMerger<T> merger_;
+  Seam seam_;
+  std::mutex work_mutex_;  // guards what the units share: scratch and output
+  std::vector<std::unique_ptr<TileScratch<T>>> idle_scratch_;
+  RunOutput output_;
+};
+
+}  // namespace cpscope::reference

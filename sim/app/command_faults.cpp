@@ -1,0 +1,167 @@
+#include "sim/app/commands.h"
+#include "sim/app/json_text.h"
+#include "sim/app/progress_bar.h"
+#include "sim/faults/gallery.h"
+
+#include <iostream>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+Json site_json(const FaultSite& site) {
+  return {{"rank", to_index(site.rank)},
+          {"step", to_index(site.step)},
+          {"item", site.item},
+          {"pass", site.is_backward ? "backward" : "forward"},
+          {"kind", site.is_load ? std::string("input") : std::string(to_name(site.kind))}};
+}
+
+/// What the catalogue says of a fault.
+Json entry_json(const Fault& fault) {
+  Json json{{"name", fault.name},
+            {"source", fault.source},
+            {"class", fault.field_class},
+            {"place", to_name(fault.place)},
+            {"expected_detector", to_name(fault.detector)},
+            {"in_the_wild", fault.wild},
+            {"scenario", fault.scenario}};
+  json["blind_scenario"] = nullptr;
+  if (fault.blind)
+    json["blind_scenario"] = {{"scenario", fault.blind->text}, {"why", fault.blind->why}};
+  return json;
+}
+
+Json where_json(const FoundPlace& found) {
+  Json json = site_json(found.site);
+  json["rows"] = nullptr;
+  if (found.row_begin >= 0) json["rows"] = {found.row_begin, found.row_end};
+  json["token"] = nullptr;
+  if (found.token >= 0) json["token"] = found.token;
+  return json;
+}
+
+Json alarm_json(const Alarm& alarm) {
+  const auto known = [](int64_t value) { return value < 0 ? Json(nullptr) : Json(value); };
+  return {{"detector", to_name(alarm.detector)}, {"rank", known(alarm.rank)},
+          {"step", known(alarm.step)},           {"token", known(alarm.token)},
+          {"head", known(alarm.head)},           {"text", alarm.text}};
+}
+
+std::string_view verdict_on_blind(const BlindOutcome& blind) {
+  if (blind.cells_exercised == 0 && blind.is_silent) return "blind";
+  return blind.is_silent ? "missed" : "seen";
+}
+
+Json outcome_json(const FaultOutcome& outcome) {
+  Json json = entry_json(*outcome.fault);
+  json["caught"] = outcome.caught;
+  json["detector"] = outcome.caught ? Json(to_name(outcome.fault->detector)) : Json(nullptr);
+  json["where"] = outcome.where ? where_json(*outcome.where) : Json(nullptr);
+  json["planted"] = outcome.planted ? site_json(*outcome.planted) : Json(nullptr);
+  json["planted_fault"] = outcome.what;
+  json["localised"] = outcome.localised;
+  json["plan_check"] = outcome.plan_check;
+  json["plan_is_refuted"] = outcome.plan_is_refuted;
+  json["cells_exercised"] = outcome.cells_exercised;
+  json["alarms"] = Json::array();
+  for (const Alarm& alarm : outcome.alarms) json["alarms"].push_back(alarm_json(alarm));
+  json["false_alarms"] = Json::array();
+  for (const Alarm& alarm : outcome.false_alarms) json["false_alarms"].push_back(alarm_json(alarm));
+  if (outcome.blind) {
+    json["blind_scenario"]["verdict"] = verdict_on_blind(*outcome.blind);
+    json["blind_scenario"]["cells_exercised"] = outcome.blind->cells_exercised;
+  }
+  if (!outcome.error.empty()) json["error"] = outcome.error;
+  return json;
+}
+
+Json scope_json() {
+  Json json = Json::array();
+  for (const OutOfScope& entry : out_of_scope())
+    json.push_back({{"class", entry.field_class}, {"what", entry.what}, {"why", entry.why}});
+  return json;
+}
+
+int list_faults(const CommandOptions& options) {
+  if (options.json) {
+    Json json{{"schema", 1}};
+    json["faults"] = Json::array();
+    for (const Fault& fault : fault_catalogue()) json["faults"].push_back(entry_json(fault));
+    json["out_of_scope"] = scope_json();
+    std::cout << json.dump() << '\n';
+    return 0;
+  }
+  for (const Fault& fault : fault_catalogue()) {
+    std::cout << fmt::format("{:<38} {:<9} {:<9} {:<16} {}\n", fault.name, fault.field_class,
+                             to_name(fault.place), to_name(fault.detector), fault.source);
+  }
+  std::cout << fmt::format("{} faults. Out of scope:\n", fault_catalogue().size());
+  for (const OutOfScope& entry : out_of_scope())
+    std::cout << fmt::format("  {:<4} {}: {}\n", entry.field_class, entry.what, entry.why);
+  return 0;
+}
+
+void write_outcome(const FaultOutcome& outcome) {
+  const Fault& fault = *outcome.fault;
+  const char* verdict = !outcome.error.empty() ? "ERROR"
+                        : !outcome.caught      ? "MISSED"
+                        : !outcome.localised   ? "ELSEWHERE"
+                                               : "caught";
+  std::cout << fmt::format("{:<9} {:<38} {:<16} {:<42} {:<10} {}\n", verdict, fault.name,
+                           to_name(fault.detector),
+                           outcome.where ? describe(outcome.where->site) : std::string("-"),
+                           outcome.plan_is_refuted ? "refuted" : "passes",
+                           outcome.blind ? verdict_on_blind(*outcome.blind) : "-");
+  if (!outcome.error.empty()) std::cout << "          " << outcome.error << '\n';
+  if (outcome.error.empty() && outcome.caught && !outcome.localised)
+    std::cout << "          planted at " << describe(*outcome.planted) << '\n';
+  if (!outcome.caught && !outcome.alarms.empty())
+    std::cout << "          only: " << outcome.alarms.front().text << '\n';
+  for (const Alarm& alarm : outcome.false_alarms)
+    std::cout << fmt::format("          false alarm of {}: {}\n", to_name(alarm.detector),
+                             alarm.text);
+}
+
+void write_report(const GalleryReport& report) {
+  std::cout << fmt::format("{:<9} {:<38} {:<16} {:<42} {:<10} {}\n", "verdict", "fault", "detector",
+                           "found at", "plan_check", "blind scenario");
+  for (const FaultOutcome& outcome : report.outcomes) write_outcome(outcome);
+  std::cout << fmt::format(
+      "{}: {} faults, {} caught, {} at the place where they were planted, {} false alarms, "
+      "{:.1f} s\n",
+      report.passed() ? "PASS" : "FAIL", report.outcomes.size(), report.caught(),
+      report.localised(), report.false_alarms, report.seconds);
+}
+
+}  // namespace
+
+int command_faults(const CommandOptions& options, Toolbox& toolbox) {
+  if (options.list) return list_faults(options);
+  if (!toolbox.watched_walker)
+    return report(make_error(ErrorKind::unavailable, "this build has no watched walker"));
+  const auto run = [&] {
+    ProgressBar bar(true);
+    return run_gallery(fault_catalogue(), toolbox, bar.phase("faults"));
+  };
+  const GalleryReport gallery = run();
+  if (!options.json) {
+    write_report(gallery);
+    return gallery.passed() ? 0 : 1;
+  }
+  Json json{{"schema", 1}};
+  json["faults"] = Json::array();
+  for (const FaultOutcome& outcome : gallery.outcomes)
+    json["faults"].push_back(outcome_json(outcome));
+  json["false_alarms"] = gallery.false_alarms;
+  json["passed"] = gallery.passed();
+  json["caught"] = gallery.caught();
+  json["localised"] = gallery.localised();
+  json["out_of_scope"] = scope_json();
+  json["seconds"] = gallery.seconds;
+  std::cout << json.dump() << '\n';
+  return gallery.passed() ? 0 : 1;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,260 @@
+#include "sim/faults/detectors.h"
+
+#include "sim/plan/plan_summary.h"
+#include "sim/plan/planner.h"
+#include "sim/run/case.h"
+#include "sim/run/grade.h"
+#include "sim/run/probe.h"
+#include "sim/run/run_inputs.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// Work of a pass by step and rank.
+struct WorkTable {
+  std::map<std::tuple<bool, int32_t, int32_t>, int64_t> bytes;  // [backward, step, rank]
+  std::map<std::pair<int32_t, int32_t>, int64_t> pairs;         // [step, rank] forward
+
+  void add(const ItemWork& work) {
+    if (work.bytes > 0)
+      bytes[{work.item.is_backward, to_index(work.step), to_index(work.rank)}] += work.bytes;
+    if (!work.item.is_backward && work.pairs > 0)
+      pairs[{to_index(work.step), to_index(work.rank)}] += work.pairs;
+  }
+};
+
+WorkTable table_of(const WalkTrace& trace) {
+  WorkTable table;
+  for (const ItemWork& work : trace.work) table.add(work);
+  return table;
+}
+
+/// What the proved plan itself says.
+WorkTable table_of(const Plan& plan) {
+  WorkTable table;
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    const bool is_backward = pass == &plan.backward;
+    for (size_t i = 0; i < pass->transfers.size(); ++i) {
+      const TransferItem& item = pass->transfers[i];
+      table.add({{is_backward, StageKind::transfer, static_cast<int64_t>(i)},
+                 item.src,
+                 item.step,
+                 item.bytes,
+                 0});
+    }
+    for (size_t i = 0; i < pass->computes.size(); ++i) {
+      const ComputeItem& item = pass->computes[i];
+      table.add({{is_backward, StageKind::compute, static_cast<int64_t>(i)},
+                 item.rank,
+                 item.step,
+                 0,
+                 item.visible_pairs});
+    }
+  }
+  return table;
+}
+
+/// Sum over steps of the busiest rank's pairs.
+int64_t critical_path(const WorkTable& table) {
+  std::map<int32_t, int64_t> busiest;
+  for (const auto& [place, pairs] : table.pairs)
+    busiest[place.first] = std::max(busiest[place.first], pairs);
+  int64_t sum = 0;
+  for (const auto& [step, pairs] : busiest) sum += pairs;
+  return sum;
+}
+
+/// The first item of the trace with this place and kind.
+std::optional<FaultSite> find_work(const WalkTrace& trace, bool is_backward, StageKind kind,
+                                   int32_t step, int32_t rank) {
+  for (const ItemWork& work : trace.work) {
+    if (work.item.is_backward == is_backward && work.item.kind == kind &&
+        to_index(work.step) == step && to_index(work.rank) == rank)
+      return FaultSite{is_backward, false, kind, work.rank, work.step, work.item.index};
+  }
+  return std::nullopt;
+}
+
+std::optional<Alarm> weigh_bytes(const Plan& plan, const WalkTrace& trace) {
+  const WorkTable expected = table_of(plan), seen = table_of(trace);
+  std::map<std::tuple<bool, int32_t, int32_t>, int64_t> places = expected.bytes;
+  places.insert(seen.bytes.begin(), seen.bytes.end());
+  for (const auto& [place, unused] : places) {
+    const auto right = expected.bytes.find(place), found = seen.bytes.find(place);
+    const int64_t want = right == expected.bytes.end() ? 0 : right->second;
+    const int64_t have = found == seen.bytes.end() ? 0 : found->second;
+    if (want == have) continue;
+    const auto [is_backward, step, rank] = place;
+    Alarm alarm{.detector = Detector::bytes, .rank = rank, .step = step};
+    alarm.site = find_work(trace, is_backward, StageKind::transfer, step, rank);
+    alarm.text = fmt::format("rank {} sent {} bytes in {} step {}, the proved schedule sends {}",
+                             rank, have, is_backward ? "backward" : "forward", step, want);
+    return alarm;
+  }
+  return std::nullopt;
+}
+
+/// The longest path may not be longer than the proved plan's; the place is where a rank does most
+/// more than the busiest one should.
+std::optional<Alarm> weigh_balance(const Plan& plan, const WalkTrace& trace) {
+  const WorkTable expected = table_of(plan), seen = table_of(trace);
+  const int64_t want = critical_path(expected), have = critical_path(seen);
+  // A mask that is a little wrong changes a little work; that is for others to find.
+  if (static_cast<double>(have) <= 1.1 * static_cast<double>(want)) return std::nullopt;
+  std::map<int32_t, int64_t> busiest;
+  for (const auto& [place, pairs] : expected.pairs)
+    busiest[place.first] = std::max(busiest[place.first], pairs);
+  int64_t most = -1;
+  Alarm alarm{.detector = Detector::balance};
+  for (const auto& [place, pairs] : seen.pairs) {
+    if (pairs - busiest[place.first] <= most) continue;
+    most = pairs - busiest[place.first];
+    alarm.step = place.first;
+    alarm.rank = place.second;
+  }
+  alarm.site = find_work(trace, false, StageKind::compute, alarm.step, alarm.rank);
+  alarm.text = fmt::format(
+      "the busiest ranks of all steps compute {} pairs, the proved schedule's "
+      "{}; most too many on rank {} in step {}",
+      have, want, alarm.rank, alarm.step);
+  return alarm;
+}
+
+std::optional<Alarm> watch_posts(const RankPosts& posts) {
+  const std::optional<Stall> stall = find_stall(posts);
+  if (!stall) return std::nullopt;
+  Alarm alarm{.detector = Detector::liveness,
+              .rank = to_index(stall->rank),
+              .step = to_index(stall->post.step)};
+  alarm.site = FaultSite{stall->post.is_backward, false,           StageKind::transfer, stall->rank,
+                         stall->post.step,        stall->post.item};
+  alarm.text = stall->text;
+  return alarm;
+}
+
+int64_t count_changed_posts(const RankPosts& posts, const RankPosts& expected) {
+  const auto flatten = [](const std::vector<std::vector<Post>>& groups) {
+    std::vector<std::tuple<int32_t, int32_t, int64_t, int64_t, bool, bool, size_t>> all;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      for (const Post& post : groups[g])
+        all.emplace_back(to_index(post.peer), to_index(post.step), post.bytes, post.item,
+                         post.is_backward, post.is_send, g);
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  int64_t changed = 0;
+  for (size_t rank = 0; rank < posts.groups.size(); ++rank) {
+    const auto a = flatten(posts.groups[rank]), b = flatten(expected.groups[rank]);
+    std::vector<std::decay_t<decltype(a)>::value_type> apart;
+    std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(),
+                                  std::back_inserter(apart));
+    changed += static_cast<int64_t>(apart.size());
+  }
+  return changed;
+}
+
+void add_grade(const Grade& grade, std::vector<Alarm>& alarms) {
+  for (const Detector detector : {Detector::output, Detector::gradient}) {
+    for (const TensorGrade& tensor : grade.tensors) {
+      const bool is_gradient = tensor.name.starts_with("d");
+      if (tensor.passed || is_gradient != (detector == Detector::gradient)) continue;
+      alarms.push_back({.detector = detector,
+                        .rank = tensor.worst.rank,
+                        .token = tensor.worst.token,
+                        .head = tensor.worst.head,
+                        .site = std::nullopt,
+                        .text = fmt::format("{}: rel_l2 {:.3g}, budget {:.3g}, {} NaN; token {}, "
+                                            "head {}: expected {:.6g}, seen {:.6g}",
+                                            tensor.name, tensor.rel_l2, tensor.budget, tensor.nan,
+                                            tensor.worst.token, tensor.worst.head,
+                                            tensor.worst.expected, tensor.worst.seen)});
+      break;
+    }
+  }
+}
+
+/// The probes; each that finds a row is an alarm.
+std::optional<Error> probe_all(const Referee& referee, Executor& executor,
+                               std::vector<Alarm>& alarms) {
+  const Result<ProbeReport> report = probe_plan(referee.probe_plan, executor, referee.witness, {});
+  if (!report) return report.error();
+  const auto add = [&](Detector detector, const std::optional<ProbeFinding>& found) {
+    if (!found) return;
+    alarms.push_back({.detector = detector,
+                      .rank = found->rank,
+                      .step = found->step,
+                      .token = found->token,
+                      .head = found->head,
+                      .site = std::nullopt,
+                      .text = found->text});
+  };
+  add(Detector::count, report.value().first_of("count"));
+  add(Detector::keys, report.value().first_of("keys"));
+  add(Detector::head, report.value().first_of("head"));
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view to_name(Detector value) {
+  constexpr std::string_view kNames[] = {
+      "coverage count", "key barcode", "position probe", "head identity", "gradient probe",
+      "output",         "gradient",    "bytes",          "balance",       "liveness"};
+  return kNames[static_cast<size_t>(value)];
+}
+
+std::string_view to_name(FaultPlace value) {
+  constexpr std::string_view kNames[] = {"plan", "executor", "inputs"};
+  return kNames[static_cast<size_t>(value)];
+}
+
+Result<Referee> make_referee(const Scenario& scenario, const Toolbox& toolbox) {
+  Result<CheckedPlan> plan = plan_scenario(scenario);
+  if (!plan) return plan.error();
+  Result<CheckedPlan> probe_plan = plan_scenario(probe_scenario(scenario));
+  if (!probe_plan) return probe_plan.error();
+  const BatchSlots& slots = plan.value().plan().layout.slots;
+  RunInputs inputs = make_run_inputs(scenario, slots, false);
+  RunInputs poisoned = make_run_inputs(scenario, slots, true);
+  Result<Verdict> verdict =
+      toolbox.judge(scenario, inputs, count_hops(plan.value().plan()), RunControl{});
+  if (!verdict) return verdict.error();
+  return Referee{.scenario = scenario,
+                 .plan = std::move(plan).value(),
+                 .probe_plan = std::move(probe_plan).value(),
+                 .gradient_plan = std::nullopt,
+                 .position_plan = std::nullopt,
+                 .inputs = std::move(inputs),
+                 .poisoned = std::move(poisoned),
+                 .verdict = std::move(verdict).value(),
+                 .witness = toolbox.witness};
+}
+
+Result<Examination> examine(const Referee& referee, FaultyExecutor& executor, bool poison) {
+  Examination result;
+  if (const auto error = probe_all(referee, executor, result.alarms)) return *error;
+  const RunInputs& inputs = poison ? referee.poisoned : referee.inputs;
+  Result<RunOutput> output = executor.run(referee.plan, inputs, {.poison = poison, .threads = 1});
+  if (!output) return output.error();
+  result.trace = executor.trace();
+  result.planted = executor.planted();
+  result.carried_out = executor.carried_out();
+  const Plan& plan = referee.plan.plan();
+  add_grade(grade_answer(plan, inputs, output.value().answer, referee.verdict), result.alarms);
+  if (const auto alarm = weigh_bytes(plan, result.trace)) result.alarms.push_back(*alarm);
+  if (const auto alarm = weigh_balance(plan, result.trace)) result.alarms.push_back(*alarm);
+  if (const auto alarm = watch_posts(executor.posts())) result.alarms.push_back(*alarm);
+  result.changed_posts = count_changed_posts(executor.posts(), make_posts(plan));
+  return result;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "sim/faults/planted.h"
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace cpscope {
+
+/// What finds a fault in a run, each without looking at the plan that was really carried out.
+enum class Detector {
+  count,           // q = 0: exp(lse) is the number of visible keys
+  keys,            // v codes keys: which ones were seen
+  position,        // rotary embedding: a query finds the key of one position
+  head,            // which query and kv head a row was computed with
+  gradient_probe,  // dq, dk, dv of coded inputs are known numbers
+  output,          // out, lse and max_logit against the oracle
+  gradient,        // dq, dk, dv and d_sink against the oracle
+  bytes,           // what went over the wires against what the proved schedule sends
+  balance,         // work of the busiest rank of every step against the proved schedule's
+  liveness         // every message that a rank posts is matched
+};
+std::string_view to_name(Detector value);
+
+/// What is made wrong.
+enum class FaultPlace { plan, executor, inputs };
+std::string_view to_name(FaultPlace value);
+
+/// A scenario in which a fault changes nothing that a run could show.
+struct BlindScenario {
+  std::string text;  // TOML
+  std::string why;   // one sentence
+};
+
+/// One known way in which context-parallel attention goes wrong.
+struct Fault {
+  std::string name;
+  std::string field_class;  // number in the field's catalogue, or D<n>: TransformerEngine's defects
+  FaultPlace place{};
+  Detector detector{};
+  std::string source;    // repo#number, or the paper
+  std::string wild;      // what it looked like where it happened
+  std::string scenario;  // TOML that reveals it
+  std::optional<BlindScenario> blind = std::nullopt;
+  bool poison = false;  // shows only where fresh memory is NaN
+  /// Plants the fault in a proved plan; nothing when the plan has no place for it.
+  std::optional<PlantedFault> (*plant)(const Plan& healthy) = nullptr;
+};
+
+/// A class of the catalogue that no fault of attention itself stands for.
+struct OutOfScope {
+  std::string field_class;
+  std::string what;
+  std::string why;
+};
+
+/// Every fault of the gallery, in a fixed order; names are unique.
+std::span<const Fault> fault_catalogue();
+std::span<const OutOfScope> out_of_scope();
+
+}  // namespace cpscope

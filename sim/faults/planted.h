@@ -1,0 +1,41 @@
+#pragma once
+
+#include "sim/faults/rank_posts.h"
+#include "sim/plan/plan.h"
+#include "sim/run/executor_fault.h"
+#include "sim/run/judge.h"
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace cpscope {
+
+/// A place of a schedule: an item of one pass, or what a rank has loaded before its first step.
+struct FaultSite {
+  bool is_backward = false;
+  bool is_load = false;  // the rank's own input rows; kind and item say nothing then
+  StageKind kind = StageKind::compute;
+  RankId rank{};
+  StepId step{};
+  int64_t item = 0;
+
+  friend bool operator==(const FaultSite&, const FaultSite&) = default;
+};
+/// "forward step 1, rank 2, compute 5".
+std::string describe(const FaultSite& site);
+
+/// One fault in one plan. What is empty is as it should be.
+struct PlantedFault {
+  FaultSite site;    // the first item whose result is wrong, or that moves, does or posts too much
+  std::string what;  // one sentence
+  std::optional<Plan> plan = std::nullopt;
+  std::optional<ExecutorFault> mistake = std::nullopt;
+  std::function<void(RunInputs&)> inputs = {};
+  std::function<void(RankPosts&)> posts = {};
+};
+
+/// The one maker of executor faults. For the planters of the fault gallery alone.
+ExecutorFault plant_mistake(Mistake mistake, MistakeSite site);
+
+}  // namespace cpscope

@@ -1,0 +1,124 @@
+#include "sim/faults/rank_posts.h"
+
+#include <deque>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+void add_pass(const Pass& pass, bool is_backward, RankPosts& posts) {
+  for (const Stage& stage : pass.stages) {
+    if (stage.kind != StageKind::transfer) continue;
+    std::vector<std::vector<Post>> of_stage(posts.groups.size());
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
+      if (item.src == item.dst) continue;
+      of_stage[to_index(item.src)].push_back(
+          {item.dst, item.step, item.bytes, i, is_backward, true});
+      of_stage[to_index(item.dst)].push_back(
+          {item.src, item.step, item.bytes, i, is_backward, false});
+    }
+    for (size_t rank = 0; rank < of_stage.size(); ++rank) {
+      if (!of_stage[rank].empty()) posts.groups[rank].push_back(std::move(of_stage[rank]));
+    }
+  }
+}
+
+/// The ranks as they go on, group by group.
+class Network {
+ public:
+  explicit Network(const RankPosts& posts)
+      : posts_(posts), next_(posts.groups.size(), 0), open_(posts.groups.size()) {
+    for (size_t rank = 0; rank < next_.size(); ++rank) hand_over(rank);
+  }
+
+  /// Matches what can be matched; false when nothing could.
+  bool advance() {
+    bool has_moved = false;
+    for (auto& [channel, sends] : sends_) {
+      auto& receives = receives_[channel];
+      while (!sends.empty() && !receives.empty() && sends.front().bytes == receives.front().bytes) {
+        --open_[channel.first];
+        --open_[channel.second];
+        sends.pop_front();
+        receives.pop_front();
+        has_moved = true;
+      }
+    }
+    for (size_t rank = 0; rank < next_.size(); ++rank) {
+      while (open_[rank] == 0 && next_[rank] < posts_.groups[rank].size()) {
+        ++next_[rank];
+        hand_over(rank);
+        has_moved = true;
+      }
+    }
+    return has_moved;
+  }
+
+  /// The first unmatched post in schedule order.
+  std::optional<Stall> first_unmatched() const {
+    std::optional<Stall> first;
+    const auto key = [](int32_t rank, const Post& post) {
+      return std::tuple(post.is_backward, to_index(post.step), rank, post.item);
+    };
+    const auto look = [&](const std::map<std::pair<int32_t, int32_t>, std::deque<Post>>& queues,
+                          bool is_send) {
+      for (const auto& [channel, queue] : queues) {
+        const int32_t rank = is_send ? channel.first : channel.second;
+        if (queue.empty()) continue;
+        if (!first || key(rank, queue.front()) < key(to_index(first->rank), first->post))
+          first = Stall{RankId{rank}, queue.front(), ""};
+      }
+    };
+    look(sends_, true);
+    look(receives_, false);
+    return first;
+  }
+
+ private:
+  void hand_over(size_t rank) {
+    if (next_[rank] >= posts_.groups[rank].size()) return;
+    for (const Post& post : posts_.groups[rank][next_[rank]]) {
+      const auto own = static_cast<int32_t>(rank);
+      (post.is_send ? sends_[{own, to_index(post.peer)}] : receives_[{to_index(post.peer), own}])
+          .push_back(post);
+      ++open_[rank];
+    }
+  }
+
+  const RankPosts& posts_;
+  std::vector<size_t> next_;   // [rank] group in work
+  std::vector<int64_t> open_;  // [rank] posts unmatched
+  std::map<std::pair<int32_t, int32_t>, std::deque<Post>> sends_, receives_;  // [sender, receiver]
+};
+
+}  // namespace
+
+RankPosts make_posts(const Plan& plan) {
+  RankPosts posts;
+  posts.groups.resize(plan.home.size());
+  add_pass(plan.forward, false, posts);
+  add_pass(plan.backward, true, posts);
+  return posts;
+}
+
+std::optional<Stall> find_stall(const RankPosts& posts) {
+  Network network(posts);
+  while (network.advance()) {
+  }
+  std::optional<Stall> stall = network.first_unmatched();
+  if (!stall) return stall;
+  const Post& post = stall->post;
+  stall->text = fmt::format(
+      "rank {} waits for ever in {} step {}: nobody matches its {} {} rank {} ({} bytes)",
+      to_index(stall->rank), post.is_backward ? "backward" : "forward", to_index(post.step),
+      post.is_send ? "send" : "receive", post.is_send ? "to" : "from", to_index(post.peer),
+      post.bytes);
+  return stall;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,69 @@
+#pragma once
+
+#include "sim/base/ids.h"
+#include "sim/run/walk_trace.h"
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+namespace cpscope {
+
+/// A wrong computation that the watched walker does on purpose. Each stands for a mistake that
+/// somebody's executor has made; sim/faults says whose.
+enum class Mistake {
+  local_positions,         // rotary embedding by row of the rank's buffer
+  second_half_follows_on,  // rotary embedding: the second chunk goes on where the first ended
+  heads_transposed,        // a rank's queries land [head, row] where [row, head] is read
+  first_kv_head_for_all,   // every rank gets kv head 0
+  kv_head_modulo,          // query head h reads kv head h mod kv_heads
+  rows_not_cleared,        // rows of out that no tile writes keep what memory held
+  lse_not_cleared,         // the same for lse
+  cleared_by_product,      // rows that see nothing are cleared by out * 0
+  lse_transposed,          // lse is written [row, head] and read [head, row]
+  own_lse_in_backward,     // backward softmax with the lse of the tile instead of the row's
+  all_zero,                // the kernel writes zeros
+  one_row_off,             // one row of out is 5 % too large
+  empty_merged_as_number,  // log-sum-exp of (-inf, -inf) is NaN
+  merged_by_plain_exp,     // sums of exp(lse), which overflow
+  out_summed_in_16_bits,   // running out rounded to bf16 after every merge
+  dq_summed_in_16_bits,    // running dq rounded to bf16 after every merge
+  dkv_wire_in_16_bits,     // dk, dv partials travel in bf16
+  sink_left_out,           // the sink never enters
+  sink_in_every_partial,   // the sink enters with every partial result
+  value_lanes_shifted,     // v padded to the lanes of q and k, and out cut at the wrong end
+  sink_gradient_summed     // d_sink, whole on every rank, is added up over the ranks
+};
+
+/// Where an executor goes wrong: everywhere, or on one rank in one step of one pass.
+struct MistakeSite {
+  std::optional<RankId> rank;
+  std::optional<StepId> step;
+};
+
+/// One planted mistake. Only the planter of the fault gallery (sim/faults/planted.h) makes them.
+class ExecutorFault {
+ public:
+  Mistake mistake() const { return mistake_; }
+  bool happens_at(RankId rank, StepId step) const {
+    return (!site_.rank || *site_.rank == rank) && (!site_.step || *site_.step == step);
+  }
+
+ private:
+  friend ExecutorFault plant_mistake(Mistake mistake, MistakeSite site);
+  ExecutorFault(Mistake mistake, MistakeSite site) : mistake_(mistake), site_(site) {}
+
+  Mistake mistake_;
+  MistakeSite site_;
+};
+
+/// What the watched walker is set up with.
+struct WatchedWalk {
+  std::optional<ExecutorFault> fault = std::nullopt;  // nothing: it does what the plan says
+  WalkTrace* trace = nullptr;                         // filled when given
+};
+
+/// Makes the CPU walker with a trace and, for the fault gallery alone, with a mistake.
+using WatchedWalker = std::function<std::unique_ptr<Executor>(const WatchedWalk&)>;
+
+}  // namespace cpscope

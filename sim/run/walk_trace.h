@@ -1,0 +1,35 @@
+#pragma once
+
+#include "sim/run/executor.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace cpscope {
+
+/// Fingerprints of every row of every buffer at one moment of a run: after the inputs were loaded
+/// (stage -1), or after a stage.
+struct StateFrame {
+  bool is_backward = false;
+  int64_t stage = -1;  // index into the stages of the pass that was run
+  StepId step{};
+  StageKind kind{};
+  std::vector<std::vector<uint64_t>> rows;  // [BufferId][row]
+};
+
+/// Work that an item really did: bytes that went over a wire, (query, key, head) triples computed.
+struct ItemWork {
+  ItemId item;
+  RankId rank{};  // that sent or computed
+  StepId step{};
+  int64_t bytes = 0;
+  int64_t pairs = 0;
+};
+
+/// What a walk that is watched has done, in plan order.
+struct WalkTrace {
+  std::vector<StateFrame> frames;
+  std::vector<ItemWork> work;
+};
+
+}  // namespace cpscope
