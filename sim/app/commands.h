@@ -34,10 +34,13 @@ struct CommandOptions {
   std::string scenario_path;         // grade
   std::vector<std::string> records;  // grade: one file, or one for each rank
   std::string order;                 // grade: packed | rank; empty = as the record says
-  std::string order_path;            // grade: an order file instead of the scenario's layout
-  std::string format;                // grade: thd | bshd | sbhd | bhsd; empty = by shape
-  std::string lse_layout;            // grade: tokens_heads | heads_tokens; empty = by shape
-  bool ignore_padding = false;       // grade
+  std::string order_path;  // grade: an order file instead of the scenario's layout; import: --out
+  std::string format;      // grade: thd | bshd | sbhd | bhsd; empty = by shape
+  std::string lse_layout;  // grade: tokens_heads | heads_tokens; empty = by shape
+  bool ignore_padding = false;  // grade
+  std::string from, layout;     // import
+  int64_t cp_size = 0, tokens = 0, ulysses_degree = 1;
+  std::vector<int64_t> cu_seqlens;
 };
 
 int command_layout(const CommandOptions& options);
@@ -46,6 +49,7 @@ int command_run(const CommandOptions& options, Toolbox& toolbox);
 int command_verify(const CommandOptions& options, Toolbox& toolbox);
 int command_probe(const CommandOptions& options, Toolbox& toolbox);
 int command_grade(const CommandOptions& options, Toolbox& toolbox);
+int command_import(const CommandOptions& options);
 int command_diff(const CommandOptions& options);
 int command_faults(const CommandOptions& options, Toolbox& toolbox);
 int command_bench(const CommandOptions& options, Toolbox& toolbox);

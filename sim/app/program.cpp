@@ -51,6 +51,42 @@ void add_executor(CLI::App* app, CommandOptions& options) {
       ->check(kNotEmpty);
 }
 
+Command add_import(CLI::App& app, CommandOptions& options) {
+  CLI::App* import = app.add_subcommand(
+      "import",
+      "makes an order file (layout = \"indices\") of what a framework deals its tokens by");
+  import->add_option(
+      "FILE", options.paths,
+      "lists of whole numbers: JSON, .safetensors or .npy, several for one list a rank. "
+      "te: cu_seqlens, cu_seqlens_padded, indices (a list a rank); torch: rearrange or "
+      "restore");
+  import
+      ->add_option("--from", options.from,
+                   "te (TransformerEngine, Megatron), torch, ring-flash-attention or usp")
+      ->required()
+      ->check(CLI::IsMember({"te", "torch", "ring-flash-attention", "usp"}));
+  import->add_option(
+      "--layout", options.layout,
+      "ring-flash-attention: ring, zigzag, stripe (each sequence by itself) or llama3 "
+      "(the packed buffer); usp: basic, zigzag or strip");
+  import->add_option("--cp-size", options.cp_size, "ranks, where the lists do not say")
+      ->check(CLI::Range(1, kMaxRanks));
+  import
+      ->add_option("--ulysses-degree", options.ulysses_degree,
+                   "usp: ranks that share the heads (rank = ring index * degree + its index)")
+      ->check(CLI::Range(1, kMaxRanks));
+  import->add_option("--tokens", options.tokens, "tokens of a single sequence")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 25));
+  import->add_option("--cu-seqlens", options.cu_seqlens, "padded boundaries, e.g. 0,8,12")
+      ->delimiter(',');
+  import->add_option("--out", options.order_path, "write the order file here")->check(kNotEmpty);
+  add_json(import, options);
+  import->footer(
+      "Example: cpscope import --from usp --layout zigzag --cp-size 8 --ulysses-degree 2 --tokens "
+      "4096 --out order.json");
+  return {import, [&] { return command_import(options); }};
+}
+
 std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
   std::vector<Command> commands;
   CLI::App* layout = app.add_subcommand("layout", "who owns which token");
@@ -89,6 +125,7 @@ std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
       ->excludes(tolerance);
   diff->footer("Example: cpscope diff cpu.safetensors cuda.safetensors --earned");
   commands.push_back({diff, [&] { return command_diff(options); }});
+  commands.push_back(add_import(app, options));
   return commands;
 }
 

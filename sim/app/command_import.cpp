@@ -1,0 +1,141 @@
+#include "sim/app/commands.h"
+#include "sim/app/json_text.h"
+#include "sim/plan/order_import.h"
+#include "sim/run/integer_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+namespace cpscope {
+namespace {
+
+/// What all files hold. Lists without a name, one a file, are those of the ranks in turn.
+Result<std::vector<NamedLists>> read_lists(const std::vector<std::string>& paths) {
+  std::vector<NamedLists> all;
+  for (const std::string& path : paths) {
+    Result<std::vector<NamedLists>> lists = read_integer_file(path);
+    if (!lists) return lists.error();
+    for (NamedLists& entry : lists.value()) {
+      const auto same = std::find_if(all.begin(), all.end(), [&](const NamedLists& other) {
+        return other.name == entry.name;
+      });
+      if (same == all.end()) {
+        all.push_back(std::move(entry));
+      } else if (entry.name.empty()) {
+        same->lists.insert(same->lists.end(), entry.lists.begin(), entry.lists.end());
+      } else {
+        return make_error(ErrorKind::bad_input, "two files hold the same name: " + entry.name, "",
+                          path);
+      }
+    }
+  }
+  return all;
+}
+
+/// A number that a file may hold beside its lists.
+void take_number(std::vector<NamedLists>& lists, const char* name, int64_t& value) {
+  for (const NamedLists& entry : lists) {
+    if (entry.name == name && entry.lists.size() == 1 && entry.lists[0].size() == 1 && value == 0)
+      value = entry.lists[0][0];
+  }
+}
+
+Json order_json(const OrderImport& order, OrderSource source) {
+  Json json{{"schema", 1},
+            {"from", to_name(source)},
+            {"cp_size", order.cp_size},
+            {"tokens", order.tokens()}};
+  json["lengths"] = order.lengths;
+  json["slots"] = order.slots;
+  json["kv_lengths"] = order.kv_lengths;
+  json["kv_slots"] = order.kv_slots;
+  json["same_layout"] = order.same_layout.empty() ? Json(nullptr) : Json(order.same_layout);
+  json["notes"] = order.notes;
+  json["differences"] = order.differences;
+  json["ranks"] = order.ranks;
+  if (!order.kv_ranks.empty()) json["kv_ranks"] = order.kv_ranks;
+  return json;
+}
+
+void write_lengths(const char* key, const std::vector<int64_t>& values, std::ostream& out) {
+  constexpr size_t kShown = 64;
+  if (values.empty()) return;
+  if (values.size() > kShown) {
+    out << fmt::format("  # {}: {} sequences, see --json\n", key, values.size());
+    return;
+  }
+  out << fmt::format("  {} = [{}]\n", key, fmt::join(values, ", "));
+}
+
+void write_text(const OrderImport& order, const CommandOptions& options, std::ostream& out) {
+  out << fmt::format("{}: {} ranks, {} tokens, each has one owner\n", options.from, order.cp_size,
+                     order.tokens());
+  for (const std::string& note : order.notes) out << "checked: " << note << '\n';
+  for (const std::string& difference : order.differences) out << "differs: " << difference << '\n';
+  out << "for a scenario:\n  [batch]\n";
+  write_lengths("lengths", order.lengths, out);
+  if (order.slots != order.lengths) write_lengths("slots", order.slots, out);
+  write_lengths("kv_lengths", order.kv_lengths, out);
+  if (order.kv_slots != order.kv_lengths) write_lengths("kv_slots", order.kv_slots, out);
+  out << fmt::format("  [parallel]\n  cp_size = {}\n", order.cp_size);
+  if (!order.same_layout.empty()) {
+    out << fmt::format("  layout = \"{}\"  # deals the tokens alike\n", order.same_layout);
+  } else {
+    out << fmt::format("  layout = \"indices\"\n  indices_file = \"{}\"\n",
+                       options.order_path.empty() ? "order.json" : options.order_path);
+  }
+  if (options.order_path.empty()) out << "no file was written: --out names one\n";
+}
+
+std::optional<Error> write_order(const OrderImport& order, const std::string& path) {
+  const std::string partial = fmt::format("{}.partial-{}", path, ::getpid());
+  std::ofstream stream(partial, std::ios::binary);
+  stream << print_order_file(order);
+  stream.close();
+  std::error_code failure;
+  if (stream) std::filesystem::rename(partial, path, failure);
+  if (stream && !failure) return std::nullopt;
+  std::filesystem::remove(partial, failure);
+  return make_error(ErrorKind::bad_input, "the order file cannot be written",
+                    "is the folder there?", path);
+}
+
+}  // namespace
+
+int command_import(const CommandOptions& options) {
+  Result<std::vector<NamedLists>> lists = read_lists(options.paths);
+  if (!lists) return report(lists.error());
+  ImportRequest request{.source = *find_order_source(options.from),
+                        .layout = options.layout,
+                        .cp_size = options.cp_size,
+                        .ulysses_degree = options.ulysses_degree,
+                        .tokens = options.tokens,
+                        .cu_seqlens = options.cu_seqlens};
+  take_number(lists.value(), "cp_size", request.cp_size);
+  request.given = std::move(lists).value();
+  const Result<OrderImport> order = import_order(request);
+  if (!order) {
+    Error error = order.error();
+    for (Complaint& complaint : error.complaints) {
+      if (complaint.where.empty() && !options.paths.empty())
+        complaint.where = options.paths.front();
+    }
+    return report(error);
+  }
+  if (!options.order_path.empty()) {
+    if (const auto error = write_order(order.value(), options.order_path)) return report(*error);
+  }
+  if (options.json) {
+    std::cout << order_json(order.value(), request.source).dump() << '\n';
+  } else {
+    write_text(order.value(), options, std::cout);
+  }
+  return 0;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,64 @@
+// `cpscope import` as its users meet it.
+#include "tests/program/program_run.h"
+
+#include <filesystem>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace cpscope::tests {
+namespace {
+
+using nlohmann::json;
+
+TEST(ImportCommand, WritesAnOrderThatAScenarioPlansBy) {
+  const ProgramRun made = run_cpscope(
+      "import --from usp --layout zigzag --cp-size 4 --ulysses-degree 2 --tokens 32 --out "
+      "usp.json");
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_NE(made.out.find("layout = \"indices\"\n  indices_file = \"usp.json\""), std::string::npos)
+      << made.out;
+  const std::string file = write_file(
+      "usp.toml", small_scenario("cp_size = 4\nlayout = \"indices\"\nindices_file = \"usp.json\"",
+                                 "lengths = [32]"));
+  const json layout = json::parse(run_cpscope("layout " + file + " --json").out);
+  EXPECT_EQ(layout["ranks"][1]["q_runs"], (json{{24, 32, 1}}));
+  EXPECT_EQ(run_cpscope("run " + file).exit_code, 0);
+}
+
+TEST(ImportCommand, ReadsTransformerEnginesListsAndSaysWhatTheyAre) {
+  write_file("te.json", R"({"cu_seqlens": [0, 7, 10], "cu_seqlens_padded": [0, 8, 12],
+ "indices": [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]})");
+  const ProgramRun text = run_cpscope("import --from te te.json");
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  for (const char* words :
+       {"te: 2 ranks, 12 tokens, each has one owner",
+        "checked: the lists are those of thd_get_partitioned_indices", "lengths = [7, 3]",
+        "slots = [8, 4]", "layout = \"dual_chunk\"", "no file was written"})
+    EXPECT_NE(text.out.find(words), std::string::npos) << words << "\nis not in\n" << text.out;
+  const json document = json::parse(run_cpscope("import --from te te.json --json").out);
+  EXPECT_EQ(document["same_layout"], "dual_chunk");
+  EXPECT_EQ(document["ranks"][1], (json{2, 3, 4, 5, 9, 10}));
+}
+
+TEST(ImportCommand, RefusesWithoutLeavingAFile) {
+  write_file("lost.json",
+             R"({"cu_seqlens_padded": [0, 8], "indices": [[0, 1, 6, 7], [2, 3, 4, 4]]})");
+  const ProgramRun run = run_cpscope("import --from te lost.json --out lost_order.json");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(run.err.find("lost.json: the query lists are no partition of tokens 0 to 7: token 4 is "
+                         "there twice"),
+            0u)
+      << run.err;
+  EXPECT_FALSE(std::filesystem::exists(work_folder() / "lost_order.json"));
+  EXPECT_EQ(run_cpscope("import --from nobody").exit_code, 2);
+  EXPECT_EQ(run_cpscope("import --from te nowhere.json").exit_code, 2);
+  EXPECT_EQ(run_cpscope("import --from usp --layout basic --cp-size 2 --tokens 8 --out "
+                        "no/such/folder.json")
+                .exit_code,
+            2);
+}
+
+}  // namespace
+}  // namespace cpscope::tests

@@ -1,0 +1,239 @@
+#include "sim/plan/order_import.h"
+
+#include "sim/plan/plan_summary.h"
+#include "sim/plan/planner.h"
+#include "sim/scenario/order_file.h"
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+// Token orders of frameworks, typed from their formulas and worked examples.
+
+namespace cpscope::tests {
+namespace {
+
+using Lists = std::vector<std::vector<int64_t>>;
+
+const Lists kTwoSequences{{0, 1, 6, 7, 8, 11}, {2, 3, 4, 5, 9, 10}};
+
+ImportRequest te_request(Lists indices = {}) {
+  ImportRequest request{.source = OrderSource::te, .layout = ""};
+  request.given.push_back({"cu_seqlens_padded", {{0, 8, 12}}});
+  if (!indices.empty()) request.given.push_back({"indices", std::move(indices)});
+  return request;
+}
+
+ImportRequest named(OrderSource source, const std::string& layout, int64_t ranks, int64_t tokens,
+                    int64_t ulysses_degree = 1) {
+  return {.source = source,
+          .layout = layout,
+          .cp_size = ranks,
+          .ulysses_degree = ulysses_degree,
+          .tokens = tokens};
+}
+
+Lists ranks_of(const ImportRequest& request) {
+  const Result<OrderImport> order = import_order(request);
+  EXPECT_TRUE(order.ok()) << to_text(order.error());
+  return order ? order.value().ranks : Lists{};
+}
+
+std::string refusal_of(const ImportRequest& request) {
+  const Result<OrderImport> order = import_order(request);
+  EXPECT_FALSE(order.ok());
+  return order.ok() ? "" : to_text(order.error());
+}
+
+TEST(OrderImport, ComputesWhatTransformerEngineDeals) {
+  ImportRequest request = te_request();
+  request.cp_size = 2;
+  EXPECT_EQ(ranks_of(request), kTwoSequences);
+  ImportRequest four{.source = OrderSource::te, .layout = "", .cp_size = 4};
+  four.cu_seqlens = {0, 8, 16, 24, 40};
+  EXPECT_EQ(ranks_of(four), (Lists{{0, 7, 8, 15, 16, 23, 24, 25, 38, 39},
+                                   {1, 6, 9, 14, 17, 22, 26, 27, 36, 37},
+                                   {2, 5, 10, 13, 18, 21, 28, 29, 34, 35},
+                                   {3, 4, 11, 12, 19, 20, 30, 31, 32, 33}}));
+  EXPECT_EQ(import_order(four).value().same_layout, "dual_chunk");
+}
+
+TEST(OrderImport, ChecksListsAgainstTransformerEnginesFormula) {
+  const OrderImport right = import_order(te_request(kTwoSequences)).value();
+  EXPECT_EQ(right.cp_size, 2) << "as many ranks as lists";
+  EXPECT_EQ(right.notes,
+            std::vector<std::string>{"the lists are those of thd_get_partitioned_indices"});
+  EXPECT_TRUE(right.differences.empty());
+  Lists swapped = kTwoSequences;
+  std::swap(swapped[0][2], swapped[1][0]);
+  const OrderImport other = import_order(te_request(swapped)).value();
+  EXPECT_EQ(other.ranks, swapped);
+  EXPECT_EQ(other.differences, std::vector<std::string>{"rank 0, local row 2: the list says 2, "
+                                                        "thd_get_partitioned_indices gives 6"});
+  EXPECT_EQ(other.same_layout, "");
+}
+
+TEST(OrderImport, TakesValidLengthsAndSlotsFromBothBoundaries) {
+  ImportRequest request = te_request();
+  request.cp_size = 2;
+  request.given.push_back({"cu_seqlens", {{0, 7, 10}}});
+  const OrderImport order = import_order(request).value();
+  EXPECT_EQ(order.lengths, (std::vector<int64_t>{7, 3}));
+  EXPECT_EQ(order.slots, (std::vector<int64_t>{8, 4}));
+  request.given.back().lists = {{0, 9, 10}};
+  EXPECT_EQ(refusal_of(request), "sequence 0 is longer than its slot: 9 valid tokens, 8 padded");
+  request.given.back().lists = {{0, 7, 10, 12}};
+  EXPECT_EQ(refusal_of(request),
+            "cu_seqlens and cu_seqlens_padded count different sequences: 3 and 2");
+  request.given.back().lists = {{0, 7, 5}};
+  EXPECT_EQ(refusal_of(request), "cu_seqlens falls at sequence 1: 5 after 7");
+}
+
+TEST(OrderImport, TakesAnOrderOfItsOwnForKeys) {
+  ImportRequest request = te_request();
+  request.cp_size = 2;
+  request.given.push_back({"cu_seqlens_kv_padded", {{0, 4, 8}}});
+  const OrderImport order = import_order(request).value();
+  EXPECT_EQ(order.kv_ranks, (Lists{{0, 3, 4, 7}, {1, 2, 5, 6}}));
+  EXPECT_EQ(order.kv_slots, (std::vector<int64_t>{4, 4}));
+  request.given.back().lists = {{0, 8, 12}};
+  EXPECT_TRUE(import_order(request).value().kv_ranks.empty()) << "the same as the queries'";
+}
+
+TEST(OrderImport, NamesWhatIsLostAndWhatIsThereTwice) {
+  EXPECT_EQ(refusal_of(te_request({{0, 1, 6, 7, 8, 11}, {2, 3, 4, 4, 9, 10}})),
+            "the query lists are no partition of tokens 0 to 11: token 4 is there twice, on rank 1 "
+            "and again on rank 1 row 3; token 5 is lost; every packed padded token, padding "
+            "included, has one owner");
+  EXPECT_EQ(
+      describe_partition_fault({{0, 9}, {-1, 0}}, 3).value(),
+      "rank 0 row 1 holds 9, which is outside; rank 1 row 0 holds -1, which is outside; token "
+      "0 is there twice, on rank 0 and again on rank 1 row 1; token 1 is lost; token 2 is "
+      "lost");
+  std::vector<int64_t> half(50);
+  std::iota(half.begin(), half.end(), 0);
+  EXPECT_TRUE(describe_partition_fault({half}, 100).value().ends_with("; and 45 more"));
+  EXPECT_FALSE(describe_partition_fault(kTwoSequences, 12).has_value());
+}
+
+TEST(OrderImport, RefusesSlotsThatTransformerEngineCannotCut) {
+  ImportRequest request = te_request();
+  request.cp_size = 3;
+  EXPECT_EQ(refusal_of(request),
+            "the slot of sequence 0 is no multiple of 6, which TransformerEngine needs: 8; pad the "
+            "sequences first");
+}
+
+TEST(OrderImport, CutsPyTorchsIndicesContiguously) {
+  ImportRequest request{.source = OrderSource::torch, .layout = "", .cp_size = 4};
+  request.given = {{"rearrange", {{0, 7, 1, 6, 2, 5, 3, 4}}}};
+  EXPECT_EQ(ranks_of(request), (Lists{{0, 7}, {1, 6}, {2, 5}, {3, 4}}));
+  // The inverse alone says as much.
+  request.given = {{"restore", {{0, 2, 4, 6, 7, 5, 3, 1}}}};
+  EXPECT_EQ(ranks_of(request), (Lists{{0, 7}, {1, 6}, {2, 5}, {3, 4}}));
+  request.given.push_back({"rearrange", {{0, 7, 1, 6, 2, 5, 3, 4}}});
+  EXPECT_EQ(import_order(request).value().notes,
+            std::vector<std::string>{"restore is the inverse of rearrange"});
+  request.given[0].lists = {{0, 7, 1, 6, 2, 5, 3, 4}};
+  EXPECT_EQ(import_order(request).value().differences,
+            std::vector<std::string>{"restore is not the inverse of rearrange in sequence 0"});
+  request.given = {{"rearrange", {{0, 7, 1, 6, 2, 5, 3, 3}}}};
+  EXPECT_EQ(refusal_of(request),
+            "the indices are no permutation of 0 to 7: token 3 is there twice, on rank 0 and again "
+            "on rank 0 row 7; token 4 is lost");
+}
+
+TEST(OrderImport, KeepsBatchedIndicesOfPyTorchApart) {
+  ImportRequest request{.source = OrderSource::torch, .layout = "", .cp_size = 2};
+  request.given = {{"", {{0, 3, 1, 2}, {2, 3, 0, 1}}}};
+  EXPECT_EQ(ranks_of(request), (Lists{{0, 3, 6, 7}, {1, 2, 4, 5}}));
+  EXPECT_EQ(import_order(request).value().slots, (std::vector<int64_t>{4, 4}));
+}
+
+TEST(OrderImport, ShowsTheImbalanceOfPyTorchsDocumentMajorOrder) {
+  // pytorch PR#189902: documents of 4 and 12 tokens, 2 ranks, pairs 26 and 62.
+  ImportRequest request{.source = OrderSource::torch, .layout = "", .cp_size = 2};
+  request.cu_seqlens = {0, 4, 16};
+  request.given = {{"", {{0, 3, 1, 2, 4, 5, 6, 13, 14, 15, 7, 8, 9, 10, 11, 12}}}};
+  const OrderImport order = import_order(request).value();
+  Scenario scenario;
+  scenario.attention.heads = scenario.attention.kv_heads = 1;
+  scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 8;
+  scenario.batch.lengths = scenario.batch.kv_lengths = order.lengths;
+  scenario.batch.slots = scenario.batch.kv_slots = order.slots;
+  scenario.parallel.cp_size = order.cp_size;
+  scenario.parallel.layout = LayoutKind::indices;
+  scenario.parallel.imported =
+      parse_order(print_order_file(order), "order.json", {2, 16, 16, true}).value();
+  EXPECT_EQ(summarise(make_plan(scenario).value()).pairs_by_rank, (std::vector<int64_t>{26, 62}));
+}
+
+TEST(OrderImport, KnowsRingFlashAttentionsLayouts) {
+  const auto of = [](const char* layout) {
+    return ranks_of(named(OrderSource::ring_flash_attention, layout, 4, 16));
+  };
+  EXPECT_EQ(of("ring")[1], (std::vector<int64_t>{4, 5, 6, 7}));
+  EXPECT_EQ(of("zigzag")[1], (std::vector<int64_t>{2, 3, 12, 13}));
+  EXPECT_EQ(of("stripe")[1], (std::vector<int64_t>{1, 5, 9, 13}));
+  // Two sequences: varlen layouts cut each, llama3 the packed buffer.
+  ImportRequest two{.source = OrderSource::ring_flash_attention, .layout = "zigzag", .cp_size = 2};
+  two.cu_seqlens = {0, 8, 12};
+  EXPECT_EQ(ranks_of(two), kTwoSequences);
+  two.layout = "llama3";
+  EXPECT_EQ(ranks_of(two), (Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}}));
+  EXPECT_EQ(import_order(two).value().same_layout, "contiguous");
+  two.layout = "stripe";
+  EXPECT_EQ(ranks_of(two), (Lists{{0, 2, 4, 6, 8, 10}, {1, 3, 5, 7, 9, 11}}));
+  two.layout = "spiral";
+  EXPECT_EQ(refusal_of(two),
+            "ring-flash-attention has no layout of this name: spiral; ring, zigzag, stripe or "
+            "llama3");
+}
+
+TEST(OrderImport, KnowsUspsLayouts) {
+  EXPECT_EQ(ranks_of(named(OrderSource::usp, "zigzag", 4, 16, 2)),
+            (Lists{{0, 1, 2, 3}, {12, 13, 14, 15}, {4, 5, 6, 7}, {8, 9, 10, 11}}));
+  EXPECT_EQ(ranks_of(named(OrderSource::usp, "zigzag", 4, 16, 4)),
+            (Lists{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}}));
+  EXPECT_EQ(ranks_of(named(OrderSource::usp, "strip", 4, 8, 2)),
+            (Lists{{0, 2}, {4, 6}, {1, 3}, {5, 7}}));
+  EXPECT_EQ(ranks_of(named(OrderSource::usp, "basic", 4, 8, 2)),
+            (Lists{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(refusal_of(named(OrderSource::usp, "basic", 4, 8, 3)),
+            "the ranks do not divide by the ulysses degree: 4 ranks, degree 3");
+  EXPECT_EQ(refusal_of(named(OrderSource::usp, "zigzag", 4, 12, 2)),
+            "the slot of sequence 0 is no multiple of 8, which usp zigzag needs: 12; pad the "
+            "sequences first");
+}
+
+TEST(OrderImport, DealsEveryTokenOnceWhateverTheSizes) {
+  for (const int64_t ranks : {1, 2, 3, 4, 6, 12}) {
+    for (const int64_t degree : {1, 2, 3, 4}) {
+      if (ranks % degree != 0) continue;
+      for (const char* layout : {"basic", "zigzag", "strip"}) {
+        const int64_t tokens = 2 * ranks * 5;
+        const Lists lists = ranks_of(named(OrderSource::usp, layout, ranks, tokens, degree));
+        EXPECT_EQ(describe_partition_fault(lists, tokens), std::nullopt)
+            << layout << ", " << ranks << " ranks, degree " << degree;
+        for (const auto& list : lists) EXPECT_EQ(list.size(), 10u);
+      }
+    }
+  }
+}
+
+TEST(OrderImport, SaysWhatIsMissing) {
+  EXPECT_EQ(refusal_of({.source = OrderSource::te, .layout = "", .cp_size = 2}),
+            "neither lists nor boundaries are given; give indices (a list a rank), "
+            "cu_seqlens_padded, or both");
+  EXPECT_EQ(refusal_of(te_request()), "the number of ranks is not known; say --cp-size");
+  EXPECT_EQ(refusal_of(named(OrderSource::usp, "basic", 4, 0)),
+            "the batch is not known; say --tokens or --cu-seqlens");
+  ImportRequest three = te_request(kTwoSequences);
+  three.cp_size = 3;
+  EXPECT_EQ(refusal_of(three), "there is not one list a rank: 2 lists, 3 ranks");
+}
+
+}  // namespace
+}  // namespace cpscope::tests
