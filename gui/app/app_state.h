@@ -149,8 +149,6 @@ struct Projections {
   Projection selected, hovered;
 };
 Projections project_all(const AppState& state);
-/// The same in the pinned plan.
-Projections project_pinned(const AppState& state);
 /// What a view depends on, without size, text_width, memo and projections.
 ViewInput view_input(const AppState& state, ViewKind kind);
 /// The same view of the pinned plan, at the same step or its last one.

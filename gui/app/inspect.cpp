@@ -106,18 +106,28 @@ Inspection inspect(const AppState& state, const Target& target) {
   return inspect(*plan, run_a, run_b, target);
 }
 
-const Inspection& InspectionMemo::inspect(const AppState& state, const Target& target) {
+const Inspection& InspectionMemo::inspect(const AppState& state, const Target& target,
+                                          bool in_background) {
+  const SharedPlan& plan = state.document.plan();
   Key key{target,
-          state.document.plan(),
-          state.run_a_plan == state.document.plan() ? state.run_a : nullptr,
-          state.run_b_plan == state.document.plan() ? state.run_b : nullptr,
+          plan,
+          state.run_a_plan == plan ? state.run_a : nullptr,
+          state.run_b_plan == plan ? state.run_b : nullptr,
           state.document.is_planning(),
           state.document.refusal().has_value()};
   if (!is_known_ || key != key_) {
-    last_ = gui::inspect(state, target);
+    task_.cancel();
+    if (in_background && plan != nullptr && plan->is_large()) {
+      task_.start([plan, target, run_a = key.run_a, run_b = key.run_b](TaskControl&) {
+        return gui::inspect(*plan, run_a.get(), run_b.get(), target);
+      });
+    } else {
+      last_ = gui::inspect(state, target);
+    }
     key_ = std::move(key);
     is_known_ = true;
   }
+  if (auto result = task_.take()) last_ = std::move(*result);
   return last_;
 }
 

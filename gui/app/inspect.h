@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gui/app/app_state.h"
+#include "gui/app/background.h"
 #include "gui/app/caption.h"
 
 #include <string>
@@ -45,7 +46,11 @@ Inspection inspect(const AppState& state, const Target& target);
 /// Keeps the last answer while nothing that it depends on has changed.
 class InspectionMemo {
  public:
-  const Inspection& inspect(const AppState& state, const Target& target);
+  /// In the background, the answer about a large plan comes later; the last one stays until then.
+  const Inspection& inspect(const AppState& state, const Target& target,
+                            bool in_background = false);
+  /// Is an answer on its way?
+  bool is_waiting() const { return task_.is_running(); }
 
  private:
   struct Key {
@@ -58,6 +63,7 @@ class InspectionMemo {
   };
   Key key_;
   bool is_known_ = false;
+  Task<Inspection> task_;
   Inspection last_;
 };
 

@@ -6,14 +6,6 @@
 namespace cpscope::gui {
 namespace {
 
-Projections project_in(const AppState& state, const PlanIndex* plan) {
-  if (plan == nullptr) return {};
-  Projections both;
-  if (is_present(*plan, state.selected())) both.selected = project(state.selected(), *plan);
-  if (is_present(*plan, state.hovered)) both.hovered = project(state.hovered, *plan);
-  return both;
-}
-
 ViewInput view_input_of(const AppState& state, ViewKind kind, const SharedPlan& plan) {
   ViewInput input;
   input.plan = plan.get();
@@ -32,9 +24,14 @@ ViewInput view_input_of(const AppState& state, ViewKind kind, const SharedPlan& 
 
 }  // namespace
 
-Projections project_all(const AppState& state) { return project_in(state, state.plan()); }
-
-Projections project_pinned(const AppState& state) { return project_in(state, state.pinned.get()); }
+Projections project_all(const AppState& state) {
+  const PlanIndex* plan = state.plan();
+  if (plan == nullptr) return {};
+  Projections both;
+  if (is_present(*plan, state.selected())) both.selected = project(state.selected(), *plan);
+  if (is_present(*plan, state.hovered)) both.hovered = project(state.hovered, *plan);
+  return both;
+}
 
 ViewInput view_input(const AppState& state, ViewKind kind) {
   ViewInput input = view_input_of(state, kind, state.document.plan());

@@ -1,6 +1,7 @@
 #include "gui/model/balance_view.h"
 
 #include "gui/model/balance.h"
+#include "gui/model/legend.h"
 #include "gui/model/light.h"
 #include "gui/model/rank_chart.h"
 
@@ -22,11 +23,9 @@ constexpr int64_t kMostSegments = 2000;
 
 std::shared_ptr<const Balance> balance_of(const ViewInput& input) {
   const std::string key = to_hex(input.plan->plan().hash);
-  if (input.memo != nullptr && input.memo->key == key && input.memo->value)
-    return std::static_pointer_cast<const Balance>(input.memo->value);
-  auto balance = std::make_shared<const Balance>(measure_balance(*input.plan));
-  if (input.memo != nullptr) *input.memo = {key, balance};
-  return balance;
+  return remember<Balance>(input.memo, key, input.plan->is_large(), [plan = input.plan] {
+    return std::make_shared<const Balance>(measure_balance(*plan));
+  });
 }
 
 double over_mean(const std::vector<int64_t>& forward, const std::vector<int64_t>& backward) {
@@ -270,6 +269,11 @@ View draw_balance(const ViewInput& input) {
     return view;
   }
   const std::shared_ptr<const Balance> balance = balance_of(input);
+  if (balance == nullptr) {
+    add_sentence(view.drawing, input, {0, 0, input.size.width, input.size.height},
+                 "Adding up the work of every rank.");
+    return view;
+  }
   const float x0 = kMargin, x1 = input.size.width - kMargin;
   const float path = balance->total[1] > 0 ? 32 + 2 * kPathRow : 26 + kPathRow;
   const float meters = input.size.height - 6 - kMeter;

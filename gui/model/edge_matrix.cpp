@@ -111,8 +111,9 @@ std::vector<LinkBytes> EdgeMatrix::of_stages(int32_t first_stage, int32_t end_st
     return out;
   }
   std::vector<Share> shares(shares_.begin() + begin, shares_.begin() + end);
-  std::sort(shares.begin(), shares.end(),
-            [](const Share& a, const Share& b) { return a.link < b.link; });
+  const auto is_before = [](const Share& a, const Share& b) { return a.link < b.link; };
+  if (!std::is_sorted(shares.begin(), shares.end(), is_before))
+    std::sort(shares.begin(), shares.end(), is_before);
   for (size_t i = 0; i < shares.size();) {
     const int32_t link = shares[i].link;
     int64_t bytes = 0;

@@ -33,6 +33,11 @@ class EdgeMatrix {
   size_t num_links() const { return links_.size(); }
   /// Bytes of stages [first_stage, end_stage), by (src, dst), none of them 0.
   std::vector<LinkBytes> of_stages(int32_t first_stage, int32_t end_stage) const;
+  /// Transfers between ranks in stages [first_stage, end_stage).
+  int64_t num_transfers(int32_t first_stage, int32_t end_stage) const {
+    return first_of_stage_[static_cast<size_t>(end_stage)] -
+           first_of_stage_[static_cast<size_t>(first_stage)];
+  }
   /// Bytes of all stages before end_stage, from running sums.
   std::vector<LinkBytes> until(int32_t end_stage) const { return of_stages(0, end_stage); }
   /// Bytes of stages [first_stage, end_stage) in all, by payload.

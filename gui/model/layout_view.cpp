@@ -24,14 +24,12 @@ std::shared_ptr<const LayoutMaps> layout_maps(const ViewInput& input) {
   const PlanIndex& index = *input.plan;
   const std::string key =
       fmt::format("layout {} {:x}", static_cast<const void*>(input.plan), index.plan().hash);
-  if (input.memo != nullptr && input.memo->key == key && input.memo->value != nullptr)
-    return std::static_pointer_cast<const LayoutMaps>(input.memo->value);
-  LayoutMaps maps;
-  maps.q = make_place_map(index, Side::q);
-  if (!index.plan().layout.same_kv) maps.kv = make_place_map(index, Side::kv);
-  auto made = std::make_shared<const LayoutMaps>(std::move(maps));
-  if (input.memo != nullptr) *input.memo = {key, made};
-  return made;
+  return remember<LayoutMaps>(input.memo, key, false, [plan = input.plan] {
+    auto maps = std::make_shared<LayoutMaps>();
+    maps->q = make_place_map(*plan, Side::q);
+    if (!plan->plan().layout.same_kv) maps->kv = make_place_map(*plan, Side::kv);
+    return std::shared_ptr<const LayoutMaps>(std::move(maps));
+  });
 }
 
 /// Everything of one side inside the box.

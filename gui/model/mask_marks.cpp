@@ -61,7 +61,8 @@ bool hatches_units(const MaskScene& scene) {
 Pixels make_pixels(const MaskScene& scene) {
   const MaskPicture& picture = scene.picture;
   const PairGrid& grid = picture.cells.grid;
-  const WorkMap& work = *picture.cells.work[scene.is_backward ? 1 : 0];
+  // Not there yet: then nothing is done.
+  const WorkMap* work = picture.cells.work[scene.is_backward ? 1 : 0].get();
   Pixels pixels;
   pixels.width = static_cast<int32_t>(grid.columns());
   pixels.height = static_cast<int32_t>(grid.rows());
@@ -80,7 +81,7 @@ Pixels make_pixels(const MaskScene& scene) {
     for (int64_t column = 0; column < grid.columns(); ++column) {
       const auto at = static_cast<size_t>(grid.at(row, column));
       const CellLook look = picture.looks[at];
-      const CellTime time = time_of(work.cells[at], scene.window);
+      const CellTime time = work == nullptr ? CellTime{} : time_of(work->cells[at], scene.window);
       // Stripes are a pattern of their own; hatched they would be noise.
       const bool is_hatched =
           look == CellLook::hidden || (look == CellLook::partial && !scene.picture.is_strided);
@@ -298,8 +299,9 @@ void add_mask_lines(Drawing& drawing, const MaskScene& scene) {
 
 int64_t add_mask_labels(Drawing& drawing, const MaskScene& scene) {
   const MaskGrid& chunks = scene.picture.chunks;
-  if (chunks.grid.cells() == 0) return 0;
-  const WorkMap& work = *chunks.work[scene.is_backward ? 1 : 0];
+  const auto& made = chunks.work[scene.is_backward ? 1 : 0];
+  if (chunks.grid.cells() == 0 || made == nullptr) return 0;
+  const WorkMap& work = *made;
   const bool has_steps = scene.window.num_steps > 1;
   // Where one step does everything, everything would be outlined.
   const bool has_outlines = has_steps && least_pixels(scene, chunks.grid) >= kLeastOutlined;

@@ -151,7 +151,7 @@ std::string describe_chunks(const PlanIndex& index, const MaskGrid& chunks, int6
   return text + (is_backward ? " of the backward" : "");
 }
 
-void add_hits(const ViewInput& input, const Axis& q_axis, const Axis& k_axis, bool is_backward,
+void add_hits(const PlanIndex& index, const Axis& q_axis, const Axis& k_axis, bool is_backward,
               MaskPicture& picture) {
   const MaskGrid& chunks = picture.chunks;
   std::vector<HitRegion>& hits = picture.hits[is_backward ? 1 : 0];
@@ -172,7 +172,7 @@ void add_hits(const ViewInput& input, const Axis& q_axis, const Axis& k_axis, bo
       hit.target = PairRange{q.edges[row], q.edges[row + 1], k.edges[column], k.edges[column + 1]};
       if (work.item >= 0) hit.target = ItemTarget{is_backward, StageKind::compute, work.item};
       hit.name = fmt::format("pair/{}/{}", q.edges[row], k.edges[column]);
-      hit.tooltip = describe_chunks(*input.plan, chunks, row, column, is_backward);
+      hit.tooltip = describe_chunks(index, chunks, row, column, is_backward);
       hits.push_back(std::move(hit));
     }
   }
@@ -205,8 +205,7 @@ std::vector<int32_t> find_owners(const PlanIndex& index, Side side, const CellAx
   return owners;
 }
 
-MaskPicture make_picture(const ViewInput& input, const Axis& q_axis, const Axis& k_axis) {
-  const PlanIndex& index = *input.plan;
+MaskPicture make_picture(const PlanIndex& index, const Axis& q_axis, const Axis& k_axis) {
   MaskPicture picture;
   const IdRange q = shown_ids(q_axis, index.tokens(Side::q));
   const IdRange k = shown_ids(k_axis, index.tokens(Side::kv));
@@ -222,30 +221,47 @@ MaskPicture make_picture(const ViewInput& input, const Axis& q_axis, const Axis&
   return picture;
 }
 
+/// A new picture, or the known one of these axes with the work of another pass. `known` may be
+/// null.
+std::shared_ptr<const MaskPicture> extend_picture(const PlanIndex& index, const Axis& q,
+                                                  const Axis& k, bool is_backward, bool is_same,
+                                                  const std::shared_ptr<const MaskPicture>& known) {
+  auto picture = std::make_shared<MaskPicture>(is_same ? *known : make_picture(index, q, k));
+  if (!is_same) picture->counts = known ? known->counts : count_tiles(index, kTileEdge);
+  add_work(index, is_backward, picture->cells);
+  add_work(index, is_backward, picture->chunks);
+  add_hits(index, q, k, is_backward, *picture);
+  return picture;
+}
+
 }  // namespace
 
-std::shared_ptr<const MaskPicture> find_mask_picture(const ViewInput& input, const Axis& q,
-                                                     const Axis& k, bool is_backward) {
-  const std::string key =
+MaskFinding find_mask_picture(const ViewInput& input, const Axis& q, const Axis& k,
+                              bool is_backward) {
+  const std::string axes =
       fmt::format("mask {:x} {} {} {} {} {} {} {} {}", input.plan->plan().hash, q.lo(), q.hi(),
                   q.begin(), q.end(), k.lo(), k.hi(), k.begin(), k.end());
-  std::shared_ptr<const MaskPicture> known;
-  if (input.memo != nullptr && input.memo->key.starts_with("mask "))
-    known = std::static_pointer_cast<const MaskPicture>(input.memo->value);
-  const bool is_same = known && input.memo->key == key;
   const size_t pass = is_backward ? 1 : 0;
-  if (is_same && (known->cells.work[pass] || known->cells.grid.cells() == 0)) return known;
-  // The other pass only adds who computes what.
-  auto picture = std::make_shared<MaskPicture>(is_same ? *known : make_picture(input, q, k));
-  if (!is_same) {
-    const bool is_same_plan = known && known->plan_hash == picture->plan_hash;
-    picture->counts = is_same_plan ? known->counts : count_tiles(*input.plan, kTileEdge);
+  // The last picture of this plan; both passes of the same axes are kept in one.
+  std::shared_ptr<const MaskPicture> known;
+  std::string key = axes + (is_backward ? " backward" : " forward");
+  bool is_same = false;
+  if (input.memo != nullptr) {
+    input.memo->take_news();
+    if (input.memo->key.starts_with("mask "))
+      known = std::static_pointer_cast<const MaskPicture>(input.memo->value);
+    if (known && known->plan_hash != input.plan->plan().hash) known.reset();
+    is_same = known && input.memo->key.starts_with(axes + " ");
+    if (is_same && (known->cells.work[pass] || known->cells.grid.cells() == 0))
+      key = input.memo->key;
   }
-  add_work(*input.plan, is_backward, picture->cells);
-  add_work(*input.plan, is_backward, picture->chunks);
-  add_hits(input, q, k, is_backward, *picture);
-  if (input.memo != nullptr) *input.memo = {key, picture};
-  return picture;
+  auto picture =
+      remember<MaskPicture>(input.memo, key, input.plan->is_large(),
+                            [plan = input.plan, q, k, is_backward, is_same, known] {
+                              return extend_picture(*plan, q, k, is_backward, is_same, known);
+                            });
+  if (picture != nullptr) return {picture, true};
+  return {known, false};
 }
 
 }  // namespace cpscope::gui

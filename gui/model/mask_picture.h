@@ -48,8 +48,15 @@ inline constexpr int64_t kTileEdge = 128;
 /// Chunk pairs and tiles are drawn from this size on, in pixels.
 inline constexpr double kLeastBlock = 6;
 
-/// The picture for axes over the square, with the work of one pass. From the memo if it has it.
-std::shared_ptr<const MaskPicture> find_mask_picture(const ViewInput& input, const Axis& q,
-                                                     const Axis& k, bool is_backward);
+/// The picture to show now.
+struct MaskFinding {
+  std::shared_ptr<const MaskPicture> picture;  // null while the first one is being made
+  bool is_current = false;  // else of an earlier camera or pass: its cells still name their ids
+};
+
+/// The picture for axes over the square, with the work of one pass. From the memo if it has it; the
+/// last one of the plan while a new one is being made elsewhere (remember).
+MaskFinding find_mask_picture(const ViewInput& input, const Axis& q, const Axis& k,
+                              bool is_backward);
 
 }  // namespace cpscope::gui

@@ -254,7 +254,11 @@ View draw_mask(const ViewInput& input) {
   const Axis q(static_cast<double>(q_tokens), input.camera.y, frame.square.y0, frame.square.y1);
   const Axis k(static_cast<double>(k_tokens), input.camera.x, frame.square.x0, frame.square.x1);
   const bool is_backward = is_backward_at(index, input.moment);
-  const auto picture = find_mask_picture(input, q, k, is_backward);
+  const auto [picture, is_current] = find_mask_picture(input, q, k, is_backward);
+  if (picture == nullptr) {
+    add_sentence(view.drawing, input, all, "Finding out who computes which pairs, and when.");
+    return view;
+  }
   const MaskPaint paint(*input.theme);
   const MaskScene scene{
       input, *picture,     paint,       q,
@@ -278,7 +282,7 @@ View draw_mask(const ViewInput& input) {
   else
     add_legend_flow(view.drawing, input, frame.text, entries);
   view.grids.push_back({frame.square, k.lo(), k.hi(), q.lo(), q.hi()});
-  view.hits = picture->hits[is_backward ? 1 : 0];
+  if (is_current) view.hits = picture->hits[is_backward ? 1 : 0];
   view.scale = print_scale(k.units_per_pixel(), "token");
   return view;
 }

@@ -45,6 +45,14 @@ int64_t count_links(const std::array<PassColumns, 2>& columns, int32_t num_ranks
   return count;
 }
 
+int64_t measure(const Plan& plan) {
+  size_t size = plan.slices.size();
+  for (const Pass* pass : {&plan.forward, &plan.backward})
+    size += pass->transfers.size() + pass->reorders.size() + pass->computes.size() +
+            pass->merges.size() + pass->finishes.size();
+  return static_cast<int64_t>(size);
+}
+
 /// Ids [begin, end) of a sequence's slot on one side.
 struct Slot {
   int64_t begin, valid, end;
@@ -78,6 +86,7 @@ PlanIndex::PlanIndex(CheckedPlan checked)
   columns_[1] =
       make_columns(plan(), plan().backward, static_cast<int32_t>(plan().forward.stages.size()));
   num_links_ = count_links(columns_, num_ranks());
+  size_ = measure(plan());
   for (const Side side : {Side::q, Side::kv}) {
     const size_t s = side == Side::kv ? 1 : 0;
     const auto& by_rank = side == Side::q ? layout.q_runs : layout.kv_runs;

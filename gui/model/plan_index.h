@@ -54,6 +54,9 @@ struct OwnedRow {
   int64_t row = -1;
 };
 
+/// Items and band slices that a frame has the time to look through.
+inline constexpr int64_t kLargePlan = 100'000;
+
 /// A proved plan and what views look up in it again and again. Made once a plan, never changed.
 class PlanIndex {
  public:
@@ -69,6 +72,10 @@ class PlanIndex {
   const PassColumns& columns(bool is_backward) const { return columns_[is_backward ? 1 : 0]; }
   /// Pairs of different ranks between which something travels, in either pass.
   int64_t num_links() const { return num_links_; }
+  /// Items and band slices of both passes: how much there is to look through.
+  int64_t size() const { return size_; }
+  /// Would looking through it hold up a frame?
+  bool is_large() const { return size_ > kLargePlan; }
   int32_t num_ranks() const { return plan().layout.cp_size; }
   int64_t tokens(Side side) const {
     return side == Side::q ? plan().layout.slots.tokens : plan().layout.slots.kv_tokens;
@@ -111,7 +118,7 @@ class PlanIndex {
   PlanSummary summary_;
   MaskBands mask_;
   std::array<PassColumns, 2> columns_;
-  int64_t num_links_ = 0;
+  int64_t num_links_ = 0, size_ = 0;
   std::vector<StageRef> stages_;
   std::vector<StepRef> steps_;
   std::vector<OwnedRun> owned_[2];

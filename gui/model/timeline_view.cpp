@@ -12,6 +12,8 @@
 namespace cpscope::gui {
 namespace {
 
+/// Events that a frame has the time to fold.
+constexpr size_t kManyEvents = 100'000;
 constexpr float kLegend = 20;
 
 /// What pictures of one plan and its runs share, whatever the camera shows.
@@ -38,17 +40,22 @@ std::shared_ptr<const TimelineMaps> timeline_maps(const ViewInput& input, bool s
       if (has_events(run))
         key += fmt::format(" {} {} {} {}", static_cast<const void*>(run), run->name,
                            run->events.size(), run->events.back().end_ns);
-  if (input.memo != nullptr && input.memo->key == key && input.memo->value != nullptr)
-    return std::static_pointer_cast<const TimelineMaps>(input.memo->value);
-  auto maps = std::make_shared<TimelineMaps>();
+  size_t size = 0;
   if (shows_time) {
-    maps->events_a = fold_run(index, *input.run_a);
-    if (has_events(input.run_b)) maps->events_b = fold_run(index, *input.run_b);
-  } else {
-    maps->steps = std::make_unique<const StepTable>(index);
+    for (const RunView* run : {input.run_a, input.run_b}) size += run ? run->events.size() : 0;
   }
-  if (input.memo != nullptr) *input.memo = {key, maps};
-  return maps;
+  const bool is_long = shows_time ? size > kManyEvents : index.is_large();
+  const auto make = [plan = input.plan, a = input.run_a, b = input.run_b, shows_time] {
+    auto maps = std::make_shared<TimelineMaps>();
+    if (shows_time) {
+      maps->events_a = fold_run(*plan, *a);
+      if (has_events(b)) maps->events_b = fold_run(*plan, *b);
+    } else {
+      maps->steps = std::make_unique<const StepTable>(*plan);
+    }
+    return std::shared_ptr<const TimelineMaps>(std::move(maps));
+  };
+  return remember<TimelineMaps>(input.memo, key, is_long, make);
 }
 
 /// One entry of the legend; x moves behind it. Nothing when it does not fit.
@@ -169,6 +176,10 @@ View draw_timeline(const ViewInput& input) {
     return view;
   }
   const std::shared_ptr<const TimelineMaps> maps = timeline_maps(input, shows_time);
+  if (maps == nullptr) {
+    add_sentence(input, view, middle, "Adding up what every rank does in every step");
+    return view;
+  }
   Box box{4, 2, input.size.width - 4, input.size.height - kLegend - 4};
   if (shows_time) {
     add_runs(input, *maps, box, view);

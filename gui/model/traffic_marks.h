@@ -5,18 +5,28 @@
 #include "gui/model/view.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace cpscope::gui {
 
+/// What travels in stages [first_stage, end_stage) of a plan.
+struct StageLinks {
+  std::shared_ptr<const EdgeMatrix> matrix;
+  std::vector<LinkBytes> links;         // by (src, dst)
+  std::vector<int64_t> sent, received;  // [rank]
+  int32_t first_stage = 0, end_stage = 0;
+  uint64_t plan_hash = 0;
+};
+
 /// What the traffic view shows: links in use, and how much every rank sends and receives.
 struct TrafficScene {
   const ViewInput& input;
   const EdgeMatrix& matrix;
-  std::vector<LinkBytes> links;         // by (src, dst)
-  std::vector<int64_t> sent, received;  // [rank]
-  int64_t least = 0, most = 0;          // bytes of a link at the ends of the colour scale
+  const std::vector<LinkBytes>& links;         // by (src, dst)
+  const std::vector<int64_t>&sent, &received;  // [rank]
+  int64_t least = 0, most = 0;                 // bytes of a link at the ends of the colour scale
   int32_t first_stage = 0, end_stage = 0;
 };
 
@@ -31,7 +41,7 @@ void add_traffic_matrix(View& view, const TrafficScene& scene, const Box& box);
 std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& box);
 
 /// "kv 48 KiB, dkv 96 KiB" of the stages of the scene for each of its links; empty texts where the
-/// stages have too many items to look at for every picture.
+/// stages have too many items to look at for every picture, nothing where there are too many links.
 std::vector<std::string> name_payloads(const TrafficScene& scene);
 
 /// The colours of bytes with their ends, in a row; returns where it ends.

@@ -63,11 +63,17 @@ struct MatrixScene {
   }
 };
 
+/// Ranks [first, second) of an axis that are shown.
+std::pair<int32_t, int32_t> shown_ranks(const Axis& axis, int64_t ranks) {
+  const auto begin = std::clamp<int64_t>(static_cast<int64_t>(std::floor(axis.lo())), 0, ranks);
+  const auto end = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(axis.hi())), begin, ranks);
+  return {static_cast<int32_t>(begin), static_cast<int32_t>(end)};
+}
+
 /// Ranks of an axis in bins of equal width, at least a pixel wide.
 CellAxis cut_ranks(const Axis& axis, int64_t ranks, double& step) {
   CellAxis bins;
-  const auto begin = std::clamp<int64_t>(static_cast<int64_t>(std::floor(axis.lo())), 0, ranks);
-  const auto end = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(axis.hi())), begin, ranks);
+  const auto [begin, end] = shown_ranks(axis, ranks);
   if (begin == end) return bins;
   const double pixels = std::abs(double{axis.end()} - double{axis.begin()});
   const int64_t most = std::clamp<int64_t>(std::llround(pixels), 8, kMostBins);
@@ -78,6 +84,20 @@ CellAxis cut_ranks(const Axis& axis, int64_t ranks, double& step) {
   return bins;
 }
 
+/// Calls look(number, link) with the links that are shown.
+template <class Look>
+void for_shown_links(const MatrixScene& scene, Look look) {
+  const auto [first_src, end_src] = shown_ranks(scene.senders, scene.ranks());
+  const auto [first_dst, end_dst] = shown_ranks(scene.receivers, scene.ranks());
+  const std::vector<LinkBytes>& links = scene.traffic.links;
+  auto it = std::partition_point(links.begin(), links.end(),
+                                 [first = first_src](const LinkBytes& l) { return l.src < first; });
+  for (; it != links.end() && it->src < end_src; ++it) {
+    if (it->dst >= first_dst && it->dst < end_dst)
+      look(static_cast<size_t>(it - links.begin()), *it);
+  }
+}
+
 /// One picture of all links; a bin of several links shows the most bytes of one of them.
 void add_cells(Drawing& drawing, const MatrixScene& scene) {
   double src_step = 1, dst_step = 1;
@@ -85,15 +105,19 @@ void add_cells(Drawing& drawing, const MatrixScene& scene) {
   const CellAxis dst = cut_ranks(scene.receivers, scene.ranks(), dst_step);
   if (src.count() == 0 || dst.count() == 0) return;
   std::vector<int64_t> bytes(static_cast<size_t>(src.count() * dst.count()), 0);
-  for (const LinkBytes& link : scene.traffic.links) {
-    if (link.src < src.begin() || link.src >= src.end() || link.dst < dst.begin() ||
-        link.dst >= dst.end())
-      continue;
-    const auto row = static_cast<int64_t>((link.src - src.begin()) / src_step);
-    const auto column = static_cast<int64_t>((link.dst - dst.begin()) / dst_step);
-    int64_t& most = bytes[row * dst.count() + column];
+  // Bins of all ranks, so that a million links are not divided one by one.
+  const auto bins_of = [&](const CellAxis& axis, double step) {
+    std::vector<int32_t> bins(static_cast<size_t>(scene.ranks()), -1);
+    for (int64_t rank = axis.begin(); rank < axis.end(); ++rank)
+      bins[rank] = static_cast<int32_t>((rank - axis.begin()) / static_cast<int64_t>(step));
+    return bins;
+  };
+  const std::vector<int32_t> rows = bins_of(src, src_step), columns = bins_of(dst, dst_step);
+  const int64_t width = dst.count();
+  for_shown_links(scene, [&](size_t, const LinkBytes& link) {
+    int64_t& most = bytes[rows[link.src] * width + columns[link.dst]];
     most = std::max(most, link.bytes);
-  }
+  });
   Pixels pixels;
   pixels.width = static_cast<int32_t>(dst.count());
   pixels.height = static_cast<int32_t>(src.count());
@@ -106,8 +130,14 @@ void add_cells(Drawing& drawing, const MatrixScene& scene) {
                 scene.senders.pixel_of(end_of(src, src_step))};
   const Color empty = scene.input().theme->of(Role::mask_empty);
   pixels.colors.reserve(bytes.size());
-  for (const int64_t most : bytes)
-    pixels.colors.push_back(most == 0 ? empty : color_of_bytes(scene.traffic, most));
+  // Neighbours often carry the same.
+  int64_t last = 0;
+  Color color = empty;
+  for (const int64_t most : bytes) {
+    if (most != last) color = most == 0 ? empty : color_of_bytes(scene.traffic, most);
+    last = most;
+    pixels.colors.push_back(color);
+  }
   drawing.add(std::move(pixels));
 }
 
@@ -141,15 +171,15 @@ void add_lines(Drawing& drawing, const MatrixScene& scene) {
 
 void add_byte_labels(Drawing& drawing, const MatrixScene& scene) {
   if (scene.cell() < 26) return;
-  for (const LinkBytes& link : scene.traffic.links) {
+  for_shown_links(scene, [&](size_t, const LinkBytes& link) {
     const Box box = scene.box_of(link.src, link.dst);
-    if (!scene.shows(box)) continue;
+    if (!scene.shows(box)) return;
     const std::string text = print_bytes(static_cast<double>(link.bytes));
-    if (scene.input().text_width(text, kText, Face::mono) > box.width() - 3) continue;
+    if (scene.input().text_width(text, kText, Face::mono) > box.width() - 3) return;
     const Color fill = color_of_bytes(scene.traffic, link.bytes);
     drawing.add(Label{box.center(), Anchor::center_middle, scene.input().theme->text_on(fill),
                       kText, Face::mono, text});
-  }
+  });
 }
 
 /// Calls look(rank) with the ranks that an axis shows.
@@ -252,9 +282,13 @@ void add_bars(Drawing& drawing, const MatrixScene& scene, bool is_sent) {
 }
 
 void add_lights(Drawing& drawing, const MatrixScene& scene) {
+  const auto senders = shown_ranks(scene.senders, scene.ranks());
   const auto add = [&](const Projection& projection, Role role, float width) {
     size_t lit = 0;
-    for (const auto& [src, dst] : projection.links) {
+    const auto& links = projection.links;
+    auto it = std::lower_bound(links.begin(), links.end(), std::pair{senders.first, int32_t{0}});
+    for (; it != links.end() && it->first < senders.second; ++it) {
+      const auto [src, dst] = *it;
       const Box box = scene.box_of(src, dst);
       if (!scene.shows(box)) continue;
       if (++lit > kMostLitLinks) return;
@@ -273,18 +307,18 @@ void add_link_hits(View& view, const MatrixScene& scene) {
   const std::vector<std::string> names = name_payloads(scene.traffic);
   const Box& cells = scene.frame.cells;
   size_t hits = 0;
-  for (size_t i = 0; i < scene.traffic.links.size(); ++i) {
-    const LinkBytes& link = scene.traffic.links[i];
+  for_shown_links(scene, [&](size_t i, const LinkBytes& link) {
     Box box = scene.box_of(link.src, link.dst);
     box = {std::max(box.x0, cells.x0), std::max(box.y0, cells.y0), std::min(box.x1, cells.x1),
            std::min(box.y1, cells.y1)};
-    if (box.width() <= 1 || box.height() <= 1 || ++hits > kMostLinkHits) continue;
-    view.hits.push_back(
-        {box, LinkTarget{link.src, link.dst}, fmt::format("link/{}/{}", link.src, link.dst),
-         fmt::format("rank {} -> rank {}: {}{}{}{}", link.src, link.dst,
-                     print_bytes(static_cast<double>(link.bytes)), names[i].empty() ? "" : " (",
-                     names[i], names[i].empty() ? "" : ")")});
-  }
+    if (box.width() <= 1 || box.height() <= 1 || ++hits > kMostLinkHits) return;
+    const std::string name = i < names.size() ? names[i] : std::string();
+    view.hits.push_back({box, LinkTarget{link.src, link.dst},
+                         fmt::format("link/{}/{}", link.src, link.dst),
+                         fmt::format("rank {} -> rank {}: {}{}{}{}", link.src, link.dst,
+                                     print_bytes(static_cast<double>(link.bytes)),
+                                     name.empty() ? "" : " (", name, name.empty() ? "" : ")")});
+  });
 }
 
 }  // namespace

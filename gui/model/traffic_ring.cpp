@@ -181,6 +181,7 @@ Color arrow_color(const TrafficScene& scene, const LinkBytes& link) {
 
 std::vector<std::string> name_payloads(const TrafficScene& scene) {
   const PlanIndex& index = *scene.input.plan;
+  if (static_cast<int64_t>(scene.links.size()) > kMostNamedItems) return {};
   std::vector<std::string> names(scene.links.size());
   if (count_items(index, scene.first_stage, scene.end_stage) > kMostNamedItems) return names;
   std::vector<PayloadBytes> bytes(scene.links.size(), PayloadBytes{});

@@ -21,33 +21,58 @@ constexpr float kPad = 8;
 constexpr float kLine = 16;
 constexpr float kTextHeight = 5 * kLine + 4;
 constexpr float kSideText = 250;
-constexpr int64_t kLeastRange = 16;  // of the colour scale, most / least
+constexpr int64_t kManyTransfers = 100'000;  // more are not added up within a frame
+constexpr int64_t kLeastRange = 16;          // of the colour scale, most / least
 
-std::shared_ptr<const EdgeMatrix> find_matrix(const ViewInput& input) {
-  const std::string key = fmt::format("edges {:x}", input.plan->plan().hash);
-  if (input.memo != nullptr && input.memo->key == key)
-    return std::static_pointer_cast<const EdgeMatrix>(input.memo->value);
-  auto matrix = std::make_shared<const EdgeMatrix>(*input.plan);
-  if (input.memo != nullptr) *input.memo = {key, matrix};
-  return matrix;
+std::shared_ptr<const StageLinks> gather_links(const PlanIndex& index, int32_t first_stage,
+                                               int32_t end_stage,
+                                               std::shared_ptr<const EdgeMatrix> matrix) {
+  auto made = std::make_shared<StageLinks>();
+  made->matrix = matrix ? std::move(matrix) : std::make_shared<const EdgeMatrix>(index);
+  made->first_stage = first_stage;
+  made->end_stage = end_stage;
+  made->plan_hash = index.plan().hash;
+  made->links = made->matrix->of_stages(first_stage, end_stage);
+  made->sent.assign(static_cast<size_t>(index.num_ranks()), 0);
+  made->received = made->sent;
+  for (const LinkBytes& link : made->links) {
+    made->sent[link.src] += link.bytes;
+    made->received[link.dst] += link.bytes;
+  }
+  return made;
 }
 
-TrafficScene make_scene(const ViewInput& input, const EdgeMatrix& matrix) {
-  TrafficScene scene{input, matrix, {}, {}, {}, 0, 0, 0, 0};
-  const auto stages = static_cast<int32_t>(input.plan->stages().size());
-  scene.end_stage = std::clamp(input.moment.end_stage, 0, stages);
-  if (!input.is_cumulative)
-    scene.first_stage = std::clamp(input.moment.first_stage, 0, scene.end_stage);
-  scene.links = matrix.of_stages(scene.first_stage, scene.end_stage);
+/// What travels at the moment; at an earlier moment while that is being added up elsewhere, and
+/// null while nothing is known of the plan.
+std::shared_ptr<const StageLinks> find_links(const ViewInput& input) {
+  const PlanIndex& index = *input.plan;
+  const auto stages = static_cast<int32_t>(index.stages().size());
+  const int32_t end = std::clamp(input.moment.end_stage, 0, stages);
+  const int32_t first = input.is_cumulative ? 0 : std::clamp(input.moment.first_stage, 0, end);
+  std::shared_ptr<const StageLinks> known;
+  if (input.memo != nullptr) {
+    input.memo->take_news();
+    if (input.memo->key.starts_with("links "))
+      known = std::static_pointer_cast<const StageLinks>(input.memo->value);
+    if (known && known->plan_hash != index.plan().hash) known.reset();
+  }
+  const auto matrix = known ? known->matrix : nullptr;
+  const bool is_long =
+      matrix ? matrix->num_transfers(first, end) > kManyTransfers : index.is_large();
+  const auto links = remember<StageLinks>(
+      input.memo, fmt::format("links {:x} {} {}", index.plan().hash, first, end), is_long,
+      [plan = input.plan, first, end, matrix] { return gather_links(*plan, first, end, matrix); });
+  return links ? links : known;
+}
+
+TrafficScene make_scene(const ViewInput& input, const StageLinks& links) {
+  const EdgeMatrix& matrix = *links.matrix;
+  TrafficScene scene{input, matrix, links.links, links.sent, links.received};
+  scene.first_stage = links.first_stage;
+  scene.end_stage = links.end_stage;
   scene.most = input.is_cumulative ? matrix.most_of_all() : matrix.most_of_step();
   // Links that carry nearly the same are nearly of one colour, and none is as dark as nothing.
   scene.least = std::min(matrix.least_of_step(), std::max<int64_t>(1, scene.most / kLeastRange));
-  scene.sent.assign(static_cast<size_t>(matrix.num_ranks()), 0);
-  scene.received = scene.sent;
-  for (const LinkBytes& link : scene.links) {
-    scene.sent[link.src] += link.bytes;
-    scene.received[link.dst] += link.bytes;
-  }
   return scene;
 }
 
@@ -220,9 +245,13 @@ View draw_traffic(const ViewInput& input) {
     add_sentence(view.drawing, input, all, "Too small for the traffic. Enlarge this panel.");
     return view;
   }
-  const auto matrix = find_matrix(input);
-  const TrafficScene scene = make_scene(input, *matrix);
-  if (matrix->num_ranks() <= kMostRingRanks)
+  const auto links = find_links(input);
+  if (links == nullptr) {
+    add_sentence(view.drawing, input, all, "Adding up what travels from rank to rank.");
+    return view;
+  }
+  const TrafficScene scene = make_scene(input, *links);
+  if (links->matrix->num_ranks() <= kMostRingRanks)
     draw_with_ring(view, scene);
   else
     draw_without_ring(view, scene);

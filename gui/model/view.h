@@ -5,6 +5,7 @@
 #include "gui/model/error_field.h"
 #include "gui/model/plan_index.h"
 #include "gui/model/target.h"
+#include "gui/model/view_memo.h"
 
 #include <array>
 #include <cstdint>
@@ -74,12 +75,6 @@ struct View {
   std::vector<HitGrid> grids;  // the views with grids say in their header what x and y are
   std::string title;           // "Mask: which pairs are computed, and where"
   std::string scale;           // "1 px = 552 tokens"
-};
-
-/// Keeps what was costly to make while its key stays the same. One for each view.
-struct ViewMemo {
-  std::string key;
-  std::shared_ptr<const void> value;
 };
 
 /// How wide a text is on the canvas, in logical pixels.

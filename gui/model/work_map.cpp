@@ -45,10 +45,17 @@ struct ListRows {
 /// Run lists of the plan on one side, looked through once each.
 class ListCache {
  public:
-  ListCache(const Plan& plan, IdRange seen)
-      : plan_(plan), seen_(seen), entries_(plan.run_lists.size()) {}
+  ListCache(const Plan& plan, IdRange seen) : plan_(plan), seen_(seen) {}
 
   const ListRows& of(RunListId id) {
+    if (id == first_id_) return first_;
+    // A place for every list only when a second one comes: for one item that would be dear.
+    if (first_id_ == kNoTokens) {
+      first_id_ = id;
+      first_ = look(plan_.list(id));
+      return first_;
+    }
+    if (entries_.empty()) entries_.resize(plan_.run_lists.size());
     std::optional<ListRows>& entry = entries_[static_cast<size_t>(to_index(id))];
     if (!entry) entry = look(plan_.list(id));
     return *entry;
@@ -71,6 +78,8 @@ class ListCache {
 
   const Plan& plan_;
   IdRange seen_;
+  RunListId first_id_ = kNoTokens;  // the first list that was asked for
+  ListRows first_;
   std::vector<std::optional<ListRows>> entries_;
 };
 

@@ -5,7 +5,7 @@ namespace cpscope::gui {
 
 void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
   if (begin_panel(ui, "inspector", box, true)) {
-    const Inspection& inspection = memo.inspect(ui.state, ui.state.selected());
+    const Inspection& inspection = memo.inspect(ui.state, ui.state.selected(), ui.in_background);
     panel_heading(ui, inspection.heading, "");
     for (size_t n = 0; n < inspection.rows.size(); ++n) {
       const InspectionRow& row = inspection.rows[n];

@@ -83,6 +83,7 @@ Places place_panels(const Ui& ui, Size display, float top) {
 }  // namespace
 
 struct Screen::Parts {
+  bool in_background = false;
   std::array<ViewPanel, kViewKinds.size()> views = {
       ViewPanel(ViewKind::layout),   ViewPanel(ViewKind::mask),    ViewPanel(ViewKind::traffic),
       ViewPanel(ViewKind::timeline), ViewPanel(ViewKind::numbers), ViewPanel(ViewKind::balance)};
@@ -94,25 +95,38 @@ struct Screen::Parts {
   TypedText typed;
   InspectionMemo inspection;
   CaptionMemo caption;
+  ProjectionMemo selected, hovered, pinned_selected, pinned_hovered;
   Target last_hovered;
+
+  bool is_waiting() const {
+    const auto is_view_waiting = [](const ViewPanel& view) { return view.is_waiting(); };
+    return inspection.is_waiting() || selected.is_waiting() || hovered.is_waiting() ||
+           pinned_selected.is_waiting() || pinned_hovered.is_waiting() ||
+           std::any_of(views.begin(), views.end(), is_view_waiting) ||
+           std::any_of(pinned.begin(), pinned.end(), is_view_waiting);
+  }
   int32_t unsettled = 3;  // frames until sizes and hovers that depend on the last frame are still
 };
 
-Screen::Screen() : parts_(std::make_unique<Parts>()) {}
+Screen::Screen(bool in_background) : parts_(std::make_unique<Parts>()) {
+  parts_->in_background = in_background && has_background();
+}
 Screen::~Screen() = default;
 
 const HitMap& Screen::hits() const { return parts_->hits; }
 
+bool Screen::is_waiting() const { return parts_->is_waiting(); }
+
 bool Screen::is_busy(const AppState& state) const {
-  return parts_->unsettled > 0 || state.player.is_playing || state.document.is_planning() ||
-         state.job.task.is_running();
+  return parts_->unsettled > 0 || parts_->is_waiting() || state.player.is_playing ||
+         state.document.is_planning() || state.job.task.is_running();
 }
 
 void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, double now_s) {
   update(state, now_s);
   parts_->hits.clear();
   const Theme& theme = theme_of(state.theme);
-  Ui ui{state, fonts, textures, parts_->hits, theme};
+  Ui ui{state, fonts, textures, parts_->hits, theme, parts_->in_background};
   apply_style(theme, fonts.scale);
   const WithFont font(ui, Face::body, kTextSize);
   const Target before = state.hovered;
@@ -126,13 +140,17 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
     build_editor(ui, places.editor, parts_->typed);
     build_inspector(ui, places.inspector, parts_->inspection);
   }
-  const Projections lit = project_all(state);
+  const LitTargets lit{
+      parts_->selected.find(state.document.plan(), state.selected(), ui.in_background),
+      parts_->hovered.find(state.document.plan(), state.hovered, ui.in_background)};
   for (const ViewKind kind : kViewKinds) {
     const Box& box = places.views[static_cast<size_t>(kind)];
     if (box.width() > 0) parts_->views[static_cast<size_t>(kind)].build(ui, lit, box);
   }
   if (state.pinned) {
-    const Projections pinned_lit = project_pinned(state);
+    const LitTargets pinned_lit{
+        parts_->pinned_selected.find(state.pinned, state.selected(), ui.in_background),
+        parts_->pinned_hovered.find(state.pinned, state.hovered, ui.in_background)};
     for (const ViewKind kind : kViewKinds) {
       const Box& box = places.pinned[static_cast<size_t>(kind)];
       if (box.width() > 0) parts_->pinned[static_cast<size_t>(kind)].build(ui, pinned_lit, box);

@@ -13,7 +13,10 @@ namespace cpscope::gui {
 /// did not change, and text that is being typed.
 class Screen {
  public:
-  Screen();
+  /// In the background, what takes longer than a frame on a large plan is worked out on other
+  /// threads: frames show what is known, and is_busy() says that more will come. Else every frame
+  /// is complete.
+  explicit Screen(bool in_background = false);
   ~Screen();
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
@@ -27,6 +30,8 @@ class Screen {
   /// Must another frame follow although nobody touches the window: playing, planning, running,
   /// something not settled yet?
   bool is_busy(const AppState& state) const;
+  /// Is something of the last frame still being worked out elsewhere?
+  bool is_waiting() const;
 
  private:
   struct Parts;

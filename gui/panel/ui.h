@@ -21,6 +21,7 @@ struct Ui {
   Textures& textures;
   HitMap& hits;
   const Theme& theme;
+  bool in_background = false;  // may long work come frames later?
   Target hovered = {};  // what this frame finds under the mouse; shown by the next
 
   float scale() const { return fonts.scale; }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 namespace cpscope::gui {
 namespace {
@@ -128,7 +130,7 @@ ViewInput ViewPanel::input(const AppState& state) const {
   return is_pinned_ ? view_input_pinned(state, kind_) : view_input(state, kind_);
 }
 
-void ViewPanel::refresh(Ui& ui, const Projections& lit, Size size) {
+void ViewPanel::refresh(Ui& ui, const LitTargets& lit, Size size) {
   const AppState& state = ui.state;
   ViewInput input = this->input(state);
   ViewKey key{plan(state),
@@ -137,7 +139,8 @@ void ViewPanel::refresh(Ui& ui, const Projections& lit, Size size) {
               size,
               state.theme,
               state.selected(),
-              state.hovered,
+              lit.selected,
+              lit.hovered,
               input.focus_rank,
               input.tensor,
               input.is_cumulative,
@@ -145,12 +148,19 @@ void ViewPanel::refresh(Ui& ui, const Projections& lit, Size size) {
               input.run_a ? state.run_a : nullptr,
               input.run_b ? state.run_b : nullptr,
               input.progress};
-  if (key_ == key) return;
+  if (key_ == key && !memo_.has_news()) return;
   input.size = size;
   input.text_width = text_width_of(ui.fonts);
-  input.selected = &lit.selected;
-  input.hovered = &lit.hovered;
+  input.selected = lit.selected.get();
+  input.hovered = lit.hovered.get();
   input.memo = &memo_;
+  memo_.post = nullptr;
+  if (ui.in_background) {
+    // What a job looks at lives until it is done.
+    memo_.post = [this, plan = key.plan, a = key.run_a, b = key.run_b](std::function<void()> job) {
+      worker_.post([plan, a, b, job = std::move(job)] { job(); });
+    };
+  }
   view_ = make_view(kind_, input);
   key_ = std::move(key);
 }
@@ -215,7 +225,7 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
   }
 }
 
-void ViewPanel::show_picture(Ui& ui, const Projections& lit, const Box& box,
+void ViewPanel::show_picture(Ui& ui, const LitTargets& lit, const Box& box,
                              const std::string& name) {
   const ImVec2 corner = ImGui::GetCursorScreenPos();
   const ImVec2 room = ImGui::GetContentRegionAvail();
@@ -238,7 +248,7 @@ void ViewPanel::show_picture(Ui& ui, const Projections& lit, const Box& box,
   for (const HitRegion& hit : view_.hits) ui.hits.add(name + "/" + hit.name, on_screen(hit.box));
 }
 
-void ViewPanel::build(Ui& ui, const Projections& lit, const Box& box) {
+void ViewPanel::build(Ui& ui, const LitTargets& lit, const Box& box) {
   const std::string name = (is_pinned_ ? "pinned/" : "") + std::string(to_name(kind_));
   if (begin_panel(ui, name.c_str(), box)) {
     const Heading heading = heading_of(kind_);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "gui/app/background.h"
+#include "gui/app/projection_memo.h"
 #include "gui/model/view.h"
 #include "gui/panel/ui.h"
 
@@ -15,13 +17,19 @@ struct ViewKey {
   Camera camera;
   Size size;
   ThemeName theme = ThemeName::dark;
-  Target selection, hovered;
+  Target selection;
+  SharedProjection selected, hovered;
   int32_t focus_rank = 0, tensor = 0;
   bool is_cumulative = false, shows_time = false;
   SharedRun run_a, run_b;
   double progress = 1.0;
 
   friend bool operator==(const ViewKey&, const ViewKey&) = default;
+};
+
+/// What selection and hover touch in the plan of a view.
+struct LitTargets {
+  SharedProjection selected, hovered;
 };
 
 /// One view and how the mouse moves it.
@@ -31,15 +39,17 @@ class ViewPanel {
   explicit ViewPanel(ViewKind kind, bool is_pinned = false) : kind_(kind), is_pinned_(is_pinned) {}
 
   /// The whole panel: heading, picture, what the mouse does.
-  void build(Ui& ui, const Projections& lit, const Box& box);
+  void build(Ui& ui, const LitTargets& lit, const Box& box);
+  /// Is a part of the picture still being made elsewhere?
+  bool is_waiting() const { return memo_.is_waiting(); }
   /// The last view that was made.
   const View& view() const { return view_; }
 
  private:
   const SharedPlan& plan(const AppState& state) const;
   ViewInput input(const AppState& state) const;
-  void refresh(Ui& ui, const Projections& lit, Size size);
-  void show_picture(Ui& ui, const Projections& lit, const Box& box, const std::string& name);
+  void refresh(Ui& ui, const LitTargets& lit, Size size);
+  void show_picture(Ui& ui, const LitTargets& lit, const Box& box, const std::string& name);
   void answer_mouse(Ui& ui, Point origin, Size size);
   void zoom_at(Ui& ui, Point at, Size size, float wheel);
   void drag(Ui& ui, Size size);
@@ -49,6 +59,7 @@ class ViewPanel {
   std::optional<ViewKey> key_;
   View view_;
   ViewMemo memo_;
+  Worker worker_;
   Point pressed_;   // where the button went down, relative to the picture
   Camera grabbed_;  // the camera at that time
   bool is_held_ = false, is_dragged_ = false;

@@ -129,7 +129,7 @@ class Window {
   ImGuiContext* context_ = nullptr;
   bool has_glfw_backend_ = false, has_gl_backend_ = false;
   Fonts fonts_;
-  Screen screen_;
+  Screen screen_{true};
   std::unique_ptr<Textures> textures_;
   std::vector<std::string> dropped_;
   std::vector<KeyEvent> releases_;  // of keys, told after the next frame

@@ -1,5 +1,8 @@
 #include "tests/support/hand.h"
 
+#include <chrono>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
@@ -12,7 +15,9 @@ Hand::Hand(gui::AppState& state) : Hand(state, Options{}) {}
 Hand::Hand(gui::AppState& state, const Options& options)
     : state_(state),
       offscreen_(std::make_unique<gui::Offscreen>(gui::OffscreenOptions{
-          .size = options.size, .scale = options.scale, .fonts = options.fonts})) {
+          .size = options.size, .scale = options.scale, .fonts = options.fonts})),
+      screen_(options.in_background),
+      in_background_(options.in_background) {
   settle();
 }
 
@@ -29,6 +34,8 @@ void Hand::settle(int32_t most) {
   frames(3);
   for (int32_t i = 0; i < most && (offscreen_->has_events() || screen_.is_busy(state_)); ++i) {
     if (state_.player.is_playing && !offscreen_->has_events()) return;
+    // Other threads need time, not frames.
+    if (in_background_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     frames(1);
   }
   EXPECT_FALSE(offscreen_->has_events()) << "events left after " << most << " frames";

@@ -19,6 +19,7 @@ class Hand {
     gui::Size size{1440, 900};
     float scale = 1;
     gui::FontChoice fonts = gui::FontChoice::built_in;
+    bool in_background = false;  // as in a window: what is long comes frames later
   };
 
   explicit Hand(gui::AppState& state);
@@ -50,6 +51,7 @@ class Hand {
   gui::AppState& state_;
   std::unique_ptr<gui::Offscreen> offscreen_;
   gui::Screen screen_;
+  bool in_background_ = false;
   double now_s_ = 0;
 };
 
