@@ -112,6 +112,8 @@ std::optional<Error> Document::load_text(const std::string& text, const std::str
   open_key_.clear();
   path_ = path;
   saved_text_ = text;
+  // Another scenario's picture would tell nothing while this one is planned for seconds.
+  if (!is_planned_at_once(state().scenario)) plan_.reset();
   replan();
   return std::nullopt;
 }
@@ -170,6 +172,8 @@ void Document::redo() {
 
 void Document::replan() {
   planning_.cancel();
+  dealing_.cancel();
+  first_layout_.reset();
   refusal_ = state().error;
   if (refusal_) return;
   if (is_planned_at_once(state().scenario) || !has_background()) {
@@ -181,9 +185,15 @@ void Document::replan() {
       [scenario = state().scenario, text = state().text, path = path_](TaskControl& control) {
         return plan_and_prove(scenario, text, path, control);
       });
+  // A plan that is shown stays; before the first one, its layout is there long before it.
+  if (plan_ == nullptr) {
+    dealing_.start([scenario = state().scenario](TaskControl&) { return make_layout(scenario); });
+  }
 }
 
 void Document::take(Result<SharedPlan> result) {
+  dealing_.cancel();
+  first_layout_.reset();
   if (result) {
     plan_ = std::move(result).value();
     refusal_.reset();
@@ -193,6 +203,8 @@ void Document::take(Result<SharedPlan> result) {
 }
 
 bool Document::poll() {
+  if (auto layout = dealing_.take(); layout && layout->ok())
+    first_layout_ = std::make_shared<const Layout>(std::move(*layout).value());
   std::unique_ptr<Result<SharedPlan>> result = planning_.take();
   if (!result) return false;
   take(std::move(*result));

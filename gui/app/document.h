@@ -3,8 +3,10 @@
 #include "gui/app/background.h"
 #include "gui/model/plan_index.h"
 #include "sim/base/result.h"
+#include "sim/plan/layout.h"
 #include "sim/scenario/scenario_file.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,10 +49,13 @@ class Document {
   const std::vector<std::string>& warnings() const { return state().warnings; }
   bool is_modified() const { return is_open() && state().text != saved_text_; }
 
-  /// The last plan that could be made; null before there was one.
+  /// The last plan of this scenario or an edit of it that could be made; null before there was one.
   const SharedPlan& plan() const { return plan_; }
   /// Is plan() the plan of scenario()?
   bool is_current() const { return plan_ && !is_planning() && !refusal_; }
+  /// Who will own which token, as soon as it is known, while the first plan is being made; else
+  /// null.
+  const std::shared_ptr<const Layout>& first_layout() const { return first_layout_; }
   /// Why the wanted scenario has no plan, with keys at fault and places in text(); nothing while
   /// it has one or is being planned.
   const std::optional<Error>& refusal() const { return refusal_; }
@@ -81,6 +86,8 @@ class Document {
   SharedPlan plan_;
   std::optional<Error> refusal_;
   Task<Result<SharedPlan>> planning_;
+  std::shared_ptr<const Layout> first_layout_;
+  Task<Result<Layout>> dealing_;
 };
 
 /// The first scenario key that is named as wrong, over all complaints, or that begins with it

@@ -1,6 +1,8 @@
 #include "gui/panel/view_panel.h"
 
 #include "gui/app/command.h"
+#include "gui/model/first_layout.h"
+#include "gui/model/legend.h"
 #include "gui/panel/paint.h"
 
 #include <algorithm>
@@ -137,6 +139,7 @@ void ViewPanel::refresh(Ui& ui, const LitTargets& lit, Size size) {
               input.moment,
               input.camera,
               size,
+              ui.scale(),
               state.theme,
               state.selected(),
               lit.selected,
@@ -162,6 +165,30 @@ void ViewPanel::refresh(Ui& ui, const LitTargets& lit, Size size) {
     };
   }
   view_ = make_view(kind_, input);
+  key_ = std::move(key);
+}
+
+void ViewPanel::show_first(Ui& ui, Size size) {
+  const AppState& state = ui.state;
+  ViewInput input;
+  input.size = size;
+  input.theme = &theme_of(state.theme);
+  input.text_width = text_width_of(ui.fonts);
+  ViewKey key;
+  key.size = size;
+  key.scale = ui.scale();
+  key.theme = state.theme;
+  const auto& layout = state.document.first_layout();
+  if (kind_ == ViewKind::layout && layout != nullptr) {
+    if (key_ == key && first_ == layout) return;
+    view_ = draw_first_layout(*layout, input);
+  } else {
+    view_ = {};
+    add_sentence(view_.drawing, input, {0, 0, size.width, size.height},
+                 state.document.is_planning() ? "The plan is being made and proved."
+                                              : "No plan yet. Open a scenario with Ctrl+O.");
+  }
+  first_ = layout;
   key_ = std::move(key);
 }
 
@@ -238,9 +265,12 @@ void ViewPanel::show_picture(Ui& ui, const LitTargets& lit, const Box& box,
                origin.x + b.x1 * ui.scale(), origin.y + b.y1 * ui.scale()};
   };
   ui.hits.add(name + "/canvas", on_screen({0, 0, size.width, size.height}));
-  if (plan(ui.state) == nullptr) return;
-  refresh(ui, lit, size);
-  answer_mouse(ui, origin, size);
+  if (plan(ui.state) == nullptr) {
+    show_first(ui, size);
+  } else {
+    refresh(ui, lit, size);
+    answer_mouse(ui, origin, size);
+  }
   ImDrawList* list = ImGui::GetWindowDrawList();
   list->PushClipRect({origin.x, origin.y}, {box.x1, box.y1}, true);
   paint(view_.drawing, {list, &ui.fonts, &ui.textures, origin});

@@ -16,6 +16,7 @@ struct ViewKey {
   Moment moment;
   Camera camera;
   Size size;
+  float scale = 1;  // letters are not equally wide at every scale
   ThemeName theme = ThemeName::dark;
   Target selection;
   SharedProjection selected, hovered;
@@ -49,6 +50,7 @@ class ViewPanel {
   const SharedPlan& plan(const AppState& state) const;
   ViewInput input(const AppState& state) const;
   void refresh(Ui& ui, const LitTargets& lit, Size size);
+  void show_first(Ui& ui, Size size);
   void show_picture(Ui& ui, const LitTargets& lit, const Box& box, const std::string& name);
   void answer_mouse(Ui& ui, Point origin, Size size);
   void zoom_at(Ui& ui, Point at, Size size, float wheel);
@@ -57,6 +59,7 @@ class ViewPanel {
   ViewKind kind_;
   bool is_pinned_;
   std::optional<ViewKey> key_;
+  std::shared_ptr<const Layout> first_;  // whose layout is shown before there is a plan
   View view_;
   ViewMemo memo_;
   Worker worker_;

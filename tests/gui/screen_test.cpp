@@ -209,6 +209,28 @@ TEST(Screen, FitsNarrowAndWideDisplays) {
   }
 }
 
+TEST(Screen, LooksAfterAChangeOfScaleAsIfItHadBegunWithIt) {
+  // A window is dragged to a screen with finer pixels: fonts are made anew, the panels live on.
+  const auto state = open("thd_padding_p2p");
+  gui::Screen screen, fresh;
+  double now_s = 0;
+  const auto show = [&](gui::Screen& on, gui::Offscreen& offscreen) {
+    for (int frame = 0; frame < 12; ++frame) {
+      offscreen.frame(
+          [&] { on.build(*state, offscreen.fonts(), offscreen.textures(), now_s += 1.0 / 60); });
+    }
+    return offscreen.draw();
+  };
+  gui::Offscreen fine({.size = {1300, 800}, .scale = 2});
+  // As many logical pixels as before: only the letters' widths tell the scales apart.
+  for (const float scale : {1.0f, 1.25f, 2.0f}) {
+    gui::Offscreen offscreen({.size = {1300, 800}, .scale = scale});
+    const gui::Image picture = show(screen, offscreen);
+    if (scale < 2) continue;
+    EXPECT_TRUE(picture == show(fresh, fine));
+  }
+}
+
 TEST(Screen, ShowsEveryShippedScenarioInEveryTheme) {
   for (const char* name : {"zigzag", "thd_padding_a2a", "packed_group_cast", "cross_attention"}) {
     const auto state = open(name);
