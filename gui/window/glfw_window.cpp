@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -118,7 +119,6 @@ class Window {
   void wait(double spent);
   void paint();
   std::optional<Error> show_watchers();
-  void take_dropped();
   void name_window();
   bool is_watched() const { return !options_.watch_folder.empty(); }
 
@@ -131,9 +131,9 @@ class Window {
   Fonts fonts_;
   Screen screen_{true};
   std::unique_ptr<Textures> textures_;
-  std::vector<std::string> dropped_;
-  std::vector<KeyEvent> releases_;  // of keys, told after the next frame
-  bool has_press_ = false;          // a key went down since the last frame
+  std::deque<std::string> dropped_;  // paths that are not opened yet
+  std::vector<KeyEvent> releases_;   // of keys, told after the next frame
+  bool has_press_ = false;           // a key went down since the last frame
   std::string name_;
   bool has_new_scale_ = false;
   bool is_shown_to_watchers_ = false;
@@ -154,7 +154,7 @@ std::optional<Error> Window::start(const char* shader_version) {
   glfwSetWindowUserPointer(window, this);
   glfwSetDropCallback(window, [](GLFWwindow* on, int count, const char** paths) {
     auto* self = static_cast<Window*>(glfwGetWindowUserPointer(on));
-    self->dropped_.assign(paths, paths + count);
+    self->dropped_.insert(self->dropped_.end(), paths, paths + count);
   });
   glfwSetWindowContentScaleCallback(window, [](GLFWwindow* on, float, float) {
     static_cast<Window*>(glfwGetWindowUserPointer(on))->has_new_scale_ = true;
@@ -229,10 +229,6 @@ void Window::wait(double spent) {
   if (!has_event && blinks) frames_due_ = 1;
 }
 
-void Window::take_dropped() {
-  for (const std::string& path : std::exchange(dropped_, {})) open_path(state_, path);
-}
-
 void Window::name_window() {
   std::string name = "cpscope";
   if (state_.document.is_open()) {
@@ -298,7 +294,7 @@ std::optional<Error> Window::run() {
   for (int64_t frame = 0; options_.frames == 0 || frame < options_.frames; ++frame) {
     const double start = glfwGetTime();
     if (has_new_scale_) load();
-    take_dropped();
+    open_dropped(state_, dropped_);
     name_window();
     paint();
     if (frames_due_ > 0) {

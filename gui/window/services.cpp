@@ -51,7 +51,8 @@ bool open_with_record(AppState& state, const std::string& path) {
   }
   // A record is compared with a plan, so the plan comes first.
   settle(state);
-  open_record(state, path, false);
+  const bool has_run_a = state.run_a != nullptr && state.run_a_plan == state.document.plan();
+  open_record(state, path, has_run_a);
   return true;
 }
 
@@ -73,6 +74,14 @@ void plug_in(AppState& state, Toolbox& toolbox) {
 bool open_path(AppState& state, const std::string& path) {
   if (path.ends_with(".safetensors")) return open_with_record(state, path);
   return open_scenario(state, path);
+}
+
+void open_dropped(AppState& state, std::deque<std::string>& paths) {
+  while (!paths.empty() && !state.job.task.is_running()) {
+    const std::string path = std::move(paths.front());
+    paths.pop_front();
+    open_path(state, path);
+  }
 }
 
 }  // namespace cpscope::gui

@@ -3,6 +3,7 @@
 #include "gui/app/app_state.h"
 #include "sim/app/program.h"
 
+#include <deque>
 #include <string>
 
 namespace cpscope::gui {
@@ -15,5 +16,10 @@ void plug_in(AppState& state, Toolbox& toolbox);
 /// Opens a scenario, or a record together with the scenario that it answers. What is wrong becomes
 /// a message.
 bool open_path(AppState& state, const std::string& path);
+
+/// Opens the files that were dropped on the window, one after the other: a record is read in the
+/// background, and what was dropped with it waits. A record becomes run A; the next one of the same
+/// scenario run B. Call it once a frame.
+void open_dropped(AppState& state, std::deque<std::string>& paths);
 
 }  // namespace cpscope::gui
