@@ -1,5 +1,6 @@
 #include "sim/app/commands.h"
 #include "sim/app/json_text.h"
+#include "sim/app/te_text.h"
 #include "sim/plan/plan_text.h"
 #include "sim/plan/planner.h"
 #include "sim/scenario/key_place.h"
@@ -87,7 +88,27 @@ int command_layout(const CommandOptions& options) {
   return 0;
 }
 
+namespace {
+
+int command_plan_as_te(const CommandOptions& options) {
+  const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
+  if (!loaded) return report(loaded.error());
+  const Result<CheckedPlan> plan = plan_scenario(loaded.value());
+  if (!plan) return report(plan.error());
+  const Result<TeView> view = view_as_te(plan.value().plan());
+  if (!view) return report(view.error(), loaded.value());
+  if (options.json) {
+    std::cout << te_json(view.value(), plan.value().plan()).dump() << '\n';
+  } else {
+    write_te_text(view.value(), plan.value().plan(), std::cout);
+  }
+  return 0;
+}
+
+}  // namespace
+
 int command_plan(const CommandOptions& options) {
+  if (options.te) return command_plan_as_te(options);
   const Result<CheckedPlan> plan = load_and_plan(options.paths.front());
   if (!plan) return report(plan.error());
   const PlanSummary summary = summarise(plan.value().plan());

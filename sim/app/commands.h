@@ -29,6 +29,7 @@ struct CommandOptions {
   bool matrix = false;
   bool items = false;   // run --record
   bool earned = false;  // diff
+  bool te = false;      // plan
   bool list = false;    // faults
   int64_t max_lines = 0;
   std::string scenario_path;         // grade

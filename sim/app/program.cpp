@@ -107,7 +107,15 @@ std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
                  "a readable dump (the default without --json or --summary)");
   plan->add_option("--lines", options.max_lines, "at most this many lines of text, 0 = all")
       ->check(kNotNegative);
-  plan->footer("Example: cpscope plan scenarios/zigzag.toml --text");
+  plan->add_flag("--te", options.te,
+                 "what TransformerEngine would pass to its kernels for this plan, rank by rank and "
+                 "step by step: section, halves, cu_seqlens, max_seqlen, mask; and where its "
+                 "shortcuts compute something else")
+      ->excludes("--summary")
+      ->excludes("--text");
+  plan->footer(
+      "Example: cpscope plan scenarios/zigzag.toml --text\n"
+      "         cpscope plan scenarios/thd_padding_p2p.toml --te");
   commands.push_back({plan, [&] { return command_plan(options); }});
 
   CLI::App* diff = app.add_subcommand(

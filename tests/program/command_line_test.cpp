@@ -124,6 +124,30 @@ TEST(PlanCommand, SummarisesPairsBalanceBytesAndChecks) {
   for (const json& check : document["checks"]) EXPECT_EQ(check["ok"], true) << check;
 }
 
+TEST(PlanCommand, PrintsWhatTransformerEngineWouldPass) {
+  const std::string file =
+      write_file("te.toml", small_scenario("cp_size = 2", "lengths = [7]\nslots = [8]"));
+  const json document = parse_only_json(run_cpscope("plan " + file + " --te --json"));
+  ASSERT_EQ(document["tiles"].size(), 4u);
+  const json& tile = document["tiles"][2];
+  EXPECT_EQ(tile["rank"], 1);
+  EXPECT_EQ(tile["section"], "diagonal");
+  EXPECT_EQ(tile["cu_seqlens_q"], (json{0, 4}));
+  EXPECT_EQ(tile["cu_seqlens_q_padded"], (json{0, 4}));
+  EXPECT_TRUE(tile["difference"].is_null());
+  EXPECT_EQ(tile["without_pad_between_seqs"]["cu_seqlens_q"], (json{0, 3}));
+  EXPECT_EQ(tile["without_pad_between_seqs"]["difference"],
+            "sequence 0: 3 of 4 queries x 3 of 4 keys");
+  EXPECT_NE(run_cpscope("plan " + file + " --te").out.find("differs without pad_between_seqs"),
+            std::string::npos);
+  const std::string striped =
+      write_file("te_not.toml", small_scenario("cp_size = 2\nlayout = \"striped\""));
+  const ProgramRun refused = run_cpscope("plan " + striped + " --te");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.err.find(striped + ":11:10: TransformerEngine deals tokens as dual_chunk"), 0u)
+      << refused.err;
+}
+
 TEST(PlanCommand, WritesTheWholePlanAsOneDocument) {
   const std::string file =
       write_file("whole.toml", small_scenario("cp_size = 4\ncp_comm_type = \"all_gather\""));
