@@ -225,6 +225,13 @@ void add_ruler(Drawing& drawing, const ViewInput& input, const Axis& axis, const
   }
 }
 
+std::string first_that_fits(const TextWidth& width, std::initializer_list<std::string> texts,
+                            float size, Face face, float room) {
+  for (const std::string& text : texts)
+    if (width(text, size, face) <= room) return text;
+  return fit_text(width, *(texts.end() - 1), size, face, room);
+}
+
 std::string fit_text(const TextWidth& width, const std::string& text, float size, Face face,
                      float room) {
   if (width(text, size, face) <= room) return text;

@@ -5,6 +5,7 @@
 #include "gui/model/view.h"
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -82,6 +83,10 @@ struct RulerStyle {
 /// Ticks and numbers in the box. Numbers never overlap and never leave the box's ends.
 void add_ruler(Drawing& drawing, const ViewInput& input, const Axis& axis, const Box& box,
                const RulerStyle& style);
+
+/// The first of the texts that fits; of the last one as much as does.
+std::string first_that_fits(const TextWidth& width, std::initializer_list<std::string> texts,
+                            float size, Face face, float room);
 
 /// The text, or as much of it as fits with ".." behind it, or nothing when that is too little.
 std::string fit_text(const TextWidth& width, const std::string& text, float size, Face face,

@@ -19,6 +19,7 @@ constexpr float kMargin = 10;
 constexpr float kSmall = 11;
 constexpr float kPathRow = 26;
 constexpr float kMeter = 34;
+constexpr float kLeastChart = 80;  // pixels of a chart that has room for bars
 constexpr int64_t kMostSegments = 2000;
 
 std::shared_ptr<const Balance> balance_of(const ViewInput& input) {
@@ -40,21 +41,31 @@ double over_mean(const std::vector<int64_t>& forward, const std::vector<int64_t>
 
 void add_charts(const ViewInput& input, const Balance& balance, const Box& box, View& view) {
   const bool is_wide = box.width() >= 480;
+  // Two charts without bars would say less than one with them.
+  const bool has_both = is_wide || box.height() >= 2 * kLeastChart || box.height() < kLeastChart;
   const Box left = is_wide ? Box{box.x0, box.y0, box.x0 + box.width() / 2 - 8, box.y1}
-                           : Box{box.x0, box.y0, box.x1, box.center().y - 2};
+                           : Box{box.x0, box.y0, box.x1, has_both ? box.center().y - 2 : box.y1};
   const Box right = is_wide ? Box{box.x0 + box.width() / 2 + 8, box.y0, box.x1, box.y1}
                             : Box{box.x0, box.center().y + 2, box.x1, box.y1};
   // The second chart shares the first one's camera; its grid is the first one's.
-  add_rank_chart(input,
-                 {fmt::format("Sent bytes: most {:.4f} x the mean",
-                              over_mean(balance.bytes[0], balance.bytes[1])),
-                  "No rank sends anything.", balance.bytes[0], balance.bytes[1], Role::transfer,
-                  Hatch::diagonal, "mean", print_bytes, true, "bytes", "bytes"},
-                 right, view);
+  const auto choose = [&](const Box& at, const char* full, const char* name, double times) {
+    return first_that_fits(input.text_width,
+                           {fmt::format("{} {:.4f} x the mean", full, times),
+                            fmt::format("{}: {:.4f} x the mean", name, times),
+                            fmt::format("{}: {:.2f} x mean", name, times)},
+                           12, Face::strong, at.width());
+  };
+  if (has_both)
+    add_rank_chart(
+        input,
+        {choose(right, "Sent bytes: most", "Bytes", over_mean(balance.bytes[0], balance.bytes[1])),
+         "No rank sends anything.", balance.bytes[0], balance.bytes[1], Role::transfer,
+         Hatch::diagonal, "mean", print_bytes, true, "bytes", "bytes"},
+        right, view);
   view.grids.clear();
   add_rank_chart(input,
-                 {fmt::format("Computed pairs: busiest {:.4f} x the mean",
-                              over_mean(balance.pairs[0], balance.pairs[1])),
+                 {choose(left, "Computed pairs: busiest", "Pairs",
+                         over_mean(balance.pairs[0], balance.pairs[1])),
                   "No pair is visible.", balance.pairs[0], balance.pairs[1], Role::compute,
                   Hatch::none, "ideal", print_quantity, false, "rank", "pairs"},
                  left, view);
@@ -143,38 +154,43 @@ void add_path_row(const ViewInput& input, const Balance& balance, bool is_backwa
   view.drawing.add(Line{{ideal, row.y0 - 4}, {ideal, row.y1 + 4}, theme.of(Role::text), 2, true});
 }
 
-std::string path_text(const Balance& balance) {
+std::string path_text(const ViewInput& input, const Balance& balance, float room) {
   const auto share = [&](bool is_backward) {
     const double mean = balance.mean_pairs(is_backward);
     return mean > 0 ? static_cast<double>(balance.critical[is_backward ? 1 : 0]) / mean : 1.0;
   };
-  std::string text = fmt::format("Critical path: forward {:.4f} x the ideal", share(false));
-  if (balance.total[1] > 0) text += fmt::format(", backward {:.4f} x", share(true));
-  return text;
+  const bool has_backward = balance.total[1] > 0;
+  std::string full = fmt::format("Critical path: forward {:.4f} x the ideal", share(false));
+  std::string brief = fmt::format("Critical path: {:.3f} x", share(false));
+  if (has_backward) {
+    full += fmt::format(", backward {:.4f} x", share(true));
+    brief += fmt::format(", {:.3f} x the ideal", share(true));
+  } else {
+    brief += " the ideal";
+  }
+  return first_that_fits(input.text_width,
+                         {full, brief, fmt::format("Path: {:.3f} x ideal", share(false))}, 12,
+                         Face::strong, room);
 }
 
 void add_path(const ViewInput& input, const Balance& balance, const Box& box, View& view) {
   const Theme& theme = *input.theme;
-  const std::string text = path_text(balance);
-  view.drawing.add(Label{{box.x0, box.y0},
-                         Anchor::left_top,
-                         theme.of(Role::text),
-                         12,
-                         Face::strong,
-                         fit_text(input.text_width, text, 12, Face::strong, box.width())});
-  const float used = input.text_width(text, 12, Face::strong) + 14;
+  const std::string text = path_text(input, balance, box.width());
   view.drawing.add(
-      Label{{box.x0 + used, box.y0 + 1},
-            Anchor::left_top,
-            theme.of(Role::faint_text),
-            kSmall,
-            Face::body,
-            fit_text(input.text_width,
-                     input.size.width < 800
-                         ? "empty: waiting, dashed: ideal"
-                         : "a box is a step, as long as its busiest rank takes; empty: "
-                           "ranks wait; dashed: ideal",
-                     kSmall, Face::body, box.width() - used)});
+      Label{{box.x0, box.y0}, Anchor::left_top, theme.of(Role::text), 12, Face::strong, text});
+  const float used = input.text_width(text, 12, Face::strong) + 14;
+  const std::string help = first_that_fits(
+      input.text_width,
+      {"a box is a step, as long as its busiest rank takes; empty: ranks wait; dashed: ideal",
+       "empty: waiting, dashed: ideal", "dashed: ideal", ""},
+      kSmall, Face::body, box.width() - used);
+  if (!help.empty())
+    view.drawing.add(Label{{box.x0 + used, box.y0 + 1},
+                           Anchor::left_top,
+                           theme.of(Role::faint_text),
+                           kSmall,
+                           Face::body,
+                           help});
   const auto longest = static_cast<double>(std::max(balance.critical[0], balance.critical[1]));
   if (longest <= 0) return;
   const float left = box.x0 + 64;
@@ -188,20 +204,22 @@ void add_path(const ViewInput& input, const Balance& balance, const Box& box, Vi
 
 /// A bar that says how much of a whole is good for something.
 struct Meter {
-  std::string text;
-  double share = 0.0;  // of the good part
+  std::string text, brief, briefest;  // the longest that fits is shown
+  double share = 0.0;                 // of the good part
   Role good{}, rest{};
   Hatch good_hatch = Hatch::none, rest_hatch = Hatch::none;
 };
 
 void add_meter(const ViewInput& input, const Meter& meter, const Box& box, View& view) {
   const Theme& theme = *input.theme;
-  view.drawing.add(Label{{box.x0, box.y0},
-                         Anchor::left_top,
-                         theme.of(Role::text),
-                         kSmall,
-                         Face::body,
-                         fit_text(input.text_width, meter.text, kSmall, Face::body, box.width())});
+  view.drawing.add(
+      Label{{box.x0, box.y0},
+            Anchor::left_top,
+            theme.of(Role::text),
+            kSmall,
+            Face::body,
+            first_that_fits(input.text_width, {meter.text, meter.brief, meter.briefest}, kSmall,
+                            Face::body, box.width())});
   const Box bar{box.x0, box.y0 + 17, box.x1, box.y0 + 28};
   const float middle = bar.x0 + bar.width() * static_cast<float>(std::clamp(meter.share, 0.0, 1.0));
   const auto add = [&](float x0, float x1, Role role, Hatch hatch) {
@@ -225,20 +243,25 @@ void add_meters(const ViewInput& input, const Balance& balance, const Box& box, 
   const float middle = box.center().x;
   const Box left{box.x0, box.y0, middle - 8, box.y1}, right{middle + 8, box.y0, box.x1, box.y1};
   const double needed = share_of(balance.kv_necessary, balance.kv_moved);
-  std::string traffic = "Forward moves no K and V";
+  std::string traffic = "Forward moves no K and V", brief = "No K and V move";
   if (balance.kv_moved > 0) {
     traffic =
         fmt::format("K, V moved forward: {}, needed: {} ({})",
                     print_bytes(static_cast<double>(balance.kv_moved)),
                     print_bytes(static_cast<double>(balance.kv_necessary)), print_share(needed));
+    brief = fmt::format("KV needed: {} of moved", print_share(needed));
   }
-  add_meter(input, {traffic, needed, Role::transfer, Role::wait, Hatch::diagonal, Hatch::none},
+  add_meter(input,
+            {traffic, brief, balance.kv_moved > 0 ? "KV " + print_share(needed) : "no KV", needed,
+             Role::transfer, Role::wait, Hatch::diagonal, Hatch::none},
             left, view);
-  view.hits.push_back({left, Nothing{}, "traffic",
-                       "What must move is counted from layout and mask alone: each remote row once "
-                       "for each rank with a query that sees it"});
+  view.hits.push_back(
+      {left, Nothing{}, "traffic",
+       traffic + ". What must move is counted from layout and mask alone: each remote row once "
+                 "for each rank with a query that sees it"});
   const int64_t slots = balance.slots[0] + balance.slots[1],
                 valid = balance.valid[0] + balance.valid[1];
+  const double waste = 1 - share_of(valid, slots);
   const std::string padding =
       slots == valid
           ? fmt::format("No padding: {} queries and {} keys", print_count(balance.slots[0]),
@@ -249,9 +272,12 @@ void add_meters(const ViewInput& input, const Balance& balance, const Box& box, 
                         print_count(balance.slots[1] - balance.valid[1]),
                         print_count(balance.slots[1]), print_share(1 - share_of(valid, slots)));
   add_meter(input,
-            {padding, share_of(valid, slots), Role::query, Role::padding, Hatch::none, Hatch::dots},
+            {padding, slots == valid ? "No padding" : "Padding: " + print_share(waste),
+             slots == valid ? "no pad" : "pad " + print_share(waste), share_of(valid, slots),
+             Role::query, Role::padding, Hatch::none, Hatch::dots},
             right, view);
-  view.hits.push_back({right, Nothing{}, "padding", "Slots of the packed batch without a token"});
+  view.hits.push_back(
+      {right, Nothing{}, "padding", padding + ". Slots of the packed batch without a token"});
 }
 
 }  // namespace

@@ -269,7 +269,7 @@ void add_reorder(LayoutScene& scene, const Box& box) {
     const float y0 = is_from ? frame.from_y0 : frame.to_y0;
     const float y1 = is_from ? frame.from_y1 : frame.to_y1;
     add_title(scene, (y0 + y1) / 2, is_from == goes_to_sequence ? "rank order" : "token order",
-              theme.of(Role::text), is_from == goes_to_sequence ? "by rank" : "by token");
+              theme.of(Role::text), is_from == goes_to_sequence ? "ranks" : "tokens");
     const Box slot = cut_box(rows, 0, static_cast<double>(from.rows), y0, y1);
     scene.drawing().add(OutlinedBox{slot, theme.of(Role::border), 1, true});
   }

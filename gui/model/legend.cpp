@@ -86,13 +86,18 @@ float add_legend_flow(Drawing& drawing, const ViewInput& input, const Box& box,
   for (const LegendEntry& entry : entries) {
     const float indent = entry.has_sample ? kSampleRoom : 0;
     const auto lines = wrap(input, entry.text, face_of(entry), box.width() - indent);
+    if (lines.empty()) continue;
+    // Half a sentence would say something else than the whole.
+    const float first = indent + input.text_width(lines[0], kTextSize, face_of(entry));
+    const bool breaks = x > box.x0 && (entry.starts_line || x + first > box.x1);
+    const float rows = static_cast<float>(lines.size()) + (breaks ? 1.0F : 0.0F);
+    if (y + rows * kLineHeight > box.y1 + 0.5F) return y;
     for (size_t i = 0; i < lines.size(); ++i) {
       const float width = indent + input.text_width(lines[i], kTextSize, face_of(entry));
       if (x > box.x0 && (i > 0 || entry.starts_line || x + width > box.x1)) {
         x = box.x0;
         y += kLineHeight;
       }
-      if (y + kLineHeight > box.y1 + 0.5F) return y;
       if (entry.has_sample && i == 0) add_sample(drawing, entry, x, y);
       add_text(drawing, input, entry, x + indent, y, lines[i]);
       x += width + kEntryGap;

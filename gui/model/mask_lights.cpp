@@ -16,6 +16,7 @@ constexpr size_t kMostLitBands = 120;
 constexpr size_t kMostLitItems = 8;
 constexpr size_t kMostLitRanges = 200;
 constexpr size_t kMostOutlinedRanges = 6;
+constexpr float kLeastApart = 40;   // pixels of the square for every outlined range
 constexpr int64_t kManyBands = 60;  // more of them are outlined with thin lines
 constexpr float kLeastShape = 6;    // pixels of a band that is drawn as a parallelogram
 constexpr float kOwnerText = 10;
@@ -124,7 +125,10 @@ void add_ranges(Drawing& drawing, const MaskScene& scene, const Projection& proj
                 float width) {
   for (const Side side : {Side::q, Side::kv}) {
     const std::vector<TokenRange>& ranges = side == Side::q ? projection.q : projection.kv;
-    if (ranges.size() > kMostOutlinedRanges) continue;
+    // In a small square they would hide what they stand around.
+    if (ranges.size() > kMostOutlinedRanges ||
+        scene.square.width() < kLeastApart * static_cast<float>(ranges.size()))
+      continue;
     for (const TokenRange& range : ranges)
       drawing.add(OutlinedBox{band_box(scene, side, range.begin, range.end), color, width});
   }

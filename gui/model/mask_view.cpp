@@ -243,7 +243,10 @@ View draw_mask(const ViewInput& input) {
     add_sentence(view.drawing, input, all, "This batch has no tokens. Give a sequence a length.");
     return view;
   }
-  const float numbers = input.text_width(print_count(q_tokens), 11, Face::mono) + 8;
+  const float numbers = std::max({input.text_width(print_count(q_tokens), 11, Face::mono),
+                                  input.text_width("queries", 11, Face::body),
+                                  input.text_width("keys ->", 11, Face::body)}) +
+                        8;
   const MaskFrame frame =
       place_parts(input.size, static_cast<double>(q_tokens) / static_cast<double>(k_tokens),
                   std::max(kLeastRuler, numbers));

@@ -44,8 +44,8 @@ std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& b
 /// stages have too many items to look at for every picture, nothing where there are too many links.
 std::vector<std::string> name_payloads(const TrafficScene& scene);
 
-/// The colours of bytes with their ends, in a row; returns where it ends.
-float add_byte_scale(Drawing& drawing, const TrafficScene& scene, Point at);
+/// The colours of bytes with their ends, in a row that ends at x1 at most.
+void add_byte_scale(Drawing& drawing, const TrafficScene& scene, Point at, float x1);
 
 inline constexpr int32_t kMostRingRanks = 32;
 

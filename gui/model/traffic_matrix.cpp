@@ -16,6 +16,7 @@ constexpr float kWideNumbers = 46;  // of four figures and more
 constexpr float kTopNumbers = 20;   // and above it
 constexpr float kRowBars = 62;      // sums right of it
 constexpr float kColumnBars = 40;   // and below
+constexpr float kLeastBeside = 90;  // pixels of a matrix with sums beside it
 constexpr float kText = 11;
 constexpr float kLeastNumbered = 12;  // pixels of a rank with its own number
 constexpr float kLeastLine = 5;       // pixels of a cell with lines around it
@@ -31,15 +32,22 @@ struct MatrixFrame {
 
 MatrixFrame place_parts(const Box& box, int32_t ranks) {
   const float numbers = ranks >= 1000 ? kWideNumbers : kNumbers;
-  const float side = std::max(0.0F, std::min(box.width() - numbers - kRowBars,
-                                             box.height() - kTopNumbers - kColumnBars - 14));
+  const auto side_with = [&](float row_bars, float column_bars) {
+    return std::max(0.0F, std::min(box.width() - numbers - row_bars,
+                                   box.height() - kTopNumbers - column_bars - 14));
+  };
+  // Where there is little room the matrix needs it more than its sums.
+  const bool has_bars = side_with(kRowBars, kColumnBars) >= kLeastBeside;
+  const float row_bars = has_bars ? kRowBars : 0, column_bars = has_bars ? kColumnBars : 0;
+  const float side = side_with(row_bars, column_bars);
   MatrixFrame frame;
   const float x = box.x0 + numbers, y = box.y0 + kTopNumbers + 14;
   frame.cells = {x, y, x + side, y + side};
   frame.rows = {box.x0, y, x - 3, y + side};
   frame.columns = {x, y - kTopNumbers, x + side, y - 3};
-  frame.row_bars = {x + side + 4, y, x + side + kRowBars, y + side};
-  frame.column_bars = {x, y + side + 4, x + side, y + side + kColumnBars};
+  if (!has_bars) return frame;
+  frame.row_bars = {x + side + 4, y, x + side + row_bars, y + side};
+  frame.column_bars = {x, y + side + 4, x + side, y + side + column_bars};
   return frame;
 }
 
@@ -248,6 +256,7 @@ void add_bars(Drawing& drawing, const MatrixScene& scene, bool is_sent) {
   const int64_t most = *std::max_element(sums.begin(), sums.end());
   const Theme& theme = *scene.input().theme;
   const Box& box = is_sent ? scene.frame.row_bars : scene.frame.column_bars;
+  if (box.width() <= 0) return;
   drawing.add(PushClip{box});
   const Axis& axis = is_sent ? scene.senders : scene.receivers;
   const float room = is_sent ? box.width() : box.height();

@@ -14,6 +14,7 @@ namespace {
 
 constexpr float kText = 11;
 constexpr size_t kMostEqualLabels = 8;  // more arrows with one text are named once
+constexpr float kLeastLabelled = 190;   // pixels of a ring with equal labels
 constexpr int64_t kMostNamedItems = 100'000;
 constexpr float kLabelGap = 9;  // from an arrow to its label
 
@@ -228,7 +229,9 @@ std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& b
         Line{arrows.back().from, arrows.back().to, arrow_color(scene, link), width, false, true});
   }
   add_nodes(view, scene, places);
-  if (is_uniform && names.size() > kMostEqualLabels) return "each arrow: " + names[0];
+  // Labels that all say the same would hide a small ring.
+  if (is_uniform && (names.size() > kMostEqualLabels || box.width() < kLeastLabelled))
+    return "each arrow: " + names[0];
   std::vector<Box> taken;
   for (const Point& at : places.ranks)
     taken.push_back(

@@ -180,11 +180,10 @@ void draw_with_ring(View& view, const TrafficScene& scene) {
   add_traffic_matrix(view, scene, matrix);
   std::string same;
   if (scene.matrix.num_ranks() > 1) same = add_traffic_ring(view, scene, ring);
-  if (scene.links.empty())
-    add_sentence(view.drawing, scene.input, ring,
-                 scene.matrix.num_links() == 0 ? "One rank: nothing travels."
-                                               : "Nothing travels at this moment.");
-  add_byte_scale(view.drawing, scene, {kPad, bottom + kPad});
+  // Where ranks are drawn, the text below says that nothing travels.
+  if (scene.matrix.num_ranks() == 1)
+    add_sentence(view.drawing, scene.input, ring, "One rank: nothing travels.");
+  add_byte_scale(view.drawing, scene, {kPad, bottom + kPad}, size.width - kPad);
   const Box text{kPad, bottom + kPad + kLine + 4, size.width - kPad, size.height - 2};
   const float end = add_legend_flow(view.drawing, scene.input, text, make_lines(scene, same));
   add_link_list(view, scene, {kPad, end + kLine / 2, size.width - kPad, size.height - kPad});
@@ -200,12 +199,12 @@ void draw_without_ring(View& view, const TrafficScene& scene) {
   add_traffic_matrix(view, scene, matrix);
   if (has_side) {
     const float x = std::min(matrix.x1, matrix.y1 + 60) + kPad;
-    add_byte_scale(view.drawing, scene, {x, kPad + kLine});
+    add_byte_scale(view.drawing, scene, {x, kPad + kLine}, size.width - kPad);
     add_legend_column(view.drawing, scene.input,
                       {x, kPad + 3 * kLine, size.width - kPad, size.height - kPad},
                       make_lines(scene, ""));
   } else {
-    add_byte_scale(view.drawing, scene, {kPad, matrix.y1 + 4});
+    add_byte_scale(view.drawing, scene, {kPad, matrix.y1 + 4}, size.width - kPad);
     add_legend_flow(view.drawing, scene.input,
                     {kPad, matrix.y1 + kLine + 8, size.width - kPad, size.height - 2},
                     make_lines(scene, ""));
@@ -214,18 +213,31 @@ void draw_without_ring(View& view, const TrafficScene& scene) {
 
 }  // namespace
 
-float add_byte_scale(Drawing& drawing, const TrafficScene& scene, Point at) {
-  if (scene.most == 0) return at.x;
-  constexpr float kLength = 96, kHeight = 11, kText = 12;
-  const Color ink = scene.input.theme->of(Role::text);
-  const float middle = at.y + kHeight / 2;
-  const auto write = [&](float x, const std::string& text) {
-    drawing.add(Label{{x, middle}, Anchor::left_middle, ink, kText, Face::body, text});
-    return x + scene.input.text_width(text, kText, Face::body);
+void add_byte_scale(Drawing& drawing, const TrafficScene& scene, Point at, float x1) {
+  if (scene.most == 0) return;
+  constexpr float kLength = 96, kShort = 40, kHeight = 11, kText = 12, kGap = 6;
+  const ViewInput& input = scene.input;
+  const std::string least = bytes_text(scene.least), most = bytes_text(scene.most);
+  const auto width = [&](const std::string& text) {
+    return input.text_width(text, kText, Face::body);
   };
-  float x = write(at.x, bytes_text(scene.least)) + 6;
+  const float left = at.x + width(least) + kGap;
+  const bool is_short = left + kLength + kGap + width(most + " a link") > x1;
+  const float right = left + (is_short ? kShort : kLength);
+  const std::string name =
+      first_that_fits(input.text_width, {most + " a link, log scale", most + " a link", most},
+                      kText, Face::body, x1 - right - kGap);
+  const auto write = [&](float x, const std::string& text) {
+    drawing.add(Label{{x, at.y + kHeight / 2},
+                      Anchor::left_middle,
+                      input.theme->of(Role::text),
+                      kText,
+                      Face::body,
+                      text});
+  };
+  write(at.x, least);
   Pixels pixels;
-  pixels.box = {x, at.y, x + kLength, at.y + kHeight};
+  pixels.box = {left, at.y, right, at.y + kHeight};
   pixels.width = 48;
   pixels.height = 1;
   const double ratio = static_cast<double>(scene.most) / static_cast<double>(scene.least);
@@ -233,7 +245,7 @@ float add_byte_scale(Drawing& drawing, const TrafficScene& scene, Point at) {
     pixels.colors.push_back(color_of_bytes(
         scene, std::llround(static_cast<double>(scene.least) * std::pow(ratio, i / 47.0))));
   drawing.add(std::move(pixels));
-  return write(x + kLength + 6, bytes_text(scene.most) + " a link, log scale");
+  write(right + kGap, name);
 }
 
 View draw_traffic(const ViewInput& input) {

@@ -247,14 +247,14 @@ void edit_numerics(Editor& editor) {
                 "Straight home, or round the ring");
 }
 
-/// Complaints that belong to no field that is shown.
+/// Why there is no plan. The fields at fault say it again in their place, which may be out of
+/// sight.
 void show_refusal(Ui& ui) {
   const auto& refusal = ui.state.document.refusal();
   if (!refusal) return;
   show_wrapped(ui, "! This scenario has no plan; the picture shows the last one that had.",
                Role::error);
   for (const Complaint& complaint : refusal->complaints) {
-    if (!complaint.keys.empty()) continue;
     show_wrapped(ui, complaint.what, Role::error);
     if (!complaint.hint.empty()) show_wrapped(ui, complaint.hint, Role::faint_text);
   }

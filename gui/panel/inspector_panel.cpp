@@ -33,13 +33,18 @@ void build_comparison(Ui& ui, const Box& box) {
       show_text(ui, "below: " + describe_plan(*state.plan()));
       const auto figures = compare_plans(*pinned, *state.plan());
       const float width = ImGui::GetContentRegionAvail().x / static_cast<float>(figures.size());
+      const float first_line = ImGui::GetCursorPosY();
       for (size_t n = 0; n < figures.size(); ++n) {
         if (n > 0) ImGui::SameLine(ui.px(10) + width * static_cast<float>(n));
         ImGui::BeginGroup();
         const ComparedFigure& figure = figures[n];
         {
           const WithFont font(ui, Face::body, kSmallSize);
+          ImGui::PushTextWrapPos(ImGui::GetCursorPosX() + width - ui.px(8));
           show_text(ui, figure.name, Role::faint_text);
+          ImGui::PopTextWrapPos();
+          // All figures stand in one line, however long their names.
+          ImGui::SetCursorPosY(first_line + 2 * ImGui::GetTextLineHeight() + ui.px(2));
         }
         const auto show = [&](const std::string& text, bool is_better) {
           const WithFont font(ui, is_better ? Face::strong : Face::body, kTextSize);

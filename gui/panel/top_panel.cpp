@@ -8,6 +8,10 @@
 namespace cpscope::gui {
 namespace {
 
+constexpr float kTrack = 640, kNarrowTrack = 520;  // where the playhead's track begins
+constexpr float kNarrow = 1200;                    // logical pixels of a narrow window
+constexpr float kProgressWidth = 180;
+
 void build_menu(Ui& ui, std::string_view menu) {
   const bool is_open = ImGui::BeginMenu(std::string(menu).c_str());
   name_item(ui, "menu/" + std::string(menu));
@@ -108,11 +112,35 @@ void build_track(Ui& ui, float width) {
       color_of(ui, Role::accent), ui.px(3));
 }
 
+float button_width(std::string_view label) {
+  return ImGui::CalcTextSize(label.data(), label.data() + label.size()).x +
+         2 * ImGui::GetStyle().FramePadding.x;
+}
+
+/// Screen pixels of what stands right of the track.
+float measure_right(const Ui& ui, const std::string& rank) {
+  const AppState& state = ui.state;
+  const auto& names = state.services.executors;
+  float width = 2 * button_width("[") + ImGui::CalcTextSize(rank.c_str()).x +
+                button_width(to_name(state.theme)) + button_width("Lessons");
+  int32_t items = 6;
+  if (state.job.task.is_running()) {
+    width += ui.px(kProgressWidth) + button_width("Cancel");
+    ++items;
+  } else {
+    width += button_width("Run on cpu");
+    if (std::find(names.begin(), names.end(), "cuda") != names.end()) {
+      width += button_width("Run on cuda");
+      ++items;
+    }
+  }
+  return width + static_cast<float>(items) * ImGui::GetStyle().ItemSpacing.x;
+}
+
 void build_run_buttons(Ui& ui) {
   AppState& state = ui.state;
   if (state.job.task.is_running()) {
-    ImGui::SetNextItemWidth(ui.px(180));
-    ImGui::ProgressBar(static_cast<float>(state.job.task.progress()), {ui.px(180), 0},
+    ImGui::ProgressBar(static_cast<float>(state.job.task.progress()), {ui.px(kProgressWidth), 0},
                        state.job.title.c_str());
     name_item(ui, "run.progress");
     ImGui::SameLine();
@@ -175,14 +203,15 @@ void build_transport(Ui& ui, const Box& box) {
       show_text(ui, describe_place(state));
       name_item(ui, "place");
     }
-    ImGui::SameLine(ui.px(640));
-    const float right = ui.px(state.job.task.is_running() ? 480 : 420);
-    build_track(ui, ImGui::GetContentRegionAvail().x - right);
+    // The track begins at the same place whatever the words before it.
+    ImGui::SameLine(ui.px(box.width() < ui.px(kNarrow) ? kNarrowTrack : kTrack));
+    const std::string rank = "rank " + std::to_string(state.focus_rank);
+    build_track(ui, ImGui::GetContentRegionAvail().x - measure_right(ui, rank));
     ImGui::SameLine();
     command_button(ui, "rank.previous", "[");
     ImGui::SameLine();
     ImGui::AlignTextToFramePadding();
-    show_text(ui, "rank " + std::to_string(state.focus_rank));
+    show_text(ui, rank);
     name_item(ui, "focus_rank");
     ImGui::SameLine();
     command_button(ui, "rank.next", "]");

@@ -165,6 +165,8 @@ void flow_spans(Ui& ui, const Spans& spans, float width, std::string_view name) 
       rest.remove_prefix(word.size());
       const float wide = ImGui::CalcTextSize(word.data(), word.data() + word.size()).x;
       const bool breaks = used > 0 && used + wide > width;
+      // No line begins with the blank between two sentences.
+      if (breaks && word == " ") continue;
       if (!is_first && !breaks) ImGui::SameLine(0, 0);
       if (breaks) used = 0;
       if (breaks) ImGui::SetCursorPosX(left);
@@ -206,7 +208,8 @@ void panel_heading(Ui& ui, std::string_view title, std::string_view question) {
     show_text(ui, title);
   }
   const WithFont font(ui, Face::body, kSmallSize);
-  const float room = ImGui::GetWindowContentRegionMax().x - ImGui::GetItemRectSize().x;
+  const float room = ImGui::GetContentRegionAvail().x - ImGui::GetItemRectSize().x -
+                     ImGui::GetStyle().ItemSpacing.x;
   if (ImGui::CalcTextSize(question.data(), question.data() + question.size()).x < room) {
     ImGui::SameLine();
     show_text(ui, question, Role::faint_text);

@@ -1,5 +1,8 @@
 #include "gui/model/axis.h"
 
+#include "gui/model/legend.h"
+#include "tests/gui/view_check.h"
+
 #include <cmath>
 #include <random>
 #include <string>
@@ -148,6 +151,35 @@ TEST(Texts, AreCutWhereTheyDoNotFit) {
   EXPECT_EQ(gui::fit_text(fixed_width, "rank 3", 10, gui::Face::body, 36), "rank 3");
   EXPECT_EQ(gui::fit_text(fixed_width, "rank 3 of 8", 10, gui::Face::body, 48), "rank 3..");
   EXPECT_EQ(gui::fit_text(fixed_width, "rank 3 of 8", 10, gui::Face::body, 10), "");
+}
+
+TEST(FirstThatFits, TakesTheLongestThatHasRoomAndCutsOnlyTheLast) {
+  const auto choose = [](float room) {
+    return gui::first_that_fits(even_width, {"a long sentence", "a short one", "word"}, 10,
+                                gui::Face::mono, room);
+  };
+  EXPECT_EQ(choose(15 * 6), "a long sentence");
+  EXPECT_EQ(choose(15 * 6 - 1), "a short one");
+  EXPECT_EQ(choose(11 * 6 - 1), "word");
+  EXPECT_EQ(choose(4 * 6 - 1), gui::fit_text(even_width, "word", 10, gui::Face::mono, 4 * 6 - 1));
+}
+
+TEST(Legend, LeavesASentenceOutThatDoesNotFitAsAWhole) {
+  gui::ViewInput input;
+  input.theme = &gui::theme_of(gui::ThemeName::dark);
+  input.text_width = even_width;
+  gui::LegendEntry entry;
+  entry.text = "one two three four five six seven eight";
+  entry.starts_line = true;
+  for (float height = 0; height < 200; height += 1) {
+    gui::Drawing drawing;
+    add_legend_flow(drawing, input, {0, 0, 100, height}, {entry, entry});
+    std::string text;
+    for (const gui::Mark& mark : drawing.marks) text += std::get<gui::Label>(mark).text + " ";
+    const bool is_whole =
+        text.empty() || text == entry.text + " " || text == entry.text + " " + entry.text + " ";
+    EXPECT_TRUE(is_whole) << height << ": " << text;
+  }
 }
 
 }  // namespace
