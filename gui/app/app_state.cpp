@@ -114,8 +114,8 @@ bool open_shipped(AppState& state, std::string_view name) {
     tell(state, "There is no shipped scenario of this name: " + std::string(name), true);
     return false;
   }
-  if (const std::optional<Error> error =
-          state.document.load_text(*text, std::string(name) + ".toml")) {
+  if (const std::optional<Error> error = state.document.load_text(
+          *text, std::string(name) + ".toml", state.services.scenario_folder)) {
     tell(state, to_text(*error), true);
     return false;
   }

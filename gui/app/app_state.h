@@ -37,7 +37,9 @@ struct Services {
   ScenarioSource scenario_source;
   std::vector<std::string> scenario_names;  // what scenario_source knows, in menu order
   std::vector<std::string> executors;       // what Runner knows, e.g. cpu, cuda
-  bool has_files = true;                    // false on a web page
+  std::string scenario_folder;              // where names inside shipped scenarios start from
+  bool has_files = true;                    // false: files are neither read nor written
+  bool is_page = false;  // a web page: files are dropped on it, what it writes becomes a download
 };
 
 enum class Dialog : uint8_t {

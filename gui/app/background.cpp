@@ -1,6 +1,8 @@
 #include "gui/app/background.h"
 
-#ifndef __EMSCRIPTEN__
+#ifdef __EMSCRIPTEN__
+#include <vector>
+#else
 #include <condition_variable>
 #include <mutex>
 #include <stop_token>
@@ -13,8 +15,21 @@ namespace cpscope::gui {
 
 struct Worker::Thread {};
 
-void Worker::post(std::function<void()> job) { job(); }
-bool has_background() { return false; }
+namespace {
+
+std::vector<std::function<void()>>& posted_jobs() {
+  static std::vector<std::function<void()>> jobs;
+  return jobs;
+}
+
+}  // namespace
+
+// A task that was replaced knows that it is not wanted any more.
+void Worker::post(std::function<void()> job) { posted_jobs().push_back(std::move(job)); }
+
+void carry_out_posted() {
+  for (const std::function<void()>& job : std::exchange(posted_jobs(), {})) job();
+}
 
 #else
 
@@ -48,7 +63,7 @@ void Worker::post(std::function<void()> job) {
   thread_->wake.notify_one();
 }
 
-bool has_background() { return true; }
+void carry_out_posted() {}
 
 #endif
 

@@ -15,8 +15,8 @@ struct TaskControl {
 };
 
 /// One thread that carries out the newest job that was posted; jobs that were replaced before they
-/// began are never run. Without threads (WebAssembly) a job is carried out at once, by the caller.
-/// The thread begins with the first job and ends with the object, after the job in hand.
+/// began are never run. The thread begins with the first job and ends with the object, after the
+/// job in hand. Without threads (WebAssembly) a job waits for carry_out_posted().
 class Worker {
  public:
   Worker();
@@ -31,8 +31,9 @@ class Worker {
   std::unique_ptr<Thread> thread_;
 };
 
-/// Can work go on while the window answers?
-bool has_background();
+/// Where there are no threads, does the work that was posted, and only then returns: to be called
+/// between two frames, or by who waits. Elsewhere it has nothing to do.
+void carry_out_posted();
 
 /// Work in the background whose result is handed over by value. Starting anew abandons what was
 /// begun: it is asked to stop, and its result is never seen.

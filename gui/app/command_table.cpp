@@ -16,8 +16,9 @@ bool always(const AppState&) { return true; }
 bool is_open(const AppState& state) { return state.document.is_open(); }
 bool has_plan(const AppState& state) { return state.plan() != nullptr; }
 bool has_files(const AppState& state) { return state.services.has_files; }
+bool has_paths(const AppState& state) { return has_files(state) && !state.services.is_page; }
 bool can_save(const AppState& state) {
-  return has_files(state) && is_open(state) && !state.document.path().empty();
+  return has_paths(state) && is_open(state) && !state.document.path().empty();
 }
 bool has_selection(const AppState& state) {
   return !std::holds_alternative<Nothing>(state.selected());
@@ -182,7 +183,7 @@ constexpr std::array kTable = {
     Command{"file.open_record", "Open record...", "File", "Ctrl+Shift+O",
             "Opens a run recorded elsewhere (.safetensors) and compares it.",
             [](const AppState& s) {
-              return has_files(s) && has_plan(s) && s.services.read_record && !is_job_running(s);
+              return has_paths(s) && has_plan(s) && s.services.read_record && !is_job_running(s);
             },
             show<Dialog::open_record>},
     Command{"file.save", "Save scenario", "File", "Ctrl+Shift+S",
@@ -197,7 +198,7 @@ constexpr std::array kTable = {
             "Writes the focused view as SVG or its figures as CSV.",
             [](const AppState& s) { return has_files(s) && has_plan(s); },
             show<Dialog::export_file>},
-    Command{"file.quit", "Quit", "File", "Ctrl+Q", "Closes the window.", has_files,
+    Command{"file.quit", "Quit", "File", "Ctrl+Q", "Closes the window.", has_paths,
             [](AppState& s) { s.wants_quit = true; }},
 
     Command{"edit.undo", "Undo", "Edit", "Ctrl+Z", "Takes back the last change of the scenario.",

@@ -103,14 +103,17 @@ std::optional<Error> Document::load(const std::string& path) {
   return load_text(loaded.value().text, path);
 }
 
-std::optional<Error> Document::load_text(const std::string& text, const std::string& path) {
-  Result<LoadedScenario> loaded = parse_scenario(text, path);
+std::optional<Error> Document::load_text(const std::string& text, const std::string& path,
+                                         const std::string& folder) {
+  const std::string anchor = folder.empty() ? path : folder + "/" + path;
+  Result<LoadedScenario> loaded = parse_scenario(text, anchor);
   if (!loaded) return name_keys(loaded.error(), text);
   LoadedScenario& fine = loaded.value();
   states_.assign(1, State{std::move(fine.scenario), text, std::move(fine.warnings), {}, ""});
   at_ = 0;
   open_key_.clear();
   path_ = path;
+  anchor_ = anchor;
   saved_text_ = text;
   // Another scenario's picture would tell nothing while this one is planned for seconds.
   if (!is_planned_at_once(state().scenario)) plan_.reset();
@@ -135,7 +138,7 @@ void Document::edit(Scenario scenario, std::string_view key) {
   State next;
   next.key = std::string(key);
   next.text = print_scenario(scenario);
-  Result<LoadedScenario> parsed = parse_scenario(next.text, path_);
+  Result<LoadedScenario> parsed = parse_scenario(next.text, anchor_);
   if (parsed) {
     next.scenario = std::move(parsed.value().scenario);
     next.warnings = std::move(parsed.value().warnings);
@@ -176,7 +179,7 @@ void Document::replan() {
   first_layout_.reset();
   refusal_ = state().error;
   if (refusal_) return;
-  if (is_planned_at_once(state().scenario) || !has_background()) {
+  if (is_planned_at_once(state().scenario)) {
     TaskControl control;
     take(plan_and_prove(state().scenario, state().text, path_, control));
     return;
@@ -213,6 +216,7 @@ bool Document::poll() {
 
 void Document::wait() {
   while (is_planning()) {
+    carry_out_posted();
     if (!poll()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -21,9 +21,11 @@ class Document {
  public:
   /// Opens a file. On an error (no such file, not a scenario) the document stays as it was.
   std::optional<Error> load(const std::string& path);
-  /// The same from a text, e.g. one embedded in the program or kept in a record. `path` may be
-  /// empty; it anchors relative names.
-  std::optional<Error> load_text(const std::string& text, const std::string& path);
+  /// The same from a text, e.g. one embedded in the program or kept in a record. `path` is where
+  /// save() would write it, and may be empty. Relative names inside start from `folder`, or where
+  /// `path` is when that is empty.
+  std::optional<Error> load_text(const std::string& text, const std::string& path,
+                                 const std::string& folder = "");
   /// Writes the text of the wanted scenario, whole or not at all. Refuses one that does not parse.
   std::optional<Error> save(const std::string& path);
 
@@ -83,6 +85,7 @@ class Document {
   size_t at_ = 0;
   std::string open_key_;
   std::string path_, saved_text_;
+  std::string anchor_;  // the path that relative names start from
   SharedPlan plan_;
   std::optional<Error> refusal_;
   Task<Result<SharedPlan>> planning_;

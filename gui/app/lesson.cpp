@@ -20,7 +20,8 @@ bool open_page(AppState& state, const LessonStep& step) {
   const std::optional<std::string> text =
       state.services.scenario_source ? state.services.scenario_source(step.scenario) : std::nullopt;
   if (text) {
-    Result<LoadedScenario> loaded = parse_scenario(*text, "");
+    Result<LoadedScenario> loaded =
+        parse_scenario(*text, state.services.scenario_folder + "/lesson.toml");
     if (loaded && state.document.is_open()) {
       Scenario wanted = std::move(loaded.value().scenario);
       if (step.change != nullptr) step.change(wanted);

@@ -66,7 +66,10 @@ void build_path(Ui& ui, TypedText& typed, const char* hint, const char* verb, Ac
 }
 
 void build_open(Ui& ui, TypedText& typed) {
-  build_path(ui, typed, "path of a scenario (.toml), or letters of a shipped one", "Open",
+  const char* hint = ui.state.services.is_page
+                         ? "letters of a shipped scenario; or drop a file on the page"
+                         : "path of a scenario (.toml), or letters of a shipped one";
+  build_path(ui, typed, hint, "Open",
              [&](const std::string& path) { open_scenario(ui.state, path); });
   ImGui::Spacing();
   show_text(ui, "Shipped scenarios", Role::faint_text);

@@ -56,11 +56,25 @@ bool open_with_record(AppState& state, const std::string& path) {
   return true;
 }
 
+bool open_state(AppState& state, const std::string& path) {
+  const std::optional<std::string> text = read_text(path);
+  if (!text) {
+    tell(state, "The state cannot be read: " + path, true);
+    return false;
+  }
+  if (const auto error = load_state(state, *text, path)) {
+    tell(state, to_text(*error), true);
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void plug_in(AppState& state, Toolbox& toolbox) {
   const fs::path folder = scenario_folder();
   Services& services = state.services;
+  services.scenario_folder = folder.string();
   services.scenario_names = list_scenarios(folder);
   services.scenario_source = [folder](std::string_view name) {
     return read_text(folder / (std::string(name) + ".toml"));
@@ -73,6 +87,7 @@ void plug_in(AppState& state, Toolbox& toolbox) {
 
 bool open_path(AppState& state, const std::string& path) {
   if (path.ends_with(".safetensors")) return open_with_record(state, path);
+  if (path.ends_with(".json")) return open_state(state, path);
   return open_scenario(state, path);
 }
 

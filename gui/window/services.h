@@ -13,8 +13,8 @@ namespace cpscope::gui {
 /// toolbox must outlive the state.
 void plug_in(AppState& state, Toolbox& toolbox);
 
-/// Opens a scenario, or a record together with the scenario that it answers. What is wrong becomes
-/// a message.
+/// Opens a scenario, a record together with the scenario that it answers, or the JSON of a
+/// screenshot. What is wrong becomes a message.
 bool open_path(AppState& state, const std::string& path);
 
 /// Opens the files that were dropped on the window, one after the other: a record is read in the

@@ -5,6 +5,8 @@
 #include "tests/support/walker_cases.h"
 
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -37,6 +39,21 @@ gui::SharedRun make_run(const std::string& name) {
   auto run = std::make_shared<gui::RunView>();
   run->name = name;
   return run;
+}
+
+TEST(ShippedScenario, FindsTheFilesThatItNames) {
+  const std::string folder = std::string(CPSCOPE_SOURCE_DIR) + "/scenarios";
+  AppState state;
+  state.services.scenario_folder = folder;
+  state.services.scenario_source = [&](std::string_view name) -> std::optional<std::string> {
+    std::ifstream file(folder + "/" + std::string(name) + ".toml");
+    return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  };
+  ASSERT_TRUE(open_shipped(state, "imported_order")) << state.messages.back().text;
+  settle(state);
+  ASSERT_NE(state.plan(), nullptr);
+  // Saving must not write over what was shipped.
+  EXPECT_EQ(state.document.path(), "imported_order.toml");
 }
 
 TEST(Selection, GoesBackAndForth) {
