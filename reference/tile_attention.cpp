@@ -29,11 +29,11 @@ constexpr int64_t kPackedColumns = 4096;
 
 template <class T>
 ConstStrided<T> rows_of(HeadView<const T> view, int64_t begin, int64_t count, int64_t lanes) {
-  return {view.row(begin), count, lanes, Eigen::OuterStride<>(view.stride)};
+  return ConstStrided<T>(view.row(begin), count, lanes, Eigen::OuterStride<>(view.stride));
 }
 template <class T>
 Strided<T> rows_of(HeadView<T> view, int64_t begin, int64_t count, int64_t lanes) {
-  return {view.row(begin), count, lanes, Eigen::OuterStride<>(view.stride)};
+  return Strided<T>(view.row(begin), count, lanes, Eigen::OuterStride<>(view.stride));
 }
 
 template <class T>
@@ -115,7 +115,7 @@ template <class T>
 Dense<T> shape(AlignedVector<T>& memory, int64_t rows, int64_t columns) {
   const auto size = static_cast<size_t>(rows * columns);
   if (memory.size() < size) memory.resize(size);
-  return {memory.data(), rows, columns};
+  return Dense<T>(memory.data(), rows, columns);
 }
 
 /// Copies rows of one head without the gaps of the other heads: rows that lie a power of two apart

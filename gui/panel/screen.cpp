@@ -11,8 +11,7 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kMenuHeight = 24, kTransportHeight = 44, kCaptionHeight = 98, kLessonHeight = 120,
-                kSideWidth = 292;
+constexpr float kTransportHeight = 44, kCaptionHeight = 98, kLessonHeight = 120, kSideWidth = 292;
 constexpr float kComparisonHeight = 108;
 /// What is shown of two plans, and where each column ends.
 constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34f},
@@ -109,7 +108,7 @@ struct Screen::Parts {
 };
 
 Screen::Screen(bool in_background) : parts_(std::make_unique<Parts>()) {
-  parts_->in_background = in_background && has_background();
+  parts_->in_background = in_background;
 }
 Screen::~Screen() = default;
 

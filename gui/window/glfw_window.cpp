@@ -3,6 +3,7 @@
 #include "gui/panel/imgui_compat.h"
 #include "gui/panel/screen.h"
 #include "gui/window/gl_textures.h"
+#include "gui/window/glfw_keys.h"
 #include "gui/window/screenshot.h"
 #include "gui/window/services.h"
 #include "gui/window/watch_folder.h"
@@ -94,10 +95,6 @@ Size fit_screen(Size size) {
           std::min(size.height, static_cast<float>(height) / scale)};
 }
 
-struct KeyEvent {
-  int key = 0, code = 0, action = 0, mods = 0;
-};
-
 /// Dear ImGui in an OpenGL window, and the fonts that suit its screen.
 class Window {
  public:
@@ -114,7 +111,6 @@ class Window {
   std::optional<Error> run();
 
  private:
-  void answer_key(const KeyEvent& event);
   void load();
   void wait(double spent);
   void paint();
@@ -132,8 +128,7 @@ class Window {
   Screen screen_{true};
   std::unique_ptr<Textures> textures_;
   std::deque<std::string> dropped_;  // paths that are not opened yet
-  std::vector<KeyEvent> releases_;   // of keys, told after the next frame
-  bool has_press_ = false;           // a key went down since the last frame
+  GlfwKeys keys_;
   std::string name_;
   bool has_new_scale_ = false;
   bool is_shown_to_watchers_ = false;
@@ -170,7 +165,7 @@ std::optional<Error> Window::start(const char* shader_version) {
   if (is_watched()) io.ConfigInputTextCursorBlink = false;
   has_glfw_backend_ = ImGui_ImplGlfw_InitForOpenGL(window, true);
   glfwSetKeyCallback(window, [](GLFWwindow* on, int key, int code, int action, int mods) {
-    static_cast<Window*>(glfwGetWindowUserPointer(on))->answer_key({key, code, action, mods});
+    static_cast<Window*>(glfwGetWindowUserPointer(on))->keys_.answer(on, key, code, action, mods);
   });
   has_gl_backend_ = has_glfw_backend_ && ImGui_ImplOpenGL3_Init(shader_version);
   if (!has_gl_backend_) return no_window("OpenGL 3 could not be set up");
@@ -179,17 +174,6 @@ std::optional<Error> Window::start(const char* shader_version) {
   load();
   if (!fonts_.missing.empty()) tell(state_, fonts_.missing);
   return std::nullopt;
-}
-
-/// Dear ImGui 1.86 sees keys only as they are when a frame begins: a key that goes down and up
-/// between two frames would be lost. So it comes up a frame later.
-void Window::answer_key(const KeyEvent& event) {
-  if (event.action == GLFW_RELEASE && has_press_) {
-    releases_.push_back(event);
-    return;
-  }
-  has_press_ = has_press_ || event.action == GLFW_PRESS;
-  ImGui_ImplGlfw_KeyCallback(handle_.get(), event.key, event.code, event.action, event.mods);
 }
 
 /// Fonts for the screen that the window is on.
@@ -248,11 +232,7 @@ void Window::paint() {
   ImGui::NewFrame();
   screen_.build(state_, fonts_, *textures_, glfwGetTime());
   ImGui::Render();
-  has_press_ = false;
-  for (const KeyEvent& event : std::exchange(releases_, {})) {
-    answer_key(event);
-    frames_due_ = kFramesOfEvent;
-  }
+  if (keys_.end_frame(handle_.get())) frames_due_ = kFramesOfEvent;
   int width = 0, height = 0;
   glfwGetFramebufferSize(handle_.get(), &width, &height);
   glViewport(0, 0, width, height);

@@ -353,6 +353,17 @@ Command add_window(CLI::App& app, WindowRequest& request, Toolbox& toolbox,
           }};
 }
 
+/// The page is compiled from the sources, so the launcher makes it; here for the list of commands.
+Command add_web(CLI::App& app) {
+  CLI::App* web = app.add_subcommand("web", "the window as one HTML page (./cpscope web)");
+  web->allow_extras();
+  web->footer("Example: ./cpscope web --out ring.html");
+  return {web, [] {
+            std::cerr << "cpscope: the page is made by the launcher: ./cpscope web [--out FILE]\n";
+            return 3;
+          }};
+}
+
 /// A first word that names no command gets an answer that lists those there are.
 std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
   if (argc < 2) return std::nullopt;
@@ -368,7 +379,7 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
     if (command->get_name() == word) return std::nullopt;
     names += (names.empty() ? "" : ", ") + command->get_name();
   }
-  for (const char* later : {"fuzz", "timeline", "compare", "calibrate", "web"}) {
+  for (const char* later : {"fuzz", "timeline", "compare", "calibrate"}) {
     if (word != later) continue;
     std::cerr << "cpscope: " << word << " is not part of this version; it has " << names << '\n';
     return 3;
@@ -394,6 +405,7 @@ int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& 
     commands.push_back(std::move(command));
   commands.push_back(add_render(app, render_request, toolbox, pictures));
   commands.push_back(add_window(app, window_request, toolbox, pictures));
+  commands.push_back(add_web(app));
   if (const auto code = explain_unknown(app, argc, argv)) return *code;
   try {
     app.parse(argc, argv);

@@ -93,11 +93,8 @@ struct Compared {
 
 class Grader {
  public:
-  Grader(const Plan& plan, const RunInputs& inputs, const GradeOptions& options)
-      : plan_(plan),
-        inputs_(inputs),
-        options_(options),
-        floor_(accumulator_floor(plan.scenario.numerics.dtype)) {}
+  Grader(const Plan& plan, const GradeOptions& options)
+      : plan_(plan), options_(options), floor_(accumulator_floor(plan.scenario.numerics.dtype)) {}
 
   TensorGrade grade(const Compared& sides) const {
     TensorGrade grade;
@@ -224,7 +221,6 @@ class Grader {
   }
 
   const Plan& plan_;
-  const RunInputs& inputs_;
   const GradeOptions options_;
   double floor_;
 };
@@ -324,7 +320,7 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
                    const Verdict& verdict, const GradeOptions& options) {
   const Attention& attention = plan.scenario.attention;
   const Owners owners(plan);
-  const Grader grader(plan, inputs, options);
+  const Grader grader(plan, options);
   const double v = root_mean_square(inputs.v.values), k = root_mean_square(inputs.k.values),
                q = root_mean_square(inputs.q.values);
   const double logit = attention.effective_scale() * q * k * attention.head_dim_qk;

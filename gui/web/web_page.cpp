@@ -1,0 +1,296 @@
+// The window as a page: one thread, no files but those inside, WebGL 2. The frame is the same as on
+// a desktop.
+#include "gui/app/background.h"
+#include "gui/app/lesson.h"
+#include "gui/panel/fonts.h"
+#include "gui/panel/screen.h"
+#include "gui/panel/textures.h"
+#include "gui/window/gl_textures.h"
+#include "gui/window/glfw_keys.h"
+#include "gui/window/services.h"
+#include "reference/dense_oracle.h"
+#include "reference/mask_predicate.h"
+#include "reference/plan_walker.h"
+#include "reference/sampled_judge.h"
+#include "sim/run/case.h"
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <GLES3/gl3.h>
+#include <GLFW/glfw3.h>
+#include <backends/imgui_impl_glfw.h>
+#include <backends/imgui_impl_opengl3.h>
+#include <emscripten.h>
+#include <emscripten/html5.h>
+#include <fmt/format.h>
+#include <imgui.h>
+
+// Parts of the page that are not the canvas (shell.html has the other side).
+EM_JS(double, page_width, (), { return window.innerWidth; });
+EM_JS(double, page_height, (), { return window.innerHeight; });
+EM_JS(double, page_scale, (), { return window.devicePixelRatio || 1; });
+EM_JS(void, hand_over_file, (const char* path), { Module.handOverFile(UTF8ToString(path)); });
+EM_JS(void, hand_over_picture, (const char* name), { Module.handOverPicture(UTF8ToString(name)); });
+
+namespace cpscope::gui {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Frames that follow an event, so that what it changed comes to rest.
+constexpr int kAwakeFrames = 4;
+/// What is written here becomes a download.
+constexpr const char* kDownloads = "/downloads";
+/// A page has one thread and does not answer while it works: runs of more arithmetic than this,
+/// about ten seconds, are refused.
+constexpr double kMostFlops = 8e9;
+
+class Page {
+ public:
+  bool open();
+  void frame();
+  void wake() { awake_ = kAwakeFrames; }
+  bool is_at_rest() const { return awake_ == 0 && dropped_.empty() && !screen_.is_busy(state_); }
+  AppState& state() { return state_; }
+  void open_file(const std::string& path) { dropped_.push_back(path); }
+  const HitMap& hits() const { return screen_.hits(); }
+  int64_t frames() const { return frames_; }
+
+ private:
+  void fit();
+  void paint();
+  void hand_over();
+
+  GLFWwindow* window_ = nullptr;
+  int width_ = 0, height_ = 0, awake_ = kAwakeFrames;
+  float scale_ = 0;
+  int64_t frames_ = 0;
+  GlfwKeys keys_;
+  Toolbox toolbox_;
+  AppState state_;
+  Fonts fonts_;
+  std::unique_ptr<Textures> textures_;
+  Screen screen_;
+  std::deque<std::string> dropped_;  // paths that are not opened yet
+};
+
+Page& page() {
+  static Page the_page;
+  return the_page;
+}
+
+/// Refuses what would take the page longer than a reader waits.
+Runner refuse_long(Runner runner) {
+  return [runner = std::move(runner)](const std::string& executor, const SharedPlan& plan,
+                                      TaskControl& control) -> Result<SharedRun> {
+    const double flops = estimate_flops(plan->plan().scenario, plan->summary());
+    if (flops > kMostFlops)
+      return make_error(
+          ErrorKind::unavailable,
+          fmt::format("This run is too long for a page: about {:.0f} Gflop, and a page carries out "
+                      "up to {:.0f}",
+                      flops * 1e-9, kMostFlops * 1e-9),
+          "take fewer tokens or heads; or save the scenario, use `cpscope run FILE --record "
+          "OUT.safetensors` and drop the record here");
+    return runner(executor, plan, control);
+  };
+}
+
+bool Page::open() {
+  if (glfwInit() == GLFW_FALSE) return false;
+  width_ = static_cast<int>(page_width() * page_scale());
+  height_ = static_cast<int>(page_height() * page_scale());
+  window_ = glfwCreateWindow(width_, height_, "cpscope", nullptr, nullptr);
+  if (window_ == nullptr) return false;
+  glfwMakeContextCurrent(window_);
+  ImGui::CreateContext();
+  ImGui::GetIO().IniFilename = nullptr;
+  ImGui::GetIO().LogFilename = nullptr;
+  if (!ImGui_ImplGlfw_InitForOpenGL(window_, true)) return false;
+  glfwSetKeyCallback(window_, [](GLFWwindow* on, int key, int code, int action, int mods) {
+    page().keys_.answer(on, key, code, action, mods);
+  });
+  if (!ImGui_ImplOpenGL3_Init("#version 300 es")) return false;
+  textures_ = std::make_unique<Textures>(make_gl_device());
+  toolbox_.executors.push_back(reference::make_plan_walker());
+  toolbox_.judge = reference::judge;
+  toolbox_.sampled_judge = reference::judge_rows;
+  toolbox_.witness = reference::mask_witness();
+  plug_in(state_, toolbox_);
+  state_.services.is_page = true;
+  state_.services.run = refuse_long(state_.services.run);
+  std::error_code ignored;
+  fs::create_directory(kDownloads, ignored);
+  fs::current_path(kDownloads, ignored);
+  open_lesson(state_, {0, 0});
+  return true;
+}
+
+/// The canvas has a pixel for every pixel of the screen, also after the page was zoomed or resized.
+void Page::fit() {
+  const auto scale = static_cast<float>(page_scale());
+  const int width = std::max(1, static_cast<int>(page_width() * page_scale()));
+  const int height = std::max(1, static_cast<int>(page_height() * page_scale()));
+  if (width != width_ || height != height_) {
+    glfwSetWindowSize(window_, width_ = width, height_ = height);
+    wake();
+  }
+  if (scale == scale_) return;
+  scale_ = scale;
+  ImGui_ImplOpenGL3_DestroyFontsTexture();
+  ImGui::GetIO().Fonts->Clear();
+  fonts_ = load_fonts(*ImGui::GetIO().Fonts, FontChoice::packages, std::clamp(scale, 0.5F, 4.0F));
+  ImGui_ImplOpenGL3_CreateFontsTexture();
+  wake();
+}
+
+void Page::paint() {
+  ImGui_ImplOpenGL3_NewFrame();
+  ImGui_ImplGlfw_NewFrame();
+  ImGuiIO& io = ImGui::GetIO();
+  if (!(io.DeltaTime > 0)) io.DeltaTime = 1e-4F;  // a coarse clock
+  ImGui::NewFrame();
+  screen_.build(state_, fonts_, *textures_, glfwGetTime());
+  ImGui::Render();
+  if (keys_.end_frame(window_)) wake();
+  glViewport(0, 0, width_, height_);
+  const Color back = theme_of(state_.theme).of(Role::background);
+  glClearColor(back.r / 255.F, back.g / 255.F, back.b / 255.F, 1);
+  glClear(GL_COLOR_BUFFER_BIT);
+  ImGui_ImplOpenGL3_RenderDrawData(ImGui::GetDrawData());
+  ++frames_;
+}
+
+/// Whatever was written becomes a download, and the wish for a picture one of the canvas.
+void Page::hand_over() {
+  if (std::exchange(state_.wish, ExportWish::none) == ExportWish::screenshot) {
+    const std::string state = save_state(state_);
+    hand_over_picture("cpscope.png");
+    if (FILE* file = std::fopen("cpscope.json", "wb")) {
+      std::fwrite(state.data(), 1, state.size(), file);
+      std::fclose(file);
+    }
+    wake();
+  }
+  std::error_code failed;
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(kDownloads, failed))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  for (const fs::path& path : files) {
+    hand_over_file(path.c_str());
+    fs::remove(path, failed);
+  }
+}
+
+void Page::frame() {
+  fit();
+  if (is_at_rest()) return;
+  // What was begun in the last frame, which has said so.
+  carry_out_posted();
+  awake_ = std::max(0, awake_ - 1);
+  glfwPollEvents();
+  open_dropped(state_, dropped_);
+  paint();
+  hand_over();
+}
+
+EM_BOOL wake_on_mouse(int, const EmscriptenMouseEvent*, void*) {
+  page().wake();
+  return EM_FALSE;
+}
+EM_BOOL wake_on_wheel(int, const EmscriptenWheelEvent*, void*) {
+  page().wake();
+  return EM_FALSE;
+}
+EM_BOOL wake_on_key(int, const EmscriptenKeyboardEvent*, void*) {
+  page().wake();
+  return EM_FALSE;
+}
+
+void listen_to_events() {
+  const char* target = EMSCRIPTEN_EVENT_TARGET_WINDOW;
+  emscripten_set_mousemove_callback(target, nullptr, EM_TRUE, wake_on_mouse);
+  emscripten_set_mousedown_callback(target, nullptr, EM_TRUE, wake_on_mouse);
+  emscripten_set_mouseup_callback(target, nullptr, EM_TRUE, wake_on_mouse);
+  emscripten_set_keydown_callback(target, nullptr, EM_TRUE, wake_on_key);
+  emscripten_set_keyup_callback(target, nullptr, EM_TRUE, wake_on_key);
+  emscripten_set_wheel_callback(target, nullptr, EM_TRUE, wake_on_wheel);
+}
+
+const char* keep(std::string text) {
+  static std::string kept;
+  kept = std::move(text);
+  return kept.c_str();
+}
+
+}  // namespace
+}  // namespace cpscope::gui
+
+// For the page around the canvas, and for whoever drives it from outside, as its test does.
+extern "C" {
+
+/// Opens a file of the page's own memory: a scenario, a record or a state. What is wrong with it
+/// becomes a message in the window.
+EMSCRIPTEN_KEEPALIVE void cpscope_open(const char* path) {
+  cpscope::gui::page().wake();
+  cpscope::gui::page().open_file(path);
+}
+/// Opens a shipped scenario ("zigzag") or a lesson ("lesson-2", counted from 1). 1: it is there.
+EMSCRIPTEN_KEEPALIVE int cpscope_show(const char* name) {
+  cpscope::gui::AppState& state = cpscope::gui::page().state();
+  cpscope::gui::page().wake();
+  const std::string text = name;
+  const std::string lesson = "lesson-";
+  if (!text.starts_with(lesson)) {
+    cpscope::gui::close_lesson(state);
+    return cpscope::gui::open_shipped(state, text) ? 1 : 0;
+  }
+  const int32_t number = std::atoi(text.c_str() + lesson.size());
+  return number > 0 && cpscope::gui::open_lesson(state, {number - 1, 0}) ? 1 : 0;
+}
+/// "x0 y0 x1 y1" of a widget of the last frame, in pixels of the canvas; "" when it is not shown.
+EMSCRIPTEN_KEEPALIVE const char* cpscope_place_of(const char* name) {
+  const cpscope::gui::Box* box = cpscope::gui::page().hits().find(name);
+  if (box == nullptr) return "";
+  return cpscope::gui::keep(fmt::format("{} {} {} {}", box->x0, box->y0, box->x1, box->y1));
+}
+/// What a screenshot's JSON file holds.
+EMSCRIPTEN_KEEPALIVE const char* cpscope_state() {
+  return cpscope::gui::keep(cpscope::gui::save_state(cpscope::gui::page().state()));
+}
+/// Words that are on the screen now: the page of the lesson, then messages, a line each.
+EMSCRIPTEN_KEEPALIVE const char* cpscope_words() {
+  cpscope::gui::AppState& state = cpscope::gui::page().state();
+  std::string words;
+  for (const auto& span : cpscope::gui::lesson_text(state)) words += span.text;
+  for (const auto& message : state.messages) words += "\n" + message.text;
+  if (state.run_a) words += "\n" + state.run_a->verdict;
+  return cpscope::gui::keep(std::move(words));
+}
+/// Has everything that was asked for happened?
+EMSCRIPTEN_KEEPALIVE int cpscope_is_at_rest() { return cpscope::gui::page().is_at_rest() ? 1 : 0; }
+/// Frames that were painted since the page was opened.
+EMSCRIPTEN_KEEPALIVE double cpscope_frames() {
+  return static_cast<double>(cpscope::gui::page().frames());
+}
+}
+
+int main() {
+  if (!cpscope::gui::page().open()) {
+    EM_ASM({
+      Module.tell(
+          'This browser offers no WebGL 2, which the picture needs. Open the page in a current Firefox, Chromium or Safari.');
+    });
+    return 1;
+  }
+  cpscope::gui::listen_to_events();
+  EM_ASM({ Module.start(); });
+  emscripten_set_main_loop([] { cpscope::gui::page().frame(); }, 0, EM_FALSE);
+  return 0;
+}
