@@ -132,7 +132,13 @@ class Walk {
             [&](int64_t i) { gather_rows(plan_, pass.reorders[stage.begin + i], memory_); });
         break;
       case StageKind::compute:
-        is_backward_ ? compute_backward(pass, stage) : compute_forward(pass, stage);
+        if constexpr (requires(Seam & seam, const ComputeItem& item) {
+                        seam.compute(item, true);
+                      }) {
+          compute_in_seam(pass, stage);
+        } else {
+          is_backward_ ? compute_backward(pass, stage) : compute_forward(pass, stage);
+        }
         break;
       case StageKind::merge:
         run_grouped(
@@ -268,6 +274,14 @@ class Walk {
     std::unique_ptr<TileScratch<T>> scratch = std::move(idle_scratch_.back());
     idle_scratch_.pop_back();
     return scratch;
+  }
+
+  /// Items of a seam that has a kernel of its own, one after another.
+  void compute_in_seam(const Pass& pass, const Stage& stage) {
+    run_watched(stage.end - stage.begin, stage.end - stage.begin, 1, [&](int64_t i) {
+      const ComputeItem& item = pass.computes[stage.begin + i];
+      if (item.num_slices > 0) seam_.compute(item, is_backward_);
+    });
   }
 
   void compute_forward(const Pass& pass, const Stage& stage) {

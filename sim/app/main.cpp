@@ -4,14 +4,41 @@
 #include "kernels/executor_cuda.h"
 #include "kernels/executor_nccl.h"
 #endif
+#include "kernels/plugin_library.h"
 #include "reference/dense_oracle.h"
 #include "reference/faulty_walker.h"
+#include "reference/kernel_walker.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
 #include "reference/sampled_judge.h"
 #include "sim/app/program.h"
 
 #include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace {
+
+/// Why a plugin gets no device memory, or that of the first device.
+cpscope::Result<cpscope::kernels::PluginMemory> make_device_memory() {
+#ifdef CPSCOPE_HAS_CUDA
+  return cpscope::kernels::device_plugin_memory();
+#else
+  return cpscope::make_error(cpscope::ErrorKind::unavailable,
+                             "this build was made without a CUDA compiler");
+#endif
+}
+
+/// The walker, with a shared library's kernel.
+cpscope::Result<std::unique_ptr<cpscope::Executor>> open_plugin(const std::string& path) {
+  cpscope::Result<cpscope::ItemKernel> kernel =
+      cpscope::kernels::open_plugin(path, make_device_memory);
+  if (!kernel) return kernel.error();
+  return cpscope::reference::make_kernel_walker("plugin:" + path, std::move(kernel).value());
+}
+
+}  // namespace
 
 /// The front door: the only file that sees every room. It plugs executors and the judge into the
 /// program.
@@ -31,6 +58,7 @@ int main(int argc, char** argv) {
   for (const char* name : {"cuda", "cuda-portable", "nccl"})
     toolbox.missing_executors.emplace_back(name, "this build was made without a CUDA compiler");
 #endif
+  toolbox.open_plugin = open_plugin;
   toolbox.judge = cpscope::reference::judge;
   toolbox.sampled_judge = cpscope::reference::judge_rows;
   toolbox.witness = cpscope::reference::mask_witness();

@@ -168,12 +168,16 @@ Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name) {
       return make_error(ErrorKind::unavailable,
                         fmt::format("executor {} is not here: {}", name, why));
   }
-  if (name.starts_with("plugin:")) {
-    return make_error(ErrorKind::unavailable,
-                      fmt::format("plugins are not part of this version: {}", name));
+  constexpr std::string_view kPlugin = "plugin:";
+  if (name.starts_with(kPlugin) && toolbox.open_plugin) {
+    // Opened once: later cases find it among the executors.
+    Result<std::unique_ptr<Executor>> plugin = toolbox.open_plugin(name.substr(kPlugin.size()));
+    if (!plugin) return plugin.error();
+    toolbox.executors.push_back(std::move(plugin).value());
+    return toolbox.executors.back().get();
   }
   return make_error(ErrorKind::bad_input, fmt::format("no executor has this name: {}", name),
-                    "cpu, cuda, cuda-portable or nccl");
+                    "cpu, cuda, cuda-portable, nccl or plugin:PATH");
 }
 
 std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& executor) {

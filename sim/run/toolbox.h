@@ -4,6 +4,7 @@
 #include "sim/run/executor_fault.h"
 #include "sim/run/judge.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,8 @@ struct Toolbox {
   std::vector<std::unique_ptr<Executor>> executors;  // the first is the default
   std::vector<std::pair<std::string, std::string>>
       missing_executors;  // name, and why it is not here
+  /// Makes an executor of somebody's shared library (`plugin:PATH`); may be empty.
+  std::function<Result<std::unique_ptr<Executor>>(const std::string& path)> open_plugin;
   Judge judge;
   SampledJudge sampled_judge;
   MaskWitness witness;
