@@ -22,6 +22,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -122,31 +123,6 @@ std::optional<Error> seek(AppState& state, const RenderRequest& request) {
   return std::nullopt;
 }
 
-uint64_t hash_text(const std::string& text) {
-  uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char letter : text) {
-    hash ^= static_cast<uint8_t>(letter);
-    hash *= 1099511628211U;
-  }
-  return hash;
-}
-
-/// The command that makes the picture again; folders are left out, so that the bytes do not depend
-/// on them.
-std::string describe_command(const RenderRequest& request, const Order& order,
-                             const AppState& state) {
-  std::string command =
-      fmt::format("cpscope render {} --view {} --step {} --rank {} --theme {} --size {}x{}",
-                  std::filesystem::path(request.scenario_path).filename().string(), request.view,
-                  step_of(*state.plan(), state.playhead), state.focus_rank, request.theme,
-                  order.size.width, order.size.height);
-  if (order.scale != 1) command += fmt::format(" --scale {}", order.scale);
-  if (order.file == FileKind::png && request.fonts != "packages") command += " --fonts built-in";
-  if (!request.executor.empty()) command += " --run " + request.executor;
-  if (!request.selection.empty()) command += " --select '" + request.selection + "'";
-  return command;
-}
-
 /// Carries the scenario out where the picture has numbers to show. Without --run only what is done
 /// in seconds; a page of all views does without the rest and says why (`without_numbers`).
 std::optional<Error> run_if_needed(AppState& state, const RenderRequest& request,
@@ -180,6 +156,54 @@ struct Written {
   size_t bytes = 0;
 };
 
+#ifdef CPSCOPE_HAS_IMGUI
+uint64_t hash_text(const std::string& text) {
+  uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const char letter : text) {
+    hash ^= static_cast<uint8_t>(letter);
+    hash *= 1099511628211U;
+  }
+  return hash;
+}
+
+/// The command that makes the picture again; folders are left out, so that the bytes do not depend
+/// on them.
+std::string describe_command(const RenderRequest& request, const Order& order,
+                             const AppState& state) {
+  std::string command =
+      fmt::format("cpscope render {} --view {} --step {} --rank {} --theme {} --size {}x{}",
+                  std::filesystem::path(request.scenario_path).filename().string(), request.view,
+                  step_of(*state.plan(), state.playhead), state.focus_rank, request.theme,
+                  order.size.width, order.size.height);
+  if (order.scale != 1) command += fmt::format(" --scale {}", order.scale);
+  if (order.file == FileKind::png && request.fonts != "packages") command += " --fonts built-in";
+  if (!request.executor.empty()) command += " --run " + request.executor;
+  if (!request.selection.empty()) command += " --select '" + request.selection + "'";
+  return command;
+}
+
+Result<Written> write_pixels(const RenderRequest& request, const Order& order,
+                             const AppState& state,
+                             const std::function<Picture(const TextWidth&)>& compose) {
+  const PaintedPicture painted = paint_picture(
+      compose, order.size, order.theme,
+      request.fonts == "packages" ? FontChoice::packages : FontChoice::built_in, order.scale);
+  if (!painted.missing_fonts.empty()) std::cerr << "cpscope: " << painted.missing_fonts << '\n';
+  const Result<size_t> bytes =
+      write_png(request.out_path, painted.image,
+                {{"Title", painted.picture.title},
+                 {"Description", painted.picture.alt},
+                 {"Software", "cpscope " + program_version()},
+                 {"scenario_hash", to_hex(hash_text(state.document.text()))},
+                 {"plan_hash", to_hex(state.plan()->plan().hash)},
+                 {"command", describe_command(request, order, state)}});
+  if (!bytes) return bytes.error();
+  return Written{
+      {static_cast<float>(painted.image.width), static_cast<float>(painted.image.height)},
+      bytes.value()};
+}
+#endif
+
 Result<Written> write_picture(const RenderRequest& request, const Order& order,
                               const AppState& state, const std::string& without_numbers) {
   const Plan& plan = state.plan()->plan();
@@ -193,24 +217,7 @@ Result<Written> write_picture(const RenderRequest& request, const Order& order,
                       : draw_poster(source, order.size);
   };
 #ifdef CPSCOPE_HAS_IMGUI
-  if (order.file == FileKind::png) {
-    const PaintedPicture painted = paint_picture(
-        compose, order.size, order.theme,
-        request.fonts == "packages" ? FontChoice::packages : FontChoice::built_in, order.scale);
-    if (!painted.missing_fonts.empty()) std::cerr << "cpscope: " << painted.missing_fonts << '\n';
-    const Result<size_t> bytes =
-        write_png(request.out_path, painted.image,
-                  {{"Title", painted.picture.title},
-                   {"Description", painted.picture.alt},
-                   {"Software", "cpscope " + program_version()},
-                   {"scenario_hash", to_hex(hash_text(state.document.text()))},
-                   {"plan_hash", to_hex(plan.hash)},
-                   {"command", describe_command(request, order, state)}});
-    if (!bytes) return bytes.error();
-    return Written{
-        {static_cast<float>(painted.image.width), static_cast<float>(painted.image.height)},
-        bytes.value()};
-  }
+  if (order.file == FileKind::png) return write_pixels(request, order, state, compose);
 #endif
   const Picture picture = compose(TextWidth(estimate_width));
   const SvgPage page{picture.size, theme_of(order.theme).of(Role::background), picture.title,
