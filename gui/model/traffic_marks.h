@@ -18,6 +18,9 @@ struct StageLinks {
   std::vector<int64_t> sent, received;  // [rank]
   int32_t first_stage = 0, end_stage = 0;
   uint64_t plan_hash = 0;
+  // The last picture of the cells, so that lights over it cost nothing. Not for several threads.
+  mutable std::string cells_key;
+  mutable Pixels cells;
 };
 
 /// What the traffic view shows: links in use, and how much every rank sends and receives.
@@ -26,6 +29,7 @@ struct TrafficScene {
   const EdgeMatrix& matrix;
   const std::vector<LinkBytes>& links;         // by (src, dst)
   const std::vector<int64_t>&sent, &received;  // [rank]
+  const StageLinks& stages;                    // of all these
   int64_t least = 0, most = 0;                 // bytes of a link at the ends of the colour scale
   int32_t first_stage = 0, end_stage = 0;
 };

@@ -106,12 +106,13 @@ void for_shown_links(const MatrixScene& scene, Look look) {
   }
 }
 
-/// One picture of all links; a bin of several links shows the most bytes of one of them.
-void add_cells(Drawing& drawing, const MatrixScene& scene) {
+/// One picture of all links, empty where none is shown; a bin of several links shows the most bytes
+/// of one of them.
+Pixels make_cells(const MatrixScene& scene) {
   double src_step = 1, dst_step = 1;
   const CellAxis src = cut_ranks(scene.senders, scene.ranks(), src_step);
   const CellAxis dst = cut_ranks(scene.receivers, scene.ranks(), dst_step);
-  if (src.count() == 0 || dst.count() == 0) return;
+  if (src.count() == 0 || dst.count() == 0) return {};
   std::vector<int64_t> bytes(static_cast<size_t>(src.count() * dst.count()), 0);
   // Bins of all ranks, so that a million links are not divided one by one.
   const auto bins_of = [&](const CellAxis& axis, double step) {
@@ -146,7 +147,20 @@ void add_cells(Drawing& drawing, const MatrixScene& scene) {
     last = most;
     pixels.colors.push_back(color);
   }
-  drawing.add(std::move(pixels));
+  return pixels;
+}
+
+void add_cells(Drawing& drawing, const MatrixScene& scene) {
+  const StageLinks& stages = scene.traffic.stages;
+  std::string key = fmt::format("{} {} {}", static_cast<const void*>(scene.input().theme),
+                                scene.traffic.least, scene.traffic.most);
+  for (const Axis* axis : {&scene.senders, &scene.receivers})
+    key += fmt::format(" {} {} {} {}", axis->lo(), axis->hi(), axis->begin(), axis->end());
+  if (stages.cells_key != key) {
+    stages.cells = make_cells(scene);
+    stages.cells_key = std::move(key);
+  }
+  if (!stages.cells.colors.empty()) drawing.add(stages.cells);
 }
 
 void add_lines(Drawing& drawing, const MatrixScene& scene) {

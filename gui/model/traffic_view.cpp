@@ -67,7 +67,7 @@ std::shared_ptr<const StageLinks> find_links(const ViewInput& input) {
 
 TrafficScene make_scene(const ViewInput& input, const StageLinks& links) {
   const EdgeMatrix& matrix = *links.matrix;
-  TrafficScene scene{input, matrix, links.links, links.sent, links.received};
+  TrafficScene scene{input, matrix, links.links, links.sent, links.received, links};
   scene.first_stage = links.first_stage;
   scene.end_stage = links.end_stage;
   scene.most = input.is_cumulative ? matrix.most_of_all() : matrix.most_of_step();

@@ -1,7 +1,7 @@
 #include "gui/model/work_map.h"
 
 #include <algorithm>
-#include <optional>
+#include <deque>
 #include <span>
 #include <utility>
 
@@ -55,10 +55,14 @@ class ListCache {
       first_ = look(plan_.list(id));
       return first_;
     }
-    if (entries_.empty()) entries_.resize(plan_.run_lists.size());
-    std::optional<ListRows>& entry = entries_[static_cast<size_t>(to_index(id))];
-    if (!entry) entry = look(plan_.list(id));
-    return *entry;
+    if (places_.empty()) places_.assign(plan_.run_lists.size(), kUnknown);
+    int32_t& place = places_[static_cast<size_t>(to_index(id))];
+    if (place == kUnknown) {
+      ListRows rows = look(plan_.list(id));
+      place = rows.is_seen ? static_cast<int32_t>(lists_.size()) : kUnseen;
+      if (rows.is_seen) lists_.push_back(std::move(rows));
+    }
+    return place == kUnseen ? unseen_ : lists_[static_cast<size_t>(place)];
   }
 
  private:
@@ -80,7 +84,10 @@ class ListCache {
   IdRange seen_;
   RunListId first_id_ = kNoTokens;  // the first list that was asked for
   ListRows first_;
-  std::vector<std::optional<ListRows>> entries_;
+  static constexpr int32_t kUnknown = -1, kUnseen = -2;
+  std::vector<int32_t> places_;  // [list] in lists_
+  std::deque<ListRows> lists_;   // the seen ones; those that were handed out stay where they are
+  ListRows unseen_;
 };
 
 /// Cuts items into bands over pairs of runs, inside a rectangle of ids.
@@ -89,6 +96,13 @@ class ItemCutter {
   ItemCutter(const Plan& plan, IdRange q, IdRange k)
       : plan_(plan), q_(q), k_(k), q_lists_(plan, q), k_lists_(plan, k) {}
 
+  /// May item `i` of a pass touch the rectangle? Looks at its packed keys alone: of a million items
+  /// few are in sight.
+  bool is_near(const ItemColumns& computes, size_t i) {
+    const int32_t q = computes.q_key[i], k = computes.key[i];
+    return q >= 0 && k >= 0 && q_lists_.of(RunListId{q / 2}).is_seen &&
+           k_lists_.of(RunListId{k / 2}).is_seen;
+  }
   /// Calls look(band) until it answers false; returns whether it never did.
   template <class Look>
   bool cut(const ComputeItem& item, Look look) {
@@ -189,7 +203,9 @@ double estimate_touches(const PlanIndex& index, bool is_backward, const PairGrid
   ItemCutter cutter = cutter_for(index, grid);
   const CellWalk walk(grid);
   double touches = 0;
+  const ItemColumns& columns = index.columns(is_backward)[static_cast<size_t>(StageKind::compute)];
   for (size_t i = 0; i < items.size() && touches <= most; i += stride) {
+    if (!cutter.is_near(columns, i)) continue;
     cutter.cut(items[i], [&](const WorkBand& band) {
       walk.for_each_row(band, [&](int64_t, const TokenRun& keys) {
         const TouchedCells cells = walk.cells_of(keys);
@@ -210,7 +226,9 @@ bool paint_pass(const PlanIndex& index, bool is_backward, const PairGrid& grid,
   const CellWalk walk(grid);
   int64_t touches = 0;
   const std::vector<ComputeItem>& items = index.pass(is_backward).computes;
+  const ItemColumns& columns = index.columns(is_backward)[static_cast<size_t>(StageKind::compute)];
   for (size_t i = 0; i < items.size(); ++i) {
+    if (!cutter.is_near(columns, i)) continue;
     const int32_t step = to_index(items[i].step), rank = to_index(items[i].rank);
     const CellWork work{step, step, rank, rank, static_cast<int64_t>(i)};
     const bool is_done = cutter.cut(items[i], [&](const WorkBand& band) {
