@@ -44,8 +44,8 @@ std::string place_of(const TransferItem& item) {
                      to_index(item.step));
 }
 
-std::optional<PlantedFault> break_comm(const Plan& healthy, const Visibility& visibility,
-                                       int64_t variant) {
+std::optional<CellFault> break_comm(const Plan& healthy, const Visibility& visibility,
+                                    int64_t variant) {
   std::vector<int64_t> needed, passed_on;
   for (size_t i = 0; i < healthy.forward.transfers.size(); ++i) {
     const TransferItem& item = healthy.forward.transfers[i];
@@ -64,7 +64,7 @@ std::optional<PlantedFault> break_comm(const Plan& healthy, const Visibility& vi
       passed_on.push_back(static_cast<int64_t>(i));
   }
   if (needed.empty()) return std::nullopt;
-  PlantedFault fault{FaultKind::comm, "", healthy};
+  CellFault fault{FaultKind::comm, "", healthy};
   std::vector<TransferItem>& transfers = fault.plan.forward.transfers;
   if (variant % 2 == 1 && !passed_on.empty()) {
     TransferItem& item = transfers[pick(passed_on, variant / 2)];
@@ -93,14 +93,14 @@ std::optional<BandSlice> shift_edge(const BandSlice& band, bool moves_upper) {
   return std::nullopt;
 }
 
-std::optional<PlantedFault> break_mask(const Plan& healthy, int64_t variant) {
+std::optional<CellFault> break_mask(const Plan& healthy, int64_t variant) {
   std::vector<int64_t> bands;
   for (const ComputeItem& item : healthy.forward.computes) {
     for (int64_t i = 0; i < item.num_slices; ++i) bands.push_back(item.first_slice + i);
   }
   if (bands.empty()) return std::nullopt;
   const int64_t index = pick(bands, variant / 3);
-  PlantedFault fault{FaultKind::mask, "", healthy};
+  CellFault fault{FaultKind::mask, "", healthy};
   BandSlice& band = fault.plan.slices[static_cast<size_t>(index)];
   const std::optional<BandSlice> moved = shift_edge(band, variant % 3 == 0);
   // In 16 bits one key of many may drown in the rounding: there a whole band goes.
@@ -133,8 +133,8 @@ void rename_home(Plan& plan, size_t rank, bool is_query, const std::vector<int64
   (is_query ? plan.q_lists : plan.kv_lists)[rank] = list;
 }
 
-std::optional<PlantedFault> break_layout(const Plan& healthy, const Visibility& visibility,
-                                         int64_t variant) {
+std::optional<CellFault> break_layout(const Plan& healthy, const Visibility& visibility,
+                                      int64_t variant) {
   const bool is_query = variant % 2 == 1;
   const std::vector<bool>& matters = is_query ? visibility.sees : visibility.seen;
   const auto& lists = is_query ? healthy.q_lists : healthy.kv_lists;
@@ -152,7 +152,7 @@ std::optional<PlantedFault> break_layout(const Plan& healthy, const Visibility& 
   std::erase_if(by_sequence, [](const auto& standings) { return standings.empty(); });
   if (by_sequence.size() < 2) return std::nullopt;
   const Standing a = pick(by_sequence[0], variant / 2), b = pick(by_sequence[1], variant / 2);
-  PlantedFault fault{FaultKind::layout, "", healthy};
+  CellFault fault{FaultKind::layout, "", healthy};
   fault.what = fmt::format("{} tokens {} of rank {} and {} of rank {} stand in each other's row",
                            is_query ? "query" : "key", ids[a.rank][a.row], a.rank,
                            ids[b.rank][b.row], b.rank);
@@ -162,13 +162,13 @@ std::optional<PlantedFault> break_layout(const Plan& healthy, const Visibility& 
   return fault;
 }
 
-std::optional<PlantedFault> break_merge(const Plan& healthy, int64_t variant) {
+std::optional<CellFault> break_merge(const Plan& healthy, int64_t variant) {
   std::vector<int64_t> places;
   for (size_t i = 0; i < healthy.forward.merges.size(); ++i) {
     if (healthy.forward.merges[i].partial != kNoBuffer) places.push_back(static_cast<int64_t>(i));
   }
   if (places.empty()) return std::nullopt;
-  PlantedFault fault{FaultKind::merge, "", healthy};
+  CellFault fault{FaultKind::merge, "", healthy};
   const int64_t index = pick(places, variant);
   const MergeItem item = fault.plan.forward.merges[index];
   fault.what = fmt::format("merge {} on rank {} in step {} is left out", item.order,
@@ -195,22 +195,22 @@ bool carries_gradient(const Plan& plan, const Visibility& visibility, const Tran
   return std::any_of(owned.begin(), owned.end(), [&](int64_t token) { return seen[token]; });
 }
 
-std::optional<PlantedFault> break_gradient(const Plan& healthy, const Visibility& visibility,
-                                           int64_t variant) {
+std::optional<CellFault> break_gradient(const Plan& healthy, const Visibility& visibility,
+                                        int64_t variant) {
   std::vector<int64_t> places;
   for (size_t i = 0; i < healthy.backward.transfers.size(); ++i) {
     if (carries_gradient(healthy, visibility, healthy.backward.transfers[i]))
       places.push_back(static_cast<int64_t>(i));
   }
   if (places.empty()) return std::nullopt;
-  PlantedFault fault{FaultKind::gradient, "", healthy};
+  CellFault fault{FaultKind::gradient, "", healthy};
   const int64_t index = pick(places, variant);
   fault.what = "the dK, dV share " + place_of(fault.plan.backward.transfers[index]) + " is lost";
   drop_item(fault.plan.backward, fault.plan.backward.transfers, StageKind::transfer, index);
   return fault;
 }
 
-std::optional<PlantedFault> break_padding(const Plan& healthy, int64_t variant) {
+std::optional<CellFault> break_padding(const Plan& healthy, int64_t variant) {
   struct Place {
     const ComputeItem* item;
     int64_t column;
@@ -226,7 +226,7 @@ std::optional<PlantedFault> break_padding(const Plan& healthy, int64_t variant) 
   }
   if (places.empty()) return std::nullopt;
   const auto [item, column] = pick(places, variant);
-  PlantedFault fault{FaultKind::padding, "", healthy};
+  CellFault fault{FaultKind::padding, "", healthy};
   Plan& plan = fault.plan;
   // The item's bands move to the end of the pool, with one more that holds the padding column.
   const auto first = static_cast<int64_t>(plan.slices.size());
@@ -261,9 +261,8 @@ std::string_view to_name(FaultKind value) {
 
 std::span<const FaultKind> fault_kinds() { return kKinds; }
 
-std::optional<PlantedFault> plant_fault(const Plan& plan, const Visibility& visibility,
-                                        FaultKind kind, int64_t variant,
-                                        void (*switch_off)(Attention&)) {
+std::optional<CellFault> plant_fault(const Plan& plan, const Visibility& visibility, FaultKind kind,
+                                     int64_t variant, void (*switch_off)(Attention&)) {
   switch (kind) {
     case FaultKind::comm:
       return break_comm(plan, visibility, variant);
@@ -279,7 +278,7 @@ std::optional<PlantedFault> plant_fault(const Plan& plan, const Visibility& visi
       return break_padding(plan, variant);
     case FaultKind::feature: {
       if (switch_off == nullptr) return std::nullopt;
-      PlantedFault fault{FaultKind::feature, "the executor forgets the feature", plan};
+      CellFault fault{FaultKind::feature, "the executor forgets the feature", plan};
       switch_off(fault.plan.scenario.attention);
       return fault;
     }

@@ -26,7 +26,7 @@ std::string_view to_name(FaultKind value);
 std::span<const FaultKind> fault_kinds();
 
 /// A healthy plan with one thing broken. It never makes an executor read or write outside a buffer.
-struct PlantedFault {
+struct CellFault {
   FaultKind kind{};
   std::string what;
   Plan plan;
@@ -34,8 +34,7 @@ struct PlantedFault {
 
 /// Plants a fault of this kind where it must show. `variant` >= 0 picks among the places. Nothing
 /// when the plan has no such place (no padding, no backward pass, one sequence, ...).
-std::optional<PlantedFault> plant_fault(const Plan& plan, const Visibility& visibility,
-                                        FaultKind kind, int64_t variant,
-                                        void (*switch_off)(Attention&));
+std::optional<CellFault> plant_fault(const Plan& plan, const Visibility& visibility, FaultKind kind,
+                                     int64_t variant, void (*switch_off)(Attention&));
 
 }  // namespace cpscope

@@ -51,8 +51,8 @@ std::string weigh(const Plan& plan, const Telling& telling, CellResult& result) 
 
 /// The kind of fault that fits the cell: its feature forgotten where that can be, else one after
 /// the other by index, going on where a plan has no place for it.
-std::optional<PlantedFault> choose_fault(const Plan& plan, const Visibility& visibility,
-                                         const FeatureRecipe* feature, int64_t index) {
+std::optional<CellFault> choose_fault(const Plan& plan, const Visibility& visibility,
+                                      const FeatureRecipe* feature, int64_t index) {
   if (feature != nullptr && feature->switch_off != nullptr)
     return plant_fault(plan, visibility, FaultKind::feature, index, feature->switch_off);
   const auto kinds = fault_kinds();
@@ -76,8 +76,8 @@ std::string first_broken_check(const CheckedPlan& plan) {
 
 /// Runs the broken plan against the healthy verdict. Buffers hold numbers, not NaN: a fault must
 /// show by what it computes.
-void try_fault(Executor& executor, PlantedFault fault, const RunInputs& inputs,
-               const Verdict& verdict, CellResult& result) {
+void try_fault(Executor& executor, CellFault fault, const RunInputs& inputs, const Verdict& verdict,
+               CellResult& result) {
   result.has_fault = true;
   result.fault_kind = fault.kind;
   result.fault = fault.what;
