@@ -23,6 +23,17 @@ void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
                      outcome.plan_seconds, outcome.run_seconds, outcome.judge_seconds);
 }
 
+Json finding_json(const ProbeFinding& finding) {
+  return {{"rank", finding.rank},
+          {"step", finding.step},
+          {"token", finding.token},
+          {"head", finding.head},
+          {"expected", finite_or_null(finding.expected)},
+          {"seen", finite_or_null(finding.seen)},
+          {"probe", finding.probe},
+          {"text", finding.text}};
+}
+
 }  // namespace
 
 int command_run(const CommandOptions& options, Toolbox& toolbox) {
@@ -78,7 +89,7 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
   if (const auto error = probe_obstacle(plan.value(), *executor.value())) return report(*error);
   ProgressBar bar(true);
   const Result<ProbeReport> probed =
-      probe_plan(plan.value(), *executor.value(), toolbox.witness, bar.phase("probe"));
+      run_probes(loaded.value().scenario, *executor.value(), toolbox.witness, bar.phase("probe"));
   if (!probed) return report(probed.error());
   const ProbeReport& result = probed.value();
   if (options.json) {
@@ -87,17 +98,15 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
               {"wrong_count_rows", result.wrong_count_rows},
               {"wrong_key_rows", result.wrong_key_rows}};
     json["first"] = nullptr;
-    if (result.first) {
-      json["first"] = {{"rank", result.first->rank},
-                       {"step", result.first->step},
-                       {"token", result.first->token},
-                       {"head", result.first->head},
-                       {"expected", finite_or_null(result.first->expected)},
-                       {"seen", finite_or_null(result.first->seen)},
-                       {"probe", result.first->probe},
-                       {"text", result.first->text}};
-    }
+    if (result.first) json["first"] = finding_json(*result.first);
     json["passes"] = result.passes;
+    json["passed"] = result.passed();
+    json["probes"] = Json::array();
+    for (const ProbeTally& tally : result.tallies) {
+      Json probe{{"probe", tally.probe}, {"rows", tally.rows}, {"wrong_rows", tally.wrong}};
+      probe["first"] = tally.first ? finding_json(*tally.first) : Json(nullptr);
+      json["probes"].push_back(probe);
+    }
     json["executor"] = executor.value()->name();
     std::cout << json.dump() << '\n';
   } else {
@@ -106,7 +115,11 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
         "keys\n",
         result.passed() ? "PASS" : "FAIL", result.rows, result.passes, executor.value()->name(),
         result.wrong_count_rows, result.wrong_key_rows);
-    if (result.first) std::cout << "first: " << result.first->text << '\n';
+    for (const ProbeTally& tally : result.tallies) {
+      std::cout << fmt::format("  {:<9} {:>8} rows asked, {} wrong{}\n", tally.probe, tally.rows,
+                               tally.wrong, tally.rows == 0 ? " (nothing to ask here)" : "");
+      if (tally.first) std::cout << "            first: " << tally.first->text << '\n';
+    }
   }
   return result.passed() ? 0 : 1;
 }

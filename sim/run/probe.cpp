@@ -1,5 +1,9 @@
 #include "sim/run/probe.h"
 
+#include "sim/run/case.h"
+#include "sim/run/probe_coded.h"
+#include "sim/run/probe_parts.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,65 +18,41 @@ constexpr int64_t kKeysPerBucket =
     128;  // counts that 8 significant bits hold with room for one rounding
 constexpr int64_t kMostCountableKeys = 1 << 18;  // beyond, fp32's lse no longer tells n from n + 1
 
-/// Which lane stands for a key in one pass: keys [begin, end), `strided` puts every lanes-th key
-/// together.
+/// Which lane stands for a key in one pass: one digit of its number among keys [begin, end).
 struct BucketCode {
   int64_t begin, end;
   int32_t lanes;
-  bool strided;
+  int64_t stride;  // that many neighbours share a lane, then comes the next lane
 
   int32_t lane_of(int64_t key) const {
-    const int64_t offset = key - begin;
-    return static_cast<int32_t>(strided ? offset % lanes : offset / kKeysPerBucket);
+    return static_cast<int32_t>((key - begin) / stride % lanes);
   }
 };
 
-/// What every query row must see, by packed padded ids; computed once from the witness.
-struct Expectation {
-  struct Interval {
-    int64_t begin, end;
-  };
-  std::vector<std::vector<Interval>> keys;  // [query token]
-
-  Expectation(const Plan& plan, const MaskWitness& witness)
-      : keys(static_cast<size_t>(plan.layout.slots.tokens)) {
-    const VisibleKeysOfSequence visible_keys = witness.visible_keys(plan.scenario);
-    for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
-      const SequenceSlot& slot = plan.layout.slots.sequences[s];
-      const auto rows = visible_keys(static_cast<int64_t>(s));
-      for (size_t i = 0; i < rows.size(); ++i) {
-        for (const KeyInterval& run : rows[i])
-          keys[slot.q_begin + static_cast<int64_t>(i)].push_back(
-              {slot.kv_begin + run.begin, slot.kv_begin + run.end});
-      }
+/// Keys of a row in each lane of the code.
+std::vector<int64_t> count_lanes(const Expectation& expectation, int64_t token,
+                                 const BucketCode& code) {
+  std::vector<int64_t> counts(static_cast<size_t>(code.lanes), 0);
+  for (const Expectation::Interval& run : expectation.keys[token]) {
+    for (int64_t key = std::max(run.begin, code.begin); key < std::min(run.end, code.end);) {
+      const int64_t stop = std::min(
+          {run.end, code.end, code.begin + ((key - code.begin) / code.stride + 1) * code.stride});
+      counts[code.lane_of(key)] += stop - key;
+      key = stop;
     }
   }
+  return counts;
+}
 
-  int64_t count(int64_t token) const {
-    int64_t sum = 0;
-    for (const Interval& run : keys[token]) sum += run.end - run.begin;
-    return sum;
-  }
-
-  /// Keys of the row in each lane of the code.
-  std::vector<int64_t> lane_counts(int64_t token, const BucketCode& code) const {
-    std::vector<int64_t> counts(static_cast<size_t>(code.lanes), 0);
-    for (const Interval& run : keys[token]) {
-      for (int64_t key = std::max(run.begin, code.begin); key < std::min(run.end, code.end);) {
-        if (code.strided) {
-          ++counts[code.lane_of(key++)];
-          continue;
-        }
-        const int64_t stop =
-            std::min({run.end, code.end,
-                      code.begin + ((key - code.begin) / kKeysPerBucket + 1) * kKeysPerBucket});
-        counts[code.lane_of(key)] += stop - key;
-        key = stop;
-      }
-    }
-    return counts;
-  }
-};
+/// 1, lanes, lanes^2, ... and last the neighbours of one bucket: digits that tell all keys of a
+/// segment apart.
+std::vector<int64_t> strides_of_code(int32_t lanes) {
+  std::vector<int64_t> strides;
+  for (int64_t stride = 1; stride < kKeysPerBucket; stride *= std::max(2, lanes))
+    strides.push_back(stride);
+  strides.push_back(kKeysPerBucket);
+  return strides;
+}
 
 class Probe {
  public:
@@ -100,11 +80,12 @@ class Probe {
     const int64_t keys = std::max<int64_t>(1, plan_.layout.slots.kv_tokens),
                   per_pass = lanes_ * kKeysPerBucket;
     const int64_t segments = (keys + per_pass - 1) / per_pass;
-    total_passes_ = 2 * segments + 1;
+    const std::vector<int64_t> strides = strides_of_code(lanes_);
+    total_passes_ = static_cast<int64_t>(strides.size()) * segments + 1;
     for (int64_t segment = 0; segment < segments; ++segment) {
       const int64_t begin = segment * per_pass, end = std::min(keys, begin + per_pass);
-      for (const bool strided : {false, true}) {
-        const BucketCode code{begin, end, lanes_, strided};
+      for (const int64_t stride : strides) {
+        const BucketCode code{begin, end, lanes_, stride};
         if (auto error = pass([&](int64_t key, int32_t, double* lane) {
               if (key >= code.begin && key < code.end) lane[code.lane_of(key)] = 1.0;
             }))
@@ -135,23 +116,9 @@ class Probe {
 
  private:
   void prepare_inputs() {
-    const Attention& attention = plan_.scenario.attention;
-    const auto zeros = [](const char* name, std::vector<int64_t> shape, Dtype dtype) {
-      Tensor tensor{name, std::move(shape), dtype, {}};
-      tensor.values.assign(static_cast<size_t>(tensor.size()), 0.0);
-      return tensor;
-    };
-    const Dtype dtype = plan_.scenario.numerics.dtype;
-    inputs_.slots = plan_.layout.slots;
-    inputs_.q = zeros("q", {inputs_.slots.tokens, attention.heads, attention.head_dim_qk}, dtype);
-    inputs_.k =
-        zeros("k", {inputs_.slots.kv_tokens, attention.kv_heads, attention.head_dim_qk}, dtype);
-    inputs_.v =
-        zeros("v", {inputs_.slots.kv_tokens, attention.kv_heads, attention.head_dim_v}, dtype);
+    inputs_ = zero_inputs(plan_);
     // Any finite key will do where q is zero; ones show a q that was not.
     std::fill(inputs_.k.values.begin(), inputs_.k.values.end(), 1.0);
-    if (attention.softmax_type == SoftmaxType::learnable)
-      inputs_.sink.assign(static_cast<size_t>(attention.heads), 0.0);
   }
 
   /// One run with v filled by fill(key token, kv head, lanes).
@@ -198,17 +165,17 @@ class Probe {
     std::vector<int64_t> expected;
     for (int64_t row = 0; row < report_.rows; ++row) {
       const int64_t token = row / heads_;
-      if (row % heads_ == 0) expected = expectation_.lane_counts(token, code);
+      if (row % heads_ == 0) expected = count_lanes(expectation_, token, code);
       const bool is_empty = expectation_.count(token) == 0;
       for (int32_t lane = 0; lane < lanes_; ++lane) {
         const double value = answer_.out.values[row * lanes_ + lane];
         const double seen = is_empty ? value : value * weight_of(token);
-        if (!code.strided)
+        if (code.stride == kKeysPerBucket)
           bucketed_[row] += static_cast<int64_t>(std::isfinite(seen) ? std::llround(seen) : 0);
         const bool is_right =
             is_empty ? value == 0.0 : std::abs(seen - static_cast<double>(expected[lane])) < 0.5;
         if (is_right) continue;
-        const int64_t key = code.strided ? code.begin + lane : code.begin + lane * kKeysPerBucket;
+        const int64_t key = code.begin + lane * code.stride;
         note("keys", row, static_cast<double>(expected[lane]), seen, key, wrong_bucket_);
       }
     }
@@ -254,8 +221,8 @@ class Probe {
     finding.probe = probe;
     finding.token = row / heads_;
     finding.head = static_cast<int32_t>(row % heads_);
-    finding.rank = owner_of(plan_.q_lists, finding.token);
-    finding.step = key < 0 ? -1 : step_of(finding.rank, key);
+    finding.rank = owner_of(plan_, plan_.q_lists, finding.token);
+    finding.step = key < 0 ? -1 : step_of(plan_, plan_.forward, finding.rank, key);
     finding.expected = expected;
     finding.seen = seen;
     finding.text =
@@ -265,31 +232,9 @@ class Probe {
                       "query token {}, head {} on rank {} should see {} keys like {} (owned by "
                       "rank {}), it saw {}",
                       finding.token, finding.head, finding.rank, expected, key,
-                      owner_of(plan_.kv_lists, key), seen);
+                      owner_of(plan_, plan_.kv_lists, key), seen);
     if (is_first) report_.first = finding;
     if (is_first_of_probe) firsts_[probe] = finding;
-  }
-
-  bool holds(RunListId list, int64_t id) const {
-    for (const TokenRun& run : plan_.list(list)) {
-      if (id >= run.begin && id < run.end && (id - run.begin) % run.stride == 0) return true;
-    }
-    return false;
-  }
-
-  int32_t owner_of(const std::vector<RunListId>& lists, int64_t id) const {
-    for (size_t r = 0; r < lists.size(); ++r) {
-      if (holds(lists[r], id)) return static_cast<int32_t>(r);
-    }
-    return -1;
-  }
-
-  /// The step in which a rank meets a key.
-  int32_t step_of(int32_t rank, int64_t key) const {
-    for (const ComputeItem& item : plan_.forward.computes) {
-      if (to_index(item.rank) == rank && holds(item.kv_tokens, key)) return to_index(item.step);
-    }
-    return -1;
   }
 
   const CheckedPlan& checked_;
@@ -312,6 +257,11 @@ class Probe {
 
 }  // namespace
 
+bool ProbeReport::passed() const {
+  return std::all_of(tallies.begin(), tallies.end(),
+                     [](const ProbeTally& tally) { return tally.wrong == 0; });
+}
+
 std::optional<ProbeFinding> ProbeReport::first_of(std::string_view probe) const {
   for (const ProbeTally& tally : tallies) {
     if (tally.probe == probe) return tally.first;
@@ -329,6 +279,43 @@ Scenario probe_scenario(const Scenario& scenario) {
 Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
                                const MaskWitness& witness, const Progress& progress) {
   return Probe(plan, executor, witness, progress).run();
+}
+
+Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
+                               const MaskWitness& witness, const Progress& progress) {
+  const auto plan_for = [](const Scenario& probe) { return plan_scenario(probe); };
+  const Result<CheckedPlan> plan = plan_for(probe_scenario(scenario));
+  if (!plan) return plan.error();
+  Result<ProbeReport> probed = probe_plan(plan.value(), executor, witness, progress);
+  if (!probed) return probed;
+  ProbeReport report = std::move(probed).value();
+  const auto add = [&](const ProbeTally& tally) {
+    if (!report.first && tally.first) report.first = tally.first;
+    report.tallies.push_back(tally);
+  };
+  Scenario forward = coded_probe_scenario(scenario);
+  forward.numerics.backward = false;
+  const Result<CheckedPlan> coded = plan_for(forward);
+  if (!coded) return coded.error();
+  const Result<ProbeTally> queries = probe_queries(coded.value(), executor, witness);
+  if (!queries) return queries.error();
+  add(queries.value());
+  if (scenario.attention.rope_theta > 0) {
+    const Result<CheckedPlan> turned = plan_for(position_probe_scenario(scenario));
+    if (!turned) return turned.error();
+    const Result<ProbeTally> positions = probe_positions(turned.value(), executor, witness);
+    if (!positions) return positions.error();
+    add(positions.value());
+  }
+  if (scenario.numerics.backward) {
+    const Result<CheckedPlan> both = plan_for(coded_probe_scenario(scenario));
+    if (!both) return both.error();
+    const Result<std::vector<ProbeTally>> gradients =
+        probe_gradients(both.value(), executor, witness);
+    if (!gradients) return gradients.error();
+    for (const ProbeTally& tally : gradients.value()) add(tally);
+  }
+  return report;
 }
 
 }  // namespace cpscope

@@ -13,7 +13,7 @@ namespace cpscope {
 
 /// The first row that does not see what it should.
 struct ProbeFinding {
-  std::string probe;  // count | keys | head
+  std::string probe;  // count | keys | head | query | position | dq | dk | dv
   int32_t rank = 0, step = 0;
   int64_t token = 0;
   int32_t head = 0;
@@ -39,7 +39,7 @@ struct ProbeReport {
   std::optional<ProbeFinding> first;
   std::vector<ProbeTally> tallies;  // one a probe
 
-  bool passed() const { return wrong_count_rows == 0 && wrong_key_rows == 0; }
+  bool passed() const;
   /// The first finding of one probe.
   std::optional<ProbeFinding> first_of(std::string_view probe) const;
 };
@@ -47,13 +47,18 @@ struct ProbeReport {
 /// Runs the plan's forward with q = 0, where every visible key weighs the same. exp(lse) is then
 /// the number of visible keys (one more with a sink, whose logit is 0), and with v = 1 in the lane
 /// that stands for a key's bucket, out times that number is how many keys of each bucket were seen.
-/// Buckets of at most 128 keys, which the dtype counts exactly, are laid out twice: neighbours
-/// together, and every n-th key together. A last run carries the kv head's number. `plan` must be
-/// the plan of `scenario` without backward.
+/// Buckets hold at most 128 keys, which the dtype counts exactly; one run for each digit of a key's
+/// number. A last run carries the kv head's number. `plan` must be the plan of probe_scenario.
 Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
                                const MaskWitness& witness, const Progress& progress);
 
-/// The scenario as the probe runs it: forward only, sinks at 0, merged in fp32 so that counting
+/// All probes of a scenario: probe_plan and, each with a plan of its own, which query stands behind
+/// each row, rotary positions, and dq, dk, dv (sim/run/probe_coded.h). Errors: a scenario that is
+/// refused, a run without an answer.
+Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
+                               const MaskWitness& witness, const Progress& progress);
+
+/// The scenario as probe_plan runs it: forward only, sinks at 0, merged in fp32 so that counting
 /// loses nothing.
 Scenario probe_scenario(const Scenario& scenario);
 

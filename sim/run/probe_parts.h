@@ -1,0 +1,46 @@
+#pragma once
+
+// Private to the probes: what every row must see, and where rows and keys live.
+
+#include "sim/plan/plan.h"
+#include "sim/run/judge.h"
+#include "sim/run/tensor.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cpscope {
+
+/// The packed padded keys that every query row must see; computed once from the witness.
+struct Expectation {
+  struct Interval {
+    int64_t begin, end;
+  };
+  std::vector<std::vector<Interval>> keys;  // [query token] ascending, disjoint
+
+  Expectation(const Plan& plan, const MaskWitness& witness);
+  int64_t count(int64_t token) const;
+  /// The n-th visible key of a row, 0 <= n < count.
+  int64_t nth(int64_t token, int64_t n) const;
+};
+
+/// The rank that owns an id of these lists; -1 when none does.
+int32_t owner_of(const Plan& plan, const std::vector<RunListId>& lists, int64_t id);
+/// The step of a pass in which a rank meets a key; -1 when it does not.
+int32_t step_of(const Plan& plan, const Pass& pass, int32_t rank, int64_t key);
+
+/// A tensor of zeros.
+Tensor zero_tensor(const char* name, std::vector<int64_t> shape, Dtype dtype);
+
+/// Inputs of the plan's shapes, all zero; d_out only where the plan has a backward pass.
+RunInputs zero_inputs(const Plan& plan);
+
+/// Two powers of two whose product times |scale| is at least `logit`, as even as can be; the first
+/// has the sign of the scale.
+struct LogitFactors {
+  double q = 1.0, k = 1.0;
+};
+LogitFactors factors_of_logit(double scale, double logit);
+
+}  // namespace cpscope

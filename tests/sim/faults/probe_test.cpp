@@ -1,0 +1,179 @@
+// The probes by themselves: silent over the walker, and loud where an answer is one key, one query
+// or one head off.
+
+#include "sim/run/probe.h"
+
+#include "reference/mask_predicate.h"
+#include "reference/plan_walker.h"
+#include "sim/scenario/scenario_file.h"
+#include "tests/support/random_scenario.h"
+#include "tests/support/walker_cases.h"
+
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+/// The walker, with its answers spoilt.
+class SpoiltWalker : public Executor {
+ public:
+  explicit SpoiltWalker(std::function<void(const Plan&, Answer&)> spoil)
+      : spoil_(std::move(spoil)), walker_(reference::make_plan_walker()) {}
+  std::string name() const override { return "spoilt"; }
+  int64_t memory_bytes(const CheckedPlan& plan) const override {
+    return walker_->memory_bytes(plan);
+  }
+  Result<RunOutput> run(const CheckedPlan& plan, const RunInputs& inputs,
+                        const RunOptions& options) override {
+    Result<RunOutput> output = walker_->run(plan, inputs, options);
+    if (output) spoil_(plan.plan(), output.value().answer);
+    return output;
+  }
+
+ private:
+  std::function<void(const Plan&, Answer&)> spoil_;
+  std::unique_ptr<Executor> walker_;
+};
+
+ProbeReport probe_with(const Scenario& scenario,
+                       const std::function<void(const Plan&, Answer&)>& spoil) {
+  SpoiltWalker walker(spoil);
+  return run_probes(scenario, walker, reference::mask_witness(), {}).value();
+}
+
+Scenario turned_case(CommType comm, Dtype dtype) {
+  Scenario scenario = walker_case({37, 0, 21}, 4);
+  scenario.parallel.comm_type = comm;
+  scenario.numerics.dtype = dtype;
+  scenario.attention.rope_theta = 10000;
+  return scenario;
+}
+
+/// Which probes found something.
+std::vector<std::string> loud(const ProbeReport& report) {
+  std::vector<std::string> names;
+  for (const ProbeTally& tally : report.tallies) {
+    if (tally.wrong > 0) names.push_back(tally.probe);
+  }
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Probes, AreSilentOverEveryCommunicationTypeAndDtype) {
+  for (const CommType comm : kCommTypes) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64}) {
+      Scenario scenario = turned_case(comm, dtype);
+      scenario.attention.softcap = 20;
+      scenario.attention.softmax_type = SoftmaxType::learnable;
+      const ProbeReport report = probe_with(scenario, [](const Plan&, Answer&) {});
+      EXPECT_TRUE(report.passed())
+          << to_name(comm) << " " << to_name(dtype) << ": " << report.first->text;
+      EXPECT_EQ(report.tallies.size(), 8u);
+      for (const ProbeTally& tally : report.tallies) EXPECT_GT(tally.rows, 0) << tally.probe;
+    }
+  }
+}
+
+TEST(Probes, AreSilentOverRandomScenarios) {
+  // CPSCOPE_PROBES=20000 asks more of them.
+  const char* wish = std::getenv("CPSCOPE_PROBES");
+  const uint64_t count = wish != nullptr ? std::strtoull(wish, nullptr, 10) : 60;
+  RandomSpace space;
+  space.any_dtype = true;
+  const auto walker = reference::make_plan_walker();
+  int64_t probed = 0;
+  std::map<std::string, int64_t> rows;
+  for (uint64_t seed = 0; seed < count; ++seed) {
+    const Scenario scenario = random_scenario(seed, space);
+    const auto report = run_probes(scenario, *walker, reference::mask_witness(), {});
+    if (!report) continue;
+    ++probed;
+    for (const ProbeTally& tally : report.value().tallies) {
+      rows[tally.probe] += tally.rows;
+      EXPECT_EQ(tally.wrong, 0) << "seed " << seed << ": " << tally.first->text << "\n"
+                                << print_scenario(scenario);
+    }
+  }
+  EXPECT_GT(probed * 10, static_cast<int64_t>(count) * 8);
+  for (const auto& [probe, asked] : rows) EXPECT_GT(asked, 0) << probe;
+}
+
+TEST(Probes, SeeACountThatIsOneOff) {
+  const ProbeReport report =
+      probe_with(turned_case(CommType::p2p, Dtype::bf16), [](const Plan&, Answer& answer) {
+        double& lse = answer.lse.values[30 * 4 + 1];
+        lse = std::log(std::exp(lse) + 1);
+      });
+  EXPECT_EQ(loud(report), (Names{"count"}));
+  EXPECT_EQ(report.first_of("count")->token, 30);
+  EXPECT_EQ(report.first_of("count")->head, 1);
+  EXPECT_EQ(report.wrong_count_rows, 1);
+}
+
+TEST(Probes, SeeOneKeyTakenForAnotherWhateverTheDistance) {
+  // A row that sees two keys: half its weight goes to another one. 8 and 64 are powers of the
+  // lanes.
+  for (const int64_t distance : {1, 8, 64}) {
+    Scenario scenario = walker_case({128}, 4);
+    scenario.attention.mask_type = MaskType::no_mask;
+    scenario.attention.window_left = 1;
+    scenario.attention.window_right = 0;
+    const auto shifted = [&](const Plan&, Answer& answer) {
+      const auto row = [&](int64_t token) { return answer.out.values.begin() + token * 4 * 8; };
+      std::copy_n(row(127 - distance), 8, row(127));
+    };
+    const ProbeReport report = probe_with(scenario, shifted);
+    ASSERT_TRUE(report.first_of("keys").has_value()) << "distance " << distance;
+    EXPECT_EQ(report.first_of("keys")->token, 127);
+  }
+}
+
+TEST(Probes, SeeARowOfAnotherQueryHead) {
+  const ProbeReport report =
+      probe_with(turned_case(CommType::a2a, Dtype::bf16), [](const Plan&, Answer& answer) {
+        // Heads 0 and 1 read one kv head, so that neither keys nor kv heads tell them apart.
+        for (int64_t token = 0; token < answer.out.shape[0]; ++token)
+          std::copy_n(answer.out.values.begin() + (token * 4 + 1) * 8, 8,
+                      answer.out.values.begin() + token * 4 * 8);
+      });
+  EXPECT_EQ(loud(report), (Names{"query"}));
+}
+
+TEST(Probes, SeeOneKeyOrQueryInAGradientAndForgiveATenthOfOne) {
+  for (const double amount : {0.1, 1.0}) {
+    const ProbeReport report =
+        probe_with(turned_case(CommType::p2p, Dtype::bf16), [&](const Plan& plan, Answer& answer) {
+          if (answer.dq.values.empty()) return;
+          const double scale = plan.scenario.attention.effective_scale();
+          answer.dq.values[(9 * 4 + 2) * 8 + 3] += amount * scale;
+          answer.dk.values[(11 * 2 + 1) * 8 + 5] += amount * scale;
+          answer.dv.values[(14 * 2 + 0) * 8 + 7] += amount;
+        });
+    EXPECT_EQ(loud(report), amount < 1 ? Names{} : (Names{"dq", "dk", "dv"}));
+    if (amount < 1) continue;
+    EXPECT_EQ(report.first_of("dq")->token, 9);
+    EXPECT_EQ(report.first_of("dq")->head, 2);
+    EXPECT_EQ(report.first_of("dk")->token, 11);
+    EXPECT_EQ(report.first_of("dk")->head, 1);
+    EXPECT_EQ(report.first_of("dv")->token, 14);
+    EXPECT_EQ(report.first_of("dv")->head, 0);
+    EXPECT_FALSE(report.passed());
+  }
+}
+
+TEST(Probes, AskNothingOfPositionsWithoutRotaryEmbeddingNorOfGradientsWithoutBackward) {
+  Scenario scenario = walker_case({24}, 2);
+  scenario.numerics.backward = false;
+  const ProbeReport report = probe_with(scenario, [](const Plan&, Answer&) {});
+  EXPECT_TRUE(report.passed());
+  EXPECT_EQ(report.tallies.size(), 4u) << "count, keys, head and query";
+}
+
+}  // namespace
+}  // namespace cpscope::tests
