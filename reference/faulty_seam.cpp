@@ -262,10 +262,12 @@ void FaultySeam<T>::record_work(const Pass& pass, const Stage& stage, bool is_ba
   if (walk_.trace == nullptr) return;
   const Plan& plan = parts_.plan;
   for (int64_t i = stage.begin; i < stage.end; ++i) {
-    ItemWork work{{is_backward, stage.kind, i}, {}, stage.step, 0, 0};
+    ItemWork work{.item = {is_backward, stage.kind, i}, .step = stage.step};
     if (stage.kind == StageKind::transfer) {
       const TransferItem& item = pass.transfers[i];
       work.rank = item.src;
+      work.peer = item.dst;
+      work.payload = item.payload;
       const int64_t rows = item.from_rows != kAllRows ? plan.rows(item.from_rows)
                            : item.tokens != kNoTokens ? plan.rows(item.tokens)
                                                       : plan.buffer(item.from).rows;

@@ -71,6 +71,7 @@ Json outcome_json(const FaultOutcome& outcome) {
   for (const Alarm& alarm : outcome.false_alarms) json["false_alarms"].push_back(alarm_json(alarm));
   if (outcome.blind) {
     json["blind_scenario"]["verdict"] = verdict_on_blind(*outcome.blind);
+    json["blind_scenario"]["has_place"] = outcome.blind->has_place;
     json["blind_scenario"]["cells_exercised"] = outcome.blind->cells_exercised;
   }
   if (!outcome.error.empty()) json["error"] = outcome.error;

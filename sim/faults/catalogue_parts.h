@@ -23,7 +23,8 @@ std::string scenario_text(const SmallScenario& parts);
 /// The faults of each kind, in catalogue order.
 std::vector<Fault> movement_faults();   // plans: what travels where
 std::vector<Fault> backward_faults();   // plans: gradients
-std::vector<Fault> mask_faults();       // plans and lengths: what is visible
+std::vector<Fault> length_faults();     // lengths and settings that an executor is given
+std::vector<Fault> mask_faults();       // plans: what is visible
 std::vector<Fault> hand_over_faults();  // inputs: rows, orders, positions
 std::vector<Fault> executor_faults();   // walker: a wrong computation
 std::vector<Fault> message_faults();    // posts: who waits for whom

@@ -20,12 +20,14 @@ namespace {
 
 /// Work of a pass by step and rank.
 struct WorkTable {
-  std::map<std::tuple<bool, int32_t, int32_t>, int64_t> bytes;  // [backward, step, rank]
-  std::map<std::pair<int32_t, int32_t>, int64_t> pairs;         // [step, rank] forward
+  // [backward, step, sender, receiver, payload]
+  std::map<std::tuple<bool, int32_t, int32_t, int32_t, Payload>, int64_t> bytes;
+  std::map<std::pair<int32_t, int32_t>, int64_t> pairs;  // [step, rank] forward
 
   void add(const ItemWork& work) {
     if (work.bytes > 0)
-      bytes[{work.item.is_backward, to_index(work.step), to_index(work.rank)}] += work.bytes;
+      bytes[{work.item.is_backward, to_index(work.step), to_index(work.rank), to_index(work.peer),
+             work.payload}] += work.bytes;
     if (!work.item.is_backward && work.pairs > 0)
       pairs[{to_index(work.step), to_index(work.rank)}] += work.pairs;
   }
@@ -44,19 +46,19 @@ WorkTable table_of(const Plan& plan) {
     const bool is_backward = pass == &plan.backward;
     for (size_t i = 0; i < pass->transfers.size(); ++i) {
       const TransferItem& item = pass->transfers[i];
-      table.add({{is_backward, StageKind::transfer, static_cast<int64_t>(i)},
-                 item.src,
-                 item.step,
-                 item.bytes,
-                 0});
+      table.add({.item = {is_backward, StageKind::transfer, static_cast<int64_t>(i)},
+                 .rank = item.src,
+                 .peer = item.dst,
+                 .step = item.step,
+                 .payload = item.payload,
+                 .bytes = item.bytes});
     }
     for (size_t i = 0; i < pass->computes.size(); ++i) {
       const ComputeItem& item = pass->computes[i];
-      table.add({{is_backward, StageKind::compute, static_cast<int64_t>(i)},
-                 item.rank,
-                 item.step,
-                 0,
-                 item.visible_pairs});
+      table.add({.item = {is_backward, StageKind::compute, static_cast<int64_t>(i)},
+                 .rank = item.rank,
+                 .step = item.step,
+                 .pairs = item.visible_pairs});
     }
   }
   return table;
@@ -72,31 +74,45 @@ int64_t critical_path(const WorkTable& table) {
   return sum;
 }
 
-/// The first item of the trace with this place and kind.
-std::optional<FaultSite> find_work(const WalkTrace& trace, bool is_backward, StageKind kind,
-                                   int32_t step, int32_t rank) {
+/// The first compute item of the trace with this place.
+std::optional<FaultSite> find_compute(const WalkTrace& trace, int32_t step, int32_t rank) {
   for (const ItemWork& work : trace.work) {
-    if (work.item.is_backward == is_backward && work.item.kind == kind &&
+    if (!work.item.is_backward && work.item.kind == StageKind::compute &&
         to_index(work.step) == step && to_index(work.rank) == rank)
-      return FaultSite{is_backward, false, kind, work.rank, work.step, work.item.index};
+      return FaultSite{false, false, work.item.kind, work.rank, work.step, work.item.index};
   }
   return std::nullopt;
 }
 
+/// The last message of the trace between these ranks: one too many comes after the right ones.
+std::optional<FaultSite> find_message(const WalkTrace& trace, bool is_backward, int32_t step,
+                                      int32_t sender, int32_t receiver, Payload payload) {
+  std::optional<FaultSite> site;
+  for (const ItemWork& work : trace.work) {
+    if (work.item.kind == StageKind::transfer && work.item.is_backward == is_backward &&
+        to_index(work.step) == step && to_index(work.rank) == sender &&
+        to_index(work.peer) == receiver && work.payload == payload)
+      site =
+          FaultSite{is_backward, false, StageKind::transfer, work.rank, work.step, work.item.index};
+  }
+  return site;
+}
+
 std::optional<Alarm> weigh_bytes(const Plan& plan, const WalkTrace& trace) {
   const WorkTable expected = table_of(plan), seen = table_of(trace);
-  std::map<std::tuple<bool, int32_t, int32_t>, int64_t> places = expected.bytes;
-  places.insert(seen.bytes.begin(), seen.bytes.end());
-  for (const auto& [place, unused] : places) {
-    const auto right = expected.bytes.find(place), found = seen.bytes.find(place);
+  auto messages = expected.bytes;
+  messages.insert(seen.bytes.begin(), seen.bytes.end());
+  for (const auto& [message, unused] : messages) {
+    const auto right = expected.bytes.find(message), found = seen.bytes.find(message);
     const int64_t want = right == expected.bytes.end() ? 0 : right->second;
     const int64_t have = found == seen.bytes.end() ? 0 : found->second;
     if (want == have) continue;
-    const auto [is_backward, step, rank] = place;
-    Alarm alarm{.detector = Detector::bytes, .rank = rank, .step = step};
-    alarm.site = find_work(trace, is_backward, StageKind::transfer, step, rank);
-    alarm.text = fmt::format("rank {} sent {} bytes in {} step {}, the proved schedule sends {}",
-                             rank, have, is_backward ? "backward" : "forward", step, want);
+    const auto [is_backward, step, sender, receiver, payload] = message;
+    Alarm alarm{.detector = Detector::bytes, .rank = sender, .step = step};
+    alarm.site = find_message(trace, is_backward, step, sender, receiver, payload);
+    alarm.text = fmt::format(
+        "rank {} sent {} bytes of {} to rank {} in {} step {}, the proved schedule sends {}",
+        sender, have, to_name(payload), receiver, is_backward ? "backward" : "forward", step, want);
     return alarm;
   }
   return std::nullopt;
@@ -120,7 +136,7 @@ std::optional<Alarm> weigh_balance(const Plan& plan, const WalkTrace& trace) {
     alarm.step = place.first;
     alarm.rank = place.second;
   }
-  alarm.site = find_work(trace, false, StageKind::compute, alarm.step, alarm.rank);
+  alarm.site = find_compute(trace, alarm.step, alarm.rank);
   alarm.text = fmt::format(
       "the busiest ranks of all steps compute {} pairs, the proved schedule's "
       "{}; most too many on rank {} in step {}",
@@ -128,14 +144,17 @@ std::optional<Alarm> weigh_balance(const Plan& plan, const WalkTrace& trace) {
   return alarm;
 }
 
-std::optional<Alarm> watch_posts(const RankPosts& posts) {
-  const std::optional<Stall> stall = find_stall(posts);
+std::optional<Alarm> watch_posts(const RankPosts& posts, const RankPosts& expected) {
+  const std::optional<Stall> stall = find_stall(posts, expected);
   if (!stall) return std::nullopt;
   Alarm alarm{.detector = Detector::liveness,
-              .rank = to_index(stall->rank),
+              .rank = to_index(stall->culprit),
               .step = to_index(stall->post.step)};
-  alarm.site = FaultSite{stall->post.is_backward, false,           StageKind::transfer, stall->rank,
-                         stall->post.step,        stall->post.item};
+  alarm.site = FaultSite{.is_backward = stall->post.is_backward,
+                         .kind = StageKind::transfer,
+                         .rank = stall->culprit,
+                         .step = stall->post.step,
+                         .item = stall->post.item};
   alarm.text = stall->text;
   return alarm;
 }
@@ -185,7 +204,7 @@ void add_grade(const Grade& grade, std::vector<Alarm>& alarms) {
 /// The probes; each that finds a row is an alarm.
 std::optional<Error> probe_all(const Referee& referee, Executor& executor,
                                std::vector<Alarm>& alarms) {
-  const Result<ProbeReport> report = probe_plan(referee.probe_plan, executor, referee.witness, {});
+  const Result<ProbeReport> report = run_probes(referee.scenario, executor, referee.witness, {});
   if (!report) return report.error();
   const auto add = [&](Detector detector, const std::optional<ProbeFinding>& found) {
     if (!found) return;
@@ -199,7 +218,15 @@ std::optional<Error> probe_all(const Referee& referee, Executor& executor,
   };
   add(Detector::count, report.value().first_of("count"));
   add(Detector::keys, report.value().first_of("keys"));
-  add(Detector::head, report.value().first_of("head"));
+  add(Detector::position, report.value().first_of("position"));
+  // The two sides of one question: whose query, whose keys?
+  const auto kv_head = report.value().first_of("head");
+  add(Detector::head, kv_head ? kv_head : report.value().first_of("query"));
+  for (const char* gradient : {"dq", "dk", "dv"}) {
+    if (!report.value().first_of(gradient)) continue;
+    add(Detector::gradient_probe, report.value().first_of(gradient));
+    break;
+  }
   return std::nullopt;
 }
 
@@ -220,8 +247,6 @@ std::string_view to_name(FaultPlace value) {
 Result<Referee> make_referee(const Scenario& scenario, const Toolbox& toolbox) {
   Result<CheckedPlan> plan = plan_scenario(scenario);
   if (!plan) return plan.error();
-  Result<CheckedPlan> probe_plan = plan_scenario(probe_scenario(scenario));
-  if (!probe_plan) return probe_plan.error();
   const BatchSlots& slots = plan.value().plan().layout.slots;
   RunInputs inputs = make_run_inputs(scenario, slots, false);
   RunInputs poisoned = make_run_inputs(scenario, slots, true);
@@ -230,9 +255,6 @@ Result<Referee> make_referee(const Scenario& scenario, const Toolbox& toolbox) {
   if (!verdict) return verdict.error();
   return Referee{.scenario = scenario,
                  .plan = std::move(plan).value(),
-                 .probe_plan = std::move(probe_plan).value(),
-                 .gradient_plan = std::nullopt,
-                 .position_plan = std::nullopt,
                  .inputs = std::move(inputs),
                  .poisoned = std::move(poisoned),
                  .verdict = std::move(verdict).value(),
@@ -246,14 +268,16 @@ Result<Examination> examine(const Referee& referee, FaultyExecutor& executor, bo
   Result<RunOutput> output = executor.run(referee.plan, inputs, {.poison = poison, .threads = 1});
   if (!output) return output.error();
   result.trace = executor.trace();
+  result.d_sink = output.value().answer.d_sink;
   result.planted = executor.planted();
   result.carried_out = executor.carried_out();
   const Plan& plan = referee.plan.plan();
   add_grade(grade_answer(plan, inputs, output.value().answer, referee.verdict), result.alarms);
   if (const auto alarm = weigh_bytes(plan, result.trace)) result.alarms.push_back(*alarm);
   if (const auto alarm = weigh_balance(plan, result.trace)) result.alarms.push_back(*alarm);
-  if (const auto alarm = watch_posts(executor.posts())) result.alarms.push_back(*alarm);
-  result.changed_posts = count_changed_posts(executor.posts(), make_posts(plan));
+  const RankPosts expected = make_posts(plan);
+  if (const auto alarm = watch_posts(executor.posts(), expected)) result.alarms.push_back(*alarm);
+  result.changed_posts = count_changed_posts(executor.posts(), expected);
   return result;
 }
 

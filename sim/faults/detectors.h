@@ -22,13 +22,10 @@ struct Alarm {
   std::string text = {};                         // one sentence
 };
 
-/// What all detectors together need to know of a scenario: the proved plans and the oracle's words.
+/// What all detectors together need to know of a scenario: the proved plan and the oracle's words.
 struct Referee {
   Scenario scenario;
-  CheckedPlan plan;                          // of the scenario as it is
-  CheckedPlan probe_plan;                    // of probe_scenario
-  std::optional<CheckedPlan> gradient_plan;  // of gradient_probe_scenario; nothing without backward
-  std::optional<CheckedPlan> position_plan;  // of position_probe_scenario; nothing without RoPE
+  CheckedPlan plan;  // of the scenario as it is
   RunInputs inputs, poisoned;
   Verdict verdict;
   MaskWitness witness;
@@ -43,7 +40,8 @@ struct Examination {
   WalkTrace trace;                      // of the run with the scenario's own inputs
   std::optional<PlantedFault> planted;  // in that run
   std::optional<CheckedPlan> carried_out;
-  int64_t changed_posts = 0;  // messages posted otherwise than the proved plan says
+  std::vector<double> d_sink;  // of that run: the one answer that no buffer holds
+  int64_t changed_posts = 0;   // messages posted otherwise than the proved plan says
 };
 
 /// Runs every detector against the executor, which only ever sees proved plans. Errors: a run that

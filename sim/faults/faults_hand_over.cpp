@@ -3,6 +3,7 @@
 #include "sim/plan/token_run.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -27,14 +28,15 @@ std::function<void(RunInputs&)> hand_over_from(std::vector<int64_t> from) {
   };
 }
 
+FaultSite input_site(RankId rank) {
+  return {.is_load = true, .kind = StageKind::transfer, .rank = rank};
+}
+
 /// The first rank that holds a row which came from elsewhere.
 std::optional<FaultSite> first_changed_rank(const Plan& plan, const std::vector<int64_t>& from) {
   for (size_t rank = 0; rank < plan.q_lists.size(); ++rank) {
     for (const int64_t token : expand(plan.list(plan.q_lists[rank]))) {
-      if (from[token] != token)
-        return FaultSite{.is_load = true,
-                         .kind = StageKind::transfer,
-                         .rank = RankId{static_cast<int32_t>(rank)}};
+      if (from[token] != token) return input_site(RankId{static_cast<int32_t>(rank)});
     }
   }
   return std::nullopt;
@@ -48,10 +50,17 @@ std::optional<PlantedFault> plant_rows_from(const Plan& healthy, std::vector<int
       .site = *site, .what = std::move(what), .inputs = hand_over_from(std::move(from))};
 }
 
+/// Every row from its own place.
+std::vector<int64_t> rows_as_they_are(const Plan& plan) {
+  std::vector<int64_t> from(static_cast<size_t>(plan.layout.slots.tokens));
+  std::iota(from.begin(), from.end(), int64_t{0});
+  return from;
+}
+
 /// Rank r was handed the r-th part of the packed buffer, and works on it as if it were its own part
 /// of the layout.
 std::optional<PlantedFault> plant_written_contiguous(const Plan& healthy) {
-  std::vector<int64_t> from(static_cast<size_t>(healthy.layout.slots.tokens));
+  std::vector<int64_t> from = rows_as_they_are(healthy);
   int64_t next = 0;
   for (const RunListId list : healthy.q_lists) {
     for (const int64_t token : expand(healthy.list(list))) from[token] = next++;
@@ -61,9 +70,87 @@ std::optional<PlantedFault> plant_written_contiguous(const Plan& healthy) {
                          "its part of this one");
 }
 
+/// Rank r was handed chunks 2r and 2P-1-2r of each sequence, for r and 2P-1-r.
+std::optional<PlantedFault> plant_docstring_layout(const Plan& healthy) {
+  std::vector<int64_t> from = rows_as_they_are(healthy);
+  const int64_t ranks = healthy.layout.cp_size, chunks = 2 * ranks;
+  for (const SequenceSlot& slot : healthy.layout.slots.sequences) {
+    const int64_t size = slot.q_slot / chunks;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      for (int64_t i = 0; i < size; ++i) {
+        from[slot.q_begin + rank * size + i] = slot.q_begin + 2 * rank * size + i;
+        from[slot.q_begin + (chunks - 1 - rank) * size + i] =
+            slot.q_begin + (chunks - 1 - 2 * rank) * size + i;
+      }
+    }
+  }
+  return plant_rows_from(healthy, std::move(from),
+                         "rank r was handed chunks 2r and 2P-1-2r of each sequence");
+}
+
+/// Sequences shorter than 2P were dealt without balancing.
+std::optional<PlantedFault> plant_short_unbalanced(const Plan& healthy) {
+  std::vector<int64_t> from = rows_as_they_are(healthy);
+  const int64_t ranks = healthy.layout.cp_size, chunks = 2 * ranks;
+  for (const SequenceSlot& slot : healthy.layout.slots.sequences) {
+    if (slot.q_valid >= chunks || slot.q_slot != chunks) continue;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      from[slot.q_begin + rank] = slot.q_begin + 2 * rank;
+      from[slot.q_begin + chunks - 1 - rank] = slot.q_begin + 2 * rank + 1;
+    }
+  }
+  return plant_rows_from(healthy, std::move(from),
+                         "sequences shorter than 2P were dealt two neighbours a rank");
+}
+
+/// A buffer of several samples, written [sequence, batch] and read [batch, sequence].
+std::optional<PlantedFault> plant_batch_transposed(const Plan& healthy) {
+  std::vector<int64_t> from = rows_as_they_are(healthy);
+  const auto samples = static_cast<int64_t>(healthy.layout.slots.sequences.size());
+  const int64_t length = healthy.layout.slots.sequences.front().q_slot;
+  if (samples * length != healthy.layout.slots.tokens) return std::nullopt;
+  for (int64_t row = 0; row < samples * length; ++row)
+    from[row] = (row % samples) * length + row / samples;
+  return plant_rows_from(healthy, std::move(from),
+                         "the batch was written [sequence, batch] and is read [batch, sequence]");
+}
+
+/// Sequences were packed with the padding of half as many ranks.
+std::optional<PlantedFault> plant_cached_packing(const Plan& healthy) {
+  std::vector<int64_t> from = rows_as_they_are(healthy);
+  int64_t next = 0;
+  for (const SequenceSlot& slot : healthy.layout.slots.sequences) {
+    const int64_t multiple = healthy.layout.cp_size;
+    const int64_t packed = (slot.q_valid + multiple - 1) / multiple * multiple;
+    for (int64_t i = 0; i < packed; ++i) from[next++] = slot.q_begin + i;
+  }
+  return plant_rows_from(healthy, std::move(from),
+                         "the batch was packed for half as many ranks, with less padding");
+}
+
+std::optional<PlantedFault> plant_positions(const Plan& healthy, Mistake mistake, RankId first,
+                                            std::string what) {
+  if (healthy.scenario.attention.rope_theta == 0 || healthy.layout.cp_size == 1)
+    return std::nullopt;
+  return PlantedFault{
+      .site = input_site(first), .what = std::move(what), .mistake = plant_mistake(mistake, {})};
+}
+
+/// Rank 0 holds the first chunk, where both positions are the same, and the last one.
+std::optional<PlantedFault> plant_local_positions(const Plan& healthy) {
+  return plant_positions(healthy, Mistake::local_positions, RankId{0},
+                         "positions count the rows of the rank's own buffer");
+}
+std::optional<PlantedFault> plant_following_positions(const Plan& healthy) {
+  return plant_positions(healthy, Mistake::second_half_follows_on, RankId{0},
+                         "positions of the second chunk go on where the first chunk ended");
+}
+
 }  // namespace
 
 std::vector<Fault> hand_over_faults() {
+  const std::string rope = "rope_theta = 10000.0";
+  const BlindScenario no_rope{scenario_text({}), "there is no rotary embedding"};
   return {
       {.name = "layout_written_one_way_read_another",
        .field_class = "1",
@@ -76,6 +163,68 @@ std::vector<Fault> hand_over_faults() {
        .blind = BlindScenario{scenario_text({.parallel = "cp_size = 4\nlayout = \"contiguous\""}),
                               "the layout is the contiguous one"},
        .plant = plant_written_contiguous},
+      {.name = "layout_as_the_docstring_says",
+       .field_class = "D12",
+       .place = FaultPlace::inputs,
+       .detector = Detector::keys,
+       .source = "NVIDIA/TransformerEngine@d0067d0d",
+       .wild = "The JAX enum's example puts tokens 4, 5, 10, 11 on rank 1; the code puts 2, 3, 12, "
+               "13 there. Whoever trusts the words deals another layout.",
+       .scenario = scenario_text({.batch = "lengths = [64]"}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [64]", .parallel = "cp_size = 1"}),
+                              "one rank holds everything"},
+       .plant = plant_docstring_layout},
+      {.name = "short_sequence_not_balanced",
+       .field_class = "42",
+       .place = FaultPlace::inputs,
+       .detector = Detector::keys,
+       .source = "pytorch/pytorch#159706",
+       .wild = "A sequence too short for 2P chunks fell back to another cut, on one side only.",
+       .scenario = scenario_text({.batch = "lengths = [5, 40]"}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [40]"}),
+                              "no sequence is shorter than 2P"},
+       .plant = plant_short_unbalanced},
+      {.name = "second_sample_misread",
+       .field_class = "35",
+       .place = FaultPlace::inputs,
+       .detector = Detector::keys,
+       .source = "NVIDIA/NeMo#12210",
+       .wild = "Context parallelism worked with one sample a batch and diverged with two.",
+       .scenario = scenario_text({.batch = "qkv_format = \"bshd\"\nbatch_size = 2\nseqlen = 64"}),
+       .blind = BlindScenario{scenario_text(
+                                  {.batch = "qkv_format = \"bshd\"\nbatch_size = 1\nseqlen = 64"}),
+                              "one sample reads the same both ways"},
+       .plant = plant_batch_transposed},
+      {.name = "packing_of_another_cp_size",
+       .field_class = "37",
+       .place = FaultPlace::inputs,
+       .detector = Detector::keys,
+       .source = "NVIDIA-NeMo/Megatron-Bridge PR#1867",
+       .wild =
+           "A packed data set was cached with the padding of one cp_size and read with another.",
+       .scenario = scenario_text({.batch = "lengths = [57, 30, 97]"}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [64, 32, 96]"}),
+                              "the lengths fit both sizes"},
+       .plant = plant_cached_packing},
+      {.name = "rope_with_local_positions",
+       .field_class = "20",
+       .place = FaultPlace::inputs,
+       .detector = Detector::position,
+       .source = "NVIDIA/Megatron-LM#560",
+       .wild = "Each rank rotated its rows as 0, 1, 2, ...; the loss was off, the more the more "
+               "ranks. Counts and keys are right.",
+       .scenario = scenario_text({.attention = rope}),
+       .blind = no_rope,
+       .plant = plant_local_positions},
+      {.name = "rope_second_half_follows_the_first",
+       .field_class = "20",
+       .place = FaultPlace::inputs,
+       .detector = Detector::position,
+       .source = "NVIDIA/Megatron-LM PR#5243",
+       .wild = "The second chunk of a zigzag rank was rotated as if it followed the first one.",
+       .scenario = scenario_text({.attention = rope}),
+       .blind = no_rope,
+       .plant = plant_following_positions},
   };
 }
 

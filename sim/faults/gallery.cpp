@@ -8,33 +8,76 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <string>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
 namespace cpscope {
 namespace {
 
-Result<Referee> referee_of(const std::string& text, const Toolbox& toolbox) {
+/// One scenario's referee and its clean twin, which every faulty run is compared with.
+struct Bench {
+  Referee referee;
+  Examination clean;
+};
+
+Result<Bench> make_bench(const std::string& text, bool poison, const Toolbox& toolbox) {
   const Result<LoadedScenario> loaded = parse_scenario(text, "fault");
   if (!loaded) return loaded.error();
-  return make_referee(loaded.value().scenario, toolbox);
+  Result<Referee> referee = make_referee(loaded.value().scenario, toolbox);
+  if (!referee) return referee.error();
+  FaultyExecutor twin(nullptr, toolbox.watched_walker);
+  Result<Examination> clean = examine(referee.value(), twin, poison);
+  if (!clean) return clean.error();
+  return Bench{std::move(referee).value(), std::move(clean).value()};
 }
 
-/// Results, bytes and messages that differ from the clean twin's.
+/// Benches of the scenarios that faults have in common.
+class Benches {
+ public:
+  explicit Benches(const Toolbox& toolbox) : toolbox_(toolbox) {}
+
+  /// Makes one bench for each scenario of these faults, on all cores.
+  void prepare(std::span<const Fault> faults) {
+    for (const Fault& fault : faults) {
+      benches_[{fault.scenario, fault.poison}];
+      if (fault.blind) benches_[{fault.blind->text, fault.poison}];
+    }
+    std::vector<std::pair<const Key*, std::optional<Result<Bench>>*>> all;
+    for (auto& [key, bench] : benches_) all.emplace_back(&key, &bench);
+    for_each_index(static_cast<int64_t>(all.size()), [&](int64_t i) {
+      *all[i].second = make_bench(all[i].first->first, all[i].first->second, toolbox_);
+    });
+  }
+
+  const Result<Bench>& of(const std::string& text, bool poison) const {
+    return *benches_.at({text, poison});
+  }
+
+ private:
+  using Key = std::pair<std::string, bool>;  // scenario, poison
+  const Toolbox& toolbox_;
+  std::map<Key, std::optional<Result<Bench>>> benches_;
+};
+
+/// Results, work, bytes and messages that differ from the clean twin's.
 int64_t count_exercised(const Referee& referee, const Examination& clean,
                         const Examination& faulty) {
   const Plan& healthy = referee.plan.plan();
   int64_t cells =
       count_parted_results(healthy, clean.trace, faulty.carried_out->plan(), faulty.trace);
   const auto key = [](const ItemWork& work) {
-    return std::tuple(work.item.is_backward, to_index(work.step), to_index(work.rank), work.bytes,
-                      work.pairs);
+    return std::tuple(work.item.is_backward, to_index(work.step), to_index(work.rank),
+                      to_index(work.peer), work.bytes, work.pairs);
   };
   std::map<decltype(key(ItemWork{})), int64_t> balance;
   for (const ItemWork& work : clean.trace.work) ++balance[key(work)];
   for (const ItemWork& work : faulty.trace.work) --balance[key(work)];
   for (const auto& [work, surplus] : balance) cells += std::abs(surplus);
+  for (size_t head = 0; head < clean.d_sink.size(); ++head)
+    cells += clean.d_sink[head] != faulty.d_sink[head] ? 1 : 0;
   return cells + faulty.changed_posts;
 }
 
@@ -52,7 +95,17 @@ std::optional<FoundPlace> locate(const Referee& referee, const Examination& clea
   if (alarm.site) return FoundPlace{*alarm.site};
   const auto parting =
       find_parting(referee.plan.plan(), clean.trace, faulty.carried_out->plan(), faulty.trace);
-  if (!parting) return std::nullopt;
+  if (!parting) {
+    // What is collected after the last stage: the last thing that the rank does.
+    if (alarm.detector != Detector::gradient || alarm.rank < 0) return std::nullopt;
+    const std::vector<FinishItem>& items = referee.plan.plan().backward.finishes;
+    const auto item = std::find_if(items.begin(), items.end(), [&](const FinishItem& candidate) {
+      return to_index(candidate.rank) == alarm.rank;
+    });
+    if (item == items.end()) return std::nullopt;
+    return FoundPlace{
+        FaultSite{true, false, StageKind::finish, item->rank, item->step, item - items.begin()}};
+  }
   return FoundPlace{parting->site, parting->row_begin, parting->row_end, parting->token};
 }
 
@@ -76,54 +129,64 @@ void judge_plan(const CheckedPlan& plan, FaultOutcome& outcome) {
   }
 }
 
-std::optional<Error> try_blind(const Fault& fault, const Toolbox& toolbox, FaultOutcome& outcome) {
-  const Result<Referee> referee = referee_of(fault.blind->text, toolbox);
-  if (!referee) return referee.error();
-  FaultyExecutor twin(nullptr, toolbox.watched_walker), faulty(&fault, toolbox.watched_walker);
-  const Result<Examination> clean = examine(referee.value(), twin, fault.poison);
-  if (!clean) return clean.error();
-  const Result<Examination> seen = examine(referee.value(), faulty, fault.poison);
+std::optional<Error> try_blind(const Fault& fault, const Benches& benches, const Toolbox& toolbox,
+                               FaultOutcome& outcome) {
+  const Result<Bench>& bench = benches.of(fault.blind->text, fault.poison);
+  if (!bench) return bench.error();
+  const auto& [referee, clean] = bench.value();
+  outcome.false_alarms.insert(outcome.false_alarms.end(), clean.alarms.begin(), clean.alarms.end());
+  outcome.blind = BlindOutcome{};
+  // Where the plan has no place for the fault, the run would be the clean twin's.
+  if (!fault.plant(referee.plan.plan())) return std::nullopt;
+  FaultyExecutor faulty(&fault, toolbox.watched_walker);
+  const Result<Examination> seen = examine(referee, faulty, fault.poison);
   if (!seen) return seen.error();
-  outcome.blind = BlindOutcome{count_exercised(referee.value(), clean.value(), seen.value()),
-                               seen.value().alarms.empty()};
-  for (const Alarm& alarm : clean.value().alarms) outcome.false_alarms.push_back(alarm);
+  *outcome.blind = {true, count_exercised(referee, clean, seen.value()),
+                    seen.value().alarms.empty()};
   return std::nullopt;
 }
 
-std::optional<Error> try_revealing(const Fault& fault, const Toolbox& toolbox,
-                                   FaultOutcome& outcome) {
-  const Result<Referee> referee = referee_of(fault.scenario, toolbox);
-  if (!referee) return referee.error();
-  FaultyExecutor twin(nullptr, toolbox.watched_walker), faulty(&fault, toolbox.watched_walker);
-  const Result<Examination> clean = examine(referee.value(), twin, fault.poison);
-  if (!clean) return clean.error();
-  const Result<Examination> seen = examine(referee.value(), faulty, fault.poison);
+std::optional<Error> try_revealing(const Fault& fault, const Benches& benches,
+                                   const Toolbox& toolbox, FaultOutcome& outcome) {
+  const Result<Bench>& bench = benches.of(fault.scenario, fault.poison);
+  if (!bench) return bench.error();
+  const auto& [referee, clean] = bench.value();
+  FaultyExecutor faulty(&fault, toolbox.watched_walker);
+  const Result<Examination> seen = examine(referee, faulty, fault.poison);
   if (!seen) return seen.error();
-  outcome.false_alarms = clean.value().alarms;
+  outcome.false_alarms = clean.alarms;
   outcome.alarms = seen.value().alarms;
   if (!seen.value().planted)
     return make_error(ErrorKind::failed, "the plan has no place for the fault");
   outcome.planted = seen.value().planted->site;
   outcome.what = seen.value().planted->what;
-  outcome.cells_exercised = count_exercised(referee.value(), clean.value(), seen.value());
+  outcome.cells_exercised = count_exercised(referee, clean, seen.value());
   judge_plan(*seen.value().carried_out, outcome);
   const Alarm* alarm = find_alarm(outcome.alarms, fault.detector);
   outcome.caught = alarm != nullptr;
   if (alarm == nullptr) return std::nullopt;
-  outcome.where = locate(referee.value(), clean.value(), seen.value(), *alarm);
+  outcome.where = locate(referee, clean, seen.value(), *alarm);
   outcome.localised = outcome.where && is_same_place(outcome.where->site, *outcome.planted);
   return std::nullopt;
+}
+
+FaultOutcome try_on(const Fault& fault, const Benches& benches, const Toolbox& toolbox) {
+  FaultOutcome outcome;
+  outcome.fault = &fault;
+  if (const auto error = try_revealing(fault, benches, toolbox, outcome))
+    outcome.error = to_text(*error);
+  if (!fault.blind || !outcome.error.empty()) return outcome;
+  if (const auto error = try_blind(fault, benches, toolbox, outcome))
+    outcome.error = to_text(*error);
+  return outcome;
 }
 
 }  // namespace
 
 FaultOutcome try_fault(const Fault& fault, const Toolbox& toolbox) {
-  FaultOutcome outcome;
-  outcome.fault = &fault;
-  if (const auto error = try_revealing(fault, toolbox, outcome)) outcome.error = to_text(*error);
-  if (!fault.blind || !outcome.error.empty()) return outcome;
-  if (const auto error = try_blind(fault, toolbox, outcome)) outcome.error = to_text(*error);
-  return outcome;
+  Benches benches(toolbox);
+  benches.prepare({&fault, 1});
+  return try_on(fault, benches, toolbox);
 }
 
 GalleryReport run_gallery(std::span<const Fault> faults, const Toolbox& toolbox,
@@ -131,12 +194,14 @@ GalleryReport run_gallery(std::span<const Fault> faults, const Toolbox& toolbox,
   const auto start = std::chrono::steady_clock::now();
   GalleryReport report;
   report.outcomes.resize(faults.size());
+  Benches benches(toolbox);
+  benches.prepare(faults);
   std::mutex mutex;
   int64_t done = 0;
   const auto count = static_cast<int64_t>(faults.size());
   for_each_index(count, [&](int64_t index) {
     report.outcomes[static_cast<size_t>(index)] =
-        try_fault(faults[static_cast<size_t>(index)], toolbox);
+        try_on(faults[static_cast<size_t>(index)], benches, toolbox);
     const std::lock_guard lock(mutex);
     if (progress) progress(++done, count);
   });

@@ -19,7 +19,8 @@ struct FoundPlace {
 
 /// A fault in a scenario that cannot reveal it.
 struct BlindOutcome {
-  int64_t cells_exercised = 0;  // results, bytes and messages that the fault changed: 0
+  bool has_place = false;       // could the fault be planted at all?
+  int64_t cells_exercised = 0;  // results, bytes and messages that it changed: 0
   bool is_silent = true;        // no detector went off
 };
 

@@ -1,5 +1,6 @@
 #include "sim/faults/rank_posts.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <tuple>
@@ -71,7 +72,7 @@ class Network {
         const int32_t rank = is_send ? channel.first : channel.second;
         if (queue.empty()) continue;
         if (!first || key(rank, queue.front()) < key(to_index(first->rank), first->post))
-          first = Stall{RankId{rank}, queue.front(), ""};
+          first = Stall{.rank = RankId{rank}, .post = queue.front(), .culprit = {}, .text = ""};
       }
     };
     look(sends_, true);
@@ -96,6 +97,14 @@ class Network {
   std::map<std::pair<int32_t, int32_t>, std::deque<Post>> sends_, receives_;  // [sender, receiver]
 };
 
+/// Is this one of the rank's posts, early or late?
+bool holds(const RankPosts& posts, RankId rank, const Post& wanted) {
+  for (const std::vector<Post>& group : posts.groups[static_cast<size_t>(to_index(rank))]) {
+    if (std::find(group.begin(), group.end(), wanted) != group.end()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 RankPosts make_posts(const Plan& plan) {
@@ -106,13 +115,19 @@ RankPosts make_posts(const Plan& plan) {
   return posts;
 }
 
-std::optional<Stall> find_stall(const RankPosts& posts) {
+std::optional<Stall> find_stall(const RankPosts& posts, const RankPosts& expected) {
   Network network(posts);
   while (network.advance()) {
   }
   std::optional<Stall> stall = network.first_unmatched();
   if (!stall) return stall;
   const Post& post = stall->post;
+  Post counterpart = post;
+  counterpart.peer = stall->rank;
+  counterpart.is_send = !post.is_send;
+  const bool is_own_fault =
+      holds(posts, post.peer, counterpart) || !holds(expected, stall->rank, post);
+  stall->culprit = is_own_fault ? stall->rank : post.peer;
   stall->text = fmt::format(
       "rank {} waits for ever in {} step {}: nobody matches its {} {} rank {} ({} bytes)",
       to_index(stall->rank), post.is_backward ? "backward" : "forward", to_index(post.step),

@@ -17,6 +17,8 @@ struct Post {
   int64_t item = 0;  // transfer of the plan
   bool is_backward = false;
   bool is_send = false;
+
+  friend bool operator==(const Post&, const Post&) = default;
 };
 
 /// What every rank posts, in its own order: [rank][group][post]. The posts of a group are handed
@@ -31,14 +33,16 @@ RankPosts make_posts(const Plan& plan);
 
 /// Where a group of ranks stands still for ever.
 struct Stall {
-  RankId rank{};
-  Post post;  // the first one, in schedule order, that nobody matches
+  RankId rank{};     // that waits
+  Post post;         // the first one, in schedule order, that nobody matches
+  RankId culprit{};  // that does not post as it should
   std::string text;
 };
 
 /// Lets all ranks go on as far as they can. A send meets a receive when both ranks have them
 /// posted, in order for each pair of ranks; different sizes never meet. Nothing when every rank
-/// ends.
-std::optional<Stall> find_stall(const RankPosts& posts);
+/// ends. The culprit is who waits, if the peer would come to it later or it was never to be posted
+/// (`expected`: the proved plan's posts), else the peer.
+std::optional<Stall> find_stall(const RankPosts& posts, const RankPosts& expected);
 
 }  // namespace cpscope

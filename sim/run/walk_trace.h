@@ -21,7 +21,9 @@ struct StateFrame {
 struct ItemWork {
   ItemId item;
   RankId rank{};  // that sent or computed
+  RankId peer{};  // that received
   StepId step{};
+  Payload payload{};
   int64_t bytes = 0;
   int64_t pairs = 0;
 };

@@ -261,7 +261,7 @@ TEST(FaultsCommand, WritesTheContractsDocument) {
   const json document = parse_only_json(run);
   EXPECT_EQ(document["schema"], 1);
   EXPECT_EQ(document["false_alarms"], 0);
-  ASSERT_FALSE(document["faults"].empty());
+  ASSERT_GE(document["faults"].size(), 35u);
   for (const json& fault : document["faults"]) {
     EXPECT_EQ(fault["caught"], true) << fault;
     EXPECT_EQ(fault["detector"], fault["expected_detector"]) << fault;

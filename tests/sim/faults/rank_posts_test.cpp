@@ -19,7 +19,8 @@ TEST(RankPosts, OfEveryPlanComeToAnEnd) {
   for (const CommType comm : kCommTypes) {
     Scenario scenario = walker_case({37, 16, 21}, 4);
     scenario.parallel.comm_type = comm;
-    const auto stall = find_stall(make_posts(make_plan(scenario).value()));
+    const RankPosts posts = make_posts(make_plan(scenario).value());
+    const auto stall = find_stall(posts, posts);
     EXPECT_FALSE(stall.has_value()) << to_name(comm) << ": " << stall->text;
   }
 }
@@ -35,27 +36,31 @@ TEST(RankPosts, OfARingAreOneSendAndOneReceiveAStepOnEveryRank) {
 
 TEST(RankPosts, StandStillWhereASendIsNotReceived) {
   const RankPosts posts{{{{send_to(1, 8)}}, {}}};
-  const auto stall = find_stall(posts);
+  const auto stall = find_stall(posts, posts);
   ASSERT_TRUE(stall.has_value());
   EXPECT_EQ(to_index(stall->rank), 0);
   EXPECT_TRUE(stall->post.is_send);
 }
 
 TEST(RankPosts, StandStillWhereSizesDiffer) {
-  EXPECT_FALSE(find_stall({{{{send_to(1, 8)}}, {{receive_from(0, 8)}}}}).has_value());
-  EXPECT_TRUE(find_stall({{{{send_to(1, 8)}}, {{receive_from(0, 4)}}}}).has_value());
+  const RankPosts fit{{{{send_to(1, 8)}}, {{receive_from(0, 8)}}}},
+      differ{{{{send_to(1, 8)}}, {{receive_from(0, 4)}}}};
+  EXPECT_FALSE(find_stall(fit, fit).has_value());
+  const auto stall = find_stall(differ, fit);
+  ASSERT_TRUE(stall.has_value());
+  EXPECT_EQ(to_index(stall->culprit), 1) << "rank 0 posts as it should";
 }
 
 TEST(RankPosts, StandStillWhereAllSendBeforeTheyReceive) {
   const RankPosts grouped{
       {{{send_to(1, 8), receive_from(1, 8)}}, {{send_to(0, 8), receive_from(0, 8)}}}};
-  EXPECT_FALSE(find_stall(grouped).has_value());
+  EXPECT_FALSE(find_stall(grouped, grouped).has_value());
   const RankPosts blocking{
       {{{send_to(1, 8)}, {receive_from(1, 8)}}, {{send_to(0, 8)}, {receive_from(0, 8)}}}};
-  EXPECT_TRUE(find_stall(blocking).has_value());
+  EXPECT_TRUE(find_stall(blocking, blocking).has_value());
   const RankPosts by_parity{
       {{{send_to(1, 8)}, {receive_from(1, 8)}}, {{receive_from(0, 8)}, {send_to(0, 8)}}}};
-  EXPECT_FALSE(find_stall(by_parity).has_value());
+  EXPECT_FALSE(find_stall(by_parity, by_parity).has_value());
 }
 
 }  // namespace

@@ -1,0 +1,259 @@
+#include "sim/faults/catalogue_parts.h"
+#include "sim/faults/plan_edits.h"
+#include "sim/plan/band.h"
+#include "sim/plan/planner.h"
+#include "sim/plan/token_run.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// The plan that the executor would get for another scenario with the same buffers. The site is the
+/// first item whose slices differ.
+std::optional<PlantedFault> plant_scenario(const Plan& healthy, const Scenario& scenario,
+                                           std::string what) {
+  if (scenario == healthy.scenario) return std::nullopt;
+  Result<Plan> planned = make_plan(scenario);
+  if (!planned) return std::nullopt;
+  Plan plan = std::move(planned).value();
+  for (size_t i = 0; i < healthy.forward.computes.size(); ++i) {
+    const ComputeItem &right = healthy.forward.computes[i], &wrong = plan.forward.computes[i];
+    const auto a = healthy.slices_of(right), b = plan.slices_of(wrong);
+    if (std::equal(a.begin(), a.end(), b.begin(), b.end())) continue;
+    return PlantedFault{
+        .site = forward_site(StageKind::compute, right.rank, right.step, static_cast<int64_t>(i)),
+        .what = std::move(what),
+        .plan = std::move(plan)};
+  }
+  return std::nullopt;
+}
+
+/// A scenario whose lengths are others while every slot stays where it is.
+Scenario with_lengths(const Plan& healthy, const std::function<int64_t(const SequenceSlot&)>& q,
+                      const std::function<int64_t(const SequenceSlot&)>& kv) {
+  Scenario scenario = healthy.scenario;
+  Batch& batch = scenario.batch;
+  batch.generator.reset();
+  for (size_t s = 0; s < healthy.layout.slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = healthy.layout.slots.sequences[s];
+    batch.lengths[s] = q(slot);
+    batch.kv_lengths[s] = kv(slot);
+    batch.slots[s] = slot.q_slot;
+    batch.kv_slots[s] = slot.kv_slot;
+  }
+  batch.self_attention = batch.lengths == batch.kv_lengths && batch.slots == batch.kv_slots;
+  return scenario;
+}
+
+/// As many sequences as before, cut elsewhere; no padding. For layouts that deal the whole buffer.
+Scenario with_documents(const Plan& healthy, std::vector<int64_t> lengths) {
+  Scenario scenario = healthy.scenario;
+  Batch& batch = scenario.batch;
+  batch.lengths = batch.kv_lengths = batch.slots = batch.kv_slots = std::move(lengths);
+  return scenario;
+}
+
+std::optional<PlantedFault> plant_no_documents(const Plan& healthy) {
+  int64_t total = 0;
+  for (const int64_t length : healthy.scenario.batch.lengths) total += length;
+  if (healthy.scenario.batch.lengths.size() < 2) return std::nullopt;
+  return plant_scenario(healthy, with_documents(healthy, {total}),
+                        "all documents are taken for one");
+}
+
+std::optional<PlantedFault> plant_boundary_off(const Plan& healthy) {
+  std::vector<int64_t> lengths = healthy.scenario.batch.lengths;
+  if (lengths.size() < 2) return std::nullopt;
+  ++lengths[0];
+  --lengths[1];
+  return plant_scenario(healthy, with_documents(healthy, lengths),
+                        "the first document is taken to be one token longer");
+}
+
+std::optional<PlantedFault> plant_even_lengths(const Plan& healthy) {
+  const Scenario scenario = with_lengths(
+      healthy, [](const SequenceSlot& slot) { return slot.q_valid / 2 * 2; },
+      [](const SequenceSlot& slot) { return slot.kv_valid / 2 * 2; });
+  if (scenario.batch.lengths == healthy.scenario.batch.lengths) return std::nullopt;
+  return plant_scenario(healthy, scenario, "odd lengths lose their last token");
+}
+
+std::optional<PlantedFault> plant_floored(const Plan& healthy, int64_t multiple) {
+  const Scenario scenario = with_lengths(
+      healthy, [&](const SequenceSlot& slot) { return slot.q_valid / multiple * multiple; },
+      [&](const SequenceSlot& slot) { return slot.kv_valid / multiple * multiple; });
+  if (scenario.batch.lengths == healthy.scenario.batch.lengths) return std::nullopt;
+  return plant_scenario(healthy, scenario,
+                        fmt::format("tokens beyond a multiple of {} are dropped", multiple));
+}
+std::optional<PlantedFault> plant_floored_to_ranks(const Plan& healthy) {
+  return plant_floored(healthy, healthy.layout.cp_size);
+}
+std::optional<PlantedFault> plant_floored_to_chunks(const Plan& healthy) {
+  return plant_floored(healthy, int64_t{2} * healthy.layout.cp_size);
+}
+
+std::optional<PlantedFault> plant_visible_padding(const Plan& healthy) {
+  const Scenario scenario = with_lengths(
+      healthy, [](const SequenceSlot& slot) { return slot.q_valid; },
+      [](const SequenceSlot& slot) { return slot.kv_slot; });
+  if (scenario.batch.kv_lengths == healthy.scenario.batch.kv_lengths) return std::nullopt;
+  return plant_scenario(healthy, scenario, "padding keys count as keys");
+}
+
+std::optional<PlantedFault> plant_ignored_flag(const Plan& healthy) {
+  const Scenario scenario = with_lengths(
+      healthy, [](const SequenceSlot& slot) { return slot.q_slot; },
+      [](const SequenceSlot& slot) { return slot.kv_slot; });
+  if (scenario.batch.lengths == healthy.scenario.batch.lengths) return std::nullopt;
+  return plant_scenario(healthy, scenario, "the batch is taken to have no padding");
+}
+
+std::optional<PlantedFault> plant_top_left(const Plan& healthy) {
+  Scenario scenario = healthy.scenario;
+  if (scenario.attention.mask_type != MaskType::causal_bottom_right) return std::nullopt;
+  scenario.attention.mask_type = MaskType::causal;
+  return plant_scenario(healthy, scenario, "the diagonal starts at the top left");
+}
+
+std::optional<PlantedFault> plant_no_window(const Plan& healthy) {
+  Scenario scenario = healthy.scenario;
+  scenario.attention.window_left = scenario.attention.window_right = -1;
+  return plant_scenario(healthy, scenario, "the window is ignored");
+}
+
+std::optional<PlantedFault> plant_turned_window(const Plan& healthy) {
+  Scenario scenario = healthy.scenario;
+  std::swap(scenario.attention.window_left, scenario.attention.window_right);
+  return plant_scenario(healthy, scenario, "left and right of the window are exchanged");
+}
+
+}  // namespace
+
+std::vector<Fault> length_faults() {
+  const std::string contiguous = "cp_size = 4\nlayout = \"contiguous\"";
+  const std::string documents = "lengths = [32, 16, 80]";
+  return {
+      {.name = "cu_seqlens_ignored",
+       .field_class = "8",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "volcengine/verl PR#6564",
+       .wild = "After the split by ranks the boundaries of documents were lost and documents "
+               "attended to each other; the loss was lower than it should be.",
+       .scenario = scenario_text({.batch = documents, .parallel = contiguous}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [128]", .parallel = contiguous}),
+                              "one document has no boundary to lose"},
+       .plant = plant_no_documents},
+      {.name = "cu_seqlens_off_by_one",
+       .field_class = "9",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "PrimeIntellect-ai/prime-rl PR#2392",
+       .wild = "Boundaries were not counted from the rank's own first token: a crash, or one token "
+               "of the next document seen.",
+       .scenario = scenario_text({.batch = documents, .parallel = contiguous}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [128]", .parallel = contiguous}),
+                              "one document has no inner boundary"},
+       .plant = plant_boundary_off},
+      {.name = "odd_last_token_lost",
+       .field_class = "10",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "NVIDIA/TransformerEngine#1930",
+       .wild = "7 tokens became 6. Two rows of 4096 were wrong by 0.014, within every tolerance.",
+       .scenario = scenario_text({}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [60, 30, 96]"}),
+                              "all lengths are even"},
+       .plant = plant_even_lengths},
+      {.name = "tokens_dropped_when_sharding",
+       .field_class = "D9",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "NVIDIA/TransformerEngine#1931",
+       .wild = "get_batch_on_this_cp_rank kept 4 of 7 tokens on two ranks and said nothing.",
+       .scenario = scenario_text({}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [64, 32, 96]"}),
+                              "all lengths divide by 2P"},
+       .plant = plant_floored_to_chunks},
+      {.name = "sequence_cut_to_fit_the_ranks",
+       .field_class = "25",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "microsoft/DeepSpeed#7384",
+       .wild = "A sequence that does not divide by the ranks was cut silently.",
+       .scenario = scenario_text(
+           {.batch = "lengths = [61]", .parallel = contiguous + "\ncp_comm_type = \"a2a\""}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [64]",
+                                             .parallel = contiguous + "\ncp_comm_type = \"a2a\""}),
+                              "the length divides by the ranks"},
+       .plant = plant_floored_to_ranks},
+      {.name = "padding_keys_visible",
+       .field_class = "11",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "NVIDIA/TransformerEngine PR#1012",
+       .wild = "Padding keys took part in the softmax; outputs were slightly too small.",
+       .scenario = scenario_text({.attention = "attn_mask_type = \"padding\""}),
+       .blind = BlindScenario{scenario_text({.attention = "attn_mask_type = \"padding\"",
+                                             .batch = "lengths = [64, 32, 96]"}),
+                              "there is no padding"},
+       .plant = plant_visible_padding},
+      {.name = "padding_flag_compared_with_a_string",
+       .field_class = "11",
+       .place = FaultPlace::inputs,
+       .detector = Detector::output,
+       .source = "NVIDIA/TransformerEngine PR#2993",
+       .wild = "A flag was True and was compared with \"True\": every padded test ran without "
+               "padding and passed.",
+       .scenario = scenario_text({}),
+       .blind =
+           BlindScenario{scenario_text({.batch = "lengths = [64, 32, 96]"}), "there is no padding"},
+       .plant = plant_ignored_flag},
+      {.name = "top_left_for_bottom_right",
+       .field_class = "17",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "Dao-AILab/flash-attention#380",
+       .wild = "On a rectangle, causal meant the other corner; the second half of the rows was "
+               "wrong.",
+       .scenario = scenario_text({.attention = "attn_mask_type = \"causal_bottom_right\"",
+                                  .batch = "lengths = [32]\nkv_lengths = [64]"}),
+       .blind =
+           BlindScenario{scenario_text({.attention = "attn_mask_type = \"causal_bottom_right\"",
+                                        .batch = "lengths = [64]\nkv_lengths = [64]"}),
+                         "a square has one diagonal"},
+       .plant = plant_top_left},
+      {.name = "window_ignored",
+       .field_class = "30",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "PrimeIntellect-ai/prime-rl PR#2828",
+       .wild = "Under context parallelism the sliding window was dropped and layers saw the whole "
+               "past.",
+       .scenario = scenario_text({.attention = "window_size = [16, 0]"}),
+       .blind = BlindScenario{scenario_text({.attention = "window_size = [-1, -1]"}),
+                              "the window is unbounded"},
+       .plant = plant_no_window},
+      {.name = "window_turned_round",
+       .field_class = "30",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "open-lm-engine/lm-engine PR#447",
+       .wild = "The two sides of the window changed places.",
+       .scenario =
+           scenario_text({.attention = "attn_mask_type = \"padding\"\nwindow_size = [9, 2]"}),
+       .blind =
+           BlindScenario{
+               scenario_text({.attention = "attn_mask_type = \"padding\"\nwindow_size = [4, 4]"}),
+               "both sides are as long"},
+       .plant = plant_turned_window},
+  };
+}
+
+}  // namespace cpscope

@@ -1,0 +1,155 @@
+// Faults are found where they were planted, wherever that is.
+
+#include "reference/dense_oracle.h"
+#include "reference/faulty_walker.h"
+#include "reference/mask_predicate.h"
+#include "sim/faults/gallery.h"
+#include "sim/faults/plan_edits.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+Toolbox make_toolbox() {
+  Toolbox toolbox;
+  toolbox.judge = reference::judge;
+  toolbox.witness = reference::mask_witness();
+  toolbox.watched_walker = reference::make_watched_walker;
+  return toolbox;
+}
+
+constexpr const char* kRing =
+    "schema = 1\n[attention]\nheads = 2\nhead_dim = 8\n[batch]\nlengths = [18, 7]\n[parallel]\n"
+    "cp_size = 3\n[numerics]\ndtype = \"fp32\"\n";
+
+/// Where the planters of this file put their fault; they are plain functions.
+int64_t item_in_turn = 0;
+
+Fault movable_fault(std::optional<PlantedFault> (*plant)(const Plan&), Detector detector) {
+  return {.name = "movable",
+          .field_class = "test",
+          .place = FaultPlace::plan,
+          .detector = detector,
+          .source = "test",
+          .wild = "test",
+          .scenario = kRing,
+          .plant = plant};
+}
+
+std::optional<PlantedFault> plant_zeros_in_turn(const Plan& healthy) {
+  if (item_in_turn >= static_cast<int64_t>(healthy.forward.computes.size())) return std::nullopt;
+  const ComputeItem& item = healthy.forward.computes[static_cast<size_t>(item_in_turn)];
+  if (item.num_slices == 0) return std::nullopt;
+  return PlantedFault{
+      .site = {false, false, StageKind::compute, item.rank, item.step, item_in_turn},
+      .what = "zeros",
+      .mistake = plant_mistake(Mistake::all_zero, {.rank = item.rank, .step = item.step})};
+}
+
+std::optional<PlantedFault> plant_lost_share_in_turn(const Plan& healthy) {
+  if (item_in_turn >= static_cast<int64_t>(healthy.backward.merges.size())) return std::nullopt;
+  const MergeItem& item = healthy.backward.merges[static_cast<size_t>(item_in_turn)];
+  // The first merge into a buffer clears it, and without it anything could stand there.
+  if (item.partial == kNoBuffer || item.order == 0) return std::nullopt;
+  Plan plan = healthy;
+  drop_item(plan.backward, plan.backward.merges, StageKind::merge, item_in_turn);
+  return PlantedFault{.site = {true, false, StageKind::merge, item.rank, item.step, item_in_turn},
+                      .what = "a lost share",
+                      .plan = std::move(plan)};
+}
+
+/// Plants the fault at one item after the other; every one must be found there.
+int64_t find_all(const Fault& fault) {
+  const Toolbox toolbox = make_toolbox();
+  int64_t planted = 0;
+  for (item_in_turn = 0; item_in_turn < 24; ++item_in_turn) {
+    const FaultOutcome outcome = try_fault(fault, toolbox);
+    if (!outcome.planted) continue;
+    ++planted;
+    EXPECT_TRUE(outcome.caught) << "item " << item_in_turn;
+    if (!outcome.where) {
+      ADD_FAILURE() << "item " << item_in_turn << " is found nowhere";
+      continue;
+    }
+    EXPECT_EQ(outcome.where->site.item, item_in_turn);
+    EXPECT_EQ(outcome.where->site, *outcome.planted) << describe(outcome.where->site);
+  }
+  return planted;
+}
+
+TEST(FaultPlace, OfZerosIsTheComputeItemThatWritesThem) {
+  EXPECT_EQ(find_all(movable_fault(plant_zeros_in_turn, Detector::output)), 9)
+      << "3 steps, 3 ranks";
+}
+
+TEST(FaultPlace, OfALostShareIsTheMergeThatShouldHaveAddedIt) {
+  EXPECT_GE(find_all(movable_fault(plant_lost_share_in_turn, Detector::gradient_probe)), 6);
+}
+
+TEST(FaultPlace, IsWhereThinkingAboutTheFaultPutsIt) {
+  // By hand, from the catalogue's scenarios: slots of 64, 32 and 104 tokens on a zigzag of 4.
+  const struct {
+    const char* name;
+    bool is_backward;
+    int rank, step;
+    const char* kind;
+  } places[] = {
+      // Step 2 of rank 3 works on the keys of rank 1.
+      {"ring_step_skipped", false, 3, 2, "compute"},
+      {"ring_step_doubled", false, 2, 1, "merge"},
+      // Ranks 0 and 1 read kv head 0 anyway.
+      {"kv_heads_not_replicated", false, 2, 0, "transfer"},
+      // Tokens 60 and 96 stand in the last chunks, which rank 0 owns.
+      {"odd_last_token_lost", false, 0, 0, "compute"},
+      // Token 32 is the first of rank 1.
+      {"cu_seqlens_off_by_one", false, 1, 0, "compute"},
+      // Chunk 2 of the slot of 40 is partly filled, and rank 1 owns it.
+      {"window_of_the_longest_slot", false, 1, 0, "compute"},
+      // Rank 0 meets the stripe of rank 3 in step 1.
+      {"future_token_visible", false, 0, 1, "compute"},
+      {"heads_left_to_nobody", false, 3, 0, "compute"},
+      {"dkv_sent_before_it_was_added", true, 1, 1, "merge"},
+      {"stale_kv_in_backward", true, 0, 0, "compute"},
+      // Chunks 0 and 7 are where they should be; 1 and 6 are not.
+      {"layout_as_the_docstring_says", false, 1, 0, "input"},
+      {"one_row_within_the_tolerance", false, 2, 3, "finish"},
+      {"ring_of_the_wrong_group", false, 0, 0, "transfer"},
+      {"message_sizes_differ", false, 1, 0, "transfer"},
+      {"one_rank_takes_fewer_steps", false, 0, 2, "transfer"},
+  };
+  const Toolbox toolbox = make_toolbox();
+  for (const auto& place : places) {
+    const auto catalogue = fault_catalogue();
+    const auto fault = std::find_if(catalogue.begin(), catalogue.end(),
+                                    [&](const Fault& entry) { return entry.name == place.name; });
+    ASSERT_NE(fault, catalogue.end()) << place.name;
+    Fault revealing = *fault;
+    revealing.blind.reset();
+    const FaultOutcome outcome = try_fault(revealing, toolbox);
+    ASSERT_TRUE(outcome.where.has_value()) << place.name;
+    const FaultSite& site = outcome.where->site;
+    EXPECT_EQ(site.is_backward, place.is_backward) << place.name;
+    EXPECT_EQ(to_index(site.rank), place.rank) << place.name;
+    EXPECT_EQ(to_index(site.step), place.step) << place.name;
+    EXPECT_EQ(site.is_load ? "input" : std::string(to_name(site.kind)), place.kind) << place.name;
+  }
+}
+
+TEST(FaultyPlan, OfTheGalleryCannotGetPastTheGateForPlansThatRun) {
+  // Edited plans are refuted; plans for other lengths are sound for what was handed over.
+  const Toolbox toolbox = make_toolbox();
+  for (const char* name : {"ring_step_skipped", "one_buffer_where_two_are_needed",
+                           "dkv_returned_in_wrong_order", "tail_rows_over_valid_rows"}) {
+    const auto catalogue = fault_catalogue();
+    const auto fault = std::find_if(catalogue.begin(), catalogue.end(),
+                                    [&](const Fault& entry) { return entry.name == name; });
+    ASSERT_NE(fault, catalogue.end());
+    EXPECT_TRUE(try_fault(*fault, toolbox).plan_is_refuted) << name;
+  }
+}
+
+}  // namespace
+}  // namespace cpscope::tests
