@@ -126,6 +126,7 @@ Result<int64_t> find_cp_size(const ImportRequest& request, int64_t lists) {
   if (lists > 0 && request.cp_size > 0 && lists != request.cp_size)
     return bad(
         fmt::format("there is not one list a rank: {} lists, {} ranks", lists, request.cp_size));
+  if (request.cp_size < 0) return bad(fmt::format("cp_size is negative: {}", request.cp_size));
   const int64_t ranks = lists > 0 ? lists : request.cp_size;
   if (ranks <= 0) return bad("the number of ranks is not known", "say --cp-size");
   return ranks;
@@ -399,6 +400,7 @@ Result<OrderImport> import_order(const ImportRequest& request) {
   Result<OrderImport> order = request.source == OrderSource::te      ? import_te(request)
                               : request.source == OrderSource::torch ? import_torch(request)
                                                                      : import_named(request);
+  if (order && order.value().tokens() == 0) return bad("there are no tokens", "give some");
   if (order) order.value().same_layout = find_same_layout(order.value());
   return order;
 }

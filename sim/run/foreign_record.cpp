@@ -112,7 +112,7 @@ class Gatherer {
         if (extents.ranks > 1 && common(side.rows) == 0) extents.sequences = 0;
       }
       Result<RowsRead> read = read_rows(*parts[r], extents, choices_);
-      if (!read) return read.error();
+      if (!read) return explain_shape(read.error(), *parts[r], kind.is_kv, side.tokens);
       axes = read.value().axes;
       rows.insert(rows.end(), read.value().values.begin(), read.value().values.end());
     }
@@ -130,6 +130,19 @@ class Gatherer {
  private:
   static std::string describe_shape(const Tensor& tensor) {
     return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
+  }
+
+  /// A shape that fits nothing, with what it looks like.
+  Error explain_shape(Error error, const Tensor& part, bool is_kv, int64_t tokens) const {
+    int64_t valid = 0;
+    for (const SequenceSlot& slot : plan_.layout.slots.sequences)
+      valid += is_kv ? slot.kv_valid : slot.q_valid;
+    if (!part.shape.empty() && part.shape.front() == valid && valid != tokens)
+      error.complaints.front().hint = fmt::format(
+          "these are as many rows as there are valid tokens: put each sequence at the "
+          "front of its slot, {} rows in all",
+          tokens);
+    return error;
   }
 
   static std::vector<double> scatter(const std::vector<double>& rows, const SideShape& side) {

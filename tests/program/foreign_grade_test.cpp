@@ -1,7 +1,10 @@
 // What `grade` says of tensors that somebody else computed: right ones pass in every form that the
 // field writes them in, wrong ones fail with the right words.
+#include "sim/run/case.h"
+#include "sim/scenario/scenario_file.h"
 #include "tests/program/foreign_case.h"
 #include "tests/program/program_run.h"
+#include "tests/support/random_scenario.h"
 
 #include <algorithm>
 #include <cmath>
@@ -366,6 +369,78 @@ TEST(ForeignGrade, JudgesASampleOfRowsAndSaysWhatItLeavesOut) {
   RunRecord maximum = bf16_case().record();
   std::erase_if(maximum.tensors, [](const Tensor& tensor) { return tensor.name != "max_logit"; });
   EXPECT_FALSE(bf16_case().grade(maximum, {}, {.sample_rows = 16}).ok());
+}
+
+/// One tensor of tokens [tokens, heads, lanes] as another framework might write it.
+Tensor reshaped(const Tensor& tensor, uint64_t form) {
+  Tensor other = tensor;
+  const int64_t tokens = tensor.shape[0], heads = tensor.shape[1];
+  if (tensor.name == "lse") {
+    if (form % 2 == 0 || tokens == heads) return other;
+    other.shape = {heads, tokens};
+    for (int64_t token = 0; token < tokens; ++token) {
+      for (int64_t head = 0; head < heads; ++head)
+        other.values[head * tokens + token] = tensor.values[token * heads + head];
+    }
+  } else if (form % 3 == 1) {
+    other.shape = {tokens, heads * tensor.shape[2]};
+  } else if (form % 3 == 2) {
+    other.shape = {1, tokens, heads, tensor.shape[2]};
+  }
+  return other;
+}
+
+TEST(ForeignGrade, PassesRightAnswersInWhateverFormTheyCome) {
+  int graded_count = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const Scenario scenario = random_scenario(seed);
+    if (scenario.parallel.layout == LayoutKind::indices || !plan_scenario(scenario)) continue;
+    const ForeignCase with(print_scenario(scenario));
+    if (with.plan().layout.slots.tokens == scenario.attention.heads) continue;  // lse is ambiguous
+    const bool is_by_rank = seed % 3 == 0;
+    RunRecord record;
+    if (is_by_rank) {
+      for (int32_t rank = 0; rank < scenario.parallel.cp_size; ++rank) {
+        for (Tensor tensor : with.of_rank(rank).tensors) {
+          // A rank may own no token at all, or as many as there are heads.
+          if (tensor.shape.size() > 1 && tensor.shape[0] > scenario.attention.heads)
+            tensor = reshaped(tensor, seed);
+          if (tensor.shape.size() > 1 && tensor.name == "lse" && tensor.shape[0] == tensor.shape[1])
+            continue;
+          tensor.name += ".rank" + std::to_string(rank);
+          record.tensors.push_back(std::move(tensor));
+        }
+      }
+    } else {
+      record = seed % 3 == 1 ? with.record() : with.in_rank_order();
+      for (Tensor& tensor : record.tensors) {
+        if (tensor.shape.size() > 1) tensor = reshaped(tensor, seed);
+      }
+    }
+    const Result<ForeignGrade> graded = with.grade(
+        record, {.order = seed % 3 == 1 ? RowOrder::packed : RowOrder::rank, .lse_layout = {}});
+    ASSERT_TRUE(graded.ok()) << "seed " << seed << "\n" << to_text(graded.error());
+    EXPECT_TRUE(graded.value().grade.passed)
+        << "seed " << seed << "\n"
+        << print_scenario(scenario) << describe_first_failure(graded.value().grade);
+    EXPECT_FALSE(graded.value().uses_own_inputs) << "seed " << seed;
+    ++graded_count;
+  }
+  EXPECT_GT(graded_count, 30);
+}
+
+TEST(ForeignGrade, KnowsRowsOfValidTokensAlone) {
+  RunRecord record = bf16_case().record();
+  std::erase_if(record.tensors, [](const Tensor& tensor) { return tensor.name != "out"; });
+  Tensor& out = record.tensors[0];
+  out.values.erase(out.values.begin() + 61 * 32, out.values.end());
+  out.values.erase(out.values.begin() + 37 * 32, out.values.begin() + 40 * 32);
+  out.shape[0] = 58;
+  EXPECT_EQ(
+      to_text(bf16_case().grade(record).error()),
+      "foreign.safetensors: tensor \"out\" has a shape that fits nothing: [58, 4, 8]; these are "
+      "as many rows as there are valid tokens: put each sequence at the front of its slot, 64 "
+      "rows in all");
 }
 
 }  // namespace

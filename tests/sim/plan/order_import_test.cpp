@@ -230,6 +230,12 @@ TEST(OrderImport, SaysWhatIsMissing) {
   EXPECT_EQ(refusal_of(te_request()), "the number of ranks is not known; say --cp-size");
   EXPECT_EQ(refusal_of(named(OrderSource::usp, "basic", 4, 0)),
             "the batch is not known; say --tokens or --cu-seqlens");
+  ImportRequest nothing{.source = OrderSource::torch, .layout = "", .cp_size = 2};
+  nothing.given = {{"", {{}, {}}}};
+  EXPECT_EQ(refusal_of(nothing), "there are no tokens; give some");
+  ImportRequest negative = te_request();
+  negative.cp_size = -4;
+  EXPECT_EQ(refusal_of(negative), "cp_size is negative: -4");
   ImportRequest three = te_request(kTwoSequences);
   three.cp_size = 3;
   EXPECT_EQ(refusal_of(three), "there is not one list a rank: 2 lists, 3 ranks");
