@@ -31,6 +31,16 @@ EventFold fold_run(const PlanIndex& index, const RunView& run) {
                      static_cast<int32_t>(index.steps().size()));
 }
 
+int64_t count_items(const PlanIndex& index, int32_t step) {
+  const StepRef& ref = index.steps()[static_cast<size_t>(step)];
+  int64_t items = 0;
+  for (int32_t s = ref.first_stage; s < ref.end_stage; ++s) {
+    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
+    items += stage.end - stage.begin;
+  }
+  return items;
+}
+
 std::shared_ptr<const TimelineMaps> timeline_maps(const ViewInput& input, bool shows_time) {
   const PlanIndex& index = *input.plan;
   std::string key =
@@ -52,6 +62,10 @@ std::shared_ptr<const TimelineMaps> timeline_maps(const ViewInput& input, bool s
       if (has_events(b)) maps->events_b = fold_run(*plan, *b);
     } else {
       maps->steps = std::make_unique<const StepTable>(*plan);
+      // A step of very many items is measured here, not in the frame that first shows it.
+      const auto steps = static_cast<int32_t>(plan->steps().size());
+      for (int32_t step = 0; step < steps; ++step)
+        if (count_items(*plan, step) > kLargePlan) maps->steps->work(*plan, step);
     }
     return std::shared_ptr<const TimelineMaps>(std::move(maps));
   };
