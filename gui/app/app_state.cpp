@@ -114,8 +114,12 @@ bool open_shipped(AppState& state, std::string_view name) {
     tell(state, "There is no shipped scenario of this name: " + std::string(name), true);
     return false;
   }
-  if (const std::optional<Error> error = state.document.load_text(
-          *text, std::string(name) + ".toml", state.services.scenario_folder)) {
+  return open_text(state, *text, std::string(name) + ".toml");
+}
+
+bool open_text(AppState& state, const std::string& text, const std::string& name) {
+  if (const std::optional<Error> error =
+          state.document.load_text(text, name, state.services.scenario_folder)) {
     tell(state, to_text(*error), true);
     return false;
   }

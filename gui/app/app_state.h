@@ -136,6 +136,8 @@ void settle(AppState& state);
 bool open_scenario(AppState& state, const std::string& path);
 /// Opens a shipped scenario by name.
 bool open_shipped(AppState& state, std::string_view name);
+/// Opens a scenario that no file holds; `name` is where saving it would be offered.
+bool open_text(AppState& state, const std::string& text, const std::string& name);
 void edit_scenario(AppState& state, Scenario scenario, std::string_view key);
 void undo_edit(AppState& state);
 void redo_edit(AppState& state);

@@ -1,6 +1,7 @@
 #include "gui/app/lesson.h"
 
 #include "gui/app/command.h"
+#include "gui/app/lesson_faults.h"
 
 namespace cpscope::gui {
 
@@ -17,8 +18,12 @@ namespace {
 
 /// The page's scenario, unless it is open already: then plan and runs stay.
 bool open_page(AppState& state, const LessonStep& step) {
-  const std::optional<std::string> text =
-      state.services.scenario_source ? state.services.scenario_source(step.scenario) : std::nullopt;
+  std::optional<std::string> text;
+  if (step.fault != nullptr) {
+    text = step.fault->scenario;
+  } else if (state.services.scenario_source) {
+    text = state.services.scenario_source(step.scenario);
+  }
   if (text) {
     Result<LoadedScenario> loaded =
         parse_scenario(*text, state.services.scenario_folder + "/lesson.toml");
@@ -29,6 +34,7 @@ bool open_page(AppState& state, const LessonStep& step) {
     }
   }
   // Says why when it cannot.
+  if (step.fault != nullptr) return open_text(state, *text, step.fault->name + ".toml");
   if (!open_shipped(state, step.scenario)) return false;
   if (step.change == nullptr) return true;
   Scenario scenario = state.document.scenario();
@@ -75,6 +81,7 @@ bool open_lesson(AppState& state, LessonPlace place) {
   for (const std::string_view id : step->commands) apply_command(state, id);
   if (step->select != nullptr && state.plan() != nullptr)
     select(state, step->select(*state.plan()));
+  if (step->fault != nullptr && state.plan() != nullptr) show_fault(state, *step->fault);
   if (state.plan() != nullptr && !is_present(*state.plan(), state.selected()))
     select(state, Target{});
   return true;

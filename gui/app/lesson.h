@@ -2,6 +2,7 @@
 
 #include "gui/app/app_state.h"
 #include "gui/app/caption.h"
+#include "sim/faults/fault.h"
 
 #include <functional>
 #include <span>
@@ -14,7 +15,8 @@ namespace cpscope::gui {
 /// One page of a lesson: what stands there, how the window is prepared, what the reader is asked
 /// to do, and how the window knows that it was done.
 struct LessonStep {
-  std::string_view scenario;  // shipped scenario to open; empty: go on with the one that is open
+  std::string_view scenario;     // shipped scenario to open; empty: go on with the one that is open
+  const Fault* fault = nullptr;  // or this fault's scenario, with its first wrong place selected
   void (*change)(Scenario&) = nullptr;   // changes made to it before the page opens
   void (*prepare)(AppState&) = nullptr;  // then the playhead and whatever else is put in place
   std::vector<std::string_view> commands = {};   // applied when the page opens

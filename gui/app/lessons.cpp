@@ -1,5 +1,6 @@
 #include "gui/app/command.h"
 #include "gui/app/lesson.h"
+#include "gui/app/lesson_faults.h"
 #include "gui/app/lesson_words.h"
 
 #include <algorithm>
@@ -368,8 +369,9 @@ Lesson lesson_windows() {
 
 std::span<const Lesson> all_lessons() {
   static const std::vector<Lesson> kLessons = {
-      lesson_split(),    lesson_idle(),    lesson_zigzag(),  lesson_striped(), lesson_moves(),
-      lesson_reorders(), lesson_padding(), lesson_merging(), lesson_errors(),  lesson_windows()};
+      lesson_split(),  lesson_idle(),     lesson_zigzag(),  lesson_striped(),
+      lesson_moves(),  lesson_reorders(), lesson_padding(), lesson_merging(),
+      lesson_errors(), lesson_windows(),  lesson_faults()};
   return kLessons;
 }
 

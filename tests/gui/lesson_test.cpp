@@ -3,6 +3,7 @@
 #include "gui/app/command.h"
 #include "tests/support/graded_run.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -195,6 +196,33 @@ TEST(Lessons, StandAnyOtherScenario) {
         (void)is_lesson_done(state);
       }
     }
+  }
+}
+
+TEST(Lessons, HaveAPageForEveryFaultOfTheGalleryWithItsFirstWrongPlaceSelected) {
+  const auto lessons = gui::all_lessons();
+  const auto gallery = std::find_if(lessons.begin(), lessons.end(), [](const Lesson& lesson) {
+    return lesson.steps.front().fault != nullptr;
+  });
+  ASSERT_NE(gallery, lessons.end());
+  const auto number = static_cast<int32_t>(gallery - lessons.begin());
+  ASSERT_EQ(gallery->steps.size(), fault_catalogue().size());
+  AppState state;  // without shipped scenarios
+  for (size_t page = 0; page < gallery->steps.size(); ++page) {
+    const Fault& fault = fault_catalogue()[page];
+    SCOPED_TRACE(fault.name);
+    ASSERT_TRUE(open_lesson(state, {number, static_cast<int32_t>(page)}));
+    const std::string words = to_text(lesson_text(state));
+    EXPECT_NE(words.find(fault.source), std::string::npos) << words;
+    EXPECT_NE(words.find("Planted in this plan"), std::string::npos) << words;
+    const FaultSite site = fault.plant(state.plan()->plan())->site;
+    if (const auto* item = std::get_if<gui::ItemTarget>(&state.selected())) {
+      EXPECT_EQ(*item, (gui::ItemTarget{site.is_backward, site.kind, site.item}));
+      EXPECT_EQ(state.plan()->stage_of(*item), state.playhead.index);
+    } else {
+      EXPECT_EQ(state.selected(), gui::Target(gui::RankTarget{to_index(site.rank)}));
+    }
+    EXPECT_TRUE(state.messages.empty());
   }
 }
 

@@ -1,0 +1,93 @@
+#include "gui/app/lesson_faults.h"
+
+#include "gui/app/caption_writer.h"
+#include "gui/model/describe.h"
+
+#include <algorithm>
+#include <string>
+
+// The gallery of faults as a lesson: a page for each fault of sim/faults, made from its catalogue.
+
+namespace cpscope::gui {
+namespace {
+
+/// Where a fault is best looked at.
+ViewKind view_of(const Fault& fault) {
+  switch (fault.detector) {
+    case Detector::count:
+    case Detector::keys:
+      return fault.place == FaultPlace::inputs ? ViewKind::layout : ViewKind::mask;
+    case Detector::bytes:
+    case Detector::liveness:
+      return ViewKind::traffic;
+    case Detector::balance:
+      return ViewKind::balance;
+    case Detector::position:
+    case Detector::head:
+      return ViewKind::layout;
+    case Detector::gradient_probe:
+    case Detector::output:
+    case Detector::gradient:
+      return ViewKind::timeline;
+  }
+  return ViewKind::timeline;
+}
+
+/// What is wrong first: an item of the proved plan, or a rank where the plan has no such item.
+Target target_of(const PlanIndex& plan, const Fault& fault, const FaultSite& site) {
+  const ItemTarget item{site.is_backward, site.kind, site.item};
+  const bool is_of_plan = !site.is_load && fault.detector != Detector::bytes &&
+                          fault.detector != Detector::balance && is_present(plan, item);
+  if (is_of_plan) return item;
+  return RankTarget{to_index(site.rank)};
+}
+
+}  // namespace
+
+void show_fault(AppState& state, const Fault& fault) {
+  const auto planted = fault.plant(state.plan()->plan());
+  if (!planted) return;
+  const Target target = target_of(*state.plan(), fault, planted->site);
+  state.playhead = {};
+  if (const auto* item = std::get_if<ItemTarget>(&target)) {
+    const int32_t stage = state.plan()->stage_of(*item);
+    if (stage >= 0) state.playhead = {true, stage, 1.0};
+  }
+  state.focus_rank = to_index(planted->site.rank);
+  select(state, target);
+}
+
+Spans words::fault_page(const AppState& state) {
+  const LessonStep* step = current_step(state);
+  if (step == nullptr || step->fault == nullptr || state.lesson_plan == nullptr) return {};
+  const Fault& fault = *step->fault;
+  CaptionWriter writer(*state.lesson_plan);
+  std::string name = fault.name;
+  std::replace(name.begin(), name.end(), '_', ' ');
+  name.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(name.front())));
+  writer.strong(name).say(". " + fault.wild + " (" + fault.source + ")");
+  const auto planted = fault.plant(state.lesson_plan->plan());
+  if (!planted) return writer.take();
+  writer.say(" Planted in this plan: " + planted->what + ". The run first goes wrong at ");
+  const Target target = target_of(*state.lesson_plan, fault, planted->site);
+  writer.word(name_target(target, state.lesson_plan.get()), target);
+  const auto rank = to_index(planted->site.rank);
+  if (!std::holds_alternative<RankTarget>(target)) writer.say(" of ").rank(rank);
+  writer.say(", and what catches it is: ").strong(to_name(fault.detector)).say(".");
+  if (fault.blind) writer.say(" It cannot be seen where " + fault.blind->why + ".");
+  return writer.take();
+}
+
+Lesson lesson_faults() {
+  Lesson lesson{
+      "Gallery of faults", "What has gone wrong elsewhere, and what would have shown it?", {}};
+  for (const Fault& fault : fault_catalogue()) {
+    lesson.steps.push_back({.scenario = fault.name,
+                            .fault = &fault,
+                            .view = view_of(fault),
+                            .text = words::fault_page});
+  }
+  return lesson;
+}
+
+}  // namespace cpscope::gui
