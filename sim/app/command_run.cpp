@@ -105,6 +105,7 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
     for (const ProbeTally& tally : result.tallies) {
       Json probe{{"probe", tally.probe}, {"rows", tally.rows}, {"wrong_rows", tally.wrong}};
       probe["first"] = tally.first ? finding_json(*tally.first) : Json(nullptr);
+      if (!tally.why_not.empty()) probe["why_not"] = tally.why_not;
       json["probes"].push_back(probe);
     }
     json["executor"] = executor.value()->name();
@@ -117,7 +118,10 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
         result.wrong_count_rows, result.wrong_key_rows);
     for (const ProbeTally& tally : result.tallies) {
       std::cout << fmt::format("  {:<9} {:>8} rows asked, {} wrong{}\n", tally.probe, tally.rows,
-                               tally.wrong, tally.rows == 0 ? " (nothing to ask here)" : "");
+                               tally.wrong,
+                               !tally.why_not.empty() ? " (" + tally.why_not + ")"
+                               : tally.rows == 0      ? std::string(" (nothing to ask here)")
+                                                      : std::string());
       if (tally.first) std::cout << "            first: " << tally.first->text << '\n';
     }
   }

@@ -61,12 +61,6 @@ bool has_sink(const Plan& plan) {
   return plan.scenario.attention.softmax_type != SoftmaxType::vanilla;
 }
 
-bool has_padding(const Plan& plan) {
-  int64_t valid = 0;
-  for (const SequenceSlot& slot : plan.layout.slots.sequences) valid += slot.q_valid;
-  return valid < plan.layout.slots.tokens;
-}
-
 /// The first rank that owns a padding row.
 std::optional<RankId> first_rank_with_padding(const Plan& plan) {
   for (size_t rank = 0; rank < plan.q_lists.size(); ++rank) {
@@ -84,11 +78,10 @@ std::optional<RankId> first_rank_with_padding(const Plan& plan) {
 
 std::optional<PlantedFault> plant_in_padding(const Plan& healthy, Mistake mistake,
                                              std::string what) {
-  const auto rank = first_rank_with_padding(healthy);
-  if (!rank) return std::nullopt;
+  const RankId rank = first_rank_with_padding(healthy).value_or(RankId{0});
   const auto& items = healthy.forward.finishes;
   return plant_at(items,
-                  find_item(items, [&](const FinishItem& item) { return item.rank == *rank; }),
+                  find_item(items, [&](const FinishItem& item) { return item.rank == rank; }),
                   StageKind::finish, mistake, std::move(what));
 }
 
@@ -115,32 +108,33 @@ std::optional<PlantedFault> plant_transposed_lse(const Plan& healthy) {
 }
 
 std::optional<PlantedFault> plant_head_modulo(const Plan& healthy) {
-  const Attention& attention = healthy.scenario.attention;
-  if (attention.kv_heads == attention.heads || attention.kv_heads == 1) return std::nullopt;
   return plant_in_computes(healthy, Mistake::kv_head_modulo,
                            "query head h reads kv head h mod kv_heads");
 }
 
-std::optional<PlantedFault> plant_first_kv_head(const Plan& healthy) {
+/// The first transfer of this payload that meets the condition, else the first one at all, where
+/// the mistake changes nothing.
+template <class Meets>
+std::optional<PlantedFault> plant_in_transfers(const Plan& healthy, Payload payload,
+                                               Mistake mistake, std::string what, Meets meets) {
   const auto& items = healthy.forward.transfers;
-  return plant_at(items,
-                  find_item(items,
-                            [](const TransferItem& item) {
-                              return item.payload == Payload::kv && item.heads.begin > 0;
-                            }),
-                  StageKind::transfer, Mistake::first_kv_head_for_all,
-                  "every rank is sent kv head 0");
+  auto index = find_item(
+      items, [&](const TransferItem& item) { return item.payload == payload && meets(item); });
+  if (!index)
+    index = find_item(items, [&](const TransferItem& item) { return item.payload == payload; });
+  return plant_at(items, index, StageKind::transfer, mistake, std::move(what));
+}
+
+std::optional<PlantedFault> plant_first_kv_head(const Plan& healthy) {
+  return plant_in_transfers(healthy, Payload::kv, Mistake::first_kv_head_for_all,
+                            "every rank is sent kv head 0",
+                            [](const TransferItem& item) { return item.heads.begin > 0; });
 }
 
 std::optional<PlantedFault> plant_transposed_heads(const Plan& healthy) {
-  const auto& items = healthy.forward.transfers;
-  return plant_at(items,
-                  find_item(items,
-                            [](const TransferItem& item) {
-                              return item.payload == Payload::q && item.heads.size() > 1;
-                            }),
-                  StageKind::transfer, Mistake::heads_transposed,
-                  "queries land as [row, head] and are read as [head, row]");
+  return plant_in_transfers(healthy, Payload::q, Mistake::heads_transposed,
+                            "queries land as [row, head] and are read as [head, row]",
+                            [](const TransferItem& item) { return item.heads.size() > 1; });
 }
 
 std::optional<PlantedFault> plant_uncleared_rows(const Plan& healthy) {
@@ -154,7 +148,6 @@ std::optional<PlantedFault> plant_product_clearing(const Plan& healthy) {
 }
 
 std::optional<PlantedFault> plant_uncleared_lse(const Plan& healthy) {
-  if (!has_padding(healthy)) return std::nullopt;
   return plant_in_computes(healthy, Mistake::lse_not_cleared,
                            "lse of rows that no tile writes keep what memory held");
 }
@@ -169,7 +162,6 @@ std::optional<PlantedFault> plant_one_row(const Plan& healthy) {
 }
 
 std::optional<PlantedFault> plant_no_sink(const Plan& healthy) {
-  if (!has_sink(healthy)) return std::nullopt;
   return plant_in_finishes(healthy, Mistake::sink_left_out, "the sink is left out of the merge");
 }
 
@@ -181,7 +173,7 @@ std::optional<PlantedFault> plant_many_sinks(const Plan& healthy) {
 
 std::optional<PlantedFault> plant_shifted_lanes(const Plan& healthy) {
   const Attention& attention = healthy.scenario.attention;
-  if (attention.head_dim_qk <= attention.head_dim_v) return std::nullopt;
+  if (attention.head_dim_qk < attention.head_dim_v) return std::nullopt;
   return plant_in_finishes(healthy, Mistake::value_lanes_shifted,
                            "v is padded to the lanes of q and k, and out cut at the wrong end");
 }

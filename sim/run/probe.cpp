@@ -312,8 +312,13 @@ Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
     if (!both) return both.error();
     const Result<std::vector<ProbeTally>> gradients =
         probe_gradients(both.value(), executor, witness);
-    if (!gradients) return gradients.error();
-    for (const ProbeTally& tally : gradients.value()) add(tally);
+    if (gradients) {
+      for (const ProbeTally& tally : gradients.value()) add(tally);
+    } else if (gradients.error().kind == ErrorKind::unavailable) {
+      for (const char* name : {"dq", "dk", "dv"}) add({name, 0, 0, {}, to_text(gradients.error())});
+    } else {
+      return gradients.error();
+    }
   }
   return report;
 }

@@ -28,6 +28,8 @@ struct ProbeTally {
   int64_t rows = 0;   // that could be asked
   int64_t wrong = 0;  // that gave another number
   std::optional<ProbeFinding> first;
+  std::string why_not =
+      {};  // why no row was asked, where the executor cannot do what the probe needs
 };
 
 /// Exact verdict on which keys every row has seen; no tolerance.
@@ -53,8 +55,9 @@ Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
                                const MaskWitness& witness, const Progress& progress);
 
 /// All probes of a scenario: probe_plan and, each with a plan of its own, which query stands behind
-/// each row, rotary positions, and dq, dk, dv (sim/run/probe_coded.h). Errors: a scenario that is
-/// refused, a run without an answer.
+/// each row, rotary positions, and dq, dk, dv (sim/run/probe_coded.h). An executor without a
+/// backward is not asked for gradients, and the tally says why. Errors: a scenario that is refused,
+/// a forward run without an answer.
 Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
                                const MaskWitness& witness, const Progress& progress);
 

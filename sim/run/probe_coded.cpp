@@ -45,7 +45,7 @@ class QueryProbe {
 
   Result<ProbeTally> run(const CheckedPlan& checked, Executor& executor) {
     const int64_t rows = plan_.layout.slots.tokens * heads_;
-    ProbeTally tally{"query", 0, 0, {}};
+    ProbeTally tally{"query", 0, 0, {}, ""};
     if (classes_ < 2) return tally;
     std::vector<bool> asked(static_cast<size_t>(rows), false), wrong = asked;
     for (int64_t unit = 1; unit < std::max<int64_t>(2, rows); unit *= classes_) {
@@ -130,7 +130,7 @@ class PositionProbe {
   }
 
   Result<ProbeTally> run(const CheckedPlan& checked, Executor& executor) {
-    ProbeTally tally{"position", 0, 0, {}};
+    ProbeTally tally{"position", 0, 0, {}, ""};
     if (!can_tell_) return tally;
     const int64_t rows = plan_.layout.slots.tokens * heads_;
     std::vector<bool> wrong(static_cast<size_t>(rows), false);

@@ -235,7 +235,7 @@ class GradientProbe {
       weights_;                 // [query token] d_out: visible keys and sink, as the dtype holds it
   std::vector<double> shares_;  // [query token] d_out times the weight of one key; about 1
   std::vector<double> means_;   // [query token] out
-  ProbeTally dq_{"dq", 0, 0, {}}, dk_{"dk", 0, 0, {}}, dv_{"dv", 0, 0, {}};
+  ProbeTally dq_{"dq", 0, 0, {}, ""}, dk_{"dk", 0, 0, {}, ""}, dv_{"dv", 0, 0, {}, ""};
 };
 
 }  // namespace

@@ -104,6 +104,32 @@ TEST(Probes, AreSilentOverRandomScenarios) {
   for (const auto& [probe, asked] : rows) EXPECT_GT(asked, 0) << probe;
 }
 
+/// The walker, as if it knew no backward.
+class ForwardWalker : public Executor {
+ public:
+  std::string name() const override { return "forward"; }
+  int64_t memory_bytes(const CheckedPlan&) const override { return 0; }
+  Result<RunOutput> run(const CheckedPlan& plan, const RunInputs& inputs,
+                        const RunOptions& options) override {
+    if (plan.plan().scenario.numerics.backward)
+      return make_error(ErrorKind::unavailable, "no backward here");
+    return reference::make_plan_walker()->run(plan, inputs, options);
+  }
+};
+
+TEST(Probes, DoNotAskAnExecutorWithoutABackwardForGradients) {
+  ForwardWalker walker;
+  const auto report =
+      run_probes(turned_case(CommType::p2p, Dtype::bf16), walker, reference::mask_witness(), {});
+  ASSERT_TRUE(static_cast<bool>(report)) << to_text(report.error());
+  EXPECT_TRUE(report.value().passed());
+  for (const ProbeTally& tally : report.value().tallies) {
+    const bool is_gradient = tally.probe.starts_with("d");
+    EXPECT_EQ(tally.rows == 0, is_gradient) << tally.probe;
+    EXPECT_EQ(tally.why_not.find("no backward here") != std::string::npos, is_gradient);
+  }
+}
+
 TEST(Probes, SeeACountThatIsOneOff) {
   const ProbeReport report =
       probe_with(turned_case(CommType::p2p, Dtype::bf16), [](const Plan&, Answer& answer) {
