@@ -144,6 +144,7 @@ int command_grade(const CommandOptions& options, Toolbox& toolbox) {
   }
   const Result<CheckedPlan> checked = plan_scenario(loaded.value());
   if (!checked) return report(checked.error());
+  if (const auto error = grade_obstacle(checked.value())) return report(*error);
   const Plan& plan = checked.value().plan();
   Result<std::vector<NamedRecord>> records = read_records(options.records);
   if (!records) return report(records.error());

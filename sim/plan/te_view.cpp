@@ -316,6 +316,19 @@ std::string_view to_name(TeHalf value) {
 
 Result<TeView> view_as_te(const Plan& plan) {
   if (auto error = refuse_as_te(plan)) return *error;
+  // Calls of a ring grow with the square of the ranks, and each lists all sequences.
+  constexpr int64_t kMostNumbers = int64_t{1} << 25;
+  const int64_t ranks = plan.layout.cp_size;
+  const int64_t steps = std::max(2, plan.forward.num_steps),
+                numbers =
+                    ranks * steps * static_cast<int64_t>(plan.layout.slots.sequences.size() + 1);
+  if (numbers > kMostNumbers) {
+    return make_refusal(
+        fmt::format("TransformerEngine's lengths of {} ranks, {} steps and {} sequences would be "
+                    "more than {} numbers",
+                    ranks, steps, plan.layout.slots.sequences.size(), kMostNumbers),
+        "look at fewer ranks or sequences", {"parallel.cp_size"});
+  }
   return Viewer(plan).view();
 }
 

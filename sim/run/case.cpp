@@ -202,6 +202,17 @@ std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& exe
       "use shorter sequences");
 }
 
+std::optional<Error> grade_obstacle(const CheckedPlan& plan) {
+  const Plan& inner = plan.plan();
+  // The record as it was read and as rows, inputs, the answer, and the judge's two answers.
+  const int64_t needed = 8 * run_inputs_bytes(inner.scenario, inner.layout.slots);
+  if (needed <= machine_memory() / 10 * 9) return std::nullopt;
+  return make_error(ErrorKind::unavailable,
+                    fmt::format("grading needs {:.1f} GiB, this machine has {:.1f} GiB",
+                                gibibytes(needed), gibibytes(machine_memory())),
+                    "use fewer tokens or heads");
+}
+
 CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options) {
   CaseOutcome outcome;
   const Result<Executor*> executor = find_executor(toolbox, options.executor);

@@ -65,6 +65,9 @@ Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name);
 /// Why a probe cannot be run here; nothing when it can.
 std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& executor);
 
+/// Why a record cannot be judged here; nothing when it can.
+std::optional<Error> grade_obstacle(const CheckedPlan& plan);
+
 CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options);
 /// The same for a scenario of a file: what is refused says where.
 CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOptions& options);

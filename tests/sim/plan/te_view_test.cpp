@@ -191,6 +191,19 @@ TEST(TeView, RefusesByNameWhatTransformerEngineHasNot) {
   expect(scenario, "deals whole kv heads: 1 kv heads, 2 ranks");
 }
 
+TEST(TeView, RefusesMoreNumbersThanAnybodyReads) {
+  // As much of a plan as is looked at before anything is made.
+  Plan plan;
+  plan.scenario = make_case({512}, 256);
+  plan.layout.cp_size = plan.forward.num_steps = 256;
+  plan.layout.slots.sequences.resize(600);
+  const Result<TeView> view = view_as_te(plan);
+  ASSERT_FALSE(view.ok());
+  EXPECT_EQ(
+      to_text(view.error()).find("TransformerEngine's lengths of 256 ranks, 256 steps and 600"), 0u)
+      << to_text(view.error());
+}
+
 // --- cell by cell: the words of TransformerEngine's description, read anew ---
 
 using Cells = std::set<std::pair<int64_t, int64_t>>;  // packed ids of query and key
