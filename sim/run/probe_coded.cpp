@@ -31,6 +31,12 @@ void note(ProbeTally& tally, const Plan& plan, int64_t token, int32_t head, int6
   tally.first = finding;
 }
 
+/// Does the dtype hold the coded values? fp16 ends at 65504.
+bool can_hold(const Plan& plan, const LogitFactors& factors) {
+  return plan.scenario.numerics.dtype != Dtype::fp16 ||
+         std::max(std::abs(factors.q), std::abs(factors.k)) <= 32768;
+}
+
 class QueryProbe {
  public:
   QueryProbe(const Plan& plan, const MaskWitness& witness)
@@ -39,6 +45,7 @@ class QueryProbe {
     heads_ = attention.heads;
     classes_ = std::min({attention.head_dim_qk, attention.head_dim_v, int32_t{16}});
     factors_ = factors_of_logit(attention.effective_scale(), kDecisiveLogit);
+    if (!can_hold(plan, factors_)) classes_ = 1;
     code(inputs_.k, factors_.k);
     code(inputs_.v, 1.0);
   }
@@ -126,6 +133,7 @@ class PositionProbe {
     can_tell_ = gap > 0 && noise < kDecisiveLogit / 4 &&
                 codes >= static_cast<double>(plan.layout.slots.kv_tokens);
     if (can_tell_) factors_ = factors_of_logit(attention.effective_scale(), logit);
+    can_tell_ = can_tell_ && can_hold(plan, factors_);
     code_keys();
   }
 

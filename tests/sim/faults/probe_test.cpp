@@ -130,6 +130,18 @@ TEST(Probes, DoNotAskAnExecutorWithoutABackwardForGradients) {
   }
 }
 
+TEST(Probes, AskNothingOfCodesThatTheDtypeDoesNotHold) {
+  Scenario scenario = turned_case(CommType::p2p, Dtype::fp16);
+  scenario.attention.softmax_scale = 1e-12;
+  const ProbeReport report = probe_with(scenario, [](const Plan&, Answer&) {});
+  EXPECT_TRUE(report.passed()) << report.first->text;
+  for (const ProbeTally& tally : report.tallies) {
+    const bool is_coded =
+        tally.probe == "query" || tally.probe == "position" || tally.probe.starts_with("d");
+    EXPECT_EQ(tally.rows == 0, is_coded) << tally.probe;
+  }
+}
+
 TEST(Probes, SeeACountThatIsOneOff) {
   const ProbeReport report =
       probe_with(turned_case(CommType::p2p, Dtype::bf16), [](const Plan&, Answer& answer) {
