@@ -42,6 +42,10 @@ struct CommandOptions {
   std::string from, layout;     // import
   int64_t cp_size = 0, tokens = 0, ulysses_degree = 1;
   std::vector<int64_t> cu_seqlens;
+  uint64_t seed = 1;                 // fuzz
+  int64_t first = 0;                 // fuzz: number of the first draw
+  int64_t count = 0;                 // fuzz: draws; 0 = as many as the time allows
+  double seconds = 60.0;             // fuzz: 0 = no limit
 };
 
 int command_layout(const CommandOptions& options);
@@ -51,6 +55,7 @@ int command_verify(const CommandOptions& options, Toolbox& toolbox);
 int command_probe(const CommandOptions& options, Toolbox& toolbox);
 int command_grade(const CommandOptions& options, Toolbox& toolbox);
 int command_import(const CommandOptions& options);
+int command_fuzz(const CommandOptions& options, Toolbox& toolbox);
 int command_diff(const CommandOptions& options);
 int command_faults(const CommandOptions& options, Toolbox& toolbox);
 int command_bench(const CommandOptions& options, Toolbox& toolbox);

@@ -9,6 +9,12 @@
 #include <vector>
 
 namespace cpscope {
+namespace {
+
+/// Work that is shared out already is not shared out again.
+thread_local bool is_worker = false;
+
+}  // namespace
 
 int default_thread_count() {
   if (const char* text = std::getenv("CPSCOPE_THREADS")) {
@@ -26,6 +32,7 @@ void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int
 #ifdef __EMSCRIPTEN__
   threads = 1;
 #endif
+  if (is_worker) threads = 1;
   if (threads <= 0) threads = default_thread_count();
   const int64_t workers = std::min<int64_t>(threads, count);
   if (workers <= 1) {
@@ -37,6 +44,7 @@ void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int
   std::exception_ptr first_failure;
   std::mutex failure_mutex;
   const auto work = [&] {
+    is_worker = true;
     try {
       for (int64_t index = next.fetch_add(1); index < count; index = next.fetch_add(1)) body(index);
     } catch (...) {
@@ -44,6 +52,7 @@ void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int
       if (!first_failure) first_failure = std::current_exception();
       next.store(count);
     }
+    is_worker = false;
   };
   std::vector<std::jthread> pool;
   for (int64_t worker = 1; worker < workers; ++worker) pool.emplace_back(work);

@@ -11,7 +11,7 @@ int default_thread_count();
 /// Calls body(index) for every index in [0, count), from up to `threads` threads (0 =
 /// default_thread_count()). Each index is called exactly once; the caller owns the independence of
 /// the bodies, so results do not depend on `threads`. An exception of a body is rethrown here after
-/// all threads have stopped.
+/// all threads have stopped. Called by a body, it uses the thread that it is on.
 void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int threads = 0);
 
 }  // namespace cpscope

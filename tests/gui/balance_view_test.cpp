@@ -4,7 +4,7 @@
 #include "tests/gui/numbers_cases.h"
 #include "tests/gui/view_probe.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include "sim/plan/visible_interval.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <cctype>
 #include <cstdint>

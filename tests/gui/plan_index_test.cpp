@@ -3,7 +3,7 @@
 #include "sim/plan/planner.h"
 #include "sim/plan/visible_interval.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <cstdint>

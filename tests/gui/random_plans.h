@@ -2,7 +2,7 @@
 
 #include "gui/model/plan_index.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <cstdint>
 

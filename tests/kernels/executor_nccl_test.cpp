@@ -9,7 +9,7 @@
 #include "sim/scenario/scenario_file.h"
 #include "tests/kernels/group_cases.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <functional>
 #include <string>

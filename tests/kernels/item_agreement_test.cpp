@@ -7,7 +7,7 @@
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 #include "reference/plan_walker.h"
 #include "reference/sampled_judge.h"
 #include "sim/run/case.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include "sim/app/commands.h"
 #include "sim/run/case.h"
 #include "tests/program/program_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <cstdlib>
 #include <fstream>

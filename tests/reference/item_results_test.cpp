@@ -3,7 +3,7 @@
 #include "sim/run/item_tensors.h"
 #include "sim/run/run_inputs.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 #include "tests/support/walker_cases.h"
 
 #include <optional>

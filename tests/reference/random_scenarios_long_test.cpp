@@ -3,7 +3,7 @@
 
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <cstdint>
 #include <cstdlib>

@@ -5,7 +5,7 @@
 #include "sim/run/grade.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/scenario_file.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <cmath>
 #include <cstring>

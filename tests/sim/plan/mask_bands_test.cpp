@@ -6,7 +6,7 @@
 #include "sim/plan/visible_interval.h"
 #include "tests/sim/plan/dense_mask.h"
 #include "tests/sim/plan/plan_cases.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <gtest/gtest.h>
 

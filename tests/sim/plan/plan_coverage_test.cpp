@@ -2,7 +2,7 @@
 #include "sim/plan/planner.h"
 #include "tests/sim/plan/dense_mask.h"
 #include "tests/sim/plan/plan_cases.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <functional>
 #include <numeric>

@@ -1,9 +1,9 @@
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <numeric>
 
-namespace cpscope::tests {
+namespace cpscope {
 namespace {
 
 /// SplitMix64 (Steele et al. 2014): the same numbers everywhere.
@@ -154,7 +154,43 @@ void roll_imported_order(Dice& dice, const Batch& batch, Parallel& parallel) {
       batch.self_attention ? parallel.imported.ranks : roll_deal(dice, kv_tokens, parallel.cp_size);
 }
 
+/// Bends a drawn scenario towards the corners of the space. Draws nothing but its own numbers, so
+/// that other spaces stay as they were.
+void widen(Dice& dice, Scenario& scenario) {
+  Attention& attention = scenario.attention;
+  if (dice.chance(25)) {
+    attention.kv_heads = static_cast<int32_t>(dice.between(1, 6));
+    attention.heads = attention.kv_heads * static_cast<int32_t>(dice.between(1, 4));
+  }
+  if (dice.chance(25)) attention.head_dim_qk = dice.pick({1, 2, 7, 16, 33, 64});
+  if (dice.chance(25)) attention.head_dim_v = dice.pick({1, 3, 8, 17, 40});
+  if (dice.chance(10)) attention.window_left = dice.between(0, 120);
+  if (dice.chance(10)) attention.window_right = dice.between(0, 120);
+  if (dice.chance(10)) attention.chunk_size = dice.between(1, 150);
+  if (dice.chance(5)) attention.window_left = attention.window_right = 0;
+  // Logits of hundreds: one key takes all the weight, and exp of one overflows.
+  if (dice.chance(12)) attention.softmax_scale = dice.pick({1e-3, 30.0, 300.0});
+  if (dice.chance(8)) attention.softcap = dice.pick({0.25, 30.0});
+  if (dice.chance(8)) attention.rope_theta = dice.pick({2.0, 10000.0});
+  Batch& batch = scenario.batch;
+  if (attention.mask_type == MaskType::slices) return;
+  if (dice.chance(4)) std::fill(batch.lengths.begin(), batch.lengths.end(), 0);
+  if (dice.chance(4)) std::fill(batch.kv_lengths.begin(), batch.kv_lengths.end(), 0);
+  if (batch.qkv_format == QkvFormat::thd && dice.chance(6)) {
+    batch.slots.back() += dice.between(10, 60);
+    if (batch.self_attention) batch.kv_slots = batch.slots;
+  }
+  batch.self_attention = batch.lengths == batch.kv_lengths && batch.slots == batch.kv_slots;
+}
+
 }  // namespace
+
+Parallel random_parallel(uint64_t seed, const RandomSpace& space, const Attention& attention) {
+  Dice dice(seed);
+  Parallel parallel;
+  roll_parallel(dice, space, parallel, attention);
+  return parallel;
+}
 
 Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   Dice dice(seed);
@@ -162,6 +198,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   roll_attention(dice, scenario.attention);
   roll_batch(dice, space, scenario.batch);
   roll_slices(dice, scenario.batch, scenario.attention);
+  if (space.is_wide) widen(dice, scenario);
   roll_parallel(dice, space, scenario.parallel, scenario.attention);
   scenario.batch.pad_between_seqs = scenario.parallel.layout != LayoutKind::lpt || dice.chance(50);
   Numerics& numerics = scenario.numerics;
@@ -176,4 +213,4 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   return scenario;
 }
 
-}  // namespace cpscope::tests
+}  // namespace cpscope

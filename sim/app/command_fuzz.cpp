@@ -1,0 +1,154 @@
+#include "sim/app/commands.h"
+#include "sim/app/fuzz.h"
+#include "sim/app/json_text.h"
+#include "sim/app/progress_bar.h"
+#include "sim/scenario/scenario_names.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Scenarios that are tried on the way to the smallest one.
+constexpr int64_t kShrinkTrials = 2000;
+
+bool write_text(const fs::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file.good();
+}
+
+/// Writes a scenario and, where it has one, its order beside it. An error names the file.
+std::optional<Error> write_scenario(Scenario scenario, const fs::path& path) {
+  std::string failed;
+  if (scenario.parallel.layout == LayoutKind::indices) {
+    const fs::path order = fs::path(path).replace_extension(".order.json");
+    Json json{{"cp_size", scenario.parallel.cp_size}, {"ranks", scenario.parallel.imported.ranks}};
+    if (!scenario.batch.self_attention) json["kv_ranks"] = scenario.parallel.imported.kv_ranks;
+    scenario.parallel.indices_file = order.filename().string();
+    if (!write_text(order, json.dump() + "\n")) failed = order.string();
+  }
+  if (failed.empty() && !write_text(path, print_scenario(scenario))) failed = path.string();
+  if (failed.empty()) return std::nullopt;
+  return make_error(ErrorKind::bad_input, "the scenario cannot be written: " + failed,
+                    "name another place with --out");
+}
+
+std::string replay_command(const std::string& path, const std::string& executor) {
+  return "cpscope fuzz " + path + (executor.empty() ? "" : " --executor " + executor);
+}
+
+Json finding_json(const FuzzFinding& finding) {
+  return {{"check", finding.check}, {"text", finding.text}};
+}
+
+/// All checks on one scenario of a file.
+int replay(const CommandOptions& options, Toolbox& toolbox) {
+  const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
+  if (!loaded) return report(loaded.error());
+  const FuzzResult result = try_scenario(toolbox, options.executor, loaded.value().scenario);
+  if (!result.refusal.empty()) {
+    std::cerr << "cpscope: " << result.refusal << '\n';
+    return 2;
+  }
+  if (options.json) {
+    Json json{{"schema", 1},
+              {"passed", !result.finding},
+              {"probed", result.is_probed},
+              {"equivalents", result.equivalents}};
+    json["finding"] = result.finding ? finding_json(*result.finding) : Json();
+    std::cout << json.dump() << '\n';
+  } else if (result.finding) {
+    std::cout << fmt::format("FAIL check {}: {}\n", result.finding->check, result.finding->text);
+  } else {
+    std::cout << fmt::format("PASS {}, compared with {} other splits of the same attention\n",
+                             result.is_probed ? "all checks" : "all checks but the probe",
+                             result.equivalents);
+  }
+  return result.finding ? 1 : 0;
+}
+
+std::string count_by_dtype(const FuzzReport& report) {
+  std::string text;
+  for (const auto& [dtype, count] : report.passed_by_dtype)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", dtype, count);
+  return text;
+}
+
+Json report_json(const FuzzReport& report, uint64_t seed, double seconds) {
+  Json json{{"schema", 1},
+            {"seed", seed},
+            {"drawn", report.drawn},
+            {"passed", report.passed},
+            {"refused", report.refused},
+            {"probed", report.probed},
+            {"equivalents", report.equivalents},
+            {"seconds", seconds}};
+  json["passed_by_dtype"] = Json::object();
+  for (const auto& [dtype, count] : report.passed_by_dtype) json["passed_by_dtype"][dtype] = count;
+  json["finding"] = report.finding ? finding_json(*report.finding) : Json();
+  return json;
+}
+
+}  // namespace
+
+int command_fuzz(const CommandOptions& options, Toolbox& toolbox) {
+  if (const auto executor = find_executor(toolbox, options.executor); !executor)
+    return report(executor.error());
+  if (!options.paths.empty()) return replay(options, toolbox);
+  const auto start = std::chrono::steady_clock::now();
+  const auto run = [&] {
+    ProgressBar bar(true);
+    return fuzz(toolbox, options.executor,
+                {.seed = options.seed,
+                 .first = static_cast<uint64_t>(options.first),
+                 .count = options.count,
+                 .seconds = options.seconds},
+                bar.phase("fuzz"));
+  };
+  const FuzzReport found = run();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Json json = report_json(found, options.seed, seconds);
+  if (!options.json)
+    std::cout << fmt::format(
+        "{} draws of seed {} in {:.1f} s: {} passed ({}), {} refused by rule; {} probed, compared "
+        "with {} other splits\n",
+        found.drawn, options.seed, seconds, found.passed, count_by_dtype(found), found.refused,
+        found.probed, found.equivalents);
+  if (found.finding) {
+    std::cerr << "cpscope: a check failed; looking for the smallest scenario that still fails\n";
+    const Scenario smallest =
+        shrink_scenario(toolbox, options.executor, found.failed, *found.finding, kShrinkTrials);
+    const FuzzResult result = try_scenario(toolbox, options.executor, smallest);
+    const std::string path =
+        options.scenario_path.empty()
+            ? fmt::format("cpscope-fuzz-{}-{}.toml", options.seed, found.failed_draw)
+            : options.scenario_path;
+    if (const auto error = write_scenario(smallest, path)) return report(*error);
+    const std::string command = replay_command(path, options.executor);
+    json["draw"] = found.failed_draw;
+    json["scenario"] = path;
+    json["replay"] = command;
+    if (result.finding) json["smallest_finding"] = finding_json(*result.finding);
+    if (!options.json)
+      std::cout << fmt::format(
+          "FAIL draw {}, check {}: {}\nsmallest scenario that still fails: {}\n  there: "
+          "{}\nreplay: "
+          "{}\n",
+          found.failed_draw, found.finding->check, found.finding->text, path,
+          result.finding ? result.finding->text : "it passes now", command);
+  }
+  if (options.json) std::cout << json.dump() << '\n';
+  return found.finding ? 1 : 0;
+}
+
+}  // namespace cpscope
