@@ -24,6 +24,8 @@ namespace {
 
 /// Other plans that a draw is compared with.
 constexpr int64_t kEquivalents = 3;
+/// Logits up to this size are plain; what larger ones may differ by grows with them.
+constexpr double kPlainLogit = 10.0;
 /// Draws between two looks at the clock.
 constexpr int64_t kRound = 32;
 constexpr uint64_t kDrawStream = 0xF022;
@@ -107,20 +109,29 @@ std::string name_split(const Scenario& scenario) {
                      to_name(parallel.layout));
 }
 
+/// A rounding of a logit changes its weight by as many roundings as the logit is large.
+double allowed_distance(const CaseOutcome& outcome) {
+  double largest = 1.0;
+  for (const double logit : outcome.output.answer.max_logit)
+    if (std::isfinite(logit)) largest = std::max(largest, std::abs(logit) / kPlainLogit);
+  return kEquivalentTolerance * largest;
+}
+
 std::optional<FuzzFinding> find_difference(const CaseOutcome& here, const CaseOutcome& there,
                                            const std::string& other) {
   const auto left = values_by_token(here), right = values_by_token(there);
+  const double allowed = allowed_distance(here);
   for (size_t t = 0; t < left.size(); ++t) {
-    if (left[t].values.size() != right[t].values.size())
-      return FuzzFinding{"equivalents",
-                         fmt::format("{} has {} values here and {} as {}", left[t].name,
-                                     left[t].values.size(), right[t].values.size(), other)};
-    const double apart = distance(left[t].values, right[t].values);
-    if (apart > kEquivalentTolerance)
-      return FuzzFinding{"equivalents",
-                         fmt::format("{} differs by {:.3g} from the same attention as "
-                                     "{}; {:.0g} is allowed",
-                                     left[t].name, apart, other, kEquivalentTolerance)};
+    const std::vector<double>&a = left[t].values, &b = right[t].values;
+    if (a.size() != b.size())
+      return FuzzFinding{"equivalents", fmt::format("{} has {} values here and {} as {}",
+                                                    left[t].name, a.size(), b.size(), other)};
+    const double apart = distance(a, b);
+    if (apart > allowed)
+      return FuzzFinding{
+          "equivalents",
+          fmt::format("{} differs by {:.3g} from the same attention as {}; {:.2g} is allowed",
+                      left[t].name, apart, other, allowed)};
   }
   return std::nullopt;
 }

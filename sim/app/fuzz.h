@@ -39,7 +39,8 @@ Scenario draw_fuzz_scenario(uint64_t seed, uint64_t index);
 /// seed.
 FuzzResult try_scenario(Toolbox& toolbox, const std::string& executor, const Scenario& scenario);
 
-/// |a - b|2 over |b|2 (over 1 where |b|2 is less) that two fp64 plans of one attention may differ.
+/// |a - b|2 over |b|2 (over 1 where |b|2 is less) that two fp64 plans of one attention may differ,
+/// while no logit is above 10; beyond, that many times more.
 inline constexpr double kEquivalentTolerance = 1e-11;
 
 /// A scenario as small as it gets while the same check fails: fewer sequences, tokens, ranks,

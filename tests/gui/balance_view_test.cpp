@@ -1,10 +1,10 @@
 #include "gui/model/balance_view.h"
 
 #include "gui/model/balance.h"
+#include "sim/scenario/random_scenario.h"
 #include "tests/gui/numbers_cases.h"
 #include "tests/gui/view_probe.h"
 #include "tests/support/graded_run.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <cmath>

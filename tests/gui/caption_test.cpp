@@ -3,9 +3,9 @@
 #include "gui/app/app_state.h"
 #include "gui/model/axis.h"
 #include "sim/plan/visible_interval.h"
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <cctype>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "gui/model/error_field.h"
 
-#include "tests/support/graded_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/support/graded_run.h"
 
 #include <algorithm>
 #include <cmath>

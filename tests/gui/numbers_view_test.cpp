@@ -2,10 +2,10 @@
 
 #include "gui/model/axis.h"
 #include "sim/plan/planner.h"
+#include "sim/scenario/random_scenario.h"
 #include "tests/gui/numbers_cases.h"
 #include "tests/gui/view_probe.h"
 #include "tests/support/graded_run.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <cmath>
 #include <limits>

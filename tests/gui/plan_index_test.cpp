@@ -2,8 +2,8 @@
 
 #include "sim/plan/planner.h"
 #include "sim/plan/visible_interval.h"
-#include "tests/support/graded_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/support/graded_run.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "gui/app/player.h"
 
-#include "tests/support/graded_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/support/graded_run.h"
 #include "tests/support/walker_cases.h"
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 
 #include "sim/plan/plan_check.h"
 #include "sim/plan/planner.h"
-#include "tests/support/graded_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/support/graded_run.h"
 #include "tests/support/walker_cases.h"
 
 #include <algorithm>

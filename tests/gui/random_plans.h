@@ -1,8 +1,8 @@
 #pragma once
 
 #include "gui/model/plan_index.h"
-#include "tests/support/graded_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/support/graded_run.h"
 
 #include <cstdint>
 

@@ -6,10 +6,10 @@
 #include "kernels/emulator/nccl_emulated.h"
 #include "kernels/executor_cuda.h"
 #include "sim/run/run_inputs.h"
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/kernels/group_cases.h"
 #include "tests/support/graded_run.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <functional>
 #include <string>

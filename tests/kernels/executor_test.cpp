@@ -2,9 +2,9 @@
 // run on the CPU emulator and on a GPU; only the number of scenarios differs.
 #include "kernels/executor_cuda.h"
 #include "sim/run/run_inputs.h"
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <filesystem>

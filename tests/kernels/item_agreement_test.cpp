@@ -5,9 +5,9 @@
 #include "sim/run/item_tensors.h"
 #include "sim/run/record_diff.h"
 #include "sim/run/run_inputs.h"
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // The executor `nccl` in one process that drives all GPUs of this host, with the real library.
 #include "kernels/executor_nccl.h"
-#include "tests/support/graded_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/support/graded_run.h"
 
 #include <gtest/gtest.h>
 

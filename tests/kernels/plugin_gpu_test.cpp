@@ -3,7 +3,7 @@
 #include "kernels/plugin_library.h"
 #include "reference/kernel_walker.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <string>
 #include <utility>

@@ -4,7 +4,7 @@
 #include "sim/run/item_kernel.h"
 #include "sim/run/probe.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 #include "tests/support/walker_cases.h"
 
 #include <cstdlib>

@@ -206,6 +206,28 @@ TEST(DiffCommand, FindsWhatDiffersAndExitsWithOne) {
   EXPECT_EQ(run_cpscope("diff one.safetensors " + one).exit_code, 2);
 }
 
+TEST(FuzzCommand, CountsWhatItTriedAndReplaysAFile) {
+  const ProgramRun drawn = run_cpscope("fuzz --seed 3 --count 40 --seconds 0 --json");
+  EXPECT_EQ(drawn.exit_code, 0) << drawn.out << drawn.err;
+  const nlohmann::json counts = nlohmann::json::parse(drawn.out);
+  EXPECT_EQ(counts["drawn"], 40);
+  EXPECT_EQ(counts["passed"].get<int>() + counts["refused"].get<int>(), 40);
+  EXPECT_TRUE(counts["finding"].is_null());
+  const std::string file = write_file("again.toml", small_scenario());
+  const ProgramRun again = run_cpscope("fuzz " + file);
+  EXPECT_EQ(again.exit_code, 0) << again.out << again.err;
+  EXPECT_NE(again.out.find("PASS all checks"), std::string::npos) << again.out;
+}
+
+TEST(FuzzCommand, RefusesWhatItCannotTry) {
+  EXPECT_EQ(run_cpscope("fuzz missing.toml").exit_code, 2);
+  EXPECT_EQ(run_cpscope("fuzz --executor nobody --count 1").exit_code, 2);
+  EXPECT_EQ(run_cpscope("fuzz --count -1").exit_code, 2);
+  const std::string refused =
+      write_file("refused.toml", small_scenario("cp_size = 3\ncp_comm_type = \"a2a\""));
+  EXPECT_EQ(run_cpscope("fuzz " + refused).exit_code, 2);
+}
+
 TEST(ProbeCommand, FindsNothingWrongInACorrectPlan) {
   const std::string file =
       write_file("probe.toml", small_scenario("cp_size = 4", "lengths = [37, 0, 21]",

@@ -4,7 +4,7 @@
 #include "sim/scenario/scenario_file.h"
 #include "tests/program/foreign_case.h"
 #include "tests/program/program_run.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <cmath>

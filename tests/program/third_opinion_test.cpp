@@ -2,8 +2,8 @@
 #include "reference/plan_walker.h"
 #include "sim/app/commands.h"
 #include "sim/run/case.h"
-#include "tests/program/program_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/program/program_run.h"
 
 #include <cstdlib>
 #include <fstream>

@@ -2,8 +2,8 @@
 #include "reference/plan_walker.h"
 #include "sim/run/item_tensors.h"
 #include "sim/run/run_inputs.h"
-#include "tests/support/graded_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/support/graded_run.h"
 #include "tests/support/walker_cases.h"
 
 #include <optional>

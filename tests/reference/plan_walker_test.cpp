@@ -1,7 +1,7 @@
 #include "sim/run/run_inputs.h"
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
-#include "sim/scenario/random_scenario.h"
 #include "tests/support/walker_cases.h"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // The same properties as in random_scenarios_test.cpp over many more scenarios, and with
 // RapidCheck, which shrinks the space of a failure: fewer ranks, shorter sequences.
 
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <cstdint>
 #include <cstdlib>

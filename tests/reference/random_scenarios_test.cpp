@@ -1,9 +1,9 @@
 // Random scenarios over the whole space: the walker against the dense oracle, every padding row and
 // every fresh buffer poisoned with NaN.
 
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <cstdint>

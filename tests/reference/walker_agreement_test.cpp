@@ -4,8 +4,8 @@
 #include "sim/plan/planner.h"
 #include "sim/run/grade.h"
 #include "sim/run/run_inputs.h"
-#include "sim/scenario/scenario_file.h"
 #include "sim/scenario/random_scenario.h"
+#include "sim/scenario/scenario_file.h"
 
 #include <cmath>
 #include <cstring>

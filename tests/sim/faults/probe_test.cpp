@@ -6,7 +6,7 @@
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
 #include "sim/scenario/scenario_file.h"
-#include "tests/support/random_scenario.h"
+#include "sim/scenario/random_scenario.h"
 #include "tests/support/walker_cases.h"
 
 #include <cstdlib>

@@ -1,7 +1,7 @@
 #include "sim/plan/layout.h"
 
-#include "tests/sim/plan/plan_cases.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/sim/plan/plan_cases.h"
 
 #include <algorithm>
 #include <numeric>

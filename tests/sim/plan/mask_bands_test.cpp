@@ -4,9 +4,9 @@
 #include "sim/plan/layout_lpt.h"
 #include "sim/plan/needed_rows.h"
 #include "sim/plan/visible_interval.h"
+#include "sim/scenario/random_scenario.h"
 #include "tests/sim/plan/dense_mask.h"
 #include "tests/sim/plan/plan_cases.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 #include "sim/plan/plan_check.h"
 #include "sim/plan/planner.h"
+#include "sim/scenario/random_scenario.h"
 #include "tests/sim/plan/dense_mask.h"
 #include "tests/sim/plan/plan_cases.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <functional>
 #include <numeric>
