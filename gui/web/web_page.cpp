@@ -1,5 +1,7 @@
 // The window as a page: one thread, no files but those inside, WebGL 2. The frame is the same as on
 // a desktop.
+#include "gui/web/web_page.h"
+
 #include "gui/app/background.h"
 #include "gui/app/lesson.h"
 #include "gui/panel/fonts.h"
@@ -8,10 +10,6 @@
 #include "gui/window/gl_textures.h"
 #include "gui/window/glfw_keys.h"
 #include "gui/window/services.h"
-#include "reference/dense_oracle.h"
-#include "reference/mask_predicate.h"
-#include "reference/plan_walker.h"
-#include "reference/sampled_judge.h"
 #include "sim/run/case.h"
 
 #include <algorithm>
@@ -53,7 +51,7 @@ constexpr double kMostFlops = 8e9;
 
 class Page {
  public:
-  bool open();
+  bool open(Toolbox& toolbox);
   void frame();
   void wake() { awake_ = kAwakeFrames; }
   bool is_at_rest() const { return awake_ == 0 && dropped_.empty() && !screen_.is_busy(state_); }
@@ -72,7 +70,6 @@ class Page {
   float scale_ = 0;
   int64_t frames_ = 0;
   GlfwKeys keys_;
-  Toolbox toolbox_;
   AppState state_;
   Fonts fonts_;
   std::unique_ptr<Textures> textures_;
@@ -102,7 +99,7 @@ Runner refuse_long(Runner runner) {
   };
 }
 
-bool Page::open() {
+bool Page::open(Toolbox& toolbox) {
   if (glfwInit() == GLFW_FALSE) return false;
   width_ = static_cast<int>(page_width() * page_scale());
   height_ = static_cast<int>(page_height() * page_scale());
@@ -118,11 +115,7 @@ bool Page::open() {
   });
   if (!ImGui_ImplOpenGL3_Init("#version 300 es")) return false;
   textures_ = std::make_unique<Textures>(make_gl_device());
-  toolbox_.executors.push_back(reference::make_plan_walker());
-  toolbox_.judge = reference::judge;
-  toolbox_.sampled_judge = reference::judge_rows;
-  toolbox_.witness = reference::mask_witness();
-  plug_in(state_, toolbox_);
+  plug_in(state_, toolbox);
   state_.services.is_page = true;
   state_.services.run = refuse_long(state_.services.run);
   std::error_code ignored;
@@ -281,16 +274,21 @@ EMSCRIPTEN_KEEPALIVE double cpscope_frames() {
 }
 }
 
-int main() {
-  if (!cpscope::gui::page().open()) {
+namespace cpscope::gui {
+
+int open_page(Toolbox& toolbox) {
+  if (!page().open(toolbox)) {
     EM_ASM({
       Module.tell(
-          'This browser offers no WebGL 2, which the picture needs. Open the page in a current Firefox, Chromium or Safari.');
+          'This browser offers no WebGL 2, which the picture needs. Open the page in a current ' +
+          'Firefox, Chromium or Safari.');
     });
     return 1;
   }
-  cpscope::gui::listen_to_events();
+  listen_to_events();
   EM_ASM({ Module.start(); });
-  emscripten_set_main_loop([] { cpscope::gui::page().frame(); }, 0, EM_FALSE);
+  emscripten_set_main_loop([] { page().frame(); }, 0, EM_FALSE);
   return 0;
 }
+
+}  // namespace cpscope::gui

@@ -90,7 +90,9 @@ bool may_include(const SourceFile& file, const std::string& target_room) {
   const std::string room = room_of(file.path);
   if (room == "tests") return true;
   if (target_room == "tests") return false;
-  return file.path == "sim/app/main.cpp" || target_room == room || target_room == "sim";
+  const bool is_front_door =
+      file.path == "sim/app/main.cpp" || file.path == "sim/app/page_main.cpp";
+  return is_front_door || target_room == room || target_room == "sim";
 }
 
 bool is_foreign_folder(const fs::path& relative) {

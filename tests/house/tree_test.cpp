@@ -55,12 +55,19 @@ TEST(TreeRules, KnowWhoMayIncludeWhom) {
   const struct {
     const char *from, *to;
     bool is_allowed;
-  } cases[] = {{"sim/run/a.cpp", "sim/base/b.h", true},  {"sim/run/a.cpp", "reference/b.h", false},
-               {"sim/run/a.cpp", "kernels/b.h", false},  {"sim/app/commands.cpp", "gui/b.h", false},
-               {"sim/app/main.cpp", "gui/b.h", true},    {"sim/app/main.cpp", "tests/b.h", false},
-               {"reference/a.cpp", "sim/b.h", true},     {"reference/a.cpp", "kernels/b.h", false},
-               {"kernels/a.cu", "reference/b.h", false}, {"kernels/a.cuh", "gui/b.h", false},
-               {"gui/a.cpp", "kernels/b.h", false},      {"gui/a.h", "tests/b.h", false},
+  } cases[] = {{"sim/run/a.cpp", "sim/base/b.h", true},
+               {"sim/run/a.cpp", "reference/b.h", false},
+               {"sim/run/a.cpp", "kernels/b.h", false},
+               {"sim/app/commands.cpp", "gui/b.h", false},
+               {"sim/app/main.cpp", "gui/b.h", true},
+               {"sim/app/main.cpp", "tests/b.h", false},
+               {"sim/app/page_main.cpp", "gui/b.h", true},
+               {"reference/a.cpp", "sim/b.h", true},
+               {"reference/a.cpp", "kernels/b.h", false},
+               {"kernels/a.cu", "reference/b.h", false},
+               {"kernels/a.cuh", "gui/b.h", false},
+               {"gui/a.cpp", "kernels/b.h", false},
+               {"gui/a.h", "tests/b.h", false},
                {"tests/sim/a.cpp", "kernels/b.h", true}};
   for (const auto& one : cases) {
     for (const std::string quotes : {"\"\"", "<>"}) {

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "sim/run/toolbox.h"
+
+namespace cpscope::gui {
+
+/// Opens the window as a page and hands the thread over to the browser. The toolbox must live as
+/// long as the page. 1: there is no WebGL 2.
+int open_page(Toolbox& toolbox);
+
+}  // namespace cpscope::gui

@@ -1,0 +1,15 @@
+#include "gui/web/web_page.h"
+#include "reference/dense_oracle.h"
+#include "reference/mask_predicate.h"
+#include "reference/plan_walker.h"
+#include "reference/sampled_judge.h"
+
+/// The front door of the page: what main.cpp is to the program.
+int main() {
+  static cpscope::Toolbox toolbox;
+  toolbox.executors.push_back(cpscope::reference::make_plan_walker());
+  toolbox.judge = cpscope::reference::judge;
+  toolbox.sampled_judge = cpscope::reference::judge_rows;
+  toolbox.witness = cpscope::reference::mask_witness();
+  return cpscope::gui::open_page(toolbox);
+}
