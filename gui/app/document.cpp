@@ -178,6 +178,7 @@ void Document::replan() {
   dealing_.cancel();
   first_layout_.reset();
   refusal_ = state().error;
+  if (!refusal_) refusal_ = refuse_large_plan(state().scenario, most_bytes_);
   if (refusal_) return;
   if (is_planned_at_once(state().scenario)) {
     TaskControl control;

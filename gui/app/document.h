@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gui/app/background.h"
+#include "gui/app/plan_size.h"
 #include "gui/model/plan_index.h"
 #include "sim/base/result.h"
 #include "sim/plan/layout.h"
@@ -64,6 +65,9 @@ class Document {
   bool is_planning() const { return planning_.is_running(); }
   double progress() const { return planning_.progress(); }  // of planning, [0, 1]
 
+  /// Scenarios whose plans would take more memory are refused (gui/app/plan_size.h).
+  void limit_memory(int64_t bytes) { most_bytes_ = bytes; }
+
   /// Takes over finished work. True when plan() or refusal() changed.
   bool poll();
   /// Waits until nothing is being planned: pictures and tests.
@@ -87,6 +91,7 @@ class Document {
   std::string path_, saved_text_;
   std::string anchor_;  // the path that relative names start from
   SharedPlan plan_;
+  int64_t most_bytes_ = plan_bytes_limit();
   std::optional<Error> refusal_;
   Task<Result<SharedPlan>> planning_;
   std::shared_ptr<const Layout> first_layout_;

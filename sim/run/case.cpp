@@ -1,5 +1,6 @@
 #include "sim/run/case.h"
 
+#include "sim/base/machine_memory.h"
 #include "sim/base/version.h"
 #include "sim/plan/planner.h"
 #include "sim/run/item_tensors.h"
@@ -12,7 +13,6 @@
 
 #include <fmt/format.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 namespace cpscope {
 namespace {
@@ -22,11 +22,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
-
-int64_t machine_memory() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<int64_t>(sysconf(_SC_PAGE_SIZE));
-}
 
 /// What answers are stored in.
 Dtype answer_dtype(const Scenario& scenario) {
@@ -71,11 +66,11 @@ std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenar
   }
   const int64_t needed = executor.memory_bytes(*outcome.plan) +
                          sides * run_inputs_bytes(scenario, slots) + items.bytes;
-  if (needed > machine_memory() / 10 * 9) {
+  if (needed > machine_memory_bytes() / 10 * 9) {
     return make_error(ErrorKind::unavailable,
                       fmt::format("planned and proved, not executed: the run needs {:.1f} GiB, "
                                   "this machine has {:.1f} GiB",
-                                  gibibytes(needed), gibibytes(machine_memory())),
+                                  gibibytes(needed), gibibytes(machine_memory_bytes())),
                       "use fewer tokens or heads");
   }
   const double flops = estimate_flops(scenario, outcome.summary);
@@ -184,10 +179,10 @@ std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& exe
   const Plan& inner = plan.plan();
   const int64_t needed =
       executor.memory_bytes(plan) + 3 * run_inputs_bytes(inner.scenario, inner.layout.slots);
-  if (needed > machine_memory() / 10 * 9) {
+  if (needed > machine_memory_bytes() / 10 * 9) {
     return make_error(ErrorKind::unavailable,
                       fmt::format("the probe needs {:.1f} GiB, this machine has {:.1f} GiB",
-                                  gibibytes(needed), gibibytes(machine_memory())),
+                                  gibibytes(needed), gibibytes(machine_memory_bytes())),
                       "use fewer tokens or heads");
   }
   constexpr double kMostPairs = 1e12;
@@ -206,10 +201,10 @@ std::optional<Error> grade_obstacle(const CheckedPlan& plan) {
   const Plan& inner = plan.plan();
   // The record as it was read and as rows, inputs, the answer, and the judge's two answers.
   const int64_t needed = 8 * run_inputs_bytes(inner.scenario, inner.layout.slots);
-  if (needed <= machine_memory() / 10 * 9) return std::nullopt;
+  if (needed <= machine_memory_bytes() / 10 * 9) return std::nullopt;
   return make_error(ErrorKind::unavailable,
                     fmt::format("grading needs {:.1f} GiB, this machine has {:.1f} GiB",
-                                gibibytes(needed), gibibytes(machine_memory())),
+                                gibibytes(needed), gibibytes(machine_memory_bytes())),
                     "use fewer tokens or heads");
 }
 

@@ -2,6 +2,7 @@
 
 #include "sim/plan/plan_check.h"
 #include "sim/scenario/scenario_file.h"
+#include "sim/scenario/scenario_names.h"
 #include "tests/support/graded_run.h"
 #include "tests/support/walker_cases.h"
 
@@ -229,6 +230,66 @@ TEST(Document, PlansLargeScenariosInTheBackgroundAndKeepsThePicture) {
   document.wait();
   EXPECT_TRUE(document.is_current());
   EXPECT_EQ(document.plan()->num_ranks(), 128);
+}
+
+TEST(Document, RefusesAPlanThatDoesNotFitInPlaceAndTakesASmallerOne) {
+  Document document = open(walker_case({64}, 4));
+  document.limit_memory(1 << 20);
+  edit_ranks(document, 128);
+  ASSERT_TRUE(document.refusal().has_value());
+  EXPECT_FALSE(document.is_planning());
+  EXPECT_EQ(document.plan()->num_ranks(), 4) << "the picture stays";
+  const Complaint* complaint = gui::find_complaint(document.refusal(), "parallel.cp_size");
+  ASSERT_NE(complaint, nullptr) << "the widget of the ranks says it";
+  EXPECT_TRUE(complaint->what.starts_with("Showing this plan would take about "))
+      << complaint->what;
+  EXPECT_TRUE(complaint->what.ends_with(": 128 ranks")) << complaint->what;
+  EXPECT_FALSE(complaint->hint.empty());
+  edit_ranks(document, 8);
+  document.wait();
+  EXPECT_FALSE(document.refusal().has_value());
+  EXPECT_EQ(document.plan()->num_ranks(), 8);
+}
+
+/// What the arrays of a plan take.
+int64_t bytes_of(const Plan& plan) {
+  const auto size = [](const auto& values) {
+    return static_cast<int64_t>(values.size() * sizeof(values[0]));
+  };
+  int64_t bytes = size(plan.runs) + size(plan.run_lists) + size(plan.slices) + size(plan.buffers);
+  for (const Pass* pass : {&plan.forward, &plan.backward})
+    bytes += size(pass->stages) + size(pass->computes) + size(pass->transfers) +
+             size(pass->reorders) + size(pass->merges) + size(pass->finishes);
+  return bytes;
+}
+
+TEST(PlanSize, IsForetoldNeitherTooSmallNorFarTooLarge) {
+  int planned = 0;
+  for (const CommType comm : kCommTypes) {
+    for (const LayoutKind layout :
+         {LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
+          LayoutKind::striped, LayoutKind::lpt, LayoutKind::lpt_local}) {
+      for (const int64_t sequences : {1, 24}) {
+        Scenario scenario =
+            walker_case(std::vector<int64_t>(static_cast<size_t>(sequences), 4096 / sequences), 64);
+        scenario.attention.heads = scenario.attention.kv_heads = 64;
+        scenario.parallel.comm_type = comm;
+        scenario.parallel.layout = layout;
+        scenario.parallel.a2a_size = 8;
+        scenario.parallel.dispatch_chunk = 16;
+        const auto plan = plan_unless_refused(scenario);
+        if (!plan) continue;
+        ++planned;
+        const auto foretold = static_cast<double>(gui::estimate_plan_bytes(scenario));
+        const auto taken = static_cast<double>(bytes_of(plan->plan()));
+        const std::string what = std::string(to_name(comm)) + ", " + std::string(to_name(layout)) +
+                                 ", " + std::to_string(sequences) + " sequences";
+        EXPECT_GE(foretold, taken) << what;
+        EXPECT_LE(foretold, 30 * taken + (1 << 20)) << what;
+      }
+    }
+  }
+  EXPECT_GT(planned, 40);
 }
 
 TEST(Document, AbandonsPlansThatAreNoLongerWanted) {
