@@ -16,25 +16,35 @@ const LessonStep* current_step(const AppState& state) {
 
 namespace {
 
+/// Text of the page's scenario, before the page changes it; nothing when it is not there.
+std::optional<std::string> find_text(const AppState& state, const LessonStep& step) {
+  if (step.fault != nullptr) return step.fault->scenario;
+  if (!state.services.scenario_source) return std::nullopt;
+  return state.services.scenario_source(step.scenario);
+}
+
+/// What the page is about; nothing when its scenario is not there.
+std::optional<Scenario> find_scenario(const AppState& state, const LessonStep& step) {
+  const std::optional<std::string> text = find_text(state, step);
+  if (!text) return std::nullopt;
+  Result<LoadedScenario> loaded =
+      parse_scenario(*text, state.services.scenario_folder + "/lesson.toml");
+  if (!loaded) return std::nullopt;
+  Scenario scenario = std::move(loaded.value().scenario);
+  if (step.change != nullptr) step.change(scenario);
+  return scenario;
+}
+
 /// The page's scenario, unless it is open already: then plan and runs stay.
 bool open_page(AppState& state, const LessonStep& step) {
-  std::optional<std::string> text;
-  if (step.fault != nullptr) {
-    text = step.fault->scenario;
-  } else if (state.services.scenario_source) {
-    text = state.services.scenario_source(step.scenario);
-  }
-  if (text) {
-    Result<LoadedScenario> loaded =
-        parse_scenario(*text, state.services.scenario_folder + "/lesson.toml");
-    if (loaded && state.document.is_open()) {
-      Scenario wanted = std::move(loaded.value().scenario);
-      if (step.change != nullptr) step.change(wanted);
-      if (wanted == state.document.scenario() && !state.document.refusal()) return true;
-    }
+  if (const std::optional<Scenario> wanted = find_scenario(state, step)) {
+    if (state.document.is_open() && *wanted == state.document.scenario() &&
+        !state.document.refusal())
+      return true;
   }
   // Says why when it cannot.
-  if (step.fault != nullptr) return open_text(state, *text, step.fault->name + ".toml");
+  if (step.fault != nullptr)
+    return open_text(state, step.fault->scenario, step.fault->name + ".toml");
   if (!open_shipped(state, step.scenario)) return false;
   if (step.change == nullptr) return true;
   Scenario scenario = state.document.scenario();
@@ -85,6 +95,22 @@ bool open_lesson(AppState& state, LessonPlace place) {
   if (state.plan() != nullptr && !is_present(*state.plan(), state.selected()))
     select(state, Target{});
   return true;
+}
+
+void restore_lesson(AppState& state, LessonPlace place) {
+  state.lesson = place;
+  state.lesson_plan = nullptr;
+  const LessonStep* step = current_step(state);
+  if (step == nullptr || !state.document.is_open()) return;
+  const std::optional<Scenario> wanted = find_scenario(state, *step);
+  if (!wanted) return;
+  if (*wanted == state.document.scenario()) {
+    state.lesson_plan = state.document.plan();
+    return;
+  }
+  TaskControl control;
+  const Result<SharedPlan> plan = plan_and_prove(*wanted, "", "", control);
+  if (plan) state.lesson_plan = plan.value();
 }
 
 Spans lesson_text(const AppState& state) {

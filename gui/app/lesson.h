@@ -39,6 +39,9 @@ std::span<const Lesson> all_lessons();
 /// Opens a page: scenario, commands, selection. False (and a message) when its scenario is not
 /// there.
 bool open_lesson(AppState& state, LessonPlace place);
+/// Puts a page back as a state file has it, without opening anything: what is shown stays, and the
+/// page's own plan is made again to tell whether its words are still about what is shown.
+void restore_lesson(AppState& state, LessonPlace place);
 /// The open page; null when no lesson is open.
 const LessonStep* current_step(const AppState& state);
 /// Words of the open page, empty while its plan is not ready.

@@ -159,8 +159,8 @@ void take_over(AppState& state, Wanted wanted, Document document) {
   state.is_cumulative = wanted.is_cumulative;
   state.shows_time = wanted.shows_time;
   state.dialog = wanted.dialog;
-  state.lesson = {static_cast<int32_t>(wanted.lesson), static_cast<int32_t>(wanted.lesson_step)};
-  state.lesson_plan = nullptr;  // whether the scenario is the page's is not known
+  restore_lesson(state,
+                 {static_cast<int32_t>(wanted.lesson), static_cast<int32_t>(wanted.lesson_step)});
 }
 
 }  // namespace

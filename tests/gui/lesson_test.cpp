@@ -250,5 +250,35 @@ TEST(Lessons, HaveNoNumberTypedByHand) {
   EXPECT_GE(files, 4);
 }
 
+TEST(Lesson, KeepsItsPageInAStateFile) {
+  const auto lessons = gui::all_lessons();
+  for (int32_t n = 0; n < static_cast<int32_t>(lessons.size()); ++n) {
+    for (int32_t page = 0; page < static_cast<int32_t>(lessons[n].steps.size()); ++page) {
+      AppState state = make_state();
+      ASSERT_TRUE(open_lesson(state, {n, page}));
+      AppState back = make_state();
+      const auto error = load_state(back, save_state(state), "s.json");
+      ASSERT_FALSE(error.has_value()) << to_text(*error);
+      ASSERT_NE(back.lesson_plan, nullptr) << "lesson " << n << ", page " << page;
+      EXPECT_EQ(back.lesson_plan->plan().hash, state.lesson_plan->plan().hash);
+      EXPECT_EQ(to_text(lesson_text(back)), to_text(lesson_text(state)));
+    }
+  }
+}
+
+TEST(Lesson, IsAboutItsOwnPlanWhenAStateHasAnother) {
+  AppState state = make_state();
+  ASSERT_TRUE(open_lesson(state, {0, 0}));
+  Scenario scenario = state.document.scenario();
+  scenario.parallel.comm_type = CommType::a2a;
+  edit_scenario(state, scenario, "parallel.cp_comm_type");
+  settle(state);
+  AppState back = make_state();
+  ASSERT_FALSE(load_state(back, save_state(state), "s.json").has_value());
+  ASSERT_NE(back.lesson_plan, nullptr);
+  EXPECT_EQ(back.lesson_plan->plan().hash, state.lesson_plan->plan().hash);
+  EXPECT_EQ(to_text(lesson_text(back)), to_text(lesson_text(state)));
+}
+
 }  // namespace
 }  // namespace cpscope::tests
