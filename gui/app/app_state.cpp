@@ -63,6 +63,19 @@ void clamp_to_plan(AppState& state) {
   state.tensor = std::clamp(state.tensor, 0, static_cast<int32_t>(kErrorTensors.size()) - 1);
 }
 
+/// What was opened begins at its first place, as soon as its plan is there.
+void begin_if_planned(AppState& state) {
+  if (!state.begins || !state.document.is_current()) return;
+  state.begins = false;
+  state.playhead = first_place(*state.plan());
+}
+
+void begin_opened(AppState& state) {
+  state.player.is_playing = false;
+  state.begins = true;
+  begin_if_planned(state);
+}
+
 void take_job(AppState& state) {
   std::unique_ptr<Result<SharedRun>> result = state.job.task.take();
   if (!result) return;
@@ -86,6 +99,7 @@ void start_job(AppState& state, std::string title, bool is_b, Task<Result<Shared
 void update(AppState& state, double now_s) {
   state.now_s = now_s;
   state.document.poll();
+  begin_if_planned(state);
   clamp_to_plan(state);
   if (const PlanIndex* plan = state.plan())
     state.playhead = play_until(*plan, state.playhead, state.player, now_s);
@@ -94,6 +108,7 @@ void update(AppState& state, double now_s) {
 
 void settle(AppState& state) {
   state.document.wait();
+  begin_if_planned(state);
   clamp_to_plan(state);
 }
 
@@ -102,7 +117,7 @@ bool open_scenario(AppState& state, const std::string& path) {
     tell(state, to_text(*error), true);
     return false;
   }
-  state.player.is_playing = false;
+  begin_opened(state);
   clamp_to_plan(state);
   return true;
 }
@@ -123,12 +138,13 @@ bool open_text(AppState& state, const std::string& text, const std::string& name
     tell(state, to_text(*error), true);
     return false;
   }
-  state.player.is_playing = false;
+  begin_opened(state);
   clamp_to_plan(state);
   return true;
 }
 
 void edit_scenario(AppState& state, Scenario scenario, std::string_view key) {
+  state.begins = false;
   state.document.edit(std::move(scenario), key);
   clamp_to_plan(state);
 }

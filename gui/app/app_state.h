@@ -97,6 +97,7 @@ struct AppState {
   Services services;
   ThemeName theme = ThemeName::dark;
   Playhead playhead;
+  bool begins = false;  // the playhead goes to the first place of the plan that is being made
   Player player;
   std::array<Camera, kViewKinds.size()> cameras{};  // [ViewKind]
   SelectionHistory selection;

@@ -60,6 +60,10 @@ double reorder_progress(const PlanIndex& plan, const Playhead& playhead) {
   return has_reorder(plan, moment_of(plan, playhead)) ? playhead.progress : 1.0;
 }
 
+Playhead first_place(const PlanIndex& plan) {
+  return {plan.pass(false).num_steps == 1 && count_places(plan, true) > 2, 0, 1.0};
+}
+
 Playhead clamp_to(const PlanIndex& plan, Playhead playhead) {
   const int32_t last = count_places(plan, playhead.is_by_stage) - 1;
   if (playhead.index < 0 || playhead.index > last) playhead.progress = 1.0;

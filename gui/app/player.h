@@ -34,6 +34,8 @@ int32_t step_of(const PlanIndex& plan, const Playhead& playhead);
 /// ViewInput::progress: how far the reordering of now has come. 1 unless something is reordered.
 double reorder_progress(const PlanIndex& plan, const Playhead& playhead);
 
+/// Where the playhead stands when a plan is opened: a schedule of one step is told stage by stage.
+Playhead first_place(const PlanIndex& plan);
 /// The nearest place there is.
 Playhead clamp_to(const PlanIndex& plan, Playhead playhead);
 /// `places` further, backwards when negative, and standing still there.

@@ -145,6 +145,7 @@ void take_over(AppState& state, Wanted wanted, Document document) {
   state.document = std::move(document);
   state.theme = wanted.theme;
   state.playhead = wanted.playhead;
+  state.begins = false;
   state.player = Player{};
   state.player.speed = wanted.speed;
   state.cameras = wanted.cameras;

@@ -1,3 +1,4 @@
+#include "gui/model/describe.h"
 #include "gui/model/layout_scene.h"
 
 #include <algorithm>
@@ -12,11 +13,13 @@ namespace {
 
 constexpr size_t kMostMoves = 1500;
 
-/// The reorder that the picture is about, and how far it is.
+/// One reorder of the focus rank, and how far it is.
 struct ShownReorder {
   int32_t stage = 0;  // in PlanIndex::stages
+  ItemTarget target;
   const ReorderItem* item = nullptr;
-  std::string kinds;  // of all buffers that this stage reorders on the rank: "q, kv"
+  BufferKind kind{};  // of the rows that it moves
+  bool goes_to_sequence = true;
   double progress = 1;
 };
 
@@ -51,46 +54,95 @@ class RowFinder {
   std::vector<int64_t> first_;  // [run] rows before it
 };
 
-/// The reorder stage that happens now, else the last one of the pass, else its next one.
-std::optional<int32_t> find_stage(const ViewInput& input, double& progress) {
-  const std::span<const StageRef> stages = input.plan->stages();
+bool is_of_keys(BufferKind kind) { return kind == BufferKind::kv || kind == BufferKind::dkv; }
+
+/// "k, v": a buffer of keys and values holds both.
+std::string_view name_of_rows(BufferKind kind) {
+  if (kind == BufferKind::kv) return "k, v";
+  if (kind == BufferKind::dkv) return "dk, dv";
+  return to_name(kind);
+}
+
+/// Stages of the step of the moment; of the nearest step of the pass that reorders something where
+/// this one does not, earlier ones first. Nothing where none does.
+std::optional<Moment> find_step(const ViewInput& input) {
+  const PlanIndex& index = *input.plan;
+  const std::span<const StageRef> stages = index.stages();
   if (stages.empty()) return std::nullopt;
   const auto count = static_cast<int32_t>(stages.size());
   const int32_t first = std::clamp(input.moment.first_stage, 0, count - 1);
-  const int32_t end = std::clamp(input.moment.end_stage, first + 1, count);
+  const int32_t now = index.step_of_stage(first);
   const bool is_backward = stages[static_cast<size_t>(first)].is_backward;
-  const auto is_reorder = [&](int32_t s) {
-    const StageRef& stage = stages[static_cast<size_t>(s)];
-    return stage.kind == StageKind::reorder && stage.is_backward == is_backward;
+  const auto reorders = [&](int32_t step) {
+    const Moment moment = index.moment_of_step(step);
+    for (int32_t s = moment.first_stage; s < moment.end_stage; ++s)
+      if (stages[static_cast<size_t>(s)].kind == StageKind::reorder) return true;
+    return false;
   };
-  progress = std::clamp(std::isfinite(input.progress) ? input.progress : 1.0, 0.0, 1.0);
-  for (int32_t s = first; s < end; ++s)
-    if (is_reorder(s)) return s;
-  progress = 1;
-  for (int32_t s = first; s-- > 0;)
-    if (is_reorder(s)) return s;
-  progress = 0;
-  for (int32_t s = end; s < count; ++s)
-    if (is_reorder(s)) return s;
+  const auto is_of_pass = [&](int32_t step) {
+    return index.steps()[static_cast<size_t>(step)].is_backward == is_backward;
+  };
+  for (int32_t step = now; step >= 0 && is_of_pass(step); --step)
+    if (reorders(step)) return index.moment_of_step(step);
+  const auto num_steps = static_cast<int32_t>(index.steps().size());
+  for (int32_t step = now + 1; step < num_steps && is_of_pass(step); ++step)
+    if (reorders(step)) return index.moment_of_step(step);
   return std::nullopt;
 }
 
-std::optional<ShownReorder> find_reorder(const ViewInput& input, int32_t rank) {
-  ShownReorder shown;
-  const std::optional<int32_t> stage = find_stage(input, shown.progress);
-  if (!stage) return std::nullopt;
-  shown.stage = *stage;
-  const StageRef& ref = input.plan->stages()[static_cast<size_t>(*stage)];
-  const Pass& pass = input.plan->pass(ref.is_backward);
-  for (int64_t i = ref.begin; i < ref.end; ++i) {
-    const ReorderItem& item = pass.reorders[static_cast<size_t>(i)];
-    if (to_index(item.rank) != rank) continue;
-    if (shown.item == nullptr) shown.item = &item;
-    if (!shown.kinds.empty()) shown.kinds += ", ";
-    shown.kinds += to_name(input.plan->plan().buffer(item.to).kind);
+/// How far things of a stage are: those of now one after another, number `turn` of `turns`.
+double progress_of(const ViewInput& input, int32_t stage, size_t turn, size_t turns) {
+  if (stage < input.moment.first_stage) return 1;
+  if (stage >= input.moment.end_stage) return 0;
+  const double progress =
+      std::clamp(std::isfinite(input.progress) ? input.progress : 1.0, 0.0, 1.0);
+  return std::clamp(progress * static_cast<double>(turns) - static_cast<double>(turn), 0.0, 1.0);
+}
+
+/// Everything that the step of the moment reorders on the rank, in order: before attention and
+/// after it, queries and keys. Rows of the other side only where both sides share one picture.
+std::vector<ShownReorder> find_reorders(const ViewInput& input, Side side, int32_t rank) {
+  std::vector<ShownReorder> found;
+  const std::optional<Moment> step = find_step(input);
+  if (!step) return found;
+  const Plan& plan = input.plan->plan();
+  size_t turns = 0;
+  for (int32_t s = step->first_stage; s < step->end_stage; ++s) {
+    const StageRef& stage = input.plan->stages()[static_cast<size_t>(s)];
+    if (stage.kind != StageKind::reorder) continue;
+    const Pass& pass = input.plan->pass(stage.is_backward);
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ReorderItem& item = pass.reorders[static_cast<size_t>(i)];
+      const BufferSpec& to = plan.buffer(item.to);
+      if (to_index(item.rank) != rank) continue;
+      if (!plan.layout.same_kv && is_of_keys(to.kind) != (side == Side::kv)) continue;
+      found.push_back({s,
+                       {stage.is_backward, StageKind::reorder, i},
+                       &item,
+                       to.kind,
+                       to.role == BufferRole::sequence_order,
+                       0});
+      turns += s >= input.moment.first_stage && s < input.moment.end_stage ? 1 : 0;
+    }
   }
-  if (shown.item == nullptr) return std::nullopt;
-  return shown;
+  size_t turn = 0;
+  for (ShownReorder& reorder : found) {
+    const bool is_now =
+        reorder.stage >= input.moment.first_stage && reorder.stage < input.moment.end_stage;
+    reorder.progress = progress_of(input, reorder.stage, turn, turns);
+    turn += is_now ? 1 : 0;
+  }
+  return found;
+}
+
+/// The selected one, else the one that has come furthest: the last that has begun.
+size_t choose_reorder(const ViewInput& input, const std::vector<ShownReorder>& reorders) {
+  size_t chosen = 0;
+  for (size_t i = 0; i < reorders.size(); ++i) {
+    if (input.selection == Target(reorders[i].target)) return i;
+    if (reorders[i].progress > 0) chosen = i;
+  }
+  return chosen;
 }
 
 /// Everything that moves. The rank-ordered buffer is the local buffers of some ranks, one after
@@ -222,15 +274,17 @@ std::string describe_state(double progress) {
 }
 
 /// The sentence above the two orders.
-void add_heading(LayoutScene& scene, const Box& box, const ShownReorder& shown,
-                 bool goes_to_sequence, HeadRange heads, int32_t rank) {
+void add_heading(LayoutScene& scene, const Box& box, const std::vector<ShownReorder>& reorders,
+                 size_t chosen, HeadRange heads, int32_t rank) {
+  const ShownReorder& shown = reorders[chosen];
   const StageRef& stage = scene.input.plan->stages()[static_cast<size_t>(shown.stage)];
-  const std::string text = fmt::format(
-      "Reorder on rank {} ({} step {}), rows of {}, heads [{}, {}): {}, {}", rank,
-      stage.is_backward ? "backward" : "forward", stage.step + 1, shown.kinds, heads.begin,
-      heads.end,
-      goes_to_sequence ? "from rank order to token order" : "from token order to rank order",
-      describe_state(shown.progress));
+  const std::string text =
+      fmt::format("Reorder {} of {} on rank {} ({} step {}): rows of {}, heads [{}, {}), {}, {}",
+                  chosen + 1, reorders.size(), rank, stage.is_backward ? "backward" : "forward",
+                  stage.step + 1, name_of_rows(shown.kind), heads.begin, heads.end,
+                  shown.goes_to_sequence ? "from rank order to token order before attention"
+                                         : "from token order to rank order after attention",
+                  describe_state(shown.progress));
   scene.drawing().add(Label{{scene.packed.begin(), box.y0 + 2},
                             Anchor::left_top,
                             scene.theme().of(Role::text),
@@ -240,30 +294,86 @@ void add_heading(LayoutScene& scene, const Box& box, const ShownReorder& shown,
                                      box.x1 - scene.packed.begin())});
 }
 
+/// One chip for each reorder of the step, before and after attention: how far it is, and a click
+/// shows it.
+void add_chips(LayoutScene& scene, float y, float right, const std::vector<ShownReorder>& reorders,
+               size_t chosen) {
+  constexpr float kHeight = 17, kInset = 6, kGap = 5;
+  const Theme& theme = scene.theme();
+  float x = scene.packed.begin();
+  const auto width_of = [&](const std::string& text) {
+    return scene.width_of(text, scene.small, Face::body);
+  };
+  for (size_t i = 0; i < reorders.size(); ++i) {
+    const ShownReorder& reorder = reorders[i];
+    const std::string text(name_of_rows(reorder.kind));
+    const bool begins = i == 0 || reorders[i - 1].goes_to_sequence != reorder.goes_to_sequence;
+    const std::string when = reorder.goes_to_sequence ? "before attention" : "after attention";
+    const float before = begins ? width_of(when) + kGap + (i > 0 ? 2 * kGap : 0) : 0;
+    const Box chip{x + before, y, x + before + width_of(text) + 2 * kInset, y + kHeight};
+    if (chip.x1 > right) return;
+    if (begins)
+      scene.drawing().add(Label{{chip.x0 - kGap, chip.center().y},
+                                Anchor::right_middle,
+                                theme.of(Role::faint_text),
+                                scene.small,
+                                Face::body,
+                                when});
+    scene.drawing().add(FilledBox{chip, theme.of(Role::raised), Hatch::none, {}, 3});
+    // What is done is filled, from the left.
+    const Color done = theme.of(Role::merge);
+    const auto share = static_cast<float>(reorder.progress);
+    if (share > 0)
+      scene.drawing().add(FilledBox{
+          {chip.x0, chip.y1 - 3, chip.x0 + chip.width() * share, chip.y1}, done, Hatch::none, {}});
+    scene.drawing().add(OutlinedBox{chip, theme.of(i == chosen ? Role::accent : Role::border),
+                                    i == chosen ? 2.0F : 1.0F, false, 3});
+    scene.drawing().add(Label{{chip.center().x, chip.center().y - 1},
+                              Anchor::center_middle,
+                              theme.of(Role::text),
+                              scene.small,
+                              Face::body,
+                              text});
+    scene.view.hits.push_back(
+        {chip, reorder.target,
+         fmt::format("reordered/{}/{}", reorder.target.is_backward ? "backward" : "forward",
+                     reorder.target.index),
+         describe_target(reorder.target, *scene.input.plan)});
+    x = chip.x1 + kGap;
+  }
+}
+
 }  // namespace
 
-bool has_reorder(const ViewInput& input) {
-  double progress = 1;
-  return find_stage(input, progress).has_value();
+bool has_reorder(const ViewInput& input, Side side) {
+  const int32_t rank = std::clamp(input.focus_rank, 0, input.plan->num_ranks() - 1);
+  return !find_reorders(input, side, rank).empty();
 }
 
 void add_reorder(LayoutScene& scene, const Box& box) {
   const PlanIndex& index = *scene.input.plan;
   const int32_t rank = std::clamp(scene.input.focus_rank, 0, index.num_ranks() - 1);
-  const std::optional<ShownReorder> shown = find_reorder(scene.input, rank);
-  if (!shown) return;
-  const BufferSpec& from = index.plan().buffer(shown->item->from);
-  const BufferSpec& to = index.plan().buffer(shown->item->to);
-  const bool goes_to_sequence = to.role == BufferRole::sequence_order;
+  const std::vector<ShownReorder> reorders = find_reorders(scene.input, scene.map.side, rank);
+  if (reorders.empty()) return;
+  const size_t chosen = choose_reorder(scene.input, reorders);
+  const ShownReorder& shown = reorders[chosen];
+  const BufferSpec& from = index.plan().buffer(shown.item->from);
+  const BufferSpec& to = index.plan().buffer(shown.item->to);
+  const bool goes_to_sequence = shown.goes_to_sequence;
   const std::vector<Move> moves =
       collect_moves(index, scene.map, goes_to_sequence ? from : to, goes_to_sequence ? to : from);
-  add_heading(scene, box, *shown, goes_to_sequence, from.heads, rank);
-  const float heading = scene.small + 8;
+  add_heading(scene, box, reorders, chosen, from.heads, rank);
+  float heading = scene.small + 8;
+  if (box.height() > 110) {
+    add_chips(scene, box.y0 + heading - 2, box.x1, reorders, chosen);
+    heading += 21;
+  }
   const float strip = std::clamp((box.height() - heading) * 0.24F, 12.0F, 40.0F);
   const Axis rows(static_cast<double>(from.rows), scene.input.camera.x, scene.packed.begin(),
                   scene.packed.end());
-  const ReorderFrame frame{rows,   box.y0 + heading, box.y0 + heading + strip, box.y1 - strip,
-                           box.y1, goes_to_sequence, shown->progress};
+  const ReorderFrame frame{rows,           box.y0 + heading, box.y0 + heading + strip,
+                           box.y1 - strip, box.y1,           goes_to_sequence,
+                           shown.progress};
   const Theme& theme = scene.theme();
   for (const bool is_from : {true, false}) {
     const float y0 = is_from ? frame.from_y0 : frame.to_y0;

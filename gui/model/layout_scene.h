@@ -75,10 +75,12 @@ float add_packed_order(LayoutScene& scene, float y, float sequence_height, float
 /// `ribbon_top`.
 void add_local_order(LayoutScene& scene, const Box& box, float ribbon_top);
 
-/// The reorder of the moment on the focus rank: rows in rank order above, in sequence order below
-/// or the other way round, on their way as far as input.progress says.
+/// What the step of the moment reorders on the focus rank: one reorder as rows in rank order above
+/// and in token order below or the other way round, on their way as far as the moment and
+/// input.progress say; a step's reorders move one after another. Hits: "reordered/forward/N", a
+/// chip for each of them; a selected one is shown whatever moves.
 void add_reorder(LayoutScene& scene, const Box& box);
-/// Does the pass of the moment reorder rows?
-bool has_reorder(const ViewInput& input);
+/// Does the pass of the moment reorder rows of this side on the focus rank?
+bool has_reorder(const ViewInput& input, Side side);
 
 }  // namespace cpscope::gui

@@ -63,7 +63,7 @@ void add_side(const ViewInput& input, const PlaceMap& map, const Box& box, bool 
     y += scene.text + 3;
   }
   y = add_packed_order(scene, y, 20 * scale, 26 * scale);
-  const bool reorders = map.side == Side::q && has_reorder(input);
+  const bool reorders = has_reorder(input, map.side);
   const float rest = box.y1 - y;
   float reorder_height = 0;
   if (reorders) reorder_height = rest < 190 ? rest - 12 : std::clamp(rest * 0.46F, 100.0F, 320.0F);

@@ -43,7 +43,10 @@ std::optional<Error> prepare(AppState& state, const WindowRequest& request) {
   }
   if (!request.theme.empty()) state.theme = parse_theme(request.theme).value_or(state.theme);
   if (!request.path.empty()) {
-    if (!request.path.ends_with(".safetensors")) return state.document.load(request.path);
+    if (!request.path.ends_with(".safetensors")) {
+      state.begins = request.state_path.empty();
+      return state.document.load(request.path);
+    }
     if (open_path(state, request.path)) return std::nullopt;
     return bad_input(state.messages.back().text, "");
   }

@@ -48,6 +48,7 @@ bool open_with_record(AppState& state, const std::string& path) {
       tell(state, "The scenario in " + path + " cannot be opened: " + to_text(*error), true);
       return false;
     }
+    state.begins = true;
   }
   // A record is compared with a plan, so the plan comes first.
   settle(state);

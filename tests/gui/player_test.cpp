@@ -1,6 +1,8 @@
 #include "gui/app/player.h"
 
+#include "gui/app/app_state.h"
 #include "sim/scenario/random_scenario.h"
+#include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
 #include "tests/support/walker_cases.h"
 
@@ -91,6 +93,34 @@ TEST(Player, ShowsProgressOnlyWhereSomethingIsReordered) {
     EXPECT_EQ(reorder_progress(exchange, {true, s, 0.25}), is_reorder ? 0.25 : 1.0);
   }
   EXPECT_EQ(reorders, 4);
+}
+
+TEST(Player, TellsAScheduleOfOneStepStageByStage) {
+  Scenario scenario = walker_case({64}, 4);
+  const PlanIndex ring(plan_unless_refused(scenario).value());
+  EXPECT_EQ(gui::first_place(ring), (Playhead{false, 0, 1.0}));
+  scenario.parallel.comm_type = CommType::a2a;
+  const PlanIndex exchange(plan_unless_refused(scenario).value());
+  EXPECT_EQ(gui::first_place(exchange), (Playhead{true, 0, 1.0}));
+  // Opening begins there, editing stays where the reader is.
+  gui::AppState state;
+  state.services.scenario_source = [&](std::string_view name) {
+    Scenario other = scenario;
+    if (name == "ring") other.parallel.comm_type = CommType::p2p;
+    return std::optional<std::string>(print_scenario(other));
+  };
+  ASSERT_TRUE(open_shipped(state, "exchange"));
+  settle(state);
+  EXPECT_EQ(state.playhead, (Playhead{true, 0, 1.0}));
+  state.playhead.index = 3;
+  Scenario edited = state.document.scenario();
+  edited.parallel.cp_size = 2;
+  edit_scenario(state, edited, "parallel.cp_size");
+  settle(state);
+  EXPECT_EQ(state.playhead.index, 3);
+  ASSERT_TRUE(open_shipped(state, "ring"));
+  settle(state);
+  EXPECT_EQ(state.playhead, (Playhead{false, 0, 1.0}));
 }
 
 TEST(Player, SwitchesBetweenStepsAndStages) {
