@@ -1,6 +1,7 @@
 #include "gui/model/balance_view.h"
 
 #include "gui/model/balance.h"
+#include "gui/model/describe.h"
 #include "gui/model/legend.h"
 #include "gui/model/light.h"
 #include "gui/model/rank_chart.h"
@@ -124,7 +125,6 @@ void add_segment(const ViewInput& input, const Segment& segment, const Box& row,
                            Face::mono,
                            text});
   }
-  const StepRef& step = input.plan->steps()[static_cast<size_t>(segment.step.step)];
   const Light light = light_of_step(input, segment.step.step);
   if (light != Light::none && is_wide)
     view.drawing.add(OutlinedBox{box,
@@ -132,10 +132,10 @@ void add_segment(const ViewInput& input, const Segment& segment, const Box& row,
                                  light == Light::selected ? 2.0F : 1.0F});
   view.hits.push_back(
       {box, StepTarget{segment.step.step}, fmt::format("step/{}", segment.step.step),
-       fmt::format("{} step {}: rank {} is busiest with {} pairs; all ranks together wait {} of "
-                   "the step",
-                   step.is_backward ? "backward" : "forward", step.step, segment.step.rank,
-                   print_count(segment.step.pairs), print_share(segment.idle_share))});
+       fmt::format("{}: rank {} is busiest with {} pairs; all ranks together wait {} of the step",
+                   capitalise(name_target(StepTarget{segment.step.step}, input.plan)),
+                   segment.step.rank, print_count(segment.step.pairs),
+                   print_share(segment.idle_share))});
 }
 
 void add_path_row(const ViewInput& input, const Balance& balance, bool is_backward,

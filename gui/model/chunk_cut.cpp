@@ -55,13 +55,36 @@ void add_sequences(const PlanIndex& index, Side side, int64_t begin, int64_t end
     if (slot.begin >= end) break;
     borders.add(slot.begin);
     borders.add(slot.end);
-    if (layout.kind == LayoutKind::dual_chunk)
-      borders.add_multiples(slot.begin, slot.end, (slot.end - slot.begin) / (2 * layout.cp_size),
-                            begin, end);
+    if (layout.kind != LayoutKind::dual_chunk) continue;
+    const ChunkGrid grid = chunk_grid(index, side, slot.begin, slot.end);
+    borders.add_multiples(grid.origin, slot.end, grid.length, begin, end);
   }
 }
 
 }  // namespace
+
+ChunkGrid chunk_grid(const PlanIndex& index, Side side, int64_t begin, int64_t end) {
+  const Layout& layout = index.plan().layout;
+  const Parallel& parallel = index.plan().scenario.parallel;
+  const int64_t halves = 2 * int64_t{layout.cp_size};
+  switch (layout.kind) {
+    case LayoutKind::dual_chunk:
+      return {begin, (end - begin) / halves};
+    case LayoutKind::dual_chunk_packed:
+      return {0, index.tokens(side) / halves};
+    case LayoutKind::striped:
+      return {0, parallel.stripe};
+    case LayoutKind::lpt:
+    case LayoutKind::lpt_local:
+      // Keys of another length are dealt contiguously.
+      return layout.same_kv || side == Side::q ? ChunkGrid{0, parallel.dispatch_chunk}
+                                               : ChunkGrid{};
+    case LayoutKind::contiguous:
+    case LayoutKind::indices:
+      return {};
+  }
+  return {};
+}
 
 bool has_strides(const PlanIndex& index, Side side) {
   const std::span<const OwnedRun> runs = index.owned(side);
@@ -86,12 +109,8 @@ std::vector<int64_t> cut_chunks(const PlanIndex& index, Side side, int64_t begin
     borders.add(it->run.end);
   }
   add_sequences(index, side, begin, end, borders);
-  const Layout& layout = index.plan().layout;
-  const int64_t tokens = index.tokens(side);
-  if (layout.kind == LayoutKind::dual_chunk_packed)
-    borders.add_multiples(0, tokens, tokens / (2 * layout.cp_size), begin, end);
-  if (layout.kind == LayoutKind::lpt)
-    borders.add_multiples(0, tokens, index.plan().scenario.parallel.dispatch_chunk, begin, end);
+  const ChunkGrid grid = chunk_grid(index, side, 0, 0);
+  borders.add_multiples(grid.origin, index.tokens(side), grid.length, begin, end);
   return borders.sorted();
 }
 

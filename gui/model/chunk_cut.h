@@ -8,6 +8,15 @@
 
 namespace cpscope::gui {
 
+/// Where a layout cuts inside its runs although the owner stays: every `length` ids from `origin`;
+/// length 0 says nowhere.
+struct ChunkGrid {
+  int64_t origin = 0, length = 0;
+};
+/// The cuts in the slot [begin, end) of a sequence, or behind all slots where begin == end. Only
+/// dual chunks differ from slot to slot.
+ChunkGrid chunk_grid(const PlanIndex& index, Side side, int64_t begin, int64_t end);
+
 /// Borders of the chunks that touch ids [begin, end), ascending: where the owner or the sequence
 /// changes, and where the layout cuts (dual chunks, dispatch chunks) although both stay. The first
 /// and last border may lie outside of the range. Where runs are strided every token is a chunk.

@@ -84,12 +84,13 @@ double EventFold::computed(size_t first_rank, size_t end_rank, double from, doub
   return before(to) - before(from);
 }
 
-EventFold fold_events(std::span<const ItemEvent> events, int32_t num_ranks,
-                      int32_t num_forward_steps, int32_t num_steps) {
+EventFold fold_events(std::span<const ItemEvent> events, const PlanIndex& plan) {
+  const int32_t num_ranks = plan.num_ranks();
+  const size_t num_stages = plan.stages().size();
   EventFold fold;
   fold.ranks.resize(static_cast<size_t>(num_ranks));
-  fold.step_start.assign(static_cast<size_t>(num_steps), std::numeric_limits<int64_t>::max());
-  fold.step_end.assign(static_cast<size_t>(num_steps), std::numeric_limits<int64_t>::min());
+  fold.stage_start.assign(num_stages, std::numeric_limits<int64_t>::max());
+  fold.stage_end.assign(num_stages, std::numeric_limits<int64_t>::min());
   for (size_t i = 0; i < events.size(); ++i) {
     const ItemEvent& event = events[i];
     const int32_t rank = to_index(event.rank);
@@ -100,10 +101,11 @@ EventFold fold_events(std::span<const ItemEvent> events, int32_t num_ranks,
     fold.ranks[static_cast<size_t>(rank)].lanes[static_cast<size_t>(lane)].add(
         event.start_ns, event.end_ns, static_cast<int64_t>(i));
     fold.last_ns = std::max(fold.last_ns, event.end_ns);
-    const int32_t step = to_index(event.step) + (event.item.is_backward ? num_forward_steps : 0);
-    if (step < 0 || step >= num_steps) continue;
-    auto& start = fold.step_start[static_cast<size_t>(step)];
-    auto& end = fold.step_end[static_cast<size_t>(step)];
+    const int32_t stage =
+        plan.stage_of({event.item.is_backward, event.item.kind, event.item.index});
+    if (stage < 0) continue;
+    auto& start = fold.stage_start[static_cast<size_t>(stage)];
+    auto& end = fold.stage_end[static_cast<size_t>(stage)];
     start = std::min(start, event.start_ns);
     end = std::max(end, event.end_ns);
   }

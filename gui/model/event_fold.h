@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gui/model/plan_index.h"
 #include "sim/run/executor.h"
 
 #include <array>
@@ -55,8 +56,9 @@ struct RankEvents {
 struct EventFold {
   std::vector<RankEvents> ranks;
   int64_t last_ns = 0;
-  // Per step, forward first: from the first start to the last end; start > end where none happened.
-  std::vector<int64_t> step_start, step_end;
+  // [stage of PlanIndex::stages] from the first start to the last end of its items on any rank;
+  // start > end where none was timed.
+  std::vector<int64_t> stage_start, stage_end;
   // Compute time of lower ranks in earlier bins, for heat maps: [rank + 1][kBins + 1].
   std::vector<double> compute_area;
 
@@ -66,8 +68,7 @@ struct EventFold {
   double computed(size_t first_rank, size_t end_rank, double from, double to) const;
 };
 
-/// `num_forward_steps` numbers backward steps behind the forward ones.
-EventFold fold_events(std::span<const ItemEvent> events, int32_t num_ranks,
-                      int32_t num_forward_steps, int32_t num_steps);
+/// Events of items that the plan does not have are on their rank's lane, and in no stage.
+EventFold fold_events(std::span<const ItemEvent> events, const PlanIndex& plan);
 
 }  // namespace cpscope::gui

@@ -1,6 +1,7 @@
 #include "gui/model/layout_view.h"
 
 #include "gui/model/layout_scene.h"
+#include "gui/model/legend.h"
 
 #include <algorithm>
 #include <cmath>
@@ -77,28 +78,18 @@ void add_side(const ViewInput& input, const PlaceMap& map, const Box& box, bool 
     add_reorder(scene, {box.x0, box.y1 - reorder_height, box.x1, box.y1});
 }
 
-/// One entry of the legend; x moves behind it. Nothing when it does not fit.
+/// One entry of the legend, with a sample of equal parts.
 void add_entry(const ViewInput& input, Drawing& drawing, float& x, const Box& box,
-               const std::vector<FilledBox>& swatch, const std::string& text) {
-  constexpr float kSwatch = 26, kSize = 11;
-  const float width = kSwatch + 5 + input.text_width(text, kSize, Face::body) + 16;
-  if (x + width > box.x1) return;
-  const float y = box.center().y;
-  const auto parts = static_cast<float>(swatch.size());
-  for (size_t i = 0; i < swatch.size(); ++i) {
-    FilledBox part = swatch[i];
-    const float step = kSwatch / parts;
-    part.box = {x + step * static_cast<float>(i), y - 5, x + step * static_cast<float>(i + 1),
-                y + 5};
-    drawing.add(part);
-  }
-  drawing.add(Label{{x + kSwatch + 5, y},
-                    Anchor::left_middle,
-                    input.theme->of(Role::faint_text),
-                    kSize,
-                    Face::body,
-                    text});
-  x += width;
+               const std::vector<FilledBox>& samples, const std::string& text) {
+  add_legend_entry(drawing, input, box, x, text, 26, [&](const Box& swatch) {
+    const float step = swatch.width() / static_cast<float>(samples.size());
+    for (size_t i = 0; i < samples.size(); ++i) {
+      FilledBox part = samples[i];
+      part.box = {swatch.x0 + step * static_cast<float>(i), swatch.y0,
+                  swatch.x0 + step * static_cast<float>(i + 1), swatch.y1};
+      drawing.add(part);
+    }
+  });
 }
 
 void add_legend(const ViewInput& input, const PlaceMap& map, const Box& box, Drawing& drawing) {

@@ -106,6 +106,23 @@ float add_legend_flow(Drawing& drawing, const ViewInput& input, const Box& box,
   return y + kLineHeight;
 }
 
+void add_legend_entry(Drawing& drawing, const ViewInput& input, const Box& line, float& x,
+                      const std::string& text, float swatch,
+                      const std::function<void(const Box&)>& add_swatch) {
+  constexpr float kSize = 11, kBehind = 5, kBetween = 16;
+  const float width = swatch + kBehind + input.text_width(text, kSize, Face::body) + kBetween;
+  if (x + width > line.x1) return;
+  const float y = line.center().y;
+  add_swatch({x, y - 5, x + swatch, y + 5});
+  drawing.add(Label{{x + swatch + kBehind, y},
+                    Anchor::left_middle,
+                    input.theme->of(Role::faint_text),
+                    kSize,
+                    Face::body,
+                    text});
+  x += width;
+}
+
 void add_sentence(Drawing& drawing, const ViewInput& input, const Box& box,
                   const std::string& text) {
   const auto lines = wrap(input, text, Face::body, std::min(420.0F, box.width() - 20));

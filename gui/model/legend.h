@@ -2,6 +2,7 @@
 
 #include "gui/model/view.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ float add_legend_column(Drawing& drawing, const ViewInput& input, const Box& box
 /// Paints entries beside each other, line after line.
 float add_legend_flow(Drawing& drawing, const ViewInput& input, const Box& box,
                       const std::vector<LegendEntry>& entries);
+
+/// One entry of a legend in one line: `add_swatch` paints the sample into a box `swatch` wide, the
+/// text stands behind it, and x moves behind both. Nothing when it does not fit.
+void add_legend_entry(Drawing& drawing, const ViewInput& input, const Box& line, float& x,
+                      const std::string& text, float swatch,
+                      const std::function<void(const Box&)>& add_swatch);
 
 /// A sentence in the middle of the view: why it is empty, and what to do.
 void add_sentence(Drawing& drawing, const ViewInput& input, const Box& box,

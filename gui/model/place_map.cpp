@@ -1,40 +1,12 @@
 #include "gui/model/place_map.h"
 
+#include "gui/model/chunk_cut.h"
+
 #include <algorithm>
 #include <limits>
 
 namespace cpscope::gui {
 namespace {
-
-/// Where chunks end inside a run: every `length` ids from `origin`; length 0 says nowhere.
-struct ChunkGrid {
-  int64_t origin = 0, length = 0;
-};
-
-/// Neighbouring chunks of one rank are one run in the plan, so the layout's rule cuts them again.
-ChunkGrid chunk_grid(const Layout& layout, const Parallel& parallel, const PlaceMap& map,
-                     size_t sequence) {
-  const int64_t halves = 2 * int64_t{layout.cp_size};
-  switch (layout.kind) {
-    case LayoutKind::dual_chunk:
-      if (sequence >= map.num_sequences()) return {};
-      return {map.slot_begin[sequence],
-              (map.slot_begin[sequence + 1] - map.slot_begin[sequence]) / halves};
-    case LayoutKind::dual_chunk_packed:
-      return {0, map.tokens / halves};
-    case LayoutKind::striped:
-      return {0, parallel.stripe};
-    case LayoutKind::lpt:
-    case LayoutKind::lpt_local:
-      // Keys of another length are dealt contiguously.
-      return layout.same_kv || map.side == Side::q ? ChunkGrid{0, parallel.dispatch_chunk}
-                                                   : ChunkGrid{};
-    case LayoutKind::contiguous:
-    case LayoutKind::indices:
-      return {};
-  }
-  return {};
-}
 
 void add_slots(const BatchSlots& slots, PlaceMap& map) {
   int64_t valid = 0;
@@ -56,8 +28,10 @@ int64_t next_cut(const PlanIndex& index, const PlaceMap& map, int64_t token) {
   const size_t sequence = map.sequence_at(token);
   int64_t cut = std::numeric_limits<int64_t>::max();
   if (sequence < map.num_sequences()) cut = map.slot_begin[sequence + 1];
-  const ChunkGrid grid =
-      chunk_grid(index.plan().layout, index.plan().scenario.parallel, map, sequence);
+  // Neighbouring chunks of one rank are one run in the plan, so the layout's rule cuts them again.
+  const bool is_in_slot = sequence < map.num_sequences();
+  const ChunkGrid grid = chunk_grid(index, map.side, is_in_slot ? map.slot_begin[sequence] : token,
+                                    is_in_slot ? map.slot_begin[sequence + 1] : token);
   if (grid.length > 0)
     cut = std::min(cut, token + grid.length - (token - grid.origin) % grid.length);
   return cut;

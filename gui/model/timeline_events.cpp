@@ -1,3 +1,4 @@
+#include "gui/model/describe.h"
 #include "gui/model/light.h"
 #include "gui/model/place_map.h"
 #include "gui/model/timeline_scene.h"
@@ -5,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -34,13 +35,12 @@ Role lane_role(size_t lane) {
   return lane == 0 ? Role::compute : lane == 1 ? Role::transfer : Role::merge;
 }
 
-std::string describe_stretch(const EventLanes& lanes, int32_t rank, const BusyTimes& times,
-                             size_t i) {
+std::string describe_stretch(const EventLanes& lanes, const BusyTimes& times, size_t i) {
   const ItemEvent& event = lanes.run.events[static_cast<size_t>(times.first_event(i))];
+  const ItemTarget target{event.item.is_backward, event.item.kind, event.item.index};
   std::string text =
-      fmt::format("rank {}, {} step {}: {}\n{} to {}, {} long", rank,
-                  event.item.is_backward ? "backward" : "forward", to_index(event.step) + 1,
-                  to_name(event.item.kind), lanes.print_ns(static_cast<double>(times.start(i))),
+      fmt::format("{}\n{} to {}, {} long", describe_target(target, *lanes.scene.input.plan),
+                  lanes.print_ns(static_cast<double>(times.start(i))),
                   lanes.print_ns(static_cast<double>(times.end(i))),
                   lanes.print_ns(static_cast<double>(times.end(i) - times.start(i))));
   if (times.num_events(i) > 1) text += fmt::format("\n{} items that overlap", times.num_events(i));
@@ -72,7 +72,7 @@ void add_stretch(EventLanes& lanes, int32_t rank, size_t lane, const BusyTimes& 
   scene.view.hits.push_back(
       {box, target,
        fmt::format("event/{}/{}/{}/{}", lanes.letter, rank, kLaneNames[lane], times.first_event(i)),
-       describe_stretch(lanes, rank, times, i)});
+       describe_stretch(lanes, times, i)});
   if (!lanes.has_light) return;
   const Light light = light_of_item(scene.input, target);
   if (light == Light::none) return;
@@ -195,22 +195,22 @@ void add_heat_map(EventLanes& lanes) {
   scene.drawing().add(std::move(pixels));
 }
 
-/// From the first start to the last end of the steps of the moment.
+/// From the first start to the last end of the stages of the moment. Stages that nobody timed have
+/// no length: they lie where the ones before them ended.
 std::pair<double, double> find_playhead(const EventLanes& lanes) {
-  const PlanIndex& plan = *lanes.scene.input.plan;
-  const auto stages = static_cast<int32_t>(plan.stages().size());
+  const auto stages = static_cast<int32_t>(lanes.fold.stage_start.size());
   if (stages == 0) return {0, 0};
   const Moment& moment = lanes.scene.input.moment;
   const int32_t first = std::clamp(moment.first_stage, 0, stages - 1);
   const int32_t end = std::clamp(moment.end_stage, first + 1, stages);
-  int64_t from = std::numeric_limits<int64_t>::max(), to = std::numeric_limits<int64_t>::min();
-  for (int32_t step = plan.step_of_stage(first); step <= plan.step_of_stage(end - 1); ++step) {
-    from = std::min(from, lanes.fold.step_start[static_cast<size_t>(step)]);
-    to = std::max(to, lanes.fold.step_end[static_cast<size_t>(step)]);
-  }
-  if (from > to)
-    return {static_cast<double>(lanes.fold.last_ns), static_cast<double>(lanes.fold.last_ns)};
-  return {static_cast<double>(from), static_cast<double>(to)};
+  const auto starts = std::span(lanes.fold.stage_start), ends = std::span(lanes.fold.stage_end);
+  const auto count = static_cast<size_t>(end - first);
+  const int64_t from = *std::ranges::min_element(starts.subspan(static_cast<size_t>(first), count));
+  const int64_t to = *std::ranges::max_element(ends.subspan(static_cast<size_t>(first), count));
+  if (from <= to) return {static_cast<double>(from), static_cast<double>(to)};
+  int64_t before = 0;
+  for (const int64_t done : ends.first(static_cast<size_t>(first))) before = std::max(before, done);
+  return {static_cast<double>(before), static_cast<double>(before)};
 }
 
 /// Stretches of all lanes inside what is shown.

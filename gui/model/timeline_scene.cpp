@@ -1,5 +1,6 @@
 #include "gui/model/timeline_scene.h"
 
+#include "gui/model/describe.h"
 #include "gui/model/light.h"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ void add_rank_titles(TimelineScene& scene, std::string_view hit_prefix) {
                                   std::min(lane.y1, scene.lanes.y1)},
                                  RankTarget{rank},
                                  fmt::format("{}/{}", hit_prefix, rank),
-                                 fmt::format("rank {}", rank)});
+                                 describe_target(RankTarget{rank}, *scene.input.plan)});
     }
     const float y = lane.center().y;
     const bool has_room =

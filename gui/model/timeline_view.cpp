@@ -1,8 +1,10 @@
 #include "gui/model/timeline_view.h"
 
+#include "gui/model/legend.h"
 #include "gui/model/timeline_scene.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -23,13 +25,6 @@ struct TimelineMaps {
 };
 
 bool has_events(const RunView* run) { return run != nullptr && !run->events.empty(); }
-
-EventFold fold_run(const PlanIndex& index, const RunView& run) {
-  int32_t forward = 0;
-  for (const StepRef& step : index.steps()) forward += step.is_backward ? 0 : 1;
-  return fold_events(run.events, index.num_ranks(), forward,
-                     static_cast<int32_t>(index.steps().size()));
-}
 
 int64_t count_items(const PlanIndex& index, int32_t step) {
   const StepRef& ref = index.steps()[static_cast<size_t>(step)];
@@ -58,8 +53,8 @@ std::shared_ptr<const TimelineMaps> timeline_maps(const ViewInput& input, bool s
   const auto make = [plan = input.plan, a = input.run_a, b = input.run_b, shows_time] {
     auto maps = std::make_shared<TimelineMaps>();
     if (shows_time) {
-      maps->events_a = fold_run(*plan, *a);
-      if (has_events(b)) maps->events_b = fold_run(*plan, *b);
+      maps->events_a = fold_events(a->events, *plan);
+      if (has_events(b)) maps->events_b = fold_events(b->events, *plan);
     } else {
       maps->steps = std::make_unique<const StepTable>(*plan);
       // A step of very many items is measured here, not in the frame that first shows it.
@@ -72,22 +67,9 @@ std::shared_ptr<const TimelineMaps> timeline_maps(const ViewInput& input, bool s
   return remember<TimelineMaps>(input.memo, key, is_long, make);
 }
 
-/// One entry of the legend; x moves behind it. Nothing when it does not fit.
-template <class AddSwatch>
 void add_entry(const ViewInput& input, Drawing& drawing, float& x, const Box& box,
-               const std::string& text, AddSwatch add_swatch) {
-  constexpr float kSwatch = 22, kSize = 11;
-  const float width = kSwatch + 5 + input.text_width(text, kSize, Face::body) + 16;
-  if (x + width > box.x1) return;
-  const float y = box.center().y;
-  add_swatch(Box{x, y - 5, x + kSwatch, y + 5});
-  drawing.add(Label{{x + kSwatch + 5, y},
-                    Anchor::left_middle,
-                    input.theme->of(Role::faint_text),
-                    kSize,
-                    Face::body,
-                    text});
-  x += width;
+               const std::string& text, const std::function<void(const Box&)>& add_swatch) {
+  add_legend_entry(drawing, input, box, x, text, 22, add_swatch);
 }
 
 void add_legend(const ViewInput& input, const Box& box, bool shows_time, bool is_heat,

@@ -147,7 +147,9 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
     lines.push_back(line(std::move(kv)));
   }
   const bool has_dkv = scene.matrix.payloads(0, stages)[static_cast<size_t>(Payload::dkv)] > 0;
-  std::string note = "Copies that stay on a rank are not counted.";
+  std::string note =
+      "A link is everything that one rank sends to one other, whatever wires it takes. Copies that "
+      "stay on a rank are not counted.";
   if (has_dkv && index.plan().scenario.numerics.dkv_wire == DkvWire::fp32)
     note += " dkv travels in fp32, 4 bytes a value.";
   lines.push_back(line(std::move(note), false, true));
@@ -224,9 +226,10 @@ void add_byte_scale(Drawing& drawing, const TrafficScene& scene, Point at, float
   const float left = at.x + width(least) + kGap;
   const bool is_short = left + kLength + kGap + width(most + " a link") > x1;
   const float right = left + (is_short ? kShort : kLength);
-  const std::string name =
-      first_that_fits(input.text_width, {most + " a link, log scale", most + " a link", most},
-                      kText, Face::body, x1 - right - kGap);
+  const std::string name = first_that_fits(input.text_width,
+                                           {most + " from one rank to one other, log scale",
+                                            most + " a link, log scale", most + " a link", most},
+                                           kText, Face::body, x1 - right - kGap);
   const auto write = [&](float x, const std::string& text) {
     drawing.add(Label{{x, at.y + kHeight / 2},
                       Anchor::left_middle,

@@ -282,9 +282,7 @@ TEST(EventFold, CoversAndExposesWhatEveryNanosecondSays) {
   std::mt19937_64 random(5);
   for_plans_of_seeds(25, [&random](const PlanIndex& index, uint64_t) {
     const gui::RunView run = make_run(index, random);
-    const auto steps = static_cast<int32_t>(index.steps().size());
-    const gui::EventFold fold =
-        gui::fold_events(run.events, index.num_ranks(), index.plan().forward.num_steps, steps);
+    const gui::EventFold fold = gui::fold_events(run.events, index);
     for (int32_t rank = 0; rank < index.num_ranks(); ++rank) {
       const auto size = static_cast<size_t>(fold.last_ns);
       std::vector<char> compute(size, 0), transfer(size, 0);
@@ -323,9 +321,7 @@ TEST(TimelineView, ShowsEveryEventOfARunOnce) {
   std::mt19937_64 random(6);
   for_plans_of_seeds(25, [&random](const PlanIndex& index, uint64_t) {
     const gui::RunView run = make_run(index, random);
-    const auto steps = static_cast<int32_t>(index.steps().size());
-    const gui::EventFold fold =
-        gui::fold_events(run.events, index.num_ranks(), index.plan().forward.num_steps, steps);
+    const gui::EventFold fold = gui::fold_events(run.events, index);
     Asked asked(index, {200'000, 1200});
     asked.input.shows_time = true;
     asked.input.run_a = &run;
@@ -444,6 +440,49 @@ TEST(TimelineView, ShowsTwoMillionItemsOfAThousandRanks) {
     expect_sound(draw_timeline(asked.input));
     if (testing::Test::HasFailure()) return;
   }
+}
+
+TEST(TimelineView, FramesTheStagesOfTheMomentInNanoseconds) {
+  std::mt19937_64 random(7);
+  for_plans_of_seeds(25, [&random](const PlanIndex& index, uint64_t seed) {
+    const gui::RunView run = make_run(index, random);
+    Asked asked(index, {20'000, 600});
+    asked.input.shows_time = true;
+    asked.input.run_a = &run;
+    const gui::Color accent = asked.input.theme->of(gui::Role::accent);
+    const auto check = [&](gui::Moment moment) {
+      // The events of the moment's stages, one by one.
+      int64_t from = INT64_MAX, to = INT64_MIN;
+      for (const ItemEvent& event : run.events) {
+        for (int32_t s = moment.first_stage; s < moment.end_stage; ++s) {
+          const gui::StageRef& stage = index.stages()[static_cast<size_t>(s)];
+          if (stage.is_backward != event.item.is_backward || stage.kind != event.item.kind ||
+              event.item.index < stage.begin || event.item.index >= stage.end)
+            continue;
+          from = std::min(from, event.start_ns);
+          to = std::max(to, event.end_ns);
+        }
+      }
+      if (from > to) return;
+      asked.input.moment = moment;
+      const View view = draw_timeline(asked.input);
+      const gui::HitGrid& grid = view.grids.front();
+      const double per_ns = grid.box.width() / (grid.x1 - grid.x0);
+      bool is_framed = false;
+      for (const gui::Mark& mark : view.drawing.marks) {
+        const auto* box = std::get_if<gui::OutlinedBox>(&mark);
+        if (box == nullptr || box->color != accent || box->width != 2) continue;
+        is_framed = true;
+        EXPECT_NEAR(box->box.x0, grid.box.x0 + per_ns * static_cast<double>(from), 1.1);
+        EXPECT_NEAR(box->box.x1, grid.box.x0 + per_ns * static_cast<double>(to), 1.1);
+      }
+      EXPECT_TRUE(is_framed) << "seed " << seed << ", stage " << moment.first_stage;
+    };
+    for (int32_t s = 0; s < static_cast<int32_t>(index.stages().size()); ++s)
+      check(index.moment_of_stage(s));
+    for (int32_t s = 0; s < static_cast<int32_t>(index.steps().size()); ++s)
+      check(index.moment_of_step(s));
+  });
 }
 
 TEST(TimelineView, ShowsTheClockOfManyRanksWithinItsBudget) {
