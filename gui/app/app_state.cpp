@@ -87,6 +87,13 @@ void take_job(AppState& state) {
   (state.job.is_b ? state.run_b_plan : state.run_a_plan) = state.job.plan;
 }
 
+void take_saving(AppState& state) {
+  const std::unique_ptr<std::optional<Error>> result = state.saving.task.take();
+  if (!result) return;
+  if (*result) return tell(state, to_text(**result), true);
+  tell(state, "Wrote " + state.saving.path);
+}
+
 void start_job(AppState& state, std::string title, bool is_b, Task<Result<SharedRun>>::Work work) {
   state.job.title = std::move(title);
   state.job.is_b = is_b;
@@ -104,6 +111,7 @@ void update(AppState& state, double now_s) {
   if (const PlanIndex* plan = state.plan())
     state.playhead = play_until(*plan, state.playhead, state.player, now_s);
   take_job(state);
+  take_saving(state);
 }
 
 void settle(AppState& state) {
@@ -198,9 +206,35 @@ void open_record(AppState& state, const std::string& path, bool is_b) {
 }
 
 void cancel_job(AppState& state) {
-  if (!state.job.task.is_running()) return;
-  state.job.task.cancel();
-  tell(state, state.job.title + " was cancelled");
+  if (state.job.task.is_running()) {
+    state.job.task.cancel();
+    return tell(state, state.job.title + " was cancelled");
+  }
+  if (!state.saving.task.is_running()) return;
+  state.saving.task.cancel();
+  tell(state, "Writing " + state.saving.path + " was cancelled");
+}
+
+bool is_working(const AppState& state) {
+  return state.job.task.is_running() || state.saving.task.is_running();
+}
+
+void ask_to_quit(AppState& state) {
+  if (state.document.is_modified())
+    state.dialog = Dialog::unsaved;
+  else
+    state.wants_quit = true;
+}
+
+bool save_scenario(AppState& state, const std::string& path) {
+  const bool quits = std::exchange(state.quits_when_saved, false);
+  if (const auto error = state.document.save(path)) {
+    tell(state, to_text(*error), true);
+    return false;
+  }
+  tell(state, "Saved " + path);
+  if (quits) state.wants_quit = true;
+  return true;
 }
 
 void tell(AppState& state, std::string text, bool is_error) {

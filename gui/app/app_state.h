@@ -50,11 +50,13 @@ enum class Dialog : uint8_t {
   find,
   help,
   lessons,
-  export_file
+  export_file,
+  unsaved
 };
 
-/// What the frame is asked to write once it is painted.
-enum class ExportWish : uint8_t { none, screenshot, svg, csv };
+/// What the frame is asked to write once it is painted: a PNG of the window and its state, or the
+/// focused view alone (AppState::wish_path).
+enum class ExportWish : uint8_t { none, screenshot, picture };
 
 /// Something to tell the user: bad news stays until it is dismissed.
 struct Message {
@@ -90,6 +92,12 @@ struct Job {
   SharedPlan plan;    // what it runs
 };
 
+/// Figures on their way into a file.
+struct Saving {
+  Task<std::optional<Error>> task;
+  std::string path;
+};
+
 /// Everything that the window shows, besides pixels. Changed through commands (command.h) and the
 /// functions below.
 struct AppState {
@@ -111,15 +119,18 @@ struct AppState {
   bool shows_time = false;
   SharedRun run_a, run_b;
   SharedPlan run_a_plan, run_b_plan;  // what each run ran
-  SharedPlan pinned;                  // another plan, shown above this one to compare; may be null
+  SharedPlan pinned;         // another plan, shown above this one to compare; may be null
   Job job;
+  Saving saving;
   Dialog dialog = Dialog::none;
   ExportWish wish = ExportWish::none;
+  std::string wish_path;  // ends in .svg or .png
   LessonPlace lesson;
   SharedPlan lesson_plan;  // what the open page was opened with
   std::vector<Message> messages;
   bool wants_quit = false;
-  double now_s = 0.0;  // time of this frame; the only clock
+  bool quits_when_saved = false;  // the name of the file is asked for on the way out
+  double now_s = 0.0;             // time of this frame; the only clock
 
   const PlanIndex* plan() const { return document.plan().get(); }
   Camera& camera(ViewKind kind) { return cameras[static_cast<size_t>(kind)]; }
@@ -161,7 +172,16 @@ ViewInput view_input_pinned(const AppState& state, ViewKind kind);
 
 void start_run(AppState& state, const std::string& executor, bool is_b);
 void open_record(AppState& state, const std::string& path, bool is_b);
+/// The run in progress; without one, the file that is being written.
 void cancel_job(AppState& state);
+/// Is there something that cancel_job() would end?
+bool is_working(const AppState& state);
+
+/// Ends the window, unless the scenario has changes that no file has: then it asks.
+void ask_to_quit(AppState& state);
+/// Saves, also on the way out. A scenario without a file asks for a name. False when that was not
+/// possible.
+bool save_scenario(AppState& state, const std::string& path);
 void tell(AppState& state, std::string text, bool is_error = false);
 
 /// Everything that makes a picture: scenario text, playhead, cameras, selection, theme. JSON.

@@ -156,6 +156,7 @@ void open_dialog(AppState& state, Dialog dialog) { state.dialog = dialog; }
 void clear(AppState& state) {
   if (state.dialog != Dialog::none) {
     state.dialog = Dialog::none;
+    state.quits_when_saved = false;
   } else if (state.is_enlarged) {
     state.is_enlarged = false;
   } else if (!state.messages.empty()) {
@@ -166,11 +167,7 @@ void clear(AppState& state) {
   }
 }
 
-void save(AppState& state) {
-  if (const auto error = state.document.save(state.document.path()))
-    return tell(state, to_text(*error), true);
-  tell(state, "Saved " + state.document.path());
-}
+void save(AppState& state) { save_scenario(state, state.document.path()); }
 
 template <Dialog dialog>
 void show(AppState& state) {
@@ -195,11 +192,11 @@ constexpr std::array kTable = {
             "Writes a PNG of the window and the JSON that makes it again.", has_files,
             [](AppState& s) { s.wish = ExportWish::screenshot; }},
     Command{"file.export", "Export...", "File", "Ctrl+E",
-            "Writes the focused view as SVG or its figures as CSV.",
+            "Writes the focused view as a picture (SVG, PNG) or its figures (CSV).",
             [](const AppState& s) { return has_files(s) && has_plan(s); },
             show<Dialog::export_file>},
-    Command{"file.quit", "Quit", "File", "Ctrl+Q", "Closes the window.", has_paths,
-            [](AppState& s) { s.wants_quit = true; }},
+    Command{"file.quit", "Quit", "File", "Ctrl+Q", "Closes the window; asks about changes.",
+            has_paths, ask_to_quit},
 
     Command{"edit.undo", "Undo", "Edit", "Ctrl+Z", "Takes back the last change of the scenario.",
             [](const AppState& s) { return s.document.can_undo(); }, undo_edit},
@@ -334,8 +331,8 @@ constexpr std::array kTable = {
     Command{"run.cuda_b", "Run on cuda as B", "Run", "", "The same, kept as run B beside run A.",
             [](const AppState& s) { return can_run_on(s, "cuda"); },
             [](AppState& s) { start_run(s, "cuda", true); }},
-    Command{"run.cancel", "Cancel the run", "Run", "Ctrl+.", "Ends the run in progress.",
-            is_job_running, cancel_job},
+    Command{"run.cancel", "Cancel", "Run", "Ctrl+.",
+            "Ends the run in progress, or the file that is being written.", is_working, cancel_job},
     Command{"run.swap", "Swap runs A and B", "Run", "B", "Lets A and B change places.", has_runs,
             swap_runs},
     Command{"run.forget", "Forget both runs", "Run", "", "Closes runs A and B.", has_runs,

@@ -22,7 +22,9 @@ namespace {
 /// Lines are gathered, because a stream takes them one by one slowly.
 class CsvWriter {
  public:
-  explicit CsvWriter(std::ostream& out) : out_(out) {}
+  /// `lines`: about how many there will be. `control` may be null.
+  CsvWriter(std::ostream& out, int64_t lines, TaskControl* control)
+      : out_(out), lines_(lines), control_(control) {}
   ~CsvWriter() { flush(); }
   CsvWriter(const CsvWriter&) = delete;
   CsvWriter& operator=(const CsvWriter&) = delete;
@@ -42,8 +44,11 @@ class CsvWriter {
   void end_line() {
     text_.push_back('\n');
     has_field_ = false;
-    if (text_.size() > size_t{1} << 20) flush();
+    ++written_;
+    if (text_.size() > size_t{1} << 18) flush();
   }
+  /// Nobody wants the rest.
+  bool is_stopped() const { return control_ != nullptr && control_->is_stopped; }
 
  private:
   void add(std::string_view field) {
@@ -69,9 +74,14 @@ class CsvWriter {
   void flush() {
     out_ << text_;
     text_.clear();
+    if (control_ != nullptr && lines_ > 0)
+      control_->progress =
+          std::min(1.0, static_cast<double>(written_) / static_cast<double>(lines_));
   }
 
   std::ostream& out_;
+  int64_t lines_ = 0, written_ = 0;
+  TaskControl* control_ = nullptr;
   std::string text_;
   bool has_field_ = false;
 };
@@ -107,7 +117,7 @@ void write_layout(const PlanIndex& plan, CsvWriter& csv) {
   const Layout& layout = plan.plan().layout;
   for (const Side side : {Side::q, Side::kv}) {
     const auto& by_rank = side == Side::q ? layout.q_runs : layout.kv_runs;
-    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    for (size_t rank = 0; rank < by_rank.size() && !csv.is_stopped(); ++rank) {
       int64_t row = 0;
       for (const TokenRun& run : by_rank[rank]) {
         const int64_t count = run.count(), valid = count_valid(plan, side, run);
@@ -140,7 +150,7 @@ void write_mask(const PlanIndex& plan, CsvWriter& csv) {
            "first_key_token", "last_key_token", "visible_pairs_per_head", "visible_pairs");
   for (const bool is_backward : {false, true}) {
     const Pass& pass = plan.pass(is_backward);
-    for (size_t i = 0; i < pass.computes.size(); ++i) {
+    for (size_t i = 0; i < pass.computes.size() && !csv.is_stopped(); ++i) {
       const ComputeItem& item = pass.computes[i];
       const auto q = plan.plan().list(item.q_tokens), k = plan.plan().list(item.kv_tokens);
       int64_t number = 0;
@@ -171,7 +181,7 @@ void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
     const StageRef& stage = plan.stages()[static_cast<size_t>(s)];
     if (stage.kind != StageKind::transfer) continue;
     const int32_t first = plan.steps()[static_cast<size_t>(plan.step_of_stage(s))].first_stage;
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
+    for (int64_t i = stage.begin; i < stage.end && !csv.is_stopped(); ++i) {
       const TransferItem& item = plan.pass(stage.is_backward).transfers[static_cast<size_t>(i)];
       csv.line(pass_name(stage.is_backward), i, stage.step + 1, s - first + 1, to_index(item.src),
                to_index(item.dst), to_name(item.payload), name_of(item.link),
@@ -253,7 +263,7 @@ void write_timeline(const PlanIndex& plan, const RunView* run_a, const RunView* 
   for (int32_t s = 0; s < static_cast<int32_t>(plan.stages().size()); ++s) {
     const StageRef& stage = plan.stages()[static_cast<size_t>(s)];
     const int32_t first = plan.steps()[static_cast<size_t>(plan.step_of_stage(s))].first_stage;
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
+    for (int64_t i = stage.begin; i < stage.end && !csv.is_stopped(); ++i) {
       const ItemTarget item{stage.is_backward, stage.kind, i};
       put_item(plan, item, s, s - first + 1, csv);
       for (const EventTable& table : tables) {
@@ -272,7 +282,7 @@ void write_timeline(const PlanIndex& plan, const RunView* run_a, const RunView* 
 
 /// The worst row of each block and head.
 void write_blocks(const std::string& run, const ErrorField& field, CsvWriter& csv) {
-  for (int64_t begin = 0; begin < field.tokens; begin += kCsvBlock) {
+  for (int64_t begin = 0; begin < field.tokens && !csv.is_stopped(); begin += kCsvBlock) {
     const int64_t end = std::min(field.tokens, begin + kCsvBlock);
     for (int32_t head = 0; head < field.heads; ++head) {
       int64_t worst = -1;
@@ -346,7 +356,7 @@ void write_balance(const PlanIndex& plan, CsvWriter& csv) {
   const Layout& layout = plan.plan().layout;
   int64_t all_pairs = 0;
   for (const RankSums& rank : forward) all_pairs += rank.pairs;
-  for (size_t r = 0; r < forward.size(); ++r) {
+  for (size_t r = 0; r < forward.size() && !csv.is_stopped(); ++r) {
     int64_t q_valid = 0, kv_valid = 0;
     for (const TokenRun& run : layout.q_runs[r]) q_valid += count_valid(plan, Side::q, run);
     for (const TokenRun& run : layout.kv_runs[r]) kv_valid += count_valid(plan, Side::kv, run);
@@ -360,11 +370,47 @@ void write_balance(const PlanIndex& plan, CsvWriter& csv) {
   }
 }
 
+/// About how many lines a view's figures take.
+int64_t count_lines(ViewKind kind, const PlanIndex& index, const RunView* run_a,
+                    const RunView* run_b) {
+  const Plan& plan = index.plan();
+  switch (kind) {
+    case ViewKind::layout: {
+      int64_t runs = 0;
+      for (const auto* by_rank : {&plan.layout.q_runs, &plan.layout.kv_runs})
+        for (const auto& list : *by_rank) runs += static_cast<int64_t>(list.size());
+      return runs;
+    }
+    case ViewKind::mask: {
+      int64_t slices = 0;
+      for (const bool is_backward : {false, true})
+        for (const ComputeItem& item : index.pass(is_backward).computes) slices += item.num_slices;
+      return slices;
+    }
+    case ViewKind::traffic:
+      return static_cast<int64_t>(plan.forward.transfers.size() + plan.backward.transfers.size());
+    case ViewKind::timeline:
+      return plan.forward.num_items() + plan.backward.num_items();
+    case ViewKind::numbers: {
+      int64_t blocks = 0;
+      for (const RunView* run : {run_a, run_b}) {
+        if (run == nullptr) continue;
+        for (const ErrorField& field : run->errors)
+          blocks += (field.tokens / kCsvBlock + 1) * field.heads;
+      }
+      return blocks;
+    }
+    case ViewKind::balance:
+      return index.num_ranks();
+  }
+  return 0;
+}
+
 }  // namespace
 
 void write_csv(ViewKind kind, const PlanIndex& plan, const RunView* run_a, const RunView* run_b,
-               std::ostream& out) {
-  CsvWriter csv(out);
+               std::ostream& out, TaskControl* control) {
+  CsvWriter csv(out, count_lines(kind, plan, run_a, run_b), control);
   switch (kind) {
     case ViewKind::layout:
       return write_layout(plan, csv);
@@ -381,29 +427,44 @@ void write_csv(ViewKind kind, const PlanIndex& plan, const RunView* run_a, const
   }
 }
 
-std::optional<Error> save_csv(ViewKind kind, const AppState& state, const std::string& path) {
+CsvSource csv_source(const AppState& state) {
   const SharedPlan& plan = state.document.plan();
-  if (!plan)
+  return {plan, state.run_a_plan == plan ? state.run_a : nullptr,
+          state.run_b_plan == plan ? state.run_b : nullptr};
+}
+
+std::optional<Error> save_csv(ViewKind kind, const CsvSource& source, const std::string& path,
+                              TaskControl& control) {
+  if (!source.plan)
     return make_error(ErrorKind::unavailable, "There is no plan whose figures could be written",
                       "open a scenario first", path);
-  const RunView* run_a = state.run_a_plan == plan ? state.run_a.get() : nullptr;
-  const RunView* run_b = state.run_b_plan == plan ? state.run_b.get() : nullptr;
   const std::string unfinished = path + ".unfinished";
-  const auto fail = [&] {
+  const auto fail = [&](ErrorKind kind_of_error, const char* what, const char* hint) {
     std::error_code ignored;
     std::filesystem::remove(unfinished, ignored);
-    return make_error(ErrorKind::bad_input, "The file cannot be written",
-                      "choose a folder that can be written to", path);
+    return make_error(kind_of_error, what, hint, path);
   };
+  constexpr const char* kUnwritten = "The file cannot be written";
+  constexpr const char* kHint = "choose a folder that can be written to";
   {
     std::ofstream out(unfinished, std::ios::binary);
-    write_csv(kind, *plan, run_a, run_b, out);
-    if (!out.flush()) return fail();
+    write_csv(kind, *source.plan, source.run_a.get(), source.run_b.get(), out, &control);
+    if (!out.flush()) return fail(ErrorKind::bad_input, kUnwritten, kHint);
   }
+  if (control.is_stopped) return fail(ErrorKind::unavailable, "The export was stopped", "");
   std::error_code failed;
   std::filesystem::rename(unfinished, path, failed);
-  if (failed) return fail();
+  if (failed) return fail(ErrorKind::bad_input, kUnwritten, kHint);
   return std::nullopt;
+}
+
+void start_saving_csv(AppState& state, ViewKind kind, const std::string& path) {
+  if (state.saving.task.is_running())
+    return tell(state, "Another file is still being written: " + state.saving.path, true);
+  state.saving.path = path;
+  state.saving.task.start([kind, path, source = csv_source(state)](TaskControl& control) {
+    return save_csv(kind, source, path, control);
+  });
 }
 
 }  // namespace cpscope::gui

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gui/app/app_state.h"
+#include "gui/app/background.h"
 #include "gui/model/view.h"
 #include "sim/base/result.h"
 
@@ -21,14 +22,26 @@ namespace cpscope::gui {
 ///   balance:  for each rank.
 /// Steps count from 1 in each pass, as on screen; everything else from 0; ends are not included.
 /// Fields that do not apply are empty. Runs may be null. Streams: a plan of a million items needs
-/// no second copy in memory.
+/// no second copy in memory. `control` (may be null) follows it and stops it, which leaves the rest
+/// away.
 void write_csv(ViewKind kind, const PlanIndex& plan, const RunView* run_a, const RunView* run_b,
-               std::ostream& out);
+               std::ostream& out, TaskControl* control = nullptr);
 
 /// Tokens of one block of the table of numbers.
 inline constexpr int64_t kCsvBlock = 256;
 
-/// The same into a file, whole or not at all, for the plan and the runs that are shown.
-std::optional<Error> save_csv(ViewKind kind, const AppState& state, const std::string& path);
+/// What is written: kept by whoever writes, whatever the window shows next.
+struct CsvSource {
+  SharedPlan plan;         // may be null
+  SharedRun run_a, run_b;  // of this plan; may be null
+};
+/// The plan and the runs that are shown.
+CsvSource csv_source(const AppState& state);
+
+/// The same into a file, whole or not at all. Errors: no plan, no such folder, stopped.
+std::optional<Error> save_csv(ViewKind kind, const CsvSource& source, const std::string& path,
+                              TaskControl& control);
+/// The same in the background, for the plan and the runs that are shown (AppState::saving).
+void start_saving_csv(AppState& state, ViewKind kind, const std::string& path);
 
 }  // namespace cpscope::gui

@@ -10,8 +10,9 @@ namespace cpscope::gui {
 namespace {
 
 constexpr int kSchema = 1;
-constexpr std::array<std::string_view, 8> kDialogNames = {
-    "none", "open_file", "save_file", "open_record", "find", "help", "lessons", "export_file"};
+constexpr std::array<std::string_view, 9> kDialogNames = {"none",        "open_file",   "save_file",
+                                                          "open_record", "find",        "help",
+                                                          "lessons",     "export_file", "unsaved"};
 
 StateJson write_span(AxisSpan span) { return StateJson::array({span.lo, span.hi}); }
 

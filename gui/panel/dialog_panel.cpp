@@ -91,13 +91,32 @@ void build_open(Ui& ui, TypedText& typed) {
 }
 
 void build_save(Ui& ui, TypedText& typed) {
-  build_path(ui, typed, "path of the new file (.toml)", "Save", [&](const std::string& path) {
-    if (const auto error = ui.state.document.save(path)) {
-      tell(ui.state, to_text(*error), true);
-    } else {
-      tell(ui.state, "Saved " + path);
-    }
-  });
+  build_path(ui, typed, "path of the new file (.toml)", "Save",
+             [&](const std::string& path) { save_scenario(ui.state, path); });
+}
+
+/// On the way out: nothing is lost without being asked.
+void build_unsaved(Ui& ui) {
+  AppState& state = ui.state;
+  const std::string& path = state.document.path();
+  show_wrapped(ui, "The scenario has changes that are in no file" +
+                       (path.empty() ? std::string(".") : ": " + path + " is as it was."));
+  ImGui::Spacing();
+  if (named_button(ui, "unsaved/save", "Save")) {
+    state.dialog = Dialog::none;
+    state.quits_when_saved = true;
+    if (path.empty())
+      state.dialog = Dialog::save_file;
+    else
+      save_scenario(state, path);
+  }
+  ImGui::SameLine();
+  if (named_button(ui, "unsaved/discard", "Discard")) {
+    state.dialog = Dialog::none;
+    state.wants_quit = true;
+  }
+  ImGui::SameLine();
+  if (named_button(ui, "unsaved/cancel", "Cancel")) state.dialog = Dialog::none;
 }
 
 void build_record(Ui& ui, TypedText& typed) {
@@ -140,17 +159,21 @@ void build_find(Ui& ui, TypedText& typed) {
 void build_export(Ui& ui, TypedText& typed) {
   const ViewKind kind = ui.state.focus_view.value_or(ViewKind::layout);
   show_wrapped(ui,
-               "Writes the figures behind the view \"" + std::string(to_name(kind)) +
-                   "\" as CSV. Focus another view with 1 to 6. Pictures: Ctrl+S, or cpscope "
-                   "render for PNG and SVG.",
+               "Writes the view \"" + std::string(to_name(kind)) +
+                   "\": the ending of the name says whether as a picture that explains itself "
+                   "(.svg, .png) or as the figures behind it (.csv). Focus another view with 1 "
+                   "to 6. Ctrl+S writes the whole window.",
                Role::faint_text);
-  build_path(ui, typed, "path of the new file (.csv)", "Write", [&](const std::string& path) {
-    if (const auto error = save_csv(kind, ui.state, path)) {
-      tell(ui.state, to_text(*error), true);
-    } else {
-      tell(ui.state, "Wrote " + path);
-    }
-  });
+  build_path(ui, typed, "path of the new file (.svg, .png or .csv)", "Write",
+             [&](const std::string& path) {
+               if (path.ends_with(".csv")) return start_saving_csv(ui.state, kind, path);
+               if (!path.ends_with(".svg") && !path.ends_with(".png"))
+                 return tell(ui.state,
+                             "The name of a file to write ends in .svg, .png or .csv: " + path,
+                             true);
+               ui.state.wish = ExportWish::picture;
+               ui.state.wish_path = path;
+             });
 }
 
 std::string_view title_of(Dialog dialog) {
@@ -169,6 +192,8 @@ std::string_view title_of(Dialog dialog) {
       return "Lessons";
     case Dialog::export_file:
       return "Export";
+    case Dialog::unsaved:
+      return "Save the changes?";
     case Dialog::none:
       break;
   }
@@ -185,7 +210,9 @@ void build_dialog(Ui& ui, Size display, TypedText& typed) {
   }
   const float width = std::min(display.width - ui.px(40), ui.px(860));
   const float height =
-      std::min(display.height - ui.px(80), ui.px(dialog == Dialog::help ? 720 : 480));
+      std::min(display.height - ui.px(80), ui.px(dialog == Dialog::help      ? 720
+                                                 : dialog == Dialog::unsaved ? 130
+                                                                             : 480));
   ImGui::SetNextWindowPos({(display.width - width) / 2, (display.height - height) / 3});
   ImGui::SetNextWindowSize({width, height});
   ImGui::SetNextWindowFocus();
@@ -202,9 +229,10 @@ void build_dialog(Ui& ui, Size display, TypedText& typed) {
     if (dialog == Dialog::open_record) build_record(ui, typed);
     if (dialog == Dialog::find) build_find(ui, typed);
     if (dialog == Dialog::export_file) build_export(ui, typed);
+    if (dialog == Dialog::unsaved) build_unsaved(ui);
   }
   ImGui::End();
-  if (!is_kept) ui.state.dialog = Dialog::none;
+  if (!is_kept) apply_command(ui.state, "select.clear");
 }
 
 void build_messages(Ui& ui, Size display) {

@@ -124,7 +124,7 @@ float measure_right(const Ui& ui, const std::string& rank) {
   float width = 2 * button_width("[") + ImGui::CalcTextSize(rank.c_str()).x +
                 button_width(to_name(state.theme)) + button_width("Lessons");
   int32_t items = 6;
-  if (state.job.task.is_running()) {
+  if (is_working(state)) {
     width += ui.px(kProgressWidth) + button_width("Cancel");
     ++items;
   } else {
@@ -139,9 +139,11 @@ float measure_right(const Ui& ui, const std::string& rank) {
 
 void build_run_buttons(Ui& ui) {
   AppState& state = ui.state;
-  if (state.job.task.is_running()) {
-    ImGui::ProgressBar(static_cast<float>(state.job.task.progress()), {ui.px(kProgressWidth), 0},
-                       state.job.title.c_str());
+  if (is_working(state)) {
+    const bool is_run = state.job.task.is_running();
+    const double progress = is_run ? state.job.task.progress() : state.saving.task.progress();
+    ImGui::ProgressBar(static_cast<float>(progress), {ui.px(kProgressWidth), 0},
+                       is_run ? state.job.title.c_str() : "Writing figures");
     name_item(ui, "run.progress");
     ImGui::SameLine();
     command_button(ui, "run.cancel", "Cancel");

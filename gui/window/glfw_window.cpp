@@ -292,7 +292,12 @@ std::optional<Error> Window::run() {
                           .scale = fonts_.scale});
       frames_due_ = kFramesOfEvent;
     }
-    if (glfwWindowShouldClose(handle_.get()) || state_.wants_quit) break;
+    if (glfwWindowShouldClose(handle_.get())) {
+      glfwSetWindowShouldClose(handle_.get(), GLFW_FALSE);
+      ask_to_quit(state_);
+      frames_due_ = kFramesOfEvent;
+    }
+    if (state_.wants_quit) break;
     wait(glfwGetTime() - start);
   }
   return std::nullopt;

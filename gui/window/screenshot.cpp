@@ -1,9 +1,13 @@
 #include "gui/window/screenshot.h"
 
+#include "gui/draw/glyph_widths.h"
 #include "gui/draw/png_file.h"
+#include "gui/draw/svg_file.h"
 #include "gui/draw/whole_file.h"
 #include "gui/panel/offscreen.h"
 #include "gui/panel/screen.h"
+#include "gui/window/paint_picture.h"
+#include "gui/window/picture.h"
 #include "sim/base/version.h"
 #include "sim/plan/plan.h"
 
@@ -66,8 +70,39 @@ Result<size_t> write_screenshot(AppState& state, const ScreenshotOptions& option
   return write_png(path, image, texts);
 }
 
+/// The focused view as `cpscope render` draws it.
+Result<size_t> write_view(const AppState& state, const ScreenshotOptions& options,
+                          const std::string& path) {
+  const ViewKind kind = state.focus_view.value_or(ViewKind::layout);
+  const std::string file = std::filesystem::path(state.document.path()).filename().string();
+  const std::string imprint = (file.empty() ? "unsaved" : file) + "   plan " +
+                              to_hex(state.plan()->plan().hash) + "   cpscope " + program_version();
+  const auto compose = [&](const TextWidth& text_width) {
+    return draw_picture({&state, imprint, text_width, ""}, kind, natural_size(kind));
+  };
+  if (path.ends_with(".svg")) {
+    const Picture picture = compose(TextWidth(estimate_width));
+    return write_svg(
+        path, picture.drawing,
+        {picture.size, theme_of(state.theme).of(Role::background), picture.title, picture.alt});
+  }
+  const PaintedPicture painted =
+      paint_picture(compose, natural_size(kind), state.theme, options.fonts, options.scale);
+  return write_png(path, painted.image,
+                   {{"Title", painted.picture.title},
+                    {"Description", painted.picture.alt},
+                    {"Software", "cpscope " + program_version()},
+                    {"plan_hash", to_hex(state.plan()->plan().hash)}});
+}
+
 void grant_wish(AppState& state, const ScreenshotOptions& options) {
   const ExportWish wish = std::exchange(state.wish, ExportWish::none);
+  if (wish == ExportWish::picture && state.plan() != nullptr) {
+    const std::string path = std::exchange(state.wish_path, "");
+    const Result<size_t> written = write_view(state, options, path);
+    if (!written) return tell(state, to_text(written.error()), true);
+    return tell(state, "Wrote " + path);
+  }
   if (wish != ExportWish::screenshot) return;
   const std::string name = free_name(short_name(state));
   const Result<size_t> picture = write_screenshot(state, options, name + ".png");

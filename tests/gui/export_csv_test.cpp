@@ -5,6 +5,7 @@
 #include "tests/support/walker_cases.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include <numeric>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -282,16 +284,63 @@ TEST(ExportCsv, IsTheSameEachTime) {
 TEST(ExportCsv, SavesAFileOrSaysWhyNot) {
   gui::AppState state;
   const std::string path = testing::TempDir() + "cpscope_balance.csv";
-  EXPECT_TRUE(save_csv(ViewKind::balance, state, path).has_value());
+  gui::TaskControl control;
+  EXPECT_TRUE(save_csv(ViewKind::balance, csv_source(state), path, control).has_value());
   ASSERT_FALSE(state.document.load_text(print_scenario(walker_case({64}, 2)), "").has_value());
   settle(state);
-  ASSERT_FALSE(save_csv(ViewKind::balance, state, path).has_value());
+  ASSERT_FALSE(save_csv(ViewKind::balance, csv_source(state), path, control).has_value());
+  EXPECT_EQ(control.progress, 1.0);
   std::ifstream in(path);
   std::ostringstream text;
   text << in.rdbuf();
   EXPECT_EQ(text.str(), text_of(ViewKind::balance, *state.plan()));
   std::filesystem::remove(path);
-  EXPECT_TRUE(save_csv(ViewKind::balance, state, "/no/such/folder/x.csv").has_value());
+  EXPECT_TRUE(
+      save_csv(ViewKind::balance, csv_source(state), "/no/such/folder/x.csv", control).has_value());
+}
+
+TEST(ExportCsv, LeavesNoFileWhenItIsStopped) {
+  gui::AppState state;
+  ASSERT_FALSE(state.document.load_text(print_scenario(walker_case({512}, 8)), "").has_value());
+  settle(state);
+  const std::string path = testing::TempDir() + "cpscope_stopped.csv";
+  for (const ViewKind kind : gui::kViewKinds) {
+    gui::TaskControl control;
+    control.is_stopped = true;
+    std::ostringstream text;
+    write_csv(kind, *state.plan(), nullptr, nullptr, text, &control);
+    const std::string written = text.str();
+    EXPECT_LE(std::count(written.begin(), written.end(), '\n'), 1) << to_name(kind);
+    const auto error = save_csv(kind, csv_source(state), path, control);
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->complaints[0].what, "The export was stopped");
+    EXPECT_FALSE(std::filesystem::exists(path));
+    EXPECT_FALSE(std::filesystem::exists(path + ".unfinished"));
+  }
+}
+
+TEST(ExportCsv, WritesInTheBackgroundWhatWasShownWhenItBegan) {
+  gui::AppState state;
+  ASSERT_FALSE(state.document.load_text(print_scenario(walker_case({512}, 8)), "").has_value());
+  settle(state);
+  const std::string path = testing::TempDir() + "cpscope_background.csv";
+  const std::string wanted = text_of(ViewKind::timeline, *state.plan());
+  start_saving_csv(state, ViewKind::timeline, path);
+  EXPECT_TRUE(is_working(state));
+  // Another plan is shown before the file is there.
+  ASSERT_FALSE(state.document.load_text(print_scenario(walker_case({64}, 2)), "").has_value());
+  settle(state);
+  for (int i = 0; i < 5000 && is_working(state); ++i) {
+    update(state, 0.0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_EQ(state.messages.size(), 1U);
+  EXPECT_EQ(state.messages[0].text, "Wrote " + path);
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  EXPECT_EQ(text.str(), wanted);
+  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -137,7 +137,10 @@ TEST(Window, OpensPaintsAsTheRasteriserDoesAnswersAndCloses) {
   seen = window.wait_until([](const json& now) { return now["hits"].contains("layout/rank/7"); });
   ASSERT_FALSE(seen.is_null()) << "an edit replans";
   window.press("ctrl+q");
-  EXPECT_EQ(window.wait_for_end(), 0) << "Ctrl+Q closes, however quickly it is pressed";
+  seen = window.wait_until([](const json& now) { return now["hits"].contains("unsaved/discard"); });
+  ASSERT_FALSE(seen.is_null()) << "Ctrl+Q asks about the edit, however quickly it is pressed";
+  window.click(seen, "unsaved/discard");
+  EXPECT_EQ(window.wait_for_end(), 0);
 }
 
 }  // namespace
