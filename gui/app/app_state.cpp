@@ -1,5 +1,7 @@
 #include "gui/app/app_state.h"
 
+#include "gui/app/run_views.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -87,6 +89,30 @@ void take_job(AppState& state) {
   (state.job.is_b ? state.run_b_plan : state.run_a_plan) = state.job.plan;
 }
 
+/// Compares A with B anew whenever one of them is another.
+void compare_in_background(AppState& state) {
+  Comparison& comparison = state.comparison;
+  const bool can_compare = state.run_a && state.run_b && state.run_a_plan == state.run_b_plan &&
+                           state.run_a->record && state.run_b->record;
+  if (!can_compare) {
+    if (comparison.a) comparison = {};
+    return;
+  }
+  if (comparison.a != state.run_a || comparison.b != state.run_b) {
+    comparison.a = state.run_a;
+    comparison.b = state.run_b;
+    comparison.view = nullptr;
+    comparison.task.start([a = state.run_a, b = state.run_b, plan = state.run_a_plan](
+                              TaskControl&) { return compare_runs(*a, *b, *plan); });
+  }
+  const std::unique_ptr<Result<SharedRun>> made = comparison.task.take();
+  if (!made) return;
+  if (*made)
+    comparison.view = made->value();
+  else
+    tell(state, to_text(made->error()), true);
+}
+
 void take_saving(AppState& state) {
   const std::unique_ptr<std::optional<Error>> result = state.saving.task.take();
   if (!result) return;
@@ -112,6 +138,7 @@ void update(AppState& state, double now_s) {
     state.playhead = play_until(*plan, state.playhead, state.player, now_s);
   take_job(state);
   take_saving(state);
+  compare_in_background(state);
 }
 
 void settle(AppState& state) {

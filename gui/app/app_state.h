@@ -98,6 +98,13 @@ struct Saving {
   std::string path;
 };
 
+/// Run A beside run B, made in the background as soon as both are there.
+struct Comparison {
+  Task<Result<SharedRun>> task;
+  SharedRun a, b;  // what is compared
+  SharedRun view;  // null until it is made, or when it cannot be
+};
+
 /// Everything that the window shows, besides pixels. Changed through commands (command.h) and the
 /// functions below.
 struct AppState {
@@ -119,6 +126,9 @@ struct AppState {
   bool shows_time = false;
   SharedRun run_a, run_b;
   SharedPlan run_a_plan, run_b_plan;  // what each run ran
+  Comparison comparison;
+  bool is_by_step = false;   // numbers: what the step of now wrote instead of the answer
+  bool is_beside_b = false;  // numbers: run A beside run B instead of the oracle
   SharedPlan pinned;         // another plan, shown above this one to compare; may be null
   Job job;
   Saving saving;

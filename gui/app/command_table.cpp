@@ -25,6 +25,9 @@ bool has_selection(const AppState& state) {
 }
 bool has_ranks(const AppState& state) { return has_plan(state) && state.plan()->num_ranks() > 1; }
 bool has_runs(const AppState& state) { return state.run_a || state.run_b; }
+bool can_compare(const AppState& state) {
+  return state.run_a && state.run_b && state.run_a_plan == state.run_b_plan;
+}
 bool is_job_running(const AppState& state) { return state.job.task.is_running(); }
 bool has_lesson(const AppState& state) { return state.lesson.lesson >= 0; }
 
@@ -301,6 +304,12 @@ constexpr std::array kTable = {
             [](AppState& s) {
               s.tensor = (s.tensor + 1) % static_cast<int32_t>(kErrorTensors.size());
             }},
+    Command{"numbers.step", "Errors of the answer / of the step", "View", "E",
+            "Shows what the step of the playhead wrote instead of the whole answer.", has_runs,
+            [](AppState& s) { s.is_by_step = !s.is_by_step; }},
+    Command{"numbers.beside", "Beside the oracle / beside B", "View", "V",
+            "Compares run A with run B instead of the oracle.", can_compare,
+            [](AppState& s) { s.is_beside_b = !s.is_beside_b; }},
     Command{"compare.pin", "Pin this plan", "View", "P",
             "Keeps this plan above the next ones, to compare layouts.", has_plan,
             [](AppState& s) { s.pinned = s.document.plan(); }},

@@ -1,5 +1,6 @@
 #include "gui/app/run_views.h"
 
+#include "gui/app/exact_steps.h"
 #include "sim/run/first_item.h"
 #include "sim/run/item_tensors.h"
 #include "sim/run/record_diff.h"
@@ -22,10 +23,8 @@ namespace {
 /// Longer work for the judge (about half a minute) is done on a sample of the rows.
 constexpr double kMostJudgedFlops = 4e11;
 constexpr int64_t kSampledRows = 512;
-/// As much of the items is kept for a comparison with another run.
-constexpr int64_t kMostItemBytes = int64_t{256} << 20;
-/// Where the run ends and the judge begins on the bar.
-constexpr double kRunShare = 0.5;
+/// Where on the bar the run ends and the judge begins, and where exact steps begin.
+constexpr double kRunShare = 0.4, kJudgeShare = 0.7;
 
 std::array<const Tensor*, kErrorTensors.size()> tensors_of(const Answer& answer) {
   return {&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv};
@@ -170,9 +169,8 @@ struct JudgedRun {
 };
 
 Result<JudgedRun> judge_run(const RecordedRun& run, const PlanIndex& index, const Toolbox& toolbox,
-                            TaskControl& control) {
+                            const RunControl& watched) {
   const Plan& plan = index.plan();
-  const RunControl watched = control_of(control, 0, 1);
   JudgedRun judged;
   if (estimate_flops(plan.scenario, index.summary()) <= kMostJudgedFlops) {
     Result<Verdict> verdict = toolbox.judge(plan.scenario, run.inputs, count_hops(plan), watched);
@@ -270,6 +268,11 @@ Result<SharedRun> compare_runs(const RunView& a, const RunView& b, const PlanInd
   const DiffRule rule{.is_earned = true};
   if (const auto first = find_first_item(*a.record, *b.record, diffs, rule, &plan.plan()))
     view->first_divergence = describe_first_item(*first, rule);
+  Result<StepErrors> steps = compare_steps(*a.record, *b.record, plan, b.name);
+  if (steps)
+    view->steps = std::make_shared<StepErrors>(std::move(steps).value());
+  else
+    view->without_steps = to_sentence(steps.error());
   return SharedRun(std::move(view));
 }
 
@@ -285,7 +288,8 @@ Result<SharedRun> load_run(const std::string& path, const PlanIndex& plan, const
   }
   Result<RecordedRun> run = take_run(record.value(), plan.plan(), path);
   if (!run) return run.error();
-  const Result<JudgedRun> judged = judge_run(run.value(), plan, toolbox, control);
+  const Result<JudgedRun> judged =
+      judge_run(run.value(), plan, toolbox, control_of(control, 0, kJudgeShare));
   if (!judged) return judged.error();
   auto view = std::make_shared<RunView>();
   view->name = fmt::format("{}: {} ({})", std::filesystem::path(path).filename().string(),
@@ -297,7 +301,34 @@ Result<SharedRun> load_run(const std::string& path, const PlanIndex& plan, const
                                 judged.value().rows);
   view->verdict = describe_verdict(judged.value().grade);
   view->record = std::make_shared<RunRecord>(std::move(record).value());
+  if (auto error =
+          add_steps(*view, run.value().inputs, plan, toolbox, control_of(control, kJudgeShare, 1)))
+    return *std::move(error);
+  control.progress = 1.0;
   return SharedRun(std::move(view));
+}
+
+std::optional<Error> add_steps(RunView& view, const RunInputs& inputs, const PlanIndex& plan,
+                               const Toolbox& toolbox, const RunControl& control) {
+  if (!view.record || !holds_items(*view.record)) {
+    if (view.without_steps.empty())
+      view.without_steps =
+          "This run holds no results of its steps. Record it again with `cpscope run --items`.";
+    return std::nullopt;
+  }
+  if (estimate_flops(plan.plan().scenario, plan.summary()) > kMostJudgedFlops) {
+    view.without_steps =
+        "No steps beside exact ones: computing those would take minutes. Use fewer tokens, heads "
+        "or ranks, or open a second run of the same plan and compare with that.";
+    return std::nullopt;
+  }
+  Result<StepErrors> steps = compare_with_exact_steps(*view.record, inputs, plan, toolbox, control);
+  if (!steps && control.is_cancelled && control.is_cancelled()) return steps.error();
+  if (steps)
+    view.steps = std::make_shared<StepErrors>(std::move(steps).value());
+  else
+    view.without_steps = to_sentence(steps.error());
+  return std::nullopt;
 }
 
 Runner make_runner(Toolbox& toolbox) {
@@ -307,17 +338,25 @@ Runner make_runner(Toolbox& toolbox) {
     CaseOptions options{.executor = executor, .poison = true};
     options.measures_items = true;
     options.keeps_exact = true;
-    options.keeps_items = measure_item_results(plan->plan()).bytes <= kMostItemBytes;
+    const std::optional<Error> refusal = refuse_items(*plan);
+    options.keeps_items = !refusal;
     if (estimate_flops(scenario, plan->summary()) > kMostJudgedFlops)
       options.sample_rows = kSampledRows;
     options.is_cancelled = [&control] { return control.is_stopped.load(); };
     options.progress = [&control](std::string_view phase, int64_t done, int64_t total) {
       const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
-      control.progress = phase == "run" ? kRunShare * share : kRunShare + (1 - kRunShare) * share;
+      control.progress =
+          phase == "run" ? kRunShare * share : kRunShare + (kJudgeShare - kRunShare) * share;
     };
     CaseOutcome outcome = run_case(toolbox, scenario, options);
     if (outcome.error) return *outcome.error;
-    return SharedRun(std::make_shared<RunView>(make_run_view(outcome)));
+    auto view = std::make_shared<RunView>(make_run_view(outcome));
+    if (refusal) view->without_steps = to_sentence(*refusal);
+    if (auto error =
+            add_steps(*view, outcome.inputs, *plan, toolbox, control_of(control, kJudgeShare, 1)))
+      return *std::move(error);
+    control.progress = 1.0;
+    return SharedRun(std::move(view));
   };
 }
 

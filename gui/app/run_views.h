@@ -31,6 +31,11 @@ Result<SharedRun> compare_runs(const RunView& a, const RunView& b, const PlanInd
 Result<SharedRun> load_run(const std::string& path, const PlanIndex& plan, const Toolbox& toolbox,
                            TaskControl& control);
 
+/// What each step wrote beside what it should have (gui/app/exact_steps.h), as far as the view's
+/// record holds items; where it cannot be compared, the view says why. Errors: cancelled.
+std::optional<Error> add_steps(RunView& view, const RunInputs& inputs, const PlanIndex& plan,
+                               const Toolbox& toolbox, const RunControl& control);
+
 /// Services of the window, from the executors and judges of the program. The toolbox must outlive
 /// them; one run at a time.
 Runner make_runner(Toolbox& toolbox);

@@ -55,7 +55,8 @@ struct Wanted {
   std::array<Camera, kViewKinds.size()> cameras{};
   Target selection;
   std::optional<ViewKind> focus_view;
-  bool is_enlarged = false, is_cumulative = false, shows_time = false;
+  bool is_enlarged = false, is_cumulative = false, shows_time = false, is_by_step = false,
+       is_beside_b = false;
   int64_t focus_rank = 0, other_rank = -1, tensor = 0, lesson = -1, lesson_step = 0;
   Dialog dialog = Dialog::none;
 };
@@ -104,6 +105,8 @@ Wanted read_wanted(JsonReader reader) {
   reader.integer("tensor", 0, static_cast<int64_t>(kErrorTensors.size()) - 1, wanted.tensor);
   reader.boolean("is_cumulative", wanted.is_cumulative);
   reader.boolean("shows_time", wanted.shows_time);
+  reader.boolean("is_by_step", wanted.is_by_step);
+  reader.boolean("is_beside_b", wanted.is_beside_b);
   reader.text("dialog", dialog);
   const auto it = std::find(kDialogNames.begin(), kDialogNames.end(), dialog);
   if (it == kDialogNames.end())
@@ -160,6 +163,8 @@ void take_over(AppState& state, Wanted wanted, Document document) {
   state.tensor = static_cast<int32_t>(wanted.tensor);
   state.is_cumulative = wanted.is_cumulative;
   state.shows_time = wanted.shows_time;
+  state.is_by_step = wanted.is_by_step;
+  state.is_beside_b = wanted.is_beside_b;
   state.dialog = wanted.dialog;
   restore_lesson(state,
                  {static_cast<int32_t>(wanted.lesson), static_cast<int32_t>(wanted.lesson_step)});
@@ -187,6 +192,8 @@ std::string save_state(const AppState& state) {
   json["tensor"] = state.tensor;
   json["is_cumulative"] = state.is_cumulative;
   json["shows_time"] = state.shows_time;
+  json["is_by_step"] = state.is_by_step;
+  json["is_beside_b"] = state.is_beside_b;
   json["dialog"] = kDialogNames[static_cast<size_t>(state.dialog)];
   json["lesson"] = state.lesson.lesson;
   json["lesson_step"] = state.lesson.step;

@@ -212,8 +212,9 @@ void add_legend(const ShownErrors& shown, const Box& box, float left, View& view
   }
   // What the colours mean, then the cells that are on no ramp.
   const float y = box.y0 + 25;
-  const std::string unit =
-      field.has_row_budgets() ? "error / budget of the row" : "error / typical row";
+  const std::string unit = field.has_row_budgets() ? "error / budget of the row"
+                           : shown.steps           ? "error / typical row of all steps"
+                                                   : "error / typical row";
   float x = left;
   const float unit_width = shown.input.text_width(unit, kSmall, Face::body);
   view.drawing.add(Label{{x, y + 5.5F},
@@ -233,7 +234,8 @@ void add_legend(const ShownErrors& shown, const Box& box, float left, View& view
   if (field.histogram.exact > 0)
     x = add_swatch(shown, view, x, y, end, scale.exact_color(), Hatch::none, "none");
   if (field.histogram.left_out > 0)
-    add_swatch(shown, view, x, y, end, scale.left_out_color(), Hatch::none, "not judged");
+    add_swatch(shown, view, x, y, end, scale.left_out_color(), Hatch::none,
+               shown.steps ? "no part in this step" : "not judged");
 }
 
 }  // namespace

@@ -15,14 +15,14 @@ constexpr double kLeastDecades = 1;
 
 }  // namespace
 
-ErrorScale::ErrorScale(const ErrorField& field, const Theme& theme)
+ErrorScale::ErrorScale(const ErrorField& field, const ErrorHistogram& all, const Theme& theme)
     : field_(field),
       exact_(theme.of(Role::raised)),
       left_out_(theme.of(Role::background)),
       over_(theme.of(Role::error)) {
   double lowest = 100, highest = -100;
-  for (size_t bin = 0; bin < field.histogram.bins.size(); ++bin) {
-    if (field.histogram.bins[bin] == 0) continue;
+  for (size_t bin = 0; bin < all.bins.size(); ++bin) {
+    if (all.bins[bin] == 0) continue;
     const double begin = std::log10(ErrorHistogram::begin_of(static_cast<int32_t>(bin)));
     lowest = std::min(lowest, begin);
     highest = std::max(highest, begin + 1.0 / ErrorHistogram::kBinsPerDecade);

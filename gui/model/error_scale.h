@@ -13,7 +13,10 @@ namespace cpscope::gui {
 /// budget.
 class ErrorScale {
  public:
-  ErrorScale(const ErrorField& field, const Theme& theme);
+  ErrorScale(const ErrorField& field, const Theme& theme)
+      : ErrorScale(field, field.histogram, theme) {}
+  /// The same for one of several that are told apart by the same colours.
+  ErrorScale(const ErrorField& field, const ErrorHistogram& all, const Theme& theme);
 
   /// Logarithms to base 10 of the shares at its ends.
   double lo() const { return lo_; }

@@ -30,7 +30,7 @@ int32_t number_of(const ErrorField& field) {
 }
 
 /// A sentence in the middle, on as many lines as it needs.
-void add_sentence(const ViewInput& input, View& view, const std::string& text) {
+void add_sentence(const ViewInput& input, View& view, const std::string& text, float top = 0) {
   const float room = std::max(60.0F, input.size.width - 4 * kMargin);
   std::vector<std::string> lines(1);
   for (size_t begin = 0; begin < text.size();) {
@@ -43,7 +43,7 @@ void add_sentence(const ViewInput& input, View& view, const std::string& text) {
       lines.back() = longer;
     begin = end + 1;
   }
-  float y = input.size.height / 2 - 10.0F * static_cast<float>(lines.size());
+  float y = std::max(top, (top + input.size.height) / 2 - 10.0F * static_cast<float>(lines.size()));
   for (const std::string& line : lines) {
     view.drawing.add(Label{{input.size.width / 2, y},
                            Anchor::center_top,
@@ -145,6 +145,42 @@ std::string describe_field(const RunView& run, const ErrorField& field) {
          fmt::format("; {} beside {}", run.name, run.against.empty() ? "the oracle" : run.against);
 }
 
+/// What this step alone wrote, in one line.
+std::string describe_step_errors(const ShownErrors& shown) {
+  const ErrorField& field = shown.field;
+  std::string text = fmt::format("{} as its computes write it in {}, before merging: ", field.name,
+                                 describe_step(*shown.input.plan, shown.step));
+  if (field.nan > 0)
+    text += fmt::format("{} value{} NaN", print_count(field.nan), field.nan == 1 ? " is" : "s are");
+  else if (field.worst.empty())
+    text += "every row is exact";
+  else
+    text += fmt::format("worst row {} of a typical one",
+                        print_error_share(field, field.worst[0].share));
+  return text + fmt::format("; {} beside {}", shown.input.run_a->name, shown.steps->against);
+}
+
+std::string describe_no_first(const StepErrors& steps) {
+  std::string text;
+  if (!steps.judged_beside.empty())
+    text =
+        fmt::format("No item is further from {} than both budgets explain. ", steps.judged_beside);
+  return text + "A step has no budget: those above hold for the answer.";
+}
+
+/// Why there is nothing of this tensor at the moment, and what to do.
+std::string explain_no_step(const ViewInput& input, int32_t step) {
+  const StepRef& ref = input.plan->steps()[static_cast<size_t>(step)];
+  const std::string_view name = kErrorTensors[static_cast<size_t>(input.tensor)];
+  const bool is_of_backward = input.tensor >= 2;
+  if (ref.is_backward == is_of_backward)
+    return fmt::format("No rank writes {} in {}.", name, describe_step(*input.plan, step));
+  return fmt::format("{} is written in {} steps, and the playhead stands on {}. {}", name,
+                     is_of_backward ? "backward" : "forward", describe_step(*input.plan, step),
+                     is_of_backward ? "Move it on, or press T for out and lse."
+                                    : "Move it back, or press T for dq, dk and dv.");
+}
+
 void add_parts(const ShownErrors& shown, const Box& box, View& view) {
   if (box.width() < kNarrow || box.height() < 150) {
     add_error_heat(shown, box, view);
@@ -156,6 +192,52 @@ void add_parts(const ShownErrors& shown, const Box& box, View& view) {
   const float middle = right.y0 + std::clamp(right.height() * 0.46F, 100.0F, 260.0F);
   add_error_histogram(shown, {right.x0, right.y0, right.x1, middle}, view);
   add_worst_rows(shown, {right.x0, middle + 8, right.x1, right.y1}, view);
+}
+
+/// The errors of one step below the tiles of the answer.
+void add_step_errors(const ViewInput& input, float y, View& view) {
+  constexpr float kStrip = 62;
+  const RunView& run = *input.run_a;
+  const float right = input.size.width - kMargin;
+  if (!run.steps) {
+    add_sentence(input, view,
+                 run.without_steps.empty() ? "This run kept no results of its steps. Press R to "
+                                             "run again, or E for the answer."
+                                           : run.without_steps,
+                 y);
+    return;
+  }
+  const StepErrors& steps = *run.steps;
+  const int32_t step = input.plan->step_of_stage(input.moment.first_stage);
+  const ErrorField* field = steps.find(input.tensor, step);
+  const ErrorField none;
+  const ErrorField& shown_field = field != nullptr ? *field : none;
+  const ShownErrors shown{
+      input,
+      shown_field,
+      input.tensor,
+      side_of_tensor(input.tensor),
+      ErrorScale(shown_field, steps.histograms[static_cast<size_t>(input.tensor)], *input.theme),
+      &steps,
+      step};
+  const auto line = [&](const std::string& text, Role role, std::string name) {
+    add_text(input, view, {kMargin, y}, right - kMargin, text, role);
+    view.hits.push_back({{kMargin, y, right, y + kLine}, Nothing{}, std::move(name), text});
+    y += kLine;
+  };
+  if (steps.first)
+    line("! " + steps.first->text, Role::error, "divergence");
+  else
+    line(describe_no_first(steps), Role::faint_text, "divergence");
+  if (field != nullptr)
+    line(describe_step_errors(shown), field->rows_over > 0 ? Role::error : Role::text, "of_step");
+  add_step_strip(shown, {kMargin, y + 2, right, y + kStrip}, view);
+  y += kStrip + 6;
+  if (field != nullptr) {
+    add_parts(shown, {kMargin, y, right, input.size.height - 4}, view);
+  } else {
+    add_sentence(input, view, explain_no_step(input, step), y);
+  }
 }
 
 }  // namespace
@@ -192,6 +274,11 @@ View draw_numbers(const ViewInput& input) {
   float y = kMargin;
   add_tiles(input, *run, {kMargin, y, right, y + kTile}, view);
   y += kTile + 6;
+  if (input.is_by_step) {
+    view.title = "Numbers: what this step wrote, beside what it should have";
+    add_step_errors(input, y, view);
+    return view;
+  }
   const ErrorField* field = find_field(*run, input.tensor);
   if (field == nullptr) {
     add_sentence(input, view, "This run has no gradients of that name. Choose a tensor above.");
@@ -201,10 +288,11 @@ View draw_numbers(const ViewInput& input) {
   add_text(input, view, {kMargin, y}, right - kMargin,
            (is_bad ? "! " : "") + describe_field(*run, *field), is_bad ? Role::error : Role::text);
   y += kLine;
-  if (!run->first_divergence.empty()) {
-    add_text(input, view, {kMargin, y}, right - kMargin, run->first_divergence, Role::error);
-    view.hits.push_back(
-        {{kMargin, y, right, y + kLine}, Nothing{}, "divergence", run->first_divergence});
+  const std::string& first =
+      run->steps && run->steps->first ? run->steps->first->text : run->first_divergence;
+  if (!first.empty()) {
+    add_text(input, view, {kMargin, y}, right - kMargin, first, Role::error);
+    view.hits.push_back({{kMargin, y, right, y + kLine}, Nothing{}, "divergence", first});
     y += kLine;
   }
   const int32_t tensor = input.tensor;

@@ -4,6 +4,7 @@
 #include "gui/draw/theme.h"
 #include "gui/model/error_field.h"
 #include "gui/model/plan_index.h"
+#include "gui/model/step_errors.h"
 #include "gui/model/target.h"
 #include "gui/model/view_memo.h"
 
@@ -98,6 +99,9 @@ struct RunView {
   std::string verdict;           // one sentence; empty when nobody judged
   std::string first_divergence;  // sentence; empty when there is none or nothing to compare with
   std::shared_ptr<const RunRecord> record;  // what another run is compared with; may be null
+  std::shared_ptr<const StepErrors>
+      steps;                  // what each step wrote beside what it should; may be null
+  std::string without_steps;  // then why, and what to do
 };
 
 /// Everything that a view may depend on.
@@ -114,7 +118,8 @@ struct ViewInput {
   int32_t focus_rank = 0;      // whose local order, whose items
   bool is_cumulative = false;  // traffic: since the beginning instead of now
   bool shows_time = false;     // timeline: nanoseconds of the run instead of steps
-  int32_t tensor = 0;          // numbers: which of run_a->errors
+  int32_t tensor = 0;          // numbers: which of kErrorTensors
+  bool is_by_step = false;     // numbers: what the step of now wrote instead of the answer
   const RunView* run_a = nullptr;
   const RunView* run_b = nullptr;
   double progress = 1.0;     // animation inside a reorder stage, 0 before, 1 after

@@ -148,7 +148,10 @@ void ViewPanel::refresh(Ui& ui, const LitTargets& lit, Size size) {
               input.tensor,
               input.is_cumulative,
               input.shows_time,
-              input.run_a ? state.run_a : nullptr,
+              input.is_by_step,
+              input.run_a == nullptr                       ? nullptr
+              : input.run_a == state.comparison.view.get() ? state.comparison.view
+                                                           : state.run_a,
               input.run_b ? state.run_b : nullptr,
               input.progress};
   if (key_ == key && !memo_.has_news()) return;
@@ -243,6 +246,10 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
     const auto* to = std::get_if<PairRange>(&last);
     if (!is_dragged_) {
       select(ui.state, first);
+      // A step's bar is a place of the playhead.
+      const auto* step = std::get_if<StepTarget>(&first);
+      if (kind_ == ViewKind::numbers && step != nullptr && input.plan == ui.state.plan())
+        ui.state.playhead = seek_step(*input.plan, ui.state.playhead, step->step);
     } else if (io.KeyShift && from != nullptr && to != nullptr) {
       select(ui.state,
              PairRange{std::min(from->q_begin, to->q_begin), std::max(from->q_end, to->q_end),
@@ -278,11 +285,36 @@ void ViewPanel::show_picture(Ui& ui, const LitTargets& lit, const Box& box,
   for (const HitRegion& hit : view_.hits) ui.hits.add(name + "/" + hit.name, on_screen(hit.box));
 }
 
+namespace {
+
+/// What the numbers are of and beside what, at the right of the heading.
+void build_numbers_buttons(Ui& ui) {
+  const AppState& state = ui.state;
+  const char* of = state.is_by_step ? "of the step" : "of the answer";
+  const char* beside = state.is_beside_b ? "beside B" : "beside the oracle";
+  const bool has_beside = state.run_b != nullptr;
+  const float padding = 2 * ImGui::GetStyle().FramePadding.x, gap = ImGui::GetStyle().ItemSpacing.x;
+  float width = ImGui::CalcTextSize(of).x + padding;
+  if (has_beside) width += ImGui::CalcTextSize(beside).x + padding + gap;
+  ImGui::SameLine(std::max(ui.px(80), ImGui::GetWindowContentRegionMax().x - width));
+  command_button(ui, "numbers.step", of, state.is_by_step);
+  if (!has_beside) return;
+  ImGui::SameLine();
+  command_button(ui, "numbers.beside", beside, state.is_beside_b);
+}
+
+}  // namespace
+
 void ViewPanel::build(Ui& ui, const LitTargets& lit, const Box& box) {
   const std::string name = (is_pinned_ ? "pinned/" : "") + std::string(to_name(kind_));
   if (begin_panel(ui, name.c_str(), box)) {
     const Heading heading = heading_of(kind_);
-    panel_heading(ui, heading.title, is_pinned_ ? "of the pinned plan" : heading.question);
+    const bool has_buttons = kind_ == ViewKind::numbers && !is_pinned_ && ui.state.run_a;
+    panel_heading(ui, heading.title,
+                  is_pinned_    ? "of the pinned plan"
+                  : has_buttons ? ""
+                                : heading.question);
+    if (has_buttons) build_numbers_buttons(ui);
     show_picture(ui, lit, box, name);
     if (ui.state.focus_view == kind_ && !is_pinned_) {
       ImGui::GetWindowDrawList()->AddRect({box.x0, box.y0}, {box.x1, box.y1},

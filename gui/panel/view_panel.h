@@ -21,7 +21,7 @@ struct ViewKey {
   Target selection;
   SharedProjection selected, hovered;
   int32_t focus_rank = 0, tensor = 0;
-  bool is_cumulative = false, shows_time = false;
+  bool is_cumulative = false, shows_time = false, is_by_step = false;
   SharedRun run_a, run_b;
   double progress = 1.0;
 

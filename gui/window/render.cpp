@@ -1,5 +1,6 @@
 #include "gui/window/render.h"
 
+#include "gui/app/exact_steps.h"
 #include "gui/app/find.h"
 #include "gui/app/run_views.h"
 #include "gui/draw/glyph_widths.h"
@@ -120,6 +121,14 @@ std::optional<Error> seek(AppState& state, const RenderRequest& request) {
     select(state, answer.found.front().target);
   }
   if (request.rank) state.focus_rank = static_cast<int32_t>(*request.rank);
+  state.is_by_step = request.is_by_step;
+  const bool is_backward =
+      plan.steps()[static_cast<size_t>(step_of(plan, state.playhead))].is_backward;
+  const std::string_view wanted = !request.tensor.empty() ? std::string_view(request.tensor)
+                                  : request.is_by_step && is_backward ? "dq"
+                                                                      : "out";
+  const auto* tensor = std::find(kErrorTensors.begin(), kErrorTensors.end(), wanted);
+  state.tensor = static_cast<int32_t>(tensor - kErrorTensors.begin());
   return std::nullopt;
 }
 
@@ -136,11 +145,17 @@ std::optional<Error> run_if_needed(AppState& state, const RenderRequest& request
                       .max_flops = is_asked ? 0.0 : kFlopsOfSeconds,
                       .measures_items = true,
                       .keeps_exact = true};
+  const std::optional<Error> without_items = refuse_items(*state.plan());
+  options.keeps_items = request.is_by_step && !without_items;
   ProgressBar bar(true);
   options.progress = bar.phases();
   CaseOutcome outcome = run_case(toolbox, state.document.scenario(), options);
   if (!outcome.grade.tensors.empty()) {
-    state.run_a = std::make_shared<const RunView>(make_run_view(outcome));
+    auto view = std::make_shared<RunView>(make_run_view(outcome));
+    if (without_items) view->without_steps = to_sentence(*without_items);
+    if (request.is_by_step)
+      if (auto error = add_steps(*view, outcome.inputs, *state.plan(), toolbox, {})) return error;
+    state.run_a = std::move(view);
     state.run_a_plan = state.document.plan();
     return std::nullopt;
   }
@@ -179,6 +194,8 @@ std::string describe_command(const RenderRequest& request, const Order& order,
   if (order.file == FileKind::png && request.fonts != "packages") command += " --fonts built-in";
   if (!request.executor.empty()) command += " --run " + request.executor;
   if (!request.selection.empty()) command += " --select '" + request.selection + "'";
+  if (!request.tensor.empty()) command += " --tensor " + request.tensor;
+  if (request.is_by_step) command += " --per-step";
   return command;
 }
 

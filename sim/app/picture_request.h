@@ -16,10 +16,12 @@ struct RenderRequest {
   std::string fonts = "packages";  // packages | built-in (PNG)
   std::string executor;            // carried out on it first; empty = only where it is needed
   std::string selection;           // "rank 2", "q 0-64", "step 3": lit in every view
-  std::string cluster;             // whose predicted times to show
-  std::optional<int64_t> step;     // forward steps first, then backward ones
-  std::optional<int64_t> rank;     // whose local order, whose caption
-  double scale = 1.0;              // pixels of a logical pixel
+  std::string tensor;           // view numbers: whose errors; empty = out, or dq of a backward step
+  bool is_by_step = false;      // view numbers: what the step wrote instead of the answer
+  std::string cluster;          // whose predicted times to show
+  std::optional<int64_t> step;  // forward steps first, then backward ones
+  std::optional<int64_t> rank;  // whose local order, whose caption
+  double scale = 1.0;           // pixels of a logical pixel
   bool json = false;
   bool is_quiet = false;  // says nothing when all went well
 };

@@ -331,6 +331,13 @@ Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox,
           "--select", request.selection,
           "what to light: \"rank 2\", \"token 700\", \"q 0-64\", \"1 -> 2\", \"step 3\" ...")
       ->check(kNotEmpty);
+  render
+      ->add_option("--tensor", request.tensor,
+                   "view numbers: whose errors (default: out, or dq of a backward step)")
+      ->check(CLI::IsMember({"out", "lse", "dq", "dk", "dv"}));
+  render->add_flag("--per-step", request.is_by_step,
+                   "view numbers: what the step wrote, beside exact partial results, instead of "
+                   "the whole answer");
   render->add_option("--cluster", request.cluster, "predicted times; not part of this version");
   render->add_flag("--json", request.json, "print one JSON document on stdout and nothing else");
   render->footer(

@@ -204,6 +204,7 @@ AppState make_odd_state() {
   select(state, gui::PairRange{1, 2, 3, 4});
   state.focus_view = gui::ViewKind::mask;
   state.is_enlarged = state.is_cumulative = state.shows_time = true;
+  state.is_by_step = state.is_beside_b = true;
   state.focus_rank = 2;
   state.other_rank = 1;
   state.tensor = 3;

@@ -194,5 +194,31 @@ TEST(Export, OfFiguresIsShownAndCancelled) {
   EXPECT_EQ(state->messages.back().text, "Writing endless.csv was cancelled");
 }
 
+TEST(Numbers, AreOfTheAnswerOrOfTheStepBesideTheOracleOrRunB) {
+  const auto state = open_and_edit(scratch("numbers.toml"));
+  undo_edit(*state);
+  settle(*state);
+  const auto run = [&](const std::string& name) {
+    auto made = std::make_shared<gui::RunView>();
+    made->name = name;
+    made->errors.emplace_back();
+    made->without_steps = "No steps of " + name + ".";
+    return made;
+  };
+  state->run_a = run("a");
+  state->run_a_plan = state->document.plan();
+  Hand hand(*state);
+  hand.click("numbers.step");
+  EXPECT_TRUE(state->is_by_step);
+  EXPECT_EQ(hand.hits().find("numbers.beside"), nullptr) << "there is no B";
+  state->run_b = run("b");
+  state->run_b_plan = state->document.plan();
+  hand.frames(2);
+  hand.click("numbers.beside");
+  EXPECT_TRUE(state->is_beside_b);
+  hand.key(gui::compat::key_of('E'));
+  EXPECT_FALSE(state->is_by_step);
+}
+
 }  // namespace
 }  // namespace cpscope::tests
