@@ -252,7 +252,8 @@ void add_move(LayoutScene& scene, const ReorderFrame& frame, const Move& move) {
             light_of(scene, move.part.token, move.part.rows, 1));
   scene.view.hits.push_back(
       {shown, TokenRange{scene.map.side, move.part.token, move.part.token + move.part.rows},
-       fmt::format("reorder/{}", static_cast<int64_t>(move.ranked)),
+       fmt::format("reorder/{}{}", scene.map.side == Side::q ? "" : "kv/",
+                   static_cast<int64_t>(move.ranked)),
        describe_local(scene.map, move.part)});
 }
 

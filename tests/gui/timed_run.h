@@ -1,0 +1,52 @@
+#pragma once
+
+#include "gui/model/view.h"
+
+#include <algorithm>
+#include <random>
+
+namespace cpscope::tests {
+
+/// Events of a made-up clock: every item takes some time, some ranks' transfers stick out.
+inline gui::RunView make_run(const gui::PlanIndex& index, std::mt19937_64& random) {
+  gui::RunView run;
+  run.name = "A: test";
+  int64_t now = 0;
+  for (const gui::StageRef& stage : index.stages()) {
+    const Pass& pass = index.pass(stage.is_backward);
+    int64_t end = now;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const auto n = static_cast<size_t>(i);
+      RankId rank{};
+      switch (stage.kind) {
+        case StageKind::transfer:
+          rank = pass.transfers[n].dst;
+          break;
+        case StageKind::reorder:
+          rank = pass.reorders[n].rank;
+          break;
+        case StageKind::compute:
+          rank = pass.computes[n].rank;
+          break;
+        case StageKind::merge:
+          rank = pass.merges[n].rank;
+          break;
+        case StageKind::finish:
+          rank = pass.finishes[n].rank;
+          break;
+      }
+      const auto start = now + static_cast<int64_t>(random() % 50);
+      const auto stop = start + static_cast<int64_t>(random() % 400);
+      run.events.push_back(
+          {{stage.is_backward, stage.kind, i}, rank, StepId{stage.step}, start, stop});
+      end = std::max(end, stop);
+    }
+    // Half of the stages overlap the next one.
+    now = random() % 2 == 0 ? end : (now + end) / 2;
+  }
+  std::stable_sort(run.events.begin(), run.events.end(),
+                   [](const ItemEvent& a, const ItemEvent& b) { return a.start_ns < b.start_ns; });
+  return run;
+}
+
+}  // namespace cpscope::tests
