@@ -94,6 +94,28 @@ TEST(RenderCommand, SaysWhatItWroteAsOneDocument) {
   EXPECT_EQ(document["bytes"], std::filesystem::file_size(work_folder() / "j.png"));
 }
 
+TEST(RenderCommand, ShowsWhatAStepWroteAndOfWhichTensor) {
+  const std::string file = write_file("per_step.toml", small_scenario("cp_size = 4"));
+  const struct {
+    std::string options;
+    const char* words;
+  } cases[] = {
+      {"--per-step --step 2", "out as its computes write it in forward step 3 of 4"},
+      {"--per-step --step 5", "dq as its computes write it in backward step 2 of 4"},
+      {"--per-step --step 5 --tensor dv", "dv as its computes write it in backward step 2 of 4"},
+      {"--per-step --step 1 --tensor dk", "dk is written in backward steps"},
+      {"--tensor lse", "lse: error "},
+  };
+  for (const auto& one : cases) {
+    const ProgramRun run =
+        run_cpscope("render " + file + " --view numbers --out step.svg " + one.options);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_NE(read_bytes("step.svg").find(one.words), std::string::npos) << one.options;
+  }
+  EXPECT_EQ(run_cpscope("render " + file + " --view numbers --out step.svg --tensor dz").exit_code,
+            2);
+}
+
 TEST(RenderCommand, AnswersMistakesInOneSentence) {
   const std::string file = write_file("small.toml", small_scenario());
   const struct {
