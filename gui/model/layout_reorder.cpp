@@ -279,20 +279,28 @@ void add_heading(LayoutScene& scene, const Box& box, const std::vector<ShownReor
                  size_t chosen, HeadRange heads, int32_t rank) {
   const ShownReorder& shown = reorders[chosen];
   const StageRef& stage = scene.input.plan->stages()[static_cast<size_t>(shown.stage)];
-  const std::string text =
-      fmt::format("Reorder {} of {} on rank {} ({} step {}): rows of {}, heads [{}, {}), {}, {}",
-                  chosen + 1, reorders.size(), rank, stage.is_backward ? "backward" : "forward",
-                  stage.step + 1, name_of_rows(shown.kind), heads.begin, heads.end,
-                  shown.goes_to_sequence ? "from rank order to token order before attention"
-                                         : "from token order to rank order after attention",
-                  describe_state(shown.progress));
+  const std::string number = fmt::format("Reorder {} of {}", chosen + 1, reorders.size());
+  const std::string state = describe_state(shown.progress);
+  const std::string text = first_that_fits(
+      scene.input.text_width,
+      {fmt::format("{} on rank {} ({} step {}): rows of {}, heads [{}, {}), {}, {}", number, rank,
+                   stage.is_backward ? "backward" : "forward", stage.step + 1,
+                   name_of_rows(shown.kind), heads.begin, heads.end,
+                   shown.goes_to_sequence ? "from rank order to token order before attention"
+                                          : "from token order to rank order after attention",
+                   state),
+       fmt::format("{}, rank {}: {} to {} order, {}", number, rank, name_of_rows(shown.kind),
+                   shown.goes_to_sequence ? "token" : "rank", state),
+       fmt::format("{}: {} to {} order", number, name_of_rows(shown.kind),
+                   shown.goes_to_sequence ? "token" : "rank"),
+       number},
+      scene.small, Face::body, box.x1 - scene.packed.begin());
   scene.drawing().add(Label{{scene.packed.begin(), box.y0 + 2},
                             Anchor::left_top,
                             scene.theme().of(Role::text),
                             scene.small,
                             Face::body,
-                            fit_text(scene.input.text_width, text, scene.small, Face::body,
-                                     box.x1 - scene.packed.begin())});
+                            text});
 }
 
 /// One chip for each reorder of the step, before and after attention: how far it is, and a click
@@ -305,11 +313,15 @@ void add_chips(LayoutScene& scene, float y, float right, const std::vector<Shown
   const auto width_of = [&](const std::string& text) {
     return scene.width_of(text, scene.small, Face::body);
   };
+  float all = width_of("before attention") + width_of("after attention") + 4 * kGap;
+  for (const ShownReorder& reorder : reorders)
+    all += width_of(std::string(name_of_rows(reorder.kind))) + 2 * kInset + kGap;
+  const std::string what = x + all <= right ? " attention" : "";
   for (size_t i = 0; i < reorders.size(); ++i) {
     const ShownReorder& reorder = reorders[i];
     const std::string text(name_of_rows(reorder.kind));
     const bool begins = i == 0 || reorders[i - 1].goes_to_sequence != reorder.goes_to_sequence;
-    const std::string when = reorder.goes_to_sequence ? "before attention" : "after attention";
+    const std::string when = (reorder.goes_to_sequence ? "before" : "after") + what;
     const float before = begins ? width_of(when) + kGap + (i > 0 ? 2 * kGap : 0) : 0;
     const Box chip{x + before, y, x + before + width_of(text) + 2 * kInset, y + kHeight};
     if (chip.x1 > right) return;
