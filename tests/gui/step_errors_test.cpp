@@ -8,11 +8,11 @@
 #include "sim/run/first_item.h"
 #include "sim/run/item_tensors.h"
 #include "sim/run/run_inputs.h"
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_names.h"
 #include "tests/gui/numbers_cases.h"
 #include "tests/gui/view_probe.h"
 #include "tests/support/graded_run.h"
-#include "tests/support/random_scenario.h"
 #include "tests/support/walker_cases.h"
 
 #include <algorithm>
