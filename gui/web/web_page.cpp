@@ -4,12 +4,14 @@
 
 #include "gui/app/background.h"
 #include "gui/app/lesson.h"
+#include "gui/draw/whole_file.h"
 #include "gui/panel/fonts.h"
 #include "gui/panel/screen.h"
 #include "gui/panel/textures.h"
 #include "gui/window/gl_textures.h"
 #include "gui/window/glfw_keys.h"
 #include "gui/window/services.h"
+#include "gui/window/view_file.h"
 #include "sim/run/case.h"
 
 #include <algorithm>
@@ -63,6 +65,7 @@ class Page {
  private:
   void fit();
   void paint();
+  void grant_wish();
   void hand_over();
 
   GLFWwindow* window_ = nullptr;
@@ -160,17 +163,29 @@ void Page::paint() {
   ++frames_;
 }
 
-/// Whatever was written becomes a download, and the wish for a picture one of the canvas.
-void Page::hand_over() {
-  if (std::exchange(state_.wish, ExportWish::none) == ExportWish::screenshot) {
-    const std::string state = save_state(state_);
+/// What a command has asked to be written: the canvas and the state that makes it again, or the
+/// focused view.
+void Page::grant_wish() {
+  const ExportWish wish = std::exchange(state_.wish, ExportWish::none);
+  if (wish == ExportWish::none) return;
+  wake();
+  if (wish == ExportWish::screenshot) {
     hand_over_picture("cpscope.png");
-    if (FILE* file = std::fopen("cpscope.json", "wb")) {
-      std::fwrite(state.data(), 1, state.size(), file);
-      std::fclose(file);
-    }
-    wake();
+    const auto saved = write_whole_file("cpscope.json", save_state(state_), "the state");
+    if (!saved) tell(state_, to_text(saved.error()), true);
+    return;
   }
+  if (state_.plan() == nullptr) return;
+  const std::string path = std::exchange(state_.wish_path, "");
+  if (!path.ends_with(".svg"))
+    return tell(state_, "A page writes a view as .svg or .csv; Ctrl+S keeps all of it as PNG",
+                true);
+  const auto written = write_view_svg(state_, path);
+  tell(state_, written ? "Wrote " + path : to_text(written.error()), !written);
+}
+
+/// Whatever was written becomes a download.
+void Page::hand_over() {
   std::error_code failed;
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(kDownloads, failed))
@@ -190,6 +205,7 @@ void Page::frame() {
   glfwPollEvents();
   open_dropped(state_, dropped_);
   paint();
+  grant_wish();
   hand_over();
 }
 

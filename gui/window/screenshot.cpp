@@ -1,13 +1,12 @@
 #include "gui/window/screenshot.h"
 
-#include "gui/draw/glyph_widths.h"
 #include "gui/draw/png_file.h"
-#include "gui/draw/svg_file.h"
 #include "gui/draw/whole_file.h"
 #include "gui/panel/offscreen.h"
 #include "gui/panel/screen.h"
 #include "gui/window/paint_picture.h"
 #include "gui/window/picture.h"
+#include "gui/window/view_file.h"
 #include "sim/base/version.h"
 #include "sim/plan/plan.h"
 
@@ -73,19 +72,11 @@ Result<size_t> write_screenshot(AppState& state, const ScreenshotOptions& option
 /// The focused view as `cpscope render` draws it.
 Result<size_t> write_view(const AppState& state, const ScreenshotOptions& options,
                           const std::string& path) {
+  if (path.ends_with(".svg")) return write_view_svg(state, path);
   const ViewKind kind = state.focus_view.value_or(ViewKind::layout);
-  const std::string file = std::filesystem::path(state.document.path()).filename().string();
-  const std::string imprint = (file.empty() ? "unsaved" : file) + "   plan " +
-                              to_hex(state.plan()->plan().hash) + "   cpscope " + program_version();
   const auto compose = [&](const TextWidth& text_width) {
-    return draw_picture({&state, imprint, text_width, ""}, kind, natural_size(kind));
+    return draw_picture({&state, imprint_of(state), text_width, ""}, kind, natural_size(kind));
   };
-  if (path.ends_with(".svg")) {
-    const Picture picture = compose(TextWidth(estimate_width));
-    return write_svg(
-        path, picture.drawing,
-        {picture.size, theme_of(state.theme).of(Role::background), picture.title, picture.alt});
-  }
   const PaintedPicture painted =
       paint_picture(compose, natural_size(kind), state.theme, options.fonts, options.scale);
   return write_png(path, painted.image,
