@@ -205,8 +205,10 @@ std::pair<double, double> find_playhead(const EventLanes& lanes) {
   const int32_t end = std::clamp(moment.end_stage, first + 1, stages);
   const auto starts = std::span(lanes.fold.stage_start), ends = std::span(lanes.fold.stage_end);
   const auto count = static_cast<size_t>(end - first);
-  const int64_t from = *std::ranges::min_element(starts.subspan(static_cast<size_t>(first), count));
-  const int64_t to = *std::ranges::max_element(ends.subspan(static_cast<size_t>(first), count));
+  const auto starts_now = starts.subspan(static_cast<size_t>(first), count);
+  const auto ends_now = ends.subspan(static_cast<size_t>(first), count);
+  const int64_t from = *std::min_element(starts_now.begin(), starts_now.end());
+  const int64_t to = *std::max_element(ends_now.begin(), ends_now.end());
   if (from <= to) return {static_cast<double>(from), static_cast<double>(to)};
   int64_t before = 0;
   for (const int64_t done : ends.first(static_cast<size_t>(first))) before = std::max(before, done);
