@@ -136,7 +136,7 @@ TEST(TeView, AdjustsTheWindowOfAnAllGatherChunk) {
   scenario.batch.qkv_format = QkvFormat::bshd;
   scenario.attention.mask_type = MaskType::no_mask;
   scenario.attention.window_left = scenario.attention.window_right = 5;
-  const TeTile& tile = tile_of(view_of(scenario), 1, 0);
+  const TeTile tile = tile_of(view_of(scenario), 1, 0);
   EXPECT_EQ(std::pair(tile.kv_begin, tile.kv_end), (std::pair<int64_t, int64_t>(0, 13)));
   EXPECT_EQ(std::pair(tile.window_left, tile.window_right), (std::pair<int64_t, int64_t>(10, 0)));
   EXPECT_TRUE(tile.is_bottom_right);
