@@ -1,12 +1,12 @@
 #include "sim/app/commands.h"
 #include "sim/app/fuzz.h"
 #include "sim/app/json_text.h"
+#include "sim/app/junit.h"
 #include "sim/app/progress_bar.h"
 #include "sim/scenario/scenario_names.h"
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include <fmt/format.h>
@@ -19,27 +19,19 @@ namespace fs = std::filesystem;
 /// Scenarios that are tried on the way to the smallest one.
 constexpr int64_t kShrinkTrials = 2000;
 
-bool write_text(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file.good();
-}
-
 /// Writes a scenario and, where it has one, its order beside it. An error names the file.
 std::optional<Error> write_scenario(Scenario scenario, const fs::path& path) {
-  std::string failed;
   if (scenario.parallel.layout == LayoutKind::indices) {
     const fs::path order = fs::path(path).replace_extension(".order.json");
     Json json{{"cp_size", scenario.parallel.cp_size}, {"ranks", scenario.parallel.imported.ranks}};
     if (!scenario.batch.self_attention) json["kv_ranks"] = scenario.parallel.imported.kv_ranks;
     scenario.parallel.indices_file = order.filename().string();
-    if (!write_text(order, json.dump() + "\n")) failed = order.string();
+    if (const auto written = write_text_file(json.dump() + "\n", order.string()); !written)
+      return written.error();
   }
-  if (failed.empty() && !write_text(path, print_scenario(scenario))) failed = path.string();
-  if (failed.empty()) return std::nullopt;
-  return make_error(ErrorKind::bad_input, "the scenario cannot be written: " + failed,
-                    "name another place with --out");
+  if (const auto written = write_text_file(print_scenario(scenario), path.string()); !written)
+    return written.error();
+  return std::nullopt;
 }
 
 std::string replay_command(const std::string& path, const std::string& executor) {

@@ -1,15 +1,13 @@
 #include "sim/app/commands.h"
 #include "sim/app/json_text.h"
+#include "sim/app/junit.h"
 #include "sim/plan/order_import.h"
 #include "sim/run/integer_file.h"
 
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 namespace cpscope {
 namespace {
@@ -92,19 +90,6 @@ void write_text(const OrderImport& order, const CommandOptions& options, std::os
   if (options.order_path.empty()) out << "no file was written: --out names one\n";
 }
 
-std::optional<Error> write_order(const OrderImport& order, const std::string& path) {
-  const std::string partial = fmt::format("{}.partial-{}", path, ::getpid());
-  std::ofstream stream(partial, std::ios::binary);
-  stream << print_order_file(order);
-  stream.close();
-  std::error_code failure;
-  if (stream) std::filesystem::rename(partial, path, failure);
-  if (stream && !failure) return std::nullopt;
-  std::filesystem::remove(partial, failure);
-  return make_error(ErrorKind::bad_input, "the order file cannot be written",
-                    "is the folder there?", path);
-}
-
 }  // namespace
 
 int command_import(const CommandOptions& options) {
@@ -128,7 +113,9 @@ int command_import(const CommandOptions& options) {
     return report(error);
   }
   if (!options.order_path.empty()) {
-    if (const auto error = write_order(order.value(), options.order_path)) return report(*error);
+    if (const auto written = write_text_file(print_order_file(order.value()), options.order_path);
+        !written)
+      return report(written.error());
   }
   if (options.json) {
     std::cout << order_json(order.value(), request.source).dump() << '\n';

@@ -106,17 +106,6 @@ class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
   int64_t depth_ = 0;
 };
 
-SourcePosition locate(std::string_view text, size_t offset) {
-  SourcePosition position;
-  // nlohmann counts the byte it stumbled over as read.
-  const std::string_view before = text.substr(0, offset > 0 ? offset - 1 : 0);
-  position.line += std::count(before.begin(), before.end(), '\n');
-  const size_t line_start =
-      before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
-  position.column += static_cast<int64_t>(before.size() - line_start);
-  return position;
-}
-
 /// Rows of an array of one or two dimensions.
 std::optional<std::vector<std::vector<int64_t>>> rows_of(const std::vector<int64_t>& shape,
                                                          const std::vector<int64_t>& values) {
@@ -244,7 +233,7 @@ Result<std::vector<NamedLists>> parse_integer_json(std::string_view text, const 
     events.problem = std::string("not JSON: ") + error.what();
   }
   if (events.problem.empty()) return std::move(events.found);
-  const SourcePosition place = events.offset ? locate(text, *events.offset) : SourcePosition{};
+  const SourcePosition place = events.offset ? find_stop(text, *events.offset) : SourcePosition{};
   return bad(events.problem, show_place(path, place),
              R"(write {"cu_seqlens_padded": [0, 8, 12], "indices": [[0, 1, 6], [2, 3, 4]]})");
 }

@@ -36,6 +36,16 @@ std::string show_place(const std::string& path, SourcePosition position) {
   return fmt::format("{}:{}:{}", path, position.line, position.column);
 }
 
+SourcePosition find_stop(std::string_view text, size_t bytes_read) {
+  SourcePosition position;
+  const std::string_view before = text.substr(0, bytes_read > 0 ? bytes_read - 1 : 0);
+  position.line += std::count(before.begin(), before.end(), '\n');
+  const size_t line_start =
+      before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
+  position.column += static_cast<int64_t>(before.size() - line_start);
+  return position;
+}
+
 void Complaints::keep(SourcePosition position, Complaint complaint) {
   ++count_;
   // Only the first ones of the file are shown; room for twice as many lets the sort choose them.

@@ -22,6 +22,9 @@ struct SourcePosition {
 /// "path:line:column".
 std::string show_place(const std::string& path, SourcePosition position);
 
+/// Where a JSON reader stumbled that gives the number of bytes it has read, the bad one included.
+SourcePosition find_stop(std::string_view text, size_t bytes_read);
+
 /// Collects everything that is wrong with one file, so that the reader repairs it in one go.
 /// Shows at most 50 complaints, in the order of the file; the rest are counted.
 class Complaints {

@@ -144,17 +144,6 @@ bool OrderEvents::number_unsigned(uint64_t number) {
   return true;
 }
 
-SourcePosition locate(std::string_view text, size_t offset) {
-  SourcePosition position;
-  // nlohmann counts the byte it stumbled over as read.
-  const std::string_view before = text.substr(0, offset > 0 ? offset - 1 : 0);
-  position.line += std::count(before.begin(), before.end(), '\n');
-  const size_t line_start =
-      before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
-  position.column += static_cast<int64_t>(before.size() - line_start);
-  return position;
-}
-
 /// Says what keeps the ranks' lists from being a partition of 0..n-1 with n >= tokens.
 std::optional<std::string> find_partition_fault(const Lists& ranks, std::string_view name,
                                                 int64_t tokens) {
@@ -257,7 +246,7 @@ Result<ImportedOrder> parse_order(std::string_view text, const std::string& path
     problem = std::string("not JSON: ") + error.what();
   }
   if (!problem.empty()) {
-    const SourcePosition place = events.offset ? locate(text, *events.offset) : SourcePosition{};
+    const SourcePosition place = events.offset ? find_stop(text, *events.offset) : SourcePosition{};
     return make_error(ErrorKind::bad_input, problem, hint, show_place(path, place));
   }
   ImportedOrder order;
