@@ -1,5 +1,6 @@
 #include "sim/plan/check_rows.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -53,6 +54,192 @@ TEST(CheckRows, FindTheIdWhoseWeightsDoNotCancel) {
     ASSERT_TRUE(sum_by_id(runs).contains(found)) << "trial " << trial << ", id " << found;
   }
   EXPECT_GT(crowded, 100) << "sums in place are looked at too";
+}
+
+int64_t draw_below(std::mt19937& random, int64_t limit) {
+  return static_cast<int64_t>(random() % static_cast<uint64_t>(limit));
+}
+
+TokenRun draw_run(std::mt19937& random, int64_t ids, int64_t max_stride) {
+  TokenRun run;
+  run.stride = 1 + draw_below(random, max_stride);
+  run.begin = draw_below(random, ids);
+  const int64_t most = (ids - 1 - run.begin) / run.stride + 1;
+  run.end = run.begin + draw_below(random, std::min<int64_t>(most, 9)) * run.stride + 1;
+  return run;
+}
+
+TEST(CheckRows, FindAnIdThatTwoRunsShareAndNeverOneThatTheyDoNot) {
+  std::mt19937 random(11);
+  int64_t shared_trials = 0, apart_trials = 0;
+  for (int trial = 0; trial < 4000; ++trial) {
+    const int64_t ids = 10 + draw_below(random, 120), max_stride = 1 + draw_below(random, 4);
+    std::vector<TokenRun> runs(static_cast<size_t>(1 + draw_below(random, 5)));
+    std::map<int64_t, int64_t> owners;
+    for (TokenRun& run : runs) {
+      run = draw_run(random, ids, max_stride);
+      for (int64_t i = 0; i < run.count(); ++i) ++owners[run.at(i)];
+    }
+    const bool is_shared = std::any_of(owners.begin(), owners.end(),
+                                       [](const auto& owner) { return owner.second > 1; });
+    const int64_t found = first_shared(runs);
+    ASSERT_EQ(found >= 0, is_shared) << "trial " << trial << ", id " << found;
+    if (is_shared) {
+      ASSERT_GT(owners[found], 1) << "trial " << trial << ", id " << found;
+    }
+    ++(is_shared ? shared_trials : apart_trials);
+  }
+  EXPECT_GT(shared_trials, 500);
+  EXPECT_GT(apart_trials, 500);
+}
+
+/// A plan that holds nothing but lists and slots.
+RunListId add_list(Plan& plan, const std::vector<TokenRun>& runs) {
+  plan.run_lists.push_back(
+      {static_cast<int64_t>(plan.runs.size()), static_cast<int64_t>(runs.size()), count_ids(runs)});
+  plan.runs.insert(plan.runs.end(), runs.begin(), runs.end());
+  return RunListId{static_cast<int32_t>(plan.run_lists.size()) - 1};
+}
+
+TEST(RowPicker, PicksTheIdsThatStandInTheRowsNamed) {
+  std::mt19937 random(12);
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::vector<TokenRun> tokens(static_cast<size_t>(1 + draw_below(random, 4))), rows;
+    for (TokenRun& run : tokens) run = draw_run(random, 60, 3);
+    const std::vector<int64_t> ids = expand(tokens);
+    const auto num_rows = static_cast<int64_t>(ids.size());
+    for (int64_t i = draw_below(random, 4); i-- > 0;) rows.push_back(draw_run(random, num_rows, 3));
+    std::vector<int64_t> expected;
+    for (const int64_t row : expand(rows)) expected.push_back(ids[static_cast<size_t>(row)]);
+    Plan plan;
+    const RunListId token_list = add_list(plan, tokens), row_list = add_list(plan, rows);
+    RowPicker picker(plan);
+    ASSERT_EQ(expand(picker.pick(token_list, row_list)), expected) << "trial " << trial;
+    ASSERT_EQ(expand(picker.pick(token_list, kAllRows)), ids) << "trial " << trial;
+  }
+}
+
+/// Sequences with padding behind some, empty ones among them, and a tail that is nobody's.
+void draw_slots(std::mt19937& random, BatchSlots& slots) {
+  for (int64_t s = 1 + draw_below(random, 4); s-- > 0;) {
+    SequenceSlot slot{.q_begin = slots.tokens, .kv_begin = slots.kv_tokens};
+    slot.q_valid = draw_below(random, 9);
+    slot.kv_valid = draw_below(random, 9);
+    slot.q_slot = slot.q_valid + draw_below(random, 3);
+    slot.kv_slot = slot.kv_valid + draw_below(random, 3);
+    slots.sequences.push_back(slot);
+    slots.tokens += slot.q_slot;
+    slots.kv_tokens += slot.kv_slot;
+  }
+  slots.tokens += 1 + draw_below(random, 4);
+  slots.kv_tokens += 1 + draw_below(random, 4);
+}
+
+/// What a token is, one slot after another.
+RowPlace look_up(const BatchSlots& slots, int64_t token, bool is_query) {
+  RowPlace place{.token = token};
+  for (size_t s = 0; s < slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = slots.sequences[s];
+    const int64_t position = token - (is_query ? slot.q_begin : slot.kv_begin);
+    if (position < 0 || position >= (is_query ? slot.q_valid : slot.kv_valid)) continue;
+    place.sequence = static_cast<int64_t>(s);
+    place.position = position;
+  }
+  return place;
+}
+
+struct ReadRows {
+  Plan plan;
+  std::vector<TokenRun> runs;
+  std::vector<RowPlace> places;  // [row]
+  RunListId list{};
+  bool is_query = false;
+};
+
+ReadRows draw_rows(std::mt19937& random) {
+  ReadRows rows;
+  rows.is_query = random() % 2 == 0;
+  draw_slots(random, rows.plan.layout.slots);
+  const BatchSlots& slots = rows.plan.layout.slots;
+  for (int64_t i = 1 + draw_below(random, 3); i-- > 0;)
+    rows.runs.push_back(draw_run(random, rows.is_query ? slots.tokens : slots.kv_tokens, 3));
+  for (const int64_t token : expand(rows.runs))
+    rows.places.push_back(look_up(slots, token, rows.is_query));
+  rows.list = add_list(rows.plan, rows.runs);
+  return rows;
+}
+
+TEST(RowReader, KnowsTokenSequenceAndPositionOfEveryRow) {
+  std::mt19937 random(13);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const ReadRows rows = draw_rows(random);
+    const RowReader reader(rows.plan, rows.list, rows.is_query);
+    ASSERT_EQ(reader.rows(), static_cast<int64_t>(rows.places.size())) << "trial " << trial;
+    for (int64_t row = 0; row < reader.rows(); ++row) {
+      const RowPlace seen = reader.place(row), expected = rows.places[static_cast<size_t>(row)];
+      ASSERT_EQ(seen.token, expected.token) << "trial " << trial << ", row " << row;
+      ASSERT_EQ(seen.sequence, expected.sequence) << "trial " << trial << ", row " << row;
+      ASSERT_EQ(seen.position, expected.position) << "trial " << trial << ", row " << row;
+    }
+  }
+}
+
+TEST(RowReader, CutsRowsIntoStretchesOfOneSequenceInAscendingOrder) {
+  std::mt19937 random(14);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const ReadRows rows = draw_rows(random);
+    const RowReader reader(rows.plan, rows.list, rows.is_query);
+    const int64_t begin = draw_below(random, reader.rows());
+    const int64_t end = begin + 1 + draw_below(random, reader.rows() - begin);
+    const auto [first, last] = reader.stretches(begin, end);
+    ASSERT_NE(first, last);
+    EXPECT_TRUE(first->row_begin <= begin && begin < first->row_end) << "trial " << trial;
+    EXPECT_TRUE((last - 1)->row_begin < end && end <= (last - 1)->row_end) << "trial " << trial;
+    for (const Stretch* stretch = first; stretch != last; ++stretch) {
+      if (stretch != first) {
+        ASSERT_EQ(stretch->row_begin, (stretch - 1)->row_end) << "trial " << trial;
+      }
+      for (int64_t row = stretch->row_begin; row < stretch->row_end; ++row) {
+        ASSERT_EQ(reader.place(row).sequence, stretch->sequence) << "trial " << trial;
+        if (stretch->sequence >= 0 && row > stretch->row_begin) {
+          ASSERT_GT(reader.place(row).position, reader.place(row - 1).position) << trial;
+        }
+      }
+      // No shorter than it must be: what follows is another sequence's, or goes back.
+      const bool goes_on = stretch + 1 != last && (stretch + 1)->sequence == stretch->sequence;
+      if (goes_on) {
+        ASSERT_GE(stretch->sequence, 0) << "trial " << trial << ": padding is cut in two";
+        ASSERT_LE(reader.place(stretch->row_end).position,
+                  reader.place(stretch->row_end - 1).position)
+            << "trial " << trial;
+      }
+    }
+  }
+}
+
+TEST(RowReader, SaysWithWhichStrideRowsOfOneRunFollowEachOther) {
+  std::mt19937 random(15);
+  for (int trial = 0; trial < 3000; ++trial) {
+    const ReadRows rows = draw_rows(random);
+    const RowReader reader(rows.plan, rows.list, rows.is_query);
+    const int64_t begin = draw_below(random, reader.rows());
+    const int64_t end = begin + 1 + draw_below(random, reader.rows() - begin);
+    int64_t run_begin = 0, expected = 0;
+    for (const TokenRun& run : rows.runs) {
+      const bool is_inside = run_begin <= begin && end <= run_begin + run.count();
+      if (is_inside) expected = run.stride;
+      run_begin += run.count();
+    }
+    // A run is cut where its tokens become another sequence's, or padding.
+    for (int64_t row = begin; row + 1 < end; ++row) {
+      if (reader.place(row).sequence != reader.place(row + 1).sequence) expected = 0;
+    }
+    bool is_padding = false;
+    for (int64_t row = begin; row < end; ++row)
+      is_padding = is_padding || reader.place(row).sequence < 0;
+    if (is_padding) continue;
+    ASSERT_EQ(reader.common_stride(begin, end), expected) << "trial " << trial;
+  }
 }
 
 }  // namespace
