@@ -1,6 +1,6 @@
 #include "sim/app/commands.h"
-#include "sim/app/json_text.h"
 #include "sim/app/junit.h"
+#include "sim/app/verdict_text.h"
 #include "sim/plan/order_import.h"
 #include "sim/run/integer_file.h"
 
@@ -41,23 +41,6 @@ void take_number(std::vector<NamedLists>& lists, const char* name, int64_t& valu
     if (entry.name == name && entry.lists.size() == 1 && entry.lists[0].size() == 1 && value == 0)
       value = entry.lists[0][0];
   }
-}
-
-Json order_json(const OrderImport& order, OrderSource source) {
-  Json json{{"schema", 1},
-            {"from", to_name(source)},
-            {"cp_size", order.cp_size},
-            {"tokens", order.tokens()}};
-  json["lengths"] = order.lengths;
-  json["slots"] = order.slots;
-  json["kv_lengths"] = order.kv_lengths;
-  json["kv_slots"] = order.kv_slots;
-  json["same_layout"] = order.same_layout.empty() ? Json(nullptr) : Json(order.same_layout);
-  json["notes"] = order.notes;
-  json["differences"] = order.differences;
-  json["ranks"] = order.ranks;
-  if (!order.kv_ranks.empty()) json["kv_ranks"] = order.kv_ranks;
-  return json;
 }
 
 void write_lengths(const char* key, const std::vector<int64_t>& values, std::ostream& out) {

@@ -2,6 +2,7 @@
 #include "sim/app/grade_text.h"
 #include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
+#include "sim/app/verdict_text.h"
 #include "sim/run/probe.h"
 
 #include <iostream>
@@ -21,17 +22,6 @@ void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
   }
   out << fmt::format("planned and proved in {:.3f} s, ran in {:.3f} s, judged in {:.3f} s\n",
                      outcome.plan_seconds, outcome.run_seconds, outcome.judge_seconds);
-}
-
-Json finding_json(const ProbeFinding& finding) {
-  return {{"rank", finding.rank},
-          {"step", finding.step},
-          {"token", finding.token},
-          {"head", finding.head},
-          {"expected", finite_or_null(finding.expected)},
-          {"seen", finite_or_null(finding.seen)},
-          {"probe", finding.probe},
-          {"text", finding.text}};
 }
 
 }  // namespace
@@ -93,37 +83,9 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
   if (!probed) return report(probed.error());
   const ProbeReport& result = probed.value();
   if (options.json) {
-    Json json{{"schema", 1},
-              {"rows", result.rows},
-              {"wrong_count_rows", result.wrong_count_rows},
-              {"wrong_key_rows", result.wrong_key_rows}};
-    json["first"] = nullptr;
-    if (result.first) json["first"] = finding_json(*result.first);
-    json["passes"] = result.passes;
-    json["passed"] = result.passed();
-    json["probes"] = Json::array();
-    for (const ProbeTally& tally : result.tallies) {
-      Json probe{{"probe", tally.probe}, {"rows", tally.rows}, {"wrong_rows", tally.wrong}};
-      probe["first"] = tally.first ? finding_json(*tally.first) : Json(nullptr);
-      if (!tally.why_not.empty()) probe["why_not"] = tally.why_not;
-      json["probes"].push_back(probe);
-    }
-    json["executor"] = executor.value()->name();
-    std::cout << json.dump() << '\n';
+    std::cout << probe_json(result, executor.value()->name()).dump() << '\n';
   } else {
-    std::cout << fmt::format(
-        "{}: {} rows probed in {} passes on executor {}; {} with a wrong count, {} with wrong "
-        "keys\n",
-        result.passed() ? "PASS" : "FAIL", result.rows, result.passes, executor.value()->name(),
-        result.wrong_count_rows, result.wrong_key_rows);
-    for (const ProbeTally& tally : result.tallies) {
-      std::cout << fmt::format("  {:<9} {:>8} rows asked, {} wrong{}\n", tally.probe, tally.rows,
-                               tally.wrong,
-                               !tally.why_not.empty() ? " (" + tally.why_not + ")"
-                               : tally.rows == 0      ? std::string(" (nothing to ask here)")
-                                                      : std::string());
-      if (tally.first) std::cout << "            first: " << tally.first->text << '\n';
-    }
+    write_probe_text(result, executor.value()->name(), std::cout);
   }
   return result.passed() ? 0 : 1;
 }

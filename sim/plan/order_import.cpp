@@ -405,6 +405,28 @@ Result<OrderImport> import_order(const ImportRequest& request) {
   return order;
 }
 
+Result<OrderDemand> demand_of_order(const Scenario& scenario) {
+  const Result<Layout> layout = make_layout(scenario);
+  if (!layout) return layout.error();
+  const BatchSlots& slots = layout.value().slots;
+  return OrderDemand{scenario.parallel.cp_size, slots.tokens, slots.kv_tokens,
+                     scenario.batch.self_attention};
+}
+
+std::optional<Error> use_order(ImportedOrder order, const std::string& path, Scenario& scenario) {
+  const Result<Layout> layout = make_layout(scenario);
+  if (!layout) return layout.error();
+  const std::vector<SequenceSlot>& sequences = layout.value().slots.sequences;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    scenario.batch.slots[s] = sequences[s].q_slot;
+    scenario.batch.kv_slots[s] = sequences[s].kv_slot;
+  }
+  scenario.parallel.layout = LayoutKind::indices;
+  scenario.parallel.indices_file = path;
+  scenario.parallel.imported = std::move(order);
+  return std::nullopt;
+}
+
 std::string print_order_file(const OrderImport& order) {
   const auto print = [](const RankLists& lists) {
     std::string text = "[";

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/base/result.h"
+#include "sim/scenario/order_file.h"
 
 #include <cstdint>
 #include <optional>
@@ -66,6 +67,13 @@ Result<OrderImport> import_order(const ImportRequest& request);
 /// that hold them. Nothing when they are one.
 std::optional<std::string> describe_partition_fault(const std::vector<std::vector<int64_t>>& ranks,
                                                     int64_t tokens);
+
+/// What an order over the slots of a scenario's own layout must fit. Errors: as make_layout.
+Result<OrderDemand> demand_of_order(const Scenario& scenario);
+
+/// Replaces a scenario's layout by an order that fits demand_of_order, over the same slots. `path`
+/// is what the scenario then calls its indices_file. Errors: as make_layout.
+std::optional<Error> use_order(ImportedOrder order, const std::string& path, Scenario& scenario);
 
 /// The text of an order file (scenario key indices_file).
 std::string print_order_file(const OrderImport& order);
