@@ -211,10 +211,15 @@ Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const H
   return Verdict{std::move(sides[0].answer), std::move(sides[1].answer)};
 }
 
-Answer exact_answer(const Scenario& scenario, const RunInputs& inputs) {
+Result<Answer> judge_exactly(const Scenario& scenario, const RunInputs& inputs,
+                             const RunControl& control) {
   Side sides[1] = {{compute_exact_group, {}, {}, {}}};
-  run_sides(scenario, inputs, sides, {});
+  if (auto error = run_sides(scenario, inputs, sides, control)) return *std::move(error);
   return std::move(sides[0].answer);
+}
+
+Answer exact_answer(const Scenario& scenario, const RunInputs& inputs) {
+  return judge_exactly(scenario, inputs, {}).value();
 }
 
 Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops) {

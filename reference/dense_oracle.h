@@ -21,7 +21,9 @@ namespace cpscope::reference {
 Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
                       const RunControl& control);
 
-/// Only the exact half of judge().
+/// Only the exact half of judge(). The first with its errors, the second never cancelled.
+Result<Answer> judge_exactly(const Scenario& scenario, const RunInputs& inputs,
+                             const RunControl& control);
 Answer exact_answer(const Scenario& scenario, const RunInputs& inputs);
 
 /// Only the plain half of judge().

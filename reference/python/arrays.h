@@ -1,0 +1,73 @@
+#pragma once
+
+#include "sim/base/result.h"
+#include "sim/run/run_control.h"
+#include "sim/run/tensor.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+namespace cpscope::python {
+
+/// Any array that speaks DLPack or the buffer protocol, read where it lies.
+using AnyArray = nanobind::ndarray<nanobind::ro>;
+
+struct NamedArray {
+  std::string name;
+  AnyArray array;
+};
+
+/// The arrays of one record; `path` is what messages call it.
+struct ArrayRecord {
+  std::string path;
+  std::vector<NamedArray> arrays;
+};
+
+/// Throws the Python exception of cpscope._errors that an error of this subject ("scenario" or
+/// "input") becomes. Needs the GIL.
+[[noreturn]] void throw_error(const Error& error, const char* subject);
+[[noreturn]] void throw_input_error(std::string what, std::string hint, std::string where = "");
+
+/// The value, or the exception.
+template <class T>
+T take(Result<T> result, const char* subject) {
+  if (!result) throw_error(result.error(), subject);
+  return std::move(result).value();
+}
+
+/// [(path, [(name, array), ...]), ...] with every array looked at: on the CPU, of float64, float32,
+/// float16 or bfloat16. Throws an InputError that names the first that is not.
+std::vector<ArrayRecord> look_at_arrays(const nanobind::list& records);
+
+/// A copy in doubles, whatever the strides are. May run without the GIL.
+Tensor to_tensor(const NamedArray& named);
+
+using IntegerList = nanobind::ndarray<nanobind::numpy, int64_t, nanobind::ndim<1>>;
+
+/// A numpy array that owns `values`; nothing is copied.
+nanobind::object to_numpy(std::vector<double> values, const std::vector<int64_t>& shape);
+IntegerList to_numpy(std::vector<int64_t> values);
+
+/// Python's Ctrl-C for work without the GIL: asked now and then by the thread that began it.
+class Interruptible {
+ public:
+  RunControl control();
+  /// Throws the KeyboardInterrupt that stopped the work, if one did. Needs the GIL.
+  void rethrow();
+
+ private:
+  bool was_interrupted();
+
+  std::thread::id caller_ = std::this_thread::get_id();
+  int64_t last_asked_ns_ = 0;
+  std::optional<nanobind::python_error> error_;
+};
+
+}  // namespace cpscope::python

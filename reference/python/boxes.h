@@ -1,0 +1,44 @@
+#pragma once
+
+#include "sim/plan/plan_check.h"
+#include "sim/run/foreign_record.h"
+#include "sim/scenario/scenario_file.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+namespace cpscope::python {
+
+/// What Python holds of a scenario; never changed once made.
+struct ScenarioBox {
+  LoadedScenario loaded;
+
+  const Scenario& scenario() const { return loaded.scenario; }
+};
+
+/// A scenario with its layout, as far as `layout` and the readers of foreign tensors need a plan.
+struct LayoutBox {
+  Plan plan;
+};
+
+struct PlanBox {
+  CheckedPlan checked;
+};
+
+/// The layout of a scenario that no rule refuses.
+Result<LayoutBox> lay_out(const ScenarioBox& box);
+
+/// What the caller says about the order and dimensions of tensors; None looks at their shapes.
+/// Throws an InputError for a word that nobody knows. Needs the GIL.
+ForeignChoices choices_of(const std::optional<std::string>& order,
+                          const std::optional<std::string>& format,
+                          const std::optional<std::string>& lse_layout);
+
+void bind_scenario(nanobind::module_& module);
+void bind_judge(nanobind::module_& module);
+
+}  // namespace cpscope::python

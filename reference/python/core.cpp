@@ -1,0 +1,274 @@
+// The module cpscope._core: scenarios, layouts, plans and imported orders. What people use is
+// reference/python/cpscope; it calls what is here with arrays and words that it has looked at.
+
+#include "reference/python/arrays.h"
+#include "reference/python/boxes.h"
+#include "sim/app/te_text.h"
+#include "sim/app/verdict_text.h"
+#include "sim/base/version.h"
+#include "sim/plan/plan_text.h"
+#include "sim/plan/planner.h"
+#include "sim/run/case.h"
+#include "sim/run/run_inputs.h"
+#include "sim/scenario/key_place.h"
+#include "sim/scenario/order_file.h"
+#include "sim/scenario/scenario_parts.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+namespace cpscope::python {
+namespace nb = nanobind;
+using namespace nb::literals;
+namespace {
+
+constexpr const char* kScenario = "scenario";
+constexpr const char* kInput = "input";
+
+/// Runs `work` without the GIL.
+template <class Work>
+auto unlocked(Work work) {
+  const nb::gil_scoped_release release;
+  return work();
+}
+
+nb::dict known_keys() {
+  nb::dict keys;
+  const auto add = [&](const char* table, const auto& names) {
+    for (const std::string_view name : names) keys[nb::str(name.data(), name.size())] = table;
+  };
+  add("", kTopKeys);
+  add("attention", kAttentionKeys);
+  add("batch", kBatchKeys);
+  add("parallel", kParallelKeys);
+  add("numerics", kNumericsKeys);
+  return keys;
+}
+
+/// Every value that the scenario has, defaults filled in, by the contract's names.
+nb::dict settings_of(const ScenarioBox& box) {
+  const Scenario& s = box.scenario();
+  const auto name = [](auto value) { return std::string(to_name(value)); };
+  nb::dict all;
+  all["title"] = s.title;
+  all["question"] = s.question;
+  all["heads"] = s.attention.heads;
+  all["kv_heads"] = s.attention.kv_heads;
+  all["head_dim_qk"] = s.attention.head_dim_qk;
+  all["head_dim_v"] = s.attention.head_dim_v;
+  all["attn_mask_type"] = name(s.attention.mask_type);
+  all["window_size"] = nb::make_tuple(s.attention.window_left, s.attention.window_right);
+  all["chunk_size"] = s.attention.chunk_size;
+  all["softmax_scale"] = s.attention.effective_scale();
+  all["softcap"] = s.attention.softcap;
+  all["softmax_type"] = name(s.attention.softmax_type);
+  all["rope_theta"] = s.attention.rope_theta;
+  all["qkv_format"] = name(s.batch.qkv_format);
+  all["lengths"] = s.batch.lengths;
+  all["kv_lengths"] = s.batch.kv_lengths;
+  all["cp_size"] = s.parallel.cp_size;
+  all["cp_comm_type"] = name(s.parallel.comm_type);
+  all["layout"] = name(s.parallel.layout);
+  all["dtype"] = name(s.numerics.dtype);
+  all["backward"] = s.numerics.backward;
+  all["seed"] = s.numerics.seed;
+  return all;
+}
+
+ScenarioBox with_order(const ScenarioBox& box, const std::string& order_text) {
+  auto ordered = unlocked([&]() -> Result<ScenarioBox> {
+    ScenarioBox made = box;
+    const Result<OrderDemand> demand = demand_of_order(box.scenario());
+    if (!demand) return locate_keys(demand.error(), box.loaded.text, box.loaded.path);
+    Result<ImportedOrder> order = parse_order(order_text, "order", demand.value());
+    if (!order) return order.error();
+    if (auto error = use_order(std::move(order).value(), "order.json", made.loaded.scenario))
+      return *error;
+    return made;
+  });
+  return take(std::move(ordered), kInput);
+}
+
+PlanBox make_checked_plan(const ScenarioBox& box) {
+  return {take(unlocked([&] { return plan_scenario(box.loaded); }), kScenario)};
+}
+
+/// Token ids of one rank's local buffer.
+IntegerList token_ids(const LayoutBox& box, int32_t rank, bool is_kv) {
+  const Layout& layout = box.plan.layout;
+  return to_numpy(expand((is_kv ? layout.kv_runs : layout.q_runs).at(static_cast<size_t>(rank))));
+}
+
+/// For every row of a rank's local buffer its sequence and its position in it; -1 for padding.
+std::pair<IntegerList, IntegerList> token_places(const LayoutBox& box, int32_t rank, bool is_kv) {
+  const Layout& layout = box.plan.layout;
+  const auto& sequences = layout.slots.sequences;
+  std::vector<int64_t> sequence = expand((is_kv ? layout.kv_runs : layout.q_runs).at(rank));
+  std::vector<int64_t> position(sequence.size(), -1);
+  for (size_t row = 0; row < sequence.size(); ++row) {
+    const int64_t token = sequence[row];
+    // Empty slots share their beginning with the next one, which is the last that begins there.
+    const auto after = std::upper_bound(sequences.begin(), sequences.end(), token,
+                                        [&](int64_t id, const SequenceSlot& slot) {
+                                          return id < (is_kv ? slot.kv_begin : slot.q_begin);
+                                        });
+    sequence[row] = -1;
+    if (after == sequences.begin()) continue;
+    const SequenceSlot& slot = *(after - 1);
+    const int64_t offset = token - (is_kv ? slot.kv_begin : slot.q_begin);
+    if (offset >= (is_kv ? slot.kv_valid : slot.q_valid)) continue;
+    sequence[row] = (after - sequences.begin()) - 1;
+    position[row] = offset;
+  }
+  return {to_numpy(std::move(sequence)), to_numpy(std::move(position))};
+}
+
+std::string plan_document(const PlanBox& box, bool is_summary) {
+  return unlocked([&] {
+    const PlanSummary summary = summarise(box.checked.plan());
+    if (is_summary) return summary_json(box.checked, summary).dump();
+    std::ostringstream out;
+    write_plan_json(box.checked, summary, out);
+    return out.str();
+  });
+}
+
+/// The plan as TransformerEngine would carry it out: as a document, or as lines for people.
+std::string te_document(const PlanBox& box, bool as_text) {
+  const Result<TeView> view = view_as_te(box.checked.plan());
+  if (!view) throw_error(view.error(), kScenario);
+  std::ostringstream out;
+  if (as_text) {
+    write_te_text(view.value(), box.checked.plan(), out);
+  } else {
+    out << te_json(view.value(), box.checked.plan()).dump();
+  }
+  return out.str();
+}
+
+using IntegerArray = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::vector<int64_t> to_vector(const IntegerArray& array) {
+  return {array.data(), array.data() + array.size()};
+}
+
+/// The order file's text and the document of `import --json`.
+std::pair<std::string, std::string> import_order_lists(
+    const std::string& source, const std::string& layout, int64_t cp_size, int64_t ulysses_degree,
+    int64_t tokens, const std::optional<IntegerArray>& cu_seqlens,
+    const std::vector<std::pair<std::string, std::vector<IntegerArray>>>& given) {
+  ImportRequest request{.source = *find_order_source(source),
+                        .layout = layout,
+                        .cp_size = cp_size,
+                        .ulysses_degree = ulysses_degree,
+                        .tokens = tokens};
+  if (cu_seqlens) request.cu_seqlens = to_vector(*cu_seqlens);
+  for (const auto& [name, lists] : given) {
+    NamedLists named{name, {}};
+    for (const IntegerArray& list : lists) named.lists.push_back(to_vector(list));
+    request.given.push_back(std::move(named));
+  }
+  auto made = unlocked([&]() -> Result<std::pair<std::string, std::string>> {
+    const Result<OrderImport> order = import_order(request);
+    if (!order) return order.error();
+    return std::pair(print_order_file(order.value()),
+                     order_json(order.value(), request.source).dump());
+  });
+  return take(std::move(made), kInput);
+}
+
+}  // namespace
+
+Result<LayoutBox> lay_out(const ScenarioBox& box) {
+  if (auto error = refuse_by_rule(box.scenario()))
+    return locate_keys(*error, box.loaded.text, box.loaded.path);
+  Result<Layout> layout = make_layout(box.scenario());
+  if (!layout) return locate_keys(layout.error(), box.loaded.text, box.loaded.path);
+  LayoutBox made;
+  made.plan.scenario = box.scenario();
+  made.plan.layout = std::move(layout).value();
+  return made;
+}
+
+ForeignChoices choices_of(const std::optional<std::string>& order,
+                          const std::optional<std::string>& format,
+                          const std::optional<std::string>& lse_layout) {
+  ForeignChoices choices;
+  const auto choose = [](const std::optional<std::string>& word, auto find, const char* what,
+                         const char* words, auto& choice) {
+    if (!word) return;
+    choice = find(*word);
+    if (!choice) throw_input_error(std::string("no ") + what + " has this name: " + *word, words);
+  };
+  choose(order, find_row_order, "order", "packed or rank", choices.order);
+  choose(format, find_row_format, "format", "thd, bshd, sbhd or bhsd", choices.format);
+  choose(lse_layout, find_lse_layout, "lse_layout", "tokens_heads or heads_tokens",
+         choices.lse_layout);
+  return choices;
+}
+
+void bind_scenario(nb::module_& module) {
+  nb::class_<ScenarioBox>(module, "Scenario")
+      .def_prop_ro("text", [](const ScenarioBox& box) { return box.loaded.text; })
+      .def_prop_ro("path", [](const ScenarioBox& box) { return box.loaded.path; })
+      .def_prop_ro("warnings", [](const ScenarioBox& box) { return box.loaded.warnings; })
+      .def_prop_ro("settings", &settings_of)
+      .def("to_toml", [](const ScenarioBox& box) { return print_scenario(box.scenario()); })
+      .def("with_order", &with_order, "order_text"_a)
+      .def("layout",
+           [](const ScenarioBox& box) {
+             return take(unlocked([&] { return lay_out(box); }), kScenario);
+           })
+      .def("plan", &make_checked_plan);
+  nb::class_<LayoutBox>(module, "Layout")
+      .def(
+          "document",
+          [](const LayoutBox& box, bool full) {
+            return unlocked([&] { return layout_json(box.plan, full).dump(); });
+          },
+          "full"_a)
+      .def("ids", &token_ids, "rank"_a, "is_kv"_a)
+      .def("places", &token_places, "rank"_a, "is_kv"_a);
+  nb::class_<PlanBox>(module, "Plan")
+      .def_prop_ro("hash", [](const PlanBox& box) { return to_hex(box.checked.plan().hash); })
+      .def("document", &plan_document, "is_summary"_a)
+      .def(
+          "text",
+          [](const PlanBox& box, int64_t lines) {
+            return unlocked([&] {
+              std::ostringstream out;
+              write_plan_text(box.checked, lines, out);
+              return out.str();
+            });
+          },
+          "lines"_a)
+      .def("te", &te_document, "as_text"_a);
+  module.def("known_keys", &known_keys);
+  module.def(
+      "parse",
+      [](const std::string& text, const std::string& path) {
+        return ScenarioBox{take(unlocked([&] { return parse_scenario(text, path); }), kScenario)};
+      },
+      "text"_a, "path"_a);
+  module.def(
+      "load",
+      [](const std::string& path) {
+        return ScenarioBox{take(unlocked([&] { return load_scenario(path); }), kScenario)};
+      },
+      "path"_a);
+  module.def("import_order", &import_order_lists, "source"_a, "layout"_a, "cp_size"_a,
+             "ulysses_degree"_a, "tokens"_a, "cu_seqlens"_a.none(), "given"_a);
+}
+
+}  // namespace cpscope::python
+
+NB_MODULE(_core, module) {
+  module.attr("version") = cpscope::program_version();
+  cpscope::python::bind_scenario(module);
+  cpscope::python::bind_judge(module);
+}

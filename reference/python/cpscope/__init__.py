@@ -1,0 +1,21 @@
+"""cpscope: the neutral referee for context-parallel attention.
+
+    import cpscope
+    scenario = cpscope.Scenario.load("thd_padding_p2p")   # or Scenario(text), Scenario.of(heads=8, ...)
+    print(scenario.grade({"out": out}))                   # numpy or torch, packed order or rank by rank
+
+`Scenario` is the way in: layout(), plan(), inputs(), oracle(), grade(), probe(), with_order(). `gather` brings the
+tensors of all ranks of a real run together; from_te, from_torch, from_ring_flash_attention and from_usp import the
+token orders of frameworks. Everything is computed on the CPU, without Python's lock.
+"""
+from ._core import version as __version__
+from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, UnavailableError
+from .grade import Grade
+from .layout import Layout, Plan, Sequence
+from .order import Order, from_ring_flash_attention, from_te, from_torch, from_usp
+from .probe import ProbeReport, Question
+from .scenario import Scenario, gather, shipped
+
+__all__ = ["Complaint", "Error", "Grade", "InputError", "Layout", "Order", "Plan", "ProbeReport", "Question",
+           "RefusedError", "Scenario", "ScenarioError", "Sequence", "UnavailableError", "__version__",
+           "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "gather", "shipped"]

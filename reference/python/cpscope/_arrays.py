@@ -1,0 +1,78 @@
+"""Arrays of any library, made ready for _core: on the CPU, without autograd, in a type that it reads."""
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+
+from ._errors import input_error
+
+#: A numpy array, a torch tensor, or anything else that speaks DLPack or the buffer protocol.
+ArrayLike = Any
+
+#: Tensors by name, whole ("out") or a list with one part for each rank; or one such mapping a rank.
+Tensors = Any
+
+
+def is_torch(array: Any) -> bool:
+    return type(array).__module__.split(".")[0] == "torch" and hasattr(array, "detach")
+
+
+def on_host(array: ArrayLike) -> Any:
+    """The array where the CPU can read it. Tensors of a GPU are copied, all others are not."""
+    if is_torch(array):
+        array = array.detach()
+        if array.device.type != "cpu":
+            array = array.cpu()
+        if hasattr(array, "resolve_conj"):
+            array = array.resolve_conj()
+        return array.resolve_neg() if hasattr(array, "resolve_neg") else array
+    if isinstance(array, (list, tuple, float, int)):
+        return np.asarray(array, dtype=np.float64)
+    if isinstance(array, np.ndarray):
+        if array.dtype == object:
+            raise input_error("an array of Python objects is no tensor", "its rows may differ in length")
+        if array.dtype.name == "bfloat16":  # of ml_dtypes, which speaks no protocol
+            return array.astype(np.float32)
+        # Neither DLPack nor the buffer protocol knows numbers of another machine, or between the bytes.
+        if not array.dtype.isnative or not array.flags.aligned:
+            return array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def integers(values: Any, name: str) -> np.ndarray:
+    """A list of whole numbers as int64, in one dimension."""
+    array = np.asarray(on_host(values) if not isinstance(values, (list, tuple)) else values)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iu":
+        raise input_error(f"{name} must be whole numbers: {array.dtype}", "int32 or int64")
+    if array.ndim != 1:
+        raise input_error(f"{name} must have one dimension: shape {list(array.shape)}")
+    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
+        raise input_error(f"{name} holds a number that is too large: {array.max()}")
+    return np.ascontiguousarray(array, np.int64)
+
+
+def records(tensors: Tensors) -> list[tuple[str, list[tuple[str, Any]]]]:
+    """[(path, [(name, array)])] as _core takes it: one record, or one for each rank."""
+    if isinstance(tensors, Mapping):
+        return [("tensors", _named(tensors))]
+    if isinstance(tensors, Sequence) and tensors and all(isinstance(one, Mapping) for one in tensors):
+        if len(tensors) == 1:
+            return [("tensors", _named(tensors[0]))]
+        return [(f"tensors[{rank}]", _named(one)) for rank, one in enumerate(tensors)]
+    raise input_error(f"tensors must be given by name: {type(tensors).__name__}",
+                      'a dict like {"out": array}, or a list with one dict for each rank')
+
+
+def _named(tensors: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    named = []
+    for name, array in tensors.items():
+        if array is None:
+            continue
+        if isinstance(array, (list, tuple)) and array and all(hasattr(part, "shape") for part in array):
+            named += [(f"{name}.rank{rank}", on_host(part)) for rank, part in enumerate(array)]
+        else:
+            named.append((str(name), on_host(array)))
+    return named

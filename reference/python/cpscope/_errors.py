@@ -1,0 +1,65 @@
+"""What goes wrong, as exceptions. Their text is what the program cpscope prints: one line a complaint."""
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Complaint(NamedTuple):
+    """One thing that is wrong."""
+
+    what: str   #: what is wrong, the value last
+    where: str  #: "file:line:column", or empty
+    hint: str   #: what would be right, or empty
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}; {self.hint}" if self.hint else text
+
+
+class Error(Exception):
+    """Base of all errors of this package. `complaints` has them one by one."""
+
+    def __init__(self, complaints: list[Complaint]):
+        super().__init__("\n".join(map(str, complaints)))
+        self.complaints = complaints
+
+
+class ScenarioError(Error, ValueError):
+    """A scenario's text is wrong: each complaint says file, line and column."""
+
+
+class RefusedError(ScenarioError):
+    """A well-formed scenario that a rule forbids, or that asks for what cpscope does not do."""
+
+
+class InputError(Error, ValueError):
+    """Tensors, index lists or options that do not fit."""
+
+
+class UnavailableError(Error, RuntimeError):
+    """This machine cannot do it: not enough memory, too many pairs."""
+
+
+def _in_words_of_python(text: str) -> str:
+    """Options as arguments: the texts are shared with the command line."""
+    text = text.replace("--order-file", "with_order()")
+    text = re.sub(r"--(order|format|lse-layout) ([a-z_]+)",
+                  lambda m: f'{m[1].replace("-", "_")}="{m[2]}"', text)
+    return re.sub(r"--([a-z]+)-([a-z]+)", r"\1_\2", text)
+
+
+def make(kind: int, subject: str, complaints: list[tuple[str, str, str]]) -> Error:
+    """The exception of an error that _core reports. kind: bad_input, refused, unavailable, failed."""
+    told = [Complaint(_in_words_of_python(what), where, _in_words_of_python(hint)) for what, where, hint in complaints]
+    if kind == 1:
+        return RefusedError(told)
+    if kind == 2:
+        return UnavailableError(told)
+    if kind == 3:
+        return Error(told)
+    return ScenarioError(told) if subject == "scenario" else InputError(told)
+
+
+def input_error(what: str, hint: str = "") -> InputError:
+    return InputError([Complaint(what, "", hint)])

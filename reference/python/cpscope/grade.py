@@ -1,0 +1,37 @@
+"""Is somebody else's answer right?"""
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ._errors import _in_words_of_python
+
+
+class Grade:
+    """The verdict on tensors that somebody else computed. True when it passed; prints as `cpscope grade` prints."""
+
+    def __init__(self, document: str, text: str):
+        self.document: dict[str, Any] = json.loads(document)  #: as `cpscope grade --json`
+        self.text: str = _in_words_of_python(text)
+        self.document["hints"] = [_in_words_of_python(hint) for hint in self.document["hints"]]
+
+    @property
+    def passed(self) -> bool:
+        return self.document["passed"]
+
+    @property
+    def tensors(self) -> dict[str, dict[str, Any]]:
+        """By name: passed, rel_l2, budget, worst_row_rel_l2, max_abs, nan, and worst: the rank, step, token and head
+        that is furthest off, with the number expected and seen there."""
+        return {tensor["name"]: tensor for tensor in self.document["tensors"]}
+
+    @property
+    def hints(self) -> list[str]:
+        """What the errors look like, in words."""
+        return self.document["hints"]
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        return self.text.rstrip("\n")

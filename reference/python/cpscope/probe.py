@@ -1,0 +1,71 @@
+"""Which keys has each row seen? Exact questions to somebody else's attention."""
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _core
+
+if TYPE_CHECKING:
+    from .scenario import Scenario
+
+
+class Question:
+    """The inputs of one probe. Attention over them has a known answer, in whole numbers."""
+
+    def __init__(self, probes: str, core: _core.Scenario, inputs: dict[str, np.ndarray]):
+        #: which probes the answer is for: count, keys, head; query; position; dq; dk, dv
+        self.probes: tuple[str, ...] = tuple(probes.split())
+        #: {"q", "k", "v", and "d_out", "sink" where there are any}: float64, [tokens, heads, lanes], packed order
+        self.inputs = inputs
+        self._core = core
+
+    @cached_property
+    def scenario(self) -> "Scenario":
+        """What is asked for; not quite the probed scenario: most probes are without RoPE, softcap or backward."""
+        from .scenario import Scenario
+        return Scenario._of_core(self._core)
+
+    @property
+    def backward(self) -> bool:
+        """Are dq, dk, dv asked for, with d_out among the inputs?"""
+        return "d_out" in self.inputs
+
+    def of_rank(self, rank: int) -> dict[str, np.ndarray]:
+        """The inputs that one rank holds, in the order of its local buffer; sink whole."""
+        return self.scenario._of_rank(self.inputs, rank)
+
+    def __repr__(self) -> str:
+        return f"<cpscope.Question {', '.join(self.probes)}>"
+
+
+class ProbeReport:
+    """What the probes have found. True when nothing is wrong; prints as `cpscope probe` prints."""
+
+    def __init__(self, document: str, text: str):
+        self.document: dict[str, Any] = json.loads(document)  #: as `cpscope probe --json`
+        self.text = text
+
+    @property
+    def passed(self) -> bool:
+        return self.document["passed"]
+
+    @property
+    def probes(self) -> dict[str, dict[str, Any]]:
+        """By probe: rows that were asked, wrong_rows, first (rank, step, token, head, expected, seen, text), and
+        why_not where none could be asked."""
+        return {probe["probe"]: probe for probe in self.document["probes"]}
+
+    @property
+    def first(self) -> dict[str, Any] | None:
+        """The first finding; None when there is none."""
+        return self.document["first"]
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        return self.text.rstrip("\n")

@@ -1,0 +1,284 @@
+"""One question: what is computed, on which batch, split how, in which numbers."""
+from __future__ import annotations
+
+import difflib
+import os
+import pathlib
+import sys
+from typing import Any, Callable, Mapping
+
+import numpy as np
+
+from . import _core
+from ._arrays import ArrayLike, Tensors, integers, on_host, records
+from ._errors import Complaint, ScenarioError, input_error
+from .grade import Grade
+from .layout import Layout, Plan
+from .order import Order, text_of
+from .probe import ProbeReport, Question
+
+_SHIPPED = pathlib.Path(__file__).parent / "scenarios"
+
+# TransformerEngine's names of boundaries: the key of a scenario that they give.
+_BOUNDARIES = {"cu_seqlens": "lengths", "cu_seqlens_q": "lengths", "cu_seqlens_padded": "slots",
+               "cu_seqlens_q_padded": "slots", "cu_seqlens_kv": "kv_lengths", "cu_seqlens_kv_padded": "kv_slots"}
+
+
+def shipped() -> list[str]:
+    """The names of the scenarios that come with the package."""
+    return sorted(file.stem for file in _SHIPPED.glob("*.toml"))
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, (int, np.integer)):
+        return str(int(value))
+    if isinstance(value, (float, np.floating)):
+        return repr(float(value))
+    if isinstance(value, str):
+        escapes = {'"': '\\"', "\\": "\\\\"}
+        return '"' + "".join(escapes.get(c, c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}") for c in value) + '"'
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
+    if hasattr(value, "tolist"):
+        return _toml(on_host(value).tolist())
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    raise input_error(f"a scenario holds no value of this type: {type(value).__name__}",
+                      "numbers, words, True and False, lists of them")
+
+
+def _lengths_of(bounds: Any, name: str) -> list[int]:
+    bounds = integers(bounds, name)
+    if len(bounds) < 2 or bounds[0] != 0:
+        raise input_error(f"{name} must begin with 0 and have one more entry than there are sequences: "
+                          f"{bounds[:4].tolist()}")
+    lengths = np.diff(bounds)
+    if (lengths < 0).any():
+        at = int(np.argmax(lengths < 0))
+        raise input_error(f"{name} must not fall: {bounds[at]}, then {bounds[at + 1]}")
+    return lengths.tolist()
+
+
+def _text_of_keys(keys: dict[str, Any]) -> str:
+    """TOML of keys without their tables."""
+    known = _core.known_keys()
+    tables: dict[str, list[str]] = {"": ["schema = 1"], "attention": [], "batch": [], "parallel": [], "numerics": []}
+    given: dict[str, str] = {}
+    for name, value in keys.items():
+        key = _BOUNDARIES.get(name, name)
+        if value is None or name == "schema":
+            continue
+        if key in given:
+            raise input_error(f"{given[key]} and {name} say the same", "give one of them")
+        given[key] = name
+        if name in _BOUNDARIES:
+            value = _lengths_of(value, name)
+        table = known.get(key)
+        if table is None:
+            # Where its nearest relative lives, so that the complaint names it.
+            near = difflib.get_close_matches(key, known, 1)
+            table = known[near[0]] if near else "attention"
+        tables[table].append(f"{key} = {_toml(value)}")
+    lines = tables.pop("")
+    for table, content in tables.items():
+        if content or table != "numerics":
+            lines += [f"[{table}]", *content]
+    return "\n".join(lines) + "\n"
+
+
+class Scenario:
+    """One question: what is computed, on which batch, split how, in which numbers. Never changes.
+
+    text: TOML (the format of `scenarios/`); folder: where relative file names in it begin. ScenarioError says line
+    and column of everything that is wrong with it.
+    """
+
+    def __init__(self, text: str, folder: str | os.PathLike[str] | None = None):
+        if not isinstance(text, str):
+            raise TypeError(f"the text of a scenario is a str, not {type(text).__name__}")
+        path = "<text>" if folder is None else os.path.join(os.fspath(folder), "<text>")
+        self._take(_core.parse(text, path))
+
+    @classmethod
+    def load(cls, name: str | os.PathLike[str]) -> Scenario:
+        """A scenario file, or a shipped scenario by its name (`cpscope.shipped()`)."""
+        path = os.fspath(name)
+        if not os.path.exists(path) and os.sep not in path:
+            stem = path[:-5] if path.endswith(".toml") else path
+            if (_SHIPPED / f"{stem}.toml").exists():
+                path = str(_SHIPPED / f"{stem}.toml")
+            elif not path.endswith(".toml"):
+                near = difflib.get_close_matches(stem, shipped(), 1)
+                raise ScenarioError([Complaint(f"no file and no shipped scenario has this name: {path}", "",
+                                               f"did you mean {near[0]}?" if near else "cpscope.shipped() lists them")])
+        return cls._of_core(_core.load(path))
+
+    @classmethod
+    def of(cls, **keys: Any) -> Scenario:
+        """A scenario of the format's own keys without their tables: heads, kv_heads, head_dim, attn_mask_type,
+        window_size, lengths, slots, cp_size, cp_comm_type, layout, dtype, ...
+
+        cu_seqlens, cu_seqlens_padded, cu_seqlens_kv, cu_seqlens_kv_padded (numbers, arrays or tensors, of all ranks
+        together, as TransformerEngine takes them) stand for lengths, slots, kv_lengths, kv_slots.
+        """
+        return cls._of_core(_core.parse(_text_of_keys(keys), "<keys>"))
+
+    @classmethod
+    def _of_core(cls, core: _core.Scenario) -> Scenario:
+        made = cls.__new__(cls)
+        made._take(core)
+        return made
+
+    def _take(self, core: _core.Scenario) -> None:
+        self._core = core
+        self._settings: dict[str, Any] = core.settings
+        for warning in core.warnings:
+            print(warning, file=sys.stderr)
+
+    # What it says.
+
+    @property
+    def text(self) -> str:
+        """The TOML text that it was made of."""
+        return self._core.text
+
+    def to_toml(self) -> str:
+        """TOML that loads as an equal scenario, defaults left out."""
+        return self._core.to_toml()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every key of the format with its value, defaults filled in."""
+        return dict(self._settings)
+
+    @property
+    def cp_size(self) -> int:
+        return self._settings["cp_size"]
+
+    @property
+    def heads(self) -> int:
+        return self._settings["heads"]
+
+    @property
+    def kv_heads(self) -> int:
+        return self._settings["kv_heads"]
+
+    @property
+    def head_dim_qk(self) -> int:
+        return self._settings["head_dim_qk"]
+
+    @property
+    def head_dim_v(self) -> int:
+        return self._settings["head_dim_v"]
+
+    @property
+    def softmax_scale(self) -> float:
+        return self._settings["softmax_scale"]
+
+    @property
+    def dtype(self) -> str:
+        return self._settings["dtype"]
+
+    @property
+    def backward(self) -> bool:
+        return self._settings["backward"]
+
+    # What follows from it.
+
+    def layout(self) -> Layout:
+        """Who owns which token. RefusedError names the rule that forbids the scenario."""
+        return Layout(self._core.layout())
+
+    def plan(self) -> Plan:
+        """Every step, proved before it is handed out."""
+        return Plan(self._core.plan())
+
+    def with_order(self, order: Order | list[ArrayLike], kv_order: list[ArrayLike] | None = None) -> Scenario:
+        """The same over the same slots, dealt otherwise: by an imported Order, or by lists of packed padded ids, one
+        for each rank (int arrays [local rows]); kv_order where keys are dealt differently."""
+        return Scenario._of_core(self._core.with_order(text_of(order, kv_order)))
+
+    def inputs(self, rank: int | None = None, torch: bool = False, poison: bool = False) -> dict[str, Any]:
+        """The scenario's own inputs: q [tokens, heads, head_dim_qk], k [kv_tokens, kv_heads, head_dim_qk],
+        v [kv_tokens, kv_heads, head_dim_v], d_out [tokens, heads, head_dim_v] if it has a backward, sink [heads] if it
+        is learnable. Functions of seed, sequence, position, head and lane, so the same for every layout.
+
+        In packed order, or the rows of one rank as its local buffer holds them. float64 that holds values of the
+        scenario's dtype; `torch`: tensors of that dtype instead. `poison` fills padding rows with NaN.
+        """
+        inputs = _core.inputs(self._core, poison)
+        if rank is not None:
+            inputs = self._of_rank(inputs, rank)
+        return self._to_torch(inputs) if torch else inputs
+
+    def oracle(self, tensors: Tensors | None = None, *, order: str | None = None,
+               format: str | None = None) -> dict[str, np.ndarray]:
+        """What attention is, in double precision: out [tokens, heads, head_dim_v], lse [tokens, heads] (natural log,
+        -inf where no key is visible), max_logit [heads] and, with a backward, dq, dk, dv (and d_sink), as their inputs.
+
+        tensors: your own q, k, v (and d_out for gradients, sink if it is learnable), as `grade` takes them; else the
+        scenario's. Their values are taken as they are, never rounded. The answer is in packed order.
+        """
+        return _core.oracle(self._core, [] if tensors is None else records(tensors), order, format)
+
+    def grade(self, tensors: Tensors, *, order: str | None = None, format: str | None = None,
+              lse_layout: str | None = None, ignore_padding: bool = False, sample: int = 0) -> Grade:
+        """Judges tensors that somebody else computed: any of out, lse, dq, dk, dv, max_logit, d_sink; with q, k, v,
+        d_out, sink among them those are the question, else the scenario's own inputs are.
+
+        tensors: a dict by name, whole tensors in packed order (order="rank": all ranks' local buffers one after
+        another) or a list of parts for each rank; or a list of such dicts, one for each rank. Shapes are thd, bshd,
+        sbhd or bhsd (`format`, where shapes leave it open), lse_layout is tokens_heads or heads_tokens.
+        float64, float32, float16, bfloat16, any strides, numpy or torch; tensors of a GPU are copied to the host.
+        ignore_padding: padding rows may hold anything. sample: judge only about so many query rows.
+
+        InputError says what does not fit.
+        """
+        if not isinstance(sample, (int, np.integer)) or sample < 0:
+            raise input_error(f"sample must be a whole number of rows: {sample!r}")
+        return Grade(*_core.grade(self._core, records(tensors), order, format, lse_layout, ignore_padding, int(sample)))
+
+    def probe(self, attend: Callable[[Question], Tensors], *, order: str | None = None, format: str | None = None,
+              lse_layout: str | None = None) -> ProbeReport:
+        """Asks an attention which keys each row has seen, exactly: integers, no tolerance.
+
+        attend: gets a Question after the other and returns out and lse (and dq, dk, dv where it asks for them) as
+        `grade` takes them. Without lse keys are not counted, without gradients they are not probed; the report says so.
+        All ranks of a real run may call this side by side: the questions are the same everywhere.
+        """
+        def ask(question: tuple[str, _core.Scenario, dict[str, np.ndarray]]) -> Any:
+            return records(attend(Question(*question)))
+        return ProbeReport(*_core.probe(self._core, ask, order, format, lse_layout))
+
+    def _of_rank(self, tensors: dict[str, np.ndarray], rank: int) -> dict[str, np.ndarray]:
+        layout = self.layout()
+        if not 0 <= rank < layout.cp_size:
+            raise input_error(f"there is no such rank: {rank}", f"0 to {layout.cp_size - 1}")
+        rows = {"q": layout.q_index, "d_out": layout.q_index, "k": layout.kv_index, "v": layout.kv_index}
+        return {name: tensor[rows[name][rank]] if name in rows else tensor for name, tensor in tensors.items()}
+
+    def _to_torch(self, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
+        import torch
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}[self.dtype]
+        sink = torch.float64 if self.dtype == "fp64" else torch.float32
+        return {name: torch.from_numpy(tensor).to(sink if name == "sink" else dtype)
+                for name, tensor in tensors.items()}
+
+    def __repr__(self) -> str:
+        s = self._settings
+        return (f"<cpscope.Scenario {s['title'] or 'without a title'!r}: {sum(s['lengths'])} tokens, "
+                f"{s['attn_mask_type']}, {s['cp_size']} ranks, {s['cp_comm_type']}, {s['layout']}, {s['dtype']}>")
+
+
+def gather(group: Any = None, /, **tensors: Any) -> list[dict[str, Any]]:
+    """Every rank's tensors, on every rank of a torch.distributed group (None: all): what `Scenario.grade` takes.
+
+    Each rank gives its local tensors by name (q, k, v, out, ...); they are copied to the host.
+    """
+    import torch.distributed as dist
+    ranks: list[dict[str, Any]] = [{} for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(ranks, {name: on_host(tensor) for name, tensor in tensors.items()}, group=group)
+    return ranks

@@ -1,0 +1,317 @@
+// Inputs, oracle, grade and probes of the module cpscope._core.
+
+#include "reference/dense_oracle.h"
+#include "reference/mask_predicate.h"
+#include "reference/python/arrays.h"
+#include "reference/python/boxes.h"
+#include "reference/sampled_judge.h"
+#include "sim/app/verdict_text.h"
+#include "sim/plan/planner.h"
+#include "sim/run/case.h"
+#include "sim/run/foreign_grade.h"
+#include "sim/run/probe.h"
+#include "sim/run/run_inputs.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+namespace cpscope::python {
+namespace nb = nanobind;
+using namespace nb::literals;
+namespace {
+
+constexpr const char* kInput = "input";
+using Word = std::optional<std::string>;
+
+/// The arrays as records of the contract's names. May run without the GIL.
+std::vector<NamedRecord> to_records(const std::vector<ArrayRecord>& arrays) {
+  std::vector<NamedRecord> records;
+  for (const ArrayRecord& one : arrays) {
+    NamedRecord named{one.path, {}};
+    for (const NamedArray& array : one.arrays) named.record.tensors.push_back(to_tensor(array));
+    records.push_back(std::move(named));
+  }
+  return records;
+}
+
+nb::object tensor_to_numpy(Tensor tensor) {
+  return to_numpy(std::move(tensor.values), tensor.shape);
+}
+
+nb::object to_numpy_by_head(std::vector<double> values) {
+  const auto size = static_cast<int64_t>(values.size());
+  return to_numpy(std::move(values), {size});
+}
+
+nb::dict inputs_dict(RunInputs inputs) {
+  nb::dict all;
+  for (Tensor* tensor : {&inputs.q, &inputs.k, &inputs.v, &inputs.d_out}) {
+    if (tensor->name.empty()) continue;
+    const std::string name = tensor->name;
+    all[name.c_str()] = tensor_to_numpy(std::move(*tensor));
+  }
+  if (!inputs.sink.empty()) all["sink"] = to_numpy_by_head(std::move(inputs.sink));
+  return all;
+}
+
+nb::dict make_inputs(const ScenarioBox& box, bool poison) {
+  auto made = [&]() -> Result<RunInputs> {
+    const nb::gil_scoped_release release;
+    const Result<LayoutBox> layout = lay_out(box);
+    if (!layout) return layout.error();
+    return make_run_inputs(box.scenario(), layout.value().plan.layout.slots, poison);
+  }();
+  return inputs_dict(take(std::move(made), "scenario"));
+}
+
+Error lacks(const std::string& name, const std::string& hint) {
+  return make_error(ErrorKind::bad_input, fmt::format("the oracle needs \"{}\"", name), hint);
+}
+
+/// The caller's q, k, v (and d_out, sink) as the inputs of a run; forward only without d_out.
+Result<RunInputs> take_inputs(const ForeignRecord& record, const BatchSlots& slots,
+                              Scenario& scenario) {
+  RunInputs inputs;
+  inputs.slots = slots;
+  const auto find = [&](const char* name, Tensor& into) {
+    const Tensor* given = record.find(name);
+    if (given != nullptr) into = *given;
+    return given != nullptr;
+  };
+  for (const auto& [name, into] : {std::pair("q", &inputs.q), {"k", &inputs.k}, {"v", &inputs.v}}) {
+    if (!find(name, *into)) return lacks(name, "give q, k and v, or none of them");
+  }
+  scenario.numerics.backward = find("d_out", inputs.d_out);
+  if (scenario.attention.softmax_type == SoftmaxType::learnable) {
+    const Tensor* sink = record.find("sink");
+    if (sink == nullptr) return lacks("sink", "softmax_type is learnable: [heads]");
+    inputs.sink = sink->values;
+  }
+  return inputs;
+}
+
+nb::dict answer_dict(Answer answer, bool has_backward) {
+  nb::dict all;
+  all["out"] = tensor_to_numpy(std::move(answer.out));
+  all["lse"] = tensor_to_numpy(std::move(answer.lse));
+  all["max_logit"] = to_numpy_by_head(std::move(answer.max_logit));
+  if (!has_backward) return all;
+  all["dq"] = tensor_to_numpy(std::move(answer.dq));
+  all["dk"] = tensor_to_numpy(std::move(answer.dk));
+  all["dv"] = tensor_to_numpy(std::move(answer.dv));
+  if (!answer.d_sink.empty()) all["d_sink"] = to_numpy_by_head(std::move(answer.d_sink));
+  return all;
+}
+
+nb::dict ask_oracle(const ScenarioBox& box, const nb::list& records, const Word& order,
+                    const Word& format) {
+  const std::vector<ArrayRecord> arrays = look_at_arrays(records);
+  const ForeignChoices choices = choices_of(order, format, {});
+  Scenario scenario = box.scenario();
+  Interruptible interruptible;
+  auto answer = [&]() -> Result<Answer> {
+    const nb::gil_scoped_release release;
+    const Result<LayoutBox> layout = lay_out(box);
+    if (!layout) return layout.error();
+    const Plan& plan = layout.value().plan;
+    if (arrays.empty()) {
+      return reference::judge_exactly(scenario, make_run_inputs(scenario, plan.layout.slots, false),
+                                      interruptible.control());
+    }
+    const Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices);
+    if (!record) return record.error();
+    const Result<RunInputs> inputs = take_inputs(record.value(), plan.layout.slots, scenario);
+    if (!inputs) return inputs.error();
+    return reference::judge_exactly(scenario, inputs.value(), interruptible.control());
+  }();
+  interruptible.rethrow();
+  return answer_dict(take(std::move(answer), kInput), scenario.numerics.backward);
+}
+
+struct GradeWords {
+  std::string document, text;
+};
+
+Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<ArrayRecord>& arrays,
+                                 const ForeignChoices& choices,
+                                 const ForeignGradeOptions& options) {
+  const Result<CheckedPlan> checked = plan_scenario(box.loaded);
+  if (!checked) return checked.error();
+  if (const auto error = grade_obstacle(checked.value())) return *error;
+  const Plan& plan = checked.value().plan();
+  const Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices);
+  if (!record) return record.error();
+  Toolbox toolbox;
+  toolbox.judge = reference::judge;
+  toolbox.sampled_judge = reference::judge_rows;
+  const Result<ForeignGrade> graded = grade_foreign(toolbox, plan, record.value(), options);
+  if (!graded) return graded.error();
+  std::ostringstream text;
+  write_foreign_grade(record.value(), graded.value(), plan, text);
+  return GradeWords{foreign_json(record.value(), graded.value(), plan).dump(), text.str()};
+}
+
+/// (document of `grade --json`, its text) of tensors that somebody else computed.
+std::pair<std::string, std::string> grade(const ScenarioBox& box, const nb::list& records,
+                                          const Word& order, const Word& format,
+                                          const Word& lse_layout, bool ignore_padding,
+                                          int64_t sample) {
+  const std::vector<ArrayRecord> arrays = look_at_arrays(records);
+  const ForeignChoices choices = choices_of(order, format, lse_layout);
+  Interruptible interruptible;
+  auto words = [&] {
+    const nb::gil_scoped_release release;
+    return grade_records(box, arrays, choices,
+                         {.ignores_padding = ignore_padding,
+                          .sample_rows = sample,
+                          .control = interruptible.control()});
+  }();
+  interruptible.rethrow();
+  GradeWords made = take(std::move(words), kInput);
+  return {std::move(made.document), std::move(made.text)};
+}
+
+/// What the answers to the probes are like.
+struct ProbeWords {
+  Word order, format, lse_layout;
+};
+
+/// Hands the inputs of every probe to a Python function and takes its answer.
+class PythonExecutor final : public Executor {
+ public:
+  PythonExecutor(nb::callable ask, ForeignChoices choices)
+      : ask_(std::move(ask)), choices_(choices) {}
+
+  std::string name() const override { return "python"; }
+  int64_t memory_bytes(const CheckedPlan& /*plan*/) const override { return 0; }
+
+  Result<RunOutput> run(const CheckedPlan& plan, const RunInputs& inputs,
+                        const RunOptions& /*options*/) override {
+    std::vector<ArrayRecord> arrays;
+    {
+      const nb::gil_scoped_acquire gil;
+      try {
+        arrays = look_at_arrays(nb::cast<nb::list>(ask_(question(plan.plan(), inputs))));
+      } catch (nb::python_error& error) {
+        error_.emplace(error);
+        return make_error(ErrorKind::failed, "the probed function has raised an exception");
+      }
+    }
+    Result<RunOutput> output = read_answer(plan.plan(), arrays);
+    const nb::gil_scoped_acquire gil;
+    arrays.clear();
+    if (!output) wrong_answer_ = output.error();
+    return output;
+  }
+
+  /// Throws what the function has raised, or what is wrong with its answer. Needs the GIL.
+  void rethrow() {
+    if (error_) throw nb::python_error(*error_);
+    if (wrong_answer_) throw_error(*wrong_answer_, kInput);
+  }
+  const std::set<std::string>& missing() const { return missing_; }
+
+ private:
+  /// (probes, scenario, inputs)
+  static nb::object question(const Plan& plan, const RunInputs& inputs) {
+    const bool is_silent = std::all_of(inputs.q.values.begin(), inputs.q.values.end(),
+                                       [](double value) { return value == 0.0; });
+    const bool has_backward = plan.scenario.numerics.backward;
+    const char* names = has_backward                             ? (is_silent ? "dq" : "dk dv")
+                        : is_silent                              ? "count keys head"
+                        : plan.scenario.attention.rope_theta > 0 ? "position"
+                                                                 : "query";
+    ScenarioBox box{{plan.scenario, print_scenario(plan.scenario), "<probe>", {}}};
+    return nb::make_tuple(names, std::move(box), inputs_dict(inputs));
+  }
+
+  Result<RunOutput> read_answer(const Plan& plan, const std::vector<ArrayRecord>& arrays) {
+    if (arrays.empty()) return make_error(ErrorKind::bad_input, "the answer holds no tensor");
+    const Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices_);
+    if (!record) return record.error();
+    const Attention& attention = plan.scenario.attention;
+    const BatchSlots& slots = plan.layout.slots;
+    RunOutput output;
+    Answer& answer = output.answer;
+    const auto fill = [&](const char* name, std::vector<int64_t> shape, Tensor& into) {
+      const Tensor* given = record.value().find(name);
+      if (given != nullptr) {
+        into = *given;
+        return;
+      }
+      // What is not there is not judged either; the probes read something all the same.
+      missing_.insert(name);
+      into = Tensor{name, std::move(shape), Dtype::fp64, {}};
+      into.values.assign(static_cast<size_t>(into.size()), 0.0);
+    };
+    fill("lse", {slots.tokens, attention.heads}, answer.lse);
+    if (record.value().find("out") == nullptr && !plan.scenario.numerics.backward)
+      return make_error(ErrorKind::bad_input, "the answer has no \"out\"", "give out, lse");
+    fill("out", {slots.tokens, attention.heads, attention.head_dim_v}, answer.out);
+    if (!plan.scenario.numerics.backward) return output;
+    fill("dq", {slots.tokens, attention.heads, attention.head_dim_qk}, answer.dq);
+    fill("dk", {slots.kv_tokens, attention.kv_heads, attention.head_dim_qk}, answer.dk);
+    fill("dv", {slots.kv_tokens, attention.kv_heads, attention.head_dim_v}, answer.dv);
+    return output;
+  }
+
+  nb::callable ask_;
+  ForeignChoices choices_;
+  std::optional<nb::python_error> error_;
+  std::optional<Error> wrong_answer_;
+  std::set<std::string> missing_;  // answers that some run lacked
+};
+
+/// Takes back what was said about answers that were not given.
+void forget_missing(const std::set<std::string>& missing, ProbeReport& report) {
+  for (ProbeTally& tally : report.tallies) {
+    const std::string tensor = tally.probe == "count" ? "lse" : tally.probe;
+    if (!missing.contains(tensor)) continue;
+    tally = {tally.probe, 0, 0, std::nullopt, "the answer has no " + tensor};
+    if (tensor == "lse") report.wrong_count_rows = 0;
+    if (report.first && report.first->probe == tally.probe) report.first.reset();
+  }
+  for (const ProbeTally& tally : report.tallies) {
+    if (!report.first && tally.first) report.first = tally.first;
+  }
+}
+
+/// (document of `probe --json`, its text) of a function that computes attention.
+std::pair<std::string, std::string> probe(const ScenarioBox& box, const nb::callable& ask,
+                                          const Word& order, const Word& format,
+                                          const Word& lse_layout) {
+  PythonExecutor executor(ask, choices_of(order, format, lse_layout));
+  auto probed = [&]() -> Result<ProbeReport> {
+    const nb::gil_scoped_release release;
+    const Result<CheckedPlan> plan = plan_scenario(probe_scenario(box.scenario()));
+    if (!plan) return plan.error();
+    if (const auto error = probe_obstacle(plan.value(), executor)) return *error;
+    return run_probes(box.scenario(), executor, reference::mask_witness(), {});
+  }();
+  executor.rethrow();
+  ProbeReport report = take(std::move(probed), "scenario");
+  forget_missing(executor.missing(), report);
+  std::ostringstream text;
+  write_probe_text(report, executor.name(), text);
+  return {probe_json(report, executor.name()).dump(), text.str()};
+}
+
+}  // namespace
+
+void bind_judge(nb::module_& module) {
+  module.def("inputs", &make_inputs, "scenario"_a, "poison"_a);
+  module.def("oracle", &ask_oracle, "scenario"_a, "records"_a, "order"_a.none(), "format"_a.none());
+  module.def("grade", &grade, "scenario"_a, "records"_a, "order"_a.none(), "format"_a.none(),
+             "lse_layout"_a.none(), "ignore_padding"_a, "sample"_a);
+  module.def("probe", &probe, "scenario"_a, "ask"_a, "order"_a.none(), "format"_a.none(),
+             "lse_layout"_a.none());
+}
+
+}  // namespace cpscope::python

@@ -1,0 +1,187 @@
+"""Scenarios, layouts, plans and imported orders are those of the program."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import cpscope
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOME = ["thd_padding_p2p", "thd_padding_a2a", "thd_padding_hierarchical", "striped", "imported_order", "cross_attention",
+        "packed_group_cast"]
+
+
+def test_shipped_scenarios_are_those_of_the_tree():
+    assert cpscope.shipped() == sorted(file.stem for file in (ROOT / "scenarios").glob("*.toml"))
+
+
+def test_every_shipped_scenario_has_a_layout():
+    for name in cpscope.shipped():
+        layout = cpscope.Scenario.load(name).layout()
+        assert sorted(np.concatenate(layout.q_index)) == list(range(layout.tokens)), name
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_layouts_are_those_of_the_program(program, name):
+    theirs = program("layout", ROOT / "scenarios" / f"{name}.toml", "--full")
+    layout = cpscope.Scenario.load(name).layout()
+    assert layout.to_dict(full=True) == theirs
+    for rank in theirs["ranks"]:
+        r = rank["rank"]
+        for side in ("q", "kv"):
+            for what in ("index", "sequence", "position"):
+                mine = getattr(layout, f"{side}_{what}")[r]
+                assert mine.dtype == np.int64 and mine.tolist() == rank[f"{side}_{what}"]
+            assert getattr(layout, f"{side}_valid")[r].tolist() == [s >= 0 for s in rank[f"{side}_sequence"]]
+
+
+@pytest.mark.parametrize("name", SOME[:4])
+def test_plans_are_those_of_the_program(program, name):
+    file = ROOT / "scenarios" / f"{name}.toml"
+    plan = cpscope.Scenario.load(name).plan()
+    assert plan.to_dict() == program("plan", file)
+    assert plan.summary == program("plan", file, "--summary")
+    assert plan.hash == plan.summary["plan_hash"]
+    assert len(plan.text(10).splitlines()) == 11
+
+
+def test_a_plan_says_what_transformer_engine_passes(program):
+    assert cpscope.Scenario.load("thd_padding_p2p").plan().te() == program("plan", "scenarios/thd_padding_p2p.toml", "--te")
+    with pytest.raises(cpscope.RefusedError, match="striped"):
+        cpscope.Scenario.load("striped").plan().te()
+
+
+def test_a_scenario_of_keys_is_that_of_a_text():
+    text = """schema = 1
+[attention]
+heads = 4
+head_dim = 8
+window_size = [3, 0]
+[batch]
+lengths = [5, 9]
+slots = [8, 12]
+[parallel]
+cp_size = 2
+"""
+    keys = cpscope.Scenario.of(heads=4, head_dim=8, window_size=(3, 0), cp_size=np.int64(2),
+                               cu_seqlens=np.array([0, 5, 14], np.int32), cu_seqlens_padded=[0, 8, 20])
+    assert cpscope.Scenario(text).to_toml() == keys.to_toml()
+    assert cpscope.Scenario(keys.text).plan().hash == keys.plan().hash
+
+
+def test_te_order_is_its_own_formula():
+    # thd_get_partitioned_indices, written out: every slot in 4 chunks, rank r has chunks r and 3 - r.
+    order = cpscope.from_te([0, 7, 10], [0, 8, 12], cp_size=2)
+    assert [ids.tolist() for ids in order.ranks] == [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
+    assert (order.lengths, order.slots, order.same_layout) == ([7, 3], [8, 4], "dual_chunk")
+
+
+def test_orders_of_frameworks_replace_a_layout(tmp_path):
+    scenario = cpscope.Scenario.of(heads=2, head_dim=4, lengths=[32], cp_size=4)
+    for order in (cpscope.from_usp("zigzag", cp_size=4, ulysses_degree=2, tokens=32),
+                  cpscope.from_ring_flash_attention("stripe", cp_size=4, tokens=32),
+                  cpscope.from_torch(rearrange=np.arange(32)[::-1].copy(), cp_size=4)):
+        ordered = scenario.with_order(order)
+        assert [ids.tolist() for ids in ordered.layout().q_index] == [ids.tolist() for ids in order.ranks]
+        assert [ids.tolist() for ids in scenario.with_order(order.ranks).layout().q_index] == \
+            [ids.tolist() for ids in order.ranks]
+    order.save(tmp_path / "order.json")
+    text = scenario.text.replace("cp_size = 4", 'cp_size = 4\nlayout = "indices"\nindices_file = "order.json"')
+    assert cpscope.Scenario(text, folder=tmp_path).plan().hash == ordered.plan().hash
+
+
+def test_imported_orders_are_those_of_the_program(program):
+    theirs = program("import", "--from", "usp", "--layout", "zigzag", "--cp-size", 4, "--ulysses-degree", 2, "--tokens", 64)
+    assert cpscope.from_usp("zigzag", cp_size=4, ulysses_degree=2, tokens=64).document == theirs
+
+
+def test_arrays_of_a_layout_are_made_once_and_own_nothing_but_themselves():
+    layout = cpscope.Scenario.load("zigzag").layout()
+    assert layout.q_index[0].ctypes.data == layout.q_index[0].ctypes.data
+    kept = cpscope.Scenario.load("zigzag").layout().q_index[3]  # the layout itself is gone
+    assert kept[:3].tolist() == [96, 97, 98]
+
+
+def test_cut_and_join_are_each_others_reverse():
+    layout = cpscope.Scenario.load("thd_padding_p2p").layout()
+    tensor = np.arange(layout.tokens * 2).reshape(-1, 2)
+    parts = layout.cut(tensor)
+    assert parts[1].tolist() == tensor[layout.q_index[1]].tolist()
+    assert (layout.join(parts) == tensor).all()
+    with pytest.raises(cpscope.InputError, match="another number of rows"):
+        layout.cut(tensor[1:])
+    with pytest.raises(cpscope.InputError, match="other rows than the ranks"):
+        layout.join(parts[:-1])
+
+
+@pytest.mark.parametrize("text, kind, words", [
+    ("schema = 1\n[attention]\nheads = 4\nhead_dim = 8\n[batch]\nlengths = [4]\n[parallel]\ncp_sise = 2\n",
+     cpscope.ScenarioError, r'<text>:8:1: unknown key in \[parallel\]: "cp_sise"; did you mean cp_size\?'),
+    ("schema = 1\n[attention\n", cpscope.ScenarioError, "<text>:2:11: "),
+    ("schema = 1\n[attention]\nheads = 3\nhead_dim = 8\n[batch]\nlengths = [8]\n[parallel]\ncp_size = 2\n"
+     'cp_comm_type = "a2a"\n', cpscope.RefusedError, "<text>:3:9: "),
+])
+def test_a_bad_text_says_where_it_is_wrong(text, kind, words):
+    with pytest.raises(kind, match=words) as raised:
+        cpscope.Scenario(text).plan()
+    assert type(raised.value) is kind and isinstance(raised.value, ValueError)
+    assert raised.value.complaints[0].where.startswith("<text>:")
+
+
+@pytest.mark.parametrize("keys, kind, words", [
+    ({"head": 3}, cpscope.ScenarioError, "did you mean heads"),
+    ({"attn_dropout": 0.1, "lengths": [3]}, cpscope.RefusedError, "Dropout is not computed yet"),
+    ({"cu_seqlens": [0, 5, 3]}, cpscope.InputError, "cu_seqlens must not fall: 5, then 3"),
+    ({"cu_seqlens": [1, 5]}, cpscope.InputError, "must begin with 0"),
+    ({"cu_seqlens": [0.0, 5.0]}, cpscope.InputError, "must be whole numbers: float64"),
+    ({"lengths": [3], "cu_seqlens": [0, 3]}, cpscope.InputError, "say the same"),
+    ({"lengths": [3], "title": object()}, cpscope.InputError, "no value of this type: object"),
+    ({"lengths": [3], "title": 'a "b"\n', "heads": 0}, cpscope.ScenarioError, "heads"),
+])
+def test_bad_keys_are_named(keys, kind, words):
+    with pytest.raises(kind, match=words):
+        cpscope.Scenario.of(**{"heads": 2, "head_dim": 4, "cp_size": 1, **keys})
+
+
+def test_names_and_numbers_that_are_not_there_are_named():
+    with pytest.raises(cpscope.ScenarioError, match="did you mean zigzag"):
+        cpscope.Scenario.load("zigzog")
+    with pytest.raises(cpscope.ScenarioError, match="missing.toml"):
+        cpscope.Scenario.load("folder/missing.toml")
+    with pytest.raises(cpscope.InputError, match="no such rank: 4; 0 to 3"):
+        cpscope.Scenario.load("zigzag").inputs(rank=4)
+    with pytest.raises(cpscope.InputError, match="token 3 is there twice.*token 2 is lost|lost|twice"):
+        cpscope.from_te([0, 4], indices=[[0, 3], [1, 3]])
+    with pytest.raises(cpscope.InputError, match="cp_size must be a whole number above 0: 0"):
+        cpscope.from_usp("zigzag", cp_size=0, tokens=4)
+    with pytest.raises(TypeError, match="not bytes"):
+        cpscope.Scenario(b"schema = 1")
+
+
+def test_the_package_works_from_any_folder(tmp_path):
+    code = "import cpscope; print(cpscope.Scenario.load('zigzag').layout().tokens)"
+    path = os.pathsep.join(filter(None, [str(pathlib.Path(cpscope.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": path})
+    assert done.stdout == "256\n", done.stderr
+
+
+def test_the_package_is_typed():
+    folder = pathlib.Path(cpscope.__file__).parent
+    assert (folder / "py.typed").exists()
+    stub = (folder / "_core.pyi").read_text()
+    compile(stub, "_core.pyi", "exec")
+    assert "def grade(" in stub and "class Layout" in stub
+
+
+def test_everything_public_says_what_it_is():
+    for name in cpscope.__all__:
+        thing = getattr(cpscope, name)
+        if name == "__version__":
+            continue
+        assert thing.__doc__, name
+    assert json.loads(json.dumps(cpscope.Scenario.load("zigzag").settings))["heads"] == 4
