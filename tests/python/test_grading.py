@@ -277,10 +277,16 @@ def test_long_work_leaves_python_running():
 def test_ctrl_c_stops_long_work():
     import signal
     import threading
-    scenario = cpscope.Scenario.of(heads=32, head_dim=64, lengths=[2048], cp_size=2)
-    threading.Timer(0.1, lambda: signal.raise_signal(signal.SIGINT)).start()
+    import time
+    scenario = cpscope.Scenario.of(heads=24, head_dim=64, lengths=[2048], cp_size=2)
+    began = time.monotonic()
+    scenario.oracle()
+    whole = time.monotonic() - began
+    threading.Timer(whole / 20, lambda: signal.raise_signal(signal.SIGINT)).start()
+    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         scenario.oracle()
+    assert time.monotonic() - began < whole / 2
 
 
 def test_the_tensors_of_torch_in_batches_are_read():
@@ -308,3 +314,21 @@ def test_slices_and_dispatched_tokens_are_graded():
     assert not scenario.grade(tensors)
     with pytest.raises(cpscope.InputError, match="order"):
         scenario.with_order([ids[0], ids[0]])
+
+
+def test_tensors_of_a_gpu_are_copied_to_the_host(small):
+    torch = pytest.importorskip("torch", reason="requires torch: it is not installed")
+
+    class Far:
+        """Stands for a tensor of another device; only its copy can be read."""
+        device = torch.device("cuda", 1)
+        shape = (24, 4, 8)
+
+        def detach(self):
+            return self
+
+        def cpu(self):
+            return torch.from_numpy(right_answer(small)["out"])
+    assert small.grade({"out": Far()})
+    with pytest.raises(cpscope.InputError, match="a tensor of meta cannot be copied to the host"):
+        small.grade({"out": torch.empty(24, 4, 8, device="meta")})

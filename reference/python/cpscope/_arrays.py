@@ -15,7 +15,7 @@ Tensors = Any
 
 
 def is_torch(array: Any) -> bool:
-    return type(array).__module__.split(".")[0] == "torch" and hasattr(array, "detach")
+    return hasattr(array, "detach") and hasattr(array, "cpu")
 
 
 def on_host(array: ArrayLike) -> Any:
@@ -23,9 +23,11 @@ def on_host(array: ArrayLike) -> Any:
     if is_torch(array):
         array = array.detach()
         if array.device.type != "cpu":
-            array = array.cpu()
-        if hasattr(array, "resolve_conj"):
-            array = array.resolve_conj()
+            try:
+                array = array.cpu()
+            except (RuntimeError, NotImplementedError) as error:
+                raise input_error(f"a tensor of {array.device} cannot be copied to the host: {error}") from error
+        # A view that is negated when it is read: no protocol knows that.
         return array.resolve_neg() if hasattr(array, "resolve_neg") else array
     if isinstance(array, (list, tuple, float, int)):
         return np.asarray(array, dtype=np.float64)
