@@ -6,6 +6,7 @@
 #include "reference/python/boxes.h"
 #include "reference/sampled_judge.h"
 #include "sim/app/verdict_text.h"
+#include "sim/base/machine_memory.h"
 #include "sim/plan/planner.h"
 #include "sim/run/case.h"
 #include "sim/run/foreign_grade.h"
@@ -61,11 +62,23 @@ nb::dict inputs_dict(RunInputs inputs) {
   return all;
 }
 
+/// Why so many arrays of the inputs' size cannot be held here; nothing when they can.
+std::optional<Error> lack_of_memory(const Plan& plan, int64_t sides) {
+  const int64_t needed = sides * run_inputs_bytes(plan.scenario, plan.layout.slots);
+  const int64_t available = machine_memory_bytes() / 10 * 9;
+  if (needed <= available) return std::nullopt;
+  return make_error(ErrorKind::unavailable,
+                    fmt::format("this needs {} GiB, this machine has {} GiB", needed >> 30,
+                                machine_memory_bytes() >> 30),
+                    "use fewer tokens or heads");
+}
+
 nb::dict make_inputs(const ScenarioBox& box, bool poison) {
   auto made = [&]() -> Result<RunInputs> {
     const nb::gil_scoped_release release;
     const Result<LayoutBox> layout = lay_out(box);
     if (!layout) return layout.error();
+    if (auto error = lack_of_memory(layout.value().plan, 1)) return *error;
     return make_run_inputs(box.scenario(), layout.value().plan.layout.slots, poison);
   }();
   return inputs_dict(take(std::move(made), "scenario"));
@@ -121,6 +134,8 @@ nb::dict ask_oracle(const ScenarioBox& box, const nb::list& records, const Word&
     const Result<LayoutBox> layout = lay_out(box);
     if (!layout) return layout.error();
     const Plan& plan = layout.value().plan;
+    // Inputs and answer, and the caller's tensors on their way.
+    if (auto error = lack_of_memory(plan, 4)) return *error;
     if (arrays.empty()) {
       return reference::judge_exactly(scenario, make_run_inputs(scenario, plan.layout.slots, false),
                                       interruptible.control());

@@ -170,6 +170,8 @@ def test_read_only_and_unaligned_arrays_are_read(small):
     ({"out": np.zeros((24, 4, 8), int)}, "type that is not read: int64; float64, float32, float16 or bfloat16"),
     ({"out": np.zeros((24, 4, 8), complex)}, "type that is not read: complex128"),
     ({"out": np.zeros((24, 4, 8), bool)}, "type that is not read: bool"),
+    ({"out": np.zeros((24, 4, 8), np.longdouble)}, "type that is not read: float128"),
+    ({"out": np.array(["a"])}, "type that is not read: <U1"),
     ({"out": np.array([[1.0], [1.0, 2.0]], object)}, "array of Python objects"),
     ({"out": "here"}, '"out" is no array that can be read: str'),
     ({"output": np.zeros((24, 4, 8))}, "no answer that could be graded"),

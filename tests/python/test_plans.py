@@ -158,8 +158,28 @@ def test_names_and_numbers_that_are_not_there_are_named():
         cpscope.from_te([0, 4], indices=[[0, 3], [1, 3]])
     with pytest.raises(cpscope.InputError, match="cp_size must be a whole number above 0: 0"):
         cpscope.from_usp("zigzag", cp_size=0, tokens=4)
+    with pytest.raises(cpscope.InputError, match="neither an Order nor a list for each rank: 3"):
+        cpscope.Scenario.load("zigzag").with_order(3)
+    with pytest.raises(cpscope.ScenarioError, match="no Unicode: surrogates"):
+        cpscope.Scenario("\ud800")
     with pytest.raises(TypeError, match="not bytes"):
         cpscope.Scenario(b"schema = 1")
+
+
+def test_what_needs_more_memory_than_there_is_is_not_begun():
+    scenario = cpscope.Scenario.of(heads=128, head_dim=128, cp_size=8, lengths=[1 << 25])
+    for work in (scenario.inputs, scenario.oracle, lambda: scenario.grade({"out": np.zeros((1, 1))}),
+                 lambda: scenario.probe(lambda question: {})):
+        with pytest.raises(cpscope.UnavailableError, match="GiB, this machine has"):
+            work()
+
+
+def test_a_scenario_survives_a_pickle():
+    import copy
+    import pickle
+    scenario = cpscope.Scenario.load("zigzag").with_order(cpscope.from_usp("zigzag", cp_size=4, ulysses_degree=2, tokens=256))
+    for again in (pickle.loads(pickle.dumps(scenario)), copy.deepcopy(scenario)):
+        assert again.plan().hash == scenario.plan().hash != cpscope.Scenario.load("zigzag").plan().hash
 
 
 def test_the_package_works_from_any_folder(tmp_path):

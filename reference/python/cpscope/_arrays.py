@@ -77,4 +77,9 @@ def _named(tensors: Mapping[str, Any]) -> list[tuple[str, Any]]:
             named += [(f"{name}.rank{rank}", on_host(part)) for rank, part in enumerate(array)]
         else:
             named.append((str(name), on_host(array)))
+    for name, array in named:
+        # Types that no protocol knows would only be called unreadable.
+        if isinstance(array, np.ndarray) and array.dtype not in (np.float16, np.float32, np.float64):
+            raise input_error(f'"{name}" has a type that is not read: {array.dtype}',
+                              "float64, float32, float16 or bfloat16 (torch)")
     return named

@@ -41,6 +41,10 @@ class UnavailableError(Error, RuntimeError):
     """This machine cannot do it: not enough memory, too many pairs."""
 
 
+for _kind in (Complaint, Error, ScenarioError, RefusedError, InputError, UnavailableError):
+    _kind.__module__ = "cpscope"  # where people find them
+
+
 def _in_words_of_python(text: str) -> str:
     """Options as arguments: the texts are shared with the command line."""
     text = text.replace("--order-file", "with_order()")

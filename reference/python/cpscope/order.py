@@ -99,6 +99,8 @@ def text_of(order: Any, kv_order: Any = None) -> str:
         return order._text
 
     def ranks(lists: Any, name: str) -> list[list[int]]:
+        if not hasattr(lists, "__iter__"):
+            raise input_error(f"{name} is neither an Order nor a list for each rank: {lists!r}")
         return [integers(ids, f"{name}[{rank}]").tolist() for rank, ids in enumerate(lists)]
     lists = ranks(order, "order")
     document: dict[str, Any] = {"cp_size": len(lists), "ranks": lists}

@@ -99,13 +99,17 @@ class Scenario:
     def __init__(self, text: str, folder: str | os.PathLike[str] | None = None):
         if not isinstance(text, str):
             raise TypeError(f"the text of a scenario is a str, not {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ScenarioError([Complaint(f"the text is no Unicode: {error.reason} at {error.start}", "<text>", "")]) from None
         path = "<text>" if folder is None else os.path.join(os.fspath(folder), "<text>")
         self._take(_core.parse(text, path))
 
     @classmethod
     def load(cls, name: str | os.PathLike[str]) -> Scenario:
         """A scenario file, or a shipped scenario by its name (`cpscope.shipped()`)."""
-        path = os.fspath(name)
+        path = os.fsdecode(name)
         if not os.path.exists(path) and os.sep not in path:
             stem = path[:-5] if path.endswith(".toml") else path
             if (_SHIPPED / f"{stem}.toml").exists():
@@ -135,8 +139,12 @@ class Scenario:
     def _take(self, core: _core.Scenario) -> None:
         self._core = core
         self._settings: dict[str, Any] = core.settings
+        self._orders: tuple[tuple[Any, Any], ...] = ()  # that it was dealt by since
         for warning in core.warnings:
             print(warning, file=sys.stderr)
+
+    def __reduce__(self) -> Any:
+        return _restore, (self._core.text, self._core.path, self._orders)
 
     # What it says.
 
@@ -199,7 +207,9 @@ class Scenario:
     def with_order(self, order: Order | list[ArrayLike], kv_order: list[ArrayLike] | None = None) -> Scenario:
         """The same over the same slots, dealt otherwise: by an imported Order, or by lists of packed padded ids, one
         for each rank (int arrays [local rows]); kv_order where keys are dealt differently."""
-        return Scenario._of_core(self._core.with_order(text_of(order, kv_order)))
+        made = Scenario._of_core(self._core.with_order(text_of(order, kv_order)))
+        made._orders = (*self._orders, (order, kv_order))
+        return made
 
     def inputs(self, rank: int | None = None, torch: bool = False, poison: bool = False) -> dict[str, Any]:
         """The scenario's own inputs: q [tokens, heads, head_dim_qk], k [kv_tokens, kv_heads, head_dim_qk],
@@ -271,6 +281,14 @@ class Scenario:
         s = self._settings
         return (f"<cpscope.Scenario {s['title'] or 'without a title'!r}: {sum(s['lengths'])} tokens, "
                 f"{s['attn_mask_type']}, {s['cp_size']} ranks, {s['cp_comm_type']}, {s['layout']}, {s['dtype']}>")
+
+
+def _restore(text: str, path: str, orders: tuple[tuple[Any, Any], ...]) -> Scenario:
+    """A scenario out of a pickle."""
+    scenario = Scenario._of_core(_core.parse(text, path))
+    for order, kv_order in orders:
+        scenario = scenario.with_order(order, kv_order)
+    return scenario
 
 
 def gather(group: Any = None, /, **tensors: Any) -> list[dict[str, Any]]:
