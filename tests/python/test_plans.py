@@ -205,3 +205,16 @@ def test_everything_public_says_what_it_is():
             continue
         assert thing.__doc__, name
     assert json.loads(json.dumps(cpscope.Scenario.load("zigzag").settings))["heads"] == 4
+
+
+def test_bad_files_are_refused_in_the_words_of_the_program():
+    program = os.environ.get("CPSCOPE_PROGRAM")
+    if not program:
+        pytest.skip("requires program: CPSCOPE_PROGRAM names none")
+    files = sorted((ROOT / "scenarios" / "bad").glob("*.toml"))
+    assert len(files) > 50
+    for file in files:
+        theirs = subprocess.run([program, "plan", file, "--summary"], capture_output=True, text=True)
+        with pytest.raises(cpscope.ScenarioError) as raised:
+            cpscope.Scenario.load(file).plan()
+        assert theirs.returncode == 2 and theirs.stderr.endswith(f"{raised.value}\n"), (theirs.stderr, str(raised.value))
