@@ -8,6 +8,9 @@
 #include "tests/sim/plan/dense_mask.h"
 #include "tests/sim/plan/plan_cases.h"
 
+#include <algorithm>
+#include <random>
+
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
@@ -114,6 +117,55 @@ TEST(VisibleKeys, AreTheKeysThatSomeQueryOfTheListSees) {
           << one.where;
     }
   }
+}
+
+/// Ascending disjoint runs of keys, some of them next to each other in ids of one owner.
+std::vector<TokenRun> draw_wanted(std::mt19937& random, int64_t tokens) {
+  std::vector<TokenRun> wanted;
+  for (int64_t at = static_cast<int64_t>(random() % 5); at < tokens;) {
+    const int64_t end = std::min(tokens, at + 1 + static_cast<int64_t>(random() % 12));
+    wanted.push_back({at, end, 1});
+    at = end + 1 + static_cast<int64_t>(random() % 9);
+  }
+  return wanted;
+}
+
+TEST(KvOwners, NameTheOwnersRowOfEveryWantedKeyAndCountThoseOfOthers) {
+  std::mt19937 random(21);
+  int64_t striped = 0, in_chunks = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Scenario scenario = random_scenario(seed);
+    if (seed % 4 == 0) {
+      scenario.parallel.layout = LayoutKind::striped;
+      scenario.parallel.stripe = 1;
+      scenario.batch.pad_between_seqs = true;
+    }
+    const Result<Layout> layout = make_layout(scenario);
+    if (!layout.ok()) continue;
+    const KvOwners owners(layout.value());
+    ++(owners.is_striped() ? striped : in_chunks);
+    const Order order = key_order(layout.value());
+    const std::vector<TokenRun> wanted = draw_wanted(random, layout.value().slots.kv_tokens);
+    const std::vector<int64_t> ids = expand(wanted);
+    const auto owned = owners.split_by_owner(wanted);
+    ASSERT_EQ(owned.size(), order.size()) << show(scenario);
+    std::vector<int64_t> found;
+    for (size_t rank = 0; rank < order.size(); ++rank) {
+      const std::vector<int64_t> rows = expand(owned[rank].rows);
+      std::vector<int64_t> tokens;
+      for (const int64_t row : rows) tokens.push_back(order[rank].at(static_cast<size_t>(row)));
+      EXPECT_EQ(expand(owned[rank].tokens), tokens) << "rank " << rank << "\n" << show(scenario);
+      EXPECT_EQ(owners.count_remote(wanted, static_cast<int32_t>(rank)),
+                static_cast<int64_t>(ids.size() - tokens.size()))
+          << "rank " << rank << "\n"
+          << show(scenario);
+      found.insert(found.end(), tokens.begin(), tokens.end());
+    }
+    std::sort(found.begin(), found.end());
+    EXPECT_EQ(found, ids) << show(scenario);
+  }
+  EXPECT_GT(striped, 10);
+  EXPECT_GT(in_chunks, 50);
 }
 
 TEST(CheckersMask, AgreesWithTheWordsOfTheContract) {

@@ -124,5 +124,59 @@ TEST(LongRandomPlan, ComputesEachVisibleTripleExactlyOnce) {
   }
 }
 
+/// A scenario of so many ranks that nobody could plan it, and how many items its plan would have.
+struct TooLarge {
+  CommType comm;
+  int32_t ranks;
+  bool has_backward;
+  int64_t items;
+};
+
+TEST(PlanSize, IsSaidWhereAPlanIsRefusedForIt) {
+  const int64_t ring = 65536 / 4;
+  const TooLarge cases[] = {
+      // Forward: a transfer, a compute and a merge for each rank and step; backward twice that.
+      {CommType::p2p, 16384, false, int64_t{3} * 16384 * 16384},
+      {CommType::p2p, 16384, true, int64_t{9} * 16384 * 16384},
+      {CommType::a2a, 16384, true, int64_t{9} * 16384 * 16384},
+      // Each rank fetches from each; the items of the ranks themselves hardly count.
+      {CommType::all_gather, 16384, false, int64_t{16384} * 16384},
+      {CommType::group_cast, 16384, true, int64_t{3} * 16384 * 16384},
+      {CommType::a2a_p2p, 65536, true, int64_t{9} * 65536 * (4 + ring)},
+  };
+  for (const TooLarge& one : cases) {
+    Scenario scenario = make_case({131072}, one.ranks, LayoutKind::contiguous, one.comm);
+    scenario.attention.heads = scenario.attention.kv_heads = 16384;
+    scenario.parallel.a2a_size = 4;
+    scenario.numerics.backward = one.has_backward;
+    const Result<Plan> plan = make_plan(scenario);
+    ASSERT_FALSE(plan.ok()) << to_name(one.comm);
+    EXPECT_EQ(plan.error().kind, ErrorKind::refused) << to_name(one.comm);
+    EXPECT_NE(to_text(plan.error()).find(" " + std::to_string(one.items) + " items"),
+              std::string::npos)
+        << to_name(one.comm) << ": " << to_text(plan.error());
+  }
+}
+
+TEST(PlanRules, AreThoseOfTheContractForEveryNumberOfHeadsRanksAndGroups) {
+  for (int32_t heads = 1; heads <= 8; ++heads) {
+    for (int32_t ranks = 1; ranks <= 6; ++ranks) {
+      for (int32_t group = 1; group <= 4; ++group) {
+        for (const CommType comm : {CommType::p2p, CommType::a2a, CommType::all_gather,
+                                    CommType::a2a_p2p, CommType::group_cast}) {
+          Scenario scenario = make_case({24}, ranks, LayoutKind::contiguous, comm);
+          scenario.attention.heads = scenario.attention.kv_heads = heads;
+          scenario.parallel.a2a_size = group;
+          const bool is_refused =
+              comm == CommType::a2a
+                  ? heads % ranks != 0
+                  : comm == CommType::a2a_p2p && (ranks % group != 0 || heads % group != 0);
+          EXPECT_EQ(make_plan(scenario).ok(), !is_refused) << show(scenario);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cpscope::tests

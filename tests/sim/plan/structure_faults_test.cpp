@@ -229,6 +229,162 @@ TEST(StructureFault, AnItemCallsItselfAnotherStep) {
       13);
 }
 
+/// Sets a field of a good plan to a value and demands that nothing is read by it: the inspection
+/// ends with the check of ids, whose complaint comes back.
+class OutsideItsTable : public testing::Test {
+ protected:
+  template <class Field>
+  void expect_stop(Plan& plan, Field& field, Field value, const std::string& what) {
+    const Field kept = field;
+    field = value;
+    const std::vector<CheckResult> checks = inspect_plan(plan);
+    EXPECT_TRUE(checks.size() == 1 && !checks.front().ok)
+        << what << " in " << name_ << ": " << checks.front().detail;
+    field = kept;
+  }
+
+  /// Below the table and just behind its last entry; -1 where that has no meaning of its own.
+  template <class Id>
+  void expect_id(Plan& plan, Id& field, size_t size, const std::string& what,
+                 bool may_lack = false) {
+    expect_stop(plan, field, Id{may_lack ? -2 : -1}, what + " below");
+    expect_stop(plan, field, Id{static_cast<int32_t>(size)}, what + " behind");
+  }
+
+  void expect_buffer(Plan& plan, BufferId& field, const std::string& what, bool may_lack = false) {
+    expect_id(plan, field, plan.buffers.size(), what, may_lack);
+  }
+  void expect_list(Plan& plan, RunListId& field, const std::string& what, bool may_lack = false) {
+    expect_id(plan, field, plan.run_lists.size(), what, may_lack);
+  }
+  void expect_rank(Plan& plan, RankId& field, const std::string& what) {
+    expect_id(plan, field, plan.home.size(), what);
+  }
+
+  /// Calls visit(plan, pass) with a fresh copy of every good plan.
+  template <class Visit>
+  void for_each_pass(Visit visit) {
+    for (const GoodPlan& good : good_plans()) {
+      Plan plan = good.plan;
+      name_ = good.name + ", forward";
+      visit(plan, plan.forward);
+      name_ = good.name + ", backward";
+      visit(plan, plan.backward);
+    }
+  }
+
+  std::string name_;
+};
+
+TEST_F(OutsideItsTable, NoIdOfAnItemIsFollowed) {
+  for_each_pass([&](Plan& plan, Pass& pass) {
+    ComputeItem& compute = pass.computes.back();
+    expect_rank(plan, compute.rank, "compute.rank");
+    for (BufferId ComputeItem::*id : {&ComputeItem::q, &ComputeItem::kv, &ComputeItem::out})
+      expect_buffer(plan, compute.*id, "compute's q, kv or out");
+    for (BufferId ComputeItem::*id : {&ComputeItem::d_out, &ComputeItem::dq, &ComputeItem::dkv}) {
+      if (&pass == &plan.backward) expect_buffer(plan, compute.*id, "compute's gradients");
+    }
+    expect_list(plan, compute.q_tokens, "compute.q_tokens");
+    expect_list(plan, compute.kv_tokens, "compute.kv_tokens");
+    for (TransferItem* item : {&pass.transfers.front(), &pass.transfers.back()}) {
+      expect_rank(plan, item->src, "transfer.src");
+      expect_rank(plan, item->dst, "transfer.dst");
+      expect_buffer(plan, item->from, "transfer.from");
+      expect_buffer(plan, item->to, "transfer.to");
+      expect_list(plan, item->from_rows, "transfer.from_rows", true);
+      expect_list(plan, item->to_rows, "transfer.to_rows", true);
+      expect_list(plan, item->tokens, "transfer.tokens", true);
+    }
+    for (ReorderItem& item : pass.reorders) {
+      expect_rank(plan, item.rank, "reorder.rank");
+      expect_buffer(plan, item.from, "reorder.from");
+      expect_buffer(plan, item.to, "reorder.to");
+      expect_list(plan, item.order, "reorder.order");
+    }
+    MergeItem& merge = pass.merges.back();
+    expect_rank(plan, merge.rank, "merge.rank");
+    expect_buffer(plan, merge.into, "merge.into");
+    expect_buffer(plan, merge.partial, "merge.partial", true);
+    expect_stop(plan, merge.order, -1, "merge.order");
+    expect_rank(plan, pass.finishes.back().rank, "finish.rank");
+    expect_buffer(plan, pass.finishes.back().buffer, "finish.buffer");
+  });
+}
+
+TEST_F(OutsideItsTable, NoRangeOfHeadsOrSlicesIsFollowed) {
+  for_each_pass([&](Plan& plan, Pass& pass) {
+    const int32_t heads = plan.scenario.attention.heads;
+    ComputeItem& compute = pass.computes.back();
+    for (const HeadRange wrong : {HeadRange{-1, heads}, HeadRange{0, heads + 1}, HeadRange{0, 0},
+                                  HeadRange{heads, heads}, HeadRange{1, 0}})
+      expect_stop(plan, compute.heads, wrong, "compute.heads");
+    const int64_t slices = static_cast<int64_t>(plan.slices.size());
+    expect_stop(plan, compute.num_slices, slices - compute.first_slice + 1, "compute.num_slices");
+    expect_stop(plan, compute.num_slices, int64_t{-1}, "compute.num_slices");
+    expect_stop(plan, compute.first_slice, int64_t{-1}, "compute.first_slice");
+    TransferItem& transfer = pass.transfers.back();
+    for (const HeadRange wrong : {HeadRange{-1, 1}, HeadRange{0, 0}, HeadRange{1, 0}})
+      expect_stop(plan, transfer.heads, wrong, "transfer.heads");
+  });
+}
+
+TEST_F(OutsideItsTable, NoListRunBufferOrHomeIsFollowed) {
+  for (const GoodPlan& good : good_plans()) {
+    name_ = good.name;
+    Plan plan = good.plan;
+    for (BufferId HomeBuffers::*id : {&HomeBuffers::q, &HomeBuffers::kv, &HomeBuffers::out,
+                                      &HomeBuffers::d_out, &HomeBuffers::dq, &HomeBuffers::dkv})
+      expect_buffer(plan, plan.home.back().*id, "home buffer");
+    expect_list(plan, plan.q_lists.back(), "q list");
+    expect_list(plan, plan.kv_lists.back(), "kv list");
+    expect_rank(plan, plan.buffers.back().rank, "buffer.rank");
+    expect_list(plan, plan.buffers.back().tokens, "buffer.tokens", true);
+    expect_stop(plan, plan.buffers.back().rows, int64_t{-1}, "buffer.rows");
+    RunList& list = plan.run_lists.back();
+    const int64_t runs = static_cast<int64_t>(plan.runs.size());
+    expect_stop(plan, list.first, int64_t{-1}, "list.first");
+    expect_stop(plan, list.first, runs - list.count + 1, "list.first");
+    expect_stop(plan, list.count, int64_t{-1}, "list.count");
+    expect_stop(plan, list.count, runs - list.first + 1, "list.count");
+    // A run without ids hides its sign from every sum of rows.
+    TokenRun& run = plan.runs.back();
+    expect_stop(plan, run, TokenRun{-1, -1 + run.count(), 1}, "run.begin");
+    expect_stop(plan, run.stride, int64_t{0}, "run.stride");
+    expect_stop(plan, run.stride, int64_t{-1}, "run.stride");
+  }
+}
+
+TEST_F(OutsideItsTable, NoTableOfOtherRanksOrSequencesIsRead) {
+  for (const GoodPlan& good : good_plans()) {
+    name_ = good.name;
+    Plan plan = good.plan;
+    expect_stop(plan, plan.layout.cp_size, plan.layout.cp_size + 1, "cp_size");
+    for (std::vector<RunListId> Plan::*lists : {&Plan::q_lists, &Plan::kv_lists}) {
+      std::vector<RunListId> longer = plan.*lists;
+      longer.push_back(longer.back());
+      expect_stop(plan, plan.*lists, longer, "one rank more");
+    }
+    std::vector<HomeBuffers> homes = plan.home;
+    homes.push_back(homes.back());
+    expect_stop(plan, plan.home, homes, "one home more");
+    std::vector<SequenceSlot> slots = plan.layout.slots.sequences;
+    slots.push_back({});
+    expect_stop(plan, plan.layout.slots.sequences, slots, "one sequence more");
+  }
+}
+
+TEST(StructureFault, ABackwardPassThatNobodyAskedForIsSeen) {
+  for (const GoodPlan& good : good_plans()) {
+    Plan plan = good.plan;
+    plan.scenario.numerics.backward = false;
+    EXPECT_FALSE(inspect_plan(plan).front().ok) << good.name;
+    plan.backward = Pass{};
+    for (const CheckResult& check : inspect_plan(plan))
+      EXPECT_TRUE(check.ok) << good.name << ", " << check.name << ": " << check.detail;
+  }
+}
+
 TEST(ByteFault, OneTransferNotesWrongBytes) {
   expect_caught("bytes", change_transfer([](Plan&, TransferItem& item) {
                   item.bytes += 2;
