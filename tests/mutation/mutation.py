@@ -41,6 +41,8 @@ def parse_arguments():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--one", type=int, metavar="K")
     parser.add_argument("--survivors", type=Path, metavar="JSON", help="only those that survived in this earlier report")
+    parser.add_argument("--slowest", type=float, metavar="SECONDS", default=float("inf"),
+                        help="leave out test cases that take longer; the score can only become lower")
     parser.add_argument("--least", type=float, default=90, help="per cent of the held areas that must be noticed")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--work", type=Path, default=ROOT / "build-mutants")
@@ -154,6 +156,10 @@ def run(options):
         say("tests that fail without any mutant:", *broken)
         return 1
     say(f"{len(cases)} cases recorded in {time.monotonic() - start:.0f} s")
+    if options.slowest < float("inf"):
+        slow = [case for case in cases if case.seconds > options.slowest]
+        cases = [case for case in cases if case.seconds <= options.slowest]
+        say(f"{len(slow)} cases left out, slower than {options.slowest} s: {sum(case.seconds for case in slow):.0f} s in all")
     chosen = drawn
     if options.survivors:
         before = {(s["file"], s["line"], s["original"], s["mutated"]) for s in json.loads(options.survivors.read_text())["mutants"]

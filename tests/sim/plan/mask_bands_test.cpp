@@ -64,6 +64,23 @@ TEST(MaskBands, AreNoMoreThanWasAnnounced) {
   }
 }
 
+TEST(MaskBands, AreAnnouncedBySequenceByChunkAndByTheRowsOfASlice) {
+  const auto announced = [](const Scenario& scenario) {
+    return count_mask_bands(scenario.attention, layout_of(scenario).slots.sequences);
+  };
+  Scenario scenario = make_cross_case({10, 7, 9}, {10, 7, 3}, 1, LayoutKind::contiguous);
+  EXPECT_EQ(announced(scenario), 3) << "a band for each sequence";
+  scenario.attention.chunk_size = 4;
+  EXPECT_EQ(announced(scenario), 3 + 2 + 1) << "a piece for each chunk that has queries and keys";
+  scenario.attention.chunk_size = 0;
+  scenario.attention.mask_type = MaskType::slices;
+  scenario.attention.slices = {{0, 2, 0, 5, SliceType::full}, {2, 20, 0, 5, SliceType::full}};
+  // A slice touches no more sequences than it has rows; cuts at its ends may add one.
+  EXPECT_EQ(announced(scenario), (2 + 1) + (3 + 1) + 2);
+  scenario.attention.chunk_size = 4;
+  EXPECT_EQ(announced(scenario), (2 + 1) + (6 + 1) + 2);
+}
+
 TEST(MaskBands, NearRowsMissNoBandThatTouchesTheRows) {
   for (const MaskCase& one : mask_cases()) {
     const MaskBands mask = compile_mask(one.scenario.attention, one.slots.sequences);
@@ -166,6 +183,53 @@ TEST(KvOwners, NameTheOwnersRowOfEveryWantedKeyAndCountThoseOfOthers) {
   }
   EXPECT_GT(striped, 10);
   EXPECT_GT(in_chunks, 50);
+}
+
+/// Runs of any strides, or ascending runs with gaps between them.
+std::vector<TokenRun> draw_buffer(std::mt19937& random, int64_t tokens) {
+  if (random() % 2 == 0) return draw_wanted(random, tokens);
+  std::vector<TokenRun> runs;
+  for (int64_t i = 1 + static_cast<int64_t>(random() % 4); i-- > 0;) {
+    const int64_t begin = static_cast<int64_t>(random() % static_cast<uint64_t>(tokens));
+    const int64_t stride = 1 + static_cast<int64_t>(random() % 3);
+    const int64_t length = 1 + static_cast<int64_t>(random() % 20);
+    runs.push_back({begin, std::min(tokens, begin + length), stride});
+  }
+  return runs;
+}
+
+TEST(Intersection, HoldsEachVisiblePairOfTwoBuffersOnceWhateverTheirStrides) {
+  std::mt19937 random(22);
+  for (const MaskCase& one : mask_cases()) {
+    if (one.slots.tokens == 0 || one.slots.kv_tokens == 0) continue;
+    DenseCount visible = count_visible_cells(one.scenario, one.slots);
+    const MaskBands mask = compile_mask(one.scenario.attention, one.slots.sequences);
+    for (int trial = 0; trial < 4; ++trial) {
+      const std::vector<TokenRun> q_runs = draw_buffer(random, one.slots.tokens),
+                                  kv_runs = draw_buffer(random, one.slots.kv_tokens);
+      const std::vector<int64_t> q = expand(q_runs), kv = expand(kv_runs);
+      std::vector<BandSlice> bands;
+      const int64_t pairs = intersect(make_pieces(q_runs, one.slots, Side::q),
+                                      make_pieces(kv_runs, one.slots, Side::kv), mask, bands);
+      std::vector<int64_t> seen(q.size() * kv.size(), 0);
+      int64_t sum = 0;
+      for (const BandSlice& band : bands) {
+        for (int64_t row = band.q0; row < band.q1; ++row) {
+          const ColumnRange columns = columns_of_row(band, row);
+          for (int64_t column = columns.begin; column < columns.end; ++column, ++sum)
+            ++seen.at(static_cast<size_t>(row) * kv.size() + static_cast<size_t>(column));
+        }
+      }
+      EXPECT_EQ(pairs, sum) << one.where;
+      for (size_t i = 0; i < q.size(); ++i) {
+        for (size_t j = 0; j < kv.size(); ++j) {
+          ASSERT_EQ(seen[i * kv.size() + j], visible.at(q[i], kv[j], 0))
+              << "row " << i << " (query " << q[i] << "), column " << j << " (key " << kv[j]
+              << "), " << one.where;
+        }
+      }
+    }
+  }
 }
 
 TEST(CheckersMask, AgreesWithTheWordsOfTheContract) {
