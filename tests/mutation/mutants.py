@@ -207,7 +207,7 @@ class _Finder:
     def may_drop(self, start, end, owner):
         first = self.tokens[start].text
         if first in ("break", "continue"):
-            return True
+            return first == "continue" or self.tokens[end + 1].text != "}"  # the last break of a switch does nothing
         if first == "return":
             return self.may_drop_return(start, end, owner)
         if self.tokens[start].kind != "word" and first not in ("++", "--", "*", "("):

@@ -1,5 +1,6 @@
 // How partial results become one, against the rules written out by hand.
 
+#include "reference/online_softmax.h"
 #include "sim/run/dtype.h"
 #include "sim/run/run_inputs.h"
 #include "tests/support/graded_run.h"
@@ -8,11 +9,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
 namespace {
+
+using reference::log_sum_exp;
+using reference::weight_of;
 
 /// Two keys a rank, so that a partial is a mean that the dtype may not hold.
 constexpr int64_t kKeysPerRank = 2;
@@ -226,6 +231,24 @@ TEST(MergeRules, LeaveValuesOfTheDtypeInEveryAnswer) {
       }
     }
   }
+}
+
+TEST(OnlineSoftmax, LetsAnEmptyPartWeighNothingAndAddNothing) {
+  const double nothing = -std::numeric_limits<double>::infinity();
+  EXPECT_EQ(weight_of(nothing, 3.0), 0.0);
+  EXPECT_EQ(weight_of(nothing, nothing), 0.0) << "not a NaN";
+  EXPECT_EQ(weight_of(3.0, 3.0), 1.0);
+  EXPECT_EQ(log_sum_exp(nothing, 3.0), 3.0);
+  EXPECT_EQ(log_sum_exp(3.0, nothing), 3.0);
+  EXPECT_EQ(log_sum_exp(nothing, nothing), nothing);
+}
+
+TEST(OnlineSoftmax, AddsWeightsThatNoExponentialCouldHold) {
+  EXPECT_DOUBLE_EQ(log_sum_exp(2.0, 3.0), std::log(std::exp(2.0) + std::exp(3.0)));
+  EXPECT_EQ(log_sum_exp(2.0, 3.0), log_sum_exp(3.0, 2.0));
+  EXPECT_DOUBLE_EQ(log_sum_exp(2000.0, 2000.0), 2000.0 + std::log(2.0));
+  EXPECT_DOUBLE_EQ(log_sum_exp(-2000.0, -2001.0), -2000.0 + std::log1p(std::exp(-1.0)));
+  EXPECT_EQ(log_sum_exp(-2000.0, 2000.0), 2000.0);
 }
 
 }  // namespace

@@ -93,6 +93,11 @@ TEST(CheckRows, FindAnIdThatTwoRunsShareAndNeverOneThatTheyDoNot) {
   EXPECT_GT(apart_trials, 500);
 }
 
+TEST(CheckRows, FindTheIdThatAThousandRunsShare) {
+  EXPECT_EQ(first_shared(std::vector<TokenRun>(1000, {5, 6, 1})), 5);
+  EXPECT_EQ(first_shared(std::vector<TokenRun>(1000, {4, 11, 3})), 4);
+}
+
 /// A plan that holds nothing but lists and slots.
 RunListId add_list(Plan& plan, const std::vector<TokenRun>& runs) {
   plan.run_lists.push_back(

@@ -1,5 +1,7 @@
+#include "sim/plan/check_rows.h"
 #include "sim/plan/plan_check.h"
 #include "tests/sim/plan/faulty_plans.h"
+#include "tests/sim/plan/plan_cases.h"
 
 #include <gtest/gtest.h>
 
@@ -308,6 +310,28 @@ TEST(CoverageFault, TheKvOfTwoRingStepsIsSwappedWithItsName) {
         return std::nullopt;
       },
       4);
+}
+
+TEST(CoverageFault, ASlantedBandJoinsRunsOfDifferentStride) {
+  for (int32_t rows = 1; rows <= 3; ++rows) {
+    for (int32_t columns = 1; columns <= 3; ++columns) {
+      Scenario scenario = make_case({12}, 1, LayoutKind::contiguous);
+      scenario.attention.mask_type = MaskType::no_mask;
+      Plan plan = plan_of(scenario);
+      plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()), 1, 6});
+      plan.runs.push_back({0, 12, 2});
+      ComputeItem& item = plan.forward.computes.front();
+      item.kv_tokens = RunListId{static_cast<int32_t>(plan.run_lists.size()) - 1};
+      set_slices(plan, item, {{0, rows, 0, columns, 0, 0}});
+      item.visible_pairs = std::min(rows, columns);
+      const CheckResult check = check_coverage(plan);
+      EXPECT_FALSE(check.ok) << rows << " rows, " << columns << " columns";
+      // A single row or column has whatever stride one likes; there only the pairs are too few.
+      EXPECT_EQ(check.detail.find("runs of different stride") != std::string::npos,
+                rows > 1 && columns > 1)
+          << rows << " rows, " << columns << " columns: " << check.detail;
+    }
+  }
 }
 
 }  // namespace

@@ -79,6 +79,8 @@ TEST(MaskBands, AreAnnouncedBySequenceByChunkAndByTheRowsOfASlice) {
   EXPECT_EQ(announced(scenario), (2 + 1) + (3 + 1) + 2);
   scenario.attention.chunk_size = 4;
   EXPECT_EQ(announced(scenario), (2 + 1) + (6 + 1) + 2);
+  scenario.attention.chunk_size = 1;
+  EXPECT_EQ(announced(scenario), (2 + 1) + (18 + 1) + 2) << "a chunk for each row";
 }
 
 TEST(MaskBands, NearRowsMissNoBandThatTouchesTheRows) {
@@ -187,8 +189,16 @@ TEST(KvOwners, NameTheOwnersRowOfEveryWantedKeyAndCountThoseOfOthers) {
 
 /// Runs of any strides, or ascending runs with gaps between them.
 std::vector<TokenRun> draw_buffer(std::mt19937& random, int64_t tokens) {
-  if (random() % 2 == 0) return draw_wanted(random, tokens);
   std::vector<TokenRun> runs;
+  if (random() % 2 == 0) {
+    runs = draw_wanted(random, tokens);
+    // Almost ascending: two neighbours have changed places.
+    if (runs.size() > 1 && random() % 3 == 0) {
+      const size_t at = random() % 2 == 0 ? 0 : random() % (runs.size() - 1);
+      std::swap(runs[at], runs[at + 1]);
+    }
+    return runs;
+  }
   for (int64_t i = 1 + static_cast<int64_t>(random() % 4); i-- > 0;) {
     const int64_t begin = static_cast<int64_t>(random() % static_cast<uint64_t>(tokens));
     const int64_t stride = 1 + static_cast<int64_t>(random() % 3);
@@ -226,6 +236,48 @@ TEST(Intersection, HoldsEachVisiblePairOfTwoBuffersOnceWhateverTheirStrides) {
           ASSERT_EQ(seen[i * kv.size() + j], visible.at(q[i], kv[j], 0))
               << "row " << i << " (query " << q[i] << "), column " << j << " (key " << kv[j]
               << "), " << one.where;
+        }
+      }
+    }
+  }
+}
+
+TEST(Intersection, IsOneBandWhereEveryRowSeesEveryPieceOfTheOtherSide) {
+  // Eight pieces side by side in their buffer, with gaps between their tokens.
+  std::vector<TokenRun> pieces;
+  for (int64_t begin = 0; begin < 40; begin += 5) pieces.push_back({begin, begin + 3, 1});
+  Scenario scenario = make_case({40}, 1, LayoutKind::contiguous);
+  for (const MaskType type : {MaskType::no_mask, MaskType::slices}) {
+    scenario.attention.mask_type = type;
+    scenario.attention.slices = {{0, 40, 0, 40, SliceType::full}};
+    const BatchSlots slots = layout_of(scenario).slots;
+    std::vector<BandSlice> bands;
+    intersect(make_pieces(std::vector<TokenRun>{{4, 12, 1}}, slots, Side::q),
+              make_pieces(pieces, slots, Side::kv),
+              compile_mask(scenario.attention, slots.sequences), bands);
+    ASSERT_EQ(bands.size(), 1U) << show(scenario);
+    EXPECT_EQ(count_pairs(bands.front()), 8 * 24) << show(scenario);
+  }
+}
+
+TEST(CheckersMask, AsksOnlyTheSliceThatIsNamed) {
+  for (const MaskCase& one : mask_cases()) {
+    if (one.scenario.attention.mask_type != MaskType::slices) continue;
+    Plan plan;
+    plan.scenario = one.scenario;
+    plan.layout.slots = one.slots;
+    for (size_t slice = 0; slice < one.scenario.attention.slices.size(); ++slice) {
+      Scenario alone = one.scenario;
+      alone.attention.slices = {one.scenario.attention.slices[slice]};
+      for (size_t s = 0; s < one.slots.sequences.size(); ++s) {
+        const int64_t sequence = static_cast<int64_t>(s);
+        for (int64_t i = 0; i < one.slots.sequences[s].q_valid; ++i) {
+          for (int64_t j = 0; j < one.slots.sequences[s].kv_valid; ++j) {
+            ASSERT_EQ(is_inside(plan, sequence, i, j, static_cast<int64_t>(slice)),
+                      sees(alone, sequence, i, j))
+                << "slice " << slice << ", sequence " << s << ", query " << i << ", key " << j
+                << ", " << one.where;
+          }
         }
       }
     }

@@ -310,5 +310,61 @@ TEST(MovementFault, AResultIsWrittenIntoAnotherRanksMemory) {
       13);
 }
 
+TEST(MovementFault, TheRowsOfOneSenderLandTwiceAndThoseOfAnotherNever) {
+  expect_caught(
+      "movement",
+      [](Plan& plan) -> std::optional<Place> {
+        std::vector<TransferItem>& items = plan.forward.transfers;
+        for (size_t a = 0; a < items.size(); ++a) {
+          for (size_t b = a + 1; b < items.size(); ++b) {
+            const bool fits = items[a].to == items[b].to && items[a].step == items[b].step &&
+                              items[a].src != items[b].src && items[a].to_rows != kAllRows &&
+                              items[b].to_rows != kAllRows && items[a].heads == items[b].heads &&
+                              plan.rows(items[a].to_rows) > 0 &&
+                              plan.rows(items[a].to_rows) == plan.rows(items[b].to_rows);
+            if (!fits) continue;
+            items[b] = items[a];
+            return Place{};
+          }
+        }
+        return std::nullopt;
+      },
+      4);
+}
+
+/// Finishes a buffer right before the stage of a transfer.
+void finish_before(Pass& pass, size_t transfer, RankId rank, BufferId buffer) {
+  int64_t place = 0;
+  for (size_t s = 0; s < pass.stages.size(); ++s) {
+    const Stage stage = pass.stages[s];
+    if (stage.kind == StageKind::finish) place = stage.end;
+    if (stage.kind != StageKind::transfer || static_cast<int64_t>(transfer) >= stage.end) continue;
+    for (Stage& later : pass.stages) {
+      if (later.kind != StageKind::finish || later.begin < place) continue;
+      ++later.begin;
+      ++later.end;
+    }
+    pass.finishes.insert(pass.finishes.begin() + place, {stage.step, rank, buffer});
+    pass.stages.insert(pass.stages.begin() + static_cast<int64_t>(s),
+                       {stage.step, StageKind::finish, place, place + 1});
+    return;
+  }
+}
+
+TEST(MovementFault, AShareIsRoundedBeforeItIsAddedToItsSum) {
+  expect_caught(
+      "movement",
+      [](Plan& plan) -> std::optional<Place> {
+        const auto at = find_transfer(plan.backward, [&](const TransferItem& item) {
+          return item.landing == Landing::add && plan.buffer(item.from).rows > 0;
+        });
+        if (!at) return std::nullopt;
+        const TransferItem item = plan.backward.transfers[*at];
+        finish_before(plan.backward, *at, item.src, item.from);
+        return Place{to_index(item.src), to_index(item.step)};
+      },
+      5);
+}
+
 }  // namespace
 }  // namespace cpscope::tests

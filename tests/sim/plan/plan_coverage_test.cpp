@@ -178,5 +178,17 @@ TEST(PlanRules, AreThoseOfTheContractForEveryNumberOfHeadsRanksAndGroups) {
   }
 }
 
+TEST(AllGatherPlan, PutsKvInSequenceOrderUnlessStripesOfOneTokenMeetTheirLike) {
+  for (const int32_t stripe : {1, 2, 4}) {
+    Scenario scenario = make_case({64}, 4, LayoutKind::striped, CommType::all_gather);
+    scenario.parallel.stripe = stripe;
+    EXPECT_EQ(plan_of(scenario).forward.reorders.empty(), stripe == 1) << "stripe " << stripe;
+  }
+  for (const LayoutKind layout : {LayoutKind::contiguous, LayoutKind::dual_chunk}) {
+    const Scenario scenario = make_case({64}, 4, layout, CommType::all_gather);
+    EXPECT_FALSE(plan_of(scenario).forward.reorders.empty()) << to_name(layout);
+  }
+}
+
 }  // namespace
 }  // namespace cpscope::tests

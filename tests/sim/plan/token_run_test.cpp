@@ -43,6 +43,19 @@ TEST(TokenRun, ListsYieldTheIdsThatTheyWereMadeOf) {
   }
 }
 
+TEST(TokenRun, ListsAreOneRunWhereOneStepLeadsFromIdToId) {
+  for (const int64_t stride : {1, 2, 7}) {
+    for (const int64_t begin : {0, 3, 100}) {
+      Ids ids;
+      for (int64_t i = 0; i < 9; ++i) ids.push_back(begin + i * stride);
+      const std::vector<TokenRun> runs = runs_of(ids);
+      ASSERT_EQ(runs.size(), 1U) << "from " << begin << " by " << stride;
+      EXPECT_EQ(runs.front().stride, stride);
+    }
+  }
+  EXPECT_EQ(runs_of(Ids{4, 5, 6, 20, 30, 40, 50, 8, 9}).size(), 3U);
+}
+
 TEST(TokenRun, AppendsWithoutChangingWhatIsYielded) {
   for (const Ids& ids : id_lists()) {
     std::vector<TokenRun> one_by_one, joined;
