@@ -33,7 +33,6 @@ class Verdict:
 
 def _limit(cpu_seconds):
     def apply():
-        os.nice(5)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 5))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

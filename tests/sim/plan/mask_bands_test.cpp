@@ -243,20 +243,25 @@ TEST(Intersection, HoldsEachVisiblePairOfTwoBuffersOnceWhateverTheirStrides) {
 }
 
 TEST(Intersection, IsOneBandWhereEveryRowSeesEveryPieceOfTheOtherSide) {
-  // Eight pieces side by side in their buffer, with gaps between their tokens.
-  std::vector<TokenRun> pieces;
-  for (int64_t begin = 0; begin < 40; begin += 5) pieces.push_back({begin, begin + 3, 1});
   Scenario scenario = make_case({40}, 1, LayoutKind::contiguous);
-  for (const MaskType type : {MaskType::no_mask, MaskType::slices}) {
-    scenario.attention.mask_type = type;
-    scenario.attention.slices = {{0, 40, 0, 40, SliceType::full}};
-    const BatchSlots slots = layout_of(scenario).slots;
-    std::vector<BandSlice> bands;
-    intersect(make_pieces(std::vector<TokenRun>{{4, 12, 1}}, slots, Side::q),
-              make_pieces(pieces, slots, Side::kv),
-              compile_mask(scenario.attention, slots.sequences), bands);
-    ASSERT_EQ(bands.size(), 1U) << show(scenario);
-    EXPECT_EQ(count_pairs(bands.front()), 8 * 24) << show(scenario);
+  for (const int64_t first : {0, 1, 2}) {
+    // Eight pieces side by side in their buffer, with gaps between their tokens.
+    std::vector<TokenRun> pieces;
+    for (int64_t begin = first; begin < 40; begin += 5) pieces.push_back({begin, begin + 3, 1});
+    for (const MaskType type : {MaskType::no_mask, MaskType::slices}) {
+      for (const int64_t top : {0, 6}) {
+        scenario.attention.mask_type = type;
+        scenario.attention.slices = {{top, 40, 0, 40, SliceType::full}};
+        const BatchSlots slots = layout_of(scenario).slots;
+        std::vector<BandSlice> bands;
+        intersect(make_pieces(std::vector<TokenRun>{{4, 12, 1}}, slots, Side::q),
+                  make_pieces(pieces, slots, Side::kv),
+                  compile_mask(scenario.attention, slots.sequences), bands);
+        ASSERT_EQ(bands.size(), 1U) << "pieces from " << first << "\n" << show(scenario);
+        const int64_t rows = type == MaskType::slices && top == 6 ? 6 : 8;
+        EXPECT_EQ(count_pairs(bands.front()), rows * 24) << show(scenario);
+      }
+    }
   }
 }
 

@@ -332,6 +332,28 @@ TEST(MovementFault, TheRowsOfOneSenderLandTwiceAndThoseOfAnotherNever) {
       4);
 }
 
+TEST(MovementFault, SomeHeadsOfABufferLandTwiceAndOthersNever) {
+  expect_caught(
+      "movement",
+      [](Plan& plan) -> std::optional<Place> {
+        std::vector<TransferItem>& items = plan.forward.transfers;
+        for (size_t a = 0; a < items.size(); ++a) {
+          for (size_t b = a + 1; b < items.size(); ++b) {
+            const bool fits =
+                items[a].to == items[b].to && items[a].step == items[b].step &&
+                items[a].landing == Landing::replace && items[a].to_rows == kAllRows &&
+                items[b].to_rows == kAllRows && items[a].heads != items[b].heads &&
+                items[a].heads.size() == items[b].heads.size() && plan.buffer(items[a].to).rows > 0;
+            if (!fits) continue;
+            items[b] = items[a];
+            return Place{};
+          }
+        }
+        return std::nullopt;
+      },
+      4);
+}
+
 /// Finishes a buffer right before the stage of a transfer.
 void finish_before(Pass& pass, size_t transfer, RankId rank, BufferId buffer) {
   int64_t place = 0;

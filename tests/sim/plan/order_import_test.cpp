@@ -102,6 +102,22 @@ TEST(OrderImport, TakesAnOrderOfItsOwnForKeys) {
   EXPECT_TRUE(import_order(request).value().kv_ranks.empty()) << "the same as the queries'";
 }
 
+TEST(OrderImport, KeepsKeysThatAreDealtOtherwiseInEquallyLongSequences) {
+  ImportRequest request = te_request(kTwoSequences);
+  request.given.push_back({"cu_seqlens_kv_padded", {{0, 8, 12}}});
+  request.given.push_back({"indices_kv", {kTwoSequences[1], kTwoSequences[0]}});
+  EXPECT_EQ(import_order(request).value().kv_ranks, (Lists{kTwoSequences[1], kTwoSequences[0]}));
+}
+
+TEST(OrderImport, RefusesBoundariesInSeveralLists) {
+  for (const std::string name : {"cu_seqlens_padded", "cu_seqlens"}) {
+    ImportRequest request{.source = OrderSource::te, .layout = "", .cp_size = 2};
+    request.given.push_back({name, {{0, 8}, {0, 12}}});
+    EXPECT_NE(refusal_of(request).find(name + " must be one list: 2 lists"), std::string::npos)
+        << refusal_of(request);
+  }
+}
+
 TEST(OrderImport, NamesWhatIsLostAndWhatIsThereTwice) {
   EXPECT_EQ(refusal_of(te_request({{0, 1, 6, 7, 8, 11}, {2, 3, 4, 4, 9, 10}})),
             "the query lists are no partition of tokens 0 to 11: token 4 is there twice, on rank 1 "
