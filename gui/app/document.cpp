@@ -1,7 +1,7 @@
 #include "gui/app/document.h"
 
-#include "gui/draw/whole_file.h"
 #include "sim/base/check.h"
+#include "sim/base/whole_file.h"
 #include "sim/plan/planner.h"
 #include "sim/scenario/key_place.h"
 #include "sim/scenario/scenario_parts.h"

@@ -1,7 +1,7 @@
 #include "gui/draw/png_file.h"
 
-#include "gui/draw/whole_file.h"
 #include "sim/base/check.h"
+#include "sim/base/whole_file.h"
 #include "sim/scenario/text_file.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "gui/draw/svg_file.h"
 
 #include "gui/draw/label_place.h"
-#include "gui/draw/whole_file.h"
+#include "sim/base/whole_file.h"
 #ifdef CPSCOPE_HAS_PNG
 #include "gui/draw/png_file.h"
 #endif

@@ -4,7 +4,6 @@
 
 #include "gui/app/background.h"
 #include "gui/app/lesson.h"
-#include "gui/draw/whole_file.h"
 #include "gui/panel/fonts.h"
 #include "gui/panel/screen.h"
 #include "gui/panel/textures.h"
@@ -12,6 +11,7 @@
 #include "gui/window/glfw_keys.h"
 #include "gui/window/services.h"
 #include "gui/window/view_file.h"
+#include "sim/base/whole_file.h"
 #include "sim/run/case.h"
 
 #include <algorithm>

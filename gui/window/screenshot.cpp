@@ -1,13 +1,13 @@
 #include "gui/window/screenshot.h"
 
 #include "gui/draw/png_file.h"
-#include "gui/draw/whole_file.h"
 #include "gui/panel/offscreen.h"
 #include "gui/panel/screen.h"
 #include "gui/window/paint_picture.h"
 #include "gui/window/picture.h"
 #include "gui/window/view_file.h"
 #include "sim/base/version.h"
+#include "sim/base/whole_file.h"
 #include "sim/plan/plan.h"
 
 #include <algorithm>

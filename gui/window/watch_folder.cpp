@@ -1,7 +1,7 @@
 #include "gui/window/watch_folder.h"
 
 #include "gui/draw/png_file.h"
-#include "gui/draw/whole_file.h"
+#include "sim/base/whole_file.h"
 
 #include <utility>
 

@@ -1,3 +1,4 @@
+#include "sim/base/whole_file.h"
 #include "sim/run/dtype.h"
 #include "sim/run/record_extras.h"
 #include "sim/run/record_header.h"
@@ -14,7 +15,6 @@
 #include <system_error>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 namespace cpscope {
 
@@ -100,7 +100,7 @@ DataPlan place_data(std::vector<const Tensor*> tensors) {
   return plan;
 }
 
-void write_stream(const DataPlan& plan, const std::string& header, std::ofstream& stream) {
+void write_stream(const DataPlan& plan, const std::string& header, std::ostream& stream) {
   const uint64_t header_bytes = header.size();
   std::array<char, sizeof header_bytes> length;
   std::memcpy(length.data(), &header_bytes, sizeof header_bytes);
@@ -279,27 +279,10 @@ Result<std::string> write_record(const RunRecord& record, const std::string& pat
                     header.size(), kMaxHeaderBytes),
         path, "record without --items");
   }
-  std::error_code failure;
-  // Renaming over a device or a folder would replace it, and over a link would cut it off.
-  if (fs::exists(path, failure) && !fs::is_regular_file(path, failure)) {
-    return file_error("a record cannot replace what is there", path, "name a file");
-  }
-  const fs::path target = fs::exists(path, failure) ? fs::canonical(path, failure) : fs::path(path);
-  const std::string partial = fmt::format("{}.partial-{}", target.string(), ::getpid());
-  std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
-  if (!stream) return file_error("the record cannot be written", path, "is the folder there?");
-  write_stream(plan, header, stream);
-  stream.close();
-  const bool is_written = static_cast<bool>(stream);
-  if (is_written) {
-    fs::rename(partial, target, failure);
-    if (!failure) return path;
-  }
-  std::error_code ignored;
-  fs::remove(partial, ignored);
-  return file_error(is_written ? "the record cannot be given its name"
-                               : "the record cannot be written to the end",
-                    path, "is the disk full?");
+  const Result<size_t> written = write_whole_file(
+      path, [&](std::ostream& stream) { write_stream(plan, header, stream); }, "the record");
+  if (!written) return written.error();
+  return path;
 }
 
 Result<RunRecord> read_record(const std::string& path, const RecordReading& reading) {

@@ -90,7 +90,7 @@ TEST(Png, SaysWhyAFileCannotBeWritten) {
     const std::string sentence = to_text(written.error());
     EXPECT_NE(sentence.find(path + ": the picture could not be written: "), std::string::npos)
         << sentence;
-    EXPECT_EQ(written.error().kind, ErrorKind::unavailable);
+    EXPECT_EQ(written.error().kind, ErrorKind::bad_input);
   }
 }
 

@@ -324,7 +324,7 @@ TEST(RecordFile, KeepsTheOlderRecordWhenTheDiskIsFull) {
   setrlimit(RLIMIT_FSIZE, &old_limit);
   std::signal(SIGXFSZ, old_handler);
   ASSERT_FALSE(result.ok());
-  expect_contains(to_text(result.error()), "cannot be written to the end");
+  expect_contains(to_text(result.error()), "the disk took only a part of it");
   EXPECT_EQ(read_bytes(path), "old");
   EXPECT_EQ(folder.count_files(), 1u) << "a half-written file was left";
 }

@@ -1,4 +1,4 @@
-#include "gui/draw/whole_file.h"
+#include "sim/base/whole_file.h"
 
 #include <cerrno>
 #include <cstddef>
@@ -10,14 +10,15 @@
 
 #include <unistd.h>
 
-namespace cpscope::gui {
+namespace cpscope {
 
 namespace fs = std::filesystem;
 
-Result<size_t> write_whole_file(const std::string& path, const std::string& bytes,
+Result<size_t> write_whole_file(const std::string& path,
+                                const std::function<void(std::ostream&)>& write,
                                 const std::string& noun) {
   const auto refuse = [&](const std::string& why) {
-    return make_error(ErrorKind::unavailable, noun + " could not be written: " + why,
+    return make_error(ErrorKind::bad_input, noun + " could not be written: " + why,
                       "give the name of a file in a folder that can be written to", path);
   };
   std::error_code failure;
@@ -29,7 +30,8 @@ Result<size_t> write_whole_file(const std::string& path, const std::string& byte
   const std::string partial = target.string() + ".partial-" + std::to_string(getpid());
   std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
   if (!stream) return refuse(std::strerror(errno));
-  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  write(stream);
+  const auto bytes = static_cast<std::streamoff>(stream.tellp());
   stream.close();
   const bool is_whole = static_cast<bool>(stream);
   failure.clear();
@@ -39,7 +41,17 @@ Result<size_t> write_whole_file(const std::string& path, const std::string& byte
     fs::remove(partial, failure);
     return refuse(why);
   }
-  return bytes.size();
+  return static_cast<size_t>(bytes);
 }
 
-}  // namespace cpscope::gui
+Result<size_t> write_whole_file(const std::string& path, const std::string& bytes,
+                                const std::string& noun) {
+  return write_whole_file(
+      path,
+      [&](std::ostream& stream) {
+        stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+      },
+      noun);
+}
+
+}  // namespace cpscope
