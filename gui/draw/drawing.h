@@ -74,6 +74,7 @@ struct OutlinedBox {
   float width = 1;  // grows inwards
   bool is_dashed = false;
   float rounding = 0;
+  std::string title = {};  // what the box shows: SVG says it to whoever points at it or reads it
 };
 
 struct Line {

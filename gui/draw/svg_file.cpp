@@ -93,6 +93,8 @@ std::string rect(const Box& box, float rounding, const std::string& paint) {
 
 class SvgWriter {
  public:
+  explicit SvgWriter(std::string id_prefix) : id_prefix_(std::move(id_prefix)) {}
+
   void operator()(const FilledBox& m) {
     if (!(m.box.x1 > m.box.x0) || !(m.box.y1 > m.box.y0)) return;
     // As on the screen: what is not empty is a pixel wide, and neighbours meet without a seam.
@@ -108,8 +110,11 @@ class SvgWriter {
   void operator()(const OutlinedBox& m) {
     if (!(m.box.x1 > m.box.x0) || !(m.box.y1 > m.box.y0)) return;
     const float width = std::min({m.width, m.box.width(), m.box.height()});
-    body_ += rect(m.box.inset(width / 2), std::max(0.F, m.rounding - width / 2),
-                  " fill=\"none\"" + stroke(m.color, width, m.is_dashed));
+    const std::string box = rect(m.box.inset(width / 2), std::max(0.F, m.rounding - width / 2),
+                                 " fill=\"none\"" + stroke(m.color, width, m.is_dashed));
+    body_ += m.title.empty()
+                 ? box
+                 : "<g class=\"named\"><title>" + escape(m.title) + "</title>" + box + "</g>\n";
   }
 
   void operator()(const Line& m) {
@@ -177,7 +182,7 @@ class SvgWriter {
   }
 
   void operator()(const PushClip& m) {
-    const std::string id = fmt::format("c{}", ++clips_);
+    const std::string id = fmt::format("{}c{}", id_prefix_, ++clips_);
     body_ += "<clipPath id=\"" + id + "\">" + rect(m.box, 0, "");
     body_.pop_back();
     body_ += "</clipPath>\n<g clip-path=\"url(#" + id + ")\">\n";
@@ -193,8 +198,8 @@ class SvgWriter {
   std::string finish(const SvgPage& page) {
     while (open_clips_ > 0) (*this)(PopClip{});
     const std::string width = number(page.size.width), height = number(page.size.height);
-    std::string text = fmt::format(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+    std::string text = page.is_inline ? "" : "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+    text += fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\" "
         "width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\">\n",
         width, height);
@@ -223,7 +228,7 @@ class SvgWriter {
   std::string hatch_id(Hatch hatch, Color c) {
     const auto [found, is_new] =
         hatches_.try_emplace({hatch, c.r, c.g, c.b, c.a}, static_cast<int32_t>(hatches_.size()));
-    return fmt::format("h{}", found->second);
+    return fmt::format("{}h{}", id_prefix_, found->second);
   }
 
   std::string patterns() const {
@@ -232,8 +237,8 @@ class SvgWriter {
       const auto& [hatch, r, g, b, a] = key;
       const Color color{r, g, b, a};
       text += fmt::format(
-          "<pattern id=\"h{0}\" width=\"{1}\" height=\"{1}\" patternUnits=\"userSpaceOnUse\">",
-          index, kHatchPeriod);
+          "<pattern id=\"{0}\" width=\"{1}\" height=\"{1}\" patternUnits=\"userSpaceOnUse\">",
+          fmt::format("{}h{}", id_prefix_, index), kHatchPeriod);
       if (hatch == Hatch::dots) {
         const std::string paint = paint_of("fill", color);
         text += "<circle cx=\"2\" cy=\"2\" r=\"1.1\"" + paint +
@@ -291,7 +296,7 @@ class SvgWriter {
     body_ += "</g>\n";
   }
 
-  std::string body_;
+  std::string id_prefix_, body_;
   std::map<HatchKey, int32_t> hatches_;  // to the number in the id
   int32_t clips_ = 0, open_clips_ = 0;
 };
@@ -299,7 +304,7 @@ class SvgWriter {
 }  // namespace
 
 std::string print_svg(const Drawing& drawing, const SvgPage& page) {
-  SvgWriter writer;
+  SvgWriter writer(page.id_prefix);
   for (const Mark& mark : drawing.marks) std::visit(writer, mark);
   return writer.finish(page);
 }

@@ -14,6 +14,10 @@ struct SvgPage {
   Color background;         // a = 0: none
   std::string title;        // spoken by screen readers, shown as a tooltip by browsers
   std::string description;  // one or two sentences: what is seen
+  // Inside another page: no XML declaration, and ids that begin so, since they must differ from all
+  // others there.
+  bool is_inline = false;
+  std::string id_prefix = {};
 };
 
 /// The drawing as the text of an SVG 1.1 file: the same marks give the same bytes. Fonts are named

@@ -1,6 +1,7 @@
 #include "sim/app/commands.h"
 #include "sim/app/demo_report.h"
 #include "sim/app/junit.h"
+#include "sim/base/whole_file.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -64,27 +65,29 @@ int command_demo(const CommandOptions& options, Toolbox& toolbox, const PictureC
   std::cout << "cpscope plans, proves, executes and judges every shipped scenario\n\n"
             << table_header() << '\n';
   std::vector<VerifyRow> rows;
+  Findings findings{.command = "verify", .date = today()};
   for (const std::string& file : files.value()) {
     for (const auto& executor : toolbox.executors) {
       if (executor->absence()) continue;
-      rows.push_back(verify_file(
-          toolbox, file,
-          {.executor = executor->name(), .poison = true, .max_flops = options.max_flops}));
+      const CaseOptions case_options{
+          .executor = executor->name(), .poison = true, .max_flops = options.max_flops};
+      rows.push_back(verify_file(toolbox, file, case_options));
+      findings.cases.push_back(to_findings(rows.back(), case_options));
       std::cout << table_line(rows.back()) << std::endl;
     }
   }
   std::map<std::string, std::string> drawn;
   if (toolbox.is_first_process) drawn = draw_pictures(files.value(), out, toolbox, pictures);
-  const Result<std::string> page =
-      write_text_file(demo_report(rows, drawn), (out / "report.html").string());
-  if (!page) return report(page.error());
-  const Result<std::string> junit = write_junit(rows, (out / "report.xml").string());
+  const std::string page = (out / "report.html").string();
+  const Result<size_t> written = write_whole_file(page, demo_report(rows, drawn), "the report");
+  if (!written) return report(written.error());
+  const Result<size_t> junit = write_junit(findings, (out / "report.xml").string());
   if (!junit) return report(junit.error());
   const int code = exit_code_of(rows);
   std::cout << fmt::format(
       "\n{}; report: {}; {} pictures beside it\n",
-      code == 0 ? "all passed, or say why they were not executed" : "not everything passed",
-      page.value(), drawn.size());
+      code == 0 ? "all passed, or say why they were not executed" : "not everything passed", page,
+      drawn.size());
   std::cout.flush();
   if (toolbox.is_first_process && has_display() && pictures.open_window) {
     std::cerr << "cpscope: opening the window; close it to end\n";

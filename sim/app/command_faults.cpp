@@ -2,8 +2,11 @@
 #include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
 #include "sim/faults/gallery.h"
+#include "sim/scenario/scenario_file.h"
 
+#include <algorithm>
 #include <iostream>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -136,19 +139,99 @@ void write_report(const GalleryReport& report) {
       report.localised(), report.false_alarms, report.seconds);
 }
 
+/// The named faults, or all of them.
+Result<std::vector<Fault>> choose_faults(const std::vector<std::string>& names) {
+  const std::span<const Fault> all = fault_catalogue();
+  if (names.empty()) return std::vector<Fault>(all.begin(), all.end());
+  std::vector<Fault> chosen;
+  for (const std::string& name : names) {
+    const auto fault =
+        std::find_if(all.begin(), all.end(), [&](const Fault& one) { return one.name == name; });
+    if (fault == all.end())
+      return make_error(ErrorKind::bad_input, "no fault has this name: " + name,
+                        "see cpscope faults --list");
+    chosen.push_back(*fault);
+  }
+  return chosen;
+}
+
+/// Is the outcome what the gallery wants of a fault?
+bool is_right(const FaultOutcome& outcome) {
+  const bool is_blind = !outcome.blind || verdict_on_blind(*outcome.blind) == "blind";
+  return outcome.error.empty() && outcome.caught && outcome.localised && is_blind &&
+         outcome.false_alarms.empty();
+}
+
+std::string reason_of(const FaultOutcome& outcome) {
+  const std::string where = outcome.where ? describe(outcome.where->site) : "an unknown place";
+  if (!outcome.error.empty()) return outcome.error;
+  if (!outcome.caught)
+    return fmt::format("the {} did not go off", to_name(outcome.fault->detector));
+  if (!outcome.localised)
+    return fmt::format("found at {}, but planted at {}", where, describe(*outcome.planted));
+  if (!outcome.false_alarms.empty())
+    return "false alarm of the clean twin: " + outcome.false_alarms.front().text;
+  if (!is_right(outcome)) return "its blind scenario shows it";
+  return fmt::format("by the {} at {}", to_name(outcome.fault->detector), where);
+}
+
+/// What is told of one fault, its plan with it.
+CaseFindings find_all(const FaultOutcome& outcome) {
+  const Fault& fault = *outcome.fault;
+  CaseOutcome none;
+  none.status = is_right(outcome) ? CaseStatus::pass : CaseStatus::fail;
+  none.reason = reason_of(outcome);
+  none.executor = "cpu, watched";
+  if (const Result<LoadedScenario> loaded = parse_scenario(fault.scenario, fault.name)) {
+    if (Result<CheckedPlan> plan = plan_scenario(loaded.value())) none.plan = plan.value();
+  }
+  CaseFindings findings = make_findings(fault.name, fault.scenario, std::move(none));
+  findings.path.clear();
+  findings.replay = "cpscope faults " + fault.name;
+  findings.fault = &outcome;
+  findings.notes.push_back("Planted: " + outcome.what);
+  findings.notes.push_back(fmt::format("In the wild ({}): {}", fault.source, fault.wild));
+  if (outcome.blind)
+    findings.blind.push_back(fmt::format("a scenario that is {} to it: {}",
+                                         verdict_on_blind(*outcome.blind), fault.blind->why));
+  if (!outcome.where || !findings.plan) return findings;
+  WrongPlace place;
+  place.site = outcome.where->site;
+  place.token = outcome.where->token;
+  place.found_by = fmt::format("where the run parts from its clean twin; the {} went off",
+                               to_name(fault.detector));
+  place.tiles = tiles_of(findings.plan->plan(), place.site, place.token, false);
+  findings.first = std::move(place);
+  return findings;
+}
+
+Findings find_all(const GalleryReport& gallery) {
+  Findings all{.command = "faults", .date = today()};
+  all.summary = fmt::format(
+      "{} faults planted, {} caught, {} at the place where they were planted, {} false alarms",
+      gallery.outcomes.size(), gallery.caught(), gallery.localised(), gallery.false_alarms);
+  for (const FaultOutcome& outcome : gallery.outcomes) all.cases.push_back(find_all(outcome));
+  return all;
+}
+
 }  // namespace
 
 int command_faults(const CommandOptions& options, Toolbox& toolbox) {
   if (options.list) return list_faults(options);
+  if (const auto error = check_outlets(options)) return report(*error);
+  const Result<std::vector<Fault>> faults = choose_faults(options.names);
+  if (!faults) return report(faults.error());
   if (!toolbox.watched_walker)
     return report(make_error(ErrorKind::unavailable, "this build has no watched walker"));
   const auto run = [&] {
     ProgressBar bar(true);
-    return run_gallery(fault_catalogue(), toolbox, bar.phase("faults"));
+    return run_gallery(faults.value(), toolbox, bar.phase("faults"));
   };
   const GalleryReport gallery = run();
   if (!options.json) {
     write_report(gallery);
+    if (const auto error = write_outlets(find_all(gallery), options, toolbox))
+      return report(*error);
     return gallery.passed() ? 0 : 1;
   }
   Json json{{"schema", 1}};
@@ -162,6 +245,7 @@ int command_faults(const CommandOptions& options, Toolbox& toolbox) {
   json["out_of_scope"] = scope_json();
   json["seconds"] = gallery.seconds;
   std::cout << json.dump() << '\n';
+  if (const auto error = write_outlets(find_all(gallery), options, toolbox)) return report(*error);
   return gallery.passed() ? 0 : 1;
 }
 

@@ -1,8 +1,9 @@
 #include "sim/app/commands.h"
 #include "sim/app/fuzz.h"
 #include "sim/app/json_text.h"
-#include "sim/app/junit.h"
 #include "sim/app/progress_bar.h"
+#include "sim/app/study.h"
+#include "sim/base/whole_file.h"
 #include "sim/scenario/scenario_names.h"
 
 #include <chrono>
@@ -26,10 +27,13 @@ std::optional<Error> write_scenario(Scenario scenario, const fs::path& path) {
     Json json{{"cp_size", scenario.parallel.cp_size}, {"ranks", scenario.parallel.imported.ranks}};
     if (!scenario.batch.self_attention) json["kv_ranks"] = scenario.parallel.imported.kv_ranks;
     scenario.parallel.indices_file = order.filename().string();
-    if (const auto written = write_text_file(json.dump() + "\n", order.string()); !written)
+    if (const auto written = write_whole_file(order.string(), json.dump() + "\n", "the order file");
+        !written)
       return written.error();
   }
-  if (const auto written = write_text_file(print_scenario(scenario), path.string()); !written)
+  if (const auto written =
+          write_whole_file(path.string(), print_scenario(scenario), "the scenario");
+      !written)
     return written.error();
   return std::nullopt;
 }
@@ -40,6 +44,28 @@ std::string replay_command(const std::string& path, const std::string& executor)
 
 Json finding_json(const FuzzFinding& finding) {
   return {{"check", finding.check}, {"text", finding.text}};
+}
+
+/// What is told of one scenario after all checks.
+CaseFindings find_all(Toolbox& toolbox, const CommandOptions& options, const LoadedScenario& loaded,
+                      const std::optional<FuzzFinding>& finding) {
+  const CaseOptions case_options{.executor = options.executor, .poison = true};
+  CaseOutcome outcome;
+  // Nobody asks for more than the verdict without a report.
+  if (!options.report_path.empty()) outcome = run_case(toolbox, loaded, case_options);
+  outcome.status = finding ? CaseStatus::fail : CaseStatus::pass;
+  outcome.reason = finding ? fmt::format("check {}: {}", finding->check, finding->text) : "";
+  if (outcome.executor.empty())
+    outcome.executor = options.executor.empty() ? "cpu" : options.executor;
+  const bool has_failed = !outcome.grade.passed;
+  CaseFindings findings = make_findings(loaded.path, loaded.text, std::move(outcome));
+  findings.replay = replay_command(quote_word(loaded.path), options.executor);
+  if (has_failed) study_failure(toolbox, loaded, case_options, findings);
+  if (finding && !findings.first && findings.not_located.empty())
+    findings.not_located =
+        "the answer keeps its budget; what failed is the check " + finding->check;
+  if (!options.report_path.empty()) add_probes(toolbox, loaded.scenario, findings);
+  return findings;
 }
 
 /// All checks on one scenario of a file.
@@ -65,6 +91,9 @@ int replay(const CommandOptions& options, Toolbox& toolbox) {
                              result.is_probed ? "all checks" : "all checks but the probe",
                              result.equivalents);
   }
+  Findings all{.command = "fuzz", .date = today()};
+  all.cases.push_back(find_all(toolbox, options, loaded.value(), result.finding));
+  if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
   return result.finding ? 1 : 0;
 }
 
@@ -93,6 +122,7 @@ Json report_json(const FuzzReport& report, uint64_t seed, double seconds) {
 }  // namespace
 
 int command_fuzz(const CommandOptions& options, Toolbox& toolbox) {
+  if (const auto error = check_outlets(options)) return report(*error);
   if (const auto executor = find_executor(toolbox, options.executor); !executor)
     return report(executor.error());
   if (!options.paths.empty()) return replay(options, toolbox);
@@ -110,6 +140,12 @@ int command_fuzz(const CommandOptions& options, Toolbox& toolbox) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Json json = report_json(found, options.seed, seconds);
+  Findings all{.command = "fuzz", .date = today()};
+  all.summary = fmt::format(
+      "{} draws of seed {}: {} passed ({}), {} refused by rule; {} probed, compared with {} other "
+      "splits",
+      found.drawn, options.seed, found.passed, count_by_dtype(found), found.refused, found.probed,
+      found.equivalents);
   if (!options.json)
     std::cout << fmt::format(
         "{} draws of seed {} in {:.1f} s: {} passed ({}), {} refused by rule; {} probed, compared "
@@ -131,6 +167,13 @@ int command_fuzz(const CommandOptions& options, Toolbox& toolbox) {
     json["scenario"] = path;
     json["replay"] = command;
     if (result.finding) json["smallest_finding"] = finding_json(*result.finding);
+    LoadedScenario loaded;
+    loaded.scenario = smallest;
+    loaded.text = print_scenario(smallest);
+    loaded.path = path;
+    all.cases.push_back(find_all(toolbox, options, loaded, result.finding));
+    all.summary +=
+        fmt::format("; draw {} fails the check {}", found.failed_draw, found.finding->check);
     if (!options.json)
       std::cout << fmt::format(
           "FAIL draw {}, check {}: {}\nsmallest scenario that still fails: {}\n  there: "
@@ -140,6 +183,7 @@ int command_fuzz(const CommandOptions& options, Toolbox& toolbox) {
           result.finding ? result.finding->text : "it passes now", command);
   }
   if (options.json) std::cout << json.dump() << '\n';
+  if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
   return found.finding ? 1 : 0;
 }
 

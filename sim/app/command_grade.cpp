@@ -1,10 +1,16 @@
 #include "sim/app/commands.h"
+#include "sim/app/findings_json.h"
 #include "sim/app/progress_bar.h"
+#include "sim/app/study.h"
 #include "sim/app/verdict_text.h"
 #include "sim/plan/order_import.h"
 #include "sim/run/foreign_grade.h"
 
 #include <iostream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace cpscope {
 namespace {
@@ -41,9 +47,61 @@ Result<std::vector<NamedRecord>> read_records(const std::vector<std::string>& pa
   return records;
 }
 
+/// The command that does the same again.
+std::string replay_of(const CommandOptions& options) {
+  std::string replay = "cpscope grade " + quote_word(options.scenario_path);
+  for (const std::string& path : options.records) replay += " " + quote_word(path);
+  const auto add = [&](const char* name, const std::string& value) {
+    if (!value.empty()) replay += fmt::format(" {} {}", name, quote_word(value));
+  };
+  add("--order", options.order);
+  add("--order-file", options.order_path);
+  add("--format", options.format);
+  add("--lse-layout", options.lse_layout);
+  if (options.ignore_padding) replay += " --ignore-padding";
+  if (options.sample_rows > 0) replay += fmt::format(" --sample {}", options.sample_rows);
+  return replay;
+}
+
+/// What text, JSON and report tell of a record.
+CaseFindings find_all(const CommandOptions& options, const LoadedScenario& loaded,
+                      const CheckedPlan& plan, const ForeignRecord& record,
+                      const ForeignGrade& graded) {
+  CaseOutcome outcome;
+  outcome.status = graded.grade.passed ? CaseStatus::pass : CaseStatus::fail;
+  outcome.reason = describe_first_failure(graded.grade);
+  outcome.plan = plan;
+  outcome.grade = graded.grade;
+  outcome.judged = graded.judged;
+  outcome.executor = record.executor;
+  CaseFindings findings = make_findings(options.scenario_path, loaded.text, std::move(outcome));
+  findings.machine.clear();  // nobody knows where the record was made
+  findings.replay = replay_of(options);
+  findings.notes = graded.hints;
+  findings.notes.push_back(describe_inputs(graded));
+  findings.notes.push_back(fmt::format("rows of the record are in {} order ({})",
+                                       to_name(record.order), record.order_source));
+  const auto list = [&](const char* what, const std::vector<std::string>& names) {
+    if (!names.empty())
+      findings.blind.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
+  };
+  list("the scenario asks for it and the record lacks it, so it was not judged", graded.missing);
+  list("no part of a sample, so not judged", graded.unjudged);
+  list("not asked for by the scenario, so not judged", graded.unasked);
+  list("of a name that the contract does not know, so ignored", record.ignored);
+  if (options.ignore_padding) findings.blind.emplace_back("padding rows were not judged");
+  if (graded.grade.passed) return findings;
+  findings.worst_rows = list_worst_rows(plan.plan(), graded.seen, graded.exact, graded.grade);
+  findings.not_located =
+      "a record of answers does not show which item wrote them, only which rows "
+      "are wrong";
+  return findings;
+}
+
 }  // namespace
 
 int command_grade(const CommandOptions& options, Toolbox& toolbox) {
+  if (const auto error = check_outlets(options)) return report(*error);
   Result<LoadedScenario> loaded = load_with_warnings(options.scenario_path);
   if (!loaded) return report(loaded.error());
   if (!options.order_path.empty()) {
@@ -64,9 +122,10 @@ int command_grade(const CommandOptions& options, Toolbox& toolbox) {
     return grade_foreign(toolbox, plan, record.value(),
                          {.ignores_padding = options.ignore_padding,
                           .sample_rows = options.sample_rows,
+                          .keeps_exact = true,
                           .control = bar.phase("judge")});
   };
-  const Result<ForeignGrade> graded = grade_with_bar();
+  Result<ForeignGrade> graded = grade_with_bar();
   if (!graded) {
     Error error = graded.error();
     for (Complaint& complaint : error.complaints) {
@@ -74,12 +133,22 @@ int command_grade(const CommandOptions& options, Toolbox& toolbox) {
     }
     return report(error);
   }
+  const bool has_passed = graded.value().grade.passed;
+  Findings all{.command = "grade", .date = today()};
+  all.cases.push_back(
+      find_all(options, loaded.value(), checked.value(), record.value(), graded.value()));
   if (options.json) {
-    std::cout << foreign_json(record.value(), graded.value(), plan).dump() << '\n';
+    Json json = foreign_json(record.value(), graded.value(), plan);
+    add_findings(all.cases.front(), json);
+    std::cout << json.dump() << '\n';
   } else {
     write_foreign_grade(record.value(), graded.value(), plan, std::cout);
   }
-  return graded.value().grade.passed ? 0 : 1;
+  CaseFindings& findings = all.cases.front();
+  findings.seen = std::move(graded.value().seen);
+  findings.exact = std::move(graded.value().exact);
+  if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
+  return has_passed ? 0 : 1;
 }
 
 }  // namespace cpscope

@@ -1,6 +1,6 @@
 #include "sim/app/commands.h"
-#include "sim/app/junit.h"
 #include "sim/app/verdict_text.h"
+#include "sim/base/whole_file.h"
 #include "sim/plan/order_import.h"
 #include "sim/run/integer_file.h"
 
@@ -96,7 +96,8 @@ int command_import(const CommandOptions& options) {
     return report(error);
   }
   if (!options.order_path.empty()) {
-    if (const auto written = write_text_file(print_order_file(order.value()), options.order_path);
+    if (const auto written =
+            write_whole_file(options.order_path, print_order_file(order.value()), "the order file");
         !written)
       return report(written.error());
   }

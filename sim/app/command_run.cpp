@@ -1,7 +1,9 @@
 #include "sim/app/commands.h"
+#include "sim/app/findings_json.h"
 #include "sim/app/grade_text.h"
 #include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
+#include "sim/app/study.h"
 #include "sim/app/verdict_text.h"
 #include "sim/run/probe.h"
 
@@ -12,21 +14,95 @@
 namespace cpscope {
 namespace {
 
-void write_grade_text(const CaseOutcome& outcome, std::ostream& out) {
-  out << fmt::format("{} on executor {}, plan {}\n", outcome.grade.passed ? "PASS" : "FAIL",
-                     outcome.executor, to_hex(outcome.plan->plan().hash));
-  write_grade_table(outcome.grade, out);
-  if (!outcome.judged.query_tokens.empty()) {
+struct Seconds {
+  double plan = 0.0, run = 0.0, judge = 0.0;
+};
+
+void write_grade_text(const CaseFindings& findings, const Seconds& seconds, std::ostream& out) {
+  out << fmt::format("{} on executor {}, plan {}\n", findings.grade.passed ? "PASS" : "FAIL",
+                     findings.executor, to_hex(findings.plan->plan().hash));
+  write_grade_table(findings.grade, out);
+  if (!findings.judged.query_tokens.empty()) {
     out << fmt::format("judged on a sample: {} query rows, {} key rows\n",
-                       outcome.judged.query_tokens.size(), outcome.judged.key_tokens.size());
+                       findings.judged.query_tokens.size(), findings.judged.key_tokens.size());
   }
+  if (findings.first) out << "first wrong at " << describe(*findings.first) << '\n';
   out << fmt::format("planned and proved in {:.3f} s, ran in {:.3f} s, judged in {:.3f} s\n",
-                     outcome.plan_seconds, outcome.run_seconds, outcome.judge_seconds);
+                     seconds.plan, seconds.run, seconds.judge);
+}
+
+Json run_json(const CaseFindings& findings, const Seconds& seconds) {
+  Json json = grade_json(findings.grade, findings.executor, findings.plan->plan().hash);
+  const bool is_sample = !findings.judged.query_tokens.empty();
+  json["judged"] = {{"whole", !is_sample},
+                    {"query_rows", findings.judged.query_tokens.size()},
+                    {"key_rows", findings.judged.key_tokens.size()}};
+  json["seconds"] = {{"plan", seconds.plan}, {"run", seconds.run}, {"judge", seconds.judge}};
+  add_findings(findings, json);
+  return json;
+}
+
+/// The command that does the same again.
+std::string replay_of(const char* command, const CommandOptions& options) {
+  std::string replay = fmt::format("cpscope {} {}", command, quote_word(options.paths.front()));
+  if (!options.executor.empty()) replay += " --executor " + quote_word(options.executor);
+  if (options.poison) replay += " --poison";
+  if (options.sample_rows > 0) replay += fmt::format(" --sample {}", options.sample_rows);
+  return replay;
+}
+
+/// The tile that a probe's first finding is about, where the probe knows its step.
+std::optional<WrongPlace> place_of(const ProbeFinding& finding, const Plan& plan) {
+  if (finding.step < 0 || finding.rank < 0) return std::nullopt;
+  WrongPlace place;
+  place.token = finding.token;
+  place.head = finding.head;
+  place.expected = finding.expected;
+  place.seen = finding.seen;
+  place.found_by = "by the probe " + finding.probe;
+  const std::vector<ComputeItem>& computes = plan.forward.computes;
+  for (size_t i = 0; i < computes.size(); ++i) {
+    if (to_index(computes[i].rank) != finding.rank || to_index(computes[i].step) != finding.step)
+      continue;
+    place.site = {false,
+                  false,
+                  StageKind::compute,
+                  computes[i].rank,
+                  computes[i].step,
+                  static_cast<int64_t>(i)};
+    place.tiles = tiles_of(plan, place.site, finding.token, false);
+    return place;
+  }
+  return std::nullopt;
+}
+
+/// Everything that the probes have found of a scenario.
+CaseFindings probe_findings(const CommandOptions& options, const LoadedScenario& loaded,
+                            const std::string& executor, ProbeReport report) {
+  CaseOutcome outcome;
+  outcome.executor = executor;
+  outcome.status = report.passed() ? CaseStatus::pass : CaseStatus::fail;
+  if (report.first) outcome.reason = report.first->text;
+  for (const ProbeTally& tally : report.tallies)
+    if (outcome.reason.empty() && tally.first) outcome.reason = tally.first->text;
+  if (Result<CheckedPlan> plan = plan_scenario(loaded)) outcome.plan = std::move(plan).value();
+  CaseFindings findings = make_findings(options.paths.front(), loaded.text, std::move(outcome));
+  findings.replay = replay_of("probe", options);
+  if (findings.status == CaseStatus::fail && findings.plan) {
+    if (report.first) findings.first = place_of(*report.first, findings.plan->plan());
+    if (!findings.first)
+      findings.not_located =
+          "this probe tells the row alone; `cpscope run --report` looks for the "
+          "item";
+  }
+  findings.probe = std::move(report);
+  return findings;
 }
 
 }  // namespace
 
 int command_run(const CommandOptions& options, Toolbox& toolbox) {
+  if (const auto error = check_outlets(options)) return report(*error);
   const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
   if (!loaded) return report(loaded.error());
   CaseOptions case_options{.executor = options.executor,
@@ -40,36 +116,39 @@ int command_run(const CommandOptions& options, Toolbox& toolbox) {
     return run_case(toolbox, loaded.value(), case_options);
   };
   CaseOutcome outcome = run_with_bar();
+  const Seconds seconds{outcome.plan_seconds, outcome.run_seconds, outcome.judge_seconds};
   const bool was_graded = !outcome.grade.tensors.empty();
+  const int code = outcome.exit_code;
   if (!was_graded) {
     // A machine that lacks something is no fault of the file.
     const bool is_of_file =
         outcome.status != CaseStatus::skipped && outcome.status != CaseStatus::error;
     std::cerr << (is_of_file ? "" : "cpscope: ") << outcome.reason << '\n';
-    return outcome.exit_code;
   }
-  if (!options.record_path.empty()) {
+  if (was_graded && !options.record_path.empty()) {
     const Result<std::string> written =
         write_record(make_record(outcome, loaded.value().text), options.record_path);
     if (!written) return report(written.error());
   }
-  if (options.json) {
-    Json json = grade_json(outcome.grade, outcome.executor, outcome.plan->plan().hash);
-    const bool is_sample = !outcome.judged.query_tokens.empty();
-    json["judged"] = {{"whole", !is_sample},
-                      {"query_rows", outcome.judged.query_tokens.size()},
-                      {"key_rows", outcome.judged.key_tokens.size()}};
-    json["seconds"] = {{"plan", outcome.plan_seconds},
-                       {"run", outcome.run_seconds},
-                       {"judge", outcome.judge_seconds}};
-    std::cout << json.dump() << '\n';
-  } else {
-    write_grade_text(outcome, std::cout);
+  Findings all{.command = "run", .date = today()};
+  all.cases.push_back(
+      make_findings(options.paths.front(), loaded.value().text, std::move(outcome)));
+  CaseFindings& findings = all.cases.front();
+  findings.replay = replay_of("run", options);
+  study_failure(toolbox, loaded.value(), case_options, findings);
+  if (was_graded && !options.report_path.empty())
+    add_probes(toolbox, loaded.value().scenario, findings);
+  if (was_graded && options.json) {
+    std::cout << run_json(findings, seconds).dump() << '\n';
+  } else if (was_graded) {
+    write_grade_text(findings, seconds, std::cout);
   }
-  return outcome.exit_code;
+  if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
+  return code;
 }
 
 int command_probe(const CommandOptions& options, Toolbox& toolbox) {
+  if (const auto error = check_outlets(options)) return report(*error);
   const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
   if (!loaded) return report(loaded.error());
   const Result<Executor*> executor = find_executor(toolbox, options.executor);
@@ -77,16 +156,23 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
   const Result<CheckedPlan> plan = plan_scenario(probe_scenario(loaded.value().scenario));
   if (!plan) return report(plan.error(), loaded.value());
   if (const auto error = probe_obstacle(plan.value(), *executor.value())) return report(*error);
-  ProgressBar bar(true);
-  const Result<ProbeReport> probed =
-      run_probes(loaded.value().scenario, *executor.value(), toolbox.witness, bar.phase("probe"));
+  const auto probe_with_bar = [&] {
+    ProgressBar bar(true);
+    return run_probes(loaded.value().scenario, *executor.value(), toolbox.witness,
+                      bar.phase("probe"));
+  };
+  Result<ProbeReport> probed = probe_with_bar();
   if (!probed) return report(probed.error());
-  const ProbeReport& result = probed.value();
+  const std::string name = executor.value()->name();
+  Findings all{.command = "probe", .date = today()};
+  all.cases.push_back(probe_findings(options, loaded.value(), name, std::move(probed).value()));
+  const ProbeReport& result = *all.cases.front().probe;
   if (options.json) {
-    std::cout << probe_json(result, executor.value()->name()).dump() << '\n';
+    std::cout << probe_json(result, name).dump() << '\n';
   } else {
-    write_probe_text(result, executor.value()->name(), std::cout);
+    write_probe_text(result, name, std::cout);
   }
+  if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
   return result.passed() ? 0 : 1;
 }
 

@@ -1,8 +1,9 @@
 #include "sim/app/commands.h"
+#include "sim/app/findings_json.h"
 #include "sim/app/json_text.h"
-#include "sim/app/junit.h"
 #include "sim/app/matrix.h"
 #include "sim/app/progress_bar.h"
+#include "sim/app/study.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -54,7 +55,10 @@ double worst_rel_l2(const Grade& grade) {
   return worst;
 }
 
-Json row_json(const VerifyRow& row) {
+/// Failures that are looked into; each takes two more runs.
+constexpr int kMostStudied = 20;
+
+Json row_json(const VerifyRow& row, const CaseFindings& findings) {
   Json json{{"scenario", row.path},
             {"status", to_name(row.outcome.status)},
             {"reason", row.outcome.reason},
@@ -68,6 +72,7 @@ Json row_json(const VerifyRow& row) {
     json["tensors"] = grade_json(row.outcome.grade, row.outcome.executor,
                                  row.outcome.plan->plan().hash)["tensors"];
   }
+  add_findings(findings, json);
   return json;
 }
 
@@ -101,6 +106,14 @@ Result<std::vector<std::string>> find_scenarios(const std::vector<std::string>& 
     return make_error(ErrorKind::bad_input, "no scenario (*.toml) under: " + paths.front(),
                       "name a folder that holds some");
   return files;
+}
+
+CaseFindings to_findings(const VerifyRow& row, const CaseOptions& options) {
+  CaseFindings findings = make_findings(row.path, row.loaded.text, row.outcome);
+  findings.replay = "cpscope run " + quote_word(row.path);
+  if (!options.executor.empty()) findings.replay += " --executor " + quote_word(options.executor);
+  if (options.poison) findings.replay += " --poison";
+  return findings;
 }
 
 VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptions& options) {
@@ -179,7 +192,22 @@ int exit_code_of(const std::vector<VerifyRow>& rows) {
   return count(CaseStatus::pass) > 0 ? 0 : 3;
 }
 
+namespace {
+
+/// Looks into the failure with this number, unless there were many before it.
+void look_into(Toolbox& toolbox, const VerifyRow& row, const CaseOptions& options, int number,
+               CaseFindings& findings) {
+  if (number > kMostStudied) {
+    findings.not_located = fmt::format("only the first {} failures were looked into", kMostStudied);
+    return;
+  }
+  study_failure(toolbox, row.loaded, options, findings);
+}
+
+}  // namespace
+
 int command_verify(const CommandOptions& options, Toolbox& toolbox) {
+  if (const auto error = check_outlets(options)) return report(*error);
   if (options.matrix) return command_matrix(options, toolbox);
   for (const std::string& name : executors_asked(options.executor, toolbox)) {
     const Result<Executor*> executor = find_executor(toolbox, name);
@@ -188,23 +216,30 @@ int command_verify(const CommandOptions& options, Toolbox& toolbox) {
   const Result<std::vector<std::string>> files = find_scenarios(options.paths);
   if (!files) return report(files.error());
   std::vector<VerifyRow> rows;
+  Findings all{.command = "verify", .date = today()};
+  int studied = 0;
   if (!options.json) std::cout << table_header() << '\n';
   for (const std::string& file : files.value()) {
     for (const std::string& name : executors_asked(options.executor, toolbox)) {
-      rows.push_back(verify_file(
-          toolbox, file,
-          {.executor = name, .poison = options.poison, .max_flops = options.max_flops}));
+      const CaseOptions case_options{
+          .executor = name, .poison = options.poison, .max_flops = options.max_flops};
+      rows.push_back(verify_file(toolbox, file, case_options));
       if (!options.json) std::cout << table_line(rows.back()) << std::endl;
+      all.cases.push_back(to_findings(rows.back(), case_options));
+      CaseFindings& findings = all.cases.back();
+      if (findings.status != CaseStatus::fail || findings.grade.tensors.empty()) continue;
+      look_into(toolbox, rows.back(), case_options, ++studied, findings);
+      if (!options.report_path.empty() && studied <= kMostStudied)
+        add_probes(toolbox, rows.back().loaded.scenario, findings);
+      if (!options.json && findings.first)
+        std::cout << "  first wrong at " << describe(*findings.first) << std::endl;
     }
   }
   const int code = exit_code_of(rows);
   Json json{{"schema", 1}, {"passed", code == 0}, {"rows", Json::array()}};
-  for (const VerifyRow& row : rows) json["rows"].push_back(row_json(row));
+  for (size_t i = 0; i < rows.size(); ++i) json["rows"].push_back(row_json(rows[i], all.cases[i]));
   if (options.json) std::cout << json.dump() << '\n';
-  if (!options.junit_path.empty() && toolbox.is_first_process) {
-    const Result<std::string> written = write_junit(rows, options.junit_path);
-    if (!written) return report(written.error());
-  }
+  if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
   return code;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/app/findings.h"
 #include "sim/app/program.h"
 #include "sim/run/case.h"
 
@@ -15,8 +16,11 @@ struct CommandOptions {
   std::string executor;
   std::string record_path;
   std::string junit_path;
-  std::string markdown_path;  // verify --matrix
-  std::string out_folder;     // empty = out/ beside scenarios/
+  std::string report_path;         // ends in .html or .md
+  FigureMaker draw;                // of the report; may be empty
+  std::vector<std::string> names;  // faults: only these
+  std::string markdown_path;       // verify --matrix
+  std::string out_folder;          // empty = out/ beside scenarios/
   double max_flops = 2e12;
   double tolerance = 0.0;
   int64_t sample_rows = 0;
@@ -42,11 +46,18 @@ struct CommandOptions {
   std::string from, layout;     // import
   int64_t cp_size = 0, tokens = 0, ulysses_degree = 1;
   std::vector<int64_t> cu_seqlens;
-  uint64_t seed = 1;                 // fuzz
-  int64_t first = 0;                 // fuzz: number of the first draw
-  int64_t count = 0;                 // fuzz: draws; 0 = as many as the time allows
-  double seconds = 60.0;             // fuzz: 0 = no limit
+  uint64_t seed = 1;      // fuzz
+  int64_t first = 0;      // fuzz: number of the first draw
+  int64_t count = 0;      // fuzz: draws; 0 = as many as the time allows
+  double seconds = 60.0;  // fuzz: 0 = no limit
 };
+
+/// Can the files that --report and --junit name be written? Asked before anything is run.
+std::optional<Error> check_outlets(const CommandOptions& options);
+
+/// Writes them; with --json nothing is said of it. Nothing but the first process writes.
+std::optional<Error> write_outlets(const Findings& findings, const CommandOptions& options,
+                                   const Toolbox& toolbox);
 
 int command_layout(const CommandOptions& options);
 int command_plan(const CommandOptions& options);
@@ -80,6 +91,9 @@ struct VerifyRow {
 /// Scenario files under the paths, sorted; folders `bad` and `clusters` only when a path names
 /// them.
 Result<std::vector<std::string>> find_scenarios(const std::vector<std::string>& paths);
+
+/// What is known of a row that was made with these options.
+CaseFindings to_findings(const VerifyRow& row, const CaseOptions& options);
 
 VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptions& options);
 /// The mask in a few words: its type, and window and chunk where they cut it further.

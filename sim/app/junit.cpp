@@ -1,50 +1,41 @@
 #include "sim/app/junit.h"
 
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
+#include "sim/app/markup.h"
+#include "sim/base/whole_file.h"
 
 #include <fmt/format.h>
 
 namespace cpscope {
 namespace {
 
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        // XML 1.0 knows no control characters but these three.
-        out +=
-            static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r' ? '?' : c;
-    }
+/// Everything that is wrong with a case, one line each.
+std::string describe_failure(const CaseFindings& one) {
+  std::string text;
+  for (const JudgedQuantity& row : list_quantities(one)) {
+    if (row.judgement != Judgement::fail) continue;
+    text += fmt::format("{}: {}", row.name, row.note);
+    if (!row.error.empty()) text += fmt::format("; error {}, budget {}", row.error, row.budget);
+    if (!row.place.empty()) text += "; worst at " + row.place;
+    if (!row.expected.empty())
+      text += fmt::format(": expected {}, seen {}", row.expected, row.seen);
+    text += '\n';
   }
-  return out;
+  if (one.first) text += "first wrong at " + describe(*one.first) + '\n';
+  if (!one.not_located.empty()) text += "first wrong place not known: " + one.not_located + '\n';
+  if (!one.replay.empty()) text += "again: " + one.replay + '\n';
+  return text;
 }
 
-std::string test_case(const VerifyRow& row) {
-  const double seconds =
-      row.outcome.plan_seconds + row.outcome.run_seconds + row.outcome.judge_seconds;
+std::string test_case(const CaseFindings& one) {
   std::string text = fmt::format("  <testcase classname=\"{}\" name=\"{}\" time=\"{:.3f}\">",
-                                 escape(row.outcome.executor), escape(row.path), seconds);
-  const std::string reason = escape(row.outcome.reason);
-  switch (row.outcome.status) {
+                                 escape_markup(one.executor), escape_markup(one.name), one.seconds);
+  const std::string reason = escape_markup(one.reason);
+  switch (one.status) {
     case CaseStatus::pass:
       break;
     case CaseStatus::fail:
-      text += "<failure message=\"" + reason + "\"/>";
+      text += "<failure message=\"" + reason + "\">" + escape_markup(describe_failure(one)) +
+              "</failure>";
       break;
     case CaseStatus::error:
       text += "<error message=\"" + reason + "\"/>";
@@ -59,42 +50,20 @@ std::string test_case(const VerifyRow& row) {
 
 }  // namespace
 
-Result<std::string> write_text_file(const std::string& text, const std::string& path) {
-  const std::string temporary = path + ".part";
-  {
-    std::ofstream file(temporary, std::ios::binary);
-    file << text;
-    file.flush();
-    if (!file) {
-      std::remove(temporary.c_str());
-      return make_error(ErrorKind::bad_input, "the file cannot be written: " + path,
-                        "name a place that can be written");
-    }
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) {
-    std::remove(temporary.c_str());
-    return make_error(ErrorKind::bad_input, "the file cannot be written: " + path, error.message());
-  }
-  return path;
+std::string print_junit(const Findings& findings) {
+  std::string cases;
+  for (const CaseFindings& one : findings.cases) cases += test_case(one);
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"cpscope {}\" tests=\"{}\" "
+      "failures=\"{}\" errors=\"{}\" skipped=\"{}\">\n{}</testsuite>\n",
+      findings.command, findings.cases.size(), count_cases(findings, CaseStatus::fail),
+      count_cases(findings, CaseStatus::error),
+      count_cases(findings, CaseStatus::refused) + count_cases(findings, CaseStatus::skipped),
+      cases);
 }
 
-Result<std::string> write_junit(const std::vector<VerifyRow>& rows, const std::string& path) {
-  int failures = 0, errors = 0, skipped = 0;
-  std::string cases;
-  for (const VerifyRow& row : rows) {
-    failures += row.outcome.status == CaseStatus::fail;
-    errors += row.outcome.status == CaseStatus::error;
-    skipped +=
-        row.outcome.status == CaseStatus::skipped || row.outcome.status == CaseStatus::refused;
-    cases += test_case(row);
-  }
-  return write_text_file(fmt::format("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite "
-                                     "name=\"cpscope verify\" tests=\"{}\" failures=\"{}\" "
-                                     "errors=\"{}\" skipped=\"{}\">\n{}</testsuite>\n",
-                                     rows.size(), failures, errors, skipped, cases),
-                         path);
+Result<size_t> write_junit(const Findings& findings, const std::string& path) {
+  return write_whole_file(path, print_junit(findings), "the JUnit file");
 }
 
 }  // namespace cpscope

@@ -1,16 +1,18 @@
 #pragma once
 
-#include "sim/app/commands.h"
+#include "sim/app/findings.h"
+#include "sim/base/result.h"
 
+#include <cstddef>
 #include <string>
-#include <vector>
 
 namespace cpscope {
 
-/// Writes the rows of a verification as JUnit XML, whole or not at all. Returns the path.
-Result<std::string> write_junit(const std::vector<VerifyRow>& rows, const std::string& path);
+/// Findings as JUnit XML, one test case a case: what is refused or cannot be run here counts as
+/// skipped. A failure says what was judged wrong and the first wrong place.
+std::string print_junit(const Findings& findings);
 
-/// Writes a text file through a temporary name beside it, so that no half-written file is left.
-Result<std::string> write_text_file(const std::string& text, const std::string& path);
+/// Writes it, whole or not at all. Gives the number of bytes.
+Result<size_t> write_junit(const Findings& findings, const std::string& path);
 
 }  // namespace cpscope

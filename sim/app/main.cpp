@@ -1,5 +1,6 @@
 #include "gui/window/open_window.h"
 #include "gui/window/render.h"
+#include "gui/window/report_figures.h"
 #ifdef CPSCOPE_HAS_CUDA
 #include "kernels/executor_cuda.h"
 #include "kernels/executor_nccl.h"
@@ -65,6 +66,7 @@ int main(int argc, char** argv) {
   toolbox.watched_walker = cpscope::reference::make_watched_walker;
   const cpscope::PictureCommands pictures{.render = cpscope::gui::render,
                                           .open_window = cpscope::gui::open_window,
+                                          .draw_figures = cpscope::gui::draw_report_figures,
                                           .has_png = cpscope::gui::can_write_png()};
   return cpscope::run_program(argc, argv, toolbox, pictures);
 }

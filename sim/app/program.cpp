@@ -43,6 +43,16 @@ void add_json(CLI::App* app, CommandOptions& options) {
   app->add_flag("--json", options.json, "print one JSON document on stdout and nothing else");
 }
 
+/// What every verification can write beside what it prints.
+void add_outlets(CLI::App* app, CommandOptions& options) {
+  app->add_option("--report", options.report_path,
+                  "also write a report with pictures to this file: one page if it ends in .html, "
+                  "Markdown with a folder of pictures beside it if it ends in .md")
+      ->check(kNotEmpty);
+  app->add_option("--junit", options.junit_path, "also write JUnit XML to this file")
+      ->check(kNotEmpty);
+}
+
 void add_executor(CLI::App* app, CommandOptions& options) {
   app->add_option(
          "--executor", options.executor,
@@ -158,6 +168,7 @@ Command add_run(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
                   "judge only about N query rows (and keys that few queries see) of a batch too "
                   "long to judge whole")
       ->check(kNotNegative);
+  add_outlets(run, options);
   run->footer(
       "Example: cpscope run scenarios/thd_padding_p2p.toml --poison --record out/run.safetensors");
   return {run, [&] { return command_run(options, toolbox); }};
@@ -201,6 +212,7 @@ Command add_grade(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
       ->add_option("--sample", options.sample_rows,
                    "judge only about N query rows of a batch too long to judge whole")
       ->check(kNotNegative);
+  add_outlets(grade, options);
   grade->footer(
       "Inputs q, k, v, d_out and sink of the record that differ from the scenario's are what the\n"
       "oracle then answers.\n"
@@ -223,8 +235,7 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
           "--markdown", options.markdown_path,
           "with --matrix: also write the table, beside what other frameworks offer, to this file")
       ->check(kNotEmpty);
-  verify->add_option("--junit", options.junit_path, "also write JUnit XML to this file")
-      ->check(kNotEmpty);
+  add_outlets(verify, options);
   verify->add_flag("--poison", options.poison,
                    "fill padding rows, output and receive buffers with NaN before each run");
   verify->add_option(
@@ -242,6 +253,7 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   add_scenario_file(probe, options);
   add_executor(probe, options);
   add_json(probe, options);
+  add_outlets(probe, options);
   probe->footer("Example: cpscope probe scenarios/contiguous_idle.toml --json");
   commands.push_back({probe, [&] { return command_probe(options, toolbox); }});
 
@@ -263,6 +275,7 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
       ->check(kNotEmpty);
   add_executor(fuzz, options);
   add_json(fuzz, options);
+  add_outlets(fuzz, options);
   fuzz->footer("Example: cpscope fuzz --seconds 30 --seed 7");
   commands.push_back({fuzz, [&] { return command_fuzz(options, toolbox); }});
 
@@ -270,7 +283,9 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
       "faults",
       "plants every known fault of the field in a small run and says which detector caught it and "
       "where");
+  faults->add_option("NAME", options.names, "only these faults (see --list)");
   add_json(faults, options);
+  add_outlets(faults, options);
   faults->add_flag("--list", options.list, "only name the faults, their sources and classes");
   faults->footer("Example: cpscope faults --list");
   commands.push_back({faults, [&] { return command_faults(options, toolbox); }});
@@ -426,6 +441,7 @@ int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& 
   app.require_subcommand(1);
   app.footer(kFooter);
   CommandOptions options;
+  options.draw = pictures.draw_figures;
   RenderRequest render_request;
   WindowRequest window_request;
   std::vector<Command> commands = add_inspecting(app, options);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/app/figure.h"
 #include "sim/app/picture_request.h"
 #include "sim/run/toolbox.h"
 
@@ -11,7 +12,8 @@ namespace cpscope {
 struct PictureCommands {
   std::function<int(const RenderRequest&, Toolbox&)> render;
   std::function<int(const WindowRequest&, Toolbox&)> open_window;
-  bool has_png = false;  // else render writes only SVG
+  FigureMaker draw_figures;  // of reports
+  bool has_png = false;      // else render writes only SVG
 };
 
 /// Parses the command line and runs one command. Returns the process exit code (contract, section

@@ -19,14 +19,6 @@ std::string describe_input(const InputNote& note) {
                      note.different, note.values, place);
 }
 
-std::string describe_inputs(const ForeignGrade& graded) {
-  if (graded.inputs.empty()) return "inputs: the record holds none; judged against the scenario's";
-  std::vector<std::string> notes;
-  for (const InputNote& note : graded.inputs) notes.push_back(describe_input(note));
-  return fmt::format("inputs: {}; judged against {}", fmt::join(notes, ", "),
-                     graded.uses_own_inputs ? "the record's" : "them");
-}
-
 Json finding_json(const ProbeFinding& finding) {
   return {{"rank", finding.rank},
           {"step", finding.step},
@@ -39,6 +31,14 @@ Json finding_json(const ProbeFinding& finding) {
 }
 
 }  // namespace
+
+std::string describe_inputs(const ForeignGrade& graded) {
+  if (graded.inputs.empty()) return "inputs: the record holds none; judged against the scenario's";
+  std::vector<std::string> notes;
+  for (const InputNote& note : graded.inputs) notes.push_back(describe_input(note));
+  return fmt::format("inputs: {}; judged against {}", fmt::join(notes, ", "),
+                     graded.uses_own_inputs ? "the record's" : "them");
+}
 
 void write_foreign_grade(const ForeignRecord& record, const ForeignGrade& graded, const Plan& plan,
                          std::ostream& out) {

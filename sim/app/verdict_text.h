@@ -16,6 +16,9 @@ void write_foreign_grade(const ForeignRecord& record, const ForeignGrade& graded
                          std::ostream& out);
 Json foreign_json(const ForeignRecord& record, const ForeignGrade& graded, const Plan& plan);
 
+/// Whose inputs the tensors were judged against.
+std::string describe_inputs(const ForeignGrade& graded);
+
 /// What probes have found, for people and as the document of `probe --json`.
 void write_probe_text(const ProbeReport& report, const std::string& executor, std::ostream& out);
 Json probe_json(const ProbeReport& report, const std::string& executor);

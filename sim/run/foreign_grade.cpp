@@ -292,14 +292,17 @@ std::optional<Error> grade_sample(const Toolbox& toolbox, const Plan& plan,
 std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan,
                                  const ForeignRecord& record, const RunInputs& inputs,
                                  const ForeignGradeOptions& options, ForeignGrade& graded) {
-  const Result<Verdict> verdict =
-      toolbox.judge(plan.scenario, inputs, count_hops(plan), options.control);
+  Result<Verdict> verdict = toolbox.judge(plan.scenario, inputs, count_hops(plan), options.control);
   if (!verdict) return verdict.error();
   Answer answer = fill_answer(record, verdict.value().exact);
   if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
-  graded.grade = grade_answer(plan, inputs, answer, verdict.value());
+  graded.grade = grade_answer(plan, inputs, answer, verdict.value(),
+                              {.keeps_row_budgets = options.keeps_exact});
   keep_given(record, graded.grade);
   graded.hints = explain_grade(plan, answer, verdict.value().exact, graded.grade);
+  if (!options.keeps_exact) return std::nullopt;
+  graded.seen = std::move(answer);
+  graded.exact = std::move(verdict.value().exact);
   return std::nullopt;
 }
 

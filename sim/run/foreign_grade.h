@@ -23,6 +23,7 @@ struct InputNote {
 struct ForeignGradeOptions {
   bool ignores_padding = false;  // what stands in padding rows is not graded
   int64_t sample_rows = 0;       // judge only about so many query rows; 0 = the whole batch
+  bool keeps_exact = false;      // both answers, and what every row may err; not of a sample
   RunControl control = {};
 };
 
@@ -36,6 +37,7 @@ struct ForeignGrade {
   bool uses_own_inputs = false;       // some differ: the record's are the truth
   std::vector<std::string> hints;     // what the errors look like
   JudgedRows judged;                  // empty lists when the whole batch was judged
+  Answer seen, exact;                 // empty unless asked for
 };
 
 /// Judges a record against the oracle. Inputs of the record that differ from the scenario's are

@@ -20,6 +20,23 @@ static void write_zeros(const struct cpscope_call* call) {
   }
 }
 
+/* CPSCOPE_WRONG="item TENSOR RANK STEP ROW": one value of out (forward), dq or dk (backward) of one
+ * item is off by 0.5. */
+static void spoil_item(const struct cpscope_call* call) {
+  const char* wanted = getenv("CPSCOPE_WRONG");
+  char tensor[4] = "";
+  int rank = 0, step = 0, row = 0;
+  if (wanted == NULL || sscanf(wanted, "item %3s %d %d %d", tensor, &rank, &step, &row) != 4) return;
+  if (call->rank != rank || call->step != step) return;
+  const int is_backward = strcmp(tensor, "out") != 0;
+  if (call->is_backward != is_backward) return;
+  const struct cpscope_tensor* array = !is_backward                 ? &call->out
+                                       : strcmp(tensor, "dq") == 0 ? &call->dq
+                                                                   : &call->dk;
+  const int64_t at = place(array, row, 0);
+  store(call, array->data, at, load(array->data, call->result_dtype, at) + 0.5);
+}
+
 static int32_t attend_wrongly(const struct cpscope_call* call, char* message, size_t size) {
   const int64_t out_end = call->q_rows * call->heads * call->dim_v;
   if (is_wrong("status")) {
@@ -32,6 +49,7 @@ static int32_t attend_wrongly(const struct cpscope_call* call, char* message, si
   if (is_wrong("zeros") && !call->is_backward) write_zeros(call);
   if (is_wrong("past_end") && !call->is_backward) store(call, call->out.data, out_end, 1.0);
   if (is_wrong("before") && call->is_backward) store(call, call->dk.data, -1, 1.0);
+  spoil_item(call);
   if (is_wrong("input")) ((uint8_t*)call->k.data)[0] ^= 1;
   if (is_wrong("boundaries") && call->cu_seqlens_kv != NULL)
     ((int32_t*)call->cu_seqlens_kv)[1] += 1;
