@@ -334,3 +334,14 @@ def test_tensors_of_a_gpu_are_copied_to_the_host(small):
     assert small.grade({"out": Far()})
     with pytest.raises(cpscope.InputError, match="a tensor of meta cannot be copied to the host"):
         small.grade({"out": torch.empty(24, 4, 8, device="meta")})
+
+
+def test_the_tensors_of_transformer_engine_that_are_not_packed_are_read():
+    """sbhd: [local positions, sequences, heads * lanes] on every rank, both halves of each sequence."""
+    scenario = cpscope.Scenario.of(heads=2, head_dim=8, batch_size=3, seqlen=16, qkv_format="sbhd", cp_size=2, dtype="fp32")
+    answer = plain_attention(scenario, **{name: scenario.inputs()[name] for name in "qkv"})
+    by_sequence = answer["out"].reshape(3, 16, 2, 8)
+    ranks = [{"out": by_sequence[:, np.r_[first], :].swapaxes(0, 1).reshape(8, 3, 16)}
+             for first in (np.r_[0:4, 12:16], np.r_[4:12])]
+    assert scenario.grade(ranks), scenario.grade(ranks)
+    assert not scenario.grade(ranks[::-1])
