@@ -11,6 +11,10 @@ import tempfile
 import unittest
 from pathlib import Path
 
+if sys.version_info < (3, 11):
+    print("requires python311: this Python reads no TOML")
+    sys.exit(77)
+
 sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))

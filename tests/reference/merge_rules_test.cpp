@@ -1,6 +1,7 @@
 // How partial results become one, against the rules written out by hand.
 
 #include "reference/online_softmax.h"
+#include "reference/rotary_table.h"
 #include "sim/run/dtype.h"
 #include "sim/run/run_inputs.h"
 #include "tests/support/graded_run.h"
@@ -241,6 +242,16 @@ TEST(OnlineSoftmax, LetsAnEmptyPartWeighNothingAndAddNothing) {
   EXPECT_EQ(log_sum_exp(nothing, 3.0), 3.0);
   EXPECT_EQ(log_sum_exp(3.0, nothing), 3.0);
   EXPECT_EQ(log_sum_exp(nothing, nothing), nothing);
+}
+
+TEST(RotaryTable, TurnsEvenASinglePairOfLanesAndNothingWithoutTheta) {
+  const reference::RotaryTable table = reference::make_rotary_table(10000.0, 2, 3, 4);
+  EXPECT_TRUE(table.is_on());
+  std::array<double, 2> row{1.0, 0.0};
+  reference::rotate_row(table, 5, +1, row.data());
+  EXPECT_DOUBLE_EQ(row[0], std::cos(5.0)) << "the first pair turns by its position";
+  EXPECT_DOUBLE_EQ(row[1], std::sin(5.0));
+  EXPECT_FALSE(reference::make_rotary_table(0.0, 8, 0, 4).is_on());
 }
 
 TEST(OnlineSoftmax, AddsWeightsThatNoExponentialCouldHold) {

@@ -265,6 +265,26 @@ TEST(Intersection, IsOneBandWhereEveryRowSeesEveryPieceOfTheOtherSide) {
   }
 }
 
+TEST(Intersection, FindsAsManyPairsInWhateverOrderPiecesLieInTheirBuffer) {
+  Scenario scenario = make_case({40}, 1, LayoutKind::contiguous);
+  scenario.attention.window_left = 3;
+  const BatchSlots slots = layout_of(scenario).slots;
+  const MaskBands mask = compile_mask(scenario.attention, slots.sequences);
+  std::vector<TokenRun> pieces;
+  for (int64_t begin = 0; begin < 40; begin += 5) pieces.push_back({begin, begin + 5, 1});
+  for (size_t swapped = 0; swapped + 1 < pieces.size(); ++swapped) {
+    std::vector<TokenRun> other = pieces;
+    std::swap(other[swapped], other[swapped + 1]);
+    for (int64_t row = 0; row < 40; ++row) {
+      std::vector<BandSlice> bands;
+      EXPECT_EQ(intersect(make_pieces(std::vector<TokenRun>{{row, row + 1, 1}}, slots, Side::q),
+                          make_pieces(other, slots, Side::kv), mask, bands),
+                std::min<int64_t>(row + 1, 4))
+          << "row " << row << ", pieces " << swapped << " and " << swapped + 1;
+    }
+  }
+}
+
 TEST(CheckersMask, AsksOnlyTheSliceThatIsNamed) {
   for (const MaskCase& one : mask_cases()) {
     if (one.scenario.attention.mask_type != MaskType::slices) continue;
