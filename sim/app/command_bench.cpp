@@ -177,7 +177,7 @@ int command_bench(const CommandOptions& options, Toolbox& toolbox) {
       print_line(speed.value());
     }
   }
-  if (options.json) std::cout << Json{{"schema", 1}, {"rows", rows}}.dump() << '\n';
+  if (options.json) std::cout << print_json({{"schema", 1}, {"rows", rows}}) << '\n';
   return code;
 }
 

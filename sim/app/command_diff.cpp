@@ -104,7 +104,7 @@ void write_json(const Comparison& compared, const std::optional<FirstItem>& firs
   }
   json["first_item"] = first ? first_item_json(*first, compared.rule) : Json(nullptr);
   json["equal"] = compared.is_equal();
-  std::cout << json.dump() << '\n';
+  std::cout << print_json(json) << '\n';
 }
 
 void write_tensor_text(const TensorDiff& diff, const DiffRule& rule) {

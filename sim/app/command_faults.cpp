@@ -94,7 +94,7 @@ int list_faults(const CommandOptions& options) {
     json["faults"] = Json::array();
     for (const Fault& fault : fault_catalogue()) json["faults"].push_back(entry_json(fault));
     json["out_of_scope"] = scope_json();
-    std::cout << json.dump() << '\n';
+    std::cout << print_json(json) << '\n';
     return 0;
   }
   for (const Fault& fault : fault_catalogue()) {
@@ -244,7 +244,7 @@ int command_faults(const CommandOptions& options, Toolbox& toolbox) {
   json["localised"] = gallery.localised();
   json["out_of_scope"] = scope_json();
   json["seconds"] = gallery.seconds;
-  std::cout << json.dump() << '\n';
+  std::cout << print_json(json) << '\n';
   if (const auto error = write_outlets(find_all(gallery), options, toolbox)) return report(*error);
   return gallery.passed() ? 0 : 1;
 }

@@ -83,7 +83,7 @@ int replay(const CommandOptions& options, Toolbox& toolbox) {
               {"probed", result.is_probed},
               {"equivalents", result.equivalents}};
     json["finding"] = result.finding ? finding_json(*result.finding) : Json();
-    std::cout << json.dump() << '\n';
+    std::cout << print_json(json) << '\n';
   } else if (result.finding) {
     std::cout << fmt::format("FAIL check {}: {}\n", result.finding->check, result.finding->text);
   } else {
@@ -182,7 +182,7 @@ int command_fuzz(const CommandOptions& options, Toolbox& toolbox) {
           found.failed_draw, found.finding->check, found.finding->text, path,
           result.finding ? result.finding->text : "it passes now", command);
   }
-  if (options.json) std::cout << json.dump() << '\n';
+  if (options.json) std::cout << print_json(json) << '\n';
   if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
   return found.finding ? 1 : 0;
 }

@@ -140,7 +140,7 @@ int command_grade(const CommandOptions& options, Toolbox& toolbox) {
   if (options.json) {
     Json json = foreign_json(record.value(), graded.value(), plan);
     add_findings(all.cases.front(), json);
-    std::cout << json.dump() << '\n';
+    std::cout << print_json(json) << '\n';
   } else {
     write_foreign_grade(record.value(), graded.value(), plan, std::cout);
   }

@@ -102,7 +102,7 @@ int command_import(const CommandOptions& options) {
       return report(written.error());
   }
   if (options.json) {
-    std::cout << order_json(order.value(), request.source).dump() << '\n';
+    std::cout << print_json(order_json(order.value(), request.source)) << '\n';
   } else {
     write_text(order.value(), options, std::cout);
   }

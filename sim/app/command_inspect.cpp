@@ -81,7 +81,7 @@ int command_layout(const CommandOptions& options) {
   plan.scenario = loaded.value().scenario;
   plan.layout = std::move(layout).value();
   if (options.json) {
-    std::cout << layout_json(plan, options.full).dump() << '\n';
+    std::cout << print_json(layout_json(plan, options.full)) << '\n';
   } else {
     write_layout_text(plan, std::cout);
   }
@@ -98,7 +98,7 @@ int command_plan_as_te(const CommandOptions& options) {
   const Result<TeView> view = view_as_te(plan.value().plan());
   if (!view) return report(view.error(), loaded.value());
   if (options.json) {
-    std::cout << te_json(view.value(), plan.value().plan()).dump() << '\n';
+    std::cout << print_json(te_json(view.value(), plan.value().plan())) << '\n';
   } else {
     write_te_text(view.value(), plan.value().plan(), std::cout);
   }
@@ -113,7 +113,7 @@ int command_plan(const CommandOptions& options) {
   if (!plan) return report(plan.error());
   const PlanSummary summary = summarise(plan.value().plan());
   if (options.json && options.summary) {
-    std::cout << summary_json(plan.value(), summary).dump() << '\n';
+    std::cout << print_json(summary_json(plan.value(), summary)) << '\n';
   } else if (options.json) {
     write_plan_json(plan.value(), summary, std::cout);
   } else if (options.summary && !options.text) {

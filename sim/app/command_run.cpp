@@ -139,7 +139,7 @@ int command_run(const CommandOptions& options, Toolbox& toolbox) {
   if (was_graded && !options.report_path.empty())
     add_probes(toolbox, loaded.value().scenario, findings);
   if (was_graded && options.json) {
-    std::cout << run_json(findings, seconds).dump() << '\n';
+    std::cout << print_json(run_json(findings, seconds)) << '\n';
   } else if (was_graded) {
     write_grade_text(findings, seconds, std::cout);
   }
@@ -168,7 +168,7 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
   all.cases.push_back(probe_findings(options, loaded.value(), name, std::move(probed).value()));
   const ProbeReport& result = *all.cases.front().probe;
   if (options.json) {
-    std::cout << probe_json(result, name).dump() << '\n';
+    std::cout << print_json(probe_json(result, name)) << '\n';
   } else {
     write_probe_text(result, name, std::cout);
   }

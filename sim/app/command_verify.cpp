@@ -238,7 +238,7 @@ int command_verify(const CommandOptions& options, Toolbox& toolbox) {
   const int code = exit_code_of(rows);
   Json json{{"schema", 1}, {"passed", code == 0}, {"rows", Json::array()}};
   for (size_t i = 0; i < rows.size(); ++i) json["rows"].push_back(row_json(rows[i], all.cases[i]));
-  if (options.json) std::cout << json.dump() << '\n';
+  if (options.json) std::cout << print_json(json) << '\n';
   if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
   return code;
 }

@@ -213,16 +213,6 @@ CaseFindings make_findings(const std::string& path, const std::string& text, Cas
   return findings;
 }
 
-CaseFindings make_findings(const std::string& path, const std::string& text,
-                           const CheckedPlan& plan, const Grade& grade) {
-  CaseOutcome outcome;
-  outcome.status = grade.passed ? CaseStatus::pass : CaseStatus::fail;
-  outcome.reason = describe_first_failure(grade);
-  outcome.plan = plan;
-  outcome.grade = grade;
-  return make_findings(path, text, std::move(outcome));
-}
-
 std::vector<JudgedQuantity> list_quantities(const CaseFindings& findings) {
   std::vector<JudgedQuantity> rows;
   for (const TensorGrade& tensor : findings.grade.tensors) rows.push_back(quantity_of(tensor));

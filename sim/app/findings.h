@@ -95,16 +95,11 @@ struct Findings {
   std::string command;       // "verify"
   std::string date = {};     // "2026-11-21"
   std::string summary = {};  // one sentence of the whole; empty: made from the cases
-  std::vector<std::string> notes = {};
   std::vector<CaseFindings> cases = {};
 };
 
 /// Findings of a case that was run; takes what it may out of the outcome.
 CaseFindings make_findings(const std::string& path, const std::string& text, CaseOutcome outcome);
-/// Findings of what was judged without a run of ours.
-CaseFindings make_findings(const std::string& path, const std::string& text,
-                           const CheckedPlan& plan, const Grade& grade);
-
 /// What was judged, in the order of the table.
 std::vector<JudgedQuantity> list_quantities(const CaseFindings& findings);
 

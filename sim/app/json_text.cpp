@@ -152,6 +152,10 @@ void write_pass(const Plan& plan, const char* name, const Pass& pass, std::ostre
 
 }  // namespace
 
+std::string print_json(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json layout_json(const Plan& plan, bool full) {

@@ -10,6 +10,9 @@ namespace cpscope {
 
 using Json = nlohmann::ordered_json;
 
+/// The document as one line. Bytes that are no UTF-8 (a file's name may hold any) become U+FFFD.
+std::string print_json(const Json& json);
+
 /// A number, or null where JSON has no word for it (infinity, NaN).
 Json finite_or_null(double value);
 

@@ -77,7 +77,7 @@ int command_matrix(const CommandOptions& options, Toolbox& toolbox) {
         write_whole_file(options.markdown_path, matrix_markdown(matrix), "the table");
     if (!written) return report(written.error());
   }
-  std::cout << (options.json ? matrix_json(matrix).dump() + "\n" : matrix_text(matrix));
+  std::cout << (options.json ? print_json(matrix_json(matrix)) + "\n" : matrix_text(matrix));
   if (!options.report_path.empty() || !options.junit_path.empty()) {
     const Findings all = find_all(results, executor.value()->name(), matrix.total, toolbox);
     if (const auto error = write_outlets(all, options, toolbox)) return report(*error);

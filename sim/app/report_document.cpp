@@ -264,7 +264,6 @@ ReportDocument make_report(const Findings& findings, const FigureMaker& draw,
                 : "cpscope " + findings.command;
   writer.add(ReportHeading{1, writer.document.title, ""});
   writer.add(ReportVerdict{overall_status(findings), describe_verdict(findings)});
-  add_notes(writer, "", "", findings.notes);
   const std::vector<size_t> sections = choose_sections(findings, limits);
   if (!is_single && !findings.cases.empty()) {
     if (!findings.date.empty())

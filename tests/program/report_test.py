@@ -176,12 +176,18 @@ class Report(unittest.TestCase):
 
     def testMarksTheWrongTokenInTheLayout(self):
         file = scenario()
-        run("run", file, "--executor", f"plugin:{PLUGIN}", "--report", "token.html", wrong="item out 1 0 3")
         layout = json.loads(run("layout", file, "--json", "--full").stdout)
-        token = layout["ranks"][1]["q_index"][3]
-        for svg in pictures(page("token.html"), "layout"):
-            marks = [box[0] for box in named_boxes(svg) if box[0].startswith("first wrong")]
-            self.assertEqual(marks, [f"first wrong token: {token} of rank 1"])
+        for row in (3, 11):
+            run("run", file, "--executor", f"plugin:{PLUGIN}", "--report", "token.html", wrong=f"item out 1 0 {row}")
+            token = layout["ranks"][1]["q_index"][row]
+            for svg in pictures(page("token.html"), "layout"):
+                (title, x, _, _, _), = [box for box in named_boxes(svg) if box[0].startswith("first wrong")]
+                self.assertEqual(title, f"first wrong token: {token} of rank 1")
+                # Where the ruler says that it is.
+                ticks = {int(text.text): float(text.get("x")) for text in svg.iter(SVG + "text")
+                         if float(text.get("y")) < 60 and (text.text or "").isdigit()}
+                wide = (ticks[60] - ticks[20]) / 40
+                self.assertAlmostEqual(x, ticks[20] + (token - 20) * wide, delta=3)
         for name in ("errors", "timeline", "traffic"):
             self.assertEqual(len(pictures(page("token.html"), name)), 2, name)
 
@@ -270,6 +276,14 @@ class Report(unittest.TestCase):
         self.assertNotIn("[y](z)", markdown)
         rows = [line for line in markdown.splitlines() if line.startswith("| scenario |")]
         self.assertEqual(len(re.findall(r"(?<!\\)\|", rows[0])), 3)
+
+    def testTellsOfAFileWhoseNameIsNoText(self):
+        name = scenario("no\udcff.toml")
+        done = run("verify", name, "--json", "--report", "name.html", "--junit", "name.xml")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["rows"][0]["scenario"], "no\ufffd.toml")
+        self.assertEqual(xml.parse(WORK / "name.xml").getroot().find("testcase").get("name"), "no?.toml")
+        self.assertIn("no?.toml", text_of(page("name.html")))
 
     def testTellsTheSameInTextJsonJunitAndReport(self):
         good, odd = scenario("good.toml"), scenario("odd.toml", layout="contiguous", comm="all_gather")
