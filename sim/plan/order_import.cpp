@@ -397,6 +397,10 @@ std::optional<std::string> describe_partition_fault(const std::vector<std::vecto
 }
 
 Result<OrderImport> import_order(const ImportRequest& request) {
+  if (request.source != OrderSource::usp && request.ulysses_degree != 1)
+    return bad(fmt::format("{} knows no ulysses degree: {}", to_name(request.source),
+                           request.ulysses_degree),
+               "leave it out, or import from usp");
   Result<OrderImport> order = request.source == OrderSource::te      ? import_te(request)
                               : request.source == OrderSource::torch ? import_torch(request)
                                                                      : import_named(request);

@@ -219,6 +219,12 @@ TEST(OrderImport, KnowsUspsLayouts) {
             (Lists{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
   EXPECT_EQ(refusal_of(named(OrderSource::usp, "basic", 4, 8, 3)),
             "the ranks do not divide by the ulysses degree: 4 ranks, degree 3");
+  for (const OrderSource source :
+       {OrderSource::te, OrderSource::torch, OrderSource::ring_flash_attention}) {
+    EXPECT_EQ(refusal_of(named(source, "zigzag", 2, 8, 42)),
+              std::string(to_name(source)) +
+                  " knows no ulysses degree: 42; leave it out, or import from usp");
+  }
   EXPECT_EQ(refusal_of(named(OrderSource::usp, "zigzag", 4, 12, 2)),
             "the slot of sequence 0 is no multiple of 8, which usp zigzag needs: 12; pad the "
             "sequences first");
