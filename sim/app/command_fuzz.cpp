@@ -119,6 +119,51 @@ Json report_json(const FuzzReport& report, uint64_t seed, double seconds) {
   return json;
 }
 
+/// Looks for the smallest scenario that still fails, writes it and tells of it.
+std::optional<Error> shrink_finding(const CommandOptions& options, Toolbox& toolbox,
+                                    const FuzzReport& found, Json& json, Findings& all) {
+  std::cerr << "cpscope: a check failed; looking for the smallest scenario that still fails\n";
+  LoadedScenario loaded;
+  loaded.scenario =
+      shrink_scenario(toolbox, options.executor, found.failed, *found.finding, kShrinkTrials);
+  loaded.text = print_scenario(loaded.scenario);
+  loaded.path = options.scenario_path.empty()
+                    ? fmt::format("cpscope-fuzz-{}-{}.toml", options.seed, found.failed_draw)
+                    : options.scenario_path;
+  const FuzzResult result = try_scenario(toolbox, options.executor, loaded.scenario);
+  if (auto error = write_scenario(loaded.scenario, loaded.path)) return error;
+  const std::string command = replay_command(loaded.path, options.executor);
+  json["draw"] = found.failed_draw;
+  json["scenario"] = loaded.path;
+  json["replay"] = command;
+  if (result.finding) json["smallest_finding"] = finding_json(*result.finding);
+  all.cases.push_back(
+      find_all(toolbox, options, loaded, result.finding ? result.finding : found.finding));
+  all.summary +=
+      fmt::format("; draw {} fails the check {}", found.failed_draw, found.finding->check);
+  if (options.json) return std::nullopt;
+  std::cout << fmt::format(
+      "FAIL draw {}, check {}: {}\nsmallest scenario that still fails: {}\n  there: {}\nreplay: "
+      "{}\n",
+      found.failed_draw, found.finding->check, found.finding->text, loaded.path,
+      result.finding ? result.finding->text : "it passes now", command);
+  return std::nullopt;
+}
+
+/// What is told of draws that all passed: one case.
+CaseFindings find_none(const CommandOptions& options, const FuzzReport& found, double seconds) {
+  CaseOutcome outcome;
+  outcome.status = CaseStatus::pass;
+  outcome.executor = options.executor.empty() ? "cpu" : options.executor;
+  outcome.run_seconds = seconds;
+  CaseFindings findings = make_findings("", "", std::move(outcome));
+  findings.name = fmt::format("{} draws of seed {}", found.drawn, options.seed);
+  findings.replay = fmt::format(
+      "cpscope fuzz --seed {} --first {} --count {} --seconds 0{}", options.seed, options.first,
+      found.drawn, options.executor.empty() ? "" : " --executor " + quote_word(options.executor));
+  return findings;
+}
+
 }  // namespace
 
 int command_fuzz(const CommandOptions& options, Toolbox& toolbox) {
@@ -153,34 +198,10 @@ int command_fuzz(const CommandOptions& options, Toolbox& toolbox) {
         found.drawn, options.seed, seconds, found.passed, count_by_dtype(found), found.refused,
         found.probed, found.equivalents);
   if (found.finding) {
-    std::cerr << "cpscope: a check failed; looking for the smallest scenario that still fails\n";
-    const Scenario smallest =
-        shrink_scenario(toolbox, options.executor, found.failed, *found.finding, kShrinkTrials);
-    const FuzzResult result = try_scenario(toolbox, options.executor, smallest);
-    const std::string path =
-        options.scenario_path.empty()
-            ? fmt::format("cpscope-fuzz-{}-{}.toml", options.seed, found.failed_draw)
-            : options.scenario_path;
-    if (const auto error = write_scenario(smallest, path)) return report(*error);
-    const std::string command = replay_command(path, options.executor);
-    json["draw"] = found.failed_draw;
-    json["scenario"] = path;
-    json["replay"] = command;
-    if (result.finding) json["smallest_finding"] = finding_json(*result.finding);
-    LoadedScenario loaded;
-    loaded.scenario = smallest;
-    loaded.text = print_scenario(smallest);
-    loaded.path = path;
-    all.cases.push_back(find_all(toolbox, options, loaded, result.finding));
-    all.summary +=
-        fmt::format("; draw {} fails the check {}", found.failed_draw, found.finding->check);
-    if (!options.json)
-      std::cout << fmt::format(
-          "FAIL draw {}, check {}: {}\nsmallest scenario that still fails: {}\n  there: "
-          "{}\nreplay: "
-          "{}\n",
-          found.failed_draw, found.finding->check, found.finding->text, path,
-          result.finding ? result.finding->text : "it passes now", command);
+    if (const auto error = shrink_finding(options, toolbox, found, json, all))
+      return report(*error);
+  } else {
+    all.cases.push_back(find_none(options, found, seconds));
   }
   if (options.json) std::cout << print_json(json) << '\n';
   if (const auto error = write_outlets(all, options, toolbox)) return report(*error);

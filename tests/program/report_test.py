@@ -383,6 +383,8 @@ class Report(unittest.TestCase):
         done = run("fuzz", "--count", "3", "--seconds", "0", "--json", "--report", "fuzz.html", "--junit", "fuzz.xml")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"{json.loads(done.stdout)['drawn']} draws of seed 1", text_of(page("fuzz.html")))
+        suite = xml.parse(WORK / "fuzz.xml").getroot()
+        self.assertEqual((suite.get("tests"), suite.get("failures")), ("1", "0"))
         file = scenario()
         done = run("fuzz", file, "--executor", f"plugin:{PLUGIN}", "--json", "--report", "fuzz.html", "--junit", "fuzz.xml",
                    wrong="item out 1 0 3")
