@@ -3,6 +3,8 @@
 #include "tests/sim/plan/faulty_plans.h"
 #include "tests/sim/plan/plan_cases.h"
 
+#include <random>
+
 #include <gtest/gtest.h>
 
 // Faults in what is computed: bands, pair counts, heads, forward against backward.
@@ -332,6 +334,51 @@ TEST(CoverageFault, ASlantedBandJoinsRunsOfDifferentStride) {
           << rows << " rows, " << columns << " columns: " << check.detail;
     }
   }
+}
+
+/// What the check says of one rank that sees everything and works through these bands.
+std::string verdict_on(const std::vector<BandSlice>& bands, int64_t chunk_size = 0) {
+  Scenario scenario = make_case({12}, 1, LayoutKind::contiguous);
+  scenario.attention.mask_type = MaskType::no_mask;
+  scenario.attention.chunk_size = chunk_size;
+  Plan plan = plan_of(scenario);
+  ComputeItem& item = plan.forward.computes.front();
+  set_slices(plan, item, bands);
+  item.visible_pairs = pairs_of(bands);
+  return check_coverage(plan).detail;
+}
+
+TEST(CoverageFault, TwoBandsShareACellHoweverTheirCornersLie) {
+  std::mt19937 random(31);
+  const auto draw = [&random](int32_t limit) { return static_cast<int32_t>(random() % limit); };
+  int sharing = 0, apart = 0;
+  while (sharing + apart < 3000) {
+    std::vector<BandSlice> bands;
+    std::vector<int> painted(12 * 12, 0);
+    bool is_shared = false;
+    for (int i = 0; i < 2; ++i) {
+      const int32_t q0 = draw(12), k0 = draw(12), lo = draw(9) - 4;
+      bands.push_back({q0, q0 + 1 + draw(12 - q0), k0, k0 + 1 + draw(12 - k0), lo, lo + draw(3)});
+      for (int64_t q = bands[i].q0; q < bands[i].q1; ++q) {
+        const ColumnRange columns = columns_of_row(bands[i], q);
+        for (int64_t k = columns.begin; k < columns.end; ++k)
+          is_shared = ++painted[static_cast<size_t>(q * 12 + k)] > 1 || is_shared;
+      }
+    }
+    if (count_pairs(bands[0]) == 0 || count_pairs(bands[1]) == 0) continue;
+    ++(is_shared ? sharing : apart);
+    const std::string said = verdict_on(bands);
+    ASSERT_EQ(said.find("shares a cell") != std::string::npos, is_shared) << said;
+  }
+  EXPECT_GT(sharing, 50);
+  EXPECT_GT(apart, 50);
+}
+
+TEST(CoverageFault, ASlantedBandReachesOneRowIntoTheNextChunk) {
+  const std::string crossing = "crosses a chunk boundary";
+  EXPECT_EQ(verdict_on({{0, 4, 0, 4, 0, 0}}, 4).find(crossing), std::string::npos);
+  EXPECT_NE(verdict_on({{0, 5, 0, 5, 0, 0}}, 4).find(crossing), std::string::npos);
+  EXPECT_NE(verdict_on({{3, 5, 3, 5, 0, 0}}, 4).find(crossing), std::string::npos);
 }
 
 }  // namespace

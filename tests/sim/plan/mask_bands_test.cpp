@@ -265,6 +265,22 @@ TEST(Intersection, IsOneBandWhereEveryRowSeesEveryPieceOfTheOtherSide) {
   }
 }
 
+TEST(Intersection, JoinsFullBandsThatTouchAlongOneSide) {
+  Scenario scenario = make_case({40}, 1, LayoutKind::contiguous);
+  scenario.attention.mask_type = MaskType::no_mask;
+  const BatchSlots slots = layout_of(scenario).slots;
+  const MaskBands mask = compile_mask(scenario.attention, slots.sequences);
+  const std::vector<TokenRun> apart{{0, 3, 1}, {10, 13, 1}, {20, 23, 1}}, one{{4, 12, 1}};
+  for (const bool is_query_cut : {false, true}) {
+    std::vector<BandSlice> bands;
+    intersect(make_pieces(is_query_cut ? apart : one, slots, Side::q),
+              make_pieces(is_query_cut ? one : apart, slots, Side::kv), mask, bands);
+    ASSERT_EQ(bands.size(), 1U) << "cut on the " << (is_query_cut ? "query" : "kv") << " side";
+    EXPECT_TRUE(is_full(bands.front()));
+    EXPECT_EQ(count_pairs(bands.front()), 9 * 8);
+  }
+}
+
 TEST(Intersection, FindsAsManyPairsInWhateverOrderPiecesLieInTheirBuffer) {
   Scenario scenario = make_case({40}, 1, LayoutKind::contiguous);
   scenario.attention.window_left = 3;

@@ -113,6 +113,19 @@ TEST(BufferFault, ABufferHoldsHeadsThatDoNotExist) {
       13);
 }
 
+TEST(BufferFault, AKvBufferHoldsAsManyHeadsAsThereAreOfQueries) {
+  expect_caught(
+      "buffers",
+      [](Plan& plan) -> std::optional<Place> {
+        const Attention& attention = plan.scenario.attention;
+        if (attention.kv_heads == attention.heads) return std::nullopt;
+        BufferSpec& buffer = plan.buffers[static_cast<size_t>(to_index(plan.home.back().kv))];
+        buffer.heads.end = attention.heads;
+        return Place{to_index(buffer.rank), -1};
+      },
+      5);
+}
+
 TEST(BufferFault, AHomeBufferStandsForAnotherRanksTokens) {
   expect_caught(
       "buffers",
