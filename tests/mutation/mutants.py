@@ -40,8 +40,12 @@ class Mutant:
     draw: str = field(default="", repr=False)
 
     def key(self):
-        """What an entry of the list of equivalent mutants names; no line numbers."""
+        """What was changed into what; no line numbers."""
         return self.path, self.line, squeeze(self.original), squeeze(self.mutated)
+
+    def listed_key(self):
+        """What an entry of the list of equivalent mutants names."""
+        return *self.key(), self.place
 
 
 def squeeze(text):

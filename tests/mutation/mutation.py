@@ -62,13 +62,14 @@ def read_equivalent(path):
         lacking = [name for name in ("file", "line", "original", "mutated", "why") if not isinstance(entry.get(name), str)]
         if lacking or not entry["why"].strip():
             raise ValueError(f"an entry of {path.name} lacks {', '.join(lacking) or 'a reason'}: {entry}")
-        listed[(entry["file"], entry["line"], entry["original"], entry["mutated"])] = entry["why"]
+        place = str(entry.get("place", 1))  # which of several that read the same
+        listed[(entry["file"], entry["line"], entry["original"], entry["mutated"], place)] = entry["why"]
     return listed
 
 
 def find_stale(listed, found):
     """Entries that name no mutant any more."""
-    keys = {mutant.key() for mutants in found.values() for mutant in mutants}
+    keys = {mutant.listed_key() for mutants in found.values() for mutant in mutants}
     return [key for key in listed if key not in keys]
 
 
@@ -93,7 +94,7 @@ def tabulate(drawn, verdicts, listed):
         chosen = [m for m in drawn if area in ("all", area_of(m.path))]
         if not chosen:
             continue
-        is_equal = [m for m in chosen if m.key() in listed and verdicts[m.number].status in SURVIVES]
+        is_equal = [m for m in chosen if m.listed_key() in listed and verdicts[m.number].status in SURVIVES]
         counts = {status: sum(verdicts[m.number].status == status for m in chosen if m not in is_equal)
                   for status in ("killed", "timeout", "survived", "not reached")}
         judged = len(chosen) - len(is_equal)
@@ -168,7 +169,7 @@ def run(options):
     verdicts = judge_all(chosen, cases, options.jobs)
     rows = tabulate(chosen, verdicts, listed)
     facts = [describe(m, verdicts[m.number]) for m in chosen]
-    survivors = [f for f, m in zip(facts, chosen) if f["status"] in SURVIVES and m.key() not in listed]
+    survivors = [f for f, m in zip(facts, chosen) if f["status"] in SURVIVES and m.listed_key() not in listed]
     options.out.mkdir(parents=True, exist_ok=True)
     title = f"Mutants, seed {options.seed}, {len(chosen)} drawn, {datetime.date.today()}"
     write_markdown(options.out / "mutation.md", title, rows, survivors)

@@ -164,6 +164,13 @@ class EquivalentList(unittest.TestCase):
         for changed in ({"original": "limit < 1"}, {"mutated": "limit > 0"}, {"file": "sim/plan/other.cpp"}, {"line": "if (limit < 0) return 0;"}):
             self.assertEqual(len(mutation.find_stale(self.listed(**changed), {"planner": find()})), 1, changed)
 
+    def testMeansOneOfSeveralThatReadTheSame(self):
+        text = "int f(int a) {\n  if (a < 1)\n    a += 1;\n  if (a < 2)\n    a += 1;\n  return a;\n}\n"
+        drops = [m for m in find(text) if m.kind == "statement"]
+        self.assertEqual([m.place for m in drops], ["1", "2"])
+        listed = self.listed(line="a += 1;", original="a += 1;", mutated="", place="2")
+        self.assertEqual([m.listed_key() in listed for m in drops], [False, True])
+
     def testNeedsAReason(self):
         with self.assertRaisesRegex(ValueError, "lacks a reason"):
             self.listed(why=" ")
@@ -183,7 +190,7 @@ class Score(unittest.TestCase):
             mutant.number, mutant.path = number, "sim/plan/band.cpp"
         words = ["killed", "timeout", "survived", "not reached", "survived"]
         verdicts = {number: Verdict(word) for number, word in enumerate(words, 1)}
-        row = mutation.tabulate(drawn, verdicts, {drawn[4].key(): "equal"})[0]
+        row = mutation.tabulate(drawn, verdicts, {drawn[4].listed_key(): "equal"})[0]
         self.assertEqual((row["area"], row["drawn"], row["equivalent"], row["score"]), ("mask", 5, 1, 50.0))
 
     def testRunsCheapCasesFirst(self):
