@@ -116,7 +116,8 @@ class Grader {
     grade.rel_l2 = ratio(sums.error, sums.norm);
     grade.budget = ratio(allowed, sums.norm);
     grade.budget_l2 = allowed;
-    grade.passed = sums.nan == 0 && sums.error <= allowed;
+    // A budget that is no number, or infinite, would forgive everything.
+    grade.passed = sums.nan == 0 && std::isfinite(allowed) && sums.error <= allowed;
     find_worst_row(sides, sums, rows, heads, lanes, grade);
     return grade;
   }
@@ -187,7 +188,7 @@ class Grader {
       if (error > 0 && (norm > 0 || !std::isfinite(error))) {
         grade.worst_row_rel_l2 = std::max(grade.worst_row_rel_l2, ratio(error, norm));
       }
-      const double excess = explained > 0
+      const double excess = explained > 0 && std::isfinite(explained)
                                 ? error / (kSigmas * explained)
                                 : (error > 0 ? std::numeric_limits<double>::infinity() : 0.0);
       if (excess > 1) grade.passed = grade.rows_passed = false;
