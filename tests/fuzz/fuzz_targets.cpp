@@ -219,6 +219,20 @@ Problem check_order(const OrderImport& order) {
   return std::nullopt;
 }
 
+/// Some millions of tokens are a lawful order, which takes its time: not for millions of runs. What
+/// is beyond every limit must be refused at once.
+bool takes_its_time(const std::vector<NamedLists>& lists) {
+  constexpr int64_t kQuick = 100'000;
+  for (const NamedLists& named : lists) {
+    for (const std::vector<int64_t>& list : named.lists) {
+      for (const int64_t value : list) {
+        if (value > kQuick && value <= kMaxTokens) return true;
+      }
+    }
+  }
+  return false;
+}
+
 Problem check_import(std::string_view bytes) {
   if (bytes.size() < kHeaderBytes) return std::nullopt;
   const std::string_view header = bytes.substr(0, kHeaderBytes), rest = bytes.substr(kHeaderBytes);
@@ -226,6 +240,7 @@ Problem check_import(std::string_view bytes) {
   Result<std::vector<NamedLists>> lists =
       header[6] % 2 != 0 ? parse_npy(rest, path) : parse_integer_json(rest, path);
   if (!lists) return check_error(lists.error(), path);
+  if (takes_its_time(lists.value())) return std::nullopt;
   ImportRequest request = request_of(header);
   if (header[7] % 2 != 0 && !lists.value().empty() && !lists.value().front().lists.empty()) {
     request.cu_seqlens = lists.value().front().lists.front();
