@@ -12,6 +12,9 @@
 namespace cpscope {
 namespace {
 
+/// Rows of fewer lanes cancel to almost nothing now and then, as scalars do.
+constexpr int64_t kLanesThatNeverCancel = 8;
+
 /// Relative root mean square error of one rounding to nearest: half a unit in the last place,
 /// uniformly distributed (1/sqrt(3)), over a significand between 1 and 2 (1/sqrt(2)).
 double typical_rounding(Dtype dtype) { return unit_roundoff(dtype) / std::sqrt(6.0); }
@@ -89,6 +92,8 @@ struct Compared {
                      // have none of their own
   std::vector<int32_t> owner;
   std::vector<double> carried;  // [row] expected error that roundings upstream carry in, or empty
+  // Errors that are independent of each other, at most: rows may be many that share few of them.
+  double sources = std::numeric_limits<double>::infinity();
 };
 
 class Grader {
@@ -164,6 +169,7 @@ class Grader {
     sums.plain_error = std::sqrt(sums.plain_error);
     sums.expected_error = std::sqrt(expected);
     sums.draws = fourth_powers > 0 ? expected * expected / fourth_powers : 0.0;
+    sums.draws = std::min(sums.draws, sides.sources);
     return sums;
   }
 
@@ -250,32 +256,74 @@ std::vector<double> delta_errors(const RunInputs& inputs, const Verdict& verdict
   return errors;
 }
 
+/// [row of out] Expected error of the share p * d_out that a query adds to dv where p is 1: p is
+/// rounded, and so is the sum of shares on its way. It does not shrink where shares cancel.
+std::vector<double> share_errors(const RunInputs& inputs, const Answer& exact, Dtype dtype) {
+  const int64_t lanes = exact.out.shape[2];
+  std::vector<double> errors(exact.lse.values.size(), 0.0);
+  for (size_t row = 0; row < errors.size(); ++row) {
+    if (!std::isfinite(exact.lse.values[row])) continue;  // d_out may be poison there
+    errors[row] = std::sqrt(2.0) * typical_rounding(dtype) *
+                  row_norm(inputs.d_out.values.data() + row * static_cast<size_t>(lanes), lanes);
+  }
+  return errors;
+}
+
 /// [row of dq] delta's error times the weighted mean of the keys, which is no longer than a key.
 std::vector<double> carry_to_queries(std::vector<double> errors, double key_length) {
   for (double& error : errors) error *= key_length;
   return errors;
 }
 
-/// [row of dk] The errors of all queries of a sequence, spread over its keys by weights whose
-/// squares add up to at most 1 a query.
-std::vector<double> carry_to_keys(const std::vector<double>& errors, const BatchSlots& slots,
+/// [row of dv] Root of the sum of squares of the weights with which the queries see a key, as dv
+/// shows it: that sum times d_out, less where shares cancel.
+std::vector<double> seen_weights(const RunInputs& inputs, const Answer& exact) {
+  const int64_t lanes = exact.dv.shape[2];
+  const double row = root_mean_square(inputs.d_out.values) * std::sqrt(static_cast<double>(lanes));
+  std::vector<double> weights(static_cast<size_t>(exact.dv.size() / lanes), 0.0);
+  for (size_t key = 0; row > 0 && key < weights.size(); ++key)
+    weights[key] = row_norm(exact.dv.values.data() + key * static_cast<size_t>(lanes), lanes) / row;
+  return weights;
+}
+
+/// [row of dk, dv] The errors of all queries of a sequence, spread over its keys by weights whose
+/// squares add up to at most 1 a query: evenly, and beside that as the keys are seen.
+std::vector<double> carry_to_keys(const std::vector<double>& errors,
+                                  const std::vector<double>& weights, const BatchSlots& slots,
                                   const Attention& attention, double query_length) {
   const int64_t kv_heads = attention.kv_heads, group = attention.heads / kv_heads;
   std::vector<double> carried(static_cast<size_t>(slots.kv_tokens * kv_heads), 0.0);
   for (const SequenceSlot& slot : slots.sequences) {
     for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
       double sum = 0;
+      int64_t count = 0;
       for (int64_t query = slot.q_begin; query < slot.q_begin + slot.q_valid; ++query) {
-        for (int64_t member = 0; member < group; ++member)
-          sum += std::pow(errors[query * attention.heads + kv_head * group + member], 2);
+        for (int64_t member = 0; member < group; ++member) {
+          const double error = errors[query * attention.heads + kv_head * group + member];
+          sum += error * error;
+          count += error > 0 ? 1 : 0;
+        }
       }
+      if (count == 0) continue;
       const double share =
           std::sqrt(sum / std::max(1.0, static_cast<double>(slot.kv_valid))) * query_length;
-      for (int64_t key = slot.kv_begin; key < slot.kv_begin + slot.kv_valid; ++key)
-        carried[key * kv_heads + kv_head] = share;
+      const double typical = std::sqrt(sum / static_cast<double>(count)) * query_length;
+      for (int64_t key = slot.kv_begin; key < slot.kv_begin + slot.kv_valid; ++key) {
+        const int64_t row = key * kv_heads + kv_head;
+        carried[row] = std::hypot(share, typical * weights[row]);
+      }
     }
   }
   return carried;
+}
+
+/// [row of dv] What share_errors make of it where its lanes are so few that they cancel now and
+/// then; nothing where they never do.
+std::vector<double> carry_shares(const RunInputs& inputs, const Answer& exact,
+                                 const Attention& attention, const std::vector<double>& weights,
+                                 Dtype dtype) {
+  if (attention.head_dim_v >= kLanesThatNeverCancel) return {};
+  return carry_to_keys(share_errors(inputs, exact, dtype), weights, inputs.slots, attention, 1.0);
 }
 
 /// [head] The sink's gradient is the sum of its weight times delta over all rows.
@@ -295,8 +343,7 @@ std::vector<double> carry_to_sinks(const std::vector<double>& errors, const RunI
 }  // namespace
 
 double share_of_typical_row(std::string_view tensor, int64_t lanes) {
-  // Rows of few lanes cancel to almost nothing now and then, as scalars do.
-  return tensor == "out" && lanes >= 8 ? 0.1 : 1.0;
+  return tensor == "out" && lanes >= kLanesThatNeverCancel ? 0.1 : 1.0;
 }
 
 Hops count_hops(const Plan& plan) {
@@ -328,9 +375,10 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
   Grade grade;
   const auto add = [&](const char* name, const Tensor& seen, const Tensor& exact,
                        const Tensor& plain, double magnitude, Dtype rounded_to, double row_share,
-                       const std::vector<int32_t>& owner, std::vector<double> carried = {}) {
-    grade.tensors.push_back(grader.grade(
-        {name, seen, exact, plain, magnitude, rounded_to, row_share, owner, std::move(carried)}));
+                       const std::vector<int32_t>& owner, std::vector<double> carried = {},
+                       double sources = std::numeric_limits<double>::infinity()) {
+    grade.tensors.push_back(grader.grade({name, seen, exact, plain, magnitude, rounded_to,
+                                          row_share, owner, std::move(carried), sources}));
   };
   const Dtype dtype = plan.scenario.numerics.dtype;
   // Statistics are never rounded to the dtype.
@@ -356,9 +404,14 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
     const std::vector<double> errors = delta_errors(inputs, verdict, dtype);
     add("dq", answer.dq, verdict.exact.dq, verdict.plain.dq, slope * k, dtype, 1.0, owners.q,
         carry_to_queries(errors, length * k));
+    // A query's delta errs the same way in the rows of all keys that it sees.
+    const std::vector<double> weights = seen_weights(inputs, verdict.exact);
+    const auto deltas = static_cast<double>(
+        std::count_if(errors.begin(), errors.end(), [](double error) { return error > 0; }));
     add("dk", answer.dk, verdict.exact.dk, verdict.plain.dk, slope * q, dtype, 1.0, owners.kv,
-        carry_to_keys(errors, inputs.slots, attention, length * q));
-    add("dv", answer.dv, verdict.exact.dv, verdict.plain.dv, d_out, dtype, 1.0, owners.kv);
+        carry_to_keys(errors, weights, inputs.slots, attention, length * q), deltas);
+    add("dv", answer.dv, verdict.exact.dv, verdict.plain.dv, d_out, dtype, 1.0, owners.kv,
+        carry_shares(inputs, verdict.exact, attention, weights, dtype));
     if (!verdict.exact.d_sink.empty()) {
       add("d_sink", by_head("d_sink", answer.d_sink), by_head("d_sink", verdict.exact.d_sink),
           by_head("d_sink", verdict.plain.d_sink), 1.0, unrounded, 1.0, {},
