@@ -26,8 +26,8 @@ constexpr LayoutRecipe kLayouts[] = {
     {"striped", LayoutKind::striped},
     {"striped, stripe 2", LayoutKind::striped, 2},
     {"lpt", LayoutKind::lpt},
-    {"indices", LayoutKind::indices},
     {"lpt_local", LayoutKind::lpt_local},
+    {"indices", LayoutKind::indices},
 };
 
 // Windows and chunks are wide enough for a full tile of 8 x 8 rows when every fourth token is on a
@@ -141,12 +141,9 @@ const Recipe* find_recipe(std::span<const Recipe> recipes, std::string_view name
   return &*found;
 }
 
-bool is_dealt(const LayoutRecipe& layout) { return layout.kind != LayoutKind::lpt_local; }
-
 void add_plain_cells(std::vector<MatrixCell>& cells) {
   for (const CommRecipe& comm : kComms) {
     for (const LayoutRecipe& layout : kLayouts) {
-      if (!is_dealt(layout)) continue;
       for (const MaskRecipe& mask : kMasks) {
         for (const QkvFormat format : kFormats) {
           for (const PaddingChoice padding : {PaddingChoice::padded, PaddingChoice::exact})
@@ -205,7 +202,6 @@ std::vector<MatrixCell> full_matrix() {
   std::vector<MatrixCell> cells;
   add_plain_cells(cells);
   add_feature_cells(cells);
-  add_layout_cells(*find_layout("lpt_local"), cells);
   return cells;
 }
 

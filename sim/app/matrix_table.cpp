@@ -15,9 +15,6 @@ using Belongs = std::function<bool(const MatrixCell&)>;
 
 bool is_plain(const MatrixCell& cell) { return cell.feature == feature_recipes().data(); }
 
-/// A layout that is refused as a whole has a row of its own and stays out of the other tables.
-bool is_dealt(const MatrixCell& cell) { return cell.layout->kind != LayoutKind::lpt_local; }
-
 /// Rows in the order in which the cells first name them, columns likewise.
 MatrixTable tabulate(std::string name, const std::vector<CellResult>& results,
                      const Belongs& belongs, const NameOf& row_of, const NameOf& column_of) {
@@ -161,12 +158,13 @@ MatrixReport summarise_matrix(const std::vector<CellResult>& results) {
   const NameOf group = [](const MatrixCell& cell) { return std::string(cell.mask->group); };
   const NameOf layout = [](const MatrixCell& cell) { return std::string(cell.layout->name); };
   const NameOf feature = [](const MatrixCell& cell) { return std::string(cell.feature->name); };
-  const Belongs swept = [](const MatrixCell& cell) { return is_plain(cell) && is_dealt(cell); };
-  report.tables.push_back(tabulate("mask", results, swept, mask, comm));
+  report.tables.push_back(tabulate("mask", results, is_plain, mask, comm));
   report.tables.push_back(tabulate("layout", results, is_plain, layout, comm));
-  report.tables.push_back(tabulate("format and padding", results, swept, format_and_padding, comm));
-  report.tables.push_back(tabulate("feature", results, is_dealt, feature, comm));
-  report.tables.push_back(tabulate("mask group", results, swept, group, comm_type));
+  report.tables.push_back(
+      tabulate("format and padding", results, is_plain, format_and_padding, comm));
+  report.tables.push_back(tabulate(
+      "feature", results, [](const MatrixCell&) { return true; }, feature, comm));
+  report.tables.push_back(tabulate("mask group", results, is_plain, group, comm_type));
   return report;
 }
 

@@ -1,6 +1,7 @@
 #include "sim/plan/layout.h"
 
 #include "sim/plan/layout_lpt.h"
+#include "sim/plan/layout_lpt_local.h"
 #include "sim/plan/mask_bands.h"
 #include "sim/plan/piece_table.h"
 
@@ -169,8 +170,13 @@ RunsByRank deal_striped(int64_t tokens, int64_t ranks, int64_t stripe) {
 
 RunsByRank deal_lpt(const Scenario& scenario, const BatchSlots& slots) {
   const int64_t chunk = scenario.parallel.dispatch_chunk;
+  const int32_t ranks = scenario.parallel.cp_size;
   const MaskBands mask = compile_mask(scenario.attention, slots.sequences);
-  const auto held = deal_longest_first(chunk_areas(mask, slots, chunk), scenario.parallel.cp_size);
+  const std::vector<int64_t> areas = chunk_areas(mask, slots, chunk);
+  const auto held = scenario.parallel.layout == LayoutKind::lpt_local
+                        ? deal_near_keys(areas, find_reach(mask, slots, chunk), ranks,
+                                         scenario.batch.self_attention)
+                        : deal_longest_first(areas, ranks);
   RunsByRank runs(held.size());
   for (size_t r = 0; r < held.size(); ++r) {
     for (const int64_t id : held[r])
@@ -230,10 +236,20 @@ std::optional<Error> check_lpt(const Scenario& scenario, const BatchSlots& slots
       (slots.tokens + scenario.parallel.dispatch_chunk - 1) / scenario.parallel.dispatch_chunk;
   if (chunks < scenario.parallel.cp_size) {
     return make_refusal(
-        fmt::format("layout lpt has fewer chunks than ranks: {} chunks of {} tokens, {} ranks",
-                    chunks, scenario.parallel.dispatch_chunk, scenario.parallel.cp_size),
+        fmt::format("layout {} has fewer chunks than ranks: {} chunks of {} tokens, {} ranks",
+                    to_name(scenario.parallel.layout), chunks, scenario.parallel.dispatch_chunk,
+                    scenario.parallel.cp_size),
         "use a smaller dispatch_chunk (it is never reduced silently) or fewer ranks",
         {"parallel.dispatch_chunk"});
+  }
+  const int64_t keys =
+      (slots.kv_tokens + scenario.parallel.dispatch_chunk - 1) / scenario.parallel.dispatch_chunk;
+  if (scenario.parallel.layout == LayoutKind::lpt_local &&
+      std::max(chunks, keys) > kMaxLocalChunks) {
+    return make_refusal(
+        fmt::format("layout lpt_local weighs at most {} chunks: {} chunks of {} tokens",
+                    kMaxLocalChunks, std::max(chunks, keys), scenario.parallel.dispatch_chunk),
+        "use a larger dispatch_chunk, or lpt", {"parallel.dispatch_chunk", "parallel.layout"});
   }
   const int64_t bands = count_mask_bands(scenario.attention, slots.sequences);
   if (bands > kMaxRuns) return too_many_mask_bands(scenario.attention, bands);
@@ -268,12 +284,11 @@ std::optional<Error> deal(const Scenario& scenario, Layout& layout) {
       layout.kv_runs = deal_striped(slots.kv_tokens, ranks, parallel.stripe);
       return std::nullopt;
     case LayoutKind::lpt:
+    case LayoutKind::lpt_local:
       if (auto error = check_lpt(scenario, slots)) return error;
       layout.q_runs = deal_lpt(scenario, slots);
       layout.kv_runs = layout.same_kv ? layout.q_runs : deal_contiguous(slots.kv_tokens, ranks);
       return std::nullopt;
-    case LayoutKind::lpt_local:
-      return make_refusal("layout lpt_local is not dealt yet", "use lpt", {"parallel.layout"});
     case LayoutKind::indices:
       if (auto error = import_order(parallel.imported.ranks, slots.tokens, "query", layout.q_runs))
         return error;

@@ -63,10 +63,6 @@ void read_parallel(const TableReader& table, Parallel& parallel) {
   if (parallel.layout == LayoutKind::indices) {
     table.require("indices_file", "name the JSON file with the token order");
   }
-  if (parallel.layout == LayoutKind::lpt_local) {
-    table.complaints().refuse(table.place("layout"),
-                              "The layout lpt_local is not planned yet: lpt_local", "use lpt");
-  }
 }
 
 /// True (and refused) if the dtype is one of the 8-bit floats by any of their usual names.

@@ -28,10 +28,10 @@ TEST(SupportMatrix, PassesEveryCellOfTheFastPartThatNoRuleRefuses) {
   const MatrixReport report = summarise_matrix(results);
   EXPECT_EQ(report.total.all(), static_cast<int64_t>(cells.size()));
   EXPECT_TRUE(report.failures.empty()) << describe_all(report.failures);
-  // Two communication types cannot deal 3 heads; lpt_local and sizes that do not fit are refused
-  // whoever communicates.
+  // Two communication types cannot deal 3 heads; sizes that do not fit are refused whoever
+  // communicates.
   const auto comms = static_cast<int64_t>(comm_recipes().size());
-  EXPECT_EQ(report.total.refused, 2 + 2 * comms) << describe_all(results);
+  EXPECT_EQ(report.total.refused, 2 + comms) << describe_all(results);
   for (const auto& [kind, faults] : report.faults) EXPECT_EQ(faults.caught, faults.planted) << kind;
   EXPECT_EQ(report.faults.size(), fault_kinds().size() + 1) << "a kind of fault was never planted";
 }

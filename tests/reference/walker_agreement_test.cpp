@@ -160,7 +160,7 @@ TEST(WalkerAgreement, GivesTheSameNumbersForEveryLayoutAndCommunicationType) {
                               CommType::group_cast}) {
     for (const LayoutKind layout :
          {LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
-          LayoutKind::striped, LayoutKind::lpt}) {
+          LayoutKind::striped, LayoutKind::lpt, LayoutKind::lpt_local}) {
       Scenario scenario = packed_batch(Dtype::fp64);
       scenario.parallel.comm_type = comm;
       scenario.parallel.layout = layout;

@@ -11,9 +11,9 @@ namespace cpscope::tests {
 
 inline constexpr std::array kCommTypes{CommType::p2p, CommType::a2a, CommType::all_gather,
                                        CommType::a2a_p2p, CommType::group_cast};
-inline constexpr std::array kLayouts{LayoutKind::contiguous, LayoutKind::dual_chunk,
-                                     LayoutKind::dual_chunk_packed, LayoutKind::striped,
-                                     LayoutKind::lpt};
+inline constexpr std::array kLayouts{
+    LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
+    LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local};
 
 /// Causal self attention in fp64: 4 heads on 2 kv heads of 8 lanes, p2p, dual_chunk.
 inline Scenario walker_case(std::vector<int64_t> lengths, int32_t cp_size) {

@@ -11,9 +11,9 @@
 namespace cpscope::tests {
 namespace {
 
-constexpr LayoutKind kLayouts[] = {LayoutKind::contiguous, LayoutKind::dual_chunk,
-                                   LayoutKind::dual_chunk_packed, LayoutKind::striped,
-                                   LayoutKind::lpt};
+constexpr LayoutKind kLayouts[] = {
+    LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
+    LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local};
 
 /// Ranks' ids together are 0 .. tokens-1, each once.
 void expect_partition(const Order& order, int64_t tokens, const std::string& where) {

@@ -85,7 +85,8 @@ std::vector<int64_t> packed_documents() {
 TEST(LargePlan, Of131072TokensOn64RanksIsBuiltAndChecked) {
   for (const CommType comm : {CommType::p2p, CommType::a2a, CommType::all_gather, CommType::a2a_p2p,
                               CommType::group_cast}) {
-    for (const LayoutKind layout : {LayoutKind::dual_chunk, LayoutKind::striped, LayoutKind::lpt}) {
+    for (const LayoutKind layout :
+         {LayoutKind::dual_chunk, LayoutKind::striped, LayoutKind::lpt, LayoutKind::lpt_local}) {
       Scenario scenario = make_case(packed_documents(), 64, layout, comm);
       scenario.attention.heads = 64;
       scenario.attention.kv_heads = 8;

@@ -244,9 +244,6 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
   text = {};
   text.attention += "attn_bias = [1]\n";
   refuse(text, "Attention bias is not computed yet: attn_bias");
-  text = {};
-  text.parallel += "layout = \"lpt_local\"\n";
-  refuse(text, "lpt_local");
 }
 
 TEST(ScenarioFile, IsBadInputWhenOnlyPartOfItIsRefused) {

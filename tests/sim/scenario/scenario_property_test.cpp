@@ -141,7 +141,7 @@ Parallel pick_parallel() {
   parallel.comm_type = pick(kCommTypes);
   parallel.layout = pick(std::vector<LayoutKind>{LayoutKind::contiguous, LayoutKind::dual_chunk,
                                                  LayoutKind::dual_chunk_packed, LayoutKind::striped,
-                                                 LayoutKind::lpt});
+                                                 LayoutKind::lpt, LayoutKind::lpt_local});
   parallel.dispatch_chunk = pick_bool() ? 512 : pick_integer(1, kMaxTokens);
   parallel.stripe = pick_bool() ? 1 : pick_integer(1, kMaxTokens);
   parallel.indices_file = pick_bool() ? "" : pick_text();
