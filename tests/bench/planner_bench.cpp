@@ -64,6 +64,9 @@ bool register_cases() {
            {kMillion, 512, 1024, LayoutKind::dual_chunk_packed});
   add_case("1M_x1024/lpt_512_documents",
            {kMillion, 512, 1024, LayoutKind::lpt, CommType::group_cast});
+  for (const LayoutKind layout : {LayoutKind::lpt, LayoutKind::lpt_local})
+    add_case("512K_x64/" + std::string(to_name(layout)) + "_64_documents",
+             {512 * kThousand, 64, 64, layout, CommType::group_cast});
   add_case("1M_x64/dual_chunk_512_documents", {kMillion, 512, 64});
   // One quantity at a time.
   for (const int64_t tokens : {32 * kThousand, 128 * kThousand, 512 * kThousand, 2 * kMillion})
