@@ -24,7 +24,7 @@ struct Layout {
 /// Rounds the slots as the layout needs, adds its tail and deals the tokens to the ranks (contract,
 /// section 2 "Layouts"). Refuses, with the multiple named, sizes that do not fit while
 /// pad_between_seqs is off; an imported order that is no partition of the packed padded ids; fewer
-/// lpt chunks than ranks; more than kMaxTokens after rounding.
+/// lpt chunks than ranks, or more than lpt_local weighs; more than kMaxTokens after rounding.
 Result<Layout> make_layout(const Scenario& scenario);
 
 /// Gather indices between the rank-ordered buffer (the local buffers of `ranks` one after another)

@@ -113,7 +113,7 @@ struct Parallel {
   CommType comm_type = CommType::p2p;
   LayoutKind layout = LayoutKind::dual_chunk;
   int32_t a2a_size = 2;  // a2a+p2p: ranks of the a2a level; rank = p2p_index * a2a_size + a2a_index
-  int64_t dispatch_chunk = 512;  // lpt: tokens of one dispatched chunk
+  int64_t dispatch_chunk = 512;  // lpt, lpt_local: tokens of one dispatched chunk
   int64_t stripe = 1;            // striped: consecutive tokens of one stripe
   std::string indices_file;      // indices: as written, relative to the scenario file
   ImportedOrder imported;        // indices: content of indices_file

@@ -22,7 +22,7 @@ struct LoadedScenario {
 /// Parses and validates TOML text. `path` names the file in errors and anchors relative file names.
 /// Errors: every wrong key or value is one complaint "path:line:column: what: value; hint" of kind
 /// bad_input; a well-formed request for something that cpscope does not do (FP8, bias, ALiBi,
-/// dropout, lpt_local) is of kind refused. Never allocates more than a small multiple of the text
+/// dropout) is of kind refused. Never allocates more than a small multiple of the text
 /// plus the sequences that the limits allow.
 Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& path);
 
