@@ -286,12 +286,12 @@ def test_ctrl_c_stops_long_work():
     whole = time.monotonic() - began
     stopped = []
     for _ in range(3):  # the machine may have other things to do at times
-        threading.Timer(whole / 20, lambda: signal.raise_signal(signal.SIGINT)).start()
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(whole / 20, lambda: signal.raise_signal(signal.SIGINT)).start()
             scenario.oracle()
         stopped.append(time.monotonic() - began)
-    assert min(stopped) < whole / 2, (stopped, whole)
+    assert min(stopped) < whole * 0.8, (stopped, whole)
 
 
 def test_the_tensors_of_torch_in_batches_are_read():
