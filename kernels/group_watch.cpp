@@ -70,7 +70,8 @@ std::optional<StoppedProcess> GroupWatch::find_stopped(Time now) const {
                           fmt::format("nothing was heard of it for {:.3g} s", seconds))) {
     return stopped;
   }
-  return find([&](const Member& m) { return now - m.moved > hang_after_; },
+  // Of a silent process it is not known whether it moves.
+  return find([&](const Member& m) { return m.heard - m.moved > hang_after_; },
               fmt::format("its main thread has not moved for {:.3g} s", seconds));
 }
 

@@ -126,6 +126,11 @@ BrokenGroup run_broken(int32_t broken, int signal) {
     }
     if (!is_broken) return text_of(group.barrier());
     say("here");
+    // Until it is held it moves, however long a busy machine takes to hold it.
+    while (signal == SIGSTOP) {
+      group.move();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     hang();
     return std::string();
   };
