@@ -123,23 +123,4 @@ std::string comparison_json(const Candidates& comparison) {
   return print_json(json);
 }
 
-std::string comparison_csv(const Candidates& comparison) {
-  std::string text =
-      "cp_comm_type,layout,a2a_size,dispatch_chunk,stripe,status,forward_us,backward_us,total_us,"
-      "exposed_us,bytes_sent,kv_necessary,kv_moved,rank_max_over_mean,critical_path_over_ideal,"
-      "padding_share,memory_bytes,fits,is_pareto,is_best,is_own\n";
-  for (size_t i = 0; i < comparison.candidates.size(); ++i) {
-    const Candidate& c = comparison.candidates[i];
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
-                        to_name(c.parallel.comm_type), to_name(c.parallel.layout),
-                        c.parallel.a2a_size, c.parallel.dispatch_chunk, c.parallel.stripe,
-                        c.refusal.empty() ? "predicted" : "refused", c.forward_us, c.backward_us,
-                        c.total_us(), c.exposed_us, c.bytes_sent, c.kv_necessary, c.kv_moved,
-                        c.rank_max_over_mean, c.critical_path_over_ideal, c.padding_share,
-                        c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
-                        is_the_best(comparison, i) ? 1 : 0, c.is_own ? 1 : 0);
-  }
-  return text;
-}
-
 }  // namespace cpscope

@@ -12,8 +12,7 @@ namespace cpscope {
 /// Pareto front and the scenario's own.
 void write_comparison_text(const Candidates& comparison, bool is_full, std::ostream& out);
 
-/// The document of `compare --json`, and the same rows for a spreadsheet.
+/// The document of `compare --json`.
 std::string comparison_json(const Candidates& comparison);
-std::string comparison_csv(const Candidates& comparison);
 
 }  // namespace cpscope

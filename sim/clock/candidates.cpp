@@ -27,15 +27,6 @@ bool has_chunks(LayoutKind kind) {
   return kind == LayoutKind::lpt || kind == LayoutKind::lpt_local;
 }
 
-/// Do both say the same, whatever stands in keys that their type does not read?
-bool is_same_way(const Parallel& a, const Parallel& b) {
-  return a.comm_type == b.comm_type && a.layout == b.layout &&
-         (a.comm_type != CommType::a2a_p2p || a.a2a_size == b.a2a_size) &&
-         (!has_chunks(a.layout) || a.dispatch_chunk == b.dispatch_chunk) &&
-         (a.layout != LayoutKind::striped || a.stripe == b.stripe) &&
-         (a.comm_type != CommType::group_cast || a.dispatch == b.dispatch);
-}
-
 std::vector<int32_t> a2a_sizes_of(const Scenario& scenario) {
   std::vector<int32_t> sizes;
   const int32_t ranks = scenario.parallel.cp_size;
@@ -90,25 +81,21 @@ void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
       static_cast<double>(candidate.memory_bytes) <= cluster.device.memory_gib * (1 << 30);
 }
 
+/// Orders ways as list_candidates does, by what their type reads.
+std::array<int64_t, 6> list_place(const Parallel& way) {
+  const auto index_in = [](const auto& all, auto value) {
+    return static_cast<int64_t>(std::find(all.begin(), all.end(), value) - all.begin());
+  };
+  return {index_in(kCommTypes, way.comm_type),
+          way.comm_type == CommType::a2a_p2p ? way.a2a_size : 0,
+          index_in(kLayouts, way.layout),
+          has_chunks(way.layout) ? way.dispatch_chunk : 0,
+          way.layout == LayoutKind::striped ? way.stripe : 0,
+          way.comm_type == CommType::group_cast ? static_cast<int64_t>(way.dispatch) : 0};
+}
+
 /// The first complaint alone: a table has one line for it.
 std::string reason_of(const Error& error) { return error.complaints.front().what; }
-
-void try_candidate(const Scenario& scenario, const Cluster& cluster, std::string_view stack,
-                   Candidate& candidate) {
-  Scenario other = scenario;
-  other.parallel = candidate.parallel;
-  const Result<Plan> plan = make_plan(other);
-  if (!plan) {
-    candidate.refusal = reason_of(plan.error());
-    return;
-  }
-  const Result<Timeline> timeline = predict(plan.value(), cluster, {stack, false});
-  if (!timeline) {
-    candidate.refusal = reason_of(timeline.error());
-    return;
-  }
-  fill(candidate, plan.value(), timeline.value(), cluster);
-}
 
 /// Is `other` as good in time, bytes and memory, and better in one of them? Of several that are
 /// equal in all three the first one stays.
@@ -140,6 +127,14 @@ double most_padding(const std::vector<Candidate>& candidates) {
     if (candidate.refusal.empty()) least = std::min(least, candidate.padding_share);
   }
   return least + kMorePadding;
+}
+
+/// A field of a table, in quotes if it is not empty.
+std::string quoted(const std::string& text) {
+  if (text.empty()) return "";
+  std::string field = "\"";
+  for (const char letter : text) field += letter == '"' ? "\"\"" : std::string(1, letter);
+  return field + "\"";
 }
 
 double percent_more(double slow, double fast) { return 100.0 * (slow / fast - 1.0); }
@@ -218,8 +213,18 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
   return list;
 }
 
-Result<Candidates> compare_candidates(const Scenario& scenario, const Cluster& cluster,
-                                      const CandidateOptions& options) {
+bool is_same_way(const Parallel& a, const Parallel& b) {
+  return a.comm_type == b.comm_type && a.layout == b.layout &&
+         (a.comm_type != CommType::a2a_p2p || a.a2a_size == b.a2a_size) &&
+         (!has_chunks(a.layout) || a.dispatch_chunk == b.dispatch_chunk) &&
+         (a.layout != LayoutKind::striped || a.stripe == b.stripe) &&
+         (a.layout != LayoutKind::indices ||
+          (a.indices_file == b.indices_file && a.imported == b.imported)) &&
+         (a.comm_type != CommType::group_cast || a.dispatch == b.dispatch);
+}
+
+Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& cluster,
+                                    const CandidateOptions& options) {
   // What no candidate could get past is said at once.
   const Result<const Stack*> stack = find_stack(cluster, options.stack);
   if (!stack) return stack.error();
@@ -234,28 +239,100 @@ Result<Candidates> compare_candidates(const Scenario& scenario, const Cluster& c
     result.candidates.push_back(std::move(candidate));
   }
   result.candidates.front().is_own = true;
-  RunWatch watch(options.control, static_cast<int64_t>(result.candidates.size()));
-  for_each_index(static_cast<int64_t>(result.candidates.size()), [&](int64_t i) {
-    if (watch.is_cancelled()) return;
-    try_candidate(scenario, cluster, stack.value()->name,
-                  result.candidates[static_cast<size_t>(i)]);
-    watch.advance();
-  });
-  if (watch.was_cancelled()) return watch.error("the comparison", "candidates");
-  mark_pareto(result.candidates);
-  std::stable_sort(result.candidates.begin(), result.candidates.end(),
+  return result;
+}
+
+void try_candidate(const Scenario& scenario, const Cluster& cluster,
+                   const CandidateOptions& options, Candidate& candidate) {
+  Scenario other = scenario;
+  other.parallel = candidate.parallel;
+  if (options.refuse) {
+    if (const auto error = options.refuse(other)) {
+      candidate.refusal = reason_of(*error);
+      return;
+    }
+  }
+  const Result<Plan> plan = make_plan(other);
+  if (!plan) {
+    candidate.refusal = reason_of(plan.error());
+    return;
+  }
+  const Result<Timeline> timeline = predict(plan.value(), cluster, {options.stack, false});
+  if (!timeline) {
+    candidate.refusal = reason_of(timeline.error());
+    return;
+  }
+  fill(candidate, plan.value(), timeline.value(), cluster);
+}
+
+void finish_comparison(Candidates& comparison) {
+  comparison.best = comparison.own = -1;
+  std::vector<Candidate>& candidates = comparison.candidates;
+  mark_pareto(candidates);
+  std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) {
                      if (a.refusal.empty() != b.refusal.empty()) return a.refusal.empty();
                      return a.refusal.empty() && a.total_us() < b.total_us();
                    });
-  const double most = most_padding(result.candidates);
-  for (size_t i = 0; i < result.candidates.size(); ++i) {
-    Candidate& candidate = result.candidates[i];
+  const double most = most_padding(candidates);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    Candidate& candidate = candidates[i];
     candidate.is_wasteful = candidate.refusal.empty() && candidate.padding_share > most;
-    if (candidate.is_own) result.own = static_cast<int64_t>(i);
-    if (result.best < 0 && candidate.can_be_best()) result.best = static_cast<int64_t>(i);
+    if (candidate.is_own) comparison.own = static_cast<int64_t>(i);
+    if (comparison.best < 0 && candidate.can_be_best()) comparison.best = static_cast<int64_t>(i);
   }
-  return result;
+}
+
+Result<Candidates> compare_candidates(const Scenario& scenario, const Cluster& cluster,
+                                      const CandidateOptions& options) {
+  Result<Candidates> begun = begin_comparison(scenario, cluster, options);
+  if (!begun) return begun;
+  std::vector<Candidate>& candidates = begun.value().candidates;
+  RunWatch watch(options.control, static_cast<int64_t>(candidates.size()));
+  for_each_index(static_cast<int64_t>(candidates.size()), [&](int64_t i) {
+    if (watch.is_cancelled()) return;
+    try_candidate(scenario, cluster, options, candidates[static_cast<size_t>(i)]);
+    watch.advance();
+  });
+  if (watch.was_cancelled()) return watch.error("the comparison", "candidates");
+  finish_comparison(begun.value());
+  return begun;
+}
+
+bool move_own(Candidates& comparison, const Parallel& own) {
+  std::vector<Candidate>& candidates = comparison.candidates;
+  const auto found = std::find_if(
+      candidates.begin(), candidates.end(),
+      [&](const Candidate& candidate) { return is_same_way(candidate.parallel, own); });
+  if (found == candidates.end()) return false;
+  for (Candidate& candidate : candidates) candidate.is_own = false;
+  found->is_own = true;
+  // As they are listed, so that of several that are alike the same one stands first.
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.is_own != b.is_own) return a.is_own;
+    return list_place(a.parallel) < list_place(b.parallel);
+  });
+  finish_comparison(comparison);
+  return true;
+}
+
+std::string comparison_csv(const Candidates& comparison) {
+  std::string text =
+      "cp_comm_type,layout,a2a_size,dispatch_chunk,stripe,status,forward_us,backward_us,total_us,"
+      "exposed_us,bytes_sent,kv_necessary,kv_moved,rank_max_over_mean,critical_path_over_ideal,"
+      "padding_share,memory_bytes,fits,is_pareto,is_best,is_own,reason\n";
+  for (size_t i = 0; i < comparison.candidates.size(); ++i) {
+    const Candidate& c = comparison.candidates[i];
+    text += fmt::format(
+        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+        to_name(c.parallel.comm_type), to_name(c.parallel.layout), c.parallel.a2a_size,
+        c.parallel.dispatch_chunk, c.parallel.stripe, c.refusal.empty() ? "predicted" : "refused",
+        c.forward_us, c.backward_us, c.total_us(), c.exposed_us, c.bytes_sent, c.kv_necessary,
+        c.kv_moved, c.rank_max_over_mean, c.critical_path_over_ideal, c.padding_share,
+        c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
+        static_cast<int64_t>(i) == comparison.best ? 1 : 0, c.is_own ? 1 : 0, quoted(c.refusal));
+  }
+  return text;
 }
 
 std::string recommend(const Candidates& comparison) {

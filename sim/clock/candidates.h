@@ -5,6 +5,8 @@
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +54,8 @@ struct CandidateOptions {
   std::string_view stack = {};
   std::vector<int64_t> dispatch_chunks = {256, 512, 1024, 2048};
   RunControl control = {};
+  // Why a candidate is not even planned (it would not fit in this machine); may be empty.
+  std::function<std::optional<Error>(const Scenario&)> refuse = {};
 };
 
 /// Every communication type x layout, x a2a_size where there is a choice, x dispatch_chunk for lpt
@@ -60,10 +64,32 @@ struct CandidateOptions {
 std::vector<Parallel> list_candidates(const Scenario& scenario,
                                       const std::vector<int64_t>& dispatch_chunks);
 
+/// Do both split and move a batch alike, whatever stands in keys that their type does not read?
+bool is_same_way(const Parallel& a, const Parallel& b);
+
 /// Plans each candidate and predicts it, on all cores. Plans are not proved here.
 /// Errors: as predict (no such stack, too few GPUs, no times of kernels), cancelled.
 Result<Candidates> compare_candidates(const Scenario& scenario, const Cluster& cluster,
                                       const CandidateOptions& options = {});
+
+// The same in parts, for whoever must not work for long: all are begun, each is tried, then they
+// are finished.
+
+/// Every candidate by name, none planned yet. Errors: as compare_candidates, but cancelled.
+Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& cluster,
+                                    const CandidateOptions& options = {});
+/// Plans and predicts one of them. Safe from several threads, each with a candidate of its own.
+void try_candidate(const Scenario& scenario, const Cluster& cluster,
+                   const CandidateOptions& options, Candidate& candidate);
+/// Marks, sorts, and finds the best of candidates that were all tried.
+void finish_comparison(Candidates& comparison);
+
+/// Makes the candidate that is this way the scenario's own, as if it had been so when the
+/// comparison was begun. False, and nothing changes, when none of them is.
+bool move_own(Candidates& comparison, const Parallel& own);
+
+/// RFC 4180 with "\n": a line of column names with units in them, then one a candidate in order.
+std::string comparison_csv(const Candidates& comparison);
 
 /// One or two sentences: which to take, how much it gains on the scenario's own and on the next one
 /// that moves or splits otherwise, and by what.

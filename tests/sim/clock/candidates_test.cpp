@@ -126,5 +126,49 @@ TEST(Candidates, AreRecommendedWithWhatTheOthersLose) {
   EXPECT_NE(recommend(comparison).find("as fast within what is predicted"), std::string::npos);
 }
 
+TEST(Candidates, AreTheSameInPartsAndWhicheverIsTheOwn) {
+  // Three heads: a2a of two ranks is refused, all else can be.
+  Scenario scenario = scenario_of("cp_size = 4");
+  scenario.attention.heads = scenario.attention.kv_heads = 3;
+  const Candidates whole = compare_candidates(scenario, h200()).value();
+  Candidates parts = begin_comparison(scenario, h200()).value();
+  for (Candidate& candidate : parts.candidates) try_candidate(scenario, h200(), {}, candidate);
+  finish_comparison(parts);
+  EXPECT_EQ(comparison_csv(parts), comparison_csv(whole));
+  // The unread dispatch_chunk is the scenario's, so it tells nothing: names and marks do.
+  const auto print = [](const Candidates& ways) {
+    std::string text = recommend(ways) + "\n";
+    for (const Candidate& way : ways.candidates)
+      text += fmt::format("{} {} {} {} {}\n", way.name, way.total_us(), way.is_pareto, way.is_own,
+                          way.refusal);
+    return text;
+  };
+  for (const Candidate& way : whole.candidates) {
+    Scenario other = scenario;
+    other.parallel = way.parallel;
+    ASSERT_TRUE(move_own(parts, way.parallel));
+    EXPECT_EQ(print(parts), print(compare_candidates(other, h200()).value())) << way.name;
+  }
+  Parallel none = scenario.parallel;
+  none.layout = LayoutKind::lpt;
+  none.dispatch_chunk = 77;
+  const std::string before = print(parts);
+  EXPECT_FALSE(move_own(parts, none));
+  EXPECT_EQ(print(parts), before);
+}
+
+TEST(Candidates, AreRefusedByWhoeverComparesAndQuotedInATable) {
+  CandidateOptions options;
+  options.refuse = [](const Scenario& scenario) -> std::optional<Error> {
+    if (scenario.parallel.comm_type != CommType::p2p) return std::nullopt;
+    return make_error(ErrorKind::unavailable, "rings, \"here\", are refused");
+  };
+  const Candidates some = compare_candidates(scenario_of("cp_size = 4"), h200(), options).value();
+  for (const Candidate& way : some.candidates)
+    EXPECT_EQ(way.refusal.empty(), way.parallel.comm_type != CommType::p2p) << way.name;
+  EXPECT_NE(comparison_csv(some).find(",\"rings, \"\"here\"\", are refused\"\n"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace cpscope
