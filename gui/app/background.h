@@ -42,6 +42,17 @@ class Task {
  public:
   using Work = std::function<T(TaskControl&)>;
 
+  Task() = default;
+  ~Task() { cancel(); }
+  Task(Task&&) noexcept = default;
+  Task& operator=(Task&& other) noexcept {
+    // Whoever works for this task is asked to stop before it is waited for.
+    if (this != &other) cancel();
+    run_ = std::move(other.run_);
+    worker_ = std::move(other.worker_);
+    return *this;
+  }
+
   void start(Work work) {
     cancel();
     run_ = std::make_shared<Run>();

@@ -22,6 +22,16 @@ const Cluster* find_cluster(const AppState& state, std::string_view name) {
 
 bool has_times(const SharedRun& run) { return run && !run->events.empty(); }
 
+/// Wants others, without waiting for what is being predicted.
+void want(Prediction& prediction, std::string_view cluster, std::string_view stack) {
+  prediction.task.cancel();
+  prediction.cluster = cluster;
+  prediction.stack = stack;
+  prediction.wanted_plan = prediction.plan = nullptr;
+  prediction.run = nullptr;
+  prediction.refusal.clear();
+}
+
 }  // namespace
 
 std::vector<ClusterChoice> list_choices(const AppState& state) {
@@ -35,19 +45,14 @@ std::vector<ClusterChoice> list_choices(const AppState& state) {
 
 void choose_cluster(AppState& state, std::string_view cluster, std::string_view stack) {
   Prediction& prediction = state.prediction;
-  if (cluster.empty()) {
-    prediction = {};
-    return;
-  }
+  if (cluster.empty()) return want(prediction, "", "");
   const Cluster* found = find_cluster(state, cluster);
   if (found == nullptr) return tell(state, "There is no cluster " + std::string(cluster), true);
   const std::string wanted =
       stack.empty() && !found->stacks.empty() ? found->stacks.front().name : std::string(stack);
   state.shows_time = true;
   if (prediction.cluster == cluster && prediction.stack == wanted) return;
-  prediction = {};
-  prediction.cluster = cluster;
-  prediction.stack = wanted;
+  want(prediction, cluster, wanted);
 }
 
 void choose_next_cluster(AppState& state) {
