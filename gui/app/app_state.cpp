@@ -2,6 +2,7 @@
 
 #include "gui/app/prediction.h"
 #include "gui/app/run_views.h"
+#include "gui/app/ways.h"
 
 #include <algorithm>
 #include <utility>
@@ -141,6 +142,7 @@ void update(AppState& state, double now_s) {
   take_saving(state);
   compare_in_background(state);
   predict_in_background(state);
+  compare_ways_in_background(state);
 }
 
 void settle(AppState& state) {

@@ -5,6 +5,7 @@
 #include "gui/draw/theme.h"
 #include "gui/model/view.h"
 #include "sim/base/result.h"
+#include "sim/clock/candidates.h"
 #include "sim/clock/cluster.h"
 
 #include <array>
@@ -117,6 +118,31 @@ struct Prediction {
   std::string refusal;     // then why
 };
 
+using SharedCandidates = std::shared_ptr<const Candidates>;
+
+/// Ways to split one batch on one cluster, side by side.
+struct ComparedWays {
+  Scenario scenario;  // whose batch; the way that it takes itself does not matter
+  std::string cluster, stack;
+  SharedCandidates candidates;  // null when they cannot be compared
+  std::string refusal;          // then why
+};
+
+/// A comparison on its way: the first `tried` candidates are planned and predicted.
+struct TriedWays {
+  Candidates candidates;
+  int64_t tried = 0;
+};
+
+/// The page of ways, compared in the background while it is open (ways.h).
+struct Ways {
+  Task<Result<TriedWays>> task;
+  ComparedWays wanted;             // what the task compares
+  double share = 0;                // of the candidates that earlier tasks have tried
+  std::vector<ComparedWays> kept;  // the last few, the one that is shown at the end
+  int64_t hovered = -1;            // candidate under the mouse: written by a frame for the next
+};
+
 /// Everything that the window shows, besides pixels. Changed through commands (command.h) and the
 /// functions below.
 struct AppState {
@@ -140,6 +166,8 @@ struct AppState {
   SharedPlan run_a_plan, run_b_plan;  // what each run ran
   Comparison comparison;
   Prediction prediction;
+  bool shows_ways = false;  // the page of ways instead of the views
+  Ways ways;
   bool is_by_step = false;   // numbers: what the step of now wrote instead of the answer
   bool is_beside_b = false;  // numbers: run A beside run B instead of the oracle
   SharedPlan pinned;         // another plan, shown above this one to compare; may be null

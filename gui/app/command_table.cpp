@@ -1,6 +1,7 @@
 #include "gui/app/command.h"
 #include "gui/app/lesson.h"
 #include "gui/app/prediction.h"
+#include "gui/app/ways.h"
 #include "gui/model/project.h"
 #include "sim/scenario/scenario_file.h"
 
@@ -69,7 +70,10 @@ void turn_rank(AppState& state, int32_t by) {
   state.focus_rank = (state.focus_rank + by + count) % count;
 }
 
-void focus(AppState& state, ViewKind kind) { state.focus_view = kind; }
+void focus(AppState& state, ViewKind kind) {
+  state.focus_view = kind;
+  state.shows_ways = false;
+}
 
 template <ViewKind kind>
 void focus_on(AppState& state) {
@@ -161,6 +165,8 @@ void clear(AppState& state) {
   if (state.dialog != Dialog::none) {
     state.dialog = Dialog::none;
     state.quits_when_saved = false;
+  } else if (state.shows_ways) {
+    state.shows_ways = false;
   } else if (state.is_enlarged) {
     state.is_enlarged = false;
   } else if (!state.messages.empty()) {
@@ -206,6 +212,10 @@ constexpr std::array kTable = {
             [](const AppState& s) { return s.document.can_undo(); }, undo_edit},
     Command{"edit.redo", "Redo", "Edit", "Ctrl+Shift+Z Ctrl+Y", "Does again what was taken back.",
             [](const AppState& s) { return s.document.can_redo(); }, redo_edit},
+    Command{"edit.best_way", "Take the best way", "Edit", "",
+            "Gives the scenario the communication type and layout that the ways recommend.",
+            [](const AppState& s) { return s.shows_ways && can_take_best_way(s); },
+            [](AppState& s) { take_way(s, shown_ways(s)->best); }},
     Command{"edit.find", "Find...", "Edit", "Ctrl+F",
             "Finds a token, rank, step or item by number.", has_plan, show<Dialog::find>},
     Command{"select.clear", "Clear", "Edit", "Esc",
@@ -270,6 +280,10 @@ constexpr std::array kTable = {
             focus_on<ViewKind::numbers>},
     Command{"view.focus.balance", "Balance", "View", "6", "Gives the keys to the balance.", always,
             focus_on<ViewKind::balance>},
+    Command{"view.ways", "Ways", "View", "7",
+            "Compares every way to split this batch on the cluster, instead of the views.",
+            [](const AppState& s) { return is_open(s) && !s.services.clusters.empty(); },
+            [](AppState& s) { s.shows_ways = !s.shows_ways; }},
     Command{"view.enlarge", "Enlarge the focused view", "View", "Enter",
             "Lets the focused view fill the window, or gives the others their place back.",
             [](const AppState& s) { return s.focus_view.has_value(); },

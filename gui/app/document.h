@@ -44,6 +44,8 @@ class Document {
   std::string_view undo_key() const { return can_undo() ? state().key : std::string_view(); }
 
   bool is_open() const { return !states_.empty(); }
+  /// Does what is wanted keep the rules of scenario files? It may still have no plan.
+  bool is_valid() const { return is_open() && !state().error; }
   /// Wanted, edits included; may be one that is refused. Needs is_open().
   const Scenario& scenario() const { return state().scenario; }
   /// What save() would write: the file byte for byte while nothing is edited.

@@ -57,7 +57,7 @@ struct Wanted {
   Target selection;
   std::optional<ViewKind> focus_view;
   bool is_enlarged = false, is_cumulative = false, shows_time = false, is_by_step = false,
-       is_beside_b = false;
+       is_beside_b = false, shows_ways = false;
   int64_t focus_rank = 0, other_rank = -1, tensor = 0, lesson = -1, lesson_step = 0;
   Dialog dialog = Dialog::none;
 };
@@ -108,6 +108,7 @@ Wanted read_wanted(JsonReader reader) {
   reader.boolean("shows_time", wanted.shows_time);
   reader.optional_text("cluster", wanted.cluster);
   reader.optional_text("stack", wanted.stack);
+  reader.optional_boolean("shows_ways", wanted.shows_ways);
   reader.boolean("is_by_step", wanted.is_by_step);
   reader.boolean("is_beside_b", wanted.is_beside_b);
   reader.text("dialog", dialog);
@@ -167,6 +168,7 @@ void take_over(AppState& state, Wanted wanted, Document document) {
   state.is_cumulative = wanted.is_cumulative;
   choose_cluster(state, wanted.cluster, wanted.stack);
   state.shows_time = wanted.shows_time;
+  state.shows_ways = wanted.shows_ways;
   state.is_by_step = wanted.is_by_step;
   state.is_beside_b = wanted.is_beside_b;
   state.dialog = wanted.dialog;
@@ -200,6 +202,7 @@ std::string save_state(const AppState& state) {
     json["cluster"] = state.prediction.cluster;
     json["stack"] = state.prediction.stack;
   }
+  if (state.shows_ways) json["shows_ways"] = true;
   json["is_by_step"] = state.is_by_step;
   json["is_beside_b"] = state.is_beside_b;
   json["dialog"] = kDialogNames[static_cast<size_t>(state.dialog)];

@@ -138,6 +138,10 @@ void JsonReader::optional_text(std::string_view key, std::string& out) {
   if (value_ != nullptr && value_->is_object() && value_->contains(key)) text(key, out);
 }
 
+void JsonReader::optional_boolean(std::string_view key, bool& out) {
+  if (value_ != nullptr && value_->is_object() && value_->contains(key)) boolean(key, out);
+}
+
 void JsonReader::text(std::string_view key, std::string& out) {
   const StateJson* value = find(key);
   if (value == nullptr) return;

@@ -28,6 +28,7 @@ class JsonReader {
   /// A key that may be missing.
   void optional_text(std::string_view key, std::string& out);
   void boolean(std::string_view key, bool& out);
+  void optional_boolean(std::string_view key, bool& out);
   void integer(std::string_view key, int64_t least, int64_t most, int64_t& out);
   void number(std::string_view key, double least, double most, double& out);
   void fail(std::string_view key, std::string_view what);

@@ -18,6 +18,9 @@ constexpr float kLeft = 78;
 constexpr float kTop = 78;
 constexpr float kLegend = 200;
 constexpr float kFoot = 108;
+// Of a chart that stands beside others in a window.
+constexpr float kBareLeft = 62, kBareTop = 22, kBareRight = 14, kBareFoot = 42, kLegendLine = 18;
+constexpr float kReach = 7;  // half a point's place under the mouse
 constexpr float kText = 12;
 constexpr float kRadius = 5;
 
@@ -44,6 +47,19 @@ class RatioAxis {
   /// Round values inside, few enough to be read.
   std::vector<double> ticks() const {
     std::vector<double> values;
+    if (high_ - low_ < std::log(4.0)) {
+      // So short a part of the scale is nearly even.
+      const double low = std::exp(low_), high = std::exp(high_);
+      double step = std::pow(10.0, std::floor(std::log10(high - low)));
+      for (const double part : {0.1, 0.2, 0.5, 1.0}) {
+        if ((high - low) / (part * step) > 7) continue;
+        step *= part;
+        break;
+      }
+      for (double value = std::ceil(low / step) * step; value < high; value += step)
+        values.push_back(value);
+      return values;
+    }
     const bool is_wide = high_ - low_ > std::log(200.0);
     for (double power = std::pow(10.0, std::floor(low_ / std::log(10.0))); std::log(power) < high_;
          power *= 10) {
@@ -114,35 +130,93 @@ Role role_of(CommType type) {
   return Role::text;
 }
 
+void add_cross(Drawing& drawing, const Theme& theme, Point at) {
+  const Color cross = theme.of(Role::error);
+  drawing.add(Line{{at.x - 5, at.y - 5}, {at.x + 5, at.y + 5}, cross, 1.5F});
+  drawing.add(Line{{at.x - 5, at.y + 5}, {at.x + 5, at.y - 5}, cross, 1.5F});
+}
+
+constexpr const char* kFrontWords = "Pareto front";
+constexpr const char* kBeatenWords = "beaten in all three";
+constexpr const char* kCrossedWords = "too large, or much padding";
+
 /// Everything that is drawn, step by step.
 class Chart {
  public:
   explicit Chart(const ComparisonChart& chart)
       : chart_(chart),
         theme_(*chart.theme),
-        plot_{kLeft, kTop, std::max(kLeft + 40, chart.size.width - kLegend),
-              std::max(kTop + 40, chart.size.height - kFoot)},
-        x_(least(bytes_of), most(bytes_of), plot_.x0, plot_.x1),
+        back_(theme_.of(chart.is_bare ? Role::panel : Role::background)),
+        plot_(plot_of(chart)),
+        x_(least(mib_of), most(mib_of), plot_.x0, plot_.x1),
         y_(least(us_of), most(us_of), plot_.y1, plot_.y0) {}
 
-  Drawing draw() {
-    add_heading();
+  CandidateView draw() {
+    if (!chart_.is_bare) add_heading();
     add_scales();
     // What is beaten lies below, so that it hides nothing.
+    const std::vector<Candidate>& candidates = chart_.comparison->candidates;
     for (const bool is_front : {false, true}) {
-      for (const Candidate& candidate : chart_.comparison->candidates) {
-        if (candidate.refusal.empty() && candidate.is_pareto == is_front) add_point(candidate);
+      for (size_t i = 0; i < candidates.size(); ++i) {
+        if (candidates[i].refusal.empty() && candidates[i].is_pareto == is_front)
+          add_point(static_cast<int64_t>(i));
       }
     }
     name_points();
-    add_legend();
-    add_recommendation();
-    return std::move(drawing_);
+    if (chart_.is_bare) {
+      add_legend_lines();
+    } else {
+      add_legend();
+      add_recommendation();
+    }
+    made_.view.drawing = std::move(drawing_);
+    return std::move(made_);
   }
 
  private:
-  static double bytes_of(const Candidate& candidate) {
-    return static_cast<double>(candidate.bytes_sent);
+  static Box plot_of(const ComparisonChart& chart) {
+    const Size size = chart.size;
+    if (!chart.is_bare)
+      return {kLeft, kTop, std::max(kLeft + 40, size.width - kLegend),
+              std::max(kTop + 40, size.height - kFoot)};
+    const auto lines = static_cast<float>(cut_legend(chart).size());
+    return {kBareLeft, kBareTop, std::max(kBareLeft + 40, size.width - kBareRight),
+            std::max(kBareTop + 40, size.height - kBareFoot - kLegendLine * lines)};
+  }
+
+  /// One entry of a legend in lines: a type's shape, or what its look means.
+  struct Entry {
+    CommType type = CommType::a2a;
+    bool is_type = false, is_faint = false, is_crossed = false;
+    std::string text;
+    float x = 0;
+  };
+
+  /// The legend, broken into lines as wide as the chart.
+  static std::vector<std::vector<Entry>> cut_legend(const ComparisonChart& chart) {
+    std::vector<Entry> entries;
+    for (const CommType type : kCommTypes)
+      entries.push_back({type, true, false, false, std::string(to_name(type)), 0});
+    entries.push_back({CommType::a2a, false, false, false, kFrontWords, 0});
+    entries.push_back({CommType::a2a, false, true, false, kBeatenWords, 0});
+    entries.push_back({CommType::a2a, false, true, true, kCrossedWords, 0});
+    std::vector<std::vector<Entry>> lines(1);
+    float x = kMargin;
+    for (Entry& entry : entries) {
+      const float width = 12 + chart.text_width(entry.text, kText, Face::body) + 16;
+      if (!lines.back().empty() && x + width > chart.size.width) {
+        lines.emplace_back();
+        x = kMargin;
+      }
+      entry.x = x;
+      x += width;
+      lines.back().push_back(std::move(entry));
+    }
+    return lines;
+  }
+
+  static double mib_of(const Candidate& candidate) {
+    return static_cast<double>(candidate.bytes_sent) / (1 << 20);
   }
   static double us_of(const Candidate& candidate) { return candidate.total_us(); }
 
@@ -164,7 +238,7 @@ class Chart {
   }
 
   Point place_of(const Candidate& candidate) const {
-    return {x_.pixel_of(bytes_of(candidate)), y_.pixel_of(us_of(candidate))};
+    return {x_.pixel_of(mib_of(candidate)), y_.pixel_of(us_of(candidate))};
   }
 
   void add_label(Point at, Anchor anchor, Role role, Face face, float size, std::string text) {
@@ -188,12 +262,11 @@ class Chart {
 
   void add_scales() {
     drawing_.add(OutlinedBox{plot_, theme_.of(Role::border), 1});
-    for (const double bytes : x_.ticks()) {
-      const float x = x_.pixel_of(bytes);
+    for (const double mib : x_.ticks()) {
+      const float x = x_.pixel_of(mib);
       drawing_.add(Line{{x, plot_.y0}, {x, plot_.y1}, theme_.of(Role::grid)});
       add_label({x, plot_.y1 + 4}, Anchor::center_top, Role::faint_text, Face::mono, 11,
-                bytes < 1e6 ? fmt::format("{:g} kB", bytes * 1e-3)
-                            : fmt::format("{:g} MB", bytes * 1e-6));
+                fmt::format("{:g} MiB", mib));
     }
     for (const double us : y_.ticks()) {
       const float y = y_.pixel_of(us);
@@ -207,15 +280,15 @@ class Chart {
               "time, forward and backward");
   }
 
-  void add_point(const Candidate& candidate) {
+  void add_point(int64_t index) {
+    const Candidate& candidate = chart_.comparison->candidates[static_cast<size_t>(index)];
     const Point at = place_of(candidate);
-    const Color color = theme_.of(role_of(candidate.parallel.comm_type));
-    drawing_.add(shape_of(candidate.parallel.comm_type, at, kRadius,
-                          candidate.is_pareto ? color : faint(color, theme_.of(Role::background))));
-    if (candidate.fits && !candidate.is_wasteful) return;
-    const Color cross = theme_.of(Role::error);
-    drawing_.add(Line{{at.x - 5, at.y - 5}, {at.x + 5, at.y + 5}, cross, 1.5F});
-    drawing_.add(Line{{at.x - 5, at.y + 5}, {at.x + 5, at.y - 5}, cross, 1.5F});
+    add_candidate_sign(drawing_, theme_, back_, candidate, at);
+    made_.candidates.push_back(index);
+    made_.view.hits.push_back({{at.x - kReach, at.y - kReach, at.x + kReach, at.y + kReach},
+                               Target{},
+                               "way/" + candidate.name,
+                               describe_candidate(*chart_.comparison, index)});
   }
 
   void name_point(const Candidate& candidate, const std::string& text, Role role) {
@@ -233,7 +306,7 @@ class Chart {
         });
         if (!is_inside || is_taken) continue;
         names_.push_back(box);
-        drawing_.add(FilledBox{box, theme_.of(Role::background).with_alpha(200)});
+        drawing_.add(FilledBox{box, back_.with_alpha(200)});
         add_label({is_right ? box.x0 : box.x1, at.y + dy},
                   is_right ? Anchor::left_middle : Anchor::right_middle, role, Face::strong, kText,
                   text);
@@ -242,7 +315,7 @@ class Chart {
     }
   }
 
-  /// The best, the scenario's own, and the fastest of each communication type.
+  /// The best, the scenario's own, the fastest of each communication type, and what is lit.
   void name_points() {
     const Candidates& comparison = *chart_.comparison;
     const auto frame = [&](const Candidate& candidate, Role role) {
@@ -261,13 +334,22 @@ class Chart {
     name(comparison.best,
          comparison.best == comparison.own ? "best and own: " : "best: ", Role::selected);
     if (comparison.own != comparison.best) name(comparison.own, "own: ", Role::accent);
-    for (const Candidate& candidate : comparison.candidates) {
+    bool is_lit_named = chart_.lit == comparison.best || chart_.lit == comparison.own;
+    for (size_t i = 0; i < comparison.candidates.size(); ++i) {
+      const Candidate& candidate = comparison.candidates[i];
       if (!candidate.refusal.empty() ||
           std::find(named.begin(), named.end(), candidate.parallel.comm_type) != named.end())
         continue;
       named.push_back(candidate.parallel.comm_type);
+      is_lit_named |= chart_.lit == static_cast<int64_t>(i);
       name_point(candidate, candidate.name, Role::faint_text);
     }
+    if (chart_.lit < 0) return;
+    // What is pointed at comes last, so that no other name makes room for it.
+    const Candidate& lit = comparison.candidates[static_cast<size_t>(chart_.lit)];
+    if (!lit.refusal.empty()) return;
+    frame(lit, Role::hovered);
+    if (!is_lit_named) name_point(lit, lit.name, Role::text);
   }
 
   void add_legend() {
@@ -283,22 +365,35 @@ class Chart {
     const Color color = theme_.of(Role::text);
     const auto line = [&](Color fill, bool is_crossed, const char* text) {
       drawing_.add(shape_of(CommType::a2a, {x, y}, kRadius, fill));
-      if (is_crossed) {
-        drawing_.add(Line{{x - 5, y - 5}, {x + 5, y + 5}, theme_.of(Role::error), 1.5F});
-        drawing_.add(Line{{x - 5, y + 5}, {x + 5, y - 5}, theme_.of(Role::error), 1.5F});
-      }
+      if (is_crossed) add_cross(drawing_, theme_, {x, y});
       add_label({x + 14, y}, Anchor::left_middle, Role::faint_text, Face::body, kText, text);
       y += 20;
     };
-    line(color, false, "Pareto front");
-    line(faint(color, theme_.of(Role::background)), false, "beaten in all three");
-    line(faint(color, theme_.of(Role::background)), true, "too large, or much padding");
+    line(color, false, kFrontWords);
+    line(faint(color, back_), false, kBeatenWords);
+    line(faint(color, back_), true, kCrossedWords);
     const auto refused =
         std::count_if(chart_.comparison->candidates.begin(), chart_.comparison->candidates.end(),
                       [](const Candidate& candidate) { return !candidate.refusal.empty(); });
     if (refused > 0)
       add_label({x - 6, y + 4}, Anchor::left_middle, Role::faint_text, Face::body, kText,
                 fmt::format("{} more are refused", refused));
+  }
+
+  /// The same below a bare chart.
+  void add_legend_lines() {
+    float y = plot_.y1 + kBareFoot + kLegendLine / 2;
+    for (const std::vector<Entry>& line : cut_legend(chart_)) {
+      for (const Entry& entry : line) {
+        const Color full = theme_.of(entry.is_type ? role_of(entry.type) : Role::text);
+        const Color color = entry.is_faint ? faint(full, back_) : full;
+        drawing_.add(shape_of(entry.type, {entry.x, y}, kRadius, color));
+        if (entry.is_crossed) add_cross(drawing_, theme_, {entry.x, y});
+        add_label({entry.x + 12, y}, Anchor::left_middle,
+                  entry.is_type ? Role::text : Role::faint_text, Face::body, kText, entry.text);
+      }
+      y += kLegendLine;
+    }
   }
 
   /// Broken at blanks where the line is full.
@@ -331,14 +426,57 @@ class Chart {
 
   const ComparisonChart& chart_;
   const Theme& theme_;
+  const Color back_;  // what the chart lies on
   const Box plot_;
   const RatioAxis x_, y_;
   std::vector<Box> names_;
   Drawing drawing_;
+  CandidateView made_;
 };
 
 }  // namespace
 
-Drawing draw_comparison(const ComparisonChart& chart) { return Chart(chart).draw(); }
+int64_t candidate_at(const CandidateView& view, Point at) {
+  int64_t nearest = -1;
+  float least = 0;
+  for (size_t i = 0; i < view.view.hits.size(); ++i) {
+    const Box& box = view.view.hits[i].box;
+    if (!box.contains(at)) continue;
+    const float dx = box.center().x - at.x, dy = box.center().y - at.y;
+    // Of several at one place the uppermost.
+    if (nearest >= 0 && dx * dx + dy * dy > least) continue;
+    least = dx * dx + dy * dy;
+    nearest = view.candidates[i];
+  }
+  return nearest;
+}
+
+void add_candidate_sign(Drawing& drawing, const Theme& theme, Color background,
+                        const Candidate& candidate, Point at) {
+  const Color color = theme.of(role_of(candidate.parallel.comm_type));
+  drawing.add(shape_of(candidate.parallel.comm_type, at, kRadius,
+                       candidate.is_pareto ? color : faint(color, background)));
+  if (!candidate.fits || candidate.is_wasteful) add_cross(drawing, theme, at);
+}
+
+std::string describe_candidate(const Candidates& comparison, int64_t index) {
+  const Candidate& candidate = comparison.candidates[static_cast<size_t>(index)];
+  if (!candidate.refusal.empty())
+    return fmt::format("{} is refused: {}", candidate.name, candidate.refusal);
+  std::string text =
+      fmt::format("{}: {}", candidate.name, print_duration(candidate.total_us() * 1e3));
+  if (comparison.best < 0) return text;
+  const Candidate& best = comparison.candidates[static_cast<size_t>(comparison.best)];
+  const double more = 100 * (candidate.total_us() / best.total_us() - 1);
+  if (index == comparison.best) return text + ", the best";
+  return text + fmt::format(", {:.{}f} % {} than the best", std::abs(more),
+                            std::abs(more) < 10 ? 1 : 0, more < 0 ? "shorter" : "longer");
+}
+
+CandidateView view_comparison(const ComparisonChart& chart) { return Chart(chart).draw(); }
+
+Drawing draw_comparison(const ComparisonChart& chart) {
+  return view_comparison(chart).view.drawing;
+}
 
 }  // namespace cpscope::gui

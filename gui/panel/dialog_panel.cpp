@@ -2,6 +2,7 @@
 #include "gui/app/export_csv.h"
 #include "gui/app/find.h"
 #include "gui/app/lesson.h"
+#include "gui/app/ways.h"
 #include "gui/panel/panels.h"
 
 #include <algorithm>
@@ -158,14 +159,17 @@ void build_find(Ui& ui, TypedText& typed) {
 
 void build_export(Ui& ui, TypedText& typed) {
   const ViewKind kind = ui.state.focus_view.value_or(ViewKind::layout);
+  const std::string name = ui.state.shows_ways ? "ways" : std::string(to_name(kind));
   show_wrapped(ui,
-               "Writes the view \"" + std::string(to_name(kind)) +
+               "Writes the view \"" + name +
                    "\": the ending of the name says whether as a picture that explains itself "
                    "(.svg, .png) or as the figures behind it (.csv). Focus another view with 1 "
-                   "to 6. Ctrl+S writes the whole window.",
+                   "to 7. Ctrl+S writes the whole window.",
                Role::faint_text);
   build_path(ui, typed, "path of the new file (.svg, .png or .csv)", "Write",
              [&](const std::string& path) {
+               if (path.ends_with(".csv") && ui.state.shows_ways)
+                 return start_saving_ways_csv(ui.state, path);
                if (path.ends_with(".csv")) return start_saving_csv(ui.state, kind, path);
                if (!path.ends_with(".svg") && !path.ends_with(".png"))
                  return tell(ui.state,

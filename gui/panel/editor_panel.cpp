@@ -181,7 +181,7 @@ void edit_parallel(Ui& ui, Editor& editor) {
   if (parallel.layout == LayoutKind::striped)
     editor.number<int64_t>("stripe", "parallel.stripe", parallel.stripe, 1,
                            "Consecutive tokens of one stripe");
-  if (parallel.layout == LayoutKind::lpt)
+  if (parallel.layout == LayoutKind::lpt || parallel.layout == LayoutKind::lpt_local)
     editor.number<int64_t>("chunk", "parallel.dispatch_chunk", parallel.dispatch_chunk, 64,
                            "Tokens that are dispatched together");
   if (parallel.comm_type == CommType::group_cast)
@@ -275,6 +275,10 @@ void build_editor(Ui& ui, const Box& box, TypedText& typed) {
       command_button(ui, "edit.redo");
       ImGui::SameLine();
       command_button(ui, "file.save", "Save");
+      if (!ui.state.services.clusters.empty()) {
+        ImGui::SameLine();
+        command_button(ui, "view.ways", "Ways", ui.state.shows_ways);
+      }
       if (document.is_planning()) {
         ImGui::ProgressBar(static_cast<float>(document.progress()), {-FLT_MIN, ui.px(16)},
                            "planning and proving");

@@ -1,11 +1,15 @@
 #include "gui/app/compare.h"
+#include "gui/app/ways.h"
 #include "gui/panel/panels.h"
 
 namespace cpscope::gui {
 
 void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
+  Inspection way;
   if (begin_panel(ui, "inspector", box, true)) {
-    const Inspection& inspection = memo.inspect(ui.state, ui.state.selected(), ui.in_background);
+    const Inspection& inspection =
+        ui.state.shows_ways ? (way = inspect_way(ui.state))
+                            : memo.inspect(ui.state, ui.state.selected(), ui.in_background);
     panel_heading(ui, inspection.heading, "");
     for (size_t n = 0; n < inspection.rows.size(); ++n) {
       const InspectionRow& row = inspection.rows[n];

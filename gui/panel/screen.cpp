@@ -2,6 +2,7 @@
 
 #include "gui/panel/panels.h"
 #include "gui/panel/view_panel.h"
+#include "gui/panel/ways_panel.h"
 
 #include <algorithm>
 #include <array>
@@ -23,7 +24,7 @@ constexpr float kNarrow = 900;
 
 /// Where the panels lie, in screen pixels.
 struct Places {
-  Box transport, editor, inspector, lesson, caption, comparison;
+  Box transport, editor, inspector, lesson, caption, comparison, ways;
   std::array<Box, kViewKinds.size()> views{}, pinned{};
 };
 
@@ -53,6 +54,10 @@ Places place_panels(const Ui& ui, Size display, float top) {
   const auto set = [&](ViewKind kind, const Box& box) {
     places.views[static_cast<size_t>(kind)] = box;
   };
+  if (ui.state.shows_ways) {
+    places.ways = area;
+    return places;
+  }
   if (ui.state.is_enlarged && ui.state.focus_view) {
     set(*ui.state.focus_view, area);
     return places;
@@ -90,6 +95,7 @@ struct Screen::Parts {
       ViewPanel(ViewKind::layout, true),  ViewPanel(ViewKind::mask, true),
       ViewPanel(ViewKind::traffic, true), ViewPanel(ViewKind::timeline, true),
       ViewPanel(ViewKind::numbers, true), ViewPanel(ViewKind::balance, true)};
+  WaysPanel ways;
   HitMap hits;
   TypedText typed;
   InspectionMemo inspection;
@@ -119,7 +125,7 @@ bool Screen::is_waiting() const { return parts_->is_waiting(); }
 bool Screen::is_busy(const AppState& state) const {
   return parts_->unsettled > 0 || parts_->is_waiting() || state.player.is_playing ||
          state.document.is_planning() || is_working(state) || state.comparison.task.is_running() ||
-         state.prediction.task.is_running();
+         state.prediction.task.is_running() || state.ways.task.is_running();
 }
 
 void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, double now_s) {
@@ -130,6 +136,7 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
   apply_style(theme, fonts.scale);
   const WithFont font(ui, Face::body, kTextSize);
   const Target before = state.hovered;
+  const int64_t way_before = state.ways.hovered;
   answer_keys(ui);
   build_menu_bar(ui);
   const ImVec2 display = ImGui::GetIO().DisplaySize;
@@ -157,13 +164,16 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
     }
     if (places.comparison.width() > 0) build_comparison(ui, places.comparison);
   }
+  if (places.ways.width() > 0) parts_->ways.build(ui, places.ways);
   if (state.lesson.lesson >= 0) build_lesson(ui, places.lesson);
   build_caption(ui, places.caption, parts_->caption);
   build_dialog(ui, size, parts_->typed);
   build_messages(ui, size);
   state.hovered = ui.hovered;
   textures.end_frame();
-  parts_->unsettled = state.hovered == before ? std::max(0, parts_->unsettled - 1) : 2;
+  parts_->unsettled = state.hovered == before && state.ways.hovered == way_before
+                          ? std::max(0, parts_->unsettled - 1)
+                          : 2;
 }
 
 }  // namespace cpscope::gui

@@ -312,7 +312,7 @@ void build_numbers_buttons(Ui& ui) {
 
 /// Steps or time, and whose time, at the right of the heading.
 void build_timeline_buttons(Ui& ui) {
-  AppState& state = ui.state;
+  const AppState& state = ui.state;
   const Prediction& prediction = state.prediction;
   const std::string unit = state.shows_time ? "time" : "steps";
   const std::string whose =
@@ -326,22 +326,28 @@ void build_timeline_buttons(Ui& ui) {
     command_button(ui, "timeline.time", unit, state.shows_time);
     ImGui::SameLine();
   }
-  if (named_button(ui, "timeline/cluster", whose)) ImGui::OpenPopup("clusters");
+  cluster_button(ui, "timeline/cluster", whose);
+}
+
+}  // namespace
+
+void cluster_button(Ui& ui, const std::string& name, const std::string& label) {
+  AppState& state = ui.state;
+  const Prediction& prediction = state.prediction;
+  if (named_button(ui, name, label)) ImGui::OpenPopup("clusters");
   show_tip(ui, "Predicts when every item would run on a described cluster, also after edits");
   if (!ImGui::BeginPopup("clusters")) return;
   if (ImGui::MenuItem("no prediction", nullptr, prediction.cluster.empty()))
     choose_cluster(state, "", "");
-  name_item(ui, "timeline/cluster/none");
+  name_item(ui, name + "/none");
   for (const ClusterChoice& choice : list_choices(state)) {
     const bool is_chosen = choice.cluster == prediction.cluster && choice.stack == prediction.stack;
     if (ImGui::MenuItem(choice.title.c_str(), nullptr, is_chosen))
       choose_cluster(state, choice.cluster, choice.stack);
-    name_item(ui, "timeline/cluster/" + choice.cluster + "/" + choice.stack);
+    name_item(ui, name + "/" + choice.cluster + "/" + choice.stack);
   }
   ImGui::EndPopup();
 }
-
-}  // namespace
 
 void ViewPanel::build(Ui& ui, const LitTargets& lit, const Box& box) {
   const std::string name = (is_pinned_ ? "pinned/" : "") + std::string(to_name(kind_));

@@ -68,6 +68,10 @@ class ViewPanel {
   bool is_held_ = false, is_dragged_ = false;
 };
 
+/// A button that opens the list of clusters and chooses one of them; its items' names begin with
+/// `name`.
+void cluster_button(Ui& ui, const std::string& name, const std::string& label);
+
 /// What a place of a view's picture means; nothing for empty canvas.
 Target target_at(const View& view, ViewKind kind, const ViewInput& input, Point at);
 /// Its tip, "" for none.

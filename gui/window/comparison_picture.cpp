@@ -3,7 +3,6 @@
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/png_file.h"
 #include "gui/draw/svg_file.h"
-#include "gui/model/comparison_chart.h"
 #include "gui/window/picture.h"
 #include "sim/base/version.h"
 #ifdef CPSCOPE_HAS_IMGUI
@@ -15,8 +14,6 @@
 
 namespace cpscope::gui {
 namespace {
-
-constexpr Size kSize{1080, 720};
 
 Error bad_input(const std::string& what, const std::string& hint) {
   return make_error(ErrorKind::bad_input, what, hint);
@@ -34,18 +31,12 @@ Result<size_t> write_comparison(const Candidates& comparison,
     return bad_input("--out names no kind of picture: " + request.out_path,
                      "end it in .png or .svg");
   const auto compose = [&](const TextWidth& text_width) {
-    Picture picture;
-    picture.size = kSize;
-    picture.title = "Ways to split one batch, predicted";
-    picture.alt = recommend(comparison);
-    picture.drawing =
-        draw_comparison({&comparison, request.title, kSize, &theme_of(*theme), text_width});
-    return picture;
+    return draw_comparison_picture(comparison, request.title, *theme, text_width);
   };
   if (ending == ".png") {
 #ifdef CPSCOPE_HAS_IMGUI
     const PaintedPicture painted =
-        paint_picture(compose, kSize, *theme, FontChoice::packages, 1.0F);
+        paint_picture(compose, kComparisonSize, *theme, FontChoice::packages, 1.0F);
     return write_png(request.out_path, painted.image,
                      {{"Title", painted.picture.title},
                       {"Description", painted.picture.alt},

@@ -4,6 +4,7 @@
 #include "gui/app/prediction.h"
 #include "gui/draw/place_drawing.h"
 #include "gui/model/axis.h"
+#include "gui/model/comparison_chart.h"
 #include "gui/window/text_block.h"
 
 #include <algorithm>
@@ -306,6 +307,17 @@ Picture draw_poster(const PictureSource& source, Size size) {
     }
   }
   return finish(std::move(page), "all views");
+}
+
+Picture draw_comparison_picture(const Candidates& comparison, const std::string& title,
+                                ThemeName theme, const TextWidth& text_width) {
+  Picture picture;
+  picture.size = kComparisonSize;
+  picture.title = "Ways to split one batch, predicted";
+  picture.alt = recommend(comparison);
+  picture.drawing =
+      draw_comparison({&comparison, title, kComparisonSize, &theme_of(theme), text_width});
+  return picture;
 }
 
 }  // namespace cpscope::gui

@@ -3,6 +3,7 @@
 #include "gui/app/app_state.h"
 #include "gui/draw/drawing.h"
 #include "gui/model/view.h"
+#include "sim/clock/candidates.h"
 
 #include <string>
 
@@ -27,6 +28,11 @@ struct PictureSource {
 /// Room that suits a view, or all six together.
 Size natural_size(ViewKind kind);
 Size natural_poster_size();
+
+/// All ways to split a batch as `compare --out` draws them.
+Picture draw_comparison_picture(const Candidates& comparison, const std::string& title,
+                                ThemeName theme, const TextWidth& text_width);
+inline constexpr Size kComparisonSize{1080, 720};
 
 /// One view of the state's moment as a picture that explains itself: title and question of the
 /// scenario, the view with its scale, the steps with the playhead, and the caption.

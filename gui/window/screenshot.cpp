@@ -1,10 +1,11 @@
 #include "gui/window/screenshot.h"
 
+#include "gui/app/prediction.h"
+#include "gui/app/ways.h"
 #include "gui/draw/png_file.h"
 #include "gui/panel/offscreen.h"
 #include "gui/panel/screen.h"
 #include "gui/window/paint_picture.h"
-#include "gui/window/picture.h"
 #include "gui/window/view_file.h"
 #include "sim/base/version.h"
 #include "sim/base/whole_file.h"
@@ -49,6 +50,8 @@ Image paint_screen(AppState& state, const ScreenshotOptions& options) {
   double now_s = state.now_s;
   const auto build = [&] { screen.build(state, offscreen.fonts(), offscreen.textures(), now_s); };
   settle(state);
+  wait_for_prediction(state);
+  wait_for_ways(state);
   for (int32_t frame = 0; frame < kMostFrames; ++frame) {
     offscreen.frame(build);
     if (frame > 2 && !screen.is_busy(state)) break;
@@ -73,12 +76,10 @@ Result<size_t> write_screenshot(AppState& state, const ScreenshotOptions& option
 Result<size_t> write_view(const AppState& state, const ScreenshotOptions& options,
                           const std::string& path) {
   if (path.ends_with(".svg")) return write_view_svg(state, path);
-  const ViewKind kind = state.focus_view.value_or(ViewKind::layout);
-  const auto compose = [&](const TextWidth& text_width) {
-    return draw_picture({&state, imprint_of(state), text_width, ""}, kind, natural_size(kind));
-  };
-  const PaintedPicture painted =
-      paint_picture(compose, natural_size(kind), state.theme, options.fonts, options.scale);
+  const Result<ViewPicture> view = picture_of_view(state);
+  if (!view) return view.error();
+  const PaintedPicture painted = paint_picture(view.value().compose, view.value().size, state.theme,
+                                               options.fonts, options.scale);
   return write_png(path, painted.image,
                    {{"Title", painted.picture.title},
                     {"Description", painted.picture.alt},

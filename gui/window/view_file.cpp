@@ -1,8 +1,8 @@
 #include "gui/window/view_file.h"
 
+#include "gui/app/ways.h"
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/svg_file.h"
-#include "gui/window/picture.h"
 #include "sim/base/version.h"
 #include "sim/plan/plan.h"
 
@@ -16,10 +16,28 @@ std::string imprint_of(const AppState& state) {
          "   cpscope " + program_version();
 }
 
+Result<ViewPicture> picture_of_view(const AppState& state) {
+  if (!state.shows_ways) {
+    const ViewKind kind = state.focus_view.value_or(ViewKind::layout);
+    return ViewPicture{natural_size(kind), [&state, kind](const TextWidth& text_width) {
+                         return draw_picture({&state, imprint_of(state), text_width, ""}, kind,
+                                             natural_size(kind));
+                       }};
+  }
+  const SharedCandidates candidates = shown_ways(state);
+  if (!candidates)
+    return make_error(ErrorKind::unavailable, "There is no comparison to be drawn",
+                      "wait until the page of ways shows one");
+  return ViewPicture{kComparisonSize, [&state, candidates](const TextWidth& text_width) {
+                       return draw_comparison_picture(*candidates, state.document.scenario().title,
+                                                      state.theme, text_width);
+                     }};
+}
+
 Result<size_t> write_view_svg(const AppState& state, const std::string& path) {
-  const ViewKind kind = state.focus_view.value_or(ViewKind::layout);
-  const Picture picture = draw_picture({&state, imprint_of(state), TextWidth(estimate_width), ""},
-                                       kind, natural_size(kind));
+  const Result<ViewPicture> view = picture_of_view(state);
+  if (!view) return view.error();
+  const Picture picture = view.value().compose(TextWidth(estimate_width));
   return write_svg(
       path, picture.drawing,
       {picture.size, theme_of(state.theme).of(Role::background), picture.title, picture.alt});

@@ -1,8 +1,12 @@
 #include "gui/model/comparison_chart.h"
 
 #include "gui/draw/glyph_widths.h"
+#include "gui/model/comparison_list.h"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -80,6 +84,99 @@ TEST(ComparisonChart, StandsWhenNothingOrOneWayCanBeOrAllAreEqual) {
   const Seen one = look_at(ways, {1080, 720});
   EXPECT_EQ(one.shapes, 1 + 5 + 3);
   EXPECT_TRUE(one.is_inside);
+}
+
+ComparisonChart bare_chart(const Candidates& ways, int64_t lit) {
+  return {.comparison = &ways,
+          .title = "",
+          .size = {470, 600},
+          .theme = &theme_of(ThemeName::dark),
+          .text_width = TextWidth(estimate_width),
+          .lit = lit,
+          .is_bare = true};
+}
+
+TEST(ComparisonChart, AnswersWithTheWayThatIsPointedAt) {
+  const Candidates ways = some_ways();
+  const CandidateView view = view_comparison(bare_chart(ways, -1));
+  ASSERT_EQ(view.candidates.size(), 4U) << "the refused one has no place";
+  for (size_t i = 0; i < view.candidates.size(); ++i) {
+    const Box& box = view.view.hits[i].box;
+    EXPECT_EQ(candidate_at(view, box.center()), view.candidates[i]);
+    const std::string& name = ways.candidates[static_cast<size_t>(view.candidates[i])].name;
+    EXPECT_EQ(view.view.hits[i].name, "way/" + name);
+    EXPECT_TRUE(view.view.hits[i].tooltip.starts_with(name)) << view.view.hits[i].tooltip;
+  }
+  EXPECT_EQ(candidate_at(view, {1, 1}), -1);
+  EXPECT_EQ(describe_candidate(ways, 1), "p2p, dual_chunk: 2 ms, 100 % longer than the best");
+}
+
+TEST(ComparisonChart, LightsOneWayWithoutMovingAnother) {
+  const Candidates ways = some_ways();
+  const std::string before = print_drawing(view_comparison(bare_chart(ways, -1)).view.drawing);
+  EXPECT_EQ(before.find("striped"), std::string::npos);
+  const std::string lit = print_drawing(view_comparison(bare_chart(ways, 2)).view.drawing);
+  EXPECT_TRUE(lit.starts_with(before.substr(0, before.find("left_middle"))));
+  EXPECT_NE(lit.find("p2p, striped"), std::string::npos);
+  EXPECT_EQ(print_drawing(view_comparison(bare_chart(ways, 4)).view.drawing), before)
+      << "what is refused is no point";
+}
+
+/// Where each bar's filled parts are: [row] widths from left to right.
+std::vector<std::vector<float>> bars_of(const Drawing& drawing, size_t rows) {
+  std::vector<std::vector<float>> bars(rows);
+  for (const Mark& mark : drawing.marks) {
+    const Box* box = nullptr;
+    if (const auto* filled = std::get_if<FilledBox>(&mark)) box = &filled->box;
+    if (const auto* outlined = std::get_if<OutlinedBox>(&mark)) box = &outlined->box;
+    // Rows are lit and framed as high as they are.
+    if (box == nullptr || box->height() > kListRow - 1) continue;
+    bars[static_cast<size_t>(box->y0 / kListRow)].push_back(box->width());
+  }
+  return bars;
+}
+
+TEST(ComparisonList, DrawsWhereTheTimeGoesOnOneScale) {
+  Candidates ways = some_ways();
+  ways.candidates[0].mean = {600, 100, 200, 100};
+  ways.candidates[1].mean = {600, 100, 1300, 0};
+  ways.candidates[2].mean = {3900, 0, 0, 100};  // leaves the scale at twice the best
+  const CandidateView view =
+      view_list({&ways, 900, &theme_of(ThemeName::dark), TextWidth(estimate_width), -1});
+  const auto bars = bars_of(view.view.drawing, ways.candidates.size() + 1);
+  ASSERT_EQ(bars[0].size(), 4U);
+  const float per_us = bars[0][0] / 600;
+  EXPECT_NEAR(bars[0][1], 100 * per_us, 1e-3);
+  EXPECT_NEAR(bars[0][2], 200 * per_us, 1e-3);
+  EXPECT_NEAR(bars[0][3], 100 * per_us, 1e-3);
+  ASSERT_EQ(bars[1].size(), 3U) << "nobody waits";
+  EXPECT_NEAR(bars[1][2], 1300 * per_us, 1e-3);
+  ASSERT_EQ(bars[2].size(), 1U) << "the rest lies beyond the end";
+  EXPECT_NEAR(bars[2][0], 2000 * per_us, 1e-2);
+}
+
+TEST(ComparisonList, HasARowForEveryWayAndSaysWhyOneIsRefused) {
+  const Candidates ways = some_ways();
+  for (const float width : {1200.0F, 640.0F, 200.0F, 40.0F}) {
+    const ComparisonList list{&ways, width, &theme_of(ThemeName::print), TextWidth(estimate_width),
+                              3};
+    const CandidateView view = view_list(list);
+    ASSERT_EQ(view.view.hits.size(), 5U);
+    EXPECT_EQ(view.candidates, (std::vector<int64_t>{0, 1, 2, 3, 4}));
+    EXPECT_EQ(view.view.hits[4].tooltip, "a2a+p2p of 3 is refused: 7 heads are not divisible by 3");
+    EXPECT_EQ(view.view.hits.back().box.y1, list_height(ways));
+    for (size_t i = 1; i < 5; ++i)
+      EXPECT_GE(view.view.hits[i].box.y0, view.view.hits[i - 1].box.y1) << "rows do not overlap";
+    if (width < 640) continue;
+    std::string text;
+    for (const Drawing& drawing : {view.view.drawing, draw_list_header(list)}) {
+      for (const Mark& mark : drawing.marks)
+        if (const auto* label = std::get_if<Label>(&mark)) text += label->text + "\n";
+    }
+    for (const char* part : {"1 refused\n", "7 heads are not divisible by 3", "best\n", "own\n",
+                             "too large", "total", "sent", "waiting"})
+      EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  }
 }
 
 }  // namespace

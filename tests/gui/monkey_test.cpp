@@ -2,6 +2,8 @@
 // may crash, and no plan without its proof may ever be shown.
 #include "gui/app/app_state.h"
 #include "gui/app/command.h"
+#include "gui/app/prediction.h"
+#include "gui/app/ways.h"
 #include "tests/support/hand.h"
 
 #include <cmath>
@@ -42,6 +44,9 @@ class Monkey {
     state_.services.scenario_names.assign(std::begin(kShipped), std::end(kShipped));
     // What it saves and opens would be files of this machine.
     state_.services.has_files = false;
+    if (Result<Cluster> cluster = load_cluster("h200x8", CPSCOPE_SCENARIOS "/clusters"))
+      state_.services.clusters.push_back(std::move(cluster).value());
+    EXPECT_EQ(state_.services.clusters.size(), 1U);
     EXPECT_TRUE(open_shipped(state_, "zigzag"));
     hand_ = std::make_unique<Hand>(state_, Hand::Options{.size = {1100, 700}});
   }
@@ -77,6 +82,9 @@ class Monkey {
     }
     hand_->frames(1);
     while (screen.has_events()) hand_->frames(1);
+    // One run must be like the other, however fast this machine is.
+    wait_for_prediction(state_);
+    wait_for_ways(state_);
     keep_small();
   }
 

@@ -221,6 +221,16 @@ class WebPage(unittest.TestCase):
         page.reaches("shows_time", True)
         self.assertEqual(page.complaints(), [])
 
+    def testComparesEveryWayBetweenTwoFramesAndTakesOne(self):
+        page = self.open("#thd_padding_p2p")
+        page.click("view.ways")
+        page.place("ways/recommendation")
+        page.click("ways/row/a2a, striped")
+        page.shows(r'cp_comm_type\s+= "a2a"')
+        page.shows(r'layout\s+= "striped"')
+        page.click("edit.undo")
+        page.shows(r'layout\s+= "dual_chunk"')
+
     def testRunsASmallScenarioAndJudgesIt(self):
         page = self.open("#zigzag")
         page.click("run.cpu")
