@@ -114,6 +114,34 @@ __device__ __forceinline__ void atomic_max(float* to, float value) {
   }
 }
 
+/// The same without a branch, so that products may be under way.
+__device__ __forceinline__ void atomic_max_if(bool condition, float* to, float value) {
+  const float no_negative_zero = value + 0.0f;
+  const bool is_nan = no_negative_zero != no_negative_zero;
+  const bool as_signed = is_nan || no_negative_zero >= 0.0f;
+  const int32_t bits = is_nan ? 0x7fffffff : __float_as_int(no_negative_zero);
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.b32 p, %2, 0;\nsetp.ne.b32 q, %3, 0;\n"
+      "@p red.global.max.s32 [%0], %1;\n@q red.global.min.u32 [%0], %1;\n}" ::"l"(to),
+      "r"(bits), "r"(condition && as_signed ? 1 : 0), "r"(condition && !as_signed ? 1 : 0)
+      : "memory");
+}
+
+/// Stores without a branch, so that products may be under way. `to` counts only where the condition
+/// holds; store_pair_if wants it on 8 bytes.
+__device__ __forceinline__ void store_if(bool condition, float* to, float value) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(to),
+               "f"(value), "r"(condition ? 1 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void store_pair_if(bool condition, float* to, float first,
+                                              float second) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p st.global.v2.f32 [%0], {%1, %2};\n}" ::"l"(to),
+      "f"(first), "f"(second), "r"(condition ? 1 : 0)
+      : "memory");
+}
+
 /// Two neighbours stored at once. `to` is on 8 bytes.
 __device__ __forceinline__ void store_pair(float* to, float first, float second) {
   *reinterpret_cast<float2*>(to) = make_float2(first, second);

@@ -55,7 +55,7 @@ __device__ __forceinline__ float weigh(const BackwardParams& p, float product, f
 template <class B>
 struct BackwardShared {
   uint32_t owned, walked, row_facts;
-  uint32_t owned_full, owned_free, first_full, second_full, walked_free, slots;
+  uint32_t owned_full, owned_free, first_full, second_full, walked_free, deal;
 
   __device__ BackwardShared() {
     owned = align_to_swizzle(shared_address(dynamic_shared()));
@@ -66,12 +66,12 @@ struct BackwardShared {
     first_full = owned_free + 8;
     second_full = first_full + 8 * B::kStages;
     walked_free = second_full + 8 * B::kStages;
-    slots = walked_free + 8 * B::kStages;
+    deal = walked_free + 8 * B::kStages;
   }
 
-  /// Arrivals that fill the first of a walked pair and that free the pair; more_readers: warps
-  /// besides the consumers' that read work items.
-  __device__ void init(int first_arrivals, int free_arrivals, int more_readers) const {
+  /// Arrivals that fill the first of a walked pair and that free the pair; readers: of work items,
+  /// the consumers' warps left out.
+  __device__ void init(int first_arrivals, int free_arrivals, int readers) const {
     constexpr int kConsumerWarps = 4 * B::kConsumers;
     if (threadIdx.x == 0) {
       mbarrier_init(owned_full, 1);
@@ -81,7 +81,7 @@ struct BackwardShared {
         mbarrier_init(second_full + 8 * i, 1);
         mbarrier_init(walked_free + 8 * i, free_arrivals);
       }
-      WorkSlots(slots).init(kConsumerWarps + more_readers);
+      WorkDeal(deal).init(kConsumerWarps + readers);
       mbarrier_init_fence();
     }
     __syncthreads();

@@ -11,16 +11,16 @@ using device::attend_on_hopper;
 using device::ForwardBudget;
 using device::ForwardParams;
 
-// Lanes, consumers, walked rows, turns, registers. A cap takes registers, so the widest heads walk
-// in smaller steps with it.
+// Lanes, consumers, walked rows, stages of Q, turns, registers. A cap takes registers, so the
+// widest heads walk in smaller steps with it.
 template <class T, bool kHasCap>
-using Forward64 = ForwardBudget<T, 64, 64, 3, 128, true, 32, 160, kHasCap>;
+using Forward64 = ForwardBudget<T, 64, 64, 3, 128, 2, true, 32, 160, kHasCap>;
 template <class T, bool kHasCap>
-using Forward128 = ForwardBudget<T, 128, 128, 2, 128, true, 40, 232, kHasCap>;
+using Forward128 = ForwardBudget<T, 128, 128, 2, 128, 2, true, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
-using Forward192 = ForwardBudget<T, 192, 128, 2, 128, true, 40, 232, kHasCap>;
+using Forward192 = ForwardBudget<T, 192, 128, 2, 128, 1, true, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
-using Forward256 = ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, false, 24, 240, kHasCap>;
+using Forward256 = ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, 1, false, 24, 240, kHasCap>;
 
 template <class B>
 void launch_budget(const ForwardLaunch& launch, Stream stream) {

@@ -8,36 +8,39 @@
 
 // Forward attention of sm_90a: out and lse of one compute item.
 //
-// A persistent kernel. The producer, one thread, draws (query tile, head) items from a counter and
-// fetches Q, K and V tiles by box copies; every consumer warpgroup computes 64 query rows with
-// wgmma. Two overlaps: P.V of a tile runs under the softmax of the next one, and where
-// kTakesTurns the products of one warpgroup run under the softmax of another.
+// A persistent kernel. One thread, the dealer, draws (query tile, head) items from a counter,
+// another one fetches their Q, K and V tiles by box copies; every consumer warpgroup computes 64
+// query rows with wgmma. Three overlaps: P.V of a tile runs under the softmax of the next one;
+// where kTakesTurns the products of one warpgroup run under the softmax of another; and an item
+// begins while the one before ends: its tables and, where kQStages is 2, its Q and first K are
+// fetched under the last tiles of the item before, whose rows are written under its first product.
 //
-// Ladder: v1 is the portable kernel (attention_forward.cu); this one is v2.
+// Ladder: v1 is the portable kernel (attention_forward.cu), v2 had the first two overlaps.
 // Grid: one CTA per SM; 128 threads for the producer and for each consumer.
-// Shared memory: Q, and kStages of K and V, in 64-lane panels with the 128-byte swizzle.
-// Accuracy: as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per logit.
-// Source: FlashAttention-3 (arXiv:2407.08608), the two overlaps.
+// Shared memory: kQStages of Q, and kStages of K and V, in 64-lane panels with the 128-byte
+// swizzle. Accuracy: as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per
+// logit. Source: FlashAttention-3 (arXiv:2407.08608), the two overlaps.
 
 namespace cpscope::kernels::device {
 
 /// One configuration of the kernel. kQk, kV: lanes of a head that it is built for.
-template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, bool kTakesTurns_,
-          int kProducerRegisters_, int kConsumerRegisters_, bool kHasCap_>
+template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kQStages_,
+          bool kTakesTurns_, int kProducerRegisters_, int kConsumerRegisters_, bool kHasCap_>
 struct ForwardBudget {
   using T = T_;
   static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
   static constexpr int kOwned = kWarpgroupRows * kConsumers;
   static constexpr bool kTakesTurns = kTakesTurns_;
   static constexpr bool kHasCap = kHasCap_;
-  static constexpr int kStages = 2;
+  static constexpr int kStages = 2, kQStages = kQStages_;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_;
   static constexpr int kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kQBytes = kOwned * kQk * 2;
   static constexpr int kKBytes = kWalked * kQk * 2;
   static constexpr int kVBytes = kWalked * kV * 2;
-  static constexpr int kSharedBytes = 1024 + kQBytes + kStages * (kKBytes + kVBytes) + 256;
+  static constexpr int kSharedBytes =
+      1024 + kQStages * kQBytes + kStages * (kKBytes + kVBytes) + 256;
 
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * launch_registers(kThreads));
@@ -67,25 +70,25 @@ struct ForwardParams {
 template <class B>
 struct ForwardShared {
   uint32_t q, k, v;
-  uint32_t q_full, q_free, k_full, k_free, v_full, v_free, slots;
+  uint32_t q_full, q_free, k_full, k_free, v_full, v_free, deal;
 
   __device__ ForwardShared() {
     q = align_to_swizzle(shared_address(dynamic_shared()));
-    k = q + B::kQBytes;
+    k = q + B::kQStages * B::kQBytes;
     v = k + B::kStages * B::kKBytes;
     q_full = v + B::kStages * B::kVBytes;
-    q_free = q_full + 8;
+    q_free = q_full + 8 * B::kQStages;
     k_full = q_free + 8;
     k_free = k_full + 8 * B::kStages;
     v_full = k_free + 8 * B::kStages;
     v_free = v_full + 8 * B::kStages;
-    slots = v_free + 8 * B::kStages;
+    deal = v_free + 8 * B::kStages;
   }
 
   __device__ void init() const {
     constexpr int kConsumerWarps = 4 * B::kConsumers;
     if (threadIdx.x == 0) {
-      mbarrier_init(q_full, 1);
+      for (int i = 0; i < B::kQStages; ++i) mbarrier_init(q_full + 8 * i, 1);
       mbarrier_init(q_free, kConsumerWarps);
       for (int i = 0; i < B::kStages; ++i) {
         mbarrier_init(k_full + 8 * i, 1);
@@ -93,7 +96,7 @@ struct ForwardShared {
         mbarrier_init(k_free + 8 * i, kConsumerWarps);
         mbarrier_init(v_free + 8 * i, kConsumerWarps);
       }
-      WorkSlots(slots).init(kConsumerWarps);
+      WorkDeal(deal).init(kConsumerWarps + 1);
       mbarrier_init_fence();
     }
     __syncthreads();
@@ -103,7 +106,7 @@ struct ForwardShared {
 /// The producer's thread.
 template <class B>
 __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const ForwardShared<B>& at) {
-  WorkSlots slots(at.slots);
+  WorkDeal deal(at.deal);
   int num_k = 0, num_v = 0, num_q = 0;  // tiles fetched
   const auto fetch_k = [&](int row, int end, int head) {
     const int stage = num_k % B::kStages;
@@ -123,20 +126,20 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
   };
 
   for (;;) {
-    const int32_t drawn = slots.draw(p.counter, p.tiles.num_work);
-    if (drawn < 0) return;
-    const WorkItem item = p.tiles.work[drawn];
-    const OwnedTile tile = p.tiles.tiles[item.tile];
-    mbarrier_wait(at.q_free, (num_q & 1) ^ 1);
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) return;
+    const OwnedTile& tile = item.tile;
+    if (tile.num_runs == 0) continue;
+    const int stage = num_q % B::kQStages;
+    // Two stages are kept apart by the deal: an item is dealt when all consumers have begun the one
+    // before, and so are done with the Q of the one before that.
+    if constexpr (B::kQStages == 1) mbarrier_wait(at.q_free, (num_q & 1) ^ 1);
     ++num_q;
-    if (tile.num_runs == 0) {
-      mbarrier_arrive(at.q_full);
-      continue;
-    }
     const int32_t kv_head = (p.first_head + item.head) / p.group - p.first_kv_head;
-    mbarrier_arrive_expecting(at.q_full, B::kQBytes);
-    load_panels<B::kQk, B::kOwned>(at.q, &p.q, at.q_full, tile.begin, tile.end, item.head);
-    RunWalk<B::kWalked> walk(tile);
+    mbarrier_arrive_expecting(at.q_full + 8 * stage, B::kQBytes);
+    load_panels<B::kQk, B::kOwned>(at.q + stage * B::kQBytes, &p.q, at.q_full + 8 * stage,
+                                   tile.begin, tile.end, item.head);
+    RunWalk<B::kWalked> walk(item);
     walk.next(p.tiles.runs);
     fetch_k(walk.row, walk.end, kv_head);
     // Consumers want the next K before this V.
@@ -156,25 +159,19 @@ template <class B>
 struct RowState {
   float largest[2] = {-INFINITY, -INFINITY};  // of the logits before logit_scale
   float sum[2] = {0.0f, 0.0f};                // this thread's part
-  KeySpan span[2];
-
-  __device__ __forceinline__ void read_spans(const ForwardParams& p, int32_t range_set,
-                                             int32_t run_end, int32_t first_row) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      span[r] = span_of_row(p.tiles, p.q_rows, range_set, first_row + 8 * r, run_end);
-  }
+  RowRanges ranges;
 
   /// logits -> exp2(logit - largest); shrink: by how much earlier results become smaller.
   __device__ __forceinline__ void take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
-                                       float (&shrink)[2], int32_t first_key, bool is_masked) {
+                                       float (&shrink)[2], const RunWalk<B::kWalked>& walk) {
     if constexpr (B::kHasCap) {
 #pragma unroll
       for (int i = 0; i < B::kWalked / 2; ++i)
         logits[i] = p.softcap * tanh_with_slope(logits[i] * p.inverse_cap).value;
     }
-    if (is_masked) {
-      const int32_t key = first_key + 2 * (threadIdx.x % 4);
+    if (walk.is_masked != 0) {
+      const int32_t key = walk.row + 2 * (threadIdx.x % 4);
+      const KeySpan span[2] = {ranges.span(0, walk.end), ranges.span(1, walk.end)};
 #pragma unroll
       for (int i = 0; i < B::kWalked / 2; ++i) {
         if (!span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = -INFINITY;
@@ -206,41 +203,79 @@ struct RowState {
   }
 };
 
-/// Writes the rows of one item and raises the head's largest logit.
+/// Writes what rows have that see nothing.
 template <class B>
-__device__ __forceinline__ void finish_rows(const ForwardParams& p, RowState<B>& state,
-                                            const float (&out)[B::kV / 2], int32_t first_row,
-                                            int32_t rows_end, int32_t head) {
-  const int lane = threadIdx.x % 32;
-  float top = -INFINITY;
+__device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const OwnedTile& tile,
+                                                 int32_t first_row, int32_t head) {
+  const float zeros[B::kV / 2] = {};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = first_row + 8 * r;
+    if (row >= tile.end) continue;
+    if (threadIdx.x % 4 == 0) p.lse[row * p.lse_row_stride + head] = -INFINITY;
+    store_row<B::kV, false>(p.out + row * p.out_row_stride + head * p.out_head_stride, p.out_lanes,
+                            zeros, 0.0f);
+  }
+}
+
+/// What a thread keeps of an item whose sums are done and whose rows are not yet written.
+struct UnwrittenItem {
+  int32_t first_row = 0, rows_end = 0;  // nothing is written where they are equal
+  int32_t head = 0;
+  float lse[2];     // of the thread's two rows
+  float max_logit;  // of the warp's rows, -inf: none is visible
+};
+
+/// Ends the softmax of an item's rows: out becomes the mean of V.
+template <class B>
+__device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const RowState<B>& state,
+                                                   float (&out)[B::kV / 2], int32_t first_row,
+                                                   int32_t rows_end, int32_t head) {
+  UnwrittenItem item{first_row, rows_end, head, {}, -INFINITY};
   bool has_nan = false;
+  float factor[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float sum = state.sum[r];
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
-    const int64_t row = first_row + 8 * r;
-    if (row >= rows_end) continue;
+    const bool is_there = first_row + 8 * r < rows_end;
     const bool is_empty = sum == 0.0f;
-    const float factor = is_empty ? 0.0f : 1.0f / sum;
-    top = fmaxf(top, state.largest[r]);
-    has_nan = has_nan || sum != sum;  // the running maximum passes over it
-    if (lane % 4 == 0) {
-      p.lse[row * p.lse_row_stride + head] =
-          is_empty ? -INFINITY : state.largest[r] * p.logit_scale + logf(sum);
-    }
-    float* to = p.out + row * p.out_row_stride + head * p.out_head_stride;
-    if (r == 0) {
-      store_row<B::kV, false>(to, p.out_lanes, out, factor);
-    } else {
-      store_row<B::kV, true>(to, p.out_lanes, out, factor);
-    }
+    factor[r] = is_empty ? 0.0f : 1.0f / sum;
+    item.lse[r] = is_empty ? -INFINITY : state.largest[r] * p.logit_scale + logf(sum);
+    item.max_logit = fmaxf(item.max_logit, is_there ? state.largest[r] : -INFINITY);
+    has_nan = has_nan || (is_there && sum != sum);  // the running maximum passes over it
   }
 #pragma unroll
-  for (int step = 4; step < 32; step *= 2) top = fmaxf(top, shuffle_xor(top, step));
-  if (any_in_warp(has_nan)) top = NAN;
-  if (lane == 0 && top != -INFINITY && p.max_logit != nullptr)
-    atomic_max(p.max_logit + head, top * p.logit_scale);
+  for (int i = 0; i < B::kV / 2; ++i) out[i] *= factor[(i / 2) & 1];
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2)
+    item.max_logit = fmaxf(item.max_logit, shuffle_xor(item.max_logit, step));
+  if (any_in_warp(has_nan)) item.max_logit = NAN;
+  return item;
+}
+
+/// Writes the rows and raises the head's largest logit. No branch: products are under way.
+template <class B>
+__device__ __forceinline__ void write_rows(const ForwardParams& p, const UnwrittenItem& item,
+                                           const float (&out)[B::kV / 2]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = item.first_row + 8 * r;
+    const bool is_there = row < item.rows_end;
+    store_if(is_there && lane % 4 == 0, p.lse + row * p.lse_row_stride + item.head, item.lse[r]);
+    float* to = p.out + row * p.out_row_stride + item.head * p.out_head_stride;
+    const int32_t num_lanes = is_there ? p.out_lanes : 0;
+    if (r == 0) {
+      store_row<B::kV, false>(to, num_lanes, out, 1.0f);
+    } else {
+      store_row<B::kV, true>(to, num_lanes, out, 1.0f);
+    }
+  }
+  const bool has_logit = item.first_row < item.rows_end && item.max_logit != -INFINITY;
+  atomic_max_if(lane == 0 && has_logit && p.max_logit != nullptr, p.max_logit + item.head,
+                item.max_logit * p.logit_scale);
 }
 
 /// A consumer warpgroup.
@@ -248,30 +283,29 @@ template <class B>
 struct ForwardConsumer {
   const ForwardParams& p;
   const ForwardShared<B>& at;
-  int group;  // which consumer
-  uint32_t q;
+  int group;                            // which consumer
   int num_k = 0, num_v = 0, num_q = 0;  // tiles taken
   uint32_t weights[B::kWalked / 4];     // P of the tile before, in pairs
   float out[B::kV / 2];
+  RowState<B> state;
+  UnwrittenItem unwritten;
 
   __device__ ForwardConsumer(const ForwardParams& params, const ForwardShared<B>& shared,
                              int consumer)
-      : p(params),
-        at(shared),
-        group(consumer),
-        q(shared.q + consumer * kWarpgroupRows * kPanelRowBytes) {}
+      : p(params), at(shared), group(consumer) {}
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
 
-  /// logits = Q K^T of the K tile in `stage`.
-  __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2], int stage) {
+  /// logits = Q K^T of the tiles in these stages.
+  __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2], int q_stage,
+                                               int k_stage) {
+    const uint32_t q = at.q + q_stage * B::kQBytes + group * kWarpgroupRows * kPanelRowBytes;
+    const uint32_t k = at.k + k_stage * B::kKBytes;
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kQk / 16; ++step) {
-      wgmma_ss<typename B::T>(
-          logits, matrix_descriptor(step_address<B::kOwned>(q, step), 16),
-          matrix_descriptor(step_address<B::kWalked>(at.k + stage * B::kKBytes, step), 16),
-          step > 0);
+      wgmma_ss<typename B::T>(logits, matrix_descriptor(step_address<B::kOwned>(q, step), 16),
+                              matrix_descriptor(step_address<B::kWalked>(k, step), 16), step > 0);
     }
     wgmma_commit();
   }
@@ -309,34 +343,44 @@ struct ForwardConsumer {
     ++num_v;
     return stage;
   }
+  __device__ __forceinline__ int take_q() {
+    const int stage = num_q % B::kQStages;
+    mbarrier_wait(at.q_full + 8 * stage, (num_q / B::kQStages) & 1);
+    ++num_q;
+    return stage;
+  }
 
-  /// All walked tiles of an item.
-  __device__ __forceinline__ void walk_tiles(const OwnedTile& tile, RowState<B>& state,
-                                             int32_t first_row) {
-    RunWalk<B::kWalked> walk(tile);
+  /// All walked tiles of an item with runs.
+  __device__ __forceinline__ void walk_tiles(const DealtItem& item, int32_t first_row) {
+    RunWalk<B::kWalked> walk(item);
     const auto step = [&] {
       const bool has_tile = walk.next(p.tiles.runs);
       if (has_tile && walk.begins_run && walk.is_masked != 0)
-        state.read_spans(p, walk.range_set, walk.end, first_row);
+        state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row);
       return has_tile;
     };
     float shrink[2];
+    const int q_stage = take_q();
     {
       float logits[B::kWalked / 2];
-      step();
       const int stage = take_k();
-      start_logits(logits, stage);
+      start_logits(logits, q_stage, stage);
+      write_rows<B>(p, unwritten, out);  // of the item before, meanwhile
+      state = {};
+      step();
+#pragma unroll
+      for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
       wgmma_wait<0>();
       pin(logits);
       if (is_elected()) mbarrier_arrive(at.k_free + 8 * stage);
-      state.take(p, logits, shrink, walk.row, walk.is_masked != 0);
+      state.take(p, logits, shrink, walk);
       round_weights(logits);
     }
     while (step()) {
       float logits[B::kWalked / 2];
       const int k_stage = take_k();
       if (B::kTakesTurns) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
-      start_logits(logits, k_stage);
+      start_logits(logits, q_stage, k_stage);
       const int v_stage = take_v();
       start_values(v_stage);
       if (B::kTakesTurns)
@@ -344,7 +388,7 @@ struct ForwardConsumer {
       wgmma_wait<1>();
       pin(logits);
       if (is_elected()) mbarrier_arrive(at.k_free + 8 * k_stage);
-      state.take(p, logits, shrink, walk.row, walk.is_masked != 0);  // P V runs meanwhile
+      state.take(p, logits, shrink, walk);  // P V runs meanwhile
       wgmma_wait<0>();
       pin(out);
       if (is_elected()) mbarrier_arrive(at.v_free + 8 * v_stage);
@@ -352,36 +396,34 @@ struct ForwardConsumer {
 #pragma unroll
       for (int i = 0; i < B::kV / 2; ++i) out[i] *= shrink[(i / 2) & 1];
     }
+    // Nothing reads Q any more; the waits above were those of whole warps.
+    if (B::kQStages == 1 && is_elected()) mbarrier_arrive(at.q_free);
     const int stage = take_v();
     start_values(stage);
     wgmma_wait<0>();
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
+    unwritten = normalise<B>(p, state, out, first_row, item.tile.end, item.head);
   }
 
   __device__ __forceinline__ void run() {
-    WorkSlots slots(at.slots);
+    WorkDeal deal(at.deal);
     // The first warpgroup may begin.
     if (B::kTakesTurns && group == B::kConsumers - 1)
       named_barrier_arrive(1, 2 * kWarpgroupThreads);
+    const int32_t row_in_tile =
+        group * kWarpgroupRows + (threadIdx.x / 32 % 4) * 16 + threadIdx.x % 32 / 4;
     for (;;) {
-      const int32_t drawn = slots.read();
-      if (drawn < 0) return;
-      const OwnedTile tile = p.tiles.tiles[p.tiles.work[drawn].tile];
-      const int32_t first_row =
-          tile.begin + group * kWarpgroupRows + (threadIdx.x / 32 % 4) * 16 + threadIdx.x % 32 / 4;
-      RowState<B> state;
-#pragma unroll
-      for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
-      mbarrier_wait(at.q_full, num_q & 1);
-      ++num_q;
-      if (tile.num_runs > 0) walk_tiles(tile, state, first_row);
-      __syncwarp();  // every lane has seen q_full's phase before the next one can begin
-      if (is_elected()) mbarrier_arrive(at.q_free);
-      // Read again rather than kept in registers through the walk.
-      const WorkItem item = p.tiles.work[drawn];
-      finish_rows<B>(p, state, out, first_row, p.tiles.tiles[item.tile].end, item.head);
+      const DealtItem item = deal.read();
+      if (item.is_last()) break;
+      const int32_t first_row = item.tile.begin + row_in_tile;
+      if (item.tile.num_runs == 0) {
+        write_empty_rows<B>(p, item.tile, first_row, item.head);
+      } else {
+        walk_tiles(item, first_row);
+      }
     }
+    write_rows<B>(p, unwritten, out);
   }
 };
 
@@ -394,6 +436,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_forward<B>(p, at);
+    if (threadIdx.x == 32) WorkDeal(at.deal).deal(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     ForwardConsumer<B>(p, at, warpgroup - 1).run();

@@ -33,26 +33,22 @@ constexpr int kAllFactBytes = 16 * kWarpgroupRows;
 template <class B>
 __device__ __forceinline__ void fetch_queries(const BackwardParams& p,
                                               const BackwardShared<B>& at) {
-  WorkSlots slots(at.slots);
+  WorkDeal deal(at.deal);
   int num_walked = 0, num_owned = 0;  // fetched
   for (;;) {
-    const int32_t drawn = slots.draw(p.counter, p.tiles.num_work);
-    if (drawn < 0) return;
-    const WorkItem item = p.tiles.work[drawn];
-    const OwnedTile tile = p.tiles.tiles[item.tile];
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) return;
+    const OwnedTile& tile = item.tile;
+    if (tile.num_runs == 0) continue;
     mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
     ++num_owned;
-    if (tile.num_runs == 0) {
-      mbarrier_arrive(at.owned_full);
-      continue;
-    }
     mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
     load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end, item.head);
     load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full, tile.begin,
                                   tile.end, item.head);
     const HeadRange heads(p, item.head);
     for (int32_t head = heads.first; head < heads.last; ++head) {
-      for (RunWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
+      for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs); ++num_walked) {
         const int stage = num_walked % B::kStages;
         const uint32_t q = at.walked + stage * B::kWalkedBytes;
         mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
@@ -71,17 +67,16 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p,
 /// and none past the run's end may be read.
 template <class B>
 __device__ __forceinline__ void fetch_facts(const BackwardParams& p, const BackwardShared<B>& at) {
-  WorkSlots slots(at.slots);
+  WorkDeal deal(at.deal);
   const int lane = threadIdx.x % 32;
   int num_walked = 0;
   for (;;) {
-    const int32_t drawn = slots.read();
-    if (drawn < 0) return;
-    const WorkItem item = p.tiles.work[drawn];
-    const OwnedTile tile = p.tiles.tiles[item.tile];
+    const DealtItem item = deal.read();
+    if (item.is_last()) return;
+    const OwnedTile& tile = item.tile;
     const HeadRange heads(p, item.head);
     for (int32_t head = heads.first; head < heads.last; ++head) {
-      for (RunWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
+      for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs); ++num_walked) {
         const int stage = num_walked % B::kStages;
         const uint32_t facts = at.row_facts + stage * B::kFactBytes;
         mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
@@ -256,34 +251,30 @@ struct KeyGradientConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    WorkSlots slots(at.slots);
+    WorkDeal deal(at.deal);
     const int32_t row_in_tile =
         group * kWarpgroupRows + (threadIdx.x / 32 % 4) * 16 + threadIdx.x % 32 / 4;
     for (;;) {
-      const int32_t drawn = slots.read();
-      if (drawn < 0) return;
-      const WorkItem item = p.tiles.work[drawn];
-      const OwnedTile tile = p.tiles.tiles[item.tile];
+      const DealtItem item = deal.read();
+      if (item.is_last()) return;
 #pragma unroll
       for (int i = 0; i < B::kQk / 2; ++i) dk[i] = 0.0f;
 #pragma unroll
       for (int i = 0; i < B::kV / 2; ++i) dv[i] = 0.0f;
-      mbarrier_wait(at.owned_full, num_owned & 1);
-      ++num_owned;
-      const int32_t key = tile.begin + row_in_tile;  // this thread's rows: key and key + 8
-      const HeadRange heads(p, item.head);
-      for (int32_t head = heads.first; head < heads.last; ++head) {
-        for (RunWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs);)
-          take_tile(key, walk.is_masked != 0);
+      const int32_t key = item.tile.begin + row_in_tile;  // this thread's rows: key and key + 8
+      if (item.tile.num_runs > 0) {
+        mbarrier_wait(at.owned_full, num_owned & 1);
+        ++num_owned;
+        const HeadRange heads(p, item.head);
+        for (int32_t head = heads.first; head < heads.last; ++head) {
+          for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs);)
+            take_tile(key, walk.is_masked != 0);
+        }
+        // Every lane has seen owned_full's phase: it waited for products since.
+        if (is_elected()) mbarrier_arrive(at.owned_free);
       }
-      __syncwarp();  // every lane has seen owned_full's phase before the next one can begin
-      if (is_elected()) mbarrier_arrive(at.owned_free);
-      // Read again rather than kept in registers through the walk.
-      const WorkItem done = p.tiles.work[drawn];
-      const OwnedTile owned = p.tiles.tiles[done.tile];
-      const int32_t row = owned.begin + row_in_tile;
-      store_rows<B::kV>(p.second, done.head, row, owned.end, p.lanes_v, dv, 1.0f);
-      store_rows<B::kQk>(p.first, done.head, row, owned.end, p.lanes_qk, dk, p.scale);
+      store_rows<B::kV>(p.second, item.head, key, item.tile.end, p.lanes_v, dv, 1.0f);
+      store_rows<B::kQk>(p.first, item.head, key, item.tile.end, p.lanes_qk, dk, p.scale);
     }
   }
 };
@@ -292,12 +283,13 @@ template <class B>
 __global__ void __launch_bounds__(B::kThreads, 1)
     key_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
   const BackwardShared<B> at;
-  at.init(1 + 32, kWarpgroupThreads * B::kConsumers, 1);
+  at.init(1 + 32, kWarpgroupThreads * B::kConsumers, 2);
   const int warpgroup = threadIdx.x / kWarpgroupThreads;
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_queries<B>(p, at);
     if (threadIdx.x / 32 == 1) fetch_facts<B>(p, at);
+    if (threadIdx.x == 64) WorkDeal(at.deal).deal(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     KeyGradientConsumer<B>(p, at, warpgroup - 1).run();
@@ -306,7 +298,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
 
 // Lanes, owned and walked rows, stages, registers.
 template <class T, bool kHasCap>
-using Budget64 = BackwardBudget<T, 64, 64, 128, 64, 4, kAllFactBytes, 24, 240, kHasCap>;
+using Budget64 = BackwardBudget<T, 64, 64, 128, 64, 4, kAllFactBytes, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
 using Budget128 = BackwardBudget<T, 128, 128, 128, 64, 3, kAllFactBytes, 24, 240, kHasCap>;
 

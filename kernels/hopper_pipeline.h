@@ -23,78 +23,125 @@ __device__ __forceinline__ uint32_t align_to_swizzle(uint32_t address) {
   return (address + 1023u) & ~1023u;
 }
 
-/// Walks the tiles of kRows rows of an owned tile's runs.
+/// A work item as its workers see it. kv heads or query heads: those of the owned side.
+struct DealtItem {
+  OwnedTile tile;
+  TileRun first_run;  // of the tile, where it has runs
+  int32_t head = -1;  // -1: there are no more items
+
+  __device__ __forceinline__ bool is_last() const { return head < 0; }
+};
+
+/// Hands work items to all warps of a CTA through shared memory. One thread, the dealer, draws the
+/// next item while the one before is worked on, so that nobody waits for the counter or for the
+/// tables. Items are drawn in order: an item is never drawn before an earlier one.
+struct WorkDeal {
+  static constexpr int kBytes = 56;
+
+  uint32_t full, free, slot;
+  int32_t count = 0;  // items dealt or read
+
+  __device__ explicit WorkDeal(uint32_t address)
+      : full(address), free(address + 8), slot(address + 16) {}
+
+  /// readers: arrivals that free the slot, one for each call of read or read_alone.
+  __device__ void init(int readers) const {
+    mbarrier_init(full, 1);
+    mbarrier_init(free, readers);
+  }
+
+  /// The dealer: all items, until there are none.
+  __device__ __forceinline__ void deal(const DeviceTiles& tiles, int32_t* counter) {
+    for (;;) {
+      mbarrier_wait(free, (count & 1) ^ 1);
+      const int32_t drawn = atomic_add(counter, 1);
+      DealtItem item{};
+      if (drawn < tiles.num_work) {
+        const WorkItem work = tiles.work[drawn];
+        item.head = work.head;
+        item.tile = tiles.tiles[work.tile];
+        if (item.tile.num_runs > 0) item.first_run = tiles.runs[item.tile.first_run];
+      } else {
+        item.head = -1;
+      }
+      write(item);
+      mbarrier_arrive(full);
+      ++count;
+      if (item.is_last()) return;
+    }
+  }
+
+  /// A whole warp, all its lanes together.
+  __device__ __forceinline__ DealtItem read() {
+    const DealtItem item = wait_and_load();
+    __syncwarp();  // every lane has read it
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(free);
+    return item;
+  }
+
+  /// One thread for itself.
+  __device__ __forceinline__ DealtItem read_alone() {
+    const DealtItem item = wait_and_load();
+    mbarrier_arrive(free);
+    return item;
+  }
+
+ private:
+  __device__ __forceinline__ void write(const DealtItem& item) const {
+    const int32_t words[] = {item.tile.begin,
+                             item.tile.end,
+                             item.tile.first_run,
+                             item.tile.num_runs,
+                             item.first_run.begin,
+                             item.first_run.end,
+                             item.first_run.range_set,
+                             item.first_run.is_masked,
+                             item.head};
+#pragma unroll
+    for (int i = 0; i < 9; ++i) store_shared_int(slot + 4 * i, words[i]);
+  }
+
+  __device__ __forceinline__ DealtItem wait_and_load() {
+    mbarrier_wait(full, count & 1);
+    ++count;
+    int32_t words[9];
+#pragma unroll
+    for (int i = 0; i < 9; ++i) words[i] = load_shared_int(slot + 4 * i);
+    return {{words[0], words[1], words[2], words[3]},
+            {words[4], words[5], words[6], words[7]},
+            words[8]};
+  }
+};
+
+/// Walks the tiles of kRows rows of an item's runs.
 template <int kRows>
 struct RunWalk {
-  int32_t run;
+  int32_t run;       // the one after the present
   int32_t last_run;  // the one after the tile's last
   int32_t row = 0;   // first row of the tile
   int32_t end = 0;   // of the run: rows there and beyond are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
   bool begins_run = false;
+  TileRun upcoming;  // fetched a run ahead
 
-  __device__ explicit RunWalk(const OwnedTile& tile)
-      : run(tile.first_run), last_run(tile.first_run + tile.num_runs) {}
+  __device__ explicit RunWalk(const DealtItem& item)
+      : run(item.tile.first_run),
+        last_run(item.tile.first_run + item.tile.num_runs),
+        upcoming(item.first_run) {}
 
   __device__ __forceinline__ bool next(const TileRun* runs) {
     row += kRows;
     begins_run = row >= end;
     if (!begins_run) return true;
     if (run == last_run) return false;
-    const TileRun next_run = runs[run];
-    row = next_run.begin;
-    end = next_run.end;
-    range_set = next_run.range_set;
-    is_masked = next_run.is_masked;
+    row = upcoming.begin;
+    end = upcoming.end;
+    range_set = upcoming.range_set;
+    is_masked = upcoming.is_masked;
     ++run;
+    if (run < last_run) upcoming = runs[run];
     return true;
-  }
-};
-
-/// Hands work items from the producer to its readers through two slots of shared memory. The first
-/// item comes from the counter too: an item is then never drawn before an earlier one.
-struct WorkSlots {
-  static constexpr int kBytes = 40;
-
-  uint32_t full, free, slot;
-  int32_t count = 0;  // items drawn or read
-
-  __device__ explicit WorkSlots(uint32_t address)
-      : full(address), free(address + 16), slot(address + 32) {}
-
-  /// readers: arrivals that free a slot.
-  __device__ void init(int readers) const {
-    for (int i = 0; i < 2; ++i) {
-      mbarrier_init(full + 8 * i, 1);
-      mbarrier_init(free + 8 * i, readers);
-    }
-  }
-
-  /// Producer's thread: draws the next item; -1 when there is none.
-  __device__ __forceinline__ int32_t draw(int32_t* counter, int32_t num_work) {
-    int32_t item = atomic_add(counter, 1);
-    if (item >= num_work) item = -1;
-    const int which = count & 1;
-    mbarrier_wait(free + 8 * which, ((count / 2) & 1) ^ 1);
-    store_shared_int(slot + 4 * which, item);
-    mbarrier_arrive(full + 8 * which);
-    ++count;
-    return item;
-  }
-
-  /// A warp of a reader, all its lanes together.
-  __device__ __forceinline__ int32_t read() {
-    const int which = count & 1;
-    int32_t item = 0;
-    // One lane reads, and frees what it has read.
-    if (threadIdx.x % 32 == 0) {
-      mbarrier_wait(full + 8 * which, (count / 2) & 1);
-      item = load_shared_int(slot + 4 * which);
-      mbarrier_arrive(free + 8 * which);
-    }
-    ++count;
-    return from_first_lane(item);
   }
 };
 
@@ -126,18 +173,43 @@ struct KeySpan {
   }
 };
 
-/// What a query row sees in a run that ends at `run_end`: the last tile reaches beyond, where the
-/// row may see keys that another run brings. Rows that do not exist see nothing.
-__device__ __forceinline__ KeySpan span_of_row(const DeviceTiles& tiles, int32_t q_rows,
-                                               int32_t range_set, int32_t row, int32_t run_end) {
-  if (row >= q_rows) return {};
-  const KeyRange range = tiles.ranges[static_cast<int64_t>(range_set) * q_rows + row];
+/// What a query row with this range sees in a run that ends at `run_end`: the last tile reaches
+/// beyond, where the row may see keys that another run brings.
+__device__ __forceinline__ KeySpan clip_to_run(KeyRange range, int32_t run_end) {
   const int32_t hi = range.hi < run_end ? range.hi : run_end;
   return {range.lo, hi > range.lo ? static_cast<uint32_t>(hi - range.lo) : 0u};
 }
 
+/// The same of row `row`. Rows that do not exist see nothing.
+__device__ __forceinline__ KeySpan span_of_row(const DeviceTiles& tiles, int32_t q_rows,
+                                               int32_t range_set, int32_t row, int32_t run_end) {
+  if (row >= q_rows) return {};
+  return clip_to_run(tiles.ranges[static_cast<int64_t>(range_set) * q_rows + row], run_end);
+}
+
+/// What a thread's two query rows see in a run. Fetched when the run begins, and not looked at
+/// before the first logits are there.
+struct RowRanges {
+  KeyRange range[2];
+
+  __device__ __forceinline__ void fetch(const DeviceTiles& tiles, int32_t q_rows, int32_t range_set,
+                                        int32_t first_row) {
+    const KeyRange* rows = tiles.ranges + static_cast<int64_t>(range_set) * q_rows + first_row;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      range[r] = {};
+      if (first_row + 8 * r < q_rows) range[r] = rows[8 * r];
+    }
+  }
+
+  __device__ __forceinline__ KeySpan span(int r, int32_t run_end) const {
+    return clip_to_run(range[r], run_end);
+  }
+};
+
 /// Writes one of a thread's two rows of a 64 x kLanes sum, times `factor`. `to`: the row's lane 0;
-/// kSecond: the row 8 further down. num_lanes: lanes that the row holds, in groups of 8.
+/// kSecond: the row 8 further down. num_lanes: lanes that the row holds, in groups of 8; 0: nothing
+/// is written. There is no branch, so products may be under way.
 template <int kLanes, bool kSecond>
 __device__ __forceinline__ void store_row(float* to, int32_t num_lanes,
                                           const float (&sums)[kLanes / 2], float factor) {
@@ -145,9 +217,7 @@ __device__ __forceinline__ void store_row(float* to, int32_t num_lanes,
 #pragma unroll
   for (int group = 0; group < kLanes / 8; ++group) {
     const int at = 4 * group + (kSecond ? 2 : 0);
-    if (8 * group < num_lanes) {
-      store_pair(to + 8 * group, sums[at] * factor, sums[at + 1] * factor);
-    }
+    store_pair_if(8 * group < num_lanes, to + 8 * group, sums[at] * factor, sums[at + 1] * factor);
   }
 }
 

@@ -24,25 +24,21 @@ namespace {
 /// The producer's thread.
 template <class B>
 __device__ __forceinline__ void fetch_keys(const BackwardParams& p, const BackwardShared<B>& at) {
-  WorkSlots slots(at.slots);
+  WorkDeal deal(at.deal);
   int num_walked = 0, num_owned = 0;  // fetched
   for (;;) {
-    const int32_t drawn = slots.draw(p.counter, p.tiles.num_work);
-    if (drawn < 0) return;
-    const WorkItem item = p.tiles.work[drawn];
-    const OwnedTile tile = p.tiles.tiles[item.tile];
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) return;
+    const OwnedTile& tile = item.tile;
+    if (tile.num_runs == 0) continue;
     mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
     ++num_owned;
-    if (tile.num_runs == 0) {
-      mbarrier_arrive(at.owned_full);
-      continue;
-    }
     const int32_t kv_head = (p.first_head + item.head) / p.group - p.first_kv_head;
     mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
     load_panels<B::kQk, B::kOwned>(at.owned, &p.q, at.owned_full, tile.begin, tile.end, item.head);
     load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.d_out, at.owned_full,
                                   tile.begin, tile.end, item.head);
-    for (RunWalk<B::kWalked> walk(tile); walk.next(p.tiles.runs); ++num_walked) {
+    for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs); ++num_walked) {
       const int stage = num_walked % B::kStages;
       const uint32_t k = at.walked + stage * B::kWalkedBytes;
       mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
@@ -58,7 +54,7 @@ __device__ __forceinline__ void fetch_keys(const BackwardParams& p, const Backwa
 /// What a thread knows of its two query rows.
 struct QueryRows {
   float log2_lse[2], delta[2];
-  KeySpan span[2];
+  RowRanges ranges;
 
   __device__ __forceinline__ QueryRows(const BackwardParams& p, int32_t first_row, int32_t head) {
 #pragma unroll
@@ -68,13 +64,6 @@ struct QueryRows {
       log2_lse[r] = row < p.q_rows ? p.log2_lse[place] : INFINITY;
       delta[r] = row < p.q_rows ? p.delta[place] : 0.0f;
     }
-  }
-
-  __device__ __forceinline__ void read_spans(const BackwardParams& p, int32_t range_set,
-                                             int32_t run_end, int32_t first_row) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      span[r] = span_of_row(p.tiles, p.q_rows, range_set, first_row + 8 * r, run_end);
   }
 };
 
@@ -134,7 +123,7 @@ struct QueryGradientConsumer {
   __device__ __forceinline__ void differentiate(const QueryRows& rows,
                                                 float (&logits)[B::kWalked / 2],
                                                 const float (&dp)[B::kWalked / 2],
-                                                int32_t first_key, bool is_masked) {
+                                                const RunWalk<B::kWalked>& walk) {
 #pragma unroll
     for (int i = 0; i < B::kWalked / 2; ++i) {
       const int r = (i / 2) & 1;
@@ -143,11 +132,12 @@ struct QueryGradientConsumer {
       logits[i] = weight * (dp[i] - rows.delta[r]);
       if (B::kHasCap) logits[i] *= slope;
     }
-    if (is_masked) {
-      const int32_t key = first_key + 2 * (threadIdx.x % 4);
+    if (walk.is_masked != 0) {
+      const int32_t key = walk.row + 2 * (threadIdx.x % 4);
+      const KeySpan span[2] = {rows.ranges.span(0, walk.end), rows.ranges.span(1, walk.end)};
 #pragma unroll
       for (int i = 0; i < B::kWalked / 2; ++i) {
-        if (!rows.span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = 0.0f;
+        if (!span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = 0.0f;
       }
     }
   }
@@ -165,13 +155,13 @@ struct QueryGradientConsumer {
   }
 
   /// All walked tiles of an item.
-  __device__ __forceinline__ void walk_tiles(const OwnedTile& tile, QueryRows& rows,
+  __device__ __forceinline__ void walk_tiles(const DealtItem& item, QueryRows& rows,
                                              int32_t first_row) {
-    RunWalk<B::kWalked> walk(tile);
+    RunWalk<B::kWalked> walk(item);
     const auto step = [&] {
       const bool has_tile = walk.next(p.tiles.runs);
       if (has_tile && walk.begins_run && walk.is_masked != 0)
-        rows.read_spans(p, walk.range_set, walk.end, first_row);
+        rows.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row);
       return has_tile;
     };
     {
@@ -181,7 +171,7 @@ struct QueryGradientConsumer {
       wgmma_wait<0>();
       pin(logits);
       pin(dp);
-      differentiate(rows, logits, dp, walk.row, walk.is_masked != 0);
+      differentiate(rows, logits, dp, walk);
       round_grads(logits);
     }
     while (step()) {
@@ -196,12 +186,14 @@ struct QueryGradientConsumer {
       wgmma_wait<1>();
       pin(logits);
       pin(dp);
-      differentiate(rows, logits, dp, walk.row, walk.is_masked != 0);  // dS K runs meanwhile
+      differentiate(rows, logits, dp, walk);  // dS K runs meanwhile
       wgmma_wait<0>();
       pin(dq);
       if (is_elected()) mbarrier_arrive(at.walked_free + 8 * before);
       round_grads(logits);
     }
+    // Nothing reads Q and dO any more; the waits above were those of whole warps.
+    if (is_elected()) mbarrier_arrive(at.owned_free);
     const int last = num_walked % B::kStages;
     ++num_walked;
     start_dq(last);
@@ -211,25 +203,22 @@ struct QueryGradientConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    WorkSlots slots(at.slots);
+    WorkDeal deal(at.deal);
     if (group == 1) named_barrier_arrive(1, 2 * kWarpgroupThreads);  // the first one may begin
     for (;;) {
-      const int32_t drawn = slots.read();
-      if (drawn < 0) return;
-      const WorkItem item = p.tiles.work[drawn];
-      const OwnedTile tile = p.tiles.tiles[item.tile];
+      const DealtItem item = deal.read();
+      if (item.is_last()) return;
+      const OwnedTile& tile = item.tile;
       const int32_t first_row =
           tile.begin + group * kWarpgroupRows + (threadIdx.x / 32 % 4) * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
       for (int i = 0; i < B::kQk / 2; ++i) dq[i] = 0.0f;
-      mbarrier_wait(at.owned_full, num_owned & 1);
-      ++num_owned;
       if (tile.num_runs > 0) {
         QueryRows rows(p, first_row, item.head);
-        walk_tiles(tile, rows, first_row);
+        mbarrier_wait(at.owned_full, num_owned & 1);
+        ++num_owned;
+        walk_tiles(item, rows, first_row);
       }
-      __syncwarp();  // every lane has seen owned_full's phase before the next one can begin
-      if (is_elected()) mbarrier_arrive(at.owned_free);
       float* to = static_cast<float*>(p.first.data) + item.head * p.first.head_stride +
                   static_cast<int64_t>(first_row) * p.first.row_stride;
       if (first_row < tile.end) store_row<B::kQk, false>(to, p.lanes_qk, dq, p.scale);
@@ -243,11 +232,12 @@ template <class B>
 __global__ void __launch_bounds__(B::kThreads, 1)
     query_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
   const BackwardShared<B> at;
-  at.init(1, 4 * B::kConsumers, 0);
+  at.init(1, 4 * B::kConsumers, 1);
   const int warpgroup = threadIdx.x / kWarpgroupThreads;
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_keys<B>(p, at);
+    if (threadIdx.x == 32) WorkDeal(at.deal).deal(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     QueryGradientConsumer<B>(p, at, warpgroup - 1).run();

@@ -15,6 +15,12 @@ void ItemClock::forget(bool is_backward) {
   std::erase_if(timed_, [&](const Timed& timed) { return timed.item.is_backward == is_backward; });
 }
 
+void ItemClock::keep_only(bool is_backward, int32_t repeat) {
+  std::erase_if(timed_, [&](const Timed& timed) {
+    return timed.item.is_backward == is_backward && timed.repeat != repeat;
+  });
+}
+
 void ItemClock::start(Stream stream) {
   if (!is_on_) return;
   open_ = std::make_shared<DeviceEvent>(true);
@@ -29,7 +35,7 @@ void ItemClock::stop_all(std::span<const ItemId> items, RankId rank, StepId step
   if (!is_on_) return;
   const auto end = std::make_shared<DeviceEvent>(true);
   record_event(end->get(), stream);
-  for (const ItemId& item : items) timed_.push_back({item, rank, step, open_, end});
+  for (const ItemId& item : items) timed_.push_back({item, rank, step, repeat_, open_, end});
 }
 
 std::vector<ItemEvent> ItemClock::read() {

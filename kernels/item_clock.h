@@ -17,6 +17,11 @@ class ItemClock {
 
   /// Forgets what was timed of a direction, so that its repeat can be timed.
   void forget(bool is_backward);
+  /// What follows belongs to the next repeat of its direction.
+  void begin_repeat() { ++repeat_; }
+  /// Forgets what was timed of a direction in other repeats; -1: begin_repeat was never called.
+  void keep_only(bool is_backward, int32_t repeat);
+  int32_t repeat() const { return repeat_; }
   void start(Stream stream);
   void stop(const ItemId& item, RankId rank, StepId step, Stream stream);
   /// Items that were carried out together.
@@ -29,11 +34,13 @@ class ItemClock {
     ItemId item;
     RankId rank;
     StepId step;
+    int32_t repeat;
     std::shared_ptr<DeviceEvent> start, end;
   };
   bool is_on_;
   std::shared_ptr<DeviceEvent> zero_, open_;
   std::vector<Timed> timed_;
+  int32_t repeat_ = -1;  // over both directions
 };
 
 }  // namespace cpscope::kernels

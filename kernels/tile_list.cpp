@@ -184,8 +184,8 @@ void make_key_tiles(TileList& list) {
   }
 }
 
-/// Longest tiles first inside each section of heads.
-void order_work(const HeadSections& heads, TileList& list) {
+/// Tiles that a CTA walks for each owned tile.
+std::vector<int64_t> walked_tiles(const TileList& list) {
   const int32_t walked = list.shape.walked_rows;
   std::vector<int64_t> cost(list.tiles.size(), 0);
   for (size_t t = 0; t < list.tiles.size(); ++t) {
@@ -193,19 +193,46 @@ void order_work(const HeadSections& heads, TileList& list) {
       const TileRun& run = list.runs[list.tiles[t].first_run + r];
       cost[t] += (run.end - run.begin + walked - 1) / walked;
     }
-    list.visited_cells += cost[t] * walked * list.shape.owned_rows;
   }
+  return cost;
+}
+
+/// How many of the tiles in `order`, longest first, are dealt section by section; the others wait
+/// for the end, where CTAs that come late to it take less: a quarter of all work, so that it
+/// outweighs one longest tile for every CTA. Tiles of one length stay together.
+size_t count_dealt_in_sections(const std::vector<int32_t>& order,
+                               const std::vector<int64_t>& cost) {
+  const int64_t all = std::accumulate(cost.begin(), cost.end(), int64_t{0});
+  size_t kept = order.size();
+  int64_t left = 0;
+  for (size_t i = order.size(); i-- > 0;) {
+    left += cost[order[i]];
+    if (4 * left > all) break;
+    if (i == 0 || cost[order[i - 1]] > cost[order[i]]) kept = i;
+  }
+  return kept;
+}
+
+/// Longest tiles first inside each section of heads; then, of all heads, the short ones.
+void order_work(const HeadSections& heads, TileList& list) {
+  const std::vector<int64_t> cost = walked_tiles(list);
+  for (const int64_t tiles : cost)
+    list.visited_cells += tiles * list.shape.walked_rows * list.shape.owned_rows;
   std::vector<int32_t> order(list.tiles.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](int32_t a, int32_t b) { return cost[a] > cost[b]; });
+  const size_t kept = count_dealt_in_sections(order, cost);
   const int32_t section = std::max(1, heads.heads_per_section);
-  for (int32_t first = 0; first < heads.num_heads; first += section) {
-    for (const int32_t tile : order) {
-      for (int32_t head = first; head < std::min(heads.num_heads, first + section); ++head)
-        list.work.push_back({tile, head});
+  const auto deal = [&](size_t begin, size_t end, int32_t first_head, int32_t end_head) {
+    for (size_t i = begin; i < end; ++i) {
+      for (int32_t head = first_head; head < end_head; ++head)
+        list.work.push_back({order[i], head});
     }
-  }
+  };
+  for (int32_t first = 0; first < heads.num_heads; first += section)
+    deal(0, kept, first, std::min(heads.num_heads, first + section));
+  deal(kept, order.size(), 0, heads.num_heads);
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ struct OwnedTile {
   int32_t num_runs = 0;
 };
 
-/// What one CTA takes at a time, in launch order (longest first). `head` counts the heads of the
+/// What one CTA takes at a time, in launch order: longest first in each section of heads, the short
+/// ones of all heads at the end. `head` counts the heads of the
 /// owned side from the item's first one: query heads, or kv heads where keys are owned.
 struct WorkItem {
   int32_t tile = 0;

@@ -141,12 +141,25 @@ inline void atomic_max(float* to, float value) {
   if (std::isnan(value) || value > *to) *to = value;
 }
 
+inline void atomic_max_if(bool condition, float* to, float value) {
+  if (condition) atomic_max(to, value);
+}
+
+inline void store_if(bool condition, float* to, float value) {
+  if (condition) *to = value;
+}
+
 inline void store_pair(float* to, float first, float second,
                        std::source_location line = std::source_location::current()) {
   if (reinterpret_cast<uintptr_t>(to) % 8 != 0)
     emulator::current_cta().fail("the target is not on 8 bytes", {"store_pair", 0, line});
   to[0] = first;
   to[1] = second;
+}
+
+inline void store_pair_if(bool condition, float* to, float first, float second,
+                          std::source_location line = std::source_location::current()) {
+  if (condition) store_pair(to, first, second, line);
 }
 
 }  // namespace cpscope::kernels::device

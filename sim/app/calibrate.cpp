@@ -235,7 +235,7 @@ class Measurement {
       std::vector<WireSample> samples;
       for (int64_t bytes = kLeastMessageBytes; bytes <= most; bytes *= 4) {
         advance();
-        // The items of a run are those of its last repeat: several runs, and the fastest counts.
+        // The items of a run are those of one repeat: several runs, and the fastest counts.
         for (int run_number = 0; run_number < kWireRuns; ++run_number) {
           Result<Run> run =
               carry_out(*request_.group, wire_scenario(comm_type, group_devices_.count, bytes),

@@ -97,7 +97,7 @@ void add_kernel_times(const RunOutput& output, const Attention& attention, Speed
       transfer > 0 ? static_cast<double>(hidden) / static_cast<double>(transfer) : 0.0;
 }
 
-/// What a rank did in one step of a pass, in the last repeat: sums of microseconds by kind, and
+/// What a rank did in one step of a pass, in one repeat: sums of microseconds by kind, and
 /// when the first item began and the last one ended, from the start of the run.
 struct StepTimes {
   double compute_us = 0, local_us = 0;              // local: merges, reorders and finishes

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
@@ -136,11 +137,17 @@ TEST(TileList, StartsWithTheLongestTileInEachSectionOfHeads) {
   const BandSlice causal{0, 512, 0, 512, -2000, 0};
   const TileList list =
       make_tile_list({&causal, 1}, 512, 512, {4, 2}, {128, 64}, TileOwner::queries);
-  ASSERT_EQ(list.work.size(), 16u);
-  EXPECT_EQ(list.work[0].tile, 3);
-  EXPECT_EQ(list.work[1].head, 1);
-  EXPECT_EQ(list.work[8].tile, 3);
-  EXPECT_EQ(list.work[8].head, 2);
+  // 2, 4, 6 and 8 tiles of keys: the shortest is less than a quarter of all, the two shortest more.
+  std::string order;
+  for (const WorkItem& item : list.work) order += fmt::format("{}/{} ", item.tile, item.head);
+  EXPECT_EQ(order, "3/0 3/1 2/0 2/1 1/0 1/1 3/2 3/3 2/2 2/3 1/2 1/3 0/0 0/1 0/2 0/3 ");
+}
+
+TEST(TileList, KeepsTilesOfOneLengthInTheirSections) {
+  const BandSlice full{0, 512, 0, 512, -2000, 2000};
+  const TileList list = make_tile_list({&full, 1}, 512, 512, {2, 1}, {128, 64}, TileOwner::queries);
+  for (size_t i = 0; i < list.work.size(); ++i)
+    EXPECT_EQ(list.work[i].head, static_cast<int32_t>(i / 4)) << "item " << i;
 }
 
 TEST(TileList, OwnsEveryRowOfAnItemWithoutBands) {
