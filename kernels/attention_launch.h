@@ -31,8 +31,9 @@ struct AttentionShape {
   int32_t group = 1;  // query heads that share a kv head
   int32_t head_dim_qk = 0;
   int32_t head_dim_v = 0;
-  float scale = 1.0f;    // multiplies q.k
-  float softcap = 0.0f;  // 0 = off; else logit -> softcap * tanh(logit / softcap)
+  float scale = 1.0f;        // multiplies q.k
+  float softcap = 0.0f;      // 0 = off; else logit -> softcap * tanh(logit / softcap)
+  int64_t keys_per_row = 0;  // that a query row sees on average, 0: not known; chooses tiles
 };
 
 /// A TileList in device memory.

@@ -11,16 +11,44 @@ using device::attend_on_hopper;
 using device::ForwardBudget;
 using device::ForwardParams;
 
-// Lanes, consumers, walked rows, stages of Q, turns, registers. A cap takes registers, so the
-// widest heads walk in smaller steps with it.
+// Lanes, consumers, walked rows, stages of K and V, stages of Q, turns, rests, registers. A cap
+// takes registers, so the widest heads walk in smaller steps with it.
 template <class T, bool kHasCap>
-using Forward64 = ForwardBudget<T, 64, 64, 3, 128, 2, true, 32, 160, kHasCap>;
+using Forward64 = ForwardBudget<T, 64, 64, 3, 128, 2, 2, true, false, 32, 160, kHasCap>;
 template <class T, bool kHasCap>
-using Forward128 = ForwardBudget<T, 128, 128, 2, 128, 2, true, 40, 232, kHasCap>;
+using Forward128 = ForwardBudget<T, 128, 128, 2, 128, 2, 2, true, false, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
-using Forward192 = ForwardBudget<T, 192, 128, 2, 128, 1, true, 40, 232, kHasCap>;
+using Forward192 = ForwardBudget<T, 192, 128, 2, 128, 2, 1, true, false, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
-using Forward256 = ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, 1, false, 24, 240, kHasCap>;
+using Forward256 =
+    ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, 2, 1, false, false, 24, 240, kHasCap>;
+// Rows that see few keys: small steps, of which each group of rows leaves out what it does not
+// meet.
+template <class T, bool kHasCap>
+using Short64 = ForwardBudget<T, 64, 64, 3, 64, 4, 2, false, true, 32, 160, kHasCap>;
+template <class T, bool kHasCap>
+using Short128 = ForwardBudget<T, 128, 128, 2, 64, 4, 2, false, true, 40, 232, kHasCap>;
+// Rows that see many: large steps, so that K and V are read from shared memory less often.
+template <class T, bool kHasCap>
+using Long128 = ForwardBudget<T, 128, 128, 2, 160, 2, 2, true, false, 24, 240, kHasCap>;
+
+constexpr int64_t kFewKeys = 256, kManyKeys = 6000;
+
+/// Calls visit with the budget for a shape.
+template <class T, bool kHasCap, class Visit>
+auto with_budget(const AttentionShape& shape, Visit visit) {
+  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
+  const bool has_few = shape.keys_per_row > 0 && shape.keys_per_row < kFewKeys;
+  if (qk <= 64 && v <= 64) {
+    return has_few ? visit(Short64<T, kHasCap>{}) : visit(Forward64<T, kHasCap>{});
+  }
+  if (qk <= 128 && v <= 128) {
+    if (has_few) return visit(Short128<T, kHasCap>{});
+    return !kHasCap && shape.keys_per_row >= kManyKeys ? visit(Long128<T, false>{})
+                                                       : visit(Forward128<T, kHasCap>{});
+  }
+  return qk <= 192 && v <= 128 ? visit(Forward192<T, kHasCap>{}) : visit(Forward256<T, kHasCap>{});
+}
 
 template <class B>
 void launch_budget(const ForwardLaunch& launch, Stream stream) {
@@ -55,29 +83,18 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
 
 template <class T, bool kHasCap>
 void launch_lanes(const ForwardLaunch& launch, Stream stream) {
-  const int32_t qk = launch.shape.head_dim_qk, v = launch.shape.head_dim_v;
-  if (qk <= 64 && v <= 64) {
-    launch_budget<Forward64<T, kHasCap>>(launch, stream);
-  } else if (qk <= 128 && v <= 128) {
-    launch_budget<Forward128<T, kHasCap>>(launch, stream);
-  } else if (qk <= 192 && v <= 128) {
-    launch_budget<Forward192<T, kHasCap>>(launch, stream);
-  } else {
-    launch_budget<Forward256<T, kHasCap>>(launch, stream);
-  }
-}
-
-template <class B>
-constexpr TileShape tile_shape_of() {
-  return {B::kOwned, B::kWalked};
+  with_budget<T, kHasCap>(launch.shape, [&](auto budget) {
+    launch_budget<decltype(budget)>(launch, stream);
+    return 0;
+  });
 }
 
 template <bool kHasCap>
-TileShape tile_shape_of_lanes(int32_t qk, int32_t v) {
-  if (qk <= 64 && v <= 64) return tile_shape_of<Forward64<Bf16, kHasCap>>();
-  if (qk <= 128 && v <= 128) return tile_shape_of<Forward128<Bf16, kHasCap>>();
-  if (qk <= 192 && v <= 128) return tile_shape_of<Forward192<Bf16, kHasCap>>();
-  return tile_shape_of<Forward256<Bf16, kHasCap>>();
+TileShape tile_shape_of_lanes(const AttentionShape& shape) {
+  return with_budget<Bf16, kHasCap>(shape, [](auto budget) {
+    using B = decltype(budget);
+    return TileShape{B::kOwned, B::kWalked, B::kRests ? device::kWarpgroupRows : 0};
+  });
 }
 
 }  // namespace
@@ -94,8 +111,8 @@ std::string why_not_hopper_forward(const AttentionShape& shape) {
 }
 
 TileShape hopper_forward_tile_shape(const AttentionShape& shape) {
-  return shape.softcap != 0.0f ? tile_shape_of_lanes<true>(shape.head_dim_qk, shape.head_dim_v)
-                               : tile_shape_of_lanes<false>(shape.head_dim_qk, shape.head_dim_v);
+  return shape.softcap != 0.0f ? tile_shape_of_lanes<true>(shape)
+                               : tile_shape_of_lanes<false>(shape);
 }
 
 void launch_hopper_forward(const ForwardLaunch& launch, Stream stream) {

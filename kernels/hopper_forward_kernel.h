@@ -24,15 +24,17 @@
 namespace cpscope::kernels::device {
 
 /// One configuration of the kernel. kQk, kV: lanes of a head that it is built for.
-template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kQStages_,
-          bool kTakesTurns_, int kProducerRegisters_, int kConsumerRegisters_, bool kHasCap_>
+template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kStages_, int kQStages_,
+          bool kTakesTurns_, bool kRests_, int kProducerRegisters_, int kConsumerRegisters_,
+          bool kHasCap_>
 struct ForwardBudget {
   using T = T_;
   static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
   static constexpr int kOwned = kWarpgroupRows * kConsumers;
   static constexpr bool kTakesTurns = kTakesTurns_;
+  static constexpr bool kRests = kRests_;  // a consumer leaves out tiles that its rows do not meet
   static constexpr bool kHasCap = kHasCap_;
-  static constexpr int kStages = 2, kQStages = kQStages_;
+  static constexpr int kStages = kStages_, kQStages = kQStages_;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_;
   static constexpr int kConsumerRegisters = kConsumerRegisters_;
@@ -47,6 +49,8 @@ struct ForwardBudget {
   static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
   static_assert(kQk % kBoxLanes == 0 && kV % kBoxLanes == 0 && kWalked % 16 == 0);
   static_assert(kSharedBytes <= kMaxSharedBytes);
+  // A consumer that rests neither passes turns nor frees Q.
+  static_assert(!kRests || (!kTakesTurns && kQStages == 2));
 };
 
 struct ForwardParams {
@@ -350,41 +354,69 @@ struct ForwardConsumer {
     return stage;
   }
 
-  /// All walked tiles of an item with runs.
-  __device__ __forceinline__ void walk_tiles(const DealtItem& item, int32_t first_row) {
-    RunWalk<B::kWalked> walk(item);
-    const auto step = [&] {
-      const bool has_tile = walk.next(p.tiles.runs);
-      if (has_tile && walk.begins_run && walk.is_masked != 0)
-        state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row);
-      return has_tile;
-    };
+  __device__ __forceinline__ bool next_tile(RunWalk<B::kWalked>& walk, int32_t first_row) {
+    const bool has_tile = walk.next(p.tiles.runs);
+    if (has_tile && walk.begins_run && walk.is_masked != 0)
+      state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row);
+    return has_tile;
+  }
+
+  __device__ __forceinline__ bool is_idle(const RunWalk<B::kWalked>& walk) const {
+    return B::kRests && walk.is_idle(group);
+  }
+
+  __device__ __forceinline__ void wait_for_turn() const {
+    if (B::kTakesTurns) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if (B::kTakesTurns)
+      named_barrier_arrive(1 + (group + 1) % B::kConsumers, 2 * kWarpgroupThreads);
+  }
+
+  /// Tiles from the present one on that meet none of this group's rows; says whether one follows
+  /// that does.
+  __device__ __forceinline__ bool rest(RunWalk<B::kWalked>& walk, int32_t first_row) {
+    bool has_tile = true;
+    while (has_tile && is_idle(walk)) {
+      const int k_stage = take_k(), v_stage = take_v();
+      __syncwarp();  // every lane has seen the phases before the next ones can begin
+      if (is_elected()) {
+        mbarrier_arrive(at.k_free + 8 * k_stage);
+        mbarrier_arrive(at.v_free + 8 * v_stage);
+      }
+      has_tile = next_tile(walk, first_row);
+    }
+    return has_tile;
+  }
+
+  /// Tiles from the present one on until one is idle or there are none; says which.
+  /// The first stretch of an item writes the item before it.
+  template <bool kIsFirst>
+  __device__ __forceinline__ bool walk_stretch(RunWalk<B::kWalked>& walk, int q_stage,
+                                               int32_t first_row) {
     float shrink[2];
-    const int q_stage = take_q();
     {
       float logits[B::kWalked / 2];
       const int stage = take_k();
       start_logits(logits, q_stage, stage);
-      write_rows<B>(p, unwritten, out);  // of the item before, meanwhile
-      state = {};
-      step();
-#pragma unroll
-      for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
+      if constexpr (kIsFirst) write_rows<B>(p, unwritten, out);  // meanwhile
       wgmma_wait<0>();
       pin(logits);
       if (is_elected()) mbarrier_arrive(at.k_free + 8 * stage);
       state.take(p, logits, shrink, walk);
+#pragma unroll
+      for (int i = 0; i < B::kV / 2; ++i) out[i] = kIsFirst ? 0.0f : out[i] * shrink[(i / 2) & 1];
       round_weights(logits);
     }
-    while (step()) {
+    bool has_tile;
+    while ((has_tile = next_tile(walk, first_row)) && !is_idle(walk)) {
       float logits[B::kWalked / 2];
       const int k_stage = take_k();
-      if (B::kTakesTurns) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
+      wait_for_turn();
       start_logits(logits, q_stage, k_stage);
       const int v_stage = take_v();
       start_values(v_stage);
-      if (B::kTakesTurns)
-        named_barrier_arrive(1 + (group + 1) % B::kConsumers, 2 * kWarpgroupThreads);
+      pass_turn();
       wgmma_wait<1>();
       pin(logits);
       if (is_elected()) mbarrier_arrive(at.k_free + 8 * k_stage);
@@ -396,13 +428,28 @@ struct ForwardConsumer {
 #pragma unroll
       for (int i = 0; i < B::kV / 2; ++i) out[i] *= shrink[(i / 2) & 1];
     }
-    // Nothing reads Q any more; the waits above were those of whole warps.
-    if (B::kQStages == 1 && is_elected()) mbarrier_arrive(at.q_free);
     const int stage = take_v();
     start_values(stage);
     wgmma_wait<0>();
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
+    return has_tile;
+  }
+
+  /// All walked tiles of an item with runs.
+  __device__ __forceinline__ void walk_tiles(const DealtItem& item, int32_t first_row) {
+    RunWalk<B::kWalked> walk(item);
+    state = {};
+    const int q_stage = take_q();
+    next_tile(walk, first_row);
+    if (!rest(walk, first_row)) return write_empty_rows<B>(p, item.tile, first_row, item.head);
+    bool has_tile = walk_stretch<true>(walk, q_stage, first_row);
+    if constexpr (B::kRests) {
+      while (has_tile && (has_tile = rest(walk, first_row)))
+        has_tile = walk_stretch<false>(walk, q_stage, first_row);
+    }
+    // Nothing reads Q any more; the waits above were those of whole warps.
+    if (B::kQStages == 1 && is_elected()) mbarrier_arrive(at.q_free);
     unwritten = normalise<B>(p, state, out, first_row, item.tile.end, item.head);
   }
 

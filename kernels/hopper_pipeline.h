@@ -95,7 +95,7 @@ struct WorkDeal {
                              item.first_run.begin,
                              item.first_run.end,
                              item.first_run.range_set,
-                             item.first_run.is_masked,
+                             item.first_run.is_masked | item.first_run.idle_groups << 16,
                              item.head};
 #pragma unroll
     for (int i = 0; i < 9; ++i) store_shared_int(slot + 4 * i, words[i]);
@@ -108,7 +108,8 @@ struct WorkDeal {
 #pragma unroll
     for (int i = 0; i < 9; ++i) words[i] = load_shared_int(slot + 4 * i);
     return {{words[0], words[1], words[2], words[3]},
-            {words[4], words[5], words[6], words[7]},
+            {words[4], words[5], words[6], static_cast<int16_t>(words[7] & 0xffff),
+             static_cast<int16_t>(words[7] >> 16)},
             words[8]};
   }
 };
@@ -122,6 +123,7 @@ struct RunWalk {
   int32_t end = 0;   // of the run: rows there and beyond are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
+  int32_t idle_groups = 0;
   bool begins_run = false;
   TileRun upcoming;  // fetched a run ahead
 
@@ -139,9 +141,15 @@ struct RunWalk {
     end = upcoming.end;
     range_set = upcoming.range_set;
     is_masked = upcoming.is_masked;
+    idle_groups = upcoming.idle_groups;
     ++run;
     if (run < last_run) upcoming = runs[run];
     return true;
+  }
+
+  /// Has this group of owned rows nothing to do with the tile?
+  __device__ __forceinline__ bool is_idle(int group) const {
+    return ((idle_groups >> group) & 1) != 0;
   }
 };
 

@@ -49,12 +49,21 @@ RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t comp
   }
   sink_ = arrays_.reserve("sink", attention_.heads * int64_t{sizeof(float)});
   d_sink_ = arrays_.reserve("d_sink", attention_.heads * int64_t{sizeof(double)});
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (const ComputeItem& item : pass->computes) count_pairs_of(item);
+  }
   for (const ComputeItem& item : plan.forward.computes) plan_forward(item);
   for (const ComputeItem& item : plan.backward.computes) plan_backward(item);
   if (keeps_partials()) plan_kept_partials();
 }
 
 bool RankEngine::keeps_partials() const { return is_merged_in_dtype(plan_.scenario.numerics); }
+
+void RankEngine::count_pairs_of(const ComputeItem& item) {
+  const auto [pairs, is_new] = pairs_.try_emplace({item.first_slice, item.num_slices}, 0);
+  if (!is_new) return;
+  for (const BandSlice& slice : plan_.slices_of(item)) pairs->second += count_pairs(slice);
+}
 
 void RankEngine::plan_forward(const ComputeItem& item) {
   if (item.num_slices == 0 || !arrays_.is_here(item.rank)) return;
@@ -139,6 +148,7 @@ AttentionShape RankEngine::shape_of(const ComputeItem& item) const {
   shape.head_dim_v = attention_.head_dim_v;
   shape.scale = static_cast<float>(attention_.effective_scale());
   shape.softcap = static_cast<float>(attention_.softcap);
+  shape.keys_per_row = pairs_.at({item.first_slice, item.num_slices}) / std::max(1, shape.q_rows);
   return shape;
 }
 

@@ -93,6 +93,7 @@ class RankEngine {
   Generation newest_generation() const;
   Generation forward_generation(const AttentionShape& shape) const;
   Generation backward_generation(const AttentionShape& shape) const;
+  void count_pairs_of(const ComputeItem& item);
   void plan_forward(const ComputeItem& item);
   void plan_backward(const ComputeItem& item);
   void plan_kept_partials();
@@ -115,10 +116,11 @@ class RankEngine {
   int32_t compute_capability_;
   RankArrays arrays_;
   TileStore tiles_;
-  std::vector<int32_t> counters_, max_logits_;  // [rank] array
-  std::map<int32_t, Statistics> statistics_;    // [BufferId of out]
-  std::map<int32_t, KeptPartials> kept_;        // [BufferId of the accumulator]
-  int32_t sink_ = -1, d_sink_ = -1;             // arrays, [global head]
+  std::vector<int32_t> counters_, max_logits_;       // [rank] array
+  std::map<std::array<int64_t, 2>, int64_t> pairs_;  // [first slice, number of slices] visible
+  std::map<int32_t, Statistics> statistics_;         // [BufferId of out]
+  std::map<int32_t, KeptPartials> kept_;             // [BufferId of the accumulator]
+  int32_t sink_ = -1, d_sink_ = -1;                  // arrays, [global head]
 };
 
 }  // namespace cpscope::kernels

@@ -1,6 +1,7 @@
 #include "kernels/tile_list.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numeric>
 
@@ -51,39 +52,109 @@ void collect_ranges(std::span<const BandSlice> slices, TileList& list) {
   }
 }
 
-void append_tiles(Stretch stretch, int32_t range_set, bool is_masked, TileList& list) {
-  if (stretch.begin >= stretch.end) return;
-  list.runs.push_back({stretch.begin, stretch.end, range_set, is_masked ? 1 : 0});
+/// What one group of an owned tile's rows sees of the walked side, by one range set.
+struct GroupView {
+  std::vector<Stretch> touched;  // where a row of the group has a partner
+  std::vector<Stretch> whole;    // where all of them have only partners
+};
+
+/// What a tile of the walked side is to the groups of an owned tile.
+struct TileStatus {
+  int16_t is_masked = 0;
+  int16_t idle_groups = 0;
+
+  friend bool operator==(const TileStatus&, const TileStatus&) = default;
+};
+
+TileStatus status_of(Stretch tile, const std::vector<GroupView>& groups, const TileShape& shape) {
+  const auto is_inside = [&](const Stretch& stretch) {
+    return stretch.begin <= tile.begin && tile.end <= stretch.end;
+  };
+  TileStatus status;
+  for (int32_t g = 0; g < shape.num_groups(); ++g) {
+    const GroupView* group = g < static_cast<int32_t>(groups.size()) ? &groups[g] : nullptr;
+    const bool is_met =
+        group != nullptr &&
+        std::any_of(group->touched.begin(), group->touched.end(), [&](const Stretch& stretch) {
+          return stretch.begin < tile.end && tile.begin < stretch.end;
+        });
+    if (!is_met) {
+      status.idle_groups = static_cast<int16_t>(status.idle_groups | 1 << g);
+    } else if (tile.end - tile.begin < shape.walked_rows ||
+               std::none_of(group->whole.begin(), group->whole.end(), is_inside)) {
+      status.is_masked = 1;
+    }
+  }
+  return status;
 }
 
-/// One stretch of the walked side, of which the tiles inside `whole` need no mask: masked, whole,
-/// masked. Tiles are counted from the stretch's begin.
-void append_runs(Stretch stretch, Stretch whole, int32_t range_set, TileList& list) {
+/// Cuts a stretch of the walked side to runs of tiles that are alike. Tiles are counted from the
+/// stretch's begin.
+void append_runs(Stretch stretch, const std::vector<GroupView>& groups, int32_t range_set,
+                 TileList& list) {
   const int32_t walked = list.shape.walked_rows;
-  const int32_t begin = std::max(whole.begin, stretch.begin),
-                end = std::min(whole.end, stretch.end);
-  const int32_t first = stretch.begin + (begin - stretch.begin + walked - 1) / walked * walked;
-  const int32_t last = end <= first ? first : first + (end - first) / walked * walked;
-  if (begin >= end || first >= last) return append_tiles(stretch, range_set, true, list);
-  append_tiles({stretch.begin, first}, range_set, true, list);
-  append_tiles({first, last}, range_set, false, list);
-  append_tiles({last, stretch.end}, range_set, true, list);
+  const int32_t num_tiles = (stretch.end - stretch.begin + walked - 1) / walked;
+  // What a tile is changes only where a boundary lies in it, and behind it.
+  std::vector<int32_t> changes{0, num_tiles};
+  const auto add_boundary = [&](int32_t row) {
+    if (row < stretch.begin || row > stretch.end) return;
+    const int32_t tile = (row - stretch.begin) / walked;
+    for (const int32_t change : {tile, tile + 1}) {
+      if (change < num_tiles) changes.push_back(change);
+    }
+  };
+  for (const GroupView& group : groups) {
+    for (const auto* stretches : {&group.touched, &group.whole}) {
+      for (const Stretch& part : *stretches) {
+        add_boundary(part.begin);
+        add_boundary(part.end);
+      }
+    }
+  }
+  std::sort(changes.begin(), changes.end());
+  changes.erase(std::unique(changes.begin(), changes.end()), changes.end());
+  const size_t first_run = list.runs.size();
+  for (size_t i = 0; i + 1 < changes.size(); ++i) {
+    const int32_t begin = stretch.begin + changes[i] * walked;
+    const int32_t end = std::min(stretch.end, stretch.begin + changes[i + 1] * walked);
+    const TileStatus status = status_of({begin, std::min(end, begin + walked)}, groups, list.shape);
+    if (list.runs.size() > first_run &&
+        status == TileStatus{list.runs.back().is_masked, list.runs.back().idle_groups}) {
+      list.runs.back().end = end;
+    } else {
+      list.runs.push_back({begin, end, range_set, status.is_masked, status.idle_groups});
+    }
+  }
+}
+
+/// The runs of one owned tile, by one range set.
+void append_walk(const std::vector<GroupView>& groups, int32_t range_set, TileList& list) {
+  std::vector<Stretch> touched;
+  for (const GroupView& group : groups)
+    touched.insert(touched.end(), group.touched.begin(), group.touched.end());
+  join(touched);
+  for (const Stretch& stretch : touched) append_runs(stretch, groups, range_set, list);
 }
 
 /// Runs of keys for a tile of query rows.
 void walk_keys(const OwnedTile& tile, TileList& list) {
-  std::vector<Stretch> seen;
+  const int32_t group_rows = list.shape.rows_of_group();
+  std::vector<GroupView> groups;
   for (int32_t set = 0; set < list.num_range_sets; ++set) {
-    seen.clear();
-    Stretch whole{0, std::numeric_limits<int32_t>::max()};
+    groups.clear();
     const KeyRange* ranges = list.ranges.data() + int64_t{set} * list.q_rows;
-    for (int32_t q = tile.begin; q < tile.end; ++q) {
-      const KeyRange& range = ranges[q];
-      whole = {std::max(whole.begin, range.lo), std::min(whole.end, range.hi)};
-      if (range.lo < range.hi) seen.push_back({range.lo, range.hi});
+    for (int32_t first = tile.begin; first < tile.end; first += group_rows) {
+      GroupView& group = groups.emplace_back();
+      Stretch whole{0, std::numeric_limits<int32_t>::max()};
+      for (int32_t q = first; q < std::min(tile.end, first + group_rows); ++q) {
+        const KeyRange& range = ranges[q];
+        whole = {std::max(whole.begin, range.lo), std::min(whole.end, range.hi)};
+        if (range.lo < range.hi) group.touched.push_back({range.lo, range.hi});
+      }
+      join(group.touched);
+      if (whole.begin < whole.end) group.whole.push_back(whole);
     }
-    join(seen);
-    for (const Stretch& stretch : seen) append_runs(stretch, whole, set, list);
+    append_walk(groups, set, list);
   }
 }
 
@@ -97,101 +168,89 @@ void make_query_tiles(TileList& list) {
   }
 }
 
-/// For every tile of keys: the stretches of query rows whose interval of tiles holds it. Rows come
-/// in order; work is done only where the interval changes.
+/// For every group of keys: the stretches of query rows whose interval of groups holds it. Rows
+/// come in order; work is done only where the interval changes.
 class StretchTracker {
  public:
-  explicit StretchTracker(size_t num_tiles) : opened_(num_tiles, 0), stretches_(num_tiles) {}
+  explicit StretchTracker(size_t num_groups) : opened_(num_groups, 0), stretches_(num_groups) {}
 
-  /// Row `row` holds tiles [tiles.begin, tiles.end).
-  void enter(int32_t row, Stretch tiles) {
-    if (tiles.begin >= tiles.end) tiles = {};
-    for_difference(held_, tiles, [&](int32_t t) { stretches_[t].push_back({opened_[t], row}); });
-    for_difference(tiles, held_, [&](int32_t t) { opened_[t] = row; });
-    held_ = tiles;
+  /// Row `row` holds groups [groups.begin, groups.end).
+  void enter(int32_t row, Stretch groups) {
+    if (groups.begin >= groups.end) groups = {};
+    for_difference(held_, groups, [&](int32_t g) { stretches_[g].push_back({opened_[g], row}); });
+    for_difference(groups, held_, [&](int32_t g) { opened_[g] = row; });
+    held_ = groups;
   }
 
-  const std::vector<Stretch>& stretches_of(size_t tile) const { return stretches_[tile]; }
+  const std::vector<Stretch>& stretches_of(size_t group) const { return stretches_[group]; }
 
  private:
-  /// Tiles of `a` that are not in `b`.
+  /// Groups of `a` that are not in `b`.
   template <class Visit>
   static void for_difference(Stretch a, Stretch b, Visit visit) {
-    for (int32_t t = a.begin; t < std::min(a.end, b.begin); ++t) visit(t);
-    for (int32_t t = std::max(a.begin, b.end); t < a.end; ++t) visit(t);
+    for (int32_t g = a.begin; g < std::min(a.end, b.begin); ++g) visit(g);
+    for (int32_t g = std::max(a.begin, b.end); g < a.end; ++g) visit(g);
   }
 
   Stretch held_;
-  std::vector<int32_t> opened_;                  // [tile] first row of the open stretch
-  std::vector<std::vector<Stretch>> stretches_;  // [tile]
+  std::vector<int32_t> opened_;                  // [group] first row of the open stretch
+  std::vector<std::vector<Stretch>> stretches_;  // [group]
 };
 
-/// Runs of query rows for every tile of keys.
-struct KeyTileWalks {
-  StretchTracker touched;  // rows that see a key of the tile
+/// Stretches of query rows for every group of keys.
+struct KeyGroupWalks {
+  StretchTracker touched;  // rows that see a key of the group
   StretchTracker whole;    // rows that see every key of it
 
-  KeyTileWalks(const TileList& list, int32_t set, size_t num_tiles)
-      : touched(num_tiles), whole(num_tiles) {
-    const int32_t owned = list.shape.owned_rows;
+  KeyGroupWalks(const TileList& list, int32_t set, size_t num_groups)
+      : touched(num_groups), whole(num_groups) {
+    const int32_t rows = list.shape.rows_of_group();
     const KeyRange* ranges = list.ranges.data() + int64_t{set} * list.q_rows;
     for (int32_t q = 0; q < list.q_rows; ++q) {
       const KeyRange& range = ranges[q];
       const bool sees_any = range.lo < range.hi;
-      touched.enter(q,
-                    sees_any ? Stretch{range.lo / owned, (range.hi - 1) / owned + 1} : Stretch{});
-      // The last tile is whole when all keys that exist are seen.
-      const int32_t end =
-          range.hi == list.kv_rows ? (range.hi + owned - 1) / owned : range.hi / owned;
-      whole.enter(q, sees_any ? Stretch{(range.lo + owned - 1) / owned, end} : Stretch{});
+      touched.enter(q, sees_any ? Stretch{range.lo / rows, (range.hi - 1) / rows + 1} : Stretch{});
+      // The last group is whole when all keys that exist are seen.
+      const int32_t end = range.hi == list.kv_rows ? (range.hi + rows - 1) / rows : range.hi / rows;
+      whole.enter(q, sees_any ? Stretch{(range.lo + rows - 1) / rows, end} : Stretch{});
     }
     touched.enter(list.q_rows, {});
     whole.enter(list.q_rows, {});
   }
 };
 
-/// One stretch of rows of which several parts may need no mask.
-void append_walk(Stretch rows, const std::vector<Stretch>& whole, int32_t set, TileList& list) {
-  const int32_t walked = list.shape.walked_rows;
-  for (const Stretch& part : whole) {
-    if (part.begin >= rows.end) break;
-    if (part.end <= rows.begin || part.end - std::max(part.begin, rows.begin) < walked) continue;
-    // Up to and including this part; what follows begins on a whole tile.
-    const int32_t tiles = (std::min(part.end, rows.end) - rows.begin) / walked;
-    if (tiles == 0) continue;
-    const Stretch head{rows.begin, rows.begin + tiles * walked};
-    append_runs(head, part, set, list);
-    rows.begin = head.end;
-  }
-  append_tiles(rows, set, true, list);
-}
-
 void make_key_tiles(TileList& list) {
-  const int32_t owned = list.shape.owned_rows;
-  const size_t num_tiles = static_cast<size_t>((list.kv_rows + owned - 1) / owned);
-  std::vector<KeyTileWalks> walks;
-  for (int32_t set = 0; set < list.num_range_sets; ++set) walks.emplace_back(list, set, num_tiles);
-  for (size_t t = 0; t < num_tiles; ++t) {
-    OwnedTile tile{static_cast<int32_t>(t) * owned,
-                   std::min(list.kv_rows, (static_cast<int32_t>(t) + 1) * owned),
+  const int32_t owned = list.shape.owned_rows, group_rows = list.shape.rows_of_group();
+  const size_t num_groups = static_cast<size_t>((list.kv_rows + group_rows - 1) / group_rows);
+  std::vector<KeyGroupWalks> walks;
+  for (int32_t set = 0; set < list.num_range_sets; ++set) walks.emplace_back(list, set, num_groups);
+  std::vector<GroupView> groups;
+  for (int32_t first = 0; first < list.kv_rows; first += owned) {
+    OwnedTile tile{first, std::min(list.kv_rows, first + owned),
                    static_cast<int32_t>(list.runs.size()), 0};
     for (int32_t set = 0; set < list.num_range_sets; ++set) {
-      for (const Stretch& rows : walks[set].touched.stretches_of(t))
-        append_walk(rows, walks[set].whole.stretches_of(t), set, list);
+      groups.clear();
+      for (int32_t key = first; key < tile.end; key += group_rows) {
+        const auto g = static_cast<size_t>(key / group_rows);
+        groups.push_back({walks[set].touched.stretches_of(g), walks[set].whole.stretches_of(g)});
+      }
+      append_walk(groups, set, list);
     }
     tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
     list.tiles.push_back(tile);
   }
 }
 
-/// Tiles that a CTA walks for each owned tile.
+/// Tiles that the groups of each owned tile walk.
 std::vector<int64_t> walked_tiles(const TileList& list) {
   const int32_t walked = list.shape.walked_rows;
   std::vector<int64_t> cost(list.tiles.size(), 0);
   for (size_t t = 0; t < list.tiles.size(); ++t) {
     for (int32_t r = 0; r < list.tiles[t].num_runs; ++r) {
       const TileRun& run = list.runs[list.tiles[t].first_run + r];
-      cost[t] += (run.end - run.begin + walked - 1) / walked;
+      const int32_t busy =
+          list.shape.num_groups() - std::popcount(static_cast<uint16_t>(run.idle_groups));
+      cost[t] += int64_t{busy} * ((run.end - run.begin + walked - 1) / walked);
     }
   }
   return cost;
@@ -217,7 +276,7 @@ size_t count_dealt_in_sections(const std::vector<int32_t>& order,
 void order_work(const HeadSections& heads, TileList& list) {
   const std::vector<int64_t> cost = walked_tiles(list);
   for (const int64_t tiles : cost)
-    list.visited_cells += tiles * list.shape.walked_rows * list.shape.owned_rows;
+    list.visited_cells += tiles * list.shape.walked_rows * list.shape.rows_of_group();
   std::vector<int32_t> order(list.tiles.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),

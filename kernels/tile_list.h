@@ -8,10 +8,15 @@
 
 namespace cpscope::kernels {
 
-/// Rows that one CTA owns, and rows of the other side that it takes at a time.
+/// Rows that one CTA owns, and rows of the other side that it takes at a time. group_rows: owned
+/// rows that are worked on together and may be idle while others are not; 0: all of them.
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
+  int32_t group_rows = 0;
+
+  int32_t rows_of_group() const { return group_rows > 0 ? group_rows : owned_rows; }
+  int32_t num_groups() const { return owned_rows / rows_of_group(); }
 
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
@@ -24,12 +29,14 @@ struct KeyRange {
 
 /// Consecutive rows [begin, end) of the walked side, taken in tiles of TileShape::walked_rows; the
 /// last tile may be short. Every row in it has a partner in the owned tile, so nothing else, and no
-/// padding, is ever read. Without is_masked every pair of it is visible and the last tile is whole.
+/// padding, is ever read. Without is_masked every pair of a group that is not idle is visible and
+/// the last tile is whole.
 struct TileRun {
   int32_t begin = 0;
   int32_t end = 0;
   int32_t range_set = 0;  // which of a query row's ranges counts here
-  int32_t is_masked = 0;
+  int16_t is_masked = 0;
+  int16_t idle_groups = 0;  // bit g: no row of group g has a partner here
 };
 
 /// Rows [begin, end) of the owned side and the runs that meet them. Without runs the tile's results
@@ -61,7 +68,7 @@ struct TileList {
   std::vector<OwnedTile> tiles;  // every owned row is in exactly one
   std::vector<TileRun> runs;
   std::vector<WorkItem> work;  // tiles x heads
-  int64_t visited_cells = 0;   // area of all tiles walked, for one head
+  int64_t visited_cells = 0;   // area of all tiles walked, idle groups left out, for one head
 };
 
 enum class TileOwner { queries, keys };

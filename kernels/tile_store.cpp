@@ -37,6 +37,7 @@ TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileS
           heads,
           shape.owned_rows,
           shape.walked_rows,
+          shape.group_rows,
           owner};
 }
 

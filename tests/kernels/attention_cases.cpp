@@ -1,6 +1,7 @@
 #include "tests/kernels/attention_cases.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -59,6 +60,8 @@ AttentionCase random_case(uint64_t seed, const CaseSpace& space) {
   const int32_t num_slices = draw(random, 1, 4);
   for (int32_t i = 0; i < num_slices; ++i)
     item.slices.push_back(random_slice(shape.q_rows, shape.kv_rows, random));
+  // Not known, few or many: kernels choose their tiles by it.
+  shape.keys_per_row = pick(std::array<int64_t, 4>{0, 0, 50, 100'000});
   return item;
 }
 

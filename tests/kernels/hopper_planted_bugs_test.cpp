@@ -41,6 +41,15 @@ AttentionCase make_short_case() {
   return item;
 }
 
+/// The first group of a tile's rows rests through most of what the second one walks.
+AttentionCase make_resting_case() {
+  AttentionCase item = causal_case(Dtype::bf16, 1024, 128, 128);
+  item.shape.q_rows = 128;
+  item.slices = {{0, 64, 0, 64, -1000, 0}, {64, 128, 0, 1024, -2000, 2000}};
+  item.shape.keys_per_row = 32;
+  return item;
+}
+
 /// One kernel under test and what the tests would say to its results, "" when all is well.
 class Forward {
  public:
@@ -48,7 +57,8 @@ class Forward {
 
   std::string verdict() const {
     std::string said;
-    for (const AttentionCase& item : {make_dense_case(), make_sparse_case(), make_short_case()}) {
+    for (const AttentionCase& item :
+         {make_dense_case(), make_sparse_case(), make_short_case(), make_resting_case()}) {
       const AttentionInputs inputs = draw_inputs(item);
       said += judge_forward(item, inputs, run_forward(kernels::Generation::sm90, item, inputs));
       if (!said.empty()) break;
@@ -162,6 +172,12 @@ TYPED_TEST(HopperPlantedBugs, EveryMissingWaitOfTheDealIsSeen) {
   const std::string deal = CPSCOPE_KERNELS "/hopper_pipeline.h";
   this->expect_seen_in(deal, "mbarrier_wait(", Fault::skip_transaction_wait);
   this->expect_seen_in(deal, "__syncwarp();", Fault::skip_barrier);
+}
+
+using HopperForwardBugs = HopperPlantedBugs<Forward>;
+
+TEST_F(HopperForwardBugs, EveryMissingWarpBarrierIsSeen) {
+  expect_seen_in(Forward::kSource, "__syncwarp();", Fault::skip_barrier);
 }
 
 TYPED_TEST(HopperPlantedBugs, EveryMissingWaitForProductsIsSeen) {

@@ -64,6 +64,8 @@ std::vector<int> walk(const Area& area, const TileList& list, TileOwner owner) {
       for (int32_t walked = run.begin; walked < run.end; ++walked) {
         bool has_partner = false;
         for (int32_t owned = tile.begin; owned < tile.end; ++owned) {
+          const int32_t group = (owned - tile.begin) / list.shape.rows_of_group();
+          if ((run.idle_groups >> group & 1) != 0) continue;
           const int32_t q = queries_own ? owned : walked, k = queries_own ? walked : owned;
           const KeyRange& range = list.ranges[int64_t{run.range_set} * list.q_rows + q];
           const bool visible = k >= range.lo && k < range.hi;
@@ -102,12 +104,13 @@ void expect_exact(const Area& area, TileShape shape, TileOwner owner) {
 
 TEST(TileList, ComputesEveryVisiblePairOnceFromEitherSide) {
   std::mt19937 random(20);
-  const TileShape shapes[] = {{128, 64}, {64, 128}, {32, 16}, {16, 48}};
-  for (int trial = 0; trial < 120; ++trial) {
+  const TileShape shapes[] = {{128, 64},     {64, 128},    {32, 16},      {16, 48},
+                              {128, 64, 64}, {64, 48, 16}, {192, 128, 64}};
+  for (int trial = 0; trial < 210; ++trial) {
     const Area area = random_area(random);
     SCOPED_TRACE(fmt::format("trial {}", trial));
     for (const TileOwner owner : {TileOwner::queries, TileOwner::keys})
-      ASSERT_NO_FATAL_FAILURE(expect_exact(area, shapes[trial % 4], owner));
+      ASSERT_NO_FATAL_FAILURE(expect_exact(area, shapes[trial % 7], owner));
   }
 }
 
@@ -123,6 +126,33 @@ TEST(TileList, MasksOnlyTheDiagonalOfACausalSquare) {
     EXPECT_EQ(list.visited_cells, (16 + 56) * 64 * 128);
     EXPECT_EQ(list.num_range_sets, 1);
   }
+}
+
+TEST(TileList, LetsAGroupRestThatMeetsNothing) {
+  // Documents of 64 rows in tiles of 128: each half of a tile sees half of what the tile walks.
+  std::vector<BandSlice> documents;
+  for (int32_t row = 0; row < 512; row += 64)
+    documents.push_back({row, row + 64, row, row + 64, -1000, 0});
+  for (const TileOwner owner : {TileOwner::queries, TileOwner::keys}) {
+    const TileList list = make_tile_list(documents, 512, 512, {1, 1}, {128, 64, 64}, owner);
+    ASSERT_EQ(list.runs.size(), 8u);
+    for (size_t r = 0; r < list.runs.size(); ++r)
+      EXPECT_EQ(list.runs[r].idle_groups, r % 2 == 0 ? 2 : 1) << "run " << r;
+    EXPECT_EQ(list.visited_cells, 8 * 64 * 64);
+  }
+}
+
+TEST(TileList, LetsRowsRestThatDoNotExist) {
+  const BandSlice full{0, 200, 0, 64, -1000, 1000};
+  const TileList list =
+      make_tile_list({&full, 1}, 200, 64, {1, 1}, {128, 64, 64}, TileOwner::queries);
+  ASSERT_EQ(list.runs.size(), 2u);
+  EXPECT_EQ(list.runs[0].idle_groups, 0);
+  EXPECT_EQ(list.runs[1].idle_groups, 0);
+  const BandSlice short_full{0, 180, 0, 64, -1000, 1000};
+  const TileList shorter =
+      make_tile_list({&short_full, 1}, 180, 64, {1, 1}, {128, 64, 64}, TileOwner::queries);
+  EXPECT_EQ(shorter.runs[1].idle_groups, 2);
 }
 
 TEST(TileList, GivesARowWithTwoStretchesOfKeysTwoRangeSets) {
