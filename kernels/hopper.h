@@ -16,12 +16,15 @@
 
 namespace cpscope::kernels::device {
 
-/// Two numbers that lie side by side.
+/// Numbers that lie side by side.
 struct alignas(8) FloatPair {
   float x, y;
 };
 struct alignas(8) IntPair {
   int32_t x, y;
+};
+struct alignas(16) FloatFour {
+  float x, y, z, w;
 };
 
 // ---- transaction barriers: 8 bytes of shared memory, one phase after the other -----------------
@@ -96,6 +99,19 @@ __device__ __forceinline__ void store_shared_int(uint32_t address, int32_t value
 }
 __device__ __forceinline__ void store_shared_float(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared_four(uint32_t address, FloatFour value) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(value.x), "f"(value.y),
+               "f"(value.z), "f"(value.w)
+               : "memory");
+}
+__device__ __forceinline__ FloatFour load_shared_four(uint32_t address) {
+  FloatFour value;
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
 }
 __device__ __forceinline__ FloatPair load_shared_pair(uint32_t address) {
   FloatPair value;

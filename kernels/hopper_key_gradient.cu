@@ -1,5 +1,5 @@
 #include "kernels/hopper_backward.h"
-#include "kernels/hopper_backward_kernel.h"
+#include "kernels/hopper_row_facts.h"
 #include "kernels/launch.h"
 
 #include <algorithm>
@@ -22,12 +22,6 @@
 namespace cpscope::kernels {
 namespace device {
 namespace {
-
-// Facts of a stage's walked rows: log2_lse, delta, then lo and size of the keys seen.
-constexpr int kDeltaOffset = 4 * kWarpgroupRows;
-constexpr int kLoOffset = 8 * kWarpgroupRows;
-constexpr int kSizeOffset = 12 * kWarpgroupRows;
-constexpr int kAllFactBytes = 16 * kWarpgroupRows;
 
 /// The producer's first thread: the tiles.
 template <class B>
@@ -58,42 +52,6 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p,
         mbarrier_arrive_expecting(at.second_full + 8 * stage, B::kSecondBytes);
         load_panels<B::kV, B::kWalked>(q + B::kFirstBytes, &p.d_out, at.second_full + 8 * stage,
                                        walk.row, walk.end, head);
-      }
-    }
-  }
-}
-
-/// The producer's second warp: the facts of the walked rows. Plain loads, since rows begin anywhere
-/// and none past the run's end may be read.
-template <class B>
-__device__ __forceinline__ void fetch_facts(const BackwardParams& p, const BackwardShared<B>& at) {
-  WorkDeal deal(at.deal);
-  const int lane = threadIdx.x % 32;
-  int num_walked = 0;
-  for (;;) {
-    const DealtItem item = deal.read();
-    if (item.is_last()) return;
-    const OwnedTile& tile = item.tile;
-    const HeadRange heads(p, item.head);
-    for (int32_t head = heads.first; head < heads.last; ++head) {
-      for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs); ++num_walked) {
-        const int stage = num_walked % B::kStages;
-        const uint32_t facts = at.row_facts + stage * B::kFactBytes;
-        mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
-#pragma unroll
-        for (int i = lane; i < B::kWalked; i += 32) {
-          const int32_t row = walk.row + i;
-          const bool is_walked = row < walk.end;
-          const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
-          store_shared_float(facts + 4 * i, is_walked ? p.log2_lse[place] : INFINITY);
-          store_shared_float(facts + kDeltaOffset + 4 * i, is_walked ? p.delta[place] : 0.0f);
-          const KeySpan span =
-              is_walked ? span_of_row(p.tiles, p.q_rows, walk.range_set, row, tile.end) : KeySpan{};
-          store_shared_int(facts + kLoOffset + 4 * i, span.lo);
-          store_shared_int(facts + kSizeOffset + 4 * i, static_cast<int32_t>(span.size));
-        }
-        // Every lane tells of its own stores.
-        mbarrier_arrive(at.first_full + 8 * stage);
       }
     }
   }
@@ -288,7 +246,8 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_queries<B>(p, at);
-    if (threadIdx.x / 32 == 1) fetch_facts<B>(p, at);
+    if (threadIdx.x / 32 == 1)
+      fetch_facts<B::kStages>(p, WorkDeal(at.deal), {at.row_facts, at.first_full, at.walked_free});
     if (threadIdx.x == 64) WorkDeal(at.deal).deal(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
@@ -328,13 +287,23 @@ void launch_lanes(const BackwardLaunch& launch, Stream stream) {
 }  // namespace
 }  // namespace device
 
-TileShape hopper_key_gradient_tile_shape(const AttentionShape& /*shape*/) {
+namespace {
+
+bool is_wide(const AttentionShape& shape) {
+  return shape.head_dim_qk > 128 || shape.head_dim_v > 128;
+}
+
+}  // namespace
+
+TileShape hopper_key_gradient_tile_shape(const AttentionShape& shape) {
+  if (is_wide(shape)) return hopper_wide_key_gradient_tile_shape();
   using Budget = device::Budget128<Bf16, false>;
   return {Budget::kOwned, Budget::kWalked};
 }
 
 void launch_hopper_key_gradient(const BackwardLaunch& launch, Stream stream) {
   if (launch.key_tiles.num_work == 0) return;
+  if (is_wide(launch.shape)) return launch_hopper_wide_key_gradient(launch, stream);
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
     has_cap ? device::launch_lanes<Bf16, true>(launch, stream)

@@ -232,6 +232,7 @@ void arrive_at_named(int id, int threads, bool waits, const Place& place) {
   if (barrier.arrived > 0 && barrier.threads != threads)
     cta.fail("a named barrier counts different threads", place);
   barrier.threads = threads;
+  if (waits && cta.has_fault(Fault::skip_named_barrier, place)) waits = false;
   const int64_t generation = barrier.generation;
   if (++barrier.arrived == threads) {
     barrier.arrived = 0;

@@ -97,6 +97,9 @@ struct alignas(8) FloatPair {
 struct alignas(8) IntPair {
   int32_t x, y;
 };
+struct alignas(16) FloatFour {
+  float x, y, z, w;
+};
 
 using Line = std::source_location;
 
@@ -147,6 +150,12 @@ inline void store_shared_int(uint32_t address, int32_t value, Line line = Line::
 }
 inline void store_shared_float(uint32_t address, float value, Line line = Line::current()) {
   shared_value<float>(address, {"store_shared_float", address, line}) = value;
+}
+inline void store_shared_four(uint32_t address, FloatFour value, Line line = Line::current()) {
+  shared_value<FloatFour>(address, {"store_shared_four", address, line}) = value;
+}
+inline FloatFour load_shared_four(uint32_t address, Line line = Line::current()) {
+  return shared_value<FloatFour>(address, {"load_shared_four", address, line});
 }
 inline FloatPair load_shared_pair(uint32_t address, Line line = Line::current()) {
   return shared_value<FloatPair>(address, {"load_shared_pair", address, line});

@@ -14,6 +14,7 @@ enum class Fault {
   copy_invalid_rows,      // an invalid copy_async_16 reads its source all the same
   plain_for_transposed,   // load_matrix_x4_transposed does not transpose
   skip_transaction_wait,  // mbarrier_wait that returns at once
+  skip_named_barrier,     // named_barrier_sync that arrives and does not wait
   skip_product_wait,      // wgmma_wait whose products never give their results
   wrong_panel_stride,     // matrix_descriptor with panels too far apart
   skip_swizzle,           // a box that lands without the swizzle

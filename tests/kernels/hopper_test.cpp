@@ -10,6 +10,8 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -113,7 +115,9 @@ TEST_F(HopperForward, RefusesWhatItCannotCompute) {
   EXPECT_NE(why_not_forward(Generation::sm90, shape), "");
   EXPECT_NE(why_not_backward(Generation::sm90, shape), "");
   shape.dtype = Dtype::fp16;
-  shape.head_dim_qk = 192;
+  EXPECT_EQ(why_not_backward(Generation::sm90, shape), "");
+  shape.head_dim_qk = 257;
+  EXPECT_NE(why_not_forward(Generation::sm90, shape), "");
   EXPECT_NE(why_not_backward(Generation::sm90, shape), "");
 }
 
@@ -203,41 +207,66 @@ TEST_F(HopperGradients, HoldHeadsUpTo128) {
   check_random(200, {.dims = {{80, 80}, {128, 128}, {64, 128}, {100, 36}}, .most_rows = 260});
 }
 
+TEST_F(HopperGradients, HoldWideQueriesWithNarrowerValues) {
+  check_random(300, {.dims = {{192, 128}, {192, 64}, {136, 128}, {132, 3}}, .most_rows = 260});
+}
+
+TEST_F(HopperGradients, HoldHeadsUpTo256) {
+  check_random(400, {.dims = {{256, 256}, {64, 256}, {200, 144}, {256, 8}}, .most_rows = 220});
+}
+
 TEST_F(HopperGradients, WalkWholeTilesWithoutAMask) {
+  check(full_case(Dtype::bf16, 320, 192, 128));
+  check(full_case(Dtype::fp16, 256, 256, 256));
   check(full_case(Dtype::bf16, 256, 128, 128));
   check(causal_case(Dtype::fp16, 320, 64, 64));
 }
 
+TEST_F(HopperGradients, TakeACapAtEveryWidth) {
+  for (const auto& [dtype, lanes_qk, lanes_v] :
+       {std::tuple{Dtype::fp16, 64, 64}, std::tuple{Dtype::bf16, 128, 128},
+        std::tuple{Dtype::bf16, 192, 128}, std::tuple{Dtype::fp16, 256, 256}}) {
+    AttentionCase item = causal_case(dtype, 150, lanes_qk, lanes_v);
+    item.shape.softcap = 1.5f;
+    item.shape.num_heads = item.shape.group = 2;
+    check(item);
+  }
+}
+
 TEST_F(HopperGradients, AreZeroWithoutKeysOrReaders) {
-  AttentionCase item = full_case(Dtype::bf16, 150, 64, 64);
-  item.slices.clear();
-  check(item);
-  item.shape.kv_rows = 0;
-  check(item);
-  // Of two kv heads the item's query heads read the second only.
-  item = causal_case(Dtype::bf16, 150, 64, 64);
-  item.shape.group = 2;
-  item.shape.first_head = 2;
-  item.shape.first_kv_head = 0;
-  item.shape.num_kv_heads = 2;
-  check(item);
+  for (const int32_t lanes : {64, 128, 192, 256}) {
+    AttentionCase item = full_case(Dtype::bf16, 150, lanes, 64);
+    item.slices.clear();
+    check(item);
+    item.shape.kv_rows = 0;
+    check(item);
+    // Of two kv heads the item's query heads read the second only.
+    item = causal_case(Dtype::bf16, 150, lanes, 64);
+    item.shape.group = 2;
+    item.shape.first_head = 2;
+    item.shape.first_kv_head = 0;
+    item.shape.num_kv_heads = 2;
+    check(item);
+  }
 }
 
 TEST_F(HopperGradients, GiveTheSameBitsInAnyOrderOfThreads) {
-  AttentionCase item = random_case(501, {.dims = {{128, 128}}, .most_rows = 260});
-  item.slices = kernels::random_bands(item.shape.q_rows, item.shape.kv_rows, 501);
-  const kernels::GradientProblem problem = problem_of(item);
-  const kernels::ExactGradients exact = solve(problem);
-  const kernels::KernelGradients first = run_gradients(kHopper, problem, exact);
   const auto is_same = [](const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
   };
-  for (uint64_t seed = 2; seed < 5; ++seed) {
-    draw_schedule(seed);
-    const kernels::KernelGradients again = run_gradients(kHopper, problem, exact);
-    EXPECT_TRUE(is_same(again.dq, first.dq)) << "seed " << seed;
-    EXPECT_TRUE(is_same(again.dk, first.dk)) << "seed " << seed;
-    EXPECT_TRUE(is_same(again.dv, first.dv)) << "seed " << seed;
+  for (const auto& dims : {std::pair{128, 128}, std::pair{192, 128}, std::pair{256, 256}}) {
+    AttentionCase item = random_case(501, {.dims = {dims}, .most_rows = 260});
+    item.slices = kernels::random_bands(item.shape.q_rows, item.shape.kv_rows, 501);
+    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::ExactGradients exact = solve(problem);
+    const kernels::KernelGradients first = run_gradients(kHopper, problem, exact);
+    for (uint64_t seed = 2; seed < 5; ++seed) {
+      draw_schedule(seed);
+      const kernels::KernelGradients again = run_gradients(kHopper, problem, exact);
+      EXPECT_TRUE(is_same(again.dq, first.dq)) << dims.first << " lanes, seed " << seed;
+      EXPECT_TRUE(is_same(again.dk, first.dk)) << dims.first << " lanes, seed " << seed;
+      EXPECT_TRUE(is_same(again.dv, first.dv)) << dims.first << " lanes, seed " << seed;
+    }
   }
 }
 
