@@ -33,12 +33,6 @@ struct ForeignSample {
   ComputeSample sample;
 };
 
-void complain_of_unknown(const TableReader& table) {
-  for (const TomlMember& member : table.members()) {
-    if (!table.is_known(member.key)) table.complain_unknown(member, "");
-  }
-}
-
 /// One of two words; nothing after a complaint.
 std::optional<bool> second_of(const TableReader& table, std::string_view key, const char* first,
                               const char* second) {
@@ -101,10 +95,10 @@ std::string label_of(const Attention& attention, const std::vector<int64_t>& len
 
 std::optional<ForeignSample> read_sample(TomlValue value, const std::string& name,
                                          Complaints& complaints) {
-  const TableReader table(value, name, kSampleKeys, complaints);
-  if (!table.is_table()) return std::nullopt;
   const int64_t before = complaints.count();
-  complain_of_unknown(table);
+  const std::optional<TableReader> opened = open_table(value, name, kSampleKeys, complaints);
+  if (!opened) return std::nullopt;
+  const TableReader& table = *opened;
   ForeignSample foreign;
   Scenario scenario;
   scenario.attention = read_attention(table);
@@ -185,7 +179,7 @@ Result<FittedKernels> fit_samples(std::string_view text, const std::string& path
   if (!document) return document.error();
   Complaints complaints(path);
   const TableReader root(document.value().root(), "", kFileKeys, complaints);
-  complain_of_unknown(root);
+  root.complain_of_unknown();
   root.require("schema", "write schema = 1");
   root.integer("schema", 1, 1);
   root.require("multiprocessors", "write those of the GPU, 132 for an H200");

@@ -46,12 +46,6 @@ constexpr std::array<std::string_view, 5> kKernelKeys = {"head_dim_qk", "head_di
 constexpr std::array<std::string_view, 7> kTileKeys = {
     "tile_rows", "tile_keys", "launch_us", "owned_us", "whole_us", "masked_us", "tail_share"};
 
-void complain_of_unknown(const TableReader& table) {
-  for (const TomlMember& member : table.members()) {
-    if (!table.is_known(member.key)) table.complain_unknown(member, "");
-  }
-}
-
 double need_number(const TableReader& table, std::string_view key, std::string hint) {
   table.require(key, std::move(hint));
   return table.number(key).value_or(0.0);
@@ -108,33 +102,31 @@ LinkCurve read_curve(const TableReader& table, std::string_view key) {
 }
 
 Link read_link(TomlValue value, const std::string& name, Complaints& complaints) {
-  const TableReader table(value, name, kLinkKeys, complaints);
+  const std::optional<TableReader> table = open_table(value, name, kLinkKeys, complaints);
   Link link;
-  if (!table.is_table()) return link;
-  complain_of_unknown(table);
-  link.name = need_text(table, "name", "for example \"NVLink\"");
-  link.source = need_source(table);
-  link.one_peer = read_curve(table, "one_peer");
-  link.many_peers = read_curve(table, "many_peers");
+  if (!table) return link;
+  link.name = need_text(*table, "name", "for example \"NVLink\"");
+  link.source = need_source(*table);
+  link.one_peer = read_curve(*table, "one_peer");
+  link.many_peers = read_curve(*table, "many_peers");
   return link;
 }
 
 TileCost read_tiles(TomlValue value, const std::string& name, Complaints& complaints) {
-  const TableReader table(value, name, kTileKeys, complaints);
+  const std::optional<TableReader> table = open_table(value, name, kTileKeys, complaints);
   TileCost cost;
-  if (!table.is_table()) return cost;
-  complain_of_unknown(table);
-  cost.tile_rows = need_integer(table, "tile_rows", 65536, "query rows of a tile, often 128");
-  cost.tile_keys = need_integer(table, "tile_keys", 65536, "keys taken at a time, often 128");
-  cost.launch_us = need_number(table, "launch_us", "microseconds of a launch");
-  cost.owned_us = need_number(table, "owned_us", "microseconds of a tile of queries");
-  cost.whole_us = need_number(table, "whole_us", "microseconds of a tile of keys");
-  cost.masked_us = need_number(table, "masked_us", "microseconds of a tile with a mask");
-  cost.tail_share = table.number("tail_share").value_or(0.0);
+  if (!table) return cost;
+  cost.tile_rows = need_integer(*table, "tile_rows", 65536, "query rows of a tile, often 128");
+  cost.tile_keys = need_integer(*table, "tile_keys", 65536, "keys taken at a time, often 128");
+  cost.launch_us = need_number(*table, "launch_us", "microseconds of a launch");
+  cost.owned_us = need_number(*table, "owned_us", "microseconds of a tile of queries");
+  cost.whole_us = need_number(*table, "whole_us", "microseconds of a tile of keys");
+  cost.masked_us = need_number(*table, "masked_us", "microseconds of a tile with a mask");
+  cost.tail_share = table->number("tail_share").value_or(0.0);
   if (cost.tail_share > 1.0)
-    table.complain("tail_share", fmt::format("must be 0 to 1: {}", cost.tail_share), "");
-  if (cost.whole_us == 0.0 && table.has("whole_us"))
-    table.complain("whole_us", "must be above 0: 0", "no kernel takes no time");
+    table->complain("tail_share", fmt::format("must be 0 to 1: {}", cost.tail_share), "");
+  if (cost.whole_us == 0.0 && table->has("whole_us"))
+    table->complain("whole_us", "must be above 0: 0", "no kernel takes no time");
   return cost;
 }
 
@@ -149,19 +141,19 @@ std::vector<KernelCost> read_kernels(const TableReader& stack, const std::string
   }
   for (int64_t i = 0; i < std::min(list.size(), kMaxStacks); ++i) {
     const std::string here = fmt::format("{}.kernels[{}]", name, i);
-    const TableReader table(list.item(i), here, kKernelKeys, complaints);
-    if (!table.is_table()) continue;
-    complain_of_unknown(table);
+    const std::optional<TableReader> table =
+        open_table(list.item(i), here, kKernelKeys, complaints);
+    if (!table) continue;
     KernelCost kernel;
-    kernel.head_dim_qk = need_integer(table, "head_dim_qk", 1024, "lanes that the kernel holds");
-    kernel.head_dim_v = need_integer(table, "head_dim_v", 1024, "lanes that the kernel holds");
-    kernel.bits = static_cast<int32_t>(table.integer("bits", 16, 32).value_or(16));
+    kernel.head_dim_qk = need_integer(*table, "head_dim_qk", 1024, "lanes that the kernel holds");
+    kernel.head_dim_v = need_integer(*table, "head_dim_v", 1024, "lanes that the kernel holds");
+    kernel.bits = static_cast<int32_t>(table->integer("bits", 16, 32).value_or(16));
     if (kernel.bits != 16 && kernel.bits != 32)
-      table.complain("bits", fmt::format("must be 16 or 32: {}", kernel.bits), "bf16 has 16");
+      table->complain("bits", fmt::format("must be 16 or 32: {}", kernel.bits), "bf16 has 16");
     for (const std::string_view pass : {"forward", "backward"})
-      table.require(pass, "write its tile costs");
-    kernel.forward = read_tiles(table.find("forward"), here + ".forward", complaints);
-    kernel.backward = read_tiles(table.find("backward"), here + ".backward", complaints);
+      table->require(pass, "write its tile costs");
+    kernel.forward = read_tiles(table->find("forward"), here + ".forward", complaints);
+    kernel.backward = read_tiles(table->find("backward"), here + ".backward", complaints);
     kernels.push_back(kernel);
   }
   std::stable_sort(kernels.begin(), kernels.end(), [](const KernelCost& a, const KernelCost& b) {
@@ -172,30 +164,29 @@ std::vector<KernelCost> read_kernels(const TableReader& stack, const std::string
 
 Stack read_stack(TomlValue value, const std::string& name, int32_t multiprocessors,
                  Complaints& complaints) {
-  const TableReader table(value, name, kStackKeys, complaints);
+  const std::optional<TableReader> table = open_table(value, name, kStackKeys, complaints);
   Stack stack;
-  if (!table.is_table()) return stack;
-  complain_of_unknown(table);
-  stack.name = need_text(table, "name", "what --stack calls it");
-  stack.title = table.text("title").value_or(stack.name);
-  stack.source = need_source(table);
-  stack.kernels = read_kernels(table, name, complaints);
-  stack.item_us = table.number("item_us").value_or(0.0);
-  stack.backward_item_us = table.number("backward_item_us").value_or(stack.item_us);
-  stack.message_us = table.number("message_us").value_or(0.0);
-  stack.pass_us = table.number("pass_us").value_or(0.0);
-  stack.row_launch_us = table.number("row_launch_us").value_or(0.0);
-  stack.first_merge_passes = table.number("first_merge_passes").value_or(stack.first_merge_passes);
-  stack.merge_passes = table.number("merge_passes").value_or(stack.merge_passes);
-  stack.packs = table.boolean("packs").value_or(stack.packs);
-  stack.overlaps = table.boolean("overlaps").value_or(stack.overlaps);
-  stack.calls_by_rank = table.boolean("calls_by_rank").value_or(stack.calls_by_rank);
-  stack.call_us = table.number("call_us").value_or(stack.item_us);
-  stack.backward_call_us = table.number("backward_call_us").value_or(stack.backward_item_us);
+  if (!table) return stack;
+  stack.name = need_text(*table, "name", "what --stack calls it");
+  stack.title = table->text("title").value_or(stack.name);
+  stack.source = need_source(*table);
+  stack.kernels = read_kernels(*table, name, complaints);
+  stack.item_us = table->number("item_us").value_or(0.0);
+  stack.backward_item_us = table->number("backward_item_us").value_or(stack.item_us);
+  stack.message_us = table->number("message_us").value_or(0.0);
+  stack.pass_us = table->number("pass_us").value_or(0.0);
+  stack.row_launch_us = table->number("row_launch_us").value_or(0.0);
+  stack.first_merge_passes = table->number("first_merge_passes").value_or(stack.first_merge_passes);
+  stack.merge_passes = table->number("merge_passes").value_or(stack.merge_passes);
+  stack.packs = table->boolean("packs").value_or(stack.packs);
+  stack.overlaps = table->boolean("overlaps").value_or(stack.overlaps);
+  stack.calls_by_rank = table->boolean("calls_by_rank").value_or(stack.calls_by_rank);
+  stack.call_us = table->number("call_us").value_or(stack.item_us);
+  stack.backward_call_us = table->number("backward_call_us").value_or(stack.backward_item_us);
   // One is left to compute on.
   const int64_t most = std::max(0, multiprocessors - 1);
   stack.transfer_multiprocessors =
-      static_cast<int32_t>(table.integer("transfer_multiprocessors", 0, most).value_or(0));
+      static_cast<int32_t>(table->integer("transfer_multiprocessors", 0, most).value_or(0));
   return stack;
 }
 
@@ -252,25 +243,25 @@ std::vector<DeviceCost::Speed> read_speeds(const TableReader& table) {
 
 DeviceCost read_device(const TableReader& root, Complaints& complaints) {
   root.require("device", "write a table [device]");
-  const TableReader table(root.find("device"), "device", kDeviceKeys, complaints);
+  const std::optional<TableReader> table =
+      open_table(root.find("device"), "device", kDeviceKeys, complaints);
   DeviceCost device;
-  if (!table.is_table()) return device;
-  complain_of_unknown(table);
-  device.name = need_text(table, "name", "for example \"NVIDIA H200\"");
-  device.source = need_source(table);
+  if (!table) return device;
+  device.name = need_text(*table, "name", "for example \"NVIDIA H200\"");
+  device.source = need_source(*table);
   device.multiprocessors =
-      need_integer(table, "multiprocessors", 65536, "streaming multiprocessors of one GPU");
-  device.memory_gib = need_number(table, "memory_gib", "GiB of one GPU");
-  device.copy_gb_s = need_number(table, "copy_gb_s", "GB/s read plus written by a device copy");
-  if (table.has("copy_gb_s") && device.copy_gb_s == 0.0)
-    table.complain("copy_gb_s", "must be above 0: 0", "GB/s read plus written by a device copy");
-  device.sustained = read_speeds(table);
+      need_integer(*table, "multiprocessors", 65536, "streaming multiprocessors of one GPU");
+  device.memory_gib = need_number(*table, "memory_gib", "GiB of one GPU");
+  device.copy_gb_s = need_number(*table, "copy_gb_s", "GB/s read plus written by a device copy");
+  if (table->has("copy_gb_s") && device.copy_gb_s == 0.0)
+    table->complain("copy_gb_s", "must be above 0: 0", "GB/s read plus written by a device copy");
+  device.sustained = read_speeds(*table);
   return device;
 }
 
 Cluster read_cluster(TomlValue value, Complaints& complaints) {
   const TableReader root(value, "", kClusterKeys, complaints);
-  complain_of_unknown(root);
+  root.complain_of_unknown();
   root.require("schema", "write schema = 1");
   root.integer("schema", 1, 1);
   Cluster cluster;

@@ -88,7 +88,7 @@ class GroupReader {
 
   void read() {
     if (!table_.is_table()) return;
-    complain_of_unknown(table_);
+    table_.complain_of_unknown();
     ValidationGroup& group = validation_.groups.emplace_back();
     group.title = need(table_, "title", "whose measurements these are");
     group.source = need(table_, "source", "where they can be read");
@@ -103,20 +103,15 @@ class GroupReader {
   }
 
  private:
-  static void complain_of_unknown(const TableReader& table) {
-    for (const TomlMember& member : table.members()) {
-      if (!table.is_known(member.key)) table.complain_unknown(member, "");
-    }
-  }
   static std::string need(const TableReader& table, std::string_view key, std::string hint) {
     table.require(key, std::move(hint));
     return table.text(key).value_or("");
   }
 
   void read_row(TomlValue value, const std::string& here) {
-    const TableReader row(value, here, kRowKeys, complaints_);
-    if (!row.is_table()) return;
-    complain_of_unknown(row);
+    const std::optional<TableReader> opened = open_table(value, here, kRowKeys, complaints_);
+    if (!opened) return;
+    const TableReader& row = *opened;
     ValidationRow shared;
     shared.name = need(row, "name", "what was measured");
     shared.cluster = need(row, "cluster", "a file of scenarios/clusters");
@@ -297,9 +292,7 @@ Result<Validation> validate(std::string_view text, const std::string& path,
   if (!document) return document.error();
   Complaints complaints(path);
   const TableReader root(document.value().root(), "", kFileKeys, complaints);
-  for (const TomlMember& member : root.members()) {
-    if (!root.is_known(member.key)) root.complain_unknown(member, "");
-  }
+  root.complain_of_unknown();
   root.require("schema", "write schema = 1");
   root.integer("schema", 1, 1);
   root.require("groups", "write a table [[groups]]");

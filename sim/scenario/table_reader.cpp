@@ -69,6 +69,12 @@ void TableReader::complain_unknown(const TomlMember& member, const std::string& 
                   fmt::format("unknown key in {}: {}", where, show_text(member.key)), hint);
 }
 
+void TableReader::complain_of_unknown() const {
+  for (const TomlMember& member : members_) {
+    if (!is_known(member.key)) complain_unknown(member, "");
+  }
+}
+
 bool TableReader::check_integer(const std::string& name, const TomlValue& value, int64_t min,
                                 int64_t max) const {
   if (value.kind() == TomlKind::integer && value.integer() >= min && value.integer() <= max) {
@@ -180,6 +186,15 @@ std::optional<size_t> TableReader::find_choice(std::string_view key,
   complain(key, fmt::format("is not one of its choices: {}", show_value_of(value)),
            std::move(hint));
   return std::nullopt;
+}
+
+std::optional<TableReader> open_table(TomlValue value, std::string name,
+                                      std::span<const std::string_view> known,
+                                      Complaints& complaints) {
+  TableReader table(value, std::move(name), known, complaints);
+  if (!table.is_table()) return std::nullopt;
+  table.complain_of_unknown();
+  return table;
 }
 
 }  // namespace cpscope

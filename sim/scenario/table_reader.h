@@ -57,6 +57,9 @@ class TableReader {
   /// is the better hint if it is not empty.
   void complain_unknown(const TomlMember& member, const std::string& elsewhere) const;
 
+  /// Complains about every key that is not known.
+  void complain_of_unknown() const;
+
   Complaints& complaints() const { return complaints_; }
 
  private:
@@ -73,5 +76,10 @@ class TableReader {
   std::span<const std::string_view> known_;
   Complaints& complaints_;
 };
+
+/// The table of a value, its unknown keys complained about; nothing where there is none.
+std::optional<TableReader> open_table(TomlValue value, std::string name,
+                                      std::span<const std::string_view> known,
+                                      Complaints& complaints);
 
 }  // namespace cpscope
