@@ -3,6 +3,7 @@
 #include "gui/model/axis.h"
 #include "gui/model/error_field.h"
 #include "gui/model/list_hits.h"
+#include "sim/clock/clock.h"
 
 #include <array>
 #include <charconv>
@@ -306,9 +307,7 @@ int64_t count_items(const PlanIndex& plan, bool is_backward, StageKind kind) {
 }
 
 double flops_of(const PlanIndex& plan, bool is_backward, int64_t pairs) {
-  const Attention& attention = plan.plan().scenario.attention;
-  const double qk = attention.head_dim_qk, v = attention.head_dim_v;
-  return 2 * static_cast<double>(pairs) * (is_backward ? 3 * qk + 2 * v : qk + v);
+  return flops_per_pair(plan.plan().scenario.attention, is_backward) * static_cast<double>(pairs);
 }
 
 std::string flops_formula(const PlanIndex& plan, bool is_backward, int64_t pairs) {

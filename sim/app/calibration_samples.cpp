@@ -1,5 +1,6 @@
 #include "sim/app/calibration_samples.h"
 
+#include "sim/clock/clock.h"
 #include "sim/plan/planner.h"
 #include "sim/scenario/table_reader.h"
 
@@ -73,16 +74,15 @@ Attention read_attention(const TableReader& table) {
   return attention;
 }
 
-/// Floating-point operations of a head for each pair, and the pairs that are counted.
+/// Floating-point operations of the pairs that are counted.
 double count_flops(const Attention& attention, const std::vector<int64_t>& lengths,
                    bool is_backward, bool is_half_square, double visible_triples) {
-  const double qk = attention.head_dim_qk, v = attention.head_dim_v;
-  const double lanes = is_backward ? 2 * (3 * qk + 2 * v) : 2 * (qk + v);
-  if (!is_half_square) return lanes * visible_triples;
+  const double each = flops_per_pair(attention, is_backward);
+  if (!is_half_square) return each * visible_triples;
   double pairs = 0;
   for (const int64_t length : lengths)
     pairs += static_cast<double>(length) * static_cast<double>(length) / 2;
-  return lanes * pairs * attention.heads;
+  return each * pairs * attention.heads;
 }
 
 std::string label_of(const Attention& attention, const std::vector<int64_t>& lengths) {

@@ -163,18 +163,6 @@ Json pass_error_json(const PassError& error) {
 
 }  // namespace
 
-double tflops_of_pass(const Plan& plan, bool is_backward, double total_us) {
-  if (total_us <= 0) return 0.0;
-  const Attention& attention = plan.scenario.attention;
-  const double qk = attention.head_dim_qk, v = attention.head_dim_v;
-  const std::vector<ComputeItem>& computes =
-      is_backward ? plan.backward.computes : plan.forward.computes;
-  double pairs = 0;
-  for (const ComputeItem& item : computes) pairs += static_cast<double>(item.visible_pairs);
-  const double flops = (is_backward ? 2 * (3 * qk + 2 * v) : 2 * (qk + v)) * pairs;
-  return flops / static_cast<double>(plan.home.size()) / total_us * 1e-6;
-}
-
 void write_timeline_text(const TimelineExport& times, std::ostream& out) {
   const auto& [plan, cluster, timeline, measured] = times;
   out << fmt::format("{} ranks on {}, stack {}: predicted, not measured\n", plan.home.size(),

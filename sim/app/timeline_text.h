@@ -8,10 +8,6 @@
 
 namespace cpscope {
 
-/// TFLOP/s a GPU of the visible pairs alone: forward 2 (dim_qk + dim_v) a pair and head, backward
-/// 2 (3 dim_qk + 2 dim_v), over the whole pass. 0 where nothing is computed.
-double tflops_of_pass(const Plan& plan, bool is_backward, double total_us);
-
 /// What is to be said of one plan's times. `measured` is what a record of the same plan holds, or
 /// empty.
 struct TimelineExport {

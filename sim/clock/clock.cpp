@@ -14,6 +14,23 @@ std::optional<Error> refuse_small_cluster(const Scenario& scenario, const Cluste
                       "choose a cluster of more nodes, or fewer ranks", {"parallel.cp_size"});
 }
 
+double flops_per_pair(const Attention& attention, bool is_backward) {
+  const double qk = attention.head_dim_qk, v = attention.head_dim_v;
+  return 2 * (is_backward ? 3 * qk + 2 * v : qk + v);
+}
+
+double flops_of_pass(const Plan& plan, bool is_backward) {
+  const Pass& pass = is_backward ? plan.backward : plan.forward;
+  double pairs = 0;
+  for (const ComputeItem& item : pass.computes) pairs += static_cast<double>(item.visible_pairs);
+  return flops_per_pair(plan.scenario.attention, is_backward) * pairs /
+         static_cast<double>(plan.home.size());
+}
+
+double tflops_of_pass(const Plan& plan, bool is_backward, double total_us) {
+  return total_us > 0 ? flops_of_pass(plan, is_backward) / total_us * 1e-6 : 0.0;
+}
+
 Result<Timeline> predict(const Plan& plan, const Cluster& cluster, const ClockOptions& options) {
   if (const auto obstacle = refuse_small_cluster(plan.scenario, cluster)) return *obstacle;
   const Result<const Stack*> stack = find_stack(cluster, options.stack);

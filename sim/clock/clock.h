@@ -63,6 +63,16 @@ struct ClockOptions {
 Result<Timeline> predict(const Plan& plan, const Cluster& cluster,
                          const ClockOptions& options = {});
 
+/// Floating-point operations of one visible pair of one query head, two for each product that is
+/// added: forward 2 (dim_qk + dim_v), backward 2 (3 dim_qk + 2 dim_v) (FlashAttention-2's count).
+double flops_per_pair(const Attention& attention, bool is_backward);
+
+/// Those of all visible pairs of a pass, divided by the ranks.
+double flops_of_pass(const Plan& plan, bool is_backward);
+
+/// TFLOP/s a GPU of the visible pairs alone, over the whole pass. 0 where it takes no time.
+double tflops_of_pass(const Plan& plan, bool is_backward, double total_us);
+
 /// The refusal of a scenario that wants more ranks than the cluster has GPUs.
 std::optional<Error> refuse_small_cluster(const Scenario& scenario, const Cluster& cluster);
 

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -177,50 +178,56 @@ class GroupReader {
   Complaints& complaints_;
 };
 
-/// Time of the passes that the row asks for, and the operations of their visible pairs.
-struct Predicted {
-  double us = 0, flops_of_gpu = 0;
+/// A row's scenario as it was planned and predicted.
+struct PredictedRow {
+  Plan plan;
+  Timeline timeline;
 };
 
-Result<Predicted> predict_once(const std::string& text, const ValidationRow& row,
-                               const Cluster& cluster) {
-  const Result<LoadedScenario> loaded = parse_scenario(text, row.name);
+/// `keeps_events`: with the times of all items.
+Result<PredictedRow> predict_row(const std::string& text, const ValidationRow& row,
+                                 const Cluster& cluster, bool keeps_events) {
+  Result<LoadedScenario> loaded = parse_scenario(text, row.name);
   if (!loaded) return loaded.error();
-  Scenario scenario = loaded.value().scenario;
+  Scenario& scenario = loaded.value().scenario;
   if (row.pass == "forward") scenario.numerics.backward = false;
-  const Result<Plan> plan = make_plan(scenario);
+  Result<Plan> plan = make_plan(scenario);
   if (!plan) return plan.error();
-  const Result<Timeline> timeline = predict(plan.value(), cluster, {row.stack, false});
+  Result<Timeline> timeline = predict(plan.value(), cluster, {row.stack, keeps_events});
   if (!timeline) return timeline.error();
-  double pairs = 0;
-  for (const ComputeItem& item : plan.value().forward.computes)
-    pairs += static_cast<double>(item.visible_pairs);
-  pairs /= static_cast<double>(plan.value().home.size());
-  const double qk = scenario.attention.head_dim_qk, v = scenario.attention.head_dim_v;
-  Predicted predicted;
-  if (row.pass != "backward") {
-    predicted.us += timeline.value().forward.total_us;
-    predicted.flops_of_gpu += 2 * (qk + v) * pairs;
+  return PredictedRow{std::move(plan).value(), std::move(timeline).value()};
+}
+
+/// Time of the passes that the row asks for, and the operations of their visible pairs.
+struct PassTime {
+  double us = 0, flops_of_gpu = 0;
+
+  double tflops() const { return flops_of_gpu / us * 1e-6; }
+};
+
+Result<PassTime> predict_passes(const std::string& text, const ValidationRow& row,
+                                const Cluster& cluster) {
+  const Result<PredictedRow> predicted = predict_row(text, row, cluster, false);
+  if (!predicted) return predicted.error();
+  const auto& [plan, timeline] = predicted.value();
+  PassTime time;
+  for (const bool is_backward : {false, true}) {
+    if (row.pass == (is_backward ? "forward" : "backward")) continue;
+    time.us += (is_backward ? timeline.backward : timeline.forward).total_us;
+    time.flops_of_gpu += flops_of_pass(plan, is_backward);
   }
-  if (row.pass != "forward") {
-    predicted.us += timeline.value().backward.total_us;
-    predicted.flops_of_gpu += 2 * (3 * qk + 2 * v) * pairs;
-  }
-  return predicted;
+  return time;
 }
 
 /// Microseconds that the busiest rank computes in one step of the row's pass.
 Result<double> step_us_of(const std::string& text, const Values& values, const ValidationRow& row,
                           const Cluster& cluster) {
-  const Result<LoadedScenario> loaded = parse_scenario(text, row.name);
-  if (!loaded) return loaded.error();
-  const Result<Plan> plan = make_plan(loaded.value().scenario);
-  if (!plan) return plan.error();
-  const Result<Timeline> timeline = predict(plan.value(), cluster, {row.stack, true});
-  if (!timeline) return timeline.error();
+  const Result<PredictedRow> predicted = predict_row(text, row, cluster, true);
+  if (!predicted) return predicted.error();
+  const auto& [plan, timeline] = predicted.value();
   const auto step = values.find("step");
-  std::vector<double> busy_us(plan.value().home.size(), 0.0);
-  for (const ItemEvent& event : timeline.value().events) {
+  std::vector<double> busy_us(plan.home.size(), 0.0);
+  for (const ItemEvent& event : timeline.events) {
     if (event.item.kind != StageKind::compute ||
         event.item.is_backward != (row.pass == "backward") || step == values.end() ||
         fmt::format("{}", to_index(event.step)) != step->second)
@@ -238,15 +245,14 @@ Result<double> step_us_of(const std::string& text, const Values& values, const V
 Result<double> figure_of(const std::string& scenario, Values values, const std::string& unit,
                          const ValidationRow& row, const Cluster& cluster) {
   if (unit == "step_us") return step_us_of(fill_in(scenario, values), values, row, cluster);
-  const Result<Predicted> all = predict_once(fill_in(scenario, values), row, cluster);
+  const Result<PassTime> all = predict_passes(fill_in(scenario, values), row, cluster);
   if (!all) return all.error();
   if (unit == "ms") return all.value().us * 1e-3;
-  const double rate = all.value().flops_of_gpu / all.value().us * 1e-6;
-  if (unit == "tflops") return rate;
+  if (unit == "tflops") return all.value().tflops();
   values["ranks"] = "1";
-  const Result<Predicted> alone = predict_once(fill_in(scenario, values), row, cluster);
+  const Result<PassTime> alone = predict_passes(fill_in(scenario, values), row, cluster);
   if (!alone) return alone.error();
-  return 100.0 * rate / (alone.value().flops_of_gpu / alone.value().us * 1e-6);
+  return 100.0 * all.value().tflops() / alone.value().tflops();
 }
 
 void answer(const Question& question, const std::string& cluster_folder, const std::string& unit,
