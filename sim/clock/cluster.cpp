@@ -2,6 +2,7 @@
 
 #include "sim/scenario/table_reader.h"
 #include "sim/scenario/text_file.h"
+#include "sim/scenario/toml_document.h"
 
 #include <algorithm>
 #include <array>
@@ -283,21 +284,6 @@ Cluster read_cluster(TomlValue value, Complaints& complaints) {
   return cluster;
 }
 
-std::string print_text(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      quoted += fmt::format("\\u{:04X}", static_cast<unsigned char>(c));
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
-}
-
 std::string print_curve(const LinkCurve& curve) {
   std::string text = "[";
   for (const LinkCurve::Point& point : curve.points)
@@ -307,7 +293,7 @@ std::string print_curve(const LinkCurve& curve) {
 
 std::string print_link(std::string_view table, const Link& link) {
   return fmt::format("\n[{}]\nname       = {}\nsource     = {}\none_peer   = {}\nmany_peers = {}\n",
-                     table, print_text(link.name), print_text(link.source),
+                     table, print_toml_text(link.name), print_toml_text(link.source),
                      print_curve(link.one_peer), print_curve(link.many_peers));
 }
 
@@ -321,8 +307,8 @@ std::string print_tiles(std::string_view pass, const TileCost& cost) {
 
 std::string print_stack(const Stack& stack) {
   std::string text =
-      fmt::format("\n[[stacks]]\nname = {}\ntitle = {}\nsource = {}\n", print_text(stack.name),
-                  print_text(stack.title), print_text(stack.source));
+      fmt::format("\n[[stacks]]\nname = {}\ntitle = {}\nsource = {}\n", print_toml_text(stack.name),
+                  print_toml_text(stack.title), print_toml_text(stack.source));
   text += fmt::format(
       "item_us = {}\nbackward_item_us = {}\nmessage_us = {}\npass_us = {}\nrow_launch_us = "
       "{}\nfirst_merge_passes = {}\n"
@@ -445,14 +431,14 @@ std::string print_cluster(const Cluster& cluster) {
   std::string text = fmt::format(
       "schema        = 1\nname          = {}\ntitle         = {}\ngpus_per_node = {}\n"
       "max_nodes     = {}\nnics_per_node = {}\n",
-      print_text(cluster.name), print_text(cluster.title), cluster.gpus_per_node, cluster.max_nodes,
-      cluster.nics_per_node);
+      print_toml_text(cluster.name), print_toml_text(cluster.title), cluster.gpus_per_node,
+      cluster.max_nodes, cluster.nics_per_node);
   const DeviceCost& device = cluster.device;
   text += fmt::format(
       "\n[device]\nname            = {}\nsource          = {}\nmultiprocessors = {}\n"
       "memory_gib      = {}\ncopy_gb_s       = {}\n",
-      print_text(device.name), print_text(device.source), device.multiprocessors, device.memory_gib,
-      device.copy_gb_s);
+      print_toml_text(device.name), print_toml_text(device.source), device.multiprocessors,
+      device.memory_gib, device.copy_gb_s);
   if (!device.sustained.empty()) {
     std::string points;
     for (const DeviceCost::Speed& speed : device.sustained)

@@ -1,5 +1,6 @@
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/scenario_parts.h"
+#include "sim/scenario/toml_document.h"
 
 #include <algorithm>
 #include <iterator>
@@ -11,22 +12,6 @@ namespace {
 
 // Long lists are broken into lines that an editor can show.
 constexpr size_t kNumbersPerLine = 16;
-
-std::string show_toml_text(std::string_view text) {
-  std::string shown = "\"";
-  for (const char letter : text) {
-    const auto byte = static_cast<unsigned char>(letter);
-    if (letter == '"' || letter == '\\') {
-      shown += '\\';
-      shown += letter;
-    } else if (byte < 0x20 || byte == 0x7F) {
-      shown += fmt::format("\\u{:04X}", byte);
-    } else {
-      shown += letter;
-    }
-  }
-  return shown + "\"";
-}
 
 /// The shortest digits that read back as the same double, always with a mark of a float.
 std::string show_toml_number(double number) {
@@ -52,7 +37,7 @@ class TomlWriter {
     text_ += fmt::format("{} = {}\n", key, value);
   }
   void text(std::string_view key, std::string_view value, std::string_view usual = "") {
-    if (value != usual) line(key, show_toml_text(value));
+    if (value != usual) line(key, print_toml_text(value));
   }
   void integer(std::string_view key, int64_t value, int64_t usual) {
     if (value != usual) line(key, fmt::format("{}", value));
@@ -65,7 +50,7 @@ class TomlWriter {
   }
   template <class Choice>
   void choice(std::string_view key, Choice value, Choice usual) {
-    if (value != usual) line(key, show_toml_text(to_name(value)));
+    if (value != usual) line(key, print_toml_text(to_name(value)));
   }
   std::string take() { return std::move(text_); }
 

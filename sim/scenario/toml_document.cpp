@@ -193,4 +193,20 @@ Result<TomlDocument> TomlDocument::parse(std::string_view text, const std::strin
   }
 }
 
+std::string print_toml_text(std::string_view text) {
+  std::string printed = "\"";
+  for (const char letter : text) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (letter == '"' || letter == '\\') {
+      printed += '\\';
+      printed += letter;
+    } else if (byte < 0x20 || byte == 0x7F) {
+      printed += fmt::format("\\u{:04X}", byte);
+    } else {
+      printed += letter;
+    }
+  }
+  return printed + "\"";
+}
+
 }  // namespace cpscope

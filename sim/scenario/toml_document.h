@@ -67,4 +67,7 @@ class TomlDocument {
   std::shared_ptr<const void> root_;
 };
 
+/// A text in quotes as a TOML file holds it.
+std::string print_toml_text(std::string_view text);
+
 }  // namespace cpscope
