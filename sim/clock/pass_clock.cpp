@@ -70,8 +70,7 @@ double PassClock::calls_us() const {
 
 /// Device time of those merges.
 double PassClock::merges_us(const ComputeItem& item) const {
-  const BufferSpec& into = plan_.buffer(is_backward_ ? item.dq : item.out);
-  const double bytes = static_cast<double>(buffer_bytes(into, plan_.scenario));
+  const double bytes = bytes_of(is_backward_ ? item.dq : item.out);
   return (static_cast<double>(plan_.home.size()) - 1.0) *
          (stack_.row_launch_us + copy_us(stack_.merge_passes * bytes));
 }
@@ -111,57 +110,44 @@ void PassClock::compute(int64_t index) {
   }
 }
 
-/// Work of the compute stream that is no attention.
-void PassClock::local(StageKind kind, int64_t index, RankId rank, StepId step, ClockTime start,
-                      double us) {
-  Lane& lane = this->lane(rank);
+/// Work of the compute stream that is no attention: what it reads (may be none) and writes.
+template <class Item>
+void PassClock::local(StageKind kind, int64_t index, const Item& item, BufferId reads,
+                      BufferId writes, double us) {
+  Lane& lane = this->lane(item.rank);
+  ClockTime start = begin_on_compute(lane);
+  wait_to_read(reads, start);
+  wait_to_write(writes, start);
   const double end_us = start.us + us;
-  lane.compute = enter(kind, index, rank, step, start, end_us);
+  lane.compute = enter(kind, index, item.rank, item.step, start, end_us);
   lane.locals.push_back({start.us, end_us});
+  mark_read(reads, lane.compute);
+  mark_written(writes, lane.compute);
 }
 
 void PassClock::reorder(int64_t index) {
   const ReorderItem& item = pass_.reorders[static_cast<size_t>(index)];
-  Lane& lane = this->lane(item.rank);
-  ClockTime start = begin_on_compute(lane);
-  wait_to_read(item.from, start);
-  wait_to_write(item.to, start);
-  const double bytes = static_cast<double>(buffer_bytes(plan_.buffer(item.to), plan_.scenario));
-  local(StageKind::reorder, index, item.rank, item.step, start,
-        stack_.row_launch_us + copy_us(2 * bytes));
-  mark_read(item.from, lane.compute);
-  mark_written(item.to, lane.compute);
+  local(StageKind::reorder, index, item, item.from, item.to,
+        stack_.row_launch_us + copy_us(2 * bytes_of(item.to)));
 }
 
 void PassClock::merge(int64_t index) {
   const MergeItem& item = pass_.merges[static_cast<size_t>(index)];
-  Lane& lane = this->lane(item.rank);
-  ClockTime start = begin_on_compute(lane);
-  wait_to_read(item.partial, start);
-  wait_to_write(item.into, start);
-  double bytes = static_cast<double>(buffer_bytes(plan_.buffer(item.into), plan_.scenario));
+  double bytes = bytes_of(item.into);
   double passes = 1.0;  // nothing was seen: zeros are written
   if (item.partial != kNoBuffer) {
-    bytes = std::min(bytes,
-                     static_cast<double>(buffer_bytes(plan_.buffer(item.partial), plan_.scenario)));
+    bytes = std::min(bytes, bytes_of(item.partial));
     passes = item.order == 0 ? stack_.first_merge_passes : stack_.merge_passes;
   }
   // Passes of 0: the first partial is the accumulator, and nothing is launched.
-  const double us = passes > 0 ? stack_.row_launch_us + copy_us(passes * bytes) : 0.0;
-  local(StageKind::merge, index, item.rank, item.step, start, us);
-  mark_read(item.partial, lane.compute);
-  mark_written(item.into, lane.compute);
+  local(StageKind::merge, index, item, item.partial, item.into,
+        passes > 0 ? stack_.row_launch_us + copy_us(passes * bytes) : 0.0);
 }
 
 void PassClock::finish(int64_t index) {
   const FinishItem& item = pass_.finishes[static_cast<size_t>(index)];
-  Lane& lane = this->lane(item.rank);
-  ClockTime start = begin_on_compute(lane);
-  wait_to_write(item.buffer, start);
-  const double bytes = static_cast<double>(buffer_bytes(plan_.buffer(item.buffer), plan_.scenario));
-  local(StageKind::finish, index, item.rank, item.step, start,
-        stack_.row_launch_us + copy_us(2 * bytes));
-  mark_written(item.buffer, lane.compute);
+  local(StageKind::finish, index, item, kNoBuffer, item.buffer,
+        stack_.row_launch_us + copy_us(2 * bytes_of(item.buffer)));
 }
 
 void PassClock::run_stage(const Stage& stage) {

@@ -99,9 +99,13 @@ class PassClock {
 
   double copy_us(double bytes) const { return bytes / cluster_.device.copy_gb_s * 1e-3; }
   double wire_us(const RankTraffic& traffic, double nic_bytes) const;
-  double nic_of(int32_t rank) const {
-    return static_cast<double>(rank / cluster_.gpus_per_node * cluster_.nics_per_node +
-                               rank % cluster_.gpus_per_node % cluster_.nics_per_node);
+  double bytes_of(const BufferSpec& spec) const {
+    return static_cast<double>(buffer_bytes(spec, plan_.scenario));
+  }
+  double bytes_of(BufferId id) const { return bytes_of(plan_.buffer(id)); }
+  int64_t nic_of(int32_t rank) const {
+    return int64_t{rank / cluster_.gpus_per_node} * cluster_.nics_per_node +
+           rank % cluster_.gpus_per_node % cluster_.nics_per_node;
   }
   Lane& lane(RankId rank) { return lanes_[static_cast<size_t>(to_index(rank))]; }
   ClockTime& transfer_stream(Lane& lane) { return stack_.overlaps ? lane.transfer : lane.compute; }
@@ -132,7 +136,9 @@ class PassClock {
                   double end_us);
   ClockTime begin_on_compute(Lane& lane);
   double item_us() const { return is_backward_ ? stack_.backward_item_us : stack_.item_us; }
-  void local(StageKind kind, int64_t index, RankId rank, StepId step, ClockTime start, double us);
+  template <class Item>
+  void local(StageKind kind, int64_t index, const Item& item, BufferId reads, BufferId writes,
+             double us);
   RankTimes times_of(const Lane& lane, double total_us) const;
   CriticalPath find_critical_path(const ClockTime& last, double total_us) const;
 

@@ -49,13 +49,12 @@ void PassClock::price_wires() {
   for (const int32_t rank : touched_) {
     const RankExchange& exchange = exchanges_[static_cast<size_t>(rank)];
     if (exchange.out.between + exchange.in.between > 0)
-      nics.push_back(
-          {static_cast<int64_t>(nic_of(rank)), {exchange.out.between, exchange.in.between}});
+      nics.push_back({nic_of(rank), {exchange.out.between, exchange.in.between}});
   }
   std::sort(nics.begin(), nics.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   const auto bytes_of_nic = [&](int32_t rank) {
-    const auto nic = static_cast<int64_t>(nic_of(rank));
+    const int64_t nic = nic_of(rank);
     std::array<double, 2> sum{};
     auto at = std::lower_bound(nics.begin(), nics.end(), nic,
                                [](const auto& entry, int64_t id) { return entry.first < id; });
@@ -86,8 +85,7 @@ void PassClock::move_inside(int64_t index) {
   moved.rows = item.from_rows != kAllRows ? plan_.rows(item.from_rows)
                : item.tokens != kNoTokens ? plan_.rows(item.tokens)
                                           : from.rows;
-  const double bytes = static_cast<double>(buffer_bytes(moved, plan_.scenario));
-  const double end_us = start.us + stack_.row_launch_us + copy_us(2 * bytes);
+  const double end_us = start.us + stack_.row_launch_us + copy_us(2 * bytes_of(moved));
   const ClockTime end = enter(StageKind::transfer, index, item.src, item.step, start, end_us);
   lane.locals.push_back({start.us, end_us});
   transfer_stream(lane) = end;
