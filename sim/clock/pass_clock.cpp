@@ -62,6 +62,18 @@ void PassClock::find_slow_downs() {
   for (const double us : busy_us) slow_down_.push_back(1.0 / cluster_.device.speed_share(us));
 }
 
+/// Device time of a compute item's tiles at full speed. Every round asks for it anew.
+double PassClock::tiles_us(int64_t index) {
+  double* known = tiles_us_.empty() ? nullptr : &tiles_us_[static_cast<size_t>(index)];
+  if (known != nullptr && *known >= 0) return *known;
+  const ComputeItem& item = pass_.computes[static_cast<size_t>(index)];
+  const TileWork work =
+      counter_.count(plan_.slices_of(item), plan_.rows(item.q_tokens), item.heads.size());
+  const double us = spread_us(work, cluster_.device.multiprocessors, tiles_.tail_share);
+  if (known != nullptr) *known = us;
+  return us;
+}
+
 /// Host time of calls that take one rank's keys each, and their merges.
 double PassClock::calls_us() const {
   const double call_us = is_backward_ ? stack_.backward_call_us : stack_.call_us;
@@ -90,10 +102,7 @@ void PassClock::compute(int64_t index) {
   } else {
     wait_to_write(item.out, start);
   }
-  const TileWork work =
-      counter_.count(plan_.slices_of(item), plan_.rows(item.q_tokens), item.heads.size());
-  const double us = spread_us(work, cluster_.device.multiprocessors, tiles_.tail_share) *
-                    slow_down_[static_cast<size_t>(to_index(item.rank))];
+  const double us = tiles_us(index) * slow_down_[static_cast<size_t>(to_index(item.rank))];
   const double begin = start.us + tiles_.launch_us;
   double end_us = beside_transfers(lane, begin, us);
   if (stack_.calls_by_rank && plan_.scenario.parallel.comm_type == CommType::all_gather)
@@ -239,6 +248,7 @@ PassTimeline PassClock::run() {
   const bool slows = stack_.overlaps && stack_.transfer_multiprocessors > 0;
   double total_us = -1;
   find_slow_downs();
+  if (slows) tiles_us_.assign(pass_.computes.size(), -1.0);
   // A transfer may begin beside a compute that is enqueued before it, so the first round does not
   // know all that slows a compute. Later rounds take it from the round before.
   for (int round = 0; round < (slows ? kMostRounds : 1); ++round) {

@@ -126,6 +126,7 @@ class PassClock {
     if (id != kNoBuffer) written(id) = end;
   }
   void find_slow_downs();
+  double tiles_us(int64_t index);
   double calls_us() const;
   double merges_us(const ComputeItem& item) const;
   double beside_transfers(Lane& lane, double start, double work_us) const;
@@ -152,8 +153,9 @@ class PassClock {
   const bool keeps_events_;
   const TileCost& tiles_;
   TileCounter counter_;
-  std::vector<Lane> lanes_;                        // [rank]
-  std::vector<double> slow_down_;                  // [rank] of its kernels, by power; at least 1
+  std::vector<double> tiles_us_;   // [compute item] of earlier rounds; empty while there is one
+  std::vector<Lane> lanes_;        // [rank]
+  std::vector<double> slow_down_;  // [rank] of its kernels, by power; at least 1
   std::vector<ClockTime> written_, read_;          // [BufferId] the last time
   std::vector<RankExchange> exchanges_;            // [rank] of the stage under way
   std::vector<int32_t> touched_;                   // ranks of it
