@@ -1,6 +1,9 @@
 #include "sim/clock/clock.h"
 
 #include <algorithm>
+#include <numeric>
+#include <span>
+#include <vector>
 
 namespace cpscope {
 namespace {
@@ -54,48 +57,68 @@ void for_each_use(const Pass& pass, const Visit& visit) {
   }
 }
 
-/// What a rank has in staging memory during each stage.
-void add_staging(const Pass& pass, std::vector<std::vector<int64_t>>& change) {
-  for (size_t s = 0; s < pass.stages.size(); ++s) {
-    const Stage& stage = pass.stages[s];
-    if (stage.kind != StageKind::transfer) continue;
-    for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
-      const TransferItem& item = pass.transfers[i];
-      if (item.src == item.dst) continue;
-      for (const RankId rank : {item.src, item.dst}) {
-        std::vector<int64_t>& of_rank = change[static_cast<size_t>(to_index(rank))];
-        of_rank[s] += item.bytes;
-        of_rank[s + 1] -= item.bytes;
-      }
-    }
+/// Buffers by a stage of theirs, so that a sweep over the stages meets each where it changes.
+class BuffersByStage {
+ public:
+  /// `stage_of` gives each buffer's stage below `num_stages`, or kNever.
+  template <class StageOf>
+  BuffersByStage(size_t num_buffers, size_t num_stages, const StageOf& stage_of)
+      : begins_(num_stages + 1, 0) {
+    for (size_t b = 0; b < num_buffers; ++b)
+      if (stage_of(b) != kNever) ++begins_[static_cast<size_t>(stage_of(b)) + 1];
+    std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
+    buffers_.resize(begins_.back());
+    std::vector<size_t> next(begins_.begin(), begins_.end() - 1);
+    for (size_t b = 0; b < num_buffers; ++b)
+      if (stage_of(b) != kNever) buffers_[next[static_cast<size_t>(stage_of(b))]++] = b;
+  }
+
+  std::span<const size_t> at(size_t stage) const {
+    return {buffers_.data() + begins_[stage], begins_[stage + 1] - begins_[stage]};
+  }
+
+ private:
+  std::vector<size_t> begins_;   // [stage] of buffers_; one more at the end
+  std::vector<size_t> buffers_;  // by stage, ascending in each
+};
+
+/// Calls add(rank, bytes) for what each rank has in staging memory during a stage.
+template <class Add>
+void for_each_staged(const Pass& pass, const Stage& stage, const Add& add) {
+  if (stage.kind != StageKind::transfer) return;
+  for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
+    const TransferItem& item = pass.transfers[i];
+    if (item.src == item.dst) continue;
+    for (const RankId rank : {item.src, item.dst}) add(rank, item.bytes);
   }
 }
 
+/// Sweeps over the stages with what every rank has now.
 void add_pass(const Plan& plan, const Pass& pass, bool packs, std::vector<int64_t>& most) {
   if (pass.stages.empty()) return;
+  const size_t num_stages = pass.stages.size();
   std::vector<Life> lives(plan.buffers.size());
   for_each_use(pass, [&](int64_t stage, BufferId id) {
     lives[static_cast<size_t>(to_index(id))].use(stage);
   });
-  std::vector<std::vector<int64_t>> change(
-      plan.home.size(), std::vector<int64_t>(pass.stages.size() + 1, 0));  // [rank][stage]
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    const BufferSpec& spec = plan.buffers[b];
-    const Life life = lives[b];
-    if (life.first == kNever) continue;
-    const int64_t bytes = buffer_bytes(spec, plan.scenario);
-    std::vector<int64_t>& of_rank = change[static_cast<size_t>(to_index(spec.rank))];
-    const bool is_kept = spec.role == BufferRole::home;
-    of_rank[is_kept ? 0 : static_cast<size_t>(life.first)] += bytes;
-    if (!is_kept) of_rank[static_cast<size_t>(life.last) + 1] -= bytes;
-  }
-  if (packs) add_staging(pass, change);
-  for (size_t r = 0; r < change.size(); ++r) {
-    int64_t now = 0;
-    for (const int64_t step : change[r]) {
-      now += step;
-      most[r] = std::max(most[r], now);
-    }
+  const auto is_kept = [&](size_t b) { return plan.buffers[b].role == BufferRole::home; };
+  const BuffersByStage born(lives.size(), num_stages, [&](size_t b) {
+    return lives[b].first != kNever && is_kept(b) ? int64_t{0} : lives[b].first;
+  });
+  const BuffersByStage ended(lives.size(), num_stages,
+                             [&](size_t b) { return is_kept(b) ? kNever : lives[b].last; });
+  std::vector<int64_t> now(plan.home.size(), 0);  // [rank] bytes
+  const auto add = [&](RankId rank, int64_t bytes) {
+    now[static_cast<size_t>(to_index(rank))] += bytes;
+  };
+  const auto take = [&](RankId rank, int64_t bytes) { add(rank, -bytes); };
+  const auto bytes_of = [&](size_t b) { return buffer_bytes(plan.buffers[b], plan.scenario); };
+  for (size_t s = 0; s < num_stages; ++s) {
+    for (const size_t b : born.at(s)) add(plan.buffers[b].rank, bytes_of(b));
+    if (packs) for_each_staged(pass, pass.stages[s], add);
+    for (size_t r = 0; r < now.size(); ++r) most[r] = std::max(most[r], now[r]);
+    if (packs) for_each_staged(pass, pass.stages[s], take);
+    for (const size_t b : ended.at(s)) take(plan.buffers[b].rank, bytes_of(b));
   }
 }
 

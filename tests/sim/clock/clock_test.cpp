@@ -375,5 +375,77 @@ TEST(HighWater, IsNoMoreThanAllBuffersAndHoldsWhatIsAlive) {
   EXPECT_LT(ring8[0], most[0]);
 }
 
+/// Every buffer that one item of a stage touches.
+std::vector<BufferId> touched_in(const Pass& pass, const Stage& stage) {
+  std::vector<BufferId> ids;
+  for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
+    if (stage.kind == StageKind::transfer)
+      ids.insert(ids.end(), {pass.transfers[i].from, pass.transfers[i].to});
+    if (stage.kind == StageKind::reorder)
+      ids.insert(ids.end(), {pass.reorders[i].from, pass.reorders[i].to});
+    if (stage.kind == StageKind::merge)
+      ids.insert(ids.end(), {pass.merges[i].partial, pass.merges[i].into});
+    if (stage.kind == StageKind::finish) ids.push_back(pass.finishes[i].buffer);
+    if (stage.kind != StageKind::compute || pass.computes[i].num_slices == 0) continue;
+    const ComputeItem& item = pass.computes[i];
+    ids.insert(ids.end(), {item.q, item.kv, item.out, item.d_out, item.dq, item.dkv});
+  }
+  return ids;
+}
+
+/// Bytes of every rank in every stage, [rank][stage]: whatever was touched before and will be
+/// again, inputs and answers all the time, and what is on the wire.
+std::vector<std::vector<int64_t>> bytes_in_use(const Plan& plan, const Pass& pass, bool packs) {
+  std::vector<std::vector<int64_t>> bytes(plan.home.size(),
+                                          std::vector<int64_t>(pass.stages.size(), 0));
+  std::vector<std::vector<BufferId>> touched;
+  for (const Stage& stage : pass.stages) touched.push_back(touched_in(pass, stage));
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const auto is_touched = [&](const std::vector<BufferId>& ids) {
+      return std::find(ids.begin(), ids.end(), BufferId(static_cast<int32_t>(b))) != ids.end();
+    };
+    const auto first = std::find_if(touched.begin(), touched.end(), is_touched);
+    if (first == touched.end()) continue;
+    const auto last = std::find_if(touched.rbegin(), touched.rend(), is_touched).base();
+    const BufferSpec& spec = plan.buffers[b];
+    for (size_t s = 0; s < touched.size(); ++s) {
+      const auto here = touched.begin() + static_cast<std::ptrdiff_t>(s);
+      if (spec.role == BufferRole::home || (here >= first && here < last))
+        bytes[static_cast<size_t>(to_index(spec.rank))][s] += buffer_bytes(spec, plan.scenario);
+    }
+  }
+  for (size_t s = 0; s < pass.stages.size() && packs; ++s) {
+    const Stage& stage = pass.stages[s];
+    if (stage.kind != StageKind::transfer) continue;
+    for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
+      const TransferItem& item = pass.transfers[i];
+      if (item.src == item.dst) continue;
+      for (const RankId rank : {item.src, item.dst})
+        bytes[static_cast<size_t>(to_index(rank))][s] += item.bytes;
+    }
+  }
+  return bytes;
+}
+
+TEST(HighWater, IsTheMostOfAnyStageWrittenOut) {
+  int32_t seen = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const Result<Plan> made = make_plan(random_scenario(9'300'000 + seed));
+    if (!made) continue;
+    const Plan& plan = made.value();
+    ++seen;
+    for (const bool packs : {false, true}) {
+      std::vector<int64_t> most(plan.home.size(), 0);
+      for (const Pass* pass : {&plan.forward, &plan.backward}) {
+        const auto bytes = bytes_in_use(plan, *pass, packs);
+        for (size_t r = 0; r < most.size(); ++r)
+          for (const int64_t now : bytes[r]) most[r] = std::max(most[r], now);
+      }
+      EXPECT_EQ(high_water_bytes(plan, packs), most) << "seed " << seed << ", packs " << packs;
+    }
+  }
+  EXPECT_GT(seen, 30);
+}
+
 }  // namespace
 }  // namespace cpscope
