@@ -1,13 +1,11 @@
-#include "tests/program/program_run.h"
+#include "tests/program/timeline_case.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -142,11 +140,7 @@ struct Trace {
 };
 
 Trace read_trace(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  EXPECT_TRUE(stream) << path;
-  std::ostringstream text;
-  text << stream.rdbuf();
-  Reader file(text.str());
+  Reader file(read_text(path));
   Trace trace;
   Reader metadata(file.bytes());
   while (!metadata.is_at_end()) {
@@ -166,10 +160,7 @@ struct Exported {
 };
 
 Exported export_chakra(const std::string& parallel) {
-  const std::string file = write_file(
-      "chakra.toml", small_scenario(parallel, "lengths = [37, 0, 21]", "", "dtype = \"bf16\""));
-  const ProgramRun run = run_cpscope(
-      "timeline " + file + " --cluster " CPSCOPE_CLUSTERS "/h200_ib.toml --json --chakra ring");
+  const ProgramRun run = run_timeline(bf16_scenario(parallel), "--json --chakra ring");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   Exported made{Json::parse(run.out), {}};
   for (int rank = 0; rank < made.timeline["cp_size"].get<int>(); ++rank)
@@ -177,17 +168,8 @@ Exported export_chakra(const std::string& parallel) {
   return made;
 }
 
-const std::vector<std::string> kParallels = {
-    "cp_size = 4",
-    "cp_size = 4\ncp_comm_type = \"a2a\"",
-    "cp_size = 4\ncp_comm_type = \"all_gather\"",
-    "cp_size = 4\ncp_comm_type = \"a2a+p2p\"",
-    "cp_size = 3\ncp_comm_type = \"group_cast\"\nlayout = \"lpt\"\ndispatch_chunk = 16",
-    "cp_size = 1",
-};
-
 TEST(ChakraTrace, HoldsEveryItemAndEveryMessageOnBothSides) {
-  for (const std::string& parallel : kParallels) {
+  for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);
     const Exported made = export_chakra(parallel);
     std::map<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>, int> messages;
@@ -231,7 +213,7 @@ TEST(ChakraTrace, HoldsEveryItemAndEveryMessageOnBothSides) {
 }
 
 TEST(ChakraTrace, CanBeCarriedOutToItsEnd) {
-  for (const std::string& parallel : kParallels) {
+  for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);
     const Exported made = export_chakra(parallel);
     size_t left = 0, carried_out = 0;
@@ -291,15 +273,11 @@ TEST(ChakraTrace, WaitsForTheKeysThatItsAttentionReads) {
 }
 
 TEST(ChakraTrace, LeavesNoFileBehindWhereItCannotWriteAll) {
-  const std::string file =
-      write_file("chakra.toml",
-                 small_scenario("cp_size = 2", "lengths = [37, 0, 21]", "", "dtype = \"bf16\""));
+  const std::string scenario = bf16_scenario("cp_size = 2");
   std::filesystem::create_directory(work_folder() / "half.1.et");
-  const std::string command =
-      "timeline " + file + " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml --chakra ";
-  EXPECT_EQ(run_cpscope(command + "half").exit_code, 2);
+  EXPECT_EQ(run_timeline(scenario, "--chakra half", "h200x8").exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(work_folder() / "half.0.et"));
-  EXPECT_EQ(run_cpscope(command + "nowhere/ring").exit_code, 2);
+  EXPECT_EQ(run_timeline(scenario, "--chakra nowhere/ring", "h200x8").exit_code, 2);
 }
 
 }  // namespace

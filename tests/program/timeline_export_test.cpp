@@ -1,9 +1,8 @@
 #include "sim/run/run_record.h"
-#include "tests/program/program_run.h"
+#include "tests/program/timeline_case.h"
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -19,35 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 using Item = std::tuple<std::string, std::string, int>;  // pass, kind, index
-
-/// A pass, a kind of communication, and what makes it special.
-const std::vector<std::string> kParallels = {
-    "cp_size = 4",
-    "cp_size = 4\ncp_comm_type = \"a2a\"",
-    "cp_size = 4\ncp_comm_type = \"all_gather\"",
-    "cp_size = 4\ncp_comm_type = \"a2a+p2p\"",
-    "cp_size = 3\ncp_comm_type = \"group_cast\"\nlayout = \"lpt\"\ndispatch_chunk = 16",
-    "cp_size = 1",
-    "cp_size = 20\ncp_comm_type = \"all_gather\"",  // more at once than there are threads
-};
-
-std::string read_text(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
-
-std::string bf16_scenario(const std::string& parallel) {
-  return write_file("export.toml",
-                    small_scenario(parallel, "lengths = [37, 0, 21]", "", "dtype = \"bf16\""));
-}
-
-/// The command on a shipped cluster, in the folder of this process.
-ProgramRun run_timeline(const std::string& scenario, const std::string& options) {
-  return run_cpscope("timeline " + scenario + " --cluster " CPSCOPE_CLUSTERS "/h200_ib.toml " +
-                     options);
-}
 
 struct Exported {
   Json timeline, trace;
@@ -82,7 +52,7 @@ std::map<std::pair<int, int>, std::vector<Json>> slices_by_thread(const Json& tr
 }
 
 TEST(TimelineTrace, HoldsEveryItemOnceWithTheTimesOfTheTimeline) {
-  for (const std::string& parallel : kParallels) {
+  for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);
     const Exported made = export_trace(parallel);
     std::map<Item, Json> slices;
@@ -137,14 +107,14 @@ void expect_no_crossing(const Json& trace) {
 }
 
 TEST(TimelineTrace, PutsNoTwoSlicesOfAThreadAcrossEachOther) {
-  for (const std::string& parallel : kParallels) {
+  for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);
     expect_no_crossing(export_trace(parallel).trace);
   }
 }
 
 TEST(TimelineTrace, LeadsFromEveryMessageToWhoReadsIt) {
-  for (const std::string& parallel : kParallels) {
+  for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);
     const Exported made = export_trace(parallel);
     // A flow end belongs to the slice before it in the file: same thread, same begin.
