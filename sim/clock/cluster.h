@@ -99,7 +99,8 @@ struct Cluster {
   int32_t node_of(int32_t rank) const { return rank / gpus_per_node; }
 };
 
-/// Reads a cluster file. Errors: bad_input with all complaints, each at its place.
+/// Reads a cluster file; its key `note` is for people and goes unread. Errors: bad_input with all
+/// complaints, each at its place.
 Result<Cluster> parse_cluster(std::string_view text, const std::string& path);
 
 /// A cluster by name ("h200x8": `folder`/h200x8.toml) or by path (ends in .toml). An unknown name

@@ -39,7 +39,8 @@ struct Validation {
   std::vector<ValidationGroup> groups;
 };
 
-/// Reads a file of measurements (scenarios/clusters/measured/*.toml), plans and predicts each.
+/// Reads a file of measurements (scenarios/clusters/measured/*.toml), plans and predicts each. Its
+/// key `note` is for people and goes unread.
 ///
 ///   [[groups]]
 ///   title = "..."
