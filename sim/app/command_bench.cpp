@@ -1,5 +1,6 @@
 #include "sim/app/commands.h"
 #include "sim/app/json_text.h"
+#include "sim/clock/clock.h"
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>
@@ -85,13 +86,14 @@ void add_kernel_times(const RunOutput& output, const Attention& attention, Speed
   }
   speed.forward_kernel_ms = milliseconds_of(busy_stretches(output, false, std::nullopt));
   speed.backward_kernel_ms = milliseconds_of(busy_stretches(output, true, std::nullopt));
-  const double qk = attention.head_dim_qk, v = attention.head_dim_v;
   const double pairs = speed.forward_pairs / speed.gpus;
-  const auto rate = [](double flops, double ms) { return ms > 0 ? flops / ms * 1e-9 : 0.0; };
-  speed.forward_tflops = rate(2 * (qk + v) * pairs, speed.forward_kernel_ms);
-  speed.backward_tflops = rate(2 * (3 * qk + 2 * v) * pairs, speed.backward_kernel_ms);
-  speed.pass_tflops = rate(2 * (qk + v) * pairs, speed.forward_ms);
-  speed.backward_pass_tflops = rate(2 * (3 * qk + 2 * v) * pairs, speed.backward_ms);
+  const auto rate = [&](bool is_backward, double ms) {
+    return ms > 0 ? flops_per_pair(attention, is_backward) * pairs / ms * 1e-9 : 0.0;
+  };
+  speed.forward_tflops = rate(false, speed.forward_kernel_ms);
+  speed.backward_tflops = rate(true, speed.backward_kernel_ms);
+  speed.pass_tflops = rate(false, speed.forward_ms);
+  speed.backward_pass_tflops = rate(true, speed.backward_ms);
   speed.transfer_ms = static_cast<double>(transfer) * 1e-6;
   speed.hidden_fraction =
       transfer > 0 ? static_cast<double>(hidden) / static_cast<double>(transfer) : 0.0;
