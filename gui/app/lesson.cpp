@@ -87,6 +87,7 @@ bool open_lesson(AppState& state, LessonPlace place) {
   state.lesson_plan = state.document.plan();
   state.player.is_playing = false;
   state.focus_view = step->view;
+  state.shows_ways = false;
   if (step->prepare != nullptr && state.plan() != nullptr) step->prepare(state);
   for (const std::string_view id : step->commands) apply_command(state, id);
   if (step->select != nullptr && state.plan() != nullptr)

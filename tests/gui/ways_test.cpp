@@ -3,6 +3,7 @@
 #include "gui/app/ways.h"
 
 #include "gui/app/command.h"
+#include "gui/app/lesson.h"
 #include "gui/app/prediction.h"
 #include "gui/window/screenshot.h"
 #include "tests/support/hand.h"
@@ -238,6 +239,15 @@ TEST(WaysPage, OpensByKeyAndButtonAndClosesForAView) {
   EXPECT_TRUE(std::any_of(help.begin(), help.end(), [](const gui::HelpLine& line) {
     return line.title == "Ways" && line.shortcuts == "7";
   }));
+}
+
+TEST(WaysPage, MakesRoomForALesson) {
+  const auto state = open_ways("thd_padding_p2p");
+  state->services.scenario_source = [](std::string_view name) {
+    return std::optional(read_text(CPSCOPE_SCENARIOS "/" + std::string(name) + ".toml"));
+  };
+  ASSERT_TRUE(open_lesson(*state, {0, 0}));
+  EXPECT_FALSE(state->shows_ways);
 }
 
 TEST(WaysPage, TakesAWayThatIsClickedAndUndoTakesItBack) {
