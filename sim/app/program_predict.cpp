@@ -71,7 +71,7 @@ Command add_forecast(CLI::App& app, CommandOptions& options) {
   forecast->footer(
       "The batch must come from a generator that draws. Exit code 2 also when the cluster has\n"
       "fewer GPUs than cp_size x replicas, 3 when it has no times for the scenario's heads.\n"
-      "Example: cpscope forecast packed.toml --cluster h200_ib --replicas 16");
+      "Example: cpscope forecast scenarios/drawn_window.toml --cluster h200_ib --replicas 16");
   return {forecast, [&] { return command_forecast(options); }};
 }
 
