@@ -1,6 +1,7 @@
 #include "gui/model/comparison_chart.h"
 
 #include "gui/model/axis.h"
+#include "gui/model/ratio_axis.h"
 
 #include <algorithm>
 #include <array>
@@ -26,56 +27,6 @@ constexpr float kRadius = 5;
 
 constexpr std::array<CommType, 5> kCommTypes = {CommType::p2p, CommType::a2a, CommType::all_gather,
                                                 CommType::a2a_p2p, CommType::group_cast};
-
-/// A scale of equal ratios; values at or below 0 stand at its lower end.
-class RatioAxis {
- public:
-  RatioAxis(double least, double most, float begin, float end) : begin_(begin), end_(end) {
-    least = std::max(least, 1e-3);
-    most = std::max(most, least);
-    // Room on both sides, and a range that has a width.
-    const double room = std::max(1.15, std::pow(most / least, 0.06));
-    low_ = std::log(least / room);
-    high_ = std::log(most * room);
-  }
-
-  float pixel_of(double value) const {
-    const double at = (std::log(std::max(value, std::exp(low_))) - low_) / (high_ - low_);
-    return begin_ + static_cast<float>(at) * (end_ - begin_);
-  }
-
-  /// Round values inside, few enough to be read.
-  std::vector<double> ticks() const {
-    std::vector<double> values;
-    if (high_ - low_ < std::log(4.0)) {
-      // So short a part of the scale is nearly even.
-      const double low = std::exp(low_), high = std::exp(high_);
-      double step = std::pow(10.0, std::floor(std::log10(high - low)));
-      for (const double part : {0.1, 0.2, 0.5, 1.0}) {
-        if ((high - low) / (part * step) > 7) continue;
-        step *= part;
-        break;
-      }
-      for (double value = std::ceil(low / step) * step; value < high; value += step)
-        values.push_back(value);
-      return values;
-    }
-    const bool is_wide = high_ - low_ > std::log(200.0);
-    for (double power = std::pow(10.0, std::floor(low_ / std::log(10.0))); std::log(power) < high_;
-         power *= 10) {
-      for (const double digit : {1.0, 2.0, 5.0}) {
-        if (is_wide && digit != 1.0) continue;
-        const double value = power * digit;
-        if (std::log(value) > low_ && std::log(value) < high_) values.push_back(value);
-      }
-    }
-    return values;
-  }
-
- private:
-  double low_, high_;
-  float begin_, end_;
-};
 
 /// The colour under a veil of the background; unlike a transparent one the same however many lie
 /// above each other.
@@ -260,17 +211,37 @@ class Chart {
                  kText, Face::body, room));
   }
 
-  void add_scales() {
-    drawing_.add(OutlinedBox{plot_, theme_.of(Role::border), 1});
+  /// Numbers as far apart as they need. Who sends nothing stands at the edge.
+  void add_bytes_scale() {
+    float free_from = 0;
+    const auto add_number = [&](float x, const std::string& text) {
+      const float half = chart_.text_width(text, 11, Face::mono) / 2;
+      if (x - half < free_from || x + half > chart_.size.width) return;
+      free_from = x + half + 8;
+      add_label({x, plot_.y1 + 4}, Anchor::center_top, Role::faint_text, Face::mono, 11, text);
+    };
+    const std::vector<Candidate>& all = chart_.comparison->candidates;
+    if (std::any_of(all.begin(), all.end(), [](const Candidate& candidate) {
+          return candidate.refusal.empty() && candidate.bytes_sent == 0;
+        }))
+      add_number(plot_.x0, "0");
+    if (most(mib_of) <= 0) return;
     for (const double mib : x_.ticks()) {
       const float x = x_.pixel_of(mib);
       drawing_.add(Line{{x, plot_.y0}, {x, plot_.y1}, theme_.of(Role::grid)});
-      add_label({x, plot_.y1 + 4}, Anchor::center_top, Role::faint_text, Face::mono, 11,
-                fmt::format("{:g} MiB", mib));
+      add_number(x, fmt::format("{:g} MiB", mib));
     }
+  }
+
+  void add_scales() {
+    drawing_.add(OutlinedBox{plot_, theme_.of(Role::border), 1});
+    add_bytes_scale();
+    float free_below = plot_.y1 + 12;
     for (const double us : y_.ticks()) {
       const float y = y_.pixel_of(us);
       drawing_.add(Line{{plot_.x0, y}, {plot_.x1, y}, theme_.of(Role::grid)});
+      if (y > free_below - 12) continue;
+      free_below = y;
       add_label({plot_.x0 - 6, y}, Anchor::right_middle, Role::faint_text, Face::mono, 11,
                 print_duration(us * 1e3));
     }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kWide = 860;          // from here on chart and list stand side by side
 constexpr float kChartShare = 0.42F;  // of the width; of the height where it stands above
-constexpr float kLeastChart = 140;    // logical pixels
+constexpr float kLeastChart = 200;    // logical pixels
 constexpr float kScrollBar = 12;
 
 }  // namespace
@@ -83,7 +83,7 @@ void WaysPanel::show(Ui& ui, const CandidateView& view, const char* id, Size siz
 void WaysPanel::build_pictures(Ui& ui, const SharedCandidates& candidates) {
   const ImVec2 room = ImGui::GetContentRegionAvail();
   const float width = std::floor(room.x / ui.scale()), height = std::floor(room.y / ui.scale());
-  if (width < 160 || height < 2 * kLeastChart / 3) return;
+  if (width < 160 || height < 90) return;
   const bool is_wide = width >= kWide;
   const bool has_chart = is_wide || height >= 2 * kLeastChart;
   const Size chart{is_wide ? std::floor(width * kChartShare) : width,

@@ -122,6 +122,38 @@ TEST(ComparisonChart, LightsOneWayWithoutMovingAnother) {
       << "what is refused is no point";
 }
 
+TEST(ComparisonChart, PutsNoNumberOfAScaleOverAnother) {
+  for (const double spread : {1.0, 1.01, 3.0, 1e2, 1e6}) {
+    for (const bool sends : {true, false}) {
+      Candidates ways = some_ways();
+      ways.candidates[1].forward_us *= spread;
+      for (Candidate& way : ways.candidates)
+        way.bytes_sent = sends ? static_cast<int64_t>(4096 * spread) : 0;
+      ways.candidates[2].bytes_sent = sends ? 4096 : 0;
+      for (const Size size : {Size{470, 600}, Size{200, 140}, Size{1500, 300}}) {
+        ComparisonChart chart = bare_chart(ways, -1);
+        chart.size = size;
+        std::vector<Box> numbers;
+        for (const Mark& mark : draw_comparison(chart).marks) {
+          const auto* label = std::get_if<Label>(&mark);
+          if (label == nullptr || label->face != Face::mono) continue;
+          const float width = estimate_width(label->text, label->size, label->face);
+          const float x0 =
+              label->anchor == Anchor::center_top ? label->at.x - width / 2 : label->at.x - width;
+          const float y0 = label->anchor == Anchor::center_top ? label->at.y : label->at.y - 5;
+          numbers.push_back({x0, y0, x0 + width, y0 + 10});
+        }
+        EXPECT_GE(numbers.size(), 1U);
+        for (size_t i = 0; i < numbers.size(); ++i)
+          for (size_t j = 0; j < i; ++j)
+            EXPECT_FALSE(numbers[i].x0 < numbers[j].x1 && numbers[j].x0 < numbers[i].x1 &&
+                         numbers[i].y0 < numbers[j].y1 && numbers[j].y0 < numbers[i].y1)
+                << "spread " << spread << ", " << size.width << " wide: " << i << " and " << j;
+      }
+    }
+  }
+}
+
 /// Where each bar's filled parts are: [row] widths from left to right.
 std::vector<std::vector<float>> bars_of(const Drawing& drawing, size_t rows) {
   std::vector<std::vector<float>> bars(rows);
