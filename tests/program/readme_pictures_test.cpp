@@ -1,6 +1,8 @@
 // The pictures that README shows are what the program draws. CPSCOPE_BLESS=1 draws them anew: look
 // at them before they are committed.
+#include "gui/app/app_state.h"
 #include "gui/draw/png_file.h"
+#include "sim/scenario/scenario_file.h"
 #include "tests/program/program_run.h"
 
 #include <cstdlib>
@@ -35,6 +37,20 @@ TEST(ReadmePictures, PosterIsWhatRenderDraws) {
 
 TEST(ReadmePictures, WindowIsWhatGuiShows) {
   expect_readme_picture("gui " + kScenario + " --run cpu --step 1 --screenshot", "window.png");
+}
+
+TEST(ReadmePictures, WaysAreWhatGuiShowsOfThem) {
+  gui::AppState state;
+  // By a name that is the same wherever the picture is drawn.
+  const Result<LoadedScenario> loaded = load_scenario(kScenario);
+  ASSERT_TRUE(loaded.ok());
+  ASSERT_TRUE(open_text(state, loaded.value().text, "thd_padding_p2p.toml"));
+  settle(state);
+  state.shows_ways = true;
+  const std::string saved = write_file("ways.json", save_state(state));
+  const std::string cluster = CPSCOPE_CLUSTERS "/h200x8.toml";
+  expect_readme_picture("gui --state " + saved + " --cluster " + cluster + " --screenshot",
+                        "ways.png");
 }
 
 }  // namespace
