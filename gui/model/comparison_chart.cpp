@@ -91,6 +91,21 @@ constexpr const char* kFrontWords = "Pareto front";
 constexpr const char* kBeatenWords = "beaten in all three";
 constexpr const char* kCrossedWords = "too large, or much padding";
 
+/// What bytes are counted in, as in the list of ways beside the chart.
+struct ByteUnit {
+  double bytes = 1;
+  const char* name = "B";
+};
+
+/// The largest unit that the middle of a range of ratios has one of.
+ByteUnit unit_between(double least, double most) {
+  const double middle = std::sqrt(least * most);
+  for (const ByteUnit unit : {ByteUnit{1024.0 * 1024 * 1024, "GiB"}, ByteUnit{1024.0 * 1024, "MiB"},
+                              ByteUnit{1024.0, "KiB"}})
+    if (middle >= unit.bytes) return unit;
+  return {};
+}
+
 /// Everything that is drawn, step by step.
 class Chart {
  public:
@@ -99,7 +114,8 @@ class Chart {
         theme_(*chart.theme),
         back_(theme_.of(chart.is_bare ? Role::panel : Role::background)),
         plot_(plot_of(chart)),
-        x_(least(mib_of), most(mib_of), plot_.x0, plot_.x1),
+        unit_(unit_between(least(bytes_of), most(bytes_of))),
+        x_(least(bytes_of) / unit_.bytes, most(bytes_of) / unit_.bytes, plot_.x0, plot_.x1),
         y_(least(us_of), most(us_of), plot_.y1, plot_.y0) {}
 
   CandidateView draw() {
@@ -166,8 +182,8 @@ class Chart {
     return lines;
   }
 
-  static double mib_of(const Candidate& candidate) {
-    return static_cast<double>(candidate.bytes_sent) / (1 << 20);
+  static double bytes_of(const Candidate& candidate) {
+    return static_cast<double>(candidate.bytes_sent);
   }
   static double us_of(const Candidate& candidate) { return candidate.total_us(); }
 
@@ -189,7 +205,7 @@ class Chart {
   }
 
   Point place_of(const Candidate& candidate) const {
-    return {x_.pixel_of(mib_of(candidate)), y_.pixel_of(us_of(candidate))};
+    return {x_.pixel_of(bytes_of(candidate) / unit_.bytes), y_.pixel_of(us_of(candidate))};
   }
 
   void add_label(Point at, Anchor anchor, Role role, Face face, float size, std::string text) {
@@ -225,11 +241,11 @@ class Chart {
           return candidate.refusal.empty() && candidate.bytes_sent == 0;
         }))
       add_number(plot_.x0, "0");
-    if (most(mib_of) <= 0) return;
-    for (const double mib : x_.ticks()) {
-      const float x = x_.pixel_of(mib);
+    if (most(bytes_of) <= 0) return;
+    for (const double value : x_.ticks()) {
+      const float x = x_.pixel_of(value);
       drawing_.add(Line{{x, plot_.y0}, {x, plot_.y1}, theme_.of(Role::grid)});
-      add_number(x, fmt::format("{:g} MiB", mib));
+      add_number(x, fmt::format("{:g} {}", value, unit_.name));
     }
   }
 
@@ -399,6 +415,7 @@ class Chart {
   const Theme& theme_;
   const Color back_;  // what the chart lies on
   const Box plot_;
+  const ByteUnit unit_;  // of x_
   const RatioAxis x_, y_;
   std::vector<Box> names_;
   Drawing drawing_;

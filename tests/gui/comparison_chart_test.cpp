@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -109,6 +110,25 @@ TEST(ComparisonChart, AnswersWithTheWayThatIsPointedAt) {
   }
   EXPECT_EQ(candidate_at(view, {1, 1}), -1);
   EXPECT_EQ(describe_candidate(ways, 1), "p2p, dual_chunk: 2 ms, 100 % longer than the best");
+}
+
+TEST(ComparisonChart, CountsBytesInTheUnitOfTheList) {
+  for (const auto& [bytes, unit] : {std::pair{int64_t{300}, " B"},
+                                    {int64_t{3} << 10, " KiB"},
+                                    {int64_t{3} << 20, " MiB"},
+                                    {int64_t{3} << 30, " GiB"}}) {
+    Candidates ways = some_ways();
+    for (Candidate& way : ways.candidates) way.bytes_sent = bytes;
+    ways.candidates[1].bytes_sent = 2 * bytes;
+    std::string numbers;
+    for (const Mark& mark : draw_comparison(bare_chart(ways, -1)).marks) {
+      const auto* label = std::get_if<Label>(&mark);
+      if (label != nullptr && label->face == Face::mono && label->anchor == Anchor::center_top)
+        numbers += label->text + "\n";
+    }
+    const std::string round = bytes == 300 ? "500" : "4";
+    EXPECT_NE(numbers.find(round + unit + "\n"), std::string::npos) << numbers;
+  }
 }
 
 TEST(ComparisonChart, LightsOneWayWithoutMovingAnother) {
