@@ -45,14 +45,16 @@ struct DeviceTiles {
   int32_t num_work = 0;
 };
 
-/// Forward of one compute item. out: fp32, normalised; lse: fp32 [row, head], natural log, at
-/// row * lse_row_stride + head. Every row of every head is written: rows without a visible key get
-/// 0 and -inf. max_logit: fp32 [local head], raised to the largest visible logit after scale and
-/// cap (the caller starts it at -inf). counter: one int32, 0 at the start of the launch.
+/// Forward of one compute item. out: normalised, fp32, or the dtype where Hopper's forward writes;
+/// lse: fp32 [row, head], natural log, at row * lse_row_stride + head. Every row of every head is
+/// written: rows without a visible key get 0 and -inf. max_logit: fp32 [local head], raised to the
+/// largest visible logit after scale and cap (the caller starts it at -inf). counter: one int32, 0
+/// at the start of the launch.
 struct ForwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v;
-  DeviceRows out;  // fp32
+  DeviceRows out;
+  Dtype out_element = Dtype::fp32;
   float* lse = nullptr;
   int64_t lse_row_stride = 0;
   float* max_logit = nullptr;
@@ -62,13 +64,14 @@ struct ForwardLaunch {
 
 /// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
 /// key tiles. dq, dk, dv: fp32, every row of every head is written, by one owner in a fixed order:
-/// two runs give the same bits. `out` and lse are those of the whole row, `out` in fp32. log2_lse,
-/// delta: workspace, fp32 [local head][q row]: lse * log2(e), +inf for rows that see nothing, and
-/// rowsum(d_out * out), 0 for such rows.
+/// two runs give the same bits. `out` and lse are those of the whole row, `out` in fp32 or the
+/// dtype. log2_lse, delta: workspace, fp32 [local head][q row]: lse * log2(e), +inf for rows that
+/// see nothing, and rowsum(d_out * out), 0 for such rows.
 struct BackwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v, d_out;
-  DeviceRows out;  // fp32
+  DeviceRows out;
+  Dtype out_element = Dtype::fp32;
   const float* lse = nullptr;
   int64_t lse_row_stride = 0;
   float* log2_lse = nullptr;

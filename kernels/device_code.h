@@ -91,6 +91,10 @@ __device__ __forceinline__ float shuffle_xor(float value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
+__device__ __forceinline__ uint32_t shuffle_xor(uint32_t value, int mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
 /// Is the condition true in any lane? All 32 lanes call it together.
 __device__ __forceinline__ bool any_in_warp(bool condition) {
   return __any_sync(0xffffffffu, condition ? 1 : 0) != 0;
@@ -133,6 +137,15 @@ __device__ __forceinline__ void store_if(bool condition, float* to, float value)
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(to),
                "f"(value), "r"(condition ? 1 : 0)
                : "memory");
+}
+/// 16 bytes; `to` is on 16 bytes.
+__device__ __forceinline__ void store_four_if(bool condition, void* to,
+                                              const uint32_t (&words)[4]) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}" ::
+          "l"(to),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(condition ? 1 : 0)
+      : "memory");
 }
 __device__ __forceinline__ void store_pair_if(bool condition, float* to, float first,
                                               float second) {

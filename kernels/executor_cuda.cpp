@@ -266,7 +266,7 @@ class ExecutorCuda : public Executor {
     const DeviceInfo info = describe_device(device_);
     const Plan& plan = checked.plan();
     RankEngine engine(plan, std::vector<bool>(plan.home.size(), true), info.compute_capability,
-                      {options.poison, generation_, options.threads});
+                      make_engine_options(checked, options, generation_));
     if (engine.device_bytes() > info.free_bytes)
       return make_error(
           ErrorKind::unavailable,

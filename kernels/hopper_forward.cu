@@ -32,7 +32,7 @@ using Short128 = ForwardBudget<T, 128, 128, 2, 64, 4, 2, false, true, 40, 232, k
 template <class T, bool kHasCap>
 using Long128 = ForwardBudget<T, 128, 128, 2, 160, 2, 2, true, false, 24, 240, kHasCap>;
 
-constexpr int64_t kFewKeys = 256, kManyKeys = 6000;
+constexpr int64_t kFewKeys = 256, kManyKeys = 3000;
 
 /// Calls visit with the budget for a shape.
 template <class T, bool kHasCap, class Visit>
@@ -63,7 +63,8 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
   p.tiles = launch.query_tiles;
   p.q_rows = shape.q_rows;
   p.counter = launch.counter;
-  p.out = static_cast<float*>(launch.out.data);
+  p.out = launch.out.data;
+  p.is_narrow = launch.out_element == Dtype::fp32 ? 0 : 1;
   p.out_row_stride = launch.out.row_stride;
   p.out_head_stride = launch.out.head_stride;
   p.out_lanes = padded_lanes(shape.head_dim_v);

@@ -58,7 +58,8 @@ struct ForwardParams {
   DeviceTiles tiles;
   int32_t q_rows;
   int32_t* counter;
-  float* out;
+  void* out;
+  int32_t is_narrow;  // out holds the dtype, else fp32
   int64_t out_row_stride, out_head_stride;
   int32_t out_lanes;
   float* lse;
@@ -164,6 +165,7 @@ struct RowState {
   float largest[2] = {-INFINITY, -INFINITY};  // of the logits before logit_scale
   float sum[2] = {0.0f, 0.0f};                // this thread's part
   RowRanges ranges;
+  int32_t range_set = -1;  // that these are of
 
   /// logits -> exp2(logit - largest); shrink: by how much earlier results become smaller.
   __device__ __forceinline__ void take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
@@ -207,6 +209,19 @@ struct RowState {
   }
 };
 
+/// Writes one of a thread's two rows of `out`; there is no branch but on a parameter.
+template <class B, bool kSecond>
+__device__ __forceinline__ void store_out(const ForwardParams& p, int64_t row, int32_t head,
+                                          int32_t num_lanes, const float (&out)[B::kV / 2]) {
+  const int64_t place = row * p.out_row_stride + head * p.out_head_stride;
+  if (p.is_narrow != 0) {
+    using T = typename B::T;
+    store_narrow_row<T, B::kV, kSecond>(static_cast<T*>(p.out) + place, num_lanes, out);
+  } else {
+    store_row<B::kV, kSecond>(static_cast<float*>(p.out) + place, num_lanes, out, 1.0f);
+  }
+}
+
 /// Writes what rows have that see nothing.
 template <class B>
 __device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const OwnedTile& tile,
@@ -215,10 +230,9 @@ __device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const O
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int64_t row = first_row + 8 * r;
-    if (row >= tile.end) continue;
-    if (threadIdx.x % 4 == 0) p.lse[row * p.lse_row_stride + head] = -INFINITY;
-    store_row<B::kV, false>(p.out + row * p.out_row_stride + head * p.out_head_stride, p.out_lanes,
-                            zeros, 0.0f);
+    const bool is_there = row < tile.end;
+    store_if(is_there && threadIdx.x % 4 == 0, p.lse + row * p.lse_row_stride + head, -INFINITY);
+    store_out<B, false>(p, row, head, is_there ? p.out_lanes : 0, zeros);
   }
 }
 
@@ -269,12 +283,11 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Unwritt
     const int64_t row = item.first_row + 8 * r;
     const bool is_there = row < item.rows_end;
     store_if(is_there && lane % 4 == 0, p.lse + row * p.lse_row_stride + item.head, item.lse[r]);
-    float* to = p.out + row * p.out_row_stride + item.head * p.out_head_stride;
     const int32_t num_lanes = is_there ? p.out_lanes : 0;
     if (r == 0) {
-      store_row<B::kV, false>(to, num_lanes, out, 1.0f);
+      store_out<B, false>(p, row, item.head, num_lanes, out);
     } else {
-      store_row<B::kV, true>(to, num_lanes, out, 1.0f);
+      store_out<B, true>(p, row, item.head, num_lanes, out);
     }
   }
   const bool has_logit = item.first_row < item.rows_end && item.max_logit != -INFINITY;
@@ -356,8 +369,10 @@ struct ForwardConsumer {
 
   __device__ __forceinline__ bool next_tile(RunWalk<B::kWalked>& walk, int32_t first_row) {
     const bool has_tile = walk.next(p.tiles.runs);
-    if (has_tile && walk.begins_run && walk.is_masked != 0)
+    if (has_tile && walk.is_masked != 0 && walk.range_set != state.range_set) {
       state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row);
+      state.range_set = walk.range_set;
+    }
     return has_tile;
   }
 

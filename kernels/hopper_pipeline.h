@@ -229,4 +229,39 @@ __device__ __forceinline__ void store_row(float* to, int32_t num_lanes,
   }
 }
 
+/// Every thread of a quad of lanes has words 0 to 3; thread t gets word t of all four.
+__device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4]) {
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+    const bool is_upper = (threadIdx.x & step) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & step) != 0) continue;
+      const uint32_t passed = is_upper ? words[i] : words[i + step];
+      const uint32_t got = shuffle_xor(passed, step);
+      words[i] = is_upper ? got : words[i];
+      words[i + step] = is_upper ? words[i + step] : got;
+    }
+  }
+}
+
+/// The same, as numbers of T. Lanes of a quad exchange their pairs, so that each writes 8 lanes of
+/// a row at once. All lanes of the warp call it together.
+template <class T, int kLanes, bool kSecond>
+__device__ __forceinline__ void store_narrow_row(T* to, int32_t num_lanes,
+                                                 const float (&sums)[kLanes / 2]) {
+#pragma unroll
+  for (int first = 0; first < kLanes / 8; first += 4) {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = 4 * (first + i) + (kSecond ? 2 : 0);
+      words[i] = pack<T>(sums[at], sums[at + 1]);
+    }
+    transpose_in_quad(words);
+    const int32_t lane = 8 * (first + static_cast<int32_t>(threadIdx.x % 4));
+    store_four_if(lane < num_lanes, to + lane, words);
+  }
+}
+
 }  // namespace cpscope::kernels::device

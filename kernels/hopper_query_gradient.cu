@@ -111,13 +111,18 @@ struct QueryGradientConsumer {
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2]) {
+  __device__ __forceinline__ void wait_for_keys() const {
     mbarrier_wait(at.first_full_at(num_walked), at.first_parity(num_walked));
+  }
+  __device__ __forceinline__ void wait_for_values() const {
+    mbarrier_wait(at.second_full_at(num_walked), at.second_parity(num_walked));
+  }
+
+  __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2]) const {
     start_product<B::kQk>(logits, q, at.first_at(num_walked));
   }
 
-  __device__ __forceinline__ void start_dp(float (&dp)[B::kWalked / 2]) {
-    mbarrier_wait(at.second_full_at(num_walked), at.second_parity(num_walked));
+  __device__ __forceinline__ void start_dp(float (&dp)[B::kWalked / 2]) const {
     start_product<B::kV>(dp, d_out, at.second_at(num_walked));
   }
 
@@ -188,7 +193,9 @@ struct QueryGradientConsumer {
   __device__ __forceinline__ void take_first(const QueryRows& rows,
                                              const RunWalk<B::kWalked>& walk) {
     float logits[B::kWalked / 2], dp[B::kWalked / 2];
+    wait_for_keys();
     start_logits(logits);
+    wait_for_values();
     start_dp(dp);
     wgmma_wait<0>();
     pin(logits);
@@ -203,12 +210,14 @@ struct QueryGradientConsumer {
   __device__ __forceinline__ void take_next(const QueryRows& rows,
                                             const RunWalk<B::kWalked>& walk) {
     float logits[B::kWalked / 2], dp[B::kWalked / 2];
-    named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
     if constexpr (kSumsFirst<B>) {
+      named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
       start_dq(num_walked - 1);
+      wait_for_keys();
       start_logits(logits);
       // The values come late: nobody waits for them in turn.
       named_barrier_arrive(2 - group, 2 * kWarpgroupThreads);
+      wait_for_values();
       start_dp(dp);
       wgmma_wait<1>();
       pin(dq);
@@ -220,6 +229,10 @@ struct QueryGradientConsumer {
       release_values();
       differentiate<true>(rows, logits, dp, walk);
     } else {
+      // A turn is for products: tiles are waited for before it.
+      wait_for_keys();
+      wait_for_values();
+      named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
       start_logits(logits);
       start_dp(dp);
       start_dq(num_walked - 1);

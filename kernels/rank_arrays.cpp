@@ -29,16 +29,17 @@ Dtype element_of(BufferKind kind, Dtype dtype) {
   return is_input ? dtype : Dtype::fp32;
 }
 
-RankArrays::RankArrays(const Plan& plan, std::vector<bool> is_here)
+RankArrays::RankArrays(const Plan& plan, std::vector<bool> is_here, std::vector<bool> is_narrow)
     : plan_(plan),
       is_here_(std::move(is_here)),
+      is_narrow_(std::move(is_narrow)),
       first_(plan.buffers.size(), -1),
       second_(plan.buffers.size(), -1) {
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
     const BufferSpec& spec = plan.buffers[b];
     if (!is_here_[to_index(spec.rank)]) continue;
-    const int64_t size = element_size(element_of(spec.kind, plan.scenario.numerics.dtype));
     for (const bool second : {false, true}) {
+      const int64_t size = element_size(element(BufferId{static_cast<int32_t>(b)}, second));
       const ArrayLanes lanes = array_lanes(spec.kind, second, plan.scenario.attention);
       if (lanes.lanes == 0) continue;
       (second ? second_ : first_)[b] =
@@ -80,11 +81,17 @@ void RankArrays::allocate(uint8_t fill, Stream stream) {
   }
 }
 
+Dtype RankArrays::element(BufferId id, bool second) const {
+  const BufferKind kind = plan_.buffer(id).kind;
+  const Dtype dtype = plan_.scenario.numerics.dtype;
+  const bool is_lse = second && kind == BufferKind::out;
+  return is_narrow_[static_cast<size_t>(to_index(id))] && !is_lse ? dtype : element_of(kind, dtype);
+}
+
 RowBlock RankArrays::block(BufferId id, bool second, int32_t first_head) const {
   const BufferSpec& spec = plan_.buffer(id);
   const ArrayLanes lanes = array_lanes(spec.kind, second, plan_.scenario.attention);
-  // lse is fp32 whatever stands beside it.
-  const Dtype element = element_of(spec.kind, plan_.scenario.numerics.dtype);
+  const Dtype element = this->element(id, second);
   auto* data = second ? this->second<uint8_t>(id) : first<uint8_t>(id);
   const int64_t offset = int64_t{first_head - spec.heads.begin} * lanes.pitch;
   return {data + offset * element_size(element), element, int64_t{spec.heads.size()} * lanes.pitch,

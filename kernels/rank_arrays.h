@@ -20,15 +20,17 @@ struct ArrayLanes {
 /// q, dq: [qk]; d_out: [v]; kv, dkv: [qk], [v]; out: [v], [1] (lse).
 ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention);
 
-/// What a device holds of a buffer: the inputs in the dtype, results and their partials in fp32.
+/// What a device holds of a buffer: the inputs in the dtype, results and their partials in fp32,
+/// lse always.
 Dtype element_of(BufferKind kind, Dtype dtype);
 
 /// The buffers of some ranks in the memory of one device, every array between guards, and the row
 /// lists that their items name. Buffers of other ranks do not exist here.
 class RankArrays {
  public:
-  /// `is_here` [rank]. Plans the arrays; nothing is allocated yet.
-  RankArrays(const Plan& plan, std::vector<bool> is_here);
+  /// `is_here` [rank]; `is_narrow` [buffer]: results that are held in the dtype, as inputs are.
+  /// Plans the arrays; nothing is allocated yet.
+  RankArrays(const Plan& plan, std::vector<bool> is_here, std::vector<bool> is_narrow);
 
   bool is_here(RankId rank) const { return is_here_[to_index(rank)]; }
   bool holds(BufferId id) const { return id != kNoBuffer && first_[to_index(id)] >= 0; }
@@ -51,6 +53,8 @@ class RankArrays {
   T* second(BufferId id) const {
     return at<T>(second_[to_index(id)]);
   }
+  /// Of one array of a buffer.
+  Dtype element(BufferId id, bool second) const;
   bool has_second(BufferId id) const { return second_[to_index(id)] >= 0; }
   int64_t array_bytes(BufferId id, bool second) const {
     return arrays_.bytes_of(second ? second_[to_index(id)] : first_[to_index(id)]);
@@ -72,7 +76,7 @@ class RankArrays {
   void plan_row_list(RunListId list);
 
   const Plan& plan_;
-  std::vector<bool> is_here_;
+  std::vector<bool> is_here_, is_narrow_;
   GuardedArrays arrays_;
   std::vector<int32_t> first_, second_;        // [BufferId] array, -1: none here
   std::map<int32_t, DeviceMemory> row_lists_;  // [RunListId]

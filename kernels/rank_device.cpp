@@ -39,7 +39,7 @@ RankDevice::RankDevice(const CheckedPlan& checked, RankId rank, int device,
       is_in_order_(!checked.admitted_because().empty()),
       info_(select_and_describe(device)),
       engine_(plan_, only(plan_, rank), info_.compute_capability,
-              {options.poison, generation, options.threads}),
+              make_engine_options(checked, options, generation)),
       transfer_stream_(true),
       hazards_(plan_.buffers.size()) {
   plan_staging();

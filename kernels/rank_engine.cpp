@@ -11,14 +11,40 @@
 namespace cpscope::kernels {
 namespace {
 
+/// Visible pairs of every list of slices: [first slice, number of slices].
+std::map<std::array<int64_t, 2>, int64_t> count_pairs(const Plan& plan) {
+  std::map<std::array<int64_t, 2>, int64_t> pairs;
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (const ComputeItem& item : pass->computes) {
+      const auto [entry, is_new] = pairs.try_emplace({item.first_slice, item.num_slices}, 0);
+      if (!is_new) continue;
+      for (const BandSlice& slice : plan.slices_of(item))
+        entry->second += cpscope::count_pairs(slice);
+    }
+  }
+  return pairs;
+}
+
 constexpr int64_t kCounterBytes = 4 * sizeof(int32_t);
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
+
+/// Number of an item of a pass.
+template <class Item>
+size_t index_of(const Item& item, const std::vector<Item>& items) {
+  return static_cast<size_t>(&item - items.data());
+}
 
 bool is_merged_in_dtype(const Numerics& numerics) {
   return numerics.accumulate == Accumulate::dtype && element_bytes(numerics.dtype) == 2;
 }
 
 }  // namespace
+
+EngineOptions make_engine_options(const CheckedPlan& checked, const RunOptions& options,
+                                  std::optional<Generation> generation) {
+  const bool keeps_items = options.observer || !checked.admitted_because().empty();
+  return {options.poison, generation, options.threads, keeps_items};
+}
 
 std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const Attention& attention = plan.scenario.attention;
@@ -37,7 +63,10 @@ RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t comp
       attention_(plan.scenario.attention),
       options_(options),
       compute_capability_(compute_capability),
-      arrays_(plan, std::move(is_here)),
+      pairs_(count_pairs(plan)),
+      forward_shortcuts_(shortcuts_of(plan.forward)),
+      backward_shortcuts_(shortcuts_of(plan.backward)),
+      arrays_(plan, std::move(is_here), find_narrow_results()),
       tiles_(plan) {
   for (size_t r = 0; r < plan.home.size(); ++r) {
     const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
@@ -49,9 +78,6 @@ RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t comp
   }
   sink_ = arrays_.reserve("sink", attention_.heads * int64_t{sizeof(float)});
   d_sink_ = arrays_.reserve("d_sink", attention_.heads * int64_t{sizeof(double)});
-  for (const Pass* pass : {&plan.forward, &plan.backward}) {
-    for (const ComputeItem& item : pass->computes) count_pairs_of(item);
-  }
   for (const ComputeItem& item : plan.forward.computes) plan_forward(item);
   for (const ComputeItem& item : plan.backward.computes) plan_backward(item);
   if (keeps_partials()) plan_kept_partials();
@@ -59,10 +85,22 @@ RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t comp
 
 bool RankEngine::keeps_partials() const { return is_merged_in_dtype(plan_.scenario.numerics); }
 
-void RankEngine::count_pairs_of(const ComputeItem& item) {
-  const auto [pairs, is_new] = pairs_.try_emplace({item.first_slice, item.num_slices}, 0);
-  if (!is_new) return;
-  for (const BandSlice& slice : plan_.slices_of(item)) pairs->second += count_pairs(slice);
+MergeShortcuts RankEngine::shortcuts_of(const Pass& pass) const {
+  const bool is_as_planned = options_.keeps_items || keeps_partials();
+  return is_as_planned ? no_shortcuts(plan_, pass) : find_shortcuts(plan_, pass);
+}
+
+/// Hopper's forward can write the dtype.
+std::vector<bool> RankEngine::find_narrow_results() const {
+  std::vector<bool> is_narrow = forward_shortcuts_.is_written_once;
+  const bool has_narrow = element_bytes(plan_.scenario.numerics.dtype) == 2;
+  for (size_t i = 0; i < plan_.forward.computes.size(); ++i) {
+    const ComputeItem& item = plan_.forward.computes[i];
+    if (item.num_slices > 0 && has_narrow && forward_generation(shape_of(item)) == Generation::sm90)
+      continue;
+    is_narrow[static_cast<size_t>(to_index(forward_shortcuts_.written[i][0]))] = false;
+  }
+  return is_narrow;
 }
 
 void RankEngine::plan_forward(const ComputeItem& item) {
@@ -181,13 +219,16 @@ void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   launch.k = arrays_.rows(item.kv, false, launch.shape.first_kv_head);
   launch.v = arrays_.rows(item.kv, true, launch.shape.first_kv_head);
   launch.out = arrays_.rows(item.out, false, head);
+  launch.out_element = arrays_.element(item.out, false);
   const RowBlock lse = arrays_.block(item.out, true, head);
   launch.lse = static_cast<float*>(lse.data);
   launch.lse_row_stride = lse.row_stride;
 }
 
-void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
-  if (item.num_slices == 0) return;
+void RankEngine::compute_forward(const ComputeItem& planned, Stream stream) {
+  if (planned.num_slices == 0) return;
+  ComputeItem item = planned;
+  item.out = forward_shortcuts_.written[index_of(planned, plan_.forward.computes)][0];
   const int32_t head = item.heads.begin;
   ForwardLaunch launch;
   place_rows(item, launch);
@@ -205,8 +246,12 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
                     launch.shape.dtype, stream);
 }
 
-void RankEngine::compute_backward(const ComputeItem& item, Stream stream) {
-  if (item.num_slices == 0) return;
+void RankEngine::compute_backward(const ComputeItem& planned, Stream stream) {
+  if (planned.num_slices == 0) return;
+  ComputeItem item = planned;
+  const auto& written = backward_shortcuts_.written[index_of(planned, plan_.backward.computes)];
+  item.dq = written[0];
+  item.dkv = written[1];
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
   place_rows(item, launch);
@@ -248,12 +293,16 @@ void RankEngine::reorder(const ReorderItem& item, Stream stream) {
 }
 
 void RankEngine::merge(const MergeItem& item, Stream stream) {
-  if (plan_.buffer(item.into).kind == BufferKind::out) return merge_out(item, stream);
-  merge_sums(item, false, stream);
-  if (arrays_.has_second(item.into)) merge_sums(item, true, stream);
+  const bool is_out = plan_.buffer(item.into).kind == BufferKind::out;
+  const MergeShortcuts& shortcuts = is_out ? forward_shortcuts_ : backward_shortcuts_;
+  const size_t i = index_of(item, is_out ? plan_.forward.merges : plan_.backward.merges);
+  if (shortcuts.is_merged[i]) return;
+  if (is_out) return merge_out(item, shortcuts.rounds[i], stream);
+  merge_sums(item, false, shortcuts.rounds[i], stream);
+  if (arrays_.has_second(item.into)) merge_sums(item, true, shortcuts.rounds[i], stream);
 }
 
-void RankEngine::merge_sums(const MergeItem& item, bool second, Stream stream) {
+void RankEngine::merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream) {
   const Dtype dtype = plan_.scenario.numerics.dtype;
   float* into = second ? arrays_.second<float>(item.into) : arrays_.first<float>(item.into);
   const int64_t bytes = arrays_.array_bytes(item.into, second);
@@ -268,10 +317,11 @@ void RankEngine::merge_sums(const MergeItem& item, bool second, Stream stream) {
   merge.count = std::min(bytes, arrays_.array_bytes(item.partial, second)) / int64_t{sizeof(float)};
   merge.starts = item.order == 0;
   if (keeps_partials()) merge.value_dtype = merge.sum_dtype = dtype;
+  if (rounds) merge.sum_dtype = dtype;
   launch_sum_merge(merge, stream);
 }
 
-void RankEngine::merge_out(const MergeItem& item, Stream stream) {
+void RankEngine::merge_out(const MergeItem& item, bool rounds, Stream stream) {
   const BufferShape shape = arrays_.shape(item.into, false);
   const OutRows into = arrays_.out_rows(item.into);
   if (item.partial == kNoBuffer) {
@@ -280,7 +330,9 @@ void RankEngine::merge_out(const MergeItem& item, Stream stream) {
   }
   const OutRows partial = arrays_.out_rows(item.partial);
   if (!keeps_partials()) {
-    launch_out_merge({shape, partial, into, item.order == 0}, stream);
+    launch_out_merge({shape, partial, into, item.order == 0,
+                      rounds ? plan_.scenario.numerics.dtype : Dtype::fp32},
+                     stream);
     return;
   }
   KeptPartials& kept = kept_.at(to_index(item.into));
@@ -313,7 +365,12 @@ void RankEngine::sum_kept_partials(BufferId into, Stream stream) {
 void RankEngine::finish(const FinishItem& item, Stream stream) {
   const BufferSpec& spec = plan_.buffer(item.buffer);
   const Dtype dtype = plan_.scenario.numerics.dtype;
-  if (spec.kind == BufferKind::out) {
+  const bool is_out = spec.kind == BufferKind::out;
+  const MergeShortcuts& shortcuts = is_out ? forward_shortcuts_ : backward_shortcuts_;
+  if (shortcuts
+          .is_finished[index_of(item, is_out ? plan_.forward.finishes : plan_.backward.finishes)])
+    return;
+  if (is_out) {
     // Kept partials are still to be weighted: with a whole that knows the sink, values are not
     // rounded once more for it.
     if (attention_.softmax_type != SoftmaxType::vanilla)
@@ -324,6 +381,7 @@ void RankEngine::finish(const FinishItem& item, Stream stream) {
   }
   for (const bool second : {false, true}) {
     if (second && spec.kind != BufferKind::dkv) continue;
+    if (arrays_.element(item.buffer, second) == dtype) continue;  // written so
     launch_rounding(second ? arrays_.second<float>(item.buffer) : arrays_.first<float>(item.buffer),
                     arrays_.array_bytes(item.buffer, second) / int64_t{sizeof(float)}, dtype,
                     stream);

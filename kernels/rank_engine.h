@@ -1,7 +1,9 @@
 #pragma once
 
+#include "kernels/merge_shortcuts.h"
 #include "kernels/rank_arrays.h"
 #include "kernels/tile_store.h"
+#include "sim/run/executor.h"
 #include "sim/run/judge.h"
 
 #include <array>
@@ -18,7 +20,13 @@ struct EngineOptions {
   std::optional<Generation>
       generation;   // force one; else the newest that the device and shape allow
   int threads = 0;  // host threads for loading and collecting
+  bool keeps_items =
+      false;  // every item writes where the plan says, so that its result can be read
 };
+
+/// Items keep to the plan where somebody reads their results, and where the plan is faulty.
+EngineOptions make_engine_options(const CheckedPlan& checked, const RunOptions& options,
+                                  std::optional<Generation> generation);
 
 /// What one device holds and does for some ranks of a plan. Every call enqueues one item of the
 /// plan on a stream and returns; the order between streams is the caller's business. It will never
@@ -93,15 +101,14 @@ class RankEngine {
   Generation newest_generation() const;
   Generation forward_generation(const AttentionShape& shape) const;
   Generation backward_generation(const AttentionShape& shape) const;
-  void count_pairs_of(const ComputeItem& item);
   void plan_forward(const ComputeItem& item);
   void plan_backward(const ComputeItem& item);
   void plan_kept_partials();
   bool keeps_partials() const;
   RowCopy copy_of(const TransferItem& item, bool second) const;
   Dtype wire_element(const TransferItem& item) const;
-  void merge_out(const MergeItem& item, Stream stream);
-  void merge_sums(const MergeItem& item, bool second, Stream stream);
+  void merge_out(const MergeItem& item, bool rounds, Stream stream);
+  void merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream);
   void sum_kept_partials(BufferId into, Stream stream);
   void load_rows(const Tensor& tensor, RunListId tokens, BufferId buffer, bool second,
                  Stream stream);
@@ -110,17 +117,21 @@ class RankEngine {
   void collect_rows(BufferId buffer, bool second, RunListId tokens, Tensor& tensor, Stream stream);
   void collect_sink_gradient(Answer& answer, Stream stream);
 
+  MergeShortcuts shortcuts_of(const Pass& pass) const;
+  std::vector<bool> find_narrow_results() const;
+
   const Plan& plan_;
   const Attention& attention_;
   EngineOptions options_;
   int32_t compute_capability_;
+  std::map<std::array<int64_t, 2>, int64_t> pairs_;  // [first slice, number of slices] visible
+  MergeShortcuts forward_shortcuts_, backward_shortcuts_;
   RankArrays arrays_;
   TileStore tiles_;
-  std::vector<int32_t> counters_, max_logits_;       // [rank] array
-  std::map<std::array<int64_t, 2>, int64_t> pairs_;  // [first slice, number of slices] visible
-  std::map<int32_t, Statistics> statistics_;         // [BufferId of out]
-  std::map<int32_t, KeptPartials> kept_;             // [BufferId of the accumulator]
-  int32_t sink_ = -1, d_sink_ = -1;                  // arrays, [global head]
+  std::vector<int32_t> counters_, max_logits_;  // [rank] array
+  std::map<int32_t, Statistics> statistics_;    // [BufferId of out]
+  std::map<int32_t, KeptPartials> kept_;        // [BufferId of the accumulator]
+  int32_t sink_ = -1, d_sink_ = -1;             // arrays, [global head]
 };
 
 }  // namespace cpscope::kernels

@@ -97,7 +97,7 @@ void RankEngine::rotate_home(BufferId buffer, RunListId tokens, bool is_query, d
   rotation.shape = arrays_.shape(buffer, false);
   rotation.shape.rows = plan_.rows(tokens);
   rotation.data = arrays_.first<void>(buffer);
-  rotation.element = element_of(plan_.buffer(buffer).kind, plan_.scenario.numerics.dtype);
+  rotation.element = arrays_.element(buffer, false);
   rotation.round_to = plan_.scenario.numerics.dtype;
   rotation.positions = positions.as<int32_t>();
   rotation.theta = attention_.rope_theta;
@@ -128,7 +128,7 @@ void RankEngine::load(const RunInputs& inputs, Stream stream) {
 
 std::vector<float> RankEngine::read(BufferId id, bool second, Stream stream) const {
   const BufferShape shape = arrays_.shape(id, second);
-  const Dtype element = element_of(plan_.buffer(id).kind, plan_.scenario.numerics.dtype);
+  const Dtype element = arrays_.element(id, second);
   const int64_t size = element_size(element);
   std::vector<uint8_t> bytes(static_cast<size_t>(arrays_.array_bytes(id, second)));
   copy_to_host(bytes.data(), second ? arrays_.second<void>(id) : arrays_.first<void>(id),

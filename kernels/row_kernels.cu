@@ -138,7 +138,7 @@ __global__ void merge_out(const __grid_constant__ OutMerge p) {
       const int64_t at = unit * p.shape.pitch + lane;
       // The accumulator of a first merge holds nothing, not even a number.
       const float old_value = p.starts ? 0.0f : p.into.o[at];
-      p.into.o[at] = old_value * old_weight + p.partial.o[at] * new_weight;
+      p.into.o[at] = round_value(p.round_to, old_value * old_weight + p.partial.o[at] * new_weight);
     }
     if (threadIdx.x % 32 == 0) p.into.lse[unit] = whole;
   }

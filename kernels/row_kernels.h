@@ -50,6 +50,7 @@ struct OutMerge {
   BufferShape shape;
   OutRows partial, into;
   bool starts = false;
+  Dtype round_to = Dtype::fp32;  // of what stands there afterwards
 };
 
 /// An addend of TransformerEngine's second phase (accumulate = dtype): into.o += partial.o *

@@ -20,7 +20,8 @@ using namespace device;
 constexpr int kThreads = 128;
 constexpr int kRowsOfCta = kThreads / 32;
 
-template <class T>
+/// T: of d_out; Out: of out.
+template <class T, class Out>
 __global__ void __launch_bounds__(kThreads)
     row_statistics(const __grid_constant__ BackwardLaunch launch) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
@@ -30,14 +31,15 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= launch.shape.q_rows) return;
   const float lse = launch.lse[row * launch.lse_row_stride + head];
   const bool is_empty = lse == -INFINITY;
-  const float* out = static_cast<const float*>(launch.out.data) + row * launch.out.row_stride +
-                     head * launch.out.head_stride;
+  const Out* out = static_cast<const Out*>(launch.out.data) + row * launch.out.row_stride +
+                   head * launch.out.head_stride;
   const T* d_out = static_cast<const T*>(launch.d_out.data) + row * launch.d_out.row_stride +
                    head * launch.d_out.head_stride;
   float sum = 0.0f;
   // A row that sees nothing may hold anything: it is not read.
   if (!is_empty) {
-    for (int32_t i = lane; i < launch.shape.head_dim_v; i += 32) sum += to_float(d_out[i]) * out[i];
+    for (int32_t i = lane; i < launch.shape.head_dim_v; i += 32)
+      sum += to_float(d_out[i]) * to_float(out[i]);
   }
   for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
   if (lane != 0) return;
@@ -50,7 +52,11 @@ template <class T>
 void launch_for(const BackwardLaunch& launch, Stream stream) {
   const Grid grid((launch.shape.q_rows + kRowsOfCta - 1) / kRowsOfCta, launch.shape.num_heads);
   if (grid.x == 0 || grid.y == 0) return;
-  launch_kernel(row_statistics<T>, grid, kThreads, 0, stream, launch);
+  if (launch.out_element == Dtype::fp32) {
+    launch_kernel(row_statistics<T, float>, grid, kThreads, 0, stream, launch);
+  } else {
+    launch_kernel(row_statistics<T, T>, grid, kThreads, 0, stream, launch);
+  }
 }
 
 }  // namespace

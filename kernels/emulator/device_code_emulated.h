@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <source_location>
 #include <type_traits>
@@ -108,6 +109,11 @@ inline float shuffle_xor(float value, int mask,
   return argument.result;
 }
 
+inline uint32_t shuffle_xor(uint32_t value, int mask,
+                            std::source_location line = std::source_location::current()) {
+  return std::bit_cast<uint32_t>(shuffle_xor(std::bit_cast<float>(value), mask, line));
+}
+
 inline int32_t from_first_lane(int32_t value,
                                std::source_location line = std::source_location::current()) {
   emulator::meet_in_warp(value, {"from_first_lane", 0, line}, [](int32_t* const* lanes) {
@@ -147,6 +153,14 @@ inline void atomic_max_if(bool condition, float* to, float value) {
 
 inline void store_if(bool condition, float* to, float value) {
   if (condition) *to = value;
+}
+
+inline void store_four_if(bool condition, void* to, const uint32_t (&words)[4],
+                          std::source_location line = std::source_location::current()) {
+  if (!condition) return;
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0)
+    emulator::current_cta().fail("the target is not on 16 bytes", {"store_four_if", 0, line});
+  std::memcpy(to, words, sizeof(words));
 }
 
 inline void store_pair(float* to, float first, float second,

@@ -96,6 +96,33 @@ RowsOnDevice make_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_
   return {std::move(memory), view};
 }
 
+RowsOnDevice make_narrow_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_dim) {
+  DeviceBytes memory(2 * count_elements(num_rows, num_heads, head_dim));
+  const DeviceRows view = view_of(memory, num_heads, head_dim);
+  return {std::move(memory), view};
+}
+
+HostRows download_narrow_rows(const RowsOnDevice& rows, Dtype dtype, int32_t num_rows,
+                              int32_t num_heads, int32_t head_dim) {
+  const std::vector<uint16_t> bits = rows.memory.download<uint16_t>();
+  HostRows result(num_rows, num_heads, head_dim);
+  const int32_t lanes = padded_lanes(head_dim);
+  for (int32_t row = 0; row < num_rows; ++row) {
+    for (int32_t head = 0; head < num_heads; ++head) {
+      const uint16_t* from = bits.data() + (int64_t{row} * num_heads + head) * (lanes + kGapLanes);
+      for (int32_t lane = 0; lane < head_dim; ++lane) {
+        result.at(row, head)[lane] =
+            dtype == Dtype::bf16 ? from_bf16_bits(from[lane]) : from_fp16_bits(from[lane]);
+      }
+      for (int32_t lane = lanes; lane < lanes + kGapLanes; ++lane) {
+        EXPECT_EQ(from[lane], 0xffff)
+            << "memory between the heads was written: row " << row << ", head " << head;
+      }
+    }
+  }
+  return result;
+}
+
 HostRows download_rows(const RowsOnDevice& rows, int32_t num_rows, int32_t num_heads,
                        int32_t head_dim) {
   const std::vector<float> values = rows.memory.download<float>();
@@ -150,13 +177,15 @@ TileList key_tiles(const AttentionCase& item, TileShape shape) {
 }
 
 ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
-                          const AttentionInputs& inputs, const TileList& tiles) {
+                          const AttentionInputs& inputs, const TileList& tiles, bool is_narrow) {
   const AttentionShape& shape = item.shape;
   const std::vector<bool> queries = used_queries(item), keys = used_keys(item);
   const CaseOnDevice on_device{upload_rows(inputs.q, shape.dtype, queries),
                                upload_rows(inputs.k, shape.dtype, keys),
                                upload_rows(inputs.v, shape.dtype, keys), TilesOnDevice(tiles)};
-  const RowsOnDevice out = make_result_rows(shape.q_rows, shape.num_heads, shape.head_dim_v);
+  const RowsOnDevice out =
+      is_narrow ? make_narrow_result_rows(shape.q_rows, shape.num_heads, shape.head_dim_v)
+                : make_result_rows(shape.q_rows, shape.num_heads, shape.head_dim_v);
   const int64_t lse_stride = shape.num_heads + 1;
   const DeviceBytes lse(4 * shape.q_rows * lse_stride);
   const DeviceBytes max_logit = DeviceBytes::holding(std::vector<float>(
@@ -167,6 +196,7 @@ ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
   launch.k = on_device.k.view;
   launch.v = on_device.v.view;
   launch.out = out.view;
+  launch.out_element = is_narrow ? shape.dtype : Dtype::fp32;
   launch.lse = static_cast<float*>(lse.data());
   launch.lse_row_stride = lse_stride;
   launch.max_logit = static_cast<float*>(max_logit.data());
@@ -176,7 +206,9 @@ ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
   wait_for_stream(nullptr);
 
   ForwardAnswer answer;
-  answer.out = download_rows(out, shape.q_rows, shape.num_heads, shape.head_dim_v);
+  answer.out = is_narrow ? download_narrow_rows(out, shape.dtype, shape.q_rows, shape.num_heads,
+                                                shape.head_dim_v)
+                         : download_rows(out, shape.q_rows, shape.num_heads, shape.head_dim_v);
   const std::vector<float> all_lse = lse.download<float>();
   for (int32_t q = 0; q < shape.q_rows; ++q) {
     for (int32_t head = 0; head < shape.num_heads; ++head)

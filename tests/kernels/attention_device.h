@@ -59,6 +59,10 @@ struct RowsOnDevice {
 RowsOnDevice upload_rows(const HostRows& rows, Dtype dtype, const std::vector<bool>& is_used);
 /// Rows of fp32 to be written.
 RowsOnDevice make_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_dim);
+/// The same, of numbers of 16 bits.
+RowsOnDevice make_narrow_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_dim);
+HostRows download_narrow_rows(const RowsOnDevice& rows, Dtype dtype, int32_t num_rows,
+                              int32_t num_heads, int32_t head_dim);
 /// Reads results back. Fails the running test where a gap was written.
 HostRows download_rows(const RowsOnDevice& rows, int32_t num_rows, int32_t num_heads,
                        int32_t head_dim);
@@ -83,7 +87,8 @@ kernels::TileList key_tiles(const AttentionCase& item, kernels::TileShape shape)
 
 /// The forward on the device. `tiles` may be another list than the case's own, to plant a bug.
 ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
-                          const AttentionInputs& inputs, const kernels::TileList& tiles);
+                          const AttentionInputs& inputs, const kernels::TileList& tiles,
+                          bool is_narrow = false);
 ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
                           const AttentionInputs& inputs);
 

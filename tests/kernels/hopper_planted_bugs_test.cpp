@@ -196,7 +196,7 @@ TYPED_TEST(HopperPlantedBugs, EveryMissingWaitOfTheDealIsSeen) {
 using HopperForwardBugs = HopperPlantedBugs<Forward>;
 
 TEST_F(HopperForwardBugs, EveryMissingWarpBarrierIsSeen) {
-  expect_seen_in(Forward::kSource, "__syncwarp();", Fault::skip_barrier);
+  expect_seen_in(Forward::sources(), "__syncwarp();", Fault::skip_barrier);
 }
 
 TYPED_TEST(HopperPlantedBugs, EveryMissingWaitForProductsIsSeen) {

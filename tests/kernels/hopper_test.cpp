@@ -2,6 +2,7 @@
 #include "kernels/device.h"
 #include "kernels/hopper_backward.h"
 #include "kernels/hopper_forward.h"
+#include "sim/run/dtype.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/attention_device.h"
 #include "tests/kernels/gradient_runner.h"
@@ -148,6 +149,32 @@ TEST_F(HopperForward, KeepsTheNanOfWhatItSees) {
     EXPECT_EQ(std::isnan(answer.lse[static_cast<size_t>(q)]), q >= 50) << "row " << q;
   }
   EXPECT_TRUE(std::isnan(answer.max_logit[0]));
+}
+
+// The bits are those of a rounding afterwards.
+TEST_F(HopperForward, WritesTheDtypeWhereItIsAskedTo) {
+  const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 200},
+                                         {.dims = {{128, 128}, {100, 36}}, .most_rows = 200},
+                                         {.dims = {{192, 128}}, .most_rows = 150},
+                                         {.dims = {{256, 256}}, .most_rows = 150}};
+  for (uint64_t seed = 800; seed < 816; ++seed) {
+    const AttentionCase item = random_case(seed, spaces[seed % spaces.size()]);
+    const AttentionInputs inputs = draw_inputs(item);
+    const kernels::TileList tiles =
+        query_tiles(item, forward_tile_shape(Generation::sm90, item.shape));
+    const ForwardAnswer wide = run_forward(Generation::sm90, item, inputs, tiles);
+    const ForwardAnswer narrow = run_forward(Generation::sm90, item, inputs, tiles, true);
+    EXPECT_EQ(narrow.lse, wide.lse);
+    for (int32_t q = 0; q < item.shape.q_rows; ++q) {
+      for (int32_t head = 0; head < item.shape.num_heads; ++head) {
+        for (int32_t lane = 0; lane < item.shape.head_dim_v; ++lane) {
+          const double exact = wide.out.at(q, head)[lane];
+          ASSERT_EQ(narrow.out.at(q, head)[lane], round_to(item.shape.dtype, exact))
+              << describe(item) << ", row " << q << ", head " << head << ", lane " << lane;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(HopperForward, GivesTheSameBitsInAnyOrderOfThreads) {

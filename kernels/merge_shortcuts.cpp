@@ -1,0 +1,158 @@
+#include "kernels/merge_shortcuts.h"
+
+#include <algorithm>
+
+namespace cpscope::kernels {
+namespace {
+
+constexpr int64_t kNone = -1;
+
+/// Walks a pass in order and remembers what stands in its buffers.
+class ShortcutFinder {
+ public:
+  ShortcutFinder(const Plan& plan, const Pass& pass)
+      : plan_(plan), pass_(pass), found_(no_shortcuts(plan, pass)), state_(plan.buffers.size()) {}
+
+  MergeShortcuts find() {
+    for (const Stage& stage : pass_.stages) {
+      for (int64_t i = stage.begin; i < stage.end; ++i) visit(stage.kind, i);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  struct State {
+    bool is_touched = false;       // by any item so far
+    int32_t num_writers = 0;       // compute items that wrote what stands there
+    int64_t writer = kNone;        // the last of them
+    size_t result = 0;             // which of its results
+    int64_t saved_merge = kNone;   // what should stand here went where this merge wanted it
+    int64_t last_merge = kNone;    // into it, and nothing touched it since
+    int64_t direct_merge = kNone;  // the same, saved by its compute item
+  };
+
+  State& state_of(BufferId id) { return state_[static_cast<size_t>(to_index(id))]; }
+
+  /// A read of a buffer that was not filled after all: its first merge must be done as planned.
+  void restore(BufferId id) {
+    const int64_t saved = state_of(id).saved_merge;
+    if (saved == kNone) return;
+    const MergeItem& item = pass_.merges[static_cast<size_t>(saved)];
+    found_.is_merged[static_cast<size_t>(saved)] = false;
+    for (auto& results : found_.written) {
+      for (BufferId& written : results) {
+        if (written == item.into) written = item.partial;
+      }
+    }
+    State& into = state_of(item.into);
+    if (into.direct_merge == saved) into.direct_merge = kNone;
+    found_.is_written_once[static_cast<size_t>(to_index(item.into))] = false;
+  }
+
+  void touch(BufferId id) {
+    if (id == kNoBuffer) return;
+    restore(id);
+    state_of(id) = {.is_touched = true};
+  }
+
+  void visit(StageKind kind, int64_t i) {
+    switch (kind) {
+      case StageKind::transfer:
+        touch(pass_.transfers[i].from);
+        touch(pass_.transfers[i].to);
+        break;
+      case StageKind::reorder:
+        touch(pass_.reorders[i].from);
+        touch(pass_.reorders[i].to);
+        break;
+      case StageKind::compute:
+        compute(i);
+        break;
+      case StageKind::merge:
+        merge(i);
+        break;
+      case StageKind::finish:
+        finish(i);
+        break;
+    }
+  }
+
+  void compute(int64_t i) {
+    const ComputeItem& item = pass_.computes[i];
+    if (item.num_slices == 0) return;
+    const auto& results = found_.written[static_cast<size_t>(i)];
+    for (size_t r = 0; r < results.size(); ++r) {
+      if (results[r] == kNoBuffer) continue;
+      State& state = state_of(results[r]);
+      state = {.is_touched = true, .num_writers = state.num_writers + 1, .writer = i, .result = r};
+    }
+  }
+
+  /// May a partial be written where it is to be merged? Rows lie alike in both.
+  bool is_alike(BufferId partial, BufferId into) const {
+    const BufferSpec &a = plan_.buffer(partial), &b = plan_.buffer(into);
+    return a.kind == b.kind && a.rank == b.rank && a.heads.begin == b.heads.begin &&
+           a.heads.end == b.heads.end && a.rows == b.rows;
+  }
+
+  void merge(int64_t i) {
+    const MergeItem& item = pass_.merges[i];
+    if (item.partial == kNoBuffer) return touch(item.into);
+    restore(item.partial);
+    const State partial = state_of(item.partial);
+    const bool is_direct = item.order == 0 && partial.num_writers == 1 &&
+                           !state_of(item.into).is_touched && is_alike(item.partial, item.into);
+    if (is_direct) {
+      found_.written[static_cast<size_t>(partial.writer)][partial.result] = item.into;
+      found_.is_merged[static_cast<size_t>(i)] = true;
+    }
+    state_of(item.partial) = {.is_touched = true, .saved_merge = is_direct ? i : kNone};
+    state_of(item.into) = {.is_touched = true,
+                           .last_merge = is_direct ? kNone : i,
+                           .direct_merge = is_direct ? i : kNone};
+  }
+
+  void finish(int64_t i) {
+    const BufferId buffer = pass_.finishes[i].buffer;
+    const State state = state_of(buffer);
+    const bool is_out = plan_.buffer(buffer).kind == BufferKind::out;
+    const bool only_rounds =
+        !is_out || plan_.scenario.attention.softmax_type == SoftmaxType::vanilla;
+    // A first merge is a copy, which rounds nothing.
+    if (only_rounds && state.last_merge != kNone &&
+        pass_.merges[static_cast<size_t>(state.last_merge)].order > 0) {
+      found_.rounds[static_cast<size_t>(state.last_merge)] = true;
+      found_.is_finished[static_cast<size_t>(i)] = true;
+    }
+    if (only_rounds && is_out && state.direct_merge != kNone)
+      found_.is_written_once[static_cast<size_t>(to_index(buffer))] = true;
+    touch(buffer);
+  }
+
+  const Plan& plan_;
+  const Pass& pass_;
+  MergeShortcuts found_;
+  std::vector<State> state_;  // [buffer]
+};
+
+}  // namespace
+
+MergeShortcuts no_shortcuts(const Plan& plan, const Pass& pass) {
+  MergeShortcuts none;
+  for (const ComputeItem& item : pass.computes) {
+    const bool is_backward = item.dq != kNoBuffer;
+    none.written.push_back(is_backward ? std::array{item.dq, item.dkv}
+                                       : std::array{item.out, kNoBuffer});
+  }
+  none.is_merged.assign(pass.merges.size(), false);
+  none.rounds.assign(pass.merges.size(), false);
+  none.is_finished.assign(pass.finishes.size(), false);
+  none.is_written_once.assign(plan.buffers.size(), false);
+  return none;
+}
+
+MergeShortcuts find_shortcuts(const Plan& plan, const Pass& pass) {
+  return ShortcutFinder(plan, pass).find();
+}
+
+}  // namespace cpscope::kernels
