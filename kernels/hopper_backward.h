@@ -16,7 +16,9 @@ TileShape hopper_key_gradient_tile_shape(const AttentionShape& shape);
 void launch_hopper_query_gradient(const BackwardLaunch& launch, Stream stream);
 void launch_hopper_key_gradient(const BackwardLaunch& launch, Stream stream);
 
-/// What launch_hopper_key_gradient takes for heads of more than 128 lanes.
+/// What the two above take for heads of more than 128 lanes.
+TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape);
+void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stream);
 TileShape hopper_wide_key_gradient_tile_shape();
 void launch_hopper_wide_key_gradient(const BackwardLaunch& launch, Stream stream);
 

@@ -3,6 +3,7 @@
 #include "kernels/hopper_pipeline.h"
 #include "kernels/hopper_products.h"
 
+#include <cmath>
 #include <cstdint>
 
 /// What the two backward kernels of sm_90a share. Every output tile has one owner, which walks what
@@ -33,6 +34,22 @@ struct HeadRange {
     const int32_t begin = (p.first_kv_head + kv_head) * p.group - p.first_head;
     first = begin > 0 ? begin : 0;
     last = begin + p.group < p.num_heads ? begin + p.group : p.num_heads;
+  }
+};
+
+/// What a thread knows of its two query rows.
+struct QueryRows {
+  float log2_lse[2], delta[2];
+  RowRanges ranges;
+
+  __device__ __forceinline__ QueryRows(const BackwardParams& p, int32_t first_row, int32_t head) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t row = first_row + 8 * r;
+      const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
+      log2_lse[r] = row < p.q_rows ? p.log2_lse[place] : INFINITY;
+      delta[r] = row < p.q_rows ? p.delta[place] : 0.0f;
+    }
   }
 };
 
@@ -106,13 +123,18 @@ struct BackwardBudget {
   static constexpr int kSecondBytes = kWalked * kV * 2;  // v, or d_out
   static constexpr int kWalkedBytes = kFirstBytes + kSecondBytes;
   static constexpr int kSharedBytes =
-      1024 + kOwnedBytes + kStages * (kWalkedBytes + kFactBytes) + 256;
+      1024 + kOwnedBytes + kStages * (kWalkedBytes + kFactBytes) + 256 + WorkDeal::kBytes;
 
   static_assert(kOwned == kConsumers * kWarpgroupRows && kWalked % 16 == 0);
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * launch_registers(kThreads));
   static_assert(kSharedBytes <= kMaxSharedBytes);
 };
+
+/// Has the head too many lanes for the kernels of 64 and 128?
+inline bool is_wide(const AttentionShape& shape) {
+  return shape.head_dim_qk > 128 || shape.head_dim_v > 128;
+}
 
 inline BackwardParams make_backward_params(const BackwardLaunch& launch) {
   const AttentionShape& shape = launch.shape;

@@ -42,7 +42,7 @@ struct ForwardBudget {
   static constexpr int kKBytes = kWalked * kQk * 2;
   static constexpr int kVBytes = kWalked * kV * 2;
   static constexpr int kSharedBytes =
-      1024 + kQStages * kQBytes + kStages * (kKBytes + kVBytes) + 256;
+      1024 + kQStages * kQBytes + kStages * (kKBytes + kVBytes) + 256 + WorkDeal::kBytes;
 
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * launch_registers(kThreads));

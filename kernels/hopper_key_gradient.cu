@@ -287,23 +287,15 @@ void launch_lanes(const BackwardLaunch& launch, Stream stream) {
 }  // namespace
 }  // namespace device
 
-namespace {
-
-bool is_wide(const AttentionShape& shape) {
-  return shape.head_dim_qk > 128 || shape.head_dim_v > 128;
-}
-
-}  // namespace
-
 TileShape hopper_key_gradient_tile_shape(const AttentionShape& shape) {
-  if (is_wide(shape)) return hopper_wide_key_gradient_tile_shape();
+  if (device::is_wide(shape)) return hopper_wide_key_gradient_tile_shape();
   using Budget = device::Budget128<Bf16, false>;
   return {Budget::kOwned, Budget::kWalked};
 }
 
 void launch_hopper_key_gradient(const BackwardLaunch& launch, Stream stream) {
   if (launch.key_tiles.num_work == 0) return;
-  if (is_wide(launch.shape)) return launch_hopper_wide_key_gradient(launch, stream);
+  if (device::is_wide(launch.shape)) return launch_hopper_wide_key_gradient(launch, stream);
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
     has_cap ? device::launch_lanes<Bf16, true>(launch, stream)

@@ -23,127 +23,156 @@ __device__ __forceinline__ uint32_t align_to_swizzle(uint32_t address) {
   return (address + 1023u) & ~1023u;
 }
 
-/// A work item as its workers see it. kv heads or query heads: those of the owned side.
+/// Runs of a work item that its workers find in shared memory; further ones are read from the list.
+inline constexpr int kDealtRuns = 8;
+
+/// A work item as its workers see it.
 struct DealtItem {
   OwnedTile tile;
-  TileRun first_run;  // of the tile, where it has runs
-  int32_t head = -1;  // -1: there are no more items
+  int32_t head = -1;  // of the owned side; -1: there are no more items
+  uint32_t runs = 0;  // in shared memory: the first kDealtRuns of the tile's runs
 
   __device__ __forceinline__ bool is_last() const { return head < 0; }
 };
 
-/// Hands work items to all warps of a CTA through shared memory. One thread, the dealer, draws the
-/// next item while the one before is worked on, so that nobody waits for the counter or for the
-/// tables. Items are drawn in order: an item is never drawn before an earlier one.
+/// Hands work items to all warps of a CTA through two slots of shared memory. One thread, the
+/// dealer, draws the next item while the one before is worked on, so that nobody waits for the
+/// counter or for the tables. Items are drawn in order: an item is never drawn before an earlier
+/// one. A reader holds the slot of its item until it asks for the next one.
 struct WorkDeal {
-  static constexpr int kBytes = 56;
+  static constexpr int kRunsOffset = 32;
+  static constexpr int kSlotBytes = kRunsOffset + 16 * kDealtRuns;
+  static constexpr int kBytes = 32 + 2 * kSlotBytes;
 
-  uint32_t full, free, slot;
+  uint32_t full, free, slots;
   int32_t count = 0;  // items dealt or read
 
+  /// address: on 16 bytes.
   __device__ explicit WorkDeal(uint32_t address)
-      : full(address), free(address + 8), slot(address + 16) {}
+      : full(address), free(address + 16), slots(address + 32) {}
 
-  /// readers: arrivals that free the slot, one for each call of read or read_alone.
+  /// readers: arrivals that free a slot, one for each call of read or read_alone.
   __device__ void init(int readers) const {
-    mbarrier_init(full, 1);
-    mbarrier_init(free, readers);
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(full + 8 * i, 1);
+      mbarrier_init(free + 8 * i, readers);
+    }
   }
 
   /// The dealer: all items, until there are none.
   __device__ __forceinline__ void deal(const DeviceTiles& tiles, int32_t* counter) {
     for (;;) {
-      mbarrier_wait(free, (count & 1) ^ 1);
+      const int which = count & 1;
+      mbarrier_wait(free + 8 * which, ((count / 2) & 1) ^ 1);
       const int32_t drawn = atomic_add(counter, 1);
-      DealtItem item{};
-      if (drawn < tiles.num_work) {
+      const bool is_there = drawn < tiles.num_work;
+      const uint32_t slot = slots + which * kSlotBytes;
+      if (is_there) {
         const WorkItem work = tiles.work[drawn];
-        item.head = work.head;
-        item.tile = tiles.tiles[work.tile];
-        if (item.tile.num_runs > 0) item.first_run = tiles.runs[item.tile.first_run];
+        write(slot, tiles, tiles.tiles[work.tile], work.head);
       } else {
-        item.head = -1;
+        store_shared_int(slot + 16, -1);
       }
-      write(item);
-      mbarrier_arrive(full);
+      mbarrier_arrive(full + 8 * which);
       ++count;
-      if (item.is_last()) return;
+      if (!is_there) return;
     }
   }
 
   /// A whole warp, all its lanes together.
   __device__ __forceinline__ DealtItem read() {
-    const DealtItem item = wait_and_load();
-    __syncwarp();  // every lane has read it
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(free);
-    return item;
+    __syncwarp();  // every lane has done with the item before
+    if (threadIdx.x % 32 == 0) free_slot();
+    return wait_and_load();
   }
 
   /// One thread for itself.
   __device__ __forceinline__ DealtItem read_alone() {
-    const DealtItem item = wait_and_load();
-    mbarrier_arrive(free);
-    return item;
+    free_slot();
+    return wait_and_load();
   }
 
  private:
-  __device__ __forceinline__ void write(const DealtItem& item) const {
-    const int32_t words[] = {item.tile.begin,
-                             item.tile.end,
-                             item.tile.first_run,
-                             item.tile.num_runs,
-                             item.first_run.begin,
-                             item.first_run.end,
-                             item.first_run.range_set,
-                             item.first_run.is_masked | item.first_run.idle_groups << 16,
-                             item.head};
+  __device__ __forceinline__ static void write(uint32_t slot, const DeviceTiles& tiles,
+                                               const OwnedTile& tile, int32_t head) {
+    store_shared_int(slot, tile.begin);
+    store_shared_int(slot + 4, tile.end);
+    store_shared_int(slot + 8, tile.first_run);
+    store_shared_int(slot + 12, tile.num_runs);
+    store_shared_int(slot + 16, head);
 #pragma unroll
-    for (int i = 0; i < 9; ++i) store_shared_int(slot + 4 * i, words[i]);
+    for (int i = 0; i < kDealtRuns; ++i) {
+      if (i >= tile.num_runs) break;
+      const TileRun run = tiles.runs[tile.first_run + i];
+      const uint32_t to = slot + kRunsOffset + 16 * i;
+      store_shared_int(to, run.begin);
+      store_shared_int(to + 4, run.end);
+      store_shared_int(to + 8, run.range_set);
+      store_shared_int(to + 12, run.is_masked | run.idle_groups << 16);
+    }
+  }
+
+  /// Of the item before, if there was one.
+  __device__ __forceinline__ void free_slot() const {
+    if (count > 0) mbarrier_arrive(free + 8 * ((count - 1) & 1));
   }
 
   __device__ __forceinline__ DealtItem wait_and_load() {
-    mbarrier_wait(full, count & 1);
+    const int which = count & 1;
+    mbarrier_wait(full + 8 * which, (count / 2) & 1);
     ++count;
-    int32_t words[9];
-#pragma unroll
-    for (int i = 0; i < 9; ++i) words[i] = load_shared_int(slot + 4 * i);
-    return {{words[0], words[1], words[2], words[3]},
-            {words[4], words[5], words[6], static_cast<int16_t>(words[7] & 0xffff),
-             static_cast<int16_t>(words[7] >> 16)},
-            words[8]};
+    const uint32_t slot = slots + which * kSlotBytes;
+    DealtItem item;
+    item.tile = {load_shared_int(slot), load_shared_int(slot + 4), load_shared_int(slot + 8),
+                 load_shared_int(slot + 12)};
+    item.head = load_shared_int(slot + 16);
+    item.runs = slot + kRunsOffset;
+    return item;
   }
 };
 
 /// Walks the tiles of kRows rows of an item's runs.
 template <int kRows>
 struct RunWalk {
-  int32_t run;       // the one after the present
-  int32_t last_run;  // the one after the tile's last
-  int32_t row = 0;   // first row of the tile
-  int32_t end = 0;   // of the run: rows there and beyond are not read
+  int32_t run;         // the one after the present
+  int32_t last_run;    // the one after the tile's last
+  int32_t last_dealt;  // the one after the last in shared memory
+  uint32_t dealt;      // address where run 0 of the list would be there
+  int32_t row = 0;     // first row of the tile
+  int32_t end = 0;     // of the run: rows there and beyond are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
   int32_t idle_groups = 0;
   bool begins_run = false;
-  TileRun upcoming;  // fetched a run ahead
 
   __device__ explicit RunWalk(const DealtItem& item)
       : run(item.tile.first_run),
         last_run(item.tile.first_run + item.tile.num_runs),
-        upcoming(item.first_run) {}
+        last_dealt(item.tile.first_run + kDealtRuns),
+        dealt(item.runs - 16 * static_cast<uint32_t>(item.tile.first_run)) {}
 
   __device__ __forceinline__ bool next(const TileRun* runs) {
     row += kRows;
     begins_run = row >= end;
     if (!begins_run) return true;
-    if (run == last_run) return false;
-    row = upcoming.begin;
-    end = upcoming.end;
-    range_set = upcoming.range_set;
-    is_masked = upcoming.is_masked;
-    idle_groups = upcoming.idle_groups;
+    if (run >= last_run) return false;
+    if (run < last_dealt) {
+      const uint32_t at = dealt + 16 * static_cast<uint32_t>(run);
+      row = load_shared_int(at);
+      end = load_shared_int(at + 4);
+      range_set = load_shared_int(at + 8);
+      const int32_t flags = load_shared_int(at + 12);
+      is_masked = flags & 0xffff;
+      idle_groups = flags >> 16;
+    } else {
+      const TileRun next_run = runs[run];
+      row = next_run.begin;
+      end = next_run.end;
+      range_set = next_run.range_set;
+      is_masked = next_run.is_masked;
+      idle_groups = next_run.idle_groups;
+    }
     ++run;
-    if (run < last_run) upcoming = runs[run];
     return true;
   }
 

@@ -1,5 +1,5 @@
 #include "kernels/hopper_backward.h"
-#include "kernels/hopper_split_stages.h"
+#include "kernels/hopper_backward_kernel.h"
 #include "kernels/launch.h"
 
 #include <algorithm>
@@ -10,14 +10,10 @@
 // A CTA owns 128 query rows of a head and walks the keys that they see: S = Q K^T, dP = dO V^T,
 // dS = P (dP - delta), dq += dS K. dS stays in registers as an operand of the last product, which
 // runs under the next tile's softmax; the two consumer warpgroups take turns with their products.
-// At 256 lanes, where shared memory holds two tiles of K and one of V besides Q and dO, it goes
-// ahead of the next tile's products, since its stage is wanted again.
 //
 // Ladder: v1 is the portable kernel (query_gradient.cu); this one is v2.
 // Grid: one CTA per SM, work from a counter; 128 threads for the producer and for each consumer.
-// Shared memory: Q and dO of the owner, stages of K and of V, panels with the 128-byte swizzle.
-// Limit: shared memory. A tile of 128 x 64 at 256 lanes takes 3072 clocks of products, and at 128
-// bytes a clock as many of shared memory: 2560 of operands, 512 of copies.
+// Shared memory: Q and dO of the owner, kStages of K and V, panels with the 128-byte swizzle.
 // Accuracy: as v1: fp32 sums, dS rounded to the dtype.
 // Source: FlashAttention-2 (arXiv:2307.08691), alg. 2, with the loops exchanged.
 
@@ -25,14 +21,9 @@ namespace cpscope::kernels {
 namespace device {
 namespace {
 
-/// Whether dq takes the tile before ahead of this tile's products: its keys' stage is free sooner,
-/// but its product runs no more under the softmax.
-template <class B>
-inline constexpr bool kSumsFirst = B::kFirstStages < 3;
-
 /// The producer's thread.
 template <class B>
-__device__ __forceinline__ void fetch_keys(const BackwardParams& p, const SplitShared<B>& at) {
+__device__ __forceinline__ void fetch_keys(const BackwardParams& p, const BackwardShared<B>& at) {
   WorkDeal deal(at.deal);
   int num_walked = 0, num_owned = 0;  // fetched
   for (;;) {
@@ -48,47 +39,30 @@ __device__ __forceinline__ void fetch_keys(const BackwardParams& p, const SplitS
     load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.d_out, at.owned_full,
                                   tile.begin, tile.end, item.head);
     for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs); ++num_walked) {
-      const uint32_t k_full = at.first_full_at(num_walked), v_full = at.second_full_at(num_walked);
-      mbarrier_wait(at.first_free_at(num_walked), at.first_parity(num_walked) ^ 1);
-      mbarrier_arrive_expecting(k_full, B::kFirstBytes);
-      load_panels<B::kQk, B::kWalked>(at.first_at(num_walked), &p.k, k_full, walk.row, walk.end,
+      const int stage = num_walked % B::kStages;
+      const uint32_t k = at.walked + stage * B::kWalkedBytes;
+      mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
+      mbarrier_arrive_expecting(at.first_full + 8 * stage, B::kWalkedBytes);
+      load_panels<B::kQk, B::kWalked>(k, &p.k, at.first_full + 8 * stage, walk.row, walk.end,
                                       kv_head);
-      mbarrier_wait(at.second_free_at(num_walked), at.second_parity(num_walked) ^ 1);
-      mbarrier_arrive_expecting(v_full, B::kSecondBytes);
-      load_panels<B::kV, B::kWalked>(at.second_at(num_walked), &p.v, v_full, walk.row, walk.end,
-                                     kv_head);
+      load_panels<B::kV, B::kWalked>(k + B::kFirstBytes, &p.v, at.first_full + 8 * stage, walk.row,
+                                     walk.end, kv_head);
     }
   }
 }
-
-/// What a thread knows of its two query rows.
-struct QueryRows {
-  float log2_lse[2], delta[2];
-  RowRanges ranges;
-
-  __device__ __forceinline__ QueryRows(const BackwardParams& p, int32_t first_row, int32_t head) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int32_t row = first_row + 8 * r;
-      const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
-      log2_lse[r] = row < p.q_rows ? p.log2_lse[place] : INFINITY;
-      delta[r] = row < p.q_rows ? p.delta[place] : 0.0f;
-    }
-  }
-};
 
 /// A consumer warpgroup.
 template <class B>
 struct QueryGradientConsumer {
   const BackwardParams& p;
-  const SplitShared<B>& at;
+  const BackwardShared<B>& at;
   int group;  // which consumer
   uint32_t q, d_out;
   int num_walked = 0, num_owned = 0;     // taken
   uint32_t logit_grads[B::kWalked / 4];  // dS of the tile before, in pairs
   float dq[B::kQk / 2];
 
-  __device__ QueryGradientConsumer(const BackwardParams& params, const SplitShared<B>& shared,
+  __device__ QueryGradientConsumer(const BackwardParams& params, const BackwardShared<B>& shared,
                                    int consumer)
       : p(params),
         at(shared),
@@ -98,80 +72,49 @@ struct QueryGradientConsumer {
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
 
-  /// sums = A B^T of kLanes lanes; a: this warpgroup's queries, b: the walked keys.
-  template <int kLanes>
-  __device__ __forceinline__ static void start_product(float (&sums)[B::kWalked / 2], uint32_t a,
-                                                       uint32_t b) {
+  __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2],
+                                               float (&dp)[B::kWalked / 2], int stage) {
+    const uint32_t k = at.walked + stage * B::kWalkedBytes, v = k + B::kFirstBytes;
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kLanes / 16; ++step) {
-      wgmma_ss<typename B::T>(sums, matrix_descriptor(step_address<B::kOwned>(a, step), 16),
-                              matrix_descriptor(step_address<B::kWalked>(b, step), 16), step > 0);
+    for (int step = 0; step < B::kQk / 16; ++step) {
+      wgmma_ss<typename B::T>(logits, matrix_descriptor(step_address<B::kOwned>(q, step), 16),
+                              matrix_descriptor(step_address<B::kWalked>(k, step), 16), step > 0);
+    }
+#pragma unroll
+    for (int step = 0; step < B::kV / 16; ++step) {
+      wgmma_ss<typename B::T>(dp, matrix_descriptor(step_address<B::kOwned>(d_out, step), 16),
+                              matrix_descriptor(step_address<B::kWalked>(v, step), 16), step > 0);
     }
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void wait_for_keys() const {
-    mbarrier_wait(at.first_full_at(num_walked), at.first_parity(num_walked));
-  }
-  __device__ __forceinline__ void wait_for_values() const {
-    mbarrier_wait(at.second_full_at(num_walked), at.second_parity(num_walked));
-  }
-
-  __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2]) const {
-    start_product<B::kQk>(logits, q, at.first_at(num_walked));
-  }
-
-  __device__ __forceinline__ void start_dp(float (&dp)[B::kWalked / 2]) const {
-    start_product<B::kV>(dp, d_out, at.second_at(num_walked));
-  }
-
-  /// dq += dS K of a tile whose dS is in logit_grads.
-  __device__ __forceinline__ void start_dq(int number) {
+  __device__ __forceinline__ void start_dq(int stage) {
     pin(dq);
     pin(logit_grads);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kWalked / 16; ++step) {
-      wgmma_rs<typename B::T>(dq, logit_grads + 4 * step,
-                              matrix_descriptor(at.first_at(number) + step * 16 * kPanelRowBytes,
-                                                B::kWalked * kPanelRowBytes));
+      wgmma_rs<typename B::T>(
+          dq, logit_grads + 4 * step,
+          matrix_descriptor(at.walked + stage * B::kWalkedBytes + step * 16 * kPanelRowBytes,
+                            B::kWalked * kPanelRowBytes));
     }
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void release_keys(int number) const {
-    if (is_elected()) mbarrier_arrive(at.first_free_at(number));
-  }
-  __device__ __forceinline__ void release_values() const {
-    if (is_elected()) mbarrier_arrive(at.second_free_at(num_walked));
-  }
-
-  /// Logits -> P, times the cap's slope.
-  __device__ __forceinline__ void weigh_tile(const QueryRows& rows,
-                                             float (&logits)[B::kWalked / 2]) const {
-#pragma unroll
-    for (int i = 0; i < B::kWalked / 2; ++i) {
-      float slope;
-      const float weight = weigh<B::kHasCap>(p, logits[i], rows.log2_lse[(i / 2) & 1], slope);
-      logits[i] = B::kHasCap ? weight * slope : weight;
-    }
-  }
-
-  /// Logits, or weights, -> dS. Hidden pairs are chosen away at the end: there even dP may be a
-  /// NaN.
-  template <bool kAreWeights>
+  /// logits -> dS. Hidden pairs are chosen away at the end: there even dP may be a NaN.
   __device__ __forceinline__ void differentiate(const QueryRows& rows,
                                                 float (&logits)[B::kWalked / 2],
                                                 const float (&dp)[B::kWalked / 2],
-                                                const RunWalk<B::kWalked>& walk) const {
+                                                const RunWalk<B::kWalked>& walk) {
 #pragma unroll
     for (int i = 0; i < B::kWalked / 2; ++i) {
       const int r = (i / 2) & 1;
-      float slope = 1.0f;
-      if (!kAreWeights) logits[i] = weigh<B::kHasCap>(p, logits[i], rows.log2_lse[r], slope);
-      logits[i] *= dp[i] - rows.delta[r];
-      if (B::kHasCap && !kAreWeights) logits[i] *= slope;
+      float slope;
+      const float weight = weigh<B::kHasCap>(p, logits[i], rows.log2_lse[r], slope);
+      logits[i] = weight * (dp[i] - rows.delta[r]);
+      if (B::kHasCap) logits[i] *= slope;
     }
     if (walk.is_masked != 0) {
       const int32_t key = walk.row + 2 * (threadIdx.x % 4);
@@ -189,65 +132,10 @@ struct QueryGradientConsumer {
       logit_grads[i] = pack<typename B::T>(logits[2 * i], logits[2 * i + 1]);
   }
 
-  /// The first tile of an item.
-  __device__ __forceinline__ void take_first(const QueryRows& rows,
-                                             const RunWalk<B::kWalked>& walk) {
-    float logits[B::kWalked / 2], dp[B::kWalked / 2];
-    wait_for_keys();
-    start_logits(logits);
-    wait_for_values();
-    start_dp(dp);
-    wgmma_wait<0>();
-    pin(logits);
-    pin(dp);
-    release_values();
-    differentiate<false>(rows, logits, dp, walk);
-    round_grads(logits);
-    ++num_walked;
-  }
-
-  /// A tile, while dq takes the one before.
-  __device__ __forceinline__ void take_next(const QueryRows& rows,
-                                            const RunWalk<B::kWalked>& walk) {
-    float logits[B::kWalked / 2], dp[B::kWalked / 2];
-    if constexpr (kSumsFirst<B>) {
-      named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
-      start_dq(num_walked - 1);
-      wait_for_keys();
-      start_logits(logits);
-      // The values come late: nobody waits for them in turn.
-      named_barrier_arrive(2 - group, 2 * kWarpgroupThreads);
-      wait_for_values();
-      start_dp(dp);
-      wgmma_wait<1>();
-      pin(dq);
-      pin(logits);
-      release_keys(num_walked - 1);
-      weigh_tile(rows, logits);
-      wgmma_wait<0>();
-      pin(dp);
-      release_values();
-      differentiate<true>(rows, logits, dp, walk);
-    } else {
-      // A turn is for products: tiles are waited for before it.
-      wait_for_keys();
-      wait_for_values();
-      named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
-      start_logits(logits);
-      start_dp(dp);
-      start_dq(num_walked - 1);
-      named_barrier_arrive(2 - group, 2 * kWarpgroupThreads);
-      wgmma_wait<1>();
-      pin(logits);
-      pin(dp);
-      release_values();
-      differentiate<false>(rows, logits, dp, walk);  // dS K runs meanwhile
-      wgmma_wait<0>();
-      pin(dq);
-      release_keys(num_walked - 1);
-    }
-    round_grads(logits);
-    ++num_walked;
+  __device__ __forceinline__ int wait_for(int number) const {
+    const int stage = number % B::kStages;
+    mbarrier_wait(at.first_full + 8 * stage, (number / B::kStages) & 1);
+    return stage;
   }
 
   /// All walked tiles of an item.
@@ -260,15 +148,42 @@ struct QueryGradientConsumer {
         rows.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row);
       return has_tile;
     };
-    step();
-    take_first(rows, walk);
-    while (step()) take_next(rows, walk);
+    {
+      float logits[B::kWalked / 2], dp[B::kWalked / 2];
+      step();
+      start_logits(logits, dp, wait_for(num_walked));
+      wgmma_wait<0>();
+      pin(logits);
+      pin(dp);
+      differentiate(rows, logits, dp, walk);
+      round_grads(logits);
+    }
+    while (step()) {
+      float logits[B::kWalked / 2], dp[B::kWalked / 2];
+      const int before = num_walked % B::kStages;
+      ++num_walked;
+      const int stage = wait_for(num_walked);
+      named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
+      start_logits(logits, dp, stage);
+      start_dq(before);
+      named_barrier_arrive(2 - group, 2 * kWarpgroupThreads);
+      wgmma_wait<1>();
+      pin(logits);
+      pin(dp);
+      differentiate(rows, logits, dp, walk);  // dS K runs meanwhile
+      wgmma_wait<0>();
+      pin(dq);
+      if (is_elected()) mbarrier_arrive(at.walked_free + 8 * before);
+      round_grads(logits);
+    }
     // Nothing reads Q and dO any more; the waits above were those of whole warps.
     if (is_elected()) mbarrier_arrive(at.owned_free);
-    start_dq(num_walked - 1);
+    const int last = num_walked % B::kStages;
+    ++num_walked;
+    start_dq(last);
     wgmma_wait<0>();
     pin(dq);
-    release_keys(num_walked - 1);
+    if (is_elected()) mbarrier_arrive(at.walked_free + 8 * last);
   }
 
   __device__ __forceinline__ void run() {
@@ -300,7 +215,7 @@ struct QueryGradientConsumer {
 template <class B>
 __global__ void __launch_bounds__(B::kThreads, 1)
     query_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
-  const SplitShared<B> at;
+  const BackwardShared<B> at;
   at.init(1, 4 * B::kConsumers, 1);
   const int warpgroup = threadIdx.x / kWarpgroupThreads;
   if (warpgroup == 0) {
@@ -313,16 +228,11 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   }
 }
 
-// Lanes, owned and walked rows, stages of K and V, registers. Shared memory holds Q and dO of 256
-// lanes and three tiles of 64 keys besides: two of K, which dq takes last, and one of V.
+// Lanes, owned and walked rows, stages, registers.
 template <class T, bool kHasCap>
-using Budget64 = SplitBudget<T, 64, 64, 128, 96, 4, 4, 0, 0, 40, 232, kHasCap>;
+using Budget64 = BackwardBudget<T, 64, 64, 128, 96, 4, 0, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
-using Budget128 = SplitBudget<T, 128, 128, 128, 96, 3, 3, 0, 0, 40, 232, kHasCap>;
-template <class T, bool kHasCap>
-using Budget192 = SplitBudget<T, 192, 128, 128, 80, 3, 2, 0, 0, 24, 240, kHasCap>;
-template <class T, bool kHasCap>
-using Budget256 = SplitBudget<T, 256, 256, 128, 64, 2, 1, 0, 0, 24, 240, kHasCap>;
+using Budget128 = BackwardBudget<T, 128, 128, 128, 96, 3, 0, 40, 232, kHasCap>;
 
 template <class B>
 void launch_budget(const BackwardLaunch& launch, Stream stream) {
@@ -338,15 +248,10 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
 
 template <class T, bool kHasCap>
 void launch_lanes(const BackwardLaunch& launch, Stream stream) {
-  const int32_t qk = launch.shape.head_dim_qk, v = launch.shape.head_dim_v;
-  if (qk <= 64 && v <= 64) {
+  if (launch.shape.head_dim_qk <= 64 && launch.shape.head_dim_v <= 64) {
     launch_budget<Budget64<T, kHasCap>>(launch, stream);
-  } else if (qk <= 128 && v <= 128) {
-    launch_budget<Budget128<T, kHasCap>>(launch, stream);
-  } else if (qk <= 192 && v <= 128) {
-    launch_budget<Budget192<T, kHasCap>>(launch, stream);
   } else {
-    launch_budget<Budget256<T, kHasCap>>(launch, stream);
+    launch_budget<Budget128<T, kHasCap>>(launch, stream);
   }
 }
 
@@ -362,17 +267,15 @@ std::string why_not_hopper_backward(const AttentionShape& shape) {
 }
 
 TileShape hopper_query_gradient_tile_shape(const AttentionShape& shape) {
-  using device::Budget128, device::Budget192, device::Budget256;
-  static_assert(Budget128<Bf16, false>::kWalked == device::Budget64<Bf16, false>::kWalked);
-  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
-  int32_t walked = Budget256<Bf16, false>::kWalked;
-  if (qk <= 192 && v <= 128) walked = Budget192<Bf16, false>::kWalked;
-  if (qk <= 128 && v <= 128) walked = Budget128<Bf16, false>::kWalked;
-  return {Budget128<Bf16, false>::kOwned, walked};
+  if (device::is_wide(shape)) return hopper_wide_query_gradient_tile_shape(shape);
+  using Budget = device::Budget128<Bf16, false>;
+  static_assert(Budget::kWalked == device::Budget64<Bf16, false>::kWalked);
+  return {Budget::kOwned, Budget::kWalked};
 }
 
 void launch_hopper_query_gradient(const BackwardLaunch& launch, Stream stream) {
   if (launch.query_tiles.num_work == 0) return;
+  if (device::is_wide(launch.shape)) return launch_hopper_wide_query_gradient(launch, stream);
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
     has_cap ? device::launch_lanes<Bf16, true>(launch, stream)

@@ -28,8 +28,9 @@ struct SplitBudget {
   static constexpr int kFirstBytes = kWalked * kQk * 2;  // k, or q
   static constexpr int kSecondBytes = kWalked * kV * 2;  // v, or d_out
   static constexpr int kWalkedBytes = kFirstStages * kFirstBytes + kSecondStages * kSecondBytes;
-  static constexpr int kSharedBytes =
-      1024 + kOwnedBytes + kWalkedBytes + kFirstStages * kFactBytes + kExchangeBytes + 256;
+  static constexpr int kSharedBytes = 1024 + kOwnedBytes + kWalkedBytes +
+                                      kFirstStages * kFactBytes + kExchangeBytes + 256 +
+                                      WorkDeal::kBytes;
 
   static_assert(kOwned % kWarpgroupRows == 0 && kWalked % 16 == 0);
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=

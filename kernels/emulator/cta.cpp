@@ -86,7 +86,11 @@ void Cta::run(const std::function<void()>& body) {
   for (const int32_t thread : ready_)
     fibers_[static_cast<size_t>(thread)]->start(thread_main, this);
   size_t num_left = threads_.size();
-  while (num_left > 0) {
+  for (int64_t switches = 0; num_left > 0; ++switches) {
+    if (settings().most_switches > 0 && switches > settings().most_switches) {
+      throw DeviceError(fmt::format("emulator: CTA ({}, {}, {}) has not ended after {} switches",
+                                    block_.x, block_.y, block_.z, switches));
+    }
     land_some();
     if (ready_.empty()) {
       throw DeviceError(fmt::format("emulator: deadlock in CTA ({}, {}, {}), {} threads left\n{}",

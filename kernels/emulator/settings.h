@@ -25,7 +25,8 @@ enum class Fault {
 struct Settings {
   uint64_t seed = 1;  // of the order of threads and of when asynchronous work lands
   Fault fault = Fault::none;
-  int32_t fault_line = 0;  // only calls on this source line have the fault; 0: all of them
+  int32_t fault_line = 0;     // only calls on this source line have the fault; 0: all of them
+  int64_t most_switches = 0;  // between threads of a CTA, more are an error; 0: no limit
 };
 
 Settings& settings();
