@@ -81,11 +81,6 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return result;
 }
 
-/// What the warp's first lane holds, in every lane. All lanes call it together.
-__device__ __forceinline__ int32_t from_first_lane(int32_t value) {
-  return __shfl_sync(0xffffffffu, value, 0);
-}
-
 /// The value that lane `lane ^ mask` of the warp passes. All 32 lanes call it together.
 __device__ __forceinline__ float shuffle_xor(float value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);

@@ -86,9 +86,9 @@ struct BackwardShared {
     deal = walked_free + 8 * B::kStages;
   }
 
-  /// Arrivals that fill the first of a walked pair and that free the pair; readers: of work items,
-  /// the consumers' warps left out.
-  __device__ void init(int first_arrivals, int free_arrivals, int readers) const {
+  /// Arrivals that fill the first of a walked pair and that free the pair; fact_warps: warps that
+  /// fetch what belongs to rows.
+  __device__ void init(int first_arrivals, int free_arrivals, int fact_warps) const {
     constexpr int kConsumerWarps = 4 * B::kConsumers;
     if (threadIdx.x == 0) {
       mbarrier_init(owned_full, 1);
@@ -98,7 +98,7 @@ struct BackwardShared {
         mbarrier_init(second_full + 8 * i, 1);
         mbarrier_init(walked_free + 8 * i, free_arrivals);
       }
-      WorkDeal(deal).init(kConsumerWarps + readers);
+      WorkDeal(deal).init(kConsumerWarps + fact_warps, 1);
       mbarrier_init_fence();
     }
     __syncthreads();

@@ -101,7 +101,7 @@ struct ForwardShared {
         mbarrier_init(k_free + 8 * i, kConsumerWarps);
         mbarrier_init(v_free + 8 * i, kConsumerWarps);
       }
-      WorkDeal(deal).init(kConsumerWarps + 1);
+      WorkDeal(deal).init(kConsumerWarps, 1);
       mbarrier_init_fence();
     }
     __syncthreads();

@@ -241,7 +241,7 @@ template <class B>
 __global__ void __launch_bounds__(B::kThreads, 1)
     key_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
   const BackwardShared<B> at;
-  at.init(1 + 32, kWarpgroupThreads * B::kConsumers, 2);
+  at.init(1 + 32, kWarpgroupThreads * B::kConsumers, 1);
   const int warpgroup = threadIdx.x / kWarpgroupThreads;
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();

@@ -51,11 +51,11 @@ struct WorkDeal {
   __device__ explicit WorkDeal(uint32_t address)
       : full(address), free(address + 16), slots(address + 32) {}
 
-  /// readers: arrivals that free a slot, one for each call of read or read_alone.
-  __device__ void init(int readers) const {
+  /// Warps of which every lane reads, and threads that read alone.
+  __device__ void init(int warps, int threads) const {
     for (int i = 0; i < 2; ++i) {
       mbarrier_init(full + 8 * i, 1);
-      mbarrier_init(free + 8 * i, readers);
+      mbarrier_init(free + 8 * i, 32 * warps + threads);
     }
   }
 
@@ -63,7 +63,8 @@ struct WorkDeal {
   __device__ __forceinline__ void deal(const DeviceTiles& tiles, int32_t* counter) {
     for (;;) {
       const int which = count & 1;
-      mbarrier_wait(free + 8 * which, ((count / 2) & 1) ^ 1);
+      // Readers free slot 1 once before it is filled, when they come for their first item.
+      mbarrier_wait(free + 8 * which, ((count / 2) & 1) ^ which ^ 1);
       const int32_t drawn = atomic_add(counter, 1);
       const bool is_there = drawn < tiles.num_work;
       const uint32_t slot = slots + which * kSlotBytes;
@@ -79,17 +80,26 @@ struct WorkDeal {
     }
   }
 
-  /// A whole warp, all its lanes together.
+  /// A warp's next item. The barrier is for the compiler, which spills where it must expect lanes
+  /// that went apart in the wait.
   __device__ __forceinline__ DealtItem read() {
-    __syncwarp();  // every lane has done with the item before
-    if (threadIdx.x % 32 == 0) free_slot();
-    return wait_and_load();
+    __syncwarp();
+    return read_alone();
   }
 
-  /// One thread for itself.
+  /// A thread's next item; every thread tells of its own reads.
   __device__ __forceinline__ DealtItem read_alone() {
-    free_slot();
-    return wait_and_load();
+    const int which = count & 1;
+    mbarrier_arrive(free + 8 * (which ^ 1));  // the slot of the item before
+    mbarrier_wait(full + 8 * which, (count / 2) & 1);
+    ++count;
+    const uint32_t slot = slots + which * kSlotBytes;
+    DealtItem item;
+    item.tile = {load_shared_int(slot), load_shared_int(slot + 4), load_shared_int(slot + 8),
+                 load_shared_int(slot + 12)};
+    item.head = load_shared_int(slot + 16);
+    item.runs = slot + kRunsOffset;
+    return item;
   }
 
  private:
@@ -110,24 +120,6 @@ struct WorkDeal {
       store_shared_int(to + 8, run.range_set);
       store_shared_int(to + 12, run.is_masked | run.idle_groups << 16);
     }
-  }
-
-  /// Of the item before, if there was one.
-  __device__ __forceinline__ void free_slot() const {
-    if (count > 0) mbarrier_arrive(free + 8 * ((count - 1) & 1));
-  }
-
-  __device__ __forceinline__ DealtItem wait_and_load() {
-    const int which = count & 1;
-    mbarrier_wait(full + 8 * which, (count / 2) & 1);
-    ++count;
-    const uint32_t slot = slots + which * kSlotBytes;
-    DealtItem item;
-    item.tile = {load_shared_int(slot), load_shared_int(slot + 4), load_shared_int(slot + 8),
-                 load_shared_int(slot + 12)};
-    item.head = load_shared_int(slot + 16);
-    item.runs = slot + kRunsOffset;
-    return item;
   }
 };
 

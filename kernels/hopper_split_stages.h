@@ -59,9 +59,9 @@ struct SplitShared {
     deal = second_free + 8 * B::kSecondStages;
   }
 
-  /// Arrivals that fill and free a stage of the first half; readers: of work items, the
-  /// consumers' warps left out.
-  __device__ void init(int first_arrivals, int first_free_arrivals, int readers) const {
+  /// Arrivals that fill and free a stage of the first half; fact_warps: warps that fetch what
+  /// belongs to rows.
+  __device__ void init(int first_arrivals, int first_free_arrivals, int fact_warps) const {
     constexpr int kConsumerWarps = 4 * B::kConsumers;
     if (threadIdx.x == 0) {
       mbarrier_init(owned_full, 1);
@@ -74,7 +74,7 @@ struct SplitShared {
         mbarrier_init(second_full + 8 * i, 1);
         mbarrier_init(second_free + 8 * i, kConsumerWarps);
       }
-      WorkDeal(deal).init(kConsumerWarps + readers);
+      WorkDeal(deal).init(kConsumerWarps + fact_warps, 1);
       mbarrier_init_fence();
     }
     __syncthreads();

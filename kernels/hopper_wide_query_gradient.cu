@@ -285,7 +285,7 @@ template <class B>
 __global__ void __launch_bounds__(B::kThreads, 1)
     wide_query_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
   const SplitShared<B> at;
-  at.init(1, 4 * B::kConsumers, 1);
+  at.init(1, 4 * B::kConsumers, 0);
   const int warpgroup = threadIdx.x / kWarpgroupThreads;
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();

@@ -114,14 +114,6 @@ inline uint32_t shuffle_xor(uint32_t value, int mask,
   return std::bit_cast<uint32_t>(shuffle_xor(std::bit_cast<float>(value), mask, line));
 }
 
-inline int32_t from_first_lane(int32_t value,
-                               std::source_location line = std::source_location::current()) {
-  emulator::meet_in_warp(value, {"from_first_lane", 0, line}, [](int32_t* const* lanes) {
-    for (int i = 1; i < 32; ++i) *lanes[i] = *lanes[0];
-  });
-  return value;
-}
-
 inline bool any_in_warp(bool condition,
                         std::source_location line = std::source_location::current()) {
   struct Argument {

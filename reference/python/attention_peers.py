@@ -52,10 +52,13 @@ class Shape:
         self.dim_v = attention.get("head_dim_v", self.dim_qk)
         self.is_causal = "causal" in attention.get("attn_mask_type", "causal")
         self.lengths = batch["lengths"]
+        # Keys to the left and right that a query sees; -1: all of them.
+        self.window = tuple(attention.get("window_size", (-1, 0 if self.is_causal else -1)))
 
     @property
     def pairs(self):
-        return sum(n * (n + 1) / 2 if self.is_causal else n * n for n in self.lengths) * self.heads
+        left, right = (side if side >= 0 else max(self.lengths) for side in self.window)
+        return sum(min(n - 1, i + right) - max(0, i - left) + 1 for n in self.lengths for i in range(n)) * self.heads
 
     def rates(self, forward_ms, backward_ms):
         forward = 2 * (self.dim_qk + self.dim_v) * self.pairs
@@ -92,11 +95,10 @@ def packed(shape):
 
         def forward():
             return varlen_attn(q, k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1), offsets, offsets,
-                               longest, longest, window_size=(-1, 0) if shape.is_causal else (-1, -1))
+                               longest, longest, window_size=shape.window)
     else:
         def forward():
-            return varlen_attn(q, k, v, offsets, offsets, longest, longest,
-                               window_size=(-1, 0) if shape.is_causal else (-1, -1))
+            return varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=shape.window)
     return forward, (q, k, v), d_out
 
 
@@ -108,6 +110,8 @@ def measure(shape, peer, repeats, flush):
     else:
         if len(set(shape.lengths)) != 1:
             raise RuntimeError("dense kernels do not take documents of several lengths")
+        if shape.window[0] >= 0:
+            raise RuntimeError("dense kernels are asked without a window alone")
         forward, inputs, d_out = dense(shape, {"cudnn": SDPBackend.CUDNN_ATTENTION,
                                                "flash2": SDPBackend.FLASH_ATTENTION}[peer])
     with torch.no_grad():

@@ -22,11 +22,12 @@ def text(*command, folder="."):
         return ""
 
 
-def case_counts(file):
+def case_counts(file, root):
     cases = list(tree.parse(file).getroot().iter("testcase"))
 
     def named(*kinds):
-        return [case.get("name") for case in cases if any(case.find(kind) is not None for kind in kinds)]
+        return [case.get("name").removeprefix(f"{root}/") for case in cases
+                if any(case.find(kind) is not None for kind in kinds)]
     return {"cases": len(cases), "failed": named("failure", "error"), "skipped": named("skipped")}
 
 
@@ -79,7 +80,7 @@ def main():
     steps = [json.loads(line) for line in (logs / "steps.jsonl").read_text().splitlines()]
     summary = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "devices": devices, "steps": steps}
     for file in sorted(logs.glob("*.xml")):
-        summary[file.stem] = case_counts(file)
+        summary[file.stem] = case_counts(file, root)
     if table := speeds(logs):
         summary["tflops"] = table
     if table := exchanges(logs):
