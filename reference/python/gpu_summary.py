@@ -3,7 +3,7 @@
 
     reference/python/gpu_summary.py LOGS ROOT
 
-Date, sources, devices, each step's exit code and time; of test cases how many, and which failed or were skipped;
+Date, sources and a hash of the kernels, devices, each step's exit code and time; of test cases how many, and which failed or were skipped;
 TFLOP/s [forward, backward] by shape and by executor or peer; the same for exchanges between GPUs.
 """
 import json
@@ -29,6 +29,16 @@ def case_counts(file, root):
         return [case.get("name").removeprefix(f"{root}/") for case in cases
                 if any(case.find(kind) is not None for kind in kinds)]
     return {"cases": len(cases), "failed": named("failure", "error"), "skipped": named("skipped")}
+
+
+def kernels_hash(root):
+    """Changes with any line of what runs on a GPU; tests/house/tree_rules.h says how."""
+    value = 14695981039346656037
+    files = [f for f in (root / "kernels").rglob("*") if f.suffix in (".cu", ".h", ".cpp") and "emulator" not in f.parts]
+    for path, file in sorted((file.relative_to(root).as_posix(), file) for file in files):
+        for byte in f"{path}\n{file.read_text()}".encode():
+            value = (value ^ byte) * 1099511628211 & 0xffffffffffffffff
+    return f"{value:016x}"
 
 
 def speeds(logs):
@@ -78,7 +88,8 @@ def main():
     devices = text("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
     commit = os.environ.get("CPSCOPE_COMMIT") or text("git", "describe", "--always", "--dirty", folder=root)
     steps = [json.loads(line) for line in (logs / "steps.jsonl").read_text().splitlines()]
-    summary = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "devices": devices, "steps": steps}
+    summary = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "kernels_hash": kernels_hash(root),
+               "devices": devices, "steps": steps}
     for file in sorted(logs.glob("*.xml")):
         summary[file.stem] = case_counts(file, root)
     if table := speeds(logs):

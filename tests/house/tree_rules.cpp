@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <iomanip>
 #include <map>
 #include <optional>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -237,6 +239,42 @@ std::vector<std::string> find_twin_types(const std::vector<SourceFile>& files) {
     }
   }
   return findings;
+}
+
+std::string hash_kernels(const std::vector<SourceFile>& files) {
+  uint64_t hash = 14695981039346656037u;
+  const auto add_line = [&](const std::string& line) {
+    for (const char c : line + '\n') hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  };
+  for (const SourceFile& file : files) {
+    if (!file.path.starts_with("kernels/") || file.path.starts_with("kernels/emulator/")) continue;
+    const std::string ending = fs::path(file.path).extension().string();
+    if (ending != ".cu" && ending != ".h" && ending != ".cpp") continue;
+    add_line(file.path);
+    for (const std::string& line : file.lines) add_line(line);
+  }
+  std::ostringstream text;
+  text << std::hex << std::setw(16) << std::setfill('0') << hash;
+  return text.str();
+}
+
+std::string find_stale_evidence(const std::vector<SourceFile>& files) {
+  const std::string key = "\"kernels_hash\": \"";
+  std::string latest, recorded;
+  for (const SourceFile& file : files) {
+    if (!file.path.starts_with("tests/gpu/evidence/")) continue;
+    for (const std::string& line : file.lines) {
+      const size_t at = line.find(key);
+      if (at == std::string::npos) continue;
+      latest = file.path;
+      recorded = line.substr(at + key.size(), 16);
+    }
+  }
+  if (latest.empty()) return "STALE: no evidence says of which kernels it is";
+  const std::string present = hash_kernels(files);
+  if (recorded == present) return "";
+  return "STALE: " + latest + " is of kernels " + recorded + ", these are " + present +
+         ": tests/gpu/run measures them";
 }
 
 }  // namespace cpscope::house

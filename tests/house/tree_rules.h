@@ -40,6 +40,14 @@ std::vector<std::string> find_long_files(const std::vector<SourceFile>& files, s
 /// Every header begins with #pragma once, after comments.
 std::vector<std::string> find_unguarded_headers(const std::vector<SourceFile>& files);
 
+/// Sixteen hexadecimal digits that change with any line of what runs on a GPU: FNV-1a of the paths
+/// and lines of kernels/'s sources, emulator left out, in order of path.
+/// reference/python/gpu_summary.py puts the same into its summaries.
+std::string hash_kernels(const std::vector<SourceFile>& files);
+
+/// Empty where the latest evidence from a GPU, by name, is of these kernels; else what is stale.
+std::string find_stale_evidence(const std::vector<SourceFile>& files);
+
 /// No two headers define types of one name in one namespace: the linker would take either for both.
 std::vector<std::string> find_twin_types(const std::vector<SourceFile>& files);
 

@@ -51,7 +51,31 @@ TEST(Tree, GuardsEveryHeader) { expect_none(find_unguarded_headers(project_tree(
 
 TEST(Tree, GivesEveryTypeANameOfItsOwn) { expect_none(find_twin_types(project_tree())); }
 
+TEST(Tree, HasEvidenceOfItsKernelsFromAGpu) {
+  if (const std::string stale = find_stale_evidence(project_tree()); !stale.empty())
+    GTEST_SKIP() << stale;
+}
+
 // The rules themselves, on trees that break them.
+
+TEST(TreeRules, FindEvidenceThatIsStale) {
+  std::vector<SourceFile> files = {file_with("kernels/a.cu", {"void run();"}),
+                                   file_with("kernels/emulator/b.h", {"int x;"})};
+  EXPECT_NE(find_stale_evidence(files), "");
+  const std::string hash = hash_kernels(files);
+  EXPECT_EQ(hash.size(), 16u);
+  const auto evidence = [](const std::string& of) {
+    return std::vector<std::string>{" \"kernels_hash\": \"" + of + "\","};
+  };
+  files.push_back(file_with("tests/gpu/evidence/1.json", evidence("0123456789abcdef")));
+  EXPECT_NE(find_stale_evidence(files), "");
+  files.push_back(file_with("tests/gpu/evidence/2.json", evidence(hash)));
+  EXPECT_EQ(find_stale_evidence(files), "");
+  files[1].lines.push_back("int y;");
+  EXPECT_EQ(find_stale_evidence(files), "");
+  files[0].lines.push_back("");
+  EXPECT_NE(find_stale_evidence(files), "");
+}
 
 TEST(TreeRules, FindTypesOfOneName) {
   const std::vector<SourceFile> files = {
