@@ -279,6 +279,7 @@ class ExecutorCuda : public Executor {
     engine.load(inputs, stream);
     RunOutput output;
     output.kernels = engine.generation_text();
+    output.item_kernels = engine.item_kernels();
     output.forward_seconds = run.run_pass(false);
     if (auto cancelled = run.cancellation()) return *std::move(cancelled);
     engine.collect_forward(output.answer, stream);

@@ -111,6 +111,7 @@ Result<RunOutput> NcclRun::carry_out() {
   }
   for (RankDevice& device : devices_) {
     output.kernels = device.generation_text();
+    output.item_kernels = device.item_kernels();
     output.tile_flops += device.tile_flops();
     for (const ItemEvent& event : device.events()) {
       output.events.push_back(event);

@@ -55,6 +55,8 @@ class RankDevice {
   std::vector<ItemEvent> events();
   int64_t tile_flops() const;
   std::string generation_text() const { return engine_.generation_text(); }
+  /// Of all ranks' items.
+  std::array<std::vector<std::string>, 2> item_kernels() const { return engine_.item_kernels(); }
   /// Empty, or which array's guard was overwritten.
   std::string find_broken_guard();
 

@@ -484,6 +484,34 @@ int64_t RankEngine::tile_flops(const ComputeItem& item, bool is_backward) const 
   return 2 * heads * ((2 * qk + v) * by_queries + (2 * qk + 2 * v) * by_keys);
 }
 
+std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
+  const auto to_text = [](Generation generation) {
+    return generation == Generation::sm90 ? "sm90" : "portable";
+  };
+  const auto tile_text = [](const TileShape& tile) {
+    return fmt::format("{}x{}", tile.owned_rows, tile.walked_rows);
+  };
+  std::array<std::vector<std::string>, 2> names;
+  for (const ComputeItem& item : plan_.forward.computes) {
+    std::string& name = names[0].emplace_back();
+    if (item.num_slices == 0) continue;
+    const AttentionShape shape = shape_of(item);
+    const Generation generation = forward_generation(shape);
+    name = fmt::format("{} forward {}", to_text(generation),
+                       tile_text(forward_tile_shape(generation, shape)));
+  }
+  for (const ComputeItem& item : plan_.backward.computes) {
+    std::string& name = names[1].emplace_back();
+    if (item.num_slices == 0) continue;
+    const AttentionShape shape = shape_of(item);
+    const Generation generation = backward_generation(shape);
+    name = fmt::format("{} dq {}, dk dv {}", to_text(generation),
+                       tile_text(query_gradient_tile_shape(generation, shape)),
+                       tile_text(key_gradient_tile_shape(generation, shape)));
+  }
+  return names;
+}
+
 std::string RankEngine::generation_text() const {
   for (const ComputeItem& item : plan_.forward.computes) {
     if (item.num_slices > 0)

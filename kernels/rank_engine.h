@@ -80,6 +80,8 @@ class RankEngine {
   /// Arithmetic of one item's tiles, masked cells included.
   int64_t tile_flops(const ComputeItem& item, bool is_backward) const;
   std::string generation_text() const;
+  /// [compute item of each direction] "sm90 forward 128x160"; "" where it idles.
+  std::array<std::vector<std::string>, 2> item_kernels() const;
 
  private:
   /// Row statistics of the rows of one out buffer, made once a run.

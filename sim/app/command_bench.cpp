@@ -103,6 +103,7 @@ void add_kernel_times(const RunOutput& output, const Attention& attention, Speed
 /// when the first item began and the last one ended, from the start of the run.
 struct StepTimes {
   double compute_us = 0, local_us = 0;              // local: merges, reorders and finishes
+  std::string kernels;                              // of its compute item
   std::set<std::pair<int64_t, int64_t>> transfers;  // stretches; items of a stage share one
   int64_t start_ns = std::numeric_limits<int64_t>::max();
   int64_t end_ns = 0;
@@ -115,6 +116,7 @@ Json to_json(StepId step, RankId rank, const StepTimes& times) {
   return {{"step", to_index(step)},
           {"rank", to_index(rank)},
           {"compute_us", times.compute_us},
+          {"kernels", times.kernels},
           {"transfer_us", transfer_us},
           {"local_us", times.local_us},
           {"start_us", static_cast<double>(times.start_ns) * 1e-3},
@@ -129,6 +131,9 @@ Json steps_json(const RunOutput& output) {
     const double us = static_cast<double>(event.end_ns - event.start_ns) * 1e-3;
     if (event.item.kind == StageKind::compute) {
       times.compute_us += us;
+      const auto& kernels = output.item_kernels[event.item.is_backward ? 1 : 0];
+      const auto i = static_cast<size_t>(event.item.index);
+      if (i < kernels.size()) times.kernels = kernels[i];
     } else if (event.item.kind == StageKind::transfer) {
       times.transfers.insert({event.start_ns, event.end_ns});
     } else {

@@ -4,6 +4,7 @@
 #include "sim/plan/plan_check.h"
 #include "sim/run/judge.h"
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -60,6 +61,9 @@ struct RunOutput {
   std::vector<double> forward_seconds, backward_seconds;  // [repeat] wall time of a pass alone
   bool is_whole = true;  // false: the answer is in another process, which judges it
   std::string kernels;   // which generation of kernels worked; empty on the CPU
+  /// [compute item of each direction] its kernels with their tiles, "" where it idles; empty on the
+  /// CPU.
+  std::array<std::vector<std::string>, 2> item_kernels;
 };
 
 /// The GPUs that an executor spreads ranks over, all of one kind.
