@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,14 +26,15 @@ namespace {
 struct Speed {
   std::string file, executor, kernels;
   int32_t ranks = 0;
-  int32_t gpus = 1;                                      // that share the work
-  double forward_ms = 0, backward_ms = 0;                // whole pass, median of the repeats
-  double forward_kernel_ms = 0, backward_kernel_ms = 0;  // while some rank computes
-  double forward_pairs = 0;                              // (query, key, head) triples
-  double forward_tflops = 0, backward_tflops = 0;        // of the kernels
-  double pass_tflops = 0, backward_pass_tflops = 0;      // of the whole pass
-  double transfer_ms = 0;                                // in transfers, all ranks
-  double hidden_fraction = 0;                            // of it beside computes of the same rank
+  int32_t gpus = 1;                                             // that share the work
+  double forward_ms = 0, backward_ms = 0;                       // whole pass, median of the repeats
+  std::vector<double> forward_samples_ms, backward_samples_ms;  // [repeat] whole pass
+  double forward_kernel_ms = 0, backward_kernel_ms = 0;         // while some rank computes
+  double forward_pairs = 0;                                     // (query, key, head) triples
+  double forward_tflops = 0, backward_tflops = 0;               // of the kernels
+  double pass_tflops = 0, backward_pass_tflops = 0;             // of the whole pass
+  double transfer_ms = 0;                                       // in transfers, all ranks
+  double hidden_fraction = 0;  // of it beside computes of the same rank
   Json steps;
 };
 
@@ -40,6 +42,11 @@ double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+std::vector<double> to_milliseconds(std::vector<double> seconds) {
+  for (double& value : seconds) value *= 1e3;
+  return seconds;
 }
 
 using Stretches = std::vector<std::pair<int64_t, int64_t>>;
@@ -152,27 +159,65 @@ Json steps_json(const RunOutput& output) {
   return steps;
 }
 
-Result<Speed> measure(Executor& executor, const std::string& file, int32_t repeats) {
+/// A scenario that is ready to be carried out, but for its inputs.
+struct BenchCase {
+  std::string file;
+  Scenario scenario;
+  CheckedPlan plan;
+};
+
+/// Inputs of one case after another. The next case often asks for the same batch in another way;
+/// then they stay.
+class LastInputs {
+ public:
+  const RunInputs& of(const BenchCase& wanted) {
+    const BatchSlots& slots = wanted.plan.plan().layout.slots;
+    const bool stays =
+        inputs_ && attention_ == wanted.scenario.attention &&
+        numerics_ == wanted.scenario.numerics && inputs_->slots.sequences == slots.sequences &&
+        inputs_->slots.tokens == slots.tokens && inputs_->slots.kv_tokens == slots.kv_tokens;
+    if (!stays) {
+      inputs_.reset();  // never two of them in memory
+      inputs_ = make_run_inputs(wanted.scenario, slots, false);
+      attention_ = wanted.scenario.attention;
+      numerics_ = wanted.scenario.numerics;
+    }
+    return *inputs_;
+  }
+
+ private:
+  Attention attention_;
+  Numerics numerics_;
+  std::optional<RunInputs> inputs_;
+};
+
+Result<BenchCase> prepare(const std::string& file) {
   const Result<LoadedScenario> loaded = load_with_warnings(file);
   if (!loaded) return loaded.error();
-  const Scenario& scenario = loaded.value().scenario;
-  const Result<CheckedPlan> plan = plan_scenario(loaded.value());
+  Result<CheckedPlan> plan = plan_scenario(loaded.value());
   if (!plan) return plan.error();
-  const RunInputs inputs = make_run_inputs(scenario, plan.value().plan().layout.slots, false);
+  return BenchCase{file, loaded.value().scenario, std::move(plan).value()};
+}
+
+Result<Speed> measure(Executor& executor, const BenchCase& wanted, const RunInputs& inputs,
+                      int32_t repeats) {
+  const Scenario& scenario = wanted.scenario;
   RunOptions options;
   options.measures_items = true;
   options.repeats = repeats;
-  const Result<RunOutput> output = executor.run(plan.value(), inputs, options);
+  const Result<RunOutput> output = executor.run(wanted.plan, inputs, options);
   if (!output) return output.error();
   Speed speed;
-  speed.file = file;
+  speed.file = wanted.file;
   speed.executor = executor.name();
   speed.kernels = output.value().kernels;
   speed.ranks = scenario.parallel.cp_size;
   speed.gpus = executor.name() == "nccl" ? speed.ranks : 1;
-  speed.forward_ms = median(output.value().forward_seconds) * 1e3;
-  speed.backward_ms = median(output.value().backward_seconds) * 1e3;
-  speed.forward_pairs = static_cast<double>(summarise(plan.value().plan()).visible_pairs);
+  speed.forward_samples_ms = to_milliseconds(output.value().forward_seconds);
+  speed.backward_samples_ms = to_milliseconds(output.value().backward_seconds);
+  speed.forward_ms = median(speed.forward_samples_ms);
+  speed.backward_ms = median(speed.backward_samples_ms);
+  speed.forward_pairs = static_cast<double>(summarise(wanted.plan.plan()).visible_pairs);
   add_kernel_times(output.value(), scenario.attention, speed);
   speed.steps = steps_json(output.value());
   return speed;
@@ -186,6 +231,8 @@ Json to_json(const Speed& speed) {
           {"pairs", speed.forward_pairs},
           {"forward_ms", speed.forward_ms},
           {"backward_ms", speed.backward_ms},
+          {"forward_samples_ms", speed.forward_samples_ms},
+          {"backward_samples_ms", speed.backward_samples_ms},
           {"forward_kernel_ms", speed.forward_kernel_ms},
           {"backward_kernel_ms", speed.backward_kernel_ms},
           {"forward_tflops", speed.forward_tflops},
@@ -216,6 +263,43 @@ void print_line(const Speed& speed) {
   std::cout.flush();
 }
 
+void say(const Json& line) { std::cout << print_json(line) << std::endl; }
+
+/// Measures when it is asked to, so that others can be measured in between. Of every file: a line
+/// once its inputs are made, and another one after each "turn", until "next". What is wrong with a
+/// file stands in its lines.
+int take_turns(Executor& executor, const std::vector<std::string>& files, int32_t repeats,
+               std::istream& words) {
+  LastInputs inputs;
+  int code = 0;
+  const auto complain = [&](const std::string& file, const Error& error) {
+    code = report(error);
+    say({{"file", file}, {"error", to_text(error)}});
+  };
+  for (const std::string& file : files) {
+    const Result<BenchCase> wanted = prepare(file);
+    if (wanted) {
+      inputs.of(wanted.value());
+      say({{"file", file}, {"ready", true}});
+    } else {
+      complain(file, wanted.error());
+    }
+    for (std::string word; std::getline(words, word) && word != "next";) {
+      if (word != "turn") {
+        complain(file, make_error(ErrorKind::bad_input, "no such word for a turn: " + word,
+                                  "turn | next"));
+      } else if (wanted) {
+        const BenchCase& known = wanted.value();
+        const Result<Speed> speed = measure(executor, known, inputs.of(known), repeats);
+        speed ? say(to_json(speed.value())) : complain(file, speed.error());
+      } else {
+        complain(file, wanted.error());
+      }
+    }
+  }
+  return code;
+}
+
 }  // namespace
 
 int command_bench(const CommandOptions& options, Toolbox& toolbox) {
@@ -223,11 +307,16 @@ int command_bench(const CommandOptions& options, Toolbox& toolbox) {
   if (!executor) return report(executor.error());
   const Result<std::vector<std::string>> files = find_scenarios(options.paths);
   if (!files) return report(files.error());
+  if (options.turns) return take_turns(*executor.value(), files.value(), options.repeats, std::cin);
   Json rows = Json::array();
   if (!options.json) print_header();
+  LastInputs inputs;
   int code = 0;
   for (const std::string& file : files.value()) {
-    const Result<Speed> speed = measure(*executor.value(), file, options.repeats);
+    const Result<BenchCase> wanted = prepare(file);
+    const Result<Speed> speed = wanted ? measure(*executor.value(), wanted.value(),
+                                                 inputs.of(wanted.value()), options.repeats)
+                                       : Result<Speed>(wanted.error());
     if (!speed) {
       code = report(speed.error());
       continue;

@@ -37,6 +37,7 @@ struct CommandOptions {
   bool earned = false;  // diff
   bool te = false;      // plan
   bool list = false;    // faults
+  bool turns = false;   // bench
   int64_t max_lines = 0;
   std::string scenario_path;         // grade
   std::vector<std::string> records;  // grade: one file, or one for each rank

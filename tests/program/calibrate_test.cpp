@@ -83,6 +83,7 @@ class PredictedExecutor : public Executor {
   Result<RunOutput> run(const CheckedPlan& plan, const RunInputs& inputs,
                         const RunOptions& options) override {
     EXPECT_EQ(inputs.q.size(), static_cast<int64_t>(inputs.q.values.size()));
+    EXPECT_EQ(inputs.q.shape[0], plan.plan().layout.slots.tokens);
     EXPECT_TRUE(options.measures_items);
     const Result<Timeline> timeline = predict(plan.plan(), cluster_);
     if (!timeline) return timeline.error();
@@ -389,6 +390,47 @@ TEST(BenchCommand, TellsEveryStepOfEveryRank) {
   // A ring of 4 forward: three steps send, the last one does not; one stretch a step and rank.
   for (const nlohmann::json& row : steps["forward"])
     EXPECT_EQ(row["transfer_us"] > 0, row["step"] < 3) << row;
+}
+
+TEST(BenchCommand, TakesTurnsAndSaysOneLineForEach) {
+  const std::string ring = fresh_path("ring.toml"), spread = fresh_path("spread.toml"),
+                    longer = fresh_path("turns_longer.toml"),
+                    wrong = fresh_path("turns_wrong.toml");
+  const auto write = [](const std::string& path, int length, const char* type) {
+    std::ofstream(path) << fmt::format(
+        "schema = 1\ntitle = \"t\"\nquestion = \"q\"\n[attention]\nheads = 4\nhead_dim = 64\n"
+        "[batch]\nlengths = [{}]\n[parallel]\ncp_size = 4\ncp_comm_type = \"{}\"\n",
+        length, type);
+  };
+  write(ring, 512, "p2p");
+  write(spread, 512, "a2a");
+  write(longer, 1024, "p2p");
+  write(wrong, 512, "no_such_type");
+  std::istringstream words("turn\nturn\nnext\nturn\nskip\nnext\nturn\nnext\nturn\n");
+  std::streambuf* const before = std::cin.rdbuf(words.rdbuf());
+  std::istringstream lines(printed_by([&] {
+    EXPECT_EQ(run_words({"bench", ring, spread, longer, wrong, "--executor", "nccl", "--repeats",
+                         "3", "--turns"}),
+              2);
+  }));
+  std::cin.rdbuf(before);
+  std::vector<nlohmann::json> said;
+  for (std::string line; std::getline(lines, line);) said.push_back(nlohmann::json::parse(line));
+  const std::vector<std::string> files = {ring,   ring,   ring,   spread, spread,
+                                          spread, longer, longer, wrong,  wrong};
+  ASSERT_EQ(said.size(), files.size());
+  for (size_t i = 0; i < said.size(); ++i) EXPECT_EQ(said[i]["file"], files[i]) << i;
+  for (const size_t i : {0, 3, 6}) EXPECT_TRUE(said[i]["ready"]) << said[i];
+  for (const size_t i : {1, 2, 4, 7}) {
+    EXPECT_EQ(said[i]["forward_samples_ms"].size(), 3U) << said[i];
+    EXPECT_EQ(said[i]["backward_samples_ms"][1], said[i]["backward_ms"]) << said[i];
+    EXPECT_GT(said[i]["forward_kernel_ms"], 0.0) << said[i];
+  }
+  EXPECT_EQ(said[1]["pairs"], said[4]["pairs"]);
+  EXPECT_NEAR(said[7]["pairs"].get<double>() / said[1]["pairs"].get<double>(), 4.0, 0.01);
+  EXPECT_EQ(said[5]["error"], "no such word for a turn: skip; turn | next");
+  for (const size_t i : {8, 9})
+    EXPECT_NE(said[i]["error"].get<std::string>().find("no_such_type"), std::string::npos);
 }
 
 // ---- foreign figures ---------------------------------------------------------------------------
