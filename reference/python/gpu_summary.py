@@ -4,7 +4,8 @@
     reference/python/gpu_summary.py LOGS ROOT
 
 Date, sources and a hash of the kernels, devices, each step's exit code and time; of test cases how many, and which failed or were skipped;
-TFLOP/s [forward, backward] by shape and by executor or peer; the same for exchanges between GPUs.
+TFLOP/s [forward, backward] by shape and by executor or peer; how many times as fast as each peer we were in the same run, and goals that
+were missed; the same for exchanges between GPUs.
 """
 import json
 import os
@@ -44,7 +45,10 @@ def kernels_hash(root):
 def speeds(logs):
     """{shape: {executor or peer: [forward, backward]}}, TFLOP/s of the kernels alone."""
     table = {}
-    for file in sorted(logs.glob("bench-*.json")) + sorted(logs.glob("peers.json")):
+    for row in ratio_rows(logs / "ratios.json"):
+        table[row["shape"]] = {system: [round(given[name]["tflops"]) for name in ("forward", "backward")]
+                               for system, given in row["systems"].items() if "backward" in given}
+    for file in sorted(logs.glob("bench-*.json")):
         try:
             rows = json.loads(file.read_text())["rows"]
         except (ValueError, KeyError):
@@ -54,8 +58,30 @@ def speeds(logs):
                 continue
             shape = row.get("shape") or pathlib.Path(row["file"]).stem
             rates = [round(row["forward_tflops"]), round(row["backward_tflops"])]
-            table.setdefault(shape, {})[row.get("peer") or row["executor"]] = rates
+            table.setdefault(shape, {})[row["executor"]] = rates
     return table
+
+
+def ratio_rows(file):
+    """Shapes that reference/python/bench measured; none when it did not run or broke off at once."""
+    try:
+        return json.loads(file.read_text())["shapes"]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def ratios(file):
+    """{shape: {pass: {peer: how many times as fast we are}}}, medians, and what was seen of goals that were missed."""
+    table, missed = {}, {}
+    for row in ratio_rows(file):
+        rounded = {name: {peer: round(given["median"], 2) for peer, given in peers.items()}
+                   for name, peers in row.get("ratios", {}).items() if peers}
+        if rounded:
+            table[row["shape"]] = rounded
+        for goal in row.get("goals", []):
+            if goal["is_reached"] is False:
+                missed.setdefault(row["shape"], []).append([goal["pass"], goal["of"], goal["at_least"], round(goal["seen"], 2)])
+    return {**table, "below": missed} if table else {}
 
 
 def exchanges(logs):
@@ -94,6 +120,9 @@ def main():
         summary[file.stem] = case_counts(file, root)
     if table := speeds(logs):
         summary["tflops"] = table
+    for name in ("ratios", "exchange_ratios"):
+        if table := ratios(logs / f"{name}.json"):
+            summary[name] = table
     if table := exchanges(logs):
         summary["exchange"] = table
     print(indented(summary))

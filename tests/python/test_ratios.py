@@ -1,0 +1,215 @@
+"""The bench of kernels/bench: what is counted, judged and shown, without a GPU; with a PyTorch that has FlexAttention
+also its masks, and that a peer that answers wrongly gets no figure."""
+import json
+import os
+import pathlib
+import sys
+import xml.etree.ElementTree as tree
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "reference/python/bench"))
+
+import chart  # noqa: E402
+import exchange_shapes  # noqa: E402
+import figures  # noqa: E402
+import many_gpus  # noqa: E402
+from shapes import Shape  # noqa: E402
+from turns import TurnError, Turns  # noqa: E402
+
+HEAD = 'schema = 1\ntitle = "t"\nquestion = "q"\n[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 16\n'
+TAIL = '\n[parallel]\ncp_size = 1\nlayout = "contiguous"\n[numerics]\ndtype = "bf16"\n'
+
+
+def write_shape(folder, name="small", mask="padding_causal", attention="", batch="lengths = [5, 40, 19]"):
+    path = folder / f"{name}.toml"
+    path.write_text(f'{HEAD}attn_mask_type = "{mask}"\n{attention}\n[batch]\n{batch}{TAIL}')
+    return path
+
+
+VARIANTS = [("padding_causal", "", "lengths = [5, 40, 19]"), ("padding", "", "lengths = [5, 40, 19]"),
+            ("padding_causal", "", "lengths = [5, 40, 19]\nslots = [8, 41, 30]"),
+            ("causal", "window_size = [6, 0]", "lengths = [64]"), ("causal", "window_size = [6, -1]", "lengths = [64]"),
+            ("causal", "chunk_size = 24", "lengths = [64]"), ("no_mask", "", "lengths = [64]"), ("causal", "", "lengths = [64]"),
+            ("no_mask", "window_size = [3, 2]\nchunk_size = 7", "lengths = [9, 16]")]
+
+
+@pytest.mark.parametrize("mask, attention, batch", VARIANTS)
+def test_pairs_are_those_of_the_program(program, tmp_path, mask, attention, batch):
+    path = write_shape(tmp_path, mask=mask, attention=attention, batch=batch)
+    assert Shape(path).pairs == program("plan", path, "--summary")["visible_pairs"]
+
+
+def test_what_peers_are_not_asked_for_is_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match="the mask causal_bottom_right"):
+        Shape(write_shape(tmp_path, mask="causal_bottom_right"))
+    with pytest.raises(ValueError, match="attention.softcap"):
+        Shape(write_shape(tmp_path, attention="softcap = 30.0"))
+
+
+def test_every_shape_of_the_bench_is_one_that_peers_are_asked_for():
+    shapes = [Shape(file) for file in sorted((ROOT / "tests/bench/speed").glob("*.toml"))]
+    goals = figures.read_goals(ROOT / "kernels/bench/goals.toml")
+    for shape in shapes:
+        assert 16384 <= shape.tokens <= 32768
+        assert figures.goals_of(goals, shape.name, "forward", "NVIDIA H200"), shape.name
+    names = [shape.name for shape in shapes] + [f"{name}_p2p" for name in many_gpus.SHAPES.split(",")]
+    for goal in goals:
+        assert any(goal in figures.goals_of(goals, name, goal["pass"], "H200 H100") for name in names), goal
+
+
+def test_scenarios_of_an_exchange_are_the_batch_of_their_name(program, tmp_path):
+    names = ["causal_016k_kv08", "packed_016k_kv32"]
+    for gpus in (2, 3, 4):
+        written = exchange_shapes.write_scenarios(tmp_path, gpus, names, list(exchange_shapes.LAYOUTS))
+        assert ("a2a" in written[names[0]], "a2a+p2p" in written[names[0]]) == (gpus != 3, gpus == 4)
+        for name, files in written.items():
+            for way, file in files.items():
+                shape = Shape(file)
+                assert (sum(shape.lengths), len(shape.lengths) > 1) == (16384, name.startswith("packed"))
+                plan = program("plan", file, "--summary")
+                assert plan["visible_pairs"] == shape.pairs and len(plan["pairs_by_rank"]) == gpus, (name, way)
+    with pytest.raises(ValueError, match="no such shape: causal_16"):
+        exchange_shapes.parse_name("causal_16")
+
+
+def test_goals_of_an_exchange_are_judged_where_our_best_way_stands():
+    def row(way, forward, both):
+        ours = {"forward": {"tflops": forward, "samples_ms": [[1]], "share_of_kernels": 0.96},
+                "both": {"tflops": both, "samples_ms": [[1]], "share_of_kernels": 0.9}}
+        return {"shape": f"causal_128k_kv32_{way}", "systems": {"cpscope": ours}}
+    rows = [row("a2a", 580, 500), row("p2p", 600, 480), {"shape": "causal_128k_kv32_x", "systems": {"cpscope": {"reason": "r"}}}]
+    goals = figures.read_goals(ROOT / "kernels/bench/goals.toml")
+    many_gpus.judge_best(rows, goals, "NVIDIA H200", 8)
+    assert [[(g["pass"], g["of"], g["is_reached"]) for g in one["goals"]] for one in rows] == [
+        [("both", "tflops", False)], [("forward", "tflops", True), ("forward", "kernels", False)], []]
+    many_gpus.judge_best(rows, goals, "NVIDIA H200", 4)
+    assert [len(one["goals"]) for one in rows] == [0, 1, 0] and rows[1]["goals"][0]["is_reached"]
+
+
+def test_a_turn_is_taken_at_a_word_and_every_end_is_told(program, tmp_path):
+    files = [write_shape(tmp_path, name) for name in ("a", "b", "c")]
+    files[1].write_text("schema = 2\n")
+    ours = Turns(os.environ["CPSCOPE_PROGRAM"], files, "cpu", 2, tmp_path / "log", seconds=60)
+    row = ours.turn()
+    assert row["file"] == str(files[0]) and len(row["forward_samples_ms"]) == 2
+    assert row["pairs"] == Shape(files[0]).pairs and ours.turn()["pairs"] == row["pairs"]
+    ours.next()
+    with pytest.raises(TurnError, match="schema"):
+        ours.turn()
+    ours.next()
+    ours.process.kill()  # started again by itself, but not in the middle of a file
+    with pytest.raises(TurnError, match="ended with code -9"):
+        ours.turn()
+    assert ours.turn()["file"] == str(files[2])
+    ours.stop()
+    nobody = Turns(os.environ["CPSCOPE_PROGRAM"], files, "cuda", 2, tmp_path / "log", seconds=60)
+    with pytest.raises(TurnError, match="ended with code 3: .*cuda"):
+        nobody.ready()
+
+
+def row_of(ours, **peers):
+    """TFLOP/s are 12 / ms; every system has three turns of three repeats around its milliseconds."""
+    def given(ms):
+        turns = [[ms * factor * repeat for repeat in (1, 1.01, 5)] for factor in (1, 2, 0.9)]
+        return {name: figures.figure(turns, 12e9) for name in figures.PASSES}
+    systems = {"cpscope": given(ours), **{peer: given(ms) if ms else {"reason": "not here"} for peer, ms in peers.items()}}
+    return {"shape": "packed_short_causal", "systems": systems, "flops": {}, "gemm_tflops": 20.0}
+
+
+def test_ratios_compare_turns_that_stood_side_by_side():
+    assert figures.turn_times([[1, 9, 2], [4, 3]]) == [2, 3.5]
+    # The machine is slow in the second turn for both.
+    seen = figures.ratio([[1.0], [3.0], [1.1]], [[2.0], [6.0], [1.1]])
+    assert seen == {"median": 2.0, "low": 1.0, "high": 2.0}
+
+
+def test_goals_take_the_better_of_several_peers():
+    goals = [{"shapes": ["packed_*"], "pass": "forward", "of": "flex|varlen", "at_least": 2},
+             {"shapes": ["packed_*"], "pass": "forward", "of": "cudnn", "at_least": 1},
+             {"shapes": ["packed_*"], "pass": "forward", "of": "gemm", "at_least": 0.5, "device": "H200"},
+             {"shapes": ["packed_*"], "pass": "forward", "of": "tflops", "at_least": 1, "device": "H100"}]
+    row = figures.judge(row_of(1.0, flex=3.0, varlen=1.5, cudnn=None), goals, "NVIDIA H200")
+    assert row["best"]["forward"]["peer"] == "varlen"
+    assert [(goal["of"], goal["is_reached"]) for goal in row["goals"]] == [
+        ("flex|varlen", False), ("cudnn", None), ("gemm", True)]
+    assert row["goals"][0]["seen"] == pytest.approx(1.5)
+    lines = figures.table([row], ["cudnn", "varlen", "flex"])
+    assert lines[1].split()[:11] == ["packed_short_causal", "forward", "12", "-", "8", "4", "1.50", "-", "1.50", "3.00", "0.59"]
+    assert lines[1].endswith("BELOW 1.50 of 2 flex|varlen; not seen of 1 cudnn; ok 0.59 of 0.5 gemm")
+    assert figures.reasons([row]) == ["packed_short_causal, cudnn: not here"]
+
+
+def test_a_shape_that_we_did_not_run_is_a_line_with_its_reason():
+    row = row_of(1.0, flex=3.0)
+    row["systems"]["cpscope"] = {"reason": "time is up"}
+    figures.judge(row, figures.read_goals(ROOT / "kernels/bench/goals.toml"), "NVIDIA H200")
+    assert row["ratios"] == {} and row["goals"] == []
+    assert figures.table([row], ["flex"])[1].split()[:4] == ["packed_short_causal", "forward", "-", "4"]
+    assert json.dumps(row)
+
+
+def test_the_chart_has_a_bar_for_every_figure(tmp_path):
+    rows = [row_of(1.0, flex=2.0, cudnn=None), row_of(0.5, flex=4.0, cudnn=2.0)]
+    rows[1]["shape"] = "a < b & c"
+    picture = tree.fromstring(chart.chart(rows, ["cpscope", "cudnn", "flex"], "title"))
+    bars = [bar for bar in picture.iter("{http://www.w3.org/2000/svg}rect")
+            if bar.find("{http://www.w3.org/2000/svg}title") is not None]
+    assert len(bars) == 2 * 5
+    widths = [float(bar.get("width")) for bar in bars]
+    assert widths[0] == pytest.approx(2 * widths[1], abs=0.2) and max(widths) <= chart.WIDTH
+    assert "a < b & c" in "".join(picture.itertext())
+
+
+# ---- with PyTorch ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def peers():
+    torch = pytest.importorskip("torch", reason="requires torch")
+    pytest.importorskip("torch.nn.attention.flex_attention", reason="requires a torch with FlexAttention")
+    torch.set_num_threads(2)
+    import peers
+    return peers
+
+
+@pytest.mark.parametrize("mask, attention, batch", VARIANTS[:8])
+def test_flex_answers_right_for_every_mask(peers, tmp_path, mask, attention, batch):
+    shape = Shape(write_shape(tmp_path, mask=mask, attention=attention, batch=batch))
+    problem = peers.Problem(shape, "cpu")
+    call = next(peers.flex_calls(problem, compiled=False))
+    out = call.packed(call.attend(*(tensor.detach() for tensor in call.inputs)))  # it goes backward on GPUs alone
+    assert problem.errors({"out": out})["out"] < peers.LIMIT / 2
+
+
+@pytest.mark.parametrize("batch, attention", [("lengths = [32, 32]", ""), ("lengths = [64]", "chunk_size = 16")])
+def test_dense_attention_answers_right_on_equal_stretches(peers, tmp_path, batch, attention):
+    from torch.nn.attention import SDPBackend
+    problem = peers.Problem(Shape(write_shape(tmp_path, batch=batch, attention=attention)), "cpu")
+    call = next(peers.sdpa_calls(problem, SDPBackend.MATH))
+    assert max(problem.errors(call.answer()).values()) < peers.LIMIT / 2
+
+
+@pytest.mark.parametrize("name", ["out", "dq", "dk", "dv"])
+@pytest.mark.parametrize("damage", ["one row", "nothing done", "no number"])
+def test_a_wrong_answer_gets_no_figure(peers, tmp_path, name, damage):
+    from torch.nn.attention import SDPBackend
+    problem = peers.Problem(Shape(write_shape(tmp_path, batch="lengths = [512, 512]")), "cpu")
+    answer = next(peers.sdpa_calls(problem, SDPBackend.MATH)).answer()
+    answer = {key: value.detach().clone() for key, value in answer.items()}
+    if damage == "one row":
+        answer[name][612, -1] *= 1.4
+    elif damage == "nothing done":
+        answer[name].zero_()
+    else:
+        answer[name][1023, -1, 3] = float("nan")
+    with pytest.raises(peers.PeerError, match=f"wrong {name}"):
+        problem.errors(answer)
+
+
+def test_why_a_peer_is_not_asked_stands_in_its_place(peers, tmp_path):
+    problem = peers.Problem(Shape(write_shape(tmp_path)), "cpu")
+    for peer, why in (("cudnn", "several lengths"), ("flex", "on CPU")):
+        with pytest.raises(peers.PeerError, match=why):
+            peers.ask(peer, problem)
