@@ -92,17 +92,18 @@ def test_a_turn_is_taken_at_a_word_and_every_end_is_told(program, tmp_path):
     files = [write_shape(tmp_path, name) for name in ("a", "b", "c")]
     files[1].write_text("schema = 2\n")
     ours = Turns(os.environ["CPSCOPE_PROGRAM"], files, "cpu", 2, tmp_path / "log", seconds=60)
-    row = ours.turn()
-    assert row["file"] == str(files[0]) and len(row["forward_samples_ms"]) == 2
-    assert row["pairs"] == Shape(files[0]).pairs and ours.turn()["pairs"] == row["pairs"]
+    row = ours.turn(files[0])
+    assert len(row["forward_samples_ms"]) == 2 and row["pairs"] == Shape(files[0]).pairs
+    with pytest.raises(TurnError, match="speaks of .*a.toml, not of .*b.toml"):
+        ours.turn(files[1])
     ours.next()
     with pytest.raises(TurnError, match="schema"):
-        ours.turn()
+        ours.turn(files[1])
     ours.next()
     ours.process.kill()  # started again by itself, but not in the middle of a file
     with pytest.raises(TurnError, match="ended with code -9"):
-        ours.turn()
-    assert ours.turn()["file"] == str(files[2])
+        ours.turn(files[2])
+    assert ours.turn(files[2])["pairs"] == row["pairs"]
     ours.stop()
     nobody = Turns(os.environ["CPSCOPE_PROGRAM"], files, "cuda", 2, tmp_path / "log", seconds=60)
     with pytest.raises(TurnError, match="ended with code 3: .*cuda"):

@@ -93,7 +93,7 @@ def our_turn(ours, shape, group):
     group.tell(None)
     if group.rank == 0:
         try:
-            row = ours.turn()
+            row = ours.turn(shape.path)
             if row["pairs"] != shape.pairs:
                 raise TurnError(f"the program counts {row['pairs']:.0f} visible pairs, the peers {shape.pairs}")
             forward, backward = row["forward_samples_ms"], row["backward_samples_ms"]

@@ -78,7 +78,7 @@ class Race:
             self.calls[peer] = call
 
     def our_turn(self):
-        row = self.ours.turn()
+        row = self.ours.turn(self.shape.path)
         if row["pairs"] != self.shape.pairs:
             raise TurnError(f"the program counts {row['pairs']:.0f} visible pairs, the peers {self.shape.pairs}")
         if not min(row[f"{name}_kernel_ms"] for name in figures.PASSES) > 0:
@@ -111,18 +111,20 @@ class Race:
         self.gemm_tflops.append(2e-9 * GEMM_SIZE ** 3 / figures.turn_times([times])[0])
 
     def take_turn(self, number):
-        first = number % len(self.running)
+        first = number % max(1, len(self.running))
         for system in self.running[first:] + self.running[:first]:
-            if system == "gemm":
-                self.gemm_turn()
-                continue
             try:
-                self.our_turn() if system == "cpscope" else self.peer_turn(system)
+                if system == "gemm":
+                    self.gemm_turn()
+                elif system == "cpscope":
+                    self.our_turn()
+                else:
+                    self.peer_turn(system)
             except Exception as error:  # out of memory, or a program that ended: the others go on
                 self.drop(system, error)
 
     def drop(self, system, error):
-        self.systems[system]["reason"] = " ".join(str(error).split())[:160]
+        self.systems.setdefault(system, {})["reason"] = " ".join(str(error).split())[:160]
         self.running.remove(system)
         self.calls.pop(system, None)
         self.samples.pop(system, None)

@@ -61,8 +61,6 @@ class Turns:
         answer = json.loads(line)
         if "error" in answer:
             raise TurnError(answer["error"])
-        if answer["file"] != self.files[self.at]:
-            raise TurnError(f"the program speaks of {answer['file']}")
         return answer
 
     def ready(self):
@@ -73,12 +71,15 @@ class Turns:
             self.is_ready = True  # an error is told once
             self._answer()
 
-    def turn(self):
-        """A row of `cpscope bench --json`."""
+    def turn(self, file):
+        """A row of `cpscope bench --json`, which must be of this file."""
         self.ready()
         self.process.stdin.write("turn\n")
         self.process.stdin.flush()
-        return self._answer()
+        row = self._answer()
+        if row["file"] != str(file):
+            raise TurnError(f"the program speaks of {row['file']}, not of {file}")
+        return row
 
     def next(self):
         """Goes on to the next file, whose inputs are made from now on."""
