@@ -105,8 +105,8 @@ def test_a_turn_is_taken_at_a_word_and_every_end_is_told(program, tmp_path):
         ours.turn(files[2])
     assert ours.turn(files[2])["pairs"] == row["pairs"]
     ours.stop()
-    nobody = Turns(os.environ["CPSCOPE_PROGRAM"], files, "cuda", 2, tmp_path / "log", seconds=60)
-    with pytest.raises(TurnError, match="ended with code 3: .*cuda"):
+    nobody = Turns(os.environ["CPSCOPE_PROGRAM"], files, "no_such", 2, tmp_path / "log", seconds=60)
+    with pytest.raises(TurnError, match="ended with code 2: .*no_such"):
         nobody.ready()
 
 
@@ -179,9 +179,11 @@ def peers():
 def test_flex_answers_right_for_every_mask(peers, tmp_path, mask, attention, batch):
     shape = Shape(write_shape(tmp_path, mask=mask, attention=attention, batch=batch))
     problem = peers.Problem(shape, "cpu")
-    call = next(peers.flex_calls(problem, compiled=False))
-    out = call.packed(call.attend(*(tensor.detach() for tensor in call.inputs)))  # it goes backward on GPUs alone
-    assert problem.errors({"out": out})["out"] < peers.LIMIT / 2
+    calls = list(peers.flex_calls(problem, compiled=False))
+    assert len(calls) == 1 + shape.is_padded
+    for call in calls:
+        out = call.packed(call.attend(*(tensor.detach() for tensor in call.inputs)))  # it goes backward on GPUs alone
+        assert problem.errors({"out": out})["out"] < peers.LIMIT / 2
 
 
 @pytest.mark.parametrize("batch, attention", [("lengths = [32, 32]", ""), ("lengths = [64]", "chunk_size = 16")])

@@ -181,14 +181,14 @@ def varlen_calls(problem):
         yield call
 
 
-def mask_of(shape, device):
-    """FlexAttention's mask of a shape, written as its users write it."""
+def mask_of(shape, device, padding_sees_padding=False):
+    """FlexAttention's mask of a shape, written as its users write it. Padding is no document, or one document of its own."""
     causal, left, right, chunk = shape.is_causal, *shape.window, shape.chunk
     if len(shape.lengths) > 1 or shape.is_padded:
         if shape.has_window or chunk:
             raise PeerError("FlexAttention is not asked for windows or chunks of several sequences")
-        of_query = torch.full((shape.tokens,), -1, device=device, dtype=torch.int32)  # no document: padding sees and shows nothing
-        of_key = torch.full((shape.tokens,), -2, device=device, dtype=torch.int32)
+        of_query = torch.full((shape.tokens,), -1, device=device, dtype=torch.int32)
+        of_key = torch.full_like(of_query, -1 if padding_sees_padding else -2)
         for number, (begin, length) in enumerate(zip(shape.begins, shape.lengths)):
             of_query[begin:begin + length] = of_key[begin:begin + length] = number
         if causal:
@@ -207,12 +207,19 @@ def mask_of(shape, device):
 
 def flex_calls(problem, compiled):
     shape = problem.shape
-    mask = mask_of(shape, problem.device)
-    blocks = mask and create_block_mask(mask, None, None, shape.tokens, shape.tokens, device=problem.device)
     arrange, packed = stretches(problem, shape.tokens)
     attend = compiled_flex() if compiled else flex_attention
     is_gqa = shape.heads != shape.kv_heads
-    yield Call(problem, arrange, lambda q, k, v: attend(q, k, v, block_mask=blocks, enable_gqa=is_gqa), packed)
+
+    def call(padding_sees_padding):
+        mask = mask_of(shape, problem.device, padding_sees_padding)
+        blocks = mask and create_block_mask(mask, None, None, shape.tokens, shape.tokens, device=problem.device)
+        return Call(problem, arrange, lambda q, k, v: attend(q, k, v, block_mask=blocks, enable_gqa=is_gqa), packed)
+    yield call(False)
+    if shape.is_padded:
+        plainer = call(True)
+        plainer.note = "padding attends to padding"
+        yield plainer
 
 
 _compiled = []
