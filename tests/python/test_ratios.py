@@ -216,3 +216,25 @@ def test_why_a_peer_is_not_asked_stands_in_its_place(peers, tmp_path):
     for peer, why in (("cudnn", "several lengths"), ("flex", "on CPU")):
         with pytest.raises(peers.PeerError, match=why):
             peers.ask(peer, problem)
+
+
+@pytest.fixture
+def exchange_peers(peers):
+    import torch.distributed as dist
+    import exchange_peers
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield exchange_peers
+    dist.destroy_process_group()
+
+
+def test_ulysses_is_judged_by_rows_and_by_the_last_keys(exchange_peers, tmp_path):
+    from torch.nn.attention import SDPBackend
+    shape = Shape(write_shape(tmp_path, mask="causal", batch="lengths = [200]"))
+    problem = exchange_peers.SpreadProblem(shape, None, None, "cpu")
+    one, errors, note = exchange_peers.ask("ulysses", problem, (SDPBackend.MATH,))
+    assert max(errors.values()) < exchange_peers.LIMIT / 2 and list(errors) == ["out", "dq", "dk", "dv"] and note == ""
+    for name in errors:
+        answer = {key: value.detach().clone() for key, value in one.answer().items()}
+        answer[name][-1 if name in ("out", "dq") else -24] *= 2  # the last row, and keys near it, are looked at
+        with pytest.raises(exchange_peers.PeerError, match=f"wrong {name}"):
+            problem.errors(one.owned(), answer)

@@ -77,11 +77,13 @@ class SpreadProblem:
                 raise PeerError(f"wrong {name}: relative error {found[name]:.2g}, of one row {row:.2g}")
         return found
 
-    def agree(self, reason):
-        """The first reason that any process has; None when none has one."""
-        reasons = [None] * self.ranks
-        dist.all_gather_object(reasons, reason, group=self.control)
-        return next((one for one in reasons if one), None)
+    def agree(self, errors, reason):
+        """(largest error of each tensor over all processes, the first reason that any of them has or None)."""
+        given = [None] * self.ranks
+        dist.all_gather_object(given, (errors or {}, reason), group=self.control)
+        names = [name for name in TENSORS if any(name in one for one, _ in given)]
+        worst = {name: max(one.get(name, 0.0) for one, _ in given) for name in names}
+        return worst, next((one for _, one in given if one), None)
 
 
 class ContextParallel:
@@ -242,7 +244,7 @@ def ask(peer, problem, backends=BACKENDS):
                 errors = problem.errors(one.owned(), one.answer())
             except Exception as error:  # whatever a peer raises is its reason
                 reason = one_line(error)
-            reason = problem.agree(reason)
+            errors, reason = problem.agree(errors, reason)
             if reason is None:
                 notes = [backend.name.lower().removesuffix("_attention")] if backend is not backends[0] else []
                 notes += ["k and v repeated for the grouped heads"] if repeats else []
