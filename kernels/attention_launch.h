@@ -43,6 +43,12 @@ struct DeviceTiles {
   const TileRun* runs = nullptr;
   const WorkItem* work = nullptr;
   int32_t num_work = 0;
+  // By blocks, as in TileList.
+  const TurnRun* turns = nullptr;
+  int32_t num_counters = 0;
+  int32_t num_unopened = 0;
+  const RowStretch* unopened = nullptr;
+  const uint32_t* gaps = nullptr;
 };
 
 /// Forward of one compute item. out: normalised, fp32, or the dtype where Hopper's forward writes;
@@ -63,10 +69,11 @@ struct ForwardLaunch {
 };
 
 /// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
-/// key tiles. dq, dk, dv: fp32, every row of every head is written, by one owner in a fixed order:
-/// two runs give the same bits. `out` and lse are those of the whole row, `out` in fp32 or the
-/// dtype. log2_lse, delta: workspace, fp32 [local head][q row]: lse * log2(e), +inf for rows that
-/// see nothing, and rowsum(d_out * out), 0 for such rows.
+/// key tiles; or in two, where the last one makes all gradients. dq, dk, dv: fp32, every row of
+/// every head is written, sums have a fixed order: two runs give the same bits. `out` and lse are
+/// those of the whole row, `out` in fp32 or the dtype. log2_lse, delta: workspace, fp32 [local
+/// head][q row]: lse * log2(e), +inf for rows that see nothing, and rowsum(d_out * out), 0 for such
+/// rows.
 struct BackwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v, d_out;
@@ -79,7 +86,8 @@ struct BackwardLaunch {
   DeviceRows dq, dk, dv;  // fp32
   DeviceTiles query_tiles;
   DeviceTiles key_tiles;
-  int32_t* counters = nullptr;  // two int32, 0 at the start
+  int32_t* counters = nullptr;     // two int32, 0 at the start
+  int32_t* turns_taken = nullptr;  // fused: int32 [local head][counter of key_tiles], 0 at start
 };
 
 /// Which kernels work: portable ones (sm_80 and later) or Hopper's own (sm_90a).
@@ -87,6 +95,9 @@ enum class Generation { portable, sm90 };
 
 /// Tiles that the kernels of a generation want for a shape.
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape);
+/// Does launch_key_gradient make dq too? Then there is no launch_query_gradient, and the launch has
+/// turns_taken.
+bool is_backward_fused(Generation generation, const AttentionShape& shape);
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape);
 TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape);
 

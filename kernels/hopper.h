@@ -76,6 +76,61 @@ __device__ __forceinline__ void load_box(uint32_t to, const TensorMap* map, uint
       : "memory");
 }
 
+/// Makes this thread's writes to shared memory known to the copy unit and to products.
+__device__ __forceinline__ void publish_shared_writes() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/// Writes the box that lies at `from`, swizzled by 128 bytes, to these coordinates of the map; what
+/// is out of the map's bounds is not written.
+__device__ __forceinline__ void store_box(const TensorMap* map, uint32_t from, int c0, int c1,
+                                          int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2,%3,%4,%5,%6}], "
+      "[%1];" ::"l"(map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+/// The same, added to the fp32 numbers that are there, each by one rounded addition.
+__device__ __forceinline__ void add_box(const TensorMap* map, uint32_t from, int c0, int c1, int c2,
+                                        int c3, int c4) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group [%0, "
+      "{%2,%3,%4,%5,%6}], [%1];" ::"l"(map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+__device__ __forceinline__ void commit_boxes() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Waits until this thread's boxes have been read from shared memory.
+__device__ __forceinline__ void wait_for_boxes_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+/// Waits until they stand in global memory.
+__device__ __forceinline__ void wait_for_boxes() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// ---- turns: CTAs that come to the same memory one after the other ------------------------------
+
+/// Turns that have been taken.
+__device__ __forceinline__ int32_t look_at_turn(const int32_t* taken) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(taken) : "memory");
+  return value;
+}
+/// Waits until *taken is `turn`, so that boxes of this thread see what came before. seen: of an
+/// earlier look.
+__device__ __forceinline__ void wait_for_turn(const int32_t* taken, int32_t turn, int32_t seen) {
+  while (seen != turn) seen = look_at_turn(taken);
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+/// Sets *taken to `turn`, after boxes that this thread has waited for.
+__device__ __forceinline__ void pass_turn(int32_t* taken, int32_t turn) {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(taken), "r"(turn) : "memory");
+}
+
 // ---- registers of the threads of a warpgroup ---------------------------------------------------
 
 template <int N>
@@ -99,6 +154,18 @@ __device__ __forceinline__ void store_shared_int(uint32_t address, int32_t value
 }
 __device__ __forceinline__ void store_shared_float(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared_pair(uint32_t address, FloatPair value) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(value.x), "f"(value.y)
+               : "memory");
+}
+/// Four matrices of 8 x 8 16-bit numbers, transposed. words[i]: matrix i, of which lane t holds row
+/// t / 4, columns 2 * (t % 4) and one more. `address`: in lane t, of the 16 bytes that take column
+/// t % 8 of matrix t / 8.
+__device__ __forceinline__ void store_transposed_x4(uint32_t address, const uint32_t* words) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
 }
 __device__ __forceinline__ void store_shared_four(uint32_t address, FloatFour value) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(value.x), "f"(value.y),

@@ -54,12 +54,12 @@ template <class B>
 void launch_budget(const ForwardLaunch& launch, Stream stream) {
   const AttentionShape& shape = launch.shape;
   ForwardParams p{};
-  p.q = make_row_map(launch.q, shape.dtype, shape.num_heads, padded_lanes(shape.head_dim_qk),
-                     B::kOwned);
-  p.k = make_row_map(launch.k, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_qk),
-                     B::kWalked);
-  p.v = make_row_map(launch.v, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_v),
-                     B::kWalked);
+  make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, padded_lanes(shape.head_dim_qk),
+               B::kOwned);
+  make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_qk),
+               B::kWalked);
+  make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_v),
+               B::kWalked);
   p.tiles = launch.query_tiles;
   p.q_rows = shape.q_rows;
   p.counter = launch.counter;

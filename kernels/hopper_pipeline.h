@@ -98,6 +98,8 @@ struct WorkDeal {
     item.tile = {load_shared_int(slot), load_shared_int(slot + 4), load_shared_int(slot + 8),
                  load_shared_int(slot + 12)};
     item.head = load_shared_int(slot + 16);
+    item.tile.first_turn = load_shared_int(slot + 20);
+    item.tile.first_gap = load_shared_int(slot + 24);
     item.runs = slot + kRunsOffset;
     return item;
   }
@@ -110,6 +112,8 @@ struct WorkDeal {
     store_shared_int(slot + 8, tile.first_run);
     store_shared_int(slot + 12, tile.num_runs);
     store_shared_int(slot + 16, head);
+    store_shared_int(slot + 20, tile.first_turn);
+    store_shared_int(slot + 24, tile.first_gap);
 #pragma unroll
     for (int i = 0; i < kDealtRuns; ++i) {
       if (i >= tile.num_runs) break;
@@ -124,8 +128,10 @@ struct WorkDeal {
 };
 
 /// Walks the tiles of kRows rows of an item's runs.
-template <int kRows>
+template <int kRows_>
 struct RunWalk {
+  static constexpr int kRows = kRows_;
+
   int32_t run;         // the one after the present
   int32_t last_run;    // the one after the tile's last
   int32_t last_dealt;  // the one after the last in shared memory
@@ -171,6 +177,55 @@ struct RunWalk {
   /// Has this group of owned rows nothing to do with the tile?
   __device__ __forceinline__ bool is_idle(int group) const {
     return ((idle_groups >> group) & 1) != 0;
+  }
+};
+
+/// Walks the tiles of an item's runs by blocks of kRows rows (TileShape::by_blocks): the last one
+/// first.
+template <int kRows_>
+struct BlockWalk {
+  static constexpr int kRows = kRows_;
+
+  int32_t first_run;
+  int32_t run;         // the present one
+  int32_t last_dealt;  // the one after the last in shared memory
+  uint32_t dealt;      // address where run 0 of the list would be there
+  int32_t run_begin = 0;
+  int32_t row = 0;  // first row of the tile
+  int32_t end = 0;  // of the tile: rows there and beyond are not read
+  int32_t range_set = 0;
+  int32_t is_masked = 0;
+
+  __device__ explicit BlockWalk(const DealtItem& item)
+      : first_run(item.tile.first_run),
+        run(item.tile.first_run + item.tile.num_runs),
+        last_dealt(item.tile.first_run + kDealtRuns),
+        dealt(item.runs - 16 * static_cast<uint32_t>(item.tile.first_run)) {}
+
+  __device__ __forceinline__ int32_t block() const { return row / kRows; }
+
+  __device__ __forceinline__ bool next(const TileRun* runs) {
+    end = row;
+    if (end <= run_begin) {
+      if (run == first_run) return false;
+      --run;
+      if (run < last_dealt) {
+        const uint32_t at = dealt + 16 * static_cast<uint32_t>(run);
+        run_begin = load_shared_int(at);
+        end = load_shared_int(at + 4);
+        range_set = load_shared_int(at + 8);
+        is_masked = load_shared_int(at + 12) & 0xffff;
+      } else {
+        const TileRun present = runs[run];
+        run_begin = present.begin;
+        end = present.end;
+        range_set = present.range_set;
+        is_masked = present.is_masked;
+      }
+    }
+    const int32_t block_row = (end - 1) / kRows * kRows;
+    row = block_row > run_begin ? block_row : run_begin;
+    return true;
   }
 };
 

@@ -80,15 +80,6 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
   "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
   "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define CPSCOPE_SUMS_OF160 CPSCOPE_SUMS32(d, 0), CPSCOPE_SUMS32(d, 32), CPSCOPE_SUMS16(d, 64)
-#define CPSCOPE_REGISTERS176 \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
-  "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
-  "%80,%81,%82,%83,%84,%85,%86,%87"
-#define CPSCOPE_SUMS_OF176 CPSCOPE_SUMS32(d, 0), CPSCOPE_SUMS32(d, 32), \
-  CPSCOPE_SUMS16(d, 64), CPSCOPE_SUMS8(d, 80)
 #define CPSCOPE_REGISTERS192 \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
   "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
@@ -127,6 +118,24 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
     }                                                                                              \
   }
 
+// d[64, N] (+)= a[64, 16] b[16, N], both in shared memory, b with the N lanes of a row side by side
+// (the dS.K product).
+#define CPSCOPE_WGMMA_SS_ROWS_TYPE(TYPE, N, A, B, P)                                               \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                     \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                     \
+               " {" CPSCOPE_REGISTERS##N "}, %" A ", %" B ", p, 1, 1, 0, 1;\n}"                    \
+               : CPSCOPE_SUMS_OF##N : "l"(a), "l"(b), "r"(accumulate))
+#define CPSCOPE_WGMMA_SS_ROWS(N, A, B, P)                                                          \
+  template <class T>                                                                               \
+  __device__ __forceinline__ void wgmma_ss_rows(float (&d)[N / 2], uint64_t a, uint64_t b,         \
+                                                int accumulate) {                                  \
+    if constexpr (std::is_same_v<T, Bf16>) {                                                       \
+      CPSCOPE_WGMMA_SS_ROWS_TYPE("bf16", N, A, B, P);                                              \
+    } else {                                                                                       \
+      CPSCOPE_WGMMA_SS_ROWS_TYPE("f16", N, A, B, P);                                               \
+    }                                                                                              \
+  }
+
 // d[64, N] += a[64, 16] b[16, N], a in registers, b in shared memory with the N lanes of a row side
 // by side (the p.v product).
 #define CPSCOPE_WGMMA_RS_TYPE(TYPE, N, A0, A1, A2, A3, B)                                          \
@@ -149,7 +158,7 @@ CPSCOPE_WGMMA_SS(80, "40", "41", "42")
 CPSCOPE_WGMMA_SS(96, "48", "49", "50")
 CPSCOPE_WGMMA_SS(128, "64", "65", "66")
 CPSCOPE_WGMMA_SS(160, "80", "81", "82")
-CPSCOPE_WGMMA_SS(176, "88", "89", "90")
+CPSCOPE_WGMMA_SS_ROWS(64, "32", "33", "34")
 CPSCOPE_WGMMA_RS(64, "32", "33", "34", "35", "36")
 CPSCOPE_WGMMA_RS(128, "64", "65", "66", "67", "68")
 CPSCOPE_WGMMA_RS(192, "96", "97", "98", "99", "100")

@@ -10,12 +10,15 @@
 /// memory beside the tile.
 namespace cpscope::kernels::device {
 
-// Facts of a stage's walked rows: log2_lse, delta, then lo and size of the keys seen.
-inline constexpr int kFactRows = kWarpgroupRows;
-inline constexpr int kDeltaOffset = 4 * kFactRows;
-inline constexpr int kLoOffset = 8 * kFactRows;
-inline constexpr int kSizeOffset = 12 * kFactRows;
-inline constexpr int kAllFactBytes = 16 * kFactRows;
+/// Where the facts of a stage's walked rows lie: log2_lse, delta, then lo and size of the keys
+/// seen.
+template <int kRows>
+struct FactLayout {
+  static constexpr int kDelta = 4 * kRows;
+  static constexpr int kLo = 8 * kRows;
+  static constexpr int kSize = 12 * kRows;
+  static constexpr int kBytes = 16 * kRows;
+};
 
 /// Addresses of the facts' stages and of their barriers.
 struct FactStages {
@@ -24,9 +27,10 @@ struct FactStages {
 
 /// The producer's second warp: the facts of the walked rows. Plain loads, since rows begin anywhere
 /// and none past the run's end may be read. Each lane arrives at a stage's barrier.
-template <int kStages>
+template <int kStages, class Walk>
 __device__ __forceinline__ void fetch_facts(const BackwardParams& p, WorkDeal deal,
                                             const FactStages& at) {
+  using Facts = FactLayout<Walk::kRows>;
   const int lane = threadIdx.x % 32;
   int num_walked = 0;
   for (;;) {
@@ -34,22 +38,22 @@ __device__ __forceinline__ void fetch_facts(const BackwardParams& p, WorkDeal de
     if (item.is_last()) return;
     const HeadRange heads(p, item.head);
     for (int32_t head = heads.first; head < heads.last; ++head) {
-      for (RunWalk<kFactRows> walk(item); walk.next(p.tiles.runs); ++num_walked) {
+      for (Walk walk(item); walk.next(p.tiles.runs); ++num_walked) {
         const int stage = num_walked % kStages;
-        const uint32_t facts = at.facts + stage * kAllFactBytes;
+        const uint32_t facts = at.facts + stage * Facts::kBytes;
         mbarrier_wait(at.free + 8 * stage, ((num_walked / kStages) & 1) ^ 1);
 #pragma unroll
-        for (int i = lane; i < kFactRows; i += 32) {
+        for (int i = lane; i < Walk::kRows; i += 32) {
           const int32_t row = walk.row + i;
           const bool is_walked = row < walk.end;
           const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
           store_shared_float(facts + 4 * i, is_walked ? p.log2_lse[place] : INFINITY);
-          store_shared_float(facts + kDeltaOffset + 4 * i, is_walked ? p.delta[place] : 0.0f);
+          store_shared_float(facts + Facts::kDelta + 4 * i, is_walked ? p.delta[place] : 0.0f);
           const KeySpan span =
               is_walked ? span_of_row(p.tiles, p.q_rows, walk.range_set, row, item.tile.end)
                         : KeySpan{};
-          store_shared_int(facts + kLoOffset + 4 * i, span.lo);
-          store_shared_int(facts + kSizeOffset + 4 * i, static_cast<int32_t>(span.size));
+          store_shared_int(facts + Facts::kLo + 4 * i, span.lo);
+          store_shared_int(facts + Facts::kSize + 4 * i, static_cast<int32_t>(span.size));
         }
         // Every lane tells of its own stores.
         mbarrier_arrive(at.full + 8 * stage);

@@ -32,7 +32,8 @@ namespace cpscope::kernels {
 namespace device {
 namespace {
 
-constexpr int kWalkedRows = kFactRows;
+constexpr int kWalkedRows = kWarpgroupRows;
+using Facts = FactLayout<kWalkedRows>;
 constexpr int kPartnerThreads = 2 * 32;
 constexpr int kExchangedBytes = kWarpgroupRows * kWalkedRows * 4;
 
@@ -182,8 +183,8 @@ struct RoleConsumer {
 
   /// Hidden pairs of columns [8 j, 8 j + 8) weigh nothing, whatever their logits are.
   __device__ __forceinline__ void hide(float (&weights)[B::kWalked / 2], int j, int32_t key) const {
-    const IntPair lo = load_shared_int_pair(facts() + kLoOffset + 32 * j);
-    const IntPair size = load_shared_int_pair(facts() + kSizeOffset + 32 * j);
+    const IntPair lo = load_shared_int_pair(facts() + Facts::kLo + 32 * j);
+    const IntPair size = load_shared_int_pair(facts() + Facts::kSize + 32 * j);
     const KeySpan even{lo.x, static_cast<uint32_t>(size.x)};
     const KeySpan odd{lo.y, static_cast<uint32_t>(size.y)};
     if (!even.has(key)) weights[4 * j] = 0.0f;
@@ -235,7 +236,7 @@ struct RoleConsumer {
     named_barrier_sync(written_barrier(), kPartnerThreads);
 #pragma unroll
     for (int i = 0; i < B::kWalked / 2; i += 4) {
-      const FloatPair delta = load_shared_pair(facts() + kDeltaOffset + 8 * i);
+      const FloatPair delta = load_shared_pair(facts() + Facts::kDelta + 8 * i);
       const FloatFour weights = load_shared_four(exchange + i / 4 * kWarpgroupThreads * 16);
       // A key that no row sees may hold a NaN, and so may its dP'.
       const auto slope = [&](float weight, float product, float row_delta) {
@@ -328,8 +329,8 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_queries<B>(p, at);
     if (threadIdx.x / 32 == 1) {
-      fetch_facts<B::kFirstStages>(p, WorkDeal(at.deal),
-                                   {at.row_facts, at.first_full, at.first_free});
+      fetch_facts<B::kFirstStages, RunWalk<kWalkedRows>>(
+          p, WorkDeal(at.deal), {at.row_facts, at.first_full, at.first_free});
     }
     if (threadIdx.x == 64) WorkDeal(at.deal).deal(p.tiles, p.counter);
   } else {
@@ -344,10 +345,10 @@ __global__ void __launch_bounds__(B::kThreads, 1)
 
 // Lanes, owned and walked rows, stages of Q and dO, registers.
 template <class T, bool kHasCap>
-using Budget192 = SplitBudget<T, 192, 128, kWarpgroupRows, kWalkedRows, 4, 4, kAllFactBytes,
+using Budget192 = SplitBudget<T, 192, 128, kWarpgroupRows, kWalkedRows, 4, 4, Facts::kBytes,
                               kExchangedBytes, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
-using Budget256 = SplitBudget<T, 256, 256, kWarpgroupRows, kWalkedRows, 2, 2, kAllFactBytes,
+using Budget256 = SplitBudget<T, 256, 256, kWarpgroupRows, kWalkedRows, 2, 2, Facts::kBytes,
                               kExchangedBytes, 40, 232, kHasCap>;
 
 template <class B>
@@ -381,6 +382,7 @@ TileShape hopper_wide_key_gradient_tile_shape() {
 }
 
 void launch_hopper_wide_key_gradient(const BackwardLaunch& launch, Stream stream) {
+  if (launch.key_tiles.num_work == 0) return;
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
     has_cap ? device::launch_lanes<Bf16, true>(launch, stream)

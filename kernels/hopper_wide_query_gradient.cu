@@ -8,7 +8,7 @@
 // dq of one compute item on sm_90a, for heads of more than 128 lanes.
 //
 // A CTA owns 128 query rows of a head and walks the keys that they see: S = Q K^T, dP = dO V^T,
-// dS = P (dP - delta), dq += dS K, as hopper_query_gradient.cu does for narrower ones. K and V have
+// dS = P (dP - delta), dq += dS K. K and V have
 // stages and barriers of their own here, since shared memory is short. At 256 lanes, where shared
 // memory holds two tiles of K and one of V besides Q and dO, it goes ahead of the next tile's
 // products, since its stage is wanted again.
@@ -338,6 +338,7 @@ TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape) {
 }
 
 void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stream) {
+  if (launch.query_tiles.num_work == 0) return;
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
     has_cap ? device::launch_lanes<Bf16, true>(launch, stream)

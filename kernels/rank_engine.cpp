@@ -70,8 +70,6 @@ RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t comp
       tiles_(plan) {
   for (size_t r = 0; r < plan.home.size(); ++r) {
     const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
-    counters_.push_back(here ? arrays_.reserve(fmt::format("rank {} counters", r), kCounterBytes)
-                             : -1);
     max_logits_.push_back(here ? arrays_.reserve(fmt::format("rank {} max_logit", r),
                                                  attention_.heads * int64_t{sizeof(float)})
                                : -1);
@@ -80,6 +78,7 @@ RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t comp
   d_sink_ = arrays_.reserve("d_sink", attention_.heads * int64_t{sizeof(double)});
   for (const ComputeItem& item : plan.forward.computes) plan_forward(item);
   for (const ComputeItem& item : plan.backward.computes) plan_backward(item);
+  plan_counters();
   if (keeps_partials()) plan_kept_partials();
 }
 
@@ -113,7 +112,8 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   if (item.num_slices == 0 || !arrays_.is_here(item.rank)) return;
   const AttentionShape shape = shape_of(item);
   const Generation generation = backward_generation(shape);
-  tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape));
+  if (!is_backward_fused(generation, shape))
+    tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape));
   tiles_.plan(item, TileOwner::keys, key_gradient_tile_shape(generation, shape));
   Statistics& statistics = statistics_[to_index(item.out)];
   if (statistics.delta >= 0) return;
@@ -121,6 +121,29 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   const int32_t rank = to_index(item.rank);
   statistics.log2_lse = arrays_.reserve(fmt::format("rank {} log2 lse", rank), bytes);
   statistics.delta = arrays_.reserve(fmt::format("rank {} delta", rank), bytes);
+}
+
+/// Counters of a launch, and the turns taken in a fused backward.
+int64_t RankEngine::counter_bytes(const ComputeItem& item) const {
+  const AttentionShape shape = shape_of(item);
+  const Generation generation = backward_generation(shape);
+  if (!is_backward_fused(generation, shape)) return kCounterBytes;
+  const int64_t turns =
+      tiles_.num_counters(item, TileOwner::keys, key_gradient_tile_shape(generation, shape));
+  return kCounterBytes + shape.num_heads * turns * int64_t{sizeof(int32_t)};
+}
+
+void RankEngine::plan_counters() {
+  std::vector<int64_t> bytes(plan_.home.size(), kCounterBytes);
+  for (const ComputeItem& item : plan_.backward.computes) {
+    int64_t& most = bytes[static_cast<size_t>(to_index(item.rank))];
+    if (item.num_slices > 0 && arrays_.is_here(item.rank))
+      most = std::max(most, counter_bytes(item));
+  }
+  for (size_t r = 0; r < bytes.size(); ++r) {
+    const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
+    counters_.push_back(here ? arrays_.reserve(fmt::format("rank {} counters", r), bytes[r]) : -1);
+  }
 }
 
 void RankEngine::plan_kept_partials() {
@@ -263,16 +286,19 @@ void RankEngine::compute_backward(const ComputeItem& planned, Stream stream) {
   launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
   launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
   const Generation generation = backward_generation(launch.shape);
-  launch.query_tiles =
-      tiles_.find(item, TileOwner::queries, query_gradient_tile_shape(generation, launch.shape));
+  const bool is_fused = is_backward_fused(generation, launch.shape);
+  if (!is_fused)
+    launch.query_tiles =
+        tiles_.find(item, TileOwner::queries, query_gradient_tile_shape(generation, launch.shape));
   launch.key_tiles =
       tiles_.find(item, TileOwner::keys, key_gradient_tile_shape(generation, launch.shape));
   launch.counters = arrays_.at<int32_t>(counters_[to_index(item.rank)]);
-  fill_bytes(launch.counters, 0, kCounterBytes, stream);
+  launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
+  fill_bytes(launch.counters, 0, counter_bytes(planned), stream);
   // out and d_out of a row stay the same over all steps.
   if (!statistics.is_made) launch_row_statistics(launch, stream);
   statistics.is_made = true;
-  launch_query_gradient(generation, launch, stream);
+  if (!is_fused) launch_query_gradient(generation, launch, stream);
   launch_key_gradient(generation, launch, stream);
 }
 
@@ -466,58 +492,6 @@ void RankEngine::unpack(const TransferItem& item, const void* staging, Stream st
     launch_row_copy(copy, stream);
     wire += copy.num_rows * copy.heads * lanes * element_size(wire_element(item));
   }
-}
-
-int64_t RankEngine::tile_flops(const ComputeItem& item, bool is_backward) const {
-  if (item.num_slices == 0) return 0;
-  const AttentionShape shape = shape_of(item);
-  const int64_t qk = shape.head_dim_qk, v = shape.head_dim_v, heads = shape.num_heads;
-  if (!is_backward)
-    return 2 * heads * (qk + v) *
-           tiles_.visited_cells(item, TileOwner::queries,
-                                forward_tile_shape(forward_generation(shape), shape));
-  const Generation generation = backward_generation(shape);
-  const int64_t by_queries =
-      tiles_.visited_cells(item, TileOwner::queries, query_gradient_tile_shape(generation, shape));
-  const int64_t by_keys =
-      tiles_.visited_cells(item, TileOwner::keys, key_gradient_tile_shape(generation, shape));
-  return 2 * heads * ((2 * qk + v) * by_queries + (2 * qk + 2 * v) * by_keys);
-}
-
-std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
-  const auto to_text = [](Generation generation) {
-    return generation == Generation::sm90 ? "sm90" : "portable";
-  };
-  const auto tile_text = [](const TileShape& tile) {
-    return fmt::format("{}x{}", tile.owned_rows, tile.walked_rows);
-  };
-  std::array<std::vector<std::string>, 2> names;
-  for (const ComputeItem& item : plan_.forward.computes) {
-    std::string& name = names[0].emplace_back();
-    if (item.num_slices == 0) continue;
-    const AttentionShape shape = shape_of(item);
-    const Generation generation = forward_generation(shape);
-    name = fmt::format("{} forward {}", to_text(generation),
-                       tile_text(forward_tile_shape(generation, shape)));
-  }
-  for (const ComputeItem& item : plan_.backward.computes) {
-    std::string& name = names[1].emplace_back();
-    if (item.num_slices == 0) continue;
-    const AttentionShape shape = shape_of(item);
-    const Generation generation = backward_generation(shape);
-    name = fmt::format("{} dq {}, dk dv {}", to_text(generation),
-                       tile_text(query_gradient_tile_shape(generation, shape)),
-                       tile_text(key_gradient_tile_shape(generation, shape)));
-  }
-  return names;
-}
-
-std::string RankEngine::generation_text() const {
-  for (const ComputeItem& item : plan_.forward.computes) {
-    if (item.num_slices > 0)
-      return forward_generation(shape_of(item)) == Generation::sm90 ? "sm90" : "portable";
-  }
-  return "none";
 }
 
 }  // namespace cpscope::kernels

@@ -6,13 +6,13 @@
 
 namespace cpscope::kernels {
 
-RowMapGeometry describe_row_map(const DeviceRows& rows, int32_t num_heads, int32_t num_lanes,
-                                int32_t box_rows) {
-  constexpr int64_t kElementBytes = 2, kAlignment = 16, kMaxBoxRows = 256;
+RowMapGeometry describe_row_map(const DeviceRows& rows, Dtype dtype, int32_t num_heads,
+                                int32_t num_lanes, int32_t box_rows) {
+  constexpr int64_t kAlignment = 16, kMaxBoxRows = 256;
   constexpr uint64_t kMaxStride = uint64_t{1} << 35, kManyRows = 0x7fff0000;
-  const int64_t row_bytes = rows.row_stride * kElementBytes;
+  const int64_t row_bytes = rows.row_stride * element_bytes(dtype);
   // A stride of 0 is no stride; with one head it is never used.
-  const int64_t head_bytes = num_heads > 1 ? rows.head_stride * kElementBytes : kAlignment;
+  const int64_t head_bytes = num_heads > 1 ? rows.head_stride * element_bytes(dtype) : kAlignment;
   const bool is_aligned = reinterpret_cast<uintptr_t>(rows.data) % kAlignment == 0 &&
                           row_bytes % kAlignment == 0 && head_bytes % kAlignment == 0;
   const bool is_in_range = row_bytes > 0 && head_bytes > 0 &&

@@ -12,8 +12,9 @@ struct alignas(128) TensorMap {
   uint64_t words[16];
 };
 
-/// Lanes of one box: 128 bytes, the width of the swizzle.
+/// Lanes of one box of 16-bit and of 32-bit numbers: 128 bytes, the width of the swizzle.
 inline constexpr int32_t kBoxLanes = 64;
+inline constexpr int32_t kWideBoxLanes = 32;
 
 /// Rows that a map pretends to have. A row is addressed from its run's end: at kMapRows - end +
 /// row, so that rows >= end are out of bounds and land as zeros; two further coordinates, `end` and
@@ -28,13 +29,14 @@ struct RowMapGeometry {
 };
 
 /// Throws DeviceError if the copy unit cannot reach rows that lie so.
-RowMapGeometry describe_row_map(const DeviceRows& rows, int32_t num_heads, int32_t num_lanes,
-                                int32_t box_rows);
+RowMapGeometry describe_row_map(const DeviceRows& rows, Dtype dtype, int32_t num_heads,
+                                int32_t num_lanes, int32_t box_rows);
 
-/// Map of 16-bit rows for boxes of `box_rows` rows x kBoxLanes lanes of one head.
-/// num_lanes: lanes that a row holds in memory; further ones land as zeros. Rows without memory, as
-/// of an item without keys, give a map that nothing may be loaded with.
-TensorMap make_row_map(const DeviceRows& rows, Dtype dtype, int32_t num_heads, int32_t num_lanes,
-                       int32_t box_rows);
+/// Map of rows of bf16, fp16 or fp32 for boxes of `box_rows` rows x 128 bytes of one head.
+/// num_lanes: lanes that a row holds in memory; further ones land as zeros and are not written.
+/// Rows without memory, as of an item without keys, give a map that nothing may be loaded with. It
+/// is written in place: GCC 12 and 13 give a TensorMap that is returned too little alignment.
+void make_row_map(TensorMap& map, const DeviceRows& rows, Dtype dtype, int32_t num_heads,
+                  int32_t num_lanes, int32_t box_rows);
 
 }  // namespace cpscope::kernels

@@ -28,18 +28,22 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
 
 }  // namespace
 
-TensorMap make_row_map(const DeviceRows& rows, Dtype dtype, int32_t num_heads, int32_t num_lanes,
-                       int32_t box_rows) {
-  if (rows.data == nullptr) return {};
+void make_row_map(TensorMap& map, const DeviceRows& rows, Dtype dtype, int32_t num_heads,
+                  int32_t num_lanes, int32_t box_rows) {
+  std::memset(map.words, 0, sizeof(map.words));
+  if (rows.data == nullptr) return;
   static const PFN_cuTensorMapEncodeTiled_v12000 kEncode = find_encoder();
-  const RowMapGeometry geometry = describe_row_map(rows, num_heads, num_lanes, box_rows);
+  const RowMapGeometry geometry = describe_row_map(rows, dtype, num_heads, num_lanes, box_rows);
   cuuint64_t sizes[5], strides[4];
   for (int i = 0; i < 5; ++i) sizes[i] = geometry.sizes[i];
   for (int i = 0; i < 4; ++i) strides[i] = geometry.strides[i];
-  const cuuint32_t box[5] = {kBoxLanes, static_cast<cuuint32_t>(box_rows), 1, 1, 1};
+  const bool is_wide = dtype == Dtype::fp32;
+  const cuuint32_t box[5] = {static_cast<cuuint32_t>(is_wide ? kWideBoxLanes : kBoxLanes),
+                             static_cast<cuuint32_t>(box_rows), 1, 1, 1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  const auto type =
-      dtype == Dtype::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto type = is_wide                ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                    : dtype == Dtype::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                           : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap encoded;
   const CUresult result =
       kEncode(&encoded, type, 5, rows.data, sizes, strides, box, steps,
@@ -51,9 +55,7 @@ TensorMap make_row_map(const DeviceRows& rows, Dtype dtype, int32_t num_heads, i
                     "rows {} bytes apart",
                     static_cast<int>(result), num_heads, num_lanes, strides[0]));
   }
-  TensorMap map;
-  std::memcpy(&map, &encoded, sizeof(map));
-  return map;
+  std::memcpy(map.words, &encoded, sizeof(map.words));
 }
 
 }  // namespace cpscope::kernels

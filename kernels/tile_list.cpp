@@ -1,18 +1,17 @@
 #include "kernels/tile_list.h"
 
+#include "kernels/tile_turns.h"
+
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 namespace cpscope::kernels {
 namespace {
 
-/// Half-open stretch of rows or columns.
-struct Stretch {
-  int32_t begin = 0;
-  int32_t end = 0;
-};
+using Stretch = RowStretch;  // of rows or columns
 
 /// Sorts and joins stretches that overlap or touch.
 void join(std::vector<Stretch>& stretches) {
@@ -89,16 +88,17 @@ TileStatus status_of(Stretch tile, const std::vector<GroupView>& groups, const T
 }
 
 /// Cuts a stretch of the walked side to runs of tiles that are alike. Tiles are counted from the
-/// stretch's begin.
+/// stretch's begin, or from that of its first block.
 void append_runs(Stretch stretch, const std::vector<GroupView>& groups, int32_t range_set,
                  TileList& list) {
   const int32_t walked = list.shape.walked_rows;
-  const int32_t num_tiles = (stretch.end - stretch.begin + walked - 1) / walked;
+  const int32_t origin = list.shape.by_blocks ? stretch.begin / walked * walked : stretch.begin;
+  const int32_t num_tiles = (stretch.end - origin + walked - 1) / walked;
   // What a tile is changes only where a boundary lies in it, and behind it.
   std::vector<int32_t> changes{0, num_tiles};
   const auto add_boundary = [&](int32_t row) {
     if (row < stretch.begin || row > stretch.end) return;
-    const int32_t tile = (row - stretch.begin) / walked;
+    const int32_t tile = (row - origin) / walked;
     for (const int32_t change : {tile, tile + 1}) {
       if (change < num_tiles) changes.push_back(change);
     }
@@ -115,9 +115,10 @@ void append_runs(Stretch stretch, const std::vector<GroupView>& groups, int32_t 
   changes.erase(std::unique(changes.begin(), changes.end()), changes.end());
   const size_t first_run = list.runs.size();
   for (size_t i = 0; i + 1 < changes.size(); ++i) {
-    const int32_t begin = stretch.begin + changes[i] * walked;
-    const int32_t end = std::min(stretch.end, stretch.begin + changes[i + 1] * walked);
-    const TileStatus status = status_of({begin, std::min(end, begin + walked)}, groups, list.shape);
+    const int32_t first_end = origin + (changes[i] + 1) * walked;
+    const int32_t begin = std::max(stretch.begin, first_end - walked);
+    const int32_t end = std::min(stretch.end, origin + changes[i + 1] * walked);
+    const TileStatus status = status_of({begin, std::min(end, first_end)}, groups, list.shape);
     if (list.runs.size() > first_run &&
         status == TileStatus{list.runs.back().is_masked, list.runs.back().idle_groups}) {
       list.runs.back().end = end;
@@ -127,13 +128,50 @@ void append_runs(Stretch stretch, const std::vector<GroupView>& groups, int32_t 
   }
 }
 
-/// The runs of one owned tile, by one range set.
-void append_walk(const std::vector<GroupView>& groups, int32_t range_set, TileList& list) {
+/// Do two query rows see a key in common?
+bool share_a_key(const TileList& list, int32_t a, int32_t b) {
+  for (int32_t i = 0; i < list.num_range_sets; ++i) {
+    const KeyRange& of_a = list.ranges[int64_t{i} * list.q_rows + a];
+    for (int32_t j = 0; j < list.num_range_sets; ++j) {
+      const KeyRange& of_b = list.ranges[int64_t{j} * list.q_rows + b];
+      if (std::max(of_a.lo, of_b.lo) < std::min(of_a.hi, of_b.hi)) return true;
+    }
+  }
+  return false;
+}
+
+/// Query rows where a long document begins. Tiles do not reach across: a block that it shares with
+/// the document before is its own tiles' last, which the other's tiles, that take it first, would
+/// wait for all the time.
+std::vector<int32_t> find_long_documents(const TileList& list) {
+  constexpr int32_t kLongRows = 512;
+  std::vector<int32_t> starts;
+  int32_t start = 0;
+  for (int32_t q = 1; q <= list.q_rows; ++q) {
+    if (q < list.q_rows && share_a_key(list, q - 1, q)) continue;
+    if (q - start >= kLongRows) starts.push_back(start);
+    start = q;
+  }
+  return starts;
+}
+
+/// The runs of one owned tile, by one range set. cuts: rows of the walked side where none may go
+/// on.
+void append_walk(const std::vector<GroupView>& groups, int32_t range_set,
+                 const std::vector<int32_t>& cuts, TileList& list) {
   std::vector<Stretch> touched;
   for (const GroupView& group : groups)
     touched.insert(touched.end(), group.touched.begin(), group.touched.end());
   join(touched);
-  for (const Stretch& stretch : touched) append_runs(stretch, groups, range_set, list);
+  for (const Stretch& stretch : touched) {
+    Stretch rest = stretch;
+    for (auto cut = std::upper_bound(cuts.begin(), cuts.end(), rest.begin);
+         cut != cuts.end() && *cut < stretch.end; ++cut) {
+      append_runs({rest.begin, *cut}, groups, range_set, list);
+      rest.begin = *cut;
+    }
+    append_runs(rest, groups, range_set, list);
+  }
 }
 
 /// Runs of keys for a tile of query rows.
@@ -154,7 +192,7 @@ void walk_keys(const OwnedTile& tile, TileList& list) {
       join(group.touched);
       if (whole.begin < whole.end) group.whole.push_back(whole);
     }
-    append_walk(groups, set, list);
+    append_walk(groups, set, {}, list);
   }
 }
 
@@ -222,6 +260,8 @@ struct KeyGroupWalks {
 void make_key_tiles(TileList& list) {
   const int32_t owned = list.shape.owned_rows, group_rows = list.shape.rows_of_group();
   const size_t num_groups = static_cast<size_t>((list.kv_rows + group_rows - 1) / group_rows);
+  const std::vector<int32_t> cuts =
+      list.shape.by_blocks ? find_long_documents(list) : std::vector<int32_t>{};
   std::vector<KeyGroupWalks> walks;
   for (int32_t set = 0; set < list.num_range_sets; ++set) walks.emplace_back(list, set, num_groups);
   std::vector<GroupView> groups;
@@ -234,23 +274,28 @@ void make_key_tiles(TileList& list) {
         const auto g = static_cast<size_t>(key / group_rows);
         groups.push_back({walks[set].touched.stretches_of(g), walks[set].whole.stretches_of(g)});
       }
-      append_walk(groups, set, list);
+      append_walk(groups, set, cuts, list);
     }
     tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
     list.tiles.push_back(tile);
   }
 }
 
+int32_t count_tiles(const TileRun& run, const TileShape& shape) {
+  const int32_t walked = shape.walked_rows;
+  const int32_t origin = shape.by_blocks ? run.begin / walked * walked : run.begin;
+  return (run.end - origin + walked - 1) / walked;
+}
+
 /// Tiles that the groups of each owned tile walk.
 std::vector<int64_t> walked_tiles(const TileList& list) {
-  const int32_t walked = list.shape.walked_rows;
   std::vector<int64_t> cost(list.tiles.size(), 0);
   for (size_t t = 0; t < list.tiles.size(); ++t) {
     for (int32_t r = 0; r < list.tiles[t].num_runs; ++r) {
       const TileRun& run = list.runs[list.tiles[t].first_run + r];
       const int32_t busy =
           list.shape.num_groups() - std::popcount(static_cast<uint16_t>(run.idle_groups));
-      cost[t] += int64_t{busy} * ((run.end - run.begin + walked - 1) / walked);
+      cost[t] += int64_t{busy} * count_tiles(run, list.shape);
     }
   }
   return cost;
@@ -272,15 +317,23 @@ size_t count_dealt_in_sections(const std::vector<int32_t>& order,
   return kept;
 }
 
-/// Longest tiles first inside each section of heads; then, of all heads, the short ones.
-void order_work(const HeadSections& heads, TileList& list) {
+/// Longest tiles first inside each section of heads; then, of all heads, the short ones. By blocks,
+/// tiles of one length that take turns with each other are dealt far apart.
+void order_work(const HeadSections& heads, TileOwner owner, TileList& list) {
   const std::vector<int64_t> cost = walked_tiles(list);
   for (const int64_t tiles : cost)
     list.visited_cells += tiles * list.shape.walked_rows * list.shape.rows_of_group();
   std::vector<int32_t> order(list.tiles.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return cost[a] > cost[b]; });
+  std::optional<BlockParts> parts;
+  std::vector<int32_t> place(order.size(), 0);
+  if (list.shape.by_blocks) {
+    parts.emplace(owner, list);
+    place = parts->places_in_chains(list);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return cost[a] != cost[b] ? cost[a] > cost[b] : place[a] < place[b];
+  });
   const size_t kept = count_dealt_in_sections(order, cost);
   const int32_t section = std::max(1, heads.heads_per_section);
   const auto deal = [&](size_t begin, size_t end, int32_t first_head, int32_t end_head) {
@@ -292,6 +345,9 @@ void order_work(const HeadSections& heads, TileList& list) {
   for (int32_t first = 0; first < heads.num_heads; first += section)
     deal(0, kept, first, std::min(heads.num_heads, first + section));
   deal(kept, order.size(), 0, heads.num_heads);
+  if (!parts) return;
+  parts->deal(order, list);
+  collect_gaps(owner, list);
 }
 
 }  // namespace
@@ -304,7 +360,7 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   list.kv_rows = static_cast<int32_t>(kv_rows);
   collect_ranges(slices, list);
   owner == TileOwner::queries ? make_query_tiles(list) : make_key_tiles(list);
-  order_work(heads, list);
+  order_work(heads, owner, list);
   return list;
 }
 

@@ -10,13 +10,18 @@ namespace cpscope::kernels {
 
 /// Rows that one CTA owns, and rows of the other side that it takes at a time. group_rows: owned
 /// rows that are worked on together and may be idle while others are not; 0: all of them.
+/// by_blocks: every walked tile lies inside a block, the rows between two multiples of walked_rows,
+/// and tiles are walked from the last to the first, so that CTAs may add to a block's results one
+/// after the other (TileList::turns).
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
   int32_t group_rows = 0;
+  bool by_blocks = false;
 
   int32_t rows_of_group() const { return group_rows > 0 ? group_rows : owned_rows; }
   int32_t num_groups() const { return owned_rows / rows_of_group(); }
+  int32_t num_blocks(int32_t rows) const { return (rows + walked_rows - 1) / walked_rows; }
 
   friend bool operator==(const TileShape&, const TileShape&) = default;
 };
@@ -28,9 +33,9 @@ struct KeyRange {
 };
 
 /// Consecutive rows [begin, end) of the walked side, taken in tiles of TileShape::walked_rows; the
-/// last tile may be short. Every row in it has a partner in the owned tile, so nothing else, and no
-/// padding, is ever read. Without is_masked every pair of a group that is not idle is visible and
-/// the last tile is whole.
+/// last tile may be short, by blocks the first one too. Every row in it has a partner in the owned
+/// tile, so nothing else, and no padding, is ever read. Without is_masked every pair of a group
+/// that is not idle is visible and all tiles are whole.
 struct TileRun {
   int32_t begin = 0;
   int32_t end = 0;
@@ -46,6 +51,29 @@ struct OwnedTile {
   int32_t end = 0;
   int32_t first_run = 0;
   int32_t num_runs = 0;
+  int32_t first_turn = 0;  // by blocks: of TileList::turns
+  int32_t first_gap = -1;  // by blocks: of TileList::gaps; -1: every row has a partner
+};
+
+/// Whose turn it is to add to the rows of walked tiles: num_tiles of them, in the order of the
+/// walk, each counted one place before the last one. A tile may add when `turn` tiles have done so.
+struct TurnRun {
+  int32_t num_tiles = 0;
+  int32_t counter = 0;  // of the first tile
+  int32_t turn = 0;     // or kOpeningTurn
+
+  friend bool operator==(const TurnRun&, const TurnRun&) = default;
+};
+
+/// The first turn, of a tile with all rows that its counter is about: they are stored, not added.
+inline constexpr int32_t kOpeningTurn = -1;
+
+/// Rows [begin, end).
+struct RowStretch {
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  friend bool operator==(const RowStretch&, const RowStretch&) = default;
 };
 
 /// What one CTA takes at a time, in launch order: longest first in each section of heads, the short
@@ -68,7 +96,17 @@ struct TileList {
   std::vector<OwnedTile> tiles;  // every owned row is in exactly one
   std::vector<TileRun> runs;
   std::vector<WorkItem> work;  // tiles x heads
-  int64_t visited_cells = 0;   // area of all tiles walked, idle groups left out, for one head
+  /// By blocks, the walked tiles of each owned tile: how many tiles before it in launch order add
+  /// to rows of its own. Sums that are added in turn come out alike in every run, and a tile waits
+  /// only for items that were dealt before its own. A counter is about the rows of one block that
+  /// tiles with rows in common walk.
+  std::vector<TurnRun> turns;
+  int32_t num_counters = 0;
+  std::vector<RowStretch> unopened;  // rows that must be zeros before, of one block each
+  /// By blocks, for every owned tile with rows that have no partner anywhere: a bit for each of its
+  /// rows, 32 to a word, 1: without a partner. Such rows may hold anything.
+  std::vector<uint32_t> gaps;
+  int64_t visited_cells = 0;  // area of all tiles walked, idle groups left out, for one head
 };
 
 enum class TileOwner { queries, keys };

@@ -16,7 +16,9 @@ int64_t bytes_of(const std::vector<T>& values) {
 }
 
 HeadSections sections_of(const Attention& attention, int32_t heads, int64_t kv_rows,
-                         TileOwner owner) {
+                         const TileShape& shape, TileOwner owner) {
+  // Heads never wait for each other's turns, so they are dealt in between.
+  if (shape.by_blocks) return {heads, heads};
   const int64_t bytes_per_kv_head =
       std::max<int64_t>(1, kv_rows * 2 * (attention.head_dim_qk + attention.head_dim_v));
   const int64_t group = owner == TileOwner::queries ? attention.heads / attention.kv_heads : 1;
@@ -38,6 +40,7 @@ TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileS
           shape.owned_rows,
           shape.walked_rows,
           shape.group_rows,
+          shape.by_blocks,
           owner};
 }
 
@@ -45,11 +48,13 @@ void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape) 
   const Key key = key_of(item, owner, shape);
   if (entries_.contains(key)) return;
   Entry& entry = entries_[key];
-  entry.list = make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows,
-                              sections_of(plan_.scenario.attention, key.heads, key.kv_rows, owner),
-                              shape, owner);
+  entry.list = make_tile_list(
+      plan_.slices_of(item), key.q_rows, key.kv_rows,
+      sections_of(plan_.scenario.attention, key.heads, key.kv_rows, shape, owner), shape, owner);
   total_bytes_ += bytes_of(entry.list.ranges) + bytes_of(entry.list.tiles) +
-                  bytes_of(entry.list.runs) + bytes_of(entry.list.work);
+                  bytes_of(entry.list.runs) + bytes_of(entry.list.work) +
+                  bytes_of(entry.list.turns) + bytes_of(entry.list.unopened) +
+                  bytes_of(entry.list.gaps);
 }
 
 void TileStore::upload(Stream stream) {
@@ -58,13 +63,28 @@ void TileStore::upload(Stream stream) {
     entry.tiles = to_device(entry.list.tiles, stream);
     entry.runs = to_device(entry.list.runs, stream);
     entry.work = to_device(entry.list.work, stream);
+    entry.turns = to_device(entry.list.turns, stream);
+    entry.unopened = to_device(entry.list.unopened, stream);
+    entry.gaps = to_device(entry.list.gaps, stream);
   }
 }
 
 DeviceTiles TileStore::find(const ComputeItem& item, TileOwner owner, TileShape shape) const {
   const Entry& entry = entries_.at(key_of(item, owner, shape));
-  return {entry.ranges.as<KeyRange>(), entry.tiles.as<OwnedTile>(), entry.runs.as<TileRun>(),
-          entry.work.as<WorkItem>(), static_cast<int32_t>(entry.list.work.size())};
+  return {entry.ranges.as<KeyRange>(),
+          entry.tiles.as<OwnedTile>(),
+          entry.runs.as<TileRun>(),
+          entry.work.as<WorkItem>(),
+          static_cast<int32_t>(entry.list.work.size()),
+          entry.turns.as<TurnRun>(),
+          entry.list.num_counters,
+          static_cast<int32_t>(entry.list.unopened.size()),
+          entry.unopened.as<RowStretch>(),
+          entry.gaps.as<uint32_t>()};
+}
+
+int32_t TileStore::num_counters(const ComputeItem& item, TileOwner owner, TileShape shape) const {
+  return entries_.at(key_of(item, owner, shape)).list.num_counters;
 }
 
 int64_t TileStore::visited_cells(const ComputeItem& item, TileOwner owner, TileShape shape) const {

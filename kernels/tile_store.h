@@ -22,6 +22,8 @@ class TileStore {
   int64_t total_bytes() const { return total_bytes_; }
   void upload(Stream stream);
   DeviceTiles find(const ComputeItem& item, TileOwner owner, TileShape shape) const;
+  /// Counters of turns, for one query head.
+  int32_t num_counters(const ComputeItem& item, TileOwner owner, TileShape shape) const;
   /// Area that the tiles of the item's list cover, for one head.
   int64_t visited_cells(const ComputeItem& item, TileOwner owner, TileShape shape) const;
 
@@ -29,12 +31,13 @@ class TileStore {
   struct Key {
     int64_t first_slice, num_slices, q_rows, kv_rows;
     int32_t heads, owned_rows, walked_rows, group_rows;
+    bool by_blocks;
     TileOwner owner;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Entry {
     TileList list;
-    DeviceMemory ranges, tiles, runs, work;
+    DeviceMemory ranges, tiles, runs, work, turns, unopened, gaps;
   };
   Key key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const;
 

@@ -42,26 +42,29 @@ struct EmulatedMap {
   uint64_t sizes[5] = {};
   uint64_t strides[4] = {};  // bytes, of dimensions 1..4
   uint64_t box_rows = 0;
+  int32_t element_bytes = 2;
+
+  int32_t box_lanes() const { return kRowBytes / element_bytes; }
 };
 static_assert(sizeof(EmulatedMap) <= sizeof(TensorMap));
 
 /// The lanes of one row of a box that are inside the map's bounds.
 struct BoxRow {
-  const std::byte* from = nullptr;
+  std::byte* at = nullptr;
   int32_t num_lanes = 0;
 };
 
 BoxRow find_row(const EmulatedMap& map, const std::array<int32_t, 5>& first, int32_t row,
                 bool clips) {
-  uint64_t address = map.data + static_cast<uint64_t>(first[0]) * 2;
+  uint64_t address = map.data + static_cast<uint64_t>(first[0]) * map.element_bytes;
   for (int i = 1; i < 5; ++i) {
     const auto at = static_cast<uint64_t>(int64_t{first[i]} + (i == 1 ? row : 0));
     if (at >= map.sizes[i] && (i != 1 || clips)) return {};
     address += at * map.strides[i - 1];  // wraps as the copy unit's does
   }
   const int64_t lanes = static_cast<int64_t>(map.sizes[0]) - first[0];
-  return {reinterpret_cast<const std::byte*>(address),
-          static_cast<int32_t>(std::clamp<int64_t>(lanes, 0, kBoxLanes))};
+  return {reinterpret_cast<std::byte*>(address),
+          static_cast<int32_t>(std::clamp<int64_t>(lanes, 0, map.box_lanes()))};
 }
 
 /// Lands one box and tells its barrier.
@@ -71,11 +74,11 @@ void land_box(const EmulatedMap& map, uint32_t to, const std::array<int32_t, 5>&
   uint32_t bytes = 0;
   for (int32_t row = 0; row < static_cast<int32_t>(map.box_rows); ++row) {
     const BoxRow source = find_row(map, first, row, clips);
-    if (source.num_lanes > 0 && !is_lent(source.from, int64_t{source.num_lanes} * 2))
+    if (source.num_lanes > 0 && !is_lent(source.at, int64_t{source.num_lanes} * 2))
       cta.fail("a box reads outside device memory", place);
     for (int32_t lane = 0; lane < kBoxLanes; ++lane, bytes += 2) {
       uint16_t value = 0;
-      if (lane < source.num_lanes) std::memcpy(&value, source.from + lane * 2, sizeof(value));
+      if (lane < source.num_lanes) std::memcpy(&value, source.at + lane * 2, sizeof(value));
       const uint32_t target = swizzles ? swizzle(to + bytes) : to + bytes;
       std::memcpy(cta.at(target, 2, 2, place), &value, sizeof(value));
     }
@@ -85,6 +88,58 @@ void land_box(const EmulatedMap& map, uint32_t to, const std::array<int32_t, 5>&
   end_phase_if_complete(full);
   ++counts().copies;
 }
+
+}  // namespace
+
+/// A box of fp32 numbers from shared to global memory.
+class OutgoingBox {
+ public:
+  OutgoingBox(const EmulatedMap& map, uint32_t from, const std::array<int32_t, 5>& first, bool adds,
+              const Place& place)
+      : map_(map), from_(from), first_(first), adds_(adds), place_(place) {}
+
+  bool is_read() const { return is_read_; }
+  bool is_written() const { return is_written_; }
+
+  void read() {
+    if (is_read_) return;
+    is_read_ = true;
+    Cta& cta = current_cta();
+    values_.resize(map_.box_rows * kWideBoxLanes);
+    for (size_t i = 0; i < values_.size(); ++i)
+      std::memcpy(&values_[i], cta.at(swizzle(from_ + static_cast<uint32_t>(4 * i)), 4, 4, place_),
+                  sizeof(float));
+  }
+
+  void write() {
+    if (is_written_) return;
+    is_written_ = true;
+    read();
+    for (int32_t row = 0; row < static_cast<int32_t>(map_.box_rows); ++row) {
+      const BoxRow target = find_row(map_, first_, row, true);
+      if (target.num_lanes > 0 && !is_lent(target.at, int64_t{target.num_lanes} * 4))
+        current_cta().fail("a box writes outside device memory", place_);
+      for (int32_t lane = 0; lane < target.num_lanes; ++lane) {
+        float value = 0.0f;
+        if (adds_) std::memcpy(&value, target.at + lane * 4, sizeof(value));
+        value += values_[static_cast<size_t>(row * kWideBoxLanes + lane)];
+        std::memcpy(target.at + lane * 4, &value, sizeof(value));
+      }
+    }
+    ++counts().copies;
+  }
+
+ private:
+  EmulatedMap map_;
+  uint32_t from_;
+  std::array<int32_t, 5> first_;
+  bool adds_;
+  Place place_;
+  bool is_read_ = false, is_written_ = false;
+  std::vector<float> values_;
+};
+
+namespace {
 
 /// One product of a warpgroup, all of whose operands are there.
 class ProductRun {
@@ -264,6 +319,64 @@ void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
   cta.post([=] { land_box(emulated, to, first, barrier, swizzles, clips, place); });
 }
 
+void send_box(const TensorMap& map, uint32_t from, const std::array<int32_t, 5>& first, bool adds,
+              const Place& place) {
+  Cta& cta = current_cta();
+  EmulatedMap emulated;
+  std::memcpy(&emulated, map.words, sizeof(emulated));
+  if (emulated.element_bytes != 4) cta.fail("only fp32 boxes leave", place);
+  cta.at(from, static_cast<int32_t>(emulated.box_rows) * kRowBytes, kGroupBytes, place);
+  const auto box = std::make_shared<OutgoingBox>(emulated, from, first, adds, place);
+  hopper_state().outgoing[cta.thread()].boxes.push_back(box);
+  cta.post([box] { box->read(); });
+  cta.post([box] { box->write(); });
+}
+
+void commit_boxes() {
+  OutgoingBoxes& of_thread = hopper_state().outgoing[current_cta().thread()];
+  of_thread.num_committed = static_cast<int64_t>(of_thread.boxes.size());
+}
+
+void wait_for_outgoing(bool are_written, const Place& place) {
+  Cta& cta = current_cta();
+  if (cta.has_fault(Fault::skip_box_wait, place)) return;
+  OutgoingBoxes& of_thread = hopper_state().outgoing[cta.thread()];
+  const auto is_pending = [&](const std::shared_ptr<OutgoingBox>& box) {
+    return are_written ? !box->is_written() : !box->is_read();
+  };
+  while (std::any_of(of_thread.boxes.begin(), of_thread.boxes.begin() + of_thread.num_committed,
+                     is_pending)) {
+    cta.note_progress();
+    cta.poll(place);
+  }
+  if (!are_written) return;
+  of_thread.boxes.erase(of_thread.boxes.begin(), of_thread.boxes.begin() + of_thread.num_committed);
+  of_thread.num_committed = 0;
+}
+
+void wait_for_turn(const int32_t* taken, int32_t turn, const Place& place) {
+  while (*taken != turn) current_cta().poll(place);
+}
+
+void store_transposed_x4(uint32_t address, const uint32_t* words, const Place& place) {
+  struct Argument {
+    uint32_t address;
+    const uint32_t* words;
+  } argument{address, words};
+  meet_in_warp(argument, place, [&](Argument* const* lanes) {
+    for (int32_t matrix = 0; matrix < 4; ++matrix) {
+      for (int32_t row = 0; row < 8; ++row) {
+        for (int32_t column = 0; column < 8; ++column) {
+          const uint32_t pair = lanes[4 * row + column / 2]->words[matrix];
+          const auto bits = static_cast<uint16_t>(pair >> (column % 2 * 16));
+          const uint32_t to = lanes[8 * matrix + column]->address;
+          std::memcpy(current_cta().at(to, 16, 16, place) + 2 * row, &bits, sizeof(bits));
+        }
+      }
+    }
+  });
+}
+
 void change_registers(int registers, bool claims, const Place& place) {
   Cta& cta = current_cta();
   const int32_t at_launch = 65'536 / cta.num_threads() / 8 * 8;
@@ -336,18 +449,18 @@ uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes, Line line) {
 
 namespace cpscope::kernels {
 
-TensorMap make_row_map(const DeviceRows& rows, Dtype /*dtype*/, int32_t num_heads,
-                       int32_t num_lanes, int32_t box_rows) {
-  if (rows.data == nullptr) return {};
-  const RowMapGeometry geometry = describe_row_map(rows, num_heads, num_lanes, box_rows);
+void make_row_map(TensorMap& result, const DeviceRows& rows, Dtype dtype, int32_t num_heads,
+                  int32_t num_lanes, int32_t box_rows) {
+  result = {};
+  if (rows.data == nullptr) return;
+  const RowMapGeometry geometry = describe_row_map(rows, dtype, num_heads, num_lanes, box_rows);
   emulator::EmulatedMap map;
   map.data = reinterpret_cast<uintptr_t>(rows.data);
   std::copy(std::begin(geometry.sizes), std::end(geometry.sizes), map.sizes);
   std::copy(std::begin(geometry.strides), std::end(geometry.strides), map.strides);
   map.box_rows = static_cast<uint64_t>(box_rows);
-  TensorMap result{};
+  map.element_bytes = dtype == Dtype::fp32 ? 4 : 2;
   std::memcpy(result.words, &map, sizeof(map));
-  return result;
 }
 
 }  // namespace cpscope::kernels

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <random>
 #include <source_location>
 #include <type_traits>
@@ -58,6 +59,12 @@ struct Warpgroup {
   Meeting meeting;
 };
 
+/// Boxes of one thread on their way to global memory: first they are read, later written.
+struct OutgoingBoxes {
+  std::vector<std::shared_ptr<class OutgoingBox>> boxes;  // not yet waited for
+  int64_t num_committed = 0;                              // of them
+};
+
 /// What sm_90 adds to a CTA.
 struct HopperState {
   std::unordered_map<uint32_t, TransactionBarrier> barriers;  // by address
@@ -65,6 +72,7 @@ struct HopperState {
   std::vector<Warpgroup> warpgroups;
   int64_t free_registers = 0;  // per thread of a warpgroup, yielded and not claimed
   WaitList waiting_for_registers;
+  std::unordered_map<int32_t, OutgoingBoxes> outgoing;  // by thread
   std::minstd_rand random;
 
   HopperState();
@@ -79,6 +87,13 @@ void wait_for_phase(uint32_t address, uint32_t parity, const Place& place);
 void arrive_at_named(int id, int threads, bool waits, const Place& place);
 void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
                     const std::array<int32_t, 5>& first, const Place& place);
+void send_box(const TensorMap& map, uint32_t from, const std::array<int32_t, 5>& first, bool adds,
+              const Place& place);
+void commit_boxes();
+/// Until they are read, or written too.
+void wait_for_outgoing(bool are_written, const Place& place);
+void wait_for_turn(const int32_t* taken, int32_t turn, const Place& place);
+void store_transposed_x4(uint32_t address, const uint32_t* words, const Place& place);
 void change_registers(int registers, bool claims, const Place& place);
 void start_product(const Product& product, const Place& place);
 void commit_products(const Place& place);
@@ -128,6 +143,32 @@ inline void load_box(uint32_t to, const TensorMap* map, uint32_t barrier, int c0
   emulator::start_box_copy(to, *map, barrier, {c0, c1, c2, c3, c4}, {"load_box", barrier, line});
 }
 
+inline void publish_shared_writes() {}
+inline void store_box(const TensorMap* map, uint32_t from, int c0, int c1, int c2, int c3, int c4,
+                      Line line = Line::current()) {
+  emulator::send_box(*map, from, {c0, c1, c2, c3, c4}, false, {"store_box", from, line});
+}
+inline void add_box(const TensorMap* map, uint32_t from, int c0, int c1, int c2, int c3, int c4,
+                    Line line = Line::current()) {
+  emulator::send_box(*map, from, {c0, c1, c2, c3, c4}, true, {"add_box", from, line});
+}
+inline void commit_boxes() { emulator::commit_boxes(); }
+inline void wait_for_boxes_read(Line line = Line::current()) {
+  emulator::wait_for_outgoing(false, {"wait_for_boxes_read", 0, line});
+}
+inline void wait_for_boxes(Line line = Line::current()) {
+  emulator::wait_for_outgoing(true, {"wait_for_boxes", 0, line});
+}
+inline int32_t look_at_turn(const int32_t* taken) { return *taken; }
+inline void wait_for_turn(const int32_t* taken, int32_t turn, int32_t seen,
+                          Line line = Line::current()) {
+  if (seen != turn) emulator::wait_for_turn(taken, turn, {"wait_for_turn", turn, line});
+}
+inline void pass_turn(int32_t* taken, int32_t turn) {
+  emulator::current_cta().note_progress();
+  *taken = turn;
+}
+
 template <int N>
 void claim_registers(Line line = Line::current()) {
   emulator::change_registers(N, true, {"claim_registers", N, line});
@@ -150,6 +191,13 @@ inline void store_shared_int(uint32_t address, int32_t value, Line line = Line::
 }
 inline void store_shared_float(uint32_t address, float value, Line line = Line::current()) {
   shared_value<float>(address, {"store_shared_float", address, line}) = value;
+}
+inline void store_shared_pair(uint32_t address, FloatPair value, Line line = Line::current()) {
+  shared_value<FloatPair>(address, {"store_shared_pair", address, line}) = value;
+}
+inline void store_transposed_x4(uint32_t address, const uint32_t* words,
+                                Line line = Line::current()) {
+  emulator::store_transposed_x4(address, words, {"store_transposed_x4", address, line});
 }
 inline void store_shared_four(uint32_t address, FloatFour value, Line line = Line::current()) {
   shared_value<FloatFour>(address, {"store_shared_four", address, line}) = value;
@@ -186,6 +234,15 @@ void wgmma_ss(float (&d)[N], uint64_t a, uint64_t b, int accumulate, Line line =
   emulator::start_product(
       {d, nullptr, a, b, 2 * N, accumulate != 0, false, std::is_same_v<T, Bf16>},
       {"wgmma_ss", 0, line});
+}
+template <class T, int N>
+void wgmma_ss_rows(float (&d)[N], uint64_t a, uint64_t b, int accumulate,
+                   Line line = Line::current()) {
+  if (accumulate == 0) {
+    for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
+  }
+  emulator::start_product({d, nullptr, a, b, 2 * N, accumulate != 0, true, std::is_same_v<T, Bf16>},
+                          {"wgmma_ss_rows", 0, line});
 }
 template <class T, int N>
 void wgmma_rs(float (&d)[N], const uint32_t* a, uint64_t b, Line line = Line::current()) {

@@ -18,7 +18,8 @@ enum class Fault {
   skip_product_wait,      // wgmma_wait whose products never give their results
   wrong_panel_stride,     // matrix_descriptor with panels too far apart
   skip_swizzle,           // a box that lands without the swizzle
-  skip_clipping           // a box that reads rows past its end
+  skip_clipping,          // a box that reads rows past its end
+  skip_box_wait           // wait_for_boxes and wait_for_boxes_read that return at once
 };
 
 /// Settings of the emulated device; those of later launches.

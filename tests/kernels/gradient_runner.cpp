@@ -92,7 +92,7 @@ std::vector<float> read_output(const OnDevice& device, HostRows host, const char
 
 /// A tile list on the device.
 struct TilesOnDevice {
-  DeviceMemory ranges, tiles, runs, work;
+  DeviceMemory ranges, tiles, runs, work, turns, unopened, gaps;
   DeviceTiles pointers;
 
   TilesOnDevice(const TileList& list, Stream stream)
@@ -100,8 +100,19 @@ struct TilesOnDevice {
         tiles(to_device(list.tiles, stream)),
         runs(to_device(list.runs, stream)),
         work(to_device(list.work, stream)),
-        pointers{ranges.as<KeyRange>(), tiles.as<OwnedTile>(), runs.as<TileRun>(),
-                 work.as<WorkItem>(), static_cast<int32_t>(list.work.size())} {}
+        turns(to_device(list.turns, stream)),
+        unopened(to_device(list.unopened, stream)),
+        gaps(to_device(list.gaps, stream)),
+        pointers{ranges.as<KeyRange>(),
+                 tiles.as<OwnedTile>(),
+                 runs.as<TileRun>(),
+                 work.as<WorkItem>(),
+                 static_cast<int32_t>(list.work.size()),
+                 turns.as<TurnRun>(),
+                 list.num_counters,
+                 static_cast<int32_t>(list.unopened.size()),
+                 unopened.as<RowStretch>(),
+                 gaps.as<uint32_t>()} {}
 };
 
 std::vector<float> to_floats(const std::vector<double>& values) {
@@ -109,6 +120,22 @@ std::vector<float> to_floats(const std::vector<double>& values) {
 }
 
 }  // namespace
+
+GradientKernels hopper_gradient_kernels() {
+  constexpr Generation kHopper = Generation::sm90;
+  return {[](const AttentionShape& shape) {
+            const bool is_fused = is_backward_fused(kHopper, shape);
+            return is_fused ? TileShape{} : query_gradient_tile_shape(kHopper, shape);
+          },
+          [](const AttentionShape& shape) { return key_gradient_tile_shape(kHopper, shape); },
+          [](const BackwardLaunch& launch, Stream stream) {
+            if (!is_backward_fused(kHopper, launch.shape))
+              launch_query_gradient(kHopper, launch, stream);
+          },
+          [](const BackwardLaunch& launch, Stream stream) {
+            launch_key_gradient(kHopper, launch, stream);
+          }};
+}
 
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
                               const ExactGradients& exact) {
@@ -129,14 +156,17 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   const DeviceMemory log2_lse = to_device(to_floats(problem.log2_lse), stream);
   const DeviceMemory delta = to_device(to_floats(problem.delta), stream);
   const DeviceMemory counters = to_device(std::vector<int32_t>{0, 0}, stream);
+  const TileList key_list =
+      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_kv_heads, 1},
+                     kernels.key_tile(shape), TileOwner::keys);
+  const int32_t num_turns = shape.num_heads * key_list.num_counters;
+  const DeviceMemory turns_taken =
+      to_device(std::vector<int32_t>(static_cast<size_t>(num_turns), 0), stream);
   const TilesOnDevice query_tiles(
       make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_heads, 1},
                      kernels.query_tile(shape), TileOwner::queries),
       stream);
-  const TilesOnDevice key_tiles(
-      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_kv_heads, 1},
-                     kernels.key_tile(shape), TileOwner::keys),
-      stream);
+  const TilesOnDevice key_tiles(key_list, stream);
 
   BackwardLaunch launch;
   launch.shape = shape;
@@ -152,6 +182,7 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   launch.query_tiles = query_tiles.pointers;
   launch.key_tiles = key_tiles.pointers;
   launch.counters = counters.as<int32_t>();
+  launch.turns_taken = turns_taken.as<int32_t>();
   kernels.query_gradient(launch, stream);
   kernels.key_gradient(launch, stream);
 

@@ -15,6 +15,9 @@ struct GradientKernels {
   void (*key_gradient)(const BackwardLaunch&, Stream) = nullptr;
 };
 
+/// Those of sm_90a. Where key_gradient makes all gradients, query_gradient does nothing.
+GradientKernels hopper_gradient_kernels();
+
 struct KernelGradients {
   std::vector<float> dq, dk, dv;  // [row, head, lane]
   std::string stray_write;        // first byte written outside the rows; empty when there is none

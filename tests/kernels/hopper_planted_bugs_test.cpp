@@ -20,8 +20,8 @@ using kernels::emulator::Fault;
 using kernels::emulator::settings;
 
 /// Two query heads of one kv head, more tiles than stages, a masked tail.
-AttentionCase make_dense_case(int32_t rows = 330, int32_t lanes_qk = 128) {
-  AttentionCase item = causal_case(Dtype::bf16, rows, lanes_qk, 128);
+AttentionCase make_dense_case(int32_t rows = 330, int32_t lanes_qk = 128, int32_t lanes_v = 128) {
+  AttentionCase item = causal_case(Dtype::bf16, rows, lanes_qk, lanes_v);
   item.shape.num_heads = item.shape.group = 2;
   return item;
 }
@@ -78,24 +78,27 @@ struct SolvedProblem {
 
 void do_nothing(const kernels::BackwardLaunch& /*launch*/, kernels::Stream /*stream*/) {}
 
+enum class Outputs { all, dq, dk_dv };
+
 /// One gradient kernel on some problems.
 class Gradients {
  public:
-  Gradients(void (*query)(const kernels::BackwardLaunch&, kernels::Stream),
-            void (*key)(const kernels::BackwardLaunch&, kernels::Stream),
-            const std::vector<AttentionCase>& cases)
-      : problems_(cases.begin(), cases.end()),
-        kernels_{kernels::hopper_query_gradient_tile_shape, kernels::hopper_key_gradient_tile_shape,
-                 query, key} {}
+  Gradients(Outputs outputs, const std::vector<AttentionCase>& cases)
+      : outputs_(outputs),
+        problems_(cases.begin(), cases.end()),
+        kernels_(kernels::hopper_gradient_kernels()) {
+    if (outputs == Outputs::dq) kernels_.key_gradient = do_nothing;
+    if (outputs == Outputs::dk_dv) kernels_.query_gradient = do_nothing;
+  }
 
   std::string verdict() const {
     for (const SolvedProblem& solved : problems_) {
       const kernels::AttentionShape& shape = solved.problem.shape;
       const auto got = run_gradients(kernels_, solved.problem, solved.exact);
       std::string said;
-      if (kernels_.query_gradient != do_nothing)
+      if (outputs_ != Outputs::dk_dv)
         said += find_excess("dq", solved.exact.dq, got.dq, shape.num_heads, shape.head_dim_qk);
-      if (kernels_.key_gradient != do_nothing) {
+      if (outputs_ != Outputs::dq) {
         said += find_excess("dk", solved.exact.dk, got.dk, shape.num_kv_heads, shape.head_dim_qk);
         said += find_excess("dv", solved.exact.dv, got.dv, shape.num_kv_heads, shape.head_dim_v);
       }
@@ -105,33 +108,31 @@ class Gradients {
   }
 
  private:
+  Outputs outputs_;
   std::vector<SolvedProblem> problems_;
   kernels::GradientKernels kernels_;
 };
 
-struct QueryGradient : Gradients {
+struct FusedGradients : Gradients {
   static std::vector<std::string> sources() {
-    return {"hopper_query_gradient.cu", "hopper_wide_query_gradient.cu"};
+    return {"hopper_gradients.cu", "hopper_fused_stages.h", "hopper_row_facts.h"};
   }
-  QueryGradient()
-      : Gradients(kernels::launch_hopper_query_gradient, do_nothing,
-                  {make_dense_case(), make_sparse_case(), make_dense_case(200, 192),
-                   make_dense_case(200, 256)}) {}
+  FusedGradients()
+      : Gradients(Outputs::all,
+                  {make_dense_case(), make_sparse_case(), make_dense_case(200, 64, 64)}) {}
 };
 
-struct KeyGradient : Gradients {
-  static std::vector<std::string> sources() {
-    return {"hopper_key_gradient.cu", "hopper_row_facts.h"};
-  }
-  KeyGradient()
-      : Gradients(do_nothing, kernels::launch_hopper_key_gradient,
-                  {make_dense_case(), make_sparse_case()}) {}
+struct WideQueryGradient : Gradients {
+  static std::vector<std::string> sources() { return {"hopper_wide_query_gradient.cu"}; }
+  WideQueryGradient()
+      : Gradients(Outputs::dq,
+                  {make_dense_case(200, 192), make_sparse_case(136), make_dense_case(200, 256)}) {}
 };
 
 struct WideKeyGradient : Gradients {
   static std::vector<std::string> sources() { return {"hopper_wide_key_gradient.cu"}; }
   WideKeyGradient()
-      : Gradients(do_nothing, kernels::launch_hopper_key_gradient,
+      : Gradients(Outputs::dk_dv,
                   {make_dense_case(200, 192), make_sparse_case(136), make_dense_case(150, 256)}) {}
 };
 
@@ -182,7 +183,7 @@ class HopperPlantedBugs : public ::testing::Test {
   Kernel kernel_;
 };
 
-using Kernels = ::testing::Types<Forward, QueryGradient, KeyGradient, WideKeyGradient>;
+using Kernels = ::testing::Types<Forward, FusedGradients, WideQueryGradient, WideKeyGradient>;
 TYPED_TEST_SUITE(HopperPlantedBugs, Kernels);
 
 TYPED_TEST(HopperPlantedBugs, NoneIsSeenWhereNoneIs) { EXPECT_EQ(this->kernel_.verdict(), ""); }
@@ -216,6 +217,16 @@ TYPED_TEST(HopperPlantedBugs, MissingSwizzleIsSeen) {
 
 TYPED_TEST(HopperPlantedBugs, ReadingBeyondARunIsSeen) {
   EXPECT_TRUE(this->is_seen(Fault::skip_clipping));
+}
+
+using HopperFusedBugs = HopperPlantedBugs<FusedGradients>;
+
+TEST_F(HopperFusedBugs, EveryMissingWaitForTheOtherKeysIsSeen) {
+  expect_seen_in(FusedGradients::sources(), "named_barrier_sync(", Fault::skip_named_barrier);
+}
+
+TEST_F(HopperFusedBugs, EveryMissingWaitForLeavingBoxesIsSeen) {
+  expect_seen_in(FusedGradients::sources(), "wait_for_boxes_read();", Fault::skip_box_wait);
 }
 
 // Elsewhere named barriers only set the order of products, which changes no result.

@@ -104,14 +104,142 @@ void expect_exact(const Area& area, TileShape shape, TileOwner owner) {
 
 TEST(TileList, ComputesEveryVisiblePairOnceFromEitherSide) {
   std::mt19937 random(20);
-  const TileShape shapes[] = {{128, 64},     {64, 128},    {32, 16},      {16, 48},
-                              {128, 64, 64}, {64, 48, 16}, {192, 128, 64}};
-  for (int trial = 0; trial < 210; ++trial) {
+  const TileShape shapes[] = {{128, 64},      {64, 128},          {32, 16},
+                              {16, 48},       {128, 64, 64},      {64, 48, 16},
+                              {192, 128, 64}, {128, 64, 0, true}, {32, 16, 0, true}};
+  for (int trial = 0; trial < 270; ++trial) {
     const Area area = random_area(random);
     SCOPED_TRACE(fmt::format("trial {}", trial));
     for (const TileOwner owner : {TileOwner::queries, TileOwner::keys})
-      ASSERT_NO_FATAL_FAILURE(expect_exact(area, shapes[trial % 7], owner));
+      ASSERT_NO_FATAL_FAILURE(expect_exact(area, shapes[trial % 9], owner));
   }
+}
+
+/// What the items of one head, in launch order, find at each row of the walked side.
+void expect_turns_in_launch_order(const TileList& list, int32_t num_rows) {
+  const int32_t walked = list.shape.walked_rows;
+  std::vector<int32_t> added(num_rows, 0), taken(list.num_counters, 0), counter_of(num_rows, -1);
+  std::vector<bool> is_opened(num_rows, false);
+  for (const WorkItem& item : list.work) {
+    if (item.head != 1) continue;
+    const OwnedTile& tile = list.tiles[item.tile];
+    const TurnRun* next = list.turns.data() + tile.first_turn;
+    TurnRun run;
+    for (int32_t r = tile.num_runs - 1; r >= 0; --r) {
+      for (int32_t end = list.runs[tile.first_run + r].end;
+           end > list.runs[tile.first_run + r].begin;) {
+        const int32_t begin =
+            std::max(list.runs[tile.first_run + r].begin, (end - 1) / walked * walked);
+        if (run.num_tiles == 0) {
+          run = *next++;
+        } else {
+          --run.counter;
+        }
+        --run.num_tiles;
+        ASSERT_EQ(std::max(run.turn, 0), taken[run.counter]);
+        ++taken[run.counter];
+        for (int32_t row = begin; row < end; ++row) {
+          ASSERT_TRUE(counter_of[row] < 0 || counter_of[row] == run.counter)
+              << "row " << row << " has two counters";
+          counter_of[row] = run.counter;
+          if (run.turn == kOpeningTurn) {
+            ASSERT_EQ(added[row], 0) << "row " << row << " is stored over sums";
+            is_opened[row] = true;
+          }
+          ++added[row];
+        }
+        end = begin;
+      }
+    }
+  }
+  for (const RowStretch& rows : list.unopened) {
+    EXPECT_EQ(rows.begin / walked, (rows.end - 1) / walked);
+    for (int32_t row = rows.begin; row < rows.end; ++row) {
+      EXPECT_FALSE(is_opened[row]) << "row " << row;
+      is_opened[row] = true;
+    }
+  }
+  EXPECT_EQ(std::count(is_opened.begin(), is_opened.end(), false), 0);
+}
+
+/// Rows of the owned side without a partner, as the list has them.
+void expect_gaps(const Area& area, const TileList& list, TileOwner owner) {
+  const int32_t words = (list.shape.owned_rows + 31) / 32;
+  for (const OwnedTile& tile : list.tiles) {
+    ASSERT_TRUE(tile.first_gap < 0 ||
+                tile.first_gap + words <= static_cast<int32_t>(list.gaps.size()));
+    for (int32_t row = tile.begin; row < tile.end; ++row) {
+      bool has_partner = false;
+      const int64_t others = owner == TileOwner::queries ? area.kv_rows : area.q_rows;
+      for (int64_t other = 0; other < others && !has_partner; ++other)
+        has_partner = owner == TileOwner::queries ? sees(area, row, other) : sees(area, other, row);
+      const int32_t bit = row - tile.begin;
+      const bool is_gap =
+          tile.first_gap >= 0 && (list.gaps[tile.first_gap + bit / 32] >> bit % 32 & 1) != 0;
+      ASSERT_EQ(is_gap, !has_partner) << "row " << row;
+    }
+  }
+}
+
+TEST(TileList, DealsTurnsAtBlocksInLaunchOrder) {
+  std::mt19937 random(21);
+  const TileShape shapes[] = {{128, 64, 0, true}, {128, 128, 0, true}, {32, 16, 0, true}};
+  for (int trial = 0; trial < 90; ++trial) {
+    const Area area = random_area(random);
+    SCOPED_TRACE(fmt::format("trial {}", trial));
+    for (const TileOwner owner : {TileOwner::queries, TileOwner::keys}) {
+      const TileList list =
+          make_tile_list(area.slices, area.q_rows, area.kv_rows, {3, 2}, shapes[trial % 3], owner);
+      const int64_t walked_side = owner == TileOwner::queries ? area.kv_rows : area.q_rows;
+      expect_turns_in_launch_order(list, static_cast<int32_t>(walked_side));
+      ASSERT_NO_FATAL_FAILURE(expect_gaps(area, list, owner));
+    }
+  }
+}
+
+TEST(TileList, LetsLongDocumentsInOneBlockTakeTurnsApart) {
+  // Block 9 ends one document and begins another; tile 4 holds keys of both.
+  const BandSlice documents[] = {{0, 600, 0, 600, -1000, 0}, {600, 1300, 600, 1300, -1000, 0}};
+  const TileList list =
+      make_tile_list(documents, 1300, 1300, {1, 1}, {128, 64, 0, true}, TileOwner::keys);
+  EXPECT_EQ(list.num_counters, 21 + 1);
+  for (const TileRun& run : list.runs)
+    EXPECT_FALSE(run.begin < 600 && 600 < run.end) << run.begin << " to " << run.end;
+  // Short ones share their counters: more tiles would cost more than the wait.
+  const BandSlice short_ones[] = {{0, 100, 0, 100, -1000, 0}, {100, 300, 100, 300, -1000, 0}};
+  EXPECT_EQ(make_tile_list(short_ones, 300, 300, {1, 1}, {128, 64, 0, true}, TileOwner::keys)
+                .num_counters,
+            5);
+}
+
+TEST(TileList, DealsTilesThatTakeTurnsFarApart) {
+  // Four documents of 512 rows: the first tile of each, then the second of each.
+  std::vector<BandSlice> documents;
+  for (int32_t row = 0; row < 2048; row += 512)
+    documents.push_back({row, row + 512, row, row + 512, -1000, 1000});
+  const TileList list =
+      make_tile_list(documents, 2048, 2048, {1, 1}, {128, 64, 0, true}, TileOwner::keys);
+  for (int32_t i = 0; i < 16; ++i) EXPECT_EQ(list.work[i].tile, i % 4 * 4 + i / 4);
+}
+
+TEST(TileList, KeepsTilesInsideBlocks) {
+  // Rows 100 to 300 meet keys: by blocks of 64 that is a part, two whole ones and a part.
+  const BandSlice slice{100, 300, 0, 128, -1000, 1000};
+  const TileList list =
+      make_tile_list({&slice, 1}, 400, 128, {1, 1}, {128, 64, 0, true}, TileOwner::keys);
+  ASSERT_EQ(list.runs.size(), 3u);
+  EXPECT_EQ(list.runs[0].begin, 100);
+  EXPECT_EQ(list.runs[1].begin, 128);
+  EXPECT_EQ(list.runs[2].begin, 256);
+  EXPECT_EQ(list.runs[2].end, 300);
+  EXPECT_EQ(list.runs[1].is_masked, 0);
+  EXPECT_EQ(list.visited_cells, 4 * 64 * 128);
+  // Who is alone with its rows stores them.
+  EXPECT_EQ(list.turns, (std::vector<TurnRun>{{4, 3, kOpeningTurn}}));
+  EXPECT_EQ(list.num_counters, 4);
+  EXPECT_EQ(list.unopened,
+            (std::vector<RowStretch>{{0, 64}, {64, 100}, {300, 320}, {320, 384}, {384, 400}}));
+  EXPECT_TRUE(list.gaps.empty());
 }
 
 TEST(TileList, MasksOnlyTheDiagonalOfACausalSquare) {

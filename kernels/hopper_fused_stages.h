@@ -1,0 +1,232 @@
+#pragma once
+
+#include "kernels/hopper_row_facts.h"
+
+#include <cstdint>
+
+/// The fused backward of sm_90a around its products: shared memory, the walk that every role takes,
+/// and what the producer's threads bring and send.
+namespace cpscope::kernels::device {
+
+/// Rows of a walked tile whose logits a consumer holds at a time.
+inline constexpr int kPartRows = 64;
+inline constexpr int kDqPanelLanes = kPanelRowBytes / 4;
+/// Named barriers: dS of both consumers is in shared memory.
+inline constexpr int kGradsBarrier = 1;
+
+/// One configuration. kWalked: 64, where a consumer makes half of dq's lanes, or 128, where it
+/// makes half of dq's rows.
+template <class T_, int kLanes_, int kWalked_, bool kHasCap_>
+struct FusedBudget {
+  using T = T_;
+  static constexpr int kLanes = kLanes_, kWalked = kWalked_;
+  static constexpr int kQk = kLanes, kV = kLanes;
+  static constexpr bool kHasCap = kHasCap_;
+  static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
+  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
+  static constexpr int kConsumerRegisters = kLanes > 64 ? 240 : 232;
+  static constexpr int kProducerRegisters = kLanes > 64 ? 24 : 40;
+  using Facts = FactLayout<kWalked>;
+  using Walk = BlockWalk<kWalked>;
+
+  static constexpr int kParts = kWalked / kPartRows;
+  static constexpr bool kSplitsLanes = kParts == 1;
+  static constexpr int kDqLanes = 64;  // of a consumer
+  static_assert(kSplitsLanes ? kLanes == 2 * kDqLanes
+                             : kWalked == 2 * kWarpgroupRows && kLanes == kDqLanes);
+
+  static constexpr int kOwnedFirstBytes = kOwned * kQk * 2;
+  static constexpr int kOwnedBytes = kOwned * (kQk + kV) * 2;
+  static constexpr int kFirstBytes = kWalked * kQk * 2;
+  static constexpr int kSecondBytes = kWalked * kV * 2;
+  static constexpr int kWalkedBytes = kFirstBytes + kSecondBytes;
+  static constexpr int kGradBytes = kWalked * kOwned * 2;  // dS
+  static constexpr int kDqPanelBytes = kWalked * kPanelRowBytes;
+  static constexpr int kDqBytes = kWalked * kQk * 4;
+  static constexpr int kSharedBytes = 1024 + kOwnedBytes +
+                                      kStages * (kWalkedBytes + Facts::kBytes) + 2 * kGradBytes +
+                                      kDqBytes + 128 + WorkDeal::kBytes;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (kConsumers + 1) * launch_registers(kThreads));
+  static_assert(kSharedBytes <= kMaxSharedBytes);
+};
+
+struct FusedParams {
+  BackwardParams base;
+  TensorMap dq;
+  int32_t* turns_taken;  // [local query head][counter]
+};
+
+/// Where things lie in shared memory.
+template <class B>
+struct FusedShared {
+  uint32_t owned, walked, grads, dq, facts;
+  uint32_t owned_full, owned_free, first_full, second_full, walked_free, dq_full, dq_free, deal;
+
+  __device__ FusedShared() {
+    owned = align_to_swizzle(shared_address(dynamic_shared()));
+    walked = owned + B::kOwnedBytes;
+    grads = walked + B::kStages * B::kWalkedBytes;
+    dq = grads + 2 * B::kGradBytes;
+    facts = dq + B::kDqBytes;
+    owned_full = facts + B::kStages * B::Facts::kBytes;
+    owned_free = owned_full + 8;
+    first_full = owned_free + 8;
+    second_full = first_full + 8 * B::kStages;
+    walked_free = second_full + 8 * B::kStages;
+    dq_full = walked_free + 8 * B::kStages;
+    dq_free = dq_full + 8;
+    deal = owned_full + 128;
+  }
+
+  __device__ void init() const {
+    constexpr int kConsumerWarps = 4 * B::kConsumers;
+    if (threadIdx.x == 0) {
+      mbarrier_init(owned_full, 1);
+      mbarrier_init(owned_free, kConsumerWarps);
+      for (int i = 0; i < B::kStages; ++i) {
+        mbarrier_init(first_full + 8 * i, 1 + 32);  // the boxes' thread, the lanes of the facts'
+        mbarrier_init(second_full + 8 * i, 1);
+        mbarrier_init(walked_free + 8 * i, 32 * kConsumerWarps);
+      }
+      mbarrier_init(dq_full, 32 * kConsumerWarps);
+      mbarrier_init(dq_free, 1);
+      WorkDeal(deal).init(kConsumerWarps + 1, 2);
+      mbarrier_init_fence();
+    }
+    __syncthreads();
+  }
+};
+
+/// The walked tiles of an item for all query heads of its kv head, in the order in which every role
+/// takes them.
+template <class B>
+struct HeadWalk {
+  const DealtItem& item;
+  typename B::Walk walk;
+  int32_t head, last_head;
+
+  __device__ __forceinline__ HeadWalk(const BackwardParams& p, const DealtItem& dealt)
+      : item(dealt), walk(dealt) {
+    const HeadRange heads(p, dealt.head);
+    head = heads.first;
+    last_head = heads.last;
+  }
+
+  __device__ __forceinline__ bool next(const TileRun* runs) {
+    if (head >= last_head || item.tile.num_runs == 0) return false;
+    if (walk.next(runs)) return true;
+    if (++head >= last_head) return false;
+    walk = typename B::Walk(item);
+    return walk.next(runs);
+  }
+};
+
+/// The producer's first thread: the tiles.
+template <class B>
+__device__ __forceinline__ void fetch_tiles(const BackwardParams& p, const FusedShared<B>& at) {
+  WorkDeal deal(at.deal);
+  int num_walked = 0, num_owned = 0;  // fetched
+  for (;;) {
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) return;
+    const OwnedTile& tile = item.tile;
+    HeadWalk<B> tiles(p, item);
+    if (!tiles.next(p.tiles.runs)) continue;
+    mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
+    ++num_owned;
+    mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
+    load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end, item.head);
+    load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full, tile.begin,
+                                  tile.end, item.head);
+    do {
+      const int stage = num_walked % B::kStages;
+      const uint32_t q = at.walked + stage * B::kWalkedBytes;
+      const uint32_t first_full = at.first_full + 8 * stage,
+                     second_full = at.second_full + 8 * stage;
+      mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
+      mbarrier_arrive_expecting(first_full, B::kFirstBytes);
+      load_panels<B::kQk, B::kWalked>(q, &p.q, first_full, tiles.walk.row, tiles.walk.end,
+                                      tiles.head);
+      mbarrier_arrive_expecting(second_full, B::kSecondBytes);
+      load_panels<B::kV, B::kWalked>(q + B::kFirstBytes, &p.d_out, second_full, tiles.walk.row,
+                                     tiles.walk.end, tiles.head);
+      ++num_walked;
+    } while (tiles.next(p.tiles.runs));
+  }
+}
+
+/// The turns of an item's walked tiles for one query head, tile by tile.
+struct TurnWalk {
+  const TurnRun* next_run;
+  int32_t* counters;  // of the head
+  TurnRun run;        // num_tiles: those not yet taken
+  int32_t* taken = nullptr;
+
+  __device__ TurnWalk(const TurnRun* first, int32_t* of_head)
+      : next_run(first), counters(of_head) {}
+
+  __device__ __forceinline__ void next() {
+    if (run.num_tiles == 0) {
+      run = *next_run++;
+    } else {
+      --run.counter;
+    }
+    --run.num_tiles;
+    taken = counters + run.counter;
+  }
+  __device__ __forceinline__ bool opens() const { return run.turn == kOpeningTurn; }
+  /// Turns that must have been taken.
+  __device__ __forceinline__ int32_t turn() const { return opens() ? 0 : run.turn; }
+};
+
+/// A thread of the producer: dq of every tile leaves for global memory, when it is its turn.
+template <class B>
+__device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedShared<B>& at) {
+  const BackwardParams& p = fused.base;
+  WorkDeal deal(at.deal);
+  int num_walked = 0;  // sent
+  for (;;) {
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) return;
+    const HeadRange heads(p, item.head);
+    for (int32_t head = heads.first; head < heads.last; ++head) {
+      typename B::Walk walk(item);
+      if (!walk.next(p.tiles.runs)) break;
+      TurnWalk turns(p.tiles.turns + item.tile.first_turn,
+                     fused.turns_taken + head * p.tiles.num_counters);
+      turns.next();
+      int32_t seen = look_at_turn(turns.taken);
+      for (bool has_tile = true; has_tile; ++num_walked) {
+        const int32_t turn = turns.turn();
+        const bool opens = turns.opens();
+        int32_t* taken = turns.taken;
+        wait_for_turn(taken, turn, seen);
+        mbarrier_wait(at.dq_full, num_walked & 1);
+        for (int panel = 0; panel * kDqPanelLanes < p.lanes_qk; ++panel) {
+          const uint32_t from = at.dq + panel * B::kDqPanelBytes;
+          const int row = kMapRows - walk.end + walk.row;  // see kMapRows
+          const int lane = panel * kDqPanelLanes;
+          if (opens) {
+            store_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+          } else {
+            add_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+          }
+        }
+        commit_boxes();
+        // The next turn is looked at while the boxes are on their way.
+        has_tile = walk.next(p.tiles.runs);
+        if (has_tile) {
+          turns.next();
+          seen = look_at_turn(turns.taken);
+        }
+        wait_for_boxes_read();
+        mbarrier_arrive(at.dq_free);
+        wait_for_boxes();
+        pass_turn(taken, turn + 1);
+      }
+    }
+  }
+}
+
+}  // namespace cpscope::kernels::device

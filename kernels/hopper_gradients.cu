@@ -1,0 +1,461 @@
+#include "kernels/hopper_backward.h"
+#include "kernels/hopper_fused_stages.h"
+#include "kernels/hopper_row_facts.h"
+#include "kernels/launch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+// dq, dk and dv of one compute item on sm_90a, in one pass: five products a tile, not seven.
+//
+// A CTA owns 128 keys of a kv head and walks the query rows that see them, for every query head of
+// the group: S' = K Q^T, dP' = V dO^T, dv += P' dO, dk += dS' Q (primes: transposed), and
+// dq = dS K. P' and dS' stay in registers as operands; dS also goes to shared memory, where both
+// consumer warpgroups' keys meet: each multiplies it with half of dq's lanes, or of its rows. What
+// belongs to a walked row (lse, delta, the keys that it sees) belongs to a column here: the
+// producer's second warp puts it into shared memory beside the tile. The next tile's S' starts
+// behind dq's product, so that the tensor cores have work while dq leaves.
+//
+// dq of a tile is added to global memory by the copy unit, all tiles of a block of query rows in
+// turn (TileList::turns): the order of additions is that of the tile list, so two runs give the
+// same bits. Query rows are walked from the last to the first: under a causal mask the CTAs of a
+// head then come to a block in the order of their turns, one behind the other, and seldom wait.
+//
+// Ladder: v1 are the portable kernels (query_gradient.cu, key_gradient.cu), v2 were Hopper kernels
+// for dq and for dk with dv; this one is v3.
+// Grid: one CTA per SM, work from a counter; 128 threads for the producer and for each consumer.
+// Shared memory: K and V of the owner, two stages of Q and dO, two of dS, dq of a tile; panels with
+// the 128-byte swizzle.
+// Accuracy: as v1: fp32 sums, P and dS rounded to the dtype.
+// Source: FlashAttention-3 (arXiv:2407.08608), the fused backward; turns: its deterministic mode.
+
+namespace cpscope::kernels {
+namespace device {
+namespace {
+
+/// A consumer warpgroup.
+template <class B>
+struct GradientConsumer {
+  const BackwardParams& p;
+  const FusedShared<B>& at;
+  int group;  // which consumer
+  uint32_t k, v;
+  int num_walked = 0, num_owned = 0;  // taken
+  // P' and dS' of a part, in pairs: operands of products that may be under way.
+  uint32_t weights[kPartRows / 4], logit_grads[kPartRows / 4];
+  float dk[B::kQk / 2];
+  float dv[B::kV / 2];
+
+  __device__ GradientConsumer(const BackwardParams& params, const FusedShared<B>& shared,
+                              int consumer)
+      : p(params),
+        at(shared),
+        group(consumer),
+        k(shared.owned + consumer * kWarpgroupRows * kPanelRowBytes),
+        v(k + B::kOwnedFirstBytes) {}
+
+  __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
+  __device__ __forceinline__ static int warp() { return threadIdx.x / 32 % 4; }
+
+  /// sums = A B^T of kLanes lanes; a: this warpgroup's keys, b: the walked rows.
+  template <int kLanes>
+  __device__ __forceinline__ static void start_product(float (&sums)[kPartRows / 2], uint32_t a,
+                                                       uint32_t b) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kLanes / 16; ++step) {
+      wgmma_ss<typename B::T>(sums, matrix_descriptor(step_address<B::kOwned>(a, step), 16),
+                              matrix_descriptor(step_address<B::kWalked>(b, step), 16), step > 0);
+    }
+    wgmma_commit();
+  }
+
+  /// sums += weights B; b: the walked rows.
+  template <int kSums>
+  __device__ __forceinline__ static void start_sums(float (&sums)[kSums],
+                                                    uint32_t (&weights)[kPartRows / 4],
+                                                    uint32_t b) {
+    pin(sums);
+    pin(weights);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kPartRows / 16; ++step) {
+      wgmma_rs<typename B::T>(
+          sums, weights + 4 * step,
+          matrix_descriptor(b + step * 16 * kPanelRowBytes, B::kWalked * kPanelRowBytes));
+    }
+    wgmma_commit();
+  }
+
+  /// logits -> P', in fp32 (times the cap's slope) and rounded. facts: of this thread's columns.
+  template <bool kIsMasked>
+  __device__ __forceinline__ void weigh_part(float (&logits)[kPartRows / 2], uint32_t facts,
+                                             int32_t key) {
+#pragma unroll
+    for (int j = 0; j < kPartRows / 8; ++j) {
+      const FloatPair log2_lse = load_shared_pair(facts + 32 * j);
+      float slope[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& value = logits[4 * j + i];
+        value = weigh<B::kHasCap>(p, value, i % 2 == 0 ? log2_lse.x : log2_lse.y, slope[i]);
+      }
+      if constexpr (kIsMasked) {
+        const IntPair lo = load_shared_int_pair(facts + B::Facts::kLo + 32 * j);
+        const IntPair size = load_shared_int_pair(facts + B::Facts::kSize + 32 * j);
+        const KeySpan even{lo.x, static_cast<uint32_t>(size.x)};
+        const KeySpan odd{lo.y, static_cast<uint32_t>(size.y)};
+        if (!even.has(key)) logits[4 * j] = 0.0f;
+        if (!odd.has(key)) logits[4 * j + 1] = 0.0f;
+        if (!even.has(key + 8)) logits[4 * j + 2] = 0.0f;
+        if (!odd.has(key + 8)) logits[4 * j + 3] = 0.0f;
+      }
+      weights[2 * j] = pack<typename B::T>(logits[4 * j], logits[4 * j + 1]);
+      weights[2 * j + 1] = pack<typename B::T>(logits[4 * j + 2], logits[4 * j + 3]);
+      if constexpr (B::kHasCap) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          // The slope of a hidden pair may be a NaN.
+          float& value = logits[4 * j + i];
+          value = value == 0.0f ? 0.0f : value * slope[i];
+        }
+      }
+    }
+  }
+
+  /// dS' = P' (dP' - delta), rounded; exact: P' in fp32.
+  __device__ __forceinline__ void differentiate(const float (&exact)[kPartRows / 2],
+                                                float (&dp)[kPartRows / 2], uint32_t facts,
+                                                bool is_masked) {
+    // A key that no row sees may hold a NaN, and so may its dP'.
+    if (is_masked) {
+#pragma unroll
+      for (int i = 0; i < kPartRows / 2; ++i) dp[i] = exact[i] == 0.0f ? 0.0f : dp[i];
+    }
+#pragma unroll
+    for (int j = 0; j < kPartRows / 8; ++j) {
+      const FloatPair delta = load_shared_pair(facts + B::Facts::kDelta + 32 * j);
+      logit_grads[2 * j] = pack<typename B::T>(exact[4 * j] * (dp[4 * j] - delta.x),
+                                               exact[4 * j + 1] * (dp[4 * j + 1] - delta.y));
+      logit_grads[2 * j + 1] = pack<typename B::T>(exact[4 * j + 2] * (dp[4 * j + 2] - delta.x),
+                                                   exact[4 * j + 3] * (dp[4 * j + 3] - delta.y));
+    }
+  }
+
+  /// dS' -> dS [walked row, key] in shared memory; this warpgroup's keys are a panel.
+  __device__ __forceinline__ void store_grads(uint32_t grads) const {
+    const int lane = threadIdx.x % 32;
+    const int row = lane / 16 * 8 + lane % 8, chunk = 2 * warp() + (lane / 8 & 1);
+    const uint32_t to = grads + group * B::kWalked * kPanelRowBytes + row * kPanelRowBytes +
+                        ((chunk ^ (row & 7)) << 4);
+#pragma unroll
+    for (int j = 0; j < kPartRows / 16; ++j)
+      store_transposed_x4(to + j * 16 * kPanelRowBytes, logit_grads + 4 * j);
+  }
+
+  /// dq = dS K: half of the lanes, or half of the rows.
+  __device__ __forceinline__ void start_dq(float (&dq)[B::kDqLanes / 2], uint32_t grads) const {
+    const uint32_t a = B::kSplitsLanes ? grads : grads + group * kWarpgroupRows * kPanelRowBytes;
+    const uint32_t keys = at.owned + (B::kSplitsLanes ? group * B::kOwned * kPanelRowBytes : 0);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < B::kOwned / 16; ++step) {
+      wgmma_ss_rows<typename B::T>(
+          dq, matrix_descriptor(step_address<B::kWalked>(a, step), 16),
+          matrix_descriptor(keys + step * 16 * kPanelRowBytes, B::kOwned * kPanelRowBytes),
+          step > 0);
+    }
+    wgmma_commit();
+  }
+
+  /// dq of the tile before to shared memory, where the thread that sends it finds it. Lanes of odd
+  /// rows write groups of columns in another order, so that no two lanes want one bank.
+  __device__ __forceinline__ void publish_dq(const float (&dq)[B::kDqLanes / 2]) const {
+    const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
+    const bool is_odd = (row & 1) != 0;
+    const int chunk = (quarter / 2) ^ row ^ (is_odd ? 4 : 0);
+    const uint32_t to =
+        at.dq + (B::kSplitsLanes ? group * 2 * B::kDqPanelBytes : 0) +
+        ((B::kSplitsLanes ? 0 : group * kWarpgroupRows) + warp() * 16 + row) * kPanelRowBytes +
+        (quarter & 1) * 8;
+    mbarrier_wait(at.dq_free, num_walked & 1);
+#pragma unroll
+    for (int panel = 0; panel < 2; ++panel) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // rows `row` and 8 further down
+        const uint32_t place = to + panel * B::kDqPanelBytes + half * 8 * kPanelRowBytes;
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int near = 16 * panel + 4 * j + 2 * half, far = near + 8;
+          const float x[2] = {dq[near] * p.scale, dq[near + 1] * p.scale};
+          const float y[2] = {dq[far] * p.scale, dq[far + 1] * p.scale};
+          const uint32_t first = (chunk ^ 2 * j) << 4;
+          store_shared_pair(place + first, {is_odd ? y[0] : x[0], is_odd ? y[1] : x[1]});
+          store_shared_pair(place + (first ^ 64), {is_odd ? x[0] : y[0], is_odd ? x[1] : y[1]});
+        }
+      }
+    }
+    publish_shared_writes();
+    mbarrier_arrive(at.dq_full);
+  }
+
+  /// Where a part of a walked tile lies, and what belongs to its rows.
+  struct Part {
+    uint32_t q, d_out, facts, grads;
+  };
+  __device__ __forceinline__ Part part_of(int number, int part) const {
+    const int stage = number % B::kStages, row = part * kPartRows;
+    const uint32_t q = at.walked + stage * B::kWalkedBytes + row * kPanelRowBytes;
+    return {q, q + B::kFirstBytes,
+            at.facts + stage * B::Facts::kBytes + 4 * row + 8 * (threadIdx.x % 4),
+            at.grads + (number & 1) * B::kGradBytes + row * kPanelRowBytes};
+  }
+
+  /// The first part's S'.
+  __device__ __forceinline__ void start_logits(float (&logits)[kPartRows / 2], int number) const {
+    mbarrier_wait(at.first_full + 8 * (number % B::kStages), (number / B::kStages) & 1);
+    start_product<B::kQk>(logits, k, part_of(number, 0).q);
+  }
+
+  /// A part whose S' is there: dk and dv, and dS to shared memory. next_logits: of the part behind
+  /// it, started meanwhile.
+  template <bool kStartsNext>
+  __device__ __forceinline__ void take_part(const Part& part, int32_t key, bool is_masked,
+                                            float (&logits)[kPartRows / 2],
+                                            float (&next_logits)[kPartRows / 2]) {
+    float dp[kPartRows / 2];
+    start_product<B::kV>(dp, v, part.d_out);
+    if (is_masked) {
+      weigh_part<true>(logits, part.facts, key);
+    } else {
+      weigh_part<false>(logits, part.facts, key);
+    }
+    start_sums(dv, weights, part.d_out);  // before dP' is used
+    if constexpr (kStartsNext)
+      start_product<B::kQk>(next_logits, k, part.q + kPartRows * kPanelRowBytes);
+    wgmma_wait<kStartsNext ? 2 : 1>();
+    pin(dp);
+    differentiate(logits, dp, part.facts, is_masked);
+    start_sums(dk, logit_grads, part.q);
+    store_grads(part.grads);
+  }
+
+  /// Zeros for K's rows that nobody sees: they may hold a NaN, which a dS of zero would not hide
+  /// from dq. The barrier before dq's product is this one's too.
+  __device__ __forceinline__ void clear_gaps(const OwnedTile& tile) const {
+    const int row = threadIdx.x % kWarpgroupThreads / 2, in_tile = group * kWarpgroupRows + row;
+    if ((p.tiles.gaps[tile.first_gap + in_tile / 32] >> in_tile % 32 & 1) == 0) return;
+    constexpr int kHalf = kPanelRowBytes / 2;
+    const uint32_t to = k + row * kPanelRowBytes + threadIdx.x % 2 * kHalf;
+#pragma unroll
+    for (int panel = 0; panel < B::kQk / kBoxLanes; ++panel) {
+#pragma unroll
+      for (int byte = 0; byte < kHalf; byte += 16)
+        store_shared_four(to + panel * B::kOwned * kPanelRowBytes + byte, {0.0f, 0.0f, 0.0f, 0.0f});
+    }
+  }
+
+  /// All tiles of an item.
+  __device__ __forceinline__ void walk_tiles(HeadWalk<B>& tiles, int32_t key) {
+    float logits[kPartRows / 2];
+    start_logits(logits, num_walked);
+    wgmma_wait<0>();
+    pin(logits);
+    bool has_tile = true;
+    do {
+      const bool is_masked = tiles.walk.is_masked != 0;
+      const int stage = num_walked % B::kStages;
+      mbarrier_wait(at.second_full + 8 * stage, (num_walked / B::kStages) & 1);
+      if constexpr (B::kParts == 1) {
+        take_part<false>(part_of(num_walked, 0), key, is_masked, logits, logits);
+      } else {
+        float next_logits[kPartRows / 2];
+        take_part<true>(part_of(num_walked, 0), key, is_masked, logits, next_logits);
+        wgmma_wait<1>();
+        pin(next_logits);
+        take_part<false>(part_of(num_walked, 1), key, is_masked, next_logits, next_logits);
+      }
+      has_tile = tiles.next(p.tiles.runs);
+      publish_shared_writes();
+      named_barrier_sync(kGradsBarrier, B::kConsumers * kWarpgroupThreads);
+      float dq[B::kDqLanes / 2];
+      start_dq(dq, part_of(num_walked, 0).grads);
+      wgmma_wait<1>();
+      pin(dv);
+      pin(dk);
+      ++num_walked;
+      // Without a next tile the last one's once more: a branch here would end all products.
+      start_logits(logits, has_tile ? num_walked : num_walked - 1);
+      wgmma_wait<1>();
+      pin(dq);
+      finish_tile(dq);
+      wgmma_wait<0>();
+      pin(logits);
+    } while (has_tile);
+  }
+
+  /// The tile before: its stage is free, its dq leaves.
+  __device__ __forceinline__ void finish_tile(const float (&dq)[B::kDqLanes / 2]) const {
+    // Every lane tells that it has read the facts.
+    mbarrier_arrive(at.walked_free + 8 * ((num_walked - 1) % B::kStages));
+    publish_dq(dq);
+  }
+
+  template <int kLanes>
+  __device__ __forceinline__ static void store_rows(const DeviceRows& rows, int32_t head,
+                                                    int32_t first_row, int32_t rows_end,
+                                                    int32_t num_lanes,
+                                                    const float (&sums)[kLanes / 2], float factor) {
+    float* to = static_cast<float*>(rows.data) + head * rows.head_stride +
+                static_cast<int64_t>(first_row) * rows.row_stride;
+    if (first_row < rows_end) store_row<kLanes, false>(to, num_lanes, sums, factor);
+    to += 8 * rows.row_stride;
+    if (first_row + 8 < rows_end) store_row<kLanes, true>(to, num_lanes, sums, factor);
+  }
+
+  __device__ __forceinline__ void run() {
+    WorkDeal deal(at.deal);
+    const int32_t row_in_tile = group * kWarpgroupRows + warp() * 16 + threadIdx.x % 32 / 4;
+    for (;;) {
+      const DealtItem item = deal.read();
+      if (item.is_last()) return;
+#pragma unroll
+      for (int i = 0; i < B::kQk / 2; ++i) dk[i] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < B::kV / 2; ++i) dv[i] = 0.0f;
+      const int32_t key = item.tile.begin + row_in_tile;  // this thread's rows: key and key + 8
+      HeadWalk<B> tiles(p, item);
+      if (tiles.next(p.tiles.runs)) {
+        mbarrier_wait(at.owned_full, num_owned & 1);
+        ++num_owned;
+        if (item.tile.first_gap >= 0) clear_gaps(item.tile);
+        walk_tiles(tiles, key);
+        // Every lane has seen owned_full's phase: it waited for products since.
+        if (is_elected()) mbarrier_arrive(at.owned_free);
+      }
+      store_rows<B::kV>(p.second, item.head, key, item.tile.end, p.lanes_v, dv, 1.0f);
+      store_rows<B::kQk>(p.first, item.head, key, item.tile.end, p.lanes_qk, dk, p.scale);
+    }
+  }
+};
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, 1)
+    gradients_on_hopper(const __grid_constant__ FusedParams fused) {
+  const FusedShared<B> at;
+  at.init();
+  const BackwardParams& p = fused.base;
+  const int warpgroup = threadIdx.x / kWarpgroupThreads;
+  if (warpgroup == 0) {
+    yield_registers<B::kProducerRegisters>();
+    if (threadIdx.x == 0) fetch_tiles<B>(p, at);
+    if (threadIdx.x / 32 == 1)
+      fetch_facts<B::kStages, typename B::Walk>(p, WorkDeal(at.deal),
+                                                {at.facts, at.first_full, at.walked_free});
+    if (threadIdx.x == 64) WorkDeal(at.deal).deal(p.tiles, p.counter);
+    if (threadIdx.x == 96) send_dq<B>(fused, at);
+  } else {
+    claim_registers<B::kConsumerRegisters>();
+    GradientConsumer<B>(p, at, warpgroup - 1).run();
+  }
+}
+
+constexpr int kClearingThreads = 128;
+
+struct ClearParams {
+  DeviceRows dq;
+  const RowStretch* stretches;
+  int32_t num_lanes;
+};
+
+/// Zeros to rows of dq that no turn opens. Grid: a stretch of rows, a local query head.
+__global__ void __launch_bounds__(kClearingThreads)
+    clear_rows(const __grid_constant__ ClearParams p) {
+  const RowStretch rows = p.stretches[blockIdx.x];
+  float* to = static_cast<float*>(p.dq.data) + static_cast<int64_t>(rows.begin) * p.dq.row_stride +
+              static_cast<int32_t>(blockIdx.y) * p.dq.head_stride;
+  const int32_t count = (rows.end - rows.begin) * p.num_lanes;
+  for (int32_t i = threadIdx.x; i < count; i += kClearingThreads)
+    to[i / p.num_lanes * p.dq.row_stride + i % p.num_lanes] = 0.0f;
+}
+
+template <class B>
+void launch_budget(const BackwardLaunch& launch, Stream stream) {
+  const DeviceTiles& tiles = launch.key_tiles;
+  const int32_t lanes = padded_lanes(launch.shape.head_dim_qk);
+  if (tiles.num_unopened > 0) {
+    launch_kernel(clear_rows, Grid(tiles.num_unopened, launch.shape.num_heads), kClearingThreads, 0,
+                  stream, ClearParams{launch.dq, tiles.unopened, lanes});
+  }
+  if (tiles.num_work == 0) return;
+  FusedParams fused{};
+  BackwardParams& p = fused.base = make_backward_params(launch);
+  make_backward_maps(launch, B::kWalked, B::kOwned, p);
+  p.tiles = tiles;
+  p.counter = launch.counters;
+  p.first = launch.dk;
+  p.second = launch.dv;
+  make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, B::kWalked);
+  fused.turns_taken = launch.turns_taken;
+  const int32_t ctas =
+      std::min(tiles.num_work, resident_ctas(gradients_on_hopper<B>, B::kThreads, B::kSharedBytes));
+  launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused);
+}
+
+// Lanes, walked rows.
+template <class T, bool kHasCap>
+using Fused64 = FusedBudget<T, 64, 128, kHasCap>;
+template <class T, bool kHasCap>
+using Fused128 = FusedBudget<T, 128, 64, kHasCap>;
+
+bool is_small(const AttentionShape& shape) {
+  return shape.head_dim_qk <= 64 && shape.head_dim_v <= 64;
+}
+
+template <class T, bool kHasCap>
+void launch_lanes(const BackwardLaunch& launch, Stream stream) {
+  if (is_small(launch.shape)) {
+    launch_budget<Fused64<T, kHasCap>>(launch, stream);
+  } else {
+    launch_budget<Fused128<T, kHasCap>>(launch, stream);
+  }
+}
+
+template <class B>
+TileShape tile_shape() {
+  return {.owned_rows = B::kOwned, .walked_rows = B::kWalked, .by_blocks = true};
+}
+
+}  // namespace
+}  // namespace device
+
+std::string why_not_hopper_backward(const AttentionShape& shape) {
+  if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
+    return "the Hopper backward takes bf16 and fp16 only";
+  if (shape.head_dim_qk > 256 || shape.head_dim_v > 256)
+    return "the Hopper backward takes at most 256 lanes per head";
+  return "";
+}
+
+bool is_hopper_backward_fused(const AttentionShape& shape) {
+  return shape.head_dim_qk <= 128 && shape.head_dim_v <= 128;
+}
+
+TileShape hopper_gradients_tile_shape(const AttentionShape& shape) {
+  return device::is_small(shape) ? device::tile_shape<device::Fused64<Bf16, false>>()
+                                 : device::tile_shape<device::Fused128<Bf16, false>>();
+}
+
+void launch_hopper_gradients(const BackwardLaunch& launch, Stream stream) {
+  const bool has_cap = launch.shape.softcap != 0.0f;
+  if (launch.shape.dtype == Dtype::bf16) {
+    has_cap ? device::launch_lanes<Bf16, true>(launch, stream)
+            : device::launch_lanes<Bf16, false>(launch, stream);
+  } else {
+    has_cap ? device::launch_lanes<Fp16, true>(launch, stream)
+            : device::launch_lanes<Fp16, false>(launch, stream);
+  }
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,64 @@
+#include "kernels/rank_engine.h"
+
+#include <fmt/format.h>
+
+// What an engine says of its kernels.
+
+namespace cpscope::kernels {
+
+int64_t RankEngine::tile_flops(const ComputeItem& item, bool is_backward) const {
+  if (item.num_slices == 0) return 0;
+  const AttentionShape shape = shape_of(item);
+  const int64_t qk = shape.head_dim_qk, v = shape.head_dim_v, heads = shape.num_heads;
+  if (!is_backward)
+    return 2 * heads * (qk + v) *
+           tiles_.visited_cells(item, TileOwner::queries,
+                                forward_tile_shape(forward_generation(shape), shape));
+  const Generation generation = backward_generation(shape);
+  const int64_t by_keys =
+      tiles_.visited_cells(item, TileOwner::keys, key_gradient_tile_shape(generation, shape));
+  if (is_backward_fused(generation, shape)) return 2 * heads * (3 * qk + 2 * v) * by_keys;
+  const int64_t by_queries =
+      tiles_.visited_cells(item, TileOwner::queries, query_gradient_tile_shape(generation, shape));
+  return 2 * heads * ((2 * qk + v) * by_queries + (2 * qk + 2 * v) * by_keys);
+}
+
+std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
+  const auto to_text = [](Generation generation) {
+    return generation == Generation::sm90 ? "sm90" : "portable";
+  };
+  const auto tile_text = [](const TileShape& tile) {
+    return fmt::format("{}x{}", tile.owned_rows, tile.walked_rows);
+  };
+  std::array<std::vector<std::string>, 2> names;
+  for (const ComputeItem& item : plan_.forward.computes) {
+    std::string& name = names[0].emplace_back();
+    if (item.num_slices == 0) continue;
+    const AttentionShape shape = shape_of(item);
+    const Generation generation = forward_generation(shape);
+    name = fmt::format("{} forward {}", to_text(generation),
+                       tile_text(forward_tile_shape(generation, shape)));
+  }
+  for (const ComputeItem& item : plan_.backward.computes) {
+    std::string& name = names[1].emplace_back();
+    if (item.num_slices == 0) continue;
+    const AttentionShape shape = shape_of(item);
+    const Generation generation = backward_generation(shape);
+    const std::string key_tile = tile_text(key_gradient_tile_shape(generation, shape));
+    name = is_backward_fused(generation, shape)
+               ? fmt::format("{} dq dk dv {}", to_text(generation), key_tile)
+               : fmt::format("{} dq {}, dk dv {}", to_text(generation),
+                             tile_text(query_gradient_tile_shape(generation, shape)), key_tile);
+  }
+  return names;
+}
+
+std::string RankEngine::generation_text() const {
+  for (const ComputeItem& item : plan_.forward.computes) {
+    if (item.num_slices > 0)
+      return forward_generation(shape_of(item)) == Generation::sm90 ? "sm90" : "portable";
+  }
+  return "none";
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,171 @@
+#include "kernels/tile_turns.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace cpscope::kernels {
+namespace {
+
+using Stretch = RowStretch;
+
+/// Visits the walked tiles of an owned tile by blocks, the last one first.
+template <class Visit>
+void walk_blocks(const OwnedTile& tile, const TileList& list, Visit visit) {
+  const int32_t walked = list.shape.walked_rows;
+  for (int32_t r = tile.num_runs; r-- > 0;) {
+    const TileRun& run = list.runs[tile.first_run + r];
+    for (int32_t end = run.end; end > run.begin;) {
+      const int32_t begin = std::max(run.begin, (end - 1) / walked * walked);
+      visit(Stretch{begin, end});
+      end = begin;
+    }
+  }
+}
+
+/// Which rows of the owned side have a partner.
+std::vector<bool> find_met_rows(const TileList& list, TileOwner owner) {
+  if (owner == TileOwner::queries) {
+    std::vector<bool> is_met(static_cast<size_t>(list.q_rows), false);
+    for (size_t i = 0; i < list.ranges.size(); ++i) {
+      if (list.ranges[i].lo < list.ranges[i].hi) is_met[i % is_met.size()] = true;
+    }
+    return is_met;
+  }
+  std::vector<int32_t> begun(static_cast<size_t>(list.kv_rows) + 1, 0);  // ranges, less the ended
+  for (const KeyRange& range : list.ranges) {
+    if (range.lo >= range.hi) continue;
+    ++begun[range.lo];
+    --begun[range.hi];
+  }
+  std::partial_sum(begun.begin(), begun.end(), begun.begin());
+  std::vector<bool> is_met;
+  for (int32_t k = 0; k < list.kv_rows; ++k) is_met.push_back(begun[k] > 0);
+  return is_met;
+}
+
+}  // namespace
+
+BlockParts::BlockParts(TileOwner owner, TileList& list)
+    : num_rows_(owner == TileOwner::queries ? list.kv_rows : list.q_rows),
+      block_rows_(list.shape.walked_rows),
+      parts_(static_cast<size_t>(list.shape.num_blocks(num_rows_))) {
+  for (const OwnedTile& tile : list.tiles)
+    walk_blocks(tile, list, [&](Stretch rows) { note(rows); });
+  list.num_counters = number();
+}
+
+/// A tile walks these rows of one block.
+void BlockParts::note(RowStretch rows) {
+  std::vector<Stretch>& parts = parts_[rows.begin / block_rows_];
+  if (parts.size() == 1 && parts[0].begin <= rows.begin && rows.end <= parts[0].end) return;
+  // Parts stay sorted and apart; those that the rows meet become one.
+  std::vector<Stretch> kept;
+  for (const Stretch& part : parts) {
+    if (part.end <= rows.begin || rows.end <= part.begin) {
+      kept.push_back(part);
+    } else {
+      rows = {std::min(rows.begin, part.begin), std::max(rows.end, part.end)};
+    }
+  }
+  kept.push_back(rows);
+  std::sort(kept.begin(), kept.end(),
+            [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
+  parts = std::move(kept);
+}
+
+/// Numbers the parts by their rows. Returns how many there are.
+int32_t BlockParts::number() {
+  int32_t count = 0;
+  for (const std::vector<Stretch>& parts : parts_) {
+    first_.push_back(count);
+    count += static_cast<int32_t>(parts.size());
+  }
+  taken_.assign(static_cast<size_t>(count), 0);
+  is_opened_.assign(static_cast<size_t>(count), false);
+  return count;
+}
+
+/// Number of the part that holds these rows.
+int32_t BlockParts::counter_of(RowStretch rows) const {
+  const std::vector<Stretch>& parts = parts_[rows.begin / block_rows_];
+  const auto part = std::find_if(parts.begin(), parts.end(),
+                                 [&](const Stretch& p) { return rows.begin < p.end; });
+  return first_[rows.begin / block_rows_] + static_cast<int32_t>(part - parts.begin());
+}
+
+/// The next turn at the part that holds these rows.
+TurnRun BlockParts::take_turn(RowStretch rows) {
+  const int32_t counter = counter_of(rows);
+  const int32_t turn = taken_[counter]++;
+  if (turn > 0) return {1, counter, turn};
+  const int32_t block = rows.begin / block_rows_;
+  is_opened_[counter] = rows == parts_[block][counter - first_[block]];
+  return {1, counter, is_opened_[counter] ? kOpeningTurn : 0};
+}
+
+/// Rows of no opened part.
+std::vector<RowStretch> BlockParts::unopened() const {
+  std::vector<Stretch> result;
+  for (size_t block = 0; block < parts_.size(); ++block) {
+    int32_t next = static_cast<int32_t>(block) * block_rows_;
+    const auto close = [&](int32_t end) {
+      if (next < end) result.push_back({next, end});
+    };
+    for (size_t part = 0; part < parts_[block].size(); ++part) {
+      if (!is_opened_[static_cast<size_t>(first_[block]) + part]) continue;
+      close(parts_[block][part].begin);
+      next = parts_[block][part].end;
+    }
+    close(std::min(num_rows_, (static_cast<int32_t>(block) + 1) * block_rows_));
+  }
+  return result;
+}
+
+std::vector<int32_t> BlockParts::places_in_chains(const TileList& list) const {
+  std::vector<int32_t> place(list.tiles.size(), 0), next(taken_.size(), 0);
+  for (size_t t = 0; t < list.tiles.size(); ++t) {
+    const auto visit = [&](auto act) {
+      walk_blocks(list.tiles[t], list, [&](Stretch rows) { act(next[counter_of(rows)]); });
+    };
+    visit([&](int32_t place_there) { place[t] = std::max(place[t], place_there); });
+    visit([&](int32_t& place_there) { place_there = place[t] + 1; });
+  }
+  return place;
+}
+
+void BlockParts::deal(const std::vector<int32_t>& order, TileList& list) {
+  for (const int32_t t : order) {
+    OwnedTile& tile = list.tiles[t];
+    tile.first_turn = static_cast<int32_t>(list.turns.size());
+    walk_blocks(tile, list, [&](Stretch rows) {
+      const TurnRun turn = take_turn(rows);
+      TurnRun* last =
+          list.turns.size() > static_cast<size_t>(tile.first_turn) ? &list.turns.back() : nullptr;
+      if (last != nullptr && turn == TurnRun{1, last->counter - last->num_tiles, last->turn}) {
+        ++last->num_tiles;
+      } else {
+        list.turns.push_back(turn);
+      }
+    });
+  }
+  list.unopened = unopened();
+}
+
+void collect_gaps(TileOwner owner, TileList& list) {
+  constexpr int32_t kBits = 32;
+  const std::vector<bool> is_met = find_met_rows(list, owner);
+  for (OwnedTile& tile : list.tiles) {
+    if (std::find(is_met.begin() + tile.begin, is_met.begin() + tile.end, false) ==
+        is_met.begin() + tile.end)
+      continue;
+    tile.first_gap = static_cast<int32_t>(list.gaps.size());
+    list.gaps.resize(list.gaps.size() +
+                     static_cast<size_t>((list.shape.owned_rows + kBits - 1) / kBits));
+    for (int32_t row = tile.begin; row < tile.end; ++row) {
+      const int32_t bit = row - tile.begin;
+      if (!is_met[row]) list.gaps[tile.first_gap + bit / kBits] |= uint32_t{1} << bit % kBits;
+    }
+  }
+}
+
+}  // namespace cpscope::kernels
