@@ -67,6 +67,75 @@ __device__ __forceinline__ float weigh(const BackwardParams& p, float product, f
   }
 }
 
+/// Where things lie in shared memory: the owned pair of tiles, kStages of the walked pair, and (for
+/// key tiles) of what the kernel must know of every walked query row.
+template <class B>
+struct BackwardShared {
+  uint32_t owned, walked, row_facts;
+  uint32_t owned_full, owned_free, first_full, second_full, walked_free, deal;
+
+  __device__ BackwardShared() {
+    owned = align_to_swizzle(shared_address(dynamic_shared()));
+    walked = owned + B::kOwnedBytes;
+    row_facts = walked + B::kStages * B::kWalkedBytes;
+    owned_full = row_facts + B::kStages * B::kFactBytes;
+    owned_free = owned_full + 8;
+    first_full = owned_free + 8;
+    second_full = first_full + 8 * B::kStages;
+    walked_free = second_full + 8 * B::kStages;
+    deal = walked_free + 8 * B::kStages;
+  }
+
+  /// Arrivals that fill the first of a walked pair and that free the pair; fact_warps: warps that
+  /// fetch what belongs to rows.
+  __device__ void init(int first_arrivals, int free_arrivals, int fact_warps) const {
+    constexpr int kConsumerWarps = 4 * B::kConsumers;
+    if (threadIdx.x == 0) {
+      mbarrier_init(owned_full, 1);
+      mbarrier_init(owned_free, kConsumerWarps);
+      for (int i = 0; i < B::kStages; ++i) {
+        mbarrier_init(first_full + 8 * i, first_arrivals);
+        mbarrier_init(second_full + 8 * i, 1);
+        mbarrier_init(walked_free + 8 * i, free_arrivals);
+      }
+      WorkDeal(deal).init(kConsumerWarps + fact_warps, 1);
+      mbarrier_init_fence();
+    }
+    __syncthreads();
+  }
+};
+
+/// One configuration of a backward kernel.
+template <class T_, int kQk_, int kV_, int kOwned_, int kWalked_, int kStages_, int kFactBytes_,
+          int kProducerRegisters_, int kConsumerRegisters_, bool kHasCap_>
+struct BackwardBudget {
+  using T = T_;
+  static constexpr int kQk = kQk_, kV = kV_, kOwned = kOwned_, kWalked = kWalked_;
+  static constexpr int kStages = kStages_, kFactBytes = kFactBytes_;
+  static constexpr bool kHasCap = kHasCap_;
+  static constexpr int kConsumers = 2;
+  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
+  static constexpr int kProducerRegisters = kProducerRegisters_;
+  static constexpr int kConsumerRegisters = kConsumerRegisters_;
+  static constexpr int kOwnedFirstBytes = kOwned * kQk * 2;  // q, or k
+  static constexpr int kOwnedBytes = kOwned * (kQk + kV) * 2;
+  static constexpr int kFirstBytes = kWalked * kQk * 2;  // k, or q
+  static constexpr int kSecondBytes = kWalked * kV * 2;  // v, or d_out
+  static constexpr int kWalkedBytes = kFirstBytes + kSecondBytes;
+  static constexpr int kSharedBytes =
+      1024 + kOwnedBytes + kStages * (kWalkedBytes + kFactBytes) + 256 + WorkDeal::kBytes;
+
+  static_assert(kOwned == kConsumers * kWarpgroupRows && kWalked % 16 == 0);
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (kConsumers + 1) * launch_registers(kThreads));
+  static_assert(kSharedBytes <= kMaxSharedBytes);
+};
+
+/// Has the head too many lanes for the kernels of 64 and 128?
+inline bool is_wide(const AttentionShape& shape) {
+  return shape.head_dim_qk > 128 || shape.head_dim_v > 128;
+}
+
 inline BackwardParams make_backward_params(const BackwardLaunch& launch) {
   const AttentionShape& shape = launch.shape;
   BackwardParams p{};

@@ -14,26 +14,20 @@ inline constexpr int kDqPanelLanes = kPanelRowBytes / 4;
 /// Named barriers: dS of both consumers is in shared memory.
 inline constexpr int kGradsBarrier = 1;
 
-/// One configuration. kWalked: 64, where a consumer makes half of dq's lanes, or 128, where it
-/// makes half of dq's rows.
-template <class T_, int kLanes_, int kWalked_, bool kHasCap_>
+/// The configuration. A walked tile's logits come in parts; of its dq each consumer makes half of
+/// the rows.
+template <class T_, bool kHasCap_>
 struct FusedBudget {
   using T = T_;
-  static constexpr int kLanes = kLanes_, kWalked = kWalked_;
-  static constexpr int kQk = kLanes, kV = kLanes;
+  static constexpr int kQk = 64, kV = 64, kWalked = 128;
   static constexpr bool kHasCap = kHasCap_;
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
-  static constexpr int kConsumerRegisters = kLanes > 64 ? 240 : 232;
-  static constexpr int kProducerRegisters = kLanes > 64 ? 24 : 40;
+  static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
   using Facts = FactLayout<kWalked>;
   using Walk = BlockWalk<kWalked>;
 
-  static constexpr int kParts = kWalked / kPartRows;
-  static constexpr bool kSplitsLanes = kParts == 1;
-  static constexpr int kDqLanes = 64;  // of a consumer
-  static_assert(kSplitsLanes ? kLanes == 2 * kDqLanes
-                             : kWalked == 2 * kWarpgroupRows && kLanes == kDqLanes);
+  static_assert(kWalked == 2 * kPartRows && kWalked == kConsumers * kWarpgroupRows);
 
   static constexpr int kOwnedFirstBytes = kOwned * kQk * 2;
   static constexpr int kOwnedBytes = kOwned * (kQk + kV) * 2;

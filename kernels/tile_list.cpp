@@ -6,7 +6,6 @@
 #include <bit>
 #include <limits>
 #include <numeric>
-#include <optional>
 
 namespace cpscope::kernels {
 namespace {
@@ -317,23 +316,15 @@ size_t count_dealt_in_sections(const std::vector<int32_t>& order,
   return kept;
 }
 
-/// Longest tiles first inside each section of heads; then, of all heads, the short ones. By blocks,
-/// tiles of one length that take turns with each other are dealt far apart.
+/// Longest tiles first inside each section of heads; then, of all heads, the short ones.
 void order_work(const HeadSections& heads, TileOwner owner, TileList& list) {
   const std::vector<int64_t> cost = walked_tiles(list);
   for (const int64_t tiles : cost)
     list.visited_cells += tiles * list.shape.walked_rows * list.shape.rows_of_group();
   std::vector<int32_t> order(list.tiles.size());
   std::iota(order.begin(), order.end(), 0);
-  std::optional<BlockParts> parts;
-  std::vector<int32_t> place(order.size(), 0);
-  if (list.shape.by_blocks) {
-    parts.emplace(owner, list);
-    place = parts->places_in_chains(list);
-  }
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return cost[a] != cost[b] ? cost[a] > cost[b] : place[a] < place[b];
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return cost[a] > cost[b]; });
   const size_t kept = count_dealt_in_sections(order, cost);
   const int32_t section = std::max(1, heads.heads_per_section);
   const auto deal = [&](size_t begin, size_t end, int32_t first_head, int32_t end_head) {
@@ -345,8 +336,8 @@ void order_work(const HeadSections& heads, TileOwner owner, TileList& list) {
   for (int32_t first = 0; first < heads.num_heads; first += section)
     deal(0, kept, first, std::min(heads.num_heads, first + section));
   deal(kept, order.size(), 0, heads.num_heads);
-  if (!parts) return;
-  parts->deal(order, list);
+  if (!list.shape.by_blocks) return;
+  BlockParts(owner, list).deal(order, list);
   collect_gaps(owner, list);
 }
 

@@ -16,9 +16,7 @@ int64_t bytes_of(const std::vector<T>& values) {
 }
 
 HeadSections sections_of(const Attention& attention, int32_t heads, int64_t kv_rows,
-                         const TileShape& shape, TileOwner owner) {
-  // Heads never wait for each other's turns, so they are dealt in between.
-  if (shape.by_blocks) return {heads, heads};
+                         TileOwner owner) {
   const int64_t bytes_per_kv_head =
       std::max<int64_t>(1, kv_rows * 2 * (attention.head_dim_qk + attention.head_dim_v));
   const int64_t group = owner == TileOwner::queries ? attention.heads / attention.kv_heads : 1;
@@ -48,9 +46,9 @@ void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape) 
   const Key key = key_of(item, owner, shape);
   if (entries_.contains(key)) return;
   Entry& entry = entries_[key];
-  entry.list = make_tile_list(
-      plan_.slices_of(item), key.q_rows, key.kv_rows,
-      sections_of(plan_.scenario.attention, key.heads, key.kv_rows, shape, owner), shape, owner);
+  entry.list = make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows,
+                              sections_of(plan_.scenario.attention, key.heads, key.kv_rows, owner),
+                              shape, owner);
   total_bytes_ += bytes_of(entry.list.ranges) + bytes_of(entry.list.tiles) +
                   bytes_of(entry.list.runs) + bytes_of(entry.list.work) +
                   bytes_of(entry.list.turns) + bytes_of(entry.list.unopened) +

@@ -121,18 +121,6 @@ std::vector<RowStretch> BlockParts::unopened() const {
   return result;
 }
 
-std::vector<int32_t> BlockParts::places_in_chains(const TileList& list) const {
-  std::vector<int32_t> place(list.tiles.size(), 0), next(taken_.size(), 0);
-  for (size_t t = 0; t < list.tiles.size(); ++t) {
-    const auto visit = [&](auto act) {
-      walk_blocks(list.tiles[t], list, [&](Stretch rows) { act(next[counter_of(rows)]); });
-    };
-    visit([&](int32_t place_there) { place[t] = std::max(place[t], place_there); });
-    visit([&](int32_t& place_there) { place_there = place[t] + 1; });
-  }
-  return place;
-}
-
 void BlockParts::deal(const std::vector<int32_t>& order, TileList& list) {
   for (const int32_t t : order) {
     OwnedTile& tile = list.tiles[t];

@@ -15,9 +15,6 @@ class BlockParts {
   /// Cuts the blocks that the list's tiles walk, and counts the parts there.
   BlockParts(TileOwner owner, TileList& list);
 
-  /// How many tiles, each with rows in common with the next, come before each tile.
-  std::vector<int32_t> places_in_chains(const TileList& list) const;
-
   /// The turns of all tiles, if every head deals them in this order.
   void deal(const std::vector<int32_t>& order, TileList& list);
 

@@ -212,16 +212,6 @@ TEST(TileList, LetsLongDocumentsInOneBlockTakeTurnsApart) {
             5);
 }
 
-TEST(TileList, DealsTilesThatTakeTurnsFarApart) {
-  // Four documents of 512 rows: the first tile of each, then the second of each.
-  std::vector<BandSlice> documents;
-  for (int32_t row = 0; row < 2048; row += 512)
-    documents.push_back({row, row + 512, row, row + 512, -1000, 1000});
-  const TileList list =
-      make_tile_list(documents, 2048, 2048, {1, 1}, {128, 64, 0, true}, TileOwner::keys);
-  for (int32_t i = 0; i < 16; ++i) EXPECT_EQ(list.work[i].tile, i % 4 * 4 + i / 4);
-}
-
 TEST(TileList, KeepsTilesInsideBlocks) {
   // Rows 100 to 300 meet keys: by blocks of 64 that is a part, two whole ones and a part.
   const BandSlice slice{100, 300, 0, 128, -1000, 1000};
