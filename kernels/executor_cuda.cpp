@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -30,19 +29,9 @@ struct WrittenArray {
 /// More than the L2 cache of any device.
 constexpr int64_t kFlushBytes = int64_t{256} << 20;
 
-/// Number of the repeat whose time is the median.
-int32_t middle_of(const std::vector<double>& seconds) {
-  std::vector<int32_t> order(seconds.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto middle = order.begin() + static_cast<int64_t>(order.size() / 2);
-  std::nth_element(order.begin(), middle, order.end(),
-                   [&](int32_t a, int32_t b) { return seconds[a] < seconds[b]; });
-  return middle == order.end() ? 0 : *middle;
-}
-
-/// Is every repeat followed by one that the host enqueues ahead?
+/// Is every repeat followed by one that the host enqueues ahead? An observer sees all repeats.
 bool repeats_ahead(const RunOptions& options) {
-  return options.measures_items && options.repeats > 1;
+  return options.measures_items && options.repeats > 1 && !options.observer;
 }
 
 /// One run of one plan on the selected device.
@@ -304,6 +293,7 @@ class ExecutorCuda : public Executor {
     RunOutput output;
     output.kernels = engine.generation_text();
     output.item_kernels = engine.item_kernels();
+    output.list_seconds = engine.list_seconds();
     output.forward_seconds = run.run_pass(false);
     if (auto cancelled = run.cancellation()) return *std::move(cancelled);
     engine.collect_forward(output.answer, stream);

@@ -2,17 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace cpscope::kernels {
+
+int32_t middle_of(const std::vector<double>& seconds) {
+  std::vector<int32_t> order(seconds.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto middle = order.begin() + static_cast<int64_t>(order.size() / 2);
+  std::nth_element(order.begin(), middle, order.end(),
+                   [&](int32_t a, int32_t b) { return seconds[a] < seconds[b]; });
+  return middle == order.end() ? 0 : *middle;
+}
 
 ItemClock::ItemClock(bool is_on, Stream stream) : is_on_(is_on) {
   if (!is_on_) return;
   zero_ = std::make_shared<DeviceEvent>(true);
   record_event(zero_->get(), stream);
-}
-
-void ItemClock::forget(bool is_backward) {
-  std::erase_if(timed_, [&](const Timed& timed) { return timed.item.is_backward == is_backward; });
 }
 
 void ItemClock::keep_only(bool is_backward, int32_t repeat) {

@@ -9,19 +9,21 @@
 
 namespace cpscope::kernels {
 
+/// Number of the repeat whose time is the median.
+int32_t middle_of(const std::vector<double>& seconds);
+
 /// Times items on the streams of one device by pairs of events. Off, it costs nothing.
 class ItemClock {
  public:
   /// Time zero is where `stream` stands now.
   ItemClock(bool is_on, Stream stream);
 
-  /// Forgets what was timed of a direction, so that its repeat can be timed.
-  void forget(bool is_backward);
   /// What follows belongs to the next repeat of its direction.
   void begin_repeat() { ++repeat_; }
-  /// Forgets what was timed of a direction in other repeats; -1: begin_repeat was never called.
-  void keep_only(bool is_backward, int32_t repeat);
+  /// The present repeat, counted over both directions; -1: none has begun.
   int32_t repeat() const { return repeat_; }
+  /// Forgets what was timed of a direction in other repeats.
+  void keep_only(bool is_backward, int32_t repeat);
   void start(Stream stream);
   void stop(const ItemId& item, RankId rank, StepId step, Stream stream);
   /// Items that were carried out together.
@@ -40,7 +42,7 @@ class ItemClock {
   bool is_on_;
   std::shared_ptr<DeviceEvent> zero_, open_;
   std::vector<Timed> timed_;
-  int32_t repeat_ = -1;  // over both directions
+  int32_t repeat_ = -1;
 };
 
 }  // namespace cpscope::kernels

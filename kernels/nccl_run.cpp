@@ -112,6 +112,7 @@ Result<RunOutput> NcclRun::carry_out() {
   for (RankDevice& device : devices_) {
     output.kernels = device.generation_text();
     output.item_kernels = device.item_kernels();
+    output.list_seconds = std::max(output.list_seconds, device.list_seconds());
     output.tile_flops += device.tile_flops();
     for (const ItemEvent& event : device.events()) {
       output.events.push_back(event);
@@ -135,6 +136,13 @@ std::vector<double> NcclRun::run_pass(bool is_backward) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   publish(Activity::finishing);
+  // All processes keep the events of one repeat, which process 0 chooses.
+  if (options_.measures_items && !is_cancelled_) {
+    const auto repeats_ago = static_cast<int32_t>(seconds.size()) - 1 - middle_of(seconds);
+    const Bytes chosen = take(nccl_.processes().broadcast(to_bytes(fmt::to_string(repeats_ago))));
+    for (RankDevice& device : devices_)
+      device.keep_repeat(is_backward, std::stoi(to_string(chosen)));
+  }
   return seconds;
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/row_kernels.h"
 #include "sim/plan/plan.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -33,6 +34,7 @@ class RankArrays {
   RankArrays(const Plan& plan, std::vector<bool> is_here, std::vector<bool> is_narrow);
 
   bool is_here(RankId rank) const { return is_here_[to_index(rank)]; }
+  int64_t num_here() const { return std::count(is_here_.begin(), is_here_.end(), true); }
   bool holds(BufferId id) const { return id != kNoBuffer && first_[to_index(id)] >= 0; }
   /// A further array, of the executor's own.
   int32_t reserve(const std::string& name, int64_t bytes) { return arrays_.reserve(name, bytes); }

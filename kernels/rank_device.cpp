@@ -106,7 +106,11 @@ void RankDevice::begin_pass(bool is_backward) {
   select_device(device_);
   is_backward_ = is_backward;
   engine_.begin_pass();
-  clock_->forget(is_backward);
+  clock_->begin_repeat();
+}
+
+void RankDevice::keep_repeat(bool is_backward, int32_t repeats_ago) {
+  clock_->keep_only(is_backward, clock_->repeat() - repeats_ago);
 }
 
 template <class Work>

@@ -33,6 +33,8 @@ class RankDevice {
   /// Time zero of its events is now. Everything is idle.
   void start_clock();
   void begin_pass(bool is_backward);
+  /// Of a direction's passes only the events of one are kept: 0 is the last one.
+  void keep_repeat(bool is_backward, int32_t repeats_ago);
   /// Enqueues an item of this rank that is no transfer; others' items are left alone.
   void enqueue(StageKind kind, int64_t index);
 
@@ -57,6 +59,7 @@ class RankDevice {
   std::string generation_text() const { return engine_.generation_text(); }
   /// Of all ranks' items.
   std::array<std::vector<std::string>, 2> item_kernels() const { return engine_.item_kernels(); }
+  double list_seconds() const { return engine_.list_seconds(); }
   /// Empty, or which array's guard was overwritten.
   std::string find_broken_guard();
 

@@ -4,6 +4,7 @@
 #include "sim/run/dtype.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 #include <fmt/format.h>
@@ -76,8 +77,11 @@ RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t comp
   }
   sink_ = arrays_.reserve("sink", attention_.heads * int64_t{sizeof(float)});
   d_sink_ = arrays_.reserve("d_sink", attention_.heads * int64_t{sizeof(double)});
+  const auto start = std::chrono::steady_clock::now();
   for (const ComputeItem& item : plan.forward.computes) plan_forward(item);
   for (const ComputeItem& item : plan.backward.computes) plan_backward(item);
+  list_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+                  std::max<double>(1.0, static_cast<double>(arrays_.num_here()));
   plan_counters();
   if (keeps_partials()) plan_kept_partials();
 }

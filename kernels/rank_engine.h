@@ -80,6 +80,8 @@ class RankEngine {
   /// Arithmetic of one item's tiles, masked cells included.
   int64_t tile_flops(const ComputeItem& item, bool is_backward) const;
   std::string generation_text() const;
+  /// Host time that a rank's tile lists took, on average; ranks may share lists.
+  double list_seconds() const { return list_seconds_; }
   /// [compute item of each direction] "sm90 forward 128x160"; "" where it idles.
   std::array<std::vector<std::string>, 2> item_kernels() const;
 
@@ -136,6 +138,7 @@ class RankEngine {
   std::map<int32_t, Statistics> statistics_;    // [BufferId of out]
   std::map<int32_t, KeptPartials> kept_;        // [BufferId of the accumulator]
   int32_t sink_ = -1, d_sink_ = -1;             // arrays, [global head]
+  double list_seconds_ = 0.0;
 };
 
 }  // namespace cpscope::kernels

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -33,8 +34,9 @@ struct Speed {
   double forward_pairs = 0;                                     // (query, key, head) triples
   double forward_tflops = 0, backward_tflops = 0;               // of the kernels
   double pass_tflops = 0, backward_pass_tflops = 0;             // of the whole pass
-  double transfer_ms = 0;                                       // in transfers, all ranks
-  double hidden_fraction = 0;  // of it beside computes of the same rank
+  double plan_ms = 0, lists_ms = 0;  // once a layout: plan with proof, a rank's lists of tiles
+  double transfer_ms = 0;            // in transfers, all ranks
+  double hidden_fraction = 0;        // of it beside computes of the same rank
   Json steps;
 };
 
@@ -164,6 +166,7 @@ struct BenchCase {
   std::string file;
   Scenario scenario;
   CheckedPlan plan;
+  double plan_ms = 0;  // that planning and proof took
 };
 
 /// Inputs of one case after another. The next case often asks for the same batch in another way;
@@ -194,9 +197,12 @@ class LastInputs {
 Result<BenchCase> prepare(const std::string& file) {
   const Result<LoadedScenario> loaded = load_with_warnings(file);
   if (!loaded) return loaded.error();
+  const auto start = std::chrono::steady_clock::now();
   Result<CheckedPlan> plan = plan_scenario(loaded.value());
   if (!plan) return plan.error();
-  return BenchCase{file, loaded.value().scenario, std::move(plan).value()};
+  const std::chrono::duration<double, std::milli> plan_ms =
+      std::chrono::steady_clock::now() - start;
+  return BenchCase{file, loaded.value().scenario, std::move(plan).value(), plan_ms.count()};
 }
 
 Result<Speed> measure(Executor& executor, const BenchCase& wanted, const RunInputs& inputs,
@@ -219,6 +225,8 @@ Result<Speed> measure(Executor& executor, const BenchCase& wanted, const RunInpu
   speed.backward_ms = median(speed.backward_samples_ms);
   speed.forward_pairs = static_cast<double>(summarise(wanted.plan.plan()).visible_pairs);
   add_kernel_times(output.value(), scenario.attention, speed);
+  speed.plan_ms = wanted.plan_ms;
+  speed.lists_ms = output.value().list_seconds * 1e3;
   speed.steps = steps_json(output.value());
   return speed;
 }
@@ -240,6 +248,8 @@ Json to_json(const Speed& speed) {
           {"forward_pass_tflops", speed.pass_tflops},
           {"backward_pass_tflops", speed.backward_pass_tflops},
           {"gpus", speed.gpus},
+          {"plan_ms", speed.plan_ms},
+          {"lists_ms", speed.lists_ms},
           {"transfer_ms", speed.transfer_ms},
           {"hidden_fraction", speed.hidden_fraction},
           {"steps", speed.steps}};

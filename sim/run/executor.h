@@ -57,6 +57,7 @@ struct RunOutput {
   Answer answer;
   int64_t tile_flops = 0;     // arithmetic of the tiles that were worked on, masked cells included
   double tile_seconds = 0.0;  // time in them, summed over threads
+  double list_seconds = 0.0;  // host time for a rank's lists of tiles, once a layout; 0 on the CPU
   std::vector<ItemEvent> events;  // [item] of one repeat, by start; empty without a clock
   std::vector<double> forward_seconds, backward_seconds;  // [repeat] wall time of a pass alone
   bool is_whole = true;  // false: the answer is in another process, which judges it

@@ -12,6 +12,7 @@
 #include "tests/support/graded_run.h"
 
 #include <functional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -185,6 +186,41 @@ TEST(NcclExecutor, TimesItemsAndShowsTheirResultsInPlanOrder) {
                 std::string(a.array) == b.array && a.shape == b.shape)
         << i;
   }
+}
+
+TEST(NcclExecutor, KeepsTheEventsOfOneRepeatOnAllProcesses) {
+  const NcclEmulated nccl;
+  const Scenario scenario = scenario_of_ranks(2);
+  const auto plan = plan_unless_refused(scenario);
+  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  const auto name_of = [](const ItemEvent& event) {
+    return fmt::format("{} {} {}", event.item.is_backward, static_cast<int>(event.item.kind),
+                       event.item.index);
+  };
+  const std::vector<std::string> reports =
+      run_processes(nccl, 2, [&](int32_t process, Executor& executor) {
+        RunOptions options;
+        options.measures_items = true;
+        options.repeats = 3;
+        const Result<RunOutput> output = executor.run(*plan, inputs, options);
+        if (!output) return to_text(output.error());
+        std::set<std::string> names;
+        for (const ItemEvent& event : output.value().events) {
+          if (!names.insert(name_of(event)).second) return name_of(event) + " came twice";
+        }
+        size_t num_computes = 0;
+        for (const ItemEvent& event : output.value().events)
+          num_computes += event.item.kind == StageKind::compute ? 1 : 0;
+        return fmt::format("process {}: {} computes", process, num_computes);
+      });
+  // Process 0 is told those of all ranks.
+  size_t of_rank[2] = {};
+  for (const Pass* pass : {&plan->plan().forward, &plan->plan().backward}) {
+    for (const ComputeItem& item : pass->computes)
+      of_rank[to_index(item.rank)] += item.num_slices > 0 ? 1 : 0;
+  }
+  EXPECT_EQ(reports[0], fmt::format("process 0: {} computes", of_rank[0] + of_rank[1]));
+  EXPECT_EQ(reports[1], fmt::format("process 1: {} computes", of_rank[1]));
 }
 
 // ---- what stops a run ----

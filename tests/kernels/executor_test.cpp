@@ -97,6 +97,16 @@ TEST(CudaExecutor, CarriesOutTheShippedScenarios) {
   EXPECT_GT(ran, 0);
 }
 
+TEST(CudaExecutor, TellsWhatTileListsCost) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  uint64_t seed = 7'100'000;
+  while (!run_graded_on(executor, device_scenario(seed))) ++seed;
+  const auto run = run_graded_on(executor, device_scenario(seed));
+  ASSERT_TRUE(run->output.ok()) << to_text(run->output.error());
+  EXPECT_GT(run->output.value().list_seconds, 0.0);
+  EXPECT_LT(run->output.value().list_seconds, 1.0);
+}
+
 TEST(CudaExecutor, GivesTheSameBitsTwice) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (uint64_t seed = 7'100'000; seed < 7'100'000 + kScenarios / 10; ++seed) {
