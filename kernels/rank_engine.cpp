@@ -27,6 +27,11 @@ std::map<std::array<int64_t, 2>, int64_t> count_pairs(const Plan& plan) {
 }
 
 constexpr int64_t kCounterBytes = 4 * sizeof(int32_t);
+/// With a counter of turns for every query head; a launch without turns has none.
+int64_t counter_bytes(int32_t num_heads, int32_t num_counters) {
+  return kCounterBytes + int64_t{num_heads} * num_counters * int64_t{sizeof(int32_t)};
+}
+
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
 /// Number of an item of a pass.
@@ -127,22 +132,15 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   statistics.delta = arrays_.reserve(fmt::format("rank {} delta", rank), bytes);
 }
 
-/// Counters of a launch, and the turns taken in a fused backward.
-int64_t RankEngine::counter_bytes(const ComputeItem& item) const {
-  const AttentionShape shape = shape_of(item);
-  const Generation generation = backward_generation(shape);
-  if (!is_backward_fused(generation, shape)) return kCounterBytes;
-  const int64_t turns =
-      tiles_.num_counters(item, TileOwner::keys, key_gradient_tile_shape(generation, shape));
-  return kCounterBytes + shape.num_heads * turns * int64_t{sizeof(int32_t)};
-}
-
 void RankEngine::plan_counters() {
   std::vector<int64_t> bytes(plan_.home.size(), kCounterBytes);
   for (const ComputeItem& item : plan_.backward.computes) {
+    if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
+    const AttentionShape shape = shape_of(item);
+    const TileShape tile = key_gradient_tile_shape(backward_generation(shape), shape);
     int64_t& most = bytes[static_cast<size_t>(to_index(item.rank))];
-    if (item.num_slices > 0 && arrays_.is_here(item.rank))
-      most = std::max(most, counter_bytes(item));
+    most = std::max(
+        most, counter_bytes(shape.num_heads, tiles_.num_counters(item, TileOwner::keys, tile)));
   }
   for (size_t r = 0; r < bytes.size(); ++r) {
     const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
@@ -298,7 +296,8 @@ void RankEngine::compute_backward(const ComputeItem& planned, Stream stream) {
       tiles_.find(item, TileOwner::keys, key_gradient_tile_shape(generation, launch.shape));
   launch.counters = arrays_.at<int32_t>(counters_[to_index(item.rank)]);
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
-  fill_bytes(launch.counters, 0, counter_bytes(planned), stream);
+  fill_bytes(launch.counters, 0,
+             counter_bytes(launch.shape.num_heads, launch.key_tiles.num_counters), stream);
   // out and d_out of a row stay the same over all steps.
   if (!statistics.is_made) launch_row_statistics(launch, stream);
   statistics.is_made = true;

@@ -109,7 +109,6 @@ class RankEngine {
   void plan_backward(const ComputeItem& item);
   void plan_kept_partials();
   void plan_counters();
-  int64_t counter_bytes(const ComputeItem& item) const;
   bool keeps_partials() const;
   RowCopy copy_of(const TransferItem& item, bool second) const;
   Dtype wire_element(const TransferItem& item) const;
