@@ -21,7 +21,8 @@
 // dq of a tile is added to global memory by the copy unit, all tiles of a block of query rows in
 // turn (TileList::turns): the order of additions is that of the tile list, so two runs give the
 // same bits. Query rows are walked from the last to the first: under a causal mask the CTAs of a
-// head then come to a block in the order of their turns, one behind the other, and seldom wait.
+// head then come to a block in the order of their turns, one behind the other. What they wait all
+// the same is in the README.
 //
 // Ladder: v1 are the portable kernels (query_gradient.cu, key_gradient.cu), v2 were Hopper kernels
 // for dq and for dk with dv; this one is v3.
