@@ -36,6 +36,17 @@ struct AttentionShape {
   int64_t keys_per_row = 0;  // that a query row sees on average, 0: not known; chooses tiles
 };
 
+/// Parts of a launch's inputs that other devices write while it runs: a piece of heads from each of
+/// some sources. A piece's items are not begun before all its flags say so.
+struct Arrivals {
+  static constexpr int32_t kMostPieces = 8;
+  const int32_t* flags = nullptr;  // [piece][source]; nullptr: everything is there
+  int32_t expected = 0;            // what a flag is when its part is there
+  int32_t num_sources = 0;
+  int32_t num_pieces = 0;
+  int32_t ends[kMostPieces] = {};  // [piece] local heads of the owned side
+};
+
 /// A TileList in device memory.
 struct DeviceTiles {
   const KeyRange* ranges = nullptr;  // [range_set][q row]
@@ -49,6 +60,7 @@ struct DeviceTiles {
   int32_t num_unopened = 0;
   const RowStretch* unopened = nullptr;
   const uint32_t* gaps = nullptr;
+  Arrivals arrivals;
 };
 
 /// Forward of one compute item. out: normalised, fp32, or the dtype where Hopper's forward writes;

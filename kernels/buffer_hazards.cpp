@@ -3,38 +3,73 @@
 #include <algorithm>
 
 namespace cpscope::kernels {
+namespace {
 
-void BufferHazards::wait_for(const Mark& mark, Stream stream) {
-  if (mark.event != nullptr && mark.stream != stream) wait_for_event(stream, mark.event->get());
+/// Lets a stream wait once for each event.
+class Waits {
+ public:
+  explicit Waits(Stream stream) : stream_(stream) {}
+
+  void add(const std::shared_ptr<DeviceEvent>& event, Stream of) {
+    if (event == nullptr || of == stream_ ||
+        std::find(done_.begin(), done_.end(), event.get()) != done_.end())
+      return;
+    wait_for_event(stream_, event->get());
+    done_.push_back(event.get());
+  }
+
+ private:
+  Stream stream_;
+  std::vector<const DeviceEvent*> done_;
+};
+
+}  // namespace
+
+BufferHazards::BufferHazards(const Plan& plan) {
+  for (const BufferSpec& spec : plan.buffers) {
+    first_head_.push_back(spec.heads.begin);
+    uses_.emplace_back(static_cast<size_t>(spec.heads.size()));
+  }
+}
+
+std::span<BufferHazards::Uses> BufferHazards::uses_of(const BufferPart& part) {
+  if (part.buffer == kNoBuffer) return {};
+  const auto b = static_cast<size_t>(to_index(part.buffer));
+  const auto heads = static_cast<int32_t>(uses_[b].size());
+  const int32_t begin = std::clamp(part.heads.begin - first_head_[b], 0, heads);
+  const int32_t end = std::clamp(part.heads.end - first_head_[b], begin, heads);
+  return std::span(uses_[b]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
 void BufferHazards::begin(const BufferUse& use, Stream stream) {
-  for (const BufferId id : use.reads) {
-    if (id != kNoBuffer) wait_for(uses_[to_index(id)].write, stream);
+  Waits waits(stream);
+  for (const BufferPart& part : use.reads) {
+    for (const Uses& uses : uses_of(part)) waits.add(uses.write.event, uses.write.stream);
   }
-  for (const BufferId id : use.writes) {
-    if (id == kNoBuffer) continue;
-    wait_for(uses_[to_index(id)].write, stream);
-    for (const Mark& read : uses_[to_index(id)].reads) wait_for(read, stream);
+  for (const BufferPart& part : use.writes) {
+    for (const Uses& uses : uses_of(part)) {
+      waits.add(uses.write.event, uses.write.stream);
+      for (const Mark& read : uses.reads) waits.add(read.event, read.stream);
+    }
   }
 }
 
 void BufferHazards::end(const BufferUse& use, Stream stream) {
   const auto event = std::make_shared<DeviceEvent>(false);
   record_event(event->get(), stream);
-  for (const BufferId id : use.reads) {
-    if (id == kNoBuffer) continue;
-    std::vector<Mark>& reads = uses_[to_index(id)].reads;
-    const auto same = std::find_if(reads.begin(), reads.end(),
-                                   [&](const Mark& mark) { return mark.stream == stream; });
-    if (same == reads.end()) {
-      reads.push_back({event, stream});
-    } else {
-      same->event = event;
+  for (const BufferPart& part : use.reads) {
+    for (Uses& uses : uses_of(part)) {
+      const auto same = std::find_if(uses.reads.begin(), uses.reads.end(),
+                                     [&](const Mark& mark) { return mark.stream == stream; });
+      if (same == uses.reads.end()) {
+        uses.reads.push_back({event, stream});
+      } else {
+        same->event = event;
+      }
     }
   }
-  for (const BufferId id : use.writes) {
-    if (id != kNoBuffer) uses_[to_index(id)] = {{event, stream}, {}};
+  for (const BufferPart& part : use.writes) {
+    for (Uses& uses : uses_of(part)) uses = {{event, stream}, {}};
   }
 }
 

@@ -4,6 +4,7 @@
 #include "sim/plan/plan.h"
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -36,17 +37,27 @@ class DeviceStream {
   Stream stream_;
 };
 
-/// Buffers that an item reads and those that it writes.
-struct BufferUse {
-  std::vector<BufferId> reads, writes;
+/// Some heads of a buffer, numbered in the whole attention; all that it has where none are named.
+struct BufferPart {
+  BufferId buffer = kNoBuffer;
+  HeadRange heads{0, std::numeric_limits<int32_t>::max()};
+
+  BufferPart(BufferId id) : buffer(id) {}  // NOLINT: a buffer is a part of itself
+  BufferPart(BufferId id, HeadRange part) : buffer(id), heads(part) {}
 };
 
-/// Orders work on several streams of one device by the buffers that it touches: an item begins when
-/// what it reads has been written and what it overwrites has been read. Nothing else makes streams
-/// wait, so a ring's next transfer runs beside the compute of this step.
+/// What an item reads and what it writes.
+struct BufferUse {
+  std::vector<BufferPart> reads, writes;
+};
+
+/// Orders work on several streams by the heads of buffers that it touches: an item begins when what
+/// it reads has been written and what it overwrites has been read. Nothing else makes streams wait,
+/// so a ring's next transfer runs beside the compute of this step. Streams may belong to several
+/// devices of one process.
 class BufferHazards {
  public:
-  explicit BufferHazards(size_t num_buffers) : uses_(num_buffers) {}
+  explicit BufferHazards(const Plan& plan);
 
   /// Lets `stream` wait for all earlier conflicting work.
   void begin(const BufferUse& use, Stream stream);
@@ -62,9 +73,10 @@ class BufferHazards {
     Mark write;
     std::vector<Mark> reads;  // since the last write, the latest of each stream
   };
-  static void wait_for(const Mark& mark, Stream stream);
+  std::span<Uses> uses_of(const BufferPart& part);
 
-  std::vector<Uses> uses_;  // [BufferId]
+  std::vector<int32_t> first_head_;      // [BufferId]
+  std::vector<std::vector<Uses>> uses_;  // [BufferId][head]
 };
 
 }  // namespace cpscope::kernels

@@ -49,6 +49,27 @@ void free_host_bytes(void* memory) noexcept;
 void copy_to_device(void* to, const void* from, int64_t bytes, Stream stream);
 void copy_to_host(void* to, const void* from, int64_t bytes, Stream stream);
 void copy_on_device(void* to, const void* from, int64_t bytes, Stream stream);
+/// Blocks of rows of bytes: rows lie `pitch` apart, blocks so many rows apart.
+struct ByteRows {
+  const void* from = nullptr;
+  int64_t from_pitch = 0;
+  void* to = nullptr;
+  int64_t to_pitch = 0;
+  int64_t row_bytes = 0;
+  int64_t num_rows = 0;  // of a block
+  int64_t num_blocks = 1;
+  int64_t from_block_rows = 0, to_block_rows = 0;
+};
+/// Copies them, on one device or to another one that it reaches. Between devices copy engines do
+/// it; on one device it takes multiprocessors, and waits for a kernel that holds them all (both
+/// seen with driver 580 on H200).
+void copy_byte_rows(const ByteRows& rows, Stream stream);
+/// Lets the selected device write the memory of `peer`; false where nothing leads there.
+bool reach_device(int peer);
+/// Is work done when the call that enqueues it returns? Then nothing may be enqueued before what it
+/// waits for.
+bool works_at_once();
+
 void fill_bytes(void* memory, uint8_t value, int64_t bytes, Stream stream);
 
 /// `is_urgent`: its work goes before that of other streams of the device.

@@ -1,6 +1,7 @@
 #include "kernels/device.h"
 #include "kernels/launch.h"
 
+#include <cstdlib>
 #include <string>
 
 #include <cuda_runtime_api.h>
@@ -99,6 +100,48 @@ void copy_to_host(void* to, const void* from, int64_t bytes, Stream stream) {
 
 void copy_on_device(void* to, const void* from, int64_t bytes, Stream stream) {
   copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream, "cudaMemcpyAsync (on the device)");
+}
+
+void copy_byte_rows(const ByteRows& rows, Stream stream) {
+  if (rows.row_bytes == 0 || rows.num_rows == 0) return;
+  if (rows.num_blocks == 1 && rows.from_pitch == rows.row_bytes && rows.to_pitch == rows.row_bytes)
+    return copy(rows.to, rows.from, rows.row_bytes * rows.num_rows, cudaMemcpyDeviceToDevice,
+                stream, "cudaMemcpyAsync (between devices)");
+  const auto pointer = [&](const void* data, int64_t pitch, int64_t block_rows) {
+    return make_cudaPitchedPtr(const_cast<void*>(data), static_cast<size_t>(pitch),
+                               static_cast<size_t>(rows.row_bytes),
+                               static_cast<size_t>(block_rows));
+  };
+  cudaMemcpy3DParms parameters{};
+  parameters.srcPtr = pointer(rows.from, rows.from_pitch, rows.from_block_rows);
+  parameters.dstPtr = pointer(rows.to, rows.to_pitch, rows.to_block_rows);
+  parameters.extent =
+      make_cudaExtent(static_cast<size_t>(rows.row_bytes), static_cast<size_t>(rows.num_rows),
+                      static_cast<size_t>(rows.num_blocks));
+  parameters.kind = cudaMemcpyDeviceToDevice;
+  throw_if_failed(cudaMemcpy3DAsync(&parameters, to_cuda(stream)),
+                  "cudaMemcpy3DAsync (between devices)");
+}
+
+bool works_at_once() {
+  // Launches then return when their kernels have ended.
+  const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+  return blocking != nullptr && *blocking == '1';
+}
+
+bool reach_device(int peer) {
+  int device = 0, is_reachable = 0;
+  throw_if_failed(cudaGetDevice(&device), "cudaGetDevice");
+  if (device == peer) return true;
+  throw_if_failed(cudaDeviceCanAccessPeer(&is_reachable, device, peer), "cudaDeviceCanAccessPeer");
+  if (is_reachable == 0) return false;
+  const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    forget_status(cudaGetLastError());
+    return true;
+  }
+  throw_if_failed(status, "cudaDeviceEnablePeerAccess");
+  return true;
 }
 
 void fill_bytes(void* memory, uint8_t value, int64_t bytes, Stream stream) {

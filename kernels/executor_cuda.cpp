@@ -37,8 +37,10 @@ bool repeats_ahead(const RunOptions& options) {
 /// One run of one plan on the selected device.
 class DeviceRun {
  public:
-  DeviceRun(const CheckedPlan& checked, const RunOptions& options, RankEngine& engine)
-      : plan_(checked.plan()),
+  DeviceRun(const CheckedPlan& checked, const LoweredPlan& lowered, const RunOptions& options,
+            RankEngine& engine)
+      : lowered_(lowered),
+        plan_(lowered.plan),
         options_(options),
         // A faulty plan may read what it writes: its items run one after another.
         num_compute_streams_(checked.admitted_because().empty() ? kComputeStreams : 0),
@@ -46,7 +48,7 @@ class DeviceRun {
         watch_(options.control, (plan_.forward.num_items() + plan_.backward.num_items()) *
                                     std::max(1, options.repeats) *
                                     (repeats_ahead(options) ? 2 : 1)),
-        hazards_(plan_.buffers.size()),
+        hazards_(plan_),
         clock_(options.measures_items, transfer_stream_.get()) {}
 
   /// One direction, as often as asked; the wall time of each repeat. Nothing is pending before or
@@ -72,7 +74,7 @@ class DeviceRun {
     return seconds;
   }
 
-  std::vector<ItemEvent> events() { return clock_.read(); }
+  std::vector<ItemEvent> events() { return planned_events(lowered_, clock_.read()); }
   Stream main_stream() const { return transfer_stream_.get(); }
   /// Why there is no answer; nothing when nobody cancelled the run.
   std::optional<Error> cancellation() const {
@@ -165,7 +167,7 @@ class DeviceRun {
 
   void compute(const ItemId& id, const ComputeItem& item) {
     if (item.num_slices == 0) return;
-    enqueue(id, item.rank, item.step, uses_of(item, is_backward_), compute_stream(item.rank),
+    enqueue(id, item.rank, item.step, uses_of(plan_, item, is_backward_), compute_stream(item.rank),
             [&](Stream stream) {
               is_backward_ ? engine_.compute_backward(item, stream)
                            : engine_.compute_forward(item, stream);
@@ -211,6 +213,7 @@ class DeviceRun {
     }
   }
 
+  const LoweredPlan& lowered_;
   const Plan& plan_;
   const RunOptions& options_;
   size_t num_compute_streams_;
@@ -277,16 +280,18 @@ class ExecutorCuda : public Executor {
                                   const RunOptions& options) {
     select_device(device_);
     const DeviceInfo info = describe_device(device_);
-    const Plan& plan = checked.plan();
-    RankEngine engine(plan, std::vector<bool>(plan.home.size(), true), info.compute_capability,
-                      make_engine_options(checked, options, generation_));
+    const LoweredPlan lowered =
+        lower_for_devices(checked, options, generation_, info.compute_capability, 1);
+    const Plan& plan = lowered.plan;
+    RankEngine engine(lowered, std::vector<bool>(plan.home.size(), true), info.compute_capability,
+                      {options.poison, generation_, options.threads});
     if (engine.device_bytes() > info.free_bytes)
       return make_error(
           ErrorKind::unavailable,
           fmt::format("the plan needs {:.2f} GiB on one GPU, {} has {:.2f} GiB free",
                       gibibytes(engine.device_bytes()), info.name, gibibytes(info.free_bytes)),
           "use fewer tokens, heads or ranks, or executor nccl on several GPUs");
-    DeviceRun run(checked, options, engine);
+    DeviceRun run(checked, lowered, options, engine);
     const Stream stream = run.main_stream();
     engine.allocate(stream);
     engine.load(inputs, stream);

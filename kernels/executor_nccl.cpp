@@ -32,6 +32,16 @@ Result<std::vector<int>> choose_devices(const LaunchPlace& place, int count) {
       "start one process per GPU");
 }
 
+bool all_reach_each_other(const std::vector<int>& devices) {
+  for (const int device : devices) {
+    select_device(device);
+    for (const int peer : devices) {
+      if (!reach_device(peer)) return false;
+    }
+  }
+  return true;
+}
+
 class ExecutorNccl : public Executor {
  public:
   explicit ExecutorNccl(Result<NcclSettings> settings) : settings_(std::move(settings)) {}
@@ -126,6 +136,10 @@ class ExecutorNccl : public Executor {
     group_->publish({num_runs_, Activity::preparing, 0});
     nccl_ = std::make_unique<NcclGroup>(library_->value().functions, *group_, devices);
     reachable_ = nccl_.get();
+    wire_ = settings.wire == Wire::copies && group_->num_processes() == 1 &&
+                    all_reach_each_other(devices)
+                ? Wire::copies
+                : Wire::nccl;
     return std::nullopt;
   }
 
@@ -138,8 +152,10 @@ class ExecutorNccl : public Executor {
                                     num_ranks, nccl_->num_ranks()),
                         "use --executor cuda, where one GPU plays all ranks");
     }
-    NcclRun run(checked, options, *nccl_, num_runs_++);
-    const std::string complaint = run.prepare(inputs, settings_.value().generation);
+    const NcclSettings& settings = settings_.value();
+    NcclRun run(checked, options, *nccl_, {wire_, settings.generation, settings.most_pieces},
+                num_runs_++);
+    const std::string complaint = run.prepare(inputs);
     if (!complaint.empty()) {
       rest();
       return make_error(ErrorKind::unavailable, "executor nccl cannot do this: " + complaint);
@@ -176,6 +192,7 @@ class ExecutorNccl : public Executor {
   std::unique_ptr<ProcessGroup> group_;
   std::unique_ptr<NcclGroup> nccl_;
   std::atomic<NcclGroup*> reachable_ = nullptr;  // nccl_, for the group's own thread
+  Wire wire_ = Wire::nccl;
   int64_t num_runs_ = 0;
   std::string stopped_;  // why this executor is of no use any more
 };
@@ -189,18 +206,35 @@ Result<NcclSettings> nccl_settings_of_environment() {
   NcclSettings settings;
   settings.place = std::move(place).value();
   settings.load_library = [] { return load_nccl(nccl_search_of_environment()); };
-  if (const std::optional<std::string> text = environment("CPSCOPE_HANG_SECONDS")) {
-    int32_t seconds = 0;
-    const char* end = text->data() + text->size();
-    const auto [stop, code] = std::from_chars(text->data(), end, seconds);
-    if (code != std::errc{} || stop != end || seconds < 1) {
-      return make_error(
-          ErrorKind::bad_input,
-          fmt::format("CPSCOPE_HANG_SECONDS must be a whole number from 1 on: \"{}\"", *text),
-          "20 is what it is when unset", "environment");
-    }
-    settings.limits.hang_after = std::chrono::seconds{seconds};
+  if (const std::optional<std::string> text = environment("CPSCOPE_WIRE")) {
+    if (*text != "nccl" && *text != "copies")
+      return make_error(ErrorKind::bad_input,
+                        fmt::format("CPSCOPE_WIRE must be copies or nccl: \"{}\"", *text),
+                        "copies is what it is when unset", "environment");
+    settings.wire = *text == "nccl" ? Wire::nccl : Wire::copies;
   }
+  const auto read_number = [&](const char* name, const char* unset,
+                               auto set) -> std::optional<Error> {
+    const std::optional<std::string> text = environment(name);
+    if (!text) return std::nullopt;
+    int32_t number = 0;
+    const char* end = text->data() + text->size();
+    const auto [stop, code] = std::from_chars(text->data(), end, number);
+    if (code != std::errc{} || stop != end || number < 1)
+      return make_error(ErrorKind::bad_input,
+                        fmt::format("{} must be a whole number from 1 on: \"{}\"", name, *text),
+                        unset, "environment");
+    set(number);
+    return std::nullopt;
+  };
+  if (const auto error = read_number(
+          "CPSCOPE_HANG_SECONDS", "20 is what it is when unset",
+          [&](int32_t number) { settings.limits.hang_after = std::chrono::seconds{number}; }))
+    return *error;
+  if (const auto error =
+          read_number("CPSCOPE_HEAD_PIECES", "it follows from the length of a pass when unset",
+                      [&](int32_t number) { settings.most_pieces = number; }))
+    return *error;
   return settings;
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/launch_place.h"
 #include "kernels/nccl_library.h"
 #include "kernels/process_group.h"
+#include "kernels/wire.h"
 #include "sim/run/executor.h"
 
 #include <functional>
@@ -19,16 +20,20 @@ struct NcclSettings {
   std::function<Result<NcclLibrary>()> load_library;
   std::vector<int> devices;              // empty: this process's share of what the host has
   std::optional<Generation> generation;  // force one; else the newest that fits
+  Wire wire = Wire::copies;              // where one process drives devices that reach each other
+  std::optional<int32_t> most_pieces;    // of heads, with copies; else by how long a pass takes
 };
 
-/// What the launcher and CPSCOPE_HANG_SECONDS say, with the library that load_nccl finds.
+/// What the launcher, CPSCOPE_HANG_SECONDS, CPSCOPE_WIRE (copies | nccl) and CPSCOPE_HEAD_PIECES (a
+/// number) say, with the library that load_nccl finds.
 Result<NcclSettings> nccl_settings_of_environment();
 
 /// Executor `nccl`: one rank of the plan on each GPU, of one process that drives all GPUs of its
 /// host or of many processes that a launcher started (every one runs the same command; the answer
 /// is whole on process 0 alone, RunOutput::is_whole). Transfers of the plan, collective ones too,
-/// are grouped sends and receives of exactly their bytes, packed on a communication stream beside
-/// the compute stream. The communicator is made at the first run and serves all later ones.
+/// are copies of exactly their bytes by copy engines where one process drives all GPUs, else
+/// grouped sends and receives, beside the computes. The communicator is made at the first run and
+/// serves all later ones.
 ///
 /// A process that dies, hangs or fails ends the run everywhere (ProcessGroup says how soon): kind
 /// unavailable, with its rank, step and reason; then the executor is of no use any more.

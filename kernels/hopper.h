@@ -131,6 +131,24 @@ __device__ __forceinline__ void pass_turn(int32_t* taken, int32_t turn) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(taken), "r"(turn) : "memory");
 }
 
+/// Waits until *flag is `expected`, which another device wrote after what it wrote before; boxes
+/// that are loaded afterwards, by whatever thread learns of it, see that. Ends the kernel with an
+/// error where nothing comes for half a minute.
+__device__ __forceinline__ void wait_for_arrival(const int32_t* flag, int32_t expected) {
+  constexpr uint64_t kPatience = 30'000'000'000;  // ns
+  uint64_t start = 0;
+  for (;;) {
+    int32_t value;
+    asm volatile("ld.acquire.sys.global.s32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+    if (value == expected) break;
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    if (start == 0) start = now;
+    if (now - start > kPatience) __trap();
+  }
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 // ---- registers of the threads of a warpgroup ---------------------------------------------------
 
 template <int N>

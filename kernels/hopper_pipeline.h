@@ -61,6 +61,8 @@ struct WorkDeal {
 
   /// The dealer: all items, until there are none.
   __device__ __forceinline__ void deal(const DeviceTiles& tiles, int32_t* counter) {
+    int32_t piece = 0;     // the next one to arrive
+    int32_t num_here = 0;  // heads that have
     for (;;) {
       const int which = count & 1;
       // Readers free slot 1 once before it is filled, when they come for their first item.
@@ -70,6 +72,11 @@ struct WorkDeal {
       const uint32_t slot = slots + which * kSlotBytes;
       if (is_there) {
         const WorkItem work = tiles.work[drawn];
+        while (tiles.arrivals.flags != nullptr && work.head >= num_here) {
+          wait_for_piece(tiles.arrivals, piece);
+          num_here = tiles.arrivals.ends[piece];
+          ++piece;
+        }
         write(slot, tiles, tiles.tiles[work.tile], work.head);
       } else {
         store_shared_int(slot + 16, -1);
@@ -105,6 +112,12 @@ struct WorkDeal {
   }
 
  private:
+  __device__ __forceinline__ static void wait_for_piece(const Arrivals& arrivals, int32_t piece) {
+    const int32_t* flag = arrivals.flags + piece * arrivals.num_sources;
+    for (int32_t left = arrivals.num_sources; left > 0; --left)
+      wait_for_arrival(flag++, arrivals.expected);
+  }
+
   __device__ __forceinline__ static void write(uint32_t slot, const DeviceTiles& tiles,
                                                const OwnedTile& tile, int32_t head) {
     store_shared_int(slot, tile.begin);

@@ -28,7 +28,7 @@ void ItemClock::keep_only(bool is_backward, int32_t repeat) {
 }
 
 void ItemClock::start(Stream stream) {
-  if (!is_on_) return;
+  if (!is_on_ || !is_turned_on_) return;
   open_ = std::make_shared<DeviceEvent>(true);
   record_event(open_->get(), stream);
 }
@@ -38,7 +38,7 @@ void ItemClock::stop(const ItemId& item, RankId rank, StepId step, Stream stream
 }
 
 void ItemClock::stop_all(std::span<const ItemId> items, RankId rank, StepId step, Stream stream) {
-  if (!is_on_) return;
+  if (!is_on_ || !is_turned_on_) return;
   const auto end = std::make_shared<DeviceEvent>(true);
   record_event(end->get(), stream);
   for (const ItemId& item : items) timed_.push_back({item, rank, step, repeat_, open_, end});

@@ -18,6 +18,8 @@ class ItemClock {
   /// Time zero is where `stream` stands now.
   ItemClock(bool is_on, Stream stream);
 
+  /// Off, it costs nothing for a while.
+  void turn(bool on) { is_turned_on_ = on; }
   /// What follows belongs to the next repeat of its direction.
   void begin_repeat() { ++repeat_; }
   /// The present repeat, counted over both directions; -1: none has begun.
@@ -40,6 +42,7 @@ class ItemClock {
     std::shared_ptr<DeviceEvent> start, end;
   };
   bool is_on_;
+  bool is_turned_on_ = true;
   std::shared_ptr<DeviceEvent> zero_, open_;
   std::vector<Timed> timed_;
   int32_t repeat_ = -1;

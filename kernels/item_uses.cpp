@@ -2,13 +2,18 @@
 
 namespace cpscope::kernels {
 
-BufferUse uses_of(const ComputeItem& item, bool is_backward) {
+BufferUse uses_of(const Plan& plan, const ComputeItem& item, bool is_backward) {
   if (item.num_slices == 0) return {};
-  if (!is_backward) return {{item.q, item.kv}, {item.out}};
-  return {{item.q, item.kv, item.out, item.d_out}, {item.dq, item.dkv}};
+  const HeadRange heads = item.heads;
+  const HeadRange kv_heads = kv_heads_of(plan.scenario.attention, heads);
+  if (!is_backward) return {{{item.q, heads}, {item.kv, kv_heads}}, {{item.out, heads}}};
+  return {{{item.q, heads}, {item.kv, kv_heads}, {item.out, heads}, {item.d_out, heads}},
+          {{item.dq, heads}, {item.dkv, kv_heads}}};
 }
 
-BufferUse uses_of(const TransferItem& item) { return {{item.from}, {item.to}}; }
+BufferUse uses_of(const TransferItem& item) {
+  return {{{item.from, item.heads}}, {{item.to, item.heads}}};
+}
 BufferUse uses_of(const ReorderItem& item) { return {{item.from}, {item.to}}; }
 BufferUse uses_of(const MergeItem& item) { return {{item.partial}, {item.into}}; }
 BufferUse uses_of(const FinishItem& item) { return {{}, {item.buffer}}; }

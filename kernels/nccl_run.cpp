@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -17,6 +18,52 @@ namespace {
 // its launch queue never fills and blocks the thread that must notice failures.
 constexpr size_t kStepsAhead = 2;
 
+// Repeats whose items are measured; one of them is kept.
+constexpr int32_t kMeasuredRepeats = 3;
+
+/// Events of items cost the host time: those that are kept are of other repeats than those that
+/// count. An observer sees all repeats.
+bool has_own_repeats(const RunOptions& options) {
+  return options.measures_items && options.repeats > 1 && !options.observer;
+}
+
+int64_t num_repeats(const RunOptions& options) {
+  const int64_t repeats = std::max(1, options.repeats);
+  return has_own_repeats(options) ? repeats + kMeasuredRepeats : repeats;
+}
+
+bool is_in_order(const CheckedPlan& checked) { return !checked.admitted_because().empty(); }
+
+/// Of this process's devices. All processes are expected to have devices alike.
+int32_t lowest_capability(const NcclGroup& nccl) {
+  int32_t lowest = std::numeric_limits<int32_t>::max();
+  for (int32_t rank = nccl.first_rank(); rank < nccl.end_rank(); ++rank)
+    lowest = std::min(lowest, describe_device(nccl.device_of(rank)).compute_capability);
+  return lowest;
+}
+
+/// A piece costs some ten microseconds of launches, waits and idle multiprocessors; a pass that
+/// takes not much longer is better left whole.
+int32_t most_pieces_of(const Plan& plan) {
+  constexpr int32_t kMostPieces = Arrivals::kMostPieces;
+  constexpr double kShortPass = 150e-6, kFlopsPerSecond = 600e12;
+  const Attention& attention = plan.scenario.attention;
+  double pairs = 0;
+  for (const ComputeItem& item : plan.forward.computes)
+    pairs += static_cast<double>(item.visible_pairs);
+  const double seconds = 2.0 * (attention.head_dim_qk + attention.head_dim_v) * pairs /
+                         static_cast<double>(plan.home.size()) / kFlopsPerSecond;
+  return seconds < kShortPass ? 1 : kMostPieces;
+}
+
+/// With the first computes.
+size_t num_stages_to_compute(const Pass& pass) {
+  const auto found = std::find_if(pass.stages.begin(), pass.stages.end(), [](const Stage& stage) {
+    return stage.kind == StageKind::compute;
+  });
+  return static_cast<size_t>(found - pass.stages.begin()) + 1;
+}
+
 template <class T>
 T take(Result<T> result) {
   if (!result) throw GroupStopped(result.error().complaints.front().what);
@@ -26,14 +73,20 @@ T take(Result<T> result) {
 }  // namespace
 
 NcclRun::NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGroup& nccl,
-                 int64_t run)
-    : plan_(checked.plan()),
-      checked_(checked),
+                 const Ways& ways, int64_t run)
+    : checked_(checked),
       options_(options),
       nccl_(nccl),
+      // A faulty plan may read what it writes: its items run one after another.
+      wire_(is_in_order(checked) ? Wire::nccl : ways.wire),
+      generation_(ways.generation),
+      lowered_(lower_for_devices(
+          checked, options, generation_, lowest_capability(nccl),
+          wire_ == Wire::copies ? ways.most_pieces.value_or(most_pieces_of(checked.plan())) : 1)),
+      plan_(lowered_.plan),
       run_(run),
-      watch_(options.control, (plan_.forward.num_items() + plan_.backward.num_items()) *
-                                  std::max(1, options.repeats)) {}
+      watch_(options.control,
+             (plan_.forward.num_items() + plan_.backward.num_items()) * num_repeats(options)) {}
 
 void NcclRun::publish(Activity activity, int32_t step) {
   const WorkPoint point{run_, activity, step};
@@ -58,7 +111,7 @@ bool NcclRun::agree_to_cancel() {
 
 void NcclRun::barrier() { take(nccl_.processes().barrier()); }
 
-std::string NcclRun::prepare(const RunInputs& inputs, std::optional<Generation> generation) {
+std::string NcclRun::prepare(const RunInputs& inputs) {
   publish(Activity::preparing);
   // Different files on different hosts would only show as wrong numbers, or not at all.
   const std::string hash = to_hex(plan_.hash);
@@ -77,7 +130,8 @@ std::string NcclRun::prepare(const RunInputs& inputs, std::optional<Generation> 
     const auto num_ranks = static_cast<int32_t>(plan_.home.size());
     for (const RankId rank : ranks_of(nccl_.first_rank(), nccl_.end_rank())) {
       if (to_index(rank) >= num_ranks) continue;
-      devices_.emplace_back(checked_, rank, nccl_.device_of(to_index(rank)), options_, generation);
+      devices_.emplace_back(lowered_, rank, nccl_.device_of(to_index(rank)), options_, generation_,
+                            wire_, is_in_order(checked_));
       if (const auto reason = devices_.back().why_too_large(); reason && complaint.empty())
         complaint = *reason;
       nccl_.check();
@@ -124,9 +178,26 @@ Result<RunOutput> NcclRun::carry_out() {
 }
 
 std::vector<double> NcclRun::run_pass(bool is_backward) {
+  const int32_t repeats = std::max(1, options_.repeats);
+  const bool measures_apart = has_own_repeats(options_);
+  std::vector<double> seconds = run_repeats(is_backward, repeats, !measures_apart);
+  const std::vector<double> measured =
+      measures_apart ? run_repeats(is_backward, kMeasuredRepeats, true) : seconds;
+  publish(Activity::finishing);
+  // All processes keep the events of one repeat, which process 0 chooses.
+  if (options_.measures_items && !is_cancelled_) {
+    const auto repeats_ago = static_cast<int32_t>(measured.size()) - 1 - middle_of(measured);
+    const Bytes chosen = take(nccl_.processes().broadcast(to_bytes(fmt::to_string(repeats_ago))));
+    for (RankDevice& device : devices_)
+      device.keep_repeat(is_backward, std::stoi(to_string(chosen)));
+  }
+  return seconds;
+}
+
+std::vector<double> NcclRun::run_repeats(bool is_backward, int32_t repeats, bool measures_items) {
   std::vector<double> seconds;
-  for (int32_t repeat = 0; repeat < std::max(1, options_.repeats) && !is_cancelled_; ++repeat) {
-    for (RankDevice& device : devices_) device.begin_pass(is_backward);
+  for (int32_t repeat = 0; repeat < repeats && !is_cancelled_; ++repeat) {
+    for (RankDevice& device : devices_) device.begin_pass(is_backward, measures_items);
     barrier();
     const auto start = std::chrono::steady_clock::now();
     publish(is_backward ? Activity::backward : Activity::forward);
@@ -134,14 +205,6 @@ std::vector<double> NcclRun::run_pass(bool is_backward) {
     wait_until_open(0);
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  publish(Activity::finishing);
-  // All processes keep the events of one repeat, which process 0 chooses.
-  if (options_.measures_items && !is_cancelled_) {
-    const auto repeats_ago = static_cast<int32_t>(seconds.size()) - 1 - middle_of(seconds);
-    const Bytes chosen = take(nccl_.processes().broadcast(to_bytes(fmt::to_string(repeats_ago))));
-    for (RankDevice& device : devices_)
-      device.keep_repeat(is_backward, std::stoi(to_string(chosen)));
   }
   return seconds;
 }
@@ -153,9 +216,18 @@ void NcclRun::run_stages(bool is_backward) {
     open_steps_.push_back(step);
     wait_until_open(kStepsAhead);
   };
+  const bool is_cut = lowered_.origins_of(is_backward).is_cut();
+  const size_t num_begun = is_cut ? num_stages_to_compute(pass) : 0;
   for (size_t s = 0; s < pass.stages.size(); ++s) {
     const Stage& stage = pass.stages[s];
-    if (stage.kind == StageKind::transfer && checked_.admitted_because().empty()) {
+    if (is_cut && s < num_begun) {
+      if (s == 0) begin_in_pieces(is_backward);
+    } else if (stage.kind == StageKind::transfer && wire_ == Wire::copies) {
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        const TransferItem& item = pass.transfers[i];
+        device_of(item.src).send(i, device_of(item.dst));
+      }
+    } else if (stage.kind == StageKind::transfer && !is_in_order(checked_)) {
       run_transfers(stage.begin, stage.end);
     } else {
       for (int64_t i = stage.begin; i < stage.end; ++i) {
@@ -173,6 +245,43 @@ void NcclRun::run_stages(bool is_backward) {
     watch_.reach(num_enqueued_);
     if (agree_to_cancel()) return;
   }
+}
+
+void NcclRun::begin_in_pieces(bool is_backward) {
+  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  const size_t num_stages = num_stages_to_compute(pass);
+  const Stage& computes = pass.stages[num_stages - 1];
+  const auto keep_local = [&](RankDevice& device) {
+    for (size_t s = 0; s + 1 < num_stages; ++s) {
+      for (int64_t i = pass.stages[s].begin; i < pass.stages[s].end; ++i) {
+        const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
+        if (item.src == device.rank() && item.dst == device.rank()) device.send(i, device);
+      }
+    }
+  };
+  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
+  const int32_t num_pieces = *std::max_element(pieces.begin(), pieces.end()) + 1;
+  const auto compute = [&](RankDevice& device) {
+    for (int64_t i = computes.begin; i < computes.end; ++i) device.enqueue(StageKind::compute, i);
+  };
+  if (works_at_once()) {
+    for (RankDevice& device : devices_) {
+      keep_local(device);
+      for (int32_t piece = 0; piece < num_pieces; ++piece) device.send_piece(piece, devices_);
+    }
+    for (RankDevice& device : devices_) compute(device);
+    return;
+  }
+  // Kernels wait for what comes, and nothing that comes needs multiprocessors: all devices compute
+  // as soon as one piece is there, however long the host takes for the others.
+  if (workers_ == nullptr) workers_ = std::make_unique<DeviceWorkers>(devices_.size());
+  workers_->run([&](size_t index) {
+    RankDevice& device = devices_[index];
+    device.send_piece(0, devices_);
+    keep_local(device);
+    compute(device);
+    for (int32_t piece = 1; piece < num_pieces; ++piece) device.send_piece(piece, devices_);
+  });
 }
 
 void NcclRun::run_transfers(int64_t begin, int64_t end) {
@@ -236,12 +345,12 @@ void NcclRun::gather(RunOutput& output) {
   const std::vector<RankId> here = ranks_of(nccl_.first_rank(), nccl_.end_rank());
   output.is_whole = processes.process() == 0;
   // Process 0 has its own.
-  const std::vector<Bytes> all =
-      take(processes.gather(output.is_whole ? Bytes{} : encode_results(plan_, here, output)));
+  const std::vector<Bytes> all = take(
+      processes.gather(output.is_whole ? Bytes{} : encode_results(checked_.plan(), here, output)));
   for (size_t process = 1; process < all.size(); ++process) {
     const RankRange range = nccl_.ranks_of_process(static_cast<int32_t>(process));
     const std::vector<RankId> there = ranks_of(range.first, range.end);
-    if (!add_results(plan_, there, all[process], output))
+    if (!add_results(checked_.plan(), there, all[process], output))
       throw DeviceError(
           fmt::format("the answers of process {} are not those of the plan", process));
   }

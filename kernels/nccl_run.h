@@ -1,10 +1,12 @@
 #pragma once
 
+#include "kernels/device_workers.h"
 #include "kernels/nccl_group.h"
 #include "kernels/rank_device.h"
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,11 +17,18 @@ namespace cpscope::kernels {
 /// the same calls. Failures are thrown as NcclGroup throws them.
 class NcclRun {
  public:
+  struct Ways {
+    Wire wire = Wire::nccl;  // copies: all devices are of this process and reach each other
+    std::optional<Generation> generation;
+    std::optional<int32_t> most_pieces;
+  };
+
   /// `run`: counts the runs of the group.
-  NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGroup& nccl, int64_t run);
+  NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGroup& nccl, const Ways& ways,
+          int64_t run);
 
   /// Makes and fills the devices' memory. A reason why some process cannot; the same on all.
-  std::string prepare(const RunInputs& inputs, std::optional<Generation> generation);
+  std::string prepare(const RunInputs& inputs);
   /// Both passes; what this process has of the results. An error says that some process cancelled
   /// the run; the same on all, and the group is as ready for the next run as after an answer.
   Result<RunOutput> carry_out();
@@ -30,8 +39,13 @@ class NcclRun {
 
  private:
   std::vector<double> run_pass(bool is_backward);
+  /// Wall time of each.
+  std::vector<double> run_repeats(bool is_backward, int32_t repeats, bool measures_items);
   void run_stages(bool is_backward);
+  /// All up to the first computes of a pass whose inputs come in pieces.
+  void begin_in_pieces(bool is_backward);
   void run_transfers(int64_t begin, int64_t end);
+  RankDevice& device_of(RankId rank) { return devices_[static_cast<size_t>(to_index(rank))]; }
   void observe(const Stage& stage);
   /// Whether some process wants to stop; the same on all.
   bool agree_to_cancel();
@@ -42,18 +56,22 @@ class NcclRun {
   void barrier();
   std::vector<RankId> ranks_of(int32_t first, int32_t end) const;
 
-  const Plan& plan_;
   const CheckedPlan& checked_;
   const RunOptions& options_;
   NcclGroup& nccl_;
+  const Wire wire_;
+  const std::optional<Generation> generation_;
+  const LoweredPlan lowered_;
+  const Plan& plan_;
   const int64_t run_;
   RunWatch watch_;
   int64_t num_enqueued_ = 0;       // items, over all repeats
   bool can_be_cancelled_ = false;  // some process may want to
   bool is_cancelled_ = false;
   WorkPoint published_;
-  std::deque<RankDevice> devices_;  // of ranks that the plan has
-  std::deque<StepId> open_steps_;   // enqueued, not seen to be done by all devices here
+  std::deque<RankDevice> devices_;          // of ranks that the plan has
+  std::unique_ptr<DeviceWorkers> workers_;  // where inputs come in pieces
+  std::deque<StepId> open_steps_;           // enqueued, not seen to be done by all devices here
 };
 
 }  // namespace cpscope::kernels

@@ -81,11 +81,15 @@ void RankArrays::allocate(uint8_t fill, Stream stream) {
   }
 }
 
-Dtype RankArrays::element(BufferId id, bool second) const {
-  const BufferKind kind = plan_.buffer(id).kind;
-  const Dtype dtype = plan_.scenario.numerics.dtype;
+Dtype element_in(const Plan& plan, const std::vector<bool>& is_narrow, BufferId id, bool second) {
+  const BufferKind kind = plan.buffer(id).kind;
+  const Dtype dtype = plan.scenario.numerics.dtype;
   const bool is_lse = second && kind == BufferKind::out;
-  return is_narrow_[static_cast<size_t>(to_index(id))] && !is_lse ? dtype : element_of(kind, dtype);
+  return is_narrow[static_cast<size_t>(to_index(id))] && !is_lse ? dtype : element_of(kind, dtype);
+}
+
+Dtype RankArrays::element(BufferId id, bool second) const {
+  return element_in(plan_, is_narrow_, id, second);
 }
 
 RowBlock RankArrays::block(BufferId id, bool second, int32_t first_head) const {

@@ -25,6 +25,10 @@ ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention)
 /// lse always.
 Dtype element_of(BufferKind kind, Dtype dtype);
 
+/// What the memory of one of a buffer's arrays holds. `is_narrow` [buffer]: results that are held
+/// in the dtype.
+Dtype element_in(const Plan& plan, const std::vector<bool>& is_narrow, BufferId id, bool second);
+
 /// The buffers of some ranks in the memory of one device, every array between guards, and the row
 /// lists that their items name. Buffers of other ranks do not exist here.
 class RankArrays {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +12,9 @@ namespace {
 
 // Messages begin on this many bytes of staging.
 constexpr int64_t kAlignment = 256;
+
+// Passes are counted to here and then again from 0: a flag is never what it was a pass before.
+constexpr int32_t kNumbers = 1024;
 
 int64_t align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -30,19 +34,21 @@ DeviceInfo select_and_describe(int device) {
 
 }  // namespace
 
-RankDevice::RankDevice(const CheckedPlan& checked, RankId rank, int device,
-                       const RunOptions& options, std::optional<Generation> generation)
-    : plan_(checked.plan()),
+RankDevice::RankDevice(const LoweredPlan& lowered, RankId rank, int device,
+                       const RunOptions& options, std::optional<Generation> generation, Wire wire,
+                       bool is_in_order)
+    : lowered_(lowered),
+      plan_(lowered.plan),
       options_(options),
       rank_(rank),
       device_(device),
-      is_in_order_(!checked.admitted_because().empty()),
+      is_in_order_(is_in_order),
       info_(select_and_describe(device)),
-      engine_(plan_, only(plan_, rank), info_.compute_capability,
-              make_engine_options(checked, options, generation)),
+      engine_(lowered, only(plan_, rank), info_.compute_capability,
+              {options.poison, generation, options.threads}),
       transfer_stream_(true),
-      hazards_(plan_.buffers.size()) {
-  plan_staging();
+      hazards_(plan_) {
+  wire == Wire::copies ? plan_copies() : plan_staging();
 }
 
 RankDevice::~RankDevice() {
@@ -75,6 +81,32 @@ void RankDevice::plan_staging() {
       staging_.reserve(fmt::format("rank {} received", to_index(rank_)), most_received);
 }
 
+void RankDevice::plan_copies() {
+  int64_t most_sent = 0, most_received = 0;
+  for (const bool is_backward : {false, true}) {
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    std::vector<CopyPlan>& copies = copies_[is_backward ? 1 : 0];
+    int64_t sent = 0, received = 0;
+    for (const TransferItem& item : pass.transfers) {
+      const CopyPlan& copy =
+          copies.emplace_back(CopyPlan{goes_straight(lowered_, item), sent, received});
+      CPSCOPE_CHECK(
+          item.src != rank_ || item.dst == rank_ || engine_.wire_bytes(item) == item.bytes,
+          "the plan counts other bytes", engine_.wire_bytes(item), item.bytes);
+      if (item.src == item.dst || copy.is_straight) continue;
+      if (item.src == rank_) sent += align(item.bytes);
+      if (item.dst == rank_) received += align(item.bytes);
+    }
+    most_sent = std::max(most_sent, sent);
+    most_received = std::max(most_received, received);
+  }
+  send_staging_ = staging_.reserve(fmt::format("rank {} sent", to_index(rank_)), most_sent);
+  receive_staging_ =
+      staging_.reserve(fmt::format("rank {} received", to_index(rank_)), most_received);
+  numbers_ = staging_.reserve(fmt::format("rank {} numbers", to_index(rank_)),
+                              kNumbers * int64_t{sizeof(int32_t)});
+}
+
 std::optional<std::string> RankDevice::why_too_large() const {
   const int64_t needed = engine_.device_bytes() + staging_.total_bytes();
   if (needed <= info_.free_bytes) return std::nullopt;
@@ -87,6 +119,12 @@ void RankDevice::load(const RunInputs& inputs) {
   select_device(device_);
   engine_.allocate(compute_stream());
   staging_.allocate(options_.poison ? 0xff : 0x46, compute_stream());
+  if (numbers_ >= 0) {
+    std::array<int32_t, kNumbers> numbers;
+    std::iota(numbers.begin(), numbers.end(), 0);
+    copy_to_device(staging_.at<int32_t>(numbers_), numbers.data(), sizeof numbers,
+                   compute_stream());
+  }
   engine_.load(inputs, compute_stream());
   wait_for_stream(compute_stream());
 }
@@ -99,13 +137,14 @@ void RankDevice::start_clock() {
 
 std::vector<ItemEvent> RankDevice::events() {
   select_device(device_);
-  return clock_->read();
+  return planned_events(lowered_, clock_->read());
 }
 
-void RankDevice::begin_pass(bool is_backward) {
+void RankDevice::begin_pass(bool is_backward, bool measures_items) {
   select_device(device_);
   is_backward_ = is_backward;
-  engine_.begin_pass();
+  engine_.begin_pass(++pass_number_ % kNumbers);
+  clock_->turn(measures_items);
   clock_->begin_repeat();
 }
 
@@ -137,7 +176,7 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
     case StageKind::compute:
       if (const ComputeItem& item = pass().computes[index];
           item.rank == rank_ && item.num_slices > 0) {
-        enqueue_item(id, item.step, uses_of(item, is_backward_), stream, [&] {
+        enqueue_item(id, item.step, uses_of(plan_, item, is_backward_), stream, [&] {
           is_backward_ ? engine_.compute_backward(item, stream)
                        : engine_.compute_forward(item, stream);
         });
@@ -152,6 +191,106 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
         enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.finish(item, stream); });
       break;
   }
+}
+
+std::vector<Stream> RankDevice::streams() const {
+  return {compute_stream_.get(), transfer_stream_.get(), result_stream_.get(),
+          landing_stream_.get()};
+}
+
+void RankDevice::send(int64_t index, RankDevice& receiver) {
+  const TransferItem& item = pass().transfers[index];
+  if (item.bytes == 0 && item.src != item.dst) return;  // would only cost its latency
+  select_device(device_);
+  const bool is_result =
+      item.payload == Payload::out || item.payload == Payload::dq || item.payload == Payload::dkv;
+  const ItemId id{is_backward_, StageKind::transfer, index};
+  const BufferUse reads{{{item.from, item.heads}}, {}}, writes{{}, {{item.to, item.heads}}};
+  const bool is_straight = copy_plan(index).is_straight;
+  if (item.src == item.dst) {
+    // By a kernel: copies on one device take multiprocessors too. Additions follow item order, so
+    // they share a stream with what lands from elsewhere.
+    enqueue_item(id, item.step, uses_of(item), landing_stream_.get(),
+                 [&] { engine_.move(item, landing_stream_.get()); });
+    return;
+  }
+  const Stream stream = is_result ? result_stream_.get() : transfer_stream();
+  hazards_.begin(reads, stream);
+  if (is_straight) {
+    receiver.hazards_.begin(writes, stream);
+    clock_->start(stream);
+    for (const ByteRows& rows : engine_.copies_of(item, receiver.engine_))
+      copy_byte_rows(rows, stream);
+    clock_->stop(id, rank_, item.step, stream);
+    hazards_.end(reads, stream);
+    receiver.hazards_.end(writes, stream);
+    return;
+  }
+  const int64_t place = receiver.copy_plan(index).received;
+  clock_->start(stream);
+  uint8_t* const packed = staging_.at<uint8_t>(send_staging_) + copy_plan(index).sent;
+  engine_.pack(item, packed, stream);
+  // What is packed may be overwritten.
+  hazards_.end(reads, stream);
+  copy_byte_rows(
+      {packed, item.bytes, receiver.staging_.at<uint8_t>(receiver.receive_staging_) + place,
+       item.bytes, item.bytes, 1},
+      stream);
+  clock_->stop(id, rank_, item.step, stream);
+  const DeviceEvent arrived(false);
+  record_event(arrived.get(), stream);
+  receiver.receive(item, place, arrived.get());
+}
+
+void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
+  select_device(device_);
+  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TransferItem& item = pass().transfers[i];
+    if (pieces[i] != piece || item.src != rank_) continue;
+    RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
+    copy_piece(static_cast<int64_t>(i), receiver);
+    if (is_last_of_piece(i)) set_flag(piece, receiver);
+  }
+}
+
+/// Has the receiver the whole of this rank's part of the piece with this transfer?
+bool RankDevice::is_last_of_piece(size_t index) const {
+  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
+  const TransferItem& item = pass().transfers[index];
+  for (size_t i = index + 1; i < pieces.size() && pieces[i] == pieces[index]; ++i) {
+    const TransferItem& later = pass().transfers[i];
+    if (later.src == item.src && later.dst == item.dst) return false;
+  }
+  return true;
+}
+
+/// Nothing touches these buffers between the begin of the pass and its compute item, which waits
+/// for flags.
+void RankDevice::copy_piece(int64_t index, RankDevice& receiver) {
+  const TransferItem& item = pass().transfers[index];
+  const Stream stream = transfer_stream();
+  clock_->start(stream);
+  for (const ByteRows& rows : engine_.copies_of(item, receiver.engine_))
+    copy_byte_rows(rows, stream);
+  clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
+}
+
+void RankDevice::set_flag(int32_t piece, RankDevice& receiver) {
+  constexpr int64_t kBytes = sizeof(int32_t);
+  copy_byte_rows({staging_.at<int32_t>(numbers_) + pass_number_ % kNumbers, kBytes,
+                  receiver.engine_.arrival_flag(is_backward_, piece, rank_), kBytes, kBytes, 1},
+                 transfer_stream());
+}
+
+void RankDevice::receive(const TransferItem& item, int64_t place, Event arrived) {
+  select_device(device_);
+  const Stream stream = landing_stream_.get();
+  const BufferUse writes{{}, {{item.to, item.heads}}};
+  wait_for_event(stream, arrived);
+  hazards_.begin(writes, stream);
+  engine_.unpack(item, staging_.at<uint8_t>(receive_staging_) + place, stream);
+  hazards_.end(writes, stream);
 }
 
 int64_t RankDevice::pack(int64_t begin, int64_t end) {
@@ -249,14 +388,15 @@ void RankDevice::unpack() {
 void RankDevice::end_step(StepId step) {
   select_device(device_);
   StepMark& mark = marks_.emplace_back(step);
-  record_event(mark.compute.get(), compute_stream());
-  record_event(mark.transfer.get(), transfer_stream());
+  for (const Stream stream : streams())
+    record_event(mark.events.emplace_back(std::make_shared<DeviceEvent>(false))->get(), stream);
 }
 
 std::optional<StepId> RankDevice::open_step() {
   select_device(device_);
-  while (!marks_.empty() && is_event_done(marks_.front().compute.get()) &&
-         is_event_done(marks_.front().transfer.get())) {
+  const auto is_done = [](const auto& event) { return is_event_done(event->get()); };
+  while (!marks_.empty() &&
+         std::all_of(marks_.front().events.begin(), marks_.front().events.end(), is_done)) {
     marks_.pop_front();
   }
   return marks_.empty() ? std::nullopt : std::optional(marks_.front().step);
@@ -264,8 +404,7 @@ std::optional<StepId> RankDevice::open_step() {
 
 void RankDevice::wait() {
   select_device(device_);
-  wait_for_stream(compute_stream());
-  wait_for_stream(transfer_stream());
+  for (const Stream stream : streams()) wait_for_stream(stream);
 }
 
 void RankDevice::read_array(const ItemId& id, StepId step, BufferId buffer, bool second,

@@ -4,23 +4,28 @@
 #include "kernels/item_uses.h"
 #include "kernels/nccl_group.h"
 #include "kernels/rank_engine.h"
+#include "kernels/wire.h"
 
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace cpscope::kernels {
 
-/// One rank of a plan on a device of its own: its arrays, a compute stream, a communication stream,
-/// and staging memory for what is on the wire. An item waits only for the buffers that it touches,
-/// so transfers run beside computes. Staging needs no second copy: pack, send, receive and unpack
-/// follow each other on the communication stream; the plan's own ring buffers are the double ones.
+/// One rank of a plan on a device of its own: its arrays, streams, and staging memory for what is
+/// on the wire and cannot go straight to its place. An item waits only for the heads of buffers
+/// that it touches, so transfers run beside computes. NCCL's staging needs no second copy: pack,
+/// send, receive and unpack follow each other on one stream; the plan's own ring buffers are the
+/// double ones. Copies have a place in staging each.
 class RankDevice {
  public:
-  RankDevice(const CheckedPlan& checked, RankId rank, int device, const RunOptions& options,
-             std::optional<Generation> generation);
+  /// `lowered` outlives it.
+  RankDevice(const LoweredPlan& lowered, RankId rank, int device, const RunOptions& options,
+             std::optional<Generation> generation, Wire wire, bool is_in_order);
   RankDevice(const RankDevice&) = delete;
   RankDevice& operator=(const RankDevice&) = delete;
   ~RankDevice();
@@ -32,13 +37,21 @@ class RankDevice {
 
   /// Time zero of its events is now. Everything is idle.
   void start_clock();
-  void begin_pass(bool is_backward);
+  void begin_pass(bool is_backward, bool measures_items);
   /// Of a direction's passes only the events of one are kept: 0 is the last one.
   void keep_repeat(bool is_backward, int32_t repeats_ago);
   /// Enqueues an item of this rank that is no transfer; others' items are left alone.
   void enqueue(StageKind kind, int64_t index);
 
-  // Transfers [begin, end) of a stage, in three parts: between them all devices of the process.
+  /// Wire::copies: carries out a transfer that this rank sends. `receiver`: this one where rows
+  /// stay.
+  void send(int64_t index, RankDevice& receiver);
+  /// Wire::copies: what this rank sends of a piece of inputs, and flags that say so. `devices`
+  /// [rank].
+  void send_piece(int32_t piece, std::deque<RankDevice>& devices);
+
+  // Wire::nccl: transfers [begin, end) of a stage, in three parts, between them all devices of the
+  // process.
   /// Packs what this rank sends; how many messages it sends and receives.
   int64_t pack(int64_t begin, int64_t end);
   void post(NcclGroup& nccl);
@@ -71,13 +84,29 @@ class RankDevice {
   };
   struct StepMark {
     StepId step;
-    DeviceEvent compute{false}, transfer{false};
+    std::vector<std::shared_ptr<DeviceEvent>> events;  // of all streams
+  };
+  /// How a transfer is copied, and where it lies in staging at both ends if it does not go
+  /// straight.
+  struct CopyPlan {
+    bool is_straight = false;
+    int64_t sent = 0, received = 0;
   };
 
   const Pass& pass() const { return is_backward_ ? plan_.backward : plan_.forward; }
   Stream transfer_stream() const { return transfer_stream_.get(); }
   Stream compute_stream() const { return is_in_order_ ? transfer_stream() : compute_stream_.get(); }
+  std::vector<Stream> streams() const;
   void plan_staging();
+  void plan_copies();
+  const CopyPlan& copy_plan(int64_t index) const {
+    return copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
+  }
+  bool is_last_of_piece(size_t index) const;
+  void copy_piece(int64_t index, RankDevice& receiver);
+  void set_flag(int32_t piece, RankDevice& receiver);
+  /// Places what has arrived at `place` of staging.
+  void receive(const TransferItem& item, int64_t place, Event arrived);
   static bool is_local(const Message& message);
   void move(const Message& message);
   template <class Work>
@@ -85,6 +114,7 @@ class RankDevice {
   void read_array(const ItemId& id, StepId step, BufferId buffer, bool second, const char* name,
                   int64_t rows, std::vector<ItemResult>& results);
 
+  const LoweredPlan& lowered_;
   const Plan& plan_;
   const RunOptions& options_;
   const RankId rank_;
@@ -95,7 +125,11 @@ class RankDevice {
   RankEngine engine_;
   GuardedArrays staging_;
   int32_t send_staging_ = -1, receive_staging_ = -1;  // arrays
-  DeviceStream compute_stream_, transfer_stream_;
+  std::array<std::vector<CopyPlan>, 2> copies_;       // [direction][transfer]; Wire::copies
+  // Results travel beside what later pieces wait for; what landed is placed beside both.
+  DeviceStream compute_stream_, transfer_stream_, result_stream_{true}, landing_stream_{true};
+  int32_t numbers_ = -1;     // array: 0, 1, 2, ...; flags are set to that of the pass
+  int32_t pass_number_ = 0;  // passes begun
   BufferHazards hazards_;
   std::optional<ItemClock> clock_;
   std::vector<Message> sends_;     // of the stage under way, in item order

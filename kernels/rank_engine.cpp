@@ -40,16 +40,73 @@ size_t index_of(const Item& item, const std::vector<Item>& items) {
   return static_cast<size_t>(&item - items.data());
 }
 
+Generation newest_generation(int32_t compute_capability) {
+  return compute_capability == 90 ? Generation::sm90 : Generation::portable;
+}
+
+/// All but what its slices say.
+AttentionShape shape_of_item(const Plan& plan, const ComputeItem& item) {
+  const Attention& attention = plan.scenario.attention;
+  const HeadRange kv_heads = kv_heads_of(attention, item.heads);
+  AttentionShape shape;
+  shape.dtype = plan.scenario.numerics.dtype;
+  shape.q_rows = static_cast<int32_t>(plan.rows(item.q_tokens));
+  shape.kv_rows = static_cast<int32_t>(plan.rows(item.kv_tokens));
+  shape.num_heads = item.heads.size();
+  shape.num_kv_heads = kv_heads.size();
+  shape.first_head = item.heads.begin;
+  shape.first_kv_head = kv_heads.begin;
+  shape.group = attention.heads / attention.kv_heads;
+  shape.head_dim_qk = attention.head_dim_qk;
+  shape.head_dim_v = attention.head_dim_v;
+  shape.scale = static_cast<float>(attention.effective_scale());
+  shape.softcap = static_cast<float>(attention.softcap);
+  return shape;
+}
+
+/// Does every piece of inputs come by copies alone, without kernels?
+bool all_pieces_go_straight(const LoweredPlan& lowered) {
+  for (const bool is_backward : {false, true}) {
+    const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
+    const std::vector<int32_t>& pieces = lowered.origins_of(is_backward).pieces;
+    for (size_t i = 0; i < pass.transfers.size(); ++i) {
+      if (pieces[i] >= 0 && !goes_straight(lowered, pass.transfers[i])) return false;
+    }
+  }
+  return true;
+}
+
 bool is_merged_in_dtype(const Numerics& numerics) {
   return numerics.accumulate == Accumulate::dtype && element_bytes(numerics.dtype) == 2;
 }
 
 }  // namespace
 
-EngineOptions make_engine_options(const CheckedPlan& checked, const RunOptions& options,
-                                  std::optional<Generation> generation) {
-  const bool keeps_items = options.observer || !checked.admitted_because().empty();
-  return {options.poison, generation, options.threads, keeps_items};
+LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
+                              std::optional<Generation> generation, int32_t compute_capability,
+                              int32_t most_pieces) {
+  const Plan& plan = checked.plan();
+  const Generation newest = generation.value_or(newest_generation(compute_capability));
+  // Hopper's kernels can do both.
+  const auto has_hopper = [&](const ComputeItem& item) {
+    const AttentionShape shape = shape_of_item(plan, item);
+    return newest == Generation::sm90 &&
+           (item.dq == kNoBuffer ? why_not_forward(newest, shape) : why_not_backward(newest, shape))
+               .empty();
+  };
+  Lowering lowering;
+  lowering.saves_work = !options.observer && checked.admitted_because().empty() &&
+                        !is_merged_in_dtype(plan.scenario.numerics);
+  lowering.most_pieces = std::min(most_pieces, Arrivals::kMostPieces);
+  lowering.writes_dtype = [&](const ComputeItem& item) {
+    return element_bytes(plan.scenario.numerics.dtype) == 2 && has_hopper(item);
+  };
+  lowering.waits_for_pieces = has_hopper;
+  LoweredPlan lowered = lower_plan(plan, lowering);
+  // Kernels would wait for multiprocessors that they hold themselves.
+  if (all_pieces_go_straight(lowered)) return lowered;
+  lowering.most_pieces = 1;
+  return lower_plan(plan, lowering);
 }
 
 std::optional<std::string> RankEngine::why_not(const Plan& plan) {
@@ -63,18 +120,17 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   return std::nullopt;
 }
 
-RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t compute_capability,
-                       const EngineOptions& options)
-    : plan_(plan),
-      attention_(plan.scenario.attention),
+RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
+                       int32_t compute_capability, const EngineOptions& options)
+    : lowered_(lowered),
+      plan_(lowered.plan),
+      attention_(plan_.scenario.attention),
       options_(options),
       compute_capability_(compute_capability),
-      pairs_(count_pairs(plan)),
-      forward_shortcuts_(shortcuts_of(plan.forward)),
-      backward_shortcuts_(shortcuts_of(plan.backward)),
-      arrays_(plan, std::move(is_here), find_narrow_results()),
-      tiles_(plan) {
-  for (size_t r = 0; r < plan.home.size(); ++r) {
+      pairs_(count_pairs(plan_)),
+      arrays_(plan_, std::move(is_here), lowered.is_narrow),
+      tiles_(plan_) {
+  for (size_t r = 0; r < plan_.home.size(); ++r) {
     const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
     max_logits_.push_back(here ? arrays_.reserve(fmt::format("rank {} max_logit", r),
                                                  attention_.heads * int64_t{sizeof(float)})
@@ -82,9 +138,10 @@ RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t comp
   }
   sink_ = arrays_.reserve("sink", attention_.heads * int64_t{sizeof(float)});
   d_sink_ = arrays_.reserve("d_sink", attention_.heads * int64_t{sizeof(double)});
+  plan_arrivals();
   const auto start = std::chrono::steady_clock::now();
-  for (const ComputeItem& item : plan.forward.computes) plan_forward(item);
-  for (const ComputeItem& item : plan.backward.computes) plan_backward(item);
+  for (const ComputeItem& item : plan_.forward.computes) plan_forward(item);
+  for (const ComputeItem& item : plan_.backward.computes) plan_backward(item);
   list_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
                   std::max<double>(1.0, static_cast<double>(arrays_.num_here()));
   plan_counters();
@@ -93,28 +150,11 @@ RankEngine::RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t comp
 
 bool RankEngine::keeps_partials() const { return is_merged_in_dtype(plan_.scenario.numerics); }
 
-MergeShortcuts RankEngine::shortcuts_of(const Pass& pass) const {
-  const bool is_as_planned = options_.keeps_items || keeps_partials();
-  return is_as_planned ? no_shortcuts(plan_, pass) : find_shortcuts(plan_, pass);
-}
-
-/// Hopper's forward can write the dtype.
-std::vector<bool> RankEngine::find_narrow_results() const {
-  std::vector<bool> is_narrow = forward_shortcuts_.is_written_once;
-  const bool has_narrow = element_bytes(plan_.scenario.numerics.dtype) == 2;
-  for (size_t i = 0; i < plan_.forward.computes.size(); ++i) {
-    const ComputeItem& item = plan_.forward.computes[i];
-    if (item.num_slices > 0 && has_narrow && forward_generation(shape_of(item)) == Generation::sm90)
-      continue;
-    is_narrow[static_cast<size_t>(to_index(forward_shortcuts_.written[i][0]))] = false;
-  }
-  return is_narrow;
-}
-
 void RankEngine::plan_forward(const ComputeItem& item) {
   if (item.num_slices == 0 || !arrays_.is_here(item.rank)) return;
   const AttentionShape shape = shape_of(item);
-  tiles_.plan(item, TileOwner::queries, forward_tile_shape(forward_generation(shape), shape));
+  tiles_.plan(item, TileOwner::queries, forward_tile_shape(forward_generation(shape), shape),
+              most_heads_of(item, false, TileOwner::queries));
 }
 
 void RankEngine::plan_backward(const ComputeItem& item) {
@@ -122,30 +162,49 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   const AttentionShape shape = shape_of(item);
   const Generation generation = backward_generation(shape);
   if (!is_backward_fused(generation, shape))
-    tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape));
-  tiles_.plan(item, TileOwner::keys, key_gradient_tile_shape(generation, shape));
+    tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape),
+                most_heads_of(item, true, TileOwner::queries));
+  tiles_.plan(item, TileOwner::keys, key_gradient_tile_shape(generation, shape),
+              most_heads_of(item, true, TileOwner::keys));
   Statistics& statistics = statistics_[to_index(item.out)];
   if (statistics.delta >= 0) return;
-  const int64_t bytes = int64_t{shape.num_heads} * shape.q_rows * int64_t{sizeof(float)};
+  const int32_t heads = plan_.buffer(item.out).heads.size();
+  const int64_t bytes = int64_t{heads} * shape.q_rows * int64_t{sizeof(float)};
+  statistics.is_made.assign(static_cast<size_t>(heads), false);
   const int32_t rank = to_index(item.rank);
   statistics.log2_lse = arrays_.reserve(fmt::format("rank {} log2 lse", rank), bytes);
   statistics.delta = arrays_.reserve(fmt::format("rank {} delta", rank), bytes);
 }
 
+/// Items may run beside each other: each has counters of its own.
 void RankEngine::plan_counters() {
-  std::vector<int64_t> bytes(plan_.home.size(), kCounterBytes);
-  for (const ComputeItem& item : plan_.backward.computes) {
-    if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
-    const AttentionShape shape = shape_of(item);
-    const TileShape tile = key_gradient_tile_shape(backward_generation(shape), shape);
-    int64_t& most = bytes[static_cast<size_t>(to_index(item.rank))];
-    most = std::max(
-        most, counter_bytes(shape.num_heads, tiles_.num_counters(item, TileOwner::keys, tile)));
+  std::vector<int64_t> bytes(plan_.home.size(), 0);
+  for (const bool is_backward : {false, true}) {
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    for (const ComputeItem& item : pass.computes) {
+      int64_t& end = bytes[static_cast<size_t>(to_index(item.rank))];
+      counter_places_[is_backward ? 1 : 0].push_back(end);
+      if (item.num_slices > 0 && arrays_.is_here(item.rank))
+        end += counter_bytes_of(item, is_backward);
+    }
   }
   for (size_t r = 0; r < bytes.size(); ++r) {
     const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
     counters_.push_back(here ? arrays_.reserve(fmt::format("rank {} counters", r), bytes[r]) : -1);
   }
+}
+
+int64_t RankEngine::counter_bytes_of(const ComputeItem& item, bool is_backward) const {
+  if (!is_backward) return kCounterBytes;
+  const AttentionShape shape = shape_of(item);
+  const TileShape tile = key_gradient_tile_shape(backward_generation(shape), shape);
+  return counter_bytes(shape.num_heads, tiles_.num_counters(item, TileOwner::keys, tile));
+}
+
+int32_t* RankEngine::counters_of(const ComputeItem& item, bool is_backward) const {
+  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  const int64_t place = counter_places_[is_backward ? 1 : 0][index_of(item, pass.computes)];
+  return arrays_.at<int32_t>(counters_[to_index(item.rank)]) + place / int64_t{sizeof(int32_t)};
 }
 
 void RankEngine::plan_kept_partials() {
@@ -197,41 +256,25 @@ void RankEngine::clear_padded_lanes(void* zeros, Stream stream) {
 }
 
 AttentionShape RankEngine::shape_of(const ComputeItem& item) const {
-  const HeadRange kv_heads = kv_heads_of(attention_, item.heads);
-  AttentionShape shape;
-  shape.dtype = plan_.scenario.numerics.dtype;
-  shape.q_rows = static_cast<int32_t>(plan_.rows(item.q_tokens));
-  shape.kv_rows = static_cast<int32_t>(plan_.rows(item.kv_tokens));
-  shape.num_heads = item.heads.size();
-  shape.num_kv_heads = kv_heads.size();
-  shape.first_head = item.heads.begin;
-  shape.first_kv_head = kv_heads.begin;
-  shape.group = attention_.heads / attention_.kv_heads;
-  shape.head_dim_qk = attention_.head_dim_qk;
-  shape.head_dim_v = attention_.head_dim_v;
-  shape.scale = static_cast<float>(attention_.effective_scale());
-  shape.softcap = static_cast<float>(attention_.softcap);
+  AttentionShape shape = shape_of_item(plan_, item);
   shape.keys_per_row = pairs_.at({item.first_slice, item.num_slices}) / std::max(1, shape.q_rows);
   return shape;
 }
 
-Generation RankEngine::newest_generation() const {
-  return options_.generation.value_or(compute_capability_ == 90 ? Generation::sm90
-                                                                : Generation::portable);
-}
-
 Generation RankEngine::forward_generation(const AttentionShape& shape) const {
-  const Generation newest = newest_generation();
+  const Generation newest = options_.generation.value_or(newest_generation(compute_capability_));
   return why_not_forward(newest, shape).empty() ? newest : Generation::portable;
 }
 
 Generation RankEngine::backward_generation(const AttentionShape& shape) const {
-  const Generation newest = newest_generation();
+  const Generation newest = options_.generation.value_or(newest_generation(compute_capability_));
   return why_not_backward(newest, shape).empty() ? newest : Generation::portable;
 }
 
-void RankEngine::begin_pass() {
-  for (auto& [out, statistics] : statistics_) statistics.is_made = false;
+void RankEngine::begin_pass(int32_t pass) {
+  pass_number_ = pass;
+  for (auto& [out, statistics] : statistics_)
+    std::fill(statistics.is_made.begin(), statistics.is_made.end(), false);
   for (auto& [into, kept] : kept_) kept.count = 0;
 }
 
@@ -250,10 +293,8 @@ void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   launch.lse_row_stride = lse.row_stride;
 }
 
-void RankEngine::compute_forward(const ComputeItem& planned, Stream stream) {
-  if (planned.num_slices == 0) return;
-  ComputeItem item = planned;
-  item.out = forward_shortcuts_.written[index_of(planned, plan_.forward.computes)][0];
+void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
+  if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   ForwardLaunch launch;
   place_rows(item, launch);
@@ -261,7 +302,8 @@ void RankEngine::compute_forward(const ComputeItem& planned, Stream stream) {
   const Generation generation = forward_generation(launch.shape);
   launch.query_tiles =
       tiles_.find(item, TileOwner::queries, forward_tile_shape(generation, launch.shape));
-  launch.counter = arrays_.at<int32_t>(counters_[to_index(item.rank)]);
+  launch.query_tiles.arrivals = arrivals_of(item, false, TileOwner::queries);
+  launch.counter = counters_of(item, false);
   fill_bytes(launch.counter, 0, kCounterBytes, stream);
   launch_forward(generation, launch, stream);
   // Partials that are merged in the dtype are 16-bit numbers from the start.
@@ -271,19 +313,17 @@ void RankEngine::compute_forward(const ComputeItem& planned, Stream stream) {
                     launch.shape.dtype, stream);
 }
 
-void RankEngine::compute_backward(const ComputeItem& planned, Stream stream) {
-  if (planned.num_slices == 0) return;
-  ComputeItem item = planned;
-  const auto& written = backward_shortcuts_.written[index_of(planned, plan_.backward.computes)];
-  item.dq = written[0];
-  item.dkv = written[1];
+void RankEngine::compute_backward(const ComputeItem& item, Stream stream) {
+  if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
   place_rows(item, launch);
   launch.d_out = arrays_.rows(item.d_out, false, head);
   Statistics& statistics = statistics_.at(to_index(item.out));
-  launch.log2_lse = arrays_.at<float>(statistics.log2_lse);
-  launch.delta = arrays_.at<float>(statistics.delta);
+  const int32_t own_head = head - plan_.buffer(item.out).heads.begin;
+  const int64_t place = int64_t{own_head} * launch.shape.q_rows;
+  launch.log2_lse = arrays_.at<float>(statistics.log2_lse) + place;
+  launch.delta = arrays_.at<float>(statistics.delta) + place;
   launch.dq = arrays_.rows(item.dq, false, head);
   launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
   launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
@@ -294,13 +334,16 @@ void RankEngine::compute_backward(const ComputeItem& planned, Stream stream) {
         tiles_.find(item, TileOwner::queries, query_gradient_tile_shape(generation, launch.shape));
   launch.key_tiles =
       tiles_.find(item, TileOwner::keys, key_gradient_tile_shape(generation, launch.shape));
-  launch.counters = arrays_.at<int32_t>(counters_[to_index(item.rank)]);
+  launch.query_tiles.arrivals = arrivals_of(item, true, TileOwner::queries);
+  launch.key_tiles.arrivals = arrivals_of(item, true, TileOwner::keys);
+  launch.counters = counters_of(item, true);
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
   fill_bytes(launch.counters, 0,
              counter_bytes(launch.shape.num_heads, launch.key_tiles.num_counters), stream);
   // out and d_out of a row stay the same over all steps.
-  if (!statistics.is_made) launch_row_statistics(launch, stream);
-  statistics.is_made = true;
+  const auto made = statistics.is_made.begin() + own_head;
+  if (!*made) launch_row_statistics(launch, stream);
+  std::fill_n(made, launch.shape.num_heads, true);
   if (!is_fused) launch_query_gradient(generation, launch, stream);
   launch_key_gradient(generation, launch, stream);
 }
@@ -323,12 +366,12 @@ void RankEngine::reorder(const ReorderItem& item, Stream stream) {
 
 void RankEngine::merge(const MergeItem& item, Stream stream) {
   const bool is_out = plan_.buffer(item.into).kind == BufferKind::out;
-  const MergeShortcuts& shortcuts = is_out ? forward_shortcuts_ : backward_shortcuts_;
-  const size_t i = index_of(item, is_out ? plan_.forward.merges : plan_.backward.merges);
-  if (shortcuts.is_merged[i]) return;
-  if (is_out) return merge_out(item, shortcuts.rounds[i], stream);
-  merge_sums(item, false, shortcuts.rounds[i], stream);
-  if (arrays_.has_second(item.into)) merge_sums(item, true, shortcuts.rounds[i], stream);
+  const bool rounds =
+      lowered_.origins_of(!is_out)
+          .rounds[index_of(item, is_out ? plan_.forward.merges : plan_.backward.merges)];
+  if (is_out) return merge_out(item, rounds, stream);
+  merge_sums(item, false, rounds, stream);
+  if (arrays_.has_second(item.into)) merge_sums(item, true, rounds, stream);
 }
 
 void RankEngine::merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream) {
@@ -395,10 +438,6 @@ void RankEngine::finish(const FinishItem& item, Stream stream) {
   const BufferSpec& spec = plan_.buffer(item.buffer);
   const Dtype dtype = plan_.scenario.numerics.dtype;
   const bool is_out = spec.kind == BufferKind::out;
-  const MergeShortcuts& shortcuts = is_out ? forward_shortcuts_ : backward_shortcuts_;
-  if (shortcuts
-          .is_finished[index_of(item, is_out ? plan_.forward.finishes : plan_.backward.finishes)])
-    return;
   if (is_out) {
     // Kept partials are still to be weighted: with a whole that knows the sink, values are not
     // rounded once more for it.
@@ -414,86 +453,6 @@ void RankEngine::finish(const FinishItem& item, Stream stream) {
     launch_rounding(second ? arrays_.second<float>(item.buffer) : arrays_.first<float>(item.buffer),
                     arrays_.array_bytes(item.buffer, second) / int64_t{sizeof(float)}, dtype,
                     stream);
-  }
-}
-
-Dtype RankEngine::wire_element(const TransferItem& item) const {
-  return item.wire_fp32 ? Dtype::fp32 : plan_.scenario.numerics.dtype;
-}
-
-/// The transfer's rows of one array, from the sender's buffer to the receiver's. Only the end that
-/// is here has an address.
-RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
-  const Numerics& numerics = plan_.scenario.numerics;
-  const BufferSpec& from = plan_.buffer(item.from);
-  const ArrayLanes lanes = array_lanes(from.kind, second, attention_);
-  RowCopy copy;
-  if (arrays_.holds(item.from)) {
-    copy.from = arrays_.block(item.from, second, item.heads.begin);
-    copy.from.rows = arrays_.row_list(item.from_rows);
-  }
-  if (arrays_.holds(item.to)) {
-    copy.to = arrays_.block(item.to, second, item.heads.begin);
-    copy.to.rows = arrays_.row_list(item.to_rows);
-  }
-  copy.num_rows = item.from_rows != kAllRows ? plan_.rows(item.from_rows)
-                  : item.tokens != kNoTokens ? plan_.rows(item.tokens)
-                                             : from.rows;
-  copy.heads = item.heads.size();
-  copy.lanes = lanes.pitch;
-  copy.adds = item.landing == Landing::add;
-  // What stays on the rank is not rounded by any wire.
-  if (item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32)
-    copy.value_dtype = numerics.dtype;
-  if (numerics.accumulate == Accumulate::dtype) copy.sum_dtype = numerics.dtype;
-  return copy;
-}
-
-void RankEngine::move(const TransferItem& item, Stream stream) {
-  for (const bool second : {false, true}) {
-    if (!second || arrays_.has_second(item.from)) launch_row_copy(copy_of(item, second), stream);
-  }
-}
-
-int64_t RankEngine::wire_bytes(const TransferItem& item) const {
-  int64_t bytes = 0;
-  for (const bool second : {false, true}) {
-    const BufferKind kind = plan_.buffer(item.from).kind;
-    // lse never travels: it is used where it was made.
-    if (second && kind == BufferKind::out) continue;
-    const RowCopy copy = copy_of(item, second);
-    bytes += copy.num_rows * copy.heads * array_lanes(kind, second, attention_).lanes *
-             element_size(wire_element(item));
-  }
-  return bytes;
-}
-
-void RankEngine::pack(const TransferItem& item, void* staging, Stream stream) {
-  const BufferKind kind = plan_.buffer(item.from).kind;
-  auto* wire = static_cast<uint8_t*>(staging);
-  for (const bool second : {false, true}) {
-    const int32_t lanes = array_lanes(kind, second, attention_).lanes;
-    if (lanes == 0 || (second && kind == BufferKind::out)) continue;
-    RowCopy copy = copy_of(item, second);
-    copy.lanes = lanes;
-    copy.to = {wire, wire_element(item), int64_t{copy.heads} * lanes, lanes, nullptr};
-    copy.adds = false;
-    launch_row_copy(copy, stream);
-    wire += copy.num_rows * copy.heads * lanes * element_size(wire_element(item));
-  }
-}
-
-void RankEngine::unpack(const TransferItem& item, const void* staging, Stream stream) {
-  const BufferKind kind = plan_.buffer(item.to).kind;
-  auto* wire = static_cast<uint8_t*>(const_cast<void*>(staging));
-  for (const bool second : {false, true}) {
-    const int32_t lanes = array_lanes(kind, second, attention_).lanes;
-    if (lanes == 0 || (second && kind == BufferKind::out)) continue;
-    RowCopy copy = copy_of(item, second);
-    copy.lanes = lanes;
-    copy.from = {wire, wire_element(item), int64_t{copy.heads} * lanes, lanes, nullptr};
-    launch_row_copy(copy, stream);
-    wire += copy.num_rows * copy.heads * lanes * element_size(wire_element(item));
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/merge_shortcuts.h"
+#include "kernels/lowered_plan.h"
 #include "kernels/rank_arrays.h"
 #include "kernels/tile_store.h"
 #include "sim/run/executor.h"
@@ -20,13 +20,17 @@ struct EngineOptions {
   std::optional<Generation>
       generation;   // force one; else the newest that the device and shape allow
   int threads = 0;  // host threads for loading and collecting
-  bool keeps_items =
-      false;  // every item writes where the plan says, so that its result can be read
 };
 
-/// Items keep to the plan where somebody reads their results, and where the plan is faulty.
-EngineOptions make_engine_options(const CheckedPlan& checked, const RunOptions& options,
-                                  std::optional<Generation> generation);
+/// The plan as devices of this compute capability carry it out. Items keep to the plan where
+/// somebody reads their results, and where the plan is faulty.
+LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
+                              std::optional<Generation> generation, int32_t compute_capability,
+                              int32_t most_pieces);
+
+/// Can the transfer be made of copies of whole stretches of rows, without kernels? Not where rows
+/// are converted or added, or lie too scattered.
+bool goes_straight(const LoweredPlan& lowered, const TransferItem& item);
 
 /// What one device holds and does for some ranks of a plan. Every call enqueues one item of the
 /// plan on a stream and returns; the order between streams is the caller's business. It will never
@@ -36,7 +40,7 @@ class RankEngine {
  public:
   /// `is_here` [rank]; compute_capability as in DeviceInfo. Makes all tile lists; allocates nothing
   /// on the device.
-  RankEngine(const Plan& plan, std::vector<bool> is_here, int32_t compute_capability,
+  RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here, int32_t compute_capability,
              const EngineOptions& options);
 
   /// Why no device of this room can carry out the plan (dtype, head dims), if so.
@@ -49,8 +53,12 @@ class RankEngine {
   /// asks for it.
   void load(const RunInputs& inputs, Stream stream);
 
-  /// What a pass keeps between its items is made anew.
-  void begin_pass();
+  /// What a pass keeps between its items is made anew. `pass`: counts all passes; what flags of
+  /// pieces are set to.
+  void begin_pass(int32_t pass = 0);
+  /// Flag that says to the kernels of a rank that source's part of a piece of their inputs is
+  /// there.
+  int32_t* arrival_flag(bool is_backward, int32_t piece, RankId source) const;
   void compute_forward(const ComputeItem& item, Stream stream);
   void compute_backward(const ComputeItem& item, Stream stream);
   void reorder(const ReorderItem& item, Stream stream);
@@ -59,6 +67,9 @@ class RankEngine {
 
   /// A transfer whose two ends are here.
   void move(const TransferItem& item, Stream stream);
+  /// Copies of a transfer that goes straight, to the engine of another device that this process
+  /// drives, or to this one.
+  std::vector<ByteRows> copies_of(const TransferItem& item, const RankEngine& receiver) const;
   /// Bytes that the transfer puts on the wire: rows x heads x lanes in the wire's element, K before
   /// V.
   int64_t wire_bytes(const TransferItem& item) const;
@@ -82,14 +93,14 @@ class RankEngine {
   std::string generation_text() const;
   /// Host time that a rank's tile lists took, on average; ranks may share lists.
   double list_seconds() const { return list_seconds_; }
-  /// [compute item of each direction] "sm90 forward 128x160"; "" where it idles.
+  /// [the plan's compute item of each direction] "sm90 forward 128x160"; "" where it idles.
   std::array<std::vector<std::string>, 2> item_kernels() const;
 
  private:
   /// Row statistics of the rows of one out buffer, made once a run.
   struct Statistics {
-    int32_t log2_lse = -1, delta = -1;  // arrays
-    bool is_made = false;
+    int32_t log2_lse = -1, delta = -1;  // arrays, [head][row]
+    std::vector<bool> is_made;          // [head]
   };
 
   void clear_padded_lanes(void* zeros, Stream stream);
@@ -102,16 +113,18 @@ class RankEngine {
   template <class Launch>
   void place_rows(const ComputeItem& item, Launch& launch) const;
   AttentionShape shape_of(const ComputeItem& item) const;
-  Generation newest_generation() const;
   Generation forward_generation(const AttentionShape& shape) const;
   Generation backward_generation(const AttentionShape& shape) const;
   void plan_forward(const ComputeItem& item);
   void plan_backward(const ComputeItem& item);
   void plan_kept_partials();
   void plan_counters();
+  void plan_arrivals();
+  Arrivals arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner) const;
+  int32_t most_heads_of(const ComputeItem& item, bool is_backward, TileOwner owner) const;
+  int64_t counter_bytes_of(const ComputeItem& item, bool is_backward) const;
   bool keeps_partials() const;
   RowCopy copy_of(const TransferItem& item, bool second) const;
-  Dtype wire_element(const TransferItem& item) const;
   void merge_out(const MergeItem& item, bool rounds, Stream stream);
   void merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream);
   void sum_kept_partials(BufferId into, Stream stream);
@@ -122,21 +135,29 @@ class RankEngine {
   void collect_rows(BufferId buffer, bool second, RunListId tokens, Tensor& tensor, Stream stream);
   void collect_sink_gradient(Answer& answer, Stream stream);
 
-  MergeShortcuts shortcuts_of(const Pass& pass) const;
-  std::vector<bool> find_narrow_results() const;
+  /// Counters of a compute item's launches.
+  int32_t* counters_of(const ComputeItem& item, bool is_backward) const;
 
+  const LoweredPlan& lowered_;
   const Plan& plan_;
   const Attention& attention_;
   EngineOptions options_;
   int32_t compute_capability_;
   std::map<std::array<int64_t, 2>, int64_t> pairs_;  // [first slice, number of slices] visible
-  MergeShortcuts forward_shortcuts_, backward_shortcuts_;
   RankArrays arrays_;
   TileStore tiles_;
-  std::vector<int32_t> counters_, max_logits_;  // [rank] array
-  std::map<int32_t, Statistics> statistics_;    // [BufferId of out]
-  std::map<int32_t, KeptPartials> kept_;        // [BufferId of the accumulator]
-  int32_t sink_ = -1, d_sink_ = -1;             // arrays, [global head]
+  std::vector<int32_t> counters_, max_logits_;          // [rank] array
+  std::array<std::vector<int64_t>, 2> counter_places_;  // [direction][compute item] bytes
+  /// Flags of the inputs of this device's rank.
+  struct InputFlags {
+    int32_t array = -1;           // [piece][source]
+    std::vector<RankId> sources;  // that send pieces
+  };
+  std::array<InputFlags, 2> inputs_;  // [direction]
+  int32_t pass_number_ = 0;
+  std::map<int32_t, Statistics> statistics_;  // [BufferId of out]
+  std::map<int32_t, KeptPartials> kept_;      // [BufferId of the accumulator]
+  int32_t sink_ = -1, d_sink_ = -1;           // arrays, [global head]
   double list_seconds_ = 0.0;
 };
 

@@ -175,10 +175,8 @@ void RankEngine::collect_forward(Answer& answer, Stream stream) {
       collect_rows(plan_.home[r].out, false, plan_.q_lists[r], out, stream);
   }
   // lse never travels: it is read where it was made.
-  for (const FinishItem& item : plan_.forward.finishes) {
-    const BufferSpec& spec = plan_.buffer(item.buffer);
-    if (spec.kind == BufferKind::out && arrays_.holds(item.buffer))
-      collect_rows(item.buffer, true, spec.tokens, lse, stream);
+  for (const BufferId made : lowered_.answers) {
+    if (arrays_.holds(made)) collect_rows(made, true, plan_.buffer(made).tokens, lse, stream);
   }
   answer.max_logit.resize(static_cast<size_t>(attention_.heads),
                           -std::numeric_limits<double>::infinity());

@@ -31,8 +31,16 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
     return fmt::format("{}x{}", tile.owned_rows, tile.walked_rows);
   };
   std::array<std::vector<std::string>, 2> names;
+  for (const size_t d : {0, 1}) names[d].resize(static_cast<size_t>(lowered_.planned_computes[d]));
+  const auto name_of = [&](const ComputeItem& item, bool is_backward) -> std::string& {
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    const auto origin =
+        lowered_.origins_of(is_backward)
+            .of(StageKind::compute)[static_cast<size_t>(&item - pass.computes.data())];
+    return names[is_backward ? 1 : 0][static_cast<size_t>(origin)];
+  };
   for (const ComputeItem& item : plan_.forward.computes) {
-    std::string& name = names[0].emplace_back();
+    std::string& name = name_of(item, false);
     if (item.num_slices == 0) continue;
     const AttentionShape shape = shape_of(item);
     const Generation generation = forward_generation(shape);
@@ -40,7 +48,7 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
                        tile_text(forward_tile_shape(generation, shape)));
   }
   for (const ComputeItem& item : plan_.backward.computes) {
-    std::string& name = names[1].emplace_back();
+    std::string& name = name_of(item, true);
     if (item.num_slices == 0) continue;
     const AttentionShape shape = shape_of(item);
     const Generation generation = backward_generation(shape);

@@ -42,13 +42,15 @@ TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileS
           owner};
 }
 
-void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape) {
+void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape,
+                     int32_t most_heads) {
   const Key key = key_of(item, owner, shape);
   if (entries_.contains(key)) return;
   Entry& entry = entries_[key];
-  entry.list = make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows,
-                              sections_of(plan_.scenario.attention, key.heads, key.kv_rows, owner),
-                              shape, owner);
+  HeadSections sections = sections_of(plan_.scenario.attention, key.heads, key.kv_rows, owner);
+  if (most_heads > 0) sections.heads_per_section = std::min(sections.heads_per_section, most_heads);
+  entry.list =
+      make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows, sections, shape, owner);
   total_bytes_ += bytes_of(entry.list.ranges) + bytes_of(entry.list.tiles) +
                   bytes_of(entry.list.runs) + bytes_of(entry.list.work) +
                   bytes_of(entry.list.turns) + bytes_of(entry.list.unopened) +
@@ -78,7 +80,8 @@ DeviceTiles TileStore::find(const ComputeItem& item, TileOwner owner, TileShape 
           entry.list.num_counters,
           static_cast<int32_t>(entry.list.unopened.size()),
           entry.unopened.as<RowStretch>(),
-          entry.gaps.as<uint32_t>()};
+          entry.gaps.as<uint32_t>(),
+          {}};
 }
 
 int32_t TileStore::num_counters(const ComputeItem& item, TileOwner owner, TileShape shape) const {

@@ -17,8 +17,9 @@ class TileStore {
  public:
   explicit TileStore(const Plan& plan) : plan_(plan) {}
 
-  /// Makes the item's list unless it is there.
-  void plan(const ComputeItem& item, TileOwner owner, TileShape shape);
+  /// Makes the item's list unless it is there. most_heads: of the owned side that are worked on
+  /// together; 0: as many as the cache holds.
+  void plan(const ComputeItem& item, TileOwner owner, TileShape shape, int32_t most_heads = 0);
   int64_t total_bytes() const { return total_bytes_; }
   void upload(Stream stream);
   DeviceTiles find(const ComputeItem& item, TileOwner owner, TileShape shape) const;

@@ -167,6 +167,23 @@ void copy_on_device(void* to, const void* from, int64_t bytes, Stream /*stream*/
   copy_bytes(to, from, bytes);
 }
 
+void copy_byte_rows(const ByteRows& rows, Stream /*stream*/) {
+  if (rows.row_bytes == 0 || rows.num_rows == 0) return;
+  for (int64_t i = 0; i < rows.num_blocks * rows.num_rows; ++i) {
+    const int64_t block = i / rows.num_rows, row = i % rows.num_rows;
+    auto* to =
+        static_cast<std::byte*>(rows.to) + (block * rows.to_block_rows + row) * rows.to_pitch;
+    const auto* from = static_cast<const std::byte*>(rows.from) +
+                       (block * rows.from_block_rows + row) * rows.from_pitch;
+    check_device_range(to, rows.row_bytes, "copy_byte_rows");
+    check_device_range(from, rows.row_bytes, "copy_byte_rows");
+    copy_bytes(to, from, rows.row_bytes);
+  }
+}
+
+bool reach_device(int /*peer*/) { return true; }
+bool works_at_once() { return true; }
+
 void fill_bytes(void* begin, uint8_t value, int64_t bytes, Stream /*stream*/) {
   check_device_range(begin, bytes, "fill_bytes");
   if (bytes > 0) std::memset(begin, value, static_cast<size_t>(bytes));

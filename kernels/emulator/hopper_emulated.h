@@ -164,6 +164,9 @@ inline void wait_for_turn(const int32_t* taken, int32_t turn, int32_t seen,
                           Line line = Line::current()) {
   if (seen != turn) emulator::wait_for_turn(taken, turn, {"wait_for_turn", turn, line});
 }
+inline void wait_for_arrival(const int32_t* flag, int32_t expected, Line line = Line::current()) {
+  emulator::wait_for_turn(flag, expected, {"wait_for_arrival", expected, line});
+}
 inline void pass_turn(int32_t* taken, int32_t turn) {
   emulator::current_cta().note_progress();
   *taken = turn;

@@ -38,6 +38,16 @@ kernels::NcclSettings settings_of(const NcclEmulated& nccl, int32_t num_devices)
   settings.load_library = [nccl]() -> Result<kernels::NcclLibrary> {
     return kernels::NcclLibrary{nccl.functions(), "emulated", 22809};
   };
+  settings.wire = kernels::Wire::nccl;
+  return settings;
+}
+
+/// Copy engines carry the rows, and inputs come in pieces however little there is of them.
+kernels::NcclSettings copying_settings(const NcclEmulated& nccl, int32_t num_devices,
+                                       int32_t most_pieces) {
+  kernels::NcclSettings settings = settings_of(nccl, num_devices);
+  settings.wire = kernels::Wire::copies;
+  settings.most_pieces = most_pieces;
   return settings;
 }
 
@@ -132,6 +142,54 @@ TEST(NcclExecutor, GivesTheBitsOfExecutorCuda) {
     EXPECT_TRUE(is_bitwise_equal(seen, wanted))
         << "seed " << seed << "\n"
         << describe(compare(seen, wanted)) << print_scenario(scenario);
+  }
+}
+
+TEST(NcclExecutor, KeepsTheBudgetOnCopiesAlone) {
+  const NcclEmulated nccl;
+  const auto executor = kernels::make_executor_nccl(copying_settings(nccl, 8, 5));
+  uint64_t ran = 0;
+  for (uint64_t seed = 7'000'000; seed < 7'000'000 + kScenarios; ++seed) {
+    const Scenario scenario = device_scenario(seed);
+    if (scenario.parallel.cp_size > 8) continue;
+    const auto run = run_graded_on(*executor, scenario);
+    if (!run) continue;
+    ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << "seed " << seed << "\n" << describe(scenario, run->grade);
+    ++ran;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(ran, kScenarios / 2);
+  EXPECT_EQ(nccl.counts().bytes, 0);
+}
+
+/// Heads enough for several pieces, and rows that lie in a few stretches.
+Scenario scenario_of_pieces(const char* type) {
+  const std::string text = fmt::format(
+      "schema = 1\ntitle = \"pieces\"\nquestion = \"which bits?\"\n"
+      "[attention]\nheads = 16\nkv_heads = 8\nhead_dim = 64\nattn_mask_type = \"causal\"\n"
+      "[batch]\nqkv_format = \"thd\"\nlengths = [96]\n"
+      "[parallel]\ncp_size = 2\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
+      "[numerics]\ndtype = \"bf16\"\n",
+      type);
+  return parse_scenario(text, "pieces.toml").value().scenario;
+}
+
+TEST(NcclExecutor, GivesTheSameBitsInPieces) {
+  const auto cuda = kernels::make_executor_cuda();
+  for (const char* type : {"all_gather", "a2a"}) {
+    const Scenario scenario = scenario_of_pieces(type);
+    const auto expected = run_graded_on(*cuda, scenario);
+    ASSERT_TRUE(expected && expected->output.ok() && expected->grade.passed);
+    for (const int32_t most_pieces : {1, 3, 8}) {
+      const auto executor =
+          kernels::make_executor_nccl(copying_settings(NcclEmulated(), 2, most_pieces));
+      const auto run = run_graded_on(*executor, scenario);
+      ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+      EXPECT_TRUE(is_bitwise_equal(run->output.value().answer, expected->output.value().answer))
+          << most_pieces << " pieces\n"
+          << describe(compare(run->output.value().answer, expected->output.value().answer));
+    }
   }
 }
 

@@ -185,16 +185,21 @@ TEST(CudaExecutor, EndsARunThatIsCancelled) {
   const auto plan = plan_unless_refused(scenario);
   ASSERT_TRUE(plan.has_value());
   const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
-  const int64_t items = plan->plan().forward.num_items() + plan->plan().backward.num_items();
-  int64_t questions = 0, done = 0;
+  // Those that are left of the plan's.
+  int64_t items = 0, questions = 0, done = 0;
   RunOptions options;
-  options.control.progress = [&](int64_t now, int64_t) { done = now; };
+  options.control.progress = [&](int64_t now, int64_t all) {
+    done = now;
+    items = all;
+  };
   options.control.is_cancelled = [&] { return ++questions == 4; };
   const Result<RunOutput> cancelled = executor.run(*plan, inputs, options);
   ASSERT_FALSE(cancelled.ok());
   EXPECT_EQ(to_text(cancelled.error()),
             fmt::format("the run was cancelled after 3 of {} items", items));
   EXPECT_EQ(questions, 4);
+  EXPECT_GT(items, 3);
+  EXPECT_LE(items, plan->plan().forward.num_items() + plan->plan().backward.num_items());
 
   options.control.is_cancelled = [] { return false; };
   const Result<RunOutput> whole = executor.run(*plan, inputs, options);

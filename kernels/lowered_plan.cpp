@@ -1,0 +1,459 @@
+#include "kernels/lowered_plan.h"
+
+#include "kernels/reorder_savings.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+
+namespace cpscope::kernels {
+namespace {
+
+/// Makes the items of one pass.
+class PassLowering {
+ public:
+  PassLowering(const Plan& plan, bool is_backward, const Lowering& lowering, LoweredPlan& lowered,
+               const MergeShortcuts& shortcuts, const std::vector<ReorderSaving>& savings,
+               SkippedRows& skipped)
+      : plan_(plan),
+        pass_(is_backward ? plan.backward : plan.forward),
+        is_backward_(is_backward),
+        lowered_(lowered),
+        to_(is_backward ? lowered.plan.backward : lowered.plan.forward),
+        origins_(lowered.origins[is_backward ? 1 : 0]),
+        shortcuts_(shortcuts),
+        savings_(savings),
+        skipped_(skipped) {
+    to_ = {};
+    to_.num_steps = pass_.num_steps;
+    while (first_compute_ < pass_.stages.size() &&
+           pass_.stages[first_compute_].kind != StageKind::compute)
+      ++first_compute_;
+    if (may_cut(lowering)) cut_inputs(lowering.most_pieces);
+    find_skips();
+  }
+
+  void make() {
+    size_t next = 0;
+    if (origins_.is_cut()) {
+      add_inputs();
+      next = first_compute_;
+    }
+    for (; next < pass_.stages.size(); ++next) add_whole(pass_.stages[next]);
+  }
+
+ private:
+  /// Does every rank compute once, and come nothing but transfers before?
+  bool may_cut(const Lowering& lowering) const {
+    if (lowering.most_pieces <= 1 || !lowering.waits_for_pieces) return false;
+    std::vector<int32_t> count(plan_.home.size(), 0);
+    for (const ComputeItem& item : pass_.computes) {
+      ++count[static_cast<size_t>(to_index(item.rank))];
+      if (item.num_slices > 0 && !lowering.waits_for_pieces(item)) return false;
+    }
+    if (std::any_of(count.begin(), count.end(), [](int32_t n) { return n != 1; })) return false;
+    bool has_transfers = false;
+    for (size_t s = 0; s < first_compute_; ++s) {
+      const Stage& stage = pass_.stages[s];
+      if (stage.kind == StageKind::transfer) {
+        has_transfers = true;
+        // Row statistics read all of d_out before the kernels begin.
+        for (int64_t i = stage.begin; i < stage.end; ++i) {
+          if (pass_.transfers[static_cast<size_t>(i)].payload == Payload::d_out) return false;
+        }
+        continue;
+      }
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        if (has_work(stage.kind, i)) return false;
+      }
+    }
+    return has_transfers;
+  }
+
+  void cut_inputs(int32_t most_pieces) {
+    const Attention& attention = plan_.scenario.attention;
+    const int32_t group = attention.heads / attention.kv_heads;
+    origins_.cuts.resize(plan_.home.size());
+    for (const ComputeItem& item : pass_.computes) {
+      const HeadRange kv = kv_heads_of(attention, item.heads);
+      HeadCuts& cuts = origins_.cuts[static_cast<size_t>(to_index(item.rank))];
+      // Whole kv heads: both sides of the attention come in the same pieces.
+      if (kv.begin * group < item.heads.begin || kv.end * group > item.heads.end) {
+        cuts = {{item.heads.end}, {kv.end}};
+      } else {
+        for (const int32_t end : cut_heads(kv.size(), most_pieces)) {
+          cuts.kv.push_back(kv.begin + end);
+          cuts.q.push_back((kv.begin + end) * group);
+        }
+      }
+      num_pieces_ = std::max(num_pieces_, cuts.q.size());
+    }
+  }
+
+  /// Transfers that a reorder's work falls to.
+  void find_skips() {
+    std::map<int32_t, const ReorderItem*> landings, sendings;  // [buffer between]
+    for (size_t i = 0; i < savings_.size(); ++i) {
+      const ReorderItem& item = pass_.reorders[i];
+      if (savings_[i] == ReorderSaving::landing) landings[to_index(item.from)] = &item;
+      if (savings_[i] == ReorderSaving::sending) sendings[to_index(item.to)] = &item;
+    }
+    transfers_ = pass_.transfers;
+    for (TransferItem& item : transfers_) {
+      const auto landing = landings.find(to_index(item.to));
+      const auto sending = sendings.find(to_index(item.from));
+      const int64_t num_rows = num_rows_of(item);
+      if (landing != landings.end()) {
+        item.to_rows = list_of(*landing->second, ReorderSaving::landing, item.to_rows, num_rows);
+        item.to = landing->second->to;
+      }
+      if (sending != sendings.end()) {
+        item.from_rows =
+            list_of(*sending->second, ReorderSaving::sending, item.from_rows, num_rows);
+        item.from = sending->second->from;
+      }
+    }
+  }
+
+  int64_t num_rows_of(const TransferItem& item) const {
+    if (item.from_rows != kAllRows) return plan_.rows(item.from_rows);
+    if (item.tokens != kNoTokens) return plan_.rows(item.tokens);
+    return plan_.buffer(item.from).rows;
+  }
+
+  RunListId list_of(const ReorderItem& reorder, ReorderSaving saving, RunListId rows,
+                    int64_t num_rows) {
+    const std::array key{to_index(reorder.order), to_index(rows), static_cast<int32_t>(saving)};
+    const auto [entry, is_new] = lists_.try_emplace(key);
+    if (!is_new) return entry->second;
+    const std::vector<TokenRun> runs = skipped_.find(reorder, saving, rows, num_rows);
+    Plan& plan = lowered_.plan;
+    entry->second = RunListId{static_cast<int32_t>(plan.run_lists.size())};
+    plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()),
+                              static_cast<int64_t>(runs.size()), count_ids(runs)});
+    plan.runs.insert(plan.runs.end(), runs.begin(), runs.end());
+    return entry->second;
+  }
+
+  /// Does an item of the stage have something left to do?
+  bool has_work(StageKind kind, int64_t i) const {
+    const auto item = static_cast<size_t>(i);
+    if (kind == StageKind::merge) return !shortcuts_.is_merged[item];
+    if (kind == StageKind::finish) {
+      const BufferId buffer = pass_.finishes[item].buffer;
+      return !shortcuts_.is_finished[item] &&
+             !lowered_.is_narrow[static_cast<size_t>(to_index(buffer))];
+    }
+    if (kind == StageKind::reorder) return savings_[item] == ReorderSaving::none;
+    return true;
+  }
+
+  void open(const Stage& stage) { open_ = {stage.step, stage.kind, count_of(stage.kind), 0}; }
+
+  void close() {
+    open_.end = count_of(open_.kind);
+    if (open_.end > open_.begin) to_.stages.push_back(open_);
+  }
+
+  int64_t count_of(StageKind kind) const {
+    switch (kind) {
+      case StageKind::transfer:
+        return static_cast<int64_t>(to_.transfers.size());
+      case StageKind::reorder:
+        return static_cast<int64_t>(to_.reorders.size());
+      case StageKind::compute:
+        return static_cast<int64_t>(to_.computes.size());
+      case StageKind::merge:
+        return static_cast<int64_t>(to_.merges.size());
+      case StageKind::finish:
+        return static_cast<int64_t>(to_.finishes.size());
+    }
+    return 0;
+  }
+
+  void add_whole(const Stage& stage) {
+    open(stage);
+    for (const int64_t i : order_of(stage)) {
+      if (has_work(stage.kind, i)) add(stage.kind, i);
+    }
+    close();
+  }
+
+  /// All that comes before the computes, piece by piece; first what stays on its rank.
+  void add_inputs() {
+    for (size_t s = 0; s < first_compute_; ++s) {
+      const Stage& stage = pass_.stages[s];
+      if (stage.kind != StageKind::transfer) continue;
+      open(stage);
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        if (is_local(i)) add(stage.kind, i);
+      }
+      close();
+    }
+    for (size_t piece = 0; piece < num_pieces_; ++piece) {
+      for (size_t s = 0; s < first_compute_; ++s) {
+        const Stage& stage = pass_.stages[s];
+        if (stage.kind != StageKind::transfer) continue;
+        open(stage);
+        for (const int64_t i : order_of(stage)) {
+          if (!is_local(i)) add_piece(transfers_[static_cast<size_t>(i)], i, piece);
+        }
+        close();
+      }
+    }
+  }
+
+  bool is_local(int64_t transfer) const {
+    const TransferItem& item = pass_.transfers[static_cast<size_t>(transfer)];
+    return item.src == item.dst;
+  }
+
+  /// Every rank sends to its nearest neighbours first, so that all receive from different ones.
+  /// Sums keep their order.
+  std::vector<int64_t> order_of(const Stage& stage) const {
+    std::vector<int64_t> order(static_cast<size_t>(stage.end - stage.begin));
+    std::iota(order.begin(), order.end(), stage.begin);
+    if (stage.kind != StageKind::transfer) return order;
+    const auto of = [&](int64_t i) -> const TransferItem& {
+      return pass_.transfers[static_cast<size_t>(i)];
+    };
+    if (std::any_of(order.begin(), order.end(),
+                    [&](int64_t i) { return of(i).landing == Landing::add; }))
+      return order;
+    const auto ranks = static_cast<int32_t>(plan_.home.size());
+    const auto distance = [&](int64_t i) {
+      return (to_index(of(i).dst) - to_index(of(i).src) + ranks) % ranks;
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return distance(a) < distance(b); });
+    return order;
+  }
+
+  void add(StageKind kind, int64_t i) {
+    const auto item = static_cast<size_t>(i);
+    if (kind != StageKind::transfer && kind != StageKind::compute) origins_.of(kind).push_back(i);
+    switch (kind) {
+      case StageKind::transfer:
+        add_transfer(transfers_[item], i, -1);
+        break;
+      case StageKind::reorder:
+        to_.reorders.push_back(pass_.reorders[item]);
+        break;
+      case StageKind::compute:
+        add_compute(pass_.computes[item], i);
+        break;
+      case StageKind::merge:
+        to_.merges.push_back(pass_.merges[item]);
+        origins_.rounds.push_back(shortcuts_.rounds[item]);
+        break;
+      case StageKind::finish:
+        to_.finishes.push_back(pass_.finishes[item]);
+        break;
+    }
+  }
+
+  void add_transfer(const TransferItem& item, int64_t origin, int32_t piece) {
+    to_.transfers.push_back(item);
+    origins_.of(StageKind::transfer).push_back(origin);
+    origins_.pieces.push_back(piece);
+  }
+
+  void add_compute(ComputeItem item, int64_t origin) {
+    const auto& written = shortcuts_.written[static_cast<size_t>(origin)];
+    if (is_backward_) {
+      item.dq = written[0];
+      item.dkv = written[1];
+    } else {
+      item.out = written[0];
+    }
+    to_.computes.push_back(item);
+    origins_.of(StageKind::compute).push_back(origin);
+  }
+
+  /// Part of `heads` in a piece whose ends are given.
+  static HeadRange part_of(HeadRange heads, const std::vector<int32_t>& ends, size_t piece) {
+    if (piece >= ends.size()) return {heads.end, heads.end};
+    const int32_t begin = piece == 0 ? heads.begin : std::max(heads.begin, ends[piece - 1]);
+    const int32_t end = piece + 1 == ends.size() ? heads.end : std::min(heads.end, ends[piece]);
+    return {begin, std::max(begin, end)};
+  }
+
+  void add_piece(const TransferItem& whole, int64_t origin, size_t piece) {
+    const HeadCuts& cuts = origins_.cuts[static_cast<size_t>(to_index(whole.dst))];
+    TransferItem item = whole;
+    item.heads = part_of(whole.heads, whole.payload == Payload::kv ? cuts.kv : cuts.q, piece);
+    if (item.heads.size() == 0) return;
+    item.bytes = whole.bytes / whole.heads.size() * item.heads.size();
+    add_transfer(item, origin, static_cast<int32_t>(piece));
+  }
+
+  const Plan& plan_;
+  const Pass& pass_;
+  const bool is_backward_;
+  LoweredPlan& lowered_;
+  Pass& to_;
+  LoweredPlan::Origins& origins_;
+  const MergeShortcuts& shortcuts_;
+  const std::vector<ReorderSaving>& savings_;
+  SkippedRows& skipped_;
+  std::vector<TransferItem> transfers_;  // the plan's, past reorders that are saved
+  std::map<std::array<int32_t, 3>, RunListId> lists_;
+  size_t num_pieces_ = 1;
+  size_t first_compute_ = 0;  // stage
+  Stage open_;
+};
+
+/// Buffers that no item touches any more hold nothing.
+void empty_unused_buffers(Plan& plan) {
+  std::vector<bool> is_used(plan.buffers.size(), false);
+  const auto use = [&](BufferId id) {
+    if (id != kNoBuffer) is_used[static_cast<size_t>(to_index(id))] = true;
+  };
+  for (const HomeBuffers& home : plan.home) {
+    for (const BufferId id : {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv}) use(id);
+  }
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (const TransferItem& item : pass->transfers) {
+      use(item.from);
+      use(item.to);
+    }
+    for (const ReorderItem& item : pass->reorders) {
+      use(item.from);
+      use(item.to);
+    }
+    for (const ComputeItem& item : pass->computes) {
+      for (const BufferId id : {item.q, item.kv, item.out, item.d_out, item.dq, item.dkv}) use(id);
+    }
+    for (const MergeItem& item : pass->merges) {
+      use(item.partial);
+      use(item.into);
+    }
+    for (const FinishItem& item : pass->finishes) use(item.buffer);
+  }
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (!is_used[b]) plan.buffers[b].rows = 0;
+  }
+}
+
+std::array<std::vector<ReorderSaving>, 2> no_savings(const Plan& plan) {
+  std::array<std::vector<ReorderSaving>, 2> none;
+  none[0].resize(plan.forward.reorders.size(), ReorderSaving::none);
+  none[1].resize(plan.backward.reorders.size(), ReorderSaving::none);
+  return none;
+}
+
+/// Results stay in the dtype on their way home.
+void spread_narrow_results(const Plan& plan, std::vector<bool>& is_narrow) {
+  const auto at = [](BufferId id) { return static_cast<size_t>(to_index(id)); };
+  std::vector<bool> is_filled(plan.buffers.size(), false);
+  const auto fill = [&](BufferId from, BufferId to, bool replaces) {
+    if (plan.buffer(to).kind != BufferKind::out) return;
+    const bool was_narrow = is_filled[at(to)] ? is_narrow[at(to)] : true;
+    is_narrow[at(to)] = replaces && was_narrow && is_narrow[at(from)];
+    is_filled[at(to)] = true;
+  };
+  for (const Stage& stage : plan.forward.stages) {
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const auto item = static_cast<size_t>(i);
+      if (stage.kind == StageKind::transfer) {
+        const TransferItem& transfer = plan.forward.transfers[item];
+        fill(transfer.from, transfer.to, transfer.landing == Landing::replace);
+      } else if (stage.kind == StageKind::reorder) {
+        fill(plan.forward.reorders[item].from, plan.forward.reorders[item].to, true);
+      }
+    }
+  }
+}
+
+/// Answers that are written once, by a kernel that can write the dtype.
+std::vector<bool> find_narrow(const Plan& plan, const MergeShortcuts& shortcuts,
+                              const Lowering& lowering) {
+  std::vector<bool> is_narrow = shortcuts.is_written_once;
+  for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
+    const ComputeItem& item = plan.forward.computes[i];
+    if (item.num_slices > 0 && lowering.writes_dtype && lowering.writes_dtype(item)) continue;
+    is_narrow[static_cast<size_t>(to_index(shortcuts.written[i][0]))] = false;
+  }
+  return is_narrow;
+}
+
+}  // namespace
+
+std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces) {
+  std::vector<int32_t> ends;
+  // 1, 1, 2, 4, ...: while the pieces that are there are computed, as much again arrives. Of many
+  // heads never more than a quarter, for the short tiles of all pieces are computed last.
+  const int32_t most = std::max(4, heads / 4);
+  for (int32_t end = 1; end < heads && static_cast<int32_t>(ends.size()) + 1 < most_pieces;
+       end += std::min(end, most))
+    ends.push_back(end);
+  ends.push_back(heads);
+  return ends;
+}
+
+LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
+  LoweredPlan lowered;
+  lowered.plan = plan;
+  lowered.planned_computes = {static_cast<int64_t>(plan.forward.computes.size()),
+                              static_cast<int64_t>(plan.backward.computes.size())};
+  for (const FinishItem& item : plan.forward.finishes) {
+    if (plan.buffer(item.buffer).kind == BufferKind::out) lowered.answers.push_back(item.buffer);
+  }
+  const auto savings = lowering.saves_work ? find_reorder_savings(plan) : no_savings(plan);
+  SkippedRows skipped(plan);
+  for (const bool is_backward : {false, true}) {
+    const Pass& pass = is_backward ? plan.backward : plan.forward;
+    const MergeShortcuts shortcuts =
+        lowering.saves_work ? find_shortcuts(plan, pass) : no_shortcuts(plan, pass);
+    if (!is_backward) lowered.is_narrow = find_narrow(plan, shortcuts, lowering);
+    if (lowering.saves_work) {
+      PassLowering(plan, is_backward, lowering, lowered, shortcuts, savings[is_backward ? 1 : 0],
+                   skipped)
+          .make();
+      continue;
+    }
+    LoweredPlan::Origins& origins = lowered.origins[is_backward ? 1 : 0];
+    const std::array sizes{pass.transfers.size(), pass.reorders.size(), pass.computes.size(),
+                           pass.merges.size(), pass.finishes.size()};
+    for (size_t kind = 0; kind < sizes.size(); ++kind) {
+      origins.items[kind].resize(sizes[kind]);
+      std::iota(origins.items[kind].begin(), origins.items[kind].end(), int64_t{0});
+    }
+    origins.pieces.assign(pass.transfers.size(), -1);
+    origins.rounds.assign(pass.merges.size(), false);
+  }
+  if (!lowering.saves_work) {
+    lowered.is_narrow.assign(plan.buffers.size(), false);
+    return lowered;
+  }
+  empty_unused_buffers(lowered.plan);
+  spread_narrow_results(lowered.plan, lowered.is_narrow);
+  return lowered;
+}
+
+std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
+                                      const std::vector<ItemEvent>& events) {
+  std::vector<ItemEvent> planned;
+  // [direction, kind, item, rank]
+  std::map<std::array<int64_t, 4>, size_t> found;
+  for (ItemEvent event : events) {
+    ItemId& id = event.item;
+    id.index = lowered.origins_of(id.is_backward).of(id.kind)[static_cast<size_t>(id.index)];
+    const auto [entry, is_new] = found.try_emplace(
+        {id.is_backward ? 1 : 0, static_cast<int64_t>(id.kind), id.index, to_index(event.rank)},
+        planned.size());
+    if (is_new) {
+      planned.push_back(event);
+      continue;
+    }
+    ItemEvent& whole = planned[entry->second];
+    whole.start_ns = std::min(whole.start_ns, event.start_ns);
+    whole.end_ns = std::max(whole.end_ns, event.end_ns);
+  }
+  std::stable_sort(planned.begin(), planned.end(),
+                   [](const ItemEvent& a, const ItemEvent& b) { return a.start_ns < b.start_ns; });
+  return planned;
+}
+
+}  // namespace cpscope::kernels

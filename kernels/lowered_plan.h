@@ -1,0 +1,72 @@
+#pragma once
+
+#include "kernels/merge_shortcuts.h"
+#include "sim/plan/plan.h"
+#include "sim/run/executor.h"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace cpscope::kernels {
+
+/// How far a plan may be changed on its way to devices.
+struct Lowering {
+  bool saves_work = true;   // off: every item as planned, so that its result can be read
+  int32_t most_pieces = 1;  // of heads, that inputs may come in
+  /// Can the kernel of a forward item write the dtype? None can where this is empty.
+  std::function<bool(const ComputeItem&)> writes_dtype;
+  /// Can the kernels of an item begin before all its inputs are there, and wait for pieces of them?
+  std::function<bool(const ComputeItem&)> waits_for_pieces;
+};
+
+/// Heads where one piece of a rank's inputs ends and the next begins, numbered in the whole
+/// attention.
+struct HeadCuts {
+  std::vector<int32_t> q, kv;  // ends
+};
+
+/// A plan as devices carry it out. Every pair, row and byte is the plan's, and so is every number
+/// of the results; saved are passes over memory and time:
+/// - a compute item writes where its first merge would copy to (merge_shortcuts);
+/// - a transfer lands where a reorder would put its rows, or takes them from where a reorder would
+///   find them, and buffers between are gone;
+/// - where every rank computes once in a pass, what comes before is cut into pieces of heads, one
+///   after the other, so that the first piece is computed while the others are under way.
+struct LoweredPlan {
+  /// Items of one pass: which of the plan's they are, or are pieces of.
+  struct Origins {
+    std::array<std::vector<int64_t>, 5> items;  // [StageKind][item]
+    std::vector<bool> rounds;                   // [merge item] its sum is rounded to the dtype
+    std::vector<int32_t> pieces;                // [transfer item] -1: it is none
+    std::vector<HeadCuts> cuts;                 // [rank]; empty: inputs come whole
+
+    std::vector<int64_t>& of(StageKind kind) { return items[static_cast<size_t>(kind)]; }
+    const std::vector<int64_t>& of(StageKind kind) const {
+      return items[static_cast<size_t>(kind)];
+    }
+    bool is_cut() const { return !cuts.empty(); }
+  };
+
+  Plan plan;  // without the items that nothing is left of; buffers without use have no rows
+  std::array<Origins, 2> origins;             // forward, backward
+  std::vector<bool> is_narrow;                // [buffer] `out` that holds the dtype, not fp32
+  std::vector<BufferId> answers;              // `out` buffers that hold lse of the answer
+  std::array<int64_t, 2> planned_computes{};  // number of the plan's own compute items
+
+  const Origins& origins_of(bool is_backward) const { return origins[is_backward ? 1 : 0]; }
+};
+
+LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering);
+
+/// Events of the plan's items, by start: pieces of an item are one event, from the begin of the
+/// first to the end of the last.
+std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
+                                      const std::vector<ItemEvent>& events);
+
+/// Ends of the pieces that `heads` come in: small ones first, because nothing is computed beside
+/// the transfer of the first.
+std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces);
+
+}  // namespace cpscope::kernels

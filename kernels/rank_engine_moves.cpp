@@ -1,0 +1,273 @@
+// Rows of an engine on their way: to other buffers of the device, to a wire, from it, and straight
+// to another device.
+#include "kernels/rank_engine.h"
+#include "kernels/scalar_types.h"
+
+#include <algorithm>
+#include <span>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+/// `count` rows from `from` on go to `to` and what follows.
+struct RowStretchCopy {
+  int64_t from = 0, to = 0, count = 0;
+};
+
+// More copies of their own cost more than packing.
+constexpr size_t kMostStretches = 6;
+
+/// Rows of a list, or all of them: from one run, which `all` keeps.
+std::span<const TokenRun> runs_of_rows(const Plan& plan, RunListId list, const TokenRun& all) {
+  return list == kAllRows ? std::span(&all, 1) : plan.list(list);
+}
+
+/// Stretches that lie in one piece on both sides; nothing if they are too many.
+std::optional<std::vector<RowStretchCopy>> find_stretches(std::span<const TokenRun> from,
+                                                          std::span<const TokenRun> to) {
+  std::vector<RowStretchCopy> stretches;
+  size_t f = 0, t = 0;
+  int64_t from_done = 0, to_done = 0;
+  while (f < from.size() && t < to.size()) {
+    const bool is_whole = from[f].stride == 1 && to[t].stride == 1;
+    const int64_t left = std::min(from[f].count() - from_done, to[t].count() - to_done);
+    const int64_t count = is_whole ? left : 1;
+    const RowStretchCopy next{from[f].at(from_done), to[t].at(to_done), count};
+    if (!stretches.empty() && stretches.back().from + stretches.back().count == next.from &&
+        stretches.back().to + stretches.back().count == next.to) {
+      stretches.back().count += count;
+    } else {
+      if (stretches.size() == kMostStretches) return std::nullopt;
+      stretches.push_back(next);
+    }
+    if ((from_done += count) == from[f].count()) from_done = 0, ++f;
+    if ((to_done += count) == to[t].count()) to_done = 0, ++t;
+  }
+  return stretches;
+}
+
+/// Stretches of one length that lie evenly apart on both sides: a single copy.
+struct RowBlocks {
+  RowStretchCopy first;
+  int64_t count = 1;
+  int64_t from_rows = 0, to_rows = 0;  // from one to the next
+};
+
+std::vector<RowBlocks> blocks_of(const std::vector<RowStretchCopy>& stretches) {
+  std::vector<RowBlocks> blocks;
+  for (const RowStretchCopy& next : stretches) {
+    if (!blocks.empty()) {
+      RowBlocks& last = blocks.back();
+      const int64_t from_rows = next.from - last.first.from - (last.count - 1) * last.from_rows;
+      const int64_t to_rows = next.to - last.first.to - (last.count - 1) * last.to_rows;
+      const bool is_even =
+          last.count == 1 || (from_rows == last.from_rows && to_rows == last.to_rows);
+      // The copy unit steps forward, by at least a block.
+      if (is_even && next.count == last.first.count && from_rows >= next.count &&
+          to_rows >= next.count) {
+        last = {last.first, last.count + 1, from_rows, to_rows};
+        continue;
+      }
+    }
+    blocks.push_back({next});
+  }
+  return blocks;
+}
+
+int64_t num_rows_of(const Plan& plan, const TransferItem& item) {
+  return item.from_rows != kAllRows ? plan.rows(item.from_rows)
+         : item.tokens != kNoTokens ? plan.rows(item.tokens)
+                                    : plan.buffer(item.from).rows;
+}
+
+Dtype wire_element(const Plan& plan, const TransferItem& item) {
+  return item.wire_fp32 ? Dtype::fp32 : plan.scenario.numerics.dtype;
+}
+
+/// Does this array of a buffer travel? lse does not: it is used where it was made.
+bool travels(BufferKind kind, bool second, ArrayLanes lanes) {
+  return lanes.lanes > 0 && !(second && kind == BufferKind::out);
+}
+
+std::optional<std::vector<RowStretchCopy>> stretches_of(const Plan& plan,
+                                                        const TransferItem& item) {
+  const TokenRun all{0, num_rows_of(plan, item), 1};
+  return find_stretches(runs_of_rows(plan, item.from_rows, all),
+                        runs_of_rows(plan, item.to_rows, all));
+}
+
+}  // namespace
+
+bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
+  if (item.landing == Landing::add || item.payload == Payload::dkv) return false;
+  const Plan& plan = lowered.plan;
+  const BufferKind kind = plan.buffer(item.from).kind;
+  for (const bool second : {false, true}) {
+    const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
+    if (!travels(kind, second, lanes)) continue;
+    const Dtype element = element_in(plan, lowered.is_narrow, item.from, second);
+    if (element != element_in(plan, lowered.is_narrow, item.to, second) ||
+        element != wire_element(plan, item) || lanes.pitch != lanes.lanes)
+      return false;
+  }
+  return stretches_of(plan, item).has_value();
+}
+
+/// The transfer's rows of one array, from the sender's buffer to the receiver's. Only the end that
+/// is here has an address.
+RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
+  const Numerics& numerics = plan_.scenario.numerics;
+  const BufferSpec& from = plan_.buffer(item.from);
+  const ArrayLanes lanes = array_lanes(from.kind, second, attention_);
+  RowCopy copy;
+  if (arrays_.holds(item.from)) {
+    copy.from = arrays_.block(item.from, second, item.heads.begin);
+    copy.from.rows = arrays_.row_list(item.from_rows);
+  }
+  if (arrays_.holds(item.to)) {
+    copy.to = arrays_.block(item.to, second, item.heads.begin);
+    copy.to.rows = arrays_.row_list(item.to_rows);
+  }
+  copy.num_rows = num_rows_of(plan_, item);
+  copy.heads = item.heads.size();
+  copy.lanes = lanes.pitch;
+  copy.adds = item.landing == Landing::add;
+  // What stays on the rank is not rounded by any wire.
+  if (item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32)
+    copy.value_dtype = numerics.dtype;
+  if (numerics.accumulate == Accumulate::dtype) copy.sum_dtype = numerics.dtype;
+  return copy;
+}
+
+void RankEngine::move(const TransferItem& item, Stream stream) {
+  for (const bool second : {false, true}) {
+    if (!second || arrays_.has_second(item.from)) launch_row_copy(copy_of(item, second), stream);
+  }
+}
+
+std::vector<ByteRows> RankEngine::copies_of(const TransferItem& item,
+                                            const RankEngine& receiver) const {
+  const auto stretches = stretches_of(plan_, item);
+  const BufferKind kind = plan_.buffer(item.from).kind;
+  std::vector<ByteRows> copies;
+  for (const bool second : {false, true}) {
+    const ArrayLanes lanes = array_lanes(kind, second, attention_);
+    if (!travels(kind, second, lanes)) continue;
+    const RowBlock from = arrays_.block(item.from, second, item.heads.begin);
+    const RowBlock to = receiver.arrays_.block(item.to, second, item.heads.begin);
+    const int64_t size = element_size(from.element);
+    for (const RowBlocks& blocks : blocks_of(stretches.value())) {
+      const RowStretchCopy& first = blocks.first;
+      copies.push_back(
+          {static_cast<const uint8_t*>(from.data) + first.from * from.row_stride * size,
+           from.row_stride * size, static_cast<uint8_t*>(to.data) + first.to * to.row_stride * size,
+           to.row_stride * size, item.heads.size() * lanes.pitch * size, first.count, blocks.count,
+           blocks.from_rows, blocks.to_rows});
+    }
+  }
+  return copies;
+}
+
+int64_t RankEngine::wire_bytes(const TransferItem& item) const {
+  int64_t bytes = 0;
+  for (const bool second : {false, true}) {
+    const BufferKind kind = plan_.buffer(item.from).kind;
+    // lse never travels: it is used where it was made.
+    if (second && kind == BufferKind::out) continue;
+    const RowCopy copy = copy_of(item, second);
+    bytes += copy.num_rows * copy.heads * array_lanes(kind, second, attention_).lanes *
+             element_size(wire_element(plan_, item));
+  }
+  return bytes;
+}
+
+void RankEngine::pack(const TransferItem& item, void* staging, Stream stream) {
+  const BufferKind kind = plan_.buffer(item.from).kind;
+  auto* wire = static_cast<uint8_t*>(staging);
+  for (const bool second : {false, true}) {
+    const int32_t lanes = array_lanes(kind, second, attention_).lanes;
+    if (!travels(kind, second, array_lanes(kind, second, attention_))) continue;
+    RowCopy copy = copy_of(item, second);
+    copy.lanes = lanes;
+    copy.to = {wire, wire_element(plan_, item), int64_t{copy.heads} * lanes, lanes, nullptr};
+    copy.adds = false;
+    launch_row_copy(copy, stream);
+    wire += copy.num_rows * copy.heads * lanes * element_size(wire_element(plan_, item));
+  }
+}
+
+void RankEngine::unpack(const TransferItem& item, const void* staging, Stream stream) {
+  const BufferKind kind = plan_.buffer(item.to).kind;
+  auto* wire = static_cast<uint8_t*>(const_cast<void*>(staging));
+  for (const bool second : {false, true}) {
+    const int32_t lanes = array_lanes(kind, second, attention_).lanes;
+    if (!travels(kind, second, array_lanes(kind, second, attention_))) continue;
+    RowCopy copy = copy_of(item, second);
+    copy.lanes = lanes;
+    copy.from = {wire, wire_element(plan_, item), int64_t{copy.heads} * lanes, lanes, nullptr};
+    launch_row_copy(copy, stream);
+    wire += copy.num_rows * copy.heads * lanes * element_size(wire_element(plan_, item));
+  }
+}
+
+/// Flags for the one rank of this device, and who sets them.
+void RankEngine::plan_arrivals() {
+  for (const bool is_backward : {false, true}) {
+    const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    InputFlags& inputs = inputs_[is_backward ? 1 : 0];
+    for (size_t r = 0; r < origins.cuts.size(); ++r) {
+      const RankId rank{static_cast<int32_t>(r)};
+      if (!arrays_.is_here(rank)) continue;
+      for (size_t i = 0; i < pass.transfers.size(); ++i) {
+        const TransferItem& item = pass.transfers[i];
+        if (origins.pieces[i] >= 0 && item.dst == rank &&
+            std::find(inputs.sources.begin(), inputs.sources.end(), item.src) ==
+                inputs.sources.end())
+          inputs.sources.push_back(item.src);
+      }
+      inputs.array = arrays_.reserve(
+          fmt::format("rank {} arrivals", r),
+          static_cast<int64_t>(origins.cuts[r].q.size() * inputs.sources.size() * sizeof(int32_t)));
+    }
+  }
+}
+
+int32_t* RankEngine::arrival_flag(bool is_backward, int32_t piece, RankId source) const {
+  const InputFlags& inputs = inputs_[is_backward ? 1 : 0];
+  const auto place = std::find(inputs.sources.begin(), inputs.sources.end(), source);
+  return arrays_.at<int32_t>(inputs.array) + piece * static_cast<int64_t>(inputs.sources.size()) +
+         (place - inputs.sources.begin());
+}
+
+Arrivals RankEngine::arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner) const {
+  const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
+  if (!origins.is_cut()) return {};
+  const HeadCuts& cuts = origins.cuts[static_cast<size_t>(to_index(item.rank))];
+  const bool is_query = owner == TileOwner::queries;
+  const int32_t first = is_query ? item.heads.begin : kv_heads_of(attention_, item.heads).begin;
+  Arrivals arrivals;
+  const InputFlags& inputs = inputs_[is_backward ? 1 : 0];
+  arrivals.flags = arrays_.at<int32_t>(inputs.array);
+  arrivals.expected = pass_number_;
+  arrivals.num_sources = static_cast<int32_t>(inputs.sources.size());
+  for (const int32_t end : is_query ? cuts.q : cuts.kv)
+    arrivals.ends[arrivals.num_pieces++] = end - first;
+  return arrivals;
+}
+
+/// A piece must not wait for later ones.
+int32_t RankEngine::most_heads_of(const ComputeItem& item, bool is_backward,
+                                  TileOwner owner) const {
+  const Arrivals arrivals = arrivals_of(item, is_backward, owner);
+  int32_t most = 0;
+  for (int32_t piece = 0; piece < arrivals.num_pieces; ++piece) {
+    const int32_t heads = arrivals.ends[piece] - (piece == 0 ? 0 : arrivals.ends[piece - 1]);
+    most = most == 0 ? heads : std::min(most, heads);
+  }
+  return most;
+}
+
+}  // namespace cpscope::kernels

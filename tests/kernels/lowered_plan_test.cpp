@@ -1,0 +1,296 @@
+// Plans as devices carry them out, against the plans themselves: both are carried out with numbers
+// that stand for what was read to make them, and every answer must come out alike.
+#include "kernels/lowered_plan.h"
+
+#include "sim/plan/planner.h"
+#include "sim/scenario/random_scenario.h"
+#include "sim/scenario/scenario_file.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace cpscope::kernels {
+namespace {
+
+uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t z = a * 0x9E3779B97F4A7C15u ^ (b + 0xBF58476D1CE4E5B9u + (a << 6) + (a >> 2));
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  return z ^ (z >> 31);
+}
+
+/// A plan carried out with one number for each row of each head.
+class Numbers {
+ public:
+  /// `origins`: nullptr: items are the plan's own.
+  Numbers(const Plan& plan, const LoweredPlan* lowered) : plan_(plan), lowered_(lowered) {
+    for (const BufferSpec& spec : plan.buffers)
+      held_.emplace_back(static_cast<size_t>(spec.rows * spec.heads.size()), 0);
+    for (size_t r = 0; r < plan.home.size(); ++r) {
+      for (const BufferId id : {plan.home[r].q, plan.home[r].kv, plan.home[r].d_out}) {
+        if (id == kNoBuffer) continue;
+        for (size_t i = 0; i < held(id).size(); ++i)
+          held(id)[i] = mix(static_cast<uint64_t>(to_index(id)) + 1, i);
+      }
+    }
+  }
+
+  void carry_out(bool is_backward) {
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    for (const Stage& stage : pass.stages) {
+      for (int64_t i = stage.begin; i < stage.end; ++i)
+        visit(pass, stage.kind, static_cast<size_t>(i), is_backward);
+    }
+  }
+
+  const std::vector<uint64_t>& of(BufferId id) { return held(id); }
+
+ private:
+  std::vector<uint64_t>& held(BufferId id) { return held_[static_cast<size_t>(to_index(id))]; }
+
+  uint64_t& at(BufferId id, int64_t row, int32_t head) {
+    const BufferSpec& spec = plan_.buffer(id);
+    return held(id).at(static_cast<size_t>(row * spec.heads.size() + head - spec.heads.begin));
+  }
+
+  uint64_t digest(BufferId id, int64_t rows, int32_t head) {
+    uint64_t sum = 1;
+    for (int64_t row = 0; row < rows; ++row) sum = mix(sum, at(id, row, head));
+    return sum;
+  }
+
+  std::vector<int64_t> rows_of(RunListId list, int64_t count) const {
+    if (list != kAllRows) return expand(plan_.list(list));
+    std::vector<int64_t> rows(static_cast<size_t>(count));
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
+    return rows;
+  }
+
+  void transfer(const TransferItem& item) {
+    const int64_t count = item.from_rows != kAllRows ? plan_.rows(item.from_rows)
+                          : item.tokens != kNoTokens ? plan_.rows(item.tokens)
+                                                     : plan_.buffer(item.from).rows;
+    const std::vector<int64_t> from = rows_of(item.from_rows, count);
+    const std::vector<int64_t> to = rows_of(item.to_rows, count);
+    for (size_t i = 0; i < from.size(); ++i) {
+      for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
+        uint64_t& target = at(item.to, to[i], head);
+        const uint64_t value = at(item.from, from[i], head);
+        target = item.landing == Landing::add ? mix(target, value) : value;
+      }
+    }
+  }
+
+  void compute(const ComputeItem& item, uint64_t origin, bool is_backward) {
+    const Attention& attention = plan_.scenario.attention;
+    const int32_t group = attention.heads / attention.kv_heads;
+    const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
+    for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
+      const uint64_t keys = mix(origin, digest(item.kv, kv_rows, head / group));
+      for (int64_t row = 0; row < q_rows; ++row) {
+        const uint64_t query = mix(keys, at(item.q, row, head));
+        if (!is_backward) {
+          at(item.out, row, head) = query;
+          continue;
+        }
+        at(item.dq, row, head) =
+            mix(query, mix(at(item.out, row, head), at(item.d_out, row, head)));
+      }
+    }
+    const HeadRange kv_heads = kv_heads_of(attention, item.heads);
+    for (int32_t head = kv_heads.begin; is_backward && head < kv_heads.end; ++head) {
+      uint64_t queries = origin;
+      for (int32_t q = std::max(item.heads.begin, head * group);
+           q < std::min(item.heads.end, (head + 1) * group); ++q) {
+        for (const BufferId id : {item.q, item.out, item.d_out})
+          queries = mix(queries, digest(id, q_rows, q));
+      }
+      for (int64_t row = 0; row < kv_rows; ++row)
+        at(item.dkv, row, head) = mix(queries, at(item.kv, row, head));
+    }
+  }
+
+  void visit(const Pass& pass, StageKind kind, size_t i, bool is_backward) {
+    switch (kind) {
+      case StageKind::transfer:
+        return transfer(pass.transfers[i]);
+      case StageKind::reorder: {
+        const ReorderItem& item = pass.reorders[i];
+        const std::vector<int64_t> order = expand(plan_.list(item.order));
+        const HeadRange heads = plan_.buffer(item.to).heads;
+        for (size_t row = 0; row < order.size(); ++row) {
+          for (int32_t head = heads.begin; head < heads.end; ++head)
+            at(item.to, static_cast<int64_t>(row), head) = at(item.from, order[row], head);
+        }
+        return;
+      }
+      case StageKind::compute: {
+        const ComputeItem& item = pass.computes[i];
+        const int64_t origin = lowered_ == nullptr
+                                   ? static_cast<int64_t>(i)
+                                   : lowered_->origins_of(is_backward).of(StageKind::compute)[i];
+        if (item.num_slices > 0) compute(item, static_cast<uint64_t>(origin) + 1, is_backward);
+        return;
+      }
+      case StageKind::merge: {
+        const MergeItem& item = pass.merges[i];
+        std::vector<uint64_t>& into = held(item.into);
+        if (item.partial == kNoBuffer) {
+          std::fill(into.begin(), into.end(), 0);
+          return;
+        }
+        for (size_t n = 0; n < into.size(); ++n) {
+          // A ring slot may be larger than the rows that it holds now, or smaller.
+          if (n >= held(item.partial).size()) continue;
+          const uint64_t partial = held(item.partial)[n];
+          into[n] = item.order == 0 ? partial : mix(into[n], partial);
+        }
+        return;
+      }
+      case StageKind::finish:
+        return;  // rounds, or adds a sink: the same row by row
+    }
+  }
+
+  const Plan& plan_;
+  const LoweredPlan* lowered_;
+  std::vector<std::vector<uint64_t>> held_;  // [buffer][row, head]
+};
+
+struct Seen {
+  int64_t cut = 0, saved_reorders = 0, saved_rows = 0;
+};
+
+void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what, Seen& seen) {
+  Lowering lowering;
+  lowering.most_pieces = most_pieces;
+  lowering.writes_dtype = lowering.waits_for_pieces = [](const ComputeItem&) { return true; };
+  const LoweredPlan lowered = lower_plan(plan, lowering);
+  Numbers wanted(plan, nullptr), found(lowered.plan, &lowered);
+  int64_t bytes = 0;
+  for (const bool is_backward : {false, true}) {
+    wanted.carry_out(is_backward);
+    found.carry_out(is_backward);
+    const Pass& planned = is_backward ? plan.backward : plan.forward;
+    const Pass& made = is_backward ? lowered.plan.backward : lowered.plan.forward;
+    for (const TransferItem& item : planned.transfers) bytes += item.bytes;
+    for (const TransferItem& item : made.transfers) bytes -= item.bytes;
+    seen.cut += lowered.origins_of(is_backward).is_cut() ? 1 : 0;
+    seen.saved_reorders +=
+        static_cast<int64_t>(planned.reorders.size()) - static_cast<int64_t>(made.reorders.size());
+  }
+  EXPECT_EQ(bytes, 0) << what;
+  for (size_t r = 0; r < plan.home.size(); ++r) {
+    const HomeBuffers& home = plan.home[r];
+    for (const BufferId id : {home.out, home.dq, home.dkv}) {
+      if (id == kNoBuffer) continue;
+      EXPECT_EQ(wanted.of(id), found.of(id))
+          << what << ": rank " << r << " " << to_name(plan.buffer(id).kind);
+    }
+  }
+  for (const BufferId id : lowered.answers) EXPECT_EQ(wanted.of(id), found.of(id)) << what;
+  for (size_t b = 0; b < plan.buffers.size(); ++b)
+    seen.saved_rows += plan.buffers[b].rows - lowered.plan.buffers[b].rows;
+}
+
+TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
+  Seen seen;
+  for (uint64_t seed = 1; seed <= 400 && !::testing::Test::HasFailure(); ++seed) {
+    const Result<Plan> plan = make_plan(random_scenario(seed, {}));
+    if (!plan) continue;
+    for (const int32_t most_pieces : {1, 4})
+      expect_same(plan.value(), most_pieces, fmt::format("seed {}, {} pieces", seed, most_pieces),
+                  seen);
+  }
+  EXPECT_GT(seen.cut, 50);
+  EXPECT_GT(seen.saved_reorders, 500);
+  EXPECT_GT(seen.saved_rows, 10'000);
+}
+
+Plan plan_of(const char* type) {
+  const std::string text = fmt::format(
+      "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\nheads = 32\nkv_heads = 8\n"
+      "head_dim = 64\nattn_mask_type = \"causal\"\n[batch]\nqkv_format = \"thd\"\nlengths = [256]\n"
+      "[parallel]\ncp_size = 4\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
+      "[numerics]\ndtype = \"bf16\"\n",
+      type);
+  return make_plan(parse_scenario(text, "t.toml").value().scenario).value();
+}
+
+LoweredPlan lower(const Plan& plan, int32_t most_pieces) {
+  Lowering lowering;
+  lowering.most_pieces = most_pieces;
+  lowering.writes_dtype = lowering.waits_for_pieces = [](const ComputeItem&) { return true; };
+  return lower_plan(plan, lowering);
+}
+
+TEST(LoweredPlan, LeavesUlyssesNothingButTransfersAndComputes) {
+  const LoweredPlan lowered = lower(plan_of("a2a"), 1);
+  EXPECT_TRUE(lowered.plan.forward.reorders.empty());
+  EXPECT_TRUE(lowered.plan.forward.merges.empty());
+  EXPECT_TRUE(lowered.plan.forward.finishes.empty());
+  ASSERT_EQ(lowered.plan.forward.stages.size(), 3u);
+  // Results are 16 bits wide from the kernel to their home.
+  for (const HomeBuffers& home : lowered.plan.home)
+    EXPECT_TRUE(lowered.is_narrow[static_cast<size_t>(to_index(home.out))]);
+}
+
+TEST(LoweredPlan, SendsPiecesInTheOrderInWhichTheyAreComputed) {
+  const LoweredPlan lowered = lower(plan_of("all_gather"), 8);
+  const LoweredPlan::Origins& origins = lowered.origins_of(false);
+  ASSERT_EQ(origins.cuts.size(), 4u);
+  EXPECT_EQ(origins.cuts[0].kv, (std::vector<int32_t>{1, 2, 4, 8}));
+  EXPECT_EQ(origins.cuts[0].q, (std::vector<int32_t>{4, 8, 16, 32}));
+  EXPECT_TRUE(std::is_sorted(origins.pieces.begin(), origins.pieces.end()));
+  // What stays on its rank comes first, whole.
+  EXPECT_EQ(std::count(origins.pieces.begin(), origins.pieces.end(), -1), 4);
+  EXPECT_EQ(origins.pieces.size(), 4u + 4u * 12u);
+  EXPECT_EQ(lowered.plan.forward.computes.size(), 4u);
+}
+
+TEST(LoweredPlan, KeepsARingWhole) {
+  EXPECT_FALSE(lower(plan_of("p2p"), 8).origins_of(false).is_cut());
+}
+
+TEST(LoweredPlan, KeepsTheInputsOfAUlyssesBackwardWhole) {
+  // Row statistics read d_out before any kernel waits for pieces.
+  const LoweredPlan lowered = lower(plan_of("a2a"), 8);
+  EXPECT_TRUE(lowered.origins_of(false).is_cut());
+  EXPECT_FALSE(lowered.origins_of(true).is_cut());
+}
+
+TEST(LoweredPlan, CutsHeadsFromSmallToLarge) {
+  EXPECT_EQ(cut_heads(8, 1), (std::vector<int32_t>{8}));
+  EXPECT_EQ(cut_heads(1, 8), (std::vector<int32_t>{1}));
+  EXPECT_EQ(cut_heads(5, 8), (std::vector<int32_t>{1, 2, 4, 5}));
+  EXPECT_EQ(cut_heads(32, 8), (std::vector<int32_t>{1, 2, 4, 8, 16, 24, 32}));
+  EXPECT_EQ(cut_heads(32, 3), (std::vector<int32_t>{1, 2, 32}));
+}
+
+TEST(LoweredPlan, TellsOfPiecesAsOfOneItem) {
+  const LoweredPlan lowered = lower(plan_of("all_gather"), 8);
+  std::vector<ItemEvent> events;
+  const std::vector<int64_t>& origins = lowered.origins_of(false).of(StageKind::transfer);
+  for (size_t i = 0; i < origins.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    events.push_back({{false, StageKind::transfer, at},
+                      lowered.plan.forward.transfers[i].src,
+                      StepId{0},
+                      10 * at,
+                      10 * at + 5});
+  }
+  const std::vector<ItemEvent> planned = planned_events(lowered, events);
+  ASSERT_EQ(planned.size(), 16u);
+  for (const ItemEvent& event : planned) {
+    const auto first = std::find(origins.begin(), origins.end(), event.item.index);
+    const auto last = std::find(origins.rbegin(), origins.rend(), event.item.index);
+    EXPECT_EQ(event.start_ns, 10 * (first - origins.begin()));
+    EXPECT_EQ(event.end_ns, 10 * (origins.rend() - last - 1) + 5);
+  }
+}
+
+}  // namespace
+}  // namespace cpscope::kernels
