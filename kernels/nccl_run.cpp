@@ -275,12 +275,18 @@ void NcclRun::begin_in_pieces(bool is_backward) {
   // Kernels wait for what comes, and nothing that comes needs multiprocessors: all devices compute
   // as soon as one piece is there, however long the host takes for the others.
   if (workers_ == nullptr) workers_ = std::make_unique<DeviceWorkers>(devices_.size());
+  // The first time a launch may wait for other work, as CUDA loads the kernel: all is sent before.
+  const int32_t num_before = is_loaded_ ? 1 : num_pieces;
+  is_loaded_ = true;
   workers_->run([&](size_t index) {
     RankDevice& device = devices_[index];
-    device.send_piece(0, devices_);
+    const auto send = [&](int32_t begin, int32_t end) {
+      for (int32_t piece = begin; piece < end; ++piece) device.send_piece(piece, devices_);
+    };
+    send(0, num_before);
     keep_local(device);
     compute(device);
-    for (int32_t piece = 1; piece < num_pieces; ++piece) device.send_piece(piece, devices_);
+    send(num_before, num_pieces);
   });
 }
 

@@ -71,6 +71,7 @@ class NcclRun {
   WorkPoint published_;
   std::deque<RankDevice> devices_;          // of ranks that the plan has
   std::unique_ptr<DeviceWorkers> workers_;  // where inputs come in pieces
+  bool is_loaded_ = false;                  // a pass in pieces has run: its kernels are there
   std::deque<StepId> open_steps_;           // enqueued, not seen to be done by all devices here
 };
 

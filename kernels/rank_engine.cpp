@@ -87,21 +87,20 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
                               int32_t most_pieces) {
   const Plan& plan = checked.plan();
   const Generation newest = generation.value_or(newest_generation(compute_capability));
-  // Hopper's kernels can do both.
-  const auto has_hopper = [&](const ComputeItem& item) {
-    const AttentionShape shape = shape_of_item(plan, item);
-    return newest == Generation::sm90 &&
-           (item.dq == kNoBuffer ? why_not_forward(newest, shape) : why_not_backward(newest, shape))
-               .empty();
+  const auto has_hopper_forward = [&](const ComputeItem& item) {
+    return newest == Generation::sm90 && item.dq == kNoBuffer &&
+           why_not_forward(newest, shape_of_item(plan, item)).empty();
   };
   Lowering lowering;
   lowering.saves_work = !options.observer && checked.admitted_because().empty() &&
                         !is_merged_in_dtype(plan.scenario.numerics);
   lowering.most_pieces = std::min(most_pieces, Arrivals::kMostPieces);
   lowering.writes_dtype = [&](const ComputeItem& item) {
-    return element_bytes(plan.scenario.numerics.dtype) == 2 && has_hopper(item);
+    return element_bytes(plan.scenario.numerics.dtype) == 2 && has_hopper_forward(item);
   };
-  lowering.waits_for_pieces = has_hopper;
+  // Not the backward: while its first kernel waits, the launch of the second one may wait for the
+  // first (CUDA loads a kernel when it is first launched), and the host sends no more pieces.
+  lowering.waits_for_pieces = has_hopper_forward;
   LoweredPlan lowered = lower_plan(plan, lowering);
   // Kernels would wait for multiprocessors that they hold themselves.
   if (all_pieces_go_straight(lowered)) return lowered;
