@@ -149,9 +149,13 @@ TilesOnDevice::TilesOnDevice(const TileList& list)
       num_work_(static_cast<int32_t>(list.work.size())) {}
 
 DeviceTiles TilesOnDevice::view() const {
-  return {static_cast<const KeyRange*>(ranges_.data()),
-          static_cast<const OwnedTile*>(tiles_.data()), static_cast<const TileRun*>(runs_.data()),
-          static_cast<const WorkItem*>(work_.data()), num_work_};
+  DeviceTiles tiles;
+  tiles.ranges = static_cast<const KeyRange*>(ranges_.data());
+  tiles.tiles = static_cast<const OwnedTile*>(tiles_.data());
+  tiles.runs = static_cast<const TileRun*>(runs_.data());
+  tiles.work = static_cast<const WorkItem*>(work_.data());
+  tiles.num_work = num_work_;
+  return tiles;
 }
 
 std::vector<bool> used_queries(const AttentionCase& item) {
