@@ -112,7 +112,8 @@ struct TilesOnDevice {
                  list.num_counters,
                  static_cast<int32_t>(list.unopened.size()),
                  unopened.as<RowStretch>(),
-                 gaps.as<uint32_t>()} {}
+                 gaps.as<uint32_t>(),
+                 {}} {}
 };
 
 std::vector<float> to_floats(const std::vector<double>& values) {
