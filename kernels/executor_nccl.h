@@ -36,7 +36,7 @@ Result<NcclSettings> nccl_settings_of_environment();
 /// serves all later ones.
 ///
 /// A process that dies, hangs or fails ends the run everywhere (ProcessGroup says how soon): kind
-/// unavailable, with its rank, step and reason; then the executor is of no use any more.
+/// failed, with its rank, step and reason; then the executor is of no use any more.
 std::unique_ptr<Executor> make_executor_nccl(NcclSettings settings);
 
 /// With the settings of the environment; where they are wrong, absence() says so.

@@ -29,7 +29,7 @@ constexpr std::chrono::seconds kFarewell{2};
 }  // namespace
 
 Error stopped_error(const std::string& why) {
-  return make_error(ErrorKind::unavailable, why, "the other processes stopped with it");
+  return make_error(ErrorKind::failed, why, "the other processes stopped with it");
 }
 
 /// What the main thread and the thread of the group share.

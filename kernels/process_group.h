@@ -25,7 +25,7 @@ struct GroupLimits {
 
 /// The processes that work on one plan, connected to process 0 by TCP: small messages, gathered
 /// answers, and the knowledge that all are alive. When a process ends, hangs or reports a failure,
-/// every call of every other process returns an Error of kind unavailable that names it, where it
+/// every call of every other process returns an Error of kind failed that names it, where it
 /// was and why; a third more than `hang_after` later at most. The network is trusted: whoever
 /// knows the port and the job can join while the group forms.
 ///

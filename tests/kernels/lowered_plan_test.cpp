@@ -25,7 +25,7 @@ uint64_t mix(uint64_t a, uint64_t b) {
 /// A plan carried out with one number for each row of each head.
 class Numbers {
  public:
-  /// `origins`: nullptr: items are the plan's own.
+  /// `lowered`: what the plan is part of; nullptr: its items are its own.
   Numbers(const Plan& plan, const LoweredPlan* lowered) : plan_(plan), lowered_(lowered) {
     for (const BufferSpec& spec : plan.buffers)
       held_.emplace_back(static_cast<size_t>(spec.rows * spec.heads.size()), 0);
