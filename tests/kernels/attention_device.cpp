@@ -181,7 +181,8 @@ TileList key_tiles(const AttentionCase& item, TileShape shape) {
 }
 
 ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
-                          const AttentionInputs& inputs, const TileList& tiles, bool is_narrow) {
+                          const AttentionInputs& inputs, const TileList& tiles, bool is_narrow,
+                          const kernels::Arrivals& arrivals) {
   const AttentionShape& shape = item.shape;
   const std::vector<bool> queries = used_queries(item), keys = used_keys(item);
   const CaseOnDevice on_device{upload_rows(inputs.q, shape.dtype, queries),
@@ -205,6 +206,7 @@ ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
   launch.lse_row_stride = lse_stride;
   launch.max_logit = static_cast<float*>(max_logit.data());
   launch.query_tiles = on_device.tiles.view();
+  launch.query_tiles.arrivals = arrivals;
   launch.counter = static_cast<int32_t*>(on_device.counter.data());
   launch_forward(generation, launch, nullptr);
   wait_for_stream(nullptr);

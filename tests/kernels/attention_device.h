@@ -86,9 +86,10 @@ kernels::TileList query_tiles(const AttentionCase& item, kernels::TileShape shap
 kernels::TileList key_tiles(const AttentionCase& item, kernels::TileShape shape);
 
 /// The forward on the device. `tiles` may be another list than the case's own, to plant a bug.
+/// arrivals: what the kernel waits for, with flags in device memory.
 ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
                           const AttentionInputs& inputs, const kernels::TileList& tiles,
-                          bool is_narrow = false);
+                          bool is_narrow = false, const kernels::Arrivals& arrivals = {});
 ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
                           const AttentionInputs& inputs);
 

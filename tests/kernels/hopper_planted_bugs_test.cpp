@@ -241,6 +241,41 @@ TEST_F(HopperFusedBugs, EveryMissingWaitForLeavingBoxesIsSeen) {
   expect_seen_in(FusedGradients::sources(), "wait_for_boxes_read();", Fault::skip_box_wait);
 }
 
+/// What a forward of four heads says whose inputs come in two pieces from two sources; `flags`
+/// [piece][source].
+std::string say_of_pieces(const std::vector<int32_t>& flags) {
+  AttentionCase item = make_dense_case(150, 64, 64);
+  item.shape.num_heads = item.shape.num_kv_heads = 4;
+  item.shape.group = 1;
+  const AttentionInputs inputs = draw_inputs(item);
+  const DeviceBytes memory = DeviceBytes::holding(flags);
+  kernels::Arrivals arrivals;
+  arrivals.flags = static_cast<const int32_t*>(memory.data());
+  arrivals.expected = 7;
+  arrivals.num_sources = arrivals.num_pieces = 2;
+  arrivals.ends[0] = 1;
+  arrivals.ends[1] = 4;
+  const kernels::Generation generation = kernels::Generation::sm90;
+  const kernels::TileList tiles = query_tiles(item, forward_tile_shape(generation, item.shape));
+  try {
+    return judge_forward(item, inputs,
+                         run_forward(generation, item, inputs, tiles, false, arrivals));
+  } catch (const kernels::DeviceError& error) {
+    return error.what();
+  }
+}
+
+TEST(HopperPieces, AreComputedWhenAllFlagsSaySo) { EXPECT_EQ(say_of_pieces({7, 7, 7, 7}), ""); }
+
+TEST(HopperPieces, AreWaitedForWhereAnyFlagIsThatOfAnotherPass) {
+  for (size_t missing = 0; missing < 4; ++missing) {
+    std::vector<int32_t> flags(4, 7);
+    flags[missing] = 6;
+    const std::string said = say_of_pieces(flags);
+    EXPECT_NE(said.find("wait_for_arrival"), std::string::npos) << missing << ": " << said;
+  }
+}
+
 // Elsewhere named barriers only set the order of products, which changes no result.
 using HopperExchange = HopperPlantedBugs<WideKeyGradient>;
 
