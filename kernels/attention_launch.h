@@ -60,7 +60,7 @@ struct DeviceTiles {
   int32_t num_unopened = 0;
   const RowStretch* unopened = nullptr;
   const uint32_t* gaps = nullptr;
-  Arrivals arrivals;
+  Arrivals arrivals;  // the Hopper forward waits for them, nobody else
 };
 
 /// Forward of one compute item. out: normalised, fp32, or the dtype where Hopper's forward writes;

@@ -498,7 +498,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_forward<B>(p, at);
-    if (threadIdx.x == 32) WorkDeal(at.deal).deal(p.tiles, p.counter);
+    if (threadIdx.x == 32) WorkDeal(at.deal).deal<true>(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     ForwardConsumer<B>(p, at, warpgroup - 1).run();

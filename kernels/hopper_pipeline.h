@@ -59,7 +59,9 @@ struct WorkDeal {
     }
   }
 
-  /// The dealer: all items, until there are none.
+  /// The dealer: all items, until there are none. kWaits: none before its piece of the inputs is
+  /// there.
+  template <bool kWaits = false>
   __device__ __forceinline__ void deal(const DeviceTiles& tiles, int32_t* counter) {
     int32_t piece = 0;     // the next one to arrive
     int32_t num_here = 0;  // heads that have
@@ -72,7 +74,7 @@ struct WorkDeal {
       const uint32_t slot = slots + which * kSlotBytes;
       if (is_there) {
         const WorkItem work = tiles.work[drawn];
-        while (tiles.arrivals.flags != nullptr && work.head >= num_here) {
+        while (kWaits && tiles.arrivals.flags != nullptr && work.head >= num_here) {
           wait_for_piece(tiles.arrivals, piece);
           num_here = tiles.arrivals.ends[piece];
           ++piece;

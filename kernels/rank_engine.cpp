@@ -333,8 +333,6 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream) {
         tiles_.find(item, TileOwner::queries, query_gradient_tile_shape(generation, launch.shape));
   launch.key_tiles =
       tiles_.find(item, TileOwner::keys, key_gradient_tile_shape(generation, launch.shape));
-  launch.query_tiles.arrivals = arrivals_of(item, true, TileOwner::queries);
-  launch.key_tiles.arrivals = arrivals_of(item, true, TileOwner::keys);
   launch.counters = counters_of(item, true);
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
   fill_bytes(launch.counters, 0,
