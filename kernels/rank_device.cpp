@@ -76,9 +76,12 @@ void RankDevice::plan_staging() {
       most_received = std::max(most_received, received);
     }
   }
-  send_staging_ = staging_.reserve(fmt::format("rank {} sent", to_index(rank_)), most_sent);
-  receive_staging_ =
-      staging_.reserve(fmt::format("rank {} received", to_index(rank_)), most_received);
+  reserve_staging(most_sent, most_received);
+}
+
+void RankDevice::reserve_staging(int64_t sent, int64_t received) {
+  send_staging_ = staging_.reserve(fmt::format("rank {} sent", to_index(rank_)), sent);
+  receive_staging_ = staging_.reserve(fmt::format("rank {} received", to_index(rank_)), received);
 }
 
 void RankDevice::plan_copies() {
@@ -100,9 +103,7 @@ void RankDevice::plan_copies() {
     most_sent = std::max(most_sent, sent);
     most_received = std::max(most_received, received);
   }
-  send_staging_ = staging_.reserve(fmt::format("rank {} sent", to_index(rank_)), most_sent);
-  receive_staging_ =
-      staging_.reserve(fmt::format("rank {} received", to_index(rank_)), most_received);
+  reserve_staging(most_sent, most_received);
   numbers_ = staging_.reserve(fmt::format("rank {} numbers", to_index(rank_)),
                               kNumbers * int64_t{sizeof(int32_t)});
 }
@@ -206,7 +207,6 @@ void RankDevice::send(int64_t index, RankDevice& receiver) {
       item.payload == Payload::out || item.payload == Payload::dq || item.payload == Payload::dkv;
   const ItemId id{is_backward_, StageKind::transfer, index};
   const BufferUse reads{{{item.from, item.heads}}, {}}, writes{{}, {{item.to, item.heads}}};
-  const bool is_straight = copy_plan(index).is_straight;
   if (item.src == item.dst) {
     // By a kernel: copies on one device take multiprocessors too. Additions follow item order, so
     // they share a stream with what lands from elsewhere.
@@ -216,12 +216,9 @@ void RankDevice::send(int64_t index, RankDevice& receiver) {
   }
   const Stream stream = is_result ? result_stream_.get() : transfer_stream();
   hazards_.begin(reads, stream);
-  if (is_straight) {
+  if (copy_plan(index).is_straight) {
     receiver.hazards_.begin(writes, stream);
-    clock_->start(stream);
-    for (const ByteRows& rows : engine_.copies_of(item, receiver.engine_))
-      copy_byte_rows(rows, stream);
-    clock_->stop(id, rank_, item.step, stream);
+    copy_straight(index, receiver, stream);
     hazards_.end(reads, stream);
     receiver.hazards_.end(writes, stream);
     return;
@@ -249,7 +246,9 @@ void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
     const TransferItem& item = pass().transfers[i];
     if (pieces[i] != piece || item.src != rank_) continue;
     RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
-    copy_piece(static_cast<int64_t>(i), receiver);
+    // Nothing touches these buffers between the begin of the pass and its compute item, which waits
+    // for flags.
+    copy_straight(static_cast<int64_t>(i), receiver, transfer_stream());
     if (is_last_of_piece(i)) set_flag(piece, receiver);
   }
 }
@@ -265,11 +264,8 @@ bool RankDevice::is_last_of_piece(size_t index) const {
   return true;
 }
 
-/// Nothing touches these buffers between the begin of the pass and its compute item, which waits
-/// for flags.
-void RankDevice::copy_piece(int64_t index, RankDevice& receiver) {
+void RankDevice::copy_straight(int64_t index, RankDevice& receiver, Stream stream) {
   const TransferItem& item = pass().transfers[index];
-  const Stream stream = transfer_stream();
   clock_->start(stream);
   for (const ByteRows& rows : engine_.copies_of(item, receiver.engine_))
     copy_byte_rows(rows, stream);

@@ -99,11 +99,12 @@ class RankDevice {
   std::vector<Stream> streams() const;
   void plan_staging();
   void plan_copies();
+  void reserve_staging(int64_t sent, int64_t received);
   const CopyPlan& copy_plan(int64_t index) const {
     return copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
   }
   bool is_last_of_piece(size_t index) const;
-  void copy_piece(int64_t index, RankDevice& receiver);
+  void copy_straight(int64_t index, RankDevice& receiver, Stream stream);
   void set_flag(int32_t piece, RankDevice& receiver);
   /// Places what has arrived at `place` of staging.
   void receive(const TransferItem& item, int64_t place, Event arrived);
