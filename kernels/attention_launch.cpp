@@ -42,13 +42,13 @@ bool is_backward_fused(Generation generation, const AttentionShape& shape) {
 }
 
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
-  if (generation == Generation::sm90) return hopper_query_gradient_tile_shape(shape);
+  if (generation == Generation::sm90) return hopper_wide_query_gradient_tile_shape(shape);
   return is_fp32(shape) ? fp32_tile(shape) : portable_query_gradient_tile(shape);
 }
 
 TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
-  if (is_backward_fused(generation, shape)) return hopper_gradients_tile_shape();
-  if (generation == Generation::sm90) return hopper_key_gradient_tile_shape(shape);
+  if (is_backward_fused(generation, shape)) return hopper_gradients_tile_shape(shape);
+  if (generation == Generation::sm90) return hopper_wide_key_gradient_tile_shape();
   return is_fp32(shape) ? fp32_tile(shape) : portable_key_gradient_tile(shape);
 }
 
@@ -73,14 +73,14 @@ void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
 }
 
 void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
-  if (generation == Generation::sm90) return launch_hopper_query_gradient(launch, stream);
+  if (generation == Generation::sm90) return launch_hopper_wide_query_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
   launch_portable_query_gradient(launch, stream);
 }
 
 void launch_key_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
   if (is_backward_fused(generation, launch.shape)) return launch_hopper_gradients(launch, stream);
-  if (generation == Generation::sm90) return launch_hopper_key_gradient(launch, stream);
+  if (generation == Generation::sm90) return launch_hopper_wide_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);
 }

@@ -113,16 +113,12 @@ __device__ __forceinline__ void wait_for_boxes() {
 
 // ---- turns: CTAs that come to the same memory one after the other ------------------------------
 
-/// Turns that have been taken.
-__device__ __forceinline__ int32_t look_at_turn(const int32_t* taken) {
-  int32_t value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(taken) : "memory");
-  return value;
-}
-/// Waits until *taken is `turn`, so that boxes of this thread see what came before. seen: of an
-/// earlier look.
-__device__ __forceinline__ void wait_for_turn(const int32_t* taken, int32_t turn, int32_t seen) {
-  while (seen != turn) seen = look_at_turn(taken);
+/// Waits until `turn` turns have been *taken, so that boxes of this thread see what came before.
+__device__ __forceinline__ void wait_for_turn(const int32_t* taken, int32_t turn) {
+  int32_t seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(taken) : "memory");
+  } while (seen != turn);
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 /// Sets *taken to `turn`, after boxes that this thread has waited for.

@@ -9,19 +9,13 @@ namespace cpscope::kernels {
 /// Empty, or why the Hopper backward has no kernels for the shape.
 std::string why_not_hopper_backward(const AttentionShape& shape);
 
-/// Heads of up to 64 lanes get dq, dk and dv in one launch, wider ones in two. All launches read
+/// Heads of up to 128 lanes get dq, dk and dv in one launch, wider ones in two. All launches read
 /// log2_lse and delta, which launch_row_statistics wrote.
 bool is_hopper_backward_fused(const AttentionShape& shape);
 
-TileShape hopper_gradients_tile_shape();
+TileShape hopper_gradients_tile_shape(const AttentionShape& shape);
 void launch_hopper_gradients(const BackwardLaunch& launch, Stream stream);
 
-TileShape hopper_query_gradient_tile_shape(const AttentionShape& shape);
-TileShape hopper_key_gradient_tile_shape(const AttentionShape& shape);
-void launch_hopper_query_gradient(const BackwardLaunch& launch, Stream stream);
-void launch_hopper_key_gradient(const BackwardLaunch& launch, Stream stream);
-
-/// What the two above take for heads of more than 128 lanes.
 TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape);
 void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stream);
 TileShape hopper_wide_key_gradient_tile_shape();

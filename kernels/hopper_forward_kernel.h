@@ -108,6 +108,10 @@ struct ForwardShared {
   }
 };
 
+/// Tiles of an item, the one that was fetched last included, that are left when the next item is
+/// drawn: time enough to draw it, and not so much that a CTA holds one while others have none.
+inline constexpr int kDrawAhead = 4;
+
 /// The producer's thread.
 template <class B>
 __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const ForwardShared<B>& at) {
@@ -131,10 +135,12 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
   };
 
   for (;;) {
-    const DealtItem item = deal.read_alone();
+    const DealtItem item = deal.read_holding();
     if (item.is_last()) return;
     const OwnedTile& tile = item.tile;
-    if (tile.num_runs == 0) continue;
+    int32_t left = tile.num_tiles;
+    if (left <= kDrawAhead) deal.let_go();
+    if (left == 0) continue;
     const int stage = num_q % B::kQStages;
     // Two stages are kept apart by the deal: an item is dealt when all consumers have begun the one
     // before, and so are done with the Q of the one before that.
@@ -154,6 +160,7 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
       fetch_v(row, end, kv_head);
       row = walk.row;
       end = walk.end;
+      if (--left == kDrawAhead) deal.let_go();
     }
     fetch_v(row, end, kv_head);
   }

@@ -13,21 +13,29 @@ inline constexpr int kPartRows = 64;
 inline constexpr int kDqPanelLanes = kPanelRowBytes / 4;
 /// Named barriers: dS of both consumers is in shared memory.
 inline constexpr int kGradsBarrier = 1;
+/// Threads that send dq, tile by tile in turns.
+inline constexpr int kSenders = 2;
 
-/// The configuration. A walked tile's logits come in parts; of its dq each consumer makes half of
-/// the rows.
-template <class T_, bool kHasCap_>
+/// One configuration. kWalked: 64, where a consumer makes half of dq's lanes, or 128, where it
+/// makes half of dq's rows.
+template <class T_, int kLanes_, int kWalked_, bool kHasCap_>
 struct FusedBudget {
   using T = T_;
-  static constexpr int kQk = 64, kV = 64, kWalked = 128;
+  static constexpr int kLanes = kLanes_, kWalked = kWalked_;
+  static constexpr int kQk = kLanes, kV = kLanes;
   static constexpr bool kHasCap = kHasCap_;
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
-  static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = kLanes > 64 ? 240 : 232;
+  static constexpr int kProducerRegisters = kLanes > 64 ? 24 : 40;
   using Facts = FactLayout<kWalked>;
   using Walk = BlockWalk<kWalked>;
 
-  static_assert(kWalked == 2 * kPartRows && kWalked == kConsumers * kWarpgroupRows);
+  static constexpr int kParts = kWalked / kPartRows;
+  static constexpr bool kSplitsLanes = kParts == 1;
+  static constexpr int kDqLanes = 64;  // of a consumer
+  static_assert(kSplitsLanes ? kLanes == 2 * kDqLanes
+                             : kWalked == 2 * kWarpgroupRows && kLanes == kDqLanes);
 
   static constexpr int kOwnedFirstBytes = kOwned * kQk * 2;
   static constexpr int kOwnedBytes = kOwned * (kQk + kV) * 2;
@@ -69,7 +77,7 @@ struct FusedShared {
     second_full = first_full + 8 * B::kStages;
     walked_free = second_full + 8 * B::kStages;
     dq_full = walked_free + 8 * B::kStages;
-    dq_free = dq_full + 8;
+    dq_free = dq_full + 8 * kSenders;
     deal = owned_full + 128;
   }
 
@@ -83,9 +91,9 @@ struct FusedShared {
         mbarrier_init(second_full + 8 * i, 1);
         mbarrier_init(walked_free + 8 * i, 32 * kConsumerWarps);
       }
-      mbarrier_init(dq_full, 32 * kConsumerWarps);
+      for (int i = 0; i < kSenders; ++i) mbarrier_init(dq_full + 8 * i, 32 * kConsumerWarps);
       mbarrier_init(dq_free, 1);
-      WorkDeal(deal).init(kConsumerWarps + 1, 2);
+      WorkDeal(deal).init(kConsumerWarps + 1, kSenders);
       mbarrier_init_fence();
     }
     __syncthreads();
@@ -116,37 +124,53 @@ struct HeadWalk {
   }
 };
 
-/// The producer's first thread: the tiles.
+/// A warp of the producer: its first lane the tiles, all lanes what belongs to their rows. The next
+/// item is drawn when the last tile is under way: an item that was drawn and is not worked on keeps
+/// waiting whoever has a later turn.
 template <class B>
 __device__ __forceinline__ void fetch_tiles(const BackwardParams& p, const FusedShared<B>& at) {
   WorkDeal deal(at.deal);
+  const bool is_first = threadIdx.x % 32 == 0;
   int num_walked = 0, num_owned = 0;  // fetched
   for (;;) {
-    const DealtItem item = deal.read_alone();
+    __syncwarp();
+    const DealtItem item = deal.read_holding();
     if (item.is_last()) return;
     const OwnedTile& tile = item.tile;
     HeadWalk<B> tiles(p, item);
-    if (!tiles.next(p.tiles.runs)) continue;
-    mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
+    if (!tiles.next(p.tiles.runs)) {
+      deal.let_go();
+      continue;
+    }
+    if (is_first) {
+      mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
+      mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
+      load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end,
+                                     item.head);
+      load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full, tile.begin,
+                                    tile.end, item.head);
+    }
     ++num_owned;
-    mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
-    load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end, item.head);
-    load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full, tile.begin,
-                                  tile.end, item.head);
     do {
       const int stage = num_walked % B::kStages;
       const uint32_t q = at.walked + stage * B::kWalkedBytes;
       const uint32_t first_full = at.first_full + 8 * stage,
                      second_full = at.second_full + 8 * stage;
       mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
-      mbarrier_arrive_expecting(first_full, B::kFirstBytes);
-      load_panels<B::kQk, B::kWalked>(q, &p.q, first_full, tiles.walk.row, tiles.walk.end,
-                                      tiles.head);
-      mbarrier_arrive_expecting(second_full, B::kSecondBytes);
-      load_panels<B::kV, B::kWalked>(q + B::kFirstBytes, &p.d_out, second_full, tiles.walk.row,
-                                     tiles.walk.end, tiles.head);
+      if (is_first) {
+        mbarrier_arrive_expecting(first_full, B::kFirstBytes);
+        load_panels<B::kQk, B::kWalked>(q, &p.q, first_full, tiles.walk.row, tiles.walk.end,
+                                        tiles.head);
+        mbarrier_arrive_expecting(second_full, B::kSecondBytes);
+        load_panels<B::kV, B::kWalked>(q + B::kFirstBytes, &p.d_out, second_full, tiles.walk.row,
+                                       tiles.walk.end, tiles.head);
+      }
+      __syncwarp();
+      store_facts(p, item, tiles.walk, tiles.head, at.facts + stage * B::Facts::kBytes);
+      mbarrier_arrive(first_full);  // every lane tells of its own stores
       ++num_walked;
     } while (tiles.next(p.tiles.runs));
+    deal.let_go();
   }
 }
 
@@ -174,12 +198,16 @@ struct TurnWalk {
   __device__ __forceinline__ int32_t turn() const { return opens() ? 0 : run.turn; }
 };
 
-/// A thread of the producer: dq of every tile leaves for global memory, when it is its turn.
+/// One of kSenders threads of the producer, `sender`: dq of every kSenders-th tile leaves for global
+/// memory, when it is its turn. A turn is passed when the sums are there, which takes about as long
+/// as a tile does; with one thread alone the next tile's dq would wait for that.
 template <class B>
-__device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedShared<B>& at) {
+__device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedShared<B>& at,
+                                        int sender) {
   const BackwardParams& p = fused.base;
+  const uint32_t dq_full = at.dq_full + 8 * sender;
   WorkDeal deal(at.deal);
-  int num_walked = 0;  // sent
+  int num_walked = 0;  // by both
   for (;;) {
     const DealtItem item = deal.read_alone();
     if (item.is_last()) return;
@@ -189,36 +217,31 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
       if (!walk.next(p.tiles.runs)) break;
       TurnWalk turns(p.tiles.turns + item.tile.first_turn,
                      fused.turns_taken + head * p.tiles.num_counters);
-      turns.next();
-      int32_t seen = look_at_turn(turns.taken);
-      for (bool has_tile = true; has_tile; ++num_walked) {
-        const int32_t turn = turns.turn();
-        const bool opens = turns.opens();
-        int32_t* taken = turns.taken;
-        wait_for_turn(taken, turn, seen);
-        mbarrier_wait(at.dq_full, num_walked & 1);
-        for (int panel = 0; panel * kDqPanelLanes < p.lanes_qk; ++panel) {
-          const uint32_t from = at.dq + panel * B::kDqPanelBytes;
-          const int row = kMapRows - walk.end + walk.row;  // see kMapRows
-          const int lane = panel * kDqPanelLanes;
-          if (opens) {
-            store_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
-          } else {
-            add_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+      bool has_tile = true;
+      do {
+        turns.next();
+        if (num_walked++ % kSenders == sender) {
+          const int32_t turn = turns.turn();
+          wait_for_turn(turns.taken, turn);
+          mbarrier_wait(dq_full, (num_walked - 1) / kSenders & 1);
+          for (int panel = 0; panel * kDqPanelLanes < p.lanes_qk; ++panel) {
+            const uint32_t from = at.dq + panel * B::kDqPanelBytes;
+            const int row = kMapRows - walk.end + walk.row;  // see kMapRows
+            const int lane = panel * kDqPanelLanes;
+            if (turns.opens()) {
+              store_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+            } else {
+              add_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+            }
           }
+          commit_boxes();
+          wait_for_boxes_read();
+          mbarrier_arrive(at.dq_free);
+          wait_for_boxes();
+          pass_turn(turns.taken, turn + 1);
         }
-        commit_boxes();
-        // The next turn is looked at while the boxes are on their way.
         has_tile = walk.next(p.tiles.runs);
-        if (has_tile) {
-          turns.next();
-          seen = look_at_turn(turns.taken);
-        }
-        wait_for_boxes_read();
-        mbarrier_arrive(at.dq_free);
-        wait_for_boxes();
-        pass_turn(taken, turn + 1);
-      }
+      } while (has_tile);
     }
   }
 }

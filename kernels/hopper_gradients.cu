@@ -7,13 +7,12 @@
 #include <cmath>
 #include <cstdint>
 
-// dq, dk and dv of one compute item on sm_90a, heads of up to 64 lanes, in one pass: five products
-// a tile, not seven.
+// dq, dk and dv of one compute item on sm_90a, in one pass: five products a tile, not seven.
 //
 // A CTA owns 128 keys of a kv head and walks the query rows that see them, for every query head of
 // the group: S' = K Q^T, dP' = V dO^T, dv += P' dO, dk += dS' Q (primes: transposed), and
 // dq = dS K. P' and dS' stay in registers as operands; dS also goes to shared memory, where both
-// consumer warpgroups' keys meet: each makes dq of half of the walked rows. What
+// consumer warpgroups' keys meet: each multiplies it with half of dq's lanes, or of its rows. What
 // belongs to a walked row (lse, delta, the keys that it sees) belongs to a column here: the
 // producer's second warp puts it into shared memory beside the tile. The next tile's S' starts
 // behind dq's product, so that the tensor cores have work while dq leaves.
@@ -156,15 +155,16 @@ struct GradientConsumer {
       store_transposed_x4(to + j * 16 * kPanelRowBytes, logit_grads + 4 * j);
   }
 
-  /// dq = dS K of half of the walked rows.
-  __device__ __forceinline__ void start_dq(float (&dq)[B::kQk / 2], uint32_t grads) const {
-    const uint32_t a = grads + group * kWarpgroupRows * kPanelRowBytes;
+  /// dq = dS K: half of the lanes, or half of the rows.
+  __device__ __forceinline__ void start_dq(float (&dq)[B::kDqLanes / 2], uint32_t grads) const {
+    const uint32_t a = B::kSplitsLanes ? grads : grads + group * kWarpgroupRows * kPanelRowBytes;
+    const uint32_t keys = at.owned + (B::kSplitsLanes ? group * B::kOwned * kPanelRowBytes : 0);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kOwned / 16; ++step) {
       wgmma_ss_rows<typename B::T>(
           dq, matrix_descriptor(step_address<B::kWalked>(a, step), 16),
-          matrix_descriptor(at.owned + step * 16 * kPanelRowBytes, B::kOwned * kPanelRowBytes),
+          matrix_descriptor(keys + step * 16 * kPanelRowBytes, B::kOwned * kPanelRowBytes),
           step > 0);
     }
     wgmma_commit();
@@ -172,12 +172,14 @@ struct GradientConsumer {
 
   /// dq of the tile before to shared memory, where the thread that sends it finds it. Lanes of odd
   /// rows write groups of columns in another order, so that no two lanes want one bank.
-  __device__ __forceinline__ void publish_dq(const float (&dq)[B::kQk / 2]) const {
+  __device__ __forceinline__ void publish_dq(const float (&dq)[B::kDqLanes / 2]) const {
     const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
     const bool is_odd = (row & 1) != 0;
     const int chunk = (quarter / 2) ^ row ^ (is_odd ? 4 : 0);
     const uint32_t to =
-        at.dq + (group * kWarpgroupRows + warp() * 16 + row) * kPanelRowBytes + (quarter & 1) * 8;
+        at.dq + (B::kSplitsLanes ? group * 2 * B::kDqPanelBytes : 0) +
+        ((B::kSplitsLanes ? 0 : group * kWarpgroupRows) + warp() * 16 + row) * kPanelRowBytes +
+        (quarter & 1) * 8;
     mbarrier_wait(at.dq_free, num_walked & 1);
 #pragma unroll
     for (int panel = 0; panel < 2; ++panel) {
@@ -196,7 +198,7 @@ struct GradientConsumer {
       }
     }
     publish_shared_writes();
-    mbarrier_arrive(at.dq_full);
+    mbarrier_arrive(at.dq_full + 8 * ((num_walked - 1) % kSenders));
   }
 
   /// Where a part of a walked tile lies, and what belongs to its rows.
@@ -266,15 +268,19 @@ struct GradientConsumer {
       const bool is_masked = tiles.walk.is_masked != 0;
       const int stage = num_walked % B::kStages;
       mbarrier_wait(at.second_full + 8 * stage, (num_walked / B::kStages) & 1);
-      float next_logits[kPartRows / 2];
-      take_part<true>(part_of(num_walked, 0), key, is_masked, logits, next_logits);
-      wgmma_wait<1>();
-      pin(next_logits);
-      take_part<false>(part_of(num_walked, 1), key, is_masked, next_logits, next_logits);
+      if constexpr (B::kParts == 1) {
+        take_part<false>(part_of(num_walked, 0), key, is_masked, logits, logits);
+      } else {
+        float next_logits[kPartRows / 2];
+        take_part<true>(part_of(num_walked, 0), key, is_masked, logits, next_logits);
+        wgmma_wait<1>();
+        pin(next_logits);
+        take_part<false>(part_of(num_walked, 1), key, is_masked, next_logits, next_logits);
+      }
       has_tile = tiles.next(p.tiles.runs);
       publish_shared_writes();
       named_barrier_sync(kGradsBarrier, B::kConsumers * kWarpgroupThreads);
-      float dq[B::kQk / 2];
+      float dq[B::kDqLanes / 2];
       start_dq(dq, part_of(num_walked, 0).grads);
       wgmma_wait<1>();
       pin(dv);
@@ -291,7 +297,7 @@ struct GradientConsumer {
   }
 
   /// The tile before: its stage is free, its dq leaves.
-  __device__ __forceinline__ void finish_tile(const float (&dq)[B::kQk / 2]) const {
+  __device__ __forceinline__ void finish_tile(const float (&dq)[B::kDqLanes / 2]) const {
     // Every lane tells that it has read the facts.
     mbarrier_arrive(at.walked_free + 8 * ((num_walked - 1) % B::kStages));
     publish_dq(dq);
@@ -344,12 +350,10 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   const int warpgroup = threadIdx.x / kWarpgroupThreads;
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
-    if (threadIdx.x == 0) fetch_tiles<B>(p, at);
-    if (threadIdx.x / 32 == 1)
-      fetch_facts<B::kStages, typename B::Walk>(p, WorkDeal(at.deal),
-                                                {at.facts, at.first_full, at.walked_free});
+    const int warp = threadIdx.x / 32;
+    if (warp == 1) fetch_tiles<B>(p, at);
     if (threadIdx.x == 64) WorkDeal(at.deal).deal(p.tiles, p.counter);
-    if (threadIdx.x == 96) send_dq<B>(fused, at);
+    if (warp % 3 == 0 && threadIdx.x % 32 == 0) send_dq<B>(fused, at, warp / 3);
   } else {
     claim_registers<B::kConsumerRegisters>();
     GradientConsumer<B>(p, at, warpgroup - 1).run();
@@ -375,9 +379,8 @@ __global__ void __launch_bounds__(kClearingThreads)
     to[i / p.num_lanes * p.dq.row_stride + i % p.num_lanes] = 0.0f;
 }
 
-template <class T, bool kHasCap>
+template <class B>
 void launch_budget(const BackwardLaunch& launch, Stream stream) {
-  using B = FusedBudget<T, kHasCap>;
   const DeviceTiles& tiles = launch.key_tiles;
   const int32_t lanes = padded_lanes(launch.shape.head_dim_qk);
   if (tiles.num_unopened > 0) {
@@ -399,26 +402,58 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
   launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused);
 }
 
-}  // namespace
-}  // namespace device
+// Lanes, walked rows.
+template <class T, bool kHasCap>
+using Fused64 = FusedBudget<T, 64, 128, kHasCap>;
+template <class T, bool kHasCap>
+using Fused128 = FusedBudget<T, 128, 64, kHasCap>;
 
-bool is_hopper_backward_fused(const AttentionShape& shape) {
+bool is_small(const AttentionShape& shape) {
   return shape.head_dim_qk <= 64 && shape.head_dim_v <= 64;
 }
 
-TileShape hopper_gradients_tile_shape() {
-  using Budget = device::FusedBudget<Bf16, false>;
-  return {.owned_rows = Budget::kOwned, .walked_rows = Budget::kWalked, .by_blocks = true};
+template <class T, bool kHasCap>
+void launch_lanes(const BackwardLaunch& launch, Stream stream) {
+  if (is_small(launch.shape)) {
+    launch_budget<Fused64<T, kHasCap>>(launch, stream);
+  } else {
+    launch_budget<Fused128<T, kHasCap>>(launch, stream);
+  }
+}
+
+template <class B>
+TileShape tile_shape() {
+  return {.owned_rows = B::kOwned, .walked_rows = B::kWalked, .by_blocks = true};
+}
+
+}  // namespace
+}  // namespace device
+
+std::string why_not_hopper_backward(const AttentionShape& shape) {
+  if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
+    return "the Hopper backward takes bf16 and fp16 only";
+  if (shape.head_dim_qk > 256 || shape.head_dim_v > 256)
+    return "the Hopper backward takes at most 256 lanes per head";
+  return "";
+}
+
+bool is_hopper_backward_fused(const AttentionShape& shape) {
+  return shape.head_dim_qk <= 128 && shape.head_dim_v <= 128;
+}
+
+TileShape hopper_gradients_tile_shape(const AttentionShape& shape) {
+  return device::is_small(shape) ? device::tile_shape<device::Fused64<Bf16, false>>()
+                                 : device::tile_shape<device::Fused128<Bf16, false>>();
 }
 
 void launch_hopper_gradients(const BackwardLaunch& launch, Stream stream) {
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
-    has_cap ? device::launch_budget<Bf16, true>(launch, stream)
-            : device::launch_budget<Bf16, false>(launch, stream);
+    has_cap ? device::launch_lanes<Bf16, true>(launch, stream)
+            : device::launch_lanes<Bf16, false>(launch, stream);
   } else {
-    has_cap ? device::launch_budget<Fp16, true>(launch, stream)
-            : device::launch_budget<Fp16, false>(launch, stream);
+    has_cap ? device::launch_lanes<Fp16, true>(launch, stream)
+            : device::launch_lanes<Fp16, false>(launch, stream);
   }
 }
 

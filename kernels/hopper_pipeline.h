@@ -98,8 +98,13 @@ struct WorkDeal {
 
   /// A thread's next item; every thread tells of its own reads.
   __device__ __forceinline__ DealtItem read_alone() {
+    mbarrier_arrive(free + 8 * ((count & 1) ^ 1));  // the slot of the item before
+    return read_holding();
+  }
+
+  /// The same, but the item after it is not drawn before this thread lets go.
+  __device__ __forceinline__ DealtItem read_holding() {
     const int which = count & 1;
-    mbarrier_arrive(free + 8 * (which ^ 1));  // the slot of the item before
     mbarrier_wait(full + 8 * which, (count / 2) & 1);
     ++count;
     const uint32_t slot = slots + which * kSlotBytes;
@@ -109,9 +114,11 @@ struct WorkDeal {
     item.head = load_shared_int(slot + 16);
     item.tile.first_turn = load_shared_int(slot + 20);
     item.tile.first_gap = load_shared_int(slot + 24);
+    item.tile.num_tiles = load_shared_int(slot + 28);
     item.runs = slot + kRunsOffset;
     return item;
   }
+  __device__ __forceinline__ void let_go() const { mbarrier_arrive(free + 8 * (count & 1)); }
 
  private:
   __device__ __forceinline__ static void wait_for_piece(const Arrivals& arrivals, int32_t piece) {
@@ -129,6 +136,7 @@ struct WorkDeal {
     store_shared_int(slot + 16, head);
     store_shared_int(slot + 20, tile.first_turn);
     store_shared_int(slot + 24, tile.first_gap);
+    store_shared_int(slot + 28, tile.num_tiles);
 #pragma unroll
     for (int i = 0; i < kDealtRuns; ++i) {
       if (i >= tile.num_runs) break;

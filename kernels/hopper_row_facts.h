@@ -25,13 +25,32 @@ struct FactStages {
   uint32_t facts, full, free;
 };
 
-/// The producer's second warp: the facts of the walked rows. Plain loads, since rows begin anywhere
-/// and none past the run's end may be read. Each lane arrives at a stage's barrier.
+/// A warp puts the facts of a walked tile's rows to `facts`. Plain loads, since rows begin anywhere
+/// and none past the run's end may be read.
+template <class Walk>
+__device__ __forceinline__ void store_facts(const BackwardParams& p, const DealtItem& item,
+                                            const Walk& walk, int32_t head, uint32_t facts) {
+  using Facts = FactLayout<Walk::kRows>;
+#pragma unroll
+  for (int i = threadIdx.x % 32; i < Walk::kRows; i += 32) {
+    const int32_t row = walk.row + i;
+    const bool is_walked = row < walk.end;
+    const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
+    store_shared_float(facts + 4 * i, is_walked ? p.log2_lse[place] : INFINITY);
+    store_shared_float(facts + Facts::kDelta + 4 * i, is_walked ? p.delta[place] : 0.0f);
+    const KeySpan span = is_walked
+                             ? span_of_row(p.tiles, p.q_rows, walk.range_set, row, item.tile.end)
+                             : KeySpan{};
+    store_shared_int(facts + Facts::kLo + 4 * i, span.lo);
+    store_shared_int(facts + Facts::kSize + 4 * i, static_cast<int32_t>(span.size));
+  }
+}
+
+/// The producer's second warp: the facts of the walked rows. Each lane arrives at a stage's barrier.
 template <int kStages, class Walk>
 __device__ __forceinline__ void fetch_facts(const BackwardParams& p, WorkDeal deal,
                                             const FactStages& at) {
   using Facts = FactLayout<Walk::kRows>;
-  const int lane = threadIdx.x % 32;
   int num_walked = 0;
   for (;;) {
     const DealtItem item = deal.read();
@@ -42,19 +61,7 @@ __device__ __forceinline__ void fetch_facts(const BackwardParams& p, WorkDeal de
         const int stage = num_walked % kStages;
         const uint32_t facts = at.facts + stage * Facts::kBytes;
         mbarrier_wait(at.free + 8 * stage, ((num_walked / kStages) & 1) ^ 1);
-#pragma unroll
-        for (int i = lane; i < Walk::kRows; i += 32) {
-          const int32_t row = walk.row + i;
-          const bool is_walked = row < walk.end;
-          const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
-          store_shared_float(facts + 4 * i, is_walked ? p.log2_lse[place] : INFINITY);
-          store_shared_float(facts + Facts::kDelta + 4 * i, is_walked ? p.delta[place] : 0.0f);
-          const KeySpan span =
-              is_walked ? span_of_row(p.tiles, p.q_rows, walk.range_set, row, item.tile.end)
-                        : KeySpan{};
-          store_shared_int(facts + Facts::kLo + 4 * i, span.lo);
-          store_shared_int(facts + Facts::kSize + 4 * i, static_cast<int32_t>(span.size));
-        }
+        store_facts(p, item, walk, head, facts);
         // Every lane tells of its own stores.
         mbarrier_arrive(at.full + 8 * stage);
       }

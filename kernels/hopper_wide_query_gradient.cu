@@ -338,6 +338,7 @@ TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape) {
 }
 
 void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stream) {
+  if (launch.query_tiles.num_work == 0) return;
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
     has_cap ? device::launch_lanes<Bf16, true>(launch, stream)

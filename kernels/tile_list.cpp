@@ -286,12 +286,13 @@ int32_t count_tiles(const TileRun& run, const TileShape& shape) {
   return (run.end - origin + walked - 1) / walked;
 }
 
-/// Tiles that the groups of each owned tile walk.
-std::vector<int64_t> walked_tiles(const TileList& list) {
+/// Counts the tiles that each owned tile walks. Returns those that its groups do.
+std::vector<int64_t> count_walked_tiles(TileList& list) {
   std::vector<int64_t> cost(list.tiles.size(), 0);
   for (size_t t = 0; t < list.tiles.size(); ++t) {
     for (int32_t r = 0; r < list.tiles[t].num_runs; ++r) {
       const TileRun& run = list.runs[list.tiles[t].first_run + r];
+      list.tiles[t].num_tiles += count_tiles(run, list.shape);
       const int32_t busy =
           list.shape.num_groups() - std::popcount(static_cast<uint16_t>(run.idle_groups));
       cost[t] += int64_t{busy} * count_tiles(run, list.shape);
@@ -316,9 +317,54 @@ size_t count_dealt_in_sections(const std::vector<int32_t>& order,
   return kept;
 }
 
+/// By blocks: how many chains are dealt at a time. A chain is the tiles of a document and a walked
+/// head; its CTAs come to the same rows one behind the other. Of few chains many CTAs wait for each
+/// other; of many, each brings the rows that it walks from memory for itself.
+constexpr int32_t kChainsAtOnce = 16;
+
+/// The document that a tile is of: the one where its longest run begins. starts: of all but the
+/// first; short documents count as one with those around them.
+size_t document_of(const OwnedTile& tile, const std::vector<int32_t>& starts,
+                   const TileList& list) {
+  if (tile.num_runs == 0) return 0;
+  const auto first = list.runs.begin() + tile.first_run;
+  const auto longest = std::max_element(
+      first, first + tile.num_runs,
+      [](const TileRun& a, const TileRun& b) { return a.end - a.begin < b.end - b.begin; });
+  return static_cast<size_t>(std::upper_bound(starts.begin(), starts.end(), longest->begin) -
+                             starts.begin());
+}
+
+/// The tiles of `order` document by document, the one that comes first there first, `at_once` of
+/// them in turns.
+std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t at_once,
+                                        const TileList& list) {
+  const std::vector<int32_t> starts = find_long_documents(list);
+  std::vector<std::vector<int32_t>> tiles(starts.size() + 1);  // [document], the last one first
+  std::vector<size_t> waiting;                                 // documents, the last one first
+  for (size_t i = order.size(); i-- > 0;)
+    tiles[document_of(list.tiles[order[i]], starts, list)].push_back(order[i]);
+  for (size_t i = order.size(); i-- > 0;) {
+    const size_t d = document_of(list.tiles[order[i]], starts, list);
+    if (tiles[d].back() == order[i]) waiting.push_back(d);
+  }
+  std::vector<size_t> open;
+  std::vector<int32_t> result;
+  while (result.size() < order.size()) {
+    for (; open.size() < at_once && !waiting.empty(); waiting.pop_back())
+      open.push_back(waiting.back());
+    for (const size_t d : open) {
+      result.push_back(tiles[d].back());
+      tiles[d].pop_back();
+    }
+    std::erase_if(open, [&](size_t d) { return tiles[d].empty(); });
+  }
+  return result;
+}
+
 /// Longest tiles first inside each section of heads; then, of all heads, the short ones.
 void order_work(const HeadSections& heads, TileOwner owner, TileList& list) {
-  const std::vector<int64_t> cost = walked_tiles(list);
+  const std::vector<int64_t> cost = count_walked_tiles(list);
   for (const int64_t tiles : cost)
     list.visited_cells += tiles * list.shape.walked_rows * list.shape.rows_of_group();
   std::vector<int32_t> order(list.tiles.size());
@@ -326,7 +372,14 @@ void order_work(const HeadSections& heads, TileOwner owner, TileList& list) {
   std::stable_sort(order.begin(), order.end(),
                    [&](int32_t a, int32_t b) { return cost[a] > cost[b]; });
   const size_t kept = count_dealt_in_sections(order, cost);
-  const int32_t section = std::max(1, heads.heads_per_section);
+  int32_t section = std::max(1, heads.heads_per_section);
+  if (list.shape.by_blocks) {
+    section = std::clamp(heads.num_heads, 1, kChainsAtOnce);
+    const int32_t documents = std::max(1, kChainsAtOnce / (section * heads.heads_walked));
+    const std::vector<int32_t> first =
+        order_by_documents(std::span(order).first(kept), static_cast<size_t>(documents), list);
+    std::copy(first.begin(), first.end(), order.begin());
+  }
   const auto deal = [&](size_t begin, size_t end, int32_t first_head, int32_t end_head) {
     for (size_t i = begin; i < end; ++i) {
       for (int32_t head = first_head; head < end_head; ++head)

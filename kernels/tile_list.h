@@ -53,6 +53,7 @@ struct OwnedTile {
   int32_t num_runs = 0;
   int32_t first_turn = 0;  // by blocks: of TileList::turns
   int32_t first_gap = -1;  // by blocks: of TileList::gaps; -1: every row has a partner
+  int32_t num_tiles = 0;   // walked
 };
 
 /// Whose turn it is to add to the rows of walked tiles: num_tiles of them, in the order of the
@@ -76,9 +77,9 @@ struct RowStretch {
   friend bool operator==(const RowStretch&, const RowStretch&) = default;
 };
 
-/// What one CTA takes at a time, in launch order: longest first in each section of heads, the short
-/// ones of all heads at the end. `head` counts the heads of the
-/// owned side from the item's first one: query heads, or kv heads where keys are owned.
+/// What one CTA takes at a time, in launch order: longest first in each section of heads (by
+/// blocks: document by document), the short ones of all heads at the end. `head` counts the heads
+/// of the owned side from the item's first one: query heads, or kv heads where keys are owned.
 struct WorkItem {
   int32_t tile = 0;
   int32_t head = 0;
@@ -112,10 +113,12 @@ struct TileList {
 enum class TileOwner { queries, keys };
 
 /// Heads of the owned side. A section's heads are worked on together, so that what they read stays
-/// in the L2 cache.
+/// in the L2 cache; by blocks sections follow from what waits for turns. heads_walked: of the other
+/// side, which every tile walks one after the other.
 struct HeadSections {
   int32_t num_heads = 1;
   int32_t heads_per_section = 1;
+  int32_t heads_walked = 1;
 };
 
 /// Cuts the visible area of one compute item to tiles of `shape`. q_rows, kv_rows: rows of the

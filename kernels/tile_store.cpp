@@ -19,9 +19,11 @@ HeadSections sections_of(const Attention& attention, int32_t heads, int64_t kv_r
                          TileOwner owner) {
   const int64_t bytes_per_kv_head =
       std::max<int64_t>(1, kv_rows * 2 * (attention.head_dim_qk + attention.head_dim_v));
-  const int64_t group = owner == TileOwner::queries ? attention.heads / attention.kv_heads : 1;
-  const int64_t section = std::max<int64_t>(1, kCachedBytes / bytes_per_kv_head) * group;
-  return {heads, static_cast<int32_t>(std::min<int64_t>(section, heads))};
+  const auto group = static_cast<int32_t>(attention.heads / attention.kv_heads);
+  const bool owns_queries = owner == TileOwner::queries;
+  const int64_t section =
+      std::max<int64_t>(1, kCachedBytes / bytes_per_kv_head) * (owns_queries ? group : 1);
+  return {heads, static_cast<int32_t>(std::min<int64_t>(section, heads)), owns_queries ? 1 : group};
 }
 
 }  // namespace

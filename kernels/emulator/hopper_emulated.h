@@ -159,10 +159,8 @@ inline void wait_for_boxes_read(Line line = Line::current()) {
 inline void wait_for_boxes(Line line = Line::current()) {
   emulator::wait_for_outgoing(true, {"wait_for_boxes", 0, line});
 }
-inline int32_t look_at_turn(const int32_t* taken) { return *taken; }
-inline void wait_for_turn(const int32_t* taken, int32_t turn, int32_t seen,
-                          Line line = Line::current()) {
-  if (seen != turn) emulator::wait_for_turn(taken, turn, {"wait_for_turn", turn, line});
+inline void wait_for_turn(const int32_t* taken, int32_t turn, Line line = Line::current()) {
+  emulator::wait_for_turn(taken, turn, {"wait_for_turn", turn, line});
 }
 inline void wait_for_arrival(const int32_t* flag, int32_t expected, Line line = Line::current()) {
   emulator::wait_for_turn(flag, expected, {"wait_for_arrival", expected, line});

@@ -56,8 +56,13 @@ std::vector<int> walk(const Area& area, const TileList& list, TileOwner owner) {
   std::vector<int> counts(static_cast<size_t>(area.q_rows * area.kv_rows), 0);
   const bool queries_own = owner == TileOwner::queries;
   for (const OwnedTile& tile : list.tiles) {
+    int32_t num_tiles = 0;
     for (int32_t r = 0; r < tile.num_runs; ++r) {
       const TileRun& run = list.runs[tile.first_run + r];
+      for (int32_t row = run.begin; row < run.end; ++num_tiles) {
+        const int32_t walked = list.shape.walked_rows;
+        row = list.shape.by_blocks ? (row / walked + 1) * walked : row + walked;
+      }
       if (run.is_masked == 0) {
         EXPECT_EQ((run.end - run.begin) % list.shape.walked_rows, 0) << "a short tile without mask";
       }
@@ -77,6 +82,7 @@ std::vector<int> walk(const Area& area, const TileList& list, TileOwner owner) {
         EXPECT_TRUE(has_partner) << fmt::format("row {} is read for nothing", walked);
       }
     }
+    EXPECT_EQ(tile.num_tiles, num_tiles) << "of the owned tile at row " << tile.begin;
   }
   return counts;
 }
@@ -296,6 +302,36 @@ TEST(TileList, KeepsTilesOfOneLengthInTheirSections) {
   const TileList list = make_tile_list({&full, 1}, 512, 512, {2, 1}, {128, 64}, TileOwner::queries);
   for (size_t i = 0; i < list.work.size(); ++i)
     EXPECT_EQ(list.work[i].head, static_cast<int32_t>(i / 4)) << "item " << i;
+}
+
+/// Tiles of head 0 in launch order, three documents of eight tiles.
+std::string tiles_of_documents(const HeadSections& heads) {
+  const BandSlice documents[] = {{0, 1024, 0, 1024, -5000, 5000},
+                                 {1024, 2048, 1024, 2048, -5000, 5000},
+                                 {2048, 3072, 2048, 3072, -5000, 5000}};
+  const TileList list =
+      make_tile_list(documents, 3072, 3072, heads, {128, 64, 0, true}, TileOwner::keys);
+  std::string order;
+  for (const WorkItem& item : list.work) {
+    if (item.head == 0) order += fmt::format("{} ", item.tile);
+  }
+  return order;
+}
+
+TEST(TileList, DealsAFewDocumentsAtATimeByBlocks) {
+  EXPECT_EQ(tiles_of_documents({8, 1}),
+            "0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15 16 17 18 19 20 21 22 23 ");
+  const std::string one_by_one = "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 ";
+  EXPECT_EQ(tiles_of_documents({16, 1}), one_by_one);
+  EXPECT_EQ(tiles_of_documents({8, 1, 4}), one_by_one);
+}
+
+TEST(TileList, DealsSixteenHeadsAtATimeByBlocks) {
+  const BandSlice full{0, 512, 0, 512, -2000, 2000};
+  const TileList list =
+      make_tile_list({&full, 1}, 512, 512, {20, 20}, {128, 64, 0, true}, TileOwner::keys);
+  for (size_t i = 0; i < list.work.size(); ++i)
+    EXPECT_EQ(list.work[i].head < 16, i < 4 * 16) << "item " << i;
 }
 
 TEST(TileList, OwnsEveryRowOfAnItemWithoutBands) {

@@ -4,12 +4,13 @@ import random
 
 LAYOUTS = {"p2p": "dual_chunk", "a2a": "dual_chunk", "all_gather": "dual_chunk", "a2a+p2p": "dual_chunk",
            "group_cast": "dual_chunk"}
-# A packed batch leaves group_cast the layout that was made for it.
-PACKED_LAYOUTS = {**LAYOUTS, "group_cast": "lpt"}
+# A packed batch leaves group_cast the layout that was made for it, in chunks as `cpscope compare` recommends them.
+PACKED_LAYOUTS = {**LAYOUTS, "group_cast": "lpt_local"}
+DISPATCH_CHUNK = 1024  # tokens, of lpt_local
 DOCUMENT = 'schema = 1\ntitle = "{name}"\nquestion = "How fast, and is the transfer hidden?"\n' \
     '[attention]\nheads = {heads}\nkv_heads = {kv_heads}\nhead_dim = 128\nattn_mask_type = "{mask}"\n' \
     '[batch]\nqkv_format = "thd"\nlengths = {lengths}\n' \
-    '[parallel]\ncp_size = {gpus}\ncp_comm_type = "{way}"\nlayout = "{layout}"\n[numerics]\ndtype = "bf16"\n'
+    '[parallel]\ncp_size = {gpus}\ncp_comm_type = "{way}"\nlayout = "{layout}"\n{chunk}[numerics]\ndtype = "bf16"\n'
 
 
 def lognormal_lengths(tokens, mu=7.8, sigma=1.06, seed=7):
@@ -36,7 +37,8 @@ def write_scenarios(folder, gpus, names, ways, heads=32):
         for way in ways_for(gpus, heads, ways):
             file = pathlib.Path(folder) / f"{name}_{way}.toml"
             file.write_text(DOCUMENT.format(name=file.stem, heads=heads, kv_heads=kv_heads, lengths=lengths, gpus=gpus, way=way,
-                                            mask="causal" if kind == "causal" else "padding_causal", layout=layouts[way]))
+                                            mask="causal" if kind == "causal" else "padding_causal", layout=layouts[way],
+                                            chunk=f"dispatch_chunk = {DISPATCH_CHUNK}\n" if layouts[way] == "lpt_local" else ""))
             written.setdefault(name, {})[way] = file
     return written
 
