@@ -32,6 +32,11 @@ class PassLowering {
       ++first_compute_;
     if (may_cut(lowering)) cut_inputs(lowering.most_pieces);
     find_skips();
+    // Lists of rows that skip reorders are the lowered plan's.
+    landings_ = find_landing_savings(lowered_.plan, pass_, transfers_, savings_);
+    for (size_t i = 0; i < transfers_.size(); ++i) {
+      if (landings_.replaces[i]) transfers_[i].landing = Landing::replace;
+    }
   }
 
   void make() {
@@ -103,7 +108,7 @@ class PassLowering {
     for (TransferItem& item : transfers_) {
       const auto landing = landings.find(to_index(item.to));
       const auto sending = sendings.find(to_index(item.from));
-      const int64_t num_rows = num_rows_of(item);
+      const int64_t num_rows = num_rows_of(plan_, item);
       if (landing != landings.end()) {
         item.to_rows = list_of(*landing->second, ReorderSaving::landing, item.to_rows, num_rows);
         item.to = landing->second->to;
@@ -114,12 +119,6 @@ class PassLowering {
         item.from = sending->second->from;
       }
     }
-  }
-
-  int64_t num_rows_of(const TransferItem& item) const {
-    if (item.from_rows != kAllRows) return plan_.rows(item.from_rows);
-    if (item.tokens != kNoTokens) return plan_.rows(item.tokens);
-    return plan_.buffer(item.from).rows;
   }
 
   RunListId list_of(const ReorderItem& reorder, ReorderSaving saving, RunListId rows,
@@ -139,10 +138,10 @@ class PassLowering {
   /// Does an item of the stage have something left to do?
   bool has_work(StageKind kind, int64_t i) const {
     const auto item = static_cast<size_t>(i);
-    if (kind == StageKind::merge) return !shortcuts_.is_merged[item];
+    if (kind == StageKind::merge) return !shortcuts_.is_merged[item] && !landings_.is_merged[item];
     if (kind == StageKind::finish) {
       const BufferId buffer = pass_.finishes[item].buffer;
-      return !shortcuts_.is_finished[item] &&
+      return !shortcuts_.is_finished[item] && !landings_.is_finished[item] &&
              !lowered_.is_narrow[static_cast<size_t>(to_index(buffer))];
     }
     if (kind == StageKind::reorder) return savings_[item] == ReorderSaving::none;
@@ -216,7 +215,7 @@ class PassLowering {
     std::iota(order.begin(), order.end(), stage.begin);
     if (stage.kind != StageKind::transfer) return order;
     const auto of = [&](int64_t i) -> const TransferItem& {
-      return pass_.transfers[static_cast<size_t>(i)];
+      return transfers_[static_cast<size_t>(i)];
     };
     if (std::any_of(order.begin(), order.end(),
                     [&](int64_t i) { return of(i).landing == Landing::add; }))
@@ -256,6 +255,7 @@ class PassLowering {
   void add_transfer(const TransferItem& item, int64_t origin, int32_t piece) {
     to_.transfers.push_back(item);
     origins_.of(StageKind::transfer).push_back(origin);
+    origins_.roundings.push_back(landings_.roundings[static_cast<size_t>(origin)]);
     origins_.pieces.push_back(piece);
   }
 
@@ -298,6 +298,7 @@ class PassLowering {
   const std::vector<ReorderSaving>& savings_;
   SkippedRows& skipped_;
   std::vector<TransferItem> transfers_;  // the plan's, past reorders that are saved
+  LandingSavings landings_;
   std::map<std::array<int32_t, 3>, RunListId> lists_;
   size_t num_pieces_ = 1;
   size_t first_compute_ = 0;  // stage
@@ -420,6 +421,7 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
       origins.items[kind].resize(sizes[kind]);
       std::iota(origins.items[kind].begin(), origins.items[kind].end(), int64_t{0});
     }
+    origins.roundings.resize(pass.transfers.size());
     origins.pieces.assign(pass.transfers.size(), -1);
     origins.rounds.assign(pass.merges.size(), false);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/landing_savings.h"
 #include "kernels/merge_shortcuts.h"
 #include "sim/plan/plan.h"
 #include "sim/run/executor.h"
@@ -32,6 +33,7 @@ struct HeadCuts {
 /// - a compute item writes where its first merge would copy to (merge_shortcuts);
 /// - a transfer lands where a reorder would put its rows, or takes them from where a reorder would
 ///   find them, and buffers between are gone;
+/// - gradients that land first are not added to zeros, and transfers round them (landing_savings);
 /// - where every rank computes once in a pass, what comes before is cut into pieces of heads, one
 ///   after the other, so that the first piece is computed while the others are under way.
 struct LoweredPlan {
@@ -39,6 +41,7 @@ struct LoweredPlan {
   struct Origins {
     std::array<std::vector<int64_t>, 5> items;  // [StageKind][item]
     std::vector<bool> rounds;                   // [merge item] its sum is rounded to the dtype
+    std::vector<Rounding> roundings;            // [transfer item]
     std::vector<int32_t> pieces;                // [transfer item] -1: it is none
     std::vector<HeadCuts> cuts;                 // [rank]; empty: inputs come whole
 

@@ -125,6 +125,7 @@ class RankEngine {
   int64_t counter_bytes_of(const ComputeItem& item, bool is_backward) const;
   bool keeps_partials() const;
   RowCopy copy_of(const TransferItem& item, bool second) const;
+  Rounding rounding_of(const TransferItem& item) const;
   void merge_out(const MergeItem& item, bool rounds, Stream stream);
   void merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream);
   void sum_kept_partials(BufferId into, Stream stream);

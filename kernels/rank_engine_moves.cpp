@@ -76,12 +76,6 @@ std::vector<RowBlocks> blocks_of(const std::vector<RowStretchCopy>& stretches) {
   return blocks;
 }
 
-int64_t num_rows_of(const Plan& plan, const TransferItem& item) {
-  return item.from_rows != kAllRows ? plan.rows(item.from_rows)
-         : item.tokens != kNoTokens ? plan.rows(item.tokens)
-                                    : plan.buffer(item.from).rows;
-}
-
 Dtype wire_element(const Plan& plan, const TransferItem& item) {
   return item.wire_fp32 ? Dtype::fp32 : plan.scenario.numerics.dtype;
 }
@@ -115,6 +109,13 @@ bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
   return stretches_of(plan, item).has_value();
 }
 
+Rounding RankEngine::rounding_of(const TransferItem& item) const {
+  const std::vector<TransferItem>& gradients = plan_.backward.transfers;
+  const bool is_backward = item.payload == Payload::dq || item.payload == Payload::dkv;
+  if (!is_backward) return {};
+  return lowered_.origins_of(true).roundings[static_cast<size_t>(&item - gradients.data())];
+}
+
 /// The transfer's rows of one array, from the sender's buffer to the receiver's. Only the end that
 /// is here has an address.
 RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
@@ -138,6 +139,9 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
   if (item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32)
     copy.value_dtype = numerics.dtype;
   if (numerics.accumulate == Accumulate::dtype) copy.sum_dtype = numerics.dtype;
+  const Rounding rounding = rounding_of(item);
+  if (rounding.values || (rounding.sums && !copy.adds)) copy.value_dtype = numerics.dtype;
+  if (rounding.sums) copy.sum_dtype = numerics.dtype;
   return copy;
 }
 

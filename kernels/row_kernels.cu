@@ -79,6 +79,61 @@ struct alignas(16) Group16 {
   uint32_t words[4];
 };
 
+struct alignas(16) Floats4 {
+  float values[4];
+};
+
+/// Numbers that a thread moves at a time: single ones leave most of the memory's width unused.
+constexpr int kAtOnce = 8;
+
+template <class T>
+__device__ __forceinline__ void load_narrow(const void* data, int64_t index,
+                                            float (&values)[kAtOnce]) {
+  const Group16 group = *reinterpret_cast<const Group16*>(static_cast<const T*>(data) + index);
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i)
+    values[i] =
+        device::to_float(T{static_cast<uint16_t>(group.words[i / 2] >> (i % 2 == 0 ? 0 : 16))});
+}
+
+__device__ __forceinline__ void load_values(const void* data, Dtype element, int64_t index,
+                                            float (&values)[kAtOnce]) {
+  if (element == Dtype::bf16) return load_narrow<Bf16>(data, index, values);
+  if (element == Dtype::fp16) return load_narrow<Fp16>(data, index, values);
+  const auto* from = reinterpret_cast<const Floats4*>(static_cast<const float*>(data) + index);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const Floats4 four = from[half];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[4 * half + i] = four.values[i];
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void store_narrow(void* data, int64_t index,
+                                             const float (&values)[kAtOnce]) {
+  Group16 group;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) group.words[i] = device::pack<T>(values[2 * i], values[2 * i + 1]);
+  *reinterpret_cast<Group16*>(static_cast<T*>(data) + index) = group;
+}
+
+__device__ __forceinline__ void store_values(void* data, Dtype element, int64_t index,
+                                             const float (&values)[kAtOnce]) {
+  if (element == Dtype::bf16) return store_narrow<Bf16>(data, index, values);
+  if (element == Dtype::fp16) return store_narrow<Fp16>(data, index, values);
+  auto* to = reinterpret_cast<Floats4*>(static_cast<float*>(data) + index);
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    to[half] = {values[4 * half], values[4 * half + 1], values[4 * half + 2], values[4 * half + 3]};
+}
+
+__device__ __forceinline__ void round_values(Dtype dtype, float (&values)[kAtOnce]) {
+  if (dtype == Dtype::fp32) return;
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) values[i] = round_value(dtype, values[i]);
+}
+
 __global__ void copy_groups(const __grid_constant__ RowCopy p) {
   const int32_t size = p.from.element == Dtype::fp32 ? 4 : 2;
   const int32_t groups = p.lanes * size / 16;  // of one head
@@ -113,6 +168,31 @@ __global__ void copy_values(const __grid_constant__ RowCopy p) {
   }
 }
 
+/// The same, kAtOnce lanes at a time.
+__global__ void convert_groups(const __grid_constant__ RowCopy p) {
+  const int32_t groups = p.lanes / kAtOnce;  // of one head
+  for (int64_t row = first_unit(); row < p.num_rows; row += unit_step()) {
+    const int64_t source = p.from.rows != nullptr ? p.from.rows[row] : row;
+    const int64_t target = p.to.rows != nullptr ? p.to.rows[row] : row;
+    for (int32_t i = threadIdx.x % 32; i < p.heads * groups; i += 32) {
+      const int32_t head = i / groups, lane = i % groups * kAtOnce;
+      const int64_t at_to = target * p.to.row_stride + head * p.to.head_stride + lane;
+      float values[kAtOnce];
+      load_values(p.from.data, p.from.element,
+                  source * p.from.row_stride + head * p.from.head_stride + lane, values);
+      round_values(p.value_dtype, values);
+      if (p.adds) {
+        float sums[kAtOnce];
+        load_values(p.to.data, p.to.element, at_to, sums);
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) values[j] += sums[j];
+        round_values(p.sum_dtype, values);
+      }
+      store_values(p.to.data, p.to.element, at_to, values);
+    }
+  }
+}
+
 struct EmptyOut {
   BufferShape shape;
   OutRows into;
@@ -134,11 +214,18 @@ __global__ void merge_out(const __grid_constant__ OutMerge p) {
     const float old_weight = weight_of(old_lse, whole), new_weight = weight_of(new_lse, whole);
     // Every lane has read the old sum before one of them replaces it.
     __syncwarp();
-    for (int32_t lane = threadIdx.x % 32; lane < p.shape.lanes; lane += 32) {
+    for (int32_t lane = threadIdx.x % 32 * 4; lane < p.shape.lanes; lane += 128) {
       const int64_t at = unit * p.shape.pitch + lane;
+      auto* into = reinterpret_cast<Floats4*>(p.into.o + at);
+      const Floats4 partial = *reinterpret_cast<const Floats4*>(p.partial.o + at);
       // The accumulator of a first merge holds nothing, not even a number.
-      const float old_value = p.starts ? 0.0f : p.into.o[at];
-      p.into.o[at] = round_value(p.round_to, old_value * old_weight + p.partial.o[at] * new_weight);
+      const Floats4 old = p.starts ? Floats4{} : *into;
+      Floats4 sum;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        sum.values[i] =
+            round_value(p.round_to, old.values[i] * old_weight + partial.values[i] * new_weight);
+      *into = sum;
     }
     if (threadIdx.x % 32 == 0) p.into.lse[unit] = whole;
   }
@@ -170,9 +257,18 @@ __global__ void add_weighted(const __grid_constant__ WeightedAdd p) {
 
 __global__ void merge_sum(const __grid_constant__ SumMerge p) {
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.count; i += step) {
-    const float addend = round_value(p.value_dtype, p.partial[i]);
-    p.into[i] = p.starts ? addend : round_value(p.sum_dtype, p.into[i] + addend);
+  auto* into = reinterpret_cast<Floats4*>(p.into);
+  const auto* partial = reinterpret_cast<const Floats4*>(p.partial);
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.count / 4; i += step) {
+    const Floats4 addend = partial[i];
+    const Floats4 old = p.starts ? Floats4{} : into[i];
+    Floats4 sum;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float rounded = round_value(p.value_dtype, addend.values[j]);
+      sum.values[j] = p.starts ? rounded : round_value(p.sum_dtype, old.values[j] + rounded);
+    }
+    into[i] = sum;
   }
 }
 
@@ -198,8 +294,13 @@ struct Rounding {
 
 __global__ void round_values_in_place(const __grid_constant__ Rounding p) {
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.count; i += step)
-    p.values[i] = round_value(p.dtype, p.values[i]);
+  auto* values = reinterpret_cast<Floats4*>(p.values);
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.count / 4; i += step) {
+    Floats4 four = values[i];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) four.values[j] = round_value(p.dtype, four.values[j]);
+    values[i] = four;
+  }
 }
 
 __global__ void rotate_rows(const __grid_constant__ RowRotation p) {
@@ -247,24 +348,34 @@ __global__ void differentiate_sink(const __grid_constant__ SinkGradient p) {
   p.d_sink[p.first_head + head] += sum;
 }
 
-/// Can the rows be copied in groups of 16 bytes as they are?
+int64_t size_of(Dtype element) { return element == Dtype::fp32 ? 4 : 2; }
+
+/// Does every head of every row begin on 16 bytes?
+bool is_aligned(const RowBlock& block) {
+  const int64_t size = size_of(block.element);
+  return reinterpret_cast<uintptr_t>(block.data) % 16 == 0 && block.row_stride * size % 16 == 0 &&
+         block.head_stride * size % 16 == 0;
+}
+
+/// Are the rows copied as they are?
 bool is_plain_copy(const RowCopy& copy) {
-  const int64_t size = copy.from.element == Dtype::fp32 ? 4 : 2;
-  const auto fits = [&](const RowBlock& block) {
-    return reinterpret_cast<uintptr_t>(block.data) % 16 == 0 && block.row_stride * size % 16 == 0 &&
-           block.head_stride * size % 16 == 0;
-  };
   const bool rounds = copy.value_dtype != Dtype::fp32 && copy.from.element != copy.value_dtype;
-  return copy.from.element == copy.to.element && !copy.adds && !rounds &&
-         copy.lanes * size % 16 == 0 && fits(copy.from) && fits(copy.to);
+  return copy.from.element == copy.to.element && !copy.adds && !rounds;
 }
 
 }  // namespace
 
 void launch_row_copy(const RowCopy& copy, Stream stream) {
   if (copy.num_rows == 0 || copy.heads == 0) return;
-  launch_kernel(is_plain_copy(copy) ? copy_groups : copy_values, blocks_for(copy.num_rows),
-                kThreads, 0, stream, copy);
+  auto* kernel = copy_values;
+  if (is_aligned(copy.from) && is_aligned(copy.to)) {
+    if (is_plain_copy(copy) && copy.lanes * size_of(copy.from.element) % 16 == 0) {
+      kernel = copy_groups;
+    } else if (copy.lanes % kAtOnce == 0) {
+      kernel = convert_groups;
+    }
+  }
+  launch_kernel(kernel, blocks_for(copy.num_rows), kThreads, 0, stream, copy);
 }
 
 void launch_empty_out(const BufferShape& shape, const OutRows& into, Stream stream) {
@@ -290,7 +401,7 @@ void launch_weighted_add(const WeightedAdd& add, Stream stream) {
 
 void launch_sum_merge(const SumMerge& merge, Stream stream) {
   if (merge.count == 0) return;
-  launch_kernel(merge_sum, blocks_for(merge.count / 32), kThreads, 0, stream, merge);
+  launch_kernel(merge_sum, blocks_for(merge.count / 128), kThreads, 0, stream, merge);
 }
 
 void launch_sink_join(const SinkJoin& join, Stream stream) {
@@ -300,7 +411,7 @@ void launch_sink_join(const SinkJoin& join, Stream stream) {
 
 void launch_rounding(float* values, int64_t count, Dtype dtype, Stream stream) {
   if (count == 0 || dtype == Dtype::fp32) return;
-  launch_kernel(round_values_in_place, blocks_for(count / 32), kThreads, 0, stream,
+  launch_kernel(round_values_in_place, blocks_for(count / 128), kThreads, 0, stream,
                 Rounding{values, count, dtype});
 }
 

@@ -62,8 +62,8 @@ struct WeightedAdd {
   bool rounds_addend = false;
 };
 
-/// into += partial, elements of fp32. `starts`: into = partial. Values and sums are rounded where
-/// the scenario merges in the dtype.
+/// into += partial, elements of fp32, a multiple of four. `starts`: into = partial. Values and sums
+/// are rounded where the scenario merges in the dtype.
 struct SumMerge {
   float* into = nullptr;
   const float* partial = nullptr;
@@ -115,7 +115,7 @@ void launch_lse_join(const BufferShape& shape, const OutRows& partial, const Out
 void launch_weighted_add(const WeightedAdd& add, Stream stream);
 void launch_sum_merge(const SumMerge& merge, Stream stream);
 void launch_sink_join(const SinkJoin& join, Stream stream);
-/// Rounds fp32 values to the dtype in place.
+/// Rounds fp32 values, a multiple of four, to the dtype in place.
 void launch_rounding(float* values, int64_t count, Dtype dtype, Stream stream);
 void launch_row_rotation(const RowRotation& rotation, Stream stream);
 void launch_sink_gradient(const SinkGradient& gradient, Stream stream);

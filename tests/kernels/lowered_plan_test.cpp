@@ -16,11 +16,17 @@
 namespace cpscope::kernels {
 namespace {
 
+/// A number of its own for every two; never one that was rounded.
 uint64_t mix(uint64_t a, uint64_t b) {
   uint64_t z = a * 0x9E3779B97F4A7C15u ^ (b + 0xBF58476D1CE4E5B9u + (a << 6) + (a >> 2));
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  return z ^ (z >> 31);
+  return (z ^ (z >> 31)) & ~uint64_t{1};
 }
+
+uint64_t round_to_dtype(uint64_t value) { return value == 0 ? 0 : value | 1; }
+
+/// Zeros are nothing to add to.
+uint64_t add(uint64_t sum, uint64_t value) { return sum == 0 ? value : mix(sum, value); }
 
 /// A plan carried out with one number for each row of each head.
 class Numbers {
@@ -69,7 +75,10 @@ class Numbers {
     return rows;
   }
 
-  void transfer(const TransferItem& item) {
+  void transfer(const TransferItem& item, Rounding rounding) {
+    const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
+    const bool is_rounded_on_way =
+        rounding.values || (is_gradient && item.link != LinkClass::self && !item.wire_fp32);
     const int64_t count = item.from_rows != kAllRows ? plan_.rows(item.from_rows)
                           : item.tokens != kNoTokens ? plan_.rows(item.tokens)
                                                      : plan_.buffer(item.from).rows;
@@ -78,8 +87,10 @@ class Numbers {
     for (size_t i = 0; i < from.size(); ++i) {
       for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
         uint64_t& target = at(item.to, to[i], head);
-        const uint64_t value = at(item.from, from[i], head);
-        target = item.landing == Landing::add ? mix(target, value) : value;
+        const uint64_t held = at(item.from, from[i], head);
+        const uint64_t value = is_rounded_on_way ? round_to_dtype(held) : held;
+        target = item.landing == Landing::add ? add(target, value) : value;
+        if (rounding.sums) target = round_to_dtype(target);
       }
     }
   }
@@ -93,7 +104,7 @@ class Numbers {
       for (int64_t row = 0; row < q_rows; ++row) {
         const uint64_t query = mix(keys, at(item.q, row, head));
         if (!is_backward) {
-          at(item.out, row, head) = query;
+          at(item.out, row, head) = is_narrow(item.out) ? round_to_dtype(query) : query;
           continue;
         }
         at(item.dq, row, head) =
@@ -113,10 +124,16 @@ class Numbers {
     }
   }
 
+  bool is_narrow(BufferId id) const {
+    return lowered_ != nullptr && lowered_->is_narrow[static_cast<size_t>(to_index(id))];
+  }
+
   void visit(const Pass& pass, StageKind kind, size_t i, bool is_backward) {
     switch (kind) {
       case StageKind::transfer:
-        return transfer(pass.transfers[i]);
+        return transfer(pass.transfers[i], lowered_ == nullptr
+                                               ? Rounding{}
+                                               : lowered_->origins_of(is_backward).roundings[i]);
       case StageKind::reorder: {
         const ReorderItem& item = pass.reorders[i];
         const std::vector<int64_t> order = expand(plan_.list(item.order));
@@ -146,13 +163,19 @@ class Numbers {
           // A ring slot may be larger than the rows that it holds now, or smaller.
           if (n >= held(item.partial).size()) continue;
           const uint64_t partial = held(item.partial)[n];
-          into[n] = item.order == 0 ? partial : mix(into[n], partial);
+          into[n] = item.order == 0 ? partial : add(into[n], partial);
+          if (rounds_merge(i, is_backward)) into[n] = round_to_dtype(into[n]);
         }
         return;
       }
-      case StageKind::finish:
-        return;  // rounds, or adds a sink: the same row by row
+      case StageKind::finish:  // a sink is added row by row
+        for (uint64_t& value : held(pass.finishes[i].buffer)) value = round_to_dtype(value);
+        return;
     }
+  }
+
+  bool rounds_merge(size_t i, bool is_backward) const {
+    return lowered_ != nullptr && lowered_->origins_of(is_backward).rounds[i];
   }
 
   const Plan& plan_;
@@ -162,6 +185,7 @@ class Numbers {
 
 struct Seen {
   int64_t cut = 0, saved_reorders = 0, saved_rows = 0;
+  int64_t replacing = 0, rounding_sums = 0, rounding_values = 0;  // transfers
 };
 
 void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what, Seen& seen) {
@@ -178,6 +202,13 @@ void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what,
     const Pass& made = is_backward ? lowered.plan.backward : lowered.plan.forward;
     for (const TransferItem& item : planned.transfers) bytes += item.bytes;
     for (const TransferItem& item : made.transfers) bytes -= item.bytes;
+    const LoweredPlan::Origins& origins = lowered.origins_of(is_backward);
+    for (size_t i = 0; i < made.transfers.size(); ++i) {
+      const auto origin = static_cast<size_t>(origins.of(StageKind::transfer)[i]);
+      seen.replacing += made.transfers[i].landing != planned.transfers[origin].landing ? 1 : 0;
+      seen.rounding_sums += origins.roundings[i].sums ? 1 : 0;
+      seen.rounding_values += origins.roundings[i].values ? 1 : 0;
+    }
     seen.cut += lowered.origins_of(is_backward).is_cut() ? 1 : 0;
     seen.saved_reorders +=
         static_cast<int64_t>(planned.reorders.size()) - static_cast<int64_t>(made.reorders.size());
@@ -208,6 +239,9 @@ TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
   EXPECT_GT(seen.cut, 50);
   EXPECT_GT(seen.saved_reorders, 500);
   EXPECT_GT(seen.saved_rows, 10'000);
+  EXPECT_GT(seen.replacing, 500);
+  EXPECT_GT(seen.rounding_sums, 500);
+  EXPECT_GT(seen.rounding_values, 100);
 }
 
 Plan plan_of(const char* type) {
@@ -236,6 +270,64 @@ TEST(LoweredPlan, LeavesUlyssesNothingButTransfersAndComputes) {
   // Results are 16 bits wide from the kernel to their home.
   for (const HomeBuffers& home : lowered.plan.home)
     EXPECT_TRUE(lowered.is_narrow[static_cast<size_t>(to_index(home.out))]);
+}
+
+TEST(LoweredPlan, LeavesAUlyssesBackwardNeitherMergesNorRoundings) {
+  const LoweredPlan lowered = lower(plan_of("a2a"), 1);
+  EXPECT_TRUE(lowered.plan.backward.reorders.empty());
+  EXPECT_TRUE(lowered.plan.backward.merges.empty());
+  EXPECT_TRUE(lowered.plan.backward.finishes.empty());
+  for (const TransferItem& item : lowered.plan.backward.transfers)
+    EXPECT_EQ(item.landing, Landing::replace);
+}
+
+TEST(LoweredPlan, AddsGatheredGradientsToTheFirstOfThemAndRoundsTheLast) {
+  const LoweredPlan lowered = lower(plan_of("all_gather"), 1);
+  EXPECT_TRUE(lowered.plan.backward.merges.empty());
+  EXPECT_EQ(lowered.plan.backward.finishes.size(), 4u);  // dq
+  for (const HomeBuffers& home : lowered.plan.home) {
+    std::vector<std::pair<Landing, Rounding>> landings;
+    for (size_t i = 0; i < lowered.plan.backward.transfers.size(); ++i) {
+      const TransferItem& item = lowered.plan.backward.transfers[i];
+      if (item.to == home.dkv)
+        landings.push_back({item.landing, lowered.origins_of(true).roundings[i]});
+    }
+    const std::pair add{Landing::add, Rounding{}};
+    EXPECT_EQ(
+        landings,
+        (std::vector<std::pair<Landing, Rounding>>{
+            {Landing::replace, Rounding{}}, add, add, {Landing::add, Rounding{.sums = true}}}));
+  }
+}
+
+TEST(LoweredPlan, KeepsZerosWhereARowGetsNoGradient) {
+  Plan plan = plan_of("a2a");
+  // The last transfer of the backward adds to somebody's dk and dv: without it rows stay zeros.
+  const BufferId to = plan.backward.transfers.back().to;
+  plan.backward.transfers.pop_back();
+  for (Stage& stage : plan.backward.stages) {
+    if (stage.kind == StageKind::transfer)
+      stage.end = std::min(stage.end, static_cast<int64_t>(plan.backward.transfers.size()));
+  }
+  const LoweredPlan lowered = lower(plan, 1);
+  ASSERT_EQ(lowered.plan.backward.merges.size(), 1u);
+  EXPECT_EQ(lowered.plan.backward.merges[0].into, to);
+  for (const TransferItem& item : lowered.plan.backward.transfers) {
+    if (item.payload == Payload::dkv) {
+      EXPECT_EQ(item.landing == Landing::add, item.to == to);
+    }
+  }
+}
+
+TEST(LoweredPlan, RoundsAnAnswerThatIsSentOnAsWell) {
+  Plan plan = plan_of("a2a");
+  const BufferId sent = plan.backward.finishes.front().buffer;
+  ASSERT_NE(sent, plan.home[0].dq);
+  EXPECT_TRUE(lower(plan, 1).plan.backward.finishes.empty());
+  plan.home[0].dq = sent;
+  const LoweredPlan lowered = lower(plan, 1);
+  ASSERT_EQ(lowered.plan.backward.finishes.size(), 1u);
+  EXPECT_EQ(lowered.plan.backward.finishes[0].buffer, sent);
 }
 
 TEST(LoweredPlan, SendsPiecesInTheOrderInWhichTheyAreComputed) {
