@@ -27,7 +27,7 @@ class DeviceEvent {
 /// A stream that destroys itself.
 class DeviceStream {
  public:
-  explicit DeviceStream(bool is_urgent = false) : stream_(make_stream(is_urgent)) {}
+  explicit DeviceStream(Urgency urgency = Urgency::usual) : stream_(make_stream(urgency)) {}
   ~DeviceStream() { destroy_stream(stream_); }
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;

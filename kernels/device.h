@@ -72,8 +72,9 @@ bool works_at_once();
 
 void fill_bytes(void* memory, uint8_t value, int64_t bytes, Stream stream);
 
-/// `is_urgent`: its work goes before that of other streams of the device.
-Stream make_stream(bool is_urgent);
+/// Whose kernels go before whose of other streams of the device.
+enum class Urgency { late, usual, urgent };
+Stream make_stream(Urgency urgency);
 void destroy_stream(Stream stream) noexcept;
 void wait_for_stream(Stream stream);
 /// Has all work of the stream been done? Throws what failed.

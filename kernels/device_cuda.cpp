@@ -150,14 +150,17 @@ void fill_bytes(void* memory, uint8_t value, int64_t bytes, Stream stream) {
                   "cudaMemsetAsync");
 }
 
-Stream make_stream(bool is_urgent) {
+Stream make_stream(Urgency urgency) {
   int least = 0, greatest = 0;
   throw_if_failed(cudaDeviceGetStreamPriorityRange(&least, &greatest),
                   "cudaDeviceGetStreamPriorityRange");
+  // Smaller numbers go first.
+  const int priority = urgency == Urgency::late    ? least
+                       : urgency == Urgency::usual ? std::max(greatest, least - 1)
+                                                   : greatest;
   cudaStream_t stream = nullptr;
-  throw_if_failed(
-      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, is_urgent ? greatest : least),
-      "cudaStreamCreateWithPriority");
+  throw_if_failed(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
+                  "cudaStreamCreateWithPriority");
   return reinterpret_cast<Stream>(stream);
 }
 

@@ -221,7 +221,7 @@ class DeviceRun {
   RunWatch watch_;
   int64_t num_enqueued_ = 0;  // items, over all repeats
   BufferHazards hazards_;
-  DeviceStream transfer_stream_{true};
+  DeviceStream transfer_stream_{Urgency::urgent};
   std::array<DeviceStream, kComputeStreams> compute_streams_;
   ItemClock clock_;
   bool is_backward_ = false;

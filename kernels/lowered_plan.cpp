@@ -37,6 +37,7 @@ class PassLowering {
     for (size_t i = 0; i < transfers_.size(); ++i) {
       if (landings_.replaces[i]) transfers_[i].landing = Landing::replace;
     }
+    if (may_cut_results()) cut_results();
   }
 
   void make() {
@@ -45,7 +46,10 @@ class PassLowering {
       add_inputs();
       next = first_compute_;
     }
-    for (; next < pass_.stages.size(); ++next) add_whole(pass_.stages[next]);
+    for (; next < pass_.stages.size(); ++next) {
+      const Stage& stage = pass_.stages[next];
+      is_cut(stage) ? add_parts(stage) : add_whole(stage);
+    }
   }
 
  private:
@@ -94,6 +98,37 @@ class PassLowering {
       }
       num_pieces_ = std::max(num_pieces_, cuts.q.size());
     }
+  }
+
+  /// Is nothing left behind the computes but to send what they write?
+  bool may_cut_results() const {
+    if (is_backward_ || !origins_.is_cut()) return false;
+    bool sends = false;
+    for (size_t s = first_compute_ + 1; s < pass_.stages.size(); ++s) {
+      const Stage& stage = pass_.stages[s];
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        if (!has_work(stage.kind, i)) continue;
+        if (stage.kind != StageKind::transfer) return false;
+        sends |= !is_local(i);
+      }
+    }
+    return sends;
+  }
+
+  /// Each rank's last heads are an item of their own: a quarter, which is enough to send the others
+  /// meanwhile, and many tiles still.
+  void cut_results() {
+    result_ends_.resize(plan_.home.size());
+    for (const ComputeItem& item : pass_.computes) {
+      const int32_t last = item.heads.size() / 4;
+      result_ends_[static_cast<size_t>(to_index(item.rank))] = {item.heads.end - last,
+                                                                item.heads.end};
+    }
+  }
+
+  bool is_cut(const Stage& stage) const {
+    return !result_ends_.empty() &&
+           (stage.kind == StageKind::compute || stage.kind == StageKind::transfer);
   }
 
   /// Transfers that a reorder's work falls to.
@@ -203,6 +238,40 @@ class PassLowering {
     }
   }
 
+  /// Computes in two items, or transfers of what they write: first all that is in the first ones.
+  void add_parts(const Stage& stage) {
+    open(stage);
+    for (size_t part = 0; part < 2; ++part) {
+      for (const int64_t i : order_of(stage)) {
+        if (stage.kind == StageKind::transfer && is_local(i)) {
+          if (part == 1) add(stage.kind, i);  // reads all heads
+          continue;
+        }
+        add_part(stage.kind, i, part);
+      }
+    }
+    close();
+  }
+
+  void add_part(StageKind kind, int64_t i, size_t part) {
+    const auto index = static_cast<size_t>(i);
+    if (kind == StageKind::compute) {
+      ComputeItem item = pass_.computes[index];
+      const HeadRange whole = item.heads;
+      item.heads = part_of(whole, ends_of(item.rank), part);
+      if (item.heads.size() == 0) return;
+      item.visible_pairs = item.visible_pairs / whole.size() * item.heads.size();
+      add_compute(item, i);
+      return;
+    }
+    const TransferItem& item = transfers_[index];
+    add_heads(item, i, part_of(item.heads, ends_of(item.src), part), -1);
+  }
+
+  const std::vector<int32_t>& ends_of(RankId rank) const {
+    return result_ends_[static_cast<size_t>(to_index(rank))];
+  }
+
   bool is_local(int64_t transfer) const {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(transfer)];
     return item.src == item.dst;
@@ -281,11 +350,17 @@ class PassLowering {
 
   void add_piece(const TransferItem& whole, int64_t origin, size_t piece) {
     const HeadCuts& cuts = origins_.cuts[static_cast<size_t>(to_index(whole.dst))];
+    add_heads(whole, origin,
+              part_of(whole.heads, whole.payload == Payload::kv ? cuts.kv : cuts.q, piece),
+              static_cast<int32_t>(piece));
+  }
+
+  void add_heads(const TransferItem& whole, int64_t origin, HeadRange heads, int32_t piece) {
+    if (heads.size() == 0) return;
     TransferItem item = whole;
-    item.heads = part_of(whole.heads, whole.payload == Payload::kv ? cuts.kv : cuts.q, piece);
-    if (item.heads.size() == 0) return;
-    item.bytes = whole.bytes / whole.heads.size() * item.heads.size();
-    add_transfer(item, origin, static_cast<int32_t>(piece));
+    item.heads = heads;
+    item.bytes = whole.bytes / whole.heads.size() * heads.size();
+    add_transfer(item, origin, piece);
   }
 
   const Plan& plan_;
@@ -301,7 +376,8 @@ class PassLowering {
   LandingSavings landings_;
   std::map<std::array<int32_t, 3>, RunListId> lists_;
   size_t num_pieces_ = 1;
-  size_t first_compute_ = 0;  // stage
+  std::vector<std::vector<int32_t>> result_ends_;  // [rank] heads of both items; empty: whole
+  size_t first_compute_ = 0;                       // stage
   Stage open_;
 };
 

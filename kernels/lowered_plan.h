@@ -35,7 +35,9 @@ struct HeadCuts {
 ///   find them, and buffers between are gone;
 /// - gradients that land first are not added to zeros, and transfers round them (landing_savings);
 /// - where every rank computes once in a pass, what comes before is cut into pieces of heads, one
-///   after the other, so that the first piece is computed while the others are under way.
+///   after the other, so that the first piece is computed while the others are under way; where
+///   what is computed is sent at once, the last heads are an item of their own, beside which the
+///   others' results travel.
 struct LoweredPlan {
   /// Items of one pass: which of the plan's they are, or are pieces of.
   struct Origins {

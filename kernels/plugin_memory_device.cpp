@@ -7,7 +7,7 @@ Result<PluginMemory> device_plugin_memory() try {
   const Result<int> devices = count_devices();
   if (!devices) return devices.error();
   select_device(0);
-  const std::shared_ptr<StreamTag> stream(make_stream(false),
+  const std::shared_ptr<StreamTag> stream(make_stream(Urgency::usual),
                                           [](Stream made) { destroy_stream(made); });
   PluginMemory memory;
   memory.allocate = [](int64_t bytes) {

@@ -46,7 +46,7 @@ RankDevice::RankDevice(const LoweredPlan& lowered, RankId rank, int device,
       info_(select_and_describe(device)),
       engine_(lowered, only(plan_, rank), info_.compute_capability,
               {options.poison, generation, options.threads}),
-      transfer_stream_(true),
+      transfer_stream_(Urgency::urgent),
       hazards_(plan_) {
   wire == Wire::copies ? plan_copies() : plan_staging();
 }
@@ -145,6 +145,7 @@ void RankDevice::begin_pass(bool is_backward, bool measures_items) {
   select_device(device_);
   is_backward_ = is_backward;
   engine_.begin_pass(++pass_number_ % kNumbers);
+  computed_.reset();
   clock_->turn(measures_items);
   clock_->begin_repeat();
 }
@@ -176,12 +177,8 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
       break;
     case StageKind::compute:
       if (const ComputeItem& item = pass().computes[index];
-          item.rank == rank_ && item.num_slices > 0) {
-        enqueue_item(id, item.step, uses_of(plan_, item, is_backward_), stream, [&] {
-          is_backward_ ? engine_.compute_backward(item, stream)
-                       : engine_.compute_forward(item, stream);
-        });
-      }
+          item.rank == rank_ && item.num_slices > 0)
+        compute(item, index);
       break;
     case StageKind::merge:
       if (const MergeItem& item = pass().merges[index]; item.rank == rank_)
@@ -194,9 +191,25 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
   }
 }
 
+/// Of an item in two the second one's CTAs come as the first one's go, and not before.
+void RankDevice::compute(const ComputeItem& item, int64_t index) {
+  const int64_t origin =
+      lowered_.origins_of(is_backward_).of(StageKind::compute)[static_cast<size_t>(index)];
+  const bool is_rest = computed_ == origin;
+  computed_ = origin;
+  const Stream stream = is_rest ? late_stream_.get() : compute_stream();
+  if (is_rest) wait_for_event(stream, ready_.get());
+  enqueue_item({is_backward_, StageKind::compute, index}, item.step,
+               uses_of(plan_, item, is_backward_), stream, [&] {
+                 if (!is_rest) record_event(ready_.get(), stream);
+                 is_backward_ ? engine_.compute_backward(item, stream)
+                              : engine_.compute_forward(item, stream);
+               });
+}
+
 std::vector<Stream> RankDevice::streams() const {
   return {compute_stream_.get(), transfer_stream_.get(), result_stream_.get(),
-          landing_stream_.get()};
+          landing_stream_.get(), late_stream_.get()};
 }
 
 void RankDevice::send(int64_t index, RankDevice& receiver) {

@@ -110,6 +110,7 @@ class RankDevice {
   void receive(const TransferItem& item, int64_t place, Event arrived);
   static bool is_local(const Message& message);
   void move(const Message& message);
+  void compute(const ComputeItem& item, int64_t index);
   template <class Work>
   void enqueue_item(const ItemId& id, StepId step, const BufferUse& use, Stream stream, Work work);
   void read_array(const ItemId& id, StepId step, BufferId buffer, bool second, const char* name,
@@ -128,7 +129,11 @@ class RankDevice {
   int32_t send_staging_ = -1, receive_staging_ = -1;  // arrays
   std::array<std::vector<CopyPlan>, 2> copies_;       // [direction][transfer]; Wire::copies
   // Results travel beside what later pieces wait for; what landed is placed beside both.
-  DeviceStream compute_stream_, transfer_stream_, result_stream_{true}, landing_stream_{true};
+  DeviceStream compute_stream_, transfer_stream_, result_stream_{Urgency::urgent},
+      landing_stream_{Urgency::urgent};
+  DeviceStream late_stream_{Urgency::late};  // the rest of a compute item in two, behind the first
+  std::optional<int64_t> computed_;          // the plan's item that was enqueued last in the pass
+  DeviceEvent ready_{false};                 // may begin
   int32_t numbers_ = -1;     // array: 0, 1, 2, ...; flags are set to that of the pass
   int32_t pass_number_ = 0;  // passes begun
   BufferHazards hazards_;

@@ -258,7 +258,7 @@ Arrivals RankEngine::arrivals_of(const ComputeItem& item, bool is_backward, Tile
   arrivals.expected = pass_number_;
   arrivals.num_sources = static_cast<int32_t>(inputs.sources.size());
   for (const int32_t end : is_query ? cuts.q : cuts.kv)
-    arrivals.ends[arrivals.num_pieces++] = end - first;
+    arrivals.ends[arrivals.num_pieces++] = std::max(0, end - first);
   return arrivals;
 }
 

@@ -20,7 +20,7 @@
 namespace cpscope::kernels {
 
 struct StreamTag {
-  bool is_urgent = false;
+  Urgency urgency = Urgency::usual;
 };
 
 struct EventTag {
@@ -189,7 +189,7 @@ void fill_bytes(void* begin, uint8_t value, int64_t bytes, Stream /*stream*/) {
   if (bytes > 0) std::memset(begin, value, static_cast<size_t>(bytes));
 }
 
-Stream make_stream(bool is_urgent) { return new StreamTag{is_urgent}; }
+Stream make_stream(Urgency urgency) { return new StreamTag{urgency}; }
 void destroy_stream(Stream stream) noexcept { delete stream; }
 void wait_for_stream(Stream /*stream*/) { check_all_guards(); }
 

@@ -141,7 +141,7 @@ GradientKernels hopper_gradient_kernels() {
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
                               const ExactGradients& exact) {
   const AttentionShape& shape = problem.shape;
-  const Stream stream = make_stream(false);
+  const Stream stream = make_stream(Urgency::usual);
   const auto input = [&](const std::vector<double>& values, const std::vector<bool>& is_used,
                          int32_t num_heads, int32_t head_dim) {
     return OnDevice(make_input(shape.dtype, values, is_used, num_heads, head_dim), stream);

@@ -343,6 +343,27 @@ TEST(LoweredPlan, SendsPiecesInTheOrderInWhichTheyAreComputed) {
   EXPECT_EQ(lowered.plan.forward.computes.size(), 4u);
 }
 
+TEST(LoweredPlan, SendsTheFirstHeadsOfUlyssesWhileTheLastAreComputed) {
+  const LoweredPlan lowered = lower(plan_of("a2a"), 8);
+  const Pass& pass = lowered.plan.forward;
+  ASSERT_EQ(pass.computes.size(), 8u);
+  EXPECT_EQ(pass.computes[1].heads.begin, 8);
+  EXPECT_EQ(pass.computes[1].heads.end, 14);
+  EXPECT_EQ(pass.computes[5].heads.begin, 14);
+  EXPECT_EQ(pass.computes[5].heads.end, 16);
+  EXPECT_EQ(pass.computes[1].visible_pairs, 3 * pass.computes[5].visible_pairs);
+  const std::vector<int64_t>& origins = lowered.origins_of(false).of(StageKind::compute);
+  EXPECT_EQ(origins, (std::vector<int64_t>{0, 1, 2, 3, 0, 1, 2, 3}));
+  // What stays on its rank waits for all heads, and so comes among the last.
+  const Stage& results = pass.stages.back();
+  ASSERT_EQ(results.end - results.begin, 2 * 12 + 4);
+  for (int64_t i = results.begin; i < results.end; ++i) {
+    const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
+    const bool is_early = i - results.begin < 12;
+    EXPECT_EQ(item.heads.size(), item.src == item.dst ? 8 : is_early ? 6 : 2) << "transfer " << i;
+  }
+}
+
 TEST(LoweredPlan, KeepsARingWhole) {
   EXPECT_FALSE(lower(plan_of("p2p"), 8).origins_of(false).is_cut());
 }
