@@ -260,6 +260,7 @@ std::string hash_kernels(const std::vector<SourceFile>& files) {
 
 std::string find_stale_evidence(const std::vector<SourceFile>& files) {
   const std::string key = "\"kernels_hash\": \"";
+  const std::string present = hash_kernels(files);
   std::string latest, recorded;
   for (const SourceFile& file : files) {
     if (!file.path.starts_with("tests/gpu/evidence/")) continue;
@@ -268,11 +269,10 @@ std::string find_stale_evidence(const std::vector<SourceFile>& files) {
       if (at == std::string::npos) continue;
       latest = file.path;
       recorded = line.substr(at + key.size(), 16);
+      if (recorded == present) return "";
     }
   }
   if (latest.empty()) return "STALE: no evidence says of which kernels it is";
-  const std::string present = hash_kernels(files);
-  if (recorded == present) return "";
   return "STALE: " + latest + " is of kernels " + recorded + ", these are " + present +
          ": tests/gpu/run measures them";
 }

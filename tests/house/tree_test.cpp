@@ -71,6 +71,9 @@ TEST(TreeRules, FindEvidenceThatIsStale) {
   EXPECT_NE(find_stale_evidence(files), "");
   files.push_back(file_with("tests/gpu/evidence/2.json", evidence(hash)));
   EXPECT_EQ(find_stale_evidence(files), "");
+  // Names of one day sort by machine, not by time.
+  files.push_back(file_with("tests/gpu/evidence/3.json", evidence("0123456789abcdef")));
+  EXPECT_EQ(find_stale_evidence(files), "");
   files[1].lines.push_back("int y;");
   EXPECT_EQ(find_stale_evidence(files), "");
   files[0].lines.push_back("");
