@@ -88,6 +88,26 @@ def test_goals_of_an_exchange_are_judged_where_our_best_way_stands():
     assert [len(one["goals"]) for one in rows] == [0, 1, 0] and rows[1]["goals"][0]["is_reached"]
 
 
+def test_kernels_alone_are_those_of_a_rank_and_need_not_be_there():
+    row = {"forward_kernel_ms": 8.0, "backward_kernel_ms": 20.0}
+    assert many_gpus.kernels_ms(row, 4) == {"forward": 2.0, "both": 7.0}
+
+    class Path:
+        path, pairs, lengths = "x.toml", 10, [10]
+        flops = staticmethod(lambda one: 4e9)
+    for alone in ({"forward": 2.0, "both": 7.0}, {}):
+        one = many_gpus.Spread("causal_016k_kv32", "a2a", Path, 4)
+        one.add("cpscope", {"forward": [2.5, 2.5], "both": [8.0, 8.0]})
+        one.kernels_ms = alone
+        finished = one.finished()
+        ours = finished["systems"]["cpscope"]
+        assert ours["forward"].get("share_of_kernels") == (0.8 if alone else None)
+        assert ours["both"].get("share_of_kernels") == (0.875 if alone else None)
+        many_gpus.judge_best([finished], [], "NVIDIA H200", 4)
+        said = figures.best_ways([finished], many_gpus.PASSES)
+        assert (", 0.80 of its kernels alone" in said[0]) == bool(alone), said
+
+
 def test_a_turn_is_taken_at_a_word_and_every_end_is_told(program, tmp_path):
     files = [write_shape(tmp_path, name) for name in ("a", "b", "c")]
     files[1].write_text("schema = 2\n")

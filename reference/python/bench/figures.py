@@ -135,9 +135,9 @@ def best_ways(rows, passes):
                 continue
             row = max(known, key=lambda one: one["systems"]["cpscope"][name]["tflops"])
             ours, best = row["systems"]["cpscope"][name], row["best"].get(name)
+            share = f", {ours['share_of_kernels']:.2f} of its kernels alone" if "share_of_kernels" in ours else ""
             beside = f", {best['median']:.2f} times as fast as {best['peer']}" if best else ""
-            lines.append(f"{batch}, {name}: {row['way']} {ours['tflops']:.0f} TFLOP/s a GPU, {ours['share_of_kernels']:.2f} of its "
-                         f"kernels alone{beside}")
+            lines.append(f"{batch}, {name}: {row['way']} {ours['tflops']:.0f} TFLOP/s a GPU{share}{beside}")
     return lines
 
 
@@ -147,5 +147,5 @@ def reasons(rows):
     for row in rows:
         for system, given in row["systems"].items():
             whose = row["shape"] if system == "cpscope" else row.get("batch", row["shape"])
-            lines += [f"{whose}, {system}: {given[word]}" for word in ("reason", "note") if word in given]
+            lines += [f"{whose}, {system}: {given[word]}" for word in ("reason", "note", "kernels_note") if word in given]
     return list(dict.fromkeys(lines))

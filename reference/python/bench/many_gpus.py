@@ -86,8 +86,14 @@ class Group:
         return tensor.tolist()
 
 
+def kernels_ms(row, ranks):
+    """{pass: time of a rank's compute items, on average}; row: of all ranks on one GPU"""
+    forward, backward = row["forward_kernel_ms"] / ranks, row["backward_kernel_ms"] / ranks
+    return {"forward": forward, "both": forward + backward}
+
+
 def our_turn(ours, shape, group):
-    """{pass: [repeat]} and the rates of kernels alone, as the first process is told; TurnError in all of them."""
+    """{pass: [repeat]} and how much was hidden, as the first process is told; TurnError in all of them."""
     answer = None
     group.torch.cuda.synchronize()
     group.tell(None)
@@ -97,9 +103,8 @@ def our_turn(ours, shape, group):
             if row["pairs"] != shape.pairs:
                 raise TurnError(f"the program counts {row['pairs']:.0f} visible pairs, the peers {shape.pairs}")
             forward, backward = row["forward_samples_ms"], row["backward_samples_ms"]
-            kernel_ms = row["forward_kernel_ms"], row["backward_kernel_ms"]
             answer = {"forward": forward, "both": [sum(pair) for pair in zip(forward, backward)],
-                      "kernels_ms": {"forward": kernel_ms[0], "both": sum(kernel_ms)}, "hidden": row["hidden_fraction"],
+                      "hidden": row["hidden_fraction"],
                       "kernels": sorted({step["kernels"] for name in ("forward", "backward") for step in row["steps"][name]})}
         except TurnError as error:
             answer = str(error)
@@ -107,6 +112,21 @@ def our_turn(ours, shape, group):
     if isinstance(answer, str):
         raise TurnError(answer)
     return answer
+
+
+def kernels_turn(alone, shape, group):
+    """The same plan's compute items one after another on one GPU: in a pass they may wait for what is on its way. {pass: ms}, and why
+    there are none."""
+    answer = None
+    group.torch.cuda.synchronize()
+    group.tell(None)
+    if group.rank == 0:
+        try:
+            answer = kernels_ms(alone.turn(shape.path), group.ranks), None
+        except TurnError as error:
+            answer = {}, str(error)
+        alone.next()
+    return group.tell(answer)
 
 
 def peer_turn(one, watch, group, repeats):
@@ -123,7 +143,7 @@ class Spread:
         self.row = {"shape": f"{name}_{way}", "batch": name, "way": way, "pairs": shape.pairs,
                     "flops": {one: shape.flops(one) / ranks for one in PASSES}, "systems": {"cpscope": {}}}
         self.samples = {}  # system: {pass: [turn][repeat]}
-        self.kernels_ms = {one: [] for one in PASSES}
+        self.kernels_ms = {}  # {pass: alone}
 
     def add(self, system, times):
         mine = self.samples.setdefault(system, {one: [] for one in PASSES})
@@ -140,15 +160,15 @@ class Spread:
             for one in PASSES:
                 given[one] = figures.figure(passes[one], self.row["flops"][one])
         ours = self.row["systems"]["cpscope"]
-        for one in PASSES:
+        for one, alone in self.kernels_ms.items():
             if one in ours:
-                ours[one]["kernels_ms"] = self.kernels_ms[one]
-                ours[one]["share_of_kernels"] = figures.statistics.median(self.kernels_ms[one]) / ours[one]["median_ms"]
+                ours[one]["kernels_ms"] = alone
+                ours[one]["share_of_kernels"] = alone / ours[one]["median_ms"]
         return self.row
 
 
-def race(name, files, ours, calls, reasons, options, watch, group):
-    """Rows of one batch, one for each way of ours."""
+def race(name, files, ours, alone, calls, reasons, options, watch, group):
+    """Rows of one batch, one for each way of ours. alone: our kernels without communication."""
     rows = []
     for way, file in files.items():
         shape = Shape(file)
@@ -168,8 +188,9 @@ def race(name, files, ours, calls, reasons, options, watch, group):
                     continue
                 one.add("cpscope", times)
                 one.row["systems"]["cpscope"].update(kernels=times["kernels"], hidden_fraction=times["hidden"])
-                for part in PASSES:
-                    one.kernels_ms[part].append(times["kernels_ms"][part])
+        one.kernels_ms, reason = kernels_turn(alone, shape, group)
+        if reason:
+            one.row["systems"]["cpscope"]["kernels_note"] = f"kernels alone: {reason}"
         if group.rank == 0:
             ours.next()
         rows.append(one.finished())
@@ -215,8 +236,9 @@ def main():
     for file in sorted(pathlib.Path(folder).glob("*.toml")):
         name = "_".join(file.stem.split("_")[:3])
         written.setdefault(name, {})[file.stem.removeprefix(name + "_")] = file
-    ours = Turns(options.program, [file for ways in written.values() for file in ways.values()], "nccl", options.repeats,
-                 options.out / "exchange_cpscope.log", seconds=240) if group.rank == 0 else None
+    files = [file for ways in written.values() for file in ways.values()]
+    ours, alone = [Turns(options.program, files, executor, repeats, options.out / f"exchange_{executor}.log", seconds=240)
+                   for executor, repeats in (("nccl", options.repeats), ("cuda", 3))] if group.rank == 0 else (None, None)
     document = report.heading(f"{group.ranks} GPUs, whole passes a GPU", ROOT)
     goals = figures.read_goals(ROOT / "kernels/bench/goals.toml")
     watch = peers.Stopwatch(ahead_cycles=2_000_000)
@@ -226,7 +248,7 @@ def main():
             rows.append({"shape": name, "systems": {"cpscope": {"reason": "time is up (--seconds)"}}})
             continue
         calls, notes = ask_all(Shape(next(iter(files.values()))), options, group)
-        of_batch = race(name, files, ours, calls, notes, options, watch, group)
+        of_batch = race(name, files, ours, alone, calls, notes, options, watch, group)
         judge_best(of_batch, goals, document["device"], group.ranks)
         rows += of_batch
         del calls
@@ -238,8 +260,8 @@ def main():
             print("\n".join(figures.table(of_batch, options.peers, PASSES, "kernels")[1:]),
                   f"({document['seconds']:.0f} s so far)", flush=True)
     if group.rank == 0:
-        if ours.process is not None:
-            ours.stop()
+        ours.stop()
+        alone.stop()
         print(report.write(document, options.out, options.peers, "exchange_ratios", PASSES), flush=True)
     group.dist.barrier(group=group.control)
     group.dist.destroy_process_group()
