@@ -81,9 +81,10 @@ struct ForwardLaunch {
 };
 
 /// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
-/// key tiles; or in two, where the last one makes all gradients. dq, dk, dv: fp32, every row of
-/// every head is written, sums have a fixed order: two runs give the same bits. `out` and lse are
-/// those of the whole row, `out` in fp32 or the dtype. log2_lse, delta: workspace, fp32 [local
+/// key tiles; or in two, where the last one makes all gradients. dq, dk, dv: fp32, dk and dv in
+/// the dtype where the fused kernel writes; every row of every head is written, sums have a fixed
+/// order: two runs give the same bits. `out` and lse are those of the whole row, `out` in fp32 or
+/// the dtype. log2_lse, delta: workspace, fp32 [local
 /// head][q row]: lse * log2(e), +inf for rows that see nothing, and rowsum(d_out * out), 0 for such
 /// rows.
 struct BackwardLaunch {
@@ -96,6 +97,7 @@ struct BackwardLaunch {
   float* log2_lse = nullptr;
   float* delta = nullptr;
   DeviceRows dq, dk, dv;  // fp32
+  Dtype dkv_element = Dtype::fp32;  // fused: or the dtype
   DeviceTiles query_tiles;
   DeviceTiles key_tiles;
   int32_t* counters = nullptr;     // two int32, 0 at the start

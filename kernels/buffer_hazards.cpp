@@ -1,6 +1,8 @@
 #include "kernels/buffer_hazards.h"
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 namespace cpscope::kernels {
 namespace {
@@ -32,24 +34,43 @@ BufferHazards::BufferHazards(const Plan& plan) {
   }
 }
 
-std::span<BufferHazards::Uses> BufferHazards::uses_of(const BufferPart& part) {
-  if (part.buffer == kNoBuffer) return {};
+/// Of all heads of the part.
+template <class Self>
+auto BufferHazards::find_uses(Self& self, const BufferPart& part) {
+  using Found = std::span<std::remove_reference_t<decltype(self.uses_.front().front())>>;
+  if (part.buffer == kNoBuffer) return Found();
   const auto b = static_cast<size_t>(to_index(part.buffer));
-  const auto heads = static_cast<int32_t>(uses_[b].size());
-  const int32_t begin = std::clamp(part.heads.begin - first_head_[b], 0, heads);
-  const int32_t end = std::clamp(part.heads.end - first_head_[b], begin, heads);
-  return std::span(uses_[b]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  const auto heads = static_cast<int32_t>(self.uses_[b].size());
+  const int32_t begin = std::clamp(part.heads.begin - self.first_head_[b], 0, heads);
+  const int32_t end = std::clamp(part.heads.end - self.first_head_[b], begin, heads);
+  return Found(self.uses_[b])
+      .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
-void BufferHazards::begin(const BufferUse& use, Stream stream) {
+/// A stream's latest event stands for those before.
+void BufferHazards::note(std::vector<Mark>& marks, Mark mark) {
+  const auto same = std::find_if(marks.begin(), marks.end(), [&](const Mark& other) {
+    return other.stream == mark.stream;
+  });
+  if (same == marks.end()) {
+    marks.push_back(std::move(mark));
+  } else {
+    *same = std::move(mark);
+  }
+}
+
+void BufferHazards::begin(const BufferUse& use, Stream stream) const {
   Waits waits(stream);
+  const auto wait_for = [&](const std::vector<Mark>& marks) {
+    for (const Mark& mark : marks) waits.add(mark.event, mark.stream);
+  };
   for (const BufferPart& part : use.reads) {
-    for (const Uses& uses : uses_of(part)) waits.add(uses.write.event, uses.write.stream);
+    for (const Uses& uses : find_uses(*this, part)) wait_for(uses.writes);
   }
   for (const BufferPart& part : use.writes) {
-    for (const Uses& uses : uses_of(part)) {
-      waits.add(uses.write.event, uses.write.stream);
-      for (const Mark& read : uses.reads) waits.add(read.event, read.stream);
+    for (const Uses& uses : find_uses(*this, part)) {
+      wait_for(uses.writes);
+      wait_for(uses.reads);
     }
   }
 }
@@ -57,19 +78,21 @@ void BufferHazards::begin(const BufferUse& use, Stream stream) {
 void BufferHazards::end(const BufferUse& use, Stream stream) {
   const auto event = std::make_shared<DeviceEvent>(false);
   record_event(event->get(), stream);
+  end(use, stream, event);
+}
+
+void BufferHazards::end(const BufferUse& use, Stream stream,
+                        const std::shared_ptr<DeviceEvent>& event, int64_t stage) {
   for (const BufferPart& part : use.reads) {
-    for (Uses& uses : uses_of(part)) {
-      const auto same = std::find_if(uses.reads.begin(), uses.reads.end(),
-                                     [&](const Mark& mark) { return mark.stream == stream; });
-      if (same == uses.reads.end()) {
-        uses.reads.push_back({event, stream});
-      } else {
-        same->event = event;
-      }
+    for (Uses& uses : find_uses(*this, part)) {
+      note(uses.reads, {event, stream});
     }
   }
   for (const BufferPart& part : use.writes) {
-    for (Uses& uses : uses_of(part)) uses = {{event, stream}, {}};
+    for (Uses& uses : find_uses(*this, part)) {
+      if (stage == kAlone || uses.stage != stage) uses = {{}, {}, stage};
+      note(uses.writes, {event, stream});
+    }
   }
 }
 

@@ -54,15 +54,22 @@ struct BufferUse {
 /// Orders work on several streams by the heads of buffers that it touches: an item begins when what
 /// it reads has been written and what it overwrites has been read. Nothing else makes streams wait,
 /// so a ring's next transfer runs beside the compute of this step. Streams may belong to several
-/// devices of one process.
+/// devices of one process. Threads may call `begin` at the same time.
 class BufferHazards {
  public:
+  /// Work of one stage writes different rows: nothing of it waits for each other.
+  static constexpr int64_t kAlone = -1;
+
   explicit BufferHazards(const Plan& plan);
 
   /// Lets `stream` wait for all earlier conflicting work.
-  void begin(const BufferUse& use, Stream stream);
+  void begin(const BufferUse& use, Stream stream) const;
   /// The work was enqueued on `stream`.
   void end(const BufferUse& use, Stream stream);
+  /// The work was enqueued on `stream`, `event` behind it. `stage`: that of work which is enqueued
+  /// before any of the stage is noted here.
+  void end(const BufferUse& use, Stream stream, const std::shared_ptr<DeviceEvent>& event,
+           int64_t stage = kAlone);
 
  private:
   struct Mark {
@@ -70,10 +77,14 @@ class BufferHazards {
     Stream stream = nullptr;
   };
   struct Uses {
-    Mark write;
-    std::vector<Mark> reads;  // since the last write, the latest of each stream
+    // The latest of each stream:
+    std::vector<Mark> writes;  // the last one, or those of one stage
+    std::vector<Mark> reads;   // since then
+    int64_t stage = kAlone;    // of the writes
   };
-  std::span<Uses> uses_of(const BufferPart& part);
+  static void note(std::vector<Mark>& marks, Mark mark);
+  template <class Self>
+  static auto find_uses(Self& self, const BufferPart& part);
 
   std::vector<int32_t> first_head_;      // [BufferId]
   std::vector<std::vector<Uses>> uses_;  // [BufferId][head]

@@ -8,6 +8,11 @@ namespace {
 // Looks at a number before a thread goes to sleep: about a millisecond.
 constexpr int kLooksAwake = 20'000;
 
+template <class IsThere>
+void wait_awake(IsThere is_there) {
+  for (int look = 0; !is_there() && look < kLooksAwake; ++look) std::this_thread::yield();
+}
+
 }  // namespace
 
 DeviceWorkers::DeviceWorkers(size_t count) : failures_(count) {
@@ -32,7 +37,7 @@ void DeviceWorkers::work_on(size_t index) noexcept {
 
 void DeviceWorkers::serve(size_t index) {
   for (uint64_t seen = 0;;) {
-    for (int look = 0; round_ == seen && look < kLooksAwake; ++look) std::this_thread::yield();
+    wait_awake([&] { return round_ != seen; });
     round_.wait(seen);
     // A round begins when all are done with the one before: none is missed.
     ++seen;
@@ -49,6 +54,7 @@ void DeviceWorkers::run(const std::function<void(size_t)>& work) {
   ++round_;
   round_.notify_all();
   work_on(0);
+  wait_awake([&] { return num_done_ == threads_.size(); });
   for (size_t done = num_done_; done < threads_.size(); done = num_done_) num_done_.wait(done);
   const auto failed =
       std::find_if(failures_.begin(), failures_.end(),

@@ -57,6 +57,7 @@ struct FusedParams {
   BackwardParams base;
   TensorMap dq;
   int32_t* turns_taken;  // [local query head][counter]
+  int32_t is_narrow;     // dk and dv hold the dtype, else fp32
 };
 
 /// Where things lie in shared memory.

@@ -38,6 +38,7 @@ namespace {
 /// A consumer warpgroup.
 template <class B>
 struct GradientConsumer {
+  const FusedParams& fused;
   const BackwardParams& p;
   const FusedShared<B>& at;
   int group;  // which consumer
@@ -48,9 +49,9 @@ struct GradientConsumer {
   float dk[B::kQk / 2];
   float dv[B::kV / 2];
 
-  __device__ GradientConsumer(const BackwardParams& params, const FusedShared<B>& shared,
-                              int consumer)
-      : p(params),
+  __device__ GradientConsumer(const FusedParams& params, const FusedShared<B>& shared, int consumer)
+      : fused(params),
+        p(params.base),
         at(shared),
         group(consumer),
         k(shared.owned + consumer * kWarpgroupRows * kPanelRowBytes),
@@ -303,16 +304,28 @@ struct GradientConsumer {
     publish_dq(dq);
   }
 
+  /// One of a thread's two rows.
+  template <int kLanes, bool kSecond>
+  __device__ __forceinline__ void store_sums(const DeviceRows& rows, int32_t head, int32_t row,
+                                             int32_t num_lanes,
+                                             const float (&sums)[kLanes / 2]) const {
+    const int64_t place = head * rows.head_stride + static_cast<int64_t>(row) * rows.row_stride;
+    if (fused.is_narrow != 0) {
+      using T = typename B::T;
+      store_narrow_row<T, kLanes, kSecond>(static_cast<T*>(rows.data) + place, num_lanes, sums);
+    } else {
+      store_row<kLanes, kSecond>(static_cast<float*>(rows.data) + place, num_lanes, sums, 1.0f);
+    }
+  }
+
   template <int kLanes>
-  __device__ __forceinline__ static void store_rows(const DeviceRows& rows, int32_t head,
-                                                    int32_t first_row, int32_t rows_end,
-                                                    int32_t num_lanes,
-                                                    const float (&sums)[kLanes / 2], float factor) {
-    float* to = static_cast<float*>(rows.data) + head * rows.head_stride +
-                static_cast<int64_t>(first_row) * rows.row_stride;
-    if (first_row < rows_end) store_row<kLanes, false>(to, num_lanes, sums, factor);
-    to += 8 * rows.row_stride;
-    if (first_row + 8 < rows_end) store_row<kLanes, true>(to, num_lanes, sums, factor);
+  __device__ __forceinline__ void store_rows(const DeviceRows& rows, int32_t head,
+                                             int32_t first_row, int32_t rows_end,
+                                             int32_t num_lanes,
+                                             const float (&sums)[kLanes / 2]) const {
+    store_sums<kLanes, false>(rows, head, first_row, first_row < rows_end ? num_lanes : 0, sums);
+    store_sums<kLanes, true>(rows, head, first_row + 8, first_row + 8 < rows_end ? num_lanes : 0,
+                             sums);
   }
 
   __device__ __forceinline__ void run() {
@@ -335,8 +348,10 @@ struct GradientConsumer {
         // Every lane has seen owned_full's phase: it waited for products since.
         if (is_elected()) mbarrier_arrive(at.owned_free);
       }
-      store_rows<B::kV>(p.second, item.head, key, item.tile.end, p.lanes_v, dv, 1.0f);
-      store_rows<B::kQk>(p.first, item.head, key, item.tile.end, p.lanes_qk, dk, p.scale);
+      store_rows<B::kV>(p.second, item.head, key, item.tile.end, p.lanes_v, dv);
+#pragma unroll
+      for (int i = 0; i < B::kQk / 2; ++i) dk[i] *= p.scale;
+      store_rows<B::kQk>(p.first, item.head, key, item.tile.end, p.lanes_qk, dk);
     }
   }
 };
@@ -356,7 +371,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     if (warp % 3 == 0 && threadIdx.x % 32 == 0) send_dq<B>(fused, at, warp / 3);
   } else {
     claim_registers<B::kConsumerRegisters>();
-    GradientConsumer<B>(p, at, warpgroup - 1).run();
+    GradientConsumer<B>(fused, at, warpgroup - 1).run();
   }
 }
 
@@ -395,6 +410,7 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
   p.counter = launch.counters;
   p.first = launch.dk;
   p.second = launch.dv;
+  fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
   make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, B::kWalked);
   fused.turns_taken = launch.turns_taken;
   const int32_t ctas =

@@ -1,5 +1,6 @@
 #include "kernels/lowered_plan.h"
 
+#include "kernels/narrow_buffers.h"
 #include "kernels/reorder_savings.h"
 
 #include <algorithm>
@@ -30,14 +31,18 @@ class PassLowering {
     while (first_compute_ < pass_.stages.size() &&
            pass_.stages[first_compute_].kind != StageKind::compute)
       ++first_compute_;
-    if (may_cut(lowering)) cut_inputs(lowering.most_pieces);
+    if (may_cut(lowering)) cut_inputs(lowering.pieces.most);
     find_skips();
     // Lists of rows that skip reorders are the lowered plan's.
     landings_ = find_landing_savings(lowered_.plan, pass_, transfers_, savings_);
     for (size_t i = 0; i < transfers_.size(); ++i) {
       if (landings_.replaces[i]) transfers_[i].landing = Landing::replace;
     }
-    if (may_cut_results()) cut_results();
+    if (is_backward_) {
+      find_narrow_gradients({plan_, pass_, transfers_, savings_, shortcuts_, landings_},
+                            lowering.writes_dtype, lowered_.is_narrow);
+    }
+    if (may_cut_results(lowering)) cut_results(lowering.pieces.fewest_tiles);
   }
 
   void make() {
@@ -53,15 +58,19 @@ class PassLowering {
   }
 
  private:
+  bool computes_once() const {
+    std::vector<int32_t> count(plan_.home.size(), 0);
+    for (const ComputeItem& item : pass_.computes)
+      ++count[static_cast<size_t>(to_index(item.rank))];
+    return std::all_of(count.begin(), count.end(), [](int32_t n) { return n == 1; });
+  }
+
   /// Does every rank compute once, and come nothing but transfers before?
   bool may_cut(const Lowering& lowering) const {
-    if (lowering.most_pieces <= 1 || !lowering.waits_for_pieces) return false;
-    std::vector<int32_t> count(plan_.home.size(), 0);
+    if (lowering.pieces.most <= 1 || !lowering.waits_for_pieces || !computes_once()) return false;
     for (const ComputeItem& item : pass_.computes) {
-      ++count[static_cast<size_t>(to_index(item.rank))];
       if (item.num_slices > 0 && !lowering.waits_for_pieces(item)) return false;
     }
-    if (std::any_of(count.begin(), count.end(), [](int32_t n) { return n != 1; })) return false;
     bool has_transfers = false;
     for (size_t s = 0; s < first_compute_; ++s) {
       const Stage& stage = pass_.stages[s];
@@ -100,34 +109,59 @@ class PassLowering {
     }
   }
 
-  /// Is nothing left behind the computes but to send what they write?
-  bool may_cut_results() const {
-    if (is_backward_ || !origins_.is_cut()) return false;
+  /// Is nothing left behind the computes but to send, and can something be sent without a kernel,
+  /// which would wait until others leave it a multiprocessor?
+  bool may_cut_results(const Lowering& lowering) const {
+    if (lowering.pieces.most <= 1 || !computes_once()) return false;
     bool sends = false;
     for (size_t s = first_compute_ + 1; s < pass_.stages.size(); ++s) {
       const Stage& stage = pass_.stages[s];
       for (int64_t i = stage.begin; i < stage.end; ++i) {
         if (!has_work(stage.kind, i)) continue;
         if (stage.kind != StageKind::transfer) return false;
-        sends |= !is_local(i);
+        sends |= is_sent_in_parts(i);
       }
     }
     return sends;
   }
 
-  /// Each rank's last heads are an item of their own: a quarter, which is enough to send the others
-  /// meanwhile, and many tiles still.
-  void cut_results() {
-    result_ends_.resize(plan_.home.size());
+  bool is_sent_in_parts(int64_t transfer) const {
+    const auto item = static_cast<size_t>(transfer);
+    return !is_local(transfer) && transfers_[item].landing == Landing::replace &&
+           lowered_.is_narrow[static_cast<size_t>(to_index(transfers_[item].from))];
+  }
+
+  /// Each rank's last heads are an item of their own. A kv head's gradients are of one item.
+  void cut_results(int64_t fewest_tiles) {
+    const Attention& attention = plan_.scenario.attention;
+    const int32_t group = attention.heads / attention.kv_heads;
+    result_cuts_.resize(plan_.home.size());
     for (const ComputeItem& item : pass_.computes) {
-      const int32_t last = item.heads.size() / 4;
-      result_ends_[static_cast<size_t>(to_index(item.rank))] = {item.heads.end - last,
-                                                                item.heads.end};
+      const HeadRange q = item.heads, kv = kv_heads_of(attention, q);
+      HeadCuts& cuts = result_cuts_[static_cast<size_t>(to_index(item.rank))];
+      if (!is_backward_) {
+        const int32_t last = late_heads(q.size(), plan_.rows(item.q_tokens), fewest_tiles);
+        cuts = {{q.end - last, q.end}, {}};
+        continue;
+      }
+      const bool has_whole_groups = kv.begin * group >= q.begin && kv.end * group <= q.end;
+      const int32_t last =
+          has_whole_groups ? late_heads(kv.size(), plan_.rows(item.kv_tokens), fewest_tiles) : 0;
+      cuts = {{q.end - last * group, q.end}, {kv.end - last, kv.end}};
     }
   }
 
+  /// A quarter of the heads is enough to send the others meanwhile; of no more than a third.
+  static int32_t late_heads(int32_t heads, int64_t rows, int64_t fewest_tiles) {
+    constexpr int64_t kTileRows = 128;
+    const int64_t tiles = std::max<int64_t>(1, rows / kTileRows);
+    const int64_t enough = (fewest_tiles + tiles - 1) / tiles;
+    const int64_t last = std::max<int64_t>(heads / 4, enough);
+    return 3 * last > heads ? 0 : static_cast<int32_t>(last);
+  }
+
   bool is_cut(const Stage& stage) const {
-    return !result_ends_.empty() &&
+    return !result_cuts_.empty() &&
            (stage.kind == StageKind::compute || stage.kind == StageKind::transfer);
   }
 
@@ -243,11 +277,9 @@ class PassLowering {
     open(stage);
     for (size_t part = 0; part < 2; ++part) {
       for (const int64_t i : order_of(stage)) {
-        if (stage.kind == StageKind::transfer && is_local(i)) {
-          if (part == 1) add(stage.kind, i);  // reads all heads
-          continue;
-        }
-        add_part(stage.kind, i, part);
+        const bool is_whole = stage.kind == StageKind::transfer && !is_sent_in_parts(i);
+        if (!is_whole) add_part(stage.kind, i, part);
+        if (is_whole && part == 1) add(stage.kind, i);  // reads all heads
       }
     }
     close();
@@ -258,18 +290,20 @@ class PassLowering {
     if (kind == StageKind::compute) {
       ComputeItem item = pass_.computes[index];
       const HeadRange whole = item.heads;
-      item.heads = part_of(whole, ends_of(item.rank), part);
+      item.heads = part_of(whole, result_cuts_of(item.rank).q, part);
       if (item.heads.size() == 0) return;
       item.visible_pairs = item.visible_pairs / whole.size() * item.heads.size();
       add_compute(item, i);
       return;
     }
     const TransferItem& item = transfers_[index];
-    add_heads(item, i, part_of(item.heads, ends_of(item.src), part), -1);
+    const HeadCuts& cuts = result_cuts_of(item.src);
+    add_heads(item, i, part_of(item.heads, item.payload == Payload::dkv ? cuts.kv : cuts.q, part),
+              -1);
   }
 
-  const std::vector<int32_t>& ends_of(RankId rank) const {
-    return result_ends_[static_cast<size_t>(to_index(rank))];
+  const HeadCuts& result_cuts_of(RankId rank) const {
+    return result_cuts_[static_cast<size_t>(to_index(rank))];
   }
 
   bool is_local(int64_t transfer) const {
@@ -376,8 +410,8 @@ class PassLowering {
   LandingSavings landings_;
   std::map<std::array<int32_t, 3>, RunListId> lists_;
   size_t num_pieces_ = 1;
-  std::vector<std::vector<int32_t>> result_ends_;  // [rank] heads of both items; empty: whole
-  size_t first_compute_ = 0;                       // stage
+  std::vector<HeadCuts> result_cuts_;  // [rank] heads of both items; empty: whole
+  size_t first_compute_ = 0;           // stage
   Stage open_;
 };
 
@@ -420,41 +454,6 @@ std::array<std::vector<ReorderSaving>, 2> no_savings(const Plan& plan) {
   return none;
 }
 
-/// Results stay in the dtype on their way home.
-void spread_narrow_results(const Plan& plan, std::vector<bool>& is_narrow) {
-  const auto at = [](BufferId id) { return static_cast<size_t>(to_index(id)); };
-  std::vector<bool> is_filled(plan.buffers.size(), false);
-  const auto fill = [&](BufferId from, BufferId to, bool replaces) {
-    if (plan.buffer(to).kind != BufferKind::out) return;
-    const bool was_narrow = is_filled[at(to)] ? is_narrow[at(to)] : true;
-    is_narrow[at(to)] = replaces && was_narrow && is_narrow[at(from)];
-    is_filled[at(to)] = true;
-  };
-  for (const Stage& stage : plan.forward.stages) {
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const auto item = static_cast<size_t>(i);
-      if (stage.kind == StageKind::transfer) {
-        const TransferItem& transfer = plan.forward.transfers[item];
-        fill(transfer.from, transfer.to, transfer.landing == Landing::replace);
-      } else if (stage.kind == StageKind::reorder) {
-        fill(plan.forward.reorders[item].from, plan.forward.reorders[item].to, true);
-      }
-    }
-  }
-}
-
-/// Answers that are written once, by a kernel that can write the dtype.
-std::vector<bool> find_narrow(const Plan& plan, const MergeShortcuts& shortcuts,
-                              const Lowering& lowering) {
-  std::vector<bool> is_narrow = shortcuts.is_written_once;
-  for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
-    const ComputeItem& item = plan.forward.computes[i];
-    if (item.num_slices > 0 && lowering.writes_dtype && lowering.writes_dtype(item)) continue;
-    is_narrow[static_cast<size_t>(to_index(shortcuts.written[i][0]))] = false;
-  }
-  return is_narrow;
-}
-
 }  // namespace
 
 std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces) {
@@ -483,7 +482,8 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
     const Pass& pass = is_backward ? plan.backward : plan.forward;
     const MergeShortcuts shortcuts =
         lowering.saves_work ? find_shortcuts(plan, pass) : no_shortcuts(plan, pass);
-    if (!is_backward) lowered.is_narrow = find_narrow(plan, shortcuts, lowering);
+    if (!is_backward)
+      lowered.is_narrow = find_narrow_outs(plan, shortcuts, lowering.writes_dtype);
     if (lowering.saves_work) {
       PassLowering(plan, is_backward, lowering, lowered, shortcuts, savings[is_backward ? 1 : 0],
                    skipped)
@@ -506,7 +506,7 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
     return lowered;
   }
   empty_unused_buffers(lowered.plan);
-  spread_narrow_results(lowered.plan, lowered.is_narrow);
+  spread_narrow_outs(lowered.plan, lowered.is_narrow);
   return lowered;
 }
 

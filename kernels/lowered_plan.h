@@ -12,11 +12,20 @@
 
 namespace cpscope::kernels {
 
+/// How a pass may be cut by heads.
+struct HeadPieces {
+  int32_t most = 1;  // that inputs may come in; 1: results too are computed and sent whole
+  /// Of 128 rows, in the second one of two compute items: fewer leave multiprocessors idle, and more
+  /// is lost by that than the wire takes.
+  int64_t fewest_tiles = 256;
+};
+
 /// How far a plan may be changed on its way to devices.
 struct Lowering {
-  bool saves_work = true;   // off: every item as planned, so that its result can be read
-  int32_t most_pieces = 1;  // of heads, that inputs may come in
-  /// Can the kernel of a forward item write the dtype? None can where this is empty.
+  bool saves_work = true;  // off: every item as planned, so that its result can be read
+  HeadPieces pieces;
+  /// Can the kernel of an item write the dtype: a forward its `out`, a backward dk and dv? None can
+  /// where this is empty.
   std::function<bool(const ComputeItem&)> writes_dtype;
   /// Can the kernels of an item begin before all its inputs are there, and wait for pieces of them?
   std::function<bool(const ComputeItem&)> waits_for_pieces;
@@ -34,6 +43,7 @@ struct HeadCuts {
 /// - a transfer lands where a reorder would put its rows, or takes them from where a reorder would
 ///   find them, and buffers between are gone;
 /// - gradients that land first are not added to zeros, and transfers round them (landing_savings);
+/// - memory holds results in the dtype that nothing is added to (narrow_buffers);
 /// - where every rank computes once in a pass, what comes before is cut into pieces of heads, one
 ///   after the other, so that the first piece is computed while the others are under way; where
 ///   what is computed is sent at once, the last heads are an item of their own, beside which the
@@ -56,7 +66,7 @@ struct LoweredPlan {
 
   Plan plan;  // without the items that nothing is left of; buffers without use have no rows
   std::array<Origins, 2> origins;             // forward, backward
-  std::vector<bool> is_narrow;                // [buffer] `out` that holds the dtype, not fp32
+  std::vector<bool> is_narrow;                // [buffer] results that hold the dtype, not fp32
   std::vector<BufferId> answers;              // `out` buffers that hold lse of the answer
   std::array<int64_t, 2> planned_computes{};  // number of the plan's own compute items
 

@@ -96,7 +96,7 @@ class PollPause {
   void wait();
 
  private:
-  int32_t rounds_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace cpscope::kernels

@@ -44,8 +44,11 @@ int32_t lowest_capability(const NcclGroup& nccl) {
 
 /// A piece costs some ten microseconds of launches, waits and idle multiprocessors; a pass that
 /// takes not much longer is better left whole.
-int32_t most_pieces_of(const Plan& plan) {
-  constexpr int32_t kMostPieces = Arrivals::kMostPieces;
+HeadPieces pieces_of(const Plan& plan, Wire wire, std::optional<int32_t> most) {
+  if (wire != Wire::copies) return {};
+  // Asked for: however small they are.
+  if (most) return {*most, 1};
+
   constexpr double kShortPass = 150e-6, kFlopsPerSecond = 600e12;
   const Attention& attention = plan.scenario.attention;
   double pairs = 0;
@@ -53,7 +56,7 @@ int32_t most_pieces_of(const Plan& plan) {
     pairs += static_cast<double>(item.visible_pairs);
   const double seconds = 2.0 * (attention.head_dim_qk + attention.head_dim_v) * pairs /
                          static_cast<double>(plan.home.size()) / kFlopsPerSecond;
-  return seconds < kShortPass ? 1 : kMostPieces;
+  return {seconds < kShortPass ? 1 : Arrivals::kMostPieces};
 }
 
 /// With the first computes.
@@ -82,7 +85,7 @@ NcclRun::NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGrou
       generation_(ways.generation),
       lowered_(lower_for_devices(
           checked, options, generation_, lowest_capability(nccl),
-          wire_ == Wire::copies ? ways.most_pieces.value_or(most_pieces_of(checked.plan())) : 1)),
+          pieces_of(checked.plan(), wire_, ways.most_pieces))),
       plan_(lowered_.plan),
       run_(run),
       watch_(options.control,
@@ -222,11 +225,8 @@ void NcclRun::run_stages(bool is_backward) {
     const Stage& stage = pass.stages[s];
     if (is_cut && s < num_begun) {
       if (s == 0) begin_in_pieces(is_backward);
-    } else if (stage.kind == StageKind::transfer && wire_ == Wire::copies) {
-      for (int64_t i = stage.begin; i < stage.end; ++i) {
-        const TransferItem& item = pass.transfers[i];
-        device_of(item.src).send(i, device_of(item.dst));
-      }
+    } else if (wire_ == Wire::copies) {
+      run_by_devices(stage);
     } else if (stage.kind == StageKind::transfer && !is_in_order(checked_)) {
       run_transfers(stage.begin, stage.end);
     } else {
@@ -247,17 +247,37 @@ void NcclRun::run_stages(bool is_backward) {
   }
 }
 
+/// Calls work(device) for all, each on a thread of its own where work is enqueued: the host needs
+/// some microseconds for a copy, and the last device should not begin after the sum of all.
+template <class Work>
+void NcclRun::each_device(Work work) {
+  if (works_at_once() || devices_.size() == 1) {
+    for (RankDevice& device : devices_) work(device);
+    return;
+  }
+  if (workers_ == nullptr) workers_ = std::make_unique<DeviceWorkers>(devices_.size());
+  workers_->run([&](size_t index) { work(devices_[index]); });
+}
+
+/// A stage by copies.
+void NcclRun::run_by_devices(const Stage& stage) {
+  if (stage.kind == StageKind::transfer) {
+    each_device([&](RankDevice& device) { device.send(stage.begin, stage.end, devices_); });
+    each_device([&](RankDevice& device) { device.receive(stage.begin, stage.end, devices_); });
+    return;
+  }
+  each_device([&](RankDevice& device) {
+    for (int64_t i = stage.begin; i < stage.end; ++i) device.enqueue(stage.kind, i);
+  });
+}
+
 void NcclRun::begin_in_pieces(bool is_backward) {
   const Pass& pass = is_backward ? plan_.backward : plan_.forward;
   const size_t num_stages = num_stages_to_compute(pass);
   const Stage& computes = pass.stages[num_stages - 1];
   const auto keep_local = [&](RankDevice& device) {
-    for (size_t s = 0; s + 1 < num_stages; ++s) {
-      for (int64_t i = pass.stages[s].begin; i < pass.stages[s].end; ++i) {
-        const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
-        if (item.src == device.rank() && item.dst == device.rank()) device.send(i, device);
-      }
-    }
+    for (size_t s = 0; s + 1 < num_stages; ++s)
+      device.keep(pass.stages[s].begin, pass.stages[s].end);
   };
   const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
   const int32_t num_pieces = *std::max_element(pieces.begin(), pieces.end()) + 1;
@@ -274,12 +294,10 @@ void NcclRun::begin_in_pieces(bool is_backward) {
   }
   // Kernels wait for what comes, and nothing that comes needs multiprocessors: all devices compute
   // as soon as one piece is there, however long the host takes for the others.
-  if (workers_ == nullptr) workers_ = std::make_unique<DeviceWorkers>(devices_.size());
   // The first time a launch may wait for other work, as CUDA loads the kernel: all is sent before.
   const int32_t num_before = is_loaded_ ? 1 : num_pieces;
   is_loaded_ = true;
-  workers_->run([&](size_t index) {
-    RankDevice& device = devices_[index];
+  each_device([&](RankDevice& device) {
     const auto send = [&](int32_t begin, int32_t end) {
       for (int32_t piece = begin; piece < end; ++piece) device.send_piece(piece, devices_);
     };

@@ -44,8 +44,10 @@ class NcclRun {
   void run_stages(bool is_backward);
   /// All up to the first computes of a pass whose inputs come in pieces.
   void begin_in_pieces(bool is_backward);
+  template <class Work>
+  void each_device(Work work);
+  void run_by_devices(const Stage& stage);
   void run_transfers(int64_t begin, int64_t end);
-  RankDevice& device_of(RankId rank) { return devices_[static_cast<size_t>(to_index(rank))]; }
   void observe(const Stage& stage);
   /// Whether some process wants to stop; the same on all.
   bool agree_to_cancel();
@@ -70,7 +72,7 @@ class NcclRun {
   bool is_cancelled_ = false;
   WorkPoint published_;
   std::deque<RankDevice> devices_;          // of ranks that the plan has
-  std::unique_ptr<DeviceWorkers> workers_;  // where inputs come in pieces
+  std::unique_ptr<DeviceWorkers> workers_;  // where devices are copied to
   bool is_loaded_ = false;                  // a pass in pieces has run: its kernels are there
   std::deque<StepId> open_steps_;           // enqueued, not seen to be done by all devices here
 };

@@ -146,6 +146,7 @@ void RankDevice::begin_pass(bool is_backward, bool measures_items) {
   is_backward_ = is_backward;
   engine_.begin_pass(++pass_number_ % kNumbers);
   computed_.reset();
+  sent_.assign(pass().transfers.size(), {});
   clock_->turn(measures_items);
   clock_->begin_repeat();
 }
@@ -191,7 +192,8 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
   }
 }
 
-/// Of an item in two the second one's CTAs come as the first one's go, and not before.
+/// Of an item in two the second one's CTAs come as the first one's go, and not before: it has its
+/// counters to clear when the first one's kernel starts.
 void RankDevice::compute(const ComputeItem& item, int64_t index) {
   const int64_t origin =
       lowered_.origins_of(is_backward_).of(StageKind::compute)[static_cast<size_t>(index)];
@@ -201,55 +203,124 @@ void RankDevice::compute(const ComputeItem& item, int64_t index) {
   if (is_rest) wait_for_event(stream, ready_.get());
   enqueue_item({is_backward_, StageKind::compute, index}, item.step,
                uses_of(plan_, item, is_backward_), stream, [&] {
-                 if (!is_rest) record_event(ready_.get(), stream);
-                 is_backward_ ? engine_.compute_backward(item, stream)
-                              : engine_.compute_forward(item, stream);
+                 const Event ready = is_rest ? nullptr : ready_.get();
+                 is_backward_ ? engine_.compute_backward(item, stream, ready)
+                              : engine_.compute_forward(item, stream, ready);
                });
 }
 
 std::vector<Stream> RankDevice::streams() const {
   return {compute_stream_.get(), transfer_stream_.get(), result_stream_.get(),
-          landing_stream_.get(), late_stream_.get()};
+          packing_stream_.get(), landing_stream_.get(),  late_stream_.get()};
 }
 
-void RankDevice::send(int64_t index, RankDevice& receiver) {
-  const TransferItem& item = pass().transfers[index];
-  if (item.bytes == 0 && item.src != item.dst) return;  // would only cost its latency
+void RankDevice::send(int64_t begin, int64_t end, std::deque<RankDevice>& devices) {
   select_device(device_);
+  for (int64_t i = begin; i < end; ++i) {
+    const TransferItem& item = pass().transfers[static_cast<size_t>(i)];
+    // Nothing on the wire would only cost its latency.
+    if (item.src == rank_ && item.dst != rank_ && item.bytes > 0)
+      send_item(i, devices[static_cast<size_t>(to_index(item.dst))]);
+  }
+}
+
+void RankDevice::send_item(int64_t index, RankDevice& receiver) {
+  const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
   const bool is_result =
       item.payload == Payload::out || item.payload == Payload::dq || item.payload == Payload::dkv;
-  const ItemId id{is_backward_, StageKind::transfer, index};
   const BufferUse reads{{{item.from, item.heads}}, {}}, writes{{}, {{item.to, item.heads}}};
-  if (item.src == item.dst) {
-    // By a kernel: copies on one device take multiprocessors too. Additions follow item order, so
-    // they share a stream with what lands from elsewhere.
-    enqueue_item(id, item.step, uses_of(item), landing_stream_.get(),
-                 [&] { engine_.move(item, landing_stream_.get()); });
-    return;
-  }
-  const Stream stream = is_result ? result_stream_.get() : transfer_stream();
-  hazards_.begin(reads, stream);
+  const Stream copier = is_result ? result_stream_.get() : transfer_stream();
+  Sent& sent = sent_[static_cast<size_t>(index)];
+  sent = {copier, copier, nullptr, std::make_shared<DeviceEvent>(false)};
   if (copy_plan(index).is_straight) {
-    receiver.hazards_.begin(writes, stream);
-    copy_straight(index, receiver, stream);
-    hazards_.end(reads, stream);
-    receiver.hazards_.end(writes, stream);
+    hazards_.begin(reads, copier);
+    receiver.hazards_.begin(writes, copier);
+    copy_straight(index, receiver, copier);
+    record_event(sent.arrived->get(), copier);
+    sent.read = sent.arrived;
     return;
   }
-  const int64_t place = receiver.copy_plan(index).received;
-  clock_->start(stream);
+  // The next one is packed while this one travels.
+  const Stream packer = sent.reader = packing_stream_.get();
+  hazards_.begin(reads, packer);
+  clock_->start(packer);
   uint8_t* const packed = staging_.at<uint8_t>(send_staging_) + copy_plan(index).sent;
-  engine_.pack(item, packed, stream);
-  // What is packed may be overwritten.
-  hazards_.end(reads, stream);
-  copy_byte_rows(
-      {packed, item.bytes, receiver.staging_.at<uint8_t>(receiver.receive_staging_) + place,
-       item.bytes, item.bytes, 1},
-      stream);
-  clock_->stop(id, rank_, item.step, stream);
-  const DeviceEvent arrived(false);
-  record_event(arrived.get(), stream);
-  receiver.receive(item, place, arrived.get());
+  engine_.pack(item, packed, packer);
+  sent.read = std::make_shared<DeviceEvent>(false);
+  record_event(sent.read->get(), packer);
+  wait_for_event(copier, sent.read->get());
+  copy_byte_rows({packed, item.bytes,
+                  receiver.staging_.at<uint8_t>(receiver.receive_staging_) +
+                      receiver.copy_plan(index).received,
+                  item.bytes, item.bytes, 1},
+                 copier);
+  clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, copier);
+  record_event(sent.arrived->get(), copier);
+}
+
+void RankDevice::keep(int64_t begin, int64_t end) {
+  select_device(device_);
+  for (int64_t i = begin; i < end; ++i) {
+    const TransferItem& item = pass().transfers[static_cast<size_t>(i)];
+    if (item.src == rank_ && item.dst == rank_) keep_item(i, BufferHazards::kAlone);
+  }
+}
+
+/// By a kernel: copies on one device take multiprocessors too. Additions follow item order, so they
+/// share a stream with what lands from elsewhere.
+void RankDevice::keep_item(int64_t index, int64_t stage) {
+  const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+  const Stream stream = landing_stream_.get();
+  const BufferUse use = uses_of(item);
+  hazards_.begin(use, stream);
+  clock_->start(stream);
+  engine_.move(item, stream);
+  clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
+  const auto moved = std::make_shared<DeviceEvent>(false);
+  record_event(moved->get(), stream);
+  hazards_.end(use, stream, moved, stage);
+}
+
+void RankDevice::receive(int64_t begin, int64_t end, const std::deque<RankDevice>& devices) {
+  select_device(device_);
+  const int64_t stage = num_stages_++;
+  const auto each = [&](const auto& visit) {
+    for (int64_t i = begin; i < end; ++i) visit(pass().transfers[static_cast<size_t>(i)], i);
+  };
+  // What is added must not be overwritten; all else that stays waits for nothing that comes.
+  const auto stays_first = [&](const TransferItem& item) {
+    return item.src == rank_ && item.dst == rank_ && item.landing == Landing::replace;
+  };
+  each([&](const TransferItem& item, int64_t i) {
+    if (stays_first(item)) keep_item(i, stage);
+  });
+  each([&](const TransferItem& item, int64_t i) {
+    if (item.src == item.dst) {
+      if (item.dst == rank_ && !stays_first(item)) keep_item(i, stage);
+      return;
+    }
+    if (item.bytes == 0) return;
+    if (item.src == rank_) {
+      const Sent& sent = sent_[static_cast<size_t>(i)];
+      hazards_.end({{{item.from, item.heads}}, {}}, sent.reader, sent.read);
+    }
+    if (item.dst == rank_) receive_item(i, devices[static_cast<size_t>(to_index(item.src))], stage);
+  });
+}
+
+void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t stage) {
+  const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+  const BufferUse writes{{}, {{item.to, item.heads}}};
+  const Sent& sent = sender.sent_[static_cast<size_t>(index)];
+  if (copy_plan(index).is_straight)
+    return hazards_.end(writes, sent.copier, sent.arrived, stage);
+  const Stream stream = landing_stream_.get();
+  wait_for_event(stream, sent.arrived->get());
+  hazards_.begin(writes, stream);
+  engine_.unpack(item, staging_.at<uint8_t>(receive_staging_) + copy_plan(index).received, stream);
+  const auto placed = std::make_shared<DeviceEvent>(false);
+  record_event(placed->get(), stream);
+  hazards_.end(writes, stream, placed, stage);
 }
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
@@ -290,16 +361,6 @@ void RankDevice::set_flag(int32_t piece, RankDevice& receiver) {
   copy_byte_rows({staging_.at<int32_t>(numbers_) + pass_number_ % kNumbers, kBytes,
                   receiver.engine_.arrival_flag(is_backward_, piece, rank_), kBytes, kBytes, 1},
                  transfer_stream());
-}
-
-void RankDevice::receive(const TransferItem& item, int64_t place, Event arrived) {
-  select_device(device_);
-  const Stream stream = landing_stream_.get();
-  const BufferUse writes{{}, {{item.to, item.heads}}};
-  wait_for_event(stream, arrived);
-  hazards_.begin(writes, stream);
-  engine_.unpack(item, staging_.at<uint8_t>(receive_staging_) + place, stream);
-  hazards_.end(writes, stream);
 }
 
 int64_t RankDevice::pack(int64_t begin, int64_t end) {

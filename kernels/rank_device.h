@@ -43,9 +43,15 @@ class RankDevice {
   /// Enqueues an item of this rank that is no transfer; others' items are left alone.
   void enqueue(StageKind kind, int64_t index);
 
-  /// Wire::copies: carries out a transfer that this rank sends. `receiver`: this one where rows
-  /// stay.
-  void send(int64_t index, RankDevice& receiver);
+  // Wire::copies: transfers [begin, end) of a stage, in two parts that all devices of the process
+  // have done before any goes on; threads may do a part of several devices at the same time.
+  // `devices` [rank].
+  /// Enqueues what this rank sends.
+  void send(int64_t begin, int64_t end, std::deque<RankDevice>& devices);
+  /// Places what comes here and what stays here, and takes note of what is on its way.
+  void receive(int64_t begin, int64_t end, const std::deque<RankDevice>& devices);
+  /// Of these transfers, what stays here: before anything comes.
+  void keep(int64_t begin, int64_t end);
   /// Wire::copies: what this rank sends of a piece of inputs, and flags that say so. `devices`
   /// [rank].
   void send_piece(int32_t piece, std::deque<RankDevice>& devices);
@@ -92,6 +98,11 @@ class RankDevice {
     bool is_straight = false;
     int64_t sent = 0, received = 0;
   };
+  /// A transfer by copies that this rank has enqueued.
+  struct Sent {
+    Stream reader = nullptr, copier = nullptr;
+    std::shared_ptr<DeviceEvent> read, arrived;
+  };
 
   const Pass& pass() const { return is_backward_ ? plan_.backward : plan_.forward; }
   Stream transfer_stream() const { return transfer_stream_.get(); }
@@ -104,10 +115,11 @@ class RankDevice {
     return copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
   }
   bool is_last_of_piece(size_t index) const;
+  void send_item(int64_t index, RankDevice& receiver);
   void copy_straight(int64_t index, RankDevice& receiver, Stream stream);
   void set_flag(int32_t piece, RankDevice& receiver);
-  /// Places what has arrived at `place` of staging.
-  void receive(const TransferItem& item, int64_t place, Event arrived);
+  void keep_item(int64_t index, int64_t stage);
+  void receive_item(int64_t index, const RankDevice& sender, int64_t stage);
   static bool is_local(const Message& message);
   void move(const Message& message);
   void compute(const ComputeItem& item, int64_t index);
@@ -128,9 +140,12 @@ class RankDevice {
   GuardedArrays staging_;
   int32_t send_staging_ = -1, receive_staging_ = -1;  // arrays
   std::array<std::vector<CopyPlan>, 2> copies_;       // [direction][transfer]; Wire::copies
-  // Results travel beside what later pieces wait for; what landed is placed beside both.
+  std::vector<Sent> sent_;                            // [transfer] of the pass
+  int64_t num_stages_ = 0;                            // of transfers, over all passes
+  // Results travel beside what later pieces wait for; what is packed or has landed is moved beside
+  // both.
   DeviceStream compute_stream_, transfer_stream_, result_stream_{Urgency::urgent},
-      landing_stream_{Urgency::urgent};
+      packing_stream_{Urgency::urgent}, landing_stream_{Urgency::urgent};
   DeviceStream late_stream_{Urgency::late};  // the rest of a compute item in two, behind the first
   std::optional<int64_t> computed_;          // the plan's item that was enqueued last in the pass
   DeviceEvent ready_{false};                 // may begin

@@ -84,7 +84,7 @@ bool is_merged_in_dtype(const Numerics& numerics) {
 
 LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
                               std::optional<Generation> generation, int32_t compute_capability,
-                              int32_t most_pieces) {
+                              HeadPieces pieces) {
   const Plan& plan = checked.plan();
   const Generation newest = generation.value_or(newest_generation(compute_capability));
   const auto has_hopper_forward = [&](const ComputeItem& item) {
@@ -94,17 +94,22 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   Lowering lowering;
   lowering.saves_work = !options.observer && checked.admitted_because().empty() &&
                         !is_merged_in_dtype(plan.scenario.numerics);
-  lowering.most_pieces = std::min(most_pieces, Arrivals::kMostPieces);
-  lowering.writes_dtype = [&](const ComputeItem& item) {
-    return element_bytes(plan.scenario.numerics.dtype) == 2 && has_hopper_forward(item);
+  lowering.pieces = {std::min(pieces.most, Arrivals::kMostPieces), pieces.fewest_tiles};
+  const auto has_fused_backward = [&](const ComputeItem& item) {
+    const AttentionShape shape = shape_of_item(plan, item);
+    return item.dq != kNoBuffer && why_not_backward(newest, shape).empty() &&
+           is_backward_fused(newest, shape);
   };
-  // Not the backward: while its first kernel waits, the launch of the second one may wait for the
-  // first (CUDA loads a kernel when it is first launched), and the host sends no more pieces.
+  lowering.writes_dtype = [&](const ComputeItem& item) {
+    return element_bytes(plan.scenario.numerics.dtype) == 2 &&
+           (has_hopper_forward(item) || has_fused_backward(item));
+  };
+  // Not the backward: row statistics read all of d_out before its other kernels begin.
   lowering.waits_for_pieces = has_hopper_forward;
   LoweredPlan lowered = lower_plan(plan, lowering);
   // Kernels would wait for multiprocessors that they hold themselves.
   if (all_pieces_go_straight(lowered)) return lowered;
-  lowering.most_pieces = 1;
+  lowering.pieces = {};
   return lower_plan(plan, lowering);
 }
 
@@ -292,7 +297,7 @@ void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   launch.lse_row_stride = lse.row_stride;
 }
 
-void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
+void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event ready) {
   if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   ForwardLaunch launch;
@@ -304,6 +309,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
   launch.query_tiles.arrivals = arrivals_of(item, false, TileOwner::queries);
   launch.counter = counters_of(item, false);
   fill_bytes(launch.counter, 0, kCounterBytes, stream);
+  if (ready != nullptr) record_event(ready, stream);
   launch_forward(generation, launch, stream);
   // Partials that are merged in the dtype are 16-bit numbers from the start.
   if (keeps_partials())
@@ -312,7 +318,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream) {
                     launch.shape.dtype, stream);
 }
 
-void RankEngine::compute_backward(const ComputeItem& item, Stream stream) {
+void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event ready) {
   if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
@@ -326,6 +332,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream) {
   launch.dq = arrays_.rows(item.dq, false, head);
   launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
   launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
+  launch.dkv_element = arrays_.element(item.dkv, false);
   const Generation generation = backward_generation(launch.shape);
   const bool is_fused = is_backward_fused(generation, launch.shape);
   if (!is_fused)
@@ -342,6 +349,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream) {
   if (!*made) launch_row_statistics(launch, stream);
   std::fill_n(made, launch.shape.num_heads, true);
   if (!is_fused) launch_query_gradient(generation, launch, stream);
+  if (ready != nullptr) record_event(ready, stream);
   launch_key_gradient(generation, launch, stream);
 }
 

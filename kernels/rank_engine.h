@@ -26,7 +26,7 @@ struct EngineOptions {
 /// somebody reads their results, and where the plan is faulty.
 LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
                               std::optional<Generation> generation, int32_t compute_capability,
-                              int32_t most_pieces);
+                              HeadPieces pieces);
 
 /// Can the transfer be made of copies of whole stretches of rows, without kernels? Not where rows
 /// are converted or added, or lie too scattered.
@@ -59,8 +59,9 @@ class RankEngine {
   /// Flag that says to the kernels of a rank that source's part of a piece of their inputs is
   /// there.
   int32_t* arrival_flag(bool is_backward, int32_t piece, RankId source) const;
-  void compute_forward(const ComputeItem& item, Stream stream);
-  void compute_backward(const ComputeItem& item, Stream stream);
+  /// `ready`, if there is one, is recorded when nothing but the item's last kernel is left.
+  void compute_forward(const ComputeItem& item, Stream stream, Event ready = nullptr);
+  void compute_backward(const ComputeItem& item, Stream stream, Event ready = nullptr);
   void reorder(const ReorderItem& item, Stream stream);
   void merge(const MergeItem& item, Stream stream);
   void finish(const FinishItem& item, Stream stream);
@@ -125,7 +126,6 @@ class RankEngine {
   int64_t counter_bytes_of(const ComputeItem& item, bool is_backward) const;
   bool keeps_partials() const;
   RowCopy copy_of(const TransferItem& item, bool second) const;
-  Rounding rounding_of(const TransferItem& item) const;
   void merge_out(const MergeItem& item, bool rounds, Stream stream);
   void merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream);
   void sum_kept_partials(BufferId into, Stream stream);

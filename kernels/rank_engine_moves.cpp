@@ -92,10 +92,25 @@ std::optional<std::vector<RowStretchCopy>> stretches_of(const Plan& plan,
                         runs_of_rows(plan, item.to_rows, all));
 }
 
+/// What the item, one of the lowered plan's, rounds.
+Rounding rounding_of(const LoweredPlan& lowered, const TransferItem& item) {
+  const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
+  if (!is_gradient) return {};
+  const TransferItem* const first = lowered.plan.backward.transfers.data();
+  return lowered.origins_of(true).roundings[static_cast<size_t>(&item - first)];
+}
+
+/// Has a transfer between buffers of fp32 numbers to round?
+bool rounds_fp32(const LoweredPlan& lowered, const TransferItem& item) {
+  const Numerics& numerics = lowered.plan.scenario.numerics;
+  return numerics.dtype != Dtype::fp32 && (numerics.accumulate == Accumulate::dtype ||
+                                           rounding_of(lowered, item) != Rounding{});
+}
+
 }  // namespace
 
 bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
-  if (item.landing == Landing::add || item.payload == Payload::dkv) return false;
+  if (item.landing == Landing::add) return false;
   const Plan& plan = lowered.plan;
   const BufferKind kind = plan.buffer(item.from).kind;
   for (const bool second : {false, true}) {
@@ -105,15 +120,9 @@ bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
     if (element != element_in(plan, lowered.is_narrow, item.to, second) ||
         element != wire_element(plan, item) || lanes.pitch != lanes.lanes)
       return false;
+    if (element == Dtype::fp32 && rounds_fp32(lowered, item)) return false;
   }
   return stretches_of(plan, item).has_value();
-}
-
-Rounding RankEngine::rounding_of(const TransferItem& item) const {
-  const std::vector<TransferItem>& gradients = plan_.backward.transfers;
-  const bool is_backward = item.payload == Payload::dq || item.payload == Payload::dkv;
-  if (!is_backward) return {};
-  return lowered_.origins_of(true).roundings[static_cast<size_t>(&item - gradients.data())];
 }
 
 /// The transfer's rows of one array, from the sender's buffer to the receiver's. Only the end that
@@ -139,7 +148,7 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
   if (item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32)
     copy.value_dtype = numerics.dtype;
   if (numerics.accumulate == Accumulate::dtype) copy.sum_dtype = numerics.dtype;
-  const Rounding rounding = rounding_of(item);
+  const Rounding rounding = rounding_of(lowered_, item);
   if (rounding.values || (rounding.sums && !copy.adds)) copy.value_dtype = numerics.dtype;
   if (rounding.sums) copy.sum_dtype = numerics.dtype;
   return copy;

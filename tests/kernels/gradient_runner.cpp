@@ -66,23 +66,34 @@ struct OnDevice {
         rows{memory.data(), host.row_stride(), host.head_stride()} {}
 };
 
+float decode(const uint8_t* at, int32_t element_bytes, Dtype dtype) {
+  if (element_bytes == 4) {
+    float value = 0.0f;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, at, sizeof bits);
+  return dtype == Dtype::bf16 ? from_bf16_bits(bits) : from_fp16_bits(bits);
+}
+
 /// Copies an output back; notes the first element outside the rows that is not poison any more.
-std::vector<float> read_output(const OnDevice& device, HostRows host, const char* what,
+/// dtype: of 16-bit elements.
+std::vector<float> read_output(const OnDevice& device, HostRows host, Dtype dtype, const char* what,
                                Stream stream, std::string& stray_write) {
   copy_to_host(host.bytes.data(), device.memory.data(), static_cast<int64_t>(host.bytes.size()),
                stream);
   wait_for_stream(stream);
   std::vector<float> values;
-  const auto num_rows = static_cast<int64_t>(host.bytes.size()) / (host.row_stride() * 4);
+  const int64_t row_bytes = host.row_stride() * host.element_bytes;
+  const int64_t num_rows = static_cast<int64_t>(host.bytes.size()) / row_bytes;
   for (int64_t row = 0; row < num_rows; ++row) {
     for (int64_t head = 0; head < host.num_heads; ++head) {
       for (int64_t lane = 0; lane < host.head_dim; ++lane) {
-        float value = 0.0f;
-        std::memcpy(&value, host.at(row, head, lane), sizeof value);
-        values.push_back(value);
+        values.push_back(decode(host.at(row, head, lane), host.element_bytes, dtype));
       }
     }
-    for (int64_t i = 0; i < kGapLanes * 4; ++i) {
+    for (int64_t i = 0; i < kGapLanes * host.element_bytes; ++i) {
       if (host.at(row, host.num_heads, 0)[i] != kPoison && stray_write.empty())
         stray_write = fmt::format("{}: byte {} behind row {}", what, i, row);
     }
@@ -139,7 +150,7 @@ GradientKernels hopper_gradient_kernels() {
 }
 
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
-                              const ExactGradients& exact) {
+                              const ExactGradients& exact, bool is_narrow) {
   const AttentionShape& shape = problem.shape;
   const Stream stream = make_stream(Urgency::usual);
   const auto input = [&](const std::vector<double>& values, const std::vector<bool>& is_used,
@@ -151,8 +162,9 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   const OnDevice k = input(problem.k, exact.k_row_seen, shape.num_kv_heads, shape.head_dim_qk);
   const OnDevice v = input(problem.v, exact.k_row_seen, shape.num_kv_heads, shape.head_dim_v);
   const HostRows poisoned_dq(shape.q_rows, shape.num_heads, shape.head_dim_qk, 4);
-  const HostRows poisoned_dk(shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, 4);
-  const HostRows poisoned_dv(shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, 4);
+  const int32_t size = is_narrow ? 2 : 4;
+  const HostRows poisoned_dk(shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, size);
+  const HostRows poisoned_dv(shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, size);
   const OnDevice dq(poisoned_dq, stream), dk(poisoned_dk, stream), dv(poisoned_dv, stream);
   const DeviceMemory log2_lse = to_device(to_floats(problem.log2_lse), stream);
   const DeviceMemory delta = to_device(to_floats(problem.delta), stream);
@@ -180,6 +192,7 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   launch.dq = dq.rows;
   launch.dk = dk.rows;
   launch.dv = dv.rows;
+  if (is_narrow) launch.dkv_element = shape.dtype;
   launch.query_tiles = query_tiles.pointers;
   launch.key_tiles = key_tiles.pointers;
   launch.counters = counters.as<int32_t>();
@@ -188,9 +201,12 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   kernels.key_gradient(launch, stream);
 
   KernelGradients result;
-  result.dq = read_output(dq, poisoned_dq, "dq", stream, result.stray_write);
-  result.dk = read_output(dk, poisoned_dk, "dk", stream, result.stray_write);
-  result.dv = read_output(dv, poisoned_dv, "dv", stream, result.stray_write);
+  const auto read = [&](const OnDevice& device, const HostRows& poisoned, const char* what) {
+    return read_output(device, poisoned, shape.dtype, what, stream, result.stray_write);
+  };
+  result.dq = read(dq, poisoned_dq, "dq");
+  result.dk = read(dk, poisoned_dk, "dk");
+  result.dv = read(dv, poisoned_dv, "dv");
   destroy_stream(stream);
   return result;
 }

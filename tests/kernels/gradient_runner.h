@@ -24,9 +24,9 @@ struct KernelGradients {
 };
 
 /// Runs both kernels. Rows that have no partner hold NaN, as does what lies between rows; the
-/// outputs hold NaN before.
+/// outputs hold NaN before. is_narrow: dk and dv are written in the dtype.
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
-                              const ExactGradients& exact);
+                              const ExactGradients& exact, bool is_narrow = false);
 
 /// Names the element that is farthest outside its budget; empty when all are inside.
 std::string find_excess(const char* what, const ExactGradient& exact, const std::vector<float>& got,

@@ -90,7 +90,7 @@ class Numbers {
         const uint64_t held = at(item.from, from[i], head);
         const uint64_t value = is_rounded_on_way ? round_to_dtype(held) : held;
         target = item.landing == Landing::add ? add(target, value) : value;
-        if (rounding.sums) target = round_to_dtype(target);
+        if (rounding.sums || is_narrow(item.to)) target = round_to_dtype(target);
       }
     }
   }
@@ -119,8 +119,10 @@ class Numbers {
         for (const BufferId id : {item.q, item.out, item.d_out})
           queries = mix(queries, digest(id, q_rows, q));
       }
-      for (int64_t row = 0; row < kv_rows; ++row)
-        at(item.dkv, row, head) = mix(queries, at(item.kv, row, head));
+      for (int64_t row = 0; row < kv_rows; ++row) {
+        const uint64_t value = mix(queries, at(item.kv, row, head));
+        at(item.dkv, row, head) = is_narrow(item.dkv) ? round_to_dtype(value) : value;
+      }
     }
   }
 
@@ -183,14 +185,20 @@ class Numbers {
   std::vector<std::vector<uint64_t>> held_;  // [buffer][row, head]
 };
 
+bool is_narrow(const LoweredPlan& lowered, BufferId id) {
+  return lowered.is_narrow[static_cast<size_t>(to_index(id))];
+}
+
 struct Seen {
   int64_t cut = 0, saved_reorders = 0, saved_rows = 0;
   int64_t replacing = 0, rounding_sums = 0, rounding_values = 0;  // transfers
+  int64_t narrow_written = 0, narrow_received = 0;                // gradients
+  int64_t cut_results = 0;                                        // backward passes
 };
 
 void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what, Seen& seen) {
   Lowering lowering;
-  lowering.most_pieces = most_pieces;
+  lowering.pieces = {most_pieces, 1};
   lowering.writes_dtype = lowering.waits_for_pieces = [](const ComputeItem&) { return true; };
   const LoweredPlan lowered = lower_plan(plan, lowering);
   Numbers wanted(plan, nullptr), found(lowered.plan, &lowered);
@@ -210,6 +218,11 @@ void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what,
       seen.rounding_values += origins.roundings[i].values ? 1 : 0;
     }
     seen.cut += lowered.origins_of(is_backward).is_cut() ? 1 : 0;
+    seen.cut_results += is_backward && made.computes.size() > planned.computes.size() ? 1 : 0;
+    for (const ComputeItem& item : made.computes)
+      seen.narrow_written += is_backward && is_narrow(lowered, item.dkv) ? 1 : 0;
+    for (const TransferItem& item : made.transfers)
+      seen.narrow_received += is_backward && is_narrow(lowered, item.to) ? 1 : 0;
     seen.saved_reorders +=
         static_cast<int64_t>(planned.reorders.size()) - static_cast<int64_t>(made.reorders.size());
   }
@@ -242,21 +255,31 @@ TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
   EXPECT_GT(seen.replacing, 500);
   EXPECT_GT(seen.rounding_sums, 500);
   EXPECT_GT(seen.rounding_values, 100);
+  EXPECT_GT(seen.narrow_written, 100);
+  EXPECT_GT(seen.narrow_received, 100);
 }
 
-Plan plan_of(const char* type) {
+Plan plan_of(const char* type, int64_t tokens = 256, int32_t kv_heads = 8) {
   const std::string text = fmt::format(
-      "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\nheads = 32\nkv_heads = 8\n"
-      "head_dim = 64\nattn_mask_type = \"causal\"\n[batch]\nqkv_format = \"thd\"\nlengths = [256]\n"
+      "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\nheads = 32\nkv_heads = {}\n"
+      "head_dim = 64\nattn_mask_type = \"causal\"\n[batch]\nqkv_format = \"thd\"\nlengths = [{}]\n"
       "[parallel]\ncp_size = 4\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
       "[numerics]\ndtype = \"bf16\"\n",
-      type);
+      kv_heads, tokens, type);
   return make_plan(parse_scenario(text, "t.toml").value().scenario).value();
+}
+
+TEST(LoweredPlan, GivesEveryAnswerWhereHeadsAreComputedInTwoItems) {
+  for (const char* type : {"a2a", "all_gather", "p2p", "group_cast"}) {
+    Seen seen;
+    expect_same(plan_of(type, 256, 32), 8, type, seen);
+    EXPECT_EQ(seen.cut_results, std::string(type) == "a2a" ? 1 : 0) << type;
+  }
 }
 
 LoweredPlan lower(const Plan& plan, int32_t most_pieces) {
   Lowering lowering;
-  lowering.most_pieces = most_pieces;
+  lowering.pieces.most = most_pieces;
   lowering.writes_dtype = lowering.waits_for_pieces = [](const ComputeItem&) { return true; };
   return lower_plan(plan, lowering);
 }
@@ -268,8 +291,7 @@ TEST(LoweredPlan, LeavesUlyssesNothingButTransfersAndComputes) {
   EXPECT_TRUE(lowered.plan.forward.finishes.empty());
   ASSERT_EQ(lowered.plan.forward.stages.size(), 3u);
   // Results are 16 bits wide from the kernel to their home.
-  for (const HomeBuffers& home : lowered.plan.home)
-    EXPECT_TRUE(lowered.is_narrow[static_cast<size_t>(to_index(home.out))]);
+  for (const HomeBuffers& home : lowered.plan.home) EXPECT_TRUE(is_narrow(lowered, home.out));
 }
 
 TEST(LoweredPlan, LeavesAUlyssesBackwardNeitherMergesNorRoundings) {
@@ -279,6 +301,35 @@ TEST(LoweredPlan, LeavesAUlyssesBackwardNeitherMergesNorRoundings) {
   EXPECT_TRUE(lowered.plan.backward.finishes.empty());
   for (const TransferItem& item : lowered.plan.backward.transfers)
     EXPECT_EQ(item.landing, Landing::replace);
+}
+
+TEST(LoweredPlan, HoldsGradientsOfUlyssesInTheDtypeButWhereDqIsAddedUp) {
+  const LoweredPlan lowered = lower(plan_of("a2a"), 1);
+  for (const ComputeItem& item : lowered.plan.backward.computes) {
+    EXPECT_TRUE(is_narrow(lowered, item.dkv));
+    EXPECT_FALSE(is_narrow(lowered, item.dq));
+  }
+  for (const HomeBuffers& home : lowered.plan.home) {
+    EXPECT_TRUE(is_narrow(lowered, home.dq));
+    EXPECT_TRUE(is_narrow(lowered, home.dkv));
+  }
+}
+
+TEST(LoweredPlan, HoldsGradientsThatAreAddedUpInFp32) {
+  const LoweredPlan lowered = lower(plan_of("all_gather"), 1);
+  for (const HomeBuffers& home : lowered.plan.home) EXPECT_FALSE(is_narrow(lowered, home.dkv));
+  // What a rank keeps of its own is not rounded.
+  for (const ComputeItem& item : lowered.plan.backward.computes)
+    EXPECT_FALSE(is_narrow(lowered, item.dkv));
+}
+
+TEST(LoweredPlan, HoldsNoGradientsInADtypeThatNoKernelWrites) {
+  Lowering lowering;
+  lowering.writes_dtype = [](const ComputeItem& item) { return item.dq == kNoBuffer; };
+  const LoweredPlan lowered = lower_plan(plan_of("a2a"), lowering);
+  for (const ComputeItem& item : lowered.plan.backward.computes)
+    EXPECT_FALSE(is_narrow(lowered, item.dkv));
+  for (const HomeBuffers& home : lowered.plan.home) EXPECT_TRUE(is_narrow(lowered, home.dkv));
 }
 
 TEST(LoweredPlan, AddsGatheredGradientsToTheFirstOfThemAndRoundsTheLast) {
@@ -344,7 +395,7 @@ TEST(LoweredPlan, SendsPiecesInTheOrderInWhichTheyAreComputed) {
 }
 
 TEST(LoweredPlan, SendsTheFirstHeadsOfUlyssesWhileTheLastAreComputed) {
-  const LoweredPlan lowered = lower(plan_of("a2a"), 8);
+  const LoweredPlan lowered = lower(plan_of("a2a", 16384), 8);
   const Pass& pass = lowered.plan.forward;
   ASSERT_EQ(pass.computes.size(), 8u);
   EXPECT_EQ(pass.computes[1].heads.begin, 8);
@@ -362,6 +413,42 @@ TEST(LoweredPlan, SendsTheFirstHeadsOfUlyssesWhileTheLastAreComputed) {
     const bool is_early = i - results.begin < 12;
     EXPECT_EQ(item.heads.size(), item.src == item.dst ? 8 : is_early ? 6 : 2) << "transfer " << i;
   }
+}
+
+TEST(LoweredPlan, SendsTheFirstGradientsOfUlyssesWhileTheLastAreComputed) {
+  const LoweredPlan lowered = lower(plan_of("a2a", 16384, 16), 8);
+  const Pass& pass = lowered.plan.backward;
+  ASSERT_EQ(pass.computes.size(), 4u);  // four kv heads a rank: two are more than a third
+  const LoweredPlan longer = lower(plan_of("a2a", 32768, 16), 8);
+  ASSERT_EQ(longer.plan.backward.computes.size(), 8u);
+  // The last kv head, with two query heads.
+  const std::vector<ComputeItem>& computes = longer.plan.backward.computes;
+  EXPECT_EQ(computes[1].heads.begin, 8);
+  EXPECT_EQ(computes[1].heads.end, 14);
+  EXPECT_EQ(computes[5].heads.begin, 14);
+  EXPECT_EQ(computes[5].heads.end, 16);
+  // dq, which a kernel rounds, and what stays follow the last dk and dv.
+  const Stage& results = longer.plan.backward.stages.back();
+  ASSERT_EQ(results.end - results.begin, 2 * 12 + 12 + 2 * 4);
+  for (int64_t i = results.begin; i < results.begin + 24; ++i) {
+    const TransferItem& item = longer.plan.backward.transfers[static_cast<size_t>(i)];
+    const bool is_early = i - results.begin < 12;
+    if (item.payload != Payload::dkv || item.src == item.dst) continue;
+    EXPECT_EQ(item.heads.begin, 4 * to_index(item.src) + (is_early ? 0 : 3));
+    EXPECT_EQ(item.heads.size(), is_early ? 3 : 1);
+  }
+  for (int64_t i = results.begin; i < results.begin + 12; ++i)
+    EXPECT_EQ(longer.plan.backward.transfers[static_cast<size_t>(i)].payload, Payload::dkv);
+}
+
+TEST(LoweredPlan, KeepsHeadsTogetherWhereTheLastWouldLeaveMultiprocessorsIdle) {
+  const LoweredPlan lowered = lower(plan_of("a2a", 4096, 32), 8);
+  EXPECT_EQ(lowered.plan.forward.computes.size(), 4u);
+  EXPECT_EQ(lowered.plan.backward.computes.size(), 4u);
+}
+
+TEST(LoweredPlan, SendsGradientsThatKernelsRoundWhenAllAreComputed) {
+  EXPECT_EQ(lower(plan_of("all_gather"), 8).plan.backward.computes.size(), 4u);
 }
 
 TEST(LoweredPlan, KeepsARingWhole) {
