@@ -274,13 +274,19 @@ class PassLowering {
 
   /// Computes in two items, or transfers of what they write: first all that is in the first ones.
   void add_parts(const Stage& stage) {
+    const std::vector<int64_t> order = order_of(stage);
+    const auto is_whole = [&](int64_t i) {
+      return stage.kind == StageKind::transfer && !is_sent_in_parts(i);
+    };
     open(stage);
-    for (size_t part = 0; part < 2; ++part) {
-      for (const int64_t i : order_of(stage)) {
-        const bool is_whole = stage.kind == StageKind::transfer && !is_sent_in_parts(i);
-        if (!is_whole) add_part(stage.kind, i, part);
-        if (is_whole && part == 1) add(stage.kind, i);  // reads all heads
+    for (const size_t part : {0, 1}) {
+      for (const int64_t i : order) {
+        if (!is_whole(i)) add_part(stage.kind, i, part);
       }
+    }
+    // Reads all heads, and may want a kernel, which others need not wait for.
+    for (const int64_t i : order) {
+      if (is_whole(i)) add(stage.kind, i);
     }
     close();
   }
@@ -482,8 +488,7 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
     const Pass& pass = is_backward ? plan.backward : plan.forward;
     const MergeShortcuts shortcuts =
         lowering.saves_work ? find_shortcuts(plan, pass) : no_shortcuts(plan, pass);
-    if (!is_backward)
-      lowered.is_narrow = find_narrow_outs(plan, shortcuts, lowering.writes_dtype);
+    if (!is_backward) lowered.is_narrow = find_narrow_outs(plan, shortcuts, lowering.writes_dtype);
     if (lowering.saves_work) {
       PassLowering(plan, is_backward, lowering, lowered, shortcuts, savings[is_backward ? 1 : 0],
                    skipped)

@@ -1,12 +1,14 @@
 #include "kernels/nccl_run.h"
 
 #include "kernels/group_message.h"
+#include "kernels/item_uses.h"
 #include "kernels/rank_results.h"
 
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <new>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -83,9 +85,8 @@ NcclRun::NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGrou
       // A faulty plan may read what it writes: its items run one after another.
       wire_(is_in_order(checked) ? Wire::nccl : ways.wire),
       generation_(ways.generation),
-      lowered_(lower_for_devices(
-          checked, options, generation_, lowest_capability(nccl),
-          pieces_of(checked.plan(), wire_, ways.most_pieces))),
+      lowered_(lower_for_devices(checked, options, generation_, lowest_capability(nccl),
+                                 pieces_of(checked.plan(), wire_, ways.most_pieces))),
       plan_(lowered_.plan),
       run_(run),
       watch_(options.control,
@@ -221,12 +222,18 @@ void NcclRun::run_stages(bool is_backward) {
   };
   const bool is_cut = lowered_.origins_of(is_backward).is_cut();
   const size_t num_begun = is_cut ? num_stages_to_compute(pass) : 0;
+  bool is_done_before = false;  // the present stage, before the one in front of it
   for (size_t s = 0; s < pass.stages.size(); ++s) {
     const Stage& stage = pass.stages[s];
     if (is_cut && s < num_begun) {
       if (s == 0) begin_in_pieces(is_backward);
     } else if (wire_ == Wire::copies) {
-      run_by_devices(stage);
+      // The host takes its time for transfers: a compute that needs none of them goes first.
+      const bool swaps =
+          s + 1 < pass.stages.size() && may_swap(stage, pass.stages[s + 1], is_backward);
+      if (swaps) run_by_devices(pass.stages[s + 1]);
+      if (!is_done_before) run_by_devices(stage);
+      is_done_before = swaps;
     } else if (stage.kind == StageKind::transfer && !is_in_order(checked_)) {
       run_transfers(stage.begin, stage.end);
     } else {
@@ -257,6 +264,28 @@ void NcclRun::each_device(Work work) {
   }
   if (workers_ == nullptr) workers_ = std::make_unique<DeviceWorkers>(devices_.size());
   workers_->run([&](size_t index) { work(devices_[index]); });
+}
+
+/// May computes be enqueued before the transfers that stand in front of them? They touch nothing
+/// that is sent, and what is sent needs no multiprocessor, for which it would wait.
+bool NcclRun::may_swap(const Stage& transfers, const Stage& computes, bool is_backward) const {
+  if (transfers.kind != StageKind::transfer || computes.kind != StageKind::compute ||
+      transfers.step != computes.step)
+    return false;
+  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  std::set<BufferId> read, written;
+  for (int64_t i = computes.begin; i < computes.end; ++i) {
+    const BufferUse use = uses_of(plan_, pass.computes[static_cast<size_t>(i)], is_backward);
+    for (const BufferPart& part : use.reads) read.insert(part.buffer);
+    for (const BufferPart& part : use.writes) written.insert(part.buffer);
+  }
+  for (int64_t i = transfers.begin; i < transfers.end; ++i) {
+    const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
+    if (item.src == item.dst || !goes_straight(lowered_, item) || read.contains(item.to) ||
+        written.contains(item.to) || written.contains(item.from))
+      return false;
+  }
+  return true;
 }
 
 /// A stage by copies.
@@ -301,8 +330,8 @@ void NcclRun::begin_in_pieces(bool is_backward) {
     const auto send = [&](int32_t begin, int32_t end) {
       for (int32_t piece = begin; piece < end; ++piece) device.send_piece(piece, devices_);
     };
-    send(0, num_before);
     keep_local(device);
+    send(0, num_before);
     compute(device);
     send(num_before, num_pieces);
   });

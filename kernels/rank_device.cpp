@@ -91,14 +91,14 @@ void RankDevice::plan_copies() {
     std::vector<CopyPlan>& copies = copies_[is_backward ? 1 : 0];
     int64_t sent = 0, received = 0;
     for (const TransferItem& item : pass.transfers) {
-      const CopyPlan& copy =
-          copies.emplace_back(CopyPlan{goes_straight(lowered_, item), sent, received});
+      const CopyPlan& copy = copies.emplace_back(
+          CopyPlan{goes_straight(lowered_, item), lands_straight(lowered_, item), sent, received});
       CPSCOPE_CHECK(
           item.src != rank_ || item.dst == rank_ || engine_.wire_bytes(item) == item.bytes,
           "the plan counts other bytes", engine_.wire_bytes(item), item.bytes);
-      if (item.src == item.dst || copy.is_straight) continue;
-      if (item.src == rank_) sent += align(item.bytes);
-      if (item.dst == rank_) received += align(item.bytes);
+      if (item.src == item.dst) continue;
+      if (item.src == rank_ && !copy.goes_straight) sent += align(item.bytes);
+      if (item.dst == rank_ && !copy.lands_straight) received += align(item.bytes);
     }
     most_sent = std::max(most_sent, sent);
     most_received = std::max(most_received, received);
@@ -232,9 +232,10 @@ void RankDevice::send_item(int64_t index, RankDevice& receiver) {
   const Stream copier = is_result ? result_stream_.get() : transfer_stream();
   Sent& sent = sent_[static_cast<size_t>(index)];
   sent = {copier, copier, nullptr, std::make_shared<DeviceEvent>(false)};
-  if (copy_plan(index).is_straight) {
+  const CopyPlan& plan = copy_plan(index);
+  if (plan.lands_straight) receiver.hazards_.begin(writes, copier);
+  if (plan.goes_straight) {
     hazards_.begin(reads, copier);
-    receiver.hazards_.begin(writes, copier);
     copy_straight(index, receiver, copier);
     record_event(sent.arrived->get(), copier);
     sent.read = sent.arrived;
@@ -244,16 +245,19 @@ void RankDevice::send_item(int64_t index, RankDevice& receiver) {
   const Stream packer = sent.reader = packing_stream_.get();
   hazards_.begin(reads, packer);
   clock_->start(packer);
-  uint8_t* const packed = staging_.at<uint8_t>(send_staging_) + copy_plan(index).sent;
+  uint8_t* const packed = staging_.at<uint8_t>(send_staging_) + plan.sent;
   engine_.pack(item, packed, packer);
   sent.read = std::make_shared<DeviceEvent>(false);
   record_event(sent.read->get(), packer);
   wait_for_event(copier, sent.read->get());
-  copy_byte_rows({packed, item.bytes,
-                  receiver.staging_.at<uint8_t>(receiver.receive_staging_) +
-                      receiver.copy_plan(index).received,
-                  item.bytes, item.bytes, 1},
-                 copier);
+  if (plan.lands_straight) {
+    for (const ByteRows& rows : engine_.copies_of_packed(item, packed, receiver.engine_))
+      copy_byte_rows(rows, copier);
+  } else {
+    uint8_t* const place = receiver.staging_.at<uint8_t>(receiver.receive_staging_) +
+                           receiver.copy_plan(index).received;
+    copy_byte_rows({packed, item.bytes, place, item.bytes, item.bytes, 1}, copier);
+  }
   clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, copier);
   record_event(sent.arrived->get(), copier);
 }
@@ -312,7 +316,7 @@ void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t s
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
   const BufferUse writes{{}, {{item.to, item.heads}}};
   const Sent& sent = sender.sent_[static_cast<size_t>(index)];
-  if (copy_plan(index).is_straight)
+  if (copy_plan(index).lands_straight)
     return hazards_.end(writes, sent.copier, sent.arrived, stage);
   const Stream stream = landing_stream_.get();
   wait_for_event(stream, sent.arrived->get());

@@ -92,10 +92,10 @@ class RankDevice {
     StepId step;
     std::vector<std::shared_ptr<DeviceEvent>> events;  // of all streams
   };
-  /// How a transfer is copied, and where it lies in staging at both ends if it does not go
-  /// straight.
+  /// How a transfer is copied, and where it lies in staging: where it is sent if it does not go
+  /// straight, where it is received if it does not land straight.
   struct CopyPlan {
-    bool is_straight = false;
+    bool goes_straight = false, lands_straight = false;
     int64_t sent = 0, received = 0;
   };
   /// A transfer by copies that this rank has enqueued.

@@ -31,6 +31,8 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
 /// Can the transfer be made of copies of whole stretches of rows, without kernels? Not where rows
 /// are converted or added, or lie too scattered.
 bool goes_straight(const LoweredPlan& lowered, const TransferItem& item);
+/// Can it when its rows are packed for the wire?
+bool lands_straight(const LoweredPlan& lowered, const TransferItem& item);
 
 /// What one device holds and does for some ranks of a plan. Every call enqueues one item of the
 /// plan on a stream and returns; the order between streams is the caller's business. It will never
@@ -71,6 +73,9 @@ class RankEngine {
   /// Copies of a transfer that goes straight, to the engine of another device that this process
   /// drives, or to this one.
   std::vector<ByteRows> copies_of(const TransferItem& item, const RankEngine& receiver) const;
+  /// Of a transfer that lands straight, from what `pack` wrote to this device's `staging`.
+  std::vector<ByteRows> copies_of_packed(const TransferItem& item, const void* staging,
+                                         const RankEngine& receiver) const;
   /// Bytes that the transfer puts on the wire: rows x heads x lanes in the wire's element, K before
   /// V.
   int64_t wire_bytes(const TransferItem& item) const;

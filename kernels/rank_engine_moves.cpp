@@ -85,11 +85,26 @@ bool travels(BufferKind kind, bool second, ArrayLanes lanes) {
   return lanes.lanes > 0 && !(second && kind == BufferKind::out);
 }
 
-std::optional<std::vector<RowStretchCopy>> stretches_of(const Plan& plan,
-                                                        const TransferItem& item) {
+/// packed: rows come from staging, one behind the other.
+std::optional<std::vector<RowStretchCopy>> stretches_of(const Plan& plan, const TransferItem& item,
+                                                        bool packed) {
   const TokenRun all{0, num_rows_of(plan, item), 1};
-  return find_stretches(runs_of_rows(plan, item.from_rows, all),
+  return find_stretches(runs_of_rows(plan, packed ? kAllRows : item.from_rows, all),
                         runs_of_rows(plan, item.to_rows, all));
+}
+
+/// Copies of rows of some heads from a block to another one of the same elements.
+void add_copies(const std::vector<RowStretchCopy>& stretches, const RowBlock& from,
+                const RowBlock& to, int64_t row_lanes, std::vector<ByteRows>& copies) {
+  const int64_t size = element_size(from.element);
+  for (const RowBlocks& blocks : blocks_of(stretches)) {
+    const RowStretchCopy& first = blocks.first;
+    copies.push_back({static_cast<const uint8_t*>(from.data) + first.from * from.row_stride * size,
+                      from.row_stride * size,
+                      static_cast<uint8_t*>(to.data) + first.to * to.row_stride * size,
+                      to.row_stride * size, row_lanes * size, first.count, blocks.count,
+                      blocks.from_rows, blocks.to_rows});
+  }
 }
 
 /// What the item, one of the lowered plan's, rounds.
@@ -103,26 +118,37 @@ Rounding rounding_of(const LoweredPlan& lowered, const TransferItem& item) {
 /// Has a transfer between buffers of fp32 numbers to round?
 bool rounds_fp32(const LoweredPlan& lowered, const TransferItem& item) {
   const Numerics& numerics = lowered.plan.scenario.numerics;
-  return numerics.dtype != Dtype::fp32 && (numerics.accumulate == Accumulate::dtype ||
-                                           rounding_of(lowered, item) != Rounding{});
+  return numerics.dtype != Dtype::fp32 &&
+         (numerics.accumulate == Accumulate::dtype || rounding_of(lowered, item) != Rounding{});
 }
 
 }  // namespace
 
-bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
+bool lands_straight(const LoweredPlan& lowered, const TransferItem& item) {
   if (item.landing == Landing::add) return false;
   const Plan& plan = lowered.plan;
   const BufferKind kind = plan.buffer(item.from).kind;
   for (const bool second : {false, true}) {
     const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
     if (!travels(kind, second, lanes)) continue;
-    const Dtype element = element_in(plan, lowered.is_narrow, item.from, second);
-    if (element != element_in(plan, lowered.is_narrow, item.to, second) ||
-        element != wire_element(plan, item) || lanes.pitch != lanes.lanes)
+    if (element_in(plan, lowered.is_narrow, item.to, second) != wire_element(plan, item) ||
+        lanes.pitch != lanes.lanes)
       return false;
+  }
+  return stretches_of(plan, item, true).has_value();
+}
+
+bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
+  if (!lands_straight(lowered, item)) return false;
+  const Plan& plan = lowered.plan;
+  const BufferKind kind = plan.buffer(item.from).kind;
+  for (const bool second : {false, true}) {
+    if (!travels(kind, second, array_lanes(kind, second, plan.scenario.attention))) continue;
+    const Dtype element = element_in(plan, lowered.is_narrow, item.from, second);
+    if (element != wire_element(plan, item)) return false;
     if (element == Dtype::fp32 && rounds_fp32(lowered, item)) return false;
   }
-  return stretches_of(plan, item).has_value();
+  return stretches_of(plan, item, false).has_value();
 }
 
 /// The transfer's rows of one array, from the sender's buffer to the receiver's. Only the end that
@@ -162,23 +188,35 @@ void RankEngine::move(const TransferItem& item, Stream stream) {
 
 std::vector<ByteRows> RankEngine::copies_of(const TransferItem& item,
                                             const RankEngine& receiver) const {
-  const auto stretches = stretches_of(plan_, item);
+  const auto stretches = stretches_of(plan_, item, false);
   const BufferKind kind = plan_.buffer(item.from).kind;
   std::vector<ByteRows> copies;
   for (const bool second : {false, true}) {
     const ArrayLanes lanes = array_lanes(kind, second, attention_);
     if (!travels(kind, second, lanes)) continue;
-    const RowBlock from = arrays_.block(item.from, second, item.heads.begin);
-    const RowBlock to = receiver.arrays_.block(item.to, second, item.heads.begin);
-    const int64_t size = element_size(from.element);
-    for (const RowBlocks& blocks : blocks_of(stretches.value())) {
-      const RowStretchCopy& first = blocks.first;
-      copies.push_back(
-          {static_cast<const uint8_t*>(from.data) + first.from * from.row_stride * size,
-           from.row_stride * size, static_cast<uint8_t*>(to.data) + first.to * to.row_stride * size,
-           to.row_stride * size, item.heads.size() * lanes.pitch * size, first.count, blocks.count,
-           blocks.from_rows, blocks.to_rows});
-    }
+    add_copies(stretches.value(), arrays_.block(item.from, second, item.heads.begin),
+               receiver.arrays_.block(item.to, second, item.heads.begin),
+               int64_t{item.heads.size()} * lanes.lanes, copies);
+  }
+  return copies;
+}
+
+std::vector<ByteRows> RankEngine::copies_of_packed(const TransferItem& item, const void* staging,
+                                                   const RankEngine& receiver) const {
+  const auto stretches = stretches_of(plan_, item, true);
+  const BufferKind kind = plan_.buffer(item.from).kind;
+  const Dtype element = wire_element(plan_, item);
+  const auto* wire = static_cast<const uint8_t*>(staging);
+  std::vector<ByteRows> copies;
+  for (const bool second : {false, true}) {
+    const ArrayLanes lanes = array_lanes(kind, second, attention_);
+    if (!travels(kind, second, lanes)) continue;
+    const int64_t row_lanes = int64_t{item.heads.size()} * lanes.lanes;
+    // Rows that are only read.
+    const RowBlock from{const_cast<uint8_t*>(wire), element, row_lanes, lanes.lanes, nullptr};
+    add_copies(stretches.value(), from, receiver.arrays_.block(item.to, second, item.heads.begin),
+               row_lanes, copies);
+    wire += num_rows_of(plan_, item) * row_lanes * element_size(element);
   }
   return copies;
 }
