@@ -43,15 +43,13 @@ auto BufferHazards::find_uses(Self& self, const BufferPart& part) {
   const auto heads = static_cast<int32_t>(self.uses_[b].size());
   const int32_t begin = std::clamp(part.heads.begin - self.first_head_[b], 0, heads);
   const int32_t end = std::clamp(part.heads.end - self.first_head_[b], begin, heads);
-  return Found(self.uses_[b])
-      .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  return Found(self.uses_[b]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
 /// A stream's latest event stands for those before.
 void BufferHazards::note(std::vector<Mark>& marks, Mark mark) {
-  const auto same = std::find_if(marks.begin(), marks.end(), [&](const Mark& other) {
-    return other.stream == mark.stream;
-  });
+  const auto same = std::find_if(marks.begin(), marks.end(),
+                                 [&](const Mark& other) { return other.stream == mark.stream; });
   if (same == marks.end()) {
     marks.push_back(std::move(mark));
   } else {

@@ -1,5 +1,7 @@
 #include "kernels/landing_savings.h"
 
+#include "kernels/item_buffers.h"
+
 #include <algorithm>
 #include <optional>
 
@@ -50,30 +52,12 @@ class LandingFinder {
  private:
   void collect(const Touch& touch) {
     const auto note = [&](BufferId id) {
-      if (id != kNoBuffer) touches_[static_cast<size_t>(to_index(id))].push_back(touch);
+      touches_[static_cast<size_t>(to_index(id))].push_back(touch);
     };
-    switch (touch.kind) {
-      case StageKind::transfer:
-        note(transfers_[touch.item].from);
-        note(transfers_[touch.item].to);
-        break;
-      case StageKind::reorder:
-        if (reorders_[touch.item] != ReorderSaving::none) break;
-        note(pass_.reorders[touch.item].from);
-        note(pass_.reorders[touch.item].to);
-        break;
-      case StageKind::compute:
-        note(pass_.computes[touch.item].dq);
-        note(pass_.computes[touch.item].dkv);
-        break;
-      case StageKind::merge:
-        note(pass_.merges[touch.item].partial);
-        note(pass_.merges[touch.item].into);
-        break;
-      case StageKind::finish:
-        note(pass_.finishes[touch.item].buffer);
-        break;
-    }
+    if (touch.kind == StageKind::transfer) return visit_buffers(transfers_[touch.item], note);
+    const bool is_saved =
+        touch.kind == StageKind::reorder && reorders_[touch.item] != ReorderSaving::none;
+    if (!is_saved) visit_buffers(pass_, touch.kind, touch.item, note);
   }
 
   bool is_addition(BufferId to, const Touch& touch) const {
@@ -109,16 +93,19 @@ class LandingFinder {
   std::optional<std::vector<size_t>> find_firsts(BufferId id,
                                                  const std::vector<Touch>& additions) const {
     const BufferSpec& spec = plan_.buffer(id);
-    const auto heads = static_cast<size_t>(spec.heads.size());
-    std::vector<bool> is_seen(static_cast<size_t>(spec.rows) * heads, false);
+    // Heads that all additions treat alike are looked at once.
+    const std::vector<int32_t> heads = first_heads(spec.heads, additions);
+    std::vector<bool> is_seen(static_cast<size_t>(spec.rows) * heads.size(), false);
     std::vector<size_t> firsts;
     for (const Touch& addition : additions) {
       const TransferItem& item = transfers_[addition.item];
       int64_t num_new = 0, num_all = 0;
+      const auto begin = std::lower_bound(heads.begin(), heads.end(), item.heads.begin);
+      const auto end = std::lower_bound(begin, heads.end(), item.heads.end);
       for (const int64_t row : rows_of(item)) {
-        for (int32_t head = item.heads.begin; head < item.heads.end; ++head, ++num_all) {
+        for (auto head = begin; head != end; ++head, ++num_all) {
           const size_t cell =
-              static_cast<size_t>(row) * heads + static_cast<size_t>(head - spec.heads.begin);
+              static_cast<size_t>(row) * heads.size() + static_cast<size_t>(head - heads.begin());
           num_new += is_seen[cell] ? 0 : 1;
           is_seen[cell] = true;
         }
@@ -127,6 +114,20 @@ class LandingFinder {
       if (num_new != 0) firsts.push_back(addition.item);
     }
     if (std::find(is_seen.begin(), is_seen.end(), false) != is_seen.end()) return std::nullopt;
+    return firsts;
+  }
+
+  /// Where ranges of heads begin that every addition takes whole or not at all.
+  std::vector<int32_t> first_heads(HeadRange heads, const std::vector<Touch>& additions) const {
+    std::vector<int32_t> firsts{heads.begin};
+    for (const Touch& addition : additions) {
+      for (const int32_t cut :
+           {transfers_[addition.item].heads.begin, transfers_[addition.item].heads.end}) {
+        if (cut < heads.end) firsts.push_back(cut);
+      }
+    }
+    std::sort(firsts.begin(), firsts.end());
+    firsts.erase(std::unique(firsts.begin(), firsts.end()), firsts.end());
     return firsts;
   }
 

@@ -1,5 +1,6 @@
 #include "kernels/lowered_plan.h"
 
+#include "kernels/item_buffers.h"
 #include "kernels/narrow_buffers.h"
 #include "kernels/reorder_savings.h"
 
@@ -424,29 +425,13 @@ class PassLowering {
 /// Buffers that no item touches any more hold nothing.
 void empty_unused_buffers(Plan& plan) {
   std::vector<bool> is_used(plan.buffers.size(), false);
-  const auto use = [&](BufferId id) {
-    if (id != kNoBuffer) is_used[static_cast<size_t>(to_index(id))] = true;
-  };
-  for (const HomeBuffers& home : plan.home) {
-    for (const BufferId id : {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv}) use(id);
-  }
+  const auto use = [&](BufferId id) { is_used[static_cast<size_t>(to_index(id))] = true; };
+  for (const HomeBuffers& home : plan.home) visit_buffers(home, use);
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
-    for (const TransferItem& item : pass->transfers) {
-      use(item.from);
-      use(item.to);
+    for (const Stage& stage : pass->stages) {
+      for (int64_t i = stage.begin; i < stage.end; ++i)
+        visit_buffers(*pass, stage.kind, static_cast<size_t>(i), use);
     }
-    for (const ReorderItem& item : pass->reorders) {
-      use(item.from);
-      use(item.to);
-    }
-    for (const ComputeItem& item : pass->computes) {
-      for (const BufferId id : {item.q, item.kv, item.out, item.d_out, item.dq, item.dkv}) use(id);
-    }
-    for (const MergeItem& item : pass->merges) {
-      use(item.partial);
-      use(item.into);
-    }
-    for (const FinishItem& item : pass->finishes) use(item.buffer);
   }
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
     if (!is_used[b]) plan.buffers[b].rows = 0;

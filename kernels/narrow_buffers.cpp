@@ -1,6 +1,6 @@
 #include "kernels/narrow_buffers.h"
 
-#include <array>
+#include "kernels/item_buffers.h"
 
 namespace cpscope::kernels {
 namespace {
@@ -9,9 +9,9 @@ size_t at(BufferId id) { return static_cast<size_t>(to_index(id)); }
 
 /// What happens to a buffer in a backward pass.
 struct Uses {
-  int32_t num_writers = 0;    // compute items
-  bool has_dtype = true;      // they can all write the dtype
-  bool is_calculated = false; // merged, or gathered by a reorder of its own
+  int32_t num_writers = 0;     // compute items
+  bool has_dtype = true;       // they can all write the dtype
+  bool is_calculated = false;  // merged, or gathered by a reorder of its own
   bool is_finished = false;
   int32_t num_received = 0, num_sent = 0;  // transfers
   bool comes_rounded = true;               // by all that it receives, which replaces
@@ -27,9 +27,7 @@ bool is_rounded(const TransferItem& item, const Rounding& rounding) {
 std::vector<Uses> find_uses(const GradientPass& of,
                             const std::function<bool(const ComputeItem&)>& writes_dtype) {
   std::vector<Uses> uses(of.plan.buffers.size());
-  const auto calculate = [&](BufferId id) {
-    if (id != kNoBuffer) uses[at(id)].is_calculated = true;
-  };
+  const auto calculate = [&](BufferId id) { uses[at(id)].is_calculated = true; };
   for (size_t i = 0; i < of.pass.computes.size(); ++i) {
     const ComputeItem& item = of.pass.computes[i];
     for (const BufferId id : of.shortcuts.written[i]) {
@@ -39,14 +37,11 @@ std::vector<Uses> find_uses(const GradientPass& of,
     }
   }
   for (size_t i = 0; i < of.pass.merges.size(); ++i) {
-    if (of.shortcuts.is_merged[i] || of.landings.is_merged[i]) continue;
-    calculate(of.pass.merges[i].partial);
-    calculate(of.pass.merges[i].into);
+    if (!of.shortcuts.is_merged[i] && !of.landings.is_merged[i])
+      visit_buffers(of.pass.merges[i], calculate);
   }
   for (size_t i = 0; i < of.pass.reorders.size(); ++i) {
-    if (of.reorders[i] != ReorderSaving::none) continue;
-    calculate(of.pass.reorders[i].from);
-    calculate(of.pass.reorders[i].to);
+    if (of.reorders[i] == ReorderSaving::none) visit_buffers(of.pass.reorders[i], calculate);
   }
   for (const FinishItem& item : of.pass.finishes) uses[at(item.buffer)].is_finished = true;
   for (size_t i = 0; i < of.transfers.size(); ++i) {

@@ -1,5 +1,7 @@
 #include "kernels/reorder_savings.h"
 
+#include "kernels/item_buffers.h"
+
 #include <algorithm>
 #include <array>
 
@@ -30,11 +32,8 @@ class SavingFinder {
  public:
   explicit SavingFinder(const Plan& plan) : plan_(plan), touches_(plan.buffers.size()) {
     for (size_t p = 0; p < 2; ++p) collect(p);
-    for (const HomeBuffers& home : plan.home) {
-      for (const BufferId id : {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv}) {
-        if (id != kNoBuffer) ++of(id).others;
-      }
-    }
+    for (const HomeBuffers& home : plan.home)
+      visit_buffers(home, [&](BufferId id) { ++of(id).others; });
   }
 
   std::array<std::vector<ReorderSaving>, 2> find() {
@@ -63,9 +62,7 @@ class SavingFinder {
   Touches& of(BufferId id) { return touches_[static_cast<size_t>(to_index(id))]; }
 
   void collect(size_t p) {
-    const auto other = [&](BufferId id) {
-      if (id != kNoBuffer) ++of(id).others;
-    };
+    const auto other = [&](BufferId id) { ++of(id).others; };
     for (const Stage& stage : pass(p).stages) {
       const int64_t at = &stage - pass(p).stages.data();
       for (int64_t i = stage.begin; stage.kind == StageKind::transfer && i < stage.end; ++i) {
@@ -82,15 +79,9 @@ class SavingFinder {
       ++of(item.to).reorders_to[p];
       ++of(item.from).reorders_from[p];
     }
-    for (const ComputeItem& item : pass(p).computes) {
-      for (const BufferId id : {item.q, item.kv, item.out, item.d_out, item.dq, item.dkv})
-        other(id);
-    }
-    for (const MergeItem& item : pass(p).merges) {
-      other(item.partial);
-      other(item.into);
-    }
-    for (const FinishItem& item : pass(p).finishes) other(item.buffer);
+    for (const ComputeItem& item : pass(p).computes) visit_buffers(item, other);
+    for (const MergeItem& item : pass(p).merges) visit_buffers(item, other);
+    for (const FinishItem& item : pass(p).finishes) visit_buffers(item, other);
   }
 
   /// Is `id` touched in stages [begin, end) of the pass?
@@ -105,23 +96,9 @@ class SavingFinder {
   }
 
   bool touches(size_t p, StageKind kind, size_t i, BufferId id) const {
-    const Pass& in = pass(p);
-    switch (kind) {
-      case StageKind::transfer:
-        return in.transfers[i].from == id || in.transfers[i].to == id;
-      case StageKind::reorder:
-        return in.reorders[i].from == id || in.reorders[i].to == id;
-      case StageKind::compute: {
-        const ComputeItem& item = in.computes[i];
-        const std::array all{item.q, item.kv, item.out, item.d_out, item.dq, item.dkv};
-        return std::find(all.begin(), all.end(), id) != all.end();
-      }
-      case StageKind::merge:
-        return in.merges[i].partial == id || in.merges[i].into == id;
-      case StageKind::finish:
-        return in.finishes[i].buffer == id;
-    }
-    return true;
+    bool found = false;
+    visit_buffers(pass(p), kind, i, [&](BufferId touched) { found |= touched == id; });
+    return found;
   }
 
   ReorderSaving saving_of(size_t p, int64_t stage, const ReorderItem& item) {

@@ -286,13 +286,13 @@ __global__ void join_sink(const __grid_constant__ SinkJoin p) {
   }
 }
 
-struct Rounding {
+struct ValueRounding {
   float* values;
   int64_t count;
   Dtype dtype;
 };
 
-__global__ void round_values_in_place(const __grid_constant__ Rounding p) {
+__global__ void round_values_in_place(const __grid_constant__ ValueRounding p) {
   const int64_t step = int64_t{gridDim.x} * kThreads;
   auto* values = reinterpret_cast<Floats4*>(p.values);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.count / 4; i += step) {
@@ -348,11 +348,9 @@ __global__ void differentiate_sink(const __grid_constant__ SinkGradient p) {
   p.d_sink[p.first_head + head] += sum;
 }
 
-int64_t size_of(Dtype element) { return element == Dtype::fp32 ? 4 : 2; }
-
 /// Does every head of every row begin on 16 bytes?
 bool is_aligned(const RowBlock& block) {
-  const int64_t size = size_of(block.element);
+  const int64_t size = element_size(block.element);
   return reinterpret_cast<uintptr_t>(block.data) % 16 == 0 && block.row_stride * size % 16 == 0 &&
          block.head_stride * size % 16 == 0;
 }
@@ -369,7 +367,7 @@ void launch_row_copy(const RowCopy& copy, Stream stream) {
   if (copy.num_rows == 0 || copy.heads == 0) return;
   auto* kernel = copy_values;
   if (is_aligned(copy.from) && is_aligned(copy.to)) {
-    if (is_plain_copy(copy) && copy.lanes * size_of(copy.from.element) % 16 == 0) {
+    if (is_plain_copy(copy) && copy.lanes * element_size(copy.from.element) % 16 == 0) {
       kernel = copy_groups;
     } else if (copy.lanes % kAtOnce == 0) {
       kernel = convert_groups;
@@ -412,7 +410,7 @@ void launch_sink_join(const SinkJoin& join, Stream stream) {
 void launch_rounding(float* values, int64_t count, Dtype dtype, Stream stream) {
   if (count == 0 || dtype == Dtype::fp32) return;
   launch_kernel(round_values_in_place, blocks_for(count / 128), kThreads, 0, stream,
-                Rounding{values, count, dtype});
+                ValueRounding{values, count, dtype});
 }
 
 void launch_row_rotation(const RowRotation& rotation, Stream stream) {

@@ -342,11 +342,13 @@ std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t a
   const std::vector<int32_t> starts = find_long_documents(list);
   std::vector<std::vector<int32_t>> tiles(starts.size() + 1);  // [document], the last one first
   std::vector<size_t> waiting;                                 // documents, the last one first
-  for (size_t i = order.size(); i-- > 0;)
-    tiles[document_of(list.tiles[order[i]], starts, list)].push_back(order[i]);
+  std::vector<size_t> documents(order.size());  // [place in order]
   for (size_t i = order.size(); i-- > 0;) {
-    const size_t d = document_of(list.tiles[order[i]], starts, list);
-    if (tiles[d].back() == order[i]) waiting.push_back(d);
+    documents[i] = document_of(list.tiles[order[i]], starts, list);
+    tiles[documents[i]].push_back(order[i]);
+  }
+  for (size_t i = order.size(); i-- > 0;) {
+    if (tiles[documents[i]].back() == order[i]) waiting.push_back(documents[i]);
   }
   std::vector<size_t> open;
   std::vector<int32_t> result;
