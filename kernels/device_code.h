@@ -100,6 +100,14 @@ __device__ __forceinline__ int32_t atomic_add(int32_t* to, int32_t value) {
   return atomicAdd(to, value);
 }
 
+/// What this thread wrote stands, for all devices, before what it writes from here on.
+__device__ __forceinline__ void fence_system() { __threadfence_system(); }
+
+/// Tells a thread of another device that waits for *flag of all that stands before.
+__device__ __forceinline__ void publish_to_system(int32_t* flag, int32_t value) {
+  asm volatile("st.release.sys.global.s32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
 /// Raises *to to `value`; a NaN stays.
 __device__ __forceinline__ void atomic_max(float* to, float value) {
   const float no_negative_zero = value + 0.0f;

@@ -304,20 +304,19 @@ void NcclRun::begin_in_pieces(bool is_backward) {
   const Pass& pass = is_backward ? plan_.backward : plan_.forward;
   const size_t num_stages = num_stages_to_compute(pass);
   const Stage& computes = pass.stages[num_stages - 1];
-  const auto keep_local = [&](RankDevice& device) {
-    for (size_t s = 0; s + 1 < num_stages; ++s)
-      device.keep(pass.stages[s].begin, pass.stages[s].end);
-  };
+  const int64_t end = num_stages < 2 ? 0 : pass.stages[num_stages - 2].end;  // of the inputs
   const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
   const int32_t num_pieces = *std::max_element(pieces.begin(), pieces.end()) + 1;
+  const auto send = [&](RankDevice& device, int32_t first, int32_t last) {
+    if (first == 0) device.push_first_piece(end, devices_);
+    for (int32_t piece = std::max(first, 1); piece < last; ++piece)
+      device.send_piece(piece, devices_);
+  };
   const auto compute = [&](RankDevice& device) {
     for (int64_t i = computes.begin; i < computes.end; ++i) device.enqueue(StageKind::compute, i);
   };
   if (works_at_once()) {
-    for (RankDevice& device : devices_) {
-      keep_local(device);
-      for (int32_t piece = 0; piece < num_pieces; ++piece) device.send_piece(piece, devices_);
-    }
+    for (RankDevice& device : devices_) send(device, 0, num_pieces);
     for (RankDevice& device : devices_) compute(device);
     return;
   }
@@ -327,13 +326,9 @@ void NcclRun::begin_in_pieces(bool is_backward) {
   const int32_t num_before = is_loaded_ ? 1 : num_pieces;
   is_loaded_ = true;
   each_device([&](RankDevice& device) {
-    const auto send = [&](int32_t begin, int32_t end) {
-      for (int32_t piece = begin; piece < end; ++piece) device.send_piece(piece, devices_);
-    };
-    keep_local(device);
-    send(0, num_before);
+    send(device, 0, num_before);
     compute(device);
-    send(num_before, num_pieces);
+    send(device, num_before, num_pieces);
   });
 }
 

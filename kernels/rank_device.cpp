@@ -91,8 +91,8 @@ void RankDevice::plan_copies() {
     std::vector<CopyPlan>& copies = copies_[is_backward ? 1 : 0];
     int64_t sent = 0, received = 0;
     for (const TransferItem& item : pass.transfers) {
-      const CopyPlan& copy = copies.emplace_back(
-          CopyPlan{goes_straight(lowered_, item), lands_straight(lowered_, item), sent, received});
+      const CopyPlan& copy = copies.emplace_back(CopyPlan{
+          goes_straight(lowered_, item), lands_straight(lowered_, item), sent, received, {}});
       CPSCOPE_CHECK(
           item.src != rank_ || item.dst == rank_ || engine_.wire_bytes(item) == item.bytes,
           "the plan counts other bytes", engine_.wire_bytes(item), item.bytes);
@@ -106,6 +106,8 @@ void RankDevice::plan_copies() {
   reserve_staging(most_sent, most_received);
   numbers_ = staging_.reserve(fmt::format("rank {} numbers", to_index(rank_)),
                               kNumbers * int64_t{sizeof(int32_t)});
+  num_pushed_ =
+      staging_.reserve(fmt::format("rank {} pushed", to_index(rank_)), int64_t{sizeof(int32_t)});
 }
 
 std::optional<std::string> RankDevice::why_too_large() const {
@@ -125,6 +127,7 @@ void RankDevice::load(const RunInputs& inputs) {
     std::iota(numbers.begin(), numbers.end(), 0);
     copy_to_device(staging_.at<int32_t>(numbers_), numbers.data(), sizeof numbers,
                    compute_stream());
+    fill_bytes(staging_.at<int32_t>(num_pushed_), 0, int64_t{sizeof(int32_t)}, compute_stream());
   }
   engine_.load(inputs, compute_stream());
   wait_for_stream(compute_stream());
@@ -262,14 +265,6 @@ void RankDevice::send_item(int64_t index, RankDevice& receiver) {
   record_event(sent.arrived->get(), copier);
 }
 
-void RankDevice::keep(int64_t begin, int64_t end) {
-  select_device(device_);
-  for (int64_t i = begin; i < end; ++i) {
-    const TransferItem& item = pass().transfers[static_cast<size_t>(i)];
-    if (item.src == rank_ && item.dst == rank_) keep_item(i, BufferHazards::kAlone);
-  }
-}
-
 /// By a kernel: copies on one device take multiprocessors too. Additions follow item order, so they
 /// share a stream with what lands from elsewhere.
 void RankDevice::keep_item(int64_t index, int64_t stage) {
@@ -352,11 +347,83 @@ bool RankDevice::is_last_of_piece(size_t index) const {
   return true;
 }
 
+void RankDevice::push_first_piece(int64_t end, std::deque<RankDevice>& devices) {
+  select_device(device_);
+  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
+  RowPush push;
+  push.value = pass_number_ % kNumbers;
+  push.num_done = staging_.at<int32_t>(num_pushed_);
+  std::vector<int64_t> pushed, kept;
+  bool has_all = true;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TransferItem& item = pass().transfers[i];
+    const auto index = static_cast<int64_t>(i);
+    if (item.src != rank_) continue;
+    const bool stays = item.dst == rank_ && index < end;
+    if (!stays && pieces[i] != 0) continue;
+    const bool is_added = add_to_push(index, devices, push, pushed);
+    if (!is_added && stays) kept.push_back(index);
+    has_all &= is_added || stays;
+    if (stays || !is_last_of_piece(i)) continue;
+    if (push.num_flags == RowPush::kMostFlags) {
+      has_all = false;
+      break;
+    }
+    push.flags[push.num_flags++] =
+        devices[static_cast<size_t>(to_index(item.dst))].engine_.arrival_flag(is_backward_, 0,
+                                                                              rank_);
+  }
+  if (!has_all) {
+    for (int64_t i = 0; i < end; ++i) {
+      const TransferItem& item = pass().transfers[static_cast<size_t>(i)];
+      if (item.src == rank_ && item.dst == rank_) keep_item(i, BufferHazards::kAlone);
+    }
+    return send_piece(0, devices);
+  }
+  const Stream stream = landing_stream_.get();
+  std::vector<ItemId> ids;
+  BufferUse local;
+  for (const int64_t index : pushed) {
+    const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+    ids.push_back({is_backward_, StageKind::transfer, index});
+    if (item.dst == rank_) local.writes.push_back({item.to, item.heads});
+  }
+  clock_->start(stream);
+  launch_row_push(push, stream);
+  if (!ids.empty())
+    clock_->stop_all(ids, rank_, pass().transfers[static_cast<size_t>(pushed.front())].step,
+                     stream);
+  hazards_.end(local, stream);
+  for (const int64_t index : kept) keep_item(index, BufferHazards::kAlone);
+}
+
+/// False, and nothing added, where the kernel does not take the transfer's rows.
+bool RankDevice::add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push,
+                             std::vector<int64_t>& pushed) {
+  if (!copy_plan(index).goes_straight) return false;
+  const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+  const std::vector<ByteRows>& rows =
+      straight_rows(index, devices[static_cast<size_t>(to_index(item.dst))]);
+  if (push.num_copies + static_cast<int32_t>(rows.size()) > RowPush::kMostCopies ||
+      !std::all_of(rows.begin(), rows.end(), can_push))
+    return false;
+  for (const ByteRows& copy : rows) push.copies[push.num_copies++] = copy;
+  pushed.push_back(index);
+  return true;
+}
+
+/// Addresses stay from pass to pass.
+const std::vector<ByteRows>& RankDevice::straight_rows(int64_t index, const RankDevice& receiver) {
+  std::vector<ByteRows>& rows = copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)].rows;
+  if (rows.empty())
+    rows = engine_.copies_of(pass().transfers[static_cast<size_t>(index)], receiver.engine_);
+  return rows;
+}
+
 void RankDevice::copy_straight(int64_t index, RankDevice& receiver, Stream stream) {
   const TransferItem& item = pass().transfers[index];
   clock_->start(stream);
-  for (const ByteRows& rows : engine_.copies_of(item, receiver.engine_))
-    copy_byte_rows(rows, stream);
+  for (const ByteRows& rows : straight_rows(index, receiver)) copy_byte_rows(rows, stream);
   clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/item_uses.h"
 #include "kernels/nccl_group.h"
 #include "kernels/rank_engine.h"
+#include "kernels/row_push.h"
 #include "kernels/wire.h"
 
 #include <array>
@@ -50,11 +51,12 @@ class RankDevice {
   void send(int64_t begin, int64_t end, std::deque<RankDevice>& devices);
   /// Places what comes here and what stays here, and takes note of what is on its way.
   void receive(int64_t begin, int64_t end, const std::deque<RankDevice>& devices);
-  /// Of these transfers, what stays here: before anything comes.
-  void keep(int64_t begin, int64_t end);
   /// Wire::copies: what this rank sends of a piece of inputs, and flags that say so. `devices`
   /// [rank].
   void send_piece(int32_t piece, std::deque<RankDevice>& devices);
+  /// The first piece by a kernel, with what stays here of transfers [0, end), which comes before
+  /// it.
+  void push_first_piece(int64_t end, std::deque<RankDevice>& devices);
 
   // Wire::nccl: transfers [begin, end) of a stage, in three parts, between them all devices of the
   // process.
@@ -97,6 +99,7 @@ class RankDevice {
   struct CopyPlan {
     bool goes_straight = false, lands_straight = false;
     int64_t sent = 0, received = 0;
+    std::vector<ByteRows> rows;  // of one that goes straight, once it was sent
   };
   /// A transfer by copies that this rank has enqueued.
   struct Sent {
@@ -110,6 +113,9 @@ class RankDevice {
   std::vector<Stream> streams() const;
   void plan_staging();
   void plan_copies();
+  const std::vector<ByteRows>& straight_rows(int64_t index, const RankDevice& receiver);
+  bool add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push,
+                   std::vector<int64_t>& pushed);
   void reserve_staging(int64_t sent, int64_t received);
   const CopyPlan& copy_plan(int64_t index) const {
     return copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
@@ -150,6 +156,7 @@ class RankDevice {
   std::optional<int64_t> computed_;          // the plan's item that was enqueued last in the pass
   DeviceEvent ready_{false};                 // may begin
   int32_t numbers_ = -1;     // array: 0, 1, 2, ...; flags are set to that of the pass
+  int32_t num_pushed_ = -1;  // array: CTAs of a push that are done
   int32_t pass_number_ = 0;  // passes begun
   BufferHazards hazards_;
   std::optional<ItemClock> clock_;

@@ -134,6 +134,13 @@ inline int32_t atomic_add(int32_t* to, int32_t value) {
   return before;
 }
 
+inline void fence_system() {}
+
+inline void publish_to_system(int32_t* flag, int32_t value) {
+  emulator::current_cta().note_progress();
+  *flag = value;
+}
+
 inline void atomic_max(float* to, float value) {
   emulator::current_cta().note_progress();
   if (std::isnan(value) || value > *to) *to = value;
