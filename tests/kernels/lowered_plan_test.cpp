@@ -259,13 +259,13 @@ TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
   EXPECT_GT(seen.narrow_received, 100);
 }
 
-Plan plan_of(const char* type, int64_t tokens = 256, int32_t kv_heads = 8) {
+Plan plan_of(const char* type, int64_t tokens = 256, int32_t kv_heads = 8, int32_t ranks = 4) {
   const std::string text = fmt::format(
       "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\nheads = 32\nkv_heads = {}\n"
       "head_dim = 64\nattn_mask_type = \"causal\"\n[batch]\nqkv_format = \"thd\"\nlengths = [{}]\n"
-      "[parallel]\ncp_size = 4\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
+      "[parallel]\ncp_size = {}\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
       "[numerics]\ndtype = \"bf16\"\n",
-      kv_heads, tokens, type);
+      kv_heads, tokens, ranks, type);
   return make_plan(parse_scenario(text, "t.toml").value().scenario).value();
 }
 
@@ -321,6 +321,23 @@ TEST(LoweredPlan, HoldsGradientsThatAreAddedUpInFp32) {
   // What a rank keeps of its own is not rounded.
   for (const ComputeItem& item : lowered.plan.backward.computes)
     EXPECT_FALSE(is_narrow(lowered, item.dkv));
+}
+
+TEST(LoweredPlan, HoldsSumsInFp32EvenOfRoundedGradients) {
+  Plan plan = plan_of("all_gather");
+  for (TransferItem& item : plan.backward.transfers) item.link = LinkClass::ring;
+  const LoweredPlan lowered = lower(plan, 1);
+  for (const HomeBuffers& home : lowered.plan.home) EXPECT_FALSE(is_narrow(lowered, home.dkv));
+}
+
+TEST(LoweredPlan, HoldsGradientsOfOneRankInTheDtypeWhereTheyAreRoundedAtLast) {
+  Plan plan = plan_of("p2p", 256, 8, 1);
+  EXPECT_TRUE(is_narrow(lower(plan, 1), plan.home[0].dkv));
+  // Nobody rounds the answer.
+  std::erase_if(plan.backward.stages,
+                [](const Stage& stage) { return stage.kind == StageKind::finish; });
+  plan.backward.finishes.clear();
+  EXPECT_FALSE(is_narrow(lower(plan, 1), plan.home[0].dkv));
 }
 
 TEST(LoweredPlan, HoldsNoGradientsInADtypeThatNoKernelWrites) {
