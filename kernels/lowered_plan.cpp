@@ -94,6 +94,7 @@ class PassLowering {
     const Attention& attention = plan_.scenario.attention;
     const int32_t group = attention.heads / attention.kv_heads;
     origins_.cuts.resize(plan_.home.size());
+    const std::vector<int64_t> bytes = input_bytes();
     for (const ComputeItem& item : pass_.computes) {
       const HeadRange kv = kv_heads_of(attention, item.heads);
       HeadCuts& cuts = origins_.cuts[static_cast<size_t>(to_index(item.rank))];
@@ -101,13 +102,27 @@ class PassLowering {
       if (kv.begin * group < item.heads.begin || kv.end * group > item.heads.end) {
         cuts = {{item.heads.end}, {kv.end}};
       } else {
-        for (const int32_t end : cut_heads(kv.size(), most_pieces)) {
+        const int64_t head_bytes = bytes[static_cast<size_t>(to_index(item.rank))] / kv.size();
+        for (const int32_t end : cut_heads(kv.size(), most_pieces, head_bytes)) {
           cuts.kv.push_back(kv.begin + end);
           cuts.q.push_back((kv.begin + end) * group);
         }
       }
       num_pieces_ = std::max(num_pieces_, cuts.q.size());
     }
+  }
+
+  /// [rank] that it receives before its computes, which is about what it sends.
+  std::vector<int64_t> input_bytes() const {
+    std::vector<int64_t> bytes(plan_.home.size(), 0);
+    for (size_t s = 0; s < first_compute_; ++s) {
+      const Stage& stage = pass_.stages[s];
+      for (int64_t i = stage.begin; stage.kind == StageKind::transfer && i < stage.end; ++i) {
+        const TransferItem& item = pass_.transfers[static_cast<size_t>(i)];
+        if (item.src != item.dst) bytes[static_cast<size_t>(to_index(item.dst))] += item.bytes;
+      }
+    }
+    return bytes;
   }
 
   /// Is nothing left behind the computes but to send, and can something be sent without a kernel,
@@ -447,12 +462,16 @@ std::array<std::vector<ReorderSaving>, 2> no_savings(const Plan& plan) {
 
 }  // namespace
 
-std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces) {
+std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces, int64_t head_bytes) {
+  // What all multiprocessors of an H200 write to others in 35 us.
+  constexpr int64_t kFirstBytes = 12'000'000;
+  const int64_t wanted = (kFirstBytes + head_bytes - 1) / std::max<int64_t>(1, head_bytes);
+  const auto first = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, std::max(1, heads / 4)));
   std::vector<int32_t> ends;
   // 1, 1, 2, 4, ...: while the pieces that are there are computed, as much again arrives. Of many
   // heads never more than a quarter, for the short tiles of all pieces are computed last.
   const int32_t most = std::max(4, heads / 4);
-  for (int32_t end = 1; end < heads && static_cast<int32_t>(ends.size()) + 1 < most_pieces;
+  for (int32_t end = first; end < heads && static_cast<int32_t>(ends.size()) + 1 < most_pieces;
        end += std::min(end, most))
     ends.push_back(end);
   ends.push_back(heads);

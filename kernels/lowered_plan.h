@@ -81,7 +81,8 @@ std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
                                       const std::vector<ItemEvent>& events);
 
 /// Ends of the pieces that `heads` come in: small ones first, because nothing is computed beside
-/// the transfer of the first.
-std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces);
+/// the transfer of the first. `head_bytes`: that a rank sends of each. Rows of one head are short,
+/// and copies of them slow: where heads are small the first piece, which a kernel sends, has more.
+std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces, int64_t head_bytes);
 
 }  // namespace cpscope::kernels

@@ -262,8 +262,16 @@ void NcclRun::each_device(Work work) {
     for (RankDevice& device : devices_) work(device);
     return;
   }
-  if (workers_ == nullptr) workers_ = std::make_unique<DeviceWorkers>(devices_.size());
-  workers_->run([&](size_t index) { work(devices_[index]); });
+  by_threads([&](RankDevice& device, bool is_second) {
+    if (!is_second) work(device);
+  });
+}
+
+/// Calls work(device, is_second) on two threads for each device.
+template <class Work>
+void NcclRun::by_threads(Work work) {
+  if (workers_ == nullptr) workers_ = std::make_unique<DeviceWorkers>(2 * devices_.size());
+  workers_->run([&](size_t index) { work(devices_[index / 2], index % 2 != 0); });
 }
 
 /// May computes be enqueued before the transfers that stand in front of them? They touch nothing
@@ -322,14 +330,20 @@ void NcclRun::begin_in_pieces(bool is_backward) {
   }
   // Kernels wait for what comes, and nothing that comes needs multiprocessors: all devices compute
   // as soon as one piece is there, however long the host takes for the others.
+  if (is_loaded_) {
+    by_threads([&](RankDevice& device, bool is_second) {
+      if (is_second) return send(device, 1, num_pieces);
+      send(device, 0, 1);
+      compute(device);
+    });
+    return;
+  }
   // The first time a launch may wait for other work, as CUDA loads the kernel: all is sent before.
-  const int32_t num_before = is_loaded_ ? 1 : num_pieces;
-  is_loaded_ = true;
   each_device([&](RankDevice& device) {
-    send(device, 0, num_before);
+    send(device, 0, num_pieces);
     compute(device);
-    send(device, num_before, num_pieces);
   });
+  is_loaded_ = true;
 }
 
 void NcclRun::run_transfers(int64_t begin, int64_t end) {

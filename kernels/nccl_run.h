@@ -46,6 +46,8 @@ class NcclRun {
   void begin_in_pieces(bool is_backward);
   template <class Work>
   void each_device(Work work);
+  template <class Work>
+  void by_threads(Work work);
   bool may_swap(const Stage& transfers, const Stage& computes, bool is_backward) const;
   void run_by_devices(const Stage& stage);
   void run_transfers(int64_t begin, int64_t end);

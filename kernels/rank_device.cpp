@@ -136,12 +136,16 @@ void RankDevice::load(const RunInputs& inputs) {
 void RankDevice::start_clock() {
   // An event belongs to the device that was selected when it was made.
   select_device(device_);
-  clock_.emplace(options_.measures_items, transfer_stream());
+  for (auto* clock : {&clock_, &piece_clock_})
+    clock->emplace(options_.measures_items, transfer_stream());
 }
 
 std::vector<ItemEvent> RankDevice::events() {
   select_device(device_);
-  return planned_events(lowered_, clock_->read());
+  std::vector<ItemEvent> events = clock_->read();
+  const std::vector<ItemEvent> pieces = piece_clock_->read();
+  events.insert(events.end(), pieces.begin(), pieces.end());
+  return planned_events(lowered_, events);
 }
 
 void RankDevice::begin_pass(bool is_backward, bool measures_items) {
@@ -150,12 +154,15 @@ void RankDevice::begin_pass(bool is_backward, bool measures_items) {
   engine_.begin_pass(++pass_number_ % kNumbers);
   computed_.reset();
   sent_.assign(pass().transfers.size(), {});
-  clock_->turn(measures_items);
-  clock_->begin_repeat();
+  for (auto* clock : {&clock_, &piece_clock_}) {
+    (*clock)->turn(measures_items);
+    (*clock)->begin_repeat();
+  }
 }
 
 void RankDevice::keep_repeat(bool is_backward, int32_t repeats_ago) {
-  clock_->keep_only(is_backward, clock_->repeat() - repeats_ago);
+  for (auto* clock : {&clock_, &piece_clock_})
+    (*clock)->keep_only(is_backward, (*clock)->repeat() - repeats_ago);
 }
 
 template <class Work>
@@ -239,7 +246,7 @@ void RankDevice::send_item(int64_t index, RankDevice& receiver) {
   if (plan.lands_straight) receiver.hazards_.begin(writes, copier);
   if (plan.goes_straight) {
     hazards_.begin(reads, copier);
-    copy_straight(index, receiver, copier);
+    copy_straight(index, receiver, *clock_, copier);
     record_event(sent.arrived->get(), copier);
     sent.read = sent.arrived;
     return;
@@ -331,7 +338,7 @@ void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
     RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
     // Nothing touches these buffers between the begin of the pass and its compute item, which waits
     // for flags.
-    copy_straight(static_cast<int64_t>(i), receiver, transfer_stream());
+    copy_straight(static_cast<int64_t>(i), receiver, *piece_clock_, transfer_stream());
     if (is_last_of_piece(i)) set_flag(piece, receiver);
   }
 }
@@ -420,11 +427,12 @@ const std::vector<ByteRows>& RankDevice::straight_rows(int64_t index, const Rank
   return rows;
 }
 
-void RankDevice::copy_straight(int64_t index, RankDevice& receiver, Stream stream) {
+void RankDevice::copy_straight(int64_t index, RankDevice& receiver, ItemClock& clock,
+                               Stream stream) {
   const TransferItem& item = pass().transfers[index];
-  clock_->start(stream);
+  clock.start(stream);
   for (const ByteRows& rows : straight_rows(index, receiver)) copy_byte_rows(rows, stream);
-  clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
+  clock.stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
 }
 
 void RankDevice::set_flag(int32_t piece, RankDevice& receiver) {

@@ -52,7 +52,7 @@ class RankDevice {
   /// Places what comes here and what stays here, and takes note of what is on its way.
   void receive(int64_t begin, int64_t end, const std::deque<RankDevice>& devices);
   /// Wire::copies: what this rank sends of a piece of inputs, and flags that say so. `devices`
-  /// [rank].
+  /// [rank]. A thread may do it while another one does anything else.
   void send_piece(int32_t piece, std::deque<RankDevice>& devices);
   /// The first piece by a kernel, with what stays here of transfers [0, end), which comes before
   /// it.
@@ -122,7 +122,7 @@ class RankDevice {
   }
   bool is_last_of_piece(size_t index) const;
   void send_item(int64_t index, RankDevice& receiver);
-  void copy_straight(int64_t index, RankDevice& receiver, Stream stream);
+  void copy_straight(int64_t index, RankDevice& receiver, ItemClock& clock, Stream stream);
   void set_flag(int32_t piece, RankDevice& receiver);
   void keep_item(int64_t index, int64_t stage);
   void receive_item(int64_t index, const RankDevice& sender, int64_t stage);
@@ -159,8 +159,8 @@ class RankDevice {
   int32_t num_pushed_ = -1;  // array: CTAs of a push that are done
   int32_t pass_number_ = 0;  // passes begun
   BufferHazards hazards_;
-  std::optional<ItemClock> clock_;
-  std::vector<Message> sends_;     // of the stage under way, in item order
+  std::optional<ItemClock> clock_, piece_clock_;  // of send_piece, which a thread of its own calls
+  std::vector<Message> sends_;                    // of the stage under way, in item order
   std::vector<Message> landings_;  // what it receives and what it moves on the rank itself
   std::deque<StepMark> marks_;     // steps that were not seen to be done
 };

@@ -402,12 +402,12 @@ TEST(LoweredPlan, SendsPiecesInTheOrderInWhichTheyAreComputed) {
   const LoweredPlan lowered = lower(plan_of("all_gather"), 8);
   const LoweredPlan::Origins& origins = lowered.origins_of(false);
   ASSERT_EQ(origins.cuts.size(), 4u);
-  EXPECT_EQ(origins.cuts[0].kv, (std::vector<int32_t>{1, 2, 4, 8}));
-  EXPECT_EQ(origins.cuts[0].q, (std::vector<int32_t>{4, 8, 16, 32}));
+  EXPECT_EQ(origins.cuts[0].kv, (std::vector<int32_t>{2, 4, 8}));
+  EXPECT_EQ(origins.cuts[0].q, (std::vector<int32_t>{8, 16, 32}));
   EXPECT_TRUE(std::is_sorted(origins.pieces.begin(), origins.pieces.end()));
   // What stays on its rank comes first, whole.
   EXPECT_EQ(std::count(origins.pieces.begin(), origins.pieces.end(), -1), 4);
-  EXPECT_EQ(origins.pieces.size(), 4u + 4u * 12u);
+  EXPECT_EQ(origins.pieces.size(), 4u + 3u * 12u);
   EXPECT_EQ(lowered.plan.forward.computes.size(), 4u);
 }
 
@@ -480,11 +480,20 @@ TEST(LoweredPlan, KeepsTheInputsOfAUlyssesBackwardWhole) {
 }
 
 TEST(LoweredPlan, CutsHeadsFromSmallToLarge) {
-  EXPECT_EQ(cut_heads(8, 1), (std::vector<int32_t>{8}));
-  EXPECT_EQ(cut_heads(1, 8), (std::vector<int32_t>{1}));
-  EXPECT_EQ(cut_heads(5, 8), (std::vector<int32_t>{1, 2, 4, 5}));
-  EXPECT_EQ(cut_heads(32, 8), (std::vector<int32_t>{1, 2, 4, 8, 16, 24, 32}));
-  EXPECT_EQ(cut_heads(32, 3), (std::vector<int32_t>{1, 2, 32}));
+  constexpr int64_t kLarge = 100'000'000;
+  EXPECT_EQ(cut_heads(8, 1, kLarge), (std::vector<int32_t>{8}));
+  EXPECT_EQ(cut_heads(1, 8, kLarge), (std::vector<int32_t>{1}));
+  EXPECT_EQ(cut_heads(5, 8, kLarge), (std::vector<int32_t>{1, 2, 4, 5}));
+  EXPECT_EQ(cut_heads(32, 8, kLarge), (std::vector<int32_t>{1, 2, 4, 8, 16, 24, 32}));
+  EXPECT_EQ(cut_heads(32, 3, kLarge), (std::vector<int32_t>{1, 2, 32}));
+}
+
+TEST(LoweredPlan, BeginsWithAQuarterOfSmallHeadsAtMost) {
+  EXPECT_EQ(cut_heads(16, 8, 7'000'000), (std::vector<int32_t>{2, 4, 8, 12, 16}));
+  EXPECT_EQ(cut_heads(16, 8, 1), (std::vector<int32_t>{4, 8, 12, 16}));
+  EXPECT_EQ(cut_heads(16, 8, 0), (std::vector<int32_t>{4, 8, 12, 16}));
+  EXPECT_EQ(cut_heads(8, 8, 9'400'000), (std::vector<int32_t>{2, 4, 8}));
+  EXPECT_EQ(cut_heads(2, 8, 1), (std::vector<int32_t>{1, 2}));
 }
 
 TEST(LoweredPlan, TellsOfPiecesAsOfOneItem) {
