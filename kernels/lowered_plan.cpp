@@ -463,8 +463,8 @@ std::array<std::vector<ReorderSaving>, 2> no_savings(const Plan& plan) {
 }  // namespace
 
 std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces, int64_t head_bytes) {
-  // What all multiprocessors of an H200 write to others in 35 us.
-  constexpr int64_t kFirstBytes = 12'000'000;
+  // On two H200 12 MB before the computes cost as much as they saved later.
+  constexpr int64_t kFirstBytes = 5'000'000;
   const int64_t wanted = (kFirstBytes + head_bytes - 1) / std::max<int64_t>(1, head_bytes);
   const auto first = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, std::max(1, heads / 4)));
   std::vector<int32_t> ends;

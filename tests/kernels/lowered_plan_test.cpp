@@ -489,10 +489,10 @@ TEST(LoweredPlan, CutsHeadsFromSmallToLarge) {
 }
 
 TEST(LoweredPlan, BeginsWithAQuarterOfSmallHeadsAtMost) {
-  EXPECT_EQ(cut_heads(16, 8, 7'000'000), (std::vector<int32_t>{2, 4, 8, 12, 16}));
+  EXPECT_EQ(cut_heads(16, 8, 3'000'000), (std::vector<int32_t>{2, 4, 8, 12, 16}));
   EXPECT_EQ(cut_heads(16, 8, 1), (std::vector<int32_t>{4, 8, 12, 16}));
   EXPECT_EQ(cut_heads(16, 8, 0), (std::vector<int32_t>{4, 8, 12, 16}));
-  EXPECT_EQ(cut_heads(8, 8, 9'400'000), (std::vector<int32_t>{2, 4, 8}));
+  EXPECT_EQ(cut_heads(8, 8, 3'000'000), (std::vector<int32_t>{2, 4, 8}));
   EXPECT_EQ(cut_heads(2, 8, 1), (std::vector<int32_t>{1, 2}));
 }
 
