@@ -99,7 +99,7 @@ class RankDevice {
   struct CopyPlan {
     bool goes_straight = false, lands_straight = false;
     int64_t sent = 0, received = 0;
-    std::vector<ByteRows> rows;  // of one that goes straight, once it was sent
+    std::vector<ByteRows> rows;  // of one that lands straight, once it was sent
   };
   /// A transfer by copies that this rank has enqueued.
   struct Sent {
@@ -107,6 +107,11 @@ class RankDevice {
     std::shared_ptr<DeviceEvent> read, arrived;
   };
 
+  // Passes are counted to here and then again from 0: a flag is never what it was a pass before.
+  static constexpr int32_t kNumbers = 1024;
+
+  /// Where a message of staging ends and the next one may begin.
+  static int64_t align(int64_t bytes);
   const Pass& pass() const { return is_backward_ ? plan_.backward : plan_.forward; }
   Stream transfer_stream() const { return transfer_stream_.get(); }
   Stream compute_stream() const { return is_in_order_ ? transfer_stream() : compute_stream_.get(); }

@@ -1,0 +1,258 @@
+// Wire::copies: rows to other devices of this process by copy engines, and by a kernel where they
+// are wanted at once.
+#include "kernels/rank_device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+
+void RankDevice::plan_copies() {
+  int64_t most_sent = 0, most_received = 0;
+  for (const bool is_backward : {false, true}) {
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    std::vector<CopyPlan>& copies = copies_[is_backward ? 1 : 0];
+    int64_t sent = 0, received = 0;
+    for (const TransferItem& item : pass.transfers) {
+      const CopyPlan& copy = copies.emplace_back(CopyPlan{
+          goes_straight(lowered_, item), lands_straight(lowered_, item), sent, received, {}});
+      CPSCOPE_CHECK(
+          item.src != rank_ || item.dst == rank_ || engine_.wire_bytes(item) == item.bytes,
+          "the plan counts other bytes", engine_.wire_bytes(item), item.bytes);
+      if (item.src == item.dst) continue;
+      if (item.src == rank_ && !copy.goes_straight) sent += align(item.bytes);
+      if (item.dst == rank_ && !copy.lands_straight) received += align(item.bytes);
+    }
+    most_sent = std::max(most_sent, sent);
+    most_received = std::max(most_received, received);
+  }
+  reserve_staging(most_sent, most_received);
+  numbers_ = staging_.reserve(fmt::format("rank {} numbers", to_index(rank_)),
+                              kNumbers * int64_t{sizeof(int32_t)});
+  num_pushed_ =
+      staging_.reserve(fmt::format("rank {} pushed", to_index(rank_)), int64_t{sizeof(int32_t)});
+}
+
+void RankDevice::send(int64_t begin, int64_t end, std::deque<RankDevice>& devices) {
+  select_device(device_);
+  for (int64_t i = begin; i < end; ++i) {
+    const TransferItem& item = pass().transfers[static_cast<size_t>(i)];
+    // Nothing on the wire would only cost its latency.
+    if (item.src == rank_ && item.dst != rank_ && item.bytes > 0)
+      send_item(i, devices[static_cast<size_t>(to_index(item.dst))]);
+  }
+}
+
+void RankDevice::send_item(int64_t index, RankDevice& receiver) {
+  const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+  const bool is_result =
+      item.payload == Payload::out || item.payload == Payload::dq || item.payload == Payload::dkv;
+  const BufferUse reads{{{item.from, item.heads}}, {}}, writes{{}, {{item.to, item.heads}}};
+  const Stream copier = is_result ? result_stream_.get() : transfer_stream();
+  Sent& sent = sent_[static_cast<size_t>(index)];
+  sent = {copier, copier, nullptr, std::make_shared<DeviceEvent>(false)};
+  const CopyPlan& plan = copy_plan(index);
+  if (plan.lands_straight) receiver.hazards_.begin(writes, copier);
+  if (plan.goes_straight) {
+    hazards_.begin(reads, copier);
+    copy_straight(index, receiver, *clock_, copier);
+    record_event(sent.arrived->get(), copier);
+    sent.read = sent.arrived;
+    return;
+  }
+  // The next one is packed while this one travels.
+  const Stream packer = sent.reader = packing_stream_.get();
+  hazards_.begin(reads, packer);
+  clock_->start(packer);
+  uint8_t* const packed = staging_.at<uint8_t>(send_staging_) + plan.sent;
+  engine_.pack(item, packed, packer);
+  sent.read = std::make_shared<DeviceEvent>(false);
+  record_event(sent.read->get(), packer);
+  wait_for_event(copier, sent.read->get());
+  if (plan.lands_straight) {
+    for (const ByteRows& rows : straight_rows(index, receiver)) copy_byte_rows(rows, copier);
+  } else {
+    uint8_t* const place = receiver.staging_.at<uint8_t>(receiver.receive_staging_) +
+                           receiver.copy_plan(index).received;
+    copy_byte_rows({packed, item.bytes, place, item.bytes, item.bytes, 1}, copier);
+  }
+  clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, copier);
+  record_event(sent.arrived->get(), copier);
+}
+
+/// By a kernel: copies on one device take multiprocessors too. Additions follow item order, so they
+/// share a stream with what lands from elsewhere.
+void RankDevice::keep_item(int64_t index, int64_t stage) {
+  const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+  const Stream stream = landing_stream_.get();
+  const BufferUse use = uses_of(item);
+  hazards_.begin(use, stream);
+  clock_->start(stream);
+  engine_.move(item, stream);
+  clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
+  const auto moved = std::make_shared<DeviceEvent>(false);
+  record_event(moved->get(), stream);
+  hazards_.end(use, stream, moved, stage);
+}
+
+void RankDevice::receive(int64_t begin, int64_t end, const std::deque<RankDevice>& devices) {
+  select_device(device_);
+  const int64_t stage = num_stages_++;
+  const auto each = [&](const auto& visit) {
+    for (int64_t i = begin; i < end; ++i) visit(pass().transfers[static_cast<size_t>(i)], i);
+  };
+  // What is added must not be overwritten; all else that stays waits for nothing that comes.
+  const auto stays_first = [&](const TransferItem& item) {
+    return item.src == rank_ && item.dst == rank_ && item.landing == Landing::replace;
+  };
+  each([&](const TransferItem& item, int64_t i) {
+    if (stays_first(item)) keep_item(i, stage);
+  });
+  each([&](const TransferItem& item, int64_t i) {
+    if (item.src == item.dst) {
+      if (item.dst == rank_ && !stays_first(item)) keep_item(i, stage);
+      return;
+    }
+    if (item.bytes == 0) return;
+    if (item.src == rank_) {
+      const Sent& sent = sent_[static_cast<size_t>(i)];
+      hazards_.end({{{item.from, item.heads}}, {}}, sent.reader, sent.read);
+    }
+    if (item.dst == rank_) receive_item(i, devices[static_cast<size_t>(to_index(item.src))], stage);
+  });
+}
+
+void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t stage) {
+  const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+  const BufferUse writes{{}, {{item.to, item.heads}}};
+  const Sent& sent = sender.sent_[static_cast<size_t>(index)];
+  if (copy_plan(index).lands_straight)
+    return hazards_.end(writes, sent.copier, sent.arrived, stage);
+  const Stream stream = landing_stream_.get();
+  wait_for_event(stream, sent.arrived->get());
+  hazards_.begin(writes, stream);
+  engine_.unpack(item, staging_.at<uint8_t>(receive_staging_) + copy_plan(index).received, stream);
+  const auto placed = std::make_shared<DeviceEvent>(false);
+  record_event(placed->get(), stream);
+  hazards_.end(writes, stream, placed, stage);
+}
+
+void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
+  select_device(device_);
+  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TransferItem& item = pass().transfers[i];
+    if (pieces[i] != piece || item.src != rank_) continue;
+    RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
+    // Nothing touches these buffers between the begin of the pass and its compute item, which waits
+    // for flags.
+    copy_straight(static_cast<int64_t>(i), receiver, *piece_clock_, transfer_stream());
+    if (is_last_of_piece(i)) set_flag(piece, receiver);
+  }
+}
+
+/// Has the receiver the whole of this rank's part of the piece with this transfer?
+bool RankDevice::is_last_of_piece(size_t index) const {
+  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
+  const TransferItem& item = pass().transfers[index];
+  for (size_t i = index + 1; i < pieces.size() && pieces[i] == pieces[index]; ++i) {
+    const TransferItem& later = pass().transfers[i];
+    if (later.src == item.src && later.dst == item.dst) return false;
+  }
+  return true;
+}
+
+void RankDevice::push_first_piece(int64_t end, std::deque<RankDevice>& devices) {
+  select_device(device_);
+  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
+  RowPush push;
+  push.value = pass_number_ % kNumbers;
+  push.num_done = staging_.at<int32_t>(num_pushed_);
+  std::vector<int64_t> pushed, kept;
+  bool has_all = true;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TransferItem& item = pass().transfers[i];
+    const auto index = static_cast<int64_t>(i);
+    if (item.src != rank_) continue;
+    const bool stays = item.dst == rank_ && index < end;
+    if (!stays && pieces[i] != 0) continue;
+    const bool is_added = add_to_push(index, devices, push, pushed);
+    if (!is_added && stays) kept.push_back(index);
+    has_all &= is_added || stays;
+    if (stays || !is_last_of_piece(i)) continue;
+    if (push.num_flags == RowPush::kMostFlags) {
+      has_all = false;
+      break;
+    }
+    push.flags[push.num_flags++] =
+        devices[static_cast<size_t>(to_index(item.dst))].engine_.arrival_flag(is_backward_, 0,
+                                                                              rank_);
+  }
+  if (!has_all) {
+    for (int64_t i = 0; i < end; ++i) {
+      const TransferItem& item = pass().transfers[static_cast<size_t>(i)];
+      if (item.src == rank_ && item.dst == rank_) keep_item(i, BufferHazards::kAlone);
+    }
+    return send_piece(0, devices);
+  }
+  const Stream stream = landing_stream_.get();
+  std::vector<ItemId> ids;
+  BufferUse local;
+  for (const int64_t index : pushed) {
+    const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+    ids.push_back({is_backward_, StageKind::transfer, index});
+    if (item.dst == rank_) local.writes.push_back({item.to, item.heads});
+  }
+  clock_->start(stream);
+  launch_row_push(push, stream);
+  if (!ids.empty())
+    clock_->stop_all(ids, rank_, pass().transfers[static_cast<size_t>(pushed.front())].step,
+                     stream);
+  hazards_.end(local, stream);
+  for (const int64_t index : kept) keep_item(index, BufferHazards::kAlone);
+}
+
+/// False, and nothing added, where the kernel does not take the transfer's rows.
+bool RankDevice::add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push,
+                             std::vector<int64_t>& pushed) {
+  if (!copy_plan(index).goes_straight) return false;
+  const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+  const std::vector<ByteRows>& rows =
+      straight_rows(index, devices[static_cast<size_t>(to_index(item.dst))]);
+  if (push.num_copies + static_cast<int32_t>(rows.size()) > RowPush::kMostCopies ||
+      !std::all_of(rows.begin(), rows.end(), can_push))
+    return false;
+  for (const ByteRows& copy : rows) push.copies[push.num_copies++] = copy;
+  pushed.push_back(index);
+  return true;
+}
+
+/// Of a transfer that lands straight. Addresses stay from pass to pass.
+const std::vector<ByteRows>& RankDevice::straight_rows(int64_t index, const RankDevice& receiver) {
+  CopyPlan& plan = copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
+  if (!plan.rows.empty()) return plan.rows;
+  const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
+  const uint8_t* const packed = staging_.at<uint8_t>(send_staging_) + plan.sent;
+  plan.rows = plan.goes_straight ? engine_.copies_of(item, receiver.engine_)
+                                 : engine_.copies_of_packed(item, packed, receiver.engine_);
+  return plan.rows;
+}
+
+void RankDevice::copy_straight(int64_t index, RankDevice& receiver, ItemClock& clock,
+                               Stream stream) {
+  const TransferItem& item = pass().transfers[index];
+  clock.start(stream);
+  for (const ByteRows& rows : straight_rows(index, receiver)) copy_byte_rows(rows, stream);
+  clock.stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
+}
+
+void RankDevice::set_flag(int32_t piece, RankDevice& receiver) {
+  constexpr int64_t kBytes = sizeof(int32_t);
+  copy_byte_rows({staging_.at<int32_t>(numbers_) + pass_number_ % kNumbers, kBytes,
+                  receiver.engine_.arrival_flag(is_backward_, piece, rank_), kBytes, kBytes, 1},
+                 transfer_stream());
+}
+
+}  // namespace cpscope::kernels
