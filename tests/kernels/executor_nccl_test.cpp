@@ -14,6 +14,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
 #include <thread>
 #include <vector>
 
@@ -164,30 +165,31 @@ TEST(NcclExecutor, KeepsTheBudgetOnCopiesAlone) {
 }
 
 /// Heads enough for several pieces, and rows that lie in a few stretches.
-Scenario scenario_of_pieces(const char* type) {
+Scenario scenario_of_pieces(const char* type, int32_t ranks) {
   const std::string text = fmt::format(
       "schema = 1\ntitle = \"pieces\"\nquestion = \"which bits?\"\n"
-      "[attention]\nheads = 16\nkv_heads = 8\nhead_dim = 64\nattn_mask_type = \"causal\"\n"
+      "[attention]\nheads = 16\nkv_heads = {}\nhead_dim = 64\nattn_mask_type = \"causal\"\n"
       "[batch]\nqkv_format = \"thd\"\nlengths = [96]\n"
-      "[parallel]\ncp_size = 2\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
+      "[parallel]\ncp_size = {}\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
       "[numerics]\ndtype = \"bf16\"\n",
-      type);
+      4 * ranks, ranks, type);
   return parse_scenario(text, "pieces.toml").value().scenario;
 }
 
 TEST(NcclExecutor, GivesTheSameBitsInPieces) {
   const auto cuda = kernels::make_executor_cuda();
-  for (const char* type : {"all_gather", "a2a"}) {
-    const Scenario scenario = scenario_of_pieces(type);
+  for (const auto& [type, ranks] : {std::pair{"all_gather", 2}, std::pair{"a2a", 2},
+                                    std::pair{"all_gather", 4}, std::pair{"a2a", 4}}) {
+    const Scenario scenario = scenario_of_pieces(type, ranks);
     const auto expected = run_graded_on(*cuda, scenario);
     ASSERT_TRUE(expected && expected->output.ok() && expected->grade.passed);
     for (const int32_t most_pieces : {1, 3, 8}) {
       const auto executor =
-          kernels::make_executor_nccl(copying_settings(NcclEmulated(), 2, most_pieces));
+          kernels::make_executor_nccl(copying_settings(NcclEmulated(), ranks, most_pieces));
       const auto run = run_graded_on(*executor, scenario);
       ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
       EXPECT_TRUE(is_bitwise_equal(run->output.value().answer, expected->output.value().answer))
-          << most_pieces << " pieces\n"
+          << type << ", " << ranks << " ranks, " << most_pieces << " pieces\n"
           << describe(compare(run->output.value().answer, expected->output.value().answer));
     }
   }
