@@ -1,5 +1,7 @@
 #include "sim/app/commands.h"
 #include "sim/app/json_text.h"
+#include "sim/app/timeline_trace.h"
+#include "sim/base/whole_file.h"
 #include "sim/clock/clock.h"
 #include "sim/run/run_inputs.h"
 
@@ -38,6 +40,7 @@ struct Speed {
   double transfer_ms = 0;            // in transfers, all ranks
   double hidden_fraction = 0;        // of it beside computes of the same rank
   Json steps;
+  std::vector<ItemEvent> events;  // of one repeat
 };
 
 double median(std::vector<double> values) {
@@ -228,6 +231,7 @@ Result<Speed> measure(Executor& executor, const BenchCase& wanted, const RunInpu
   speed.plan_ms = wanted.plan_ms;
   speed.lists_ms = output.value().list_seconds * 1e3;
   speed.steps = steps_json(output.value());
+  speed.events = output.value().events;
   return speed;
 }
 
@@ -272,6 +276,71 @@ void print_line(const Speed& speed) {
       speed.backward_tflops, 100 * speed.hidden_fraction);
   std::cout.flush();
 }
+
+/// Files of traces in one folder, named as their scenarios.
+class TraceFolder {
+ public:
+  explicit TraceFolder(std::string folder) : folder_(std::move(folder)) {}
+
+  std::optional<Error> make() const {
+    if (folder_.empty()) return std::nullopt;
+    std::error_code failure;
+    std::filesystem::create_directories(folder_, failure);
+    if (std::filesystem::is_directory(folder_)) return std::nullopt;
+    return make_error(ErrorKind::bad_input, "cannot make the folder of --traces",
+                      "name a folder that may be written", folder_);
+  }
+
+  std::optional<Error> write(const BenchCase& of, const Speed& speed) {
+    if (folder_.empty()) return std::nullopt;
+    if (speed.events.empty())
+      return make_error(ErrorKind::unavailable,
+                        fmt::format("executor {} has no clock: there is no trace", speed.executor),
+                        "cuda, cuda-portable and nccl have one");
+    const Result<size_t> bytes = write_whole_file(
+        name_for(of.file),
+        [&](std::ostream& out) {
+          write_measured_trace(of.plan.plan(), from_the_start(speed.events),
+                               fmt::format("executor {}{}{}; measured", speed.executor,
+                                           speed.kernels.empty() ? "" : ", ", speed.kernels),
+                               out);
+        },
+        "the trace");
+    return bytes ? std::nullopt : std::optional(bytes.error());
+  }
+
+ private:
+  std::string name_for(const std::string& file) {
+    const std::string stem = std::filesystem::path(file).stem().string();
+    const int32_t number = ++used_[stem];
+    const std::string name = number == 1 ? stem : fmt::format("{}-{}", stem, number);
+    return (std::filesystem::path(folder_) / (name + ".json")).string();
+  }
+
+  /// Forward from 0 on, backward behind it: between them the run did other things.
+  static std::vector<ItemEvent> from_the_start(std::vector<ItemEvent> events) {
+    constexpr int64_t kBetween = 100'000;  // ns
+    int64_t begin = 0;
+    for (const bool is_backward : {false, true}) {
+      int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
+      for (const ItemEvent& event : events) {
+        if (event.item.is_backward != is_backward) continue;
+        first = std::min(first, event.start_ns);
+        last = std::max(last, event.end_ns);
+      }
+      for (ItemEvent& event : events) {
+        if (event.item.is_backward != is_backward) continue;
+        event.start_ns += begin - first;
+        event.end_ns += begin - first;
+      }
+      if (last > 0) begin += last - first + kBetween;
+    }
+    return events;
+  }
+
+  std::string folder_;
+  std::map<std::string, int32_t> used_;  // [name]
+};
 
 void say(const Json& line) { std::cout << print_json(line) << std::endl; }
 
@@ -318,6 +387,8 @@ int command_bench(const CommandOptions& options, Toolbox& toolbox) {
   const Result<std::vector<std::string>> files = find_scenarios(options.paths);
   if (!files) return report(files.error());
   if (options.turns) return take_turns(*executor.value(), files.value(), options.repeats, std::cin);
+  TraceFolder traces(options.trace_folder);
+  if (const auto error = traces.make()) return report(*error);
   Json rows = Json::array();
   if (!options.json) print_header();
   LastInputs inputs;
@@ -336,6 +407,7 @@ int command_bench(const CommandOptions& options, Toolbox& toolbox) {
     } else {
       print_line(speed.value());
     }
+    if (const auto error = traces.write(wanted.value(), speed.value())) code = report(*error);
   }
   if (options.json) std::cout << print_json({{"schema", 1}, {"rows", rows}}) << '\n';
   return code;

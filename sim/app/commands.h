@@ -18,6 +18,7 @@ struct CommandOptions {
   std::string record_path;
   std::string junit_path;
   std::string trace_path, chakra_prefix, measured_path;  // timeline
+  std::string trace_folder;                              // bench
   std::string report_path;                               // ends in .html or .md
   FigureMaker draw;                                      // of the report; may be empty
   std::vector<std::string> names;                        // faults: only these

@@ -281,10 +281,16 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   add_json(bench, options);
   bench->add_option("--repeats", options.repeats, "carry out each pass so often; medians are shown")
       ->check(CLI::Range(1, 1000000));
-  bench->add_flag(
-      "--turns", options.turns,
-      "measure a file at each line \"turn\" of standard input, go on at \"next\"; answers "
-      "are JSON, one document a line, so that others can be measured in between");
+  CLI::Option* traces = bench->add_option(
+      "--traces", options.trace_folder,
+      "write when the items of one repeat of each scenario ran to NAME.json in this folder, for "
+      "ui.perfetto.dev or chrome://tracing: a process for each rank, as timeline --trace has them");
+  bench
+      ->add_flag(
+          "--turns", options.turns,
+          "measure a file at each line \"turn\" of standard input, go on at \"next\"; answers "
+          "are JSON, one document a line, so that others can be measured in between")
+      ->excludes(traces);
   bench->footer("Example: cpscope bench tests/bench/speed --executor cuda --repeats 10");
   commands.push_back({bench, [&] { return command_bench(options, toolbox); }});
 

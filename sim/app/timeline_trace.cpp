@@ -274,6 +274,27 @@ class TraceGroup {
   std::vector<std::array<bool, 2>> uses_;  // [event][is_sent_on] somebody reads what it brings
 };
 
+Json heading(const Plan& plan, const char* times) {
+  Json about;
+  about["made_by"] = "cpscope " + program_version();
+  about["times"] = times;
+  about["scenario"] = plan.scenario.title;
+  about["plan_hash"] = to_hex(plan.hash);
+  return about;
+}
+
+/// Up to the first event. `label`: of the first process.
+void begin_trace(const Json& about, const std::string& label, Outlet& outlet) {
+  Json first;
+  first["ph"] = "M";
+  first["name"] = "process_labels";
+  first["pid"] = 1;
+  first["args"]["labels"] = label;
+  // Every event but this one begins with a comma.
+  outlet.write("{{\"displayTimeUnit\":\"ns\",\"otherData\":{},\"traceEvents\":[\n{}",
+               print_json(about), print_json(first));
+}
+
 }  // namespace
 
 std::vector<Arrival> find_arrivals(const Plan& plan, std::span<const ItemEvent> events) {
@@ -287,29 +308,28 @@ std::vector<Arrival> find_arrivals(const Plan& plan, std::span<const ItemEvent> 
 }
 
 void write_timeline_trace(const TimelineExport& times, std::ostream& out) {
-  Json about;
-  about["made_by"] = "cpscope " + program_version();
-  about["times"] = times.measured.empty() ? "predicted" : "predicted and measured";
-  about["scenario"] = times.plan.scenario.title;
-  about["plan_hash"] = to_hex(times.plan.hash);
+  Json about = heading(times.plan, times.measured.empty() ? "predicted" : "predicted and measured");
   about["cluster"] = times.cluster.name;
   about["stack"] = times.timeline.stack;
-  Json label;
-  label["ph"] = "M";
-  label["name"] = "process_labels";
-  label["pid"] = 1;
-  label["args"]["labels"] =
-      fmt::format("{}, {}; predicted, not measured", times.cluster.title, times.timeline.stack);
   Outlet outlet(out);
-  // Every event but this one begins with a comma.
-  outlet.write("{{\"displayTimeUnit\":\"ns\",\"otherData\":{},\"traceEvents\":[\n{}",
-               print_json(about), print_json(label));
+  begin_trace(
+      about,
+      fmt::format("{}, {}; predicted, not measured", times.cluster.title, times.timeline.stack),
+      outlet);
   const std::vector<ItemEvent>& predicted = times.timeline.events;
   const auto ranks = static_cast<int64_t>(times.plan.home.size());
   const auto flows = static_cast<int64_t>(2 * predicted.size());
   TraceGroup(times.plan, predicted, "predicted", 1, 1, outlet).write();
   if (!times.measured.empty())
     TraceGroup(times.plan, times.measured, "measured", 1 + ranks, 1 + flows, outlet).write();
+  outlet.write("\n]}}\n");
+}
+
+void write_measured_trace(const Plan& plan, std::span<const ItemEvent> events,
+                          const std::string& who, std::ostream& out) {
+  Outlet outlet(out);
+  begin_trace(heading(plan, "measured"), who, outlet);
+  TraceGroup(plan, events, "measured", 1, 1, outlet).write();
   outlet.write("\n]}}\n");
 }
 

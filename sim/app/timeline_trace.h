@@ -4,6 +4,7 @@
 
 #include <iosfwd>
 #include <span>
+#include <string>
 
 namespace cpscope {
 
@@ -25,6 +26,10 @@ std::vector<Arrival> find_arrivals(const Plan& plan, std::span<const ItemEvent> 
 /// nested. Times in us with three decimals. Measured ranks are a second group of processes. Written
 /// event by event; 40 bytes of memory each. Source: "Trace Event Format", Google, 2016.
 void write_timeline_trace(const TimelineExport& times, std::ostream& out);
+
+/// The same of measured items alone. `who` measured them: "executor nccl, sm90".
+void write_measured_trace(const Plan& plan, std::span<const ItemEvent> events,
+                          const std::string& who, std::ostream& out);
 
 /// A row for each item that takes time, in plan order: pass, kind, index, rank (of a transfer, the
 /// sender), step, start_us, end_us, bytes on the wire, pairs (query, key, query head), to (receiver

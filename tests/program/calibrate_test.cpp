@@ -15,7 +15,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -269,11 +271,13 @@ TEST(Calibration, RefusesAnExecutorWithoutAClockAndOneThatStandsStill) {
 }
 
 /// The program with executors `cuda` and `nccl` of the known machine. Returns the exit code.
-int run_words(std::vector<std::string> words, bool has_devices = true) {
+int run_words(std::vector<std::string> words, bool has_devices = true, bool has_clock = true) {
   Toolbox toolbox;
   const Cluster known = known_machine();
   if (has_devices) {
-    toolbox.executors.push_back(std::make_unique<PredictedExecutor>("cuda", known, 1));
+    auto cuda = std::make_unique<PredictedExecutor>("cuda", known, 1);
+    cuda->has_clock = has_clock;
+    toolbox.executors.push_back(std::move(cuda));
     toolbox.executors.push_back(std::make_unique<PredictedExecutor>("nccl", known, 4));
   } else {
     toolbox.missing_executors = {{"cuda", "no GPU"}, {"nccl", "no GPU"}};
@@ -293,7 +297,7 @@ int run_calibrate(std::vector<std::string> words, bool has_devices = true) {
 std::string fresh_path(const std::string& name) {
   const fs::path folder = fs::path(CPSCOPE_WORK_FOLDER) / "calibrate";
   fs::create_directories(folder);
-  fs::remove(folder / name);
+  fs::remove_all(folder / name);
   return (folder / name).string();
 }
 
@@ -393,6 +397,71 @@ TEST(BenchCommand, TellsEveryStepOfEveryRank) {
   // A ring of 4 forward: three steps send, the last one does not; one stretch a step and rank.
   for (const nlohmann::json& row : steps["forward"])
     EXPECT_EQ(row["transfer_us"] > 0, row["step"] < 3) << row;
+}
+
+TEST(BenchCommand, WritesATraceOfWhatItMeasured) {
+  // Two files of one name.
+  const std::string path = fresh_path("traced.toml"), folder = fresh_path("traces/of_two"),
+                    other = fresh_path("other");
+  fs::create_directories(other);
+  for (const std::string& file : {path, other + "/traced.toml"})
+    std::ofstream(file) << "schema = 1\ntitle = \"t\"\nquestion = \"q\"\n[attention]\nheads = 4\n"
+                           "head_dim = 64\n[batch]\nlengths = [512]\n[parallel]\ncp_size = 4\n";
+  const nlohmann::json document = nlohmann::json::parse(printed_by([&] {
+    const int code =
+        run_words({"bench", path, other, "--executor", "nccl", "--json", "--traces", folder});
+    EXPECT_EQ(code, 0);
+  }));
+  ASSERT_EQ(document["rows"].size(), 2U);
+  for (const char* name : {"/traced.json", "/traced-2.json"}) {
+    const nlohmann::json trace = nlohmann::json::parse(std::ifstream(folder + name));
+    EXPECT_EQ(trace["otherData"]["times"], "measured");
+    // The sums are those of the row; forward begins at 0, backward when it has ended.
+    std::map<std::pair<std::string, std::string>, double> sums;  // [pass, kind] us
+    std::map<std::string, double> begin, end;                    // [pass]
+    std::set<int64_t> processes;
+    for (const nlohmann::json& event : trace["traceEvents"]) {
+      if (event["ph"] != "X") continue;
+      const std::string pass = event["args"]["pass"];
+      const double start = event["ts"], length = event["dur"];
+      sums[{pass, event["args"]["kind"]}] += length;
+      begin[pass] = begin.contains(pass) ? std::min(begin[pass], start) : start;
+      end[pass] = std::max(end[pass], start + length);
+      processes.insert(event["pid"].get<int64_t>());
+    }
+    EXPECT_EQ(processes.size(), 4U);
+    EXPECT_EQ(begin["forward"], 0.0);
+    EXPECT_NEAR(begin["backward"], end["forward"] + 100.0, 0.01);
+    for (const std::string pass : {"forward", "backward"}) {
+      double compute_us = 0;
+      for (const nlohmann::json& step : document["rows"][0]["steps"][pass])
+        compute_us += step["compute_us"].get<double>();
+      EXPECT_NEAR((sums[{pass, "compute"}]), compute_us, 0.1);
+      EXPECT_GT((sums[{pass, "transfer"}]), 0.0);
+    }
+  }
+}
+
+TEST(BenchCommand, SaysWhyThereIsNoTrace) {
+  const std::string path = fresh_path("untraced.toml");
+  std::ofstream(path) << "schema = 1\ntitle = \"t\"\nquestion = \"q\"\n[attention]\nheads = 4\n"
+                         "head_dim = 64\n[batch]\nlengths = [64]\n[parallel]\ncp_size = 1\n";
+  const auto bench = [&](std::vector<std::string> words, std::string& said) {
+    std::ostringstream stream;
+    std::streambuf* const before = std::cerr.rdbuf(stream.rdbuf());
+    int code = 0;
+    words.insert(words.begin(), {"bench", path, "--executor", "cuda"});
+    printed_by([&] { code = run_words(words, true, false); });
+    std::cerr.rdbuf(before);
+    said = stream.str();
+    return code;
+  };
+  std::string said;
+  EXPECT_EQ(bench({"--traces", fresh_path("none")}, said), 3);
+  EXPECT_NE(said.find("executor cuda has no clock"), std::string::npos) << said;
+  EXPECT_EQ(bench({"--traces", path}, said), 2);
+  EXPECT_NE(said.find("cannot make the folder"), std::string::npos) << said;
+  EXPECT_EQ(bench({"--traces", fresh_path("none"), "--turns"}, said), 2);
 }
 
 TEST(BenchCommand, TakesTurnsAndSaysOneLineForEach) {
