@@ -14,8 +14,8 @@
 #include <functional>
 #include <set>
 #include <string>
-#include <utility>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
