@@ -128,6 +128,7 @@ class RankDevice {
   bool is_last_of_piece(size_t index) const;
   void send_item(int64_t index, RankDevice& receiver);
   void copy_straight(int64_t index, RankDevice& receiver, ItemClock& clock, Stream stream);
+  void send_piece(int32_t piece, std::deque<RankDevice>& devices, ItemClock& clock);
   void set_flag(int32_t piece, RankDevice& receiver);
   void keep_item(int64_t index, int64_t stage);
   void receive_item(int64_t index, const RankDevice& sender, int64_t stage);

@@ -141,6 +141,10 @@ void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t s
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
   select_device(device_);
+  send_piece(piece, devices, *piece_clock_);
+}
+
+void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices, ItemClock& clock) {
   const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const TransferItem& item = pass().transfers[i];
@@ -148,7 +152,7 @@ void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
     RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
     // Nothing touches these buffers between the begin of the pass and its compute item, which waits
     // for flags.
-    copy_straight(static_cast<int64_t>(i), receiver, *piece_clock_, transfer_stream());
+    copy_straight(static_cast<int64_t>(i), receiver, clock, transfer_stream());
     if (is_last_of_piece(i)) set_flag(piece, receiver);
   }
 }
@@ -195,7 +199,8 @@ void RankDevice::push_first_piece(int64_t end, std::deque<RankDevice>& devices) 
       const TransferItem& item = pass().transfers[static_cast<size_t>(i)];
       if (item.src == rank_ && item.dst == rank_) keep_item(i, BufferHazards::kAlone);
     }
-    return send_piece(0, devices);
+    // Another thread may be sending the next pieces.
+    return send_piece(0, devices, *clock_);
   }
   const Stream stream = landing_stream_.get();
   std::vector<ItemId> ids;

@@ -11,7 +11,8 @@ namespace cpscope::kernels {
 /// to kernels that wait for them there: for what is small and wanted at once, while multiprocessors
 /// are free. A copy engine needs the host for some microseconds for each of the copies.
 struct RowPush {
-  static constexpr int32_t kMostCopies = 40, kMostFlags = 16;
+  // Eight ranks' q, k and v in two stretches each; what a launch may pass is 4 KiB.
+  static constexpr int32_t kMostCopies = 50, kMostFlags = 16;
   ByteRows copies[kMostCopies];
   int32_t num_copies = 0;
   int32_t* flags[kMostFlags] = {};  // set to `value` when all is written
@@ -22,6 +23,8 @@ struct RowPush {
 
 /// Can the kernel copy these rows? They must lie on 16 bytes and be of whole groups of 16 bytes.
 bool can_push(const ByteRows& rows);
+
+static_assert(sizeof(RowPush) <= 4096);
 
 void launch_row_push(const RowPush& push, Stream stream);
 

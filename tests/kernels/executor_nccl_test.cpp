@@ -11,11 +11,12 @@
 #include "tests/kernels/group_cases.h"
 #include "tests/support/graded_run.h"
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -165,22 +166,25 @@ TEST(NcclExecutor, KeepsTheBudgetOnCopiesAlone) {
 }
 
 /// Heads enough for several pieces, and rows that lie in a few stretches.
-Scenario scenario_of_pieces(const char* type, int32_t ranks) {
+Scenario scenario_of_pieces(const char* type, int32_t ranks, const char* lengths) {
   const std::string text = fmt::format(
       "schema = 1\ntitle = \"pieces\"\nquestion = \"which bits?\"\n"
       "[attention]\nheads = 16\nkv_heads = {}\nhead_dim = 64\nattn_mask_type = \"causal\"\n"
-      "[batch]\nqkv_format = \"thd\"\nlengths = [96]\n"
+      "[batch]\nqkv_format = \"thd\"\nlengths = [{}]\n"
       "[parallel]\ncp_size = {}\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
       "[numerics]\ndtype = \"bf16\"\n",
-      4 * ranks, ranks, type);
+      std::min(16, 4 * ranks), lengths, ranks, type);
   return parse_scenario(text, "pieces.toml").value().scenario;
 }
 
 TEST(NcclExecutor, GivesTheSameBitsInPieces) {
   const auto cuda = kernels::make_executor_cuda();
-  for (const auto& [type, ranks] : {std::pair{"all_gather", 2}, std::pair{"a2a", 2},
-                                    std::pair{"all_gather", 4}, std::pair{"a2a", 4}}) {
-    const Scenario scenario = scenario_of_pieces(type, ranks);
+  // Three documents lie in more stretches than one kernel pushes.
+  for (const auto& [type, ranks, lengths] :
+       {std::tuple{"all_gather", 2, "96"}, std::tuple{"a2a", 2, "96"},
+        std::tuple{"all_gather", 4, "96"}, std::tuple{"a2a", 4, "96"},
+        std::tuple{"a2a", 8, "32, 16, 48"}}) {
+    const Scenario scenario = scenario_of_pieces(type, ranks, lengths);
     const auto expected = run_graded_on(*cuda, scenario);
     ASSERT_TRUE(expected && expected->output.ok() && expected->grade.passed);
     for (const int32_t most_pieces : {1, 3, 8}) {
