@@ -447,6 +447,7 @@ TEST(BenchCommand, SaysWhyThereIsNoTrace) {
   std::ofstream(path) << "schema = 1\ntitle = \"t\"\nquestion = \"q\"\n[attention]\nheads = 4\n"
                          "head_dim = 64\n[batch]\nlengths = [64]\n[parallel]\ncp_size = 1\n";
   const auto bench = [&](std::vector<std::string> words, std::string& said) {
+    std::ios::sync_with_stdio(false);  // as in printed_by
     std::ostringstream stream;
     std::streambuf* const before = std::cerr.rdbuf(stream.rdbuf());
     int code = 0;
