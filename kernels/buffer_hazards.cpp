@@ -73,10 +73,10 @@ void BufferHazards::begin(const BufferUse& use, Stream stream) const {
   }
 }
 
-void BufferHazards::end(const BufferUse& use, Stream stream) {
+void BufferHazards::end(const BufferUse& use, Stream stream, int64_t stage) {
   const auto event = std::make_shared<DeviceEvent>(false);
   record_event(event->get(), stream);
-  end(use, stream, event);
+  end(use, stream, event, stage);
 }
 
 void BufferHazards::end(const BufferUse& use, Stream stream,

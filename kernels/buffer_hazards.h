@@ -64,8 +64,8 @@ class BufferHazards {
 
   /// Lets `stream` wait for all earlier conflicting work.
   void begin(const BufferUse& use, Stream stream) const;
-  /// The work was enqueued on `stream`.
-  void end(const BufferUse& use, Stream stream);
+  /// The work was enqueued on `stream`. `stage`: as below.
+  void end(const BufferUse& use, Stream stream, int64_t stage = kAlone);
   /// The work was enqueued on `stream`, `event` behind it. `stage`: that of work which is enqueued
   /// before any of the stage is noted here.
   void end(const BufferUse& use, Stream stream, const std::shared_ptr<DeviceEvent>& event,

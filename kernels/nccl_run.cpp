@@ -117,6 +117,7 @@ void NcclRun::barrier() { take(nccl_.processes().barrier()); }
 
 std::string NcclRun::prepare(const RunInputs& inputs) {
   publish(Activity::preparing);
+  if (wire_ == Wire::copies) swaps_ = {find_swaps(false), find_swaps(true)};
   // Different files on different hosts would only show as wrong numbers, or not at all.
   const std::string hash = to_hex(plan_.hash);
   const std::string first = to_string(take(nccl_.processes().broadcast(to_bytes(hash))));
@@ -222,18 +223,14 @@ void NcclRun::run_stages(bool is_backward) {
   };
   const bool is_cut = lowered_.origins_of(is_backward).is_cut();
   const size_t num_begun = is_cut ? num_stages_to_compute(pass) : 0;
-  bool is_done_before = false;  // the present stage, before the one in front of it
+  const std::vector<bool>& swaps = swaps_[is_backward ? 1 : 0];
   for (size_t s = 0; s < pass.stages.size(); ++s) {
     const Stage& stage = pass.stages[s];
     if (is_cut && s < num_begun) {
       if (s == 0) begin_in_pieces(is_backward);
     } else if (wire_ == Wire::copies) {
-      // The host takes its time for transfers: a compute that needs none of them goes first.
-      const bool swaps =
-          s + 1 < pass.stages.size() && may_swap(stage, pass.stages[s + 1], is_backward);
-      if (swaps) run_by_devices(pass.stages[s + 1]);
-      if (!is_done_before) run_by_devices(stage);
-      is_done_before = swaps;
+      if (swaps[s]) run_by_devices(pass.stages[s + 1]);
+      if (s == 0 || !swaps[s - 1]) run_by_devices(stage);
     } else if (stage.kind == StageKind::transfer && !is_in_order(checked_)) {
       run_transfers(stage.begin, stage.end);
     } else {
@@ -272,6 +269,15 @@ template <class Work>
 void NcclRun::by_threads(Work work) {
   if (workers_ == nullptr) workers_ = std::make_unique<DeviceWorkers>(2 * devices_.size());
   workers_->run([&](size_t index) { work(devices_[index / 2], index % 2 != 0); });
+}
+
+/// Stages behind which the next one is enqueued first: the host takes its time for transfers.
+std::vector<bool> NcclRun::find_swaps(bool is_backward) const {
+  const std::vector<Stage>& stages = (is_backward ? plan_.backward : plan_.forward).stages;
+  std::vector<bool> swaps(stages.size(), false);
+  for (size_t s = 0; s + 1 < stages.size(); ++s)
+    swaps[s] = may_swap(stages[s], stages[s + 1], is_backward);
+  return swaps;
 }
 
 /// May computes be enqueued before the transfers that stand in front of them? They touch nothing

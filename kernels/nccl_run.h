@@ -4,6 +4,7 @@
 #include "kernels/nccl_group.h"
 #include "kernels/rank_device.h"
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -48,6 +49,7 @@ class NcclRun {
   void each_device(Work work);
   template <class Work>
   void by_threads(Work work);
+  std::vector<bool> find_swaps(bool is_backward) const;
   bool may_swap(const Stage& transfers, const Stage& computes, bool is_backward) const;
   void run_by_devices(const Stage& stage);
   void run_transfers(int64_t begin, int64_t end);
@@ -73,6 +75,7 @@ class NcclRun {
   int64_t num_enqueued_ = 0;       // items, over all repeats
   bool can_be_cancelled_ = false;  // some process may want to
   bool is_cancelled_ = false;
+  std::array<std::vector<bool>, 2> swaps_;  // [direction][stage] the next one goes first; copies
   WorkPoint published_;
   std::deque<RankDevice> devices_;          // of ranks that the plan has
   std::unique_ptr<DeviceWorkers> workers_;  // where devices are copied to

@@ -92,9 +92,7 @@ void RankDevice::keep_item(int64_t index, int64_t stage) {
   clock_->start(stream);
   engine_.move(item, stream);
   clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
-  const auto moved = std::make_shared<DeviceEvent>(false);
-  record_event(moved->get(), stream);
-  hazards_.end(use, stream, moved, stage);
+  hazards_.end(use, stream, stage);
 }
 
 void RankDevice::receive(int64_t begin, int64_t end, const std::deque<RankDevice>& devices) {
@@ -134,9 +132,7 @@ void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t s
   wait_for_event(stream, sent.arrived->get());
   hazards_.begin(writes, stream);
   engine_.unpack(item, staging_.at<uint8_t>(receive_staging_) + copy_plan(index).received, stream);
-  const auto placed = std::make_shared<DeviceEvent>(false);
-  record_event(placed->get(), stream);
-  hazards_.end(writes, stream, placed, stage);
+  hazards_.end(writes, stream, stage);
 }
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
