@@ -108,6 +108,33 @@ def test_kernels_alone_are_those_of_a_rank_and_need_not_be_there():
         assert (", 0.80 of its kernels alone" in said[0]) == bool(alone), said
 
 
+def test_kernels_alone_are_asked_once_and_their_failure_is_told():
+    class Group:
+        rank, ranks = 0, 4
+        torch = type("Torch", (), {"cuda": type("Cuda", (), {"synchronize": staticmethod(lambda: None)})})
+        tell = staticmethod(lambda value: value)
+
+    class Alone:
+        def __init__(self):
+            self.asked = []
+
+        def turn(self, path):
+            self.asked.append(path)
+            if path == "wrong":
+                raise TurnError("too large")
+            return {"forward_kernel_ms": 8.0, "backward_kernel_ms": 20.0}
+
+        def next(self):
+            self.asked.append("next")
+    alone = Alone()
+    shape = type("Named", (), {"path": "right"})
+    assert many_gpus.kernels_turn(alone, shape, Group) == {"forward": 2.0, "both": 7.0}
+    shape.path = "wrong"
+    with pytest.raises(TurnError, match="too large"):
+        many_gpus.kernels_turn(alone, shape, Group)
+    assert alone.asked == ["right", "next", "wrong", "next"]
+
+
 def test_a_turn_is_taken_at_a_word_and_every_end_is_told(program, tmp_path):
     files = [write_shape(tmp_path, name) for name in ("a", "b", "c")]
     files[1].write_text("schema = 2\n")

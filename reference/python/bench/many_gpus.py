@@ -92,20 +92,14 @@ def kernels_ms(row, ranks):
     return {"forward": forward, "both": forward + backward}
 
 
-def our_turn(ours, shape, group):
-    """{pass: [repeat]} and how much was hidden, as the first process is told; TurnError in all of them."""
+def told_by_first(ask, group):
+    """What ask() gives in the first process while no GPU works, as all of them are told; TurnError in all of them."""
     answer = None
     group.torch.cuda.synchronize()
     group.tell(None)
     if group.rank == 0:
         try:
-            row = ours.turn(shape.path)
-            if row["pairs"] != shape.pairs:
-                raise TurnError(f"the program counts {row['pairs']:.0f} visible pairs, the peers {shape.pairs}")
-            forward, backward = row["forward_samples_ms"], row["backward_samples_ms"]
-            answer = {"forward": forward, "both": [sum(pair) for pair in zip(forward, backward)],
-                      "hidden": row["hidden_fraction"],
-                      "kernels": sorted({step["kernels"] for name in ("forward", "backward") for step in row["steps"][name]})}
+            answer = ask()
         except TurnError as error:
             answer = str(error)
     answer = group.tell(answer)
@@ -114,19 +108,26 @@ def our_turn(ours, shape, group):
     return answer
 
 
+def our_turn(ours, shape, group):
+    """{pass: [repeat]} and how much was hidden."""
+    def ask():
+        row = ours.turn(shape.path)
+        if row["pairs"] != shape.pairs:
+            raise TurnError(f"the program counts {row['pairs']:.0f} visible pairs, the peers {shape.pairs}")
+        forward, backward = row["forward_samples_ms"], row["backward_samples_ms"]
+        return {"forward": forward, "both": [sum(pair) for pair in zip(forward, backward)], "hidden": row["hidden_fraction"],
+                "kernels": sorted({step["kernels"] for name in ("forward", "backward") for step in row["steps"][name]})}
+    return told_by_first(ask, group)
+
+
 def kernels_turn(alone, shape, group):
-    """The same plan's compute items one after another on one GPU: in a pass they may wait for what is on its way. {pass: ms}, and why
-    there are none."""
-    answer = None
-    group.torch.cuda.synchronize()
-    group.tell(None)
-    if group.rank == 0:
+    """The same plan's compute items one after another on one GPU: in a pass they may wait for what is on its way. {pass: ms}"""
+    def ask():
         try:
-            answer = kernels_ms(alone.turn(shape.path), group.ranks), None
-        except TurnError as error:
-            answer = {}, str(error)
-        alone.next()
-    return group.tell(answer)
+            return kernels_ms(alone.turn(shape.path), group.ranks)
+        finally:
+            alone.next()
+    return told_by_first(ask, group)
 
 
 def peer_turn(one, watch, group, repeats):
@@ -188,9 +189,10 @@ def race(name, files, ours, alone, calls, reasons, options, watch, group):
                     continue
                 one.add("cpscope", times)
                 one.row["systems"]["cpscope"].update(kernels=times["kernels"], hidden_fraction=times["hidden"])
-        one.kernels_ms, reason = kernels_turn(alone, shape, group)
-        if reason:
-            one.row["systems"]["cpscope"]["kernels_note"] = f"kernels alone: {reason}"
+        try:
+            one.kernels_ms = kernels_turn(alone, shape, group)
+        except TurnError as error:
+            one.row["systems"]["cpscope"]["kernels_note"] = f"kernels alone: {error}"
         if group.rank == 0:
             ours.next()
         rows.append(one.finished())
