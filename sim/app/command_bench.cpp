@@ -214,7 +214,7 @@ Result<Speed> measure(Executor& executor, const BenchCase& wanted, const RunInpu
   RunOptions options;
   options.measures_items = true;
   options.repeats = repeats;
-  const Result<RunOutput> output = executor.run(wanted.plan, inputs, options);
+  Result<RunOutput> output = executor.run(wanted.plan, inputs, options);
   if (!output) return output.error();
   Speed speed;
   speed.file = wanted.file;
@@ -231,7 +231,7 @@ Result<Speed> measure(Executor& executor, const BenchCase& wanted, const RunInpu
   speed.plan_ms = wanted.plan_ms;
   speed.lists_ms = output.value().list_seconds * 1e3;
   speed.steps = steps_json(output.value());
-  speed.events = output.value().events;
+  speed.events = std::move(output.value().events);
   return speed;
 }
 
