@@ -67,6 +67,9 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return result;
 }
 
+/// The sum, rounded by itself: no product before it is drawn into it.
+__device__ __forceinline__ float add_rounded(float a, float b) { return __fadd_rn(a, b); }
+
 /// 2^x; relative error 2^-22, subnormal results become 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float result;
@@ -88,6 +91,13 @@ __device__ __forceinline__ float shuffle_xor(float value, int mask) {
 
 __device__ __forceinline__ uint32_t shuffle_xor(uint32_t value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+/// A value that all lanes share, once more, so that the compiler knows: it keeps in registers of
+/// the warp what follows from it, as addresses of products are wanted. All 32 lanes call it
+/// together.
+__device__ __forceinline__ int32_t shared_by_warp(int32_t value) {
+  return __shfl_sync(0xffffffffu, value, 0);
 }
 
 /// Is the condition true in any lane? All 32 lanes call it together.

@@ -374,6 +374,14 @@ struct ForwardConsumer {
     return stage;
   }
 
+  /// The compiler does not see that all lanes of a warp rest together.
+  __device__ __forceinline__ void keep_counts_shared() {
+    if constexpr (B::kRests) {
+      num_k = shared_by_warp(num_k);
+      num_v = shared_by_warp(num_v);
+    }
+  }
+
   __device__ __forceinline__ bool next_tile(RunWalk<B::kWalked>& walk, int32_t first_row) {
     const bool has_tile = walk.next(p.tiles.runs);
     if (has_tile && walk.is_masked != 0 && walk.range_set != state.range_set) {
@@ -417,6 +425,7 @@ struct ForwardConsumer {
   __device__ __forceinline__ bool walk_stretch(RunWalk<B::kWalked>& walk, int q_stage,
                                                int32_t first_row) {
     float shrink[2];
+    keep_counts_shared();
     {
       float logits[B::kWalked / 2];
       const int stage = take_k();
@@ -433,6 +442,7 @@ struct ForwardConsumer {
     bool has_tile;
     while ((has_tile = next_tile(walk, first_row)) && !is_idle(walk)) {
       float logits[B::kWalked / 2];
+      keep_counts_shared();
       const int k_stage = take_k();
       wait_for_turn();
       start_logits(logits, q_stage, k_stage);
@@ -501,7 +511,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     attend_on_hopper(const __grid_constant__ ForwardParams p) {
   const ForwardShared<B> at;
   at.init();
-  const int warpgroup = threadIdx.x / kWarpgroupThreads;
+  const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_forward<B>(p, at);

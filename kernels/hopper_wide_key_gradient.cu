@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     wide_key_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
   const SplitShared<B> at;
   at.init(1 + 32, kWarpgroupThreads * B::kConsumers, 1);
-  const int warpgroup = threadIdx.x / kWarpgroupThreads;
+  const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_queries<B>(p, at);

@@ -61,6 +61,17 @@ __device__ __forceinline__ void fetch_keys(const BackwardParams& p, const SplitS
   }
 }
 
+/// A value of all lanes of a warp, as shared_by_warp gives it, where the compiler does not spill
+/// for that.
+template <class B>
+__device__ __forceinline__ int32_t shared_if_cheap(int32_t value) {
+  if constexpr (B::kQk <= 192 && !B::kHasCap) {
+    return shared_by_warp(value);
+  } else {
+    return value;
+  }
+}
+
 /// A consumer warpgroup.
 template <class B>
 struct QueryGradientConsumer {
@@ -194,6 +205,7 @@ struct QueryGradientConsumer {
   __device__ __forceinline__ void take_next(const QueryRows& rows,
                                             const RunWalk<B::kWalked>& walk) {
     float logits[B::kWalked / 2], dp[B::kWalked / 2];
+    num_walked = shared_if_cheap<B>(num_walked);
     if constexpr (kSumsFirst<B>) {
       named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
       start_dq(num_walked - 1);
@@ -286,7 +298,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     wide_query_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
   const SplitShared<B> at;
   at.init(1, 4 * B::kConsumers, 0);
-  const int warpgroup = threadIdx.x / kWarpgroupThreads;
+  const int warpgroup = shared_if_cheap<B>(threadIdx.x / kWarpgroupThreads);
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_keys<B>(p, at);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/emulator/cta.h"
+#include "kernels/emulator/lent_memory.h"
 #include "kernels/scalar_types.h"
 #include "sim/run/dtype.h"
 
@@ -95,6 +96,11 @@ inline float exp2_approx(float x) {
   return result < std::numeric_limits<float>::min() ? 0.0f : result;
 }
 
+inline int32_t shared_by_warp(int32_t value) { return value; }
+inline float add_rounded(float a, float b) {
+  const volatile float rounded = b;  // the host's compiler draws products in as well
+  return a + rounded;
+}
 inline float reciprocal_approx(float x) { return 1.0f / x; }
 
 inline float shuffle_xor(float value, int mask,
@@ -159,6 +165,8 @@ inline void store_four_if(bool condition, void* to, const uint32_t (&words)[4],
   if (!condition) return;
   if (reinterpret_cast<uintptr_t>(to) % 16 != 0)
     emulator::current_cta().fail("the target is not on 16 bytes", {"store_four_if", 0, line});
+  if (!emulator::is_lent(to, sizeof(words)))
+    emulator::current_cta().fail("writes outside device memory", {"store_four_if", 0, line});
   std::memcpy(to, words, sizeof(words));
 }
 
