@@ -59,6 +59,8 @@ struct DeviceTiles {
   int32_t num_counters = 0;
   int32_t num_unopened = 0;
   const RowStretch* unopened = nullptr;
+  int32_t num_unclosed = 0;
+  const RowStretch* unclosed = nullptr;
   const uint32_t* gaps = nullptr;
   Arrivals arrivals;  // the Hopper forward waits for them, nobody else
 };
@@ -81,8 +83,8 @@ struct ForwardLaunch {
 };
 
 /// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
-/// key tiles; or in two, where the last one makes all gradients. dq, dk, dv: fp32, dk and dv in
-/// the dtype where the fused kernel writes; every row of every head is written, sums have a fixed
+/// key tiles; or in two, where the last one makes all gradients. dq, dk, dv: fp32, or in the dtype
+/// where the fused kernel writes; every row of every head is written, sums have a fixed
 /// order: two runs give the same bits. `out` and lse are those of the whole row, `out` in fp32 or
 /// the dtype. log2_lse, delta: workspace, fp32 [local
 /// head][q row]: lse * log2(e), +inf for rows that see nothing, and rowsum(d_out * out), 0 for such
@@ -96,8 +98,9 @@ struct BackwardLaunch {
   int64_t lse_row_stride = 0;
   float* log2_lse = nullptr;
   float* delta = nullptr;
-  DeviceRows dq, dk, dv;  // fp32
+  DeviceRows dq, dk, dv;
   Dtype dkv_element = Dtype::fp32;  // fused: or the dtype
+  DeviceRows narrow_dq;  // fused, if data is set: dq in the dtype; dq itself is workspace
   DeviceTiles query_tiles;
   DeviceTiles key_tiles;
   int32_t* counters = nullptr;     // two int32, 0 at the start

@@ -58,13 +58,22 @@ struct FusedParams {
   TensorMap dq;
   int32_t* turns_taken;  // [local query head][counter]
   int32_t is_narrow;     // dk and dv hold the dtype, else fp32
+  DeviceRows narrow_dq;  // dq in the dtype, unless data is null
+};
+
+/// What a consumer must know of the rows of a tile that closes, in shared memory: the first one,
+/// the one after the last, the local query head, and whether there are sums of other tiles.
+struct ClosedRows {
+  static constexpr int kEnd = 4, kHead = 8, kHasSums = 12, kBytes = 16;
 };
 
 /// Where things lie in shared memory.
 template <class B>
 struct FusedShared {
   uint32_t owned, walked, grads, dq, facts;
-  uint32_t owned_full, owned_free, first_full, second_full, walked_free, dq_full, dq_free, deal;
+  uint32_t owned_full, owned_free, first_full, second_full, walked_free, dq_full, dq_free,
+      sums_full;
+  uint32_t closed, deal;
 
   __device__ FusedShared() {
     owned = align_to_swizzle(shared_address(dynamic_shared()));
@@ -79,6 +88,8 @@ struct FusedShared {
     walked_free = second_full + 8 * B::kStages;
     dq_full = walked_free + 8 * B::kStages;
     dq_free = dq_full + 8 * kSenders;
+    sums_full = dq_free + 8;
+    closed = owned_full + 112;
     deal = owned_full + 128;
   }
 
@@ -94,6 +105,7 @@ struct FusedShared {
       }
       for (int i = 0; i < kSenders; ++i) mbarrier_init(dq_full + 8 * i, 32 * kConsumerWarps);
       mbarrier_init(dq_free, 1);
+      mbarrier_init(sums_full, 1);
       WorkDeal(deal).init(kConsumerWarps + 1, kSenders);
       mbarrier_init_fence();
     }
@@ -199,9 +211,38 @@ struct TurnWalk {
   __device__ __forceinline__ int32_t turn() const { return opens() ? 0 : run.turn; }
 };
 
-/// One of kSenders threads of the producer, `sender`: dq of every kSenders-th tile leaves for global
-/// memory, when it is its turn. A turn is passed when the sums are there, which takes about as long
-/// as a tile does; with one thread alone the next tile's dq would wait for that.
+/// Brings the sums of all tiles before the one that closes, which nobody comes behind; its
+/// consumers write the rows. They wait for dq_free before they look at sums_full, which every tile
+/// completes once.
+template <class B>
+__device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedShared<B>& at,
+                                         const typename B::Walk& walk, int32_t head,
+                                         const TurnWalk& turns, uint32_t dq_full, int number) {
+  const int32_t lanes = fused.base.lanes_qk;
+  // Of the tile before: what was there has left, and both barriers are in this tile's phase.
+  mbarrier_wait(at.dq_free, (number & 1) ^ 1);
+  store_shared_int(at.closed, walk.row);
+  store_shared_int(at.closed + ClosedRows::kEnd, walk.end);
+  store_shared_int(at.closed + ClosedRows::kHead, head);
+  store_shared_int(at.closed + ClosedRows::kHasSums, turns.opens() ? 0 : 1);
+  if (turns.opens()) {
+    mbarrier_arrive(at.sums_full);
+  } else {
+    wait_for_turn(turns.taken, turns.turn());
+    const int num_panels = (lanes + kDqPanelLanes - 1) / kDqPanelLanes;
+    mbarrier_arrive_expecting(at.sums_full, num_panels * B::kDqPanelBytes);
+    for (int panel = 0; panel < num_panels; ++panel) {
+      load_box(at.dq + panel * B::kDqPanelBytes, &fused.dq, at.sums_full, panel * kDqPanelLanes,
+               kMapRows - walk.end + walk.row, head, walk.end, kMapRows);
+    }
+  }
+  mbarrier_wait(dq_full, number / kSenders & 1);
+  mbarrier_arrive(at.dq_free);
+}
+
+/// One of kSenders threads of the producer, `sender`: dq of every kSenders-th tile leaves for
+/// global memory, when it is its turn. A turn is passed when the sums are there, which takes about
+/// as long as a tile does; with one thread alone the next tile's dq would wait for that.
 template <class B>
 __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedShared<B>& at,
                                         int sender) {
@@ -221,10 +262,15 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
       bool has_tile = true;
       do {
         turns.next();
-        if (num_walked++ % kSenders == sender) {
+        const int number = num_walked++;
+        if (number % kSenders != sender) {
+          // the other one's
+        } else if (walk.closes != 0 && fused.narrow_dq.data != nullptr) {
+          close_dq<B>(fused, at, walk, head, turns, dq_full, number);
+        } else {
           const int32_t turn = turns.turn();
           wait_for_turn(turns.taken, turn);
-          mbarrier_wait(dq_full, (num_walked - 1) / kSenders & 1);
+          mbarrier_wait(dq_full, number / kSenders & 1);
           for (int panel = 0; panel * kDqPanelLanes < p.lanes_qk; ++panel) {
             const uint32_t from = at.dq + panel * B::kDqPanelBytes;
             const int row = kMapRows - walk.end + walk.row;  // see kMapRows
@@ -237,6 +283,7 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
           }
           commit_boxes();
           wait_for_boxes_read();
+          mbarrier_arrive(at.sums_full);
           mbarrier_arrive(at.dq_free);
           wait_for_boxes();
           pass_turn(turns.taken, turn + 1);

@@ -54,7 +54,7 @@ struct GradientConsumer {
         p(params.base),
         at(shared),
         group(consumer),
-        k(shared.owned + consumer * kWarpgroupRows * kPanelRowBytes),
+        k(shared.owned + group * kWarpgroupRows * kPanelRowBytes),
         v(k + B::kOwnedFirstBytes) {}
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
@@ -171,35 +171,81 @@ struct GradientConsumer {
     wgmma_commit();
   }
 
-  /// dq of the tile before to shared memory, where the thread that sends it finds it. Lanes of odd
-  /// rows write groups of columns in another order, so that no two lanes want one bank.
-  __device__ __forceinline__ void publish_dq(const float (&dq)[B::kDqLanes / 2]) const {
+  /// This thread's first row of a tile of dq.
+  __device__ __forceinline__ int dq_row() const {
+    return (B::kSplitsLanes ? 0 : group * kWarpgroupRows) + warp() * 16 + threadIdx.x % 32 / 4;
+  }
+
+  /// Visits the places of this thread's part of dq in shared memory, each of two numbers, in pairs:
+  /// where `near` and `far`, places in dq, belong. Lanes of odd rows come to groups of columns in
+  /// another order, so that no two lanes want one bank: is_odd, and their far ones come first.
+  template <class Visit>
+  __device__ __forceinline__ void visit_dq(Visit visit) const {
     const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
     const bool is_odd = (row & 1) != 0;
     const int chunk = (quarter / 2) ^ row ^ (is_odd ? 4 : 0);
-    const uint32_t to =
-        at.dq + (B::kSplitsLanes ? group * 2 * B::kDqPanelBytes : 0) +
-        ((B::kSplitsLanes ? 0 : group * kWarpgroupRows) + warp() * 16 + row) * kPanelRowBytes +
-        (quarter & 1) * 8;
-    mbarrier_wait(at.dq_free, num_walked & 1);
+    const uint32_t at_row = at.dq + (B::kSplitsLanes ? group * 2 * B::kDqPanelBytes : 0) +
+                            dq_row() * kPanelRowBytes + (quarter & 1) * 8;
 #pragma unroll
     for (int panel = 0; panel < 2; ++panel) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {  // rows `row` and 8 further down
-        const uint32_t place = to + panel * B::kDqPanelBytes + half * 8 * kPanelRowBytes;
+        const uint32_t place = at_row + panel * B::kDqPanelBytes + half * 8 * kPanelRowBytes;
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const int near = 16 * panel + 4 * j + 2 * half, far = near + 8;
-          const float x[2] = {dq[near] * p.scale, dq[near + 1] * p.scale};
-          const float y[2] = {dq[far] * p.scale, dq[far + 1] * p.scale};
+          const int near = 16 * panel + 4 * j + 2 * half;
           const uint32_t first = (chunk ^ 2 * j) << 4;
-          store_shared_pair(place + first, {is_odd ? y[0] : x[0], is_odd ? y[1] : x[1]});
-          store_shared_pair(place + (first ^ 64), {is_odd ? x[0] : y[0], is_odd ? x[1] : y[1]});
+          visit(place + first, place + (first ^ 64), near, near + 8, is_odd);
         }
       }
     }
+  }
+
+  /// dq of the tile before to shared memory, where the thread that sends it finds it; of a tile
+  /// that closes, with the sums of all others, to its place. What waits is outside of the branch:
+  /// the compiler knows behind it that a warp's lanes are together.
+  __device__ __forceinline__ void give_dq(float (&dq)[B::kDqLanes / 2], bool closes) const {
+    const uint32_t turn = num_walked & 1;
+    mbarrier_wait(at.dq_free, turn);
+    mbarrier_wait(at.sums_full, closes ? turn ^ 1 : turn);  // of this tile; of the one before
+    if (closes) {
+      close_dq(dq);
+    } else {
+      visit_dq([&](uint32_t first, uint32_t second, int near, int far, bool is_odd) {
+        const float x[2] = {dq[near] * p.scale, dq[near + 1] * p.scale};
+        const float y[2] = {dq[far] * p.scale, dq[far + 1] * p.scale};
+        store_shared_pair(first, {is_odd ? y[0] : x[0], is_odd ? y[1] : x[1]});
+        store_shared_pair(second, {is_odd ? x[0] : y[0], is_odd ? x[1] : y[1]});
+      });
+    }
     publish_shared_writes();
     mbarrier_arrive(at.dq_full + 8 * ((num_walked - 1) % kSenders));
+  }
+
+  __device__ __forceinline__ void close_dq(float (&dq)[B::kDqLanes / 2]) const {
+#pragma unroll
+    for (int i = 0; i < B::kDqLanes / 2; ++i) dq[i] *= p.scale;
+    if (load_shared_int(at.closed + ClosedRows::kHasSums) != 0) {
+      visit_dq([&](uint32_t first, uint32_t second, int near, int far, bool is_odd) {
+        const FloatPair a = load_shared_pair(first), b = load_shared_pair(second);
+        dq[near] = add_rounded(is_odd ? b.x : a.x, dq[near]);
+        dq[near + 1] = add_rounded(is_odd ? b.y : a.y, dq[near + 1]);
+        dq[far] = add_rounded(is_odd ? a.x : b.x, dq[far]);
+        dq[far + 1] = add_rounded(is_odd ? a.y : b.y, dq[far + 1]);
+      });
+    }
+    const int32_t row = load_shared_int(at.closed) + dq_row();
+    const int32_t end = load_shared_int(at.closed + ClosedRows::kEnd);
+    const int32_t head = load_shared_int(at.closed + ClosedRows::kHead);
+    const int32_t first_lane = B::kSplitsLanes ? group * B::kDqLanes : 0;
+    const int32_t num_lanes = p.lanes_qk - first_lane;
+    using T = typename B::T;
+    const DeviceRows& rows = fused.narrow_dq;
+    T* const to =
+        static_cast<T*>(rows.data) + head * rows.head_stride + row * rows.row_stride + first_lane;
+    store_narrow_row<T, B::kDqLanes, false>(to, row < end ? num_lanes : 0, dq);
+    store_narrow_row<T, B::kDqLanes, true>(to + 8 * rows.row_stride, row + 8 < end ? num_lanes : 0,
+                                           dq);
   }
 
   /// Where a part of a walked tile lies, and what belongs to its rows.
@@ -266,7 +312,9 @@ struct GradientConsumer {
     pin(logits);
     bool has_tile = true;
     do {
+      num_walked = shared_by_warp(num_walked);  // what closes a tile hid that from the compiler
       const bool is_masked = tiles.walk.is_masked != 0;
+      const bool closes = tiles.walk.closes != 0 && fused.narrow_dq.data != nullptr;
       const int stage = num_walked % B::kStages;
       mbarrier_wait(at.second_full + 8 * stage, (num_walked / B::kStages) & 1);
       if constexpr (B::kParts == 1) {
@@ -291,17 +339,17 @@ struct GradientConsumer {
       start_logits(logits, has_tile ? num_walked : num_walked - 1);
       wgmma_wait<1>();
       pin(dq);
-      finish_tile(dq);
+      finish_tile(dq, closes);
       wgmma_wait<0>();
       pin(logits);
     } while (has_tile);
   }
 
   /// The tile before: its stage is free, its dq leaves.
-  __device__ __forceinline__ void finish_tile(const float (&dq)[B::kDqLanes / 2]) const {
+  __device__ __forceinline__ void finish_tile(float (&dq)[B::kDqLanes / 2], bool closes) const {
     // Every lane tells that it has read the facts.
     mbarrier_arrive(at.walked_free + 8 * ((num_walked - 1) % B::kStages));
-    publish_dq(dq);
+    give_dq(dq, closes);
   }
 
   /// One of a thread's two rows.
@@ -320,8 +368,7 @@ struct GradientConsumer {
 
   template <int kLanes>
   __device__ __forceinline__ void store_rows(const DeviceRows& rows, int32_t head,
-                                             int32_t first_row, int32_t rows_end,
-                                             int32_t num_lanes,
+                                             int32_t first_row, int32_t rows_end, int32_t num_lanes,
                                              const float (&sums)[kLanes / 2]) const {
     store_sums<kLanes, false>(rows, head, first_row, first_row < rows_end ? num_lanes : 0, sums);
     store_sums<kLanes, true>(rows, head, first_row + 8, first_row + 8 < rows_end ? num_lanes : 0,
@@ -362,7 +409,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   const FusedShared<B> at;
   at.init();
   const BackwardParams& p = fused.base;
-  const int warpgroup = threadIdx.x / kWarpgroupThreads;
+  const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     const int warp = threadIdx.x / 32;
@@ -394,15 +441,32 @@ __global__ void __launch_bounds__(kClearingThreads)
     to[i / p.num_lanes * p.dq.row_stride + i % p.num_lanes] = 0.0f;
 }
 
-template <class B>
-void launch_budget(const BackwardLaunch& launch, Stream stream) {
-  const DeviceTiles& tiles = launch.key_tiles;
-  const int32_t lanes = padded_lanes(launch.shape.head_dim_qk);
-  if (tiles.num_unopened > 0) {
-    launch_kernel(clear_rows, Grid(tiles.num_unopened, launch.shape.num_heads), kClearingThreads, 0,
-                  stream, ClearParams{launch.dq, tiles.unopened, lanes});
+struct RoundParams {
+  DeviceRows dq, narrow_dq;
+  const RowStretch* stretches;
+  int32_t num_lanes;
+};
+
+/// dq in the dtype, rows that no tile closes. Grid: a stretch of rows, a local query head.
+template <class T>
+__global__ void __launch_bounds__(kClearingThreads)
+    round_rows(const __grid_constant__ RoundParams p) {
+  const RowStretch rows = p.stretches[blockIdx.x];
+  const auto head = static_cast<int32_t>(blockIdx.y);
+  const float* from =
+      static_cast<const float*>(p.dq.data) + rows.begin * p.dq.row_stride + head * p.dq.head_stride;
+  T* to = static_cast<T*>(p.narrow_dq.data) + rows.begin * p.narrow_dq.row_stride +
+          head * p.narrow_dq.head_stride;
+  const int32_t count = (rows.end - rows.begin) * p.num_lanes;
+  for (int32_t i = threadIdx.x; i < count; i += kClearingThreads) {
+    const int32_t row = i / p.num_lanes, lane = i % p.num_lanes;
+    to[row * p.narrow_dq.row_stride + lane] = from_float<T>(from[row * p.dq.row_stride + lane]);
   }
-  if (tiles.num_work == 0) return;
+}
+
+template <class B>
+void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
+  const DeviceTiles& tiles = launch.key_tiles;
   FusedParams fused{};
   BackwardParams& p = fused.base = make_backward_params(launch);
   make_backward_maps(launch, B::kWalked, B::kOwned, p);
@@ -413,9 +477,26 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
   fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
   make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, B::kWalked);
   fused.turns_taken = launch.turns_taken;
+  fused.narrow_dq = launch.narrow_dq;
   const int32_t ctas =
       std::min(tiles.num_work, resident_ctas(gradients_on_hopper<B>, B::kThreads, B::kSharedBytes));
   launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused);
+}
+
+template <class B>
+void launch_budget(const BackwardLaunch& launch, Stream stream) {
+  const DeviceTiles& tiles = launch.key_tiles;
+  const int32_t lanes = padded_lanes(launch.shape.head_dim_qk);
+  if (tiles.num_unopened > 0) {
+    launch_kernel(clear_rows, Grid(tiles.num_unopened, launch.shape.num_heads), kClearingThreads, 0,
+                  stream, ClearParams{launch.dq, tiles.unopened, lanes});
+  }
+  if (tiles.num_work > 0) launch_walk<B>(launch, lanes, stream);
+  if (launch.narrow_dq.data != nullptr && tiles.num_unclosed > 0) {
+    launch_kernel(round_rows<typename B::T>, Grid(tiles.num_unclosed, launch.shape.num_heads),
+                  kClearingThreads, 0, stream,
+                  RoundParams{launch.dq, launch.narrow_dq, tiles.unclosed, lanes});
+  }
 }
 
 // Lanes, walked rows.

@@ -145,7 +145,7 @@ struct WorkDeal {
       store_shared_int(to, run.begin);
       store_shared_int(to + 4, run.end);
       store_shared_int(to + 8, run.range_set);
-      store_shared_int(to + 12, run.is_masked | run.idle_groups << 16);
+      store_shared_int(to + 12, run.is_masked | run.closes << 8 | run.idle_groups << 16);
     }
   }
 };
@@ -183,7 +183,7 @@ struct RunWalk {
       end = load_shared_int(at + 4);
       range_set = load_shared_int(at + 8);
       const int32_t flags = load_shared_int(at + 12);
-      is_masked = flags & 0xffff;
+      is_masked = flags & 0xff;
       idle_groups = flags >> 16;
     } else {
       const TileRun next_run = runs[run];
@@ -218,6 +218,7 @@ struct BlockWalk {
   int32_t end = 0;  // of the tile: rows there and beyond are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
+  int32_t closes = 0;
 
   __device__ explicit BlockWalk(const DealtItem& item)
       : first_run(item.tile.first_run),
@@ -237,13 +238,16 @@ struct BlockWalk {
         run_begin = load_shared_int(at);
         end = load_shared_int(at + 4);
         range_set = load_shared_int(at + 8);
-        is_masked = load_shared_int(at + 12) & 0xffff;
+        const int32_t flags = load_shared_int(at + 12);
+        is_masked = flags & 0xff;
+        closes = flags >> 8 & 0xff;
       } else {
         const TileRun present = runs[run];
         run_begin = present.begin;
         end = present.end;
         range_set = present.range_set;
         is_masked = present.is_masked;
+        closes = present.closes;
       }
     }
     const int32_t block_row = (end - 1) / kRows * kRows;

@@ -105,9 +105,8 @@ void find_narrow_gradients(const GradientPass& pass,
     const BufferKind kind = pass.plan.buffers[b].kind;
     const Uses& uses = all[b];
     if ((kind != BufferKind::dq && kind != BufferKind::dkv) || uses.is_calculated) continue;
-    // A kernel adds dq up, in fp32.
-    const bool is_written = kind == BufferKind::dkv && uses.num_writers == 1 && uses.has_dtype &&
-                            uses.num_received == 0 && uses.goes_rounded &&
+    const bool is_written = uses.num_writers == 1 && uses.has_dtype && uses.num_received == 0 &&
+                            uses.goes_rounded &&
                             (uses.is_finished || (!is_home[b] && uses.num_sent > 0));
     const bool is_received = uses.num_writers == 0 && uses.num_received > 0 && uses.comes_rounded;
     if (is_written || is_received) is_narrow[b] = true;

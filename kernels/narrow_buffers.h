@@ -30,7 +30,7 @@ struct GradientPass {
   const LandingSavings& landings;
 };
 
-/// Adds dk and dv that are written once, by a kernel that can write the dtype, and rounded by all
+/// Adds gradients that are written once, by a kernel that can write the dtype, and rounded by all
 /// that becomes of them; and gradients at home that only come rounded.
 void find_narrow_gradients(const GradientPass& pass,
                            const std::function<bool(const ComputeItem&)>& writes_dtype,

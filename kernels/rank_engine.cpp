@@ -170,6 +170,12 @@ void RankEngine::plan_backward(const ComputeItem& item) {
                 most_heads_of(item, true, TileOwner::queries));
   tiles_.plan(item, TileOwner::keys, key_gradient_tile_shape(generation, shape),
               most_heads_of(item, true, TileOwner::keys));
+  if (arrays_.element(item.dq, false) != Dtype::fp32 && !dq_sums_.contains(to_index(item.dq))) {
+    const int64_t count =
+        arrays_.array_bytes(item.dq, false) / element_bytes(plan_.scenario.numerics.dtype);
+    dq_sums_[to_index(item.dq)] = arrays_.reserve(
+        fmt::format("rank {} dq sums", to_index(item.rank)), count * int64_t{sizeof(float)});
+  }
   Statistics& statistics = statistics_[to_index(item.out)];
   if (statistics.delta >= 0) return;
   const int32_t heads = plan_.buffer(item.out).heads.size();
@@ -330,6 +336,11 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event 
   launch.log2_lse = arrays_.at<float>(statistics.log2_lse) + place;
   launch.delta = arrays_.at<float>(statistics.delta) + place;
   launch.dq = arrays_.rows(item.dq, false, head);
+  if (const auto sums = dq_sums_.find(to_index(item.dq)); sums != dq_sums_.end()) {
+    launch.narrow_dq = launch.dq;
+    const int32_t dq_head = head - plan_.buffer(item.dq).heads.begin;
+    launch.dq.data = arrays_.at<float>(sums->second) + dq_head * launch.dq.head_stride;
+  }
   launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
   launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
   launch.dkv_element = arrays_.element(item.dkv, false);

@@ -162,6 +162,7 @@ class RankEngine {
   std::array<InputFlags, 2> inputs_;  // [direction]
   int32_t pass_number_ = 0;
   std::map<int32_t, Statistics> statistics_;  // [BufferId of out]
+  std::map<int32_t, int32_t> dq_sums_;        // [BufferId of dq in the dtype] array in fp32
   std::map<int32_t, KeptPartials> kept_;      // [BufferId of the accumulator]
   int32_t sink_ = -1, d_sink_ = -1;           // arrays, [global head]
   double list_seconds_ = 0.0;

@@ -58,7 +58,7 @@ struct GroupView {
 
 /// What a tile of the walked side is to the groups of an owned tile.
 struct TileStatus {
-  int16_t is_masked = 0;
+  int8_t is_masked = 0;
   int16_t idle_groups = 0;
 
   friend bool operator==(const TileStatus&, const TileStatus&) = default;
@@ -122,7 +122,7 @@ void append_runs(Stretch stretch, const std::vector<GroupView>& groups, int32_t 
         status == TileStatus{list.runs.back().is_masked, list.runs.back().idle_groups}) {
       list.runs.back().end = end;
     } else {
-      list.runs.push_back({begin, end, range_set, status.is_masked, status.idle_groups});
+      list.runs.push_back({begin, end, range_set, status.is_masked, 0, status.idle_groups});
     }
   }
 }
@@ -342,7 +342,7 @@ std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t a
   const std::vector<int32_t> starts = find_long_documents(list);
   std::vector<std::vector<int32_t>> tiles(starts.size() + 1);  // [document], the last one first
   std::vector<size_t> waiting;                                 // documents, the last one first
-  std::vector<size_t> documents(order.size());  // [place in order]
+  std::vector<size_t> documents(order.size());                 // [place in order]
   for (size_t i = order.size(); i-- > 0;) {
     documents[i] = document_of(list.tiles[order[i]], starts, list);
     tiles[documents[i]].push_back(order[i]);

@@ -40,7 +40,8 @@ struct TileRun {
   int32_t begin = 0;
   int32_t end = 0;
   int32_t range_set = 0;  // which of a query row's ranges counts here
-  int16_t is_masked = 0;
+  int8_t is_masked = 0;
+  int8_t closes = 0;        // by blocks: nobody adds to these rows after this (TileList::unclosed)
   int16_t idle_groups = 0;  // bit g: no row of group g has a partner here
 };
 
@@ -104,6 +105,10 @@ struct TileList {
   std::vector<TurnRun> turns;
   int32_t num_counters = 0;
   std::vector<RowStretch> unopened;  // rows that must be zeros before, of one block each
+  /// Rows of no tile that takes the last turn with all rows that the counter is about
+  /// (TileRun::closes): what else is to be done with finished sums, is to be done with these
+  /// afterwards.
+  std::vector<RowStretch> unclosed;
   /// By blocks, for every owned tile with rows that have no partner anywhere: a bit for each of its
   /// rows, 32 to a word, 1: without a partner. Such rows may hold anything.
   std::vector<uint32_t> gaps;

@@ -56,7 +56,7 @@ void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape,
   total_bytes_ += bytes_of(entry.list.ranges) + bytes_of(entry.list.tiles) +
                   bytes_of(entry.list.runs) + bytes_of(entry.list.work) +
                   bytes_of(entry.list.turns) + bytes_of(entry.list.unopened) +
-                  bytes_of(entry.list.gaps);
+                  bytes_of(entry.list.unclosed) + bytes_of(entry.list.gaps);
 }
 
 void TileStore::upload(Stream stream) {
@@ -67,6 +67,7 @@ void TileStore::upload(Stream stream) {
     entry.work = to_device(entry.list.work, stream);
     entry.turns = to_device(entry.list.turns, stream);
     entry.unopened = to_device(entry.list.unopened, stream);
+    entry.unclosed = to_device(entry.list.unclosed, stream);
     entry.gaps = to_device(entry.list.gaps, stream);
   }
 }
@@ -82,6 +83,8 @@ DeviceTiles TileStore::find(const ComputeItem& item, TileOwner owner, TileShape 
           entry.list.num_counters,
           static_cast<int32_t>(entry.list.unopened.size()),
           entry.unopened.as<RowStretch>(),
+          static_cast<int32_t>(entry.list.unclosed.size()),
+          entry.unclosed.as<RowStretch>(),
           entry.gaps.as<uint32_t>(),
           {}};
 }

@@ -38,7 +38,7 @@ class TileStore {
   };
   struct Entry {
     TileList list;
-    DeviceMemory ranges, tiles, runs, work, turns, unopened, gaps;
+    DeviceMemory ranges, tiles, runs, work, turns, unopened, unclosed, gaps;
   };
   Key key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const;
 

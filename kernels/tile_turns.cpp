@@ -8,7 +8,7 @@ namespace {
 
 using Stretch = RowStretch;
 
-/// Visits the walked tiles of an owned tile by blocks, the last one first.
+/// Visits the walked tiles of an owned tile by blocks, the last one first, and their runs.
 template <class Visit>
 void walk_blocks(const OwnedTile& tile, const TileList& list, Visit visit) {
   const int32_t walked = list.shape.walked_rows;
@@ -16,7 +16,7 @@ void walk_blocks(const OwnedTile& tile, const TileList& list, Visit visit) {
     const TileRun& run = list.runs[tile.first_run + r];
     for (int32_t end = run.end; end > run.begin;) {
       const int32_t begin = std::max(run.begin, (end - 1) / walked * walked);
-      visit(Stretch{begin, end});
+      visit(Stretch{begin, end}, tile.first_run + r);
       end = begin;
     }
   }
@@ -50,7 +50,7 @@ BlockParts::BlockParts(TileOwner owner, TileList& list)
       block_rows_(list.shape.walked_rows),
       parts_(static_cast<size_t>(list.shape.num_blocks(num_rows_))) {
   for (const OwnedTile& tile : list.tiles)
-    walk_blocks(tile, list, [&](Stretch rows) { note(rows); });
+    walk_blocks(tile, list, [&](Stretch rows, int32_t /*run*/) { note(rows); });
   list.num_counters = number();
 }
 
@@ -82,6 +82,7 @@ int32_t BlockParts::number() {
   }
   taken_.assign(static_cast<size_t>(count), 0);
   is_opened_.assign(static_cast<size_t>(count), false);
+  last_.resize(static_cast<size_t>(count));
   return count;
 }
 
@@ -93,18 +94,62 @@ int32_t BlockParts::counter_of(RowStretch rows) const {
   return first_[rows.begin / block_rows_] + static_cast<int32_t>(part - parts.begin());
 }
 
-/// The next turn at the part that holds these rows.
-TurnRun BlockParts::take_turn(RowStretch rows) {
+/// The part of these rows' block that the counter is about.
+const RowStretch& BlockParts::part_of(int32_t counter, RowStretch rows) const {
+  const int32_t block = rows.begin / block_rows_;
+  return parts_[block][counter - first_[block]];
+}
+
+/// The next turn at the part that holds these rows of a run.
+TurnRun BlockParts::take_turn(RowStretch rows, int32_t run) {
   const int32_t counter = counter_of(rows);
   const int32_t turn = taken_[counter]++;
+  last_[counter] = {run, rows};
   if (turn > 0) return {1, counter, turn};
-  const int32_t block = rows.begin / block_rows_;
-  is_opened_[counter] = rows == parts_[block][counter - first_[block]];
+  is_opened_[counter] = rows == part_of(counter, rows);
   return {1, counter, is_opened_[counter] ? kOpeningTurn : 0};
 }
 
-/// Rows of no opened part.
-std::vector<RowStretch> BlockParts::unopened() const {
+/// Marks the tiles that take the last turn with all rows of a part; what they are runs of is cut.
+void BlockParts::close_runs(TileList& list) const {
+  std::vector<std::vector<Stretch>> closed(list.runs.size());  // [run], in the order of rows
+  std::vector<bool> is_closed(last_.size(), false);
+  for (size_t counter = 0; counter < last_.size(); ++counter) {
+    const auto& [run, rows] = last_[counter];
+    if (run < 0 || rows != part_of(static_cast<int32_t>(counter), rows)) continue;
+    is_closed[counter] = true;
+    if (!closed[run].empty() && closed[run].back().end == rows.begin) {
+      closed[run].back().end = rows.end;
+    } else {
+      closed[run].push_back(rows);
+    }
+  }
+  std::vector<TileRun> runs;
+  for (OwnedTile& tile : list.tiles) {
+    const auto first = static_cast<size_t>(tile.first_run), end = first + tile.num_runs;
+    tile.first_run = static_cast<int32_t>(runs.size());
+    for (size_t r = first; r < end; ++r) {
+      TileRun rest = list.runs[r];
+      const auto add = [&](int32_t to, bool closes) {
+        if (to == rest.begin) return;
+        runs.push_back(rest);
+        runs.back().end = rest.begin = to;
+        runs.back().closes = closes ? 1 : 0;
+      };
+      for (const Stretch& rows : closed[r]) {
+        add(rows.begin, false);
+        add(rows.end, true);
+      }
+      add(list.runs[r].end, false);
+    }
+    tile.num_runs = static_cast<int32_t>(runs.size()) - tile.first_run;
+  }
+  list.runs = std::move(runs);
+  list.unclosed = rows_without(is_closed);
+}
+
+/// Rows of no part whose counter has that.
+std::vector<RowStretch> BlockParts::rows_without(const std::vector<bool>& has_counter) const {
   std::vector<Stretch> result;
   for (size_t block = 0; block < parts_.size(); ++block) {
     int32_t next = static_cast<int32_t>(block) * block_rows_;
@@ -112,7 +157,7 @@ std::vector<RowStretch> BlockParts::unopened() const {
       if (next < end) result.push_back({next, end});
     };
     for (size_t part = 0; part < parts_[block].size(); ++part) {
-      if (!is_opened_[static_cast<size_t>(first_[block]) + part]) continue;
+      if (!has_counter[static_cast<size_t>(first_[block]) + part]) continue;
       close(parts_[block][part].begin);
       next = parts_[block][part].end;
     }
@@ -125,8 +170,8 @@ void BlockParts::deal(const std::vector<int32_t>& order, TileList& list) {
   for (const int32_t t : order) {
     OwnedTile& tile = list.tiles[t];
     tile.first_turn = static_cast<int32_t>(list.turns.size());
-    walk_blocks(tile, list, [&](Stretch rows) {
-      const TurnRun turn = take_turn(rows);
+    walk_blocks(tile, list, [&](Stretch rows, int32_t run) {
+      const TurnRun turn = take_turn(rows, run);
       TurnRun* last =
           list.turns.size() > static_cast<size_t>(tile.first_turn) ? &list.turns.back() : nullptr;
       if (last != nullptr && turn == TurnRun{1, last->counter - last->num_tiles, last->turn}) {
@@ -136,7 +181,8 @@ void BlockParts::deal(const std::vector<int32_t>& order, TileList& list) {
       }
     });
   }
-  list.unopened = unopened();
+  list.unopened = rows_without(is_opened_);
+  close_runs(list);
 }
 
 void collect_gaps(TileOwner owner, TileList& list) {

@@ -19,17 +19,26 @@ class BlockParts {
   void deal(const std::vector<int32_t>& order, TileList& list);
 
  private:
+  /// Of a counter: the last turn so far.
+  struct LastTurn {
+    int32_t run = -1;  // of the list
+    RowStretch rows;
+  };
+
   void note(RowStretch rows);
   int32_t number();
   int32_t counter_of(RowStretch rows) const;
-  TurnRun take_turn(RowStretch rows);
-  std::vector<RowStretch> unopened() const;
+  const RowStretch& part_of(int32_t counter, RowStretch rows) const;
+  TurnRun take_turn(RowStretch rows, int32_t run);
+  std::vector<RowStretch> rows_without(const std::vector<bool>& has_counter) const;
+  void close_runs(TileList& list) const;
 
   int32_t num_rows_, block_rows_;
   std::vector<std::vector<RowStretch>> parts_;  // [block]
   std::vector<int32_t> first_;                  // [block] counter of its first part
   std::vector<int32_t> taken_;                  // [counter]
   std::vector<bool> is_opened_;                 // [counter]
+  std::vector<LastTurn> last_;                  // [counter]
 };
 
 /// Notes the owned rows that have no partner.

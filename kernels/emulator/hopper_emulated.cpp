@@ -74,11 +74,12 @@ void land_box(const EmulatedMap& map, uint32_t to, const std::array<int32_t, 5>&
   uint32_t bytes = 0;
   for (int32_t row = 0; row < static_cast<int32_t>(map.box_rows); ++row) {
     const BoxRow source = find_row(map, first, row, clips);
-    if (source.num_lanes > 0 && !is_lent(source.at, int64_t{source.num_lanes} * 2))
+    const int32_t there = source.num_lanes * map.element_bytes;
+    if (there > 0 && !is_lent(source.at, there))
       cta.fail("a box reads outside device memory", place);
-    for (int32_t lane = 0; lane < kBoxLanes; ++lane, bytes += 2) {
+    for (int32_t byte = 0; byte < kRowBytes; byte += 2, bytes += 2) {
       uint16_t value = 0;
-      if (lane < source.num_lanes) std::memcpy(&value, source.at + lane * 2, sizeof(value));
+      if (byte < there) std::memcpy(&value, source.at + byte, sizeof(value));
       const uint32_t target = swizzles ? swizzle(to + bytes) : to + bytes;
       std::memcpy(cta.at(target, 2, 2, place), &value, sizeof(value));
     }

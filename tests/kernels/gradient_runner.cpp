@@ -103,7 +103,7 @@ std::vector<float> read_output(const OnDevice& device, HostRows host, Dtype dtyp
 
 /// A tile list on the device.
 struct TilesOnDevice {
-  DeviceMemory ranges, tiles, runs, work, turns, unopened, gaps;
+  DeviceMemory ranges, tiles, runs, work, turns, unopened, unclosed, gaps;
   DeviceTiles pointers;
 
   TilesOnDevice(const TileList& list, Stream stream)
@@ -113,6 +113,7 @@ struct TilesOnDevice {
         work(to_device(list.work, stream)),
         turns(to_device(list.turns, stream)),
         unopened(to_device(list.unopened, stream)),
+        unclosed(to_device(list.unclosed, stream)),
         gaps(to_device(list.gaps, stream)),
         pointers{ranges.as<KeyRange>(),
                  tiles.as<OwnedTile>(),
@@ -123,6 +124,8 @@ struct TilesOnDevice {
                  list.num_counters,
                  static_cast<int32_t>(list.unopened.size()),
                  unopened.as<RowStretch>(),
+                 static_cast<int32_t>(list.unclosed.size()),
+                 unclosed.as<RowStretch>(),
                  gaps.as<uint32_t>(),
                  {}} {}
 };
@@ -161,11 +164,13 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   const OnDevice d_out = input(problem.d_out, exact.q_row_sees, shape.num_heads, shape.head_dim_v);
   const OnDevice k = input(problem.k, exact.k_row_seen, shape.num_kv_heads, shape.head_dim_qk);
   const OnDevice v = input(problem.v, exact.k_row_seen, shape.num_kv_heads, shape.head_dim_v);
-  const HostRows poisoned_dq(shape.q_rows, shape.num_heads, shape.head_dim_qk, 4);
   const int32_t size = is_narrow ? 2 : 4;
+  const HostRows poisoned_dq(shape.q_rows, shape.num_heads, shape.head_dim_qk, size);
+  const HostRows poisoned_sums(shape.q_rows, shape.num_heads, shape.head_dim_qk, 4);
   const HostRows poisoned_dk(shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, size);
   const HostRows poisoned_dv(shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, size);
-  const OnDevice dq(poisoned_dq, stream), dk(poisoned_dk, stream), dv(poisoned_dv, stream);
+  const OnDevice dq(poisoned_dq, stream), sums(poisoned_sums, stream), dk(poisoned_dk, stream),
+      dv(poisoned_dv, stream);
   const DeviceMemory log2_lse = to_device(to_floats(problem.log2_lse), stream);
   const DeviceMemory delta = to_device(to_floats(problem.delta), stream);
   const DeviceMemory counters = to_device(std::vector<int32_t>{0, 0}, stream);
@@ -192,7 +197,11 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   launch.dq = dq.rows;
   launch.dk = dk.rows;
   launch.dv = dv.rows;
-  if (is_narrow) launch.dkv_element = shape.dtype;
+  if (is_narrow) {
+    launch.dkv_element = shape.dtype;
+    launch.narrow_dq = dq.rows;
+    launch.dq = sums.rows;
+  }
   launch.query_tiles = query_tiles.pointers;
   launch.key_tiles = key_tiles.pointers;
   launch.counters = counters.as<int32_t>();

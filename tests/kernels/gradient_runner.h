@@ -24,7 +24,7 @@ struct KernelGradients {
 };
 
 /// Runs both kernels. Rows that have no partner hold NaN, as does what lies between rows; the
-/// outputs hold NaN before. is_narrow: dk and dv are written in the dtype.
+/// outputs hold NaN before. is_narrow: they are written in the dtype.
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
                               const ExactGradients& exact, bool is_narrow = false);
 

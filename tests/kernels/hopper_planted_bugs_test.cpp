@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "kernels/emulator/settings.h"
 #include "kernels/hopper_backward.h"
+#include "sim/run/dtype.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/attention_device.h"
 #include "tests/kernels/gradient_runner.h"
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
@@ -102,12 +104,24 @@ class Gradients {
         said += find_excess("dk", solved.exact.dk, got.dk, shape.num_kv_heads, shape.head_dim_qk);
         said += find_excess("dv", solved.exact.dv, got.dv, shape.num_kv_heads, shape.head_dim_v);
       }
+      if (said.empty() && outputs_ == Outputs::all) said = find_other_bits(solved, got.dq);
       if (!said.empty()) return said;
     }
     return "";
   }
 
  private:
+  /// What the fused kernel's last tiles write in the dtype must be the fp32 sums, rounded.
+  std::string find_other_bits(const SolvedProblem& solved, const std::vector<float>& sums) const {
+    const auto narrow = run_gradients(kernels_, solved.problem, solved.exact, true);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const double rounded = round_to(solved.problem.shape.dtype, sums[i]);
+      if (narrow.dq[i] != rounded)
+        return fmt::format("dq element {}: {} instead of {}", i, narrow.dq[i], rounded);
+    }
+    return "";
+  }
+
   Outputs outputs_;
   std::vector<SolvedProblem> problems_;
   kernels::GradientKernels kernels_;

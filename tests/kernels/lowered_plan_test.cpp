@@ -107,8 +107,8 @@ class Numbers {
           at(item.out, row, head) = is_narrow(item.out) ? round_to_dtype(query) : query;
           continue;
         }
-        at(item.dq, row, head) =
-            mix(query, mix(at(item.out, row, head), at(item.d_out, row, head)));
+        const uint64_t value = mix(query, mix(at(item.out, row, head), at(item.d_out, row, head)));
+        at(item.dq, row, head) = is_narrow(item.dq) ? round_to_dtype(value) : value;
       }
     }
     const HeadRange kv_heads = kv_heads_of(attention, item.heads);
@@ -192,7 +192,7 @@ bool is_narrow(const LoweredPlan& lowered, BufferId id) {
 struct Seen {
   int64_t cut = 0, saved_reorders = 0, saved_rows = 0;
   int64_t replacing = 0, rounding_sums = 0, rounding_values = 0;  // transfers
-  int64_t narrow_written = 0, narrow_received = 0;                // gradients
+  int64_t narrow_dq = 0, narrow_dkv = 0, narrow_received = 0;     // gradients
   int64_t cut_results = 0;                                        // backward passes
 };
 
@@ -219,8 +219,10 @@ void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what,
     }
     seen.cut += lowered.origins_of(is_backward).is_cut() ? 1 : 0;
     seen.cut_results += is_backward && made.computes.size() > planned.computes.size() ? 1 : 0;
-    for (const ComputeItem& item : made.computes)
-      seen.narrow_written += is_backward && is_narrow(lowered, item.dkv) ? 1 : 0;
+    for (const ComputeItem& item : made.computes) {
+      seen.narrow_dq += is_backward && is_narrow(lowered, item.dq) ? 1 : 0;
+      seen.narrow_dkv += is_backward && is_narrow(lowered, item.dkv) ? 1 : 0;
+    }
     for (const TransferItem& item : made.transfers)
       seen.narrow_received += is_backward && is_narrow(lowered, item.to) ? 1 : 0;
     seen.saved_reorders +=
@@ -255,7 +257,8 @@ TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
   EXPECT_GT(seen.replacing, 500);
   EXPECT_GT(seen.rounding_sums, 500);
   EXPECT_GT(seen.rounding_values, 100);
-  EXPECT_GT(seen.narrow_written, 100);
+  EXPECT_GT(seen.narrow_dq, 100);
+  EXPECT_GT(seen.narrow_dkv, 100);
   EXPECT_GT(seen.narrow_received, 100);
 }
 
@@ -303,11 +306,11 @@ TEST(LoweredPlan, LeavesAUlyssesBackwardNeitherMergesNorRoundings) {
     EXPECT_EQ(item.landing, Landing::replace);
 }
 
-TEST(LoweredPlan, HoldsGradientsOfUlyssesInTheDtypeButWhereDqIsAddedUp) {
+TEST(LoweredPlan, HoldsGradientsOfUlyssesInTheDtype) {
   const LoweredPlan lowered = lower(plan_of("a2a"), 1);
   for (const ComputeItem& item : lowered.plan.backward.computes) {
     EXPECT_TRUE(is_narrow(lowered, item.dkv));
-    EXPECT_FALSE(is_narrow(lowered, item.dq));
+    EXPECT_TRUE(is_narrow(lowered, item.dq));
   }
   for (const HomeBuffers& home : lowered.plan.home) {
     EXPECT_TRUE(is_narrow(lowered, home.dq));
@@ -352,7 +355,8 @@ TEST(LoweredPlan, HoldsNoGradientsInADtypeThatNoKernelWrites) {
 TEST(LoweredPlan, AddsGatheredGradientsToTheFirstOfThemAndRoundsTheLast) {
   const LoweredPlan lowered = lower(plan_of("all_gather"), 1);
   EXPECT_TRUE(lowered.plan.backward.merges.empty());
-  EXPECT_EQ(lowered.plan.backward.finishes.size(), 4u);  // dq
+  // Of dq that a kernel writes rounded nothing is left to do.
+  EXPECT_TRUE(lowered.plan.backward.finishes.empty());
   for (const HomeBuffers& home : lowered.plan.home) {
     std::vector<std::pair<Landing, Rounding>> landings;
     for (size_t i = 0; i < lowered.plan.backward.transfers.size(); ++i) {
@@ -444,18 +448,17 @@ TEST(LoweredPlan, SendsTheFirstGradientsOfUlyssesWhileTheLastAreComputed) {
   EXPECT_EQ(computes[1].heads.end, 14);
   EXPECT_EQ(computes[5].heads.begin, 14);
   EXPECT_EQ(computes[5].heads.end, 16);
-  // dq, which a kernel rounds, and what stays follow the last dk and dv.
+  // What stays follows.
   const Stage& results = longer.plan.backward.stages.back();
-  ASSERT_EQ(results.end - results.begin, 2 * 12 + 12 + 2 * 4);
-  for (int64_t i = results.begin; i < results.begin + 24; ++i) {
+  ASSERT_EQ(results.end - results.begin, 2 * (12 + 12) + 2 * 4);
+  for (int64_t i = results.begin; i < results.begin + 48; ++i) {
     const TransferItem& item = longer.plan.backward.transfers[static_cast<size_t>(i)];
-    const bool is_early = i - results.begin < 12;
-    if (item.payload != Payload::dkv || item.src == item.dst) continue;
-    EXPECT_EQ(item.heads.begin, 4 * to_index(item.src) + (is_early ? 0 : 3));
-    EXPECT_EQ(item.heads.size(), is_early ? 3 : 1);
+    const bool is_early = i - results.begin < 24;
+    const int32_t each = item.payload == Payload::dkv ? 1 : 2;  // heads of a kv head
+    EXPECT_NE(item.src, item.dst);
+    EXPECT_EQ(item.heads.begin, each * (4 * to_index(item.src) + (is_early ? 0 : 3)));
+    EXPECT_EQ(item.heads.size(), each * (is_early ? 3 : 1));
   }
-  for (int64_t i = results.begin; i < results.begin + 12; ++i)
-    EXPECT_EQ(longer.plan.backward.transfers[static_cast<size_t>(i)].payload, Payload::dkv);
 }
 
 TEST(LoweredPlan, KeepsHeadsTogetherWhereTheLastWouldLeaveMultiprocessorsIdle) {

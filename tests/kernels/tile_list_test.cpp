@@ -125,7 +125,7 @@ TEST(TileList, ComputesEveryVisiblePairOnceFromEitherSide) {
 void expect_turns_in_launch_order(const TileList& list, int32_t num_rows) {
   const int32_t walked = list.shape.walked_rows;
   std::vector<int32_t> added(num_rows, 0), taken(list.num_counters, 0), counter_of(num_rows, -1);
-  std::vector<bool> is_opened(num_rows, false);
+  std::vector<bool> is_opened(num_rows, false), is_closed(num_rows, false);
   for (const WorkItem& item : list.work) {
     if (item.head != 1) continue;
     const OwnedTile& tile = list.tiles[item.tile];
@@ -153,6 +153,8 @@ void expect_turns_in_launch_order(const TileList& list, int32_t num_rows) {
             is_opened[row] = true;
           }
           ++added[row];
+          ASSERT_FALSE(is_closed[row]) << "row " << row << " is added to when it is closed";
+          is_closed[row] = list.runs[tile.first_run + r].closes != 0;
         }
         end = begin;
       }
@@ -166,6 +168,13 @@ void expect_turns_in_launch_order(const TileList& list, int32_t num_rows) {
     }
   }
   EXPECT_EQ(std::count(is_opened.begin(), is_opened.end(), false), 0);
+  for (const RowStretch& rows : list.unclosed) {
+    for (int32_t row = rows.begin; row < rows.end; ++row) {
+      EXPECT_FALSE(is_closed[row]) << "row " << row;
+      is_closed[row] = true;
+    }
+  }
+  EXPECT_EQ(std::count(is_closed.begin(), is_closed.end(), false), 0);
 }
 
 /// Rows of the owned side without a partner, as the list has them.
