@@ -319,8 +319,18 @@ size_t count_dealt_in_sections(const std::vector<int32_t>& order,
 
 /// By blocks: how many chains are dealt at a time. A chain is the tiles of a document and a walked
 /// head; its CTAs come to the same rows one behind the other. Of few chains many CTAs wait for each
-/// other; of many, each brings the rows that it walks from memory for itself.
-constexpr int32_t kChainsAtOnce = 16;
+/// other; of many, each brings the rows that it walks from memory for itself, which takes power
+/// away from the products. num_tiles: walked by all heads, of one document; its CTAs wait when the
+/// first chains begin, so there are as few as keep that to a 90th of the time.
+int32_t chains_at_once(int64_t num_tiles, bool has_documents) {
+  constexpr int32_t kFewest = 4, kMost = 16;
+  if (has_documents) return kMost;
+  // On a Hopper; a CTA begins a hand-over, 1.3 times what a tile takes, behind the one before.
+  constexpr int64_t kCtas = 132, kStartTiles = 117 * kCtas * kCtas;
+  int32_t chains = kFewest;
+  while (chains < kMost && chains * num_tiles < kStartTiles) chains *= 2;
+  return chains;
+}
 
 /// The document that a tile is of: the one where its longest run begins. starts: of all but the
 /// first; short documents count as one with those around them.
@@ -376,8 +386,12 @@ void order_work(const HeadSections& heads, TileOwner owner, TileList& list) {
   const size_t kept = count_dealt_in_sections(order, cost);
   int32_t section = std::max(1, heads.heads_per_section);
   if (list.shape.by_blocks) {
-    section = std::clamp(heads.num_heads, 1, kChainsAtOnce);
-    const int32_t documents = std::max(1, kChainsAtOnce / (section * heads.heads_walked));
+    const int64_t num_tiles = std::accumulate(cost.begin(), cost.end(), int64_t{0}) *
+                              heads.num_heads * heads.heads_walked;
+    const std::vector<int32_t> starts = find_long_documents(list);
+    const int32_t chains = chains_at_once(num_tiles, !starts.empty() && starts.back() > 0);
+    section = std::clamp(heads.num_heads, 1, chains);
+    const int32_t documents = std::max(1, chains / (section * heads.heads_walked));
     const std::vector<int32_t> first =
         order_by_documents(std::span(order).first(kept), static_cast<size_t>(documents), list);
     std::copy(first.begin(), first.end(), order.begin());

@@ -343,6 +343,26 @@ TEST(TileList, DealsSixteenHeadsAtATimeByBlocks) {
     EXPECT_EQ(list.work[i].head < 16, i < 4 * 16) << "item " << i;
 }
 
+TEST(TileList, DealsFewerHeadsAtATimeByBlocksWhereThatTakesLong) {
+  const auto heads_at_once = [](int32_t rows, bool is_causal) {
+    const BandSlice slice{0, rows, 0, rows, -rows, is_causal ? 0 : rows};
+    const TileList list =
+        make_tile_list({&slice, 1}, rows, rows, {16, 16}, {128, 64, 0, true}, TileOwner::keys);
+    int32_t heads = 0;  // before the first one comes again
+    while (list.work[static_cast<size_t>(heads)].head == heads) ++heads;
+    return heads;
+  };
+  EXPECT_EQ(heads_at_once(8192, true), 16);
+  EXPECT_EQ(heads_at_once(16384, true), 8);
+  EXPECT_EQ(heads_at_once(16384, false), 4);
+  // Documents are shorter than all of them together.
+  const BandSlice documents[] = {{0, 8192, 0, 8192, -9000, 9000},
+                                 {8192, 24576, 8192, 24576, -17000, 17000}};
+  const TileList list =
+      make_tile_list(documents, 24576, 24576, {16, 16}, {128, 64, 0, true}, TileOwner::keys);
+  EXPECT_EQ(list.work[15].head, 15);
+}
+
 TEST(TileList, OwnsEveryRowOfAnItemWithoutBands) {
   const TileList list = make_tile_list({}, 300, 0, {1, 1}, {128, 64}, TileOwner::queries);
   ASSERT_EQ(list.tiles.size(), 3u);
