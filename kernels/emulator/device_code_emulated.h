@@ -96,7 +96,6 @@ inline float exp2_approx(float x) {
   return result < std::numeric_limits<float>::min() ? 0.0f : result;
 }
 
-inline int32_t shared_by_warp(int32_t value) { return value; }
 inline float add_rounded(float a, float b) {
   const volatile float rounded = b;  // the host's compiler draws products in as well
   return a + rounded;
@@ -118,6 +117,19 @@ inline float shuffle_xor(float value, int mask,
 inline uint32_t shuffle_xor(uint32_t value, int mask,
                             std::source_location line = std::source_location::current()) {
   return std::bit_cast<uint32_t>(shuffle_xor(std::bit_cast<float>(value), mask, line));
+}
+
+/// A device takes the first lane's value, whatever the others hold.
+inline int32_t shared_by_warp(int32_t value,
+                              std::source_location line = std::source_location::current()) {
+  const emulator::Place place{"shared_by_warp", 0, line};
+  emulator::meet_in_warp(value, place, [&](int32_t* const* lanes) {
+    for (int i = 1; i < 32; ++i) {
+      if (*lanes[i] != *lanes[0])
+        emulator::current_cta().fail("the lanes of a warp hold different values", place);
+    }
+  });
+  return value;
 }
 
 inline bool any_in_warp(bool condition,
