@@ -256,11 +256,10 @@ struct KeyGroupWalks {
   }
 };
 
-void make_key_tiles(TileList& list) {
+/// cuts: as in append_walk.
+void make_key_tiles(const std::vector<int32_t>& cuts, TileList& list) {
   const int32_t owned = list.shape.owned_rows, group_rows = list.shape.rows_of_group();
   const size_t num_groups = static_cast<size_t>((list.kv_rows + group_rows - 1) / group_rows);
-  const std::vector<int32_t> cuts =
-      list.shape.by_blocks ? find_long_documents(list) : std::vector<int32_t>{};
   std::vector<KeyGroupWalks> walks;
   for (int32_t set = 0; set < list.num_range_sets; ++set) walks.emplace_back(list, set, num_groups);
   std::vector<GroupView> groups;
@@ -332,8 +331,8 @@ int32_t chains_at_once(int64_t num_tiles, bool has_documents) {
   return chains;
 }
 
-/// The document that a tile is of: the one where its longest run begins. starts: of all but the
-/// first; short documents count as one with those around them.
+/// The document that a tile is of: the one where its longest run begins. starts: of long documents;
+/// short ones count as one with those before them.
 size_t document_of(const OwnedTile& tile, const std::vector<int32_t>& starts,
                    const TileList& list) {
   if (tile.num_runs == 0) return 0;
@@ -346,10 +345,9 @@ size_t document_of(const OwnedTile& tile, const std::vector<int32_t>& starts,
 }
 
 /// The tiles of `order` document by document, the one that comes first there first, `at_once` of
-/// them in turns.
+/// them in turns. starts: of long documents.
 std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t at_once,
-                                        const TileList& list) {
-  const std::vector<int32_t> starts = find_long_documents(list);
+                                        const std::vector<int32_t>& starts, const TileList& list) {
   std::vector<std::vector<int32_t>> tiles(starts.size() + 1);  // [document], the last one first
   std::vector<size_t> waiting;                                 // documents, the last one first
   std::vector<size_t> documents(order.size());                 // [place in order]
@@ -374,8 +372,10 @@ std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t a
   return result;
 }
 
-/// Longest tiles first inside each section of heads; then, of all heads, the short ones.
-void order_work(const HeadSections& heads, TileOwner owner, TileList& list) {
+/// Longest tiles first inside each section of heads; then, of all heads, the short ones. starts: of
+/// long documents, by blocks.
+void order_work(const HeadSections& heads, TileOwner owner, const std::vector<int32_t>& starts,
+                TileList& list) {
   const std::vector<int64_t> cost = count_walked_tiles(list);
   for (const int64_t tiles : cost)
     list.visited_cells += tiles * list.shape.walked_rows * list.shape.rows_of_group();
@@ -388,12 +388,11 @@ void order_work(const HeadSections& heads, TileOwner owner, TileList& list) {
   if (list.shape.by_blocks) {
     const int64_t num_tiles = std::accumulate(cost.begin(), cost.end(), int64_t{0}) *
                               heads.num_heads * heads.heads_walked;
-    const std::vector<int32_t> starts = find_long_documents(list);
     const int32_t chains = chains_at_once(num_tiles, !starts.empty() && starts.back() > 0);
     section = std::clamp(heads.num_heads, 1, chains);
     const int32_t documents = std::max(1, chains / (section * heads.heads_walked));
-    const std::vector<int32_t> first =
-        order_by_documents(std::span(order).first(kept), static_cast<size_t>(documents), list);
+    const std::vector<int32_t> first = order_by_documents(
+        std::span(order).first(kept), static_cast<size_t>(documents), starts, list);
     std::copy(first.begin(), first.end(), order.begin());
   }
   const auto deal = [&](size_t begin, size_t end, int32_t first_head, int32_t end_head) {
@@ -419,8 +418,10 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   list.q_rows = static_cast<int32_t>(q_rows);
   list.kv_rows = static_cast<int32_t>(kv_rows);
   collect_ranges(slices, list);
-  owner == TileOwner::queries ? make_query_tiles(list) : make_key_tiles(list);
-  order_work(heads, owner, list);
+  const std::vector<int32_t> long_documents =
+      shape.by_blocks ? find_long_documents(list) : std::vector<int32_t>{};
+  owner == TileOwner::queries ? make_query_tiles(list) : make_key_tiles(long_documents, list);
+  order_work(heads, owner, long_documents, list);
   return list;
 }
 
