@@ -77,6 +77,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return result;
 }
 
+/// log2(x); error 2^-22, of the result or of 1; subnormal numbers count as 0.
+__device__ __forceinline__ float log2_approx(float x) {
+  float result;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 /// 1 / x; relative error 2^-23, subnormal numbers count as 0.
 __device__ __forceinline__ float reciprocal_approx(float x) {
   float result;

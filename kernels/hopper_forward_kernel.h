@@ -15,11 +15,13 @@
 // begins while the one before ends: its tables and, where kQStages is 2, its Q and first K are
 // fetched under the last tiles of the item before, whose rows are written under its first product.
 //
-// Ladder: v1 is the portable kernel (attention_forward.cu), v2 had the first two overlaps.
+// Ladder: v1 is the portable kernel (attention_forward.cu), v2 had the first two overlaps, v3 the
+// third, v4 steps by the number of keys; v5 leaves sums alone while the largest logit hardly grows.
 // Grid: one CTA per SM; 128 threads for the producer and for each consumer.
 // Shared memory: kQStages of Q, and kStages of K and V, in 64-lane panels with the 128-byte
 // swizzle. Accuracy: as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per
-// logit. Source: FlashAttention-3 (arXiv:2407.08608), the two overlaps.
+// logit. Source: FlashAttention-3 (arXiv:2407.08608), the two overlaps; FlashAttention-4 leaves
+// sums alone too, with a fixed slack.
 
 namespace cpscope::kernels::device {
 
@@ -166,15 +168,24 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
   }
 }
 
-/// Running softmax of a thread's two rows.
+/// Running softmax of a thread's two rows. Weights are relative to a reference, a logit that was
+/// the largest once. Where another one outgrows it by no more than `slack`, earlier results are
+/// left as they are: nearly always, once a row has some keys.
 template <class B>
 struct RowState {
-  float largest[2] = {-INFINITY, -INFINITY};  // of the logits before logit_scale
-  float sum[2] = {0.0f, 0.0f};                // this thread's part
+  // A weight above 1 is at most this part of the sum. It is rounded, which a largest weight of 1
+  // is not: where one key outweighs all others together, its error would show.
+  static constexpr float kMostPart = 0.125f;
+
+  float largest[2] = {-INFINITY, -INFINITY};    // of the logits before logit_scale
+  float reference[2] = {-INFINITY, -INFINITY};  // the logit of weight 1
+  float slack[2] = {0.0f, 0.0f};                // of growth, an exponent of 2
+  float sum[2] = {0.0f, 0.0f};                  // this thread's part
   RowRanges ranges;
   int32_t range_set = -1;  // that these are of
 
-  /// logits -> exp2(logit - largest); shrink: by how much earlier results become smaller.
+  /// logits -> exp2(logit - reference); shrink: by how much earlier results become smaller, 1 where
+  /// the reference stays.
   __device__ __forceinline__ void take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
                                        float (&shrink)[2], const RunWalk<B::kWalked>& walk) {
     if constexpr (B::kHasCap) {
@@ -199,11 +210,12 @@ struct RowState {
         top = fmaxf(top, fmaxf(logits[i], logits[i + 1]));
       top = fmaxf(top, shuffle_xor(top, 1));
       top = fmaxf(top, shuffle_xor(top, 2));
-      const float subtracted = top == -INFINITY ? 0.0f : top * to_log2;
-      // From the difference, so that it is 1 where the largest stays: a product fused with the
-      // subtraction leaves a rounding, and a row of a thousand tiles would keep it as often.
-      shrink[r] = top == -INFINITY ? 0.0f : exp2_approx((largest[r] - top) * to_log2);
       largest[r] = top;
+      const float growth = (top - reference[r]) * to_log2;  // a NaN while nothing is visible
+      const bool outgrows = growth > slack[r];
+      shrink[r] = outgrows ? exp2_approx(-growth) : 1.0f;
+      reference[r] = outgrows ? top : reference[r];
+      const float subtracted = reference[r] == -INFINITY ? 0.0f : reference[r] * to_log2;
       float part = 0.0f;
 #pragma unroll
       for (int i = 2 * r; i < B::kWalked / 2; i += 4) {
@@ -212,6 +224,18 @@ struct RowState {
         part += logits[i] + logits[i + 1];
       }
       sum[r] = sum[r] * shrink[r] + part;
+    }
+  }
+
+  /// After the reference changed; until it does so again the sum only grows. All lanes of a warp
+  /// call it together.
+  __device__ __forceinline__ void renew_slack() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float whole = sum[r];
+      whole += shuffle_xor(whole, 1);
+      whole += shuffle_xor(whole, 2);
+      slack[r] = fmaxf(0.0f, log2_approx(whole * kMostPart));
     }
   }
 };
@@ -267,7 +291,7 @@ __device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const
     const bool is_there = first_row + 8 * r < rows_end;
     const bool is_empty = sum == 0.0f;
     factor[r] = is_empty ? 0.0f : 1.0f / sum;
-    item.lse[r] = is_empty ? -INFINITY : state.largest[r] * p.logit_scale + logf(sum);
+    item.lse[r] = is_empty ? -INFINITY : state.reference[r] * p.logit_scale + logf(sum);
     item.max_logit = fmaxf(item.max_logit, is_there ? state.largest[r] : -INFINITY);
     has_nan = has_nan || (is_there && sum != sum);  // the running maximum passes over it
   }
@@ -438,6 +462,8 @@ struct ForwardConsumer {
 #pragma unroll
       for (int i = 0; i < B::kV / 2; ++i) out[i] = kIsFirst ? 0.0f : out[i] * shrink[(i / 2) & 1];
       round_weights(logits);
+      // Of few keys there are few tiles.
+      if constexpr (!B::kRests || !kIsFirst) state.renew_slack();
     }
     bool has_tile;
     while ((has_tile = next_tile(walk, first_row)) && !is_idle(walk)) {
@@ -457,8 +483,11 @@ struct ForwardConsumer {
       pin(out);
       if (is_elected()) mbarrier_arrive(at.v_free + 8 * v_stage);
       round_weights(logits);
+      if (any_in_warp(shrink[0] != 1.0f || shrink[1] != 1.0f)) {
 #pragma unroll
-      for (int i = 0; i < B::kV / 2; ++i) out[i] *= shrink[(i / 2) & 1];
+        for (int i = 0; i < B::kV / 2; ++i) out[i] *= shrink[(i / 2) & 1];
+        state.renew_slack();
+      }
     }
     const int stage = take_v();
     start_values(stage);

@@ -95,6 +95,7 @@ inline float exp2_approx(float x) {
   const float result = std::exp2(x);
   return result < std::numeric_limits<float>::min() ? 0.0f : result;
 }
+inline float log2_approx(float x) { return std::log2(x); }
 
 inline float add_rounded(float a, float b) {
   const volatile float rounded = b;  // the host's compiler draws products in as well

@@ -101,6 +101,54 @@ TEST_F(HopperForward, KeepsItsErrorWhereOneKeyDominates) {
   check(causal_case(Dtype::fp16, 200, 128, 128), 10.0);
 }
 
+// Earlier results are made smaller when a weight would be a large part of the sum, not before.
+TEST_F(HopperForward, KeepsItsErrorWhereLogitsRiseFromTileToTile) {
+  for (const AttentionCase& item :
+       {full_case(Dtype::bf16, 320, 64, 64), full_case(Dtype::fp16, 320, 64, 64),
+        causal_case(Dtype::bf16, 320, 128, 128), full_case(Dtype::bf16, 320, 192, 128),
+        full_case(Dtype::fp16, 320, 256, 256)}) {
+    for (const double powers_of_two : {0.2, 1.5, 8.5, 40.0, -40.0}) {
+      AttentionInputs inputs = draw_inputs(item);
+      constexpr double kQuery = 4.0, kLog2E = 1.4426950408889634;
+      const double step = powers_of_two / (kQuery * item.shape.scale * kLog2E);
+      for (int32_t q = 0; q < item.shape.q_rows; ++q) inputs.q.at(q, 0)[0] = kQuery;
+      for (int32_t k = 0; k < item.shape.kv_rows; ++k)
+        inputs.k.at(k, 0)[0] = round_to(item.shape.dtype, step * (k / 64));
+      EXPECT_EQ(judge_forward(item, inputs, run_forward(Generation::sm90, item, inputs)), "")
+          << describe(item) << powers_of_two << " powers of two every 64 keys";
+    }
+  }
+}
+
+// Rows 0 to 63 rest where the others see keys, and begin again with a single key far above all
+// before; the next one outweighs it, and its weight must not be rounded.
+TEST_F(HopperForward, KeepsItsErrorWhereRowsRestBeforeALogitOutgrowsAll) {
+  AttentionCase item = full_case(Dtype::bf16, 768, 128, 128);
+  item.shape.q_rows = 128;
+  item.shape.keys_per_row = 50;
+  const int32_t all = 1000;
+  item.slices = {
+      {0, 64, 0, 256, -all, all}, {0, 64, 575, 768, -all, all}, {64, 128, 0, 768, -all, all}};
+  AttentionInputs inputs = draw_inputs(item);
+  constexpr double kLog2E = 1.4426950408889634;
+  const auto set_logit = [&](int32_t key, double power_of_two) {
+    double* k = inputs.k.at(key, 0);
+    std::fill_n(k, 128, 0.0);
+    k[0] = round_to(Dtype::bf16, power_of_two / (4.0 * item.shape.scale * kLog2E));
+  };
+  for (int32_t q = 0; q < 128; ++q) {
+    std::fill_n(inputs.q.at(q, 0), 128, 0.0);
+    inputs.q.at(q, 0)[0] = 4.0;
+  }
+  for (int32_t k = 0; k < 768; ++k) set_logit(k, k < 100 ? 0.0 : (k < 256 ? 1.0 : 20.0));
+  set_logit(575, 40.0);
+  for (const double power_of_two : {41.3, 41.6, 41.8, 42.1, 42.3, 42.6, 42.8}) {
+    set_logit(700, power_of_two);
+    EXPECT_EQ(judge_forward(item, inputs, run_forward(Generation::sm90, item, inputs)), "")
+        << power_of_two;
+  }
+}
+
 TEST_F(HopperForward, KeepsItsErrorOverHundredsOfTiles) {
   check(scattered_case(Dtype::bf16, 400, 64), 3.0);
 }
