@@ -62,7 +62,7 @@ struct DeviceTiles {
   int32_t num_unclosed = 0;
   const RowStretch* unclosed = nullptr;
   const uint32_t* gaps = nullptr;
-  Arrivals arrivals;  // the Hopper forward waits for them, nobody else
+  Arrivals arrivals;  // the Hopper forward and the fused backward wait for them, nobody else
 };
 
 /// Forward of one compute item. out: normalised, fp32, or the dtype where Hopper's forward writes;

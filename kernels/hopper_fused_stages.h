@@ -59,12 +59,18 @@ struct FusedParams {
   int32_t* turns_taken;  // [local query head][counter]
   int32_t is_narrow;     // dk and dv hold the dtype, else fp32
   DeviceRows narrow_dq;  // dq in the dtype, unless data is null
+
+  /// Does the walk's present tile write the rows of dq? Its sender and its consumers ask.
+  template <class Walk>
+  __device__ __forceinline__ bool closes(const Walk& walk) const {
+    return walk.closes != 0 && narrow_dq.data != nullptr;
+  }
 };
 
 /// What a consumer must know of the rows of a tile that closes, in shared memory: the first one,
 /// the one after the last, the local query head, and whether there are sums of other tiles.
 struct ClosedRows {
-  static constexpr int kEnd = 4, kHead = 8, kHasSums = 12, kBytes = 16;
+  static constexpr int kEnd = 4, kHead = 8, kHasSums = 12;
 };
 
 /// Where things lie in shared memory.
@@ -265,7 +271,7 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
         const int number = num_walked++;
         if (number % kSenders != sender) {
           // the other one's
-        } else if (walk.closes != 0 && fused.narrow_dq.data != nullptr) {
+        } else if (fused.closes(walk)) {
           close_dq<B>(fused, at, walk, head, turns, dq_full, number);
         } else {
           const int32_t turn = turns.turn();

@@ -23,8 +23,11 @@
 // head then come to a block in the order of their turns, one behind the other. What they wait all
 // the same is in the README.
 //
+// Where dq is wanted in the dtype, the tile that takes the last turn at a block adds the block's
+// sums to its own in registers and writes the rows (TileRun::closes).
+//
 // Ladder: v1 are the portable kernels (query_gradient.cu, key_gradient.cu), v2 were Hopper kernels
-// for dq and for dk with dv; this one is v3.
+// for dq and for dk with dv; this one is v4.
 // Grid: one CTA per SM, work from a counter; 128 threads for the producer and for each consumer.
 // Shared memory: K and V of the owner, two stages of Q and dO, two of dS, dq of a tile; panels with
 // the 128-byte swizzle.
@@ -314,7 +317,7 @@ struct GradientConsumer {
     do {
       num_walked = shared_by_warp(num_walked);  // what closes a tile hid that from the compiler
       const bool is_masked = tiles.walk.is_masked != 0;
-      const bool closes = tiles.walk.closes != 0 && fused.narrow_dq.data != nullptr;
+      const bool closes = fused.closes(tiles.walk);
       const int stage = num_walked % B::kStages;
       mbarrier_wait(at.second_full + 8 * stage, (num_walked / B::kStages) & 1);
       if constexpr (B::kParts == 1) {
@@ -414,7 +417,11 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     yield_registers<B::kProducerRegisters>();
     const int warp = threadIdx.x / 32;
     if (warp == 1) fetch_tiles<B>(p, at);
-    if (threadIdx.x == 64) WorkDeal(at.deal).deal(p.tiles, p.counter);
+    if (threadIdx.x == 64) {
+      WorkDeal deal(at.deal);
+      p.tiles.arrivals.flags != nullptr ? deal.deal<true>(p.tiles, p.counter)
+                                        : deal.deal<false>(p.tiles, p.counter);
+    }
     if (warp % 3 == 0 && threadIdx.x % 32 == 0) send_dq<B>(fused, at, warp / 3);
   } else {
     claim_registers<B::kConsumerRegisters>();

@@ -32,7 +32,6 @@ class PassLowering {
     while (first_compute_ < pass_.stages.size() &&
            pass_.stages[first_compute_].kind != StageKind::compute)
       ++first_compute_;
-    if (may_cut(lowering)) cut_inputs(lowering.pieces.most);
     find_skips();
     // Lists of rows that skip reorders are the lowered plan's.
     landings_ = find_landing_savings(lowered_.plan, pass_, transfers_, savings_);
@@ -43,6 +42,7 @@ class PassLowering {
       find_narrow_gradients({plan_, pass_, transfers_, savings_, shortcuts_, landings_},
                             lowering.writes_dtype, lowered_.is_narrow);
     }
+    if (may_cut(lowering)) cut_inputs(lowering.pieces.most);
     if (may_cut_results(lowering)) cut_results(lowering.pieces.fewest_tiles);
   }
 
@@ -468,9 +468,9 @@ std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces, int64_t head_
   const int64_t wanted = (kFirstBytes + head_bytes - 1) / std::max<int64_t>(1, head_bytes);
   const auto first = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, std::max(1, heads / 4)));
   std::vector<int32_t> ends;
-  // 1, 1, 2, 4, ...: while the pieces that are there are computed, as much again arrives. Of many
-  // heads never more than a quarter, for the short tiles of all pieces are computed last.
-  const int32_t most = std::max(4, heads / 4);
+  // 1, 1, 2, ...: while the pieces that are there are computed, as much again arrives. Never more
+  // than a quarter: the last piece comes late, and the short tiles of all are computed last.
+  const int32_t most = std::max(2, heads / 4);
   for (int32_t end = first; end < heads && static_cast<int32_t>(ends.size()) + 1 < most_pieces;
        end += std::min(end, most))
     ends.push_back(end);

@@ -336,7 +336,8 @@ void NcclRun::begin_in_pieces(bool is_backward) {
   }
   // Kernels wait for what comes, and nothing that comes needs multiprocessors: all devices compute
   // as soon as one piece is there, however long the host takes for the others.
-  if (is_loaded_) {
+  bool& is_loaded = is_loaded_[is_backward ? 1 : 0];
+  if (is_loaded) {
     by_threads([&](RankDevice& device, bool is_second) {
       if (is_second) return send(device, 1, num_pieces);
       send(device, 0, 1);
@@ -349,7 +350,7 @@ void NcclRun::begin_in_pieces(bool is_backward) {
     send(device, 0, num_pieces);
     compute(device);
   });
-  is_loaded_ = true;
+  is_loaded = true;
 }
 
 void NcclRun::run_transfers(int64_t begin, int64_t end) {

@@ -79,8 +79,8 @@ class NcclRun {
   WorkPoint published_;
   std::deque<RankDevice> devices_;          // of ranks that the plan has
   std::unique_ptr<DeviceWorkers> workers_;  // where devices are copied to
-  bool is_loaded_ = false;                  // a pass in pieces has run: its kernels are there
-  std::deque<StepId> open_steps_;           // enqueued, not seen to be done by all devices here
+  std::array<bool, 2> is_loaded_{};  // [direction] a pass in pieces has run: its kernels are there
+  std::deque<StepId> open_steps_;    // enqueued, not seen to be done by all devices here
 };
 
 }  // namespace cpscope::kernels

@@ -104,8 +104,9 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
     return element_bytes(plan.scenario.numerics.dtype) == 2 &&
            (has_hopper_forward(item) || has_fused_backward(item));
   };
-  // Not the backward: row statistics read all of d_out before its other kernels begin.
-  lowering.waits_for_pieces = has_hopper_forward;
+  lowering.waits_for_pieces = [&](const ComputeItem& item) {
+    return has_hopper_forward(item) || has_fused_backward(item);
+  };
   LoweredPlan lowered = lower_plan(plan, lowering);
   // Kernels would wait for multiprocessors that they hold themselves.
   if (all_pieces_go_straight(lowered)) return lowered;
@@ -351,6 +352,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event 
         tiles_.find(item, TileOwner::queries, query_gradient_tile_shape(generation, launch.shape));
   launch.key_tiles =
       tiles_.find(item, TileOwner::keys, key_gradient_tile_shape(generation, launch.shape));
+  launch.key_tiles.arrivals = arrivals_of(item, true, TileOwner::keys);
   launch.counters = counters_of(item, true);
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
   fill_bytes(launch.counters, 0,

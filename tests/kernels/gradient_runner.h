@@ -2,6 +2,7 @@
 
 #include "tests/kernels/gradient_reference.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,7 @@ namespace cpscope::kernels {
 struct GradientKernels {
   TileShape (*query_tile)(const AttentionShape&) = nullptr;
   TileShape (*key_tile)(const AttentionShape&) = nullptr;
-  void (*query_gradient)(const BackwardLaunch&, Stream) = nullptr;
-  void (*key_gradient)(const BackwardLaunch&, Stream) = nullptr;
+  std::function<void(const BackwardLaunch&, Stream)> query_gradient, key_gradient;
 };
 
 /// Those of sm_90a. Where key_gradient makes all gradients, query_gradient does nothing.

@@ -18,7 +18,7 @@ namespace cpscope::kernels {
 namespace {
 
 /// The portable kernels; those of fp32 are the same in every generation.
-constexpr GradientKernels kPortable{[](const AttentionShape& shape) {
+const GradientKernels kPortable{[](const AttentionShape& shape) {
                                       return query_gradient_tile_shape(Generation::portable, shape);
                                     },
                                     [](const AttentionShape& shape) {

@@ -253,37 +253,69 @@ TEST_F(HopperFusedBugs, EveryMissingWaitForLeavingBoxesIsSeen) {
   expect_seen_in(FusedGradients::sources(), "wait_for_boxes_read();", Fault::skip_box_wait);
 }
 
-/// What a forward of four heads says whose inputs come in two pieces from two sources; `flags`
-/// [piece][source].
-std::string say_of_pieces(const std::vector<int32_t>& flags) {
-  AttentionCase item = make_dense_case(150, 64, 64);
-  item.shape.num_heads = item.shape.num_kv_heads = 4;
-  item.shape.group = 1;
-  const AttentionInputs inputs = draw_inputs(item);
-  const DeviceBytes memory = DeviceBytes::holding(flags);
+/// Four heads whose inputs come in two pieces from two sources; `flags` [piece][source] say so, in
+/// device memory, where they are 7.
+kernels::Arrivals arrivals_in_pieces(const DeviceBytes& flags) {
   kernels::Arrivals arrivals;
-  arrivals.flags = static_cast<const int32_t*>(memory.data());
+  arrivals.flags = static_cast<const int32_t*>(flags.data());
   arrivals.expected = 7;
   arrivals.num_sources = arrivals.num_pieces = 2;
   arrivals.ends[0] = 1;
   arrivals.ends[1] = 4;
-  const kernels::Generation generation = kernels::Generation::sm90;
-  const kernels::TileList tiles = query_tiles(item, forward_tile_shape(generation, item.shape));
-  try {
-    return judge_forward(item, inputs,
-                         run_forward(generation, item, inputs, tiles, false, arrivals));
-  } catch (const kernels::DeviceError& error) {
-    return error.what();
-  }
+  return arrivals;
 }
 
-TEST(HopperPieces, AreComputedWhenAllFlagsSaySo) { EXPECT_EQ(say_of_pieces({7, 7, 7, 7}), ""); }
+AttentionCase case_of_four_heads() {
+  AttentionCase item = make_dense_case(150, 64, 64);
+  item.shape.num_heads = item.shape.num_kv_heads = 4;
+  item.shape.group = 1;
+  return item;
+}
 
-TEST(HopperPieces, AreWaitedForWhereAnyFlagIsThatOfAnotherPass) {
+std::string say_forward_of(const kernels::Arrivals& arrivals) {
+  const AttentionCase item = case_of_four_heads();
+  const AttentionInputs inputs = draw_inputs(item);
+  const kernels::Generation generation = kernels::Generation::sm90;
+  const kernels::TileList tiles = query_tiles(item, forward_tile_shape(generation, item.shape));
+  return judge_forward(item, inputs, run_forward(generation, item, inputs, tiles, false, arrivals));
+}
+
+std::string say_backward_of(const kernels::Arrivals& arrivals) {
+  const SolvedProblem solved(case_of_four_heads());
+  const kernels::GradientKernels whole = kernels::hopper_gradient_kernels();
+  kernels::GradientKernels waiting = whole;
+  waiting.key_gradient = [&](kernels::BackwardLaunch launch, kernels::Stream stream) {
+    launch.key_tiles.arrivals = arrivals;
+    whole.key_gradient(launch, stream);
+  };
+  const auto got = run_gradients(waiting, solved.problem, solved.exact);
+  return find_excess("dq", solved.exact.dq, got.dq, 4, 64) +
+         find_excess("dk", solved.exact.dk, got.dk, 4, 64) +
+         find_excess("dv", solved.exact.dv, got.dv, 4, 64);
+}
+
+class HopperPieces : public ::testing::TestWithParam<std::string (*)(const kernels::Arrivals&)> {
+ protected:
+  static std::string say(const std::vector<int32_t>& flags) {
+    const DeviceBytes memory = DeviceBytes::holding(flags);
+    try {
+      return GetParam()(arrivals_in_pieces(memory));
+    } catch (const kernels::DeviceError& error) {
+      return error.what();
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Passes, HopperPieces, ::testing::Values(say_forward_of, say_backward_of),
+                         [](const auto& of) { return of.index == 0 ? "forward" : "backward"; });
+
+TEST_P(HopperPieces, AreComputedWhenAllFlagsSaySo) { EXPECT_EQ(say({7, 7, 7, 7}), ""); }
+
+TEST_P(HopperPieces, AreWaitedForWhereAnyFlagIsThatOfAnotherPass) {
   for (size_t missing = 0; missing < 4; ++missing) {
     std::vector<int32_t> flags(4, 7);
     flags[missing] = 6;
-    const std::string said = say_of_pieces(flags);
+    const std::string said = say(flags);
     EXPECT_NE(said.find("wait_for_arrival"), std::string::npos) << missing << ": " << said;
   }
 }

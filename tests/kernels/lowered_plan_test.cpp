@@ -406,12 +406,12 @@ TEST(LoweredPlan, SendsPiecesInTheOrderInWhichTheyAreComputed) {
   const LoweredPlan lowered = lower(plan_of("all_gather"), 8);
   const LoweredPlan::Origins& origins = lowered.origins_of(false);
   ASSERT_EQ(origins.cuts.size(), 4u);
-  EXPECT_EQ(origins.cuts[0].kv, (std::vector<int32_t>{2, 4, 8}));
-  EXPECT_EQ(origins.cuts[0].q, (std::vector<int32_t>{8, 16, 32}));
+  EXPECT_EQ(origins.cuts[0].kv, (std::vector<int32_t>{2, 4, 6, 8}));
+  EXPECT_EQ(origins.cuts[0].q, (std::vector<int32_t>{8, 16, 24, 32}));
   EXPECT_TRUE(std::is_sorted(origins.pieces.begin(), origins.pieces.end()));
   // What stays on its rank comes first, whole.
   EXPECT_EQ(std::count(origins.pieces.begin(), origins.pieces.end(), -1), 4);
-  EXPECT_EQ(origins.pieces.size(), 4u + 3u * 12u);
+  EXPECT_EQ(origins.pieces.size(), 4u + 4u * 12u);
   EXPECT_EQ(lowered.plan.forward.computes.size(), 4u);
 }
 
@@ -475,6 +475,22 @@ TEST(LoweredPlan, KeepsARingWhole) {
   EXPECT_FALSE(lower(plan_of("p2p"), 8).origins_of(false).is_cut());
 }
 
+TEST(LoweredPlan, FetchesKeysAndValuesForABackwardInPieces) {
+  const LoweredPlan lowered = lower(plan_of("all_gather"), 8);
+  const LoweredPlan::Origins& origins = lowered.origins_of(true);
+  ASSERT_TRUE(origins.is_cut());
+  EXPECT_EQ(origins.cuts[0].kv, (std::vector<int32_t>{2, 4, 6, 8}));
+  EXPECT_EQ(origins.cuts[0].q, (std::vector<int32_t>{8, 16, 24, 32}));
+  // Gradients come whole.
+  EXPECT_EQ(std::count_if(origins.pieces.begin(), origins.pieces.end(),
+                          [](int32_t piece) { return piece >= 0; }),
+            4 * 12);
+  for (size_t i = 0; i < origins.pieces.size(); ++i) {
+    if (origins.pieces[i] < 0) continue;
+    EXPECT_EQ(lowered.plan.backward.transfers[i].payload, Payload::kv);
+  }
+}
+
 TEST(LoweredPlan, KeepsTheInputsOfAUlyssesBackwardWhole) {
   // Row statistics read d_out before any kernel waits for pieces.
   const LoweredPlan lowered = lower(plan_of("a2a"), 8);
@@ -495,7 +511,8 @@ TEST(LoweredPlan, BeginsWithAQuarterOfSmallHeadsAtMost) {
   EXPECT_EQ(cut_heads(16, 8, 3'000'000), (std::vector<int32_t>{2, 4, 8, 12, 16}));
   EXPECT_EQ(cut_heads(16, 8, 1), (std::vector<int32_t>{4, 8, 12, 16}));
   EXPECT_EQ(cut_heads(16, 8, 0), (std::vector<int32_t>{4, 8, 12, 16}));
-  EXPECT_EQ(cut_heads(8, 8, 3'000'000), (std::vector<int32_t>{2, 4, 8}));
+  EXPECT_EQ(cut_heads(8, 8, 3'000'000), (std::vector<int32_t>{2, 4, 6, 8}));
+  EXPECT_EQ(cut_heads(8, 8, 100'000'000), (std::vector<int32_t>{1, 2, 4, 6, 8}));
   EXPECT_EQ(cut_heads(2, 8, 1), (std::vector<int32_t>{1, 2}));
 }
 
