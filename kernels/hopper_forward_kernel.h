@@ -169,24 +169,26 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
 }
 
 /// Running softmax of a thread's two rows. Weights are relative to a reference, a logit that was
-/// the largest once. Where another one outgrows it by no more than `slack`, earlier results are
-/// left as they are: nearly always, once a row has some keys.
+/// the largest once. While no logit exceeds `limit`, which is so nearly always once a row has some
+/// keys, earlier results are left as they are, and lanes need not know each other's logits.
 template <class B>
 struct RowState {
   // A weight above 1 is at most this part of the sum. It is rounded, which a largest weight of 1
   // is not: where one key outweighs all others together, its error would show.
   static constexpr float kMostPart = 0.125f;
 
-  float largest[2] = {-INFINITY, -INFINITY};    // of the logits before logit_scale
-  float reference[2] = {-INFINITY, -INFINITY};  // the logit of weight 1
-  float slack[2] = {0.0f, 0.0f};                // of growth, an exponent of 2
-  float sum[2] = {0.0f, 0.0f};                  // this thread's part
+  // Logits are those before logit_scale.
+  float largest[2] = {-INFINITY, -INFINITY};    // that this thread has seen
+  float reference[2] = {-INFINITY, -INFINITY};  // of weight 1
+  float limit[2] = {-INFINITY, -INFINITY};
+  float subtracted[2] = {0.0f, 0.0f};  // the reference as an exponent of 2
+  float sum[2] = {0.0f, 0.0f};         // this thread's part
   RowRanges ranges;
   int32_t range_set = -1;  // that these are of
 
-  /// logits -> exp2(logit - reference); shrink: by how much earlier results become smaller, 1 where
-  /// the reference stays.
-  __device__ __forceinline__ void take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
+  /// logits -> exp2(logit - reference). Says whether a row of the warp has another reference now;
+  /// shrink: by how much earlier results become smaller then.
+  __device__ __forceinline__ bool take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
                                        float (&shrink)[2], const RunWalk<B::kWalked>& walk) {
     if constexpr (B::kHasCap) {
 #pragma unroll
@@ -201,41 +203,54 @@ struct RowState {
         if (!span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = -INFINITY;
       }
     }
-    const float to_log2 = p.logit_scale * kLog2E;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float top = largest[r];
 #pragma unroll
       for (int i = 2 * r; i < B::kWalked / 2; i += 4)
-        top = fmaxf(top, fmaxf(logits[i], logits[i + 1]));
-      top = fmaxf(top, shuffle_xor(top, 1));
-      top = fmaxf(top, shuffle_xor(top, 2));
-      largest[r] = top;
-      const float growth = (top - reference[r]) * to_log2;  // a NaN while nothing is visible
-      const bool outgrows = growth > slack[r];
-      shrink[r] = outgrows ? exp2_approx(-growth) : 1.0f;
-      reference[r] = outgrows ? top : reference[r];
-      const float subtracted = reference[r] == -INFINITY ? 0.0f : reference[r] * to_log2;
+        largest[r] = fmaxf(largest[r], fmaxf(logits[i], logits[i + 1]));
+    }
+    const float to_log2 = p.logit_scale * kLog2E;
+    const bool outgrown = any_in_warp(largest[0] > limit[0] || largest[1] > limit[1]);
+    if (outgrown) move_references(to_log2, shrink);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       float part = 0.0f;
 #pragma unroll
       for (int i = 2 * r; i < B::kWalked / 2; i += 4) {
-        logits[i] = exp2_approx(logits[i] * to_log2 - subtracted);
-        logits[i + 1] = exp2_approx(logits[i + 1] * to_log2 - subtracted);
+        logits[i] = exp2_approx(logits[i] * to_log2 - subtracted[r]);
+        logits[i + 1] = exp2_approx(logits[i + 1] * to_log2 - subtracted[r]);
         part += logits[i] + logits[i + 1];
       }
-      sum[r] = sum[r] * shrink[r] + part;
+      sum[r] += part;
+    }
+    return outgrown;
+  }
+
+  /// The references become the largest logits, and limits as well.
+  __device__ __forceinline__ void move_references(float to_log2, float (&shrink)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = largest[r];
+      top = fmaxf(top, shuffle_xor(top, 1));
+      top = fmaxf(top, shuffle_xor(top, 2));
+      const float growth = (top - reference[r]) * to_log2;  // a NaN while nothing is visible
+      // 1 where the reference stays.
+      shrink[r] = growth > 0.0f ? exp2_approx(-growth) : 1.0f;
+      reference[r] = limit[r] = top;
+      subtracted[r] = top == -INFINITY ? 0.0f : top * to_log2;
+      sum[r] *= shrink[r];
     }
   }
 
-  /// After the reference changed; until it does so again the sum only grows. All lanes of a warp
-  /// call it together.
-  __device__ __forceinline__ void renew_slack() {
+  /// After move_references, when the sum is that of all keys so far.
+  __device__ __forceinline__ void raise_limits(const ForwardParams& p) {
+    const float from_log2 = reciprocal_approx(p.logit_scale * kLog2E);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float whole = sum[r];
       whole += shuffle_xor(whole, 1);
       whole += shuffle_xor(whole, 2);
-      slack[r] = fmaxf(0.0f, log2_approx(whole * kMostPart));
+      limit[r] = reference[r] + fmaxf(0.0f, log2_approx(whole * kMostPart)) * from_log2;
     }
   }
 };
@@ -298,7 +313,7 @@ __device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const
 #pragma unroll
   for (int i = 0; i < B::kV / 2; ++i) out[i] *= factor[(i / 2) & 1];
 #pragma unroll
-  for (int step = 4; step < 32; step *= 2)
+  for (int step = 1; step < 32; step *= 2)
     item.max_logit = fmaxf(item.max_logit, shuffle_xor(item.max_logit, step));
   if (any_in_warp(has_nan)) item.max_logit = NAN;
   return item;
@@ -427,6 +442,11 @@ struct ForwardConsumer {
       named_barrier_arrive(1 + (group + 1) % B::kConsumers, 2 * kWarpgroupThreads);
   }
 
+  __device__ __forceinline__ void shrink_sums(const float (&shrink)[2]) {
+#pragma unroll
+    for (int i = 0; i < B::kV / 2; ++i) out[i] *= shrink[(i / 2) & 1];
+  }
+
   /// Tiles from the present one on that meet none of this group's rows; says whether one follows
   /// that does.
   __device__ __forceinline__ bool rest(RunWalk<B::kWalked>& walk, int32_t first_row) {
@@ -458,12 +478,15 @@ struct ForwardConsumer {
       wgmma_wait<0>();
       pin(logits);
       if (is_elected()) mbarrier_arrive(at.k_free + 8 * stage);
-      state.take(p, logits, shrink, walk);
+      const bool outgrown = state.take(p, logits, shrink, walk);
+      if constexpr (kIsFirst) {
 #pragma unroll
-      for (int i = 0; i < B::kV / 2; ++i) out[i] = kIsFirst ? 0.0f : out[i] * shrink[(i / 2) & 1];
+        for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
+      } else if (outgrown) {
+        shrink_sums(shrink);
+      }
       round_weights(logits);
-      // Of few keys there are few tiles.
-      if constexpr (!B::kRests || !kIsFirst) state.renew_slack();
+      if constexpr (!B::kRests) state.raise_limits(p);  // of few keys there are few tiles
     }
     bool has_tile;
     while ((has_tile = next_tile(walk, first_row)) && !is_idle(walk)) {
@@ -478,15 +501,14 @@ struct ForwardConsumer {
       wgmma_wait<1>();
       pin(logits);
       if (is_elected()) mbarrier_arrive(at.k_free + 8 * k_stage);
-      state.take(p, logits, shrink, walk);  // P V runs meanwhile
+      const bool outgrown = state.take(p, logits, shrink, walk);  // P V runs meanwhile
       wgmma_wait<0>();
       pin(out);
       if (is_elected()) mbarrier_arrive(at.v_free + 8 * v_stage);
       round_weights(logits);
-      if (any_in_warp(shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-        for (int i = 0; i < B::kV / 2; ++i) out[i] *= shrink[(i / 2) & 1];
-        state.renew_slack();
+      if (outgrown) {
+        shrink_sums(shrink);
+        state.raise_limits(p);
       }
     }
     const int stage = take_v();
