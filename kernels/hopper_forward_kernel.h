@@ -16,7 +16,8 @@
 // fetched under the last tiles of the item before, whose rows are written under its first product.
 //
 // Ladder: v1 is the portable kernel (attention_forward.cu), v2 had the first two overlaps, v3 the
-// third, v4 steps by the number of keys; v5 leaves sums alone while the largest logit hardly grows.
+// third, v4 steps by the number of keys; v5 leaves sums alone while no logit outgrows a limit, of
+// which a vote of the warp tells, and adds to descriptors instead of making them.
 // Grid: one CTA per SM; 128 threads for the producer and for each consumer.
 // Shared memory: kQStages of Q, and kStages of K and V, in 64-lane panels with the 128-byte
 // swizzle. Accuracy: as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per
@@ -362,28 +363,27 @@ struct ForwardConsumer {
   /// logits = Q K^T of the tiles in these stages.
   __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2], int q_stage,
                                                int k_stage) {
-    const uint32_t q = at.q + q_stage * B::kQBytes + group * kWarpgroupRows * kPanelRowBytes;
-    const uint32_t k = at.k + k_stage * B::kKBytes;
+    const uint64_t q = matrix_descriptor(
+        at.q + q_stage * B::kQBytes + group * kWarpgroupRows * kPanelRowBytes, 16);
+    const uint64_t k = matrix_descriptor(at.k + k_stage * B::kKBytes, 16);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kQk / 16; ++step) {
-      wgmma_ss<typename B::T>(logits, matrix_descriptor(step_address<B::kOwned>(q, step), 16),
-                              matrix_descriptor(step_address<B::kWalked>(k, step), 16), step > 0);
+      wgmma_ss<typename B::T>(logits, further(q, lane_step<B::kOwned>(step)),
+                              further(k, lane_step<B::kWalked>(step)), step > 0);
     }
     wgmma_commit();
   }
 
   /// out += P V of the V tile in `stage`.
   __device__ __forceinline__ void start_values(int stage) {
+    const uint64_t v = matrix_descriptor(at.v + stage * B::kVBytes, B::kWalked * kPanelRowBytes);
     pin(out);
     pin(weights);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kWalked / 16; ++step) {
-      wgmma_rs<typename B::T>(
-          out, weights + 4 * step,
-          matrix_descriptor(at.v + stage * B::kVBytes + step * 16 * kPanelRowBytes,
-                            B::kWalked * kPanelRowBytes));
+      wgmma_rs<typename B::T>(out, weights + 4 * step, further(v, row_step(step)));
     }
     wgmma_commit();
   }

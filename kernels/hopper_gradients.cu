@@ -67,11 +67,12 @@ struct GradientConsumer {
   template <int kLanes>
   __device__ __forceinline__ static void start_product(float (&sums)[kPartRows / 2], uint32_t a,
                                                        uint32_t b) {
+    const uint64_t owned = matrix_descriptor(a, 16), walked = matrix_descriptor(b, 16);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kLanes / 16; ++step) {
-      wgmma_ss<typename B::T>(sums, matrix_descriptor(step_address<B::kOwned>(a, step), 16),
-                              matrix_descriptor(step_address<B::kWalked>(b, step), 16), step > 0);
+      wgmma_ss<typename B::T>(sums, further(owned, lane_step<B::kOwned>(step)),
+                              further(walked, lane_step<B::kWalked>(step)), step > 0);
     }
     wgmma_commit();
   }
@@ -81,15 +82,13 @@ struct GradientConsumer {
   __device__ __forceinline__ static void start_sums(float (&sums)[kSums],
                                                     uint32_t (&weights)[kPartRows / 4],
                                                     uint32_t b) {
+    const uint64_t rows = matrix_descriptor(b, B::kWalked * kPanelRowBytes);
     pin(sums);
     pin(weights);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kPartRows / 16; ++step) {
-      wgmma_rs<typename B::T>(
-          sums, weights + 4 * step,
-          matrix_descriptor(b + step * 16 * kPanelRowBytes, B::kWalked * kPanelRowBytes));
-    }
+    for (int step = 0; step < kPartRows / 16; ++step)
+      wgmma_rs<typename B::T>(sums, weights + 4 * step, further(rows, row_step(step)));
     wgmma_commit();
   }
 
@@ -161,15 +160,16 @@ struct GradientConsumer {
 
   /// dq = dS K: half of the lanes, or half of the rows.
   __device__ __forceinline__ void start_dq(float (&dq)[B::kDqLanes / 2], uint32_t grads) const {
-    const uint32_t a = B::kSplitsLanes ? grads : grads + group * kWarpgroupRows * kPanelRowBytes;
-    const uint32_t keys = at.owned + (B::kSplitsLanes ? group * B::kOwned * kPanelRowBytes : 0);
+    const uint64_t grad_rows = matrix_descriptor(
+        B::kSplitsLanes ? grads : grads + group * kWarpgroupRows * kPanelRowBytes, 16);
+    const uint64_t keys =
+        matrix_descriptor(at.owned + (B::kSplitsLanes ? group * B::kOwned * kPanelRowBytes : 0),
+                          B::kOwned * kPanelRowBytes);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kOwned / 16; ++step) {
-      wgmma_ss_rows<typename B::T>(
-          dq, matrix_descriptor(step_address<B::kWalked>(a, step), 16),
-          matrix_descriptor(keys + step * 16 * kPanelRowBytes, B::kOwned * kPanelRowBytes),
-          step > 0);
+      wgmma_ss_rows<typename B::T>(dq, further(grad_rows, lane_step<B::kWalked>(step)),
+                                   further(keys, row_step(step)), step > 0);
     }
     wgmma_commit();
   }

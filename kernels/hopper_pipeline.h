@@ -268,10 +268,14 @@ __device__ __forceinline__ void load_panels(uint32_t to, const TensorMap* map, u
   }
 }
 
-/// Address of the first 16 lanes of k-step `step` of an operand whose lanes are summed over.
+/// Where the first 16 lanes of k-step `step` lie in an operand whose lanes are summed over.
 template <int kRows>
-__device__ __forceinline__ uint32_t step_address(uint32_t tile, int step) {
-  return tile + (step / 4) * kRows * kPanelRowBytes + (step % 4) * 32;
+__device__ __forceinline__ constexpr uint32_t lane_step(int step) {
+  return (step / 4) * kRows * kPanelRowBytes + (step % 4) * 32;
+}
+/// The first of 16 rows of k-step `step`, where rows are.
+__device__ __forceinline__ constexpr uint32_t row_step(int step) {
+  return step * 16 * kPanelRowBytes;
 }
 
 /// The keys that a query row sees in a run, as the test of a masked tile wants them.

@@ -48,6 +48,15 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
          uint64_t{1} << 62;
 }
 
+/// Descriptor of the same matrix `bytes`, a multiple of 16, further on. A product's steps want one
+/// each, and tensor cores wait for it: this is one addition, which has no carry, where a new one
+/// takes five operations that wait for each other.
+__device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes) {
+  const auto low = static_cast<uint32_t>(descriptor),
+             high = static_cast<uint32_t>(descriptor >> 32);
+  return static_cast<uint64_t>(high) << 32 | (low + (bytes >> 4));
+}
+
 // clang-format off
 #define CPSCOPE_SUMS4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define CPSCOPE_SUMS8(d, i) CPSCOPE_SUMS4(d, i), CPSCOPE_SUMS4(d, i + 4)

@@ -147,8 +147,8 @@ struct RoleConsumer {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileLanes / 16; ++step) {
-      wgmma_ss<typename B::T>(tile, matrix_descriptor(step_address<B::kOwned>(a, step), 16),
-                              matrix_descriptor(step_address<B::kWalked>(b, step), 16), step > 0);
+      wgmma_ss<typename B::T>(tile, matrix_descriptor(a + lane_step<B::kOwned>(step), 16),
+                              matrix_descriptor(b + lane_step<B::kWalked>(step), 16), step > 0);
     }
     wgmma_commit();
   }
@@ -162,9 +162,8 @@ struct RoleConsumer {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kWalked / 16; ++step) {
-      wgmma_rs<typename B::T>(
-          sums, operands + 4 * step,
-          matrix_descriptor(b + step * 16 * kPanelRowBytes, B::kWalked * kPanelRowBytes));
+      wgmma_rs<typename B::T>(sums, operands + 4 * step,
+                              matrix_descriptor(b + row_step(step), B::kWalked * kPanelRowBytes));
     }
     wgmma_commit();
   }

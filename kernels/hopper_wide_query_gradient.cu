@@ -100,8 +100,8 @@ struct QueryGradientConsumer {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kLanes / 16; ++step) {
-      wgmma_ss<typename B::T>(sums, matrix_descriptor(step_address<B::kOwned>(a, step), 16),
-                              matrix_descriptor(step_address<B::kWalked>(b, step), 16), step > 0);
+      wgmma_ss<typename B::T>(sums, matrix_descriptor(a + lane_step<B::kOwned>(step), 16),
+                              matrix_descriptor(b + lane_step<B::kWalked>(step), 16), step > 0);
     }
     wgmma_commit();
   }
@@ -128,9 +128,9 @@ struct QueryGradientConsumer {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kWalked / 16; ++step) {
-      wgmma_rs<typename B::T>(dq, logit_grads + 4 * step,
-                              matrix_descriptor(at.first_at(number) + step * 16 * kPanelRowBytes,
-                                                B::kWalked * kPanelRowBytes));
+      wgmma_rs<typename B::T>(
+          dq, logit_grads + 4 * step,
+          matrix_descriptor(at.first_at(number) + row_step(step), B::kWalked * kPanelRowBytes));
     }
     wgmma_commit();
   }

@@ -225,6 +225,7 @@ void wgmma_wait(Line line = Line::current()) {
 }
 
 uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes, Line line = Line::current());
+inline uint64_t further(uint64_t descriptor, uint32_t bytes) { return descriptor + bytes / 16; }
 
 template <class T, int N>
 void wgmma_ss(float (&d)[N], uint64_t a, uint64_t b, int accumulate, Line line = Line::current()) {
