@@ -177,6 +177,8 @@ struct RowState {
   // A weight above 1 is at most this part of the sum. It is rounded, which a largest weight of 1
   // is not: where one key outweighs all others together, its error would show.
   static constexpr float kMostPart = 0.125f;
+  // And at most 2 to this, or fp16 could not hold it: of a million keys alike an eighth is more.
+  static constexpr float kMostSlack = 15.0f;
 
   // Logits are those before logit_scale.
   float largest[2] = {-INFINITY, -INFINITY};    // that this thread has seen
@@ -251,7 +253,8 @@ struct RowState {
       float whole = sum[r];
       whole += shuffle_xor(whole, 1);
       whole += shuffle_xor(whole, 2);
-      limit[r] = reference[r] + fmaxf(0.0f, log2_approx(whole * kMostPart)) * from_log2;
+      const float slack = fminf(fmaxf(0.0f, log2_approx(whole * kMostPart)), kMostSlack);
+      limit[r] = reference[r] + slack * from_log2;
     }
   }
 };
