@@ -50,7 +50,8 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
 
 /// Descriptor of the same matrix `bytes`, a multiple of 16, further on. A product's steps want one
 /// each, and tensor cores wait for it: this is one addition, which has no carry, where a new one
-/// takes five operations that wait for each other.
+/// takes five operations that wait for each other. Kernels of more than 128 lanes that make
+/// gradients take new ones: they spill otherwise, or are slower.
 __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes) {
   const auto low = static_cast<uint32_t>(descriptor),
              high = static_cast<uint32_t>(descriptor >> 32);

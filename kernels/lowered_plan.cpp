@@ -469,7 +469,7 @@ std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces, int64_t head_
   const auto first = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, std::max(1, heads / 4)));
   std::vector<int32_t> ends;
   // 1, 1, 2, ...: while the pieces that are there are computed, as much again arrives. Never more
-  // than a quarter: the last piece comes late, and the short tiles of all are computed last.
+  // than two or a quarter: the last piece comes late, and the short tiles of all come last.
   const int32_t most = std::max(2, heads / 4);
   for (int32_t end = first; end < heads && static_cast<int32_t>(ends.size()) + 1 < most_pieces;
        end += std::min(end, most))

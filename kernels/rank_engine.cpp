@@ -100,12 +100,11 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
     return item.dq != kNoBuffer && why_not_backward(newest, shape).empty() &&
            is_backward_fused(newest, shape);
   };
-  lowering.writes_dtype = [&](const ComputeItem& item) {
-    return element_bytes(plan.scenario.numerics.dtype) == 2 &&
-           (has_hopper_forward(item) || has_fused_backward(item));
-  };
   lowering.waits_for_pieces = [&](const ComputeItem& item) {
     return has_hopper_forward(item) || has_fused_backward(item);
+  };
+  lowering.writes_dtype = [&](const ComputeItem& item) {
+    return element_bytes(plan.scenario.numerics.dtype) == 2 && lowering.waits_for_pieces(item);
   };
   LoweredPlan lowered = lower_plan(plan, lowering);
   // Kernels would wait for multiprocessors that they hold themselves.

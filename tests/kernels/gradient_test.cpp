@@ -19,17 +19,17 @@ namespace {
 
 /// The portable kernels; those of fp32 are the same in every generation.
 const GradientKernels kPortable{[](const AttentionShape& shape) {
-                                      return query_gradient_tile_shape(Generation::portable, shape);
-                                    },
-                                    [](const AttentionShape& shape) {
-                                      return key_gradient_tile_shape(Generation::portable, shape);
-                                    },
-                                    [](const BackwardLaunch& launch, Stream stream) {
-                                      launch_query_gradient(Generation::portable, launch, stream);
-                                    },
-                                    [](const BackwardLaunch& launch, Stream stream) {
-                                      launch_key_gradient(Generation::portable, launch, stream);
-                                    }};
+                                  return query_gradient_tile_shape(Generation::portable, shape);
+                                },
+                                [](const AttentionShape& shape) {
+                                  return key_gradient_tile_shape(Generation::portable, shape);
+                                },
+                                [](const BackwardLaunch& launch, Stream stream) {
+                                  launch_query_gradient(Generation::portable, launch, stream);
+                                },
+                                [](const BackwardLaunch& launch, Stream stream) {
+                                  launch_key_gradient(Generation::portable, launch, stream);
+                                }};
 
 /// One random problem.
 struct Case {

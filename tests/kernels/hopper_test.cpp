@@ -101,6 +101,8 @@ TEST_F(HopperForward, KeepsItsErrorWhereOneKeyDominates) {
   check(causal_case(Dtype::fp16, 200, 128, 128), 10.0);
 }
 
+constexpr double kLog2E = 1.4426950408889634;
+
 // Earlier results are made smaller when a weight would be a large part of the sum, not before.
 TEST_F(HopperForward, KeepsItsErrorWhereLogitsRiseFromTileToTile) {
   for (const AttentionCase& item :
@@ -109,7 +111,7 @@ TEST_F(HopperForward, KeepsItsErrorWhereLogitsRiseFromTileToTile) {
         full_case(Dtype::fp16, 320, 256, 256)}) {
     for (const double powers_of_two : {0.2, 1.5, 8.5, 40.0, -40.0}) {
       AttentionInputs inputs = draw_inputs(item);
-      constexpr double kQuery = 4.0, kLog2E = 1.4426950408889634;
+      constexpr double kQuery = 4.0;
       const double step = powers_of_two / (kQuery * item.shape.scale * kLog2E);
       for (int32_t q = 0; q < item.shape.q_rows; ++q) inputs.q.at(q, 0)[0] = kQuery;
       for (int32_t k = 0; k < item.shape.kv_rows; ++k)
@@ -130,7 +132,6 @@ TEST_F(HopperForward, KeepsItsErrorWhereRowsRestBeforeALogitOutgrowsAll) {
   item.slices = {
       {0, 64, 0, 256, -all, all}, {0, 64, 575, 768, -all, all}, {64, 128, 0, 768, -all, all}};
   AttentionInputs inputs = draw_inputs(item);
-  constexpr double kLog2E = 1.4426950408889634;
   const auto set_logit = [&](int32_t key, double power_of_two) {
     double* k = inputs.k.at(key, 0);
     std::fill_n(k, 128, 0.0);
