@@ -90,10 +90,10 @@ inline BackwardParams make_backward_params(const BackwardLaunch& launch) {
 inline void make_backward_maps(const BackwardLaunch& launch, int32_t q_rows, int32_t kv_rows,
                                BackwardParams& p) {
   const AttentionShape& shape = launch.shape;
-  make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, p.lanes_qk, q_rows);
-  make_row_map(p.d_out, launch.d_out, shape.dtype, shape.num_heads, p.lanes_v, q_rows);
-  make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, p.lanes_qk, kv_rows);
-  make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, p.lanes_v, kv_rows);
+  make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, p.lanes_qk, {q_rows});
+  make_row_map(p.d_out, launch.d_out, shape.dtype, shape.num_heads, p.lanes_v, {q_rows});
+  make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, p.lanes_qk, {kv_rows});
+  make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, p.lanes_v, {kv_rows});
 }
 
 }  // namespace cpscope::kernels::device

@@ -50,16 +50,30 @@ auto with_budget(const AttentionShape& shape, Visit visit) {
   return qk <= 192 && v <= 128 ? visit(Forward192<T, kHasCap>{}) : visit(Forward256<T, kHasCap>{});
 }
 
+/// How many query heads of a kv head a tile holds, as a power of two: all that the item has, in
+/// whole tiles.
+template <class B>
+int32_t heads_log2(const AttentionShape& shape) {
+  int32_t log2 = 0;
+  const auto fits = [&](int32_t heads) {
+    return shape.group % heads == 0 && shape.first_head % heads == 0 &&
+           shape.num_heads % heads == 0;
+  };
+  while (B::kRests && log2 < device::kMostHeadsLog2 && fits(2 << log2)) ++log2;
+  return log2;
+}
+
 template <class B>
 void launch_budget(const ForwardLaunch& launch, Stream stream) {
   const AttentionShape& shape = launch.shape;
   ForwardParams p{};
+  p.heads_log2 = heads_log2<B>(shape);
   make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, padded_lanes(shape.head_dim_qk),
-               B::kOwned);
+               {B::kOwned >> p.heads_log2, B::kRests ? 1 << p.heads_log2 : 0});
   make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_qk),
-               B::kWalked);
+               {B::kWalked});
   make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_v),
-               B::kWalked);
+               {B::kWalked});
   p.tiles = launch.query_tiles;
   p.q_rows = shape.q_rows;
   p.counter = launch.counter;
@@ -92,9 +106,13 @@ void launch_lanes(const ForwardLaunch& launch, Stream stream) {
 
 template <bool kHasCap>
 TileShape tile_shape_of_lanes(const AttentionShape& shape) {
-  return with_budget<Bf16, kHasCap>(shape, [](auto budget) {
+  return with_budget<Bf16, kHasCap>(shape, [&](auto budget) {
     using B = decltype(budget);
-    return TileShape{B::kOwned, B::kWalked, B::kRests ? device::kWarpgroupRows : 0};
+    const int32_t log2 = heads_log2<B>(shape);
+    return TileShape{.owned_rows = B::kOwned >> log2,
+                     .walked_rows = B::kWalked,
+                     .group_rows = B::kRests ? device::kWarpgroupRows >> log2 : 0,
+                     .heads = 1 << log2};
   });
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/hopper_pipeline.h"
 #include "kernels/hopper_products.h"
+#include "kernels/hopper_softmax.h"
 
 #include <cmath>
 #include <cstdint>
@@ -14,6 +14,8 @@
 // where kTakesTurns the products of one warpgroup run under the softmax of another; and an item
 // begins while the one before ends: its tables and, where kQStages is 2, its Q and first K are
 // fetched under the last tiles of the item before, whose rows are written under its first product.
+// Where rows see few keys, query heads of a kv head lie side by side in a tile (kRests): it has
+// fewer tokens, so it meets fewer documents and hides less.
 //
 // Ladder: v1 is the portable kernel (attention_forward.cu), v2 had the first two overlaps, v3 the
 // third, v4 steps by the number of keys; v5 leaves sums alone while no logit outgrows a limit, of
@@ -54,24 +56,6 @@ struct ForwardBudget {
   static_assert(kSharedBytes <= kMaxSharedBytes);
   // A consumer that rests neither passes turns nor frees Q.
   static_assert(!kRests || (!kTakesTurns && kQStages == 2));
-};
-
-struct ForwardParams {
-  TensorMap q, k, v;
-  DeviceTiles tiles;
-  int32_t q_rows;
-  int32_t* counter;
-  void* out;
-  int32_t is_narrow;  // out holds the dtype, else fp32
-  int64_t out_row_stride, out_head_stride;
-  int32_t out_lanes;
-  float* lse;
-  int64_t lse_row_stride;
-  float* max_logit;
-  int32_t first_head, first_kv_head, group;
-  float inverse_cap;  // scale / softcap
-  float softcap;
-  float logit_scale;  // of what the softmax sees: 1 after a cap, else `scale`
 };
 
 /// Where things lie in shared memory.
@@ -149,10 +133,12 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     // before, and so are done with the Q of the one before that.
     if constexpr (B::kQStages == 1) mbarrier_wait(at.q_free, (num_q & 1) ^ 1);
     ++num_q;
-    const int32_t kv_head = (p.first_head + item.head) / p.group - p.first_kv_head;
+    const TileRows<B::kRests> rows(p);
+    const int32_t head = rows.head_of(0, item.head);
+    const int32_t kv_head = (p.first_head + head) / p.group - p.first_kv_head;
     mbarrier_arrive_expecting(at.q_full + 8 * stage, B::kQBytes);
-    load_panels<B::kQk, B::kOwned>(at.q + stage * B::kQBytes, &p.q, at.q_full + 8 * stage,
-                                   tile.begin, tile.end, item.head);
+    load_panels<B::kQk, B::kOwned, B::kRests>(at.q + stage * B::kQBytes, &p.q,
+                                              at.q_full + 8 * stage, tile.begin, tile.end, head);
     RunWalk<B::kWalked> walk(item);
     walk.next(p.tiles.runs);
     fetch_k(walk.row, walk.end, kv_head);
@@ -168,96 +154,6 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     fetch_v(row, end, kv_head);
   }
 }
-
-/// Running softmax of a thread's two rows. Weights are relative to a reference, a logit that was
-/// the largest once. While no logit exceeds `limit`, which is so nearly always once a row has some
-/// keys, earlier results are left as they are, and lanes need not know each other's logits.
-template <class B>
-struct RowState {
-  // A weight above 1 is at most this part of the sum. It is rounded, which a largest weight of 1
-  // is not: where one key outweighs all others together, its error would show.
-  static constexpr float kMostPart = 0.125f;
-  // And at most 2 to this, or fp16 could not hold it: of a million keys alike an eighth is more.
-  static constexpr float kMostSlack = 15.0f;
-
-  // Logits are those before logit_scale.
-  float largest[2] = {-INFINITY, -INFINITY};    // that this thread has seen
-  float reference[2] = {-INFINITY, -INFINITY};  // of weight 1
-  float limit[2] = {-INFINITY, -INFINITY};
-  float subtracted[2] = {0.0f, 0.0f};  // the reference as an exponent of 2
-  float sum[2] = {0.0f, 0.0f};         // this thread's part
-  RowRanges ranges;
-  int32_t range_set = -1;  // that these are of
-
-  /// logits -> exp2(logit - reference). Says whether a row of the warp has another reference now;
-  /// shrink: by how much earlier results become smaller then.
-  __device__ __forceinline__ bool take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
-                                       float (&shrink)[2], const RunWalk<B::kWalked>& walk) {
-    if constexpr (B::kHasCap) {
-#pragma unroll
-      for (int i = 0; i < B::kWalked / 2; ++i)
-        logits[i] = p.softcap * tanh_with_slope(logits[i] * p.inverse_cap).value;
-    }
-    if (walk.is_masked != 0) {
-      const int32_t key = walk.row + 2 * (threadIdx.x % 4);
-      const KeySpan span[2] = {ranges.span(0, walk.end), ranges.span(1, walk.end)};
-#pragma unroll
-      for (int i = 0; i < B::kWalked / 2; ++i) {
-        if (!span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = -INFINITY;
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int i = 2 * r; i < B::kWalked / 2; i += 4)
-        largest[r] = fmaxf(largest[r], fmaxf(logits[i], logits[i + 1]));
-    }
-    const float to_log2 = p.logit_scale * kLog2E;
-    const bool outgrown = any_in_warp(largest[0] > limit[0] || largest[1] > limit[1]);
-    if (outgrown) move_references(to_log2, shrink);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float part = 0.0f;
-#pragma unroll
-      for (int i = 2 * r; i < B::kWalked / 2; i += 4) {
-        logits[i] = exp2_approx(logits[i] * to_log2 - subtracted[r]);
-        logits[i + 1] = exp2_approx(logits[i + 1] * to_log2 - subtracted[r]);
-        part += logits[i] + logits[i + 1];
-      }
-      sum[r] += part;
-    }
-    return outgrown;
-  }
-
-  /// The references become the largest logits, and limits as well.
-  __device__ __forceinline__ void move_references(float to_log2, float (&shrink)[2]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float top = largest[r];
-      top = fmaxf(top, shuffle_xor(top, 1));
-      top = fmaxf(top, shuffle_xor(top, 2));
-      const float growth = (top - reference[r]) * to_log2;  // a NaN while nothing is visible
-      // 1 where the reference stays.
-      shrink[r] = growth > 0.0f ? exp2_approx(-growth) : 1.0f;
-      reference[r] = limit[r] = top;
-      subtracted[r] = top == -INFINITY ? 0.0f : top * to_log2;
-      sum[r] *= shrink[r];
-    }
-  }
-
-  /// After move_references, when the sum is that of all keys so far.
-  __device__ __forceinline__ void raise_limits(const ForwardParams& p) {
-    const float from_log2 = reciprocal_approx(p.logit_scale * kLog2E);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float whole = sum[r];
-      whole += shuffle_xor(whole, 1);
-      whole += shuffle_xor(whole, 2);
-      const float slack = fminf(fmaxf(0.0f, log2_approx(whole * kMostPart)), kMostSlack);
-      limit[r] = reference[r] + slack * from_log2;
-    }
-  }
-};
 
 /// Writes one of a thread's two rows of `out`; there is no branch but on a parameter.
 template <class B, bool kSecond>
@@ -279,7 +175,7 @@ __device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const O
   const float zeros[B::kV / 2] = {};
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int64_t row = first_row + 8 * r;
+    const int64_t row = first_row + TileRows<B::kRests>(p).step() * r;
     const bool is_there = row < tile.end;
     store_if(is_there && threadIdx.x % 4 == 0, p.lse + row * p.lse_row_stride + head, -INFINITY);
     store_out<B, false>(p, row, head, is_there ? p.out_lanes : 0, zeros);
@@ -291,7 +187,7 @@ struct UnwrittenItem {
   int32_t first_row = 0, rows_end = 0;  // nothing is written where they are equal
   int32_t head = 0;
   float lse[2];     // of the thread's two rows
-  float max_logit;  // of the warp's rows, -inf: none is visible
+  float max_logit;  // of the warp's rows of the head, -inf: none is visible
 };
 
 /// Ends the softmax of an item's rows: out becomes the mean of V.
@@ -300,6 +196,7 @@ __device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const
                                                    float (&out)[B::kV / 2], int32_t first_row,
                                                    int32_t rows_end, int32_t head) {
   UnwrittenItem item{first_row, rows_end, head, {}, -INFINITY};
+  const TileRows<B::kRests> rows(p);
   bool has_nan = false;
   float factor[2];
 #pragma unroll
@@ -307,7 +204,7 @@ __device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const
     float sum = state.sum[r];
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
-    const bool is_there = first_row + 8 * r < rows_end;
+    const bool is_there = first_row + rows.step() * r < rows_end;
     const bool is_empty = sum == 0.0f;
     factor[r] = is_empty ? 0.0f : 1.0f / sum;
     item.lse[r] = is_empty ? -INFINITY : state.reference[r] * p.logit_scale + logf(sum);
@@ -316,10 +213,23 @@ __device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const
   }
 #pragma unroll
   for (int i = 0; i < B::kV / 2; ++i) out[i] *= factor[(i / 2) & 1];
+  if constexpr (B::kRests) {
+    float nan_mark = has_nan ? 1.0f : 0.0f;
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2)
-    item.max_logit = fmaxf(item.max_logit, shuffle_xor(item.max_logit, step));
-  if (any_in_warp(has_nan)) item.max_logit = NAN;
+    for (int step = 1; step < 32; step *= 2) {
+      // Lanes in between have rows of other heads.
+      const bool is_same_head = step < 4 || step >= 4 * rows.num_heads();
+      const float largest = shuffle_xor(item.max_logit, step), mark = shuffle_xor(nan_mark, step);
+      item.max_logit = is_same_head ? fmaxf(item.max_logit, largest) : item.max_logit;
+      nan_mark = is_same_head ? fmaxf(nan_mark, mark) : nan_mark;
+    }
+    if (nan_mark != 0.0f) item.max_logit = NAN;
+  } else {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2)
+      item.max_logit = fmaxf(item.max_logit, shuffle_xor(item.max_logit, step));
+    if (any_in_warp(has_nan)) item.max_logit = NAN;
+  }
   return item;
 }
 
@@ -328,9 +238,10 @@ template <class B>
 __device__ __forceinline__ void write_rows(const ForwardParams& p, const UnwrittenItem& item,
                                            const float (&out)[B::kV / 2]) {
   const int lane = threadIdx.x % 32;
+  const TileRows<B::kRests> rows(p);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int64_t row = item.first_row + 8 * r;
+    const int64_t row = item.first_row + rows.step() * r;
     const bool is_there = row < item.rows_end;
     store_if(is_there && lane % 4 == 0, p.lse + row * p.lse_row_stride + item.head, item.lse[r]);
     const int32_t num_lanes = is_there ? p.out_lanes : 0;
@@ -341,7 +252,8 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Unwritt
     }
   }
   const bool has_logit = item.first_row < item.rows_end && item.max_logit != -INFINITY;
-  atomic_max_if(lane == 0 && has_logit && p.max_logit != nullptr, p.max_logit + item.head,
+  const bool is_first = lane % 4 == 0 && lane / 4 < rows.num_heads();  // of its head
+  atomic_max_if(is_first && has_logit && p.max_logit != nullptr, p.max_logit + item.head,
                 item.max_logit * p.logit_scale);
 }
 
@@ -427,7 +339,8 @@ struct ForwardConsumer {
   __device__ __forceinline__ bool next_tile(RunWalk<B::kWalked>& walk, int32_t first_row) {
     const bool has_tile = walk.next(p.tiles.runs);
     if (has_tile && walk.is_masked != 0 && walk.range_set != state.range_set) {
-      state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row);
+      state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row,
+                         TileRows<B::kRests>(p).step());
       state.range_set = walk.range_set;
     }
     return has_tile;
@@ -523,12 +436,13 @@ struct ForwardConsumer {
   }
 
   /// All walked tiles of an item with runs.
-  __device__ __forceinline__ void walk_tiles(const DealtItem& item, int32_t first_row) {
+  __device__ __forceinline__ void walk_tiles(const DealtItem& item, int32_t first_row,
+                                             int32_t head) {
     RunWalk<B::kWalked> walk(item);
     state = {};
     const int q_stage = take_q();
     next_tile(walk, first_row);
-    if (!rest(walk, first_row)) return write_empty_rows<B>(p, item.tile, first_row, item.head);
+    if (!rest(walk, first_row)) return write_empty_rows<B>(p, item.tile, first_row, head);
     bool has_tile = walk_stretch<true>(walk, q_stage, first_row);
     if constexpr (B::kRests) {
       while (has_tile && (has_tile = rest(walk, first_row)))
@@ -536,7 +450,7 @@ struct ForwardConsumer {
     }
     // Nothing reads Q any more; the waits above were those of whole warps.
     if (B::kQStages == 1 && is_elected()) mbarrier_arrive(at.q_free);
-    unwritten = normalise<B>(p, state, out, first_row, item.tile.end, item.head);
+    unwritten = normalise<B>(p, state, out, first_row, item.tile.end, head);
   }
 
   __device__ __forceinline__ void run() {
@@ -549,11 +463,13 @@ struct ForwardConsumer {
     for (;;) {
       const DealtItem item = deal.read();
       if (item.is_last()) break;
-      const int32_t first_row = item.tile.begin + row_in_tile;
+      const TileRows<B::kRests> rows(p);
+      const int32_t first_row = item.tile.begin + rows.row_of(row_in_tile);
+      const int32_t head = rows.head_of(row_in_tile, item.head);
       if (item.tile.num_runs == 0) {
-        write_empty_rows<B>(p, item.tile, first_row, item.head);
+        write_empty_rows<B>(p, item.tile, first_row, head);
       } else {
-        walk_tiles(item, first_row);
+        walk_tiles(item, first_row, head);
       }
     }
     write_rows<B>(p, unwritten, out);

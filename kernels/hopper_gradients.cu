@@ -483,7 +483,7 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
   p.first = launch.dk;
   p.second = launch.dv;
   fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
-  make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, B::kWalked);
+  make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, {B::kWalked});
   fused.turns_taken = launch.turns_taken;
   fused.narrow_dq = launch.narrow_dq;
   const int32_t ctas =

@@ -256,15 +256,16 @@ struct BlockWalk {
   }
 };
 
-/// Loads rows [row, row + kRows) of `head`, clipped at `end`, as kLanes / 64 panels.
-template <int kLanes, int kRows>
+/// Loads rows [row, row + kRows) of `head`, clipped at `end`, as kLanes / 64 panels. kHasHeads:
+/// kRows rows of all heads side by side, as the map has them; from `head` on.
+template <int kLanes, int kRows, bool kHasHeads = false>
 __device__ __forceinline__ void load_panels(uint32_t to, const TensorMap* map, uint32_t barrier,
                                             int row, int end, int head) {
 #pragma unroll
   for (int panel = 0; panel < kLanes / kBoxLanes; ++panel) {
-    // Rows count from the map's end: see kMapRows.
+    const int from_end = kMapRows - end + row;  // see kMapRows
     load_box(to + panel * kRows * kPanelRowBytes, map, barrier, panel * kBoxLanes,
-             kMapRows - end + row, head, end, kMapRows);
+             kHasHeads ? head : from_end, kHasHeads ? from_end : head, end, kMapRows);
   }
 }
 
@@ -307,13 +308,14 @@ __device__ __forceinline__ KeySpan span_of_row(const DeviceTiles& tiles, int32_t
 struct RowRanges {
   KeyRange range[2];
 
+  /// row_step: from the first one to the second.
   __device__ __forceinline__ void fetch(const DeviceTiles& tiles, int32_t q_rows, int32_t range_set,
-                                        int32_t first_row) {
+                                        int32_t first_row, int32_t row_step = 8) {
     const KeyRange* rows = tiles.ranges + static_cast<int64_t>(range_set) * q_rows + first_row;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       range[r] = {};
-      if (first_row + 8 * r < q_rows) range[r] = rows[8 * r];
+      if (first_row + row_step * r < q_rows) range[r] = rows[row_step * r];
     }
   }
 

@@ -157,8 +157,9 @@ bool RankEngine::keeps_partials() const { return is_merged_in_dtype(plan_.scenar
 void RankEngine::plan_forward(const ComputeItem& item) {
   if (item.num_slices == 0 || !arrays_.is_here(item.rank)) return;
   const AttentionShape shape = shape_of(item);
-  tiles_.plan(item, TileOwner::queries, forward_tile_shape(forward_generation(shape), shape),
-              most_heads_of(item, false, TileOwner::queries));
+  const TileShape tile = forward_tile_shape(forward_generation(shape), shape);
+  tiles_.plan(item, TileOwner::queries, tile,
+              most_heads_of(item, false, TileOwner::queries, tile.heads));
 }
 
 void RankEngine::plan_backward(const ComputeItem& item) {
@@ -167,9 +168,9 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   const Generation generation = backward_generation(shape);
   if (!is_backward_fused(generation, shape))
     tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape),
-                most_heads_of(item, true, TileOwner::queries));
+                most_heads_of(item, true, TileOwner::queries, 1));
   tiles_.plan(item, TileOwner::keys, key_gradient_tile_shape(generation, shape),
-              most_heads_of(item, true, TileOwner::keys));
+              most_heads_of(item, true, TileOwner::keys, 1));
   if (arrays_.element(item.dq, false) != Dtype::fp32 && !dq_sums_.contains(to_index(item.dq))) {
     const int64_t count =
         arrays_.array_bytes(item.dq, false) / element_bytes(plan_.scenario.numerics.dtype);
@@ -310,9 +311,9 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event r
   place_rows(item, launch);
   launch.max_logit = arrays_.at<float>(max_logits_[to_index(item.rank)]) + head;
   const Generation generation = forward_generation(launch.shape);
-  launch.query_tiles =
-      tiles_.find(item, TileOwner::queries, forward_tile_shape(generation, launch.shape));
-  launch.query_tiles.arrivals = arrivals_of(item, false, TileOwner::queries);
+  const TileShape tile = forward_tile_shape(generation, launch.shape);
+  launch.query_tiles = tiles_.find(item, TileOwner::queries, tile);
+  launch.query_tiles.arrivals = arrivals_of(item, false, TileOwner::queries, tile.heads);
   launch.counter = counters_of(item, false);
   fill_bytes(launch.counter, 0, kCounterBytes, stream);
   if (ready != nullptr) record_event(ready, stream);
@@ -351,7 +352,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event 
         tiles_.find(item, TileOwner::queries, query_gradient_tile_shape(generation, launch.shape));
   launch.key_tiles =
       tiles_.find(item, TileOwner::keys, key_gradient_tile_shape(generation, launch.shape));
-  launch.key_tiles.arrivals = arrivals_of(item, true, TileOwner::keys);
+  launch.key_tiles.arrivals = arrivals_of(item, true, TileOwner::keys, 1);
   launch.counters = counters_of(item, true);
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
   fill_bytes(launch.counters, 0,

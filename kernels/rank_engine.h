@@ -126,8 +126,10 @@ class RankEngine {
   void plan_kept_partials();
   void plan_counters();
   void plan_arrivals();
-  Arrivals arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner) const;
-  int32_t most_heads_of(const ComputeItem& item, bool is_backward, TileOwner owner) const;
+  Arrivals arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner,
+                       int32_t tile_heads) const;
+  int32_t most_heads_of(const ComputeItem& item, bool is_backward, TileOwner owner,
+                        int32_t tile_heads) const;
   int64_t counter_bytes_of(const ComputeItem& item, bool is_backward) const;
   bool keeps_partials() const;
   RowCopy copy_of(const TransferItem& item, bool second) const;

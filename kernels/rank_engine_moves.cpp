@@ -293,7 +293,9 @@ int32_t* RankEngine::arrival_flag(bool is_backward, int32_t piece, RankId source
          (place - inputs.sources.begin());
 }
 
-Arrivals RankEngine::arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner) const {
+/// tile_heads: of the owned side, as in TileShape.
+Arrivals RankEngine::arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner,
+                                 int32_t tile_heads) const {
   const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
   if (!origins.is_cut()) return {};
   const HeadCuts& cuts = origins.cuts[static_cast<size_t>(to_index(item.rank))];
@@ -305,14 +307,14 @@ Arrivals RankEngine::arrivals_of(const ComputeItem& item, bool is_backward, Tile
   arrivals.expected = pass_number_;
   arrivals.num_sources = static_cast<int32_t>(inputs.sources.size());
   for (const int32_t end : is_query ? cuts.q : cuts.kv)
-    arrivals.ends[arrivals.num_pieces++] = std::max(0, end - first);
+    arrivals.ends[arrivals.num_pieces++] = std::max(0, end - first) / tile_heads;
   return arrivals;
 }
 
 /// A piece must not wait for later ones.
-int32_t RankEngine::most_heads_of(const ComputeItem& item, bool is_backward,
-                                  TileOwner owner) const {
-  const Arrivals arrivals = arrivals_of(item, is_backward, owner);
+int32_t RankEngine::most_heads_of(const ComputeItem& item, bool is_backward, TileOwner owner,
+                                  int32_t tile_heads) const {
+  const Arrivals arrivals = arrivals_of(item, is_backward, owner, tile_heads);
   int32_t most = 0;
   for (int32_t piece = 0; piece < arrivals.num_pieces; ++piece) {
     const int32_t heads = arrivals.ends[piece] - (piece == 0 ? 0 : arrivals.ends[piece - 1]);

@@ -28,7 +28,8 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
     return generation == Generation::sm90 ? "sm90" : "portable";
   };
   const auto tile_text = [](const TileShape& tile) {
-    return fmt::format("{}x{}", tile.owned_rows, tile.walked_rows);
+    const std::string rows = fmt::format("{}x{}", tile.owned_rows, tile.walked_rows);
+    return tile.heads == 1 ? rows : fmt::format("{} of {} heads", rows, tile.heads);
   };
   std::array<std::vector<std::string>, 2> names;
   for (const size_t d : {0, 1}) names[d].resize(static_cast<size_t>(lowered_.planned_computes[d]));

@@ -29,17 +29,17 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
 }  // namespace
 
 void make_row_map(TensorMap& map, const DeviceRows& rows, Dtype dtype, int32_t num_heads,
-                  int32_t num_lanes, int32_t box_rows) {
+                  int32_t num_lanes, RowBox row_box) {
   std::memset(map.words, 0, sizeof(map.words));
   if (rows.data == nullptr) return;
   static const PFN_cuTensorMapEncodeTiled_v12000 kEncode = find_encoder();
-  const RowMapGeometry geometry = describe_row_map(rows, dtype, num_heads, num_lanes, box_rows);
+  const RowMapGeometry geometry = describe_row_map(rows, dtype, num_heads, num_lanes, row_box);
   cuuint64_t sizes[5], strides[4];
   for (int i = 0; i < 5; ++i) sizes[i] = geometry.sizes[i];
   for (int i = 0; i < 4; ++i) strides[i] = geometry.strides[i];
   const bool is_wide = dtype == Dtype::fp32;
   const cuuint32_t box[5] = {static_cast<cuuint32_t>(is_wide ? kWideBoxLanes : kBoxLanes),
-                             static_cast<cuuint32_t>(box_rows), 1, 1, 1};
+                             geometry.box[1], geometry.box[2], geometry.box[3], geometry.box[4]};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   const auto type = is_wide                ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                     : dtype == Dtype::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16

@@ -12,12 +12,14 @@ namespace cpscope::kernels {
 /// rows that are worked on together and may be idle while others are not; 0: all of them.
 /// by_blocks: every walked tile lies inside a block, the rows between two multiples of walked_rows,
 /// and tiles are walked from the last to the first, so that CTAs may add to a block's results one
-/// after the other (TileList::turns).
+/// after the other (TileList::turns). heads: query heads of one kv head that a tile of query rows
+/// holds side by side, each with all of its rows.
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
   int32_t group_rows = 0;
   bool by_blocks = false;
+  int32_t heads = 1;
 
   int32_t rows_of_group() const { return group_rows > 0 ? group_rows : owned_rows; }
   int32_t num_groups() const { return owned_rows / rows_of_group(); }
@@ -80,7 +82,8 @@ struct RowStretch {
 
 /// What one CTA takes at a time, in launch order: longest first in each section of heads (by
 /// blocks: document by document), the short ones of all heads at the end. `head` counts the heads
-/// of the owned side from the item's first one: query heads, or kv heads where keys are owned.
+/// of the owned side from the item's first one: query heads, or TileShape::heads of them, or kv
+/// heads where keys are owned.
 struct WorkItem {
   int32_t tile = 0;
   int32_t head = 0;

@@ -16,13 +16,13 @@ int64_t bytes_of(const std::vector<T>& values) {
 }
 
 HeadSections sections_of(const Attention& attention, int32_t heads, int64_t kv_rows,
-                         TileOwner owner) {
+                         int32_t tile_heads, TileOwner owner) {
   const int64_t bytes_per_kv_head =
       std::max<int64_t>(1, kv_rows * 2 * (attention.head_dim_qk + attention.head_dim_v));
   const auto group = static_cast<int32_t>(attention.heads / attention.kv_heads);
   const bool owns_queries = owner == TileOwner::queries;
-  const int64_t section =
-      std::max<int64_t>(1, kCachedBytes / bytes_per_kv_head) * (owns_queries ? group : 1);
+  const int64_t section = std::max<int64_t>(1, kCachedBytes / bytes_per_kv_head) *
+                          (owns_queries ? group / tile_heads : 1);
   return {heads, static_cast<int32_t>(std::min<int64_t>(section, heads)), owns_queries ? 1 : group};
 }
 
@@ -30,7 +30,7 @@ HeadSections sections_of(const Attention& attention, int32_t heads, int64_t kv_r
 
 TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const {
   const int32_t heads = owner == TileOwner::queries
-                            ? item.heads.size()
+                            ? item.heads.size() / shape.heads
                             : kv_heads_of(plan_.scenario.attention, item.heads).size();
   return {item.first_slice,
           item.num_slices,
@@ -40,6 +40,7 @@ TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileS
           shape.owned_rows,
           shape.walked_rows,
           shape.group_rows,
+          shape.heads,
           shape.by_blocks,
           owner};
 }
@@ -49,7 +50,8 @@ void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape,
   const Key key = key_of(item, owner, shape);
   if (entries_.contains(key)) return;
   Entry& entry = entries_[key];
-  HeadSections sections = sections_of(plan_.scenario.attention, key.heads, key.kv_rows, owner);
+  HeadSections sections =
+      sections_of(plan_.scenario.attention, key.heads, key.kv_rows, shape.heads, owner);
   if (most_heads > 0) sections.heads_per_section = std::min(sections.heads_per_section, most_heads);
   entry.list =
       make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows, sections, shape, owner);

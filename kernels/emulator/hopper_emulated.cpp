@@ -41,7 +41,8 @@ struct EmulatedMap {
   uint64_t data = 0;
   uint64_t sizes[5] = {};
   uint64_t strides[4] = {};  // bytes, of dimensions 1..4
-  uint64_t box_rows = 0;
+  int32_t box_rows = 0;      // of all heads
+  int32_t box_heads = 0;     // as in RowBox
   int32_t element_bytes = 2;
 
   int32_t box_lanes() const { return kRowBytes / element_bytes; }
@@ -57,9 +58,13 @@ struct BoxRow {
 BoxRow find_row(const EmulatedMap& map, const std::array<int32_t, 5>& first, int32_t row,
                 bool clips) {
   uint64_t address = map.data + static_cast<uint64_t>(first[0]) * map.element_bytes;
+  const bool has_heads = map.box_heads > 0;
+  const int32_t row_dimension = has_heads ? 2 : 1;
+  const std::array<int32_t, 5> steps{0, has_heads ? row % map.box_heads : row,
+                                     has_heads ? row / map.box_heads : 0, 0, 0};
   for (int i = 1; i < 5; ++i) {
-    const auto at = static_cast<uint64_t>(int64_t{first[i]} + (i == 1 ? row : 0));
-    if (at >= map.sizes[i] && (i != 1 || clips)) return {};
+    const auto at = static_cast<uint64_t>(int64_t{first[i]} + steps[i]);
+    if (at >= map.sizes[i] && (i != row_dimension || clips)) return {};
     address += at * map.strides[i - 1];  // wraps as the copy unit's does
   }
   const int64_t lanes = static_cast<int64_t>(map.sizes[0]) - first[0];
@@ -72,7 +77,7 @@ void land_box(const EmulatedMap& map, uint32_t to, const std::array<int32_t, 5>&
               uint32_t barrier, bool swizzles, bool clips, const Place& place) {
   Cta& cta = current_cta();
   uint32_t bytes = 0;
-  for (int32_t row = 0; row < static_cast<int32_t>(map.box_rows); ++row) {
+  for (int32_t row = 0; row < map.box_rows; ++row) {
     const BoxRow source = find_row(map, first, row, clips);
     const int32_t there = source.num_lanes * map.element_bytes;
     if (there > 0 && !is_lent(source.at, there))
@@ -106,7 +111,7 @@ class OutgoingBox {
     if (is_read_) return;
     is_read_ = true;
     Cta& cta = current_cta();
-    values_.resize(map_.box_rows * kWideBoxLanes);
+    values_.resize(static_cast<size_t>(map_.box_rows * kWideBoxLanes));
     for (size_t i = 0; i < values_.size(); ++i)
       std::memcpy(&values_[i], cta.at(swizzle(from_ + static_cast<uint32_t>(4 * i)), 4, 4, place_),
                   sizeof(float));
@@ -116,7 +121,7 @@ class OutgoingBox {
     if (is_written_) return;
     is_written_ = true;
     read();
-    for (int32_t row = 0; row < static_cast<int32_t>(map_.box_rows); ++row) {
+    for (int32_t row = 0; row < map_.box_rows; ++row) {
       const BoxRow target = find_row(map_, first_, row, true);
       if (target.num_lanes > 0 && !is_lent(target.at, int64_t{target.num_lanes} * 4))
         current_cta().fail("a box writes outside device memory", place_);
@@ -312,7 +317,7 @@ void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
   EmulatedMap emulated;
   std::memcpy(&emulated, map.words, sizeof(emulated));
   // The swizzle repeats every 1024 bytes, so a tile must begin there.
-  const auto bytes = static_cast<int32_t>(emulated.box_rows) * kRowBytes;
+  const auto bytes = emulated.box_rows * kRowBytes;
   std::byte* target = cta.at(to, bytes, kGroupBytes, place);
   std::fill(target, target + bytes, std::byte{0xff});  // NaN until it has landed
   const bool swizzles = !cta.has_fault(Fault::skip_swizzle, place);
@@ -326,7 +331,7 @@ void send_box(const TensorMap& map, uint32_t from, const std::array<int32_t, 5>&
   EmulatedMap emulated;
   std::memcpy(&emulated, map.words, sizeof(emulated));
   if (emulated.element_bytes != 4) cta.fail("only fp32 boxes leave", place);
-  cta.at(from, static_cast<int32_t>(emulated.box_rows) * kRowBytes, kGroupBytes, place);
+  cta.at(from, emulated.box_rows * kRowBytes, kGroupBytes, place);
   const auto box = std::make_shared<OutgoingBox>(emulated, from, first, adds, place);
   hopper_state().outgoing[cta.thread()].boxes.push_back(box);
   cta.post([box] { box->read(); });
@@ -451,15 +456,16 @@ uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes, Line line) {
 namespace cpscope::kernels {
 
 void make_row_map(TensorMap& result, const DeviceRows& rows, Dtype dtype, int32_t num_heads,
-                  int32_t num_lanes, int32_t box_rows) {
+                  int32_t num_lanes, RowBox box) {
   result = {};
   if (rows.data == nullptr) return;
-  const RowMapGeometry geometry = describe_row_map(rows, dtype, num_heads, num_lanes, box_rows);
+  const RowMapGeometry geometry = describe_row_map(rows, dtype, num_heads, num_lanes, box);
   emulator::EmulatedMap map;
   map.data = reinterpret_cast<uintptr_t>(rows.data);
   std::copy(std::begin(geometry.sizes), std::end(geometry.sizes), map.sizes);
   std::copy(std::begin(geometry.strides), std::end(geometry.strides), map.strides);
-  map.box_rows = static_cast<uint64_t>(box_rows);
+  map.box_rows = box.rows * std::max(1, box.heads);
+  map.box_heads = box.heads;
   map.element_bytes = dtype == Dtype::fp32 ? 4 : 2;
   std::memcpy(result.words, &map, sizeof(map));
 }

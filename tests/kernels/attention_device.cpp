@@ -172,7 +172,7 @@ std::vector<bool> used_keys(const AttentionCase& item) {
 
 TileList query_tiles(const AttentionCase& item, TileShape shape) {
   return make_tile_list(item.slices, item.shape.q_rows, item.shape.kv_rows,
-                        {item.shape.num_heads, 2}, shape, TileOwner::queries);
+                        {item.shape.num_heads / shape.heads, 2}, shape, TileOwner::queries);
 }
 
 TileList key_tiles(const AttentionCase& item, TileShape shape) {

@@ -154,6 +154,57 @@ TEST_F(HopperForward, KeepsItsErrorOverHundredsOfTiles) {
   check(scattered_case(Dtype::bf16, 400, 64), 3.0);
 }
 
+/// Causal documents, of `heads` query heads from `first_head` on, `group` of them for a kv head.
+AttentionCase documents_case(const std::vector<int32_t>& lengths, int32_t group, int32_t first_head,
+                             int32_t heads, int32_t head_dim) {
+  AttentionCase item = full_case(Dtype::bf16, 0, head_dim, head_dim);
+  item.slices.clear();
+  int32_t row = 0;
+  for (const int32_t length : lengths) {
+    item.slices.push_back({row, row + length, row, row + length, -length, 0});
+    row += length;
+  }
+  AttentionShape& shape = item.shape;
+  shape.q_rows = shape.kv_rows = row;
+  shape.group = group;
+  shape.first_head = first_head;
+  shape.num_heads = heads;
+  shape.first_kv_head = first_head / group;
+  shape.num_kv_heads = (first_head + heads - 1) / group - shape.first_kv_head + 1;
+  shape.keys_per_row = 30;
+  return item;
+}
+
+TEST_F(HopperForward, TakesQueryHeadsOfAKvHeadSideBySideWhereRowsSeeFewKeys) {
+  struct Heads {
+    int32_t group, first, count, in_tile;
+  };
+  for (const Heads& heads :
+       {Heads{1, 2, 3, 1}, Heads{2, 4, 2, 2}, Heads{4, 4, 8, 4}, Heads{6, 0, 6, 2},
+        Heads{8, 8, 8, 8}, Heads{16, 0, 16, 8}, Heads{4, 2, 6, 2}, Heads{4, 0, 3, 1}}) {
+    for (const int32_t head_dim : {64, 128}) {
+      AttentionCase item = documents_case({40, 17, 3, 90, 33, 61, 1, 128, 20}, heads.group,
+                                          heads.first, heads.count, head_dim);
+      EXPECT_EQ(forward_tile_shape(Generation::sm90, item.shape).heads, heads.in_tile);
+      check(item);
+      item.shape.keys_per_row = 0;
+      EXPECT_EQ(forward_tile_shape(Generation::sm90, item.shape).heads, 1);
+    }
+  }
+}
+
+TEST_F(HopperForward, KeepsTheNanOfOneOfTheHeadsInATile) {
+  const AttentionCase item = documents_case({40, 50, 30}, 4, 0, 8, 128);
+  AttentionInputs inputs = draw_inputs(item);
+  inputs.q.at(45, 5)[7] = std::numeric_limits<double>::quiet_NaN();
+  const ForwardAnswer answer = run_forward(Generation::sm90, item, inputs);
+  for (int32_t head = 0; head < 8; ++head) {
+    EXPECT_EQ(std::isnan(answer.max_logit[static_cast<size_t>(head)]), head == 5) << head;
+    for (int32_t q = 0; q < item.shape.q_rows; ++q)
+      EXPECT_EQ(std::isnan(answer.out.at(q, head)[0]), head == 5 && q == 45) << q << ", " << head;
+  }
+}
+
 TEST_F(HopperForward, RefusesWhatItCannotCompute) {
   AttentionShape shape = causal_case(Dtype::bf16, 10, 64, 64).shape;
   EXPECT_EQ(why_not_forward(Generation::sm90, shape), "");
