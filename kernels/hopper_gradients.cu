@@ -288,8 +288,8 @@ struct GradientConsumer {
     wgmma_wait<kStartsNext ? 2 : 1>();
     pin(dp);
     differentiate(logits, dp, part.facts, is_masked);
+    store_grads(part.grads);  // the other consumer waits for it
     start_sums(dk, logit_grads, part.q);
-    store_grads(part.grads);
   }
 
   /// Zeros for K's rows that nobody sees: they may hold a NaN, which a dS of zero would not hide
