@@ -107,6 +107,11 @@ __device__ __forceinline__ int32_t shared_by_warp(int32_t value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
 
+/// The value that lane `lane` has. All 32 lanes call it together.
+__device__ __forceinline__ int32_t from_lane(int32_t value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+
 /// Is the condition true in any lane? All 32 lanes call it together.
 __device__ __forceinline__ bool any_in_warp(bool condition) {
   return __any_sync(0xffffffffu, condition ? 1 : 0) != 0;

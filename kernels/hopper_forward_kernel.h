@@ -8,8 +8,8 @@
 
 // Forward attention of sm_90a: out and lse of one compute item.
 //
-// A persistent kernel. One thread, the dealer, draws (query tile, head) items from a counter,
-// another one fetches their Q, K and V tiles by box copies; every consumer warpgroup computes 64
+// A persistent kernel. One warp, the dealer, draws (query tile, head) items from a counter, a
+// thread fetches their Q, K and V tiles by box copies; every consumer warpgroup computes 64
 // query rows with wgmma. Three overlaps: P.V of a tile runs under the softmax of the next one;
 // where kTakesTurns the products of one warpgroup run under the softmax of another; and an item
 // begins while the one before ends: its tables and, where kQStages is 2, its Q and first K are
@@ -385,6 +385,7 @@ struct ForwardConsumer {
   __device__ __forceinline__ bool walk_stretch(RunWalk<B::kWalked>& walk, int q_stage,
                                                int32_t first_row) {
     float shrink[2];
+    if constexpr (B::kRests) q_stage = shared_by_warp(q_stage);
     keep_counts_shared();
     {
       float logits[B::kWalked / 2];
@@ -485,7 +486,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_forward<B>(p, at);
-    if (threadIdx.x == 32) WorkDeal(at.deal).deal<true>(p.tiles, p.counter);
+    if (threadIdx.x / 32 == 1) WorkDeal(at.deal).deal<true, B::kRests>(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     ForwardConsumer<B>(p, at, warpgroup - 1).run();

@@ -417,7 +417,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     yield_registers<B::kProducerRegisters>();
     const int warp = threadIdx.x / 32;
     if (warp == 1) fetch_tiles<B>(p, at);
-    if (threadIdx.x == 64) {
+    if (warp == 2) {
       WorkDeal deal(at.deal);
       // Many short items took 1 % longer where the loop that never waits could.
       p.tiles.arrivals.flags != nullptr ? deal.deal<true>(p.tiles, p.counter)

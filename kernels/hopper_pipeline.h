@@ -4,6 +4,7 @@
 #include "kernels/softcap.h"
 #include "kernels/tile_list.h"
 
+#include <cstddef>
 #include <cstdint>
 
 /// What the Hopper kernels share: one warpgroup fetches (the producer), the others compute (the
@@ -35,12 +36,17 @@ struct DealtItem {
   __device__ __forceinline__ bool is_last() const { return head < 0; }
 };
 
-/// Hands work items to all warps of a CTA through two slots of shared memory. One thread, the
-/// dealer, draws the next item while the one before is worked on, so that nobody waits for the
-/// counter or for the tables. Items are drawn in order: an item is never drawn before an earlier
-/// one. A reader holds the slot of its item until it asks for the next one.
+/// Hands work items to all warps of a CTA through two slots of shared memory. One warp, the dealer,
+/// draws the next item while the one before is worked on, so that nobody waits for the counter or
+/// for the tables. Items are drawn in order: an item is never drawn before an earlier one. A reader
+/// holds the slot of its item until it asks for the next one.
 struct WorkDeal {
-  static constexpr int kRunsOffset = 32;
+  // A slot: the tile as it stands in the list, the head, the first runs.
+  static constexpr int kTileInts = sizeof(OwnedTile) / sizeof(int32_t);
+  static constexpr int kRunsOffset = 4 * (kTileInts + 1);
+  static_assert(offsetof(OwnedTile, first_run) == 8 && offsetof(OwnedTile, num_runs) == 12 &&
+                offsetof(OwnedTile, first_turn) == 16 && offsetof(OwnedTile, first_gap) == 20 &&
+                offsetof(OwnedTile, num_tiles) == 24);
   static constexpr int kSlotBytes = kRunsOffset + 16 * kDealtRuns;
   static constexpr int kBytes = 32 + 2 * kSlotBytes;
 
@@ -59,33 +65,50 @@ struct WorkDeal {
     }
   }
 
-  /// The dealer: all items, until there are none. kWaits: none before its piece of the inputs is
-  /// there.
-  template <bool kWaits = false>
+  /// The dealer, a whole warp: all items, until there are none. kWaits: none before its piece of
+  /// the inputs is there. kDrawsEarly: after an item of few tiles the next one is drawn, and its
+  /// tables are fetched, before its slot is free, as there is not time enough afterwards. Where
+  /// items wait for each other's turns, one that is held back would keep others waiting.
+  template <bool kWaits = false, bool kDrawsEarly = false>
   __device__ __forceinline__ void deal(const DeviceTiles& tiles, int32_t* counter) {
+    constexpr int32_t kFewTiles = 8;
+    const int lane = threadIdx.x % 32;
     int32_t piece = 0;     // the next one to arrive
     int32_t num_here = 0;  // heads that have
+    bool draws_now = false;
     for (;;) {
       const int which = count & 1;
-      // Readers free slot 1 once before it is filled, when they come for their first item.
-      mbarrier_wait(free + 8 * which, ((count / 2) & 1) ^ which ^ 1);
-      const int32_t drawn = atomic_add(counter, 1);
+      const auto wait_until_free = [&] {
+        // Readers free slot 1 once before it is filled, when they come for their first item.
+        mbarrier_wait(free + 8 * which, ((count / 2) & 1) ^ which ^ 1);
+      };
+      if (!draws_now) wait_until_free();
+      const int32_t drawn = from_lane(lane == 0 ? atomic_add(counter, 1) : 0, 0);
       const bool is_there = drawn < tiles.num_work;
-      const uint32_t slot = slots + which * kSlotBytes;
-      if (is_there) {
-        const WorkItem work = tiles.work[drawn];
-        while (kWaits && tiles.arrivals.flags != nullptr && work.head >= num_here) {
-          wait_for_piece(tiles.arrivals, piece);
-          num_here = tiles.arrivals.ends[piece];
-          ++piece;
-        }
-        write(slot, tiles, tiles.tiles[work.tile], work.head);
-      } else {
-        store_shared_int(slot + 16, -1);
+      const WorkItem work = is_there ? tiles.work[drawn] : WorkItem{.tile = 0, .head = -1};
+      // A lane has one number of the slot and one run.
+      int32_t number = work.head;
+      if (is_there && lane < kTileInts)
+        number = reinterpret_cast<const int32_t*>(tiles.tiles + work.tile)[lane];
+      const int32_t first_run = from_lane(number, 2), num_runs = from_lane(number, 3);
+      const int32_t num_tiles = from_lane(number, 6);
+      const bool has_run = is_there && lane < kDealtRuns && lane < num_runs;
+      TileRun run;
+      if (has_run) run = tiles.runs[first_run + lane];
+      if (draws_now) wait_until_free();
+      while (kWaits && tiles.arrivals.flags != nullptr && work.head >= num_here) {
+        if (lane == 0) wait_for_piece(tiles.arrivals, piece);
+        num_here = tiles.arrivals.ends[piece];
+        ++piece;
       }
-      mbarrier_arrive(full + 8 * which);
+      const uint32_t slot = slots + which * kSlotBytes;
+      if (lane <= kTileInts) store_shared_int(slot + 4 * lane, number);
+      if (has_run) write(slot + kRunsOffset + 16 * lane, run);
+      __syncwarp();  // all lanes have written
+      if (lane == 0) mbarrier_arrive(full + 8 * which);
       ++count;
       if (!is_there) return;
+      draws_now = kDrawsEarly && num_tiles <= kFewTiles;
     }
   }
 
@@ -111,10 +134,10 @@ struct WorkDeal {
     DealtItem item;
     item.tile = {load_shared_int(slot), load_shared_int(slot + 4), load_shared_int(slot + 8),
                  load_shared_int(slot + 12)};
-    item.head = load_shared_int(slot + 16);
-    item.tile.first_turn = load_shared_int(slot + 20);
-    item.tile.first_gap = load_shared_int(slot + 24);
-    item.tile.num_tiles = load_shared_int(slot + 28);
+    item.tile.first_turn = load_shared_int(slot + 16);
+    item.tile.first_gap = load_shared_int(slot + 20);
+    item.tile.num_tiles = load_shared_int(slot + 24);
+    item.head = load_shared_int(slot + 4 * kTileInts);
     item.runs = slot + kRunsOffset;
     return item;
   }
@@ -127,26 +150,11 @@ struct WorkDeal {
       wait_for_arrival(flag++, arrivals.expected);
   }
 
-  __device__ __forceinline__ static void write(uint32_t slot, const DeviceTiles& tiles,
-                                               const OwnedTile& tile, int32_t head) {
-    store_shared_int(slot, tile.begin);
-    store_shared_int(slot + 4, tile.end);
-    store_shared_int(slot + 8, tile.first_run);
-    store_shared_int(slot + 12, tile.num_runs);
-    store_shared_int(slot + 16, head);
-    store_shared_int(slot + 20, tile.first_turn);
-    store_shared_int(slot + 24, tile.first_gap);
-    store_shared_int(slot + 28, tile.num_tiles);
-#pragma unroll
-    for (int i = 0; i < kDealtRuns; ++i) {
-      if (i >= tile.num_runs) break;
-      const TileRun run = tiles.runs[tile.first_run + i];
-      const uint32_t to = slot + kRunsOffset + 16 * i;
-      store_shared_int(to, run.begin);
-      store_shared_int(to + 4, run.end);
-      store_shared_int(to + 8, run.range_set);
-      store_shared_int(to + 12, run.is_masked | run.closes << 8 | run.idle_groups << 16);
-    }
+  __device__ __forceinline__ static void write(uint32_t to, const TileRun& run) {
+    store_shared_int(to, run.begin);
+    store_shared_int(to + 4, run.end);
+    store_shared_int(to + 8, run.range_set);
+    store_shared_int(to + 12, run.is_masked | run.closes << 8 | run.idle_groups << 16);
   }
 };
 

@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
       fetch_facts<B::kFirstStages, RunWalk<kWalkedRows>>(
           p, WorkDeal(at.deal), {at.row_facts, at.first_full, at.first_free});
     }
-    if (threadIdx.x == 64) WorkDeal(at.deal).deal(p.tiles, p.counter);
+    if (threadIdx.x / 32 == 2) WorkDeal(at.deal).deal(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     if (warpgroup == 1) {

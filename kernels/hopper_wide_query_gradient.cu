@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_keys<B>(p, at);
-    if (threadIdx.x == 32) WorkDeal(at.deal).deal(p.tiles, p.counter);
+    if (threadIdx.x / 32 == 1) WorkDeal(at.deal).deal(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     QueryGradientConsumer<B>(p, at, warpgroup - 1).run();

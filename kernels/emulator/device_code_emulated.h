@@ -133,6 +133,15 @@ inline int32_t shared_by_warp(int32_t value,
   return value;
 }
 
+inline int32_t from_lane(int32_t value, int lane,
+                         std::source_location line = std::source_location::current()) {
+  emulator::meet_in_warp(value, {"from_lane", 0, line}, [&](int32_t* const* lanes) {
+    const int32_t passed = *lanes[lane];
+    for (int i = 0; i < 32; ++i) *lanes[i] = passed;
+  });
+  return value;
+}
+
 inline bool any_in_warp(bool condition,
                         std::source_location line = std::source_location::current()) {
   struct Argument {
