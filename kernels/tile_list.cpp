@@ -139,19 +139,20 @@ bool share_a_key(const TileList& list, int32_t a, int32_t b) {
   return false;
 }
 
-/// Query rows where a long document begins. Tiles do not reach across: a block that it shares with
-/// the document before is its own tiles' last, which the other's tiles, that take it first, would
-/// wait for all the time.
-std::vector<int32_t> find_long_documents(const TileList& list) {
+/// The query rows of long documents, in order. Tiles do not reach across. Of query rows: each row
+/// would walk the keys of both documents. By blocks: a block that a document shares with the one
+/// before is its own tiles' last, which the other's tiles, that take it first, would wait for all
+/// the time.
+std::vector<Stretch> find_long_documents(const TileList& list) {
   constexpr int32_t kLongRows = 512;
-  std::vector<int32_t> starts;
+  std::vector<Stretch> documents;
   int32_t start = 0;
   for (int32_t q = 1; q <= list.q_rows; ++q) {
     if (q < list.q_rows && share_a_key(list, q - 1, q)) continue;
-    if (q - start >= kLongRows) starts.push_back(start);
+    if (q - start >= kLongRows) documents.push_back({start, q});
     start = q;
   }
-  return starts;
+  return documents;
 }
 
 /// The runs of one owned tile, by one range set. cuts: rows of the walked side where none may go
@@ -195,14 +196,28 @@ void walk_keys(const OwnedTile& tile, TileList& list) {
   }
 }
 
-void make_query_tiles(TileList& list) {
-  for (int32_t q = 0; q < list.q_rows; q += list.shape.owned_rows) {
-    OwnedTile tile{q, std::min(list.q_rows, q + list.shape.owned_rows),
-                   static_cast<int32_t>(list.runs.size()), 0};
-    walk_keys(tile, list);
-    tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
-    list.tiles.push_back(tile);
+void add_query_tile(int32_t begin, int32_t end, TileList& list) {
+  OwnedTile tile{begin, end, static_cast<int32_t>(list.runs.size()), 0};
+  walk_keys(tile, list);
+  tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
+  list.tiles.push_back(tile);
+}
+
+/// Tiles of a long document that is no multiple of them are cut from its end: the short tile is
+/// that of the first rows, which see least under a causal mask.
+void make_query_tiles(const std::vector<Stretch>& long_documents, TileList& list) {
+  const int32_t owned = list.shape.owned_rows;
+  int32_t q = 0;
+  const auto fill_until = [&](int32_t end) {
+    for (; q < end; q = list.tiles.back().end) add_query_tile(q, std::min(end, q + owned), list);
+  };
+  for (const Stretch& document : long_documents) {
+    fill_until(document.begin);
+    const int32_t rest = (document.end - document.begin) % owned;
+    if (rest > 0) fill_until(document.begin + rest);
+    fill_until(document.end);
   }
+  fill_until(list.q_rows);
 }
 
 /// For every group of keys: the stretches of query rows whose interval of groups holds it. Rows
@@ -418,10 +433,15 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   list.q_rows = static_cast<int32_t>(q_rows);
   list.kv_rows = static_cast<int32_t>(kv_rows);
   collect_ranges(slices, list);
-  const std::vector<int32_t> long_documents =
-      shape.by_blocks ? find_long_documents(list) : std::vector<int32_t>{};
-  owner == TileOwner::queries ? make_query_tiles(list) : make_key_tiles(long_documents, list);
-  order_work(heads, owner, long_documents, list);
+  const bool owns_queries = owner == TileOwner::queries;
+  // Groups of rows may rest where they do not meet the other document.
+  const bool stops_at_documents = owns_queries ? shape.group_rows == 0 : shape.by_blocks;
+  const std::vector<Stretch> long_documents =
+      stops_at_documents ? find_long_documents(list) : std::vector<Stretch>{};
+  std::vector<int32_t> starts;
+  for (const Stretch& document : long_documents) starts.push_back(document.begin);
+  owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(starts, list);
+  order_work(heads, owner, starts, list);
   return list;
 }
 

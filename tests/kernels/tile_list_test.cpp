@@ -363,6 +363,43 @@ TEST(TileList, DealsFewerHeadsAtATimeByBlocksWhereThatTakesLong) {
   EXPECT_EQ(list.work[15].head, 15);
 }
 
+/// Causal documents, one behind the other.
+Area make_documents(const std::vector<int32_t>& lengths) {
+  Area area;
+  for (const int32_t length : lengths) {
+    const auto begin = static_cast<int32_t>(area.q_rows);
+    area.slices.push_back({begin, begin + length, begin, begin + length, -length, 0});
+    area.q_rows = area.kv_rows = begin + length;
+  }
+  return area;
+}
+
+std::vector<RowStretch> query_tiles_of(const Area& area, TileShape shape) {
+  std::vector<RowStretch> rows;
+  const TileList list =
+      make_tile_list(area.slices, area.q_rows, area.kv_rows, {1, 1}, shape, TileOwner::queries);
+  for (const OwnedTile& tile : list.tiles) rows.push_back({tile.begin, tile.end});
+  return rows;
+}
+
+TEST(TileList, CutsLongDocumentsToQueryTilesFromTheirEnds) {
+  const Area area = make_documents({100, 150, 600, 576, 90, 700});
+  const std::vector<RowStretch> expected{
+      {0, 192},     {192, 250},                              // short ones, with others
+      {250, 274},   {274, 466},   {466, 658},   {658, 850},  // 24 rows and three tiles
+      {850, 1042},  {1042, 1234}, {1234, 1426},              // three tiles
+      {1426, 1516},                                          // between long ones
+      {1516, 1640}, {1640, 1832}, {1832, 2024}, {2024, 2216}};
+  EXPECT_EQ(query_tiles_of(area, {192, 80}), expected);
+}
+
+TEST(TileList, CutsRowsToQueryTilesFromTheFirstOneWhereGroupsMayRest) {
+  std::vector<RowStretch> expected;
+  for (int32_t begin = 0; begin < 1300; begin += 128)
+    expected.push_back({begin, std::min(1300, begin + 128)});
+  EXPECT_EQ(query_tiles_of(make_documents({600, 700}), {128, 64, 64}), expected);
+}
+
 TEST(TileList, OwnsEveryRowOfAnItemWithoutBands) {
   const TileList list = make_tile_list({}, 300, 0, {1, 1}, {128, 64}, TileOwner::queries);
   ASSERT_EQ(list.tiles.size(), 3u);
