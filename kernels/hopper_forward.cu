@@ -28,26 +28,32 @@ template <class T, bool kHasCap>
 using Short64 = ForwardBudget<T, 64, 64, 3, 64, 4, 2, false, true, 32, 160, kHasCap>;
 template <class T, bool kHasCap>
 using Short128 = ForwardBudget<T, 128, 128, 2, 64, 4, 2, false, true, 40, 232, kHasCap>;
-// Rows that see many: large steps, so that K and V are read from shared memory less often.
-template <class T, bool kHasCap>
-using Long128 = ForwardBudget<T, 128, 128, 2, 160, 2, 2, true, false, 24, 240, kHasCap>;
+// Rows that see many: more of them in a tile, so that K and V come from the L2 cache less often.
+// That takes power, which is what bounds long sequences. Smaller steps leave registers for a third
+// consumer.
+template <class T>
+using Tall128 = ForwardBudget<T, 128, 128, 3, 80, 2, 2, true, false, 32, 160, false>;
+template <class T>
+using Tall192 = ForwardBudget<T, 192, 128, 3, 80, 2, 1, true, false, 32, 160, false>;
 
-constexpr int64_t kFewKeys = 256, kManyKeys = 3000;
+constexpr int64_t kFewKeys = 256, kManyKeys = 1200;
 
 /// Calls visit with the budget for a shape.
 template <class T, bool kHasCap, class Visit>
 auto with_budget(const AttentionShape& shape, Visit visit) {
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
   const bool has_few = shape.keys_per_row > 0 && shape.keys_per_row < kFewKeys;
+  const bool has_many = !kHasCap && shape.keys_per_row >= kManyKeys;
   if (qk <= 64 && v <= 64) {
     return has_few ? visit(Short64<T, kHasCap>{}) : visit(Forward64<T, kHasCap>{});
   }
   if (qk <= 128 && v <= 128) {
     if (has_few) return visit(Short128<T, kHasCap>{});
-    return !kHasCap && shape.keys_per_row >= kManyKeys ? visit(Long128<T, false>{})
-                                                       : visit(Forward128<T, kHasCap>{});
+    return has_many ? visit(Tall128<T>{}) : visit(Forward128<T, kHasCap>{});
   }
-  return qk <= 192 && v <= 128 ? visit(Forward192<T, kHasCap>{}) : visit(Forward256<T, kHasCap>{});
+  if (qk <= 192 && v <= 128)
+    return has_many ? visit(Tall192<T>{}) : visit(Forward192<T, kHasCap>{});
+  return visit(Forward256<T, kHasCap>{});
 }
 
 /// How many query heads of a kv head a tile holds, as a power of two: all that the item has, in
