@@ -60,7 +60,7 @@ struct WorkDeal {
   /// Warps of which every lane reads, and threads that read alone.
   __device__ void init(int warps, int threads) const {
     for (int i = 0; i < 2; ++i) {
-      mbarrier_init(full + 8 * i, 1);
+      mbarrier_init(full + 8 * i, 32);
       mbarrier_init(free + 8 * i, 32 * warps + threads);
     }
   }
@@ -104,8 +104,7 @@ struct WorkDeal {
       const uint32_t slot = slots + which * kSlotBytes;
       if (lane <= kTileInts) store_shared_int(slot + 4 * lane, number);
       if (has_run) write(slot + kRunsOffset + 16 * lane, run);
-      __syncwarp();  // all lanes have written
-      if (lane == 0) mbarrier_arrive(full + 8 * which);
+      mbarrier_arrive(full + 8 * which);  // every lane tells of what it has written
       ++count;
       if (!is_there) return;
       draws_now = kDrawsEarly && num_tiles <= kFewTiles;
