@@ -175,6 +175,8 @@ __device__ __forceinline__ void fetch_tiles(const BackwardParams& p, const Fused
       const uint32_t q = at.walked + stage * B::kWalkedBytes;
       const uint32_t first_full = at.first_full + 8 * stage,
                      second_full = at.second_full + 8 * stage;
+      RowFacts<typename B::Walk> facts;
+      facts.fetch(p, tiles.walk, tiles.head);
       mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
       if (is_first) {
         mbarrier_arrive_expecting(first_full, B::kFirstBytes);
@@ -185,7 +187,7 @@ __device__ __forceinline__ void fetch_tiles(const BackwardParams& p, const Fused
                                        tiles.walk.end, tiles.head);
       }
       __syncwarp();
-      store_facts(p, item, tiles.walk, tiles.head, at.facts + stage * B::Facts::kBytes);
+      facts.store(p, tiles.walk, tile.end, at.facts + stage * B::Facts::kBytes);
       mbarrier_arrive(first_full);  // every lane tells of its own stores
       ++num_walked;
     } while (tiles.next(p.tiles.runs));

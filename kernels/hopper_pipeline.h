@@ -303,13 +303,6 @@ __device__ __forceinline__ KeySpan clip_to_run(KeyRange range, int32_t run_end) 
   return {range.lo, hi > range.lo ? static_cast<uint32_t>(hi - range.lo) : 0u};
 }
 
-/// The same of row `row`. Rows that do not exist see nothing.
-__device__ __forceinline__ KeySpan span_of_row(const DeviceTiles& tiles, int32_t q_rows,
-                                               int32_t range_set, int32_t row, int32_t run_end) {
-  if (row >= q_rows) return {};
-  return clip_to_run(tiles.ranges[static_cast<int64_t>(range_set) * q_rows + row], run_end);
-}
-
 /// What a thread's two query rows see in a run. Fetched when the run begins, and not looked at
 /// before the first logits are there.
 struct RowRanges {

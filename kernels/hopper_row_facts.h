@@ -25,26 +25,52 @@ struct FactStages {
   uint32_t facts, full, free;
 };
 
-/// A warp puts the facts of a walked tile's rows to `facts`. Plain loads, since rows begin anywhere
-/// and none past the run's end may be read.
+/// A lane's part of a walked tile's facts on their way to shared memory. Plain loads, since rows
+/// begin anywhere and none past the run's end may be read; all tiles want lse and delta, so they are
+/// on their way before the stage is free.
 template <class Walk>
-__device__ __forceinline__ void store_facts(const BackwardParams& p, const DealtItem& item,
-                                            const Walk& walk, int32_t head, uint32_t facts) {
-  using Facts = FactLayout<Walk::kRows>;
+struct RowFacts {
+  static constexpr int kPerLane = Walk::kRows / 32;
+  float log2_lse[kPerLane], delta[kPerLane];
+
+  __device__ __forceinline__ void fetch(const BackwardParams& p, const Walk& walk, int32_t head) {
 #pragma unroll
-  for (int i = threadIdx.x % 32; i < Walk::kRows; i += 32) {
-    const int32_t row = walk.row + i;
-    const bool is_walked = row < walk.end;
-    const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
-    store_shared_float(facts + 4 * i, is_walked ? p.log2_lse[place] : INFINITY);
-    store_shared_float(facts + Facts::kDelta + 4 * i, is_walked ? p.delta[place] : 0.0f);
-    const KeySpan span = is_walked
-                             ? span_of_row(p.tiles, p.q_rows, walk.range_set, row, item.tile.end)
-                             : KeySpan{};
-    store_shared_int(facts + Facts::kLo + 4 * i, span.lo);
-    store_shared_int(facts + Facts::kSize + 4 * i, static_cast<int32_t>(span.size));
+    for (int i = 0; i < kPerLane; ++i) {
+      const int32_t row = walk.row + 32 * i + static_cast<int32_t>(threadIdx.x % 32);
+      const bool is_walked = row < walk.end;
+      const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
+      log2_lse[i] = is_walked ? p.log2_lse[place] : INFINITY;
+      delta[i] = is_walked ? p.delta[place] : 0.0f;
+    }
   }
-}
+
+  /// keys_end: of the owned keys.
+  __device__ __forceinline__ void store(const BackwardParams& p, const Walk& walk, int32_t keys_end,
+                                        uint32_t facts) const {
+    using Facts = FactLayout<Walk::kRows>;
+    const uint32_t to = facts + 4 * (threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      store_shared_float(to + 128 * i, log2_lse[i]);
+      store_shared_float(to + Facts::kDelta + 128 * i, delta[i]);
+    }
+    if (walk.is_masked == 0) return;
+    KeyRange keys[kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int32_t row = walk.row + 32 * i + static_cast<int32_t>(threadIdx.x % 32);
+      keys[i] = {};
+      if (row < walk.end)
+        keys[i] = p.tiles.ranges[static_cast<int64_t>(walk.range_set) * p.q_rows + row];
+    }
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const KeySpan span = clip_to_run(keys[i], keys_end);
+      store_shared_int(to + Facts::kLo + 128 * i, span.lo);
+      store_shared_int(to + Facts::kSize + 128 * i, static_cast<int32_t>(span.size));
+    }
+  }
+};
 
 /// The producer's second warp: the facts of the walked rows. Each lane arrives at a stage's barrier.
 template <int kStages, class Walk>
@@ -59,9 +85,10 @@ __device__ __forceinline__ void fetch_facts(const BackwardParams& p, WorkDeal de
     for (int32_t head = heads.first; head < heads.last; ++head) {
       for (Walk walk(item); walk.next(p.tiles.runs); ++num_walked) {
         const int stage = num_walked % kStages;
-        const uint32_t facts = at.facts + stage * Facts::kBytes;
+        RowFacts<Walk> facts;
+        facts.fetch(p, walk, head);
         mbarrier_wait(at.free + 8 * stage, ((num_walked / kStages) & 1) ^ 1);
-        store_facts(p, item, walk, head, facts);
+        facts.store(p, walk, item.tile.end, at.facts + stage * Facts::kBytes);
         // Every lane tells of its own stores.
         mbarrier_arrive(at.full + 8 * stage);
       }
