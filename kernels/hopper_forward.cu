@@ -11,8 +11,8 @@ using device::attend_on_hopper;
 using device::ForwardBudget;
 using device::ForwardParams;
 
-// Lanes, consumers, walked rows, stages of K and V, stages of Q, turns, rests, registers. A cap
-// takes registers, so the widest heads walk in smaller steps with it.
+// Lanes, consumers, walked rows, stages of K and V, stages of Q, turns, heads side by side,
+// registers. A cap takes registers, so the widest heads walk in smaller steps with it.
 template <class T, bool kHasCap>
 using Forward64 = ForwardBudget<T, 64, 64, 3, 128, 2, 2, true, false, 32, 160, kHasCap>;
 template <class T, bool kHasCap>
@@ -22,12 +22,13 @@ using Forward192 = ForwardBudget<T, 192, 128, 2, 128, 2, 1, true, false, 40, 232
 template <class T, bool kHasCap>
 using Forward256 =
     ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, 2, 1, false, false, 24, 240, kHasCap>;
-// Rows that see few keys: small steps, of which each group of rows leaves out what it does not
-// meet.
+// Rows that see few keys: a tile's few steps leave gaps wherever it begins and ends, so that two
+// CTAs of one consumer share a multiprocessor (three at 64 lanes), each with items of its own.
+// Nobody walks what another consumer's rows meet, and a tile of fewer rows meets less.
 template <class T, bool kHasCap>
-using Short64 = ForwardBudget<T, 64, 64, 3, 64, 4, 2, false, true, 32, 160, kHasCap>;
+using Short64 = ForwardBudget<T, 64, 64, 1, 64, 3, 2, false, true, 24, 136, kHasCap>;
 template <class T, bool kHasCap>
-using Short128 = ForwardBudget<T, 128, 128, 2, 64, 4, 2, false, true, 40, 232, kHasCap>;
+using Short128 = ForwardBudget<T, 128, 128, 1, 64, 2, 2, false, true, 24, 232, kHasCap>;
 // Rows that see many: more of them in a tile, so that K and V come from the L2 cache less often.
 // That takes power, which is what bounds long sequences. Smaller steps leave registers for a third
 // consumer.
@@ -65,7 +66,7 @@ int32_t heads_log2(const AttentionShape& shape) {
     return shape.group % heads == 0 && shape.first_head % heads == 0 &&
            shape.num_heads % heads == 0;
   };
-  while (B::kRests && log2 < device::kMostHeadsLog2 && fits(2 << log2)) ++log2;
+  while (B::kHasHeads && log2 < device::kMostHeadsLog2 && fits(2 << log2)) ++log2;
   return log2;
 }
 
@@ -75,7 +76,7 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
   ForwardParams p{};
   p.heads_log2 = heads_log2<B>(shape);
   make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, padded_lanes(shape.head_dim_qk),
-               {B::kOwned >> p.heads_log2, B::kRests ? 1 << p.heads_log2 : 0});
+               {B::kOwned >> p.heads_log2, B::kHasHeads ? 1 << p.heads_log2 : 0});
   make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_qk),
                {B::kWalked});
   make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_v),
@@ -99,7 +100,9 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
   p.logit_scale = B::kHasCap ? 1.0f : shape.scale;
   const int32_t ctas =
       std::min(p.tiles.num_work, resident_ctas(attend_on_hopper<B>, B::kThreads, B::kSharedBytes));
-  launch_kernel(attend_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, p);
+  Grid grid(ctas);
+  grid.per_sm = B::kCtasPerSm;
+  launch_kernel(attend_on_hopper<B>, grid, B::kThreads, B::kSharedBytes, stream, p);
 }
 
 template <class T, bool kHasCap>
@@ -115,10 +118,8 @@ TileShape tile_shape_of_lanes(const AttentionShape& shape) {
   return with_budget<Bf16, kHasCap>(shape, [&](auto budget) {
     using B = decltype(budget);
     const int32_t log2 = heads_log2<B>(shape);
-    return TileShape{.owned_rows = B::kOwned >> log2,
-                     .walked_rows = B::kWalked,
-                     .group_rows = B::kRests ? device::kWarpgroupRows >> log2 : 0,
-                     .heads = 1 << log2};
+    return TileShape{
+        .owned_rows = B::kOwned >> log2, .walked_rows = B::kWalked, .heads = 1 << log2};
   });
 }
 

@@ -14,13 +14,15 @@
 // where kTakesTurns the products of one warpgroup run under the softmax of another; and an item
 // begins while the one before ends: its tables and, where kQStages is 2, its Q and first K are
 // fetched under the last tiles of the item before, whose rows are written under its first product.
-// Where rows see few keys, query heads of a kv head lie side by side in a tile (kRests): it has
-// fewer tokens, so it meets fewer documents and hides less.
+// Where rows see few keys, query heads of a kv head lie side by side in a tile (kHasHeads): it has
+// fewer tokens, so it meets fewer documents and hides less; and two or three CTAs of one consumer
+// share an SM, each with items of its own, so that one computes while another begins or ends.
 //
 // Ladder: v1 is the portable kernel (attention_forward.cu), v2 had the first two overlaps, v3 the
 // third, v4 steps by the number of keys; v5 leaves sums alone while no logit outgrows a limit, of
-// which a vote of the warp tells, and adds to descriptors instead of making them.
-// Grid: one CTA per SM; 128 threads for the producer and for each consumer.
+// which a vote of the warp tells, and adds to descriptors instead of making them; v6 has tiles of
+// three consumers where rows see many keys, and of one where they see few.
+// Grid: kCtasPerSm CTAs per SM; 128 threads for the producer and for each consumer.
 // Shared memory: kQStages of Q, and kStages of K and V, in 64-lane panels with the 128-byte
 // swizzle. Accuracy: as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per
 // logit. Source: FlashAttention-3 (arXiv:2407.08608), the two overlaps; FlashAttention-4 leaves
@@ -30,19 +32,22 @@ namespace cpscope::kernels::device {
 
 /// One configuration of the kernel. kQk, kV: lanes of a head that it is built for.
 template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kStages_, int kQStages_,
-          bool kTakesTurns_, bool kRests_, int kProducerRegisters_, int kConsumerRegisters_,
+          bool kTakesTurns_, bool kHasHeads_, int kProducerRegisters_, int kConsumerRegisters_,
           bool kHasCap_>
 struct ForwardBudget {
   using T = T_;
   static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
   static constexpr int kOwned = kWarpgroupRows * kConsumers;
   static constexpr bool kTakesTurns = kTakesTurns_;
-  static constexpr bool kRests = kRests_;  // a consumer leaves out tiles that its rows do not meet
+  static constexpr bool kHasHeads = kHasHeads_;  // side by side in a tile: rows see few keys
   static constexpr bool kHasCap = kHasCap_;
   static constexpr int kStages = kStages_, kQStages = kQStages_;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_;
   static constexpr int kConsumerRegisters = kConsumerRegisters_;
+  static constexpr int kCtasPerSm =
+      kRegistersPerSm /
+      (kWarpgroupThreads * (kProducerRegisters + kConsumers * kConsumerRegisters));
   static constexpr int kQBytes = kOwned * kQk * 2;
   static constexpr int kKBytes = kWalked * kQk * 2;
   static constexpr int kVBytes = kWalked * kV * 2;
@@ -50,12 +55,10 @@ struct ForwardBudget {
       1024 + kQStages * kQBytes + kStages * (kKBytes + kVBytes) + 256 + WorkDeal::kBytes;
 
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
-                (kConsumers + 1) * launch_registers(kThreads));
+                (kConsumers + 1) * launch_registers(kCtasPerSm * kThreads));
   static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
   static_assert(kQk % kBoxLanes == 0 && kV % kBoxLanes == 0 && kWalked % 16 == 0);
-  static_assert(kSharedBytes <= kMaxSharedBytes);
-  // A consumer that rests neither passes turns nor frees Q.
-  static_assert(!kRests || (!kTakesTurns && kQStages == 2));
+  static_assert(kSharedBytes <= max_shared_bytes(kCtasPerSm));
 };
 
 /// Where things lie in shared memory.
@@ -133,12 +136,12 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     // before, and so are done with the Q of the one before that.
     if constexpr (B::kQStages == 1) mbarrier_wait(at.q_free, (num_q & 1) ^ 1);
     ++num_q;
-    const TileRows<B::kRests> rows(p);
+    const TileRows<B::kHasHeads> rows(p);
     const int32_t head = rows.head_of(0, item.head);
     const int32_t kv_head = (p.first_head + head) / p.group - p.first_kv_head;
     mbarrier_arrive_expecting(at.q_full + 8 * stage, B::kQBytes);
-    load_panels<B::kQk, B::kOwned, B::kRests>(at.q + stage * B::kQBytes, &p.q,
-                                              at.q_full + 8 * stage, tile.begin, tile.end, head);
+    load_panels<B::kQk, B::kOwned, B::kHasHeads>(at.q + stage * B::kQBytes, &p.q,
+                                                 at.q_full + 8 * stage, tile.begin, tile.end, head);
     RunWalk<B::kWalked> walk(item);
     walk.next(p.tiles.runs);
     fetch_k(walk.row, walk.end, kv_head);
@@ -175,7 +178,7 @@ __device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const O
   const float zeros[B::kV / 2] = {};
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int64_t row = first_row + TileRows<B::kRests>(p).step() * r;
+    const int64_t row = first_row + TileRows<B::kHasHeads>(p).step() * r;
     const bool is_there = row < tile.end;
     store_if(is_there && threadIdx.x % 4 == 0, p.lse + row * p.lse_row_stride + head, -INFINITY);
     store_out<B, false>(p, row, head, is_there ? p.out_lanes : 0, zeros);
@@ -196,7 +199,7 @@ __device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const
                                                    float (&out)[B::kV / 2], int32_t first_row,
                                                    int32_t rows_end, int32_t head) {
   UnwrittenItem item{first_row, rows_end, head, {}, -INFINITY};
-  const TileRows<B::kRests> rows(p);
+  const TileRows<B::kHasHeads> rows(p);
   bool has_nan = false;
   float factor[2];
 #pragma unroll
@@ -213,7 +216,7 @@ __device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const
   }
 #pragma unroll
   for (int i = 0; i < B::kV / 2; ++i) out[i] *= factor[(i / 2) & 1];
-  if constexpr (B::kRests) {
+  if constexpr (B::kHasHeads) {
     float nan_mark = has_nan ? 1.0f : 0.0f;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -238,7 +241,7 @@ template <class B>
 __device__ __forceinline__ void write_rows(const ForwardParams& p, const UnwrittenItem& item,
                                            const float (&out)[B::kV / 2]) {
   const int lane = threadIdx.x % 32;
-  const TileRows<B::kRests> rows(p);
+  const TileRows<B::kHasHeads> rows(p);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int64_t row = item.first_row + rows.step() * r;
@@ -328,26 +331,14 @@ struct ForwardConsumer {
     return stage;
   }
 
-  /// The compiler does not see that all lanes of a warp rest together.
-  __device__ __forceinline__ void keep_counts_shared() {
-    if constexpr (B::kRests) {
-      num_k = shared_by_warp(num_k);
-      num_v = shared_by_warp(num_v);
-    }
-  }
-
   __device__ __forceinline__ bool next_tile(RunWalk<B::kWalked>& walk, int32_t first_row) {
     const bool has_tile = walk.next(p.tiles.runs);
     if (has_tile && walk.is_masked != 0 && walk.range_set != state.range_set) {
       state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row,
-                         TileRows<B::kRests>(p).step());
+                         TileRows<B::kHasHeads>(p).step());
       state.range_set = walk.range_set;
     }
     return has_tile;
-  }
-
-  __device__ __forceinline__ bool is_idle(const RunWalk<B::kWalked>& walk) const {
-    return B::kRests && walk.is_idle(group);
   }
 
   __device__ __forceinline__ void wait_for_turn() const {
@@ -363,52 +354,30 @@ struct ForwardConsumer {
     for (int i = 0; i < B::kV / 2; ++i) out[i] *= shrink[(i / 2) & 1];
   }
 
-  /// Tiles from the present one on that meet none of this group's rows; says whether one follows
-  /// that does.
-  __device__ __forceinline__ bool rest(RunWalk<B::kWalked>& walk, int32_t first_row) {
-    bool has_tile = true;
-    while (has_tile && is_idle(walk)) {
-      const int k_stage = take_k(), v_stage = take_v();
-      __syncwarp();  // every lane has seen the phases before the next ones can begin
-      if (is_elected()) {
-        mbarrier_arrive(at.k_free + 8 * k_stage);
-        mbarrier_arrive(at.v_free + 8 * v_stage);
-      }
-      has_tile = next_tile(walk, first_row);
-    }
-    return has_tile;
-  }
-
-  /// Tiles from the present one on until one is idle or there are none; says which.
-  /// The first stretch of an item writes the item before it.
-  template <bool kIsFirst>
-  __device__ __forceinline__ bool walk_stretch(RunWalk<B::kWalked>& walk, int q_stage,
-                                               int32_t first_row) {
+  /// All walked tiles of an item with runs; the item before is written meanwhile.
+  __device__ __forceinline__ void walk_tiles(const DealtItem& item, int32_t first_row,
+                                             int32_t head) {
+    RunWalk<B::kWalked> walk(item);
+    state = {};
+    const int q_stage = take_q();
+    next_tile(walk, first_row);
     float shrink[2];
-    if constexpr (B::kRests) q_stage = shared_by_warp(q_stage);
-    keep_counts_shared();
     {
       float logits[B::kWalked / 2];
       const int stage = take_k();
       start_logits(logits, q_stage, stage);
-      if constexpr (kIsFirst) write_rows<B>(p, unwritten, out);  // meanwhile
+      write_rows<B>(p, unwritten, out);  // meanwhile
       wgmma_wait<0>();
       pin(logits);
       if (is_elected()) mbarrier_arrive(at.k_free + 8 * stage);
-      const bool outgrown = state.take(p, logits, shrink, walk);
-      if constexpr (kIsFirst) {
+      state.take(p, logits, shrink, walk);
 #pragma unroll
-        for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
-      } else if (outgrown) {
-        shrink_sums(shrink);
-      }
+      for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
       round_weights(logits);
-      if constexpr (!B::kRests) state.raise_limits(p);  // of few keys there are few tiles
+      if constexpr (!B::kHasHeads) state.raise_limits(p);  // of few keys there are few tiles
     }
-    bool has_tile;
-    while ((has_tile = next_tile(walk, first_row)) && !is_idle(walk)) {
+    while (next_tile(walk, first_row)) {
       float logits[B::kWalked / 2];
-      keep_counts_shared();
       const int k_stage = take_k();
       wait_for_turn();
       start_logits(logits, q_stage, k_stage);
@@ -433,22 +402,6 @@ struct ForwardConsumer {
     wgmma_wait<0>();
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
-    return has_tile;
-  }
-
-  /// All walked tiles of an item with runs.
-  __device__ __forceinline__ void walk_tiles(const DealtItem& item, int32_t first_row,
-                                             int32_t head) {
-    RunWalk<B::kWalked> walk(item);
-    state = {};
-    const int q_stage = take_q();
-    next_tile(walk, first_row);
-    if (!rest(walk, first_row)) return write_empty_rows<B>(p, item.tile, first_row, head);
-    bool has_tile = walk_stretch<true>(walk, q_stage, first_row);
-    if constexpr (B::kRests) {
-      while (has_tile && (has_tile = rest(walk, first_row)))
-        has_tile = walk_stretch<false>(walk, q_stage, first_row);
-    }
     // Nothing reads Q any more; the waits above were those of whole warps.
     if (B::kQStages == 1 && is_elected()) mbarrier_arrive(at.q_free);
     unwritten = normalise<B>(p, state, out, first_row, item.tile.end, head);
@@ -464,7 +417,7 @@ struct ForwardConsumer {
     for (;;) {
       const DealtItem item = deal.read();
       if (item.is_last()) break;
-      const TileRows<B::kRests> rows(p);
+      const TileRows<B::kHasHeads> rows(p);
       const int32_t first_row = item.tile.begin + rows.row_of(row_in_tile);
       const int32_t head = rows.head_of(row_in_tile, item.head);
       if (item.tile.num_runs == 0) {
@@ -478,7 +431,7 @@ struct ForwardConsumer {
 };
 
 template <class B>
-__global__ void __launch_bounds__(B::kThreads, 1)
+__global__ void __launch_bounds__(B::kThreads, B::kCtasPerSm)
     attend_on_hopper(const __grid_constant__ ForwardParams p) {
   const ForwardShared<B> at;
   at.init();
@@ -486,7 +439,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_forward<B>(p, at);
-    if (threadIdx.x / 32 == 1) WorkDeal(at.deal).deal<true, B::kRests>(p.tiles, p.counter);
+    if (threadIdx.x / 32 == 1) WorkDeal(at.deal).deal<true, B::kHasHeads>(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     ForwardConsumer<B>(p, at, warpgroup - 1).run();

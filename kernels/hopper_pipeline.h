@@ -15,10 +15,14 @@ inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kWarpgroupRows = 64;  // rows that a warpgroup's products have
 inline constexpr int kPanelRowBytes = 128;
 inline constexpr int kMaxSharedBytes = 232'448;  // that a CTA of sm_90 may have
+inline constexpr int kRegistersPerSm = 65'536;
 
-/// Registers that a thread has at the launch; claimed and yielded ones together may not be more, or
-/// the claim waits for ever.
-constexpr int launch_registers(int threads) { return 65'536 / threads / 8 * 8; }
+/// Registers that a thread has at the launch, with so many threads on a multiprocessor; claimed and
+/// yielded ones together may not be more, or the claim waits for ever.
+constexpr int launch_registers(int threads) { return kRegistersPerSm / threads / 8 * 8; }
+
+/// That each of so many CTAs of a multiprocessor may have, which keeps 1024 bytes for each.
+constexpr int max_shared_bytes(int ctas) { return (kMaxSharedBytes + 1024) / ctas - 1024; }
 
 __device__ __forceinline__ uint32_t align_to_swizzle(uint32_t address) {
   return (address + 1023u) & ~1023u;
@@ -153,7 +157,7 @@ struct WorkDeal {
     store_shared_int(to, run.begin);
     store_shared_int(to + 4, run.end);
     store_shared_int(to + 8, run.range_set);
-    store_shared_int(to + 12, run.is_masked | run.closes << 8 | run.idle_groups << 16);
+    store_shared_int(to + 12, run.is_masked | run.closes << 8);
   }
 };
 
@@ -170,7 +174,6 @@ struct RunWalk {
   int32_t end = 0;     // of the run: rows there and beyond are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
-  int32_t idle_groups = 0;
   bool begins_run = false;
 
   __device__ explicit RunWalk(const DealtItem& item)
@@ -189,24 +192,16 @@ struct RunWalk {
       row = load_shared_int(at);
       end = load_shared_int(at + 4);
       range_set = load_shared_int(at + 8);
-      const int32_t flags = load_shared_int(at + 12);
-      is_masked = flags & 0xff;
-      idle_groups = flags >> 16;
+      is_masked = load_shared_int(at + 12) & 0xff;
     } else {
       const TileRun next_run = runs[run];
       row = next_run.begin;
       end = next_run.end;
       range_set = next_run.range_set;
       is_masked = next_run.is_masked;
-      idle_groups = next_run.idle_groups;
     }
     ++run;
     return true;
-  }
-
-  /// Has this group of owned rows nothing to do with the tile?
-  __device__ __forceinline__ bool is_idle(int group) const {
-    return ((idle_groups >> group) & 1) != 0;
   }
 };
 

@@ -12,11 +12,12 @@
 
 namespace cpscope::kernels {
 
-/// CTAs of a launch.
+/// CTAs of a launch. per_sm: how many share a multiprocessor, as the kernel's launch bounds say.
 struct Grid {
   int32_t x = 1;
   int32_t y = 1;
   int32_t z = 1;
+  int32_t per_sm = 1;
 
   Grid(int32_t x_ctas, int32_t y_ctas = 1, int32_t z_ctas = 1) : x(x_ctas), y(y_ctas), z(z_ctas) {}
 };
@@ -27,7 +28,8 @@ struct Grid {
 template <class Params>
 void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
                    Stream /*stream*/, const Params& params) {
-  emulator::run_grid({grid.x, grid.y, grid.z}, threads, shared_bytes, [&] { kernel(params); });
+  emulator::run_grid(
+      {grid.x, grid.y, grid.z}, threads, shared_bytes, [&] { kernel(params); }, grid.per_sm);
 }
 
 /// CTAs of the kernel that run at the same time on the whole device.

@@ -3,7 +3,6 @@
 #include "kernels/tile_turns.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <numeric>
 
@@ -50,46 +49,23 @@ void collect_ranges(std::span<const BandSlice> slices, TileList& list) {
   }
 }
 
-/// What one group of an owned tile's rows sees of the walked side, by one range set.
-struct GroupView {
-  std::vector<Stretch> touched;  // where a row of the group has a partner
+/// What the rows of an owned tile see of the walked side, by one range set.
+struct TileView {
+  std::vector<Stretch> touched;  // where one of them has a partner
   std::vector<Stretch> whole;    // where all of them have only partners
 };
 
-/// What a tile of the walked side is to the groups of an owned tile.
-struct TileStatus {
-  int8_t is_masked = 0;
-  int16_t idle_groups = 0;
-
-  friend bool operator==(const TileStatus&, const TileStatus&) = default;
-};
-
-TileStatus status_of(Stretch tile, const std::vector<GroupView>& groups, const TileShape& shape) {
+bool is_masked(Stretch tile, const TileView& view, int32_t walked_rows) {
   const auto is_inside = [&](const Stretch& stretch) {
     return stretch.begin <= tile.begin && tile.end <= stretch.end;
   };
-  TileStatus status;
-  for (int32_t g = 0; g < shape.num_groups(); ++g) {
-    const GroupView* group = g < static_cast<int32_t>(groups.size()) ? &groups[g] : nullptr;
-    const bool is_met =
-        group != nullptr &&
-        std::any_of(group->touched.begin(), group->touched.end(), [&](const Stretch& stretch) {
-          return stretch.begin < tile.end && tile.begin < stretch.end;
-        });
-    if (!is_met) {
-      status.idle_groups = static_cast<int16_t>(status.idle_groups | 1 << g);
-    } else if (tile.end - tile.begin < shape.walked_rows ||
-               std::none_of(group->whole.begin(), group->whole.end(), is_inside)) {
-      status.is_masked = 1;
-    }
-  }
-  return status;
+  return tile.end - tile.begin < walked_rows ||
+         std::none_of(view.whole.begin(), view.whole.end(), is_inside);
 }
 
 /// Cuts a stretch of the walked side to runs of tiles that are alike. Tiles are counted from the
 /// stretch's begin, or from that of its first block.
-void append_runs(Stretch stretch, const std::vector<GroupView>& groups, int32_t range_set,
-                 TileList& list) {
+void append_runs(Stretch stretch, const TileView& view, int32_t range_set, TileList& list) {
   const int32_t walked = list.shape.walked_rows;
   const int32_t origin = list.shape.by_blocks ? stretch.begin / walked * walked : stretch.begin;
   const int32_t num_tiles = (stretch.end - origin + walked - 1) / walked;
@@ -102,12 +78,10 @@ void append_runs(Stretch stretch, const std::vector<GroupView>& groups, int32_t 
       if (change < num_tiles) changes.push_back(change);
     }
   };
-  for (const GroupView& group : groups) {
-    for (const auto* stretches : {&group.touched, &group.whole}) {
-      for (const Stretch& part : *stretches) {
-        add_boundary(part.begin);
-        add_boundary(part.end);
-      }
+  for (const auto* stretches : {&view.touched, &view.whole}) {
+    for (const Stretch& part : *stretches) {
+      add_boundary(part.begin);
+      add_boundary(part.end);
     }
   }
   std::sort(changes.begin(), changes.end());
@@ -117,12 +91,11 @@ void append_runs(Stretch stretch, const std::vector<GroupView>& groups, int32_t 
     const int32_t first_end = origin + (changes[i] + 1) * walked;
     const int32_t begin = std::max(stretch.begin, first_end - walked);
     const int32_t end = std::min(stretch.end, origin + changes[i + 1] * walked);
-    const TileStatus status = status_of({begin, std::min(end, first_end)}, groups, list.shape);
-    if (list.runs.size() > first_run &&
-        status == TileStatus{list.runs.back().is_masked, list.runs.back().idle_groups}) {
+    const int8_t masked = is_masked({begin, std::min(end, first_end)}, view, walked) ? 1 : 0;
+    if (list.runs.size() > first_run && masked == list.runs.back().is_masked) {
       list.runs.back().end = end;
     } else {
-      list.runs.push_back({begin, end, range_set, status.is_masked, 0, status.idle_groups});
+      list.runs.push_back({begin, end, range_set, masked, 0});
     }
   }
 }
@@ -157,42 +130,35 @@ std::vector<Stretch> find_long_documents(const TileList& list) {
 
 /// The runs of one owned tile, by one range set. cuts: rows of the walked side where none may go
 /// on.
-void append_walk(const std::vector<GroupView>& groups, int32_t range_set,
-                 const std::vector<int32_t>& cuts, TileList& list) {
-  std::vector<Stretch> touched;
-  for (const GroupView& group : groups)
-    touched.insert(touched.end(), group.touched.begin(), group.touched.end());
-  join(touched);
-  for (const Stretch& stretch : touched) {
+void append_walk(TileView& view, int32_t range_set, const std::vector<int32_t>& cuts,
+                 TileList& list) {
+  join(view.touched);
+  for (const Stretch& stretch : view.touched) {
     Stretch rest = stretch;
     for (auto cut = std::upper_bound(cuts.begin(), cuts.end(), rest.begin);
          cut != cuts.end() && *cut < stretch.end; ++cut) {
-      append_runs({rest.begin, *cut}, groups, range_set, list);
+      append_runs({rest.begin, *cut}, view, range_set, list);
       rest.begin = *cut;
     }
-    append_runs(rest, groups, range_set, list);
+    append_runs(rest, view, range_set, list);
   }
 }
 
 /// Runs of keys for a tile of query rows.
 void walk_keys(const OwnedTile& tile, TileList& list) {
-  const int32_t group_rows = list.shape.rows_of_group();
-  std::vector<GroupView> groups;
+  TileView view;
   for (int32_t set = 0; set < list.num_range_sets; ++set) {
-    groups.clear();
+    view.touched.clear();
+    view.whole.clear();
     const KeyRange* ranges = list.ranges.data() + int64_t{set} * list.q_rows;
-    for (int32_t first = tile.begin; first < tile.end; first += group_rows) {
-      GroupView& group = groups.emplace_back();
-      Stretch whole{0, std::numeric_limits<int32_t>::max()};
-      for (int32_t q = first; q < std::min(tile.end, first + group_rows); ++q) {
-        const KeyRange& range = ranges[q];
-        whole = {std::max(whole.begin, range.lo), std::min(whole.end, range.hi)};
-        if (range.lo < range.hi) group.touched.push_back({range.lo, range.hi});
-      }
-      join(group.touched);
-      if (whole.begin < whole.end) group.whole.push_back(whole);
+    Stretch whole{0, std::numeric_limits<int32_t>::max()};
+    for (int32_t q = tile.begin; q < tile.end; ++q) {
+      const KeyRange& range = ranges[q];
+      whole = {std::max(whole.begin, range.lo), std::min(whole.end, range.hi)};
+      if (range.lo < range.hi) view.touched.push_back({range.lo, range.hi});
     }
-    append_walk(groups, set, {}, list);
+    if (whole.begin < whole.end) view.whole.push_back(whole);
+    append_walk(view, set, {}, list);
   }
 }
 
@@ -220,49 +186,49 @@ void make_query_tiles(const std::vector<Stretch>& long_documents, TileList& list
   fill_until(list.q_rows);
 }
 
-/// For every group of keys: the stretches of query rows whose interval of groups holds it. Rows
-/// come in order; work is done only where the interval changes.
+/// For every tile of keys: the stretches of query rows whose interval of tiles holds it. Rows come
+/// in order; work is done only where the interval changes.
 class StretchTracker {
  public:
-  explicit StretchTracker(size_t num_groups) : opened_(num_groups, 0), stretches_(num_groups) {}
+  explicit StretchTracker(size_t num_tiles) : opened_(num_tiles, 0), stretches_(num_tiles) {}
 
-  /// Row `row` holds groups [groups.begin, groups.end).
-  void enter(int32_t row, Stretch groups) {
-    if (groups.begin >= groups.end) groups = {};
-    for_difference(held_, groups, [&](int32_t g) { stretches_[g].push_back({opened_[g], row}); });
-    for_difference(groups, held_, [&](int32_t g) { opened_[g] = row; });
-    held_ = groups;
+  /// Row `row` holds tiles [tiles.begin, tiles.end).
+  void enter(int32_t row, Stretch tiles) {
+    if (tiles.begin >= tiles.end) tiles = {};
+    for_difference(held_, tiles, [&](int32_t t) { stretches_[t].push_back({opened_[t], row}); });
+    for_difference(tiles, held_, [&](int32_t t) { opened_[t] = row; });
+    held_ = tiles;
   }
 
-  const std::vector<Stretch>& stretches_of(size_t group) const { return stretches_[group]; }
+  const std::vector<Stretch>& stretches_of(size_t tile) const { return stretches_[tile]; }
 
  private:
-  /// Groups of `a` that are not in `b`.
+  /// Tiles of `a` that are not in `b`.
   template <class Visit>
   static void for_difference(Stretch a, Stretch b, Visit visit) {
-    for (int32_t g = a.begin; g < std::min(a.end, b.begin); ++g) visit(g);
-    for (int32_t g = std::max(a.begin, b.end); g < a.end; ++g) visit(g);
+    for (int32_t t = a.begin; t < std::min(a.end, b.begin); ++t) visit(t);
+    for (int32_t t = std::max(a.begin, b.end); t < a.end; ++t) visit(t);
   }
 
   Stretch held_;
-  std::vector<int32_t> opened_;                  // [group] first row of the open stretch
-  std::vector<std::vector<Stretch>> stretches_;  // [group]
+  std::vector<int32_t> opened_;                  // [tile] first row of the open stretch
+  std::vector<std::vector<Stretch>> stretches_;  // [tile]
 };
 
-/// Stretches of query rows for every group of keys.
-struct KeyGroupWalks {
-  StretchTracker touched;  // rows that see a key of the group
+/// Stretches of query rows for every tile of keys.
+struct KeyTileWalks {
+  StretchTracker touched;  // rows that see a key of the tile
   StretchTracker whole;    // rows that see every key of it
 
-  KeyGroupWalks(const TileList& list, int32_t set, size_t num_groups)
-      : touched(num_groups), whole(num_groups) {
-    const int32_t rows = list.shape.rows_of_group();
+  KeyTileWalks(const TileList& list, int32_t set, size_t num_tiles)
+      : touched(num_tiles), whole(num_tiles) {
+    const int32_t rows = list.shape.owned_rows;
     const KeyRange* ranges = list.ranges.data() + int64_t{set} * list.q_rows;
     for (int32_t q = 0; q < list.q_rows; ++q) {
       const KeyRange& range = ranges[q];
       const bool sees_any = range.lo < range.hi;
       touched.enter(q, sees_any ? Stretch{range.lo / rows, (range.hi - 1) / rows + 1} : Stretch{});
-      // The last group is whole when all keys that exist are seen.
+      // The last tile is whole when all keys that exist are seen.
       const int32_t end = range.hi == list.kv_rows ? (range.hi + rows - 1) / rows : range.hi / rows;
       whole.enter(q, sees_any ? Stretch{(range.lo + rows - 1) / rows, end} : Stretch{});
     }
@@ -271,23 +237,20 @@ struct KeyGroupWalks {
   }
 };
 
-/// cuts: as in append_walk.
-void make_key_tiles(const std::vector<int32_t>& cuts, TileList& list) {
-  const int32_t owned = list.shape.owned_rows, group_rows = list.shape.rows_of_group();
-  const size_t num_groups = static_cast<size_t>((list.kv_rows + group_rows - 1) / group_rows);
-  std::vector<KeyGroupWalks> walks;
-  for (int32_t set = 0; set < list.num_range_sets; ++set) walks.emplace_back(list, set, num_groups);
-  std::vector<GroupView> groups;
-  for (int32_t first = 0; first < list.kv_rows; first += owned) {
+void make_key_tiles(const std::vector<Stretch>& long_documents, TileList& list) {
+  std::vector<int32_t> cuts;  // as in append_walk
+  for (const Stretch& document : long_documents) cuts.push_back(document.begin);
+  const int32_t owned = list.shape.owned_rows;
+  const auto num_tiles = static_cast<size_t>((list.kv_rows + owned - 1) / owned);
+  std::vector<KeyTileWalks> walks;
+  for (int32_t set = 0; set < list.num_range_sets; ++set) walks.emplace_back(list, set, num_tiles);
+  for (size_t t = 0; t < num_tiles; ++t) {
+    const int32_t first = static_cast<int32_t>(t) * owned;
     OwnedTile tile{first, std::min(list.kv_rows, first + owned),
                    static_cast<int32_t>(list.runs.size()), 0};
     for (int32_t set = 0; set < list.num_range_sets; ++set) {
-      groups.clear();
-      for (int32_t key = first; key < tile.end; key += group_rows) {
-        const auto g = static_cast<size_t>(key / group_rows);
-        groups.push_back({walks[set].touched.stretches_of(g), walks[set].whole.stretches_of(g)});
-      }
-      append_walk(groups, set, cuts, list);
+      TileView view{walks[set].touched.stretches_of(t), walks[set].whole.stretches_of(t)};
+      append_walk(view, set, cuts, list);
     }
     tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
     list.tiles.push_back(tile);
@@ -300,33 +263,29 @@ int32_t count_tiles(const TileRun& run, const TileShape& shape) {
   return (run.end - origin + walked - 1) / walked;
 }
 
-/// Counts the tiles that each owned tile walks. Returns those that its groups do.
-std::vector<int64_t> count_walked_tiles(TileList& list) {
-  std::vector<int64_t> cost(list.tiles.size(), 0);
-  for (size_t t = 0; t < list.tiles.size(); ++t) {
-    for (int32_t r = 0; r < list.tiles[t].num_runs; ++r) {
-      const TileRun& run = list.runs[list.tiles[t].first_run + r];
-      list.tiles[t].num_tiles += count_tiles(run, list.shape);
-      const int32_t busy =
-          list.shape.num_groups() - std::popcount(static_cast<uint16_t>(run.idle_groups));
-      cost[t] += int64_t{busy} * count_tiles(run, list.shape);
-    }
+/// Counts the tiles that each owned tile walks, and all of them.
+int64_t count_walked_tiles(TileList& list) {
+  int64_t all = 0;
+  for (OwnedTile& tile : list.tiles) {
+    for (int32_t r = 0; r < tile.num_runs; ++r)
+      tile.num_tiles += count_tiles(list.runs[tile.first_run + r], list.shape);
+    all += tile.num_tiles;
   }
-  return cost;
+  return all;
 }
 
 /// How many of the tiles in `order`, longest first, are dealt section by section; the others wait
 /// for the end, where CTAs that come late to it take less: a quarter of all work, so that it
 /// outweighs one longest tile for every CTA. Tiles of one length stay together.
-size_t count_dealt_in_sections(const std::vector<int32_t>& order,
-                               const std::vector<int64_t>& cost) {
-  const int64_t all = std::accumulate(cost.begin(), cost.end(), int64_t{0});
+size_t count_dealt_in_sections(const std::vector<int32_t>& order, int64_t all_tiles,
+                               const TileList& list) {
+  const auto length = [&](size_t i) { return list.tiles[order[i]].num_tiles; };
   size_t kept = order.size();
   int64_t left = 0;
   for (size_t i = order.size(); i-- > 0;) {
-    left += cost[order[i]];
-    if (4 * left > all) break;
-    if (i == 0 || cost[order[i - 1]] > cost[order[i]]) kept = i;
+    left += length(i);
+    if (4 * left > all_tiles) break;
+    if (i == 0 || length(i - 1) > length(i)) kept = i;
   }
   return kept;
 }
@@ -346,28 +305,32 @@ int32_t chains_at_once(int64_t num_tiles, bool has_documents) {
   return chains;
 }
 
-/// The document that a tile is of: the one where its longest run begins. starts: of long documents;
-/// short ones count as one with those before them.
-size_t document_of(const OwnedTile& tile, const std::vector<int32_t>& starts,
+/// The document that a tile is of: the one where its longest run begins. Short documents count as
+/// one with the long one before them.
+size_t document_of(const OwnedTile& tile, const std::vector<Stretch>& long_documents,
                    const TileList& list) {
   if (tile.num_runs == 0) return 0;
   const auto first = list.runs.begin() + tile.first_run;
   const auto longest = std::max_element(
       first, first + tile.num_runs,
       [](const TileRun& a, const TileRun& b) { return a.end - a.begin < b.end - b.begin; });
-  return static_cast<size_t>(std::upper_bound(starts.begin(), starts.end(), longest->begin) -
-                             starts.begin());
+  const auto next =
+      std::upper_bound(long_documents.begin(), long_documents.end(), longest->begin,
+                       [](int32_t row, const Stretch& document) { return row < document.begin; });
+  return static_cast<size_t>(next - long_documents.begin());
 }
 
 /// The tiles of `order` document by document, the one that comes first there first, `at_once` of
-/// them in turns. starts: of long documents.
+/// them in turns.
 std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t at_once,
-                                        const std::vector<int32_t>& starts, const TileList& list) {
-  std::vector<std::vector<int32_t>> tiles(starts.size() + 1);  // [document], the last one first
-  std::vector<size_t> waiting;                                 // documents, the last one first
-  std::vector<size_t> documents(order.size());                 // [place in order]
+                                        const std::vector<Stretch>& long_documents,
+                                        const TileList& list) {
+  // [document], the last one first
+  std::vector<std::vector<int32_t>> tiles(long_documents.size() + 1);
+  std::vector<size_t> waiting;                  // documents, the last one first
+  std::vector<size_t> documents(order.size());  // [place in order]
   for (size_t i = order.size(); i-- > 0;) {
-    documents[i] = document_of(list.tiles[order[i]], starts, list);
+    documents[i] = document_of(list.tiles[order[i]], long_documents, list);
     tiles[documents[i]].push_back(order[i]);
   }
   for (size_t i = order.size(); i-- > 0;) {
@@ -387,27 +350,26 @@ std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t a
   return result;
 }
 
-/// Longest tiles first inside each section of heads; then, of all heads, the short ones. starts: of
-/// long documents, by blocks.
-void order_work(const HeadSections& heads, TileOwner owner, const std::vector<int32_t>& starts,
-                TileList& list) {
-  const std::vector<int64_t> cost = count_walked_tiles(list);
-  for (const int64_t tiles : cost)
-    list.visited_cells += tiles * list.shape.walked_rows * list.shape.rows_of_group();
+/// Longest tiles first inside each section of heads; then, of all heads, the short ones.
+void order_work(const HeadSections& heads, TileOwner owner,
+                const std::vector<Stretch>& long_documents, TileList& list) {
+  const int64_t all_tiles = count_walked_tiles(list);
+  list.visited_cells = all_tiles * list.shape.walked_rows * list.shape.owned_rows;
   std::vector<int32_t> order(list.tiles.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return cost[a] > cost[b]; });
-  const size_t kept = count_dealt_in_sections(order, cost);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return list.tiles[a].num_tiles > list.tiles[b].num_tiles;
+  });
+  const size_t kept = count_dealt_in_sections(order, all_tiles, list);
   int32_t section = std::max(1, heads.heads_per_section);
   if (list.shape.by_blocks) {
-    const int64_t num_tiles = std::accumulate(cost.begin(), cost.end(), int64_t{0}) *
-                              heads.num_heads * heads.heads_walked;
-    const int32_t chains = chains_at_once(num_tiles, !starts.empty() && starts.back() > 0);
+    const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
+    const int32_t chains =
+        chains_at_once(all_tiles * heads.num_heads * heads.heads_walked, has_documents);
     section = std::clamp(heads.num_heads, 1, chains);
     const int32_t documents = std::max(1, chains / (section * heads.heads_walked));
     const std::vector<int32_t> first = order_by_documents(
-        std::span(order).first(kept), static_cast<size_t>(documents), starts, list);
+        std::span(order).first(kept), static_cast<size_t>(documents), long_documents, list);
     std::copy(first.begin(), first.end(), order.begin());
   }
   const auto deal = [&](size_t begin, size_t end, int32_t first_head, int32_t end_head) {
@@ -434,14 +396,10 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   list.kv_rows = static_cast<int32_t>(kv_rows);
   collect_ranges(slices, list);
   const bool owns_queries = owner == TileOwner::queries;
-  // Groups of rows may rest where they do not meet the other document.
-  const bool stops_at_documents = owns_queries ? shape.group_rows == 0 : shape.by_blocks;
   const std::vector<Stretch> long_documents =
-      stops_at_documents ? find_long_documents(list) : std::vector<Stretch>{};
-  std::vector<int32_t> starts;
-  for (const Stretch& document : long_documents) starts.push_back(document.begin);
-  owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(starts, list);
-  order_work(heads, owner, starts, list);
+      owns_queries || shape.by_blocks ? find_long_documents(list) : std::vector<Stretch>{};
+  owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(long_documents, list);
+  order_work(heads, owner, long_documents, list);
   return list;
 }
 

@@ -2,30 +2,27 @@
 
 #include "sim/plan/band.h"
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace cpscope::kernels {
 
-/// Rows that one CTA owns, and rows of the other side that it takes at a time. group_rows: owned
-/// rows that are worked on together and may be idle while others are not; 0: all of them.
-/// by_blocks: every walked tile lies inside a block, the rows between two multiples of walked_rows,
+/// Rows that one CTA owns, and rows of the other side that it takes at a time. by_blocks: every
+/// walked tile lies inside a block, the rows between two multiples of walked_rows,
 /// and tiles are walked from the last to the first, so that CTAs may add to a block's results one
 /// after the other (TileList::turns). heads: query heads of one kv head that a tile of query rows
 /// holds side by side, each with all of its rows.
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
-  int32_t group_rows = 0;
   bool by_blocks = false;
   int32_t heads = 1;
 
-  int32_t rows_of_group() const { return group_rows > 0 ? group_rows : owned_rows; }
-  int32_t num_groups() const { return owned_rows / rows_of_group(); }
   int32_t num_blocks(int32_t rows) const { return (rows + walked_rows - 1) / walked_rows; }
 
-  friend bool operator==(const TileShape&, const TileShape&) = default;
+  friend auto operator<=>(const TileShape&, const TileShape&) = default;
 };
 
 /// Keys that a query row sees, by row of the kv buffer: [lo, hi); empty when lo >= hi.
@@ -36,15 +33,14 @@ struct KeyRange {
 
 /// Consecutive rows [begin, end) of the walked side, taken in tiles of TileShape::walked_rows; the
 /// last tile may be short, by blocks the first one too. Every row in it has a partner in the owned
-/// tile, so nothing else, and no padding, is ever read. Without is_masked every pair of a group
-/// that is not idle is visible and all tiles are whole.
+/// tile, so nothing else, and no padding, is ever read. Without is_masked every pair is visible and
+/// all tiles are whole.
 struct TileRun {
   int32_t begin = 0;
   int32_t end = 0;
   int32_t range_set = 0;  // which of a query row's ranges counts here
   int8_t is_masked = 0;
-  int8_t closes = 0;        // by blocks: nobody adds to these rows after this (TileList::unclosed)
-  int16_t idle_groups = 0;  // bit g: no row of group g has a partner here
+  int8_t closes = 0;  // by blocks: nobody adds to these rows after this (TileList::unclosed)
 };
 
 /// Rows [begin, end) of the owned side and the runs that meet them. Without runs the tile's results
@@ -115,7 +111,7 @@ struct TileList {
   /// By blocks, for every owned tile with rows that have no partner anywhere: a bit for each of its
   /// rows, 32 to a word, 1: without a partner. Such rows may hold anything.
   std::vector<uint32_t> gaps;
-  int64_t visited_cells = 0;  // area of all tiles walked, idle groups left out, for one head
+  int64_t visited_cells = 0;  // area of all tiles walked, for one head
 };
 
 enum class TileOwner { queries, keys };

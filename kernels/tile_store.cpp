@@ -37,11 +37,7 @@ TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileS
           plan_.rows(item.q_tokens),
           plan_.rows(item.kv_tokens),
           heads,
-          shape.owned_rows,
-          shape.walked_rows,
-          shape.group_rows,
-          shape.heads,
-          shape.by_blocks,
+          shape,
           owner};
 }
 

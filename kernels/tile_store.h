@@ -31,8 +31,8 @@ class TileStore {
  private:
   struct Key {
     int64_t first_slice, num_slices, q_rows, kv_rows;
-    int32_t heads, owned_rows, walked_rows, group_rows, tile_heads;
-    bool by_blocks;
+    int32_t heads;
+    TileShape shape;
     TileOwner owner;
     friend auto operator<=>(const Key&, const Key&) = default;
   };

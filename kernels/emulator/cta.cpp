@@ -16,9 +16,9 @@ namespace {
 
 constexpr int32_t kWarpLanes = 32;
 constexpr int32_t kMaxThreads = 1024;
-constexpr uint32_t kMaxSharedBytes = 227 * 1024;  // of sm_90
-constexpr uint32_t kArenaTail = 4096;             // watched memory behind the shared memory
-constexpr std::byte kPoison{0xff};                // every number of it is a NaN
+constexpr int32_t kKibibytesPerSm = 228;  // of sm_90, 1 of them for each CTA's own ends
+constexpr uint32_t kArenaTail = 4096;     // watched memory behind the shared memory
+constexpr std::byte kPoison{0xff};        // every number of it is a NaN
 constexpr std::byte kTailByte{0xa5};
 constexpr int64_t kMaxIdlePolls = 200'000;
 constexpr uint32_t kRankChangeOdds = 64;  // one in so many steps gives a warp a new rank
@@ -47,11 +47,12 @@ void clear_counts() { counts() = {}; }
 
 Cta& current_cta() { return *running_cta; }
 
-Cta::Cta(Index3 grid, Index3 block, int32_t threads, int32_t shared_bytes, uint64_t seed,
-         std::vector<std::unique_ptr<Fiber>>& fibers, std::vector<std::byte>& arena)
+Cta::Cta(Index3 grid, Index3 block, int32_t threads, int32_t shared_bytes, int32_t ctas_per_sm,
+         uint64_t seed, std::vector<std::unique_ptr<Fiber>>& fibers, std::vector<std::byte>& arena)
     : grid_(grid),
       block_(block),
       shared_bytes_(static_cast<uint32_t>(shared_bytes)),
+      ctas_per_sm_(ctas_per_sm),
       random_(static_cast<uint32_t>(seed % 2147483646) + 1),
       fibers_(fibers),
       arena_(arena),
@@ -299,15 +300,16 @@ std::string Cta::describe_threads() const {
   return text;
 }
 
-void run_grid(Index3 grid, int32_t threads, int32_t shared_bytes,
-              const std::function<void()>& body) {
+void run_grid(Index3 grid, int32_t threads, int32_t shared_bytes, const std::function<void()>& body,
+              int32_t ctas_per_sm) {
   if (running_cta != nullptr) throw DeviceError("emulator: a launch inside a launch");
   if (grid.x < 1 || grid.y < 1 || grid.z < 1 || threads < 1 || threads > kMaxThreads ||
-      shared_bytes < 0 || shared_bytes > static_cast<int32_t>(kMaxSharedBytes)) {
+      shared_bytes < 0 || ctas_per_sm < 1 ||
+      shared_bytes > 1024 * kKibibytesPerSm / ctas_per_sm - 1024) {
     throw DeviceError(
         fmt::format("emulator: no device takes a launch of {} x {} x {} CTAs, {} threads, {} bytes "
-                    "of shared memory",
-                    grid.x, grid.y, grid.z, threads, shared_bytes));
+                    "of shared memory, {} CTAs a multiprocessor",
+                    grid.x, grid.y, grid.z, threads, shared_bytes, ctas_per_sm));
   }
   // Threads that drive ranks of their own take turns.
   static std::mutex mutex;
@@ -326,8 +328,8 @@ void run_grid(Index3 grid, int32_t threads, int32_t shared_bytes,
     ~ClearRunning() { running_cta = nullptr; }
   } clear_running;
   for (const Index3& block : blocks) {
-    Cta cta(grid, block, threads, shared_bytes, settings().seed * 1'000'003 + random(), fibers,
-            arena);
+    Cta cta(grid, block, threads, shared_bytes, ctas_per_sm, settings().seed * 1'000'003 + random(),
+            fibers, arena);
     running_cta = &cta;
     cta.run(body);
     ++counts().ctas;

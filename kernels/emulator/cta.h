@@ -59,8 +59,8 @@ struct CopyInFlight {
 /// lands later by itself goes through post(); what a group executes together goes through meet().
 class Cta {
  public:
-  Cta(Index3 grid, Index3 block, int32_t threads, int32_t shared_bytes, uint64_t seed,
-      std::vector<std::unique_ptr<Fiber>>& fibers, std::vector<std::byte>& arena);
+  Cta(Index3 grid, Index3 block, int32_t threads, int32_t shared_bytes, int32_t ctas_per_sm,
+      uint64_t seed, std::vector<std::unique_ptr<Fiber>>& fibers, std::vector<std::byte>& arena);
 
   /// Runs body() in every thread to the end.
   void run(const std::function<void()>& body);
@@ -71,6 +71,8 @@ class Cta {
   int32_t warp() const { return running_ / 32; }
   int32_t lane() const { return running_ % 32; }
   int32_t num_threads() const { return static_cast<int32_t>(threads_.size()); }
+  /// That a thread has at the launch.
+  int32_t num_registers() const { return 65'536 / (ctas_per_sm_ * num_threads()) / 8 * 8; }
   Index3 grid() const { return grid_; }
   Index3 block() const { return block_; }
 
@@ -157,6 +159,7 @@ class Cta {
   Index3 grid_;
   Index3 block_;
   uint32_t shared_bytes_;
+  int32_t ctas_per_sm_;
   std::minstd_rand random_;
   std::vector<std::unique_ptr<Fiber>>& fibers_;
   std::vector<std::byte>& arena_;
@@ -178,8 +181,9 @@ class Cta {
 /// The CTA that runs. Only for code called by a kernel.
 Cta& current_cta();
 
-/// Runs a grid of CTAs, one after the other, in random order. Throws DeviceError.
-void run_grid(Index3 grid, int32_t threads, int32_t shared_bytes,
-              const std::function<void()>& body);
+/// Runs a grid of CTAs, one after the other, in random order. ctas_per_sm: that share the memory
+/// and the registers of a multiprocessor. Throws DeviceError.
+void run_grid(Index3 grid, int32_t threads, int32_t shared_bytes, const std::function<void()>& body,
+              int32_t ctas_per_sm = 1);
 
 }  // namespace cpscope::kernels::emulator

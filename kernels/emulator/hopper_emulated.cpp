@@ -385,7 +385,7 @@ void store_transposed_x4(uint32_t address, const uint32_t* words, const Place& p
 
 void change_registers(int registers, bool claims, const Place& place) {
   Cta& cta = current_cta();
-  const int32_t at_launch = 65'536 / cta.num_threads() / 8 * 8;
+  const int32_t at_launch = cta.num_registers();
   if (registers % 8 != 0 || registers < 24 || registers > 256 ||
       (claims ? registers < at_launch : registers > at_launch)) {
     cta.fail("no such number of registers", place);

@@ -122,9 +122,9 @@ TEST_F(HopperForward, KeepsItsErrorWhereLogitsRiseFromTileToTile) {
   }
 }
 
-// Rows 0 to 63 rest where the others see keys, and begin again with a single key far above all
-// before; the next one outweighs it, and its weight must not be rounded.
-TEST_F(HopperForward, KeepsItsErrorWhereRowsRestBeforeALogitOutgrowsAll) {
+// Rows 0 to 63 see nothing for a while, and then first a single key far above all before; the next
+// one outweighs it, and its weight must not be rounded.
+TEST_F(HopperForward, KeepsItsErrorWhereRowsSkipKeysBeforeALogitOutgrowsAll) {
   AttentionCase item = full_case(Dtype::bf16, 768, 128, 128);
   item.shape.q_rows = 128;
   item.shape.keys_per_row = 50;

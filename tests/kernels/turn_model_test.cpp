@@ -31,7 +31,7 @@ TileList list_of(const Batch& batch) {
     begin = end;
   }
   return make_tile_list(slices, begin, begin, {batch.kv_heads, batch.kv_heads, batch.group},
-                        {128, 64, 0, true}, TileOwner::keys);
+                        {128, 64, true}, TileOwner::keys);
 }
 
 TurnTimes times_of(const Batch& batch, const TurnCosts& costs = {}, int num_ctas = kCtas) {
