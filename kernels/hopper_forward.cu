@@ -81,6 +81,11 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
                {B::kWalked});
   make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_v),
                {B::kWalked});
+  if (B::kSendsRows && launch.out_element != Dtype::fp32) {
+    make_row_map(p.narrow_out, launch.out, shape.dtype, shape.num_heads,
+                 padded_lanes(shape.head_dim_v),
+                 {B::kOwned >> p.heads_log2, B::kHasHeads ? 1 << p.heads_log2 : 0});
+  }
   p.tiles = launch.query_tiles;
   p.q_rows = shape.q_rows;
   p.counter = launch.counter;

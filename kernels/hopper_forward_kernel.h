@@ -13,7 +13,8 @@
 // query rows with wgmma. Three overlaps: P.V of a tile runs under the softmax of the next one;
 // where kTakesTurns the products of one warpgroup run under the softmax of another; and an item
 // begins while the one before ends: its tables and, where kQStages is 2, its Q and first K are
-// fetched under the last tiles of the item before, whose rows are written under its first product.
+// fetched under the last tiles of the item before, whose rows leave under its first product. In the
+// dtype they do so by the copy unit, from where the item's Q was (kSendsRows).
 // Where rows see few keys, query heads of a kv head lie side by side in a tile (kHasHeads): it has
 // fewer tokens, so it meets fewer documents and hides less; and two or three CTAs of one consumer
 // share an SM, each with items of its own, so that one computes while another begins or ends.
@@ -42,6 +43,7 @@ struct ForwardBudget {
   static constexpr bool kHasHeads = kHasHeads_;  // side by side in a tile: rows see few keys
   static constexpr bool kHasCap = kHasCap_;
   static constexpr int kStages = kStages_, kQStages = kQStages_;
+  static constexpr bool kSendsRows = kQStages == 2 && kV <= kQk;  // where Q was, under the next Q
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_;
   static constexpr int kConsumerRegisters = kConsumerRegisters_;
@@ -65,7 +67,7 @@ struct ForwardBudget {
 template <class B>
 struct ForwardShared {
   uint32_t q, k, v;
-  uint32_t q_full, q_free, k_full, k_free, v_full, v_free, deal;
+  uint32_t q_full, q_free, out_full, k_full, k_free, v_full, v_free, deal;
 
   __device__ ForwardShared() {
     q = align_to_swizzle(shared_address(dynamic_shared()));
@@ -73,7 +75,8 @@ struct ForwardShared {
     v = k + B::kStages * B::kKBytes;
     q_full = v + B::kStages * B::kVBytes;
     q_free = q_full + 8 * B::kQStages;
-    k_full = q_free + 8;
+    out_full = q_free + 8;
+    k_full = out_full + 8;
     k_free = k_full + 8 * B::kStages;
     v_full = k_free + 8 * B::kStages;
     v_free = v_full + 8 * B::kStages;
@@ -84,14 +87,15 @@ struct ForwardShared {
     constexpr int kConsumerWarps = 4 * B::kConsumers;
     if (threadIdx.x == 0) {
       for (int i = 0; i < B::kQStages; ++i) mbarrier_init(q_full + 8 * i, 1);
-      mbarrier_init(q_free, kConsumerWarps);
+      mbarrier_init(q_free, B::kSendsRows ? 1 : kConsumerWarps);
+      mbarrier_init(out_full, 32 * kConsumerWarps);
       for (int i = 0; i < B::kStages; ++i) {
         mbarrier_init(k_full + 8 * i, 1);
         mbarrier_init(v_full + 8 * i, 1);
         mbarrier_init(k_free + 8 * i, kConsumerWarps);
         mbarrier_init(v_free + 8 * i, kConsumerWarps);
       }
-      WorkDeal(deal).init(kConsumerWarps, 1);
+      WorkDeal(deal).init(kConsumerWarps, B::kSendsRows ? 2 : 1);
       mbarrier_init_fence();
     }
     __syncthreads();
@@ -132,9 +136,8 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     if (left <= kDrawAhead) deal.let_go();
     if (left == 0) continue;
     const int stage = num_q % B::kQStages;
-    // Two stages are kept apart by the deal: an item is dealt when all consumers have begun the one
-    // before, and so are done with the Q of the one before that.
-    if constexpr (B::kQStages == 1) mbarrier_wait(at.q_free, (num_q & 1) ^ 1);
+    // Of two stages: nobody reads the Q of the item before the one before, whose rows have left.
+    mbarrier_wait(at.q_free, (num_q & 1) ^ 1);
     ++num_q;
     const TileRows<B::kHasHeads> rows(p);
     const int32_t head = rows.head_of(0, item.head);
@@ -236,17 +239,67 @@ __device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const
   return item;
 }
 
-/// Writes the rows and raises the head's largest logit. No branch: products are under way.
+/// The producer's thread that sends rows: those of every item with runs, from its stage of Q, when
+/// all consumers have put them there, which they do when they have begun the next one. In the first
+/// one they have nothing to put there and say so all the same; the last one's rows they write.
 template <class B>
-__device__ __forceinline__ void write_rows(const ForwardParams& p, const UnwrittenItem& item,
+__device__ __forceinline__ void send_rows(const ForwardParams& p, const ForwardShared<B>& at) {
+  const TileRows<B::kHasHeads> rows(p);
+  WorkDeal deal(at.deal);
+  OwnedTile tile;  // of the item before
+  int32_t head = 0;
+  for (int num_begun = 0;;) {
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) break;
+    if (item.tile.num_runs == 0) continue;
+    mbarrier_wait(at.out_full, num_begun & 1);
+    if (num_begun > 0 && p.is_narrow != 0) {
+      send_panels<B::kOwned, B::kHasHeads>(at.q + (num_begun - 1) % 2 * B::kQBytes, &p.narrow_out,
+                                           tile.begin, tile.end, head, p.out_lanes);
+      commit_boxes();
+      wait_for_boxes_read();
+    }
+    mbarrier_arrive(at.q_free);
+    ++num_begun;
+    tile = item.tile;
+    head = rows.head_of(0, item.head);
+  }
+  wait_for_boxes();
+}
+
+/// Puts a warp's rows in the dtype to shared memory, for send_rows. to: of the warpgroup's rows.
+template <class B>
+__device__ __forceinline__ void place_rows(uint32_t to, const float (&out)[B::kV / 2]) {
+  using T = typename B::T;
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+  const uint32_t at_row = to + row * kPanelRowBytes + (((lane / 16) ^ (row & 7)) << 4);
+#pragma unroll
+  for (int step = 0; step < B::kV / 16; ++step) {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      words[i] = pack<T>(out[8 * step + 2 * i], out[8 * step + 2 * i + 1]);
+    store_matrices_x4((at_row ^ (step % 4 << 5)) + step / 4 * B::kOwned * kPanelRowBytes, words);
+  }
+}
+
+/// Lets the rows leave and raises the head's largest logit. kPlaces: from shared memory if they are
+/// in the dtype; `place`: of the warpgroup's rows there. No branch but on a parameter: products are
+/// under way.
+template <class B, bool kPlaces>
+__device__ __forceinline__ void write_rows(const ForwardParams& p, const ForwardShared<B>& at,
+                                           const UnwrittenItem& item, uint32_t place,
                                            const float (&out)[B::kV / 2]) {
   const int lane = threadIdx.x % 32;
+  const bool is_placed = kPlaces && p.is_narrow != 0;
+  if (is_placed) place_rows<B>(place, out);
   const TileRows<B::kHasHeads> rows(p);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int64_t row = item.first_row + rows.step() * r;
     const bool is_there = row < item.rows_end;
     store_if(is_there && lane % 4 == 0, p.lse + row * p.lse_row_stride + item.head, item.lse[r]);
+    if (is_placed) continue;
     const int32_t num_lanes = is_there ? p.out_lanes : 0;
     if (r == 0) {
       store_out<B, false>(p, row, item.head, num_lanes, out);
@@ -258,6 +311,10 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Unwritt
   const bool is_first = lane % 4 == 0 && lane / 4 < rows.num_heads();  // of its head
   atomic_max_if(is_first && has_logit && p.max_logit != nullptr, p.max_logit + item.head,
                 item.max_logit * p.logit_scale);
+  if constexpr (kPlaces) {
+    publish_shared_writes();
+    mbarrier_arrive(at.out_full);  // every lane tells of its own
+  }
 }
 
 /// A consumer warpgroup.
@@ -278,11 +335,15 @@ struct ForwardConsumer {
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
 
+  /// This warpgroup's rows of a stage of Q.
+  __device__ __forceinline__ uint32_t q_rows(int stage) const {
+    return at.q + stage * B::kQBytes + group * kWarpgroupRows * kPanelRowBytes;
+  }
+
   /// logits = Q K^T of the tiles in these stages.
   __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2], int q_stage,
                                                int k_stage) {
-    const uint64_t q = matrix_descriptor(
-        at.q + q_stage * B::kQBytes + group * kWarpgroupRows * kPanelRowBytes, 16);
+    const uint64_t q = matrix_descriptor(q_rows(q_stage), 16);
     const uint64_t k = matrix_descriptor(at.k + k_stage * B::kKBytes, 16);
     wgmma_fence();
 #pragma unroll
@@ -366,7 +427,7 @@ struct ForwardConsumer {
       float logits[B::kWalked / 2];
       const int stage = take_k();
       start_logits(logits, q_stage, stage);
-      write_rows<B>(p, unwritten, out);  // meanwhile
+      write_rows<B, B::kSendsRows>(p, at, unwritten, q_rows(q_stage ^ 1), out);  // meanwhile
       wgmma_wait<0>();
       pin(logits);
       if (is_elected()) mbarrier_arrive(at.k_free + 8 * stage);
@@ -403,7 +464,7 @@ struct ForwardConsumer {
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
     // Nothing reads Q any more; the waits above were those of whole warps.
-    if (B::kQStages == 1 && is_elected()) mbarrier_arrive(at.q_free);
+    if (!B::kSendsRows && is_elected()) mbarrier_arrive(at.q_free);
     unwritten = normalise<B>(p, state, out, first_row, item.tile.end, head);
   }
 
@@ -426,7 +487,7 @@ struct ForwardConsumer {
         walk_tiles(item, first_row, head);
       }
     }
-    write_rows<B>(p, unwritten, out);
+    write_rows<B, false>(p, at, unwritten, 0, out);
   }
 };
 
@@ -440,6 +501,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kCtasPerSm)
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_forward<B>(p, at);
     if (threadIdx.x / 32 == 1) WorkDeal(at.deal).deal<true, B::kHasHeads>(p.tiles, p.counter);
+    if (B::kSendsRows && threadIdx.x == 64) send_rows<B>(p, at);
   } else {
     claim_registers<B::kConsumerRegisters>();
     ForwardConsumer<B>(p, at, warpgroup - 1).run();

@@ -271,6 +271,17 @@ __device__ __forceinline__ void load_panels(uint32_t to, const TensorMap* map, u
   }
 }
 
+/// Writes rows as load_panels loads them, those of `num_lanes` lanes; the caller commits.
+template <int kRows, bool kHasHeads = false>
+__device__ __forceinline__ void send_panels(uint32_t from, const TensorMap* map, int row, int end,
+                                            int head, int num_lanes) {
+  for (int panel = 0; panel * kBoxLanes < num_lanes; ++panel) {
+    const int from_end = kMapRows - end + row;
+    store_box(map, from + panel * kRows * kPanelRowBytes, panel * kBoxLanes,
+              kHasHeads ? head : from_end, kHasHeads ? from_end : head, end, kMapRows);
+  }
+}
+
 /// Where the first 16 lanes of k-step `step` lie in an operand whose lanes are summed over.
 template <int kRows>
 __device__ __forceinline__ constexpr uint32_t lane_step(int step) {

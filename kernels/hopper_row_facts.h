@@ -26,8 +26,8 @@ struct FactStages {
 };
 
 /// A lane's part of a walked tile's facts on their way to shared memory. Plain loads, since rows
-/// begin anywhere and none past the run's end may be read; all tiles want lse and delta, so they are
-/// on their way before the stage is free.
+/// begin anywhere and none past the run's end may be read; all at once. All tiles want lse and
+/// delta: they are asked for before the stage is free.
 template <class Walk>
 struct RowFacts {
   static constexpr int kPerLane = Walk::kRows / 32;

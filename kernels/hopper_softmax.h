@@ -12,6 +12,7 @@ namespace cpscope::kernels::device {
 
 struct ForwardParams {
   TensorMap q, k, v;
+  TensorMap narrow_out;  // out in the dtype, for budgets that send rows
   DeviceTiles tiles;
   int32_t q_rows;
   int32_t* counter;

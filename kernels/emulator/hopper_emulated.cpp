@@ -97,7 +97,7 @@ void land_box(const EmulatedMap& map, uint32_t to, const std::array<int32_t, 5>&
 
 }  // namespace
 
-/// A box of fp32 numbers from shared to global memory.
+/// A box from shared to global memory.
 class OutgoingBox {
  public:
   OutgoingBox(const EmulatedMap& map, uint32_t from, const std::array<int32_t, 5>& first, bool adds,
@@ -111,10 +111,10 @@ class OutgoingBox {
     if (is_read_) return;
     is_read_ = true;
     Cta& cta = current_cta();
-    values_.resize(static_cast<size_t>(map_.box_rows * kWideBoxLanes));
-    for (size_t i = 0; i < values_.size(); ++i)
-      std::memcpy(&values_[i], cta.at(swizzle(from_ + static_cast<uint32_t>(4 * i)), 4, 4, place_),
-                  sizeof(float));
+    bytes_.resize(static_cast<size_t>(map_.box_rows * kRowBytes));
+    for (size_t i = 0; i < bytes_.size(); i += 16)
+      std::memcpy(&bytes_[i], cta.at(swizzle(from_ + static_cast<uint32_t>(i)), 16, 16, place_),
+                  16);
   }
 
   void write() {
@@ -123,26 +123,35 @@ class OutgoingBox {
     read();
     for (int32_t row = 0; row < map_.box_rows; ++row) {
       const BoxRow target = find_row(map_, first_, row, true);
-      if (target.num_lanes > 0 && !is_lent(target.at, int64_t{target.num_lanes} * 4))
+      const int32_t num_bytes = target.num_lanes * map_.element_bytes;
+      if (num_bytes > 0 && !is_lent(target.at, num_bytes))
         current_cta().fail("a box writes outside device memory", place_);
-      for (int32_t lane = 0; lane < target.num_lanes; ++lane) {
-        float value = 0.0f;
-        if (adds_) std::memcpy(&value, target.at + lane * 4, sizeof(value));
-        value += values_[static_cast<size_t>(row * kWideBoxLanes + lane)];
-        std::memcpy(target.at + lane * 4, &value, sizeof(value));
+      const std::byte* const from = &bytes_[static_cast<size_t>(row * kRowBytes)];
+      if (adds_) {
+        for (int32_t byte = 0; byte < num_bytes; byte += 4) add(from + byte, target.at + byte);
+      } else if (num_bytes > 0) {
+        std::memcpy(target.at, from, static_cast<size_t>(num_bytes));
       }
     }
     ++counts().copies;
   }
 
  private:
+  static void add(const std::byte* from, std::byte* to) {
+    float value, sum;
+    std::memcpy(&value, from, sizeof(value));
+    std::memcpy(&sum, to, sizeof(sum));
+    sum += value;
+    std::memcpy(to, &sum, sizeof(sum));
+  }
+
   EmulatedMap map_;
   uint32_t from_;
   std::array<int32_t, 5> first_;
   bool adds_;
   Place place_;
   bool is_read_ = false, is_written_ = false;
-  std::vector<float> values_;
+  std::vector<std::byte> bytes_;
 };
 
 namespace {
@@ -330,7 +339,7 @@ void send_box(const TensorMap& map, uint32_t from, const std::array<int32_t, 5>&
   Cta& cta = current_cta();
   EmulatedMap emulated;
   std::memcpy(&emulated, map.words, sizeof(emulated));
-  if (emulated.element_bytes != 4) cta.fail("only fp32 boxes leave", place);
+  if (adds && emulated.element_bytes != 4) cta.fail("only fp32 boxes are added", place);
   cta.at(from, emulated.box_rows * kRowBytes, kGroupBytes, place);
   const auto box = std::make_shared<OutgoingBox>(emulated, from, first, adds, place);
   hopper_state().outgoing[cta.thread()].boxes.push_back(box);
@@ -364,7 +373,8 @@ void wait_for_turn(const int32_t* taken, int32_t turn, const Place& place) {
   while (*taken != turn) current_cta().poll(place);
 }
 
-void store_transposed_x4(uint32_t address, const uint32_t* words, const Place& place) {
+void store_matrices_x4(uint32_t address, const uint32_t* words, bool transposes,
+                       const Place& place) {
   struct Argument {
     uint32_t address;
     const uint32_t* words;
@@ -375,8 +385,9 @@ void store_transposed_x4(uint32_t address, const uint32_t* words, const Place& p
         for (int32_t column = 0; column < 8; ++column) {
           const uint32_t pair = lanes[4 * row + column / 2]->words[matrix];
           const auto bits = static_cast<uint16_t>(pair >> (column % 2 * 16));
-          const uint32_t to = lanes[8 * matrix + column]->address;
-          std::memcpy(current_cta().at(to, 16, 16, place) + 2 * row, &bits, sizeof(bits));
+          const uint32_t to = lanes[8 * matrix + (transposes ? column : row)]->address;
+          std::memcpy(current_cta().at(to, 16, 16, place) + 2 * (transposes ? row : column), &bits,
+                      sizeof(bits));
         }
       }
     }

@@ -93,7 +93,8 @@ void commit_boxes();
 /// Until they are read, or written too.
 void wait_for_outgoing(bool are_written, const Place& place);
 void wait_for_turn(const int32_t* taken, int32_t turn, const Place& place);
-void store_transposed_x4(uint32_t address, const uint32_t* words, const Place& place);
+void store_matrices_x4(uint32_t address, const uint32_t* words, bool transposes,
+                       const Place& place);
 void change_registers(int registers, bool claims, const Place& place);
 void start_product(const Product& product, const Place& place);
 void commit_products(const Place& place);
@@ -198,7 +199,11 @@ inline void store_shared_pair(uint32_t address, FloatPair value, Line line = Lin
 }
 inline void store_transposed_x4(uint32_t address, const uint32_t* words,
                                 Line line = Line::current()) {
-  emulator::store_transposed_x4(address, words, {"store_transposed_x4", address, line});
+  emulator::store_matrices_x4(address, words, true, {"store_transposed_x4", address, line});
+}
+inline void store_matrices_x4(uint32_t address, const uint32_t* words,
+                              Line line = Line::current()) {
+  emulator::store_matrices_x4(address, words, false, {"store_matrices_x4", address, line});
 }
 inline void store_shared_four(uint32_t address, FloatFour value, Line line = Line::current()) {
   shared_value<FloatFour>(address, {"store_shared_four", address, line}) = value;

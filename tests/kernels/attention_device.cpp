@@ -233,6 +233,23 @@ ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
                      query_tiles(item, forward_tile_shape(generation, item.shape)));
 }
 
+std::string find_other_bits(const AttentionCase& item, const ForwardAnswer& narrow,
+                            const ForwardAnswer& wide) {
+  for (int32_t q = 0; q < item.shape.q_rows; ++q) {
+    for (int32_t head = 0; head < item.shape.num_heads; ++head) {
+      for (int32_t lane = 0; lane < item.shape.head_dim_v; ++lane) {
+        const double got = narrow.out.at(q, head)[lane];
+        const double rounded = round_to(item.shape.dtype, wide.out.at(q, head)[lane]);
+        if (got != rounded) {
+          return fmt::format("row {}, head {}, lane {}: {} instead of {}", q, head, lane, got,
+                             rounded);
+        }
+      }
+    }
+  }
+  return "";
+}
+
 RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInputs& inputs,
                                  const ForwardAnswer& forward) {
   const AttentionShape& shape = item.shape;

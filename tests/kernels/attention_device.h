@@ -92,6 +92,9 @@ ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& i
                           bool is_narrow = false, const kernels::Arrivals& arrivals = {});
 ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
                           const AttentionInputs& inputs);
+/// The first element of results in the dtype that is not the fp32 result, rounded; "": none.
+std::string find_other_bits(const AttentionCase& item, const ForwardAnswer& narrow,
+                            const ForwardAnswer& wide);
 
 struct RowStatistics {
   std::vector<double> log2_lse;  // [head][row]

@@ -61,7 +61,12 @@ class Forward {
     for (const AttentionCase& item :
          {make_dense_case(), make_sparse_case(), make_short_case(), make_few_keys_case()}) {
       const AttentionInputs inputs = draw_inputs(item);
-      said += judge_forward(item, inputs, run_forward(kernels::Generation::sm90, item, inputs));
+      const auto hopper = kernels::Generation::sm90;
+      const ForwardAnswer answer = run_forward(hopper, item, inputs);
+      said += judge_forward(item, inputs, answer);
+      if (!said.empty()) break;
+      const kernels::TileList tiles = query_tiles(item, forward_tile_shape(hopper, item.shape));
+      said += find_other_bits(item, run_forward(hopper, item, inputs, tiles, true), answer);
       if (!said.empty()) break;
     }
     return said;
@@ -236,6 +241,12 @@ TYPED_TEST(HopperPlantedBugs, MissingSwizzleIsSeen) {
 
 TYPED_TEST(HopperPlantedBugs, ReadingBeyondARunIsSeen) {
   EXPECT_TRUE(this->is_seen(Fault::skip_clipping));
+}
+
+using HopperForwardBugs = HopperPlantedBugs<Forward>;
+
+TEST_F(HopperForwardBugs, EveryMissingWaitForLeavingBoxesIsSeen) {
+  expect_seen_in(Forward::sources(), "wait_for_boxes_read();", Fault::skip_box_wait);
 }
 
 using HopperFusedBugs = HopperPlantedBugs<FusedGradients>;
