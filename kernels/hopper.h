@@ -65,6 +65,10 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 
 // ---- box copies --------------------------------------------------------------------------------
 
+/// Brings a map near to the copy unit, which its first box would wait for.
+__device__ __forceinline__ void prefetch_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 /// Copies the box that begins at these coordinates of the map to shared memory, swizzled by 128
 /// bytes; what is out of the map's bounds lands as zeros and is not read.
 __device__ __forceinline__ void load_box(uint32_t to, const TensorMap* map, uint32_t barrier,

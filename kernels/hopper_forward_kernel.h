@@ -109,6 +109,7 @@ inline constexpr int kDrawAhead = 4;
 /// The producer's thread.
 template <class B>
 __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const ForwardShared<B>& at) {
+  for (const TensorMap* map : {&p.q, &p.k, &p.v}) prefetch_map(map);
   WorkDeal deal(at.deal);
   int num_k = 0, num_v = 0, num_q = 0;  // tiles fetched
   const auto fetch_k = [&](int row, int end, int head) {
@@ -196,15 +197,15 @@ struct UnwrittenItem {
   float max_logit;  // of the warp's rows of the head, -inf: none is visible
 };
 
-/// Ends the softmax of an item's rows: out becomes the mean of V.
+/// Ends the softmax of an item's rows. factor: that makes sums of P V the mean of V.
 template <class B>
-__device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const RowState<B>& state,
-                                                   float (&out)[B::kV / 2], int32_t first_row,
-                                                   int32_t rows_end, int32_t head) {
+__device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
+                                                     const RowState<B>& state, int32_t first_row,
+                                                     int32_t rows_end, int32_t head,
+                                                     float (&factor)[2]) {
   UnwrittenItem item{first_row, rows_end, head, {}, -INFINITY};
   const TileRows<B::kHasHeads> rows(p);
   bool has_nan = false;
-  float factor[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float sum = state.sum[r];
@@ -217,25 +218,16 @@ __device__ __forceinline__ UnwrittenItem normalise(const ForwardParams& p, const
     item.max_logit = fmaxf(item.max_logit, is_there ? state.largest[r] : -INFINITY);
     has_nan = has_nan || (is_there && sum != sum);  // the running maximum passes over it
   }
+  float nan_mark = has_nan ? 1.0f : 0.0f;
 #pragma unroll
-  for (int i = 0; i < B::kV / 2; ++i) out[i] *= factor[(i / 2) & 1];
-  if constexpr (B::kHasHeads) {
-    float nan_mark = has_nan ? 1.0f : 0.0f;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      // Lanes in between have rows of other heads.
-      const bool is_same_head = step < 4 || step >= 4 * rows.num_heads();
-      const float largest = shuffle_xor(item.max_logit, step), mark = shuffle_xor(nan_mark, step);
-      item.max_logit = is_same_head ? fmaxf(item.max_logit, largest) : item.max_logit;
-      nan_mark = is_same_head ? fmaxf(nan_mark, mark) : nan_mark;
-    }
-    if (nan_mark != 0.0f) item.max_logit = NAN;
-  } else {
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2)
-      item.max_logit = fmaxf(item.max_logit, shuffle_xor(item.max_logit, step));
-    if (any_in_warp(has_nan)) item.max_logit = NAN;
+  for (int step = 1; step < 32; step *= 2) {
+    // Lanes in between have rows of other heads.
+    const bool is_same_head = step < 4 || step >= 4 * rows.num_heads();
+    const float largest = shuffle_xor(item.max_logit, step), mark = shuffle_xor(nan_mark, step);
+    item.max_logit = is_same_head ? fmaxf(item.max_logit, largest) : item.max_logit;
+    nan_mark = is_same_head ? fmaxf(nan_mark, mark) : nan_mark;
   }
+  if (nan_mark != 0.0f) item.max_logit = NAN;
   return item;
 }
 
@@ -283,17 +275,17 @@ __device__ __forceinline__ void place_rows(uint32_t to, const float (&out)[B::kV
   }
 }
 
-/// Lets the rows leave and raises the head's largest logit. kPlaces: from shared memory if they are
-/// in the dtype; `place`: of the warpgroup's rows there. No branch but on a parameter: products are
-/// under way.
+/// Lets the rows leave and raises the head's largest logit. kPlaces: from shared
+/// memory if they are in the dtype; `place`: of the warpgroup's rows there. No branch but on a
+/// parameter: products are under way.
 template <class B, bool kPlaces>
 __device__ __forceinline__ void write_rows(const ForwardParams& p, const ForwardShared<B>& at,
                                            const UnwrittenItem& item, uint32_t place,
                                            const float (&out)[B::kV / 2]) {
   const int lane = threadIdx.x % 32;
+  const TileRows<B::kHasHeads> rows(p);
   const bool is_placed = kPlaces && p.is_narrow != 0;
   if (is_placed) place_rows<B>(place, out);
-  const TileRows<B::kHasHeads> rows(p);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int64_t row = item.first_row + rows.step() * r;
@@ -410,14 +402,20 @@ struct ForwardConsumer {
       named_barrier_arrive(1 + (group + 1) % B::kConsumers, 2 * kWarpgroupThreads);
   }
 
-  __device__ __forceinline__ void shrink_sums(const float (&shrink)[2]) {
+  __device__ __forceinline__ void multiply_sums(const float (&factor)[2]) {
 #pragma unroll
-    for (int i = 0; i < B::kV / 2; ++i) out[i] *= shrink[(i / 2) & 1];
+    for (int i = 0; i < B::kV / 2; ++i) out[i] *= factor[(i / 2) & 1];
   }
 
-  /// All walked tiles of an item with runs; the item before is written meanwhile.
-  __device__ __forceinline__ void walk_tiles(const DealtItem& item, int32_t first_row,
-                                             int32_t head) {
+  /// All walked tiles of an item with runs; the item before is written meanwhile. Returns the next
+  /// one, which is read under the last product. The compiler wants sums of products to be used
+  /// before other products begin, so the mean is made at once.
+  __device__ __forceinline__ DealtItem walk_tiles(const DealtItem& item, int32_t first_row,
+                                                  int32_t head, WorkDeal& deal) {
+    // What was waited for beside a product hides from the compiler that lanes are together.
+    num_k = shared_by_warp(num_k);
+    num_v = shared_by_warp(num_v);
+    num_q = shared_by_warp(num_q);
     RunWalk<B::kWalked> walk(item);
     state = {};
     const int q_stage = take_q();
@@ -454,18 +452,22 @@ struct ForwardConsumer {
       if (is_elected()) mbarrier_arrive(at.v_free + 8 * v_stage);
       round_weights(logits);
       if (outgrown) {
-        shrink_sums(shrink);
+        multiply_sums(shrink);
         state.raise_limits(p);
       }
     }
+    // Nothing reads Q any more; the waits above were those of whole warps.
+    if (!B::kSendsRows && is_elected()) mbarrier_arrive(at.q_free);
     const int stage = take_v();
     start_values(stage);
+    float factor[2];
+    unwritten = end_softmax<B>(p, state, first_row, item.tile.end, head, factor);
+    const DealtItem next = deal.read();
     wgmma_wait<0>();
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
-    // Nothing reads Q any more; the waits above were those of whole warps.
-    if (!B::kSendsRows && is_elected()) mbarrier_arrive(at.q_free);
-    unwritten = normalise<B>(p, state, out, first_row, item.tile.end, head);
+    multiply_sums(factor);
+    return next;
   }
 
   __device__ __forceinline__ void run() {
@@ -475,16 +477,16 @@ struct ForwardConsumer {
       named_barrier_arrive(1, 2 * kWarpgroupThreads);
     const int32_t row_in_tile =
         group * kWarpgroupRows + (threadIdx.x / 32 % 4) * 16 + threadIdx.x % 32 / 4;
-    for (;;) {
-      const DealtItem item = deal.read();
-      if (item.is_last()) break;
+    DealtItem item = deal.read();
+    while (!item.is_last()) {
       const TileRows<B::kHasHeads> rows(p);
       const int32_t first_row = item.tile.begin + rows.row_of(row_in_tile);
       const int32_t head = rows.head_of(row_in_tile, item.head);
       if (item.tile.num_runs == 0) {
         write_empty_rows<B>(p, item.tile, first_row, head);
+        item = deal.read();
       } else {
-        walk_tiles(item, first_row, head);
+        item = walk_tiles(item, first_row, head, deal);
       }
     }
     write_rows<B, false>(p, at, unwritten, 0, out);

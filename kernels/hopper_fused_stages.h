@@ -148,8 +148,11 @@ struct HeadWalk {
 /// waiting whoever has a later turn.
 template <class B>
 __device__ __forceinline__ void fetch_tiles(const BackwardParams& p, const FusedShared<B>& at) {
-  WorkDeal deal(at.deal);
   const bool is_first = threadIdx.x % 32 == 0;
+  if (is_first) {
+    for (const TensorMap* map : {&p.k, &p.v, &p.q, &p.d_out}) prefetch_map(map);
+  }
+  WorkDeal deal(at.deal);
   int num_walked = 0, num_owned = 0;  // fetched
   for (;;) {
     __syncwarp();
