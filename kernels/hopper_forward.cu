@@ -22,9 +22,9 @@ using Forward192 = ForwardBudget<T, 192, 128, 2, 128, 2, 1, true, false, 40, 232
 template <class T, bool kHasCap>
 using Forward256 =
     ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, 2, 1, false, false, 24, 240, kHasCap>;
-// Rows that see few keys: a tile's few steps leave gaps wherever it begins and ends, so that two
-// CTAs of one consumer share a multiprocessor (three at 64 lanes), each with items of its own.
-// Nobody walks what another consumer's rows meet, and a tile of fewer rows meets less.
+// Rows that see few keys: a tile has few steps, and leaves gaps where it begins and ends. So two
+// CTAs of one consumer share a multiprocessor (three at 64 lanes), each with items of its own; and
+// a tile of fewer rows meets fewer documents.
 template <class T, bool kHasCap>
 using Short64 = ForwardBudget<T, 64, 64, 1, 64, 3, 2, false, true, 24, 136, kHasCap>;
 template <class T, bool kHasCap>

@@ -275,9 +275,9 @@ __device__ __forceinline__ void place_rows(uint32_t to, const float (&out)[B::kV
   }
 }
 
-/// Lets the rows leave and raises the head's largest logit. kPlaces: from shared
-/// memory if they are in the dtype; `place`: of the warpgroup's rows there. No branch but on a
-/// parameter: products are under way.
+/// Lets the rows leave and raises the head's largest logit. kPlaces: from shared memory if they are
+/// in the dtype; `place`: of the warpgroup's rows there. No branch but on a parameter: products are
+/// under way.
 template <class B, bool kPlaces>
 __device__ __forceinline__ void write_rows(const ForwardParams& p, const ForwardShared<B>& at,
                                            const UnwrittenItem& item, uint32_t place,

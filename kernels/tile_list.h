@@ -10,10 +10,10 @@
 namespace cpscope::kernels {
 
 /// Rows that one CTA owns, and rows of the other side that it takes at a time. by_blocks: every
-/// walked tile lies inside a block, the rows between two multiples of walked_rows,
-/// and tiles are walked from the last to the first, so that CTAs may add to a block's results one
-/// after the other (TileList::turns). heads: query heads of one kv head that a tile of query rows
-/// holds side by side, each with all of its rows.
+/// walked tile lies inside a block, the rows between two multiples of walked_rows, and tiles are
+/// walked from the last to the first, so that CTAs may add to a block's results one after the other
+/// (TileList::turns). heads: query heads of one kv head that a tile of query rows holds side by
+/// side, each with all of its rows.
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
