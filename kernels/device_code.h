@@ -100,17 +100,15 @@ __device__ __forceinline__ uint32_t shuffle_xor(uint32_t value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
-/// A value that all lanes share, once more, so that the compiler knows: it keeps in registers of
-/// the warp what follows from it, as addresses of products are wanted. All 32 lanes call it
-/// together.
-__device__ __forceinline__ int32_t shared_by_warp(int32_t value) {
-  return __shfl_sync(0xffffffffu, value, 0);
-}
-
 /// The value that lane `lane` has. All 32 lanes call it together.
 __device__ __forceinline__ int32_t from_lane(int32_t value, int lane) {
   return __shfl_sync(0xffffffffu, value, lane);
 }
+
+/// A value that all lanes share, once more, so that the compiler knows: it keeps in registers of
+/// the warp what follows from it, as addresses of products are wanted. All 32 lanes call it
+/// together.
+__device__ __forceinline__ int32_t shared_by_warp(int32_t value) { return from_lane(value, 0); }
 
 /// Is the condition true in any lane? All 32 lanes call it together.
 __device__ __forceinline__ bool any_in_warp(bool condition) {

@@ -39,24 +39,6 @@ using Tall192 = ForwardBudget<T, 192, 128, 3, 80, 2, 1, true, false, 32, 160, fa
 
 constexpr int64_t kFewKeys = 256, kManyKeys = 1200;
 
-/// Calls visit with the budget for a shape.
-template <class T, bool kHasCap, class Visit>
-auto with_budget(const AttentionShape& shape, Visit visit) {
-  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
-  const bool has_few = shape.keys_per_row > 0 && shape.keys_per_row < kFewKeys;
-  const bool has_many = !kHasCap && shape.keys_per_row >= kManyKeys;
-  if (qk <= 64 && v <= 64) {
-    return has_few ? visit(Short64<T, kHasCap>{}) : visit(Forward64<T, kHasCap>{});
-  }
-  if (qk <= 128 && v <= 128) {
-    if (has_few) return visit(Short128<T, kHasCap>{});
-    return has_many ? visit(Tall128<T>{}) : visit(Forward128<T, kHasCap>{});
-  }
-  if (qk <= 192 && v <= 128)
-    return has_many ? visit(Tall192<T>{}) : visit(Forward192<T, kHasCap>{});
-  return visit(Forward256<T, kHasCap>{});
-}
-
 /// How many query heads of a kv head a tile holds, as a power of two: all that the item has, in
 /// whole tiles.
 template <class B>
@@ -70,21 +52,40 @@ int32_t heads_log2(const AttentionShape& shape) {
   return log2;
 }
 
+/// Calls visit with the budget for a shape. With 128 lanes short tiles bring K and V too often
+/// where no heads lie side by side in them.
+template <class T, bool kHasCap, class Visit>
+auto with_budget(const AttentionShape& shape, Visit visit) {
+  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
+  const bool has_few = shape.keys_per_row > 0 && shape.keys_per_row < kFewKeys;
+  const bool has_many = !kHasCap && shape.keys_per_row >= kManyKeys;
+  if (qk <= 64 && v <= 64) {
+    return has_few ? visit(Short64<T, kHasCap>{}) : visit(Forward64<T, kHasCap>{});
+  }
+  if (qk <= 128 && v <= 128) {
+    if (has_few && heads_log2<Short128<T, kHasCap>>(shape) > 0)
+      return visit(Short128<T, kHasCap>{});
+    return has_many ? visit(Tall128<T>{}) : visit(Forward128<T, kHasCap>{});
+  }
+  if (qk <= 192 && v <= 128)
+    return has_many ? visit(Tall192<T>{}) : visit(Forward192<T, kHasCap>{});
+  return visit(Forward256<T, kHasCap>{});
+}
+
 template <class B>
 void launch_budget(const ForwardLaunch& launch, Stream stream) {
   const AttentionShape& shape = launch.shape;
   ForwardParams p{};
   p.heads_log2 = heads_log2<B>(shape);
-  make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, padded_lanes(shape.head_dim_qk),
-               {B::kOwned >> p.heads_log2, B::kHasHeads ? 1 << p.heads_log2 : 0});
+  const RowBox owned{B::kOwned >> p.heads_log2, B::kHasHeads ? 1 << p.heads_log2 : 0};
+  make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, padded_lanes(shape.head_dim_qk), owned);
   make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_qk),
                {B::kWalked});
   make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_v),
                {B::kWalked});
   if (B::kSendsRows && launch.out_element != Dtype::fp32) {
     make_row_map(p.narrow_out, launch.out, shape.dtype, shape.num_heads,
-                 padded_lanes(shape.head_dim_v),
-                 {B::kOwned >> p.heads_log2, B::kHasHeads ? 1 << p.heads_log2 : 0});
+                 padded_lanes(shape.head_dim_v), owned);
   }
   p.tiles = launch.query_tiles;
   p.q_rows = shape.q_rows;

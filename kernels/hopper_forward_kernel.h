@@ -88,7 +88,7 @@ struct ForwardShared {
     if (threadIdx.x == 0) {
       for (int i = 0; i < B::kQStages; ++i) mbarrier_init(q_full + 8 * i, 1);
       mbarrier_init(q_free, B::kSendsRows ? 1 : kConsumerWarps);
-      mbarrier_init(out_full, 32 * kConsumerWarps);
+      if (B::kSendsRows) mbarrier_init(out_full, 32 * kConsumerWarps);
       for (int i = 0; i < B::kStages; ++i) {
         mbarrier_init(k_full + 8 * i, 1);
         mbarrier_init(v_full + 8 * i, 1);

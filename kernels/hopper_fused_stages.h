@@ -16,8 +16,8 @@ inline constexpr int kGradsBarrier = 1;
 /// Threads that send dq, tile by tile in turns.
 inline constexpr int kSenders = 2;
 
-/// One configuration. kWalked: 64, where a consumer makes half of dq's lanes, or 128, where it
-/// makes half of dq's rows.
+/// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
+/// or 128, where each makes half of dq's rows.
 template <class T_, int kLanes_, int kWalked_, bool kHasCap_>
 struct FusedBudget {
   using T = T_;
@@ -32,10 +32,10 @@ struct FusedBudget {
   using Walk = BlockWalk<kWalked>;
 
   static constexpr int kParts = kWalked / kPartRows;
-  static constexpr bool kSplitsLanes = kParts == 1;
-  static constexpr int kDqLanes = 64;  // of a consumer
-  static_assert(kSplitsLanes ? kLanes == 2 * kDqLanes
-                             : kWalked == 2 * kWarpgroupRows && kLanes == kDqLanes);
+  static constexpr bool kAlternates = kParts == 1;
+  static constexpr int kDqWarps = 4 * (kAlternates ? 1 : kConsumers);  // that make dq of a tile
+  static constexpr int kGradStages = kAlternates ? 3 : 2;
+  static_assert(kAlternates || kWalked == 2 * kWarpgroupRows);
 
   static constexpr int kOwnedFirstBytes = kOwned * kQk * 2;
   static constexpr int kOwnedBytes = kOwned * (kQk + kV) * 2;
@@ -46,8 +46,8 @@ struct FusedBudget {
   static constexpr int kDqPanelBytes = kWalked * kPanelRowBytes;
   static constexpr int kDqBytes = kWalked * kQk * 4;
   static constexpr int kSharedBytes = 1024 + kOwnedBytes +
-                                      kStages * (kWalkedBytes + Facts::kBytes) + 2 * kGradBytes +
-                                      kDqBytes + 128 + WorkDeal::kBytes;
+                                      kStages * (kWalkedBytes + Facts::kBytes) +
+                                      kGradStages * kGradBytes + kDqBytes + 160 + WorkDeal::kBytes;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * launch_registers(kThreads));
   static_assert(kSharedBytes <= kMaxSharedBytes);
@@ -77,26 +77,32 @@ struct ClosedRows {
 template <class B>
 struct FusedShared {
   uint32_t owned, walked, grads, dq, facts;
-  uint32_t owned_full, owned_free, first_full, second_full, walked_free, dq_full, dq_free,
-      sums_full;
+  uint32_t owned_full, owned_free, first_full, second_full, walked_free, grads_full, dq_full,
+      dq_free, sums_full;
   uint32_t closed, deal;
 
   __device__ FusedShared() {
     owned = align_to_swizzle(shared_address(dynamic_shared()));
     walked = owned + B::kOwnedBytes;
     grads = walked + B::kStages * B::kWalkedBytes;
-    dq = grads + 2 * B::kGradBytes;
+    dq = grads + B::kGradStages * B::kGradBytes;
     facts = dq + B::kDqBytes;
     owned_full = facts + B::kStages * B::Facts::kBytes;
     owned_free = owned_full + 8;
     first_full = owned_free + 8;
     second_full = first_full + 8 * B::kStages;
     walked_free = second_full + 8 * B::kStages;
-    dq_full = walked_free + 8 * B::kStages;
+    grads_full = walked_free + 8 * B::kStages;
+    dq_full = grads_full + 16 * B::kConsumers;
     dq_free = dq_full + 8 * kSenders;
-    sums_full = dq_free + 8;
-    closed = owned_full + 112;
-    deal = owned_full + 128;
+    sums_full = dq_free + 8 * kSenders;
+    closed = sums_full + 8 * kSenders;
+    deal = closed + 16;
+  }
+
+  /// dS of tile `number`.
+  __device__ __forceinline__ uint32_t grads_of(int number) const {
+    return grads + number % B::kGradStages * B::kGradBytes;
   }
 
   __device__ void init() const {
@@ -109,9 +115,13 @@ struct FusedShared {
         mbarrier_init(second_full + 8 * i, 1);
         mbarrier_init(walked_free + 8 * i, 32 * kConsumerWarps);
       }
-      for (int i = 0; i < kSenders; ++i) mbarrier_init(dq_full + 8 * i, 32 * kConsumerWarps);
-      mbarrier_init(dq_free, 1);
-      mbarrier_init(sums_full, 1);
+      for (int i = 0; i < 2 * B::kConsumers; ++i)
+        mbarrier_init(grads_full + 8 * i, kWarpgroupThreads);
+      for (int i = 0; i < kSenders; ++i) {
+        mbarrier_init(dq_full + 8 * i, 32 * B::kDqWarps);
+        mbarrier_init(dq_free + 8 * i, 1);
+        mbarrier_init(sums_full + 8 * i, 1);
+      }
       WorkDeal(deal).init(kConsumerWarps + 1, kSenders);
       mbarrier_init_fence();
     }
@@ -222,33 +232,36 @@ struct TurnWalk {
   __device__ __forceinline__ int32_t turn() const { return opens() ? 0 : run.turn; }
 };
 
+/// Waits until dq of tile `number` has left shared memory, or has been written from there.
+template <class B>
+__device__ __forceinline__ void wait_until_dq_left(const FusedShared<B>& at, int number) {
+  mbarrier_wait(at.dq_free + 8 * (number & 1), (number >> 1) & 1);
+}
+
 /// Brings the sums of all tiles before the one that closes, which nobody comes behind; its
-/// consumers write the rows. They wait for dq_free before they look at sums_full, which every tile
-/// completes once.
+/// consumers write the rows.
 template <class B>
 __device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedShared<B>& at,
                                          const typename B::Walk& walk, int32_t head,
-                                         const TurnWalk& turns, uint32_t dq_full, int number) {
+                                         const TurnWalk& turns, int number) {
   const int32_t lanes = fused.base.lanes_qk;
-  // Of the tile before: what was there has left, and both barriers are in this tile's phase.
-  mbarrier_wait(at.dq_free, (number & 1) ^ 1);
+  const uint32_t sums_full = at.sums_full + 8 * (number % kSenders);
+  wait_until_dq_left(at, number - 1);
   store_shared_int(at.closed, walk.row);
   store_shared_int(at.closed + ClosedRows::kEnd, walk.end);
   store_shared_int(at.closed + ClosedRows::kHead, head);
   store_shared_int(at.closed + ClosedRows::kHasSums, turns.opens() ? 0 : 1);
   if (turns.opens()) {
-    mbarrier_arrive(at.sums_full);
+    mbarrier_arrive(sums_full);
   } else {
     wait_for_turn(turns.taken, turns.turn());
     const int num_panels = (lanes + kDqPanelLanes - 1) / kDqPanelLanes;
-    mbarrier_arrive_expecting(at.sums_full, num_panels * B::kDqPanelBytes);
+    mbarrier_arrive_expecting(sums_full, num_panels * B::kDqPanelBytes);
     for (int panel = 0; panel < num_panels; ++panel) {
-      load_box(at.dq + panel * B::kDqPanelBytes, &fused.dq, at.sums_full, panel * kDqPanelLanes,
+      load_box(at.dq + panel * B::kDqPanelBytes, &fused.dq, sums_full, panel * kDqPanelLanes,
                kMapRows - walk.end + walk.row, head, walk.end, kMapRows);
     }
   }
-  mbarrier_wait(dq_full, number / kSenders & 1);
-  mbarrier_arrive(at.dq_free);
 }
 
 /// One of kSenders threads of the producer, `sender`: dq of every kSenders-th tile leaves for
@@ -258,7 +271,7 @@ template <class B>
 __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedShared<B>& at,
                                         int sender) {
   const BackwardParams& p = fused.base;
-  const uint32_t dq_full = at.dq_full + 8 * sender;
+  const uint32_t dq_full = at.dq_full + 8 * sender, dq_free = at.dq_free + 8 * sender;
   WorkDeal deal(at.deal);
   int num_walked = 0;  // by both
   for (;;) {
@@ -277,7 +290,9 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
         if (number % kSenders != sender) {
           // the other one's
         } else if (fused.closes(walk)) {
-          close_dq<B>(fused, at, walk, head, turns, dq_full, number);
+          close_dq<B>(fused, at, walk, head, turns, number);
+          mbarrier_wait(dq_full, number / kSenders & 1);
+          mbarrier_arrive(dq_free);
         } else {
           const int32_t turn = turns.turn();
           wait_for_turn(turns.taken, turn);
@@ -294,8 +309,8 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
           }
           commit_boxes();
           wait_for_boxes_read();
-          mbarrier_arrive(at.sums_full);
-          mbarrier_arrive(at.dq_free);
+          mbarrier_arrive(at.sums_full + 8 * sender);  // of no tile that closes
+          mbarrier_arrive(dq_free);
           wait_for_boxes();
           pass_turn(turns.taken, turn + 1);
         }

@@ -1,4 +1,5 @@
 #include "kernels/hopper_backward.h"
+#include "kernels/hopper_fused_dq.h"
 #include "kernels/hopper_fused_stages.h"
 #include "kernels/hopper_row_facts.h"
 #include "kernels/launch.h"
@@ -12,10 +13,9 @@
 // A CTA owns 128 keys of a kv head and walks the query rows that see them, for every query head of
 // the group: S' = K Q^T, dP' = V dO^T, dv += P' dO, dk += dS' Q (primes: transposed), and
 // dq = dS K. P' and dS' stay in registers as operands; dS also goes to shared memory, where both
-// consumer warpgroups' keys meet: each multiplies it with half of dq's lanes, or of its rows. What
-// belongs to a walked row (lse, delta, the keys that it sees) belongs to a column here: the
-// producer's second warp puts it into shared memory beside the tile. The next tile's S' starts
-// behind dq's product, so that the tensor cores have work while dq leaves.
+// consumer warpgroups' keys meet: they make dq of tiles alternately (128 lanes), or half of its
+// rows each (64 lanes). What belongs to a walked row (lse, delta, the keys that it sees) belongs to
+// a column here: the producer's second warp puts it into shared memory beside the tile.
 //
 // dq of a tile is added to global memory by the copy unit, all tiles of a block of query rows in
 // turn (TileList::turns): the order of additions is that of the tile list, so two runs give the
@@ -27,12 +27,12 @@
 // sums to its own in registers and writes the rows (TileRun::closes).
 //
 // Ladder: v1 are the portable kernels (query_gradient.cu, key_gradient.cu), v2 were Hopper kernels
-// for dq and for dk with dv; this one is v4.
-// Grid: one CTA per SM, work from a counter; 128 threads for the producer and for each consumer.
-// Shared memory: K and V of the owner, two stages of Q and dO, two of dS, dq of a tile; panels with
-// the 128-byte swizzle.
-// Accuracy: as v1: fp32 sums, P and dS rounded to the dtype.
-// Source: FlashAttention-3 (arXiv:2407.08608), the fused backward; turns: its deterministic mode.
+// for dq and for dk with dv; v3 was one kernel, v4 wrote dq in the dtype, v5 has consumers that
+// need not keep in step. Grid: one CTA per SM, work from a counter; 128 threads for the producer
+// and for each consumer. Shared memory: K and V of the owner, two stages of Q and dO, two or three
+// of dS, dq of a tile; panels with the 128-byte swizzle. Accuracy: as v1: fp32 sums, P and dS
+// rounded to the dtype. Source: FlashAttention-3 (arXiv:2407.08608), the fused backward; turns: its
+// deterministic mode.
 
 namespace cpscope::kernels {
 namespace device {
@@ -45,10 +45,12 @@ struct GradientConsumer {
   const BackwardParams& p;
   const FusedShared<B>& at;
   int group;  // which consumer
+  FusedQueryGradient<B> query_gradient;
   uint32_t k, v;
   int num_walked = 0, num_owned = 0;  // taken
   // P' and dS' of a part, in pairs: operands of products that may be under way.
   uint32_t weights[kPartRows / 4], logit_grads[kPartRows / 4];
+  float log2_lse[kPartRows / 4];
   float dk[B::kQk / 2];
   float dv[B::kV / 2];
 
@@ -57,6 +59,7 @@ struct GradientConsumer {
         p(params.base),
         at(shared),
         group(consumer),
+        query_gradient{params, shared, consumer},
         k(shared.owned + group * kWarpgroupRows * kPanelRowBytes),
         v(k + B::kOwnedFirstBytes) {}
 
@@ -92,18 +95,27 @@ struct GradientConsumer {
     wgmma_commit();
   }
 
+  /// log2(e) lse of this thread's columns of a part, in pairs. facts: of its first two.
+  __device__ __forceinline__ void load_lse(uint32_t facts) {
+#pragma unroll
+    for (int j = 0; j < kPartRows / 8; ++j) {
+      const FloatPair pair = load_shared_pair(facts + 32 * j);
+      log2_lse[2 * j] = pair.x;
+      log2_lse[2 * j + 1] = pair.y;
+    }
+  }
+
   /// logits -> P', in fp32 (times the cap's slope) and rounded. facts: of this thread's columns.
   template <bool kIsMasked>
   __device__ __forceinline__ void weigh_part(float (&logits)[kPartRows / 2], uint32_t facts,
                                              int32_t key) {
 #pragma unroll
     for (int j = 0; j < kPartRows / 8; ++j) {
-      const FloatPair log2_lse = load_shared_pair(facts + 32 * j);
       float slope[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& value = logits[4 * j + i];
-        value = weigh<B::kHasCap>(p, value, i % 2 == 0 ? log2_lse.x : log2_lse.y, slope[i]);
+        value = weigh<B::kHasCap>(p, value, log2_lse[2 * j + i % 2], slope[i]);
       }
       if constexpr (kIsMasked) {
         const IntPair lo = load_shared_int_pair(facts + B::Facts::kLo + 32 * j);
@@ -158,99 +170,6 @@ struct GradientConsumer {
       store_transposed_x4(to + j * 16 * kPanelRowBytes, logit_grads + 4 * j);
   }
 
-  /// dq = dS K: half of the lanes, or half of the rows.
-  __device__ __forceinline__ void start_dq(float (&dq)[B::kDqLanes / 2], uint32_t grads) const {
-    const uint64_t grad_rows = matrix_descriptor(
-        B::kSplitsLanes ? grads : grads + group * kWarpgroupRows * kPanelRowBytes, 16);
-    const uint64_t keys =
-        matrix_descriptor(at.owned + (B::kSplitsLanes ? group * B::kOwned * kPanelRowBytes : 0),
-                          B::kOwned * kPanelRowBytes);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < B::kOwned / 16; ++step) {
-      wgmma_ss_rows<typename B::T>(dq, further(grad_rows, lane_step<B::kWalked>(step)),
-                                   further(keys, row_step(step)), step > 0);
-    }
-    wgmma_commit();
-  }
-
-  /// This thread's first row of a tile of dq.
-  __device__ __forceinline__ int dq_row() const {
-    return (B::kSplitsLanes ? 0 : group * kWarpgroupRows) + warp() * 16 + threadIdx.x % 32 / 4;
-  }
-
-  /// Visits the places of this thread's part of dq in shared memory, each of two numbers, in pairs:
-  /// where `near` and `far`, places in dq, belong. Lanes of odd rows come to groups of columns in
-  /// another order, so that no two lanes want one bank: is_odd, and their far ones come first.
-  template <class Visit>
-  __device__ __forceinline__ void visit_dq(Visit visit) const {
-    const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
-    const bool is_odd = (row & 1) != 0;
-    const int chunk = (quarter / 2) ^ row ^ (is_odd ? 4 : 0);
-    const uint32_t at_row = at.dq + (B::kSplitsLanes ? group * 2 * B::kDqPanelBytes : 0) +
-                            dq_row() * kPanelRowBytes + (quarter & 1) * 8;
-#pragma unroll
-    for (int panel = 0; panel < 2; ++panel) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {  // rows `row` and 8 further down
-        const uint32_t place = at_row + panel * B::kDqPanelBytes + half * 8 * kPanelRowBytes;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int near = 16 * panel + 4 * j + 2 * half;
-          const uint32_t first = (chunk ^ 2 * j) << 4;
-          visit(place + first, place + (first ^ 64), near, near + 8, is_odd);
-        }
-      }
-    }
-  }
-
-  /// dq of the tile before to shared memory, where the thread that sends it finds it; of a tile
-  /// that closes, with the sums of all others, to its place. What waits is outside of the branch:
-  /// the compiler knows behind it that a warp's lanes are together.
-  __device__ __forceinline__ void give_dq(float (&dq)[B::kDqLanes / 2], bool closes) const {
-    const uint32_t turn = num_walked & 1;
-    mbarrier_wait(at.dq_free, turn);
-    mbarrier_wait(at.sums_full, closes ? turn ^ 1 : turn);  // of this tile; of the one before
-    if (closes) {
-      close_dq(dq);
-    } else {
-      visit_dq([&](uint32_t first, uint32_t second, int near, int far, bool is_odd) {
-        const float x[2] = {dq[near] * p.scale, dq[near + 1] * p.scale};
-        const float y[2] = {dq[far] * p.scale, dq[far + 1] * p.scale};
-        store_shared_pair(first, {is_odd ? y[0] : x[0], is_odd ? y[1] : x[1]});
-        store_shared_pair(second, {is_odd ? x[0] : y[0], is_odd ? x[1] : y[1]});
-      });
-    }
-    publish_shared_writes();
-    mbarrier_arrive(at.dq_full + 8 * ((num_walked - 1) % kSenders));
-  }
-
-  __device__ __forceinline__ void close_dq(float (&dq)[B::kDqLanes / 2]) const {
-#pragma unroll
-    for (int i = 0; i < B::kDqLanes / 2; ++i) dq[i] *= p.scale;
-    if (load_shared_int(at.closed + ClosedRows::kHasSums) != 0) {
-      visit_dq([&](uint32_t first, uint32_t second, int near, int far, bool is_odd) {
-        const FloatPair a = load_shared_pair(first), b = load_shared_pair(second);
-        dq[near] = add_rounded(is_odd ? b.x : a.x, dq[near]);
-        dq[near + 1] = add_rounded(is_odd ? b.y : a.y, dq[near + 1]);
-        dq[far] = add_rounded(is_odd ? a.x : b.x, dq[far]);
-        dq[far + 1] = add_rounded(is_odd ? a.y : b.y, dq[far + 1]);
-      });
-    }
-    const int32_t row = load_shared_int(at.closed) + dq_row();
-    const int32_t end = load_shared_int(at.closed + ClosedRows::kEnd);
-    const int32_t head = load_shared_int(at.closed + ClosedRows::kHead);
-    const int32_t first_lane = B::kSplitsLanes ? group * B::kDqLanes : 0;
-    const int32_t num_lanes = p.lanes_qk - first_lane;
-    using T = typename B::T;
-    const DeviceRows& rows = fused.narrow_dq;
-    T* const to =
-        static_cast<T*>(rows.data) + head * rows.head_stride + row * rows.row_stride + first_lane;
-    store_narrow_row<T, B::kDqLanes, false>(to, row < end ? num_lanes : 0, dq);
-    store_narrow_row<T, B::kDqLanes, true>(to + 8 * rows.row_stride, row + 8 < end ? num_lanes : 0,
-                                           dq);
-  }
-
   /// Where a part of a walked tile lies, and what belongs to its rows.
   struct Part {
     uint32_t q, d_out, facts, grads;
@@ -260,7 +179,7 @@ struct GradientConsumer {
     const uint32_t q = at.walked + stage * B::kWalkedBytes + row * kPanelRowBytes;
     return {q, q + B::kFirstBytes,
             at.facts + stage * B::Facts::kBytes + 4 * row + 8 * (threadIdx.x % 4),
-            at.grads + (number & 1) * B::kGradBytes + row * kPanelRowBytes};
+            at.grads_of(number) + row * kPanelRowBytes};
   }
 
   /// The first part's S'.
@@ -277,6 +196,7 @@ struct GradientConsumer {
                                             float (&next_logits)[kPartRows / 2]) {
     float dp[kPartRows / 2];
     start_product<B::kV>(dp, v, part.d_out);
+    if constexpr (!B::kAlternates) load_lse(part.facts);
     if (is_masked) {
       weigh_part<true>(logits, part.facts, key);
     } else {
@@ -288,6 +208,7 @@ struct GradientConsumer {
     wgmma_wait<kStartsNext ? 2 : 1>();
     pin(dp);
     differentiate(logits, dp, part.facts, is_masked);
+    if constexpr (B::kAlternates) wait_for_grads(num_walked - 1);
     store_grads(part.grads);  // the other consumer waits for it
     start_sums(dk, logit_grads, part.q);
   }
@@ -311,48 +232,149 @@ struct GradientConsumer {
   __device__ __forceinline__ void walk_tiles(HeadWalk<B>& tiles, int32_t key) {
     float logits[kPartRows / 2];
     start_logits(logits, num_walked);
+    if constexpr (B::kAlternates) load_lse(part_of(num_walked, 0).facts);
     wgmma_wait<0>();
     pin(logits);
+    if constexpr (B::kAlternates) {
+      walk_alternately(tiles, key, logits);
+    } else {
+      walk_together(tiles, key, logits);
+    }
+  }
+
+  /// Both consumers make half of each tile's dq, at once.
+  __device__ __forceinline__ void walk_together(HeadWalk<B>& tiles, int32_t key,
+                                                float (&logits)[kPartRows / 2]) {
     bool has_tile = true;
     do {
       num_walked = shared_by_warp(num_walked);  // what closes a tile hid that from the compiler
-      const bool is_masked = tiles.walk.is_masked != 0;
       const bool closes = fused.closes(tiles.walk);
-      const int stage = num_walked % B::kStages;
-      mbarrier_wait(at.second_full + 8 * stage, (num_walked / B::kStages) & 1);
-      if constexpr (B::kParts == 1) {
-        take_part<false>(part_of(num_walked, 0), key, is_masked, logits, logits);
-      } else {
-        float next_logits[kPartRows / 2];
-        take_part<true>(part_of(num_walked, 0), key, is_masked, logits, next_logits);
-        wgmma_wait<1>();
-        pin(next_logits);
-        take_part<false>(part_of(num_walked, 1), key, is_masked, next_logits, next_logits);
-      }
+      take_parts(tiles, key, logits);
       has_tile = tiles.next(p.tiles.runs);
       publish_shared_writes();
       named_barrier_sync(kGradsBarrier, B::kConsumers * kWarpgroupThreads);
-      float dq[B::kDqLanes / 2];
-      start_dq(dq, part_of(num_walked, 0).grads);
+      float dq[B::kQk / 2];
+      query_gradient.start(dq, num_walked);
       wgmma_wait<1>();
       pin(dv);
       pin(dk);
       ++num_walked;
-      // Without a next tile the last one's once more: a branch here would end all products.
-      start_logits(logits, has_tile ? num_walked : num_walked - 1);
+      start_next_logits(logits, has_tile);
       wgmma_wait<1>();
       pin(dq);
-      finish_tile(dq, closes);
+      free_walked();
+      query_gradient.give(dq, num_walked - 1, closes);
       wgmma_wait<0>();
       pin(logits);
     } while (has_tile);
+    free_owned();
   }
 
-  /// The tile before: its stage is free, its dq leaves.
-  __device__ __forceinline__ void finish_tile(float (&dq)[B::kDqLanes / 2], bool closes) const {
-    // Every lane tells that it has read the facts.
+  /// A consumer makes dq of every other tile, of all its lanes, which reads less of shared memory
+  /// than half of each tile's. It does so a tile later, when the other one's dS has long been
+  /// there: so they need not keep in step, and one weighs while the other one multiplies.
+  __device__ __forceinline__ void walk_alternately(HeadWalk<B>& tiles, int32_t key,
+                                                   float (&logits)[kPartRows / 2]) {
+    bool has_tile = true, has_before = false, closed = false;  // the tile before
+    do {
+      num_walked = shared_by_warp(num_walked);
+      const bool closes = fused.closes(tiles.walk);
+      if (has_before && makes_dq_of(num_walked - 1)) {
+        has_tile = take_tile<true>(tiles, key, logits, closed);
+      } else {
+        has_tile = take_tile<false>(tiles, key, logits, closed);
+      }
+      has_before = true;
+      closed = closes;
+    } while (has_tile);
+    num_walked = shared_by_warp(num_walked);
+    if (makes_dq_of(num_walked - 1)) {
+      wait_for_grads(num_walked - 1);
+      float dq[B::kQk / 2];
+      query_gradient.start(dq, num_walked - 1);
+      wgmma_wait<0>();
+      pin(dq);
+      free_owned();
+      query_gradient.give(dq, num_walked - 1, closed);
+    } else {
+      free_owned();
+    }
+  }
+
+  __device__ __forceinline__ bool makes_dq_of(int number) const { return number % 2 == group; }
+
+  /// Of a consumer's dS. It may be a tile ahead of who waits, so there are two.
+  __device__ __forceinline__ uint32_t grads_full(int consumer, int number) const {
+    return at.grads_full + 16 * consumer + 8 * (number & 1);
+  }
+
+  /// Waits until dS of the other consumer's keys is there. Before a consumer stores dS of a tile it
+  /// waits for that of the tile before: then dq of the one whose place it takes has been made.
+  __device__ __forceinline__ void wait_for_grads(int number) const {
+    mbarrier_wait(grads_full(group ^ 1, number), (number >> 1) & 1);
+  }
+
+  /// A walked tile whose S' is there. kMakesDq: also dq of the one before. Is there a next one? Its
+  /// S' is there then.
+  template <bool kMakesDq>
+  __device__ __forceinline__ bool take_tile(HeadWalk<B>& tiles, int32_t key,
+                                            float (&logits)[kPartRows / 2], bool closed) {
+    take_parts(tiles, key, logits);
+    publish_shared_writes();
+    mbarrier_arrive(grads_full(group, num_walked));  // every lane tells of its own
+    const bool has_tile = tiles.next(p.tiles.runs);
+    ++num_walked;
+    if constexpr (!kMakesDq) start_next_logits(logits, has_tile);
+    wgmma_wait<kMakesDq ? 0 : 1>();
+    pin(dv);
+    pin(dk);
+    free_walked();
+    if constexpr (kMakesDq) {
+      float dq[B::kQk / 2];
+      query_gradient.start(dq, num_walked - 2);
+      wgmma_wait<0>();
+      pin(dq);
+      query_gradient.give(dq, num_walked - 2, closed);
+      start_next_logits(logits, has_tile);  // behind it: there are no registers for both
+    }
+    // Without a tile from V, which stays; nobody looks at it.
+    load_lse(has_tile ? part_of(num_walked, 0).facts : at.owned + B::kOwnedFirstBytes);
+    wgmma_wait<0>();
+    pin(logits);
+    return has_tile;
+  }
+
+  /// P' and dS' of a tile, and what is added to dv and dk.
+  __device__ __forceinline__ void take_parts(const HeadWalk<B>& tiles, int32_t key,
+                                             float (&logits)[kPartRows / 2]) {
+    const bool is_masked = tiles.walk.is_masked != 0;
+    const int stage = num_walked % B::kStages;
+    mbarrier_wait(at.second_full + 8 * stage, (num_walked / B::kStages) & 1);
+    if constexpr (B::kParts == 1) {
+      take_part<false>(part_of(num_walked, 0), key, is_masked, logits, logits);
+    } else {
+      float next_logits[kPartRows / 2];
+      take_part<true>(part_of(num_walked, 0), key, is_masked, logits, next_logits);
+      wgmma_wait<1>();
+      pin(next_logits);
+      take_part<false>(part_of(num_walked, 1), key, is_masked, next_logits, next_logits);
+    }
+  }
+
+  /// S' of tile num_walked; without it the last one's once more: a branch would end all products.
+  __device__ __forceinline__ void start_next_logits(float (&logits)[kPartRows / 2],
+                                                    bool has_tile) const {
+    start_logits(logits, has_tile ? num_walked : num_walked - 1);
+  }
+
+  /// Every lane has seen owned_full's phase: it waited for products since.
+  __device__ __forceinline__ void free_owned() const {
+    if (is_elected()) mbarrier_arrive(at.owned_free);
+  }
+
+  /// The stage of the tile before num_walked. Every lane tells that it has read the facts.
+  __device__ __forceinline__ void free_walked() const {
     mbarrier_arrive(at.walked_free + 8 * ((num_walked - 1) % B::kStages));
-    give_dq(dq, closes);
   }
 
   /// One of a thread's two rows.
@@ -395,8 +417,6 @@ struct GradientConsumer {
         ++num_owned;
         if (item.tile.first_gap >= 0) clear_gaps(item.tile);
         walk_tiles(tiles, key);
-        // Every lane has seen owned_full's phase: it waited for products since.
-        if (is_elected()) mbarrier_arrive(at.owned_free);
       }
       store_rows<B::kV>(p.second, item.head, key, item.tile.end, p.lanes_v, dv);
 #pragma unroll

@@ -133,7 +133,7 @@ class Gradients {
 
 struct FusedGradients : Gradients {
   static std::vector<std::string> sources() {
-    return {"hopper_gradients.cu", "hopper_fused_stages.h"};
+    return {"hopper_gradients.cu", "hopper_fused_stages.h", "hopper_fused_dq.h"};
   }
   FusedGradients()
       : Gradients(Outputs::all,

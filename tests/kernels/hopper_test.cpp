@@ -127,6 +127,7 @@ TEST_F(HopperForward, KeepsItsErrorWhereLogitsRiseFromTileToTile) {
 TEST_F(HopperForward, KeepsItsErrorWhereRowsSkipKeysBeforeALogitOutgrowsAll) {
   AttentionCase item = full_case(Dtype::bf16, 768, 128, 128);
   item.shape.q_rows = 128;
+  item.shape.num_heads = item.shape.group = 2;
   item.shape.keys_per_row = 50;
   const int32_t all = 1000;
   item.slices = {
@@ -138,8 +139,10 @@ TEST_F(HopperForward, KeepsItsErrorWhereRowsSkipKeysBeforeALogitOutgrowsAll) {
     k[0] = round_to(Dtype::bf16, power_of_two / (4.0 * item.shape.scale * kLog2E));
   };
   for (int32_t q = 0; q < 128; ++q) {
-    std::fill_n(inputs.q.at(q, 0), 128, 0.0);
-    inputs.q.at(q, 0)[0] = 4.0;
+    for (int32_t head = 0; head < 2; ++head) {
+      std::fill_n(inputs.q.at(q, head), 128, 0.0);
+      inputs.q.at(q, head)[0] = 4.0;
+    }
   }
   for (int32_t k = 0; k < 768; ++k) set_logit(k, k < 100 ? 0.0 : (k < 256 ? 1.0 : 20.0));
   set_logit(575, 40.0);
@@ -197,7 +200,10 @@ TEST_F(HopperForward, TakesQueryHeadsOfAKvHeadSideBySideWhereRowsSeeFewKeys) {
     for (const int32_t head_dim : {64, 128}) {
       AttentionCase item = documents_case({40, 17, 3, 90, 33, 61, 1, 128, 20}, heads.group,
                                           heads.first, heads.count, head_dim);
-      EXPECT_EQ(forward_tile_shape(Generation::sm90, item.shape).heads, heads.in_tile);
+      const kernels::TileShape shape = forward_tile_shape(Generation::sm90, item.shape);
+      EXPECT_EQ(shape.heads, heads.in_tile);
+      // With 128 lanes short tiles are for heads side by side only.
+      EXPECT_EQ(shape.heads * shape.owned_rows, head_dim == 128 && shape.heads == 1 ? 128 : 64);
       check(item);
       item.shape.keys_per_row = 0;
       EXPECT_EQ(forward_tile_shape(Generation::sm90, item.shape).heads, 1);
