@@ -93,6 +93,24 @@ TEST(GoldenDifference, MarksWhatDiffersAndWhatIsMissing) {
   EXPECT_EQ(difference.at(2, 0), (Color{255, 0, 0}));
 }
 
+TEST(GoldenDifference, TakesAFewPixelsAFewLevelsApartAndNoMore) {
+  const Image expected(20, 20, {100, 100, 100});
+  Image seen = expected;
+  const auto change = [&](int32_t pixels, uint8_t level) {
+    seen = expected;
+    for (int32_t i = 0; i < pixels; ++i) seen.at(i % 20, i / 20).b = level;
+  };
+  change(32, 116);
+  EXPECT_TRUE(is_same_picture(expected, seen));
+  change(33, 101);
+  EXPECT_FALSE(is_same_picture(expected, seen));
+  change(1, 117);
+  EXPECT_FALSE(is_same_picture(expected, seen));
+  change(1, 83);
+  EXPECT_FALSE(is_same_picture(expected, seen));
+  EXPECT_FALSE(is_same_picture(expected, Image(20, 19, {100, 100, 100})));
+}
+
 TEST(Paint, GivesTheSamePixelsTwice) {
   EXPECT_TRUE(golden_of(ThemeName::dark) == golden_of(ThemeName::dark));
   Drawing changed = draw_mark_gallery(theme_of(ThemeName::dark));
