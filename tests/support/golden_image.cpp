@@ -77,12 +77,9 @@ bool is_same_picture(const Image& expected, const Image& seen) {
   constexpr int32_t kMostLevels = 16;
   constexpr int64_t kMostPixels = 32;
   if (expected.width != seen.width || expected.height != seen.height) return false;
-  int64_t count = 0;
-  for (size_t i = 0; i < expected.pixels.size(); ++i) {
-    if (distance(expected.pixels[i], seen.pixels[i]) > kMostLevels) return false;
-    count += expected.pixels[i] == seen.pixels[i] ? 0 : 1;
-  }
-  return count <= kMostPixels;
+  const auto is_near = [](const Color& a, const Color& b) { return distance(a, b) <= kMostLevels; };
+  return std::equal(expected.pixels.begin(), expected.pixels.end(), seen.pixels.begin(), is_near) &&
+         count_different(expected, seen) <= kMostPixels;
 }
 
 Image draw_difference(const Image& expected, const Image& seen) {

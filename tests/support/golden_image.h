@@ -18,8 +18,8 @@ namespace cpscope::tests {
 
 /// Are they the same, pixel for pixel, but for what a processor may change? Dear ImGui takes
 /// lengths of edges from its approximate reciprocal root (rsqrtss), whose last bits differ from
-/// maker to maker: here and there a pixel on a slanted edge is a few levels off. An AMD EPYC makes
-/// 13 of a whole window's, up to 8 levels, where an Intel Xeon made the golden picture.
+/// maker to maker: here and there a pixel on a slanted edge is a few levels off. On an AMD EPYC 13
+/// of a whole window's are, by up to 8 levels, from a picture that another machine made.
 bool is_same_picture(const gui::Image& expected, const gui::Image& seen);
 
 /// What differs, in red on a pale copy of the expected picture. Sizes may differ too.
