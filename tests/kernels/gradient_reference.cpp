@@ -79,8 +79,10 @@ void add_pair(const GradientProblem& problem, int32_t head, int32_t q, int32_t k
   const double d_s_error = step * std::abs(unscaled) + subnormal_step +
                            fp32_error * (4.0 + std::abs(d_p) + std::abs(problem.delta[statistic]));
   add_row(p, p_error, problem.d_out, o_at, v, exact.dv, v_at);
-  add_row(unscaled * shape.scale, d_s_error * shape.scale, problem.k, k_at, qk, exact.dq, q_at);
-  add_row(unscaled * shape.scale, d_s_error * shape.scale, problem.q, q_at, qk, exact.dk, k_at);
+  add_row(unscaled * shape.scale, d_s_error * std::abs(shape.scale), problem.k, k_at, qk, exact.dq,
+          q_at);
+  add_row(unscaled * shape.scale, d_s_error * std::abs(shape.scale), problem.q, q_at, qk, exact.dk,
+          k_at);
 }
 
 }  // namespace

@@ -382,6 +382,7 @@ TEST_F(HopperGradients, WalkWholeTilesWithoutAMask) {
   check(full_case(Dtype::fp16, 256, 256, 256));
   check(full_case(Dtype::bf16, 256, 128, 128));
   check(causal_case(Dtype::fp16, 320, 64, 64));
+  check(full_case(Dtype::bf16, 300, 64, 64));
 }
 
 TEST_F(HopperGradients, TakeACapAtEveryWidth) {
@@ -392,6 +393,48 @@ TEST_F(HopperGradients, TakeACapAtEveryWidth) {
     item.shape.softcap = 1.5f;
     item.shape.num_heads = item.shape.group = 2;
     check(item);
+  }
+}
+
+// A product of 64 lanes takes lse off before the scale is there.
+TEST_F(HopperGradients, TakeAnyScale) {
+  for (const float scale : {-0.25f, 3.0f, 1e-6f, 1e-30f}) {
+    for (const int32_t lanes : {64, 128}) {
+      AttentionCase item = causal_case(Dtype::bf16, 200, lanes, lanes);
+      item.shape.scale = scale;
+      check(item);
+      item.shape.dtype = Dtype::fp16;
+      check(item);
+    }
+  }
+}
+
+// One over it is not an fp32 number; of dq and dk nothing is left.
+TEST_F(HopperGradients, WeighByTheSmallestScale) {
+  for (const int32_t lanes : {64, 128}) {
+    AttentionCase item = causal_case(Dtype::bf16, 200, lanes, lanes);
+    item.shape.scale = 1e-40f;
+    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::ExactGradients exact = solve(problem);
+    const kernels::KernelGradients got = run_gradients(kHopper, problem, exact);
+    EXPECT_EQ(find_excess("dv", exact.dv, got.dv, item.shape.num_kv_heads, lanes), "");
+  }
+}
+
+// dk is another matter: the row's own numbers reach all keys of a tile, times zeros.
+TEST_F(HopperGradients, KeepARowsNanFromOtherRows) {
+  constexpr int32_t kRow = 50;
+  for (const int32_t lanes : {64, 128}) {
+    const AttentionCase item = causal_case(Dtype::bf16, 200, lanes, lanes);
+    kernels::GradientProblem problem = problem_of(item);
+    const kernels::ExactGradients exact = solve(problem);
+    problem.log2_lse[kRow] = problem.delta[kRow] = std::numeric_limits<double>::quiet_NaN();
+    const kernels::KernelGradients got = run_gradients(kHopper, problem, exact);
+    for (int32_t row = 0; row < item.shape.q_rows; ++row) {
+      const auto at = static_cast<size_t>(row * lanes);
+      EXPECT_EQ(std::isnan(got.dq[at]), row == kRow) << lanes << " lanes, query row " << row;
+      EXPECT_EQ(std::isnan(got.dv[at]), row <= kRow) << lanes << " lanes, key row " << row;
+    }
   }
 }
 
