@@ -34,8 +34,7 @@ struct FusedQueryGradient {
   __device__ __forceinline__ void give(float (&dq)[B::kQk / 2], int number, bool closes) const {
     wait_until_dq_left(at, number - 1);
     // Of a tile that does not close: known already.
-    const int known = closes ? number : number - 1;
-    mbarrier_wait(at.sums_full + 8 * (known & 1), (known >> 1) & 1);
+    TileBarrier(at.sums_full, closes ? number : number - 1).wait();
     if (closes) {
       close(dq);
     } else {
@@ -47,7 +46,7 @@ struct FusedQueryGradient {
       });
     }
     publish_shared_writes();
-    mbarrier_arrive(at.dq_full + 8 * (number % kSenders));
+    TileBarrier(at.dq_full, number).arrive();
   }
 
  private:

@@ -13,21 +13,22 @@ inline constexpr int kPartRows = 64;
 inline constexpr int kDqPanelLanes = kPanelRowBytes / 4;
 /// Named barriers: dS of both consumers is in shared memory.
 inline constexpr int kGradsBarrier = 1;
-/// Threads that send dq, tile by tile in turns.
+/// Threads that send dq, tile by tile in turns: each those of one TileBarrier.
 inline constexpr int kSenders = 2;
 
 /// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
-/// or 128, where each makes half of dq's rows.
+/// or 128, where each makes half of dq's rows. kHasOffsets: products take lse and delta off, for
+/// which a cap is in the way; 128 lanes lose as much by a step more as they gain.
 template <class T_, int kLanes_, int kWalked_, bool kHasCap_>
 struct FusedBudget {
   using T = T_;
   static constexpr int kLanes = kLanes_, kWalked = kWalked_;
   static constexpr int kQk = kLanes, kV = kLanes;
-  static constexpr bool kHasCap = kHasCap_;
+  static constexpr bool kHasCap = kHasCap_, kHasOffsets = kLanes <= 64 && !kHasCap;
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
-  static constexpr int kConsumerRegisters = kLanes > 64 ? 240 : 232;
-  static constexpr int kProducerRegisters = kLanes > 64 ? 24 : 40;
+  static constexpr int kConsumerRegisters = kLanes > 64 ? 240 : 224;
+  static constexpr int kProducerRegisters = kLanes > 64 ? 24 : 56;
   using Facts = FactLayout<kWalked>;
   using Walk = BlockWalk<kWalked>;
 
@@ -42,11 +43,12 @@ struct FusedBudget {
   static constexpr int kFirstBytes = kWalked * kQk * 2;
   static constexpr int kSecondBytes = kWalked * kV * 2;
   static constexpr int kWalkedBytes = kFirstBytes + kSecondBytes;
+  static constexpr int kStageOffsetBytes = kHasOffsets ? kParts * kOffsetBytes : 0;
   static constexpr int kGradBytes = kWalked * kOwned * 2;  // dS
   static constexpr int kDqPanelBytes = kWalked * kPanelRowBytes;
   static constexpr int kDqBytes = kWalked * kQk * 4;
   static constexpr int kSharedBytes = 1024 + kOwnedBytes +
-                                      kStages * (kWalkedBytes + Facts::kBytes) +
+                                      kStages * (kWalkedBytes + kStageOffsetBytes + Facts::kBytes) +
                                       kGradStages * kGradBytes + kDqBytes + 160 + WorkDeal::kBytes;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * launch_registers(kThreads));
@@ -57,6 +59,7 @@ struct FusedParams {
   BackwardParams base;
   TensorMap dq;
   int32_t* turns_taken;  // [local query head][counter]
+  float lse_factor;      // log2_lse times it is added to q.k (kHasOffsets)
   int32_t is_narrow;     // dk and dv hold the dtype, else fp32
   DeviceRows narrow_dq;  // dq in the dtype, unless data is null
 
@@ -73,12 +76,24 @@ struct ClosedRows {
   static constexpr int kEnd = 4, kHead = 8, kHasSums = 12;
 };
 
+/// One of two barriers that walked tiles take alternately, and the phase that belongs to tile
+/// `number`: who waits may be a tile behind who arrives.
+struct TileBarrier {
+  uint32_t address;
+  int phase;
+
+  __device__ __forceinline__ TileBarrier(uint32_t pair, int number)
+      : address(pair + 8 * (number & 1)), phase(number >> 1 & 1) {}
+  __device__ __forceinline__ void wait() const { mbarrier_wait(address, phase); }
+  __device__ __forceinline__ void arrive() const { mbarrier_arrive(address); }
+};
+
 /// Where things lie in shared memory.
 template <class B>
 struct FusedShared {
-  uint32_t owned, walked, grads, dq, facts;
-  uint32_t owned_full, owned_free, first_full, second_full, walked_free, grads_full, dq_full,
-      dq_free, sums_full;
+  uint32_t owned, walked, grads, dq, offsets, facts;
+  uint32_t owned_full, owned_free, first_full, second_full, walked_free;
+  uint32_t grads_full, dq_full, dq_free, sums_full;  // TileBarriers, of dS for each consumer
   uint32_t closed, deal;
 
   __device__ FusedShared() {
@@ -86,7 +101,8 @@ struct FusedShared {
     walked = owned + B::kOwnedBytes;
     grads = walked + B::kStages * B::kWalkedBytes;
     dq = grads + B::kGradStages * B::kGradBytes;
-    facts = dq + B::kDqBytes;
+    offsets = dq + B::kDqBytes;
+    facts = offsets + B::kStages * B::kStageOffsetBytes;
     owned_full = facts + B::kStages * B::Facts::kBytes;
     owned_free = owned_full + 8;
     first_full = owned_free + 8;
@@ -125,6 +141,12 @@ struct FusedShared {
       WorkDeal(deal).init(kConsumerWarps + 1, kSenders);
       mbarrier_init_fence();
     }
+    if constexpr (B::kHasOffsets) {
+      for (int byte = 16 * threadIdx.x; byte < B::kStages * B::kStageOffsetBytes;
+           byte += 16 * B::kThreads)
+        store_shared_four(offsets + byte, {0.0f, 0.0f, 0.0f, 0.0f});
+      publish_shared_writes();
+    }
     __syncthreads();
   }
 };
@@ -157,7 +179,8 @@ struct HeadWalk {
 /// item is drawn when the last tile is under way: an item that was drawn and is not worked on keeps
 /// waiting whoever has a later turn.
 template <class B>
-__device__ __forceinline__ void fetch_tiles(const BackwardParams& p, const FusedShared<B>& at) {
+__device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const FusedShared<B>& at) {
+  const BackwardParams& p = fused.base;
   const bool is_first = threadIdx.x % 32 == 0;
   if (is_first) {
     for (const TensorMap* map : {&p.k, &p.v, &p.q, &p.d_out}) prefetch_map(map);
@@ -200,7 +223,14 @@ __device__ __forceinline__ void fetch_tiles(const BackwardParams& p, const Fused
                                        tiles.walk.end, tiles.head);
       }
       __syncwarp();
-      facts.store(p, tiles.walk, tile.end, at.facts + stage * B::Facts::kBytes);
+      const uint32_t to = at.facts + stage * B::Facts::kBytes;
+      if constexpr (B::kHasOffsets) {
+        facts.store_offsets(fused.lse_factor, at.offsets + stage * B::kStageOffsetBytes);
+        publish_shared_writes();
+      } else {
+        facts.store_statistics(to);
+      }
+      facts.store_keys(p, tiles.walk, tile.end, to);
       mbarrier_arrive(first_full);  // every lane tells of its own stores
       ++num_walked;
     } while (tiles.next(p.tiles.runs));
@@ -235,7 +265,7 @@ struct TurnWalk {
 /// Waits until dq of tile `number` has left shared memory, or has been written from there.
 template <class B>
 __device__ __forceinline__ void wait_until_dq_left(const FusedShared<B>& at, int number) {
-  mbarrier_wait(at.dq_free + 8 * (number & 1), (number >> 1) & 1);
+  TileBarrier(at.dq_free, number).wait();
 }
 
 /// Brings the sums of all tiles before the one that closes, which nobody comes behind; its
@@ -245,21 +275,21 @@ __device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedSh
                                          const typename B::Walk& walk, int32_t head,
                                          const TurnWalk& turns, int number) {
   const int32_t lanes = fused.base.lanes_qk;
-  const uint32_t sums_full = at.sums_full + 8 * (number % kSenders);
+  const TileBarrier sums_full(at.sums_full, number);
   wait_until_dq_left(at, number - 1);
   store_shared_int(at.closed, walk.row);
   store_shared_int(at.closed + ClosedRows::kEnd, walk.end);
   store_shared_int(at.closed + ClosedRows::kHead, head);
   store_shared_int(at.closed + ClosedRows::kHasSums, turns.opens() ? 0 : 1);
   if (turns.opens()) {
-    mbarrier_arrive(sums_full);
+    sums_full.arrive();
   } else {
     wait_for_turn(turns.taken, turns.turn());
     const int num_panels = (lanes + kDqPanelLanes - 1) / kDqPanelLanes;
-    mbarrier_arrive_expecting(sums_full, num_panels * B::kDqPanelBytes);
+    mbarrier_arrive_expecting(sums_full.address, num_panels * B::kDqPanelBytes);
     for (int panel = 0; panel < num_panels; ++panel) {
-      load_box(at.dq + panel * B::kDqPanelBytes, &fused.dq, sums_full, panel * kDqPanelLanes,
-               kMapRows - walk.end + walk.row, head, walk.end, kMapRows);
+      load_box(at.dq + panel * B::kDqPanelBytes, &fused.dq, sums_full.address,
+               panel * kDqPanelLanes, kMapRows - walk.end + walk.row, head, walk.end, kMapRows);
     }
   }
 }
@@ -271,7 +301,6 @@ template <class B>
 __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedShared<B>& at,
                                         int sender) {
   const BackwardParams& p = fused.base;
-  const uint32_t dq_full = at.dq_full + 8 * sender, dq_free = at.dq_free + 8 * sender;
   WorkDeal deal(at.deal);
   int num_walked = 0;  // by both
   for (;;) {
@@ -287,16 +316,17 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
       do {
         turns.next();
         const int number = num_walked++;
+        const TileBarrier dq_full(at.dq_full, number), dq_free(at.dq_free, number);
         if (number % kSenders != sender) {
           // the other one's
         } else if (fused.closes(walk)) {
           close_dq<B>(fused, at, walk, head, turns, number);
-          mbarrier_wait(dq_full, number / kSenders & 1);
-          mbarrier_arrive(dq_free);
+          dq_full.wait();
+          dq_free.arrive();
         } else {
           const int32_t turn = turns.turn();
           wait_for_turn(turns.taken, turn);
-          mbarrier_wait(dq_full, number / kSenders & 1);
+          dq_full.wait();
           for (int panel = 0; panel * kDqPanelLanes < p.lanes_qk; ++panel) {
             const uint32_t from = at.dq + panel * B::kDqPanelBytes;
             const int row = kMapRows - walk.end + walk.row;  // see kMapRows
@@ -309,8 +339,8 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
           }
           commit_boxes();
           wait_for_boxes_read();
-          mbarrier_arrive(at.sums_full + 8 * sender);  // of no tile that closes
-          mbarrier_arrive(dq_free);
+          TileBarrier(at.sums_full, number).arrive();  // of no tile that closes
+          dq_free.arrive();
           wait_for_boxes();
           pass_turn(turns.taken, turn + 1);
         }

@@ -15,7 +15,8 @@
 // dq = dS K. P' and dS' stay in registers as operands; dS also goes to shared memory, where both
 // consumer warpgroups' keys meet: they make dq of tiles alternately (128 lanes), or half of its
 // rows each (64 lanes). What belongs to a walked row (lse, delta, the keys that it sees) belongs to
-// a column here: the producer's second warp puts it into shared memory beside the tile.
+// a column here: the producer's second warp puts it into shared memory beside the tile; for 64
+// lanes lse and delta as rows of an operand, so that S' and dP' come without them.
 //
 // dq of a tile is added to global memory by the copy unit, all tiles of a block of query rows in
 // turn (TileList::turns): the order of additions is that of the tile list, so two runs give the
@@ -28,11 +29,11 @@
 //
 // Ladder: v1 are the portable kernels (query_gradient.cu, key_gradient.cu), v2 were Hopper kernels
 // for dq and for dk with dv; v3 was one kernel, v4 wrote dq in the dtype, v5 has consumers that
-// need not keep in step. Grid: one CTA per SM, work from a counter; 128 threads for the producer
-// and for each consumer. Shared memory: K and V of the owner, two stages of Q and dO, two or three
-// of dS, dq of a tile; panels with the 128-byte swizzle. Accuracy: as v1: fp32 sums, P and dS
-// rounded to the dtype. Source: FlashAttention-3 (arXiv:2407.08608), the fused backward; turns: its
-// deterministic mode.
+// need not keep in step, v6 products that take lse and delta off. Grid: one CTA per SM, work from a
+// counter; 128 threads for the producer and for each consumer. Shared memory: K and V of the owner,
+// two stages of Q and dO, two or three of dS, dq of a tile; panels with the 128-byte swizzle.
+// Accuracy: as v1: fp32 sums, P and dS rounded to the dtype. Source: FlashAttention-3
+// (arXiv:2407.08608), the fused backward; turns: its deterministic mode.
 
 namespace cpscope::kernels {
 namespace device {
@@ -50,7 +51,8 @@ struct GradientConsumer {
   int num_walked = 0, num_owned = 0;  // taken
   // P' and dS' of a part, in pairs: operands of products that may be under way.
   uint32_t weights[kPartRows / 4], logit_grads[kPartRows / 4];
-  float log2_lse[kPartRows / 4];
+  float log2_lse[kPartRows / 4];  // where products do not take it off
+  OffsetOnes ones;
   float dk[B::kQk / 2];
   float dv[B::kV / 2];
 
@@ -66,16 +68,20 @@ struct GradientConsumer {
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
   __device__ __forceinline__ static int warp() { return threadIdx.x / 32 % 4; }
 
-  /// sums = A B^T of kLanes lanes; a: this warpgroup's keys, b: the walked rows.
+  /// sums = A B^T of kLanes lanes, and `offsets` of the walked rows where products take them off;
+  /// a: this warpgroup's keys, b: the walked rows. Offsets first: a product with an operand in
+  /// registers keeps the warp until it is read.
   template <int kLanes>
-  __device__ __forceinline__ static void start_product(float (&sums)[kPartRows / 2], uint32_t a,
-                                                       uint32_t b) {
+  __device__ __forceinline__ void start_product(float (&sums)[kPartRows / 2], uint32_t a,
+                                                uint32_t b, uint32_t offsets) const {
     const uint64_t owned = matrix_descriptor(a, 16), walked = matrix_descriptor(b, 16);
     wgmma_fence();
+    if constexpr (B::kHasOffsets) wgmma_rs_first(sums, ones.pairs, matrix_descriptor(offsets, 16));
 #pragma unroll
     for (int step = 0; step < kLanes / 16; ++step) {
       wgmma_ss<typename B::T>(sums, further(owned, lane_step<B::kOwned>(step)),
-                              further(walked, lane_step<B::kWalked>(step)), step > 0);
+                              further(walked, lane_step<B::kWalked>(step)),
+                              B::kHasOffsets || step > 0);
     }
     wgmma_commit();
   }
@@ -115,7 +121,8 @@ struct GradientConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& value = logits[4 * j + i];
-        value = weigh<B::kHasCap>(p, value, log2_lse[2 * j + i % 2], slope[i]);
+        value =
+            weigh<B::kHasCap>(p, value, B::kHasOffsets ? 0.0f : log2_lse[2 * j + i % 2], slope[i]);
       }
       if constexpr (kIsMasked) {
         const IntPair lo = load_shared_int_pair(facts + B::Facts::kLo + 32 * j);
@@ -151,7 +158,8 @@ struct GradientConsumer {
     }
 #pragma unroll
     for (int j = 0; j < kPartRows / 8; ++j) {
-      const FloatPair delta = load_shared_pair(facts + B::Facts::kDelta + 32 * j);
+      FloatPair delta{0.0f, 0.0f};
+      if constexpr (!B::kHasOffsets) delta = load_shared_pair(facts + B::Facts::kDelta + 32 * j);
       logit_grads[2 * j] = pack<typename B::T>(exact[4 * j] * (dp[4 * j] - delta.x),
                                                exact[4 * j + 1] * (dp[4 * j + 1] - delta.y));
       logit_grads[2 * j + 1] = pack<typename B::T>(exact[4 * j + 2] * (dp[4 * j + 2] - delta.x),
@@ -172,12 +180,12 @@ struct GradientConsumer {
 
   /// Where a part of a walked tile lies, and what belongs to its rows.
   struct Part {
-    uint32_t q, d_out, facts, grads;
+    uint32_t q, d_out, offsets, facts, grads;
   };
   __device__ __forceinline__ Part part_of(int number, int part) const {
     const int stage = number % B::kStages, row = part * kPartRows;
     const uint32_t q = at.walked + stage * B::kWalkedBytes + row * kPanelRowBytes;
-    return {q, q + B::kFirstBytes,
+    return {q, q + B::kFirstBytes, at.offsets + stage * B::kStageOffsetBytes + part * kOffsetBytes,
             at.facts + stage * B::Facts::kBytes + 4 * row + 8 * (threadIdx.x % 4),
             at.grads_of(number) + row * kPanelRowBytes};
   }
@@ -185,7 +193,8 @@ struct GradientConsumer {
   /// The first part's S'.
   __device__ __forceinline__ void start_logits(float (&logits)[kPartRows / 2], int number) const {
     mbarrier_wait(at.first_full + 8 * (number % B::kStages), (number / B::kStages) & 1);
-    start_product<B::kQk>(logits, k, part_of(number, 0).q);
+    const Part part = part_of(number, 0);
+    start_product<B::kQk>(logits, k, part.q, part.offsets);
   }
 
   /// A part whose S' is there: dk and dv, and dS to shared memory. next_logits: of the part behind
@@ -195,16 +204,18 @@ struct GradientConsumer {
                                             float (&logits)[kPartRows / 2],
                                             float (&next_logits)[kPartRows / 2]) {
     float dp[kPartRows / 2];
-    start_product<B::kV>(dp, v, part.d_out);
-    if constexpr (!B::kAlternates) load_lse(part.facts);
+    start_product<B::kV>(dp, v, part.d_out, part.offsets + kOffsetGroupBytes);
+    if constexpr (!B::kAlternates && !B::kHasOffsets) load_lse(part.facts);
     if (is_masked) {
       weigh_part<true>(logits, part.facts, key);
     } else {
       weigh_part<false>(logits, part.facts, key);
     }
     start_sums(dv, weights, part.d_out);  // before dP' is used
-    if constexpr (kStartsNext)
-      start_product<B::kQk>(next_logits, k, part.q + kPartRows * kPanelRowBytes);
+    if constexpr (kStartsNext) {
+      start_product<B::kQk>(next_logits, k, part.q + kPartRows * kPanelRowBytes,
+                            part.offsets + kOffsetBytes);
+    }
     wgmma_wait<kStartsNext ? 2 : 1>();
     pin(dp);
     differentiate(logits, dp, part.facts, is_masked);
@@ -303,15 +314,10 @@ struct GradientConsumer {
 
   __device__ __forceinline__ bool makes_dq_of(int number) const { return number % 2 == group; }
 
-  /// Of a consumer's dS. It may be a tile ahead of who waits, so there are two.
-  __device__ __forceinline__ uint32_t grads_full(int consumer, int number) const {
-    return at.grads_full + 16 * consumer + 8 * (number & 1);
-  }
-
   /// Waits until dS of the other consumer's keys is there. Before a consumer stores dS of a tile it
   /// waits for that of the tile before: then dq of the one whose place it takes has been made.
   __device__ __forceinline__ void wait_for_grads(int number) const {
-    mbarrier_wait(grads_full(group ^ 1, number), (number >> 1) & 1);
+    TileBarrier(at.grads_full + 16 * (group ^ 1), number).wait();
   }
 
   /// A walked tile whose S' is there. kMakesDq: also dq of the one before. Is there a next one? Its
@@ -321,7 +327,8 @@ struct GradientConsumer {
                                             float (&logits)[kPartRows / 2], bool closed) {
     take_parts(tiles, key, logits);
     publish_shared_writes();
-    mbarrier_arrive(grads_full(group, num_walked));  // every lane tells of its own
+    // Every lane tells of its own.
+    TileBarrier(at.grads_full + 16 * group, num_walked).arrive();
     const bool has_tile = tiles.next(p.tiles.runs);
     ++num_walked;
     if constexpr (!kMakesDq) start_next_logits(logits, has_tile);
@@ -436,7 +443,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     const int warp = threadIdx.x / 32;
-    if (warp == 1) fetch_tiles<B>(p, at);
+    if (warp == 1) fetch_tiles<B>(fused, at);
     if (warp == 2) {
       WorkDeal deal(at.deal);
       // Many short items took 1 % longer where the loop that never waits could.
@@ -502,6 +509,12 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
   p.counter = launch.counters;
   p.first = launch.dk;
   p.second = launch.dv;
+  if constexpr (B::kHasOffsets) {
+    // One cannot divide by a scale of zero; this one makes the same weights.
+    constexpr float kLeast = 1e-30f;
+    if (std::abs(p.logit_log2) < kLeast) p.logit_log2 = kLeast;
+    fused.lse_factor = -1.0f / p.logit_log2;
+  }
   fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
   make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, {B::kWalked});
   fused.turns_taken = launch.turns_taken;

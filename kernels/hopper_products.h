@@ -146,20 +146,20 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
     }                                                                                              \
   }
 
-// d[64, N] += a[64, 16] b[16, N], a in registers, b in shared memory with the N lanes of a row side
-// by side (the p.v product).
-#define CPSCOPE_WGMMA_RS_TYPE(TYPE, N, A0, A1, A2, A3, B)                                          \
+// d[64, N] += a[64, 16] b[16, N], or = where ACCUMULATES is 0; a in registers, b in shared memory
+// with the N lanes of a row side by side (the p.v product).
+#define CPSCOPE_WGMMA_RS_TYPE(TYPE, N, A0, A1, A2, A3, B, ACCUMULATES)                             \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                     \
                " {" CPSCOPE_REGISTERS##N "}, {%" A0 ",%" A1 ",%" A2 ",%" A3 "}, %" B               \
-               ", 1, 1, 1, 1;"                                                                     \
+               ", " ACCUMULATES ", 1, 1, 1;"                                                       \
                : CPSCOPE_SUMS_OF##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 #define CPSCOPE_WGMMA_RS(N, A0, A1, A2, A3, B)                                                     \
   template <class T>                                                                               \
   __device__ __forceinline__ void wgmma_rs(float (&d)[N / 2], const uint32_t* a, uint64_t b) {     \
     if constexpr (std::is_same_v<T, Bf16>) {                                                       \
-      CPSCOPE_WGMMA_RS_TYPE("bf16", N, A0, A1, A2, A3, B);                                         \
+      CPSCOPE_WGMMA_RS_TYPE("bf16", N, A0, A1, A2, A3, B, "1");                                    \
     } else {                                                                                       \
-      CPSCOPE_WGMMA_RS_TYPE("f16", N, A0, A1, A2, A3, B);                                          \
+      CPSCOPE_WGMMA_RS_TYPE("f16", N, A0, A1, A2, A3, B, "1");                                     \
     }                                                                                              \
   }
 
@@ -174,6 +174,11 @@ CPSCOPE_WGMMA_RS(64, "32", "33", "34", "35", "36")
 CPSCOPE_WGMMA_RS(128, "64", "65", "66", "67", "68")
 CPSCOPE_WGMMA_RS(192, "96", "97", "98", "99", "100")
 CPSCOPE_WGMMA_RS(256, "128", "129", "130", "131", "132")
+
+// d[64, 64] = a[64, 16] b[16, 64] in bf16, whatever is added to it afterwards.
+__device__ __forceinline__ void wgmma_rs_first(float (&d)[32], const uint32_t* a, uint64_t b) {
+  CPSCOPE_WGMMA_RS_TYPE("bf16", 64, "32", "33", "34", "35", "36", "0");
+}
 // clang-format on
 
 }  // namespace cpscope::kernels::device

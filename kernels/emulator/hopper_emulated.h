@@ -215,6 +215,9 @@ inline FloatFour load_shared_four(uint32_t address, Line line = Line::current())
 inline FloatPair load_shared_pair(uint32_t address, Line line = Line::current()) {
   return shared_value<FloatPair>(address, {"load_shared_pair", address, line});
 }
+inline void store_shared_int_pair(uint32_t address, IntPair value, Line line = Line::current()) {
+  shared_value<IntPair>(address, {"store_shared_int_pair", address, line}) = value;
+}
 inline IntPair load_shared_int_pair(uint32_t address, Line line = Line::current()) {
   return shared_value<IntPair>(address, {"load_shared_int_pair", address, line});
 }
@@ -256,6 +259,11 @@ template <class T, int N>
 void wgmma_rs(float (&d)[N], const uint32_t* a, uint64_t b, Line line = Line::current()) {
   emulator::start_product({d, a, 0, b, 2 * N, true, true, std::is_same_v<T, Bf16>},
                           {"wgmma_rs", 0, line});
+}
+inline void wgmma_rs_first(float (&d)[32], const uint32_t* a, uint64_t b,
+                           Line line = Line::current()) {
+  for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
+  emulator::start_product({d, a, 0, b, 64, false, true, true}, {"wgmma_rs_first", 0, line});
 }
 
 }  // namespace cpscope::kernels::device
