@@ -41,6 +41,10 @@ bool is_backward_fused(Generation generation, const AttentionShape& shape) {
   return generation == Generation::sm90 && is_hopper_backward_fused(shape);
 }
 
+bool takes_offsets(Generation generation, const AttentionShape& shape) {
+  return is_backward_fused(generation, shape) && takes_hopper_offsets(shape);
+}
+
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
   if (generation == Generation::sm90) return hopper_wide_query_gradient_tile_shape(shape);
   return is_fp32(shape) ? fp32_tile(shape) : portable_query_gradient_tile(shape);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/device.h"
+#include "kernels/scalar_types.h"
 #include "kernels/tile_list.h"
 #include "sim/scenario/scenario.h"
 
@@ -88,7 +89,7 @@ struct ForwardLaunch {
 /// order: two runs give the same bits. `out` and lse are those of the whole row, `out` in fp32 or
 /// the dtype. log2_lse, delta: workspace, fp32 [local
 /// head][q row]: lse * log2(e), +inf for rows that see nothing, and rowsum(d_out * out), 0 for such
-/// rows.
+/// rows. offsets: the same as parts of numbers (row_offsets.h), where kernels take them so.
 struct BackwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v, d_out;
@@ -98,6 +99,7 @@ struct BackwardLaunch {
   int64_t lse_row_stride = 0;
   float* log2_lse = nullptr;
   float* delta = nullptr;
+  Bf16* offsets = nullptr;
   DeviceRows dq, dk, dv;
   Dtype dkv_element = Dtype::fp32;  // fused: or the dtype
   DeviceRows narrow_dq;  // fused, if data is set: dq in the dtype; dq itself is workspace
@@ -115,6 +117,8 @@ TileShape forward_tile_shape(Generation generation, const AttentionShape& shape)
 /// Does launch_key_gradient make dq too? Then there is no launch_query_gradient, and the launch has
 /// turns_taken.
 bool is_backward_fused(Generation generation, const AttentionShape& shape);
+/// Does launch_key_gradient read offsets?
+bool takes_offsets(Generation generation, const AttentionShape& shape);
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape);
 TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape);
 

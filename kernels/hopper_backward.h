@@ -10,8 +10,10 @@ namespace cpscope::kernels {
 std::string why_not_hopper_backward(const AttentionShape& shape);
 
 /// Heads of up to 128 lanes get dq, dk and dv in one launch, wider ones in two. All launches read
-/// log2_lse and delta, which launch_row_statistics wrote.
+/// what launch_row_statistics wrote.
 bool is_hopper_backward_fused(const AttentionShape& shape);
+/// A fused backward: does it read offsets, or log2_lse and delta?
+bool takes_hopper_offsets(const AttentionShape& shape);
 
 TileShape hopper_gradients_tile_shape(const AttentionShape& shape);
 void launch_hopper_gradients(const BackwardLaunch& launch, Stream stream);

@@ -18,13 +18,13 @@ inline constexpr int kSenders = 2;
 
 /// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
 /// or 128, where each makes half of dq's rows. kHasOffsets: products take lse and delta off, for
-/// which a cap is in the way; 128 lanes lose as much by a step more as they gain.
+/// which a cap is in the way.
 template <class T_, int kLanes_, int kWalked_, bool kHasCap_>
 struct FusedBudget {
   using T = T_;
   static constexpr int kLanes = kLanes_, kWalked = kWalked_;
   static constexpr int kQk = kLanes, kV = kLanes;
-  static constexpr bool kHasCap = kHasCap_, kHasOffsets = kLanes <= 64 && !kHasCap;
+  static constexpr bool kHasCap = kHasCap_, kHasOffsets = !kHasCap;
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kConsumerRegisters = kLanes > 64 ? 240 : 224;
@@ -43,13 +43,19 @@ struct FusedBudget {
   static constexpr int kFirstBytes = kWalked * kQk * 2;
   static constexpr int kSecondBytes = kWalked * kV * 2;
   static constexpr int kWalkedBytes = kFirstBytes + kSecondBytes;
-  static constexpr int kStageOffsetBytes = kHasOffsets ? kParts * kOffsetBytes : 0;
-  static constexpr int kGradBytes = kWalked * kOwned * 2;  // dS
+  static constexpr int kOffsetRowBytes = 2 * kOffsetLanes;
+  static constexpr int kOffsetBytes = kHasOffsets ? kWalked * kOffsetRowBytes : 0;  // lse; delta
+  static constexpr int kGradBytes = kWalked * kOwned * 2;                           // dS
   static constexpr int kDqPanelBytes = kWalked * kPanelRowBytes;
   static constexpr int kDqBytes = kWalked * kQk * 4;
   static constexpr int kSharedBytes = 1024 + kOwnedBytes +
-                                      kStages * (kWalkedBytes + kStageOffsetBytes + Facts::kBytes) +
+                                      kStages * (kWalkedBytes + 2 * kOffsetBytes + Facts::kBytes) +
                                       kGradStages * kGradBytes + kDqBytes + 160 + WorkDeal::kBytes;
+  /// Of a walked tile's rows: of lse, and as many of delta.
+  __device__ static uint32_t offset_bytes(const Walk& walk) {
+    const int32_t rows = walk.end - walk.row;
+    return kHasOffsets ? (rows < kWalked ? rows : kWalked) * kOffsetRowBytes : 0;
+  }
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * launch_registers(kThreads));
   static_assert(kSharedBytes <= kMaxSharedBytes);
@@ -58,8 +64,8 @@ struct FusedBudget {
 struct FusedParams {
   BackwardParams base;
   TensorMap dq;
+  const Bf16* offsets;   // [local query head], as row_offsets.h tells
   int32_t* turns_taken;  // [local query head][counter]
-  float lse_factor;      // log2_lse times it is added to q.k (kHasOffsets)
   int32_t is_narrow;     // dk and dv hold the dtype, else fp32
   DeviceRows narrow_dq;  // dq in the dtype, unless data is null
 
@@ -102,7 +108,7 @@ struct FusedShared {
     grads = walked + B::kStages * B::kWalkedBytes;
     dq = grads + B::kGradStages * B::kGradBytes;
     offsets = dq + B::kDqBytes;
-    facts = offsets + B::kStages * B::kStageOffsetBytes;
+    facts = offsets + B::kStages * 2 * B::kOffsetBytes;
     owned_full = facts + B::kStages * B::Facts::kBytes;
     owned_free = owned_full + 8;
     first_full = owned_free + 8;
@@ -141,12 +147,6 @@ struct FusedShared {
       WorkDeal(deal).init(kConsumerWarps + 1, kSenders);
       mbarrier_init_fence();
     }
-    if constexpr (B::kHasOffsets) {
-      for (int byte = 16 * threadIdx.x; byte < B::kStages * B::kStageOffsetBytes;
-           byte += 16 * B::kThreads)
-        store_shared_four(offsets + byte, {0.0f, 0.0f, 0.0f, 0.0f});
-      publish_shared_writes();
-    }
     __syncthreads();
   }
 };
@@ -174,6 +174,17 @@ struct HeadWalk {
     return walk.next(runs);
   }
 };
+
+/// Asks for -lse (0) or -delta (1) of a walked tile's rows. Behind the last one stays what was
+/// there, which nobody sees: such a tile has a mask.
+template <class B>
+__device__ __forceinline__ void load_offsets(const FusedParams& fused, uint32_t to,
+                                             uint32_t barrier, int which,
+                                             const typename B::Walk& walk, int32_t head) {
+  const int64_t row = (int64_t{2} * head + which) * fused.base.q_rows + walk.row;
+  load_bytes(to + which * B::kOffsetBytes, fused.offsets + row * kOffsetLanes,
+             B::offset_bytes(walk), barrier);
+}
 
 /// A warp of the producer: its first lane the tiles, all lanes what belongs to their rows. The next
 /// item is drawn when the last tile is under way: an item that was drawn and is not worked on keeps
@@ -212,24 +223,25 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
       const uint32_t first_full = at.first_full + 8 * stage,
                      second_full = at.second_full + 8 * stage;
       RowFacts<typename B::Walk> facts;
-      facts.fetch(p, tiles.walk, tiles.head);
+      if constexpr (!B::kHasOffsets) facts.fetch(p, tiles.walk, tiles.head);
       mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
       if (is_first) {
-        mbarrier_arrive_expecting(first_full, B::kFirstBytes);
+        const uint32_t offsets = at.offsets + stage * 2 * B::kOffsetBytes,
+                       offset_bytes = B::offset_bytes(tiles.walk);
+        mbarrier_arrive_expecting(first_full, B::kFirstBytes + offset_bytes);
         load_panels<B::kQk, B::kWalked>(q, &p.q, first_full, tiles.walk.row, tiles.walk.end,
                                         tiles.head);
-        mbarrier_arrive_expecting(second_full, B::kSecondBytes);
+        if constexpr (B::kHasOffsets)
+          load_offsets<B>(fused, offsets, first_full, 0, tiles.walk, tiles.head);
+        mbarrier_arrive_expecting(second_full, B::kSecondBytes + offset_bytes);
         load_panels<B::kV, B::kWalked>(q + B::kFirstBytes, &p.d_out, second_full, tiles.walk.row,
                                        tiles.walk.end, tiles.head);
+        if constexpr (B::kHasOffsets)
+          load_offsets<B>(fused, offsets, second_full, 1, tiles.walk, tiles.head);
       }
       __syncwarp();
       const uint32_t to = at.facts + stage * B::Facts::kBytes;
-      if constexpr (B::kHasOffsets) {
-        facts.store_offsets(fused.lse_factor, at.offsets + stage * B::kStageOffsetBytes);
-        publish_shared_writes();
-      } else {
-        facts.store_statistics(to);
-      }
+      if constexpr (!B::kHasOffsets) facts.store_statistics(to);
       facts.store_keys(p, tiles.walk, tile.end, to);
       mbarrier_arrive(first_full);  // every lane tells of its own stores
       ++num_walked;

@@ -5,7 +5,6 @@
 #include "kernels/launch.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 // dq, dk and dv of one compute item on sm_90a, in one pass: five products a tile, not seven.
@@ -14,9 +13,9 @@
 // the group: S' = K Q^T, dP' = V dO^T, dv += P' dO, dk += dS' Q (primes: transposed), and
 // dq = dS K. P' and dS' stay in registers as operands; dS also goes to shared memory, where both
 // consumer warpgroups' keys meet: they make dq of tiles alternately (128 lanes), or half of its
-// rows each (64 lanes). What belongs to a walked row (lse, delta, the keys that it sees) belongs to
-// a column here: the producer's second warp puts it into shared memory beside the tile; for 64
-// lanes lse and delta as rows of an operand, so that S' and dP' come without them.
+// rows each (64 lanes). What belongs to a walked row belongs to a column here. lse and delta are
+// rows of an operand (row_offsets.h), so that S' and dP' come without them; under a cap they, and
+// always the keys that a row sees, are put into shared memory by the producer's second warp.
 //
 // dq of a tile is added to global memory by the copy unit, all tiles of a block of query rows in
 // turn (TileList::turns): the order of additions is that of the tile list, so two runs give the
@@ -52,7 +51,7 @@ struct GradientConsumer {
   // P' and dS' of a part, in pairs: operands of products that may be under way.
   uint32_t weights[kPartRows / 4], logit_grads[kPartRows / 4];
   float log2_lse[kPartRows / 4];  // where products do not take it off
-  OffsetOnes ones;
+  OffsetHalves halves;
   float dk[B::kQk / 2];
   float dv[B::kV / 2];
 
@@ -76,7 +75,7 @@ struct GradientConsumer {
                                                 uint32_t b, uint32_t offsets) const {
     const uint64_t owned = matrix_descriptor(a, 16), walked = matrix_descriptor(b, 16);
     wgmma_fence();
-    if constexpr (B::kHasOffsets) wgmma_rs_first(sums, ones.pairs, matrix_descriptor(offsets, 16));
+    if constexpr (B::kHasOffsets) wgmma_rs_first(sums, halves.pairs, offset_descriptor(offsets));
 #pragma unroll
     for (int step = 0; step < kLanes / 16; ++step) {
       wgmma_ss<typename B::T>(sums, further(owned, lane_step<B::kOwned>(step)),
@@ -185,7 +184,8 @@ struct GradientConsumer {
   __device__ __forceinline__ Part part_of(int number, int part) const {
     const int stage = number % B::kStages, row = part * kPartRows;
     const uint32_t q = at.walked + stage * B::kWalkedBytes + row * kPanelRowBytes;
-    return {q, q + B::kFirstBytes, at.offsets + stage * B::kStageOffsetBytes + part * kOffsetBytes,
+    return {q, q + B::kFirstBytes,
+            at.offsets + stage * 2 * B::kOffsetBytes + row * B::kOffsetRowBytes,
             at.facts + stage * B::Facts::kBytes + 4 * row + 8 * (threadIdx.x % 4),
             at.grads_of(number) + row * kPanelRowBytes};
   }
@@ -204,8 +204,8 @@ struct GradientConsumer {
                                             float (&logits)[kPartRows / 2],
                                             float (&next_logits)[kPartRows / 2]) {
     float dp[kPartRows / 2];
-    start_product<B::kV>(dp, v, part.d_out, part.offsets + kOffsetGroupBytes);
-    if constexpr (!B::kAlternates && !B::kHasOffsets) load_lse(part.facts);
+    start_product<B::kV>(dp, v, part.d_out, part.offsets + B::kOffsetBytes);
+    if constexpr (!B::kHasOffsets && !B::kAlternates) load_lse(part.facts);
     if (is_masked) {
       weigh_part<true>(logits, part.facts, key);
     } else {
@@ -214,7 +214,7 @@ struct GradientConsumer {
     start_sums(dv, weights, part.d_out);  // before dP' is used
     if constexpr (kStartsNext) {
       start_product<B::kQk>(next_logits, k, part.q + kPartRows * kPanelRowBytes,
-                            part.offsets + kOffsetBytes);
+                            part.offsets + kPartRows * B::kOffsetRowBytes);
     }
     wgmma_wait<kStartsNext ? 2 : 1>();
     pin(dp);
@@ -243,7 +243,7 @@ struct GradientConsumer {
   __device__ __forceinline__ void walk_tiles(HeadWalk<B>& tiles, int32_t key) {
     float logits[kPartRows / 2];
     start_logits(logits, num_walked);
-    if constexpr (B::kAlternates) load_lse(part_of(num_walked, 0).facts);
+    if constexpr (!B::kHasOffsets && B::kAlternates) load_lse(part_of(num_walked, 0).facts);
     wgmma_wait<0>();
     pin(logits);
     if constexpr (B::kAlternates) {
@@ -345,7 +345,8 @@ struct GradientConsumer {
       start_next_logits(logits, has_tile);  // behind it: there are no registers for both
     }
     // Without a tile from V, which stays; nobody looks at it.
-    load_lse(has_tile ? part_of(num_walked, 0).facts : at.owned + B::kOwnedFirstBytes);
+    if constexpr (!B::kHasOffsets)
+      load_lse(has_tile ? part_of(num_walked, 0).facts : at.owned + B::kOwnedFirstBytes);
     wgmma_wait<0>();
     pin(logits);
     return has_tile;
@@ -510,10 +511,8 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
   p.first = launch.dk;
   p.second = launch.dv;
   if constexpr (B::kHasOffsets) {
-    // One cannot divide by a scale of zero; this one makes the same weights.
-    constexpr float kLeast = 1e-30f;
-    if (std::abs(p.logit_log2) < kLeast) p.logit_log2 = kLeast;
-    fused.lse_factor = -1.0f / p.logit_log2;
+    p.logit_log2 = offset_logit_log2(launch.shape);
+    fused.offsets = launch.offsets;
   }
   fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
   make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, {B::kWalked});
@@ -578,6 +577,8 @@ std::string why_not_hopper_backward(const AttentionShape& shape) {
 bool is_hopper_backward_fused(const AttentionShape& shape) {
   return shape.head_dim_qk <= 128 && shape.head_dim_v <= 128;
 }
+
+bool takes_hopper_offsets(const AttentionShape& shape) { return shape.softcap == 0.0f; }
 
 TileShape hopper_gradients_tile_shape(const AttentionShape& shape) {
   return device::is_small(shape) ? device::tile_shape<device::Fused64<Bf16, false>>()

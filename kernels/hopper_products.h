@@ -48,6 +48,13 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
          uint64_t{1} << 62;
 }
 
+/// Descriptor of a matrix whose rows of 8 lanes lie one behind the other, without a swizzle.
+/// panel_bytes: from 8 lanes of its rows to the next 8.
+__device__ __forceinline__ uint64_t plain_descriptor(uint32_t address, uint32_t panel_bytes) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) |
+         static_cast<uint64_t>((panel_bytes & 0x3FFFF) >> 4) << 16 | uint64_t{128 >> 4} << 32;
+}
+
 /// Descriptor of the same matrix `bytes`, a multiple of 16, further on. A product's steps want one
 /// each, and tensor cores wait for it: this is one addition, which has no carry, where a new one
 /// takes five operations that wait for each other. Kernels of more than 128 lanes that make
@@ -147,19 +154,19 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
   }
 
 // d[64, N] += a[64, 16] b[16, N], or = where ACCUMULATES is 0; a in registers, b in shared memory
-// with the N lanes of a row side by side (the p.v product).
-#define CPSCOPE_WGMMA_RS_TYPE(TYPE, N, A0, A1, A2, A3, B, ACCUMULATES)                             \
+// with the N lanes of a row side by side where TRANSPOSES is 1 (the p.v product), else the 16.
+#define CPSCOPE_WGMMA_RS_TYPE(TYPE, N, A0, A1, A2, A3, B, ACCUMULATES, TRANSPOSES)                 \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                     \
                " {" CPSCOPE_REGISTERS##N "}, {%" A0 ",%" A1 ",%" A2 ",%" A3 "}, %" B               \
-               ", " ACCUMULATES ", 1, 1, 1;"                                                       \
+               ", " ACCUMULATES ", 1, 1, " TRANSPOSES ";"                                          \
                : CPSCOPE_SUMS_OF##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 #define CPSCOPE_WGMMA_RS(N, A0, A1, A2, A3, B)                                                     \
   template <class T>                                                                               \
   __device__ __forceinline__ void wgmma_rs(float (&d)[N / 2], const uint32_t* a, uint64_t b) {     \
     if constexpr (std::is_same_v<T, Bf16>) {                                                       \
-      CPSCOPE_WGMMA_RS_TYPE("bf16", N, A0, A1, A2, A3, B, "1");                                    \
+      CPSCOPE_WGMMA_RS_TYPE("bf16", N, A0, A1, A2, A3, B, "1", "1");                                    \
     } else {                                                                                       \
-      CPSCOPE_WGMMA_RS_TYPE("f16", N, A0, A1, A2, A3, B, "1");                                     \
+      CPSCOPE_WGMMA_RS_TYPE("f16", N, A0, A1, A2, A3, B, "1", "1");                                     \
     }                                                                                              \
   }
 
@@ -175,9 +182,9 @@ CPSCOPE_WGMMA_RS(128, "64", "65", "66", "67", "68")
 CPSCOPE_WGMMA_RS(192, "96", "97", "98", "99", "100")
 CPSCOPE_WGMMA_RS(256, "128", "129", "130", "131", "132")
 
-// d[64, 64] = a[64, 16] b[16, 64] in bf16, whatever is added to it afterwards.
+// d[64, 64] = a[64, 16] b[64, 16]^T in bf16, whatever is added to it afterwards.
 __device__ __forceinline__ void wgmma_rs_first(float (&d)[32], const uint32_t* a, uint64_t b) {
-  CPSCOPE_WGMMA_RS_TYPE("bf16", 64, "32", "33", "34", "35", "36", "0");
+  CPSCOPE_WGMMA_RS_TYPE("bf16", 64, "32", "33", "34", "35", "36", "0", "0");
 }
 // clang-format on
 

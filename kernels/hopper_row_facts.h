@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/hopper_backward_kernel.h"
+#include "kernels/row_offsets.h"
 
 #include <cmath>
 #include <cstdint>
@@ -10,8 +11,8 @@
 /// memory beside the tile.
 namespace cpscope::kernels::device {
 
-/// Where the facts of a stage's walked rows lie: log2_lse and delta (unless they are offsets,
-/// below), then lo and size of the keys seen.
+/// Where the facts of a stage's walked rows lie: log2_lse and delta (unless they are offsets),
+/// then lo and size of the keys seen.
 template <int kRows>
 struct FactLayout {
   static constexpr int kDelta = 4 * kRows;
@@ -25,22 +26,19 @@ struct FactStages {
   uint32_t facts, full, free;
 };
 
-/// What products take from every row's sum, so that no warp has to read it: -lse and -delta as sums
-/// of three bf16 numbers each, which is all that an fp32 number holds. For 64 walked rows: three
-/// groups of 8 rows with the 128-byte swizzle, whose first rows are the parts of -lse, of -delta,
-/// and none; all others are zeros. An operand is a group with the one behind it.
-inline constexpr int kOffsetParts = 3;
-inline constexpr int kOffsetGroupBytes = 8 * kPanelRowBytes, kOffsetBytes = 3 * kOffsetGroupBytes;
+/// Offsets of 64 walked rows (row_offsets.h) as an operand of 16 lanes: their 8 lanes twice.
+__device__ __forceinline__ uint64_t offset_descriptor(uint32_t rows) {
+  return plain_descriptor(rows, 0);
+}
 
-/// The other operand: ones for the parts, for none else.
-struct OffsetOnes {
+/// The other operand, for every key: twice a half of each part.
+struct OffsetHalves {
   uint32_t pairs[4];
 
-  __device__ OffsetOnes() {
-    constexpr uint32_t kOne = 0x3F80;  // bf16
+  __device__ OffsetHalves() {
+    constexpr uint32_t kHalf = 0x3F00;  // bf16
     const int lane = threadIdx.x % 4;
-    pairs[0] = pairs[1] = lane == 0 ? kOne | kOne << 16 : lane == 1 ? kOne : 0;
-    pairs[2] = pairs[3] = 0;
+    for (uint32_t& pair : pairs) pair = lane == 0 ? kHalf | kHalf << 16 : lane == 1 ? kHalf : 0;
   }
 };
 
@@ -78,17 +76,6 @@ struct RowFacts {
     }
   }
 
-  /// lse_factor: of log2_lse, to what is added to q.k. The parts of an infinite lse are no numbers,
-  /// which nobody sees: a tile with such a row has a mask.
-  __device__ __forceinline__ void store_offsets(float lse_factor, uint32_t offsets) const {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const uint32_t groups = offsets + i * kOffsetBytes;
-      store_parts(log2_lse[2 * i] * lse_factor, log2_lse[2 * i + 1] * lse_factor, groups);
-      store_parts(-delta[2 * i], -delta[2 * i + 1], groups + kOffsetGroupBytes);
-    }
-  }
-
   /// The keys seen, where the tile has a mask. keys_end: of the owned keys.
   __device__ __forceinline__ void store_keys(const BackwardParams& p, const Walk& walk,
                                              int32_t keys_end, uint32_t facts) const {
@@ -110,20 +97,6 @@ struct RowFacts {
       store_shared_int_pair(to + Facts::kLo + 256 * i, {even.lo, odd.lo});
       store_shared_int_pair(to + Facts::kSize + 256 * i,
                             {static_cast<int32_t>(even.size), static_cast<int32_t>(odd.size)});
-    }
-  }
-
- private:
-  /// The parts of two columns' numbers.
-  __device__ __forceinline__ static void store_parts(float even, float odd, uint32_t group) {
-#pragma unroll
-    for (int row = 0; row < kOffsetParts; ++row) {
-      const uint32_t pair = pack<Bf16>(even, odd);
-      const int chunk = (lane() / 4) ^ row;
-      store_shared_int(group + row * kPanelRowBytes + 16 * chunk + 4 * (lane() % 4),
-                       static_cast<int32_t>(pair));
-      even -= to_float(Bf16{static_cast<uint16_t>(pair)});
-      odd -= to_float(Bf16{static_cast<uint16_t>(pair >> 16)});
     }
   }
 };

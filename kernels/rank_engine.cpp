@@ -1,5 +1,6 @@
 #include "kernels/rank_engine.h"
 
+#include "kernels/row_offsets.h"
 #include "kernels/scalar_types.h"
 #include "sim/run/dtype.h"
 
@@ -185,6 +186,11 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   const int32_t rank = to_index(item.rank);
   statistics.log2_lse = arrays_.reserve(fmt::format("rank {} log2 lse", rank), bytes);
   statistics.delta = arrays_.reserve(fmt::format("rank {} delta", rank), bytes);
+  if (takes_offsets(generation, shape)) {
+    statistics.offsets =
+        arrays_.reserve(fmt::format("rank {} offsets", rank),
+                        heads * offsets_of_head(shape.q_rows) * int64_t{sizeof(Bf16)});
+  }
 }
 
 /// Items may run beside each other: each has counters of its own.
@@ -336,6 +342,10 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event 
   const int64_t place = int64_t{own_head} * launch.shape.q_rows;
   launch.log2_lse = arrays_.at<float>(statistics.log2_lse) + place;
   launch.delta = arrays_.at<float>(statistics.delta) + place;
+  if (statistics.offsets >= 0) {
+    launch.offsets =
+        arrays_.at<Bf16>(statistics.offsets) + own_head * offsets_of_head(launch.shape.q_rows);
+  }
   launch.dq = arrays_.rows(item.dq, false, head);
   if (const auto sums = dq_sums_.find(to_index(item.dq)); sums != dq_sums_.end()) {
     launch.narrow_dq = launch.dq;

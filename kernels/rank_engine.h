@@ -106,6 +106,7 @@ class RankEngine {
   /// Row statistics of the rows of one out buffer, made once a run.
   struct Statistics {
     int32_t log2_lse = -1, delta = -1;  // arrays, [head][row]
+    int32_t offsets = -1;               // array, if kernels take them
     std::vector<bool> is_made;          // [head]
   };
 

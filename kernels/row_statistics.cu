@@ -1,4 +1,6 @@
 #include "kernels/launch.h"
+#include "kernels/row_groups.h"
+#include "kernels/row_offsets.h"
 #include "kernels/row_statistics.h"
 #include "kernels/softcap.h"
 
@@ -6,10 +8,12 @@
 #include <cstdint>
 
 // What the gradient kernels want to know of each row: lse in base 2, and delta = rowsum(d_out *
-// out).
+// out), and both as offsets where kernels take them so.
 //
-// Grid: one warp for each row of each head, 4 warps in a CTA. No shared memory. Bound by memory:
-// out and d_out are read once. The lanes' sums meet in a fixed order: two runs give the same bits.
+// Grid: 4 warps in a CTA, each with 32 rows of a head; 8 lanes take a row, 16 bytes each at a time,
+// and every lane keeps one row's results, so that all accesses are of neighbours. No shared memory.
+// Bound by memory: out and d_out are read once. A row's lanes meet in a fixed order: two runs give
+// the same bits.
 // Source: FlashAttention-2, Dao 2023 (arXiv:2307.08691), alg. 2, line 4.
 
 namespace cpscope::kernels {
@@ -18,53 +22,91 @@ namespace {
 using namespace device;
 
 constexpr int kThreads = 128;
-constexpr int kRowsOfCta = kThreads / 32;
+constexpr int kRowsOfWarp = 32, kRowsOfCta = kThreads / 32 * kRowsOfWarp;
+constexpr int kLanesOfRow = 8, kRowsAtOnce = 32 / kLanesOfRow;
 
-/// T: of d_out; Out: of out.
-template <class T, class Out>
-__global__ void __launch_bounds__(kThreads)
-    row_statistics(const __grid_constant__ BackwardLaunch launch) {
-  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t row =
-      static_cast<int32_t>(blockIdx.x) * kRowsOfCta + static_cast<int32_t>(threadIdx.x) / 32;
-  const int32_t head = static_cast<int32_t>(blockIdx.y);
-  if (row >= launch.shape.q_rows) return;
-  const float lse = launch.lse[row * launch.lse_row_stride + head];
-  const bool is_empty = lse == -INFINITY;
-  const Out* out = static_cast<const Out*>(launch.out.data) + row * launch.out.row_stride +
-                   head * launch.out.head_stride;
-  const T* d_out = static_cast<const T*>(launch.d_out.data) + row * launch.d_out.row_stride +
-                   head * launch.d_out.head_stride;
-  float sum = 0.0f;
-  // A row that sees nothing may hold anything: it is not read.
-  if (!is_empty) {
-    for (int32_t i = lane; i < launch.shape.head_dim_v; i += 32)
-      sum += to_float(d_out[i]) * to_float(out[i]);
+struct StatisticsParams {
+  BackwardLaunch launch;
+  float lse_factor;  // of log2_lse, to what is added to q.k
+};
+
+/// The parts of a number, each what those before it leave, rounded. Of infinity the first one is
+/// all.
+__device__ __forceinline__ void store_offset(float value, Bf16* to) {
+  float parts[kAtOnce] = {};
+  static_assert(kOffsetLanes == kAtOnce);
+#pragma unroll
+  for (int i = 0; i < kOffsetParts; ++i) {
+    parts[i] = to_float(from_float<Bf16>(value));
+    value = fabsf(parts[i]) == INFINITY ? 0.0f : value - parts[i];
   }
-  for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-  if (lane != 0) return;
-  const int64_t place = int64_t{head} * launch.shape.q_rows + row;
-  launch.log2_lse[place] = is_empty ? INFINITY : lse * kLog2E;
-  launch.delta[place] = sum;
+  store_values(to, Dtype::bf16, 0, parts);
 }
 
-template <class T>
-void launch_for(const BackwardLaunch& launch, Stream stream) {
-  const Grid grid((launch.shape.q_rows + kRowsOfCta - 1) / kRowsOfCta, launch.shape.num_heads);
-  if (grid.x == 0 || grid.y == 0) return;
-  if (launch.out_element == Dtype::fp32) {
-    launch_kernel(row_statistics<T, float>, grid, kThreads, 0, stream, launch);
-  } else {
-    launch_kernel(row_statistics<T, T>, grid, kThreads, 0, stream, launch);
+/// A row's sum, of what a lane reads.
+__device__ __forceinline__ float multiply(const BackwardLaunch& launch, int32_t row, int32_t head,
+                                          int32_t lane_of_row) {
+  const int64_t out = row * launch.out.row_stride + head * launch.out.head_stride;
+  const int64_t d_out = row * launch.d_out.row_stride + head * launch.d_out.head_stride;
+  float sum = 0.0f;
+  for (int32_t first = lane_of_row * kAtOnce; first < launch.shape.head_dim_v;
+       first += kLanesOfRow * kAtOnce) {
+    float a[kAtOnce], b[kAtOnce];
+    load_values(launch.out.data, launch.out_element, out + first, a);
+    load_values(launch.d_out.data, launch.shape.dtype, d_out + first, b);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i < launch.shape.head_dim_v) sum += a[i] * b[i];
+    }
   }
+  return sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    row_statistics(const __grid_constant__ StatisticsParams params) {
+  const BackwardLaunch& launch = params.launch;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t lane_of_row = lane % kLanesOfRow;
+  const auto head = static_cast<int32_t>(blockIdx.y);
+  const int32_t first_row =
+      static_cast<int32_t>(blockIdx.x * kRowsOfCta + threadIdx.x / 32 * kRowsOfWarp) +
+      lane / kLanesOfRow;
+  const auto row_of = [&](int pass) { return first_row + pass * kRowsAtOnce; };
+  float own_lse = -INFINITY, own_delta = 0.0f;
+#pragma unroll
+  for (int pass = 0; pass < kRowsOfWarp / kRowsAtOnce; ++pass) {
+    const int32_t row = row_of(pass);
+    const float lse =
+        row < launch.shape.q_rows ? launch.lse[row * launch.lse_row_stride + head] : -INFINITY;
+    // A row that sees nothing may hold anything: it is not read.
+    float sum = lse == -INFINITY ? 0.0f : multiply(launch, row, head, lane_of_row);
+#pragma unroll
+    for (int mask = kLanesOfRow / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+    if (lane_of_row == pass) {
+      own_lse = lse;
+      own_delta = sum;
+    }
+  }
+  const int32_t row = row_of(lane_of_row);
+  if (row >= launch.shape.q_rows) return;
+  const float log2_lse = own_lse == -INFINITY ? INFINITY : own_lse * kLog2E;
+  const int64_t place = int64_t{head} * launch.shape.q_rows + row;
+  launch.log2_lse[place] = log2_lse;
+  launch.delta[place] = own_delta;
+  if (launch.offsets == nullptr) return;
+  const int64_t of_lse = int64_t{2} * head * launch.shape.q_rows + row,
+                of_delta = of_lse + launch.shape.q_rows;
+  store_offset(log2_lse * params.lse_factor, launch.offsets + of_lse * kOffsetLanes);
+  store_offset(-own_delta, launch.offsets + of_delta * kOffsetLanes);
 }
 
 }  // namespace
 
 void launch_portable_row_statistics(const BackwardLaunch& launch, Stream stream) {
-  if (launch.shape.dtype == Dtype::bf16) return launch_for<Bf16>(launch, stream);
-  if (launch.shape.dtype == Dtype::fp16) return launch_for<Fp16>(launch, stream);
-  launch_for<float>(launch, stream);
+  const Grid grid((launch.shape.q_rows + kRowsOfCta - 1) / kRowsOfCta, launch.shape.num_heads);
+  if (grid.x == 0 || grid.y == 0) return;
+  launch_kernel(row_statistics, grid, kThreads, 0, stream,
+                StatisticsParams{launch, -1.0f / offset_logit_log2(launch.shape)});
 }
 
 }  // namespace cpscope::kernels

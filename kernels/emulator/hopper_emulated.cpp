@@ -198,7 +198,25 @@ class ProductRun {
     return to_float_of(bits, first_.is_bf16);
   }
 
+  /// A matrix without a swizzle: groups of 8 rows of 8 lanes.
+  void read_plain_b() {
+    if (first_.b_is_transposed)
+      current_cta().fail("lanes side by side want the swizzle here", place_);
+    const uint32_t start = field(first_.b, 0), panel_bytes = field(first_.b, 16),
+                   group_bytes = field(first_.b, 32);
+    for (int32_t k = 0; k < kDepth; ++k) {
+      for (int32_t n = 0; n < first_.columns; ++n) {
+        uint16_t bits = 0;
+        const uint32_t address =
+            start + k / 8 * panel_bytes + n / 8 * group_bytes + n % 8 * 16 + k % 8 * 2;
+        std::memcpy(&bits, current_cta().at(address, 2, 2, place_), sizeof(bits));
+        b_[k][n] = to_float_of(bits, first_.is_bf16);
+      }
+    }
+  }
+
   void read_b() {
+    if (first_.b >> 62 == 0) return read_plain_b();
     const uint32_t start = field(first_.b, 0), panel_bytes = field(first_.b, 16),
                    group_bytes = field(first_.b, 32);
     for (int32_t k = 0; k < kDepth; ++k) {
@@ -325,6 +343,9 @@ void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
   Cta& cta = current_cta();
   EmulatedMap emulated;
   std::memcpy(&emulated, map.words, sizeof(emulated));
+  // Whatever its maps say, the copy unit reads from whole 16 bytes on, or ends the kernel.
+  if (static_cast<int64_t>(first[0]) * emulated.element_bytes % 16 != 0)
+    cta.fail("a box does not begin on 16 bytes of its row", place);
   // The swizzle repeats every 1024 bytes, so a tile must begin there.
   const auto bytes = emulated.box_rows * kRowBytes;
   std::byte* target = cta.at(to, bytes, kGroupBytes, place);
@@ -332,6 +353,23 @@ void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
   const bool swizzles = !cta.has_fault(Fault::skip_swizzle, place);
   const bool clips = !cta.has_fault(Fault::skip_clipping, place);
   cta.post([=] { land_box(emulated, to, first, barrier, swizzles, clips, place); });
+}
+
+void start_byte_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
+                     const Place& place) {
+  Cta& cta = current_cta();
+  if (bytes == 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
+    cta.fail("a copy not of whole 16 bytes", place);
+  std::byte* target = cta.at(to, static_cast<int32_t>(bytes), 16, place);
+  std::fill(target, target + bytes, std::byte{0xff});  // NaN until it has landed
+  cta.post([=] {
+    if (!is_lent(from, bytes)) current_cta().fail("a copy reads outside device memory", place);
+    std::memcpy(target, from, bytes);
+    TransactionBarrier& full = barrier_at(barrier, place);
+    full.pending_bytes -= bytes;
+    end_phase_if_complete(full);
+    ++counts().copies;
+  });
 }
 
 void send_box(const TensorMap& map, uint32_t from, const std::array<int32_t, 5>& first, bool adds,
@@ -460,6 +498,14 @@ uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes, Line line) {
   if (cta.has_fault(emulator::Fault::wrong_panel_stride, place)) panel_bytes += 1024;
   return uint64_t{(address & 0x3FFFF) >> 4} | uint64_t{(panel_bytes & 0x3FFFF) >> 4} << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+uint64_t plain_descriptor(uint32_t address, uint32_t panel_bytes, Line line) {
+  if (address % 16 != 0 || address >= 0x40000) {
+    emulator::current_cta().fail("no address for a descriptor",
+                                 {"plain_descriptor", address, line});
+  }
+  return uint64_t{address >> 4} | uint64_t{panel_bytes >> 4} << 16 | uint64_t{128 >> 4} << 32;
 }
 
 }  // namespace cpscope::kernels::device

@@ -87,6 +87,8 @@ void wait_for_phase(uint32_t address, uint32_t parity, const Place& place);
 void arrive_at_named(int id, int threads, bool waits, const Place& place);
 void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
                     const std::array<int32_t, 5>& first, const Place& place);
+void start_byte_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
+                     const Place& place);
 void send_box(const TensorMap& map, uint32_t from, const std::array<int32_t, 5>& first, bool adds,
               const Place& place);
 void commit_boxes();
@@ -143,6 +145,11 @@ inline void prefetch_map(const TensorMap* /*map*/) {}
 inline void load_box(uint32_t to, const TensorMap* map, uint32_t barrier, int c0, int c1, int c2,
                      int c3, int c4, Line line = Line::current()) {
   emulator::start_box_copy(to, *map, barrier, {c0, c1, c2, c3, c4}, {"load_box", barrier, line});
+}
+
+inline void load_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
+                       Line line = Line::current()) {
+  emulator::start_byte_copy(to, from, bytes, barrier, {"load_bytes", barrier, line});
 }
 
 inline void publish_shared_writes() {}
@@ -234,6 +241,7 @@ void wgmma_wait(Line line = Line::current()) {
 }
 
 uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes, Line line = Line::current());
+uint64_t plain_descriptor(uint32_t address, uint32_t panel_bytes, Line line = Line::current());
 inline uint64_t further(uint64_t descriptor, uint32_t bytes) { return descriptor + bytes / 16; }
 
 template <class T, int N>
@@ -263,7 +271,7 @@ void wgmma_rs(float (&d)[N], const uint32_t* a, uint64_t b, Line line = Line::cu
 inline void wgmma_rs_first(float (&d)[32], const uint32_t* a, uint64_t b,
                            Line line = Line::current()) {
   for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
-  emulator::start_product({d, a, 0, b, 64, false, true, true}, {"wgmma_rs_first", 0, line});
+  emulator::start_product({d, a, 0, b, 64, false, false, true}, {"wgmma_rs_first", 0, line});
 }
 
 }  // namespace cpscope::kernels::device

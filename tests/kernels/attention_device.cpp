@@ -1,6 +1,7 @@
 #include "tests/kernels/attention_device.h"
 
 #include "kernels/device.h"
+#include "kernels/row_offsets.h"
 #include "kernels/scalar_types.h"
 #include "sim/run/dtype.h"
 
@@ -258,7 +259,8 @@ RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInput
   const RowsOnDevice out = upload_rows(forward.out, Dtype::fp32, queries);
   const DeviceBytes lse =
       DeviceBytes::holding(std::vector<float>(forward.lse.begin(), forward.lse.end()));
-  const DeviceBytes log2_lse(lse.size()), delta(lse.size());
+  const DeviceBytes log2_lse(lse.size()), delta(lse.size()),
+      offsets(shape.num_heads * kernels::offsets_of_head(shape.q_rows) * 2);
   BackwardLaunch launch;
   launch.shape = shape;
   launch.d_out = d_out.view;
@@ -267,9 +269,14 @@ RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInput
   launch.lse_row_stride = shape.num_heads;
   launch.log2_lse = static_cast<float*>(log2_lse.data());
   launch.delta = static_cast<float*>(delta.data());
+  launch.offsets = static_cast<kernels::Bf16*>(offsets.data());
   launch_row_statistics(launch, nullptr);
   wait_for_stream(nullptr);
-  return {to_doubles(log2_lse.download<float>()), to_doubles(delta.download<float>())};
+  RowStatistics result{
+      to_doubles(log2_lse.download<float>()), to_doubles(delta.download<float>()), {}};
+  for (const uint16_t bits : offsets.download<uint16_t>())
+    result.offsets.push_back(from_bf16_bits(bits));
+  return result;
 }
 
 std::string judge_forward(const AttentionCase& item, const AttentionInputs& inputs,

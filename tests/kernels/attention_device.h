@@ -99,6 +99,7 @@ std::string find_other_bits(const AttentionCase& item, const ForwardAnswer& narr
 struct RowStatistics {
   std::vector<double> log2_lse;  // [head][row]
   std::vector<double> delta;     // [head][row]
+  std::vector<double> offsets;   // as row_offsets.h tells
 };
 RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInputs& inputs,
                                  const ForwardAnswer& forward);

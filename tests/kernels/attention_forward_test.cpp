@@ -1,6 +1,7 @@
 // The 16-bit forward that runs on any tensor core, on the emulator or a GPU, against the dense
 // reference. No kernel may read what no query sees, write beside its rows, or lose a pair.
 #include "kernels/attention_launch.h"
+#include "kernels/row_offsets.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/attention_device.h"
 #include "tests/kernels/attention_reference.h"
@@ -8,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -123,6 +125,35 @@ TEST_F(PortableForward, GivesTheSameBitsInAnyOrderOfThreads) {
     EXPECT_EQ(again.out.values, first.out.values);
     EXPECT_EQ(again.lse, first.lse);
     EXPECT_EQ(again.max_logit, first.max_logit);
+  }
+}
+
+TEST_F(PortableForward, OffsetsAreLseOverTheScaleAndDeltaInThreeParts) {
+  AttentionCase item = random_case(601, {.dims = {{64, 128}}, .most_rows = 90});
+  item.slices = {{0, item.shape.q_rows - 5, 0, item.shape.kv_rows, -1000, 1000}};
+  for (const float scale : {0.125f, -3.0f, 0.0f}) {
+    item.shape.scale = scale;
+    const AttentionInputs inputs = draw_inputs(item);
+    const RowStatistics statistics =
+        run_row_statistics(item, inputs, evaluate_forward(item, inputs, Precision::exact));
+    const size_t rows = static_cast<size_t>(item.shape.q_rows);
+    for (size_t of_head = 0; of_head < statistics.log2_lse.size(); ++of_head) {
+      const size_t place = of_head / rows * 2 * rows + of_head % rows;
+      const double* of_lse = &statistics.offsets[place * kernels::kOffsetLanes];
+      const double* of_delta = of_lse + rows * kernels::kOffsetLanes;
+      for (int i = kernels::kOffsetParts; i < kernels::kOffsetLanes; ++i)
+        EXPECT_EQ(std::make_pair(of_lse[i], of_delta[i]), std::make_pair(0.0, 0.0));
+      EXPECT_EQ(of_delta[0] + of_delta[1] + of_delta[2], -statistics.delta[of_head]);
+      // What a product adds times what it is multiplied by afterwards.
+      const double log2_lse =
+          -(of_lse[0] + of_lse[1] + of_lse[2]) * kernels::offset_logit_log2(item.shape);
+      if (std::isinf(statistics.log2_lse[of_head])) {
+        EXPECT_EQ(log2_lse, statistics.log2_lse[of_head]);
+      } else {
+        EXPECT_NEAR(log2_lse, statistics.log2_lse[of_head],
+                    2e-7 * std::abs(statistics.log2_lse[of_head]));
+      }
+    }
   }
 }
 

@@ -1,7 +1,9 @@
 #include "kernels/device.h"
 #include "kernels/emulator/settings.h"
+#include "kernels/hopper.h"
 #include "kernels/launch.h"
 #include "kernels/tensor_core.h"
+#include "kernels/tensor_map.h"
 
 #include <cmath>
 #include <cstring>
@@ -147,6 +149,43 @@ TEST_F(Emulator, AsynchronousCopiesAreCertainOnlyAfterTheirWait) {
     copy_async_16(device::shared_address(device::dynamic_shared()), source + 8, true);
   });
   EXPECT_NE(failure.find("reads outside device memory"), std::string::npos) << failure;
+  free_bytes(source);
+}
+
+TEST_F(Emulator, CopiesOfTheCopyUnitBeginOnSixteenBytes) {
+  constexpr int32_t kLanes = 64;
+  auto* source = static_cast<uint16_t*>(allocate_bytes(8 * kLanes * sizeof(uint16_t)));
+  for (int i = 0; i < 8 * kLanes; ++i) source[i] = static_cast<uint16_t>(i);
+  TensorMap map;
+  make_row_map(map, {source, kLanes, kLanes}, Dtype::bf16, 1, kLanes, {8});
+  const auto copy = [&](auto start) {
+    return failure_of(1, 3072, [&] {
+      const uint32_t barrier = device::shared_address(device::dynamic_shared());
+      const uint32_t to = (barrier + 2047) / 1024 * 1024;
+      device::mbarrier_init(barrier, 1);
+      start(to, barrier);
+      device::mbarrier_wait(barrier, 0);
+      uint16_t landed = 0;
+      std::memcpy(&landed, device::dynamic_shared() + (to - barrier), sizeof(landed));
+      EXPECT_EQ(landed, 8);
+    });
+  };
+  const auto bytes_from = [&](int first) {
+    return copy([&, first](uint32_t to, uint32_t barrier) {
+      device::mbarrier_arrive_expecting(barrier, 96);
+      device::load_bytes(to, source + first, 96, barrier);
+    });
+  };
+  const auto box_from = [&](int lane) {
+    return copy([&, lane](uint32_t to, uint32_t barrier) {
+      device::mbarrier_arrive_expecting(barrier, 1024);
+      device::load_box(to, &map, barrier, lane, kMapRows - 8, 0, 8, kMapRows);
+    });
+  };
+  EXPECT_EQ(bytes_from(8), "");
+  EXPECT_EQ(box_from(8), "");
+  EXPECT_NE(bytes_from(4).find("a copy not of whole 16 bytes"), std::string::npos);
+  EXPECT_NE(box_from(4).find("a box does not begin on 16 bytes"), std::string::npos);
   free_bytes(source);
 }
 

@@ -1,6 +1,7 @@
 #include "tests/kernels/gradient_runner.h"
 
 #include "kernels/device_memory.h"
+#include "kernels/row_offsets.h"
 #include "kernels/scalar_types.h"
 #include "sim/run/dtype.h"
 
@@ -134,6 +135,30 @@ std::vector<float> to_floats(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
+/// log2_lse and delta as row_statistics.cu would write them as offsets.
+std::vector<uint16_t> make_offsets(const GradientProblem& problem) {
+  const AttentionShape& shape = problem.shape;
+  const float lse_factor = -1.0f / offset_logit_log2(shape);
+  std::vector<uint16_t> offsets(
+      static_cast<size_t>(shape.num_heads * offsets_of_head(shape.q_rows)), 0);
+  for (size_t from = 0; from < problem.log2_lse.size(); ++from) {
+    const auto head = static_cast<int64_t>(from) / shape.q_rows,
+               row = static_cast<int64_t>(from) % shape.q_rows;
+    for (const bool is_delta : {false, true}) {
+      float rest = is_delta ? -static_cast<float>(problem.delta[from])
+                            : static_cast<float>(problem.log2_lse[from]) * lse_factor;
+      const int64_t to = head * offsets_of_head(shape.q_rows) +
+                         ((is_delta ? shape.q_rows : 0) + row) * kOffsetLanes;
+      for (int32_t i = 0; i < kOffsetParts; ++i) {
+        const uint16_t bits = to_bf16_bits(rest);
+        offsets[static_cast<size_t>(to + i)] = bits;
+        rest = std::isinf(rest) ? 0.0f : rest - from_bf16_bits(bits);
+      }
+    }
+  }
+  return offsets;
+}
+
 }  // namespace
 
 GradientKernels hopper_gradient_kernels() {
@@ -173,6 +198,7 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
       dv(poisoned_dv, stream);
   const DeviceMemory log2_lse = to_device(to_floats(problem.log2_lse), stream);
   const DeviceMemory delta = to_device(to_floats(problem.delta), stream);
+  const DeviceMemory offsets = to_device(make_offsets(problem), stream);
   const DeviceMemory counters = to_device(std::vector<int32_t>{0, 0}, stream);
   const TileList key_list =
       make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_kv_heads, 1},
@@ -194,6 +220,7 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   launch.d_out = d_out.rows;
   launch.log2_lse = log2_lse.as<float>();
   launch.delta = delta.as<float>();
+  launch.offsets = offsets.as<Bf16>();
   launch.dq = dq.rows;
   launch.dk = dk.rows;
   launch.dv = dv.rows;
