@@ -310,7 +310,11 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   __syncthreads();
   for (int turn = 0;; turn ^= 1) {
     const int32_t work = next_work[turn];
-    if (work >= launch.query_tiles.num_work) return;
+    if (const int32_t in_vain = work - launch.query_tiles.num_work; in_vain >= 0) {
+      // Every CTA draws once in vain; the last one leaves the counter to the next launch.
+      if (threadIdx.x == 0 && in_vain == static_cast<int32_t>(gridDim.x) - 1) *launch.counter = 0;
+      return;
+    }
     // Asked for now, so that the answer is there when this item is done.
     int32_t drawn = 0;
     if (threadIdx.x == 0) drawn = atomic_add(launch.counter, 1);

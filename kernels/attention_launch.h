@@ -70,7 +70,7 @@ struct DeviceTiles {
 /// lse: fp32 [row, head], natural log, at row * lse_row_stride + head. Every row of every head is
 /// written: rows without a visible key get 0 and -inf. max_logit: fp32 [local head], raised to the
 /// largest visible logit after scale and cap (the caller starts it at -inf). counter: one int32, 0
-/// at the start of the launch.
+/// at the start of the launch and at its end.
 struct ForwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v;
@@ -105,8 +105,9 @@ struct BackwardLaunch {
   DeviceRows narrow_dq;  // fused, if data is set: dq in the dtype; dq itself is workspace
   DeviceTiles query_tiles;
   DeviceTiles key_tiles;
-  int32_t* counters = nullptr;     // two int32, 0 at the start
+  int32_t* counters = nullptr;     // two int32, 0 at the start and at the end
   int32_t* turns_taken = nullptr;  // fused: int32 [local head][counter of key_tiles], 0 at start
+  int64_t num_turns_taken = 0;     // of them, those that launch_row_statistics clears
 };
 
 /// Which kernels work: portable ones (sm_80 and later) or Hopper's own (sm_90a).

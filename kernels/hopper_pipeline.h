@@ -110,7 +110,12 @@ struct WorkDeal {
       if (has_run) write(slot + kRunsOffset + 16 * lane, run);
       mbarrier_arrive(full + 8 * which);  // every lane tells of what it has written
       ++count;
-      if (!is_there) return;
+      if (!is_there) {
+        // Every CTA draws once in vain; the last one leaves the counter to the next launch.
+        if (lane == 0 && drawn == tiles.num_work + static_cast<int32_t>(gridDim.x) - 1)
+          *counter = 0;
+        return;
+      }
       draws_now = kDrawsEarly && num_tiles <= kFewTiles;
     }
   }

@@ -185,6 +185,9 @@ Result<RunOutput> NcclRun::carry_out() {
 std::vector<double> NcclRun::run_pass(bool is_backward) {
   const int32_t repeats = std::max(1, options_.repeats);
   const bool measures_apart = has_own_repeats(options_);
+  if (is_backward) {
+    for (RankDevice& device : devices_) device.keep_inputs();
+  }
   std::vector<double> seconds = run_repeats(is_backward, repeats, !measures_apart);
   const std::vector<double> measured =
       measures_apart ? run_repeats(is_backward, kMeasuredRepeats, true) : seconds;

@@ -40,7 +40,7 @@ RankDevice::RankDevice(const LoweredPlan& lowered, RankId rank, int device,
       is_in_order_(is_in_order),
       info_(select_and_describe(device)),
       engine_(lowered, only(plan_, rank), info_.compute_capability,
-              {options.poison, generation, options.threads}),
+              {options.poison, generation, options.threads, options.repeats > 1}),
       transfer_stream_(Urgency::urgent),
       hazards_(plan_) {
   wire == Wire::copies ? plan_copies() : plan_staging();
@@ -125,12 +125,22 @@ void RankDevice::begin_pass(bool is_backward, bool measures_items) {
   select_device(device_);
   is_backward_ = is_backward;
   engine_.begin_pass(++pass_number_ % kNumbers);
+  if (is_backward) {
+    engine_.move_kept_inputs(false, compute_stream());
+    wait_for_stream(compute_stream());
+  }
   computed_.reset();
   sent_.assign(pass().transfers.size(), {});
   for (auto* clock : {&clock_, &piece_clock_}) {
     (*clock)->turn(measures_items);
     (*clock)->begin_repeat();
   }
+}
+
+void RankDevice::keep_inputs() {
+  select_device(device_);
+  engine_.move_kept_inputs(true, compute_stream());
+  wait_for_stream(compute_stream());
 }
 
 void RankDevice::keep_repeat(bool is_backward, int32_t repeats_ago) {
@@ -175,15 +185,18 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
   }
 }
 
-/// Of an item in two the second one's CTAs come as the first one's go, and not before: it has its
-/// counters to clear when the first one's kernel starts.
+/// Of an item in two the second one's CTAs come as the first one's go, and not before: it has
+/// something to do when the first one's kernel starts.
 void RankDevice::compute(const ComputeItem& item, int64_t index) {
   const int64_t origin =
       lowered_.origins_of(is_backward_).of(StageKind::compute)[static_cast<size_t>(index)];
   const bool is_rest = computed_ == origin;
   computed_ = origin;
   const Stream stream = is_rest ? late_stream_.get() : compute_stream();
-  if (is_rest) wait_for_event(stream, ready_.get());
+  if (is_rest) {
+    wait_for_event(stream, ready_.get());
+    if (!is_backward_) engine_.clear_counter(item, stream);
+  }
   enqueue_item({is_backward_, StageKind::compute, index}, item.step,
                uses_of(plan_, item, is_backward_), stream, [&] {
                  const Event ready = is_rest ? nullptr : ready_.get();

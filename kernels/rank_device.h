@@ -39,6 +39,8 @@ class RankDevice {
   /// Time zero of its events is now. Everything is idle.
   void start_clock();
   void begin_pass(bool is_backward, bool measures_items);
+  /// Keeps what the forward has left and every repeat of the backward is to find.
+  void keep_inputs();
   /// Of a direction's passes only the events of one are kept: 0 is the last one.
   void keep_repeat(bool is_backward, int32_t repeats_ago);
   /// Enqueues an item of this rank that is no transfer; others' items are left alone.

@@ -2,6 +2,7 @@
 
 #include "kernels/row_offsets.h"
 #include "kernels/scalar_types.h"
+#include "sim/plan/kept_inputs.h"
 #include "sim/run/dtype.h"
 
 #include <algorithm>
@@ -151,6 +152,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
                   std::max<double>(1.0, static_cast<double>(arrays_.num_here()));
   plan_counters();
   if (keeps_partials()) plan_kept_partials();
+  plan_kept_inputs();
 }
 
 bool RankEngine::keeps_partials() const { return is_merged_in_dtype(plan_.scenario.numerics); }
@@ -193,7 +195,7 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   }
 }
 
-/// Items may run beside each other: each has counters of its own.
+/// Items may run beside each other: each has counters of its own. Kernels leave them at zero.
 void RankEngine::plan_counters() {
   std::vector<int64_t> bytes(plan_.home.size(), 0);
   for (const bool is_backward : {false, true}) {
@@ -207,7 +209,8 @@ void RankEngine::plan_counters() {
   }
   for (size_t r = 0; r < bytes.size(); ++r) {
     const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
-    counters_.push_back(here ? arrays_.reserve(fmt::format("rank {} counters", r), bytes[r]) : -1);
+    const int32_t array = here ? arrays_.reserve(fmt::format("rank {} counters", r), bytes[r]) : -1;
+    counters_.push_back({array, bytes[r]});
   }
 }
 
@@ -221,7 +224,28 @@ int64_t RankEngine::counter_bytes_of(const ComputeItem& item, bool is_backward) 
 int32_t* RankEngine::counters_of(const ComputeItem& item, bool is_backward) const {
   const Pass& pass = is_backward ? plan_.backward : plan_.forward;
   const int64_t place = counter_places_[is_backward ? 1 : 0][index_of(item, pass.computes)];
-  return arrays_.at<int32_t>(counters_[to_index(item.rank)]) + place / int64_t{sizeof(int32_t)};
+  return arrays_.at<int32_t>(counters_[to_index(item.rank)].array) +
+         place / int64_t{sizeof(int32_t)};
+}
+
+void RankEngine::plan_kept_inputs() {
+  if (!options_.repeats) return;
+  for (const BufferId id : find_kept_inputs(plan_)) {
+    for (const bool is_second : {false, true}) {
+      if (!arrays_.holds(id) || (is_second && !arrays_.has_second(id))) continue;
+      kept_inputs_.push_back(
+          {id, is_second, arrays_.reserve("kept input", arrays_.array_bytes(id, is_second))});
+    }
+  }
+}
+
+void RankEngine::move_kept_inputs(bool keeps, Stream stream) {
+  for (const KeptArray& kept : kept_inputs_) {
+    void* const used = kept.is_second ? arrays_.second(kept.buffer) : arrays_.first(kept.buffer);
+    void* const copy = arrays_.at(kept.copy);
+    copy_on_device(keeps ? copy : used, keeps ? used : copy,
+                   arrays_.array_bytes(kept.buffer, kept.is_second), stream);
+  }
 }
 
 void RankEngine::plan_kept_partials() {
@@ -238,6 +262,9 @@ void RankEngine::allocate(Stream stream) {
   // 0xff.. is a NaN in every type; 0x46.. is a number near 12700 that would show.
   arrays_.allocate(options_.poison ? 0xff : 0x46, stream);
   tiles_.upload(stream);
+  for (const Counters& counters : counters_) {
+    if (counters.array >= 0) fill_bytes(arrays_.at(counters.array), 0, counters.bytes, stream);
+  }
   const std::vector<float> nothing(static_cast<size_t>(attention_.heads), kNoLogit);
   for (const int32_t array : max_logits_) {
     if (array >= 0)
@@ -321,7 +348,6 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event r
   launch.query_tiles = tiles_.find(item, TileOwner::queries, tile);
   launch.query_tiles.arrivals = arrivals_of(item, false, TileOwner::queries, tile.heads);
   launch.counter = counters_of(item, false);
-  fill_bytes(launch.counter, 0, kCounterBytes, stream);
   if (ready != nullptr) record_event(ready, stream);
   launch_forward(generation, launch, stream);
   // Partials that are merged in the dtype are 16-bit numbers from the start.
@@ -329,6 +355,10 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event r
     launch_rounding(arrays_.first<float>(item.out),
                     arrays_.array_bytes(item.out, false) / int64_t{sizeof(float)},
                     launch.shape.dtype, stream);
+}
+
+void RankEngine::clear_counter(const ComputeItem& item, Stream stream) {
+  if (item.num_slices > 0) fill_bytes(counters_of(item, false), 0, kCounterBytes, stream);
 }
 
 void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event ready) {
@@ -365,11 +395,15 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event 
   launch.key_tiles.arrivals = arrivals_of(item, true, TileOwner::keys, 1);
   launch.counters = counters_of(item, true);
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
-  fill_bytes(launch.counters, 0,
-             counter_bytes(launch.shape.num_heads, launch.key_tiles.num_counters), stream);
+  launch.num_turns_taken =
+      is_fused ? int64_t{launch.shape.num_heads} * launch.key_tiles.num_counters : 0;
   // out and d_out of a row stay the same over all steps.
   const auto made = statistics.is_made.begin() + own_head;
-  if (!*made) launch_row_statistics(launch, stream);
+  if (!*made) {
+    launch_row_statistics(launch, stream);
+  } else if (launch.num_turns_taken > 0) {
+    fill_bytes(launch.turns_taken, 0, launch.num_turns_taken * int64_t{sizeof(int32_t)}, stream);
+  }
   std::fill_n(made, launch.shape.num_heads, true);
   if (!is_fused) launch_query_gradient(generation, launch, stream);
   if (ready != nullptr) record_event(ready, stream);

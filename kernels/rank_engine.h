@@ -18,8 +18,9 @@ namespace cpscope::kernels {
 struct EngineOptions {
   bool poison = false;  // arrays start as NaN instead of as a number that would show
   std::optional<Generation>
-      generation;   // force one; else the newest that the device and shape allow
-  int threads = 0;  // host threads for loading and collecting
+      generation;        // force one; else the newest that the device and shape allow
+  int threads = 0;       // host threads for loading and collecting
+  bool repeats = false;  // the backward may be carried out more than once
 };
 
 /// The plan as devices of this compute capability carry it out. Items keep to the plan where
@@ -58,12 +59,17 @@ class RankEngine {
   /// What a pass keeps between its items is made anew. `pass`: counts all passes; what flags of
   /// pieces are set to.
   void begin_pass(int32_t pass = 0);
+  /// What the forward has left and a backward overwrites: `keeps` it, or puts it back. Nothing
+  /// without EngineOptions::repeats.
+  void move_kept_inputs(bool keeps, Stream stream);
   /// Flag that says to the kernels of a rank that source's part of a piece of their inputs is
   /// there.
   int32_t* arrival_flag(bool is_backward, int32_t piece, RankId source) const;
   /// `ready`, if there is one, is recorded when nothing but the item's last kernel is left.
   void compute_forward(const ComputeItem& item, Stream stream, Event ready = nullptr);
   void compute_backward(const ComputeItem& item, Stream stream, Event ready = nullptr);
+  /// Of a forward; kernels have done so already. It takes a device a moment.
+  void clear_counter(const ComputeItem& item, Stream stream);
   void reorder(const ReorderItem& item, Stream stream);
   void merge(const MergeItem& item, Stream stream);
   void finish(const FinishItem& item, Stream stream);
@@ -125,6 +131,7 @@ class RankEngine {
   void plan_forward(const ComputeItem& item);
   void plan_backward(const ComputeItem& item);
   void plan_kept_partials();
+  void plan_kept_inputs();
   void plan_counters();
   void plan_arrivals();
   Arrivals arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner,
@@ -155,7 +162,18 @@ class RankEngine {
   std::map<std::array<int64_t, 2>, int64_t> pairs_;  // [first slice, number of slices] visible
   RankArrays arrays_;
   TileStore tiles_;
-  std::vector<int32_t> counters_, max_logits_;          // [rank] array
+  struct KeptArray {
+    BufferId buffer{};
+    bool is_second = false;
+    int32_t copy = -1;  // array
+  };
+  std::vector<KeptArray> kept_inputs_;
+  struct Counters {
+    int32_t array = -1;
+    int64_t bytes = 0;
+  };
+  std::vector<Counters> counters_;                      // [rank]
+  std::vector<int32_t> max_logits_;                     // [rank] array
   std::array<std::vector<int64_t>, 2> counter_places_;  // [direction][compute item] bytes
   /// Flags of the inputs of this device's rank.
   struct InputFlags {

@@ -10,6 +10,7 @@
 #include "reference/row_moves.h"
 #include "reference/tile_attention.h"
 #include "sim/base/parallel.h"
+#include "sim/plan/kept_inputs.h"
 #include "sim/run/executor.h"
 
 #include <algorithm>
@@ -93,8 +94,13 @@ class Walk {
   /// One direction, as often as asked; the wall time of each repeat.
   std::vector<double> time_pass(const Pass& pass, bool is_backward) {
     std::vector<double> seconds;
+    std::vector<std::pair<BufferId, BufferMemory<T>>> kept;
+    if (is_backward && options_.repeats > 1) {
+      for (const BufferId id : find_kept_inputs(plan_)) kept.emplace_back(id, memory_.at(id));
+    }
     for (int32_t repeat = 0; repeat < std::max(1, options_.repeats) && !watch_.was_cancelled();
          ++repeat) {
+      for (const auto& [id, values] : kept) memory_.at(id) = values;
       const auto start = std::chrono::steady_clock::now();
       run_pass(pass, is_backward);
       seconds.push_back(

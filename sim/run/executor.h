@@ -49,6 +49,7 @@ struct RunOptions {
   Observer observer = {};       // item results in plan order; the run is then slower
   bool measures_items = false;  // executors with a clock of their own fill RunOutput::events
   int32_t repeats = 1;      // each pass is carried out so often, for timing; the result is the same
+                            // each time
   RunControl control = {};  // counts items; a cancelled run is an error
 };
 

@@ -211,6 +211,7 @@ ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
   launch.counter = static_cast<int32_t*>(on_device.counter.data());
   launch_forward(generation, launch, nullptr);
   wait_for_stream(nullptr);
+  EXPECT_EQ(on_device.counter.download<int32_t>()[0], 0) << "the next launch wants it at 0";
 
   ForwardAnswer answer;
   answer.out = is_narrow ? download_narrow_rows(out, shape.dtype, shape.q_rows, shape.num_heads,

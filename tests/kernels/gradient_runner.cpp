@@ -243,6 +243,11 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   result.dq = read(dq, poisoned_dq, "dq");
   result.dk = read(dk, poisoned_dk, "dk");
   result.dv = read(dv, poisoned_dv, "dv");
+  std::vector<int32_t> left(2);
+  copy_to_host(left.data(), counters.data(), 2 * int64_t{sizeof(int32_t)}, stream);
+  wait_for_stream(stream);
+  if (left != std::vector<int32_t>{0, 0} && result.stray_write.empty())
+    result.stray_write = fmt::format("counters are left at {} and {}", left[0], left[1]);
   destroy_stream(stream);
   return result;
 }

@@ -85,6 +85,7 @@ Answer walk(const CheckedPlan& plan, const RunInputs& inputs, const RunSettings&
   RunOptions options;
   options.poison = settings.poison;
   options.threads = settings.threads;
+  options.repeats = settings.repeats;
   return reference::make_plan_walker()->run(plan, inputs, options).value().answer;
 }
 
@@ -111,6 +112,7 @@ std::optional<ExecutedRun> run_graded_on(Executor& executor, const Scenario& sce
   RunOptions options;
   options.poison = settings.poison;
   options.threads = settings.threads;
+  options.repeats = settings.repeats;
   Result<RunOutput> output = executor.run(*plan, inputs, options);
   Grade grade;
   if (output)

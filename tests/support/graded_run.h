@@ -28,6 +28,7 @@ struct GradedRun {
 struct RunSettings {
   bool poison = true;
   int threads = 0;
+  int32_t repeats = 1;  // of each pass
 };
 
 /// The proved plan of a scenario; nothing when a rule refuses it. A plan that fails its proof

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "sim/plan/plan.h"
+
+#include <vector>
+
+namespace cpscope {
+
+/// Buffers that a backward pass reads as the forward has left them and overwrites later: a ring's
+/// keys and values. Whoever carries it out once more has to put them back.
+std::vector<BufferId> find_kept_inputs(const Plan& plan);
+
+}  // namespace cpscope
