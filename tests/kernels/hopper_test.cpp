@@ -396,7 +396,7 @@ TEST_F(HopperGradients, TakeACapAtEveryWidth) {
   }
 }
 
-// A product of 64 lanes takes lse off before the scale is there.
+// Products take lse off before the scale is there.
 TEST_F(HopperGradients, TakeAnyScale) {
   for (const float scale : {-0.25f, 3.0f, 1e-6f, 1e-30f}) {
     for (const int32_t lanes : {64, 128}) {
