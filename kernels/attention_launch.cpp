@@ -42,7 +42,7 @@ bool is_backward_fused(Generation generation, const AttentionShape& shape) {
 }
 
 bool takes_offsets(Generation generation, const AttentionShape& shape) {
-  return is_backward_fused(generation, shape) && takes_hopper_offsets(shape);
+  return is_backward_fused(generation, shape) && takes_hopper_offsets(shape.softcap != 0.0f);
 }
 
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {

@@ -1,6 +1,7 @@
 #include "kernels/buffer_hazards.h"
 
 #include <algorithm>
+#include <span>
 #include <type_traits>
 #include <utility>
 

@@ -1,12 +1,10 @@
 #pragma once
 
 #include "kernels/device.h"
-#include "sim/plan/plan.h"
+#include "sim/plan/item_uses.h"
 
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <span>
 #include <vector>
 
 namespace cpscope::kernels {
@@ -35,20 +33,6 @@ class DeviceStream {
 
  private:
   Stream stream_;
-};
-
-/// Some heads of a buffer, numbered in the whole attention; all that it has where none are named.
-struct BufferPart {
-  BufferId buffer = kNoBuffer;
-  HeadRange heads{0, std::numeric_limits<int32_t>::max()};
-
-  BufferPart(BufferId id) : buffer(id) {}  // NOLINT: a buffer is a part of itself
-  BufferPart(BufferId id, HeadRange part) : buffer(id), heads(part) {}
-};
-
-/// What an item reads and what it writes.
-struct BufferUse {
-  std::vector<BufferPart> reads, writes;
 };
 
 /// Orders work on several streams by the heads of buffers that it touches: an item begins when what

@@ -2,7 +2,6 @@
 
 #include "kernels/device_report.h"
 #include "kernels/item_clock.h"
-#include "kernels/item_uses.h"
 #include "kernels/rank_engine.h"
 
 #include <algorithm>

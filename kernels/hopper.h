@@ -181,9 +181,6 @@ __device__ __forceinline__ int32_t load_shared_int(uint32_t address) {
 __device__ __forceinline__ void store_shared_int(uint32_t address, int32_t value) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
-__device__ __forceinline__ void store_shared_float(uint32_t address, float value) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-}
 __device__ __forceinline__ void store_shared_int_pair(uint32_t address, IntPair value) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y)
                : "memory");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/hopper_backward.h"
 #include "kernels/hopper_row_facts.h"
 
 #include <cstdint>
@@ -17,14 +18,13 @@ inline constexpr int kGradsBarrier = 1;
 inline constexpr int kSenders = 2;
 
 /// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
-/// or 128, where each makes half of dq's rows. kHasOffsets: products take lse and delta off, for
-/// which a cap is in the way.
+/// or 128, where each makes half of dq's rows.
 template <class T_, int kLanes_, int kWalked_, bool kHasCap_>
 struct FusedBudget {
   using T = T_;
   static constexpr int kLanes = kLanes_, kWalked = kWalked_;
   static constexpr int kQk = kLanes, kV = kLanes;
-  static constexpr bool kHasCap = kHasCap_, kHasOffsets = !kHasCap;
+  static constexpr bool kHasCap = kHasCap_, kHasOffsets = takes_hopper_offsets(kHasCap);
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kConsumerRegisters = kLanes > 64 ? 240 : 224;

@@ -578,8 +578,6 @@ bool is_hopper_backward_fused(const AttentionShape& shape) {
   return shape.head_dim_qk <= 128 && shape.head_dim_v <= 128;
 }
 
-bool takes_hopper_offsets(const AttentionShape& shape) { return shape.softcap == 0.0f; }
-
 TileShape hopper_gradients_tile_shape(const AttentionShape& shape) {
   return device::is_small(shape) ? device::tile_shape<device::Fused64<Bf16, false>>()
                                  : device::tile_shape<device::Fused128<Bf16, false>>();

@@ -48,11 +48,10 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
          uint64_t{1} << 62;
 }
 
-/// Descriptor of a matrix whose rows of 8 lanes lie one behind the other, without a swizzle.
-/// panel_bytes: from 8 lanes of its rows to the next 8.
-__device__ __forceinline__ uint64_t plain_descriptor(uint32_t address, uint32_t panel_bytes) {
-  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) |
-         static_cast<uint64_t>((panel_bytes & 0x3FFFF) >> 4) << 16 | uint64_t{128 >> 4} << 32;
+/// Descriptor of a matrix whose rows of 8 lanes lie one behind the other, without a swizzle. What
+/// follows after 8 lanes of a row is these 8 once more.
+__device__ __forceinline__ uint64_t plain_descriptor(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{128 >> 4} << 32;
 }
 
 /// Descriptor of the same matrix `bytes`, a multiple of 16, further on. A product's steps want one

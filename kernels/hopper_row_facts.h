@@ -28,7 +28,7 @@ struct FactStages {
 
 /// Offsets of 64 walked rows (row_offsets.h) as an operand of 16 lanes: their 8 lanes twice.
 __device__ __forceinline__ uint64_t offset_descriptor(uint32_t rows) {
-  return plain_descriptor(rows, 0);
+  return plain_descriptor(rows);
 }
 
 /// The other operand, for every key: twice a half of each part.

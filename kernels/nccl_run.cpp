@@ -1,7 +1,6 @@
 #include "kernels/nccl_run.h"
 
 #include "kernels/group_message.h"
-#include "kernels/item_uses.h"
 #include "kernels/rank_results.h"
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "kernels/item_clock.h"
-#include "kernels/item_uses.h"
 #include "kernels/nccl_group.h"
 #include "kernels/rank_engine.h"
 #include "kernels/row_push.h"

@@ -1,10 +1,10 @@
 #include "kernels/tile_list.h"
 
 #include "kernels/tile_turns.h"
+#include "kernels/work_order.h"
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 namespace cpscope::kernels {
 namespace {
@@ -264,132 +264,20 @@ int32_t count_tiles(const TileRun& run, const TileShape& shape) {
 }
 
 /// Counts the tiles that each owned tile walks, and all of them.
-int64_t count_walked_tiles(TileList& list) {
+void count_walked_tiles(TileList& list) {
   int64_t all = 0;
   for (OwnedTile& tile : list.tiles) {
     for (int32_t r = 0; r < tile.num_runs; ++r)
       tile.num_tiles += count_tiles(list.runs[tile.first_run + r], list.shape);
     all += tile.num_tiles;
   }
-  return all;
-}
-
-/// How many of the tiles in `order`, longest first, are dealt section by section; the others wait
-/// for the end, where CTAs that come late to it take less: a quarter of all work, so that it
-/// outweighs one longest tile for every CTA. Tiles of one length stay together.
-size_t count_dealt_in_sections(const std::vector<int32_t>& order, int64_t all_tiles,
-                               const TileList& list) {
-  const auto length = [&](size_t i) { return list.tiles[order[i]].num_tiles; };
-  size_t kept = order.size();
-  int64_t left = 0;
-  for (size_t i = order.size(); i-- > 0;) {
-    left += length(i);
-    if (4 * left > all_tiles) break;
-    if (i == 0 || length(i - 1) > length(i)) kept = i;
-  }
-  return kept;
-}
-
-/// By blocks: how many chains are dealt at a time. A chain is the tiles of a document and a walked
-/// head; its CTAs come to the same rows one behind the other. Of few chains many CTAs wait for each
-/// other; of many, each brings the rows that it walks from memory for itself, which takes power
-/// away from the products. num_tiles: walked by all heads, of one document; its CTAs wait when the
-/// first chains begin, so there are as few as keep that to a 90th of the time.
-int32_t chains_at_once(int64_t num_tiles, bool has_documents) {
-  constexpr int32_t kFewest = 4, kMost = 16;
-  if (has_documents) return kMost;
-  // On a Hopper; a CTA begins a hand-over, 1.3 times what a tile takes, behind the one before.
-  constexpr int64_t kCtas = 132, kStartTiles = 117 * kCtas * kCtas;
-  int32_t chains = kFewest;
-  while (chains < kMost && chains * num_tiles < kStartTiles) chains *= 2;
-  return chains;
-}
-
-/// The document that a tile is of: the one where its longest run begins. Short documents count as
-/// one with the long one before them.
-size_t document_of(const OwnedTile& tile, const std::vector<Stretch>& long_documents,
-                   const TileList& list) {
-  if (tile.num_runs == 0) return 0;
-  const auto first = list.runs.begin() + tile.first_run;
-  const auto longest = std::max_element(
-      first, first + tile.num_runs,
-      [](const TileRun& a, const TileRun& b) { return a.end - a.begin < b.end - b.begin; });
-  const auto next =
-      std::upper_bound(long_documents.begin(), long_documents.end(), longest->begin,
-                       [](int32_t row, const Stretch& document) { return row < document.begin; });
-  return static_cast<size_t>(next - long_documents.begin());
-}
-
-/// The tiles of `order` document by document, the one that comes first there first, `at_once` of
-/// them in turns.
-std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t at_once,
-                                        const std::vector<Stretch>& long_documents,
-                                        const TileList& list) {
-  // [document], the last one first
-  std::vector<std::vector<int32_t>> tiles(long_documents.size() + 1);
-  std::vector<size_t> waiting;                  // documents, the last one first
-  std::vector<size_t> documents(order.size());  // [place in order]
-  for (size_t i = order.size(); i-- > 0;) {
-    documents[i] = document_of(list.tiles[order[i]], long_documents, list);
-    tiles[documents[i]].push_back(order[i]);
-  }
-  for (size_t i = order.size(); i-- > 0;) {
-    if (tiles[documents[i]].back() == order[i]) waiting.push_back(documents[i]);
-  }
-  std::vector<size_t> open;
-  std::vector<int32_t> result;
-  while (result.size() < order.size()) {
-    for (; open.size() < at_once && !waiting.empty(); waiting.pop_back())
-      open.push_back(waiting.back());
-    for (const size_t d : open) {
-      result.push_back(tiles[d].back());
-      tiles[d].pop_back();
-    }
-    std::erase_if(open, [&](size_t d) { return tiles[d].empty(); });
-  }
-  return result;
-}
-
-/// Longest tiles first inside each section of heads; then, of all heads, the short ones.
-void order_work(const HeadSections& heads, TileOwner owner,
-                const std::vector<Stretch>& long_documents, TileList& list) {
-  const int64_t all_tiles = count_walked_tiles(list);
-  list.visited_cells = all_tiles * list.shape.walked_rows * list.shape.owned_rows;
-  std::vector<int32_t> order(list.tiles.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return list.tiles[a].num_tiles > list.tiles[b].num_tiles;
-  });
-  const size_t kept = count_dealt_in_sections(order, all_tiles, list);
-  int32_t section = std::max(1, heads.heads_per_section);
-  if (list.shape.by_blocks) {
-    const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
-    const int32_t chains =
-        chains_at_once(all_tiles * heads.num_heads * heads.heads_walked, has_documents);
-    section = std::clamp(heads.num_heads, 1, chains);
-    const int32_t documents = std::max(1, chains / (section * heads.heads_walked));
-    const std::vector<int32_t> first = order_by_documents(
-        std::span(order).first(kept), static_cast<size_t>(documents), long_documents, list);
-    std::copy(first.begin(), first.end(), order.begin());
-  }
-  const auto deal = [&](size_t begin, size_t end, int32_t first_head, int32_t end_head) {
-    for (size_t i = begin; i < end; ++i) {
-      for (int32_t head = first_head; head < end_head; ++head)
-        list.work.push_back({order[i], head});
-    }
-  };
-  for (int32_t first = 0; first < heads.num_heads; first += section)
-    deal(0, kept, first, std::min(heads.num_heads, first + section));
-  deal(kept, order.size(), 0, heads.num_heads);
-  if (!list.shape.by_blocks) return;
-  BlockParts(owner, list).deal(order, list);
-  collect_gaps(owner, list);
+  list.visited_cells = all * list.shape.walked_rows * list.shape.owned_rows;
 }
 
 }  // namespace
 
 TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64_t kv_rows,
-                        const HeadSections& heads, TileShape shape, TileOwner owner) {
+                        const WorkHeads& heads, TileShape shape, TileOwner owner) {
   TileList list;
   list.shape = shape;
   list.q_rows = static_cast<int32_t>(q_rows);
@@ -399,7 +287,14 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   const std::vector<Stretch> long_documents =
       owns_queries || shape.by_blocks ? find_long_documents(list) : std::vector<Stretch>{};
   owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(long_documents, list);
-  order_work(heads, owner, long_documents, list);
+  count_walked_tiles(list);
+  if (!shape.by_blocks) {
+    deal_in_sections(heads, list);
+    return list;
+  }
+  const std::vector<int32_t> order = deal_in_chains(heads, long_documents, list);
+  BlockParts(owner, list).deal(order, list);
+  collect_gaps(owner, list);
   return list;
 }
 

@@ -76,10 +76,9 @@ struct RowStretch {
   friend bool operator==(const RowStretch&, const RowStretch&) = default;
 };
 
-/// What one CTA takes at a time, in launch order: longest first in each section of heads (by
-/// blocks: document by document), the short ones of all heads at the end. `head` counts the heads
-/// of the owned side from the item's first one: query heads, or TileShape::heads of them, or kv
-/// heads where keys are owned.
+/// What one CTA takes at a time, in launch order (work_order). `head` counts the heads of the owned
+/// side from the item's first one: query heads, or TileShape::heads of them, or kv heads where keys
+/// are owned.
 struct WorkItem {
   int32_t tile = 0;
   int32_t head = 0;
@@ -116,19 +115,19 @@ struct TileList {
 
 enum class TileOwner { queries, keys };
 
-/// Heads of the owned side. A section's heads are worked on together, so that what they read stays
-/// in the L2 cache; by blocks sections follow from what waits for turns. heads_walked: of the other
-/// side, which every tile walks one after the other.
-struct HeadSections {
-  int32_t num_heads = 1;
-  int32_t heads_per_section = 1;
-  int32_t heads_walked = 1;
+/// The heads of an item, for the order of its work.
+struct WorkHeads {
+  int32_t num_heads = 1;         // of the owned side
+  int32_t heads_walked = 1;      // of the other side, which every tile walks one after the other
+  int32_t heads_sharing = 1;     // of the owned side, that walk the same head
+  int64_t cached_rows = 16'384;  // walked rows of one head that the L2 cache has room for
+  int32_t most_at_once = 0;      // of the owned side; 0: all. Others come when these are done
 };
 
 /// Cuts the visible area of one compute item to tiles of `shape`. q_rows, kv_rows: rows of the
 /// item's buffers.
 /// Cost: O(rows x ranges of a row + runs), in time and host memory.
 TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64_t kv_rows,
-                        const HeadSections& heads, TileShape shape, TileOwner owner);
+                        const WorkHeads& heads, TileShape shape, TileOwner owner);
 
 }  // namespace cpscope::kernels

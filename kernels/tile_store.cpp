@@ -7,23 +7,24 @@
 namespace cpscope::kernels {
 namespace {
 
-/// K and V of a section's heads should stay in the L2 cache of a data-centre GPU.
-constexpr int64_t kCachedBytes = 32'000'000;
-
 template <class T>
 int64_t bytes_of(const std::vector<T>& values) {
   return static_cast<int64_t>(values.size() * sizeof(T));
 }
 
-HeadSections sections_of(const Attention& attention, int32_t heads, int64_t kv_rows,
-                         int32_t tile_heads, TileOwner owner) {
-  const int64_t bytes_per_kv_head =
-      std::max<int64_t>(1, kv_rows * 2 * (attention.head_dim_qk + attention.head_dim_v));
+/// What the tiles worked on together walk should stay in the L2 cache of a data-centre GPU (50 MB of
+/// an H100, whose halves may hold the same), beside what is read and written once.
+WorkHeads work_heads(const Attention& attention, int32_t heads, TileShape shape, TileOwner owner) {
+  const int64_t row = attention.head_dim_qk + attention.head_dim_v;  // K and V, or Q and dO
   const auto group = static_cast<int32_t>(attention.heads / attention.kv_heads);
-  const bool owns_queries = owner == TileOwner::queries;
-  const int64_t section = std::max<int64_t>(1, kCachedBytes / bytes_per_kv_head) *
-                          (owns_queries ? group / tile_heads : 1);
-  return {heads, static_cast<int32_t>(std::min<int64_t>(section, heads)), owns_queries ? 1 : group};
+  WorkHeads result;
+  result.num_heads = heads;
+  result.heads_walked = owner == TileOwner::queries ? 1 : group;
+  result.heads_sharing = owner == TileOwner::queries ? group / shape.heads : 1;
+  result.cached_rows = 8'000'000 / (2 * row);
+  if (shape.by_blocks)  // Q and dO with sums of dq, to which the tiles of a chain come back
+    result.cached_rows = 20'000'000 / (2 * row + 4 * attention.head_dim_qk);
+  return result;
 }
 
 }  // namespace
@@ -46,11 +47,9 @@ void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape,
   const Key key = key_of(item, owner, shape);
   if (entries_.contains(key)) return;
   Entry& entry = entries_[key];
-  HeadSections sections =
-      sections_of(plan_.scenario.attention, key.heads, key.kv_rows, shape.heads, owner);
-  if (most_heads > 0) sections.heads_per_section = std::min(sections.heads_per_section, most_heads);
-  entry.list =
-      make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows, sections, shape, owner);
+  WorkHeads heads = work_heads(plan_.scenario.attention, key.heads, shape, owner);
+  heads.most_at_once = most_heads;
+  entry.list = make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows, heads, shape, owner);
   total_bytes_ += bytes_of(entry.list.ranges) + bytes_of(entry.list.tiles) +
                   bytes_of(entry.list.runs) + bytes_of(entry.list.work) +
                   bytes_of(entry.list.turns) + bytes_of(entry.list.unopened) +

@@ -500,12 +500,12 @@ uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes, Line line) {
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
-uint64_t plain_descriptor(uint32_t address, uint32_t panel_bytes, Line line) {
+uint64_t plain_descriptor(uint32_t address, Line line) {
   if (address % 16 != 0 || address >= 0x40000) {
     emulator::current_cta().fail("no address for a descriptor",
                                  {"plain_descriptor", address, line});
   }
-  return uint64_t{address >> 4} | uint64_t{panel_bytes >> 4} << 16 | uint64_t{128 >> 4} << 32;
+  return uint64_t{address >> 4} | uint64_t{128 >> 4} << 32;
 }
 
 }  // namespace cpscope::kernels::device

@@ -199,9 +199,6 @@ inline int32_t load_shared_int(uint32_t address, Line line = Line::current()) {
 inline void store_shared_int(uint32_t address, int32_t value, Line line = Line::current()) {
   shared_value<int32_t>(address, {"store_shared_int", address, line}) = value;
 }
-inline void store_shared_float(uint32_t address, float value, Line line = Line::current()) {
-  shared_value<float>(address, {"store_shared_float", address, line}) = value;
-}
 inline void store_shared_pair(uint32_t address, FloatPair value, Line line = Line::current()) {
   shared_value<FloatPair>(address, {"store_shared_pair", address, line}) = value;
 }
@@ -241,7 +238,7 @@ void wgmma_wait(Line line = Line::current()) {
 }
 
 uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes, Line line = Line::current());
-uint64_t plain_descriptor(uint32_t address, uint32_t panel_bytes, Line line = Line::current());
+uint64_t plain_descriptor(uint32_t address, Line line = Line::current());
 inline uint64_t further(uint64_t descriptor, uint32_t bytes) { return descriptor + bytes / 16; }
 
 template <class T, int N>

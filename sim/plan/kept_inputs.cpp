@@ -1,5 +1,7 @@
 #include "sim/plan/kept_inputs.h"
 
+#include "sim/plan/item_uses.h"
+
 namespace cpscope {
 namespace {
 
@@ -11,17 +13,20 @@ class BufferHistory {
   explicit BufferHistory(size_t num_buffers)
       : first_(num_buffers, FirstUse::none), is_written_(num_buffers, false) {}
 
-  void read(BufferId id) { use(id, FirstUse::read); }
-  void write(BufferId id) {
-    use(id, FirstUse::write);
-    if (id != kNoBuffer) is_written_[static_cast<size_t>(to_index(id))] = true;
+  /// An item reads before it writes.
+  void add(const BufferUse& item) {
+    for (const BufferPart& part : item.reads) note(part.buffer, FirstUse::read);
+    for (const BufferPart& part : item.writes) {
+      note(part.buffer, FirstUse::write);
+      if (part.buffer != kNoBuffer) is_written_[static_cast<size_t>(to_index(part.buffer))] = true;
+    }
   }
   bool is_read_before_written(size_t buffer) const {
     return first_[buffer] == FirstUse::read && is_written_[buffer];
   }
 
  private:
-  void use(BufferId id, FirstUse how) {
+  void note(BufferId id, FirstUse how) {
     if (id == kNoBuffer) return;
     FirstUse& first = first_[static_cast<size_t>(to_index(id))];
     if (first == FirstUse::none) first = how;
@@ -40,26 +45,19 @@ std::vector<BufferId> find_kept_inputs(const Plan& plan) {
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       switch (stage.kind) {
         case StageKind::transfer:
-          history.read(pass.transfers[i].from);
-          history.write(pass.transfers[i].to);
+          history.add(uses_of(pass.transfers[i]));
           break;
         case StageKind::reorder:
-          history.read(pass.reorders[i].from);
-          history.write(pass.reorders[i].to);
+          history.add(uses_of(pass.reorders[i]));
           break;
-        case StageKind::compute: {
-          const ComputeItem& item = pass.computes[i];
-          if (item.num_slices == 0) break;
-          for (const BufferId id : {item.q, item.kv, item.out, item.d_out}) history.read(id);
-          for (const BufferId id : {item.dq, item.dkv}) history.write(id);
+        case StageKind::compute:
+          history.add(uses_of(plan, pass.computes[i], true));
           break;
-        }
         case StageKind::merge:
-          history.read(pass.merges[i].partial);
-          history.write(pass.merges[i].into);
+          history.add(uses_of(pass.merges[i]));
           break;
         case StageKind::finish:
-          history.write(pass.finishes[i].buffer);
+          history.add(uses_of(pass.finishes[i]));
           break;
       }
     }

@@ -173,12 +173,12 @@ std::vector<bool> used_keys(const AttentionCase& item) {
 
 TileList query_tiles(const AttentionCase& item, TileShape shape) {
   return make_tile_list(item.slices, item.shape.q_rows, item.shape.kv_rows,
-                        {item.shape.num_heads / shape.heads, 2}, shape, TileOwner::queries);
+                        {item.shape.num_heads / shape.heads}, shape, TileOwner::queries);
 }
 
 TileList key_tiles(const AttentionCase& item, TileShape shape) {
   return make_tile_list(item.slices, item.shape.q_rows, item.shape.kv_rows,
-                        {item.shape.num_kv_heads, 2}, shape, TileOwner::keys);
+                        {item.shape.num_kv_heads}, shape, TileOwner::keys);
 }
 
 ForwardAnswer run_forward(Generation generation, const AttentionCase& item,

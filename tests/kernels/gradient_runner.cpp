@@ -201,13 +201,13 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   const DeviceMemory offsets = to_device(make_offsets(problem), stream);
   const DeviceMemory counters = to_device(std::vector<int32_t>{0, 0}, stream);
   const TileList key_list =
-      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_kv_heads, 1},
+      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_kv_heads},
                      kernels.key_tile(shape), TileOwner::keys);
   const int32_t num_turns = shape.num_heads * key_list.num_counters;
   const DeviceMemory turns_taken =
       to_device(std::vector<int32_t>(static_cast<size_t>(num_turns), 0), stream);
   const TilesOnDevice query_tiles(
-      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_heads, 1},
+      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_heads},
                      kernels.query_tile(shape), TileOwner::queries),
       stream);
   const TilesOnDevice key_tiles(key_list, stream);

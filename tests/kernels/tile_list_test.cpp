@@ -86,8 +86,7 @@ std::vector<int> walk(const Area& area, const TileList& list, TileOwner owner) {
 }
 
 void expect_exact(const Area& area, TileShape shape, TileOwner owner) {
-  const TileList list =
-      make_tile_list(area.slices, area.q_rows, area.kv_rows, {2, 1}, shape, owner);
+  const TileList list = make_tile_list(area.slices, area.q_rows, area.kv_rows, {2}, shape, owner);
   const int64_t owned = owner == TileOwner::queries ? area.q_rows : area.kv_rows;
   int32_t next = 0;
   for (const OwnedTile& tile : list.tiles) {
@@ -201,7 +200,7 @@ TEST(TileList, DealsTurnsAtBlocksInLaunchOrder) {
     SCOPED_TRACE(fmt::format("trial {}", trial));
     for (const TileOwner owner : {TileOwner::queries, TileOwner::keys}) {
       const TileList list =
-          make_tile_list(area.slices, area.q_rows, area.kv_rows, {3, 2}, shapes[trial % 3], owner);
+          make_tile_list(area.slices, area.q_rows, area.kv_rows, {3}, shapes[trial % 3], owner);
       const int64_t walked_side = owner == TileOwner::queries ? area.kv_rows : area.q_rows;
       expect_turns_in_launch_order(list, static_cast<int32_t>(walked_side));
       ASSERT_NO_FATAL_FAILURE(expect_gaps(area, list, owner));
@@ -212,23 +211,20 @@ TEST(TileList, DealsTurnsAtBlocksInLaunchOrder) {
 TEST(TileList, LetsLongDocumentsInOneBlockTakeTurnsApart) {
   // Block 9 ends one document and begins another; tile 4 holds keys of both.
   const BandSlice documents[] = {{0, 600, 0, 600, -1000, 0}, {600, 1300, 600, 1300, -1000, 0}};
-  const TileList list =
-      make_tile_list(documents, 1300, 1300, {1, 1}, {128, 64, true}, TileOwner::keys);
+  const TileList list = make_tile_list(documents, 1300, 1300, {}, {128, 64, true}, TileOwner::keys);
   EXPECT_EQ(list.num_counters, 21 + 1);
   for (const TileRun& run : list.runs)
     EXPECT_FALSE(run.begin < 600 && 600 < run.end) << run.begin << " to " << run.end;
   // Short ones share their counters: more tiles would cost more than the wait.
   const BandSlice short_ones[] = {{0, 100, 0, 100, -1000, 0}, {100, 300, 100, 300, -1000, 0}};
-  EXPECT_EQ(
-      make_tile_list(short_ones, 300, 300, {1, 1}, {128, 64, true}, TileOwner::keys).num_counters,
-      5);
+  EXPECT_EQ(make_tile_list(short_ones, 300, 300, {}, {128, 64, true}, TileOwner::keys).num_counters,
+            5);
 }
 
 TEST(TileList, KeepsTilesInsideBlocks) {
   // Rows 100 to 300 meet keys: by blocks of 64 that is a part, two whole ones and a part.
   const BandSlice slice{100, 300, 0, 128, -1000, 1000};
-  const TileList list =
-      make_tile_list({&slice, 1}, 400, 128, {1, 1}, {128, 64, true}, TileOwner::keys);
+  const TileList list = make_tile_list({&slice, 1}, 400, 128, {}, {128, 64, true}, TileOwner::keys);
   ASSERT_EQ(list.runs.size(), 3u);
   EXPECT_EQ(list.runs[0].begin, 100);
   EXPECT_EQ(list.runs[1].begin, 128);
@@ -247,7 +243,7 @@ TEST(TileList, KeepsTilesInsideBlocks) {
 TEST(TileList, MasksOnlyTheDiagonalOfACausalSquare) {
   const BandSlice causal{0, 1024, 0, 1024, -2000, 0};
   for (const TileOwner owner : {TileOwner::queries, TileOwner::keys}) {
-    const TileList list = make_tile_list({&causal, 1}, 1024, 1024, {1, 1}, {128, 64}, owner);
+    const TileList list = make_tile_list({&causal, 1}, 1024, 1024, {}, {128, 64}, owner);
     int64_t masked = 0, whole = 0;
     for (const TileRun& run : list.runs)
       (run.is_masked != 0 ? masked : whole) += (run.end - run.begin) / 64;
@@ -260,31 +256,77 @@ TEST(TileList, MasksOnlyTheDiagonalOfACausalSquare) {
 
 TEST(TileList, GivesARowWithTwoStretchesOfKeysTwoRangeSets) {
   const std::vector<BandSlice> slices = {{0, 10, 0, 20, -100, 100}, {0, 10, 40, 60, -100, 100}};
-  const TileList list = make_tile_list(slices, 10, 60, {1, 1}, {128, 64}, TileOwner::queries);
+  const TileList list = make_tile_list(slices, 10, 60, {}, {128, 64}, TileOwner::queries);
   EXPECT_EQ(list.num_range_sets, 2);
   EXPECT_EQ(list.ranges[0].hi, 20);
   EXPECT_EQ(list.ranges[10].lo, 40);
 }
 
-TEST(TileList, StartsWithTheLongestTileInEachSectionOfHeads) {
-  const BandSlice causal{0, 512, 0, 512, -2000, 0};
-  const TileList list =
-      make_tile_list({&causal, 1}, 512, 512, {4, 2}, {128, 64}, TileOwner::queries);
-  // 2, 4, 6 and 8 tiles of keys: the shortest is less than a quarter of all, the two shortest more.
+/// "tile/head" in launch order.
+std::string work_of(std::span<const BandSlice> slices, int64_t rows, const WorkHeads& heads) {
+  const TileList list = make_tile_list(slices, rows, rows, heads, {128, 64}, TileOwner::queries);
   std::string order;
   for (const WorkItem& item : list.work) order += fmt::format("{}/{} ", item.tile, item.head);
-  EXPECT_EQ(order, "3/0 3/1 2/0 2/1 1/0 1/1 3/2 3/3 2/2 2/3 1/2 1/3 0/0 0/1 0/2 0/3 ");
+  return order;
+}
+
+TEST(TileList, StartsWithTheLongestTileInEachSectionAndEndsWithShortOnes) {
+  const BandSlice causal{0, 512, 0, 512, -2000, 0};
+  // 2, 4, 6 and 8 tiles of keys, of two heads at a time; one of 4 is half of the longest.
+  EXPECT_EQ(work_of({&causal, 1}, 512, {.num_heads = 4, .cached_rows = 1024}),
+            "3/0 3/1 2/0 2/1 3/2 3/3 2/2 2/3 1/0 1/1 1/2 1/3 0/0 0/1 0/2 0/3 ");
+  // A section has what reads one head's keys.
+  EXPECT_EQ(work_of({&causal, 1}, 512, {.num_heads = 4, .heads_sharing = 2, .cached_rows = 512}),
+            "3/0 3/1 2/0 2/1 3/2 3/3 2/2 2/3 1/0 1/1 1/2 1/3 0/0 0/1 0/2 0/3 ");
+}
+
+TEST(TileList, HoldsBackNoMoreShortTilesThanHalfALongestOneForEveryCta) {
+  const BandSlice causal{0, 512, 0, 512, -2000, 0};
+  const TileList list =
+      make_tile_list({&causal, 1}, 512, 512, {.num_heads = 100, .cached_rows = 512}, {128, 64},
+                     TileOwner::queries);
+  // 88 heads with 6 tiles of keys in their short tiles, for 132 CTAs.
+  for (size_t i = 0; i < 12 * 4; ++i) {
+    EXPECT_EQ(list.work[i].head, static_cast<int32_t>(i / 4)) << "item " << i;
+    EXPECT_EQ(list.work[i].tile, static_cast<int32_t>(3 - i % 4)) << "item " << i;
+  }
+  for (size_t i = 48; i < 48 + 2 * 88; ++i)
+    EXPECT_GE(list.work[i].tile, 2) << "item " << i << " is short";
 }
 
 TEST(TileList, KeepsTilesOfOneLengthInTheirSections) {
   const BandSlice full{0, 512, 0, 512, -2000, 2000};
-  const TileList list = make_tile_list({&full, 1}, 512, 512, {2, 1}, {128, 64}, TileOwner::queries);
-  for (size_t i = 0; i < list.work.size(); ++i)
-    EXPECT_EQ(list.work[i].head, static_cast<int32_t>(i / 4)) << "item " << i;
+  EXPECT_EQ(work_of({&full, 1}, 512, {.num_heads = 2, .cached_rows = 512}),
+            "0/0 1/0 2/0 3/0 0/1 1/1 2/1 3/1 ");
+}
+
+TEST(TileList, TakesAllHeadsOfAFewDocumentsBeforeTheNextOnes) {
+  // Of 128, 128, 256, 128 and 128 rows, a row of tiles each.
+  const BandSlice documents[] = {{0, 128, 0, 128, -2000, 2000},
+                                 {128, 256, 128, 256, -2000, 2000},
+                                 {256, 512, 256, 512, -2000, 2000},
+                                 {512, 640, 512, 640, -2000, 2000},
+                                 {640, 768, 640, 768, -2000, 2000}};
+  WorkHeads heads{.num_heads = 2, .cached_rows = 512};
+  // Tiles 2 and 3 walk four tiles of keys and come first; the others are half as long, so they come
+  // last, in the order of their sections.
+  EXPECT_EQ(work_of(documents, 768, heads), "2/0 2/1 3/0 3/1 0/0 0/1 1/0 1/1 4/0 4/1 5/0 5/1 ");
+  // A document that does not fit with all of its heads is taken head by head.
+  heads.cached_rows = 256;
+  EXPECT_EQ(work_of(documents, 768, heads), "2/0 3/0 2/1 3/1 0/0 0/1 1/0 1/1 4/0 4/1 5/0 5/1 ");
+  // Later heads are not there before earlier ones are done.
+  heads.most_at_once = 1;
+  heads.cached_rows = 1024;
+  const BandSlice alike[] = {documents[0], documents[1]};
+  EXPECT_EQ(work_of(alike, 256, heads), "0/0 1/0 0/1 1/1 ");
+  heads.most_at_once = 0;
+  EXPECT_EQ(work_of(alike, 256, heads), "0/0 0/1 1/0 1/1 ");
+  heads.cached_rows = 128;
+  EXPECT_EQ(work_of(alike, 256, heads), "0/0 0/1 1/0 1/1 ");
 }
 
 /// Tiles of head 0 in launch order, three documents of eight tiles.
-std::string tiles_of_documents(const HeadSections& heads) {
+std::string tiles_of_documents(const WorkHeads& heads) {
   const BandSlice documents[] = {{0, 1024, 0, 1024, -5000, 5000},
                                  {1024, 2048, 1024, 2048, -5000, 5000},
                                  {2048, 3072, 2048, 3072, -5000, 5000}};
@@ -298,17 +340,20 @@ std::string tiles_of_documents(const HeadSections& heads) {
 }
 
 TEST(TileList, DealsAFewDocumentsAtATimeByBlocks) {
-  EXPECT_EQ(tiles_of_documents({8, 1}),
-            "0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15 16 17 18 19 20 21 22 23 ");
+  const std::string two_by_two = "0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15 16 17 18 19 20 21 22 23 ";
   const std::string one_by_one = "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 ";
-  EXPECT_EQ(tiles_of_documents({16, 1}), one_by_one);
-  EXPECT_EQ(tiles_of_documents({8, 1, 4}), one_by_one);
+  EXPECT_EQ(tiles_of_documents({.num_heads = 8}), two_by_two);
+  EXPECT_EQ(tiles_of_documents({.num_heads = 16}), one_by_one);
+  EXPECT_EQ(tiles_of_documents({.num_heads = 8, .heads_walked = 4}), one_by_one);
+  // Eight chains of 1024 rows, and four.
+  EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = 8 * 1024}), two_by_two);
+  EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = 8 * 1024 - 1}), one_by_one);
 }
 
 TEST(TileList, DealsSixteenHeadsAtATimeByBlocks) {
   const BandSlice full{0, 512, 0, 512, -2000, 2000};
   const TileList list =
-      make_tile_list({&full, 1}, 512, 512, {20, 20}, {128, 64, true}, TileOwner::keys);
+      make_tile_list({&full, 1}, 512, 512, {20}, {128, 64, true}, TileOwner::keys);
   for (size_t i = 0; i < list.work.size(); ++i)
     EXPECT_EQ(list.work[i].head < 16, i < 4 * 16) << "item " << i;
 }
@@ -317,7 +362,7 @@ TEST(TileList, DealsFewerHeadsAtATimeByBlocksWhereThatTakesLong) {
   const auto heads_at_once = [](int32_t rows, bool is_causal) {
     const BandSlice slice{0, rows, 0, rows, -rows, is_causal ? 0 : rows};
     const TileList list =
-        make_tile_list({&slice, 1}, rows, rows, {16, 16}, {128, 64, true}, TileOwner::keys);
+        make_tile_list({&slice, 1}, rows, rows, {16}, {128, 64, true}, TileOwner::keys);
     int32_t heads = 0;  // before the first one comes again
     while (list.work[static_cast<size_t>(heads)].head == heads) ++heads;
     return heads;
@@ -328,8 +373,9 @@ TEST(TileList, DealsFewerHeadsAtATimeByBlocksWhereThatTakesLong) {
   // Documents are shorter than all of them together.
   const BandSlice documents[] = {{0, 8192, 0, 8192, -9000, 9000},
                                  {8192, 24576, 8192, 24576, -17000, 17000}};
+  const WorkHeads heads{.num_heads = 16, .cached_rows = 1'000'000};
   const TileList list =
-      make_tile_list(documents, 24576, 24576, {16, 16}, {128, 64, true}, TileOwner::keys);
+      make_tile_list(documents, 24576, 24576, heads, {128, 64, true}, TileOwner::keys);
   EXPECT_EQ(list.work[15].head, 15);
 }
 
@@ -347,7 +393,7 @@ Area make_documents(const std::vector<int32_t>& lengths) {
 std::vector<RowStretch> query_tiles_of(const Area& area, TileShape shape) {
   std::vector<RowStretch> rows;
   const TileList list =
-      make_tile_list(area.slices, area.q_rows, area.kv_rows, {1, 1}, shape, TileOwner::queries);
+      make_tile_list(area.slices, area.q_rows, area.kv_rows, {}, shape, TileOwner::queries);
   for (const OwnedTile& tile : list.tiles) rows.push_back({tile.begin, tile.end});
   return rows;
 }
@@ -364,7 +410,7 @@ TEST(TileList, CutsLongDocumentsToQueryTilesFromTheirEnds) {
 }
 
 TEST(TileList, OwnsEveryRowOfAnItemWithoutBands) {
-  const TileList list = make_tile_list({}, 300, 0, {1, 1}, {128, 64}, TileOwner::queries);
+  const TileList list = make_tile_list({}, 300, 0, {}, {128, 64}, TileOwner::queries);
   ASSERT_EQ(list.tiles.size(), 3u);
   EXPECT_TRUE(list.runs.empty());
   EXPECT_EQ(list.tiles[2].end, 300);

@@ -30,7 +30,7 @@ TileList list_of(const Batch& batch) {
     slices.push_back({begin, end, begin, end, -length, batch.is_causal ? 0 : length});
     begin = end;
   }
-  return make_tile_list(slices, begin, begin, {batch.kv_heads, batch.kv_heads, batch.group},
+  return make_tile_list(slices, begin, begin, {batch.kv_heads, batch.group, 1, 20'000'000 / 1024},
                         {128, 64, true}, TileOwner::keys);
 }
 
@@ -79,10 +79,11 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
   } cases[] = {{"16384 causal", {{16384}, true}, 1.04},
                {"16384", {{16384}, false}, 1.05},
                {"16384 causal, 4 heads", {{16384}, true, 4}, 1.14},
-               {"4 x 4096 causal", {std::vector<int32_t>(4, 4096), true}, 1.10},
+               {"4 x 4096 causal", {std::vector<int32_t>(4, 4096), true}, 1.12},
                {"4 x 4096", {std::vector<int32_t>(4, 4096), false}, 1.08},
+               {"16 x 1024 causal", {std::vector<int32_t>(16, 1024), true}, 1.22},
                {"16 x 1024", {std::vector<int32_t>(16, 1024), false}, 1.17},
-               {"lognormal causal, 32 and 8 heads", {kLognormal, true, 8, 4}, 1.25},
+               {"lognormal causal, 32 and 8 heads", {kLognormal, true, 8, 4}, 1.26},
                {"lognormal, 32 and 8 heads", {kLognormal, false, 8, 4}, 1.13}};
   for (const auto& one : cases) {
     const TurnTimes times = times_of(one.batch);
@@ -92,11 +93,14 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
 }
 
 TEST(TurnModel, LeavesMemoryTimeForWhatElseIsRead) {
-  // Of 4.8 TB/s that an H200 has.
-  EXPECT_LE(times_of({{16384}, true}).terabytes_per_second(), 0.8);
-  EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), false}).terabytes_per_second(), 0.9);
-  EXPECT_LE(times_of({kLognormal, true, 8, 4}).terabytes_per_second(), 1.9);
-  EXPECT_LE(times_of({kLognormal, false, 32, 1}).terabytes_per_second(), 1.9);
+  // Of 4.8 TB/s that an H200 has, 3.35 of an H100, where four documents of 4096 tokens by 16 chains
+  // at a time (1.75 and 0.77 here) took a seventh and a third longer.
+  EXPECT_LE(times_of({{16384}, true}).terabytes_per_second(), 0.6);
+  EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), true}).terabytes_per_second(), 0.8);
+  EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), false}).terabytes_per_second(), 0.2);
+  EXPECT_LE(times_of({std::vector<int32_t>(16, 1024), true}).terabytes_per_second(), 2.0);
+  EXPECT_LE(times_of({kLognormal, true, 8, 4}).terabytes_per_second(), 1.5);
+  EXPECT_LE(times_of({kLognormal, false, 32, 1}).terabytes_per_second(), 0.7);
 }
 
 // What kernels/README.md tells of the kernel's first form.

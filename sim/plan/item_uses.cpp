@@ -1,6 +1,6 @@
-#include "kernels/item_uses.h"
+#include "sim/plan/item_uses.h"
 
-namespace cpscope::kernels {
+namespace cpscope {
 
 BufferUse uses_of(const Plan& plan, const ComputeItem& item, bool is_backward) {
   if (item.num_slices == 0) return {};
@@ -18,4 +18,4 @@ BufferUse uses_of(const ReorderItem& item) { return {{item.from}, {item.to}}; }
 BufferUse uses_of(const MergeItem& item) { return {{item.partial}, {item.into}}; }
 BufferUse uses_of(const FinishItem& item) { return {{}, {item.buffer}}; }
 
-}  // namespace cpscope::kernels
+}  // namespace cpscope
