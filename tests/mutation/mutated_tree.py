@@ -20,7 +20,7 @@ AREAS = {
     "layout": ["sim/plan/layout*", "sim/plan/token_run.*", "sim/plan/order_*", "sim/scenario/order_file.*"],
     "oracle": ["reference/dense_oracle.*", "reference/exact_attention.cpp", "reference/plain_attention.cpp",
                "reference/sampled_*", "reference/rotary_table.*", "reference/head_group.h", "reference/row_matrix.h"],
-    "tiles": ["kernels/tile_list.*", "reference/tile_attention.*"],
+    "tiles": ["kernels/tile_list.*", "kernels/work_order.*", "reference/tile_attention.*"],
     "other": ["reference/plan_walk*", "reference/home_rows.*", "reference/rotate_row.h", "reference/rank_memory.h",
               "reference/kernel_walker.*", "sim/plan/plan.*", "sim/plan/plan_summary.*", "sim/plan/te_*", "sim/run/*.cpp",
               "sim/run/dtype.h", "sim/scenario/*.cpp", "kernels/group_message.cpp", "kernels/launch_place.cpp",
