@@ -59,6 +59,7 @@ std::vector<int> walk(const Area& area, const TileList& list, TileOwner owner) {
     int32_t num_tiles = 0;
     for (int32_t r = 0; r < tile.num_runs; ++r) {
       const TileRun& run = list.runs[tile.first_run + r];
+      EXPECT_LT(run.begin, run.end) << "a run without rows";
       for (int32_t row = run.begin; row < run.end; ++num_tiles) {
         const int32_t walked = list.shape.walked_rows;
         row = list.shape.by_blocks ? (row / walked + 1) * walked : row + walked;
@@ -325,6 +326,19 @@ TEST(TileList, TakesAllHeadsOfAFewDocumentsBeforeTheNextOnes) {
   EXPECT_EQ(work_of(alike, 256, heads), "0/0 0/1 1/0 1/1 ");
 }
 
+TEST(TileList, StartsWithTheDocumentsThatHaveTheLongestTiles) {
+  // Of 64, 192, 64 and 256 rows, two documents at a time: tiles walk 1, 3, 1 and 4 tiles of keys.
+  const BandSlice documents[] = {{0, 128, 0, 64, -2000, 2000},
+                                 {128, 256, 64, 256, -2000, 2000},
+                                 {256, 384, 256, 320, -2000, 2000},
+                                 {384, 512, 320, 576, -2000, 2000}};
+  const TileList list = make_tile_list(documents, 512, 576, {.num_heads = 1, .cached_rows = 320},
+                                       {128, 64}, TileOwner::queries);
+  std::string order;
+  for (const WorkItem& item : list.work) order += fmt::format("{} ", item.tile);
+  EXPECT_EQ(order, "3 1 0 2 ");
+}
+
 /// Tiles of head 0 in launch order, three documents of eight tiles.
 std::string tiles_of_documents(const WorkHeads& heads) {
   const BandSlice documents[] = {{0, 1024, 0, 1024, -5000, 5000},
@@ -348,6 +362,24 @@ TEST(TileList, DealsAFewDocumentsAtATimeByBlocks) {
   // Eight chains of 1024 rows, and four.
   EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = 8 * 1024}), two_by_two);
   EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = 8 * 1024 - 1}), one_by_one);
+}
+
+TEST(TileList, HoldsBackTilesOfOneLengthTogetherByBlocks) {
+  // Tiles of keys walk 4, 3, 2 and 1 blocks; half of 4 blocks for each of 132 CTAs are 264.
+  const BandSlice causal{0, 512, 0, 512, -2000, 0};
+  const auto last_of_head_0 = [&](int32_t num_heads) {
+    const TileList list = make_tile_list({&causal, 1}, 512, 512, {.num_heads = num_heads},
+                                         {128, 128, true}, TileOwner::keys);
+    std::string order;  // what comes when the last head has begun
+    bool has_begun = false;
+    for (const WorkItem& item : list.work) {
+      has_begun |= item.head == num_heads - 1;
+      if (has_begun && item.head == 0) order += fmt::format("{} ", item.tile);
+    }
+    return order;
+  };
+  EXPECT_EQ(last_of_head_0(264), "3 ");
+  EXPECT_EQ(last_of_head_0(263), "2 3 ");
 }
 
 TEST(TileList, DealsSixteenHeadsAtATimeByBlocks) {
