@@ -339,6 +339,34 @@ TEST(TileList, StartsWithTheDocumentsThatHaveTheLongestTiles) {
   EXPECT_EQ(order, "3 1 0 2 ");
 }
 
+TEST(TileList, CountsTheHeadsThatASectionWalks) {
+  // Tiles walk 3, 4, 3 and 4 tiles of keys; two documents have 448 keys.
+  const BandSlice documents[] = {{0, 128, 0, 192, -2000, 2000},
+                                 {128, 256, 192, 448, -2000, 2000},
+                                 {256, 384, 448, 640, -2000, 2000},
+                                 {384, 512, 640, 896, -2000, 2000}};
+  const auto tiles_of_head_0 = [&](const WorkHeads& heads) {
+    const TileList list = make_tile_list(documents, 512, 896, heads, {128, 64}, TileOwner::queries);
+    std::string order;
+    for (const WorkItem& item : list.work) {
+      if (item.head == 0) order += fmt::format("{} ", item.tile);
+    }
+    return order;
+  };
+  const std::string two_by_two = "1 0 3 2 ", alone = "1 3 0 2 ";
+  EXPECT_EQ(tiles_of_head_0({.num_heads = 1, .cached_rows = 448}), two_by_two);
+  EXPECT_EQ(tiles_of_head_0({.num_heads = 1, .cached_rows = 447}), alone);
+  // Two heads are walked in these, by four, or by one after the other.
+  EXPECT_EQ(tiles_of_head_0({.num_heads = 4, .heads_sharing = 2, .cached_rows = 896}), two_by_two);
+  EXPECT_EQ(tiles_of_head_0({.num_heads = 4, .heads_sharing = 2, .cached_rows = 895}), alone);
+  EXPECT_EQ(tiles_of_head_0({.num_heads = 1, .heads_walked = 2, .cached_rows = 896}), two_by_two);
+  EXPECT_EQ(tiles_of_head_0({.num_heads = 1, .heads_walked = 2, .cached_rows = 895}), alone);
+  // 256 keys of four heads, which two heads walk.
+  const BandSlice full{0, 256, 0, 256, -2000, 2000};
+  EXPECT_EQ(work_of({&full, 1}, 256, {.num_heads = 4, .heads_walked = 2, .cached_rows = 1024}),
+            "0/0 0/1 1/0 1/1 0/2 0/3 1/2 1/3 ");
+}
+
 /// Tiles of head 0 in launch order, three documents of eight tiles.
 std::string tiles_of_documents(const WorkHeads& heads) {
   const BandSlice documents[] = {{0, 1024, 0, 1024, -5000, 5000},
