@@ -94,7 +94,7 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
 
 TEST(TurnModel, LeavesMemoryTimeForWhatElseIsRead) {
   // Of 4.8 TB/s that an H200 has, 3.35 of an H100, where four documents of 4096 tokens by 16 chains
-  // at a time (1.75 and 0.77 here) took a seventh and a third longer.
+  // at a time (1.75 and 0.77 here) took a tenth and a third longer.
   EXPECT_LE(times_of({{16384}, true}).terabytes_per_second(), 0.6);
   EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), true}).terabytes_per_second(), 0.8);
   EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), false}).terabytes_per_second(), 0.2);
