@@ -38,6 +38,7 @@ template <class T>
 using Tall192 = ForwardBudget<T, 192, 128, 3, 80, 2, 1, true, false, 32, 160, false>;
 
 constexpr int64_t kFewKeys = 256, kManyKeys = 1200;
+constexpr int64_t kFewKeys64 = 600;  // of 64 lanes: bringing them takes half as much
 
 /// How many query heads of a kv head a tile holds, as a power of two: all that the item has, in
 /// whole tiles.
@@ -57,13 +58,16 @@ int32_t heads_log2(const AttentionShape& shape) {
 template <class T, bool kHasCap, class Visit>
 auto with_budget(const AttentionShape& shape, Visit visit) {
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
-  const bool has_few = shape.keys_per_row > 0 && shape.keys_per_row < kFewKeys;
+  const auto has_fewer_than = [&](int64_t keys) {
+    return shape.keys_per_row > 0 && shape.keys_per_row < keys;
+  };
   const bool has_many = !kHasCap && shape.keys_per_row >= kManyKeys;
   if (qk <= 64 && v <= 64) {
-    return has_few ? visit(Short64<T, kHasCap>{}) : visit(Forward64<T, kHasCap>{});
+    return has_fewer_than(kFewKeys64) ? visit(Short64<T, kHasCap>{})
+                                      : visit(Forward64<T, kHasCap>{});
   }
   if (qk <= 128 && v <= 128) {
-    if (has_few && heads_log2<Short128<T, kHasCap>>(shape) > 0)
+    if (has_fewer_than(kFewKeys) && heads_log2<Short128<T, kHasCap>>(shape) > 0)
       return visit(Short128<T, kHasCap>{});
     return has_many ? visit(Tall128<T>{}) : visit(Forward128<T, kHasCap>{});
   }

@@ -263,7 +263,7 @@ int32_t count_tiles(const TileRun& run, const TileShape& shape) {
   return (run.end - origin + walked - 1) / walked;
 }
 
-/// Counts the tiles that each owned tile walks, and all of them.
+/// Counts the tiles that each owned tile walks, and notes the area of all.
 void count_walked_tiles(TileList& list) {
   int64_t all = 0;
   for (OwnedTile& tile : list.tiles) {

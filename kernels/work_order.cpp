@@ -26,12 +26,10 @@ void sort_by_length(std::vector<int32_t>& tiles, const TileList& list) {
 struct DocumentGroup {
   std::vector<int32_t> tiles;
   int64_t walked_rows = 0;
-  int32_t longest = 0;
 
   void append(const DocumentGroup& other) {
     tiles.insert(tiles.end(), other.tiles.begin(), other.tiles.end());
     walked_rows += other.walked_rows;
-    longest = std::max(longest, other.longest);
   }
 };
 
@@ -48,7 +46,6 @@ std::vector<DocumentGroup> find_documents(const TileList& list) {
       documents.emplace_back();
     DocumentGroup& document = documents.back();
     document.tiles.push_back(static_cast<int32_t>(t));
-    document.longest = std::max(document.longest, tile.num_tiles);
     if (walked.end <= covered) continue;
     document.walked_rows += walked.end - std::max(walked.begin, covered);
     covered = walked.end;
@@ -56,7 +53,8 @@ std::vector<DocumentGroup> find_documents(const TileList& list) {
   return documents;
 }
 
-/// Neighbours, as many as have no more than `most_rows`; those with the longest tiles first.
+/// Neighbours, as many as have no more than `most_rows`; the longest tiles first, and those groups
+/// that have them.
 std::vector<DocumentGroup> group_documents(const std::vector<DocumentGroup>& documents,
                                            int64_t most_rows, const TileList& list) {
   std::vector<DocumentGroup> groups;
@@ -66,9 +64,12 @@ std::vector<DocumentGroup> group_documents(const std::vector<DocumentGroup>& doc
     groups.back().append(document);
   }
   for (DocumentGroup& group : groups) sort_by_length(group.tiles, list);
+  const auto longest = [&](const DocumentGroup& group) {
+    return list.tiles[group.tiles.front()].num_tiles;
+  };
   std::stable_sort(
       groups.begin(), groups.end(),
-      [](const DocumentGroup& a, const DocumentGroup& b) { return a.longest > b.longest; });
+      [&](const DocumentGroup& a, const DocumentGroup& b) { return longest(a) > longest(b); });
   return groups;
 }
 
@@ -77,6 +78,11 @@ struct Section {
   int32_t first_head = 0;
   int32_t end_head = 0;
 };
+
+void deal_to_heads(int32_t tile, int32_t first_head, int32_t end_head,
+                   std::vector<WorkItem>& work) {
+  for (int32_t head = first_head; head < end_head; ++head) work.push_back({tile, head});
+}
 
 std::vector<Section> make_sections(const WorkHeads& heads, const TileList& list) {
   const std::vector<DocumentGroup> documents = find_documents(list);
@@ -122,8 +128,8 @@ size_t count_before_tail(const std::vector<int32_t>& order, int32_t num_heads,
 /// brings the rows that it walks from memory for itself, which takes power away from the products.
 int32_t chains_at_once(const WorkHeads& heads, bool has_documents, const TileList& list) {
   constexpr int32_t kFewest = 4;
-  int64_t num_tiles = 0;  // walked by one head
-  for (const OwnedTile& tile : list.tiles) num_tiles += tile.num_tiles;
+  int64_t num_tiles =  // walked by one head
+      list.visited_cells / (int64_t{list.shape.walked_rows} * list.shape.owned_rows);
   if (has_documents) {
     // Tiles of short ones wait long for each other; those of a chain come back to its rows, so
     // these should stay in the cache.
@@ -192,8 +198,8 @@ std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t a
 
 void deal_in_sections(const WorkHeads& heads, TileList& list) {
   const std::vector<Section> sections = make_sections(heads, list);
-  int32_t longest = 0;
-  for (const OwnedTile& tile : list.tiles) longest = std::max(longest, tile.num_tiles);
+  if (sections.empty()) return;
+  const int32_t longest = list.tiles[sections.front().tiles.front()].num_tiles;
   size_t first_held = sections.size();
   for (int64_t held = 0; first_held > 0 && held < tiles_of_tail(longest);) {
     const Section& section = sections[--first_held];
@@ -207,8 +213,7 @@ void deal_in_sections(const WorkHeads& heads, TileList& list) {
     const Section& section = sections[i];
     for (const int32_t t : section.tiles) {
       const bool is_held = i >= first_held && is_short(list.tiles[t], longest);
-      for (int32_t head = section.first_head; head < section.end_head; ++head)
-        (is_held ? tail : list.work).push_back({t, head});
+      deal_to_heads(t, section.first_head, section.end_head, is_held ? tail : list.work);
     }
   }
   std::stable_sort(tail.begin(), tail.end(), [&](const WorkItem& a, const WorkItem& b) {
@@ -226,19 +231,16 @@ std::vector<int32_t> deal_in_chains(const WorkHeads& heads,
   const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
   const int32_t chains = chains_at_once(heads, has_documents, list);
   const int32_t section = std::clamp(heads.num_heads, 1, chains);
-  const int32_t documents = std::max(1, chains / (section * heads.heads_walked));
+  const int32_t documents = std::max(1, chains / section);
   const std::vector<int32_t> first = order_by_documents(
       std::span(order).first(kept), static_cast<size_t>(documents), long_documents, list);
   std::copy(first.begin(), first.end(), order.begin());
-  const auto deal = [&](size_t begin, size_t end, int32_t first_head, int32_t end_head) {
-    for (size_t i = begin; i < end; ++i) {
-      for (int32_t head = first_head; head < end_head; ++head)
-        list.work.push_back({order[i], head});
-    }
-  };
-  for (int32_t head = 0; head < heads.num_heads; head += section)
-    deal(0, kept, head, std::min(heads.num_heads, head + section));
-  deal(kept, order.size(), 0, heads.num_heads);
+  for (int32_t head = 0; head < heads.num_heads; head += section) {
+    for (const int32_t t : first)
+      deal_to_heads(t, head, std::min(heads.num_heads, head + section), list.work);
+  }
+  for (const int32_t t : std::span(order).subspan(kept))
+    deal_to_heads(t, 0, heads.num_heads, list.work);
   return order;
 }
 

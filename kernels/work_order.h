@@ -15,8 +15,8 @@ namespace cpscope::kernels {
 void deal_in_sections(const WorkHeads& heads, TileList& list);
 
 /// By blocks: fills list.work a few chains at a time. A chain is the tiles of a document and a
-/// walked head; its CTAs come to the same rows one behind the other. Returns the tiles in the order
-/// in which every head deals them.
+/// head; its CTAs come to the same rows one behind the other, of one walked head after the other.
+/// Returns the tiles in the order in which every head deals them.
 std::vector<int32_t> deal_in_chains(const WorkHeads& heads,
                                     const std::vector<RowStretch>& long_documents, TileList& list);
 

@@ -83,7 +83,7 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
                {"4 x 4096", {std::vector<int32_t>(4, 4096), false}, 1.08},
                {"16 x 1024 causal", {std::vector<int32_t>(16, 1024), true}, 1.22},
                {"16 x 1024", {std::vector<int32_t>(16, 1024), false}, 1.17},
-               {"lognormal causal, 32 and 8 heads", {kLognormal, true, 8, 4}, 1.26},
+               {"lognormal causal, 32 and 8 heads", {kLognormal, true, 8, 4}, 1.12},
                {"lognormal, 32 and 8 heads", {kLognormal, false, 8, 4}, 1.13}};
   for (const auto& one : cases) {
     const TurnTimes times = times_of(one.batch);
@@ -99,7 +99,7 @@ TEST(TurnModel, LeavesMemoryTimeForWhatElseIsRead) {
   EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), true}).terabytes_per_second(), 0.8);
   EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), false}).terabytes_per_second(), 0.2);
   EXPECT_LE(times_of({std::vector<int32_t>(16, 1024), true}).terabytes_per_second(), 2.0);
-  EXPECT_LE(times_of({kLognormal, true, 8, 4}).terabytes_per_second(), 1.5);
+  EXPECT_LE(times_of({kLognormal, true, 8, 4}).terabytes_per_second(), 2.5);
   EXPECT_LE(times_of({kLognormal, false, 32, 1}).terabytes_per_second(), 0.7);
 }
 
