@@ -91,6 +91,13 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return result;
 }
 
+/// The larger one, or a NaN where one is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+
 /// The value that lane `lane ^ mask` of the warp passes. All 32 lanes call it together.
 __device__ __forceinline__ float shuffle_xor(float value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);

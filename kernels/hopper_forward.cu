@@ -11,31 +11,31 @@ using device::attend_on_hopper;
 using device::ForwardBudget;
 using device::ForwardParams;
 
-// Lanes, consumers, walked rows, stages of K and V, stages of Q, turns, heads side by side,
-// registers. A cap takes registers, so the widest heads walk in smaller steps with it.
+// Lanes, consumers, walked rows, stages of K, of V and of Q, turns, heads side by side, registers.
+// A cap takes registers, so the widest heads walk in smaller steps with it.
 template <class T, bool kHasCap>
-using Forward64 = ForwardBudget<T, 64, 64, 3, 128, 2, 2, true, false, 32, 160, kHasCap>;
+using Forward64 = ForwardBudget<T, 64, 64, 3, 128, 2, 2, 2, true, false, 32, 160, kHasCap>;
 template <class T, bool kHasCap>
-using Forward128 = ForwardBudget<T, 128, 128, 2, 128, 2, 2, true, false, 40, 232, kHasCap>;
+using Forward128 = ForwardBudget<T, 128, 128, 2, 128, 2, 2, 2, true, false, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
-using Forward192 = ForwardBudget<T, 192, 128, 2, 128, 2, 1, true, false, 40, 232, kHasCap>;
+using Forward192 = ForwardBudget<T, 192, 128, 2, 128, 2, 2, 1, true, false, 40, 232, kHasCap>;
 template <class T, bool kHasCap>
 using Forward256 =
-    ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, 2, 1, false, false, 24, 240, kHasCap>;
-// Rows that see few keys: a tile has few steps, and leaves gaps where it begins and ends. So two
-// CTAs of one consumer share a multiprocessor (three at 64 lanes), each with items of its own; and
-// a tile of fewer rows meets fewer documents.
+    ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, 2, 2, 1, false, false, 24, 240, kHasCap>;
+// Rows that see few keys: a tile has few steps, and leaves gaps where it begins and ends. So three
+// CTAs of one consumer share a multiprocessor, each with items of its own; and a tile of fewer rows
+// meets fewer documents. Steps of 48 keys leave room for three at 128 lanes.
 template <class T, bool kHasCap>
-using Short64 = ForwardBudget<T, 64, 64, 1, 64, 3, 2, false, true, 24, 136, kHasCap>;
+using Short64 = ForwardBudget<T, 64, 64, 1, 64, 3, 3, 2, false, true, 24, 136, kHasCap>;
 template <class T, bool kHasCap>
-using Short128 = ForwardBudget<T, 128, 128, 1, 64, 2, 2, false, true, 24, 232, kHasCap>;
+using Short128 = ForwardBudget<T, 128, 128, 1, 48, 1, 2, 2, false, true, 24, 136, kHasCap>;
 // Rows that see many: more of them in a tile, so that K and V come from the L2 cache less often.
 // That takes power, which is what bounds long sequences. Smaller steps leave registers for a third
 // consumer.
 template <class T>
-using Tall128 = ForwardBudget<T, 128, 128, 3, 80, 2, 2, true, false, 32, 160, false>;
+using Tall128 = ForwardBudget<T, 128, 128, 3, 80, 2, 2, 2, true, false, 32, 160, false>;
 template <class T>
-using Tall192 = ForwardBudget<T, 192, 128, 3, 80, 2, 1, true, false, 32, 160, false>;
+using Tall192 = ForwardBudget<T, 192, 128, 3, 80, 2, 2, 1, true, false, 32, 160, false>;
 
 constexpr int64_t kFewKeys = 256, kManyKeys = 1200;
 constexpr int64_t kFewKeys64 = 600;  // of 64 lanes: bringing them takes half as much

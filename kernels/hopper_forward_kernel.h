@@ -16,25 +16,28 @@
 // fetched under the last tiles of the item before, whose rows leave under its first product. In the
 // dtype they do so by the copy unit, from where the item's Q was (kSendsRows).
 // Where rows see few keys, query heads of a kv head lie side by side in a tile (kHasHeads): it has
-// fewer tokens, so it meets fewer documents and hides less; and two or three CTAs of one consumer
+// fewer tokens, so it meets fewer documents and hides less; and three CTAs of one consumer
 // share an SM, each with items of its own, so that one computes while another begins or ends.
 //
 // Ladder: v1 is the portable kernel (attention_forward.cu), v2 had the first two overlaps, v3 the
 // third, v4 steps by the number of keys; v5 leaves sums alone while no logit outgrows a limit, of
 // which a vote of the warp tells, and adds to descriptors instead of making them; v6 has tiles of
-// three consumers where rows see many keys, and of one where they see few.
+// three consumers where rows see many keys, and of one where they see few; v7 has three CTAs of
+// these at 128 lanes too, and less to do around an item.
 // Grid: kCtasPerSm CTAs per SM; 128 threads for the producer and for each consumer.
-// Shared memory: kQStages of Q, and kStages of K and V, in 64-lane panels with the 128-byte
-// swizzle. Accuracy: as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per
-// logit. Source: FlashAttention-3 (arXiv:2407.08608), the two overlaps; FlashAttention-4 leaves
-// sums alone too, with a fixed slack.
+// Shared memory: kQStages of Q, kKStages of K and kVStages of V, in 64-lane panels with the
+// 128-byte swizzle. K is free as soon as its logits are there and comes again under their softmax;
+// V waits for the next logits, so it wants the stages more.
+// Accuracy: as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per logit.
+// Source: FlashAttention-3 (arXiv:2407.08608), the two overlaps; FlashAttention-4 leaves sums alone
+// too, with a fixed slack.
 
 namespace cpscope::kernels::device {
 
 /// One configuration of the kernel. kQk, kV: lanes of a head that it is built for.
-template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kStages_, int kQStages_,
-          bool kTakesTurns_, bool kHasHeads_, int kProducerRegisters_, int kConsumerRegisters_,
-          bool kHasCap_>
+template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kKStages_, int kVStages_,
+          int kQStages_, bool kTakesTurns_, bool kHasHeads_, int kProducerRegisters_,
+          int kConsumerRegisters_, bool kHasCap_>
 struct ForwardBudget {
   using T = T_;
   static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
@@ -42,7 +45,7 @@ struct ForwardBudget {
   static constexpr bool kTakesTurns = kTakesTurns_;
   static constexpr bool kHasHeads = kHasHeads_;  // side by side in a tile: rows see few keys
   static constexpr bool kHasCap = kHasCap_;
-  static constexpr int kStages = kStages_, kQStages = kQStages_;
+  static constexpr int kKStages = kKStages_, kVStages = kVStages_, kQStages = kQStages_;
   static constexpr bool kSendsRows = kQStages == 2 && kV <= kQk;  // where Q was, under the next Q
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_;
@@ -50,11 +53,14 @@ struct ForwardBudget {
   static constexpr int kCtasPerSm =
       kRegistersPerSm /
       (kWarpgroupThreads * (kProducerRegisters + kConsumers * kConsumerRegisters));
+  // Lanes of V that one product takes. ptxas wants the registers of an instruction among those that
+  // a warp is launched with, whatever it has later.
+  static constexpr int kValueLanes = kCtasPerSm == 3 ? kBoxLanes : kV;
   static constexpr int kQBytes = kOwned * kQk * 2;
   static constexpr int kKBytes = kWalked * kQk * 2;
   static constexpr int kVBytes = kWalked * kV * 2;
   static constexpr int kSharedBytes =
-      1024 + kQStages * kQBytes + kStages * (kKBytes + kVBytes) + 256 + WorkDeal::kBytes;
+      1024 + kQStages * kQBytes + kKStages * kKBytes + kVStages * kVBytes + 256 + WorkDeal::kBytes;
 
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * launch_registers(kCtasPerSm * kThreads));
@@ -72,15 +78,15 @@ struct ForwardShared {
   __device__ ForwardShared() {
     q = align_to_swizzle(shared_address(dynamic_shared()));
     k = q + B::kQStages * B::kQBytes;
-    v = k + B::kStages * B::kKBytes;
-    q_full = v + B::kStages * B::kVBytes;
+    v = k + B::kKStages * B::kKBytes;
+    q_full = v + B::kVStages * B::kVBytes;
     q_free = q_full + 8 * B::kQStages;
     out_full = q_free + 8;
     k_full = out_full + 8;
-    k_free = k_full + 8 * B::kStages;
-    v_full = k_free + 8 * B::kStages;
-    v_free = v_full + 8 * B::kStages;
-    deal = v_free + 8 * B::kStages;
+    k_free = k_full + 8 * B::kKStages;
+    v_full = k_free + 8 * B::kKStages;
+    v_free = v_full + 8 * B::kVStages;
+    deal = v_free + 8 * B::kVStages;
   }
 
   __device__ void init() const {
@@ -89,10 +95,12 @@ struct ForwardShared {
       for (int i = 0; i < B::kQStages; ++i) mbarrier_init(q_full + 8 * i, 1);
       mbarrier_init(q_free, B::kSendsRows ? 1 : kConsumerWarps);
       if (B::kSendsRows) mbarrier_init(out_full, 32 * kConsumerWarps);
-      for (int i = 0; i < B::kStages; ++i) {
+      for (int i = 0; i < B::kKStages; ++i) {
         mbarrier_init(k_full + 8 * i, 1);
-        mbarrier_init(v_full + 8 * i, 1);
         mbarrier_init(k_free + 8 * i, kConsumerWarps);
+      }
+      for (int i = 0; i < B::kVStages; ++i) {
+        mbarrier_init(v_full + 8 * i, 1);
         mbarrier_init(v_free + 8 * i, kConsumerWarps);
       }
       WorkDeal(deal).init(kConsumerWarps, B::kSendsRows ? 2 : 1);
@@ -111,22 +119,24 @@ template <class B>
 __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const ForwardShared<B>& at) {
   for (const TensorMap* map : {&p.q, &p.k, &p.v}) prefetch_map(map);
   WorkDeal deal(at.deal);
-  int num_k = 0, num_v = 0, num_q = 0;  // tiles fetched
+  NextStage<B::kKStages> next_k;
+  NextStage<B::kVStages> next_v;
+  int num_q = 0;  // tiles fetched
   const auto fetch_k = [&](int row, int end, int head) {
-    const int stage = num_k % B::kStages;
-    mbarrier_wait(at.k_free + 8 * stage, ((num_k / B::kStages) & 1) ^ 1);
+    const int stage = next_k.stage();
+    mbarrier_wait(at.k_free + 8 * stage, next_k.parity() ^ 1);
     mbarrier_arrive_expecting(at.k_full + 8 * stage, B::kKBytes);
     load_panels<B::kQk, B::kWalked>(at.k + stage * B::kKBytes, &p.k, at.k_full + 8 * stage, row,
                                     end, head);
-    ++num_k;
+    next_k.advance();
   };
   const auto fetch_v = [&](int row, int end, int head) {
-    const int stage = num_v % B::kStages;
-    mbarrier_wait(at.v_free + 8 * stage, ((num_v / B::kStages) & 1) ^ 1);
+    const int stage = next_v.stage();
+    mbarrier_wait(at.v_free + 8 * stage, next_v.parity() ^ 1);
     mbarrier_arrive_expecting(at.v_full + 8 * stage, B::kVBytes);
     load_panels<B::kV, B::kWalked>(at.v + stage * B::kVBytes, &p.v, at.v_full + 8 * stage, row, end,
                                    head);
-    ++num_v;
+    next_v.advance();
   };
 
   for (;;) {
@@ -193,41 +203,48 @@ __device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const O
 struct UnwrittenItem {
   int32_t first_row = 0, rows_end = 0;  // nothing is written where they are equal
   int32_t head = 0;
-  float lse[2];     // of the thread's two rows
-  float max_logit;  // of the warp's rows of the head, -inf: none is visible
+  float lse;        // of the one of the thread's two rows that it tells of
+  float max_logit;  // of the warp's rows of the head, -inf: none is visible; NaN: a sum is one
 };
 
-/// Ends the softmax of an item's rows. factor: that makes sums of P V the mean of V.
+/// Lanes of a quad have the same two rows; even ones tell of the first, odd ones of the second.
+__device__ __forceinline__ int told_row() { return static_cast<int>(threadIdx.x & 1); }
+
+/// Ends the softmax of an item's rows. factor: that makes sums of P V the mean of V. A sum is at
+/// least the weight of the reference, 1, so approximations that leave out subnormal numbers do.
 template <class B>
 __device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
                                                      const RowState<B>& state, int32_t first_row,
                                                      int32_t rows_end, int32_t head,
                                                      float (&factor)[2]) {
-  UnwrittenItem item{first_row, rows_end, head, {}, -INFINITY};
+  UnwrittenItem item{first_row, rows_end, head, -INFINITY, -INFINITY};
   const TileRows<B::kHasHeads> rows(p);
-  bool has_nan = false;
+  const bool is_second = told_row() != 0;
+  float sum = is_second ? state.sum[1] : state.sum[0];
+  sum += shuffle_xor(is_second ? state.sum[0] : state.sum[1], 1);
+  sum += shuffle_xor(sum, 2);
+  const bool is_empty = sum == 0.0f;
+  const float told = is_empty ? 0.0f : reciprocal_approx(sum);
+  const float other = shuffle_xor(told, 1);
+  factor[0] = is_second ? other : told;
+  factor[1] = is_second ? told : other;
+  const float reference = is_second ? state.reference[1] : state.reference[0];
+  const float log_sum = logf(sum);
+  item.lse = is_empty ? -INFINITY : reference * p.logit_scale + log_sum;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float sum = state.sum[r];
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
     const bool is_there = first_row + rows.step() * r < rows_end;
-    const bool is_empty = sum == 0.0f;
-    factor[r] = is_empty ? 0.0f : 1.0f / sum;
-    item.lse[r] = is_empty ? -INFINITY : state.reference[r] * p.logit_scale + logf(sum);
     item.max_logit = fmaxf(item.max_logit, is_there ? state.largest[r] : -INFINITY);
-    has_nan = has_nan || (is_there && sum != sum);  // the running maximum passes over it
   }
-  float nan_mark = has_nan ? 1.0f : 0.0f;
+  // The running maximum passed over it.
+  if (sum != sum && first_row + rows.step() * told_row() < rows_end) item.max_logit = NAN;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
+    const float largest = max_or_nan(item.max_logit, shuffle_xor(item.max_logit, step));
     // Lanes in between have rows of other heads.
     const bool is_same_head = step < 4 || step >= 4 * rows.num_heads();
-    const float largest = shuffle_xor(item.max_logit, step), mark = shuffle_xor(nan_mark, step);
-    item.max_logit = is_same_head ? fmaxf(item.max_logit, largest) : item.max_logit;
-    nan_mark = is_same_head ? fmaxf(nan_mark, mark) : nan_mark;
+    item.max_logit = is_same_head ? largest : item.max_logit;
   }
-  if (nan_mark != 0.0f) item.max_logit = NAN;
   return item;
 }
 
@@ -286,13 +303,14 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Forward
   const TileRows<B::kHasHeads> rows(p);
   const bool is_placed = kPlaces && p.is_narrow != 0;
   if (is_placed) place_rows<B>(place, out);
+  const int64_t told = item.first_row + rows.step() * told_row();
+  store_if(told < item.rows_end && lane % 4 < 2, p.lse + told * p.lse_row_stride + item.head,
+           item.lse);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int64_t row = item.first_row + rows.step() * r;
-    const bool is_there = row < item.rows_end;
-    store_if(is_there && lane % 4 == 0, p.lse + row * p.lse_row_stride + item.head, item.lse[r]);
     if (is_placed) continue;
-    const int32_t num_lanes = is_there ? p.out_lanes : 0;
+    const int64_t row = item.first_row + rows.step() * r;
+    const int32_t num_lanes = row < item.rows_end ? p.out_lanes : 0;
     if (r == 0) {
       store_out<B, false>(p, row, item.head, num_lanes, out);
     } else {
@@ -309,14 +327,22 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Forward
   }
 }
 
+/// kPart of the sums, from `first` on: what one product adds to.
+template <int kPart, int kAll>
+__device__ __forceinline__ auto part_of(float (&sums)[kAll], int first) -> float (&)[kPart] {
+  return *reinterpret_cast<float(*)[kPart]>(sums + first);
+}
+
 /// A consumer warpgroup.
 template <class B>
 struct ForwardConsumer {
   const ForwardParams& p;
   const ForwardShared<B>& at;
-  int group;                            // which consumer
-  int num_k = 0, num_v = 0, num_q = 0;  // tiles taken
-  uint32_t weights[B::kWalked / 4];     // P of the tile before, in pairs
+  int group;  // which consumer
+  NextStage<B::kQStages> next_q;
+  NextStage<B::kKStages> next_k;
+  NextStage<B::kVStages> next_v;
+  uint32_t weights[B::kWalked / 4];  // P of the tile before, in pairs
   float out[B::kV / 2];
   RowState<B> state;
   UnwrittenItem unwritten;
@@ -348,13 +374,19 @@ struct ForwardConsumer {
 
   /// out += P V of the V tile in `stage`.
   __device__ __forceinline__ void start_values(int stage) {
-    const uint64_t v = matrix_descriptor(at.v + stage * B::kVBytes, B::kWalked * kPanelRowBytes);
+    constexpr int kPanelBytes = B::kWalked * kPanelRowBytes;
+    const uint64_t v = matrix_descriptor(at.v + stage * B::kVBytes, kPanelBytes);
     pin(out);
     pin(weights);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kWalked / 16; ++step) {
-      wgmma_rs<typename B::T>(out, weights + 4 * step, further(v, row_step(step)));
+#pragma unroll
+      for (int lane = 0; lane < B::kV; lane += B::kValueLanes) {
+        const uint64_t rows = further(v, row_step(step) + lane / kBoxLanes * kPanelBytes);
+        wgmma_rs<typename B::T>(part_of<B::kValueLanes / 2>(out, lane / 2), weights + 4 * step,
+                                rows);
+      }
     }
     wgmma_commit();
   }
@@ -365,24 +397,17 @@ struct ForwardConsumer {
       weights[i] = pack<typename B::T>(logits[2 * i], logits[2 * i + 1]);
   }
 
-  __device__ __forceinline__ int take_k() {
-    const int stage = num_k % B::kStages;
-    mbarrier_wait(at.k_full + 8 * stage, (num_k / B::kStages) & 1);
-    ++num_k;
+  /// The stage of the next tile, which is there.
+  template <int kStages>
+  __device__ __forceinline__ static int take(NextStage<kStages>& next, uint32_t full) {
+    const int stage = next.stage();
+    mbarrier_wait(full + 8 * stage, next.parity());
+    next.advance();
     return stage;
   }
-  __device__ __forceinline__ int take_v() {
-    const int stage = num_v % B::kStages;
-    mbarrier_wait(at.v_full + 8 * stage, (num_v / B::kStages) & 1);
-    ++num_v;
-    return stage;
-  }
-  __device__ __forceinline__ int take_q() {
-    const int stage = num_q % B::kQStages;
-    mbarrier_wait(at.q_full + 8 * stage, (num_q / B::kQStages) & 1);
-    ++num_q;
-    return stage;
-  }
+  __device__ __forceinline__ int take_k() { return take(next_k, at.k_full); }
+  __device__ __forceinline__ int take_v() { return take(next_v, at.v_full); }
+  __device__ __forceinline__ int take_q() { return take(next_q, at.q_full); }
 
   __device__ __forceinline__ bool next_tile(RunWalk<B::kWalked>& walk, int32_t first_row) {
     const bool has_tile = walk.next(p.tiles.runs);
@@ -413,9 +438,9 @@ struct ForwardConsumer {
   __device__ __forceinline__ DealtItem walk_tiles(const DealtItem& item, int32_t first_row,
                                                   int32_t head, WorkDeal& deal) {
     // What was waited for beside a product hides from the compiler that lanes are together.
-    num_k = shared_by_warp(num_k);
-    num_v = shared_by_warp(num_v);
-    num_q = shared_by_warp(num_q);
+    next_q.share_in_warp();
+    next_k.share_in_warp();
+    next_v.share_in_warp();
     RunWalk<B::kWalked> walk(item);
     state = {};
     const int q_stage = take_q();

@@ -28,6 +28,24 @@ __device__ __forceinline__ uint32_t align_to_swizzle(uint32_t address) {
   return (address + 1023u) & ~1023u;
 }
 
+/// Goes around kStages stages, whose barriers end a phase each time around.
+template <int kStages>
+class NextStage {
+ public:
+  __device__ __forceinline__ int stage() const { return packed_ >> 1; }
+  /// Of the phase that ends when the stage is full; the one that freed it had the other one.
+  __device__ __forceinline__ uint32_t parity() const { return packed_ & 1; }
+  __device__ __forceinline__ void advance() {
+    packed_ += 2;
+    if (packed_ >= 2 * kStages) packed_ = (packed_ & 1) ^ 1;
+  }
+  /// Tells the compiler that all lanes of the warp are at the same stage.
+  __device__ __forceinline__ void share_in_warp() { packed_ = shared_by_warp(packed_); }
+
+ private:
+  int packed_ = 0;  // twice the stage, and the parity: one number, so that one shuffle shares it
+};
+
 /// Runs of a work item that its workers find in shared memory; further ones are read from the list.
 inline constexpr int kDealtRuns = 8;
 

@@ -69,6 +69,10 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
 #define CPSCOPE_SUMS8(d, i) CPSCOPE_SUMS4(d, i), CPSCOPE_SUMS4(d, i + 4)
 #define CPSCOPE_SUMS16(d, i) CPSCOPE_SUMS8(d, i), CPSCOPE_SUMS8(d, i + 8)
 #define CPSCOPE_SUMS32(d, i) CPSCOPE_SUMS16(d, i), CPSCOPE_SUMS16(d, i + 16)
+#define CPSCOPE_REGISTERS48 \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+  "%16,%17,%18,%19,%20,%21,%22,%23"
+#define CPSCOPE_SUMS_OF48 CPSCOPE_SUMS16(d, 0), CPSCOPE_SUMS8(d, 16)
 #define CPSCOPE_REGISTERS64 \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
   "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
@@ -169,6 +173,7 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
     }                                                                                              \
   }
 
+CPSCOPE_WGMMA_SS(48, "24", "25", "26")
 CPSCOPE_WGMMA_SS(64, "32", "33", "34")
 CPSCOPE_WGMMA_SS(80, "40", "41", "42")
 CPSCOPE_WGMMA_SS(96, "48", "49", "50")

@@ -102,6 +102,7 @@ inline float add_rounded(float a, float b) {
   return a + rounded;
 }
 inline float reciprocal_approx(float x) { return 1.0f / x; }
+inline float max_or_nan(float a, float b) { return a != a || b != b ? NAN : std::fmax(a, b); }
 
 inline float shuffle_xor(float value, int mask,
                          std::source_location line = std::source_location::current()) {

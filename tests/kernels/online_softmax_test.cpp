@@ -10,7 +10,7 @@
 namespace cpscope::kernels {
 namespace {
 
-using Budget = device::ForwardBudget<Fp16, 64, 64, 3, 128, 2, 2, true, false, 32, 160, false>;
+using Budget = device::ForwardBudget<Fp16, 64, 64, 3, 128, 2, 2, 2, true, false, 32, 160, false>;
 
 constexpr float kReference = 3.0f;
 
