@@ -409,14 +409,14 @@ struct ForwardConsumer {
   __device__ __forceinline__ int take_v() { return take(next_v, at.v_full); }
   __device__ __forceinline__ int take_q() { return take(next_q, at.q_full); }
 
-  __device__ __forceinline__ bool next_tile(RunWalk<B::kWalked>& walk, int32_t first_row) {
-    const bool has_tile = walk.next(p.tiles.runs);
-    if (has_tile && walk.is_masked != 0 && walk.range_set != state.range_set) {
+  __device__ __forceinline__ bool next_run(RunWalk<B::kWalked>& walk, int32_t first_row) {
+    if (!walk.next_run(p.tiles.runs)) return false;
+    if (walk.is_masked != 0 && walk.range_set != state.range_set) {
       state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row,
                          TileRows<B::kHasHeads>(p).step());
       state.range_set = walk.range_set;
     }
-    return has_tile;
+    return true;
   }
 
   __device__ __forceinline__ void wait_for_turn() const {
@@ -444,7 +444,7 @@ struct ForwardConsumer {
     RunWalk<B::kWalked> walk(item);
     state = {};
     const int q_stage = take_q();
-    next_tile(walk, first_row);
+    next_run(walk, first_row);
     float shrink[2];
     {
       float logits[B::kWalked / 2];
@@ -460,7 +460,8 @@ struct ForwardConsumer {
       round_weights(logits);
       if constexpr (!B::kHasHeads) state.raise_limits(p);  // of few keys there are few tiles
     }
-    while (next_tile(walk, first_row)) {
+    // Most tiles go on with a run: one branch, and none over what begins one.
+    while (walk.next_in_run() || next_run(walk, first_row)) {
       float logits[B::kWalked / 2];
       const int k_stage = take_k();
       wait_for_turn();

@@ -197,7 +197,6 @@ struct RunWalk {
   int32_t end = 0;     // of the run: rows there and beyond are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
-  bool begins_run = false;
 
   __device__ explicit RunWalk(const DealtItem& item)
       : run(item.tile.first_run),
@@ -206,9 +205,15 @@ struct RunWalk {
         dealt(item.runs - 16 * static_cast<uint32_t>(item.tile.first_run)) {}
 
   __device__ __forceinline__ bool next(const TileRun* runs) {
+    return next_in_run() || next_run(runs);
+  }
+  /// The next tile of the present run.
+  __device__ __forceinline__ bool next_in_run() {
     row += kRows;
-    begins_run = row >= end;
-    if (!begins_run) return true;
+    return row < end;
+  }
+  /// The first tile of the next run.
+  __device__ __forceinline__ bool next_run(const TileRun* runs) {
     if (run >= last_run) return false;
     if (run < last_dealt) {
       const uint32_t at = dealt + 16 * static_cast<uint32_t>(run);

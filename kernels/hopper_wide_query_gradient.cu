@@ -251,8 +251,9 @@ struct QueryGradientConsumer {
                                              int32_t first_row) {
     RunWalk<B::kWalked> walk(item);
     const auto step = [&] {
-      const bool has_tile = walk.next(p.tiles.runs);
-      if (has_tile && walk.begins_run && walk.is_masked != 0)
+      const bool goes_on = walk.next_in_run();
+      const bool has_tile = goes_on || walk.next_run(p.tiles.runs);
+      if (has_tile && !goes_on && walk.is_masked != 0)
         rows.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row);
       return has_tile;
     };
