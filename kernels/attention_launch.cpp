@@ -8,6 +8,7 @@
 #include "kernels/query_gradient.h"
 #include "kernels/row_statistics.h"
 #include "kernels/scalar_types.h"
+#include "sim/base/check.h"
 
 #include <algorithm>
 #include <string>
@@ -67,6 +68,9 @@ std::string why_not_backward(Generation generation, const AttentionShape& shape)
 }
 
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
+  const bool holds_fp32 = launch.out_element == Dtype::fp32;
+  CPSCOPE_CHECK(!launch.merges || (generation == Generation::sm90 && holds_fp32),
+                "only Hopper's forward merges, and in fp32", launch.merges, holds_fp32);
   if (generation == Generation::sm90) return launch_hopper_forward(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
   launch_portable_forward(launch, stream);
@@ -83,6 +87,9 @@ void launch_query_gradient(Generation generation, const BackwardLaunch& launch, 
 }
 
 void launch_key_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
+  const bool holds_fp32 = launch.narrow_dq.data == nullptr;
+  CPSCOPE_CHECK(!launch.merges_dq || (is_backward_fused(generation, launch.shape) && holds_fp32),
+                "only the fused backward merges dq, and in fp32", launch.merges_dq, holds_fp32);
   if (is_backward_fused(generation, launch.shape)) return launch_hopper_gradients(launch, stream);
   if (generation == Generation::sm90) return launch_hopper_wide_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);

@@ -71,6 +71,8 @@ struct DeviceTiles {
 /// written: rows without a visible key get 0 and -inf. max_logit: fp32 [local head], raised to the
 /// largest visible logit after scale and cap (the caller starts it at -inf). counter: one int32, 0
 /// at the start of the launch and at its end.
+/// merges (Hopper, out in fp32): out and lse hold the result for other keys, and hold that for both
+/// afterwards; rounds: its values are then rounded to the dtype.
 struct ForwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v;
@@ -81,6 +83,8 @@ struct ForwardLaunch {
   float* max_logit = nullptr;
   DeviceTiles query_tiles;
   int32_t* counter = nullptr;
+  bool merges = false;
+  bool rounds = false;
 };
 
 /// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
@@ -90,6 +94,7 @@ struct ForwardLaunch {
 /// the dtype. log2_lse, delta: workspace, fp32 [local
 /// head][q row]: lse * log2(e), +inf for rows that see nothing, and rowsum(d_out * out), 0 for such
 /// rows. offsets: the same as parts of numbers (row_offsets.h), where kernels take them so.
+/// merges_dq (fused, dq in fp32 alone): dq holds that of other keys, and this one's is added.
 struct BackwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v, d_out;
@@ -103,6 +108,7 @@ struct BackwardLaunch {
   DeviceRows dq, dk, dv;
   Dtype dkv_element = Dtype::fp32;  // fused: or the dtype
   DeviceRows narrow_dq;  // fused, if data is set: dq in the dtype; dq itself is workspace
+  bool merges_dq = false;
   DeviceTiles query_tiles;
   DeviceTiles key_tiles;
   int32_t* counters = nullptr;     // two int32, 0 at the start and at the end

@@ -70,6 +70,14 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 /// The sum, rounded by itself: no product before it is drawn into it.
 __device__ __forceinline__ float add_rounded(float a, float b) { return __fadd_rn(a, b); }
 
+/// The product, rounded by itself: it is drawn into no sum.
+__device__ __forceinline__ float multiply_rounded(float a, float b) { return __fmul_rn(a, b); }
+
+/// Asks for the 128 bytes that hold `address`, into the L2 cache.
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 /// 2^x; relative error 2^-22, subnormal results become 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float result;

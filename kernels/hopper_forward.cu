@@ -96,6 +96,8 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
   p.counter = launch.counter;
   p.out = launch.out.data;
   p.is_narrow = launch.out_element == Dtype::fp32 ? 0 : 1;
+  p.merges = launch.merges ? 1 : 0;
+  p.rounds = launch.rounds ? 1 : 0;
   p.out_row_stride = launch.out.row_stride;
   p.out_head_stride = launch.out.head_stride;
   p.out_lanes = padded_lanes(shape.head_dim_v);

@@ -2,6 +2,7 @@
 
 #include "kernels/hopper_products.h"
 #include "kernels/hopper_softmax.h"
+#include "kernels/merge_weights.h"
 
 #include <cmath>
 #include <cstdint>
@@ -177,9 +178,11 @@ template <class B, bool kSecond>
 __device__ __forceinline__ void store_out(const ForwardParams& p, int64_t row, int32_t head,
                                           int32_t num_lanes, const float (&out)[B::kV / 2]) {
   const int64_t place = row * p.out_row_stride + head * p.out_head_stride;
+  using T = typename B::T;
   if (p.is_narrow != 0) {
-    using T = typename B::T;
     store_narrow_row<T, B::kV, kSecond>(static_cast<T*>(p.out) + place, num_lanes, out);
+  } else if (p.rounds != 0) {
+    store_rounded_row<T, B::kV, kSecond>(static_cast<float*>(p.out) + place, num_lanes, out);
   } else {
     store_row<B::kV, kSecond>(static_cast<float*>(p.out) + place, num_lanes, out, 1.0f);
   }
@@ -196,6 +199,30 @@ __device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const O
     const bool is_there = row < tile.end;
     store_if(is_there && threadIdx.x % 4 == 0, p.lse + row * p.lse_row_stride + head, -INFINITY);
     store_out<B, false>(p, row, head, is_there ? p.out_lanes : 0, zeros);
+  }
+}
+
+/// The place of a thread's first two lanes of one of its rows of `out` in fp32.
+__device__ __forceinline__ float* out_place(const ForwardParams& p, int64_t row, int32_t head) {
+  return static_cast<float*>(p.out) + row * p.out_row_stride + head * p.out_head_stride +
+         2 * (threadIdx.x % 4);
+}
+
+/// Rounds what rows have that see nothing of these keys and are merged with them all the same.
+template <class B>
+__device__ __forceinline__ void round_rows(const ForwardParams& p, const OwnedTile& tile,
+                                           int32_t first_row, int32_t head) {
+  using T = typename B::T;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = first_row + TileRows<B::kHasHeads>(p).step() * r;
+    if (row >= tile.end) continue;
+    float* const place = out_place(p, row, head);
+    for (int32_t lane = 0; lane < p.out_lanes; lane += 8) {
+      const FloatPair pair = *reinterpret_cast<const FloatPair*>(place + lane);
+      const FloatPair rounded = round_pair<T>(pair.x, pair.y);
+      store_pair(place + lane, rounded.x, rounded.y);
+    }
   }
 }
 
@@ -246,6 +273,38 @@ __device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
     item.max_logit = is_same_head ? largest : item.max_logit;
   }
   return item;
+}
+
+/// An item's rows, whose mean of V is in `out`, become those of earlier keys and these. No products
+/// may be under way.
+template <class B>
+__device__ __forceinline__ void merge_rows(const ForwardParams& p, UnwrittenItem& item,
+                                           float (&out)[B::kV / 2]) {
+  const int32_t step = TileRows<B::kHasHeads>(p).step();
+  const int64_t told = item.first_row + step * told_row();
+  const bool is_told = told < item.rows_end;
+  const float before = is_told ? p.lse[told * p.lse_row_stride + item.head] : -INFINITY;
+  const MergeWeights own(before, item.lse);
+  const float other_before = shuffle_xor(own.before, 1), other_added = shuffle_xor(own.added, 1);
+  item.lse = own.lse;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool is_own = told_row() == r;
+    const float weight_before = is_own ? own.before : other_before;
+    const float weight_added = is_own ? own.added : other_added;
+    const int64_t row = item.first_row + step * r;
+    const int32_t num_lanes = row < item.rows_end ? p.out_lanes : 0;
+    const float* const place = out_place(p, row, item.head);
+#pragma unroll
+    for (int group = 0; group < B::kV / 8; ++group) {
+      if (8 * group >= num_lanes) continue;
+      const FloatPair pair = *reinterpret_cast<const FloatPair*>(place + 8 * group);
+      float& x = out[4 * group + 2 * r];
+      float& y = out[4 * group + 2 * r + 1];
+      x = merge_values(pair.x, weight_before, x, weight_added);
+      y = merge_values(pair.y, weight_before, y, weight_added);
+    }
+  }
 }
 
 /// The producer's thread that sends rows: those of every item with runs, from its stage of Q, when
@@ -432,6 +491,19 @@ struct ForwardConsumer {
     for (int i = 0; i < B::kV / 2; ++i) out[i] *= factor[(i / 2) & 1];
   }
 
+  /// Asks for the rows that the item will be merged with: they were written by another item.
+  __device__ __forceinline__ void prefetch_rows(const OwnedTile& tile, int32_t dealt_head) const {
+    const TileRows<B::kHasHeads> rows(p);
+    const int32_t in_tile = group * kWarpgroupRows + threadIdx.x % kWarpgroupThreads / 2;
+    const int64_t row = tile.begin + rows.row_of(in_tile);
+    if (row >= tile.end) return;
+    const float* const place = static_cast<const float*>(p.out) + row * p.out_row_stride +
+                               rows.head_of(in_tile, dealt_head) * p.out_head_stride;
+    constexpr int kLineLanes = 32;
+    for (int32_t lane = threadIdx.x % 2 * kLineLanes; lane < p.out_lanes; lane += 2 * kLineLanes)
+      prefetch_to_l2(place + lane);
+  }
+
   /// All walked tiles of an item with runs; the item before is written meanwhile. Returns the next
   /// one, which is read under the last product. The compiler wants sums of products to be used
   /// before other products begin, so the mean is made at once.
@@ -441,6 +513,7 @@ struct ForwardConsumer {
     next_q.share_in_warp();
     next_k.share_in_warp();
     next_v.share_in_warp();
+    if (p.merges != 0) prefetch_rows(item.tile, item.head);
     RunWalk<B::kWalked> walk(item);
     state = {};
     const int q_stage = take_q();
@@ -493,6 +566,7 @@ struct ForwardConsumer {
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
     multiply_sums(factor);
+    if (p.merges != 0) merge_rows<B>(p, unwritten, out);
     return next;
   }
 
@@ -509,7 +583,11 @@ struct ForwardConsumer {
       const int32_t first_row = item.tile.begin + rows.row_of(row_in_tile);
       const int32_t head = rows.head_of(row_in_tile, item.head);
       if (item.tile.num_runs == 0) {
-        write_empty_rows<B>(p, item.tile, first_row, head);
+        if (p.merges == 0) {
+          write_empty_rows<B>(p, item.tile, first_row, head);
+        } else if (p.rounds != 0) {
+          round_rows<B>(p, item.tile, first_row, head);
+        }
         item = deal.read();
       } else {
         item = walk_tiles(item, first_row, head, deal);

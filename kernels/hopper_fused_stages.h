@@ -68,6 +68,7 @@ struct FusedParams {
   int32_t* turns_taken;  // [local query head][counter]
   int32_t is_narrow;     // dk and dv hold the dtype, else fp32
   DeviceRows narrow_dq;  // dq in the dtype, unless data is null
+  int32_t merges_dq;     // dq holds sums of other keys: the first turn adds as well
 
   /// Does the walk's present tile write the rows of dq? Its sender and its consumers ask.
   template <class Walk>
@@ -343,7 +344,7 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
             const uint32_t from = at.dq + panel * B::kDqPanelBytes;
             const int row = kMapRows - walk.end + walk.row;  // see kMapRows
             const int lane = panel * kDqPanelLanes;
-            if (turns.opens()) {
+            if (turns.opens() && fused.merges_dq == 0) {
               store_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
             } else {
               add_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);

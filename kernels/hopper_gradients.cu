@@ -518,6 +518,7 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
   make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, {B::kWalked});
   fused.turns_taken = launch.turns_taken;
   fused.narrow_dq = launch.narrow_dq;
+  fused.merges_dq = launch.merges_dq ? 1 : 0;
   const int32_t ctas =
       std::min(tiles.num_work, resident_ctas(gradients_on_hopper<B>, B::kThreads, B::kSharedBytes));
   launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused);
@@ -527,7 +528,7 @@ template <class B>
 void launch_budget(const BackwardLaunch& launch, Stream stream) {
   const DeviceTiles& tiles = launch.key_tiles;
   const int32_t lanes = padded_lanes(launch.shape.head_dim_qk);
-  if (tiles.num_unopened > 0) {
+  if (tiles.num_unopened > 0 && !launch.merges_dq) {
     launch_kernel(clear_rows, Grid(tiles.num_unopened, launch.shape.num_heads), kClearingThreads, 0,
                   stream, ClearParams{launch.dq, tiles.unopened, lanes});
   }

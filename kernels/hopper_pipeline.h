@@ -372,6 +372,27 @@ __device__ __forceinline__ void store_row(float* to, int32_t num_lanes,
   }
 }
 
+/// The nearest numbers of T.
+template <class T>
+__device__ __forceinline__ FloatPair round_pair(float x, float y) {
+  const uint32_t words = pack<T>(x, y);
+  return {to_float(T{static_cast<uint16_t>(words)}),
+          to_float(T{static_cast<uint16_t>(words >> 16)})};
+}
+
+/// As store_row, rounded to T.
+template <class T, int kLanes, bool kSecond>
+__device__ __forceinline__ void store_rounded_row(float* to, int32_t num_lanes,
+                                                  const float (&sums)[kLanes / 2]) {
+  to += 2 * (threadIdx.x % 4);
+#pragma unroll
+  for (int group = 0; group < kLanes / 8; ++group) {
+    const int at = 4 * group + (kSecond ? 2 : 0);
+    const FloatPair pair = round_pair<T>(sums[at], sums[at + 1]);
+    store_pair_if(8 * group < num_lanes, to + 8 * group, pair.x, pair.y);
+  }
+}
+
 /// Every thread of a quad of lanes has words 0 to 3; thread t gets word t of all four.
 __device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4]) {
 #pragma unroll

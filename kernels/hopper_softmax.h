@@ -18,6 +18,8 @@ struct ForwardParams {
   int32_t* counter;
   void* out;
   int32_t is_narrow;  // out holds the dtype, else fp32
+  int32_t merges;     // out, in fp32, and lse hold the result for other keys, to be merged with
+  int32_t rounds;     // what is merged is rounded to the dtype
   int64_t out_row_stride, out_head_stride;
   int32_t out_lanes;
   float* lse;

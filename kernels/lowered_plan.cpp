@@ -387,12 +387,13 @@ class PassLowering {
   void add_compute(ComputeItem item, int64_t origin) {
     const auto& written = shortcuts_.written[static_cast<size_t>(origin)];
     if (is_backward_) {
-      item.dq = written[0];
-      item.dkv = written[1];
+      item.dq = written[0].buffer;
+      item.dkv = written[1].buffer;
     } else {
-      item.out = written[0];
+      item.out = written[0].buffer;
     }
     to_.computes.push_back(item);
+    origins_.own_merges.push_back({written[0].merges, written[0].rounds});
     origins_.of(StageKind::compute).push_back(origin);
   }
 
@@ -490,8 +491,9 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
   SkippedRows skipped(plan);
   for (const bool is_backward : {false, true}) {
     const Pass& pass = is_backward ? plan.backward : plan.forward;
-    const MergeShortcuts shortcuts =
-        lowering.saves_work ? find_shortcuts(plan, pass) : no_shortcuts(plan, pass);
+    const MergeShortcuts shortcuts = lowering.saves_work
+                                         ? find_shortcuts(plan, pass, lowering.can_merge)
+                                         : no_shortcuts(plan, pass);
     if (!is_backward) lowered.is_narrow = find_narrow_outs(plan, shortcuts, lowering.writes_dtype);
     if (lowering.saves_work) {
       PassLowering(plan, is_backward, lowering, lowered, shortcuts, savings[is_backward ? 1 : 0],
@@ -509,6 +511,7 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
     origins.roundings.resize(pass.transfers.size());
     origins.pieces.assign(pass.transfers.size(), -1);
     origins.rounds.assign(pass.merges.size(), false);
+    origins.own_merges.resize(pass.computes.size());
   }
   if (!lowering.saves_work) {
     lowered.is_narrow.assign(plan.buffers.size(), false);

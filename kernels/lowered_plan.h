@@ -15,8 +15,8 @@ namespace cpscope::kernels {
 /// How a pass may be cut by heads.
 struct HeadPieces {
   int32_t most = 1;  // that inputs may come in; 1: results too are computed and sent whole
-  /// Of 128 rows, in the second one of two compute items: fewer leave multiprocessors idle, and more
-  /// is lost by that than the wire takes.
+  /// Of 128 rows, in the second one of two compute items: fewer leave multiprocessors idle, and
+  /// more is lost by that than the wire takes.
   int64_t fewest_tiles = 256;
 };
 
@@ -27,8 +27,15 @@ struct Lowering {
   /// Can the kernel of an item write the dtype: a forward its `out`, a backward dk and dv? None can
   /// where this is empty.
   std::function<bool(const ComputeItem&)> writes_dtype;
+  MergingKernels can_merge;
   /// Can the kernels of an item begin before all its inputs are there, and wait for pieces of them?
   std::function<bool(const ComputeItem&)> waits_for_pieces;
+};
+
+/// What a compute item does beside the plan's work.
+struct OwnMerge {
+  bool merges = false;  // its `out`, or dq, with what stands there
+  bool rounds = false;  // and rounds `out` to the dtype
 };
 
 /// Heads where one piece of a rank's inputs ends and the next begins, numbered in the whole
@@ -39,7 +46,8 @@ struct HeadCuts {
 
 /// A plan as devices carry it out. Every pair, row and byte is the plan's, and so is every number
 /// of the results; saved are passes over memory and time:
-/// - a compute item writes where its first merge would copy to (merge_shortcuts);
+/// - a compute item writes where its first merge would copy to, and merges there itself later
+///   (merge_shortcuts);
 /// - a transfer lands where a reorder would put its rows, or takes them from where a reorder would
 ///   find them, and buffers between are gone;
 /// - gradients that land first are not added to zeros, and transfers round them (landing_savings);
@@ -53,6 +61,7 @@ struct LoweredPlan {
   struct Origins {
     std::array<std::vector<int64_t>, 5> items;  // [StageKind][item]
     std::vector<bool> rounds;                   // [merge item] its sum is rounded to the dtype
+    std::vector<OwnMerge> own_merges;           // [compute item]
     std::vector<Rounding> roundings;            // [transfer item]
     std::vector<int32_t> pieces;                // [transfer item] -1: it is none
     std::vector<HeadCuts> cuts;                 // [rank]; empty: inputs come whole

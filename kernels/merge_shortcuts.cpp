@@ -10,8 +10,12 @@ constexpr int64_t kNone = -1;
 /// Walks a pass in order and remembers what stands in its buffers.
 class ShortcutFinder {
  public:
-  ShortcutFinder(const Plan& plan, const Pass& pass)
-      : plan_(plan), pass_(pass), found_(no_shortcuts(plan, pass)), state_(plan.buffers.size()) {}
+  ShortcutFinder(const Plan& plan, const Pass& pass, const MergingKernels& can_merge)
+      : plan_(plan),
+        pass_(pass),
+        can_merge_(can_merge),
+        found_(no_shortcuts(plan, pass)),
+        state_(plan.buffers.size()) {}
 
   MergeShortcuts find() {
     for (const Stage& stage : pass_.stages) {
@@ -23,39 +27,43 @@ class ShortcutFinder {
  private:
   struct State {
     bool is_touched = false;       // by any item so far
+    int64_t touched_at = kNone;    // by the last of them, counted through the pass
     int32_t num_writers = 0;       // compute items that wrote what stands there
     int64_t writer = kNone;        // the last of them
     size_t result = 0;             // which of its results
     int64_t saved_merge = kNone;   // what should stand here went where this merge wanted it
     int64_t last_merge = kNone;    // into it, and nothing touched it since
-    int64_t direct_merge = kNone;  // the same, saved by its compute item
+    int64_t direct_merge = kNone;  // the same, saved by the compute item that wrote there first
+
+    bool is_merged() const { return last_merge != kNone || direct_merge != kNone; }
   };
 
   State& state_of(BufferId id) { return state_[static_cast<size_t>(to_index(id))]; }
 
   /// A read of a buffer that was not filled after all: its first merge must be done as planned.
   void restore(BufferId id) {
-    const int64_t saved = state_of(id).saved_merge;
+    const State& state = state_of(id);
+    const int64_t saved = state.saved_merge;
     if (saved == kNone) return;
     const MergeItem& item = pass_.merges[static_cast<size_t>(saved)];
     found_.is_merged[static_cast<size_t>(saved)] = false;
-    for (auto& results : found_.written) {
-      for (BufferId& written : results) {
-        if (written == item.into) written = item.partial;
-      }
-    }
+    WrittenResult& written = found_.written[static_cast<size_t>(state.writer)][state.result];
+    if (written.rounds) found_.rounds[static_cast<size_t>(saved)] = true;
+    written = {item.partial};
     State& into = state_of(item.into);
     if (into.direct_merge == saved) into.direct_merge = kNone;
+    if (into.last_merge == saved) into.writer = kNone;
     found_.is_written_once[static_cast<size_t>(to_index(item.into))] = false;
   }
 
   void touch(BufferId id) {
     if (id == kNoBuffer) return;
     restore(id);
-    state_of(id) = {.is_touched = true};
+    state_of(id) = {.is_touched = true, .touched_at = now_};
   }
 
   void visit(StageKind kind, int64_t i) {
+    ++now_;
     switch (kind) {
       case StageKind::transfer:
         touch(pass_.transfers[i].from);
@@ -82,9 +90,13 @@ class ShortcutFinder {
     if (item.num_slices == 0) return;
     const auto& results = found_.written[static_cast<size_t>(i)];
     for (size_t r = 0; r < results.size(); ++r) {
-      if (results[r] == kNoBuffer) continue;
-      State& state = state_of(results[r]);
-      state = {.is_touched = true, .num_writers = state.num_writers + 1, .writer = i, .result = r};
+      if (results[r].buffer == kNoBuffer) continue;
+      State& state = state_of(results[r].buffer);
+      state = {.is_touched = true,
+               .touched_at = now_,
+               .num_writers = state.num_writers + 1,
+               .writer = i,
+               .result = r};
     }
   }
 
@@ -95,19 +107,38 @@ class ShortcutFinder {
            a.heads.end == b.heads.end && a.rows == b.rows;
   }
 
+  /// May the item that wrote a partial merge it? What is merged with must stand there before its
+  /// kernel begins, and be of merges: what a transfer brings would be waited for too early.
+  bool may_merge(const MergeItem& item, const State& partial) {
+    const State& into = state_of(item.into);
+    const bool is_first_result = partial.result == 0;  // out or dq
+    return item.order > 0 && is_first_result && into.is_merged() &&
+           into.touched_at < partial.touched_at && can_merge_ &&
+           can_merge_(pass_.computes[static_cast<size_t>(partial.writer)]);
+  }
+
   void merge(int64_t i) {
     const MergeItem& item = pass_.merges[i];
     if (item.partial == kNoBuffer) return touch(item.into);
     restore(item.partial);
     const State partial = state_of(item.partial);
-    const bool is_direct = item.order == 0 && partial.num_writers == 1 &&
-                           !state_of(item.into).is_touched && is_alike(item.partial, item.into);
-    if (is_direct) {
-      found_.written[static_cast<size_t>(partial.writer)][partial.result] = item.into;
+    const bool may_save = partial.num_writers == 1 && is_alike(item.partial, item.into);
+    const bool is_direct = may_save && item.order == 0 && !state_of(item.into).is_touched;
+    const bool is_own = may_save && may_merge(item, partial);
+    const bool is_saved = is_direct || is_own;
+    if (is_saved) {
+      found_.written[static_cast<size_t>(partial.writer)][partial.result] = {item.into, is_own};
       found_.is_merged[static_cast<size_t>(i)] = true;
     }
-    state_of(item.partial) = {.is_touched = true, .saved_merge = is_direct ? i : kNone};
+    state_of(item.partial) = {.is_touched = true,
+                              .touched_at = now_,
+                              .writer = partial.writer,
+                              .result = partial.result,
+                              .saved_merge = is_saved ? i : kNone};
     state_of(item.into) = {.is_touched = true,
+                           .touched_at = now_,
+                           .writer = is_own ? partial.writer : kNone,
+                           .result = partial.result,
                            .last_merge = is_direct ? kNone : i,
                            .direct_merge = is_direct ? i : kNone};
   }
@@ -118,10 +149,14 @@ class ShortcutFinder {
     const bool is_out = plan_.buffer(buffer).kind == BufferKind::out;
     const bool only_rounds =
         !is_out || plan_.scenario.attention.softmax_type == SoftmaxType::vanilla;
-    // A first merge is a copy, which rounds nothing.
-    if (only_rounds && state.last_merge != kNone &&
+    // A first merge is a copy, which rounds nothing; nor does a kernel that adds to dq.
+    if (only_rounds && state.last_merge != kNone && (is_out || state.writer == kNone) &&
         pass_.merges[static_cast<size_t>(state.last_merge)].order > 0) {
-      found_.rounds[static_cast<size_t>(state.last_merge)] = true;
+      if (state.writer != kNone) {
+        found_.written[static_cast<size_t>(state.writer)][state.result].rounds = true;
+      } else {
+        found_.rounds[static_cast<size_t>(state.last_merge)] = true;
+      }
       found_.is_finished[static_cast<size_t>(i)] = true;
     }
     if (only_rounds && is_out && state.direct_merge != kNone)
@@ -131,18 +166,20 @@ class ShortcutFinder {
 
   const Plan& plan_;
   const Pass& pass_;
+  const MergingKernels& can_merge_;
   MergeShortcuts found_;
   std::vector<State> state_;  // [buffer]
+  int64_t now_ = 0;           // items so far
 };
 
 }  // namespace
 
 MergeShortcuts no_shortcuts(const Plan& plan, const Pass& pass) {
+  using Results = std::array<WrittenResult, 2>;
   MergeShortcuts none;
   for (const ComputeItem& item : pass.computes) {
     const bool is_backward = item.dq != kNoBuffer;
-    none.written.push_back(is_backward ? std::array{item.dq, item.dkv}
-                                       : std::array{item.out, kNoBuffer});
+    none.written.push_back(is_backward ? Results{{{item.dq}, {item.dkv}}} : Results{{{item.out}}});
   }
   none.is_merged.assign(pass.merges.size(), false);
   none.rounds.assign(pass.merges.size(), false);
@@ -151,8 +188,8 @@ MergeShortcuts no_shortcuts(const Plan& plan, const Pass& pass) {
   return none;
 }
 
-MergeShortcuts find_shortcuts(const Plan& plan, const Pass& pass) {
-  return ShortcutFinder(plan, pass).find();
+MergeShortcuts find_shortcuts(const Plan& plan, const Pass& pass, const MergingKernels& can_merge) {
+  return ShortcutFinder(plan, pass, can_merge).find();
 }
 
 }  // namespace cpscope::kernels

@@ -7,54 +7,99 @@ namespace {
 
 size_t at(BufferId id) { return static_cast<size_t>(to_index(id)); }
 
-/// What happens to a buffer in a backward pass.
-struct Uses {
-  int32_t num_writers = 0;     // compute items
-  bool has_dtype = true;       // they can all write the dtype
-  bool is_calculated = false;  // merged, or gathered by a reorder of its own
-  bool is_finished = false;
-  int32_t num_received = 0, num_sent = 0;  // transfers
-  bool comes_rounded = true;               // by all that it receives, which replaces
-  bool goes_rounded = true;                // by all that it sends
-};
-
 /// Is what lands rounded to the dtype, whatever it was?
 bool is_rounded(const TransferItem& item, const Rounding& rounding) {
   const bool by_wire = item.link != LinkClass::self && !item.wire_fp32;
   return by_wire || rounding.values || (rounding.sums && item.landing == Landing::replace);
 }
 
-std::vector<Uses> find_uses(const GradientPass& of,
-                            const std::function<bool(const ComputeItem&)>& writes_dtype) {
-  std::vector<Uses> uses(of.plan.buffers.size());
-  const auto calculate = [&](BufferId id) { uses[at(id)].is_calculated = true; };
-  for (size_t i = 0; i < of.pass.computes.size(); ++i) {
-    const ComputeItem& item = of.pass.computes[i];
-    for (const BufferId id : of.shortcuts.written[i]) {
-      Uses& written = uses[at(id)];
-      ++written.num_writers;
-      written.has_dtype &= item.num_slices > 0 && writes_dtype(item);
+/// Walks a backward pass and finds buffers whose every number is rounded before it is added to: as
+/// long as it is only rounded later, it may be rounded at once.
+class NarrowGradients {
+ public:
+  NarrowGradients(const GradientPass& of,
+                  const std::function<bool(const ComputeItem&)>& writes_dtype)
+      : of_(of), writes_dtype_(writes_dtype), states_(of.plan.buffers.size()) {
+    for (const Stage& stage : of.pass.stages) {
+      for (int64_t i = stage.begin; i < stage.end; ++i) visit(stage.kind, static_cast<size_t>(i));
     }
   }
-  for (size_t i = 0; i < of.pass.merges.size(); ++i) {
-    if (!of.shortcuts.is_merged[i] && !of.landings.is_merged[i])
-      visit_buffers(of.pass.merges[i], calculate);
+
+  /// is_home: somebody reads what stands there at last.
+  bool may_be_narrow(BufferId id, bool is_home) const {
+    const State& state = states_[at(id)];
+    const bool is_known = state.holds == Holds::rounded || (!is_home && state.holds == Holds::sent);
+    return state.is_fit && state.is_written && is_known;
   }
-  for (size_t i = 0; i < of.pass.reorders.size(); ++i) {
-    if (of.reorders[i] == ReorderSaving::none) visit_buffers(of.pass.reorders[i], calculate);
+
+ private:
+  /// What stands there: numbers of the dtype; others; or others that have been sent rounded, which
+  /// nobody may look at again.
+  enum class Holds { rounded, exact, sent };
+
+  struct State {
+    Holds holds = Holds::rounded;
+    bool is_written = false;
+    bool is_computed = false;  // by an item, which may be asked for once
+    bool is_fit = true;
+  };
+
+  State& state_of(BufferId id) { return states_[at(id)]; }
+
+  void visit(StageKind kind, size_t i) {
+    switch (kind) {
+      case StageKind::transfer:
+        send(of_.transfers[i], of_.landings.roundings[i]);
+        break;
+      case StageKind::reorder:
+        if (of_.reorders[i] != ReorderSaving::none) break;
+        visit_buffers(of_.pass.reorders[i], [&](BufferId id) { state_of(id).is_fit = false; });
+        break;
+      case StageKind::compute:
+        compute(i);
+        break;
+      case StageKind::merge:
+        if (!of_.shortcuts.is_merged[i] && !of_.landings.is_merged[i]) merge(of_.pass.merges[i]);
+        break;
+      case StageKind::finish:
+        state_of(of_.pass.finishes[i].buffer).holds = Holds::rounded;
+        break;
+    }
   }
-  for (const FinishItem& item : of.pass.finishes) uses[at(item.buffer)].is_finished = true;
-  for (size_t i = 0; i < of.transfers.size(); ++i) {
-    const TransferItem& item = of.transfers[i];
-    const bool rounds = is_rounded(item, of.landings.roundings[i]);
-    Uses &from = uses[at(item.from)], &to = uses[at(item.to)];
-    ++from.num_sent;
-    from.goes_rounded &= rounds;
-    ++to.num_received;
-    to.comes_rounded &= rounds && item.landing == Landing::replace;
+
+  void compute(size_t i) {
+    const ComputeItem& item = of_.pass.computes[i];
+    for (const WrittenResult& result : of_.shortcuts.written[i]) {
+      State& state = state_of(result.buffer);
+      const bool has_dtype = item.num_slices > 0 && !result.merges && writes_dtype_(item);
+      state.is_fit &= has_dtype && !state.is_computed && state.holds == Holds::rounded;
+      state.holds = Holds::exact;
+      state.is_written = state.is_computed = true;
+    }
   }
-  return uses;
-}
+
+  void merge(const MergeItem& item) {
+    State& into = state_of(item.into);
+    if (item.partial != kNoBuffer) state_of(item.partial).is_fit = false;
+    into.is_fit &= into.holds == Holds::rounded;
+    into.holds = item.partial == kNoBuffer ? Holds::rounded : Holds::exact;
+    into.is_written = true;
+  }
+
+  void send(const TransferItem& item, const Rounding& rounding) {
+    const bool rounds = is_rounded(item, rounding);
+    State &from = state_of(item.from), &to = state_of(item.to);
+    from.is_fit &= rounds || from.holds == Holds::rounded;
+    if (from.holds == Holds::exact) from.holds = Holds::sent;
+    to.is_fit &= rounds && item.landing == Landing::replace && to.holds != Holds::exact;
+    to.holds = Holds::rounded;
+    to.is_written = true;
+  }
+
+  const GradientPass& of_;
+  const std::function<bool(const ComputeItem&)>& writes_dtype_;
+  std::vector<State> states_;  // [buffer]
+};
 
 }  // namespace
 
@@ -64,7 +109,7 @@ std::vector<bool> find_narrow_outs(const Plan& plan, const MergeShortcuts& short
   for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
     const ComputeItem& item = plan.forward.computes[i];
     if (item.num_slices > 0 && writes_dtype && writes_dtype(item)) continue;
-    is_narrow[at(shortcuts.written[i][0])] = false;
+    is_narrow[at(shortcuts.written[i][0].buffer)] = false;
   }
   return is_narrow;
 }
@@ -100,16 +145,12 @@ void find_narrow_gradients(const GradientPass& pass,
       if (id != kNoBuffer) is_home[at(id)] = true;
     }
   }
-  const std::vector<Uses> all = find_uses(pass, writes_dtype);
-  for (size_t b = 0; b < all.size(); ++b) {
+  const NarrowGradients found(pass, writes_dtype);
+  for (size_t b = 0; b < is_home.size(); ++b) {
     const BufferKind kind = pass.plan.buffers[b].kind;
-    const Uses& uses = all[b];
-    if ((kind != BufferKind::dq && kind != BufferKind::dkv) || uses.is_calculated) continue;
-    const bool is_written = uses.num_writers == 1 && uses.has_dtype && uses.num_received == 0 &&
-                            uses.goes_rounded &&
-                            (uses.is_finished || (!is_home[b] && uses.num_sent > 0));
-    const bool is_received = uses.num_writers == 0 && uses.num_received > 0 && uses.comes_rounded;
-    if (is_written || is_received) is_narrow[b] = true;
+    if ((kind == BufferKind::dq || kind == BufferKind::dkv) &&
+        found.may_be_narrow(BufferId{static_cast<int32_t>(b)}, is_home[b]))
+      is_narrow[b] = true;
   }
 }
 

@@ -30,8 +30,9 @@ struct GradientPass {
   const LandingSavings& landings;
 };
 
-/// Adds gradients that are written once, by a kernel that can write the dtype, and rounded by all
-/// that becomes of them; and gradients at home that only come rounded.
+/// Adds gradients that are written once, by a kernel that can write the dtype, that come rounded,
+/// or that come rounded and are added to once, and are rounded by all that becomes of them: what
+/// travels around a ring, for one.
 void find_narrow_gradients(const GradientPass& pass,
                            const std::function<bool(const ComputeItem&)>& writes_dtype,
                            std::vector<bool>& is_narrow);

@@ -102,7 +102,7 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
     return item.dq != kNoBuffer && why_not_backward(newest, shape).empty() &&
            is_backward_fused(newest, shape);
   };
-  lowering.waits_for_pieces = [&](const ComputeItem& item) {
+  lowering.waits_for_pieces = lowering.can_merge = [&](const ComputeItem& item) {
     return has_hopper_forward(item) || has_fused_backward(item);
   };
   lowering.writes_dtype = [&](const ComputeItem& item) {
@@ -228,6 +228,11 @@ int32_t* RankEngine::counters_of(const ComputeItem& item, bool is_backward) cons
          place / int64_t{sizeof(int32_t)};
 }
 
+const OwnMerge& RankEngine::own_merge_of(const ComputeItem& item, bool is_backward) const {
+  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  return lowered_.origins_of(is_backward).own_merges[index_of(item, pass.computes)];
+}
+
 void RankEngine::plan_kept_inputs() {
   if (!options_.repeats) return;
   for (const BufferId id : find_kept_inputs(plan_)) {
@@ -348,6 +353,9 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event r
   launch.query_tiles = tiles_.find(item, TileOwner::queries, tile);
   launch.query_tiles.arrivals = arrivals_of(item, false, TileOwner::queries, tile.heads);
   launch.counter = counters_of(item, false);
+  const OwnMerge& own = own_merge_of(item, false);
+  launch.merges = own.merges;
+  launch.rounds = own.rounds;
   if (ready != nullptr) record_event(ready, stream);
   launch_forward(generation, launch, stream);
   // Partials that are merged in the dtype are 16-bit numbers from the start.
@@ -377,6 +385,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event 
         arrays_.at<Bf16>(statistics.offsets) + own_head * offsets_of_head(launch.shape.q_rows);
   }
   launch.dq = arrays_.rows(item.dq, false, head);
+  launch.merges_dq = own_merge_of(item, true).merges;
   if (const auto sums = dq_sums_.find(to_index(item.dq)); sums != dq_sums_.end()) {
     launch.narrow_dq = launch.dq;
     const int32_t dq_head = head - plan_.buffer(item.dq).heads.begin;
@@ -438,7 +447,7 @@ void RankEngine::merge(const MergeItem& item, Stream stream) {
 
 void RankEngine::merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream) {
   const Dtype dtype = plan_.scenario.numerics.dtype;
-  float* into = second ? arrays_.second<float>(item.into) : arrays_.first<float>(item.into);
+  void* into = second ? arrays_.second(item.into) : arrays_.first(item.into);
   const int64_t bytes = arrays_.array_bytes(item.into, second);
   if (item.partial == kNoBuffer) {
     fill_bytes(into, 0, bytes, stream);
@@ -446,9 +455,11 @@ void RankEngine::merge_sums(const MergeItem& item, bool second, bool rounds, Str
   }
   SumMerge merge;
   merge.into = into;
+  merge.into_element = arrays_.element(item.into, second);
   merge.partial = second ? arrays_.second<float>(item.partial) : arrays_.first<float>(item.partial);
   // A ring slot may be larger than the rows that it holds now.
-  merge.count = std::min(bytes, arrays_.array_bytes(item.partial, second)) / int64_t{sizeof(float)};
+  merge.count = std::min(bytes / element_size(merge.into_element),
+                         arrays_.array_bytes(item.partial, second) / int64_t{sizeof(float)});
   merge.starts = item.order == 0;
   if (keeps_partials()) merge.value_dtype = merge.sum_dtype = dtype;
   if (rounds) merge.sum_dtype = dtype;

@@ -105,7 +105,8 @@ class RankEngine {
   std::string generation_text() const;
   /// Host time that a rank's tile lists took, on average; ranks may share lists.
   double list_seconds() const { return list_seconds_; }
-  /// [the plan's compute item of each direction] "sm90 forward 128x160"; "" where it idles.
+  /// [the plan's compute item of each direction] "sm90 forward 128x160", "sm90 dq dk dv 128x64
+  /// merging dq"; "" where it idles.
   std::array<std::vector<std::string>, 2> item_kernels() const;
 
  private:
@@ -151,6 +152,7 @@ class RankEngine {
   void collect_rows(BufferId buffer, bool second, RunListId tokens, Tensor& tensor, Stream stream);
   void collect_sink_gradient(Answer& answer, Stream stream);
 
+  const OwnMerge& own_merge_of(const ComputeItem& item, bool is_backward) const;
   /// Counters of a compute item's launches.
   int32_t* counters_of(const ComputeItem& item, bool is_backward) const;
 

@@ -47,6 +47,7 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
     const Generation generation = forward_generation(shape);
     name = fmt::format("{} forward {}", to_text(generation),
                        tile_text(forward_tile_shape(generation, shape)));
+    if (own_merge_of(item, false).merges) name += " merging";
   }
   for (const ComputeItem& item : plan_.backward.computes) {
     std::string& name = name_of(item, true);
@@ -58,6 +59,7 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
                ? fmt::format("{} dq dk dv {}", to_text(generation), key_tile)
                : fmt::format("{} dq {}, dk dv {}", to_text(generation),
                              tile_text(query_gradient_tile_shape(generation, shape)), key_tile);
+    if (own_merge_of(item, true).merges) name += " merging dq";
   }
   return names;
 }

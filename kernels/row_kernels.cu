@@ -5,6 +5,7 @@
 // a few ulp, as the CPU walker's does; rounding is to nearest, ties to even.
 #include "kernels/device_code.h"
 #include "kernels/launch.h"
+#include "kernels/merge_weights.h"
 #include "kernels/row_groups.h"
 #include "kernels/row_kernels.h"
 
@@ -14,6 +15,7 @@ namespace cpscope::kernels {
 namespace {
 
 using device::Floats4, device::Group16, device::kAtOnce, device::load_values, device::store_values;
+using device::is_nothing, device::log_sum_exp, device::merge_values, device::weight_of;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
@@ -52,20 +54,6 @@ __device__ __forceinline__ float round_value(Dtype dtype, float value) {
     default:
       return value;
   }
-}
-
-__device__ __forceinline__ bool is_nothing(float lse) { return lse == -INFINITY; }
-
-/// log(exp(a) + exp(b)); nothing with nothing is nothing.
-__device__ __forceinline__ float log_sum_exp(float a, float b) {
-  if (is_nothing(a)) return b;
-  if (is_nothing(b)) return a;
-  const float high = fmaxf(a, b), low = fminf(a, b);
-  return high + log1pf(expf(low - high));
-}
-
-__device__ __forceinline__ float weight_of(float part, float whole) {
-  return is_nothing(part) ? 0.0f : expf(part - whole);
 }
 
 /// The warps of the grid share units 0 .. count: this one's first, and the step to its next.
@@ -159,9 +147,7 @@ __global__ void empty_out(const __grid_constant__ EmptyOut p) {
 __global__ void merge_out(const __grid_constant__ OutMerge p) {
   for (int64_t unit = first_unit(); unit < p.shape.rows * p.shape.heads; unit += unit_step()) {
     const float old_lse = p.starts ? -INFINITY : p.into.lse[unit];
-    const float new_lse = p.partial.lse[unit];
-    const float whole = log_sum_exp(old_lse, new_lse);
-    const float old_weight = weight_of(old_lse, whole), new_weight = weight_of(new_lse, whole);
+    const device::MergeWeights weights(old_lse, p.partial.lse[unit]);
     // Every lane has read the old sum before one of them replaces it.
     __syncwarp();
     for (int32_t lane = threadIdx.x % 32 * 4; lane < p.shape.lanes; lane += 128) {
@@ -173,11 +159,11 @@ __global__ void merge_out(const __grid_constant__ OutMerge p) {
       Floats4 sum;
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        sum.values[i] =
-            round_value(p.round_to, old.values[i] * old_weight + partial.values[i] * new_weight);
+        sum.values[i] = round_value(p.round_to, merge_values(old.values[i], weights.before,
+                                                             partial.values[i], weights.added));
       *into = sum;
     }
-    if (threadIdx.x % 32 == 0) p.into.lse[unit] = whole;
+    if (threadIdx.x % 32 == 0) p.into.lse[unit] = weights.lse;
   }
 }
 
@@ -207,18 +193,17 @@ __global__ void add_weighted(const __grid_constant__ WeightedAdd p) {
 
 __global__ void merge_sum(const __grid_constant__ SumMerge p) {
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  auto* into = reinterpret_cast<Floats4*>(p.into);
-  const auto* partial = reinterpret_cast<const Floats4*>(p.partial);
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.count / 4; i += step) {
-    const Floats4 addend = partial[i];
-    const Floats4 old = p.starts ? Floats4{} : into[i];
-    Floats4 sum;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.count / kAtOnce; i += step) {
+    float sums[kAtOnce], old[kAtOnce];
+    load_values(p.partial, Dtype::fp32, i * kAtOnce, sums);
+    round_values(p.value_dtype, sums);
+    if (!p.starts) {
+      load_values(p.into, p.into_element, i * kAtOnce, old);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float rounded = round_value(p.value_dtype, addend.values[j]);
-      sum.values[j] = p.starts ? rounded : round_value(p.sum_dtype, old.values[j] + rounded);
+      for (int j = 0; j < kAtOnce; ++j) sums[j] += old[j];
+      round_values(p.sum_dtype, sums);
     }
-    into[i] = sum;
+    store_values(p.into, p.into_element, i * kAtOnce, sums);
   }
 }
 
@@ -349,7 +334,7 @@ void launch_weighted_add(const WeightedAdd& add, Stream stream) {
 
 void launch_sum_merge(const SumMerge& merge, Stream stream) {
   if (merge.count == 0) return;
-  launch_kernel(merge_sum, blocks_for(merge.count / 128), kThreads, 0, stream, merge);
+  launch_kernel(merge_sum, blocks_for(merge.count / (32 * kAtOnce)), kThreads, 0, stream, merge);
 }
 
 void launch_sink_join(const SinkJoin& join, Stream stream) {

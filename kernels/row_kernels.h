@@ -62,10 +62,12 @@ struct WeightedAdd {
   bool rounds_addend = false;
 };
 
-/// into += partial, elements of fp32, a multiple of four. `starts`: into = partial. Values and sums
-/// are rounded where the scenario merges in the dtype.
+/// into += partial, elements of fp32, a multiple of eight; `into` may hold the dtype, to which sums
+/// are rounded then. `starts`: into = partial. Values and sums are rounded where the scenario
+/// merges in the dtype.
 struct SumMerge {
-  float* into = nullptr;
+  void* into = nullptr;
+  Dtype into_element = Dtype::fp32;
   const float* partial = nullptr;
   int64_t count = 0;
   bool starts = false;

@@ -101,6 +101,11 @@ inline float add_rounded(float a, float b) {
   const volatile float rounded = b;  // the host's compiler draws products in as well
   return a + rounded;
 }
+inline float multiply_rounded(float a, float b) {
+  const volatile float product = a * b;
+  return product;
+}
+inline void prefetch_to_l2(const void*) {}
 inline float reciprocal_approx(float x) { return 1.0f / x; }
 inline float max_or_nan(float a, float b) { return a != a || b != b ? NAN : std::fmax(a, b); }
 

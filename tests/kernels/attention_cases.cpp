@@ -77,6 +77,30 @@ AttentionCase causal_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_
           static_cast<uint64_t>(rows)};
 }
 
+AttentionCase keys_before(const AttentionCase& item, int32_t end) {
+  AttentionCase part = item;
+  part.slices.clear();
+  for (BandSlice slice : item.slices) {
+    slice.k1 = std::min(slice.k1, end);
+    if (slice.k0 < slice.k1) part.slices.push_back(slice);
+  }
+  return part;
+}
+
+AttentionCase keys_from(const AttentionCase& item, int32_t begin) {
+  AttentionCase part = item;
+  part.slices.clear();
+  for (BandSlice slice : item.slices) {
+    // Bands are counted from the slice's first key.
+    const int32_t cut = std::max(0, begin - slice.k0);
+    slice.k0 += cut;
+    slice.lo -= cut;
+    slice.hi -= cut;
+    if (slice.k0 < slice.k1) part.slices.push_back(slice);
+  }
+  return part;
+}
+
 AttentionCase scattered_case(Dtype dtype, int32_t rows, int32_t head_dim) {
   AttentionCase item{plain_shape(dtype, rows, head_dim, head_dim), {}, static_cast<uint64_t>(rows)};
   for (int32_t key = 0; key < rows; key += 2)

@@ -23,6 +23,10 @@ AttentionCase random_case(uint64_t seed, const CaseSpace& space);
 AttentionCase full_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_t head_dim_v);
 AttentionCase causal_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_t head_dim_v);
 
+/// The same without keys from `end` on, and without those before.
+AttentionCase keys_before(const AttentionCase& item, int32_t end);
+AttentionCase keys_from(const AttentionCase& item, int32_t begin);
+
 /// Every query sees every other key, each through a range of its own, as an imported order makes
 /// them: a row is walked in rows/2 tiles.
 AttentionCase scattered_case(Dtype dtype, int32_t rows, int32_t head_dim);

@@ -1,6 +1,7 @@
 #include "tests/kernels/attention_device.h"
 
 #include "kernels/device.h"
+#include "kernels/row_kernels.h"
 #include "kernels/row_offsets.h"
 #include "kernels/scalar_types.h"
 #include "sim/run/dtype.h"
@@ -45,13 +46,6 @@ void put_element(Dtype dtype, double value, std::byte* to) {
 std::vector<double> to_doubles(const std::vector<float>& values) {
   return {values.begin(), values.end()};
 }
-
-/// What the launches of one case share in device memory.
-struct CaseOnDevice {
-  RowsOnDevice q, k, v;
-  TilesOnDevice tiles;
-  DeviceBytes counter = DeviceBytes::holding(std::vector<int32_t>{0});
-};
 
 }  // namespace
 
@@ -159,6 +153,76 @@ DeviceTiles TilesOnDevice::view() const {
   return tiles;
 }
 
+namespace {
+
+/// What forwards of a shape write.
+struct ForwardResults {
+  const AttentionShape& shape;
+  bool is_narrow;
+  RowsOnDevice out;
+  DeviceBytes lse;        // [row][head]
+  DeviceBytes max_logit;  // [head]
+
+  ForwardResults(const AttentionShape& of, bool narrow)
+      : shape(of),
+        is_narrow(narrow),
+        out(narrow ? make_narrow_result_rows(of.q_rows, of.num_heads, of.head_dim_v)
+                   : make_result_rows(of.q_rows, of.num_heads, of.head_dim_v)),
+        lse(4 * (int64_t{of.q_rows} * of.num_heads + kGapLanes)),
+        max_logit(DeviceBytes::holding(std::vector<float>(
+            static_cast<size_t>(of.num_heads), -std::numeric_limits<float>::infinity()))) {}
+
+  kernels::OutRows rows() const {
+    return {static_cast<float*>(out.memory.data()), static_cast<float*>(lse.data())};
+  }
+
+  ForwardAnswer download() const {
+    ForwardAnswer answer;
+    answer.out = is_narrow ? download_narrow_rows(out, shape.dtype, shape.q_rows, shape.num_heads,
+                                                  shape.head_dim_v)
+                           : download_rows(out, shape.q_rows, shape.num_heads, shape.head_dim_v);
+    answer.lse = to_doubles(lse.download<float>());
+    for (int32_t i = 0; i < kGapLanes; ++i) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(lse.download<float>().end()[-1 - i]), 0xffffffffu)
+          << "memory behind lse was written";
+    }
+    answer.lse.resize(answer.lse.size() - kGapLanes);
+    answer.max_logit = to_doubles(max_logit.download<float>());
+    return answer;
+  }
+};
+
+/// One launch; `change` may ask for more of it.
+template <class Change>
+void launch_case(Generation generation, const AttentionCase& item, const AttentionInputs& inputs,
+                 const TileList& list, const ForwardResults& results, Change change) {
+  const AttentionShape& shape = item.shape;
+  const std::vector<bool> queries = used_queries(item), keys = used_keys(item);
+  const RowsOnDevice q = upload_rows(inputs.q, shape.dtype, queries),
+                     k = upload_rows(inputs.k, shape.dtype, keys),
+                     v = upload_rows(inputs.v, shape.dtype, keys);
+  const TilesOnDevice tiles(list);
+  const DeviceBytes counter = DeviceBytes::holding(std::vector<int32_t>{0});
+  ForwardLaunch launch;
+  launch.shape = shape;
+  launch.q = q.view;
+  launch.k = k.view;
+  launch.v = v.view;
+  launch.out = results.out.view;
+  launch.out_element = results.is_narrow ? shape.dtype : Dtype::fp32;
+  launch.lse = static_cast<float*>(results.lse.data());
+  launch.lse_row_stride = shape.num_heads;
+  launch.max_logit = static_cast<float*>(results.max_logit.data());
+  launch.query_tiles = tiles.view();
+  launch.counter = static_cast<int32_t*>(counter.data());
+  change(launch);
+  launch_forward(generation, launch, nullptr);
+  wait_for_stream(nullptr);
+  EXPECT_EQ(counter.download<int32_t>()[0], 0) << "the next launch wants it at 0";
+}
+
+}  // namespace
+
 std::vector<bool> used_queries(const AttentionCase& item) {
   std::vector<bool> is_used;
   for (int32_t q = 0; q < item.shape.q_rows; ++q) is_used.push_back(item.query_sees_any(q));
@@ -184,55 +248,43 @@ TileList key_tiles(const AttentionCase& item, TileShape shape) {
 ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
                           const AttentionInputs& inputs, const TileList& tiles, bool is_narrow,
                           const kernels::Arrivals& arrivals) {
-  const AttentionShape& shape = item.shape;
-  const std::vector<bool> queries = used_queries(item), keys = used_keys(item);
-  const CaseOnDevice on_device{upload_rows(inputs.q, shape.dtype, queries),
-                               upload_rows(inputs.k, shape.dtype, keys),
-                               upload_rows(inputs.v, shape.dtype, keys), TilesOnDevice(tiles)};
-  const RowsOnDevice out =
-      is_narrow ? make_narrow_result_rows(shape.q_rows, shape.num_heads, shape.head_dim_v)
-                : make_result_rows(shape.q_rows, shape.num_heads, shape.head_dim_v);
-  const int64_t lse_stride = shape.num_heads + 1;
-  const DeviceBytes lse(4 * shape.q_rows * lse_stride);
-  const DeviceBytes max_logit = DeviceBytes::holding(std::vector<float>(
-      static_cast<size_t>(shape.num_heads), -std::numeric_limits<float>::infinity()));
-  ForwardLaunch launch;
-  launch.shape = shape;
-  launch.q = on_device.q.view;
-  launch.k = on_device.k.view;
-  launch.v = on_device.v.view;
-  launch.out = out.view;
-  launch.out_element = is_narrow ? shape.dtype : Dtype::fp32;
-  launch.lse = static_cast<float*>(lse.data());
-  launch.lse_row_stride = lse_stride;
-  launch.max_logit = static_cast<float*>(max_logit.data());
-  launch.query_tiles = on_device.tiles.view();
-  launch.query_tiles.arrivals = arrivals;
-  launch.counter = static_cast<int32_t*>(on_device.counter.data());
-  launch_forward(generation, launch, nullptr);
-  wait_for_stream(nullptr);
-  EXPECT_EQ(on_device.counter.download<int32_t>()[0], 0) << "the next launch wants it at 0";
-
-  ForwardAnswer answer;
-  answer.out = is_narrow ? download_narrow_rows(out, shape.dtype, shape.q_rows, shape.num_heads,
-                                                shape.head_dim_v)
-                         : download_rows(out, shape.q_rows, shape.num_heads, shape.head_dim_v);
-  const std::vector<float> all_lse = lse.download<float>();
-  for (int32_t q = 0; q < shape.q_rows; ++q) {
-    for (int32_t head = 0; head < shape.num_heads; ++head)
-      answer.lse.push_back(all_lse[static_cast<size_t>(q * lse_stride + head)]);
-    EXPECT_EQ(std::bit_cast<uint32_t>(all_lse[static_cast<size_t>((q + 1) * lse_stride - 1)]),
-              0xffffffffu)
-        << "memory between rows of lse was written: row " << q;
-  }
-  answer.max_logit = to_doubles(max_logit.download<float>());
-  return answer;
+  const ForwardResults results(item.shape, is_narrow);
+  launch_case(generation, item, inputs, tiles, results,
+              [&](ForwardLaunch& launch) { launch.query_tiles.arrivals = arrivals; });
+  return results.download();
 }
 
 ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
                           const AttentionInputs& inputs) {
   return run_forward(generation, item, inputs,
                      query_tiles(item, forward_tile_shape(generation, item.shape)));
+}
+
+ForwardAnswer run_forward_in_two(const AttentionCase& before, const AttentionCase& after,
+                                 const AttentionInputs& inputs, bool by_kernel, bool rounds) {
+  constexpr Generation kHopper = Generation::sm90;
+  const AttentionShape& shape = before.shape;
+  const auto tiles_of = [&](const AttentionCase& item) {
+    return query_tiles(item, forward_tile_shape(kHopper, item.shape));
+  };
+  const ForwardResults whole(shape, false), partial(shape, false);
+  launch_case(kHopper, before, inputs, tiles_of(before), whole, [](ForwardLaunch&) {});
+  if (by_kernel) {
+    launch_case(kHopper, after, inputs, tiles_of(after), whole, [&](ForwardLaunch& launch) {
+      launch.merges = true;
+      launch.rounds = rounds;
+    });
+    return whole.download();
+  }
+  launch_case(kHopper, after, inputs, tiles_of(after), partial, [&](ForwardLaunch& launch) {
+    launch.max_logit = static_cast<float*>(whole.max_logit.data());
+  });
+  const kernels::BufferShape rows{shape.q_rows, shape.num_heads, padded_lanes(shape.head_dim_v),
+                                  static_cast<int32_t>(whole.out.view.head_stride)};
+  kernels::launch_out_merge(
+      {rows, partial.rows(), whole.rows(), false, rounds ? shape.dtype : Dtype::fp32}, nullptr);
+  wait_for_stream(nullptr);
+  return whole.download();
 }
 
 std::string find_other_bits(const AttentionCase& item, const ForwardAnswer& narrow,

@@ -92,6 +92,10 @@ ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& i
                           bool is_narrow = false, const kernels::Arrivals& arrivals = {});
 ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
                           const AttentionInputs& inputs);
+/// Hopper's forward for some keys and then for others: the second launch merges its rows with the
+/// first one's (by_kernel), or launch_out_merge does.
+ForwardAnswer run_forward_in_two(const AttentionCase& before, const AttentionCase& after,
+                                 const AttentionInputs& inputs, bool by_kernel, bool rounds);
 /// The first element of results in the dtype that is not the fp32 result, rounded; "": none.
 std::string find_other_bits(const AttentionCase& item, const ForwardAnswer& narrow,
                             const ForwardAnswer& wide);

@@ -178,7 +178,8 @@ GradientKernels hopper_gradient_kernels() {
 }
 
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
-                              const ExactGradients& exact, bool is_narrow) {
+                              const ExactGradients& exact, bool is_narrow,
+                              const std::vector<double>& dq_before) {
   const AttentionShape& shape = problem.shape;
   const Stream stream = make_stream(Urgency::usual);
   const auto input = [&](const std::vector<double>& values, const std::vector<bool>& is_used,
@@ -194,8 +195,13 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   const HostRows poisoned_sums(shape.q_rows, shape.num_heads, shape.head_dim_qk, 4);
   const HostRows poisoned_dk(shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, size);
   const HostRows poisoned_dv(shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, size);
-  const OnDevice dq(poisoned_dq, stream), sums(poisoned_sums, stream), dk(poisoned_dk, stream),
-      dv(poisoned_dv, stream);
+  const bool merges_dq = !dq_before.empty();
+  const std::vector<bool> all_rows(static_cast<size_t>(shape.q_rows), true);
+  const OnDevice dq(
+      merges_dq ? make_input(Dtype::fp32, dq_before, all_rows, shape.num_heads, shape.head_dim_qk)
+                : poisoned_dq,
+      stream),
+      sums(poisoned_sums, stream), dk(poisoned_dk, stream), dv(poisoned_dv, stream);
   const DeviceMemory log2_lse = to_device(to_floats(problem.log2_lse), stream);
   const DeviceMemory delta = to_device(to_floats(problem.delta), stream);
   const DeviceMemory offsets = to_device(make_offsets(problem), stream);
@@ -224,6 +230,7 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   launch.dq = dq.rows;
   launch.dk = dk.rows;
   launch.dv = dv.rows;
+  launch.merges_dq = merges_dq;
   if (is_narrow) {
     launch.dkv_element = shape.dtype;
     launch.narrow_dq = dq.rows;

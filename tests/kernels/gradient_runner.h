@@ -24,9 +24,11 @@ struct KernelGradients {
 };
 
 /// Runs both kernels. Rows that have no partner hold NaN, as does what lies between rows; the
-/// outputs hold NaN before. is_narrow: they are written in the dtype.
+/// outputs hold NaN before. is_narrow: they are written in the dtype. dq_before, [row, head, lane]:
+/// what stands in dq and is added to.
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
-                              const ExactGradients& exact, bool is_narrow = false);
+                              const ExactGradients& exact, bool is_narrow = false,
+                              const std::vector<double>& dq_before = {});
 
 /// Names the element that is farthest outside its budget; empty when all are inside.
 std::string find_excess(const char* what, const ExactGradient& exact, const std::vector<float>& got,

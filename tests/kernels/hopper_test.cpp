@@ -288,6 +288,47 @@ TEST_F(HopperForward, WritesTheDtypeWhereItIsAskedTo) {
   }
 }
 
+// Two steps of a ring. What the kernel merges has the bits of a pass over memory that merges.
+TEST_F(HopperForward, MergesWithWhatStandsThereWhereItIsAskedTo) {
+  const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 200},
+                                         {.dims = {{128, 128}, {100, 36}}, .most_rows = 300},
+                                         {.dims = {{192, 128}}, .most_rows = 200},
+                                         {.dims = {{256, 256}}, .most_rows = 150}};
+  int32_t empty_rows = 0;
+  for (uint64_t seed = 900; seed < 900 + 2 * kCases; ++seed) {
+    draw_schedule(seed);
+    const AttentionCase item = random_case(seed, spaces[seed % spaces.size()]);
+    const int32_t middle = item.shape.kv_rows / 2;
+    const AttentionCase before = keys_before(item, middle), after = keys_from(item, middle);
+    const AttentionInputs inputs = draw_inputs(item);
+    for (int32_t q = 0; q < item.shape.q_rows; ++q)
+      empty_rows += before.query_sees_any(q) && !after.query_sees_any(q) ? 1 : 0;
+    const ForwardAnswer by_kernel = run_forward_in_two(before, after, inputs, true, false);
+    EXPECT_EQ(judge_forward(item, inputs, by_kernel), "") << describe(item);
+    for (const bool rounds : {false, true}) {
+      const ForwardAnswer got = run_forward_in_two(before, after, inputs, true, rounds);
+      const ForwardAnswer wanted = run_forward_in_two(before, after, inputs, false, rounds);
+      EXPECT_EQ(got.lse, wanted.lse) << describe(item);
+      EXPECT_EQ(got.max_logit, wanted.max_logit) << describe(item);
+      EXPECT_EQ(got.out.values, wanted.out.values) << describe(item);
+    }
+  }
+  EXPECT_GT(empty_rows, 100) << "rows that see nothing of the second half keep what they have";
+}
+
+// Documents of few tokens: several heads in a tile, whose rows lie apart.
+TEST_F(HopperForward, MergesHeadsThatLieSideBySide) {
+  const AttentionCase item = documents_case({40, 17, 3, 90, 33, 61, 1, 128, 20}, 4, 4, 8, 128);
+  const AttentionCase before = keys_before(item, 150), after = keys_from(item, 150);
+  const AttentionInputs inputs = draw_inputs(item);
+  ASSERT_EQ(forward_tile_shape(Generation::sm90, after.shape).heads, 4);
+  const ForwardAnswer got = run_forward_in_two(before, after, inputs, true, false);
+  EXPECT_EQ(judge_forward(item, inputs, got), "") << describe(item);
+  const ForwardAnswer wanted = run_forward_in_two(before, after, inputs, false, false);
+  EXPECT_EQ(got.lse, wanted.lse);
+  EXPECT_EQ(got.out.values, wanted.out.values);
+}
+
 TEST_F(HopperForward, GivesTheSameBitsInAnyOrderOfThreads) {
   const AttentionCase item = random_case(500, {.dims = {{128, 128}}, .most_rows = 300});
   const AttentionInputs inputs = draw_inputs(item);
@@ -375,6 +416,37 @@ TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedTo) {
     ASSERT_NO_FATAL_FAILURE(expect_rounded("dk", narrow.dk, wide.dk));
     ASSERT_NO_FATAL_FAILURE(expect_rounded("dv", narrow.dv, wide.dv));
   }
+}
+
+// A later step of a ring: rows that see none of its keys keep what they have.
+TEST_F(HopperGradients, AddToDqWhereTheyAreAskedTo) {
+  const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 260},
+                                         {.dims = {{128, 128}, {100, 36}}, .most_rows = 260}};
+  int32_t kept = 0;
+  for (uint64_t seed = 720; seed < 732 && !HasFailure(); ++seed) {
+    draw_schedule(seed);
+    AttentionCase item = random_case(seed, spaces[seed % spaces.size()]);
+    const AttentionShape& shape = item.shape;
+    item.slices = kernels::random_bands(shape.q_rows, shape.kv_rows, static_cast<uint32_t>(seed));
+    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::ExactGradients exact = solve(problem);
+    std::vector<double> before;
+    kernels::ExactGradient sum = exact.dq;
+    for (size_t i = 0; i < sum.value.size(); ++i) {
+      before.push_back(static_cast<double>(i % 127) / 64.0 - 1.0);
+      sum.value[i] += before[i];
+      kept += sum.budget[i] == 0.0 ? 1 : 0;
+      if (sum.budget[i] > 0.0) sum.budget[i] += 1e-6;  // fp32 sums around 1
+    }
+    const kernels::KernelGradients got = run_gradients(kHopper, problem, exact, false, before);
+    EXPECT_EQ(got.stray_write, "");
+    EXPECT_EQ(find_excess("dq", sum, got.dq, shape.num_heads, shape.head_dim_qk), "")
+        << describe(item);
+    const kernels::KernelGradients alone = run_gradients(kHopper, problem, exact);
+    EXPECT_EQ(got.dk, alone.dk);
+    EXPECT_EQ(got.dv, alone.dv);
+  }
+  EXPECT_GT(kept, 1000);
 }
 
 TEST_F(HopperGradients, WalkWholeTilesWithoutAMask) {

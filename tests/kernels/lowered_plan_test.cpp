@@ -95,7 +95,7 @@ class Numbers {
     }
   }
 
-  void compute(const ComputeItem& item, uint64_t origin, bool is_backward) {
+  void compute(const ComputeItem& item, uint64_t origin, bool is_backward, OwnMerge own) {
     const Attention& attention = plan_.scenario.attention;
     const int32_t group = attention.heads / attention.kv_heads;
     const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
@@ -104,11 +104,11 @@ class Numbers {
       for (int64_t row = 0; row < q_rows; ++row) {
         const uint64_t query = mix(keys, at(item.q, row, head));
         if (!is_backward) {
-          at(item.out, row, head) = is_narrow(item.out) ? round_to_dtype(query) : query;
+          put(item.out, row, head, query, own);
           continue;
         }
         const uint64_t value = mix(query, mix(at(item.out, row, head), at(item.d_out, row, head)));
-        at(item.dq, row, head) = is_narrow(item.dq) ? round_to_dtype(value) : value;
+        put(item.dq, row, head, value, own);
       }
     }
     const HeadRange kv_heads = kv_heads_of(attention, item.heads);
@@ -121,9 +121,15 @@ class Numbers {
       }
       for (int64_t row = 0; row < kv_rows; ++row) {
         const uint64_t value = mix(queries, at(item.kv, row, head));
-        at(item.dkv, row, head) = is_narrow(item.dkv) ? round_to_dtype(value) : value;
+        put(item.dkv, row, head, value, {});
       }
     }
+  }
+
+  void put(BufferId id, int64_t row, int32_t head, uint64_t value, OwnMerge own) {
+    uint64_t& target = at(id, row, head);
+    target = own.merges ? add(target, value) : value;
+    if (is_narrow(id) || own.rounds) target = round_to_dtype(target);
   }
 
   bool is_narrow(BufferId id) const {
@@ -151,7 +157,9 @@ class Numbers {
         const int64_t origin = lowered_ == nullptr
                                    ? static_cast<int64_t>(i)
                                    : lowered_->origins_of(is_backward).of(StageKind::compute)[i];
-        if (item.num_slices > 0) compute(item, static_cast<uint64_t>(origin) + 1, is_backward);
+        const OwnMerge own =
+            lowered_ == nullptr ? OwnMerge{} : lowered_->origins_of(is_backward).own_merges[i];
+        if (item.num_slices > 0) compute(item, static_cast<uint64_t>(origin) + 1, is_backward, own);
         return;
       }
       case StageKind::merge: {
@@ -166,7 +174,8 @@ class Numbers {
           if (n >= held(item.partial).size()) continue;
           const uint64_t partial = held(item.partial)[n];
           into[n] = item.order == 0 ? partial : add(into[n], partial);
-          if (rounds_merge(i, is_backward)) into[n] = round_to_dtype(into[n]);
+          if (rounds_merge(i, is_backward) || is_narrow(item.into))
+            into[n] = round_to_dtype(into[n]);
         }
         return;
       }
@@ -194,12 +203,16 @@ struct Seen {
   int64_t replacing = 0, rounding_sums = 0, rounding_values = 0;  // transfers
   int64_t narrow_dq = 0, narrow_dkv = 0, narrow_received = 0;     // gradients
   int64_t cut_results = 0;                                        // backward passes
+  int64_t own_merges = 0, rounded_merges = 0;                     // of compute items
+  int64_t narrow_merges = 0;                                      // into the dtype
 };
 
-void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what, Seen& seen) {
+void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what, Seen& seen,
+                 bool can_merge = true) {
   Lowering lowering;
   lowering.pieces = {most_pieces, 1};
   lowering.writes_dtype = lowering.waits_for_pieces = [](const ComputeItem&) { return true; };
+  if (can_merge) lowering.can_merge = lowering.writes_dtype;
   const LoweredPlan lowered = lower_plan(plan, lowering);
   Numbers wanted(plan, nullptr), found(lowered.plan, &lowered);
   int64_t bytes = 0;
@@ -223,6 +236,12 @@ void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what,
       seen.narrow_dq += is_backward && is_narrow(lowered, item.dq) ? 1 : 0;
       seen.narrow_dkv += is_backward && is_narrow(lowered, item.dkv) ? 1 : 0;
     }
+    for (const OwnMerge& own : origins.own_merges) {
+      seen.own_merges += own.merges ? 1 : 0;
+      seen.rounded_merges += own.rounds ? 1 : 0;
+    }
+    for (const MergeItem& item : made.merges)
+      seen.narrow_merges += item.partial != kNoBuffer && is_narrow(lowered, item.into) ? 1 : 0;
     for (const TransferItem& item : made.transfers)
       seen.narrow_received += is_backward && is_narrow(lowered, item.to) ? 1 : 0;
     seen.saved_reorders +=
@@ -249,8 +268,11 @@ TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
     if (!plan) continue;
     for (const int32_t most_pieces : {1, 4})
       expect_same(plan.value(), most_pieces, fmt::format("seed {}, {} pieces", seed, most_pieces),
-                  seen);
+                  seen, seed % 4 != 0);
   }
+  EXPECT_GT(seen.own_merges, 500);
+  EXPECT_GT(seen.rounded_merges, 100);
+  EXPECT_GT(seen.narrow_merges, 100);
   EXPECT_GT(seen.cut, 50);
   EXPECT_GT(seen.saved_reorders, 500);
   EXPECT_GT(seen.saved_rows, 10'000);
@@ -284,7 +306,40 @@ LoweredPlan lower(const Plan& plan, int32_t most_pieces) {
   Lowering lowering;
   lowering.pieces.most = most_pieces;
   lowering.writes_dtype = lowering.waits_for_pieces = [](const ComputeItem&) { return true; };
+  lowering.can_merge = lowering.writes_dtype;
   return lower_plan(plan, lowering);
+}
+
+TEST(LoweredPlan, LeavesARingNothingButTransfersComputesAndTheSumsThatTravel) {
+  const Plan plan = plan_of("p2p", 256, 32);
+  const LoweredPlan lowered = lower(plan, 1);
+  EXPECT_TRUE(lowered.plan.forward.merges.empty());
+  EXPECT_TRUE(lowered.plan.forward.finishes.empty());
+  const Pass& backward = lowered.plan.backward;
+  // Three steps add what a rank computed to what came; the first one's came from nobody.
+  EXPECT_EQ(backward.merges.size(), 12u);
+  for (const MergeItem& item : backward.merges)
+    EXPECT_EQ(plan.buffer(item.into).kind, BufferKind::dkv);
+  // dq is rounded at last, in a pass of its own; dk and dv are numbers of the dtype on their way.
+  EXPECT_EQ(backward.finishes.size(), 4u);
+  for (const TransferItem& item : backward.transfers) {
+    if (item.payload != Payload::dkv) continue;
+    EXPECT_TRUE(is_narrow(lowered, item.from) && is_narrow(lowered, item.to));
+  }
+  for (const HomeBuffers& home : lowered.plan.home) {
+    EXPECT_TRUE(is_narrow(lowered, home.dkv));
+    EXPECT_FALSE(is_narrow(lowered, home.dq));
+  }
+}
+
+TEST(LoweredPlan, HoldsWhatTravelsAroundARingInFp32WhereTheWireDoes) {
+  Plan plan = plan_of("p2p");
+  for (TransferItem& item : plan.backward.transfers) item.wire_fp32 = true;
+  const LoweredPlan lowered = lower(plan, 1);
+  for (const TransferItem& item : lowered.plan.backward.transfers) {
+    if (item.payload != Payload::dkv) continue;
+    EXPECT_FALSE(is_narrow(lowered, item.from) || is_narrow(lowered, item.to));
+  }
 }
 
 TEST(LoweredPlan, LeavesUlyssesNothingButTransfersAndComputes) {
@@ -397,7 +452,8 @@ TEST(LoweredPlan, RoundsAnAnswerThatIsSentOnAsWell) {
   ASSERT_NE(sent, plan.home[0].dq);
   EXPECT_TRUE(lower(plan, 1).plan.backward.finishes.empty());
   plan.home[0].dq = sent;
-  const LoweredPlan lowered = lower(plan, 1);
+  EXPECT_TRUE(is_narrow(lower(plan, 1), sent)) << "its kernel rounds it";
+  const LoweredPlan lowered = lower_plan(plan, {});  // no kernel does
   ASSERT_EQ(lowered.plan.backward.finishes.size(), 1u);
   EXPECT_EQ(lowered.plan.backward.finishes[0].buffer, sent);
 }

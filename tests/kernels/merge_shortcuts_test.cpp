@@ -50,8 +50,12 @@ class Symbols {
         break;
       case StageKind::compute:
         for (size_t r = 0; r < 2 && pass_.computes[i].num_slices > 0; ++r) {
-          if (const BufferId written = shortcuts_.written[i][r]; written != kNoBuffer)
-            held(written) = fmt::format("c{}.{}", i, r);
+          const WrittenResult& result = shortcuts_.written[i][r];
+          if (result.buffer == kNoBuffer) continue;
+          const std::string own = fmt::format("c{}.{}", i, r);
+          held(result.buffer) = result.merges ? fmt::format("{}({}+{})", result.rounds ? "r" : "",
+                                                            held(result.buffer), own)
+                                              : own;
         }
         break;
       case StageKind::merge: {
@@ -82,16 +86,24 @@ class Symbols {
 };
 
 struct Saved {
-  size_t merges = 0, finishes = 0, written_once = 0;
+  size_t merges = 0, finishes = 0, written_once = 0, own_merges = 0;
 };
 
-Saved expect_same(const Plan& plan, const Pass& pass, const std::string& what) {
-  const MergeShortcuts none = no_shortcuts(plan, pass), found = find_shortcuts(plan, pass);
+const MergingKernels kNoneMerges, kAllMerge = [](const ComputeItem&) { return true; };
+
+Saved expect_same(const Plan& plan, const Pass& pass, const std::string& what,
+                  const MergingKernels& can_merge = kNoneMerges) {
+  const MergeShortcuts none = no_shortcuts(plan, pass),
+                       found = find_shortcuts(plan, pass, can_merge);
   EXPECT_EQ(Symbols(plan, pass, found).read(), Symbols(plan, pass, none).read()) << what;
+  size_t own_merges = 0;
+  for (const auto& results : found.written)
+    own_merges += (results[0].merges ? 1u : 0u) + (results[1].merges ? 1u : 0u);
   const auto count = [](const std::vector<bool>& flags) {
     return static_cast<size_t>(std::count(flags.begin(), flags.end(), true));
   };
-  return {count(found.is_merged), count(found.is_finished), count(found.is_written_once)};
+  return {count(found.is_merged), count(found.is_finished), count(found.is_written_once),
+          own_merges};
 }
 
 Plan shipped(const std::string& name) {
@@ -110,8 +122,11 @@ TEST(MergeShortcuts, LeaveEveryNumberThatIsRead) {
       all.merges += saved.merges;
       all.finishes += saved.finishes;
       all.written_once += saved.written_once;
+      const std::string merging = fmt::format("seed {}, kernels merge", seed);
+      all.own_merges += expect_same(plan.value(), *pass, merging, kAllMerge).own_merges;
     }
   }
+  EXPECT_GT(all.own_merges, 500u);
   EXPECT_GT(all.merges, 1000u);
   EXPECT_GT(all.finishes, 200u);
   EXPECT_GT(all.written_once, 200u);
@@ -123,6 +138,42 @@ TEST(MergeShortcuts, SaveTheFirstMergeAndTheRoundingOfARing) {
   EXPECT_EQ(saved.merges, 4u);
   EXPECT_EQ(saved.finishes, 4u);
   EXPECT_EQ(saved.written_once, 0u);
+}
+
+TEST(MergeShortcuts, LeaveNoMergeOfARingWhoseKernelsMerge) {
+  const Plan plan = shipped("zigzag");
+  const Saved saved = expect_same(plan, plan.forward, "zigzag", kAllMerge);
+  EXPECT_EQ(saved.own_merges, 12u);
+  EXPECT_EQ(saved.merges, 16u);
+  EXPECT_EQ(saved.finishes, 4u);
+}
+
+// A neighbour's sums are under way while the kernel runs; dq is at home.
+TEST(MergeShortcuts, DoNotLetAKernelWaitForGradientsThatTravel) {
+  const Plan plan = shipped("zigzag");
+  const MergeShortcuts found = find_shortcuts(plan, plan.backward, kAllMerge);
+  int32_t merging = 0;
+  for (const auto& [dq, dkv] : found.written) {
+    merging += dq.merges ? 1 : 0;
+    EXPECT_FALSE(dq.rounds) << "kernels add to dq, tile by tile";
+    EXPECT_FALSE(dkv.merges);
+  }
+  EXPECT_EQ(merging, 12);
+  expect_same(plan, plan.backward, "zigzag backward", kAllMerge);
+}
+
+TEST(MergeShortcuts, DoTheOwnMergeOfAPartialThatIsReadAgain) {
+  Plan plan = shipped("zigzag");
+  // The last partial also travels, before the finish.
+  TransferItem extra = plan.forward.transfers[0];
+  extra.from = plan.forward.merges.back().partial;
+  plan.forward.transfers.push_back(extra);
+  const auto last = static_cast<int64_t>(plan.forward.transfers.size());
+  plan.forward.stages.insert(plan.forward.stages.end() - 1, {plan.forward.merges.back().step,
+                                                             StageKind::transfer, last - 1, last});
+  const Saved saved = expect_same(plan, plan.forward, "zigzag with one more transfer", kAllMerge);
+  EXPECT_EQ(saved.own_merges, 11u);
+  EXPECT_EQ(saved.finishes, 4u);
 }
 
 TEST(MergeShortcuts, LetAnAllGatherWriteItsAnswerAtOnce) {
