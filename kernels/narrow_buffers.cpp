@@ -40,7 +40,6 @@ class NarrowGradients {
   struct State {
     Holds holds = Holds::rounded;
     bool is_written = false;
-    bool is_computed = false;  // by an item, which may be asked for once
     bool is_fit = true;
   };
 
@@ -71,10 +70,10 @@ class NarrowGradients {
     const ComputeItem& item = of_.pass.computes[i];
     for (const WrittenResult& result : of_.shortcuts.written[i]) {
       State& state = state_of(result.buffer);
-      const bool has_dtype = item.num_slices > 0 && !result.merges && writes_dtype_(item);
-      state.is_fit &= has_dtype && !state.is_computed && state.holds == Holds::rounded;
+      const bool has_dtype = item.num_slices > 0 && writes_dtype_(item);
+      state.is_fit &= has_dtype && state.holds == Holds::rounded;
       state.holds = Holds::exact;
-      state.is_written = state.is_computed = true;
+      state.is_written = true;
     }
   }
 

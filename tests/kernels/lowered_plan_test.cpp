@@ -332,6 +332,22 @@ TEST(LoweredPlan, LeavesARingNothingButTransfersComputesAndTheSumsThatTravel) {
   }
 }
 
+TEST(LoweredPlan, HoldsASumInFp32ThatSomethingLandsInBeforeItIsRounded) {
+  Plan plan = plan_of("p2p");
+  Pass& pass = plan.backward;
+  const auto sends_sums = [](const TransferItem& item) { return item.payload == Payload::dkv; };
+  TransferItem extra = *std::find_if(pass.transfers.begin(), pass.transfers.end(), sends_sums);
+  extra.to = plan.home[0].dkv;
+  pass.transfers.push_back(extra);
+  const auto last = static_cast<int64_t>(pass.transfers.size());
+  // Behind the last merge, before the finish.
+  pass.stages.insert(pass.stages.end() - 1,
+                     {pass.stages.back().step, StageKind::transfer, last - 1, last});
+  const LoweredPlan lowered = lower(plan, 1);
+  EXPECT_FALSE(is_narrow(lowered, plan.home[0].dkv));
+  EXPECT_TRUE(is_narrow(lowered, plan.home[1].dkv));
+}
+
 TEST(LoweredPlan, HoldsWhatTravelsAroundARingInFp32WhereTheWireDoes) {
   Plan plan = plan_of("p2p");
   for (TransferItem& item : plan.backward.transfers) item.wire_fp32 = true;

@@ -162,6 +162,58 @@ TEST(MergeShortcuts, DoNotLetAKernelWaitForGradientsThatTravel) {
   expect_same(plan, plan.backward, "zigzag backward", kAllMerge);
 }
 
+TEST(MergeShortcuts, DoNotLetAKernelMergeBeforeItsTurn) {
+  Plan plan = shipped("zigzag");
+  Pass& pass = plan.forward;
+  // Two steps compute before the first one's partial is merged.
+  for (ComputeItem& item : pass.computes) {
+    if (to_index(item.step) != 1) continue;
+    const BufferId other{static_cast<int32_t>(plan.buffers.size())};
+    plan.buffers.push_back(plan.buffer(item.out));
+    for (MergeItem& merge : pass.merges) {
+      if (merge.partial == item.out && to_index(merge.step) == 1) merge.partial = other;
+    }
+    item.out = other;
+  }
+  const auto find_stage = [&](StageKind kind, int32_t step) {
+    return std::find_if(pass.stages.begin(), pass.stages.end(), [&](const Stage& stage) {
+      return stage.kind == kind && to_index(stage.step) == step;
+    });
+  };
+  const auto second = find_stage(StageKind::compute, 1);
+  std::rotate(find_stage(StageKind::merge, 0), second, second + 1);
+  EXPECT_EQ(expect_same(plan, pass, "two partials", kAllMerge).own_merges, 8u);
+}
+
+/// The plan with one more transfer into the accumulator of the first rank, from somewhere, behind
+/// the stage of `kind` of a step.
+Plan with_transfer_to_out(StageKind kind, int32_t step) {
+  Plan plan = shipped("zigzag");
+  Pass& pass = plan.forward;
+  TransferItem extra = pass.transfers[0];
+  extra.from = plan.home[1].q;
+  extra.to = plan.home[0].out;
+  pass.transfers.push_back(extra);
+  const auto last = static_cast<int64_t>(pass.transfers.size());
+  for (size_t s = 0; s < pass.stages.size(); ++s) {
+    if (pass.stages[s].kind != kind || to_index(pass.stages[s].step) != step) continue;
+    pass.stages.insert(pass.stages.begin() + static_cast<int64_t>(s) + 1,
+                       {pass.stages[s].step, StageKind::transfer, last - 1, last});
+    break;
+  }
+  return plan;
+}
+
+TEST(MergeShortcuts, DoNotLetAKernelMergeWithWhatIsNotYetThere) {
+  const Plan plan = with_transfer_to_out(StageKind::compute, 1);
+  EXPECT_EQ(expect_same(plan, plan.forward, "out changes", kAllMerge).own_merges, 11u);
+}
+
+TEST(MergeShortcuts, DoNotLetAKernelWaitForWhatAWireBrings) {
+  const Plan plan = with_transfer_to_out(StageKind::merge, 1);
+  EXPECT_EQ(expect_same(plan, plan.forward, "out comes", kAllMerge).own_merges, 11u);
+}
+
 TEST(MergeShortcuts, DoTheOwnMergeOfAPartialThatIsReadAgain) {
   Plan plan = shipped("zigzag");
   // The last partial also travels, before the finish.
