@@ -54,7 +54,9 @@ AttentionCase make_few_keys_case() {
 /// One kernel under test and what the tests would say to its results, "" when all is well.
 class Forward {
  public:
-  static std::vector<std::string> sources() { return {"hopper_forward_kernel.h"}; }
+  static std::vector<std::string> sources() {
+    return {"hopper_forward_kernel.h", "hopper_forward_rows.h", "hopper_forward_stages.h"};
+  }
 
   std::string verdict() const {
     std::string said;

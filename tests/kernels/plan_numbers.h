@@ -1,0 +1,191 @@
+#pragma once
+
+#include "kernels/lowered_plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+/// A plan carried out with numbers that stand for what was read to make them: two plans whose
+/// answers have the same numbers do the same.
+namespace cpscope::kernels {
+
+/// A number of its own for every two; never one that was rounded.
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t z = a * 0x9E3779B97F4A7C15u ^ (b + 0xBF58476D1CE4E5B9u + (a << 6) + (a >> 2));
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  return (z ^ (z >> 31)) & ~uint64_t{1};
+}
+
+inline uint64_t round_to_dtype(uint64_t value) { return value == 0 ? 0 : value | 1; }
+
+/// Zeros are nothing to add to.
+inline uint64_t add(uint64_t sum, uint64_t value) { return sum == 0 ? value : mix(sum, value); }
+
+/// A plan carried out with one number for each row of each head.
+class Numbers {
+ public:
+  /// `lowered`: what the plan is part of; nullptr: its items are its own.
+  Numbers(const Plan& plan, const LoweredPlan* lowered) : plan_(plan), lowered_(lowered) {
+    for (const BufferSpec& spec : plan.buffers)
+      held_.emplace_back(static_cast<size_t>(spec.rows * spec.heads.size()), 0);
+    for (size_t r = 0; r < plan.home.size(); ++r) {
+      for (const BufferId id : {plan.home[r].q, plan.home[r].kv, plan.home[r].d_out}) {
+        if (id == kNoBuffer) continue;
+        for (size_t i = 0; i < held(id).size(); ++i)
+          held(id)[i] = mix(static_cast<uint64_t>(to_index(id)) + 1, i);
+      }
+    }
+  }
+
+  void carry_out(bool is_backward) {
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    for (const Stage& stage : pass.stages) {
+      for (int64_t i = stage.begin; i < stage.end; ++i)
+        visit(pass, stage.kind, static_cast<size_t>(i), is_backward);
+    }
+  }
+
+  const std::vector<uint64_t>& of(BufferId id) { return held(id); }
+
+ private:
+  std::vector<uint64_t>& held(BufferId id) { return held_[static_cast<size_t>(to_index(id))]; }
+
+  uint64_t& at(BufferId id, int64_t row, int32_t head) {
+    const BufferSpec& spec = plan_.buffer(id);
+    return held(id).at(static_cast<size_t>(row * spec.heads.size() + head - spec.heads.begin));
+  }
+
+  uint64_t digest(BufferId id, int64_t rows, int32_t head) {
+    uint64_t sum = 1;
+    for (int64_t row = 0; row < rows; ++row) sum = mix(sum, at(id, row, head));
+    return sum;
+  }
+
+  std::vector<int64_t> rows_of(RunListId list, int64_t count) const {
+    if (list != kAllRows) return expand(plan_.list(list));
+    std::vector<int64_t> rows(static_cast<size_t>(count));
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
+    return rows;
+  }
+
+  void transfer(const TransferItem& item, Rounding rounding) {
+    const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
+    const bool is_rounded_on_way =
+        rounding.values || (is_gradient && item.link != LinkClass::self && !item.wire_fp32);
+    const int64_t count = item.from_rows != kAllRows ? plan_.rows(item.from_rows)
+                          : item.tokens != kNoTokens ? plan_.rows(item.tokens)
+                                                     : plan_.buffer(item.from).rows;
+    const std::vector<int64_t> from = rows_of(item.from_rows, count);
+    const std::vector<int64_t> to = rows_of(item.to_rows, count);
+    for (size_t i = 0; i < from.size(); ++i) {
+      for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
+        uint64_t& target = at(item.to, to[i], head);
+        const uint64_t held = at(item.from, from[i], head);
+        const uint64_t value = is_rounded_on_way ? round_to_dtype(held) : held;
+        target = item.landing == Landing::add ? add(target, value) : value;
+        if (rounding.sums || is_narrow(item.to)) target = round_to_dtype(target);
+      }
+    }
+  }
+
+  void compute(const ComputeItem& item, uint64_t origin, bool is_backward, OwnMerge own) {
+    const Attention& attention = plan_.scenario.attention;
+    const int32_t group = attention.heads / attention.kv_heads;
+    const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
+    for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
+      const uint64_t keys = mix(origin, digest(item.kv, kv_rows, head / group));
+      for (int64_t row = 0; row < q_rows; ++row) {
+        const uint64_t query = mix(keys, at(item.q, row, head));
+        if (!is_backward) {
+          put(item.out, row, head, query, own);
+          continue;
+        }
+        const uint64_t value = mix(query, mix(at(item.out, row, head), at(item.d_out, row, head)));
+        put(item.dq, row, head, value, own);
+      }
+    }
+    const HeadRange kv_heads = kv_heads_of(attention, item.heads);
+    for (int32_t head = kv_heads.begin; is_backward && head < kv_heads.end; ++head) {
+      uint64_t queries = origin;
+      for (int32_t q = std::max(item.heads.begin, head * group);
+           q < std::min(item.heads.end, (head + 1) * group); ++q) {
+        for (const BufferId id : {item.q, item.out, item.d_out})
+          queries = mix(queries, digest(id, q_rows, q));
+      }
+      for (int64_t row = 0; row < kv_rows; ++row) {
+        const uint64_t value = mix(queries, at(item.kv, row, head));
+        put(item.dkv, row, head, value, {});
+      }
+    }
+  }
+
+  void put(BufferId id, int64_t row, int32_t head, uint64_t value, OwnMerge own) {
+    uint64_t& target = at(id, row, head);
+    target = own.merges ? add(target, value) : value;
+    if (is_narrow(id) || own.rounds) target = round_to_dtype(target);
+  }
+
+  bool is_narrow(BufferId id) const {
+    return lowered_ != nullptr && lowered_->is_narrow[static_cast<size_t>(to_index(id))];
+  }
+
+  void visit(const Pass& pass, StageKind kind, size_t i, bool is_backward) {
+    switch (kind) {
+      case StageKind::transfer:
+        return transfer(pass.transfers[i], lowered_ == nullptr
+                                               ? Rounding{}
+                                               : lowered_->origins_of(is_backward).roundings[i]);
+      case StageKind::reorder: {
+        const ReorderItem& item = pass.reorders[i];
+        const std::vector<int64_t> order = expand(plan_.list(item.order));
+        const HeadRange heads = plan_.buffer(item.to).heads;
+        for (size_t row = 0; row < order.size(); ++row) {
+          for (int32_t head = heads.begin; head < heads.end; ++head)
+            at(item.to, static_cast<int64_t>(row), head) = at(item.from, order[row], head);
+        }
+        return;
+      }
+      case StageKind::compute: {
+        const ComputeItem& item = pass.computes[i];
+        const int64_t origin = lowered_ == nullptr
+                                   ? static_cast<int64_t>(i)
+                                   : lowered_->origins_of(is_backward).of(StageKind::compute)[i];
+        const OwnMerge own =
+            lowered_ == nullptr ? OwnMerge{} : lowered_->origins_of(is_backward).own_merges[i];
+        if (item.num_slices > 0) compute(item, static_cast<uint64_t>(origin) + 1, is_backward, own);
+        return;
+      }
+      case StageKind::merge: {
+        const MergeItem& item = pass.merges[i];
+        std::vector<uint64_t>& into = held(item.into);
+        if (item.partial == kNoBuffer) {
+          std::fill(into.begin(), into.end(), 0);
+          return;
+        }
+        for (size_t n = 0; n < into.size(); ++n) {
+          // A ring slot may be larger than the rows that it holds now, or smaller.
+          if (n >= held(item.partial).size()) continue;
+          const uint64_t partial = held(item.partial)[n];
+          into[n] = item.order == 0 ? partial : add(into[n], partial);
+          if (rounds_merge(i, is_backward) || is_narrow(item.into))
+            into[n] = round_to_dtype(into[n]);
+        }
+        return;
+      }
+      case StageKind::finish:  // a sink is added row by row
+        for (uint64_t& value : held(pass.finishes[i].buffer)) value = round_to_dtype(value);
+        return;
+    }
+  }
+
+  bool rounds_merge(size_t i, bool is_backward) const {
+    return lowered_ != nullptr && lowered_->origins_of(is_backward).rounds[i];
+  }
+
+  const Plan& plan_;
+  const LoweredPlan* lowered_;
+  std::vector<std::vector<uint64_t>> held_;  // [buffer][row, head]
+};
+
+}  // namespace cpscope::kernels
