@@ -26,8 +26,7 @@ class ShortcutFinder {
 
  private:
   struct State {
-    bool is_touched = false;       // by any item so far
-    int64_t touched_at = kNone;    // by the last of them, counted through the pass
+    int64_t touched_at = kNone;    // the last item that did, counted through the pass
     int32_t num_writers = 0;       // compute items that wrote what stands there
     int64_t writer = kNone;        // the last of them
     size_t result = 0;             // which of its results
@@ -35,12 +34,13 @@ class ShortcutFinder {
     int64_t last_merge = kNone;    // into it, and nothing touched it since
     int64_t direct_merge = kNone;  // the same, saved by the compute item that wrote there first
 
+    bool is_touched() const { return touched_at != kNone; }
     bool is_merged() const { return last_merge != kNone || direct_merge != kNone; }
   };
 
   State& state_of(BufferId id) { return state_[static_cast<size_t>(to_index(id))]; }
 
-  /// A read of a buffer that was not filled after all: its first merge must be done as planned.
+  /// A read of a buffer that was not filled after all: its merge must be done as planned.
   void restore(BufferId id) {
     const State& state = state_of(id);
     const int64_t saved = state.saved_merge;
@@ -59,7 +59,7 @@ class ShortcutFinder {
   void touch(BufferId id) {
     if (id == kNoBuffer) return;
     restore(id);
-    state_of(id) = {.is_touched = true, .touched_at = now_};
+    state_of(id) = {.touched_at = now_};
   }
 
   void visit(StageKind kind, int64_t i) {
@@ -92,11 +92,7 @@ class ShortcutFinder {
     for (size_t r = 0; r < results.size(); ++r) {
       if (results[r].buffer == kNoBuffer) continue;
       State& state = state_of(results[r].buffer);
-      state = {.is_touched = true,
-               .touched_at = now_,
-               .num_writers = state.num_writers + 1,
-               .writer = i,
-               .result = r};
+      state = {.touched_at = now_, .num_writers = state.num_writers + 1, .writer = i, .result = r};
     }
   }
 
@@ -123,20 +119,18 @@ class ShortcutFinder {
     restore(item.partial);
     const State partial = state_of(item.partial);
     const bool may_save = partial.num_writers == 1 && is_alike(item.partial, item.into);
-    const bool is_direct = may_save && item.order == 0 && !state_of(item.into).is_touched;
+    const bool is_direct = may_save && item.order == 0 && !state_of(item.into).is_touched();
     const bool is_own = may_save && may_merge(item, partial);
     const bool is_saved = is_direct || is_own;
     if (is_saved) {
       found_.written[static_cast<size_t>(partial.writer)][partial.result] = {item.into, is_own};
       found_.is_merged[static_cast<size_t>(i)] = true;
     }
-    state_of(item.partial) = {.is_touched = true,
-                              .touched_at = now_,
+    state_of(item.partial) = {.touched_at = now_,
                               .writer = partial.writer,
                               .result = partial.result,
                               .saved_merge = is_saved ? i : kNone};
-    state_of(item.into) = {.is_touched = true,
-                           .touched_at = now_,
+    state_of(item.into) = {.touched_at = now_,
                            .writer = is_own ? partial.writer : kNone,
                            .result = partial.result,
                            .last_merge = is_direct ? kNone : i,

@@ -159,18 +159,22 @@ namespace {
 struct ForwardResults {
   const AttentionShape& shape;
   bool is_narrow;
+  int32_t lse_gap;  // numbers behind the heads of a row
   RowsOnDevice out;
-  DeviceBytes lse;        // [row][head]
+  DeviceBytes lse;        // [row][head, gap]
   DeviceBytes max_logit;  // [head]
 
-  ForwardResults(const AttentionShape& of, bool narrow)
+  ForwardResults(const AttentionShape& of, bool narrow, int32_t gap = 1)
       : shape(of),
         is_narrow(narrow),
+        lse_gap(gap),
         out(narrow ? make_narrow_result_rows(of.q_rows, of.num_heads, of.head_dim_v)
                    : make_result_rows(of.q_rows, of.num_heads, of.head_dim_v)),
-        lse(4 * (int64_t{of.q_rows} * of.num_heads + kGapLanes)),
+        lse(4 * int64_t{of.q_rows} * (of.num_heads + gap)),
         max_logit(DeviceBytes::holding(std::vector<float>(
             static_cast<size_t>(of.num_heads), -std::numeric_limits<float>::infinity()))) {}
+
+  int64_t lse_stride() const { return shape.num_heads + lse_gap; }
 
   kernels::OutRows rows() const {
     return {static_cast<float*>(out.memory.data()), static_cast<float*>(lse.data())};
@@ -181,12 +185,18 @@ struct ForwardResults {
     answer.out = is_narrow ? download_narrow_rows(out, shape.dtype, shape.q_rows, shape.num_heads,
                                                   shape.head_dim_v)
                            : download_rows(out, shape.q_rows, shape.num_heads, shape.head_dim_v);
-    answer.lse = to_doubles(lse.download<float>());
-    for (int32_t i = 0; i < kGapLanes; ++i) {
-      EXPECT_EQ(std::bit_cast<uint32_t>(lse.download<float>().end()[-1 - i]), 0xffffffffu)
-          << "memory behind lse was written";
+    const std::vector<float> all_lse = lse.download<float>();
+    for (int32_t q = 0; q < shape.q_rows; ++q) {
+      for (int32_t i = 0; i < lse_stride(); ++i) {
+        const float value = all_lse[static_cast<size_t>(q * lse_stride() + i)];
+        if (i < shape.num_heads) {
+          answer.lse.push_back(value);
+          continue;
+        }
+        EXPECT_EQ(std::bit_cast<uint32_t>(value), 0xffffffffu)
+            << "memory between rows of lse was written: row " << q;
+      }
     }
-    answer.lse.resize(answer.lse.size() - kGapLanes);
     answer.max_logit = to_doubles(max_logit.download<float>());
     return answer;
   }
@@ -211,7 +221,7 @@ void launch_case(Generation generation, const AttentionCase& item, const Attenti
   launch.out = results.out.view;
   launch.out_element = results.is_narrow ? shape.dtype : Dtype::fp32;
   launch.lse = static_cast<float*>(results.lse.data());
-  launch.lse_row_stride = shape.num_heads;
+  launch.lse_row_stride = results.lse_stride();
   launch.max_logit = static_cast<float*>(results.max_logit.data());
   launch.query_tiles = tiles.view();
   launch.counter = static_cast<int32_t*>(counter.data());
@@ -267,7 +277,9 @@ ForwardAnswer run_forward_in_two(const AttentionCase& before, const AttentionCas
   const auto tiles_of = [&](const AttentionCase& item) {
     return query_tiles(item, forward_tile_shape(kHopper, item.shape));
   };
-  const ForwardResults whole(shape, false), partial(shape, false);
+  // launch_out_merge knows no gaps.
+  const int32_t gap = by_kernel ? 1 : 0;
+  const ForwardResults whole(shape, false, gap), partial(shape, false, gap);
   launch_case(kHopper, before, inputs, tiles_of(before), whole, [](ForwardLaunch&) {});
   if (by_kernel) {
     launch_case(kHopper, after, inputs, tiles_of(after), whole, [&](ForwardLaunch& launch) {
