@@ -85,6 +85,7 @@ struct ForwardLaunch {
   int32_t* counter = nullptr;
   bool merges = false;
   bool rounds = false;
+  Event begun = nullptr;  // Hopper; if set, recorded when all CTAs have begun
 };
 
 /// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
@@ -114,6 +115,7 @@ struct BackwardLaunch {
   int32_t* counters = nullptr;     // two int32, 0 at the start and at the end
   int32_t* turns_taken = nullptr;  // fused: int32 [local head][counter of key_tiles], 0 at start
   int64_t num_turns_taken = 0;     // of them, those that launch_row_statistics clears
+  Event begun = nullptr;           // fused; if set, recorded when all CTAs have begun
 };
 
 /// Which kernels work: portable ones (sm_80 and later) or Hopper's own (sm_90a).

@@ -521,7 +521,8 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
   fused.merges_dq = launch.merges_dq ? 1 : 0;
   const int32_t ctas =
       std::min(tiles.num_work, resident_ctas(gradients_on_hopper<B>, B::kThreads, B::kSharedBytes));
-  launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused);
+  launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused,
+                launch.begun);
 }
 
 template <class B>

@@ -27,9 +27,10 @@ struct Grid {
 /// Runs all CTAs of the kernel at once, one after the other.
 template <class Params>
 void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
-                   Stream /*stream*/, const Params& params) {
+                   Stream stream, const Params& params, Event begun = nullptr) {
   emulator::run_grid(
       {grid.x, grid.y, grid.z}, threads, shared_bytes, [&] { kernel(params); }, grid.per_sm);
+  if (begun != nullptr) record_event(begun, stream);
 }
 
 /// CTAs of the kernel that run at the same time on the whole device.
@@ -53,19 +54,29 @@ void allow_shared_bytes(void (*kernel)(Params), int32_t shared_bytes) {
                   "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
 }
 
-/// Enqueues the kernel; a launch that fails throws DeviceError.
+/// Enqueues the kernel; a launch that fails throws DeviceError. `begun`, an event that measures no
+/// time, is recorded when every CTA has begun: who waits for it takes no multiprocessor from them
+/// (CUDA Runtime API, cudaLaunchAttributeProgrammaticEvent; it may come later, at worst when the
+/// kernel ends).
 template <class Params>
 void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
-                   Stream stream, const Params& params) {
+                   Stream stream, const Params& params, Event begun = nullptr) {
   allow_shared_bytes(kernel, shared_bytes);
   void* arguments[] = {const_cast<Params*>(&params)};
-  throw_if_failed(
-      cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
-                       dim3(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y),
-                            static_cast<uint32_t>(grid.z)),
-                       dim3(static_cast<uint32_t>(threads)), arguments,
-                       static_cast<size_t>(shared_bytes), reinterpret_cast<cudaStream_t>(stream)),
-      "cudaLaunchKernel");
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticEvent;
+  attribute.val.programmaticEvent.event = reinterpret_cast<cudaEvent_t>(begun);
+  attribute.val.programmaticEvent.triggerAtBlockStart = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y),
+                        static_cast<uint32_t>(grid.z));
+  config.blockDim = dim3(static_cast<uint32_t>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = reinterpret_cast<cudaStream_t>(stream);
+  config.attrs = &attribute;
+  config.numAttrs = begun == nullptr ? 0 : 1;
+  throw_if_failed(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments),
+                  "cudaLaunchKernelExC");
 }
 
 /// CTAs of the kernel that run at the same time on the whole device: the grid of a kernel that

@@ -185,23 +185,20 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
   }
 }
 
-/// Of an item in two the second one's CTAs come as the first one's go, and not before: it has
-/// something to do when the first one's kernel starts.
+/// Of an item in two the second one's CTAs come as the first one's go, and not before: they would
+/// hold multiprocessors and wait for the last inputs.
 void RankDevice::compute(const ComputeItem& item, int64_t index) {
   const int64_t origin =
       lowered_.origins_of(is_backward_).of(StageKind::compute)[static_cast<size_t>(index)];
   const bool is_rest = computed_ == origin;
   computed_ = origin;
   const Stream stream = is_rest ? late_stream_.get() : compute_stream();
-  if (is_rest) {
-    wait_for_event(stream, ready_.get());
-    if (!is_backward_) engine_.clear_counter(item, stream);
-  }
+  if (is_rest) wait_for_event(stream, begun_.get());
   enqueue_item({is_backward_, StageKind::compute, index}, item.step,
                uses_of(plan_, item, is_backward_), stream, [&] {
-                 const Event ready = is_rest ? nullptr : ready_.get();
-                 is_backward_ ? engine_.compute_backward(item, stream, ready)
-                              : engine_.compute_forward(item, stream, ready);
+                 const Event begun = is_rest ? nullptr : begun_.get();
+                 is_backward_ ? engine_.compute_backward(item, stream, begun)
+                              : engine_.compute_forward(item, stream, begun);
                });
 }
 

@@ -161,7 +161,7 @@ class RankDevice {
       packing_stream_{Urgency::urgent}, landing_stream_{Urgency::urgent};
   DeviceStream late_stream_{Urgency::late};  // the rest of a compute item in two, behind the first
   std::optional<int64_t> computed_;          // the plan's item that was enqueued last in the pass
-  DeviceEvent ready_{false};                 // may begin
+  DeviceEvent begun_{false};                 // the first of two: on all its multiprocessors
   int32_t numbers_ = -1;     // array: 0, 1, 2, ...; flags are set to that of the pass
   int32_t num_pushed_ = -1;  // array: CTAs of a push that are done
   int32_t pass_number_ = 0;  // passes begun

@@ -342,7 +342,7 @@ void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   launch.lse_row_stride = lse.row_stride;
 }
 
-void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event ready) {
+void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event begun) {
   if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   ForwardLaunch launch;
@@ -356,7 +356,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event r
   const OwnMerge& own = own_merge_of(item, false);
   launch.merges = own.merges;
   launch.rounds = own.rounds;
-  if (ready != nullptr) record_event(ready, stream);
+  if (generation == Generation::sm90) launch.begun = begun;
   launch_forward(generation, launch, stream);
   // Partials that are merged in the dtype are 16-bit numbers from the start.
   if (keeps_partials())
@@ -365,11 +365,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event r
                     launch.shape.dtype, stream);
 }
 
-void RankEngine::clear_counter(const ComputeItem& item, Stream stream) {
-  if (item.num_slices > 0) fill_bytes(counters_of(item, false), 0, kCounterBytes, stream);
-}
-
-void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event ready) {
+void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event begun) {
   if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
@@ -415,7 +411,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event 
   }
   std::fill_n(made, launch.shape.num_heads, true);
   if (!is_fused) launch_query_gradient(generation, launch, stream);
-  if (ready != nullptr) record_event(ready, stream);
+  if (is_fused) launch.begun = begun;
   launch_key_gradient(generation, launch, stream);
 }
 

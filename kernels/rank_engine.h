@@ -65,11 +65,10 @@ class RankEngine {
   /// Flag that says to the kernels of a rank that source's part of a piece of their inputs is
   /// there.
   int32_t* arrival_flag(bool is_backward, int32_t piece, RankId source) const;
-  /// `ready`, if there is one, is recorded when nothing but the item's last kernel is left.
-  void compute_forward(const ComputeItem& item, Stream stream, Event ready = nullptr);
-  void compute_backward(const ComputeItem& item, Stream stream, Event ready = nullptr);
-  /// Of a forward; kernels have done so already. It takes a device a moment.
-  void clear_counter(const ComputeItem& item, Stream stream);
+  /// `begun`, if there is one, is recorded when the item's last kernel, of those that can say so,
+  /// has all its multiprocessors.
+  void compute_forward(const ComputeItem& item, Stream stream, Event begun = nullptr);
+  void compute_backward(const ComputeItem& item, Stream stream, Event begun = nullptr);
   void reorder(const ReorderItem& item, Stream stream);
   void merge(const MergeItem& item, Stream stream);
   void finish(const FinishItem& item, Stream stream);

@@ -211,7 +211,11 @@ bool is_event_done(Event /*event*/) {
   return true;
 }
 
-void wait_for_event(Stream /*stream*/, Event /*event*/) {}
+void wait_for_event(Stream /*stream*/, Event event) {
+  // A device goes on at once then, and the order is lost.
+  if (!event->is_recorded)
+    throw DeviceError("emulator: a stream waits for an event that was not recorded");
+}
 
 double milliseconds_between(Event first, Event last) {
   for (const Event event : {first, last}) {
