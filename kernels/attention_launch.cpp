@@ -31,6 +31,12 @@ std::string why_not_at_all(const AttentionShape& shape) {
   return "";
 }
 
+/// Somebody waits until the kernel has begun.
+void check_begun(const DeviceTiles& tiles, bool says_so) {
+  CPSCOPE_CHECK(tiles.begun.flag == nullptr || (says_so && tiles.num_work > 0),
+                "no kernel says that it has begun", says_so, tiles.num_work);
+}
+
 }  // namespace
 
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape) {
@@ -71,8 +77,7 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
   const bool holds_fp32 = launch.out_element == Dtype::fp32;
   CPSCOPE_CHECK(!launch.merges || (generation == Generation::sm90 && holds_fp32),
                 "only Hopper's forward merges, and in fp32", launch.merges, holds_fp32);
-  CPSCOPE_CHECK(launch.begun == nullptr || generation == Generation::sm90,
-                "only Hopper's forward says when it has begun", launch.begun != nullptr, false);
+  check_begun(launch.query_tiles, generation == Generation::sm90);
   if (generation == Generation::sm90) return launch_hopper_forward(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
   launch_portable_forward(launch, stream);
@@ -92,8 +97,7 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
   const bool holds_fp32 = launch.narrow_dq.data == nullptr;
   CPSCOPE_CHECK(!launch.merges_dq || (is_backward_fused(generation, launch.shape) && holds_fp32),
                 "only the fused backward merges dq, and in fp32", launch.merges_dq, holds_fp32);
-  CPSCOPE_CHECK(launch.begun == nullptr || is_backward_fused(generation, launch.shape),
-                "only the fused backward says when it has begun", launch.begun != nullptr, false);
+  check_begun(launch.key_tiles, is_backward_fused(generation, launch.shape));
   if (is_backward_fused(generation, launch.shape)) return launch_hopper_gradients(launch, stream);
   if (generation == Generation::sm90) return launch_hopper_wide_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);

@@ -48,6 +48,13 @@ struct Arrivals {
   int32_t ends[kMostPieces] = {};  // [piece] local heads of the owned side
 };
 
+/// Where a kernel says that all its CTAs have begun, to a stream whose kernel is not to take
+/// multiprocessors from it.
+struct Begun {
+  int32_t* flag = nullptr;  // nullptr: to nobody
+  int32_t value = 0;        // that it is set to
+};
+
 /// A TileList in device memory.
 struct DeviceTiles {
   const KeyRange* ranges = nullptr;  // [range_set][q row]
@@ -63,7 +70,9 @@ struct DeviceTiles {
   int32_t num_unclosed = 0;
   const RowStretch* unclosed = nullptr;
   const uint32_t* gaps = nullptr;
-  Arrivals arrivals;  // the Hopper forward and the fused backward wait for them, nobody else
+  // The Hopper forward and the fused backward know these, nobody else.
+  Arrivals arrivals;
+  Begun begun;
 };
 
 /// Forward of one compute item. out: normalised, fp32, or the dtype where Hopper's forward writes;
@@ -85,7 +94,6 @@ struct ForwardLaunch {
   int32_t* counter = nullptr;
   bool merges = false;
   bool rounds = false;
-  Event begun = nullptr;  // Hopper; if set, recorded when all CTAs have begun
 };
 
 /// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
@@ -115,7 +123,6 @@ struct BackwardLaunch {
   int32_t* counters = nullptr;     // two int32, 0 at the start and at the end
   int32_t* turns_taken = nullptr;  // fused: int32 [local head][counter of key_tiles], 0 at start
   int64_t num_turns_taken = 0;     // of them, those that launch_row_statistics clears
-  Event begun = nullptr;           // fused; if set, recorded when all CTAs have begun
 };
 
 /// Which kernels work: portable ones (sm_80 and later) or Hopper's own (sm_90a).

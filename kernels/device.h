@@ -87,6 +87,9 @@ void record_event(Event event, Stream stream);
 bool is_event_done(Event event);
 /// Later work of `stream` begins after `event`.
 void wait_for_event(Stream stream, Event event);
+/// Later work of `stream` begins when *flag, in memory of its device, is `value`. No multiprocessor
+/// waits (CUDA Driver API, cuStreamWaitValue32).
+void wait_for_flag(Stream stream, const int32_t* flag, int32_t value);
 /// Milliseconds between two recorded events that measure time.
 double milliseconds_between(Event first, Event last);
 

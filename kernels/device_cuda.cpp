@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <string>
 
+#include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -36,6 +38,17 @@ void throw_if_failed(cudaError_t status, const char* call) {
   // An error that does not break the device would otherwise be told again by the next launch.
   forget_status(cudaGetLastError());
   throw DeviceError(describe(status, call));
+}
+
+void* find_driver_function(const char* name, unsigned version) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  throw_if_failed(
+      cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found),
+      "cudaGetDriverEntryPointByVersion");
+  if (found != cudaDriverEntryPointSuccess || function == nullptr)
+    throw DeviceError(fmt::format("The NVIDIA driver is too old: it has no {}", name));
+  return function;
 }
 
 Result<int> count_devices() {
@@ -200,6 +213,16 @@ bool is_event_done(Event event) {
 
 void wait_for_event(Stream stream, Event event) {
   throw_if_failed(cudaStreamWaitEvent(to_cuda(stream), to_cuda(event), 0), "cudaStreamWaitEvent");
+}
+
+void wait_for_flag(Stream stream, const int32_t* flag, int32_t value) {
+  static const auto kWait = reinterpret_cast<PFN_cuStreamWaitValue32_v11070>(
+      find_driver_function("cuStreamWaitValue32", 11070));
+  const CUresult result = kWait(to_cuda(stream), reinterpret_cast<CUdeviceptr>(flag),
+                                static_cast<cuuint32_t>(value), CU_STREAM_WAIT_VALUE_EQ);
+  if (result != CUDA_SUCCESS)
+    throw DeviceError(
+        fmt::format("cuStreamWaitValue32 failed with code {}", static_cast<int>(result)));
 }
 
 double milliseconds_between(Event first, Event last) {

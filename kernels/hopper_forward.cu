@@ -114,7 +114,7 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
       std::min(p.tiles.num_work, resident_ctas(attend_on_hopper<B>, B::kThreads, B::kSharedBytes));
   Grid grid(ctas);
   grid.per_sm = B::kCtasPerSm;
-  launch_kernel(attend_on_hopper<B>, grid, B::kThreads, B::kSharedBytes, stream, p, launch.begun);
+  launch_kernel(attend_on_hopper<B>, grid, B::kThreads, B::kSharedBytes, stream, p);
 }
 
 template <class T, bool kHasCap>

@@ -521,8 +521,7 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
   fused.merges_dq = launch.merges_dq ? 1 : 0;
   const int32_t ctas =
       std::min(tiles.num_work, resident_ctas(gradients_on_hopper<B>, B::kThreads, B::kSharedBytes));
-  launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused,
-                launch.begun);
+  launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused);
 }
 
 template <class B>

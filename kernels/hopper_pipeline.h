@@ -98,6 +98,9 @@ struct WorkDeal {
     int32_t piece = 0;     // the next one to arrive
     int32_t num_here = 0;  // heads that have
     bool draws_now = false;
+    // CTAs begin in the order of their numbers.
+    if (tiles.begun.flag != nullptr && blockIdx.x == gridDim.x - 1 && lane == 0)
+      publish_to_system(tiles.begun.flag, tiles.begun.value);
     for (;;) {
       const int which = count & 1;
       const auto wait_until_free = [&] {

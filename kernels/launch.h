@@ -27,10 +27,9 @@ struct Grid {
 /// Runs all CTAs of the kernel at once, one after the other.
 template <class Params>
 void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
-                   Stream stream, const Params& params, Event begun = nullptr) {
+                   Stream /*stream*/, const Params& params) {
   emulator::run_grid(
       {grid.x, grid.y, grid.z}, threads, shared_bytes, [&] { kernel(params); }, grid.per_sm);
-  if (begun != nullptr) record_event(begun, stream);
 }
 
 /// CTAs of the kernel that run at the same time on the whole device.
@@ -44,6 +43,10 @@ int32_t resident_ctas(void (* /*kernel*/)(Params), int32_t /*threads*/, int32_t 
 /// Throws a DeviceError with the call, the name of the error and its meaning, unless all is well.
 void throw_if_failed(cudaError_t status, const char* call);
 
+/// A function of the driver as of the CUDA version that brought it, found at run time: the program
+/// links no driver library. Throws where the driver has none.
+void* find_driver_function(const char* name, unsigned version);
+
 /// The kernel may use this much dynamic shared memory on the current device.
 template <class Params>
 void allow_shared_bytes(void (*kernel)(Params), int32_t shared_bytes) {
@@ -54,29 +57,19 @@ void allow_shared_bytes(void (*kernel)(Params), int32_t shared_bytes) {
                   "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
 }
 
-/// Enqueues the kernel; a launch that fails throws DeviceError. `begun`, an event that measures no
-/// time, is recorded when every CTA has begun: who waits for it takes no multiprocessor from them
-/// (CUDA Runtime API, cudaLaunchAttributeProgrammaticEvent; it may come later, at worst when the
-/// kernel ends).
+/// Enqueues the kernel; a launch that fails throws DeviceError.
 template <class Params>
 void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
-                   Stream stream, const Params& params, Event begun = nullptr) {
+                   Stream stream, const Params& params) {
   allow_shared_bytes(kernel, shared_bytes);
   void* arguments[] = {const_cast<Params*>(&params)};
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticEvent;
-  attribute.val.programmaticEvent.event = reinterpret_cast<cudaEvent_t>(begun);
-  attribute.val.programmaticEvent.triggerAtBlockStart = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y),
-                        static_cast<uint32_t>(grid.z));
-  config.blockDim = dim3(static_cast<uint32_t>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = reinterpret_cast<cudaStream_t>(stream);
-  config.attrs = &attribute;
-  config.numAttrs = begun == nullptr ? 0 : 1;
-  throw_if_failed(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments),
-                  "cudaLaunchKernelExC");
+  throw_if_failed(
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
+                       dim3(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y),
+                            static_cast<uint32_t>(grid.z)),
+                       dim3(static_cast<uint32_t>(threads)), arguments,
+                       static_cast<size_t>(shared_bytes), reinterpret_cast<cudaStream_t>(stream)),
+      "cudaLaunchKernel");
 }
 
 /// CTAs of the kernel that run at the same time on the whole device: the grid of a kernel that

@@ -264,25 +264,15 @@ class PassLowering {
     close();
   }
 
-  /// All that comes before the computes, piece by piece; first what stays on its rank.
+  /// All that comes before the computes, piece by piece.
   void add_inputs() {
-    for (size_t s = 0; s < first_compute_; ++s) {
-      const Stage& stage = pass_.stages[s];
-      if (stage.kind != StageKind::transfer) continue;
-      open(stage);
-      for (int64_t i = stage.begin; i < stage.end; ++i) {
-        if (is_local(i)) add(stage.kind, i);
-      }
-      close();
-    }
     for (size_t piece = 0; piece < num_pieces_; ++piece) {
       for (size_t s = 0; s < first_compute_; ++s) {
         const Stage& stage = pass_.stages[s];
         if (stage.kind != StageKind::transfer) continue;
         open(stage);
-        for (const int64_t i : order_of(stage)) {
-          if (!is_local(i)) add_piece(transfers_[static_cast<size_t>(i)], i, piece);
-        }
+        for (const int64_t i : order_of(stage))
+          add_piece(transfers_[static_cast<size_t>(i)], i, piece);
         close();
       }
     }

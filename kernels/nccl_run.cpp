@@ -318,13 +318,11 @@ void NcclRun::run_by_devices(const Stage& stage) {
 
 void NcclRun::begin_in_pieces(bool is_backward) {
   const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-  const size_t num_stages = num_stages_to_compute(pass);
-  const Stage& computes = pass.stages[num_stages - 1];
-  const int64_t end = num_stages < 2 ? 0 : pass.stages[num_stages - 2].end;  // of the inputs
+  const Stage& computes = pass.stages[num_stages_to_compute(pass) - 1];
   const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
   const int32_t num_pieces = *std::max_element(pieces.begin(), pieces.end()) + 1;
   const auto send = [&](RankDevice& device, int32_t first, int32_t last) {
-    if (first == 0) device.push_first_piece(end, devices_);
+    if (first == 0) device.push_first_piece(devices_);
     for (int32_t piece = std::max(first, 1); piece < last; ++piece)
       device.send_piece(piece, devices_);
   };

@@ -100,7 +100,7 @@ void RankDevice::load(const RunInputs& inputs) {
     std::iota(numbers.begin(), numbers.end(), 0);
     copy_to_device(staging_.at<int32_t>(numbers_), numbers.data(), sizeof numbers,
                    compute_stream());
-    fill_bytes(staging_.at<int32_t>(num_pushed_), 0, int64_t{sizeof(int32_t)}, compute_stream());
+    fill_bytes(staging_.at<int32_t>(num_pushed_), 0, kPushedBytes, compute_stream());
   }
   engine_.load(inputs, compute_stream());
   wait_for_stream(compute_stream());
@@ -188,17 +188,18 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
 /// Of an item in two the second one's CTAs come as the first one's go, and not before: they would
 /// hold multiprocessors and wait for the last inputs.
 void RankDevice::compute(const ComputeItem& item, int64_t index) {
-  const int64_t origin =
-      lowered_.origins_of(is_backward_).of(StageKind::compute)[static_cast<size_t>(index)];
+  const std::vector<int64_t>& origins = lowered_.origins_of(is_backward_).of(StageKind::compute);
+  const int64_t origin = origins[static_cast<size_t>(index)];
   const bool is_rest = computed_ == origin;
+  const bool is_first_of_two =
+      !is_rest && std::find(origins.begin() + index + 1, origins.end(), origin) != origins.end();
   computed_ = origin;
   const Stream stream = is_rest ? late_stream_.get() : compute_stream();
-  if (is_rest) wait_for_event(stream, begun_.get());
+  if (is_rest) wait_for_flag(stream, engine_.begun_flag(), pass_number_ % kNumbers);
   enqueue_item({is_backward_, StageKind::compute, index}, item.step,
                uses_of(plan_, item, is_backward_), stream, [&] {
-                 const Event begun = is_rest ? nullptr : begun_.get();
-                 is_backward_ ? engine_.compute_backward(item, stream, begun)
-                              : engine_.compute_forward(item, stream, begun);
+                 is_backward_ ? engine_.compute_backward(item, stream, is_first_of_two)
+                              : engine_.compute_forward(item, stream, is_first_of_two);
                });
 }
 

@@ -55,9 +55,8 @@ class RankDevice {
   /// Wire::copies: what this rank sends of a piece of inputs, and flags that say so. `devices`
   /// [rank]. A thread may do it while another one does anything else.
   void send_piece(int32_t piece, std::deque<RankDevice>& devices);
-  /// The first piece by a kernel, with what stays here of transfers [0, end), which comes before
-  /// it.
-  void push_first_piece(int64_t end, std::deque<RankDevice>& devices);
+  /// The first piece by a kernel, with all pieces of what stays here.
+  void push_first_piece(std::deque<RankDevice>& devices);
 
   // Wire::nccl: transfers [begin, end) of a stage, in three parts, between them all devices of the
   // process.
@@ -108,8 +107,16 @@ class RankDevice {
     std::shared_ptr<DeviceEvent> read, arrived;
   };
 
+  /// What a kernel writes at the begin of a pass.
+  struct FirstPush {
+    bool is_taken = false;  // by the kernel
+    RowPush rows;
+    std::vector<ItemId> items;
+  };
+
   // Passes are counted to here and then again from 0: a flag is never what it was a pass before.
   static constexpr int32_t kNumbers = 1024;
+  static constexpr int64_t kPushedBytes = RowPush::kMostPieces * int64_t{sizeof(int32_t)};
 
   /// Where a message of staging ends and the next one may begin.
   static int64_t align(int64_t bytes);
@@ -120,8 +127,10 @@ class RankDevice {
   void plan_staging();
   void plan_copies();
   const std::vector<ByteRows>& straight_rows(int64_t index, const RankDevice& receiver);
-  bool add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push,
-                   std::vector<int64_t>& pushed);
+  bool keeps_pieces() const;
+  FirstPush find_push(std::deque<RankDevice>& devices);
+  bool add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push);
+  void keep_pieces();
   void reserve_staging(int64_t sent, int64_t received);
   const CopyPlan& copy_plan(int64_t index) const {
     return copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
@@ -130,7 +139,7 @@ class RankDevice {
   void send_item(int64_t index, RankDevice& receiver);
   void copy_straight(int64_t index, RankDevice& receiver, ItemClock& clock, Stream stream);
   void send_piece(int32_t piece, std::deque<RankDevice>& devices, ItemClock& clock);
-  void set_flag(int32_t piece, RankDevice& receiver);
+  void set_flag(int32_t piece, RankDevice& receiver, Stream stream);
   void keep_item(int64_t index, int64_t stage);
   void receive_item(int64_t index, const RankDevice& sender, int64_t stage);
   static bool is_local(const Message& message);
@@ -161,10 +170,10 @@ class RankDevice {
       packing_stream_{Urgency::urgent}, landing_stream_{Urgency::urgent};
   DeviceStream late_stream_{Urgency::late};  // the rest of a compute item in two, behind the first
   std::optional<int64_t> computed_;          // the plan's item that was enqueued last in the pass
-  DeviceEvent begun_{false};                 // the first of two: on all its multiprocessors
   int32_t numbers_ = -1;     // array: 0, 1, 2, ...; flags are set to that of the pass
-  int32_t num_pushed_ = -1;  // array: CTAs of a push that are done
-  int32_t pass_number_ = 0;  // passes begun
+  int32_t num_pushed_ = -1;  // array: [piece] CTAs of a push that are done
+  std::array<std::optional<FirstPush>, 2> pushes_;  // [direction] once there was one
+  int32_t pass_number_ = 0;                         // passes begun
   BufferHazards hazards_;
   std::optional<ItemClock> clock_, piece_clock_;  // of send_piece, which a thread of its own calls
   std::vector<Message> sends_;                    // of the stage under way, in item order

@@ -31,8 +31,7 @@ void RankDevice::plan_copies() {
   reserve_staging(most_sent, most_received);
   numbers_ = staging_.reserve(fmt::format("rank {} numbers", to_index(rank_)),
                               kNumbers * int64_t{sizeof(int32_t)});
-  num_pushed_ =
-      staging_.reserve(fmt::format("rank {} pushed", to_index(rank_)), int64_t{sizeof(int32_t)});
+  num_pushed_ = staging_.reserve(fmt::format("rank {} pushed", to_index(rank_)), kPushedBytes);
 }
 
 void RankDevice::send(int64_t begin, int64_t end, std::deque<RankDevice>& devices) {
@@ -137,19 +136,33 @@ void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t s
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
   select_device(device_);
+  // The first piece has the wire for itself: the others' kernels wait for it.
+  if (piece == 1 && keeps_pieces())
+    wait_for_flag(transfer_stream(), engine_.arrival_flag(is_backward_, 0, rank_),
+                  pass_number_ % kNumbers);
   send_piece(piece, devices, *piece_clock_);
+}
+
+/// Is some of its own inputs in pieces? Then flags say to itself when they are in their place.
+bool RankDevice::keeps_pieces() const {
+  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TransferItem& item = pass().transfers[i];
+    if (pieces[i] >= 0 && item.src == rank_ && item.dst == rank_) return true;
+  }
+  return false;
 }
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices, ItemClock& clock) {
   const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const TransferItem& item = pass().transfers[i];
-    if (pieces[i] != piece || item.src != rank_) continue;
+    if (pieces[i] != piece || item.src != rank_ || item.dst == rank_) continue;
     RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
     // Nothing touches these buffers between the begin of the pass and its compute item, which waits
     // for flags.
     copy_straight(static_cast<int64_t>(i), receiver, clock, transfer_stream());
-    if (is_last_of_piece(i)) set_flag(piece, receiver);
+    if (is_last_of_piece(i)) set_flag(piece, receiver, transfer_stream());
   }
 }
 
@@ -164,70 +177,88 @@ bool RankDevice::is_last_of_piece(size_t index) const {
   return true;
 }
 
-void RankDevice::push_first_piece(int64_t end, std::deque<RankDevice>& devices) {
+void RankDevice::push_first_piece(std::deque<RankDevice>& devices) {
   select_device(device_);
-  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
-  RowPush push;
-  push.value = pass_number_ % kNumbers;
-  push.num_done = staging_.at<int32_t>(num_pushed_);
-  std::vector<int64_t> pushed, kept;
-  bool has_all = true;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const TransferItem& item = pass().transfers[i];
-    const auto index = static_cast<int64_t>(i);
-    if (item.src != rank_) continue;
-    const bool stays = item.dst == rank_ && index < end;
-    if (!stays && pieces[i] != 0) continue;
-    const bool is_added = add_to_push(index, devices, push, pushed);
-    if (!is_added && stays) kept.push_back(index);
-    has_all &= is_added || stays;
-    if (stays || !is_last_of_piece(i)) continue;
-    if (push.num_flags == RowPush::kMostFlags) {
-      has_all = false;
-      break;
-    }
-    push.flags[push.num_flags++] =
-        devices[static_cast<size_t>(to_index(item.dst))].engine_.arrival_flag(is_backward_, 0,
-                                                                              rank_);
-  }
-  if (!has_all) {
-    for (int64_t i = 0; i < end; ++i) {
-      const TransferItem& item = pass().transfers[static_cast<size_t>(i)];
-      if (item.src == rank_ && item.dst == rank_) keep_item(i, BufferHazards::kAlone);
-    }
+  std::optional<FirstPush>& push = pushes_[is_backward_ ? 1 : 0];
+  if (!push) push = find_push(devices);
+  if (!push->is_taken) {
+    keep_pieces();
     // Another thread may be sending the next pieces.
     return send_piece(0, devices, *clock_);
   }
   const Stream stream = landing_stream_.get();
-  std::vector<ItemId> ids;
-  BufferUse local;
-  for (const int64_t index : pushed) {
-    const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
-    ids.push_back({is_backward_, StageKind::transfer, index});
-    if (item.dst == rank_) local.writes.push_back({item.to, item.heads});
-  }
+  push->rows.value = pass_number_ % kNumbers;
   clock_->start(stream);
-  launch_row_push(push, stream);
-  if (!ids.empty())
-    clock_->stop_all(ids, rank_, pass().transfers[static_cast<size_t>(pushed.front())].step,
-                     stream);
-  hazards_.end(local, stream);
-  for (const int64_t index : kept) keep_item(index, BufferHazards::kAlone);
+  launch_row_push(push->rows, stream);
+  if (!push->items.empty())
+    clock_->stop_all(push->items, rank_, pass().transfers[push->items.front().index].step, stream);
+  // A compute item waits for flags; what it must not do is to take the push's multiprocessors.
+  if (keeps_pieces())
+    return wait_for_flag(compute_stream(), engine_.arrival_flag(is_backward_, 0, rank_),
+                         push->rows.value);
+  const DeviceEvent all_pushed(false);
+  record_event(all_pushed.get(), stream);
+  wait_for_event(compute_stream(), all_pushed.get());
 }
 
-/// False, and nothing added, where the kernel does not take the transfer's rows.
-bool RankDevice::add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push,
-                             std::vector<int64_t>& pushed) {
-  if (!copy_plan(index).goes_straight) return false;
+/// The first piece of what this rank sends, and all pieces of what stays here, with their flags.
+/// They are the same in all passes of a direction.
+RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
+  const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward_);
+  const auto flag_of = [&](RankId receiver, int32_t piece) {
+    return devices[static_cast<size_t>(to_index(receiver))].engine_.arrival_flag(is_backward_,
+                                                                                 piece, rank_);
+  };
+  FirstPush push;
+  RowPush& rows = push.rows;
+  rows.num_done = staging_.at<int32_t>(num_pushed_);
+  const bool keeps = keeps_pieces();
+  const auto num_pieces =
+      static_cast<int32_t>(origins.cuts[static_cast<size_t>(to_index(rank_))].q.size());
+  for (int32_t piece = 0; piece < num_pieces; ++piece) {
+    for (size_t i = 0; i < origins.pieces.size(); ++i) {
+      const TransferItem& item = pass().transfers[i];
+      const bool stays = item.dst == rank_;
+      if (origins.pieces[i] != piece || item.src != rank_ || (piece > 0 && !stays)) continue;
+      const auto index = static_cast<int64_t>(i);
+      if (!add_to_push(index, devices, rows)) return {};
+      push.items.push_back({is_backward_, StageKind::transfer, index});
+      if (stays || !is_last_of_piece(i)) continue;
+      if (rows.num_flags == RowPush::kMostFlags) return {};
+      rows.flags[rows.num_flags++] = flag_of(item.dst, 0);
+    }
+    if (keeps) rows.own_flags[piece] = flag_of(rank_, piece);
+    end_piece(rows);
+  }
+  push.is_taken = true;
+  return push;
+}
+
+/// What stays here, by kernels that are done before any waits for flags.
+void RankDevice::keep_pieces() {
+  const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward_);
+  const Stream stream = landing_stream_.get();
+  BufferUse local;
+  for (size_t i = 0; i < origins.pieces.size(); ++i) {
+    const TransferItem& item = pass().transfers[i];
+    if (origins.pieces[i] < 0 || item.src != rank_ || item.dst != rank_) continue;
+    keep_item(static_cast<int64_t>(i), BufferHazards::kAlone);
+    local.writes.push_back({item.to, item.heads});
+  }
+  if (local.writes.empty()) return;
+  const size_t num_pieces = origins.cuts[static_cast<size_t>(to_index(rank_))].q.size();
+  for (size_t piece = 0; piece < num_pieces; ++piece)
+    set_flag(static_cast<int32_t>(piece), *this, stream);
+  hazards_.end(local, stream);
+}
+
+/// False where the kernel does not take the transfer's rows.
+bool RankDevice::add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push) {
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
   const std::vector<ByteRows>& rows =
       straight_rows(index, devices[static_cast<size_t>(to_index(item.dst))]);
-  if (push.num_copies + static_cast<int32_t>(rows.size()) > RowPush::kMostCopies ||
-      !std::all_of(rows.begin(), rows.end(), can_push))
-    return false;
-  for (const ByteRows& copy : rows) push.copies[push.num_copies++] = copy;
-  pushed.push_back(index);
-  return true;
+  return std::all_of(rows.begin(), rows.end(),
+                     [&](const ByteRows& copy) { return add_rows(push, copy); });
 }
 
 /// Of a transfer that lands straight. Addresses stay from pass to pass.
@@ -249,11 +280,11 @@ void RankDevice::copy_straight(int64_t index, RankDevice& receiver, ItemClock& c
   clock.stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
 }
 
-void RankDevice::set_flag(int32_t piece, RankDevice& receiver) {
+void RankDevice::set_flag(int32_t piece, RankDevice& receiver, Stream stream) {
   constexpr int64_t kBytes = sizeof(int32_t);
   copy_byte_rows({staging_.at<int32_t>(numbers_) + pass_number_ % kNumbers, kBytes,
                   receiver.engine_.arrival_flag(is_backward_, piece, rank_), kBytes, kBytes, 1},
-                 transfer_stream());
+                 stream);
 }
 
 }  // namespace cpscope::kernels

@@ -143,6 +143,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
                                : -1);
   }
   sink_ = arrays_.reserve("sink", attention_.heads * int64_t{sizeof(float)});
+  begun_ = arrays_.reserve("begun", int64_t{sizeof(int32_t)});
   d_sink_ = arrays_.reserve("d_sink", attention_.heads * int64_t{sizeof(double)});
   plan_arrivals();
   const auto start = std::chrono::steady_clock::now();
@@ -342,7 +343,7 @@ void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   launch.lse_row_stride = lse.row_stride;
 }
 
-void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event begun) {
+void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool says_begun) {
   if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   ForwardLaunch launch;
@@ -356,7 +357,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event b
   const OwnMerge& own = own_merge_of(item, false);
   launch.merges = own.merges;
   launch.rounds = own.rounds;
-  if (generation == Generation::sm90) launch.begun = begun;
+  if (says_begun) launch.query_tiles.begun = {begun_flag(), pass_number_};
   launch_forward(generation, launch, stream);
   // Partials that are merged in the dtype are 16-bit numbers from the start.
   if (keeps_partials())
@@ -365,7 +366,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, Event b
                     launch.shape.dtype, stream);
 }
 
-void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event begun) {
+void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool says_begun) {
   if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
@@ -411,7 +412,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, Event 
   }
   std::fill_n(made, launch.shape.num_heads, true);
   if (!is_fused) launch_query_gradient(generation, launch, stream);
-  if (is_fused) launch.begun = begun;
+  if (says_begun) launch.key_tiles.begun = {begun_flag(), pass_number_};
   launch_key_gradient(generation, launch, stream);
 }
 

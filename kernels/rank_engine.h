@@ -65,10 +65,11 @@ class RankEngine {
   /// Flag that says to the kernels of a rank that source's part of a piece of their inputs is
   /// there.
   int32_t* arrival_flag(bool is_backward, int32_t piece, RankId source) const;
-  /// `begun`, if there is one, is recorded when the item's last kernel, of those that can say so,
-  /// has all its multiprocessors.
-  void compute_forward(const ComputeItem& item, Stream stream, Event begun = nullptr);
-  void compute_backward(const ComputeItem& item, Stream stream, Event begun = nullptr);
+  /// Is set to the number of the pass when the last kernel of a compute item that says_begun has
+  /// all its multiprocessors.
+  int32_t* begun_flag() const { return arrays_.at<int32_t>(begun_); }
+  void compute_forward(const ComputeItem& item, Stream stream, bool says_begun = false);
+  void compute_backward(const ComputeItem& item, Stream stream, bool says_begun = false);
   void reorder(const ReorderItem& item, Stream stream);
   void merge(const MergeItem& item, Stream stream);
   void finish(const FinishItem& item, Stream stream);
@@ -187,6 +188,7 @@ class RankEngine {
   std::map<int32_t, int32_t> dq_sums_;        // [BufferId of dq in the dtype] array in fp32
   std::map<int32_t, KeptPartials> kept_;      // [BufferId of the accumulator]
   int32_t sink_ = -1, d_sink_ = -1;           // arrays, [global head]
+  int32_t begun_ = -1;                        // array, a flag
   double list_seconds_ = 0.0;
 };
 

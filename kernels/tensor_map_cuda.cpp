@@ -13,26 +13,14 @@ namespace {
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) &&
               alignof(TensorMap) == alignof(CUtensorMap));
 
-/// The driver's function, found at run time: the program links no driver library.
-PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
-  constexpr unsigned kVersion = 12000;  // that brought the function
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  throw_if_failed(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kVersion,
-                                                   cudaEnableDefault, &found),
-                  "cudaGetDriverEntryPointByVersion(cuTensorMapEncodeTiled)");
-  if (found != cudaDriverEntryPointSuccess || function == nullptr)
-    throw DeviceError("The NVIDIA driver is too old: it has no cuTensorMapEncodeTiled");
-  return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-}
-
 }  // namespace
 
 void make_row_map(TensorMap& map, const DeviceRows& rows, Dtype dtype, int32_t num_heads,
                   int32_t num_lanes, RowBox row_box) {
   std::memset(map.words, 0, sizeof(map.words));
   if (rows.data == nullptr) return;
-  static const PFN_cuTensorMapEncodeTiled_v12000 kEncode = find_encoder();
+  static const auto kEncode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(
+      find_driver_function("cuTensorMapEncodeTiled", 12000));
   const RowMapGeometry geometry = describe_row_map(rows, dtype, num_heads, num_lanes, row_box);
   cuuint64_t sizes[5], strides[4];
   for (int i = 0; i < 5; ++i) sizes[i] = geometry.sizes[i];

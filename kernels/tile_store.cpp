@@ -12,8 +12,8 @@ int64_t bytes_of(const std::vector<T>& values) {
   return static_cast<int64_t>(values.size() * sizeof(T));
 }
 
-/// What the tiles worked on together walk should stay in the L2 cache of a data-centre GPU (50 MB of
-/// an H100, whose halves may hold the same), beside what is read and written once.
+/// What the tiles worked on together walk should stay in the L2 cache of a data-centre GPU (50 MB
+/// of an H100, whose halves may hold the same), beside what is read and written once.
 WorkHeads work_heads(const Attention& attention, int32_t heads, TileShape shape, TileOwner owner) {
   const int64_t row = attention.head_dim_qk + attention.head_dim_v;  // K and V, or Q and dO
   const auto group = static_cast<int32_t>(attention.heads / attention.kv_heads);
@@ -83,6 +83,7 @@ DeviceTiles TileStore::find(const ComputeItem& item, TileOwner owner, TileShape 
           static_cast<int32_t>(entry.list.unclosed.size()),
           entry.unclosed.as<RowStretch>(),
           entry.gaps.as<uint32_t>(),
+          {},
           {}};
 }
 

@@ -217,6 +217,10 @@ void wait_for_event(Stream /*stream*/, Event event) {
     throw DeviceError("emulator: a stream waits for an event that was not recorded");
 }
 
+void wait_for_flag(Stream /*stream*/, const int32_t* flag, int32_t value) {
+  if (*flag != value) throw DeviceError("emulator: a stream waits for a flag that nobody sets");
+}
+
 double milliseconds_between(Event first, Event last) {
   for (const Event event : {first, last}) {
     if (!event->measures_time || !event->is_recorded)

@@ -304,9 +304,9 @@ TEST(LoweredPlan, SendsPiecesInTheOrderInWhichTheyAreComputed) {
   EXPECT_EQ(origins.cuts[0].kv, (std::vector<int32_t>{2, 4, 6, 8}));
   EXPECT_EQ(origins.cuts[0].q, (std::vector<int32_t>{8, 16, 24, 32}));
   EXPECT_TRUE(std::is_sorted(origins.pieces.begin(), origins.pieces.end()));
-  // What stays on its rank comes first, whole.
-  EXPECT_EQ(std::count(origins.pieces.begin(), origins.pieces.end(), -1), 4);
-  EXPECT_EQ(origins.pieces.size(), 4u + 4u * 12u);
+  // What stays on its rank is in pieces too.
+  EXPECT_EQ(std::count(origins.pieces.begin(), origins.pieces.end(), -1), 0);
+  EXPECT_EQ(origins.pieces.size(), 4u * 16u);
   EXPECT_EQ(lowered.plan.forward.computes.size(), 4u);
 }
 
@@ -379,7 +379,7 @@ TEST(LoweredPlan, FetchesKeysAndValuesForABackwardInPieces) {
   // Gradients come whole.
   EXPECT_EQ(std::count_if(origins.pieces.begin(), origins.pieces.end(),
                           [](int32_t piece) { return piece >= 0; }),
-            4 * 12);
+            4 * 16);
   for (size_t i = 0; i < origins.pieces.size(); ++i) {
     if (origins.pieces[i] < 0) continue;
     EXPECT_EQ(lowered.plan.backward.transfers[i].payload, Payload::kv);

@@ -3,6 +3,7 @@
 
 #include "kernels/device_memory.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -60,51 +61,91 @@ ByteRows draw_rows(std::mt19937& random, int64_t& from_bytes, int64_t& to_bytes)
   return rows;
 }
 
-TEST_F(RowPushKernel, CopiesRowsAndNothingElseAndThenSetsItsFlags) {
-  constexpr uint8_t kUntouched = 0x5a;
-  for (uint32_t seed = 1; seed <= 12; ++seed) {
-    std::mt19937 random(seed);
-    RowPush push;
-    int64_t from_bytes = 0, to_bytes = 0;
-    push.num_copies = static_cast<int32_t>(random() % RowPush::kMostCopies) + (seed > 1 ? 1 : 0);
-    for (int32_t c = 0; c < push.num_copies; ++c)
-      push.copies[c] = draw_rows(random, from_bytes, to_bytes);
-    std::vector<uint8_t> source(static_cast<size_t>(from_bytes + 16));
+/// Copies in pieces, drawn: the first piece may have none.
+struct DrawnPush {
+  explicit DrawnPush(uint32_t seed) : random(seed) {
+    num_pieces = static_cast<int32_t>(random() % RowPush::kMostPieces) + 1;
+    const auto num_copies = static_cast<int32_t>(random() % RowPush::kMostCopies) + 1;
+    for (int32_t c = 0; c < num_copies; ++c) {
+      rows.push_back(draw_rows(random, from_bytes, to_bytes));
+      pieces.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(num_pieces)));
+    }
+    std::sort(pieces.begin(), pieces.end());
+    source.resize(static_cast<size_t>(from_bytes + 16));
     for (uint8_t& byte : source) byte = static_cast<uint8_t>(random());
-    std::vector<uint8_t> expected(static_cast<size_t>(to_bytes + 16), kUntouched);
-    for (int32_t c = 0; c < push.num_copies; ++c) {
-      const ByteRows& rows = push.copies[c];
-      for (int64_t row = 0; row < rows.num_blocks * rows.num_rows; ++row) {
-        const int64_t block = row / rows.num_rows, in_block = row % rows.num_rows;
-        const int64_t from = reinterpret_cast<intptr_t>(rows.from) +
-                             (block * rows.from_block_rows + in_block) * rows.from_pitch;
-        const int64_t to = reinterpret_cast<intptr_t>(rows.to) +
-                           (block * rows.to_block_rows + in_block) * rows.to_pitch;
-        std::copy_n(source.begin() + from, rows.row_bytes, expected.begin() + to);
+  }
+
+  /// What stands in the target afterwards.
+  std::vector<uint8_t> expected(uint8_t untouched) const {
+    std::vector<uint8_t> bytes(static_cast<size_t>(to_bytes + 16), untouched);
+    for (const ByteRows& copy : rows) {
+      for (int64_t row = 0; row < copy.num_blocks * copy.num_rows; ++row) {
+        const int64_t block = row / copy.num_rows, in_block = row % copy.num_rows;
+        const int64_t from = reinterpret_cast<intptr_t>(copy.from) +
+                             (block * copy.from_block_rows + in_block) * copy.from_pitch;
+        const int64_t to = reinterpret_cast<intptr_t>(copy.to) +
+                           (block * copy.to_block_rows + in_block) * copy.to_pitch;
+        std::copy_n(source.begin() + from, copy.row_bytes, bytes.begin() + to);
       }
     }
-    const kernels::DeviceMemory from = kernels::to_device(source, stream_);
+    return bytes;
+  }
+
+  /// On a device; own flags [piece], but for the third, then `num_flags` of the first.
+  RowPush push(uint8_t* from, uint8_t* to, int32_t* flags, int32_t num_flags) const {
+    RowPush push;
+    for (size_t c = 0; c < rows.size(); ++c) {
+      while (push.num_pieces < pieces[c]) end_piece(push);
+      ByteRows copy = rows[c];
+      copy.from = from + reinterpret_cast<intptr_t>(copy.from);
+      copy.to = to + reinterpret_cast<intptr_t>(copy.to);
+      EXPECT_TRUE(add_rows(push, copy)) << "copy " << c;
+    }
+    while (push.num_pieces < num_pieces) end_piece(push);
+    for (int32_t piece = 0; piece < num_pieces; ++piece) {
+      if (piece != 2) push.own_flags[piece] = flags + piece;
+    }
+    push.num_flags = num_flags;
+    for (int32_t f = 0; f < num_flags; ++f) push.flags[f] = flags + RowPush::kMostPieces + f;
+    return push;
+  }
+
+  std::mt19937 random;
+  int32_t num_pieces = 1;
+  int64_t from_bytes = 0, to_bytes = 0;
+  std::vector<ByteRows> rows;
+  std::vector<int32_t> pieces;  // [copy]
+  std::vector<uint8_t> source;
+};
+
+TEST_F(RowPushKernel, CopiesRowsAndNothingElseAndThenSetsItsFlags) {
+  constexpr uint8_t kUntouched = 0x5a;
+  constexpr size_t kFlags = RowPush::kMostPieces + 8;
+  for (uint32_t seed = 1; seed <= 12; ++seed) {
+    const DrawnPush drawn(seed);
+    const std::vector<uint8_t> expected = drawn.expected(kUntouched);
+    const kernels::DeviceMemory from = kernels::to_device(drawn.source, stream_);
     const kernels::DeviceMemory to =
         kernels::to_device(std::vector<uint8_t>(expected.size(), kUntouched), stream_);
-    for (int32_t c = 0; c < push.num_copies; ++c) {
-      ByteRows& rows = push.copies[c];
-      rows.from = from.as<uint8_t>() + reinterpret_cast<intptr_t>(rows.from);
-      rows.to = to.as<uint8_t>() + reinterpret_cast<intptr_t>(rows.to);
-      ASSERT_TRUE(kernels::can_push(rows));
-    }
-    const kernels::DeviceMemory flags = kernels::to_device(std::vector<int32_t>(8, -1), stream_);
-    const kernels::DeviceMemory done = kernels::to_device(std::vector<int32_t>{0}, stream_);
+    const kernels::DeviceMemory flags =
+        kernels::to_device(std::vector<int32_t>(kFlags, -1), stream_);
+    const kernels::DeviceMemory done =
+        kernels::to_device(std::vector<int32_t>(RowPush::kMostPieces, 0), stream_);
+    const auto num_flags = static_cast<int32_t>(seed % 8);
+    RowPush push = drawn.push(from.as<uint8_t>(), to.as<uint8_t>(), flags.as<int32_t>(), num_flags);
     push.num_done = done.as<int32_t>();
-    push.num_flags = static_cast<int32_t>(seed % 8);
-    for (int32_t f = 0; f < push.num_flags; ++f) push.flags[f] = flags.as<int32_t>() + f;
     for (const int32_t value : {7, 8}) {  // what counts its CTAs is as it was before
       push.value = value;
       kernels::launch_row_push(push, stream_);
-      const auto set = read<int32_t>(flags, 8);
-      for (int32_t f = 0; f < 8; ++f)
-        EXPECT_EQ(set[static_cast<size_t>(f)], f < push.num_flags ? value : -1)
+      const auto set = read<int32_t>(flags, kFlags);
+      for (int32_t f = 0; f < static_cast<int32_t>(kFlags); ++f) {
+        const bool is_set = f < RowPush::kMostPieces ? f != 2 && f < drawn.num_pieces
+                                                     : f < RowPush::kMostPieces + num_flags;
+        EXPECT_EQ(set[static_cast<size_t>(f)], is_set ? value : -1)
             << "seed " << seed << ", flag " << f;
-      EXPECT_EQ(read<int32_t>(done, 1)[0], 0);
+      }
+      EXPECT_EQ(read<int32_t>(done, RowPush::kMostPieces),
+                std::vector<int32_t>(RowPush::kMostPieces, 0));
     }
     const auto got = read<uint8_t>(to, expected.size());
     for (size_t i = 0; i < expected.size(); ++i)
@@ -112,23 +153,75 @@ TEST_F(RowPushKernel, CopiesRowsAndNothingElseAndThenSetsItsFlags) {
   }
 }
 
+TEST_F(RowPushKernel, LetsAStreamWaitForItsFlags) {
+  const DrawnPush drawn(1);
+  ASSERT_GT(drawn.num_pieces, 3);
+  const kernels::DeviceMemory from = kernels::to_device(drawn.source, stream_);
+  const kernels::DeviceMemory to =
+      kernels::to_device(std::vector<uint8_t>(drawn.expected(0).size(), 0), stream_);
+  const kernels::DeviceMemory counts =
+      kernels::to_device(std::vector<int32_t>(2 * RowPush::kMostPieces + 1, 0), stream_);
+  RowPush push = drawn.push(from.as<uint8_t>(), to.as<uint8_t>(), counts.as<int32_t>(), 1);
+  push.num_done = counts.as<int32_t>() + RowPush::kMostPieces + 1;
+  push.value = 3;
+  const kernels::Stream later = kernels::make_stream(kernels::Urgency::usual);
+  kernels::wait_for_stream(stream_);
+  kernels::launch_row_push(push, stream_);
+  kernels::wait_for_flag(later, push.flags[0], 3);
+  kernels::wait_for_flag(later, push.own_flags[drawn.num_pieces - 1], 3);
+  std::vector<uint8_t> got(drawn.expected(0).size());
+  kernels::copy_to_host(got.data(), to.data(), static_cast<int64_t>(got.size()), later);
+  kernels::wait_for_stream(later);
+  EXPECT_EQ(got, drawn.expected(0));
+  kernels::wait_for_stream(stream_);
+  kernels::destroy_stream(later);
+}
+
 TEST(RowPushRows, MustBeGroupsOf16Bytes) {
   ByteRows rows;
   rows.row_bytes = rows.from_pitch = rows.to_pitch = 256;
   rows.num_rows = 3;
-  EXPECT_TRUE(kernels::can_push(rows));
+  const auto is_taken = [](const ByteRows& copy) {
+    RowPush push;
+    const bool taken = add_rows(push, copy);
+    EXPECT_EQ(push.ends[0], taken ? 1 : 0);
+    return taken;
+  };
+  EXPECT_TRUE(is_taken(rows));
   for (int64_t ByteRows::*part :
        {&ByteRows::row_bytes, &ByteRows::from_pitch, &ByteRows::to_pitch}) {
     ByteRows odd = rows;
     odd.*part += 8;
-    EXPECT_FALSE(kernels::can_push(odd));
+    EXPECT_FALSE(is_taken(odd));
   }
   ByteRows odd = rows;
   odd.to = reinterpret_cast<void*>(intptr_t{8});
-  EXPECT_FALSE(kernels::can_push(odd));
+  EXPECT_FALSE(is_taken(odd));
   odd = rows;
   odd.from = reinterpret_cast<const void*>(intptr_t{8});
-  EXPECT_FALSE(kernels::can_push(odd));
+  EXPECT_FALSE(is_taken(odd));
+}
+
+TEST(RowPushRows, AreAsManyAsThereIsRoomForAndCountedIn32Bits) {
+  ByteRows rows;
+  rows.row_bytes = rows.from_pitch = rows.to_pitch = 256;
+  rows.num_rows = 3;
+  RowPush push;
+  for (int32_t c = 0; c < RowPush::kMostCopies; ++c) {
+    if (c % 20 == 19) end_piece(push);
+    ASSERT_TRUE(add_rows(push, rows));
+  }
+  EXPECT_FALSE(add_rows(push, rows));
+  push = {};
+  rows.num_rows = int64_t{60} << 20;
+  EXPECT_TRUE(add_rows(push, rows));
+  EXPECT_FALSE(add_rows(push, rows)) << "16 groups a row, 2^27 rows of one piece";
+  end_piece(push);
+  EXPECT_TRUE(add_rows(push, rows)) << "a piece is counted by itself";
+  rows.num_rows = 3;
+  rows.num_blocks = 2;
+  rows.from_block_rows = rows.to_block_rows = int64_t{1} << 30;
+  EXPECT_FALSE(add_rows(push, rows));
 }
 
 }  // namespace
