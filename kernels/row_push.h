@@ -28,9 +28,9 @@ struct RowPush {
   int32_t ends[kMostPieces] = {};  // [piece] of copies
   int32_t num_pieces = 0;
   int32_t value = 0;                // of flags
-  int32_t* flags[kMostFlags] = {};  // set when the first piece is written
+  int32_t* flags[kMostFlags] = {};  // of other devices, set when the first piece is written
   int32_t num_flags = 0;
-  int32_t* own_flags[kMostPieces] = {};  // [later piece] set when it is written
+  int32_t* own_flags[kMostPieces] = {};  // [piece] set when it is written, if there is one
   int32_t* num_done = nullptr;           // [piece] 0 before and after
 };
 
