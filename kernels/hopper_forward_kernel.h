@@ -252,6 +252,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kCtasPerSm)
     attend_on_hopper(const __grid_constant__ ForwardParams p) {
   const ForwardShared<B> at;
   at.init();
+  tell_begun(p.tiles.begun);
   const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();

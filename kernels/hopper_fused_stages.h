@@ -314,6 +314,7 @@ template <class B>
 __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedShared<B>& at,
                                         int sender) {
   const BackwardParams& p = fused.base;
+  tell_begun(p.tiles.begun);  // other places cost 128 lanes registers
   WorkDeal deal(at.deal);
   int num_walked = 0;  // by both
   for (;;) {

@@ -58,6 +58,12 @@ struct DealtItem {
   __device__ __forceinline__ bool is_last() const { return head < 0; }
 };
 
+/// All CTAs have begun when the last one has: they do so in the order of their numbers. Thread 0.
+__device__ __forceinline__ void tell_begun(const Begun& begun) {
+  if (begun.flag != nullptr && blockIdx.x == gridDim.x - 1 && threadIdx.x == 0)
+    publish_to_system(begun.flag, begun.value);
+}
+
 /// Hands work items to all warps of a CTA through two slots of shared memory. One warp, the dealer,
 /// draws the next item while the one before is worked on, so that nobody waits for the counter or
 /// for the tables. Items are drawn in order: an item is never drawn before an earlier one. A reader
@@ -98,9 +104,6 @@ struct WorkDeal {
     int32_t piece = 0;     // the next one to arrive
     int32_t num_here = 0;  // heads that have
     bool draws_now = false;
-    // CTAs begin in the order of their numbers.
-    if (tiles.begun.flag != nullptr && blockIdx.x == gridDim.x - 1 && lane == 0)
-      publish_to_system(tiles.begun.flag, tiles.begun.value);
     for (;;) {
       const int which = count & 1;
       const auto wait_until_free = [&] {

@@ -128,6 +128,7 @@ struct TilesOnDevice {
                  static_cast<int32_t>(list.unclosed.size()),
                  unclosed.as<RowStretch>(),
                  gaps.as<uint32_t>(),
+                 {},
                  {}} {}
 };
 
