@@ -9,6 +9,7 @@
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/kernels/group_cases.h"
+#include "tests/kernels/piece_cases.h"
 #include "tests/support/graded_run.h"
 
 #include <algorithm>
@@ -165,18 +166,6 @@ TEST(NcclExecutor, KeepsTheBudgetOnCopiesAlone) {
   EXPECT_EQ(nccl.counts().bytes, 0);
 }
 
-/// Heads enough for several pieces, and rows that lie in a few stretches.
-Scenario scenario_of_pieces(const char* type, int32_t ranks, const char* lengths) {
-  const std::string text = fmt::format(
-      "schema = 1\ntitle = \"pieces\"\nquestion = \"which bits?\"\n"
-      "[attention]\nheads = 16\nkv_heads = {}\nhead_dim = 64\nattn_mask_type = \"causal\"\n"
-      "[batch]\nqkv_format = \"thd\"\nlengths = [{}]\n"
-      "[parallel]\ncp_size = {}\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
-      "[numerics]\ndtype = \"bf16\"\n",
-      std::min(16, 4 * ranks), lengths, ranks, type);
-  return parse_scenario(text, "pieces.toml").value().scenario;
-}
-
 TEST(NcclExecutor, GivesTheSameBitsInPieces) {
   const auto cuda = kernels::make_executor_cuda();
   // Three documents lie in more stretches than one kernel pushes.
@@ -184,7 +173,7 @@ TEST(NcclExecutor, GivesTheSameBitsInPieces) {
        {std::tuple{"all_gather", 2, "96"}, std::tuple{"a2a", 2, "96"},
         std::tuple{"all_gather", 4, "96"}, std::tuple{"a2a", 4, "96"},
         std::tuple{"a2a", 8, "32, 16, 48"}}) {
-    const Scenario scenario = scenario_of_pieces(type, ranks, lengths);
+    const Scenario scenario = scenario_of_pieces(type, ranks, 64, lengths);
     const auto expected = run_graded_on(*cuda, scenario);
     ASSERT_TRUE(expected && expected->output.ok() && expected->grade.passed);
     for (const int32_t most_pieces : {1, 3, 8}) {

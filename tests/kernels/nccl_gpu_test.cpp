@@ -1,8 +1,17 @@
 // The executor `nccl` in one process that drives all GPUs of this host, with the real library.
+#include "kernels/device.h"
+#include "kernels/executor_cuda.h"
 #include "kernels/executor_nccl.h"
+#include "sim/run/run_inputs.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/kernels/piece_cases.h"
 #include "tests/support/graded_run.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
@@ -34,6 +43,50 @@ TEST(NcclOnDevices, KeepsTheBudgetOnRandomScenarios) {
     if (HasFailure()) return;
   }
   if (ran == 0) GTEST_SKIP() << "requires multigpu: no scenario has as few ranks as this host GPUs";
+}
+
+/// As many ranks as there are GPUs and the scenarios of pieces take.
+int32_t num_ranks() {
+  const auto count = kernels::count_devices();
+  int32_t ranks = 1;
+  while (count && 2 * ranks <= std::min(count.value(), 8)) ranks *= 2;
+  return ranks;
+}
+
+TEST(NcclOnDevices, GivesTheBitsOfOneGpuInEveryRepeatAndInHoweverManyPieces) {
+  const int32_t ranks = num_ranks();
+  if (ranks < 2) GTEST_SKIP() << "requires multigpu: this host has no two GPUs";
+  if (const auto absence = kernels::make_executor_nccl()->absence())
+    GTEST_SKIP() << "requires nccl: " << to_text(*absence);
+  const auto cuda = kernels::make_executor_cuda();
+  for (const char* type : {"a2a", "all_gather", "p2p"}) {
+    // Long enough that pieces are under way while the first ones are computed. The dense oracle
+    // would take minutes: one GPU's answer is judged elsewhere.
+    const Scenario scenario = scenario_of_pieces(type, ranks, 128, fmt::format("{}", 2048 * ranks));
+    const auto plan = plan_unless_refused(scenario);
+    ASSERT_TRUE(plan) << type;
+    const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+    const auto expected = cuda->run(*plan, inputs, {});
+    ASSERT_TRUE(expected) << type << ": " << to_text(expected.error());
+    for (const int32_t most_pieces : {1, 3, 8}) {
+      auto settings = kernels::nccl_settings_of_environment();
+      ASSERT_TRUE(settings) << to_text(settings.error());
+      settings.value().most_pieces = most_pieces;
+      const auto executor = kernels::make_executor_nccl(std::move(settings).value());
+      // The first pass of a direction sends all before it computes; the others do both at once.
+      for (const int32_t repeats : {1, 12}) {
+        RunOptions options;
+        options.poison = true;
+        options.repeats = repeats;
+        const auto output = executor->run(*plan, inputs, options);
+        ASSERT_TRUE(output) << type << ": " << to_text(output.error());
+        EXPECT_TRUE(is_bitwise_equal(output.value().answer, expected.value().answer))
+            << type << ", " << ranks << " ranks, " << most_pieces << " pieces, repeat " << repeats
+            << "\n"
+            << describe(compare(output.value().answer, expected.value().answer));
+      }
+    }
+  }
 }
 
 }  // namespace
