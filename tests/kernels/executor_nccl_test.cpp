@@ -7,12 +7,10 @@
 #include "kernels/executor_cuda.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/random_scenario.h"
-#include "sim/scenario/scenario_file.h"
 #include "tests/kernels/group_cases.h"
 #include "tests/kernels/piece_cases.h"
 #include "tests/support/graded_run.h"
 
-#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>

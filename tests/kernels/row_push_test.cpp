@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
-#include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
@@ -63,7 +61,8 @@ ByteRows draw_rows(std::mt19937& random, int64_t& from_bytes, int64_t& to_bytes)
 
 /// Copies in pieces, drawn: the first piece may have none.
 struct DrawnPush {
-  explicit DrawnPush(uint32_t seed) : random(seed) {
+  explicit DrawnPush(uint32_t seed) {
+    std::mt19937 random(seed);
     num_pieces = static_cast<int32_t>(random() % RowPush::kMostPieces) + 1;
     const auto num_copies = static_cast<int32_t>(random() % RowPush::kMostCopies) + 1;
     for (int32_t c = 0; c < num_copies; ++c) {
@@ -110,7 +109,6 @@ struct DrawnPush {
     return push;
   }
 
-  std::mt19937 random;
   int32_t num_pieces = 1;
   int64_t from_bytes = 0, to_bytes = 0;
   std::vector<ByteRows> rows;
@@ -156,9 +154,10 @@ TEST_F(RowPushKernel, CopiesRowsAndNothingElseAndThenSetsItsFlags) {
 TEST_F(RowPushKernel, LetsAStreamWaitForItsFlags) {
   const DrawnPush drawn(1);
   ASSERT_GT(drawn.num_pieces, 3);
+  const std::vector<uint8_t> expected = drawn.expected(0);
   const kernels::DeviceMemory from = kernels::to_device(drawn.source, stream_);
   const kernels::DeviceMemory to =
-      kernels::to_device(std::vector<uint8_t>(drawn.expected(0).size(), 0), stream_);
+      kernels::to_device(std::vector<uint8_t>(expected.size(), 0), stream_);
   const kernels::DeviceMemory counts =
       kernels::to_device(std::vector<int32_t>(2 * RowPush::kMostPieces + 1, 0), stream_);
   RowPush push = drawn.push(from.as<uint8_t>(), to.as<uint8_t>(), counts.as<int32_t>(), 1);
@@ -169,10 +168,10 @@ TEST_F(RowPushKernel, LetsAStreamWaitForItsFlags) {
   kernels::launch_row_push(push, stream_);
   kernels::wait_for_flag(later, push.flags[0], 3);
   kernels::wait_for_flag(later, push.own_flags[drawn.num_pieces - 1], 3);
-  std::vector<uint8_t> got(drawn.expected(0).size());
+  std::vector<uint8_t> got(expected.size());
   kernels::copy_to_host(got.data(), to.data(), static_cast<int64_t>(got.size()), later);
   kernels::wait_for_stream(later);
-  EXPECT_EQ(got, drawn.expected(0));
+  EXPECT_EQ(got, expected);
   kernels::wait_for_stream(stream_);
   kernels::destroy_stream(later);
 }
