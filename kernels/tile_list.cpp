@@ -252,6 +252,9 @@ void make_key_tiles(const std::vector<Stretch>& long_documents, TileList& list) 
       TileView view{walks[set].touched.stretches_of(t), walks[set].whole.stretches_of(t)};
       append_walk(view, set, cuts, list);
     }
+    // Of several sets: by blocks, CTAs that come to rows in another order wait for each other.
+    std::stable_sort(list.runs.begin() + tile.first_run, list.runs.end(),
+                     [](const TileRun& a, const TileRun& b) { return a.begin < b.begin; });
     tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
     list.tiles.push_back(tile);
   }

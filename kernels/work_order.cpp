@@ -132,11 +132,12 @@ int32_t chains_at_once(const WorkHeads& heads, bool has_documents, const TileLis
       list.visited_cells / (int64_t{list.shape.walked_rows} * list.shape.owned_rows);
   if (has_documents) {
     // Tiles of short ones wait long for each other; those of a chain come back to its rows, so
-    // these should stay in the cache.
+    // these should stay in the cache, by and large: half as many chains wait longer than a few rows
+    // take that come twice.
     const int64_t rows =
         num_tiles * list.shape.walked_rows / static_cast<int64_t>(list.tiles.size());
     int32_t chains = 64;
-    while (chains > kFewest && chains * rows > heads.cached_rows) chains /= 2;
+    while (chains > kFewest && 4 * chains * rows > 5 * heads.cached_rows) chains /= 2;
     return chains;
   }
   // Of one document, CTAs wait when the first chains begin: as few as keep that to a 90th of the

@@ -386,9 +386,10 @@ TEST(TileList, DealsAFewDocumentsAtATimeByBlocks) {
   EXPECT_EQ(tiles_of_documents({.num_heads = 16}), one_by_one);
   // A chain walks one head at a time.
   EXPECT_EQ(tiles_of_documents({.num_heads = 8, .heads_walked = 4}), two_by_two);
-  // Eight chains of 1024 rows, and four.
-  EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = 8 * 1024}), two_by_two);
-  EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = 8 * 1024 - 1}), one_by_one);
+  // Eight chains of 1024 rows, a fifth of which need not be in the cache, and four.
+  constexpr int64_t kCachedRows = 8 * 1024 * 4 / 5 + 1;
+  EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = kCachedRows}), two_by_two);
+  EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = kCachedRows - 1}), one_by_one);
 }
 
 TEST(TileList, HoldsBackTilesOfOneLengthTogetherByBlocks) {

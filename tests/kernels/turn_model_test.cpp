@@ -92,6 +92,17 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
   }
 }
 
+TEST(TurnModel, LosesLittleWhereRowsSeeKeysInTwoPlaces) {
+  // Own keys, then all of another rank's: the last row sees both as one range.
+  const BandSlice slices[] = {{0, 4096, 0, 4096, -4096, 0},
+                              {4096, 8192, 0, 4096, -9000, 9000},
+                              {4096, 8192, 4096, 8192, -4096, 0},
+                              {4096, 8192, 8192, 16384, -9000, 9000}};
+  const TileList list = make_tile_list(slices, 8192, 16384, {8, 4, 1, 20'000'000 / 1024},
+                                       {128, 64, true}, TileOwner::keys);
+  EXPECT_LE(walk_in_turns(list, 4, kCtas, {}).loss(), 1.13);
+}
+
 TEST(TurnModel, LeavesMemoryTimeForWhatElseIsRead) {
   // Of 4.8 TB/s that an H200 has, 3.35 of an H100, where four documents of 4096 tokens by 16 chains
   // at a time (1.75 and 0.77 here) took a tenth and a third longer.
