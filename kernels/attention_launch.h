@@ -96,6 +96,14 @@ struct ForwardLaunch {
   bool rounds = false;
 };
 
+/// Rows of dk and dv that a wire takes in the dtype. They have the strides of dk and dv.
+struct WireRows {
+  /// What becomes of a row: it is read in fp32, or sent in the dtype.
+  static constexpr uint8_t kStays = 1, kLeaves = 2;
+  void *dk = nullptr, *dv = nullptr;
+  const uint8_t* uses = nullptr;  // [kv row] of those two; nullptr: all stay
+};
+
 /// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
 /// key tiles; or in two, where the last one makes all gradients. dq, dk, dv: fp32, or in the dtype
 /// where the fused kernel writes; every row of every head is written, sums have a fixed
@@ -104,6 +112,7 @@ struct ForwardLaunch {
 /// head][q row]: lse * log2(e), +inf for rows that see nothing, and rowsum(d_out * out), 0 for such
 /// rows. offsets: the same as parts of numbers (row_offsets.h), where kernels take them so.
 /// merges_dq (fused, dq in fp32 alone): dq holds that of other keys, and this one's is added.
+/// wire (fused, dk and dv in fp32): rows that are written in the dtype instead, or as well.
 struct BackwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v, d_out;
@@ -116,6 +125,7 @@ struct BackwardLaunch {
   Bf16* offsets = nullptr;
   DeviceRows dq, dk, dv;
   Dtype dkv_element = Dtype::fp32;  // fused: or the dtype
+  WireRows wire;
   DeviceRows narrow_dq;  // fused, if data is set: dq in the dtype; dq itself is workspace
   bool merges_dq = false;
   DeviceTiles query_tiles;

@@ -285,7 +285,7 @@ class ExecutorCuda : public Executor {
     select_device(device_);
     const DeviceInfo info = describe_device(device_);
     const LoweredPlan lowered =
-        lower_for_devices(checked, options, generation_, info.compute_capability, {});
+        lower_for_devices(checked, options, generation_, info.compute_capability, {}, false);
     const Plan& plan = lowered.plan;
     RankEngine engine(lowered, std::vector<bool>(plan.home.size(), true), info.compute_capability,
                       {options.poison, generation_, options.threads, options.repeats > 1});

@@ -67,6 +67,7 @@ struct FusedParams {
   const Bf16* offsets;   // [local query head], as row_offsets.h tells
   int32_t* turns_taken;  // [local query head][counter]
   int32_t is_narrow;     // dk and dv hold the dtype, else fp32
+  WireRows wire;
   DeviceRows narrow_dq;  // dq in the dtype, unless data is null
   int32_t merges_dq;     // dq holds sums of other keys: the first turn adds as well
 

@@ -1,5 +1,6 @@
 #include "kernels/hopper_backward.h"
 #include "kernels/hopper_fused_dq.h"
+#include "kernels/hopper_fused_rows.h"
 #include "kernels/hopper_fused_stages.h"
 #include "kernels/hopper_row_facts.h"
 #include "kernels/launch.h"
@@ -41,6 +42,8 @@ namespace {
 /// A consumer warpgroup.
 template <class B>
 struct GradientConsumer {
+  using T = typename B::T;
+
   const FusedParams& fused;
   const BackwardParams& p;
   const FusedShared<B>& at;
@@ -78,9 +81,8 @@ struct GradientConsumer {
     if constexpr (B::kHasOffsets) wgmma_rs_first(sums, halves.pairs, offset_descriptor(offsets));
 #pragma unroll
     for (int step = 0; step < kLanes / 16; ++step) {
-      wgmma_ss<typename B::T>(sums, further(owned, lane_step<B::kOwned>(step)),
-                              further(walked, lane_step<B::kWalked>(step)),
-                              B::kHasOffsets || step > 0);
+      wgmma_ss<T>(sums, further(owned, lane_step<B::kOwned>(step)),
+                  further(walked, lane_step<B::kWalked>(step)), B::kHasOffsets || step > 0);
     }
     wgmma_commit();
   }
@@ -96,7 +98,7 @@ struct GradientConsumer {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kPartRows / 16; ++step)
-      wgmma_rs<typename B::T>(sums, weights + 4 * step, further(rows, row_step(step)));
+      wgmma_rs<T>(sums, weights + 4 * step, further(rows, row_step(step)));
     wgmma_commit();
   }
 
@@ -133,8 +135,8 @@ struct GradientConsumer {
         if (!even.has(key + 8)) logits[4 * j + 2] = 0.0f;
         if (!odd.has(key + 8)) logits[4 * j + 3] = 0.0f;
       }
-      weights[2 * j] = pack<typename B::T>(logits[4 * j], logits[4 * j + 1]);
-      weights[2 * j + 1] = pack<typename B::T>(logits[4 * j + 2], logits[4 * j + 3]);
+      weights[2 * j] = pack<T>(logits[4 * j], logits[4 * j + 1]);
+      weights[2 * j + 1] = pack<T>(logits[4 * j + 2], logits[4 * j + 3]);
       if constexpr (B::kHasCap) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -159,10 +161,10 @@ struct GradientConsumer {
     for (int j = 0; j < kPartRows / 8; ++j) {
       FloatPair delta{0.0f, 0.0f};
       if constexpr (!B::kHasOffsets) delta = load_shared_pair(facts + B::Facts::kDelta + 32 * j);
-      logit_grads[2 * j] = pack<typename B::T>(exact[4 * j] * (dp[4 * j] - delta.x),
-                                               exact[4 * j + 1] * (dp[4 * j + 1] - delta.y));
-      logit_grads[2 * j + 1] = pack<typename B::T>(exact[4 * j + 2] * (dp[4 * j + 2] - delta.x),
-                                                   exact[4 * j + 3] * (dp[4 * j + 3] - delta.y));
+      logit_grads[2 * j] = pack<T>(exact[4 * j] * (dp[4 * j] - delta.x),
+                                   exact[4 * j + 1] * (dp[4 * j + 1] - delta.y));
+      logit_grads[2 * j + 1] = pack<T>(exact[4 * j + 2] * (dp[4 * j + 2] - delta.x),
+                                       exact[4 * j + 3] * (dp[4 * j + 3] - delta.y));
     }
   }
 
@@ -392,20 +394,39 @@ struct GradientConsumer {
                                              const float (&sums)[kLanes / 2]) const {
     const int64_t place = head * rows.head_stride + static_cast<int64_t>(row) * rows.row_stride;
     if (fused.is_narrow != 0) {
-      using T = typename B::T;
       store_narrow_row<T, kLanes, kSecond>(static_cast<T*>(rows.data) + place, num_lanes, sums);
     } else {
       store_row<kLanes, kSecond>(static_cast<float*>(rows.data) + place, num_lanes, sums, 1.0f);
     }
   }
 
+  __device__ __forceinline__ bool leaves(int32_t row, int32_t rows_end) const {
+    return row < rows_end && (fused.wire.uses[row] & WireRows::kLeaves) != 0;
+  }
+  __device__ __forceinline__ bool stays(int32_t row, int32_t rows_end) const {
+    return row < rows_end &&
+           (fused.wire.uses == nullptr || (fused.wire.uses[row] & WireRows::kStays) != 0);
+  }
+
+  /// wire: where rows go that leave. Both rows first, and each condition where it is used: so the
+  /// registers are enough (PtxasReport).
   template <int kLanes>
-  __device__ __forceinline__ void store_rows(const DeviceRows& rows, int32_t head,
+  __device__ __forceinline__ void store_rows(const DeviceRows& rows, void* wire, int32_t head,
                                              int32_t first_row, int32_t rows_end, int32_t num_lanes,
                                              const float (&sums)[kLanes / 2]) const {
-    store_sums<kLanes, false>(rows, head, first_row, first_row < rows_end ? num_lanes : 0, sums);
-    store_sums<kLanes, true>(rows, head, first_row + 8, first_row + 8 < rows_end ? num_lanes : 0,
-                             sums);
+    // Mostly all rows of a warp are alike.
+    if (fused.wire.uses != nullptr &&
+        any_in_warp(leaves(first_row, rows_end) || leaves(first_row + 8, rows_end))) {
+      T* const to = static_cast<T*>(wire) + head * rows.head_stride +
+                    static_cast<int64_t>(first_row) * rows.row_stride;
+      store_narrow_row<T, kLanes, false>(to, leaves(first_row, rows_end) ? num_lanes : 0, sums);
+      store_narrow_row<T, kLanes, true>(to + 8 * rows.row_stride,
+                                        leaves(first_row + 8, rows_end) ? num_lanes : 0, sums);
+    }
+    store_sums<kLanes, false>(rows, head, first_row, stays(first_row, rows_end) ? num_lanes : 0,
+                              sums);
+    store_sums<kLanes, true>(rows, head, first_row + 8,
+                             stays(first_row + 8, rows_end) ? num_lanes : 0, sums);
   }
 
   __device__ __forceinline__ void run() {
@@ -426,10 +447,10 @@ struct GradientConsumer {
         if (item.tile.first_gap >= 0) clear_gaps(item.tile);
         walk_tiles(tiles, key);
       }
-      store_rows<B::kV>(p.second, item.head, key, item.tile.end, p.lanes_v, dv);
+      store_rows<B::kV>(p.second, fused.wire.dv, item.head, key, item.tile.end, p.lanes_v, dv);
 #pragma unroll
       for (int i = 0; i < B::kQk / 2; ++i) dk[i] *= p.scale;
-      store_rows<B::kQk>(p.first, item.head, key, item.tile.end, p.lanes_qk, dk);
+      store_rows<B::kQk>(p.first, fused.wire.dk, item.head, key, item.tile.end, p.lanes_qk, dk);
     }
   }
 };
@@ -458,48 +479,6 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   }
 }
 
-constexpr int kClearingThreads = 128;
-
-struct ClearParams {
-  DeviceRows dq;
-  const RowStretch* stretches;
-  int32_t num_lanes;
-};
-
-/// Zeros to rows of dq that no turn opens. Grid: a stretch of rows, a local query head.
-__global__ void __launch_bounds__(kClearingThreads)
-    clear_rows(const __grid_constant__ ClearParams p) {
-  const RowStretch rows = p.stretches[blockIdx.x];
-  float* to = static_cast<float*>(p.dq.data) + static_cast<int64_t>(rows.begin) * p.dq.row_stride +
-              static_cast<int32_t>(blockIdx.y) * p.dq.head_stride;
-  const int32_t count = (rows.end - rows.begin) * p.num_lanes;
-  for (int32_t i = threadIdx.x; i < count; i += kClearingThreads)
-    to[i / p.num_lanes * p.dq.row_stride + i % p.num_lanes] = 0.0f;
-}
-
-struct RoundParams {
-  DeviceRows dq, narrow_dq;
-  const RowStretch* stretches;
-  int32_t num_lanes;
-};
-
-/// dq in the dtype, rows that no tile closes. Grid: a stretch of rows, a local query head.
-template <class T>
-__global__ void __launch_bounds__(kClearingThreads)
-    round_rows(const __grid_constant__ RoundParams p) {
-  const RowStretch rows = p.stretches[blockIdx.x];
-  const auto head = static_cast<int32_t>(blockIdx.y);
-  const float* from =
-      static_cast<const float*>(p.dq.data) + rows.begin * p.dq.row_stride + head * p.dq.head_stride;
-  T* to = static_cast<T*>(p.narrow_dq.data) + rows.begin * p.narrow_dq.row_stride +
-          head * p.narrow_dq.head_stride;
-  const int32_t count = (rows.end - rows.begin) * p.num_lanes;
-  for (int32_t i = threadIdx.x; i < count; i += kClearingThreads) {
-    const int32_t row = i / p.num_lanes, lane = i % p.num_lanes;
-    to[row * p.narrow_dq.row_stride + lane] = from_float<T>(from[row * p.dq.row_stride + lane]);
-  }
-}
-
 template <class B>
 void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
   const DeviceTiles& tiles = launch.key_tiles;
@@ -515,6 +494,7 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
     fused.offsets = launch.offsets;
   }
   fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
+  fused.wire = launch.wire;
   make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, {B::kWalked});
   fused.turns_taken = launch.turns_taken;
   fused.narrow_dq = launch.narrow_dq;

@@ -27,6 +27,7 @@ class LandingFinder {
     found_.roundings.assign(transfers.size(), {});
     found_.is_merged.assign(pass.merges.size(), false);
     found_.is_finished.assign(pass.finishes.size(), false);
+    found_.is_sum.assign(plan.buffers.size(), false);
   }
 
   LandingSavings find() {
@@ -43,7 +44,8 @@ class LandingFinder {
     for (size_t b = 0; b < touches_.size(); ++b) {
       const BufferSpec& spec = plan_.buffers[b];
       if (spec.kind != BufferKind::dq && spec.kind != BufferKind::dkv) continue;
-      save_sum(BufferId{static_cast<int32_t>(b)}, touches_[b]);
+      found_.is_sum[b] = is_sum(BufferId{static_cast<int32_t>(b)}, touches_[b]);
+      if (found_.is_sum[b]) save_sum(BufferId{static_cast<int32_t>(b)}, touches_[b]);
       if (!is_home[b]) save_sending(BufferId{static_cast<int32_t>(b)}, touches_[b]);
     }
     return std::move(found_);
@@ -75,7 +77,6 @@ class LandingFinder {
   }
 
   void save_sum(BufferId id, const std::vector<Touch>& touches) {
-    if (!is_sum(id, touches)) return;
     std::vector<Touch> additions(touches.begin() + 1, touches.end() - 1);
     if (const auto firsts = find_firsts(id, additions)) {
       found_.is_merged[touches.front().item] = true;

@@ -24,6 +24,7 @@ struct LandingSavings {
   std::vector<Rounding> roundings;  // [transfer item]
   std::vector<bool> is_merged;      // [merge item] zeros that nothing needs
   std::vector<bool> is_finished;    // [finish item] transfers round
+  std::vector<bool> is_sum;         // [buffer] zeros, additions, a rounding, and nothing else
 };
 
 /// transfers: the pass's, as they go past reorders that are saved. plan: has the lists of their

@@ -1,5 +1,6 @@
 #include "kernels/lowered_plan.h"
 
+#include "kernels/gradient_shares.h"
 #include "kernels/item_buffers.h"
 #include "kernels/narrow_buffers.h"
 #include "kernels/reorder_savings.h"
@@ -38,9 +39,11 @@ class PassLowering {
     for (size_t i = 0; i < transfers_.size(); ++i) {
       if (landings_.replaces[i]) transfers_[i].landing = Landing::replace;
     }
+    is_share_.assign(transfers_.size(), false);
     if (is_backward_) {
-      find_narrow_gradients({plan_, pass_, transfers_, savings_, shortcuts_, landings_},
-                            lowering.writes_dtype, lowered_.is_narrow);
+      const GradientPass pass{plan_, pass_, transfers_, savings_, shortcuts_, landings_};
+      find_narrow_gradients(pass, lowering.writes_dtype, lowered_.is_narrow);
+      if (lowering.adds_shares) find_shares(pass, lowering);
     }
     if (may_cut(lowering)) cut_inputs(lowering.pieces.most);
     if (may_cut_results(lowering)) cut_results(lowering.pieces.fewest_tiles);
@@ -59,6 +62,23 @@ class PassLowering {
   }
 
  private:
+  /// What is added up at once begins without zeros, and is rounded as it is written.
+  void find_shares(const GradientPass& pass, const Lowering& lowering) {
+    is_share_ = find_gradient_shares(pass);
+    std::vector<bool> is_sum(plan_.buffers.size(), false);
+    for (size_t i = 0; i < transfers_.size(); ++i) {
+      if (is_share_[i]) is_sum[static_cast<size_t>(to_index(transfers_[i].to))] = true;
+    }
+    for (size_t b = 0; b < is_sum.size(); ++b)
+      lowered_.is_narrow[b] = lowered_.is_narrow[b] || is_sum[b];
+    for (size_t i = 0; i < pass_.merges.size(); ++i) {
+      if (is_sum[static_cast<size_t>(to_index(pass_.merges[i].into))])
+        landings_.is_merged[i] = true;
+    }
+    if (lowering.writes_dtype)
+      lowered_.has_wire_copy = find_wire_copies(pass, lowering.writes_dtype, lowered_.is_narrow);
+  }
+
   bool computes_once() const {
     std::vector<int32_t> count(plan_.home.size(), 0);
     for (const ComputeItem& item : pass_.computes)
@@ -141,9 +161,12 @@ class PassLowering {
     return sends;
   }
 
+  /// Not shares: with heads enough to send them early, CTAs of the last few heads wait for each
+  /// other's turns, which costs more than the wire does.
   bool is_sent_in_parts(int64_t transfer) const {
     const auto item = static_cast<size_t>(transfer);
-    return !is_local(transfer) && transfers_[item].landing == Landing::replace &&
+    return !is_local(transfer) && !is_share(transfer) &&
+           transfers_[item].landing == Landing::replace &&
            lowered_.is_narrow[static_cast<size_t>(to_index(transfers_[item].from))];
   }
 
@@ -318,13 +341,15 @@ class PassLowering {
     return result_cuts_[static_cast<size_t>(to_index(rank))];
   }
 
+  bool is_share(int64_t transfer) const { return is_share_[static_cast<size_t>(transfer)]; }
+
   bool is_local(int64_t transfer) const {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(transfer)];
     return item.src == item.dst;
   }
 
   /// Every rank sends to its nearest neighbours first, so that all receive from different ones.
-  /// Sums keep their order.
+  /// Sums keep their order; of shares the receiver knows it.
   std::vector<int64_t> order_of(const Stage& stage) const {
     std::vector<int64_t> order(static_cast<size_t>(stage.end - stage.begin));
     std::iota(order.begin(), order.end(), stage.begin);
@@ -333,7 +358,7 @@ class PassLowering {
       return transfers_[static_cast<size_t>(i)];
     };
     if (std::any_of(order.begin(), order.end(),
-                    [&](int64_t i) { return of(i).landing == Landing::add; }))
+                    [&](int64_t i) { return of(i).landing == Landing::add && !is_share(i); }))
       return order;
     const auto ranks = static_cast<int32_t>(plan_.home.size());
     const auto distance = [&](int64_t i) {
@@ -372,6 +397,7 @@ class PassLowering {
     origins_.of(StageKind::transfer).push_back(origin);
     origins_.roundings.push_back(landings_.roundings[static_cast<size_t>(origin)]);
     origins_.pieces.push_back(piece);
+    origins_.are_shares.push_back(is_share(origin));
   }
 
   void add_compute(ComputeItem item, int64_t origin) {
@@ -421,6 +447,7 @@ class PassLowering {
   SkippedRows& skipped_;
   std::vector<TransferItem> transfers_;  // the plan's, past reorders that are saved
   LandingSavings landings_;
+  std::vector<bool> is_share_;  // [the plan's transfer item]
   std::map<std::array<int32_t, 3>, RunListId> lists_;
   size_t num_pieces_ = 1;
   std::vector<HeadCuts> result_cuts_;  // [rank] heads of both items; empty: whole
@@ -469,11 +496,12 @@ std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces, int64_t head_
   return ends;
 }
 
-LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
+namespace {
+
+LoweredPlan lower_items(const Plan& plan, const Lowering& lowering) {
   LoweredPlan lowered;
   lowered.plan = plan;
-  lowered.planned_computes = {static_cast<int64_t>(plan.forward.computes.size()),
-                              static_cast<int64_t>(plan.backward.computes.size())};
+  lowered.has_wire_copy.assign(plan.buffers.size(), false);
   for (const FinishItem& item : plan.forward.finishes) {
     if (plan.buffer(item.buffer).kind == BufferKind::out) lowered.answers.push_back(item.buffer);
   }
@@ -500,6 +528,7 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
     }
     origins.roundings.resize(pass.transfers.size());
     origins.pieces.assign(pass.transfers.size(), -1);
+    origins.are_shares.assign(pass.transfers.size(), false);
     origins.rounds.assign(pass.merges.size(), false);
     origins.own_merges.resize(pass.computes.size());
   }
@@ -512,28 +541,29 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
   return lowered;
 }
 
-std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
-                                      const std::vector<ItemEvent>& events) {
-  std::vector<ItemEvent> planned;
-  // [direction, kind, item, rank]
-  std::map<std::array<int64_t, 4>, size_t> found;
-  for (ItemEvent event : events) {
-    ItemId& id = event.item;
-    id.index = lowered.origins_of(id.is_backward).of(id.kind)[static_cast<size_t>(id.index)];
-    const auto [entry, is_new] = found.try_emplace(
-        {id.is_backward ? 1 : 0, static_cast<int64_t>(id.kind), id.index, to_index(event.rank)},
-        planned.size());
-    if (is_new) {
-      planned.push_back(event);
-      continue;
+/// Items of the plan whose items were joined.
+void trace_back(const JoinedPlan& joined, LoweredPlan& lowered) {
+  for (const size_t d : {0, 1}) {
+    LoweredPlan::Origins& origins = lowered.origins[d];
+    for (const int64_t item : origins.of(StageKind::compute))
+      origins.parts.push_back(joined.parts[d][static_cast<size_t>(item)]);
+    for (size_t kind = 0; kind < origins.items.size(); ++kind) {
+      for (int64_t& item : origins.items[kind])
+        item = joined.items[d][kind][static_cast<size_t>(item)];
     }
-    ItemEvent& whole = planned[entry->second];
-    whole.start_ns = std::min(whole.start_ns, event.start_ns);
-    whole.end_ns = std::max(whole.end_ns, event.end_ns);
   }
-  std::stable_sort(planned.begin(), planned.end(),
-                   [](const ItemEvent& a, const ItemEvent& b) { return a.start_ns < b.start_ns; });
-  return planned;
+}
+
+}  // namespace
+
+LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering) {
+  const bool may_join = lowering.saves_work && lowering.can_join;
+  const auto joined = may_join ? join_computes(plan, lowering.can_join) : std::nullopt;
+  LoweredPlan lowered = lower_items(joined ? joined->plan : plan, lowering);
+  if (joined) trace_back(*joined, lowered);
+  lowered.planned_computes = {static_cast<int64_t>(plan.forward.computes.size()),
+                              static_cast<int64_t>(plan.backward.computes.size())};
+  return lowered;
 }
 
 }  // namespace cpscope::kernels

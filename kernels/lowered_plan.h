@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/joined_computes.h"
 #include "kernels/landing_savings.h"
 #include "kernels/merge_shortcuts.h"
 #include "sim/plan/plan.h"
@@ -30,6 +31,11 @@ struct Lowering {
   MergingKernels can_merge;
   /// Can the kernels of an item begin before all its inputs are there, and wait for pieces of them?
   std::function<bool(const ComputeItem&)> waits_for_pieces;
+  /// May an item be part of one with the keys and values of another one too (joined_computes)? None
+  /// may where this is empty.
+  std::function<bool(const ComputeItem&)> can_join;
+  /// Does a rank add up gradients of keys and values when all are there (gradient_shares)?
+  bool adds_shares = false;
 };
 
 /// What a compute item does beside the plan's work.
@@ -45,26 +51,33 @@ struct HeadCuts {
 };
 
 /// A plan as devices carry it out. Every pair, row and byte is the plan's, and so is every number
-/// of the results; saved are passes over memory and time:
+/// of the results, but for roundings where items are joined; saved are passes over memory and time:
+/// - what a rank computes with its own keys and values and with received ones is one item
+///   (joined_computes);
 /// - a compute item writes where its first merge would copy to, and merges there itself later
 ///   (merge_shortcuts);
 /// - a transfer lands where a reorder would put its rows, or takes them from where a reorder would
 ///   find them, and buffers between are gone;
 /// - gradients that land first are not added to zeros, and transfers round them (landing_savings);
 /// - memory holds results in the dtype that nothing is added to (narrow_buffers);
+/// - gradients of several ranks are added up at once, and rows that travel are written in the dtype
+///   by the kernel that makes them (gradient_shares);
 /// - where every rank computes once in a pass, what comes before is cut into pieces of heads, one
 ///   after the other, so that the first piece is computed while the others are under way; where
 ///   what is computed is sent at once, the last heads are an item of their own, beside which the
 ///   others' results travel.
 struct LoweredPlan {
-  /// Items of one pass: which of the plan's they are, or are pieces of.
+  /// Items of one pass: which of the plan's they are, or are pieces of; -1: a joined item's
+  /// gradients on their way home.
   struct Origins {
-    std::array<std::vector<int64_t>, 5> items;  // [StageKind][item]
-    std::vector<bool> rounds;                   // [merge item] its sum is rounded to the dtype
-    std::vector<OwnMerge> own_merges;           // [compute item]
-    std::vector<Rounding> roundings;            // [transfer item]
-    std::vector<int32_t> pieces;                // [transfer item] -1: it is none
-    std::vector<HeadCuts> cuts;                 // [rank]; empty: inputs come whole
+    std::array<std::vector<int64_t>, 5> items;   // [StageKind][item]
+    std::vector<std::vector<JoinedPart>> parts;  // [compute item] that it joins, if it does
+    std::vector<bool> rounds;                    // [merge item] its sum is rounded to the dtype
+    std::vector<OwnMerge> own_merges;            // [compute item]
+    std::vector<Rounding> roundings;             // [transfer item]
+    std::vector<int32_t> pieces;                 // [transfer item] -1: it is none
+    std::vector<bool> are_shares;                // [transfer item] added with others, all at once
+    std::vector<HeadCuts> cuts;                  // [rank]; empty: inputs come whole
 
     std::vector<int64_t>& of(StageKind kind) { return items[static_cast<size_t>(kind)]; }
     const std::vector<int64_t>& of(StageKind kind) const {
@@ -74,9 +87,10 @@ struct LoweredPlan {
   };
 
   Plan plan;  // without the items that nothing is left of; buffers without use have no rows
-  std::array<Origins, 2> origins;             // forward, backward
-  std::vector<bool> is_narrow;                // [buffer] results that hold the dtype, not fp32
-  std::vector<BufferId> answers;              // `out` buffers that hold lse of the answer
+  std::array<Origins, 2> origins;   // forward, backward
+  std::vector<bool> is_narrow;      // [buffer] results that hold the dtype, not fp32
+  std::vector<bool> has_wire_copy;  // [buffer] gradients in fp32 where they stay, else in the dtype
+  std::vector<BufferId> answers;    // `out` buffers that hold lse of the answer
   std::array<int64_t, 2> planned_computes{};  // number of the plan's own compute items
 
   const Origins& origins_of(bool is_backward) const { return origins[is_backward ? 1 : 0]; }
@@ -85,7 +99,8 @@ struct LoweredPlan {
 LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering);
 
 /// Events of the plan's items, by start: pieces of an item are one event, from the begin of the
-/// first to the end of the last.
+/// first to the end of the last; items that were joined are one after the other, each as long as
+/// its pairs are of all.
 std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
                                       const std::vector<ItemEvent>& events);
 

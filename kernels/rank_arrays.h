@@ -2,10 +2,12 @@
 
 #include "kernels/attention_launch.h"
 #include "kernels/device_memory.h"
+#include "kernels/lowered_plan.h"
 #include "kernels/row_kernels.h"
 #include "sim/plan/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -29,13 +31,16 @@ Dtype element_of(BufferKind kind, Dtype dtype);
 /// in the dtype.
 Dtype element_in(const Plan& plan, const std::vector<bool>& is_narrow, BufferId id, bool second);
 
+/// The same of what a transfer takes from it to another rank: from the copy that is made for wires
+/// where there is one.
+Dtype sent_element(const LoweredPlan& lowered, const TransferItem& item, bool second);
+
 /// The buffers of some ranks in the memory of one device, every array between guards, and the row
 /// lists that their items name. Buffers of other ranks do not exist here.
 class RankArrays {
  public:
-  /// `is_here` [rank]; `is_narrow` [buffer]: results that are held in the dtype, as inputs are.
-  /// Plans the arrays; nothing is allocated yet.
-  RankArrays(const Plan& plan, std::vector<bool> is_here, std::vector<bool> is_narrow);
+  /// `is_here` [rank]. Plans the arrays; nothing is allocated yet.
+  RankArrays(const LoweredPlan& lowered, std::vector<bool> is_here);
 
   bool is_here(RankId rank) const { return is_here_[to_index(rank)]; }
   int64_t num_here() const { return std::count(is_here_.begin(), is_here_.end(), true); }
@@ -68,11 +73,18 @@ class RankArrays {
 
   /// One array of a buffer, from head `first_head` (numbered in the whole attention) on.
   RowBlock block(BufferId id, bool second, int32_t first_head) const;
+  /// The same of its copy for wires, where it has one.
+  RowBlock wire_block(BufferId id, bool second, int32_t first_head) const;
   DeviceRows rows(BufferId id, bool second, int32_t first_head) const;
   OutRows out_rows(BufferId id) const { return {first<float>(id), second<float>(id)}; }
   BufferShape shape(BufferId id, bool second) const;
   /// The list's rows in device memory; nullptr for kAllRows.
   const int32_t* row_list(RunListId list) const;
+  /// [row of its `to`] The row of its `from`, if it stays on its rank, else the row of what came
+  /// over the wire; -1: not of this share.
+  const int32_t* share_rows(const TransferItem& share) const;
+  /// As WireRows::uses, of a buffer with a copy for wires.
+  const uint8_t* row_uses(BufferId id) const { return row_uses_.at(to_index(id)).as<uint8_t>(); }
 
   std::string find_broken_guard(Stream stream) const { return arrays_.find_broken_guard(stream); }
   const Plan& plan() const { return plan_; }
@@ -80,12 +92,21 @@ class RankArrays {
  private:
   void plan_row_lists(const Pass& pass);
   void plan_row_list(RunListId list);
+  void plan_share_rows();
+  std::vector<int32_t> make_share_rows(const TransferItem& share) const;
+  std::vector<uint8_t> make_row_uses(BufferId id) const;
+  RowBlock block_at(int32_t array, Dtype element, BufferId id, bool second,
+                    int32_t first_head) const;
 
+  const LoweredPlan& lowered_;
   const Plan& plan_;
-  std::vector<bool> is_here_, is_narrow_;
+  std::vector<bool> is_here_;
   GuardedArrays arrays_;
-  std::vector<int32_t> first_, second_;        // [BufferId] array, -1: none here
-  std::map<int32_t, DeviceMemory> row_lists_;  // [RunListId]
+  std::vector<int32_t> first_, second_;            // [BufferId] array, -1: none here
+  std::vector<int32_t> wire_first_, wire_second_;  // [BufferId] array of the copy for wires
+  std::map<int32_t, DeviceMemory> row_lists_;      // [RunListId]
+  std::map<std::array<int32_t, 4>, DeviceMemory> share_rows_;  // [stays here, from, to, buffer]
+  std::map<int32_t, DeviceMemory> row_uses_;                   // [BufferId]
   int64_t row_list_bytes_ = 0;
 };
 

@@ -124,7 +124,8 @@ std::vector<ItemEvent> RankDevice::events() {
 void RankDevice::begin_pass(bool is_backward, bool measures_items) {
   select_device(device_);
   is_backward_ = is_backward;
-  engine_.begin_pass(++pass_number_ % kNumbers);
+  ++pass_number_;
+  engine_.begin_pass(pass_value());
   if (is_backward) {
     engine_.move_kept_inputs(false, compute_stream());
     wait_for_stream(compute_stream());
@@ -195,7 +196,7 @@ void RankDevice::compute(const ComputeItem& item, int64_t index) {
       !is_rest && std::find(origins.begin() + index + 1, origins.end(), origin) != origins.end();
   computed_ = origin;
   const Stream stream = is_rest ? late_stream_.get() : compute_stream();
-  if (is_rest) wait_for_flag(stream, engine_.begun_flag(), pass_number_ % kNumbers);
+  if (is_rest) wait_for_flag(stream, engine_.begun_flag(), pass_value());
   enqueue_item({is_backward_, StageKind::compute, index}, item.step,
                uses_of(plan_, item, is_backward_), stream, [&] {
                  is_backward_ ? engine_.compute_backward(item, stream, is_first_of_two)

@@ -94,12 +94,12 @@ class RankDevice {
     StepId step;
     std::vector<std::shared_ptr<DeviceEvent>> events;  // of all streams
   };
-  /// How a transfer is copied, and where it lies in staging: where it is sent if it does not go
-  /// straight, where it is received if it does not land straight.
+  /// How a transfer is copied, and where it lies in staging: where it is sent if it is packed,
+  /// where it is received if it does not land straight.
   struct CopyPlan {
-    bool goes_straight = false, lands_straight = false;
+    bool is_packed = false, lands_straight = false;
     int64_t sent = 0, received = 0;
-    std::vector<ByteRows> rows;  // of one that lands straight, once it was sent
+    std::vector<ByteRows> rows;  // once it was sent
   };
   /// A transfer by copies that this rank has enqueued.
   struct Sent {
@@ -118,6 +118,8 @@ class RankDevice {
   static constexpr int32_t kNumbers = 1024;
   static constexpr int64_t kPushedBytes = RowPush::kMostPieces * int64_t{sizeof(int32_t)};
 
+  /// What flags of this pass are set to.
+  int32_t pass_value() const { return pass_number_ % kNumbers; }
   /// Where a message of staging ends and the next one may begin.
   static int64_t align(int64_t bytes);
   const Pass& pass() const { return is_backward_ ? plan_.backward : plan_.forward; }
@@ -126,11 +128,13 @@ class RankDevice {
   std::vector<Stream> streams() const;
   void plan_staging();
   void plan_copies();
-  const std::vector<ByteRows>& straight_rows(int64_t index, const RankDevice& receiver);
-  bool keeps_pieces() const;
+  uint8_t* packed_place(const CopyPlan& plan) const;
+  uint8_t* received_place(const CopyPlan& plan) const;
+  const std::vector<ByteRows>& wire_rows(int64_t index, const RankDevice& receiver);
+  void wait_for_first_piece(Stream stream);
   FirstPush find_push(std::deque<RankDevice>& devices);
   bool add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push);
-  void keep_pieces();
+  void move_own_pieces();
   void reserve_staging(int64_t sent, int64_t received);
   const CopyPlan& copy_plan(int64_t index) const {
     return copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
@@ -139,8 +143,11 @@ class RankDevice {
   void send_item(int64_t index, RankDevice& receiver);
   void copy_straight(int64_t index, RankDevice& receiver, ItemClock& clock, Stream stream);
   void send_piece(int32_t piece, std::deque<RankDevice>& devices, ItemClock& clock);
-  void set_flag(int32_t piece, RankDevice& receiver, Stream stream);
+  int32_t* flag_at(int32_t piece, const RankDevice& receiver) const;
+  void set_flag(int32_t piece, const RankDevice& receiver, Stream stream);
   void keep_item(int64_t index, int64_t stage);
+  void add_shares(std::vector<int64_t>& shares, const std::deque<RankDevice>& devices,
+                  int64_t stage);
   void receive_item(int64_t index, const RankDevice& sender, int64_t stage);
   static bool is_local(const Message& message);
   void move(const Message& message);

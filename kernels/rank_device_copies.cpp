@@ -3,6 +3,7 @@
 #include "kernels/rank_device.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,13 +17,15 @@ void RankDevice::plan_copies() {
     std::vector<CopyPlan>& copies = copies_[is_backward ? 1 : 0];
     int64_t sent = 0, received = 0;
     for (const TransferItem& item : pass.transfers) {
-      const CopyPlan& copy = copies.emplace_back(CopyPlan{
-          goes_straight(lowered_, item), lands_straight(lowered_, item), sent, received, {}});
+      const bool lands = lands_straight(lowered_, item);
+      const bool is_packed =
+          lands ? !goes_straight(lowered_, item) : !leaves_unpacked(lowered_, item);
+      const CopyPlan& copy = copies.emplace_back(CopyPlan{is_packed, lands, sent, received, {}});
       CPSCOPE_CHECK(
           item.src != rank_ || item.dst == rank_ || engine_.wire_bytes(item) == item.bytes,
           "the plan counts other bytes", engine_.wire_bytes(item), item.bytes);
       if (item.src == item.dst) continue;
-      if (item.src == rank_ && !copy.goes_straight) sent += align(item.bytes);
+      if (item.src == rank_ && copy.is_packed) sent += align(item.bytes);
       if (item.dst == rank_ && !copy.lands_straight) received += align(item.bytes);
     }
     most_sent = std::max(most_sent, sent);
@@ -50,34 +53,23 @@ void RankDevice::send_item(int64_t index, RankDevice& receiver) {
       item.payload == Payload::out || item.payload == Payload::dq || item.payload == Payload::dkv;
   const BufferUse reads{{{item.from, item.heads}}, {}}, writes{{}, {{item.to, item.heads}}};
   const Stream copier = is_result ? result_stream_.get() : transfer_stream();
-  Sent& sent = sent_[static_cast<size_t>(index)];
-  sent = {copier, copier, nullptr, std::make_shared<DeviceEvent>(false)};
   const CopyPlan& plan = copy_plan(index);
-  if (plan.lands_straight) receiver.hazards_.begin(writes, copier);
-  if (plan.goes_straight) {
-    hazards_.begin(reads, copier);
-    copy_straight(index, receiver, *clock_, copier);
-    record_event(sent.arrived->get(), copier);
-    sent.read = sent.arrived;
-    return;
-  }
   // The next one is packed while this one travels.
-  const Stream packer = sent.reader = packing_stream_.get();
-  hazards_.begin(reads, packer);
-  clock_->start(packer);
-  uint8_t* const packed = staging_.at<uint8_t>(send_staging_) + plan.sent;
-  engine_.pack(item, packed, packer);
-  sent.read = std::make_shared<DeviceEvent>(false);
-  record_event(sent.read->get(), packer);
-  wait_for_event(copier, sent.read->get());
-  if (plan.lands_straight) {
-    for (const ByteRows& rows : straight_rows(index, receiver)) copy_byte_rows(rows, copier);
+  const Stream reader = plan.is_packed ? packing_stream_.get() : copier;
+  Sent& sent = sent_[static_cast<size_t>(index)];
+  sent = {reader, copier, nullptr, std::make_shared<DeviceEvent>(false)};
+  if (plan.lands_straight) receiver.hazards_.begin(writes, copier);
+  hazards_.begin(reads, reader);
+  clock_->start(reader);
+  if (plan.is_packed) {
+    engine_.pack(item, packed_place(plan), reader);
+    sent.read = std::make_shared<DeviceEvent>(false);
+    record_event(sent.read->get(), reader);
+    wait_for_event(copier, sent.read->get());
   } else {
-    uint8_t* const place = receiver.staging_.at<uint8_t>(receiver.receive_staging_) +
-                           receiver.copy_plan(index).received;
-    copy_byte_rows({packed, item.bytes, place, item.bytes, item.bytes, 1}, copier);
+    sent.read = sent.arrived;
   }
-  clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, copier);
+  for (const ByteRows& rows : wire_rows(index, receiver)) copy_byte_rows(rows, copier);
   record_event(sent.arrived->get(), copier);
 }
 
@@ -100,25 +92,69 @@ void RankDevice::receive(int64_t begin, int64_t end, const std::deque<RankDevice
   const auto each = [&](const auto& visit) {
     for (int64_t i = begin; i < end; ++i) visit(pass().transfers[static_cast<size_t>(i)], i);
   };
+  const std::vector<bool>& are_shares = lowered_.origins_of(is_backward_).are_shares;
+  const auto is_share = [&](int64_t i) { return are_shares[static_cast<size_t>(i)]; };
   // What is added must not be overwritten; all else that stays waits for nothing that comes.
-  const auto stays_first = [&](const TransferItem& item) {
-    return item.src == rank_ && item.dst == rank_ && item.landing == Landing::replace;
+  const auto stays_first = [&](const TransferItem& item, int64_t i) {
+    return item.src == rank_ && item.dst == rank_ && item.landing == Landing::replace &&
+           !is_share(i);
   };
+  std::map<int32_t, std::vector<int64_t>> sums;  // [BufferId] shares
   each([&](const TransferItem& item, int64_t i) {
-    if (stays_first(item)) keep_item(i, stage);
+    if (stays_first(item, i)) keep_item(i, stage);
   });
   each([&](const TransferItem& item, int64_t i) {
-    if (item.src == item.dst) {
-      if (item.dst == rank_ && !stays_first(item)) keep_item(i, stage);
-      return;
-    }
-    if (item.bytes == 0) return;
-    if (item.src == rank_) {
+    const bool stays = item.src == item.dst;
+    if (!stays && item.bytes == 0) return;
+    if (!stays && item.src == rank_) {
       const Sent& sent = sent_[static_cast<size_t>(i)];
       hazards_.end({{{item.from, item.heads}}, {}}, sent.reader, sent.read);
     }
-    if (item.dst == rank_) receive_item(i, devices[static_cast<size_t>(to_index(item.src))], stage);
+    if (item.dst != rank_ || stays_first(item, i)) return;
+    if (is_share(i)) {
+      sums[to_index(item.to)].push_back(i);
+    } else if (stays) {
+      keep_item(i, stage);
+    } else {
+      receive_item(i, devices[static_cast<size_t>(to_index(item.src))], stage);
+    }
   });
+  for (auto& [buffer, shares] : sums) add_shares(shares, devices, stage);
+}
+
+/// Once all of them are there; in the plan's order, in which they need not have been sent.
+void RankDevice::add_shares(std::vector<int64_t>& shares, const std::deque<RankDevice>& devices,
+                            int64_t stage) {
+  const std::vector<int64_t>& origins = lowered_.origins_of(is_backward_).of(StageKind::transfer);
+  const auto item_of = [&](int64_t i) -> const TransferItem& {
+    return pass().transfers[static_cast<size_t>(i)];
+  };
+  std::sort(shares.begin(), shares.end(), [&](int64_t a, int64_t b) {
+    return origins[static_cast<size_t>(a)] < origins[static_cast<size_t>(b)];
+  });
+  const TransferItem& any = item_of(shares.front());
+  const Stream stream = landing_stream_.get();
+  BufferUse use{{}, {{any.to, any.heads}}};
+  std::vector<RankEngine::Share> places;
+  std::vector<ItemId> kept;
+  for (const int64_t i : shares) {
+    const TransferItem& item = item_of(i);
+    if (item.src == rank_) {
+      use.reads.push_back({item.from, item.heads});
+      kept.push_back({is_backward_, StageKind::transfer, i});
+      places.push_back({&item, nullptr});
+      continue;
+    }
+    const Sent& sent =
+        devices[static_cast<size_t>(to_index(item.src))].sent_[static_cast<size_t>(i)];
+    wait_for_event(stream, sent.arrived->get());
+    places.push_back({&item, received_place(copy_plan(i))});
+  }
+  hazards_.begin(use, stream);
+  clock_->start(stream);
+  engine_.add_shares(places, stream);
+  if (!kept.empty()) clock_->stop_all(kept, rank_, any.step, stream);
+  hazards_.end(use, stream, stage);
 }
 
 void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t stage) {
@@ -130,27 +166,21 @@ void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t s
   const Stream stream = landing_stream_.get();
   wait_for_event(stream, sent.arrived->get());
   hazards_.begin(writes, stream);
-  engine_.unpack(item, staging_.at<uint8_t>(receive_staging_) + copy_plan(index).received, stream);
+  engine_.unpack(item, received_place(copy_plan(index)), stream);
   hazards_.end(writes, stream, stage);
 }
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
   select_device(device_);
   // The first piece has the wire for itself: the others' kernels wait for it.
-  if (piece == 1 && keeps_pieces())
-    wait_for_flag(transfer_stream(), engine_.arrival_flag(is_backward_, 0, rank_),
-                  pass_number_ % kNumbers);
+  if (piece == 1 && engine_.has_arrivals_from(is_backward_, rank_))
+    wait_for_first_piece(transfer_stream());
   send_piece(piece, devices, *piece_clock_);
 }
 
-/// Is some of its own inputs in pieces? Then flags say to itself when they are in their place.
-bool RankDevice::keeps_pieces() const {
-  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const TransferItem& item = pass().transfers[i];
-    if (pieces[i] >= 0 && item.src == rank_ && item.dst == rank_) return true;
-  }
-  return false;
+/// Until what stays here of it is in its place.
+void RankDevice::wait_for_first_piece(Stream stream) {
+  wait_for_flag(stream, engine_.arrival_flag(is_backward_, 0, rank_), pass_value());
 }
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices, ItemClock& clock) {
@@ -182,20 +212,18 @@ void RankDevice::push_first_piece(std::deque<RankDevice>& devices) {
   std::optional<FirstPush>& push = pushes_[is_backward_ ? 1 : 0];
   if (!push) push = find_push(devices);
   if (!push->is_taken) {
-    keep_pieces();
+    move_own_pieces();
     // Another thread may be sending the next pieces.
     return send_piece(0, devices, *clock_);
   }
   const Stream stream = landing_stream_.get();
-  push->rows.value = pass_number_ % kNumbers;
+  push->rows.value = pass_value();
   clock_->start(stream);
   launch_row_push(push->rows, stream);
   if (!push->items.empty())
     clock_->stop_all(push->items, rank_, pass().transfers[push->items.front().index].step, stream);
   // A compute item waits for flags; what it must not do is to take the push's multiprocessors.
-  if (keeps_pieces())
-    return wait_for_flag(compute_stream(), engine_.arrival_flag(is_backward_, 0, rank_),
-                         push->rows.value);
+  if (engine_.has_arrivals_from(is_backward_, rank_)) return wait_for_first_piece(compute_stream());
   const DeviceEvent all_pushed(false);
   record_event(all_pushed.get(), stream);
   wait_for_event(compute_stream(), all_pushed.get());
@@ -205,14 +233,10 @@ void RankDevice::push_first_piece(std::deque<RankDevice>& devices) {
 /// They are the same in all passes of a direction.
 RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
   const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward_);
-  const auto flag_of = [&](RankId receiver, int32_t piece) {
-    return devices[static_cast<size_t>(to_index(receiver))].engine_.arrival_flag(is_backward_,
-                                                                                 piece, rank_);
-  };
   FirstPush push;
   RowPush& rows = push.rows;
   rows.num_done = staging_.at<int32_t>(num_pushed_);
-  const bool keeps = keeps_pieces();
+  const bool keeps = engine_.has_arrivals_from(is_backward_, rank_);
   const auto num_pieces =
       static_cast<int32_t>(origins.cuts[static_cast<size_t>(to_index(rank_))].q.size());
   for (int32_t piece = 0; piece < num_pieces; ++piece) {
@@ -225,9 +249,9 @@ RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
       push.items.push_back({is_backward_, StageKind::transfer, index});
       if (stays || !is_last_of_piece(i)) continue;
       if (rows.num_flags == RowPush::kMostFlags) return {};
-      rows.flags[rows.num_flags++] = flag_of(item.dst, 0);
+      rows.flags[rows.num_flags++] = flag_at(0, devices[static_cast<size_t>(to_index(item.dst))]);
     }
-    if (keeps) rows.own_flags[piece] = flag_of(rank_, piece);
+    if (keeps) rows.own_flags[piece] = flag_at(piece, *this);
     end_piece(rows);
   }
   push.is_taken = true;
@@ -235,7 +259,7 @@ RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
 }
 
 /// What stays here, by kernels that are done before any waits for flags.
-void RankDevice::keep_pieces() {
+void RankDevice::move_own_pieces() {
   const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward_);
   const Stream stream = landing_stream_.get();
   BufferUse local;
@@ -256,19 +280,35 @@ void RankDevice::keep_pieces() {
 bool RankDevice::add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push) {
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
   const std::vector<ByteRows>& rows =
-      straight_rows(index, devices[static_cast<size_t>(to_index(item.dst))]);
+      wire_rows(index, devices[static_cast<size_t>(to_index(item.dst))]);
   return std::all_of(rows.begin(), rows.end(),
                      [&](const ByteRows& copy) { return add_rows(push, copy); });
 }
 
-/// Of a transfer that lands straight. Addresses stay from pass to pass.
-const std::vector<ByteRows>& RankDevice::straight_rows(int64_t index, const RankDevice& receiver) {
+uint8_t* RankDevice::packed_place(const CopyPlan& plan) const {
+  return staging_.at<uint8_t>(send_staging_) + plan.sent;
+}
+
+uint8_t* RankDevice::received_place(const CopyPlan& plan) const {
+  return staging_.at<uint8_t>(receive_staging_) + plan.received;
+}
+
+/// What a transfer puts on the wire. Addresses stay from pass to pass.
+const std::vector<ByteRows>& RankDevice::wire_rows(int64_t index, const RankDevice& receiver) {
   CopyPlan& plan = copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
   if (!plan.rows.empty()) return plan.rows;
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
-  const uint8_t* const packed = staging_.at<uint8_t>(send_staging_) + plan.sent;
-  plan.rows = plan.goes_straight ? engine_.copies_of(item, receiver.engine_)
-                                 : engine_.copies_of_packed(item, packed, receiver.engine_);
+  if (plan.lands_straight) {
+    plan.rows = plan.is_packed
+                    ? engine_.copies_of_packed(item, packed_place(plan), receiver.engine_)
+                    : engine_.copies_of(item, receiver.engine_);
+    return plan.rows;
+  }
+  uint8_t* const place = receiver.received_place(receiver.copy_plan(index));
+  plan.rows =
+      plan.is_packed
+          ? std::vector{ByteRows{packed_place(plan), item.bytes, place, item.bytes, item.bytes, 1}}
+          : engine_.copies_to_staging(item, place);
   return plan.rows;
 }
 
@@ -276,14 +316,19 @@ void RankDevice::copy_straight(int64_t index, RankDevice& receiver, ItemClock& c
                                Stream stream) {
   const TransferItem& item = pass().transfers[index];
   clock.start(stream);
-  for (const ByteRows& rows : straight_rows(index, receiver)) copy_byte_rows(rows, stream);
+  for (const ByteRows& rows : wire_rows(index, receiver)) copy_byte_rows(rows, stream);
   clock.stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
 }
 
-void RankDevice::set_flag(int32_t piece, RankDevice& receiver, Stream stream) {
+/// The receiver's flag that says that this rank's part of a piece is there.
+int32_t* RankDevice::flag_at(int32_t piece, const RankDevice& receiver) const {
+  return receiver.engine_.arrival_flag(is_backward_, piece, rank_);
+}
+
+void RankDevice::set_flag(int32_t piece, const RankDevice& receiver, Stream stream) {
   constexpr int64_t kBytes = sizeof(int32_t);
-  copy_byte_rows({staging_.at<int32_t>(numbers_) + pass_number_ % kNumbers, kBytes,
-                  receiver.engine_.arrival_flag(is_backward_, piece, rank_), kBytes, kBytes, 1},
+  copy_byte_rows({staging_.at<int32_t>(numbers_) + pass_value(), kBytes, flag_at(piece, receiver),
+                  kBytes, kBytes, 1},
                  stream);
 }
 

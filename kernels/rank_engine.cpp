@@ -46,14 +46,12 @@ Generation newest_generation(int32_t compute_capability) {
   return compute_capability == 90 ? Generation::sm90 : Generation::portable;
 }
 
-/// All but what its slices say.
-AttentionShape shape_of_item(const Plan& plan, const ComputeItem& item) {
+/// All but what its rows and slices say.
+AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   const Attention& attention = plan.scenario.attention;
   const HeadRange kv_heads = kv_heads_of(attention, item.heads);
   AttentionShape shape;
   shape.dtype = plan.scenario.numerics.dtype;
-  shape.q_rows = static_cast<int32_t>(plan.rows(item.q_tokens));
-  shape.kv_rows = static_cast<int32_t>(plan.rows(item.kv_tokens));
   shape.num_heads = item.heads.size();
   shape.num_kv_heads = kv_heads.size();
   shape.first_head = item.heads.begin;
@@ -86,19 +84,19 @@ bool is_merged_in_dtype(const Numerics& numerics) {
 
 LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
                               std::optional<Generation> generation, int32_t compute_capability,
-                              HeadPieces pieces) {
+                              HeadPieces pieces, bool adds_shares) {
   const Plan& plan = checked.plan();
   const Generation newest = generation.value_or(newest_generation(compute_capability));
   const auto has_hopper_forward = [&](const ComputeItem& item) {
     return newest == Generation::sm90 && item.dq == kNoBuffer &&
-           why_not_forward(newest, shape_of_item(plan, item)).empty();
+           why_not_forward(newest, shape_of_heads(plan, item)).empty();
   };
   Lowering lowering;
   lowering.saves_work = !options.observer && checked.admitted_because().empty() &&
                         !is_merged_in_dtype(plan.scenario.numerics);
   lowering.pieces = {std::min(pieces.most, Arrivals::kMostPieces), pieces.fewest_tiles};
   const auto has_fused_backward = [&](const ComputeItem& item) {
-    const AttentionShape shape = shape_of_item(plan, item);
+    const AttentionShape shape = shape_of_heads(plan, item);
     return item.dq != kNoBuffer && why_not_backward(newest, shape).empty() &&
            is_backward_fused(newest, shape);
   };
@@ -108,10 +106,14 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   lowering.writes_dtype = [&](const ComputeItem& item) {
     return element_bytes(plan.scenario.numerics.dtype) == 2 && lowering.waits_for_pieces(item);
   };
+  lowering.adds_shares = adds_shares;
+  // Nothing is computed before something has come: where that comes in pieces, it is little.
+  if (lowering.pieces.most > 1) lowering.can_join = lowering.waits_for_pieces;
   LoweredPlan lowered = lower_plan(plan, lowering);
   // Kernels would wait for multiprocessors that they hold themselves.
   if (all_pieces_go_straight(lowered)) return lowered;
   lowering.pieces = {};
+  lowering.can_join = nullptr;
   return lower_plan(plan, lowering);
 }
 
@@ -134,7 +136,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
       options_(options),
       compute_capability_(compute_capability),
       pairs_(count_pairs(plan_)),
-      arrays_(plan_, std::move(is_here), lowered.is_narrow),
+      arrays_(lowered, std::move(is_here)),
       tiles_(plan_) {
   for (size_t r = 0; r < plan_.home.size(); ++r) {
     const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
@@ -306,7 +308,9 @@ void RankEngine::clear_padded_lanes(void* zeros, Stream stream) {
 }
 
 AttentionShape RankEngine::shape_of(const ComputeItem& item) const {
-  AttentionShape shape = shape_of_item(plan_, item);
+  AttentionShape shape = shape_of_heads(plan_, item);
+  shape.q_rows = static_cast<int32_t>(plan_.rows(item.q_tokens));
+  shape.kv_rows = static_cast<int32_t>(plan_.rows(item.kv_tokens));
   shape.keys_per_row = pairs_.at({item.first_slice, item.num_slices}) / std::max(1, shape.q_rows);
   return shape;
 }
@@ -391,6 +395,11 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
   launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
   launch.dkv_element = arrays_.element(item.dkv, false);
+  if (lowered_.has_wire_copy[static_cast<size_t>(to_index(item.dkv))]) {
+    const int32_t kv_head = launch.shape.first_kv_head;
+    launch.wire = {arrays_.wire_block(item.dkv, false, kv_head).data,
+                   arrays_.wire_block(item.dkv, true, kv_head).data, arrays_.row_uses(item.dkv)};
+  }
   const Generation generation = backward_generation(launch.shape);
   const bool is_fused = is_backward_fused(generation, launch.shape);
   if (!is_fused)

@@ -24,16 +24,18 @@ struct EngineOptions {
 };
 
 /// The plan as devices of this compute capability carry it out. Items keep to the plan where
-/// somebody reads their results, and where the plan is faulty.
+/// somebody reads their results, and where the plan is faulty. adds_shares: as in Lowering.
 LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
                               std::optional<Generation> generation, int32_t compute_capability,
-                              HeadPieces pieces);
+                              HeadPieces pieces, bool adds_shares);
 
-/// Can the transfer be made of copies of whole stretches of rows, without kernels? Not where rows
-/// are converted or added, or lie too scattered.
+/// Can copies of whole stretches of rows bring the transfer to its place, without kernels? Not
+/// where rows are converted or added, or lie too scattered.
 bool goes_straight(const LoweredPlan& lowered, const TransferItem& item);
-/// Can it when its rows are packed for the wire?
+/// Can they when its rows are packed for the wire?
 bool lands_straight(const LoweredPlan& lowered, const TransferItem& item);
+/// Can they bring it to where the receiver takes it from the wire, without packing?
+bool leaves_unpacked(const LoweredPlan& lowered, const TransferItem& item);
 
 /// What one device holds and does for some ranks of a plan. Every call enqueues one item of the
 /// plan on a stream and returns; the order between streams is the caller's business. It will never
@@ -65,6 +67,8 @@ class RankEngine {
   /// Flag that says to the kernels of a rank that source's part of a piece of their inputs is
   /// there.
   int32_t* arrival_flag(bool is_backward, int32_t piece, RankId source) const;
+  /// Does the source send pieces to this device's rank, or the rank itself keep some?
+  bool has_arrivals_from(bool is_backward, RankId source) const;
   /// Is set to the number of the pass when the last kernel of a compute item that says_begun has
   /// all its multiprocessors.
   int32_t* begun_flag() const { return arrays_.at<int32_t>(begun_); }
@@ -82,6 +86,8 @@ class RankEngine {
   /// Of a transfer that lands straight, from what `pack` wrote to this device's `staging`.
   std::vector<ByteRows> copies_of_packed(const TransferItem& item, const void* staging,
                                          const RankEngine& receiver) const;
+  /// Of a transfer that leaves unpacked, to the receiver's `staging`.
+  std::vector<ByteRows> copies_to_staging(const TransferItem& item, void* staging) const;
   /// Bytes that the transfer puts on the wire: rows x heads x lanes in the wire's element, K before
   /// V.
   int64_t wire_bytes(const TransferItem& item) const;
@@ -89,6 +95,13 @@ class RankEngine {
   void pack(const TransferItem& item, void* staging, Stream stream);
   /// Places or adds what came over the wire.
   void unpack(const TransferItem& item, const void* staging, Stream stream);
+  /// A share of a sum of this rank's, and where it came to over the wire, unless it stayed here.
+  struct Share {
+    const TransferItem* item = nullptr;
+    const void* staging = nullptr;
+  };
+  /// Adds up shares of the same heads of a buffer, in this order.
+  void add_shares(const std::vector<Share>& shares, Stream stream);
 
   /// Reads the ranks' results into packed padded tensors; rows of other ranks are left alone. Waits
   /// for the stream.
@@ -142,6 +155,7 @@ class RankEngine {
   int64_t counter_bytes_of(const ComputeItem& item, bool is_backward) const;
   bool keeps_partials() const;
   RowCopy copy_of(const TransferItem& item, bool second) const;
+  RowBlock sent_block(const TransferItem& item, bool second) const;
   void merge_out(const MergeItem& item, bool rounds, Stream stream);
   void merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream);
   void sum_kept_partials(BufferId into, Stream stream);

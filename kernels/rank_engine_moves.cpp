@@ -1,6 +1,7 @@
 // Rows of an engine on their way: to other buffers of the device, to a wire, from it, and straight
 // to another device.
 #include "kernels/rank_engine.h"
+#include "kernels/row_sum.h"
 #include "kernels/scalar_types.h"
 
 #include <algorithm>
@@ -93,6 +94,13 @@ std::optional<std::vector<RowStretchCopy>> stretches_of(const Plan& plan, const 
                         runs_of_rows(plan, item.to_rows, all));
 }
 
+/// Rows go to staging, one behind the other.
+std::optional<std::vector<RowStretchCopy>> unpacked_stretches(const Plan& plan,
+                                                              const TransferItem& item) {
+  const TokenRun all{0, num_rows_of(plan, item), 1};
+  return find_stretches(runs_of_rows(plan, item.from_rows, all), std::span(&all, 1));
+}
+
 /// Copies of rows of some heads from a block to another one of the same elements.
 void add_copies(const std::vector<RowStretchCopy>& stretches, const RowBlock& from,
                 const RowBlock& to, int64_t row_lanes, std::vector<ByteRows>& copies) {
@@ -107,12 +115,21 @@ void add_copies(const std::vector<RowStretchCopy>& stretches, const RowBlock& fr
   }
 }
 
-/// What the item, one of the lowered plan's, rounds.
-Rounding rounding_of(const LoweredPlan& lowered, const TransferItem& item) {
+/// Number of a gradient's transfer, one of the lowered plan's.
+std::optional<size_t> gradient_index(const LoweredPlan& lowered, const TransferItem& item) {
   const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
-  if (!is_gradient) return {};
-  const TransferItem* const first = lowered.plan.backward.transfers.data();
-  return lowered.origins_of(true).roundings[static_cast<size_t>(&item - first)];
+  if (!is_gradient) return std::nullopt;
+  return static_cast<size_t>(&item - lowered.plan.backward.transfers.data());
+}
+
+Rounding rounding_of(const LoweredPlan& lowered, const TransferItem& item) {
+  const std::optional<size_t> index = gradient_index(lowered, item);
+  return index ? lowered.origins_of(true).roundings[*index] : Rounding{};
+}
+
+bool is_share(const LoweredPlan& lowered, const TransferItem& item) {
+  const std::optional<size_t> index = gradient_index(lowered, item);
+  return index && lowered.origins_of(true).are_shares[*index];
 }
 
 /// Has a transfer between buffers of fp32 numbers to round?
@@ -122,10 +139,17 @@ bool rounds_fp32(const LoweredPlan& lowered, const TransferItem& item) {
          (numerics.accumulate == Accumulate::dtype || rounding_of(lowered, item) != Rounding{});
 }
 
+/// Does the sender hold an array as its wire takes it?
+bool is_sent_as_held(const LoweredPlan& lowered, const TransferItem& item, bool second) {
+  const Dtype element = sent_element(lowered, item, second);
+  return element == wire_element(lowered.plan, item) &&
+         (element != Dtype::fp32 || !rounds_fp32(lowered, item));
+}
+
 }  // namespace
 
 bool lands_straight(const LoweredPlan& lowered, const TransferItem& item) {
-  if (item.landing == Landing::add) return false;
+  if (item.landing == Landing::add || is_share(lowered, item)) return false;
   const Plan& plan = lowered.plan;
   const BufferKind kind = plan.buffer(item.from).kind;
   for (const bool second : {false, true}) {
@@ -143,12 +167,30 @@ bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
   const Plan& plan = lowered.plan;
   const BufferKind kind = plan.buffer(item.from).kind;
   for (const bool second : {false, true}) {
-    if (!travels(kind, second, array_lanes(kind, second, plan.scenario.attention))) continue;
-    const Dtype element = element_in(plan, lowered.is_narrow, item.from, second);
-    if (element != wire_element(plan, item)) return false;
-    if (element == Dtype::fp32 && rounds_fp32(lowered, item)) return false;
+    if (travels(kind, second, array_lanes(kind, second, plan.scenario.attention)) &&
+        !is_sent_as_held(lowered, item, second))
+      return false;
   }
   return stretches_of(plan, item, false).has_value();
+}
+
+bool leaves_unpacked(const LoweredPlan& lowered, const TransferItem& item) {
+  const Plan& plan = lowered.plan;
+  const BufferKind kind = plan.buffer(item.from).kind;
+  for (const bool second : {false, true}) {
+    const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
+    if (!travels(kind, second, lanes)) continue;
+    if (lanes.pitch != lanes.lanes || !is_sent_as_held(lowered, item, second)) return false;
+  }
+  return unpacked_stretches(plan, item).has_value();
+}
+
+/// What the transfer takes from the sender's buffer.
+RowBlock RankEngine::sent_block(const TransferItem& item, bool second) const {
+  const Dtype held = arrays_.element(item.from, second);
+  return sent_element(lowered_, item, second) == held
+             ? arrays_.block(item.from, second, item.heads.begin)
+             : arrays_.wire_block(item.from, second, item.heads.begin);
 }
 
 /// The transfer's rows of one array, from the sender's buffer to the receiver's. Only the end that
@@ -159,7 +201,7 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
   const ArrayLanes lanes = array_lanes(from.kind, second, attention_);
   RowCopy copy;
   if (arrays_.holds(item.from)) {
-    copy.from = arrays_.block(item.from, second, item.heads.begin);
+    copy.from = sent_block(item, second);
     copy.from.rows = arrays_.row_list(item.from_rows);
   }
   if (arrays_.holds(item.to)) {
@@ -194,7 +236,7 @@ std::vector<ByteRows> RankEngine::copies_of(const TransferItem& item,
   for (const bool second : {false, true}) {
     const ArrayLanes lanes = array_lanes(kind, second, attention_);
     if (!travels(kind, second, lanes)) continue;
-    add_copies(stretches.value(), arrays_.block(item.from, second, item.heads.begin),
+    add_copies(stretches.value(), sent_block(item, second),
                receiver.arrays_.block(item.to, second, item.heads.begin),
                int64_t{item.heads.size()} * lanes.lanes, copies);
   }
@@ -216,6 +258,23 @@ std::vector<ByteRows> RankEngine::copies_of_packed(const TransferItem& item, con
     const RowBlock from{const_cast<uint8_t*>(wire), element, row_lanes, lanes.lanes, nullptr};
     add_copies(stretches.value(), from, receiver.arrays_.block(item.to, second, item.heads.begin),
                row_lanes, copies);
+    wire += num_rows_of(plan_, item) * row_lanes * element_size(element);
+  }
+  return copies;
+}
+
+std::vector<ByteRows> RankEngine::copies_to_staging(const TransferItem& item, void* staging) const {
+  const auto stretches = unpacked_stretches(plan_, item);
+  const BufferKind kind = plan_.buffer(item.from).kind;
+  const Dtype element = wire_element(plan_, item);
+  auto* wire = static_cast<uint8_t*>(staging);
+  std::vector<ByteRows> copies;
+  for (const bool second : {false, true}) {
+    const ArrayLanes lanes = array_lanes(kind, second, attention_);
+    if (!travels(kind, second, lanes)) continue;
+    const int64_t row_lanes = int64_t{item.heads.size()} * lanes.lanes;
+    add_copies(stretches.value(), sent_block(item, second),
+               {wire, element, row_lanes, lanes.lanes, nullptr}, row_lanes, copies);
     wire += num_rows_of(plan_, item) * row_lanes * element_size(element);
   }
   return copies;
@@ -263,6 +322,37 @@ void RankEngine::unpack(const TransferItem& item, const void* staging, Stream st
   }
 }
 
+void RankEngine::add_shares(const std::vector<Share>& shares, Stream stream) {
+  const TransferItem& any = *shares.front().item;
+  const BufferKind kind = plan_.buffer(any.to).kind;
+  std::vector<const uint8_t*> wires;  // [share] the array that comes next
+  for (const Share& share : shares) wires.push_back(static_cast<const uint8_t*>(share.staging));
+  for (const bool second : {false, true}) {
+    const int32_t lanes = array_lanes(kind, second, attention_).lanes;
+    RowSum sum;
+    sum.into = arrays_.block(any.to, second, any.heads.begin);
+    sum.num_shares = static_cast<int32_t>(shares.size());
+    sum.heads = any.heads.size();
+    sum.lanes = lanes;
+    sum.num_rows = plan_.buffer(any.to).rows;
+    for (size_t s = 0; s < shares.size(); ++s) {
+      const TransferItem& item = *shares[s].item;
+      RowBlock& block = sum.shares[s];
+      if (wires[s] == nullptr) {
+        block = arrays_.block(item.from, second, item.heads.begin);
+      } else {
+        const Dtype element = wire_element(plan_, item);
+        const int64_t row_lanes = int64_t{item.heads.size()} * lanes;
+        // Rows that are only read.
+        block = {const_cast<uint8_t*>(wires[s]), element, row_lanes, lanes, nullptr};
+        wires[s] += num_rows_of(plan_, item) * row_lanes * element_size(element);
+      }
+      block.rows = arrays_.share_rows(item);
+    }
+    launch_row_sum(sum, stream);
+  }
+}
+
 /// Flags for the one rank of this device, and who sets them.
 void RankEngine::plan_arrivals() {
   for (const bool is_backward : {false, true}) {
@@ -284,6 +374,11 @@ void RankEngine::plan_arrivals() {
           static_cast<int64_t>(origins.cuts[r].q.size() * inputs.sources.size() * sizeof(int32_t)));
     }
   }
+}
+
+bool RankEngine::has_arrivals_from(bool is_backward, RankId source) const {
+  const std::vector<RankId>& sources = inputs_[is_backward ? 1 : 0].sources;
+  return std::find(sources.begin(), sources.end(), source) != sources.end();
 }
 
 int32_t* RankEngine::arrival_flag(bool is_backward, int32_t piece, RankId source) const {

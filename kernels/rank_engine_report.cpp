@@ -33,33 +33,40 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
   };
   std::array<std::vector<std::string>, 2> names;
   for (const size_t d : {0, 1}) names[d].resize(static_cast<size_t>(lowered_.planned_computes[d]));
-  const auto name_of = [&](const ComputeItem& item, bool is_backward) -> std::string& {
+  const auto set_name = [&](const ComputeItem& item, bool is_backward, const std::string& name) {
     const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-    const auto origin =
-        lowered_.origins_of(is_backward)
-            .of(StageKind::compute)[static_cast<size_t>(&item - pass.computes.data())];
-    return names[is_backward ? 1 : 0][static_cast<size_t>(origin)];
+    const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
+    const auto index = static_cast<size_t>(&item - pass.computes.data());
+    std::vector<std::string>& all = names[is_backward ? 1 : 0];
+    if (origins.parts.empty()) {
+      all[static_cast<size_t>(origins.of(StageKind::compute)[index])] = name;
+      return;
+    }
+    const std::vector<JoinedPart>& parts = origins.parts[index];
+    for (const JoinedPart& part : parts)
+      all[static_cast<size_t>(part.origin)] = parts.size() > 1 ? name + " joined" : name;
   };
   for (const ComputeItem& item : plan_.forward.computes) {
-    std::string& name = name_of(item, false);
     if (item.num_slices == 0) continue;
     const AttentionShape shape = shape_of(item);
     const Generation generation = forward_generation(shape);
-    name = fmt::format("{} forward {}", to_text(generation),
-                       tile_text(forward_tile_shape(generation, shape)));
+    std::string name = fmt::format("{} forward {}", to_text(generation),
+                                   tile_text(forward_tile_shape(generation, shape)));
     if (own_merge_of(item, false).merges) name += " merging";
+    set_name(item, false, name);
   }
   for (const ComputeItem& item : plan_.backward.computes) {
-    std::string& name = name_of(item, true);
     if (item.num_slices == 0) continue;
     const AttentionShape shape = shape_of(item);
     const Generation generation = backward_generation(shape);
     const std::string key_tile = tile_text(key_gradient_tile_shape(generation, shape));
-    name = is_backward_fused(generation, shape)
-               ? fmt::format("{} dq dk dv {}", to_text(generation), key_tile)
-               : fmt::format("{} dq {}, dk dv {}", to_text(generation),
-                             tile_text(query_gradient_tile_shape(generation, shape)), key_tile);
+    std::string name =
+        is_backward_fused(generation, shape)
+            ? fmt::format("{} dq dk dv {}", to_text(generation), key_tile)
+            : fmt::format("{} dq {}, dk dv {}", to_text(generation),
+                          tile_text(query_gradient_tile_shape(generation, shape)), key_tile);
     if (own_merge_of(item, true).merges) name += " merging dq";
+    set_name(item, true, name);
   }
   return names;
 }

@@ -11,7 +11,9 @@
 #include "tests/kernels/piece_cases.h"
 #include "tests/support/graded_run.h"
 
+#include <algorithm>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -182,6 +184,34 @@ TEST(NcclExecutor, GivesTheSameBitsInPieces) {
       EXPECT_TRUE(is_bitwise_equal(run->output.value().answer, expected->output.value().answer))
           << type << ", " << ranks << " ranks, " << most_pieces << " pieces\n"
           << describe(compare(run->output.value().answer, expected->output.value().answer));
+    }
+  }
+}
+
+TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {
+  for (const auto& [ranks, lengths] : {std::tuple{2, "96"}, std::tuple{4, "64, 100"}}) {
+    const Scenario scenario = scenario_of_pieces("group_cast", ranks, 64, lengths);
+    std::optional<Answer> first;
+    for (const int32_t most_pieces : {1, 3, 8}) {
+      const auto executor =
+          kernels::make_executor_nccl(copying_settings(NcclEmulated(), ranks, most_pieces));
+      const auto run = run_graded_on(*executor, scenario);
+      ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+      const RunOutput& output = run->output.value();
+      for (const auto& names : output.item_kernels) {
+        const auto joined = std::count_if(names.begin(), names.end(), [](const std::string& name) {
+          return name.ends_with("joined");
+        });
+        // Without pieces own keys are computed while others come.
+        EXPECT_EQ(joined > ranks, most_pieces > 1)
+            << ranks << " ranks, " << most_pieces << " pieces";
+      }
+      if (most_pieces == 1) continue;
+      if (!first) first = output.answer;
+      EXPECT_TRUE(is_bitwise_equal(output.answer, *first))
+          << most_pieces << " pieces\n"
+          << describe(compare(output.answer, *first));
     }
   }
 }

@@ -179,7 +179,7 @@ GradientKernels hopper_gradient_kernels() {
 }
 
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
-                              const ExactGradients& exact, bool is_narrow,
+                              const ExactGradients& exact, Written written,
                               const std::vector<double>& dq_before) {
   const AttentionShape& shape = problem.shape;
   const Stream stream = make_stream(Urgency::usual);
@@ -191,18 +191,22 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   const OnDevice d_out = input(problem.d_out, exact.q_row_sees, shape.num_heads, shape.head_dim_v);
   const OnDevice k = input(problem.k, exact.k_row_seen, shape.num_kv_heads, shape.head_dim_qk);
   const OnDevice v = input(problem.v, exact.k_row_seen, shape.num_kv_heads, shape.head_dim_v);
+  const bool is_narrow = written == Written::dtype;
   const int32_t size = is_narrow ? 2 : 4;
   const HostRows poisoned_dq(shape.q_rows, shape.num_heads, shape.head_dim_qk, size);
   const HostRows poisoned_sums(shape.q_rows, shape.num_heads, shape.head_dim_qk, 4);
   const HostRows poisoned_dk(shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, size);
   const HostRows poisoned_dv(shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, size);
+  const HostRows poisoned_wire_dk(shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, 2);
+  const HostRows poisoned_wire_dv(shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, 2);
   const bool merges_dq = !dq_before.empty();
   const std::vector<bool> all_rows(static_cast<size_t>(shape.q_rows), true);
   const OnDevice dq(
       merges_dq ? make_input(Dtype::fp32, dq_before, all_rows, shape.num_heads, shape.head_dim_qk)
                 : poisoned_dq,
       stream),
-      sums(poisoned_sums, stream), dk(poisoned_dk, stream), dv(poisoned_dv, stream);
+      sums(poisoned_sums, stream), dk(poisoned_dk, stream), dv(poisoned_dv, stream),
+      wire_dk(poisoned_wire_dk, stream), wire_dv(poisoned_wire_dv, stream);
   const DeviceMemory log2_lse = to_device(to_floats(problem.log2_lse), stream);
   const DeviceMemory delta = to_device(to_floats(problem.delta), stream);
   const DeviceMemory offsets = to_device(make_offsets(problem), stream);
@@ -218,6 +222,10 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
                      kernels.query_tile(shape), TileOwner::queries),
       stream);
   const TilesOnDevice key_tiles(key_list, stream);
+
+  std::vector<uint8_t> uses;
+  for (int32_t row = 0; row < shape.kv_rows; ++row) uses.push_back(wire_use(row));
+  const DeviceMemory wire_uses = to_device(uses, stream);
 
   BackwardLaunch launch;
   launch.shape = shape;
@@ -237,6 +245,8 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
     launch.narrow_dq = dq.rows;
     launch.dq = sums.rows;
   }
+  if (written == Written::mixed)
+    launch.wire = {wire_dk.rows.data, wire_dv.rows.data, wire_uses.as<uint8_t>()};
   launch.query_tiles = query_tiles.pointers;
   launch.key_tiles = key_tiles.pointers;
   launch.counters = counters.as<int32_t>();
@@ -251,6 +261,10 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   result.dq = read(dq, poisoned_dq, "dq");
   result.dk = read(dk, poisoned_dk, "dk");
   result.dv = read(dv, poisoned_dv, "dv");
+  if (written == Written::mixed) {
+    result.wire_dk = read(wire_dk, poisoned_wire_dk, "dk for wires");
+    result.wire_dv = read(wire_dv, poisoned_wire_dv, "dv for wires");
+  }
   std::vector<int32_t> left(2);
   copy_to_host(left.data(), counters.data(), 2 * int64_t{sizeof(int32_t)}, stream);
   wait_for_stream(stream);

@@ -18,16 +18,21 @@ struct GradientKernels {
 /// Those of sm_90a. Where key_gradient makes all gradients, query_gradient does nothing.
 GradientKernels hopper_gradient_kernels();
 
+/// What a launch of the fused kernel writes: fp32, the dtype, or dk and dv as wire_use says.
+enum class Written { fp32, dtype, mixed };
+/// What Written::mixed makes of a row of dk and dv, as WireRows::uses.
+inline uint8_t wire_use(int64_t row) { return static_cast<uint8_t>((row / 24 + row % 3 / 2) % 4); }
+
 struct KernelGradients {
-  std::vector<float> dq, dk, dv;  // [row, head, lane]
-  std::string stray_write;        // first byte written outside the rows; empty when there is none
+  std::vector<float> dq, dk, dv;        // [row, head, lane]
+  std::vector<float> wire_dk, wire_dv;  // of Written::mixed
+  std::string stray_write;  // first byte written outside the rows; empty when there is none
 };
 
 /// Runs both kernels. Rows that have no partner hold NaN, as does what lies between rows; the
-/// outputs hold NaN before. is_narrow: they are written in the dtype. dq_before, [row, head, lane]:
-/// what stands in dq and is added to.
+/// outputs hold NaN before. dq_before, [row, head, lane]: what stands in dq and is added to.
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
-                              const ExactGradients& exact, bool is_narrow = false,
+                              const ExactGradients& exact, Written written = Written::fp32,
                               const std::vector<double>& dq_before = {});
 
 /// Names the element that is farthest outside its budget; empty when all are inside.

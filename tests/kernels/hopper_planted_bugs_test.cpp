@@ -119,7 +119,8 @@ class Gradients {
  private:
   /// What the fused kernel's last tiles write in the dtype must be the fp32 sums, rounded.
   std::string find_other_bits(const SolvedProblem& solved, const std::vector<float>& sums) const {
-    const auto narrow = run_gradients(kernels_, solved.problem, solved.exact, true);
+    const auto narrow =
+        run_gradients(kernels_, solved.problem, solved.exact, kernels::Written::dtype);
     for (size_t i = 0; i < sums.size(); ++i) {
       const double rounded = round_to(solved.problem.shape.dtype, sums[i]);
       if (narrow.dq[i] != rounded)
@@ -135,7 +136,8 @@ class Gradients {
 
 struct FusedGradients : Gradients {
   static std::vector<std::string> sources() {
-    return {"hopper_gradients.cu", "hopper_fused_stages.h", "hopper_fused_dq.h"};
+    return {"hopper_gradients.cu", "hopper_fused_stages.h", "hopper_fused_dq.h",
+            "hopper_fused_rows.h"};
   }
   FusedGradients()
       : Gradients(Outputs::all,

@@ -393,7 +393,7 @@ TEST_F(HopperGradients, HoldHeadsUpTo256) {
 }
 
 // The bits are those of a rounding afterwards; rows that nobody sees are zeros all the same.
-TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedTo) {
+TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedToOfAllRowsOrSome) {
   const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 260},
                                          {.dims = {{128, 128}, {100, 36}}, .most_rows = 260}};
   for (uint64_t seed = 700; seed < 712 && !HasFailure(); ++seed) {
@@ -403,8 +403,13 @@ TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedTo) {
     const kernels::GradientProblem problem = problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     const kernels::KernelGradients wide = run_gradients(kHopper, problem, exact);
-    const kernels::KernelGradients narrow = run_gradients(kHopper, problem, exact, true);
+    const kernels::KernelGradients narrow =
+        run_gradients(kHopper, problem, exact, kernels::Written::dtype);
+    const kernels::KernelGradients mixed =
+        run_gradients(kHopper, problem, exact, kernels::Written::mixed);
     EXPECT_EQ(narrow.stray_write, "");
+    EXPECT_EQ(mixed.stray_write, "");
+    EXPECT_EQ(mixed.dq, wide.dq) << describe(item);
     const auto expect_rounded = [&](const char* what, const std::vector<float>& found,
                                     const std::vector<float>& exactly) {
       ASSERT_EQ(found.size(), exactly.size());
@@ -415,6 +420,27 @@ TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedTo) {
     ASSERT_NO_FATAL_FAILURE(expect_rounded("dq", narrow.dq, wide.dq));
     ASSERT_NO_FATAL_FAILURE(expect_rounded("dk", narrow.dk, wide.dk));
     ASSERT_NO_FATAL_FAILURE(expect_rounded("dv", narrow.dv, wide.dv));
+    // Rows that nobody wants so stay as they were.
+    const auto expect_mixed = [&](const char* what, const std::vector<float>& stays,
+                                  const std::vector<float>& leaves,
+                                  const std::vector<float>& exactly) {
+      ASSERT_EQ(stays.size(), exactly.size());
+      ASSERT_EQ(leaves.size(), exactly.size());
+      const size_t row_lanes = exactly.size() / static_cast<size_t>(item.shape.kv_rows);
+      for (size_t i = 0; i < exactly.size(); ++i) {
+        const uint8_t use = kernels::wire_use(static_cast<int64_t>(i / row_lanes));
+        const auto expect = [&](const char* form, bool is_wanted, float found, float wanted) {
+          ASSERT_TRUE(is_wanted ? found == wanted : std::isnan(found))
+              << describe(item) << ", " << what << form << ", element " << i << ": " << found
+              << (is_wanted ? " instead of " : " though nobody wants ") << wanted;
+        };
+        expect(" in fp32", (use & kernels::WireRows::kStays) != 0, stays[i], exactly[i]);
+        expect(" in the dtype", (use & kernels::WireRows::kLeaves) != 0, leaves[i],
+               static_cast<float>(round_to(item.shape.dtype, exactly[i])));
+      }
+    };
+    ASSERT_NO_FATAL_FAILURE(expect_mixed("dk", mixed.dk, mixed.wire_dk, wide.dk));
+    ASSERT_NO_FATAL_FAILURE(expect_mixed("dv", mixed.dv, mixed.wire_dv, wide.dv));
   }
 }
 
@@ -438,7 +464,8 @@ TEST_F(HopperGradients, AddToDqWhereTheyAreAskedTo) {
       kept += sum.budget[i] == 0.0 ? 1 : 0;
       if (sum.budget[i] > 0.0) sum.budget[i] += 1e-6;  // fp32 sums around 1
     }
-    const kernels::KernelGradients got = run_gradients(kHopper, problem, exact, false, before);
+    const kernels::KernelGradients got =
+        run_gradients(kHopper, problem, exact, kernels::Written::fp32, before);
     EXPECT_EQ(got.stray_write, "");
     EXPECT_EQ(find_excess("dq", sum, got.dq, shape.num_heads, shape.head_dim_qk), "")
         << describe(item);

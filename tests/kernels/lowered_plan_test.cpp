@@ -28,11 +28,16 @@ struct Seen {
   int64_t cut_results = 0;                                        // backward passes
   int64_t own_merges = 0, rounded_merges = 0;                     // of compute items
   int64_t narrow_merges = 0;                                      // into the dtype
+  int64_t shares = 0;                                             // transfers
+  int64_t wire_copies = 0;                                        // of buffers
+  int64_t joined = 0;                                             // compute items
 };
 
 void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what, Seen& seen,
-                 bool can_merge = true) {
+                 bool can_merge = true, bool adds_shares = false, bool can_join = false) {
   Lowering lowering;
+  lowering.adds_shares = adds_shares;
+  if (can_join) lowering.can_join = [](const ComputeItem&) { return true; };
   lowering.pieces = {most_pieces, 1};
   lowering.writes_dtype = lowering.waits_for_pieces = [](const ComputeItem&) { return true; };
   if (can_merge) lowering.can_merge = lowering.writes_dtype;
@@ -52,6 +57,7 @@ void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what,
       seen.replacing += made.transfers[i].landing != planned.transfers[origin].landing ? 1 : 0;
       seen.rounding_sums += origins.roundings[i].sums ? 1 : 0;
       seen.rounding_values += origins.roundings[i].values ? 1 : 0;
+      seen.shares += origins.are_shares[i] ? 1 : 0;
     }
     seen.cut += lowered.origins_of(is_backward).is_cut() ? 1 : 0;
     seen.cut_results += is_backward && made.computes.size() > planned.computes.size() ? 1 : 0;
@@ -59,6 +65,8 @@ void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what,
       seen.narrow_dq += is_backward && is_narrow(lowered, item.dq) ? 1 : 0;
       seen.narrow_dkv += is_backward && is_narrow(lowered, item.dkv) ? 1 : 0;
     }
+    for (const std::vector<JoinedPart>& parts : origins.parts)
+      seen.joined += parts.size() > 1 ? 1 : 0;
     for (const OwnMerge& own : origins.own_merges) {
       seen.own_merges += own.merges ? 1 : 0;
       seen.rounded_merges += own.rounds ? 1 : 0;
@@ -80,18 +88,23 @@ void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what,
     }
   }
   for (const BufferId id : lowered.answers) EXPECT_EQ(wanted.of(id), found.of(id)) << what;
+  seen.wire_copies += std::count(lowered.has_wire_copy.begin(), lowered.has_wire_copy.end(), true);
   for (size_t b = 0; b < plan.buffers.size(); ++b)
     seen.saved_rows += plan.buffers[b].rows - lowered.plan.buffers[b].rows;
 }
 
 TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
   Seen seen;
-  for (uint64_t seed = 1; seed <= 400 && !::testing::Test::HasFailure(); ++seed) {
-    const Result<Plan> plan = make_plan(random_scenario(seed, {}));
+  for (uint64_t seed = 1; seed <= 800 && !::testing::Test::HasFailure(); ++seed) {
+    Scenario scenario = random_scenario(seed, {});
+    // Shares are of numbers that are rounded once.
+    const bool adds_shares = seed % 2 != 0 && scenario.numerics.accumulate == Accumulate::fp32;
+    if (adds_shares) scenario.numerics.dtype = Dtype::bf16;
+    const Result<Plan> plan = make_plan(scenario);
     if (!plan) continue;
     for (const int32_t most_pieces : {1, 4})
       expect_same(plan.value(), most_pieces, fmt::format("seed {}, {} pieces", seed, most_pieces),
-                  seen, seed % 4 != 0);
+                  seen, seed % 4 != 0, adds_shares, seed % 3 != 0);
   }
   EXPECT_GT(seen.own_merges, 500);
   EXPECT_GT(seen.rounded_merges, 100);
@@ -105,6 +118,9 @@ TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
   EXPECT_GT(seen.narrow_dq, 100);
   EXPECT_GT(seen.narrow_dkv, 100);
   EXPECT_GT(seen.narrow_received, 100);
+  EXPECT_GT(seen.shares, 150);
+  EXPECT_GT(seen.wire_copies, 50);
+  EXPECT_GT(seen.joined, 100);
 }
 
 Plan plan_of(const char* type, int64_t tokens = 256, int32_t kv_heads = 8, int32_t ranks = 4) {
@@ -125,8 +141,9 @@ TEST(LoweredPlan, GivesEveryAnswerWhereHeadsAreComputedInTwoItems) {
   }
 }
 
-LoweredPlan lower(const Plan& plan, int32_t most_pieces) {
+LoweredPlan lower(const Plan& plan, int32_t most_pieces, bool adds_shares = false) {
   Lowering lowering;
+  lowering.adds_shares = adds_shares;
   lowering.pieces.most = most_pieces;
   lowering.writes_dtype = lowering.waits_for_pieces = [](const ComputeItem&) { return true; };
   lowering.can_merge = lowering.writes_dtype;
@@ -363,7 +380,68 @@ TEST(LoweredPlan, KeepsHeadsTogetherWhereTheLastWouldLeaveMultiprocessorsIdle) {
 }
 
 TEST(LoweredPlan, SendsGradientsThatKernelsRoundWhenAllAreComputed) {
-  EXPECT_EQ(lower(plan_of("all_gather"), 8).plan.backward.computes.size(), 4u);
+  EXPECT_EQ(lower(plan_of("all_gather", 16384, 16), 8).plan.backward.computes.size(), 4u);
+}
+
+TEST(LoweredPlan, AddsSharesOfGatheredGradientsAtOnce) {
+  const LoweredPlan lowered = lower(plan_of("all_gather"), 1, true);
+  const LoweredPlan::Origins& origins = lowered.origins_of(true);
+  EXPECT_TRUE(lowered.plan.backward.merges.empty());
+  EXPECT_TRUE(lowered.plan.backward.finishes.empty());
+  for (const HomeBuffers& home : lowered.plan.home) EXPECT_TRUE(is_narrow(lowered, home.dkv));
+  int64_t num_shares = 0;
+  for (size_t i = 0; i < origins.are_shares.size(); ++i) {
+    const TransferItem& item = lowered.plan.backward.transfers[i];
+    EXPECT_EQ(origins.are_shares[i], item.payload == Payload::dkv);
+    num_shares += origins.are_shares[i] ? 1 : 0;
+  }
+  EXPECT_EQ(num_shares, 16);
+  // What stays on its rank is fp32; others take it in the dtype.
+  for (const ComputeItem& item : lowered.plan.backward.computes) {
+    EXPECT_FALSE(is_narrow(lowered, item.dkv));
+    EXPECT_TRUE(lowered.has_wire_copy[static_cast<size_t>(to_index(item.dkv))]);
+  }
+}
+
+TEST(LoweredPlan, SendsSharesToTheNearestNeighboursFirstWhenAllAreComputed) {
+  const LoweredPlan lowered = lower(plan_of("all_gather", 16384, 16), 8, true);
+  const Pass& pass = lowered.plan.backward;
+  EXPECT_EQ(pass.computes.size(), 4u);
+  const Stage& results = pass.stages.back();
+  ASSERT_EQ(results.end - results.begin, 16);
+  for (int64_t i = results.begin; i < results.end; ++i) {
+    const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
+    EXPECT_EQ((to_index(item.dst) - to_index(item.src) + 4) % 4, (i - results.begin) / 4)
+        << "share " << i;
+  }
+}
+
+TEST(LoweredPlan, AddsOneByOneWhatRoundsEverySumOrComesTwice) {
+  const auto has_shares = [](const Plan& plan) {
+    const std::vector<bool> are_shares = lower(plan, 1, true).origins_of(true).are_shares;
+    return std::find(are_shares.begin(), are_shares.end(), true) != are_shares.end();
+  };
+  Plan plan = plan_of("all_gather");
+  EXPECT_TRUE(has_shares(plan));
+  plan.scenario.numerics.accumulate = Accumulate::dtype;
+  EXPECT_FALSE(has_shares(plan)) << "each sum is rounded";
+  plan.scenario.numerics.accumulate = Accumulate::fp32;
+  plan.scenario.numerics.dtype = Dtype::fp32;
+  EXPECT_FALSE(has_shares(plan)) << "nothing is rounded";
+  plan.scenario.numerics.dtype = Dtype::bf16;
+  plan.scenario.attention.head_dim_v = 60;
+  EXPECT_FALSE(has_shares(plan)) << "lanes are added by eights";
+  EXPECT_FALSE(has_shares(plan_of("all_gather", 256, 8, 1))) << "nothing comes over a wire";
+  EXPECT_FALSE(has_shares(plan_of("all_gather", 256, 8, 32))) << "more than one kernel adds";
+}
+
+TEST(LoweredPlan, SendsExactGradientsWithoutACopyForWires) {
+  Plan plan = plan_of("all_gather");
+  for (TransferItem& item : plan.backward.transfers) item.wire_fp32 = true;
+  const LoweredPlan lowered = lower(plan, 1, true);
+  EXPECT_EQ(std::count(lowered.has_wire_copy.begin(), lowered.has_wire_copy.end(), true), 0);
+  const std::vector<bool>& are_shares = lowered.origins_of(true).are_shares;
+  EXPECT_EQ(std::count(are_shares.begin(), are_shares.end(), true), 16);
 }
 
 TEST(LoweredPlan, KeepsARingWhole) {

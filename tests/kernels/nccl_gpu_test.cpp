@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -59,13 +61,16 @@ TEST(NcclOnDevices, GivesTheBitsOfOneGpuInEveryRepeatAndInHoweverManyPieces) {
   if (const auto absence = kernels::make_executor_nccl()->absence())
     GTEST_SKIP() << "requires nccl: " << to_text(*absence);
   const auto cuda = kernels::make_executor_cuda();
-  for (const char* type : {"a2a", "all_gather", "p2p"}) {
+  for (const std::string type : {"a2a", "all_gather", "p2p", "group_cast"}) {
     // Long enough that pieces are under way while the first ones are computed. The dense oracle
     // would take minutes: one GPU's answer is judged elsewhere.
-    const Scenario scenario = scenario_of_pieces(type, ranks, 128, fmt::format("{}", 2048 * ranks));
+    const Scenario scenario =
+        scenario_of_pieces(type.c_str(), ranks, 128, fmt::format("{}", 2048 * ranks));
     const auto plan = plan_unless_refused(scenario);
     ASSERT_TRUE(plan) << type;
     const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+    const bool is_joined = type == "group_cast";
+    std::optional<Answer> joined;
     const auto expected = cuda->run(*plan, inputs, {});
     ASSERT_TRUE(expected) << type << ": " << to_text(expected.error());
     for (const int32_t most_pieces : {1, 3, 8}) {
@@ -80,10 +85,16 @@ TEST(NcclOnDevices, GivesTheBitsOfOneGpuInEveryRepeatAndInHoweverManyPieces) {
         options.repeats = repeats;
         const auto output = executor->run(*plan, inputs, options);
         ASSERT_TRUE(output) << type << ": " << to_text(output.error());
-        EXPECT_TRUE(is_bitwise_equal(output.value().answer, expected.value().answer))
+        // One softmax over own and received keys, where one GPU merges two: other roundings.
+        if (is_joined && most_pieces > 1 && !joined) {
+          joined = output.value().answer;
+          EXPECT_LE(compare(*joined, expected.value().answer).relative, 0.01) << type;
+        }
+        const Answer& wanted = is_joined && most_pieces > 1 ? *joined : expected.value().answer;
+        EXPECT_TRUE(is_bitwise_equal(output.value().answer, wanted))
             << type << ", " << ranks << " ranks, " << most_pieces << " pieces, repeat " << repeats
             << "\n"
-            << describe(compare(output.value().answer, expected.value().answer));
+            << describe(compare(output.value().answer, wanted));
       }
     }
   }

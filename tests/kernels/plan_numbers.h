@@ -41,8 +41,12 @@ class Numbers {
   void carry_out(bool is_backward) {
     const Pass& pass = is_backward ? plan_.backward : plan_.forward;
     for (const Stage& stage : pass.stages) {
-      for (int64_t i = stage.begin; i < stage.end; ++i)
-        visit(pass, stage.kind, static_cast<size_t>(i), is_backward);
+      const std::vector<size_t> items = order_of(stage, is_backward);
+      for (const size_t item : items) visit(pass, stage.kind, item, is_backward);
+      for (const size_t item : items) {
+        if (stage.kind != StageKind::transfer || !is_share(item, is_backward)) continue;
+        for (uint64_t& value : held(pass.transfers[item].to)) value = round_to_dtype(value);
+      }
     }
   }
 
@@ -56,9 +60,9 @@ class Numbers {
     return held(id).at(static_cast<size_t>(row * spec.heads.size() + head - spec.heads.begin));
   }
 
-  uint64_t digest(BufferId id, int64_t rows, int32_t head) {
+  uint64_t digest(BufferId id, const std::vector<int64_t>& rows, int32_t head) {
     uint64_t sum = 1;
-    for (int64_t row = 0; row < rows; ++row) sum = mix(sum, at(id, row, head));
+    for (const int64_t row : rows) sum = mix(sum, at(id, row, head));
     return sum;
   }
 
@@ -69,7 +73,26 @@ class Numbers {
     return rows;
   }
 
-  void transfer(const TransferItem& item, Rounding rounding) {
+  bool is_share(size_t item, bool is_backward) const {
+    return lowered_ != nullptr && lowered_->origins_of(is_backward).are_shares[item];
+  }
+
+  /// Shares are added at last, in the order of the plan; nothing but whole sums is rounded.
+  std::vector<size_t> order_of(const Stage& stage, bool is_backward) const {
+    std::vector<size_t> items, shares;
+    for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
+      const bool waits = stage.kind == StageKind::transfer && is_share(i, is_backward);
+      (waits ? shares : items).push_back(i);
+    }
+    std::stable_sort(shares.begin(), shares.end(), [&](size_t a, size_t b) {
+      const auto& origins = lowered_->origins_of(is_backward).of(StageKind::transfer);
+      return origins[a] < origins[b];
+    });
+    items.insert(items.end(), shares.begin(), shares.end());
+    return items;
+  }
+
+  void transfer(const TransferItem& item, Rounding rounding, bool is_share) {
     const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
     const bool is_rounded_on_way =
         rounding.values || (is_gradient && item.link != LinkClass::self && !item.wire_fp32);
@@ -84,17 +107,29 @@ class Numbers {
         const uint64_t held = at(item.from, from[i], head);
         const uint64_t value = is_rounded_on_way ? round_to_dtype(held) : held;
         target = item.landing == Landing::add ? add(target, value) : value;
-        if (rounding.sums || is_narrow(item.to)) target = round_to_dtype(target);
+        if (!is_share && (rounding.sums || is_narrow(item.to))) target = round_to_dtype(target);
       }
     }
   }
 
-  void compute(const ComputeItem& item, uint64_t origin, bool is_backward, OwnMerge own) {
+  /// What an item does with what stands where its results go.
+  struct Put {
+    bool merges = false, rounds = false;
+    bool may_round = true;  // to the dtype, if the buffer holds that
+  };
+
+  JoinedPart whole(const ComputeItem& item, int64_t origin) const {
+    return {origin, 0, {{0, plan_.rows(item.kv_tokens), 1}}};
+  }
+
+  void compute(const ComputeItem& item, const JoinedPart& part, bool is_backward, Put own) {
     const Attention& attention = plan_.scenario.attention;
     const int32_t group = attention.heads / attention.kv_heads;
-    const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
+    const int64_t q_rows = plan_.rows(item.q_tokens);
+    const std::vector<int64_t> all_q = rows_of(kAllRows, q_rows), kv = expand(part.kv_rows);
+    const uint64_t origin = static_cast<uint64_t>(part.origin) + 1;
     for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
-      const uint64_t keys = mix(origin, digest(item.kv, kv_rows, head / group));
+      const uint64_t keys = mix(origin, digest(item.kv, kv, head / group));
       for (int64_t row = 0; row < q_rows; ++row) {
         const uint64_t query = mix(keys, at(item.q, row, head));
         if (!is_backward) {
@@ -111,19 +146,19 @@ class Numbers {
       for (int32_t q = std::max(item.heads.begin, head * group);
            q < std::min(item.heads.end, (head + 1) * group); ++q) {
         for (const BufferId id : {item.q, item.out, item.d_out})
-          queries = mix(queries, digest(id, q_rows, q));
+          queries = mix(queries, digest(id, all_q, q));
       }
-      for (int64_t row = 0; row < kv_rows; ++row) {
+      for (const int64_t row : kv) {
         const uint64_t value = mix(queries, at(item.kv, row, head));
         put(item.dkv, row, head, value, {});
       }
     }
   }
 
-  void put(BufferId id, int64_t row, int32_t head, uint64_t value, OwnMerge own) {
+  void put(BufferId id, int64_t row, int32_t head, uint64_t value, Put own) {
     uint64_t& target = at(id, row, head);
     target = own.merges ? add(target, value) : value;
-    if (is_narrow(id) || own.rounds) target = round_to_dtype(target);
+    if ((is_narrow(id) && own.may_round) || own.rounds) target = round_to_dtype(target);
   }
 
   bool is_narrow(BufferId id) const {
@@ -133,9 +168,10 @@ class Numbers {
   void visit(const Pass& pass, StageKind kind, size_t i, bool is_backward) {
     switch (kind) {
       case StageKind::transfer:
-        return transfer(pass.transfers[i], lowered_ == nullptr
-                                               ? Rounding{}
-                                               : lowered_->origins_of(is_backward).roundings[i]);
+        return transfer(
+            pass.transfers[i],
+            lowered_ == nullptr ? Rounding{} : lowered_->origins_of(is_backward).roundings[i],
+            is_share(i, is_backward));
       case StageKind::reorder: {
         const ReorderItem& item = pass.reorders[i];
         const std::vector<int64_t> order = expand(plan_.list(item.order));
@@ -148,12 +184,20 @@ class Numbers {
       }
       case StageKind::compute: {
         const ComputeItem& item = pass.computes[i];
-        const int64_t origin = lowered_ == nullptr
-                                   ? static_cast<int64_t>(i)
-                                   : lowered_->origins_of(is_backward).of(StageKind::compute)[i];
-        const OwnMerge own =
-            lowered_ == nullptr ? OwnMerge{} : lowered_->origins_of(is_backward).own_merges[i];
-        if (item.num_slices > 0) compute(item, static_cast<uint64_t>(origin) + 1, is_backward, own);
+        if (item.num_slices == 0) return;
+        if (lowered_ == nullptr) {
+          return compute(item, whole(item, static_cast<int64_t>(i)), is_backward, {});
+        }
+        const LoweredPlan::Origins& origins = lowered_->origins_of(is_backward);
+        std::vector<JoinedPart> parts{whole(item, origins.of(StageKind::compute)[i])};
+        if (!origins.parts.empty()) parts = origins.parts[i];
+        // Joined parts are one softmax, or one sum: as if merged, and then rounded.
+        for (size_t part = 0; part < parts.size(); ++part) {
+          const bool is_last = part + 1 == parts.size();
+          const OwnMerge& own = origins.own_merges[i];
+          compute(item, parts[part], is_backward,
+                  {own.merges || part > 0, own.rounds && is_last, is_last});
+        }
         return;
       }
       case StageKind::merge: {

@@ -2,8 +2,8 @@
 #include "kernels/device.h"
 #include "kernels/plugin_library.h"
 #include "reference/kernel_walker.h"
-#include "tests/support/graded_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/support/graded_run.h"
 
 #include <string>
 #include <utility>

@@ -3,8 +3,8 @@
 #include "reference/kernel_walker.h"
 #include "sim/run/item_kernel.h"
 #include "sim/run/probe.h"
-#include "tests/support/graded_run.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/support/graded_run.h"
 #include "tests/support/walker_cases.h"
 
 #include <cstdlib>
