@@ -2,15 +2,13 @@
 #include "kernels/joined_computes.h"
 
 #include "kernels/lowered_plan.h"
-#include "sim/plan/planner.h"
-#include "sim/scenario/scenario_file.h"
+#include "tests/kernels/plan_cases.h"
 #include "tests/kernels/turn_model.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace cpscope::kernels {
@@ -18,14 +16,7 @@ namespace {
 
 Plan group_cast(const std::string& lengths, int32_t ranks, const char* layout = "dual_chunk",
                 const char* more = "") {
-  const std::string text = fmt::format(
-      "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\nheads = 32\nkv_heads = 8\n"
-      "head_dim = 128\nattn_mask_type = \"padding_causal\"\n"
-      "[batch]\nqkv_format = \"thd\"\nlengths = [{}]\n"
-      "[parallel]\ncp_size = {}\ncp_comm_type = \"group_cast\"\nlayout = \"{}\"\n{}"
-      "[numerics]\ndtype = \"bf16\"\n",
-      lengths, ranks, layout, more);
-  return make_plan(parse_scenario(text, "t.toml").value().scenario).value();
+  return make_case_plan({"group_cast", lengths, ranks, 8, layout, more});
 }
 
 bool can_all(const ComputeItem& /*item*/) { return true; }
