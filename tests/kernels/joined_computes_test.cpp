@@ -111,6 +111,22 @@ TEST(JoinedComputes, PutReceivedDocumentsOnTilesOfTheirOwn) {
   EXPECT_EQ(num_stretches, 6);
 }
 
+TEST(JoinedComputes, CutABandWhereItsRowsAreNoMoreTogether) {
+  Plan plan = group_cast("1000, 2000, 1000", 2);
+  ComputeItem& received = plan.forward.computes[1];
+  const auto q = static_cast<int32_t>(plan.rows(received.q_tokens)),
+             kv = static_cast<int32_t>(plan.rows(received.kv_tokens));
+  received.first_slice = static_cast<int64_t>(plan.slices.size());
+  received.num_slices = 1;
+  plan.slices.push_back({0, q, 0, kv, -500, 300});
+  received.visible_pairs = pairs_of(plan, received);
+  const auto joined = join_computes(plan, can_all);
+  ASSERT_TRUE(joined);
+  const ComputeItem& item = joined->plan.forward.computes[0];
+  EXPECT_GE(item.num_slices, plan.forward.computes[0].num_slices + 3);
+  EXPECT_EQ(pairs_of(joined->plan, item), item.visible_pairs);
+}
+
 TEST(JoinedComputes, KeepManyShortStretchesTogether) {
   // Every second token.
   for (const std::vector<int64_t>& begins : begins_of_received(group_cast("512", 2, "striped")))
