@@ -2,6 +2,7 @@
 #include "kernels/row_push.h"
 
 #include "kernels/device_memory.h"
+#include "tests/kernels/stream_test.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -16,17 +17,8 @@ namespace {
 using kernels::ByteRows;
 using kernels::RowPush;
 
-class RowPushKernel : public ::testing::Test {
+class RowPushKernel : public StreamTest {
  protected:
-  void SetUp() override {
-    if (const auto count = kernels::count_devices(); !count)
-      GTEST_SKIP() << "requires gpu: " << to_text(count.error());
-    stream_ = kernels::make_stream(kernels::Urgency::usual);
-  }
-  void TearDown() override {
-    if (stream_ != nullptr) kernels::destroy_stream(stream_);
-  }
-
   template <class T>
   std::vector<T> read(const kernels::DeviceMemory& memory, size_t count) {
     std::vector<T> values(count);
@@ -35,8 +27,6 @@ class RowPushKernel : public ::testing::Test {
     kernels::wait_for_stream(stream_);
     return values;
   }
-
-  kernels::Stream stream_ = nullptr;
 };
 
 /// Rows of random sizes: where they come from, and where in the target nothing else goes.

@@ -4,6 +4,7 @@
 #include "kernels/device_memory.h"
 #include "kernels/scalar_types.h"
 #include "sim/run/dtype.h"
+#include "tests/kernels/stream_test.h"
 
 #include <cstdint>
 #include <cstring>
@@ -15,7 +16,6 @@
 namespace cpscope::tests {
 namespace {
 
-using kernels::RowBlock;
 using kernels::RowSum;
 
 constexpr uint16_t kUntouched = 0x5a5a;
@@ -66,19 +66,7 @@ struct DrawnRows {
   }
 };
 
-class RowSumKernel : public ::testing::TestWithParam<int32_t> {
- protected:
-  void SetUp() override {
-    if (const auto count = kernels::count_devices(); !count)
-      GTEST_SKIP() << "requires gpu: " << to_text(count.error());
-    stream_ = kernels::make_stream(kernels::Urgency::usual);
-  }
-  void TearDown() override {
-    if (stream_ != nullptr) kernels::destroy_stream(stream_);
-  }
-
-  kernels::Stream stream_ = nullptr;
-};
+class RowSumKernel : public StreamTest, public ::testing::WithParamInterface<int32_t> {};
 
 TEST_P(RowSumKernel, GivesTheBitsOfAdditionsOneByOne) {
   std::mt19937 random(static_cast<uint32_t>(GetParam()));
