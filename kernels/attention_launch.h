@@ -70,6 +70,7 @@ struct DeviceTiles {
   int32_t num_unclosed = 0;
   const RowStretch* unclosed = nullptr;
   const uint32_t* gaps = nullptr;
+  bool walks_by_tile = false;
   // The Hopper forward and the fused backward know these, nobody else.
   Arrivals arrivals;
   Begun begun;

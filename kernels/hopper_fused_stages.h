@@ -18,10 +18,12 @@ inline constexpr int kGradsBarrier = 1;
 inline constexpr int kSenders = 2;
 
 /// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
-/// or 128, where each makes half of dq's rows.
-template <class T_, int kLanes_, int kWalked_, bool kHasCap_>
+/// or 128, where each makes half of dq's rows. kByTile: as TileList::walks_by_tile; asked for each
+/// tile, it would cost all others 4 %.
+template <class T_, int kLanes_, int kWalked_, bool kByTile_, bool kHasCap_>
 struct FusedBudget {
   using T = T_;
+  static constexpr bool kByTile = kByTile_;
   static constexpr int kLanes = kLanes_, kWalked = kWalked_;
   static constexpr int kQk = kLanes, kV = kLanes;
   static constexpr bool kHasCap = kHasCap_, kHasOffsets = takes_hopper_offsets(kHasCap);
@@ -31,6 +33,7 @@ struct FusedBudget {
   static constexpr int kProducerRegisters = kLanes > 64 ? 24 : 56;
   using Facts = FactLayout<kWalked>;
   using Walk = BlockWalk<kWalked>;
+  using Count = BlockCount<kWalked>;
 
   static constexpr int kParts = kWalked / kPartRows;
   static constexpr bool kAlternates = kParts == 1;
@@ -154,25 +157,51 @@ struct FusedShared {
 };
 
 /// The walked tiles of an item for all query heads of its kv head, in the order in which every role
-/// takes them.
-template <class B>
+/// takes them: head by head, or each tile for all heads (TileList::walks_by_tile).
+template <class B, class Walk = typename B::Walk, bool kByTile = B::kByTile>
 struct HeadWalk {
   const DealtItem& item;
-  typename B::Walk walk;
-  int32_t head, last_head;
+  Walk walk;
+  int32_t present, last_head;
 
   __device__ __forceinline__ HeadWalk(const BackwardParams& p, const DealtItem& dealt)
       : item(dealt), walk(dealt) {
     const HeadRange heads(p, dealt.head);
-    head = heads.first;
+    present = heads.first;
     last_head = heads.last;
   }
 
+  __device__ __forceinline__ int32_t head() const { return present; }
+
   __device__ __forceinline__ bool next(const TileRun* runs) {
-    if (head >= last_head || item.tile.num_runs == 0) return false;
+    if (present >= last_head || item.tile.num_runs == 0) return false;
     if (walk.next(runs)) return true;
-    if (++head >= last_head) return false;
-    walk = typename B::Walk(item);
+    if (++present >= last_head) return false;
+    walk = Walk(item);
+    return walk.next(runs);
+  }
+};
+
+template <class B, class Walk>
+struct HeadWalk<B, Walk, true> {
+  Walk walk;
+  int32_t num_heads, last_head;
+  int32_t left = 1;  // heads, for the present tile
+
+  __device__ __forceinline__ HeadWalk(const BackwardParams& p, const DealtItem& dealt)
+      : walk(dealt) {
+    const HeadRange heads(p, dealt.head);
+    num_heads = heads.last - heads.first;
+    last_head = heads.last;
+    if (num_heads <= 0) walk.num_left = 0;  // nobody reads the kv head
+  }
+
+  __device__ __forceinline__ int32_t head() const { return last_head - left; }
+  __device__ __forceinline__ bool is_first_head() const { return left == num_heads; }
+
+  __device__ __forceinline__ bool next(const TileRun* runs) {
+    if (--left > 0) return true;
+    left = num_heads;
     return walk.next(runs);
   }
 };
@@ -225,21 +254,21 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
       const uint32_t first_full = at.first_full + 8 * stage,
                      second_full = at.second_full + 8 * stage;
       RowFacts<typename B::Walk> facts;
-      if constexpr (!B::kHasOffsets) facts.fetch(p, tiles.walk, tiles.head);
+      if constexpr (!B::kHasOffsets) facts.fetch(p, tiles.walk, tiles.head());
       mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
       if (is_first) {
         const uint32_t offsets = at.offsets + stage * 2 * B::kOffsetBytes,
                        offset_bytes = B::offset_bytes(tiles.walk);
         mbarrier_arrive_expecting(first_full, B::kFirstBytes + offset_bytes);
         load_panels<B::kQk, B::kWalked>(q, &p.q, first_full, tiles.walk.row, tiles.walk.end,
-                                        tiles.head);
+                                        tiles.head());
         if constexpr (B::kHasOffsets)
-          load_offsets<B>(fused, offsets, first_full, 0, tiles.walk, tiles.head);
+          load_offsets<B>(fused, offsets, first_full, 0, tiles.walk, tiles.head());
         mbarrier_arrive_expecting(second_full, B::kSecondBytes + offset_bytes);
         load_panels<B::kV, B::kWalked>(q + B::kFirstBytes, &p.d_out, second_full, tiles.walk.row,
-                                       tiles.walk.end, tiles.head);
+                                       tiles.walk.end, tiles.head());
         if constexpr (B::kHasOffsets)
-          load_offsets<B>(fused, offsets, second_full, 1, tiles.walk, tiles.head);
+          load_offsets<B>(fused, offsets, second_full, 1, tiles.walk, tiles.head());
       }
       __syncwarp();
       const uint32_t to = at.facts + stage * B::Facts::kBytes;
@@ -252,24 +281,20 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
   }
 }
 
-/// The turns of an item's walked tiles for one query head, tile by tile.
+/// The turns of an item's walked tiles, tile by tile: those of all heads are alike.
 struct TurnWalk {
-  const TurnRun* next_run;
-  int32_t* counters;  // of the head
-  TurnRun run;        // num_tiles: those not yet taken
-  int32_t* taken = nullptr;
+  int32_t next_run;  // of the list
+  TurnRun run;       // num_tiles: those not yet taken
 
-  __device__ TurnWalk(const TurnRun* first, int32_t* of_head)
-      : next_run(first), counters(of_head) {}
+  __device__ explicit TurnWalk(int32_t first) : next_run(first) {}
 
-  __device__ __forceinline__ void next() {
+  __device__ __forceinline__ void next(const TurnRun* runs) {
     if (run.num_tiles == 0) {
-      run = *next_run++;
+      run = runs[next_run++];
     } else {
       --run.counter;
     }
     --run.num_tiles;
-    taken = counters + run.counter;
   }
   __device__ __forceinline__ bool opens() const { return run.turn == kOpeningTurn; }
   /// Turns that must have been taken.
@@ -287,7 +312,7 @@ __device__ __forceinline__ void wait_until_dq_left(const FusedShared<B>& at, int
 template <class B>
 __device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedShared<B>& at,
                                          const typename B::Walk& walk, int32_t head,
-                                         const TurnWalk& turns, int number) {
+                                         const TurnWalk& turns, const int32_t* taken, int number) {
   const int32_t lanes = fused.base.lanes_qk;
   const TileBarrier sums_full(at.sums_full, number);
   wait_until_dq_left(at, number - 1);
@@ -298,7 +323,7 @@ __device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedSh
   if (turns.opens()) {
     sums_full.arrive();
   } else {
-    wait_for_turn(turns.taken, turns.turn());
+    wait_for_turn(taken, turns.turn());
     const int num_panels = (lanes + kDqPanelLanes - 1) / kDqPanelLanes;
     mbarrier_arrive_expecting(sums_full.address, num_panels * B::kDqPanelBytes);
     for (int panel = 0; panel < num_panels; ++panel) {
@@ -306,6 +331,41 @@ __device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedSh
                panel * kDqPanelLanes, kMapRows - walk.end + walk.row, head, walk.end, kMapRows);
     }
   }
+}
+
+/// dq of tile `number`, of one head, leaves for global memory when it is its turn.
+template <class B>
+__device__ __forceinline__ void send_tile(const FusedParams& fused, const FusedShared<B>& at,
+                                          const typename B::Walk& walk, int32_t head,
+                                          const TurnWalk& turns, int number) {
+  const BackwardParams& p = fused.base;
+  int32_t* const taken = fused.turns_taken + head * p.tiles.num_counters + turns.run.counter;
+  const TileBarrier dq_full(at.dq_full, number), dq_free(at.dq_free, number);
+  if (fused.closes(walk)) {
+    close_dq<B>(fused, at, walk, head, turns, taken, number);
+    dq_full.wait();
+    dq_free.arrive();
+    return;
+  }
+  const int32_t turn = turns.turn();
+  wait_for_turn(taken, turn);
+  dq_full.wait();
+  for (int panel = 0; panel * kDqPanelLanes < p.lanes_qk; ++panel) {
+    const uint32_t from = at.dq + panel * B::kDqPanelBytes;
+    const int row = kMapRows - walk.end + walk.row;  // see kMapRows
+    const int lane = panel * kDqPanelLanes;
+    if (turns.opens() && fused.merges_dq == 0) {
+      store_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+    } else {
+      add_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+    }
+  }
+  commit_boxes();
+  wait_for_boxes_read();
+  TileBarrier(at.sums_full, number).arrive();  // of no tile that closes
+  dq_free.arrive();
+  wait_for_boxes();
+  pass_turn(taken, turn + 1);
 }
 
 /// One of kSenders threads of the producer, `sender`: dq of every kSenders-th tile leaves for
@@ -321,46 +381,25 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
   for (;;) {
     const DealtItem item = deal.read_alone();
     if (item.is_last()) return;
-    const HeadRange heads(p, item.head);
-    for (int32_t head = heads.first; head < heads.last; ++head) {
-      typename B::Walk walk(item);
-      if (!walk.next(p.tiles.runs)) break;
-      TurnWalk turns(p.tiles.turns + item.tile.first_turn,
-                     fused.turns_taken + head * p.tiles.num_counters);
-      bool has_tile = true;
-      do {
-        turns.next();
-        const int number = num_walked++;
-        const TileBarrier dq_full(at.dq_full, number), dq_free(at.dq_free, number);
-        if (number % kSenders != sender) {
-          // the other one's
-        } else if (fused.closes(walk)) {
-          close_dq<B>(fused, at, walk, head, turns, number);
-          dq_full.wait();
-          dq_free.arrive();
-        } else {
-          const int32_t turn = turns.turn();
-          wait_for_turn(turns.taken, turn);
-          dq_full.wait();
-          for (int panel = 0; panel * kDqPanelLanes < p.lanes_qk; ++panel) {
-            const uint32_t from = at.dq + panel * B::kDqPanelBytes;
-            const int row = kMapRows - walk.end + walk.row;  // see kMapRows
-            const int lane = panel * kDqPanelLanes;
-            if (turns.opens() && fused.merges_dq == 0) {
-              store_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
-            } else {
-              add_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
-            }
-          }
-          commit_boxes();
-          wait_for_boxes_read();
-          TileBarrier(at.sums_full, number).arrive();  // of no tile that closes
-          dq_free.arrive();
-          wait_for_boxes();
-          pass_turn(turns.taken, turn + 1);
+    const auto send = [&](const typename B::Walk& walk, int32_t head, const TurnWalk& turns) {
+      const int number = num_walked++;
+      if (number % kSenders == sender) send_tile<B>(fused, at, walk, head, turns, number);
+    };
+    if constexpr (B::kByTile) {
+      TurnWalk turns(item.tile.first_turn);
+      for (HeadWalk<B> tiles(p, item); tiles.next(p.tiles.runs);) {
+        if (tiles.is_first_head()) turns.next(p.tiles.turns);
+        send(tiles.walk, tiles.head(), turns);
+      }
+    } else {
+      const HeadRange heads(p, item.head);
+      for (int32_t head = heads.first; head < heads.last; ++head) {
+        TurnWalk turns(item.tile.first_turn);
+        for (typename B::Walk walk(item); walk.next(p.tiles.runs);) {
+          turns.next(p.tiles.turns);
+          send(walk, head, turns);
         }
-        has_tile = walk.next(p.tiles.runs);
-      } while (has_tile);
+      }
     }
   }
 }

@@ -43,6 +43,7 @@ namespace {
 template <class B>
 struct GradientConsumer {
   using T = typename B::T;
+  using Tiles = HeadWalk<B, typename B::Count>;
 
   const FusedParams& fused;
   const BackwardParams& p;
@@ -242,7 +243,7 @@ struct GradientConsumer {
   }
 
   /// All tiles of an item.
-  __device__ __forceinline__ void walk_tiles(HeadWalk<B>& tiles, int32_t key) {
+  __device__ __forceinline__ void walk_tiles(Tiles& tiles, int32_t key) {
     float logits[kPartRows / 2];
     start_logits(logits, num_walked);
     if constexpr (!B::kHasOffsets && B::kAlternates) load_lse(part_of(num_walked, 0).facts);
@@ -256,7 +257,7 @@ struct GradientConsumer {
   }
 
   /// Both consumers make half of each tile's dq, at once.
-  __device__ __forceinline__ void walk_together(HeadWalk<B>& tiles, int32_t key,
+  __device__ __forceinline__ void walk_together(Tiles& tiles, int32_t key,
                                                 float (&logits)[kPartRows / 2]) {
     bool has_tile = true;
     do {
@@ -286,7 +287,7 @@ struct GradientConsumer {
   /// A consumer makes dq of every other tile, of all its lanes, which reads less of shared memory
   /// than half of each tile's. It does so a tile later, when the other one's dS has long been
   /// there: so they need not keep in step, and one weighs while the other one multiplies.
-  __device__ __forceinline__ void walk_alternately(HeadWalk<B>& tiles, int32_t key,
+  __device__ __forceinline__ void walk_alternately(Tiles& tiles, int32_t key,
                                                    float (&logits)[kPartRows / 2]) {
     bool has_tile = true, has_before = false, closed = false;  // the tile before
     do {
@@ -325,7 +326,7 @@ struct GradientConsumer {
   /// A walked tile whose S' is there. kMakesDq: also dq of the one before. Is there a next one? Its
   /// S' is there then.
   template <bool kMakesDq>
-  __device__ __forceinline__ bool take_tile(HeadWalk<B>& tiles, int32_t key,
+  __device__ __forceinline__ bool take_tile(Tiles& tiles, int32_t key,
                                             float (&logits)[kPartRows / 2], bool closed) {
     take_parts(tiles, key, logits);
     publish_shared_writes();
@@ -355,7 +356,7 @@ struct GradientConsumer {
   }
 
   /// P' and dS' of a tile, and what is added to dv and dk.
-  __device__ __forceinline__ void take_parts(const HeadWalk<B>& tiles, int32_t key,
+  __device__ __forceinline__ void take_parts(const Tiles& tiles, int32_t key,
                                              float (&logits)[kPartRows / 2]) {
     const bool is_masked = tiles.walk.is_masked != 0;
     const int stage = num_walked % B::kStages;
@@ -440,7 +441,7 @@ struct GradientConsumer {
 #pragma unroll
       for (int i = 0; i < B::kV / 2; ++i) dv[i] = 0.0f;
       const int32_t key = item.tile.begin + row_in_tile;  // this thread's rows: key and key + 8
-      HeadWalk<B> tiles(p, item);
+      Tiles tiles(p, item);
       if (tiles.next(p.tiles.runs)) {
         mbarrier_wait(at.owned_full, num_owned & 1);
         ++num_owned;
@@ -521,21 +522,30 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
 }
 
 // Lanes, walked rows.
-template <class T, bool kHasCap>
-using Fused64 = FusedBudget<T, 64, 128, kHasCap>;
-template <class T, bool kHasCap>
-using Fused128 = FusedBudget<T, 128, 64, kHasCap>;
+template <class T, bool kByTile, bool kHasCap>
+using Fused64 = FusedBudget<T, 64, 128, kByTile, kHasCap>;
+template <class T, bool kByTile, bool kHasCap>
+using Fused128 = FusedBudget<T, 128, 64, kByTile, kHasCap>;
 
 bool is_small(const AttentionShape& shape) {
   return shape.head_dim_qk <= 64 && shape.head_dim_v <= 64;
 }
 
-template <class T, bool kHasCap>
+template <class T, bool kByTile, bool kHasCap>
 void launch_lanes(const BackwardLaunch& launch, Stream stream) {
   if (is_small(launch.shape)) {
-    launch_budget<Fused64<T, kHasCap>>(launch, stream);
+    launch_budget<Fused64<T, kByTile, kHasCap>>(launch, stream);
   } else {
-    launch_budget<Fused128<T, kHasCap>>(launch, stream);
+    launch_budget<Fused128<T, kByTile, kHasCap>>(launch, stream);
+  }
+}
+
+template <class T, bool kHasCap>
+void launch_order(const BackwardLaunch& launch, Stream stream) {
+  if (launch.key_tiles.walks_by_tile) {
+    launch_lanes<T, true, kHasCap>(launch, stream);
+  } else {
+    launch_lanes<T, false, kHasCap>(launch, stream);
   }
 }
 
@@ -560,18 +570,18 @@ bool is_hopper_backward_fused(const AttentionShape& shape) {
 }
 
 TileShape hopper_gradients_tile_shape(const AttentionShape& shape) {
-  return device::is_small(shape) ? device::tile_shape<device::Fused64<Bf16, false>>()
-                                 : device::tile_shape<device::Fused128<Bf16, false>>();
+  return device::is_small(shape) ? device::tile_shape<device::Fused64<Bf16, false, false>>()
+                                 : device::tile_shape<device::Fused128<Bf16, false, false>>();
 }
 
 void launch_hopper_gradients(const BackwardLaunch& launch, Stream stream) {
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
-    has_cap ? device::launch_lanes<Bf16, true>(launch, stream)
-            : device::launch_lanes<Bf16, false>(launch, stream);
+    has_cap ? device::launch_order<Bf16, true>(launch, stream)
+            : device::launch_order<Bf16, false>(launch, stream);
   } else {
-    has_cap ? device::launch_lanes<Fp16, true>(launch, stream)
-            : device::launch_lanes<Fp16, false>(launch, stream);
+    has_cap ? device::launch_order<Fp16, true>(launch, stream)
+            : device::launch_order<Fp16, false>(launch, stream);
   }
 }
 

@@ -246,9 +246,8 @@ struct BlockWalk {
   static constexpr int kRows = kRows_;
 
   int32_t first_run;
-  int32_t run;         // the present one
-  int32_t last_dealt;  // the one after the last in shared memory
-  uint32_t dealt;      // address where run 0 of the list would be there
+  int32_t num_left;  // runs
+  uint32_t dealt;    // address of the first ones in shared memory
   int32_t run_begin = 0;
   int32_t row = 0;  // first row of the tile
   int32_t end = 0;  // of the tile: rows there and beyond are not read
@@ -257,20 +256,17 @@ struct BlockWalk {
   int32_t closes = 0;
 
   __device__ explicit BlockWalk(const DealtItem& item)
-      : first_run(item.tile.first_run),
-        run(item.tile.first_run + item.tile.num_runs),
-        last_dealt(item.tile.first_run + kDealtRuns),
-        dealt(item.runs - 16 * static_cast<uint32_t>(item.tile.first_run)) {}
+      : first_run(item.tile.first_run), num_left(item.tile.num_runs), dealt(item.runs) {}
 
   __device__ __forceinline__ int32_t block() const { return row / kRows; }
 
   __device__ __forceinline__ bool next(const TileRun* runs) {
     end = row;
     if (end <= run_begin) {
-      if (run == first_run) return false;
-      --run;
-      if (run < last_dealt) {
-        const uint32_t at = dealt + 16 * static_cast<uint32_t>(run);
+      if (num_left == 0) return false;
+      --num_left;
+      if (num_left < kDealtRuns) {
+        const uint32_t at = dealt + 16 * static_cast<uint32_t>(num_left);
         run_begin = load_shared_int(at);
         end = load_shared_int(at + 4);
         range_set = load_shared_int(at + 8);
@@ -278,7 +274,7 @@ struct BlockWalk {
         is_masked = flags & 0xff;
         closes = flags >> 8 & 0xff;
       } else {
-        const TileRun present = runs[run];
+        const TileRun present = runs[first_run + num_left];
         run_begin = present.begin;
         end = present.end;
         range_set = present.range_set;
@@ -288,6 +284,45 @@ struct BlockWalk {
     }
     const int32_t block_row = (end - 1) / kRows * kRows;
     row = block_row > run_begin ? block_row : run_begin;
+    return true;
+  }
+};
+
+/// The same tiles, for who need not know their rows: fewer registers.
+template <int kRows_>
+struct BlockCount {
+  static constexpr int kRows = kRows_;
+
+  int32_t first_run;
+  int32_t num_left;       // runs
+  uint32_t dealt;         // as in BlockWalk
+  int32_t num_tiles = 0;  // of the run, the present one too
+  int32_t is_masked = 0;
+  int32_t closes = 0;
+
+  __device__ explicit BlockCount(const DealtItem& item)
+      : first_run(item.tile.first_run), num_left(item.tile.num_runs), dealt(item.runs) {}
+
+  __device__ __forceinline__ bool next(const TileRun* runs) {
+    if (--num_tiles > 0) return true;
+    if (num_left == 0) return false;
+    --num_left;
+    int32_t begin, end;
+    if (num_left < kDealtRuns) {
+      const uint32_t at = dealt + 16 * static_cast<uint32_t>(num_left);
+      begin = load_shared_int(at);
+      end = load_shared_int(at + 4);
+      const int32_t flags = load_shared_int(at + 12);
+      is_masked = flags & 0xff;
+      closes = flags >> 8 & 0xff;
+    } else {
+      const TileRun present = runs[first_run + num_left];
+      begin = present.begin;
+      end = present.end;
+      is_masked = present.is_masked;
+      closes = present.closes;
+    }
+    num_tiles = (end - 1) / kRows - begin / kRows + 1;
     return true;
   }
 };

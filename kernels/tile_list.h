@@ -110,6 +110,9 @@ struct TileList {
   /// By blocks, for every owned tile with rows that have no partner anywhere: a bit for each of its
   /// rows, 32 to a word, 1: without a partner. Such rows may hold anything.
   std::vector<uint32_t> gaps;
+  /// By blocks, of several query heads of a kv head: every walked tile is taken for all of them
+  /// before the next one is; else all tiles of a head before those of the next head.
+  bool walks_by_tile = false;
   int64_t visited_cells = 0;  // area of all tiles walked, for one head
 };
 
@@ -118,7 +121,7 @@ enum class TileOwner { queries, keys };
 /// The heads of an item, for the order of its work.
 struct WorkHeads {
   int32_t num_heads = 1;         // of the owned side
-  int32_t heads_walked = 1;      // of the other side, which every tile walks one after the other
+  int32_t heads_walked = 1;      // of the other side, which every tile walks
   int32_t heads_sharing = 1;     // of the owned side, that walk the same head
   int64_t cached_rows = 16'384;  // walked rows of one head that the L2 cache has room for
   int32_t most_at_once = 0;      // of the owned side; 0: all. Others come when these are done

@@ -83,6 +83,7 @@ DeviceTiles TileStore::find(const ComputeItem& item, TileOwner owner, TileShape 
           static_cast<int32_t>(entry.list.unclosed.size()),
           entry.unclosed.as<RowStretch>(),
           entry.gaps.as<uint32_t>(),
+          entry.list.walks_by_tile,
           {},
           {}};
 }

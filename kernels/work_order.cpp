@@ -136,7 +136,8 @@ int32_t chains_at_once(const WorkHeads& heads, bool has_documents, const TileLis
     // take that come twice.
     const int64_t rows =
         num_tiles * list.shape.walked_rows / static_cast<int64_t>(list.tiles.size());
-    int32_t chains = 64;
+    // Tiles of several walked heads are at as many places of them.
+    int32_t chains = heads.heads_walked > 1 ? std::max(8, 32 / heads.heads_walked) : 64;
     while (chains > kFewest && 4 * chains * rows > 5 * heads.cached_rows) chains /= 2;
     return chains;
   }
@@ -165,34 +166,161 @@ size_t document_of(const OwnedTile& tile, const std::vector<RowStretch>& long_do
   return static_cast<size_t>(next - long_documents.begin());
 }
 
-/// The tiles of `order` document by document, the one that comes first there first, `at_once` of
-/// them in turns.
-std::vector<int32_t> order_by_documents(std::span<const int32_t> order, size_t at_once,
-                                        const std::vector<RowStretch>& long_documents,
-                                        const TileList& list) {
-  // [document], the last one first
-  std::vector<std::vector<int32_t>> tiles(long_documents.size() + 1);
-  std::vector<size_t> waiting;                  // documents, the last one first
-  std::vector<size_t> documents(order.size());  // [place in order]
-  for (size_t i = order.size(); i-- > 0;) {
-    documents[i] = document_of(list.tiles[order[i]], long_documents, list);
-    tiles[documents[i]].push_back(order[i]);
-  }
-  for (size_t i = order.size(); i-- > 0;) {
-    if (tiles[documents[i]].back() == order[i]) waiting.push_back(documents[i]);
-  }
-  std::vector<size_t> open;
-  std::vector<int32_t> result;
-  while (result.size() < order.size()) {
-    for (; open.size() < at_once && !waiting.empty(); waiting.pop_back())
-      open.push_back(waiting.back());
-    for (const size_t d : open) {
-      result.push_back(tiles[d].back());
-      tiles[d].pop_back();
+/// The tiles of one document, the longest first.
+using Document = std::vector<int32_t>;
+
+/// The documents of the tiles in `order`, longest first; that of the longest tile comes first.
+std::vector<Document> documents_of(std::span<const int32_t> order,
+                                   const std::vector<RowStretch>& long_documents,
+                                   const TileList& list) {
+  std::vector<Document> documents;
+  std::vector<size_t> place(long_documents.size() + 1, 0);  // in `documents`, from 1
+  for (const int32_t t : order) {
+    size_t& known = place[document_of(list.tiles[t], long_documents, list)];
+    if (known == 0) {
+      documents.emplace_back();
+      known = documents.size();
     }
-    std::erase_if(open, [&](size_t d) { return tiles[d].empty(); });
+    documents[known - 1].push_back(t);
   }
-  return result;
+  return documents;
+}
+
+/// The tiles of documents one after the other, `at_once` documents in turns.
+std::vector<int32_t> take_in_turns(std::span<const Document> documents, size_t at_once) {
+  std::vector<int32_t> result;
+  std::vector<std::span<const int32_t>> open;  // what is left of them
+  size_t next = 0;
+  for (;;) {
+    while (open.size() < at_once && next < documents.size()) open.emplace_back(documents[next++]);
+    if (open.empty()) return result;
+    for (std::span<const int32_t>& tiles : open) {
+      result.push_back(tiles.front());
+      tiles = tiles.subspan(1);
+    }
+    std::erase_if(open, [](std::span<const int32_t> tiles) { return tiles.empty(); });
+  }
+}
+
+/// Is every walked tile best taken for all heads at once? Tiles of a causal document have all
+/// lengths and begin at its last row: walked head by head, short ones would wait for long ones at
+/// the begin of each head. What that takes is little of very long walks, in which CTAs that do not
+/// wait are soon far from each other. Where tiles begin at different rows, as under a window, CTAs
+/// that walk head by head follow each other closely, and others do not.
+bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list) {
+  int64_t walked = 0, shorter = 0, alone = 0;  // tiles: of all, fewer than the longest, by one
+  int64_t num_tiles = 0, squares = 0;
+  int32_t begin = -1;                                     // row
+  int64_t together = 0, tiles_together = 0, longest = 0;  // of those that begin there
+  const auto close = [&] {
+    // The first one may walk the document before as well.
+    if (tiles_together > 1) shorter += longest * (tiles_together - 1) - together;
+    if (tiles_together == 1) alone += longest;
+  };
+  for (const OwnedTile& tile : list.tiles) {
+    if (tile.num_runs == 0) continue;
+    const int32_t last_row = list.runs[tile.first_run + tile.num_runs - 1].end;
+    if (last_row != begin) {
+      close();
+      begin = last_row;
+      together = tiles_together = longest = 0;
+    } else {
+      if (tiles_together == 1) longest = 0;
+      together += tile.num_tiles;
+    }
+    longest = std::max<int64_t>(longest, tile.num_tiles);
+    ++tiles_together;
+    walked += tile.num_tiles;
+    squares += int64_t{tile.num_tiles} * tile.num_tiles;
+    ++num_tiles;
+  }
+  close();
+  // On average: of short documents, whose CTAs hardly meet, and of one of 24K tokens, weighted by
+  // work.
+  constexpr int64_t kFewTiles = 4, kManyTiles = 256;
+  return heads.heads_walked > 1 && walked >= kFewTiles * num_tiles &&
+         squares <= kManyTiles * walked && 4 * shorter >= walked && 8 * alone <= walked;
+}
+
+/// Documents that are dealt together, by sections of the heads, one after the other.
+struct Batch {
+  std::vector<int32_t> tiles;  // of its documents in turns
+  int32_t heads = 1;           // of a section
+};
+
+/// Batches with no more chains (a document and a head each) than keep CTAs from waiting: those of a
+/// chain begin a hand-over behind each other, 1.3 times what a tile takes, and are done after as
+/// many steps as their tiles have. So few, because the CTAs of a chain that begin together walk the
+/// same rows at about the same time. The first batch has more, since all CTAs begin at once.
+std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
+                                const std::vector<Document>& documents, const TileList& list) {
+  constexpr int64_t kHandOvers = kCtas * 13 / 10 * 3 / 2;  // of all CTAs; half as many again
+  constexpr int64_t kStartSteps = 40 * kCtas * kCtas;      // waiting: a 60th of the time
+  constexpr int64_t kItemSteps = 2;                        // what an item takes beside its tiles
+  const auto steps_of = [&](const Document& document) {
+    int64_t steps = 0;
+    for (const int32_t t : document)
+      steps += int64_t{list.tiles[t].num_tiles} * heads.heads_walked + kItemSteps;
+    return steps;
+  };
+  int64_t all_steps = 0;
+  for (const Document& document : documents) all_steps += steps_of(document) * heads.num_heads;
+  std::vector<Batch> batches;
+  for (size_t first = 0; first < documents.size();) {
+    size_t end = first;
+    int64_t chains = first == 0 ? kStartSteps / all_steps + 1 : 1;
+    do {
+      const Document& document = documents[end++];
+      const auto tiles = static_cast<int64_t>(document.size());
+      chains = std::max(chains, kHandOvers * tiles / steps_of(document) + 1);
+    } while (end < documents.size() && static_cast<int64_t>(end - first) * most_heads < chains);
+    const auto count = static_cast<int64_t>(end - first);
+    const auto section =
+        static_cast<int32_t>(std::min<int64_t>(most_heads, (chains + count - 1) / count));
+    const int32_t sections = (most_heads + section - 1) / section;  // alike
+    batches.push_back({take_in_turns(std::span(documents).subspan(first, end - first), end - first),
+                       (most_heads + sections - 1) / sections});
+    first = end;
+  }
+  return batches;
+}
+
+/// The order of tiles, which is the same for all heads, for that of their turns is.
+std::vector<int32_t> deal_in_batches(const WorkHeads& heads, const std::vector<Document>& documents,
+                                     TileList& list) {
+  // Few heads at once leave documents in turns alone, which are of different lengths.
+  constexpr int32_t kFewestHeads = 4;
+  const int32_t most = heads.most_at_once > 0
+                           ? std::min(heads.num_heads, std::max(heads.most_at_once, kFewestHeads))
+                           : heads.num_heads;
+  const std::vector<Batch> batches = make_batches(heads, most, documents, list);
+  for (int32_t begin = 0; begin < heads.num_heads; begin += most) {
+    const int32_t end = std::min(heads.num_heads, begin + most);
+    for (const Batch& batch : batches) {
+      for (int32_t head = begin; head < end; head += batch.heads) {
+        for (const int32_t t : batch.tiles)
+          deal_to_heads(t, head, std::min(end, head + batch.heads), list.work);
+      }
+    }
+  }
+  std::vector<int32_t> order;
+  for (const Batch& batch : batches)
+    order.insert(order.end(), batch.tiles.begin(), batch.tiles.end());
+  return order;
+}
+
+/// Chains of all heads, or of some at a time, and of as many documents as that leaves.
+std::vector<int32_t> deal_by_heads(const WorkHeads& heads, bool has_documents,
+                                   const std::vector<Document>& documents, TileList& list) {
+  const int32_t chains = chains_at_once(heads, has_documents, list);
+  const int32_t section = std::clamp(heads.num_heads, 1, chains);
+  const std::vector<int32_t> order =
+      take_in_turns(documents, static_cast<size_t>(std::max(1, chains / section)));
+  for (int32_t head = 0; head < heads.num_heads; head += section) {
+    for (const int32_t t : order)
+      deal_to_heads(t, head, std::min(heads.num_heads, head + section), list.work);
+  }
+  return order;
 }
 
 }  // namespace
@@ -228,18 +356,17 @@ std::vector<int32_t> deal_in_chains(const WorkHeads& heads,
   std::vector<int32_t> order(list.tiles.size());
   std::iota(order.begin(), order.end(), 0);
   sort_by_length(order, list);
-  const size_t kept = count_before_tail(order, heads.num_heads, list);
+  list.walks_by_tile = suits_walk_by_tile(heads, list);
+  // By tiles, chains follow each other, and end with their short tiles.
+  const size_t kept =
+      list.walks_by_tile ? order.size() : count_before_tail(order, heads.num_heads, list);
+  const std::vector<Document> documents =
+      documents_of(std::span(order).first(kept), long_documents, list);
   const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
-  const int32_t chains = chains_at_once(heads, has_documents, list);
-  const int32_t section = std::clamp(heads.num_heads, 1, chains);
-  const int32_t documents = std::max(1, chains / section);
-  const std::vector<int32_t> first = order_by_documents(
-      std::span(order).first(kept), static_cast<size_t>(documents), long_documents, list);
+  const std::vector<int32_t> first = list.walks_by_tile
+                                         ? deal_in_batches(heads, documents, list)
+                                         : deal_by_heads(heads, has_documents, documents, list);
   std::copy(first.begin(), first.end(), order.begin());
-  for (int32_t head = 0; head < heads.num_heads; head += section) {
-    for (const int32_t t : first)
-      deal_to_heads(t, head, std::min(heads.num_heads, head + section), list.work);
-  }
   for (const int32_t t : std::span(order).subspan(kept))
     deal_to_heads(t, 0, heads.num_heads, list.work);
   return order;

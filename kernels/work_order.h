@@ -14,9 +14,10 @@ namespace cpscope::kernels {
 /// Cost: O(tiles x heads x log), in time; O(tiles x heads) of host memory.
 void deal_in_sections(const WorkHeads& heads, TileList& list);
 
-/// By blocks: fills list.work a few chains at a time. A chain is the tiles of a document and a
-/// head; its CTAs come to the same rows one behind the other, of one walked head after the other.
-/// Returns the tiles in the order in which every head deals them.
+/// By blocks: fills list.work a few chains at a time, and says whether tiles are walked for all
+/// heads at once (TileList::walks_by_tile). A chain is the tiles of a document and a head; its CTAs
+/// come to the same rows one behind the other. Returns the tiles in the order in which every head
+/// deals them.
 std::vector<int32_t> deal_in_chains(const WorkHeads& heads,
                                     const std::vector<RowStretch>& long_documents, TileList& list);
 

@@ -128,6 +128,7 @@ struct TilesOnDevice {
                  static_cast<int32_t>(list.unclosed.size()),
                  unclosed.as<RowStretch>(),
                  gaps.as<uint32_t>(),
+                 list.walks_by_tile,
                  {},
                  {}} {}
 };
@@ -162,7 +163,7 @@ std::vector<uint16_t> make_offsets(const GradientProblem& problem) {
 
 }  // namespace
 
-GradientKernels hopper_gradient_kernels() {
+GradientKernels hopper_gradient_kernels(bool walks_by_tile) {
   constexpr Generation kHopper = Generation::sm90;
   return {[](const AttentionShape& shape) {
             const bool is_fused = is_backward_fused(kHopper, shape);
@@ -175,7 +176,8 @@ GradientKernels hopper_gradient_kernels() {
           },
           [](const BackwardLaunch& launch, Stream stream) {
             launch_key_gradient(kHopper, launch, stream);
-          }};
+          },
+          walks_by_tile};
 }
 
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
@@ -211,9 +213,10 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   const DeviceMemory delta = to_device(to_floats(problem.delta), stream);
   const DeviceMemory offsets = to_device(make_offsets(problem), stream);
   const DeviceMemory counters = to_device(std::vector<int32_t>{0, 0}, stream);
-  const TileList key_list =
+  TileList key_list =
       make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_kv_heads},
                      kernels.key_tile(shape), TileOwner::keys);
+  key_list.walks_by_tile = kernels.walks_by_tile;
   const int32_t num_turns = shape.num_heads * key_list.num_counters;
   const DeviceMemory turns_taken =
       to_device(std::vector<int32_t>(static_cast<size_t>(num_turns), 0), stream);

@@ -343,6 +343,12 @@ TEST_F(HopperForward, GivesTheSameBitsInAnyOrderOfThreads) {
 }
 
 const kernels::GradientKernels kHopper = kernels::hopper_gradient_kernels();
+const kernels::GradientKernels kHopperByTile = kernels::hopper_gradient_kernels(true);
+
+/// Heads of a group are walked one after the other, or side by side.
+const kernels::GradientKernels& hopper_for(uint64_t seed) {
+  return seed % 2 == 0 ? kHopper : kHopperByTile;
+}
 
 kernels::GradientProblem problem_of(const AttentionCase& item) {
   return make_gradient_problem(item.shape, item.slices, static_cast<uint32_t>(item.seed));
@@ -356,6 +362,17 @@ class HopperGradients : public Hopper {
     const kernels::GradientProblem problem = problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     const kernels::KernelGradients got = run_gradients(kHopper, problem, exact);
+    expect_exact(item, exact, got);
+    if (shape.group == 1 || !is_backward_fused(Generation::sm90, shape)) return;
+    const kernels::KernelGradients by_tile = run_gradients(kHopperByTile, problem, exact);
+    expect_exact(item, exact, by_tile);
+    // The turns are the same ones.
+    EXPECT_EQ(by_tile.dq, got.dq) << describe(item);
+  }
+
+  static void expect_exact(const AttentionCase& item, const kernels::ExactGradients& exact,
+                           const kernels::KernelGradients& got) {
+    const AttentionShape& shape = item.shape;
     EXPECT_EQ(got.stray_write, "");
     EXPECT_EQ(find_excess("dq", exact.dq, got.dq, shape.num_heads, shape.head_dim_qk), "")
         << describe(item);
@@ -400,13 +417,14 @@ TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedToOfAllRowsOrSome) {
     AttentionCase item = random_case(seed, spaces[seed % spaces.size()]);
     item.slices =
         kernels::random_bands(item.shape.q_rows, item.shape.kv_rows, static_cast<uint32_t>(seed));
+    const kernels::GradientKernels& hopper = hopper_for(seed);
     const kernels::GradientProblem problem = problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
-    const kernels::KernelGradients wide = run_gradients(kHopper, problem, exact);
+    const kernels::KernelGradients wide = run_gradients(hopper, problem, exact);
     const kernels::KernelGradients narrow =
-        run_gradients(kHopper, problem, exact, kernels::Written::dtype);
+        run_gradients(hopper, problem, exact, kernels::Written::dtype);
     const kernels::KernelGradients mixed =
-        run_gradients(kHopper, problem, exact, kernels::Written::mixed);
+        run_gradients(hopper, problem, exact, kernels::Written::mixed);
     EXPECT_EQ(narrow.stray_write, "");
     EXPECT_EQ(mixed.stray_write, "");
     EXPECT_EQ(mixed.dq, wide.dq) << describe(item);
@@ -454,6 +472,7 @@ TEST_F(HopperGradients, AddToDqWhereTheyAreAskedTo) {
     AttentionCase item = random_case(seed, spaces[seed % spaces.size()]);
     const AttentionShape& shape = item.shape;
     item.slices = kernels::random_bands(shape.q_rows, shape.kv_rows, static_cast<uint32_t>(seed));
+    const kernels::GradientKernels& hopper = hopper_for(seed);
     const kernels::GradientProblem problem = problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     std::vector<double> before;
@@ -465,11 +484,11 @@ TEST_F(HopperGradients, AddToDqWhereTheyAreAskedTo) {
       if (sum.budget[i] > 0.0) sum.budget[i] += 1e-6;  // fp32 sums around 1
     }
     const kernels::KernelGradients got =
-        run_gradients(kHopper, problem, exact, kernels::Written::fp32, before);
+        run_gradients(hopper, problem, exact, kernels::Written::fp32, before);
     EXPECT_EQ(got.stray_write, "");
     EXPECT_EQ(find_excess("dq", sum, got.dq, shape.num_heads, shape.head_dim_qk), "")
         << describe(item);
-    const kernels::KernelGradients alone = run_gradients(kHopper, problem, exact);
+    const kernels::KernelGradients alone = run_gradients(hopper, problem, exact);
     EXPECT_EQ(got.dk, alone.dk);
     EXPECT_EQ(got.dv, alone.dv);
   }
@@ -564,13 +583,15 @@ TEST_F(HopperGradients, GiveTheSameBitsInAnyOrderOfThreads) {
     item.slices = kernels::random_bands(item.shape.q_rows, item.shape.kv_rows, 501);
     const kernels::GradientProblem problem = problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
-    const kernels::KernelGradients first = run_gradients(kHopper, problem, exact);
-    for (uint64_t seed = 2; seed < 5; ++seed) {
-      draw_schedule(seed);
-      const kernels::KernelGradients again = run_gradients(kHopper, problem, exact);
-      EXPECT_TRUE(is_same(again.dq, first.dq)) << dims.first << " lanes, seed " << seed;
-      EXPECT_TRUE(is_same(again.dk, first.dk)) << dims.first << " lanes, seed " << seed;
-      EXPECT_TRUE(is_same(again.dv, first.dv)) << dims.first << " lanes, seed " << seed;
+    for (const kernels::GradientKernels* hopper : {&kHopper, &kHopperByTile}) {
+      const kernels::KernelGradients first = run_gradients(*hopper, problem, exact);
+      for (uint64_t seed = 2; seed < 5; ++seed) {
+        draw_schedule(seed);
+        const kernels::KernelGradients again = run_gradients(*hopper, problem, exact);
+        EXPECT_TRUE(is_same(again.dq, first.dq)) << dims.first << " lanes, seed " << seed;
+        EXPECT_TRUE(is_same(again.dk, first.dk)) << dims.first << " lanes, seed " << seed;
+        EXPECT_TRUE(is_same(again.dv, first.dv)) << dims.first << " lanes, seed " << seed;
+      }
     }
   }
 }

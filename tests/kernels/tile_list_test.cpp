@@ -384,12 +384,93 @@ TEST(TileList, DealsAFewDocumentsAtATimeByBlocks) {
   const std::string one_by_one = "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 ";
   EXPECT_EQ(tiles_of_documents({.num_heads = 8}), two_by_two);
   EXPECT_EQ(tiles_of_documents({.num_heads = 16}), one_by_one);
-  // A chain walks one head at a time.
-  EXPECT_EQ(tiles_of_documents({.num_heads = 8, .heads_walked = 4}), two_by_two);
+  // Tiles of several walked heads are at as many places of them: half as many chains.
+  EXPECT_EQ(tiles_of_documents({.num_heads = 8, .heads_walked = 4}), one_by_one);
   // Eight chains of 1024 rows, a fifth of which need not be in the cache, and four.
   constexpr int64_t kCachedRows = 8 * 1024 * 4 / 5 + 1;
   EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = kCachedRows}), two_by_two);
   EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = kCachedRows - 1}), one_by_one);
+}
+
+bool is_walked_by_tile(std::vector<BandSlice> slices, int32_t heads_walked = 4) {
+  const int32_t rows =
+      std::max_element(slices.begin(), slices.end(), [](const BandSlice& a, const BandSlice& b) {
+        return a.q1 < b.q1;
+      })->q1;
+  return make_tile_list(slices, rows, slices.back().k1,
+                        {.num_heads = 8, .heads_walked = heads_walked}, {128, 64, true},
+                        TileOwner::keys)
+      .walks_by_tile;
+}
+
+TEST(TileList, IsWalkedByTileWhereTilesOfManyLengthsBeginAtOneRow) {
+  const BandSlice causal{0, 4096, 0, 4096, -5000, 0};
+  EXPECT_TRUE(is_walked_by_tile({causal}));
+  EXPECT_TRUE(
+      is_walked_by_tile({{0, 1024, 0, 1024, -5000, 0}, {1024, 4096, 1024, 4096, -5000, 0}}));
+  // Query rows of the first and the last of four chunks.
+  EXPECT_TRUE(
+      is_walked_by_tile({{0, 1024, 0, 1024, -5000, 0}, {1024, 2048, 0, 4096, -5000, 3072}}));
+  EXPECT_FALSE(is_walked_by_tile({causal}, 1)) << "of one head both ways are the same";
+  EXPECT_FALSE(is_walked_by_tile({{0, 32768, 0, 32768, -40000, 0}})) << "very long";
+  EXPECT_FALSE(is_walked_by_tile({{0, 4096, 0, 4096, -5000, 5000}})) << "of one length";
+  EXPECT_FALSE(is_walked_by_tile({{0, 4096, 0, 4096, -1024, 0}})) << "a window";
+  EXPECT_FALSE(is_walked_by_tile({{0, 4096, 0, 4096, -3072, 0}})) << "a window of most rows";
+  std::vector<BandSlice> short_ones;
+  for (int32_t begin = 0; begin < 4096; begin += 128)
+    short_ones.push_back({begin, begin + 128, begin, begin + 128, -128, 0});
+  EXPECT_FALSE(is_walked_by_tile(short_ones)) << "short documents";
+}
+
+/// [head] its tiles in the order in which they are dealt, checked to be alike in all heads.
+std::vector<int32_t> order_in_all_heads(const TileList& list, int32_t num_heads) {
+  std::vector<std::vector<int32_t>> of_head(static_cast<size_t>(num_heads));
+  for (const WorkItem& item : list.work)
+    of_head[static_cast<size_t>(item.head)].push_back(item.tile);
+  for (const std::vector<int32_t>& tiles : of_head) EXPECT_EQ(tiles, of_head.front());
+  std::vector<int32_t> sorted = of_head.front();
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t t = 0; t < list.tiles.size(); ++t) EXPECT_EQ(sorted.at(t), static_cast<int32_t>(t));
+  return of_head.front();
+}
+
+/// Heads of the items that are dealt before any tile of another document, or all.
+std::string heads_of_first(const TileList& list, size_t count) {
+  std::string heads;
+  for (size_t i = 0; i < count; ++i) heads += fmt::format("{} ", list.work[i].head);
+  return heads;
+}
+
+TEST(TileList, DealsChainsOneAfterTheOtherByTile) {
+  const auto list_of = [](const std::vector<BandSlice>& slices, int32_t rows, WorkHeads heads) {
+    TileList list = make_tile_list(slices, rows, rows, heads, {128, 64, true}, TileOwner::keys);
+    EXPECT_TRUE(list.walks_by_tile);
+    order_in_all_heads(list, heads.num_heads);
+    return list;
+  };
+  // 64 tiles of 64 steps each would do with a chain at a time, but for the start.
+  const std::vector<BandSlice> one = {{0, 8192, 0, 8192, -9000, 0}};
+  EXPECT_EQ(heads_of_first(list_of(one, 8192, {.num_heads = 8, .heads_walked = 4}), 8),
+            "0 1 2 3 0 1 2 3 ");
+  // Of much more work the start is nothing.
+  const std::vector<BandSlice> longer = {{0, 16384, 0, 16384, -20000, 0}};
+  EXPECT_EQ(heads_of_first(list_of(longer, 16384, {.num_heads = 32, .heads_walked = 4}), 8),
+            "0 0 0 0 0 0 0 0 ");
+  // Short ones are in turns, with all heads: four chains of eight tiles each are not enough.
+  std::vector<BandSlice> many;
+  for (int32_t begin = 0; begin < 8192; begin += 1024)
+    many.push_back({begin, begin + 1024, begin, begin + 1024, -1024, 0});
+  const TileList list = list_of(many, 8192, {.num_heads = 2, .heads_walked = 4});
+  EXPECT_EQ(heads_of_first(list, 8), "0 1 0 1 0 1 0 1 ");
+  std::string documents;
+  for (size_t i = 0; i < 8; ++i) documents += fmt::format("{} ", list.work[i].tile / 8);
+  EXPECT_EQ(documents, "0 0 1 1 2 2 3 3 ");
+  // Where heads come in pieces, four at a time.
+  const TileList pieces =
+      list_of(longer, 16384, {.num_heads = 8, .heads_walked = 4, .most_at_once = 1});
+  const auto last_of_4 = std::find_if(pieces.work.rbegin(), pieces.work.rend(),
+                                      [](const WorkItem& item) { return item.head < 4; });
+  EXPECT_EQ(pieces.work.rend() - last_of_4, 4 * 128);
 }
 
 TEST(TileList, HoldsBackTilesOfOneLengthTogetherByBlocks) {

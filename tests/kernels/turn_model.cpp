@@ -156,17 +156,25 @@ class Model {
       rows.waiting.erase(next);
     }
     const double buffer = start + costs_.buffer;
-    if (++cta.visit == visits.size()) {
-      cta.visit = 0;
-      ++cta.head;
-    }
-    if (cta.head == heads_walked_) {
+    if (!go_on(visits.size(), cta)) {
       ++num_done_;
       begin_item(c, std::max(cta.ready, buffer));
       return;
     }
     cta.ready = std::max(cta.ready + costs_.tile, buffer);
     events_.push({cta.ready, c});
+  }
+
+  /// To the item's next tile or head, if there is one.
+  bool go_on(size_t num_visits, Cta& cta) const {
+    if (list_.walks_by_tile) {
+      if (++cta.head < heads_walked_) return true;
+      cta.head = 0;
+      return ++cta.visit < num_visits;
+    }
+    if (++cta.visit < num_visits) return true;
+    cta.visit = 0;
+    return ++cta.head < heads_walked_;
   }
 
   using Event = std::pair<double, size_t>;  // when, CTA

@@ -76,19 +76,37 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
     const char* name;
     Batch batch;
     double most;
-  } cases[] = {{"16384 causal", {{16384}, true}, 1.04},
-               {"16384", {{16384}, false}, 1.05},
-               {"16384 causal, 4 heads", {{16384}, true, 4}, 1.14},
-               {"4 x 4096 causal", {std::vector<int32_t>(4, 4096), true}, 1.12},
-               {"4 x 4096", {std::vector<int32_t>(4, 4096), false}, 1.08},
-               {"16 x 1024 causal", {std::vector<int32_t>(16, 1024), true}, 1.22},
-               {"16 x 1024", {std::vector<int32_t>(16, 1024), false}, 1.17},
-               {"lognormal causal, 32 and 8 heads", {kLognormal, true, 8, 4}, 1.12},
-               {"lognormal, 32 and 8 heads", {kLognormal, false, 8, 4}, 1.13}};
+  } cases[] = {
+      {"16384 causal", {{16384}, true}, 1.04},
+      {"16384", {{16384}, false}, 1.05},
+      {"16384 causal, 4 heads", {{16384}, true, 4}, 1.14},
+      {"4 x 4096 causal", {std::vector<int32_t>(4, 4096), true}, 1.12},
+      {"4 x 4096", {std::vector<int32_t>(4, 4096), false}, 1.08},
+      {"16 x 1024 causal", {std::vector<int32_t>(16, 1024), true}, 1.22},
+      {"16 x 1024", {std::vector<int32_t>(16, 1024), false}, 1.17},
+      {"lognormal causal, 32 and 8 heads", {kLognormal, true, 8, 4}, 1.12},
+      {"16384 causal, 32 and 8 heads", {{16384}, true, 8, 4}, 1.04},
+      {"8192 causal, 32 and 8 heads", {{8192}, true, 8, 4}, 1.06},
+      {"4096 causal, 32 and 8 heads", {{4096}, true, 8, 4}, 1.11},
+      {"16 x 2048 causal, 32 and 8 heads", {std::vector<int32_t>(16, 2048), true, 8, 4}, 1.10},
+      {"lognormal, 32 and 8 heads", {kLognormal, false, 8, 4}, 1.13}};
   for (const auto& one : cases) {
     const TurnTimes times = times_of(one.batch);
     EXPECT_LE(times.loss(), one.most) << one.name;
     EXPECT_GE(times.loss(), 1.0) << one.name;
+  }
+}
+
+// 32 heads of 8 kv heads: 446, 559, 556, 449 and 362 TFLOP/s head by head on one H100, by tile 507,
+// 604, 592, 528 and 441 (kernels/README.md).
+TEST(TurnModel, LosesMoreHeadByHeadWhereADocumentIsCausal) {
+  for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{4096}, {8192}, {16384}}) {
+    const Batch batch{lengths, true, 8, 4};
+    TileList list = list_of(batch);
+    EXPECT_TRUE(list.walks_by_tile);
+    const double by_tile = walk_in_turns(list, batch.group, kCtas, {}).loss();
+    list.walks_by_tile = false;
+    EXPECT_GT(walk_in_turns(list, batch.group, kCtas, {}).loss(), by_tile * 1.08) << lengths[0];
   }
 }
 
@@ -110,7 +128,9 @@ TEST(TurnModel, LeavesMemoryTimeForWhatElseIsRead) {
   EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), true}).terabytes_per_second(), 0.8);
   EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), false}).terabytes_per_second(), 0.2);
   EXPECT_LE(times_of({std::vector<int32_t>(16, 1024), true}).terabytes_per_second(), 2.0);
-  EXPECT_LE(times_of({kLognormal, true, 8, 4}).terabytes_per_second(), 2.5);
+  EXPECT_LE(times_of({kLognormal, true, 8, 4}).terabytes_per_second(), 1.4);
+  EXPECT_LE(times_of({{16384}, true, 8, 4}).terabytes_per_second(), 1.5);
+  EXPECT_LE(times_of({std::vector<int32_t>(16, 2048), true, 8, 4}).terabytes_per_second(), 0.9);
   EXPECT_LE(times_of({kLognormal, false, 32, 1}).terabytes_per_second(), 0.7);
 }
 
