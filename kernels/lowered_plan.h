@@ -6,6 +6,7 @@
 #include "sim/plan/plan.h"
 #include "sim/run/executor.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -84,6 +85,10 @@ struct LoweredPlan {
       return items[static_cast<size_t>(kind)];
     }
     bool is_cut() const { return !cuts.empty(); }
+    /// Of all ranks' inputs: one that receives less may have fewer.
+    int32_t num_pieces() const {
+      return pieces.empty() ? 0 : *std::max_element(pieces.begin(), pieces.end()) + 1;
+    }
   };
 
   Plan plan;  // without the items that nothing is left of; buffers without use have no rows

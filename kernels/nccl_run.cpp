@@ -320,8 +320,7 @@ void NcclRun::run_by_devices(const Stage& stage) {
 void NcclRun::begin_in_pieces(bool is_backward) {
   const Pass& pass = is_backward ? plan_.backward : plan_.forward;
   const Stage& computes = pass.stages[num_stages_to_compute(pass) - 1];
-  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
-  const int32_t num_pieces = *std::max_element(pieces.begin(), pieces.end()) + 1;
+  const int32_t num_pieces = lowered_.origins_of(is_backward).num_pieces();
   const auto send = [&](RankDevice& device, int32_t first, int32_t last) {
     if (first == 0) device.push_first_piece(devices_);
     for (int32_t piece = std::max(first, 1); piece < last; ++piece)
@@ -335,8 +334,8 @@ void NcclRun::begin_in_pieces(bool is_backward) {
     for (RankDevice& device : devices_) compute(device);
     return;
   }
-  // Kernels wait for what comes, and nothing that comes needs multiprocessors: all devices compute
-  // as soon as one piece is there, however long the host takes for the others.
+  // Kernels wait for what comes, and nothing that comes needs multiprocessors, or has them already:
+  // all devices compute as soon as one piece is there, however long the host takes for the others.
   bool& is_loaded = is_loaded_[is_backward ? 1 : 0];
   if (is_loaded) {
     by_threads([&](RankDevice& device, bool is_second) {
@@ -346,11 +345,10 @@ void NcclRun::begin_in_pieces(bool is_backward) {
     });
     return;
   }
-  // The first time a launch may wait for other work, as CUDA loads the kernel: all is sent before.
-  each_device([&](RankDevice& device) {
-    send(device, 0, num_pieces);
-    compute(device);
-  });
+  // The first time a launch may wait for other work, as CUDA loads the kernel, and others' launches
+  // for that one: all devices have sent all before any computes.
+  each_device([&](RankDevice& device) { send(device, 0, num_pieces); });
+  each_device(compute);
   is_loaded = true;
 }
 

@@ -68,15 +68,19 @@ RankArrays::RankArrays(const LoweredPlan& lowered, std::vector<bool> is_here)
       row_list_bytes_ += spec.rows;
     }
   }
-  plan_row_lists(plan_.forward);
-  plan_row_lists(plan_.backward);
+  plan_row_lists(false);
+  plan_row_lists(true);
   plan_share_rows();
 }
 
-void RankArrays::plan_row_lists(const Pass& pass) {
-  for (const TransferItem& item : pass.transfers) {
+void RankArrays::plan_row_lists(bool is_backward) {
+  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
+  for (size_t i = 0; i < pass.transfers.size(); ++i) {
+    const TransferItem& item = pass.transfers[i];
     if (is_here(item.src)) plan_row_list(item.from_rows);
-    if (is_here(item.dst)) plan_row_list(item.to_rows);
+    // Who pushes rows of a piece knows where they go.
+    if (is_here(item.dst) || (is_here(item.src) && pieces[i] >= 0)) plan_row_list(item.to_rows);
   }
   for (const ReorderItem& item : pass.reorders) {
     if (is_here(item.rank)) plan_row_list(item.order);

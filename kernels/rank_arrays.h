@@ -90,7 +90,7 @@ class RankArrays {
   const Plan& plan() const { return plan_; }
 
  private:
-  void plan_row_lists(const Pass& pass);
+  void plan_row_lists(bool is_backward);
   void plan_row_list(RunListId list);
   void plan_share_rows();
   std::vector<int32_t> make_share_rows(const TransferItem& share) const;

@@ -52,10 +52,11 @@ class RankDevice {
   void send(int64_t begin, int64_t end, std::deque<RankDevice>& devices);
   /// Places what comes here and what stays here, and takes note of what is on its way.
   void receive(int64_t begin, int64_t end, const std::deque<RankDevice>& devices);
-  /// Wire::copies: what this rank sends of a piece of inputs, and flags that say so. `devices`
-  /// [rank]. A thread may do it while another one does anything else.
+  /// Wire::copies: what this rank sends of a piece of inputs, and flags that say so, unless a
+  /// kernel does it. `devices` [rank]. A thread may do it while another one does anything else.
   void send_piece(int32_t piece, std::deque<RankDevice>& devices);
-  /// The first piece by a kernel, with all pieces of what stays here.
+  /// The first piece by a kernel, with all pieces of what stays here; all pieces where rows lie too
+  /// scattered for copies.
   void push_first_piece(std::deque<RankDevice>& devices);
 
   // Wire::nccl: transfers [begin, end) of a stage, in three parts, between them all devices of the
@@ -177,9 +178,11 @@ class RankDevice {
       packing_stream_{Urgency::urgent}, landing_stream_{Urgency::urgent};
   DeviceStream late_stream_{Urgency::late};  // the rest of a compute item in two, behind the first
   std::optional<int64_t> computed_;          // the plan's item that was enqueued last in the pass
-  int32_t numbers_ = -1;     // array: 0, 1, 2, ...; flags are set to that of the pass
-  int32_t num_pushed_ = -1;  // array: [piece] CTAs of a push that are done
+  int32_t numbers_ = -1;       // array: 0, 1, 2, ...; flags are set to that of the pass
+  int32_t num_pushed_ = -1;    // array: [piece] CTAs of a push that are done
+  int32_t first_pushed_ = -1;  // array: a flag, set when the first piece is written
   std::array<std::optional<FirstPush>, 2> pushes_;  // [direction] once there was one
+  std::array<bool, 2> pushes_all_{};                // [direction] all pieces
   int32_t pass_number_ = 0;                         // passes begun
   BufferHazards hazards_;
   std::optional<ItemClock> clock_, piece_clock_;  // of send_piece, which a thread of its own calls

@@ -15,6 +15,8 @@ void RankDevice::plan_copies() {
   for (const bool is_backward : {false, true}) {
     const Pass& pass = is_backward ? plan_.backward : plan_.forward;
     std::vector<CopyPlan>& copies = copies_[is_backward ? 1 : 0];
+    const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
+    pushes_all_[is_backward ? 1 : 0] = pushes_all_pieces(lowered_, is_backward, rank_);
     int64_t sent = 0, received = 0;
     for (const TransferItem& item : pass.transfers) {
       const bool lands = lands_straight(lowered_, item);
@@ -24,7 +26,7 @@ void RankDevice::plan_copies() {
       CPSCOPE_CHECK(
           item.src != rank_ || item.dst == rank_ || engine_.wire_bytes(item) == item.bytes,
           "the plan counts other bytes", engine_.wire_bytes(item), item.bytes);
-      if (item.src == item.dst) continue;
+      if (item.src == item.dst || pieces[copies.size() - 1] >= 0) continue;
       if (item.src == rank_ && copy.is_packed) sent += align(item.bytes);
       if (item.dst == rank_ && !copy.lands_straight) received += align(item.bytes);
     }
@@ -35,6 +37,8 @@ void RankDevice::plan_copies() {
   numbers_ = staging_.reserve(fmt::format("rank {} numbers", to_index(rank_)),
                               kNumbers * int64_t{sizeof(int32_t)});
   num_pushed_ = staging_.reserve(fmt::format("rank {} pushed", to_index(rank_)), kPushedBytes);
+  first_pushed_ = staging_.reserve(fmt::format("rank {} first pushed", to_index(rank_)),
+                                   int64_t{sizeof(int32_t)});
 }
 
 void RankDevice::send(int64_t begin, int64_t end, std::deque<RankDevice>& devices) {
@@ -171,6 +175,7 @@ void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t s
 }
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
+  if (pushes_all_[is_backward_ ? 1 : 0]) return;
   select_device(device_);
   // The first piece has the wire for itself: the others' kernels wait for it.
   if (piece == 1 && engine_.has_arrivals_from(is_backward_, rank_))
@@ -212,6 +217,8 @@ void RankDevice::push_first_piece(std::deque<RankDevice>& devices) {
   std::optional<FirstPush>& push = pushes_[is_backward_ ? 1 : 0];
   if (!push) push = find_push(devices);
   if (!push->is_taken) {
+    CPSCOPE_CHECK(!pushes_all_[is_backward_ ? 1 : 0], "a push has no room for all pieces",
+                  to_index(rank_), is_backward_);
     move_own_pieces();
     // Another thread may be sending the next pieces.
     return send_piece(0, devices, *clock_);
@@ -223,37 +230,41 @@ void RankDevice::push_first_piece(std::deque<RankDevice>& devices) {
   if (!push->items.empty())
     clock_->stop_all(push->items, rank_, pass().transfers[push->items.front().index].step, stream);
   // A compute item waits for flags; what it must not do is to take the push's multiprocessors.
-  if (engine_.has_arrivals_from(is_backward_, rank_)) return wait_for_first_piece(compute_stream());
-  const DeviceEvent all_pushed(false);
-  record_event(all_pushed.get(), stream);
-  wait_for_event(compute_stream(), all_pushed.get());
+  wait_for_flag(compute_stream(), push->rows.own_flags[0], pass_value());
 }
 
-/// The first piece of what this rank sends, and all pieces of what stays here, with their flags.
-/// They are the same in all passes of a direction.
+/// The first piece of what this rank sends, or all pieces, and all pieces of what stays here, with
+/// their flags. They are the same in all passes of a direction.
 RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
   const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward_);
   FirstPush push;
   RowPush& rows = push.rows;
   rows.num_done = staging_.at<int32_t>(num_pushed_);
   const bool keeps = engine_.has_arrivals_from(is_backward_, rank_);
-  const auto num_pieces =
+  const bool pushes_all = pushes_all_[is_backward_ ? 1 : 0];
+  // Later pieces: what one kv head of 16384 tokens takes to compute is enough for these CTAs, and
+  // the others' multiprocessors are free; a wire wants more of them.
+  rows.num_later_ctas = pushes_all ? 32 : 16;
+  const auto num_own =
       static_cast<int32_t>(origins.cuts[static_cast<size_t>(to_index(rank_))].q.size());
+  const int32_t num_pieces = pushes_all ? origins.num_pieces() : num_own;
   for (int32_t piece = 0; piece < num_pieces; ++piece) {
     for (size_t i = 0; i < origins.pieces.size(); ++i) {
       const TransferItem& item = pass().transfers[i];
       const bool stays = item.dst == rank_;
-      if (origins.pieces[i] != piece || item.src != rank_ || (piece > 0 && !stays)) continue;
+      if (origins.pieces[i] != piece || item.src != rank_ || (piece > 0 && !stays && !pushes_all))
+        continue;
       const auto index = static_cast<int64_t>(i);
       if (!add_to_push(index, devices, rows)) return {};
       push.items.push_back({is_backward_, StageKind::transfer, index});
-      if (stays || !is_last_of_piece(i)) continue;
-      if (rows.num_flags == RowPush::kMostFlags) return {};
-      rows.flags[rows.num_flags++] = flag_at(0, devices[static_cast<size_t>(to_index(item.dst))]);
+      if (!stays && is_last_of_piece(i) &&
+          !add_flag(rows, flag_at(piece, devices[static_cast<size_t>(to_index(item.dst))])))
+        return {};
     }
-    if (keeps) rows.own_flags[piece] = flag_at(piece, *this);
+    if (keeps && piece < num_own) rows.own_flags[piece] = flag_at(piece, *this);
     end_piece(rows);
   }
+  if (!keeps) rows.own_flags[0] = staging_.at<int32_t>(first_pushed_);
   push.is_taken = true;
   return push;
 }
@@ -279,10 +290,14 @@ void RankDevice::move_own_pieces() {
 /// False where the kernel does not take the transfer's rows.
 bool RankDevice::add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push) {
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
-  const std::vector<ByteRows>& rows =
-      wire_rows(index, devices[static_cast<size_t>(to_index(item.dst))]);
-  return std::all_of(rows.begin(), rows.end(),
-                     [&](const ByteRows& copy) { return add_rows(push, copy); });
+  const RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
+  const auto add = [&](const auto& copy) { return add_rows(push, copy); };
+  if (!goes_straight(lowered_, item)) {
+    const std::vector<ListedRows> rows = engine_.listed_rows_of(item, receiver.engine_);
+    return std::all_of(rows.begin(), rows.end(), add);
+  }
+  const std::vector<ByteRows>& rows = wire_rows(index, receiver);
+  return std::all_of(rows.begin(), rows.end(), add);
 }
 
 uint8_t* RankDevice::packed_place(const CopyPlan& plan) const {

@@ -34,6 +34,9 @@ int64_t counter_bytes(int32_t num_heads, int32_t num_counters) {
   return kCounterBytes + int64_t{num_heads} * num_counters * int64_t{sizeof(int32_t)};
 }
 
+/// By one kernel, which counts groups of 16 bytes in 32 bits.
+constexpr int64_t kMostPushedBytes = int64_t{1} << 33;
+
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
 /// Number of an item of a pass.
@@ -64,13 +67,26 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   return shape;
 }
 
-/// Does every piece of inputs come by copies alone, without kernels?
-bool all_pieces_go_straight(const LoweredPlan& lowered) {
+/// Can every piece of inputs come while kernels wait for it: by copies alone, or written by a
+/// kernel that begins before them? That one takes so many copies of so many bytes.
+bool can_come_in_pieces(const LoweredPlan& lowered) {
   for (const bool is_backward : {false, true}) {
     const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
     const std::vector<int32_t>& pieces = lowered.origins_of(is_backward).pieces;
-    for (size_t i = 0; i < pass.transfers.size(); ++i) {
-      if (pieces[i] >= 0 && !goes_straight(lowered, pass.transfers[i])) return false;
+    for (size_t r = 0; r < lowered.plan.home.size(); ++r) {
+      const RankId rank{static_cast<int32_t>(r)};
+      if (!pushes_all_pieces(lowered, is_backward, rank)) continue;
+      int64_t bytes = 0, copies = 0, flags = 0;
+      for (size_t i = 0; i < pass.transfers.size(); ++i) {
+        const TransferItem& item = pass.transfers[i];
+        if (pieces[i] < 0 || item.src != rank) continue;
+        if (!can_be_pushed(lowered, item)) return false;
+        bytes += item.bytes;
+        copies += item.payload == Payload::kv ? 2 : 1;
+        ++flags;
+      }
+      if (copies > RowPush::kMostCopies || flags > RowPush::kMostFlags || bytes > kMostPushedBytes)
+        return false;
     }
   }
   return true;
@@ -111,7 +127,7 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   if (lowering.pieces.most > 1) lowering.can_join = lowering.waits_for_pieces;
   LoweredPlan lowered = lower_plan(plan, lowering);
   // Kernels would wait for multiprocessors that they hold themselves.
-  if (all_pieces_go_straight(lowered)) return lowered;
+  if (can_come_in_pieces(lowered)) return lowered;
   lowering.pieces = {};
   lowering.can_join = nullptr;
   return lower_plan(plan, lowering);

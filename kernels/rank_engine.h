@@ -2,6 +2,7 @@
 
 #include "kernels/lowered_plan.h"
 #include "kernels/rank_arrays.h"
+#include "kernels/row_push.h"
 #include "kernels/tile_store.h"
 #include "sim/run/executor.h"
 #include "sim/run/judge.h"
@@ -32,6 +33,10 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
 /// Can copies of whole stretches of rows bring the transfer to its place, without kernels? Not
 /// where rows are converted or added, or lie too scattered.
 bool goes_straight(const LoweredPlan& lowered, const TransferItem& item);
+/// Can a kernel that copies rows bring it there, however scattered they lie (row_push)?
+bool can_be_pushed(const LoweredPlan& lowered, const TransferItem& item);
+/// Must a rank's kernel write all pieces of its inputs, because some lie too scattered for copies?
+bool pushes_all_pieces(const LoweredPlan& lowered, bool is_backward, RankId rank);
 /// Can they when its rows are packed for the wire?
 bool lands_straight(const LoweredPlan& lowered, const TransferItem& item);
 /// Can they bring it to where the receiver takes it from the wire, without packing?
@@ -83,6 +88,9 @@ class RankEngine {
   /// Copies of a transfer that goes straight, to the engine of another device that this process
   /// drives, or to this one.
   std::vector<ByteRows> copies_of(const TransferItem& item, const RankEngine& receiver) const;
+  /// Of one that can be pushed, by a kernel of this device.
+  std::vector<ListedRows> listed_rows_of(const TransferItem& item,
+                                         const RankEngine& receiver) const;
   /// Of a transfer that lands straight, from what `pack` wrote to this device's `staging`.
   std::vector<ByteRows> copies_of_packed(const TransferItem& item, const void* staging,
                                          const RankEngine& receiver) const;

@@ -148,7 +148,10 @@ bool is_sent_as_held(const LoweredPlan& lowered, const TransferItem& item, bool 
 
 }  // namespace
 
-bool lands_straight(const LoweredPlan& lowered, const TransferItem& item) {
+namespace {
+
+/// Does the receiver hold an item's arrays as the wire brings them?
+bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
   if (item.landing == Landing::add || is_share(lowered, item)) return false;
   const Plan& plan = lowered.plan;
   const BufferKind kind = plan.buffer(item.from).kind;
@@ -159,19 +162,54 @@ bool lands_straight(const LoweredPlan& lowered, const TransferItem& item) {
         lanes.pitch != lanes.lanes)
       return false;
   }
-  return stretches_of(plan, item, true).has_value();
+  return true;
 }
 
-bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
-  if (!lands_straight(lowered, item)) return false;
-  const Plan& plan = lowered.plan;
-  const BufferKind kind = plan.buffer(item.from).kind;
+/// And the sender?
+bool is_held_as_it_travels(const LoweredPlan& lowered, const TransferItem& item) {
+  if (!is_held_as_received(lowered, item)) return false;
+  const BufferKind kind = lowered.plan.buffer(item.from).kind;
   for (const bool second : {false, true}) {
-    if (travels(kind, second, array_lanes(kind, second, plan.scenario.attention)) &&
+    if (travels(kind, second, array_lanes(kind, second, lowered.plan.scenario.attention)) &&
         !is_sent_as_held(lowered, item, second))
       return false;
   }
-  return stretches_of(plan, item, false).has_value();
+  return true;
+}
+
+}  // namespace
+
+bool lands_straight(const LoweredPlan& lowered, const TransferItem& item) {
+  return is_held_as_received(lowered, item) && stretches_of(lowered.plan, item, true).has_value();
+}
+
+bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
+  return is_held_as_it_travels(lowered, item) &&
+         stretches_of(lowered.plan, item, true).has_value() &&
+         stretches_of(lowered.plan, item, false).has_value();
+}
+
+bool can_be_pushed(const LoweredPlan& lowered, const TransferItem& item) {
+  const Plan& plan = lowered.plan;
+  const BufferKind kind = plan.buffer(item.from).kind;
+  if (kind == BufferKind::out || !is_held_as_it_travels(lowered, item)) return false;
+  for (const bool second : {false, true}) {
+    const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
+    // Places of heads are whole groups of RowPush then, too.
+    if (lanes.lanes * element_size(wire_element(plan, item)) % 16 != 0) return false;
+  }
+  return true;
+}
+
+bool pushes_all_pieces(const LoweredPlan& lowered, bool is_backward, RankId rank) {
+  const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
+  const std::vector<int32_t>& pieces = lowered.origins_of(is_backward).pieces;
+  for (size_t i = 0; i < pass.transfers.size(); ++i) {
+    if (pieces[i] >= 0 && pass.transfers[i].src == rank &&
+        !goes_straight(lowered, pass.transfers[i]))
+      return true;
+  }
+  return false;
 }
 
 bool leaves_unpacked(const LoweredPlan& lowered, const TransferItem& item) {
@@ -241,6 +279,23 @@ std::vector<ByteRows> RankEngine::copies_of(const TransferItem& item,
                int64_t{item.heads.size()} * lanes.lanes, copies);
   }
   return copies;
+}
+
+std::vector<ListedRows> RankEngine::listed_rows_of(const TransferItem& item,
+                                                   const RankEngine& receiver) const {
+  const BufferKind kind = plan_.buffer(item.from).kind;
+  std::vector<ListedRows> listed;
+  for (const bool second : {false, true}) {
+    const ArrayLanes lanes = array_lanes(kind, second, attention_);
+    if (!travels(kind, second, lanes)) continue;
+    const RowBlock from = sent_block(item, second),
+                   to = receiver.arrays_.block(item.to, second, item.heads.begin);
+    const int64_t size = element_size(from.element);
+    listed.push_back({from.data, from.row_stride * size, arrays_.row_list(item.from_rows), to.data,
+                      to.row_stride * size, arrays_.row_list(item.to_rows),
+                      int64_t{item.heads.size()} * lanes.lanes * size, num_rows_of(plan_, item)});
+  }
+  return listed;
 }
 
 std::vector<ByteRows> RankEngine::copies_of_packed(const TransferItem& item, const void* staging,

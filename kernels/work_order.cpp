@@ -242,6 +242,9 @@ bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list) {
          squares <= kManyTiles * walked && 4 * shorter >= walked && 8 * alone <= walked;
 }
 
+/// Of fewer heads at once documents would take turns, which are of different lengths.
+constexpr int32_t kFewestHeads = 4;
+
 /// Documents that are dealt together, by sections of the heads, one after the other.
 struct Batch {
   std::vector<int32_t> tiles;  // of its documents in turns
@@ -273,7 +276,9 @@ std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
       const Document& document = documents[end++];
       const auto tiles = static_cast<int64_t>(document.size());
       chains = std::max(chains, kHandOvers * tiles / steps_of(document) + 1);
-    } while (end < documents.size() && static_cast<int64_t>(end - first) * most_heads < chains);
+      // Whatever comes in pieces: what is in turns with what says in which order sums are added.
+    } while (end < documents.size() &&
+             static_cast<int64_t>(end - first) * std::min(heads.num_heads, kFewestHeads) < chains);
     const auto count = static_cast<int64_t>(end - first);
     const auto section =
         static_cast<int32_t>(std::min<int64_t>(most_heads, (chains + count - 1) / count));
@@ -288,8 +293,6 @@ std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
 /// The order of tiles, which is the same for all heads, for that of their turns is.
 std::vector<int32_t> deal_in_batches(const WorkHeads& heads, const std::vector<Document>& documents,
                                      TileList& list) {
-  // Few heads at once leave documents in turns alone, which are of different lengths.
-  constexpr int32_t kFewestHeads = 4;
   const int32_t most = heads.most_at_once > 0
                            ? std::min(heads.num_heads, std::max(heads.most_at_once, kFewestHeads))
                            : heads.num_heads;

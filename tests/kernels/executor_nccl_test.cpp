@@ -5,6 +5,7 @@
 
 #include "kernels/emulator/nccl_emulated.h"
 #include "kernels/executor_cuda.h"
+#include "kernels/rank_engine.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/kernels/group_cases.h"
@@ -168,11 +169,13 @@ TEST(NcclExecutor, KeepsTheBudgetOnCopiesAlone) {
 
 TEST(NcclExecutor, GivesTheSameBitsInPieces) {
   const auto cuda = kernels::make_executor_cuda();
-  // Three documents lie in more stretches than one kernel pushes.
+  // Many documents lie in more stretches than are copied: a kernel pushes all pieces.
+  const char* const many = "16, 32, 8, 24, 16, 8, 40, 16";
   for (const auto& [type, ranks, lengths] :
        {std::tuple{"all_gather", 2, "96"}, std::tuple{"a2a", 2, "96"},
         std::tuple{"all_gather", 4, "96"}, std::tuple{"a2a", 4, "96"},
-        std::tuple{"a2a", 8, "32, 16, 48"}}) {
+        std::tuple{"a2a", 8, "32, 16, 48"}, std::tuple{"all_gather", 2, many},
+        std::tuple{"a2a", 4, many}}) {
     const Scenario scenario = scenario_of_pieces(type, ranks, 64, lengths);
     const auto expected = run_graded_on(*cuda, scenario);
     ASSERT_TRUE(expected && expected->output.ok() && expected->grade.passed);
@@ -189,7 +192,8 @@ TEST(NcclExecutor, GivesTheSameBitsInPieces) {
 }
 
 TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {
-  for (const auto& [ranks, lengths] : {std::tuple{2, "96"}, std::tuple{4, "64, 100"}}) {
+  for (const auto& [ranks, lengths] : {std::tuple{2, "96"}, std::tuple{4, "64, 100"},
+                                       std::tuple{2, "16, 32, 8, 24, 16, 8, 40, 16"}}) {
     const Scenario scenario = scenario_of_pieces("group_cast", ranks, 64, lengths);
     std::optional<Answer> first;
     for (const int32_t most_pieces : {1, 3, 8}) {
@@ -214,6 +218,39 @@ TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {
           << describe(compare(output.answer, *first));
     }
   }
+}
+
+// A rank that receives fewer bytes takes them in fewer pieces than it sends: one that sent only as
+// many as it takes itself kept the other one waiting for ever.
+TEST(NcclExecutor, HasInputsInPiecesHoweverScatteredTheirRowsAre) {
+  for (const char* type : {"all_gather", "group_cast", "a2a"}) {
+    const auto plan = plan_unless_refused(scenario_of_pieces(type, 2, 128, kScatteredDocuments));
+    ASSERT_TRUE(plan) << type;
+    const kernels::LoweredPlan lowered =
+        kernels::lower_for_devices(*plan, {}, std::nullopt, 90, {8}, true);
+    const bool is_a2a = std::string(type) == "a2a";
+    for (const bool is_backward : {false, true}) {
+      const kernels::LoweredPlan::Origins& origins = lowered.origins_of(is_backward);
+      // d_out of Ulysses comes whole.
+      ASSERT_EQ(origins.is_cut(), !is_a2a || !is_backward) << type;
+      if (!origins.is_cut()) continue;
+      size_t most = 0;
+      for (int32_t rank = 0; rank < 2; ++rank) {
+        EXPECT_TRUE(kernels::pushes_all_pieces(lowered, is_backward, RankId{rank})) << type;
+        most = std::max(most, origins.cuts[static_cast<size_t>(rank)].q.size());
+      }
+      EXPECT_EQ(origins.num_pieces(), static_cast<int32_t>(most)) << type;
+      if (std::string(type) == "group_cast") {
+        EXPECT_NE(origins.cuts[0].q.size(), origins.cuts[1].q.size());
+      }
+    }
+  }
+  const auto alone = plan_unless_refused(scenario_of_pieces("all_gather", 2, 128, "32768"));
+  ASSERT_TRUE(alone);
+  const kernels::LoweredPlan lowered =
+      kernels::lower_for_devices(*alone, {}, std::nullopt, 90, {8}, true);
+  EXPECT_TRUE(lowered.origins_of(false).is_cut());
+  EXPECT_FALSE(kernels::pushes_all_pieces(lowered, false, RankId{0}));
 }
 
 TEST(NcclExecutor, RefusesMoreRanksThanDevices) {

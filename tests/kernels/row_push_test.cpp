@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace cpscope::tests {
 namespace {
 
 using kernels::ByteRows;
+using kernels::ListedRows;
 using kernels::RowPush;
 
 class RowPushKernel : public StreamTest {
@@ -80,22 +82,25 @@ struct DrawnPush {
     return bytes;
   }
 
-  /// On a device; own flags [piece], but for the third, then `num_flags` of the first.
+  /// On a device; own flags [piece], but for the third, then `num_flags` of each piece.
   RowPush push(uint8_t* from, uint8_t* to, int32_t* flags, int32_t num_flags) const {
     RowPush push;
+    const auto end = [&] {
+      int32_t* const first = flags + RowPush::kMostPieces + push.num_pieces * num_flags;
+      for (int32_t f = 0; f < num_flags; ++f) EXPECT_TRUE(add_flag(push, first + f));
+      end_piece(push);
+    };
     for (size_t c = 0; c < rows.size(); ++c) {
-      while (push.num_pieces < pieces[c]) end_piece(push);
+      while (push.num_pieces < pieces[c]) end();
       ByteRows copy = rows[c];
       copy.from = from + reinterpret_cast<intptr_t>(copy.from);
       copy.to = to + reinterpret_cast<intptr_t>(copy.to);
       EXPECT_TRUE(add_rows(push, copy)) << "copy " << c;
     }
-    while (push.num_pieces < num_pieces) end_piece(push);
+    while (push.num_pieces < num_pieces) end();
     for (int32_t piece = 0; piece < num_pieces; ++piece) {
       if (piece != 2) push.own_flags[piece] = flags + piece;
     }
-    push.num_flags = num_flags;
-    for (int32_t f = 0; f < num_flags; ++f) push.flags[f] = flags + RowPush::kMostPieces + f;
     return push;
   }
 
@@ -108,7 +113,7 @@ struct DrawnPush {
 
 TEST_F(RowPushKernel, CopiesRowsAndNothingElseAndThenSetsItsFlags) {
   constexpr uint8_t kUntouched = 0x5a;
-  constexpr size_t kFlags = RowPush::kMostPieces + 8;
+  constexpr size_t kFlags = RowPush::kMostPieces + RowPush::kMostFlags;
   for (uint32_t seed = 1; seed <= 12; ++seed) {
     const DrawnPush drawn(seed);
     const std::vector<uint8_t> expected = drawn.expected(kUntouched);
@@ -127,8 +132,9 @@ TEST_F(RowPushKernel, CopiesRowsAndNothingElseAndThenSetsItsFlags) {
       kernels::launch_row_push(push, stream_);
       const auto set = read<int32_t>(flags, kFlags);
       for (int32_t f = 0; f < static_cast<int32_t>(kFlags); ++f) {
-        const bool is_set = f < RowPush::kMostPieces ? f != 2 && f < drawn.num_pieces
-                                                     : f < RowPush::kMostPieces + num_flags;
+        const bool is_set = f < RowPush::kMostPieces
+                                ? f != 2 && f < drawn.num_pieces
+                                : f < RowPush::kMostPieces + drawn.num_pieces * num_flags;
         EXPECT_EQ(set[static_cast<size_t>(f)], is_set ? value : -1)
             << "seed " << seed << ", flag " << f;
       }
@@ -141,6 +147,48 @@ TEST_F(RowPushKernel, CopiesRowsAndNothingElseAndThenSetsItsFlags) {
   }
 }
 
+TEST_F(RowPushKernel, CopiesRowsInAnyOrder) {
+  constexpr int32_t kRows = 300, kFrom = 400, kTo = 500, kBytes = 48, kPitch = 80;
+  std::mt19937 random(5);
+  const auto shuffled = [&](int32_t count) {
+    std::vector<int32_t> rows(static_cast<size_t>(count));
+    std::iota(rows.begin(), rows.end(), 0);
+    std::shuffle(rows.begin(), rows.end(), random);
+    rows.resize(kRows);
+    return rows;
+  };
+  const std::vector<int32_t> from_rows = shuffled(kFrom), to_rows = shuffled(kTo);
+  std::vector<uint8_t> source(size_t{kFrom} * kPitch);
+  for (uint8_t& byte : source) byte = static_cast<uint8_t>(random());
+  const kernels::DeviceMemory from = kernels::to_device(source, stream_),
+                              from_list = kernels::to_device(from_rows, stream_),
+                              to_list = kernels::to_device(to_rows, stream_);
+  for (const bool lists_from : {false, true}) {
+    for (const bool lists_to : {false, true}) {
+      const kernels::DeviceMemory to =
+          kernels::to_device(std::vector<uint8_t>(size_t{kTo} * kBytes, 0x5a), stream_);
+      const kernels::DeviceMemory done =
+          kernels::to_device(std::vector<int32_t>(RowPush::kMostPieces, 0), stream_);
+      RowPush push;
+      push.num_done = done.as<int32_t>();
+      ASSERT_TRUE(add_rows(
+          push,
+          ListedRows{from.data(), kPitch, lists_from ? from_list.as<int32_t>() : nullptr, to.data(),
+                     kBytes, lists_to ? to_list.as<int32_t>() : nullptr, kBytes, kRows}));
+      end_piece(push);
+      kernels::launch_row_push(push, stream_);
+      std::vector<uint8_t> expected(size_t{kTo} * kBytes, 0x5a);
+      for (int32_t i = 0; i < kRows; ++i) {
+        const auto at = static_cast<size_t>(i);
+        std::copy_n(source.begin() + (lists_from ? from_rows[at] : i) * kPitch, kBytes,
+                    expected.begin() + (lists_to ? to_rows[at] : i) * kBytes);
+      }
+      EXPECT_EQ(read<uint8_t>(to, expected.size()), expected)
+          << "listed from " << lists_from << ", to " << lists_to;
+    }
+  }
+}
+
 TEST_F(RowPushKernel, LetsAStreamWaitForItsFlags) {
   const DrawnPush drawn(1);
   ASSERT_GT(drawn.num_pieces, 3);
@@ -149,9 +197,9 @@ TEST_F(RowPushKernel, LetsAStreamWaitForItsFlags) {
   const kernels::DeviceMemory to =
       kernels::to_device(std::vector<uint8_t>(expected.size(), 0), stream_);
   const kernels::DeviceMemory counts =
-      kernels::to_device(std::vector<int32_t>(2 * RowPush::kMostPieces + 1, 0), stream_);
+      kernels::to_device(std::vector<int32_t>(3 * RowPush::kMostPieces, 0), stream_);
   RowPush push = drawn.push(from.as<uint8_t>(), to.as<uint8_t>(), counts.as<int32_t>(), 1);
-  push.num_done = counts.as<int32_t>() + RowPush::kMostPieces + 1;
+  push.num_done = counts.as<int32_t>() + 2 * RowPush::kMostPieces;
   push.value = 3;
   const kernels::Stream later = kernels::make_stream(kernels::Urgency::usual);
   kernels::wait_for_stream(stream_);
@@ -197,7 +245,7 @@ TEST(RowPushRows, AreAsManyAsThereIsRoomForAndCountedIn32Bits) {
   rows.num_rows = 3;
   RowPush push;
   for (int32_t c = 0; c < RowPush::kMostCopies; ++c) {
-    if (c % 20 == 19) end_piece(push);
+    if (c % 30 == 29) end_piece(push);
     ASSERT_TRUE(add_rows(push, rows));
   }
   EXPECT_FALSE(add_rows(push, rows));
