@@ -4,6 +4,7 @@
 #include "kernels/hopper_row_facts.h"
 
 #include <cstdint>
+#include <type_traits>
 
 /// The fused backward of sm_90a around its products: shared memory, the walk that every role takes,
 /// and what the producer's threads bring and send.
@@ -156,15 +157,14 @@ struct FusedShared {
   }
 };
 
-/// The walked tiles of an item for all query heads of its kv head, in the order in which every role
-/// takes them: head by head, or each tile for all heads (TileList::walks_by_tile).
-template <class B, class Walk = typename B::Walk, bool kByTile = B::kByTile>
-struct HeadWalk {
+/// The walked tiles of an item for one query head of its kv head after the other.
+template <class Walk>
+struct HeadByHead {
   const DealtItem& item;
   Walk walk;
   int32_t present, last_head;
 
-  __device__ __forceinline__ HeadWalk(const BackwardParams& p, const DealtItem& dealt)
+  __device__ __forceinline__ HeadByHead(const BackwardParams& p, const DealtItem& dealt)
       : item(dealt), walk(dealt) {
     const HeadRange heads(p, dealt.head);
     present = heads.first;
@@ -182,13 +182,14 @@ struct HeadWalk {
   }
 };
 
-template <class B, class Walk>
-struct HeadWalk<B, Walk, true> {
+/// Each tile for all heads before the next one.
+template <class Walk>
+struct TileByTile {
   Walk walk;
   int32_t num_heads, last_head;
   int32_t left = 1;  // heads, for the present tile
 
-  __device__ __forceinline__ HeadWalk(const BackwardParams& p, const DealtItem& dealt)
+  __device__ __forceinline__ TileByTile(const BackwardParams& p, const DealtItem& dealt)
       : walk(dealt) {
     const HeadRange heads(p, dealt.head);
     num_heads = heads.last - heads.first;
@@ -205,6 +206,10 @@ struct HeadWalk<B, Walk, true> {
     return walk.next(runs);
   }
 };
+
+/// The order in which every role takes an item's tiles (TileList::walks_by_tile).
+template <class B, class Walk = typename B::Walk>
+using HeadWalk = std::conditional_t<B::kByTile, TileByTile<Walk>, HeadByHead<Walk>>;
 
 /// Asks for -lse (0) or -delta (1) of a walked tile's rows. Behind the last one stays what was
 /// there, which nobody sees: such a tile has a mask.

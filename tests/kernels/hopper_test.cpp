@@ -366,8 +366,7 @@ class HopperGradients : public Hopper {
     if (shape.group == 1 || !is_backward_fused(Generation::sm90, shape)) return;
     const kernels::KernelGradients by_tile = run_gradients(kHopperByTile, problem, exact);
     expect_exact(item, exact, by_tile);
-    // The turns are the same ones.
-    EXPECT_EQ(by_tile.dq, got.dq) << describe(item);
+    EXPECT_EQ(by_tile.dq, got.dq) << describe(item);  // turns are the same
   }
 
   static void expect_exact(const AttentionCase& item, const kernels::ExactGradients& exact,
