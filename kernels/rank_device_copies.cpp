@@ -18,7 +18,8 @@ void RankDevice::plan_copies() {
     const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
     pushes_all_[is_backward ? 1 : 0] = pushes_all_pieces(lowered_, is_backward, rank_);
     int64_t sent = 0, received = 0;
-    for (const TransferItem& item : pass.transfers) {
+    for (size_t i = 0; i < pass.transfers.size(); ++i) {
+      const TransferItem& item = pass.transfers[i];
       const bool lands = lands_straight(lowered_, item);
       const bool is_packed =
           lands ? !goes_straight(lowered_, item) : !leaves_unpacked(lowered_, item);
@@ -26,7 +27,7 @@ void RankDevice::plan_copies() {
       CPSCOPE_CHECK(
           item.src != rank_ || item.dst == rank_ || engine_.wire_bytes(item) == item.bytes,
           "the plan counts other bytes", engine_.wire_bytes(item), item.bytes);
-      if (item.src == item.dst || pieces[copies.size() - 1] >= 0) continue;
+      if (item.src == item.dst || pieces[i] >= 0) continue;
       if (item.src == rank_ && copy.is_packed) sent += align(item.bytes);
       if (item.dst == rank_ && !copy.lands_straight) received += align(item.bytes);
     }
@@ -292,7 +293,8 @@ bool RankDevice::add_to_push(int64_t index, std::deque<RankDevice>& devices, Row
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
   const RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
   const auto add = [&](const auto& copy) { return add_rows(push, copy); };
-  if (!goes_straight(lowered_, item)) {
+  // As many copies as can_come_in_pieces counted; stretches would be more.
+  if (pushes_all_[is_backward_ ? 1 : 0]) {
     const std::vector<ListedRows> rows = engine_.listed_rows_of(item, receiver.engine_);
     return std::all_of(rows.begin(), rows.end(), add);
   }

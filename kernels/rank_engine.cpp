@@ -70,24 +70,32 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
 /// Can every piece of inputs come while kernels wait for it: by copies alone, or written by a
 /// kernel that begins before them? That one takes so many copies of so many bytes.
 bool can_come_in_pieces(const LoweredPlan& lowered) {
+  struct Pushed {
+    bool is_needed = false, is_possible = true;  // pushes_all_pieces; can_be_pushed, all
+    int64_t bytes = 0, copies = 0, flags = 0;
+  };
   for (const bool is_backward : {false, true}) {
+    const LoweredPlan::Origins& origins = lowered.origins_of(is_backward);
+    if (!origins.is_cut()) continue;
     const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
-    const std::vector<int32_t>& pieces = lowered.origins_of(is_backward).pieces;
-    for (size_t r = 0; r < lowered.plan.home.size(); ++r) {
-      const RankId rank{static_cast<int32_t>(r)};
-      if (!pushes_all_pieces(lowered, is_backward, rank)) continue;
-      int64_t bytes = 0, copies = 0, flags = 0;
-      for (size_t i = 0; i < pass.transfers.size(); ++i) {
-        const TransferItem& item = pass.transfers[i];
-        if (pieces[i] < 0 || item.src != rank) continue;
-        if (!can_be_pushed(lowered, item)) return false;
-        bytes += item.bytes;
-        copies += item.payload == Payload::kv ? 2 : 1;
-        ++flags;
-      }
-      if (copies > RowPush::kMostCopies || flags > RowPush::kMostFlags || bytes > kMostPushedBytes)
-        return false;
+    std::vector<Pushed> pushed(lowered.plan.home.size());
+    for (size_t i = 0; i < pass.transfers.size(); ++i) {
+      if (origins.pieces[i] < 0) continue;
+      const TransferItem& item = pass.transfers[i];
+      Pushed& by_sender = pushed[static_cast<size_t>(to_index(item.src))];
+      by_sender.is_needed |= !goes_straight(lowered, item);
+      by_sender.is_possible &= can_be_pushed(lowered, item);
+      by_sender.bytes += item.bytes;
+      by_sender.copies += item.payload == Payload::kv ? 2 : 1;
+      ++by_sender.flags;
     }
+    const auto has_room = [](const Pushed& p) {
+      return p.is_possible && p.copies <= RowPush::kMostCopies && p.flags <= RowPush::kMostFlags &&
+             p.bytes <= kMostPushedBytes;
+    };
+    if (!std::all_of(pushed.begin(), pushed.end(),
+                     [&](const Pushed& p) { return !p.is_needed || has_room(p); }))
+      return false;
   }
   return true;
 }

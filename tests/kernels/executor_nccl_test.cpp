@@ -253,6 +253,16 @@ TEST(NcclExecutor, HasInputsInPiecesHoweverScatteredTheirRowsAre) {
   EXPECT_FALSE(kernels::pushes_all_pieces(lowered, false, RankId{0}));
 }
 
+// Of six documents a rank sends one chunk each to ranks behind it, few enough for copies, and two
+// each to the others, too many. In stretches the former would be more copies than a push holds.
+TEST(NcclExecutor, ListsTheRowsOfAllPiecesWhereSomeAreTooScattered) {
+  const Scenario scenario = scenario_of_pieces("group_cast", 8, 16, "16, 48, 32, 64, 16, 80");
+  const auto executor = kernels::make_executor_nccl(copying_settings(NcclEmulated(), 8, 8));
+  const auto run = run_graded_on(*executor, scenario);
+  ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+  EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+}
+
 TEST(NcclExecutor, RefusesMoreRanksThanDevices) {
   const auto executor = kernels::make_executor_nccl(settings_of(NcclEmulated(), 2));
   const auto run = run_graded_on(*executor, scenario_of_ranks(4));
