@@ -146,10 +146,6 @@ bool is_sent_as_held(const LoweredPlan& lowered, const TransferItem& item, bool 
          (element != Dtype::fp32 || !rounds_fp32(lowered, item));
 }
 
-}  // namespace
-
-namespace {
-
 /// Does the receiver hold an item's arrays as the wire brings them?
 bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
   if (item.landing == Landing::add || is_share(lowered, item)) return false;

@@ -112,10 +112,6 @@ __global__ void __launch_bounds__(kThreads, 1) push_rows(const __grid_constant__
   }
 }
 
-}  // namespace
-
-namespace {
-
 constexpr bool is_whole(int64_t bytes) { return bytes % kGroupBytes == 0; }
 
 /// A place for one more copy of the piece, of so many groups; nullptr where there is no room, or

@@ -27,7 +27,6 @@ inline Scenario scenario_of_pieces(const char* type, int32_t ranks, int32_t head
 /// so different amounts that theirs come in different numbers of pieces.
 inline constexpr const char* kScatteredDocuments =
     "1664, 3280, 2704, 480, 544, 1104, 1008, 3088, 6112, 1168, 368, 608, 3648, 1232, 992, 528, "
-    "608, "
-    "2608";
+    "608, 2608";
 
 }  // namespace cpscope::tests

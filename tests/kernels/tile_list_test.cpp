@@ -422,8 +422,8 @@ TEST(TileList, IsWalkedByTileWhereTilesOfManyLengthsBeginAtOneRow) {
   EXPECT_FALSE(is_walked_by_tile(short_ones)) << "short documents";
 }
 
-/// [head] its tiles in the order in which they are dealt, checked to be alike in all heads.
-std::vector<int32_t> order_in_all_heads(const TileList& list, int32_t num_heads) {
+/// Every head deals each tile once, and all heads in one order.
+void expect_one_order(const TileList& list, int32_t num_heads) {
   std::vector<std::vector<int32_t>> of_head(static_cast<size_t>(num_heads));
   for (const WorkItem& item : list.work)
     of_head[static_cast<size_t>(item.head)].push_back(item.tile);
@@ -431,10 +431,9 @@ std::vector<int32_t> order_in_all_heads(const TileList& list, int32_t num_heads)
   std::vector<int32_t> sorted = of_head.front();
   std::sort(sorted.begin(), sorted.end());
   for (size_t t = 0; t < list.tiles.size(); ++t) EXPECT_EQ(sorted.at(t), static_cast<int32_t>(t));
-  return of_head.front();
 }
 
-/// Heads of the items that are dealt before any tile of another document, or all.
+/// Heads of the first items that are dealt.
 std::string heads_of_first(const TileList& list, size_t count) {
   std::string heads;
   for (size_t i = 0; i < count; ++i) heads += fmt::format("{} ", list.work[i].head);
@@ -445,7 +444,7 @@ TEST(TileList, DealsChainsOneAfterTheOtherByTile) {
   const auto list_of = [](const std::vector<BandSlice>& slices, int32_t rows, WorkHeads heads) {
     TileList list = make_tile_list(slices, rows, rows, heads, {128, 64, true}, TileOwner::keys);
     EXPECT_TRUE(list.walks_by_tile);
-    order_in_all_heads(list, heads.num_heads);
+    expect_one_order(list, heads.num_heads);
     return list;
   };
   // 64 tiles of 64 steps each would do with a chain at a time, but for the start.

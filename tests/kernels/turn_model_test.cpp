@@ -97,8 +97,7 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
   }
 }
 
-// 32 heads of 8 kv heads: 446, 559, 556, 449 and 362 TFLOP/s head by head on one H100, by tile 507,
-// 604, 592, 528 and 441 (kernels/README.md).
+// As one H100 does: "What v7 taught" in kernels/README.md.
 TEST(TurnModel, LosesMoreHeadByHeadWhereADocumentIsCausal) {
   for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{4096}, {8192}, {16384}}) {
     const Batch batch{lengths, true, 8, 4};
