@@ -5,6 +5,7 @@
 #include "kernels/hopper_backward.h"
 #include "kernels/hopper_forward.h"
 #include "kernels/key_gradient.h"
+#include "kernels/part_sums.h"
 #include "kernels/query_gradient.h"
 #include "kernels/row_statistics.h"
 #include "kernels/scalar_types.h"
@@ -98,8 +99,14 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
   CPSCOPE_CHECK(!launch.merges_dq || (is_backward_fused(generation, launch.shape) && holds_fp32),
                 "only the fused backward merges dq, and in fp32", launch.merges_dq, holds_fp32);
   check_begun(launch.key_tiles, is_backward_fused(generation, launch.shape));
-  if (is_backward_fused(generation, launch.shape)) return launch_hopper_gradients(launch, stream);
-  if (generation == Generation::sm90) return launch_hopper_wide_key_gradient(launch, stream);
+  if (generation == Generation::sm90) {
+    is_backward_fused(generation, launch.shape) ? launch_hopper_gradients(launch, stream)
+                                                : launch_hopper_wide_key_gradient(launch, stream);
+    if (launch.key_tiles.group_parts > 1) launch_part_sums(launch, stream);
+    return;
+  }
+  CPSCOPE_CHECK(launch.key_tiles.group_parts == 1, "only Hopper's kernels take groups in parts",
+                launch.key_tiles.group_parts, launch.shape.group);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);
 }

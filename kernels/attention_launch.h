@@ -71,6 +71,7 @@ struct DeviceTiles {
   const RowStretch* unclosed = nullptr;
   const uint32_t* gaps = nullptr;
   bool walks_by_tile = false;
+  int32_t group_parts = 1;
   // The Hopper forward and the fused backward know these, nobody else.
   Arrivals arrivals;
   Begun begun;
@@ -114,6 +115,8 @@ struct WireRows {
 /// rows. offsets: the same as parts of numbers (row_offsets.h), where kernels take them so.
 /// merges_dq (fused, dq in fp32 alone): dq holds that of other keys, and this one's is added.
 /// wire (fused, dk and dv in fp32): rows that are written in the dtype instead, or as well.
+/// dk_parts, dv_parts: workspace, fp32 [kv row][local kv head, part], where key_tiles have
+/// group_parts (Hopper alone).
 struct BackwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v, d_out;
@@ -125,6 +128,7 @@ struct BackwardLaunch {
   float* delta = nullptr;
   Bf16* offsets = nullptr;
   DeviceRows dq, dk, dv;
+  DeviceRows dk_parts, dv_parts;
   Dtype dkv_element = Dtype::fp32;  // fused: or the dtype
   WireRows wire;
   DeviceRows narrow_dq;  // fused, if data is set: dq in the dtype; dq itself is workspace

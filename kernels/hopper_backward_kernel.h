@@ -20,13 +20,16 @@ struct BackwardParams {
   DeviceRows first;       // dq, or dk
   DeviceRows second;      // dv
   int32_t lanes_qk, lanes_v;
+  // group, first_kv_head: where keys are owned, those of a part of a kv head's query heads
+  // (TileList::group_parts); as if it were a kv head, but for k and v.
   int32_t num_heads, first_head, first_kv_head, group;
   float scale;
   float logit_log2;   // of q.k, or of tanh(q.k * inverse_cap), to the exponent of 2
   float inverse_cap;  // scale / softcap
+  int32_t group_parts;
 };
 
-/// Query heads [first, last) of the item that read a kv head.
+/// Query heads [first, last) of the item that read a kv head, or are of a part of them.
 struct HeadRange {
   int32_t first, last;
 
@@ -84,6 +87,15 @@ inline BackwardParams make_backward_params(const BackwardLaunch& launch) {
   p.logit_log2 = (has_cap ? shape.softcap : shape.scale) * kLog2E;
   p.inverse_cap = has_cap ? shape.scale / shape.softcap : 0.0f;
   return p;
+}
+
+/// Where dk and dv go, and which kv heads a kernel that owns keys is to know.
+inline void set_key_results(const BackwardLaunch& launch, BackwardParams& p) {
+  p.group_parts = launch.key_tiles.group_parts;
+  p.group /= p.group_parts;
+  p.first_kv_head *= p.group_parts;
+  p.first = p.group_parts > 1 ? launch.dk_parts : launch.dk;
+  p.second = p.group_parts > 1 ? launch.dv_parts : launch.dv;
 }
 
 /// Maps for tiles of q_rows query rows and kv_rows key rows.

@@ -247,10 +247,10 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
     if (is_first) {
       mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
       mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
-      load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end,
-                                     item.head);
+      const int32_t kv_head = item.head / p.group_parts;
+      load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end, kv_head);
       load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full, tile.begin,
-                                    tile.end, item.head);
+                                    tile.end, kv_head);
     }
     ++num_owned;
     do {

@@ -29,11 +29,12 @@
 //
 // Ladder: v1 are the portable kernels (query_gradient.cu, key_gradient.cu), v2 were Hopper kernels
 // for dq and for dk with dv; v3 was one kernel, v4 wrote dq in the dtype, v5 has consumers that
-// need not keep in step, v6 products that take lse and delta off. Grid: one CTA per SM, work from a
-// counter; 128 threads for the producer and for each consumer. Shared memory: K and V of the owner,
-// two stages of Q and dO, two or three of dS, dq of a tile; panels with the 128-byte swizzle.
-// Accuracy: as v1: fp32 sums, P and dS rounded to the dtype. Source: FlashAttention-3
-// (arXiv:2407.08608), the fused backward; turns: its deterministic mode.
+// need not keep in step, v6 products that take lse and delta off, v7 walked tiles taken for all
+// heads of a group, v8 groups dealt in parts. Grid: one CTA per SM, work from a counter; 128
+// threads for the producer and for each consumer. Shared memory: K and V of the owner, two stages
+// of Q and dO, two or three of dS, dq of a tile; panels with the 128-byte swizzle. Accuracy: as v1:
+// fp32 sums, P and dS rounded to the dtype. Source: FlashAttention-3 (arXiv:2407.08608), the fused
+// backward; turns: its deterministic mode.
 
 namespace cpscope::kernels {
 namespace device {
@@ -488,14 +489,15 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
   make_backward_maps(launch, B::kWalked, B::kOwned, p);
   p.tiles = tiles;
   p.counter = launch.counters;
-  p.first = launch.dk;
-  p.second = launch.dv;
+  set_key_results(launch, p);
   if constexpr (B::kHasOffsets) {
     p.logit_log2 = offset_logit_log2(launch.shape);
     fused.offsets = launch.offsets;
   }
-  fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
-  fused.wire = launch.wire;
+  if (p.group_parts == 1) {
+    fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
+    fused.wire = launch.wire;
+  }
   make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, {B::kWalked});
   fused.turns_taken = launch.turns_taken;
   fused.narrow_dq = launch.narrow_dq;

@@ -9,8 +9,8 @@
 // dk and dv of one compute item on sm_90a, heads of more than 128 lanes.
 //
 // A CTA owns 64 keys of a kv head, since dk and dv of 256 lanes and more keys do not fit in its
-// registers, and walks the query rows that see them, for every query head of the group. The two
-// consumers have roles (primes: transposed):
+// registers, and walks the query rows that see them, for every query head of the group, or of a
+// part of it (TileList::group_parts). The two consumers have roles (primes: transposed):
 //   weights    S' = K Q^T,   P' = exp2(S' scale log2(e) - log2_lse),   dv += P' dO
 //   gradients  dP' = V dO^T, dS' = P' (dP' - delta),                   dk += dS' Q
 // Each product is made once, two by each. Only P' crosses, in fp32 through shared memory: a thread
@@ -51,9 +51,10 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p, const Spl
     mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
     ++num_owned;
     mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
-    load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end, item.head);
+    const int32_t kv_head = item.head / p.group_parts;
+    load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end, kv_head);
     load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full, tile.begin,
-                                  tile.end, item.head);
+                                  tile.end, kv_head);
     for (int32_t head = heads.first; head < heads.last; ++head) {
       for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs); ++num_walked) {
         const uint32_t q_full = at.first_full_at(num_walked);
@@ -356,8 +357,7 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
   make_backward_maps(launch, B::kWalked, B::kOwned, p);
   p.tiles = launch.key_tiles;
   p.counter = launch.counters + 1;
-  p.first = launch.dk;
-  p.second = launch.dv;
+  set_key_results(launch, p);
   const int32_t ctas = std::min(p.tiles.num_work, resident_ctas(wide_key_gradient_on_hopper<B>,
                                                                 B::kThreads, B::kSharedBytes));
   launch_kernel(wide_key_gradient_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream,

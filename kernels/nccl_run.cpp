@@ -22,6 +22,14 @@ constexpr size_t kStepsAhead = 2;
 // Repeats whose items are measured; one of them is kept.
 constexpr int32_t kMeasuredRepeats = 3;
 
+/// What a device calls the kernels of its own items, to those of the others.
+void add_names(const std::vector<std::string>& own, std::vector<std::string>& all) {
+  all.resize(own.size());
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (!own[i].empty()) all[i] = own[i];
+  }
+}
+
 /// Events of items cost the host time: those that are kept are of other repeats than those that
 /// count. An observer sees all repeats.
 bool has_own_repeats(const RunOptions& options) {
@@ -170,7 +178,8 @@ Result<RunOutput> NcclRun::carry_out() {
   }
   for (RankDevice& device : devices_) {
     output.kernels = device.generation_text();
-    output.item_kernels = device.item_kernels();
+    const auto names = device.item_kernels();
+    for (const size_t d : {0, 1}) add_names(names[d], output.item_kernels[d]);
     output.list_seconds = std::max(output.list_seconds, device.list_seconds());
     output.tile_flops += device.tile_flops();
     for (const ItemEvent& event : device.events()) {

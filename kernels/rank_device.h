@@ -79,7 +79,7 @@ class RankDevice {
   std::vector<ItemEvent> events();
   int64_t tile_flops() const;
   std::string generation_text() const { return engine_.generation_text(); }
-  /// Of all ranks' items.
+  /// Of this rank's items.
   std::array<std::vector<std::string>, 2> item_kernels() const { return engine_.item_kernels(); }
   double list_seconds() const { return engine_.list_seconds(); }
   /// Empty, or which array's guard was overwritten.

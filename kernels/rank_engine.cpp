@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -34,16 +35,22 @@ int64_t counter_bytes(int32_t num_heads, int32_t num_counters) {
   return kCounterBytes + int64_t{num_heads} * num_counters * int64_t{sizeof(int32_t)};
 }
 
+/// [rank, step] where the backward computes some heads after others.
+std::set<std::pair<int32_t, int32_t>> find_split_items(const Plan& plan) {
+  std::map<std::pair<int32_t, int32_t>, int32_t> first_heads;
+  std::set<std::pair<int32_t, int32_t>> split;
+  for (const ComputeItem& item : plan.backward.computes) {
+    const std::pair place{to_index(item.rank), to_index(item.step)};
+    const auto entry = first_heads.try_emplace(place, item.heads.begin).first;
+    if (entry->second != item.heads.begin) split.insert(place);
+  }
+  return split;
+}
+
 /// By one kernel, which counts groups of 16 bytes in 32 bits.
 constexpr int64_t kMostPushedBytes = int64_t{1} << 33;
 
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
-
-/// Number of an item of a pass.
-template <class Item>
-size_t index_of(const Item& item, const std::vector<Item>& items) {
-  return static_cast<size_t>(&item - items.data());
-}
 
 Generation newest_generation(int32_t compute_capability) {
   return compute_capability == 90 ? Generation::sm90 : Generation::portable;
@@ -160,6 +167,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
       options_(options),
       compute_capability_(compute_capability),
       pairs_(count_pairs(plan_)),
+      split_items_(find_split_items(plan_)),
       arrays_(lowered, std::move(is_here)),
       tiles_(plan_) {
   for (size_t r = 0; r < plan_.home.size(); ++r) {
@@ -178,6 +186,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
   list_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
                   std::max<double>(1.0, static_cast<double>(arrays_.num_here()));
   plan_counters();
+  plan_part_sums();
   if (keeps_partials()) plan_kept_partials();
   plan_kept_inputs();
 }
@@ -199,8 +208,13 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   if (!is_backward_fused(generation, shape))
     tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape),
                 most_heads_of(item, true, TileOwner::queries, 1));
-  tiles_.plan(item, TileOwner::keys, key_gradient_tile_shape(generation, shape),
-              most_heads_of(item, true, TileOwner::keys, 1));
+  const TileShape key_tile = key_gradient_tile_shape(generation, shape);
+  // While the last heads have all multiprocessors, part sums of others would wait, and what is sent
+  // of them.
+  const bool takes_parts = generation == Generation::sm90 &&
+                           !split_items_.contains({to_index(item.rank), to_index(item.step)});
+  tiles_.plan(item, TileOwner::keys, key_tile, most_heads_of(item, true, TileOwner::keys, 1),
+              takes_parts);
   if (arrays_.element(item.dq, false) != Dtype::fp32 && !dq_sums_.contains(to_index(item.dq))) {
     const int64_t count =
         arrays_.array_bytes(item.dq, false) / element_bytes(plan_.scenario.numerics.dtype);
@@ -222,6 +236,37 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   }
 }
 
+/// Items that write the same rows of a buffer come one after the other; other heads have places of
+/// their own.
+void RankEngine::plan_part_sums() {
+  for (const ComputeItem& item : plan_.backward.computes) {
+    if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
+    const int32_t parts = key_list_of(item).group_parts;
+    int32_t& most = part_sums_[to_index(item.dkv)].most_parts;
+    most = std::max(most, parts);
+  }
+  std::erase_if(part_sums_, [](const auto& entry) { return entry.second.most_parts == 1; });
+  for (auto& [buffer, sums] : part_sums_) {
+    for (const bool second : {false, true}) {
+      const BufferShape shape = arrays_.shape(BufferId{buffer}, second);
+      sums.arrays[second ? 1 : 0] =
+          arrays_.reserve("part sums", shape.rows * shape.heads * shape.pitch * sums.most_parts *
+                                           int64_t{sizeof(float)});
+    }
+  }
+}
+
+/// fp32 [kv row][local kv head, part] of dk, or of dv.
+DeviceRows RankEngine::part_rows_of(const ComputeItem& item, bool second) const {
+  const PartSums& sums = part_sums_.at(to_index(item.dkv));
+  const BufferShape shape = arrays_.shape(item.dkv, second);
+  const int64_t first_head =
+      kv_heads_of(attention_, item.heads).begin - plan_.buffer(item.dkv).heads.begin;
+  return {
+      arrays_.at<float>(sums.arrays[second ? 1 : 0]) + first_head * sums.most_parts * shape.pitch,
+      int64_t{shape.heads} * sums.most_parts * shape.pitch, shape.pitch};
+}
+
 /// Items may run beside each other: each has counters of its own. Kernels leave them at zero.
 void RankEngine::plan_counters() {
   std::vector<int64_t> bytes(plan_.home.size(), 0);
@@ -241,11 +286,15 @@ void RankEngine::plan_counters() {
   }
 }
 
+const TileList& RankEngine::key_list_of(const ComputeItem& item) const {
+  const AttentionShape shape = shape_of(item);
+  return tiles_.list(item, TileOwner::keys,
+                     key_gradient_tile_shape(backward_generation(shape), shape));
+}
+
 int64_t RankEngine::counter_bytes_of(const ComputeItem& item, bool is_backward) const {
   if (!is_backward) return kCounterBytes;
-  const AttentionShape shape = shape_of(item);
-  const TileShape tile = key_gradient_tile_shape(backward_generation(shape), shape);
-  return counter_bytes(shape.num_heads, tiles_.num_counters(item, TileOwner::keys, tile));
+  return counter_bytes(item.heads.size(), key_list_of(item).num_counters);
 }
 
 int32_t* RankEngine::counters_of(const ComputeItem& item, bool is_backward) const {
@@ -432,6 +481,11 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   launch.key_tiles =
       tiles_.find(item, TileOwner::keys, key_gradient_tile_shape(generation, launch.shape));
   launch.key_tiles.arrivals = arrivals_of(item, true, TileOwner::keys, 1);
+  if (const int32_t parts = launch.key_tiles.group_parts; parts > 1) {
+    for (int32_t& end : launch.key_tiles.arrivals.ends) end *= parts;
+    launch.dk_parts = part_rows_of(item, false);
+    launch.dv_parts = part_rows_of(item, true);
+  }
   launch.counters = counters_of(item, true);
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
   launch.num_turns_taken =
@@ -447,116 +501,6 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   if (!is_fused) launch_query_gradient(generation, launch, stream);
   if (says_begun) launch.key_tiles.begun = {begun_flag(), pass_number_};
   launch_key_gradient(generation, launch, stream);
-}
-
-void RankEngine::reorder(const ReorderItem& item, Stream stream) {
-  for (const bool second : {false, true}) {
-    if (second && !arrays_.has_second(item.to)) continue;
-    const BufferSpec& spec = plan_.buffer(item.to);
-    const BufferShape shape = arrays_.shape(item.to, second);
-    RowCopy copy;
-    copy.from = arrays_.block(item.from, second, spec.heads.begin);
-    copy.from.rows = arrays_.row_list(item.order);
-    copy.to = arrays_.block(item.to, second, spec.heads.begin);
-    copy.num_rows = spec.rows;
-    copy.heads = shape.heads;
-    copy.lanes = shape.pitch;
-    launch_row_copy(copy, stream);
-  }
-}
-
-void RankEngine::merge(const MergeItem& item, Stream stream) {
-  const bool is_out = plan_.buffer(item.into).kind == BufferKind::out;
-  const bool rounds =
-      lowered_.origins_of(!is_out)
-          .rounds[index_of(item, is_out ? plan_.forward.merges : plan_.backward.merges)];
-  if (is_out) return merge_out(item, rounds, stream);
-  merge_sums(item, false, rounds, stream);
-  if (arrays_.has_second(item.into)) merge_sums(item, true, rounds, stream);
-}
-
-void RankEngine::merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream) {
-  const Dtype dtype = plan_.scenario.numerics.dtype;
-  void* into = second ? arrays_.second(item.into) : arrays_.first(item.into);
-  const int64_t bytes = arrays_.array_bytes(item.into, second);
-  if (item.partial == kNoBuffer) {
-    fill_bytes(into, 0, bytes, stream);
-    return;
-  }
-  SumMerge merge;
-  merge.into = into;
-  merge.into_element = arrays_.element(item.into, second);
-  merge.partial = second ? arrays_.second<float>(item.partial) : arrays_.first<float>(item.partial);
-  // A ring slot may be larger than the rows that it holds now.
-  merge.count = std::min(bytes / element_size(merge.into_element),
-                         arrays_.array_bytes(item.partial, second) / int64_t{sizeof(float)});
-  merge.starts = item.order == 0;
-  if (keeps_partials()) merge.value_dtype = merge.sum_dtype = dtype;
-  if (rounds) merge.sum_dtype = dtype;
-  launch_sum_merge(merge, stream);
-}
-
-void RankEngine::merge_out(const MergeItem& item, bool rounds, Stream stream) {
-  const BufferShape shape = arrays_.shape(item.into, false);
-  const OutRows into = arrays_.out_rows(item.into);
-  if (item.partial == kNoBuffer) {
-    launch_empty_out(shape, into, stream);
-    return;
-  }
-  const OutRows partial = arrays_.out_rows(item.partial);
-  if (!keeps_partials()) {
-    launch_out_merge({shape, partial, into, item.order == 0,
-                      rounds ? plan_.scenario.numerics.dtype : Dtype::fp32},
-                     stream);
-    return;
-  }
-  KeptPartials& kept = kept_.at(to_index(item.into));
-  if (item.order == 0) {
-    launch_empty_out(shape, into, stream);
-    kept.count = 0;
-  }
-  launch_lse_join(shape, partial, into, stream);
-  const auto& [o, lse] = kept.arrays.at(kept.count++);
-  copy_on_device(arrays_.at(o), partial.o, arrays_.array_bytes(item.into, false), stream);
-  copy_on_device(arrays_.at(lse), partial.lse, arrays_.array_bytes(item.into, true), stream);
-}
-
-/// TransformerEngine's second phase. thd rounds each addend first; bshd and sbhd do not.
-void RankEngine::sum_kept_partials(BufferId into, Stream stream) {
-  const auto kept = kept_.find(to_index(into));
-  if (kept == kept_.end()) return;
-  WeightedAdd add;
-  add.shape = arrays_.shape(into, false);
-  add.into = arrays_.out_rows(into);
-  add.dtype = plan_.scenario.numerics.dtype;
-  add.rounds_addend = plan_.scenario.batch.qkv_format == QkvFormat::thd;
-  for (size_t i = 0; i < kept->second.count; ++i) {
-    const auto& [o, lse] = kept->second.arrays[i];
-    add.partial = {arrays_.at<float>(o), arrays_.at<float>(lse)};
-    launch_weighted_add(add, stream);
-  }
-}
-
-void RankEngine::finish(const FinishItem& item, Stream stream) {
-  const BufferSpec& spec = plan_.buffer(item.buffer);
-  const Dtype dtype = plan_.scenario.numerics.dtype;
-  const bool is_out = spec.kind == BufferKind::out;
-  if (is_out) {
-    // Kept partials are still to be weighted: with a whole that knows the sink, values are not
-    // rounded once more for it.
-    if (attention_.softmax_type != SoftmaxType::vanilla)
-      launch_sink_join({arrays_.shape(item.buffer, false), arrays_.out_rows(item.buffer),
-                        arrays_.at<float>(sink_), spec.heads.begin},
-                       stream);
-    if (keeps_partials()) sum_kept_partials(item.buffer, stream);
-  }
-  for (const bool second : {false, true}) {
-    if (second && spec.kind != BufferKind::dkv) continue;
-    if (arrays_.element(item.buffer, second) == dtype) continue;  // written so
-    launch_rounding(second ? arrays_.second<float>(item.buffer) : arrays_.first<float>(item.buffer),
-                    arrays_.array_bytes(item.buffer, second) / int64_t{sizeof(float)}, dtype,
-                    stream);
-  }
 }
 
 }  // namespace cpscope::kernels

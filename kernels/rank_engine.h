@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cpscope::kernels {
@@ -41,6 +43,12 @@ bool pushes_all_pieces(const LoweredPlan& lowered, bool is_backward, RankId rank
 bool lands_straight(const LoweredPlan& lowered, const TransferItem& item);
 /// Can they bring it to where the receiver takes it from the wire, without packing?
 bool leaves_unpacked(const LoweredPlan& lowered, const TransferItem& item);
+
+/// Number of an item of a pass.
+template <class Item>
+size_t index_of(const Item& item, const std::vector<Item>& items) {
+  return static_cast<size_t>(&item - items.data());
+}
 
 /// What one device holds and does for some ranks of a plan. Every call enqueues one item of the
 /// plan on a stream and returns; the order between streams is the caller's business. It will never
@@ -126,8 +134,8 @@ class RankEngine {
   std::string generation_text() const;
   /// Host time that a rank's tile lists took, on average; ranks may share lists.
   double list_seconds() const { return list_seconds_; }
-  /// [the plan's compute item of each direction] "sm90 forward 128x160", "sm90 dq dk dv 128x64
-  /// merging dq"; "" where it idles.
+  /// [the plan's compute item of each direction] "sm90 forward 128x160", "sm90 dq dk dv 128x64 by
+  /// tile merging dq"; "" where it idles or is not here.
   std::array<std::vector<std::string>, 2> item_kernels() const;
 
  private:
@@ -156,6 +164,9 @@ class RankEngine {
   void plan_kept_inputs();
   void plan_counters();
   void plan_arrivals();
+  void plan_part_sums();
+  DeviceRows part_rows_of(const ComputeItem& item, bool second) const;
+  const TileList& key_list_of(const ComputeItem& item) const;
   Arrivals arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner,
                        int32_t tile_heads) const;
   int32_t most_heads_of(const ComputeItem& item, bool is_backward, TileOwner owner,
@@ -183,7 +194,8 @@ class RankEngine {
   const Attention& attention_;
   EngineOptions options_;
   int32_t compute_capability_;
-  std::map<std::array<int64_t, 2>, int64_t> pairs_;  // [first slice, number of slices] visible
+  std::map<std::array<int64_t, 2>, int64_t> pairs_;    // [first slice, number of slices] visible
+  std::set<std::pair<int32_t, int32_t>> split_items_;  // [rank, step] of the backward
   RankArrays arrays_;
   TileStore tiles_;
   struct KeptArray {
@@ -208,9 +220,15 @@ class RankEngine {
   int32_t pass_number_ = 0;
   std::map<int32_t, Statistics> statistics_;  // [BufferId of out]
   std::map<int32_t, int32_t> dq_sums_;        // [BufferId of dq in the dtype] array in fp32
-  std::map<int32_t, KeptPartials> kept_;      // [BufferId of the accumulator]
-  int32_t sink_ = -1, d_sink_ = -1;           // arrays, [global head]
-  int32_t begun_ = -1;                        // array, a flag
+  /// dk and dv of groups in parts.
+  struct PartSums {
+    int32_t most_parts = 1;
+    std::array<int32_t, 2> arrays{-1, -1};  // fp32 [kv row][kv head, part]: dk, dv
+  };
+  std::map<int32_t, PartSums> part_sums_;  // [BufferId of dkv]
+  std::map<int32_t, KeptPartials> kept_;   // [BufferId of the accumulator]
+  int32_t sink_ = -1, d_sink_ = -1;        // arrays, [global head]
+  int32_t begun_ = -1;                     // array, a flag
   double list_seconds_ = 0.0;
 };
 

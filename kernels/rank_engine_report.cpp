@@ -12,14 +12,15 @@ int64_t RankEngine::tile_flops(const ComputeItem& item, bool is_backward) const 
   const int64_t qk = shape.head_dim_qk, v = shape.head_dim_v, heads = shape.num_heads;
   if (!is_backward)
     return 2 * heads * (qk + v) *
-           tiles_.visited_cells(item, TileOwner::queries,
-                                forward_tile_shape(forward_generation(shape), shape));
+           tiles_
+               .list(item, TileOwner::queries, forward_tile_shape(forward_generation(shape), shape))
+               .visited_cells;
   const Generation generation = backward_generation(shape);
-  const int64_t by_keys =
-      tiles_.visited_cells(item, TileOwner::keys, key_gradient_tile_shape(generation, shape));
+  const int64_t by_keys = key_list_of(item).visited_cells;
   if (is_backward_fused(generation, shape)) return 2 * heads * (3 * qk + 2 * v) * by_keys;
   const int64_t by_queries =
-      tiles_.visited_cells(item, TileOwner::queries, query_gradient_tile_shape(generation, shape));
+      tiles_.list(item, TileOwner::queries, query_gradient_tile_shape(generation, shape))
+          .visited_cells;
   return 2 * heads * ((2 * qk + v) * by_queries + (2 * qk + 2 * v) * by_keys);
 }
 
@@ -47,7 +48,7 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
       all[static_cast<size_t>(part.origin)] = parts.size() > 1 ? name + " joined" : name;
   };
   for (const ComputeItem& item : plan_.forward.computes) {
-    if (item.num_slices == 0) continue;
+    if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
     const AttentionShape shape = shape_of(item);
     const Generation generation = forward_generation(shape);
     std::string name = fmt::format("{} forward {}", to_text(generation),
@@ -56,7 +57,7 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
     set_name(item, false, name);
   }
   for (const ComputeItem& item : plan_.backward.computes) {
-    if (item.num_slices == 0) continue;
+    if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
     const AttentionShape shape = shape_of(item);
     const Generation generation = backward_generation(shape);
     const std::string key_tile = tile_text(key_gradient_tile_shape(generation, shape));
@@ -65,6 +66,9 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
             ? fmt::format("{} dq dk dv {}", to_text(generation), key_tile)
             : fmt::format("{} dq {}, dk dv {}", to_text(generation),
                           tile_text(query_gradient_tile_shape(generation, shape)), key_tile);
+    const TileList& list = key_list_of(item);
+    if (list.walks_by_tile) name += " by tile";
+    if (list.group_parts > 1) name += fmt::format(" in {} parts", list.group_parts);
     if (own_merge_of(item, true).merges) name += " merging dq";
     set_name(item, true, name);
   }

@@ -1,5 +1,6 @@
 #include "kernels/tile_list.h"
 
+#include "kernels/group_parts.h"
 #include "kernels/tile_turns.h"
 #include "kernels/work_order.h"
 
@@ -280,7 +281,7 @@ void count_walked_tiles(TileList& list) {
 }  // namespace
 
 TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64_t kv_rows,
-                        const WorkHeads& heads, TileShape shape, TileOwner owner) {
+                        const WorkHeads& item_heads, TileShape shape, TileOwner owner) {
   TileList list;
   list.shape = shape;
   list.q_rows = static_cast<int32_t>(q_rows);
@@ -291,6 +292,8 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
       owns_queries || shape.by_blocks ? find_long_documents(list) : std::vector<Stretch>{};
   owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(long_documents, list);
   count_walked_tiles(list);
+  list.group_parts = choose_group_parts(item_heads, list);
+  const WorkHeads heads = heads_in_parts(item_heads, list.group_parts);
   if (!shape.by_blocks) {
     deal_in_sections(heads, list);
     return list;

@@ -78,7 +78,7 @@ struct RowStretch {
 
 /// What one CTA takes at a time, in launch order (work_order). `head` counts the heads of the owned
 /// side from the item's first one: query heads, or TileShape::heads of them, or kv heads where keys
-/// are owned.
+/// are owned, TileList::group_parts of each.
 struct WorkItem {
   int32_t tile = 0;
   int32_t head = 0;
@@ -113,6 +113,9 @@ struct TileList {
   /// By blocks, of several query heads of a kv head: every walked tile is taken for all of them
   /// before the next one is; else all tiles of a head before those of the next head.
   bool walks_by_tile = false;
+  /// Of keys: the query heads of a kv head are dealt in so many parts, alike, each with dk and dv
+  /// of its own (group_parts).
+  int32_t group_parts = 1;
   int64_t visited_cells = 0;  // area of all tiles walked, for one head
 };
 
@@ -125,6 +128,8 @@ struct WorkHeads {
   int32_t heads_sharing = 1;     // of the owned side, that walk the same head
   int64_t cached_rows = 16'384;  // walked rows of one head that the L2 cache has room for
   int32_t most_at_once = 0;      // of the owned side; 0: all. Others come when these are done
+  int32_t group = 1;  // query heads of a kv head that may be dealt in parts; 1: they may not
+  int64_t sum_row_bytes = 0;  // of dk and dv of a part, one row
 };
 
 /// Cuts the visible area of one compute item to tiles of `shape`. q_rows, kv_rows: rows of the

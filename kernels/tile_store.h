@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/attention_launch.h"
-#include "kernels/device_memory.h"
+#include "kernels/tiles_on_device.h"
 #include "sim/plan/plan.h"
 
 #include <compare>
@@ -18,15 +18,14 @@ class TileStore {
   explicit TileStore(const Plan& plan) : plan_(plan) {}
 
   /// Makes the item's list unless it is there. most_heads: of the owned side that are worked on
-  /// together; 0: as many as the cache holds.
-  void plan(const ComputeItem& item, TileOwner owner, TileShape shape, int32_t most_heads = 0);
+  /// together; 0: as many as the cache holds. takes_parts: groups may be dealt in parts.
+  void plan(const ComputeItem& item, TileOwner owner, TileShape shape, int32_t most_heads = 0,
+            bool takes_parts = false);
   int64_t total_bytes() const { return total_bytes_; }
   void upload(Stream stream);
-  DeviceTiles find(const ComputeItem& item, TileOwner owner, TileShape shape) const;
-  /// Counters of turns, for one query head.
-  int32_t num_counters(const ComputeItem& item, TileOwner owner, TileShape shape) const;
-  /// Area that the tiles of the item's list cover, for one head.
-  int64_t visited_cells(const ComputeItem& item, TileOwner owner, TileShape shape) const;
+  const TileList& list(const ComputeItem& item, TileOwner owner, TileShape shape) const;
+  /// Once it was uploaded.
+  const DeviceTiles& find(const ComputeItem& item, TileOwner owner, TileShape shape) const;
 
  private:
   struct Key {
@@ -38,7 +37,7 @@ class TileStore {
   };
   struct Entry {
     TileList list;
-    DeviceMemory ranges, tiles, runs, work, turns, unopened, unclosed, gaps;
+    TilesOnDevice device;
   };
   Key key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const;
 

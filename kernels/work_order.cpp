@@ -202,46 +202,6 @@ std::vector<int32_t> take_in_turns(std::span<const Document> documents, size_t a
   }
 }
 
-/// Is every walked tile best taken for all heads at once? Tiles of a causal document have all
-/// lengths and begin at its last row: walked head by head, short ones would wait for long ones at
-/// the begin of each head. What that takes is little of very long walks, in which CTAs that do not
-/// wait are soon far from each other. Where tiles begin at different rows, as under a window, CTAs
-/// that walk head by head follow each other closely, and others do not.
-bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list) {
-  int64_t walked = 0, shorter = 0, alone = 0;  // tiles: of all, fewer than the longest, by one
-  int64_t num_tiles = 0, squares = 0;
-  int32_t begin = -1;                                     // row
-  int64_t together = 0, tiles_together = 0, longest = 0;  // of those that begin there
-  const auto close = [&] {
-    // The first one may walk the document before as well.
-    if (tiles_together > 1) shorter += longest * (tiles_together - 1) - together;
-    if (tiles_together == 1) alone += longest;
-  };
-  for (const OwnedTile& tile : list.tiles) {
-    if (tile.num_runs == 0) continue;
-    const int32_t last_row = list.runs[tile.first_run + tile.num_runs - 1].end;
-    if (last_row != begin) {
-      close();
-      begin = last_row;
-      together = tiles_together = longest = 0;
-    } else {
-      if (tiles_together == 1) longest = 0;
-      together += tile.num_tiles;
-    }
-    longest = std::max<int64_t>(longest, tile.num_tiles);
-    ++tiles_together;
-    walked += tile.num_tiles;
-    squares += int64_t{tile.num_tiles} * tile.num_tiles;
-    ++num_tiles;
-  }
-  close();
-  // On average: of short documents, whose CTAs hardly meet, and of one of 24K tokens, weighted by
-  // work.
-  constexpr int64_t kFewTiles = 4, kManyTiles = 256;
-  return heads.heads_walked > 1 && walked >= kFewTiles * num_tiles &&
-         squares <= kManyTiles * walked && 4 * shorter >= walked && 8 * alone <= walked;
-}
-
 /// Of fewer heads at once documents would take turns, which are of different lengths.
 constexpr int32_t kFewestHeads = 4;
 
@@ -327,6 +287,46 @@ std::vector<int32_t> deal_by_heads(const WorkHeads& heads, bool has_documents,
 }
 
 }  // namespace
+
+// Tiles of a causal document have all lengths and begin at its last row: walked head by head, short
+// ones would wait for long ones at the begin of each head. What that takes is little of very long
+// walks, in which CTAs that do not wait are soon far from each other. Where tiles begin at
+// different rows, as under a window, CTAs that walk head by head follow each other closely, and
+// others do not.
+bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list) {
+  int64_t walked = 0, shorter = 0, alone = 0;  // tiles: of all, fewer than the longest, by one
+  int64_t num_tiles = 0, squares = 0;
+  int32_t begin = -1;                                     // row
+  int64_t together = 0, tiles_together = 0, longest = 0;  // of those that begin there
+  const auto close = [&] {
+    // The first one may walk the document before as well.
+    if (tiles_together > 1) shorter += longest * (tiles_together - 1) - together;
+    if (tiles_together == 1) alone += longest;
+  };
+  for (const OwnedTile& tile : list.tiles) {
+    if (tile.num_runs == 0) continue;
+    const int32_t last_row = list.runs[tile.first_run + tile.num_runs - 1].end;
+    if (last_row != begin) {
+      close();
+      begin = last_row;
+      together = tiles_together = longest = 0;
+    } else {
+      if (tiles_together == 1) longest = 0;
+      together += tile.num_tiles;
+    }
+    longest = std::max<int64_t>(longest, tile.num_tiles);
+    ++tiles_together;
+    walked += tile.num_tiles;
+    squares += int64_t{tile.num_tiles} * tile.num_tiles;
+    ++num_tiles;
+  }
+  close();
+  // On average: of short documents, whose CTAs hardly meet, and of one of 24K tokens, weighted by
+  // work.
+  constexpr int64_t kFewTiles = 4, kManyTiles = 256;
+  return heads.heads_walked > 1 && walked >= kFewTiles * num_tiles &&
+         squares <= kManyTiles * walked && 4 * shorter >= walked && 8 * alone <= walked;
+}
 
 void deal_in_sections(const WorkHeads& heads, TileList& list) {
   const std::vector<Section> sections = make_sections(heads, list);

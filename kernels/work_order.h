@@ -14,6 +14,9 @@ namespace cpscope::kernels {
 /// Cost: O(tiles x heads x log), in time; O(tiles x heads) of host memory.
 void deal_in_sections(const WorkHeads& heads, TileList& list);
 
+/// Is every walked tile best taken for all heads at once (TileList::walks_by_tile)?
+bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list);
+
 /// By blocks: fills list.work a few chains at a time, and says whether tiles are walked for all
 /// heads at once (TileList::walks_by_tile). A chain is the tiles of a document and a head; its CTAs
 /// come to the same rows one behind the other. Returns the tiles in the order in which every head

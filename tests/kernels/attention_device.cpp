@@ -4,6 +4,7 @@
 #include "kernels/row_kernels.h"
 #include "kernels/row_offsets.h"
 #include "kernels/scalar_types.h"
+#include "kernels/tiles_on_device.h"
 #include "sim/run/dtype.h"
 
 #include <bit>
@@ -136,23 +137,6 @@ HostRows download_rows(const RowsOnDevice& rows, int32_t num_rows, int32_t num_h
   return result;
 }
 
-TilesOnDevice::TilesOnDevice(const TileList& list)
-    : ranges_(DeviceBytes::holding(list.ranges)),
-      tiles_(DeviceBytes::holding(list.tiles)),
-      runs_(DeviceBytes::holding(list.runs)),
-      work_(DeviceBytes::holding(list.work)),
-      num_work_(static_cast<int32_t>(list.work.size())) {}
-
-DeviceTiles TilesOnDevice::view() const {
-  DeviceTiles tiles;
-  tiles.ranges = static_cast<const KeyRange*>(ranges_.data());
-  tiles.tiles = static_cast<const OwnedTile*>(tiles_.data());
-  tiles.runs = static_cast<const TileRun*>(runs_.data());
-  tiles.work = static_cast<const WorkItem*>(work_.data());
-  tiles.num_work = num_work_;
-  return tiles;
-}
-
 namespace {
 
 /// What forwards of a shape write.
@@ -211,7 +195,7 @@ void launch_case(Generation generation, const AttentionCase& item, const Attenti
   const RowsOnDevice q = upload_rows(inputs.q, shape.dtype, queries),
                      k = upload_rows(inputs.k, shape.dtype, keys),
                      v = upload_rows(inputs.v, shape.dtype, keys);
-  const TilesOnDevice tiles(list);
+  const TilesOnDevice tiles(list, nullptr);
   const DeviceBytes counter = DeviceBytes::holding(std::vector<int32_t>{0});
   ForwardLaunch launch;
   launch.shape = shape;

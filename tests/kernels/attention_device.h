@@ -67,17 +67,6 @@ HostRows download_narrow_rows(const RowsOnDevice& rows, Dtype dtype, int32_t num
 HostRows download_rows(const RowsOnDevice& rows, int32_t num_rows, int32_t num_heads,
                        int32_t head_dim);
 
-/// A TileList in device memory.
-class TilesOnDevice {
- public:
-  explicit TilesOnDevice(const kernels::TileList& list);
-  kernels::DeviceTiles view() const;
-
- private:
-  DeviceBytes ranges_, tiles_, runs_, work_;
-  int32_t num_work_;
-};
-
 /// Which query rows see something, which keys are seen.
 std::vector<bool> used_queries(const AttentionCase& item);
 std::vector<bool> used_keys(const AttentionCase& item);

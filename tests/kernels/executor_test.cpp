@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
@@ -69,6 +70,34 @@ TEST(CudaExecutor, KeepsTheBudgetWithPortableKernelsAlone) {
     ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
     EXPECT_TRUE(run->grade.passed) << "seed " << seed << "\n" << describe(scenario, run->grade);
     EXPECT_NE(run->output.value().kernels, "sm90");
+  }
+}
+
+/// Groups of four query heads, of which a rank has so few that they are dealt in parts.
+Scenario scenario_of_parts(const char* type, int32_t head_dim) {
+  const std::string text = fmt::format(
+      "schema = 1\ntitle = \"parts\"\nquestion = \"who adds up?\"\n"
+      "[attention]\nheads = 8\nkv_heads = 2\nhead_dim = {}\nattn_mask_type = \"causal\"\n"
+      "[batch]\nqkv_format = \"thd\"\nlengths = [64, 24]\n"
+      "[parallel]\ncp_size = 2\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
+      "[numerics]\ndtype = \"bf16\"\n",
+      head_dim, type);
+  return parse_scenario(text, "parts.toml").value().scenario;
+}
+
+TEST(CudaExecutor, DealsGroupsInPartsWhereKvHeadsAreFew) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const char* type : {"p2p", "a2a", "all_gather", "group_cast"}) {
+    for (const int32_t head_dim : {64, 192}) {
+      const Scenario scenario = scenario_of_parts(type, head_dim);
+      const auto run = run_graded_on(executor, scenario);
+      ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+      if (run->output.value().kernels != "sm90") continue;
+      for (const std::string& name : run->output.value().item_kernels[1])
+        EXPECT_TRUE(name.find(" parts") != std::string::npos)
+            << type << ", " << head_dim << " lanes: " << name;
+    }
   }
 }
 
@@ -146,15 +175,19 @@ TEST(CudaExecutor, RefusesByNameWhatItCannotHold) {
 /// Small enough for compute-sanitizer: every communication type, layout and feature once.
 TEST(CudaExecutor, StaysCleanOnASmallSuite) {
   CPSCOPE_NEEDS_DEVICE(executor);
+  std::vector<Scenario> scenarios{scenario_of_parts("p2p", 64), scenario_of_parts("a2a", 256)};
   for (uint64_t seed = 7'200'000; seed < 7'200'030; ++seed) {
     RandomSpace space;
     space.any_dtype = true;
-    Scenario scenario = random_scenario(seed, space);
-    if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
+    scenarios.push_back(random_scenario(seed, space));
+    Dtype& dtype = scenarios.back().numerics.dtype;
+    if (dtype == Dtype::fp64) dtype = Dtype::bf16;
+  }
+  for (const Scenario& scenario : scenarios) {
     const auto run = run_graded_on(executor, scenario);
     if (!run) continue;
-    ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
-    EXPECT_TRUE(run->grade.passed) << "seed " << seed << "\n" << describe(scenario, run->grade);
+    ASSERT_TRUE(run->output.ok()) << to_text(run->output.error()) << print_scenario(scenario);
+    EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
   }
 }
 

@@ -3,11 +3,13 @@
 #include "kernels/device_memory.h"
 #include "kernels/row_offsets.h"
 #include "kernels/scalar_types.h"
+#include "kernels/tiles_on_device.h"
 #include "sim/run/dtype.h"
 
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -102,37 +104,6 @@ std::vector<float> read_output(const OnDevice& device, HostRows host, Dtype dtyp
   return values;
 }
 
-/// A tile list on the device.
-struct TilesOnDevice {
-  DeviceMemory ranges, tiles, runs, work, turns, unopened, unclosed, gaps;
-  DeviceTiles pointers;
-
-  TilesOnDevice(const TileList& list, Stream stream)
-      : ranges(to_device(list.ranges, stream)),
-        tiles(to_device(list.tiles, stream)),
-        runs(to_device(list.runs, stream)),
-        work(to_device(list.work, stream)),
-        turns(to_device(list.turns, stream)),
-        unopened(to_device(list.unopened, stream)),
-        unclosed(to_device(list.unclosed, stream)),
-        gaps(to_device(list.gaps, stream)),
-        pointers{ranges.as<KeyRange>(),
-                 tiles.as<OwnedTile>(),
-                 runs.as<TileRun>(),
-                 work.as<WorkItem>(),
-                 static_cast<int32_t>(list.work.size()),
-                 turns.as<TurnRun>(),
-                 list.num_counters,
-                 static_cast<int32_t>(list.unopened.size()),
-                 unopened.as<RowStretch>(),
-                 static_cast<int32_t>(list.unclosed.size()),
-                 unclosed.as<RowStretch>(),
-                 gaps.as<uint32_t>(),
-                 list.walks_by_tile,
-                 {},
-                 {}} {}
-};
-
 std::vector<float> to_floats(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
@@ -163,7 +134,7 @@ std::vector<uint16_t> make_offsets(const GradientProblem& problem) {
 
 }  // namespace
 
-GradientKernels hopper_gradient_kernels(bool walks_by_tile) {
+GradientKernels hopper_gradient_kernels(bool walks_by_tile, int32_t most_parts) {
   constexpr Generation kHopper = Generation::sm90;
   return {[](const AttentionShape& shape) {
             const bool is_fused = is_backward_fused(kHopper, shape);
@@ -177,7 +148,8 @@ GradientKernels hopper_gradient_kernels(bool walks_by_tile) {
           [](const BackwardLaunch& launch, Stream stream) {
             launch_key_gradient(kHopper, launch, stream);
           },
-          walks_by_tile};
+          walks_by_tile,
+          most_parts};
 }
 
 KernelGradients run_gradients(const GradientKernels& kernels, const GradientProblem& problem,
@@ -213,10 +185,15 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   const DeviceMemory delta = to_device(to_floats(problem.delta), stream);
   const DeviceMemory offsets = to_device(make_offsets(problem), stream);
   const DeviceMemory counters = to_device(std::vector<int32_t>{0, 0}, stream);
+  const int32_t parts = std::gcd(shape.group, kernels.most_parts);
   TileList key_list =
-      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_kv_heads},
+      make_tile_list(problem.slices, shape.q_rows, shape.kv_rows, {shape.num_kv_heads * parts},
                      kernels.key_tile(shape), TileOwner::keys);
   key_list.walks_by_tile = kernels.walks_by_tile;
+  key_list.group_parts = parts;
+  const HostRows poisoned_dk_parts(shape.kv_rows, shape.num_kv_heads * parts, shape.head_dim_qk, 4);
+  const HostRows poisoned_dv_parts(shape.kv_rows, shape.num_kv_heads * parts, shape.head_dim_v, 4);
+  const OnDevice dk_parts(poisoned_dk_parts, stream), dv_parts(poisoned_dv_parts, stream);
   const int32_t num_turns = shape.num_heads * key_list.num_counters;
   const DeviceMemory turns_taken =
       to_device(std::vector<int32_t>(static_cast<size_t>(num_turns), 0), stream);
@@ -242,6 +219,8 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   launch.dq = dq.rows;
   launch.dk = dk.rows;
   launch.dv = dv.rows;
+  launch.dk_parts = dk_parts.rows;
+  launch.dv_parts = dv_parts.rows;
   launch.merges_dq = merges_dq;
   if (is_narrow) {
     launch.dkv_element = shape.dtype;
@@ -250,8 +229,8 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   }
   if (written == Written::mixed)
     launch.wire = {wire_dk.rows.data, wire_dv.rows.data, wire_uses.as<uint8_t>()};
-  launch.query_tiles = query_tiles.pointers;
-  launch.key_tiles = key_tiles.pointers;
+  launch.query_tiles = query_tiles.view();
+  launch.key_tiles = key_tiles.view();
   launch.counters = counters.as<int32_t>();
   launch.turns_taken = turns_taken.as<int32_t>();
   kernels.query_gradient(launch, stream);
@@ -264,6 +243,8 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   result.dq = read(dq, poisoned_dq, "dq");
   result.dk = read(dk, poisoned_dk, "dk");
   result.dv = read(dv, poisoned_dv, "dv");
+  read(dk_parts, poisoned_dk_parts, "dk of parts");
+  read(dv_parts, poisoned_dv_parts, "dv of parts");
   if (written == Written::mixed) {
     result.wire_dk = read(wire_dk, poisoned_wire_dk, "dk for wires");
     result.wire_dv = read(wire_dv, poisoned_wire_dv, "dv for wires");

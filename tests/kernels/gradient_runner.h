@@ -14,10 +14,11 @@ struct GradientKernels {
   TileShape (*key_tile)(const AttentionShape&) = nullptr;
   std::function<void(const BackwardLaunch&, Stream)> query_gradient, key_gradient;
   bool walks_by_tile = false;  // as TileList::walks_by_tile, whatever the list says
+  int32_t most_parts = 1;      // of a group (TileList::group_parts): as many as divide both
 };
 
 /// Those of sm_90a. Where key_gradient makes all gradients, query_gradient does nothing.
-GradientKernels hopper_gradient_kernels(bool walks_by_tile = false);
+GradientKernels hopper_gradient_kernels(bool walks_by_tile = false, int32_t most_parts = 1);
 
 /// What a launch of the fused kernel writes: fp32, the dtype, or dk and dv as wire_use says.
 enum class Written { fp32, dtype, mixed };
