@@ -13,15 +13,13 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int32_t kCtas = 132;  // of a Hopper
-
 // In the time that a walked tile takes, 2 us.
 constexpr double kItemTiles = 2.0;      // what an item takes beside its tiles
 constexpr double kHandOverTiles = 1.4;  // see make_batches
 constexpr double kSumTiles = 2.0;       // the launch of what adds up
 constexpr double kBytesPerTile = 5e6;   // that it reads, or kernels write for it
 
-constexpr int64_t kMostItems = 8 * int64_t{kCtas};  // of more, none is long
+constexpr int64_t kMostItems = 8 * kHopperCtas;  // of more, none is long
 // Parts take memory.
 constexpr double kWorthIt = 0.98;
 constexpr double kMostPartBytes = 1e9;
@@ -53,7 +51,7 @@ double end_of(const std::vector<Walk>& walks, const WorkHeads& heads, bool by_bl
   for (const Walk& walk : walks) {
     for (int32_t head = 0; head < heads.num_heads; ++head) {
       double begin = 0.0;
-      if (ends.size() == size_t{kCtas}) {
+      if (ends.size() == size_t{kHopperCtas}) {
         begin = ends.top();
         ends.pop();
       }
@@ -112,7 +110,7 @@ int32_t choose_group_parts(const WorkHeads& heads, const TileList& list) {
   int64_t tiles = 0;  // of all heads
   for (const Walk& walk : walks)
     tiles += int64_t{walk.num_tiles} * heads.heads_walked * heads.num_heads;
-  const double alone = static_cast<double>(tiles) / kCtas;
+  const double alone = static_cast<double>(tiles) / kHopperCtas;
   int32_t best = 1;
   double soonest = 0.0;
   for (int32_t parts = 1; parts <= heads.group && parts * sum_bytes <= kMostPartBytes; ++parts) {

@@ -4,10 +4,11 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
 
 namespace cpscope::kernels {
 
-// The buffers that an item names; kNoBuffer where it has none.
+// The buffers that an item names, kNoBuffer where it has none, and their rows.
 
 inline std::array<BufferId, 2> buffers_of(const TransferItem& item) { return {item.from, item.to}; }
 inline std::array<BufferId, 2> buffers_of(const ReorderItem& item) { return {item.from, item.to}; }
@@ -20,6 +21,12 @@ inline std::array<BufferId, 2> buffers_of(const MergeItem& item) {
 inline std::array<BufferId, 1> buffers_of(const FinishItem& item) { return {item.buffer}; }
 inline std::array<BufferId, 6> buffers_of(const HomeBuffers& home) {
   return {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv};
+}
+
+/// Rows of a list, or all of them: one run, which `all` keeps.
+inline std::span<const TokenRun> runs_of_rows(const Plan& plan, RunListId list,
+                                              const TokenRun& all) {
+  return list == kAllRows ? std::span(&all, 1) : plan.list(list);
 }
 
 template <class Item, class Visit>

@@ -232,7 +232,7 @@ class Joiner {
         named_.try_emplace({to_index(rows), rows == kAllRows ? count : 0, of});
     if (!is_new) return entry->second;
     const TokenRun all{0, count, 1};
-    const std::span<const TokenRun> runs = rows == kAllRows ? std::span(&all, 1) : plan_.list(rows);
+    const std::span<const TokenRun> runs = runs_of_rows(plan_, rows, all);
     return entry->second =
                add_list(rank ? moved(runs, *rank) : std::vector(runs.begin(), runs.end()));
   }

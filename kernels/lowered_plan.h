@@ -79,12 +79,18 @@ struct LoweredPlan {
     std::vector<int32_t> pieces;                 // [transfer item] -1: it is none
     std::vector<bool> are_shares;                // [transfer item] added with others, all at once
     std::vector<HeadCuts> cuts;                  // [rank]; empty: inputs come whole
+    /// [rank] Its kernel writes all pieces that it sends, because some lie too scattered for
+    /// copies; empty: nobody's.
+    std::vector<bool> pushing;
 
     std::vector<int64_t>& of(StageKind kind) { return items[static_cast<size_t>(kind)]; }
     const std::vector<int64_t>& of(StageKind kind) const {
       return items[static_cast<size_t>(kind)];
     }
     bool is_cut() const { return !cuts.empty(); }
+    bool pushes_all_pieces(RankId rank) const {
+      return !pushing.empty() && pushing[static_cast<size_t>(to_index(rank))];
+    }
     /// Of all ranks' inputs: one that receives less may have fewer.
     int32_t num_pieces() const {
       return pieces.empty() ? 0 : *std::max_element(pieces.begin(), pieces.end()) + 1;

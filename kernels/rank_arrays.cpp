@@ -1,5 +1,6 @@
 #include "kernels/rank_arrays.h"
 
+#include "kernels/item_buffers.h"
 #include "kernels/scalar_types.h"
 
 #include <fmt/format.h>
@@ -75,12 +76,13 @@ RankArrays::RankArrays(const LoweredPlan& lowered, std::vector<bool> is_here)
 
 void RankArrays::plan_row_lists(bool is_backward) {
   const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
+  const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
   for (size_t i = 0; i < pass.transfers.size(); ++i) {
     const TransferItem& item = pass.transfers[i];
     if (is_here(item.src)) plan_row_list(item.from_rows);
-    // Who pushes rows of a piece knows where they go.
-    if (is_here(item.dst) || (is_here(item.src) && pieces[i] >= 0)) plan_row_list(item.to_rows);
+    // Who pushes scattered rows knows where they go.
+    const bool is_listed = origins.pieces[i] >= 0 && origins.pushes_all_pieces(item.src);
+    if (is_here(item.dst) || (is_here(item.src) && is_listed)) plan_row_list(item.to_rows);
   }
   for (const ReorderItem& item : pass.reorders) {
     if (is_here(item.rank)) plan_row_list(item.order);
@@ -106,12 +108,9 @@ void RankArrays::plan_share_rows() {
 std::vector<int32_t> RankArrays::make_share_rows(const TransferItem& share) const {
   const int64_t count = num_rows_of(plan_, share);
   const TokenRun all{0, count, 1};
-  const auto rows_of = [&](RunListId list) {
-    return list == kAllRows ? expand({&all, 1}) : expand(plan_.list(list));
-  };
-  const std::vector<int64_t> to = rows_of(share.to_rows);
-  const std::vector<int64_t> from =
-      rows_of(share.src == share.dst ? share.from_rows : RunListId{kAllRows});
+  const RunListId read_rows = share.src == share.dst ? share.from_rows : RunListId{kAllRows};
+  const std::vector<int64_t> to = expand(runs_of_rows(plan_, share.to_rows, all));
+  const std::vector<int64_t> from = expand(runs_of_rows(plan_, read_rows, all));
   std::vector<int32_t> rows(static_cast<size_t>(plan_.buffer(share.to).rows), -1);
   for (size_t i = 0; i < to.size(); ++i)
     rows.at(static_cast<size_t>(to[i])) = static_cast<int32_t>(from[i]);
@@ -124,8 +123,7 @@ std::vector<uint8_t> RankArrays::make_row_uses(BufferId id) const {
     if (item.from != id) continue;
     const bool leaves = sent_element(lowered_, item, false) != element(id, false);
     const TokenRun all{0, num_rows_of(plan_, item), 1};
-    for (const int64_t row :
-         item.from_rows == kAllRows ? expand({&all, 1}) : expand(plan_.list(item.from_rows)))
+    for (const int64_t row : expand(runs_of_rows(plan_, item.from_rows, all)))
       uses.at(static_cast<size_t>(row)) |= leaves ? WireRows::kLeaves : WireRows::kStays;
   }
   return uses;

@@ -124,6 +124,9 @@ class RankDevice {
   /// Where a message of staging ends and the next one may begin.
   static int64_t align(int64_t bytes);
   const Pass& pass() const { return is_backward_ ? plan_.backward : plan_.forward; }
+  bool pushes_all_pieces() const {
+    return lowered_.origins_of(is_backward_).pushes_all_pieces(rank_);
+  }
   Stream transfer_stream() const { return transfer_stream_.get(); }
   Stream compute_stream() const { return is_in_order_ ? transfer_stream() : compute_stream_.get(); }
   std::vector<Stream> streams() const;
@@ -182,7 +185,6 @@ class RankDevice {
   int32_t num_pushed_ = -1;    // array: [piece] CTAs of a push that are done
   int32_t first_pushed_ = -1;  // array: a flag, set when the first piece is written
   std::array<std::optional<FirstPush>, 2> pushes_;  // [direction] once there was one
-  std::array<bool, 2> pushes_all_{};                // [direction] all pieces
   int32_t pass_number_ = 0;                         // passes begun
   BufferHazards hazards_;
   std::optional<ItemClock> clock_, piece_clock_;  // of send_piece, which a thread of its own calls

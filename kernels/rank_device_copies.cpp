@@ -16,7 +16,6 @@ void RankDevice::plan_copies() {
     const Pass& pass = is_backward ? plan_.backward : plan_.forward;
     std::vector<CopyPlan>& copies = copies_[is_backward ? 1 : 0];
     const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
-    pushes_all_[is_backward ? 1 : 0] = pushes_all_pieces(lowered_, is_backward, rank_);
     int64_t sent = 0, received = 0;
     for (size_t i = 0; i < pass.transfers.size(); ++i) {
       const TransferItem& item = pass.transfers[i];
@@ -176,7 +175,7 @@ void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t s
 }
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
-  if (pushes_all_[is_backward_ ? 1 : 0]) return;
+  if (pushes_all_pieces()) return;
   select_device(device_);
   // The first piece has the wire for itself: the others' kernels wait for it.
   if (piece == 1 && engine_.has_arrivals_from(is_backward_, rank_))
@@ -218,8 +217,8 @@ void RankDevice::push_first_piece(std::deque<RankDevice>& devices) {
   std::optional<FirstPush>& push = pushes_[is_backward_ ? 1 : 0];
   if (!push) push = find_push(devices);
   if (!push->is_taken) {
-    CPSCOPE_CHECK(!pushes_all_[is_backward_ ? 1 : 0], "a push has no room for all pieces",
-                  to_index(rank_), is_backward_);
+    CPSCOPE_CHECK(!pushes_all_pieces(), "a push has no room for all pieces", to_index(rank_),
+                  is_backward_);
     move_own_pieces();
     // Another thread may be sending the next pieces.
     return send_piece(0, devices, *clock_);
@@ -242,7 +241,7 @@ RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
   RowPush& rows = push.rows;
   rows.num_done = staging_.at<int32_t>(num_pushed_);
   const bool keeps = engine_.has_arrivals_from(is_backward_, rank_);
-  const bool pushes_all = pushes_all_[is_backward_ ? 1 : 0];
+  const bool pushes_all = pushes_all_pieces();
   // Later pieces: what one kv head of 16384 tokens takes to compute is enough for these CTAs, and
   // the others' multiprocessors are free; a wire wants more of them.
   rows.num_later_ctas = pushes_all ? 32 : 16;
@@ -294,7 +293,7 @@ bool RankDevice::add_to_push(int64_t index, std::deque<RankDevice>& devices, Row
   const RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
   const auto add = [&](const auto& copy) { return add_rows(push, copy); };
   // As many copies as can_come_in_pieces counted; stretches would be more.
-  if (pushes_all_[is_backward_ ? 1 : 0]) {
+  if (pushes_all_pieces()) {
     const std::vector<ListedRows> rows = engine_.listed_rows_of(item, receiver.engine_);
     return std::all_of(rows.begin(), rows.end(), add);
   }

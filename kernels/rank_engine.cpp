@@ -74,35 +74,44 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   return shape;
 }
 
+/// What a rank's kernel has to write if it writes all pieces that the rank sends.
+struct PushedPieces {
+  bool is_needed = false, is_possible = true;  // not goes_straight, some; can_be_pushed, all
+  int64_t bytes = 0, copies = 0, flags = 0;
+
+  bool has_room() const {
+    return is_possible && copies <= RowPush::kMostCopies && flags <= RowPush::kMostFlags &&
+           bytes <= kMostPushedBytes;
+  }
+};
+
+/// [rank] Of a pass whose inputs come in pieces.
+std::vector<PushedPieces> count_pushed_pieces(const LoweredPlan& lowered, bool is_backward) {
+  const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
+  std::vector<PushedPieces> pushed(lowered.plan.home.size());
+  for (size_t i = 0; i < pass.transfers.size(); ++i) {
+    if (lowered.origins_of(is_backward).pieces[i] < 0) continue;
+    const TransferItem& item = pass.transfers[i];
+    PushedPieces& by_sender = pushed[static_cast<size_t>(to_index(item.src))];
+    by_sender.is_needed |= !goes_straight(lowered, item);
+    by_sender.is_possible &= can_be_pushed(lowered, item);
+    by_sender.bytes += item.bytes;
+    by_sender.copies += item.payload == Payload::kv ? 2 : 1;
+    ++by_sender.flags;
+  }
+  return pushed;
+}
+
 /// Can every piece of inputs come while kernels wait for it: by copies alone, or written by a
-/// kernel that begins before them? That one takes so many copies of so many bytes.
-bool can_come_in_pieces(const LoweredPlan& lowered) {
-  struct Pushed {
-    bool is_needed = false, is_possible = true;  // pushes_all_pieces; can_be_pushed, all
-    int64_t bytes = 0, copies = 0, flags = 0;
-  };
+/// kernel that begins before them? Notes whose kernels are to do so.
+bool can_come_in_pieces(LoweredPlan& lowered) {
   for (const bool is_backward : {false, true}) {
-    const LoweredPlan::Origins& origins = lowered.origins_of(is_backward);
+    LoweredPlan::Origins& origins = lowered.origins[is_backward ? 1 : 0];
     if (!origins.is_cut()) continue;
-    const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
-    std::vector<Pushed> pushed(lowered.plan.home.size());
-    for (size_t i = 0; i < pass.transfers.size(); ++i) {
-      if (origins.pieces[i] < 0) continue;
-      const TransferItem& item = pass.transfers[i];
-      Pushed& by_sender = pushed[static_cast<size_t>(to_index(item.src))];
-      by_sender.is_needed |= !goes_straight(lowered, item);
-      by_sender.is_possible &= can_be_pushed(lowered, item);
-      by_sender.bytes += item.bytes;
-      by_sender.copies += item.payload == Payload::kv ? 2 : 1;
-      ++by_sender.flags;
+    for (const PushedPieces& pushed : count_pushed_pieces(lowered, is_backward)) {
+      if (pushed.is_needed && !pushed.has_room()) return false;
+      origins.pushing.push_back(pushed.is_needed);
     }
-    const auto has_room = [](const Pushed& p) {
-      return p.is_possible && p.copies <= RowPush::kMostCopies && p.flags <= RowPush::kMostFlags &&
-             p.bytes <= kMostPushedBytes;
-    };
-    if (!std::all_of(pushed.begin(), pushed.end(),
-                     [&](const Pushed& p) { return !p.is_needed || has_room(p); }))
-      return false;
   }
   return true;
 }
@@ -249,9 +258,9 @@ void RankEngine::plan_part_sums() {
   for (auto& [buffer, sums] : part_sums_) {
     for (const bool second : {false, true}) {
       const BufferShape shape = arrays_.shape(BufferId{buffer}, second);
-      sums.arrays[second ? 1 : 0] =
-          arrays_.reserve("part sums", shape.rows * shape.heads * shape.pitch * sums.most_parts *
-                                           int64_t{sizeof(float)});
+      sums.arrays[second ? 1 : 0] = arrays_.reserve(
+          fmt::format("part sums of buffer {}", buffer),
+          shape.rows * shape.heads * shape.pitch * sums.most_parts * int64_t{sizeof(float)});
     }
   }
 }

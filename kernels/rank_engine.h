@@ -37,8 +37,6 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
 bool goes_straight(const LoweredPlan& lowered, const TransferItem& item);
 /// Can a kernel that copies rows bring it there, however scattered they lie (row_push)?
 bool can_be_pushed(const LoweredPlan& lowered, const TransferItem& item);
-/// Must a rank's kernel write all pieces of its inputs, because some lie too scattered for copies?
-bool pushes_all_pieces(const LoweredPlan& lowered, bool is_backward, RankId rank);
 /// Can they when its rows are packed for the wire?
 bool lands_straight(const LoweredPlan& lowered, const TransferItem& item);
 /// Can they bring it to where the receiver takes it from the wire, without packing?

@@ -1,5 +1,6 @@
 // Rows of an engine on their way: to other buffers of the device, to a wire, from it, and straight
 // to another device.
+#include "kernels/item_buffers.h"
 #include "kernels/rank_engine.h"
 #include "kernels/row_sum.h"
 #include "kernels/scalar_types.h"
@@ -19,11 +20,6 @@ struct RowStretchCopy {
 
 // More copies of their own cost more than packing.
 constexpr size_t kMostStretches = 6;
-
-/// Rows of a list, or all of them: from one run, which `all` keeps.
-std::span<const TokenRun> runs_of_rows(const Plan& plan, RunListId list, const TokenRun& all) {
-  return list == kAllRows ? std::span(&all, 1) : plan.list(list);
-}
 
 /// Stretches that lie in one piece on both sides; nothing if they are too many.
 std::optional<std::vector<RowStretchCopy>> find_stretches(std::span<const TokenRun> from,
@@ -81,9 +77,30 @@ Dtype wire_element(const Plan& plan, const TransferItem& item) {
   return item.wire_fp32 ? Dtype::fp32 : plan.scenario.numerics.dtype;
 }
 
-/// Does this array of a buffer travel? lse does not: it is used where it was made.
-bool travels(BufferKind kind, bool second, ArrayLanes lanes) {
-  return lanes.lanes > 0 && !(second && kind == BufferKind::out);
+/// An array of a transfer's buffers that travels, one behind the other on the wire.
+struct WireArray {
+  bool second = false;
+  ArrayLanes lanes;
+  int64_t row_lanes = 0;  // of all heads
+  int64_t begin = 0;      // byte of the wire
+  int64_t bytes = 0;
+};
+
+/// lse does not travel: it is used where it was made.
+std::vector<WireArray> wire_arrays(const Plan& plan, const TransferItem& item) {
+  const BufferKind kind = plan.buffer(item.from).kind;
+  std::vector<WireArray> arrays;
+  int64_t begin = 0;
+  for (const bool second : {false, true}) {
+    const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
+    if (lanes.lanes == 0 || (second && kind == BufferKind::out)) continue;
+    const int64_t row_lanes = int64_t{item.heads.size()} * lanes.lanes;
+    const int64_t bytes =
+        num_rows_of(plan, item) * row_lanes * element_size(wire_element(plan, item));
+    arrays.push_back({second, lanes, row_lanes, begin, bytes});
+    begin += bytes;
+  }
+  return arrays;
 }
 
 /// packed: rows come from staging, one behind the other.
@@ -99,6 +116,13 @@ std::optional<std::vector<RowStretchCopy>> unpacked_stretches(const Plan& plan,
                                                               const TransferItem& item) {
   const TokenRun all{0, num_rows_of(plan, item), 1};
   return find_stretches(runs_of_rows(plan, item.from_rows, all), std::span(&all, 1));
+}
+
+/// An array of a transfer as it lies in staging. Rows that are only read may be const.
+RowBlock wire_block(const Plan& plan, const TransferItem& item, const WireArray& array,
+                    const void* staging) {
+  auto* const wire = static_cast<uint8_t*>(const_cast<void*>(staging)) + array.begin;
+  return {wire, wire_element(plan, item), array.row_lanes, array.lanes.lanes, nullptr};
 }
 
 /// Copies of rows of some heads from a block to another one of the same elements.
@@ -150,27 +174,20 @@ bool is_sent_as_held(const LoweredPlan& lowered, const TransferItem& item, bool 
 bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
   if (item.landing == Landing::add || is_share(lowered, item)) return false;
   const Plan& plan = lowered.plan;
-  const BufferKind kind = plan.buffer(item.from).kind;
-  for (const bool second : {false, true}) {
-    const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
-    if (!travels(kind, second, lanes)) continue;
-    if (element_in(plan, lowered.is_narrow, item.to, second) != wire_element(plan, item) ||
-        lanes.pitch != lanes.lanes)
-      return false;
-  }
-  return true;
+  const std::vector<WireArray> arrays = wire_arrays(plan, item);
+  return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
+    return element_in(plan, lowered.is_narrow, item.to, array.second) == wire_element(plan, item) &&
+           array.lanes.pitch == array.lanes.lanes;
+  });
 }
 
 /// And the sender?
 bool is_held_as_it_travels(const LoweredPlan& lowered, const TransferItem& item) {
   if (!is_held_as_received(lowered, item)) return false;
-  const BufferKind kind = lowered.plan.buffer(item.from).kind;
-  for (const bool second : {false, true}) {
-    if (travels(kind, second, array_lanes(kind, second, lowered.plan.scenario.attention)) &&
-        !is_sent_as_held(lowered, item, second))
-      return false;
-  }
-  return true;
+  const std::vector<WireArray> arrays = wire_arrays(lowered.plan, item);
+  return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
+    return is_sent_as_held(lowered, item, array.second);
+  });
 }
 
 }  // namespace
@@ -187,36 +204,23 @@ bool goes_straight(const LoweredPlan& lowered, const TransferItem& item) {
 
 bool can_be_pushed(const LoweredPlan& lowered, const TransferItem& item) {
   const Plan& plan = lowered.plan;
-  const BufferKind kind = plan.buffer(item.from).kind;
-  if (kind == BufferKind::out || !is_held_as_it_travels(lowered, item)) return false;
-  for (const bool second : {false, true}) {
-    const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
+  if (plan.buffer(item.from).kind == BufferKind::out || !is_held_as_it_travels(lowered, item))
+    return false;
+  const std::vector<WireArray> arrays = wire_arrays(plan, item);
+  return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
     // Places of heads are whole groups of RowPush then, too.
-    if (lanes.lanes * element_size(wire_element(plan, item)) % 16 != 0) return false;
-  }
-  return true;
-}
-
-bool pushes_all_pieces(const LoweredPlan& lowered, bool is_backward, RankId rank) {
-  const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
-  const std::vector<int32_t>& pieces = lowered.origins_of(is_backward).pieces;
-  for (size_t i = 0; i < pass.transfers.size(); ++i) {
-    if (pieces[i] >= 0 && pass.transfers[i].src == rank &&
-        !goes_straight(lowered, pass.transfers[i]))
-      return true;
-  }
-  return false;
+    return array.lanes.lanes * element_size(wire_element(plan, item)) % 16 == 0;
+  });
 }
 
 bool leaves_unpacked(const LoweredPlan& lowered, const TransferItem& item) {
-  const Plan& plan = lowered.plan;
-  const BufferKind kind = plan.buffer(item.from).kind;
-  for (const bool second : {false, true}) {
-    const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
-    if (!travels(kind, second, lanes)) continue;
-    if (lanes.pitch != lanes.lanes || !is_sent_as_held(lowered, item, second)) return false;
-  }
-  return unpacked_stretches(plan, item).has_value();
+  const std::vector<WireArray> arrays = wire_arrays(lowered.plan, item);
+  return std::all_of(arrays.begin(), arrays.end(),
+                     [&](const WireArray& array) {
+                       return array.lanes.pitch == array.lanes.lanes &&
+                              is_sent_as_held(lowered, item, array.second);
+                     }) &&
+         unpacked_stretches(lowered.plan, item).has_value();
 }
 
 /// What the transfer takes from the sender's buffer.
@@ -265,31 +269,25 @@ void RankEngine::move(const TransferItem& item, Stream stream) {
 std::vector<ByteRows> RankEngine::copies_of(const TransferItem& item,
                                             const RankEngine& receiver) const {
   const auto stretches = stretches_of(plan_, item, false);
-  const BufferKind kind = plan_.buffer(item.from).kind;
   std::vector<ByteRows> copies;
-  for (const bool second : {false, true}) {
-    const ArrayLanes lanes = array_lanes(kind, second, attention_);
-    if (!travels(kind, second, lanes)) continue;
-    add_copies(stretches.value(), sent_block(item, second),
-               receiver.arrays_.block(item.to, second, item.heads.begin),
-               int64_t{item.heads.size()} * lanes.lanes, copies);
+  for (const WireArray& array : wire_arrays(plan_, item)) {
+    add_copies(stretches.value(), sent_block(item, array.second),
+               receiver.arrays_.block(item.to, array.second, item.heads.begin), array.row_lanes,
+               copies);
   }
   return copies;
 }
 
 std::vector<ListedRows> RankEngine::listed_rows_of(const TransferItem& item,
                                                    const RankEngine& receiver) const {
-  const BufferKind kind = plan_.buffer(item.from).kind;
   std::vector<ListedRows> listed;
-  for (const bool second : {false, true}) {
-    const ArrayLanes lanes = array_lanes(kind, second, attention_);
-    if (!travels(kind, second, lanes)) continue;
-    const RowBlock from = sent_block(item, second),
-                   to = receiver.arrays_.block(item.to, second, item.heads.begin);
+  for (const WireArray& array : wire_arrays(plan_, item)) {
+    const RowBlock from = sent_block(item, array.second),
+                   to = receiver.arrays_.block(item.to, array.second, item.heads.begin);
     const int64_t size = element_size(from.element);
     listed.push_back({from.data, from.row_stride * size, arrays_.row_list(item.from_rows), to.data,
-                      to.row_stride * size, arrays_.row_list(item.to_rows),
-                      int64_t{item.heads.size()} * lanes.lanes * size, num_rows_of(plan_, item)});
+                      to.row_stride * size, arrays_.row_list(item.to_rows), array.row_lanes * size,
+                      num_rows_of(plan_, item)});
   }
   return listed;
 }
@@ -297,108 +295,66 @@ std::vector<ListedRows> RankEngine::listed_rows_of(const TransferItem& item,
 std::vector<ByteRows> RankEngine::copies_of_packed(const TransferItem& item, const void* staging,
                                                    const RankEngine& receiver) const {
   const auto stretches = stretches_of(plan_, item, true);
-  const BufferKind kind = plan_.buffer(item.from).kind;
-  const Dtype element = wire_element(plan_, item);
-  const auto* wire = static_cast<const uint8_t*>(staging);
   std::vector<ByteRows> copies;
-  for (const bool second : {false, true}) {
-    const ArrayLanes lanes = array_lanes(kind, second, attention_);
-    if (!travels(kind, second, lanes)) continue;
-    const int64_t row_lanes = int64_t{item.heads.size()} * lanes.lanes;
-    // Rows that are only read.
-    const RowBlock from{const_cast<uint8_t*>(wire), element, row_lanes, lanes.lanes, nullptr};
-    add_copies(stretches.value(), from, receiver.arrays_.block(item.to, second, item.heads.begin),
-               row_lanes, copies);
-    wire += num_rows_of(plan_, item) * row_lanes * element_size(element);
+  for (const WireArray& array : wire_arrays(plan_, item)) {
+    add_copies(stretches.value(), wire_block(plan_, item, array, staging),
+               receiver.arrays_.block(item.to, array.second, item.heads.begin), array.row_lanes,
+               copies);
   }
   return copies;
 }
 
 std::vector<ByteRows> RankEngine::copies_to_staging(const TransferItem& item, void* staging) const {
   const auto stretches = unpacked_stretches(plan_, item);
-  const BufferKind kind = plan_.buffer(item.from).kind;
-  const Dtype element = wire_element(plan_, item);
-  auto* wire = static_cast<uint8_t*>(staging);
   std::vector<ByteRows> copies;
-  for (const bool second : {false, true}) {
-    const ArrayLanes lanes = array_lanes(kind, second, attention_);
-    if (!travels(kind, second, lanes)) continue;
-    const int64_t row_lanes = int64_t{item.heads.size()} * lanes.lanes;
-    add_copies(stretches.value(), sent_block(item, second),
-               {wire, element, row_lanes, lanes.lanes, nullptr}, row_lanes, copies);
-    wire += num_rows_of(plan_, item) * row_lanes * element_size(element);
+  for (const WireArray& array : wire_arrays(plan_, item)) {
+    add_copies(stretches.value(), sent_block(item, array.second),
+               wire_block(plan_, item, array, staging), array.row_lanes, copies);
   }
   return copies;
 }
 
 int64_t RankEngine::wire_bytes(const TransferItem& item) const {
   int64_t bytes = 0;
-  for (const bool second : {false, true}) {
-    const BufferKind kind = plan_.buffer(item.from).kind;
-    // lse never travels: it is used where it was made.
-    if (second && kind == BufferKind::out) continue;
-    const RowCopy copy = copy_of(item, second);
-    bytes += copy.num_rows * copy.heads * array_lanes(kind, second, attention_).lanes *
-             element_size(wire_element(plan_, item));
-  }
+  for (const WireArray& array : wire_arrays(plan_, item)) bytes += array.bytes;
   return bytes;
 }
 
 void RankEngine::pack(const TransferItem& item, void* staging, Stream stream) {
-  const BufferKind kind = plan_.buffer(item.from).kind;
-  auto* wire = static_cast<uint8_t*>(staging);
-  for (const bool second : {false, true}) {
-    const int32_t lanes = array_lanes(kind, second, attention_).lanes;
-    if (!travels(kind, second, array_lanes(kind, second, attention_))) continue;
-    RowCopy copy = copy_of(item, second);
-    copy.lanes = lanes;
-    copy.to = {wire, wire_element(plan_, item), int64_t{copy.heads} * lanes, lanes, nullptr};
+  for (const WireArray& array : wire_arrays(plan_, item)) {
+    RowCopy copy = copy_of(item, array.second);
+    copy.lanes = array.lanes.lanes;
+    copy.to = wire_block(plan_, item, array, staging);
     copy.adds = false;
     launch_row_copy(copy, stream);
-    wire += copy.num_rows * copy.heads * lanes * element_size(wire_element(plan_, item));
   }
 }
 
 void RankEngine::unpack(const TransferItem& item, const void* staging, Stream stream) {
-  const BufferKind kind = plan_.buffer(item.to).kind;
-  auto* wire = static_cast<uint8_t*>(const_cast<void*>(staging));
-  for (const bool second : {false, true}) {
-    const int32_t lanes = array_lanes(kind, second, attention_).lanes;
-    if (!travels(kind, second, array_lanes(kind, second, attention_))) continue;
-    RowCopy copy = copy_of(item, second);
-    copy.lanes = lanes;
-    copy.from = {wire, wire_element(plan_, item), int64_t{copy.heads} * lanes, lanes, nullptr};
+  for (const WireArray& array : wire_arrays(plan_, item)) {
+    RowCopy copy = copy_of(item, array.second);
+    copy.lanes = array.lanes.lanes;
+    copy.from = wire_block(plan_, item, array, staging);
     launch_row_copy(copy, stream);
-    wire += copy.num_rows * copy.heads * lanes * element_size(wire_element(plan_, item));
   }
 }
 
 void RankEngine::add_shares(const std::vector<Share>& shares, Stream stream) {
   const TransferItem& any = *shares.front().item;
-  const BufferKind kind = plan_.buffer(any.to).kind;
-  std::vector<const uint8_t*> wires;  // [share] the array that comes next
-  for (const Share& share : shares) wires.push_back(static_cast<const uint8_t*>(share.staging));
-  for (const bool second : {false, true}) {
-    const int32_t lanes = array_lanes(kind, second, attention_).lanes;
+  for (const size_t a : {0, 1}) {  // dk and dv
     RowSum sum;
-    sum.into = arrays_.block(any.to, second, any.heads.begin);
+    sum.into = arrays_.block(any.to, a != 0, any.heads.begin);
     sum.num_shares = static_cast<int32_t>(shares.size());
     sum.heads = any.heads.size();
-    sum.lanes = lanes;
     sum.num_rows = plan_.buffer(any.to).rows;
     for (size_t s = 0; s < shares.size(); ++s) {
       const TransferItem& item = *shares[s].item;
-      RowBlock& block = sum.shares[s];
-      if (wires[s] == nullptr) {
-        block = arrays_.block(item.from, second, item.heads.begin);
-      } else {
-        const Dtype element = wire_element(plan_, item);
-        const int64_t row_lanes = int64_t{item.heads.size()} * lanes;
-        // Rows that are only read.
-        block = {const_cast<uint8_t*>(wires[s]), element, row_lanes, lanes, nullptr};
-        wires[s] += num_rows_of(plan_, item) * row_lanes * element_size(element);
-      }
-      block.rows = arrays_.share_rows(item);
+      const WireArray array = wire_arrays(plan_, item).at(a);
+      sum.lanes = array.lanes.lanes;
+      sum.shares[s] = shares[s].staging == nullptr
+                          ? arrays_.block(item.from, array.second, item.heads.begin)
+                          : wire_block(plan_, item, array, shares[s].staging);
+      sum.shares[s].rows = arrays_.share_rows(item);
     }
     launch_row_sum(sum, stream);
   }

@@ -8,11 +8,9 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int64_t kCtas = 132;  // of a Hopper
-
 /// Walked tiles of all heads that come last, so that CTAs end together: half of a longest tile for
 /// every CTA. More of them would be read for once more, and what is short wants memory most.
-int64_t tiles_of_tail(int32_t longest) { return longest * kCtas / 2; }
+int64_t tiles_of_tail(int32_t longest) { return longest * kHopperCtas / 2; }
 
 bool is_short(const OwnedTile& tile, int32_t longest) { return 2 * tile.num_tiles <= longest; }
 
@@ -143,7 +141,7 @@ int32_t chains_at_once(const WorkHeads& heads, bool has_documents, const TileLis
   }
   // Of one document, CTAs wait when the first chains begin: as few as keep that to a 90th of the
   // time. A CTA begins a hand-over, 1.3 times what a tile takes, behind the one before.
-  constexpr int64_t kStartTiles = 117 * kCtas * kCtas;
+  constexpr int64_t kStartTiles = 117 * kHopperCtas * kHopperCtas;
   constexpr int32_t kMost = 16;
   num_tiles *= int64_t{heads.num_heads} * heads.heads_walked;
   int32_t chains = kFewest;
@@ -217,9 +215,9 @@ struct Batch {
 /// same rows at about the same time. The first batch has more, since all CTAs begin at once.
 std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
                                 const std::vector<Document>& documents, const TileList& list) {
-  constexpr int64_t kHandOvers = kCtas * 13 / 10 * 3 / 2;  // of all CTAs; half as many again
-  constexpr int64_t kStartSteps = 40 * kCtas * kCtas;      // waiting: a 60th of the time
-  constexpr int64_t kItemSteps = 2;                        // what an item takes beside its tiles
+  constexpr int64_t kHandOvers = kHopperCtas * 13 / 10 * 3 / 2;  // of all CTAs; half as many again
+  constexpr int64_t kStartSteps = 40 * kHopperCtas * kHopperCtas;  // waiting: a 60th of the time
+  constexpr int64_t kItemSteps = 2;  // what an item takes beside its tiles
   const auto steps_of = [&](const Document& document) {
     int64_t steps = 0;
     for (const int32_t t : document)

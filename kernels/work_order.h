@@ -8,6 +8,9 @@
 /// In which order CTAs take the tiles of a list, whose walked tiles are counted.
 namespace cpscope::kernels {
 
+/// That work at the same time: one for each multiprocessor of an H100 or H200.
+inline constexpr int64_t kHopperCtas = 132;
+
 /// Fills list.work section by section: documents and heads whose walked rows the cache holds, the
 /// longest tiles of each first. As many short tiles of the last sections as CTAs need to end
 /// together come last.

@@ -236,7 +236,7 @@ TEST(NcclExecutor, HasInputsInPiecesHoweverScatteredTheirRowsAre) {
       if (!origins.is_cut()) continue;
       size_t most = 0;
       for (int32_t rank = 0; rank < 2; ++rank) {
-        EXPECT_TRUE(kernels::pushes_all_pieces(lowered, is_backward, RankId{rank})) << type;
+        EXPECT_TRUE(origins.pushes_all_pieces(RankId{rank})) << type;
         most = std::max(most, origins.cuts[static_cast<size_t>(rank)].q.size());
       }
       EXPECT_EQ(origins.num_pieces(), static_cast<int32_t>(most)) << type;
@@ -250,7 +250,7 @@ TEST(NcclExecutor, HasInputsInPiecesHoweverScatteredTheirRowsAre) {
   const kernels::LoweredPlan lowered =
       kernels::lower_for_devices(*alone, {}, std::nullopt, 90, {8}, true);
   EXPECT_TRUE(lowered.origins_of(false).is_cut());
-  EXPECT_FALSE(kernels::pushes_all_pieces(lowered, false, RankId{0}));
+  EXPECT_FALSE(lowered.origins_of(false).pushes_all_pieces(RankId{0}));
 }
 
 // Of six documents a rank sends one chunk each to ranks behind it, few enough for copies, and two
