@@ -100,7 +100,9 @@ WorkHeads heads_in_parts(const WorkHeads& heads, int32_t parts) {
   return result;
 }
 
-int32_t choose_group_parts(const WorkHeads& heads, const TileList& list) {
+int32_t choose_group_parts(const WorkHeads& item_heads, const TileList& list) {
+  WorkHeads heads = item_heads;
+  heads.num_heads = std::max(heads.num_heads, heads.num_heads_of_step);
   if (heads.group <= 1 || heads.heads_walked <= 1) return 1;
   const std::vector<Walk> walks = walks_of(list);
   if (walks.empty()) return 1;

@@ -42,7 +42,9 @@ struct SplitBudget {
 template <class B>
 struct SplitShared {
   uint32_t owned, first, second, row_facts, exchange;
-  uint32_t owned_full, owned_free, first_full, first_free, second_full, second_free, deal;
+  uint32_t owned_full, owned_free, first_full, first_free, second_full, second_free;
+  uint32_t partners;  // two barriers of each warp of a consumer and its partner
+  uint32_t deal;
 
   __device__ SplitShared() {
     owned = align_to_swizzle(shared_address(dynamic_shared()));
@@ -56,7 +58,8 @@ struct SplitShared {
     first_free = first_full + 8 * B::kFirstStages;
     second_full = first_free + 8 * B::kFirstStages;
     second_free = second_full + 8 * B::kSecondStages;
-    deal = second_free + 8 * B::kSecondStages;
+    partners = second_free + 8 * B::kSecondStages;
+    deal = partners + 8 * 8;
   }
 
   /// Arrivals that fill and free a stage of the first half; fact_warps: warps that fetch what
@@ -74,6 +77,7 @@ struct SplitShared {
         mbarrier_init(second_full + 8 * i, 1);
         mbarrier_init(second_free + 8 * i, kConsumerWarps);
       }
+      for (int i = 0; i < 8; ++i) mbarrier_init(partners + 8 * i, 32);
       WorkDeal(deal).init(kConsumerWarps + fact_warps, 1);
       mbarrier_init_fence();
     }

@@ -34,7 +34,6 @@ namespace {
 
 constexpr int kWalkedRows = kWarpgroupRows;
 using Facts = FactLayout<kWalkedRows>;
-constexpr int kPartnerThreads = 2 * 32;
 constexpr int kExchangedBytes = kWarpgroupRows * kWalkedRows * 4;
 
 /// The producer's first thread: the tiles.
@@ -114,9 +113,12 @@ struct RoleConsumer {
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
 
-  // Named barriers of a warp and its partner: P' has been written, P' has been read.
-  __device__ __forceinline__ static int written_barrier() { return 1 + threadIdx.x / 32 % 4; }
-  __device__ __forceinline__ static int read_barrier() { return 5 + threadIdx.x / 32 % 4; }
+  // Barriers of a warp and its partner: P' has been written, P' has been read. Every lane tells of
+  // its own accesses.
+  __device__ __forceinline__ uint32_t written_barrier() const {
+    return at.partners + 16 * (threadIdx.x / 32 % 4);
+  }
+  __device__ __forceinline__ uint32_t read_barrier() const { return written_barrier() + 8; }
 
   __device__ __forceinline__ uint32_t facts() const {
     return at.row_facts + num_walked % B::kFirstStages * B::kFactBytes + 8 * (threadIdx.x % 4);
@@ -214,7 +216,7 @@ struct RoleConsumer {
 #pragma unroll
         for (int j = first; j < first + kPiece; ++j) hide(logits, j, key);
       }
-      if (first == 0) named_barrier_sync(read_barrier(), kPartnerThreads);
+      if (first == 0) mbarrier_wait(read_barrier(), (num_walked & 1) ^ 1);
 #pragma unroll
       for (int j = first; j < first + kPiece; ++j) {
         // The slope of a hidden pair may be a NaN.
@@ -226,14 +228,14 @@ struct RoleConsumer {
                           {crossing(0), crossing(1), crossing(2), crossing(3)});
       }
     }
-    named_barrier_arrive(written_barrier(), kPartnerThreads);
+    mbarrier_arrive(written_barrier());
     release_queries(num_walked);
   }
 
   /// dP' -> dS' = P' (dP' - delta).
   __device__ __forceinline__ void differentiate(float (&dp)[B::kWalked / 2], bool is_masked) const {
     wait_for_queries(num_walked);
-    named_barrier_sync(written_barrier(), kPartnerThreads);
+    mbarrier_wait(written_barrier(), num_walked & 1);
 #pragma unroll
     for (int i = 0; i < B::kWalked / 2; i += 4) {
       const FloatPair delta = load_shared_pair(facts() + Facts::kDelta + 8 * i);
@@ -247,7 +249,7 @@ struct RoleConsumer {
       dp[i + 2] = slope(weights.z, dp[i + 2], delta.x);
       dp[i + 3] = slope(weights.w, dp[i + 3], delta.y);
     }
-    named_barrier_arrive(read_barrier(), kPartnerThreads);
+    mbarrier_arrive(read_barrier());
   }
 
   /// A tile, beside or behind the sums of the one before.
@@ -294,8 +296,6 @@ struct RoleConsumer {
 
   __device__ __forceinline__ void run() {
     WorkDeal deal(at.deal);
-    // Nothing has to be read before the first weights are written.
-    if constexpr (!kMakesValues) named_barrier_arrive(read_barrier(), kPartnerThreads);
     for (;;) {
       const DealtItem item = deal.read();
       if (item.is_last()) return;

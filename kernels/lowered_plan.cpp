@@ -46,7 +46,7 @@ class PassLowering {
       if (lowering.adds_shares) find_shares(pass, lowering);
     }
     if (may_cut(lowering)) cut_inputs(lowering.pieces.most);
-    if (may_cut_results(lowering)) cut_results(lowering.pieces.fewest_tiles);
+    if (may_cut_results(lowering)) cut_results(lowering);
   }
 
   void make() {
@@ -171,7 +171,8 @@ class PassLowering {
   }
 
   /// Each rank's last heads are an item of their own. A kv head's gradients are of one item.
-  void cut_results(int64_t fewest_tiles) {
+  void cut_results(const Lowering& lowering) {
+    const int64_t fewest_tiles = lowering.pieces.fewest_tiles;
     const Attention& attention = plan_.scenario.attention;
     const int32_t group = attention.heads / attention.kv_heads;
     result_cuts_.resize(plan_.home.size());
@@ -179,23 +180,26 @@ class PassLowering {
       const HeadRange q = item.heads, kv = kv_heads_of(attention, q);
       HeadCuts& cuts = result_cuts_[static_cast<size_t>(to_index(item.rank))];
       if (!is_backward_) {
-        const int32_t last = late_heads(q.size(), plan_.rows(item.q_tokens), fewest_tiles);
+        const int32_t together = lowering.heads_together ? lowering.heads_together(plan_, item) : 1;
+        const int32_t last =
+            late_heads(q.size(), plan_.rows(item.q_tokens), fewest_tiles, together);
         cuts = {{q.end - last, q.end}, {}};
         continue;
       }
       const bool has_whole_groups = kv.begin * group >= q.begin && kv.end * group <= q.end;
       const int32_t last =
-          has_whole_groups ? late_heads(kv.size(), plan_.rows(item.kv_tokens), fewest_tiles) : 0;
+          has_whole_groups ? late_heads(kv.size(), plan_.rows(item.kv_tokens), fewest_tiles, 1) : 0;
       cuts = {{q.end - last * group, q.end}, {kv.end - last, kv.end}};
     }
   }
 
   /// A quarter of the heads is enough to send the others meanwhile; of no more than a third.
-  static int32_t late_heads(int32_t heads, int64_t rows, int64_t fewest_tiles) {
+  static int32_t late_heads(int32_t heads, int64_t rows, int64_t fewest_tiles, int32_t together) {
     constexpr int64_t kTileRows = 128;
     const int64_t tiles = std::max<int64_t>(1, rows / kTileRows);
     const int64_t enough = (fewest_tiles + tiles - 1) / tiles;
-    const int64_t last = std::max<int64_t>(heads / 4, enough);
+    int64_t last = std::max<int64_t>(heads / 4, enough);
+    last = (last + together - 1) / together * together;
     return 3 * last > heads ? 0 : static_cast<int32_t>(last);
   }
 

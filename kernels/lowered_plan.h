@@ -35,6 +35,9 @@ struct Lowering {
   /// May an item be part of one with the keys and values of another one too (joined_computes)? None
   /// may where this is empty.
   std::function<bool(const ComputeItem&)> can_join;
+  /// Heads of a forward's item that its kernel takes side by side: they are not cut apart, or its
+  /// rows would have other roundings. One where this is empty.
+  std::function<int32_t(const Plan&, const ComputeItem&)> heads_together;
   /// Does a rank add up gradients of keys and values when all are there (gradient_shares)?
   bool adds_shares = false;
 };

@@ -187,7 +187,8 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
 }
 
 /// Of an item in two the second one's CTAs come as the first one's go, and not before: they would
-/// hold multiprocessors and wait for the last inputs.
+/// hold multiprocessors and wait for the last inputs. Not beside a kernel that adds up parts: it
+/// would have no multiprocessors, and the first one's results would wait for it.
 void RankDevice::compute(const ComputeItem& item, int64_t index) {
   const std::vector<int64_t>& origins = lowered_.origins_of(is_backward_).of(StageKind::compute);
   const int64_t origin = origins[static_cast<size_t>(index)];
@@ -195,11 +196,12 @@ void RankDevice::compute(const ComputeItem& item, int64_t index) {
   const bool is_first_of_two =
       !is_rest && std::find(origins.begin() + index + 1, origins.end(), origin) != origins.end();
   computed_ = origin;
-  const Stream stream = is_rest ? late_stream_.get() : compute_stream();
-  if (is_rest) wait_for_flag(stream, engine_.begun_flag(), pass_value());
+  const bool is_beside = !is_backward_ || !engine_.adds_parts(item);
+  const Stream stream = is_rest && is_beside ? late_stream_.get() : compute_stream();
+  if (is_rest && is_beside) wait_for_flag(stream, engine_.begun_flag(), pass_value());
   enqueue_item({is_backward_, StageKind::compute, index}, item.step,
                uses_of(plan_, item, is_backward_), stream, [&] {
-                 is_backward_ ? engine_.compute_backward(item, stream, is_first_of_two)
+                 is_backward_ ? engine_.compute_backward(item, stream, is_first_of_two && is_beside)
                               : engine_.compute_forward(item, stream, is_first_of_two);
                });
 }

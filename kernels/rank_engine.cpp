@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,15 +16,19 @@
 namespace cpscope::kernels {
 namespace {
 
+int64_t count_pairs(std::span<const BandSlice> slices) {
+  int64_t pairs = 0;
+  for (const BandSlice& slice : slices) pairs += cpscope::count_pairs(slice);
+  return pairs;
+}
+
 /// Visible pairs of every list of slices: [first slice, number of slices].
 std::map<std::array<int64_t, 2>, int64_t> count_pairs(const Plan& plan) {
   std::map<std::array<int64_t, 2>, int64_t> pairs;
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
     for (const ComputeItem& item : pass->computes) {
       const auto [entry, is_new] = pairs.try_emplace({item.first_slice, item.num_slices}, 0);
-      if (!is_new) continue;
-      for (const BandSlice& slice : plan.slices_of(item))
-        entry->second += cpscope::count_pairs(slice);
+      if (is_new) entry->second = count_pairs(plan.slices_of(item));
     }
   }
   return pairs;
@@ -35,16 +40,15 @@ int64_t counter_bytes(int32_t num_heads, int32_t num_counters) {
   return kCounterBytes + int64_t{num_heads} * num_counters * int64_t{sizeof(int32_t)};
 }
 
-/// [rank, step] where the backward computes some heads after others.
-std::set<std::pair<int32_t, int32_t>> find_split_items(const Plan& plan) {
-  std::map<std::pair<int32_t, int32_t>, int32_t> first_heads;
-  std::set<std::pair<int32_t, int32_t>> split;
+/// Heads that each rank's backward computes in a step: of all pieces of an item.
+std::map<std::pair<int32_t, int32_t>, HeadRange> find_heads_of_steps(const Plan& plan) {
+  std::map<std::pair<int32_t, int32_t>, HeadRange> heads;
   for (const ComputeItem& item : plan.backward.computes) {
     const std::pair place{to_index(item.rank), to_index(item.step)};
-    const auto entry = first_heads.try_emplace(place, item.heads.begin).first;
-    if (entry->second != item.heads.begin) split.insert(place);
+    HeadRange& all = heads.try_emplace(place, item.heads).first->second;
+    all = {std::min(all.begin, item.heads.begin), std::max(all.end, item.heads.end)};
   }
-  return split;
+  return heads;
 }
 
 /// By one kernel, which counts groups of 16 bytes in 32 bits.
@@ -71,6 +75,14 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   shape.head_dim_v = attention.head_dim_v;
   shape.scale = static_cast<float>(attention.effective_scale());
   shape.softcap = static_cast<float>(attention.softcap);
+  return shape;
+}
+
+AttentionShape shape_of_item(const Plan& plan, const ComputeItem& item, int64_t pairs) {
+  AttentionShape shape = shape_of_heads(plan, item);
+  shape.q_rows = static_cast<int32_t>(plan.rows(item.q_tokens));
+  shape.kv_rows = static_cast<int32_t>(plan.rows(item.kv_tokens));
+  shape.keys_per_row = pairs / std::max(1, shape.q_rows);
   return shape;
 }
 
@@ -146,6 +158,11 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   lowering.writes_dtype = [&](const ComputeItem& item) {
     return element_bytes(plan.scenario.numerics.dtype) == 2 && lowering.waits_for_pieces(item);
   };
+  lowering.heads_together = [&](const Plan& of, const ComputeItem& item) {
+    if (!has_hopper_forward(item)) return 1;
+    const AttentionShape shape = shape_of_item(of, item, count_pairs(of.slices_of(item)));
+    return forward_tile_shape(newest, shape).heads;
+  };
   lowering.adds_shares = adds_shares;
   // Nothing is computed before something has come: where that comes in pieces, it is little.
   if (lowering.pieces.most > 1) lowering.can_join = lowering.waits_for_pieces;
@@ -176,7 +193,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
       options_(options),
       compute_capability_(compute_capability),
       pairs_(count_pairs(plan_)),
-      split_items_(find_split_items(plan_)),
+      heads_of_steps_(find_heads_of_steps(plan_)),
       arrays_(lowered, std::move(is_here)),
       tiles_(plan_) {
   for (size_t r = 0; r < plan_.home.size(); ++r) {
@@ -218,12 +235,12 @@ void RankEngine::plan_backward(const ComputeItem& item) {
     tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape),
                 most_heads_of(item, true, TileOwner::queries, 1));
   const TileShape key_tile = key_gradient_tile_shape(generation, shape);
-  // While the last heads have all multiprocessors, part sums of others would wait, and what is sent
-  // of them.
-  const bool takes_parts = generation == Generation::sm90 &&
-                           !split_items_.contains({to_index(item.rank), to_index(item.step)});
+  // Sums are the same in however many pieces heads are computed.
+  std::optional<HeadRange> dealt_in_parts;
+  if (generation == Generation::sm90)
+    dealt_in_parts = heads_of_steps_.at({to_index(item.rank), to_index(item.step)});
   tiles_.plan(item, TileOwner::keys, key_tile, most_heads_of(item, true, TileOwner::keys, 1),
-              takes_parts);
+              dealt_in_parts);
   if (arrays_.element(item.dq, false) != Dtype::fp32 && !dq_sums_.contains(to_index(item.dq))) {
     const int64_t count =
         arrays_.array_bytes(item.dq, false) / element_bytes(plan_.scenario.numerics.dtype);
@@ -299,6 +316,10 @@ const TileList& RankEngine::key_list_of(const ComputeItem& item) const {
   const AttentionShape shape = shape_of(item);
   return tiles_.list(item, TileOwner::keys,
                      key_gradient_tile_shape(backward_generation(shape), shape));
+}
+
+bool RankEngine::adds_parts(const ComputeItem& item) const {
+  return item.num_slices > 0 && key_list_of(item).group_parts > 1;
 }
 
 int64_t RankEngine::counter_bytes_of(const ComputeItem& item, bool is_backward) const {
@@ -390,11 +411,7 @@ void RankEngine::clear_padded_lanes(void* zeros, Stream stream) {
 }
 
 AttentionShape RankEngine::shape_of(const ComputeItem& item) const {
-  AttentionShape shape = shape_of_heads(plan_, item);
-  shape.q_rows = static_cast<int32_t>(plan_.rows(item.q_tokens));
-  shape.kv_rows = static_cast<int32_t>(plan_.rows(item.kv_tokens));
-  shape.keys_per_row = pairs_.at({item.first_slice, item.num_slices}) / std::max(1, shape.q_rows);
-  return shape;
+  return shape_of_item(plan_, item, pairs_.at({item.first_slice, item.num_slices}));
 }
 
 Generation RankEngine::forward_generation(const AttentionShape& shape) const {

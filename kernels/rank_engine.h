@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,6 +82,8 @@ class RankEngine {
   /// Is set to the number of the pass when the last kernel of a compute item that says_begun has
   /// all its multiprocessors.
   int32_t* begun_flag() const { return arrays_.at<int32_t>(begun_); }
+  /// Does a backward's item end with a kernel that adds up (TileList::group_parts)?
+  bool adds_parts(const ComputeItem& item) const;
   void compute_forward(const ComputeItem& item, Stream stream, bool says_begun = false);
   void compute_backward(const ComputeItem& item, Stream stream, bool says_begun = false);
   void reorder(const ReorderItem& item, Stream stream);
@@ -192,8 +193,8 @@ class RankEngine {
   const Attention& attention_;
   EngineOptions options_;
   int32_t compute_capability_;
-  std::map<std::array<int64_t, 2>, int64_t> pairs_;    // [first slice, number of slices] visible
-  std::set<std::pair<int32_t, int32_t>> split_items_;  // [rank, step] of the backward
+  std::map<std::array<int64_t, 2>, int64_t> pairs_;  // [first slice, number of slices] visible
+  std::map<std::pair<int32_t, int32_t>, HeadRange> heads_of_steps_;  // [rank, step] of the backward
   RankArrays arrays_;
   TileStore tiles_;
   struct KeptArray {

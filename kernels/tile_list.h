@@ -129,7 +129,8 @@ struct WorkHeads {
   int64_t cached_rows = 16'384;  // walked rows of one head that the L2 cache has room for
   int32_t most_at_once = 0;      // of the owned side; 0: all. Others come when these are done
   int32_t group = 1;  // query heads of a kv head that may be dealt in parts; 1: they may not
-  int64_t sum_row_bytes = 0;  // of dk and dv of a part, one row
+  int32_t num_heads_of_step = 0;  // kv heads of which the item's are a piece; 0: they are all
+  int64_t sum_row_bytes = 0;      // of dk and dv of a part, one row
 };
 
 /// Cuts the visible area of one compute item to tiles of `shape`. q_rows, kv_rows: rows of the

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace cpscope::kernels {
 
@@ -18,9 +19,10 @@ class TileStore {
   explicit TileStore(const Plan& plan) : plan_(plan) {}
 
   /// Makes the item's list unless it is there. most_heads: of the owned side that are worked on
-  /// together; 0: as many as the cache holds. takes_parts: groups may be dealt in parts.
+  /// together; 0: as many as the cache holds. dealt_in_parts: groups may be dealt in parts, as is
+  /// best for these heads, of which the item's are some.
   void plan(const ComputeItem& item, TileOwner owner, TileShape shape, int32_t most_heads = 0,
-            bool takes_parts = false);
+            std::optional<HeadRange> dealt_in_parts = std::nullopt);
   int64_t total_bytes() const { return total_bytes_; }
   void upload(Stream stream);
   const TileList& list(const ComputeItem& item, TileOwner owner, TileShape shape) const;

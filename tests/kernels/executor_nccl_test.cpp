@@ -167,28 +167,41 @@ TEST(NcclExecutor, KeepsTheBudgetOnCopiesAlone) {
   EXPECT_EQ(nccl.counts().bytes, 0);
 }
 
-TEST(NcclExecutor, GivesTheSameBitsInPieces) {
+void expect_the_same_bits_in_pieces(const Scenario& scenario, bool has_parts) {
+  const int32_t ranks = scenario.parallel.cp_size;
   const auto cuda = kernels::make_executor_cuda();
+  const auto expected = run_graded_on(*cuda, scenario);
+  ASSERT_TRUE(expected && expected->output.ok() && expected->grade.passed);
+  for (const std::string& name : expected->output.value().item_kernels[1])
+    EXPECT_EQ(name.find(" parts") != std::string::npos, has_parts) << name;
+  for (const int32_t most_pieces : {1, 3, 8}) {
+    const auto executor =
+        kernels::make_executor_nccl(copying_settings(NcclEmulated(), ranks, most_pieces));
+    const auto run = run_graded_on(*executor, scenario);
+    ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+    EXPECT_TRUE(is_bitwise_equal(run->output.value().answer, expected->output.value().answer))
+        << most_pieces << " pieces\n"
+        << describe(compare(run->output.value().answer, expected->output.value().answer))
+        << print_scenario(scenario);
+  }
+}
+
+TEST(NcclExecutor, GivesTheSameBitsInPieces) {
   // Many documents lie in more stretches than are copied: a kernel pushes all pieces.
   const char* const many = "16, 32, 8, 24, 16, 8, 40, 16";
   for (const auto& [type, ranks, lengths] :
        {std::tuple{"all_gather", 2, "96"}, std::tuple{"a2a", 2, "96"},
         std::tuple{"all_gather", 4, "96"}, std::tuple{"a2a", 4, "96"},
         std::tuple{"a2a", 8, "32, 16, 48"}, std::tuple{"all_gather", 2, many},
-        std::tuple{"a2a", 4, many}}) {
-    const Scenario scenario = scenario_of_pieces(type, ranks, 64, lengths);
-    const auto expected = run_graded_on(*cuda, scenario);
-    ASSERT_TRUE(expected && expected->output.ok() && expected->grade.passed);
-    for (const int32_t most_pieces : {1, 3, 8}) {
-      const auto executor =
-          kernels::make_executor_nccl(copying_settings(NcclEmulated(), ranks, most_pieces));
-      const auto run = run_graded_on(*executor, scenario);
-      ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
-      EXPECT_TRUE(is_bitwise_equal(run->output.value().answer, expected->output.value().answer))
-          << type << ", " << ranks << " ranks, " << most_pieces << " pieces\n"
-          << describe(compare(run->output.value().answer, expected->output.value().answer));
-    }
-  }
+        std::tuple{"a2a", 4, many}})
+    expect_the_same_bits_in_pieces(scenario_of_pieces(type, ranks, 64, lengths), false);
+}
+
+// Of four kv heads groups are dealt whole, and of two, a piece of them, they would not be. Groups
+// of four are dealt in parts, in pieces too.
+TEST(NcclExecutor, GivesTheSameBitsInPiecesWhetherGroupsAreDealtInPartsOrNot) {
+  expect_the_same_bits_in_pieces(scenario_of_pieces("a2a", 2, 64, "512"), false);
+  expect_the_same_bits_in_pieces(scenario_of_pieces("a2a", 2, 64, "256", 4), true);
 }
 
 TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {

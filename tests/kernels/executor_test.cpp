@@ -175,7 +175,9 @@ TEST(CudaExecutor, RefusesByNameWhatItCannotHold) {
 /// Small enough for compute-sanitizer: every communication type, layout and feature once.
 TEST(CudaExecutor, StaysCleanOnASmallSuite) {
   CPSCOPE_NEEDS_DEVICE(executor);
-  std::vector<Scenario> scenarios{scenario_of_parts("p2p", 64), scenario_of_parts("a2a", 256)};
+  std::vector<Scenario> scenarios{scenario_of_parts("p2p", 64), scenario_of_parts("p2p", 128),
+                                  scenario_of_parts("all_gather", 192),
+                                  scenario_of_parts("a2a", 256)};
   for (uint64_t seed = 7'200'000; seed < 7'200'030; ++seed) {
     RandomSpace space;
     space.any_dtype = true;

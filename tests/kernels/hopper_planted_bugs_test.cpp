@@ -330,12 +330,5 @@ TEST_P(HopperPieces, AreWaitedForWhereAnyFlagIsThatOfAnotherPass) {
   }
 }
 
-// Elsewhere named barriers only set the order of products, which changes no result.
-using HopperExchange = HopperPlantedBugs<WideKeyGradient>;
-
-TEST_F(HopperExchange, EveryMissingWaitForThePartnerIsSeen) {
-  expect_seen_in(WideKeyGradient::sources(), "named_barrier_sync(", Fault::skip_named_barrier);
-}
-
 }  // namespace
 }  // namespace cpscope::tests
