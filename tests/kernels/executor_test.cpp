@@ -4,6 +4,7 @@
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
+#include "tests/kernels/piece_cases.h"
 #include "tests/support/graded_run.h"
 
 #include <algorithm>
@@ -75,14 +76,7 @@ TEST(CudaExecutor, KeepsTheBudgetWithPortableKernelsAlone) {
 
 /// Groups of four query heads, of which a rank has so few that they are dealt in parts.
 Scenario scenario_of_parts(const char* type, int32_t head_dim) {
-  const std::string text = fmt::format(
-      "schema = 1\ntitle = \"parts\"\nquestion = \"who adds up?\"\n"
-      "[attention]\nheads = 8\nkv_heads = 2\nhead_dim = {}\nattn_mask_type = \"causal\"\n"
-      "[batch]\nqkv_format = \"thd\"\nlengths = [64, 24]\n"
-      "[parallel]\ncp_size = 2\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
-      "[numerics]\ndtype = \"bf16\"\n",
-      head_dim, type);
-  return parse_scenario(text, "parts.toml").value().scenario;
+  return scenario_of_pieces(type, 2, head_dim, "64, 24", 2, 8);
 }
 
 TEST(CudaExecutor, DealsGroupsInPartsWhereKvHeadsAreFew) {

@@ -4,7 +4,6 @@
 #include "tests/kernels/turn_model.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include <fmt/format.h>

@@ -5,10 +5,8 @@
 #include "tests/kernels/hopper_cases.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 

@@ -12,14 +12,15 @@ namespace cpscope::tests {
 
 /// Heads enough for several pieces, and rows that lie in a few stretches.
 inline Scenario scenario_of_pieces(const char* type, int32_t ranks, int32_t head_dim,
-                                   const std::string& lengths, int32_t kv_heads = 16) {
+                                   const std::string& lengths, int32_t kv_heads = 16,
+                                   int32_t heads = 16) {
   const std::string text = fmt::format(
       "schema = 1\ntitle = \"pieces\"\nquestion = \"which bits?\"\n"
-      "[attention]\nheads = 16\nkv_heads = {}\nhead_dim = {}\nattn_mask_type = \"causal\"\n"
+      "[attention]\nheads = {}\nkv_heads = {}\nhead_dim = {}\nattn_mask_type = \"causal\"\n"
       "[batch]\nqkv_format = \"thd\"\nlengths = [{}]\n"
       "[parallel]\ncp_size = {}\ncp_comm_type = \"{}\"\nlayout = \"dual_chunk\"\n"
       "[numerics]\ndtype = \"bf16\"\n",
-      std::min(kv_heads, 4 * ranks), head_dim, lengths, ranks, type);
+      heads, std::min(kv_heads, 4 * ranks), head_dim, lengths, ranks, type);
   return parse_scenario(text, "pieces.toml").value().scenario;
 }
 
