@@ -12,7 +12,7 @@
 namespace cpscope::kernels {
 namespace {
 
-std::string describe(cudaError_t status, const char* call) {
+std::string describe_status(cudaError_t status, const char* call) {
   return fmt::format("{} failed: {} ({})", call, cudaGetErrorString(status),
                      cudaGetErrorName(status));
 }
@@ -37,7 +37,7 @@ void throw_if_failed(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   // An error that does not break the device would otherwise be told again by the next launch.
   forget_status(cudaGetLastError());
-  throw DeviceError(describe(status, call));
+  throw DeviceError(describe_status(status, call));
 }
 
 void* find_driver_function(const char* name, unsigned version) {
@@ -65,7 +65,7 @@ Result<int> count_devices() {
         "This machine has no NVIDIA driver, or one too old for this program",
         fmt::format("the program wants a driver for CUDA {} or later", CUDART_VERSION / 1000));
   return make_error(ErrorKind::unavailable, "The CUDA devices of this machine cannot be used: " +
-                                                describe(status, "cudaGetDeviceCount"));
+                                                describe_status(status, "cudaGetDeviceCount"));
 }
 
 DeviceInfo describe_device(int device) {

@@ -3,6 +3,7 @@
 #include "kernels/device_report.h"
 #include "kernels/item_clock.h"
 #include "kernels/rank_engine.h"
+#include "sim/base/machine_memory.h"
 
 #include <algorithm>
 #include <array>
@@ -230,8 +231,6 @@ class DeviceRun {
   ItemClock clock_;
   bool is_backward_ = false;
 };
-
-double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 class ExecutorCuda : public Executor {
  public:

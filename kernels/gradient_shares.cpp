@@ -9,8 +9,6 @@
 namespace cpscope::kernels {
 namespace {
 
-size_t at(BufferId id) { return static_cast<size_t>(to_index(id)); }
-
 /// What lands in a buffer.
 struct Landings {
   std::vector<size_t> items;
@@ -22,7 +20,7 @@ std::vector<Landings> landings_of(const GradientPass& of) {
   for (size_t s = 0; s < of.pass.stages.size(); ++s) {
     const Stage& stage = of.pass.stages[s];
     for (int64_t i = stage.begin; stage.kind == StageKind::transfer && i < stage.end; ++i) {
-      Landings& here = landings[at(of.transfers[static_cast<size_t>(i)].to)];
+      Landings& here = landings[place_of(of.transfers[static_cast<size_t>(i)].to)];
       here.items.push_back(static_cast<size_t>(i));
       here.stages.insert(s);
     }
@@ -66,11 +64,11 @@ std::vector<bool> find_wire_copies(const GradientPass& of,
   std::vector<int32_t> num_writers(of.plan.buffers.size(), 0);
   std::vector<bool> is_sent(of.plan.buffers.size(), false), is_fit(of.plan.buffers.size(), true);
   const auto leave = [&](BufferId id) {
-    if (id != kNoBuffer) is_fit[at(id)] = false;
+    if (id != kNoBuffer) is_fit[place_of(id)] = false;
   };
   for (const TransferItem& item : of.transfers) {
     leave(item.to);
-    if (item.src != item.dst && !item.wire_fp32) is_sent[at(item.from)] = true;
+    if (item.src != item.dst && !item.wire_fp32) is_sent[place_of(item.from)] = true;
   }
   for (const HomeBuffers& home : of.plan.home) leave(home.dkv);
   const auto leave_item = [&](StageKind kind, size_t i) { visit_buffers(of.pass, kind, i, leave); };
@@ -86,7 +84,7 @@ std::vector<bool> find_wire_copies(const GradientPass& of,
   for (size_t i = 0; i < of.pass.computes.size(); ++i) {
     const ComputeItem& item = of.pass.computes[i];
     const BufferId buffer = of.shortcuts.written[i][1].buffer;
-    ++num_writers[at(buffer)];
+    ++num_writers[place_of(buffer)];
     if (item.num_slices == 0 || !writes_dtype(item)) leave(buffer);
   }
   std::vector<bool> found(of.plan.buffers.size(), false);

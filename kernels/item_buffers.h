@@ -23,6 +23,9 @@ inline std::array<BufferId, 6> buffers_of(const HomeBuffers& home) {
   return {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv};
 }
 
+/// The place of a buffer in an array of all buffers of a plan.
+inline size_t place_of(BufferId id) { return static_cast<size_t>(to_index(id)); }
+
 /// Rows of a list, or all of them: one run, which `all` keeps.
 inline std::span<const TokenRun> runs_of_rows(const Plan& plan, RunListId list,
                                               const TokenRun& all) {

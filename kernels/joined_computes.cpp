@@ -11,23 +11,22 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int64_t kNone = -1;
+constexpr int64_t kNoItem = -1;
 
 /// Rows of keys of a tile of the fused backward.
-constexpr int64_t kTileRows = 128;
+constexpr int64_t kBackwardTileRows = 128;
 
-size_t at(BufferId id) { return static_cast<size_t>(to_index(id)); }
-size_t at(StageKind kind) { return static_cast<size_t>(kind); }
+size_t kind_place(StageKind kind) { return static_cast<size_t>(kind); }
 
 /// A rank's compute items of one pass: with its own keys and values, and with received ones.
 struct Halves {
-  int64_t own = kNone, received = kNone;
+  int64_t own = kNoItem, received = kNoItem;
 
-  bool is_pair() const { return received != kNone; }
+  bool is_pair() const { return received != kNoItem; }
 };
 
 /// Received rows that follow each other, and where they go behind a rank's own.
-struct Stretch {
+struct ReceivedRows {
   int64_t from = 0, count = 0, to = 0;
 };
 
@@ -35,12 +34,14 @@ struct Stretch {
 /// the border would be one range, and so in another set than those of rows that see less
 /// (TileList). So does what no token stands before, the next document mostly: with a tile of both
 /// the CTAs of both would wait for each other. Many short stretches stay together.
-std::vector<Stretch> place_received(std::span<const TokenRun> tokens, int64_t own_rows) {
-  const auto next_tile = [](int64_t row) { return (row / kTileRows + 1) * kTileRows; };
+std::vector<ReceivedRows> place_received(std::span<const TokenRun> tokens, int64_t own_rows) {
+  const auto next_tile = [](int64_t row) {
+    return (row / kBackwardTileRows + 1) * kBackwardTileRows;
+  };
   const int64_t rows = count_ids(tokens);
-  if (static_cast<int64_t>(tokens.size()) * kTileRows > rows)
+  if (static_cast<int64_t>(tokens.size()) * kBackwardTileRows > rows)
     return {{0, rows, next_tile(own_rows)}};
-  std::vector<Stretch> stretches;
+  std::vector<ReceivedRows> stretches;
   int64_t from = 0, to = own_rows;
   for (const TokenRun& run : tokens) {
     stretches.push_back({from, run.count(), next_tile(to)});
@@ -101,10 +102,10 @@ class Joiner {
     for (size_t i = 0; i < of.computes.size(); ++i) {
       Halves& here = halves[static_cast<size_t>(to_index(of.computes[i].rank))];
       if (here.is_pair()) return false;
-      (here.own == kNone ? here.own : here.received) = static_cast<int64_t>(i);
+      (here.own == kNoItem ? here.own : here.received) = static_cast<int64_t>(i);
     }
     return std::all_of(halves.begin(), halves.end(), [&](const Halves& here) {
-      return here.own != kNone &&
+      return here.own != kNoItem &&
              (!here.is_pair() ||
               are_alike(compute(is_backward, here.own), compute(is_backward, here.received)));
     });
@@ -146,19 +147,19 @@ class Joiner {
         buffer(d_own.dkv).rows != buffer(own.kv).rows)
       return false;
     append(d_received.dkv, d_own.dkv, rank);
-    places_[at(sum)] = places_[at(d_received.dkv)];
+    places_[place_of(sum)] = places_[place_of(d_received.dkv)];
     return true;
   }
 
   /// Rows of `second` are to stand behind those of `first`.
   void append(BufferId second, BufferId first, size_t rank) {
-    places_[at(second)] = {first, rank};
-    const Stretch& last = stretches_[rank].back();
-    joined_.plan.buffers[at(first)].rows = last.to + last.count;
+    places_[place_of(second)] = {first, rank};
+    const ReceivedRows& last = stretches_[rank].back();
+    joined_.plan.buffers[place_of(first)].rows = last.to + last.count;
   }
 
   bool is_placed(BufferId id) const {
-    return id != kNoBuffer && places_[at(id)].buffer != kNoBuffer;
+    return id != kNoBuffer && places_[place_of(id)].buffer != kNoBuffer;
   }
 
   /// Ranks whose own gradients become a share, as those of others are: where they are joined, and
@@ -227,7 +228,7 @@ class Joiner {
   /// Rows of a buffer that a transfer names: all are named now, because there may be others behind
   /// them. rank: whose received rows they are, if they are.
   RunListId named(RunListId rows, int64_t count, std::optional<size_t> rank) {
-    const int64_t of = rank ? static_cast<int64_t>(*rank) : kNone;
+    const int64_t of = rank ? static_cast<int64_t>(*rank) : kNoItem;
     const auto [entry, is_new] =
         named_.try_emplace({to_index(rows), rows == kAllRows ? count : 0, of});
     if (!is_new) return entry->second;
@@ -242,7 +243,7 @@ class Joiner {
     for (int64_t& row : rows) {
       const auto after =
           std::upper_bound(stretches_[rank].begin(), stretches_[rank].end(), row,
-                           [](int64_t r, const Stretch& stretch) { return r < stretch.from; });
+                           [](int64_t r, const ReceivedRows& stretch) { return r < stretch.from; });
       row += (after - 1)->to - (after - 1)->from;
     }
     return runs_of(rows);
@@ -258,15 +259,15 @@ class Joiner {
     const size_t sums = is_backward ? stage_of_sums() : of.stages.size();
     for (size_t s = 0; s < of.stages.size(); ++s) {
       const Stage& stage = of.stages[s];
-      const auto begin = static_cast<int64_t>((*items_)[at(stage.kind)].size());
+      const auto begin = static_cast<int64_t>((*items_)[kind_place(stage.kind)].size());
       if (s == sums) keep_gradients(stage.step);
       for (int64_t i = stage.begin; i < stage.end; ++i) add(is_backward, stage.kind, i);
-      const auto end = static_cast<int64_t>((*items_)[at(stage.kind)].size());
+      const auto end = static_cast<int64_t>((*items_)[kind_place(stage.kind)].size());
       if (end > begin) to_->stages.push_back({stage.step, stage.kind, begin, end});
     }
   }
 
-  void note(StageKind kind, int64_t origin) { (*items_)[at(kind)].push_back(origin); }
+  void note(StageKind kind, int64_t origin) { (*items_)[kind_place(kind)].push_back(origin); }
 
   void add(bool is_backward, StageKind kind, int64_t i) {
     const Pass& of = pass(is_backward);
@@ -292,8 +293,8 @@ class Joiner {
     const int64_t count = num_rows_of(plan_, item);
     const auto place = [&](BufferId& id, RunListId& rows) {
       if (is_placed(id)) {
-        rows = named(rows, count, places_[at(id)].rank);
-        id = places_[at(id)].buffer;
+        rows = named(rows, count, places_[place_of(id)].rank);
+        id = places_[place_of(id)].buffer;
       } else if (joined_.plan.buffer(id).rows != buffer(id).rows) {
         rows = named(rows, count, std::nullopt);
       }
@@ -320,7 +321,7 @@ class Joiner {
       item.link = LinkClass::self;
       item.landing = Landing::add;
       to_->transfers.push_back(item);
-      note(StageKind::transfer, kNone);
+      note(StageKind::transfer, kNoItem);
     }
   }
 
@@ -349,7 +350,7 @@ class Joiner {
     const auto first = plan_.list(own);
     std::vector<TokenRun> tokens(first.begin(), first.end());
     int64_t row = plan_.rows(own);
-    for (const Stretch& stretch : stretches_[rank]) {
+    for (const ReceivedRows& stretch : stretches_[rank]) {
       tokens.push_back({0, stretch.to - row, 1});
       const auto part =
           slice_rows(plan_.list(received), stretch.from, stretch.from + stretch.count);
@@ -366,7 +367,7 @@ class Joiner {
     item.visible_pairs += received.visible_pairs;
     slices.insert(slices.end(), own.begin(), own.end());
     for (const BandSlice& slice : others) {
-      for (const Stretch& stretch : stretches_[rank]) {
+      for (const ReceivedRows& stretch : stretches_[rank]) {
         const int64_t begin = std::max<int64_t>(slice.k0, stretch.from);
         const int64_t end = std::min<int64_t>(slice.k1, stretch.from + stretch.count);
         if (begin >= end) continue;
@@ -403,10 +404,10 @@ class Joiner {
 
   const Plan& plan_;
   const std::function<bool(const ComputeItem&)>& can_join_;
-  std::array<std::vector<Halves>, 2> halves_;    // [direction][rank]
-  std::vector<Place> places_;                    // [buffer] kNoBuffer: it stays
-  std::vector<bool> keeps_;                      // [rank] its own gradients become a share
-  std::vector<std::vector<Stretch>> stretches_;  // [rank] of received rows
+  std::array<std::vector<Halves>, 2> halves_;         // [direction][rank]
+  std::vector<Place> places_;                         // [buffer] kNoBuffer: it stays
+  std::vector<bool> keeps_;                           // [rank] its own gradients become a share
+  std::vector<std::vector<ReceivedRows>> stretches_;  // [rank] of received rows
   std::map<std::array<int64_t, 3>, RunListId> named_;
   JoinedPlan joined_;
   Pass* to_ = nullptr;

@@ -5,7 +5,7 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int64_t kNone = -1;
+constexpr int64_t kNoMerge = -1;
 
 /// Walks a pass in order and remembers what stands in its buffers.
 class ShortcutFinder {
@@ -26,16 +26,16 @@ class ShortcutFinder {
 
  private:
   struct State {
-    int64_t touched_at = kNone;    // the last item that did, counted through the pass
-    int32_t num_writers = 0;       // compute items that wrote what stands there
-    int64_t writer = kNone;        // the last of them
-    size_t result = 0;             // which of its results
-    int64_t saved_merge = kNone;   // what should stand here went where this merge wanted it
-    int64_t last_merge = kNone;    // into it, and nothing touched it since
-    int64_t direct_merge = kNone;  // the same, saved by the compute item that wrote there first
+    int64_t touched_at = kNoMerge;    // the last item that did, counted through the pass
+    int32_t num_writers = 0;          // compute items that wrote what stands there
+    int64_t writer = kNoMerge;        // the last of them
+    size_t result = 0;                // which of its results
+    int64_t saved_merge = kNoMerge;   // what should stand here went where this merge wanted it
+    int64_t last_merge = kNoMerge;    // into it, and nothing touched it since
+    int64_t direct_merge = kNoMerge;  // the same, saved by the compute item that wrote there first
 
-    bool is_touched() const { return touched_at != kNone; }
-    bool is_merged() const { return last_merge != kNone || direct_merge != kNone; }
+    bool is_touched() const { return touched_at != kNoMerge; }
+    bool is_merged() const { return last_merge != kNoMerge || direct_merge != kNoMerge; }
   };
 
   State& state_of(BufferId id) { return state_[static_cast<size_t>(to_index(id))]; }
@@ -44,15 +44,15 @@ class ShortcutFinder {
   void restore(BufferId id) {
     const State& state = state_of(id);
     const int64_t saved = state.saved_merge;
-    if (saved == kNone) return;
+    if (saved == kNoMerge) return;
     const MergeItem& item = pass_.merges[static_cast<size_t>(saved)];
     found_.is_merged[static_cast<size_t>(saved)] = false;
     WrittenResult& written = found_.written[static_cast<size_t>(state.writer)][state.result];
     if (written.rounds) found_.rounds[static_cast<size_t>(saved)] = true;
     written = {item.partial};
     State& into = state_of(item.into);
-    if (into.direct_merge == saved) into.direct_merge = kNone;
-    if (into.last_merge == saved) into.writer = kNone;
+    if (into.direct_merge == saved) into.direct_merge = kNoMerge;
+    if (into.last_merge == saved) into.writer = kNoMerge;
     found_.is_written_once[static_cast<size_t>(to_index(item.into))] = false;
   }
 
@@ -129,12 +129,12 @@ class ShortcutFinder {
     state_of(item.partial) = {.touched_at = now_,
                               .writer = partial.writer,
                               .result = partial.result,
-                              .saved_merge = is_saved ? i : kNone};
+                              .saved_merge = is_saved ? i : kNoMerge};
     state_of(item.into) = {.touched_at = now_,
-                           .writer = is_own ? partial.writer : kNone,
+                           .writer = is_own ? partial.writer : kNoMerge,
                            .result = partial.result,
-                           .last_merge = is_direct ? kNone : i,
-                           .direct_merge = is_direct ? i : kNone};
+                           .last_merge = is_direct ? kNoMerge : i,
+                           .direct_merge = is_direct ? i : kNoMerge};
   }
 
   void finish(int64_t i) {
@@ -144,16 +144,16 @@ class ShortcutFinder {
     const bool only_rounds =
         !is_out || plan_.scenario.attention.softmax_type == SoftmaxType::vanilla;
     // A first merge is a copy, which rounds nothing; nor does a kernel that adds to dq.
-    if (only_rounds && state.last_merge != kNone && (is_out || state.writer == kNone) &&
+    if (only_rounds && state.last_merge != kNoMerge && (is_out || state.writer == kNoMerge) &&
         pass_.merges[static_cast<size_t>(state.last_merge)].order > 0) {
-      if (state.writer != kNone) {
+      if (state.writer != kNoMerge) {
         found_.written[static_cast<size_t>(state.writer)][state.result].rounds = true;
       } else {
         found_.rounds[static_cast<size_t>(state.last_merge)] = true;
       }
       found_.is_finished[static_cast<size_t>(i)] = true;
     }
-    if (only_rounds && is_out && state.direct_merge != kNone)
+    if (only_rounds && is_out && state.direct_merge != kNoMerge)
       found_.is_written_once[static_cast<size_t>(to_index(buffer))] = true;
     touch(buffer);
   }

@@ -5,8 +5,6 @@
 namespace cpscope::kernels {
 namespace {
 
-size_t at(BufferId id) { return static_cast<size_t>(to_index(id)); }
-
 /// Is what lands rounded to the dtype, whatever it was?
 bool is_rounded(const TransferItem& item, const Rounding& rounding) {
   const bool by_wire = item.link != LinkClass::self && !item.wire_fp32;
@@ -27,7 +25,7 @@ class NarrowGradients {
 
   /// is_home: somebody reads what stands there at last.
   bool may_be_narrow(BufferId id, bool is_home) const {
-    const State& state = states_[at(id)];
+    const State& state = states_[place_of(id)];
     const bool is_known = state.holds == Holds::rounded || (!is_home && state.holds == Holds::sent);
     return state.is_fit && state.is_written && is_known;
   }
@@ -43,7 +41,7 @@ class NarrowGradients {
     bool is_fit = true;
   };
 
-  State& state_of(BufferId id) { return states_[at(id)]; }
+  State& state_of(BufferId id) { return states_[place_of(id)]; }
 
   void visit(StageKind kind, size_t i) {
     switch (kind) {
@@ -108,7 +106,7 @@ std::vector<bool> find_narrow_outs(const Plan& plan, const MergeShortcuts& short
   for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
     const ComputeItem& item = plan.forward.computes[i];
     if (item.num_slices > 0 && writes_dtype && writes_dtype(item)) continue;
-    is_narrow[at(shortcuts.written[i][0].buffer)] = false;
+    is_narrow[place_of(shortcuts.written[i][0].buffer)] = false;
   }
   return is_narrow;
 }
@@ -117,9 +115,9 @@ void spread_narrow_outs(const Plan& plan, std::vector<bool>& is_narrow) {
   std::vector<bool> is_filled(plan.buffers.size(), false);
   const auto fill = [&](BufferId from, BufferId to, bool replaces) {
     if (plan.buffer(to).kind != BufferKind::out) return;
-    const bool was_narrow = is_filled[at(to)] ? is_narrow[at(to)] : true;
-    is_narrow[at(to)] = replaces && was_narrow && is_narrow[at(from)];
-    is_filled[at(to)] = true;
+    const bool was_narrow = is_filled[place_of(to)] ? is_narrow[place_of(to)] : true;
+    is_narrow[place_of(to)] = replaces && was_narrow && is_narrow[place_of(from)];
+    is_filled[place_of(to)] = true;
   };
   for (const Stage& stage : plan.forward.stages) {
     for (int64_t i = stage.begin; i < stage.end; ++i) {
@@ -141,7 +139,7 @@ void find_narrow_gradients(const GradientPass& pass,
   std::vector<bool> is_home(pass.plan.buffers.size(), false);
   for (const HomeBuffers& home : pass.plan.home) {
     for (const BufferId id : {home.dq, home.dkv}) {
-      if (id != kNoBuffer) is_home[at(id)] = true;
+      if (id != kNoBuffer) is_home[place_of(id)] = true;
     }
   }
   const NarrowGradients found(pass, writes_dtype);

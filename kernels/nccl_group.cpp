@@ -19,12 +19,6 @@ constexpr std::chrono::milliseconds kAwake{50};
 constexpr std::chrono::microseconds kPause{20};
 constexpr std::chrono::seconds kFinalizeWithin{10};
 
-template <class T>
-T take(Result<T> result) {
-  if (!result) throw GroupStopped(result.error().complaints.front().what);
-  return std::move(result).value();
-}
-
 }  // namespace
 
 void PollPause::wait() {
@@ -77,10 +71,10 @@ bool NcclGroup::settles_within(std::chrono::seconds limit) noexcept {
 
 void NcclGroup::exchange_ranks() {
   const std::vector<Bytes> counts =
-      take(group_.gather({static_cast<uint8_t>(devices_.size() & 0xff)}));
+      value_or_stop(group_.gather({static_cast<uint8_t>(devices_.size() & 0xff)}));
   Bytes all;
   for (const Bytes& count : counts) all.insert(all.end(), count.begin(), count.end());
-  all = take(group_.broadcast(all));
+  all = value_or_stop(group_.broadcast(all));
   counts_.assign(all.begin(), all.end());
   first_rank_ = ranks_of_process(group_.process()).first;
   num_ranks_ = std::accumulate(counts_.begin(), counts_.end(), 0);
@@ -97,7 +91,7 @@ RankRange NcclGroup::ranks_of_process(int32_t process) const {
 NcclUniqueId NcclGroup::exchange_id() {
   NcclUniqueId id;
   if (group_.process() == 0) demand(nccl_.get_unique_id(&id), nullptr, "ncclGetUniqueId");
-  const Bytes bytes = take(group_.broadcast({id.bytes.begin(), id.bytes.end()}));
+  const Bytes bytes = value_or_stop(group_.broadcast({id.bytes.begin(), id.bytes.end()}));
   std::copy(bytes.begin(), bytes.end(), id.bytes.begin());
   return id;
 }

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cpscope::kernels {
@@ -18,6 +19,13 @@ class GroupStopped : public DeviceError {
  public:
   using DeviceError::DeviceError;
 };
+
+/// The value; GroupStopped with the first complaint where there is none.
+template <class T>
+T value_or_stop(Result<T> result) {
+  if (!result) throw GroupStopped(result.error().complaints.front().what);
+  return std::move(result).value();
+}
 
 /// Ranks [first, end) of one process.
 struct RankRange {

@@ -76,12 +76,6 @@ size_t num_stages_to_compute(const Pass& pass) {
   return static_cast<size_t>(found - pass.stages.begin()) + 1;
 }
 
-template <class T>
-T take(Result<T> result) {
-  if (!result) throw GroupStopped(result.error().complaints.front().what);
-  return std::move(result).value();
-}
-
 }  // namespace
 
 NcclRun::NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGroup& nccl,
@@ -108,10 +102,11 @@ void NcclRun::publish(Activity activity, int32_t step) {
 }
 
 std::string NcclRun::agree(const std::string& complaint) {
-  const std::vector<Bytes> all = take(nccl_.processes().gather(to_bytes(complaint)));
+  const std::vector<Bytes> all = value_or_stop(nccl_.processes().gather(to_bytes(complaint)));
   const auto found =
       std::find_if(all.begin(), all.end(), [](const Bytes& bytes) { return !bytes.empty(); });
-  return to_string(take(nccl_.processes().broadcast(found == all.end() ? Bytes{} : *found)));
+  return to_string(
+      value_or_stop(nccl_.processes().broadcast(found == all.end() ? Bytes{} : *found)));
 }
 
 bool NcclRun::agree_to_cancel() {
@@ -121,14 +116,14 @@ bool NcclRun::agree_to_cancel() {
   return is_cancelled_;
 }
 
-void NcclRun::barrier() { take(nccl_.processes().barrier()); }
+void NcclRun::barrier() { value_or_stop(nccl_.processes().barrier()); }
 
 std::string NcclRun::prepare(const RunInputs& inputs) {
   publish(Activity::preparing);
   if (wire_ == Wire::copies) swaps_ = {find_swaps(false), find_swaps(true)};
   // Different files on different hosts would only show as wrong numbers, or not at all.
   const std::string hash = to_hex(plan_.hash);
-  const std::string first = to_string(take(nccl_.processes().broadcast(to_bytes(hash))));
+  const std::string first = to_string(value_or_stop(nccl_.processes().broadcast(to_bytes(hash))));
   std::string complaint;
   if (hash != first) {
     complaint = fmt::format(
@@ -204,7 +199,8 @@ std::vector<double> NcclRun::run_pass(bool is_backward) {
   // All processes keep the events of one repeat, which process 0 chooses.
   if (options_.measures_items && !is_cancelled_) {
     const auto repeats_ago = static_cast<int32_t>(measured.size()) - 1 - middle_of(measured);
-    const Bytes chosen = take(nccl_.processes().broadcast(to_bytes(fmt::to_string(repeats_ago))));
+    const Bytes chosen =
+        value_or_stop(nccl_.processes().broadcast(to_bytes(fmt::to_string(repeats_ago))));
     for (RankDevice& device : devices_)
       device.keep_repeat(is_backward, std::stoi(to_string(chosen)));
   }
@@ -398,7 +394,7 @@ void NcclRun::observe(const Stage& stage) {
         results.push_back(std::move(result));
     }
   }
-  const std::vector<Bytes> others = take(nccl_.processes().gather(encode_items(results)));
+  const std::vector<Bytes> others = value_or_stop(nccl_.processes().gather(encode_items(results)));
   for (size_t process = 1; process < others.size(); ++process) {
     for (ItemResult& result : decode_items(others[process])) results.push_back(std::move(result));
   }
@@ -422,7 +418,7 @@ void NcclRun::gather(RunOutput& output) {
   const std::vector<RankId> here = ranks_of(nccl_.first_rank(), nccl_.end_rank());
   output.is_whole = processes.process() == 0;
   // Process 0 has its own.
-  const std::vector<Bytes> all = take(
+  const std::vector<Bytes> all = value_or_stop(
       processes.gather(output.is_whole ? Bytes{} : encode_results(checked_.plan(), here, output)));
   for (size_t process = 1; process < all.size(); ++process) {
     const RankRange range = nccl_.ranks_of_process(static_cast<int32_t>(process));

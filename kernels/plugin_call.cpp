@@ -15,7 +15,7 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int64_t kGuardBytes = 4096;  // before and after every array
+constexpr int64_t kMarginBytes = 4096;  // before and after every array
 constexpr uint8_t kGuard = 0xc5;
 
 int32_t dtype_code(Dtype dtype) {
@@ -40,7 +40,7 @@ void encode_as(const std::vector<double>& values, uint8_t* bytes, Encode encode)
   }
 }
 
-void encode(Dtype dtype, const std::vector<double>& values, uint8_t* bytes) {
+void encode_all(Dtype dtype, const std::vector<double>& values, uint8_t* bytes) {
   switch (dtype) {
     case Dtype::bf16:
       return encode_as<uint16_t>(values, bytes, [](double value) {
@@ -74,14 +74,14 @@ class GuardedArray {
  public:
   GuardedArray(const PluginMemory& memory, std::string name, std::vector<uint8_t> content)
       : memory_(memory), name_(std::move(name)) {
-    image_.assign(kGuardBytes, kGuard);
+    image_.assign(kMarginBytes, kGuard);
     image_.insert(image_.end(), content.begin(), content.end());
-    image_.resize(image_.size() + kGuardBytes, kGuard);
+    image_.resize(image_.size() + kMarginBytes, kGuard);
     bytes_ = memory.allocate(size());
     memory_.copy_in(bytes_.get(), image_.data(), size());
   }
 
-  void* data() const { return static_cast<uint8_t*>(bytes_.get()) + kGuardBytes; }
+  void* data() const { return static_cast<uint8_t*>(bytes_.get()) + kMarginBytes; }
   const std::string& name() const { return name_; }
 
   /// Reads the array back; what was written where nothing may be, or nothing.
@@ -90,9 +90,9 @@ class GuardedArray {
     memory_.copy_out(now.data(), bytes_.get(), size());
     const auto is_guard = [](uint8_t byte) { return byte == kGuard; };
     std::optional<std::string> fault;
-    if (!std::all_of(now.end() - kGuardBytes, now.end(), is_guard)) {
+    if (!std::all_of(now.end() - kMarginBytes, now.end(), is_guard)) {
       fault = "wrote past the end of " + name_;
-    } else if (!std::all_of(now.begin(), now.begin() + kGuardBytes, is_guard)) {
+    } else if (!std::all_of(now.begin(), now.begin() + kMarginBytes, is_guard)) {
       fault = "wrote before the beginning of " + name_;
     } else if (!may_change && now != image_) {
       fault = "wrote into its input " + name_;
@@ -101,7 +101,7 @@ class GuardedArray {
     return fault;
   }
 
-  const uint8_t* content() const { return image_.data() + kGuardBytes; }
+  const uint8_t* content() const { return image_.data() + kMarginBytes; }
 
  private:
   int64_t size() const { return static_cast<int64_t>(image_.size()); }
@@ -130,7 +130,7 @@ class CallArrays {
                            int64_t lanes, bool is_wide) {
     const Dtype stored = is_wide ? wide_ : dtype_;
     std::vector<uint8_t> content(values.size() * static_cast<size_t>(element_bytes(stored)));
-    encode(stored, values, content.data());
+    encode_all(stored, values, content.data());
     return add(name, std::move(content), heads, lanes);
   }
 

@@ -1,5 +1,7 @@
 #include "kernels/rank_device.h"
 
+#include "sim/base/machine_memory.h"
+
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -11,9 +13,7 @@ namespace cpscope::kernels {
 namespace {
 
 /// Of messages in staging.
-constexpr int64_t kAlignment = 256;
-
-double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+constexpr int64_t kBufferAlignment = 256;
 
 std::vector<bool> only(const Plan& plan, RankId rank) {
   std::vector<bool> is_here(plan.home.size(), false);
@@ -47,7 +47,7 @@ RankDevice::RankDevice(const LoweredPlan& lowered, RankId rank, int device,
 }
 
 int64_t RankDevice::align(int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
 RankDevice::~RankDevice() {

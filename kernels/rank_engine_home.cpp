@@ -40,7 +40,7 @@ std::vector<int32_t> positions_of(const BatchSlots& slots, const std::vector<int
 }
 
 /// The element as its bytes, low bytes first.
-uint32_t encode(Dtype element, double value) {
+uint32_t encode_value(Dtype element, double value) {
   const auto narrow = static_cast<float>(value);
   if (element == Dtype::bf16) return to_bf16_bits(narrow);
   if (element == Dtype::fp16) return to_fp16_bits(narrow);
@@ -78,7 +78,7 @@ void RankEngine::load_rows(const Tensor& tensor, RunListId tokens, BufferId buff
               tensor.values.data() + (int64_t{ids[i]} * shape.heads + head) * shape.lanes;
           uint8_t* target = packed.data() + i * row_bytes + head * shape.pitch * size;
           for (int32_t lane = 0; lane < shape.lanes; ++lane) {
-            const uint32_t bits = encode(element, source[lane]);
+            const uint32_t bits = encode_value(element, source[lane]);
             std::copy_n(reinterpret_cast<const uint8_t*>(&bits), size, target + lane * size);
           }
         }

@@ -19,7 +19,7 @@ namespace cpscope::kernels {
 
 namespace {
 
-std::string describe(int code) { return std::generic_category().message(code); }
+std::string describe_errno(int code) { return std::generic_category().message(code); }
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
@@ -100,7 +100,7 @@ Result<std::vector<Socket>> listen_at(const std::string& host, int32_t port) {
       listeners.push_back(std::move(socket));
       continue;
     }
-    why_not = describe(errno);
+    why_not = describe_errno(errno);
     // Half an address would let a second group share the port.
     if (errno == EADDRINUSE)
       return make_error(ErrorKind::unavailable, fmt::format("port {} of {} is in use", port, host),
@@ -135,7 +135,7 @@ Attempt connect_once(const std::string& host, int32_t port, std::chrono::millise
       }
     }
     if (code == 0) return {.socket = std::move(socket), .why_not = {}};
-    attempt.why_not = describe(code);
+    attempt.why_not = describe_errno(code);
   }
   return attempt;
 }

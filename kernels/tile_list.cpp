@@ -10,14 +10,12 @@
 namespace cpscope::kernels {
 namespace {
 
-using Stretch = RowStretch;  // of rows or columns
-
 /// Sorts and joins stretches that overlap or touch.
-void join(std::vector<Stretch>& stretches) {
+void join(std::vector<RowStretch>& stretches) {
   std::sort(stretches.begin(), stretches.end(),
-            [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
+            [](const RowStretch& a, const RowStretch& b) { return a.begin < b.begin; });
   size_t kept = 0;
-  for (const Stretch& next : stretches) {
+  for (const RowStretch& next : stretches) {
     if (kept > 0 && next.begin <= stretches[kept - 1].end) {
       stretches[kept - 1].end = std::max(stretches[kept - 1].end, next.end);
     } else {
@@ -29,7 +27,7 @@ void join(std::vector<Stretch>& stretches) {
 
 /// The visible keys of every row, as few disjoint ranges as possible, set by set.
 void collect_ranges(std::span<const BandSlice> slices, TileList& list) {
-  std::vector<std::vector<Stretch>> rows(static_cast<size_t>(list.q_rows));
+  std::vector<std::vector<RowStretch>> rows(static_cast<size_t>(list.q_rows));
   for (const BandSlice& slice : slices) {
     for (int32_t q = slice.q0; q < slice.q1; ++q) {
       const ColumnRange seen = columns_of_row(slice, q);
@@ -38,7 +36,7 @@ void collect_ranges(std::span<const BandSlice> slices, TileList& list) {
     }
   }
   size_t num_sets = 1;
-  for (std::vector<Stretch>& row : rows) {
+  for (std::vector<RowStretch>& row : rows) {
     join(row);
     num_sets = std::max(num_sets, row.size());
   }
@@ -52,12 +50,12 @@ void collect_ranges(std::span<const BandSlice> slices, TileList& list) {
 
 /// What the rows of an owned tile see of the walked side, by one range set.
 struct TileView {
-  std::vector<Stretch> touched;  // where one of them has a partner
-  std::vector<Stretch> whole;    // where all of them have only partners
+  std::vector<RowStretch> touched;  // where one of them has a partner
+  std::vector<RowStretch> whole;    // where all of them have only partners
 };
 
-bool is_masked(Stretch tile, const TileView& view, int32_t walked_rows) {
-  const auto is_inside = [&](const Stretch& stretch) {
+bool is_masked(RowStretch tile, const TileView& view, int32_t walked_rows) {
+  const auto is_inside = [&](const RowStretch& stretch) {
     return stretch.begin <= tile.begin && tile.end <= stretch.end;
   };
   return tile.end - tile.begin < walked_rows ||
@@ -66,7 +64,7 @@ bool is_masked(Stretch tile, const TileView& view, int32_t walked_rows) {
 
 /// Cuts a stretch of the walked side to runs of tiles that are alike. Tiles are counted from the
 /// stretch's begin, or from that of its first block.
-void append_runs(Stretch stretch, const TileView& view, int32_t range_set, TileList& list) {
+void append_runs(RowStretch stretch, const TileView& view, int32_t range_set, TileList& list) {
   const int32_t walked = list.shape.walked_rows;
   const int32_t origin = list.shape.by_blocks ? stretch.begin / walked * walked : stretch.begin;
   const int32_t num_tiles = (stretch.end - origin + walked - 1) / walked;
@@ -80,7 +78,7 @@ void append_runs(Stretch stretch, const TileView& view, int32_t range_set, TileL
     }
   };
   for (const auto* stretches : {&view.touched, &view.whole}) {
-    for (const Stretch& part : *stretches) {
+    for (const RowStretch& part : *stretches) {
       add_boundary(part.begin);
       add_boundary(part.end);
     }
@@ -117,9 +115,9 @@ bool share_a_key(const TileList& list, int32_t a, int32_t b) {
 /// would walk the keys of both documents. By blocks: a block that a document shares with the one
 /// before is its own tiles' last, which the other's tiles, that take it first, would wait for all
 /// the time.
-std::vector<Stretch> find_long_documents(const TileList& list) {
+std::vector<RowStretch> find_long_documents(const TileList& list) {
   constexpr int32_t kLongRows = 512;
-  std::vector<Stretch> documents;
+  std::vector<RowStretch> documents;
   int32_t start = 0;
   for (int32_t q = 1; q <= list.q_rows; ++q) {
     if (q < list.q_rows && share_a_key(list, q - 1, q)) continue;
@@ -134,8 +132,8 @@ std::vector<Stretch> find_long_documents(const TileList& list) {
 void append_walk(TileView& view, int32_t range_set, const std::vector<int32_t>& cuts,
                  TileList& list) {
   join(view.touched);
-  for (const Stretch& stretch : view.touched) {
-    Stretch rest = stretch;
+  for (const RowStretch& stretch : view.touched) {
+    RowStretch rest = stretch;
     for (auto cut = std::upper_bound(cuts.begin(), cuts.end(), rest.begin);
          cut != cuts.end() && *cut < stretch.end; ++cut) {
       append_runs({rest.begin, *cut}, view, range_set, list);
@@ -152,7 +150,7 @@ void walk_keys(const OwnedTile& tile, TileList& list) {
     view.touched.clear();
     view.whole.clear();
     const KeyRange* ranges = list.ranges.data() + int64_t{set} * list.q_rows;
-    Stretch whole{0, std::numeric_limits<int32_t>::max()};
+    RowStretch whole{0, std::numeric_limits<int32_t>::max()};
     for (int32_t q = tile.begin; q < tile.end; ++q) {
       const KeyRange& range = ranges[q];
       whole = {std::max(whole.begin, range.lo), std::min(whole.end, range.hi)};
@@ -172,13 +170,13 @@ void add_query_tile(int32_t begin, int32_t end, TileList& list) {
 
 /// Tiles of a long document that is no multiple of them are cut from its end: the short tile is
 /// that of the first rows, which see least under a causal mask.
-void make_query_tiles(const std::vector<Stretch>& long_documents, TileList& list) {
+void make_query_tiles(const std::vector<RowStretch>& long_documents, TileList& list) {
   const int32_t owned = list.shape.owned_rows;
   int32_t q = 0;
   const auto fill_until = [&](int32_t end) {
     for (; q < end; q = list.tiles.back().end) add_query_tile(q, std::min(end, q + owned), list);
   };
-  for (const Stretch& document : long_documents) {
+  for (const RowStretch& document : long_documents) {
     fill_until(document.begin);
     const int32_t rest = (document.end - document.begin) % owned;
     if (rest > 0) fill_until(document.begin + rest);
@@ -194,26 +192,26 @@ class StretchTracker {
   explicit StretchTracker(size_t num_tiles) : opened_(num_tiles, 0), stretches_(num_tiles) {}
 
   /// Row `row` holds tiles [tiles.begin, tiles.end).
-  void enter(int32_t row, Stretch tiles) {
+  void enter(int32_t row, RowStretch tiles) {
     if (tiles.begin >= tiles.end) tiles = {};
     for_difference(held_, tiles, [&](int32_t t) { stretches_[t].push_back({opened_[t], row}); });
     for_difference(tiles, held_, [&](int32_t t) { opened_[t] = row; });
     held_ = tiles;
   }
 
-  const std::vector<Stretch>& stretches_of(size_t tile) const { return stretches_[tile]; }
+  const std::vector<RowStretch>& stretches_of(size_t tile) const { return stretches_[tile]; }
 
  private:
   /// Tiles of `a` that are not in `b`.
   template <class Visit>
-  static void for_difference(Stretch a, Stretch b, Visit visit) {
+  static void for_difference(RowStretch a, RowStretch b, Visit visit) {
     for (int32_t t = a.begin; t < std::min(a.end, b.begin); ++t) visit(t);
     for (int32_t t = std::max(a.begin, b.end); t < a.end; ++t) visit(t);
   }
 
-  Stretch held_;
-  std::vector<int32_t> opened_;                  // [tile] first row of the open stretch
-  std::vector<std::vector<Stretch>> stretches_;  // [tile]
+  RowStretch held_;
+  std::vector<int32_t> opened_;                     // [tile] first row of the open stretch
+  std::vector<std::vector<RowStretch>> stretches_;  // [tile]
 };
 
 /// Stretches of query rows for every tile of keys.
@@ -228,19 +226,20 @@ struct KeyTileWalks {
     for (int32_t q = 0; q < list.q_rows; ++q) {
       const KeyRange& range = ranges[q];
       const bool sees_any = range.lo < range.hi;
-      touched.enter(q, sees_any ? Stretch{range.lo / rows, (range.hi - 1) / rows + 1} : Stretch{});
+      touched.enter(
+          q, sees_any ? RowStretch{range.lo / rows, (range.hi - 1) / rows + 1} : RowStretch{});
       // The last tile is whole when all keys that exist are seen.
       const int32_t end = range.hi == list.kv_rows ? (range.hi + rows - 1) / rows : range.hi / rows;
-      whole.enter(q, sees_any ? Stretch{(range.lo + rows - 1) / rows, end} : Stretch{});
+      whole.enter(q, sees_any ? RowStretch{(range.lo + rows - 1) / rows, end} : RowStretch{});
     }
     touched.enter(list.q_rows, {});
     whole.enter(list.q_rows, {});
   }
 };
 
-void make_key_tiles(const std::vector<Stretch>& long_documents, TileList& list) {
+void make_key_tiles(const std::vector<RowStretch>& long_documents, TileList& list) {
   std::vector<int32_t> cuts;  // as in append_walk
-  for (const Stretch& document : long_documents) cuts.push_back(document.begin);
+  for (const RowStretch& document : long_documents) cuts.push_back(document.begin);
   const int32_t owned = list.shape.owned_rows;
   const auto num_tiles = static_cast<size_t>((list.kv_rows + owned - 1) / owned);
   std::vector<KeyTileWalks> walks;
@@ -288,8 +287,8 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   list.kv_rows = static_cast<int32_t>(kv_rows);
   collect_ranges(slices, list);
   const bool owns_queries = owner == TileOwner::queries;
-  const std::vector<Stretch> long_documents =
-      owns_queries || shape.by_blocks ? find_long_documents(list) : std::vector<Stretch>{};
+  const std::vector<RowStretch> long_documents =
+      owns_queries || shape.by_blocks ? find_long_documents(list) : std::vector<RowStretch>{};
   owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(long_documents, list);
   count_walked_tiles(list);
   list.group_parts = choose_group_parts(item_heads, list);

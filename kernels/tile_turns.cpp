@@ -6,8 +6,6 @@
 namespace cpscope::kernels {
 namespace {
 
-using Stretch = RowStretch;
-
 /// Visits the walked tiles of an owned tile by blocks, the last one first, and their runs.
 template <class Visit>
 void walk_blocks(const OwnedTile& tile, const TileList& list, Visit visit) {
@@ -16,7 +14,7 @@ void walk_blocks(const OwnedTile& tile, const TileList& list, Visit visit) {
     const TileRun& run = list.runs[tile.first_run + r];
     for (int32_t end = run.end; end > run.begin;) {
       const int32_t begin = std::max(run.begin, (end - 1) / walked * walked);
-      visit(Stretch{begin, end}, tile.first_run + r);
+      visit(RowStretch{begin, end}, tile.first_run + r);
       end = begin;
     }
   }
@@ -50,17 +48,17 @@ BlockParts::BlockParts(TileOwner owner, TileList& list)
       block_rows_(list.shape.walked_rows),
       parts_(static_cast<size_t>(list.shape.num_blocks(num_rows_))) {
   for (const OwnedTile& tile : list.tiles)
-    walk_blocks(tile, list, [&](Stretch rows, int32_t /*run*/) { note(rows); });
+    walk_blocks(tile, list, [&](RowStretch rows, int32_t /*run*/) { note(rows); });
   list.num_counters = number();
 }
 
 /// A tile walks these rows of one block.
 void BlockParts::note(RowStretch rows) {
-  std::vector<Stretch>& parts = parts_[rows.begin / block_rows_];
+  std::vector<RowStretch>& parts = parts_[rows.begin / block_rows_];
   if (parts.size() == 1 && parts[0].begin <= rows.begin && rows.end <= parts[0].end) return;
   // Parts stay sorted and apart; those that the rows meet become one.
-  std::vector<Stretch> kept;
-  for (const Stretch& part : parts) {
+  std::vector<RowStretch> kept;
+  for (const RowStretch& part : parts) {
     if (part.end <= rows.begin || rows.end <= part.begin) {
       kept.push_back(part);
     } else {
@@ -69,14 +67,14 @@ void BlockParts::note(RowStretch rows) {
   }
   kept.push_back(rows);
   std::sort(kept.begin(), kept.end(),
-            [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
+            [](const RowStretch& a, const RowStretch& b) { return a.begin < b.begin; });
   parts = std::move(kept);
 }
 
 /// Numbers the parts by their rows. Returns how many there are.
 int32_t BlockParts::number() {
   int32_t count = 0;
-  for (const std::vector<Stretch>& parts : parts_) {
+  for (const std::vector<RowStretch>& parts : parts_) {
     first_.push_back(count);
     count += static_cast<int32_t>(parts.size());
   }
@@ -88,9 +86,9 @@ int32_t BlockParts::number() {
 
 /// Number of the part that holds these rows.
 int32_t BlockParts::counter_of(RowStretch rows) const {
-  const std::vector<Stretch>& parts = parts_[rows.begin / block_rows_];
+  const std::vector<RowStretch>& parts = parts_[rows.begin / block_rows_];
   const auto part = std::find_if(parts.begin(), parts.end(),
-                                 [&](const Stretch& p) { return rows.begin < p.end; });
+                                 [&](const RowStretch& p) { return rows.begin < p.end; });
   return first_[rows.begin / block_rows_] + static_cast<int32_t>(part - parts.begin());
 }
 
@@ -112,7 +110,7 @@ TurnRun BlockParts::take_turn(RowStretch rows, int32_t run) {
 
 /// Marks the tiles that take the last turn with all rows of a part; what they are runs of is cut.
 void BlockParts::close_runs(TileList& list) const {
-  std::vector<std::vector<Stretch>> closed(list.runs.size());  // [run], in the order of rows
+  std::vector<std::vector<RowStretch>> closed(list.runs.size());  // [run], in the order of rows
   std::vector<bool> is_closed(last_.size(), false);
   for (size_t counter = 0; counter < last_.size(); ++counter) {
     const auto& [run, rows] = last_[counter];
@@ -136,7 +134,7 @@ void BlockParts::close_runs(TileList& list) const {
         runs.back().end = rest.begin = to;
         runs.back().closes = closes ? 1 : 0;
       };
-      for (const Stretch& rows : closed[r]) {
+      for (const RowStretch& rows : closed[r]) {
         add(rows.begin, false);
         add(rows.end, true);
       }
@@ -150,7 +148,7 @@ void BlockParts::close_runs(TileList& list) const {
 
 /// Rows of no part whose counter has that.
 std::vector<RowStretch> BlockParts::rows_without(const std::vector<bool>& has_counter) const {
-  std::vector<Stretch> result;
+  std::vector<RowStretch> result;
   for (size_t block = 0; block < parts_.size(); ++block) {
     int32_t next = static_cast<int32_t>(block) * block_rows_;
     const auto close = [&](int32_t end) {
@@ -170,7 +168,7 @@ void BlockParts::deal(const std::vector<int32_t>& order, TileList& list) {
   for (const int32_t t : order) {
     OwnedTile& tile = list.tiles[t];
     tile.first_turn = static_cast<int32_t>(list.turns.size());
-    walk_blocks(tile, list, [&](Stretch rows, int32_t run) {
+    walk_blocks(tile, list, [&](RowStretch rows, int32_t run) {
       const TurnRun turn = take_turn(rows, run);
       TurnRun* last =
           list.turns.size() > static_cast<size_t>(tile.first_turn) ? &list.turns.back() : nullptr;

@@ -95,25 +95,19 @@ void check_inputs(const Scenario& scenario, const RunInputs& inputs) {
   check_slots(scenario, inputs.slots);
 }
 
-Tensor make_tensor(const char* name, Dtype dtype, std::vector<int64_t> shape, double value) {
-  Tensor tensor{name, std::move(shape), dtype, {}};
-  tensor.values.assign(static_cast<size_t>(tensor.size()), value);
-  return tensor;
-}
-
 /// The answer of a batch that sees nothing; every unit then writes its own rows.
 Answer empty_answer(const Scenario& scenario, const RunInputs& inputs, Dtype dtype) {
   const auto heads = static_cast<size_t>(scenario.attention.heads);
   Answer answer;
   std::vector<int64_t> out_shape = inputs.q.shape;
   out_shape[2] = scenario.attention.head_dim_v;
-  answer.out = make_tensor("out", dtype, out_shape, 0.0);
-  answer.lse = make_tensor("lse", dtype, {inputs.q.shape[0], inputs.q.shape[1]}, no_logit());
+  answer.out = make_filled_tensor("out", out_shape, dtype, 0.0);
+  answer.lse = make_filled_tensor("lse", {inputs.q.shape[0], inputs.q.shape[1]}, dtype, no_logit());
   answer.max_logit.assign(heads, no_logit());
   if (!scenario.numerics.backward) return answer;
-  answer.dq = make_tensor("dq", dtype, inputs.q.shape, 0.0);
-  answer.dk = make_tensor("dk", dtype, inputs.k.shape, 0.0);
-  answer.dv = make_tensor("dv", dtype, inputs.v.shape, 0.0);
+  answer.dq = make_filled_tensor("dq", inputs.q.shape, dtype, 0.0);
+  answer.dk = make_filled_tensor("dk", inputs.k.shape, dtype, 0.0);
+  answer.dv = make_filled_tensor("dv", inputs.v.shape, dtype, 0.0);
   if (scenario.attention.softmax_type == SoftmaxType::learnable) answer.d_sink.assign(heads, 0.0);
   return answer;
 }

@@ -9,39 +9,37 @@
 namespace cpscope::reference {
 namespace {
 
-constexpr int64_t kRowsPerBlock = 128;
-
-using Matrix = Rows<double>;
+constexpr int64_t kExactRowsPerBlock = 128;
 
 /// One query head of a unit, with everything that its row blocks share.
 struct ExactHead {
   const HeadGroup& group;
   int32_t head = 0;
-  const Matrix& keys;    // [num_keys, head_dim_qk] after RoPE
-  const Matrix& values;  // [num_keys, head_dim_v]
-  Matrix queries;        // [num_queries, head_dim_qk] after RoPE
-  Matrix d_out;          // [num_queries, head_dim_v], empty without backward
+  const Rows<double>& keys;    // [num_keys, head_dim_qk] after RoPE
+  const Rows<double>& values;  // [num_keys, head_dim_v]
+  Rows<double> queries;        // [num_queries, head_dim_qk] after RoPE
+  Rows<double> d_out;          // [num_queries, head_dim_v], empty without backward
 };
 
 /// Gradients of the unit's keys and values, summed over its query heads.
 struct KeyGradients {
-  Matrix dk, dv;
+  Rows<double> dk, dv;
 };
 
 /// One row block: logits, weights and what the softmax says of each row.
 struct ExactBlock {
   RowBlock range;
-  Matrix logits;           // [rows, keys] scaled and capped; only visible entries mean anything
-  Matrix weights;          // [rows, keys] softmax, 0 where not visible
+  Rows<double> logits;     // [rows, keys] scaled and capped; only visible entries mean anything
+  Rows<double> weights;    // [rows, keys] softmax, 0 where not visible
   Column<double> lse;      // [rows] -inf if nothing is visible
   Column<double> out_dot;  // [rows] rowsum(d_out * out)
 };
 
-std::span<const KeyRun> runs_of(const ExactHead& head, const ExactBlock& block, int64_t row) {
+std::span<const KeyRun> visible_runs(const ExactHead& head, const ExactBlock& block, int64_t row) {
   return head.group.visible.of_row(block.range.row_begin + row);
 }
 
-void compute_logits(const ExactHead& head, ExactBlock& block) {
+void compute_exact_logits(const ExactHead& head, ExactBlock& block) {
   const Attention& attention = head.group.scenario.attention;
   const RowBlock& range = block.range;
   block.logits.resize(range.rows(), range.keys());
@@ -50,7 +48,7 @@ void compute_logits(const ExactHead& head, ExactBlock& block) {
   block.logits *= logit_scale(attention);
   if (attention.softcap == 0.0) return;
   for (int64_t row = 0; row < range.rows(); ++row) {
-    for (const KeyRun& run : runs_of(head, block, row)) {
+    for (const KeyRun& run : visible_runs(head, block, row)) {
       for (int64_t key = run.begin - range.key_begin; key < run.end - range.key_begin; ++key) {
         double& logit = block.logits(row, key);
         logit = attention.softcap * std::tanh(logit / attention.softcap);
@@ -60,7 +58,7 @@ void compute_logits(const ExactHead& head, ExactBlock& block) {
 }
 
 /// Log-sum-exp of the row's visible logits and the sink.
-double join_sink(const ExactHead& head, double row_max, double row_sum) {
+double lse_with_sink(const ExactHead& head, double row_max, double row_sum) {
   const Attention& attention = head.group.scenario.attention;
   if (attention.softmax_type == SoftmaxType::vanilla) return row_max + std::log(row_sum);
   const double sink = sink_logit(attention, head.group.inputs.sink, head.head);
@@ -73,7 +71,7 @@ void compute_softmax(const ExactHead& head, ExactBlock& block, HeadSums& sums) {
   block.weights.setZero(range.rows(), range.keys());
   block.lse.setConstant(range.rows(), no_logit());
   for (int64_t row = 0; row < range.rows(); ++row) {
-    const std::span<const KeyRun> runs = runs_of(head, block, row);
+    const std::span<const KeyRun> runs = visible_runs(head, block, row);
     if (runs.empty()) continue;
     double row_max = no_logit();
     for (const KeyRun& run : runs) {
@@ -90,7 +88,7 @@ void compute_softmax(const ExactHead& head, ExactBlock& block, HeadSums& sums) {
       exponentiate(&block.weights(row, first), count);
       row_sum += weights.sum();
     }
-    block.lse(row) = join_sink(head, row_max, row_sum);
+    block.lse(row) = lse_with_sink(head, row_max, row_sum);
     block.weights.row(row) *= std::exp(row_max - block.lse(row));
     sums.max_logit = std::max(sums.max_logit, row_max);
   }
@@ -98,7 +96,7 @@ void compute_softmax(const ExactHead& head, ExactBlock& block, HeadSums& sums) {
 
 void write_out(const ExactHead& head, ExactBlock& block, Answer& answer) {
   const RowBlock& range = block.range;
-  Matrix out(range.rows(), head.values.cols());
+  Rows<double> out(range.rows(), head.values.cols());
   out.noalias() = block.weights * head.values.middleRows(range.key_begin, range.keys());
   for (int64_t row = 0; row < range.rows(); ++row) {
     const int64_t token = head.group.slot().q_begin + range.row_begin + row;
@@ -117,13 +115,13 @@ void add_sink_gradient(const ExactHead& head, const ExactBlock& block, HeadSums&
   if (attention.softmax_type != SoftmaxType::learnable) return;
   const double sink = sink_logit(attention, head.group.inputs.sink, head.head);
   for (int64_t row = 0; row < block.range.rows(); ++row) {
-    if (runs_of(head, block, row).empty()) continue;
+    if (visible_runs(head, block, row).empty()) continue;
     sums.d_sink -= std::exp(sink - block.lse(row)) * block.out_dot(row);
   }
 }
 
-void run_backward(const ExactHead& head, ExactBlock& block, KeyGradients& gradients,
-                  Answer& answer) {
+void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& gradients,
+                        Answer& answer) {
   const Attention& attention = head.group.scenario.attention;
   const RowBlock& range = block.range;
   const auto d_out = head.d_out.middleRows(range.row_begin, range.rows());
@@ -132,7 +130,7 @@ void run_backward(const ExactHead& head, ExactBlock& block, KeyGradients& gradie
   gradients.dv.middleRows(range.key_begin, range.keys()).noalias() +=
       block.weights.transpose() * d_out;
 
-  Matrix d_logits(range.rows(), range.keys());
+  Rows<double> d_logits(range.rows(), range.keys());
   d_logits.noalias() = d_out * values.transpose();
   d_logits.array().colwise() -= block.out_dot;
   d_logits.array() *= block.weights.array();
@@ -141,7 +139,7 @@ void run_backward(const ExactHead& head, ExactBlock& block, KeyGradients& gradie
   }
   d_logits *= logit_scale(attention);
 
-  Matrix dq(range.rows(), head.keys.cols());
+  Rows<double> dq(range.rows(), head.keys.cols());
   dq.noalias() = d_logits * keys;
   gradients.dk.middleRows(range.key_begin, range.keys()).noalias() +=
       d_logits.transpose() * head.queries.middleRows(range.row_begin, range.rows());
@@ -156,23 +154,23 @@ HeadSums run_head(const ExactHead& head, KeyGradients& gradients, Answer& answer
   HeadSums sums{no_logit()};
   const int64_t num_rows = head.queries.rows();
   for (int64_t begin = 0; begin < num_rows && !head.group.watch.is_cancelled();
-       begin += kRowsPerBlock) {
-    const int64_t end = std::min(num_rows, begin + kRowsPerBlock);
+       begin += kExactRowsPerBlock) {
+    const int64_t end = std::min(num_rows, begin + kExactRowsPerBlock);
     ExactBlock block;
     block.range = find_row_block(head.group.visible, begin, end);
     // Rows that see nothing keep the answer's initial values.
     if (block.range.keys() == 0) continue;
-    compute_logits(head, block);
+    compute_exact_logits(head, block);
     compute_softmax(head, block, sums);
     write_out(head, block, answer);
     if (head.d_out.size() == 0) continue;
     add_sink_gradient(head, block, sums);
-    run_backward(head, block, gradients, answer);
+    run_exact_backward(head, block, gradients, answer);
   }
   return sums;
 }
 
-void rotate_rows(const RotaryTable& rotary, int direction, Matrix& rows) {
+void rotate_head_rows(const RotaryTable& rotary, int direction, Rows<double>& rows) {
   for (int64_t position = 0; position < rows.rows(); ++position) {
     rotate_row(rotary, position, direction, &rows(position, 0));
   }
@@ -184,9 +182,10 @@ std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer
   const SequenceSlot& slot = group.slot();
   const RunInputs& inputs = group.inputs;
   const bool has_backward = group.scenario.numerics.backward;
-  Matrix keys = gather_rows<double>(inputs.k, slot.kv_begin, slot.kv_valid, group.kv_head);
-  const Matrix values = gather_rows<double>(inputs.v, slot.kv_begin, slot.kv_valid, group.kv_head);
-  rotate_rows(group.rotary, +1, keys);
+  Rows<double> keys = gather_rows<double>(inputs.k, slot.kv_begin, slot.kv_valid, group.kv_head);
+  const Rows<double> values =
+      gather_rows<double>(inputs.v, slot.kv_begin, slot.kv_valid, group.kv_head);
+  rotate_head_rows(group.rotary, +1, keys);
   KeyGradients gradients;
   if (has_backward) {
     gradients.dk.setZero(keys.rows(), keys.cols());
@@ -198,7 +197,7 @@ std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer
   for (int32_t member = 0; member < group.heads_per_group(); ++member) {
     ExactHead head{group, first_head + member, keys, values, {}, {}};
     head.queries = gather_rows<double>(inputs.q, slot.q_begin, slot.q_valid, head.head);
-    rotate_rows(group.rotary, +1, head.queries);
+    rotate_head_rows(group.rotary, +1, head.queries);
     if (has_backward) {
       head.d_out = gather_rows<double>(inputs.d_out, slot.q_begin, slot.q_valid, head.head);
     }

@@ -6,13 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 namespace cpscope::reference {
 namespace {
-
-template <class T>
-constexpr T kNothing = -std::numeric_limits<T>::infinity();
 
 /// FNV-1a over the bytes of some values.
 template <class T>

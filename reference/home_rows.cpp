@@ -57,8 +57,8 @@ void load_rows(const Plan& plan, const Tensor& tensor, RunListId tokens, Aligned
 }
 
 template <class T>
-void rotate_rows(const Plan& plan, RunListId tokens, bool is_query, int64_t heads,
-                 AlignedVector<T>& rows) {
+void rotate_home_rows(const Plan& plan, RunListId tokens, bool is_query, int64_t heads,
+                      AlignedVector<T>& rows) {
   T* row = rows.data();
   for (const TokenRun& run : plan.list(tokens)) {
     for (int64_t token = run.begin; token < run.end; token += run.stride) {
@@ -69,7 +69,7 @@ void rotate_rows(const Plan& plan, RunListId tokens, bool is_query, int64_t head
 }
 
 template <class T>
-Tensor make_tensor(std::string name, std::vector<int64_t> shape) {
+Tensor make_unwritten_tensor(std::string name, std::vector<int64_t> shape) {
   Tensor tensor{std::move(name), std::move(shape), sizeof(T) == 8 ? Dtype::fp64 : Dtype::fp32, {}};
   tensor.values.assign(static_cast<size_t>(tensor.size()),
                        std::numeric_limits<double>::quiet_NaN());
@@ -101,8 +101,8 @@ void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMem
         load_rows(plan, inputs.k, keys, memory.at(home.kv).first);
         load_rows(plan, inputs.v, keys, memory.at(home.kv).second);
         if (attention.rope_theta > 0) {
-          rotate_rows(plan, queries, true, attention.heads, memory.at(home.q).first);
-          rotate_rows(plan, keys, false, attention.kv_heads, memory.at(home.kv).first);
+          rotate_home_rows(plan, queries, true, attention.heads, memory.at(home.q).first);
+          rotate_home_rows(plan, keys, false, attention.kv_heads, memory.at(home.kv).first);
         }
         if (home.d_out != kNoBuffer)
           load_rows(plan, inputs.d_out, queries, memory.at(home.d_out).first);
@@ -114,8 +114,8 @@ template <class T>
 void collect_forward(const Plan& plan, const RankMemory<T>& memory, int threads, Answer& answer) {
   const Attention& attention = plan.scenario.attention;
   const int64_t tokens = plan.layout.slots.tokens;
-  answer.out = make_tensor<T>("out", {tokens, attention.heads, attention.head_dim_v});
-  answer.lse = make_tensor<T>("lse", {tokens, attention.heads});
+  answer.out = make_unwritten_tensor<T>("out", {tokens, attention.heads, attention.head_dim_v});
+  answer.lse = make_unwritten_tensor<T>("lse", {tokens, attention.heads});
   for_each_index(
       static_cast<int64_t>(plan.home.size()),
       [&](int64_t r) {
@@ -134,9 +134,10 @@ template <class T>
 void collect_backward(const Plan& plan, const RankMemory<T>& memory, int threads, Answer& answer) {
   const Attention& attention = plan.scenario.attention;
   const int64_t tokens = plan.layout.slots.tokens, kv_tokens = plan.layout.slots.kv_tokens;
-  answer.dq = make_tensor<T>("dq", {tokens, attention.heads, attention.head_dim_qk});
-  answer.dk = make_tensor<T>("dk", {kv_tokens, attention.kv_heads, attention.head_dim_qk});
-  answer.dv = make_tensor<T>("dv", {kv_tokens, attention.kv_heads, attention.head_dim_v});
+  answer.dq = make_unwritten_tensor<T>("dq", {tokens, attention.heads, attention.head_dim_qk});
+  answer.dk =
+      make_unwritten_tensor<T>("dk", {kv_tokens, attention.kv_heads, attention.head_dim_qk});
+  answer.dv = make_unwritten_tensor<T>("dv", {kv_tokens, attention.kv_heads, attention.head_dim_v});
   for_each_index(
       static_cast<int64_t>(plan.home.size()),
       [&](int64_t r) {

@@ -7,13 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace cpscope::reference {
 namespace {
-
-template <class T>
-constexpr T kNothing = -std::numeric_limits<T>::infinity();
 
 int64_t cells(const BufferSpec& spec) { return spec.rows * spec.heads.size(); }
 

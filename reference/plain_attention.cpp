@@ -12,7 +12,7 @@
 namespace cpscope::reference {
 namespace {
 
-constexpr int64_t kRowsPerBlock = 128;
+constexpr int64_t kPlainRowsPerBlock = 128;
 
 /// Where a plain run rounds, and the numbers it multiplies by.
 template <class Real>
@@ -85,12 +85,12 @@ struct PlainBlock {
   Column<Real> out_dot;       // [rows] rowsum(d_out * out)
 };
 
-std::span<const KeyRun> runs_of(const HeadGroup& group, const RowBlock& range, int64_t row) {
+std::span<const KeyRun> runs_of_row(const HeadGroup& group, const RowBlock& range, int64_t row) {
   return group.visible.of_row(range.row_begin + row);
 }
 
 template <class Real>
-void compute_logits(const PlainUnit<Real>& unit, PlainBlock<Real>& block) {
+void compute_plain_logits(const PlainUnit<Real>& unit, PlainBlock<Real>& block) {
   const RowBlock& range = block.range;
   block.logits.resize(range.rows(), range.keys());
   block.logits.noalias() =
@@ -99,7 +99,7 @@ void compute_logits(const PlainUnit<Real>& unit, PlainBlock<Real>& block) {
   const Real softcap = unit.rules.softcap;
   if (softcap == Real(0)) return;
   for (int64_t row = 0; row < range.rows(); ++row) {
-    for (const KeyRun& run : runs_of(unit.group, range, row)) {
+    for (const KeyRun& run : runs_of_row(unit.group, range, row)) {
       for (int64_t key = run.begin - range.key_begin; key < run.end - range.key_begin; ++key) {
         block.logits(row, key) = softcap * std::tanh(block.logits(row, key) / softcap);
       }
@@ -119,7 +119,7 @@ PlainPartial<Real> compute_partial(const PlainUnit<Real>& unit, const PlainBlock
   for (int64_t row = 0; row < range.rows(); ++row) {
     std::vector<KeyRun> runs;
     Real row_max = static_cast<Real>(no_logit());
-    for (const KeyRun& run : runs_of(unit.group, range, row)) {
+    for (const KeyRun& run : runs_of_row(unit.group, range, row)) {
       const KeyRun clipped{std::max(run.begin, hop.begin), std::min(run.end, hop.end)};
       if (clipped.begin >= clipped.end) continue;
       runs.push_back(clipped);
@@ -232,7 +232,7 @@ std::vector<KeyRun> hops_of(const PlainUnit<Real>& unit, const RowBlock& range) 
   int64_t longest = 0;
   for (int64_t row = 0; row < range.rows(); ++row) {
     int64_t num_keys = 0;
-    for (const KeyRun& run : runs_of(unit.group, range, row)) num_keys += run.end - run.begin;
+    for (const KeyRun& run : runs_of_row(unit.group, range, row)) num_keys += run.end - run.begin;
     longest = std::max(longest, num_keys);
   }
   const int64_t length = piece_length(longest, num_hops);
@@ -243,9 +243,9 @@ std::vector<KeyRun> hops_of(const PlainUnit<Real>& unit, const RowBlock& range) 
 }
 
 template <class Real>
-void run_forward(const PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums& sums,
-                 Answer& answer) {
-  compute_logits(unit, block);
+void run_plain_forward(const PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums& sums,
+                       Answer& answer) {
+  compute_plain_logits(unit, block);
   std::vector<PlainPartial<Real>> partials;
   for (const KeyRun& hop : hops_of(unit, block.range)) {
     partials.push_back(compute_partial(unit, block, hop, sums));
@@ -270,7 +270,7 @@ Rows<Real> compute_weights(const PlainUnit<Real>& unit, const PlainBlock<Real>& 
   const RowBlock& range = block.range;
   Rows<Real> weights = Rows<Real>::Zero(range.rows(), range.keys());
   for (int64_t row = 0; row < range.rows(); ++row) {
-    for (const KeyRun& run : runs_of(unit.group, range, row)) {
+    for (const KeyRun& run : runs_of_row(unit.group, range, row)) {
       const int64_t first = run.begin - range.key_begin;
       const int64_t count = run.end - run.begin;
       weights.row(row).segment(first, count) =
@@ -306,7 +306,7 @@ void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
 }
 
 template <class Real>
-void run_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& answer) {
+void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& answer) {
   const RowBlock& range = block.range;
   const PlainRules<Real>& rules = unit.rules;
   Rows<Real> weights = compute_weights(unit, block);
@@ -342,7 +342,7 @@ void compute_out_dot(const PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadS
   const Real sink = static_cast<Real>(sink_logit(attention, unit.group.inputs.sink, block.head));
   Real d_sink = 0;
   for (int64_t row = 0; row < block.range.rows(); ++row) {
-    if (runs_of(unit.group, block.range, row).empty()) continue;
+    if (runs_of_row(unit.group, block.range, row).empty()) continue;
     d_sink -= std::exp(sink - block.lse(row)) * block.out_dot(row);
   }
   sums.d_sink += static_cast<double>(d_sink);
@@ -369,11 +369,11 @@ void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, H
   const int64_t token = unit.group.slot().q_begin + begin;
   block.queries = gather_rows<Real>(inputs.q, token, end - begin, head);
   rotate_and_round(unit.group, begin, block.queries);
-  run_forward(unit, block, sums, answer);
+  run_plain_forward(unit, block, sums, answer);
   if (!unit.group.scenario.numerics.backward) return;
   block.d_out = gather_rows<Real>(inputs.d_out, token, end - begin, head);
   compute_out_dot(unit, block, sums);
-  run_backward(unit, block, answer);
+  run_plain_backward(unit, block, answer);
 }
 
 /// Adds the finished piece to the running gradients, as one hop of the ring would, and empties it.
@@ -472,9 +472,9 @@ std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
   for (const KeyRun& piece : order_shares(group)) {
     for (int32_t member = 0; member < heads; ++member) {
       for (int64_t begin = piece.begin; begin < piece.end && !group.watch.is_cancelled();
-           begin += kRowsPerBlock) {
+           begin += kPlainRowsPerBlock) {
         run_rows(unit, group.kv_head * heads + member, begin,
-                 std::min(piece.end, begin + kRowsPerBlock), sums[static_cast<size_t>(member)],
+                 std::min(piece.end, begin + kPlainRowsPerBlock), sums[static_cast<size_t>(member)],
                  answer);
       }
     }

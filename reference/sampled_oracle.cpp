@@ -17,8 +17,6 @@ namespace {
 
 constexpr int64_t kKeysPerBlock = 256;
 
-using Matrix = Rows<double>;
-
 /// The valid position of a token, or nothing for padding.
 struct Place {
   size_t sequence = 0;
@@ -35,20 +33,20 @@ struct SequenceWork {
 
 /// Rows of one query head while the keys pass by.
 struct RunningHead {
-  Matrix queries, d_out;  // after RoPE; d_out is empty without backward
-  Matrix out;             // sum of weights times values
-  Matrix weighted_keys;   // sum of weight * cap gradient * key
-  Matrix graded_keys;     // sum of weight * cap gradient * (d_out . value) * key
-  Column<double> top;     // largest logit so far
-  Column<double> total;   // sum of weights relative to `top`
-  Column<double> lse;     // the rest is known when all keys have passed
+  Rows<double> queries, d_out;  // after RoPE; d_out is empty without backward
+  Rows<double> out;             // sum of weights times values
+  Rows<double> weighted_keys;   // sum of weight * cap gradient * key
+  Rows<double> graded_keys;     // sum of weight * cap gradient * (d_out . value) * key
+  Column<double> top;           // largest logit so far
+  Column<double> total;         // sum of weights relative to `top`
+  Column<double> lse;           // the rest is known when all keys have passed
   Column<double> out_dot;
 };
 
 /// What one (sequence, kv head) gives back, rows in the order of SequenceWork.
 struct UnitAnswer {
   std::vector<RunningHead> heads;  // out is normalised, graded_keys holds dq
-  Matrix dk, dv;                   // [key]
+  Rows<double> dk, dv;             // [key]
 };
 
 struct Unit {
@@ -152,14 +150,14 @@ Result<std::vector<SequenceWork>> collect_work(const Scenario& scenario,
 }
 
 /// Reads rows of one head at the given positions; q and k are turned by RoPE.
-Matrix read_rows(const Unit& unit, InputTensor tensor, int32_t head,
-                 std::span<const int64_t> positions) {
+Rows<double> read_rows(const Unit& unit, InputTensor tensor, int32_t head,
+                       std::span<const int64_t> positions) {
   const Attention& attention = unit.scenario.attention;
   const bool is_turned = tensor == InputTensor::q || tensor == InputTensor::k;
   const bool is_query = tensor == InputTensor::q || tensor == InputTensor::d_out;
   const int64_t first = is_query ? unit.slot.q_begin : unit.slot.kv_begin;
   const int32_t lanes = is_turned ? attention.head_dim_qk : attention.head_dim_v;
-  Matrix rows(static_cast<int64_t>(positions.size()), lanes);
+  Rows<double> rows(static_cast<int64_t>(positions.size()), lanes);
   // Neighbouring positions share one table.
   const bool is_block = !positions.empty() && positions.back() - positions.front() + 1 ==
                                                   static_cast<int64_t>(positions.size());
@@ -213,7 +211,7 @@ void cap_logits(double softcap, double* logits, int64_t count) {
 /// Turns the visible logits of one row into weights relative to the row's new top, and rescales
 /// what the row has summed so far.
 void weigh_row(const Unit& unit, const std::vector<KeyRun>& runs, const KeyRun& block, int64_t row,
-               Matrix& logits, Matrix& weights, RunningHead& running) {
+               Rows<double>& logits, Rows<double>& weights, RunningHead& running) {
   double top = running.top(row);
   for (const KeyRun& run : runs) {
     const int64_t first = run.begin - block.begin;
@@ -239,12 +237,12 @@ void weigh_row(const Unit& unit, const std::vector<KeyRun>& runs, const KeyRun& 
   }
 }
 
-void pass_block(const Unit& unit, const KeyRun& block, const Matrix& keys, const Matrix& values,
-                RunningHead& running) {
+void pass_block(const Unit& unit, const KeyRun& block, const Rows<double>& keys,
+                const Rows<double>& values, RunningHead& running) {
   const Attention& attention = unit.scenario.attention;
-  Matrix logits = running.queries * keys.transpose();
+  Rows<double> logits = running.queries * keys.transpose();
   logits *= logit_scale(attention);
-  Matrix weights = Matrix::Zero(logits.rows(), logits.cols());
+  Rows<double> weights = Rows<double>::Zero(logits.rows(), logits.cols());
   for (int64_t row = 0; row < logits.rows(); ++row) {
     const std::vector<KeyRun> runs = clip_runs(unit.work.visible[static_cast<size_t>(row)], block);
     if (!runs.empty()) weigh_row(unit, runs, block, row, logits, weights, running);
@@ -255,7 +253,7 @@ void pass_block(const Unit& unit, const KeyRun& block, const Matrix& keys, const
     weights.array() *= 1.0 - (logits.array() / attention.softcap).square();
   }
   running.weighted_keys.noalias() += weights * keys;
-  const Matrix d_weights = running.d_out * values.transpose();
+  const Rows<double> d_weights = running.d_out * values.transpose();
   weights.array() *= d_weights.array();
   running.graded_keys.noalias() += weights * keys;
 }
@@ -298,8 +296,8 @@ bool is_seen(std::span<const KeyRun> runs, int64_t key) {
 void grade_key(const Unit& unit, int64_t index, UnitAnswer& answer) {
   const Attention& attention = unit.scenario.attention;
   const int64_t position = unit.work.keys[static_cast<size_t>(index)];
-  const Matrix key = read_rows(unit, InputTensor::k, unit.kv_head, {&position, 1});
-  const Matrix value = read_rows(unit, InputTensor::v, unit.kv_head, {&position, 1});
+  const Rows<double> key = read_rows(unit, InputTensor::k, unit.kv_head, {&position, 1});
+  const Rows<double> value = read_rows(unit, InputTensor::v, unit.kv_head, {&position, 1});
   const double scale = logit_scale(attention);
   for (const RunningHead& head : answer.heads) {
     for (int64_t row = 0; row < head.queries.rows(); ++row) {
@@ -336,8 +334,8 @@ UnitAnswer compute_unit(const Unit& unit) {
     if (!is_wanted) continue;
     std::vector<int64_t> positions;
     for (int64_t key = block.begin; key < block.end; ++key) positions.push_back(key);
-    const Matrix keys = read_rows(unit, InputTensor::k, unit.kv_head, positions);
-    const Matrix values = read_rows(unit, InputTensor::v, unit.kv_head, positions);
+    const Rows<double> keys = read_rows(unit, InputTensor::k, unit.kv_head, positions);
+    const Rows<double> values = read_rows(unit, InputTensor::v, unit.kv_head, positions);
     for (RunningHead& head : answer.heads) pass_block(unit, block, keys, values, head);
   }
   for (int32_t member = 0; member < unit.group_size(); ++member) {
@@ -349,19 +347,13 @@ UnitAnswer compute_unit(const Unit& unit) {
   for (int64_t index = 0; index < num_keys; ++index) grade_key(unit, index, answer);
   // Only the answer stays: units are kept until the last one is done.
   for (RunningHead& head : answer.heads) {
-    for (Matrix* rows : {&head.queries, &head.d_out, &head.weighted_keys}) rows->resize(0, 0);
+    for (Rows<double>* rows : {&head.queries, &head.d_out, &head.weighted_keys}) rows->resize(0, 0);
   }
   return answer;
 }
 
 int64_t index_of(const std::vector<int64_t>& sorted, int64_t value) {
   return std::lower_bound(sorted.begin(), sorted.end(), value) - sorted.begin();
-}
-
-Tensor make_tensor(const char* name, std::vector<int64_t> shape, double value) {
-  Tensor tensor{name, std::move(shape), Dtype::fp64, {}};
-  tensor.values.assign(static_cast<size_t>(tensor.size()), value);
-  return tensor;
 }
 
 /// The rows in the order in which they were asked for.
@@ -372,12 +364,16 @@ Answer assemble(const Scenario& scenario, const BatchSlots& slots, const RowSamp
   const auto num_rows = static_cast<int64_t>(sample.query_tokens.size());
   const auto num_keys = static_cast<int64_t>(sample.key_tokens.size());
   Answer answer;
-  answer.out = make_tensor("out", {num_rows, attention.heads, attention.head_dim_v}, 0.0);
-  answer.lse = make_tensor("lse", {num_rows, attention.heads}, no_logit());
+  answer.out = make_filled_tensor("out", {num_rows, attention.heads, attention.head_dim_v},
+                                  Dtype::fp64, 0.0);
+  answer.lse = make_filled_tensor("lse", {num_rows, attention.heads}, Dtype::fp64, no_logit());
   if (has_backward) {
-    answer.dq = make_tensor("dq", {num_rows, attention.heads, attention.head_dim_qk}, 0.0);
-    answer.dk = make_tensor("dk", {num_keys, attention.kv_heads, attention.head_dim_qk}, 0.0);
-    answer.dv = make_tensor("dv", {num_keys, attention.kv_heads, attention.head_dim_v}, 0.0);
+    answer.dq = make_filled_tensor("dq", {num_rows, attention.heads, attention.head_dim_qk},
+                                   Dtype::fp64, 0.0);
+    answer.dk = make_filled_tensor("dk", {num_keys, attention.kv_heads, attention.head_dim_qk},
+                                   Dtype::fp64, 0.0);
+    answer.dv = make_filled_tensor("dv", {num_keys, attention.kv_heads, attention.head_dim_v},
+                                   Dtype::fp64, 0.0);
   }
   const auto unit_of = [&](size_t sequence, int32_t kv_head) -> const UnitAnswer& {
     return units[sequence * static_cast<size_t>(attention.kv_heads) + static_cast<size_t>(kv_head)];

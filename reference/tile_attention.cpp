@@ -44,7 +44,7 @@ constexpr T nothing() {
 /// exp in place, of finite values; NaN stays NaN. Results below the smallest normal number become
 /// about that number: subnormals would slow every later product down.
 template <class T>
-void exponentiate(Lane<T>& values) {
+void exponentiate_lanes(Lane<T>& values) {
   const T lowest = std::is_same_v<T, float> ? T(-87) : T(-708);
   values = values.max(lowest).exp();
 }
@@ -148,7 +148,7 @@ void soften_tile(const TileSettings& settings, const Band& tile, int64_t first_r
     const T factor = weight_of(running, highest);
     running = highest;
     visible -= highest;
-    exponentiate(visible);
+    exponentiate_lanes(visible);
     sum = sum * factor + visible.sum();
     if (factor != T(1)) gathered.row(tile.q0 + i - first_row) *= factor;
     clear_masked(row, seen, width_of(tile));
@@ -188,7 +188,7 @@ void differentiate_tile(const TileSettings& settings, const Band& tile, const T*
     // The cap's derivative needs the logit, which the exponential overwrites.
     if (settings.softcap > 0) slope *= T(1) - (weight / cap).square();
     weight -= lse[(tile.q0 + i) * lse_stride];
-    exponentiate(weight);
+    exponentiate_lanes(weight);
     slope *= weight;
     clear_masked(weight_row, seen, width_of(tile));
     clear_masked(slope_row, seen, width_of(tile));

@@ -3,29 +3,13 @@
 #include "gui/app/prediction.h"
 #include "gui/app/run_views.h"
 #include "gui/app/ways.h"
+#include "gui/model/describe.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace cpscope::gui {
 namespace {
-
-int64_t count_items(const PlanIndex& plan, const ItemTarget& item) {
-  const Pass& pass = plan.pass(item.is_backward);
-  switch (item.kind) {
-    case StageKind::transfer:
-      return static_cast<int64_t>(pass.transfers.size());
-    case StageKind::reorder:
-      return static_cast<int64_t>(pass.reorders.size());
-    case StageKind::compute:
-      return static_cast<int64_t>(pass.computes.size());
-    case StageKind::merge:
-      return static_cast<int64_t>(pass.merges.size());
-    case StageKind::finish:
-      return static_cast<int64_t>(pass.finishes.size());
-  }
-  return 0;
-}
 
 struct IsPresent {
   const PlanIndex& plan;
@@ -42,7 +26,7 @@ struct IsPresent {
   bool operator()(const RankTarget& r) const { return has_rank(r.rank); }
   bool operator()(const LinkTarget& l) const { return has_rank(l.src) && has_rank(l.dst); }
   bool operator()(const ItemTarget& i) const {
-    return i.index >= 0 && i.index < count_items(plan, i);
+    return i.index >= 0 && i.index < count_items(plan, i.is_backward, i.kind);
   }
   bool operator()(const StepTarget& s) const {
     return s.step >= 0 && s.step < static_cast<int32_t>(plan.steps().size());

@@ -11,7 +11,7 @@
 namespace cpscope::gui {
 namespace {
 
-std::string_view describe(CommType type) {
+std::string_view describe_comm_type(CommType type) {
   switch (type) {
     case CommType::p2p:
       return "ring";
@@ -35,7 +35,7 @@ void tell_headline(CaptionWriter& writer, Moment moment) {
   std::string words =
       fmt::format("Step {} of {}, {}, {}", step.step + 1, index.pass(step.is_backward).num_steps,
                   step.is_backward ? "backward" : "forward",
-                  describe(index.plan().scenario.parallel.comm_type));
+                  describe_comm_type(index.plan().scenario.parallel.comm_type));
   if (!is_whole) {
     const StageRef& stage = index.stages()[static_cast<size_t>(moment.first_stage)];
     words +=
@@ -45,7 +45,7 @@ void tell_headline(CaptionWriter& writer, Moment moment) {
   writer.strong(words + ".", StepTarget{number});
 }
 
-std::string_view describe(BufferKind kind) {
+std::string_view describe_rows(BufferKind kind) {
   switch (kind) {
     case BufferKind::q:
       return "queries";
@@ -84,7 +84,7 @@ void tell_reorders(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
     begins = false;
     writer.rank(focus_rank, true)
         .say(fmt::format(" moves {} of {} in {}.", count_of(plan.rows(item.order), "row"),
-                         describe(to.kind), count_of(runs, "run")));
+                         describe_rows(to.kind), count_of(runs, "run")));
   }
   if (begins) writer.rank(focus_rank, true).say(" reorders nothing.");
 }
@@ -150,7 +150,7 @@ void tell_finishes(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
     begins = false;
     writer.rank(focus_rank, true)
         .say(fmt::format(" finishes {} of {}: ", count_of(buffer.rows, "row"),
-                         describe(buffer.kind)));
+                         describe_rows(buffer.kind)));
     if (buffer.kind == BufferKind::out && has_sink)
       writer.say("the sink enters each row's softmax, once, and ");
     writer.say(fmt::format("sums are rounded to {}.", to_name(plan.scenario.numerics.dtype)));

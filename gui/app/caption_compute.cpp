@@ -25,7 +25,7 @@ enum class Meeting : uint8_t {
   hidden  // by mask slices, or otherwise
 };
 
-std::string_view explain(Meeting meeting) {
+std::string_view explain_hidden(Meeting meeting) {
   switch (meeting) {
     case Meeting::later:
       return "the keys come later";
@@ -197,7 +197,7 @@ void tell_each_pair(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
     if (skipped.empty()) continue;
     writer.say(" Skipped: ");
     name_pairs(writer, skipped);
-    writer.say(fmt::format(", because {}.", explain(reason)));
+    writer.say(fmt::format(", because {}.", explain_hidden(reason)));
   }
 }
 
@@ -213,7 +213,7 @@ void tell_pair_counts(CaptionWriter& writer, const std::vector<RunPair>& pairs) 
   for (const Meeting reason : kSkips) {
     if (count(reason) > 0)
       skips += fmt::format("{}{} because {}", skips.empty() ? "" : ", ", print_count(count(reason)),
-                           explain(reason));
+                           explain_hidden(reason));
   }
   writer.say(skips.empty() ? "." : "; skipped are " + skips + ".");
 }

@@ -13,7 +13,7 @@
 namespace cpscope::gui {
 namespace {
 
-std::string_view describe(Payload payload) {
+std::string_view describe_payload(Payload payload) {
   switch (payload) {
     case Payload::q:
       return "queries";
@@ -34,7 +34,7 @@ std::string_view describe(Payload payload) {
 bool is_kv(Payload payload) { return payload == Payload::kv || payload == Payload::dkv; }
 
 /// Why this payload travels over this kind of link in this pass.
-std::string explain(const Plan& plan, const TransferItem& item, bool is_backward) {
+std::string explain_transfer(const Plan& plan, const TransferItem& item, bool is_backward) {
   const bool is_gather = plan.scenario.parallel.comm_type == CommType::all_gather;
   switch (item.payload) {
     case Payload::q:
@@ -182,7 +182,7 @@ void tell_ring(CaptionWriter& writer, int32_t rank, const Flow& sent, const Flow
 void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow& flow,
                bool is_sent) {
   const Attention& attention = writer.plan().scenario.attention;
-  writer.rank(rank, true).say(is_sent ? " sends " : " receives ").say(describe(payload));
+  writer.rank(rank, true).say(is_sent ? " sends " : " receives ").say(describe_payload(payload));
   const int32_t all = is_kv(payload) ? attention.kv_heads : attention.heads;
   if (flow.heads.size() < all) writer.say(" of " + name_heads(flow.heads, is_kv(payload)));
   writer.say(is_sent ? " to " : " from ").ranks(flow.peers);
@@ -210,7 +210,7 @@ void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_
   CPSCOPE_CHECK(traffic != nullptr, "a transfer stage has no traffic", stage.begin, stage.end);
   for (const auto& [payload, example] : traffic->payloads) {
     const TransferItem* first = &pass.transfers[static_cast<size_t>(example)];
-    const std::string why = explain(writer.plan(), *first, stage.is_backward);
+    const std::string why = explain_transfer(writer.plan(), *first, stage.is_backward);
     if (!why.empty()) {
       next_sentence();
       writer.say(why);

@@ -27,7 +27,7 @@ int64_t line_of(std::string_view where) {
   return number;
 }
 
-std::string_view trim(std::string_view text) {
+std::string_view trim_blanks(std::string_view text) {
   const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
   while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
@@ -41,14 +41,14 @@ std::string key_of_line(std::string_view text, int64_t line) {
   int64_t number = 0;
   while (!text.empty() && number < line) {
     const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view now = trim(text.substr(0, end));
+    const std::string_view now = trim_blanks(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     ++number;
     if (now.starts_with('[') && now.ends_with(']') && now.find(',') == std::string_view::npos) {
-      table = std::string(trim(now.substr(1, now.size() - 2)));
+      table = std::string(trim_blanks(now.substr(1, now.size() - 2)));
       key.clear();
     } else if (const size_t sign = now.find('='); sign != std::string_view::npos) {
-      key = std::string(trim(now.substr(0, sign)));
+      key = std::string(trim_blanks(now.substr(0, sign)));
     }
   }
   if (table.empty() || key.empty()) return table + key;
@@ -56,7 +56,7 @@ std::string key_of_line(std::string_view text, int64_t line) {
 }
 
 /// Complaints of the parser say where; a widget wants to know which key.
-Error name_keys(Error error, std::string_view text) {
+Error name_faulty_keys(Error error, std::string_view text) {
   for (Complaint& complaint : error.complaints) {
     if (!complaint.keys.empty()) continue;
     // A message that begins with a full name is about that key, which may have no line of its own.
@@ -107,7 +107,7 @@ std::optional<Error> Document::load_text(const std::string& text, const std::str
                                          const std::string& folder) {
   const std::string anchor = folder.empty() ? path : folder + "/" + path;
   Result<LoadedScenario> loaded = parse_scenario(text, anchor);
-  if (!loaded) return name_keys(loaded.error(), text);
+  if (!loaded) return name_faulty_keys(loaded.error(), text);
   LoadedScenario& fine = loaded.value();
   states_.assign(1, State{std::move(fine.scenario), text, std::move(fine.warnings), {}, ""});
   at_ = 0;
@@ -144,7 +144,7 @@ void Document::edit(Scenario scenario, std::string_view key) {
     next.warnings = std::move(parsed.value().warnings);
   } else {
     next.scenario = std::move(scenario);
-    next.error = name_keys(parsed.error(), next.text);
+    next.error = name_faulty_keys(parsed.error(), next.text);
   }
   states_.resize(at_ + 1);
   // Values that a drag passes on its way are no steps of undo.

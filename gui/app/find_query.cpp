@@ -1,6 +1,7 @@
 #include "gui/app/find_query.h"
 
 #include "gui/model/error_field.h"
+#include "gui/model/target.h"
 
 #include <array>
 #include <charconv>
@@ -43,8 +44,6 @@ constexpr std::array kWords = {Word{"token", Noun::token},
                                Word{"position", Noun::position},
                                Word{"head", Noun::head},
                                Word{"heads", Noun::head}};
-constexpr std::array kKinds = {StageKind::transfer, StageKind::reorder, StageKind::compute,
-                               StageKind::merge, StageKind::finish};
 /// Words that say nothing.
 constexpr std::array<std::string_view, 10> kFillers = {"of", "x",    "item", "row",    "the",
                                                        "in", "from", "at",   "number", "and"};
@@ -159,7 +158,7 @@ class Parser {
     return false;
   }
   bool is_kind(std::string_view word) {
-    for (const StageKind kind : kKinds) {
+    for (const StageKind kind : kStageKinds) {
       const std::string_view name = to_name(kind);
       // "computes", "finishes", and whatever is short for one.
       const bool is_plural = begins_with(word, name) && word.size() <= name.size() + 2;

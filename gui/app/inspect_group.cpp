@@ -80,8 +80,7 @@ void add_rank_items(Sheet& sheet, int32_t rank, bool is_backward) {
   std::string text;
   ItemTarget first;
   bool has_first = false;
-  for (const StageKind kind : {StageKind::transfer, StageKind::reorder, StageKind::compute,
-                               StageKind::merge, StageKind::finish}) {
+  for (const StageKind kind : kStageKinds) {
     const ItemColumns& c = index.columns(is_backward)[static_cast<size_t>(kind)];
     const int64_t count = std::count(c.rank.begin(), c.rank.end(), rank);
     if (count == 0) continue;

@@ -2,6 +2,7 @@
 #include "gui/model/axis.h"
 #include "gui/model/describe.h"
 #include "gui/model/item_tiles.h"
+#include "gui/model/mask_picture.h"
 #include "gui/model/neighbours.h"
 #include "sim/plan/plan_text.h"
 
@@ -16,12 +17,11 @@ namespace cpscope::gui {
 namespace {
 
 constexpr size_t kMostNeighbours = 2000;  // looked for; few are named
-constexpr int64_t kTileEdge = 128;
 
 bool is_key_side(BufferKind kind) { return kind == BufferKind::kv || kind == BufferKind::dkv; }
 Side side_of(BufferKind kind) { return is_key_side(kind) ? Side::kv : Side::q; }
 
-std::string_view describe(BufferRole role) {
+std::string_view describe_role(BufferRole role) {
   switch (role) {
     case BufferRole::home:
       return "own rows in local order";
@@ -84,7 +84,8 @@ void add_buffer(Sheet& sheet, const ItemTarget& item, BufferId id, bool is_read)
   line.say(fmt::format("{}.{} of ", to_name(buffer.kind), to_name(buffer.role)))
       .rank(to_index(buffer.rank))
       .say(fmt::format(", {}, {} ({}); ", count_of(buffer.rows, "row"),
-                       name_heads(buffer.heads, is_key_side(buffer.kind)), describe(buffer.role)));
+                       name_heads(buffer.heads, is_key_side(buffer.kind)),
+                       describe_role(buffer.role)));
   const Neighbours other = is_read ? find_writers(sheet.index(), item, id, kMostNeighbours)
                                    : find_readers(sheet.index(), item, id, kMostNeighbours);
   if (other.items.empty()) line.say(is_read ? "there from the beginning" : "read by no later item");

@@ -14,12 +14,6 @@
 namespace cpscope::gui {
 namespace {
 
-const Cluster* find_cluster(const AppState& state, std::string_view name) {
-  for (const Cluster& cluster : state.services.clusters)
-    if (cluster.name == name) return &cluster;
-  return nullptr;
-}
-
 bool has_times(const SharedRun& run) { return run && !run->events.empty(); }
 
 /// Wants others, without waiting for what is being predicted.
@@ -33,6 +27,12 @@ void want(Prediction& prediction, std::string_view cluster, std::string_view sta
 }
 
 }  // namespace
+
+const Cluster* find_cluster(const AppState& state, std::string_view name) {
+  for (const Cluster& cluster : state.services.clusters)
+    if (cluster.name == name) return &cluster;
+  return nullptr;
+}
 
 std::vector<ClusterChoice> list_choices(const AppState& state) {
   std::vector<ClusterChoice> choices;

@@ -15,6 +15,9 @@ struct ClusterChoice {
   std::string title;  // "h200x8, cpscope"
 };
 
+/// The cluster of services.clusters that has this name; null when there is none.
+const Cluster* find_cluster(const AppState& state, std::string_view name);
+
 /// What services.clusters offers, in order.
 std::vector<ClusterChoice> list_choices(const AppState& state);
 

@@ -48,7 +48,7 @@ void read_cameras(JsonReader reader, std::array<Camera, kViewKinds.size()>& came
 }
 
 /// What a file says, before it is known to be right.
-struct Wanted {
+struct WantedState {
   std::string scenario, path, cluster, stack;
   ThemeName theme = ThemeName::dark;
   Playhead playhead;
@@ -74,7 +74,7 @@ void read_playhead(JsonReader reader, Playhead& playhead) {
   reader.finish();
 }
 
-void read_focus(JsonReader& reader, Wanted& wanted) {
+void read_focus(JsonReader& reader, WantedState& wanted) {
   std::string name;
   reader.text("focus_view", name);
   for (const ViewKind kind : kViewKinds) {
@@ -83,8 +83,8 @@ void read_focus(JsonReader& reader, Wanted& wanted) {
   if (!wanted.focus_view && !name.empty()) reader.fail("focus_view", "is no view");
 }
 
-Wanted read_wanted(JsonReader reader) {
-  Wanted wanted;
+WantedState read_wanted(JsonReader reader) {
+  WantedState wanted;
   int64_t schema = 0;
   reader.integer("schema", kSchema, kSchema, schema);
   reader.text("scenario", wanted.scenario);
@@ -129,7 +129,7 @@ Error bad_state(const std::string& what, const std::string& path) {
 }
 
 /// Is there such a page?
-bool has_page(const Wanted& wanted) {
+bool has_page(const WantedState& wanted) {
   const auto lessons = all_lessons();
   if (wanted.lesson < 0) return wanted.lesson_step == 0;
   return wanted.lesson < static_cast<int64_t>(lessons.size()) &&
@@ -138,7 +138,7 @@ bool has_page(const Wanted& wanted) {
 }
 
 /// What only a plan can tell.
-std::string find_misfit(const Wanted& wanted, const PlanIndex& plan) {
+std::string find_misfit(const WantedState& wanted, const PlanIndex& plan) {
   if (wanted.playhead.index >= count_places(plan, wanted.playhead.is_by_stage))
     return "playhead.index is beyond the last place: " + std::to_string(wanted.playhead.index);
   if (wanted.focus_rank >= plan.num_ranks())
@@ -149,7 +149,7 @@ std::string find_misfit(const Wanted& wanted, const PlanIndex& plan) {
   return "";
 }
 
-void take_over(AppState& state, Wanted wanted, Document document) {
+void take_over(AppState& state, WantedState wanted, Document document) {
   state.document = std::move(document);
   state.theme = wanted.theme;
   state.playhead = wanted.playhead;
@@ -215,7 +215,7 @@ std::optional<Error> load_state(AppState& state, std::string_view json, const st
   const StateJson root = StateJson::parse(json, nullptr, false);
   if (root.is_discarded()) return bad_state("The state is no JSON", path);
   std::string problem;
-  Wanted wanted = read_wanted(JsonReader(&root, "", &problem));
+  WantedState wanted = read_wanted(JsonReader(&root, "", &problem));
   if (!problem.empty()) return bad_state(problem, path);
   if (!has_page(wanted)) return bad_state("lesson and lesson_step name no page", path);
   Document document;

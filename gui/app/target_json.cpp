@@ -2,7 +2,6 @@
 
 #include "gui/model/error_field.h"
 
-#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -10,11 +9,8 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr int64_t kMostTokens = int64_t{1} << 40;
+constexpr int64_t kLargestToken = int64_t{1} << 40;
 constexpr int64_t kMostRanks = 65'535;
-constexpr std::array<StageKind, 5> kKinds = {StageKind::transfer, StageKind::reorder,
-                                             StageKind::compute, StageKind::merge,
-                                             StageKind::finish};
 
 struct TargetWriter {
   StateJson operator()(const Nothing&) const { return {{"kind", "nothing"}}; }
@@ -55,7 +51,7 @@ int32_t read_small(JsonReader& reader, std::string_view key, int64_t most) {
 
 int64_t read_large(JsonReader& reader, std::string_view key) {
   int64_t value = 0;
-  reader.integer(key, 0, kMostTokens, value);
+  reader.integer(key, 0, kLargestToken, value);
   return value;
 }
 
@@ -79,7 +75,7 @@ ItemTarget read_item(JsonReader& reader) {
   reader.boolean("is_backward", item.is_backward);
   reader.text("stage", stage);
   bool is_known = false;
-  for (const StageKind kind : kKinds) {
+  for (const StageKind kind : kStageKinds) {
     if (to_name(kind) != stage) continue;
     item.kind = kind;
     is_known = true;

@@ -2,6 +2,7 @@
 
 #include "gui/app/exact_steps.h"
 #include "gui/app/plan_size.h"
+#include "gui/app/prediction.h"
 #include "gui/model/axis.h"
 #include "gui/model/comparison_chart.h"
 #include "sim/base/parallel.h"
@@ -22,12 +23,6 @@ namespace {
 
 constexpr size_t kMostKept = 8;                    // comparisons
 constexpr std::string_view kOwnStack = "cpscope";  // that of our own executors
-
-const Cluster* find_cluster(const AppState& state, std::string_view name) {
-  for (const Cluster& cluster : state.services.clusters)
-    if (cluster.name == name) return &cluster;
-  return nullptr;
-}
 
 /// Are both the same question, whatever way they take to its answer?
 bool is_same_batch(const Scenario& a, const Scenario& b) {
@@ -134,7 +129,7 @@ Parallel way_of(const Parallel& taken, Parallel own) {
   return own;
 }
 
-Span words(std::string text) { return {std::move(text), Target{}, false}; }
+Span plain_words(std::string text) { return {std::move(text), Target{}, false}; }
 
 /// Who is as good in all three, of those that are not on the front.
 std::string beaten_by(const Candidates& comparison, const Candidate& candidate) {
@@ -162,7 +157,7 @@ std::string time_of(double us) { return print_duration(us * 1e3); }
 void add_figures(const Candidates& comparison, int64_t index, Inspection& inspection) {
   const Candidate& c = comparison.candidates[static_cast<size_t>(index)];
   const auto add = [&](const char* label, std::string text) {
-    inspection.rows.push_back({label, {words(std::move(text))}});
+    inspection.rows.push_back({label, {plain_words(std::move(text))}});
   };
   const std::string line = describe_candidate(comparison, index);
   const size_t comma = line.rfind(", ");
@@ -309,7 +304,7 @@ Inspection inspect_way(const AppState& state) {
   const int64_t hovered = state.ways.hovered;
   const int64_t index = hovered >= 0 && hovered < count ? hovered : shown->own;
   const Candidate& candidate = shown->candidates[static_cast<size_t>(index)];
-  Inspection inspection{candidate.name, {{"", {words(place_of(*shown, index))}}}};
+  Inspection inspection{candidate.name, {{"", {plain_words(place_of(*shown, index))}}}};
   if (candidate.refusal.empty()) add_figures(*shown, index, inspection);
   return inspection;
 }

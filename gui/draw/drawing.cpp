@@ -20,15 +20,16 @@ constexpr std::array<std::string_view, 9> kAnchorNames = {
     "right_middle", "left_bottom", "center_bottom", "right_bottom"};
 
 /// To a tenth of a pixel, never "-0.0".
-std::string number(float value) {
+std::string print_tenths(float value) {
   std::string text = fmt::format("{:.1f}", value);
   return text == "-0.0" ? "0.0" : text;
 }
 
-std::string place(Point point) { return number(point.x) + "," + number(point.y); }
+std::string place(Point point) { return print_tenths(point.x) + "," + print_tenths(point.y); }
 
 std::string place(const Box& box) {
-  return number(box.x0) + "," + number(box.y0) + " " + number(box.x1) + "," + number(box.y1);
+  return print_tenths(box.x0) + "," + print_tenths(box.y0) + " " + print_tenths(box.x1) + "," +
+         print_tenths(box.y1);
 }
 
 std::string color(Color c) {
@@ -65,17 +66,17 @@ struct PrintMark {
       text +=
           fmt::format(" {} {}", kHatchNames[static_cast<size_t>(m.hatch)], color(m.hatch_color));
     }
-    return m.rounding > 0 ? text + " round " + number(m.rounding) : text;
+    return m.rounding > 0 ? text + " round " + print_tenths(m.rounding) : text;
   }
   std::string operator()(const OutlinedBox& m) const {
     std::string text =
-        "outline " + place(m.box) + " " + color(m.color) + " width " + number(m.width);
+        "outline " + place(m.box) + " " + color(m.color) + " width " + print_tenths(m.width);
     if (m.is_dashed) text += " dashed";
-    return m.rounding > 0 ? text + " round " + number(m.rounding) : text;
+    return m.rounding > 0 ? text + " round " + print_tenths(m.rounding) : text;
   }
   std::string operator()(const Line& m) const {
     return "line " + place(m.from) + " " + place(m.to) + " " + color(m.color) + " width " +
-           number(m.width) + (m.is_dashed ? " dashed" : "") + (m.has_arrow ? " arrow" : "");
+           print_tenths(m.width) + (m.is_dashed ? " dashed" : "") + (m.has_arrow ? " arrow" : "");
   }
   std::string operator()(const Polygon& m) const {
     std::string text = "polygon";
@@ -83,14 +84,15 @@ struct PrintMark {
     return text + " " + color(m.color);
   }
   std::string operator()(const Ribbon& m) const {
-    return "ribbon " + number(m.top_x0) + ".." + number(m.top_x1) + " at " + number(m.top) +
-           " to " + number(m.bottom_x0) + ".." + number(m.bottom_x1) + " at " + number(m.bottom) +
-           " " + color(m.color);
+    return "ribbon " + print_tenths(m.top_x0) + ".." + print_tenths(m.top_x1) + " at " +
+           print_tenths(m.top) + " to " + print_tenths(m.bottom_x0) + ".." +
+           print_tenths(m.bottom_x1) + " at " + print_tenths(m.bottom) + " " + color(m.color);
   }
   std::string operator()(const Label& m) const {
     return fmt::format("label {} {} {} {} {} {}", place(m.at),
                        kAnchorNames[static_cast<size_t>(m.anchor)], color(m.color),
-                       kFaceNames[static_cast<size_t>(m.face)], number(m.size), quote(m.text));
+                       kFaceNames[static_cast<size_t>(m.face)], print_tenths(m.size),
+                       quote(m.text));
   }
   std::string operator()(const Pixels& m) const {
     return fmt::format("pixels {} {}x{} {:016x}", place(m.box), m.width, m.height, hash_of(m));

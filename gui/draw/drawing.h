@@ -41,6 +41,12 @@ struct Box {
   friend constexpr bool operator==(const Box&, const Box&) = default;
 };
 
+/// The value kept between two ends; the low one where they have no room between them, as in a box
+/// of a pixel (std::clamp does not allow that).
+constexpr float keep_between(float value, float low, float high) {
+  return value < low || high < low ? low : (high < value ? high : value);
+}
+
 /// The second channel beside colour, for those who see colours differently and for print.
 enum class Hatch : uint8_t { none, diagonal, cross, dots };
 

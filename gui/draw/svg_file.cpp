@@ -28,7 +28,7 @@ constexpr int64_t kMostCellsAsBoxes = 1024;
 constexpr int32_t kHatchPeriod = 8;  // logical pixels, as on the screen
 
 /// To a hundredth of a pixel, as short as it goes.
-std::string number(float value) {
+std::string print_hundredths(float value) {
   if (!std::isfinite(value)) return "0";
   std::string text = fmt::format("{:.2f}", value);
   text.erase(text.find_last_not_of('0') + 1);
@@ -63,16 +63,17 @@ std::string escape(const std::string& text) {
 std::string paint_of(std::string_view what, Color c) {
   std::string text = fmt::format(" {}=\"#{:02X}{:02X}{:02X}\"", what, c.r, c.g, c.b);
   if (c.a != 255) {
-    text += fmt::format(" {}-opacity=\"{}\"", what, number(static_cast<float>(c.a) / 255));
+    text +=
+        fmt::format(" {}-opacity=\"{}\"", what, print_hundredths(static_cast<float>(c.a) / 255));
   }
   return text;
 }
 
 std::string rect(const Box& box, float rounding, const std::string& paint) {
-  const std::string round = rounding > 0 ? " rx=\"" + number(rounding) + "\"" : "";
-  return "<rect x=\"" + number(box.x0) + "\" y=\"" + number(box.y0) + "\" width=\"" +
-         number(box.width()) + "\" height=\"" + number(box.height()) + "\"" + round + paint +
-         "/>\n";
+  const std::string round = rounding > 0 ? " rx=\"" + print_hundredths(rounding) + "\"" : "";
+  return "<rect x=\"" + print_hundredths(box.x0) + "\" y=\"" + print_hundredths(box.y0) +
+         "\" width=\"" + print_hundredths(box.width()) + "\" height=\"" +
+         print_hundredths(box.height()) + "\"" + round + paint + "/>\n";
 }
 
 [[maybe_unused]] std::string base64(const std::string& bytes) {
@@ -136,8 +137,8 @@ class SvgWriter {
           m.color});
       to = {to.x - ux * reach * 0.8F, to.y - uy * reach * 0.8F};
     }
-    body_ += "<line x1=\"" + number(from.x) + "\" y1=\"" + number(from.y) + "\" x2=\"" +
-             number(to.x) + "\" y2=\"" + number(to.y) + "\"" +
+    body_ += "<line x1=\"" + print_hundredths(from.x) + "\" y1=\"" + print_hundredths(from.y) +
+             "\" x2=\"" + print_hundredths(to.x) + "\" y2=\"" + print_hundredths(to.y) + "\"" +
              stroke(m.color, m.width, m.is_dashed) + "/>\n";
   }
 
@@ -145,18 +146,19 @@ class SvgWriter {
     if (m.points.size() < 3) return;
     body_ += "<polygon points=\"";
     for (size_t i = 0; i < m.points.size(); ++i) {
-      body_ += (i > 0 ? " " : "") + number(m.points[i].x) + "," + number(m.points[i].y);
+      body_ += (i > 0 ? " " : "") + print_hundredths(m.points[i].x) + "," +
+               print_hundredths(m.points[i].y);
     }
     body_ += "\"" + paint_of("fill", m.color) + "/>\n";
   }
 
   void operator()(const Ribbon& m) {
     // Thirds make the height grow evenly while the place eases in and out.
-    const std::string third = number(m.top + (m.bottom - m.top) / 3);
-    const std::string two_thirds = number(m.top + (m.bottom - m.top) * 2 / 3);
-    const std::string top = number(m.top), bottom = number(m.bottom);
-    const std::string top0 = number(m.top_x0), top1 = number(m.top_x1);
-    const std::string end0 = number(m.bottom_x0), end1 = number(m.bottom_x1);
+    const std::string third = print_hundredths(m.top + (m.bottom - m.top) / 3);
+    const std::string two_thirds = print_hundredths(m.top + (m.bottom - m.top) * 2 / 3);
+    const std::string top = print_hundredths(m.top), bottom = print_hundredths(m.bottom);
+    const std::string top0 = print_hundredths(m.top_x0), top1 = print_hundredths(m.top_x1);
+    const std::string end0 = print_hundredths(m.bottom_x0), end1 = print_hundredths(m.bottom_x1);
     body_ += fmt::format("<path d=\"M{} {}C{} {} {} {} {} {}H{}C{} {} {} {} {} {}Z\"{}/>\n", top0,
                          top, top0, third, end0, two_thirds, end0, bottom, end1, end1, two_thirds,
                          top1, third, top1, top, paint_of("fill", m.color));
@@ -169,8 +171,8 @@ class SvgWriter {
     const auto column = static_cast<size_t>(m.anchor) % 3;
     const Point baseline = baseline_of(m, 0);
     body_ += fmt::format("<text class=\"{}\" x=\"{}\" y=\"{}\" font-size=\"{}\"",
-                         kClasses[static_cast<size_t>(m.face)], number(baseline.x),
-                         number(baseline.y), number(m.size));
+                         kClasses[static_cast<size_t>(m.face)], print_hundredths(baseline.x),
+                         print_hundredths(baseline.y), print_hundredths(m.size));
     if (column > 0) body_ += fmt::format(" text-anchor=\"{}\"", kAnchors[column]);
     body_ += paint_of("fill", m.color) + ">" + escape(m.text) + "</text>\n";
   }
@@ -197,7 +199,8 @@ class SvgWriter {
 
   std::string finish(const SvgPage& page) {
     while (open_clips_ > 0) (*this)(PopClip{});
-    const std::string width = number(page.size.width), height = number(page.size.height);
+    const std::string width = print_hundredths(page.size.width),
+                      height = print_hundredths(page.size.height);
     std::string text = page.is_inline ? "" : "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
     text += fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\" "
@@ -221,7 +224,7 @@ class SvgWriter {
   using HatchKey = std::tuple<Hatch, uint8_t, uint8_t, uint8_t, uint8_t>;
 
   static std::string stroke(Color color, float width, bool is_dashed) {
-    return paint_of("stroke", color) + " stroke-width=\"" + number(width) + "\"" +
+    return paint_of("stroke", color) + " stroke-width=\"" + print_hundredths(width) + "\"" +
            (is_dashed ? " stroke-dasharray=\"4 3\"" : "");
   }
 
@@ -266,8 +269,8 @@ class SvgWriter {
     body_ += fmt::format(
         "<image x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" preserveAspectRatio=\"none\" "
         "style=\"image-rendering:pixelated\" xlink:href=\"data:image/png;base64,{}\"/>\n",
-        number(m.box.x0), number(m.box.y0), number(m.box.width()), number(m.box.height()),
-        base64(png.value()));
+        print_hundredths(m.box.x0), print_hundredths(m.box.y0), print_hundredths(m.box.width()),
+        print_hundredths(m.box.height()), base64(png.value()));
     return true;
 #else
     return false;

@@ -9,7 +9,6 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr int64_t kKi = 1024;
 constexpr int64_t kMi = kKi * 1024;
 constexpr double kFarthestPixel = 100'000;
 constexpr double kNarrowestSpan = 1e-9;
@@ -215,7 +214,7 @@ void add_ruler(Drawing& drawing, const ViewInput& input, const Axis& axis, const
     const std::string text = style.prefix + tick.text;
     const float half = length_of(text) / 2;
     if (2 * half > hi - lo) continue;
-    const float center = std::clamp(tick.pixel, lo + half, hi - half);
+    const float center = keep_between(tick.pixel, lo + half, hi - half);
     const bool is_free = taken_hi < taken_lo || center - half >= taken_hi + kNumberGap ||
                          center + half <= taken_lo - kNumberGap;
     if (!is_free) continue;

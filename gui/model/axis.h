@@ -13,6 +13,9 @@
 
 namespace cpscope::gui {
 
+/// What "Ki" behind a number of tokens stands for.
+inline constexpr int64_t kKi = 1024;
+
 /// "131 072", "-4 096".
 std::string print_count(int64_t count);
 /// "0", "640", "4 Ki", "128 Ki", "1 Mi", "1.5 Mi": exact, else as print_count.

@@ -16,8 +16,7 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kMargin = 10;
-constexpr float kSmall = 11;
+constexpr float kBalanceMargin = 10;
 constexpr float kPathRow = 26;
 constexpr float kMeter = 34;
 constexpr float kLeastChart = 80;  // pixels of a chart that has room for bars
@@ -116,12 +115,12 @@ void add_segment(const ViewInput& input, const Segment& segment, const Box& row,
   const bool is_wide = box.width() >= 4;
   if (is_wide) view.drawing.add(OutlinedBox{box, theme.of(Role::text).with_alpha(150), 1});
   const std::string text = fmt::format("r{}", segment.step.rank);
-  if (input.text_width(text, kSmall, Face::mono) + 6 < box.width()) {
+  if (input.text_width(text, kSmallText, Face::mono) + 6 < box.width()) {
     const bool is_on_color = busy > box.height() / 2 + 5;
     view.drawing.add(Label{{box.x0 + 5, box.center().y},
                            Anchor::left_middle,
                            is_on_color ? theme.text_on(color) : theme.of(Role::text),
-                           kSmall,
+                           kSmallText,
                            Face::mono,
                            text});
   }
@@ -144,7 +143,7 @@ void add_path_row(const ViewInput& input, const Balance& balance, bool is_backwa
   view.drawing.add(Label{{row.x0 - 6, row.center().y},
                          Anchor::right_middle,
                          theme.of(Role::faint_text),
-                         kSmall,
+                         kSmallText,
                          Face::body,
                          is_backward ? "backward" : "forward"});
   for (const Segment& segment : cut_path(input, balance, is_backward, row.x0, pixels_per_pair))
@@ -183,12 +182,12 @@ void add_path(const ViewInput& input, const Balance& balance, const Box& box, Vi
       input.text_width,
       {"a box is a step, as long as its busiest rank takes; empty: ranks wait; dashed: ideal",
        "empty: waiting, dashed: ideal", "dashed: ideal", ""},
-      kSmall, Face::body, box.width() - used);
+      kSmallText, Face::body, box.width() - used);
   if (!help.empty())
     view.drawing.add(Label{{box.x0 + used, box.y0 + 1},
                            Anchor::left_top,
                            theme.of(Role::faint_text),
-                           kSmall,
+                           kSmallText,
                            Face::body,
                            help});
   const auto longest = static_cast<double>(std::max(balance.critical[0], balance.critical[1]));
@@ -216,9 +215,9 @@ void add_meter(const ViewInput& input, const Meter& meter, const Box& box, View&
       Label{{box.x0, box.y0},
             Anchor::left_top,
             theme.of(Role::text),
-            kSmall,
+            kSmallText,
             Face::body,
-            first_that_fits(input.text_width, {meter.text, meter.brief, meter.briefest}, kSmall,
+            first_that_fits(input.text_width, {meter.text, meter.brief, meter.briefest}, kSmallText,
                             Face::body, box.width())});
   const Box bar{box.x0, box.y0 + 17, box.x1, box.y0 + 28};
   const float middle = bar.x0 + bar.width() * static_cast<float>(std::clamp(meter.share, 0.0, 1.0));
@@ -300,7 +299,7 @@ View draw_balance(const ViewInput& input) {
                  "Adding up the work of every rank.");
     return view;
   }
-  const float x0 = kMargin, x1 = input.size.width - kMargin;
+  const float x0 = kBalanceMargin, x1 = input.size.width - kBalanceMargin;
   const float path = balance->total[1] > 0 ? 32 + 2 * kPathRow : 26 + kPathRow;
   const float meters = input.size.height - 6 - kMeter;
   const float paths = meters - path - 8;

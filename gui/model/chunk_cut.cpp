@@ -6,15 +6,6 @@
 namespace cpscope::gui {
 namespace {
 
-struct Slot {
-  int64_t begin, end;
-};
-
-Slot slot_of(const SequenceSlot& slot, Side side) {
-  if (side == Side::q) return {slot.q_begin, slot.q_begin + slot.q_slot};
-  return {slot.kv_begin, slot.kv_begin + slot.kv_slot};
-}
-
 /// Collects borders, and gives up beyond a number of them.
 class Borders {
  public:
@@ -48,10 +39,10 @@ void add_sequences(const PlanIndex& index, Side side, int64_t begin, int64_t end
   const Layout& layout = index.plan().layout;
   const auto& sequences = layout.slots.sequences;
   auto it = std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
-    return slot_of(s, side).end <= begin;
+    return slot_ids(s, side).end <= begin;
   });
   for (; it != sequences.end() && !borders.is_too_many(); ++it) {
-    const Slot slot = slot_of(*it, side);
+    const SlotIds slot = slot_ids(*it, side);
     if (slot.begin >= end) break;
     borders.add(slot.begin);
     borders.add(slot.end);

@@ -14,15 +14,15 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kMargin = 18;
+constexpr float kChartMargin = 18;
 constexpr float kLeft = 78;
 constexpr float kTop = 78;
-constexpr float kLegend = 200;
+constexpr float kChartLegend = 200;
 constexpr float kFoot = 108;
 // Of a chart that stands beside others in a window.
 constexpr float kBareLeft = 62, kBareTop = 22, kBareRight = 14, kBareFoot = 42, kLegendLine = 18;
 constexpr float kReach = 7;  // half a point's place under the mouse
-constexpr float kText = 12;
+constexpr float kChartText = 12;
 constexpr float kRadius = 5;
 
 constexpr std::array<CommType, 5> kCommTypes = {CommType::p2p, CommType::a2a, CommType::all_gather,
@@ -30,7 +30,7 @@ constexpr std::array<CommType, 5> kCommTypes = {CommType::p2p, CommType::a2a, Co
 
 /// The colour under a veil of the background; unlike a transparent one the same however many lie
 /// above each other.
-Color faint(Color color, Color background) {
+Color veil(Color color, Color background) {
   const auto mix = [](uint8_t a, uint8_t b) {
     return static_cast<uint8_t>((a * 35 + b * 65) / 100);
   };
@@ -48,7 +48,7 @@ Polygon ring_of(Point at, float radius, int corners, double turn, Color color) {
 }
 
 /// One shape a communication type, so that colours need not be told apart.
-Polygon shape_of(CommType type, Point at, float radius, Color color) {
+Polygon symbol_of(CommType type, Point at, float radius, Color color) {
   constexpr double kUp = -3.14159265358979 / 2;
   switch (type) {
     case CommType::p2p:
@@ -144,7 +144,7 @@ class Chart {
   static Box plot_of(const ComparisonChart& chart) {
     const Size size = chart.size;
     if (!chart.is_bare)
-      return {kLeft, kTop, std::max(kLeft + 40, size.width - kLegend),
+      return {kLeft, kTop, std::max(kLeft + 40, size.width - kChartLegend),
               std::max(kTop + 40, size.height - kFoot)};
     const auto lines = static_cast<float>(cut_legend(chart).size());
     return {kBareLeft, kBareTop, std::max(kBareLeft + 40, size.width - kBareRight),
@@ -168,12 +168,12 @@ class Chart {
     entries.push_back({CommType::a2a, false, true, false, kBeatenWords, 0});
     entries.push_back({CommType::a2a, false, true, true, kCrossedWords, 0});
     std::vector<std::vector<Entry>> lines(1);
-    float x = kMargin;
+    float x = kChartMargin;
     for (Entry& entry : entries) {
-      const float width = 12 + chart.text_width(entry.text, kText, Face::body) + 16;
+      const float width = 12 + chart.text_width(entry.text, kChartText, Face::body) + 16;
       if (!lines.back().empty() && x + width > chart.size.width) {
         lines.emplace_back();
-        x = kMargin;
+        x = kChartMargin;
       }
       entry.x = x;
       x += width;
@@ -214,17 +214,17 @@ class Chart {
 
   void add_heading() {
     const Candidates& comparison = *chart_.comparison;
-    const float room = chart_.size.width - 2 * kMargin;
+    const float room = chart_.size.width - 2 * kChartMargin;
     const std::string title =
         chart_.title.empty() ? "Ways to split one batch" : "Ways to split: " + chart_.title;
-    add_label({kMargin, 14}, Anchor::left_top, Role::text, Face::strong, 16,
+    add_label({kChartMargin, 14}, Anchor::left_top, Role::text, Face::strong, 16,
               fit_text(chart_.text_width, title, 16, Face::strong, room));
     add_label(
-        {kMargin, 36}, Anchor::left_top, Role::faint_text, Face::body, kText,
+        {kChartMargin, 36}, Anchor::left_top, Role::faint_text, Face::body, kChartText,
         fit_text(chart_.text_width,
                  fmt::format("{} ways on {}, stack {}: predicted, not measured",
                              comparison.candidates.size(), comparison.cluster, comparison.stack),
-                 kText, Face::body, room));
+                 kChartText, Face::body, room));
   }
 
   /// Numbers as far apart as they need. Who sends nothing stands at the edge.
@@ -261,9 +261,9 @@ class Chart {
       add_label({plot_.x0 - 6, y}, Anchor::right_middle, Role::faint_text, Face::mono, 11,
                 print_duration(us * 1e3));
     }
-    add_label({plot_.center().x, plot_.y1 + 20}, Anchor::center_top, Role::text, Face::body, kText,
-              "sent by the busiest rank, forward and backward");
-    add_label({plot_.x0, plot_.y0 - 4}, Anchor::left_bottom, Role::text, Face::body, kText,
+    add_label({plot_.center().x, plot_.y1 + 20}, Anchor::center_top, Role::text, Face::body,
+              kChartText, "sent by the busiest rank, forward and backward");
+    add_label({plot_.x0, plot_.y0 - 4}, Anchor::left_bottom, Role::text, Face::body, kChartText,
               "time, forward and backward");
   }
 
@@ -280,7 +280,7 @@ class Chart {
 
   void name_point(const Candidate& candidate, const std::string& text, Role role) {
     const Point at = place_of(candidate);
-    const float width = chart_.text_width(text, kText, Face::strong);
+    const float width = chart_.text_width(text, kChartText, Face::strong);
     // To the right where there is room, else to the left; above or below where that is taken.
     for (const float dy : {0.0F, -16.0F, 16.0F, -32.0F, 32.0F}) {
       for (const bool is_right : {true, false}) {
@@ -295,8 +295,8 @@ class Chart {
         names_.push_back(box);
         drawing_.add(FilledBox{box, back_.with_alpha(200)});
         add_label({is_right ? box.x0 : box.x1, at.y + dy},
-                  is_right ? Anchor::left_middle : Anchor::right_middle, role, Face::strong, kText,
-                  text);
+                  is_right ? Anchor::left_middle : Anchor::right_middle, role, Face::strong,
+                  kChartText, text);
         return;
       }
     }
@@ -343,27 +343,27 @@ class Chart {
     const float x = plot_.x1 + 22;
     float y = plot_.y0 + 10;
     for (const CommType type : kCommTypes) {
-      drawing_.add(shape_of(type, {x, y}, kRadius, theme_.of(role_of(type))));
-      add_label({x + 14, y}, Anchor::left_middle, Role::text, Face::body, kText,
+      drawing_.add(symbol_of(type, {x, y}, kRadius, theme_.of(role_of(type))));
+      add_label({x + 14, y}, Anchor::left_middle, Role::text, Face::body, kChartText,
                 std::string(to_name(type)));
       y += 20;
     }
     y += 8;
     const Color color = theme_.of(Role::text);
     const auto line = [&](Color fill, bool is_crossed, const char* text) {
-      drawing_.add(shape_of(CommType::a2a, {x, y}, kRadius, fill));
+      drawing_.add(symbol_of(CommType::a2a, {x, y}, kRadius, fill));
       if (is_crossed) add_cross(drawing_, theme_, {x, y});
-      add_label({x + 14, y}, Anchor::left_middle, Role::faint_text, Face::body, kText, text);
+      add_label({x + 14, y}, Anchor::left_middle, Role::faint_text, Face::body, kChartText, text);
       y += 20;
     };
     line(color, false, kFrontWords);
-    line(faint(color, back_), false, kBeatenWords);
-    line(faint(color, back_), true, kCrossedWords);
+    line(veil(color, back_), false, kBeatenWords);
+    line(veil(color, back_), true, kCrossedWords);
     const auto refused =
         std::count_if(chart_.comparison->candidates.begin(), chart_.comparison->candidates.end(),
                       [](const Candidate& candidate) { return !candidate.refusal.empty(); });
     if (refused > 0)
-      add_label({x - 6, y + 4}, Anchor::left_middle, Role::faint_text, Face::body, kText,
+      add_label({x - 6, y + 4}, Anchor::left_middle, Role::faint_text, Face::body, kChartText,
                 fmt::format("{} more are refused", refused));
   }
 
@@ -373,11 +373,12 @@ class Chart {
     for (const std::vector<Entry>& line : cut_legend(chart_)) {
       for (const Entry& entry : line) {
         const Color full = theme_.of(entry.is_type ? role_of(entry.type) : Role::text);
-        const Color color = entry.is_faint ? faint(full, back_) : full;
-        drawing_.add(shape_of(entry.type, {entry.x, y}, kRadius, color));
+        const Color color = entry.is_faint ? veil(full, back_) : full;
+        drawing_.add(symbol_of(entry.type, {entry.x, y}, kRadius, color));
         if (entry.is_crossed) add_cross(drawing_, theme_, {entry.x, y});
         add_label({entry.x + 12, y}, Anchor::left_middle,
-                  entry.is_type ? Role::text : Role::faint_text, Face::body, kText, entry.text);
+                  entry.is_type ? Role::text : Role::faint_text, Face::body, kChartText,
+                  entry.text);
       }
       y += kLegendLine;
     }
@@ -386,12 +387,12 @@ class Chart {
   /// Broken at blanks where the line is full.
   void add_recommendation() {
     constexpr float kLeading = 17;
-    const float room = chart_.size.width - 2 * kMargin;
+    const float room = chart_.size.width - 2 * kChartMargin;
     float y = plot_.y1 + 46;
     std::string line;
     const auto flush = [&] {
       if (y + kLeading <= chart_.size.height)
-        add_label({kMargin, y}, Anchor::left_top, Role::text, Face::body, 13, line);
+        add_label({kChartMargin, y}, Anchor::left_top, Role::text, Face::body, 13, line);
       y += kLeading;
       line.clear();
     };
@@ -442,8 +443,8 @@ int64_t candidate_at(const CandidateView& view, Point at) {
 void add_candidate_sign(Drawing& drawing, const Theme& theme, Color background,
                         const Candidate& candidate, Point at) {
   const Color color = theme.of(role_of(candidate.parallel.comm_type));
-  drawing.add(shape_of(candidate.parallel.comm_type, at, kRadius,
-                       candidate.is_pareto ? color : faint(color, background)));
+  drawing.add(symbol_of(candidate.parallel.comm_type, at, kRadius,
+                        candidate.is_pareto ? color : veil(color, background)));
   if (!candidate.fits || candidate.is_wasteful) add_cross(drawing, theme, at);
 }
 

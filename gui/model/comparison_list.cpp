@@ -12,21 +12,21 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kText = 12, kSmall = 11;
+constexpr float kListText = 12;
 constexpr float kSign = 12;  // middle of a candidate's sign
-constexpr float kName = 24, kNameWidth = 208, kTagWidth = 74, kFigure = 68, kGap = 10;
-constexpr float kLeastBar = 110;
+constexpr float kName = 24, kNameWidth = 208, kTagWidth = 74, kFigure = 68, kBarGap = 10;
+constexpr float kLeastBarRoom = 110;
 constexpr float kPartHeight = 10;
 // Bars end at so many times the best: what is slower is told by its figure.
 constexpr double kMostTimes = 2.0;
 
-struct Column {
+struct FigureColumn {
   const char* name;
   std::string (*print)(const Candidate&);
 };
 
 /// In the order in which they are given up when room is short, the last first.
-constexpr Column kColumns[] = {
+constexpr FigureColumn kColumns[] = {
     {"total", [](const Candidate& c) { return print_duration(c.total_us() * 1e3); }},
     {"sent", [](const Candidate& c) { return print_bytes(static_cast<double>(c.bytes_sent)); }},
     {"memory", [](const Candidate& c) { return print_bytes(static_cast<double>(c.memory_bytes)); }},
@@ -59,15 +59,15 @@ void add_part(Drawing& drawing, const Theme& theme, const Part& part, const Box&
 }
 
 /// Where everything of a row stands.
-class Columns {
+class ListColumns {
  public:
-  explicit Columns(const ComparisonList& list) {
-    const float room = list.width - kName - kNameWidth - kTagWidth - kGap - kLeastBar;
+  explicit ListColumns(const ComparisonList& list) {
+    const float room = list.width - kName - kNameWidth - kTagWidth - kBarGap - kLeastBarRoom;
     const auto most = static_cast<size_t>(std::max(1.0F, room / kFigure));
     num_figures = std::min(std::size(kColumns), most);
     const float figures = kFigure * static_cast<float>(num_figures);
     bar_x0 = kName + kNameWidth + kTagWidth;
-    bar_x1 = std::max(bar_x0, list.width - figures - kGap);
+    bar_x1 = std::max(bar_x0, list.width - figures - kBarGap);
     first_right = bar_x1 + kFigure;
   }
 
@@ -95,11 +95,11 @@ class List {
     for (const Part& part : kParts) {
       add_part(drawing_, theme_, part,
                {x, (kListRow - kPartHeight) / 2, x + 16, (kListRow + kPartHeight) / 2});
-      add_text(x + 20, 0, Anchor::left_middle, Role::text, Face::body, kSmall, part.name);
-      x += 20 + list_.text_width(part.name, kSmall, Face::body) + 16;
+      add_text(x + 20, 0, Anchor::left_middle, Role::text, Face::body, kSmallText, part.name);
+      x += 20 + list_.text_width(part.name, kSmallText, Face::body) + 16;
     }
     const auto add_name = [&](float at, Anchor anchor, const char* name) {
-      add_text(at, kNames, anchor, Role::faint_text, Face::body, kSmall, name);
+      add_text(at, kNames, anchor, Role::faint_text, Face::body, kSmallText, name);
     };
     add_name(kSign - 6, Anchor::left_middle, "way");
     if (columns_.bar_x1 - columns_.bar_x0 > 100)
@@ -118,7 +118,7 @@ class List {
     for (size_t i = 0; i < comparison_.candidates.size(); ++i) {
       const Candidate& candidate = comparison_.candidates[i];
       if (!candidate.refusal.empty() && !std::exchange(has_heading, true)) {
-        add_text(kSign - 6, y, Anchor::left_middle, Role::text, Face::strong, kText,
+        add_text(kSign - 6, y, Anchor::left_middle, Role::text, Face::strong, kListText,
                  fmt::format("{} refused", refused));
         y += kListRow;
       }
@@ -141,7 +141,7 @@ class List {
   }
 
   std::string fit(const std::string& text, Face face, float room) const {
-    return fit_text(list_.text_width, text, kText, face, room);
+    return fit_text(list_.text_width, text, kListText, face, room);
   }
 
   std::string tag_of(int64_t index) const {
@@ -164,9 +164,10 @@ class List {
     if (candidate.refusal.empty()) {
       add_figures(index, candidate, y);
     } else {
-      add_text(kName, y, Anchor::left_middle, Role::faint_text, Face::body, kText,
+      add_text(kName, y, Anchor::left_middle, Role::faint_text, Face::body, kListText,
                fit(candidate.name, Face::body, kNameWidth));
-      add_text(kName + kNameWidth + 6, y, Anchor::left_middle, Role::faint_text, Face::body, kText,
+      add_text(kName + kNameWidth + 6, y, Anchor::left_middle, Role::faint_text, Face::body,
+               kListText,
                fit(candidate.refusal, Face::body, list_.width - kName - kNameWidth - 10));
     }
     made_.candidates.push_back(index);
@@ -179,14 +180,14 @@ class List {
     const Face face = is_named ? Face::strong : Face::body;
     add_candidate_sign(drawing_, theme_, theme_.of(Role::panel), candidate,
                        {kSign, y + kListRow / 2});
-    add_text(kName, y, Anchor::left_middle, Role::text, face, kText,
+    add_text(kName, y, Anchor::left_middle, Role::text, face, kListText,
              fit(candidate.name, face, kNameWidth));
-    add_text(kName + kNameWidth + 6, y, Anchor::left_middle, Role::faint_text, Face::body, kSmall,
-             tag_of(index));
+    add_text(kName + kNameWidth + 6, y, Anchor::left_middle, Role::faint_text, Face::body,
+             kSmallText, tag_of(index));
     add_bar(candidate, y);
     for (size_t i = 0; i < columns_.num_figures; ++i)
       add_text(right_of(i), y, Anchor::right_middle, i == 0 ? Role::text : Role::faint_text,
-               Face::mono, kSmall, kColumns[i].print(candidate));
+               Face::mono, kSmallText, kColumns[i].print(candidate));
   }
 
   void add_bar(const Candidate& candidate, float y) {
@@ -212,7 +213,7 @@ class List {
   const ComparisonList& list_;
   const Candidates& comparison_;
   const Theme& theme_;
-  const Columns columns_;
+  const ListColumns columns_;
   double most_us_ = 0;  // where the bars end
   Drawing drawing_;
   CandidateView made_;

@@ -5,7 +5,6 @@
 #include "gui/model/list_hits.h"
 #include "sim/clock/clock.h"
 
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <variant>
@@ -14,9 +13,6 @@
 
 namespace cpscope::gui {
 namespace {
-
-constexpr std::array kKinds = {StageKind::transfer, StageKind::reorder, StageKind::compute,
-                               StageKind::merge, StageKind::finish};
 
 std::string range_text(int64_t begin, int64_t end) {
   return fmt::format("[{}, {})", print_count(begin), print_count(end));
@@ -66,7 +62,7 @@ struct Owners {
 };
 
 /// Nothing when there are too many runs to look at.
-std::optional<Owners> find_owners(const PlanIndex& plan, const TokenRange& tokens) {
+std::optional<Owners> find_range_owners(const PlanIndex& plan, const TokenRange& tokens) {
   constexpr int64_t kMostTokens = 2048;
   constexpr size_t kMostRuns = 100'000;
   std::vector<bool> owns(static_cast<size_t>(plan.num_ranks()), false);
@@ -97,7 +93,7 @@ std::optional<Owners> find_owners(const PlanIndex& plan, const TokenRange& token
 std::string owners_text(const PlanIndex& plan, const TokenRange& tokens) {
   const OwnedRow first = plan.owner(tokens.side, tokens.begin);
   const OwnedRow last = plan.owner(tokens.side, tokens.end - 1);
-  const std::optional<Owners> owners = find_owners(plan, tokens);
+  const std::optional<Owners> owners = find_range_owners(plan, tokens);
   if (!owners) return fmt::format("many ranks, first {}, last {}", first.rank, last.rank);
   const std::vector<int32_t>& ranks = owners->ranks;
   if (ranks.empty()) return "no owner";
@@ -190,24 +186,6 @@ struct Describer {
   }
 };
 
-HeadRange heads_of(const PlanIndex& plan, const ItemTarget& item) {
-  const Pass& pass = plan.pass(item.is_backward);
-  const auto i = static_cast<size_t>(item.index);
-  switch (item.kind) {
-    case StageKind::transfer:
-      return pass.transfers[i].heads;
-    case StageKind::reorder:
-      return plan.plan().buffer(pass.reorders[i].to).heads;
-    case StageKind::compute:
-      return pass.computes[i].heads;
-    case StageKind::merge:
-      return plan.plan().buffer(pass.merges[i].into).heads;
-    case StageKind::finish:
-      return plan.plan().buffer(pass.finishes[i].buffer).heads;
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string name_target(const Target& target, const PlanIndex* plan) {
@@ -241,7 +219,7 @@ std::optional<ItemTarget> parse_item(std::string_view text) {
   std::string_view number = text.substr(second + 1);
   number = number.substr(0, number.find('.'));
   if (pass != "forward" && pass != "backward") return std::nullopt;
-  for (const StageKind candidate : kKinds) {
+  for (const StageKind candidate : kStageKinds) {
     if (kind != to_name(candidate)) continue;
     ItemTarget item{pass == "backward", candidate, 0};
     const auto [end, error] =
@@ -281,6 +259,24 @@ std::string share_text(int64_t part, int64_t whole) {
   return fmt::format("{} of {}",
                      print_share(static_cast<double>(part) / static_cast<double>(whole)),
                      print_count(whole));
+}
+
+HeadRange heads_of(const PlanIndex& plan, const ItemTarget& item) {
+  const Pass& pass = plan.pass(item.is_backward);
+  const auto i = static_cast<size_t>(item.index);
+  switch (item.kind) {
+    case StageKind::transfer:
+      return pass.transfers[i].heads;
+    case StageKind::reorder:
+      return plan.plan().buffer(pass.reorders[i].to).heads;
+    case StageKind::compute:
+      return pass.computes[i].heads;
+    case StageKind::merge:
+      return plan.plan().buffer(pass.merges[i].into).heads;
+    case StageKind::finish:
+      return plan.plan().buffer(pass.finishes[i].buffer).heads;
+  }
+  return {};
 }
 
 ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item) {

@@ -49,6 +49,8 @@ struct ItemFacts {
 };
 /// Expects an item that the plan has.
 ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item);
+/// The heads that an item works on. Expects an item that the plan has.
+HeadRange heads_of(const PlanIndex& plan, const ItemTarget& item);
 /// "forward" or "backward".
 std::string_view pass_name(bool is_backward);
 /// Rows that a transfer carries.

@@ -12,13 +12,12 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kRuler = 46;     // token numbers
-constexpr float kOwners = 30;    // ranks beside the tokens
-constexpr float kGutter = 14;    // "!" of the rows that are over
-constexpr float kCaptions = 15;  // what rulers count
-constexpr float kHeads = 15;     // head numbers
-constexpr float kLegend = 50;
-constexpr float kSmall = 11;
+constexpr float kTokenRuler = 46;  // token numbers
+constexpr float kOwners = 30;      // ranks beside the tokens
+constexpr float kGutter = 14;      // "!" of the rows that are over
+constexpr float kCaptions = 15;    // what rulers count
+constexpr float kHeads = 15;       // head numbers
+constexpr float kHeatLegend = 50;
 constexpr size_t kMostLit = 300;
 
 struct HeatBoxes {
@@ -26,10 +25,10 @@ struct HeatBoxes {
 };
 
 HeatBoxes place_boxes(const Box& box) {
-  const float top = box.y0 + kCaptions + kHeads, bottom = std::max(top + 1, box.y1 - kLegend);
-  const float left = box.x0 + kRuler + kOwners, right = std::max(left + 1, box.x1 - kGutter);
-  return {{box.x0, top, box.x0 + kRuler, bottom},
-          {box.x0 + kRuler, top, left - 2, bottom},
+  const float top = box.y0 + kCaptions + kHeads, bottom = std::max(top + 1, box.y1 - kHeatLegend);
+  const float left = box.x0 + kTokenRuler + kOwners, right = std::max(left + 1, box.x1 - kGutter);
+  return {{box.x0, top, box.x0 + kTokenRuler, bottom},
+          {box.x0 + kTokenRuler, top, left - 2, bottom},
           {left, top, right, bottom},
           {right, top, box.x1, bottom},
           {left, top - kHeads, right, top},
@@ -40,7 +39,7 @@ HeatBoxes place_boxes(const Box& box) {
 void add_head_numbers(const ShownErrors& shown, const Axis& heads, const HeatBoxes& boxes,
                       View& view) {
   const float wide =
-      shown.input.text_width(print_count(shown.field.heads - 1), kSmall, Face::mono) + 8;
+      shown.input.text_width(print_count(shown.field.heads - 1), kSmallText, Face::mono) + 8;
   int64_t step = 1;
   for (const int64_t next : {2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000})
     if (static_cast<double>(step) * heads.pixels_per_unit() < wide) step = next;
@@ -52,7 +51,7 @@ void add_head_numbers(const ShownErrors& shown, const Axis& heads, const HeatBox
     view.drawing.add(Label{{x, boxes.heads.center().y},
                            Anchor::center_middle,
                            shown.input.theme->of(Role::faint_text),
-                           kSmall,
+                           kSmallText,
                            Face::mono,
                            print_count(head)});
   }
@@ -92,7 +91,7 @@ std::vector<OwnerBand> fold_owners(const ShownErrors& shown, const Axis& tokens,
   return bands;
 }
 
-void add_owners(const ShownErrors& shown, const Axis& tokens, const Box& box, View& view) {
+void add_heat_owners(const ShownErrors& shown, const Axis& tokens, const Box& box, View& view) {
   const Theme& theme = *shown.input.theme;
   const int32_t num_ranks = shown.input.plan->num_ranks();
   for (const OwnerBand& band : fold_owners(shown, tokens, box)) {
@@ -102,7 +101,7 @@ void add_owners(const ShownErrors& shown, const Axis& tokens, const Box& box, Vi
     view.drawing.add(FilledBox{place, color});
     if (band.y1 - band.y0 < 12) continue;
     const std::string text = band.rank < 0 ? "mix" : fmt::format("{}", band.rank);
-    view.drawing.add(Label{place.center(), Anchor::center_middle, theme.text_on(color), kSmall,
+    view.drawing.add(Label{place.center(), Anchor::center_middle, theme.text_on(color), kSmallText,
                            Face::mono, text});
     if (band.rank >= 0 && band.y1 - band.y0 > 14)
       view.drawing.add(Line{{place.x0, place.y1}, {place.x1, place.y1}, theme.of(Role::panel), 1});
@@ -150,7 +149,7 @@ void add_gutter(const ShownErrors& shown, const ErrorHeat& heat, const Box& gutt
   for (const float height : heat.flagged_heights) {
     if (height < last + 12) continue;
     last = height;
-    view.drawing.add(Label{{gutter.x0 + 4, std::clamp(height, gutter.y0 + 6, gutter.y1 - 6)},
+    view.drawing.add(Label{{gutter.x0 + 4, keep_between(height, gutter.y0 + 6, gutter.y1 - 6)},
                            Anchor::left_middle,
                            color,
                            13,
@@ -173,7 +172,7 @@ void add_selected_cell(const ShownErrors& shown, const Axis& heads, const Axis& 
 float add_swatch(const ShownErrors& shown, View& view, float x, float y, float end, Color color,
                  Hatch hatch, const std::string& text) {
   const Theme& theme = *shown.input.theme;
-  const float width = shown.input.text_width(text, kSmall, Face::body);
+  const float width = shown.input.text_width(text, kSmallText, Face::body);
   if (x + 16 + width > end) return x;
   view.drawing.add(
       FilledBox{{x, y, x + 11, y + 11}, color, hatch, theme.text_on(color).with_alpha(110)});
@@ -181,13 +180,13 @@ float add_swatch(const ShownErrors& shown, View& view, float x, float y, float e
   view.drawing.add(Label{{x + 15, y + 5.5F},
                          Anchor::left_middle,
                          theme.of(Role::faint_text),
-                         kSmall,
+                         kSmallText,
                          Face::body,
                          text});
   return x + 15 + width + 12;
 }
 
-void add_legend(const ShownErrors& shown, const Box& box, float left, View& view) {
+void add_heat_legend(const ShownErrors& shown, const Box& box, float left, View& view) {
   const Theme& theme = *shown.input.theme;
   const ErrorScale& scale = shown.scale;
   const ErrorField& field = shown.field;
@@ -198,15 +197,15 @@ void add_legend(const ShownErrors& shown, const Box& box, float left, View& view
   for (const double share : round_shares(scale.lo(), scale.hi())) {
     const float x = box.x0 + box.width() * static_cast<float>(scale.place_of(share));
     const std::string text = print_tick(field, share);
-    const float width = shown.input.text_width(text, kSmall, Face::mono);
-    const float at = std::clamp(x, box.x0 + width / 2, box.x1 - width / 2);
+    const float width = shown.input.text_width(text, kSmallText, Face::mono);
+    const float at = keep_between(x, box.x0 + width / 2, box.x1 - width / 2);
     if (at - width / 2 < taken + 8) continue;
     taken = at + width / 2;
     view.drawing.add(Line{{x, box.y0 + 9}, {x, box.y0 + 12}, theme.of(Role::grid), 1});
     view.drawing.add(Label{{at, box.y0 + 12},
                            Anchor::center_top,
                            theme.of(Role::faint_text),
-                           kSmall,
+                           kSmallText,
                            Face::mono,
                            text});
   }
@@ -216,13 +215,14 @@ void add_legend(const ShownErrors& shown, const Box& box, float left, View& view
                            : shown.steps           ? "error / typical row of all steps"
                                                    : "error / typical row";
   float x = left;
-  const float unit_width = shown.input.text_width(unit, kSmall, Face::body);
-  view.drawing.add(Label{{x, y + 5.5F},
-                         Anchor::left_middle,
-                         theme.of(Role::text),
-                         kSmall,
-                         Face::body,
-                         fit_text(shown.input.text_width, unit, kSmall, Face::body, box.x1 - x)});
+  const float unit_width = shown.input.text_width(unit, kSmallText, Face::body);
+  view.drawing.add(
+      Label{{x, y + 5.5F},
+            Anchor::left_middle,
+            theme.of(Role::text),
+            kSmallText,
+            Face::body,
+            fit_text(shown.input.text_width, unit, kSmallText, Face::body, box.x1 - x)});
   x += unit_width + 12;
   const float end = box.x1 + kGutter;
   const bool has_numberless = field.histogram.broken > 0;
@@ -251,7 +251,7 @@ void add_error_heat(const ShownErrors& shown, const Box& box, View& view) {
     view.drawing.add(Label{{x, boxes.captions.center().y},
                            anchor,
                            input.theme->of(Role::text),
-                           kSmall,
+                           kSmallText,
                            Face::body,
                            text});
   };
@@ -265,7 +265,7 @@ void add_error_heat(const ShownErrors& shown, const Box& box, View& view) {
   add_ruler(view.drawing, input, tokens, boxes.ruler, {.is_vertical = true, .prefix = {}});
   view.drawing.add(PopClip{});
   view.drawing.add(PushClip{boxes.owners});
-  add_owners(shown, tokens, boxes.owners, view);
+  add_heat_owners(shown, tokens, boxes.owners, view);
   add_lit_tokens(shown, tokens, boxes.owners, view);
   view.drawing.add(PopClip{});
   view.drawing.add(FilledBox{boxes.cells, shown.scale.left_out_color()});
@@ -278,7 +278,7 @@ void add_error_heat(const ShownErrors& shown, const Box& box, View& view) {
   add_selected_cell(shown, heads, tokens, view);
   view.drawing.add(PopClip{});
   add_gutter(shown, heat, boxes.gutter, view);
-  add_legend(shown, boxes.legend, box.x0, view);
+  add_heat_legend(shown, boxes.legend, box.x0, view);
   view.grids.push_back({boxes.cells, heads.lo(), heads.hi(), tokens.lo(), tokens.hi()});
   view.scale = print_scale(tokens.units_per_pixel(), "token");
 }

@@ -10,7 +10,6 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kSmall = 11;
 constexpr int32_t kBins = ErrorHistogram::kDecades * ErrorHistogram::kBinsPerDecade;
 
 /// Decades [first, end) of the x axis: what has rows, and the budget.
@@ -40,9 +39,9 @@ Decades choose_decades(const ShownErrors& shown) {
 }
 
 /// Bars from one baseline up, on a logarithmic scale of rows: one row is seen beside millions.
-class Bars {
+class HistogramBars {
  public:
-  Bars(const ShownErrors& shown, Box box, int64_t most, View& view)
+  HistogramBars(const ShownErrors& shown, Box box, int64_t most, View& view)
       : shown_(shown), box_(box), most_(most), view_(view) {}
 
   float height_of(int64_t count) const {
@@ -93,7 +92,7 @@ void add_counts(const ShownErrors& shown, const Box& plot, int64_t most, View& v
     view.drawing.add(Label{{plot.x0 - 4, y},
                            Anchor::right_middle,
                            theme.of(Role::faint_text),
-                           kSmall,
+                           kSmallText,
                            Face::mono,
                            print_short_count(count)});
   }
@@ -104,12 +103,12 @@ void add_budget_line(const ShownErrors& shown, const Box& plot, float x, View& v
   const Color color = theme.of(Role::error);
   view.drawing.add(Line{{x, plot.y0 - 3}, {x, plot.y1}, color, 2, true});
   const std::string text = shown.field.has_row_budgets() ? "budget" : "budget of the tensor";
-  const float width = shown.input.text_width(text, kSmall, Face::strong);
+  const float width = shown.input.text_width(text, kSmallText, Face::strong);
   const bool is_left = x + 4 + width > plot.x1;
   view.drawing.add(Label{{is_left ? x - 4 : x + 4, plot.y0 - 5},
                          is_left ? Anchor::right_middle : Anchor::left_middle,
                          color,
-                         kSmall,
+                         kSmallText,
                          Face::strong,
                          text});
 }
@@ -133,14 +132,14 @@ void add_error_histogram(const ShownErrors& shown, const Box& box, View& view) {
                  plot.y1};
   const int64_t most = most_rows(histogram);
   add_counts(shown, plot, most, view);
-  Bars bars(shown, plot, most, view);
+  HistogramBars bars(shown, plot, most, view);
   const auto x_of = [&](double exponent) {
     return span.x0 + span.width() * static_cast<float>((exponent - decades.first) /
                                                        (decades.end - decades.first));
   };
   const auto under = [&](float x, const std::string& text, Role role, Face face) {
     view.drawing.add(
-        Label{{x, plot.y1 + 3}, Anchor::center_top, theme.of(role), kSmall, face, text});
+        Label{{x, plot.y1 + 3}, Anchor::center_top, theme.of(role), kSmallText, face, text});
   };
   if (has_exact) {
     bars.add(plot.x0 + 2, span.x0 - 6, histogram.exact, shown.scale.exact_color(), false,
@@ -169,7 +168,7 @@ void add_error_histogram(const ShownErrors& shown, const Box& box, View& view) {
   float taken = has_exact ? span.x0 - 6 : -1e9F;
   for (int32_t d = decades.first; d <= decades.end; ++d) {
     const std::string text = print_tick(field, std::pow(10.0, d));
-    const float width = shown.input.text_width(text, kSmall, Face::mono), x = x_of(d);
+    const float width = shown.input.text_width(text, kSmallText, Face::mono), x = x_of(d);
     if (x - width / 2 < taken + 8 || x + width / 2 > (has_broken ? span.x1 : box.x1 + 4)) continue;
     taken = x + width / 2;
     under(x, text, Role::faint_text, Face::mono);
@@ -178,11 +177,11 @@ void add_error_histogram(const ShownErrors& shown, const Box& box, View& view) {
       Label{{span.center().x, box.y1},
             Anchor::center_bottom,
             theme.of(Role::faint_text),
-            kSmall,
+            kSmallText,
             Face::body,
             fit_text(shown.input.text_width,
                      field.has_row_budgets() ? "error / budget of the row" : "error / typical row",
-                     kSmall, Face::body, box.width())});
+                     kSmallText, Face::body, box.width())});
   const double mark = field.has_row_budgets() ? 1.0 : field.budget;
   if (mark > 0 && std::isfinite(mark)) add_budget_line(shown, plot, x_of(std::log10(mark)), view);
 }

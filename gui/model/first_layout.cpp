@@ -12,14 +12,13 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kPad = 8;
-constexpr float kNumbers = 46;  // left of the matrix
-constexpr float kRuler = 20;
-constexpr float kStrip = 22;
-constexpr int64_t kMostCells = 512;  // on a side
+constexpr float kRankNumbers = 46;  // left of the matrix
+constexpr float kStripRuler = 20;
+constexpr float kOwnerStrip = 22;
+constexpr int64_t kMostLayoutCells = 512;  // on a side
 
 /// Columns of equal width over all tokens.
-struct Columns {
+struct TokenColumns {
   int64_t tokens = 0, count = 0;
 
   int64_t begin(int64_t column) const { return column * tokens / count; }
@@ -33,7 +32,7 @@ struct Columns {
 
 /// Calls look(column) with the columns that hold ids of a run.
 template <class Look>
-void for_columns(const Columns& columns, const TokenRun& run, Look look) {
+void for_columns(const TokenColumns& columns, const TokenRun& run, Look look) {
   if (run.count() == 0) return;
   if (run.stride <= columns.tokens / columns.count) {
     const int64_t last = columns.of(run.last());
@@ -44,7 +43,7 @@ void for_columns(const Columns& columns, const TokenRun& run, Look look) {
 }
 
 /// The owner of the middle id of each column, -1 for nobody.
-std::vector<int32_t> find_owners(const Layout& layout, const Columns& columns) {
+std::vector<int32_t> find_column_owners(const Layout& layout, const TokenColumns& columns) {
   std::vector<int32_t> owners(static_cast<size_t>(columns.count), -1);
   for (size_t rank = 0; rank < layout.q_runs.size(); ++rank) {
     for (const TokenRun& run : layout.q_runs[rank]) {
@@ -58,20 +57,20 @@ std::vector<int32_t> find_owners(const Layout& layout, const Columns& columns) {
   return owners;
 }
 
-Pixels draw_strip(const Layout& layout, const Columns& columns, const Theme& theme,
+Pixels draw_strip(const Layout& layout, const TokenColumns& columns, const Theme& theme,
                   const Box& box) {
   Pixels strip{box, static_cast<int32_t>(columns.count), 1, {}};
-  for (const int32_t rank : find_owners(layout, columns))
+  for (const int32_t rank : find_column_owners(layout, columns))
     strip.colors.push_back(rank < 0 ? theme.of(Role::padding)
                                     : theme.of_rank(rank, layout.cp_size));
   return strip;
 }
 
-Pixels draw_matrix(const Layout& layout, const Columns& columns, const Theme& theme,
+Pixels draw_matrix(const Layout& layout, const TokenColumns& columns, const Theme& theme,
                    const Box& box) {
   const int64_t ranks = layout.cp_size;
   const int64_t rows =
-      std::clamp<int64_t>(std::min(ranks, static_cast<int64_t>(box.height())), 1, kMostCells);
+      std::clamp<int64_t>(std::min(ranks, static_cast<int64_t>(box.height())), 1, kMostLayoutCells);
   Pixels matrix{box, static_cast<int32_t>(columns.count), static_cast<int32_t>(rows), {}};
   matrix.colors.assign(static_cast<size_t>(rows * columns.count), theme.of(Role::mask_empty));
   for (size_t rank = 0; rank < layout.q_runs.size(); ++rank) {
@@ -95,15 +94,15 @@ View draw_first_layout(const Layout& layout, const ViewInput& input) {
   const Size& size = input.size;
   const Box all{0, 0, size.width, size.height};
   const int64_t tokens = layout.slots.tokens;
-  const float x0 = kPad / 2 + kNumbers, x1 = size.width - kPad;
-  const float strip = 2 * kPad + 16 + kRuler;
-  const Box matrix{x0, strip + kStrip + kPad, x1, size.height - kPad};
+  const float x0 = kViewPad / 2 + kRankNumbers, x1 = size.width - kViewPad;
+  const float strip = 2 * kViewPad + 16 + kStripRuler;
+  const Box matrix{x0, strip + kOwnerStrip + kViewPad, x1, size.height - kViewPad};
   if (tokens == 0 || matrix.width() < 40 || matrix.height() < 20) {
     add_sentence(view.drawing, input, all, "The plan is being made and proved.");
     return view;
   }
   view.drawing.add(Label{
-      {kPad, kPad},
+      {kViewPad, kViewPad},
       Anchor::left_top,
       theme.of(Role::text),
       13,
@@ -113,20 +112,20 @@ View draw_first_layout(const Layout& layout, const ViewInput& input) {
           fmt::format("{} tokens on {} ranks. Rows below: what each rank will own. The plan is "
                       "being made and proved.",
                       print_count(tokens), print_count(layout.cp_size)),
-          13, Face::body, size.width - 2 * kPad)});
-  const Columns columns{
-      tokens, std::min<int64_t>({tokens, kMostCells, static_cast<int64_t>(matrix.width())})};
+          13, Face::body, size.width - 2 * kViewPad)});
+  const TokenColumns columns{
+      tokens, std::min<int64_t>({tokens, kMostLayoutCells, static_cast<int64_t>(matrix.width())})};
   const Axis ids(static_cast<double>(tokens), {}, x0, x1);
   const Axis ranks(layout.cp_size, {}, matrix.y0, matrix.y1);
-  add_ruler(view.drawing, input, ids, {x0, strip - kRuler, x1, strip - 2}, {});
-  view.drawing.add(draw_strip(layout, columns, theme, {x0, strip, x1, strip + kStrip}));
+  add_ruler(view.drawing, input, ids, {x0, strip - kStripRuler, x1, strip - 2}, {});
+  view.drawing.add(draw_strip(layout, columns, theme, {x0, strip, x1, strip + kOwnerStrip}));
   view.drawing.add(draw_matrix(layout, columns, theme, matrix));
   view.drawing.add(OutlinedBox{matrix, theme.of(Role::border), 1});
   RulerStyle style;
   style.unit = AxisUnit::count;
   style.is_vertical = true;
-  add_ruler(view.drawing, input, ranks, {kPad / 2, matrix.y0, x0 - 2, matrix.y1}, style);
-  view.drawing.add(Label{{x0 - 6, strip + kStrip / 2},
+  add_ruler(view.drawing, input, ranks, {kViewPad / 2, matrix.y0, x0 - 2, matrix.y1}, style);
+  view.drawing.add(Label{{x0 - 6, strip + kOwnerStrip / 2},
                          Anchor::right_middle,
                          theme.of(Role::faint_text),
                          11,

@@ -44,7 +44,7 @@ void count_transfer(StageTraffic& traffic, const TransferItem& item, int64_t ind
   traffic.payloads.emplace_back(item.payload, index);
 }
 
-void add_stage(ItemColumns& columns, const Stage& stage, int32_t number) {
+void begin_stage(ItemColumns& columns, const Stage& stage, int32_t number) {
   columns.first_of_stage.push_back(static_cast<int32_t>(stage.begin));
   columns.stage.push_back(number);
 }
@@ -189,7 +189,8 @@ PassColumns make_columns(const Plan& plan, const Pass& pass, int32_t first_stage
                       std::vector<int32_t>(static_cast<size_t>(plan.layout.cp_size), -1)};
   int32_t number = first_stage;
   for (const Stage& stage : pass.stages) {
-    if (stage.end > stage.begin) add_stage(columns[static_cast<size_t>(stage.kind)], stage, number);
+    if (stage.end > stage.begin)
+      begin_stage(columns[static_cast<size_t>(stage.kind)], stage, number);
     filler.add_items(stage);
     ++number;
   }

@@ -137,7 +137,7 @@ void add_local_band(LayoutScene& scene, const LocalFrame& frame, const Axis& axi
     for (const auto& [begin, end] : padding_rows(scene.map, part)) padding += end - begin;
   if (padding > 0) {
     const auto share = static_cast<float>(padding) / static_cast<float>(end_row - front.row);
-    const float height = std::clamp(share * box.height(), 2.0F, box.height());
+    const float height = keep_between(share * box.height(), 2.0F, box.height());
     add_padding(scene, {box.x0, box.y1 - height, box.x1, box.y1});
   }
   scene.view.hits.push_back(

@@ -73,7 +73,7 @@ void add_sequence_band(LayoutScene& scene, const Fold& fold, float y0, float y1)
   if (padding > 0) {
     // How much of the band is padding, as a share of its height; never so little that it hides.
     const auto share = static_cast<float>(padding) / static_cast<float>(end - begin);
-    const float height = std::clamp(share * box.height(), 2.0F, box.height());
+    const float height = keep_between(share * box.height(), 2.0F, box.height());
     add_padding(scene, {box.x0, box.y1 - height, box.x1, box.y1});
   }
   scene.view.hits.push_back(
@@ -197,7 +197,7 @@ void add_owner_band(LayoutScene& scene, RankCounter& counter, const Fold& fold, 
   const int64_t padding = map.count_padding(begin, end);
   if (padding > 0) {
     const auto share = static_cast<float>(padding) / static_cast<float>(end - begin);
-    const float height = std::clamp(share * box.height(), 2.0F, box.height());
+    const float height = keep_between(share * box.height(), 2.0F, box.height());
     add_padding(scene, {box.x0, box.y1 - height, box.x1, box.y1});
   }
   add_light(scene.drawing(), scene.theme(), box, light_of(scene, begin, end - begin, 1));
@@ -246,7 +246,7 @@ void name_comb(LayoutScene& scene, int64_t begin, int64_t end, float y0, float y
                    map.num_ranks)});
 }
 
-void add_owners(LayoutScene& scene, float y0, float y1) {
+void add_packed_owners(LayoutScene& scene, float y0, float y1) {
   const PlaceMap& map = scene.map;
   const double least = kLeastPixels * scene.packed.units_per_pixel();
   const auto begin = [&](size_t i) { return map.packed[i].begin; };
@@ -312,7 +312,7 @@ float add_packed_order(LayoutScene& scene, float y, float sequence_height, float
   add_tail(scene, y, sequences_end);
   y = sequences_end + 2;
   add_title(scene, y + owner_height / 2, "owner", theme.of(Role::text));
-  add_owners(scene, y, y + owner_height);
+  add_packed_owners(scene, y, y + owner_height);
   return y + owner_height;
 }
 

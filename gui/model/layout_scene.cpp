@@ -1,5 +1,6 @@
 #include "gui/model/layout_scene.h"
 
+#include "gui/model/axis.h"
 #include "gui/model/light.h"
 
 #include <algorithm>
@@ -10,8 +11,6 @@
 
 namespace cpscope::gui {
 namespace {
-
-constexpr int64_t kKi = 1024;
 
 std::string print_id(const PlaceMap& map, int64_t id) {
   return map.tokens >= 64 * kKi ? print_short_count(id) : print_count(id);

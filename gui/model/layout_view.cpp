@@ -14,8 +14,6 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kLegend = 20;
-
 /// What a plan's layout pictures share, whatever the camera shows.
 struct LayoutMaps {
   PlaceMap q, kv;
@@ -79,8 +77,8 @@ void add_side(const ViewInput& input, const PlaceMap& map, const Box& box, bool 
 }
 
 /// One entry of the legend, with a sample of equal parts.
-void add_entry(const ViewInput& input, Drawing& drawing, float& x, const Box& box,
-               const std::vector<FilledBox>& samples, const std::string& text) {
+void add_sampled_entry(const ViewInput& input, Drawing& drawing, float& x, const Box& box,
+                       const std::vector<FilledBox>& samples, const std::string& text) {
   add_legend_entry(drawing, input, box, x, text, 26, [&](const Box& swatch) {
     const float step = swatch.width() / static_cast<float>(samples.size());
     for (size_t i = 0; i < samples.size(); ++i) {
@@ -92,7 +90,8 @@ void add_entry(const ViewInput& input, Drawing& drawing, float& x, const Box& bo
   });
 }
 
-void add_legend(const ViewInput& input, const PlaceMap& map, const Box& box, Drawing& drawing) {
+void add_layout_legend(const ViewInput& input, const PlaceMap& map, const Box& box,
+                       Drawing& drawing) {
   const Theme& theme = *input.theme;
   float x = box.x0 + (box.width() >= 420 ? 72.0F : 8.0F);
   std::vector<FilledBox> ranks;
@@ -101,28 +100,20 @@ void add_legend(const ViewInput& input, const PlaceMap& map, const Box& box, Dra
     const int32_t rank = shown > 1 ? i * (map.num_ranks - 1) / (shown - 1) : 0;
     ranks.push_back({{}, theme.of_rank(rank, map.num_ranks)});
   }
-  add_entry(input, drawing, x, box, ranks,
-            map.num_ranks == 1 ? "rank 0" : fmt::format("ranks 0 to {}", map.num_ranks - 1));
-  add_entry(input, drawing, x, box,
-            {{{}, theme.of(Role::padding), Hatch::dots, theme.of(Role::background)}},
-            "padding: a slot without a token");
-  add_entry(input, drawing, x, box, {{{}, theme.of(Role::accent).with_alpha(150)}},
-            fmt::format("where tokens of rank {} go", input.focus_rank));
+  add_sampled_entry(
+      input, drawing, x, box, ranks,
+      map.num_ranks == 1 ? "rank 0" : fmt::format("ranks 0 to {}", map.num_ranks - 1));
+  add_sampled_entry(input, drawing, x, box,
+                    {{{}, theme.of(Role::padding), Hatch::dots, theme.of(Role::background)}},
+                    "padding: a slot without a token");
+  add_sampled_entry(input, drawing, x, box, {{{}, theme.of(Role::accent).with_alpha(150)}},
+                    fmt::format("where tokens of rank {} go", input.focus_rank));
   if (map.num_ranks > 12) {
     std::vector<FilledBox> places;
     for (const double share : {0.0, 0.25, 0.5, 0.75, 1.0})
       places.push_back({{}, theme.of_quantity(share)});
-    add_entry(input, drawing, x, box, places, "rows below: first to last token");
+    add_sampled_entry(input, drawing, x, box, places, "rows below: first to last token");
   }
-}
-
-void add_sentence(const ViewInput& input, View& view, const std::string& text) {
-  view.drawing.add(Label{{input.size.width / 2, input.size.height / 2},
-                         Anchor::center_middle,
-                         input.theme->of(Role::faint_text),
-                         13,
-                         Face::body,
-                         fit_text(input.text_width, text, 13, Face::body, input.size.width - 8)});
 }
 
 }  // namespace
@@ -130,17 +121,19 @@ void add_sentence(const ViewInput& input, View& view, const std::string& text) {
 View draw_layout(const ViewInput& input) {
   View view;
   view.title = "Layout: who owns which tokens, and where each rank keeps them";
+  const Point middle{input.size.width / 2, input.size.height / 2};
   if (input.plan == nullptr) {
-    add_sentence(input, view, "No plan is open. Open a scenario to see who owns its tokens");
+    add_sentence_line(view.drawing, input, middle,
+                      "No plan is open. Open a scenario to see who owns its tokens");
     return view;
   }
   const float width = input.size.width, height = input.size.height;
   if (!(width >= 160) || !(height >= 110)) {
-    add_sentence(input, view, "Enlarge this view to see the layout");
+    add_sentence_line(view.drawing, input, middle, "Enlarge this view to see the layout");
     return view;
   }
   const std::shared_ptr<const LayoutMaps> maps = layout_maps(input);
-  const float bottom = height - kLegend - 2;
+  const float bottom = height - kLegendHeight - 2;
   const Axis packed(static_cast<double>(maps->q.tokens), input.camera.x, 0, width - 176);
   view.scale = print_scale(packed.units_per_pixel(), "token");
   if (input.plan->plan().layout.same_kv) {
@@ -152,7 +145,7 @@ View draw_layout(const ViewInput& input) {
     add_side(input, maps->q, {4, 0, width - 4, bottom / 2 - 4}, true, view);
     add_side(input, maps->kv, {4, bottom / 2 + 4, width - 4, bottom}, true, view);
   }
-  add_legend(input, maps->q, {0, height - kLegend, width, height}, view.drawing);
+  add_layout_legend(input, maps->q, {0, height - kLegendHeight, width, height}, view.drawing);
   return view;
 }
 

@@ -138,6 +138,12 @@ void add_sentence(Drawing& drawing, const ViewInput& input, const Box& box,
   }
 }
 
+void add_sentence_line(Drawing& drawing, const ViewInput& input, Point at,
+                       const std::string& text) {
+  drawing.add(Label{at, Anchor::center_middle, input.theme->of(Role::faint_text), 13, Face::body,
+                    fit_text(input.text_width, text, 13, Face::body, input.size.width - 8)});
+}
+
 Color mix(Color a, Color b, float share) {
   const auto between = [&](uint8_t from, uint8_t to) {
     return static_cast<uint8_t>(

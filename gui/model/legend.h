@@ -30,6 +30,9 @@ float add_legend_column(Drawing& drawing, const ViewInput& input, const Box& box
 float add_legend_flow(Drawing& drawing, const ViewInput& input, const Box& box,
                       const std::vector<LegendEntry>& entries);
 
+/// Height of a legend in one line.
+inline constexpr float kLegendHeight = 20;
+
 /// One entry of a legend in one line: `add_swatch` paints the sample into a box `swatch` wide, the
 /// text stands behind it, and x moves behind both. Nothing when it does not fit.
 void add_legend_entry(Drawing& drawing, const ViewInput& input, const Box& line, float& x,
@@ -39,6 +42,9 @@ void add_legend_entry(Drawing& drawing, const ViewInput& input, const Box& line,
 /// A sentence in the middle of the view: why it is empty, and what to do.
 void add_sentence(Drawing& drawing, const ViewInput& input, const Box& box,
                   const std::string& text);
+
+/// A sentence in one line around a point; as much of it as the view is wide.
+void add_sentence_line(Drawing& drawing, const ViewInput& input, Point at, const std::string& text);
 
 /// Linear between two colours, in sRGB; 0 is a.
 Color mix(Color a, Color b, float share);

@@ -7,7 +7,7 @@
 namespace cpscope::gui {
 namespace {
 
-bool overlaps(const std::vector<TokenRange>& ranges, int64_t begin, int64_t end) {
+bool holds_any(const std::vector<TokenRange>& ranges, int64_t begin, int64_t end) {
   const auto it = std::partition_point(ranges.begin(), ranges.end(),
                                        [&](const TokenRange& r) { return r.end <= begin; });
   return it != ranges.end() && it->begin < end;
@@ -39,7 +39,7 @@ Light strongest(const ViewInput& input, bool is_itself, Touches touches) {
 
 Light light_of_tokens(const ViewInput& input, Side side, int64_t begin, int64_t end) {
   const auto touches = [&](const Projection& p) {
-    return overlaps(side == Side::q ? p.q : p.kv, begin, end);
+    return holds_any(side == Side::q ? p.q : p.kv, begin, end);
   };
   const bool is_itself = (std::holds_alternative<TokenRange>(input.selection) ||
                           std::holds_alternative<PairRange>(input.selection) ||

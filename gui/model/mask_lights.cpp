@@ -16,9 +16,9 @@ constexpr size_t kMostLitBands = 120;
 constexpr size_t kMostLitItems = 8;
 constexpr size_t kMostLitRanges = 200;
 constexpr size_t kMostOutlinedRanges = 6;
-constexpr float kLeastApart = 40;   // pixels of the square for every outlined range
-constexpr int64_t kManyBands = 60;  // more of them are outlined with thin lines
-constexpr float kLeastShape = 6;    // pixels of a band that is drawn as a parallelogram
+constexpr float kLeastRangeRoom = 40;  // pixels of the square for every outlined range
+constexpr int64_t kManyBands = 60;     // more of them are outlined with thin lines
+constexpr float kLeastShape = 6;       // pixels of a band that is drawn as a parallelogram
 constexpr float kOwnerText = 10;
 
 struct Place {
@@ -127,7 +127,7 @@ void add_ranges(Drawing& drawing, const MaskScene& scene, const Projection& proj
     const std::vector<TokenRange>& ranges = side == Side::q ? projection.q : projection.kv;
     // In a small square they would hide what they stand around.
     if (ranges.size() > kMostOutlinedRanges ||
-        scene.square.width() < kLeastApart * static_cast<float>(ranges.size()))
+        scene.square.width() < kLeastRangeRoom * static_cast<float>(ranges.size()))
       continue;
     for (const TokenRange& range : ranges)
       drawing.add(OutlinedBox{band_box(scene, side, range.begin, range.end), color, width});

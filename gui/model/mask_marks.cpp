@@ -17,12 +17,12 @@ constexpr int64_t kMostHatches = 1500;
 constexpr int64_t kMostDottedStrips = 200;
 constexpr int64_t kMostLabelled = 2000;
 constexpr int64_t kMostOutlined = 3000;
-constexpr double kLeastHatched = 12;   // pixels of a unit
-constexpr double kLeastLabelled = 13;  // pixels of a chunk pair
-constexpr double kLeastTokens = 6;     // pixels of a token with lines around it
-constexpr float kLeastApart = 5;       // pixels between lines of chunks or sequences
-constexpr double kLeastLined = 8;      // pixels of a chunk pair with lines around it
-constexpr double kLeastOutlined = 10;  // pixels of a chunk pair with an outline
+constexpr double kLeastHatched = 12;        // pixels of a unit
+constexpr double kLeastLabelledChunk = 13;  // pixels of a chunk pair
+constexpr double kLeastTokens = 6;          // pixels of a token with lines around it
+constexpr float kLeastLineGap = 5;          // pixels between lines of chunks or sequences
+constexpr double kLeastLined = 8;           // pixels of a chunk pair with lines around it
+constexpr double kLeastOutlined = 10;       // pixels of a chunk pair with an outline
 constexpr double kHatchPixels = 6;
 /// A cell of work in more than this share of all steps says nothing about one of them.
 constexpr int32_t kMixedShare = 4;
@@ -121,16 +121,6 @@ void add_dots(Drawing& drawing, const MaskScene& scene, Side side, int64_t begin
                         scene.paint.hatch_of(CellLook::padding, PaintWhen::done)});
 }
 
-struct SlotIds {
-  int64_t begin, valid_end, end;
-};
-
-SlotIds slot_ids(const SequenceSlot& slot, Side side) {
-  if (side == Side::q)
-    return {slot.q_begin, slot.q_begin + slot.q_valid, slot.q_begin + slot.q_slot};
-  return {slot.kv_begin, slot.kv_begin + slot.kv_valid, slot.kv_begin + slot.kv_slot};
-}
-
 /// Calls look(slot) with the sequences that the axis shows.
 template <class Look>
 void for_shown_sequences(const MaskScene& scene, Side side, Look look) {
@@ -177,7 +167,7 @@ void add_grid_lines(Drawing& drawing, const MaskScene& scene, const PairGrid& gr
     float last = -1e9F;
     for (const int64_t id : side == Side::q ? grid.q.edges : grid.k.edges) {
       const float pixel = axis.pixel_of(static_cast<double>(id));
-      if (pixel - last < kLeastApart) continue;
+      if (pixel - last < kLeastLineGap) continue;
       add_line(drawing, scene, side, static_cast<double>(id), color, width);
       last = pixel;
     }
@@ -190,7 +180,7 @@ void add_sequence_lines(Drawing& drawing, const MaskScene& scene, Side side, Col
   for_shown_sequences(scene, side, [&](const SlotIds& ids) {
     for (const int64_t id : {ids.begin, ids.end}) {
       const float pixel = axis.pixel_of(static_cast<double>(id));
-      if (pixel - last < kLeastApart) continue;
+      if (pixel - last < kLeastLineGap) continue;
       add_line(drawing, scene, side, static_cast<double>(id), color, 1.5F);
       last = pixel;
     }
@@ -315,7 +305,7 @@ int64_t add_mask_labels(Drawing& drawing, const MaskScene& scene) {
       const CellTime time = time_of(work.cells[at], scene.window);
       if (time.when == PaintWhen::now && has_outlines && ++outlined <= kMostOutlined)
         drawing.add(OutlinedBox{box.inset(0.5F), scene.input.theme->of(Role::text), 1});
-      if (std::min(box.width(), box.height()) < kLeastLabelled) continue;
+      if (std::min(box.width(), box.height()) < kLeastLabelledChunk) continue;
       const std::string text = label_of(work.cells[at], has_steps);
       if (text.empty() || labelled == kMostLabelled) continue;
       ++labelled;

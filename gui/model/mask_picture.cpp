@@ -1,6 +1,7 @@
 #include "gui/model/mask_picture.h"
 
 #include "gui/model/chunk_cut.h"
+#include "gui/model/list_hits.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,14 +12,10 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr size_t kMostChunks = 160;  // on a side
-constexpr size_t kMostHits = 1600;   // chunk pairs that can be pointed at
-constexpr double kLeastHit = 8;      // pixels
-constexpr double kFewChunks = 3;     // in view: then tiles tell more
-
-struct IdRange {
-  int64_t begin, end;
-};
+constexpr size_t kMostChunks = 160;   // on a side
+constexpr size_t kMostHits = 1600;    // chunk pairs that can be pointed at
+constexpr double kLeastChunkHit = 8;  // pixels
+constexpr double kFewChunks = 3;      // in view: then tiles tell more
 
 /// Whole ids that an axis shows.
 IdRange shown_ids(const Axis& axis, int64_t tokens) {
@@ -155,8 +152,8 @@ void add_hits(const PlanIndex& index, const Axis& q_axis, const Axis& k_axis, bo
               MaskPicture& picture) {
   const MaskGrid& chunks = picture.chunks;
   std::vector<HitRegion>& hits = picture.hits[is_backward ? 1 : 0];
-  if (mean_pixels(q_axis, chunks.grid.q) < kLeastHit ||
-      mean_pixels(k_axis, chunks.grid.k) < kLeastHit ||
+  if (mean_pixels(q_axis, chunks.grid.q) < kLeastChunkHit ||
+      mean_pixels(k_axis, chunks.grid.k) < kLeastChunkHit ||
       chunks.grid.cells() > static_cast<int64_t>(kMostHits) || chunks.grid.cells() == 0)
     return;
   const CellAxis &q = chunks.grid.q, &k = chunks.grid.k;
@@ -198,7 +195,7 @@ void choose_blocks(const PlanIndex& index, const Axis& q_axis, const Axis& k_axi
     picture.unit = MaskUnit::tile;
 }
 
-std::vector<int32_t> find_owners(const PlanIndex& index, Side side, const CellAxis& cells) {
+std::vector<int32_t> find_cell_owners(const PlanIndex& index, Side side, const CellAxis& cells) {
   std::vector<int32_t> owners;
   for (int64_t c = 0; c < cells.count(); ++c)
     owners.push_back(index.owner(side, (cells.edges[c] + cells.edges[c + 1]) / 2).rank);
@@ -215,8 +212,8 @@ MaskPicture make_picture(const PlanIndex& index, const Axis& q_axis, const Axis&
   picture.cells = make_grid(index, std::move(cells));
   choose_blocks(index, q_axis, k_axis, q, k, picture);
   choose_looks(picture);
-  picture.owners = {find_owners(index, Side::q, picture.cells.grid.q),
-                    find_owners(index, Side::kv, picture.cells.grid.k)};
+  picture.owners = {find_cell_owners(index, Side::q, picture.cells.grid.q),
+                    find_cell_owners(index, Side::kv, picture.cells.grid.k)};
   picture.plan_hash = index.plan().hash;
   return picture;
 }

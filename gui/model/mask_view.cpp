@@ -13,10 +13,9 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kPad = 8;
 constexpr float kLeastRuler = 42;  // numbers left of the square
 constexpr float kTopRuler = 20;    // numbers above it
-constexpr float kStrip = 15;       // owners along both edges
+constexpr float kEdgeStrip = 15;   // owners along both edges
 constexpr float kLeastSide = 190;  // of the text beside the square
 constexpr float kBelow = 118;      // of the text below it
 constexpr float kLeastSquare = 40;
@@ -27,27 +26,29 @@ struct MaskFrame {
   bool has_side = false;  // the text stands beside the square, else below
 };
 
-MaskFrame place_parts(const Size& size, double q_per_k, float ruler) {
+MaskFrame place_mask_parts(const Size& size, double q_per_k, float ruler) {
   MaskFrame frame;
-  const float left = kPad / 2 + ruler + kStrip, top = kPad / 2 + kTopRuler + kStrip;
-  const float beside = size.width - left - 2 * kPad - kLeastSide;
-  const float below = size.height - top - kPad - kBelow;
-  const float height = size.height - top - kPad;
-  frame.has_side = std::min(beside, height) >= std::min(size.width - left - kPad, below);
-  const float room_x = frame.has_side ? beside : size.width - left - kPad;
+  const float left = kViewPad / 2 + ruler + kEdgeStrip, top = kViewPad / 2 + kTopRuler + kEdgeStrip;
+  const float beside = size.width - left - 2 * kViewPad - kLeastSide;
+  const float below = size.height - top - kViewPad - kBelow;
+  const float height = size.height - top - kViewPad;
+  frame.has_side = std::min(beside, height) >= std::min(size.width - left - kViewPad, below);
+  const float room_x = frame.has_side ? beside : size.width - left - kViewPad;
   const float room_y = frame.has_side ? height : below;
   // Near-squares are squares; other shapes fill their room.
   float width = room_x, tall = room_y;
   if (q_per_k > 0.7 && q_per_k < 1.4) width = tall = std::min(room_x, room_y);
   frame.square = {left, top, left + std::max(width, 0.0F), top + std::max(tall, 0.0F)};
-  frame.left_strip = {left - kStrip, top, left - 2, frame.square.y1};
-  frame.top_strip = {left, top - kStrip, frame.square.x1, top - 2};
-  frame.left_ruler = {kPad / 2, top, left - kStrip, frame.square.y1};
-  frame.top_ruler = {left, kPad / 2, frame.square.x1, top - kStrip};
+  frame.left_strip = {left - kEdgeStrip, top, left - 2, frame.square.y1};
+  frame.top_strip = {left, top - kEdgeStrip, frame.square.x1, top - 2};
+  frame.left_ruler = {kViewPad / 2, top, left - kEdgeStrip, frame.square.y1};
+  frame.top_ruler = {left, kViewPad / 2, frame.square.x1, top - kEdgeStrip};
   if (frame.has_side)
-    frame.text = {frame.square.x1 + 2 * kPad, top - kStrip, size.width - kPad, size.height - kPad};
+    frame.text = {frame.square.x1 + 2 * kViewPad, top - kEdgeStrip, size.width - kViewPad,
+                  size.height - kViewPad};
   else
-    frame.text = {kPad, frame.square.y1 + kPad, size.width - kPad, size.height - kPad / 2};
+    frame.text = {kViewPad, frame.square.y1 + kViewPad, size.width - kViewPad,
+                  size.height - kViewPad / 2};
   return frame;
 }
 
@@ -85,7 +86,7 @@ LegendEntry sample(std::string text, const MaskPaint& paint, CellLook look, Pain
   return entry;
 }
 
-LegendEntry line(std::string text, bool starts_line = false, bool is_strong = false) {
+LegendEntry text_entry(std::string text, bool starts_line = false, bool is_strong = false) {
   LegendEntry entry;
   entry.text = std::move(text);
   entry.starts_line = starts_line;
@@ -93,8 +94,8 @@ LegendEntry line(std::string text, bool starts_line = false, bool is_strong = fa
   return entry;
 }
 
-LegendEntry faint(std::string text, bool starts_line = false) {
-  LegendEntry entry = line(std::move(text), starts_line);
+LegendEntry faint_entry(std::string text, bool starts_line = false) {
+  LegendEntry entry = text_entry(std::move(text), starts_line);
   entry.is_faint = true;
   return entry;
 }
@@ -110,15 +111,15 @@ void add_count_lines(const PlanIndex& index, const TileCount& tiles,
   const int64_t visible =
       index.summary().visible_pairs / std::max(1, index.plan().scenario.attention.heads);
   entries.push_back(
-      line(fmt::format("{} of {} pairs visible ({}), in each of {} heads", print_count(visible),
-                       print_count(pairs), print_ratio(visible, pairs),
-                       index.plan().scenario.attention.heads),
-           true));
+      text_entry(fmt::format("{} of {} pairs visible ({}), in each of {} heads",
+                             print_count(visible), print_count(pairs), print_ratio(visible, pairs),
+                             index.plan().scenario.attention.heads),
+                 true));
   if (tiles.edge == 0) {
-    entries.push_back(faint("Tiles are not counted: too many bands.", true));
+    entries.push_back(faint_entry("Tiles are not counted: too many bands.", true));
     return;
   }
-  entries.push_back(line(
+  entries.push_back(text_entry(
       fmt::format("tiles of {} x {}: {} full, {} partial, {} empty", tiles.edge, tiles.edge,
                   print_count(tiles.full), print_count(tiles.partial), print_count(tiles.empty)),
       true));
@@ -127,7 +128,7 @@ void add_count_lines(const PlanIndex& index, const TileCount& tiles,
                   print_count(tiles.wasted_pairs), print_share(tiles.wasted_share()));
   if (tiles.padding_pairs > 0)
     waste += fmt::format("; {} of them padded", print_count(tiles.padding_pairs));
-  entries.push_back(line(waste, true));
+  entries.push_back(text_entry(waste, true));
 }
 
 void add_notes(const ViewInput& input, const MaskPicture& picture, bool is_backward,
@@ -135,23 +136,23 @@ void add_notes(const ViewInput& input, const MaskPicture& picture, bool is_backw
   const Scenario& scenario = input.plan->plan().scenario;
   const int32_t ranks = input.plan->num_ranks();
   if (scenario.parallel.comm_type == CommType::a2a && ranks > 1)
-    entries.push_back(
-        faint(fmt::format("Every rank computes all pairs, each for its own {} of {} "
-                          "heads (all-to-all).",
-                          std::max(1, scenario.attention.heads / ranks), scenario.attention.heads),
-              true));
+    entries.push_back(faint_entry(
+        fmt::format("Every rank computes all pairs, each for its own {} of {} "
+                    "heads (all-to-all).",
+                    std::max(1, scenario.attention.heads / ranks), scenario.attention.heads),
+        true));
   if (scenario.parallel.comm_type == CommType::a2a_p2p && scenario.parallel.a2a_size > 1)
     entries.push_back(
-        faint(fmt::format("Heads are dealt over {} ranks of a group: they compute the "
-                          "same pairs.",
-                          scenario.parallel.a2a_size),
-              true));
+        faint_entry(fmt::format("Heads are dealt over {} ranks of a group: they compute the "
+                                "same pairs.",
+                                scenario.parallel.a2a_size),
+                    true));
   const auto& work = picture.cells.work[is_backward ? 1 : 0];
   if (work && work->coarseness > 1)
     entries.push_back(
-        faint("Mixed: a cell holds pairs of many ranks and steps. Zoom in to see "
-              "whose and when.",
-              true));
+        faint_entry("Mixed: a cell holds pairs of many ranks and steps. Zoom in to see "
+                    "whose and when.",
+                    true));
 }
 
 std::string describe_focus(const ViewInput& input, const FocusWork& focus) {
@@ -201,9 +202,9 @@ std::vector<LegendEntry> make_legend(const MaskScene& scene, const FocusWork& fo
   if (focus.items == 0) own.color = own.color.with_alpha(0);
   entries.push_back(std::move(own));
   if (has_labels)
-    entries.push_back(faint(scene.window.num_steps > 1
-                                ? "numbers in cells: the step that computes them"
-                                : "numbers in cells: the rank that computes them"));
+    entries.push_back(faint_entry(scene.window.num_steps > 1
+                                      ? "numbers in cells: the step that computes them"
+                                      : "numbers in cells: the rank that computes them"));
   add_count_lines(*input.plan, picture.counts, entries);
   add_notes(input, picture, scene.is_backward, entries);
   return entries;
@@ -248,8 +249,8 @@ View draw_mask(const ViewInput& input) {
                                   input.text_width("keys ->", 11, Face::body)}) +
                         8;
   const MaskFrame frame =
-      place_parts(input.size, static_cast<double>(q_tokens) / static_cast<double>(k_tokens),
-                  std::max(kLeastRuler, numbers));
+      place_mask_parts(input.size, static_cast<double>(q_tokens) / static_cast<double>(k_tokens),
+                       std::max(kLeastRuler, numbers));
   if (frame.square.width() < kLeastSquare || frame.square.height() < kLeastSquare) {
     add_sentence(view.drawing, input, all, "Too small for the mask. Enlarge this panel.");
     return view;

@@ -12,9 +12,9 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kMargin = 8;
+constexpr float kNumbersMargin = 8;
 constexpr float kTile = 36;  // of one tensor
-constexpr float kLine = 17;
+constexpr float kNumbersLine = 17;
 constexpr float kNarrow = 460;  // below it the heat map stands alone
 
 const ErrorField* find_field(const RunView& run, int32_t tensor) {
@@ -30,8 +30,9 @@ int32_t number_of(const ErrorField& field) {
 }
 
 /// A sentence in the middle, on as many lines as it needs.
-void add_sentence(const ViewInput& input, View& view, const std::string& text, float top = 0) {
-  const float room = std::max(60.0F, input.size.width - 4 * kMargin);
+void add_numbers_sentence(const ViewInput& input, View& view, const std::string& text,
+                          float top = 0) {
+  const float room = std::max(60.0F, input.size.width - 4 * kNumbersMargin);
   std::vector<std::string> lines(1);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(' ', begin), text.size());
@@ -198,13 +199,14 @@ void add_parts(const ShownErrors& shown, const Box& box, View& view) {
 void add_step_errors(const ViewInput& input, float y, View& view) {
   constexpr float kStrip = 62;
   const RunView& run = *input.run_a;
-  const float right = input.size.width - kMargin;
+  const float right = input.size.width - kNumbersMargin;
   if (!run.steps) {
-    add_sentence(input, view,
-                 run.without_steps.empty() ? "This run kept no results of its steps. Press R to "
-                                             "run again, or E for the answer."
-                                           : run.without_steps,
-                 y);
+    add_numbers_sentence(input, view,
+                         run.without_steps.empty()
+                             ? "This run kept no results of its steps. Press R to "
+                               "run again, or E for the answer."
+                             : run.without_steps,
+                         y);
     return;
   }
   const StepErrors& steps = *run.steps;
@@ -221,9 +223,10 @@ void add_step_errors(const ViewInput& input, float y, View& view) {
       &steps,
       step};
   const auto line = [&](const std::string& text, Role role, std::string name) {
-    add_text(input, view, {kMargin, y}, right - kMargin, text, role);
-    view.hits.push_back({{kMargin, y, right, y + kLine}, Nothing{}, std::move(name), text});
-    y += kLine;
+    add_text(input, view, {kNumbersMargin, y}, right - kNumbersMargin, text, role);
+    view.hits.push_back(
+        {{kNumbersMargin, y, right, y + kNumbersLine}, Nothing{}, std::move(name), text});
+    y += kNumbersLine;
   };
   if (steps.first)
     line("! " + steps.first->text, Role::error, "divergence");
@@ -231,12 +234,12 @@ void add_step_errors(const ViewInput& input, float y, View& view) {
     line(describe_no_first(steps), Role::faint_text, "divergence");
   if (field != nullptr)
     line(describe_step_errors(shown), field->rows_over > 0 ? Role::error : Role::text, "of_step");
-  add_step_strip(shown, {kMargin, y + 2, right, y + kStrip}, view);
+  add_step_strip(shown, {kNumbersMargin, y + 2, right, y + kStrip}, view);
   y += kStrip + 6;
   if (field != nullptr) {
-    add_parts(shown, {kMargin, y, right, input.size.height - 4}, view);
+    add_parts(shown, {kNumbersMargin, y, right, input.size.height - 4}, view);
   } else {
-    add_sentence(input, view, explain_no_step(input, step), y);
+    add_numbers_sentence(input, view, explain_no_step(input, step), y);
   }
 }
 
@@ -254,25 +257,25 @@ View draw_numbers(const ViewInput& input) {
   View view;
   view.title = "Numbers: where results part from what is right";
   if (input.plan == nullptr) {
-    add_sentence(input, view, "No plan is open. Open a scenario to see its numbers.");
+    add_numbers_sentence(input, view, "No plan is open. Open a scenario to see its numbers.");
     return view;
   }
   const RunView* run = input.run_a;
   if (run == nullptr) {
-    add_sentence(input, view,
-                 "Nothing has run yet. Press R to run on the CPU and compare with the oracle.");
+    add_numbers_sentence(
+        input, view, "Nothing has run yet. Press R to run on the CPU and compare with the oracle.");
     return view;
   }
   if (run->errors.empty()) {
-    add_sentence(input, view,
-                 run->name +
-                     " has not been compared with anything. Press R to run "
-                     "on the CPU and compare with the oracle.");
+    add_numbers_sentence(input, view,
+                         run->name +
+                             " has not been compared with anything. Press R to run "
+                             "on the CPU and compare with the oracle.");
     return view;
   }
-  const float right = input.size.width - kMargin;
-  float y = kMargin;
-  add_tiles(input, *run, {kMargin, y, right, y + kTile}, view);
+  const float right = input.size.width - kNumbersMargin;
+  float y = kNumbersMargin;
+  add_tiles(input, *run, {kNumbersMargin, y, right, y + kTile}, view);
   y += kTile + 6;
   if (input.is_by_step) {
     view.title = "Numbers: what this step wrote, beside what it should have";
@@ -281,24 +284,26 @@ View draw_numbers(const ViewInput& input) {
   }
   const ErrorField* field = find_field(*run, input.tensor);
   if (field == nullptr) {
-    add_sentence(input, view, "This run has no gradients of that name. Choose a tensor above.");
+    add_numbers_sentence(input, view,
+                         "This run has no gradients of that name. Choose a tensor above.");
     return view;
   }
   const bool is_bad = !field->passed || field->nan > 0;
-  add_text(input, view, {kMargin, y}, right - kMargin,
+  add_text(input, view, {kNumbersMargin, y}, right - kNumbersMargin,
            (is_bad ? "! " : "") + describe_field(*run, *field), is_bad ? Role::error : Role::text);
-  y += kLine;
+  y += kNumbersLine;
   const std::string& first =
       run->steps && run->steps->first ? run->steps->first->text : run->first_divergence;
   if (!first.empty()) {
-    add_text(input, view, {kMargin, y}, right - kMargin, first, Role::error);
-    view.hits.push_back({{kMargin, y, right, y + kLine}, Nothing{}, "divergence", first});
-    y += kLine;
+    add_text(input, view, {kNumbersMargin, y}, right - kNumbersMargin, first, Role::error);
+    view.hits.push_back(
+        {{kNumbersMargin, y, right, y + kNumbersLine}, Nothing{}, "divergence", first});
+    y += kNumbersLine;
   }
   const int32_t tensor = input.tensor;
   const ShownErrors shown{input, *field, tensor, side_of_tensor(tensor),
                           ErrorScale(*field, *input.theme)};
-  add_parts(shown, {kMargin, y + 4, right, input.size.height - 4}, view);
+  add_parts(shown, {kNumbersMargin, y + 4, right, input.size.height - 4}, view);
   return view;
 }
 

@@ -53,24 +53,11 @@ int64_t measure(const Plan& plan) {
   return static_cast<int64_t>(size);
 }
 
-/// Ids [begin, end) of a sequence's slot on one side.
-struct Slot {
-  int64_t begin, valid, end;
-};
-
-Slot slot_of(const SequenceSlot& sequence, Side side) {
-  if (side == Side::q)
-    return {sequence.q_begin, sequence.q_begin + sequence.q_valid,
-            sequence.q_begin + sequence.q_slot};
-  return {sequence.kv_begin, sequence.kv_begin + sequence.kv_valid,
-          sequence.kv_begin + sequence.kv_slot};
-}
-
 /// Number of the first sequence whose slot ends behind `token`.
 size_t find_sequence(const BatchSlots& slots, Side side, int64_t token) {
   const auto it =
       std::partition_point(slots.sequences.begin(), slots.sequences.end(),
-                           [&](const SequenceSlot& s) { return slot_of(s, side).end <= token; });
+                           [&](const SequenceSlot& s) { return slot_ids(s, side).end <= token; });
   return static_cast<size_t>(it - slots.sequences.begin());
 }
 
@@ -141,7 +128,7 @@ OwnedRow PlanIndex::owner(Side side, int64_t token) const {
 int64_t PlanIndex::sequence_of(Side side, int64_t token) const {
   const BatchSlots& slots = plan().layout.slots;
   const size_t number = find_sequence(slots, side, token);
-  if (number >= slots.sequences.size() || slot_of(slots.sequences[number], side).begin > token)
+  if (number >= slots.sequences.size() || slot_ids(slots.sequences[number], side).begin > token)
     return -1;
   return static_cast<int64_t>(number);
 }
@@ -149,7 +136,8 @@ int64_t PlanIndex::sequence_of(Side side, int64_t token) const {
 bool PlanIndex::is_valid(Side side, int64_t token) const {
   const int64_t sequence = sequence_of(side, token);
   return sequence >= 0 &&
-         token < slot_of(plan().layout.slots.sequences[static_cast<size_t>(sequence)], side).valid;
+         token <
+             slot_ids(plan().layout.slots.sequences[static_cast<size_t>(sequence)], side).valid_end;
 }
 
 int64_t PlanIndex::count_visible(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const {
@@ -173,6 +161,23 @@ int32_t PlanIndex::stage_of(const ItemTarget& item) const {
   const ItemColumns& items = columns(item.is_backward)[static_cast<size_t>(item.kind)];
   if (item.index < 0 || item.index >= static_cast<int64_t>(items.rank.size())) return -1;
   return items.stage_of(item.index);
+}
+
+SlotIds slot_ids(const SequenceSlot& sequence, Side side) {
+  if (side == Side::q)
+    return {sequence.q_begin, sequence.q_begin + sequence.q_valid,
+            sequence.q_begin + sequence.q_slot};
+  return {sequence.kv_begin, sequence.kv_begin + sequence.kv_valid,
+          sequence.kv_begin + sequence.kv_slot};
+}
+
+int64_t count_stage_items(const PlanIndex& index, int32_t first_stage, int32_t end_stage) {
+  int64_t items = 0;
+  for (int32_t s = first_stage; s < end_stage; ++s) {
+    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
+    items += stage.end - stage.begin;
+  }
+  return items;
 }
 
 }  // namespace cpscope::gui

@@ -125,6 +125,15 @@ class PlanIndex {
   int64_t widest_extent_[2] = {0, 0};  // ids from first to last of the longest strided run
 };
 
+/// Ids [begin, end) of a sequence's slot on one side; those from valid_end on are padding.
+struct SlotIds {
+  int64_t begin = 0, valid_end = 0, end = 0;
+};
+SlotIds slot_ids(const SequenceSlot& sequence, Side side);
+
+/// Items of stages [first_stage, end_stage) of PlanIndex::stages.
+int64_t count_stage_items(const PlanIndex& index, int32_t first_stage, int32_t end_stage);
+
 using SharedPlan = std::shared_ptr<const PlanIndex>;
 
 }  // namespace cpscope::gui

@@ -1,5 +1,6 @@
 #include "gui/model/project.h"
 
+#include "gui/model/describe.h"
 #include "gui/model/list_hits.h"
 #include "sim/plan/band.h"
 
@@ -169,7 +170,7 @@ void finish(Projection& p) {
 }
 
 /// Ranks that own an id of the range.
-void add_owners(const PlanIndex& index, Side side, IdRange ids, std::vector<bool>& owns) {
+void mark_owners(const PlanIndex& index, Side side, IdRange ids, std::vector<bool>& owns) {
   for (const OwnedRun& owned : index.owned(side)) {
     if (owned.run.begin >= ids.end) break;
     if (meets(owned.run, ids)) owns[static_cast<size_t>(owned.rank)] = true;
@@ -184,8 +185,8 @@ class TokenSearch {
         plan_(index.plan()),
         hits_(plan_, q, kv),
         owns_(static_cast<size_t>(index.num_ranks()), false) {
-    add_owners(index, Side::q, q, owns_);
-    add_owners(index, Side::kv, kv, owns_);
+    mark_owners(index, Side::q, q, owns_);
+    mark_owners(index, Side::kv, kv, owns_);
   }
 
   bool touches(bool is_backward, StageKind kind, int64_t index) {
@@ -231,22 +232,6 @@ class TokenSearch {
   ListHits hits_;
   std::vector<bool> owns_;
 };
-
-HeadRange heads_of(const Plan& plan, const Pass& pass, StageKind kind, size_t i) {
-  switch (kind) {
-    case StageKind::transfer:
-      return pass.transfers[i].heads;
-    case StageKind::reorder:
-      return plan.buffer(pass.reorders[i].to).heads;
-    case StageKind::compute:
-      return pass.computes[i].heads;
-    case StageKind::merge:
-      return plan.buffer(pass.merges[i].into).heads;
-    case StageKind::finish:
-      return plan.buffer(pass.finishes[i].buffer).heads;
-  }
-  return {};
-}
 
 Payload payload_of(int32_t tensor) {
   if (tensor >= 3) return Payload::dkv;
@@ -319,7 +304,7 @@ struct Projector {
     gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
       const auto at = static_cast<size_t>(i);
       return search.touches(is_backward, kind, i) && makes(plan, pass, kind, at, row.tensor) &&
-             has_head(plan, kind, heads_of(plan, pass, kind, at), row);
+             has_head(plan, kind, heads_of(index, {is_backward, kind, i}), row);
     });
     gatherer.write_to(p);
     return p;

@@ -11,28 +11,27 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kSmall = 11;
-constexpr float kTitle = 20;
+constexpr float kRankChartTitle = 20;
 constexpr float kValues = 54;  // figures left of the bars
 constexpr float kRanks = 32;   // ruler under them
-constexpr float kLeastBar = 2;
+constexpr float kLeastRankBar = 2;
 constexpr int64_t kMostColumns = 1500;
 
 /// Ranks [first, end) that stand at one place.
-struct Column {
+struct RankColumn {
   float x0 = 0, x1 = 0;
   int64_t first = 0, end = 0;
 };
 
-std::vector<Column> cut_ranks(const Axis& ranks) {
+std::vector<RankColumn> fold_ranks(const Axis& ranks) {
   const auto total = static_cast<int64_t>(ranks.total());
   const auto lo = std::clamp<int64_t>(static_cast<int64_t>(std::floor(ranks.lo())), 0, total),
              hi = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(ranks.hi())), 0, total);
-  std::vector<Column> columns;
+  std::vector<RankColumn> columns;
   if (lo >= hi) return columns;
   // As many ranks in a column as give it its width, and no more columns than marks allow.
-  const double least =
-      std::max(kLeastBar * ranks.units_per_pixel(), static_cast<double>(hi - lo) / kMostColumns);
+  const double least = std::max(kLeastRankBar * ranks.units_per_pixel(),
+                                static_cast<double>(hi - lo) / kMostColumns);
   const auto fold = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(least - 1e-9)));
   for (int64_t first = lo / fold * fold; first < hi; first += fold) {
     const int64_t end = std::min(first + fold, total);
@@ -52,9 +51,9 @@ double value_step(double most, bool is_binary, float height) {
 }
 
 /// The chart between its scales.
-class Bars {
+class RankBars {
  public:
-  Bars(const ViewInput& input, const RankChart& chart, const Box& plot, View& view)
+  RankBars(const ViewInput& input, const RankChart& chart, const Box& plot, View& view)
       : input_(input),
         chart_(chart),
         plot_(plot),
@@ -74,7 +73,7 @@ class Bars {
     const Color color = input_.theme->of(chart_.role);
     const Color ink = input_.theme->text_on(color).with_alpha(90);
     view_.drawing.add(PushClip{{plot_.x0, plot_.y0 - 6, plot_.x1, plot_.y1 + 1}});
-    for (const Column& column : cut_ranks(ranks_)) {
+    for (const RankColumn& column : fold_ranks(ranks_)) {
       is_folded_ = is_folded_ || column.end - column.first > 1;
       add_column(column, color, ink);
     }
@@ -99,14 +98,15 @@ class Bars {
   }
   double value_at(float y) const { return (plot_.y1 - y) / plot_.height() * top(); }
 
-  void add_part(const Column& column, double from, double to, Color color, Hatch hatch, Color ink) {
+  void add_part(const RankColumn& column, double from, double to, Color color, Hatch hatch,
+                Color ink) {
     if (to <= from) return;
     const float gap = column.x1 - column.x0 >= 6 ? 1.5F : 0;
     view_.drawing.add(
         FilledBox{{column.x0 + gap, y_of(to), column.x1 - gap, y_of(from)}, color, hatch, ink});
   }
 
-  void add_column(const Column& column, Color color, Color ink) {
+  void add_column(const RankColumn& column, Color color, Color ink) {
     int64_t most = column.first, least = column.first;
     for (int64_t rank = column.first; rank < column.end; ++rank) {
       if (total_of(rank) > total_of(most)) most = rank;
@@ -155,7 +155,7 @@ class Bars {
       view_.drawing.add(Label{{plot_.x0 - 5, y},
                               Anchor::right_middle,
                               theme.of(Role::faint_text),
-                              kSmall,
+                              kSmallText,
                               Face::mono,
                               chart_.print(value)});
     }
@@ -164,11 +164,11 @@ class Bars {
   void add_mean() {
     const Theme& theme = *input_.theme;
     const float y = y_of(mean_);
-    const float width = input_.text_width(chart_.mean_name, kSmall, Face::strong) + 8;
+    const float width = input_.text_width(chart_.mean_name, kSmallText, Face::strong) + 8;
     const Box tag{plot_.x1 - width, y - 15, plot_.x1, y - 1};
     view_.drawing.add(Line{{plot_.x0, y}, {plot_.x1, y}, theme.of(Role::text), 1.5F, true});
     view_.drawing.add(FilledBox{tag, theme.of(Role::panel).with_alpha(215), Hatch::none, {}, 2});
-    view_.drawing.add(Label{tag.center(), Anchor::center_middle, theme.of(Role::text), kSmall,
+    view_.drawing.add(Label{tag.center(), Anchor::center_middle, theme.of(Role::text), kSmallText,
                             Face::strong, chart_.mean_name});
   }
 
@@ -176,7 +176,7 @@ class Bars {
   void add_ranks() {
     const Theme& theme = *input_.theme;
     const auto total = static_cast<int64_t>(ranks_.total());
-    const float wide = input_.text_width(print_count(total - 1), kSmall, Face::mono) + 10;
+    const float wide = input_.text_width(print_count(total - 1), kSmallText, Face::mono) + 10;
     int64_t step = 1;
     for (const int64_t next : {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384})
       if (static_cast<double>(step) * ranks_.pixels_per_unit() < wide) step = next;
@@ -187,14 +187,14 @@ class Bars {
       view_.drawing.add(Label{{x, plot_.y1 + 3},
                               Anchor::center_top,
                               theme.of(Role::faint_text),
-                              kSmall,
+                              kSmallText,
                               Face::mono,
                               print_count(rank)});
     }
     view_.drawing.add(Label{{plot_.x1, plot_.y1 + kRanks - 1},
                             Anchor::right_bottom,
                             theme.of(Role::faint_text),
-                            kSmall,
+                            kSmallText,
                             Face::body,
                             "rank"});
     float x = plot_.x0;
@@ -210,7 +210,7 @@ class Bars {
   float add_swatch(float x, Color color, Hatch hatch, const std::string& text) {
     const Theme& theme = *input_.theme;
     const Box box{x, plot_.y1 + kRanks - 11, x + 10, plot_.y1 + kRanks - 1};
-    const float width = input_.text_width(text, kSmall, Face::body);
+    const float width = input_.text_width(text, kSmallText, Face::body);
     if (box.x1 + 4 + width > plot_.x1 - 34) return x;
     view_.drawing.add(
         FilledBox{box, color, hatch, theme.text_on(theme.of(chart_.role)).with_alpha(90)});
@@ -218,7 +218,7 @@ class Bars {
     view_.drawing.add(Label{{box.x1 + 4, box.center().y},
                             Anchor::left_middle,
                             theme.of(Role::faint_text),
-                            kSmall,
+                            kSmallText,
                             Face::body,
                             text});
     return box.x1 + 4 + width + 12;
@@ -261,9 +261,9 @@ void add_rank_chart(const ViewInput& input, const RankChart& chart, const Box& b
                          12,
                          Face::strong,
                          fit_text(input.text_width, chart.title, 12, Face::strong, box.width())});
-  const Box plot{box.x0 + kValues, box.y0 + kTitle + 8, box.x1, box.y1 - kRanks};
+  const Box plot{box.x0 + kValues, box.y0 + kRankChartTitle + 8, box.x1, box.y1 - kRanks};
   if (plot.width() < 20 || plot.height() < 20) return;
-  Bars bars(input, chart, plot, view);
+  RankBars bars(input, chart, plot, view);
   if (bars.is_empty()) {
     view.drawing.add(Label{{plot.center().x, plot.center().y},
                            Anchor::center_middle,

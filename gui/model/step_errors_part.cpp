@@ -11,8 +11,7 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kSmall = 11;
-constexpr float kTitle = 15, kRuler = 15;
+constexpr float kStepTitle = 15, kStepRuler = 15;
 constexpr float kNarrowest = 3;  // of a bar; narrower steps share one, the worst of them
 
 /// Steps [first, end) of PlanIndex::steps that write the tensor.
@@ -78,13 +77,13 @@ void add_bar(const ShownErrors& shown, int32_t step, const Box& cell, View& view
                              theme.text_on(color).with_alpha(110)});
   if (bar.width() > 4) view.drawing.add(OutlinedBox{bar, theme.of(Role::grid), 1});
   const std::string text = print_error_share(*field, share);
-  if (shown.input.text_width(text, kSmall, Face::mono) + 6 > bar.width()) return;
+  if (shown.input.text_width(text, kSmallText, Face::mono) + 6 > bar.width()) return;
   // Inside the bar where it is high enough, else above it.
   const bool is_inside = height > 14;
   view.drawing.add(Label{{bar.center().x, is_inside ? bar.y0 + 8 : bar.y0 - 7},
                          Anchor::center_middle,
                          is_inside ? theme.text_on(color) : theme.of(Role::text),
-                         kSmall,
+                         kSmallText,
                          Face::mono,
                          text});
 }
@@ -119,8 +118,8 @@ void add_step_strip(const ShownErrors& shown, const Box& box, View& view) {
   add_text(
       input, view, {box.x0, box.y0}, box.width(),
       fmt::format("{}: worst row of each step", kErrorTensors[static_cast<size_t>(shown.tensor)]),
-      Role::faint_text, kSmall);
-  const Box bars{box.x0, box.y0 + kTitle, box.x1, box.y1 - kRuler};
+      Role::faint_text, kSmallText);
+  const Box bars{box.x0, box.y0 + kStepTitle, box.x1, box.y1 - kStepRuler};
   const auto most_cells = std::max(1, static_cast<int32_t>(bars.width() / kNarrowest));
   const int32_t fold = (count + most_cells - 1) / most_cells;
   // Few steps keep the size of a bar rather than fill the line.
@@ -145,7 +144,7 @@ void add_step_strip(const ShownErrors& shown, const Box& box, View& view) {
     view.hits.push_back({cell, StepTarget{target}, fmt::format("step/{}", target),
                          describe_step_bar(shown, worst >= 0 ? worst : begin, end - begin)});
     const std::string number = print_count(begin - steps.first + 1);
-    const float room = input.text_width(number, kSmall, Face::mono);
+    const float room = input.text_width(number, kSmallText, Face::mono);
     if (cell.center().x - room / 2 < std::max(taken + 6, bars.x0 - 2) ||
         cell.center().x + room / 2 > bars.x1)
       continue;
@@ -153,7 +152,7 @@ void add_step_strip(const ShownErrors& shown, const Box& box, View& view) {
     view.drawing.add(Label{{cell.center().x, bars.y1 + 2},
                            Anchor::center_top,
                            theme.of(is_now ? Role::accent : Role::faint_text),
-                           kSmall,
+                           kSmallText,
                            is_now ? Face::strong : Face::mono,
                            number});
   }

@@ -72,7 +72,7 @@ void add_transfers(const Pass& pass, const StageRef& stage, PhaseWork& work) {
   }
 }
 
-void add_stage(const PlanIndex& index, const StageRef& stage, PhaseWork& work) {
+void add_stage_work(const PlanIndex& index, const StageRef& stage, PhaseWork& work) {
   const Pass& pass = index.pass(stage.is_backward);
   const auto count = [&](const auto& items, std::vector<int32_t>& counts) {
     for (int64_t i = stage.begin; i < stage.end; ++i)
@@ -131,7 +131,7 @@ StepWork measure_step(const PlanIndex& index, int32_t step) {
     if (phases.empty() || begins_phase(index, phases.back(), stage))
       phases.push_back(make_phase(s, index.num_ranks()));
     phases.back().end_stage = s + 1;
-    add_stage(index, stage, phases.back());
+    add_stage_work(index, stage, phases.back());
   }
   for (PhaseWork& phase : phases) {
     phase.most_pairs = *std::max_element(phase.pairs.begin(), phase.pairs.end());

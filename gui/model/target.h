@@ -4,10 +4,15 @@
 #include "sim/plan/piece_table.h"
 #include "sim/run/executor.h"
 
+#include <array>
 #include <cstdint>
 #include <variant>
 
 namespace cpscope::gui {
+
+/// All kinds of items, in the order of StageKind.
+inline constexpr std::array kStageKinds = {StageKind::transfer, StageKind::reorder,
+                                           StageKind::compute, StageKind::merge, StageKind::finish};
 
 struct Nothing {
   friend bool operator==(const Nothing&, const Nothing&) = default;

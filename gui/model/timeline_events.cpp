@@ -14,7 +14,7 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kTitle = 17, kRuler = 18;
+constexpr float kEventsTitle = 17, kTimeRuler = 18;
 constexpr std::array<std::string_view, 3> kLaneNames = {"compute", "transfer", "other"};
 
 /// Everything that the lanes of one run share.
@@ -158,7 +158,7 @@ void add_rank_lane(EventLanes& lanes, int32_t rank) {
   if (!is_low) add_times(lanes, rank, 2, events.lanes[2], transfer_end + 1, lane.y1);
 }
 
-void add_heat_map(EventLanes& lanes) {
+void add_event_heat_map(EventLanes& lanes) {
   TimelineScene& scene = lanes.scene;
   Pixels pixels;
   pixels.box = scene.lanes;
@@ -197,7 +197,7 @@ void add_heat_map(EventLanes& lanes) {
 
 /// From the first start to the last end of the stages of the moment. Stages that nobody timed have
 /// no length: they lie where the ones before them ended.
-std::pair<double, double> find_playhead(const EventLanes& lanes) {
+std::pair<double, double> find_event_playhead(const EventLanes& lanes) {
   const auto stages = static_cast<int32_t>(lanes.fold.stage_start.size());
   if (stages == 0) return {0, 0};
   const Moment& moment = lanes.scene.input.moment;
@@ -261,7 +261,8 @@ void add_run_title(EventLanes& lanes, const Box& box) {
 void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold& events,
                      std::string_view run_letter, double last_ns, const Box& box, View& view) {
   const float left_margin = 72, right_margin = box.width() >= 480 ? 62.0F : 6.0F;
-  const Box room{box.x0 + left_margin, box.y0 + kTitle + kRuler, box.x1 - right_margin, box.y1};
+  const Box room{box.x0 + left_margin, box.y0 + kEventsTitle + kTimeRuler, box.x1 - right_margin,
+                 box.y1};
   const auto num_ranks = static_cast<int32_t>(events.ranks.size());
   TimelineScene scene{input,
                       view,
@@ -275,7 +276,7 @@ void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold
   lanes.has_light = !input.selected->is_empty() || !input.hovered->is_empty();
   add_run_title(lanes, box);
   const std::string prefix = run.is_simulated ? "~" : "";
-  add_ruler(scene.drawing(), input, scene.time, {room.x0, room.y0 - kRuler, room.x1, room.y0},
+  add_ruler(scene.drawing(), input, scene.time, {room.x0, room.y0 - kTimeRuler, room.x1, room.y0},
             {.unit = AxisUnit::nanoseconds, .prefix = prefix});
   add_rank_titles(scene, run_letter == "a" ? "rank" : "rank/b");
   scene.drawing().add(PushClip{room});
@@ -286,7 +287,7 @@ void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold
   const double rows = scene.end_rank - scene.first_rank;
   const double least = 3 * count_shown(lanes) <= budget ? 3 : room.width() * rows * 4 / budget;
   if (scene.is_heat() || least > 24) {
-    add_heat_map(lanes);
+    add_event_heat_map(lanes);
   } else {
     lanes.least_pixels = static_cast<float>(std::max(3.0, least));
     for (int32_t rank = scene.first_rank; rank < scene.end_rank; ++rank) add_rank_lane(lanes, rank);
@@ -306,8 +307,8 @@ void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold
                               scene.small,
                               Face::body,
                               "busy"});
-  const auto [from, to] = find_playhead(lanes);
-  add_playhead(scene, from, to, room.y0 - kRuler);
+  const auto [from, to] = find_event_playhead(lanes);
+  add_playhead(scene, from, to, room.y0 - kTimeRuler);
   view.scale = fmt::format("1 px = {}{}", prefix, print_duration(scene.time.units_per_pixel()));
 }
 

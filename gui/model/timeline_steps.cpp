@@ -11,7 +11,7 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kPasses = 18, kNumbers = 18;  // heights above the lanes
+constexpr float kPasses = 18, kStepNumbers = 18;  // heights above the lanes
 
 /// Everything that step lanes share.
 struct StepLanes {
@@ -67,11 +67,11 @@ void add_step_numbers(StepLanes& lanes, float y) {
     const int32_t number = ref.step + 1;
     if (number % every != 0 && !begins_pass) continue;
     if (x0 >= scene.lanes.x0 - 1)
-      scene.drawing().add(Line{{x0, y + kNumbers - 4},
+      scene.drawing().add(Line{{x0, y + kStepNumbers - 4},
                                {x0, scene.lanes.y1},
                                theme.of(begins_pass ? Role::border : Role::grid),
                                begins_pass ? 2.0F : 1.0F});
-    const float at = std::clamp((x0 + x1) / 2, scene.lanes.x0 + 6, scene.lanes.x1 - 6);
+    const float at = keep_between((x0 + x1) / 2, scene.lanes.x0 + 6, scene.lanes.x1 - 6);
     // A sparse number stands at its line, so the next pass may leave it no room.
     const int32_t next = step + every;
     const bool has_room =
@@ -79,7 +79,7 @@ void add_step_numbers(StepLanes& lanes, float y) {
         (next <= lanes.table.num_steps() &&
          lanes.plan().steps()[static_cast<size_t>(next - 1)].is_backward == ref.is_backward);
     if (number % every == 0 && has_room)
-      scene.drawing().add(Label{{at, y + kNumbers / 2 - 1},
+      scene.drawing().add(Label{{at, y + kStepNumbers / 2 - 1},
                                 Anchor::center_middle,
                                 theme.of(Role::faint_text),
                                 scene.small,
@@ -317,7 +317,7 @@ void add_folded_lane(StepLanes& lanes, int32_t rank, float least_pixels) {
 }
 
 /// One picture of all cells: how busy, light is busy.
-void add_heat_map(StepLanes& lanes) {
+void add_step_heat_map(StepLanes& lanes) {
   TimelineScene& scene = lanes.scene;
   const StepTable& table = lanes.table;
   Pixels pixels;
@@ -368,7 +368,7 @@ void add_heat_map(StepLanes& lanes) {
 }
 
 /// Where the moment lies, in steps: whole ones, or the phases of one that hold its stages.
-std::pair<double, double> find_playhead(StepLanes& lanes) {
+std::pair<double, double> find_step_playhead(StepLanes& lanes) {
   const PlanIndex& plan = lanes.plan();
   const auto stages = static_cast<int32_t>(plan.stages().size());
   if (stages == 0) return {0, 0};
@@ -394,7 +394,7 @@ bool is_lit(const ViewInput& input) {
   return !input.selected->is_empty() || !input.hovered->is_empty();
 }
 
-void add_cells(StepLanes& lanes) {
+void add_step_cells(StepLanes& lanes) {
   TimelineScene& scene = lanes.scene;
   const auto cell_width = static_cast<float>(scene.time.pixels_per_unit());
   const double rows = scene.end_rank - scene.first_rank;
@@ -413,7 +413,7 @@ void add_cells(StepLanes& lanes) {
     scene.view.grids.push_back(
         {scene.lanes, scene.time.lo(), scene.time.hi(), scene.ranks.lo(), scene.ranks.hi()});
   if (is_heat) {
-    add_heat_map(lanes);
+    add_step_heat_map(lanes);
     return;
   }
   const bool has_light = is_lit(scene.input);
@@ -436,7 +436,8 @@ void add_cells(StepLanes& lanes) {
 
 void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& box, View& view) {
   const float left_margin = 72, right_margin = box.width() >= 480 ? 62.0F : 6.0F;
-  const Box room{box.x0 + left_margin, box.y0 + kPasses + kNumbers, box.x1 - right_margin, box.y1};
+  const Box room{box.x0 + left_margin, box.y0 + kPasses + kStepNumbers, box.x1 - right_margin,
+                 box.y1};
   TimelineScene scene{input,
                       view,
                       Axis(table.num_steps(), input.camera.x, room.x0, room.x1),
@@ -458,7 +459,7 @@ void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& b
   add_step_hits(lanes, box.y0 + kPasses);
   add_rank_titles(scene, "rank");
   scene.drawing().add(PushClip{room});
-  add_cells(lanes);
+  add_step_cells(lanes);
   scene.drawing().add(PopClip{});
   for (int32_t rank = scene.first_rank; rank < scene.end_rank && scene.lane_height() >= 12; ++rank)
     add_lane_figure(
@@ -471,7 +472,7 @@ void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& b
                               scene.small,
                               Face::body,
                               "busy"});
-  const auto [from, to] = find_playhead(lanes);
+  const auto [from, to] = find_step_playhead(lanes);
   add_playhead(scene, from, to, box.y0 + kPasses);
   view.scale = print_scale(scene.time.units_per_pixel(), "step");
 }

@@ -16,7 +16,6 @@ namespace {
 
 /// Events that a frame has the time to fold.
 constexpr size_t kManyEvents = 100'000;
-constexpr float kLegend = 20;
 
 /// What pictures of one plan and its runs share, whatever the camera shows.
 struct TimelineMaps {
@@ -25,16 +24,6 @@ struct TimelineMaps {
 };
 
 bool has_events(const RunView* run) { return run != nullptr && !run->events.empty(); }
-
-int64_t count_items(const PlanIndex& index, int32_t step) {
-  const StepRef& ref = index.steps()[static_cast<size_t>(step)];
-  int64_t items = 0;
-  for (int32_t s = ref.first_stage; s < ref.end_stage; ++s) {
-    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
-    items += stage.end - stage.begin;
-  }
-  return items;
-}
 
 std::shared_ptr<const TimelineMaps> timeline_maps(const ViewInput& input, bool shows_time) {
   const PlanIndex& index = *input.plan;
@@ -59,16 +48,19 @@ std::shared_ptr<const TimelineMaps> timeline_maps(const ViewInput& input, bool s
       maps->steps = std::make_unique<const StepTable>(*plan);
       // A step of very many items is measured here, not in the frame that first shows it.
       const auto steps = static_cast<int32_t>(plan->steps().size());
-      for (int32_t step = 0; step < steps; ++step)
-        if (count_items(*plan, step) > kLargePlan) maps->steps->work(*plan, step);
+      for (int32_t step = 0; step < steps; ++step) {
+        const StepRef& ref = plan->steps()[static_cast<size_t>(step)];
+        if (count_stage_items(*plan, ref.first_stage, ref.end_stage) > kLargePlan)
+          maps->steps->work(*plan, step);
+      }
     }
     return std::shared_ptr<const TimelineMaps>(std::move(maps));
   };
   return remember<TimelineMaps>(input.memo, key, is_long, make);
 }
 
-void add_entry(const ViewInput& input, Drawing& drawing, float& x, const Box& box,
-               const std::string& text, const std::function<void(const Box&)>& add_swatch) {
+void add_swatch_entry(const ViewInput& input, Drawing& drawing, float& x, const Box& box,
+                      const std::string& text, const std::function<void(const Box&)>& add_swatch) {
   add_legend_entry(drawing, input, box, x, text, 22, add_swatch);
 }
 
@@ -85,8 +77,8 @@ void add_words(const ViewInput& input, Drawing& drawing, float& x, const Box& bo
   x += input.text_width(text, kSize, Face::strong) + 12;
 }
 
-void add_legend(const ViewInput& input, const Box& box, bool shows_time, bool is_heat,
-                Drawing& drawing) {
+void add_timeline_legend(const ViewInput& input, const Box& box, bool shows_time, bool is_heat,
+                         Drawing& drawing) {
   const Theme& theme = *input.theme;
   float x = box.x0 + 8;
   const auto fill = [&](Role role, Hatch hatch) {
@@ -100,43 +92,45 @@ void add_legend(const ViewInput& input, const Box& box, bool shows_time, bool is
   if (is_heat) {
     if (shows_time && input.run_a->is_simulated) add_words(input, drawing, x, box, "predicted:");
     const std::vector<Color> shades = make_busy_shades(theme);
-    add_entry(input, drawing, x, box, "ranks compute: 0 % to 100 % of the time",
-              [&](const Box& swatch) {
-                const float step = swatch.width() / 6;
-                for (int32_t i = 0; i < 6; ++i) {
-                  const float at = swatch.x0 + step * static_cast<float>(i);
-                  drawing.add(FilledBox{{at, swatch.y0, at + step, swatch.y1},
-                                        shades[static_cast<size_t>(51 * i)]});
-                }
-              });
+    add_swatch_entry(input, drawing, x, box, "ranks compute: 0 % to 100 % of the time",
+                     [&](const Box& swatch) {
+                       const float step = swatch.width() / 6;
+                       for (int32_t i = 0; i < 6; ++i) {
+                         const float at = swatch.x0 + step * static_cast<float>(i);
+                         drawing.add(FilledBox{{at, swatch.y0, at + step, swatch.y1},
+                                               shades[static_cast<size_t>(51 * i)]});
+                       }
+                     });
     if (!shows_time)
-      add_entry(input, drawing, x, box, "busiest rank of the step", fill(Role::error, Hatch::none));
+      add_swatch_entry(input, drawing, x, box, "busiest rank of the step",
+                       fill(Role::error, Hatch::none));
     return;
   }
   if (shows_time) {
     if (input.run_a->is_simulated) add_words(input, drawing, x, box, "predicted:");
-    add_entry(input, drawing, x, box, "computes", fill(Role::compute, Hatch::none));
-    add_entry(input, drawing, x, box, "transfer that nothing hides",
-              fill(Role::transfer, Hatch::diagonal));
-    add_entry(input, drawing, x, box, "transfer behind compute", [&](const Box& swatch) {
+    add_swatch_entry(input, drawing, x, box, "computes", fill(Role::compute, Hatch::none));
+    add_swatch_entry(input, drawing, x, box, "transfer that nothing hides",
+                     fill(Role::transfer, Hatch::diagonal));
+    add_swatch_entry(input, drawing, x, box, "transfer behind compute", [&](const Box& swatch) {
       drawing.add(FilledBox{swatch, theme.of(Role::transfer).with_alpha(70), Hatch::diagonal,
                             theme.of(Role::panel)});
     });
-    add_entry(input, drawing, x, box, "merges, reorders, rounds", fill(Role::merge, Hatch::none));
+    add_swatch_entry(input, drawing, x, box, "merges, reorders, rounds",
+                     fill(Role::merge, Hatch::none));
     return;
   }
   const bool is_wide = box.width() >= 760;
-  add_entry(input, drawing, x, box,
-            is_wide ? "computes, as a share of the step's busiest rank" : "computes",
-            fill(Role::compute, Hatch::none));
-  add_entry(input, drawing, x, box, "waits", wait);
-  add_entry(input, drawing, x, box, "sends", fill(Role::transfer, Hatch::diagonal));
-  add_entry(input, drawing, x, box, "receives", [&](const Box& swatch) {
+  add_swatch_entry(input, drawing, x, box,
+                   is_wide ? "computes, as a share of the step's busiest rank" : "computes",
+                   fill(Role::compute, Hatch::none));
+  add_swatch_entry(input, drawing, x, box, "waits", wait);
+  add_swatch_entry(input, drawing, x, box, "sends", fill(Role::transfer, Hatch::diagonal));
+  add_swatch_entry(input, drawing, x, box, "receives", [&](const Box& swatch) {
     drawing.add(OutlinedBox{swatch, theme.of(Role::transfer), 1});
   });
-  add_entry(input, drawing, x, box, is_wide ? "merges, reorders, rounds" : "merges",
-            fill(Role::merge, Hatch::dots));
-  add_entry(
+  add_swatch_entry(input, drawing, x, box, is_wide ? "merges, reorders, rounds" : "merges",
+                   fill(Role::merge, Hatch::dots));
+  add_swatch_entry(
       input, drawing, x, box, is_wide ? "busiest rank of the step" : "busiest rank",
       [&](const Box& swatch) {
         drawing.add(Polygon{
@@ -145,13 +139,7 @@ void add_legend(const ViewInput& input, const Box& box, bool shows_time, bool is
       });
 }
 
-void add_sentence(const ViewInput& input, View& view, Point at, const std::string& text) {
-  view.drawing.add(Label{at, Anchor::center_middle, input.theme->of(Role::faint_text), 13,
-                         Face::body,
-                         fit_text(input.text_width, text, 13, Face::body, input.size.width - 8)});
-}
-
-void add_runs(const ViewInput& input, const TimelineMaps& maps, const Box& box, View& view) {
+void add_run_lanes(const ViewInput& input, const TimelineMaps& maps, const Box& box, View& view) {
   const bool has_b = maps.events_b.has_value();
   // One scale for both runs, so that lengths compare.
   const auto last = static_cast<double>(
@@ -175,30 +163,32 @@ View draw_timeline(const ViewInput& input) {
                           : "Timeline: who works in which step, and who waits";
   const Point middle{input.size.width / 2, input.size.height / 2};
   if (input.plan == nullptr) {
-    add_sentence(input, view, middle, "No plan is open. Open a scenario to see its steps");
+    add_sentence_line(view.drawing, input, middle,
+                      "No plan is open. Open a scenario to see its steps");
     return view;
   }
   if (!(input.size.width >= 160) || !(input.size.height >= 100)) {
-    add_sentence(input, view, middle, "Enlarge this view to see the steps");
+    add_sentence_line(view.drawing, input, middle, "Enlarge this view to see the steps");
     return view;
   }
   if (input.plan->steps().empty()) {
-    add_sentence(input, view, middle, "This plan has no steps");
+    add_sentence_line(view.drawing, input, middle, "This plan has no steps");
     return view;
   }
   const std::shared_ptr<const TimelineMaps> maps = timeline_maps(input, shows_time);
   if (maps == nullptr) {
-    add_sentence(input, view, middle, "Adding up what every rank does in every step");
+    add_sentence_line(view.drawing, input, middle, "Adding up what every rank does in every step");
     return view;
   }
-  Box box{4, 2, input.size.width - 4, input.size.height - kLegend - 4};
+  Box box{4, 2, input.size.width - 4, input.size.height - kLegendHeight - 4};
   if (shows_time) {
-    add_runs(input, *maps, box, view);
+    add_run_lanes(input, *maps, box, view);
   } else {
     if (input.shows_time) {
-      add_sentence(input, view, {middle.x, box.y0 + 8},
-                   "No open run has a clock, so these are steps. Run on cuda, open a record with "
-                   "events, or predict times");
+      add_sentence_line(
+          view.drawing, input, {middle.x, box.y0 + 8},
+          "No open run has a clock, so these are steps. Run on cuda, open a record with "
+          "events, or predict times");
       box.y0 += 20;
     }
     add_step_lanes(input, *maps->steps, box, view);
@@ -206,8 +196,9 @@ View draw_timeline(const ViewInput& input) {
   const bool is_heat =
       std::any_of(view.drawing.marks.begin(), view.drawing.marks.end(),
                   [](const Mark& mark) { return std::holds_alternative<Pixels>(mark); });
-  add_legend(input, {0, input.size.height - kLegend, input.size.width, input.size.height},
-             shows_time, is_heat, view.drawing);
+  add_timeline_legend(input,
+                      {0, input.size.height - kLegendHeight, input.size.width, input.size.height},
+                      shows_time, is_heat, view.drawing);
   return view;
 }
 

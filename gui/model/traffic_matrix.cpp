@@ -11,16 +11,15 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kNumbers = 34;      // rank numbers left of the matrix
-constexpr float kWideNumbers = 46;  // of four figures and more
-constexpr float kTopNumbers = 20;   // and above it
-constexpr float kRowBars = 62;      // sums right of it
-constexpr float kColumnBars = 40;   // and below
-constexpr float kLeastBeside = 90;  // pixels of a matrix with sums beside it
-constexpr float kText = 11;
+constexpr float kLeftNumbers = 34;    // rank numbers left of the matrix
+constexpr float kWideNumbers = 46;    // of four figures and more
+constexpr float kTopNumbers = 20;     // and above it
+constexpr float kRowBars = 62;        // sums right of it
+constexpr float kColumnBars = 40;     // and below
+constexpr float kLeastBeside = 90;    // pixels of a matrix with sums beside it
 constexpr float kLeastNumbered = 12;  // pixels of a rank with its own number
 constexpr float kLeastLine = 5;       // pixels of a cell with lines around it
-constexpr float kLeastHit = 5;
+constexpr float kLeastLinkHit = 5;
 constexpr size_t kMostLinkHits = 1600;
 constexpr size_t kMostLitLinks = 300;
 constexpr int64_t kMostBins = 512;
@@ -30,8 +29,8 @@ struct MatrixFrame {
   Box cells, rows, columns, row_bars, column_bars;
 };
 
-MatrixFrame place_parts(const Box& box, int32_t ranks) {
-  const float numbers = ranks >= 1000 ? kWideNumbers : kNumbers;
+MatrixFrame place_matrix_parts(const Box& box, int32_t ranks) {
+  const float numbers = ranks >= 1000 ? kWideNumbers : kLeftNumbers;
   const auto side_with = [&](float row_bars, float column_bars) {
     return std::max(0.0F, std::min(box.width() - numbers - row_bars,
                                    box.height() - kTopNumbers - column_bars - 14));
@@ -79,7 +78,7 @@ std::pair<int32_t, int32_t> shown_ranks(const Axis& axis, int64_t ranks) {
 }
 
 /// Ranks of an axis in bins of equal width, at least a pixel wide.
-CellAxis cut_ranks(const Axis& axis, int64_t ranks, double& step) {
+CellAxis bin_ranks(const Axis& axis, int64_t ranks, double& step) {
   CellAxis bins;
   const auto [begin, end] = shown_ranks(axis, ranks);
   if (begin == end) return bins;
@@ -110,8 +109,8 @@ void for_shown_links(const MatrixScene& scene, Look look) {
 /// of one of them.
 Pixels make_cells(const MatrixScene& scene) {
   double src_step = 1, dst_step = 1;
-  const CellAxis src = cut_ranks(scene.senders, scene.ranks(), src_step);
-  const CellAxis dst = cut_ranks(scene.receivers, scene.ranks(), dst_step);
+  const CellAxis src = bin_ranks(scene.senders, scene.ranks(), src_step);
+  const CellAxis dst = bin_ranks(scene.receivers, scene.ranks(), dst_step);
   if (src.count() == 0 || dst.count() == 0) return {};
   std::vector<int64_t> bytes(static_cast<size_t>(src.count() * dst.count()), 0);
   // Bins of all ranks, so that a million links are not divided one by one.
@@ -150,7 +149,7 @@ Pixels make_cells(const MatrixScene& scene) {
   return pixels;
 }
 
-void add_cells(Drawing& drawing, const MatrixScene& scene) {
+void add_link_cells(Drawing& drawing, const MatrixScene& scene) {
   const StageLinks& stages = scene.traffic.stages;
   std::string key = fmt::format("{} {} {}", static_cast<const void*>(scene.input().theme),
                                 scene.traffic.least, scene.traffic.most);
@@ -197,10 +196,10 @@ void add_byte_labels(Drawing& drawing, const MatrixScene& scene) {
     const Box box = scene.box_of(link.src, link.dst);
     if (!scene.shows(box)) return;
     const std::string text = print_bytes(static_cast<double>(link.bytes));
-    if (scene.input().text_width(text, kText, Face::mono) > box.width() - 3) return;
+    if (scene.input().text_width(text, kSmallText, Face::mono) > box.width() - 3) return;
     const Color fill = color_of_bytes(scene.traffic, link.bytes);
     drawing.add(Label{box.center(), Anchor::center_middle, scene.input().theme->text_on(fill),
-                      kText, Face::mono, text});
+                      kSmallText, Face::mono, text});
   });
 }
 
@@ -219,7 +218,7 @@ void add_numbers(View& view, const MatrixScene& scene) {
   drawing.add(Label{{frame.rows.x0, frame.columns.y0 - 13},
                     Anchor::left_top,
                     theme.of(Role::text),
-                    kText,
+                    kSmallText,
                     Face::body,
                     "senders (down), receivers ->"});
   if (scene.cell() < kLeastNumbered) {
@@ -231,7 +230,7 @@ void add_numbers(View& view, const MatrixScene& scene) {
     return;
   }
   const float widest =
-      scene.input().text_width(fmt::format("{}", scene.ranks() - 1), kText, Face::mono);
+      scene.input().text_width(fmt::format("{}", scene.ranks() - 1), kSmallText, Face::mono);
   const bool fits = widest + 2 <= scene.cell();
   if (!fits) {
     RulerStyle style;
@@ -243,7 +242,7 @@ void add_numbers(View& view, const MatrixScene& scene) {
     if (fits || is_sender)
       drawing.add(Label{is_sender ? Point{box.x1 - 3, box.center().y} : box.center(),
                         is_sender ? Anchor::right_middle : Anchor::center_middle,
-                        theme.of(is_focus ? Role::accent : Role::faint_text), kText,
+                        theme.of(is_focus ? Role::accent : Role::faint_text), kSmallText,
                         is_focus ? Face::strong : Face::mono, fmt::format("{}", rank)});
     view.hits.push_back(
         {box, RankTarget{rank}, fmt::format("{}/{}", name, rank),
@@ -275,7 +274,7 @@ void add_bars(Drawing& drawing, const MatrixScene& scene, bool is_sent) {
   const Axis& axis = is_sent ? scene.senders : scene.receivers;
   const float room = is_sent ? box.width() : box.height();
   double step = 1;
-  const CellAxis bins = cut_ranks(axis, scene.ranks(), step);
+  const CellAxis bins = bin_ranks(axis, scene.ranks(), step);
   for (int64_t bin = 0; bin < bins.count() && most > 0; ++bin) {
     const int64_t sum =
         *std::max_element(sums.begin() + bins.edges[bin], sums.begin() + bins.edges[bin + 1]);
@@ -290,18 +289,18 @@ void add_bars(Drawing& drawing, const MatrixScene& scene, bool is_sent) {
     const Color color = mix(theme.of(Role::mask_empty), theme.of(Role::transfer), 0.45F);
     drawing.add(FilledBox{bar, color});
     const std::string text = print_bytes(static_cast<double>(sum));
-    const float width = scene.input().text_width(text, kText, Face::mono);
+    const float width = scene.input().text_width(text, kSmallText, Face::mono);
     const float across = is_sent ? room : hi - lo;
-    if (step == 1 && width + 4 <= across && (is_sent ? hi - lo : room) >= kText + 1)
+    if (step == 1 && width + 4 <= across && (is_sent ? hi - lo : room) >= kSmallText + 1)
       drawing.add(
           Label{is_sent ? Point{box.x0 + 3, (lo + hi) / 2} : Point{(lo + hi) / 2, box.y0 + 9},
-                is_sent ? Anchor::left_middle : Anchor::center_middle, theme.of(Role::text), kText,
-                Face::mono, text});
+                is_sent ? Anchor::left_middle : Anchor::center_middle, theme.of(Role::text),
+                kSmallText, Face::mono, text});
   }
   drawing.add(PopClip{});
   const Point at = is_sent ? Point{box.x0, box.y0 - 3} : Point{box.x0 - 5, box.y0 + 2};
   drawing.add(Label{at, is_sent ? Anchor::left_bottom : Anchor::right_top,
-                    theme.of(Role::faint_text), kText, Face::body, is_sent ? "sent" : "recv"});
+                    theme.of(Role::faint_text), kSmallText, Face::body, is_sent ? "sent" : "recv"});
 }
 
 void add_lights(Drawing& drawing, const MatrixScene& scene) {
@@ -326,7 +325,7 @@ void add_lights(Drawing& drawing, const MatrixScene& scene) {
 }
 
 void add_link_hits(View& view, const MatrixScene& scene) {
-  if (scene.cell() < kLeastHit) return;
+  if (scene.cell() < kLeastLinkHit) return;
   const std::vector<std::string> names = name_payloads(scene.traffic);
   const Box& cells = scene.frame.cells;
   size_t hits = 0;
@@ -358,7 +357,7 @@ Color color_of_bytes(const TrafficScene& scene, int64_t bytes) {
 }
 
 void add_traffic_matrix(View& view, const TrafficScene& scene, const Box& box) {
-  const MatrixFrame frame = place_parts(box, scene.matrix.num_ranks());
+  const MatrixFrame frame = place_matrix_parts(box, scene.matrix.num_ranks());
   if (frame.cells.width() < 24) return;
   const auto ranks = static_cast<double>(scene.matrix.num_ranks());
   const MatrixScene matrix{scene, frame,
@@ -367,7 +366,7 @@ void add_traffic_matrix(View& view, const TrafficScene& scene, const Box& box) {
   Drawing& drawing = view.drawing;
   drawing.add(PushClip{frame.cells});
   drawing.add(FilledBox{frame.cells, scene.input.theme->of(Role::background)});
-  add_cells(drawing, matrix);
+  add_link_cells(drawing, matrix);
   add_lines(drawing, matrix);
   add_byte_labels(drawing, matrix);
   add_lights(drawing, matrix);

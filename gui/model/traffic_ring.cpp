@@ -12,9 +12,8 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kText = 11;
-constexpr size_t kMostEqualLabels = 8;  // more arrows with one text are named once
-constexpr float kLeastLabelled = 190;   // pixels of a ring with equal labels
+constexpr size_t kMostEqualLabels = 8;     // more arrows with one text are named once
+constexpr float kLeastLabelledRing = 190;  // pixels of a ring with equal labels
 constexpr int64_t kMostNamedItems = 100'000;
 constexpr float kLabelGap = 9;  // from an arrow to its label
 
@@ -90,8 +89,8 @@ Arrow place_arrow(const RingPlaces& places, const LinkBytes& link, bool has_reve
 /// Writes a label beside its arrow where nothing else stands; leaves it out when there is no room.
 void add_arrow_label(Drawing& drawing, const TrafficScene& scene, const Box& bounds,
                      const Arrow& arrow, const std::string& text, std::vector<Box>& taken) {
-  const float width = scene.input.text_width(text, kText, Face::body) + 6;
-  const float height = kText + 4;
+  const float width = scene.input.text_width(text, kSmallText, Face::body) + 6;
+  const float height = kSmallText + 4;
   for (const float along : {0.5F, 0.34F, 0.66F, 0.22F, 0.78F}) {
     for (const float side : {0.0F, 1.0F, -1.0F}) {
       const float away = side * (kLabelGap + std::abs(arrow.right.x) * width / 2);
@@ -104,7 +103,7 @@ void add_arrow_label(Drawing& drawing, const TrafficScene& scene, const Box& bou
         continue;
       taken.push_back(box);
       drawing.add(FilledBox{box, scene.input.theme->of(Role::background), Hatch::none, {}, 3});
-      drawing.add(Label{at, Anchor::center_middle, scene.input.theme->of(Role::text), kText,
+      drawing.add(Label{at, Anchor::center_middle, scene.input.theme->of(Role::text), kSmallText,
                         Face::body, text});
       return;
     }
@@ -148,7 +147,7 @@ void add_groups(Drawing& drawing, const TrafficScene& scene, const RingPlaces& p
     drawing.add(Label{{at.x, box.y0 + 2},
                       Anchor::center_bottom,
                       scene.input.theme->of(Role::faint_text),
-                      kText,
+                      kSmallText,
                       Face::body,
                       fmt::format("group {}", group)});
   }
@@ -161,13 +160,6 @@ std::vector<LinkBytes>::const_iterator find_link(const TrafficScene& scene, int3
       [&](const LinkBytes& l) { return l.src != src ? l.src < src : l.dst < dst; });
   const bool is_it = at != scene.links.end() && at->src == src && at->dst == dst;
   return is_it ? at : scene.links.end();
-}
-
-int64_t count_items(const PlanIndex& index, int32_t first_stage, int32_t end_stage) {
-  int64_t items = 0;
-  for (int32_t s = first_stage; s < end_stage; ++s)
-    items += index.stages()[s].end - index.stages()[s].begin;
-  return items;
 }
 
 Color arrow_color(const TrafficScene& scene, const LinkBytes& link) {
@@ -184,7 +176,7 @@ std::vector<std::string> name_payloads(const TrafficScene& scene) {
   const PlanIndex& index = *scene.input.plan;
   if (static_cast<int64_t>(scene.links.size()) > kMostNamedItems) return {};
   std::vector<std::string> names(scene.links.size());
-  if (count_items(index, scene.first_stage, scene.end_stage) > kMostNamedItems) return names;
+  if (count_stage_items(index, scene.first_stage, scene.end_stage) > kMostNamedItems) return names;
   std::vector<PayloadBytes> bytes(scene.links.size(), PayloadBytes{});
   for (int32_t s = scene.first_stage; s < scene.end_stage; ++s) {
     const StageRef& stage = index.stages()[s];
@@ -230,7 +222,7 @@ std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& b
   }
   add_nodes(view, scene, places);
   // Labels that all say the same would hide a small ring.
-  if (is_uniform && (names.size() > kMostEqualLabels || box.width() < kLeastLabelled))
+  if (is_uniform && (names.size() > kMostEqualLabels || box.width() < kLeastLabelledRing))
     return "each arrow: " + names[0];
   std::vector<Box> taken;
   for (const Point& at : places.ranks)

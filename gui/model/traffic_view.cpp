@@ -17,9 +17,8 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kPad = 8;
-constexpr float kLine = 16;
-constexpr float kTextHeight = 5 * kLine + 4;
+constexpr float kTrafficLine = 16;
+constexpr float kTextHeight = 5 * kTrafficLine + 4;
 constexpr float kSideText = 250;
 constexpr int64_t kManyTransfers = 100'000;  // more are not added up within a frame
 constexpr int64_t kLeastRange = 16;          // of the colour scale, most / least
@@ -76,7 +75,7 @@ TrafficScene make_scene(const ViewInput& input, const StageLinks& links) {
   return scene;
 }
 
-LegendEntry line(std::string text, bool is_strong = false, bool is_faint = false) {
+LegendEntry text_line(std::string text, bool is_strong = false, bool is_faint = false) {
   LegendEntry entry;
   entry.text = std::move(text);
   entry.is_strong = is_strong;
@@ -119,20 +118,20 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
   std::string sums =
       fmt::format("{}: {}, so far {} of {}", name_moment(index, moment),
                   now == 0 ? "no bytes" : bytes_text(now), bytes_text(so_far), bytes_text(all));
-  lines.push_back(line(std::move(sums), true));
+  lines.push_back(text_line(std::move(sums), true));
   const PayloadBytes payloads = scene.matrix.payloads(scene.first_stage, scene.end_stage);
   const std::string names = print_payloads(payloads);
   if (!names.empty())
     lines.push_back(
-        line(fmt::format("{} on {} links: {}", input.is_cumulative ? "so far" : "now",
-                         print_count(static_cast<int64_t>(scene.links.size())), names)));
-  if (!same.empty()) lines.push_back(line(same));
+        text_line(fmt::format("{} on {} links: {}", input.is_cumulative ? "so far" : "now",
+                              print_count(static_cast<int64_t>(scene.links.size())), names)));
+  if (!same.empty()) lines.push_back(text_line(same));
   const Parallel& parallel = index.plan().scenario.parallel;
   if (parallel.comm_type == CommType::a2a_p2p && parallel.a2a_size > 1)
     lines.push_back(
-        line("Inside a group every rank exchanges heads with every other; between groups "
-             "KV goes round rings.",
-             false, true));
+        text_line("Inside a group every rank exchanges heads with every other; between groups "
+                  "KV goes round rings.",
+                  false, true));
   const PlanSummary& summary = index.summary();
   if (summary.kv_bytes_moved > 0) {
     std::string kv =
@@ -144,7 +143,7 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
                                                   static_cast<double>(summary.kv_bytes_moved)));
     else
       kv += ": less, because no rank gets all heads";
-    lines.push_back(line(std::move(kv)));
+    lines.push_back(text_line(std::move(kv)));
   }
   const bool has_dkv = scene.matrix.payloads(0, stages)[static_cast<size_t>(Payload::dkv)] > 0;
   std::string note =
@@ -152,43 +151,45 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
       "stay on a rank are not counted.";
   if (has_dkv && index.plan().scenario.numerics.dkv_wire == DkvWire::fp32)
     note += " dkv travels in fp32, 4 bytes a value.";
-  lines.push_back(line(std::move(note), false, true));
+  lines.push_back(text_line(std::move(note), false, true));
   return lines;
 }
 
 /// Links with what they carry, one a line, as many as there is room for.
 void add_link_list(View& view, const TrafficScene& scene, const Box& box) {
-  if (box.height() < 3 * kLine || scene.links.empty()) return;
+  if (box.height() < 3 * kTrafficLine || scene.links.empty()) return;
   const std::vector<std::string> names = name_payloads(scene);
   std::vector<LegendEntry> lines;
-  const auto room = static_cast<size_t>(box.height() / kLine);
+  const auto room = static_cast<size_t>(box.height() / kTrafficLine);
   const size_t shown = names.size() <= room ? names.size() : room - 1;
   for (size_t i = 0; i < shown; ++i)
-    lines.push_back(line(
+    lines.push_back(text_line(
         fmt::format("rank {} -> rank {}: {}", scene.links[i].src, scene.links[i].dst, names[i])));
   if (shown < names.size())
-    lines.push_back(line(fmt::format("and {} more links", names.size() - shown), false, true));
+    lines.push_back(text_line(fmt::format("and {} more links", names.size() - shown), false, true));
   add_legend_flow(view.drawing, scene.input, box, lines);
 }
 
 /// Few ranks: the matrix, the ring beside it, and text below.
 void draw_with_ring(View& view, const TrafficScene& scene) {
   const Size& size = scene.input.size;
-  const float tall = size.height - kTextHeight - kLine - 3 * kPad;
-  const float half = std::min(tall + 40, (size.width - 3 * kPad) * 0.5F);
-  const float bottom = kPad + std::min(tall, half);
-  const Box matrix{kPad, kPad, kPad + half, bottom};
-  const Box ring{matrix.x1 + kPad, kPad, size.width - kPad, bottom};
+  const float tall = size.height - kTextHeight - kTrafficLine - 3 * kViewPad;
+  const float half = std::min(tall + 40, (size.width - 3 * kViewPad) * 0.5F);
+  const float bottom = kViewPad + std::min(tall, half);
+  const Box matrix{kViewPad, kViewPad, kViewPad + half, bottom};
+  const Box ring{matrix.x1 + kViewPad, kViewPad, size.width - kViewPad, bottom};
   add_traffic_matrix(view, scene, matrix);
   std::string same;
   if (scene.matrix.num_ranks() > 1) same = add_traffic_ring(view, scene, ring);
   // Where ranks are drawn, the text below says that nothing travels.
   if (scene.matrix.num_ranks() == 1)
     add_sentence(view.drawing, scene.input, ring, "One rank: nothing travels.");
-  add_byte_scale(view.drawing, scene, {kPad, bottom + kPad}, size.width - kPad);
-  const Box text{kPad, bottom + kPad + kLine + 4, size.width - kPad, size.height - 2};
+  add_byte_scale(view.drawing, scene, {kViewPad, bottom + kViewPad}, size.width - kViewPad);
+  const Box text{kViewPad, bottom + kViewPad + kTrafficLine + 4, size.width - kViewPad,
+                 size.height - 2};
   const float end = add_legend_flow(view.drawing, scene.input, text, make_lines(scene, same));
-  add_link_list(view, scene, {kPad, end + kLine / 2, size.width - kPad, size.height - kPad});
+  add_link_list(view, scene,
+                {kViewPad, end + kTrafficLine / 2, size.width - kViewPad, size.height - kViewPad});
 }
 
 /// Many ranks: the matrix, and text beside or below it.
@@ -196,20 +197,23 @@ void draw_without_ring(View& view, const TrafficScene& scene) {
   const Size& size = scene.input.size;
   const bool has_side = size.width - kSideText >= size.height - kTextHeight;
   const Box matrix =
-      has_side ? Box{kPad, kPad, size.width - kSideText - kPad, size.height - kPad}
-               : Box{kPad, kPad, size.width - kPad, size.height - kTextHeight - 2 * kLine};
+      has_side ? Box{kViewPad, kViewPad, size.width - kSideText - kViewPad, size.height - kViewPad}
+               : Box{kViewPad, kViewPad, size.width - kViewPad,
+                     size.height - kTextHeight - 2 * kTrafficLine};
   add_traffic_matrix(view, scene, matrix);
   if (has_side) {
-    const float x = std::min(matrix.x1, matrix.y1 + 60) + kPad;
-    add_byte_scale(view.drawing, scene, {x, kPad + kLine}, size.width - kPad);
-    add_legend_column(view.drawing, scene.input,
-                      {x, kPad + 3 * kLine, size.width - kPad, size.height - kPad},
-                      make_lines(scene, ""));
+    const float x = std::min(matrix.x1, matrix.y1 + 60) + kViewPad;
+    add_byte_scale(view.drawing, scene, {x, kViewPad + kTrafficLine}, size.width - kViewPad);
+    add_legend_column(
+        view.drawing, scene.input,
+        {x, kViewPad + 3 * kTrafficLine, size.width - kViewPad, size.height - kViewPad},
+        make_lines(scene, ""));
   } else {
-    add_byte_scale(view.drawing, scene, {kPad, matrix.y1 + 4}, size.width - kPad);
-    add_legend_flow(view.drawing, scene.input,
-                    {kPad, matrix.y1 + kLine + 8, size.width - kPad, size.height - 2},
-                    make_lines(scene, ""));
+    add_byte_scale(view.drawing, scene, {kViewPad, matrix.y1 + 4}, size.width - kViewPad);
+    add_legend_flow(
+        view.drawing, scene.input,
+        {kViewPad, matrix.y1 + kTrafficLine + 8, size.width - kViewPad, size.height - 2},
+        make_lines(scene, ""));
   }
 }
 

@@ -126,6 +126,11 @@ struct ViewInput {
   ViewMemo* memo = nullptr;  // may be null: then everything is made anew
 };
 
+/// Between a view's edges and its parts, and between those, in logical pixels.
+inline constexpr float kViewPad = 8;
+/// Size of figures and notes in a view, in logical pixels.
+inline constexpr float kSmallText = 11;
+
 /// Most marks that a view may make, whatever the camera shows.
 inline constexpr size_t kMostMarks = 20'000;
 

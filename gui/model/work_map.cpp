@@ -1,5 +1,7 @@
 #include "gui/model/work_map.h"
 
+#include "gui/model/list_hits.h"
+
 #include <algorithm>
 #include <deque>
 #include <span>
@@ -9,10 +11,6 @@ namespace cpscope::gui {
 namespace {
 
 constexpr size_t kSampledItems = 4096;
-
-struct IdRange {
-  int64_t begin, end;
-};
 
 /// Places i of the run with ids in the range: [first, second).
 IdRange places_in(const TokenRun& run, IdRange ids) {

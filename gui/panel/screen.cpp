@@ -20,7 +20,7 @@ constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34
                                                          {ViewKind::timeline, 0.82f},
                                                          {ViewKind::balance, 1.0f}};
 /// Below this width the side panels would leave no room for the picture.
-constexpr float kNarrow = 900;
+constexpr float kNarrowScreen = 900;
 
 /// Where the panels lie, in screen pixels.
 struct Places {
@@ -38,7 +38,7 @@ Box cut(const Box& area, float x0, float x1, float y0, float y1) {
 
 Places place_panels(const Ui& ui, Size display, float top) {
   Places places;
-  const bool has_side = display.width >= ui.px(kNarrow);
+  const bool has_side = display.width >= ui.px(kNarrowScreen);
   const bool has_lesson = ui.state.lesson.lesson >= 0;
   const float side = has_side ? ui.px(kSideWidth) : 0;
   places.transport = {0, top, display.width, top + ui.px(kTransportHeight)};

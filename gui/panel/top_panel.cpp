@@ -9,7 +9,7 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kTrack = 640, kNarrowTrack = 520;  // where the playhead's track begins
-constexpr float kNarrow = 1200;                    // logical pixels of a narrow window
+constexpr float kNarrowTopPanel = 1200;            // logical pixels of a narrow window
 constexpr float kProgressWidth = 180;
 
 void build_menu(Ui& ui, std::string_view menu) {
@@ -206,7 +206,7 @@ void build_transport(Ui& ui, const Box& box) {
       name_item(ui, "place");
     }
     // The track begins at the same place whatever the words before it.
-    ImGui::SameLine(ui.px(box.width() < ui.px(kNarrow) ? kNarrowTrack : kTrack));
+    ImGui::SameLine(ui.px(box.width() < ui.px(kNarrowTopPanel) ? kNarrowTrack : kTrack));
     const std::string rank = "rank " + std::to_string(state.focus_rank);
     build_track(ui, ImGui::GetContentRegionAvail().x - measure_right(ui, rank));
     ImGui::SameLine();

@@ -1,19 +1,13 @@
 #include "gui/panel/ui.h"
 
 #include "gui/app/command.h"
+#include "gui/model/legend.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace cpscope::gui {
 namespace {
-
-Color mix(Color a, Color b, float share) {
-  const auto blend = [share](uint8_t x, uint8_t y) {
-    return static_cast<uint8_t>(std::lround(x + (y - x) * share));
-  };
-  return {blend(a.r, b.r), blend(a.g, b.g), blend(a.b, b.b), 255};
-}
 
 /// A word, the blank behind it included.
 std::string_view next_word(std::string_view text) {

@@ -4,6 +4,7 @@
 #include "gui/draw/png_file.h"
 #include "gui/draw/svg_file.h"
 #include "gui/window/picture.h"
+#include "gui/window/picture_size.h"
 #include "sim/base/version.h"
 #ifdef CPSCOPE_HAS_IMGUI
 #include "gui/window/paint_picture.h"
@@ -13,13 +14,6 @@
 #include <optional>
 
 namespace cpscope::gui {
-namespace {
-
-Error bad_input(const std::string& what, const std::string& hint) {
-  return make_error(ErrorKind::bad_input, what, hint);
-}
-
-}  // namespace
 
 Result<size_t> write_comparison(const Candidates& comparison,
                                 const ComparisonPictureRequest& request) {

@@ -24,9 +24,9 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr double kFrame = 1.0 / 60;    // seconds of a frame while something moves
-constexpr double kAtRest = 0.5;        // how long to wait for an event before looking again
-constexpr int32_t kFramesOfEvent = 3;  // until widgets have answered an event
+constexpr double kMovingFrame = 1.0 / 60;  // seconds of a frame while something moves
+constexpr double kAtRest = 0.5;            // how long to wait for an event before looking again
+constexpr int32_t kFramesOfEvent = 3;      // until widgets have answered an event
 
 /// What GLFW last complained about; it reports through a plain function only.
 std::string& last_complaint() {
@@ -199,8 +199,8 @@ void Window::wait(double spent) {
   const bool is_moving = frames_due_ > 0 || screen_.is_busy(state_);
   const bool blinks = ImGui::GetIO().WantTextInput;
   if (is_moving) {
-    if (spent < kFrame) {
-      glfwWaitEventsTimeout(kFrame - spent);
+    if (spent < kMovingFrame) {
+      glfwWaitEventsTimeout(kMovingFrame - spent);
     } else {
       glfwPollEvents();
     }

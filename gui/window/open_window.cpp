@@ -28,10 +28,6 @@ namespace {
 /// What opens when nobody names a scenario.
 constexpr const char* kFirstScenario = "zigzag";
 
-Error bad_input(std::string what, std::string hint) {
-  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
-}
-
 /// The state and the file that were asked for. What a file has wrong ends here; a scenario that a
 /// rule refuses is shown together with the reason.
 std::optional<Error> prepare(AppState& state, const WindowRequest& request) {

@@ -20,7 +20,7 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kMargin = 24;
-constexpr float kGap = 14;         // between cards
+constexpr float kCardGap = 14;     // between cards
 constexpr float kCardHeader = 36;  // title of a view
 constexpr float kCardInset = 12;
 constexpr int32_t kCaptionLines = 6;
@@ -110,7 +110,7 @@ float add_head(Page& page) {
                                          {{scenario.question, {}, false}}, page.source.text_width);
     y += 20 * static_cast<float>(lines) + 8;
   }
-  return y + add_facts(page, {kMargin, y}, width) + kGap;
+  return y + add_facts(page, {kMargin, y}, width) + kCardGap;
 }
 
 /// The steps of one pass between x0 and x1: done ones filled, the present one taller, later ones
@@ -196,7 +196,7 @@ float add_foot(Page& page) {
   page.label({kMargin, page.size.height - kMargin}, Anchor::left_bottom, Role::faint_text, 11,
              Face::mono,
              fit_text(page.source.text_width, page.source.imprint, 11, Face::mono, width));
-  return top - kGap;
+  return top - kCardGap;
 }
 
 /// A sentence in the middle of an empty view.
@@ -297,12 +297,12 @@ Picture draw_poster(const PictureSource& source, Size size) {
   constexpr std::array<std::array<ViewKind, 3>, 2> kRows = {
       {{ViewKind::layout, ViewKind::mask, ViewKind::traffic},
        {ViewKind::timeline, ViewKind::numbers, ViewKind::balance}}};
-  const float width = (size.width - 2 * kMargin - 2 * kGap) / 3;
-  const float height = (bottom - top - kGap) / 2;
+  const float width = (size.width - 2 * kMargin - 2 * kCardGap) / 3;
+  const float height = (bottom - top - kCardGap) / 2;
   for (size_t row = 0; row < kRows.size(); ++row) {
     for (size_t column = 0; column < kRows[row].size(); ++column) {
-      const float x = kMargin + static_cast<float>(column) * (width + kGap);
-      const float y = top + static_cast<float>(row) * (height + kGap);
+      const float x = kMargin + static_cast<float>(column) * (width + kCardGap);
+      const float y = top + static_cast<float>(row) * (height + kCardGap);
       add_card(page, kRows[row][column], {x, y, x + width, y + height});
     }
   }

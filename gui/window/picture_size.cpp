@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -10,11 +11,11 @@ namespace {
 
 constexpr double kMostPixels = 1 << 26;
 
+}  // namespace
+
 Error bad_input(std::string what, std::string hint) {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
 }
-
-}  // namespace
 
 std::optional<Error> check_size(Size size, double scale) {
   if (size.width < kLeastPicture.width || size.height < kLeastPicture.height) {

@@ -48,10 +48,6 @@ struct Order {
   float scale = 1;
 };
 
-Error bad_input(std::string what, std::string hint) {
-  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
-}
-
 std::optional<FileKind> file_kind_of(const std::string& path) {
   std::string ending = std::filesystem::path(path).extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(),

@@ -19,7 +19,7 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr double kFrame = 1.0 / 60;
+constexpr double kFrameTime = 1.0 / 60;
 constexpr int32_t kMostFrames = 600;
 
 /// "zigzag" of "scenarios/zigzag.toml"; letters that are awkward in file names become "_".
@@ -56,7 +56,7 @@ Image paint_screen(AppState& state, const ScreenshotOptions& options) {
     offscreen.frame(build);
     if (frame > 2 && !screen.is_busy(state)) break;
     // What plays stands still for the picture.
-    if (!state.player.is_playing) now_s += kFrame;
+    if (!state.player.is_playing) now_s += kFrameTime;
     if (frame > 4 && state.player.is_playing) break;
   }
   return offscreen.draw();

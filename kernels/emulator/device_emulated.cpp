@@ -32,8 +32,8 @@ struct EventTag {
 namespace {
 
 constexpr int64_t kTotalBytes = int64_t{16} << 30;
-constexpr int64_t kGuardBytes = 256;  // also the alignment of what is lent
-constexpr uint8_t kPoison = 0xff;     // every number of it is a NaN
+constexpr int64_t kGuardBytes = 256;   // also the alignment of what is lent
+constexpr uint8_t kPoisonByte = 0xff;  // every number of it is a NaN
 
 struct Lent {
   std::unique_ptr<std::byte[]> storage;
@@ -56,7 +56,7 @@ Memory& memory() {
 
 bool is_guard_intact(const std::byte* begin) {
   return std::all_of(begin, begin + kGuardBytes,
-                     [](std::byte value) { return value == std::byte{kPoison}; });
+                     [](std::byte value) { return value == std::byte{kPoisonByte}; });
 }
 
 /// Notes guards of one lent piece that were written.
@@ -87,7 +87,7 @@ void* lend(int64_t bytes, bool is_host) {
   Lent lent{nullptr, std::max<int64_t>(bytes, 0), is_host};
   const size_t all_bytes = static_cast<size_t>(lent.bytes + 3 * kGuardBytes);
   lent.storage = std::make_unique_for_overwrite<std::byte[]>(all_bytes);
-  std::memset(lent.storage.get(), kPoison, all_bytes);
+  std::memset(lent.storage.get(), kPoisonByte, all_bytes);
   const uintptr_t first = reinterpret_cast<uintptr_t>(lent.storage.get()) + kGuardBytes;
   const uintptr_t aligned = (first + kGuardBytes - 1) / kGuardBytes * kGuardBytes;
   auto* begin = lent.storage.get() + (aligned - reinterpret_cast<uintptr_t>(lent.storage.get()));

@@ -114,7 +114,7 @@ void throw_error(const Error& error, const char* subject) {
 
 void throw_input_error(std::string what, std::string hint, std::string where) {
   throw_error(make_error(ErrorKind::bad_input, std::move(what), std::move(hint), std::move(where)),
-              "input");
+              kInput);
 }
 
 std::vector<ArrayRecord> look_at_arrays(const nb::list& records) {

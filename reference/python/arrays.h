@@ -30,8 +30,12 @@ struct ArrayRecord {
   std::vector<NamedArray> arrays;
 };
 
-/// Throws the Python exception of cpscope._errors that an error of this subject ("scenario" or
-/// "input") becomes. Needs the GIL.
+/// What an error may be about.
+inline constexpr const char* kScenario = "scenario";
+inline constexpr const char* kInput = "input";
+
+/// Throws the Python exception of cpscope._errors that an error of this subject (kScenario or
+/// kInput) becomes. Needs the GIL.
 [[noreturn]] void throw_error(const Error& error, const char* subject);
 [[noreturn]] void throw_input_error(std::string what, std::string hint, std::string where = "");
 

@@ -27,9 +27,6 @@ namespace nb = nanobind;
 using namespace nb::literals;
 namespace {
 
-constexpr const char* kScenario = "scenario";
-constexpr const char* kInput = "input";
-
 /// Runs `work` without the GIL.
 template <class Work>
 auto unlocked(Work work) {

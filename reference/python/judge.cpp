@@ -28,7 +28,6 @@ namespace nb = nanobind;
 using namespace nb::literals;
 namespace {
 
-constexpr const char* kInput = "input";
 using Word = std::optional<std::string>;
 
 /// The arrays as records of the contract's names. May run without the GIL.
@@ -81,7 +80,7 @@ nb::dict make_inputs(const ScenarioBox& box, bool poison) {
     if (auto error = lack_of_memory(layout.value().plan, 1)) return *error;
     return make_run_inputs(box.scenario(), layout.value().plan.layout.slots, poison);
   }();
-  return inputs_dict(take(std::move(made), "scenario"));
+  return inputs_dict(take(std::move(made), kScenario));
 }
 
 Error lacks(const std::string& name, const std::string& hint) {
@@ -311,7 +310,7 @@ std::pair<std::string, std::string> probe(const ScenarioBox& box, const nb::call
     return run_probes(box.scenario(), executor, reference::mask_witness(), {});
   }();
   executor.rethrow();
-  ProbeReport report = take(std::move(probed), "scenario");
+  ProbeReport report = take(std::move(probed), kScenario);
   forget_missing(executor.missing(), report);
   std::ostringstream text;
   write_probe_text(report, executor.name(), text);

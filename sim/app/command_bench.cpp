@@ -121,7 +121,7 @@ struct StepTimes {
   int64_t end_ns = 0;
 };
 
-Json to_json(StepId step, RankId rank, const StepTimes& times) {
+Json step_json(StepId step, RankId rank, const StepTimes& times) {
   double transfer_us = 0;
   for (const auto& [start_ns, end_ns] : times.transfers)
     transfer_us += static_cast<double>(end_ns - start_ns) * 1e-3;
@@ -158,7 +158,7 @@ Json steps_json(const RunOutput& output) {
   for (const bool is_backward : {false, true}) {
     Json rows = Json::array();
     for (const auto& [key, times] : passes[is_backward ? 1 : 0])
-      rows.push_back(to_json(key.first, key.second, times));
+      rows.push_back(step_json(key.first, key.second, times));
     steps[is_backward ? "backward" : "forward"] = rows;
   }
   return steps;
@@ -235,7 +235,7 @@ Result<Speed> measure(Executor& executor, const BenchCase& wanted, const RunInpu
   return speed;
 }
 
-Json to_json(const Speed& speed) {
+Json speed_json(const Speed& speed) {
   return {{"file", speed.file},
           {"executor", speed.executor},
           {"kernels", speed.kernels},
@@ -370,7 +370,7 @@ int take_turns(Executor& executor, const std::vector<std::string>& files, int32_
       } else if (wanted) {
         const BenchCase& known = wanted.value();
         const Result<Speed> speed = measure(executor, known, inputs.of(known), repeats);
-        speed ? say(to_json(speed.value())) : complain(file, speed.error());
+        speed ? say(speed_json(speed.value())) : complain(file, speed.error());
       } else {
         complain(file, wanted.error());
       }
@@ -403,7 +403,7 @@ int command_bench(const CommandOptions& options, Toolbox& toolbox) {
       continue;
     }
     if (options.json) {
-      rows.push_back(to_json(speed.value()));
+      rows.push_back(speed_json(speed.value()));
     } else {
       print_line(speed.value());
     }

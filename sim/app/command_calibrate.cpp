@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMaxSamplesBytes = 4 << 20;
 
-Json to_json(const NamedFit& fit) {
+Json fit_json(const NamedFit& fit) {
   Json constants = Json::object();
   for (const auto& [name, value] : fit.constants) constants[name] = value;
   Json rows = Json::array();
@@ -32,9 +32,9 @@ Json to_json(const NamedFit& fit) {
           {"rows", rows}};
 }
 
-Json to_json(const std::vector<NamedFit>& fits) {
+Json fits_json(const std::vector<NamedFit>& fits) {
   Json list = Json::array();
-  for (const NamedFit& fit : fits) list.push_back(to_json(fit));
+  for (const NamedFit& fit : fits) list.push_back(fit_json(fit));
   return list;
 }
 
@@ -70,8 +70,9 @@ int fit_file(const CommandOptions& options) {
   std::string kernels;
   for (const KernelCost& kernel : fitted.value().kernels) kernels += print_kernel(kernel);
   if (options.json) {
-    std::cout << print_json(
-                     {{"schema", 1}, {"kernels", kernels}, {"fits", to_json(fitted.value().fits)}})
+    std::cout << print_json({{"schema", 1},
+                             {"kernels", kernels},
+                             {"fits", fits_json(fitted.value().fits)}})
               << '\n';
     return 0;
   }
@@ -148,7 +149,7 @@ int command_calibrate(const CommandOptions& options, Toolbox& toolbox) {
     std::cout << print_json({{"schema", 1},
                              {"cluster", done.cluster.name},
                              {"file", options.cluster_path},
-                             {"fits", to_json(done.fits)},
+                             {"fits", fits_json(done.fits)},
                              {"from_base", done.from_base},
                              {"left_out", done.left_out}})
               << '\n';

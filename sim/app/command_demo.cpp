@@ -14,17 +14,16 @@
 namespace cpscope {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// One picture of all views for every scenario that can be planned, by scenario file. What cannot
 /// be drawn is left out; nothing of it makes the demo fail.
 std::map<std::string, std::string> draw_pictures(const std::vector<std::string>& files,
-                                                 const fs::path& out, Toolbox& toolbox,
+                                                 const std::filesystem::path& out, Toolbox& toolbox,
                                                  const PictureCommands& pictures) {
   std::map<std::string, std::string> names;
   if (!pictures.render) return names;
   for (const std::string& file : files) {
-    const std::string name = fs::path(file).stem().string() + (pictures.has_png ? ".png" : ".svg");
+    const std::string name =
+        std::filesystem::path(file).stem().string() + (pictures.has_png ? ".png" : ".svg");
     RenderRequest request;
     request.scenario_path = file;
     request.view = "all";
@@ -47,14 +46,15 @@ bool has_display() {
 }  // namespace
 
 int command_demo(const CommandOptions& options, Toolbox& toolbox, const PictureCommands& pictures) {
-  const fs::path scenarios = shipped_scenarios();
-  const fs::path out =
-      options.out_folder.empty() ? scenarios.parent_path() / "out" : fs::path(options.out_folder);
+  const std::filesystem::path scenarios = shipped_scenarios();
+  const std::filesystem::path out = options.out_folder.empty()
+                                        ? scenarios.parent_path() / "out"
+                                        : std::filesystem::path(options.out_folder);
   const Result<std::vector<std::string>> files = find_scenarios({scenarios.string()});
   if (!files) return report(files.error());
 
   std::error_code error;
-  fs::create_directories(out, error);
+  std::filesystem::create_directories(out, error);
   if (error)
     return report(make_error(ErrorKind::bad_input,
                              "the report folder cannot be made: " + out.string(), error.message()));

@@ -63,7 +63,7 @@ Json tensor_json(const TensorDiff& diff, const DiffRule& rule) {
 }
 
 /// The same for an item, whose rows are those of a rank's buffer.
-Json item_json(const TensorDiff& diff, const DiffRule& rule) {
+Json item_diff_json(const TensorDiff& diff, const DiffRule& rule) {
   Json entry = tensor_json(diff, rule);
   entry["worst"] = {{"row", diff.worst_row},
                     {"buffer_head", diff.worst_head},
@@ -74,7 +74,7 @@ Json item_json(const TensorDiff& diff, const DiffRule& rule) {
 }
 
 Json first_item_json(const FirstItem& first, const DiffRule& rule) {
-  Json json = item_json(first.diff, rule);
+  Json json = item_diff_json(first.diff, rule);
   json["pass"] = first.name.item.is_backward ? "backward" : "forward";
   json["kind"] = to_name(first.name.item.kind);
   json["item"] = first.name.item.index;
@@ -99,7 +99,7 @@ void write_json(const Comparison& compared, const std::optional<FirstItem>& firs
             {"items", Json::array()}};
   for (const TensorDiff& diff : compared.diffs) {
     const bool is_item = parse_item_name(diff.name).has_value();
-    json[is_item ? "items" : "tensors"].push_back(is_item ? item_json(diff, compared.rule)
+    json[is_item ? "items" : "tensors"].push_back(is_item ? item_diff_json(diff, compared.rule)
                                                           : tensor_json(diff, compared.rule));
   }
   json["first_item"] = first ? first_item_json(*first, compared.rule) : Json(nullptr);
@@ -121,7 +121,7 @@ void write_tensor_text(const TensorDiff& diff, const DiffRule& rule) {
   }
 }
 
-void write_text(const Comparison& compared, const std::optional<FirstItem>& first) {
+void write_diff_text(const Comparison& compared, const std::optional<FirstItem>& first) {
   int64_t arrays = 0, within = 0;
   for (const TensorDiff& diff : compared.diffs) {
     if (parse_item_name(diff.name)) {
@@ -165,7 +165,7 @@ int command_diff(const CommandOptions& options) {
   if (options.json) {
     write_json(compared, first);
   } else {
-    write_text(compared, first);
+    write_diff_text(compared, first);
   }
   return compared.is_equal() ? 0 : 1;
 }

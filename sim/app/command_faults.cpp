@@ -128,7 +128,7 @@ void write_outcome(const FaultOutcome& outcome) {
                              alarm.text);
 }
 
-void write_report(const GalleryReport& report) {
+void write_gallery_report(const GalleryReport& report) {
   std::cout << fmt::format("{:<9} {:<38} {:<16} {:<42} {:<10} {}\n", "verdict", "fault", "detector",
                            "found at", "plan_check", "blind scenario");
   for (const FaultOutcome& outcome : report.outcomes) write_outcome(outcome);
@@ -176,7 +176,7 @@ std::string reason_of(const FaultOutcome& outcome) {
 }
 
 /// What is told of one fault, its plan with it.
-CaseFindings find_all(const FaultOutcome& outcome) {
+CaseFindings make_fault_findings(const FaultOutcome& outcome) {
   const Fault& fault = *outcome.fault;
   CaseOutcome none;
   none.status = is_right(outcome) ? CaseStatus::pass : CaseStatus::fail;
@@ -205,12 +205,13 @@ CaseFindings find_all(const FaultOutcome& outcome) {
   return findings;
 }
 
-Findings find_all(const GalleryReport& gallery) {
+Findings make_gallery_findings(const GalleryReport& gallery) {
   Findings all{.command = "faults", .date = today()};
   all.summary = fmt::format(
       "{} faults planted, {} caught, {} at the place where they were planted, {} false alarms",
       gallery.outcomes.size(), gallery.caught(), gallery.localised(), gallery.false_alarms);
-  for (const FaultOutcome& outcome : gallery.outcomes) all.cases.push_back(find_all(outcome));
+  for (const FaultOutcome& outcome : gallery.outcomes)
+    all.cases.push_back(make_fault_findings(outcome));
   return all;
 }
 
@@ -229,8 +230,8 @@ int command_faults(const CommandOptions& options, Toolbox& toolbox) {
   };
   const GalleryReport gallery = run();
   if (!options.json) {
-    write_report(gallery);
-    if (const auto error = write_outlets(find_all(gallery), options, toolbox))
+    write_gallery_report(gallery);
+    if (const auto error = write_outlets(make_gallery_findings(gallery), options, toolbox))
       return report(*error);
     return gallery.passed() ? 0 : 1;
   }
@@ -245,7 +246,8 @@ int command_faults(const CommandOptions& options, Toolbox& toolbox) {
   json["out_of_scope"] = scope_json();
   json["seconds"] = gallery.seconds;
   std::cout << print_json(json) << '\n';
-  if (const auto error = write_outlets(find_all(gallery), options, toolbox)) return report(*error);
+  if (const auto error = write_outlets(make_gallery_findings(gallery), options, toolbox))
+    return report(*error);
   return gallery.passed() ? 0 : 1;
 }
 

@@ -15,15 +15,14 @@
 namespace cpscope {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Scenarios that are tried on the way to the smallest one.
 constexpr int64_t kShrinkTrials = 2000;
 
 /// Writes a scenario and, where it has one, its order beside it. An error names the file.
-std::optional<Error> write_scenario(Scenario scenario, const fs::path& path) {
+std::optional<Error> write_scenario(Scenario scenario, const std::filesystem::path& path) {
   if (scenario.parallel.layout == LayoutKind::indices) {
-    const fs::path order = fs::path(path).replace_extension(".order.json");
+    const std::filesystem::path order =
+        std::filesystem::path(path).replace_extension(".order.json");
     Json json{{"cp_size", scenario.parallel.cp_size}, {"ranks", scenario.parallel.imported.ranks}};
     if (!scenario.batch.self_attention) json["kv_ranks"] = scenario.parallel.imported.kv_ranks;
     scenario.parallel.indices_file = order.filename().string();
@@ -42,13 +41,14 @@ std::string replay_command(const std::string& path, const std::string& executor)
   return "cpscope fuzz " + path + (executor.empty() ? "" : " --executor " + executor);
 }
 
-Json finding_json(const FuzzFinding& finding) {
+Json fuzz_finding_json(const FuzzFinding& finding) {
   return {{"check", finding.check}, {"text", finding.text}};
 }
 
 /// What is told of one scenario after all checks.
-CaseFindings find_all(Toolbox& toolbox, const CommandOptions& options, const LoadedScenario& loaded,
-                      const std::optional<FuzzFinding>& finding) {
+CaseFindings make_fuzz_findings(Toolbox& toolbox, const CommandOptions& options,
+                                const LoadedScenario& loaded,
+                                const std::optional<FuzzFinding>& finding) {
   const CaseOptions case_options{.executor = options.executor, .poison = true};
   CaseOutcome outcome;
   // Nobody asks for more than the verdict without a report.
@@ -82,7 +82,7 @@ int replay(const CommandOptions& options, Toolbox& toolbox) {
               {"passed", !result.finding},
               {"probed", result.is_probed},
               {"equivalents", result.equivalents}};
-    json["finding"] = result.finding ? finding_json(*result.finding) : Json();
+    json["finding"] = result.finding ? fuzz_finding_json(*result.finding) : Json();
     std::cout << print_json(json) << '\n';
   } else if (result.finding) {
     std::cout << fmt::format("FAIL check {}: {}\n", result.finding->check, result.finding->text);
@@ -92,7 +92,7 @@ int replay(const CommandOptions& options, Toolbox& toolbox) {
                              result.equivalents);
   }
   Findings all{.command = "fuzz", .date = today()};
-  all.cases.push_back(find_all(toolbox, options, loaded.value(), result.finding));
+  all.cases.push_back(make_fuzz_findings(toolbox, options, loaded.value(), result.finding));
   if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
   return result.finding ? 1 : 0;
 }
@@ -115,7 +115,7 @@ Json report_json(const FuzzReport& report, uint64_t seed, double seconds) {
             {"seconds", seconds}};
   json["passed_by_dtype"] = Json::object();
   for (const auto& [dtype, count] : report.passed_by_dtype) json["passed_by_dtype"][dtype] = count;
-  json["finding"] = report.finding ? finding_json(*report.finding) : Json();
+  json["finding"] = report.finding ? fuzz_finding_json(*report.finding) : Json();
   return json;
 }
 
@@ -136,9 +136,9 @@ std::optional<Error> shrink_finding(const CommandOptions& options, Toolbox& tool
   json["draw"] = found.failed_draw;
   json["scenario"] = loaded.path;
   json["replay"] = command;
-  if (result.finding) json["smallest_finding"] = finding_json(*result.finding);
-  all.cases.push_back(
-      find_all(toolbox, options, loaded, result.finding ? result.finding : found.finding));
+  if (result.finding) json["smallest_finding"] = fuzz_finding_json(*result.finding);
+  all.cases.push_back(make_fuzz_findings(toolbox, options, loaded,
+                                         result.finding ? result.finding : found.finding));
   all.summary +=
       fmt::format("; draw {} fails the check {}", found.failed_draw, found.finding->check);
   if (options.json) return std::nullopt;

@@ -48,7 +48,7 @@ Result<std::vector<NamedRecord>> read_records(const std::vector<std::string>& pa
 }
 
 /// The command that does the same again.
-std::string replay_of(const CommandOptions& options) {
+std::string make_grade_replay(const CommandOptions& options) {
   std::string replay = "cpscope grade " + quote_word(options.scenario_path);
   for (const std::string& path : options.records) replay += " " + quote_word(path);
   const auto add = [&](const char* name, const std::string& value) {
@@ -64,9 +64,9 @@ std::string replay_of(const CommandOptions& options) {
 }
 
 /// What text, JSON and report tell of a record.
-CaseFindings find_all(const CommandOptions& options, const LoadedScenario& loaded,
-                      const CheckedPlan& plan, const ForeignRecord& record,
-                      const ForeignGrade& graded) {
+CaseFindings make_grade_findings(const CommandOptions& options, const LoadedScenario& loaded,
+                                 const CheckedPlan& plan, const ForeignRecord& record,
+                                 const ForeignGrade& graded) {
   CaseOutcome outcome;
   outcome.status = graded.grade.passed ? CaseStatus::pass : CaseStatus::fail;
   outcome.reason = describe_first_failure(graded.grade);
@@ -76,7 +76,7 @@ CaseFindings find_all(const CommandOptions& options, const LoadedScenario& loade
   outcome.executor = record.executor;
   CaseFindings findings = make_findings(options.scenario_path, loaded.text, std::move(outcome));
   findings.machine.clear();  // nobody knows where the record was made
-  findings.replay = replay_of(options);
+  findings.replay = make_grade_replay(options);
   findings.notes = graded.hints;
   findings.notes.push_back(describe_inputs(graded));
   findings.notes.push_back(fmt::format("rows of the record are in {} order ({})",
@@ -135,8 +135,8 @@ int command_grade(const CommandOptions& options, Toolbox& toolbox) {
   }
   const bool has_passed = graded.value().grade.passed;
   Findings all{.command = "grade", .date = today()};
-  all.cases.push_back(
-      find_all(options, loaded.value(), checked.value(), record.value(), graded.value()));
+  all.cases.push_back(make_grade_findings(options, loaded.value(), checked.value(), record.value(),
+                                          graded.value()));
   if (options.json) {
     Json json = foreign_json(record.value(), graded.value(), plan);
     add_findings(all.cases.front(), json);

@@ -53,7 +53,7 @@ void write_lengths(const char* key, const std::vector<int64_t>& values, std::ost
   out << fmt::format("  {} = [{}]\n", key, fmt::join(values, ", "));
 }
 
-void write_text(const OrderImport& order, const CommandOptions& options, std::ostream& out) {
+void write_import_text(const OrderImport& order, const CommandOptions& options, std::ostream& out) {
   out << fmt::format("{}: {} ranks, {} tokens, each has one owner\n", options.from, order.cp_size,
                      order.tokens());
   for (const std::string& note : order.notes) out << "checked: " << note << '\n';
@@ -104,7 +104,7 @@ int command_import(const CommandOptions& options) {
   if (options.json) {
     std::cout << print_json(order_json(order.value(), request.source)) << '\n';
   } else {
-    write_text(order.value(), options, std::cout);
+    write_import_text(order.value(), options, std::cout);
   }
   return 0;
 }

@@ -43,7 +43,7 @@ Json run_json(const CaseFindings& findings, const Seconds& seconds) {
 }
 
 /// The command that does the same again.
-std::string replay_of(const char* command, const CommandOptions& options) {
+std::string make_run_replay(const char* command, const CommandOptions& options) {
   std::string replay = fmt::format("cpscope {} {}", command, quote_word(options.paths.front()));
   if (!options.executor.empty()) replay += " --executor " + quote_word(options.executor);
   if (options.poison) replay += " --poison";
@@ -52,7 +52,7 @@ std::string replay_of(const char* command, const CommandOptions& options) {
 }
 
 /// The tile that a probe's first finding is about, where the probe knows its step.
-std::optional<WrongPlace> place_of(const ProbeFinding& finding, const Plan& plan) {
+std::optional<WrongPlace> find_probed_place(const ProbeFinding& finding, const Plan& plan) {
   if (finding.step < 0 || finding.rank < 0) return std::nullopt;
   WrongPlace place;
   place.token = finding.token;
@@ -87,9 +87,9 @@ CaseFindings probe_findings(const CommandOptions& options, const LoadedScenario&
     if (outcome.reason.empty() && tally.first) outcome.reason = tally.first->text;
   if (Result<CheckedPlan> plan = plan_scenario(loaded)) outcome.plan = std::move(plan).value();
   CaseFindings findings = make_findings(options.paths.front(), loaded.text, std::move(outcome));
-  findings.replay = replay_of("probe", options);
+  findings.replay = make_run_replay("probe", options);
   if (findings.status == CaseStatus::fail && findings.plan) {
-    if (report.first) findings.first = place_of(*report.first, findings.plan->plan());
+    if (report.first) findings.first = find_probed_place(*report.first, findings.plan->plan());
     if (!findings.first)
       findings.not_located =
           "this probe tells the row alone; `cpscope run --report` looks for the "
@@ -134,7 +134,7 @@ int command_run(const CommandOptions& options, Toolbox& toolbox) {
   all.cases.push_back(
       make_findings(options.paths.front(), loaded.value().text, std::move(outcome)));
   CaseFindings& findings = all.cases.front();
-  findings.replay = replay_of("run", options);
+  findings.replay = make_run_replay("run", options);
   study_failure(toolbox, loaded.value(), case_options, findings);
   if (was_graded && !options.report_path.empty())
     add_probes(toolbox, loaded.value().scenario, findings);

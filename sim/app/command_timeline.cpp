@@ -19,8 +19,6 @@
 namespace cpscope {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Can the file that `option` names be written? Asked before anything is worked out.
 std::optional<Error> check_out_path(const std::string& option, const std::string& path,
                                     const CommandOptions& options) {
@@ -28,13 +26,13 @@ std::optional<Error> check_out_path(const std::string& option, const std::string
     return make_error(ErrorKind::bad_input, fmt::format("{}: {}: {}", option, what, path), hint);
   };
   std::error_code failure;
-  const fs::path folder = fs::path(path).parent_path();
-  if (!folder.empty() && !fs::is_directory(folder, failure))
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder, failure))
     return refuse("the folder is not there", "make it first");
-  if (fs::exists(path, failure) && !fs::is_regular_file(path, failure))
+  if (std::filesystem::exists(path, failure) && !std::filesystem::is_regular_file(path, failure))
     return refuse("something that is no file has this name", "name a file");
   for (const std::string& source : {options.paths.front(), options.measured_path}) {
-    if (!source.empty() && fs::equivalent(path, source, failure))
+    if (!source.empty() && std::filesystem::equivalent(path, source, failure))
       return refuse("this is a file that the command reads", "give it another name");
   }
   return std::nullopt;
@@ -50,7 +48,9 @@ std::optional<Error> check_out_paths(const CommandOptions& options) {
     if (path->empty()) continue;
     if (auto error = check_out_path(option, *path, options)) return error;
   }
-  const auto whole = [](const std::string& path) { return fs::absolute(path).lexically_normal(); };
+  const auto whole = [](const std::string& path) {
+    return std::filesystem::absolute(path).lexically_normal();
+  };
   if (!options.trace_path.empty() && !options.csv_path.empty() &&
       whole(options.trace_path) == whole(options.csv_path))
     return make_error(ErrorKind::bad_input,

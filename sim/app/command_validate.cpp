@@ -20,7 +20,7 @@ std::string figure_of(const ValidationRow& row, double value) {
   return row.measured < 10 ? fmt::format("{:.2f}", value) : fmt::format("{:.0f}", value);
 }
 
-Json to_json(const Validation& validation) {
+Json validation_json(const Validation& validation) {
   Json groups = Json::array();
   for (const ValidationGroup& group : validation.groups) {
     Json rows = Json::array();
@@ -111,7 +111,7 @@ int command_validate(const CommandOptions& options) {
     const Result<size_t> written = write_whole_file(options.page_path, page, "the page");
     if (!written) return report(written.error());
   }
-  std::cout << (options.json ? print_json(to_json(all)) + "\n" : page);
+  std::cout << (options.json ? print_json(validation_json(all)) + "\n" : page);
   return 0;
 }
 

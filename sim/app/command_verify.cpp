@@ -15,20 +15,19 @@
 namespace cpscope {
 namespace {
 
-namespace fs = std::filesystem;
-
-bool is_named_only_folder(const fs::path& path) {
+bool is_named_only_folder(const std::filesystem::path& path) {
   return path.filename() == "bad" || path.filename() == "clusters";
 }
 
-std::optional<Error> add_folder(const fs::path& folder, std::vector<std::string>& files) {
+std::optional<Error> add_folder(const std::filesystem::path& folder,
+                                std::vector<std::string>& files) {
   std::error_code error;
-  auto entry = fs::recursive_directory_iterator(
-      folder, fs::directory_options::skip_permission_denied, error);
+  auto entry = std::filesystem::recursive_directory_iterator(
+      folder, std::filesystem::directory_options::skip_permission_denied, error);
   if (error)
     return make_error(ErrorKind::bad_input, "the folder cannot be read: " + folder.string(),
                       error.message());
-  for (; entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+  for (; entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
     if (error)
       return make_error(ErrorKind::bad_input, "the folder cannot be read: " + folder.string(),
                         error.message());
@@ -54,9 +53,6 @@ double worst_rel_l2(const Grade& grade) {
   for (const TensorGrade& tensor : grade.tensors) worst = std::max(worst, tensor.rel_l2);
   return worst;
 }
-
-/// Failures that are looked into; each takes two more runs.
-constexpr int kMostStudied = 20;
 
 Json row_json(const VerifyRow& row, const CaseFindings& findings) {
   Json json{{"scenario", row.path},
@@ -91,10 +87,10 @@ Result<std::vector<std::string>> find_scenarios(const std::vector<std::string>& 
   std::vector<std::string> files;
   for (const std::string& path : paths) {
     std::error_code error;
-    if (!fs::exists(path, error))
+    if (!std::filesystem::exists(path, error))
       return make_error(ErrorKind::bad_input, "no such file or folder: " + path,
                         "name a scenario file or a folder of them");
-    if (!fs::is_directory(path, error)) {
+    if (!std::filesystem::is_directory(path, error)) {
       files.push_back(path);
     } else if (auto failure = add_folder(path, files)) {
       return *failure;
@@ -162,7 +158,7 @@ std::string table_header() {
 }
 
 std::string table_line(const VerifyRow& row) {
-  const std::string name = fs::path(row.path).stem().string();
+  const std::string name = std::filesystem::path(row.path).stem().string();
   if (!row.outcome.plan)
     return fmt::format("{:<44} {:<8}  {}", name, to_name(row.outcome.status),
                        first_line(row.outcome.reason));

@@ -1,6 +1,7 @@
 #include "sim/app/comparison_text.h"
 
 #include "sim/app/json_text.h"
+#include "sim/base/machine_memory.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +13,6 @@ namespace cpscope {
 namespace {
 
 constexpr size_t kMostShown = 16;
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 Json candidate_json(const Candidate& candidate, bool is_best) {
   const Parallel& parallel = candidate.parallel;
@@ -96,7 +96,7 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
         c.is_pareto ? '*' : ' ', c.name, c.total_us() * 1e-3, c.forward_us * 1e-3,
         c.exposed_us * 1e-3, static_cast<double>(c.bytes_sent) / (1 << 20), needed,
         c.rank_max_over_mean, c.critical_path_over_ideal, 100 * c.padding_share,
-        static_cast<double>(c.memory_bytes) / kGib, is_the_best(comparison, i) ? "  <- best" : "",
+        gibibytes(c.memory_bytes), is_the_best(comparison, i) ? "  <- best" : "",
         c.is_own ? "  (the scenario's own)" : "",
         !c.fits         ? "  does not fit"
         : c.is_wasteful ? "  pads too much"

@@ -9,7 +9,7 @@
 namespace cpscope {
 namespace {
 
-constexpr const char* kStyle = R"(<style>
+constexpr const char* kDemoStyle = R"(<style>
 body{font:15px/1.5 Inter,system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#1b1f24;background:#fff}
 h1{font-size:1.6em;margin-bottom:.2em}h2{font-size:1.15em;margin-top:2.2em;border-top:1px solid #d8dee4;padding-top:1em}
 table{border-collapse:collapse;font-size:13px}td,th{padding:3px 10px;text-align:right;border-bottom:1px solid #eaeef2;white-space:nowrap}
@@ -133,7 +133,7 @@ std::string demo_report(const std::vector<VerifyRow>& rows,
   std::string html =
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>cpscope "
       "report</title>" +
-      std::string(kStyle) +
+      std::string(kDemoStyle) +
       "</head><body><h1>cpscope report</h1><p>Every scenario: planned, the plan proved, executed "
       "rank by rank with NaN in all padding, compared with "
       "an independent dense oracle in double precision.</p>"

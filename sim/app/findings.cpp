@@ -13,7 +13,7 @@
 namespace cpscope {
 namespace {
 
-std::string describe_run(const TokenRun& run) {
+std::string describe_token_run(const TokenRun& run) {
   if (run.stride == 1) return fmt::format("[{}, {})", run.begin, run.end);
   return fmt::format("every {}th of [{}, {})", run.stride, run.begin, run.end);
 }
@@ -135,7 +135,8 @@ std::string_view to_name(Judgement value) {
 }
 
 std::string describe(const WrongTile& tile) {
-  return fmt::format("queries {} x keys {}", describe_run(tile.q), describe_run(tile.k));
+  return fmt::format("queries {} x keys {}", describe_token_run(tile.q),
+                     describe_token_run(tile.k));
 }
 
 std::string describe_tiles(const std::vector<WrongTile>& tiles) {
@@ -144,7 +145,7 @@ std::string describe_tiles(const std::vector<WrongTile>& tiles) {
   for (size_t i = 0; i < std::min(tiles.size(), kMost); ++i) {
     const bool shares_queries = i > 0 && tiles[i].q == tiles[i - 1].q;
     if (i > 0) text += " and ";
-    text += shares_queries ? describe_run(tiles[i].k) : describe(tiles[i]);
+    text += shares_queries ? describe_token_run(tiles[i].k) : describe(tiles[i]);
   }
   if (tiles.size() > kMost) text += fmt::format(" and {} more tiles", tiles.size() - kMost);
   return text;

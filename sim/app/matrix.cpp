@@ -16,7 +16,6 @@ namespace {
 
 /// A file's name for the scenario of a cell that somebody saves.
 constexpr const char* kCellFile = "cell.toml";
-constexpr int kMostStudied = 20;
 
 CaseStatus status_of(CellStatus status) {
   if (status == CellStatus::pass) return CaseStatus::pass;
@@ -24,8 +23,8 @@ CaseStatus status_of(CellStatus status) {
 }
 
 /// What is known of every cell; those that failed are looked into.
-Findings find_all(const std::vector<CellResult>& results, const std::string& executor,
-                  const MatrixCounts& total, Toolbox& toolbox) {
+Findings make_matrix_findings(const std::vector<CellResult>& results, const std::string& executor,
+                              const MatrixCounts& total, Toolbox& toolbox) {
   Findings all{.command = "verify --matrix", .date = today()};
   all.summary = fmt::format("{} cells: {} pass, {} are refused by name, {} are blind, {} fail",
                             total.all(), total.pass, total.refused, total.blind, total.fail);
@@ -79,7 +78,8 @@ int command_matrix(const CommandOptions& options, Toolbox& toolbox) {
   }
   std::cout << (options.json ? print_json(matrix_json(matrix)) + "\n" : matrix_text(matrix));
   if (!options.report_path.empty() || !options.junit_path.empty()) {
-    const Findings all = find_all(results, executor.value()->name(), matrix.total, toolbox);
+    const Findings all =
+        make_matrix_findings(results, executor.value()->name(), matrix.total, toolbox);
     if (const auto error = write_outlets(all, options, toolbox)) return report(*error);
   }
   if (matrix.total.fail > 0 || matrix.total.blind > 0) return 1;

@@ -9,8 +9,8 @@
 namespace cpscope {
 namespace {
 
-constexpr FaultKind kKinds[] = {FaultKind::comm,  FaultKind::mask,    FaultKind::layout,
-                                FaultKind::merge, FaultKind::padding, FaultKind::gradient};
+constexpr FaultKind kFaultKinds[] = {FaultKind::comm,  FaultKind::mask,    FaultKind::layout,
+                                     FaultKind::merge, FaultKind::padding, FaultKind::gradient};
 
 template <class T>
 const T& pick(const std::vector<T>& places, int64_t variant) {
@@ -39,7 +39,7 @@ bool is_needed(const Plan& plan, const Visibility& visibility, const TransferIte
   return std::any_of(rows.begin(), rows.end(), [&](int64_t row) { return seen[own[row]]; });
 }
 
-std::string place_of(const TransferItem& item) {
+std::string describe_hop(const TransferItem& item) {
   return fmt::format("from rank {} to rank {} in step {}", to_index(item.src), to_index(item.dst),
                      to_index(item.step));
 }
@@ -72,11 +72,11 @@ std::optional<CellFault> break_comm(const Plan& healthy, const Visibility& visib
       if (other.link == LinkClass::ring && other.src == item.src && to_index(other.step) == 0)
         item.from = other.from;
     }
-    fault.what = "a stale KV travels " + place_of(item);
+    fault.what = "a stale KV travels " + describe_hop(item);
     return fault;
   }
   const int64_t index = pick(needed, variant / 2);
-  fault.what = "the KV " + place_of(transfers[index]) + " is lost";
+  fault.what = "the KV " + describe_hop(transfers[index]) + " is lost";
   drop_item(fault.plan.forward, transfers, StageKind::transfer, index);
   return fault;
 }
@@ -205,7 +205,8 @@ std::optional<CellFault> break_gradient(const Plan& healthy, const Visibility& v
   if (places.empty()) return std::nullopt;
   CellFault fault{FaultKind::gradient, "", healthy};
   const int64_t index = pick(places, variant);
-  fault.what = "the dK, dV share " + place_of(fault.plan.backward.transfers[index]) + " is lost";
+  fault.what =
+      "the dK, dV share " + describe_hop(fault.plan.backward.transfers[index]) + " is lost";
   drop_item(fault.plan.backward, fault.plan.backward.transfers, StageKind::transfer, index);
   return fault;
 }
@@ -259,7 +260,7 @@ std::string_view to_name(FaultKind value) {
   return kNames[static_cast<size_t>(value)];
 }
 
-std::span<const FaultKind> fault_kinds() { return kKinds; }
+std::span<const FaultKind> fault_kinds() { return kFaultKinds; }
 
 std::optional<CellFault> plant_fault(const Plan& plan, const Visibility& visibility, FaultKind kind,
                                      int64_t variant, void (*switch_off)(Attention&)) {

@@ -76,8 +76,8 @@ std::string first_broken_check(const CheckedPlan& plan) {
 
 /// Runs the broken plan against the healthy verdict. Buffers hold numbers, not NaN: a fault must
 /// show by what it computes.
-void try_fault(Executor& executor, CellFault fault, const RunInputs& inputs, const Verdict& verdict,
-               CellResult& result) {
+void try_cell_fault(Executor& executor, CellFault fault, const RunInputs& inputs,
+                    const Verdict& verdict, CellResult& result) {
   result.has_fault = true;
   result.fault_kind = fault.kind;
   result.fault = fault.what;
@@ -130,9 +130,9 @@ CellResult run_cell(Executor& executor, const Toolbox& toolbox, const MatrixCell
   // A padding key that becomes visible must show by its value, not by the NaN that only a test puts
   // there.
   const bool needs_clean_padding = fault->kind == FaultKind::padding;
-  try_fault(executor, *std::move(fault),
-            needs_clean_padding ? make_run_inputs(scenario, plan.layout.slots, false) : inputs,
-            verdict, result);
+  try_cell_fault(executor, *std::move(fault),
+                 needs_clean_padding ? make_run_inputs(scenario, plan.layout.slots, false) : inputs,
+                 verdict, result);
   if (!result.is_caught)
     return stop(std::move(result), CellStatus::blind, "a planted fault went unseen");
   return stop(std::move(result), CellStatus::pass, "");

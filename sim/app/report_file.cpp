@@ -12,10 +12,8 @@
 namespace cpscope {
 namespace {
 
-namespace fs = std::filesystem;
-
 std::string ending_of(const std::string& path) {
-  std::string ending = fs::path(path).extension().string();
+  std::string ending = std::filesystem::path(path).extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(),
                  [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
   return ending;
@@ -92,12 +90,12 @@ struct MarkdownPrinter {
 };
 
 Result<std::string> write_markdown(const ReportDocument& document, const std::string& path) {
-  const std::string folder = fs::path(path).stem().string() + "_files";
+  const std::string folder = std::filesystem::path(path).stem().string() + "_files";
   const MarkdownReport report = print_markdown(document, folder);
   if (!report.files.empty()) {
-    const fs::path place = fs::path(path).parent_path() / folder;
+    const std::filesystem::path place = std::filesystem::path(path).parent_path() / folder;
     std::error_code error;
-    fs::create_directories(place, error);
+    std::filesystem::create_directories(place, error);
     if (error)
       return make_error(ErrorKind::bad_input,
                         "the folder of pictures cannot be made: " + place.string(),
@@ -133,13 +131,15 @@ std::optional<Error> check_report_path(const std::string& path) {
   if (ending_of(path) != ".html" && !is_markdown(path))
     return refuse("the name says no kind of report", "end it in .html or .md");
   std::error_code error;
-  const fs::path folder = fs::path(path).parent_path();
-  if (!folder.empty() && !fs::is_directory(folder, error))
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder, error))
     return refuse("the folder is not there", "make it first");
-  if (fs::exists(path, error) && !fs::is_regular_file(path, error))
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
     return refuse("something that is no file has this name", "name a file");
-  const fs::path pictures = folder / (fs::path(path).stem().string() + "_files");
-  if (is_markdown(path) && fs::exists(pictures, error) && !fs::is_directory(pictures, error))
+  const std::filesystem::path pictures =
+      folder / (std::filesystem::path(path).stem().string() + "_files");
+  if (is_markdown(path) && std::filesystem::exists(pictures, error) &&
+      !std::filesystem::is_directory(pictures, error))
     return refuse("its folder of pictures has the name of something else",
                   "give the report another name");
   return std::nullopt;

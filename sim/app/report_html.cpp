@@ -6,7 +6,7 @@
 namespace cpscope {
 namespace {
 
-constexpr const char* kStyle = R"(
+constexpr const char* kReportStyle = R"(
 :root{color-scheme:light dark;--page:#fafaf7;--panel:#ffffff;--text:#1b1f24;--faint:#57606a;--line:#d8dee4;
 --pass:#0b6e4f;--fail:#a3243b;--other:#7a5c00;--pass-bg:#e3f2ec;--fail-bg:#fbe6ea;--other-bg:#f7efd9;--code:#f0f0ec}
 @media (prefers-color-scheme:dark){:root{--page:#16181d;--panel:#1d2026;--text:#e6e8eb;--faint:#9aa4b0;--line:#363c45;
@@ -109,7 +109,7 @@ std::string print_html(const ReportDocument& document) {
   for (const ReportBlock& block : document.blocks) std::visit(printer, block);
   return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>" +
-         escape_markup(document.title) + "</title>\n<style>" + kStyle +
+         escape_markup(document.title) + "</title>\n<style>" + kReportStyle +
          "</style>\n</head>\n<body>\n" + printer.html + "</body>\n</html>\n";
 }
 

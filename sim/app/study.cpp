@@ -67,7 +67,7 @@ Result<RunRecord> walk_clean(Toolbox& toolbox, const CheckedPlan& plan, const Ru
   return record;
 }
 
-WrongPlace place_of(const FirstItem& first, const Plan& plan) {
+WrongPlace make_wrong_place(const FirstItem& first, const Plan& plan) {
   const ItemTensorName& name = first.name;
   WrongPlace place;
   place.site = {name.item.is_backward, false, name.item.kind, name.rank, name.step,
@@ -198,7 +198,7 @@ void study_failure(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOpt
   const auto first =
       find_first_item(seen, clean.value(), diff_runs(seen, clean.value()), rule, &plan.plan());
   if (first) {
-    findings.first = place_of(*first, plan.plan());
+    findings.first = make_wrong_place(*first, plan.plan());
     return;
   }
   findings.not_located =

@@ -12,6 +12,9 @@ namespace cpscope {
 void study_failure(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOptions& options,
                    CaseFindings& findings);
 
+/// Failures of one command that are looked into; each takes two more runs.
+inline constexpr int kMostStudied = 20;
+
 /// Asks the probes too, as far as that takes seconds; else a sentence says that nobody asked.
 void add_probes(Toolbox& toolbox, const Scenario& scenario, CaseFindings& findings);
 

@@ -1,6 +1,7 @@
 #include "sim/app/timeline_text.h"
 
 #include "sim/app/json_text.h"
+#include "sim/base/machine_memory.h"
 #include "sim/clock/measured.h"
 
 #include <algorithm>
@@ -15,7 +16,6 @@ namespace cpscope {
 namespace {
 
 constexpr size_t kMostRanksShown = 32;
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 /// Smallest, mean and largest of one figure over the ranks.
 struct Spread {
@@ -171,7 +171,7 @@ void write_timeline_text(const TimelineExport& times, std::ostream& out) {
   if (plan.scenario.numerics.backward)
     write_pass_text("backward", timeline.backward, plan, true, out);
   const auto fullest = std::max_element(timeline.memory_bytes.begin(), timeline.memory_bytes.end());
-  const double memory = static_cast<double>(*fullest) / kGib;
+  const double memory = gibibytes(*fullest);
   out << fmt::format("memory: at most {:.2f} GiB, on rank {}; a GPU has {:.1f}{}\n", memory,
                      std::distance(timeline.memory_bytes.begin(), fullest),
                      cluster.device.memory_gib,

@@ -19,7 +19,7 @@ std::string describe_input(const InputNote& note) {
                      note.different, note.values, place);
 }
 
-Json finding_json(const ProbeFinding& finding) {
+Json probe_finding_json(const ProbeFinding& finding) {
   return {{"rank", finding.rank},
           {"step", finding.step},
           {"token", finding.token},
@@ -121,13 +121,13 @@ Json probe_json(const ProbeReport& report, const std::string& executor) {
             {"wrong_count_rows", report.wrong_count_rows},
             {"wrong_key_rows", report.wrong_key_rows}};
   json["first"] = nullptr;
-  if (report.first) json["first"] = finding_json(*report.first);
+  if (report.first) json["first"] = probe_finding_json(*report.first);
   json["passes"] = report.passes;
   json["passed"] = report.passed();
   json["probes"] = Json::array();
   for (const ProbeTally& tally : report.tallies) {
     Json probe{{"probe", tally.probe}, {"rows", tally.rows}, {"wrong_rows", tally.wrong}};
-    probe["first"] = tally.first ? finding_json(*tally.first) : Json(nullptr);
+    probe["first"] = tally.first ? probe_finding_json(*tally.first) : Json(nullptr);
     if (!tally.why_not.empty()) probe["why_not"] = tally.why_not;
     json["probes"].push_back(probe);
   }

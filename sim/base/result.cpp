@@ -9,6 +9,10 @@ Error make_error(ErrorKind kind, std::string what, std::string hint, std::string
   return Error{kind, {Complaint{std::move(what), std::move(where), std::move(hint)}}};
 }
 
+Error make_bad_input(std::string what, std::string hint, std::string where) {
+  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), std::move(where));
+}
+
 Error make_refusal(std::string what, std::string hint, std::vector<std::string> keys) {
   return Error{ErrorKind::refused,
                {Complaint{std::move(what), "", std::move(hint), std::move(keys)}}};

@@ -35,6 +35,8 @@ struct Error {
 };
 
 Error make_error(ErrorKind kind, std::string what, std::string hint = "", std::string where = "");
+/// An error of the kind bad_input: the file or the command line is wrong.
+Error make_bad_input(std::string what, std::string hint = "", std::string where = "");
 /// A scenario that a rule forbids, and the keys at fault.
 Error make_refusal(std::string what, std::string hint, std::vector<std::string> keys);
 

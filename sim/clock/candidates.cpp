@@ -140,7 +140,7 @@ std::string quoted(const std::string& text) {
 double percent_more(double slow, double fast) { return 100.0 * (slow / fast - 1.0); }
 
 /// What the slower one spends its time on beside the faster one, the largest share first.
-std::string explain_loss(const Candidate& slow, const Candidate& fast) {
+std::string explain_slower_candidate(const Candidate& slow, const Candidate& fast) {
   struct Part {
     double us;
     std::string text;
@@ -342,7 +342,7 @@ std::string recommend(const Candidates& comparison) {
   const Candidate& own = comparison.candidates[static_cast<size_t>(comparison.own)];
   std::string text = fmt::format("Take {}: {:.3f} ms", best.name, best.total_us() * 1e-3);
   const auto against = [&](const Candidate& other, const std::string& what) {
-    const std::string why = explain_loss(other, best);
+    const std::string why = explain_slower_candidate(other, best);
     return fmt::format("; {} takes {:.0f} % longer{}{}", what,
                        percent_more(other.total_us(), best.total_us()), why.empty() ? "" : ": ",
                        why);

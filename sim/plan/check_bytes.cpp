@@ -144,7 +144,8 @@ ByRank sent_by_rank(const Pass& pass, int64_t ranks) {
   return sent;
 }
 
-std::string first_difference(const ByRank& expected, const ByRank& seen, std::string_view pass) {
+std::string first_byte_difference(const ByRank& expected, const ByRank& seen,
+                                  std::string_view pass) {
   for (size_t r = 0; r < expected.size(); ++r) {
     if (expected[r] != seen[r])
       return fmt::format("{}: rank {} should send {} bytes, its transfers sum to {}", pass, r,
@@ -239,10 +240,10 @@ CheckResult check_bytes(const Plan& plan) {
   if (!plan.scenario.numerics.backward)
     std::fill(expected.backward.begin(), expected.backward.end(), 0);
   std::string text =
-      first_difference(expected.forward, sent_by_rank(plan.forward, sizes.ranks), "forward");
+      first_byte_difference(expected.forward, sent_by_rank(plan.forward, sizes.ranks), "forward");
   if (text.empty())
-    text =
-        first_difference(expected.backward, sent_by_rank(plan.backward, sizes.ranks), "backward");
+    text = first_byte_difference(expected.backward, sent_by_rank(plan.backward, sizes.ranks),
+                                 "backward");
   if (!text.empty()) return broken("bytes", text);
   return passed("bytes", "what every rank sends equals the closed form of the schedule");
 }

@@ -194,8 +194,8 @@ RunsByRank deal_lpt(const Scenario& scenario, const BatchSlots& slots) {
   return runs;
 }
 
-std::optional<Error> import_order(const std::vector<std::vector<int64_t>>& ids, int64_t tokens,
-                                  std::string_view side, RunsByRank& runs) {
+std::optional<Error> take_imported_runs(const std::vector<std::vector<int64_t>>& ids,
+                                        int64_t tokens, std::string_view side, RunsByRank& runs) {
   int64_t listed = 0;
   for (const auto& rank_ids : ids) {
     listed += static_cast<int64_t>(rank_ids.size());
@@ -299,9 +299,10 @@ std::optional<Error> deal(const Scenario& scenario, Layout& layout) {
       layout.kv_runs = layout.same_kv ? layout.q_runs : deal_contiguous(slots.kv_tokens, ranks);
       return std::nullopt;
     case LayoutKind::indices:
-      if (auto error = import_order(parallel.imported.ranks, slots.tokens, "query", layout.q_runs))
+      if (auto error =
+              take_imported_runs(parallel.imported.ranks, slots.tokens, "query", layout.q_runs))
         return error;
-      return import_order(parallel.imported.kv_ranks, slots.kv_tokens, "kv", layout.kv_runs);
+      return take_imported_runs(parallel.imported.kv_ranks, slots.kv_tokens, "kv", layout.kv_runs);
   }
   return std::nullopt;
 }

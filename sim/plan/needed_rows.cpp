@@ -5,7 +5,7 @@
 namespace cpscope {
 namespace {
 
-void add_range(std::vector<TokenRun>& ranges, int64_t begin, int64_t end) {
+void add_needed_run(std::vector<TokenRun>& ranges, int64_t begin, int64_t end) {
   if (begin < end) ranges.push_back({begin, end, 1});
 }
 
@@ -19,13 +19,13 @@ void add_visible(const Piece& q, const Band& band, int64_t kv_begin,
     const int64_t first = part.q0 + (q.stride - (part.q0 - q.position) % q.stride) % q.stride;
     if (first >= part.q1) return;
     const int64_t last = first + (part.q1 - 1 - first) / q.stride * q.stride;
-    add_range(ranges, kv_begin + columns_of_row(part, first).begin,
-              kv_begin + columns_of_row(part, last).end);
+    add_needed_run(ranges, kv_begin + columns_of_row(part, first).begin,
+                   kv_begin + columns_of_row(part, last).end);
     return;
   }
   for (int64_t i = 0; i < q.count; ++i) {
     const ColumnRange columns = columns_of_row(part, q.position_of(i));
-    add_range(ranges, kv_begin + columns.begin, kv_begin + columns.end);
+    add_needed_run(ranges, kv_begin + columns.begin, kv_begin + columns.end);
   }
 }
 

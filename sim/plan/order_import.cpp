@@ -133,8 +133,8 @@ Result<int64_t> find_cp_size(const ImportRequest& request, int64_t lists) {
 }
 
 /// The first place where two orders part; empty when they are the same.
-std::string first_difference(const RankLists& seen, const RankLists& expected,
-                             std::string_view formula) {
+std::string first_order_difference(const RankLists& seen, const RankLists& expected,
+                                   std::string_view formula) {
   for (size_t r = 0; r < expected.size(); ++r) {
     for (size_t row = 0; row < std::max(seen[r].size(), expected[r].size()); ++row) {
       const auto at = [&](const RankLists& lists) {
@@ -179,7 +179,7 @@ Result<RankLists> import_te_side(const ImportRequest& request, const Boundaries&
     return given->lists;
   }
   const std::string difference =
-      first_difference(given->lists, te_partition(boundaries.slots, order.cp_size), kFormula);
+      first_order_difference(given->lists, te_partition(boundaries.slots, order.cp_size), kFormula);
   if (difference.empty()) {
     order.notes.push_back(side + "the lists are those of " + std::string(kFormula));
   } else {

@@ -13,7 +13,7 @@ struct KeyRange {
   int64_t begin, end;  // packed padded key ids
 };
 
-void add_range(std::vector<KeyRange>& ranges, KeyRange range) {
+void add_key_range(std::vector<KeyRange>& ranges, KeyRange range) {
   if (range.begin >= range.end) return;
   // Neighbouring queries see neighbouring keys: most ranges only widen the last one.
   if (!ranges.empty() && range.begin >= ranges.back().begin && range.begin <= ranges.back().end) {
@@ -27,7 +27,7 @@ std::vector<KeyRange> united(std::vector<KeyRange> ranges) {
   std::sort(ranges.begin(), ranges.end(),
             [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; });
   std::vector<KeyRange> out;
-  for (const KeyRange& range : ranges) add_range(out, range);
+  for (const KeyRange& range : ranges) add_key_range(out, range);
   return out;
 }
 
@@ -42,8 +42,8 @@ void add_slice_ranges(const Plan& plan, int64_t s, int64_t position, int64_t q_b
     if (slice.type == SliceType::inv_causal || slice.type == SliceType::bi_causal) begin += row;
     if (slice.type == SliceType::causal || slice.type == SliceType::bi_causal)
       end -= slice.q1 - slice.q0 - 1 - row;
-    add_range(ranges, {kv_begin + std::max(begin - kv_base, own.begin),
-                       kv_begin + std::min(end - kv_base, own.end)});
+    add_key_range(ranges, {kv_begin + std::max(begin - kv_base, own.begin),
+                           kv_begin + std::min(end - kv_base, own.end)});
   }
 }
 
@@ -72,7 +72,7 @@ std::vector<KeyRange> keys_seen(const Plan& plan, const Bases& bases, int64_t ra
         add_slice_ranges(plan, static_cast<int64_t>(s), position, bases.q[s], bases.kv[s], own,
                          ranges);
       } else {
-        add_range(ranges, {sequences[s].kv_begin + own.begin, sequences[s].kv_begin + own.end});
+        add_key_range(ranges, {sequences[s].kv_begin + own.begin, sequences[s].kv_begin + own.end});
       }
     }
   }

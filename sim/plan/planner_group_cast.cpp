@@ -204,8 +204,8 @@ void add_kv_casts(PlanBuilder& builder, const CastPlan& cast) {
 
 /// Slices of each rank against its own KV ([2r]) and against the received one ([2r+1], empty when
 /// nothing is received).
-std::optional<std::vector<SliceRange>> find_slices(PlanBuilder& builder, const CastPlan& cast,
-                                                   const std::vector<PieceTable>& q_tables) {
+std::optional<std::vector<SliceRange>> find_cast_slices(PlanBuilder& builder, const CastPlan& cast,
+                                                        const std::vector<PieceTable>& q_tables) {
   std::vector<PieceTable> kv_tables;
   std::vector<SliceJob> jobs;
   for (size_t r = 0; r < cast.ranks.size(); ++r) {
@@ -283,9 +283,9 @@ void add_forward(PlanBuilder& builder, const CastPlan& cast, const std::vector<H
   builder.close_stage();
 }
 
-void add_backward_merges(PlanBuilder& builder, const CastPlan& cast,
-                         const std::vector<Half>& halves, const std::vector<BufferId>& dq,
-                         const std::vector<BufferId>& dkv) {
+void add_cast_gradient_merges(PlanBuilder& builder, const CastPlan& cast,
+                              const std::vector<Half>& halves, const std::vector<BufferId>& dq,
+                              const std::vector<BufferId>& dkv) {
   builder.open_stage(builder.plan().backward, 0, StageKind::merge);
   std::vector<int32_t> merges(cast.ranks.size(), 0);
   for (size_t h = 0; h < halves.size(); ++h) {
@@ -345,7 +345,7 @@ void add_backward(PlanBuilder& builder, const CastPlan& cast, const std::vector<
     builder.add_compute(item);
   }
   builder.close_stage();
-  add_backward_merges(builder, cast, halves, dq, dkv);
+  add_cast_gradient_merges(builder, cast, halves, dq, dkv);
   builder.open_stage(pass, 0, StageKind::finish);
   for (const CastRank& rank : cast.ranks) builder.add_finish(rank.seat.rank, rank.seat.dq);
   builder.close_stage();
@@ -375,7 +375,7 @@ std::optional<Error> plan_group_cast(PlanBuilder& builder) {
         make_pieces(builder.plan().list(rank.seat.q_tokens), builder.slots(), Side::q));
     find_remote_kv(builder, owners, q_tables.back(), rank);
   }
-  const auto ranges = find_slices(builder, cast, q_tables);
+  const auto ranges = find_cast_slices(builder, cast, q_tables);
   if (!ranges) return too_many_slices();
   const std::vector<Half> halves = halves_of(cast, *ranges);
   add_forward(builder, cast, halves);

@@ -52,8 +52,8 @@ TransferItem kv_hop(const Seat& from, const Seat& to, BufferId source, BufferId 
 
 /// Intersects every seat's queries with every KV of its ring. Seats with the same tokens share the
 /// work.
-std::optional<Error> find_slices(PlanBuilder& builder, const RingGeometry& geometry,
-                                 RingState& state) {
+std::optional<Error> find_ring_slices(PlanBuilder& builder, const RingGeometry& geometry,
+                                      RingState& state) {
   const std::vector<Seat>& seats = geometry.rings.seats;
   std::vector<PieceTable> q_tables, kv_tables;
   // The seats of one position of every ring hold the same tokens, so the first ring speaks for all.
@@ -183,7 +183,7 @@ void add_backward_computes(BackwardRing& ring, int32_t step) {
   ring.builder.close_stage();
 }
 
-void add_backward_merges(BackwardRing& ring, int32_t step) {
+void add_ring_gradient_merges(BackwardRing& ring, int32_t step) {
   ring.builder.open_stage(ring.builder.plan().backward, step, StageKind::merge);
   for (int32_t s = 0; s < ring.geometry.num_seats(); ++s) {
     const Seat& seat = ring.geometry.rings.seats[s];
@@ -249,7 +249,7 @@ std::vector<Seat> home_seats(const PlanBuilder& builder) {
 
 std::optional<Error> plan_ring_forward(PlanBuilder& builder, const Rings& rings, RingState& state) {
   const RingGeometry geometry(rings);
-  if (auto error = find_slices(builder, geometry, state)) return error;
+  if (auto error = find_ring_slices(builder, geometry, state)) return error;
   add_ring_slots(builder, geometry, state);
   std::vector<BufferId> partial;
   for (const Seat& seat : rings.seats) partial.push_back(builder.add_partial(seat.out));
@@ -300,7 +300,7 @@ void plan_ring_backward(PlanBuilder& builder, const Rings& rings, const RingStat
   for (int32_t step = 0; step < geometry.size; ++step) {
     add_backward_kv_hops(ring, step);
     add_backward_computes(ring, step);
-    add_backward_merges(ring, step);
+    add_ring_gradient_merges(ring, step);
     add_dkv_hops(ring, step);
   }
   builder.open_stage(builder.plan().backward, geometry.size - 1, StageKind::finish);

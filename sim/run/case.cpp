@@ -21,8 +21,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
-
 /// What answers are stored in.
 Dtype answer_dtype(const Scenario& scenario) {
   return scenario.numerics.dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;

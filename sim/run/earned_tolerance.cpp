@@ -25,11 +25,11 @@ std::optional<double> row_length(std::span<const double> row) {
 }
 
 /// Lanes of a row: lse is [token, head] as a whole and [row, head, 1] as an item's.
-int64_t lanes_of(const Tensor& tensor) { return tensor.shape.size() > 2 ? tensor.shape[2] : 1; }
+int64_t row_lanes(const Tensor& tensor) { return tensor.shape.size() > 2 ? tensor.shape[2] : 1; }
 
 template <class Visit>
 void for_each_row(const Tensor& tensor, Visit visit) {
-  const int64_t lanes = lanes_of(tensor);
+  const int64_t lanes = row_lanes(tensor);
   for (int64_t begin = 0; lanes > 0 && begin + lanes <= tensor.size(); begin += lanes)
     visit(std::span(tensor.values).subspan(static_cast<size_t>(begin), static_cast<size_t>(lanes)),
           begin);
@@ -101,7 +101,7 @@ EarnedTolerance::EarnedTolerance(const RunRecord& a, const RunRecord& b) {
     // An answer that may err as much as it is long says nothing more about its parts.
     sum.rel_l2 = std::min(left.rel_l2, 1.0) + std::min(right->rel_l2, 1.0);
     sum.row_l2 =
-        share_of_typical_row(left.name, lanes_of(*whole)) * typical_row_error(*whole, sum.l2);
+        share_of_typical_row(left.name, row_lanes(*whole)) * typical_row_error(*whole, sum.l2);
     budgets_.push_back(std::move(sum));
   }
 }

@@ -10,10 +10,6 @@
 namespace cpscope {
 namespace {
 
-Error bad(std::string what, std::string hint = "", std::string where = "") {
-  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), std::move(where));
-}
-
 const TensorKind* find_kind(std::string_view name) {
   for (const TensorKind& kind : kTensorKinds) {
     if (kind.name == name) return &kind;
@@ -43,21 +39,22 @@ std::optional<Error> add_found(const NamedRecord& named, const Tensor& tensor, i
   const std::string name = printable_name(tensor.name);
   if (rank < 0) {
     if (found.whole != nullptr)
-      return bad("tensor \"" + name + "\" is there twice", "", named.path);
+      return make_bad_input("tensor \"" + name + "\" is there twice", "", named.path);
     found.whole = &tensor;
     found.whole_path = named.path;
     return std::nullopt;
   }
   if (rank >= cp_size) {
-    return bad(fmt::format("tensor \"{}\" is the part of a rank that the scenario does not have: "
-                           "rank {}, {} ranks",
-                           name, rank, cp_size),
-               "is it the scenario of this record?", named.path);
+    return make_bad_input(
+        fmt::format("tensor \"{}\" is the part of a rank that the scenario does not have: "
+                    "rank {}, {} ranks",
+                    name, rank, cp_size),
+        "is it the scenario of this record?", named.path);
   }
   found.parts.resize(static_cast<size_t>(cp_size), nullptr);
   if (found.parts[rank] != nullptr)
-    return bad(fmt::format("the part of rank {} is there twice: \"{}\"", rank, name), "",
-               named.path);
+    return make_bad_input(fmt::format("the part of rank {} is there twice: \"{}\"", rank, name), "",
+                          named.path);
   found.parts[rank] = &tensor;
   return std::nullopt;
 }
@@ -83,9 +80,9 @@ std::optional<Error> collect(const std::vector<NamedRecord>& records, int32_t cp
                                  std::string_view type) -> std::optional<Error> {
       ignored.insert(printable_name(name));
       if (find_kind(split_name(name).base) == nullptr) return std::nullopt;
-      return bad(fmt::format("tensor \"{}\" has a type that is not graded: {}",
-                             printable_name(name), type),
-                 "store it as F64, F32, F16 or BF16", named.path);
+      return make_bad_input(fmt::format("tensor \"{}\" has a type that is not graded: {}",
+                                        printable_name(name), type),
+                            "store it as F64, F32, F16 or BF16", named.path);
     };
     for (const IntegerTensor& tensor : named.record.integers) {
       if (auto error = refuse_type(tensor.name, "whole numbers")) return error;
@@ -100,13 +97,14 @@ std::optional<Error> collect(const std::vector<NamedRecord>& records, int32_t cp
 std::optional<Error> check_found(const TensorKind& kind, const Found& found) {
   if (found.parts.empty()) return std::nullopt;
   if (found.whole != nullptr)
-    return bad(fmt::format("tensor \"{}\" is there whole and in parts by rank", kind.name),
-               "leave one out", found.whole_path);
+    return make_bad_input(
+        fmt::format("tensor \"{}\" is there whole and in parts by rank", kind.name),
+        "leave one out", found.whole_path);
   for (size_t r = 0; r < found.parts.size(); ++r) {
     if (found.parts[r] == nullptr)
-      return bad(fmt::format("the part of rank {} is missing: \"{}\" of {} ranks", r, kind.name,
-                             found.parts.size()),
-                 fmt::format("write {}.rank{}, or its file", kind.name, r));
+      return make_bad_input(fmt::format("the part of rank {} is missing: \"{}\" of {} ranks", r,
+                                        kind.name, found.parts.size()),
+                            fmt::format("write {}.rank{}, or its file", kind.name, r));
   }
   return std::nullopt;
 }
@@ -144,7 +142,8 @@ std::optional<Error> sort_by_rank(std::vector<NamedRecord>& records) {
     const std::string& text = found->second;
     const auto [stop, failure] = std::from_chars(text.data(), text.data() + text.size(), rank);
     if (failure != std::errc() || stop != text.data() + text.size())
-      return bad("metadata \"rank\" is no number: " + printable_name(text), "", named.path);
+      return make_bad_input("metadata \"rank\" is no number: " + printable_name(text), "",
+                            named.path);
     ranks.emplace_back(rank);
   }
   if (ranks.size() == records.size()) {
@@ -153,24 +152,27 @@ std::optional<Error> sort_by_rank(std::vector<NamedRecord>& records) {
     for (size_t i = 0; i < records.size(); ++i) {
       const int64_t rank = *ranks[i];
       if (rank < 0 || rank >= static_cast<int64_t>(records.size()) || !seen.insert(rank).second)
-        return bad(fmt::format("metadata \"rank\" of {} files does not count 0 to {}: {}",
-                               records.size(), records.size() - 1, rank),
-                   "", records[i].path);
+        return make_bad_input(
+            fmt::format("metadata \"rank\" of {} files does not count 0 to {}: {}", records.size(),
+                        records.size() - 1, rank),
+            "", records[i].path);
       sorted[static_cast<size_t>(rank)] = std::move(records[i]);
     }
     records = std::move(sorted);
     return std::nullopt;
   }
   if (!ranks.empty())
-    return bad("only some of the files have metadata \"rank\"", "write it to all, or to none");
+    return make_bad_input("only some of the files have metadata \"rank\"",
+                          "write it to all, or to none");
   // Without metadata the list is taken as it stands, unless the names say otherwise.
   std::optional<int64_t> before;
   for (const NamedRecord& named : records) {
     const std::optional<int64_t> number = number_in_name(named.path);
     if (number && before && *number < *before) {
-      return bad(fmt::format("the files are not listed by rank: {} after {}", *number, *before),
-                 "list them in rank order (a shell sorts 10 before 2), or write metadata \"rank\"",
-                 named.path);
+      return make_bad_input(
+          fmt::format("the files are not listed by rank: {} after {}", *number, *before),
+          "list them in rank order (a shell sorts 10 before 2), or write metadata \"rank\"",
+          named.path);
     }
     before = number;
   }

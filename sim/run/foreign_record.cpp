@@ -13,10 +13,6 @@
 namespace cpscope {
 namespace {
 
-Error bad(std::string what, std::string hint = "", std::string where = "") {
-  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), std::move(where));
-}
-
 /// Local buffers of one side as the extents of its tensors need them.
 struct SideShape {
   std::vector<int64_t> rows;     // [rank] rows of the local buffer
@@ -163,18 +159,19 @@ class Gatherer {
         return extent == 1 || extent == heads;
       });
       if (!is_vector || part.size() != heads) {
-        return bad(fmt::format("tensor \"{}\" has a shape that fits nothing: {}", kind.name,
-                               describe_shape(part)),
-                   fmt::format("one value a query head: [{}]", heads));
+        return make_bad_input(fmt::format("tensor \"{}\" has a shape that fits nothing: {}",
+                                          kind.name, describe_shape(part)),
+                              fmt::format("one value a query head: [{}]", heads));
       }
       for (int64_t head = 0; head < heads; ++head) {
         const double first = parts.front()->values[head], value = part.values[head];
         if (value == first || (std::isnan(value) && std::isnan(first))) continue;
-        return bad(fmt::format("the ranks give different values of \"{}\", which has one a head: "
-                               "head {}, rank 0 {:.9g}, rank {} {:.9g}",
-                               kind.name, head, first, r, value),
-                   kind.name == "max_logit" ? "reduce it by maximum over the ranks first"
-                                            : "add it up over the ranks first");
+        return make_bad_input(
+            fmt::format("the ranks give different values of \"{}\", which has one a head: "
+                        "head {}, rank 0 {:.9g}, rank {} {:.9g}",
+                        kind.name, head, first, r, value),
+            kind.name == "max_logit" ? "reduce it by maximum over the ranks first"
+                                     : "add it up over the ranks first");
       }
     }
     reading = fmt::format("{} {} as [heads]", stored_type_name(parts.front()->dtype),
@@ -195,9 +192,9 @@ Result<std::string> find_metadata(const std::vector<NamedRecord>& records, const
     const auto found = named.record.metadata.find(key);
     if (found == named.record.metadata.end()) continue;
     if (!value.empty() && value != found->second) {
-      return bad(fmt::format("the files disagree about metadata \"{}\": {} and {}", key,
-                             printable_name(value), printable_name(found->second)),
-                 "", named.path);
+      return make_bad_input(fmt::format("the files disagree about metadata \"{}\": {} and {}", key,
+                                        printable_name(value), printable_name(found->second)),
+                            "", named.path);
     }
     value = found->second;
   }
@@ -213,9 +210,9 @@ std::optional<Error> choose(const std::vector<NamedRecord>& records, const std::
   if (!text) return text.error();
   const std::optional<Choice> said = find(text.value());
   if (!text.value().empty() && !said) {
-    return bad(fmt::format("metadata \"{}\" says nothing that is known: {}", key,
-                           printable_name(text.value())),
-               names, records.front().path);
+    return make_bad_input(fmt::format("metadata \"{}\" says nothing that is known: {}", key,
+                                      printable_name(text.value())),
+                          names, records.front().path);
   }
   if (choice) {
     source = "the command line";
@@ -264,8 +261,8 @@ Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan&
                                    const ForeignChoices& choices) {
   const int32_t cp_size = plan.layout.cp_size;
   if (records.size() > 1 && records.size() != static_cast<size_t>(cp_size))
-    return bad(fmt::format("one record, or one for each rank: {} files, {} ranks", records.size(),
-                           cp_size));
+    return make_bad_input(fmt::format("one record, or one for each rank: {} files, {} ranks",
+                                      records.size(), cp_size));
   ForeignRecord foreign;
   foreign.executor = records.front().record.executor;
   std::optional<RowOrder> order = choices.order;

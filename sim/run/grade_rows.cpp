@@ -1,5 +1,6 @@
 #include "sim/run/dtype.h"
 #include "sim/run/grade.h"
+#include "sim/run/probe_parts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,17 +12,6 @@ namespace {
 double row_budget(Dtype dtype) {
   if (dtype == Dtype::fp64) return 1e-11;
   return (dtype == Dtype::fp32 ? 64 : 4) * unit_roundoff(dtype);
-}
-
-/// Rank that owns a token.
-int32_t owner_of(const Plan& plan, const std::vector<RunListId>& lists, int64_t token) {
-  for (size_t r = 0; r < lists.size(); ++r) {
-    for (const TokenRun& run : plan.list(lists[r])) {
-      if (token >= run.begin && token < run.end && (token - run.begin) % run.stride == 0)
-        return static_cast<int32_t>(r);
-    }
-  }
-  return -1;
 }
 
 TensorGrade grade_tensor(const Plan& plan, const std::string& name, const Tensor& seen,

@@ -21,10 +21,6 @@ constexpr int64_t kMaxFileBytes = int64_t{512} << 20;
 constexpr size_t kMaxLists = 1 << 20;
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
 
-Error bad(std::string what, const std::string& where, std::string hint = "") {
-  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), where);
-}
-
 /// Takes the JSON as events, so that a hostile file never becomes a tree of values.
 class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -137,25 +133,25 @@ Result<std::vector<NamedLists>> read_tensors(const std::string& path) {
     }
     const auto rows = rows_of(tensor.shape, tensor.values);
     if (!rows)
-      return bad(fmt::format("tensor {} must have one or two dimensions: [{}]",
-                             show_text(tensor.name), fmt::join(tensor.shape, ", ")),
-                 path);
+      return make_bad_input(fmt::format("tensor {} must have one or two dimensions: [{}]",
+                                        show_text(tensor.name), fmt::join(tensor.shape, ", ")),
+                            "", path);
     found.push_back({tensor.name, *rows});
   }
   for (const auto& [name, ranks] : parts) {
     NamedLists lists{name, {}};
     for (const auto& [rank, values] : ranks) {
       if (rank != static_cast<int64_t>(lists.lists.size()))
-        return bad(
+        return make_bad_input(
             fmt::format("the list of rank {} is missing: {}", lists.lists.size(), show_text(name)),
-            path);
+            "", path);
       lists.lists.push_back(values);
     }
     found.push_back(std::move(lists));
   }
   if (found.empty()) {
-    return bad("the file holds no whole numbers", path,
-               "store I32 or I64 tensors (floating-point ones are not taken)");
+    return make_bad_input("the file holds no whole numbers",
+                          "store I32 or I64 tensors (floating-point ones are not taken)", path);
   }
   return found;
 }
@@ -234,22 +230,26 @@ Result<std::vector<NamedLists>> parse_integer_json(std::string_view text, const 
   }
   if (events.problem.empty()) return std::move(events.found);
   const SourcePosition place = events.offset ? find_stop(text, *events.offset) : SourcePosition{};
-  return bad(events.problem, show_place(path, place),
-             R"(write {"cu_seqlens_padded": [0, 8, 12], "indices": [[0, 1, 6], [2, 3, 4]]})");
+  return make_bad_input(
+      events.problem,
+      R"(write {"cu_seqlens_padded": [0, 8, 12], "indices": [[0, 1, 6], [2, 3, 4]]})",
+      show_place(path, place));
 }
 
 Result<std::vector<NamedLists>> parse_npy(std::string_view bytes, const std::string& path) {
   NpyHeader header;
   if (auto problem = read_npy_header(bytes, header))
-    return bad(*problem, path, "save whole numbers: numpy.save(path, array.astype('int64'))");
+    return make_bad_input(*problem, "save whole numbers: numpy.save(path, array.astype('int64'))",
+                          path);
   int64_t size = header.bytes;
   for (const int64_t extent : header.shape) {
-    if (__builtin_mul_overflow(size, extent, &size)) return bad("the shape overflows", path);
+    if (__builtin_mul_overflow(size, extent, &size))
+      return make_bad_input("the shape overflows", "", path);
   }
   if (size != static_cast<int64_t>(bytes.size() - header.data_begin))
-    return bad(fmt::format("shape and data disagree: {} bytes needed, {} there", size,
-                           bytes.size() - header.data_begin),
-               path);
+    return make_bad_input(fmt::format("shape and data disagree: {} bytes needed, {} there", size,
+                                      bytes.size() - header.data_begin),
+                          "", path);
   std::vector<int64_t> values(static_cast<size_t>(size / header.bytes));
   const char* data = bytes.data() + header.data_begin;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -262,9 +262,9 @@ Result<std::vector<NamedLists>> parse_npy(std::string_view bytes, const std::str
   }
   const auto rows = rows_of(header.shape, values);
   if (!rows)
-    return bad(fmt::format("the array must have one or two dimensions: [{}]",
-                           fmt::join(header.shape, ", ")),
-               path);
+    return make_bad_input(fmt::format("the array must have one or two dimensions: [{}]",
+                                      fmt::join(header.shape, ", ")),
+                          "", path);
   return std::vector<NamedLists>{{"", *rows}};
 }
 

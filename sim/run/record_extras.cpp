@@ -16,7 +16,6 @@ constexpr const char* kEvents = "events";
 constexpr int64_t kEventFields = 7;
 constexpr const char* kRelative = "budgets";
 constexpr const char* kAbsolute = "budgets_l2";
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Error extras_error(std::string what) { return make_error(ErrorKind::bad_input, std::move(what)); }
 
@@ -48,7 +47,7 @@ std::optional<ItemEvent> read_event(const double* fields) {
 class NumberTableReader {
  public:
   // The names and signatures below are nlohmann's SAX interface; returning false stops the parser.
-  bool null() { return add(kInfinity); }
+  bool null() { return add(std::numeric_limits<double>::infinity()); }
   bool boolean(bool) { return false; }
   bool binary(const nlohmann::json::binary_t&) { return false; }
   bool number_float(double value, const std::string&) { return add(value); }

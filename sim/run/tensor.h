@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cpscope {
@@ -22,5 +23,13 @@ struct Tensor {
     return n;
   }
 };
+
+/// A tensor that holds `value` everywhere.
+inline Tensor make_filled_tensor(std::string name, std::vector<int64_t> shape, Dtype dtype,
+                                 double value) {
+  Tensor tensor{std::move(name), std::move(shape), dtype, {}};
+  tensor.values.assign(static_cast<size_t>(tensor.size()), value);
+  return tensor;
+}
 
 }  // namespace cpscope

@@ -22,10 +22,6 @@ namespace {
 constexpr uint64_t kShapeStream = 0;
 constexpr uint64_t kPlaceStream = 1;
 
-Error complain(std::string what, std::string hint) {
-  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
-}
-
 /// Length of the document with that number, before the last one is cut.
 using DrawLength = std::function<int64_t(uint64_t document)>;
 
@@ -83,13 +79,14 @@ DrawLength choose_draw(const Generator& generator) {
 
 std::optional<Error> find_bad_shape(const Generator& generator) {
   const auto bad_number = [](std::string_view key, double value, std::string_view wanted) {
-    return complain(fmt::format("generator.{} must be {}: {}", key, wanted, value),
-                    "see the scenario format");
+    return make_bad_input(fmt::format("generator.{} must be {}: {}", key, wanted, value),
+                          "see the scenario format");
   };
   if (generator.min < 1 || generator.min > generator.max || generator.max > kMaxTokens) {
-    return complain(fmt::format("generator.min and max must satisfy 1 <= min <= max <= {}: {}, {}",
-                                kMaxTokens, generator.min, generator.max),
-                    "give lengths in that order");
+    return make_bad_input(
+        fmt::format("generator.min and max must satisfy 1 <= min <= max <= {}: {}, {}", kMaxTokens,
+                    generator.min, generator.max),
+        "give lengths in that order");
   }
   if (!std::isfinite(generator.mu)) return bad_number("mu", generator.mu, "finite");
   if (!std::isfinite(generator.sigma) || generator.sigma < 0.0) {
@@ -102,12 +99,12 @@ std::optional<Error> find_bad_shape(const Generator& generator) {
     return bad_number("tail_share", generator.tail_share, "a probability from 0 to 1");
   }
   if (generator.tail_from < 1 || generator.tail_from > kMaxTokens) {
-    return complain(fmt::format("generator.tail_from must be from 1 to {}: {}", kMaxTokens,
-                                generator.tail_from),
-                    "give the first length of the tail");
+    return make_bad_input(fmt::format("generator.tail_from must be from 1 to {}: {}", kMaxTokens,
+                                      generator.tail_from),
+                          "give the first length of the tail");
   }
   if (generator.count < 0 || generator.count > kMaxSequences) {
-    return complain(
+    return make_bad_input(
         fmt::format("generator.count must be from 0 to {}: {}", kMaxSequences, generator.count),
         "0 means as many as fit");
   }
@@ -120,7 +117,7 @@ Result<std::vector<int64_t>> fill_tokens(int64_t tokens, const DrawLength& draw)
   int64_t left = tokens;
   while (left > 0) {
     if (static_cast<int64_t>(lengths.size()) == kMaxSequences) {
-      return complain(
+      return make_bad_input(
           fmt::format("the generator makes more documents than the limit: {}", kMaxSequences),
           "ask for fewer tokens or longer documents");
     }
@@ -132,9 +129,9 @@ Result<std::vector<int64_t>> fill_tokens(int64_t tokens, const DrawLength& draw)
 
 Result<std::vector<int64_t>> split_equally(const Generator& generator) {
   if (generator.count > generator.tokens) {
-    return complain(fmt::format("generator.count is larger than generator.tokens: {}, {}",
-                                generator.count, generator.tokens),
-                    "give every sequence at least one token");
+    return make_bad_input(fmt::format("generator.count is larger than generator.tokens: {}, {}",
+                                      generator.count, generator.tokens),
+                          "give every sequence at least one token");
   }
   // The remainder goes to the first sequences, one token each.
   std::vector<int64_t> lengths(static_cast<size_t>(generator.count),
@@ -146,15 +143,15 @@ Result<std::vector<int64_t>> split_equally(const Generator& generator) {
 
 Result<std::vector<int64_t>> read_lengths(const Generator& generator, const std::string& base_dir) {
   if (generator.file.empty()) {
-    return complain("generator.file is missing for the generator \"csv\"",
-                    "name a file of lengths, as seen from the scenario file");
+    return make_bad_input("generator.file is missing for the generator \"csv\"",
+                          "name a file of lengths, as seen from the scenario file");
   }
   Result<std::vector<int64_t>> file = load_length_file(join_path(base_dir, generator.file));
   if (!file || generator.tokens == 0) return file;
   const std::vector<int64_t>& listed = file.value();
   // A list without a token would never fill anything.
   if (std::all_of(listed.begin(), listed.end(), [](int64_t length) { return length == 0; })) {
-    return complain(
+    return make_bad_input(
         fmt::format("the lengths of the file sum to 0 and cannot fill generator.tokens: "
                     "{}",
                     generator.tokens),
@@ -171,13 +168,13 @@ Result<std::vector<int64_t>> generate_lengths(const Generator& generator,
   const bool is_file = generator.name == "csv";
   const DrawLength draw = choose_draw(generator);
   if (!is_file && !draw) {
-    return complain("no generator has the name " + show_text(generator.name),
-                    "choose " + show_choices(kGeneratorNames));
+    return make_bad_input("no generator has the name " + show_text(generator.name),
+                          "choose " + show_choices(kGeneratorNames));
   }
   if (generator.tokens < (is_file ? 0 : 1) || generator.tokens > kMaxTokens) {
-    return complain(fmt::format("generator.tokens must be from {} to {}: {}", is_file ? 0 : 1,
-                                kMaxTokens, generator.tokens),
-                    "give the number of tokens in all");
+    return make_bad_input(fmt::format("generator.tokens must be from {} to {}: {}", is_file ? 0 : 1,
+                                      kMaxTokens, generator.tokens),
+                          "give the number of tokens in all");
   }
   if (std::optional<Error> error = find_bad_shape(generator)) return *error;
   if (is_file) return read_lengths(generator, base_dir);

@@ -18,17 +18,11 @@
 namespace cpscope {
 namespace {
 
-/// Puts the value, if it could be read, in place of the default.
-template <class Read, class Field>
-void take(const std::optional<Read>& value, Field& field) {
-  if (value) field = static_cast<Field>(*value);
-}
-
 void read_top(const TableReader& table, Scenario& scenario) {
   table.require("schema", "begin the file with: schema = 1");
   table.integer("schema", 1, 1);
-  take(table.text("title"), scenario.title);
-  take(table.text("question"), scenario.question);
+  take_value(table.text("title"), scenario.title);
+  take_value(table.text("question"), scenario.question);
   for (const std::string_view name : {"attention", "batch", "parallel"}) {
     if (!table.has(name)) {
       table.complaints().add({}, fmt::format("a required table is missing: [{}]", name),
@@ -41,16 +35,16 @@ void read_parallel(const TableReader& table, Parallel& parallel) {
   const std::string_view comm_key = "cp_comm_type";
   if (table.is_table()) table.require("cp_size", "give the number of ranks");
   const auto cp_size = table.integer("cp_size", 1, kMaxRanks);
-  take(cp_size, parallel.cp_size);
-  take(table.choice<CommType>(comm_key, kCommTypes), parallel.comm_type);
-  take(table.choice<LayoutKind>("layout", kLayoutKinds), parallel.layout);
+  take_value(cp_size, parallel.cp_size);
+  take_value(table.choice<CommType>(comm_key, kCommTypes), parallel.comm_type);
+  take_value(table.choice<LayoutKind>("layout", kLayoutKinds), parallel.layout);
   const auto a2a_size = table.integer("a2a_size", 1, kMaxRanks);
-  take(a2a_size, parallel.a2a_size);
-  take(table.integer("dispatch_chunk", 1, kMaxTokens), parallel.dispatch_chunk);
-  take(table.integer("stripe", 1, kMaxTokens), parallel.stripe);
-  take(table.text("indices_file"), parallel.indices_file);
-  take(table.choice<Dispatch>("dispatch", kDispatches), parallel.dispatch);
-  take(table.choice<BackwardKv>("backward_kv", kBackwardKvs), parallel.backward_kv);
+  take_value(a2a_size, parallel.a2a_size);
+  take_value(table.integer("dispatch_chunk", 1, kMaxTokens), parallel.dispatch_chunk);
+  take_value(table.integer("stripe", 1, kMaxTokens), parallel.stripe);
+  take_value(table.text("indices_file"), parallel.indices_file);
+  take_value(table.choice<Dispatch>("dispatch", kDispatches), parallel.dispatch);
+  take_value(table.choice<BackwardKv>("backward_kv", kBackwardKvs), parallel.backward_kv);
 
   const bool has_a2a_level = parallel.comm_type == CommType::a2a_p2p;
   const bool is_known = cp_size && (a2a_size || !table.has("a2a_size"));
@@ -80,12 +74,12 @@ bool refuse_fp8(const TableReader& table) {
 }
 
 void read_numerics(const TableReader& table, Numerics& numerics) {
-  if (!refuse_fp8(table)) take(table.choice<Dtype>("dtype", kDtypes), numerics.dtype);
-  take(table.boolean("backward"), numerics.backward);
-  take(table.integer("seed", 0, std::numeric_limits<int64_t>::max()), numerics.seed);
-  take(table.choice<DkvWire>("dkv_wire", kDkvWires), numerics.dkv_wire);
-  take(table.choice<DkvHops>("dkv_hops", kDkvHops), numerics.dkv_hops);
-  take(table.choice<Accumulate>("accumulate", kAccumulates), numerics.accumulate);
+  if (!refuse_fp8(table)) take_value(table.choice<Dtype>("dtype", kDtypes), numerics.dtype);
+  take_value(table.boolean("backward"), numerics.backward);
+  take_value(table.integer("seed", 0, std::numeric_limits<int64_t>::max()), numerics.seed);
+  take_value(table.choice<DkvWire>("dkv_wire", kDkvWires), numerics.dkv_wire);
+  take_value(table.choice<DkvHops>("dkv_hops", kDkvHops), numerics.dkv_hops);
+  take_value(table.choice<Accumulate>("accumulate", kAccumulates), numerics.accumulate);
 }
 
 void read_window(const TableReader& table, Attention& attention) {
@@ -120,8 +114,8 @@ void read_head_dims(const TableReader& table, Attention& attention) {
   } else if (table.is_table()) {
     table.require("head_dim", "give the lanes of a head, or head_dim_qk and head_dim_v");
   }
-  take(both ? both : qk, attention.head_dim_qk);
-  take(both ? both : v, attention.head_dim_v);
+  take_value(both ? both : qk, attention.head_dim_qk);
+  take_value(both ? both : v, attention.head_dim_v);
 }
 
 /// Fills the token order if its file fits the batch.
@@ -161,21 +155,21 @@ void read_attention(const TableReader& table, Attention& attention) {
   if (table.is_table()) table.require("heads", "give the number of query heads");
   const auto heads = table.integer("heads", 1, kMaxHeads);
   const auto kv_heads = table.integer("kv_heads", 1, kMaxHeads);
-  take(heads, attention.heads);
-  take(table.has("kv_heads") ? kv_heads : heads, attention.kv_heads);
+  take_value(heads, attention.heads);
+  take_value(table.has("kv_heads") ? kv_heads : heads, attention.kv_heads);
   if (heads && kv_heads && *heads % *kv_heads != 0) {
     table.complain("kv_heads",
                    fmt::format("must divide heads: {} does not divide {}", *kv_heads, *heads),
                    "each KV head serves the same number of query heads");
   }
   read_head_dims(table, attention);
-  take(table.choice<MaskType>("attn_mask_type", kMaskTypes), attention.mask_type);
+  take_value(table.choice<MaskType>("attn_mask_type", kMaskTypes), attention.mask_type);
   read_window(table, attention);
-  take(table.integer("chunk_size", 0, kMaxTokens), attention.chunk_size);
-  take(table.number("softmax_scale"), attention.softmax_scale);
-  take(table.number("softcap"), attention.softcap);
-  take(table.choice<SoftmaxType>("softmax_type", kSoftmaxTypes), attention.softmax_type);
-  take(table.number("rope_theta"), attention.rope_theta);
+  take_value(table.integer("chunk_size", 0, kMaxTokens), attention.chunk_size);
+  take_value(table.number("softmax_scale"), attention.softmax_scale);
+  take_value(table.number("softcap"), attention.softcap);
+  take_value(table.choice<SoftmaxType>("softmax_type", kSoftmaxTypes), attention.softmax_type);
+  take_value(table.number("rope_theta"), attention.rope_theta);
   // Beyond these, fp32 logits overflow or vanish, whatever the executor.
   constexpr double kLargest = 1e30, kSmallest = 1e-30;
   for (const auto& [key, value] :

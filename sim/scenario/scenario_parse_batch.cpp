@@ -21,11 +21,6 @@ struct BatchRequest {
   std::optional<Generator> generator;
 };
 
-template <class Value>
-void take(const std::optional<Value>& value, Value& field) {
-  if (value) field = *value;
-}
-
 Generator read_generator(const TableReader& table) {
   Generator generator;
   table.require("name", "choose " + show_choices(kGeneratorNames));
@@ -39,19 +34,19 @@ Generator read_generator(const TableReader& table) {
   const bool is_file = generator.name == "csv";
   table.require(is_file ? "file" : "tokens",
                 is_file ? "name a file of lengths" : "give the number of tokens in all");
-  take(table.integer("tokens", 1, kMaxTokens), generator.tokens);
-  take(table.number("mu", true), generator.mu);
-  take(table.number("sigma"), generator.sigma);
-  take(table.number("alpha"), generator.alpha);
-  take(table.integer("tail_from", 1, kMaxTokens), generator.tail_from);
-  take(table.number("tail_share"), generator.tail_share);
-  take(table.integer("min", 1, kMaxTokens), generator.min);
-  take(table.integer("max", 1, kMaxTokens), generator.max);
-  take(table.integer("count", 0, kMaxSequences), generator.count);
+  take_value(table.integer("tokens", 1, kMaxTokens), generator.tokens);
+  take_value(table.number("mu", true), generator.mu);
+  take_value(table.number("sigma"), generator.sigma);
+  take_value(table.number("alpha"), generator.alpha);
+  take_value(table.integer("tail_from", 1, kMaxTokens), generator.tail_from);
+  take_value(table.number("tail_share"), generator.tail_share);
+  take_value(table.integer("min", 1, kMaxTokens), generator.min);
+  take_value(table.integer("max", 1, kMaxTokens), generator.max);
+  take_value(table.integer("count", 0, kMaxSequences), generator.count);
   if (const auto seed = table.integer("seed", 0, std::numeric_limits<int64_t>::max())) {
     generator.seed = static_cast<uint64_t>(*seed);
   }
-  take(table.text("file"), generator.file);
+  take_value(table.text("file"), generator.file);
   return generator;
 }
 
@@ -60,7 +55,7 @@ BatchRequest read_request(const ScenarioTables& tables, Batch& batch) {
   if (const auto format = table.choice<QkvFormat>("qkv_format", kQkvFormats)) {
     batch.qkv_format = *format;
   }
-  take(table.boolean("pad_between_seqs"), batch.pad_between_seqs);
+  take_value(table.boolean("pad_between_seqs"), batch.pad_between_seqs);
   BatchRequest request;
   request.lengths = table.integers("lengths", 0, kMaxTokens, kMaxSequences);
   request.kv_lengths = table.integers("kv_lengths", 0, kMaxTokens, kMaxSequences);

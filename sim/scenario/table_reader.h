@@ -77,6 +77,12 @@ class TableReader {
   Complaints& complaints_;
 };
 
+/// Puts the value, if it could be read, in place of the default.
+template <class Read, class Field>
+void take_value(const std::optional<Read>& value, Field& field) {
+  if (value) field = static_cast<Field>(*value);
+}
+
 /// The table of a value, its unknown keys complained about; nothing where there is none.
 std::optional<TableReader> open_table(TomlValue value, std::string name,
                                       std::span<const std::string_view> known,

@@ -13,13 +13,9 @@
 namespace cpscope {
 namespace {
 
-Error complain(const std::string& path, std::string what, std::string hint) {
-  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), path);
-}
-
 Error complain_size(const std::string& path, int64_t max_bytes) {
-  return complain(path, fmt::format("the file is larger than the limit: {} MiB", max_bytes >> 20),
-                  "give a smaller file");
+  return make_bad_input(fmt::format("the file is larger than the limit: {} MiB", max_bytes >> 20),
+                        "give a smaller file", path);
 }
 
 }  // namespace
@@ -27,16 +23,16 @@ Error complain_size(const std::string& path, int64_t max_bytes) {
 Result<std::string> read_text_file(const std::string& path, int64_t max_bytes) {
   // The system would silently stop at a NUL and open another file.
   if (path.empty() || path.find('\0') != std::string::npos) {
-    return complain(path.substr(0, path.find('\0')), "the file name is empty or holds a NUL byte",
-                    "give the name of a file");
+    return make_bad_input("the file name is empty or holds a NUL byte", "give the name of a file",
+                          path.substr(0, path.find('\0')));
   }
   std::error_code status_error;
   const std::filesystem::file_status status = std::filesystem::status(path, status_error);
   if (status.type() == std::filesystem::file_type::not_found) {
-    return complain(path, "no such file", "check the name and the folder");
+    return make_bad_input("no such file", "check the name and the folder", path);
   }
   if (std::filesystem::is_directory(status)) {
-    return complain(path, "this is a folder, not a file", "name a file inside it");
+    return make_bad_input("this is a folder, not a file", "name a file inside it", path);
   }
   if (std::filesystem::is_regular_file(status)) {
     const std::uintmax_t bytes = std::filesystem::file_size(path, status_error);
@@ -49,7 +45,7 @@ Result<std::string> read_text_file(const std::string& path, int64_t max_bytes) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) {
     const std::string reason = errno != 0 ? std::strerror(errno) : "unknown reason";
-    return complain(path, "the file cannot be opened: " + reason, "check its permissions");
+    return make_bad_input("the file cannot be opened: " + reason, "check its permissions", path);
   }
   // Pipes have no size, so the limit is kept while reading as well.
   std::string text;
@@ -59,7 +55,8 @@ Result<std::string> read_text_file(const std::string& path, int64_t max_bytes) {
     text.append(piece.data(), static_cast<size_t>(stream.gcount()));
     if (static_cast<int64_t>(text.size()) > max_bytes) return complain_size(path, max_bytes);
   }
-  if (stream.bad()) return complain(path, "the file cannot be read to its end", "check the disk");
+  if (stream.bad())
+    return make_bad_input("the file cannot be read to its end", "check the disk", path);
   return text;
 }
 

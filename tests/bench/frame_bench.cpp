@@ -272,7 +272,7 @@ bool register_frames() {
   return true;
 }
 
-const bool kAreRegistered = register_frames();
+const bool kFramesAreRegistered = register_frames();
 
 }  // namespace
 }  // namespace cpscope::bench

@@ -94,7 +94,7 @@ bool register_cases() {
   return true;
 }
 
-const bool kAreRegistered = register_cases();
+const bool kCasesAreRegistered = register_cases();
 
 }  // namespace
 }  // namespace cpscope::bench

@@ -24,19 +24,19 @@ using gui::AppState;
 using gui::Target;
 using Json = nlohmann::ordered_json;
 
-void open(AppState& state, const Scenario& scenario) {
+void open_case(AppState& state, const Scenario& scenario) {
   ASSERT_FALSE(state.document.load_text(print_scenario(scenario), "a.toml"));
   settle(state);
 }
 
 AppState make_state() {
   AppState state;
-  open(state, walker_case({64, 40}, 4));
+  open_case(state, walker_case({64, 40}, 4));
   return state;
 }
 
 /// A run whose figures do not matter.
-gui::SharedRun make_run(const std::string& name) {
+gui::SharedRun make_named_run(const std::string& name) {
   auto run = std::make_shared<gui::RunView>();
   run->name = name;
   return run;
@@ -52,7 +52,7 @@ AppState make_predicting_state() {
   }
   Scenario scenario = walker_case({64, 40}, 4);
   scenario.numerics.dtype = Dtype::bf16;
-  open(state, scenario);
+  open_case(state, scenario);
   return state;
 }
 
@@ -252,7 +252,7 @@ TEST(AppState, RunsInTheBackgroundAndTakesTheRunOver) {
   state.services.executors = {"cpu"};
   state.services.run = [](const std::string& executor, const gui::SharedPlan&,
                           gui::TaskControl&) -> Result<gui::SharedRun> {
-    return make_run(executor);
+    return make_named_run(executor);
   };
   EXPECT_FALSE(apply_command(state, "run.cuda"));
   ASSERT_TRUE(apply_command(state, "run.cpu"));
@@ -276,7 +276,7 @@ TEST(AppState, CancelsARun) {
   state.services.run = [](const std::string&, const gui::SharedPlan&,
                           gui::TaskControl& control) -> Result<gui::SharedRun> {
     while (!control.is_stopped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return make_run("too late");
+    return make_named_run("too late");
   };
   ASSERT_TRUE(apply_command(state, "run.cpu"));
   EXPECT_FALSE(apply_command(state, "run.cpu")) << "one at a time";

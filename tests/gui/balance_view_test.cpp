@@ -16,12 +16,17 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace gui;
+using tests::expect_paintable;
+using tests::find_hit;
+using tests::has_text;
+using tests::plan_shipped;
+using tests::plan_unless_refused;
+using tests::probe_input;
 
-const Projection kNothing;
+const Projection kNoProjection;
 
 std::vector<SharedPlan> random_plans() {
   std::vector<SharedPlan> plans;
@@ -41,7 +46,7 @@ int64_t pairs_of(const Plan& plan, int32_t rank) {
   return pairs;
 }
 
-int64_t bytes_of(const Plan& plan, int32_t rank) {
+int64_t bytes_sent(const Plan& plan, int32_t rank) {
   int64_t bytes = 0;
   for (const Pass* pass : {&plan.forward, &plan.backward})
     for (const TransferItem& item : pass->transfers)
@@ -55,7 +60,7 @@ TEST(Balance, CountsWhatItemsDo) {
     const Balance balance = measure_balance(*index);
     for (int32_t rank = 0; rank < plan.layout.cp_size; ++rank) {
       EXPECT_EQ(balance.pairs[0][rank] + balance.pairs[1][rank], pairs_of(plan, rank));
-      EXPECT_EQ(balance.bytes_of(rank), bytes_of(plan, rank));
+      EXPECT_EQ(balance.bytes_of(rank), bytes_sent(plan, rank));
     }
     // The longest rank of every step, from the summary's own table.
     int64_t critical = 0, total = 0;
@@ -97,7 +102,7 @@ double top_of(const View& view, const HitRegion& column, Color color) {
 TEST(BalanceView, DrawsBarsAsLongAsTheWork) {
   const Color color = theme_of(ThemeName::dark).of(Role::compute);
   for (const SharedPlan& index : random_plans()) {
-    const View view = draw_balance(probe_input(*index, kNothing, {1200, 700}));
+    const View view = draw_balance(probe_input(*index, kNoProjection, {1200, 700}));
     int64_t most = 0;
     for (int32_t rank = 0; rank < index->num_ranks(); ++rank)
       most = std::max(most, pairs_of(index->plan(), rank));
@@ -115,7 +120,7 @@ TEST(BalanceView, DrawsBarsAsLongAsTheWork) {
 
 TEST(BalanceView, SaysWhereTheWorkIs) {
   const SharedPlan plan = plan_shipped("contiguous_idle");
-  const View view = draw_balance(probe_input(*plan, kNothing, {960, 600}));
+  const View view = draw_balance(probe_input(*plan, kNoProjection, {960, 600}));
   EXPECT_TRUE(has_text(view, "busiest 1.7471 x the mean"));
   EXPECT_TRUE(has_text(view, "forward 1.7471 x the ideal"));
   EXPECT_TRUE(has_text(view, "768 KiB, needed: 384 KiB (50 %)"));
@@ -123,7 +128,7 @@ TEST(BalanceView, SaysWhereTheWorkIs) {
   ASSERT_NE(step, nullptr);
   EXPECT_EQ(step->target, Target{StepTarget{0}});
   const View padded =
-      draw_balance(probe_input(*plan_shipped("thd_padding_p2p"), kNothing, {960, 600}));
+      draw_balance(probe_input(*plan_shipped("thd_padding_p2p"), kNoProjection, {960, 600}));
   EXPECT_TRUE(has_text(padded, "Padding: 20 of 2 896 queries, 20 of 2 896 keys (0.7 %)"));
 }
 
@@ -137,8 +142,8 @@ TEST(BalanceView, FoldsAThousandRanksWithoutLosingOne) {
   const Result<CheckedPlan> checked = plan_scenario(scenario);
   ASSERT_TRUE(checked.ok()) << to_text(checked.error());
   const PlanIndex index(checked.value());
-  const View view = draw_balance(probe_input(index, kNothing, {500, 400}));
-  expect_sound(view);
+  const View view = draw_balance(probe_input(index, kNoProjection, {500, 400}));
+  expect_paintable(view);
   // Contiguous and causal: the last rank has most of all, and its place shows it.
   const HitRegion* last = find_hit(view, "rank/1023");
   ASSERT_NE(last, nullptr);
@@ -153,15 +158,16 @@ TEST(BalanceView, StaysSmallAndFiniteForEveryCamera) {
   ViewMemo memo;
   for (int round = 0; round < 200; ++round) {
     const PlanIndex& plan = *plans[random() % plans.size()];
-    ViewInput input = probe_input(
-        plan, kNothing, {static_cast<float>(random() % 1500), static_cast<float>(random() % 1000)});
+    ViewInput input =
+        probe_input(plan, kNoProjection,
+                    {static_cast<float>(random() % 1500), static_cast<float>(random() % 1000)});
     const double lo = static_cast<double>(random() % 300) / 200 - 0.4;
     input.camera.x = {lo, lo + std::pow(10.0, -static_cast<double>(random() % 300) / 50)};
     if (round % 25 == 0) input.camera.x.hi = std::numeric_limits<double>::quiet_NaN();
     input.memo = round % 2 == 0 ? &memo : nullptr;
-    expect_sound(draw_balance(input));
+    expect_paintable(draw_balance(input));
   }
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

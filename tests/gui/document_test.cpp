@@ -18,7 +18,7 @@ namespace {
 
 using gui::Document;
 
-Document open(const Scenario& scenario) {
+Document open_document(const Scenario& scenario) {
   Document document;
   EXPECT_FALSE(document.load_text(print_scenario(scenario), "a.toml"));
   document.wait();
@@ -40,7 +40,7 @@ std::string read(const std::filesystem::path& path) {
 }
 
 TEST(Document, PlansAndProvesWhatItOpens) {
-  const Document document = open(walker_case({64}, 4));
+  const Document document = open_document(walker_case({64}, 4));
   ASSERT_TRUE(document.is_current());
   EXPECT_EQ(document.plan()->num_ranks(), 4);
   EXPECT_FALSE(document.plan()->checked().checks().empty());
@@ -48,7 +48,7 @@ TEST(Document, PlansAndProvesWhatItOpens) {
 }
 
 TEST(Document, StaysAsItWasWhenAFileIsNoScenario) {
-  Document document = open(walker_case({64}, 4));
+  Document document = open_document(walker_case({64}, 4));
   const gui::SharedPlan before = document.plan();
   EXPECT_TRUE(document.load_text("schema = 2", "b.toml"));
   EXPECT_TRUE(document.load("/no/such/file.toml"));
@@ -59,7 +59,7 @@ TEST(Document, StaysAsItWasWhenAFileIsNoScenario) {
 TEST(Document, KeepsTheOldPlanWhileTheWantedOneIsImpossible) {
   Scenario scenario = walker_case({64}, 4);
   scenario.parallel.comm_type = CommType::a2a;
-  Document document = open(scenario);
+  Document document = open_document(scenario);
   const gui::SharedPlan before = document.plan();
   edit_ranks(document, 3);  // 4 heads
   ASSERT_TRUE(document.refusal());
@@ -73,7 +73,7 @@ TEST(Document, KeepsTheOldPlanWhileTheWantedOneIsImpossible) {
 }
 
 TEST(Document, RefusesWhatAFileWithTheSameWordsWouldBeRefused) {
-  Document document = open(walker_case({64}, 4));
+  Document document = open_document(walker_case({64}, 4));
   Scenario next = document.scenario();
   next.attention.kv_heads = 3;
   document.edit(next, "attention.kv_heads");
@@ -88,7 +88,7 @@ TEST(Document, RefusesWhatAFileWithTheSameWordsWouldBeRefused) {
 }
 
 TEST(Document, DerivesWhatFollowedTheLengths) {
-  Document document = open(walker_case({64, 32}, 4));
+  Document document = open_document(walker_case({64, 32}, 4));
   Scenario next = document.scenario();
   next.batch.lengths = {40, 32, 8};
   document.edit(next, "batch.lengths");
@@ -106,7 +106,7 @@ TEST(Document, DerivesLengthsOfAChangedGeneratorAndDropsOneWhoseLengthsWereTyped
   generator.name = "uniform";
   generator.tokens = 256;
   generator.max = 64;
-  Document document = open(scenario);
+  Document document = open_document(scenario);
   Scenario next = document.scenario();
   next.batch.generator = generator;
   document.edit(next, "batch.generator");
@@ -123,7 +123,7 @@ TEST(Document, DerivesLengthsOfAChangedGeneratorAndDropsOneWhoseLengthsWereTyped
 TEST(Document, SlotsGivenByHandDoNotFollow) {
   Scenario scenario = walker_case({60, 30}, 4);
   scenario.batch.slots = scenario.batch.kv_slots = {64, 64};
-  Document document = open(scenario);
+  Document document = open_document(scenario);
   Scenario next = document.scenario();
   next.batch.lengths = {50, 30};
   document.edit(next, "batch.lengths");
@@ -133,7 +133,7 @@ TEST(Document, SlotsGivenByHandDoNotFollow) {
 
 TEST(Document, UndoesAndRedoesEdits) {
   const Scenario first = walker_case({64}, 4);
-  Document document = open(first);
+  Document document = open_document(first);
   edit_ranks(document, 2);
   document.end_edit();
   edit_ranks(document, 8);
@@ -156,7 +156,7 @@ TEST(Document, UndoesAndRedoesEdits) {
 }
 
 TEST(Document, OneDragIsOneStepOfUndo) {
-  Document document = open(walker_case({64}, 4));
+  Document document = open_document(walker_case({64}, 4));
   for (const int32_t ranks : {5, 6, 7}) edit_ranks(document, ranks);
   document.end_edit();
   for (const int32_t ranks : {8, 9}) edit_ranks(document, ranks);
@@ -168,7 +168,7 @@ TEST(Document, OneDragIsOneStepOfUndo) {
 }
 
 TEST(Document, EditsOfDifferentKeysAreDifferentSteps) {
-  Document document = open(walker_case({64}, 4));
+  Document document = open_document(walker_case({64}, 4));
   edit_ranks(document, 2);
   Scenario next = document.scenario();
   next.attention.mask_type = MaskType::no_mask;
@@ -182,7 +182,7 @@ TEST(Document, SavesWhatLoadsBackEqual) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "cpscope_document_test";
   std::filesystem::create_directories(folder);
   const std::string path = (folder / "saved.toml").string();
-  Document document = open(walker_case({64, 20}, 4));
+  Document document = open_document(walker_case({64, 20}, 4));
   edit_ranks(document, 8);
   ASSERT_FALSE(document.save(path));
   EXPECT_FALSE(document.is_modified());
@@ -210,7 +210,7 @@ TEST(Document, KeepsTheTextOfAFileByteForByteUntilItIsEdited) {
 TEST(Document, DoesNotWriteWhatDoesNotParse) {
   const auto path = std::filesystem::path(testing::TempDir()) / "cpscope_kept.toml";
   std::ofstream(path) << "kept";
-  Document document = open(walker_case({64}, 4));
+  Document document = open_document(walker_case({64}, 4));
   edit_ranks(document, -1);
   EXPECT_TRUE(document.save(path.string()));
   EXPECT_EQ(read(path), "kept");
@@ -218,7 +218,7 @@ TEST(Document, DoesNotWriteWhatDoesNotParse) {
 }
 
 TEST(Document, PlansLargeScenariosInTheBackgroundAndKeepsThePicture) {
-  Document document = open(walker_case({64}, 4));
+  Document document = open_document(walker_case({64}, 4));
   const gui::SharedPlan before = document.plan();
   Scenario large = document.scenario();
   large.batch.lengths = {65536};
@@ -233,7 +233,7 @@ TEST(Document, PlansLargeScenariosInTheBackgroundAndKeepsThePicture) {
 }
 
 TEST(Document, RefusesAPlanThatDoesNotFitInPlaceAndTakesASmallerOne) {
-  Document document = open(walker_case({64}, 4));
+  Document document = open_document(walker_case({64}, 4));
   document.limit_memory(1 << 20);
   edit_ranks(document, 128);
   ASSERT_TRUE(document.refusal().has_value());
@@ -252,7 +252,7 @@ TEST(Document, RefusesAPlanThatDoesNotFitInPlaceAndTakesASmallerOne) {
 }
 
 /// What the arrays of a plan take.
-int64_t bytes_of(const Plan& plan) {
+int64_t bytes_of_arrays(const Plan& plan) {
   const auto size = [](const auto& values) {
     return static_cast<int64_t>(values.size() * sizeof(values[0]));
   };
@@ -281,7 +281,7 @@ TEST(PlanSize, IsForetoldNeitherTooSmallNorFarTooLarge) {
         if (!plan) continue;
         ++planned;
         const auto foretold = static_cast<double>(gui::estimate_plan_bytes(scenario));
-        const auto taken = static_cast<double>(bytes_of(plan->plan()));
+        const auto taken = static_cast<double>(bytes_of_arrays(plan->plan()));
         const std::string what = std::string(to_name(comm)) + ", " + std::string(to_name(layout)) +
                                  ", " + std::to_string(sequences) + " sequences";
         EXPECT_GE(foretold, taken) << what;
@@ -293,7 +293,7 @@ TEST(PlanSize, IsForetoldNeitherTooSmallNorFarTooLarge) {
 }
 
 TEST(Document, AbandonsPlansThatAreNoLongerWanted) {
-  Document document = open(walker_case({64}, 4));
+  Document document = open_document(walker_case({64}, 4));
   for (const int32_t ranks : {128, 160, 192, 3}) {
     Scenario next = document.scenario();
     next.batch.lengths = {65536};

@@ -1,15 +1,15 @@
 #include "gui/draw/drawing.h"
 
+#include "tests/gui/paint_colors.h"
+
 #include <string>
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace cpscope::gui;
-
-constexpr Color kBlue{0, 119, 187};
+using tests::kBlue;
 
 TEST(PrintDrawing, WritesALineAMark) {
   Drawing drawing;
@@ -45,4 +45,4 @@ TEST(PrintDrawing, TellsPicturesOfCellsApart) {
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

@@ -1,5 +1,6 @@
 #include "gui/model/edge_matrix.h"
 
+#include "tests/gui/plan_truth.h"
 #include "tests/gui/random_plans.h"
 
 #include <algorithm>
@@ -18,22 +19,6 @@ using gui::EdgeMatrix;
 using gui::LinkBytes;
 using gui::PlanIndex;
 
-/// Bytes of stages [first, end) by (src, dst), added up item by item.
-std::map<std::pair<int32_t, int32_t>, int64_t> add_up(const PlanIndex& index, int32_t first,
-                                                      int32_t end) {
-  std::map<std::pair<int32_t, int32_t>, int64_t> sums;
-  for (int32_t s = first; s < end; ++s) {
-    const gui::StageRef& stage = index.stages()[s];
-    if (stage.kind != StageKind::transfer) continue;
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const TransferItem& item = index.pass(stage.is_backward).transfers[i];
-      if (item.src != item.dst && item.bytes > 0)
-        sums[{to_index(item.src), to_index(item.dst)}] += item.bytes;
-    }
-  }
-  return sums;
-}
-
 std::vector<LinkBytes> to_links(const std::map<std::pair<int32_t, int32_t>, int64_t>& sums) {
   std::vector<LinkBytes> links;
   for (const auto& [link, bytes] : sums) links.push_back({link.first, link.second, bytes});
@@ -47,15 +32,15 @@ TEST(EdgeMatrix, AgreesWithTransfersAddedUpForAnyStages) {
     const int32_t stride = std::max(1, stages / 12);
     for (int32_t first = 0; first <= stages; first += stride) {
       for (int32_t end = first; end <= stages; ++end) {
-        const auto sums = add_up(index, first, end);
+        const auto sums = add_up_links(index, first, end);
         ASSERT_EQ(matrix.of_stages(first, end), to_links(sums)) << first << ".." << end;
         int64_t total = 0;
         for (const auto& [link, bytes] : sums) total += bytes;
         ASSERT_EQ(matrix.total(first, end), total);
       }
     }
-    ASSERT_EQ(matrix.until(stages), to_links(add_up(index, 0, stages)));
-    ASSERT_EQ(matrix.num_links(), add_up(index, 0, stages).size());
+    ASSERT_EQ(matrix.until(stages), to_links(add_up_links(index, 0, stages)));
+    ASSERT_EQ(matrix.num_links(), add_up_links(index, 0, stages).size());
   });
 }
 
@@ -85,12 +70,13 @@ TEST(EdgeMatrix, KnowsTheLeastAndMostBytesOfAStep) {
     int64_t least = 0, most = 0, most_of_all = 0;
     for (size_t step = 0; step < index.steps().size(); ++step) {
       const gui::Moment moment = index.moment_of_step(static_cast<int32_t>(step));
-      for (const auto& [link, bytes] : add_up(index, moment.first_stage, moment.end_stage)) {
+      for (const auto& [link, bytes] : add_up_links(index, moment.first_stage, moment.end_stage)) {
         least = least == 0 ? bytes : std::min(least, bytes);
         most = std::max(most, bytes);
       }
     }
-    for (const auto& [link, bytes] : add_up(index, 0, static_cast<int32_t>(index.stages().size())))
+    for (const auto& [link, bytes] :
+         add_up_links(index, 0, static_cast<int32_t>(index.stages().size())))
       most_of_all = std::max(most_of_all, bytes);
     EXPECT_EQ(matrix.least_of_step(), least);
     EXPECT_EQ(matrix.most_of_step(), most);

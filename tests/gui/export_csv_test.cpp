@@ -61,8 +61,8 @@ std::vector<std::string> split(const std::string& line) {
   return fields;
 }
 
-std::string text_of(ViewKind kind, const PlanIndex& index, const RunView* a = nullptr,
-                    const RunView* b = nullptr) {
+std::string csv_of(ViewKind kind, const PlanIndex& index, const RunView* a = nullptr,
+                   const RunView* b = nullptr) {
   std::ostringstream out;
   write_csv(kind, index, a, b, out);
   return out.str();
@@ -70,7 +70,7 @@ std::string text_of(ViewKind kind, const PlanIndex& index, const RunView* a = nu
 
 Table table_of(ViewKind kind, const PlanIndex& index, const RunView* a = nullptr,
                const RunView* b = nullptr) {
-  std::istringstream in(text_of(kind, index, a, b));
+  std::istringstream in(csv_of(kind, index, a, b));
   Table table;
   std::string line;
   std::getline(in, line);
@@ -273,8 +273,8 @@ TEST(ExportCsv, IsTheSameEachTime) {
   for_plans_of_seeds(10, [](const PlanIndex& index, uint64_t seed) {
     const PlanIndex again(*plan_unless_refused(random_scenario(seed)));
     for (const ViewKind kind : gui::kViewKinds) {
-      const std::string text = text_of(kind, index);
-      EXPECT_EQ(text, text_of(kind, again));
+      const std::string text = csv_of(kind, index);
+      EXPECT_EQ(text, csv_of(kind, again));
       EXPECT_EQ(text.back(), '\n');
       EXPECT_EQ(text.find('\r'), std::string::npos);
     }
@@ -293,7 +293,7 @@ TEST(ExportCsv, SavesAFileOrSaysWhyNot) {
   std::ifstream in(path);
   std::ostringstream text;
   text << in.rdbuf();
-  EXPECT_EQ(text.str(), text_of(ViewKind::balance, *state.plan()));
+  EXPECT_EQ(text.str(), csv_of(ViewKind::balance, *state.plan()));
   std::filesystem::remove(path);
   EXPECT_TRUE(
       save_csv(ViewKind::balance, csv_source(state), "/no/such/folder/x.csv", control).has_value());
@@ -324,7 +324,7 @@ TEST(ExportCsv, WritesInTheBackgroundWhatWasShownWhenItBegan) {
   ASSERT_FALSE(state.document.load_text(print_scenario(walker_case({512}, 8)), "").has_value());
   settle(state);
   const std::string path = testing::TempDir() + "cpscope_background.csv";
-  const std::string wanted = text_of(ViewKind::timeline, *state.plan());
+  const std::string wanted = csv_of(ViewKind::timeline, *state.plan());
   start_saving_csv(state, ViewKind::timeline, path);
   EXPECT_TRUE(is_working(state));
   // Another plan is shown before the file is there.

@@ -21,7 +21,7 @@ using gui::ItemTarget;
 using gui::PlanIndex;
 using gui::Target;
 
-std::vector<Target> targets_of(const FindAnswer& answer) {
+std::vector<Target> found_targets(const FindAnswer& answer) {
   std::vector<Target> targets;
   for (const gui::Found& found : answer.found) targets.push_back(found.target);
   return targets;
@@ -32,7 +32,7 @@ class Find : public testing::Test {
   // Two sequences of 4096 and 1000 tokens over 4 ranks.
   Find() : index_(*plan_unless_refused(walker_case({4096, 1000}, 4))) {}
   std::vector<Target> all(std::string_view query) {
-    return targets_of(find_targets(index_, query));
+    return found_targets(find_targets(index_, query));
   }
   std::string why(std::string_view query) {
     const FindAnswer answer = find_targets(index_, query);
@@ -137,9 +137,9 @@ TEST(FindInPlans, UnderstandsEveryNameThatIsShown) {
     }
     for (const Target& target : targets) {
       const std::string name = gui::capitalise(name_target(target, &index));
-      EXPECT_EQ(targets_of(find_targets(index, name)), Targets{target}) << name;
+      EXPECT_EQ(found_targets(find_targets(index, name)), Targets{target}) << name;
       if (const auto* item = std::get_if<ItemTarget>(&target)) {
-        EXPECT_EQ(targets_of(find_targets(index, "  " + print_item(*item))), Targets{target});
+        EXPECT_EQ(found_targets(find_targets(index, "  " + print_item(*item))), Targets{target});
       }
       if (testing::Test::HasFailure()) return;
     }

@@ -27,7 +27,7 @@ std::vector<Pixels> pixels_of(const View& view) {
   return found;
 }
 
-gui::ViewInput input_of(gui::Size size) {
+gui::ViewInput sized_input(gui::Size size) {
   gui::ViewInput input;
   input.size = size;
   input.theme = &gui::theme_of(gui::ThemeName::dark);
@@ -40,7 +40,7 @@ TEST(FirstLayout, ColoursEveryTokenByItsOwner) {
   for_plans_of_seeds(60, [&](const gui::PlanIndex& index, uint64_t) {
     const Layout& layout = index.plan().layout;
     const int64_t tokens = layout.slots.tokens;
-    const gui::ViewInput input = input_of({900, 600});
+    const gui::ViewInput input = sized_input({900, 600});
     const std::vector<Pixels> pixels = pixels_of(draw_first_layout(layout, input));
     ASSERT_EQ(pixels.size(), 2u);
     const Pixels &strip = pixels[0], &matrix = pixels[1];
@@ -67,7 +67,7 @@ TEST(FirstLayout, IsSoundAtEverySize) {
   for_plans_of_seeds(40, [&](const gui::PlanIndex& index, uint64_t) {
     const gui::Size size = random_size(random);
     SCOPED_TRACE(testing::Message() << size.width << " x " << size.height);
-    expect_sound(draw_first_layout(index.plan().layout, input_of(size)));
+    expect_sound(draw_first_layout(index.plan().layout, sized_input(size)));
   });
 }
 

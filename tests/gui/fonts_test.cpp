@@ -2,6 +2,7 @@
 
 #include "gui/panel/hatch.h"
 #include "gui/panel/offscreen.h"
+#include "tests/gui/paint_colors.h"
 
 #include <cstdint>
 #include <cstdlib>
@@ -12,13 +13,11 @@
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace cpscope::gui;
-
-constexpr Color kInk{255, 255, 255};
-constexpr Color kBackground{22, 24, 29};
+using tests::kBackground;
+using tests::kInk;
 
 bool are_packages_here() { return std::filesystem::exists(FontFiles{}.body); }
 
@@ -126,4 +125,4 @@ TEST(Hatches, RepeatWithoutASeam) {
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

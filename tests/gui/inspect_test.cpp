@@ -27,7 +27,7 @@ using gui::PlanIndex;
 using gui::RunView;
 using gui::Target;
 
-std::string text_of(const Inspection& inspection, const std::string& label) {
+std::string row_text(const Inspection& inspection, const std::string& label) {
   for (const gui::InspectionRow& row : inspection.rows) {
     if (row.label == label) return to_text(row.value);
   }
@@ -39,7 +39,7 @@ Inspection inspect_alone(const PlanIndex& index, const Target& target) {
 }
 
 /// A run with errors of all kinds of rows and an event an item.
-RunView make_run(const PlanIndex& index) {
+RunView make_full_run(const PlanIndex& index) {
   RunView run;
   run.name = "A: made up";
   run.against = "the oracle";
@@ -112,7 +112,7 @@ std::vector<Target> many_targets(const PlanIndex& index, uint64_t seed) {
 
 TEST(Inspect, LinksOnlyToWhatThePlanHasAndStaysShort) {
   for_plans_of_seeds(80, [](const PlanIndex& index, uint64_t seed) {
-    const RunView run = make_run(index);
+    const RunView run = make_full_run(index);
     for (const Target& target : many_targets(index, seed)) {
       const Inspection seen = inspect(index, &run, &run, target);
       EXPECT_FALSE(seen.heading.empty());
@@ -180,19 +180,19 @@ TEST(Inspect, ComputesShowWhatTheirSlicesSay) {
       const Inspection seen =
           inspect_alone(index, ItemTarget{false, StageKind::compute, static_cast<int64_t>(i)});
       const int64_t pairs = count_item_pairs(plan, item), heads = item.heads.size();
-      const std::string text = text_of(seen, "Visible pairs");
+      const std::string text = row_text(seen, "Visible pairs");
       EXPECT_EQ(text.rfind(gui::print_count(pairs) + " a head", 0), 0u) << text;
       const std::string end = " = " + gui::print_count(pairs * heads);
       EXPECT_EQ(text.substr(text.size() - end.size()), end);
-      EXPECT_EQ(text_of(seen, "Id"), fmt::format("forward.compute.{}", i));
+      EXPECT_EQ(row_text(seen, "Id"), fmt::format("forward.compute.{}", i));
       if (item.num_slices == 0) {
-        EXPECT_EQ(text_of(seen, "Slices").rfind("none", 0), 0u);
+        EXPECT_EQ(row_text(seen, "Slices").rfind("none", 0), 0u);
         continue;
       }
       // Two products of qk lanes and of v lanes, an addition each.
       const double flops =
           2.0 * static_cast<double>(pairs * heads) * (attention.head_dim_qk + attention.head_dim_v);
-      const std::string shown = text_of(seen, "FLOPs, forward");
+      const std::string shown = row_text(seen, "FLOPs, forward");
       EXPECT_NE(shown.find(" = " + gui::print_flops(flops)), std::string::npos) << shown;
     }
   });
@@ -209,7 +209,7 @@ TEST(Inspect, TransfersRanksAndLinksAddUpTheirBytes) {
         const Inspection seen =
             inspect_alone(index, ItemTarget{pass == &index.plan().backward, StageKind::transfer,
                                             static_cast<int64_t>(i)});
-        const std::string text = text_of(seen, "Bytes");
+        const std::string text = row_text(seen, "Bytes");
         if (src == dst) {
           EXPECT_EQ(text.rfind("0 on the wire", 0), 0u);
           continue;
@@ -228,12 +228,12 @@ TEST(Inspect, TransfersRanksAndLinksAddUpTheirBytes) {
       const Inspection seen = inspect_alone(index, gui::RankTarget{r});
       const auto at = static_cast<size_t>(r);
       // Ring slots learn what they hold even where nothing travels.
-      EXPECT_TRUE(sent[at] == 0 || starts(text_of(seen, "Sends"), sent[at]));
-      EXPECT_TRUE(received[at] == 0 || starts(text_of(seen, "Receives"), received[at]));
+      EXPECT_TRUE(sent[at] == 0 || starts(row_text(seen, "Sends"), sent[at]));
+      EXPECT_TRUE(received[at] == 0 || starts(row_text(seen, "Receives"), received[at]));
       for (int32_t other = 0; other < index.num_ranks(); ++other) {
         const int64_t bytes = links[{r, other}];
         const std::string text =
-            text_of(inspect_alone(index, gui::LinkTarget{r, other}), "Bytes in all");
+            row_text(inspect_alone(index, gui::LinkTarget{r, other}), "Bytes in all");
         EXPECT_EQ(text, bytes == 0 ? "nothing crosses this link"
                                    : fmt::format("{} ({} B)", gui::print_bytes(double(bytes)),
                                                  gui::print_count(bytes)));
@@ -274,7 +274,7 @@ TEST(Inspect, BytesFormulaMultipliesOut) {
           const TransferItem& transfer =
               index.pass(item.is_backward).transfers[static_cast<size_t>(item.index)];
           if (transfer.src == transfer.dst) continue;
-          const std::string text = text_of(inspect_alone(index, item), "Bytes");
+          const std::string text = row_text(inspect_alone(index, item), "Bytes");
           EXPECT_EQ(multiply_out(text), transfer.bytes) << text;
         }
       },
@@ -312,16 +312,16 @@ TEST(Inspect, TokensCountValidOnesAndPairs) {
         as_keys += k >= tokens->begin && k < tokens->end ? 1 : 0;
       }
       const int64_t count = tokens->end - tokens->begin;
-      EXPECT_EQ(text_of(seen, "Tokens"),
+      EXPECT_EQ(row_text(seen, "Tokens"),
                 fmt::format("{}: {} valid, {} padding", gui::print_count(count),
                             gui::print_count(valid), gui::print_count(count - valid)));
       const bool is_both = plan.layout.same_kv;
       const auto pairs_text = [](int64_t n) {
         return gui::print_count(n) + (n == 1 ? " pair" : " pairs") + " a head";
       };
-      EXPECT_EQ(text_of(seen, "As queries"),
+      EXPECT_EQ(row_text(seen, "As queries"),
                 is_both || tokens->side == Side::q ? "see " + pairs_text(as_queries) : "");
-      EXPECT_EQ(text_of(seen, "As keys"),
+      EXPECT_EQ(row_text(seen, "As keys"),
                 is_both || tokens->side == Side::kv ? "are seen in " + pairs_text(as_keys) : "");
     }
   });
@@ -357,28 +357,28 @@ TEST(Inspect, RowsShowValuesErrorsAndBudgets) {
   const auto rows = [&](int64_t token, int32_t head) {
     return inspect(index, &run, nullptr, gui::RowTarget{0, token, head});
   };
-  EXPECT_EQ(text_of(rows(17, 2), "A: cpu"),
+  EXPECT_EQ(row_text(rows(17, 2), "A: cpu"),
             "error 0.5 of 0.25 allowed, 200 % of the budget: over it");
-  EXPECT_EQ(text_of(rows(17, 2), "Furthest lane"),
+  EXPECT_EQ(row_text(rows(17, 2), "Furthest lane"),
             "lane 1: seen 1.5, expected 1; number 2 of the worst rows");
-  EXPECT_EQ(text_of(rows(18, 2), "A: cpu"), "NaN in the row: over any budget");
-  EXPECT_EQ(text_of(rows(3, 0), "A: cpu"), "error 0 of 0.25 allowed, 0 % of the budget");
-  EXPECT_EQ(text_of(rows(3, 0), "Compared with"), "the oracle");
+  EXPECT_EQ(row_text(rows(18, 2), "A: cpu"), "NaN in the row: over any budget");
+  EXPECT_EQ(row_text(rows(3, 0), "A: cpu"), "error 0 of 0.25 allowed, 0 % of the budget");
+  EXPECT_EQ(row_text(rows(3, 0), "Compared with"), "the oracle");
   // Without a run it says what to do.
-  EXPECT_NE(text_of(inspect_alone(index, gui::RowTarget{0, 3, 0}), "Error").find("press R"),
+  EXPECT_NE(row_text(inspect_alone(index, gui::RowTarget{0, 3, 0}), "Error").find("press R"),
             std::string::npos);
-  EXPECT_EQ(text_of(inspect(index, &run, nullptr, gui::RowTarget{3, 3, 0}), "A: cpu"),
+  EXPECT_EQ(row_text(inspect(index, &run, nullptr, gui::RowTarget{3, 3, 0}), "A: cpu"),
             "this run has no such tensor");
 }
 
 TEST(Inspect, TimesCarryTheMarkOfASimulatedClock) {
   const PlanIndex index(*plan_unless_refused(walker_case({64}, 2)));
-  RunView run = make_run(index);
+  RunView run = make_full_run(index);
   const ItemTarget item{false, StageKind::compute, 1};
-  const std::string simulated = text_of(inspect(index, &run, nullptr, item), "Time in A: made up");
+  const std::string simulated = row_text(inspect(index, &run, nullptr, item), "Time in A: made up");
   EXPECT_EQ(simulated, "~3 us to ~4 us after the start, ~1 us (predicted)");
   run.is_simulated = false;
-  EXPECT_EQ(text_of(inspect(index, &run, nullptr, item), "Time in A: made up"),
+  EXPECT_EQ(row_text(inspect(index, &run, nullptr, item), "Time in A: made up"),
             "3 us to 4 us after the start, 1 us");
 }
 

@@ -1,15 +1,13 @@
 // What the layout shows of reorders: rows on their way between rank order and token order.
 #include "gui/model/layout_view.h"
 #include "sim/plan/planner.h"
-#include "sim/scenario/scenario_file.h"
+#include "tests/gui/plan_truth.h"
 #include "tests/gui/random_plans.h"
 #include "tests/gui/view_check.h"
+#include "tests/gui/view_probe.h"
 
-#include <algorithm>
 #include <map>
-#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -22,23 +20,6 @@ using gui::HitRegion;
 using gui::PlanIndex;
 using gui::View;
 
-/// Token ids of every rank in local order, from the layout alone.
-std::vector<std::vector<int64_t>> local_tokens(const PlanIndex& index, Side side) {
-  const Layout& layout = index.plan().layout;
-  std::vector<std::vector<int64_t>> tokens;
-  for (const auto& runs : side == Side::q ? layout.q_runs : layout.kv_runs)
-    tokens.push_back(expand(runs));
-  return tokens;
-}
-
-std::optional<PlanIndex> index_of(const std::string& scenario) {
-  auto loaded = load_scenario(std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/" + scenario + ".toml");
-  if (!loaded.ok()) return std::nullopt;
-  auto plan = plan_unless_refused(loaded.value().scenario);
-  if (!plan) return std::nullopt;
-  return PlanIndex(std::move(*plan));
-}
-
 /// Boxes of the reorder's chunks by row of the rank order.
 std::map<std::string, Box> reorder_boxes(const View& view) {
   std::map<std::string, Box> boxes;
@@ -48,7 +29,7 @@ std::map<std::string, Box> reorder_boxes(const View& view) {
 }
 
 TEST(LayoutView, MovesRowsFromRankOrderToTokenOrderAsTheReorderProceeds) {
-  const auto index = index_of("thd_padding_a2a");
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/thd_padding_a2a.toml");
   ASSERT_TRUE(index.has_value());
   int32_t reorder = 0;
   while (index->stages()[static_cast<size_t>(reorder)].kind != StageKind::reorder) ++reorder;
@@ -88,16 +69,8 @@ TEST(LayoutView, MovesRowsFromRankOrderToTokenOrderAsTheReorderProceeds) {
   }
 }
 
-bool has_text(const View& view, const std::string& what) {
-  return std::any_of(view.drawing.marks.begin(), view.drawing.marks.end(),
-                     [&](const gui::Mark& mark) {
-                       const auto* label = std::get_if<gui::Label>(&mark);
-                       return label != nullptr && label->text.find(what) != std::string::npos;
-                     });
-}
-
 /// Names of a view's hits that begin so, with their targets.
-std::map<std::string, gui::Target> targets_of(const View& view, const std::string& prefix) {
+std::map<std::string, gui::Target> named_targets(const View& view, const std::string& prefix) {
   std::map<std::string, gui::Target> targets;
   for (const HitRegion& hit : view.hits)
     if (hit.name.starts_with(prefix)) targets[hit.name] = hit.target;
@@ -106,7 +79,7 @@ std::map<std::string, gui::Target> targets_of(const View& view, const std::strin
 
 TEST(LayoutView, ShowsEveryReorderOfTheStepOneAfterAnother) {
   for (const char* name : {"thd_padding_a2a", "gqa_replicated_a2a", "thd_padding_hierarchical"}) {
-    const auto index = index_of(name);
+    const auto index = plan_file(std::string(CPSCOPE_SOURCE_DIR "/scenarios/") + name + ".toml");
     ASSERT_TRUE(index.has_value());
     for (int32_t step = 0; step < static_cast<int32_t>(index->steps().size()); ++step) {
       const gui::Moment moment = index->moment_of_step(step);
@@ -125,7 +98,7 @@ TEST(LayoutView, ShowsEveryReorderOfTheStepOneAfterAnother) {
       asked.input.moment = moment;
       const std::string prefix =
           std::string("reordered/") + (is_backward ? "backward/" : "forward/");
-      EXPECT_EQ(targets_of(draw_layout(asked.input), prefix).size(), wanted.size()) << name;
+      EXPECT_EQ(named_targets(draw_layout(asked.input), prefix).size(), wanted.size()) << name;
       // The progress of the step passes over them in order.
       for (size_t turn = 0; turn < wanted.size(); ++turn) {
         asked.input.progress =
@@ -145,7 +118,7 @@ TEST(LayoutView, ShowsEveryReorderOfTheStepOneAfterAnother) {
 }
 
 TEST(LayoutView, ShowsAStageOfReordersAloneAndThoseBeforeAsDone) {
-  const auto index = index_of("thd_padding_a2a");
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/thd_padding_a2a.toml");
   ASSERT_TRUE(index.has_value());
   for (int32_t s = 0; s < static_cast<int32_t>(index->stages().size()); ++s) {
     const gui::StageRef& stage = index->stages()[static_cast<size_t>(s)];

@@ -1,7 +1,7 @@
 #include "gui/model/layout_view.h"
 
 #include "sim/plan/planner.h"
-#include "sim/scenario/scenario_file.h"
+#include "tests/gui/plan_truth.h"
 #include "tests/gui/random_plans.h"
 #include "tests/gui/view_check.h"
 
@@ -26,16 +26,7 @@ using gui::HitRegion;
 using gui::PlanIndex;
 using gui::View;
 
-constexpr gui::Size kLarge{4000, 1600};
-
-/// Token ids of every rank in local order, from the layout alone.
-std::vector<std::vector<int64_t>> local_tokens(const PlanIndex& index, Side side) {
-  const Layout& layout = index.plan().layout;
-  std::vector<std::vector<int64_t>> tokens;
-  for (const auto& runs : side == Side::q ? layout.q_runs : layout.kv_runs)
-    tokens.push_back(expand(runs));
-  return tokens;
-}
+constexpr gui::Size kLargeLayout{4000, 1600};
 
 std::vector<Side> drawn_sides(const PlanIndex& index) {
   if (index.plan().layout.same_kv) return {Side::q};
@@ -43,10 +34,6 @@ std::vector<Side> drawn_sides(const PlanIndex& index) {
 }
 
 std::string side_name(Side side) { return side == Side::q ? "q" : "kv"; }
-
-bool begins_with(const std::string& text, const std::string& prefix) {
-  return text.compare(0, prefix.size(), prefix) == 0;
-}
 
 /// The numbers of a text, thousands' gaps closed.
 std::vector<int64_t> numbers_in(const std::string& text) {
@@ -84,7 +71,7 @@ struct Told {
 
 Told told_of(const HitRegion& hit) {
   for (const std::string& line : lines_of(hit.tooltip)) {
-    if (!begins_with(line, "rank ") || line.find("local rows") == std::string::npos) continue;
+    if (!line.starts_with("rank ") || line.find("local rows") == std::string::npos) continue;
     const std::vector<int64_t> n = numbers_in(line);
     if (n.size() == 3) return {n[0], n[1], n[2]};
   }
@@ -94,14 +81,14 @@ Told told_of(const HitRegion& hit) {
 
 TEST(LayoutView, ShowsEveryTokenOnceInThePackedOrderWithItsOwner) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeLayout);
     const View view = draw_layout(asked.input);
     expect_sound(view);
     for (const Side side : drawn_sides(index)) {
       const auto tokens = local_tokens(index, side);
       std::vector<int> shown(static_cast<size_t>(index.tokens(side)), 0);
       for (const HitRegion& hit : view.hits) {
-        if (!begins_with(hit.name, "chunk/" + side_name(side) + "/")) continue;
+        if (!hit.name.starts_with("chunk/" + side_name(side) + "/")) continue;
         const auto& range = std::get<gui::TokenRange>(hit.target);
         const Told told = told_of(hit);
         ASSERT_EQ(range.side, side);
@@ -121,13 +108,13 @@ TEST(LayoutView, ShowsEveryTokenOnceInThePackedOrderWithItsOwner) {
 
 TEST(LayoutView, ShowsEveryLocalRowOnceWithItsToken) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeLayout);
     const View view = draw_layout(asked.input);
     for (const Side side : drawn_sides(index)) {
       const auto tokens = local_tokens(index, side);
       std::set<std::pair<int64_t, int64_t>> shown;  // (rank, row)
       for (const HitRegion& hit : view.hits) {
-        if (!begins_with(hit.name, "local/" + side_name(side) + "/")) continue;
+        if (!hit.name.starts_with("local/" + side_name(side) + "/")) continue;
         const Told told = told_of(hit);
         const std::vector<int64_t> ids = numbers_in(lines_of(hit.tooltip).front());
         // "query tokens [4, 8)" or "query tokens 4, 7, .. 22: every 3th"
@@ -153,7 +140,7 @@ struct PackedScale {
 PackedScale packed_scale(const View& view, Side side) {
   PackedScale scale;
   for (const HitRegion& hit : view.hits) {
-    if (!begins_with(hit.name, "chunk/" + side_name(side) + "/")) continue;
+    if (!hit.name.starts_with("chunk/" + side_name(side) + "/")) continue;
     scale.begin = std::min<double>(scale.begin, hit.box.x0);
     scale.end = std::max<double>(scale.end, hit.box.x1);
   }
@@ -162,13 +149,13 @@ PackedScale packed_scale(const View& view, Side side) {
 
 TEST(LayoutView, DrawsChunksToScale) {
   for_plans_of_seeds(40, [](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeLayout);
     const View view = draw_layout(asked.input);
     for (const Side side : drawn_sides(index)) {
       const PackedScale scale = packed_scale(view, side);
       const double per_token = (scale.end - scale.begin) / static_cast<double>(index.tokens(side));
       for (const HitRegion& hit : view.hits) {
-        if (!begins_with(hit.name, "chunk/" + side_name(side) + "/")) continue;
+        if (!hit.name.starts_with("chunk/" + side_name(side) + "/")) continue;
         const auto& range = std::get<gui::TokenRange>(hit.target);
         ASSERT_NEAR(hit.box.x0, scale.begin + per_token * static_cast<double>(range.begin), 0.1);
         ASSERT_NEAR(hit.box.x1, scale.begin + per_token * static_cast<double>(range.end), 0.1);
@@ -181,7 +168,7 @@ TEST(LayoutView, RibbonsJoinTheSameTokensAboveAndBelow) {
   size_t followed = 0;
   for_plans_of_seeds(60, [&followed](const PlanIndex& index, uint64_t) {
     if (!index.plan().layout.same_kv) return;
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeLayout);
     asked.input.focus_rank = index.num_ranks() - 1;
     const View view = draw_layout(asked.input);
     const auto tokens = local_tokens(index, Side::q);
@@ -193,7 +180,7 @@ TEST(LayoutView, RibbonsJoinTheSameTokensAboveAndBelow) {
       if (ribbon == nullptr) continue;
       // The local boxes whose top edge the ribbon ends at; a reorder's ribbons end elsewhere.
       for (const HitRegion& hit : view.hits) {
-        if (!begins_with(hit.name, "local/q/") || std::abs(hit.box.y0 - ribbon->bottom) > 0.01F)
+        if (!hit.name.starts_with("local/q/") || std::abs(hit.box.y0 - ribbon->bottom) > 0.01F)
           continue;
         if (ribbon->bottom_x0 < hit.box.x0 - 0.1F || ribbon->bottom_x1 > hit.box.x1 + 0.1F)
           continue;
@@ -220,7 +207,7 @@ TEST(LayoutView, RibbonsJoinTheSameTokensAboveAndBelow) {
 TEST(LayoutView, DrawsPaddingAsPaddingAndNothingElse) {
   int64_t padded = 0;
   for_plans_of_seeds(60, [&padded](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeLayout);
     const View view = draw_layout(asked.input);
     for (const Side side : drawn_sides(index)) {
       const PackedScale scale = packed_scale(view, side);
@@ -228,7 +215,7 @@ TEST(LayoutView, DrawsPaddingAsPaddingAndNothingElse) {
       // Dots inside the row of owners.
       Box row{};
       for (const HitRegion& hit : view.hits)
-        if (begins_with(hit.name, "chunk/" + side_name(side) + "/")) row = hit.box;
+        if (hit.name.starts_with("chunk/" + side_name(side) + "/")) row = hit.box;
       std::vector<int> dotted(static_cast<size_t>(index.tokens(side)), 0);
       for (const gui::Mark& mark : view.drawing.marks) {
         const auto* box = std::get_if<gui::FilledBox>(&mark);
@@ -288,9 +275,9 @@ TEST(LayoutView, FoldsNarrowChunksAndKeepsTheirNumber) {
         const View view = draw_layout(asked.input);
         int64_t chunks = 0;
         for (const HitRegion& hit : view.hits) {
-          if (begins_with(hit.name, "chunk/q/")) {
+          if (hit.name.starts_with("chunk/q/")) {
             ++chunks;
-          } else if (begins_with(hit.name, "band/q/")) {
+          } else if (hit.name.starts_with("band/q/")) {
             const int64_t here = numbers_in(hit.tooltip).front();
             EXPECT_GT(here, 1);
             chunks += here;
@@ -327,23 +314,15 @@ TEST(LayoutView, StaysSoundForAnyCameraAndSize) {
       space);
 }
 
-std::optional<PlanIndex> index_of(const std::string& scenario) {
-  auto loaded = load_scenario(std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/" + scenario + ".toml");
-  if (!loaded.ok()) return std::nullopt;
-  auto plan = plan_unless_refused(loaded.value().scenario);
-  if (!plan) return std::nullopt;
-  return PlanIndex(std::move(*plan));
-}
-
 TEST(LayoutView, ShowsAMillionTokensOnAThousandRanks) {
-  const auto index = index_of("million_tokens");
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/million_tokens.toml");
   ASSERT_TRUE(index.has_value());
   Asked asked(*index, {1920, 1080});
   const View whole = draw_layout(asked.input);
   expect_sound(whole);
   int64_t chunks = 0;
   for (const HitRegion& hit : whole.hits)
-    if (begins_with(hit.name, "band/q/")) chunks += numbers_in(hit.tooltip).front();
+    if (hit.name.starts_with("band/q/")) chunks += numbers_in(hit.tooltip).front();
   EXPECT_EQ(chunks, 2048);
   std::mt19937_64 random(3);
   const auto start = std::chrono::steady_clock::now();
@@ -364,11 +343,11 @@ TEST(LayoutView, ShowsAMillionTokensOnAThousandRanks) {
 }
 
 TEST(LayoutView, ShowsACombUntilStripesAreWideEnough) {
-  const auto index = index_of("striped");
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/striped.toml");
   ASSERT_TRUE(index.has_value());
   const auto count = [](const View& view, const std::string& prefix) {
     return std::count_if(view.hits.begin(), view.hits.end(),
-                         [&](const HitRegion& hit) { return begins_with(hit.name, prefix); });
+                         [&](const HitRegion& hit) { return hit.name.starts_with(prefix); });
   };
   Asked far(*index, {600, 300});
   const View comb = draw_layout(far.input);
@@ -381,7 +360,7 @@ TEST(LayoutView, ShowsACombUntilStripesAreWideEnough) {
 }
 
 TEST(LayoutView, OutlinesWhatIsSelectedAndHovered) {
-  const auto index = index_of("zigzag");
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/zigzag.toml");
   ASSERT_TRUE(index.has_value());
   Asked asked(*index, {960, 400});
   const gui::Theme& theme = *asked.input.theme;
@@ -403,7 +382,7 @@ TEST(LayoutView, OutlinesWhatIsSelectedAndHovered) {
 }
 
 TEST(LayoutView, SaysWhatToDoWithoutAPlan) {
-  const auto index = index_of("zigzag");
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/zigzag.toml");
   ASSERT_TRUE(index.has_value());
   Asked asked(*index, {600, 300});
   asked.input.plan = nullptr;

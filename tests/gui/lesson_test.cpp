@@ -31,8 +31,8 @@ std::optional<std::string> read_file(const std::string& path) {
 }
 
 /// The walker and the oracle of the tests, as the window's runner.
-Result<gui::SharedRun> run_on_walker(const std::string& executor, const gui::SharedPlan& plan,
-                                     gui::TaskControl&) {
+Result<gui::SharedRun> grade_on_walker(const std::string& executor, const gui::SharedPlan& plan,
+                                       gui::TaskControl&) {
   const CheckedPlan& checked = plan->checked();
   const auto graded = run_graded(checked.plan().scenario);
   auto run = std::make_shared<gui::RunView>();
@@ -50,13 +50,13 @@ Result<gui::SharedRun> run_on_walker(const std::string& executor, const gui::Sha
   return gui::SharedRun(run);
 }
 
-AppState make_state() {
+AppState make_lesson_state() {
   AppState state;
   state.services.scenario_source = [](std::string_view name) {
     return read_file(std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/" + std::string(name) + ".toml");
   };
   state.services.executors = {"cpu"};
-  state.services.run = run_on_walker;
+  state.services.run = grade_on_walker;
   return state;
 }
 
@@ -90,7 +90,7 @@ TEST(Lessons, AreAtLeastEightWithAQuestionEach) {
 }
 
 TEST(Lessons, ARobotDoesWhatEveryPageAsksFor) {
-  AppState state = make_state();
+  AppState state = make_lesson_state();
   int32_t pages = 0;
   for (int32_t n = 0; n < static_cast<int32_t>(gui::all_lessons().size()); ++n) {
     const Lesson& lesson = gui::all_lessons()[static_cast<size_t>(n)];
@@ -121,7 +121,7 @@ TEST(Lessons, EveryPageCanBeOpenedAlone) {
     const auto& steps = gui::all_lessons()[static_cast<size_t>(n)].steps;
     for (int32_t p = static_cast<int32_t>(steps.size()) - 1; p >= 0; --p) {
       SCOPED_TRACE(std::to_string(n) + "/" + std::to_string(p));
-      AppState state = make_state();
+      AppState state = make_lesson_state();
       ASSERT_TRUE(open_lesson(state, {n, p}));
       EXPECT_FALSE(lesson_text(state).empty());
       EXPECT_FALSE(steps[static_cast<size_t>(p)].scenario.empty());
@@ -130,7 +130,7 @@ TEST(Lessons, EveryPageCanBeOpenedAlone) {
 }
 
 TEST(Lessons, CanBePagedToTheEndAndBack) {
-  AppState state = make_state();
+  AppState state = make_lesson_state();
   ASSERT_TRUE(open_lesson(state, {0, 0}));
   int forwards = 0, backwards = 0;
   while (next_page(state)) ++forwards;
@@ -151,7 +151,7 @@ TEST(Lessons, SayWhenTheirScenarioIsMissing) {
 }
 
 TEST(Lessons, KeepTheRunWhileTheirScenarioStaysTheSame) {
-  AppState state = make_state();
+  AppState state = make_lesson_state();
   for (int32_t n = 0; n < static_cast<int32_t>(gui::all_lessons().size()); ++n) {
     if (gui::all_lessons()[static_cast<size_t>(n)].title != "Reading an error map") continue;
     ASSERT_TRUE(open_lesson(state, {n, 0}));
@@ -164,7 +164,7 @@ TEST(Lessons, KeepTheRunWhileTheirScenarioStaysTheSame) {
 }
 
 TEST(Lessons, SpeakOfThePlanThatIsOpen) {
-  AppState state = make_state();
+  AppState state = make_lesson_state();
   ASSERT_TRUE(open_lesson(state, {0, 0}));
   const std::string before = to_text(lesson_text(state));
   EXPECT_NE(before.find("256 tokens"), std::string::npos) << before;
@@ -175,7 +175,7 @@ TEST(Lessons, SpeakOfThePlanThatIsOpen) {
 }
 
 TEST(Lessons, StandAnyOtherScenario) {
-  AppState state = make_state();
+  AppState state = make_lesson_state();
   const auto lessons = gui::all_lessons();
   for (size_t n = 0; n < lessons.size(); ++n) {
     for (size_t page = 0; page < lessons[n].steps.size(); ++page) {
@@ -254,9 +254,9 @@ TEST(Lesson, KeepsItsPageInAStateFile) {
   const auto lessons = gui::all_lessons();
   for (int32_t n = 0; n < static_cast<int32_t>(lessons.size()); ++n) {
     for (int32_t page = 0; page < static_cast<int32_t>(lessons[n].steps.size()); ++page) {
-      AppState state = make_state();
+      AppState state = make_lesson_state();
       ASSERT_TRUE(open_lesson(state, {n, page}));
-      AppState back = make_state();
+      AppState back = make_lesson_state();
       const auto error = load_state(back, save_state(state), "s.json");
       ASSERT_FALSE(error.has_value()) << to_text(*error);
       ASSERT_NE(back.lesson_plan, nullptr) << "lesson " << n << ", page " << page;
@@ -267,13 +267,13 @@ TEST(Lesson, KeepsItsPageInAStateFile) {
 }
 
 TEST(Lesson, IsAboutItsOwnPlanWhenAStateHasAnother) {
-  AppState state = make_state();
+  AppState state = make_lesson_state();
   ASSERT_TRUE(open_lesson(state, {0, 0}));
   Scenario scenario = state.document.scenario();
   scenario.parallel.comm_type = CommType::a2a;
   edit_scenario(state, scenario, "parallel.cp_comm_type");
   settle(state);
-  AppState back = make_state();
+  AppState back = make_lesson_state();
   ASSERT_FALSE(load_state(back, save_state(state), "s.json").has_value());
   ASSERT_NE(back.lesson_plan, nullptr);
   EXPECT_EQ(back.lesson_plan->plan().hash, state.lesson_plan->plan().hash);

@@ -26,10 +26,10 @@ using gui::PaintWhen;
 using gui::PlanIndex;
 using gui::View;
 
-constexpr gui::Size kLarge{1700, 1400};
+constexpr gui::Size kLargeMask{1700, 1400};
 
 /// The picture of the cells: the one with the most of them.
-const gui::Pixels* cells_of(const View& view) {
+const gui::Pixels* find_cells(const View& view) {
   const gui::Pixels* largest = nullptr;
   for (const gui::Mark& mark : view.drawing.marks) {
     const auto* pixels = std::get_if<gui::Pixels>(&mark);
@@ -37,15 +37,6 @@ const gui::Pixels* cells_of(const View& view) {
       largest = pixels;
   }
   return largest;
-}
-
-/// All labels one after another: wrapped lines stand together.
-bool has_text(const View& view, const std::string& text) {
-  std::string all;
-  for (const gui::Mark& mark : view.drawing.marks) {
-    if (const auto* label = std::get_if<gui::Label>(&mark)) all += label->text + " ";
-  }
-  return all.find(text) != std::string::npos;
 }
 
 bool shows_backward(const PlanIndex& index, gui::Moment moment) {
@@ -75,14 +66,14 @@ std::vector<gui::Moment> some_moments(const PlanIndex& index) {
 
 TEST(MaskView, PaintsEveryPairByWhatTheMaskAndTheScheduleSay) {
   for_plans_of_seeds(40, [](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeMask);
     const gui::MaskPaint paint(*asked.input.theme);
     const PairTruth truths[] = {write_out(index, false), write_out(index, true)};
     for (const gui::Moment moment : some_moments(index)) {
       asked.input.moment = moment;
       const View view = draw_mask(asked.input);
       expect_sound(view);
-      const gui::Pixels* cells = cells_of(view);
+      const gui::Pixels* cells = find_cells(view);
       ASSERT_NE(cells, nullptr);
       const bool is_backward = shows_backward(index, moment);
       const PairTruth& truth = truths[is_backward ? 1 : 0];
@@ -116,7 +107,7 @@ TEST(MaskView, PaintsEveryPairByWhatTheMaskAndTheScheduleSay) {
 TEST(MaskView, NamesTheOnlyItemOfAChunkPair) {
   int64_t items = 0, ranges = 0;
   for_plans_of_seeds(60, [&](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeMask);
     const PairTruth truth = write_out(index, false);
     for (const gui::HitRegion& hit : draw_mask(asked.input).hits) {
       int64_t q0 = 0, k0 = 0;
@@ -157,13 +148,13 @@ TEST(MaskView, NamesTheOnlyItemOfAChunkPair) {
 
 TEST(MaskView, PrintsCountsThatSinglePairsAddUpTo) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeMask);
     const PairTruth truth = write_out(index, false);
     const int64_t visible = std::count(truth.is_visible.begin(), truth.is_visible.end(), 1);
     const View view = draw_mask(asked.input);
     const std::string text =
         gui::print_count(visible) + " of " + gui::print_count(truth.q * truth.k) + " pairs visible";
-    EXPECT_TRUE(has_text(view, text)) << text;
+    EXPECT_TRUE(has_words(view, text)) << text;
   });
 }
 
@@ -172,7 +163,7 @@ TEST(MaskView, PrintsTheStepOfEachChunkPairOfAZigzagRing) {
   const auto plan = plan_unless_refused(scenario);
   ASSERT_TRUE(plan);
   const PlanIndex index(*plan);
-  Asked asked(index, kLarge);
+  Asked asked(index, kLargeMask);
   const View view = draw_mask(asked.input);
   // Chunk c belongs to rank min(c, 7 - c); KV of rank s reaches rank r in step (r - s) mod 4.
   for (int64_t q = 0; q < 8; ++q) {
@@ -198,18 +189,18 @@ TEST(MaskView, PrintsTheStepOfEachChunkPairOfAZigzagRing) {
 TEST(MaskView, ShowsTheSameWithAndWithoutAMemo) {
   for_plans_of_seeds(30, [](const PlanIndex& index, uint64_t seed) {
     std::mt19937_64 random(seed);
-    Asked kept(index, kLarge);
+    Asked kept(index, kLargeMask);
     for (int n = 0; n < 12; ++n) {
       if (n % 3 == 0) kept.input.camera = random_camera(random);
       kept.input.moment =
           index.moment_of_step(static_cast<int32_t>(random() % index.steps().size()));
-      Asked fresh(index, kLarge);
+      Asked fresh(index, kLargeMask);
       fresh.input.moment = kept.input.moment;
       fresh.input.camera = kept.input.camera;
       fresh.input.memo = nullptr;
       const View a = draw_mask(kept.input), b = draw_mask(fresh.input);
       ASSERT_EQ(a.drawing.marks.size(), b.drawing.marks.size());
-      const gui::Pixels *left = cells_of(a), *right = cells_of(b);
+      const gui::Pixels *left = find_cells(a), *right = find_cells(b);
       ASSERT_EQ(left == nullptr, right == nullptr);
       if (left != nullptr) {
         ASSERT_EQ(left->colors, right->colors);
@@ -222,10 +213,10 @@ TEST(MaskView, ShowsTheSameWithAndWithoutAMemo) {
 TEST(MaskView, StaysSoundUnderAnyCameraSizeAndSelection) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t seed) {
     std::mt19937_64 random(seed);
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeMask);
     for (int n = 0; n < 12; ++n) {
       asked.input.camera = random_camera(random);
-      asked.input.size = n % 2 == 0 ? kLarge : random_size(random);
+      asked.input.size = n % 2 == 0 ? kLargeMask : random_size(random);
       asked.input.moment =
           index.moment_of_stage(static_cast<int32_t>(random() % index.stages().size()));
       asked.input.focus_rank = static_cast<int32_t>(random() % index.num_ranks());
@@ -248,7 +239,7 @@ TEST(MaskView, StaysSoundWithMoreBandsAndSequencesThanPixels) {
   const auto plan = plan_unless_refused(scenario);
   ASSERT_TRUE(plan);
   const PlanIndex index(*plan);
-  Asked asked(index, kLarge);
+  Asked asked(index, kLargeMask);
   for (const double width : {1.0, 0.3, 0.05, 0.01}) {
     asked.input.camera = {{0.2, 0.2 + width}, {0.2, 0.2 + width}};
     const View view = draw_mask(asked.input);
@@ -259,7 +250,7 @@ TEST(MaskView, StaysSoundWithMoreBandsAndSequencesThanPixels) {
 
 TEST(MaskView, OutlinesWhatTheFocusRankComputesNow) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeMask);
     for (int32_t rank = 0; rank < index.num_ranks(); ++rank) {
       asked.input.focus_rank = rank;
       int64_t pairs = 0;
@@ -273,7 +264,7 @@ TEST(MaskView, OutlinesWhatTheFocusRankComputesNow) {
       const std::string text =
           has_items ? "rank " + std::to_string(rank) + " now: " + gui::print_count(pairs) + " pairs"
                     : "rank " + std::to_string(rank) + " computes nothing now";
-      EXPECT_TRUE(has_text(draw_mask(asked.input), text)) << text;
+      EXPECT_TRUE(has_words(draw_mask(asked.input), text)) << text;
     }
   });
 }

@@ -4,14 +4,13 @@
 #include "gui/app/command.h"
 #include "gui/app/prediction.h"
 #include "gui/app/ways.h"
+#include "tests/gui/scenario_files.h"
 #include "tests/support/hand.h"
 
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -29,18 +28,10 @@ constexpr const char* kShipped[] = {
     "thd_padding_a2a", "striped",         "packed_group_cast",
     "cross_attention", "swa_thd_ring",    "thd_padding_hierarchical"};
 
-std::optional<std::string> read_shipped(std::string_view name) {
-  std::ifstream file(CPSCOPE_SCENARIOS "/" + std::string(name) + ".toml");
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 class Monkey {
  public:
   explicit Monkey(uint64_t seed) : random_(seed) {
-    state_.services.scenario_source = read_shipped;
+    state_.services.scenario_source = read_scenarios_of(CPSCOPE_SCENARIOS);
     state_.services.scenario_names.assign(std::begin(kShipped), std::end(kShipped));
     // What it saves and opens would be files of this machine.
     state_.services.has_files = false;

@@ -12,10 +12,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace gui;
+using tests::NumbersCase;
+using tests::plan_shipped;
+using tests::plant_faults;
+using tests::run_shipped;
+using tests::save_png_for_review;
 
 class NumbersPicture : public testing::Test {
  protected:
@@ -37,7 +41,7 @@ class NumbersPicture : public testing::Test {
   Projection nothing_;
 };
 
-ViewInput input_of(const PlanIndex& plan, const RunView* run, const Projection& nothing) {
+ViewInput input_of_run(const PlanIndex& plan, const RunView* run, const Projection& nothing) {
   ViewInput input;
   input.plan = &plan;
   input.run_a = run;
@@ -50,8 +54,8 @@ TEST_F(NumbersPicture, ShowsRunsAndFaults) {
     NumbersCase made = run_shipped(name);
     const PlanIndex& plan = *made.plan;
     RunView run = make_run_view(made.outcome);
-    save(std::string("numbers.") + name, input_of(plan, &run, nothing_), draw_numbers);
-    ViewInput input = input_of(plan, &run, nothing_);
+    save(std::string("numbers.") + name, input_of_run(plan, &run, nothing_), draw_numbers);
+    ViewInput input = input_of_run(plan, &run, nothing_);
     input.tensor = 3;
     save(std::string("numbers.dk.") + name, input, draw_numbers);
     save(std::string("balance.") + name, input, draw_balance);
@@ -69,11 +73,11 @@ TEST_F(NumbersPicture, ShowsRunsAndFaults) {
 TEST_F(NumbersPicture, ShowsAMillionTokens) {
   const SharedPlan plan = plan_shipped("million_tokens");
   ViewMemo memo;
-  ViewInput input = input_of(*plan, nullptr, nothing_);
+  ViewInput input = input_of_run(*plan, nullptr, nothing_);
   input.memo = &memo;
   save("balance.million_tokens", input, draw_balance);
   save("numbers.nothing", input, draw_numbers);
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

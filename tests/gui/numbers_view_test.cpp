@@ -16,10 +16,16 @@
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace gui;
+using tests::expect_paintable;
+using tests::find_hit;
+using tests::has_text;
+using tests::plan_shipped;
+using tests::plan_unless_refused;
+using tests::probe_input;
+using tests::run_walker;
 
 constexpr int64_t kTokens = 40'000;
 constexpr int32_t kHeads = 6;
@@ -86,7 +92,7 @@ std::optional<Color> color_at(const View& view, double head, double token) {
   return heat.colors[static_cast<size_t>(row * heat.width + column)];
 }
 
-Camera random_camera(std::mt19937& random, double around_x, double around_y) {
+Camera camera_around(std::mt19937& random, double around_x, double around_y) {
   const auto span = [&](double around) {
     const double width = std::pow(10.0, -static_cast<double>(random() % 400) / 100);
     const double lo = around - width * static_cast<double>(random() % 1000) / 1000;
@@ -104,7 +110,7 @@ TEST(NumbersView, ShowsOneWrongRowAtAnyZoom) {
     const RunView run = one_bad_row(token, head, error);
     int shown = 0;
     for (int round = 0; round < 60; ++round) {
-      Camera camera = random_camera(random, (head + 0.5) / kHeads, (token + 0.5) / kTokens);
+      Camera camera = camera_around(random, (head + 0.5) / kHeads, (token + 0.5) / kTokens);
       if (round == 0) camera = {};
       const View view = draw(long_plan(), &run, camera, {700, 500});
       const auto color = color_at(view, head + 0.5, static_cast<double>(token) + 0.5);
@@ -152,11 +158,11 @@ TEST(NumbersView, StaysSmallAndFiniteForEveryCamera) {
   const RunView run = one_bad_row(23'456, 4, std::numeric_limits<double>::quiet_NaN());
   for (int round = 0; round < 150; ++round) {
     const Size size{static_cast<float>(random() % 1500), static_cast<float>(random() % 1200)};
-    Camera camera = random_camera(random, static_cast<double>(random() % 100) / 50 - 0.5,
+    Camera camera = camera_around(random, static_cast<double>(random() % 100) / 50 - 0.5,
                                   static_cast<double>(random() % 100) / 50 - 0.5);
     if (round % 20 == 0) camera.x.lo = std::numeric_limits<double>::quiet_NaN();
     if (round % 30 == 0) std::swap(camera.y.lo, camera.y.hi);
-    expect_sound(draw(long_plan(), &run, camera, size));
+    expect_paintable(draw(long_plan(), &run, camera, size));
   }
 }
 
@@ -180,10 +186,10 @@ TEST(NumbersView, ShowsRandomRunsOfEveryTensor) {
       ViewInput input = probe_input(plan, nothing, {640, 420});
       input.run_a = &run;
       input.tensor = tensor;
-      expect_sound(draw_numbers(input));
+      expect_paintable(draw_numbers(input));
     }
   }
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

@@ -10,10 +10,8 @@
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
-
-using namespace cpscope::gui;
 
 OffscreenOptions small_screen() { return {{320, 200}, 1, FontChoice::built_in, {}}; }
 
@@ -145,7 +143,7 @@ struct Device {
   }
 };
 
-Pixels cells_of(uint8_t level, int32_t width = 2) {
+Pixels make_cells(uint8_t level, int32_t width = 2) {
   Pixels cells{{0, 0, 1, 1}, width, 2, {}};
   cells.colors.assign(static_cast<size_t>(width) * 2, {level, 0, 0});
   return cells;
@@ -154,13 +152,13 @@ Pixels cells_of(uint8_t level, int32_t width = 2) {
 TEST(Textures, SendTheSameCellsOnce) {
   Device device;
   Textures textures(device.functions());
-  const uint64_t first = textures.show(cells_of(1));
-  EXPECT_EQ(textures.show(cells_of(1)), first);
+  const uint64_t first = textures.show(make_cells(1));
+  EXPECT_EQ(textures.show(make_cells(1)), first);
   EXPECT_EQ(textures.sent(), 1);
-  EXPECT_NE(textures.show(cells_of(2)), first);
+  EXPECT_NE(textures.show(make_cells(2)), first);
   for (int32_t i = 0; i < 100; ++i) {
     textures.end_frame();
-    EXPECT_EQ(textures.show(cells_of(1)), first);
+    EXPECT_EQ(textures.show(make_cells(1)), first);
     EXPECT_EQ(textures.sent(), 0);
   }
   EXPECT_EQ(device.calls, (std::vector<std::string>{"make 1", "make 2", "destroy 2"}));
@@ -170,33 +168,33 @@ TEST(Textures, UseOnesThatNobodyShowsAgain) {
   Device device;
   Textures textures(device.functions());
   for (uint8_t level = 0; level < 20; ++level) {
-    textures.show(cells_of(level));
+    textures.show(make_cells(level));
     textures.end_frame();
   }
   int32_t made = 0;
   for (const std::string& call : device.calls) made += call.starts_with("make") ? 1 : 0;
   EXPECT_LE(made, 3);
-  textures.show(cells_of(3, 5));
+  textures.show(make_cells(3, 5));
   EXPECT_EQ(device.calls.back(), "make " + std::to_string(made + 1));
 }
 
 TEST(Textures, NeverChangeWhatIsShownInTheSameFrame) {
   Device device;
   Textures textures(device.functions());
-  const uint64_t one = textures.show(cells_of(1)), two = textures.show(cells_of(2));
+  const uint64_t one = textures.show(make_cells(1)), two = textures.show(make_cells(2));
   EXPECT_NE(one, two);
   textures.end_frame();
-  EXPECT_NE(textures.show(cells_of(3)), one);
+  EXPECT_NE(textures.show(make_cells(3)), one);
 }
 
 TEST(Textures, AreDestroyedWithTheirOwner) {
   Device device;
   {
     Textures textures(device.functions());
-    textures.show(cells_of(1));
+    textures.show(make_cells(1));
   }
   EXPECT_EQ(device.calls.back(), "destroy 1");
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

@@ -2,6 +2,7 @@
 
 #include "gui/panel/offscreen.h"
 #include "gui/panel/raster.h"
+#include "tests/gui/paint_colors.h"
 #include "tests/support/golden_image.h"
 #include "tests/support/mark_gallery.h"
 #include "tests/support/review_picture.h"
@@ -17,14 +18,19 @@
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace cpscope::gui;
+using tests::draw_difference;
+using tests::draw_mark_gallery;
+using tests::expect_golden;
+using tests::is_same_picture;
+using tests::kBackground;
+using tests::kInk;
+using tests::kMarkGallerySize;
+using tests::save_png_for_review;
 
-constexpr Color kInk{255, 255, 255};
 constexpr Color kHalfInk{255, 255, 255, 128};
-constexpr Color kBackground{22, 24, 29};  // of the dark theme
 
 /// One mark on the dark theme, with the built-in font.
 Image paint_mark(Mark mark, float scale = 1) {
@@ -366,4 +372,4 @@ TEST(Paint, TakesMoreCornersThanAnIndexCanCount) {
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

@@ -21,7 +21,7 @@ constexpr uint64_t kSeeds = 60;
 
 /// Calls `look` with the plans of random scenarios.
 template <class Look>
-void for_random_plans(Look look) {
+void for_indexed_plans(Look look) {
   int planned = 0;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const auto plan = plan_unless_refused(random_scenario(seed));
@@ -35,7 +35,7 @@ void for_random_plans(Look look) {
 }
 
 TEST(PlanIndex, FindsTheOwnerAndLocalRowOfEveryToken) {
-  for_random_plans([](const PlanIndex& index) {
+  for_indexed_plans([](const PlanIndex& index) {
     const Layout& layout = index.plan().layout;
     for (const Side side : {Side::q, Side::kv}) {
       const auto& by_rank = side == Side::q ? layout.q_runs : layout.kv_runs;
@@ -53,7 +53,7 @@ TEST(PlanIndex, FindsTheOwnerAndLocalRowOfEveryToken) {
 }
 
 TEST(PlanIndex, CountsTheVisiblePairsOfAnyRectangle) {
-  for_random_plans([](const PlanIndex& index) {
+  for_indexed_plans([](const PlanIndex& index) {
     const int64_t q = index.tokens(Side::q), k = index.tokens(Side::kv);
     const int64_t all = count_all_visible(index.plan());
     ASSERT_EQ(index.count_visible(0, q, 0, k), all);
@@ -67,7 +67,7 @@ TEST(PlanIndex, CountsTheVisiblePairsOfAnyRectangle) {
 }
 
 TEST(PlanIndex, NumbersAllStagesOfBothPassesByStep) {
-  for_random_plans([](const PlanIndex& index) {
+  for_indexed_plans([](const PlanIndex& index) {
     const size_t stages = index.plan().forward.stages.size() + index.plan().backward.stages.size();
     ASSERT_EQ(index.stages().size(), stages);
     ASSERT_EQ(index.steps().size(), static_cast<size_t>(index.plan().forward.num_steps +
@@ -97,7 +97,7 @@ std::vector<int64_t> look_for(const gui::StageRef& stage, const std::vector<int3
 
 TEST(PlanIndex, FindsTheItemsOfARankInEveryStage) {
   int64_t found = 0;
-  for_random_plans([&](const PlanIndex& index) {
+  for_indexed_plans([&](const PlanIndex& index) {
     for (const gui::StageRef& stage : index.stages()) {
       const gui::ItemColumns& columns =
           index.columns(stage.is_backward)[static_cast<size_t>(stage.kind)];
@@ -115,7 +115,7 @@ TEST(PlanIndex, FindsTheItemsOfARankInEveryStage) {
 }
 
 TEST(PlanIndex, KnowsPaddingAndSequences) {
-  for_random_plans([](const PlanIndex& index) {
+  for_indexed_plans([](const PlanIndex& index) {
     const auto& sequences = index.plan().layout.slots.sequences;
     for (int64_t token = 0; token < index.tokens(Side::q); ++token) {
       int64_t sequence = -1;

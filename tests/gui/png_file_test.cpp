@@ -9,10 +9,9 @@
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace cpscope::gui;
 namespace fs = std::filesystem;
 
 /// A folder of this test's own, removed at its end.
@@ -111,4 +110,4 @@ TEST(Png, RefusesWhatIsNoPicture) {
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

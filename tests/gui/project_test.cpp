@@ -160,7 +160,7 @@ Ids ids_of(const std::vector<gui::TokenRange>& ranges) {
   return ids;
 }
 
-bool meets(const Ids& ids, int64_t begin, int64_t end) {
+bool has_id_within(const Ids& ids, int64_t begin, int64_t end) {
   const auto it = ids.lower_bound(begin);
   return it != ids.end() && *it < end;
 }
@@ -190,7 +190,7 @@ void expect_items(const Projection& p, const std::vector<Touched>& all, Hits hit
 
 /// Calls `look` with plans of random scenarios, what their items touch, and a random source.
 template <class Look>
-void for_random_plans(Look look) {
+void for_walked_plans(Look look) {
   int planned = 0;
   for (uint64_t seed = 1; seed <= 80; ++seed) {
     RandomSpace space;
@@ -215,7 +215,7 @@ gui::TokenRange draw_range(const PlanIndex& index, Side side, std::mt19937_64& r
 }
 
 TEST(Project, TokensTouchTheItemsThatReadOrMoveThem) {
-  for_random_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto& random) {
+  for_walked_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto& random) {
     for (int i = 0; i < 6; ++i) {
       const Side side = i % 2 == 0 ? Side::q : Side::kv;
       if (index.tokens(side) == 0) continue;
@@ -227,8 +227,8 @@ TEST(Project, TokensTouchTheItemsThatReadOrMoveThem) {
       EXPECT_EQ(ids_of(p.q), q ? ids_of({range}) : Ids{});
       EXPECT_EQ(ids_of(p.kv), kv ? ids_of({range}) : Ids{});
       expect_items(p, all, [&](const Touched& t) {
-        return (q && meets(t.read[0], range.begin, range.end)) ||
-               (kv && meets(t.read[1], range.begin, range.end));
+        return (q && has_id_within(t.read[0], range.begin, range.end)) ||
+               (kv && has_id_within(t.read[1], range.begin, range.end));
       });
       std::set<int32_t> owners;
       for (int64_t id = range.begin; id < range.end; ++id)
@@ -239,7 +239,7 @@ TEST(Project, TokensTouchTheItemsThatReadOrMoveThem) {
 }
 
 TEST(Project, PairsTouchTheComputesWithOneOfThem) {
-  for_random_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto& random) {
+  for_walked_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto& random) {
     for (int i = 0; i < 4; ++i) {
       if (index.tokens(Side::q) == 0 || index.tokens(Side::kv) == 0) continue;
       const gui::TokenRange q = draw_range(index, Side::q, random);
@@ -261,7 +261,7 @@ TEST(Project, PairsTouchTheComputesWithOneOfThem) {
 }
 
 TEST(Project, RowsTouchWhatMakesThatTokenAndHead) {
-  for_random_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto& random) {
+  for_walked_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto& random) {
     const Attention& attention = index.plan().scenario.attention;
     for (int32_t tensor = 0; tensor < 5; ++tensor) {
       const Side side = tensor >= 3 ? Side::kv : Side::q;
@@ -285,7 +285,7 @@ TEST(Project, RowsTouchWhatMakesThatTokenAndHead) {
 }
 
 TEST(Project, ARankTouchesItsTokensAndItems) {
-  for_random_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto&) {
+  for_walked_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto&) {
     for (int32_t rank = 0; rank < index.num_ranks(); ++rank) {
       const Projection p = project(gui::RankTarget{rank}, index);
       expect_items(p, all, [&](const Touched& t) {
@@ -301,7 +301,7 @@ TEST(Project, ARankTouchesItsTokensAndItems) {
 }
 
 TEST(Project, ALinkTouchesWhatTravelsOverIt) {
-  for_random_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto&) {
+  for_walked_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto&) {
     for (int32_t src = 0; src < index.num_ranks(); ++src) {
       for (int32_t dst = 0; dst < index.num_ranks(); ++dst) {
         Ids q, kv;
@@ -321,7 +321,7 @@ TEST(Project, ALinkTouchesWhatTravelsOverIt) {
 }
 
 TEST(Project, AnItemTouchesItsRowsRanksAndStep) {
-  for_random_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto& random) {
+  for_walked_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto& random) {
     for (int i = 0; i < 20; ++i) {
       const Touched& t = all[random() % all.size()];
       const Projection p = project(t.item, index);
@@ -336,7 +336,7 @@ TEST(Project, AnItemTouchesItsRowsRanksAndStep) {
 }
 
 TEST(Project, AStepTouchesItsItemsAndWhoWorks) {
-  for_random_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto&) {
+  for_walked_plans([](const PlanIndex& index, const std::vector<Touched>& all, auto&) {
     for (int32_t step = 0; step < static_cast<int32_t>(index.steps().size()); ++step) {
       std::set<int32_t> ranks;
       const Projection p = project(gui::StepTarget{step}, index);

@@ -2,9 +2,13 @@
 
 #include "gui/model/plan_index.h"
 #include "sim/scenario/random_scenario.h"
+#include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -24,6 +28,15 @@ void for_plans_of_seeds(uint64_t seeds, Look look, const RandomSpace& space = {}
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(planned, seeds / 3);
+}
+
+/// The plan of a scenario file; nothing when it cannot be read or is refused.
+inline std::optional<gui::PlanIndex> plan_file(const std::string& path) {
+  auto loaded = load_scenario(path);
+  if (!loaded.ok()) return std::nullopt;
+  auto plan = plan_unless_refused(loaded.value().scenario);
+  if (!plan) return std::nullopt;
+  return gui::PlanIndex(std::move(*plan));
 }
 
 }  // namespace cpscope::tests

@@ -13,10 +13,8 @@
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
-
-using namespace cpscope::gui;
 
 constexpr uint64_t kWhiteId = 1, kCellsId = 2, kSmoothId = 3;
 constexpr ImU32 kHalfWhite = IM_COL32(255, 255, 255, 128);
@@ -311,4 +309,4 @@ TEST(Raster, GivesTheSamePixelsTwiceAndOthersAfterAChange) {
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

@@ -10,12 +10,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace gui;
+using tests::make_numbers_toolbox;
+using tests::NumbersCase;
+using tests::plan_shipped;
+using tests::run_shipped;
 
-std::string scratch(const std::string& name) {
+std::string record_place(const std::string& name) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("cpscope_run_views_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
@@ -98,7 +101,7 @@ TEST(RunViews, FindWhereTwoRunsPart) {
 TEST(RunViews, OpenARecordThatWasMadeElsewhere) {
   NumbersCase made = run_shipped("zigzag");
   made.outcome.output.answer.out.values[300] += 2.0;
-  const std::string path = scratch("elsewhere.safetensors");
+  const std::string path = record_place("elsewhere.safetensors");
   RunRecord record = make_record(made.outcome, "text");
   record.executor = "cuda";
   ASSERT_TRUE(write_record(record, path).ok());
@@ -117,7 +120,7 @@ TEST(RunViews, OpenARecordThatWasMadeElsewhere) {
 TEST(RunViews, RefuseRecordsThatDoNotFit) {
   NumbersCase made = run_shipped("zigzag");
   RunRecord record = make_record(made.outcome, "the text inside");
-  const std::string path = scratch("other.safetensors");
+  const std::string path = record_place("other.safetensors");
   ASSERT_TRUE(write_record(record, path).ok());
   const Toolbox toolbox = make_numbers_toolbox();
   TaskControl control;
@@ -140,8 +143,8 @@ TEST(RunViews, RefuseRecordsThatDoNotFit) {
   std::erase_if(record.tensors, [](const Tensor& tensor) { return tensor.name == "lse"; });
   ASSERT_TRUE(write_record(record, path).ok());
   EXPECT_FALSE(load_run(path, *made.plan, toolbox, control).ok());
-  EXPECT_FALSE(load_run(scratch("absent.safetensors"), *made.plan, toolbox, control).ok());
+  EXPECT_FALSE(load_run(record_place("absent.safetensors"), *made.plan, toolbox, control).ok());
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

@@ -3,12 +3,11 @@
 #include "gui/app/command.h"
 #include "gui/draw/png_file.h"
 #include "gui/window/screenshot.h"
+#include "tests/gui/scenario_files.h"
 #include "tests/support/hand.h"
 
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 
@@ -22,13 +21,6 @@ using gui::AppState;
 using gui::Dialog;
 using gui::compat::Key;
 using gui::compat::Mods;
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 std::string scratch(const std::string& name) {
   const auto folder =

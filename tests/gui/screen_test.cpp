@@ -1,11 +1,10 @@
 // The whole window, driven by hands that find widgets by name. No display.
 #include "gui/app/app_state.h"
 #include "gui/app/command.h"
+#include "tests/gui/scenario_files.h"
 #include "tests/support/hand.h"
 #include "tests/support/review_picture.h"
 
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -15,18 +14,10 @@ namespace {
 
 using gui::AppState;
 
-std::optional<std::string> read_shipped(std::string_view name) {
-  std::ifstream file(CPSCOPE_SCENARIOS "/" + std::string(name) + ".toml");
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 /// A state with a shipped scenario open.
-std::unique_ptr<AppState> open(const std::string& name) {
+std::unique_ptr<AppState> open_example(const std::string& name) {
   auto state = std::make_unique<AppState>();
-  state->services.scenario_source = read_shipped;
+  state->services.scenario_source = read_scenarios_of(CPSCOPE_SCENARIOS);
   state->services.scenario_names = {"zigzag", "contiguous_idle", "thd_padding_p2p"};
   EXPECT_TRUE(open_shipped(*state, name));
   settle(*state);
@@ -37,7 +28,7 @@ using gui::compat::Key;
 using gui::compat::Mods;
 
 TEST(Screen, MovesThePlayheadByButtonsKeysAndTrack) {
-  const auto state = open("zigzag");
+  const auto state = open_example("zigzag");
   Hand hand(*state);
   const auto steps = static_cast<int32_t>(state->plan()->steps().size());
   hand.click("step.next");
@@ -64,7 +55,7 @@ TEST(Screen, MovesThePlayheadByButtonsKeysAndTrack) {
 }
 
 TEST(Screen, PredictsTimesOnTheClusterThatIsChosen) {
-  const auto state = open("thd_padding_p2p");
+  const auto state = open_example("thd_padding_p2p");
   Result<Cluster> cluster = load_cluster("h200x8", CPSCOPE_SCENARIOS "/clusters");
   ASSERT_TRUE(cluster.ok());
   const std::string stack = cluster.value().stacks.front().name;
@@ -86,7 +77,7 @@ TEST(Screen, PredictsTimesOnTheClusterThatIsChosen) {
 }
 
 TEST(Screen, ReplansAtEveryEditAndTakesItBack) {
-  const auto state = open("zigzag");
+  const auto state = open_example("zigzag");
   Hand hand(*state);
   hand.click("edit/parallel.cp_size/double");
   EXPECT_EQ(state->document.scenario().parallel.cp_size, 8);
@@ -103,7 +94,7 @@ TEST(Screen, ReplansAtEveryEditAndTakesItBack) {
 }
 
 TEST(Screen, TakesTypedLengthsAsSoonAsTheyAreNumbers) {
-  const auto state = open("zigzag");
+  const auto state = open_example("zigzag");
   Hand hand(*state);
   hand.click("edit/batch.lengths");
   hand.key(gui::compat::key_of('A'), Mods{.ctrl = true});
@@ -121,7 +112,7 @@ TEST(Screen, TakesTypedLengthsAsSoonAsTheyAreNumbers) {
 }
 
 TEST(Screen, KeepsThePictureOfTheLastPlanWhenAnEditIsRefused) {
-  const auto state = open("zigzag");
+  const auto state = open_example("zigzag");
   Hand hand(*state);
   const gui::SharedPlan before = state->document.plan();
   hand.click("edit/parallel.cp_comm_type");
@@ -137,7 +128,7 @@ TEST(Screen, KeepsThePictureOfTheLastPlanWhenAnEditIsRefused) {
 }
 
 TEST(Screen, SelectsWhatIsClickedAndLightsWhatIsHovered) {
-  const auto state = open("zigzag");
+  const auto state = open_example("zigzag");
   Hand hand(*state);
   hand.move_to("layout/rank/2");
   EXPECT_EQ(state->hovered, gui::Target(gui::RankTarget{2}));
@@ -148,7 +139,7 @@ TEST(Screen, SelectsWhatIsClickedAndLightsWhatIsHovered) {
 }
 
 TEST(Screen, ZoomsAtTheMouseAndShowsEverythingAgain) {
-  const auto state = open("zigzag");
+  const auto state = open_example("zigzag");
   Hand hand(*state);
   hand.wheel("layout/canvas", 5);
   const gui::AxisSpan x = state->camera(gui::ViewKind::layout).x;
@@ -165,7 +156,7 @@ TEST(Screen, ZoomsAtTheMouseAndShowsEverythingAgain) {
 }
 
 TEST(Screen, OffersEveryCommandInItsMenu) {
-  const auto state = open("zigzag");
+  const auto state = open_example("zigzag");
   Hand hand(*state);
   for (const std::string_view menu : gui::all_menus()) {
     hand.click("menu/" + std::string(menu));
@@ -181,7 +172,7 @@ TEST(Screen, OffersEveryCommandInItsMenu) {
 }
 
 TEST(Screen, ShowsAPinnedPlanAboveTheNextOne) {
-  const auto state = open("contiguous_idle");
+  const auto state = open_example("contiguous_idle");
   Hand hand(*state, {.size = {1920, 1080}, .fonts = gui::FontChoice::packages});
   hand.key(gui::compat::key_of('P'));
   ASSERT_TRUE(state->pinned);
@@ -199,7 +190,7 @@ TEST(Screen, ShowsAPinnedPlanAboveTheNextOne) {
 }
 
 TEST(Screen, OpensLessonsAndTurnsTheirPages) {
-  const auto state = open("zigzag");
+  const auto state = open_example("zigzag");
   Hand hand(*state);
   hand.click("lesson.list");
   hand.click("lesson/0");
@@ -221,7 +212,7 @@ TEST(Screen, SaysWhatToDoWithoutAScenario) {
 
 TEST(Screen, FitsNarrowAndWideDisplays) {
   for (const gui::Size size : {gui::Size{640, 480}, gui::Size{1280, 720}, gui::Size{3840, 2160}}) {
-    const auto state = open("thd_padding_a2a");
+    const auto state = open_example("thd_padding_a2a");
     Hand hand(*state, {.size = size, .fonts = gui::FontChoice::packages});
     for (const auto& [name, box] : hand.hits().all()) {
       if (name.find('/') != std::string::npos) continue;
@@ -233,7 +224,7 @@ TEST(Screen, FitsNarrowAndWideDisplays) {
 
 TEST(Screen, LooksAfterAChangeOfScaleAsIfItHadBegunWithIt) {
   // A window is dragged to a screen with finer pixels: fonts are made anew, the panels live on.
-  const auto state = open("thd_padding_p2p");
+  const auto state = open_example("thd_padding_p2p");
   gui::Screen screen, fresh;
   double now_s = 0;
   const auto show = [&](gui::Screen& on, gui::Offscreen& offscreen) {
@@ -255,7 +246,7 @@ TEST(Screen, LooksAfterAChangeOfScaleAsIfItHadBegunWithIt) {
 
 TEST(Screen, ShowsEveryShippedScenarioInEveryTheme) {
   for (const char* name : {"zigzag", "thd_padding_a2a", "packed_group_cast", "cross_attention"}) {
-    const auto state = open(name);
+    const auto state = open_example(name);
     Hand hand(*state, {.size = {1920, 1080}, .fonts = gui::FontChoice::packages});
     for (const gui::ThemeName theme : gui::kThemeNames) {
       state->theme = theme;

@@ -25,10 +25,19 @@
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace gui;
+using tests::expect_paintable;
+using tests::find_hit;
+using tests::has_text;
+using tests::make_numbers_toolbox;
+using tests::NumbersCase;
+using tests::plan_shipped;
+using tests::plan_unless_refused;
+using tests::probe_input;
+using tests::run_shipped;
+using tests::walker_case;
 
 /// The items of a walk, as a record without an answer.
 RunRecord walk_items(const Scenario& scenario, const RunInputs& inputs) {
@@ -53,12 +62,12 @@ int32_t tensor_number(const std::string& array) {
 }
 
 /// (tensor, step of both passes, token, head)
-using Cell = std::tuple<int32_t, int32_t, int64_t, int32_t>;
+using StepCell = std::tuple<int32_t, int32_t, int64_t, int32_t>;
 
 /// The furthest row of every cell, element by element through place_in_item.
-std::map<Cell, double> brute_force(const RunRecord& seen, const RunRecord& expected,
-                                   const Plan& plan) {
-  std::map<Cell, double> cells;
+std::map<StepCell, double> brute_force(const RunRecord& seen, const RunRecord& expected,
+                                       const Plan& plan) {
+  std::map<StepCell, double> cells;
   for (const Tensor& tensor : seen.tensors) {
     const auto name = parse_item_name(tensor.name);
     if (!name || name->item.kind != StageKind::compute) continue;
@@ -79,7 +88,8 @@ std::map<Cell, double> brute_force(const RunRecord& seen, const RunRecord& expec
         if (!has_any) continue;
         const auto place = place_in_item(plan, *name, row, head);
         double& cell =
-            cells.emplace(Cell{tensor_number(name->array), step, place->token, place->head}, 0.0)
+            cells
+                .emplace(StepCell{tensor_number(name->array), step, place->token, place->head}, 0.0)
                 .first->second;
         cell = std::max(cell, std::sqrt(square));
       }
@@ -107,7 +117,7 @@ TEST(StepErrors, AreTheFurthestRowsOfTheItemsOfEachStep) {
         });
     ASSERT_EQ(steps.ok(), has_computes) << "seed " << seed;
     if (!has_computes) continue;
-    const std::map<Cell, double> wanted = brute_force(seen, exact, index.plan());
+    const std::map<StepCell, double> wanted = brute_force(seen, exact, index.plan());
     size_t shown = 0;
     for (int32_t tensor = 0; tensor < 5; ++tensor) {
       for (int32_t step = 0; step < static_cast<int32_t>(index.steps().size()); ++step) {
@@ -263,7 +273,7 @@ TEST(StepErrors, AreDrawnForTheStepOfThePlayhead) {
   const Color bad = theme_of(ThemeName::dark).of(Role::error);
   for (int32_t step = 0; step < 4; ++step) {
     const View view = draw_step(bent, run, step, 0, {700, 500});
-    expect_sound(view);
+    expect_paintable(view);
     const Pixels* heat = find_heat(view);
     ASSERT_NE(heat, nullptr);
     const auto count = std::count(heat->colors.begin(), heat->colors.end(), bad);
@@ -291,7 +301,7 @@ TEST(StepErrors, AreFoldedToTheWorstWhereStepsAreNarrow) {
   const Bent bent = run_zigzag();
   const RunView run = view_of(bent, bent.record);
   for (const float width : {40.0F, 90.0F, 120.0F, 300.0F})
-    expect_sound(draw_step(bent, run, 1, 0, {width, 200}));
+    expect_paintable(draw_step(bent, run, 1, 0, {width, 200}));
 }
 
 TEST(StepErrors, SayWhyThereAreNone) {
@@ -324,4 +334,4 @@ TEST(StepErrors, SayWhyThereAreNone) {
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

@@ -1,6 +1,7 @@
 #include "gui/draw/svg_file.h"
 
 #include "gui/draw/theme.h"
+#include "tests/gui/paint_colors.h"
 #include "tests/support/mark_gallery.h"
 
 #include <cctype>
@@ -14,12 +15,13 @@
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace cpscope::gui;
+using tests::draw_mark_gallery;
+using tests::kBlue;
+using tests::kMarkGallerySize;
 
-constexpr Color kBlue{0, 119, 187};
 const SvgPage kPage{{100, 50}, {255, 255, 255}, "Layout", "Who owns which tokens"};
 
 /// Is `text` well-formed where `at` points at '&'?
@@ -213,4 +215,4 @@ TEST(Svg, SaysWhyAFileCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

@@ -13,10 +13,14 @@
 
 #include <gtest/gtest.h>
 
-namespace cpscope::tests {
+namespace cpscope::gui {
 namespace {
 
-using namespace cpscope::gui;
+using tests::contrast_of;
+using tests::difference_of;
+using tests::Eyes;
+using tests::Lab;
+using tests::look_at;
 
 constexpr std::array kAllEyes = {Eyes::normal, Eyes::protan, Eyes::deutan, Eyes::tritan};
 constexpr std::array kEyeNames = {"normal", "protan", "deutan", "tritan"};
@@ -191,4 +195,4 @@ TEST(Theme, HasNamesThatCanBeReadBack) {
 }
 
 }  // namespace
-}  // namespace cpscope::tests
+}  // namespace cpscope::gui

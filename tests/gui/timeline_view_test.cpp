@@ -1,16 +1,15 @@
 #include "gui/model/timeline_view.h"
 
 #include "gui/model/step_table.h"
-#include "sim/scenario/scenario_file.h"
 #include "tests/gui/random_plans.h"
 #include "tests/gui/timed_run.h"
 #include "tests/gui/view_check.h"
+#include "tests/gui/view_probe.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <map>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -26,14 +25,14 @@ using gui::HitRegion;
 using gui::PlanIndex;
 using gui::View;
 
-using Cell = std::pair<int32_t, int32_t>;  // rank, number of the step in PlanIndex::steps
+using RankStep = std::pair<int32_t, int32_t>;  // rank, number of the step in PlanIndex::steps
 
 /// What the plan's items say about every cell, counted one by one.
 struct Counted {
-  std::map<Cell, int64_t> pairs, sent, received;
+  std::map<RankStep, int64_t> pairs, sent, received;
 };
 
-Counted count_items(const PlanIndex& index) {
+Counted count_by_cell(const PlanIndex& index) {
   Counted counted;
   for (const bool is_backward : {false, true}) {
     const Pass& pass = index.pass(is_backward);
@@ -49,19 +48,9 @@ Counted count_items(const PlanIndex& index) {
   return counted;
 }
 
-bool begins_with(const std::string& text, const std::string& prefix) {
-  return text.compare(0, prefix.size(), prefix) == 0;
-}
-
-const HitRegion* find_hit(const View& view, const std::string& name) {
-  for (const HitRegion& hit : view.hits)
-    if (hit.name == name) return &hit;
-  return nullptr;
-}
-
 TEST(StepTable, SumsWhatTheItemsSay) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t) {
-    const Counted counted = count_items(index);
+    const Counted counted = count_by_cell(index);
     const gui::StepTable table(index);
     int64_t all = 0;
     for (int32_t step = 0; step < table.num_steps(); ++step) {
@@ -127,7 +116,7 @@ TEST(StepTable, PhasesHoldEveryStageOnceInOrder) {
 TEST(TimelineView, BarsAreAsLongAsTheRanksShareOfTheBusiestOne) {
   size_t bars = 0;
   for_plans_of_seeds(60, [&bars](const PlanIndex& index, uint64_t) {
-    const Counted counted = count_items(index);
+    const Counted counted = count_by_cell(index);
     Asked asked(index, {4000, 1200});
     const View view = draw_timeline(asked.input);
     expect_sound(view);
@@ -174,8 +163,8 @@ TEST(TimelineView, WireBarsAreAsLongAsTheBytes) {
   for_plans_of_seeds(60, [&bars](const PlanIndex& index, uint64_t) {
     Asked asked(index, {4000, 1200});
     const View view = draw_timeline(asked.input);
-    const Counted counted = count_items(index);
-    std::map<Cell, int64_t> sent;
+    const Counted counted = count_by_cell(index);
+    std::map<RankStep, int64_t> sent;
     for (const HitRegion& hit : view.hits) {
       const size_t at = hit.name.find("/sent/");
       if (at == std::string::npos) continue;
@@ -200,7 +189,7 @@ TEST(TimelineView, WireBarsAreAsLongAsTheBytes) {
       // The rank that sends most has the longest bar.
       double longest = 0;
       for (const HitRegion& other : view.hits)
-        if (other.name.size() > at && begins_with(other.name, "cell/") &&
+        if (other.name.size() > at && other.name.starts_with("cell/") &&
             other.name.find("/" + std::to_string(step) + "/sent/" + std::to_string(number)) !=
                 std::string::npos)
           longest = std::max<double>(longest, other.box.width());
@@ -229,7 +218,7 @@ TEST(TimelineView, SaysWhatTheCriticalPathCosts) {
     bool is_said = false;
     for (const gui::Mark& mark : view.drawing.marks) {
       const auto* label = std::get_if<gui::Label>(&mark);
-      is_said |= label != nullptr && begins_with(label->text, "forward") &&
+      is_said |= label != nullptr && label->text.starts_with("forward") &&
                  label->text.find(text) != std::string::npos;
     }
     ASSERT_TRUE(is_said) << text;
@@ -290,16 +279,8 @@ TEST(TimelineView, StaysSoundForAnyCameraAndSize) {
       space);
 }
 
-std::optional<PlanIndex> index_of(const std::string& scenario) {
-  auto loaded = load_scenario(std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/" + scenario + ".toml");
-  if (!loaded.ok()) return std::nullopt;
-  auto plan = plan_unless_refused(loaded.value().scenario);
-  if (!plan) return std::nullopt;
-  return PlanIndex(std::move(*plan));
-}
-
 TEST(TimelineView, ShowsTwoMillionItemsOfAThousandRanks) {
-  const auto index = index_of("million_tokens");
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/million_tokens.toml");
   ASSERT_TRUE(index.has_value());
   Asked asked(*index, {1920, 1080});
   const auto ms_since = [](std::chrono::steady_clock::time_point start) {
@@ -329,7 +310,7 @@ TEST(TimelineView, ShowsTwoMillionItemsOfAThousandRanks) {
 }
 
 TEST(TimelineView, SaysWhatToDoWithoutAPlanOrAClock) {
-  const auto index = index_of("zigzag");
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/zigzag.toml");
   ASSERT_TRUE(index.has_value());
   Asked asked(*index, {900, 300});
   asked.input.shows_time = true;

@@ -2,6 +2,7 @@
 
 #include "gui/model/axis.h"
 #include "gui/model/project.h"
+#include "tests/gui/plan_truth.h"
 #include "tests/gui/random_plans.h"
 #include "tests/gui/view_check.h"
 #include "tests/support/walker_cases.h"
@@ -23,43 +24,18 @@ namespace {
 using gui::PlanIndex;
 using gui::View;
 
-constexpr gui::Size kLarge{1500, 1000};
-
-/// Bytes by link of the stages from `first` to the end of the moment, item by item.
-std::map<std::pair<int32_t, int32_t>, int64_t> add_up(const PlanIndex& index, int32_t first,
-                                                      int32_t end) {
-  std::map<std::pair<int32_t, int32_t>, int64_t> sums;
-  for (int32_t s = first; s < end; ++s) {
-    const gui::StageRef& stage = index.stages()[s];
-    if (stage.kind != StageKind::transfer) continue;
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const TransferItem& item = index.pass(stage.is_backward).transfers[i];
-      if (item.src != item.dst && item.bytes > 0)
-        sums[{to_index(item.src), to_index(item.dst)}] += item.bytes;
-    }
-  }
-  return sums;
-}
-
-/// All labels one after another: wrapped lines stand together.
-bool has_text(const View& view, const std::string& text) {
-  std::string all;
-  for (const gui::Mark& mark : view.drawing.marks) {
-    if (const auto* label = std::get_if<gui::Label>(&mark)) all += label->text + " ";
-  }
-  return all.find(text) != std::string::npos;
-}
+constexpr gui::Size kLargeTraffic{1500, 1000};
 
 TEST(TrafficView, ShowsEveryLinkOfTheMomentWithItsBytes) {
   for_plans_of_seeds(80, [](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeTraffic);
     const auto empty = asked.input.theme->of(gui::Role::mask_empty);
     for (size_t step = 0; step < index.steps().size(); ++step) {
       for (const bool is_cumulative : {false, true}) {
         asked.input.moment = index.moment_of_step(static_cast<int32_t>(step));
         asked.input.is_cumulative = is_cumulative;
-        const auto sums = add_up(index, is_cumulative ? 0 : asked.input.moment.first_stage,
-                                 asked.input.moment.end_stage);
+        const auto sums = add_up_links(index, is_cumulative ? 0 : asked.input.moment.first_stage,
+                                       asked.input.moment.end_stage);
         const View view = draw_traffic(asked.input);
         expect_sound(view);
         std::map<std::pair<int32_t, int32_t>, std::string> shown;
@@ -93,10 +69,11 @@ TEST(TrafficView, ShowsEveryLinkOfTheMomentWithItsBytes) {
 
 TEST(TrafficView, SaysHowManyBytesTravelNowSoFarAndInAll) {
   for_plans_of_seeds(80, [](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeTraffic);
     const auto total = [&](int32_t first, int32_t end) {
       double bytes = 0;
-      for (const auto& [link, sum] : add_up(index, first, end)) bytes += static_cast<double>(sum);
+      for (const auto& [link, sum] : add_up_links(index, first, end))
+        bytes += static_cast<double>(sum);
       return bytes;
     };
     for (size_t step = 0; step < index.steps().size(); ++step) {
@@ -107,17 +84,18 @@ TEST(TrafficView, SaysHowManyBytesTravelNowSoFarAndInAll) {
           "this step: " + (now == 0 ? "no bytes" : gui::print_bytes(now)) + ", so far " +
           gui::print_bytes(total(0, moment.end_stage)) + " of " +
           gui::print_bytes(total(0, static_cast<int32_t>(index.stages().size())));
-      EXPECT_TRUE(has_text(draw_traffic(asked.input), text)) << text;
+      EXPECT_TRUE(has_words(draw_traffic(asked.input), text)) << text;
     }
   });
 }
 
 TEST(TrafficView, DrawsAnArrowForEachLink) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t) {
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeTraffic);
     for (size_t step = 0; step < index.steps().size(); ++step) {
       asked.input.moment = index.moment_of_step(static_cast<int32_t>(step));
-      const auto sums = add_up(index, asked.input.moment.first_stage, asked.input.moment.end_stage);
+      const auto sums =
+          add_up_links(index, asked.input.moment.first_stage, asked.input.moment.end_stage);
       const View view = draw_traffic(asked.input);
       const auto arrows =
           std::count_if(view.drawing.marks.begin(), view.drawing.marks.end(), [](const auto& mark) {
@@ -132,10 +110,10 @@ TEST(TrafficView, DrawsAnArrowForEachLink) {
 TEST(TrafficView, StaysSoundUnderAnyCameraSizeAndSelection) {
   const auto look = [](const PlanIndex& index, uint64_t seed) {
     std::mt19937_64 random(seed);
-    Asked asked(index, kLarge);
+    Asked asked(index, kLargeTraffic);
     for (int n = 0; n < 12; ++n) {
       asked.input.camera = random_camera(random);
-      asked.input.size = n % 2 == 0 ? kLarge : random_size(random);
+      asked.input.size = n % 2 == 0 ? kLargeTraffic : random_size(random);
       asked.input.is_cumulative = random() % 2 == 0;
       asked.input.moment =
           index.moment_of_stage(static_cast<int32_t>(random() % index.stages().size()));

@@ -83,6 +83,15 @@ inline void expect_sound(const gui::View& view) {
   }
 }
 
+/// Do the labels, one after another, say so? Wrapped lines stand together.
+inline bool has_words(const gui::View& view, const std::string& text) {
+  std::string all;
+  for (const gui::Mark& mark : view.drawing.marks) {
+    if (const auto* label = std::get_if<gui::Label>(&mark)) all += label->text + " ";
+  }
+  return all.find(text) != std::string::npos;
+}
+
 /// Cameras from whole pictures to single tokens, now and then absurd ones.
 inline gui::Camera random_camera(std::mt19937_64& random) {
   const auto span = [&random] {

@@ -13,12 +13,12 @@ namespace {
 using gui::ViewMemo;
 
 /// A memo whose jobs are done when the test says so, and what was made.
-struct Asked {
+struct AskedMemo {
   ViewMemo memo;
   std::vector<std::function<void()>> jobs;
   int made = 0;
 
-  explicit Asked(bool can_post) {
+  explicit AskedMemo(bool can_post) {
     if (can_post) memo.post = [this](std::function<void()> job) { jobs.push_back(std::move(job)); };
   }
   std::shared_ptr<const std::string> ask(const std::string& key, bool is_long = true) {
@@ -30,7 +30,7 @@ struct Asked {
 };
 
 TEST(ViewMemo, MakesAValueOnceAKey) {
-  Asked asked(false);
+  AskedMemo asked(false);
   EXPECT_EQ(*asked.ask("a"), "value of a");
   EXPECT_EQ(*asked.ask("a"), "value of a");
   EXPECT_EQ(asked.made, 1);
@@ -40,13 +40,13 @@ TEST(ViewMemo, MakesAValueOnceAKey) {
 }
 
 TEST(ViewMemo, MakesShortValuesAtOnceThoughItCouldPostThem) {
-  Asked asked(true);
+  AskedMemo asked(true);
   EXPECT_EQ(*asked.ask("a", false), "value of a");
   EXPECT_TRUE(asked.jobs.empty());
 }
 
 TEST(ViewMemo, AnswersNothingUntilAPostedJobIsDone) {
-  Asked asked(true);
+  AskedMemo asked(true);
   EXPECT_EQ(asked.ask("a"), nullptr);
   EXPECT_EQ(asked.ask("a"), nullptr);
   ASSERT_EQ(asked.jobs.size(), 1u) << "one job a value";
@@ -60,7 +60,7 @@ TEST(ViewMemo, AnswersNothingUntilAPostedJobIsDone) {
 }
 
 TEST(ViewMemo, KeepsTheFormerValueWhileTheNextIsMade) {
-  Asked asked(true);
+  AskedMemo asked(true);
   asked.ask("a", false);
   EXPECT_EQ(asked.ask("b"), nullptr);
   EXPECT_EQ(*std::static_pointer_cast<const std::string>(asked.memo.value), "value of a");

@@ -61,7 +61,7 @@ inline bool is_finite(const gui::Mark& mark) {
 }
 
 /// Few marks, no coordinate that is no number, ASCII only, pictures of their size, clips closed.
-inline void expect_sound(const gui::View& view) {
+inline void expect_paintable(const gui::View& view) {
   EXPECT_LT(view.drawing.marks.size(), gui::kMostMarks);
   int clips = 0;
   for (const gui::Mark& mark : view.drawing.marks) {

@@ -6,12 +6,12 @@
 #include "gui/app/lesson.h"
 #include "gui/app/prediction.h"
 #include "gui/window/screenshot.h"
+#include "tests/gui/scenario_files.h"
 #include "tests/support/hand.h"
 #include "tests/support/review_picture.h"
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -26,15 +26,8 @@ using gui::AppState;
 using gui::compat::Key;
 using gui::compat::Mods;
 
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 /// A shipped scenario and two clusters of eight GPUs, the page of ways closed.
-std::unique_ptr<AppState> open(const std::string& name) {
+std::unique_ptr<AppState> open_with_clusters(const std::string& name) {
   auto state = std::make_unique<AppState>();
   for (const char* cluster : {"h100x8", "h200x8"})
     state->services.clusters.push_back(
@@ -45,7 +38,7 @@ std::unique_ptr<AppState> open(const std::string& name) {
 }
 
 std::unique_ptr<AppState> open_ways(const std::string& name) {
-  auto state = open(name);
+  auto state = open_with_clusters(name);
   state->shows_ways = true;
   wait_for_ways(*state);
   return state;
@@ -98,7 +91,7 @@ TEST(Ways, AreWhatTheCommandCompares) {
   const auto state = open_ways("thd_padding_p2p");
   EXPECT_EQ(ways_cluster(*state).cluster, "h200x8");
   EXPECT_EQ(shown(*state), compared_anew(*state));
-  const auto page = open("thd_padding_p2p");
+  const auto page = open_with_clusters("thd_padding_p2p");
   page->services.is_page = true;
   page->shows_ways = true;
   wait_for_ways(*page);
@@ -201,7 +194,7 @@ TEST(Ways, SayWhyThereAreNone) {
 }
 
 TEST(Ways, EndWithThePage) {
-  const auto state = open("thd_padding_p2p");
+  const auto state = open_with_clusters("thd_padding_p2p");
   state->services.is_page = true;  // so that much is left to do
   state->shows_ways = true;
   gui::update(*state, 0);
@@ -214,7 +207,7 @@ TEST(Ways, EndWithThePage) {
 
 TEST(Ways, ComeBackWithTheState) {
   const auto state = open_ways("thd_padding_p2p");
-  const auto other = open("zigzag");
+  const auto other = open_with_clusters("zigzag");
   ASSERT_FALSE(load_state(*other, save_state(*state), "state.json"));
   EXPECT_TRUE(other->shows_ways);
   wait_for_ways(*other);
@@ -222,7 +215,7 @@ TEST(Ways, ComeBackWithTheState) {
 }
 
 TEST(WaysPage, OpensByKeyAndButtonAndClosesForAView) {
-  const auto state = open("thd_padding_p2p");
+  const auto state = open_with_clusters("thd_padding_p2p");
   Hand hand(*state);
   hand.key(gui::compat::key_of('7'));
   EXPECT_TRUE(state->shows_ways);
@@ -290,7 +283,7 @@ TEST(WaysPage, TellsFiguresOfWhatIsPointedAt) {
 }
 
 TEST(WaysPage, NamesWhatIsRefusedAndDoesNotTakeIt) {
-  const auto state = open("zigzag");  // four heads
+  const auto state = open_with_clusters("zigzag");  // four heads
   Scenario scenario = state->document.scenario();
   scenario.parallel.cp_size = 8;
   edit_scenario(*state, scenario, "parallel.cp_size");

@@ -2,13 +2,12 @@
 // and a scenario that is refused.
 #include "gui/app/app_state.h"
 #include "gui/app/command.h"
+#include "tests/gui/scenario_files.h"
 #include "tests/support/golden_image.h"
 #include "tests/support/hand.h"
 #include "tests/support/review_picture.h"
 
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -19,17 +18,9 @@ namespace {
 using gui::AppState;
 using gui::ThemeName;
 
-std::optional<std::string> read_shipped(std::string_view name) {
-  std::ifstream file(CPSCOPE_SCENARIOS "/" + std::string(name) + ".toml");
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-std::unique_ptr<AppState> open(const std::string& name, ThemeName theme) {
+std::unique_ptr<AppState> open_in_theme(const std::string& name, ThemeName theme) {
   auto state = std::make_unique<AppState>();
-  state->services.scenario_source = read_shipped;
+  state->services.scenario_source = read_scenarios_of(CPSCOPE_SCENARIOS);
   state->services.scenario_names = {"zigzag", "contiguous_idle"};
   state->services.executors = {"cpu"};
   state->theme = theme;
@@ -41,7 +32,7 @@ std::unique_ptr<AppState> open(const std::string& name, ThemeName theme) {
 constexpr gui::Size kDisplay{1280, 800};
 
 TEST(WindowGolden, ShowsAPaddedRingInDark) {
-  const auto state = open("thd_padding_p2p", ThemeName::dark);
+  const auto state = open_in_theme("thd_padding_p2p", ThemeName::dark);
   state->playhead.index = 2;
   select(*state, gui::RankTarget{1});
   Hand hand(*state, {.size = kDisplay});
@@ -49,14 +40,14 @@ TEST(WindowGolden, ShowsAPaddedRingInDark) {
 }
 
 TEST(WindowGolden, ShowsAnAllToAllInLight) {
-  const auto state = open("thd_padding_a2a", ThemeName::light);
+  const auto state = open_in_theme("thd_padding_a2a", ThemeName::light);
   state->playhead = {.is_by_stage = true, .index = 1};
   Hand hand(*state, {.size = kDisplay});
   if (const auto why = expect_golden("window_light", hand.picture())) GTEST_SKIP() << *why;
 }
 
 TEST(WindowGolden, ShowsALessonInPrint) {
-  const auto state = open("zigzag", ThemeName::print);
+  const auto state = open_in_theme("zigzag", ThemeName::print);
   Hand hand(*state, {.size = kDisplay});
   hand.click("lesson.list");
   hand.click("lesson/1");
@@ -65,7 +56,7 @@ TEST(WindowGolden, ShowsALessonInPrint) {
 }
 
 TEST(WindowGolden, ShowsTwoPlansSideBySide) {
-  const auto state = open("contiguous_idle", ThemeName::dark);
+  const auto state = open_in_theme("contiguous_idle", ThemeName::dark);
   Hand hand(*state, {.size = kDisplay});
   hand.key(gui::compat::key_of('P'));
   hand.click("edit/parallel.layout");
@@ -75,7 +66,7 @@ TEST(WindowGolden, ShowsTwoPlansSideBySide) {
 }
 
 TEST(WindowGolden, SaysWhyAScenarioIsRefused) {
-  const auto state = open("zigzag", ThemeName::light);
+  const auto state = open_in_theme("zigzag", ThemeName::light);
   Hand hand(*state, {.size = kDisplay});
   hand.click("edit/parallel.cp_comm_type");
   hand.click("edit/parallel.cp_comm_type/a2a");
@@ -94,7 +85,7 @@ TEST(WindowGolden, FitsEveryThemeScaleAndSmallDisplays) {
   };
   for (const Look& look : {Look{"small", {1024, 640}, 1}, Look{"hidpi", {1280, 800}, 2},
                            Look{"full", {1920, 1080}, 1}}) {
-    const auto state = open("thd_padding_p2p", ThemeName::dark);
+    const auto state = open_in_theme("thd_padding_p2p", ThemeName::dark);
     state->playhead.index = 2;
     select(*state, gui::RankTarget{1});
     Hand hand(*state, {.size = look.size, .scale = look.scale, .fonts = gui::FontChoice::packages});

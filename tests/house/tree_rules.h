@@ -45,7 +45,8 @@ std::vector<std::string> find_unguarded_headers(const std::vector<SourceFile>& f
 /// reference/python/gpu_summary.py puts the same into its summaries.
 std::string hash_kernels(const std::vector<SourceFile>& files);
 
-/// Empty where some evidence from a GPU is of these kernels; else the last one by name, which is not.
+/// Empty where some evidence from a GPU is of these kernels; else the last one by name, which is
+/// not.
 std::string find_stale_evidence(const std::vector<SourceFile>& files);
 
 /// No two headers define types of one name in one namespace: the linker would take either for both.

@@ -1,3 +1,4 @@
+#include "tests/house/name_rules.h"
 #include "tests/house/tree_rules.h"
 
 #include <algorithm>
@@ -50,6 +51,8 @@ TEST(Tree, HasNoFileTooLongToRead) { expect_none(find_long_files(project_tree(),
 TEST(Tree, GuardsEveryHeader) { expect_none(find_unguarded_headers(project_tree())); }
 
 TEST(Tree, GivesEveryTypeANameOfItsOwn) { expect_none(find_twin_types(project_tree())); }
+
+TEST(Tree, KeepsNoNameTwiceInOneFolder) { expect_none(find_shared_names(project_tree())); }
 
 TEST(Tree, HasEvidenceOfItsKernelsFromAGpu) {
   if (const std::string stale = find_stale_evidence(project_tree()); !stale.empty())
@@ -158,6 +161,50 @@ TEST(TreeRules, FindHeadersWithoutAGuard) {
   EXPECT_TRUE(
       find_unguarded_headers({file_with("sim/a.h", {"// what", "", "#pragma once"})}).empty());
   EXPECT_EQ(find_unguarded_headers({file_with("sim/a.h", {"#include <vector>"})}).size(), 1u);
+}
+
+TEST(TreeRules, ReadTheNamesThatAFileKeepsToItself) {
+  const SourceFile file =
+      file_with("sim/a.cpp", {"#define LOUD(x) \\",
+                              "  int x;",
+                              "namespace cpscope {",
+                              "static int counter;",
+                              "int seen_by_all(int a);",
+                              "namespace {",
+                              "constexpr std::array<int, 2> kPair = {1, 2};",
+                              "// struct Comment {};",
+                              "struct Row { int inner; int member() { return 1; } };",
+                              "using Rows = std::vector<Row>;",
+                              "template <class T, class U = std::pair<T, T>>",
+                              "std::map<T, U> find_all(const T& of, char quote = '\"', const char* "
+                              "text = \"int fake() {\") {",
+                              "  int local = 0;",
+                              "  return {};",
+                              "}",
+                              "enum class Kind { a, b };",
+                              "double rate[3];",
+                              "const char* const kRaw = R\"(void raw() { )\";",
+                              "int64_t big = 1'000;",
+                              "TEST(Suite, Case) {}",
+                              "bool operator<(const Row& a, const Row& b);",
+                              "}  // namespace",
+                              "Row::Row() = default;",
+                              "}"});
+  std::string names;
+  for (const OwnName& own : find_own_names(file)) {
+    names += own.name + ":" + std::to_string(own.line) + " ";
+  }
+  EXPECT_EQ(names,
+            "LOUD:1 counter:4 kPair:7 Row:9 Rows:10 find_all:12 Kind:16 rate:17 kRaw:18 big:19 "
+            "operator<:21 ");
+}
+
+TEST(TreeRules, FindNamesThatTwoFilesOfAFolderKeepToThemselves) {
+  const std::vector<std::string> lines = {"namespace {", "int take(int a) { return a; }", "}"};
+  EXPECT_EQ(find_shared_names({file_with("sim/a/a.cpp", lines), file_with("sim/a/b.cpp", lines),
+                               file_with("sim/b/c.cpp", lines), file_with("sim/a/d.h", lines)}),
+            (Findings{"sim/a/b.cpp:2: take is a name of sim/a/a.cpp too, and both may be compiled "
+                      "in one batch"}));
 }
 
 }  // namespace

@@ -19,18 +19,17 @@
 namespace cpscope::tests {
 namespace {
 
-using namespace kernels;
+constexpr int32_t kHeadGapLanes = 8;  // of NaN behind each head
+constexpr double kUnseenLse =
+    -std::numeric_limits<double>::infinity();  // of a row that sees nothing
 
-constexpr int32_t kGapLanes = 8;  // of NaN behind each head
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-DeviceRows view_of(const DeviceBytes& memory, int32_t num_heads, int32_t head_dim) {
-  const int64_t head_stride = padded_lanes(head_dim) + kGapLanes;
+kernels::DeviceRows view_of(const DeviceBytes& memory, int32_t num_heads, int32_t head_dim) {
+  const int64_t head_stride = kernels::padded_lanes(head_dim) + kHeadGapLanes;
   return {memory.data(), num_heads * head_stride, head_stride};
 }
 
 int64_t count_elements(int32_t num_rows, int32_t num_heads, int32_t head_dim) {
-  return int64_t{num_rows} * num_heads * (padded_lanes(head_dim) + kGapLanes);
+  return int64_t{num_rows} * num_heads * (kernels::padded_lanes(head_dim) + kHeadGapLanes);
 }
 
 /// One element as the device holds it.
@@ -50,31 +49,33 @@ std::vector<double> to_doubles(const std::vector<float>& values) {
 
 }  // namespace
 
-DeviceBytes::DeviceBytes(int64_t bytes) : data_(allocate_bytes(bytes)), bytes_(bytes) {
-  fill_bytes(data_, 0xff, bytes, nullptr);
+DeviceBytes::DeviceBytes(int64_t bytes) : data_(kernels::allocate_bytes(bytes)), bytes_(bytes) {
+  kernels::fill_bytes(data_, 0xff, bytes, nullptr);
 }
 
-DeviceBytes::~DeviceBytes() { free_bytes(data_); }
+DeviceBytes::~DeviceBytes() { kernels::free_bytes(data_); }
 
 DeviceBytes::DeviceBytes(DeviceBytes&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 
-void DeviceBytes::upload(const void* from) { copy_to_device(data_, from, bytes_, nullptr); }
+void DeviceBytes::upload(const void* from) {
+  kernels::copy_to_device(data_, from, bytes_, nullptr);
+}
 
 void DeviceBytes::download_to(void* to) const {
-  copy_to_host(to, data_, bytes_, nullptr);
-  wait_for_stream(nullptr);
+  kernels::copy_to_host(to, data_, bytes_, nullptr);
+  kernels::wait_for_stream(nullptr);
 }
 
 RowsOnDevice upload_rows(const HostRows& rows, Dtype dtype, const std::vector<bool>& is_used) {
-  const int64_t element = element_size(dtype);
+  const int64_t element = kernels::element_size(dtype);
   std::vector<std::byte> bytes(
       static_cast<size_t>(element * count_elements(rows.num_rows, rows.num_heads, rows.head_dim)),
       std::byte{0xff});
-  const int32_t lanes = padded_lanes(rows.head_dim);
+  const int32_t lanes = kernels::padded_lanes(rows.head_dim);
   for (int32_t row = 0; row < rows.num_rows; ++row) {
     for (int32_t head = 0; head < rows.num_heads && is_used[static_cast<size_t>(row)]; ++head) {
-      const int64_t first = (int64_t{row} * rows.num_heads + head) * (lanes + kGapLanes);
+      const int64_t first = (int64_t{row} * rows.num_heads + head) * (lanes + kHeadGapLanes);
       for (int32_t lane = 0; lane < lanes; ++lane) {
         const double value = lane < rows.head_dim ? rows.at(row, head)[lane] : 0.0;
         put_element(dtype, value, bytes.data() + (first + lane) * element);
@@ -82,19 +83,19 @@ RowsOnDevice upload_rows(const HostRows& rows, Dtype dtype, const std::vector<bo
     }
   }
   DeviceBytes memory = DeviceBytes::holding(bytes);
-  const DeviceRows view = view_of(memory, rows.num_heads, rows.head_dim);
+  const kernels::DeviceRows view = view_of(memory, rows.num_heads, rows.head_dim);
   return {std::move(memory), view};
 }
 
 RowsOnDevice make_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_dim) {
   DeviceBytes memory(4 * count_elements(num_rows, num_heads, head_dim));
-  const DeviceRows view = view_of(memory, num_heads, head_dim);
+  const kernels::DeviceRows view = view_of(memory, num_heads, head_dim);
   return {std::move(memory), view};
 }
 
 RowsOnDevice make_narrow_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_dim) {
   DeviceBytes memory(2 * count_elements(num_rows, num_heads, head_dim));
-  const DeviceRows view = view_of(memory, num_heads, head_dim);
+  const kernels::DeviceRows view = view_of(memory, num_heads, head_dim);
   return {std::move(memory), view};
 }
 
@@ -102,15 +103,16 @@ HostRows download_narrow_rows(const RowsOnDevice& rows, Dtype dtype, int32_t num
                               int32_t num_heads, int32_t head_dim) {
   const std::vector<uint16_t> bits = rows.memory.download<uint16_t>();
   HostRows result(num_rows, num_heads, head_dim);
-  const int32_t lanes = padded_lanes(head_dim);
+  const int32_t lanes = kernels::padded_lanes(head_dim);
   for (int32_t row = 0; row < num_rows; ++row) {
     for (int32_t head = 0; head < num_heads; ++head) {
-      const uint16_t* from = bits.data() + (int64_t{row} * num_heads + head) * (lanes + kGapLanes);
+      const uint16_t* from =
+          bits.data() + (int64_t{row} * num_heads + head) * (lanes + kHeadGapLanes);
       for (int32_t lane = 0; lane < head_dim; ++lane) {
         result.at(row, head)[lane] =
             dtype == Dtype::bf16 ? from_bf16_bits(from[lane]) : from_fp16_bits(from[lane]);
       }
-      for (int32_t lane = lanes; lane < lanes + kGapLanes; ++lane) {
+      for (int32_t lane = lanes; lane < lanes + kHeadGapLanes; ++lane) {
         EXPECT_EQ(from[lane], 0xffff)
             << "memory between the heads was written: row " << row << ", head " << head;
       }
@@ -123,12 +125,13 @@ HostRows download_rows(const RowsOnDevice& rows, int32_t num_rows, int32_t num_h
                        int32_t head_dim) {
   const std::vector<float> values = rows.memory.download<float>();
   HostRows result(num_rows, num_heads, head_dim);
-  const int32_t lanes = padded_lanes(head_dim);
+  const int32_t lanes = kernels::padded_lanes(head_dim);
   for (int32_t row = 0; row < num_rows; ++row) {
     for (int32_t head = 0; head < num_heads; ++head) {
-      const float* from = values.data() + (int64_t{row} * num_heads + head) * (lanes + kGapLanes);
+      const float* from =
+          values.data() + (int64_t{row} * num_heads + head) * (lanes + kHeadGapLanes);
       for (int32_t lane = 0; lane < head_dim; ++lane) result.at(row, head)[lane] = from[lane];
-      for (int32_t lane = lanes; lane < lanes + kGapLanes; ++lane) {
+      for (int32_t lane = lanes; lane < lanes + kHeadGapLanes; ++lane) {
         EXPECT_EQ(std::bit_cast<uint32_t>(from[lane]), 0xffffffffu)
             << "memory between the heads was written: row " << row << ", head " << head;
       }
@@ -141,14 +144,14 @@ namespace {
 
 /// What forwards of a shape write.
 struct ForwardResults {
-  const AttentionShape& shape;
+  const kernels::AttentionShape& shape;
   bool is_narrow;
   int32_t lse_gap;  // numbers behind the heads of a row
   RowsOnDevice out;
   DeviceBytes lse;        // [row][head, gap]
   DeviceBytes max_logit;  // [head]
 
-  ForwardResults(const AttentionShape& of, bool narrow, int32_t gap = 1)
+  ForwardResults(const kernels::AttentionShape& of, bool narrow, int32_t gap = 1)
       : shape(of),
         is_narrow(narrow),
         lse_gap(gap),
@@ -188,16 +191,17 @@ struct ForwardResults {
 
 /// One launch; `change` may ask for more of it.
 template <class Change>
-void launch_case(Generation generation, const AttentionCase& item, const AttentionInputs& inputs,
-                 const TileList& list, const ForwardResults& results, Change change) {
-  const AttentionShape& shape = item.shape;
+void launch_case(kernels::Generation generation, const AttentionCase& item,
+                 const AttentionInputs& inputs, const kernels::TileList& list,
+                 const ForwardResults& results, Change change) {
+  const kernels::AttentionShape& shape = item.shape;
   const std::vector<bool> queries = used_queries(item), keys = used_keys(item);
   const RowsOnDevice q = upload_rows(inputs.q, shape.dtype, queries),
                      k = upload_rows(inputs.k, shape.dtype, keys),
                      v = upload_rows(inputs.v, shape.dtype, keys);
-  const TilesOnDevice tiles(list, nullptr);
+  const kernels::TilesOnDevice tiles(list, nullptr);
   const DeviceBytes counter = DeviceBytes::holding(std::vector<int32_t>{0});
-  ForwardLaunch launch;
+  kernels::ForwardLaunch launch;
   launch.shape = shape;
   launch.q = q.view;
   launch.k = k.view;
@@ -211,7 +215,7 @@ void launch_case(Generation generation, const AttentionCase& item, const Attenti
   launch.counter = static_cast<int32_t*>(counter.data());
   change(launch);
   launch_forward(generation, launch, nullptr);
-  wait_for_stream(nullptr);
+  kernels::wait_for_stream(nullptr);
   EXPECT_EQ(counter.download<int32_t>()[0], 0) << "the next launch wants it at 0";
 }
 
@@ -229,26 +233,27 @@ std::vector<bool> used_keys(const AttentionCase& item) {
   return is_used;
 }
 
-TileList query_tiles(const AttentionCase& item, TileShape shape) {
-  return make_tile_list(item.slices, item.shape.q_rows, item.shape.kv_rows,
-                        {item.shape.num_heads / shape.heads}, shape, TileOwner::queries);
+kernels::TileList query_tiles(const AttentionCase& item, kernels::TileShape shape) {
+  return kernels::make_tile_list(item.slices, item.shape.q_rows, item.shape.kv_rows,
+                                 {item.shape.num_heads / shape.heads}, shape,
+                                 kernels::TileOwner::queries);
 }
 
-TileList key_tiles(const AttentionCase& item, TileShape shape) {
-  return make_tile_list(item.slices, item.shape.q_rows, item.shape.kv_rows,
-                        {item.shape.num_kv_heads}, shape, TileOwner::keys);
+kernels::TileList key_tiles(const AttentionCase& item, kernels::TileShape shape) {
+  return kernels::make_tile_list(item.slices, item.shape.q_rows, item.shape.kv_rows,
+                                 {item.shape.num_kv_heads}, shape, kernels::TileOwner::keys);
 }
 
-ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
-                          const AttentionInputs& inputs, const TileList& tiles, bool is_narrow,
-                          const kernels::Arrivals& arrivals) {
+ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
+                          const AttentionInputs& inputs, const kernels::TileList& tiles,
+                          bool is_narrow, const kernels::Arrivals& arrivals) {
   const ForwardResults results(item.shape, is_narrow);
   launch_case(generation, item, inputs, tiles, results,
-              [&](ForwardLaunch& launch) { launch.query_tiles.arrivals = arrivals; });
+              [&](kernels::ForwardLaunch& launch) { launch.query_tiles.arrivals = arrivals; });
   return results.download();
 }
 
-ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
+ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
                           const AttentionInputs& inputs) {
   return run_forward(generation, item, inputs,
                      query_tiles(item, forward_tile_shape(generation, item.shape)));
@@ -256,30 +261,33 @@ ForwardAnswer run_forward(Generation generation, const AttentionCase& item,
 
 ForwardAnswer run_forward_in_two(const AttentionCase& before, const AttentionCase& after,
                                  const AttentionInputs& inputs, bool by_kernel, bool rounds) {
-  constexpr Generation kHopper = Generation::sm90;
-  const AttentionShape& shape = before.shape;
+  constexpr kernels::Generation kHopper = kernels::Generation::sm90;
+  const kernels::AttentionShape& shape = before.shape;
   const auto tiles_of = [&](const AttentionCase& item) {
     return query_tiles(item, forward_tile_shape(kHopper, item.shape));
   };
   // launch_out_merge knows no gaps.
   const int32_t gap = by_kernel ? 1 : 0;
   const ForwardResults whole(shape, false, gap), partial(shape, false, gap);
-  launch_case(kHopper, before, inputs, tiles_of(before), whole, [](ForwardLaunch&) {});
+  launch_case(kHopper, before, inputs, tiles_of(before), whole, [](kernels::ForwardLaunch&) {});
   if (by_kernel) {
-    launch_case(kHopper, after, inputs, tiles_of(after), whole, [&](ForwardLaunch& launch) {
-      launch.merges = true;
-      launch.rounds = rounds;
-    });
+    launch_case(kHopper, after, inputs, tiles_of(after), whole,
+                [&](kernels::ForwardLaunch& launch) {
+                  launch.merges = true;
+                  launch.rounds = rounds;
+                });
     return whole.download();
   }
-  launch_case(kHopper, after, inputs, tiles_of(after), partial, [&](ForwardLaunch& launch) {
-    launch.max_logit = static_cast<float*>(whole.max_logit.data());
-  });
-  const kernels::BufferShape rows{shape.q_rows, shape.num_heads, padded_lanes(shape.head_dim_v),
+  launch_case(kHopper, after, inputs, tiles_of(after), partial,
+              [&](kernels::ForwardLaunch& launch) {
+                launch.max_logit = static_cast<float*>(whole.max_logit.data());
+              });
+  const kernels::BufferShape rows{shape.q_rows, shape.num_heads,
+                                  kernels::padded_lanes(shape.head_dim_v),
                                   static_cast<int32_t>(whole.out.view.head_stride)};
   kernels::launch_out_merge(
       {rows, partial.rows(), whole.rows(), false, rounds ? shape.dtype : Dtype::fp32}, nullptr);
-  wait_for_stream(nullptr);
+  kernels::wait_for_stream(nullptr);
   return whole.download();
 }
 
@@ -302,7 +310,7 @@ std::string find_other_bits(const AttentionCase& item, const ForwardAnswer& narr
 
 RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInputs& inputs,
                                  const ForwardAnswer& forward) {
-  const AttentionShape& shape = item.shape;
+  const kernels::AttentionShape& shape = item.shape;
   const std::vector<bool> queries = used_queries(item);
   const RowsOnDevice d_out = upload_rows(inputs.d_out, shape.dtype, queries);
   const RowsOnDevice out = upload_rows(forward.out, Dtype::fp32, queries);
@@ -310,7 +318,7 @@ RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInput
       DeviceBytes::holding(std::vector<float>(forward.lse.begin(), forward.lse.end()));
   const DeviceBytes log2_lse(lse.size()), delta(lse.size()),
       offsets(shape.num_heads * kernels::offsets_of_head(shape.q_rows) * 2);
-  BackwardLaunch launch;
+  kernels::BackwardLaunch launch;
   launch.shape = shape;
   launch.d_out = d_out.view;
   launch.out = out.view;
@@ -320,7 +328,7 @@ RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInput
   launch.delta = static_cast<float*>(delta.data());
   launch.offsets = static_cast<kernels::Bf16*>(offsets.data());
   launch_row_statistics(launch, nullptr);
-  wait_for_stream(nullptr);
+  kernels::wait_for_stream(nullptr);
   RowStatistics result{
       to_doubles(log2_lse.download<float>()), to_doubles(delta.download<float>()), {}};
   for (const uint16_t bits : offsets.download<uint16_t>())
@@ -340,7 +348,7 @@ std::string judge_forward(const AttentionCase& item, const AttentionInputs& inpu
   const double lse_error = largest_difference(answer.lse, exact.lse);
   double largest_lse = 1.0;
   for (const double lse : exact.lse) {
-    if (lse != -kInfinity) largest_lse = std::max(largest_lse, std::abs(lse));
+    if (lse != kUnseenLse) largest_lse = std::max(largest_lse, std::abs(lse));
   }
   const double fp32_budget = 3e-6 * largest_lse;
   if (!(lse_error <= fp32_budget))
@@ -351,7 +359,7 @@ std::string judge_forward(const AttentionCase& item, const AttentionInputs& inpu
   for (int32_t q = 0; q < item.shape.q_rows; ++q) {
     for (int32_t head = 0; head < item.shape.num_heads; ++head) {
       const size_t place = static_cast<size_t>(q * item.shape.num_heads + head);
-      if (exact.lse[place] != -kInfinity) continue;
+      if (exact.lse[place] != kUnseenLse) continue;
       for (int32_t lane = 0; lane < item.shape.head_dim_v; ++lane) {
         if (answer.out.at(q, head)[lane] != 0.0)
           return fmt::format("row {} of head {} sees nothing and is not 0", q, head);
@@ -362,7 +370,7 @@ std::string judge_forward(const AttentionCase& item, const AttentionInputs& inpu
 }
 
 std::string missing_device() {
-  const Result<int> count = count_devices();
+  const Result<int> count = kernels::count_devices();
   return count.ok() ? "" : to_text(count.error());
 }
 

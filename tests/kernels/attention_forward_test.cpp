@@ -24,9 +24,9 @@ namespace {
 using kernels::Generation;
 
 #ifdef CPSCOPE_EMULATED
-constexpr uint64_t kCases = 12;  // for each pair of dims
+constexpr uint64_t kForwardCases = 12;  // for each pair of dims
 #else
-constexpr uint64_t kCases = 200;
+constexpr uint64_t kForwardCases = 200;
 #endif
 
 class PortableForward : public ::testing::Test {
@@ -43,7 +43,7 @@ class PortableForward : public ::testing::Test {
   }
 
   static void check_random(uint64_t first_seed, CaseSpace space) {
-    for (uint64_t seed = first_seed; seed < first_seed + kCases && !HasFailure(); ++seed) {
+    for (uint64_t seed = first_seed; seed < first_seed + kForwardCases && !HasFailure(); ++seed) {
 #ifdef CPSCOPE_EMULATED
       kernels::emulator::settings().seed = seed;
 #endif

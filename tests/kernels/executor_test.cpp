@@ -2,10 +2,10 @@
 // run on the CPU emulator and on a GPU; only the number of scenarios differs.
 #include "kernels/executor_cuda.h"
 #include "sim/run/run_inputs.h"
-#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/kernels/piece_cases.h"
 #include "tests/support/graded_run.h"
+#include "tests/support/sweep.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -20,13 +20,13 @@ namespace cpscope::tests {
 namespace {
 
 #ifdef CPSCOPE_EMULATED
-constexpr uint64_t kScenarios = 60;
+const uint64_t kCudaScenarios = sweep(20, 60);
+const uint64_t kSmallSuite = sweep(10, 30);
 constexpr double kMostPairs = 3e5;  // (query, key, head) triples of a shipped scenario
-constexpr int64_t kLongest = 40;
 #else
-constexpr uint64_t kScenarios = 600;
+constexpr uint64_t kCudaScenarios = 600;
+constexpr uint64_t kSmallSuite = 30;
 constexpr double kMostPairs = 3e9;
-constexpr int64_t kLongest = 400;
 #endif
 
 /// Skips the test where there is no device.
@@ -35,21 +35,11 @@ constexpr int64_t kLongest = 400;
   if (made->absence()) GTEST_SKIP() << "requires gpu: " << to_text(*made->absence()); \
   Executor& executor = *made
 
-/// fp64 is not for devices.
-Scenario device_scenario(uint64_t seed) {
-  RandomSpace space;
-  space.any_dtype = true;
-  space.max_length = kLongest;
-  Scenario scenario = random_scenario(seed, space);
-  if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
-  return scenario;
-}
-
 TEST(CudaExecutor, KeepsTheBudgetOnRandomScenarios) {
   CPSCOPE_NEEDS_DEVICE(executor);
   uint64_t ran = 0;
-  for (uint64_t seed = 7'000'000; seed < 7'000'000 + kScenarios; ++seed) {
-    const Scenario scenario = device_scenario(seed);
+  for (uint64_t seed = 7'000'000; seed < 7'000'000 + kCudaScenarios; ++seed) {
+    const Scenario scenario = random_device_scenario(seed);
     const auto run = run_graded_on(executor, scenario);
     if (!run) continue;
     ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
@@ -57,15 +47,15 @@ TEST(CudaExecutor, KeepsTheBudgetOnRandomScenarios) {
     ++ran;
     if (HasFailure()) return;
   }
-  EXPECT_GT(ran * 10, kScenarios * 8) << "most scenarios are to be possible";
+  EXPECT_GT(ran * 10, kCudaScenarios * 8) << "most scenarios are to be possible";
 }
 
 TEST(CudaExecutor, KeepsTheBudgetWithPortableKernelsAlone) {
   CPSCOPE_NEEDS_DEVICE(newest);
   const auto executor = kernels::make_executor_cuda(kernels::Generation::portable);
   EXPECT_NE(executor->name(), newest.name());
-  for (uint64_t seed = 7'300'000; seed < 7'300'000 + kScenarios / 2; ++seed) {
-    const Scenario scenario = device_scenario(seed);
+  for (uint64_t seed = 7'300'000; seed < 7'300'000 + kCudaScenarios / 2; ++seed) {
+    const Scenario scenario = random_device_scenario(seed);
     const auto run = run_graded_on(*executor, scenario);
     if (!run) continue;
     ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
@@ -123,8 +113,8 @@ TEST(CudaExecutor, CarriesOutTheShippedScenarios) {
 TEST(CudaExecutor, TellsWhatTileListsCost) {
   CPSCOPE_NEEDS_DEVICE(executor);
   uint64_t seed = 7'100'000;
-  while (!run_graded_on(executor, device_scenario(seed))) ++seed;
-  const auto run = run_graded_on(executor, device_scenario(seed));
+  while (!run_graded_on(executor, random_device_scenario(seed))) ++seed;
+  const auto run = run_graded_on(executor, random_device_scenario(seed));
   ASSERT_TRUE(run->output.ok()) << to_text(run->output.error());
   EXPECT_GT(run->output.value().list_seconds, 0.0);
   EXPECT_LT(run->output.value().list_seconds, 1.0);
@@ -136,8 +126,8 @@ TEST(CudaExecutor, GivesTheSameBitsTwiceAndInTheNextRepeat) {
   const auto shipped = load_scenario(CPSCOPE_SCENARIOS "/one_long_many_short.toml");
   ASSERT_TRUE(shipped.ok());
   std::vector<Scenario> scenarios{shipped.value().scenario};
-  for (uint64_t seed = 7'100'000; seed < 7'100'000 + kScenarios / 10; ++seed)
-    scenarios.push_back(device_scenario(seed));
+  for (uint64_t seed = 7'100'000; seed < 7'100'000 + kCudaScenarios / 10; ++seed)
+    scenarios.push_back(random_device_scenario(seed));
   for (const Scenario& scenario : scenarios) {
     const auto first = run_graded_on(executor, scenario);
     if (!first) continue;
@@ -151,7 +141,7 @@ TEST(CudaExecutor, GivesTheSameBitsTwiceAndInTheNextRepeat) {
 
 TEST(CudaExecutor, RefusesByNameWhatItCannotHold) {
   CPSCOPE_NEEDS_DEVICE(executor);
-  Scenario scenario = device_scenario(7'000'000);
+  Scenario scenario = random_device_scenario(7'000'000);
   scenario.numerics.dtype = Dtype::fp64;
   const auto run = run_graded_on(executor, scenario);
   ASSERT_TRUE(run.has_value());
@@ -172,13 +162,8 @@ TEST(CudaExecutor, StaysCleanOnASmallSuite) {
   std::vector<Scenario> scenarios{scenario_of_parts("p2p", 64), scenario_of_parts("p2p", 128),
                                   scenario_of_parts("all_gather", 192),
                                   scenario_of_parts("a2a", 256)};
-  for (uint64_t seed = 7'200'000; seed < 7'200'030; ++seed) {
-    RandomSpace space;
-    space.any_dtype = true;
-    scenarios.push_back(random_scenario(seed, space));
-    Dtype& dtype = scenarios.back().numerics.dtype;
-    if (dtype == Dtype::fp64) dtype = Dtype::bf16;
-  }
+  for (uint64_t seed = 7'200'000; seed < 7'200'000 + kSmallSuite; ++seed)
+    scenarios.push_back(random_device_scenario(seed, 40));
   for (const Scenario& scenario : scenarios) {
     const auto run = run_graded_on(executor, scenario);
     if (!run) continue;
@@ -189,7 +174,7 @@ TEST(CudaExecutor, StaysCleanOnASmallSuite) {
 
 TEST(CudaExecutor, ShowsEveryItemsResultInPlanOrder) {
   CPSCOPE_NEEDS_DEVICE(executor);
-  const Scenario scenario = device_scenario(7'000'000);
+  const Scenario scenario = random_device_scenario(7'000'000);
   const auto plan = plan_unless_refused(scenario);
   ASSERT_TRUE(plan.has_value());
   const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
@@ -214,7 +199,7 @@ TEST(CudaExecutor, ShowsEveryItemsResultInPlanOrder) {
 
 TEST(CudaExecutor, EndsARunThatIsCancelled) {
   CPSCOPE_NEEDS_DEVICE(executor);
-  const Scenario scenario = device_scenario(7'000'000);
+  const Scenario scenario = random_device_scenario(7'000'000);
   const auto plan = plan_unless_refused(scenario);
   ASSERT_TRUE(plan.has_value());
   const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);

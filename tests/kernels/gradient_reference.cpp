@@ -26,8 +26,8 @@ size_t at(int32_t row, int32_t num_heads, int32_t head, int32_t head_dim) {
   return (static_cast<size_t>(row) * num_heads + head) * head_dim;
 }
 
-double dot(const std::vector<double>& a, size_t a_begin, const std::vector<double>& b,
-           size_t b_begin, int32_t lanes) {
+double dot_from(const std::vector<double>& a, size_t a_begin, const std::vector<double>& b,
+                size_t b_begin, int32_t lanes) {
   double sum = 0.0;
   for (int32_t i = 0; i < lanes; ++i) sum += a[a_begin + i] * b[b_begin + i];
   return sum;
@@ -38,12 +38,12 @@ struct CappedLogit {
   double slope = 1.0;
 };
 
-CappedLogit logit_of(const GradientProblem& problem, int32_t q, int32_t head, int32_t k) {
+CappedLogit capped_logit_of(const GradientProblem& problem, int32_t q, int32_t head, int32_t k) {
   const AttentionShape& shape = problem.shape;
   const double raw =
-      shape.scale * dot(problem.q, at(q, shape.num_heads, head, shape.head_dim_qk), problem.k,
-                        at(k, shape.num_kv_heads, kv_head_of(shape, head), shape.head_dim_qk),
-                        shape.head_dim_qk);
+      shape.scale * dot_from(problem.q, at(q, shape.num_heads, head, shape.head_dim_qk), problem.k,
+                             at(k, shape.num_kv_heads, kv_head_of(shape, head), shape.head_dim_qk),
+                             shape.head_dim_qk);
   if (shape.softcap == 0.0f) return {raw, 1.0};
   const double t = std::tanh(raw / shape.softcap);
   return {shape.softcap * t, 1.0 - t * t};
@@ -67,9 +67,9 @@ void add_pair(const GradientProblem& problem, int32_t head, int32_t q, int32_t k
                k_at = at(k, shape.num_kv_heads, kv_head, qk);
   const size_t o_at = at(q, shape.num_heads, head, v), v_at = at(k, shape.num_kv_heads, kv_head, v);
   const size_t statistic = static_cast<size_t>(head) * shape.q_rows + q;
-  const CappedLogit capped = logit_of(problem, q, head, k);
+  const CappedLogit capped = capped_logit_of(problem, q, head, k);
   const double p = std::exp(capped.logit - problem.log2_lse[statistic] * std::log(2.0));
-  const double d_p = dot(problem.d_out, o_at, problem.v, v_at, v);
+  const double d_p = dot_from(problem.d_out, o_at, problem.v, v_at, v);
   const double unscaled = p * (d_p - problem.delta[statistic]) * capped.slope;
   // Half a step of the dtype, subnormal ones of fp16 included, and a few of fp32 in each factor.
   const double step = shape.dtype == Dtype::fp32 ? 0.0 : unit_roundoff(shape.dtype);
@@ -129,7 +129,8 @@ GradientProblem make_gradient_problem(const AttentionShape& shape, std::vector<B
     for (int32_t q = 0; q < shape.q_rows; ++q) {
       double sum = 0.0;
       for (int32_t k = 0; k < shape.kv_rows; ++k) {
-        if (is_visible(problem.slices, q, k)) sum += std::exp(logit_of(problem, q, head, k).logit);
+        if (is_visible(problem.slices, q, k))
+          sum += std::exp(capped_logit_of(problem, q, head, k).logit);
       }
       // Some rows have seen keys elsewhere too, some only elsewhere, some none at all.
       if (random() % 2 == 0) sum += std::abs(normal(random)) + 0.1;

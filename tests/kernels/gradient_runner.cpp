@@ -16,8 +16,8 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr uint8_t kPoison = 0xff;  // every number of it is a NaN
-constexpr int32_t kGapLanes = 8;   // between the last head of a row and the next row
+constexpr uint8_t kPoison = 0xff;    // every number of it is a NaN
+constexpr int32_t kRowGapLanes = 8;  // between the last head of a row and the next row
 
 /// Rows as the kernels read them.
 struct HostRows {
@@ -31,7 +31,7 @@ struct HostRows {
     bytes.assign(static_cast<size_t>(rows * row_stride() * element_bytes), kPoison);
   }
   int64_t head_stride() const { return padded_lanes(head_dim); }
-  int64_t row_stride() const { return head_stride() * num_heads + kGapLanes; }
+  int64_t row_stride() const { return head_stride() * num_heads + kRowGapLanes; }
   uint8_t* at(int64_t row, int64_t head, int64_t lane) {
     return bytes.data() + (row * row_stride() + head * head_stride() + lane) * element_bytes;
   }
@@ -96,7 +96,7 @@ std::vector<float> read_output(const OnDevice& device, HostRows host, Dtype dtyp
         values.push_back(decode(host.at(row, head, lane), host.element_bytes, dtype));
       }
     }
-    for (int64_t i = 0; i < kGapLanes * host.element_bytes; ++i) {
+    for (int64_t i = 0; i < kRowGapLanes * host.element_bytes; ++i) {
       if (host.at(row, host.num_heads, 0)[i] != kPoison && stray_write.empty())
         stray_write = fmt::format("{}: byte {} behind row {}", what, i, row);
     }

@@ -1,5 +1,6 @@
 #include "tests/kernels/attention_device.h"
 #include "tests/kernels/gradient_runner.h"
+#include "tests/support/sweep.h"
 
 #ifdef CPSCOPE_EMULATED
 #include "kernels/emulator/settings.h"
@@ -88,7 +89,7 @@ std::string find_fault(const AttentionShape& shape, const ExactGradients& exact,
 class Gradient : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (const std::string missing = tests::missing_device(); !missing.empty())
+    if (const std::string missing = cpscope::tests::missing_device(); !missing.empty())
       GTEST_SKIP() << "requires gpu: " << missing;
   }
 };
@@ -96,7 +97,7 @@ class Gradient : public ::testing::TestWithParam<Case> {
 class Gradients : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string missing = tests::missing_device(); !missing.empty())
+    if (const std::string missing = cpscope::tests::missing_device(); !missing.empty())
       GTEST_SKIP() << "requires gpu: " << missing;
   }
 };
@@ -119,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const ::testing::TestParamInfo<Case>& one) { return name_of(one.param); });
 
 TEST_F(Gradients, OfRandomBandsAreThoseOfTheDefinition) {
-  for (uint32_t seed = 100; seed < 130; ++seed) {
+  for (uint32_t seed = 100; seed < 100 + cpscope::tests::sweep(10, 30); ++seed) {
     constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::fp16, Dtype::fp32};
     const Case one{kDtypes[seed / 2 % 3],
                    seed % 3 == 0 ? 80 : 16,

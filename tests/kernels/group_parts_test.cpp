@@ -12,7 +12,6 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int kCtas = 132;
 constexpr int64_t kSumRowBytes = 2 * 128 * 4;
 
 /// One document of 128 lanes.
@@ -23,7 +22,7 @@ struct Layer {
   bool is_causal = true;
 };
 
-TileList list_of(const Layer& layer, const WorkHeads& heads) {
+TileList list_of_layer(const Layer& layer, const WorkHeads& heads) {
   const BandSlice all{0, layer.rows, 0, layer.rows, -layer.rows, layer.is_causal ? 0 : layer.rows};
   return make_tile_list({&all, 1}, layer.rows, layer.rows, heads, {128, 64, true}, TileOwner::keys);
 }
@@ -37,7 +36,7 @@ TileList chosen_list_of(const Layer& layer) {
   WorkHeads heads = heads_of(layer);
   heads.group = layer.group;
   heads.sum_row_bytes = kSumRowBytes;
-  return list_of(layer, heads);
+  return list_of_layer(layer, heads);
 }
 
 int32_t parts_of(const Layer& layer) { return chosen_list_of(layer).group_parts; }
@@ -65,7 +64,7 @@ TEST(GroupParts, AreWholeGroupsWhereItemsAreMany) {
   EXPECT_EQ(parts_of({4096, 8, 4, false}), 1);
   EXPECT_EQ(parts_of({32768, 8, 8, false}), 1);
   EXPECT_EQ(parts_of({128, 32, 1}), 1) << "a group of one";
-  EXPECT_EQ(list_of({4096, 1, 8}, heads_of({4096, 1, 8})).group_parts, 1)
+  EXPECT_EQ(list_of_layer({4096, 1, 8}, heads_of({4096, 1, 8})).group_parts, 1)
       << "for kernels that do not take parts";
 }
 
@@ -80,16 +79,16 @@ TEST(GroupParts, AreDealtAsKvHeadsOfFewerQueryHeads) {
   heads.group = 8;
   heads.sum_row_bytes = kSumRowBytes;
   heads.heads_walked = 2;
-  EXPECT_EQ(list_of({1024, 1, 8}, heads).group_parts, 8) << "parts hold neighbours";
+  EXPECT_EQ(list_of_layer({1024, 1, 8}, heads).group_parts, 8) << "parts hold neighbours";
 }
 
 TEST(GroupParts, AreNotChosenForMuchMemory) {
   WorkHeads heads = heads_of({8192, 1, 64});
   heads.group = 64;
   heads.sum_row_bytes = kSumRowBytes;
-  EXPECT_GT(list_of({8192, 1, 64}, heads).group_parts, 1);
+  EXPECT_GT(list_of_layer({8192, 1, 64}, heads).group_parts, 1);
   heads.sum_row_bytes = 100'000;
-  EXPECT_EQ(list_of({8192, 1, 64}, heads).group_parts, 1);
+  EXPECT_EQ(list_of_layer({8192, 1, 64}, heads).group_parts, 1);
 }
 
 /// Until dk and dv are there, in microseconds, by the model of an H100: its memory gives 2.26 TB/s
@@ -100,7 +99,8 @@ double time_of(const Layer& layer, int32_t parts) {
   heads.heads_walked /= parts;
   TurnCosts costs;
   costs.tile = 2.07;
-  const TurnTimes times = walk_in_turns(list_of(layer, heads), heads.heads_walked, kCtas, costs);
+  const TurnTimes times =
+      walk_in_turns(list_of_layer(layer, heads), heads.heads_walked, kCtas, costs);
   const double sums = parts == 1 ? 0.0
                                  : 4.0 + 2.0 * parts * layer.kv_heads * layer.rows *
                                              static_cast<double>(kSumRowBytes) / 2.5e6;

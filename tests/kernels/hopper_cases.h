@@ -3,6 +3,7 @@
 #include "kernels/device.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/attention_device.h"
+#include "tests/support/sweep.h"
 
 #include <cstdint>
 #include <string>
@@ -18,7 +19,7 @@
 namespace cpscope::tests {
 
 #ifdef CPSCOPE_EMULATED
-inline constexpr uint64_t kCases = 10;  // for each pair of dims
+inline const uint64_t kCases = sweep(4, 10);  // for each pair of dims
 #else
 inline constexpr uint64_t kCases = 200;
 #endif

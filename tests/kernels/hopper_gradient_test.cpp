@@ -30,7 +30,7 @@ const kernels::GradientKernels& hopper_for(uint64_t seed) {
   return kHopperInParts[seed / 2 % 2];
 }
 
-kernels::GradientProblem problem_of(const AttentionCase& item) {
+kernels::GradientProblem gradient_problem_of(const AttentionCase& item) {
   return make_gradient_problem(item.shape, item.slices, static_cast<uint32_t>(item.seed));
 }
 
@@ -39,7 +39,7 @@ class HopperGradients : public Hopper {
   static void check(const AttentionCase& item) {
     const AttentionShape& shape = item.shape;
     ASSERT_EQ(why_not_backward(Generation::sm90, shape), "");
-    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::GradientProblem problem = gradient_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     const kernels::KernelGradients got = run_gradients(kHopper, problem, exact);
     expect_exact(item, exact, got);
@@ -99,7 +99,7 @@ TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedToOfAllRowsOrSome) {
     item.slices =
         kernels::random_bands(item.shape.q_rows, item.shape.kv_rows, static_cast<uint32_t>(seed));
     const kernels::GradientKernels& hopper = hopper_for(seed);
-    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::GradientProblem problem = gradient_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     const kernels::KernelGradients wide = run_gradients(hopper, problem, exact);
     const kernels::KernelGradients narrow =
@@ -154,7 +154,7 @@ TEST_F(HopperGradients, AddToDqWhereTheyAreAskedTo) {
     const AttentionShape& shape = item.shape;
     item.slices = kernels::random_bands(shape.q_rows, shape.kv_rows, static_cast<uint32_t>(seed));
     const kernels::GradientKernels& hopper = hopper_for(seed);
-    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::GradientProblem problem = gradient_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     std::vector<double> before;
     kernels::ExactGradient sum = exact.dq;
@@ -213,7 +213,7 @@ TEST_F(HopperGradients, WeighByTheSmallestScale) {
   for (const int32_t lanes : {64, 128}) {
     AttentionCase item = causal_case(Dtype::bf16, 200, lanes, lanes);
     item.shape.scale = 1e-40f;
-    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::GradientProblem problem = gradient_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     const kernels::KernelGradients got = run_gradients(kHopper, problem, exact);
     EXPECT_EQ(find_excess("dv", exact.dv, got.dv, item.shape.num_kv_heads, lanes), "");
@@ -225,7 +225,7 @@ TEST_F(HopperGradients, KeepARowsNanFromOtherRows) {
   constexpr int32_t kRow = 50;
   for (const int32_t lanes : {64, 128}) {
     const AttentionCase item = causal_case(Dtype::bf16, 200, lanes, lanes);
-    kernels::GradientProblem problem = problem_of(item);
+    kernels::GradientProblem problem = gradient_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     problem.log2_lse[kRow] = problem.delta[kRow] = std::numeric_limits<double>::quiet_NaN();
     const kernels::KernelGradients got = run_gradients(kHopper, problem, exact);
@@ -258,7 +258,7 @@ TEST_F(HopperGradients, AddUpAsManyPartsAsAGroupHasHeads) {
   for (const int32_t group : {5, 8}) {
     AttentionCase item = causal_case(Dtype::bf16, 100, 64, 64);
     item.shape.num_heads = item.shape.group = group;
-    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::GradientProblem problem = gradient_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     expect_exact(item, exact,
                  run_gradients(kernels::hopper_gradient_kernels(true, group), problem, exact));
@@ -273,7 +273,7 @@ TEST_F(HopperGradients, GiveTheSameBitsInAnyOrderOfThreads) {
        {std::pair{64, 64}, std::pair{128, 128}, std::pair{192, 128}, std::pair{256, 256}}) {
     AttentionCase item = random_case(501, {.dims = {dims}, .most_rows = 260});
     item.slices = kernels::random_bands(item.shape.q_rows, item.shape.kv_rows, 501);
-    const kernels::GradientProblem problem = problem_of(item);
+    const kernels::GradientProblem problem = gradient_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     for (const kernels::GradientKernels* hopper : {&kHopper, &kHopperByTile, &kHopperInParts[0]}) {
       const kernels::KernelGradients first = run_gradients(*hopper, problem, exact);

@@ -7,8 +7,8 @@
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/attention_device.h"
 #include "tests/kernels/gradient_runner.h"
+#include "tests/kernels/source_lines.h"
 
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -89,9 +89,9 @@ void do_nothing(const kernels::BackwardLaunch& /*launch*/, kernels::Stream /*str
 enum class Outputs { all, dq, dk_dv };
 
 /// One gradient kernel on some problems.
-class Gradients {
+class GradientTrial {
  public:
-  Gradients(Outputs outputs, const std::vector<AttentionCase>& cases)
+  GradientTrial(Outputs outputs, const std::vector<AttentionCase>& cases)
       : outputs_(outputs),
         problems_(cases.begin(), cases.end()),
         kernels_(kernels::hopper_gradient_kernels()) {
@@ -134,42 +134,31 @@ class Gradients {
   kernels::GradientKernels kernels_;
 };
 
-struct FusedGradients : Gradients {
+struct FusedGradients : GradientTrial {
   static std::vector<std::string> sources() {
     return {"hopper_gradients.cu", "hopper_fused_stages.h", "hopper_fused_dq.h",
             "hopper_fused_rows.h"};
   }
   FusedGradients()
-      : Gradients(Outputs::all,
-                  {make_dense_case(), make_sparse_case(), make_dense_case(200, 64, 64)}) {}
+      : GradientTrial(Outputs::all,
+                      {make_dense_case(), make_sparse_case(), make_dense_case(200, 64, 64)}) {}
 };
 
-struct WideQueryGradient : Gradients {
+struct WideQueryGradient : GradientTrial {
   static std::vector<std::string> sources() { return {"hopper_wide_query_gradient.cu"}; }
   WideQueryGradient()
-      : Gradients(Outputs::dq,
-                  {make_dense_case(200, 192), make_sparse_case(136), make_dense_case(200, 256)}) {}
+      : GradientTrial(Outputs::dq, {make_dense_case(200, 192), make_sparse_case(136),
+                                    make_dense_case(200, 256)}) {}
 };
 
-struct WideKeyGradient : Gradients {
+struct WideKeyGradient : GradientTrial {
   static std::vector<std::string> sources() {
     return {"hopper_wide_key_gradient.cu", "hopper_row_facts.h"};
   }
   WideKeyGradient()
-      : Gradients(Outputs::dk_dv,
-                  {make_dense_case(200, 192), make_sparse_case(136), make_dense_case(150, 256)}) {}
+      : GradientTrial(Outputs::dk_dv, {make_dense_case(200, 192), make_sparse_case(136),
+                                       make_dense_case(150, 256)}) {}
 };
-
-/// Lines of a kernels' source that hold `text`.
-std::vector<int32_t> lines_with(const std::string& source, const std::string& text) {
-  std::ifstream stream(CPSCOPE_KERNELS "/" + source);
-  std::vector<int32_t> lines;
-  std::string line;
-  for (int32_t number = 1; std::getline(stream, line); ++number) {
-    if (line.find(text) != std::string::npos) lines.push_back(number);
-  }
-  return lines;
-}
 
 template <class Kernel>
 class HopperPlantedBugs : public ::testing::Test {
@@ -202,7 +191,7 @@ class HopperPlantedBugs : public ::testing::Test {
                       Fault fault) const {
     size_t num_lines = 0;
     for (const std::string& source : sources) {
-      const std::vector<int32_t> lines = lines_with(source, text);
+      const std::vector<int32_t> lines = lines_with(CPSCOPE_KERNELS "/" + source, text);
       num_lines += lines.size();
       for (const int32_t line : lines) EXPECT_TRUE(is_seen(fault, line)) << source << ":" << line;
     }

@@ -7,7 +7,9 @@
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
+#include "tests/kernels/piece_cases.h"
 #include "tests/support/graded_run.h"
+#include "tests/support/sweep.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,11 +23,9 @@ namespace cpscope::tests {
 namespace {
 
 #ifdef CPSCOPE_EMULATED
-constexpr uint64_t kScenarios = 12;
-constexpr int64_t kLongest = 40;
+const uint64_t kComparedScenarios = sweep(6, 12);
 #else
-constexpr uint64_t kScenarios = 200;
-constexpr int64_t kLongest = 400;
+constexpr uint64_t kComparedScenarios = 200;
 #endif
 
 constexpr uint64_t kFirstSeed = 7'500'000;
@@ -34,7 +34,7 @@ constexpr DiffRule kEarned{.is_earned = true, .rel_l2 = 0.0};
 /// Turns through the dtypes of devices.
 Scenario scenario_of(uint64_t seed) {
   RandomSpace space;
-  space.max_length = kLongest;
+  space.max_length = kLongestSequence;
   Scenario scenario = random_scenario(seed, space);
   constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::fp16, Dtype::fp32};
   scenario.numerics.dtype = kDtypes[seed % 3];
@@ -85,7 +85,7 @@ TEST(ItemAgreement, HoldsBetweenWalkerAndDeviceWithinTheEarnedTolerance) {
   const std::unique_ptr<Executor> device = kernels::make_executor_cuda();
   if (device->absence()) GTEST_SKIP() << "requires gpu: " << to_text(*device->absence());
   uint64_t compared = 0;
-  for (uint64_t seed = kFirstSeed; seed < kFirstSeed + kScenarios; ++seed) {
+  for (uint64_t seed = kFirstSeed; seed < kFirstSeed + kComparedScenarios; ++seed) {
     const Scenario scenario = scenario_of(seed);
     const auto records = record_both(*device, scenario);
     if (!records) continue;
@@ -105,7 +105,7 @@ TEST(ItemAgreement, HoldsBetweenWalkerAndDeviceWithinTheEarnedTolerance) {
       if (HasFailure()) return;
     }
   }
-  EXPECT_GT(compared * 10, kScenarios * 8) << "most scenarios are to be possible";
+  EXPECT_GT(compared * 10, kComparedScenarios * 8) << "most scenarios are to be possible";
 }
 
 /// The largest row of an item's array turned round.

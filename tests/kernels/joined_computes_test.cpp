@@ -28,7 +28,7 @@ int64_t pairs_of(const Plan& plan, const ComputeItem& item) {
   return pairs * item.heads.size();
 }
 
-LoweredPlan lower(const Plan& plan) {
+LoweredPlan lower_joined(const Plan& plan) {
   Lowering lowering;
   lowering.pieces.most = 8;
   lowering.adds_shares = true;
@@ -38,7 +38,7 @@ LoweredPlan lower(const Plan& plan) {
 
 TEST(JoinedComputes, LeaveGroupCastNothingButTransfersAndAnItemForEachRank) {
   const Plan plan = group_cast("256", 4);
-  const LoweredPlan lowered = lower(plan);
+  const LoweredPlan lowered = lower_joined(plan);
   for (const bool is_backward : {false, true}) {
     const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
     EXPECT_EQ(pass.computes.size(), 4u);
@@ -156,7 +156,7 @@ TEST(JoinedComputes, AreNoneWhereKernelsCannotOrSomebodyElseReadsWhatCame) {
 
 TEST(JoinedComputes, AreToldAsItemsOneAfterTheOther) {
   const Plan plan = group_cast("256", 4);
-  const LoweredPlan lowered = lower(plan);
+  const LoweredPlan lowered = lower_joined(plan);
   const ComputeItem &own = plan.forward.computes[0], &received = plan.forward.computes[1];
   ASSERT_EQ(own.rank, received.rank);
   const int64_t all = own.visible_pairs + received.visible_pairs;

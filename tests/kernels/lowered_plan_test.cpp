@@ -32,8 +32,8 @@ struct Seen {
   int64_t joined = 0;                                             // compute items
 };
 
-void expect_same(const Plan& plan, int32_t most_pieces, const std::string& what, Seen& seen,
-                 bool can_merge = true, bool adds_shares = false, bool can_join = false) {
+void expect_same_numbers(const Plan& plan, int32_t most_pieces, const std::string& what, Seen& seen,
+                         bool can_merge = true, bool adds_shares = false, bool can_join = false) {
   Lowering lowering;
   lowering.adds_shares = adds_shares;
   if (can_join) lowering.can_join = [](const ComputeItem&) { return true; };
@@ -103,8 +103,9 @@ TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
     const Result<Plan> plan = make_plan(scenario);
     if (!plan) continue;
     for (const int32_t most_pieces : {1, 4})
-      expect_same(plan.value(), most_pieces, fmt::format("seed {}, {} pieces", seed, most_pieces),
-                  seen, seed % 4 != 0, adds_shares, seed % 3 != 0);
+      expect_same_numbers(plan.value(), most_pieces,
+                          fmt::format("seed {}, {} pieces", seed, most_pieces), seen, seed % 4 != 0,
+                          adds_shares, seed % 3 != 0);
   }
   EXPECT_GT(seen.own_merges, 500);
   EXPECT_GT(seen.rounded_merges, 100);
@@ -130,7 +131,7 @@ Plan plan_of(const char* type, int64_t tokens = 256, int32_t kv_heads = 8, int32
 TEST(LoweredPlan, GivesEveryAnswerWhereHeadsAreComputedInTwoItems) {
   for (const char* type : {"a2a", "all_gather", "p2p", "group_cast"}) {
     Seen seen;
-    expect_same(plan_of(type, 256, 32), 8, type, seen);
+    expect_same_numbers(plan_of(type, 256, 32), 8, type, seen);
     EXPECT_EQ(seen.cut_results, std::string(type) == "a2a" ? 1 : 0) << type;
   }
 }

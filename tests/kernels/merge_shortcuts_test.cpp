@@ -91,8 +91,8 @@ struct Saved {
 
 const MergingKernels kNoneMerges, kAllMerge = [](const ComputeItem&) { return true; };
 
-Saved expect_same(const Plan& plan, const Pass& pass, const std::string& what,
-                  const MergingKernels& can_merge = kNoneMerges) {
+Saved expect_same_symbols(const Plan& plan, const Pass& pass, const std::string& what,
+                          const MergingKernels& can_merge = kNoneMerges) {
   const MergeShortcuts none = no_shortcuts(plan, pass),
                        found = find_shortcuts(plan, pass, can_merge);
   EXPECT_EQ(Symbols(plan, pass, found).read(), Symbols(plan, pass, none).read()) << what;
@@ -118,12 +118,12 @@ TEST(MergeShortcuts, LeaveEveryNumberThatIsRead) {
     const Result<Plan> plan = make_plan(random_scenario(seed, {}));
     if (!plan) continue;
     for (const Pass* pass : {&plan.value().forward, &plan.value().backward}) {
-      const Saved saved = expect_same(plan.value(), *pass, fmt::format("seed {}", seed));
+      const Saved saved = expect_same_symbols(plan.value(), *pass, fmt::format("seed {}", seed));
       all.merges += saved.merges;
       all.finishes += saved.finishes;
       all.written_once += saved.written_once;
       const std::string merging = fmt::format("seed {}, kernels merge", seed);
-      all.own_merges += expect_same(plan.value(), *pass, merging, kAllMerge).own_merges;
+      all.own_merges += expect_same_symbols(plan.value(), *pass, merging, kAllMerge).own_merges;
     }
   }
   EXPECT_GT(all.own_merges, 500u);
@@ -134,7 +134,7 @@ TEST(MergeShortcuts, LeaveEveryNumberThatIsRead) {
 
 TEST(MergeShortcuts, SaveTheFirstMergeAndTheRoundingOfARing) {
   const Plan plan = shipped("zigzag");  // 4 ranks
-  const Saved saved = expect_same(plan, plan.forward, "zigzag");
+  const Saved saved = expect_same_symbols(plan, plan.forward, "zigzag");
   EXPECT_EQ(saved.merges, 4u);
   EXPECT_EQ(saved.finishes, 4u);
   EXPECT_EQ(saved.written_once, 0u);
@@ -142,7 +142,7 @@ TEST(MergeShortcuts, SaveTheFirstMergeAndTheRoundingOfARing) {
 
 TEST(MergeShortcuts, LeaveNoMergeOfARingWhoseKernelsMerge) {
   const Plan plan = shipped("zigzag");
-  const Saved saved = expect_same(plan, plan.forward, "zigzag", kAllMerge);
+  const Saved saved = expect_same_symbols(plan, plan.forward, "zigzag", kAllMerge);
   EXPECT_EQ(saved.own_merges, 12u);
   EXPECT_EQ(saved.merges, 16u);
   EXPECT_EQ(saved.finishes, 4u);
@@ -159,7 +159,7 @@ TEST(MergeShortcuts, DoNotLetAKernelWaitForGradientsThatTravel) {
     EXPECT_FALSE(dkv.merges);
   }
   EXPECT_EQ(merging, 12);
-  expect_same(plan, plan.backward, "zigzag backward", kAllMerge);
+  expect_same_symbols(plan, plan.backward, "zigzag backward", kAllMerge);
 }
 
 TEST(MergeShortcuts, DoNotLetAKernelMergeBeforeItsTurn) {
@@ -182,7 +182,7 @@ TEST(MergeShortcuts, DoNotLetAKernelMergeBeforeItsTurn) {
   };
   const auto second = find_stage(StageKind::compute, 1);
   std::rotate(find_stage(StageKind::merge, 0), second, second + 1);
-  EXPECT_EQ(expect_same(plan, pass, "two partials", kAllMerge).own_merges, 8u);
+  EXPECT_EQ(expect_same_symbols(plan, pass, "two partials", kAllMerge).own_merges, 8u);
 }
 
 /// The plan with one more transfer into the accumulator of the first rank, from somewhere, behind
@@ -206,12 +206,12 @@ Plan with_transfer_to_out(StageKind kind, int32_t step) {
 
 TEST(MergeShortcuts, DoNotLetAKernelMergeWithWhatIsNotYetThere) {
   const Plan plan = with_transfer_to_out(StageKind::compute, 1);
-  EXPECT_EQ(expect_same(plan, plan.forward, "out changes", kAllMerge).own_merges, 11u);
+  EXPECT_EQ(expect_same_symbols(plan, plan.forward, "out changes", kAllMerge).own_merges, 11u);
 }
 
 TEST(MergeShortcuts, DoNotLetAKernelWaitForWhatAWireBrings) {
   const Plan plan = with_transfer_to_out(StageKind::merge, 1);
-  EXPECT_EQ(expect_same(plan, plan.forward, "out comes", kAllMerge).own_merges, 11u);
+  EXPECT_EQ(expect_same_symbols(plan, plan.forward, "out comes", kAllMerge).own_merges, 11u);
 }
 
 TEST(MergeShortcuts, DoTheOwnMergeOfAPartialThatIsReadAgain) {
@@ -223,14 +223,15 @@ TEST(MergeShortcuts, DoTheOwnMergeOfAPartialThatIsReadAgain) {
   const auto last = static_cast<int64_t>(plan.forward.transfers.size());
   plan.forward.stages.insert(plan.forward.stages.end() - 1, {plan.forward.merges.back().step,
                                                              StageKind::transfer, last - 1, last});
-  const Saved saved = expect_same(plan, plan.forward, "zigzag with one more transfer", kAllMerge);
+  const Saved saved =
+      expect_same_symbols(plan, plan.forward, "zigzag with one more transfer", kAllMerge);
   EXPECT_EQ(saved.own_merges, 11u);
   EXPECT_EQ(saved.finishes, 4u);
 }
 
 TEST(MergeShortcuts, LetAnAllGatherWriteItsAnswerAtOnce) {
   const Plan plan = shipped("thd_padding_all_gather");
-  const Saved saved = expect_same(plan, plan.forward, "all-gather");
+  const Saved saved = expect_same_symbols(plan, plan.forward, "all-gather");
   EXPECT_EQ(saved.merges, plan.forward.merges.size());
   EXPECT_EQ(saved.written_once, plan.forward.finishes.size());
 }
@@ -238,7 +239,7 @@ TEST(MergeShortcuts, LetAnAllGatherWriteItsAnswerAtOnce) {
 TEST(MergeShortcuts, KeepTheFinishThatBringsASinkIn) {
   Plan plan = shipped("zigzag");
   plan.scenario.attention.softmax_type = SoftmaxType::off_by_one;
-  const Saved saved = expect_same(plan, plan.forward, "zigzag with a sink");
+  const Saved saved = expect_same_symbols(plan, plan.forward, "zigzag with a sink");
   EXPECT_EQ(saved.merges, 4u);
   EXPECT_EQ(saved.finishes, 0u);
 }
@@ -257,7 +258,7 @@ TEST(MergeShortcuts, DoTheMergeOfAPartialThatIsReadAgain) {
                                {first.step, StageKind::transfer, last - 1, last});
     break;
   }
-  const Saved saved = expect_same(plan, plan.forward, "zigzag with one more transfer");
+  const Saved saved = expect_same_symbols(plan, plan.forward, "zigzag with one more transfer");
   EXPECT_EQ(saved.merges, 3u);
 }
 

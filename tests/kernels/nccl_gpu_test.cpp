@@ -3,7 +3,6 @@
 #include "kernels/executor_cuda.h"
 #include "kernels/executor_nccl.h"
 #include "sim/run/run_inputs.h"
-#include "sim/scenario/random_scenario.h"
 #include "tests/kernels/piece_cases.h"
 #include "tests/support/graded_run.h"
 
@@ -19,7 +18,7 @@
 namespace cpscope::tests {
 namespace {
 
-constexpr uint64_t kScenarios = 300;
+constexpr uint64_t kGpuScenarios = 300;
 
 TEST(NcclOnDevices, KeepsTheBudgetOnRandomScenarios) {
   const auto executor = kernels::make_executor_nccl();
@@ -27,12 +26,8 @@ TEST(NcclOnDevices, KeepsTheBudgetOnRandomScenarios) {
     GTEST_SKIP() << "requires nccl: " << to_text(*absence);
   }
   int ran = 0;
-  for (uint64_t seed = 7'500'000; seed < 7'500'000 + kScenarios; ++seed) {
-    RandomSpace space;
-    space.any_dtype = true;
-    space.max_length = 400;
-    Scenario scenario = random_scenario(seed, space);
-    if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
+  for (uint64_t seed = 7'500'000; seed < 7'500'000 + kGpuScenarios; ++seed) {
+    const Scenario scenario = random_device_scenario(seed);
     const auto run = run_graded_on(*executor, scenario);
     if (!run) continue;
     // More ranks than this host has GPUs.

@@ -11,7 +11,7 @@ namespace {
 
 NcclSearch only(const char* file) { return {.only = file, .files = {}, .asks_python = false}; }
 
-std::string error_of(const NcclSearch& search) {
+std::string loading_error(const NcclSearch& search) {
   const Result<NcclLibrary> library = load_nccl(search);
   if (library) return "it loaded";
   EXPECT_EQ(library.error().kind, ErrorKind::unavailable);
@@ -52,28 +52,29 @@ TEST(NcclLibrary, GoesOnToNextPlaceWhenFileIsAbsent) {
 }
 
 TEST(NcclLibrary, NamesEveryPlaceWhenNoneHasIt) {
-  const std::string text = error_of({.only = std::nullopt,
-                                     .files = {"nowhere/libnccl.so.2", "elsewhere/libnccl.so.2"},
-                                     .asks_python = false});
+  const std::string text =
+      loading_error({.only = std::nullopt,
+                     .files = {"nowhere/libnccl.so.2", "elsewhere/libnccl.so.2"},
+                     .asks_python = false});
   EXPECT_EQ(text,
             "no NCCL library was found; looked for nowhere/libnccl.so.2, elsewhere/libnccl.so.2; "
             "install NCCL 2.18.0 or later, or name its file in CPSCOPE_NCCL_LIBRARY");
 }
 
 TEST(NcclLibrary, RefusesVersionThatIsTooOld) {
-  EXPECT_EQ(error_of(only(CPSCOPE_OLD_NCCL)),
+  EXPECT_EQ(loading_error(only(CPSCOPE_OLD_NCCL)),
             "NCCL is too old: version 2.14.3 in " CPSCOPE_OLD_NCCL
             "; install 2.18.0 or later, or name its file in CPSCOPE_NCCL_LIBRARY");
 }
 
 TEST(NcclLibrary, NamesFunctionThatIsMissing) {
-  EXPECT_EQ(error_of(only(CPSCOPE_LACKING_NCCL)), CPSCOPE_LACKING_NCCL
+  EXPECT_EQ(loading_error(only(CPSCOPE_LACKING_NCCL)), CPSCOPE_LACKING_NCCL
             " is no usable NCCL: it has no ncclCommAbort; name another file in "
             "CPSCOPE_NCCL_LIBRARY");
 }
 
 TEST(NcclLibrary, SaysWhyNamedFileDoesNotLoad) {
-  const std::string text = error_of(only(__FILE__));
+  const std::string text = loading_error(only(__FILE__));
   EXPECT_NE(text.find("the NCCL library that was named does not load: "), std::string::npos)
       << text;
   EXPECT_NE(text.find("nccl_library_test.cpp"), std::string::npos) << text;
@@ -82,7 +83,7 @@ TEST(NcclLibrary, SaysWhyNamedFileDoesNotLoad) {
 
 TEST(NcclLibrary, SaysWhyFoundFileDoesNotLoad) {
   const std::string text =
-      error_of({.only = std::nullopt, .files = {__FILE__}, .asks_python = false});
+      loading_error({.only = std::nullopt, .files = {__FILE__}, .asks_python = false});
   EXPECT_NE(text.find("the NCCL library that was found does not load: "), std::string::npos)
       << text;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <algorithm>
@@ -9,6 +10,23 @@
 #include <fmt/format.h>
 
 namespace cpscope::tests {
+
+// Tokens of a random sequence: the emulator takes long for more.
+#ifdef CPSCOPE_EMULATED
+inline constexpr int64_t kLongestSequence = 40;
+#else
+inline constexpr int64_t kLongestSequence = 400;
+#endif
+
+/// A random scenario in a dtype that devices know; fp64 becomes bf16.
+inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLongestSequence) {
+  RandomSpace space;
+  space.any_dtype = true;
+  space.max_length = max_length;
+  Scenario scenario = random_scenario(seed, space);
+  if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
+  return scenario;
+}
 
 /// Heads enough for several pieces, and rows that lie in a few stretches.
 inline Scenario scenario_of_pieces(const char* type, int32_t ranks, int32_t head_dim,

@@ -5,9 +5,9 @@
 #include "kernels/emulator/settings.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/attention_device.h"
+#include "tests/kernels/source_lines.h"
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -53,17 +53,6 @@ class PlantedBugs : public ::testing::Test {
     return false;
   }
 };
-
-/// Lines of the kernel's source that hold `text`.
-std::vector<int32_t> lines_with(const std::string& file, const std::string& text) {
-  std::ifstream stream(file);
-  std::vector<int32_t> lines;
-  std::string line;
-  for (int32_t number = 1; std::getline(stream, line); ++number) {
-    if (line.find(text) != std::string::npos) lines.push_back(number);
-  }
-  return lines;
-}
 
 TEST_F(PlantedBugs, NoneIsSeenWhereNoneIs) {
   EXPECT_EQ(verdict(causal_case(Dtype::bf16, 200, 40, 64)), "");

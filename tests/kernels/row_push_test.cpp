@@ -32,7 +32,7 @@ class RowPushKernel : public StreamTest {
 };
 
 /// Rows of random sizes: where they come from, and where in the target nothing else goes.
-ByteRows draw_rows(std::mt19937& random, int64_t& from_bytes, int64_t& to_bytes) {
+ByteRows draw_byte_rows(std::mt19937& random, int64_t& from_bytes, int64_t& to_bytes) {
   const auto draw = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
@@ -58,7 +58,7 @@ struct DrawnPush {
     num_pieces = static_cast<int32_t>(random() % RowPush::kMostPieces) + 1;
     const auto num_copies = static_cast<int32_t>(random() % RowPush::kMostCopies) + 1;
     for (int32_t c = 0; c < num_copies; ++c) {
-      rows.push_back(draw_rows(random, from_bytes, to_bytes));
+      rows.push_back(draw_byte_rows(random, from_bytes, to_bytes));
       pieces.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(num_pieces)));
     }
     std::sort(pieces.begin(), pieces.end());

@@ -18,7 +18,7 @@ namespace {
 
 using kernels::RowSum;
 
-constexpr uint16_t kUntouched = 0x5a5a;
+constexpr uint16_t kUntouchedBits = 0x5a5a;
 
 uint16_t to_bits(Dtype dtype, float value) {
   return dtype == Dtype::bf16 ? to_bf16_bits(value) : to_fp16_bits(value);
@@ -111,7 +111,7 @@ TEST_P(RowSumKernel, GivesTheBitsOfAdditionsOneByOne) {
     kernels::wait_for_stream(stream_);
   }
   const int64_t row_stride = heads * (lanes + gap);
-  std::vector<uint16_t> found(static_cast<size_t>(num_rows * row_stride), kUntouched);
+  std::vector<uint16_t> found(static_cast<size_t>(num_rows * row_stride), kUntouchedBits);
   const kernels::DeviceMemory into = kernels::to_device(found, stream_);
   sum.into = {into.data(), dtype, row_stride, lanes + gap, nullptr};
   kernels::launch_row_sum(sum, stream_);
@@ -124,7 +124,7 @@ TEST_P(RowSumKernel, GivesTheBitsOfAdditionsOneByOne) {
                   lane = i % (lanes + gap);
     const float value =
         lane < lanes ? wanted[static_cast<size_t>((row * heads + head) * lanes + lane)] : 0.0f;
-    ASSERT_EQ(found[static_cast<size_t>(i)], lane < lanes ? to_bits(dtype, value) : kUntouched)
+    ASSERT_EQ(found[static_cast<size_t>(i)], lane < lanes ? to_bits(dtype, value) : kUntouchedBits)
         << "row " << row << ", head " << head << ", lane " << lane << " of " << lanes << ", "
         << num_shares << " shares";
   }

@@ -6,6 +6,8 @@
 
 namespace cpscope::kernels {
 
+inline constexpr int kCtas = 132;  // of an H200
+
 /// What the model of the fused backward takes time for, in microseconds. The defaults fit what was
 /// measured on H200 at 128 lanes (kernels/README.md).
 struct TurnCosts {

@@ -13,16 +13,14 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int kCtas = 132;  // of an H200
-
-struct Batch {
+struct DocumentBatch {
   std::vector<int32_t> lengths;
   bool is_causal = false;
   int32_t kv_heads = 16;
   int32_t group = 1;  // query heads of a kv head
 };
 
-TileList list_of(const Batch& batch) {
+TileList list_of_batch(const DocumentBatch& batch) {
   std::vector<BandSlice> slices;
   int32_t begin = 0;
   for (const int32_t length : batch.lengths) {
@@ -34,8 +32,8 @@ TileList list_of(const Batch& batch) {
                         {128, 64, true}, TileOwner::keys);
 }
 
-TurnTimes times_of(const Batch& batch, const TurnCosts& costs = {}, int num_ctas = kCtas) {
-  return walk_in_turns(list_of(batch), batch.group, num_ctas, costs);
+TurnTimes times_of(const DocumentBatch& batch, const TurnCosts& costs = {}, int num_ctas = kCtas) {
+  return walk_in_turns(list_of_batch(batch), batch.group, num_ctas, costs);
 }
 
 /// tests/bench/speed/packed_lognormal_causal.toml
@@ -47,10 +45,10 @@ const std::vector<int32_t> kLognormal = {
 TEST(TurnModel, NeverStopsWhateverTheNumberOfCtas) {
   std::mt19937 random(22);
   for (int trial = 0; trial < 60; ++trial) {
-    Batch batch{{},
-                trial % 2 == 0,
-                1 + static_cast<int32_t>(random() % 20),
-                1 + static_cast<int32_t>(random() % 3)};
+    DocumentBatch batch{{},
+                        trial % 2 == 0,
+                        1 + static_cast<int32_t>(random() % 20),
+                        1 + static_cast<int32_t>(random() % 3)};
     for (uint32_t left = 1 + random() % 12; left > 0; --left)
       batch.lengths.push_back(1 + static_cast<int32_t>(random() % 1500));
     for (const int num_ctas : {1, 3, kCtas}) {
@@ -66,7 +64,7 @@ TEST(TurnModel, NeverStopsWhateverTheNumberOfCtas) {
 }
 
 TEST(TurnModel, SeesTurnsThatNobodyPasses) {
-  TileList list = list_of({{512}, false, 1});
+  TileList list = list_of_batch({{512}, false, 1});
   list.turns[1].turn += 1;
   EXPECT_TRUE(walk_in_turns(list, 1, kCtas, {}).is_stuck);
 }
@@ -74,7 +72,7 @@ TEST(TurnModel, SeesTurnsThatNobodyPasses) {
 TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
   const struct {
     const char* name;
-    Batch batch;
+    DocumentBatch batch;
     double most;
   } cases[] = {
       {"16384 causal", {{16384}, true}, 1.04},
@@ -100,8 +98,8 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
 // As one H100 does: "What v7 taught" in kernels/README.md.
 TEST(TurnModel, LosesMoreHeadByHeadWhereADocumentIsCausal) {
   for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{4096}, {8192}, {16384}}) {
-    const Batch batch{lengths, true, 8, 4};
-    TileList list = list_of(batch);
+    const DocumentBatch batch{lengths, true, 8, 4};
+    TileList list = list_of_batch(batch);
     EXPECT_TRUE(list.walks_by_tile);
     const double by_tile = walk_in_turns(list, batch.group, kCtas, {}).loss();
     list.walks_by_tile = false;
@@ -138,7 +136,7 @@ TEST(TurnModel, ShowsWhatOneSendingThreadCost) {
   TurnCosts alone;
   alone.num_senders = 1;
   alone.sending = 2.7;
-  const Batch full{{16384}, false};
+  const DocumentBatch full{{16384}, false};
   const double share = times_of(full, alone).all / times_of(full).all;
   EXPECT_NEAR(share, 1.13, 0.03);  // 559 TFLOP/s without turns, 486 with them
 }
@@ -147,7 +145,7 @@ TEST(TurnModel, ShowsWhatItemsThatAreDrawnEarlyCost) {
   TurnCosts early;
   early.draws_ahead = true;
   for (const bool is_causal : {false, true}) {
-    const Batch batch{kLognormal, is_causal, 8, 4};
+    const DocumentBatch batch{kLognormal, is_causal, 8, 4};
     EXPECT_GT(times_of(batch, early).all, 1.05 * times_of(batch).all) << is_causal;
   }
 }

@@ -17,8 +17,6 @@
 namespace cpscope::tests {
 namespace {
 
-using Json = nlohmann::json;
-
 /// Field numbers and values of et_def.proto (MLCommons Chakra), written down once more.
 constexpr uint64_t kCompute = 4, kSend = 5, kReceive = 6;
 constexpr std::array<std::pair<uint64_t, const char*>, 5> kUnion = {
@@ -154,15 +152,15 @@ Trace read_trace(const std::filesystem::path& path) {
   return trace;
 }
 
-struct Exported {
+struct ChakraExport {
   Json timeline;
   std::vector<Trace> ranks;
 };
 
-Exported export_chakra(const std::string& parallel) {
+ChakraExport export_chakra(const std::string& parallel) {
   const ProgramRun run = run_timeline(bf16_scenario(parallel), "--json --chakra ring");
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  Exported made{Json::parse(run.out), {}};
+  ChakraExport made{Json::parse(run.out), {}};
   for (int rank = 0; rank < made.timeline["cp_size"].get<int>(); ++rank)
     made.ranks.push_back(read_trace(work_folder() / fmt::format("ring.{}.et", rank)));
   return made;
@@ -171,7 +169,7 @@ Exported export_chakra(const std::string& parallel) {
 TEST(ChakraTrace, HoldsEveryItemAndEveryMessageOnBothSides) {
   for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);
-    const Exported made = export_chakra(parallel);
+    const ChakraExport made = export_chakra(parallel);
     std::map<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>, int> messages;
     size_t computes = 0, sends = 0;
     std::multiset<int64_t> durations;
@@ -215,7 +213,7 @@ TEST(ChakraTrace, HoldsEveryItemAndEveryMessageOnBothSides) {
 TEST(ChakraTrace, CanBeCarriedOutToItsEnd) {
   for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);
-    const Exported made = export_chakra(parallel);
+    const ChakraExport made = export_chakra(parallel);
     size_t left = 0, carried_out = 0;
     for (const Trace& trace : made.ranks) {
       std::set<uint64_t> known;
@@ -253,7 +251,7 @@ TEST(ChakraTrace, CanBeCarriedOutToItsEnd) {
 }
 
 TEST(ChakraTrace, WaitsForTheKeysThatItsAttentionReads) {
-  const Exported made = export_chakra("cp_size = 4");
+  const ChakraExport made = export_chakra("cp_size = 4");
   for (const Trace& trace : made.ranks) {
     std::map<uint64_t, const Node*> nodes;
     for (const Node& node : trace.nodes) nodes[node.id] = &node;

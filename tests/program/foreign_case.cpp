@@ -1,9 +1,7 @@
 #include "tests/program/foreign_case.h"
 
-#include "reference/dense_oracle.h"
-#include "reference/plan_walker.h"
-#include "reference/sampled_judge.h"
 #include "sim/run/case.h"
+#include "tests/program/walker_toolbox.h"
 
 #include <memory>
 #include <utility>
@@ -12,14 +10,6 @@
 
 namespace cpscope::tests {
 namespace {
-
-Toolbox make_toolbox() {
-  Toolbox toolbox;
-  toolbox.executors.push_back(reference::make_plan_walker());
-  toolbox.judge = reference::judge;
-  toolbox.sampled_judge = reference::judge_rows;
-  return toolbox;
-}
 
 bool is_of_keys(const std::string& name) {
   return name == "k" || name == "v" || name == "dk" || name == "dv";
@@ -39,7 +29,7 @@ Tensor take_rows(const Tensor& tensor, const std::vector<int64_t>& ids) {
 }  // namespace
 
 ForeignCase::ForeignCase(const std::string& text) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = make_walker_toolbox();
   const Result<LoadedScenario> loaded = parse_scenario(text, "foreign.toml");
   EXPECT_TRUE(loaded.ok()) << to_text(loaded.error());
   CaseOutcome outcome = run_case(toolbox, loaded.value(), {});
@@ -83,7 +73,7 @@ Result<ForeignGrade> ForeignCase::grade_files(std::vector<NamedRecord> records,
   if (auto error = sort_by_rank(records)) return *error;
   const Result<ForeignRecord> foreign = read_foreign(std::move(records), plan(), choices);
   if (!foreign) return foreign.error();
-  return grade_foreign(make_toolbox(), plan(), foreign.value(), options);
+  return grade_foreign(make_walker_toolbox(), plan(), foreign.value(), options);
 }
 
 Tensor& tensor_of(RunRecord& record, const std::string& name) {

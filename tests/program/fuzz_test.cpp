@@ -1,11 +1,11 @@
 // The fuzzer on an executor that is right, and on ones that are wrong in ways that it must find.
 #include "sim/app/fuzz.h"
 
-#include "reference/dense_oracle.h"
-#include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
 #include "sim/scenario/scenario_file.h"
+#include "tests/program/walker_toolbox.h"
 
+#include <cmath>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -34,11 +34,9 @@ class HarmedExecutor : public Executor {
   std::unique_ptr<Executor> walker_;
 };
 
-Toolbox make_toolbox(HarmedExecutor::Harm harm) {
-  Toolbox toolbox;
-  toolbox.executors.push_back(std::make_unique<HarmedExecutor>(harm));
-  toolbox.judge = reference::judge;
-  toolbox.witness = reference::mask_witness();
+Toolbox make_harmed_toolbox(HarmedExecutor::Harm harm) {
+  Toolbox toolbox = make_walker_toolbox();
+  toolbox.executors.front() = std::make_unique<HarmedExecutor>(harm);
   return toolbox;
 }
 
@@ -49,7 +47,7 @@ std::string print_finding(const FuzzReport& report) {
 }
 
 TEST(Fuzz, FindsNothingWrongWithTheWalker) {
-  Toolbox toolbox = make_toolbox(nullptr);
+  Toolbox toolbox = make_harmed_toolbox(nullptr);
   const FuzzReport report = fuzz(toolbox, "", {.seed = 5, .count = 300, .seconds = 0}, {});
   EXPECT_FALSE(report.finding) << print_finding(report);
   EXPECT_EQ(report.drawn, 300);
@@ -76,7 +74,7 @@ void lose_a_value(const Plan& plan, RunOutput& output) {
 }
 
 TEST(Fuzz, ShrinksAFailureToWhatItNeeds) {
-  Toolbox toolbox = make_toolbox(lose_a_value);
+  Toolbox toolbox = make_harmed_toolbox(lose_a_value);
   const FuzzReport report = fuzz(toolbox, "", {.seed = 1, .count = 400, .seconds = 0}, {});
   ASSERT_TRUE(report.finding);
   const Scenario smallest = shrink_scenario(toolbox, "", report.failed, *report.finding, 2000);
@@ -105,7 +103,7 @@ void bend_striped(const Plan& plan, RunOutput& output) {
 }
 
 TEST(Fuzz, HoldsDoubleAnswersToEachOtherMoreTightlyThanToABudget) {
-  Toolbox toolbox = make_toolbox(bend_striped);
+  Toolbox toolbox = make_harmed_toolbox(bend_striped);
   const FuzzReport report = fuzz(toolbox, "", {.seed = 3, .count = 400, .seconds = 0}, {});
   ASSERT_TRUE(report.finding);
   EXPECT_EQ(report.failed.numerics.dtype, Dtype::fp64) << print_finding(report);
@@ -123,7 +121,7 @@ void add_a_key(const Plan& plan, RunOutput& output) {
 }
 
 TEST(Fuzz, AsksTheProbeToo) {
-  Toolbox toolbox = make_toolbox(add_a_key);
+  Toolbox toolbox = make_harmed_toolbox(add_a_key);
   const FuzzReport report = fuzz(toolbox, "", {.seed = 3, .count = 200, .seconds = 0}, {});
   ASSERT_TRUE(report.finding);
   EXPECT_EQ(report.finding->check, "probe") << print_finding(report);
@@ -136,7 +134,7 @@ TEST(Fuzz, DrawsTheSameForTheSameNumbersAndOthersForOthers) {
 }
 
 TEST(Fuzz, ReportsTheSameDrawHoweverManyThreadsLook) {
-  Toolbox toolbox = make_toolbox(lose_a_value);
+  Toolbox toolbox = make_harmed_toolbox(lose_a_value);
   const FuzzReport many = fuzz(toolbox, "", {.seed = 1, .count = 400, .seconds = 0}, {});
   setenv("CPSCOPE_THREADS", "1", 1);
   const FuzzReport one = fuzz(toolbox, "", {.seed = 1, .count = 400, .seconds = 0}, {});

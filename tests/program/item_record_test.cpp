@@ -16,13 +16,13 @@ using nlohmann::json;
 
 constexpr const char* kItem = "backward.compute.6.rank2.step1.dk";
 
-std::string bf16_scenario() {
+std::string item_scenario() {
   return small_scenario("cp_size = 4", "lengths = [37, 0, 21]", "", "dtype = \"bf16\"");
 }
 
 /// Runs the scenario and gives back where its record is.
-std::string record(const std::string& name, const std::string& scenario,
-                   const std::string& options = "--items") {
+std::string record_run(const std::string& name, const std::string& scenario,
+                       const std::string& options = "--items") {
   const std::string path = (work_folder() / name).string();
   const ProgramRun run = run_cpscope("run " + scenario + " --record " + path + " " + options);
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -47,8 +47,8 @@ bool contains(const std::string& text, const std::string& part) {
 
 TEST(ItemRecord, AppendsItemsAndLeavesTheRestAsItIs) {
   const std::string file = write_file("items.toml", small_scenario());
-  const RunRecord with = read_record(record("with.safetensors", file)).value();
-  const RunRecord without = read_record(record("without.safetensors", file, "")).value();
+  const RunRecord with = read_record(record_run("with.safetensors", file)).value();
+  const RunRecord without = read_record(record_run("without.safetensors", file, "")).value();
   EXPECT_GT(with.tensors.size(), without.tensors.size());
   for (size_t t = 0; t < with.tensors.size(); ++t) {
     const auto name = parse_item_name(with.tensors[t].name);
@@ -83,8 +83,8 @@ TEST(ItemRecord, IsRefusedBeforeItsHeaderGrowsTooLong) {
 }
 
 TEST(ItemDiff, FindsNothingBetweenTwoRunsOfTheWalker) {
-  const std::string file = write_file("same.toml", bf16_scenario());
-  const std::string a = record("same_a", file), b = record("same_b", file);
+  const std::string file = write_file("same.toml", item_scenario());
+  const std::string a = record_run("same_a", file), b = record_run("same_b", file);
   for (const char* rule : {"", " --earned"}) {
     const ProgramRun run = run_cpscope("diff " + a + " " + b + " --json" + rule);
     EXPECT_EQ(run.exit_code, 0) << run.out.substr(0, 400);
@@ -96,8 +96,8 @@ TEST(ItemDiff, FindsNothingBetweenTwoRunsOfTheWalker) {
 }
 
 TEST(ItemDiff, NamesAPlantedDivergenceInTheMiddleOfThePlan) {
-  const std::string file = write_file("planted.toml", bf16_scenario());
-  const std::string a = record("planted", file);
+  const std::string file = write_file("planted.toml", item_scenario());
+  const std::string a = record_run("planted", file);
   const RunRecord whole = read_record(a).value();
   const Tensor* item = whole.find(kItem);
   ASSERT_NE(item, nullptr);
@@ -134,8 +134,8 @@ TEST(ItemDiff, NamesAPlantedDivergenceInTheMiddleOfThePlan) {
 }
 
 TEST(ItemDiff, LetsPassWhatTheBudgetsExplainAndNothingWithoutThem) {
-  const std::string file = write_file("little.toml", bf16_scenario());
-  const std::string a = record("little", file);
+  const std::string file = write_file("little.toml", item_scenario());
+  const std::string a = record_run("little", file);
   const double value = read_record(a).value().find(kItem)->values[0];
   const std::string b = altered(a, kItem, 0, value + 1e-4);
   EXPECT_EQ(run_cpscope("diff " + a + " " + b + " --earned").exit_code, 0);
@@ -146,8 +146,8 @@ TEST(ItemDiff, LetsPassWhatTheBudgetsExplainAndNothingWithoutThem) {
 }
 
 TEST(ItemDiff, SaysWhenOnlyOneSideHoldsItems) {
-  const std::string file = write_file("one_sided.toml", bf16_scenario());
-  const std::string a = record("one_sided_a", file), b = record("one_sided_b", file, "");
+  const std::string file = write_file("one_sided.toml", item_scenario());
+  const std::string a = record_run("one_sided_a", file), b = record_run("one_sided_b", file, "");
   const ProgramRun run = run_cpscope("diff " + a + " " + b);
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_TRUE(contains(run.out, "only the left record holds the results of items")) << run.out;
@@ -155,9 +155,9 @@ TEST(ItemDiff, SaysWhenOnlyOneSideHoldsItems) {
 }
 
 TEST(ItemDiff, EarnsNothingBetweenDifferentScenariosOrWithoutBudgets) {
-  const std::string file = write_file("here.toml", bf16_scenario());
-  const std::string other = write_file("other.toml", bf16_scenario() + "# another text\n");
-  const std::string a = record("here", file), b = record("other", other);
+  const std::string file = write_file("here.toml", item_scenario());
+  const std::string other = write_file("other.toml", item_scenario() + "# another text\n");
+  const std::string a = record_run("here", file), b = record_run("other", other);
   const ProgramRun run = run_cpscope("diff " + a + " " + b + " --earned");
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_TRUE(contains(run.err, "different scenarios")) << run.err;

@@ -1,7 +1,5 @@
 #include "tests/program/program_run.h"
 
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -11,12 +9,6 @@ namespace cpscope::tests {
 namespace {
 
 using nlohmann::json;
-
-std::string read_text(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 std::string matrix_section(const std::string& readme) {
   const size_t begin = readme.find("<!-- matrix:begin -->"),

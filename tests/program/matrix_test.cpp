@@ -1,9 +1,8 @@
-#include "reference/dense_oracle.h"
-#include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
 #include "sim/app/matrix_peers.h"
 #include "sim/app/matrix_table.h"
 #include "sim/plan/planner.h"
+#include "tests/program/walker_toolbox.h"
 
 #include <algorithm>
 #include <functional>
@@ -16,14 +15,6 @@
 
 namespace cpscope {
 namespace {
-
-Toolbox make_toolbox() {
-  Toolbox toolbox;
-  toolbox.executors.push_back(reference::make_plan_walker());
-  toolbox.judge = reference::judge;
-  toolbox.witness = reference::mask_witness();
-  return toolbox;
-}
 
 MatrixCell causal_ring_cell() {
   return {&comm_recipes().front(), find_layout("dual_chunk"), find_mask("causal"),
@@ -83,7 +74,7 @@ TEST(SupportMatrix, HoldsTheFastPart) {
 }
 
 TEST(SupportMatrix, CallsAScenarioOfOneTokenBlind) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = tests::make_walker_toolbox();
   const MatrixCell cell = causal_ring_cell();
   Scenario scenario = make_cell_scenario(cell);
   scenario.batch.lengths = scenario.batch.kv_lengths = {1};
@@ -94,7 +85,7 @@ TEST(SupportMatrix, CallsAScenarioOfOneTokenBlind) {
 }
 
 TEST(SupportMatrix, CallsACellBlindWhoseRanksSeeOnlyTheirOwnKeys) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = tests::make_walker_toolbox();
   MatrixCell cell = causal_ring_cell();
   cell.layout = find_layout("contiguous");
   Scenario scenario = make_cell_scenario(cell);
@@ -107,7 +98,7 @@ TEST(SupportMatrix, CallsACellBlindWhoseRanksSeeOnlyTheirOwnKeys) {
 }
 
 TEST(SupportMatrix, NamesWhyARankSeesNoRemoteKey) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = tests::make_walker_toolbox();
   MatrixCell cell = causal_ring_cell();
   cell.layout = find_layout("contiguous");
   const CellResult result =
@@ -118,7 +109,7 @@ TEST(SupportMatrix, NamesWhyARankSeesNoRemoteKey) {
 }
 
 TEST(SupportMatrix, CallsACellBlindWhoseFaultGoesUnseen) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = tests::make_walker_toolbox();
   Wrapped healing(true, {});
   const CellResult result = run_causal_ring(healing, toolbox, 0);
   EXPECT_EQ(to_name(result.status), "blind");
@@ -127,7 +118,7 @@ TEST(SupportMatrix, CallsACellBlindWhoseFaultGoesUnseen) {
 }
 
 TEST(SupportMatrix, FailsAnExecutorThatAnswersZero) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = tests::make_walker_toolbox();
   Wrapped zero(false, [](Answer& answer) {
     std::fill(answer.out.values.begin(), answer.out.values.end(), 0.0);
   });
@@ -137,7 +128,7 @@ TEST(SupportMatrix, FailsAnExecutorThatAnswersZero) {
 }
 
 TEST(SupportMatrix, NamesTheRuleThatRefusesACell) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = tests::make_walker_toolbox();
   MatrixCell cell = causal_ring_cell();
   cell.comm = &*std::find_if(comm_recipes().begin(), comm_recipes().end(),
                              [](const CommRecipe& comm) { return comm.name == "a2a"; });
@@ -149,7 +140,7 @@ TEST(SupportMatrix, NamesTheRuleThatRefusesACell) {
 }
 
 TEST(PlantedFaults, AreCaughtWhereverTheyArePlanted) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = tests::make_walker_toolbox();
   const auto count = static_cast<int64_t>(fault_kinds().size());
   std::map<FaultKind, int64_t> planted;
   // Every index plants one fault; a few rounds meet each kind at several places.

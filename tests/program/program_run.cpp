@@ -4,20 +4,19 @@
 #include <fstream>
 #include <sstream>
 
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace cpscope::tests {
-namespace {
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  EXPECT_TRUE(stream) << path;
   std::ostringstream text;
-  text << file.rdbuf();
+  text << stream.rdbuf();
   return text.str();
 }
-
-}  // namespace
 
 std::filesystem::path work_folder() {
   static const std::filesystem::path kFolder = [] {
@@ -43,8 +42,8 @@ ProgramRun run_cpscope(const std::string& arguments) {
   const int status = std::system(command.c_str());
   ProgramRun run;
   run.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  run.out = read_file(out);
-  run.err = read_file(err);
+  run.out = read_text(out);
+  run.err = read_text(err);
   return run;
 }
 

@@ -18,6 +18,9 @@ ProgramRun run_cpscope(const std::string& arguments);
 /// Writes a scenario file into that folder and returns its path.
 std::string write_file(const std::string& name, const std::string& text);
 
+/// All bytes of a file; fails the test when it cannot be read.
+std::string read_text(const std::filesystem::path& path);
+
 /// The folder that this process writes to; emptied at first use.
 std::filesystem::path work_folder();
 

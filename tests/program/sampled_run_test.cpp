@@ -1,21 +1,11 @@
-#include "reference/dense_oracle.h"
-#include "reference/plan_walker.h"
-#include "reference/sampled_judge.h"
 #include "sim/run/case.h"
 #include "sim/scenario/random_scenario.h"
+#include "tests/program/walker_toolbox.h"
 
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
 namespace {
-
-Toolbox make_toolbox() {
-  Toolbox toolbox;
-  toolbox.executors.push_back(reference::make_plan_walker());
-  toolbox.judge = reference::judge;
-  toolbox.sampled_judge = reference::judge_rows;
-  return toolbox;
-}
 
 CaseOptions sampling(int64_t rows, bool poison = false) {
   CaseOptions options;
@@ -42,7 +32,7 @@ Scenario windowed_scenario(Dtype dtype) {
 }
 
 TEST(SampledRun, JudgesOnlyTheRowsThatItNames) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = make_walker_toolbox();
   const CaseOutcome outcome = run_case(toolbox, windowed_scenario(Dtype::fp64), sampling(40, true));
   EXPECT_EQ(outcome.status, CaseStatus::pass) << outcome.reason;
   EXPECT_GE(outcome.judged.query_tokens.size(), 30u);
@@ -51,7 +41,7 @@ TEST(SampledRun, JudgesOnlyTheRowsThatItNames) {
 }
 
 TEST(SampledRun, KeepsTheBudgetOfEveryDtype) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = make_walker_toolbox();
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64}) {
     const CaseOutcome outcome = run_case(toolbox, windowed_scenario(dtype), sampling(40, true));
     EXPECT_EQ(outcome.status, CaseStatus::pass) << to_name(dtype) << ": " << outcome.reason;
@@ -59,7 +49,7 @@ TEST(SampledRun, KeepsTheBudgetOfEveryDtype) {
 }
 
 TEST(SampledRun, FailsWhenOneJudgedRowIsWrong) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = make_walker_toolbox();
   CaseOutcome outcome = run_case(toolbox, windowed_scenario(Dtype::fp32), sampling(40));
   ASSERT_EQ(outcome.status, CaseStatus::pass);
   const Plan& plan = outcome.plan->plan();
@@ -75,7 +65,7 @@ TEST(SampledRun, FailsWhenOneJudgedRowIsWrong) {
 }
 
 TEST(SampledRun, LeavesKeysOutThatTooManyQueriesSee) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = make_walker_toolbox();
   Scenario scenario = windowed_scenario(Dtype::fp64);
   scenario.attention.window_left = scenario.attention.window_right = -1;
   scenario.attention.mask_type = MaskType::no_mask;

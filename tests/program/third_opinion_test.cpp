@@ -1,9 +1,8 @@
-#include "reference/dense_oracle.h"
-#include "reference/plan_walker.h"
 #include "sim/app/commands.h"
 #include "sim/run/case.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/program/program_run.h"
+#include "tests/program/walker_toolbox.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -15,13 +14,6 @@
 namespace cpscope::tests {
 namespace {
 
-Toolbox make_toolbox() {
-  Toolbox toolbox;
-  toolbox.executors.push_back(reference::make_plan_walker());
-  toolbox.judge = reference::judge;
-  return toolbox;
-}
-
 /// The scenario as the third opinion can read it: fp64, every length written out.
 Scenario spelled_out(Scenario scenario) {
   scenario.numerics.dtype = Dtype::fp64;
@@ -30,7 +22,7 @@ Scenario spelled_out(Scenario scenario) {
 }
 
 /// Runs the scenario in fp64 and records it. False when it is refused or too long for a test.
-bool record(Toolbox& toolbox, const Scenario& scenario, const std::filesystem::path& path) {
+bool record_walk(Toolbox& toolbox, const Scenario& scenario, const std::filesystem::path& path) {
   CaseOutcome outcome =
       run_case(toolbox, scenario, {.executor = "", .poison = true, .max_flops = 4e9});
   if (outcome.status != CaseStatus::pass) {
@@ -59,7 +51,7 @@ void ask_torch(const std::filesystem::path& folder, int records) {
 }
 
 TEST(ThirdOpinion, TorchAgreesWithTheShippedScenariosInDoublePrecision) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = make_walker_toolbox();
   const auto folder = work_folder() / "shipped";
   std::filesystem::create_directories(folder);
   const auto files = find_scenarios({std::string(CPSCOPE_SOURCE_DIR) + "/scenarios"});
@@ -69,21 +61,21 @@ TEST(ThirdOpinion, TorchAgreesWithTheShippedScenariosInDoublePrecision) {
     const Result<LoadedScenario> loaded = load_scenario(file);
     ASSERT_TRUE(loaded.ok()) << file;
     const std::string name = std::filesystem::path(file).stem().string();
-    records +=
-        record(toolbox, spelled_out(loaded.value().scenario), folder / (name + ".safetensors"));
+    records += record_walk(toolbox, spelled_out(loaded.value().scenario),
+                           folder / (name + ".safetensors"));
   }
   ASSERT_GE(records, 5) << "too few shipped scenarios are small enough for a test";
   ask_torch(folder, records);
 }
 
 TEST(ThirdOpinion, TorchAgreesWithRandomScenarios) {
-  Toolbox toolbox = make_toolbox();
+  Toolbox toolbox = make_walker_toolbox();
   const auto folder = work_folder() / "random";
   std::filesystem::create_directories(folder);
   int records = 0;
   for (uint64_t seed = 1; seed <= 150; ++seed) {
-    records +=
-        record(toolbox, random_scenario(seed), folder / (std::to_string(seed) + ".safetensors"));
+    records += record_walk(toolbox, random_scenario(seed),
+                           folder / (std::to_string(seed) + ".safetensors"));
   }
   ASSERT_GE(records, 120);
   ask_torch(folder, records);

@@ -1,10 +1,5 @@
 #include "tests/program/timeline_case.h"
 
-#include <fstream>
-#include <sstream>
-
-#include <gtest/gtest.h>
-
 namespace cpscope::tests {
 
 std::vector<std::string> timeline_parallels() {
@@ -25,14 +20,6 @@ ProgramRun run_timeline(const std::string& scenario, const std::string& options,
                         const std::string& cluster) {
   return run_cpscope("timeline " + scenario + " --cluster " CPSCOPE_CLUSTERS "/" + cluster +
                      ".toml " + options);
-}
-
-std::string read_text(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  EXPECT_TRUE(stream) << path;
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
 }
 
 }  // namespace cpscope::tests

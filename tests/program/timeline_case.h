@@ -2,11 +2,14 @@
 
 #include "tests/program/program_run.h"
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 namespace cpscope::tests {
+
+using Json = nlohmann::json;
 
 /// A pass, a kind of communication, and what makes it special: lines of [parallel].
 std::vector<std::string> timeline_parallels();
@@ -17,8 +20,5 @@ std::string bf16_scenario(const std::string& parallel);
 /// `timeline` on a shipped cluster, in the folder of this process.
 ProgramRun run_timeline(const std::string& scenario, const std::string& options,
                         const std::string& cluster = "h200_ib");
-
-/// All bytes of a file; fails the test when it cannot be read.
-std::string read_text(const std::filesystem::path& path);
 
 }  // namespace cpscope::tests

@@ -16,14 +16,13 @@
 namespace cpscope::tests {
 namespace {
 
-using Json = nlohmann::json;
 using Item = std::tuple<std::string, std::string, int>;  // pass, kind, index
 
-struct Exported {
+struct TraceExport {
   Json timeline, trace;
 };
 
-Exported export_trace(const std::string& parallel) {
+TraceExport export_trace(const std::string& parallel) {
   const ProgramRun run = run_timeline(bf16_scenario(parallel), "--json --trace trace.json");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   return {Json::parse(run.out), Json::parse(read_text(work_folder() / "trace.json"))};
@@ -54,7 +53,7 @@ std::map<std::pair<int, int>, std::vector<Json>> slices_by_thread(const Json& tr
 TEST(TimelineTrace, HoldsEveryItemOnceWithTheTimesOfTheTimeline) {
   for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);
-    const Exported made = export_trace(parallel);
+    const TraceExport made = export_trace(parallel);
     std::map<Item, Json> slices;
     for (const Json& slice : events_of(made.trace, "X"))
       EXPECT_TRUE(slices.insert({item_of(slice), slice}).second) << slice;
@@ -74,7 +73,7 @@ TEST(TimelineTrace, HoldsEveryItemOnceWithTheTimesOfTheTimeline) {
 }
 
 TEST(TimelineTrace, NamesARankAProcessAndSaysThatItPredicts) {
-  const Exported made = export_trace("cp_size = 4");
+  const TraceExport made = export_trace("cp_size = 4");
   std::set<std::string> processes, threads;
   for (const Json& event : events_of(made.trace, "M")) {
     if (event["name"] == "process_name") processes.insert(event["args"]["name"]);
@@ -116,7 +115,7 @@ TEST(TimelineTrace, PutsNoTwoSlicesOfAThreadAcrossEachOther) {
 TEST(TimelineTrace, LeadsFromEveryMessageToWhoReadsIt) {
   for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);
-    const Exported made = export_trace(parallel);
+    const TraceExport made = export_trace(parallel);
     // A flow end belongs to the slice before it in the file: same thread, same begin.
     std::map<int64_t, Json> from, to;
     Json slice;
@@ -150,7 +149,7 @@ TEST(TimelineTrace, LeadsFromEveryMessageToWhoReadsIt) {
 }
 
 TEST(TimelineTrace, CountsTheBytesThatAreBeingSent) {
-  const Exported made = export_trace("cp_size = 4\ncp_comm_type = \"all_gather\"");
+  const TraceExport made = export_trace("cp_size = 4\ncp_comm_type = \"all_gather\"");
   std::map<int, std::vector<std::pair<int64_t, int64_t>>> counters;  // ns, bytes
   for (const Json& event : events_of(made.trace, "C"))
     counters[event["pid"]].push_back({to_ns(event["ts"]), event["args"]["bytes"]});

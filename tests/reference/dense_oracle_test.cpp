@@ -32,8 +32,8 @@ TinyBatch make_golden(std::vector<double> q, std::vector<double> k, std::vector<
   return tiny;
 }
 
-void expect_near(const std::vector<double>& seen, const std::vector<double>& expected,
-                 const char* what) {
+void expect_near_values(const std::vector<double>& seen, const std::vector<double>& expected,
+                        const char* what) {
   ASSERT_EQ(seen.size(), expected.size()) << what;
   for (size_t index = 0; index < seen.size(); ++index) {
     EXPECT_NEAR(seen[index], expected[index], kTight) << what << "[" << index << "]";
@@ -49,12 +49,12 @@ TEST(DenseOracle, WorksOutTwoCausalTokens) {
   TinyBatch tiny = make_golden({5, 1}, {0, ln3}, {4, 8}, {2, 1});
   tiny.scenario.attention.mask_type = MaskType::causal;
   const Answer answer = exact_answer(tiny.scenario, tiny.inputs);
-  expect_near(answer.out.values, {4, 7}, "out");
-  expect_near(answer.lse.values, {0, std::log(4.0)}, "lse");
-  expect_near(answer.max_logit, {ln3}, "max_logit");
-  expect_near(answer.dq.values, {0, 0.75 * ln3}, "dq");
-  expect_near(answer.dk.values, {-0.75, 0.75}, "dk");
-  expect_near(answer.dv.values, {2.25, 0.75}, "dv");
+  expect_near_values(answer.out.values, {4, 7}, "out");
+  expect_near_values(answer.lse.values, {0, std::log(4.0)}, "lse");
+  expect_near_values(answer.max_logit, {ln3}, "max_logit");
+  expect_near_values(answer.dq.values, {0, 0.75 * ln3}, "dq");
+  expect_near_values(answer.dk.values, {-0.75, 0.75}, "dk");
+  expect_near_values(answer.dv.values, {2.25, 0.75}, "dv");
   EXPECT_TRUE(answer.d_sink.empty());
 }
 
@@ -63,11 +63,11 @@ TEST(DenseOracle, AddsASinkOfZeroForOffByOne) {
   TinyBatch tiny = make_golden({1}, {std::log(3.0)}, {8}, {1});
   tiny.scenario.attention.softmax_type = SoftmaxType::off_by_one;
   const Answer answer = exact_answer(tiny.scenario, tiny.inputs);
-  expect_near(answer.out.values, {6}, "out");
-  expect_near(answer.lse.values, {std::log(4.0)}, "lse");
-  expect_near(answer.max_logit, {std::log(3.0)}, "max_logit: the sink is no key");
-  expect_near(answer.dk.values, {1.5}, "dk");
-  expect_near(answer.dv.values, {0.75}, "dv");
+  expect_near_values(answer.out.values, {6}, "out");
+  expect_near_values(answer.lse.values, {std::log(4.0)}, "lse");
+  expect_near_values(answer.max_logit, {std::log(3.0)}, "max_logit: the sink is no key");
+  expect_near_values(answer.dk.values, {1.5}, "dk");
+  expect_near_values(answer.dv.values, {0.75}, "dv");
   EXPECT_TRUE(answer.d_sink.empty());
 }
 
@@ -78,10 +78,10 @@ TEST(DenseOracle, GivesTheLearnableSinkItsGradient) {
   tiny.scenario.attention.softmax_type = SoftmaxType::learnable;
   tiny.inputs.sink = {std::log(2.0)};
   const Answer answer = exact_answer(tiny.scenario, tiny.inputs);
-  expect_near(answer.out.values, {4}, "out");
-  expect_near(answer.lse.values, {std::log(4.0)}, "lse");
-  expect_near(answer.dk.values, {2}, "dk");
-  expect_near(answer.d_sink, {-2}, "d_sink");
+  expect_near_values(answer.out.values, {4}, "out");
+  expect_near_values(answer.lse.values, {std::log(4.0)}, "lse");
+  expect_near_values(answer.dk.values, {2}, "dk");
+  expect_near_values(answer.d_sink, {-2}, "d_sink");
 }
 
 TEST(DenseOracle, CapsLogitsAfterScaling) {
@@ -93,10 +93,10 @@ TEST(DenseOracle, CapsLogitsAfterScaling) {
   tiny.scenario.attention.softcap = 2.0;
   const Answer answer = exact_answer(tiny.scenario, tiny.inputs);
   const double d_logit = e / (1 + e) * (8 - 8 * e / (1 + e));
-  expect_near(answer.max_logit, {1}, "max_logit");
-  expect_near(answer.lse.values, {std::log(1 + e)}, "lse");
-  expect_near(answer.out.values, {8 * e / (1 + e)}, "out");
-  expect_near(answer.dk.values, {-d_logit * 0.5, d_logit * 0.75 * 0.5}, "dk");
+  expect_near_values(answer.max_logit, {1}, "max_logit");
+  expect_near_values(answer.lse.values, {std::log(1 + e)}, "lse");
+  expect_near_values(answer.out.values, {8 * e / (1 + e)}, "out");
+  expect_near_values(answer.dk.values, {-d_logit * 0.5, d_logit * 0.75 * 0.5}, "dk");
 }
 
 TEST(DenseOracle, LetsEachQueryHeadReadItsKvHead) {
@@ -106,8 +106,8 @@ TEST(DenseOracle, LetsEachQueryHeadReadItsKvHead) {
   tiny.inputs.v.values = {10, 20};
   tiny.inputs.d_out.values = {1, 2, 3, 4};
   const Answer answer = exact_answer(tiny.scenario, tiny.inputs);
-  expect_near(answer.out.values, {10, 10, 20, 20}, "out");
-  expect_near(answer.dv.values, {1 + 2, 3 + 4}, "dv");
+  expect_near_values(answer.out.values, {10, 10, 20, 20}, "out");
+  expect_near_values(answer.dv.values, {1 + 2, 3 + 4}, "dv");
 }
 
 TEST(DenseOracle, ScalesByTheRootOfTheQueryKeyDimByDefault) {
@@ -116,7 +116,7 @@ TEST(DenseOracle, ScalesByTheRootOfTheQueryKeyDimByDefault) {
   TinyBatch tiny = make_tiny_batch(scenario, 0.0, 0, 0);
   tiny.inputs.q.values = {1, 2, 3, 4};
   tiny.inputs.k.values = {1, 1, 1, 1};
-  expect_near(exact_answer(tiny.scenario, tiny.inputs).lse.values, {10.0 / 2.0}, "lse");
+  expect_near_values(exact_answer(tiny.scenario, tiny.inputs).lse.values, {10.0 / 2.0}, "lse");
 }
 
 TEST(DenseOracle, TurnsHalvesOfTheRowByPosition) {
@@ -128,13 +128,13 @@ TEST(DenseOracle, TurnsHalvesOfTheRowByPosition) {
   TinyBatch tiny = make_tiny_batch(scenario, 0.0, 0, 0);
   tiny.inputs.q.values = {0, 0, 0, 0, 0, 1, 0, 0};
   tiny.inputs.k.values = {0, 1, 0, 0, 0, 1, 0, 0};
-  expect_near(exact_answer(tiny.scenario, tiny.inputs).lse.values,
-              {0, std::log(std::exp(std::cos(0.1)) + std::exp(1.0))}, "slow pair");
+  expect_near_values(exact_answer(tiny.scenario, tiny.inputs).lse.values,
+                     {0, std::log(std::exp(std::cos(0.1)) + std::exp(1.0))}, "slow pair");
   // A quarter turn tells the direction: e0 at position 1 has sin(1) of e2 at position 0.
   tiny.inputs.q.values = {0, 0, 0, 0, 1, 0, 0, 0};
   tiny.inputs.k.values = {0, 0, 1, 0, 0, 0, 0, 0};
-  expect_near(exact_answer(tiny.scenario, tiny.inputs).lse.values,
-              {std::log(1.0), std::log(std::exp(std::sin(1.0)) + 1.0)}, "fast pair");
+  expect_near_values(exact_answer(tiny.scenario, tiny.inputs).lse.values,
+                     {std::log(1.0), std::log(std::exp(std::sin(1.0)) + 1.0)}, "fast pair");
 }
 
 TEST(DenseOracle, LeavesRowsThatSeeNothingEmptyAlsoWithASink) {

@@ -5,6 +5,7 @@
 #include "sim/run/dtype.h"
 #include "sim/run/run_inputs.h"
 #include "tests/support/graded_run.h"
+#include "tests/support/sweep.h"
 #include "tests/support/walker_cases.h"
 
 #include <algorithm>
@@ -68,11 +69,12 @@ double merge_by_hand(QkvFormat format, const std::array<float, 3>& partials_in_s
 
 TEST(MergeRules, RoundSixteenBitPartialsAsTransformerEngineDoes) {
   int64_t rules_differ = 0, orders_differ = 0;
-  for (int trial = 0; trial < 200; ++trial) {
+  for (uint64_t trial = 0; trial < sweep(80, 200); ++trial) {
     Values values{};
     for (size_t key = 0; key < values.size(); ++key)
-      values[key] = round_to(Dtype::bf16, std::sin(1.7 * trial + static_cast<double>(key * key)) *
-                                              (1.0 + 100.0 * static_cast<double>(key)));
+      values[key] = round_to(
+          Dtype::bf16, std::sin(1.7 * static_cast<double>(trial) + static_cast<double>(key * key)) *
+                           (1.0 + 100.0 * static_cast<double>(key)));
     std::array<double, 2> of_first_rank{};
     for (const QkvFormat format : {QkvFormat::bshd, QkvFormat::thd}) {
       const std::array<double, 3> seen = merge_on_three_ranks(three_ranks(format), values);
@@ -161,12 +163,13 @@ TEST(MergeRules, RoundWhatTravelsAndNotWhatStaysAtHome) {
       scenario.numerics.dtype = Dtype::bf16;
       scenario.numerics.dkv_wire = wire;
       const auto plan = plan_unless_refused(scenario);
-      for (int trial = 0; trial < 100; ++trial) {
+      for (uint64_t trial = 0; trial < sweep(50, 100); ++trial) {
         RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, false);
         inputs.q.values.assign(4, 0.0);
         for (size_t i = 0; i < 4; ++i)
-          inputs.d_out.values[i] =
-              round_to(Dtype::bf16, 10.0 * std::sin(trial * 2.3 + static_cast<double>(i * i)));
+          inputs.d_out.values[i] = round_to(
+              Dtype::bf16,
+              10.0 * std::sin(static_cast<double>(trial) * 2.3 + static_cast<double>(i * i)));
         const Answer answer = walk(*plan, inputs);
         std::array<float, 2> share{};
         for (size_t rank = 0; rank < 2; ++rank)

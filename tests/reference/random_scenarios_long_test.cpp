@@ -17,7 +17,7 @@
 namespace cpscope::tests {
 namespace {
 
-constexpr uint64_t kScenarios = 20'000;
+constexpr uint64_t kScenariosOfASpace = 20'000;
 
 /// Empty when the scenario is refused or its run agrees with the oracle.
 std::string find_disagreement(const Scenario& scenario) {
@@ -40,13 +40,13 @@ void expect_agreement(uint64_t first_seed, uint64_t count, const RandomSpace& sp
 }
 
 TEST(ManyRandomScenarios, AgreeWithTheOracleInDouble) {
-  expect_agreement(10'000'000, kScenarios, {});
+  expect_agreement(10'000'000, kScenariosOfASpace, {});
 }
 
 TEST(ManyRandomScenarios, KeepTheirBudgetInLowPrecision) {
   RandomSpace space;
   space.any_dtype = true;
-  expect_agreement(20'000'000, kScenarios, space);
+  expect_agreement(20'000'000, kScenariosOfASpace, space);
 }
 
 TEST(ManyRandomScenarios, KeepTheirBudgetOverLongerSequencesAndMoreRanks) {
@@ -54,7 +54,7 @@ TEST(ManyRandomScenarios, KeepTheirBudgetOverLongerSequencesAndMoreRanks) {
   space.any_dtype = true;
   space.max_length = 200;
   space.max_ranks = 24;
-  expect_agreement(30'000'000, kScenarios / 10, space);
+  expect_agreement(30'000'000, kScenariosOfASpace / 10, space);
 }
 
 #ifdef CPSCOPE_HAS_RAPIDCHECK

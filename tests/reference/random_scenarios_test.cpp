@@ -4,6 +4,7 @@
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
+#include "tests/support/sweep.h"
 #include "tests/support/walker_cases.h"
 
 #include <algorithm>
@@ -15,16 +16,9 @@
 namespace cpscope::tests {
 namespace {
 
-// The sanitizers look at memory, which fewer cases reach as well.
-#ifdef __SANITIZE_ADDRESS__
-constexpr uint64_t kExactScenarios = 1'000;
-constexpr uint64_t kRoundedScenarios = 600;
-constexpr uint64_t kTinyScenarios = 150;
-#else
-constexpr uint64_t kExactScenarios = 2'300;
-constexpr uint64_t kRoundedScenarios = 1'200;
-constexpr uint64_t kTinyScenarios = 1'500;
-#endif
+const uint64_t kExactScenarios = sweep(250, 2'300);
+const uint64_t kRoundedScenarios = sweep(150, 1'200);
+const uint64_t kTinyScenarios = sweep(100, 1'500);
 
 /// Runs seeds [first, first + count), calls look(seed, run) for those that nothing forbids, and
 /// demands that these are nine in ten. Stops at the first failure.

@@ -15,7 +15,7 @@
 namespace cpscope::reference {
 namespace {
 
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
+constexpr double kEmptyLse = -std::numeric_limits<double>::infinity();
 
 /// One head among `heads` in buffers of `rows` queries and `columns` keys.
 struct TileCase {
@@ -33,7 +33,7 @@ struct TileRun {
   TileWork forward, backward;
 };
 
-bool is_visible(const TileCase& tiles, int64_t i, int64_t j) {
+bool is_visible_in(const TileCase& tiles, int64_t i, int64_t j) {
   return std::any_of(tiles.bands.begin(), tiles.bands.end(), [&](const BandSlice& band) {
     const int64_t offset = (j - band.k0) - (i - band.q0);
     return band.q0 <= i && i < band.q1 && band.k0 <= j && j < band.k1 && band.lo <= offset &&
@@ -130,14 +130,14 @@ struct Naive {
 
   void compute() {
     o.assign(static_cast<size_t>(tiles.rows * tiles.dim_v), 0.0);
-    lse.assign(static_cast<size_t>(tiles.rows), kNothing);
+    lse.assign(static_cast<size_t>(tiles.rows), kEmptyLse);
     dq.assign(static_cast<size_t>(tiles.rows * tiles.dim_qk), 0.0);
     dk.assign(static_cast<size_t>(tiles.columns * tiles.dim_qk), 0.5);
     dv.assign(static_cast<size_t>(tiles.columns * tiles.dim_v), -0.25);
     for (int64_t i = 0; i < tiles.rows; ++i) {
       double sum = 0;
       for (int64_t j = 0; j < tiles.columns; ++j)
-        sum += is_visible(tiles, i, j) ? std::exp(logit(i, j)) : 0.0;
+        sum += is_visible_in(tiles, i, j) ? std::exp(logit(i, j)) : 0.0;
       if (sum == 0) continue;
       lse[i] = std::log(sum);
       compute_row(i);
@@ -146,7 +146,7 @@ struct Naive {
 
   void compute_row(int64_t i) {
     for (int64_t j = 0; j < tiles.columns; ++j) {
-      if (!is_visible(tiles, i, j)) continue;
+      if (!is_visible_in(tiles, i, j)) continue;
       const double p = std::exp(logit(i, j) - lse[i]);
       for (int32_t lane = 0; lane < tiles.dim_v; ++lane) {
         o[i * tiles.dim_v + lane] += p * at(run.v, j, tiles.dim_v, lane);
@@ -157,7 +157,7 @@ struct Naive {
     for (int32_t lane = 0; lane < tiles.dim_v; ++lane)
       delta += o[i * tiles.dim_v + lane] * at(run.d_out, i, tiles.dim_v, lane);
     for (int64_t j = 0; j < tiles.columns; ++j) {
-      if (!is_visible(tiles, i, j)) continue;
+      if (!is_visible_in(tiles, i, j)) continue;
       double ds = std::exp(logit(i, j) - lse[i]) *
                   (dot(run.d_out, i, run.v, j, tiles.dim_v) - delta) / std::sqrt(tiles.dim_qk);
       if (tiles.softcap > 0) ds *= 1 - std::pow(logit(i, j) / tiles.softcap, 2);
@@ -170,8 +170,8 @@ struct Naive {
 };
 
 template <class T>
-void expect_near(const char* name, const TileCase& tiles, const std::vector<T>& seen, int32_t lanes,
-                 const std::vector<double>& expected, double tolerance) {
+void expect_near_rows(const char* name, const TileCase& tiles, const std::vector<T>& seen,
+                      int32_t lanes, const std::vector<double>& expected, double tolerance) {
   for (size_t i = 0; i < expected.size(); ++i) {
     const auto row = static_cast<int64_t>(i) / lanes, lane = static_cast<int64_t>(i) % lanes;
     const auto value =
@@ -189,11 +189,11 @@ void expect_formulas(const TileCase& tiles, TileScratch<T>& scratch, double tole
   run_tiles(tiles, run, scratch);
   Naive<T> naive{tiles, run, {}, {}, {}, {}, {}};
   naive.compute();
-  expect_near("out", tiles, run.o, tiles.dim_v, naive.o, tolerance);
-  expect_near("lse", tiles, run.lse, 1, naive.lse, tolerance);
-  expect_near("dq", tiles, run.dq, tiles.dim_qk, naive.dq, tolerance);
-  expect_near("dk", tiles, run.dk, tiles.dim_qk, naive.dk, tolerance);
-  expect_near("dv", tiles, run.dv, tiles.dim_v, naive.dv, tolerance);
+  expect_near_rows("out", tiles, run.o, tiles.dim_v, naive.o, tolerance);
+  expect_near_rows("lse", tiles, run.lse, 1, naive.lse, tolerance);
+  expect_near_rows("dq", tiles, run.dq, tiles.dim_qk, naive.dq, tolerance);
+  expect_near_rows("dk", tiles, run.dk, tiles.dim_qk, naive.dk, tolerance);
+  expect_near_rows("dv", tiles, run.dv, tiles.dim_v, naive.dv, tolerance);
   // Nobody else's head was touched.
   for (int64_t row = 0; row < tiles.rows && tiles.heads > 1; ++row)
     ASSERT_EQ(run.lse[row * tiles.heads], T(777));
@@ -288,7 +288,7 @@ TEST(TileAttention, RoundsTheWeightsOfSixteenBitTypesAndNotTheirSum) {
     const Naive<float> naive{tiles, run, {}, {}, {}, {}, {}};
     double rounding_shows = 0;
     for (int64_t i = 0; i < tiles.rows; ++i) {
-      double highest = kNothing, sum = 0, weighted = 0, unrounded = 0;
+      double highest = kEmptyLse, sum = 0, weighted = 0, unrounded = 0;
       for (int64_t j = 0; j < tiles.columns; ++j) highest = std::max(highest, naive.logit(i, j));
       for (int64_t j = 0; j < tiles.columns; ++j) {
         const double p = std::exp(naive.logit(i, j) - highest);

@@ -6,6 +6,7 @@
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
+#include "tests/support/sweep.h"
 
 #include <cmath>
 #include <cstring>
@@ -50,7 +51,7 @@ Graded run_and_grade(const Scenario& scenario, int threads = 0) {
   return graded;
 }
 
-std::string describe(const Scenario& scenario, const TensorGrade& tensor) {
+std::string describe_tensor(const Scenario& scenario, const TensorGrade& tensor) {
   std::ostringstream text;
   text << tensor.name << ": rel_l2 " << tensor.rel_l2 << ", budget " << tensor.budget << ", "
        << tensor.nan << " NaN; rank " << tensor.worst.rank << ", token " << tensor.worst.token
@@ -60,42 +61,37 @@ std::string describe(const Scenario& scenario, const TensorGrade& tensor) {
   return text.str();
 }
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr uint64_t kScenarios =
-    400;  // the sanitizers are about memory, which fewer cases reach as well
-#else
-constexpr uint64_t kScenarios = 2500;
-#endif
+const uint64_t kAgreeingScenarios = sweep(300, 2500);
 
 TEST(WalkerAgreement, WithTheDenseOracleOnRandomScenariosInDoublePrecision) {
   uint64_t refused = 0;
   double worst = 0;
-  for (uint64_t seed = 1; seed <= kScenarios; ++seed) {
+  for (uint64_t seed = 1; seed <= kAgreeingScenarios; ++seed) {
     const Scenario scenario = random_scenario(seed);
     const Graded graded = run_and_grade(scenario);
     refused += graded.refused ? 1 : 0;
     for (const TensorGrade& tensor : graded.grade.tensors) {
-      EXPECT_TRUE(tensor.passed) << "seed " << seed << " " << describe(scenario, tensor);
+      EXPECT_TRUE(tensor.passed) << "seed " << seed << " " << describe_tensor(scenario, tensor);
       // A tensor of zeros has no relative error.
       if (tensor.rel_l2 == std::numeric_limits<double>::infinity()) continue;
       worst = std::max(worst, tensor.rel_l2);
       EXPECT_TRUE(tensor.rel_l2 <= 1e-11 || tensor.max_abs <= 1e-14)
-          << "seed " << seed << " " << describe(scenario, tensor);
+          << "seed " << seed << " " << describe_tensor(scenario, tensor);
     }
     if (HasFailure()) break;
   }
-  EXPECT_LT(refused, kScenarios / 10);
+  EXPECT_LT(refused, kAgreeingScenarios / 10);
   RecordProperty("worst_rel_l2", std::to_string(worst));
 }
 
 TEST(WalkerAgreement, KeepsTheBudgetOnRandomScenariosInLowPrecision) {
   RandomSpace space;
   space.any_dtype = true;
-  for (uint64_t seed = 1; seed <= kScenarios / 2; ++seed) {
+  for (uint64_t seed = 1; seed <= kAgreeingScenarios / 2; ++seed) {
     const Scenario scenario = random_scenario(seed, space);
     const Graded graded = run_and_grade(scenario);
     for (const TensorGrade& tensor : graded.grade.tensors) {
-      EXPECT_TRUE(tensor.passed) << "seed " << seed << " " << describe(scenario, tensor);
+      EXPECT_TRUE(tensor.passed) << "seed " << seed << " " << describe_tensor(scenario, tensor);
     }
     if (HasFailure()) break;
   }

@@ -56,7 +56,7 @@ int64_t count_different(const Image& a, const Image& b) {
 }
 
 /// Levels between two colours, in the channel where they are furthest apart.
-int32_t distance(const Color& a, const Color& b) {
+int32_t levels_between(const Color& a, const Color& b) {
   return std::max(
       {std::abs(a.r - b.r), std::abs(a.g - b.g), std::abs(a.b - b.b), std::abs(a.a - b.a)});
 }
@@ -77,7 +77,9 @@ bool is_same_picture(const Image& expected, const Image& seen) {
   constexpr int32_t kMostLevels = 16;
   constexpr int64_t kMostPixels = 32;
   if (expected.width != seen.width || expected.height != seen.height) return false;
-  const auto is_near = [](const Color& a, const Color& b) { return distance(a, b) <= kMostLevels; };
+  const auto is_near = [](const Color& a, const Color& b) {
+    return levels_between(a, b) <= kMostLevels;
+  };
   return std::equal(expected.pixels.begin(), expected.pixels.end(), seen.pixels.begin(), is_near) &&
          count_different(expected, seen) <= kMostPixels;
 }

@@ -30,7 +30,7 @@ std::vector<Tensor> tensors_of(const Answer& answer) {
   return tensors;
 }
 
-double distance(double seen, double expected) {
+double error_between(double seen, double expected) {
   if (seen == expected) return 0.0;
   const double difference = std::abs(seen - expected);
   return std::isfinite(difference) ? difference : std::numeric_limits<double>::infinity();
@@ -47,7 +47,7 @@ Difference compare(const Tensor& seen, const Tensor& expected) {
   const int64_t heads = expected.shape.size() > 1 ? std::max<int64_t>(1, expected.shape[1]) : 1;
   const int64_t lanes = expected.shape.size() > 2 ? std::max<int64_t>(1, expected.shape[2]) : 1;
   for (size_t i = 0; i < expected.values.size(); ++i) {
-    const double apart = distance(seen.values[i], expected.values[i]);
+    const double apart = error_between(seen.values[i], expected.values[i]);
     error += apart * apart;
     if (std::isfinite(expected.values[i])) norm += expected.values[i] * expected.values[i];
     if (apart <= furthest) continue;
@@ -170,7 +170,7 @@ bool is_bitwise_equal(const Answer& a, const Answer& b) {
 double relative_error(const Tensor& seen, const Tensor& expected) {
   double error = 0, norm = 0;
   for (size_t i = 0; i < expected.values.size(); ++i) {
-    const double apart = distance(seen.values[i], expected.values[i]);
+    const double apart = error_between(seen.values[i], expected.values[i]);
     error += apart * apart;
     if (std::isfinite(expected.values[i])) norm += expected.values[i] * expected.values[i];
   }

@@ -6,10 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace cpscope::tests {
-
-using namespace cpscope::gui;
-
+namespace cpscope::gui {
 namespace {
 
 struct Gallery {
@@ -168,9 +165,7 @@ void add_roles(Gallery& g) {
   }
 }
 
-}  // namespace
-
-Drawing draw_mark_gallery(const Theme& theme) {
+Drawing draw_all_marks(const Theme& theme) {
   Gallery g{theme, {}};
   g.drawing.add(FilledBox{{8, 8, 752, 30}, theme.of(Role::raised), Hatch::none, {}, 4});
   g.drawing.add(Label{{16, 19},
@@ -194,5 +189,12 @@ Drawing draw_mark_gallery(const Theme& theme) {
   add_roles(g);
   return std::move(g.drawing);
 }
+
+}  // namespace
+}  // namespace cpscope::gui
+
+namespace cpscope::tests {
+
+gui::Drawing draw_mark_gallery(const gui::Theme& theme) { return gui::draw_all_marks(theme); }
 
 }  // namespace cpscope::tests

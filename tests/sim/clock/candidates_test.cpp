@@ -11,7 +11,8 @@
 namespace cpscope {
 namespace {
 
-Scenario scenario_of(const std::string& parallel, const std::string& lengths = "512, 100, 1000") {
+Scenario scenario_of_parallel(const std::string& parallel,
+                              const std::string& lengths = "512, 100, 1000") {
   const Result<LoadedScenario> loaded = parse_scenario(
       fmt::format("schema = 1\n[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 64\n"
                   "attn_mask_type = \"padding_causal\"\n[batch]\nlengths = [{}]\n[parallel]\n{}\n",
@@ -24,8 +25,8 @@ Scenario scenario_of(const std::string& parallel, const std::string& lengths = "
 Cluster h200() { return load_cluster("h200x8", CPSCOPE_CLUSTERS).value(); }
 
 TEST(Candidates, CoverEveryWayOnceAndTheOwnOneFirst) {
-  const Scenario scenario =
-      scenario_of("cp_size = 4\nlayout = \"lpt\"\ndispatch_chunk = 64\ncp_comm_type = \"a2a+p2p\"");
+  const Scenario scenario = scenario_of_parallel(
+      "cp_size = 4\nlayout = \"lpt\"\ndispatch_chunk = 64\ncp_comm_type = \"a2a+p2p\"");
   const std::vector<Parallel> list = list_candidates(scenario, {128, 256});
   EXPECT_EQ(list.front(), scenario.parallel);
   // 5 communication types (one a2a_size) x (4 layouts + 2 x 2 chunks), and the own chunk.
@@ -41,7 +42,8 @@ TEST(Candidates, CoverEveryWayOnceAndTheOwnOneFirst) {
 TEST(Candidates, AreSortedMarkedAndRefusedWithReasons) {
   // Five ranks and four heads: nothing that deals heads to all ranks.
   const Candidates comparison =
-      compare_candidates(scenario_of("cp_size = 5"), h200(), {.dispatch_chunks = {64}}).value();
+      compare_candidates(scenario_of_parallel("cp_size = 5"), h200(), {.dispatch_chunks = {64}})
+          .value();
   ASSERT_GE(comparison.best, 0);
   bool is_in_refused = false;
   double before = 0;
@@ -74,9 +76,9 @@ TEST(Candidates, AreSortedMarkedAndRefusedWithReasons) {
 
 TEST(Candidates, RecommendNothingThatIsMostlyPadding) {
   // Chunks of 2048 on four ranks hold 8192 rows for 1612 tokens.
-  const Candidates comparison =
-      compare_candidates(scenario_of("cp_size = 4"), h200(), {.dispatch_chunks = {64, 2048}})
-          .value();
+  const Candidates comparison = compare_candidates(scenario_of_parallel("cp_size = 4"), h200(),
+                                                   {.dispatch_chunks = {64, 2048}})
+                                    .value();
   for (size_t i = 0; i < comparison.candidates.size(); ++i) {
     const Candidate& candidate = comparison.candidates[i];
     if (candidate.name.ends_with(" 2048")) {
@@ -91,7 +93,7 @@ TEST(Candidates, RecommendNothingThatIsMostlyPadding) {
 
 TEST(Candidates, RecommendNothingThatDoesNotFit) {
   Cluster cluster = h200();
-  const Scenario scenario = scenario_of("cp_size = 4");
+  const Scenario scenario = scenario_of_parallel("cp_size = 4");
   const Candidates roomy = compare_candidates(scenario, cluster).value();
   const Candidate& best = roomy.candidates[static_cast<size_t>(roomy.best)];
   cluster.device.memory_gib = static_cast<double>(best.memory_bytes - 1) / (1 << 30);
@@ -128,7 +130,7 @@ TEST(Candidates, AreRecommendedWithWhatTheOthersLose) {
 
 TEST(Candidates, AreTheSameInPartsAndWhicheverIsTheOwn) {
   // Three heads: a2a of two ranks is refused, all else can be.
-  Scenario scenario = scenario_of("cp_size = 4");
+  Scenario scenario = scenario_of_parallel("cp_size = 4");
   scenario.attention.heads = scenario.attention.kv_heads = 3;
   const Candidates whole = compare_candidates(scenario, h200()).value();
   Candidates parts = begin_comparison(scenario, h200()).value();
@@ -163,7 +165,8 @@ TEST(Candidates, AreRefusedByWhoeverComparesAndQuotedInATable) {
     if (scenario.parallel.comm_type != CommType::p2p) return std::nullopt;
     return make_error(ErrorKind::unavailable, "rings, \"here\", are refused");
   };
-  const Candidates some = compare_candidates(scenario_of("cp_size = 4"), h200(), options).value();
+  const Candidates some =
+      compare_candidates(scenario_of_parallel("cp_size = 4"), h200(), options).value();
   for (const Candidate& way : some.candidates)
     EXPECT_EQ(way.refusal.empty(), way.parallel.comm_type != CommType::p2p) << way.name;
   EXPECT_NE(comparison_csv(some).find(",\"rings, \"\"here\"\", are refused\"\n"),

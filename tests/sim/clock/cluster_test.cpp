@@ -1,5 +1,7 @@
 #include "sim/clock/cluster.h"
 
+#include "tests/sim/clock/replaced_text.h"
+
 #include <string>
 #include <vector>
 
@@ -31,12 +33,6 @@ head_dim_v = 128
 forward = { tile_rows = 128, tile_keys = 128, launch_us = 5, owned_us = 1, whole_us = 2, masked_us = 3 }
 backward = { tile_rows = 128, tile_keys = 128, launch_us = 5, owned_us = 1, whole_us = 2, masked_us = 3 }
 )";
-
-std::string with(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
 
 TEST(Cluster, IsReadBackAsItWasPrinted) {
   for (const std::string& name : list_clusters(CPSCOPE_CLUSTERS)) {
@@ -79,7 +75,8 @@ TEST(Cluster, SaysWhatIsWrongAndWhere) {
       {"schema = 1", "schema = 2", "f.toml:1:10", "schema"},
   };
   for (const Case& wrong : cases) {
-    const Result<Cluster> cluster = parse_cluster(with(kSmall, wrong.from, wrong.to), "f.toml");
+    const Result<Cluster> cluster =
+        parse_cluster(replace_part(kSmall, wrong.from, wrong.to), "f.toml");
     ASSERT_FALSE(cluster.ok()) << wrong.to;
     EXPECT_EQ(cluster.error().kind, ErrorKind::bad_input);
     EXPECT_NE(to_text(cluster.error()).find(wrong.what), std::string::npos)

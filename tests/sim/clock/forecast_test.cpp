@@ -30,8 +30,8 @@ std::vector<double> uniform_times(size_t count) {
   return times;
 }
 
-Scenario scenario_of(const std::string& batch, const std::string& parallel = "cp_size = 4",
-                     const std::string& mask = "padding_causal") {
+Scenario scenario_of_batch(const std::string& batch, const std::string& parallel = "cp_size = 4",
+                           const std::string& mask = "padding_causal") {
   const Result<LoadedScenario> loaded =
       parse_scenario(fmt::format("schema = 1\n[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 64\n"
                                  "attn_mask_type = \"{}\"\n[batch]\n{}\n[parallel]\n{}\n",
@@ -164,7 +164,7 @@ TEST(Distributions, HoldQuantilesThatTheSampleHas) {
 }
 
 TEST(Forecasts, AreTheSameForAnyNumberOfThreadsAndFollowTheSeed) {
-  const Scenario scenario = scenario_of(kDrawn);
+  const Scenario scenario = scenario_of_batch(kDrawn);
   const auto forecast_with = [&](const char* threads, std::optional<uint64_t> seed) {
     setenv("CPSCOPE_THREADS", threads, 1);
     Result<Forecast> forecast =
@@ -187,7 +187,7 @@ TEST(Forecasts, AreTheSameForAnyNumberOfThreadsAndFollowTheSeed) {
 }
 
 TEST(Forecasts, TellOfEachWindowWhatComparisonsTellOfIt) {
-  Scenario scenario = scenario_of(kDrawn);
+  Scenario scenario = scenario_of_batch(kDrawn);
   const Cluster cluster = cluster_of("h200x8");
   const Forecast forecast =
       forecast_windows(scenario, cluster, {.windows = 1, .first_seed = 7}).value();
@@ -222,25 +222,26 @@ TEST(Forecasts, SayWhatTheSlowestReplicaDoesLonger) {
 }
 
 TEST(Forecasts, RefuseByNameWhatNoSeedChanges) {
-  EXPECT_NE(refusal_of(scenario_of("lengths = [512, 100]")).find("the batch has fixed lengths"),
-            std::string::npos);
-  EXPECT_NE(refusal_of(scenario_of("qkv_format = \"bshd\"\nseqlen = 9000\n" + kDrawn))
+  EXPECT_NE(
+      refusal_of(scenario_of_batch("lengths = [512, 100]")).find("the batch has fixed lengths"),
+      std::string::npos);
+  EXPECT_NE(refusal_of(scenario_of_batch("qkv_format = \"bshd\"\nseqlen = 9000\n" + kDrawn))
                 .find("the batch fixes slots or kv_lengths"),
             std::string::npos);
-  Scenario scenario = scenario_of(kDrawn);
+  Scenario scenario = scenario_of_batch(kDrawn);
   scenario.batch.generator->name = "csv";
   EXPECT_NE(refusal_of(scenario).find("no seed changes the lengths of generator csv"),
             std::string::npos);
-  scenario = scenario_of(kDrawn);
+  scenario = scenario_of_batch(kDrawn);
   scenario.parallel.layout = LayoutKind::indices;
   EXPECT_NE(refusal_of(scenario).find("an imported order is of one batch"), std::string::npos);
-  scenario = scenario_of(kDrawn);
+  scenario = scenario_of_batch(kDrawn);
   scenario.attention.mask_type = MaskType::slices;
   EXPECT_NE(refusal_of(scenario).find("mask slices name tokens of one batch"), std::string::npos);
 }
 
 TEST(Forecasts, RefuseWhatDoesNotFit) {
-  const Scenario scenario = scenario_of(kDrawn);
+  const Scenario scenario = scenario_of_batch(kDrawn);
   const std::string gpus = refusal_of(scenario, {.windows = 2, .replicas = 3});
   EXPECT_NE(gpus.find("h200x8 has 8 GPUs, replicas of the scenario want 12: 4 ranks x 3"),
             std::string::npos)
@@ -255,7 +256,7 @@ TEST(Forecasts, RefuseWhatDoesNotFit) {
 
 TEST(Forecasts, NameTheFirstWindowThatCannotBe) {
   // A seed whose documents happen to be even fits without padding, most do not.
-  const Scenario scenario = scenario_of(
+  const Scenario scenario = scenario_of_batch(
       "pad_between_seqs = false\n"
       "generator = { name = \"uniform\", tokens = 512, min = 8, max = 512, seed = 1 }");
   const std::string first = refusal_of(scenario, {.windows = 8});
@@ -268,7 +269,7 @@ TEST(Forecasts, NameTheFirstWindowThatCannotBe) {
 TEST(Forecasts, StopWhenTheyAreToldTo) {
   std::atomic<int> asked = 0;
   const Result<Forecast> forecast =
-      forecast_windows(scenario_of(kDrawn), cluster_of("h200x8"),
+      forecast_windows(scenario_of_batch(kDrawn), cluster_of("h200x8"),
                        {.windows = 100, .control = {.is_cancelled = [&] { return ++asked > 3; }}});
   ASSERT_FALSE(forecast.ok());
   EXPECT_EQ(forecast.error().kind, ErrorKind::unavailable);

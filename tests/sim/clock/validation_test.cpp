@@ -3,6 +3,7 @@
 #include "sim/clock/clock.h"
 #include "sim/plan/planner.h"
 #include "sim/scenario/scenario_file.h"
+#include "tests/sim/clock/replaced_text.h"
 
 #include <string>
 
@@ -48,12 +49,6 @@ Result<Validation> validate_text(const std::string& text) {
   return validate(text, "f.toml", CPSCOPE_CLUSTERS);
 }
 
-std::string with(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
-
 TEST(Validation, PredictsEveryPlaceOfARowAndCountsWhatWasNotFitted) {
   const Result<Validation> result = validate_text(kFile);
   ASSERT_TRUE(result.ok()) << to_text(result.error());
@@ -78,20 +73,20 @@ TEST(Validation, PredictsEveryPlaceOfARowAndCountsWhatWasNotFitted) {
 }
 
 TEST(Validation, KnowsMillisecondsAndScaling) {
-  const Validation ms = validate_text(with(kFile, "\"tflops\"", "\"ms\"")).value();
+  const Validation ms = validate_text(replace_part(kFile, "\"tflops\"", "\"ms\"")).value();
   const Validation rate = validate_text(kFile).value();
   const double flops = 8192.0 * 8193 / 2 * 8 * 4 * 128 / 4;
   EXPECT_NEAR(ms.groups[0].rows[1].predicted * rate.groups[0].rows[1].predicted, flops * 1e-9,
               flops * 1e-15);
-  const Validation share = validate_text(with(kFile, "\"tflops\"", "\"scaling\"")).value();
+  const Validation share = validate_text(replace_part(kFile, "\"tflops\"", "\"scaling\"")).value();
   EXPECT_GT(share.groups[0].rows[1].predicted, 1);
   EXPECT_LT(share.groups[0].rows[1].predicted, 100);
 }
 
 TEST(Validation, KnowsWhatTheBusiestRankComputesInAStep) {
-  std::string text = with(kFile, "\"tflops\"", "\"step_us\"");
-  text = with(text, "{ comm = \"p2p\" }", "{ comm = \"p2p\", tokens = 8192, ranks = 4 }");
-  text = with(text, "{ tokens = [4096, 8192], ranks = [2, 4] }", "{ step = [0, 3] }");
+  std::string text = replace_part(kFile, "\"tflops\"", "\"step_us\"");
+  text = replace_part(text, "{ comm = \"p2p\" }", "{ comm = \"p2p\", tokens = 8192, ranks = 4 }");
+  text = replace_part(text, "{ tokens = [4096, 8192], ranks = [2, 4] }", "{ step = [0, 3] }");
   const Result<Validation> result = validate_text(text);
   ASSERT_TRUE(result.ok()) << to_text(result.error());
   const std::vector<ValidationRow>& rows = result.value().groups[0].rows;
@@ -126,16 +121,16 @@ TEST(Validation, SaysWhatIsWrongWithAFile) {
       {"values = { comm = \"p2p\" }", "values = 3", "must be a table"},
   };
   for (const Case& wrong : cases) {
-    const Result<Validation> result = validate_text(with(kFile, wrong.from, wrong.to));
+    const Result<Validation> result = validate_text(replace_part(kFile, wrong.from, wrong.to));
     ASSERT_FALSE(result.ok()) << wrong.to;
     EXPECT_EQ(result.error().kind, ErrorKind::bad_input);
     EXPECT_NE(to_text(result.error()).find(wrong.what), std::string::npos)
         << to_text(result.error());
   }
   // What is wrong with the scenario or the cluster of one row leaves the others.
-  const Validation far = validate_text(with(kFile, "\"h200x8\"", "\"h900\"")).value();
+  const Validation far = validate_text(replace_part(kFile, "\"h200x8\"", "\"h900\"")).value();
   EXPECT_NE(far.groups[0].rows[0].failure.find("h900"), std::string::npos);
-  EXPECT_TRUE(validate_text(with(kFile, "heads = 8", "heads = {heads}"))
+  EXPECT_TRUE(validate_text(replace_part(kFile, "heads = 8", "heads = {heads}"))
                   .value()
                   .groups[0]
                   .rows[1]

@@ -22,7 +22,7 @@ Toolbox gallery_toolbox() {
   return toolbox;
 }
 
-std::string describe(const FaultOutcome& outcome) {
+std::string describe_outcome(const FaultOutcome& outcome) {
   std::string text = outcome.fault->name + ": " + outcome.what + "\n";
   if (!outcome.error.empty()) text += "error: " + outcome.error + "\n";
   if (outcome.planted) text += "planted at " + cpscope::describe(*outcome.planted) + "\n";
@@ -37,9 +37,9 @@ TEST(FaultGallery, CatchesEveryFaultWhereItWasPlantedAndNeverCriesWolf) {
   const GalleryReport gallery = run_gallery(fault_catalogue(), gallery_toolbox(), {});
   EXPECT_GE(gallery.outcomes.size(), 60u);
   for (const FaultOutcome& outcome : gallery.outcomes) {
-    EXPECT_TRUE(outcome.error.empty() && outcome.caught) << describe(outcome);
-    EXPECT_TRUE(outcome.localised) << describe(outcome);
-    EXPECT_GT(outcome.cells_exercised, 0) << describe(outcome);
+    EXPECT_TRUE(outcome.error.empty() && outcome.caught) << describe_outcome(outcome);
+    EXPECT_TRUE(outcome.localised) << describe_outcome(outcome);
+    EXPECT_GT(outcome.cells_exercised, 0) << describe_outcome(outcome);
     for (const Alarm& alarm : outcome.false_alarms)
       ADD_FAILURE() << outcome.fault->name << ": " << to_name(alarm.detector) << ": " << alarm.text;
     if (!outcome.blind) continue;

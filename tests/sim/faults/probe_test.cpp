@@ -5,10 +5,11 @@
 
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
-#include "sim/scenario/scenario_file.h"
 #include "sim/scenario/random_scenario.h"
+#include "sim/scenario/scenario_file.h"
 #include "tests/support/walker_cases.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <map>

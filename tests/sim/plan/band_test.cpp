@@ -15,7 +15,7 @@ bool holds(const Band& band, int64_t q, int64_t k) {
   return band.lo <= diagonal && diagonal <= band.hi;
 }
 
-std::string show(const Band& band) {
+std::string show_band(const Band& band) {
   return "band q[" + std::to_string(band.q0) + ", " + std::to_string(band.q1) + ") k[" +
          std::to_string(band.k0) + ", " + std::to_string(band.k1) + ") lo " +
          std::to_string(band.lo) + " hi " + std::to_string(band.hi);
@@ -62,7 +62,7 @@ std::string show_tile(int64_t q0, int64_t q1, int64_t k0, int64_t k1) {
 
 TEST(Band, CountsItsCells) {
   for_each_small_band(
-      [](const Band& band) { EXPECT_EQ(count_pairs(band), count_cells(band)) << show(band); });
+      [](const Band& band) { EXPECT_EQ(count_pairs(band), count_cells(band)) << show_band(band); });
 }
 
 TEST(Band, CountsWithLimitsThatNoCellReaches) {
@@ -78,7 +78,7 @@ TEST(Band, CountsTheCellsOfSomeOfItsRows) {
     for (int64_t begin = 0; begin < kReach; ++begin) {
       for (int64_t end = begin; end <= kReach; ++end) {
         EXPECT_EQ(count_pairs_in_rows(band, begin, end), count_cells(band, begin, end))
-            << show(band) << ", rows [" << begin << ", " << end << ")";
+            << show_band(band) << ", rows [" << begin << ", " << end << ")";
       }
     }
   });
@@ -88,7 +88,7 @@ TEST(Band, CountsTheCellsOfATile) {
   for_each_small_band([](const Band& band) {
     for_each_tile([&](int64_t q0, int64_t q1, int64_t k0, int64_t k1) {
       EXPECT_EQ(count_pairs_in_tile(band, q0, q1, k0, k1), count_cells(band, q0, q1, k0, k1))
-          << show(band) << show_tile(q0, q1, k0, k1);
+          << show_band(band) << show_tile(q0, q1, k0, k1);
     });
   });
 }
@@ -99,7 +99,7 @@ TEST(Band, NamesTheColumnsThatARowSees) {
       const ColumnRange seen = columns_of_row(band, q);
       for (int64_t k = 0; k < kReach; ++k) {
         EXPECT_EQ(k >= seen.begin && k < seen.end, holds(band, q, k))
-            << show(band) << ", row " << q << ", column " << k;
+            << show_band(band) << ", row " << q << ", column " << k;
       }
     }
   });
@@ -111,7 +111,8 @@ TEST(Band, KeepsItsCellsWhenTightened) {
     for (int64_t q = 0; q < kReach; ++q) {
       for (int64_t k = 0; k < kReach; ++k) {
         EXPECT_EQ(holds(tight, q, k), holds(band, q, k))
-            << show(band) << " became " << show(tight) << " at row " << q << ", column " << k;
+            << show_band(band) << " became " << show_band(tight) << " at row " << q << ", column "
+            << k;
       }
     }
   });
@@ -121,16 +122,16 @@ TEST(Band, HasNoEmptyRowOrColumnOnceTightened) {
   for_each_small_band([](const Band& band) {
     const Band tight = tighten(band);
     if (count_cells(band) == 0) {
-      EXPECT_EQ(tight, Band{}) << show(band);
+      EXPECT_EQ(tight, Band{}) << show_band(band);
       return;
     }
     for (int64_t q = tight.q0; q < tight.q1; ++q)
-      EXPECT_GT(count_cells(tight, q, q + 1), 0) << show(band) << ", row " << q;
+      EXPECT_GT(count_cells(tight, q, q + 1), 0) << show_band(band) << ", row " << q;
     for (int64_t k = tight.k0; k < tight.k1; ++k)
-      EXPECT_GT(count_cells(tight, 0, kReach, k, k + 1), 0) << show(band) << ", column " << k;
-    EXPECT_GE(tight.lo, -(tight.q1 - tight.q0 - 1)) << show(band);
-    EXPECT_LE(tight.hi, tight.k1 - tight.k0 - 1) << show(band);
-    EXPECT_EQ(tighten(tight), tight) << show(band);
+      EXPECT_GT(count_cells(tight, 0, kReach, k, k + 1), 0) << show_band(band) << ", column " << k;
+    EXPECT_GE(tight.lo, -(tight.q1 - tight.q0 - 1)) << show_band(band);
+    EXPECT_LE(tight.hi, tight.k1 - tight.k0 - 1) << show_band(band);
+    EXPECT_EQ(tighten(tight), tight) << show_band(band);
   });
 }
 
@@ -138,7 +139,7 @@ TEST(Band, IsFullOnlyWhenEveryCellOfTheRectangleIsVisible) {
   for_each_small_band([](const Band& band) {
     const Band tight = tighten(band);
     const int64_t cells = (tight.q1 - tight.q0) * (tight.k1 - tight.k0);
-    EXPECT_EQ(is_full(tight), cells > 0 && count_cells(tight) == cells) << show(tight);
+    EXPECT_EQ(is_full(tight), cells > 0 && count_cells(tight) == cells) << show_band(tight);
   });
 }
 
@@ -150,8 +151,8 @@ TEST(Band, KeepsExactlyTheCellsInsideTheClip) {
         for (int64_t k = 0; k < kReach; ++k) {
           const bool inside = q >= q0 && q < q1 && k >= k0 && k < k1;
           if (holds(part, q, k) == (inside && holds(band, q, k))) continue;
-          ADD_FAILURE() << show(band) << show_tile(q0, q1, k0, k1) << " gave " << show(part)
-                        << ", wrong at row " << q << ", column " << k;
+          ADD_FAILURE() << show_band(band) << show_tile(q0, q1, k0, k1) << " gave "
+                        << show_band(part) << ", wrong at row " << q << ", column " << k;
         }
       }
     });
@@ -166,7 +167,7 @@ TEST(Band, ClassifiesTilesByHowMuchOfThemItCovers) {
                                  : cells == all ? TileClass::full
                                                 : TileClass::partial;
       EXPECT_EQ(static_cast<int>(classify_tile(band, q0, q1, k0, k1)), static_cast<int>(expected))
-          << show(band) << show_tile(q0, q1, k0, k1) << ": " << cells << " of " << all;
+          << show_band(band) << show_tile(q0, q1, k0, k1) << ": " << cells << " of " << all;
     });
   });
 }

@@ -21,8 +21,6 @@ ComputeItem* busy_item(Pass& pass) {
   return nullptr;
 }
 
-Place place_of(const ComputeItem& item) { return {to_index(item.rank), to_index(item.step)}; }
-
 /// Changes one band to what `change` makes of it, in forward and backward alike and with the pair
 /// counts put right. `change` says whether it could; the last band that it can change is taken.
 Fault change_band(std::function<bool(const Plan&, const ComputeItem&, BandSlice&)> change) {

@@ -73,7 +73,7 @@ std::vector<Scenario> fetch_scenarios() {
   return scenarios;
 }
 
-std::string show(const std::vector<CheckResult>& checks) {
+std::string show_checks(const std::vector<CheckResult>& checks) {
   std::string text;
   for (const CheckResult& check : checks)
     text += "  " + check.name + (check.ok ? " holds: " : " BROKEN: ") + check.detail + "\n";
@@ -93,11 +93,11 @@ void expect_first_broken(const Plan& plan, const std::string& check, const Place
   const auto broken =
       std::find_if(checks.begin(), checks.end(), [](const CheckResult& c) { return !c.ok; });
   if (broken == checks.end()) {
-    ADD_FAILURE() << "nobody noticed the fault in " << where << "\n" << show(checks);
+    ADD_FAILURE() << "nobody noticed the fault in " << where << "\n" << show_checks(checks);
     return;
   }
   if (!check.empty()) {
-    EXPECT_EQ(broken->name, check) << where << "\n" << show(checks);
+    EXPECT_EQ(broken->name, check) << where << "\n" << show_checks(checks);
   }
   if (place.rank >= 0) {
     EXPECT_TRUE(names(broken->detail, "rank", place.rank))

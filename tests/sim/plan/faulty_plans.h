@@ -26,6 +26,12 @@ struct Place {
   int32_t step = -1;
 };
 
+/// Where an item of one rank is.
+template <class Item>
+Place place_of(const Item& item) {
+  return {to_index(item.rank), to_index(item.step)};
+}
+
 /// Plants one fault; empty when the plan has no place for it.
 using Fault = std::function<std::optional<Place>(Plan&)>;
 

@@ -60,7 +60,7 @@ class FieldFault : public testing::Test {
   int64_t changes_ = 0;
 };
 
-std::string place_of(size_t index, StepId step, RankId rank) {
+std::string describe_item(size_t index, StepId step, RankId rank) {
   return " " + std::to_string(index) + " (step " + std::to_string(to_index(step)) + ", rank " +
          std::to_string(to_index(rank)) + ")";
 }
@@ -70,7 +70,7 @@ TEST_F(FieldFault, OfAComputeItemIsSeen) {
     for (size_t i = 0; i < pass.computes.size(); ++i) {
       ComputeItem& item = pass.computes[i];
       if (item.num_slices == 0) continue;
-      const std::string where = which + "compute" + place_of(i, item.step, item.rank);
+      const std::string where = which + "compute" + describe_item(i, item.step, item.rank);
       change_id(plan, item.rank, where + ".rank");
       change_id(plan, item.step, where + ".step");
       change_id(plan, item.q, where + ".q");
@@ -95,7 +95,7 @@ TEST_F(FieldFault, OfATransferIsSeen) {
   for_each_pass([&](Plan& plan, Pass& pass, const std::string& which) {
     for (size_t i = 0; i < pass.transfers.size(); ++i) {
       TransferItem& item = pass.transfers[i];
-      const std::string where = which + "transfer" + place_of(i, item.step, item.src);
+      const std::string where = which + "transfer" + describe_item(i, item.step, item.src);
       change_id(plan, item.src, where + ".src");
       change_id(plan, item.dst, where + ".dst");
       change_id(plan, item.step, where + ".step");
@@ -117,7 +117,7 @@ TEST_F(FieldFault, OfAReorderIsSeen) {
   for_each_pass([&](Plan& plan, Pass& pass, const std::string& which) {
     for (size_t i = 0; i < pass.reorders.size(); ++i) {
       ReorderItem& item = pass.reorders[i];
-      const std::string where = which + "reorder" + place_of(i, item.step, item.rank);
+      const std::string where = which + "reorder" + describe_item(i, item.step, item.rank);
       change_id(plan, item.rank, where + ".rank");
       change_id(plan, item.from, where + ".from");
       change_id(plan, item.to, where + ".to");
@@ -129,7 +129,7 @@ TEST_F(FieldFault, OfAMergeIsSeen) {
   for_each_pass([&](Plan& plan, Pass& pass, const std::string& which) {
     for (size_t i = 0; i < pass.merges.size(); ++i) {
       MergeItem& item = pass.merges[i];
-      const std::string where = which + "merge" + place_of(i, item.step, item.rank);
+      const std::string where = which + "merge" + describe_item(i, item.step, item.rank);
       change_id(plan, item.rank, where + ".rank");
       change_id(plan, item.into, where + ".into");
       change_id(plan, item.partial, where + ".partial");
@@ -144,7 +144,7 @@ TEST_F(FieldFault, OfAFinishIsSeen) {
   for_each_pass([&](Plan& plan, Pass& pass, const std::string& which) {
     for (size_t i = 0; i < pass.finishes.size(); ++i) {
       FinishItem& item = pass.finishes[i];
-      const std::string where = which + "finish" + place_of(i, item.step, item.rank);
+      const std::string where = which + "finish" + describe_item(i, item.step, item.rank);
       change_id(plan, item.rank, where + ".rank");
       change_id(plan, item.buffer, where + ".buffer");
     }

@@ -13,8 +13,6 @@
 namespace cpscope::tests {
 namespace {
 
-using Held = std::vector<std::vector<int64_t>>;
-
 int64_t slice_area(int64_t sq, int64_t sk, SliceType type) {
   Attention attention;
   attention.mask_type = MaskType::slices;

@@ -18,8 +18,6 @@
 namespace cpscope::tests {
 namespace {
 
-using Held = std::vector<std::vector<int64_t>>;
-
 /// A batch cut into chunks: what the dealer is given.
 struct Chunks {
   BatchSlots slots;

@@ -10,8 +10,6 @@
 namespace cpscope::tests {
 namespace {
 
-using Held = std::vector<std::vector<int64_t>>;
-
 /// The rule of the contract, one candidate at a time.
 Held deal_slowly(const std::vector<int64_t>& areas, int32_t ranks) {
   const int64_t n = static_cast<int64_t>(areas.size());

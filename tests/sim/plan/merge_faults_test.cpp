@@ -22,8 +22,6 @@ std::optional<size_t> find_merge(const Plan& plan, const Pass& pass, BufferKind 
   return std::nullopt;
 }
 
-Place place_of(const MergeItem& item) { return {to_index(item.rank), to_index(item.step)}; }
-
 Fault change_merges(Pass Plan::*pass, BufferKind kind, int32_t least_order,
                     std::function<Place(Pass&, size_t)> change) {
   return [=](Plan& plan) -> std::optional<Place> {

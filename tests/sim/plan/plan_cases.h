@@ -13,6 +13,9 @@ namespace cpscope::tests {
 /// Ids written out, one list a rank.
 using Order = std::vector<std::vector<int64_t>>;
 
+/// Chunks that ranks hold, one list a rank.
+using Held = std::vector<std::vector<int64_t>>;
+
 /// A small causal scenario of self attention: one head of 4 lanes, everything else at its default.
 Scenario make_case(std::vector<int64_t> lengths, int32_t cp_size,
                    LayoutKind layout = LayoutKind::dual_chunk, CommType comm = CommType::p2p);

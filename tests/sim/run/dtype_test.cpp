@@ -1,5 +1,7 @@
 #include "sim/run/dtype.h"
 
+#include "tests/sim/run/special_numbers.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -13,8 +15,6 @@
 
 namespace cpscope {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// The format as the standards describe it, for a slow and obvious rounding.
 struct Format {

@@ -1,9 +1,9 @@
 #include "sim/run/earned_tolerance.h"
 
 #include "sim/run/record_diff.h"
+#include "tests/sim/run/special_numbers.h"
 
 #include <cmath>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,8 +13,6 @@
 namespace cpscope {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-const double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr DiffRule kEarned{.is_earned = true, .rel_l2 = 0.0};
 constexpr int64_t kLanes = 16;
 

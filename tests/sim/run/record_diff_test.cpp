@@ -1,7 +1,8 @@
 #include "sim/run/record_diff.h"
 
+#include "tests/sim/run/special_numbers.h"
+
 #include <cmath>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -9,9 +10,6 @@
 
 namespace cpscope {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-const double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 RunRecord record_of(std::vector<int64_t> shape, std::vector<double> values) {
   RunRecord record;

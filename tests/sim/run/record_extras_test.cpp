@@ -2,6 +2,7 @@
 #include "sim/run/record_extras.h"
 
 #include "tests/sim/run/scratch_folder.h"
+#include "tests/sim/run/special_numbers.h"
 
 #include <limits>
 
@@ -11,8 +12,6 @@ namespace cpscope {
 namespace {
 
 using testing_support::ScratchFolder;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 RunRecord timed_record() {
   RunRecord record;

@@ -1,5 +1,6 @@
 #include "sim/run/run_record.h"
 #include "tests/sim/run/scratch_folder.h"
+#include "tests/sim/run/special_numbers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -21,8 +21,6 @@ namespace {
 using testing_support::read_bytes;
 using testing_support::ScratchFolder;
 using testing_support::write_bytes;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 RunRecord small_record() {
   RunRecord record;

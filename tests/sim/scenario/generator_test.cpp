@@ -21,15 +21,13 @@
 namespace cpscope {
 namespace {
 
-using Lengths = std::vector<int64_t>;
-
 Lengths generate(const Generator& generator, const std::string& folder = "") {
   const Result<Lengths> lengths = generate_lengths(generator, folder);
   if (!lengths) ADD_FAILURE() << to_text(lengths.error());
   return lengths ? lengths.value() : Lengths{};
 }
 
-std::string reject(const Generator& generator) {
+std::string reject_generator(const Generator& generator) {
   const Result<Lengths> lengths = generate_lengths(generator, "");
   if (lengths) ADD_FAILURE() << "accepted: " << generator.name;
   return lengths ? "" : to_text(lengths.error());
@@ -322,14 +320,14 @@ TEST(Generator, SplitsEquallyToWithinOneToken) {
   generator.count = 4;
   EXPECT_EQ(generate(generator), (Lengths{3, 3, 2, 2}));
   generator.count = 11;
-  expect_contains(reject(generator), "larger than generator.tokens");
+  expect_contains(reject_generator(generator), "larger than generator.tokens");
 }
 
 TEST(Generator, RefusesImpossibleShapes) {
   const auto reject_with = [](auto change) {
     Generator generator = make_generator("lognormal+pareto", 1000);
     change(generator);
-    return reject(generator);
+    return reject_generator(generator);
   };
   expect_contains(reject_with([](Generator& g) { g.name = "zipf"; }), "no generator has the name");
   expect_contains(reject_with([](Generator& g) { g.tokens = 0; }), "generator.tokens");

@@ -12,7 +12,7 @@
 namespace cpscope {
 namespace {
 
-std::string reject(const std::string& text) {
+std::string reject_text(const std::string& text) {
   const auto start = std::chrono::steady_clock::now();
   const Result<LoadedScenario> loaded = parse_scenario(text, "lesson.toml");
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
@@ -28,20 +28,20 @@ std::string repeat(std::string_view part, int64_t times) {
 }
 
 TEST(HostileText, PlacesTheFirstByteThatIsNotTomlText) {
-  expect_contains(reject(std::string("schema = 1\n[\0::", 15)),
+  expect_contains(reject_text(std::string("schema = 1\n[\0::", 15)),
                   "lesson.toml:2:2: control characters are not TOML: byte 0x00");
-  expect_contains(reject("\xEF\xBB\xBB = 1\n"), "lesson.toml:1:1: outside strings");
-  expect_contains(reject("title = \"\xC3\x28\"\n"),
+  expect_contains(reject_text("\xEF\xBB\xBB = 1\n"), "lesson.toml:1:1: outside strings");
+  expect_contains(reject_text("title = \"\xC3\x28\"\n"),
                   "lesson.toml:1:10: the text is not valid UTF-8");
-  expect_contains(reject("# \xED\xA0\x80\n"), "not valid UTF-8: byte 0xED");
-  expect_contains(reject("# \xF4\x90\x80\x80\n"), "not valid UTF-8: byte 0xF4");
-  expect_contains(reject("# \xC0\x80\n"), "not valid UTF-8: byte 0xC0");
-  expect_contains(reject("# \xE2\x82"), "not valid UTF-8: byte 0xE2");
-  expect_contains(reject("title = \"\x7F\"\n"), "byte 0x7F");
+  expect_contains(reject_text("# \xED\xA0\x80\n"), "not valid UTF-8: byte 0xED");
+  expect_contains(reject_text("# \xF4\x90\x80\x80\n"), "not valid UTF-8: byte 0xF4");
+  expect_contains(reject_text("# \xC0\x80\n"), "not valid UTF-8: byte 0xC0");
+  expect_contains(reject_text("# \xE2\x82"), "not valid UTF-8: byte 0xE2");
+  expect_contains(reject_text("title = \"\x7F\"\n"), "byte 0x7F");
 }
 
 TEST(HostileText, CountsColumnsInCharacters) {
-  expect_contains(reject("title = \"\xC3\xA4\xC3\xB6\" \x01\n"), "lesson.toml:1:14: control");
+  expect_contains(reject_text("title = \"\xC3\xA4\xC3\xB6\" \x01\n"), "lesson.toml:1:14: control");
 }
 
 TEST(HostileText, ReadsForeignLettersWhereverAStringMayHoldThem) {
@@ -49,15 +49,18 @@ TEST(HostileText, ReadsForeignLettersWhereverAStringMayHoldThem) {
   text.top += "title = \"\"\"a\\\n  \xC3\xA4\xC8\x8B\xE2\x86\x92\"\"\"\n# \xC3\xB6\n";
   EXPECT_EQ(parse_valid(text).title, "a\xC3\xA4\xC8\x8B\xE2\x86\x92");
   // Behind a value and in a key the guard may take them for part of a string; the parser says no.
-  expect_contains(reject("heads = 8\"\"\"\xC8\x8B\"\n"), "lesson.toml:1:");
+  expect_contains(reject_text("heads = 8\"\"\"\xC8\x8B\"\n"), "lesson.toml:1:");
 }
 
 TEST(HostileText, RefusesDeepNestingBeforeItIsParsed) {
-  expect_contains(reject("a = " + std::string(100'000, '[')), "nested deeper than the limit: 32");
-  expect_contains(reject("a = " + repeat("{a=", 100'000)), "nested deeper than the limit: 32");
-  expect_contains(reject(std::string(100'000, '[')), "nested deeper than the limit: 32");
-  expect_contains(reject("[" + repeat("a.", 100'000) + "a]\n"), "more parts than the limit: 16");
-  expect_contains(reject(repeat("'a' . ", 100'000) + "a = 1\n"), "more parts than the limit: 16");
+  expect_contains(reject_text("a = " + std::string(100'000, '[')),
+                  "nested deeper than the limit: 32");
+  expect_contains(reject_text("a = " + repeat("{a=", 100'000)), "nested deeper than the limit: 32");
+  expect_contains(reject_text(std::string(100'000, '[')), "nested deeper than the limit: 32");
+  expect_contains(reject_text("[" + repeat("a.", 100'000) + "a]\n"),
+                  "more parts than the limit: 16");
+  expect_contains(reject_text(repeat("'a' . ", 100'000) + "a = 1\n"),
+                  "more parts than the limit: 16");
 }
 
 TEST(HostileText, LetsBracketsAndDotsStandInStrings) {
@@ -76,18 +79,19 @@ TEST(HostileText, SeesThroughStringsThatOnlyLookOpen) {
        {"a = \"\"\"x\"\"\"\"\" \nb = ", "a = '\\'\nb = ", "a = \"\\\\\"\nb = ", "a = \"\"\nb = ",
         "a = \"\"\"\\\"\"\"\"\nb = ", "# \"\nb = ", "a = [\"\"\"x\"\"\"\", ", "a = ['''x''''', ",
         "a = '''\n'''\nb = ", "'a' = 1\n\"b\" = "}) {
-    expect_contains(reject(front + std::string(100, '[')), "nested deeper than the limit");
+    expect_contains(reject_text(front + std::string(100, '[')), "nested deeper than the limit");
   }
 }
 
 TEST(HostileText, RefusesFloodsOfKeysAndValues) {
   std::string keys;
   for (int i = 0; i < 200'000; ++i) keys += "[t" + std::to_string(i) + ".x]\n";
-  expect_contains(reject(keys), "more keys than the limit: 1024");
-  expect_contains(reject(repeat("a.b = 1\n", 200'000)), "more keys than the limit: 1024");
-  expect_contains(reject("a = [" + repeat("1,", kMaxTomlValues + 1) + "]"),
+  expect_contains(reject_text(keys), "more keys than the limit: 1024");
+  expect_contains(reject_text(repeat("a.b = 1\n", 200'000)), "more keys than the limit: 1024");
+  expect_contains(reject_text("a = [" + repeat("1,", kMaxTomlValues + 1) + "]"),
                   "more values than the limit");
-  expect_contains(reject(std::string(kMaxTomlBytes + 1, ' ')), "larger than the limit: 64 MiB");
+  expect_contains(reject_text(std::string(kMaxTomlBytes + 1, ' ')),
+                  "larger than the limit: 64 MiB");
 }
 
 TEST(HostileText, ReadsAListOfAMillionLengths) {
@@ -104,11 +108,11 @@ TEST(HostileText, RefusesListsLongerThanTheLimit) {
 }
 
 TEST(HostileText, PlacesSyntaxErrors) {
-  expect_contains(reject("schema = 1\nheads = \n"), "lesson.toml:2:9: not TOML");
-  expect_contains(reject("schema = 1\nschema = 1\n"), "lesson.toml:2:");
-  expect_contains(reject("title = \"open\nschema = 1\n"), "lesson.toml:1:");
-  expect_contains(reject("seed = 99999999999999999999\n"), "lesson.toml:1:");
-  expect_contains(reject("[attention]\n[attention]\n"), "lesson.toml:2:");
+  expect_contains(reject_text("schema = 1\nheads = \n"), "lesson.toml:2:9: not TOML");
+  expect_contains(reject_text("schema = 1\nschema = 1\n"), "lesson.toml:2:");
+  expect_contains(reject_text("title = \"open\nschema = 1\n"), "lesson.toml:1:");
+  expect_contains(reject_text("seed = 99999999999999999999\n"), "lesson.toml:1:");
+  expect_contains(reject_text("[attention]\n[attention]\n"), "lesson.toml:2:");
 }
 
 TEST(HostileText, ShowsLongAndWildValuesCut) {

@@ -16,7 +16,7 @@ using Ranks = std::vector<std::vector<int64_t>>;
 
 const OrderDemand kTwoRanks = {2, 4, 4, true};
 
-std::string reject(const std::string& text, const OrderDemand& demand = kTwoRanks) {
+std::string reject_order(const std::string& text, const OrderDemand& demand = kTwoRanks) {
   const Result<ImportedOrder> order = parse_order(text, "order.json", demand);
   if (order) ADD_FAILURE() << "accepted: " << text.substr(0, 200);
   return order ? "" : to_text(order.error());
@@ -50,47 +50,47 @@ TEST(OrderFile, CutsARearrangeListContiguously) {
 }
 
 TEST(OrderFile, RefusesWhatIsNoPartition) {
-  expect_contains(reject("[0, 1, 2, 2]"), "id 2 appears twice");
-  expect_contains(reject("[0, 1, 2, 4]"), "id 4 is outside");
-  expect_contains(reject("[0, 1]"), "fewer ids than the slots of the batch: 2 ids, 4 slots");
-  expect_contains(reject("[0, 1, 2, 3, 4]"), "does not divide by cp_size: 5 ids, 2 ranks");
-  expect_contains(reject(R"({"ranks": [[0, 1, 2, 3]]})"), "1 lists, 2 ranks");
-  expect_contains(reject(R"({"cp_size": 3, "ranks": [[0, 1], [2, 3]]})"), "3 here, 2 there");
+  expect_contains(reject_order("[0, 1, 2, 2]"), "id 2 appears twice");
+  expect_contains(reject_order("[0, 1, 2, 4]"), "id 4 is outside");
+  expect_contains(reject_order("[0, 1]"), "fewer ids than the slots of the batch: 2 ids, 4 slots");
+  expect_contains(reject_order("[0, 1, 2, 3, 4]"), "does not divide by cp_size: 5 ids, 2 ranks");
+  expect_contains(reject_order(R"({"ranks": [[0, 1, 2, 3]]})"), "1 lists, 2 ranks");
+  expect_contains(reject_order(R"({"cp_size": 3, "ranks": [[0, 1], [2, 3]]})"), "3 here, 2 there");
 }
 
 TEST(OrderFile, WantsAKvOrderForCrossAttention) {
-  expect_contains(reject("[0, 1, 2, 3]", {2, 4, 9, false}), "an order of its own for KV");
+  expect_contains(reject_order("[0, 1, 2, 3]", {2, 4, 9, false}), "an order of its own for KV");
 }
 
 TEST(OrderFile, RefusesOtherContent) {
-  expect_contains(reject("[0, 1, 2, -3]"), "must not be negative: -3");
-  expect_contains(reject("[0, 1, 2, 3.0]"), "only integers");
-  expect_contains(reject("[0, 1, 2, 18446744073709551615]"), "at most 2147483647");
-  expect_contains(reject("[0, 1, 2, 99999999999999999999999]"), "only integers");
-  expect_contains(reject("[0, 1, 2, \"3\"]"), "only integers");
-  expect_contains(reject("[0, 1, 2, null]"), "only integers");
-  expect_contains(reject("[[0, 1], [2, 3]]"), "nested too deeply");
-  expect_contains(reject("5"), "must be a list");
-  expect_contains(reject("{}"), "the token order is missing");
-  expect_contains(reject(R"({"rank": [[0]]})"), "unknown key: \"rank\"");
-  expect_contains(reject(R"({"ranks": [0, 1]})"), "must be a list of lists");
-  expect_contains(reject(R"({"ranks": {"a": 1}})"), "only the whole file is an object");
-  expect_contains(reject(R"({"cp_size": [2]})"), "cp_size must be an integer");
-  expect_contains(reject(R"({"rearrange": [], "rearrange": []})"), "given twice");
-  expect_contains(reject(R"({"rearrange": [0, 1, 2, 3], "ranks": [[0], [1]]})"), "not both");
+  expect_contains(reject_order("[0, 1, 2, -3]"), "must not be negative: -3");
+  expect_contains(reject_order("[0, 1, 2, 3.0]"), "only integers");
+  expect_contains(reject_order("[0, 1, 2, 18446744073709551615]"), "at most 2147483647");
+  expect_contains(reject_order("[0, 1, 2, 99999999999999999999999]"), "only integers");
+  expect_contains(reject_order("[0, 1, 2, \"3\"]"), "only integers");
+  expect_contains(reject_order("[0, 1, 2, null]"), "only integers");
+  expect_contains(reject_order("[[0, 1], [2, 3]]"), "nested too deeply");
+  expect_contains(reject_order("5"), "must be a list");
+  expect_contains(reject_order("{}"), "the token order is missing");
+  expect_contains(reject_order(R"({"rank": [[0]]})"), "unknown key: \"rank\"");
+  expect_contains(reject_order(R"({"ranks": [0, 1]})"), "must be a list of lists");
+  expect_contains(reject_order(R"({"ranks": {"a": 1}})"), "only the whole file is an object");
+  expect_contains(reject_order(R"({"cp_size": [2]})"), "cp_size must be an integer");
+  expect_contains(reject_order(R"({"rearrange": [], "rearrange": []})"), "given twice");
+  expect_contains(reject_order(R"({"rearrange": [0, 1, 2, 3], "ranks": [[0], [1]]})"), "not both");
 }
 
 TEST(OrderFile, PlacesBrokenJson) {
-  expect_contains(reject("[0, 1,\n 2, x]"), "order.json:2:5: not JSON");
-  expect_contains(reject(""), "order.json:1:1: not JSON");
-  expect_contains(reject(std::string("\0\xff\xfe", 3)), "not JSON");
+  expect_contains(reject_order("[0, 1,\n 2, x]"), "order.json:2:5: not JSON");
+  expect_contains(reject_order(""), "order.json:1:1: not JSON");
+  expect_contains(reject_order(std::string("\0\xff\xfe", 3)), "not JSON");
 }
 
 TEST(OrderFile, SurvivesDeepNesting) {
-  expect_contains(reject(std::string(1'000'000, '[')), "nested too deeply");
+  expect_contains(reject_order(std::string(1'000'000, '[')), "nested too deeply");
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += "{\"ranks\":";
-  expect_contains(reject(objects), "only the whole file is an object");
+  expect_contains(reject_order(objects), "only the whole file is an object");
 }
 
 TEST(OrderFile, IsReadNextToTheScenario) {

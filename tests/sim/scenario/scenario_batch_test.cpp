@@ -8,8 +8,6 @@
 namespace cpscope {
 namespace {
 
-using Lengths = std::vector<int64_t>;
-
 Batch parse_batch(const std::string& batch) {
   ScenarioText text;
   text.batch = batch;

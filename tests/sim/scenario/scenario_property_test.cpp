@@ -18,8 +18,6 @@
 namespace cpscope {
 namespace {
 
-using Lengths = std::vector<int64_t>;
-
 template <class Choices>
 auto pick(const Choices& choices) {
   return *rc::gen::elementOf(choices);

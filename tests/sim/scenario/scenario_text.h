@@ -2,12 +2,17 @@
 
 #include "sim/scenario/scenario_file.h"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 namespace cpscope {
+
+/// Tokens of each sequence.
+using Lengths = std::vector<int64_t>;
 
 /// The parts of a small valid file, to be replaced one at a time.
 struct ScenarioText {

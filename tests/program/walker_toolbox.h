@@ -1,0 +1,21 @@
+#pragma once
+
+#include "reference/dense_oracle.h"
+#include "reference/mask_predicate.h"
+#include "reference/plan_walker.h"
+#include "reference/sampled_judge.h"
+#include "sim/run/toolbox.h"
+
+namespace cpscope::tests {
+
+/// The walker as the only executor, with both oracles and the witness of masks.
+inline Toolbox make_walker_toolbox() {
+  Toolbox toolbox;
+  toolbox.executors.push_back(reference::make_plan_walker());
+  toolbox.judge = reference::judge;
+  toolbox.sampled_judge = reference::judge_rows;
+  toolbox.witness = reference::mask_witness();
+  return toolbox;
+}
+
+}  // namespace cpscope::tests
