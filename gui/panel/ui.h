@@ -22,7 +22,7 @@ struct Ui {
   HitMap& hits;
   const Theme& theme;
   bool in_background = false;  // may long work come frames later?
-  Target hovered = {};  // what this frame finds under the mouse; shown by the next
+  Target hovered = {};         // what this frame finds under the mouse; shown by the next
 
   float scale() const { return fonts.scale; }
   /// Whole screen pixels of a logical length.

@@ -28,8 +28,7 @@ AREAS = {
 }
 # Tested through the program or the window alone, which are not built here.
 LEFT_OUT = ["sim/run/foreign_*", "sim/run/grade_hints.cpp", "sim/run/case.cpp", "kernels/tensor_map.cpp"]
-TARGETS = ["scenario_tests", "plan_tests", "run_tests", "fault_tests", "reference_tests", "walker_tests", "tile_tests",
-           "random_scenarios_tests", "tile_list_tests", "launch_place_tests", "process_group_tests", "plugin_tests"]
+TARGETS = ["sim_tests", "fault_tests", "reference_tests", "kernels_tests"]
 NUMBERS_OF_AREA = 1000
 SWITCH_HEADER = "tests/mutation/mutant_switch.h"
 
@@ -115,8 +114,7 @@ class MutatedTree:
             return
         options = ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG", "-DCPSCOPE_CUDA=OFF",
                    "-DCPSCOPE_WERROR=OFF", "-DCPSCOPE_BUILD_TESTS=ON", "-DCPSCOPE_BUILD_BENCHMARKS=OFF",
-                   # Of what the sanitizers see, the cheap part: an index outside of its array aborts.
-                   "-DCMAKE_CXX_FLAGS=-w -D_GLIBCXX_ASSERTIONS"]
+                   "-DCMAKE_CXX_FLAGS=-w"]
         if launcher:
             options.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
         subprocess.run(["cmake", "-S", self.folder, "-B", self.build, "-G", "Ninja", *options], check=True, stdout=sys.stderr)

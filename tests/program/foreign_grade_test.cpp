@@ -1,10 +1,10 @@
 // What `grade` says of tensors that somebody else computed: right ones pass in every form that the
 // field writes them in, wrong ones fail with the right words.
 #include "sim/run/case.h"
+#include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/program/foreign_case.h"
 #include "tests/program/program_run.h"
-#include "sim/scenario/random_scenario.h"
 
 #include <algorithm>
 #include <cmath>

@@ -44,7 +44,8 @@ inline std::string read_bytes(const std::string& path) {
 }
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
-  // Truncating a file in place makes ext4 write it to the disk at once; a new one may stay in memory.
+  // Truncating a file in place makes ext4 write it to the disk at once; a new one may stay in
+  // memory.
   std::filesystem::remove(path);
   std::ofstream stream(path, std::ios::binary);
   stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
