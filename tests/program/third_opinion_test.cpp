@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -59,9 +60,11 @@ TEST(ThirdOpinion, TorchAgreesWithTheShippedScenariosInDoublePrecision) {
   ASSERT_TRUE(files.ok());
   int records = 0;
   for (const std::string& file : files.value()) {
-    if (records == static_cast<int>(sweep(5, 1000))) break;
     const Result<LoadedScenario> loaded = load_scenario(file);
     ASSERT_TRUE(loaded.ok()) << file;
+    const auto& lengths = loaded.value().scenario.batch.lengths;
+    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    if (tokens > static_cast<int64_t>(sweep(1024, 1 << 30))) continue;
     const std::string name = std::filesystem::path(file).stem().string();
     records += record_walk(toolbox, spelled_out(loaded.value().scenario),
                            folder / (name + ".safetensors"));
