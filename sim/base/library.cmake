@@ -65,8 +65,10 @@ function(cpscope_add_library target)
   add_library(${target} STATIC ${ARGN})
   string(REPLACE "cpscope_" "cpscope::" alias ${target})
   add_library(${alias} ALIAS ${target})
-  # The Python package is a shared library made of the same static ones.
-  set_target_properties(${target} PROPERTIES
-    POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  # The Python package is a shared library made of the same static ones; a page has no such thing.
+  if(NOT EMSCRIPTEN)
+    set_target_properties(${target} PROPERTIES
+      POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  endif()
   cmake_language(EVAL CODE "cmake_language(DEFER CALL cpscope_batch ${target} cpscope_headers)")
 endfunction()
