@@ -59,16 +59,21 @@ function(cpscope_optimise_little target)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:-O1>)
 endfunction()
 
+# The Python package is a shared library made of the same static ones; a page has no such thing. Libraries and their precompiled
+# header must agree in this.
+function(cpscope_make_shareable target)
+  if(NOT EMSCRIPTEN)
+    set_target_properties(${target} PROPERTIES
+      POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  endif()
+endfunction()
+
 # Declares a library of the house: cpscope_add_library(cpscope_sim plan/plan.cpp ...); its alias is cpscope::sim. Words of
 # add_library (EXCLUDE_FROM_ALL) may stand before the files; target_sources may add more.
 function(cpscope_add_library target)
   add_library(${target} STATIC ${ARGN})
   string(REPLACE "cpscope_" "cpscope::" alias ${target})
   add_library(${alias} ALIAS ${target})
-  # The Python package is a shared library made of the same static ones; a page has no such thing.
-  if(NOT EMSCRIPTEN)
-    set_target_properties(${target} PROPERTIES
-      POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  endif()
+  cpscope_make_shareable(${target})
   cmake_language(EVAL CODE "cmake_language(DEFER CALL cpscope_batch ${target} cpscope_headers)")
 endfunction()
