@@ -1,6 +1,7 @@
 #include "reference/plan_walker.h"
 
 #include "reference/plan_walk.h"
+#include "sim/base/machine_memory.h"
 
 #include <new>
 
@@ -31,7 +32,7 @@ class PlanWalker : public Executor {
           ErrorKind::unavailable,
           fmt::format(
               "the plan needs {:.1f} GiB on executor cpu, and this machine does not give them",
-              static_cast<double>(memory_bytes(checked)) / (1 << 30)),
+              gibibytes(memory_bytes(checked))),
           "use fewer tokens or ranks");
     }
   }

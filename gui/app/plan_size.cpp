@@ -103,7 +103,6 @@ int64_t plan_bytes_limit() { return machine_memory_bytes() / 2; }
 std::optional<Error> refuse_large_plan(const Scenario& scenario, int64_t limit) {
   const int64_t bytes = estimate_plan_bytes(scenario);
   if (bytes <= limit) return std::nullopt;
-  const auto gibibytes = [](int64_t b) { return static_cast<double>(b) / (int64_t{1} << 30); };
   Error error = make_error(
       ErrorKind::unavailable,
       fmt::format("Showing this plan would take about {:.3g} GiB, and half of this machine's "

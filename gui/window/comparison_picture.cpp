@@ -19,11 +19,12 @@ Result<size_t> write_comparison(const Candidates& comparison,
                                 const ComparisonPictureRequest& request) {
   const std::optional<ThemeName> theme = parse_theme(request.theme);
   if (!theme)
-    return bad_input("--theme: no theme has this name: " + request.theme, "dark, light or print");
+    return make_bad_input("--theme: no theme has this name: " + request.theme,
+                          "dark, light or print");
   const std::string ending = std::filesystem::path(request.out_path).extension().string();
   if (ending != ".png" && ending != ".svg")
-    return bad_input("--out names no kind of picture: " + request.out_path,
-                     "end it in .png or .svg");
+    return make_bad_input("--out names no kind of picture: " + request.out_path,
+                          "end it in .png or .svg");
   const auto compose = [&](const TextWidth& text_width) {
     return draw_comparison_picture(comparison, request.title, *theme, text_width);
   };

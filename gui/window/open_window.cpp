@@ -34,7 +34,7 @@ std::optional<Error> prepare(AppState& state, const WindowRequest& request) {
   if (!request.state_path.empty()) {
     std::ifstream file(request.state_path, std::ios::binary);
     if (!file)
-      return bad_input("the state cannot be read: " + request.state_path, "check its name");
+      return make_bad_input("the state cannot be read: " + request.state_path, "check its name");
     const std::string json{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     if (auto error = load_state(state, json, request.state_path)) return error;
   }
@@ -45,7 +45,7 @@ std::optional<Error> prepare(AppState& state, const WindowRequest& request) {
       return state.document.load(request.path);
     }
     if (open_path(state, request.path)) return std::nullopt;
-    return bad_input(state.messages.back().text, "");
+    return make_bad_input(state.messages.back().text, "");
   }
   if (!state.document.is_open() && state.services.scenario_source(kFirstScenario))
     open_shipped(state, kFirstScenario);

@@ -11,9 +11,6 @@ namespace cpscope::gui {
 /// Below this a picture has no room for its own words.
 inline constexpr Size kLeastPicture{480, 360};
 
-/// The error of an option that cannot be followed.
-Error bad_input(std::string what, std::string hint);
-
 /// "1280x860" as logical pixels. Too small, and more than 64 Mi pixels at `scale`, are errors.
 Result<Size> read_size(const std::string& text, double scale);
 std::optional<Error> check_size(Size size, double scale);

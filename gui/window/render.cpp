@@ -67,16 +67,16 @@ Result<Order> understand(const RenderRequest& request) {
   Order order;
   const std::optional<FileKind> file = file_kind_of(request.out_path);
   if (!file) {
-    return bad_input("--out names no kind of picture: " + request.out_path,
-                     "end it in .png or .svg");
+    return make_bad_input("--out names no kind of picture: " + request.out_path,
+                          "end it in .png or .svg");
   }
   order.file = *file;
   if (request.view != "all") {
     order.view = parse_view(request.view);
-    if (!order.view) return bad_input("--view: no view has this name: " + request.view, "");
+    if (!order.view) return make_bad_input("--view: no view has this name: " + request.view, "");
   }
   const std::optional<ThemeName> theme = parse_theme(request.theme);
-  if (!theme) return bad_input("--theme: no theme has this name: " + request.theme, "");
+  if (!theme) return make_bad_input("--theme: no theme has this name: " + request.theme, "");
   order.theme = *theme;
   order.size = order.view ? natural_size(*order.view) : natural_poster_size();
   order.scale = static_cast<float>(request.scale);
@@ -103,14 +103,14 @@ int32_t default_step(const PlanIndex& plan) { return plan.pass(false).num_steps 
 std::optional<Error> seek(AppState& state, const RenderRequest& request) {
   const PlanIndex& plan = *state.plan();
   if (request.rank && (*request.rank < 0 || *request.rank >= plan.num_ranks())) {
-    return bad_input(fmt::format("--rank: this plan has no rank {}", *request.rank),
-                     fmt::format("use 0 to {}", plan.num_ranks() - 1));
+    return make_bad_input(fmt::format("--rank: this plan has no rank {}", *request.rank),
+                          fmt::format("use 0 to {}", plan.num_ranks() - 1));
   }
   if (auto error = seek_named_step(state, request.step.value_or(default_step(plan)))) return error;
   if (!request.selection.empty()) {
     const FindAnswer answer = find_targets(plan, request.selection);
     if (answer.found.empty())
-      return bad_input("--select: " + request.selection + ": " + answer.explanation, "");
+      return make_bad_input("--select: " + request.selection + ": " + answer.explanation, "");
     select(state, answer.found.front().target);
   }
   if (request.rank) state.focus_rank = static_cast<int32_t>(*request.rank);

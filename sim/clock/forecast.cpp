@@ -194,8 +194,7 @@ Result<Forecast> forecast_windows(const Scenario& scenario, const Cluster& clust
     return make_refusal(
         fmt::format("the plan of a window would have about {} items, {} bytes each, and there are "
                     "{:.1f} GiB for it",
-                    estimate_plan_items(scenario), kBytesPerItem,
-                    static_cast<double>(memory) / (1 << 30)),
+                    estimate_plan_items(scenario), kBytesPerItem, gibibytes(memory)),
         "use fewer ranks, a2a+p2p with larger groups, or backward = false", {"parallel.cp_size"});
   const int threads =
       static_cast<int>(std::min<int64_t>(at_a_time, static_cast<int64_t>(default_thread_count())));

@@ -166,7 +166,7 @@ void expect_the_same_bits_in_pieces(const Scenario& scenario, bool has_parts) {
   for (const std::string& name : expected->output.value().item_kernels[1])
     EXPECT_EQ(name.find(" parts") != std::string::npos, has_parts) << name;
   for (const int32_t most_pieces : {1, 8, 3}) {
-    if (most_pieces == 3 && sweep(0, 1) == 0) continue;
+    if (most_pieces == 3 && !is_wide_sweep()) continue;
     const auto executor =
         kernels::make_executor_nccl(copying_settings(NcclEmulated(), ranks, most_pieces));
     const auto run = run_graded_on(*executor, scenario);
@@ -202,7 +202,7 @@ TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {
     const Scenario scenario = scenario_of_pieces("group_cast", ranks, 64, lengths);
     std::optional<Answer> first;
     for (const int32_t most_pieces : {1, 3, 8}) {
-      if (most_pieces == 3 && ranks == 4 && sweep(0, 1) == 0) continue;
+      if (most_pieces == 3 && ranks == 4 && !is_wide_sweep()) continue;
       const auto executor =
           kernels::make_executor_nccl(copying_settings(NcclEmulated(), ranks, most_pieces));
       const auto run = run_graded_on(*executor, scenario);
