@@ -5,6 +5,7 @@
 #include "sim/base/parallel.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -30,20 +31,17 @@ double sink_logit(const Attention& attention, const std::vector<double>& learnab
 
 namespace {
 
-/// A batch that has been looked at once: what all heads of a sequence share.
-struct PreparedBatch {
-  std::vector<VisibleKeys> visible;  // [sequence]
-  std::vector<RotaryTable> rotary;   // [sequence]
-};
-
-using GroupFunction = std::vector<HeadSums> (*)(const HeadGroup&, Answer&);
+/// Which half of a judgement.
+enum class Half { exact, plain };
 
 /// One answer in the making.
 struct Side {
-  GroupFunction compute = nullptr;
-  Hops hops;
-  Answer answer;
-  std::vector<std::vector<HeadSums>> sums;  // [sequence * kv_heads + kv_head][head of the group]
+  Half half = Half::exact;
+  Hops hops = {};
+  Wanted wanted = {};
+  Answer answer = {};
+  TermLengths terms = {};                        // of the exact half
+  std::vector<std::vector<HeadSums>> sums = {};  // [sequence * kv_heads + kv_head][head of group]
 };
 
 void check_shape(const Tensor& tensor, const char* what, std::vector<int64_t> shape) {
@@ -95,34 +93,39 @@ void check_inputs(const Scenario& scenario, const RunInputs& inputs) {
   check_slots(scenario, inputs.slots);
 }
 
-/// The answer of a batch that sees nothing; every unit then writes its own rows.
-Answer empty_answer(const Scenario& scenario, const RunInputs& inputs, Dtype dtype) {
-  const auto heads = static_cast<size_t>(scenario.attention.heads);
-  Answer answer;
-  std::vector<int64_t> out_shape = inputs.q.shape;
-  out_shape[2] = scenario.attention.head_dim_v;
-  answer.out = make_filled_tensor("out", out_shape, dtype, 0.0);
-  answer.lse = make_filled_tensor("lse", {inputs.q.shape[0], inputs.q.shape[1]}, dtype, no_logit());
-  answer.max_logit.assign(heads, no_logit());
-  if (!scenario.numerics.backward) return answer;
-  answer.dq = make_filled_tensor("dq", inputs.q.shape, dtype, 0.0);
-  answer.dk = make_filled_tensor("dk", inputs.k.shape, dtype, 0.0);
-  answer.dv = make_filled_tensor("dv", inputs.v.shape, dtype, 0.0);
-  if (scenario.attention.softmax_type == SoftmaxType::learnable) answer.d_sink.assign(heads, 0.0);
-  return answer;
+/// The answer of so many rows that see nothing; every unit then writes its own rows.
+void start_answer(const Scenario& scenario, int64_t query_rows, int64_t key_rows, Side& side) {
+  const Attention& attention = scenario.attention;
+  const bool is_wide = side.half == Half::exact || scenario.numerics.dtype == Dtype::fp64;
+  const Dtype dtype = is_wide ? Dtype::fp64 : Dtype::fp32;
+  const int64_t heads = attention.heads, kv_heads = attention.kv_heads;
+  Answer& answer = side.answer;
+  answer.out = make_filled_tensor("out", {query_rows, heads, attention.head_dim_v}, dtype, 0.0);
+  answer.lse = make_filled_tensor("lse", {query_rows, heads}, dtype, no_logit());
+  answer.max_logit.assign(static_cast<size_t>(heads), no_logit());
+  side.terms.out.assign(static_cast<size_t>(query_rows * heads), 0.0);
+  if (!scenario.numerics.backward) return;
+  answer.dq = make_filled_tensor("dq", {query_rows, heads, attention.head_dim_qk}, dtype, 0.0);
+  answer.dk = make_filled_tensor("dk", {key_rows, kv_heads, attention.head_dim_qk}, dtype, 0.0);
+  answer.dv = make_filled_tensor("dv", {key_rows, kv_heads, attention.head_dim_v}, dtype, 0.0);
+  side.terms.dq.assign(static_cast<size_t>(query_rows * heads), 0.0);
+  side.terms.dk.assign(static_cast<size_t>(key_rows * kv_heads), 0.0);
+  side.terms.dv.assign(static_cast<size_t>(key_rows * kv_heads), 0.0);
+  if (attention.softmax_type == SoftmaxType::learnable)
+    answer.d_sink.assign(static_cast<size_t>(heads), 0.0);
 }
 
-PreparedBatch prepare_batch(const Scenario& scenario, const RunInputs& inputs) {
-  const Attention& attention = scenario.attention;
-  PreparedBatch prepared;
+/// [sequence] What is asked about it.
+using Parts = std::vector<SequencePart>;
+
+/// make(mask, slot) for every sequence.
+template <class Make>
+Parts make_parts(const Scenario& scenario, const RunInputs& inputs, Make make) {
+  Parts parts;
   const std::vector<SequenceMask> masks = sequence_masks(scenario);
-  for (size_t sequence = 0; sequence < inputs.slots.sequences.size(); ++sequence) {
-    const SequenceSlot& slot = inputs.slots.sequences[sequence];
-    prepared.visible.push_back(find_visible_keys(masks[sequence]));
-    prepared.rotary.push_back(make_rotary_table(attention.rope_theta, attention.head_dim_qk, 0,
-                                                std::max(slot.q_valid, slot.kv_valid)));
-  }
-  return prepared;
+  for (size_t sequence = 0; sequence < masks.size(); ++sequence)
+    parts.push_back(make(masks[sequence], inputs.slots.sequences[sequence]));
+  return parts;
 }
 
 /// Sums over the batch in sequence order, whoever computed them first.
@@ -141,37 +144,31 @@ void gather_sums(const Scenario& scenario, int64_t num_sequences, Side& side) {
   }
 }
 
-/// Numbers of the units, the longest sequences first: nobody waits for one at the end.
-std::vector<int64_t> order_units(const RunInputs& inputs, int64_t kv_heads, int64_t num_sides) {
-  const std::vector<SequenceSlot>& sequences = inputs.slots.sequences;
-  std::vector<int64_t> units(sequences.size() * static_cast<size_t>(kv_heads * num_sides));
+/// Numbers of the units, the longest first: nobody waits for one at the end.
+std::vector<int64_t> order_units(const Parts& parts, int64_t kv_heads, int64_t num_sides) {
+  std::vector<int64_t> units(parts.size() * static_cast<size_t>(kv_heads * num_sides));
   std::iota(units.begin(), units.end(), int64_t{0});
   const auto pairs_of = [&](int64_t unit) {
-    const SequenceSlot& slot = sequences[static_cast<size_t>(unit / (kv_heads * num_sides))];
-    return slot.q_valid * slot.kv_valid;
+    const SequencePart& part = parts[static_cast<size_t>(unit / (kv_heads * num_sides))];
+    return part.num_queries() * part.num_keys();
   };
   std::stable_sort(units.begin(), units.end(),
                    [&](int64_t a, int64_t b) { return pairs_of(a) > pairs_of(b); });
   return units;
 }
 
-/// Nothing, or that it was cancelled.
-std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs,
-                               std::span<Side> sides, const RunControl& control) {
-  check_inputs(scenario, inputs);
-  const int64_t kv_heads = scenario.attention.kv_heads;
-  const auto num_sequences = static_cast<int64_t>(inputs.slots.sequences.size());
-  const auto num_sides = static_cast<int64_t>(sides.size());
-  const PreparedBatch prepared = prepare_batch(scenario, inputs);
-  for (Side& side : sides) {
-    const bool is_wide =
-        side.compute == compute_exact_group || scenario.numerics.dtype == Dtype::fp64;
-    side.answer = empty_answer(scenario, inputs, is_wide ? Dtype::fp64 : Dtype::fp32);
-    side.sums.resize(static_cast<size_t>(num_sequences * kv_heads));
-  }
+int64_t count_units(const Scenario& scenario, const Parts& parts, std::span<const Side> sides) {
+  return std::ssize(parts) * scenario.attention.kv_heads * std::ssize(sides);
+}
 
-  const std::vector<int64_t> units = order_units(inputs, kv_heads, num_sides);
-  RunWatch watch(control, static_cast<int64_t>(units.size()));
+/// Fills in the answers of all sides, which have been started. Nothing, or that it was cancelled.
+std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs,
+                               const Parts& parts, std::span<Side> sides, RunWatch& watch) {
+  const int64_t kv_heads = scenario.attention.kv_heads;
+  const auto num_sequences = static_cast<int64_t>(parts.size());
+  const auto num_sides = static_cast<int64_t>(sides.size());
+  for (Side& side : sides) side.sums.resize(static_cast<size_t>(num_sequences * kv_heads));
+  const std::vector<int64_t> units = order_units(parts, kv_heads, num_sides);
   for_each_index(static_cast<int64_t>(units.size()), [&](int64_t index) {
     if (watch.is_cancelled()) return;
     const int64_t unit = units[static_cast<size_t>(index)];
@@ -180,13 +177,17 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
     const auto sequence = static_cast<size_t>(place / kv_heads);
     const HeadGroup group{scenario,
                           inputs,
-                          prepared.visible[sequence],
-                          prepared.rotary[sequence],
-                          static_cast<int64_t>(sequence),
+                          parts[sequence],
+                          inputs.slots.sequences[sequence],
                           static_cast<int32_t>(place % kv_heads),
+                          side.wanted,
                           side.hops,
                           watch};
-    side.sums[static_cast<size_t>(place)] = side.compute(group, side.answer);
+    if (!group.part.is_empty()) {
+      side.sums[static_cast<size_t>(place)] =
+          side.half == Half::exact ? compute_exact_group(group, side.answer, side.terms)
+                                   : compute_plain_group(group, side.answer);
+    }
     if (!watch.was_cancelled()) watch.advance();
   });
   if (watch.was_cancelled()) return watch.error("the judgement", "parts");
@@ -194,21 +195,123 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
   return std::nullopt;
 }
 
+std::optional<Error> run_whole(const Scenario& scenario, const RunInputs& inputs,
+                               std::span<Side> sides, const RunControl& control) {
+  check_inputs(scenario, inputs);
+  const Parts parts =
+      make_parts(scenario, inputs, [&](const SequenceMask& mask, const SequenceSlot& slot) {
+        return whole_sequence(scenario, mask, slot);
+      });
+  for (Side& side : sides)
+    start_answer(scenario, inputs.slots.tokens, inputs.slots.kv_tokens, side);
+  RunWatch watch(control, count_units(scenario, parts, sides));
+  return run_sides(scenario, inputs, parts, sides, watch);
+}
+
+void check_hops(const Hops& hops) {
+  CPSCOPE_CHECK(hops.partials >= 1 && hops.shares >= 1, "a plain run has at least one hop",
+                hops.partials, hops.shares);
+}
+
+/// [head] The gradient of the sink's logit from an out and lse that are given.
+template <class Real>
+std::vector<double> sink_gradients(const RunInputs& inputs, const Answer& given) {
+  const auto heads = static_cast<int64_t>(inputs.sink.size());
+  const int64_t lanes = given.out.shape[2];
+  std::vector<Real> sums(static_cast<size_t>(heads), Real(0));
+  for (const SequenceSlot& slot : inputs.slots.sequences) {
+    for (int64_t row = slot.q_begin * heads; row < (slot.q_begin + slot.q_valid) * heads; ++row) {
+      const double lse = given.lse.values[static_cast<size_t>(row)];
+      if (!std::isfinite(lse)) continue;
+      const auto head = static_cast<size_t>(row % heads);
+      Real dot = 0;
+      for (int64_t i = row * lanes; i < (row + 1) * lanes; ++i) {
+        const auto at = static_cast<size_t>(i);
+        dot += static_cast<Real>(inputs.d_out.values[at]) * static_cast<Real>(given.out.values[at]);
+      }
+      sums[head] -= std::exp(static_cast<Real>(inputs.sink[head]) - static_cast<Real>(lse)) * dot;
+    }
+  }
+  return {sums.begin(), sums.end()};
+}
+
+/// A few rows of both halves in the making.
+struct SampledSides {
+  Parts parts;
+  std::array<Side, 2> sides;
+};
+
+template <class Make>
+SampledSides start_sample(const Scenario& scenario, const RunInputs& inputs, const Wanted& wanted,
+                          const Hops& hops, const JudgedRows& rows, Make make) {
+  SampledSides sampled{make_parts(scenario, inputs, make),
+                       {Side{.half = Half::exact, .wanted = wanted},
+                        Side{.half = Half::plain, .hops = hops, .wanted = wanted}}};
+  for (Side& side : sampled.sides)
+    start_answer(scenario, wanted.queries ? std::ssize(rows.query_tokens) : 0,
+                 wanted.keys ? std::ssize(rows.key_tokens) : 0, side);
+  return sampled;
+}
+
 }  // namespace
 
 Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
                       const RunControl& control) {
-  CPSCOPE_CHECK(hops.partials >= 1 && hops.shares >= 1, "a plain run has at least one hop",
-                hops.partials, hops.shares);
-  Side sides[2] = {{compute_exact_group, {}, {}, {}}, {compute_plain_group, hops, {}, {}}};
-  if (auto error = run_sides(scenario, inputs, sides, control)) return *std::move(error);
-  return Verdict{std::move(sides[0].answer), std::move(sides[1].answer)};
+  check_hops(hops);
+  Side sides[2] = {{.half = Half::exact}, {.half = Half::plain, .hops = hops}};
+  if (auto error = run_whole(scenario, inputs, sides, control)) return *std::move(error);
+  return Verdict{std::move(sides[0].answer), std::move(sides[1].answer), std::move(sides[0].terms)};
+}
+
+Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, const Answer& seen,
+                           const JudgedRows& rows, const Hops& hops, const RunControl& control) {
+  check_hops(hops);
+  check_inputs(scenario, inputs);
+  const bool has_keys =
+      scenario.numerics.backward && !seen.out.values.empty() && !seen.lse.values.empty();
+  SampledSides of_queries =
+      start_sample(scenario, inputs, {.queries = true, .keys = false}, hops, rows,
+                   [&](const SequenceMask& mask, const SequenceSlot& slot) {
+                     return chosen_queries(scenario, mask, slot, rows.query_tokens);
+                   });
+  SampledSides of_keys = start_sample(
+      scenario, inputs, {.queries = false, .keys = true, .given = &seen}, hops, rows,
+      [&](const SequenceMask& mask, const SequenceSlot& slot) {
+        return has_keys ? chosen_keys(scenario, mask, slot, rows.key_tokens) : SequencePart{};
+      });
+  RunWatch watch(control, count_units(scenario, of_queries.parts, of_queries.sides) +
+                              count_units(scenario, of_keys.parts, of_keys.sides));
+  for (SampledSides* sampled : {&of_queries, &of_keys}) {
+    if (auto error = run_sides(scenario, inputs, sampled->parts, sampled->sides, watch))
+      return *std::move(error);
+  }
+  Verdict verdict{std::move(of_queries.sides[0].answer), std::move(of_queries.sides[1].answer),
+                  std::move(of_queries.sides[0].terms)};
+  // They need every row.
+  for (Answer* answer : {&verdict.exact, &verdict.plain}) {
+    answer->max_logit.clear();
+    answer->d_sink.clear();
+  }
+  if (!has_keys) return verdict;
+  for (const auto tensor : {&Answer::dk, &Answer::dv}) {
+    verdict.exact.*tensor = std::move(of_keys.sides[0].answer.*tensor);
+    verdict.plain.*tensor = std::move(of_keys.sides[1].answer.*tensor);
+  }
+  verdict.terms.dk = std::move(of_keys.sides[0].terms.dk);
+  verdict.terms.dv = std::move(of_keys.sides[0].terms.dv);
+  if (!inputs.sink.empty()) {
+    verdict.exact.d_sink = sink_gradients<double>(inputs, seen);
+    verdict.plain.d_sink = scenario.numerics.dtype == Dtype::fp64
+                               ? sink_gradients<double>(inputs, seen)
+                               : sink_gradients<float>(inputs, seen);
+  }
+  return verdict;
 }
 
 Result<Answer> judge_exactly(const Scenario& scenario, const RunInputs& inputs,
                              const RunControl& control) {
-  Side sides[1] = {{compute_exact_group, {}, {}, {}}};
-  if (auto error = run_sides(scenario, inputs, sides, control)) return *std::move(error);
+  Side sides[1] = {{.half = Half::exact}};
+  if (auto error = run_whole(scenario, inputs, sides, control)) return *std::move(error);
   return std::move(sides[0].answer);
 }
 
@@ -217,10 +320,9 @@ Answer exact_answer(const Scenario& scenario, const RunInputs& inputs) {
 }
 
 Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops) {
-  CPSCOPE_CHECK(hops.partials >= 1 && hops.shares >= 1, "a plain run has at least one hop",
-                hops.partials, hops.shares);
-  Side sides[1] = {{compute_plain_group, hops, {}, {}}};
-  run_sides(scenario, inputs, sides, {});
+  check_hops(hops);
+  Side sides[1] = {{.half = Half::plain, .hops = hops}};
+  run_whole(scenario, inputs, sides, {});
   return std::move(sides[0].answer);
 }
 

@@ -21,6 +21,12 @@ namespace cpscope::reference {
 Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
                       const RunControl& control);
 
+/// The same for a few rows, in the shape of SampledJudge (sim/run/judge.h). Time and memory: every
+/// judged row meets all rows of its sequence once, so linear in the tokens for a given number of
+/// rows; keys of 1 MiB tokens take their rows twice a thread.
+Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, const Answer& seen,
+                           const JudgedRows& rows, const Hops& hops, const RunControl& control);
+
 /// Only the exact half of judge(). The first with its errors, the second never cancelled.
 Result<Answer> judge_exactly(const Scenario& scenario, const RunInputs& inputs,
                              const RunControl& control);

@@ -15,15 +15,19 @@ constexpr int64_t kExactRowsPerBlock = 128;
 struct ExactHead {
   const HeadGroup& group;
   int32_t head = 0;
-  const Rows<double>& keys;    // [num_keys, head_dim_qk] after RoPE
-  const Rows<double>& values;  // [num_keys, head_dim_v]
-  Rows<double> queries;        // [num_queries, head_dim_qk] after RoPE
-  Rows<double> d_out;          // [num_queries, head_dim_v], empty without backward
+  const Rows<double>& keys;             // [num_keys, head_dim_qk] after RoPE
+  const Rows<double>& values;           // [num_keys, head_dim_v]
+  const Column<double>& key_squares;    // [num_keys] squared lengths of their rows
+  const Column<double>& value_squares;  // the same
+  Rows<double> queries;                 // [num_queries, head_dim_qk] after RoPE
+  Rows<double> d_out;                   // [num_queries, head_dim_v], empty without backward
 };
 
-/// Gradients of the unit's keys and values, summed over its query heads.
+/// Gradients of the unit's keys and values, summed over its query heads, and the squares of their
+/// terms.
 struct KeyGradients {
   Rows<double> dk, dv;
+  Column<double> dk_squares, dv_squares;
 };
 
 /// One row block: logits, weights and what the softmax says of each row.
@@ -36,7 +40,7 @@ struct ExactBlock {
 };
 
 std::span<const KeyRun> visible_runs(const ExactHead& head, const ExactBlock& block, int64_t row) {
-  return head.group.visible.of_row(block.range.row_begin + row);
+  return head.group.part.visible.of_row(block.range.row_begin + row);
 }
 
 void compute_exact_logits(const ExactHead& head, ExactBlock& block) {
@@ -94,22 +98,53 @@ void compute_softmax(const ExactHead& head, ExactBlock& block, HeadSums& sums) {
   }
 }
 
-void write_out(const ExactHead& head, ExactBlock& block, Answer& answer) {
+/// The same from an lse that is given; rows of an lse that is no number weigh nothing.
+void take_given_softmax(const ExactHead& head, ExactBlock& block) {
   const RowBlock& range = block.range;
-  Rows<double> out(range.rows(), head.values.cols());
-  out.noalias() = block.weights * head.values.middleRows(range.key_begin, range.keys());
+  const Answer& given = *head.group.wanted.given;
+  block.weights.setZero(range.rows(), range.keys());
+  block.lse.setConstant(range.rows(), no_logit());
+  block.out_dot.setZero(range.rows());
   for (int64_t row = 0; row < range.rows(); ++row) {
-    const int64_t token = head.group.slot().q_begin + range.row_begin + row;
-    scatter_row(&out(row, 0), token, head.head, answer.out);
-    const auto index = static_cast<size_t>(token * answer.lse.shape[1] + head.head);
+    const int64_t query = range.row_begin + row, token = head.group.query_token(query);
+    const double lse =
+        given.lse.values[static_cast<size_t>(token * given.lse.shape[1] + head.head)];
+    if (!std::isfinite(lse)) continue;
+    block.lse(row) = lse;
+    for (const KeyRun& run : visible_runs(head, block, row)) {
+      const int64_t first = run.begin - range.key_begin;
+      const int64_t count = run.end - run.begin;
+      block.weights.row(row).segment(first, count) =
+          block.logits.row(row).segment(first, count).array() - lse;
+      exponentiate(&block.weights(row, first), count);
+    }
+    const double* out = given.out.values.data() + row_offset(given.out, token, head.head);
+    for (int64_t lane = 0; lane < head.d_out.cols(); ++lane)
+      block.out_dot(row) += head.d_out(query, lane) * out[lane];
+  }
+}
+
+void write_out(const ExactHead& head, ExactBlock& block, Answer& answer, TermLengths& terms) {
+  const RowBlock& range = block.range;
+  const auto values = head.values.middleRows(range.key_begin, range.keys());
+  const auto squares = head.value_squares.segment(range.key_begin, range.keys());
+  Rows<double> out(range.rows(), head.values.cols());
+  out.noalias() = block.weights * values;
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    const int64_t at = head.group.query_row(range.row_begin + row);
+    scatter_row(&out(row, 0), at, head.head, answer.out);
+    const auto index = static_cast<size_t>(at * answer.lse.shape[1] + head.head);
     answer.lse.values[index] = block.lse(row);
+    const auto weights = block.weights.row(row).array().transpose();
+    terms.out[index] = std::sqrt((weights.square() * squares).sum());
   }
   if (head.d_out.size() == 0) return;
   const auto d_out = head.d_out.middleRows(range.row_begin, range.rows());
   block.out_dot = (d_out.array() * out.array()).rowwise().sum();
 }
 
-/// Gradient of the sink logit: its share of each row times -rowsum(d_out * out).
+/// Gradient of the sink logit, which needs all keys of a row: its share of each row times
+/// -rowsum(d_out * out).
 void add_sink_gradient(const ExactHead& head, const ExactBlock& block, HeadSums& sums) {
   const Attention& attention = head.group.scenario.attention;
   if (attention.softmax_type != SoftmaxType::learnable) return;
@@ -120,15 +155,38 @@ void add_sink_gradient(const ExactHead& head, const ExactBlock& block, HeadSums&
   }
 }
 
+/// Adds up the squares of what each pair contributes: `factors` [row, key] times a row of a query
+/// or key.
+void add_squares(const Rows<double>& factors, const Column<double>& query_squares,
+                 const RowBlock& range, Column<double>& key_sums) {
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    key_sums.segment(range.key_begin, range.keys()) +=
+        factors.row(row).array().transpose().square() * query_squares(row);
+  }
+}
+
+void write_dq(const ExactHead& head, const RowBlock& range, const Rows<double>& d_logits,
+              Answer& answer, TermLengths& terms) {
+  const auto squares = head.key_squares.segment(range.key_begin, range.keys());
+  Rows<double> dq(range.rows(), head.keys.cols());
+  dq.noalias() = d_logits * head.keys.middleRows(range.key_begin, range.keys());
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    const int64_t query = range.row_begin + row, at = head.group.query_row(query);
+    rotate_row(head.group.part.query_turns, query, -1, &dq(row, 0));
+    scatter_row(&dq(row, 0), at, head.head, answer.dq);
+    const auto factors = d_logits.row(row).array().transpose();
+    terms.dq[static_cast<size_t>(at * answer.dq.shape[1] + head.head)] =
+        std::sqrt((factors.square() * squares).sum());
+  }
+}
+
 void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& gradients,
-                        Answer& answer) {
+                        Answer& answer, TermLengths& terms) {
   const Attention& attention = head.group.scenario.attention;
   const RowBlock& range = block.range;
   const auto d_out = head.d_out.middleRows(range.row_begin, range.rows());
-  const auto keys = head.keys.middleRows(range.key_begin, range.keys());
+  const auto queries = head.queries.middleRows(range.row_begin, range.rows());
   const auto values = head.values.middleRows(range.key_begin, range.keys());
-  gradients.dv.middleRows(range.key_begin, range.keys()).noalias() +=
-      block.weights.transpose() * d_out;
 
   Rows<double> d_logits(range.rows(), range.keys());
   d_logits.noalias() = d_out * values.transpose();
@@ -139,76 +197,91 @@ void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& 
   }
   d_logits *= logit_scale(attention);
 
-  Rows<double> dq(range.rows(), head.keys.cols());
-  dq.noalias() = d_logits * keys;
+  if (head.group.wanted.queries) write_dq(head, range, d_logits, answer, terms);
+  if (!head.group.has_key_gradients()) return;
+  gradients.dv.middleRows(range.key_begin, range.keys()).noalias() +=
+      block.weights.transpose() * d_out;
   gradients.dk.middleRows(range.key_begin, range.keys()).noalias() +=
-      d_logits.transpose() * head.queries.middleRows(range.row_begin, range.rows());
-  for (int64_t row = 0; row < range.rows(); ++row) {
-    const int64_t position = range.row_begin + row;
-    rotate_row(head.group.rotary, position, -1, &dq(row, 0));
-    scatter_row(&dq(row, 0), head.group.slot().q_begin + position, head.head, answer.dq);
-  }
+      d_logits.transpose() * queries;
+  add_squares(block.weights, d_out.rowwise().squaredNorm(), range, gradients.dv_squares);
+  add_squares(d_logits, queries.rowwise().squaredNorm(), range, gradients.dk_squares);
 }
 
-HeadSums run_head(const ExactHead& head, KeyGradients& gradients, Answer& answer) {
+HeadSums run_head(const ExactHead& head, KeyGradients& gradients, Answer& answer,
+                  TermLengths& terms) {
   HeadSums sums{no_logit()};
-  const int64_t num_rows = head.queries.rows();
-  for (int64_t begin = 0; begin < num_rows && !head.group.watch.is_cancelled();
-       begin += kExactRowsPerBlock) {
-    const int64_t end = std::min(num_rows, begin + kExactRowsPerBlock);
+  const SequencePart& part = head.group.part;
+  const int64_t num_rows = part.num_queries();
+  for (int64_t begin = 0, end = 0; begin < num_rows && !head.group.watch.is_cancelled();
+       begin = end) {
+    end = end_of_block(part, begin, num_rows, kExactRowsPerBlock);
     ExactBlock block;
-    block.range = find_row_block(head.group.visible, begin, end);
+    block.range = find_row_block(part.visible, begin, end);
     // Rows that see nothing keep the answer's initial values.
     if (block.range.keys() == 0) continue;
     compute_exact_logits(head, block);
-    compute_softmax(head, block, sums);
-    write_out(head, block, answer);
+    if (head.group.wanted.given != nullptr) {
+      take_given_softmax(head, block);
+    } else {
+      compute_softmax(head, block, sums);
+      write_out(head, block, answer, terms);
+    }
     if (head.d_out.size() == 0) continue;
-    add_sink_gradient(head, block, sums);
-    run_exact_backward(head, block, gradients, answer);
+    if (head.group.wanted.queries) add_sink_gradient(head, block, sums);
+    run_exact_backward(head, block, gradients, answer, terms);
   }
   return sums;
 }
 
-void rotate_head_rows(const RotaryTable& rotary, int direction, Rows<double>& rows) {
-  for (int64_t position = 0; position < rows.rows(); ++position) {
-    rotate_row(rotary, position, direction, &rows(position, 0));
+void turn_rows(const RotaryTable& turns, int direction, Rows<double>& rows) {
+  for (int64_t row = 0; row < rows.rows(); ++row) rotate_row(turns, row, direction, &rows(row, 0));
+}
+
+void write_exact_key_gradients(const HeadGroup& group, KeyGradients& gradients, Answer& answer,
+                               TermLengths& terms) {
+  turn_rows(group.part.key_turns, -1, gradients.dk);
+  for (int64_t key = 0; key < group.part.num_keys(); ++key) {
+    const int64_t at = group.key_row(key);
+    scatter_row(&gradients.dk(key, 0), at, group.kv_head, answer.dk);
+    scatter_row(&gradients.dv(key, 0), at, group.kv_head, answer.dv);
+    const auto index = static_cast<size_t>(at * answer.dk.shape[1] + group.kv_head);
+    terms.dk[index] = std::sqrt(gradients.dk_squares(key));
+    terms.dv[index] = std::sqrt(gradients.dv_squares(key));
   }
 }
 
 }  // namespace
 
-std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer) {
-  const SequenceSlot& slot = group.slot();
+std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer,
+                                          TermLengths& terms) {
   const RunInputs& inputs = group.inputs;
-  const bool has_backward = group.scenario.numerics.backward;
-  Rows<double> keys = gather_rows<double>(inputs.k, slot.kv_begin, slot.kv_valid, group.kv_head);
-  const Rows<double> values =
-      gather_rows<double>(inputs.v, slot.kv_begin, slot.kv_valid, group.kv_head);
-  rotate_head_rows(group.rotary, +1, keys);
+  const SequencePart& part = group.part;
+  const int64_t q_begin = group.slot.q_begin, kv_begin = group.slot.kv_begin;
+  Rows<double> keys = gather_rows<double>(inputs.k, kv_begin, part.keys, group.kv_head);
+  const Rows<double> values = gather_rows<double>(inputs.v, kv_begin, part.keys, group.kv_head);
+  turn_rows(part.key_turns, +1, keys);
+  const Column<double> key_squares = keys.rowwise().squaredNorm(),
+                       value_squares = values.rowwise().squaredNorm();
   KeyGradients gradients;
-  if (has_backward) {
+  if (group.has_key_gradients()) {
     gradients.dk.setZero(keys.rows(), keys.cols());
     gradients.dv.setZero(values.rows(), values.cols());
+    gradients.dk_squares.setZero(keys.rows());
+    gradients.dv_squares.setZero(keys.rows());
   }
 
   std::vector<HeadSums> sums;
   const int32_t first_head = group.kv_head * group.heads_per_group();
   for (int32_t member = 0; member < group.heads_per_group(); ++member) {
-    ExactHead head{group, first_head + member, keys, values, {}, {}};
-    head.queries = gather_rows<double>(inputs.q, slot.q_begin, slot.q_valid, head.head);
-    rotate_head_rows(group.rotary, +1, head.queries);
-    if (has_backward) {
-      head.d_out = gather_rows<double>(inputs.d_out, slot.q_begin, slot.q_valid, head.head);
+    ExactHead head{group, first_head + member, keys, values, key_squares, value_squares, {}, {}};
+    head.queries = gather_rows<double>(inputs.q, q_begin, part.queries, head.head);
+    turn_rows(part.query_turns, +1, head.queries);
+    if (group.has_backward()) {
+      head.d_out = gather_rows<double>(inputs.d_out, q_begin, part.queries, head.head);
     }
-    sums.push_back(run_head(head, gradients, answer));
+    sums.push_back(run_head(head, gradients, answer, terms));
   }
-
-  for (int64_t key = 0; has_backward && key < slot.kv_valid; ++key) {
-    rotate_row(group.rotary, key, -1, &gradients.dk(key, 0));
-    scatter_row(&gradients.dk(key, 0), slot.kv_begin + key, group.kv_head, answer.dk);
-    scatter_row(&gradients.dv(key, 0), slot.kv_begin + key, group.kv_head, answer.dv);
-  }
+  if (group.has_key_gradients()) write_exact_key_gradients(group, gradients, answer, terms);
   return sums;
 }
 

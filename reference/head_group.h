@@ -1,7 +1,6 @@
 #pragma once
 
-#include "reference/mask_predicate.h"
-#include "reference/rotary_table.h"
+#include "reference/sequence_part.h"
 #include "sim/run/judge.h"
 #include "sim/scenario/scenario.h"
 
@@ -10,20 +9,37 @@
 
 namespace cpscope::reference {
 
+/// Which rows of the answer an evaluation is to write.
+struct Wanted {
+  bool queries = true;  // out, lse, dq
+  bool keys = true;     // dk, dv
+  // Gradients follow from these out and lse, of all tokens; null: from those that are computed.
+  const Answer* given = nullptr;
+};
+
 /// One unit of the oracle's work: all query heads that read one kv head, in one sequence. Units
 /// touch disjoint rows of the answer, so they may run at once.
 struct HeadGroup {
   const Scenario& scenario;
   const RunInputs& inputs;
-  const VisibleKeys& visible;  // of this sequence
-  const RotaryTable& rotary;   // of this sequence's positions
-  int64_t sequence = 0;
+  const SequencePart& part;
+  const SequenceSlot& slot;  // of the part's sequence
   int32_t kv_head = 0;
+  Wanted wanted;
   Hops hops;        // pieces of the plain run
   RunWatch& watch;  // asked between blocks of rows; a cancelled unit leaves out the rest
 
-  const SequenceSlot& slot() const { return inputs.slots.sequences[static_cast<size_t>(sequence)]; }
   int32_t heads_per_group() const { return scenario.attention.heads / scenario.attention.kv_heads; }
+  bool has_backward() const { return scenario.numerics.backward; }
+  bool has_key_gradients() const { return has_backward() && wanted.keys; }
+  int64_t query_token(int64_t query) const {
+    return slot.q_begin + part.queries[static_cast<size_t>(query)];
+  }
+  int64_t key_token(int64_t key) const {
+    return slot.kv_begin + part.keys[static_cast<size_t>(key)];
+  }
+  int64_t query_row(int64_t query) const { return part.query_rows[static_cast<size_t>(query)]; }
+  int64_t key_row(int64_t key) const { return part.key_rows[static_cast<size_t>(key)]; }
 };
 
 /// What one unit contributes to the per-head numbers of the whole batch.
@@ -41,9 +57,11 @@ double logit_scale(const Attention& attention);
 /// The sink logit of a head; only for softmax types that have one.
 double sink_logit(const Attention& attention, const std::vector<double>& learnable, int32_t head);
 
-/// The exact attention of one unit in double, written into `answer`. Returns the sums of the
-/// group's heads, in order. Error: about 1e-15 relative (tests/reference/dense_oracle_test.cpp).
-std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer);
+/// The exact attention of one unit in double, written into `answer`, and the lengths of its rows'
+/// terms. Returns the sums of the group's heads, in order. Error: about 1e-15 relative
+/// (tests/reference/dense_oracle_test.cpp).
+std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer,
+                                          TermLengths& terms);
 
 /// The plain low-precision attention of one unit: fp32 arithmetic (fp64 when the dtype is) with the
 /// roundings of dtype, dkv_wire and accumulate, in as many hops in natural order.

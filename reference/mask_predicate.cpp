@@ -4,6 +4,7 @@
 #include "sim/base/parallel.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace cpscope::reference {
@@ -69,6 +70,27 @@ SequenceMask narrow_to_row(const SequenceMask& mask, int64_t i) {
   return narrowed;
 }
 
+/// The runs of keys (indices into `keys`) that a query sees.
+std::vector<KeyRun> ask_about_keys(const SequenceMask& mask, int64_t i,
+                                   const std::vector<int64_t>& keys) {
+  std::vector<KeyRun> runs;
+  bool was_visible = false;
+  for (size_t index = 0; index < keys.size(); ++index) {
+    const bool visible = is_visible(mask, i, keys[index]);
+    const auto at = static_cast<int64_t>(index);
+    if (visible && !was_visible) runs.push_back({at, at});
+    if (visible) runs.back().end = at + 1;
+    was_visible = visible;
+  }
+  return runs;
+}
+
+std::vector<int64_t> count_to(int64_t end) {
+  std::vector<int64_t> numbers(static_cast<size_t>(end));
+  std::iota(numbers.begin(), numbers.end(), int64_t{0});
+  return numbers;
+}
+
 /// The mask of a sequence but for its slices and where it begins in their ids.
 SequenceMask rules_of_sequence(const Scenario& scenario, size_t sequence) {
   SequenceMask mask;
@@ -95,6 +117,30 @@ void deal_slices(const std::vector<MaskSlice>& slices, std::vector<SequenceMask>
     for (; mask != masks.end() && mask->first_query < slice.q1; ++mask)
       mask->slices.push_back(slice);
   }
+}
+
+/// Asks about every valid row of every sequence, in parallel over blocks of rows.
+LiveRows find_live_rows(const Scenario& scenario, const BatchSlots& slots) {
+  // Bits of one word must not be written by two threads.
+  std::vector<char> queries(static_cast<size_t>(slots.tokens), 0),
+      keys(static_cast<size_t>(slots.kv_tokens), 0);
+  const std::vector<SequenceMask> masks = sequence_masks(scenario);
+  constexpr int64_t kRowsPerTask = 256;
+  for (size_t s = 0; s < masks.size(); ++s) {
+    const SequenceMask& mask = masks[s];
+    const SequenceSlot& slot = slots.sequences[s];
+    const int64_t rows = std::max(slot.q_valid, slot.kv_valid);
+    for_each_index((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
+      for (int64_t row = task * kRowsPerTask; row < std::min(rows, (task + 1) * kRowsPerTask);
+           ++row) {
+        if (row < slot.q_valid)
+          queries[static_cast<size_t>(slot.q_begin + row)] = sees_a_key(mask, row) ? 1 : 0;
+        if (row < slot.kv_valid)
+          keys[static_cast<size_t>(slot.kv_begin + row)] = is_seen(mask, row) ? 1 : 0;
+      }
+    });
+  }
+  return {{queries.begin(), queries.end()}, {keys.begin(), keys.end()}};
 }
 
 }  // namespace
@@ -145,31 +191,21 @@ MaskWitness mask_witness() {
   witness.is_visible = [](const Scenario& scenario, int64_t sequence, int64_t i, int64_t j) {
     return is_visible(scenario, sequence, i, j);
   };
+  witness.live_rows = find_live_rows;
   return witness;
 }
 
-std::vector<KeyRun> find_visible_keys(const SequenceMask& whole_mask, int64_t i) {
-  const SequenceMask mask = narrow_to_row(whole_mask, i);
-  std::vector<KeyRun> runs;
-  bool was_visible = false;
-  for (int64_t j = 0; j < mask.num_keys; ++j) {
-    const bool visible = is_visible(mask, i, j);
-    if (visible && !was_visible) runs.push_back({j, j});
-    if (visible) runs.back().end = j + 1;
-    was_visible = visible;
-  }
-  return runs;
-}
-
-VisibleKeys find_visible_keys(const SequenceMask& mask) {
+VisibleKeys find_visible_keys(const SequenceMask& mask, const std::vector<int64_t>& queries,
+                              const std::vector<int64_t>& keys) {
   constexpr int64_t kRowsPerTask = 64;
-  const auto num_rows = static_cast<size_t>(mask.num_queries);
-  std::vector<std::vector<KeyRun>> rows(num_rows);
-  const int64_t num_tasks = (mask.num_queries + kRowsPerTask - 1) / kRowsPerTask;
+  std::vector<std::vector<KeyRun>> rows(queries.size());
+  const auto num_rows = static_cast<int64_t>(queries.size());
+  const int64_t num_tasks = (num_rows + kRowsPerTask - 1) / kRowsPerTask;
   for_each_index(num_tasks, [&](int64_t task) {
-    const int64_t end = std::min(mask.num_queries, (task + 1) * kRowsPerTask);
-    for (int64_t i = task * kRowsPerTask; i < end; ++i) {
-      rows[static_cast<size_t>(i)] = find_visible_keys(mask, i);
+    const int64_t end = std::min(num_rows, (task + 1) * kRowsPerTask);
+    for (int64_t row = task * kRowsPerTask; row < end; ++row) {
+      const int64_t i = queries[static_cast<size_t>(row)];
+      rows[static_cast<size_t>(row)] = ask_about_keys(narrow_to_row(mask, i), i, keys);
     }
   });
 
@@ -180,6 +216,41 @@ VisibleKeys find_visible_keys(const SequenceMask& mask) {
     visible.row_begin.push_back(static_cast<int64_t>(visible.runs.size()));
   }
   return visible;
+}
+
+VisibleKeys find_visible_keys(const SequenceMask& mask) {
+  return find_visible_keys(mask, count_to(mask.num_queries), count_to(mask.num_keys));
+}
+
+bool sees_a_key(const SequenceMask& mask, int64_t i) {
+  const int64_t diagonal = i + mask.num_keys - mask.num_queries;
+  std::vector<int64_t> likely{i, diagonal, 0, mask.num_keys - 1};
+  for (const MaskSlice& slice : mask.slices) {
+    if (mask.first_query + i < slice.q0 || mask.first_query + i >= slice.q1) continue;
+    // One end of every row of a slice is an edge of it, whatever its kind.
+    for (const int64_t key : {slice.k0, slice.k1 - 1, slice.k0 + mask.first_query + i - slice.q0,
+                              slice.k1 - slice.q1 + mask.first_query + i})
+      likely.push_back(key - mask.first_key);
+  }
+  for (const int64_t j : likely) {
+    if (is_visible(mask, i, j)) return true;
+  }
+  const SequenceMask row = narrow_to_row(mask, i);
+  for (int64_t j = 0; j < mask.num_keys; ++j) {
+    if (is_visible(row, i, j)) return true;
+  }
+  return false;
+}
+
+bool is_seen(const SequenceMask& mask, int64_t j) {
+  for (const int64_t i :
+       {j, j - mask.num_keys + mask.num_queries, mask.num_queries - 1, int64_t{0}}) {
+    if (is_visible(mask, i, j)) return true;
+  }
+  for (int64_t i = 0; i < mask.num_queries; ++i) {
+    if (is_visible(mask, i, j)) return true;
+  }
+  return false;
 }
 
 }  // namespace cpscope::reference

@@ -43,9 +43,6 @@ struct KeyRun {
   friend bool operator==(const KeyRun&, const KeyRun&) = default;
 };
 
-/// The visible keys of one query, ascending and disjoint. Asks the predicate about every key.
-std::vector<KeyRun> find_visible_keys(const SequenceMask& mask, int64_t i);
-
 /// The visible keys of every query of one sequence, run-length coded. Found by asking the predicate
 /// about every pair.
 struct VisibleKeys {
@@ -59,7 +56,15 @@ struct VisibleKeys {
   }
 };
 
-/// Cost: num_queries * num_keys evaluations of the predicate, in parallel over blocks of rows.
+/// The same for some queries and keys (positions, ascending); runs are of indices into `keys`.
+/// Cost: queries * keys evaluations of the predicate, in parallel over blocks of rows.
+VisibleKeys find_visible_keys(const SequenceMask& mask, const std::vector<int64_t>& queries,
+                              const std::vector<int64_t>& keys);
 VisibleKeys find_visible_keys(const SequenceMask& mask);
+
+/// Does the query see a key at all, does a query see the key? Asks the likely pairs first, so that
+/// only a lonely row costs as many evaluations as there are others.
+bool sees_a_key(const SequenceMask& mask, int64_t i);
+bool is_seen(const SequenceMask& mask, int64_t j);
 
 }  // namespace cpscope::reference

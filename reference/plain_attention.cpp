@@ -20,7 +20,8 @@ struct PlainRules {
   Dtype dtype = Dtype::fp32;
   bool has_narrow_products = false;  // 16 bit: P and dS are rounded before the second product
   bool merges_in_dtype = false;      // partial results and accumulators are rounded to dtype
-  bool sends_in_dtype = false;       // running dK and dV are rounded to dtype at every hop
+  bool sends_in_dtype = false;       // dK and dV are rounded to dtype where they travel: the
+                                     // running sum at every hop, or each share once
   bool rounds_each_term = false;     // thd kernels of TE round a term before they add it
   Real scale = 1;
   Real softcap = 0;
@@ -86,7 +87,7 @@ struct PlainBlock {
 };
 
 std::span<const KeyRun> runs_of_row(const HeadGroup& group, const RowBlock& range, int64_t row) {
-  return group.visible.of_row(range.row_begin + row);
+  return group.part.visible.of_row(range.row_begin + row);
 }
 
 template <class Real>
@@ -257,19 +258,37 @@ void run_plain_forward(const PlainUnit<Real>& unit, PlainBlock<Real>& block, Hea
   }
   round_all<Real>(unit.rules.dtype, block.out);
   for (int64_t row = 0; row < block.range.rows(); ++row) {
-    const int64_t token = unit.group.slot().q_begin + block.range.row_begin + row;
-    scatter_row(&block.out(row, 0), token, block.head, answer.out);
-    answer.lse.values[static_cast<size_t>(token * answer.lse.shape[1] + block.head)] =
+    const int64_t at = unit.group.query_row(block.range.row_begin + row);
+    scatter_row(&block.out(row, 0), at, block.head, answer.out);
+    answer.lse.values[static_cast<size_t>(at * answer.lse.shape[1] + block.head)] =
         static_cast<double>(block.lse(row));
   }
 }
 
-/// exp(logit - lse) of the visible pairs, 0 elsewhere.
+/// Takes over what a forward would have left, instead of running it.
+template <class Real>
+void take_given_forward(const PlainUnit<Real>& unit, PlainBlock<Real>& block) {
+  compute_plain_logits(unit, block);
+  const Answer& given = *unit.group.wanted.given;
+  block.lse.resize(block.range.rows());
+  block.out.resize(block.range.rows(), given.out.shape[2]);
+  for (int64_t row = 0; row < block.range.rows(); ++row) {
+    const int64_t token = unit.group.query_token(block.range.row_begin + row);
+    block.lse(row) = static_cast<Real>(
+        given.lse.values[static_cast<size_t>(token * given.lse.shape[1] + block.head)]);
+    const double* out = given.out.values.data() + row_offset(given.out, token, block.head);
+    for (int64_t lane = 0; lane < block.out.cols(); ++lane)
+      block.out(row, lane) = static_cast<Real>(out[lane]);
+  }
+}
+
+/// exp(logit - lse) of the visible pairs, 0 elsewhere and in rows of an lse that is no number.
 template <class Real>
 Rows<Real> compute_weights(const PlainUnit<Real>& unit, const PlainBlock<Real>& block) {
   const RowBlock& range = block.range;
   Rows<Real> weights = Rows<Real>::Zero(range.rows(), range.keys());
   for (int64_t row = 0; row < range.rows(); ++row) {
+    if (!std::isfinite(block.lse(row))) continue;
     for (const KeyRun& run : runs_of_row(unit.group, range, row)) {
       const int64_t first = run.begin - range.key_begin;
       const int64_t count = run.end - run.begin;
@@ -296,12 +315,11 @@ void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
     if (rules.merges_in_dtype) round_all<Real>(rules.dtype, dq);
   }
   for (int64_t row = 0; row < range.rows(); ++row) {
-    rotate_row(unit.group.rotary, range.row_begin + row, -1, &dq(row, 0));
+    rotate_row(unit.group.part.query_turns, range.row_begin + row, -1, &dq(row, 0));
   }
   round_all<Real>(rules.dtype, dq);
   for (int64_t row = 0; row < range.rows(); ++row) {
-    scatter_row(&dq(row, 0), unit.group.slot().q_begin + range.row_begin + row, block.head,
-                answer.dq);
+    scatter_row(&dq(row, 0), unit.group.query_row(range.row_begin + row), block.head, answer.dq);
   }
 }
 
@@ -322,6 +340,8 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& 
     round_all<Real>(rules.dtype, weights);
     round_all<Real>(rules.dtype, d_logits);
   }
+  if (unit.group.wanted.queries) accumulate_dq(unit, block, d_logits, answer);
+  if (!unit.group.has_key_gradients()) return;
   KeyRun& touched = unit.piece_keys;
   const bool is_first = touched.begin == touched.end;
   touched = {is_first ? range.key_begin : std::min(touched.begin, range.key_begin),
@@ -330,7 +350,6 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& 
       weights.transpose() * block.d_out;
   unit.piece_dk.middleRows(range.key_begin, range.keys()).noalias() +=
       rules.scale * d_logits.transpose() * block.queries;
-  accumulate_dq(unit, block, d_logits, answer);
 }
 
 /// rowsum(d_out * out), and from it the sink's gradient.
@@ -338,7 +357,7 @@ template <class Real>
 void compute_out_dot(const PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums& sums) {
   block.out_dot = (block.d_out.array() * block.out.array()).rowwise().sum();
   const Attention& attention = unit.group.scenario.attention;
-  if (attention.softmax_type != SoftmaxType::learnable) return;
+  if (attention.softmax_type != SoftmaxType::learnable || !unit.group.wanted.queries) return;
   const Real sink = static_cast<Real>(sink_logit(attention, unit.group.inputs.sink, block.head));
   Real d_sink = 0;
   for (int64_t row = 0; row < block.range.rows(); ++row) {
@@ -349,29 +368,34 @@ void compute_out_dot(const PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadS
 }
 
 template <class Real>
-void rotate_and_round(const HeadGroup& group, int64_t first_position, Rows<Real>& rows) {
-  if (!group.rotary.is_on()) return;
-  for (int64_t row = 0; row < rows.rows(); ++row) {
-    rotate_row(group.rotary, first_position + row, +1, &rows(row, 0));
-  }
+void turn_and_round(const HeadGroup& group, const RotaryTable& turns, int64_t first_row,
+                    Rows<Real>& rows) {
+  if (!turns.is_on()) return;
+  for (int64_t row = 0; row < rows.rows(); ++row)
+    rotate_row(turns, first_row + row, +1, &rows(row, 0));
   round_all<Real>(group.scenario.numerics.dtype, rows);
 }
 
 template <class Real>
 void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, HeadSums& sums,
               Answer& answer) {
+  const HeadGroup& group = unit.group;
   PlainBlock<Real> block;
-  block.range = find_row_block(unit.group.visible, begin, end);
+  block.range = find_row_block(group.part.visible, begin, end);
   block.head = head;
   // Rows that see nothing keep the answer's initial values.
   if (block.range.keys() == 0) return;
-  const RunInputs& inputs = unit.group.inputs;
-  const int64_t token = unit.group.slot().q_begin + begin;
-  block.queries = gather_rows<Real>(inputs.q, token, end - begin, head);
-  rotate_and_round(unit.group, begin, block.queries);
-  run_plain_forward(unit, block, sums, answer);
-  if (!unit.group.scenario.numerics.backward) return;
-  block.d_out = gather_rows<Real>(inputs.d_out, token, end - begin, head);
+  const auto positions = std::span(group.part.queries)
+                             .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  block.queries = gather_rows<Real>(group.inputs.q, group.slot.q_begin, positions, head);
+  turn_and_round(group, group.part.query_turns, begin, block.queries);
+  if (group.wanted.given != nullptr) {
+    take_given_forward(unit, block);
+  } else {
+    run_plain_forward(unit, block, sums, answer);
+  }
+  if (!group.has_backward()) return;
+  block.d_out = gather_rows<Real>(group.inputs.d_out, group.slot.q_begin, positions, head);
   compute_out_dot(unit, block, sums);
   run_plain_backward(unit, block, answer);
 }
@@ -380,12 +404,17 @@ void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, H
 template <class Real>
 void finish_piece(PlainUnit<Real>& unit) {
   const PlainRules<Real>& rules = unit.rules;
+  const bool rounds_share = rules.sends_in_dtype && !unit.group.hops.rounds_running_sum;
+  const bool rounds_sum = rules.merges_in_dtype || (rules.sends_in_dtype && !rounds_share);
+  const auto round_row = [&](Rows<Real>& rows, int64_t key) {
+    for (Real& value : rows.row(key)) value = round_to(rules.dtype, value);
+  };
   const auto add = [&](Rows<Real>& piece, Rows<Real>& running) {
     for (int64_t key = unit.piece_keys.begin; key < unit.piece_keys.end; ++key) {
+      if (rounds_share) round_row(piece, key);
       running.row(key) += piece.row(key);
       piece.row(key).setZero();
-      if (!rules.merges_in_dtype && !rules.sends_in_dtype) continue;
-      for (Real& value : running.row(key)) value = round_to(rules.dtype, value);
+      if (rounds_sum) round_row(running, key);
     }
   };
   add(unit.piece_dk, unit.running_dk);
@@ -396,10 +425,10 @@ void finish_piece(PlainUnit<Real>& unit) {
 /// Queries in one piece, so that the key seen by most queries meets as many pieces as the schedule
 /// adds up shares.
 int64_t queries_per_share(const HeadGroup& group) {
-  const SequenceSlot& slot = group.slot();
-  if (group.hops.shares == 1) return std::max<int64_t>(1, slot.q_valid);
-  std::vector<int64_t> change(static_cast<size_t>(slot.kv_valid) + 1, 0);
-  for (const KeyRun& run : group.visible.runs) {
+  if (group.hops.shares == 1 || !group.has_key_gradients())
+    return std::max<int64_t>(1, group.part.num_queries());
+  std::vector<int64_t> change(static_cast<size_t>(group.part.num_keys()) + 1, 0);
+  for (const KeyRun& run : group.part.visible.runs) {
     ++change[static_cast<size_t>(run.begin)];
     --change[static_cast<size_t>(run.end)];
   }
@@ -415,13 +444,13 @@ int64_t queries_per_share(const HeadGroup& group) {
 /// fewest keys first, which is natural order under a causal mask and a window. They weigh most, so
 /// that all later hops round a sum of full size, as most do in a schedule with another order.
 std::vector<KeyRun> order_shares(const HeadGroup& group) {
-  const int64_t length = queries_per_share(group), num_rows = group.slot().q_valid;
+  const int64_t length = queries_per_share(group), num_rows = group.part.num_queries();
   std::vector<std::pair<double, KeyRun>> shares;  // mean number of visible keys, queries
   for (int64_t begin = 0; begin < num_rows; begin += length) {
     const int64_t end = std::min(begin + length, num_rows);
     int64_t pairs = 0;
     for (int64_t row = begin; row < end; ++row) {
-      for (const KeyRun& run : group.visible.of_row(row)) pairs += run.end - run.begin;
+      for (const KeyRun& run : group.part.visible.of_row(row)) pairs += run.end - run.begin;
     }
     const double mean = static_cast<double>(pairs) / static_cast<double>(end - begin);
     shares.emplace_back(mean, KeyRun{begin, end});
@@ -435,26 +464,25 @@ std::vector<KeyRun> order_shares(const HeadGroup& group) {
 
 template <class Real>
 void write_key_gradients(PlainUnit<Real>& unit, Answer& answer) {
-  const SequenceSlot& slot = unit.group.slot();
-  for (int64_t key = 0; key < slot.kv_valid; ++key) {
-    rotate_row(unit.group.rotary, key, -1, &unit.running_dk(key, 0));
-  }
+  const HeadGroup& group = unit.group;
+  for (int64_t key = 0; key < group.part.num_keys(); ++key)
+    rotate_row(group.part.key_turns, key, -1, &unit.running_dk(key, 0));
   round_all<Real>(unit.rules.dtype, unit.running_dk);
   round_all<Real>(unit.rules.dtype, unit.running_dv);
-  for (int64_t key = 0; key < slot.kv_valid; ++key) {
-    scatter_row(&unit.running_dk(key, 0), slot.kv_begin + key, unit.group.kv_head, answer.dk);
-    scatter_row(&unit.running_dv(key, 0), slot.kv_begin + key, unit.group.kv_head, answer.dv);
+  for (int64_t key = 0; key < group.part.num_keys(); ++key) {
+    scatter_row(&unit.running_dk(key, 0), group.key_row(key), group.kv_head, answer.dk);
+    scatter_row(&unit.running_dv(key, 0), group.key_row(key), group.kv_head, answer.dv);
   }
 }
 
 template <class Real>
 PlainUnit<Real> start_unit(const HeadGroup& group) {
-  const SequenceSlot& slot = group.slot();
+  const int64_t kv_begin = group.slot.kv_begin;
   PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}};
-  unit.keys = gather_rows<Real>(group.inputs.k, slot.kv_begin, slot.kv_valid, group.kv_head);
-  unit.values = gather_rows<Real>(group.inputs.v, slot.kv_begin, slot.kv_valid, group.kv_head);
-  rotate_and_round(group, 0, unit.keys);
-  if (group.scenario.numerics.backward) {
+  unit.keys = gather_rows<Real>(group.inputs.k, kv_begin, group.part.keys, group.kv_head);
+  unit.values = gather_rows<Real>(group.inputs.v, kv_begin, group.part.keys, group.kv_head);
+  turn_and_round(group, group.part.key_turns, 0, unit.keys);
+  if (group.has_key_gradients()) {
     unit.piece_dk.setZero(unit.keys.rows(), unit.keys.cols());
     unit.piece_dv.setZero(unit.values.rows(), unit.values.cols());
     unit.running_dk.setZero(unit.keys.rows(), unit.keys.cols());
@@ -466,21 +494,20 @@ PlainUnit<Real> start_unit(const HeadGroup& group) {
 template <class Real>
 std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
   PlainUnit<Real> unit = start_unit<Real>(group);
-  const bool has_backward = group.scenario.numerics.backward;
   const int32_t heads = group.heads_per_group();
   std::vector<HeadSums> sums(static_cast<size_t>(heads), HeadSums{no_logit()});
   for (const KeyRun& piece : order_shares(group)) {
     for (int32_t member = 0; member < heads; ++member) {
-      for (int64_t begin = piece.begin; begin < piece.end && !group.watch.is_cancelled();
-           begin += kPlainRowsPerBlock) {
-        run_rows(unit, group.kv_head * heads + member, begin,
-                 std::min(piece.end, begin + kPlainRowsPerBlock), sums[static_cast<size_t>(member)],
-                 answer);
+      for (int64_t begin = piece.begin, end = 0; begin < piece.end && !group.watch.is_cancelled();
+           begin = end) {
+        end = end_of_block(group.part, begin, piece.end, kPlainRowsPerBlock);
+        run_rows(unit, group.kv_head * heads + member, begin, end,
+                 sums[static_cast<size_t>(member)], answer);
       }
     }
-    if (has_backward) finish_piece(unit);
+    if (group.has_key_gradients()) finish_piece(unit);
   }
-  if (has_backward) write_key_gradients(unit, answer);
+  if (group.has_key_gradients()) write_key_gradients(unit, answer);
   return sums;
 }
 

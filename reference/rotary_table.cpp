@@ -4,19 +4,19 @@
 
 namespace cpscope::reference {
 
-RotaryTable make_rotary_table(double theta, int32_t head_dim, int64_t first, int64_t count) {
+RotaryTable make_rotary_table(double theta, int32_t head_dim,
+                              const std::vector<int64_t>& positions) {
   RotaryTable table;
   if (theta == 0.0) return table;
   table.half = head_dim / 2;
-  table.first = first;
   const auto half = static_cast<size_t>(table.half);
-  table.cos.resize(static_cast<size_t>(count) * half);
+  table.cos.resize(positions.size() * half);
   table.sin.resize(table.cos.size());
   for (size_t lane = 0; lane < half; ++lane) {
     const double frequency = std::pow(theta, -2.0 * static_cast<double>(lane) / head_dim);
-    for (int64_t row = 0; row < count; ++row) {
-      const double angle = static_cast<double>(first + row) * frequency;
-      const size_t index = static_cast<size_t>(row) * half + lane;
+    for (size_t row = 0; row < positions.size(); ++row) {
+      const double angle = static_cast<double>(positions[row]) * frequency;
+      const size_t index = row * half + lane;
       table.cos[index] = std::cos(angle);
       table.sin[index] = std::sin(angle);
     }

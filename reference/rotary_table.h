@@ -10,22 +10,22 @@ namespace cpscope::reference {
 /// Source: Su et al. 2021 (arXiv:2104.09864), in the non-interleaved halves of GPT-NeoX.
 struct RotaryTable {
   int64_t half = 0;         // turned pairs of a row: lanes l and l + half
-  int64_t first = 0;        // position of the table's first row
-  std::vector<double> cos;  // [position, half]
-  std::vector<double> sin;  // [position, half]
+  std::vector<double> cos;  // [row, half]
+  std::vector<double> sin;  // [row, half]
 
   bool is_on() const { return half > 0; }
 };
 
-/// Angles of positions [first, first + count). An empty table (no rotation) when theta is 0.
-RotaryTable make_rotary_table(double theta, int32_t head_dim, int64_t first, int64_t count);
+/// Angles of rows at these positions. An empty table (no rotation) when theta is 0.
+RotaryTable make_rotary_table(double theta, int32_t head_dim,
+                              const std::vector<int64_t>& positions);
 
-/// Turns one row in place by its position's angles; `direction` -1 turns it back, which is also the
-/// gradient of turning. Each product and sum is rounded to Real.
+/// Turns one row in place by the angles of the table's row; `direction` -1 turns it back, which is
+/// also the gradient of turning. Each product and sum is rounded to Real.
 template <class Real>
-void rotate_row(const RotaryTable& table, int64_t position, int direction, Real* row) {
+void rotate_row(const RotaryTable& table, int64_t table_row, int direction, Real* row) {
   const auto half = static_cast<size_t>(table.half);
-  const size_t first = static_cast<size_t>(position - table.first) * half;
+  const size_t first = static_cast<size_t>(table_row) * half;
   for (size_t lane = 0; lane < half; ++lane) {
     const Real c = static_cast<Real>(table.cos[first + lane]);
     const Real s = static_cast<Real>(direction * table.sin[first + lane]);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include <Eigen/Core>
@@ -46,13 +47,15 @@ inline size_t row_offset(const Tensor& tensor, int64_t token, int32_t head) {
   return static_cast<size_t>((token * tensor.shape[1] + head) * tensor.shape[2]);
 }
 
-/// Copies rows [first, first + count) of one head.
+/// Copies the rows of one head at these positions after `first`.
 template <class Real>
-Rows<Real> gather_rows(const Tensor& tensor, int64_t first, int64_t count, int32_t head) {
+Rows<Real> gather_rows(const Tensor& tensor, int64_t first, std::span<const int64_t> positions,
+                       int32_t head) {
   const int64_t lanes = tensor.shape[2];
-  Rows<Real> rows(count, lanes);
-  for (int64_t i = 0; i < count; ++i) {
-    const double* source = tensor.values.data() + row_offset(tensor, first + i, head);
+  Rows<Real> rows(static_cast<int64_t>(positions.size()), lanes);
+  for (int64_t i = 0; i < rows.rows(); ++i) {
+    const double* source =
+        tensor.values.data() + row_offset(tensor, first + positions[static_cast<size_t>(i)], head);
     for (int64_t lane = 0; lane < lanes; ++lane) rows(i, lane) = static_cast<Real>(source[lane]);
   }
   return rows;

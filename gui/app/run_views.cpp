@@ -6,6 +6,7 @@
 #include "sim/run/record_diff.h"
 #include "sim/run/record_match.h"
 #include "sim/run/run_inputs.h"
+#include "sim/run/sample.h"
 #include "sim/scenario/scenario_names.h"
 
 #include <algorithm>
@@ -169,17 +170,11 @@ Result<JudgedRun> judge_run(const RecordedRun& run, const PlanIndex& index, cons
     judged.exact = std::move(verdict.value().exact);
     return judged;
   }
-  judged.rows = choose_rows(plan.layout.slots, kSampledRows);
-  Result<Answer> exact = toolbox.sampled_judge(plan.scenario, run.inputs, judged.rows.query_tokens,
-                                               judged.rows.key_tokens, watched);
-  if (!exact && exact.error().kind == ErrorKind::refused) {
-    judged.rows.key_tokens.clear();
-    exact = toolbox.sampled_judge(plan.scenario, run.inputs, judged.rows.query_tokens, {}, watched);
-  }
-  if (!exact) return exact.error();
-  judged.grade = grade_rows(plan, run.answer, exact.value(), judged.rows);
-  judged.exact = std::move(exact).value();
-  return judged;
+  Result<SampledGrade> sampled = grade_sample(toolbox, plan, run.inputs, run.answer,
+                                              {.rows = kSampledRows, .control = watched});
+  if (!sampled) return sampled.error();
+  return JudgedRun{std::move(sampled.value().grade), std::move(sampled.value().exact),
+                   std::move(sampled.value().rows)};
 }
 
 /// A budget for the distance of two runs in the place of the judge's.

@@ -4,7 +4,6 @@
 #include "reference/mask_predicate.h"
 #include "reference/python/arrays.h"
 #include "reference/python/boxes.h"
-#include "reference/sampled_judge.h"
 #include "sim/app/verdict_text.h"
 #include "sim/base/machine_memory.h"
 #include "sim/plan/planner.h"
@@ -165,6 +164,7 @@ Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<Array
   Toolbox toolbox;
   toolbox.judge = reference::judge;
   toolbox.sampled_judge = reference::judge_rows;
+  toolbox.witness = reference::mask_witness();
   const Result<ForeignGrade> graded = grade_foreign(toolbox, plan, record.value(), options);
   if (!graded) return graded.error();
   std::ostringstream text;

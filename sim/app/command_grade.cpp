@@ -86,7 +86,6 @@ CaseFindings make_grade_findings(const CommandOptions& options, const LoadedScen
       findings.blind.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
   };
   list("the scenario asks for it and the record lacks it, so it was not judged", graded.missing);
-  list("no part of a sample, so not judged", graded.unjudged);
   list("not asked for by the scenario, so not judged", graded.unasked);
   list("of a name that the contract does not know, so ignored", record.ignored);
   if (options.ignore_padding) findings.blind.emplace_back("padding rows were not judged");

@@ -19,13 +19,11 @@ struct Seconds {
 };
 
 void write_grade_text(const CaseFindings& findings, const Seconds& seconds, std::ostream& out) {
-  out << fmt::format("{} on executor {}, plan {}\n", findings.grade.passed ? "PASS" : "FAIL",
-                     findings.executor, to_hex(findings.plan->plan().hash));
+  const std::string coverage = describe_coverage(findings.grade);
+  out << fmt::format("{} on executor {}, plan {}{}{}\n", describe_judgement(findings.grade),
+                     findings.executor, to_hex(findings.plan->plan().hash),
+                     coverage.empty() ? "" : "; ", coverage);
   write_grade_table(findings.grade, out);
-  if (!findings.judged.query_tokens.empty()) {
-    out << fmt::format("judged on a sample: {} query rows, {} key rows\n",
-                       findings.judged.query_tokens.size(), findings.judged.key_tokens.size());
-  }
   if (findings.first) out << "first wrong at " << describe(*findings.first) << '\n';
   out << fmt::format("planned and proved in {:.3f} s, ran in {:.3f} s, judged in {:.3f} s\n",
                      seconds.plan, seconds.run, seconds.judge);
@@ -33,7 +31,7 @@ void write_grade_text(const CaseFindings& findings, const Seconds& seconds, std:
 
 Json run_json(const CaseFindings& findings, const Seconds& seconds) {
   Json json = grade_json(findings.grade, findings.executor, findings.plan->plan().hash);
-  const bool is_sample = !findings.judged.query_tokens.empty();
+  const bool is_sample = !findings.judged.is_empty();
   json["judged"] = {{"whole", !is_sample},
                     {"query_rows", findings.judged.query_tokens.size()},
                     {"key_rows", findings.judged.key_tokens.size()}};

@@ -39,6 +39,7 @@ struct CommandOptions {
   bool te = false;      // plan
   bool list = false;    // faults
   bool turns = false;   // bench
+  bool brief = false;   // power
   int64_t max_lines = 0;
   std::string scenario_path;         // grade
   std::vector<std::string> records;  // grade: one file, or one for each rank
@@ -88,6 +89,7 @@ int command_import(const CommandOptions& options);
 int command_fuzz(const CommandOptions& options, Toolbox& toolbox);
 int command_diff(const CommandOptions& options);
 int command_faults(const CommandOptions& options, Toolbox& toolbox);
+int command_power(const CommandOptions& options, Toolbox& toolbox);
 int command_compare(const CommandOptions& options, const PictureCommands& pictures);
 int command_forecast(const CommandOptions& options);
 int command_validate(const CommandOptions& options);

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/utsname.h>
 
 namespace cpscope {
@@ -61,6 +62,11 @@ std::string describe_machine() {
 JudgedQuantity quantity_of(const TensorGrade& tensor) {
   JudgedQuantity row;
   row.name = tensor.name;
+  if (!tensor.judged && !tensor.has_failed()) {
+    row.judgement = Judgement::blind;
+    row.note = "not judged: " + tensor.why_not;
+    return row;
+  }
   row.judgement = tensor.passed ? Judgement::pass : Judgement::fail;
   row.error = fmt::format("{:.3e}", tensor.rel_l2);
   row.budget = fmt::format("{:.3e}", tensor.budget);
@@ -68,12 +74,10 @@ JudgedQuantity quantity_of(const TensorGrade& tensor) {
                           tensor.worst.step, tensor.worst.token, tensor.worst.head);
   row.expected = print_value(tensor.worst.expected);
   row.seen = print_value(tensor.worst.seen);
-  if (tensor.nan > 0) row.note = fmt::format("{} values are NaN", tensor.nan);
-  if (tensor.passed || tensor.nan > 0) return row;
-  row.note =
-      tensor.rel_l2 <= tensor.budget
-          ? fmt::format("a row is {:.3g} times as far off as it may be", tensor.worst_row_excess)
-          : fmt::format("{:.3g} times its budget", tensor.rel_l2 / tensor.budget);
+  if (!tensor.passed) row.note = describe_failure(tensor);
+  if (tensor.judged_rows < tensor.rows)
+    row.note += fmt::format("{}{} of {} rows judged", row.note.empty() ? "" : "; ",
+                            tensor.judged_rows, tensor.rows);
   return row;
 }
 
@@ -118,21 +122,18 @@ JudgedQuantity quantity_of(const Alarm& alarm) {
 const TensorGrade* find_worst(const Grade& grade) {
   const TensorGrade* worst = nullptr;
   const auto excess = [](const TensorGrade& tensor) {
-    const double share = tensor.nan > 0 ? HUGE_VAL : tensor.rel_l2 / tensor.budget;
+    const bool is_broken = tensor.nan + tensor.infinite + tensor.not_empty > 0;
+    const double share = is_broken ? HUGE_VAL : tensor.rel_l2 / tensor.budget;
     return std::max(std::isnan(share) ? 0.0 : share, tensor.worst_row_excess);
   };
   for (const TensorGrade& tensor : grade.tensors) {
-    if (!tensor.passed && (worst == nullptr || excess(tensor) > excess(*worst))) worst = &tensor;
+    if (tensor.has_failed() && (worst == nullptr || excess(tensor) > excess(*worst)))
+      worst = &tensor;
   }
   return worst;
 }
 
 }  // namespace
-
-std::string_view to_name(Judgement value) {
-  constexpr std::string_view kNames[] = {"pass", "fail", "blind"};
-  return kNames[static_cast<size_t>(value)];
-}
 
 std::string describe(const WrongTile& tile) {
   return fmt::format("queries {} x keys {}", describe_token_run(tile.q),
@@ -206,11 +207,9 @@ CaseFindings make_findings(const std::string& path, const std::string& text, Cas
   findings.plan = std::move(outcome.plan);
   findings.grade = std::move(outcome.grade);
   findings.judged = std::move(outcome.judged);
-  if (!findings.judged.query_tokens.empty()) {
-    findings.blind.push_back(fmt::format(
-        "judged on a sample: {} query rows and {} key rows; nobody looked at the others",
-        findings.judged.query_tokens.size(), findings.judged.key_tokens.size()));
-  }
+  if (const std::string coverage = describe_coverage(findings.grade); !coverage.empty())
+    findings.blind.push_back(coverage + "; the other rows were only looked through");
+  for (const std::string& why : findings.grade.blind) findings.blind.push_back(why);
   return findings;
 }
 
@@ -226,6 +225,9 @@ std::vector<JudgedQuantity> list_quantities(const CaseFindings& findings) {
 
 std::string describe_verdict(const CaseFindings& findings) {
   const std::string on = findings.executor.empty() ? "" : " on executor " + findings.executor;
+  if (findings.status == CaseStatus::fail && findings.grade.judgement() == Judgement::blind &&
+      !findings.grade.tensors.empty())
+    return fmt::format("Says nothing{}: {}", on, describe_blindness(findings.grade));
   if (findings.status == CaseStatus::pass) {
     if (findings.fault != nullptr) return "Caught where it was planted: " + findings.reason;
     return fmt::format("Passes{}: no difference above budget", on);

@@ -53,9 +53,6 @@ struct WrongRow {
   double share = 0.0;                 // |seen - exact|2 of the row over what it may err
 };
 
-enum class Judgement { pass, fail, blind };
-std::string_view to_name(Judgement value);
-
 /// One thing that was judged, as every table shows it. Words are empty where there is nothing to
 /// say.
 struct JudgedQuantity {

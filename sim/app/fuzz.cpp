@@ -4,6 +4,7 @@
 #include "sim/plan/planner.h"
 #include "sim/run/case.h"
 #include "sim/run/probe.h"
+#include "sim/run/sample.h"
 #include "sim/scenario/portable_random.h"
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/scenario_names.h"
@@ -179,6 +180,78 @@ std::optional<FuzzFinding> check_probe(Toolbox& toolbox, const std::string& exec
   return FuzzFinding{"probe", report.value().first ? report.value().first->text : "rows are wrong"};
 }
 
+/// The same answer, judged by a few of its rows.
+std::optional<FuzzFinding> check_sample(Toolbox& toolbox, const Scenario& scenario,
+                                        const CaseOutcome& outcome) {
+  const int64_t rows = 1 + static_cast<int64_t>(scenario.numerics.seed % 40);
+  const Result<SampledGrade> sampled = grade_sample(toolbox, outcome.plan->plan(), outcome.inputs,
+                                                    outcome.output.answer, {.rows = rows});
+  if (!sampled) return FuzzFinding{"sample", to_text(sampled.error())};
+  if (sampled.value().grade.judgement() != Judgement::fail) return std::nullopt;
+  return FuzzFinding{"sample", fmt::format("a sample of {} rows fails what passes whole: {}", rows,
+                                           describe_first_failure(sampled.value().grade))};
+}
+
+/// A tensor of the answer, spoiled in a way that no verdict may overlook; says how.
+std::string spoil(uint64_t bits, const BatchSlots& slots, Answer& answer) {
+  std::vector<Tensor*> tensors{&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv};
+  std::erase_if(tensors, [](const Tensor* tensor) { return tensor->values.empty(); });
+  if (tensors.empty()) return "";
+  Tensor& tensor = *tensors[bits % tensors.size()];
+  const bool is_kv = &tensor == &answer.dk || &tensor == &answer.dv;
+  const bool is_lse = &tensor == &answer.lse;
+  const auto element = static_cast<size_t>((bits >> 16) % tensor.values.size());
+  const int64_t width = tensor.size() / tensor.shape[0];
+  switch ((bits >> 8) % 4) {
+    case 0:
+      tensor.values[element] = std::numeric_limits<double>::quiet_NaN();
+      return fmt::format("a NaN in {}", tensor.name);
+    case 1:
+      tensor.values[element] = std::numeric_limits<double>::infinity();
+      return fmt::format("an infinity in {}", tensor.name);
+    case 2: {
+      // Where one row holds nearly all of it, a sample may pass that row over.
+      const auto numbers = std::count_if(
+          tensor.values.begin(), tensor.values.end(),
+          [](double value) { return std::isfinite(value) && std::abs(value) > 1e-2; });
+      if (is_lse || numbers < std::ssize(tensor.values) / 2) return "";
+      std::fill(tensor.values.begin(), tensor.values.end(), 0.0);
+      return fmt::format("{} all zero", tensor.name);
+    }
+    default:
+      for (const SequenceSlot& slot : slots.sequences) {
+        const int64_t end = is_kv ? slot.kv_begin + slot.kv_valid : slot.q_begin + slot.q_valid;
+        if ((is_kv ? slot.kv_slot - slot.kv_valid : slot.q_slot - slot.q_valid) == 0) continue;
+        tensor.values[static_cast<size_t>(end * width)] = 1e-4;
+        return fmt::format("something in the padding of {}", tensor.name);
+      }
+      return "";
+  }
+}
+
+/// A wrong answer must fail, judged by a few rows and, now and then, whole.
+std::optional<FuzzFinding> check_spoiled(Toolbox& toolbox, const Scenario& scenario,
+                                         const CaseOutcome& outcome) {
+  const Plan& plan = outcome.plan->plan();
+  const uint64_t bits = draw_bits(scenario.numerics.seed, kDrawStream + 2, 0);
+  Answer answer = outcome.output.answer;
+  const std::string what = spoil(bits, plan.layout.slots, answer);
+  if (what.empty()) return std::nullopt;
+  const Result<SampledGrade> sampled =
+      grade_sample(toolbox, plan, outcome.inputs, answer, {.rows = 4});
+  if (!sampled) return FuzzFinding{"spoiled", to_text(sampled.error())};
+  if (sampled.value().grade.judgement() != Judgement::fail)
+    return FuzzFinding{"spoiled", "a sample of 4 rows overlooks " + what};
+  constexpr uint64_t kJudgedWhole = 4;
+  if ((bits >> 40) % kJudgedWhole != 0) return std::nullopt;
+  const Result<Verdict> verdict =
+      toolbox.judge(scenario, outcome.inputs, count_hops(plan), RunControl());
+  if (!verdict) return FuzzFinding{"spoiled", to_text(verdict.error())};
+  if (grade_answer(plan, outcome.inputs, answer, verdict.value()).judgement() != Judgement::fail)
+    return FuzzFinding{"spoiled", "the whole verdict overlooks " + what};
+  return std::nullopt;
+}
+
 // ---- many ---------------------------------------------------------------------------------------
 
 thread_local char crash_note[160] = "";
@@ -243,6 +316,8 @@ RandomSpace fuzz_space(uint64_t index) {
   space.any_dtype = kind >= 5;
   if (kind == 3 || kind == 7) space.max_ranks = 13;
   if (kind == 4 || kind == 8) space.max_length = 150;
+  constexpr uint64_t kManyRanks = 40;
+  if (index % kManyRanks == 9) space.max_ranks = 64;
   return space;
 }
 
@@ -267,6 +342,8 @@ FuzzResult try_scenario(Toolbox& toolbox, const std::string& executor, const Sce
     return result;
   }
   result.finding = check_probe(toolbox, executor, scenario, result.is_probed);
+  if (!result.finding) result.finding = check_sample(toolbox, scenario, outcome);
+  if (!result.finding) result.finding = check_spoiled(toolbox, scenario, outcome);
   if (!result.finding)
     result.finding = check_equivalents(toolbox, executor, scenario, outcome, result.equivalents);
   return result;

@@ -12,8 +12,9 @@ namespace cpscope {
 
 /// What is wrong with one scenario on one executor.
 struct FuzzFinding {
-  std::string check;  // text | proof | run | oracle | probe | equivalents | crash
-  std::string text;   // where, and both values
+  // text | proof | run | oracle | probe | sample | spoiled | equivalents | crash
+  std::string check;
+  std::string text;  // where, and both values
 };
 
 /// One scenario after all checks.
@@ -32,11 +33,12 @@ RandomSpace fuzz_space(uint64_t index);
 Scenario draw_fuzz_scenario(uint64_t seed, uint64_t index);
 
 /// Asks everything that must hold of any scenario: its text reads back, its plan proves, the
-/// executor's answer (padding and buffers poisoned) keeps its budget against the oracle, keys are
-/// counted exactly by the probe, and other splits of the same attention give the same answer token
-/// by token (in fp64 to kEquivalentTolerance; in narrower dtypes each within its budget of the same
-/// exact answer, so within the sum of both of each other). Which splits follows from the scenario's
-/// seed.
+/// executor's answer (padding and buffers poisoned) keeps its budget against the oracle, judged
+/// whole and by a few rows, the same answer with something in it that no verdict may overlook
+/// fails, keys are counted exactly by the probe, and other splits of the same attention give the
+/// same answer token by token (in fp64 to kEquivalentTolerance; in narrower dtypes each within its
+/// budget of the same exact answer, so within the sum of both of each other). Which splits follows
+/// from the scenario's seed.
 FuzzResult try_scenario(Toolbox& toolbox, const std::string& executor, const Scenario& scenario);
 
 /// |a - b|2 over |b|2 (over 1 where |b|2 is less) that two fp64 plans of one attention may differ,

@@ -1,14 +1,15 @@
 #include "sim/app/grade_text.h"
 
+#include <string>
+
 #include <fmt/format.h>
 
 namespace cpscope {
 namespace {
 
-const char* verdict_of(const TensorGrade& tensor) {
-  if (tensor.passed) return "";
-  return tensor.rel_l2 <= tensor.budget ? "   <-- a row is over what the plain run explains"
-                                        : "   <-- over budget";
+std::string verdict_of(const TensorGrade& tensor) {
+  if (tensor.has_failed()) return "   <-- " + describe_failure(tensor);
+  return tensor.is_widened ? "   (budget widened by --budget)" : "";
 }
 
 }  // namespace
@@ -17,6 +18,11 @@ void write_grade_table(const Grade& grade, std::ostream& out) {
   out << fmt::format("{:<10} {:>11} {:>11} {:>11} {:>11} {:>5}  worst place\n", "tensor", "rel_l2",
                      "budget", "worst row", "max_abs", "nan");
   for (const TensorGrade& tensor : grade.tensors) {
+    if (!tensor.judged) {
+      out << fmt::format("{:<10} not judged: {}{}\n", tensor.name, tensor.why_not,
+                         verdict_of(tensor));
+      continue;
+    }
     out << fmt::format(
         "{:<10} {:>11.3e} {:>11.3e} {:>11.3e} {:>11.3e} {:>5}  rank {} token {} head {}: expected "
         "{:.9g}, seen {:.9g}{}\n",

@@ -219,18 +219,37 @@ Json summary_json(const CheckedPlan& checked, const PlanSummary& summary) {
 }
 
 Json grade_json(const Grade& grade, const std::string& executor, uint64_t plan_hash) {
-  Json json{{"schema", 1},
-            {"passed", grade.passed},
-            {"executor", executor},
-            {"plan_hash", to_hex(plan_hash)}};
+  Json json{
+      {"schema", 1},          {"passed", grade.passed}, {"verdict", to_name(grade.judgement())},
+      {"blind", grade.blind}, {"executor", executor},   {"plan_hash", to_hex(plan_hash)}};
   json["tensors"] = Json::array();
   for (const TensorGrade& tensor : grade.tensors) {
-    Json entry{{"name", tensor.name}, {"passed", tensor.passed}};
+    Json entry{{"name", tensor.name},
+               {"passed", tensor.passed},
+               {"judged", tensor.judged},
+               {"rows", tensor.rows},
+               {"judged_rows", tensor.judged_rows}};
+    if (!tensor.why_not.empty()) entry["why_not"] = tensor.why_not;
+    if (tensor.has_failed()) entry["failure"] = describe_failure(tensor);
+    if (tensor.is_widened) entry["widened"] = true;
     entry["max_abs"] = finite_or_null(tensor.max_abs);
     entry["rel_l2"] = finite_or_null(tensor.rel_l2);
     entry["worst_row_rel_l2"] = finite_or_null(tensor.worst_row_rel_l2);
     entry["budget"] = finite_or_null(tensor.budget);
     entry["nan"] = tensor.nan;
+    entry["infinite"] = tensor.infinite;
+    entry["not_empty"] = tensor.not_empty;
+    for (int kind = 0; kind < kGroupKinds; ++kind) {
+      if (tensor.groups[kind].empty()) continue;
+      const std::string name(to_name(static_cast<GroupKind>(kind)));
+      Json& groups = entry["by_" + name] = Json::array();
+      for (const GroupGrade& group : tensor.groups[kind])
+        groups.push_back({{name, group.index},
+                          {"rel_l2", finite_or_null(group.rel_l2)},
+                          {"budget", finite_or_null(group.budget)},
+                          {"excess_of_rows", finite_or_null(group.excess_of_rows)},
+                          {"ok", group.passed}});
+    }
     entry["worst"] = {{"rank", tensor.worst.rank},
                       {"step", tensor.worst.step},
                       {"token", tensor.worst.token},

@@ -12,7 +12,6 @@
 #include "reference/kernel_walker.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
-#include "reference/sampled_judge.h"
 #include "sim/app/program.h"
 
 #include <cstdio>

@@ -2,7 +2,6 @@
 #include "reference/dense_oracle.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
-#include "reference/sampled_judge.h"
 
 /// The front door of the page: what main.cpp is to the program.
 int main() {

@@ -274,6 +274,15 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   faults->footer("Example: cpscope faults --list");
   commands.push_back({faults, [&] { return command_faults(options, toolbox); }});
 
+  CLI::App* power = app.add_subcommand(
+      "power",
+      "how small an error the verdict sees: right answers with one row, head, rank or sequence a "
+      "little off, and with one message lost, judged whole and by a sample");
+  power->add_flag("--brief", options.brief, "bf16 and the largest size of each kind alone");
+  add_json(power, options);
+  power->footer("Example: cpscope power --brief");
+  commands.push_back({power, [&] { return command_power(options, toolbox); }});
+
   CLI::App* bench = app.add_subcommand(
       "bench", "how fast an executor carries out scenarios; no judging, inputs as in `run`");
   bench->add_option("PATH", options.paths, "scenario files or folders")->required();

@@ -32,6 +32,17 @@ Json probe_finding_json(const ProbeFinding& finding) {
 
 }  // namespace
 
+std::string describe_unjudged(const ForeignGrade& graded) {
+  std::string text;
+  if (!graded.grade.blind.empty()) text += ": " + describe_blindness(graded.grade);
+  if (const std::string coverage = describe_coverage(graded.grade); !coverage.empty())
+    text += "; " + coverage;
+  if (!graded.missing.empty())
+    text += fmt::format("; not judged, because the record has none: {}",
+                        fmt::join(graded.missing, ", "));
+  return text;
+}
+
 std::string describe_inputs(const ForeignGrade& graded) {
   if (graded.inputs.empty()) return "inputs: the record holds none; judged against the scenario's";
   std::vector<std::string> notes;
@@ -42,10 +53,10 @@ std::string describe_inputs(const ForeignGrade& graded) {
 
 void write_foreign_grade(const ForeignRecord& record, const ForeignGrade& graded, const Plan& plan,
                          std::ostream& out) {
-  out << fmt::format("{} of somebody else's tensors{}, plan {}\n",
-                     graded.grade.passed ? "PASS" : "FAIL",
+  out << fmt::format("{} of somebody else's tensors{}, plan {}{}\n",
+                     describe_judgement(graded.grade),
                      record.executor.empty() ? "" : fmt::format(" (executor {})", record.executor),
-                     to_hex(plan.hash));
+                     to_hex(plan.hash), describe_unjudged(graded));
   write_grade_table(graded.grade, out);
   for (const std::string& hint : graded.hints) out << "looks like: " << hint << '\n';
   out << fmt::format("rows in {} order: {}\n", to_name(record.order), record.order_source);
@@ -62,12 +73,7 @@ void write_foreign_grade(const ForeignRecord& record, const ForeignGrade& graded
   };
   list("not in the record, not graded", graded.missing);
   list("not asked for by the scenario, not graded", graded.unasked);
-  list("not part of a sample, not graded", graded.unjudged);
   list("ignored", record.ignored);
-  if (!graded.judged.query_tokens.empty()) {
-    out << fmt::format("judged on a sample: {} query rows, {} key rows\n",
-                       graded.judged.query_tokens.size(), graded.judged.key_tokens.size());
-  }
 }
 
 Json foreign_json(const ForeignRecord& record, const ForeignGrade& graded, const Plan& plan) {
@@ -75,10 +81,13 @@ Json foreign_json(const ForeignRecord& record, const ForeignGrade& graded, const
   json["order"] = to_name(record.order);
   json["order_source"] = record.order_source;
   json["graded"] = Json::array();
-  for (const TensorGrade& tensor : graded.grade.tensors) json["graded"].push_back(tensor.name);
+  for (const TensorGrade& tensor : graded.grade.tensors)
+    if (tensor.judged) json["graded"].push_back(tensor.name);
   json["missing"] = graded.missing;
   json["unasked"] = graded.unasked;
-  json["unjudged"] = graded.unjudged;
+  json["unjudged"] = Json::array();
+  for (const TensorGrade& tensor : graded.grade.tensors)
+    if (!tensor.judged) json["unjudged"].push_back(tensor.name);
   json["ignored"] = record.ignored;
   json["read"] = Json::object();
   for (size_t t = 0; t < record.tensors.size(); ++t)
@@ -93,7 +102,7 @@ Json foreign_json(const ForeignRecord& record, const ForeignGrade& graded, const
   }
   json["truth"] = graded.uses_own_inputs ? "record" : "scenario";
   json["hints"] = graded.hints;
-  const bool is_sample = !graded.judged.query_tokens.empty();
+  const bool is_sample = !graded.judged.is_empty();
   json["judged"] = {{"whole", !is_sample},
                     {"query_rows", graded.judged.query_tokens.size()},
                     {"key_rows", graded.judged.key_tokens.size()}};

@@ -16,6 +16,10 @@ void write_foreign_grade(const ForeignRecord& record, const ForeignGrade& graded
                          std::ostream& out);
 Json foreign_json(const ForeignRecord& record, const ForeignGrade& graded, const Plan& plan);
 
+/// What a first line says beside the verdict: why it is blind, how many rows were judged, and which
+/// tensors were not; empty, or goes on after a word.
+std::string describe_unjudged(const ForeignGrade& graded);
+
 /// Whose inputs the tensors were judged against.
 std::string describe_inputs(const ForeignGrade& graded);
 

@@ -5,6 +5,7 @@
 #include "sim/plan/planner.h"
 #include "sim/run/item_tensors.h"
 #include "sim/run/run_inputs.h"
+#include "sim/run/sample.h"
 #include "sim/scenario/key_place.h"
 
 #include <algorithm>
@@ -107,18 +108,12 @@ std::optional<Error> judge_case(Toolbox& toolbox, const Scenario& scenario,
     if (options.keeps_exact) outcome.exact = std::move(verdict.value().exact);
     return std::nullopt;
   }
-  outcome.judged = choose_rows(plan.layout.slots, options.sample_rows);
-  Result<Answer> exact = toolbox.sampled_judge(
-      scenario, outcome.inputs, outcome.judged.query_tokens, outcome.judged.key_tokens, control);
-  if (!exact && exact.error().kind == ErrorKind::refused) {
-    // Keys that too many queries see cannot be sampled; the report says that none was.
-    outcome.judged.key_tokens.clear();
-    exact =
-        toolbox.sampled_judge(scenario, outcome.inputs, outcome.judged.query_tokens, {}, control);
-  }
-  if (!exact) return exact.error();
-  outcome.grade = grade_rows(plan, outcome.output.answer, exact.value(), outcome.judged);
-  if (options.keeps_exact) outcome.exact = std::move(exact).value();
+  Result<SampledGrade> sampled = grade_sample(toolbox, plan, outcome.inputs, outcome.output.answer,
+                                              {.rows = options.sample_rows, .control = control});
+  if (!sampled) return sampled.error();
+  outcome.grade = std::move(sampled.value().grade);
+  outcome.judged = std::move(sampled.value().rows);
+  if (options.keeps_exact) outcome.exact = std::move(sampled.value().exact);
   return std::nullopt;
 }
 

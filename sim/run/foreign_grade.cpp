@@ -4,8 +4,11 @@
 #include "sim/run/dtype.h"
 #include "sim/run/grade_hints.h"
 #include "sim/run/run_inputs.h"
+#include "sim/run/sample.h"
+#include "sim/scenario/scenario_names.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <limits>
 #include <unordered_map>
@@ -213,17 +216,15 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// The record's answers, with the exact ones where it has none; those are not graded after all.
-Answer fill_answer(const ForeignRecord& record, const Answer& exact) {
+/// The record's answers; what it lacks is empty.
+Answer take_answer(const ForeignRecord& record) {
   Answer answer;
   for_each_answer(
       [&](std::string_view name, Tensor Answer::*member) {
-        const Tensor* given = record.find(name);
-        answer.*member = given != nullptr ? *given : exact.*member;
+        if (const Tensor* given = record.find(name)) answer.*member = *given;
       },
       [&](std::string_view name, std::vector<double> Answer::*member) {
-        const Tensor* given = record.find(name);
-        answer.*member = given != nullptr ? given->values : exact.*member;
+        if (const Tensor* given = record.find(name)) answer.*member = given->values;
       });
   return answer;
 }
@@ -242,50 +243,116 @@ void clear_padding(const BatchSlots& slots, Answer& answer) {
   }
 }
 
-/// Leaves only tensors of the record in the grade.
-void keep_given(const ForeignRecord& record, Grade& grade) {
-  std::erase_if(grade.tensors,
-                [&](const TensorGrade& tensor) { return record.find(tensor.name) == nullptr; });
-  grade.passed = std::all_of(grade.tensors.begin(), grade.tensors.end(),
-                             [](const TensorGrade& tensor) { return tensor.passed; });
-}
-
-/// An answer of the right shapes with nothing in it, for what a sample does not compare.
-Answer empty_answer(const Plan& plan) {
-  const Attention& attention = plan.scenario.attention;
-  const BatchSlots& slots = plan.layout.slots;
-  const auto make = [](const char* name, std::vector<int64_t> shape) {
-    Tensor tensor{name, std::move(shape), Dtype::fp64, {}};
-    tensor.values.resize(static_cast<size_t>(tensor.size()));
-    return tensor;
-  };
-  Answer answer;
-  answer.out = make("out", {slots.tokens, attention.heads, attention.head_dim_v});
-  answer.lse = make("lse", {slots.tokens, attention.heads});
-  if (!plan.scenario.numerics.backward) return answer;
-  answer.dq = make("dq", {slots.tokens, attention.heads, attention.head_dim_qk});
-  answer.dk = make("dk", {slots.kv_tokens, attention.kv_heads, attention.head_dim_qk});
-  answer.dv = make("dv", {slots.kv_tokens, attention.kv_heads, attention.head_dim_v});
-  return answer;
-}
-
-std::optional<Error> grade_sample(const Toolbox& toolbox, const Plan& plan,
-                                  const ForeignRecord& record, const RunInputs& inputs,
-                                  const ForeignGradeOptions& options, ForeignGrade& graded) {
-  graded.judged = choose_rows(plan.layout.slots, options.sample_rows);
-  Result<Answer> exact = toolbox.sampled_judge(plan.scenario, inputs, graded.judged.query_tokens,
-                                               graded.judged.key_tokens, options.control);
-  if (!exact && exact.error().kind == ErrorKind::refused) {
-    // Keys that too many queries see cannot be sampled.
-    graded.judged.key_tokens.clear();
-    exact = toolbox.sampled_judge(plan.scenario, inputs, graded.judged.query_tokens, {},
-                                  options.control);
+/// Are all rows of an input the same number by number?
+bool is_same_everywhere(const Tensor& input, const std::vector<bool>& valid) {
+  const int64_t width = input.size() / std::max<int64_t>(1, input.shape[0]);
+  const double* first = nullptr;
+  int64_t rows = 0;
+  for (int64_t token = 0; token < input.shape[0]; ++token) {
+    if (!valid[static_cast<size_t>(token)]) continue;
+    const double* row = input.values.data() + token * width;
+    if (++rows == 1) first = row;
+    if (!std::equal(row, row + width, first)) return false;
   }
-  if (!exact) return exact.error();
-  Answer answer = fill_answer(record, empty_answer(plan));
-  if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
-  graded.grade = grade_rows(plan, answer, exact.value(), graded.judged);
-  keep_given(record, graded.grade);
+  return rows > 1;
+}
+
+bool is_zero(const Tensor& input, const std::vector<bool>& valid) {
+  const int64_t width = input.size() / std::max<int64_t>(1, input.shape[0]);
+  for (int64_t token = 0; token < input.shape[0]; ++token) {
+    const double* row = input.values.data() + token * width;
+    if (valid[static_cast<size_t>(token)] &&
+        !std::all_of(row, row + width, [](double value) { return value == 0.0; }))
+      return false;
+  }
+  return true;
+}
+
+/// What inputs leave open, whatever the answer is: a question that a wrong answer passes too.
+void find_blind_inputs(const Plan& plan, const RunInputs& inputs, std::vector<std::string>& blind) {
+  const BatchSlots& slots = plan.layout.slots;
+  const std::vector<bool> queries = valid_ids(slots, false), keys = valid_ids(slots, true);
+  const auto say = [&](const char* what) { blind.emplace_back(what); };
+  if (is_zero(inputs.v, keys)) {
+    say("v is zero, and so is out whatever was computed");
+  } else if (is_same_everywhere(inputs.v, keys)) {
+    say("v is the same in all tokens, and so is out whatever a query sees");
+  }
+  if (is_zero(inputs.q, queries))
+    say("q is zero, so that all visible keys weigh the same");
+  else if (is_zero(inputs.k, keys) || is_same_everywhere(inputs.k, keys))
+    say("k is the same in all tokens, so that all visible keys weigh the same");
+  if (plan.scenario.numerics.backward && is_zero(inputs.d_out, queries))
+    say("d_out is zero, and so are dq, dk and dv whatever was computed");
+}
+
+/// Is this a name that the field has for an answer of the contract: softmax_lse, q_grad, d_query?
+bool resembles(std::string name, std::string_view answer) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto has = [&](std::string_view word) { return name.find(word) != std::string::npos; };
+  if (has(answer)) return true;
+  if (answer == "lse") return has("logsumexp");
+  if (answer.size() != 2 || answer.front() != 'd') return false;
+  const char input = answer.back();
+  const bool names_input = name.front() == input || name.back() == input ||
+                           has(input == 'q' ? "query" : (input == 'k' ? "key" : "value"));
+  return names_input && (has("grad") || name.front() == 'd');
+}
+
+/// What the record leaves open.
+void find_blind_record(const ForeignRecord& record, const ForeignGrade& graded,
+                       std::vector<std::string>& blind) {
+  for (const std::string& name : record.absent)
+    blind.push_back(fmt::format("{} is there without a value", name));
+  for (const std::string& name : graded.missing) {
+    for (const std::string& other : record.ignored) {
+      if (resembles(other, name))
+        blind.push_back(
+            fmt::format("the record lacks {0} and holds {1}, which is read only when "
+                        "it is called {0}",
+                        name, other));
+    }
+  }
+  for (const char* name : {"out", "lse", "dq", "dk", "dv"})
+    if (record.find(name) != nullptr) return;
+  blind.emplace_back("no tensor by token is there: one number a head tells nothing of the rows");
+}
+
+std::optional<Error> grade_sample_of(const Toolbox& toolbox, const Plan& plan,
+                                     const ForeignRecord& record, const RunInputs& inputs,
+                                     const ForeignGradeOptions& options, ForeignGrade& graded) {
+  Result<SampledGrade> sampled = grade_sample(toolbox, plan, inputs, take_answer(record),
+                                              {.rows = options.sample_rows,
+                                               .ignores_padding = options.ignores_padding,
+                                               .budgets = options.budgets,
+                                               .control = options.control});
+  if (!sampled) return sampled.error();
+  graded.grade = std::move(sampled.value().grade);
+  graded.judged = std::move(sampled.value().rows);
+  return std::nullopt;
+}
+
+/// Other ways to round that explain a failure: what the scenario would have to say.
+std::optional<Error> try_other_roundings(const Toolbox& toolbox, const Plan& plan,
+                                         const RunInputs& inputs, const Answer& answer,
+                                         const ForeignGradeOptions& options, ForeignGrade& graded) {
+  const Numerics& numerics = plan.scenario.numerics;
+  const bool is_narrow = numerics.dtype == Dtype::bf16 || numerics.dtype == Dtype::fp16;
+  if (graded.grade.judgement() != Judgement::fail || !is_narrow ||
+      numerics.accumulate == Accumulate::dtype)
+    return std::nullopt;
+  Scenario other = plan.scenario;
+  other.numerics.accumulate = Accumulate::dtype;
+  const Result<Verdict> verdict = toolbox.judge(other, inputs, count_hops(plan), options.control);
+  if (!verdict) return verdict.error();
+  const Grade grade = grade_answer(plan, inputs, answer, verdict.value(),
+                                   {.leaves_out_absent = true, .budgets = options.budgets});
+  if (grade.judgement() != Judgement::fail)
+    graded.hints.push_back(fmt::format(
+        "partial results merged in {0} (merge_in_dtype): all tensors keep the budgets of "
+        "accumulate = \"dtype\"",
+        to_name(numerics.dtype)));
   return std::nullopt;
 }
 
@@ -294,12 +361,15 @@ std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan,
                                  const ForeignGradeOptions& options, ForeignGrade& graded) {
   Result<Verdict> verdict = toolbox.judge(plan.scenario, inputs, count_hops(plan), options.control);
   if (!verdict) return verdict.error();
-  Answer answer = fill_answer(record, verdict.value().exact);
+  Answer answer = take_answer(record);
   if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
   graded.grade = grade_answer(plan, inputs, answer, verdict.value(),
-                              {.keeps_row_budgets = options.keeps_exact});
-  keep_given(record, graded.grade);
+                              {.keeps_row_budgets = options.keeps_exact,
+                               .leaves_out_absent = true,
+                               .budgets = options.budgets});
   graded.hints = explain_grade(plan, answer, verdict.value().exact, graded.grade);
+  if (auto error = try_other_roundings(toolbox, plan, inputs, answer, options, graded))
+    return error;
   if (!options.keeps_exact) return std::nullopt;
   graded.seen = std::move(answer);
   graded.exact = std::move(verdict.value().exact);
@@ -327,21 +397,12 @@ Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan,
   const Result<RunInputs> inputs = find_inputs(plan, record, graded);
   if (!inputs) return inputs.error();
   const auto error = options.sample_rows > 0
-                         ? grade_sample(toolbox, plan, record, inputs.value(), options, graded)
+                         ? grade_sample_of(toolbox, plan, record, inputs.value(), options, graded)
                          : grade_whole(toolbox, plan, record, inputs.value(), options, graded);
   if (error) return *error;
-  for (const std::string& name : asked) {
-    const bool is_graded =
-        std::any_of(graded.grade.tensors.begin(), graded.grade.tensors.end(),
-                    [&](const TensorGrade& tensor) { return tensor.name == name; });
-    if (!is_graded && record.find(name) != nullptr) graded.unjudged.push_back(name);
-  }
-  if (graded.grade.tensors.empty()) {
-    return make_error(ErrorKind::bad_input,
-                      fmt::format("a sample of rows judges nothing that the record holds: {}",
-                                  fmt::join(graded.unjudged, ", ")),
-                      "grade without --sample, or give out or lse");
-  }
+  find_blind_inputs(plan, inputs.value(), graded.grade.blind);
+  find_blind_record(record, graded, graded.grade.blind);
+  graded.grade.conclude();
   return graded;
 }
 

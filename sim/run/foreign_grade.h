@@ -24,20 +24,20 @@ struct ForeignGradeOptions {
   bool ignores_padding = false;  // what stands in padding rows is not graded
   int64_t sample_rows = 0;       // judge only about so many query rows; 0 = the whole batch
   bool keeps_exact = false;      // both answers, and what every row may err; not of a sample
+  std::vector<WidenedBudget> budgets = {};  // of tensors that may err more than they have earned
   RunControl control = {};
 };
 
 /// What is right and wrong with tensors that somebody else computed.
 struct ForeignGrade {
-  Grade grade;                        // of the tensors that are there
-  std::vector<std::string> missing;   // tensors that the scenario asks for and the record lacks
-  std::vector<std::string> unasked;   // answers of a backward or a sink that the scenario has not
-  std::vector<std::string> unjudged;  // there, but not part of a sample
-  std::vector<InputNote> inputs;      // that the record holds
-  bool uses_own_inputs = false;       // some differ: the record's are the truth
-  std::vector<std::string> hints;     // what the errors look like
-  JudgedRows judged;                  // empty lists when the whole batch was judged
-  Answer seen, exact;                 // empty unless asked for
+  Grade grade;                       // of the tensors that are there
+  std::vector<std::string> missing;  // tensors that the scenario asks for and the record lacks
+  std::vector<std::string> unasked;  // answers of a backward or a sink that the scenario has not
+  std::vector<InputNote> inputs;     // that the record holds
+  bool uses_own_inputs = false;      // some differ: the record's are the truth
+  std::vector<std::string> hints;    // what the errors look like
+  JudgedRows judged;                 // empty lists when the whole batch was judged
+  Answer seen, exact;                // empty unless asked for
 };
 
 /// Judges a record against the oracle. Inputs of the record that differ from the scenario's are

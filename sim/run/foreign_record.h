@@ -39,6 +39,7 @@ struct ForeignRecord {
   std::vector<Tensor> tensors;        // in the contract's order
   std::vector<std::string> readings;  // [tensor] "F32 [40, 4, 8] read as ..., in packed order"
   std::vector<std::string> ignored;   // tensors of other names
+  std::vector<std::string> absent;    // names that the caller gave without a tensor
   RowOrder order = RowOrder::packed;
   std::string order_source;  // who said so: an option, the metadata, cpscope itself, the contract
   std::string executor;      // as its metadata says; may be empty

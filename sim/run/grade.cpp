@@ -1,13 +1,16 @@
 #include "sim/run/grade.h"
 
 #include "sim/run/dtype.h"
+#include "sim/run/tensor_grader.h"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace cpscope {
 namespace {
@@ -15,23 +18,10 @@ namespace {
 /// Rows of fewer lanes cancel to almost nothing now and then, as scalars do.
 constexpr int64_t kLanesThatNeverCancel = 8;
 
-/// Relative root mean square error of one rounding to nearest: half a unit in the last place,
-/// uniformly distributed (1/sqrt(3)), over a significand between 1 and 2 (1/sqrt(2)).
-double typical_rounding(Dtype dtype) { return unit_roundoff(dtype) / std::sqrt(6.0); }
-
-/// An error made of `draws` equal independent ones strays from its expectation s by t*s,
-/// t = kSigmas/sqrt(2*draws). The answer may then err (1 + t)*s while twice the plain run's error
-/// is 2*(1 - t)*s. Returns what is missing between them, in units of s: nothing from 162 draws on.
-double missing_statistics(double draws) {
-  const double stray = kSigmas / std::sqrt(2 * std::max(1.0, draws));
-  return std::max(0.0, 1 + stray - 2 * std::max(0.0, 1 - stray));
-}
-
-/// Roundings of the accumulator that no plain run can be asked to show: fp32, or fp64 where
-/// everything is fp64.
-double accumulator_floor(Dtype dtype) {
-  return dtype == Dtype::fp64 ? 1e-13 : 8 * unit_roundoff(Dtype::fp32);
-}
+/// Of kernels that compute exp2 by a cubic polynomial, as FlashAttention 4 does on Blackwell
+/// (coefficients 1, 0.695146, 0.227564, 0.077119): largest relative error of a weight, and its root
+/// mean square over the polynomial's range. A row of one key passes it on to its lse whole.
+constexpr KnownError kCubicExp2 = {8.8e-5, 6.1e-5};
 
 double root_mean_square(const std::vector<double>& values) {
   double sum = 0;
@@ -44,227 +34,81 @@ double root_mean_square(const std::vector<double>& values) {
   return count == 0 ? 0.0 : std::sqrt(sum / static_cast<double>(count));
 }
 
-/// Error of one row against the exact one; infinity where one side is -inf and the other is not.
-double row_error(const double* seen, const double* exact, int64_t lanes) {
-  double sum = 0;
-  for (int64_t lane = 0; lane < lanes; ++lane) {
-    if (seen[lane] == exact[lane]) continue;
-    const double difference = seen[lane] - exact[lane];
-    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
-    sum += difference * difference;
+/// Owners and sequences of all tokens of one side, then of the judged ones.
+RowPlaces row_places_of(const Plan& plan, bool is_kv, const std::vector<int64_t>* judged) {
+  const BatchSlots& slots = plan.layout.slots;
+  const auto tokens = static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens);
+  RowPlaces all{{}, std::vector<int32_t>(tokens, 0), std::vector<int32_t>(tokens, -1)};
+  const auto& lists = is_kv ? plan.kv_lists : plan.q_lists;
+  for (int32_t r = 0; r < plan.layout.cp_size; ++r) {
+    for (const TokenRun& run : plan.list(lists[r])) {
+      for (int64_t token = run.begin; token < run.end; token += run.stride) all.ranks[token] = r;
+    }
   }
-  return std::sqrt(sum);
+  for (size_t s = 0; s < slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = slots.sequences[s];
+    std::fill_n(all.sequences.begin() + (is_kv ? slot.kv_begin : slot.q_begin),
+                is_kv ? slot.kv_valid : slot.q_valid, static_cast<int32_t>(s));
+  }
+  if (judged == nullptr) {
+    all.tokens.resize(tokens);
+    std::iota(all.tokens.begin(), all.tokens.end(), int64_t{0});
+    return all;
+  }
+  RowPlaces chosen{*judged, {}, {}};
+  for (const int64_t token : *judged) {
+    chosen.ranks.push_back(all.ranks[token]);
+    chosen.sequences.push_back(all.sequences[token]);
+  }
+  return chosen;
 }
-
-double row_norm(const double* row, int64_t lanes) {
-  double sum = 0;
-  for (int64_t lane = 0; lane < lanes; ++lane)
-    sum += std::isfinite(row[lane]) ? row[lane] * row[lane] : 0.0;
-  return std::sqrt(sum);
-}
-
-struct Owners {
-  std::vector<int32_t> q, kv;  // [packed padded id] rank
-
-  explicit Owners(const Plan& plan)
-      : q(static_cast<size_t>(plan.layout.slots.tokens)),
-        kv(static_cast<size_t>(plan.layout.slots.kv_tokens)) {
-    for (int32_t r = 0; r < plan.layout.cp_size; ++r) {
-      for (const TokenRun& run : plan.list(plan.q_lists[r])) {
-        for (int64_t token = run.begin; token < run.end; token += run.stride) q[token] = r;
-      }
-      for (const TokenRun& run : plan.list(plan.kv_lists[r])) {
-        for (int64_t token = run.begin; token < run.end; token += run.stride) kv[token] = r;
-      }
-    }
-  }
-};
-
-/// One tensor of the three sides.
-struct Compared {
-  std::string name;
-  const Tensor& seen;
-  const Tensor& exact;
-  const Tensor& plain;
-  double magnitude;  // natural size of an element, for the absolute floor
-  Dtype rounded_to;  // what the answer's values are rounded to
-  double row_share;  // how much of the tensor's rms row counts as a row's size: scalars near zero
-                     // have none of their own
-  std::vector<int32_t> owner;
-  std::vector<double> carried;  // [row] expected error that roundings upstream carry in, or empty
-  // Errors that are independent of each other, at most: rows may be many that share few of them.
-  double sources = std::numeric_limits<double>::infinity();
-};
-
-class Grader {
- public:
-  Grader(const Plan& plan, const GradeOptions& options)
-      : plan_(plan), options_(options), floor_(accumulator_floor(plan.scenario.numerics.dtype)) {}
-
-  TensorGrade grade(const Compared& sides) const {
-    TensorGrade grade;
-    grade.name = sides.name;
-    grade.worst.step = std::max(0, plan_.forward.num_steps - 1);
-    if (sides.seen.shape != sides.exact.shape) {
-      grade.passed = false;
-      grade.rel_l2 = std::numeric_limits<double>::infinity();
-      return grade;
-    }
-    const int64_t heads = sides.exact.shape[1];
-    const int64_t lanes = sides.exact.shape.size() > 2 ? sides.exact.shape[2] : 1;
-    const int64_t rows = sides.exact.size() / std::max<int64_t>(1, lanes);
-    const Sums sums = sum_up(sides, rows, lanes);
-    const double size = std::sqrt(static_cast<double>(sides.exact.size()));
-    const double allowed = 2 * sums.plain_error + floor_ * (sides.magnitude * size + sums.norm) +
-                           missing_statistics(sums.draws) * sums.expected_error;
-    grade.nan = sums.nan;
-    grade.rel_l2 = ratio(sums.error, sums.norm);
-    grade.budget = ratio(allowed, sums.norm);
-    grade.budget_l2 = allowed;
-    // A budget that is no number, or infinite, would forgive everything.
-    grade.passed = sums.nan == 0 && std::isfinite(allowed) && sums.error <= allowed;
-    find_worst_row(sides, sums, rows, heads, lanes, grade);
-    return grade;
-  }
-
- private:
-  struct Sums {
-    double error = 0, plain_error = 0, norm = 0;  // L2 over the tensor
-    double expected_error = 0;                    // of one rounding of all that is stored, L2
-    double draws = 0;  // rows that share the expected error, were it spread evenly over them
-    int64_t nan = 0;
-  };
-
-  static double ratio(double error, double norm) {
-    if (norm > 0) return error / norm;
-    return error == 0 ? 0.0 : std::numeric_limits<double>::infinity();
-  }
-
-  /// What rounding a row once, and once what it depends on, is expected to cost: the scale
-  /// of its error where the plain run was lucky. Lanes of a row err together, so a row is one draw.
-  static double expected_error(const Compared& sides, int64_t row, double norm) {
-    if (norm == 0) return 0.0;  // nothing depends on what nobody sees
-    const double carried = sides.carried.empty() ? 0.0 : sides.carried[row];
-    return std::hypot(typical_rounding(sides.rounded_to) * norm, carried);
-  }
-
-  static Sums sum_up(const Compared& sides, int64_t rows, int64_t lanes) {
-    Sums sums;
-    double expected = 0, fourth_powers = 0;
-    for (int64_t row = 0; row < rows; ++row) {
-      const double *seen = sides.seen.values.data() + row * lanes,
-                   *exact = sides.exact.values.data() + row * lanes;
-      const double error = row_error(seen, exact, lanes), norm = row_norm(exact, lanes);
-      const double plain_error = row_error(sides.plain.values.data() + row * lanes, exact, lanes);
-      sums.error += error * error;
-      sums.norm += norm * norm;
-      const double square = std::pow(expected_error(sides, row, norm), 2);
-      expected += square;
-      fourth_powers += square * square;
-      sums.plain_error += std::isfinite(plain_error) ? plain_error * plain_error : 0.0;
-      sums.nan += std::count_if(seen, seen + lanes, [](double value) { return std::isnan(value); });
-    }
-    sums.error = std::sqrt(sums.error);
-    sums.norm = std::sqrt(sums.norm);
-    sums.plain_error = std::sqrt(sums.plain_error);
-    sums.expected_error = std::sqrt(expected);
-    sums.draws = fourth_powers > 0 ? expected * expected / fourth_powers : 0.0;
-    sums.draws = std::min(sums.draws, sides.sources);
-    return sums;
-  }
-
-  void find_worst_row(const Compared& sides, const Sums& sums, int64_t rows, int64_t heads,
-                      int64_t lanes, TensorGrade& grade) const {
-    const double plain_rel = sums.norm > 0 ? sums.plain_error / sums.norm : 0.0;
-    const double rms_row = rows > 0 ? sums.norm / std::sqrt(static_cast<double>(rows)) : 0.0;
-    const double width = std::sqrt(static_cast<double>(lanes));
-    double worst_excess = -1;
-    for (int64_t row = 0; row < rows; ++row) {
-      const double *seen = sides.seen.values.data() + row * lanes,
-                   *exact = sides.exact.values.data() + row * lanes;
-      const double error = row_error(seen, exact, lanes), norm = row_norm(exact, lanes);
-      const double plain_error = row_error(sides.plain.values.data() + row * lanes, exact, lanes);
-      const double explained = (std::isfinite(plain_error) ? plain_error : 0.0) +
-                               plain_rel * (norm + sides.row_share * rms_row) +
-                               expected_error(sides, row, norm) +
-                               floor_ * (sides.magnitude * width + norm);
-      if (options_.keeps_row_budgets)
-        grade.row_budgets.push_back(static_cast<float>(kSigmas * explained));
-      // A row that should be zero has no relative error; its absolute one is in max_abs.
-      if (error > 0 && (norm > 0 || !std::isfinite(error))) {
-        grade.worst_row_rel_l2 = std::max(grade.worst_row_rel_l2, ratio(error, norm));
-      }
-      const double excess = explained > 0 && std::isfinite(explained)
-                                ? error / (kSigmas * explained)
-                                : (error > 0 ? std::numeric_limits<double>::infinity() : 0.0);
-      if (excess > 1) grade.passed = grade.rows_passed = false;
-      for (int64_t lane = 0; lane < lanes; ++lane) {
-        const double difference = std::abs(seen[lane] - exact[lane]);
-        if (seen[lane] != exact[lane] && !(difference <= grade.max_abs)) grade.max_abs = difference;
-      }
-      if (excess <= worst_excess && !std::isnan(excess)) continue;
-      grade.worst_row_excess = worst_excess = excess;
-      name_worst(sides, row, heads, lanes, grade);
-    }
-  }
-
-  static void name_worst(const Compared& sides, int64_t row, int64_t heads, int64_t lanes,
-                         TensorGrade& grade) {
-    grade.worst.token = row / heads;
-    grade.worst.head = static_cast<int32_t>(row % heads);
-    grade.worst.rank = sides.owner.empty() ? 0 : sides.owner[row / heads];
-    double furthest = -1;
-    for (int64_t i = row * lanes; i < (row + 1) * lanes; ++i) {
-      const double difference = std::abs(sides.seen.values[i] - sides.exact.values[i]);
-      if (sides.seen.values[i] != sides.exact.values[i] && !(difference <= furthest)) {
-        furthest = difference;
-        grade.worst.expected = sides.exact.values[i];
-        grade.worst.seen = sides.seen.values[i];
-      } else if (furthest < 0) {
-        grade.worst.expected = sides.exact.values[i];
-        grade.worst.seen = sides.seen.values[i];
-      }
-    }
-  }
-
-  const Plan& plan_;
-  const GradeOptions options_;
-  double floor_;
-};
 
 Tensor by_head(const char* name, const std::vector<double>& values) {
   return {name, {1, static_cast<int64_t>(values.size())}, Dtype::fp64, values};
 }
 
-/// [row of out] Expected error of delta = rowsum(d_out * out): what typical roundings of out, and
-/// the errors that the plain run's out has, make of it. The gradients of q, k and the sink are
-/// differences with delta in them, so that this error does not shrink where they cancel.
-std::vector<double> delta_errors(const RunInputs& inputs, const Verdict& verdict, Dtype dtype) {
-  const Tensor &out = verdict.exact.out, &plain = verdict.plain.out;
-  const int64_t lanes = out.shape[2];
-  std::vector<double> errors(verdict.exact.lse.values.size(), 0.0);
-  for (size_t row = 0; row < errors.size(); ++row) {
-    if (!std::isfinite(verdict.exact.lse.values[row])) continue;  // d_out may be poison there
-    double sum = 0;
-    for (size_t i = row * lanes; i < (row + 1) * lanes; ++i) {
-      const double rounding = typical_rounding(dtype) * out.values[i];
-      const double error = plain.values[i] - out.values[i];
-      sum += std::pow(inputs.d_out.values[i] * std::hypot(rounding, error), 2);
-    }
-    errors[row] = std::sqrt(sum);
-  }
-  return errors;
-}
+/// Rows of out and lse, of the tokens that `tokens` names.
+struct ForwardRows {
+  const std::vector<int64_t>& tokens;
+  const Tensor& out;
+  const Tensor& lse;
+  // Null: what the answer's own out became is no error.
+  const Tensor* plain_out = nullptr;
+  const std::vector<double>* terms = nullptr;  // [row] of out
+  double plain_rate = 0.0;                     // the plain run's error of out over its lengths
+  double logit_error = 0.0;                    // of a weight, by what rounds a logit of usual size
+};
 
-/// [row of out] Expected error of the share p * d_out that a query adds to dv where p is 1: p is
-/// rounded, and so is the sum of shares on its way. It does not shrink where shares cancel.
-std::vector<double> share_errors(const RunInputs& inputs, const Answer& exact, Dtype dtype) {
-  const int64_t lanes = exact.out.shape[2];
-  std::vector<double> errors(exact.lse.values.size(), 0.0);
+/// [row of out] Expected error of delta = rowsum(d_out * out): what typical roundings of out, and
+/// the errors that the plain run's out has here and elsewhere, make of it. The gradients of q, k
+/// and the sink are differences with delta in them, so that this error does not shrink where they
+/// cancel.
+std::vector<double> delta_errors(const Tensor& d_out, const ForwardRows& rows, Dtype dtype) {
+  const int64_t heads = rows.out.shape[1], lanes = rows.out.shape[2];
+  std::vector<double> errors(rows.lse.values.size(), 0.0);
   for (size_t row = 0; row < errors.size(); ++row) {
-    if (!std::isfinite(exact.lse.values[row])) continue;  // d_out may be poison there
-    errors[row] = std::sqrt(2.0) * typical_rounding(dtype) *
-                  row_norm(inputs.d_out.values.data() + row * static_cast<size_t>(lanes), lanes);
+    if (!std::isfinite(rows.lse.values[row])) continue;  // d_out may be poison there
+    const size_t at = row * static_cast<size_t>(lanes);
+    const int64_t token = rows.tokens[row / static_cast<size_t>(heads)],
+                  head = static_cast<int64_t>(row) % heads;
+    const double* given = d_out.values.data() + (token * heads + head) * lanes;
+    const double* out = rows.out.values.data() + at;
+    // A row in which the plain run was lucky may err as others do.
+    const double elsewhere = rows.terms == nullptr
+                                 ? 0.0
+                                 : rows.plain_rate *
+                                       std::hypot((*rows.terms)[row], row_norm(out, lanes)) /
+                                       std::sqrt(static_cast<double>(lanes));
+    double sum = 0;
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      const double here = rows.plain_out == nullptr
+                              ? 0.0
+                              : rows.plain_out->values[at + static_cast<size_t>(lane)] - out[lane];
+      const double rounding = std::hypot(typical_rounding(dtype), rows.logit_error) * out[lane];
+      const double error = std::hypot(rounding, here, elsewhere);
+      sum += std::pow(given[lane] * error, 2);
+    }
+    if (std::isfinite(sum)) errors[row] = std::sqrt(sum);
   }
   return errors;
 }
@@ -275,70 +119,273 @@ std::vector<double> carry_to_queries(std::vector<double> errors, double key_leng
   return errors;
 }
 
-/// [row of dv] Root of the sum of squares of the weights with which the queries see a key, as dv
-/// shows it: that sum times d_out, less where shares cancel.
-std::vector<double> seen_weights(const RunInputs& inputs, const Answer& exact) {
-  const int64_t lanes = exact.dv.shape[2];
-  const double row = root_mean_square(inputs.d_out.values) * std::sqrt(static_cast<double>(lanes));
-  std::vector<double> weights(static_cast<size_t>(exact.dv.size() / lanes), 0.0);
-  for (size_t key = 0; row > 0 && key < weights.size(); ++key)
-    weights[key] = row_norm(exact.dv.values.data() + key * static_cast<size_t>(lanes), lanes) / row;
-  return weights;
-}
-
-/// [row of dk, dv] The errors of all queries of a sequence, spread over its keys by weights whose
-/// squares add up to at most 1 a query: evenly, and beside that as the keys are seen.
+/// [row of dk] The deltas of all queries that see a key err in its row by their weights. The sum of
+/// the squares of these weights is what dv's terms show: they are the weights times d_out.
 std::vector<double> carry_to_keys(const std::vector<double>& errors,
-                                  const std::vector<double>& weights, const BatchSlots& slots,
-                                  const Attention& attention, double query_length) {
+                                  const std::vector<double>& dv_terms, const RunInputs& inputs,
+                                  const RowPlaces& keys, const Attention& attention,
+                                  double query_length) {
   const int64_t kv_heads = attention.kv_heads, group = attention.heads / kv_heads;
-  std::vector<double> carried(static_cast<size_t>(slots.kv_tokens * kv_heads), 0.0);
-  for (const SequenceSlot& slot : slots.sequences) {
-    for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-      double sum = 0;
-      int64_t count = 0;
-      for (int64_t query = slot.q_begin; query < slot.q_begin + slot.q_valid; ++query) {
-        for (int64_t member = 0; member < group; ++member) {
-          const double error = errors[query * attention.heads + kv_head * group + member];
-          sum += error * error;
-          count += error > 0 ? 1 : 0;
-        }
-      }
-      if (count == 0) continue;
-      const double share =
-          std::sqrt(sum / std::max(1.0, static_cast<double>(slot.kv_valid))) * query_length;
-      const double typical = std::sqrt(sum / static_cast<double>(count)) * query_length;
-      for (int64_t key = slot.kv_begin; key < slot.kv_begin + slot.kv_valid; ++key) {
-        const int64_t row = key * kv_heads + kv_head;
-        carried[row] = std::hypot(share, typical * weights[row]);
+  const double d_out =
+      root_mean_square(inputs.d_out.values) * std::sqrt(static_cast<double>(attention.head_dim_v));
+  const std::vector<SequenceSlot>& sequences = inputs.slots.sequences;
+  // [sequence, kv head] the typical error of a delta
+  std::vector<double> typical(sequences.size() * static_cast<size_t>(kv_heads), 0.0);
+  for (size_t place = 0; place < typical.size(); ++place) {
+    const SequenceSlot& slot = sequences[place / static_cast<size_t>(kv_heads)];
+    const int64_t kv_head = static_cast<int64_t>(place) % kv_heads;
+    double sum = 0;
+    int64_t count = 0;
+    for (int64_t query = slot.q_begin; query < slot.q_begin + slot.q_valid; ++query) {
+      for (int64_t member = 0; member < group; ++member) {
+        const double error = errors[query * attention.heads + kv_head * group + member];
+        sum += error * error;
+        count += error > 0 ? 1 : 0;
       }
     }
+    if (count > 0) typical[place] = std::sqrt(sum / static_cast<double>(count));
+  }
+  std::vector<double> carried(dv_terms.size(), 0.0);
+  for (size_t row = 0; d_out > 0 && row < carried.size(); ++row) {
+    const int32_t sequence = keys.sequences[row / static_cast<size_t>(kv_heads)];
+    if (sequence < 0) continue;
+    const size_t place = static_cast<size_t>(sequence) * static_cast<size_t>(kv_heads) +
+                         row % static_cast<size_t>(kv_heads);
+    carried[row] = typical[place] * query_length * dv_terms[row] / d_out;
   }
   return carried;
 }
 
-/// [row of dv] What share_errors make of it where its lanes are so few that they cancel now and
-/// then; nothing where they never do.
-std::vector<double> carry_shares(const RunInputs& inputs, const Answer& exact,
-                                 const Attention& attention, const std::vector<double>& weights,
-                                 Dtype dtype) {
-  if (attention.head_dim_v >= kLanesThatNeverCancel) return {};
-  return carry_to_keys(share_errors(inputs, exact, dtype), weights, inputs.slots, attention, 1.0);
-}
-
 /// [head] The sink's gradient is the sum of its weight times delta over all rows.
 std::vector<double> carry_to_sinks(const std::vector<double>& errors, const RunInputs& inputs,
-                                   const Answer& exact) {
+                                   const Tensor& lse) {
   const size_t heads = inputs.sink.size();
   std::vector<double> carried(heads, 0.0);
   for (size_t row = 0; row < errors.size(); ++row) {
-    if (!std::isfinite(exact.lse.values[row])) continue;
-    const double weight = std::exp(inputs.sink[row % heads] - exact.lse.values[row]);
+    if (!std::isfinite(lse.values[row])) continue;
+    const double weight = std::exp(inputs.sink[row % heads] - lse.values[row]);
     carried[row % heads] += std::pow(weight * errors[row], 2);
   }
   for (double& value : carried) value = std::sqrt(value);
   return carried;
 }
+
+/// The rows of these tokens.
+Tensor pick_rows(const Tensor& tensor, const std::vector<int64_t>& tokens) {
+  if (tensor.values.empty()) return tensor;
+  Tensor rows{tensor.name, tensor.shape, tensor.dtype, {}};
+  rows.shape[0] = static_cast<int64_t>(tokens.size());
+  const int64_t width = tensor.size() / std::max<int64_t>(1, tensor.shape[0]);
+  for (const int64_t token : tokens)
+    rows.values.insert(rows.values.end(), tensor.values.begin() + token * width,
+                       tensor.values.begin() + (token + 1) * width);
+  return rows;
+}
+
+/// Everything about one answer that its tensors are graded with.
+class AnswerGrader {
+ public:
+  AnswerGrader(const Plan& plan, const RunInputs& inputs, const Verdict& verdict,
+               const GradeOptions& options)
+      : attention_(plan.scenario.attention),
+        dtype_(plan.scenario.numerics.dtype),
+        leaves_out_absent_(options.leaves_out_absent),
+        budgets_(options.budgets),
+        inputs_(inputs),
+        verdict_(verdict),
+        grader_(dtype_, {options.keeps_row_budgets, std::max(0, plan.forward.num_steps - 1),
+                         plan.layout.cp_size, std::ssize(plan.layout.slots.sequences)}),
+        q_(root_mean_square(inputs.q.values)),
+        k_(root_mean_square(inputs.k.values)),
+        v_(root_mean_square(inputs.v.values)),
+        d_out_(root_mean_square(inputs.d_out.values)) {}
+
+  void grade_forward(const Tensor& out, const Tensor& lse, const RowPlaces& queries) {
+    const Answer &exact = verdict_.exact, &plain = verdict_.plain;
+    add({.name = "out",
+         .seen = out,
+         .exact = exact.out,
+         .plain = plain.out,
+         .magnitude = v_,
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.out,
+         .places = &queries,
+         .is_empty = rows_without_keys()});
+    // A logit off by one rounding of q and k moves lse by the same.
+    add({.name = "lse",
+         .seen = lse,
+         .exact = exact.lse,
+         .plain = plain.lse,
+         .magnitude = 1 + logit(),
+         .rounded_to = unrounded(),
+         .terms = kNoTerms,
+         .places = &queries,
+         .carried = std::vector<double>(exact.lse.values.size(), turned()),
+         .known = is_narrow() ? kCubicExp2 : KnownError{},
+         .is_empty = rows_without_keys()});
+  }
+
+  void grade_max_logit(const std::vector<double>& seen) {
+    const std::vector<double>& exact = verdict_.exact.max_logit;
+    add_by_head("max_logit", seen, exact, verdict_.plain.max_logit, 1 + logit(),
+                std::vector<double>(exact.size(), turned()));
+  }
+
+  void grade_dq(const Tensor& dq, const RowPlaces& queries, const std::vector<double>& errors) {
+    add({.name = "dq",
+         .seen = dq,
+         .exact = verdict_.exact.dq,
+         .plain = verdict_.plain.dq,
+         .magnitude = slope() * k_,
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.dq,
+         .places = &queries,
+         .carried = carry_to_queries(errors, length() * k_),
+         .is_empty = rows_without_keys()});
+  }
+
+  /// `errors` of the deltas of all queries: a query's delta errs the same way in the rows of all
+  /// keys that it sees. `lse_size`: of an lse that was handed in, else 0; its rounding, and that of
+  /// the logits beside it, are in every weight, where an lse of one's own cancels them.
+  void grade_keys(const Tensor& dk, const Tensor& dv, const RowPlaces& keys,
+                  const std::vector<double>& errors, double lse_size = 0.0) {
+    const auto deltas = static_cast<double>(
+        std::count_if(errors.begin(), errors.end(), [](double error) { return error > 0; }));
+    add({.name = "dk",
+         .seen = dk,
+         .exact = verdict_.exact.dk,
+         .plain = verdict_.plain.dk,
+         .magnitude = slope() * q_ * (1 + lse_size),
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.dk,
+         .places = &keys,
+         .carried =
+             carry_to_keys(errors, verdict_.terms.dv, inputs_, keys, attention_, length() * q_),
+         .sources = deltas,
+         .is_empty = keys_without_queries()});
+    add({.name = "dv",
+         .seen = dv,
+         .exact = verdict_.exact.dv,
+         .plain = verdict_.plain.dv,
+         .magnitude = d_out_ * (1 + lse_size),
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.dv,
+         .places = &keys,
+         .carried = carry_shares(),
+         .is_empty = keys_without_queries()});
+  }
+
+  void grade_sinks(const std::vector<double>& seen, const std::vector<double>& errors,
+                   const Tensor& lse) {
+    if (verdict_.exact.d_sink.empty()) return;
+    add_by_head("d_sink", seen, verdict_.exact.d_sink, verdict_.plain.d_sink, 1.0,
+                carry_to_sinks(errors, inputs_, lse));
+  }
+
+  /// Of the judged rows, by the exact and the plain out.
+  std::vector<double> judged_delta_errors(const RowPlaces& queries) const {
+    const Answer& exact = verdict_.exact;
+    return delta_errors(
+        inputs_.d_out,
+        {queries.tokens, exact.out, exact.lse, &verdict_.plain.out, &verdict_.terms.out,
+         plain_rate_of_out(), unit_roundoff(unrounded()) * logit()},
+        dtype_);
+  }
+  /// Of all rows, by the answer's own out.
+  std::vector<double> own_delta_errors(const Answer& seen) const {
+    std::vector<int64_t> tokens(static_cast<size_t>(seen.out.shape[0]));
+    std::iota(tokens.begin(), tokens.end(), int64_t{0});
+    return delta_errors(inputs_.d_out, {tokens, seen.out, seen.lse}, dtype_);
+  }
+
+  Grade finish() {
+    grade_.conclude();
+    return std::move(grade_);
+  }
+
+ private:
+  void add(const Compared& sides) {
+    if (leaves_out_absent_ && sides.seen.values.empty()) return;
+    Compared widened = sides;
+    for (const WidenedBudget& budget : budgets_)
+      if (budget.tensor == sides.name) widened.widened = budget.rel_l2;
+    grade_.tensors.push_back(grader_.grade(widened));
+  }
+
+  void add_by_head(const char* name, const std::vector<double>& seen,
+                   const std::vector<double>& exact, const std::vector<double>& plain,
+                   double magnitude, std::vector<double> carried) {
+    add({.name = name,
+         .seen = by_head(name, seen),
+         .exact = by_head(name, exact),
+         .plain = by_head(name, plain),
+         .magnitude = magnitude,
+         .rounded_to = unrounded(),
+         .terms = kNoTerms,
+         .carried = std::move(carried)});
+  }
+
+  /// [row of out] Padding, and queries that see no key.
+  std::vector<bool> rows_without_keys() const {
+    std::vector<bool> empty;
+    for (const double lse : verdict_.exact.lse.values) empty.push_back(std::isinf(lse));
+    return empty;
+  }
+  /// [row of dv] Padding, and keys that nobody sees: no weight has reached them.
+  std::vector<bool> keys_without_queries() const {
+    std::vector<bool> empty;
+    for (const double terms : verdict_.terms.dv) empty.push_back(d_out_ > 0 && terms == 0);
+    return empty;
+  }
+  /// [row of dv] p * d_out and the sum of such shares are rounded on their way. Where lanes are so
+  /// few that shares cancel to almost nothing now and then, these roundings do not.
+  std::vector<double> carry_shares() const {
+    if (attention_.head_dim_v >= kLanesThatNeverCancel) return {};
+    std::vector<double> carried = verdict_.terms.dv;
+    for (double& value : carried) value *= std::sqrt(2.0) * typical_rounding(dtype_);
+    return carried;
+  }
+  double plain_rate_of_out() const {
+    const Tensor &exact = verdict_.exact.out, &plain = verdict_.plain.out;
+    double error = 0, length = 0;
+    for (size_t i = 0; i < exact.values.size(); ++i) {
+      error += std::pow(plain.values[i] - exact.values[i], 2);
+      length += std::pow(exact.values[i], 2);
+    }
+    for (const double terms : verdict_.terms.out) length += terms * terms;
+    return length > 0 ? std::sqrt(error / length) : 0.0;
+  }
+  bool is_narrow() const { return dtype_ == Dtype::bf16 || dtype_ == Dtype::fp16; }
+  /// Statistics are never rounded to the dtype.
+  Dtype unrounded() const { return dtype_ == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32; }
+  double logit() const { return attention_.effective_scale() * q_ * k_ * attention_.head_dim_qk; }
+  /// RoPE's results are rounded to the dtype; which way a value falls depends on whose sine it was.
+  double turned() const {
+    if (attention_.rope_theta <= 0) return 0.0;
+    return typical_rounding(dtype_) * attention_.effective_scale() * q_ * k_ *
+           std::sqrt(2.0 * attention_.head_dim_qk);
+  }
+  double slope() const {
+    return d_out_ * v_ * std::sqrt(static_cast<double>(attention_.head_dim_v)) *
+           attention_.effective_scale();
+  }
+  double length() const {
+    return attention_.effective_scale() * std::sqrt(static_cast<double>(attention_.head_dim_qk));
+  }
+
+  static const std::vector<double> kNoTerms;
+  const Attention& attention_;
+  const Dtype dtype_;
+  const bool leaves_out_absent_;
+  const std::vector<WidenedBudget> budgets_;
+  const RunInputs& inputs_;
+  const Verdict& verdict_;
+  const TensorGrader grader_;
+  const double q_, k_, v_, d_out_;
+  Grade grade_;
+};
+
+const std::vector<double> AnswerGrader::kNoTerms;
 
 }  // namespace
 
@@ -351,14 +398,19 @@ Hops count_hops(const Plan& plan) {
   for (const MergeItem& item : plan.forward.merges) ++partials[to_index(item.into)];
   // A share that travels on is summed hop by hop: what counts is how often one row is added to on
   // its way.
+  bool travels_summed = false;
   for (const MergeItem& item : plan.backward.merges) {
     if (plan.buffer(item.into).kind == BufferKind::dkv)
       shares[to_index(item.into)] = std::max(shares[to_index(item.into)], item.order + 1);
   }
   for (const TransferItem& item : plan.backward.transfers) {
-    if (item.payload == Payload::dkv && item.landing == Landing::add) ++shares[to_index(item.to)];
+    if (item.payload != Payload::dkv) continue;
+    // The sum of two shares is on its way on.
+    travels_summed = travels_summed || shares[to_index(item.from)] > 1;
+    if (item.landing == Landing::add) ++shares[to_index(item.to)];
   }
   Hops hops;
+  hops.rounds_running_sum = travels_summed;
   for (const int32_t count : partials) hops.partials = std::max(hops.partials, count);
   for (const int32_t count : shares) hops.shares = std::max(hops.shares, count);
   return hops;
@@ -366,72 +418,103 @@ Hops count_hops(const Plan& plan) {
 
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
                    const Verdict& verdict, const GradeOptions& options) {
-  const Attention& attention = plan.scenario.attention;
-  const Owners owners(plan);
-  const Grader grader(plan, options);
-  const double v = root_mean_square(inputs.v.values), k = root_mean_square(inputs.k.values),
-               q = root_mean_square(inputs.q.values);
-  const double logit = attention.effective_scale() * q * k * attention.head_dim_qk;
-  Grade grade;
-  const auto add = [&](const char* name, const Tensor& seen, const Tensor& exact,
-                       const Tensor& plain, double magnitude, Dtype rounded_to, double row_share,
-                       const std::vector<int32_t>& owner, std::vector<double> carried = {},
-                       double sources = std::numeric_limits<double>::infinity()) {
-    grade.tensors.push_back(grader.grade({name, seen, exact, plain, magnitude, rounded_to,
-                                          row_share, owner, std::move(carried), sources}));
-  };
-  const Dtype dtype = plan.scenario.numerics.dtype;
-  // Statistics are never rounded to the dtype.
-  const Dtype unrounded = dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
-  // RoPE's results are rounded to the dtype; which way a value falls depends on whose sine it was.
-  const double turned = attention.rope_theta > 0
-                            ? typical_rounding(dtype) * attention.effective_scale() * q * k *
-                                  std::sqrt(2.0 * attention.head_dim_qk)
-                            : 0.0;
-  const double out_share = share_of_typical_row("out", attention.head_dim_v);
-  add("out", answer.out, verdict.exact.out, verdict.plain.out, v, dtype, out_share, owners.q);
-  add("lse", answer.lse, verdict.exact.lse, verdict.plain.lse, 1 + logit, unrounded, 1.0, owners.q,
-      std::vector<double>(verdict.exact.lse.values.size(), turned));
-  add("max_logit", by_head("max_logit", answer.max_logit),
-      by_head("max_logit", verdict.exact.max_logit), by_head("max_logit", verdict.plain.max_logit),
-      1 + logit, unrounded, 1.0, {}, std::vector<double>(verdict.exact.max_logit.size(), turned));
+  const RowPlaces queries = row_places_of(plan, false, nullptr);
+  AnswerGrader grader(plan, inputs, verdict, options);
+  grader.grade_forward(answer.out, answer.lse, queries);
+  grader.grade_max_logit(answer.max_logit);
   if (plan.scenario.numerics.backward) {
-    const double d_out = root_mean_square(inputs.d_out.values);
-    const double slope = d_out * v * std::sqrt(static_cast<double>(attention.head_dim_v)) *
-                         attention.effective_scale();
-    const double length =
-        attention.effective_scale() * std::sqrt(static_cast<double>(attention.head_dim_qk));
-    const std::vector<double> errors = delta_errors(inputs, verdict, dtype);
-    add("dq", answer.dq, verdict.exact.dq, verdict.plain.dq, slope * k, dtype, 1.0, owners.q,
-        carry_to_queries(errors, length * k));
-    // A query's delta errs the same way in the rows of all keys that it sees.
-    const std::vector<double> weights = seen_weights(inputs, verdict.exact);
-    const auto deltas = static_cast<double>(
-        std::count_if(errors.begin(), errors.end(), [](double error) { return error > 0; }));
-    add("dk", answer.dk, verdict.exact.dk, verdict.plain.dk, slope * q, dtype, 1.0, owners.kv,
-        carry_to_keys(errors, weights, inputs.slots, attention, length * q), deltas);
-    add("dv", answer.dv, verdict.exact.dv, verdict.plain.dv, d_out, dtype, 1.0, owners.kv,
-        carry_shares(inputs, verdict.exact, attention, weights, dtype));
-    if (!verdict.exact.d_sink.empty()) {
-      add("d_sink", by_head("d_sink", answer.d_sink), by_head("d_sink", verdict.exact.d_sink),
-          by_head("d_sink", verdict.plain.d_sink), 1.0, unrounded, 1.0, {},
-          carry_to_sinks(errors, inputs, verdict.exact));
+    const std::vector<double> errors = grader.judged_delta_errors(queries);
+    grader.grade_dq(answer.dq, queries, errors);
+    grader.grade_keys(answer.dk, answer.dv, row_places_of(plan, true, nullptr), errors);
+    grader.grade_sinks(answer.d_sink, errors, verdict.exact.lse);
+  }
+  return grader.finish();
+}
+
+Grade grade_judged_rows(const Plan& plan, const RunInputs& inputs, const Answer& answer,
+                        const Verdict& verdict, const JudgedRows& rows,
+                        const GradeOptions& options) {
+  const RowPlaces queries = row_places_of(plan, false, &rows.query_tokens);
+  AnswerGrader grader(plan, inputs, verdict, options);
+  grader.grade_forward(pick_rows(answer.out, rows.query_tokens),
+                       pick_rows(answer.lse, rows.query_tokens), queries);
+  if (!plan.scenario.numerics.backward) return grader.finish();
+  grader.grade_dq(pick_rows(answer.dq, rows.query_tokens), queries,
+                  grader.judged_delta_errors(queries));
+  if (verdict.exact.dk.values.empty()) return grader.finish();
+  const std::vector<double> errors = grader.own_delta_errors(answer);
+  grader.grade_keys(pick_rows(answer.dk, rows.key_tokens), pick_rows(answer.dv, rows.key_tokens),
+                    row_places_of(plan, true, &rows.key_tokens), errors,
+                    root_mean_square(answer.lse.values));
+  grader.grade_sinks(answer.d_sink, errors, answer.lse);
+  return grader.finish();
+}
+
+std::string_view to_name(Judgement value) {
+  constexpr std::string_view kNames[] = {"pass", "fail", "blind"};
+  return kNames[static_cast<size_t>(value)];
+}
+
+Judgement Grade::judgement() const {
+  const bool has_failed =
+      std::any_of(tensors.begin(), tensors.end(),
+                  [](const TensorGrade& tensor) { return tensor.has_failed(); });
+  const bool has_judged = std::any_of(tensors.begin(), tensors.end(),
+                                      [](const TensorGrade& tensor) { return tensor.judged; });
+  if (has_failed) return Judgement::fail;
+  return blind.empty() && has_judged ? Judgement::pass : Judgement::blind;
+}
+
+void Grade::conclude() { passed = judgement() == Judgement::pass; }
+
+std::string describe_judgement(const Grade& grade) {
+  constexpr std::string_view kWords[] = {"PASS", "FAIL", "BLIND"};
+  return std::string(kWords[static_cast<size_t>(grade.judgement())]);
+}
+
+std::string describe_blindness(const Grade& grade) {
+  return fmt::format("{}", fmt::join(grade.blind, "; "));
+}
+
+std::string describe_coverage(const Grade& grade) {
+  std::vector<std::string> judged, unjudged;
+  bool is_whole = true;
+  for (const TensorGrade& tensor : grade.tensors) {
+    is_whole = is_whole && tensor.judged && tensor.judged_rows == tensor.rows;
+    if (tensor.judged) {
+      judged.push_back(
+          fmt::format("{} {} of {} rows", tensor.name, tensor.judged_rows, tensor.rows));
+    } else {
+      unjudged.push_back(fmt::format("{} not judged ({})", tensor.name, tensor.why_not));
     }
   }
-  for (const TensorGrade& tensor : grade.tensors) grade.passed = grade.passed && tensor.passed;
-  return grade;
+  if (is_whole) return "";
+  judged.insert(judged.end(), unjudged.begin(), unjudged.end());
+  return fmt::format("judged on a sample: {}", fmt::join(judged, ", "));
+}
+
+std::string describe_failure(const TensorGrade& tensor) {
+  if (tensor.nan > 0) return fmt::format("{} values are NaN", tensor.nan);
+  if (tensor.infinite > 0) return fmt::format("{} values are infinite", tensor.infinite);
+  if (tensor.not_empty > 0)
+    return fmt::format("{} rows that belong to no token or see no key are not empty",
+                       tensor.not_empty);
+  if (!(tensor.rel_l2 <= tensor.budget))
+    return fmt::format("{:.3g} times its budget", tensor.rel_l2 / tensor.budget);
+  if (!tensor.groups_passed) return describe_worst_group(tensor);
+  return fmt::format("a row is {:.3g} times as far off as it may be", tensor.worst_row_excess);
 }
 
 std::string describe_first_failure(const Grade& grade) {
   for (const TensorGrade& tensor : grade.tensors) {
-    if (tensor.passed) continue;
+    if (!tensor.has_failed()) continue;
     return fmt::format(
-        "{}: rel_l2 {:.3g}, budget {:.3g}, {} NaN; worst at rank {}, token {}, head {}: expected "
+        "{}: {}; rel_l2 {:.3g}, budget {:.3g}; worst at rank {}, token {}, head {}: expected "
         "{:.9g}, seen {:.9g}",
-        tensor.name, tensor.rel_l2, tensor.budget, tensor.nan, tensor.worst.rank,
+        tensor.name, describe_failure(tensor), tensor.rel_l2, tensor.budget, tensor.worst.rank,
         tensor.worst.token, tensor.worst.head, tensor.worst.expected, tensor.worst.seen);
   }
-  return "";
+  return grade.judgement() == Judgement::blind ? describe_blindness(grade) : "";
 }
 
 }  // namespace cpscope

@@ -2,6 +2,7 @@
 
 #include "sim/plan/plan.h"
 #include "sim/run/judge.h"
+#include "sim/run/tensor_grade.h"
 
 #include <cstdint>
 #include <string>
@@ -10,39 +11,31 @@
 
 namespace cpscope {
 
-/// Where a tensor is furthest from the oracle.
-struct WorstPlace {
-  int32_t rank = 0;   // owner of the token
-  int32_t step = 0;   // last step of the schedule: a final answer is what all steps made of it
-  int64_t token = 0;  // packed padded id; 0 for tensors by head
-  int32_t head = 0;
-  double expected = 0.0;
-  double seen = 0.0;
-};
-
-/// How one tensor compares with the oracle. Errors are |seen - exact|2 over |exact|2, for the
-/// tensor and for its worst row.
-struct TensorGrade {
-  std::string name;
-  bool passed = true;
-  bool rows_passed = true;  // no single row is further off than the plain run's errors explain
-  double max_abs = 0.0;
-  double rel_l2 = 0.0;
-  double worst_row_rel_l2 = 0.0;
-  double worst_row_excess = 0.0;  // the worst row's error over what a row may err; fails above 1
-  double budget = 0.0;     // for rel_l2: twice the error of the plain run, a few roundings of
-                           // the accumulator, and what chance may add while rows are few
-  double budget_l2 = 0.0;  // the same as a length, |seen - exact|2 that is allowed; of a sample:
-                           // scaled up to the whole tensor
-  int64_t nan = 0;
-  WorstPlace worst;
-  std::vector<float> row_budgets;  // [row] |seen - exact|2 that a row may err; empty unless asked
-};
+/// What a grade comes to.
+enum class Judgement { pass, fail, blind };
+std::string_view to_name(Judgement value);
 
 struct Grade {
-  bool passed = true;
+  bool passed = true;  // every judged tensor passed, at least one was, and nothing is blind
   std::vector<TensorGrade> tensors;
+  std::vector<std::string> blind;  // why it says nothing, one sentence each
+
+  /// A failure is one whatever could not be seen beside it.
+  Judgement judgement() const;
+  /// Sets `passed` from tensors and `blind`.
+  void conclude();
 };
+
+/// PASS, FAIL or BLIND.
+std::string describe_judgement(const Grade& grade);
+/// Why a grade says nothing, or less than it seems; empty when it says what it seems.
+std::string describe_blindness(const Grade& grade);
+
+/// How many rows of each tensor were judged; empty when all of all were.
+std::string describe_coverage(const Grade& grade);
+
+/// Why a tensor has failed, in a few words.
+std::string describe_failure(const TensorGrade& tensor);
 
 /// The pieces that a plan makes of a query's and of a key's work.
 Hops count_hops(const Plan& plan);
@@ -54,34 +47,32 @@ inline constexpr double kSigmas = 6.0;
 /// about its error where sums cancel: in gradients, in scalars, in rows of few lanes.
 double share_of_typical_row(std::string_view tensor, int64_t lanes);
 
+/// The caller's own budget for the rel_l2 of a tensor. It counts where it is wider than the earned
+/// one; a row may then err three times as much of itself.
+struct WidenedBudget {
+  std::string tensor;
+  double rel_l2 = 0.0;
+};
+
 struct GradeOptions {
   bool keeps_row_budgets = false;  // a float for every row of every tensor
+  bool leaves_out_absent = false;  // tensors that the answer lacks are no failure
+  std::vector<WidenedBudget> budgets = {};
 };
 
 /// Weighs an answer against the oracle's. A tensor passes when it has no NaN, is -inf exactly where
-/// the oracle is, keeps its budget as a whole and in every row (a row may err six times as far as
-/// the plain run's errors and one rounding of the row explain), and shape and size agree.
+/// the oracle is, keeps its budget as a whole, in every head, rank and sequence, and in every row
+/// (a row may err six times as far as the plain run's errors and one rounding of the row explain),
+/// and shape and size agree.
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
                    const Verdict& verdict, const GradeOptions& options = {});
 
+/// The same where only some rows were judged: `verdict` holds those of `rows`, `answer` all.
+Grade grade_judged_rows(const Plan& plan, const RunInputs& inputs, const Answer& answer,
+                        const Verdict& verdict, const JudgedRows& rows,
+                        const GradeOptions& options = {});
+
 /// The first tensor that failed: figures, place and both values. Empty when all passed.
 std::string describe_first_failure(const Grade& grade);
-
-/// Which rows were judged when the batch is too long to judge whole.
-struct JudgedRows {
-  std::vector<int64_t> query_tokens;
-  std::vector<int64_t> key_tokens;  // empty when no key is seen by few enough queries
-};
-
-/// `count` query tokens spread over the batch, first and last valid ones of sequences among them,
-/// and as many keys from the ends of sequences, which few queries see under a causal mask or a
-/// window.
-JudgedRows choose_rows(const BatchSlots& slots, int64_t count);
-
-/// Weighs only the judged rows. There is no plain run of a part: the budget is a fixed number of
-/// roundings of the dtype (4 for 16 bits, 64 for fp32, 1e-11 for fp64), over all judged rows of a
-/// tensor.
-Grade grade_rows(const Plan& plan, const Answer& answer, const Answer& exact,
-                 const JudgedRows& rows);
 
 }  // namespace cpscope

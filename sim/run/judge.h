@@ -28,17 +28,27 @@ struct Answer {
   std::vector<double> d_sink;     // [heads] when softmax_type is learnable
 };
 
+/// How long each row would be, were the terms that it adds up independent: the root of the sum of
+/// their squares. What rounding the terms leaves in a row is in proportion to it, also where the
+/// terms cancel. One number a row of the tensor; empty where the answer has none.
+struct TermLengths {
+  std::vector<double> out, dq, dk, dv;
+};
+
 /// What an independent judge needs to grade: the exact answer in double, and the answer of a plain
 /// low-precision run whose error is the yardstick.
 struct Verdict {
   Answer exact;
   Answer plain;
+  TermLengths terms;  // of the exact answer
 };
 
 /// How many pieces the graded schedule makes of a row's work; the plain run makes as many.
 struct Hops {
-  int32_t partials = 1;  // partial results merged into the out, and dq, of one query
-  int32_t shares = 1;    // shares added up into the dk, dv of one key
+  int32_t partials = 1;            // partial results merged into the out, and dq, of one query
+  int32_t shares = 1;              // shares added up into the dk, dv of one key
+  bool rounds_running_sum = true;  // shares travel added up, and what travels is rounded at every
+                                   // hop; false: each is rounded once, and added up wide
 };
 
 /// An oracle: computes `exact` and `plain` from the inputs with its own reading of the scenario's
@@ -47,12 +57,22 @@ struct Hops {
 using Judge = std::function<Result<Verdict>(const Scenario&, const RunInputs&, const Hops&,
                                             const RunControl&)>;
 
-/// The exact answer for a few rows of a batch that is too long to judge whole: out, lse, dq of the
-/// query tokens, dk, dv of the key tokens, in the order asked for. Refuses keys that too many
-/// queries see (kind refused); another error says that it was cancelled.
-using SampledJudge = std::function<Result<Answer>(
-    const Scenario&, const RunInputs&, const std::vector<int64_t>& query_tokens,
-    const std::vector<int64_t>& key_tokens, const RunControl&)>;
+/// The tokens whose rows are judged, packed padded ids, ascending.
+struct JudgedRows {
+  std::vector<int64_t> query_tokens;  // of out, lse, dq
+  std::vector<int64_t> key_tokens;    // of dk, dv
+
+  bool is_empty() const { return query_tokens.empty() && key_tokens.empty(); }
+};
+
+/// The same for a few rows of a batch that is too long to judge whole, with work that is linear in
+/// its tokens: row i of out, lse and dq is that of query_tokens[i], row i of dk and dv that of
+/// key_tokens[i]. The gradients of keys, and of the sink, need all queries: they follow from the
+/// out and lse of the graded answer, and are asked for only where it has both. Errors: only that it
+/// was cancelled.
+using SampledJudge =
+    std::function<Result<Verdict>(const Scenario&, const RunInputs&, const Answer& seen,
+                                  const JudgedRows&, const Hops&, const RunControl&)>;
 
 /// Key positions [begin, end) of one sequence.
 struct KeyInterval {
@@ -64,12 +84,20 @@ struct KeyInterval {
 /// position][interval].
 using VisibleKeysOfSequence = std::function<std::vector<std::vector<KeyInterval>>(int64_t)>;
 
+/// [packed padded id] Does the query see a key, does a query see the key?
+struct LiveRows {
+  std::vector<bool> queries, keys;
+};
+
 /// The judge's own reading of the mask, for the probes.
 struct MaskWitness {
   /// Reads the mask of a scenario once and then answers for one sequence after the other.
   std::function<VisibleKeysOfSequence(const Scenario&)> visible_keys;
   /// Is key position j of a sequence visible to query position i of it (both valid positions)?
   std::function<bool(const Scenario&, int64_t sequence, int64_t i, int64_t j)> is_visible;
+  /// The rows that may hold something: padding, queries that see no key and keys that nobody sees
+  /// may not. Linear in the tokens where nearly all rows may.
+  std::function<LiveRows(const Scenario&, const BatchSlots&)> live_rows;
 };
 
 }  // namespace cpscope

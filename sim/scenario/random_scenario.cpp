@@ -1,5 +1,7 @@
 #include "sim/scenario/random_scenario.h"
 
+#include "sim/scenario/slice_overlap.h"
+
 #include <algorithm>
 #include <numeric>
 
@@ -177,7 +179,19 @@ void widen(Dice& dice, bool any_dtype, Scenario& scenario) {
   if (dice.chance(8)) attention.rope_theta = dice.pick({2.0, 10000.0});
   if (attention.head_dim_qk % 2 != 0) attention.rope_theta = 0.0;  // lanes turn in pairs
   Batch& batch = scenario.batch;
-  if (attention.mask_type == MaskType::slices) return;
+  if (attention.mask_type == MaskType::slices) {
+    // Rectangles may overlap where their kinds leave no cell to both.
+    if (attention.slices.size() > 1 && dice.chance(60)) {
+      std::vector<MaskSlice> slices = attention.slices;
+      MaskSlice& slice = slices.front();
+      slice.q1 = std::min(slice.q1 + dice.between(1, 4), slices.back().q1);
+      slice.k1 = std::min(slice.k1 + dice.between(1, 4), slices.back().k1);
+      const bool is_allowed = slice.q0 <= slice.q1 && slice.k0 <= slice.k1 &&
+                              find_slice_overlaps(slices, 1).overlaps.empty();
+      if (is_allowed) attention.slices = slices;
+    }
+    return;
+  }
   if (dice.chance(4)) std::fill(batch.lengths.begin(), batch.lengths.end(), 0);
   if (dice.chance(4)) std::fill(batch.kv_lengths.begin(), batch.kv_lengths.end(), 0);
   if (batch.qkv_format == QkvFormat::thd && dice.chance(6)) {
@@ -214,6 +228,8 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   numerics.dkv_hops = dice.pick({DkvHops::home, DkvHops::ring});
   numerics.accumulate = dice.pick({Accumulate::fp32, Accumulate::fp32, Accumulate::dtype});
   if (dice.chance(12)) roll_imported_order(dice, scenario.batch, scenario.parallel);
+  if (space.is_wide && scenario.parallel.layout == LayoutKind::lpt && dice.chance(40))
+    scenario.parallel.layout = LayoutKind::lpt_local;
   return scenario;
 }
 

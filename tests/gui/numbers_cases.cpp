@@ -2,7 +2,6 @@
 
 #include "reference/dense_oracle.h"
 #include "reference/plan_walker.h"
-#include "reference/sampled_judge.h"
 #include "sim/base/check.h"
 #include "sim/scenario/scenario_file.h"
 
@@ -16,6 +15,7 @@ Toolbox make_numbers_toolbox() {
   toolbox.executors.push_back(reference::make_plan_walker());
   toolbox.judge = reference::judge;
   toolbox.sampled_judge = reference::judge_rows;
+  toolbox.witness = reference::mask_witness();
   return toolbox;
 }
 

@@ -235,8 +235,7 @@ TEST(ForeignGrade, SaysWhatIsMissingAndGradesTheRest) {
   const std::map<std::vector<std::string>, std::vector<std::string>> cases{
       {{"out"}, {"lse", "max_logit", "dq", "dk", "dv"}},
       {{"out", "lse"}, {"max_logit", "dq", "dk", "dv"}},
-      {{"dq", "dk", "dv"}, {"out", "lse", "max_logit"}},
-      {{"max_logit"}, {"out", "lse", "dq", "dk", "dv"}}};
+      {{"dq", "dk", "dv"}, {"out", "lse", "max_logit"}}};
   for (const auto& [given, missing] : cases) {
     RunRecord record = bf16_case().record();
     std::erase_if(record.tensors, [&, names = given](const Tensor& tensor) {
@@ -365,10 +364,99 @@ TEST(ForeignGrade, JudgesASampleOfRowsAndSaysWhatItLeavesOut) {
   const ForeignGrade graded =
       bf16_case().grade(bf16_case().record(), {}, {.sample_rows = 16}).value();
   EXPECT_TRUE(graded.grade.passed);
-  EXPECT_EQ(graded.unjudged, std::vector<std::string>{"max_logit"});
-  RunRecord maximum = bf16_case().record();
-  std::erase_if(maximum.tensors, [](const Tensor& tensor) { return tensor.name != "max_logit"; });
-  EXPECT_FALSE(bf16_case().grade(maximum, {}, {.sample_rows = 16}).ok());
+  EXPECT_FALSE(grade_of(graded, "max_logit").judged);
+  EXPECT_FALSE(grade_of(graded, "max_logit").passed) << "what nobody judged has not passed";
+  EXPECT_LT(grade_of(graded, "dk").judged_rows, grade_of(graded, "dk").rows);
+}
+
+/// A record of these tensors alone.
+RunRecord keep_tensors(RunRecord record, const std::vector<std::string>& names) {
+  std::erase_if(record.tensors, [&](const Tensor& tensor) {
+    return std::find(names.begin(), names.end(), tensor.name) == names.end();
+  });
+  return record;
+}
+
+TEST(ForeignGrade, SaysThatItIsBlindWhereOnlyOneNumberAHeadIsThere) {
+  for (const int64_t sample : {0, 16}) {
+    const ForeignGrade graded =
+        bf16_case()
+            .grade(keep_tensors(bf16_case().record(), {"max_logit"}), {}, {.sample_rows = sample})
+            .value();
+    EXPECT_EQ(graded.grade.judgement(), Judgement::blind);
+    EXPECT_FALSE(graded.grade.passed);
+    expect_contains(describe_blindness(graded.grade), "no tensor by token is there");
+  }
+}
+
+TEST(ForeignGrade, JudgesNoGradientsOfKeysInASampleWithoutOutAndLse) {
+  const RunRecord record = keep_tensors(bf16_case().record(), {"out", "dk"});
+  EXPECT_TRUE(bf16_case().grade(record).value().grade.passed) << "whole, it needs no help";
+  const ForeignGrade graded = bf16_case().grade(record, {}, {.sample_rows = 16}).value();
+  EXPECT_TRUE(grade_of(graded, "out").passed);
+  EXPECT_FALSE(grade_of(graded, "dk").judged);
+  EXPECT_EQ(graded.grade.judgement(), Judgement::blind);
+}
+
+TEST(ForeignGrade, IsBlindToInputsThatAskNothing) {
+  const auto spoil = [](const char* name, double value) {
+    RunRecord record = bf16_case().record();
+    Tensor& tensor = tensor_of(record, name);
+    std::fill(tensor.values.begin(), tensor.values.end(), value);
+    return bf16_case().grade(record).value().grade;
+  };
+  const auto says = [](const Grade& grade, const char* words) {
+    return std::any_of(grade.blind.begin(), grade.blind.end(), [&](const std::string& why) {
+      return why.find(words) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(says(spoil("v", 0.0), "v is zero"));
+  EXPECT_TRUE(says(spoil("v", 1.0), "v is the same in all tokens"));
+  EXPECT_TRUE(says(spoil("q", 0.0), "q is zero"));
+  EXPECT_TRUE(says(spoil("k", 0.5), "k is the same in all tokens"));
+  EXPECT_TRUE(says(spoil("d_out", 0.0), "d_out is zero"));
+  EXPECT_TRUE(spoil("d_out", 1.0).blind.empty()) << "the gradient of a sum";
+  EXPECT_TRUE(spoil("q", 0.5).blind.empty()) << "one query for all: keys still differ";
+}
+
+TEST(ForeignGrade, PassesNoRecordOfZerosAlone) {
+  RunRecord record = bf16_case().record();
+  for (Tensor& tensor : record.tensors)
+    if (tensor.name != "lse" && tensor.name != "max_logit")
+      std::fill(tensor.values.begin(), tensor.values.end(), 0.0);
+  const ForeignGrade graded =
+      bf16_case()
+          .grade(keep_tensors(record, {"q", "k", "v", "d_out", "out", "dq", "dk", "dv"}))
+          .value();
+  EXPECT_EQ(graded.grade.judgement(), Judgement::blind);
+}
+
+TEST(ForeignGrade, DoesNotOverlookAnAnswerOfAnotherName) {
+  RunRecord record = bf16_case().record();
+  tensor_of(record, "lse").name = "softmax_lse";
+  tensor_of(record, "dq").name = "q_grad";
+  const ForeignGrade graded = bf16_case().grade(record).value();
+  EXPECT_EQ(graded.grade.judgement(), Judgement::blind);
+  const std::string said = describe_blindness(graded.grade);
+  expect_contains(said, "lacks lse and holds softmax_lse");
+  expect_contains(said, "lacks dq and holds q_grad");
+  tensor_of(record, "softmax_lse").name = "cu_seqlens_as_floats";
+  tensor_of(record, "q_grad").name = "position_of_rows";
+  EXPECT_TRUE(bf16_case().grade(record).value().grade.passed) << "nothing like an answer";
+}
+
+TEST(ForeignGrade, WidensABudgetThatItIsTold) {
+  RunRecord record = bf16_case().record();
+  for (double& value : tensor_of(record, "lse").values) value *= 1.0005;
+  EXPECT_EQ(bf16_case().grade(record).value().grade.judgement(), Judgement::fail);
+  const ForeignGrade graded = bf16_case().grade(record, {}, {.budgets = {{"lse", 1e-3}}}).value();
+  EXPECT_TRUE(graded.grade.passed);
+  EXPECT_TRUE(grade_of(graded, "lse").is_widened);
+  EXPECT_DOUBLE_EQ(grade_of(graded, "lse").budget, 1e-3);
+  EXPECT_FALSE(grade_of(graded, "out").is_widened);
+  // A budget that is narrower than the earned one changes nothing.
+  EXPECT_FALSE(grade_of(bf16_case().grade(record, {}, {.budgets = {{"lse", 1e-12}}}).value(), "lse")
+                   .is_widened);
 }
 
 /// One tensor of tokens [tokens, heads, lanes] as another framework might write it.

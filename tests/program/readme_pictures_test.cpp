@@ -4,6 +4,7 @@
 #include "gui/draw/png_file.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/program/program_run.h"
+#include "tests/support/golden_image.h"
 
 #include <cstdlib>
 
@@ -24,7 +25,7 @@ void expect_readme_picture(const std::string& arguments, const std::string& name
   const Result<gui::PngFile> expected = gui::read_png(shown), seen = gui::read_png(drawn);
   ASSERT_TRUE(expected.ok()) << to_text(expected.error());
   ASSERT_TRUE(seen.ok()) << to_text(seen.error());
-  EXPECT_TRUE(expected.value().image == seen.value().image)
+  EXPECT_TRUE(is_same_picture(expected.value().image, seen.value().image))
       << shown << " is not what the program draws now: " << drawn
       << "; CPSCOPE_BLESS=1 replaces it";
 }

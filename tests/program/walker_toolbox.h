@@ -3,7 +3,6 @@
 #include "reference/dense_oracle.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
-#include "reference/sampled_judge.h"
 #include "sim/run/toolbox.h"
 
 namespace cpscope::tests {

@@ -1,7 +1,6 @@
 // Long work that is stopped: the walker, the judge and the sampled judge.
 #include "reference/dense_oracle.h"
 #include "reference/plan_walker.h"
-#include "reference/sampled_judge.h"
 #include "sim/run/run_inputs.h"
 #include "tests/support/graded_run.h"
 #include "tests/support/walker_cases.h"
@@ -140,14 +139,17 @@ TEST(CancelledRun, EndsTheJudge) {
 TEST(CancelledRun, EndsTheSampledJudge) {
   const Ready ready = make_ready();
   const Plan& plan = ready.plan.plan();
+  const Answer seen = walk(ready.plan, ready.inputs);
+  const JudgedRows rows{{0, 5, 70}, {3}};
   Stopper stopper(1);
-  const Result<Answer> exact =
-      reference::judge_rows(plan.scenario, ready.inputs, {0, 5, 70}, {3}, stopper.control());
-  ASSERT_FALSE(exact.ok());
-  EXPECT_EQ(exact.error().kind, ErrorKind::unavailable);
+  const Result<Verdict> verdict = reference::judge_rows(plan.scenario, ready.inputs, seen, rows,
+                                                        count_hops(plan), stopper.control());
+  ASSERT_FALSE(verdict.ok());
+  EXPECT_EQ(verdict.error().kind, ErrorKind::unavailable);
   Stopper patient(int64_t{1} << 40);
-  ASSERT_TRUE(
-      reference::judge_rows(plan.scenario, ready.inputs, {0, 5, 70}, {3}, patient.control()).ok());
+  ASSERT_TRUE(reference::judge_rows(plan.scenario, ready.inputs, seen, rows, count_hops(plan),
+                                    patient.control())
+                  .ok());
   EXPECT_EQ(patient.done, patient.total);
 }
 

@@ -1,0 +1,90 @@
+#include "reference/sequence_part.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace cpscope::reference {
+namespace {
+
+/// Numbers of one block of rows by keys: 64 MiB of doubles.
+constexpr int64_t kMostCells = int64_t{1} << 23;
+
+std::vector<int64_t> count_up(int64_t first, int64_t count) {
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+/// Takes the tokens of [begin, begin + valid) over as positions, with their places in the list.
+void choose(const std::vector<int64_t>& tokens, int64_t begin, int64_t valid,
+            std::vector<int64_t>& positions, std::vector<int64_t>& rows) {
+  const auto first = std::lower_bound(tokens.begin(), tokens.end(), begin);
+  for (auto token = first; token != tokens.end() && *token < begin + valid; ++token) {
+    positions.push_back(*token - begin);
+    rows.push_back(token - tokens.begin());
+  }
+}
+
+/// Fills in what follows from the chosen positions.
+void look_at_mask(const Scenario& scenario, const SequenceMask& mask, SequencePart& part) {
+  const Attention& attention = scenario.attention;
+  part.visible = find_visible_keys(mask, part.queries, part.keys);
+  part.query_turns = make_rotary_table(attention.rope_theta, attention.head_dim_qk, part.queries);
+  part.key_turns = make_rotary_table(attention.rope_theta, attention.head_dim_qk, part.keys);
+}
+
+}  // namespace
+
+SequencePart whole_sequence(const Scenario& scenario, const SequenceMask& mask,
+                            const SequenceSlot& slot) {
+  SequencePart part;
+  part.queries = count_up(0, slot.q_valid);
+  part.keys = count_up(0, slot.kv_valid);
+  part.query_rows = count_up(slot.q_begin, slot.q_valid);
+  part.key_rows = count_up(slot.kv_begin, slot.kv_valid);
+  look_at_mask(scenario, mask, part);
+  return part;
+}
+
+SequencePart chosen_queries(const Scenario& scenario, const SequenceMask& mask,
+                            const SequenceSlot& slot, const std::vector<int64_t>& query_tokens) {
+  SequencePart part;
+  choose(query_tokens, slot.q_begin, slot.q_valid, part.queries, part.query_rows);
+  if (part.queries.empty()) return part;
+  part.keys = count_up(0, slot.kv_valid);
+  look_at_mask(scenario, mask, part);
+  return part;
+}
+
+SequencePart chosen_keys(const Scenario& scenario, const SequenceMask& mask,
+                         const SequenceSlot& slot, const std::vector<int64_t>& key_tokens) {
+  SequencePart part;
+  choose(key_tokens, slot.kv_begin, slot.kv_valid, part.keys, part.key_rows);
+  if (part.keys.empty()) return part;
+  part.queries = count_up(0, slot.q_valid);
+  look_at_mask(scenario, mask, part);
+  return part;
+}
+
+int64_t end_of_block(const SequencePart& part, int64_t begin, int64_t end, int64_t most_rows) {
+  int64_t first_key = 0, last_key = 0, widest = 0;
+  for (int64_t i = begin; i < std::min(end, begin + most_rows); ++i) {
+    const auto runs = part.visible.of_row(i);
+    if (runs.empty()) continue;
+    const int64_t width = runs.back().end - runs.front().begin;
+    const bool is_first = widest == 0;
+    const int64_t from = is_first ? runs.front().begin : std::min(first_key, runs.front().begin);
+    const int64_t to = is_first ? runs.back().end : std::max(last_key, runs.back().end);
+    // Rows that are neighbours in their sequence see about the same; rows of a sample may not.
+    const bool is_neighbour = i > begin && part.queries[static_cast<size_t>(i)] ==
+                                               part.queries[static_cast<size_t>(i - 1)] + 1;
+    const bool lies_apart = !is_neighbour && to - from > 2 * std::max(widest, width);
+    if (!is_first && (lies_apart || (i + 1 - begin) * (to - from) > kMostCells)) return i;
+    first_key = from;
+    last_key = to;
+    widest = std::max(widest, width);
+  }
+  return std::min(end, begin + most_rows);
+}
+
+}  // namespace cpscope::reference

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "reference/mask_predicate.h"
+#include "reference/rotary_table.h"
+#include "sim/plan/batch_slots.h"
+#include "sim/scenario/scenario.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace cpscope::reference {
+
+/// The queries and keys of one sequence that an evaluation is about: all of them, or a few.
+struct SequencePart {
+  std::vector<int64_t> queries, keys;         // valid positions, ascending
+  std::vector<int64_t> query_rows, key_rows;  // [query], [key] its row in the answer
+  VisibleKeys visible;                        // [query] runs of indices into `keys`
+  RotaryTable query_turns, key_turns;         // [query], [key]
+
+  int64_t num_queries() const { return static_cast<int64_t>(queries.size()); }
+  int64_t num_keys() const { return static_cast<int64_t>(keys.size()); }
+  bool is_empty() const { return queries.empty() || keys.empty(); }
+};
+
+/// All queries and keys of a sequence; rows of the answer are packed padded ids.
+SequencePart whole_sequence(const Scenario& scenario, const SequenceMask& mask,
+                            const SequenceSlot& slot);
+
+/// [row of the answer] packed padded ids, ascending; ids of other sequences and of padding are
+/// passed over.
+SequencePart chosen_queries(const Scenario& scenario, const SequenceMask& mask,
+                            const SequenceSlot& slot, const std::vector<int64_t>& query_tokens);
+SequencePart chosen_keys(const Scenario& scenario, const SequenceMask& mask,
+                         const SequenceSlot& slot, const std::vector<int64_t>& key_tokens);
+
+/// End of the block of queries that begins at `begin`: at most `most_rows`, fewer where the keys
+/// between the first and the last that they see are many more than one of them sees.
+int64_t end_of_block(const SequencePart& part, int64_t begin, int64_t end, int64_t most_rows);
+
+}  // namespace cpscope::reference
