@@ -125,6 +125,10 @@ std::vector<ArrayRecord> look_at_arrays(const nb::list& records) {
     for (const nb::handle item : nb::borrow<nb::list>(record[1])) {
       NamedArray named{nb::cast<std::string>(item[0]), {}};
       const nb::object value = item[1];
+      if (value.is_none()) {
+        one.absent.push_back(named.name);
+        continue;
+      }
       if (!nb::try_cast(value, named.array)) {
         throw_input_error(fmt::format("\"{}\" is no array that can be read: {}", named.name,
                                       nb::cast<std::string>(value.type().attr("__name__"))),
@@ -138,6 +142,11 @@ std::vector<ArrayRecord> look_at_arrays(const nb::list& records) {
         throw_input_error(fmt::format("\"{}\" has a type that is not read: {}", named.name,
                                       describe(named.array.dtype())),
                           kTypes, one.path);
+      }
+      if (named.array.size() > 0 && named.array.data() == nullptr) {
+        throw_input_error(fmt::format("\"{}\" has no memory that can be read: {}", named.name,
+                                      nb::cast<std::string>(value.type().attr("__name__"))),
+                          "give a plain array", one.path);
       }
       one.arrays.push_back(std::move(named));
     }

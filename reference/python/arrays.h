@@ -28,6 +28,7 @@ struct NamedArray {
 struct ArrayRecord {
   std::string path;
   std::vector<NamedArray> arrays;
+  std::vector<std::string> absent = {};  // names whose array is None
 };
 
 /// What an error may be about.
@@ -47,7 +48,8 @@ T take(Result<T> result, const char* subject) {
 }
 
 /// [(path, [(name, array), ...]), ...] with every array looked at: on the CPU, of float64, float32,
-/// float16 or bfloat16. Throws an InputError that names the first that is not.
+/// float16 or bfloat16; None is noted as absent. Throws an InputError that names the first that is
+/// not.
 std::vector<ArrayRecord> look_at_arrays(const nanobind::list& records);
 
 /// A copy in doubles, whatever the strides are. May run without the GIL.

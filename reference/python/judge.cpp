@@ -28,6 +28,7 @@ using namespace nb::literals;
 namespace {
 
 using Word = std::optional<std::string>;
+using Budgets = std::vector<std::pair<std::string, double>>;
 
 /// The arrays as records of the contract's names. May run without the GIL.
 std::vector<NamedRecord> to_records(const std::vector<ArrayRecord>& arrays) {
@@ -159,8 +160,10 @@ Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<Array
   if (!checked) return checked.error();
   if (const auto error = grade_obstacle(checked.value())) return *error;
   const Plan& plan = checked.value().plan();
-  const Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices);
+  Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices);
   if (!record) return record.error();
+  for (const ArrayRecord& one : arrays)
+    for (const std::string& name : one.absent) record.value().absent.push_back(name);
   Toolbox toolbox;
   toolbox.judge = reference::judge;
   toolbox.sampled_judge = reference::judge_rows;
@@ -176,15 +179,18 @@ Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<Array
 std::pair<std::string, std::string> grade(const ScenarioBox& box, const nb::list& records,
                                           const Word& order, const Word& format,
                                           const Word& lse_layout, bool ignore_padding,
-                                          int64_t sample) {
+                                          int64_t sample, const Budgets& budgets) {
   const std::vector<ArrayRecord> arrays = look_at_arrays(records);
   const ForeignChoices choices = choices_of(order, format, lse_layout);
+  std::vector<WidenedBudget> widened;
+  for (const auto& [tensor, rel_l2] : budgets) widened.push_back({tensor, rel_l2});
   Interruptible interruptible;
   auto words = [&] {
     const nb::gil_scoped_release release;
     return grade_records(box, arrays, choices,
                          {.ignores_padding = ignore_padding,
                           .sample_rows = sample,
+                          .budgets = widened,
                           .control = interruptible.control()});
   }();
   interruptible.rethrow();
@@ -323,7 +329,7 @@ void bind_judge(nb::module_& module) {
   module.def("inputs", &make_inputs, "scenario"_a, "poison"_a);
   module.def("oracle", &ask_oracle, "scenario"_a, "records"_a, "order"_a.none(), "format"_a.none());
   module.def("grade", &grade, "scenario"_a, "records"_a, "order"_a.none(), "format"_a.none(),
-             "lse_layout"_a.none(), "ignore_padding"_a, "sample"_a);
+             "lse_layout"_a.none(), "ignore_padding"_a, "sample"_a, "budgets"_a);
   module.def("probe", &probe, "scenario"_a, "ask"_a, "order"_a.none(), "format"_a.none(),
              "lse_layout"_a.none());
 }

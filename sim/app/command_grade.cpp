@@ -60,6 +60,7 @@ std::string make_grade_replay(const CommandOptions& options) {
   add("--lse-layout", options.lse_layout);
   if (options.ignore_padding) replay += " --ignore-padding";
   if (options.sample_rows > 0) replay += fmt::format(" --sample {}", options.sample_rows);
+  for (const std::string& budget : options.budgets) replay += " --budget " + quote_word(budget);
   return replay;
 }
 
@@ -122,6 +123,7 @@ int command_grade(const CommandOptions& options, Toolbox& toolbox) {
                          {.ignores_padding = options.ignore_padding,
                           .sample_rows = options.sample_rows,
                           .keeps_exact = true,
+                          .budgets = budgets_of(options),
                           .control = bar.phase("judge")});
   };
   Result<ForeignGrade> graded = grade_with_bar();

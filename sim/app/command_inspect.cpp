@@ -1,6 +1,8 @@
 #include "sim/app/commands.h"
+#include "sim/app/error_document.h"
 #include "sim/app/json_text.h"
 #include "sim/app/te_text.h"
+#include "sim/base/machine_memory.h"
 #include "sim/plan/plan_text.h"
 #include "sim/plan/planner.h"
 #include "sim/scenario/key_place.h"
@@ -13,6 +15,7 @@ namespace cpscope {
 
 int report(const Error& error) {
   std::cerr << to_text(error) << '\n';
+  note_error(error);
   return exit_code(error.kind);
 }
 
@@ -29,6 +32,22 @@ Result<LoadedScenario> load_with_warnings(const std::string& path) {
 }
 
 namespace {
+
+/// Why the document of a layout cannot be made here: it is held in memory, and then once more as
+/// text.
+std::optional<Error> lack_of_memory_for_document(const Layout& layout, bool full) {
+  constexpr int64_t kBytesOfRun = 400, kBytesOfToken = 160;
+  int64_t needed = 0;
+  for (const auto* side : {&layout.q_runs, &layout.kv_runs})
+    for (const auto& runs : *side) needed += kBytesOfRun * std::ssize(runs);
+  if (full) needed += kBytesOfToken * (layout.slots.tokens + layout.slots.kv_tokens);
+  if (needed <= machine_memory_bytes() / 10 * 9) return std::nullopt;
+  return make_error(ErrorKind::unavailable,
+                    fmt::format("the layout as one document needs {:.1f} GiB, this process may "
+                                "have {:.1f} GiB",
+                                gibibytes(needed), gibibytes(machine_memory_bytes())),
+                    full ? "leave out --full, or use fewer tokens" : "use fewer tokens");
+}
 
 Result<CheckedPlan> load_and_plan(const std::string& path) {
   const Result<LoadedScenario> loaded = load_with_warnings(path);
@@ -81,6 +100,8 @@ int command_layout(const CommandOptions& options) {
   plan.scenario = loaded.value().scenario;
   plan.layout = std::move(layout).value();
   if (options.json) {
+    if (const auto error = lack_of_memory_for_document(plan.layout, options.full))
+      return report(*error);
     std::cout << print_json(layout_json(plan, options.full)) << '\n';
   } else {
     write_layout_text(plan, std::cout);

@@ -1,4 +1,5 @@
 #include "sim/app/commands.h"
+#include "sim/app/error_document.h"
 #include "sim/app/findings_json.h"
 #include "sim/app/grade_text.h"
 #include "sim/app/json_text.h"
@@ -46,6 +47,7 @@ std::string make_run_replay(const char* command, const CommandOptions& options) 
   if (!options.executor.empty()) replay += " --executor " + quote_word(options.executor);
   if (options.poison) replay += " --poison";
   if (options.sample_rows > 0) replay += fmt::format(" --sample {}", options.sample_rows);
+  for (const std::string& budget : options.budgets) replay += " --budget " + quote_word(budget);
   return replay;
 }
 
@@ -106,6 +108,7 @@ int command_run(const CommandOptions& options, Toolbox& toolbox) {
   CaseOptions case_options{.executor = options.executor,
                            .poison = options.poison,
                            .sample_rows = options.sample_rows,
+                           .budgets = budgets_of(options),
                            .measures_items = !options.record_path.empty(),
                            .keeps_items = options.items};
   const auto run_with_bar = [&] {
@@ -122,6 +125,7 @@ int command_run(const CommandOptions& options, Toolbox& toolbox) {
     const bool is_of_file =
         outcome.status != CaseStatus::skipped && outcome.status != CaseStatus::error;
     std::cerr << (is_of_file ? "" : "cpscope: ") << outcome.reason << '\n';
+    if (outcome.error) note_error(*outcome.error);
   }
   if (was_graded && !options.record_path.empty()) {
     const Result<std::string> written =

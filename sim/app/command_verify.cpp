@@ -22,20 +22,22 @@ bool is_named_only_folder(const std::filesystem::path& path) {
 std::optional<Error> add_folder(const std::filesystem::path& folder,
                                 std::vector<std::string>& files) {
   std::error_code error;
-  auto entry = std::filesystem::recursive_directory_iterator(
-      folder, std::filesystem::directory_options::skip_permission_denied, error);
-  if (error)
-    return make_error(ErrorKind::bad_input, "the folder cannot be read: " + folder.string(),
+  const auto refuse = [&](const std::filesystem::path& unreadable) {
+    return make_error(ErrorKind::bad_input, "the folder cannot be read: " + unreadable.string(),
                       error.message());
+  };
+  auto entry = std::filesystem::recursive_directory_iterator(folder, error);
+  if (error) return refuse(folder);
+  std::filesystem::path last = folder;
   for (; entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
-    if (error)
-      return make_error(ErrorKind::bad_input, "the folder cannot be read: " + folder.string(),
-                        error.message());
+    last = entry->path();
     if (entry->is_directory(error) && is_named_only_folder(entry->path()))
       entry.disable_recursion_pending();
     if (entry->is_regular_file(error) && entry->path().extension() == ".toml")
       files.push_back(entry->path().string());
   }
+  // The iterator ends where it cannot go into a folder: the one that it stood at.
+  if (error) return refuse(last);
   return std::nullopt;
 }
 

@@ -26,6 +26,7 @@ struct CommandOptions {
   std::string out_folder;                                // empty = out/ beside scenarios/
   double max_flops = 2e12;
   double tolerance = 0.0;
+  std::vector<std::string> budgets;  // run, grade: "NAME=X"
   int64_t sample_rows = 0;
   int32_t repeats = 5;  // bench
   bool json = false;
@@ -71,6 +72,9 @@ struct CommandOptions {
   int64_t count = 0;                          // fuzz: draws; 0 = as many as the time allows
   double seconds = 60.0;                      // fuzz: 0 = no limit
 };
+
+/// What --budget has widened; the words were checked when they were read.
+std::vector<WidenedBudget> budgets_of(const CommandOptions& options);
 
 /// Can the files that --report and --junit name be written? Asked before anything is run.
 std::optional<Error> check_outlets(const CommandOptions& options);

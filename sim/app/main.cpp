@@ -13,6 +13,7 @@
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
 #include "sim/app/program.h"
+#include "sim/run/kernel_process.h"
 
 #include <cstdio>
 #include <memory>
@@ -31,10 +32,10 @@ cpscope::Result<cpscope::kernels::PluginMemory> make_device_memory() {
 #endif
 }
 
-/// The walker, with a shared library's kernel.
+/// The walker, with a shared library's kernel in a process of its own.
 cpscope::Result<std::unique_ptr<cpscope::Executor>> open_plugin(const std::string& path) {
-  cpscope::Result<cpscope::ItemKernel> kernel =
-      cpscope::kernels::open_plugin(path, make_device_memory);
+  cpscope::Result<cpscope::ItemKernel> kernel = cpscope::isolate_kernel(
+      "plugin " + path, [path] { return cpscope::kernels::open_plugin(path, make_device_memory); });
   if (!kernel) return kernel.error();
   return cpscope::reference::make_kernel_walker("plugin:" + path, std::move(kernel).value());
 }

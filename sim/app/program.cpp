@@ -1,12 +1,17 @@
 #include "sim/app/program.h"
 
 #include "sim/app/commands.h"
+#include "sim/app/error_document.h"
 #include "sim/app/program_parts.h"
 #include "sim/base/version.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <new>
 #include <optional>
+#include <string_view>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 
@@ -64,15 +69,16 @@ Command add_import(CLI::App& app, CommandOptions& options) {
       "ring-flash-attention: ring, zigzag, stripe (each sequence by itself) or llama3 "
       "(the packed buffer); usp: basic, zigzag or strip");
   import->add_option("--cp-size", options.cp_size, "ranks, where the lists do not say")
-      ->check(CLI::Range(1, kMaxRanks));
+      ->check(whole_number(1, kMaxRanks));
   import
       ->add_option("--ulysses-degree", options.ulysses_degree,
                    "usp: ranks that share the heads (rank = ring index * degree + its index)")
-      ->check(CLI::Range(1, kMaxRanks));
+      ->check(whole_number(1, kMaxRanks));
   import->add_option("--tokens", options.tokens, "tokens of a single sequence")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 25));
+      ->check(whole_number(1, int64_t{1} << 25));
   import->add_option("--cu-seqlens", options.cu_seqlens, "padded boundaries, e.g. 0,8,12")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(whole_number());
   import->add_option("--out", options.order_path, "write the order file here")->check(kNotEmpty);
   add_json(import, options);
   import->footer(
@@ -100,7 +106,7 @@ std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
   plan->add_flag("--text", options.text,
                  "a readable dump (the default without --json or --summary)");
   plan->add_option("--lines", options.max_lines, "at most this many lines of text, 0 = all")
-      ->check(kNotNegative);
+      ->check(whole_number());
   plan->add_flag("--te", options.te,
                  "what TransformerEngine would pass to its kernels for this plan, rank by rank and "
                  "step by step: section, halves, cu_seqlens, max_seqlen, mask; and where its "
@@ -120,7 +126,7 @@ std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
   CLI::Option* tolerance =
       diff->add_option("--tolerance", options.tolerance,
                        "rel_l2 up to which a tensor counts as equal (default 0: bit by bit)")
-          ->check(kNotNegative);
+          ->check(finite_number());
   diff->add_flag("--earned", options.earned,
                  "two runs of one scenario: a tensor may differ by as much as the budgets of the "
                  "two runs explain; what has no budget (inputs) is compared bit by bit")
@@ -129,6 +135,20 @@ std::vector<Command> add_inspecting(CLI::App& app, CommandOptions& options) {
   commands.push_back({diff, [&] { return command_diff(options); }});
   commands.push_back(add_import(app, options));
   return commands;
+}
+
+/// "lse=1e-3" for a tensor that may err more than it has earned.
+void add_budgets(CLI::App* app, CommandOptions& options) {
+  app->add_option("--budget", options.budgets,
+                  "NAME=X: the rel_l2 that a tensor may have where the earned budget is narrower, "
+                  "as lse=1e-3; shown in the verdict; may be given for several")
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            return parse_budget(text) ? std::string() : "a budget is NAME=X, as lse=1e-3: " + text;
+          },
+          ""))
+      ->expected(1)
+      ->take_all();
 }
 
 Command add_run(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
@@ -149,9 +169,10 @@ Command add_run(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
   run->add_flag("--poison", options.poison,
                 "fill padding rows, output and receive buffers with NaN before the run");
   run->add_option("--sample", options.sample_rows,
-                  "judge only about N query rows (and keys that few queries see) of a batch too "
-                  "long to judge whole")
-      ->check(kNotNegative);
+                  "compare only about N query rows, and as many keys, of a batch too long to judge "
+                  "whole; all other rows are looked through")
+      ->check(whole_number());
+  add_budgets(run, options);
   add_outlets(run, options);
   run->footer(
       "Example: cpscope run scenarios/thd_padding_p2p.toml --poison --record out/run.safetensors");
@@ -193,9 +214,12 @@ Command add_grade(CLI::App& app, CommandOptions& options, Toolbox& toolbox) {
   grade->add_flag("--ignore-padding", options.ignore_padding,
                   "do not grade padding rows: some back ends leave them undefined");
   grade
-      ->add_option("--sample", options.sample_rows,
-                   "judge only about N query rows of a batch too long to judge whole")
-      ->check(kNotNegative);
+      ->add_option(
+          "--sample", options.sample_rows,
+          "compare only about N query rows, and as many keys, of a batch too long to judge "
+          "whole; all other rows are looked through")
+      ->check(whole_number());
+  add_budgets(grade, options);
   add_outlets(grade, options);
   grade->footer(
       "Inputs q, k, v, d_out and sink of the record that differ from the scenario's are what the\n"
@@ -222,9 +246,10 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   add_outlets(verify, options);
   verify->add_flag("--poison", options.poison,
                    "fill padding rows, output and receive buffers with NaN before each run");
-  verify->add_option(
-      "--max-flops", options.max_flops,
-      "plan and prove, but do not execute, cases above this arithmetic; 0 = no limit");
+  verify
+      ->add_option("--max-flops", options.max_flops,
+                   "plan and prove, but do not execute, cases above this arithmetic; 0 = no limit")
+      ->check(finite_number());
   verify->footer("Example: cpscope verify scenarios --junit out/verify.xml");
   commands.push_back({verify, [&options, &toolbox] {
                         if (options.paths.empty() && !options.matrix)
@@ -248,12 +273,12 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   fuzz->add_option("FILE", options.paths, "apply the same checks to this scenario alone")
       ->expected(0, 1);
   fuzz->add_option("--seconds", options.seconds, "stop after so long (default 60; 0 = never)")
-      ->check(kNotNegative);
+      ->check(finite_number());
   fuzz->add_option("--count", options.count, "stop after so many draws (default 0 = never)")
-      ->check(kNotNegative);
-  fuzz->add_option("--seed", options.seed, "which draws (default 1)");
+      ->check(whole_number());
+  fuzz->add_option("--seed", options.seed, "which draws (default 1)")->check(whole_number());
   fuzz->add_option("--first", options.first, "number of the first draw (default 0)")
-      ->check(kNotNegative);
+      ->check(whole_number());
   fuzz->add_option("--out", options.scenario_path,
                    "where the smallest failing scenario goes (default cpscope-fuzz-SEED-DRAW.toml)")
       ->check(kNotEmpty);
@@ -289,7 +314,7 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
   add_executor(bench, options);
   add_json(bench, options);
   bench->add_option("--repeats", options.repeats, "carry out each pass so often; medians are shown")
-      ->check(CLI::Range(1, 1000000));
+      ->check(whole_number(1, 1000000));
   CLI::Option* traces = bench->add_option(
       "--traces", options.trace_folder,
       "write when the items of one repeat of each scenario ran to NAME.json in this folder, for "
@@ -337,15 +362,18 @@ Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox,
   render->add_option("--out", request.out_path, "the picture, .png or .svg")
       ->required()
       ->check(kNotEmpty);
-  render->add_option("--step", request.step,
-                     "moment: forward steps first, then backward ones, from 0 (default: the second "
-                     "forward step if there is one)");
-  render->add_option("--rank", request.rank, "whose local order and whose caption (default 0)");
+  render
+      ->add_option("--step", request.step,
+                   "moment: forward steps first, then backward ones, from 0 (default: the second "
+                   "forward step if there is one)")
+      ->check(whole_number());
+  render->add_option("--rank", request.rank, "whose local order and whose caption (default 0)")
+      ->check(whole_number());
   render->add_option("--theme", request.theme, "dark (default), light or print")
       ->check(CLI::IsMember({"dark", "light", "print"}));
   render->add_option("--size", request.size, "logical pixels, e.g. 1280x860");
   render->add_option("--scale", request.scale, "pixels of a logical pixel, 1 to 4")
-      ->check(CLI::Range(1.0, 4.0));
+      ->check(finite_number(1.0, 4.0));
   render
       ->add_option("--fonts", request.fonts,
                    "packages (default: Inter and JetBrains Mono where they are installed) or "
@@ -395,17 +423,19 @@ Command add_window(CLI::App& app, WindowRequest& request, Toolbox& toolbox,
   window
       ->add_option("--scale", request.scale,
                    "pixels of a logical pixel, 1 to 4 (default: the screen's)")
-      ->check(CLI::Range(1.0, 4.0));
+      ->check(finite_number(1.0, 4.0));
   window
       ->add_option("--screenshot", request.screenshot_path,
                    "write this PNG of the window instead of opening it; no display is needed")
       ->check(kNotEmpty);
   window->add_option("--state", request.state_path, "open what a screenshot's JSON file has saved");
-  window->add_option("--step", request.step, "where the playhead stands, as in render");
+  window->add_option("--step", request.step, "where the playhead stands, as in render")
+      ->check(whole_number());
   window->add_option("--run", request.executor, "carry the scenario out on this executor at once")
       ->check(kNotEmpty);
   add_prediction(window, request.cluster, request.stack);
-  window->add_option("--frames", request.frames, "close after so many frames")->check(kNotNegative);
+  window->add_option("--frames", request.frames, "close after so many frames")
+      ->check(whole_number());
   window->add_option("--watch", request.watch_folder,
                      "whenever the window comes to rest, write its widgets (hits.json) and pixels "
                      "(card.png, raster.png) to this folder");
@@ -447,6 +477,42 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
   return 2;
 }
 
+bool asks_for_json(int argc, char** argv) {
+  return std::any_of(argv + std::min(1, argc), argv + argc,
+                     [](const char* word) { return std::string_view(word) == "--json"; });
+}
+
+int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
+  if (const auto code = explain_unknown(app, argc, argv)) return *code;
+  try {
+    app.parse(argc, argv);
+    for (const Command& command : commands) {
+      if (!command.app->parsed()) continue;
+      if (const auto error = check_outputs(*command.app)) return report(*error);
+      const int code = command.run();
+      std::cout.flush();
+      if (std::cout) return code;
+      std::cerr << "cpscope: the result could not be written to stdout\n";
+      return 2;
+    }
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error, std::cerr, std::cerr);
+    note_error(make_error(ErrorKind::bad_input, error.what()));
+    return 2;
+  } catch (const std::bad_alloc&) {
+    return report(make_error(ErrorKind::unavailable,
+                             "cpscope: this machine has not enough memory for the request",
+                             "use fewer tokens, ranks or sequences"));
+  } catch (const std::system_error& error) {
+    return report(
+        make_error(ErrorKind::unavailable,
+                   std::string("cpscope: the system refused what is needed: ") + error.what()));
+  }
+  return 2;
+}
+
 }  // namespace
 
 int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& pictures) {
@@ -468,28 +534,11 @@ int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& 
   commands.push_back(add_render(app, render_request, toolbox, pictures));
   commands.push_back(add_window(app, window_request, toolbox, pictures));
   commands.push_back(add_web(app));
-  if (const auto code = explain_unknown(app, argc, argv)) return *code;
-  try {
-    app.parse(argc, argv);
-    for (const Command& command : commands) {
-      if (!command.app->parsed()) continue;
-      const int code = command.run();
-      std::cout.flush();
-      if (std::cout) return code;
-      std::cerr << "cpscope: the result could not be written to stdout\n";
-      return 2;
-    }
-  } catch (const CLI::Success& success) {
-    return app.exit(success);
-  } catch (const CLI::ParseError& error) {
-    app.exit(error, std::cerr, std::cerr);
-    return 2;
-  } catch (const std::bad_alloc&) {
-    std::cerr << "cpscope: this machine has not enough memory for the request; use fewer tokens, "
-                 "ranks or sequences\n";
-    return 3;
-  }
-  return 2;
+  std::optional<ErrorDocument> document;
+  if (asks_for_json(argc, argv)) document.emplace();
+  const int code = run_command(app, commands, argc, argv);
+  if (document) document->finish(code);
+  return code;
 }
 
 }  // namespace cpscope

@@ -2,7 +2,10 @@
 
 #include "sim/app/commands.h"
 
+#include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,13 +18,18 @@ inline const CLI::Validator kNotEmpty(
       return text.empty() ? std::string("the value is empty") : std::string();
     },
     "");
-inline const CLI::Validator kNotNegative(
-    [](std::string& text) {
-      // Written so that NaN fails as well.
-      const double value = std::strtod(text.c_str(), nullptr);
-      return value >= 0 ? std::string() : "the value must be 0 or more: " + text;
-    },
-    "");
+/// A whole number from `low` to `high` and nothing else: no empty word, as an unset variable of a
+/// shell leaves, no fraction, nothing that would be cut off.
+CLI::Validator whole_number(int64_t low = 0, int64_t high = std::numeric_limits<int64_t>::max());
+/// A finite number from `low` to `high`.
+CLI::Validator finite_number(double low = 0.0, double high = std::numeric_limits<double>::max());
+
+/// "NAME=X" with a tensor's name and a finite number that is not negative; else nothing.
+std::optional<WidenedBudget> parse_budget(const std::string& text);
+
+/// Why the files that a parsed command writes must not be written: one is also read, or two have
+/// the same name. Nothing when all is well.
+std::optional<Error> check_outputs(const CLI::App& command);
 
 /// A command of the program, and what runs it once the line is parsed.
 struct Command {

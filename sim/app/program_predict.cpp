@@ -23,7 +23,7 @@ Command add_compare(CLI::App& app, CommandOptions& options, const PictureCommand
       ->add_option("--dispatch-chunks", options.dispatch_chunks,
                    "chunks to try for lpt and lpt_local (default 256,512,1024,2048)")
       ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+      ->check(whole_number(1, int64_t{1} << 31));
   compare->add_option("--csv", options.csv_path, "also write the table to this file")
       ->check(kNotEmpty);
   compare
@@ -50,21 +50,21 @@ Command add_forecast(CLI::App& app, CommandOptions& options) {
   forecast
       ->add_option("--windows", options.windows,
                    "batches to draw: the scenario with generator seeds counted up (default 256)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->check(whole_number(1, int64_t{1} << 20));
   forecast
       ->add_option("--replicas", options.replicas,
                    "data-parallel replicas, cp_size ranks each (default 64, or as many as the "
                    "cluster holds)")
-      ->check(CLI::Range(int64_t{1}, kMaxDrawnWindows));
+      ->check(whole_number(1, kMaxDrawnWindows));
   forecast
       ->add_option("--microbatches", options.microbatches,
                    "windows that each replica works on before it waits (default 1: exact over the "
                    "windows drawn; more: resampled)")
-      ->check(CLI::Range(int64_t{1}, kMaxDrawnWindows));
+      ->check(whole_number(1, kMaxDrawnWindows));
   forecast
       ->add_option("--seed", options.first_seed,
                    "generator seed of the first window (default: the scenario's)")
-      ->check(kNotNegative);
+      ->check(whole_number());
   forecast->add_option("--csv", options.csv_path, "also write a row for each window to this file")
       ->check(kNotEmpty);
   add_json(forecast, options);
@@ -131,12 +131,12 @@ Command add_calibrate(CLI::App& app, CommandOptions& options, Toolbox& toolbox) 
   calibrate
       ->add_option("--repeats", options.repeats,
                    "carry out each scenario so often; the last time counts")
-      ->check(CLI::Range(1, 1000000));
+      ->check(whole_number(1, 1000000));
   calibrate
       ->add_option("--max-tokens", options.max_tokens,
                    "sequences up to twice as long are measured, messages up to 8 KiB for each "
                    "(default 16384)")
-      ->check(CLI::Range(256, 1 << 20));
+      ->check(whole_number(256, 1 << 20));
   calibrate
       ->add_option("--samples", options.samples_path,
                    "fit rates of this file (TOML: sim/app/calibration_samples.h) instead of "

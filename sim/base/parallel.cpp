@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -55,7 +56,11 @@ void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int
     is_worker = false;
   };
   std::vector<std::jthread> pool;
-  for (int64_t worker = 1; worker < workers; ++worker) pool.emplace_back(work);
+  try {
+    for (int64_t worker = 1; worker < workers; ++worker) pool.emplace_back(work);
+  } catch (const std::system_error&) {
+    // Where a limit leaves no more threads, those that came do all of it.
+  }
   work();
   pool.clear();
   if (first_failure) std::rethrow_exception(first_failure);

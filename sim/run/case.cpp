@@ -103,13 +103,15 @@ std::optional<Error> judge_case(Toolbox& toolbox, const Scenario& scenario,
   if (options.sample_rows == 0) {
     Result<Verdict> verdict = toolbox.judge(scenario, outcome.inputs, count_hops(plan), control);
     if (!verdict) return verdict.error();
-    outcome.grade = grade_answer(plan, outcome.inputs, outcome.output.answer, verdict.value(),
-                                 {.keeps_row_budgets = options.keeps_exact});
+    outcome.grade =
+        grade_answer(plan, outcome.inputs, outcome.output.answer, verdict.value(),
+                     {.keeps_row_budgets = options.keeps_exact, .budgets = options.budgets});
     if (options.keeps_exact) outcome.exact = std::move(verdict.value().exact);
     return std::nullopt;
   }
-  Result<SampledGrade> sampled = grade_sample(toolbox, plan, outcome.inputs, outcome.output.answer,
-                                              {.rows = options.sample_rows, .control = control});
+  Result<SampledGrade> sampled =
+      grade_sample(toolbox, plan, outcome.inputs, outcome.output.answer,
+                   {.rows = options.sample_rows, .budgets = options.budgets, .control = control});
   if (!sampled) return sampled.error();
   outcome.grade = std::move(sampled.value().grade);
   outcome.judged = std::move(sampled.value().rows);
@@ -250,8 +252,13 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
 
 CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOptions& options) {
   CaseOutcome outcome = run_case(toolbox, loaded.scenario, options);
-  if (outcome.error)
-    outcome.reason = to_text(locate_keys(*outcome.error, loaded.text, loaded.path));
+  // What went wrong while it ran is no fault of the file.
+  const bool is_of_file = outcome.error && outcome.error->kind != ErrorKind::failed &&
+                          outcome.error->kind != ErrorKind::unavailable;
+  if (is_of_file) {
+    outcome.error = locate_keys(*outcome.error, loaded.text, loaded.path);
+    outcome.reason = to_text(*outcome.error);
+  }
   return outcome;
 }
 

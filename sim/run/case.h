@@ -27,11 +27,12 @@ struct CaseOptions {
   bool poison = false;
   double max_flops =
       0.0;  // skip runs whose arithmetic (executor and judge) passes this; 0 = no limit
-  int64_t sample_rows = 0;      // judge only about so many query rows; 0 = the whole batch
-  bool measures_items = false;  // for a record: when each item was carried out
-  bool keeps_items = false;     // for a record: what each item has written
-  bool keeps_exact = false;     // what the judge expects, and what every row may err
-  CaseProgress progress = {};   // may be empty
+  int64_t sample_rows = 0;  // judge only about so many query rows; 0 = the whole batch
+  std::vector<WidenedBudget> budgets = {};  // of tensors that may err more than they have earned
+  bool measures_items = false;              // for a record: when each item was carried out
+  bool keeps_items = false;                 // for a record: what each item has written
+  bool keeps_exact = false;                 // what the judge expects, and what every row may err
+  CaseProgress progress = {};               // may be empty
   std::function<bool()> is_cancelled = {};  // as in RunControl; a cancelled case is skipped
 };
 

@@ -4,6 +4,7 @@
 #undef cpscope_open_plugin
 
 #include <stdio.h>
+#include <unistd.h>
 
 static int is_wrong(const char* how) {
   const char* wanted = getenv("CPSCOPE_WRONG");
@@ -45,6 +46,11 @@ static int32_t attend_wrongly(const struct cpscope_call* call, char* message, si
   }
   if (is_wrong("backward") && call->is_backward) return CPSCOPE_UNSUPPORTED;
   if (is_wrong("unwritten")) return CPSCOPE_OK;
+  if (is_wrong("crash") && call->rank == 1) *(volatile int*)16 = 1;
+  if (is_wrong("abort")) abort();
+  if (is_wrong("exit")) exit(0);
+  if (is_wrong("hang")) for (;;) sleep(1);
+  if (is_wrong("print")) printf("a word on stdout\n");
   const int32_t status = attend(call, message, size);
   if (is_wrong("zeros") && !call->is_backward) write_zeros(call);
   if (is_wrong("past_end") && !call->is_backward) store(call, call->out.data, out_end, 1.0);
@@ -65,6 +71,7 @@ static int32_t attend_wrongly(const struct cpscope_call* call, char* message, si
 const struct cpscope_plugin* cpscope_open_plugin(void) {
   static struct cpscope_plugin plugin;
   plugin = *open_example_plugin();
+  if (is_wrong("open")) exit(0);
   plugin.attend = attend_wrongly;
   if (is_wrong("abi")) plugin.abi_version = 99;
   if (is_wrong("memory")) plugin.memory = 5;

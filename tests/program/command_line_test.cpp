@@ -426,5 +426,135 @@ TEST(FaultsCommand, ListsNamesSourcesAndWhatIsOutOfScopeWithoutRunningAnything) 
     EXPECT_NE(run.out.find(fault["source"].get<std::string>()), std::string::npos) << fault;
 }
 
+TEST(CommandLine, PrintsOneDocumentWithJsonWhateverHappens) {
+  const std::string file = write_file("document.toml", small_scenario());
+  struct Failing {
+    std::string arguments;
+    int exit_code;
+    const char* said;
+  };
+  const std::string bad = write_file("bad_key.toml", small_scenario() + "\n[atention]\n");
+  for (const Failing& one : std::vector<Failing>{
+           {"run nowhere.toml --json", 2, "no such file"},
+           {"run " + bad + " --json", 2, "atention"},
+           {"run " + file + " --executor nobody --json", 2, "no executor has this name"},
+           {"run " + file + " --executor plugin:nowhere.so --json", 3, "no such file"},
+           {"run --json", 2, "FILE is required"},
+           {"runn " + file + " --json", 2, "no command has this name"},
+           {"grade " + file + " nowhere.safetensors --json", 2, "nowhere.safetensors"},
+           {"verify nowhere --json", 2, "no such file or folder"},
+           {"plan " + file + " --lines x --json", 2, "whole number"},
+           {"render " + file + " --view mask --out nowhere/x.png", 2, ""}}) {
+    const ProgramRun run = run_cpscope(one.arguments);
+    EXPECT_EQ(run.exit_code, one.exit_code) << one.arguments << run.err;
+    if (one.arguments.find("--json") == std::string::npos) {
+      EXPECT_EQ(run.out, "");
+      continue;
+    }
+    const json document = json::parse(run.out, nullptr, false);
+    ASSERT_FALSE(document.is_discarded()) << one.arguments << ": " << run.out;
+    EXPECT_EQ(document["schema"], 1);
+    EXPECT_NE(document["error"].dump().find(one.said), std::string::npos) << run.out;
+    EXPECT_FALSE(run.err.empty()) << "people read it too";
+  }
+  const json placed = json::parse(run_cpscope("plan " + bad + " --json").out);
+  EXPECT_NE(placed["error"]["at"].get<std::string>().find("bad_key.toml:"), std::string::npos);
+}
+
+TEST(CommandLine, NeverReplacesWhatItReads) {
+  const std::string text = small_scenario();
+  const std::string file = write_file("kept.toml", text);
+  const std::string record = (work_folder() / "kept.safetensors").string();
+  ASSERT_EQ(run_cpscope("run " + file + " --record " + record).exit_code, 0);
+  const std::string order = write_file("kept.json", "{\"cp_size\":2,\"ranks\":[[0,1],[2,3]]}");
+  const std::string imported = write_file(
+      "imports.toml",
+      "schema = 1\n[attention]\nheads = 1\nhead_dim = 4\n[batch]\nlengths = [4]\n[parallel]\n"
+      "cp_size = 2\nlayout = \"indices\"\nindices_file = \"kept.json\"\n");
+  for (const std::string& arguments :
+       {"run " + file + " --record " + file, "run " + file + " --junit " + file,
+        "run " + file + " --junit ./../" + work_folder().filename().string() + "/kept.toml",
+        "grade " + file + " " + record + " --junit " + record,
+        "run " + file + " --record both.out --junit both.out",
+        "run " + imported + " --junit " + order}) {
+    const ProgramRun run = run_cpscope(arguments);
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    const bool is_named =
+        run.err.find("would replace a file that the command reads") != std::string::npos ||
+        run.err.find("name the same file") != std::string::npos;
+    EXPECT_TRUE(is_named) << arguments << ": " << run.err;
+  }
+  EXPECT_EQ(read_text(file), text);
+  EXPECT_EQ(run_cpscope("grade " + file + " " + record).exit_code, 0) << "the record is whole";
+}
+
+TEST(CommandLine, TakesNumbersThatAreNumbers) {
+  const std::string file = write_file("numbers.toml", small_scenario());
+  for (const std::string& arguments : std::vector<std::string>{
+           "run " + file + " --sample ''", "run " + file + " --sample 1.5",
+           "run " + file + " --sample 99999999999999999999", "fuzz --seed -1", "fuzz --count ''",
+           "fuzz --seconds nan", "fuzz --seconds inf", "verify " + file + " --max-flops nan",
+           "verify " + file + " --max-flops -1", "run " + file + " --budget lse",
+           "run " + file + " --budget lse=nan", "run " + file + " --budget lse=-1",
+           "run " + file + " --budget q=1",
+           "render " + file + " --view mask --out x.png --scale nan",
+           "gui " + file + " --screenshot x.png --scale nan"}) {
+    const ProgramRun run = run_cpscope(arguments);
+    EXPECT_EQ(run.exit_code, 2) << arguments << ": " << run.err;
+  }
+  const json widened = json::parse(run_cpscope("run " + file + " --budget lse=0.25 --json").out);
+  for (const json& tensor : widened["tensors"]) {
+    EXPECT_EQ(tensor.value("widened", false), tensor["name"] == "lse");
+    if (tensor["name"] == "lse") {
+      EXPECT_EQ(tensor["budget"], 0.25);
+    }
+  }
+}
+
+TEST(CommandLine, GoesOnWithTheThreadsThatCome) {
+  const std::string file = write_file("threads.toml", small_scenario());
+  setenv("LD_PRELOAD", CPSCOPE_NO_THREADS, 1);
+  setenv("CPSCOPE_THREADS", "8", 1);
+  const ProgramRun run = run_cpscope("run " + file);
+  unsetenv("CPSCOPE_THREADS");
+  unsetenv("LD_PRELOAD");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out.find("PASS"), 0u) << run.out;
+}
+
+TEST(CommandLine, NamesAFolderThatItMayNotRead) {
+  std::filesystem::create_directories(work_folder() / "locked/inside");
+  write_file("locked/inside/a.toml", small_scenario());
+  write_file("locked/b.toml", small_scenario());
+  std::filesystem::permissions(work_folder() / "locked/inside", std::filesystem::perms::none);
+  // Root may read everything, unless it gives that up.
+  const std::string command = "setpriv --bounding-set=-dac_override,-dac_read_search '" +
+                              std::string(CPSCOPE_PROGRAM) + "' verify '" +
+                              (work_folder() / "locked").string() + "' > '" +
+                              (work_folder() / "locked.out").string() + "' 2> '" +
+                              (work_folder() / "locked.err").string() + "'";
+  const int status = std::system(command.c_str());
+  std::filesystem::permissions(work_folder() / "locked/inside", std::filesystem::perms::owner_all);
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  const std::string said = read_text(work_folder() / "locked.err");
+  EXPECT_NE(said.find("the folder cannot be read"), std::string::npos) << said;
+  EXPECT_NE(said.find("locked/inside"), std::string::npos) << said;
+}
+
+TEST(CommandLine, SaysWhatADocumentNeedsBeforeItIsMade) {
+  const std::string file =
+      write_file("long.toml",
+                 "schema = 1\n[attention]\nheads = 1\nhead_dim = 4\n[batch]\nlengths = [4000000]\n"
+                 "[parallel]\ncp_size = 4\n");
+  const ProgramRun run = run_cpscope("plan " + file + " --summary --json");
+  EXPECT_EQ(run.exit_code, 0) << "it is small without its tokens";
+  const std::string command = "ulimit -v 700000; '" + std::string(CPSCOPE_PROGRAM) + "' layout '" +
+                              file + "' --json --full > '" + (work_folder() / "long.out").string() +
+                              "' 2> '" + (work_folder() / "long.err").string() + "'";
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 3);
+  const std::string said = read_text(work_folder() / "long.err");
+  EXPECT_NE(said.find("needs 1.2 GiB, this process may have 0.7 GiB"), std::string::npos) << said;
+}
+
 }  // namespace
 }  // namespace cpscope::tests

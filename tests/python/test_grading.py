@@ -348,3 +348,79 @@ def test_the_tensors_of_transformer_engine_that_are_not_packed_are_read():
              for first in (np.r_[0:4, 12:16], np.r_[4:12])]
     assert scenario.grade(ranks), scenario.grade(ranks)
     assert not scenario.grade(ranks[::-1])
+
+
+def test_says_which_names_have_no_tensor():
+    scenario = cpscope.Scenario.of(heads=2, head_dim=8, lengths=[32], cp_size=2)
+    right = scenario.oracle()
+    assert scenario.grade(right)
+    grade = scenario.grade({**right, "dq": None})
+    assert not grade and grade.document["verdict"] == "blind"
+    assert "dq is there without a value" in grade.document["blind"][0]
+    assert grade.text.startswith("BLIND")
+
+
+def test_widens_a_budget_that_it_is_told():
+    scenario = cpscope.Scenario.of(heads=2, head_dim=8, lengths=[32], cp_size=2, backward=False)
+    right = scenario.oracle()
+    off = {**right, "lse": right["lse"] * 1.001}
+    assert not scenario.grade(off)
+    assert scenario.grade(off, budgets={"lse": 1e-2}).tensors["lse"]["widened"]
+    for budgets in ({"lse": float("nan")}, {"lse": -1}, {"lsee": 1}):
+        with pytest.raises(cpscope.InputError, match="this is no budget"):
+            scenario.grade(off, budgets=budgets)
+
+
+def test_reads_what_a_tensor_subclass_holds_or_says_that_it_holds_nothing():
+    torch = pytest.importorskip("torch", reason="requires torch: it is not installed")
+    scenario = cpscope.Scenario.of(heads=2, head_dim=8, lengths=[32], cp_size=2, backward=False)
+    right = {name: torch.from_numpy(tensor) for name, tensor in scenario.oracle().items()}
+
+    class Named(torch.Tensor):
+        pass
+
+    class Wrapper(torch.Tensor):
+        """As quantised tensors are made: a shape, and the numbers somewhere else."""
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            return NotImplemented
+
+    assert scenario.grade({**right, "out": right["out"].as_subclass(Named)})
+    assert scenario.grade({**right, "out": torch.nn.Parameter(right["out"])})
+    with pytest.raises(cpscope.InputError, match="Wrapper|meta"):
+        scenario.grade({**right, "out": Wrapper(right["out"])})
+    with pytest.raises(cpscope.InputError, match="meta cannot be copied to the host"):
+        scenario.grade({**right, "out": right["out"].to("meta")})
+
+
+def test_takes_the_rows_that_a_distributed_tensor_has_here():
+    torch = pytest.importorskip("torch", reason="requires torch: it is not installed")
+
+    class Placement:
+        def __init__(self, partial):
+            self.partial = partial
+
+        def is_partial(self):
+            return self.partial
+
+    class Distributed(torch.Tensor):
+        placements = (Placement(False),)
+
+        def to_local(self):
+            return self.as_subclass(torch.Tensor)
+
+    class Later(torch.Tensor):
+        def trigger_wait(self):
+            return self.as_subclass(torch.Tensor)
+
+    from cpscope._arrays import on_host
+    plain = torch.arange(6.0)
+    assert type(on_host(plain.as_subclass(Distributed))) is torch.Tensor
+    assert type(on_host(plain.as_subclass(Later))) is torch.Tensor
+    Distributed.placements = (Placement(True),)
+    with pytest.raises(cpscope.InputError, match="not added up yet"):
+        on_host(plain.as_subclass(Distributed))

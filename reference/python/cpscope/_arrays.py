@@ -1,6 +1,7 @@
 """Arrays of any library, made ready for _core: on the CPU, without autograd, in a type that it reads."""
 from __future__ import annotations
 
+import sys
 from typing import Any, Mapping, Sequence
 
 import numpy as np
@@ -18,10 +19,42 @@ def is_torch(array: Any) -> bool:
     return hasattr(array, "detach") and hasattr(array, "cpu")
 
 
+def local_part(tensor: Any) -> Any:
+    """A plain torch.Tensor of what this process has: an asynchronous result is waited for, a DTensor gives the rows
+    that this rank owns. InputError for subclasses that have no memory of their own (quantised, fake, functional)."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor) or type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return tensor
+    name = type(tensor).__name__
+    if hasattr(tensor, "placements") and hasattr(tensor, "to_local"):
+        for placement in tensor.placements:
+            if placement.is_partial():
+                raise input_error(f"a {name} holds sums that are not added up yet: {placement}",
+                                  "redistribute it to Shard or Replicate first")
+        return local_part(tensor.to_local())
+    if hasattr(tensor, "trigger_wait"):
+        return local_part(tensor.trigger_wait())
+    try:
+        plain = tensor.as_subclass(torch.Tensor)
+        has_memory = plain.numel() == 0 or plain.device.type != "cpu" or plain.data_ptr() != 0
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise input_error(f"a tensor of type {name} cannot be read: {error}",
+                          "give a plain torch.Tensor") from error
+    if not has_memory or plain.device.type == "meta":
+        raise input_error(f"a tensor of type {name} holds no numbers on this device",
+                          "give a plain torch.Tensor: dequantise it, or take its inner tensor")
+    return plain
+
+
+def whole_tensor(tensor: Any) -> Any:
+    """All of a DTensor, which every rank of its mesh must ask for; anything else as it is."""
+    return tensor.full_tensor() if hasattr(tensor, "placements") and hasattr(tensor, "full_tensor") else tensor
+
+
 def on_host(array: ArrayLike) -> Any:
     """The array where the CPU can read it. Tensors of a GPU are copied, all others are not."""
     if is_torch(array):
-        array = array.detach()
+        array = local_part(array).detach()
         if array.device.type != "cpu":
             try:
                 array = array.cpu()
@@ -72,12 +105,16 @@ def _named(tensors: Mapping[str, Any]) -> list[tuple[str, Any]]:
     named = []
     for name, array in tensors.items():
         if array is None:
+            named.append((str(name), None))
             continue
+        array = whole_tensor(array)
         if isinstance(array, (list, tuple)) and array and all(hasattr(part, "shape") for part in array):
             named += [(f"{name}.rank{rank}", on_host(part)) for rank, part in enumerate(array)]
         else:
             named.append((str(name), on_host(array)))
     for name, array in named:
+        if array is None:
+            continue
         # Types that no protocol knows would only be called unreadable.
         if isinstance(array, np.ndarray) and array.dtype not in (np.float16, np.float32, np.float64):
             raise input_error(f'"{name}" has a type that is not read: {array.dtype}',

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import pathlib
 import sys
@@ -22,6 +23,8 @@ _SHIPPED = pathlib.Path(__file__).parent / "scenarios"
 # TransformerEngine's names of boundaries: the key of a scenario that they give.
 _BOUNDARIES = {"cu_seqlens": "lengths", "cu_seqlens_q": "lengths", "cu_seqlens_padded": "slots",
                "cu_seqlens_q_padded": "slots", "cu_seqlens_kv": "kv_lengths", "cu_seqlens_kv_padded": "kv_slots"}
+
+_ANSWERS = ("out", "lse", "max_logit", "dq", "dk", "dv", "d_sink")
 
 
 def shipped() -> list[str]:
@@ -235,7 +238,8 @@ class Scenario:
         return _core.oracle(self._core, [] if tensors is None else records(tensors), order, format)
 
     def grade(self, tensors: Tensors, *, order: str | None = None, format: str | None = None,
-              lse_layout: str | None = None, ignore_padding: bool = False, sample: int = 0) -> Grade:
+              lse_layout: str | None = None, ignore_padding: bool = False, sample: int = 0,
+              budgets: Mapping[str, float] | None = None) -> Grade:
         """Judges tensors that somebody else computed: any of out, lse, dq, dk, dv, max_logit, d_sink; with q, k, v,
         d_out, sink among them those are the question, else the scenario's own inputs are.
 
@@ -243,13 +247,21 @@ class Scenario:
         another) or a list of parts for each rank; or a list of such dicts, one for each rank. Shapes are thd, bshd,
         sbhd or bhsd (`format`, where shapes leave it open), lse_layout is tokens_heads or heads_tokens.
         float64, float32, float16, bfloat16, any strides, numpy or torch; tensors of a GPU are copied to the host.
-        ignore_padding: padding rows may hold anything. sample: judge only about so many query rows.
+        ignore_padding: padding rows may hold anything. sample: compare only about so many query rows, and keys, and
+        look through all others. budgets: rel_l2 by name, for tensors that may err more than they have earned.
+        A name with None for its tensor, and inputs that leave the answer open, make the verdict "blind", not passed.
 
         InputError says what does not fit.
         """
         if not isinstance(sample, (int, np.integer)) or sample < 0:
             raise input_error(f"sample must be a whole number of rows: {sample!r}")
-        return Grade(*_core.grade(self._core, records(tensors), order, format, lse_layout, ignore_padding, int(sample)))
+        widened = [(name, float(budget)) for name, budget in (budgets or {}).items()]
+        for name, budget in widened:
+            if name not in _ANSWERS or not 0 <= budget < math.inf:
+                raise input_error(f"this is no budget: {name}={budget}",
+                                  f"a finite number for one of {', '.join(_ANSWERS)}")
+        return Grade(*_core.grade(self._core, records(tensors), order, format, lse_layout, ignore_padding, int(sample),
+                                  widened))
 
     def probe(self, attend: Callable[[Question], Tensors], *, order: str | None = None, format: str | None = None,
               lse_layout: str | None = None) -> ProbeReport:

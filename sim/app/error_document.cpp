@@ -1,0 +1,69 @@
+#include "sim/app/error_document.h"
+
+#include "sim/app/json_text.h"
+
+#include <iostream>
+#include <optional>
+
+namespace cpscope {
+namespace {
+
+/// One process, one command, one document.
+std::optional<Error> noted;
+
+Json complaint_json(const Complaint& complaint) {
+  return {{"message", complaint.what}, {"at", complaint.where}, {"hint", complaint.hint}};
+}
+
+}  // namespace
+
+void note_error(const Error& error) { noted = error; }
+
+ErrorDocument::ErrorDocument() : out_(std::cout.rdbuf()), err_(std::cerr.rdbuf()) {
+  noted.reset();
+  std::cout.rdbuf(&out_);
+  std::cerr.rdbuf(&err_);
+}
+
+ErrorDocument::~ErrorDocument() {
+  std::cout.rdbuf(out_.target());
+  std::cerr.rdbuf(err_.target());
+}
+
+void ErrorDocument::finish(int code) {
+  if (code == 0 || out_.has_written()) return;
+  Json error =
+      complaint_json(noted ? noted->complaints.front() : Complaint{err_.last_line(), "", ""});
+  if (noted && noted->complaints.size() > 1) {
+    error["all"] = Json::array();
+    for (const Complaint& complaint : noted->complaints)
+      error["all"].push_back(complaint_json(complaint));
+  }
+  std::cout << print_json({{"schema", 1}, {"exit_code", code}, {"error", error}}) << '\n';
+  std::cout.flush();
+}
+
+void ErrorDocument::Watch::look_at(const char* text, std::streamsize size) {
+  has_written_ = has_written_ || size > 0;
+  for (std::streamsize i = 0; i < size; ++i) {
+    if (text[i] != '\n') {
+      line_ += text[i];
+    } else if (!line_.empty()) {
+      last_line_ = std::exchange(line_, {});
+    }
+  }
+}
+
+int ErrorDocument::Watch::overflow(int character) {
+  if (character == traits_type::eof()) return traits_type::not_eof(character);
+  const char letter = traits_type::to_char_type(character);
+  look_at(&letter, 1);
+  return target_->sputc(letter);
+}
+
+std::streamsize ErrorDocument::Watch::xsputn(const char* text, std::streamsize size) {
+  look_at(text, size);
+  return target_->sputn(text, size);
+}
+
+}  // namespace cpscope

@@ -1,0 +1,49 @@
+#pragma once
+
+#include "sim/base/result.h"
+
+#include <streambuf>
+#include <string>
+
+namespace cpscope {
+
+/// What went wrong, for the document that a command with --json prints when it has no result.
+void note_error(const Error& error);
+
+/// While it lives, stdout and stderr pass through it: with --json a command that ends without a
+/// result, and has printed nothing, still prints one document:
+/// {"schema":1,"error":{"message":...,"at":"file:line:column","hint":...}}.
+class ErrorDocument {
+ public:
+  ErrorDocument();
+  ~ErrorDocument();
+  ErrorDocument(const ErrorDocument&) = delete;
+  ErrorDocument& operator=(const ErrorDocument&) = delete;
+
+  /// Prints the document where `code` is a failure and stdout is still empty.
+  void finish(int code);
+
+ private:
+  /// Hands on what it is given, and remembers whether there was any and the last line.
+  class Watch : public std::streambuf {
+   public:
+    explicit Watch(std::streambuf* target) : target_(target) {}
+    bool has_written() const { return has_written_; }
+    const std::string& last_line() const { return last_line_; }
+    std::streambuf* target() const { return target_; }
+
+   protected:
+    int overflow(int character) override;
+    std::streamsize xsputn(const char* text, std::streamsize size) override;
+    int sync() override { return target_->pubsync(); }
+
+   private:
+    void look_at(const char* text, std::streamsize size);
+    std::streambuf* target_;
+    bool has_written_ = false;
+    std::string line_, last_line_;
+  };
+  Watch out_, err_;
+};
+
+}  // namespace cpscope

@@ -1,0 +1,149 @@
+// What the words of a command line must be before any command reads them.
+
+#include "sim/app/program_parts.h"
+#include "sim/scenario/scenario_file.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// Reads all of the text as a number.
+template <class Number>
+std::optional<Number> read_number(const std::string& text) {
+  Number number{};
+  const char* end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data(), end, number);
+  if (failure != std::errc() || stop != end || text.empty()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+CLI::Validator whole_number(int64_t low, int64_t high) {
+  return {[=](std::string& text) {
+            const auto number = read_number<int64_t>(text);
+            if (number && *number >= low && *number <= high) return std::string();
+            const std::string range = high == std::numeric_limits<int64_t>::max()
+                                          ? fmt::format("from {} on", low)
+                                          : fmt::format("from {} to {}", low, high);
+            return fmt::format("this must be a whole number {}: \"{}\"", range, text);
+          },
+          ""};
+}
+
+CLI::Validator finite_number(double low, double high) {
+  return {[=](std::string& text) {
+            const auto number = read_number<double>(text);
+            if (number && *number >= low && *number <= high) return std::string();
+            const std::string range = high == std::numeric_limits<double>::max()
+                                          ? fmt::format("from {:g} on", low)
+                                          : fmt::format("from {:g} to {:g}", low, high);
+            return fmt::format("this must be a finite number {}: \"{}\"", range, text);
+          },
+          ""};
+}
+
+std::optional<WidenedBudget> parse_budget(const std::string& text) {
+  constexpr std::string_view kNames[] = {"out", "lse", "max_logit", "dq", "dk", "dv", "d_sink"};
+  const size_t sign = text.find('=');
+  if (sign == std::string::npos) return std::nullopt;
+  const std::string name = text.substr(0, sign);
+  const auto number = read_number<double>(text.substr(sign + 1));
+  const bool is_known = std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+  if (!is_known || !number || !(*number >= 0) || !std::isfinite(*number)) return std::nullopt;
+  return WidenedBudget{name, *number};
+}
+
+std::vector<WidenedBudget> budgets_of(const CommandOptions& options) {
+  std::vector<WidenedBudget> budgets;
+  for (const std::string& text : options.budgets)
+    if (const auto budget = parse_budget(text)) budgets.push_back(*budget);
+  return budgets;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Options that name a file which a command writes.
+constexpr std::array<std::string_view, 9> kOutputs = {"--record", "--junit",      "--report",
+                                                      "--out",    "--markdown",   "--csv",
+                                                      "--trace",  "--screenshot", "--chakra"};
+
+/// A name of one file, whatever way leads there.
+fs::path identify(const std::string& path) {
+  std::error_code failure;
+  const fs::path whole = fs::weakly_canonical(path, failure);
+  return failure ? fs::absolute(path).lexically_normal() : whole;
+}
+
+struct NamedFile {
+  std::string option;  // or FILE
+  std::string path;
+};
+
+/// The files that a scenario file names beside itself.
+void add_files_of_scenario(const std::string& path, std::vector<NamedFile>& inputs) {
+  if (!path.ends_with(".toml")) return;
+  const Result<LoadedScenario> loaded = load_scenario(path);
+  if (!loaded) return;  // the command says so
+  const fs::path folder = fs::path(path).parent_path();
+  const Scenario& scenario = loaded.value().scenario;
+  if (!scenario.parallel.indices_file.empty())
+    inputs.push_back({"indices_file", (folder / scenario.parallel.indices_file).string()});
+  if (scenario.batch.generator && !scenario.batch.generator->file.empty())
+    inputs.push_back({"the lengths' file", (folder / scenario.batch.generator->file).string()});
+}
+
+}  // namespace
+
+std::optional<Error> check_outputs(const CLI::App& command) {
+  std::vector<NamedFile> inputs, outputs;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0) continue;
+    const std::string name = option->get_name();
+    // `timeline --record` reads what `run --record` has written.
+    const bool is_output = std::find(kOutputs.begin(), kOutputs.end(), name) != kOutputs.end() &&
+                           !(name == "--record" && command.get_name() == "timeline");
+    std::error_code failure;
+    for (const std::string& word : option->results()) {
+      if (is_output && !word.empty())
+        outputs.push_back({name, word});
+      else if (fs::is_regular_file(word, failure))
+        inputs.push_back({name, word});
+    }
+  }
+  if (outputs.empty()) return std::nullopt;
+  for (size_t i = 0, given = inputs.size(); i < given; ++i)
+    add_files_of_scenario(NamedFile(inputs[i]).path, inputs);
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const NamedFile& output = outputs[o];
+    for (const NamedFile& input : inputs) {
+      if (identify(input.path) != identify(output.path)) continue;
+      return make_error(ErrorKind::bad_input,
+                        fmt::format("{} would replace a file that the command reads: {}",
+                                    output.option, output.path),
+                        "give it another name");
+    }
+    for (size_t other = 0; other < o; ++other) {
+      if (identify(outputs[other].path) != identify(output.path)) continue;
+      return make_error(ErrorKind::bad_input,
+                        fmt::format("{} and {} name the same file: {}", outputs[other].option,
+                                    output.option, output.path),
+                        "give each a name of its own");
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace cpscope
