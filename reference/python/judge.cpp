@@ -210,6 +210,7 @@ class PythonExecutor final : public Executor {
       : ask_(std::move(ask)), choices_(choices) {}
 
   std::string name() const override { return "python"; }
+  bool may_merge_in_dtype() const override { return true; }
   int64_t memory_bytes(const CheckedPlan& /*plan*/) const override { return 0; }
 
   Result<RunOutput> run(const CheckedPlan& plan, const RunInputs& inputs,

@@ -87,6 +87,9 @@ class Executor {
   virtual std::optional<Error> absence() const { return std::nullopt; }
   /// Does it take scenarios of this dtype?
   virtual bool can_hold(Dtype /*dtype*/) const { return true; }
+  /// May it keep and merge partial results in the scenario's dtype, whatever `accumulate` says? Of
+  /// somebody else's code nobody knows.
+  virtual bool may_merge_in_dtype() const { return false; }
   /// What it works on. Errors: unavailable (no device and no clock of its own, or devices that one
   /// process does not drive alone), in one sentence.
   virtual Result<DeviceReport> describe_devices() const {

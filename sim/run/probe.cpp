@@ -1,6 +1,8 @@
 #include "sim/run/probe.h"
 
 #include "sim/run/case.h"
+#include "sim/run/dtype.h"
+#include "sim/run/grade.h"
 #include "sim/run/probe_coded.h"
 #include "sim/run/probe_parts.h"
 
@@ -14,8 +16,18 @@
 namespace cpscope {
 namespace {
 
-constexpr int64_t kKeysPerBucket =
-    128;  // counts that 8 significant bits hold with room for one rounding
+constexpr int64_t kMostKeysPerBucket = 128;
+
+/// Keys that may share a lane, so that their count is still read exactly: each rounding of the
+/// lane's value moves it by less than a unit roundoff, and all together by less than half a key.
+/// Partial results that are kept in 16 bits are rounded once, then at every merge, and at the end.
+int64_t count_keys_per_bucket(const Plan& plan, bool merges_in_dtype) {
+  if (!merges_in_dtype) return kMostKeysPerBucket;
+  const int32_t roundings = count_hops(plan).partials + 2;
+  const double exact = 0.5 / (roundings * unit_roundoff(plan.scenario.numerics.dtype));
+  return static_cast<int64_t>(
+      std::clamp(std::ceil(exact) - 1, 1.0, static_cast<double>(kMostKeysPerBucket)));
+}
 constexpr int64_t kMostCountableKeys = 1 << 18;  // beyond, fp32's lse no longer tells n from n + 1
 
 /// Which lane stands for a key in one pass: one digit of its number among keys [begin, end).
@@ -46,11 +58,11 @@ std::vector<int64_t> count_lanes(const Expectation& expectation, int64_t token,
 
 /// 1, lanes, lanes^2, ... and last the neighbours of one bucket: digits that tell all keys of a
 /// segment apart.
-std::vector<int64_t> strides_of_code(int32_t lanes) {
+std::vector<int64_t> strides_of_code(int32_t lanes, int64_t keys_per_bucket) {
   std::vector<int64_t> strides;
-  for (int64_t stride = 1; stride < kKeysPerBucket; stride *= std::max(2, lanes))
+  for (int64_t stride = 1; stride < keys_per_bucket; stride *= std::max(2, lanes))
     strides.push_back(stride);
-  strides.push_back(kKeysPerBucket);
+  strides.push_back(keys_per_bucket);
   return strides;
 }
 
@@ -65,7 +77,8 @@ class Probe {
         expectation_(plan_, witness),
         heads_(plan_.scenario.attention.heads),
         kv_heads_(plan_.scenario.attention.kv_heads),
-        lanes_(plan_.scenario.attention.head_dim_v) {
+        lanes_(plan_.scenario.attention.head_dim_v),
+        keys_per_bucket_(count_keys_per_bucket(plan_, executor.may_merge_in_dtype())) {
     const int64_t rows = plan_.layout.slots.tokens * heads_;
     report_.rows = rows;
     wrong_count_.assign(static_cast<size_t>(rows), false);
@@ -78,9 +91,9 @@ class Probe {
 
   Result<ProbeReport> run() {
     const int64_t keys = std::max<int64_t>(1, plan_.layout.slots.kv_tokens),
-                  per_pass = lanes_ * kKeysPerBucket;
+                  per_pass = lanes_ * keys_per_bucket_;
     const int64_t segments = (keys + per_pass - 1) / per_pass;
-    const std::vector<int64_t> strides = strides_of_code(lanes_);
+    const std::vector<int64_t> strides = strides_of_code(lanes_, keys_per_bucket_);
     total_passes_ = static_cast<int64_t>(strides.size()) * segments + 1;
     for (int64_t segment = 0; segment < segments; ++segment) {
       const int64_t begin = segment * per_pass, end = std::min(keys, begin + per_pass);
@@ -96,8 +109,8 @@ class Probe {
     }
     check_long_rows();
     if (auto error = pass([&](int64_t, int32_t head, double* lane) {
-          lane[0] = head % kKeysPerBucket + 1;
-          if (lanes_ > 1) lane[1] = static_cast<double>(head / kKeysPerBucket + 1);
+          const std::vector<double> code = code_of_head(head);
+          std::copy(code.begin(), code.end(), lane);
         }))
       return *error;
     check_heads();
@@ -138,6 +151,20 @@ class Probe {
     return std::nullopt;
   }
 
+  /// The digits of a head's number, one more each, in as many lanes as there are for them; a digit
+  /// is as small as a count of keys may be large.
+  std::vector<double> code_of_head(int32_t head) const {
+    std::vector<double> code;
+    int64_t left = head;
+    const int64_t base = std::max<int64_t>(2, keys_per_bucket_);
+    for (int64_t heads = kv_heads_; static_cast<int32_t>(code.size()) < lanes_; heads /= base) {
+      code.push_back(static_cast<double>(left % base + 1));
+      left /= base;
+      if (heads <= base) break;
+    }
+    return code;
+  }
+
   /// Keys (and the sink) that share the row's weight.
   double weight_of(int64_t token) const {
     return static_cast<double>(expectation_.count(token) + (has_sink_ ? 1 : 0));
@@ -170,7 +197,7 @@ class Probe {
       for (int32_t lane = 0; lane < lanes_; ++lane) {
         const double value = answer_.out.values[row * lanes_ + lane];
         const double seen = is_empty ? value : value * weight_of(token);
-        if (code.stride == kKeysPerBucket)
+        if (code.stride == keys_per_bucket_)
           bucketed_[row] += static_cast<int64_t>(std::isfinite(seen) ? std::llround(seen) : 0);
         const bool is_right =
             is_empty ? value == 0.0 : std::abs(seen - static_cast<double>(expected[lane])) < 0.5;
@@ -199,12 +226,11 @@ class Probe {
       if (keys == 0) continue;
       const int32_t kv_head = static_cast<int32_t>(row % heads_) / (heads_ / kv_heads_);
       const double whole = weight_of(token) / static_cast<double>(keys);
-      const double codes[] = {static_cast<double>(kv_head % kKeysPerBucket + 1),
-                              static_cast<double>(kv_head / kKeysPerBucket + 1)};
-      for (int32_t lane = 0; lane < std::min(2, lanes_); ++lane) {
-        const double seen = answer_.out.values[row * lanes_ + lane] * whole;
-        if (!(std::abs(seen - codes[lane]) < 0.5 + codes[lane] / 256))
-          note("head", row, codes[lane], seen, -1, wrong_head_);
+      const std::vector<double> code = code_of_head(kv_head);
+      for (size_t lane = 0; lane < code.size(); ++lane) {
+        const double seen = answer_.out.values[row * lanes_ + static_cast<int64_t>(lane)] * whole;
+        if (!(std::abs(seen - code[lane]) < 0.5 + code[lane] / 256))
+          note("head", row, code[lane], seen, -1, wrong_head_);
       }
     }
   }
@@ -243,6 +269,7 @@ class Probe {
   const Progress& progress_;
   Expectation expectation_;
   int32_t heads_, kv_heads_, lanes_;
+  int64_t keys_per_bucket_;
   bool has_sink_ = false;
   int64_t total_passes_ = 0;
   RunInputs inputs_;

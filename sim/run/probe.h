@@ -49,8 +49,9 @@ struct ProbeReport {
 /// Runs the plan's forward with q = 0, where every visible key weighs the same. exp(lse) is then
 /// the number of visible keys (one more with a sink, whose logit is 0), and with v = 1 in the lane
 /// that stands for a key's bucket, out times that number is how many keys of each bucket were seen.
-/// Buckets hold at most 128 keys, which the dtype counts exactly; one run for each digit of a key's
-/// number. A last run carries the kv head's number. `plan` must be the plan of probe_scenario.
+/// Buckets hold at most 128 keys, and fewer where partial results may be rounded to the dtype at
+/// every merge, so that the dtype counts them exactly; one run for each digit of a key's number. A
+/// last run carries the kv head's number. `plan` must be the plan of probe_scenario.
 Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
                                const MaskWitness& witness, const Progress& progress);
 

@@ -417,6 +417,10 @@ def test_takes_the_rows_that_a_distributed_tensor_has_here():
         def trigger_wait(self):
             return self.as_subclass(torch.Tensor)
 
+    whole = torch.arange(12.0).reshape(4, 3).bfloat16().requires_grad_()
+    layout = cpscope.Scenario.of(heads=1, head_dim=4, lengths=[4], cp_size=2).layout()
+    assert (layout.join(layout.cut(whole)) == whole.detach().float().numpy()).all()
+
     from cpscope._arrays import on_host
     plain = torch.arange(6.0)
     assert type(on_host(plain.as_subclass(Distributed))) is torch.Tensor

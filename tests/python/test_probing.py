@@ -132,3 +132,31 @@ def test_what_the_attention_raises_comes_back(small):
         small.probe(lambda question: None)
     with pytest.raises(cpscope.InputError, match="fits nothing"):
         small.probe(lambda question: {"out": np.zeros((1, 2, 3))})
+
+
+@pytest.mark.parametrize("cp_size, layout", [(2, "dual_chunk"), (4, "contiguous"), (8, "striped")])
+def test_partial_results_in_sixteen_bits_are_no_false_alarm(cp_size, layout):
+    """What flash attention does at every step of a ring: its block's output is bf16, and so is the running sum."""
+    torch = pytest.importorskip("torch", reason="requires torch: it is not installed")
+    scenario = cpscope.Scenario.of(heads=2, head_dim=64, lengths=[512], cp_size=cp_size, layout=layout, dtype="bf16",
+                                   backward=False)
+
+    def attend(question, lost=None):
+        q, k, v = (torch.from_numpy(question.inputs[name]).float().transpose(0, 1) for name in "qkv")
+        logits = (q @ k.transpose(1, 2)) * 64 ** -0.5
+        logits = logits.masked_fill(torch.ones(512, 512, dtype=torch.bool).triu(1), -torch.inf)
+        if lost is not None:
+            logits[:, lost, 3] = -torch.inf
+        parts = [(logits[..., keys].logsumexp(-1), keys) for keys in
+                 (slice(n * 512 // cp_size, (n + 1) * 512 // cp_size) for n in range(cp_size))]
+        total = torch.stack([lse for lse, _ in parts]).logsumexp(0)
+        out = torch.zeros(2, 512, 64)
+        for lse, keys in parts:
+            weights = torch.nan_to_num(torch.exp(logits[..., keys] - lse[..., None]))
+            part = (weights @ v[:, keys]).bfloat16().float() * torch.exp(lse - total)[..., None]
+            out = (out + part).bfloat16().float()
+        return {"out": out.bfloat16().transpose(0, 1), "lse": total.transpose(0, 1)}
+
+    assert scenario.probe(attend), scenario.probe(attend)
+    report = scenario.probe(lambda question: attend(question, lost=400))
+    assert not report and report.document["first"]["token"] == 400

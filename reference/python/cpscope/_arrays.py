@@ -75,6 +75,14 @@ def on_host(array: ArrayLike) -> Any:
     return array
 
 
+def as_numpy(array: ArrayLike) -> np.ndarray:
+    """The array in numpy, on the host, without autograd; bfloat16 as float32."""
+    host = on_host(array)
+    if is_torch(host) and str(host.dtype) == "torch.bfloat16":
+        host = host.float()
+    return np.asarray(host)
+
+
 def integers(values: Any, name: str) -> np.ndarray:
     """A list of whole numbers as int64, in one dimension."""
     array = np.asarray(on_host(values) if not isinstance(values, (list, tuple)) else values)

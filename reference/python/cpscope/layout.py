@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
+from ._arrays import as_numpy
 from ._errors import input_error
 
 
@@ -82,12 +83,13 @@ class Layout:
         return [tensor[index] for index in (self.kv_index if kv else self.q_index)]
 
     def join(self, parts: list[Any], kv: bool = False) -> np.ndarray:
-        """The tensor in packed order, numpy, of every rank's rows; the reverse of `cut`."""
+        """The tensor in packed order, numpy, of every rank's rows; the reverse of `cut`. What numpy has no type for
+        (bfloat16) becomes float32."""
         index = self.kv_index if kv else self.q_index
         if [len(part) for part in parts] != [len(rows) for rows in index]:
             raise input_error(f"the parts have other rows than the ranks: {[len(part) for part in parts]}",
                               str([len(rows) for rows in index]))
-        parts = [np.asarray(part) for part in parts]
+        parts = [as_numpy(part) for part in parts]
         whole = np.empty((self.kv_tokens if kv else self.tokens, *parts[0].shape[1:]), parts[0].dtype)
         for rows, part in zip(index, parts):
             whole[rows] = part
