@@ -2,11 +2,11 @@
 #include "sim/app/json_text.h"
 #include "sim/app/power.h"
 #include "sim/app/progress_bar.h"
+#include "sim/base/whole_file.h"
 
 #include <cmath>
 #include <iostream>
-#include <map>
-#include <tuple>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -77,6 +77,13 @@ int command_power(const CommandOptions& options, Toolbox& toolbox) {
   };
   const Result<PowerReport> power = measure();
   if (!power) return report(power.error());
+  if (!options.markdown_path.empty()) {
+    std::ostringstream table;
+    write_power_text(power.value(), table);
+    const Result<size_t> written =
+        write_whole_file(options.markdown_path, table.str(), "the table");
+    if (!written) return report(written.error());
+  }
   if (options.json)
     std::cout << print_json(power_json(power.value())) << '\n';
   else

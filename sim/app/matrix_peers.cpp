@@ -53,7 +53,7 @@ constexpr PeerRow kRows[] = {
     {CommType::all_gather,
      "sliding window",
      {"causal yes; a right window is wrong on some back ends", "yes (any mask_mod)", "",
-      "yes (llama3, FlashAttention's window)", ""}},
+      "causal only (llama3); others wrong without a word", ""}},
     {CommType::all_gather, "chunked", {"no", "yes (any mask_mod)", "", "no", ""}},
     {CommType::all_gather, "cross attention", {"without causal only, no window", "?", "", "?", ""}},
 
@@ -90,7 +90,7 @@ constexpr PeerTopic kTopics[] = {
      "GQA, 2 kv heads",
      "a2a",
      "",
-     {"refused: kv heads % P", "no a2a", "no a2a", "no a2a", "kv heads / P floors silently"}},
+     {"refused: kv heads % P", "no a2a", "no a2a", "no a2a", "fails: an invalid shape (0.6.4)"}},
     {"dqk != dv", "MLA, dqk 12, dv 6", "", "", {"yes", "?", "no", "?", "?"}},
     {"softcap", "softcap", "", "", {"?", "?", "yes", "no in the ring paths", "?"}},
     {"sink", "sink learnable", "", "", {"a2a with the fused back end only", "?", "yes", "?", "?"}},

@@ -304,6 +304,8 @@ std::vector<Command> add_running(CLI::App& app, CommandOptions& options, Toolbox
       "how small an error the verdict sees: right answers with one row, head, rank or sequence a "
       "little off, and with one message lost, judged whole and by a sample");
   power->add_flag("--brief", options.brief, "bf16 and the largest size of each kind alone");
+  power->add_option("--markdown", options.markdown_path, "also write the tables to this file")
+      ->check(kNotEmpty);
   add_json(power, options);
   power->footer("Example: cpscope power --brief");
   commands.push_back({power, [&] { return command_power(options, toolbox); }});

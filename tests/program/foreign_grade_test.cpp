@@ -445,6 +445,24 @@ TEST(ForeignGrade, DoesNotOverlookAnAnswerOfAnotherName) {
   EXPECT_TRUE(bf16_case().grade(record).value().grade.passed) << "nothing like an answer";
 }
 
+TEST(ForeignGrade, SaysThatMergesInTheDtypeExplainAFailure) {
+  const char* batch = "lengths = [512]";
+  const std::string mask = "attn_mask_type = \"no_mask\"";
+  const ForeignCase wide(
+      small_scenario("cp_size = 64", batch, mask, "dtype = \"bf16\"\nbackward = false"));
+  const ForeignCase narrow(small_scenario(
+      "cp_size = 64", batch, mask, "dtype = \"bf16\"\nbackward = false\naccumulate = \"dtype\""));
+  const ForeignGrade graded = wide.grade(narrow.record()).value();
+  EXPECT_EQ(graded.grade.judgement(), Judgement::fail);
+  expect_contains(hints_of(graded), "merge_in_dtype");
+  expect_contains(hints_of(graded), "accumulate = \"dtype\"");
+  EXPECT_TRUE(narrow.grade(narrow.record()).value().grade.passed);
+  // Nothing of the kind where that explains nothing.
+  RunRecord record = wide.record();
+  for (double& value : tensor_of(record, "out").values) value *= 1.1;
+  EXPECT_EQ(hints_of(wide.grade(record).value()).find("merge_in_dtype"), std::string::npos);
+}
+
 TEST(ForeignGrade, WidensABudgetThatItIsTold) {
   RunRecord record = bf16_case().record();
   for (double& value : tensor_of(record, "lse").values) value *= 1.0005;
