@@ -1,10 +1,17 @@
 #include "sim/base/whole_file.h"
 
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <climits>
+#include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <random>
 #include <string>
 #include <system_error>
 
@@ -13,6 +20,71 @@
 namespace cpscope {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// The unfinished file of this process that a signal removes; empty where there is none.
+char unfinished[PATH_MAX] = "";
+std::atomic_flag is_guarded = ATOMIC_FLAG_INIT;
+
+void remove_unfinished(int number) {
+  if (unfinished[0] != '\0') unlink(unfinished);
+  std::signal(number, SIG_DFL);
+  std::raise(number);
+}
+
+/// While it lives, a signal that ends the process takes the unfinished file with it. One file at a
+/// time: a second writer goes without.
+class Guard {
+ public:
+  explicit Guard(const std::string& path) {
+    if (path.size() >= sizeof unfinished || is_guarded.test_and_set()) return;
+    has_guard_ = true;
+    std::memcpy(unfinished, path.c_str(), path.size() + 1);
+    for (size_t n = 0; n < kSignals.size(); ++n) {
+      struct sigaction ours {};
+      ours.sa_handler = remove_unfinished;
+      sigaction(kSignals[n], nullptr, &before_[n]);
+      // Somebody else's handler, and a signal that is to be ignored, stay.
+      if (before_[n].sa_handler == SIG_DFL) sigaction(kSignals[n], &ours, nullptr);
+    }
+  }
+  ~Guard() {
+    if (!has_guard_) return;
+    for (size_t n = 0; n < kSignals.size(); ++n) sigaction(kSignals[n], &before_[n], nullptr);
+    unfinished[0] = '\0';
+    is_guarded.clear();
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+ private:
+  static constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, 3> before_{};
+  bool has_guard_ = false;
+};
+
+/// Where links lead to, whether something is there or not; nothing for links that lead in a circle.
+std::optional<fs::path> follow_links(fs::path path) {
+  constexpr int kMostLinks = 40;
+  std::error_code failure;
+  for (int links = 0; links < kMostLinks; ++links) {
+    if (!fs::is_symlink(path, failure)) return path;
+    const fs::path next = fs::read_symlink(path, failure);
+    path = next.is_absolute() ? next : path.parent_path() / next;
+  }
+  return std::nullopt;
+}
+
+/// A name that no other process has, on this machine or on another of the same file system.
+std::string name_unfinished(const fs::path& target) {
+  std::random_device random;
+  char suffix[32];
+  std::snprintf(suffix, sizeof suffix, ".partial-%ld-%08x", static_cast<long>(getpid()), random());
+  return target.string() + suffix;
+}
+
+}  // namespace
 
 Result<size_t> write_whole_file(const std::string& path,
                                 const std::function<void(std::ostream&)>& write,
@@ -26,16 +98,18 @@ Result<size_t> write_whole_file(const std::string& path,
   if (fs::exists(path, failure) && !fs::is_regular_file(path, failure)) {
     return refuse("something that is no file has this name");
   }
-  const fs::path target = fs::exists(path, failure) ? fs::canonical(path, failure) : fs::path(path);
-  const std::string partial = target.string() + ".partial-" + std::to_string(getpid());
+  const std::optional<fs::path> target = follow_links(path);
+  if (!target) return refuse("links of this name lead in a circle");
+  const std::string partial = name_unfinished(*target);
   std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
   if (!stream) return refuse(std::strerror(errno));
+  const Guard guard(partial);
   write(stream);
   const auto bytes = static_cast<std::streamoff>(stream.tellp());
   stream.close();
   const bool is_whole = static_cast<bool>(stream);
   failure.clear();
-  if (is_whole) fs::rename(partial, target, failure);
+  if (is_whole) fs::rename(partial, *target, failure);
   if (!is_whole || failure) {
     const std::string why = is_whole ? failure.message() : "the disk took only a part of it";
     fs::remove(partial, failure);

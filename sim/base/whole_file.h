@@ -10,7 +10,8 @@
 namespace cpscope {
 
 /// Writes `bytes` under a temporary name beside `path` and renames it, so that no reader ever sees
-/// half a file; a link keeps pointing where it did, and nothing but a file is replaced. Gives the
+/// half a file, and a signal that ends the process leaves none; a link keeps pointing where it did,
+/// also where nothing is there yet, and nothing but a file is replaced. Gives the
 /// number of bytes. Errors (bad_input, where = path) name the reason; `noun` says what could not be
 /// written: "the picture".
 Result<size_t> write_whole_file(const std::string& path, const std::string& bytes,
