@@ -22,10 +22,6 @@ double missing_statistics(double draws) {
 
 /// What one exp flushes to 0 and another does not.
 constexpr double kSmallest = std::numeric_limits<double>::min();
-/// Groups are many, and schedules that round more often in one of them than in another are right:
-/// a group may err a quarter more than the whole.
-constexpr double kGroupRoom = 1.25;
-
 /// Fewer rows than that tell nothing of how far rows stray.
 constexpr int64_t kRowsThatTell = 256;
 
@@ -292,7 +288,7 @@ void TensorGrader::grade_groups(const Compared& sides, const Weighed& weighed, G
     if (sums.elements == 0) continue;
     const double scale = weighed.whole.elements > 0 ? sums.elements / weighed.whole.elements : 1.0;
     const double allowed =
-        widen(sides, sums, kGroupRoom * allow(sides, sums, weighed.row_draws, scale));
+        widen(sides, sums, sides.group_room * allow(sides, sums, weighed.row_draws, scale));
     const double error = std::sqrt(sums.error), norm = std::sqrt(sums.norm);
     const bool has_passed = std::isfinite(allowed) && error <= allowed;
     const double excess =
@@ -313,7 +309,7 @@ double TensorGrader::excess_of_rows(const Compared& sides, const Group& group,
       std::min(weighed.row_draws * group.rows, std::max(1.0, sides.sources * scale));
   const double seen = std::sqrt(group.error / group.rows),
                plain = std::sqrt(group.plain / group.rows);
-  return seen / (kGroupRoom * (2 * std::max(plain, 1.0) + missing_statistics(draws)));
+  return seen / (sides.group_room * (2 * std::max(plain, 1.0) + missing_statistics(draws)));
 }
 
 void TensorGrader::grade_rows(const Compared& sides, const Weighed& weighed,

@@ -51,7 +51,8 @@ struct Compared {
   double sources = std::numeric_limits<double>::infinity();
   KnownError known = {};
   std::vector<bool> is_empty = {};  // [row] nothing may stand there, however little; or none
-  double widened = 0.0;  // the caller's budget for rel_l2; 0: none
+  double widened = 0.0;             // the caller's budget for rel_l2; 0: none
+  double group_room = 1.0;          // what a head, rank or sequence may err of the whole's share
 };
 
 /// Weighs tensors against the oracle's.

@@ -218,3 +218,20 @@ def test_bad_files_are_refused_in_the_words_of_the_program():
         with pytest.raises(cpscope.ScenarioError) as raised:
             cpscope.Scenario.load(file).plan()
         assert theirs.returncode == 2 and theirs.stderr.endswith(f"{raised.value}\n"), (theirs.stderr, str(raised.value))
+
+
+def test_scenarios_are_equal_when_they_ask_the_same():
+    make = dict(heads=4, head_dim=16, lengths=[8, 8], cp_size=2)
+    one, same = cpscope.Scenario.of(**make), cpscope.Scenario.of(title="another", **make)
+    assert one == same and len({one, same}) == 1
+    assert one != cpscope.Scenario.of(**{**make, "heads": 2}) and one != "a scenario"
+    order = [[0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]]
+    assert one != one.with_order(order) and one.with_order(order) == same.with_order(order)
+
+
+def test_boundaries_may_have_a_batch_of_one():
+    flat = cpscope.Scenario.of(heads=4, head_dim=16, cu_seqlens=np.array([0, 8, 16]), cp_size=2)
+    batched = cpscope.Scenario.of(heads=4, head_dim=16, cu_seqlens=np.array([[0, 8, 16]]), cp_size=2)
+    assert flat == batched
+    with pytest.raises(cpscope.Error):
+        cpscope.Scenario.of(heads=4, head_dim=16, cu_seqlens=np.array([[0, 8], [8, 16]]), cp_size=2)

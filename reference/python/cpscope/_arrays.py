@@ -84,10 +84,12 @@ def as_numpy(array: ArrayLike) -> np.ndarray:
 
 
 def integers(values: Any, name: str) -> np.ndarray:
-    """A list of whole numbers as int64, in one dimension."""
+    """A list of whole numbers as int64, in one dimension; [1, n], as Megatron's boundaries are, is one too."""
     array = np.asarray(on_host(values) if not isinstance(values, (list, tuple)) else values)
     if array.size == 0:
         return np.zeros(0, np.int64)
+    if array.ndim == 2 and array.shape[0] == 1:
+        array = array[0]
     if array.dtype.kind not in "iu":
         raise input_error(f"{name} must be whole numbers: {array.dtype}", "int32 or int64")
     if array.ndim != 1:

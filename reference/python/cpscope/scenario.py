@@ -149,6 +149,22 @@ class Scenario:
     def __reduce__(self) -> Any:
         return _restore, (self._core.text, self._core.path, self._orders)
 
+    def __eq__(self, other: object) -> bool:
+        """Do both ask the same question? Where they were read from, comments and titles do not count."""
+        if not isinstance(other, Scenario):
+            return NotImplemented
+        return self._question() == other._question()
+
+    def __hash__(self) -> int:
+        return hash(repr(self._question()))
+
+    def _question(self) -> Any:
+        said = {key: value for key, value in self.settings.items() if key not in ("title", "question")}
+        if not self._orders:
+            return said, None
+        layout = self.layout()
+        return said, [rows.tolist() for rows in (*layout.q_index, *layout.kv_index)]
+
     # What it says.
 
     @property
