@@ -21,11 +21,15 @@ struct Pattern {
 
 constexpr LseLayout kAfter = LseLayout::tokens_heads, kBefore = LseLayout::heads_tokens;
 constexpr std::array kRowPatterns = {
-    Pattern{RowFormat::thd, kAfter, "thd"},   Pattern{RowFormat::thd, kAfter, "tx"},
-    Pattern{RowFormat::thd, kAfter, "1thd"},  Pattern{RowFormat::thd, kAfter, "1tx"},
+    Pattern{RowFormat::thd, kAfter, "thd"}, Pattern{RowFormat::thd, kAfter, "tx"},
+    Pattern{RowFormat::thd, kAfter, "1thd"}, Pattern{RowFormat::thd, kAfter, "1tx"},
     Pattern{RowFormat::bshd, kAfter, "bshd"}, Pattern{RowFormat::bshd, kAfter, "bsx"},
     Pattern{RowFormat::sbhd, kAfter, "sbhd"}, Pattern{RowFormat::sbhd, kAfter, "sbx"},
-    Pattern{RowFormat::bhsd, kAfter, "bhsd"}};
+    Pattern{RowFormat::bhsd, kAfter, "bhsd"},
+    // Documents packed into a batch of one, as FlexAttention's callers hold them.
+    Pattern{RowFormat::bshd, kAfter, "1thd"}, Pattern{RowFormat::bshd, kAfter, "1tx"},
+    Pattern{RowFormat::sbhd, kAfter, "t1hd"}, Pattern{RowFormat::sbhd, kAfter, "t1x"},
+    Pattern{RowFormat::bhsd, kAfter, "1htd"}};
 constexpr std::array kLsePatterns = {
     Pattern{RowFormat::thd, kAfter, "th"},     Pattern{RowFormat::thd, kAfter, "th1"},
     Pattern{RowFormat::thd, kAfter, "1th"},    Pattern{RowFormat::thd, kBefore, "ht"},
@@ -33,7 +37,10 @@ constexpr std::array kLsePatterns = {
     Pattern{RowFormat::bshd, kAfter, "bsh1"},  Pattern{RowFormat::bshd, kBefore, "bhs"},
     Pattern{RowFormat::bshd, kBefore, "bhs1"}, Pattern{RowFormat::sbhd, kAfter, "sbh"},
     Pattern{RowFormat::sbhd, kBefore, "bhs"},  Pattern{RowFormat::sbhd, kBefore, "bhs1"},
-    Pattern{RowFormat::bhsd, kBefore, "bhs"},  Pattern{RowFormat::bhsd, kBefore, "bhs1"}};
+    Pattern{RowFormat::bhsd, kBefore, "bhs"},  Pattern{RowFormat::bhsd, kBefore, "bhs1"},
+    Pattern{RowFormat::bshd, kAfter, "1th"},   Pattern{RowFormat::bshd, kBefore, "1ht"},
+    Pattern{RowFormat::sbhd, kBefore, "1ht"},  Pattern{RowFormat::bhsd, kBefore, "1ht"},
+    Pattern{RowFormat::bhsd, kBefore, "1ht1"}};
 
 /// Where the value of (sequence, position, head, lane) stands.
 struct Strides {

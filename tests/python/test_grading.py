@@ -428,3 +428,16 @@ def test_takes_the_rows_that_a_distributed_tensor_has_here():
     Distributed.placements = (Placement(True),)
     with pytest.raises(cpscope.InputError, match="not added up yet"):
         on_host(plain.as_subclass(Distributed))
+
+
+def test_packed_documents_may_be_a_batch_of_one_in_any_format():
+    scenario = cpscope.Scenario.of(heads=2, head_dim=8, lengths=[24, 40], cp_size=2)
+    right = scenario.oracle()
+    names = ("out", "dq", "dk", "dv")
+    for change in (lambda x: x[None], lambda x: x[:, None], lambda x: x[None].swapaxes(1, 2)):
+        grade = scenario.grade({name: change(right[name]) for name in names} | {"lse": right["lse"].T[None]})
+        assert grade, grade
+    flex = {name: right[name][None].swapaxes(1, 2) for name in names}
+    assert scenario.grade(flex, format="bhsd")
+    flex["out"] = flex["out"][:, :, ::-1]
+    assert not scenario.grade(flex, format="bhsd")
