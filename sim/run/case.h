@@ -23,7 +23,7 @@ std::string_view to_name(CaseStatus value);
 using CaseProgress = std::function<void(std::string_view phase, int64_t done, int64_t total)>;
 
 struct CaseOptions {
-  std::string executor;  // empty = the toolbox's first
+  std::string executor = {};  // empty = the toolbox's first
   bool poison = false;
   double max_flops =
       0.0;  // skip runs whose arithmetic (executor and judge) passes this; 0 = no limit

@@ -52,8 +52,9 @@ class SampledAnswer {
     for (const TensorGrade& tensor : grade.tensors) {
       EXPECT_EQ(tensor.has_failed(), tensor.name == name) << tensor.name;
       const bool follows_out = tensor.name == "dk" || tensor.name == "dv";
-      if (follows_out && (name == "out" || name == "lse"))
+      if (follows_out && (name == "out" || name == "lse")) {
         EXPECT_FALSE(tensor.judged) << tensor.name << " is judged by what is wrong";
+      }
     }
   }
 
