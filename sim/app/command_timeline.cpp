@@ -19,9 +19,9 @@
 namespace cpscope {
 namespace {
 
-/// Can the file that `option` names be written? Asked before anything is worked out.
-std::optional<Error> check_out_path(const std::string& option, const std::string& path,
-                                    const CommandOptions& options) {
+/// Can the file that `option` names be written? Asked before anything is worked out. (That it is
+/// nobody else's, check_outputs has seen.)
+std::optional<Error> check_out_path(const std::string& option, const std::string& path) {
   const auto refuse = [&](const char* what, const char* hint) {
     return make_error(ErrorKind::bad_input, fmt::format("{}: {}: {}", option, what, path), hint);
   };
@@ -31,10 +31,6 @@ std::optional<Error> check_out_path(const std::string& option, const std::string
     return refuse("the folder is not there", "make it first");
   if (std::filesystem::exists(path, failure) && !std::filesystem::is_regular_file(path, failure))
     return refuse("something that is no file has this name", "name a file");
-  for (const std::string& source : {options.paths.front(), options.measured_path}) {
-    if (!source.empty() && std::filesystem::equivalent(path, source, failure))
-      return refuse("this is a file that the command reads", "give it another name");
-  }
   return std::nullopt;
 }
 
@@ -46,16 +42,11 @@ std::optional<Error> check_out_paths(const CommandOptions& options) {
       {{"--trace", &options.trace_path}, {"--csv", &options.csv_path}, {"--chakra", &chakra}}};
   for (const auto& [option, path] : files) {
     if (path->empty()) continue;
-    if (auto error = check_out_path(option, *path, options)) return error;
+    if (auto error = check_out_path(option, *path)) return error;
   }
   const auto whole = [](const std::string& path) {
     return std::filesystem::absolute(path).lexically_normal();
   };
-  if (!options.trace_path.empty() && !options.csv_path.empty() &&
-      whole(options.trace_path) == whole(options.csv_path))
-    return make_error(ErrorKind::bad_input,
-                      "--trace and --csv name the same file: " + options.csv_path,
-                      "give each a name of its own");
   for (const auto& [option, path] : {files[0], files[1]}) {
     if (path->empty() || options.chakra_prefix.empty()) continue;
     const std::string name = whole(*path).string();

@@ -8,7 +8,6 @@
 #include <ctime>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/utsname.h>
 
 namespace cpscope {

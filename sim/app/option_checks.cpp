@@ -83,8 +83,15 @@ constexpr std::array<std::string_view, 9> kOutputs = {"--record", "--junit",    
 /// A name of one file, whatever way leads there.
 fs::path identify(const std::string& path) {
   std::error_code failure;
-  const fs::path whole = fs::weakly_canonical(path, failure);
+  // From the root on: of a relative name that leads to nothing yet, no part would be resolved.
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path), failure);
   return failure ? fs::absolute(path).lexically_normal() : whole;
+}
+
+/// One file, by its name or by a link of either kind.
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code failure;
+  return identify(a) == identify(b) || fs::equivalent(a, b, failure);
 }
 
 struct NamedFile {
@@ -129,14 +136,14 @@ std::optional<Error> check_outputs(const CLI::App& command) {
   for (size_t o = 0; o < outputs.size(); ++o) {
     const NamedFile& output = outputs[o];
     for (const NamedFile& input : inputs) {
-      if (identify(input.path) != identify(output.path)) continue;
+      if (!is_same_file(input.path, output.path)) continue;
       return make_error(ErrorKind::bad_input,
                         fmt::format("{} would replace a file that the command reads: {}",
                                     output.option, output.path),
                         "give it another name");
     }
     for (size_t other = 0; other < o; ++other) {
-      if (identify(outputs[other].path) != identify(output.path)) continue;
+      if (!is_same_file(outputs[other].path, output.path)) continue;
       return make_error(ErrorKind::bad_input,
                         fmt::format("{} and {} name the same file: {}", outputs[other].option,
                                     output.option, output.path),

@@ -2,6 +2,7 @@
 
 #include "sim/run/case.h"
 #include "sim/run/dtype.h"
+#include "sim/run/run_inputs.h"
 #include "sim/run/sample.h"
 #include "sim/scenario/portable_random.h"
 #include "sim/scenario/scenario_names.h"
@@ -9,8 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
-#include <map>
 #include <utility>
 
 namespace cpscope {
@@ -101,11 +100,7 @@ std::vector<int64_t> rows_of_part(const Plan& plan, const NamedMember& member, i
   };
   if (part == SpoiledPart::row) return {index};
   if (part == SpoiledPart::rank) {
-    std::vector<bool> valid(static_cast<size_t>(member.is_kv ? slots.kv_tokens : slots.tokens));
-    for (const SequenceSlot& slot : slots.sequences) {
-      const auto [begin, count] = valid_of(slot);
-      std::fill_n(valid.begin() + begin, count, true);
-    }
+    const std::vector<bool> valid = valid_ids(slots, member.is_kv);
     for (const TokenRun& run :
          (member.is_kv ? plan.layout.kv_runs : plan.layout.q_runs)[static_cast<size_t>(index)]) {
       for (int64_t token = run.begin; token < run.end; token += run.stride)

@@ -5,7 +5,6 @@
 #include "sim/run/grade_hints.h"
 #include "sim/run/run_inputs.h"
 #include "sim/run/sample.h"
-#include "sim/scenario/scenario_names.h"
 
 #include <algorithm>
 #include <cctype>
@@ -17,16 +16,6 @@
 
 namespace cpscope {
 namespace {
-
-/// [packed padded id] does a valid token stand there?
-std::vector<bool> valid_ids(const BatchSlots& slots, bool is_kv) {
-  std::vector<bool> valid(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens), false);
-  for (const SequenceSlot& slot : slots.sequences) {
-    const int64_t begin = is_kv ? slot.kv_begin : slot.q_begin;
-    std::fill_n(valid.begin() + begin, is_kv ? slot.kv_valid : slot.q_valid, true);
-  }
-  return valid;
-}
 
 Error bad_value(const Tensor& given, Dtype dtype, int64_t token, int64_t head, double value) {
   const std::string place =
@@ -325,11 +314,11 @@ void find_blind_record(const ForeignRecord& record, const ForeignGrade& graded,
 std::optional<Error> grade_sample_of(const Toolbox& toolbox, const Plan& plan,
                                      const ForeignRecord& record, const RunInputs& inputs,
                                      const ForeignGradeOptions& options, ForeignGrade& graded) {
-  Result<SampledGrade> sampled = grade_sample(toolbox, plan, inputs, take_answer(record),
-                                              {.rows = options.sample_rows,
-                                               .ignores_padding = options.ignores_padding,
-                                               .budgets = options.budgets,
-                                               .control = options.control});
+  Answer answer = take_answer(record);
+  if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
+  Result<SampledGrade> sampled = grade_sample(
+      toolbox, plan, inputs, answer,
+      {.rows = options.sample_rows, .budgets = options.budgets, .control = options.control});
   if (!sampled) return sampled.error();
   graded.grade = std::move(sampled.value().grade);
   graded.judged = std::move(sampled.value().rows);

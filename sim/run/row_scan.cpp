@@ -78,8 +78,7 @@ class Scanner {
     scan_.rows = tensor.shape[0] * heads_;
   }
 
-  void look_at(int64_t token, int64_t head, bool may_hold, bool is_skipped) {
-    if (is_skipped) return;
+  void look_at(int64_t token, int64_t head, bool may_hold) {
     const double* row = tensor_.values.data() + (token * heads_ + head) * lanes_;
     const int64_t nan = std::count_if(row, row + lanes_, [](double v) { return std::isnan(v); });
     const int64_t infinite =
@@ -157,24 +156,15 @@ double largest_value(const Tensor& tensor) {
 }  // namespace
 
 std::vector<RowScan> scan_rows(const Plan& plan, const RunInputs& inputs, const Answer& seen,
-                               const LiveRows& live, bool ignores_padding) {
-  std::vector<bool> valid[2];
-  const BatchSlots& slots = plan.layout.slots;
-  valid[0].assign(static_cast<size_t>(slots.tokens), false);
-  valid[1].assign(static_cast<size_t>(slots.kv_tokens), false);
-  for (const SequenceSlot& slot : slots.sequences) {
-    std::fill_n(valid[0].begin() + slot.q_begin, slot.q_valid, true);
-    std::fill_n(valid[1].begin() + slot.kv_begin, slot.kv_valid, true);
-  }
+                               const LiveRows& live) {
   std::vector<RowScan> scans;
   const auto scan = [&](const char* name, const Tensor& tensor, bool is_kv, double largest) {
     if (tensor.values.empty()) return;
     Scanner scanner(tensor, name, is_kv, largest);
     const std::vector<bool>& may_hold = is_kv ? live.keys : live.queries;
     for (int64_t token = 0; token < tensor.shape[0]; ++token) {
-      const auto at = static_cast<size_t>(token);
       for (int64_t head = 0; head < tensor.shape[1]; ++head)
-        scanner.look_at(token, head, may_hold[at], ignores_padding && !valid[is_kv ? 1 : 0][at]);
+        scanner.look_at(token, head, may_hold[static_cast<size_t>(token)]);
     }
     RowScan found = scanner.finish();
     if (found.first)

@@ -27,6 +27,6 @@ struct RowScan {
 
 /// The tensors by token that `seen` has, in the order of a grade.
 std::vector<RowScan> scan_rows(const Plan& plan, const RunInputs& inputs, const Answer& seen,
-                               const LiveRows& live, bool ignores_padding);
+                               const LiveRows& live);
 
 }  // namespace cpscope

@@ -49,6 +49,15 @@ Tensor make_input(const Scenario& scenario, InputTensor which, std::string name,
 
 }  // namespace
 
+std::vector<bool> valid_ids(const BatchSlots& slots, bool is_kv) {
+  std::vector<bool> valid(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens), false);
+  for (const SequenceSlot& slot : slots.sequences) {
+    const int64_t begin = is_kv ? slot.kv_begin : slot.q_begin;
+    std::fill_n(valid.begin() + begin, is_kv ? slot.kv_valid : slot.q_valid, true);
+  }
+  return valid;
+}
+
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison) {
   const Attention& attention = scenario.attention;
   const std::vector<TokenPlace> q_places = places_of(slots, true),

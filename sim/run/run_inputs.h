@@ -4,11 +4,16 @@
 #include "sim/run/judge.h"
 #include "sim/scenario/scenario.h"
 
+#include <vector>
+
 namespace cpscope {
 
 /// The inputs of a scenario in packed padded order. With `poison` every padding row of q, k, v and
 /// d_out is NaN.
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison);
+
+/// [packed padded id] Does a valid token stand there?
+std::vector<bool> valid_ids(const BatchSlots& slots, bool is_kv);
 
 /// Bytes that make_run_inputs would allocate.
 int64_t run_inputs_bytes(const Scenario& scenario, const BatchSlots& slots);

@@ -1,6 +1,7 @@
 #include "sim/run/sample.h"
 
 #include "sim/run/row_scan.h"
+#include "sim/run/run_inputs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,11 +14,7 @@ namespace {
 
 /// Valid tokens of every rank, ascending.
 std::vector<std::vector<int64_t>> valid_tokens_by_rank(const Plan& plan, bool is_kv) {
-  const BatchSlots& slots = plan.layout.slots;
-  std::vector<bool> valid(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens), false);
-  for (const SequenceSlot& slot : slots.sequences)
-    std::fill_n(valid.begin() + (is_kv ? slot.kv_begin : slot.q_begin),
-                is_kv ? slot.kv_valid : slot.q_valid, true);
+  const std::vector<bool> valid = valid_ids(plan.layout.slots, is_kv);
   std::vector<std::vector<int64_t>> tokens(static_cast<size_t>(plan.layout.cp_size));
   const auto& lists = is_kv ? plan.kv_lists : plan.q_lists;
   for (size_t rank = 0; rank < tokens.size(); ++rank) {
@@ -137,8 +134,7 @@ Result<SampledGrade> grade_sample(const Toolbox& toolbox, const Plan& plan, cons
   SampledGrade sampled;
   sampled.rows = choose_rows(plan, options.rows);
   const std::vector<RowScan> scans =
-      scan_rows(plan, inputs, seen, toolbox.witness.live_rows(plan.scenario, plan.layout.slots),
-                options.ignores_padding);
+      scan_rows(plan, inputs, seen, toolbox.witness.live_rows(plan.scenario, plan.layout.slots));
   for (const RowScan& scan : scans) {
     std::vector<int64_t>& tokens = scan.is_kv ? sampled.rows.key_tokens : sampled.rows.query_tokens;
     tokens.insert(tokens.end(), scan.suspects.begin(), scan.suspects.end());

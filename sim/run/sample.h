@@ -12,8 +12,7 @@ namespace cpscope {
 JudgedRows choose_rows(const Plan& plan, int64_t count);
 
 struct SampleOptions {
-  int64_t rows = 0;              // so many query tokens, and keys
-  bool ignores_padding = false;  // what stands in padding rows is not looked at
+  int64_t rows = 0;  // so many query tokens, and keys
   std::vector<WidenedBudget> budgets = {};
   RunControl control = {};
 };
