@@ -166,7 +166,7 @@ void add_squares(const Rows<double>& factors, const Column<double>& query_square
 }
 
 void write_dq(const ExactHead& head, const RowBlock& range, const Rows<double>& d_logits,
-              Answer& answer, TermLengths& terms) {
+              const Rows<double>& lengths, Answer& answer, TermLengths& terms) {
   const auto squares = head.key_squares.segment(range.key_begin, range.keys());
   Rows<double> dq(range.rows(), head.keys.cols());
   dq.noalias() = d_logits * head.keys.middleRows(range.key_begin, range.keys());
@@ -174,7 +174,7 @@ void write_dq(const ExactHead& head, const RowBlock& range, const Rows<double>& 
     const int64_t query = range.row_begin + row, at = head.group.query_row(query);
     rotate_row(head.group.part.query_turns, query, -1, &dq(row, 0));
     scatter_row(&dq(row, 0), at, head.head, answer.dq);
-    const auto factors = d_logits.row(row).array().transpose();
+    const auto factors = lengths.row(row).array().transpose();
     terms.dq[static_cast<size_t>(at * answer.dq.shape[1] + head.head)] =
         std::sqrt((factors.square() * squares).sum());
   }
@@ -190,21 +190,26 @@ void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& 
 
   Rows<double> d_logits(range.rows(), range.keys());
   d_logits.noalias() = d_out * values.transpose();
+  // A gradient is a difference of two numbers, and kernels that keep them in 16 bits round both.
+  Rows<double> lengths =
+      (d_logits.array().square().colwise() + block.out_dot.square()).sqrt().matrix();
   d_logits.array().colwise() -= block.out_dot;
-  d_logits.array() *= block.weights.array();
-  if (attention.softcap != 0.0) {
-    d_logits.array() *= 1.0 - (block.logits.array() / attention.softcap).square();
+  for (Rows<double>* factors : {&d_logits, &lengths}) {
+    factors->array() *= block.weights.array();
+    if (attention.softcap != 0.0) {
+      factors->array() *= 1.0 - (block.logits.array() / attention.softcap).square();
+    }
+    *factors *= logit_scale(attention);
   }
-  d_logits *= logit_scale(attention);
 
-  if (head.group.wanted.queries) write_dq(head, range, d_logits, answer, terms);
+  if (head.group.wanted.queries) write_dq(head, range, d_logits, lengths, answer, terms);
   if (!head.group.has_key_gradients()) return;
   gradients.dv.middleRows(range.key_begin, range.keys()).noalias() +=
       block.weights.transpose() * d_out;
   gradients.dk.middleRows(range.key_begin, range.keys()).noalias() +=
       d_logits.transpose() * queries;
   add_squares(block.weights, d_out.rowwise().squaredNorm(), range, gradients.dv_squares);
-  add_squares(d_logits, queries.rowwise().squaredNorm(), range, gradients.dk_squares);
+  add_squares(lengths, queries.rowwise().squaredNorm(), range, gradients.dk_squares);
 }
 
 HeadSums run_head(const ExactHead& head, KeyGradients& gradients, Answer& answer,

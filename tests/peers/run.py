@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Runs the context parallelism of other frameworks, from PyPI, on processes of this machine, and holds cpscope's verdicts to
+what they must be, and README.md's table to the verdicts.
+
+    run.py [FRAMEWORK...] [--environment FOLDER] [--readme FILE [--bless]] [--latest]
+
+`import cpscope` must find the package to be tested. Exit codes: 0 every verdict is the expected one, 1 one is not or
+the table says something else, 77 the packages cannot be installed from here.
+"""
+import argparse
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FRAMEWORKS = ("ring_flash_attn", "usp", "torch_ring", "torch_flex", "transformer_engine", "deepspeed", "megatron", "lucidrains", "jax_ring")
+SECONDS = 1200  # for one framework
+
+# Exact versions: an expected verdict is one of a version. Those of ALONE come without what they depend on: kernels and
+# training frameworks that stand_ins.py replaces.
+PACKAGES = ("torch==2.15.0", "numpy==2.4.6", "deepspeed==0.19.8", "transformers==5.24.0", "jax==0.10.2", "ring-attention-pytorch==0.5.20",
+            "ring-flash-attn==0.1.8")
+ALONE = ("yunchang==0.6.4", "transformer-engine==2.20.2", "megatron-core==0.16.1", "ringattention==0.1.2")
+
+
+def install(folder: Path, latest: bool) -> Path | None:
+    """The interpreter of an environment in the folder with the packages; None where they cannot be had."""
+    python = folder / "bin" / "python"
+    packages, alone = ([name.partition("==")[0] if latest else name for name in names] for names in (PACKAGES, ALONE))
+    wanted = hashlib.sha256(json.dumps([packages, alone, sys.version]).encode()).hexdigest()
+    mark = folder / "installed"
+    if mark.exists() and mark.read_text() == wanted and not latest:
+        return python
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    for command in ([sys.executable, "-m", "venv", "--clear", folder], [*pip, *packages], [*pip, "--no-deps", *alone]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(done.stdout[-2000:], done.stderr[-2000:], sep="\n")
+            return None
+    mark.write_text(wanted)
+    return python
+
+
+def judge(framework: str) -> None:
+    """Prints one JSON document a line for every case of the framework, in the environment."""
+    module = importlib.import_module(f"frameworks.{framework}")
+    version = importlib.metadata.version(module.PACKAGE)
+    for case in module.cases():
+        began = time.monotonic()
+        verdict = case.verdict()
+        is_expected = verdict.said in case.expected.split(" or ")
+        print(json.dumps(dict(package=module.PACKAGE, version=version, configuration=case.configuration, ranks=case.ranks, said=verdict.said,
+                              is_expected=is_expected,
+                              ratio=verdict.ratio, text=verdict.text, expected=case.expected, because=case.because,
+                              seconds=time.monotonic() - began)), flush=True)
+
+
+def run(python: Path, framework: str) -> list[dict]:
+    """The rows of a framework, each printed as it comes."""
+    rows = []
+    with subprocess.Popen([python, __file__, "--inside", framework], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}) as process:
+        for line in process.stdout:
+            if not line.startswith("{"):  # what a peer prints
+                continue
+            row = json.loads(line)
+            rows.append(row)
+            mark = "as expected" if row["is_expected"] else f"WRONG, expected {row['expected']}"
+            print(f"{row['package']} {row['version']}: {row['configuration']}, {row['ranks']} ranks: {row['said']}, {mark}"
+                  f" ({row['seconds']:.1f} s)", flush=True)
+            if not row["is_expected"]:
+                print("  | " + row["text"].replace("\n", "\n  | "), flush=True)
+        errors = process.stderr.read()
+    if process.returncode or not rows:
+        print(errors[-4000:])
+        rows.append(dict(package=framework, version="", configuration="all", ranks=0, said=f"ended with code {process.returncode}", ratio=None,
+                         is_expected=False, text="", expected="an end", because="", seconds=0.0))
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    lines = ["| peer | configuration | ranks | verdict | why |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        said = row["expected"] if row["is_expected"] else row["said"]
+        lines.append(f"| {row['package']} {row['version']} | {row['configuration']} | {row['ranks']} | {said} | {row['because']} |")
+    return "\n".join(lines) + "\n"
+
+
+def is_told(readme: Path, verdicts: str, bless: bool) -> bool:
+    """Does the table in the file say so? With bless it does afterwards."""
+    text = readme.read_text()
+    before, begin, rest = text.partition("<!-- peers:begin -->\n")
+    told, end, after = rest.partition("<!-- peers:end -->")
+    if bless and begin and end:
+        readme.write_text(before + begin + verdicts + end + after)
+        return True
+    return told == verdicts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("frameworks", nargs="*", choices=[*FRAMEWORKS, []], metavar="FRAMEWORK", help=f"of {', '.join(FRAMEWORKS)}; all if none")
+    parser.add_argument("--environment", type=Path, default=Path("build/peers"), help="where the packages are installed")
+    parser.add_argument("--readme", type=Path, help="a file whose table between <!-- peers:begin --> and <!-- peers:end --> must say so")
+    parser.add_argument("--bless", action="store_true", help="write the table")
+    parser.add_argument("--latest", action="store_true", help="the newest versions, not those that the expected verdicts are of")
+    parser.add_argument("--inside", choices=FRAMEWORKS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        judge(options.inside)
+        return 0
+    python = install(options.environment.absolute(), options.latest)
+    if python is None:
+        print("requires network: the peers cannot be installed from here")
+        return 77
+    rows = [row for framework in options.frameworks or FRAMEWORKS for row in run(python, framework)]
+    wrong = sum(not row["is_expected"] for row in rows)
+    print(f"{len(rows)} configurations, {wrong} verdicts are not the expected ones")
+    is_true = options.readme is None or is_told(options.readme, table(rows), options.bless and not wrong)
+    if not is_true:
+        print(f"{options.readme} says something else; --bless writes:\n{table(rows)}")
+    return 1 if wrong or not is_true else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
