@@ -1,11 +1,15 @@
 #include "sim/app/grade_text.h"
 
+#include <cmath>
 #include <string>
 
 #include <fmt/format.h>
 
 namespace cpscope {
 namespace {
+
+/// A NaN of either sign is one.
+double without_sign(double value) { return std::isnan(value) ? std::abs(value) : value; }
 
 std::string verdict_of(const TensorGrade& tensor) {
   if (tensor.has_failed()) return "   <-- " + describe_failure(tensor);
@@ -26,9 +30,10 @@ void write_grade_table(const Grade& grade, std::ostream& out) {
     out << fmt::format(
         "{:<10} {:>11.3e} {:>11.3e} {:>11.3e} {:>11.3e} {:>5}  rank {} token {} head {}: expected "
         "{:.9g}, seen {:.9g}{}\n",
-        tensor.name, tensor.rel_l2, tensor.budget, tensor.worst_row_rel_l2, tensor.max_abs,
-        tensor.nan, tensor.worst.rank, tensor.worst.token, tensor.worst.head, tensor.worst.expected,
-        tensor.worst.seen, verdict_of(tensor));
+        tensor.name, without_sign(tensor.rel_l2), tensor.budget,
+        without_sign(tensor.worst_row_rel_l2), without_sign(tensor.max_abs), tensor.nan,
+        tensor.worst.rank, tensor.worst.token, tensor.worst.head,
+        without_sign(tensor.worst.expected), without_sign(tensor.worst.seen), verdict_of(tensor));
   }
 }
 

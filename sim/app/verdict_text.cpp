@@ -59,7 +59,11 @@ void write_foreign_grade(const ForeignRecord& record, const ForeignGrade& graded
                      to_hex(plan.hash), describe_unjudged(graded));
   write_grade_table(graded.grade, out);
   for (const std::string& hint : graded.hints) out << "looks like: " << hint << '\n';
-  out << fmt::format("rows in {} order: {}\n", to_name(record.order), record.order_source);
+  if (record.is_by_rank) {
+    out << "rows of each part in the order of its rank's local buffer\n";
+  } else {
+    out << fmt::format("rows in {} order: {}\n", to_name(record.order), record.order_source);
+  }
   for (size_t t = 0; t < record.tensors.size(); ++t)
     out << fmt::format("read {:<9} {}\n", record.tensors[t].name, record.readings[t]);
   out << describe_inputs(graded) << '\n';

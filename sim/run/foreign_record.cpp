@@ -307,6 +307,9 @@ Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan&
     foreign.tensors.push_back(std::move(tensor).value());
     foreign.readings.push_back(std::move(reading));
   }
+  foreign.is_by_rank =
+      !order && !foreign.tensors.empty() &&
+      std::all_of(found.begin(), found.end(), [](const auto& one) { return one.whole == nullptr; });
   return foreign;
 }
 

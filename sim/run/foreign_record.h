@@ -42,6 +42,7 @@ struct ForeignRecord {
   std::vector<std::string> absent;    // names that the caller gave without a tensor
   RowOrder order = RowOrder::packed;
   std::string order_source;  // who said so: an option, the metadata, cpscope itself, the contract
+  bool is_by_rank = false;   // every tensor came in parts, so that `order` was not asked for
   std::string executor;      // as its metadata says; may be empty
 
   const Tensor* find(std::string_view name) const;

@@ -235,3 +235,86 @@ def test_boundaries_may_have_a_batch_of_one():
     assert flat == batched
     with pytest.raises(cpscope.Error):
         cpscope.Scenario.of(heads=4, head_dim=16, cu_seqlens=np.array([[0, 8], [8, 16]]), cp_size=2)
+
+
+def small(**keys):
+    return cpscope.Scenario.of(**{**dict(heads=4, head_dim=16, lengths=[64], cp_size=2), **keys})
+
+
+@pytest.mark.parametrize("theirs, ours", [("num_heads", "heads"), ("num_gqa_groups", "kv_heads"), ("causal", "attn_mask_type"),
+                                          ("mask", "attn_mask_type"), ("sliding_window", "window_size"), ("cp", "cp_size")])
+def test_names_of_other_frameworks_get_the_key_that_is_meant(theirs, ours):
+    with pytest.raises(cpscope.ScenarioError) as raised:
+        small(**{theirs: 4})
+    assert str(raised.value) == f"a scenario has no key {theirs}; did you mean {ours}?"
+
+
+def test_number_types_may_be_those_of_numpy_and_torch():
+    assert small(dtype=np.float16).dtype == small(dtype=np.dtype("float16")).dtype == "fp16"
+    torch = pytest.importorskip("torch", reason="requires torch: it is not installed")
+    assert small(dtype=torch.bfloat16).dtype == "bf16"
+
+
+def test_messages_name_arguments_and_no_places_in_a_text_that_nobody_wrote():
+    for keys in (dict(dtype=object()), dict(layout="zig"), dict(cp_size=0), dict(headz=4)):
+        with pytest.raises(cpscope.Error) as raised:
+            small(**keys)
+        assert "<keys>" not in str(raised.value) and next(iter(keys)).split("_")[0] in str(raised.value), str(raised.value)
+    with pytest.raises(cpscope.Error) as raised:
+        small().with_order([range(32), range(33, 64)])
+    assert "order:1" not in str(raised.value) and "cp_size" not in str(raised.value), str(raised.value)
+    with pytest.raises(cpscope.InputError, match="cp_size=2"):
+        cpscope.from_te([0, 8], [0, 8], 2)
+
+
+def test_a_warning_is_a_warning_and_told_once():
+    with pytest.warns(UserWarning, match="^parallel.a2a_size does not apply") as told:
+        scenario = small(a2a_size=2)
+        scenario.with_order([range(32), range(32, 64)])
+    assert len(told) == 1
+
+
+def test_packed_seq_params_of_megatron_are_boundaries():
+    class PackedSeqParams:
+        qkv_format = "thd"
+        cu_seqlens_q = cu_seqlens_kv = np.array([0, 7, 10], np.int32)
+        cu_seqlens_q_padded = cu_seqlens_kv_padded = np.array([[0, 8, 12]], np.int32)
+        max_seqlen_q = max_seqlen_kv = 8
+        cp_group = None
+    of_object = cpscope.Scenario.of(heads=4, head_dim=16, cp_size=2, packed_seq_params=PackedSeqParams())
+    of_names = cpscope.Scenario.of(heads=4, head_dim=16, cp_size=2, cu_seqlens_q=[0, 7, 10], cu_seqlens_kv=[0, 7, 10],
+                                   cu_seqlens_q_padded=[0, 8, 12], cu_seqlens_kv_padded=[0, 8, 12], max_seqlen_q=8, max_seqlen_kv=8)
+    assert of_object == of_names == cpscope.Scenario.of(heads=4, head_dim=16, cp_size=2, lengths=[7, 3], slots=[8, 4])
+    with pytest.raises(cpscope.InputError, match="has no boundaries"):
+        cpscope.Scenario.of(heads=4, head_dim=16, cp_size=2, packed_seq_params=3)
+
+
+def test_one_list_of_torch_stands_for_every_sequence_of_a_batch():
+    row = np.array([[0, 1, 6, 7, 2, 3, 4, 5]])
+    once = cpscope.from_torch(row, cp_size=2, cu_seqlens=[0, 8, 16])
+    twice = cpscope.from_torch(np.repeat(row, 2, 0), cp_size=2, cu_seqlens=[0, 8, 16])
+    assert [ids.tolist() for ids in once.ranks] == [ids.tolist() for ids in twice.ranks]
+
+
+def test_usp_deals_by_both_degrees_whichever_is_inside():
+    low = cpscope.from_usp("zigzag", cp_size=4, ulysses_degree=2, tokens=32)
+    high = cpscope.from_usp("zigzag", cp_size=4, ulysses_degree=2, tokens=32, use_ulysses_low=False)
+    # Rank 1 is then ring rank 1 of Ulysses rank 0, which is rank 2 where Ulysses is inside.
+    assert [ids.tolist() for ids in high.ranks] == [low.ranks[rank].tolist() for rank in (0, 2, 1, 3)]
+    assert small(lengths=[32], cp_size=4, heads=8).with_order(high).layout().q_index[1].tolist() == low.ranks[2].tolist()
+    same = cpscope.from_usp("basic_pytorch", cp_size=4, ulysses_degree=2, tokens=32, use_ulysses_low=False)
+    assert [ids.tolist() for ids in same.ranks] == [ids.tolist() for ids in cpscope.from_usp("basic", cp_size=4, tokens=32).ranks]
+
+
+def test_errors_of_tensors_with_nan_are_numbers():
+    scenario = small(backward=False)
+    out = scenario.oracle()["out"]
+    out[3, 1, 2] = -np.nan
+    grade = scenario.grade({"out": out})
+    assert not grade and np.isnan(grade.tensors["out"]["rel_l2"]) and "-nan" not in str(grade)
+
+
+def test_parts_by_rank_have_an_order_without_being_asked():
+    scenario = small(backward=False)
+    out = scenario.layout().cut(scenario.oracle()["out"])
+    assert "packed order" not in str(scenario.grade([{"out": part} for part in out]))

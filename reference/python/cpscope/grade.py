@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from ._errors import _in_words_of_python
@@ -22,8 +23,10 @@ class Grade:
     @property
     def tensors(self) -> dict[str, dict[str, Any]]:
         """By name: passed, rel_l2, budget, worst_row_rel_l2, max_abs, nan, and worst: the rank, step, token and head
-        that is furthest off, with the number expected and seen there."""
-        return {tensor["name"]: tensor for tensor in self.document["tensors"]}
+        that is furthest off, with the number expected and seen there. Errors of tensors with NaN are NaN (null in JSON)."""
+        numbers = ("rel_l2", "worst_row_rel_l2", "max_abs")
+        return {tensor["name"]: {name: math.nan if value is None and name in numbers else value for name, value in tensor.items()}
+                for tensor in self.document["tensors"]}
 
     @property
     def hints(self) -> list[str]:

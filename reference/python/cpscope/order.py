@@ -68,6 +68,8 @@ def from_te(cu_seqlens: Any, cu_seqlens_padded: Any = None, indices: Sequence[An
     cu_seqlens, cu_seqlens_padded: [sequences + 1] whole numbers, of all ranks together. indices: what
     thd_get_partitioned_indices gave, a list for each rank; without them its formula, and cp_size is needed.
     """
+    if isinstance(indices, (int, np.integer)):
+        raise input_error(f"indices must be a list for each rank: {indices}", f"the number of ranks has a name: cp_size={indices}")
     return _import("te", {"cu_seqlens": cu_seqlens, "cu_seqlens_padded": cu_seqlens_padded, "indices": indices,
                           "cu_seqlens_kv": cu_seqlens_kv, "cu_seqlens_kv_padded": cu_seqlens_kv_padded,
                           "indices_kv": indices_kv}, cp_size=cp_size)
@@ -75,8 +77,19 @@ def from_te(cu_seqlens: Any, cu_seqlens_padded: Any = None, indices: Sequence[An
 
 def from_torch(rearrange: Any = None, restore: Any = None, *, cp_size: int, cu_seqlens: Any = None) -> Order:
     """The order of PyTorch's context parallel load balancers (torchtitan): balanced[i] = original[rearrange[i]], then
-    cut contiguously; or its inverse `restore`. [tokens] whole numbers, or [sequences, tokens of one]."""
-    return _import("torch", {"rearrange": rearrange, "restore": restore}, cp_size=cp_size, cu_seqlens=cu_seqlens)
+    cut contiguously; or its inverse `restore`. [tokens] whole numbers, or [sequences, tokens of one]; of a batch of equal
+    sequences (cu_seqlens) [1, tokens of one] stands for all, as PyTorch itself repeats it."""
+    given = {name: _repeat(lists, cu_seqlens) for name, lists in (("rearrange", rearrange), ("restore", restore))}
+    return _import("torch", given, cp_size=cp_size, cu_seqlens=cu_seqlens)
+
+
+def _repeat(lists: Any, cu_seqlens: Any) -> Any:
+    """[1, tokens of one] as many times as there are sequences."""
+    if lists is None or cu_seqlens is None or getattr(lists, "ndim", 1) != 2 or lists.shape[0] != 1:
+        return lists
+    lengths = np.diff(integers(cu_seqlens, "cu_seqlens"))
+    row = integers(lists[0], "indices")
+    return np.tile(row, (len(lengths), 1)) if (lengths == len(row)).all() else lists
 
 
 def from_ring_flash_attention(layout: str, *, cp_size: int, tokens: int | None = None, cu_seqlens: Any = None) -> Order:
@@ -85,10 +98,21 @@ def from_ring_flash_attention(layout: str, *, cp_size: int, tokens: int | None =
 
 
 def from_usp(layout: str, *, cp_size: int, ulysses_degree: int = 1, tokens: int | None = None,
-             cu_seqlens: Any = None) -> Order:
-    """USP's (yunchang) basic, zigzag or strip; rank = ring index * ulysses_degree + ulysses index."""
-    return _import("usp", {}, layout=layout, cp_size=cp_size, ulysses_degree=ulysses_degree, tokens=tokens,
-                   cu_seqlens=cu_seqlens)
+             cu_seqlens: Any = None, use_ulysses_low: bool = True) -> Order:
+    """USP's (yunchang) basic, zigzag or strip, as its EXTRACT_FUNC_DICT deals them; basic_pytorch and its like deal as basic.
+
+    use_ulysses_low as given to set_seq_parallel_pg: rank = ring index * ulysses_degree + ulysses index, or the other way
+    round. basic and strip are dealt by the rank alone, so USP 0.6.4 attends over another order than they are in where
+    use_ulysses_low is False and both degrees are above 1.
+    """
+    low = _import("usp", {}, layout="basic" if layout.startswith("basic_") else layout, cp_size=cp_size,
+                  ulysses_degree=ulysses_degree, tokens=tokens, cu_seqlens=cu_seqlens)
+    if use_ulysses_low or layout != "zigzag":
+        return low
+    degree = cp_size // ulysses_degree
+    ranks = [low.ranks[rank % degree * ulysses_degree + rank // degree] for rank in range(cp_size)]
+    text = json.dumps({**json.loads(low._text), "ranks": [ids.tolist() for ids in ranks]})
+    return Order(text, {**low.document, "ranks": [ids.tolist() for ids in ranks], "same_layout": None})
 
 
 def text_of(order: Any, kv_order: Any = None) -> str:

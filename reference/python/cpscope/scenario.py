@@ -5,14 +5,15 @@ import difflib
 import math
 import os
 import pathlib
-import sys
-from typing import Any, Callable, Mapping
+import re
+import warnings
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from . import _core
 from ._arrays import ArrayLike, Tensors, integers, on_host, records
-from ._errors import Complaint, ScenarioError, input_error
+from ._errors import Complaint, Error, InputError, ScenarioError, input_error
 from .grade import Grade
 from .layout import Layout, Plan
 from .order import Order, text_of
@@ -24,12 +25,32 @@ _SHIPPED = pathlib.Path(__file__).parent / "scenarios"
 _BOUNDARIES = {"cu_seqlens": "lengths", "cu_seqlens_q": "lengths", "cu_seqlens_padded": "slots",
                "cu_seqlens_q_padded": "slots", "cu_seqlens_kv": "kv_lengths", "cu_seqlens_kv_padded": "kv_slots"}
 
+# Sizes that PackedSeqParams has beside the boundaries: they follow from them.
+_FOLLOW = ("max_seqlen", "max_seqlen_q", "max_seqlen_kv", "total_tokens")
+
+# What frameworks call the keys.
+_CALLED_ELSEWHERE = {
+    "num_heads": "heads", "num_attention_heads": "heads", "n_heads": "heads", "nheads": "heads", "num_kv_heads": "kv_heads",
+    "num_key_value_heads": "kv_heads", "num_gqa_groups": "kv_heads", "num_query_groups": "kv_heads", "kv_channels": "head_dim",
+    "head_size": "head_dim", "causal": "attn_mask_type", "is_causal": "attn_mask_type", "mask": "attn_mask_type",
+    "mask_type": "attn_mask_type", "scale": "softmax_scale", "sliding_window": "window_size", "window": "window_size",
+    "batch": "batch_size", "seq_len": "seqlen", "seqlens": "lengths", "cp": "cp_size", "world_size": "cp_size",
+    "context_parallel_size": "cp_size", "cp_comm": "cp_comm_type", "qkv_layout": "qkv_format", "num_ranks": "cp_size", "ranks": "cp_size"}
+
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+
 _ANSWERS = ("out", "lse", "max_logit", "dq", "dk", "dv", "d_sink")
 
 
 def shipped() -> list[str]:
     """The names of the scenarios that come with the package."""
     return sorted(file.stem for file in _SHIPPED.glob("*.toml"))
+
+
+def _name_of_dtype(value: Any) -> Any:
+    """"bf16" for torch.bfloat16, numpy's and ml_dtypes' float types; anything else as it is."""
+    name = getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
+    return value if isinstance(value, str) else _DTYPES.get(name, value)
 
 
 def _toml(value: Any) -> str:
@@ -65,18 +86,42 @@ def _lengths_of(bounds: Any, name: str) -> list[int]:
     return lengths.tolist()
 
 
+def _boundaries_of(packed: Any) -> dict[str, Any]:
+    """The boundaries that Megatron's PackedSeqParams, or anything with attributes of its names, holds."""
+    found = {name: getattr(packed, name) for name in _BOUNDARIES if getattr(packed, name, None) is not None}
+    if not found:
+        raise input_error(f"packed_seq_params has no boundaries: {type(packed).__name__}", "cu_seqlens_q, cu_seqlens_q_padded, ...")
+    return found
+
+
+def _without_twins(keys: dict[str, Any]) -> dict[str, Any]:
+    """Boundaries of keys that are those of the queries say nothing."""
+    for kv, q in (("cu_seqlens_kv", ("cu_seqlens_q", "cu_seqlens")), ("cu_seqlens_kv_padded", ("cu_seqlens_q_padded", "cu_seqlens_padded"))):
+        given = next((keys[name] for name in q if keys.get(name) is not None), None)
+        if given is not None and keys.get(kv) is not None and np.array_equal(integers(given, q[0]), integers(keys[kv], kv)):
+            keys = {name: value for name, value in keys.items() if name != kv}
+    return keys
+
+
 def _text_of_keys(keys: dict[str, Any]) -> str:
     """TOML of keys without their tables."""
     known = _core.known_keys()
     tables: dict[str, list[str]] = {"": ["schema = 1"], "attention": [], "batch": [], "parallel": [], "numerics": []}
     given: dict[str, str] = {}
-    for name, value in keys.items():
+    unknown: list[Complaint] = []
+    keys = dict(keys)
+    if (packed := keys.pop("packed_seq_params", None)) is not None:
+        keys = {**_boundaries_of(packed), **keys}
+    for name, value in _without_twins(keys).items():
         key = _BOUNDARIES.get(name, name)
-        if value is None or name == "schema":
+        if value is None or name == "schema" or name in _FOLLOW:
             continue
         if key in given:
             raise input_error(f"{given[key]} and {name} say the same", "give one of them")
         given[key] = name
+        if key in _CALLED_ELSEWHERE:
+            unknown.append(Complaint(f"a scenario has no key {key}", "", f"did you mean {_CALLED_ELSEWHERE[key]}?"))
+            continue
         if name in _BOUNDARIES:
             value = _lengths_of(value, name)
         table = known.get(key)
@@ -84,7 +129,12 @@ def _text_of_keys(keys: dict[str, Any]) -> str:
             # Where its nearest relative lives, so that the complaint names it.
             near = difflib.get_close_matches(key, known, 1)
             table = known[near[0]] if near else "attention"
-        tables[table].append(f"{key} = {_toml(value)}")
+        try:
+            tables[table].append(f"{key} = {_toml(_name_of_dtype(value) if key == 'dtype' else value)}")
+        except InputError as error:
+            raise InputError([Complaint(f"{name}: {one.what}", one.where, one.hint) for one in error.complaints]) from None
+    if unknown:
+        raise ScenarioError(unknown)
     lines = tables.pop("")
     for table, content in tables.items():
         if content or table != "numerics":
@@ -129,22 +179,28 @@ class Scenario:
         window_size, lengths, slots, cp_size, cp_comm_type, layout, dtype, ...
 
         cu_seqlens, cu_seqlens_padded, cu_seqlens_kv, cu_seqlens_kv_padded (numbers, arrays or tensors, of all ranks
-        together, as TransformerEngine takes them) stand for lengths, slots, kv_lengths, kv_slots.
+        together, as TransformerEngine takes them) stand for lengths, slots, kv_lengths, kv_slots;
+        packed_seq_params, Megatron's object of them, for all at once. dtype may be torch's or numpy's.
         """
-        return cls._of_core(_core.parse(_text_of_keys(keys), "<keys>"))
+        try:
+            return cls._of_core(_core.parse(_text_of_keys(keys), "<keys>"))
+        except ScenarioError as error:  # places in a text that nobody has written say nothing
+            raise type(error)([one._replace(where="") for one in error.complaints]) from None
 
     @classmethod
-    def _of_core(cls, core: _core.Scenario) -> Scenario:
+    def _of_core(cls, core: _core.Scenario, told: Sequence[str] = ()) -> Scenario:
         made = cls.__new__(cls)
-        made._take(core)
+        made._take(core, told)
         return made
 
-    def _take(self, core: _core.Scenario) -> None:
+    def _take(self, core: _core.Scenario, told: Sequence[str] = ()) -> None:
+        """`told`: warnings that its caller has heard."""
         self._core = core
         self._settings: dict[str, Any] = core.settings
         self._orders: tuple[tuple[Any, Any], ...] = ()  # that it was dealt by since
         for warning in core.warnings:
-            print(warning, file=sys.stderr)
+            if warning not in told:
+                warnings.warn(_without_place(warning), stacklevel=4)
 
     def __reduce__(self) -> Any:
         return _restore, (self._core.text, self._core.path, self._orders)
@@ -226,7 +282,12 @@ class Scenario:
     def with_order(self, order: Order | list[ArrayLike], kv_order: list[ArrayLike] | None = None) -> Scenario:
         """The same over the same slots, dealt otherwise: by an imported Order, or by lists of packed padded ids, one
         for each rank (int arrays [local rows]); kv_order where keys are dealt differently."""
-        made = Scenario._of_core(self._core.with_order(text_of(order, kv_order)))
+        try:
+            made = Scenario._of_core(self._core.with_order(text_of(order, kv_order)), self._core.warnings)
+        except Error as error:  # the text of an order file is of our making
+            told = [one._replace(where="order", hint="a list for each rank, with every packed padded id once") if one.where.startswith("order:")
+                    else one._replace(where=_without_place(one.where)) for one in error.complaints]
+            raise type(error)(told) from None
         made._orders = (*self._orders, (order, kv_order))
         return made
 
@@ -309,6 +370,11 @@ class Scenario:
         s = self._settings
         return (f"<cpscope.Scenario {s['title'] or 'without a title'!r}: {sum(s['lengths'])} tokens, "
                 f"{s['attn_mask_type']}, {s['cp_size']} ranks, {s['cp_comm_type']}, {s['layout']}, {s['dtype']}>")
+
+
+def _without_place(text: str) -> str:
+    """Places in a text that nobody has written say nothing."""
+    return re.sub(r"^(<keys>|order)(:\d+)*(: )?", "", text)
 
 
 def _restore(text: str, path: str, orders: tuple[tuple[Any, Any], ...]) -> Scenario:
