@@ -50,7 +50,7 @@ Image copy_atlas(ImFontAtlas& atlas) {
 
 Offscreen::Offscreen(const OffscreenOptions& options) : options_(options) {
   ImGuiContext* before = ImGui::GetCurrentContext();
-  context_ = ImGui::CreateContext();
+  context_ = make_imgui_context();
   ImGui::SetCurrentContext(before);
   const CurrentContext current(context_);
   ImGuiIO& io = ImGui::GetIO();

@@ -109,7 +109,7 @@ bool Page::open(Toolbox& toolbox) {
   window_ = glfwCreateWindow(width_, height_, "cpscope", nullptr, nullptr);
   if (window_ == nullptr) return false;
   glfwMakeContextCurrent(window_);
-  ImGui::CreateContext();
+  make_imgui_context();
   ImGui::GetIO().IniFilename = nullptr;
   ImGui::GetIO().LogFilename = nullptr;
   if (!ImGui_ImplGlfw_InitForOpenGL(window_, true)) return false;

@@ -157,7 +157,7 @@ std::optional<Error> Window::start(const char* shader_version) {
   glfwSetWindowRefreshCallback(window, [](GLFWwindow* on) {
     static_cast<Window*>(glfwGetWindowUserPointer(on))->frames_due_ = kFramesOfEvent;
   });
-  context_ = ImGui::CreateContext();
+  context_ = make_imgui_context();
   ImGui::SetCurrentContext(context_);
   ImGuiIO& io = ImGui::GetIO();
   io.IniFilename = nullptr;

@@ -3,6 +3,7 @@
 #include "sim/app/json_text.h"
 
 #include <iostream>
+#include <new>
 #include <optional>
 
 namespace cpscope {
@@ -10,6 +11,7 @@ namespace {
 
 /// One process, one command, one document.
 std::optional<Error> noted;
+bool has_printed_out = false;
 
 Json complaint_json(const Complaint& complaint) {
   return {{"message", complaint.what}, {"at", complaint.where}, {"hint", complaint.hint}};
@@ -19,8 +21,11 @@ Json complaint_json(const Complaint& complaint) {
 
 void note_error(const Error& error) { noted = error; }
 
-ErrorDocument::ErrorDocument() : out_(std::cout.rdbuf()), err_(std::cerr.rdbuf()) {
+ErrorDocument::ErrorDocument()
+    : out_(std::cout.rdbuf(), has_printed_out, false),
+      err_(std::cerr.rdbuf(), has_complained_, true) {
   noted.reset();
+  has_printed_out = false;
   std::cout.rdbuf(&out_);
   std::cerr.rdbuf(&err_);
 }
@@ -30,8 +35,10 @@ ErrorDocument::~ErrorDocument() {
   std::cerr.rdbuf(err_.target());
 }
 
+bool ErrorDocument::has_printed() { return has_printed_out; }
+
 void ErrorDocument::finish(int code) {
-  if (code == 0 || out_.has_written()) return;
+  if (code == 0 || has_printed_out) return;
   Json error =
       complaint_json(noted ? noted->complaints.front() : Complaint{err_.last_line(), "", ""});
   if (noted && noted->complaints.size() > 1) {
@@ -45,12 +52,17 @@ void ErrorDocument::finish(int code) {
 
 void ErrorDocument::Watch::look_at(const char* text, std::streamsize size) {
   has_written_ = has_written_ || size > 0;
-  for (std::streamsize i = 0; i < size; ++i) {
-    if (text[i] != '\n') {
-      line_ += text[i];
-    } else if (!line_.empty()) {
-      last_line_ = std::exchange(line_, {});
+  if (!keeps_lines_) return;
+  try {
+    for (std::streamsize i = 0; i < size; ++i) {
+      if (text[i] != '\n') {
+        line_ += text[i];
+      } else if (!line_.empty()) {
+        last_line_ = std::exchange(line_, {});
+      }
     }
+  } catch (const std::bad_alloc&) {  // the line itself must still be printed
+    line_.clear();
   }
 }
 

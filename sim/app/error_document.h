@@ -23,12 +23,15 @@ class ErrorDocument {
   /// Prints the document where `code` is a failure and stdout is still empty.
   void finish(int code);
 
+  /// Whether anything was printed on stdout since the last one was made.
+  static bool has_printed();
+
  private:
-  /// Hands on what it is given, and remembers whether there was any and the last line.
+  /// Hands on what it is given, and remembers whether there was any and, of stderr, the last line.
   class Watch : public std::streambuf {
    public:
-    explicit Watch(std::streambuf* target) : target_(target) {}
-    bool has_written() const { return has_written_; }
+    Watch(std::streambuf* target, bool& has_written, bool keeps_lines)
+        : target_(target), has_written_(has_written), keeps_lines_(keeps_lines) {}
     const std::string& last_line() const { return last_line_; }
     std::streambuf* target() const { return target_; }
 
@@ -40,9 +43,11 @@ class ErrorDocument {
    private:
     void look_at(const char* text, std::streamsize size);
     std::streambuf* target_;
-    bool has_written_ = false;
+    bool& has_written_;
+    bool keeps_lines_;
     std::string line_, last_line_;
   };
+  bool has_complained_ = false;
   Watch out_, err_;
 };
 

@@ -40,11 +40,8 @@ cpscope::Result<std::unique_ptr<cpscope::Executor>> open_plugin(const std::strin
   return cpscope::reference::make_kernel_walker("plugin:" + path, std::move(kernel).value());
 }
 
-}  // namespace
-
-/// The front door: the only file that sees every room. It plugs executors and the judge into the
-/// program.
-int main(int argc, char** argv) {
+/// Plugs executors and the judge into the program.
+int run_with_all(int argc, char** argv) {
   cpscope::Toolbox toolbox;
   toolbox.executors.push_back(cpscope::reference::make_plan_walker());
 #ifdef CPSCOPE_HAS_CUDA
@@ -72,3 +69,8 @@ int main(int argc, char** argv) {
                                           .has_png = cpscope::gui::can_write_png()};
   return cpscope::run_program(argc, argv, toolbox, pictures);
 }
+
+}  // namespace
+
+/// The front door: the only file that sees every room.
+int main(int argc, char** argv) { return cpscope::survive_exhaustion(run_with_all, argc, argv); }

@@ -27,41 +27,47 @@ namespace {
 char unfinished[PATH_MAX] = "";
 std::atomic_flag is_guarded = ATOMIC_FLAG_INIT;
 
-void remove_unfinished(int number) {
-  if (unfinished[0] != '\0') unlink(unfinished);
+void remove_on_signal(int number) {
+  remove_unfinished_file();
   std::signal(number, SIG_DFL);
   std::raise(number);
 }
 
-/// While it lives, a signal that ends the process takes the unfinished file with it. One file at a
-/// time: a second writer goes without.
-class Guard {
+/// The file while it is being written: removed when this ends before `keep`, by an exception too,
+/// and by a signal that ends the process, of which one file at a time is safe.
+class Unfinished {
  public:
-  explicit Guard(const std::string& path) {
-    if (path.size() >= sizeof unfinished || is_guarded.test_and_set()) return;
+  explicit Unfinished(std::string path) : path_(std::move(path)) {
+    if (path_.size() >= sizeof unfinished || is_guarded.test_and_set()) return;
     has_guard_ = true;
-    std::memcpy(unfinished, path.c_str(), path.size() + 1);
+    std::memcpy(unfinished, path_.c_str(), path_.size() + 1);
     for (size_t n = 0; n < kSignals.size(); ++n) {
       struct sigaction ours {};
-      ours.sa_handler = remove_unfinished;
+      ours.sa_handler = remove_on_signal;
       sigaction(kSignals[n], nullptr, &before_[n]);
       // Somebody else's handler, and a signal that is to be ignored, stay.
       if (before_[n].sa_handler == SIG_DFL) sigaction(kSignals[n], &ours, nullptr);
     }
   }
-  ~Guard() {
+  ~Unfinished() {
+    if (!is_kept_) unlink(path_.c_str());
     if (!has_guard_) return;
     for (size_t n = 0; n < kSignals.size(); ++n) sigaction(kSignals[n], &before_[n], nullptr);
     unfinished[0] = '\0';
     is_guarded.clear();
   }
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+
+  /// It has another name now.
+  void keep() { is_kept_ = true; }
 
  private:
   static constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
+  std::string path_;
   std::array<struct sigaction, 3> before_{};
   bool has_guard_ = false;
+  bool is_kept_ = false;
 };
 
 /// Where links lead to, whether something is there or not; nothing for links that lead in a circle.
@@ -86,6 +92,10 @@ std::string name_unfinished(const fs::path& target) {
 
 }  // namespace
 
+void remove_unfinished_file() {
+  if (unfinished[0] != '\0') unlink(unfinished);
+}
+
 Result<size_t> write_whole_file(const std::string& path,
                                 const std::function<void(std::ostream&)>& write,
                                 const std::string& noun) {
@@ -103,7 +113,7 @@ Result<size_t> write_whole_file(const std::string& path,
   const std::string partial = name_unfinished(*target);
   std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
   if (!stream) return refuse(std::strerror(errno));
-  const Guard guard(partial);
+  Unfinished file(partial);
   write(stream);
   const auto bytes = static_cast<std::streamoff>(stream.tellp());
   stream.close();
@@ -111,10 +121,9 @@ Result<size_t> write_whole_file(const std::string& path,
   failure.clear();
   if (is_whole) fs::rename(partial, *target, failure);
   if (!is_whole || failure) {
-    const std::string why = is_whole ? failure.message() : "the disk took only a part of it";
-    fs::remove(partial, failure);
-    return refuse(why);
+    return refuse(is_whole ? failure.message() : "the disk took only a part of it");
   }
+  file.keep();
   return static_cast<size_t>(bytes);
 }
 

@@ -511,17 +511,6 @@ TEST(CommandLine, TakesNumbersThatAreNumbers) {
   }
 }
 
-TEST(CommandLine, GoesOnWithTheThreadsThatCome) {
-  const std::string file = write_file("threads.toml", small_scenario());
-  setenv("LD_PRELOAD", CPSCOPE_NO_THREADS, 1);
-  setenv("CPSCOPE_THREADS", "8", 1);
-  const ProgramRun run = run_cpscope("run " + file);
-  unsetenv("CPSCOPE_THREADS");
-  unsetenv("LD_PRELOAD");
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(run.out.find("PASS"), 0u) << run.out;
-}
-
 TEST(CommandLine, NamesAFolderThatItMayNotRead) {
   std::filesystem::create_directories(work_folder() / "locked/inside");
   write_file("locked/inside/a.toml", small_scenario());
