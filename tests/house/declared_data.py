@@ -5,8 +5,6 @@
 A program is run once with all its cases; other tests one by one. Exit codes: 0 yes, 1 no, 77 strace is not here.
 """
 
-import importlib.machinery
-import importlib.util
 import os
 import re
 import shutil
@@ -16,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 sys.dont_write_bytecode = True
-SCRIPT = Path(__file__).resolve().parent.parent / "run"
-LOADER = importlib.machinery.SourceFileLoader("tests_run", str(SCRIPT))
-run = importlib.util.module_from_spec(importlib.util.spec_from_loader("tests_run", LOADER))
-LOADER.exec_module(run)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import run  # noqa: E402
+
 OPENED = re.compile(r'\bopen(?:at)?\((?:AT_FDCWD|\d+)?,? ?"([^"]+)", ([A-Z_|]+).*\) = \d')
 
 

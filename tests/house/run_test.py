@@ -1,11 +1,9 @@
-"""What tests/run says of a folder of tests: counted, unchanged, skipped, failed.
+"""What tests/run.py says of a folder of tests: counted, unchanged, skipped, failed.
 
     run_test.py [CASE]
 """
 
 import contextlib
-import importlib.machinery
-import importlib.util
 import io
 import os
 import sys
@@ -15,10 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 sys.dont_write_bytecode = True
-SCRIPT = Path(__file__).resolve().parent.parent / "run"
-LOADER = importlib.machinery.SourceFileLoader("tests_run", str(SCRIPT))
-run = importlib.util.module_from_spec(importlib.util.spec_from_loader("tests_run", LOADER))
-LOADER.exec_module(run)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import run  # noqa: E402
 
 TESTS = """
 cmake_policy(VERSION 3.25)

@@ -21,12 +21,12 @@ import time
 import xml.etree.ElementTree
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = tuple(re.search(r"set\(CPSCOPE_ROOMS ([\w ]+)\)", (ROOT / "tests/CMakeLists.txt").read_text()).group(1).split())
 # The prefix of a test's name belongs to the room of that name but for these.
-ROOMS = ("house", "sim", "reference", "kernels", "gui", "program", "python", "memory")
 ROOM_OF = {"emulated": "kernels", "gpu": "kernels", "mutation": "house", "gui_monkey_long": "gui"}
 OF_THE_LAUNCHER = ("CPSCOPE_JOBS", "CPSCOPE_SKIP_PACKAGES", "CPSCOPE_REQUIRE")  # variables that no test sees
 MOST_CPU_SECONDS = 1500  # of the default command, from a fresh clone
-ROOT = Path(__file__).resolve().parent.parent
 RESULT = re.compile(r"\s*(\d+)/(\d+) Test\s+#\d+: (.+?) \.*\s*(Passed|[\w ]*?\*\*\*[\w :]*?)\s+([\d.]+) sec")
 LINES_OF_A_FAILURE = 30
 SLOWEST = 50
