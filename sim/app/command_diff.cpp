@@ -5,6 +5,7 @@
 #include "sim/run/record_diff.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 
 #include <fmt/format.h>
@@ -38,6 +39,14 @@ std::optional<Error> earned_obstacle(const Comparison& compared, const CommandOp
     if (record->budgets.empty())
       return make_error(ErrorKind::bad_input, "the record holds no budgets",
                         "record the run again with this version, or use --tolerance", *path);
+    for (const TensorBudget& budget : record->budgets) {
+      if (std::isfinite(budget.rel_l2) && budget.rel_l2 > 1)
+        return make_error(
+            ErrorKind::bad_input,
+            fmt::format("the record's budget lets {} be off by more than itself: {:.3g}",
+                        budget.name, budget.rel_l2),
+            "record the run again, or use --tolerance", *path);
+    }
   }
   return std::nullopt;
 }

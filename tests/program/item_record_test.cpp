@@ -173,5 +173,16 @@ TEST(ItemDiff, EarnsNothingBetweenDifferentScenariosOrWithoutBudgets) {
   EXPECT_EQ(run_cpscope("diff " + a + " " + a + " --earned --tolerance 1").exit_code, 2);
 }
 
+TEST(ItemRecord, DoesNotTakeABudgetThatForgivesEverything) {
+  const std::string path = record_run("honest.safetensors", write_file("h.toml", small_scenario()));
+  RunRecord record = read_record(path).value();
+  record.budgets.front().rel_l2 = 1e9;
+  const std::string forged = (work_folder() / "forged.safetensors").string();
+  ASSERT_TRUE(write_record(record, forged).ok());
+  const ProgramRun run = run_cpscope("diff " + forged + " " + path + " --earned");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_NE(run.err.find("be off by more than itself"), std::string::npos) << run.err;
+}
+
 }  // namespace
 }  // namespace cpscope::tests
