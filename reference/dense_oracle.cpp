@@ -200,7 +200,7 @@ std::optional<Error> run_whole(const Scenario& scenario, const RunInputs& inputs
   check_inputs(scenario, inputs);
   const Parts parts =
       make_parts(scenario, inputs, [&](const SequenceMask& mask, const SequenceSlot& slot) {
-        return whole_sequence(scenario, mask, slot);
+        return choose_part(scenario, mask, slot);
       });
   for (Side& side : sides)
     start_answer(scenario, inputs.slots.tokens, inputs.slots.kv_tokens, side);
@@ -272,13 +272,14 @@ Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, co
   SampledSides of_queries =
       start_sample(scenario, inputs, {.queries = true, .keys = false}, hops, rows,
                    [&](const SequenceMask& mask, const SequenceSlot& slot) {
-                     return chosen_queries(scenario, mask, slot, rows.query_tokens);
+                     return choose_part(scenario, mask, slot, {.queries = &rows.query_tokens});
                    });
-  SampledSides of_keys = start_sample(
-      scenario, inputs, {.queries = false, .keys = true, .given = &seen}, hops, rows,
-      [&](const SequenceMask& mask, const SequenceSlot& slot) {
-        return has_keys ? chosen_keys(scenario, mask, slot, rows.key_tokens) : SequencePart{};
-      });
+  SampledSides of_keys =
+      start_sample(scenario, inputs, {.queries = false, .keys = true, .given = &seen}, hops, rows,
+                   [&](const SequenceMask& mask, const SequenceSlot& slot) {
+                     return has_keys ? choose_part(scenario, mask, slot, {.keys = &rows.key_tokens})
+                                     : SequencePart{};
+                   });
   RunWatch watch(control, count_units(scenario, of_queries.parts, of_queries.sides) +
                               count_units(scenario, of_keys.parts, of_keys.sides));
   for (SampledSides* sampled : {&of_queries, &of_keys}) {
@@ -306,6 +307,29 @@ Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, co
                                : sink_gradients<float>(inputs, seen);
   }
   return verdict;
+}
+
+Result<Answer> shares_of_queries(const Scenario& scenario, const RunInputs& inputs,
+                                 const Answer& given, const JudgedRows& pairs,
+                                 const RunControl& control) {
+  check_inputs(scenario, inputs);
+  const Parts parts =
+      make_parts(scenario, inputs, [&](const SequenceMask& mask, const SequenceSlot& slot) {
+        return choose_part(scenario, mask, slot,
+                           {.queries = &pairs.query_tokens, .keys = &pairs.key_tokens});
+      });
+  Side side{.half = Half::exact, .wanted = {.queries = false, .keys = true, .given = &given}};
+  start_answer(scenario, 0, std::ssize(pairs.key_tokens), side);
+  RunWatch watch(control, count_units(scenario, parts, {&side, 1}));
+  if (auto error = run_sides(scenario, inputs, parts, {&side, 1}, watch)) return *std::move(error);
+  return std::move(side.answer);
+}
+
+Oracle dense_oracle() {
+  return {.judge = judge,
+          .judge_rows = judge_rows,
+          .shares = shares_of_queries,
+          .witness = mask_witness()};
 }
 
 Result<Answer> judge_exactly(const Scenario& scenario, const RunInputs& inputs,

@@ -27,6 +27,14 @@ Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const H
 Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, const Answer& seen,
                            const JudgedRows& rows, const Hops& hops, const RunControl& control);
 
+/// What some queries alone give to dk and dv of some keys, in the shape of ShareJudge.
+Result<Answer> shares_of_queries(const Scenario& scenario, const RunInputs& inputs,
+                                 const Answer& given, const JudgedRows& pairs,
+                                 const RunControl& control);
+
+/// All of it, to be plugged in where answers are graded.
+Oracle dense_oracle();
+
 /// Only the exact half of judge(). The first with its errors, the second never cancelled.
 Result<Answer> judge_exactly(const Scenario& scenario, const RunInputs& inputs,
                              const RunControl& control);

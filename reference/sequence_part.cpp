@@ -15,13 +15,19 @@ std::vector<int64_t> count_up(int64_t first, int64_t count) {
   return numbers;
 }
 
-/// Takes the tokens of [begin, begin + valid) over as positions, with their places in the list.
-void choose(const std::vector<int64_t>& tokens, int64_t begin, int64_t valid,
+/// Takes the tokens of [begin, begin + valid) over as positions, with their places in the list; all
+/// of them, with their ids, where there is none.
+void choose(const std::vector<int64_t>* tokens, int64_t begin, int64_t valid,
             std::vector<int64_t>& positions, std::vector<int64_t>& rows) {
-  const auto first = std::lower_bound(tokens.begin(), tokens.end(), begin);
-  for (auto token = first; token != tokens.end() && *token < begin + valid; ++token) {
+  if (tokens == nullptr) {
+    positions = count_up(0, valid);
+    rows = count_up(begin, valid);
+    return;
+  }
+  const auto first = std::lower_bound(tokens->begin(), tokens->end(), begin);
+  for (auto token = first; token != tokens->end() && *token < begin + valid; ++token) {
     positions.push_back(*token - begin);
-    rows.push_back(token - tokens.begin());
+    rows.push_back(token - tokens->begin());
   }
 }
 
@@ -35,34 +41,12 @@ void look_at_mask(const Scenario& scenario, const SequenceMask& mask, SequencePa
 
 }  // namespace
 
-SequencePart whole_sequence(const Scenario& scenario, const SequenceMask& mask,
-                            const SequenceSlot& slot) {
+SequencePart choose_part(const Scenario& scenario, const SequenceMask& mask,
+                         const SequenceSlot& slot, const ChosenTokens& chosen) {
   SequencePart part;
-  part.queries = count_up(0, slot.q_valid);
-  part.keys = count_up(0, slot.kv_valid);
-  part.query_rows = count_up(slot.q_begin, slot.q_valid);
-  part.key_rows = count_up(slot.kv_begin, slot.kv_valid);
-  look_at_mask(scenario, mask, part);
-  return part;
-}
-
-SequencePart chosen_queries(const Scenario& scenario, const SequenceMask& mask,
-                            const SequenceSlot& slot, const std::vector<int64_t>& query_tokens) {
-  SequencePart part;
-  choose(query_tokens, slot.q_begin, slot.q_valid, part.queries, part.query_rows);
-  if (part.queries.empty()) return part;
-  part.keys = count_up(0, slot.kv_valid);
-  look_at_mask(scenario, mask, part);
-  return part;
-}
-
-SequencePart chosen_keys(const Scenario& scenario, const SequenceMask& mask,
-                         const SequenceSlot& slot, const std::vector<int64_t>& key_tokens) {
-  SequencePart part;
-  choose(key_tokens, slot.kv_begin, slot.kv_valid, part.keys, part.key_rows);
-  if (part.keys.empty()) return part;
-  part.queries = count_up(0, slot.q_valid);
-  look_at_mask(scenario, mask, part);
+  choose(chosen.queries, slot.q_begin, slot.q_valid, part.queries, part.query_rows);
+  choose(chosen.keys, slot.kv_begin, slot.kv_valid, part.keys, part.key_rows);
+  if (!part.is_empty()) look_at_mask(scenario, mask, part);
   return part;
 }
 

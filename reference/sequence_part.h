@@ -22,16 +22,17 @@ struct SequencePart {
   bool is_empty() const { return queries.empty() || keys.empty(); }
 };
 
-/// All queries and keys of a sequence; rows of the answer are packed padded ids.
-SequencePart whole_sequence(const Scenario& scenario, const SequenceMask& mask,
-                            const SequenceSlot& slot);
+/// Some tokens, packed padded ids, ascending; ids of other sequences and of padding are passed
+/// over. Null: all tokens.
+struct ChosenTokens {
+  const std::vector<int64_t>* queries = nullptr;
+  const std::vector<int64_t>* keys = nullptr;
+};
 
-/// [row of the answer] packed padded ids, ascending; ids of other sequences and of padding are
-/// passed over.
-SequencePart chosen_queries(const Scenario& scenario, const SequenceMask& mask,
-                            const SequenceSlot& slot, const std::vector<int64_t>& query_tokens);
-SequencePart chosen_keys(const Scenario& scenario, const SequenceMask& mask,
-                         const SequenceSlot& slot, const std::vector<int64_t>& key_tokens);
+/// What is asked about a sequence. A chosen token's row in the answer is its place in the list;
+/// where all are asked about, its packed padded id.
+SequencePart choose_part(const Scenario& scenario, const SequenceMask& mask,
+                         const SequenceSlot& slot, const ChosenTokens& chosen = {});
 
 /// End of the block of queries that begins at `begin`: at most `most_rows`, fewer where the keys
 /// between the first and the last that they see are many more than one of them sees.

@@ -7,6 +7,7 @@
 #include "sim/run/record_match.h"
 #include "sim/run/run_inputs.h"
 #include "sim/run/sample.h"
+#include "sim/run/share_search.h"
 #include "sim/scenario/scenario_names.h"
 
 #include <algorithm>
@@ -163,11 +164,16 @@ Result<JudgedRun> judge_run(const RecordedRun& run, const PlanIndex& index, cons
   const Plan& plan = index.plan();
   JudgedRun judged;
   if (estimate_flops(plan.scenario, index.summary()) <= kMostJudgedFlops) {
-    Result<Verdict> verdict = toolbox.judge(plan.scenario, run.inputs, count_hops(plan), watched);
+    Result<Verdict> verdict =
+        toolbox.oracle.judge(plan.scenario, run.inputs, count_hops(plan), watched);
     if (!verdict) return verdict.error();
     judged.grade =
         grade_answer(plan, run.inputs, run.answer, verdict.value(), {.keeps_row_budgets = true});
     judged.exact = std::move(verdict.value().exact);
+    if (auto error = search_shares(
+            toolbox, plan, run.inputs, run.answer,
+            {.exact = judged.exact, .given = judged.exact, .control = watched}, judged.grade))
+      return *error;
     return judged;
   }
   Result<SampledGrade> sampled = grade_sample(toolbox, plan, run.inputs, run.answer,

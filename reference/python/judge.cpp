@@ -165,9 +165,7 @@ Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<Array
   for (const ArrayRecord& one : arrays)
     for (const std::string& name : one.absent) record.value().absent.push_back(name);
   Toolbox toolbox;
-  toolbox.judge = reference::judge;
-  toolbox.sampled_judge = reference::judge_rows;
-  toolbox.witness = reference::mask_witness();
+  toolbox.oracle = reference::dense_oracle();
   const Result<ForeignGrade> graded = grade_foreign(toolbox, plan, record.value(), options);
   if (!graded) return graded.error();
   std::ostringstream text;

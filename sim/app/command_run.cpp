@@ -160,7 +160,7 @@ int command_probe(const CommandOptions& options, Toolbox& toolbox) {
   if (const auto error = probe_obstacle(plan.value(), *executor.value())) return report(*error);
   const auto probe_with_bar = [&] {
     ProgressBar bar(true);
-    return run_probes(loaded.value().scenario, *executor.value(), toolbox.witness,
+    return run_probes(loaded.value().scenario, *executor.value(), toolbox.oracle.witness,
                       bar.phase("probe"));
   };
   Result<ProbeReport> probed = probe_with_bar();

@@ -169,7 +169,7 @@ std::optional<FuzzFinding> check_probe(Toolbox& toolbox, const std::string& exec
   const Result<CheckedPlan> plan = plan_scenario(probe_scenario(scenario));
   if (!found || !plan || probe_obstacle(plan.value(), *found.value())) return std::nullopt;
   const Result<ProbeReport> report =
-      probe_plan(plan.value(), *found.value(), toolbox.witness, Progress());
+      probe_plan(plan.value(), *found.value(), toolbox.oracle.witness, Progress());
   if (!report) {
     if (report.error().kind == ErrorKind::unavailable || report.error().kind == ErrorKind::refused)
       return std::nullopt;
@@ -245,7 +245,7 @@ std::optional<FuzzFinding> check_spoiled(Toolbox& toolbox, const Scenario& scena
   constexpr uint64_t kJudgedWhole = 4;
   if ((bits >> 40) % kJudgedWhole != 0) return std::nullopt;
   const Result<Verdict> verdict =
-      toolbox.judge(scenario, outcome.inputs, count_hops(plan), RunControl());
+      toolbox.oracle.judge(scenario, outcome.inputs, count_hops(plan), RunControl());
   if (!verdict) return FuzzFinding{"spoiled", to_text(verdict.error())};
   if (grade_answer(plan, outcome.inputs, answer, verdict.value()).judgement() != Judgement::fail)
     return FuzzFinding{"spoiled", "the whole verdict overlooks " + what};

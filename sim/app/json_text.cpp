@@ -250,6 +250,10 @@ Json grade_json(const Grade& grade, const std::string& executor, uint64_t plan_h
                           {"excess_of_rows", finite_or_null(group.excess_of_rows)},
                           {"ok", group.passed}});
     }
+    if (tensor.share)
+      entry["share"] = {{"query_rank", tensor.share->query_rank},
+                        {"key_rank", tensor.share->key_rank},
+                        {"times", 1 + tensor.share->times}};
     entry["worst"] = {{"rank", tensor.worst.rank},
                       {"step", tensor.worst.step},
                       {"token", tensor.worst.token},

@@ -58,9 +58,7 @@ int run_with_all(int argc, char** argv) {
     toolbox.missing_executors.emplace_back(name, "this build was made without a CUDA compiler");
 #endif
   toolbox.open_plugin = open_plugin;
-  toolbox.judge = cpscope::reference::judge;
-  toolbox.sampled_judge = cpscope::reference::judge_rows;
-  toolbox.witness = cpscope::reference::mask_witness();
+  toolbox.oracle = cpscope::reference::dense_oracle();
   toolbox.watched_walker = cpscope::reference::make_watched_walker;
   const cpscope::PictureCommands pictures{.render = cpscope::gui::render,
                                           .open_window = cpscope::gui::open_window,

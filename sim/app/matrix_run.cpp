@@ -114,13 +114,13 @@ CellResult run_cell(Executor& executor, const Toolbox& toolbox, const MatrixCell
   const Result<RunOutput> output =
       executor.run(checked.value(), inputs, {.poison = true, .threads = 1});
   if (!output) return stop(std::move(result), output.error());
-  const Verdict verdict = toolbox.judge(scenario, inputs, count_hops(plan), {}).value();
+  const Verdict verdict = toolbox.oracle.judge(scenario, inputs, count_hops(plan), {}).value();
   const Grade grade = grade_answer(plan, inputs, output.value().answer, verdict);
   if (!grade.passed)
     return stop(std::move(result), CellStatus::fail, describe_first_failure(grade));
 
   const Visibility visibility = find_visibility(plan);
-  const Telling telling = find_telling(plan, visibility, toolbox.witness);
+  const Telling telling = find_telling(plan, visibility, toolbox.oracle.witness);
   if (!telling.contradiction.empty())
     return stop(std::move(result), CellStatus::fail, telling.contradiction);
   std::string blindness = weigh(plan, telling, result);

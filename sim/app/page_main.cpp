@@ -7,8 +7,6 @@
 int main() {
   static cpscope::Toolbox toolbox;
   toolbox.executors.push_back(cpscope::reference::make_plan_walker());
-  toolbox.judge = cpscope::reference::judge;
-  toolbox.sampled_judge = cpscope::reference::judge_rows;
-  toolbox.witness = cpscope::reference::mask_witness();
+  toolbox.oracle = cpscope::reference::dense_oracle();
   return cpscope::gui::open_page(toolbox);
 }

@@ -4,6 +4,7 @@
 #include "sim/run/dtype.h"
 #include "sim/run/run_inputs.h"
 #include "sim/run/sample.h"
+#include "sim/run/share_search.h"
 #include "sim/scenario/portable_random.h"
 #include "sim/scenario/scenario_names.h"
 
@@ -57,7 +58,7 @@ class Bench {
     if (!bench.outcome_.plan || bench.outcome_.output.answer.out.values.empty())
       return make_error(ErrorKind::failed, "the power of the verdict: " + bench.outcome_.reason);
     Result<Verdict> verdict =
-        toolbox.judge(scenario, bench.outcome_.inputs, count_hops(bench.plan()), {});
+        toolbox.oracle.judge(scenario, bench.outcome_.inputs, count_hops(bench.plan()), {});
     if (!verdict) return verdict.error();
     bench.verdict_ = std::move(verdict).value();
     return bench;
@@ -71,8 +72,10 @@ class Bench {
 
   bool is_seen(const Answer& answer, int64_t sample_rows) const {
     if (sample_rows == 0) {
-      return grade_answer(plan(), inputs(), answer, verdict_, {.leaves_out_absent = true})
-                 .judgement() == Judgement::fail;
+      Grade grade = grade_answer(plan(), inputs(), answer, verdict_, {.leaves_out_absent = true});
+      const auto error = search_shares(*toolbox_, plan(), inputs(), answer,
+                                       {.exact = exact(), .given = exact()}, grade);
+      return !error && grade.judgement() == Judgement::fail;
     }
     const Result<SampledGrade> sampled =
         grade_sample(*toolbox_, plan(), inputs(), answer, {.rows = sample_rows});
@@ -201,7 +204,7 @@ class MessageLoss {
       : bench_(bench),
         q_owner_(owners_of(bench.plan().layout.q_runs, bench.plan().layout.slots.tokens)),
         kv_owner_(owners_of(bench.plan().layout.kv_runs, bench.plan().layout.slots.kv_tokens)),
-        keys_of_(bench.toolbox().witness.visible_keys(bench.plan().scenario)(0)) {}
+        keys_of_(bench.toolbox().oracle.witness.visible_keys(bench.plan().scenario)(0)) {}
 
   /// Changes nothing, and says so, where the one has no keys that the other sees.
   bool lose(int32_t from, int32_t to, bool is_backward, Answer& answer) const {

@@ -225,7 +225,7 @@ void add_probes(Toolbox& toolbox, const Scenario& scenario, CaseFindings& findin
   if (!plan) return say(to_text(plan.error()));
   if (const auto error = probe_obstacle(plan.value(), *executor.value()))
     return say(to_text(*error));
-  Result<ProbeReport> report = run_probes(scenario, *executor.value(), toolbox.witness, {});
+  Result<ProbeReport> report = run_probes(scenario, *executor.value(), toolbox.oracle.witness, {});
   if (!report) return say(to_text(report.error()));
   findings.probe = std::move(report).value();
 }

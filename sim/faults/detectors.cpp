@@ -251,14 +251,14 @@ Result<Referee> make_referee(const Scenario& scenario, const Toolbox& toolbox) {
   RunInputs inputs = make_run_inputs(scenario, slots, false);
   RunInputs poisoned = make_run_inputs(scenario, slots, true);
   Result<Verdict> verdict =
-      toolbox.judge(scenario, inputs, count_hops(plan.value().plan()), RunControl{});
+      toolbox.oracle.judge(scenario, inputs, count_hops(plan.value().plan()), RunControl{});
   if (!verdict) return verdict.error();
   return Referee{.scenario = scenario,
                  .plan = std::move(plan).value(),
                  .inputs = std::move(inputs),
                  .poisoned = std::move(poisoned),
                  .verdict = std::move(verdict).value(),
-                 .witness = toolbox.witness};
+                 .witness = toolbox.oracle.witness};
 }
 
 Result<Examination> examine(const Referee& referee, FaultyExecutor& executor, bool poison) {

@@ -6,6 +6,7 @@
 #include "sim/run/item_tensors.h"
 #include "sim/run/run_inputs.h"
 #include "sim/run/sample.h"
+#include "sim/run/share_search.h"
 #include "sim/scenario/key_place.h"
 
 #include <algorithm>
@@ -101,11 +102,17 @@ std::optional<Error> judge_case(Toolbox& toolbox, const Scenario& scenario,
   const Plan& plan = outcome.plan->plan();
   const RunControl control = control_phase(options, "judge");
   if (options.sample_rows == 0) {
-    Result<Verdict> verdict = toolbox.judge(scenario, outcome.inputs, count_hops(plan), control);
+    Result<Verdict> verdict =
+        toolbox.oracle.judge(scenario, outcome.inputs, count_hops(plan), control);
     if (!verdict) return verdict.error();
     outcome.grade =
         grade_answer(plan, outcome.inputs, outcome.output.answer, verdict.value(),
                      {.keeps_row_budgets = options.keeps_exact, .budgets = options.budgets});
+    const Answer& exact = verdict.value().exact;
+    if (auto error =
+            search_shares(toolbox, plan, outcome.inputs, outcome.output.answer,
+                          {.exact = exact, .given = exact, .control = control}, outcome.grade))
+      return error;
     if (options.keeps_exact) outcome.exact = std::move(verdict.value().exact);
     return std::nullopt;
   }

@@ -5,6 +5,7 @@
 #include "sim/run/grade_hints.h"
 #include "sim/run/run_inputs.h"
 #include "sim/run/sample.h"
+#include "sim/run/share_search.h"
 
 #include <algorithm>
 #include <cctype>
@@ -336,7 +337,8 @@ std::optional<Error> try_other_roundings(const Toolbox& toolbox, const Plan& pla
     return std::nullopt;
   Scenario other = plan.scenario;
   other.numerics.accumulate = Accumulate::dtype;
-  const Result<Verdict> verdict = toolbox.judge(other, inputs, count_hops(plan), options.control);
+  const Result<Verdict> verdict =
+      toolbox.oracle.judge(other, inputs, count_hops(plan), options.control);
   if (!verdict) return verdict.error();
   const Grade grade = grade_answer(plan, inputs, answer, verdict.value(),
                                    {.leaves_out_absent = true, .budgets = options.budgets});
@@ -351,7 +353,8 @@ std::optional<Error> try_other_roundings(const Toolbox& toolbox, const Plan& pla
 std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan,
                                  const ForeignRecord& record, const RunInputs& inputs,
                                  const ForeignGradeOptions& options, ForeignGrade& graded) {
-  Result<Verdict> verdict = toolbox.judge(plan.scenario, inputs, count_hops(plan), options.control);
+  Result<Verdict> verdict =
+      toolbox.oracle.judge(plan.scenario, inputs, count_hops(plan), options.control);
   if (!verdict) return verdict.error();
   Answer answer = take_answer(record);
   if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
@@ -359,6 +362,11 @@ std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan,
                               {.keeps_row_budgets = options.keeps_exact,
                                .leaves_out_absent = true,
                                .budgets = options.budgets});
+  const Answer& exact = verdict.value().exact;
+  if (auto error =
+          search_shares(toolbox, plan, inputs, answer,
+                        {.exact = exact, .given = exact, .control = options.control}, graded.grade))
+    return error;
   graded.hints = explain_grade(plan, answer, verdict.value().exact, graded.grade);
   if (auto error = try_other_roundings(toolbox, plan, inputs, answer, options, graded))
     return error;

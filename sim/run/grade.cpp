@@ -472,6 +472,12 @@ Judgement Grade::judgement() const {
   return blind.empty() && has_judged ? Judgement::pass : Judgement::blind;
 }
 
+TensorGrade* Grade::find(std::string_view name) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const TensorGrade& tensor) { return tensor.name == name; });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
 void Grade::conclude() { passed = judgement() == Judgement::pass; }
 
 std::string describe_judgement(const Grade& grade) {
@@ -506,6 +512,11 @@ std::string describe_failure(const TensorGrade& tensor) {
   if (tensor.not_empty > 0)
     return fmt::format("{} rows that belong to no token or see no key are not empty",
                        tensor.not_empty);
+  if (tensor.share) {
+    const ShareError& share = *tensor.share;
+    return fmt::format("what rank {}'s queries give to rank {}'s keys is in it {:.2g} times",
+                       share.query_rank, share.key_rank, 1 + share.times);
+  }
   if (!(tensor.rel_l2 <= tensor.budget))
     return fmt::format("{:.3g} times its budget", tensor.rel_l2 / tensor.budget);
   if (!tensor.groups_passed) return describe_worst_group(tensor);

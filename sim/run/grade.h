@@ -24,6 +24,8 @@ struct Grade {
   Judgement judgement() const;
   /// Sets `passed` from tensors and `blind`.
   void conclude();
+  /// Null where it has none of this name.
+  TensorGrade* find(std::string_view name);
 };
 
 /// PASS, FAIL or BLIND.

@@ -30,7 +30,8 @@ struct Answer {
 
 /// How long each row would be, were the terms that it adds up independent: the root of the sum of
 /// their squares. What rounding the terms leaves in a row is in proportion to it, also where the
-/// terms cancel. One number a row of the tensor; empty where the answer has none.
+/// terms cancel. The gradient of a logit is a difference, of d_out.v and d_out.out: both count. One
+/// number a row of the tensor; empty where the answer has none.
 struct TermLengths {
   std::vector<double> out, dq, dk, dv;
 };
@@ -74,6 +75,13 @@ using SampledJudge =
     std::function<Result<Verdict>(const Scenario&, const RunInputs&, const Answer& seen,
                                   const JudgedRows&, const Hops&, const RunControl&)>;
 
+/// dk and dv of the keys `pairs.key_tokens`, in their order, that the queries `pairs.query_tokens`
+/// alone give, exactly; from the out and lse of `given`, which holds all rows. Errors: only that it
+/// was cancelled.
+using ShareJudge =
+    std::function<Result<Answer>(const Scenario&, const RunInputs&, const Answer& given,
+                                 const JudgedRows& pairs, const RunControl&)>;
+
 /// Key positions [begin, end) of one sequence.
 struct KeyInterval {
   int64_t begin = 0;
@@ -98,6 +106,14 @@ struct MaskWitness {
   /// The rows that may hold something: padding, queries that see no key and keys that nobody sees
   /// may not. Linear in the tokens where nearly all rows may.
   std::function<LiveRows(const Scenario&, const BatchSlots&)> live_rows;
+};
+
+/// Everything that grades, and shares no code with what is graded.
+struct Oracle {
+  Judge judge;
+  SampledJudge judge_rows;
+  ShareJudge shares;
+  MaskWitness witness;
 };
 
 }  // namespace cpscope

@@ -2,6 +2,7 @@
 
 #include "sim/run/row_scan.h"
 #include "sim/run/run_inputs.h"
+#include "sim/run/share_search.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,20 +13,27 @@
 namespace cpscope {
 namespace {
 
-/// Valid tokens of every rank, ascending.
-std::vector<std::vector<int64_t>> valid_tokens_by_rank(const Plan& plan, bool is_kv) {
+/// A run of a rank's list; chunks are what messages carry.
+struct RankRun {
+  size_t rank = 0;
+  std::vector<int64_t> tokens;  // valid ones
+};
+
+/// Every run of every rank that holds a valid token.
+std::vector<RankRun> runs_of_ranks(const Plan& plan, bool is_kv) {
   const std::vector<bool> valid = valid_ids(plan.layout.slots, is_kv);
-  std::vector<std::vector<int64_t>> tokens(static_cast<size_t>(plan.layout.cp_size));
   const auto& lists = is_kv ? plan.kv_lists : plan.q_lists;
-  for (size_t rank = 0; rank < tokens.size(); ++rank) {
+  std::vector<RankRun> runs;
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
     for (const TokenRun& run : plan.list(lists[rank])) {
+      RankRun found{rank, {}};
       for (int64_t token = run.begin; token < run.end; token += run.stride) {
-        if (valid[static_cast<size_t>(token)]) tokens[rank].push_back(token);
+        if (valid[static_cast<size_t>(token)]) found.tokens.push_back(token);
       }
+      if (!found.tokens.empty()) runs.push_back(std::move(found));
     }
-    std::sort(tokens[rank].begin(), tokens[rank].end());
   }
-  return tokens;
+  return runs;
 }
 
 /// First and last valid tokens of at most `count` / 2 sequences, spread over the batch.
@@ -42,21 +50,25 @@ void choose_ends(const BatchSlots& slots, bool is_kv, int64_t count, std::vector
   }
 }
 
-/// `count` tokens: a quarter from the ends of sequences, the rest dealt evenly to ranks.
+/// `count` tokens, dealt evenly to the runs that ranks hold; one for every rank that has none of
+/// them, and up to a quarter as many from the ends of sequences.
 std::vector<int64_t> choose_tokens(const Plan& plan, bool is_kv, int64_t count) {
   std::vector<int64_t> chosen;
   choose_ends(plan.layout.slots, is_kv, count / 4, chosen);
-  const auto by_rank = valid_tokens_by_rank(plan, is_kv);
-  const auto ranks = std::ssize(by_rank);
-  const int64_t left = std::max<int64_t>(count - std::ssize(chosen), count / 2);
-  // The golden ratio spreads tokens without hitting the borders of chunks in step.
-  constexpr double kGolden = 0.6180339887498949;
-  for (int64_t n = 0; n < left; ++n) {
-    const std::vector<int64_t>& tokens = by_rank[static_cast<size_t>(n * ranks / left)];
-    if (tokens.empty()) continue;
+  const std::vector<RankRun> all = runs_of_ranks(plan, is_kv);
+  const auto runs = std::ssize(all);
+  std::vector<bool> has_one(static_cast<size_t>(plan.layout.cp_size), false);
+  const auto choose_of = [&](const RankRun& run, int64_t n) {
+    // The golden ratio spreads tokens without hitting the borders of chunks in step.
+    constexpr double kGolden = 0.6180339887498949;
     const double place = std::fmod(static_cast<double>(n + 1) * kGolden, 1.0);
-    chosen.push_back(tokens[static_cast<size_t>(place * static_cast<double>(tokens.size()))]);
-  }
+    chosen.push_back(run.tokens[static_cast<size_t>(place * std::ssize(run.tokens))]);
+    has_one[run.rank] = true;
+  };
+  for (int64_t n = 0; n < count && runs > 0; ++n)
+    choose_of(all[static_cast<size_t>(n * runs / count)], n);
+  for (const RankRun& run : all)
+    if (!has_one[run.rank]) choose_of(run, static_cast<int64_t>(run.rank));
   return chosen;
 }
 
@@ -83,12 +95,6 @@ double length_of(const Tensor& tensor) {
   double sum = 0;
   for (const double value : tensor.values) sum += std::isfinite(value) ? value * value : 0.0;
   return std::sqrt(sum);
-}
-
-TensorGrade* find_tensor(Grade& grade, std::string_view name) {
-  const auto found = std::find_if(grade.tensors.begin(), grade.tensors.end(),
-                                  [&](const TensorGrade& tensor) { return tensor.name == name; });
-  return found == grade.tensors.end() ? nullptr : &*found;
 }
 
 constexpr const char* kFollowsOutAndLse = "it needs the answer's own out and lse";
@@ -133,8 +139,8 @@ Result<SampledGrade> grade_sample(const Toolbox& toolbox, const Plan& plan, cons
   const bool has_backward = plan.scenario.numerics.backward;
   SampledGrade sampled;
   sampled.rows = choose_rows(plan, options.rows);
-  const std::vector<RowScan> scans =
-      scan_rows(plan, inputs, seen, toolbox.witness.live_rows(plan.scenario, plan.layout.slots));
+  const std::vector<RowScan> scans = scan_rows(
+      plan, inputs, seen, toolbox.oracle.witness.live_rows(plan.scenario, plan.layout.slots));
   for (const RowScan& scan : scans) {
     std::vector<int64_t>& tokens = scan.is_kv ? sampled.rows.key_tokens : sampled.rows.query_tokens;
     tokens.insert(tokens.end(), scan.suspects.begin(), scan.suspects.end());
@@ -144,14 +150,14 @@ Result<SampledGrade> grade_sample(const Toolbox& toolbox, const Plan& plan, cons
   const bool judges_keys = has_backward && !seen.out.values.empty() && !seen.lse.values.empty();
   if (!judges_keys) sampled.rows.key_tokens.clear();
 
-  Result<Verdict> verdict = toolbox.sampled_judge(plan.scenario, inputs, seen, sampled.rows,
-                                                  count_hops(plan), options.control);
+  Result<Verdict> verdict = toolbox.oracle.judge_rows(plan.scenario, inputs, seen, sampled.rows,
+                                                      count_hops(plan), options.control);
   if (!verdict) return verdict.error();
   sampled.grade = grade_judged_rows(plan, inputs, seen, verdict.value(), sampled.rows,
                                     {.leaves_out_absent = true, .budgets = options.budgets});
   Grade& grade = sampled.grade;
   for (const RowScan& scan : scans) {
-    TensorGrade* tensor = find_tensor(grade, scan.name);
+    TensorGrade* tensor = grade.find(scan.name);
     if (tensor == nullptr) {
       grade.tensors.push_back(leave_out(scan.name, scan.rows, kFollowsOutAndLse));
       grade.blind.push_back(fmt::format("{} is there and was not judged", scan.name));
@@ -162,7 +168,7 @@ Result<SampledGrade> grade_sample(const Toolbox& toolbox, const Plan& plan, cons
   }
   const auto add_by_head = [&](const char* name, const std::vector<double>& values,
                                const char* why) {
-    if (values.empty() || find_tensor(grade, name) != nullptr) return;
+    if (values.empty() || grade.find(name) != nullptr) return;
     TensorGrade tensor = leave_out(name, std::ssize(values), why);
     tensor.nan =
         std::count_if(values.begin(), values.end(), [](double value) { return std::isnan(value); });
@@ -172,6 +178,13 @@ Result<SampledGrade> grade_sample(const Toolbox& toolbox, const Plan& plan, cons
   add_by_head("d_sink", seen.d_sink, kFollowsOutAndLse);
   distrust_gradients_of_keys(grade);
   grade.conclude();
+  if (auto error = search_shares(toolbox, plan, inputs, seen,
+                                 {.exact = verdict.value().exact,
+                                  .given = seen,
+                                  .rows = &sampled.rows,
+                                  .control = options.control},
+                                 grade))
+    return *error;
   sampled.exact = std::move(verdict.value().exact);
   return sampled;
 }

@@ -7,8 +7,8 @@
 
 namespace cpscope {
 
-/// `count` query tokens and as many keys, spread over ranks, and within a rank over its sequences;
-/// first and last valid ones of sequences among them. Ascending, valid tokens only.
+/// About `count` query tokens and as many keys: of every rank, spread over the runs of its tokens,
+/// and first and last valid ones of sequences. Ascending, valid tokens only.
 JudgedRows choose_rows(const Plan& plan, int64_t count);
 
 struct SampleOptions {

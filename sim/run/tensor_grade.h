@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,13 @@ struct GroupGrade {
   double excess_of_rows = 0.0;  // its rows' errors, each over what it is expected to err, over what
                                 // they may be together; fails above 1
   bool passed = true;
+};
+
+/// What the queries of one rank give to dk or dv of another's keys, found in a tensor's errors.
+struct ShareError {
+  int32_t query_rank = 0;
+  int32_t key_rank = 0;
+  double times = 0.0;  // -1: it is missing, 1: it is there twice
 };
 
 /// The ways in which rows are put together between a whole tensor and a single row.
@@ -57,6 +65,7 @@ struct TensorGrade {
   int64_t not_empty = 0;  // rows of padding, or of nobody's, that are not 0 (lse: -inf)
   WorstPlace worst;
   std::vector<GroupGrade> groups[kGroupKinds];  // [GroupKind]; empty for tensors by head
+  std::optional<ShareError> share;              // looked for by search_shares
   std::vector<float> row_budgets;  // [row] |seen - exact|2 that a row may err; empty unless asked
 
   /// What was judged is wrong, or what was only looked through cannot be right.

@@ -25,6 +25,9 @@ constexpr double kSmallest = std::numeric_limits<double>::min();
 /// Fewer rows than that tell nothing of how far rows stray.
 constexpr int64_t kRowsThatTell = 256;
 
+/// A batch has many groups, some of a few rows whose terms cancel: chance may add so much more.
+constexpr double kLuckOfGroups = 1.25;
+
 /// Roundings of the accumulator that no plain run can be asked to show: fp32, or fp64 where
 /// everything is fp64.
 double accumulator_floor(Dtype dtype) {
@@ -209,13 +212,14 @@ double TensorGrader::count_row_draws(const Weighed& weighed) {
   return std::clamp(2 / std::max(variance, 1e-9), 1.0, static_cast<double>(weighed.lanes));
 }
 
-/// What rows may err together; `scale`: their part of all independent errors.
-double TensorGrader::allow(const Compared& sides, const Sums& sums, double row_draws,
-                           double scale) const {
+/// What rows may err together; `scale`: their part of all independent errors; `luck`: how much of
+/// what chance may add while rows are few.
+double TensorGrader::allow(const Compared& sides, const Sums& sums, double row_draws, double scale,
+                           double luck) const {
   const double draws = std::min(row_draws * sums.draws(), std::max(1.0, sides.sources * scale));
   return 2 * std::sqrt(sums.plain) +
          floor_ * (sides.magnitude * std::sqrt(sums.elements) + std::sqrt(sums.norm)) +
-         missing_statistics(draws) * std::sqrt(sums.expected) +
+         luck * missing_statistics(draws) * std::sqrt(sums.expected) +
          sides.known.rms * std::sqrt(sums.elements);
 }
 
@@ -235,7 +239,7 @@ TensorGrade TensorGrader::grade(const Compared& sides) const {
   const Weighed weighed = weigh(sides);
   grade.rows = grade.judged_rows = static_cast<int64_t>(weighed.rows.size());
   const double norm = std::sqrt(weighed.whole.norm), error = std::sqrt(weighed.whole.error),
-               earned = allow(sides, weighed.whole, 1.0, 1.0),
+               earned = allow(sides, weighed.whole, 1.0, 1.0, 1.0),
                allowed = widen(sides, weighed.whole, earned);
   for (const double value : sides.seen.values) grade.nan += std::isnan(value) ? 1 : 0;
   grade.rel_l2 = ratio(error, norm);
@@ -288,7 +292,8 @@ void TensorGrader::grade_groups(const Compared& sides, const Weighed& weighed, G
     if (sums.elements == 0) continue;
     const double scale = weighed.whole.elements > 0 ? sums.elements / weighed.whole.elements : 1.0;
     const double allowed =
-        widen(sides, sums, sides.group_room * allow(sides, sums, weighed.row_draws, scale));
+        widen(sides, sums,
+              sides.group_room * allow(sides, sums, weighed.row_draws, scale, kLuckOfGroups));
     const double error = std::sqrt(sums.error), norm = std::sqrt(sums.norm);
     const bool has_passed = std::isfinite(allowed) && error <= allowed;
     const double excess =
@@ -309,7 +314,8 @@ double TensorGrader::excess_of_rows(const Compared& sides, const Group& group,
       std::min(weighed.row_draws * group.rows, std::max(1.0, sides.sources * scale));
   const double seen = std::sqrt(group.error / group.rows),
                plain = std::sqrt(group.plain / group.rows);
-  return seen / (sides.group_room * (2 * std::max(plain, 1.0) + missing_statistics(draws)));
+  return seen / (sides.group_room *
+                 (2 * std::max(plain, 1.0) + kLuckOfGroups * missing_statistics(draws)));
 }
 
 void TensorGrader::grade_rows(const Compared& sides, const Weighed& weighed,

@@ -75,7 +75,8 @@ class TensorGrader {
   struct Weighed;
   Weighed weigh(const Compared& sides) const;
   struct Group;
-  double allow(const Compared& sides, const Sums& sums, double row_draws, double scale) const;
+  double allow(const Compared& sides, const Sums& sums, double row_draws, double scale,
+               double luck) const;
   static double count_row_draws(const Weighed& weighed);
   double excess_of_rows(const Compared& sides, const Group& group, const Weighed& weighed,
                         double scale) const;

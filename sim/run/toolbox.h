@@ -19,9 +19,7 @@ struct Toolbox {
       missing_executors;  // name, and why it is not here
   /// Makes an executor of somebody's shared library (`plugin:PATH`); may be empty.
   std::function<Result<std::unique_ptr<Executor>>(const std::string& path)> open_plugin;
-  Judge judge;
-  SampledJudge sampled_judge;
-  MaskWitness witness;
+  Oracle oracle;
   WatchedWalker watched_walker;  // for the fault gallery
   bool is_first_process = true;  // the others neither print results nor write files
 };

@@ -20,8 +20,7 @@ std::string describe_all(const std::vector<CellResult>& results) {
 TEST(SupportMatrix, PassesEveryCellOfTheFastPartThatNoRuleRefuses) {
   Toolbox toolbox;
   toolbox.executors.push_back(reference::make_plan_walker());
-  toolbox.judge = reference::judge;
-  toolbox.witness = reference::mask_witness();
+  toolbox.oracle = reference::dense_oracle();
   const std::vector<MatrixCell> cells = fast_matrix();
   const std::vector<CellResult> results =
       run_matrix(*toolbox.executors.front(), toolbox, cells, 0, {});

@@ -40,7 +40,7 @@ class ClockedWalker : public Executor {
 CaseOutcome run_clocked(const CaseOptions& options) {
   Toolbox toolbox;
   toolbox.executors.push_back(std::make_unique<ClockedWalker>());
-  toolbox.judge = reference::judge;
+  toolbox.oracle = reference::dense_oracle();
   const Result<LoadedScenario> loaded = parse_scenario(small_scenario(), "small.toml");
   EXPECT_TRUE(loaded.ok());
   return run_case(toolbox, loaded.value(), options);

@@ -11,9 +11,7 @@ namespace cpscope::tests {
 inline Toolbox make_walker_toolbox() {
   Toolbox toolbox;
   toolbox.executors.push_back(reference::make_plan_walker());
-  toolbox.judge = reference::judge;
-  toolbox.sampled_judge = reference::judge_rows;
-  toolbox.witness = reference::mask_witness();
+  toolbox.oracle = reference::dense_oracle();
   return toolbox;
 }
 

@@ -16,8 +16,7 @@ namespace {
 
 Toolbox gallery_toolbox() {
   Toolbox toolbox;
-  toolbox.judge = reference::judge;
-  toolbox.witness = reference::mask_witness();
+  toolbox.oracle = reference::dense_oracle();
   toolbox.watched_walker = reference::make_watched_walker;
   return toolbox;
 }

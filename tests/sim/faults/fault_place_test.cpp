@@ -15,8 +15,7 @@ namespace {
 
 Toolbox make_toolbox() {
   Toolbox toolbox;
-  toolbox.judge = reference::judge;
-  toolbox.witness = reference::mask_witness();
+  toolbox.oracle = reference::dense_oracle();
   toolbox.watched_walker = reference::make_watched_walker;
   return toolbox;
 }
