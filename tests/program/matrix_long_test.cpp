@@ -16,7 +16,7 @@ std::string matrix_section(const std::string& readme) {
   return begin < end && end != std::string::npos ? readme.substr(begin, end - begin) : "";
 }
 
-TEST(WholeMatrix, PassesEveryCellThatNoRuleRefusesAsTheReadmeShows) {
+TEST(WholeMatrix, PassesEveryCellThatNoRuleRefusesAsThePageShows) {
   const ProgramRun run = run_cpscope("verify --matrix --json --markdown matrix.md");
   ASSERT_EQ(run.exit_code, 0) << run.out.substr(0, 4000) << run.err;
   const json document = json::parse(run.out);
@@ -27,17 +27,17 @@ TEST(WholeMatrix, PassesEveryCellThatNoRuleRefusesAsTheReadmeShows) {
   for (const json& kind : document["faults"]) EXPECT_EQ(kind["caught"], kind["planted"]) << kind;
 
   const std::string table = read_text(work_folder() / "matrix.md");
-  const std::string shown = matrix_section(read_text(CPSCOPE_SOURCE_DIR "/README.md"));
-  ASSERT_FALSE(shown.empty()) << "the README has lost its matrix marks";
+  const std::string shown = matrix_section(read_text(CPSCOPE_SOURCE_DIR "/sim/app/support.md"));
+  ASSERT_FALSE(shown.empty()) << "the page has lost its matrix marks";
   const std::string counts = table.substr(0, table.find(". ") + 1);
-  EXPECT_NE(shown.find(counts), std::string::npos) << "the README counts otherwise: " << counts;
+  EXPECT_NE(shown.find(counts), std::string::npos) << "the page counts otherwise: " << counts;
   // The README shows some of the tables.
   std::istringstream lines(shown);
   int64_t rows = 0;
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("|")) continue;
     ++rows;
-    EXPECT_NE(table.find(line + "\n"), std::string::npos) << "only the README has: " << line;
+    EXPECT_NE(table.find(line + "\n"), std::string::npos) << "only the page has: " << line;
   }
   EXPECT_GT(rows, 30);
 }

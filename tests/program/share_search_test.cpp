@@ -19,8 +19,8 @@
 namespace cpscope::tests {
 namespace {
 
-constexpr int32_t kRanks = 64;
-constexpr int64_t kTokens = 1024;
+constexpr int32_t kRanksOfRing = 64;
+constexpr int64_t kTokensOfRing = 1024;
 
 /// One causal sequence on a long ring whose dk and dv are rounded to bf16 at every hop.
 Scenario long_ring() {
@@ -29,8 +29,8 @@ Scenario long_ring() {
   scenario.attention.kv_heads = 1;
   scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 16;
   scenario.batch.lengths = scenario.batch.kv_lengths = scenario.batch.slots =
-      scenario.batch.kv_slots = {kTokens};
-  scenario.parallel.cp_size = kRanks;
+      scenario.batch.kv_slots = {kTokensOfRing};
+  scenario.parallel.cp_size = kRanksOfRing;
   scenario.numerics.dtype = Dtype::bf16;
   return scenario;
 }
@@ -51,7 +51,7 @@ class LongRing {
     for (const TokenRun& run : plan().list(plan().q_lists[static_cast<size_t>(rank)]))
       for (int64_t token = run.begin; token < run.end; token += run.stride)
         pairs.query_tokens.push_back(token);
-    pairs.key_tokens.resize(kTokens);
+    pairs.key_tokens.resize(kTokensOfRing);
     std::iota(pairs.key_tokens.begin(), pairs.key_tokens.end(), int64_t{0});
     return toolbox_.oracle
         .shares(plan().scenario, outcome_.inputs, outcome_.exact, pairs, RunControl())
@@ -77,9 +77,9 @@ class LongRing {
   std::pair<int32_t, int32_t> find_small_share() const {
     std::pair<int32_t, int32_t> smallest;
     double least = HUGE_VAL;
-    for (int32_t from = 0; from < kRanks; from += 16) {
+    for (int32_t from = 0; from < kRanksOfRing; from += 16) {
       const Answer shares = shares_of(from);
-      for (int32_t to = 0; to < kRanks; ++to) {
+      for (int32_t to = 0; to < kRanksOfRing; ++to) {
         const double part = length_of(shares.dk, to) / length_of(outcome_.exact.dk, to);
         if (to == from || part == 0 || part >= least) continue;
         least = part;
@@ -136,7 +136,7 @@ void expect_share(const Grade& grade, int32_t from, int32_t to, double times) {
 
 TEST(ShareSearch, SharesOfAllRanksAddUpToTheGradient) {
   Answer sum = ring().shares_of(0);
-  for (int32_t rank = 1; rank < kRanks; ++rank) {
+  for (int32_t rank = 1; rank < kRanksOfRing; ++rank) {
     const Answer share = ring().shares_of(rank);
     for (size_t i = 0; i < sum.dk.values.size(); ++i) sum.dk.values[i] += share.dk.values[i];
     for (size_t i = 0; i < sum.dv.values.size(); ++i) sum.dv.values[i] += share.dv.values[i];
