@@ -127,7 +127,7 @@ TEST(GroupParts, EndAboutAsSoonAsAnyOthersByTheModel) {
   }
 }
 
-// "What v8 taught" in kernels/README.md.
+// "What v8 taught" in kernels/notes/backward.md.
 TEST(GroupParts, WinAsMuchByTheModelAsOnADevice) {
   const struct {
     Layer layer;

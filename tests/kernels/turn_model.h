@@ -9,7 +9,7 @@ namespace cpscope::kernels {
 inline constexpr int kCtas = 132;  // of an H200
 
 /// What the model of the fused backward takes time for, in microseconds. The defaults fit what was
-/// measured on H200 at 128 lanes (kernels/README.md).
+/// measured on H200 at 128 lanes (kernels/notes/backward.md).
 struct TurnCosts {
   double tile = 2.35;        // the products of a walked tile
   double hand_over = 3.0;    // from a tile's dq being sent until the next CTA may send to its rows

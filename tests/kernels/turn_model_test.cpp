@@ -95,7 +95,7 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
   }
 }
 
-// As one H100 does: "What v7 taught" in kernels/README.md.
+// As one H100 does: "What v7 taught" in kernels/notes/backward.md.
 TEST(TurnModel, LosesMoreHeadByHeadWhereADocumentIsCausal) {
   for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{4096}, {8192}, {16384}}) {
     const DocumentBatch batch{lengths, true, 8, 4};
@@ -131,7 +131,7 @@ TEST(TurnModel, LeavesMemoryTimeForWhatElseIsRead) {
   EXPECT_LE(times_of({kLognormal, false, 32, 1}).terabytes_per_second(), 0.7);
 }
 
-// What kernels/README.md tells of the kernel's first form.
+// What kernels/notes/backward.md tells of the kernel's first form.
 TEST(TurnModel, ShowsWhatOneSendingThreadCost) {
   TurnCosts alone;
   alone.num_senders = 1;

@@ -510,7 +510,7 @@ TEST(BenchCommand, TakesTurnsAndSaysOneLineForEach) {
 
 // ---- foreign figures ---------------------------------------------------------------------------
 
-/// TFLOP/s of cpscope's kernels on one H200 (kernels/README.md, 16K tokens, heads x lanes = 2048):
+/// TFLOP/s of cpscope's kernels on one H200 (kernels/notes/peers.md, 16K tokens, heads x lanes = 2048):
 /// 1024, 4096 and 16384 tokens, causal and full.
 std::string h200_samples(int lanes, bool is_backward, const std::vector<double>& rates) {
   std::string text;
