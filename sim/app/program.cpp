@@ -51,7 +51,8 @@ namespace {
 constexpr const char* kFooter =
     "Exit codes: 0 done and passed, 1 a verification failed, 2 bad input, bad usage or refused by "
     "rule,\n"
-    "3 that executor is not here or cannot do this scenario.";
+    "3 that executor is not here or cannot do this scenario.\n"
+    "The manual: sim/app/README.md; what the words mean: the glossary in sim/README.md.";
 
 Command add_import(CLI::App& app, CommandOptions& options) {
   CLI::App* import = app.add_subcommand(
