@@ -24,7 +24,7 @@ OPENED = re.compile(r'\bopen(?:at)?\((?:AT_FDCWD|\d+)?,? ?"([^"]+)", ([A-Z_|]+).
 def opened_by(command, environment):
     """The files of the tree that a command and its children read; a program's cases may fail under strace."""
     with tempfile.NamedTemporaryFile() as trace:
-        subprocess.run(["strace", "-f", "-qq", "-e", "trace=open,openat", "-s", "4096", "-o", trace.name, *command],
+        subprocess.run(["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=open,openat", "-s", "4096", "-o", trace.name, *command],
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **environment}, check=False)
         lines = Path(trace.name).read_text(errors="replace").splitlines()
     files = set()
