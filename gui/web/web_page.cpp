@@ -5,6 +5,7 @@
 #include "gui/app/background.h"
 #include "gui/app/lesson.h"
 #include "gui/panel/fonts.h"
+#include "gui/panel/imgui_compat.h"
 #include "gui/panel/screen.h"
 #include "gui/panel/textures.h"
 #include "gui/window/gl_textures.h"
