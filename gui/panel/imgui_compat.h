@@ -9,12 +9,13 @@
 namespace cpscope::gui {
 
 /// A context of Dear ImGui in which memory that does not come is std::bad_alloc, as everywhere
-/// else; by itself it would write to address 0. `shared`: an atlas of fonts to use, if any.
+/// else; by itself it would write to address 0.
 inline ImGuiContext* make_imgui_context() {
   ImGui::SetAllocatorFunctions([](size_t size, void*) { return ::operator new(size); },
                                [](void* memory, void*) { ::operator delete(memory); });
   return ImGui::CreateContext();
 }
+
 }  // namespace cpscope::gui
 
 /// Everything that differs between Dear ImGui 1.86 and later, in one place.

@@ -22,8 +22,7 @@ Json complaint_json(const Complaint& complaint) {
 void note_error(const Error& error) { noted = error; }
 
 ErrorDocument::ErrorDocument()
-    : out_(std::cout.rdbuf(), has_printed_out, false),
-      err_(std::cerr.rdbuf(), has_complained_, true) {
+    : out_(std::cout.rdbuf(), &has_printed_out), err_(std::cerr.rdbuf()) {
   noted.reset();
   has_printed_out = false;
   std::cout.rdbuf(&out_);
@@ -51,8 +50,10 @@ void ErrorDocument::finish(int code) {
 }
 
 void ErrorDocument::Watch::look_at(const char* text, std::streamsize size) {
-  has_written_ = has_written_ || size > 0;
-  if (!keeps_lines_) return;
+  if (has_written_ != nullptr) {
+    *has_written_ = *has_written_ || size > 0;
+    return;
+  }
   try {
     for (std::streamsize i = 0; i < size; ++i) {
       if (text[i] != '\n') {

@@ -30,8 +30,9 @@ class ErrorDocument {
   /// Hands on what it is given, and remembers whether there was any and, of stderr, the last line.
   class Watch : public std::streambuf {
    public:
-    Watch(std::streambuf* target, bool& has_written, bool keeps_lines)
-        : target_(target), has_written_(has_written), keeps_lines_(keeps_lines) {}
+    /// Sets `has_written` with the first byte; without one it keeps the last line.
+    explicit Watch(std::streambuf* target, bool* has_written = nullptr)
+        : target_(target), has_written_(has_written) {}
     const std::string& last_line() const { return last_line_; }
     std::streambuf* target() const { return target_; }
 
@@ -43,11 +44,9 @@ class ErrorDocument {
    private:
     void look_at(const char* text, std::streamsize size);
     std::streambuf* target_;
-    bool& has_written_;
-    bool keeps_lines_;
+    bool* has_written_;
     std::string line_, last_line_;
   };
-  bool has_complained_ = false;
   Watch out_, err_;
 };
 

@@ -2,6 +2,7 @@
 
 #include "sim/run/case.h"
 #include "sim/run/dtype.h"
+#include "sim/run/probe_parts.h"
 #include "sim/run/run_inputs.h"
 #include "sim/run/sample.h"
 #include "sim/run/share_search.h"
@@ -185,25 +186,14 @@ void measure_part(const Bench& bench, SpoiledPart part, int64_t sample_rows, Pow
   }
 }
 
-/// Which rank owns each token.
-std::vector<int32_t> owners_of(const std::vector<std::vector<TokenRun>>& runs, int64_t tokens) {
-  std::vector<int32_t> owners(static_cast<size_t>(tokens), -1);
-  for (size_t rank = 0; rank < runs.size(); ++rank) {
-    for (const TokenRun& run : runs[rank])
-      for (int64_t token = run.begin; token < run.end; token += run.stride)
-        owners[static_cast<size_t>(token)] = static_cast<int32_t>(rank);
-  }
-  return owners;
-}
-
 /// The answer without what the keys of one rank do to the queries of another: their weights in out
 /// and lse (the keys never came), or their share of dk and dv (it never came back).
 class MessageLoss {
  public:
   explicit MessageLoss(const Bench& bench)
       : bench_(bench),
-        q_owner_(owners_of(bench.plan().layout.q_runs, bench.plan().layout.slots.tokens)),
-        kv_owner_(owners_of(bench.plan().layout.kv_runs, bench.plan().layout.slots.kv_tokens)),
+        q_owner_(owners_of(bench.plan(), false)),
+        kv_owner_(owners_of(bench.plan(), true)),
         keys_of_(bench.toolbox().oracle.witness.visible_keys(bench.plan().scenario)(0)) {}
 
   /// Changes nothing, and says so, where the one has no keys that the other sees.

@@ -367,7 +367,7 @@ std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan,
           search_shares(toolbox, plan, inputs, answer,
                         {.exact = exact, .given = exact, .control = options.control}, graded.grade))
     return error;
-  graded.hints = explain_grade(plan, answer, verdict.value().exact, graded.grade);
+  graded.hints = explain_grade(plan, answer, exact, graded.grade);
   if (auto error = try_other_roundings(toolbox, plan, inputs, answer, options, graded))
     return error;
   if (!options.keeps_exact) return std::nullopt;

@@ -1,6 +1,7 @@
 #include "sim/run/grade.h"
 
 #include "sim/run/dtype.h"
+#include "sim/run/probe_parts.h"
 #include "sim/run/tensor_grader.h"
 
 #include <algorithm>
@@ -42,13 +43,7 @@ double root_mean_square(const std::vector<double>& values) {
 RowPlaces row_places_of(const Plan& plan, bool is_kv, const std::vector<int64_t>* judged) {
   const BatchSlots& slots = plan.layout.slots;
   const auto tokens = static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens);
-  RowPlaces all{{}, std::vector<int32_t>(tokens, 0), std::vector<int32_t>(tokens, -1)};
-  const auto& lists = is_kv ? plan.kv_lists : plan.q_lists;
-  for (int32_t r = 0; r < plan.layout.cp_size; ++r) {
-    for (const TokenRun& run : plan.list(lists[r])) {
-      for (int64_t token = run.begin; token < run.end; token += run.stride) all.ranks[token] = r;
-    }
-  }
+  RowPlaces all{{}, owners_of(plan, is_kv), std::vector<int32_t>(tokens, -1)};
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
     const SequenceSlot& slot = slots.sequences[s];
     std::fill_n(all.sequences.begin() + (is_kv ? slot.kv_begin : slot.q_begin),

@@ -50,6 +50,19 @@ int32_t owner_of(const Plan& plan, const std::vector<RunListId>& lists, int64_t 
   return -1;
 }
 
+std::vector<int32_t> owners_of(const Plan& plan, bool is_kv) {
+  const BatchSlots& slots = plan.layout.slots;
+  std::vector<int32_t> owners(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens), -1);
+  const auto& lists = is_kv ? plan.kv_lists : plan.q_lists;
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    for (const TokenRun& run : plan.list(lists[rank])) {
+      for (int64_t token = run.begin; token < run.end; token += run.stride)
+        owners[static_cast<size_t>(token)] = static_cast<int32_t>(rank);
+    }
+  }
+  return owners;
+}
+
 int32_t step_of(const Plan& plan, const Pass& pass, int32_t rank, int64_t key) {
   for (const ComputeItem& item : pass.computes) {
     if (to_index(item.rank) == rank && holds(plan, item.kv_tokens, key)) return to_index(item.step);

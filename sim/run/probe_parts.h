@@ -27,6 +27,8 @@ struct Expectation {
 
 /// The rank that owns an id of these lists; -1 when none does.
 int32_t owner_of(const Plan& plan, const std::vector<RunListId>& lists, int64_t id);
+/// [packed padded id] The rank that owns it; -1 where none does.
+std::vector<int32_t> owners_of(const Plan& plan, bool is_kv);
 /// The step of a pass in which a rank meets a key; -1 when it does not.
 int32_t step_of(const Plan& plan, const Pass& pass, int32_t rank, int64_t key);
 

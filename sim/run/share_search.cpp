@@ -1,11 +1,13 @@
 #include "sim/run/share_search.h"
 
+#include "sim/run/probe_parts.h"
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace cpscope {
@@ -18,19 +20,23 @@ constexpr int32_t kHopsThatHide = 32;
 constexpr double kFound = 0.5;
 
 /// [token] Its owner; -1 for padding.
-std::vector<int32_t> owners_of(const Plan& plan, bool is_kv) {
+std::vector<int32_t> owners_of_valid(const Plan& plan, bool is_kv) {
+  std::vector<int32_t> owners = owners_of(plan, is_kv);
   const std::vector<bool> valid = valid_ids(plan.layout.slots, is_kv);
-  std::vector<int32_t> owners(valid.size(), -1);
-  const auto& lists = is_kv ? plan.kv_lists : plan.q_lists;
-  for (size_t rank = 0; rank < lists.size(); ++rank) {
-    for (const TokenRun& run : plan.list(lists[rank])) {
-      for (int64_t token = run.begin; token < run.end; token += run.stride) {
-        if (valid[static_cast<size_t>(token)])
-          owners[static_cast<size_t>(token)] = static_cast<int32_t>(rank);
-      }
-    }
-  }
+  for (size_t token = 0; token < owners.size(); ++token)
+    if (!valid[token]) owners[token] = -1;
   return owners;
+}
+
+/// [rank] Its valid queries, ascending.
+std::vector<std::vector<int64_t>> queries_of_ranks(const Plan& plan) {
+  std::vector<std::vector<int64_t>> queries(static_cast<size_t>(plan.layout.cp_size));
+  const std::vector<int32_t> owners = owners_of_valid(plan, false);
+  for (size_t token = 0; token < owners.size(); ++token) {
+    if (owners[token] >= 0)
+      queries[static_cast<size_t>(owners[token])].push_back(static_cast<int64_t>(token));
+  }
+  return queries;
 }
 
 /// One tensor's errors and, for one rank's queries, how far they point along its share.
@@ -110,8 +116,7 @@ std::optional<Error> search_shares(const Toolbox& toolbox, const Plan& plan,
     tokens.resize(static_cast<size_t>(plan.layout.slots.kv_tokens));
     std::iota(tokens.begin(), tokens.end(), int64_t{0});
   }
-  const std::vector<int32_t> query_owners = owners_of(plan, false),
-                             key_owners = owners_of(plan, true);
+  const std::vector<int32_t> key_owners = owners_of_valid(plan, true);
   struct Looked {
     TensorGrade* grade;
     ErrorsOfKeys errors;
@@ -127,10 +132,11 @@ std::optional<Error> search_shares(const Toolbox& toolbox, const Plan& plan,
          ErrorsOfKeys(seen.*member, search.exact.*member, tokens, key_owners, plan.layout.cp_size),
          member});
   }
-  for (int32_t rank = 0; rank < plan.layout.cp_size && !looked.empty(); ++rank) {
-    JudgedRows pairs{{}, tokens};
-    for (size_t token = 0; token < query_owners.size(); ++token)
-      if (query_owners[token] == rank) pairs.query_tokens.push_back(static_cast<int64_t>(token));
+  if (looked.empty()) return std::nullopt;
+  const std::vector<std::vector<int64_t>> queries = queries_of_ranks(plan);
+  JudgedRows pairs{{}, std::move(tokens)};
+  for (int32_t rank = 0; rank < plan.layout.cp_size; ++rank) {
+    pairs.query_tokens = queries[static_cast<size_t>(rank)];
     const Result<Answer> shares =
         toolbox.oracle.shares(plan.scenario, inputs, search.given, pairs, search.control);
     if (!shares) return shares.error();

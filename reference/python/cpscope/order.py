@@ -99,10 +99,10 @@ def from_ring_flash_attention(layout: str, *, cp_size: int, tokens: int | None =
 
 def from_usp(layout: str, *, cp_size: int, ulysses_degree: int = 1, tokens: int | None = None,
              cu_seqlens: Any = None, use_ulysses_low: bool = True) -> Order:
-    """USP's (yunchang) basic, zigzag or strip, as its EXTRACT_FUNC_DICT deals them; basic_pytorch and its like deal as basic.
+    """USP's (yunchang) basic, zigzag or strip, as its EXTRACT_FUNC_DICT cuts them; basic_pytorch and its like are cut as basic.
 
     use_ulysses_low as given to set_seq_parallel_pg: rank = ring index * ulysses_degree + ulysses index, or the other way
-    round. basic and strip are dealt by the rank alone, so USP 0.6.4 attends over another order than they are in where
+    round. basic and strip are cut by the rank alone, so USP 0.6.4 attends over another order than they are in where
     use_ulysses_low is False and both degrees are above 1.
     """
     low = _import("usp", {}, layout="basic" if layout.startswith("basic_") else layout, cp_size=cp_size,
