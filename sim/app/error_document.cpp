@@ -2,9 +2,11 @@
 
 #include "sim/app/json_text.h"
 
+#include <algorithm>
 #include <iostream>
 #include <new>
 #include <optional>
+#include <string_view>
 
 namespace cpscope {
 namespace {
@@ -18,6 +20,11 @@ Json complaint_json(const Complaint& complaint) {
 }
 
 }  // namespace
+
+bool asks_for_json(int argc, char** argv) {
+  return std::any_of(argv + std::min(1, argc), argv + argc,
+                     [](const char* word) { return std::string_view(word) == "--json"; });
+}
 
 void note_error(const Error& error) { noted = error; }
 

@@ -7,6 +7,9 @@
 
 namespace cpscope {
 
+/// Whether --json is one of the words of a command line.
+bool asks_for_json(int argc, char** argv);
+
 /// What went wrong, for the document that a command with --json prints when it has no result.
 void note_error(const Error& error);
 

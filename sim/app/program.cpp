@@ -4,12 +4,8 @@
 #include "sim/app/error_document.h"
 #include "sim/app/program_parts.h"
 #include "sim/base/version.h"
-#include "sim/base/whole_file.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <iostream>
 #include <new>
 #include <optional>
@@ -483,42 +479,6 @@ std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
   return 2;
 }
 
-bool asks_for_json(int argc, char** argv) {
-  return std::any_of(argv + std::min(1, argc), argv + argc,
-                     [](const char* word) { return std::string_view(word) == "--json"; });
-}
-
-bool asked_for_json = false;  // by the command line
-std::terminate_handler usual_end = nullptr;
-
-/// Says that memory has run out and asks for none. Returns the exit code.
-int say_exhausted() {
-  constexpr std::string_view kWords = "cpscope: this machine has no memory left for the request\n";
-  constexpr std::string_view kDocument =
-      R"({"schema":1,"exit_code":3,"error":{"message":"this machine has no memory left for the )"
-      R"(request","at":"","hint":"use fewer tokens, ranks or sequences"}})"
-      "\n";
-  std::fwrite(kWords.data(), 1, kWords.size(), stderr);
-  if (asked_for_json && !ErrorDocument::has_printed()) {
-    std::fwrite(kDocument.data(), 1, kDocument.size(), stdout);
-    std::fflush(stdout);
-  }
-  return 3;
-}
-
-/// Libraries ask for memory where no exception may leave: in destructors, in threads of theirs.
-[[noreturn]] void end_exhausted() {
-  try {
-    if (std::current_exception() != nullptr) std::rethrow_exception(std::current_exception());
-  } catch (const std::bad_alloc&) {
-    remove_unfinished_file();
-    std::_Exit(say_exhausted());
-  } catch (...) {  // the usual end names it
-  }
-  usual_end();
-  std::abort();
-}
-
 int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
   if (const auto code = explain_unknown(app, argc, argv)) return *code;
   try {
@@ -576,16 +536,6 @@ int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& 
   const int code = run_command(app, commands, argc, argv);
   if (document) document->finish(code);
   return code;
-}
-
-int survive_exhaustion(int (*program)(int, char**), int argc, char** argv) {
-  asked_for_json = asks_for_json(argc, argv);
-  usual_end = std::set_terminate(end_exhausted);
-  try {
-    return program(argc, argv);
-  } catch (const std::bad_alloc&) {
-    return say_exhausted();
-  }
 }
 
 }  // namespace cpscope

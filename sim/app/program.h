@@ -22,8 +22,4 @@ struct PictureCommands {
 /// 3).
 int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& pictures = {});
 
-/// Runs it, and says with exit code 3 that memory has run out where nothing else could any more:
-/// while the command line was set up, or while words for an error were sought.
-int survive_exhaustion(int (*program)(int, char**), int argc, char** argv);
-
 }  // namespace cpscope

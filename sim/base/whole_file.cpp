@@ -33,8 +33,8 @@ void remove_on_signal(int number) {
   std::raise(number);
 }
 
-/// The file while it is being written: removed when this ends before `keep`, by an exception too,
-/// and by a signal that ends the process, of which one file at a time is safe.
+/// A file from before it is opened until it is whole: removed when this ends before `keep`, by an
+/// exception too, and by a signal that ends the process, of which one file at a time is safe.
 class Unfinished {
  public:
   explicit Unfinished(std::string path) : path_(std::move(path)) {
@@ -111,9 +111,9 @@ Result<size_t> write_whole_file(const std::string& path,
   const std::optional<fs::path> target = follow_links(path);
   if (!target) return refuse("links of this name lead in a circle");
   const std::string partial = name_unfinished(*target);
+  Unfinished file(partial);
   std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
   if (!stream) return refuse(std::strerror(errno));
-  Unfinished file(partial);
   write(stream);
   const auto bytes = static_cast<std::streamoff>(stream.tellp());
   stream.close();
