@@ -65,7 +65,7 @@ struct cpscope_call {
 
   /* Forward: write every row. out [q_rows, heads, dim_v] is normalised, lse [q_rows, heads] the
    * natural logarithm of the sum of exponentials of scaled, capped logits; a row that sees nothing
-   * has out 0 and lse -inf. max_logit [heads] may stay as it is.
+   * has out 0 and lse -inf. max_logit [heads] may stay as it is: then cpscope computes it.
    * Backward: out and lse are read; they are those of the whole row over all ranks, sinks included,
    * so that exp(logit - lse) is the final weight. lse is -inf for rows that see nothing. */
   struct cpscope_tensor out, lse;

@@ -81,7 +81,8 @@ class KernelSeam {
     for (int32_t head = 0; head < call.heads.size(); ++head) {
       double& most = max_logit_[call.heads.begin + head];
       const double said = call.max_logit[head];
-      most = std::max(most, std::isnan(said) ? find_max_logit(call, head) : said);
+      const double largest = is_unwritten(said) ? find_max_logit(call, head) : said;
+      if (!std::isnan(most) && !(largest <= most)) most = largest;  // a NaN stays
     }
   }
 

@@ -2,7 +2,7 @@
 #include "gui/model/axis.h"
 #include "gui/model/describe.h"
 #include "gui/model/item_tiles.h"
-#include "gui/model/mask_picture.h"
+#include "gui/model/mask/mask_picture.h"
 #include "gui/model/neighbours.h"
 #include "sim/plan/plan_text.h"
 

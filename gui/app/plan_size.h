@@ -10,7 +10,7 @@ namespace cpscope::gui {
 
 /// Bytes that a plan will take while the window plans, proves, indexes and shows it, known before
 /// anything is planned: every pair of ranks that meets, and what their sequences cut. Rather too
-/// much than too little: at most sixty times the plan's arrays (tests/gui/document_test.cpp),
+/// much than too little: at most sixty times the plan's arrays (tests/gui/app/document_test.cpp),
 /// which are an eighth of what the window takes of a ring.
 int64_t estimate_plan_bytes(const Scenario& scenario);
 

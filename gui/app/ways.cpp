@@ -4,7 +4,7 @@
 #include "gui/app/plan_size.h"
 #include "gui/app/prediction.h"
 #include "gui/model/axis.h"
-#include "gui/model/comparison_chart.h"
+#include "gui/model/ways/comparison_chart.h"
 #include "sim/base/parallel.h"
 #include "sim/base/whole_file.h"
 #include "sim/clock/clock.h"

@@ -40,7 +40,7 @@ enum class Role : uint8_t {
 inline constexpr size_t kRoleCount = static_cast<size_t>(Role::related) + 1;
 
 /// Colours of all roles. Roles that stand beside each other keep a CIEDE2000 distance of 15 or more
-/// for normal, protan, deutan and tritan eyes (tests/gui/theme_test.cpp).
+/// for normal, protan, deutan and tritan eyes (tests/gui/draw/theme_test.cpp).
 struct Theme {
   ThemeName name = ThemeName::dark;
   std::array<Color, kRoleCount> colors{};

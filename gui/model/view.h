@@ -131,10 +131,9 @@ inline constexpr float kViewPad = 8;
 /// Size of figures and notes in a view, in logical pixels.
 inline constexpr float kSmallText = 11;
 
+std::string_view to_name(ViewKind kind);
+
 /// Most marks that a view may make, whatever the camera shows.
 inline constexpr size_t kMostMarks = 20'000;
-
-std::string_view to_name(ViewKind kind);
-View make_view(ViewKind kind, const ViewInput& input);
 
 }  // namespace cpscope::gui

@@ -1,7 +1,7 @@
 #include "gui/panel/ways_panel.h"
 
 #include "gui/app/ways.h"
-#include "gui/model/comparison_list.h"
+#include "gui/model/ways/comparison_list.h"
 #include "gui/panel/paint.h"
 #include "gui/panel/view_panel.h"
 

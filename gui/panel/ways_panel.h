@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/app/app_state.h"
-#include "gui/model/comparison_chart.h"
+#include "gui/model/ways/comparison_chart.h"
 #include "gui/panel/ui.h"
 
 namespace cpscope::gui {

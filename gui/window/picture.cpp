@@ -1,10 +1,11 @@
 #include "gui/window/picture.h"
 
 #include "gui/app/caption.h"
+#include "gui/app/make_view.h"
 #include "gui/app/prediction.h"
 #include "gui/draw/place_drawing.h"
 #include "gui/model/axis.h"
-#include "gui/model/comparison_chart.h"
+#include "gui/model/ways/comparison_chart.h"
 #include "gui/window/text_block.h"
 
 #include <algorithm>

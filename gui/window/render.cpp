@@ -10,9 +10,9 @@
 #include "gui/window/picture_size.h"
 #include "gui/window/seek.h"
 #include "sim/app/commands.h"
-#include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
 #include "sim/base/version.h"
+#include "sim/documents/json_text.h"
 #include "sim/run/case.h"
 #include "sim/run/record_match.h"
 #ifdef CPSCOPE_HAS_IMGUI

@@ -1,6 +1,7 @@
 #include "gui/window/report_figures.h"
 
 #include "gui/app/caption.h"
+#include "gui/app/make_view.h"
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/place_drawing.h"
 #include "gui/draw/svg_file.h"

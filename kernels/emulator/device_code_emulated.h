@@ -1,8 +1,8 @@
 #pragma once
 
+#include "kernels/device/scalar_types.h"
 #include "kernels/emulator/cta.h"
 #include "kernels/emulator/lent_memory.h"
-#include "kernels/scalar_types.h"
 #include "sim/run/dtype.h"
 
 #include <bit>
@@ -58,7 +58,7 @@ inline void __syncwarp(std::source_location line = std::source_location::current
   emulator::meet_in_warp(nothing, place, [](int* const*) {});
 }
 
-/// The names of kernels/device_code.h, executed on the CPU.
+/// The names of kernels/device/device_code.h, executed on the CPU.
 namespace cpscope::kernels::device {
 
 inline uint8_t* dynamic_shared() {

@@ -1,4 +1,4 @@
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "kernels/emulator/lent_memory.h"
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 #include <fmt/format.h>
 
-// The device of kernels/device.h on host memory. Everything happens at once, in the order of the
-// calls. Memory is lent between guard bytes and full of NaN; what touches memory that was not lent,
-// or wrote a guard, is told by the next call that may throw.
+// The device of kernels/device/device.h on host memory. Everything happens at once, in the order of
+// the calls. Memory is lent between guard bytes and full of NaN; what touches memory that was not
+// lent, or wrote a guard, is told by the next call that may throw.
 
 namespace cpscope::kernels {
 

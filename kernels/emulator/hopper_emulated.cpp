@@ -1,6 +1,6 @@
 #include "kernels/emulator/hopper_emulated.h"
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "kernels/emulator/lent_memory.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "kernels/device/tensor_map.h"
 #include "kernels/emulator/device_code_emulated.h"
-#include "kernels/tensor_map.h"
 
 #include <array>
 #include <cmath>
@@ -105,8 +105,8 @@ void wait_for_products(int pending, const Place& place);
 
 }  // namespace cpscope::kernels::emulator
 
-/// The names of kernels/hopper.h and kernels/hopper_products.h, executed on the CPU: box copies
-/// land at some later time, products are executed at some time up to their wait.
+/// The names of kernels/device/hopper.h and kernels/hopper/hopper_products.h, executed on the CPU:
+/// box copies land at some later time, products are executed at some time up to their wait.
 namespace cpscope::kernels::device {
 
 struct alignas(8) FloatPair {

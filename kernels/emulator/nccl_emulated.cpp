@@ -1,6 +1,6 @@
 #include "kernels/emulator/nccl_emulated.h"
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 #include <algorithm>
 #include <deque>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/nccl_library.h"
+#include "kernels/run/nccl_library.h"
 
 #include <chrono>
 #include <cstdint>

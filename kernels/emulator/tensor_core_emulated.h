@@ -27,7 +27,7 @@ void multiply_add_of_warp(MultiplyAddLane* const* lanes, bool is_bf16);
 
 }  // namespace cpscope::kernels::emulator
 
-/// The names of kernels/tensor_core.h, executed on the CPU.
+/// The names of kernels/device/tensor_core.h, executed on the CPU.
 namespace cpscope::kernels::device {
 
 inline void copy_async_16(uint32_t to_shared, const void* from, bool is_valid,

@@ -3,9 +3,9 @@
 
 #include "reference/python/arrays.h"
 #include "reference/python/boxes.h"
-#include "sim/app/te_text.h"
-#include "sim/app/verdict_text.h"
 #include "sim/base/version.h"
+#include "sim/documents/te_text.h"
+#include "sim/documents/verdict_text.h"
 #include "sim/plan/plan_text.h"
 #include "sim/plan/planner.h"
 #include "sim/run/case.h"

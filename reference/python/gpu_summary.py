@@ -63,7 +63,7 @@ def speeds(logs):
 
 
 def ratio_rows(file):
-    """Shapes that reference/python/bench measured; none when it did not run or broke off at once."""
+    """Shapes that tests/bench/peers measured; none when it did not run or broke off at once."""
     try:
         return json.loads(file.read_text())["shapes"]
     except (OSError, ValueError, KeyError):

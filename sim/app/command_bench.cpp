@@ -1,8 +1,8 @@
 #include "sim/app/commands.h"
-#include "sim/app/json_text.h"
 #include "sim/app/timeline_trace.h"
 #include "sim/base/whole_file.h"
 #include "sim/clock/clock.h"
+#include "sim/documents/json_text.h"
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 #include "sim/app/calibrate.h"
 #include "sim/app/calibration_samples.h"
 #include "sim/app/commands.h"
-#include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
 #include "sim/base/whole_file.h"
+#include "sim/documents/json_text.h"
 #include "sim/scenario/text_file.h"
 
 #include <filesystem>

@@ -1,5 +1,5 @@
 #include "sim/app/commands.h"
-#include "sim/app/json_text.h"
+#include "sim/documents/json_text.h"
 #include "sim/run/first_item.h"
 #include "sim/run/item_tensors.h"
 #include "sim/run/record_diff.h"

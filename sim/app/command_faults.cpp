@@ -1,6 +1,6 @@
 #include "sim/app/commands.h"
-#include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
+#include "sim/documents/json_text.h"
 #include "sim/faults/gallery.h"
 #include "sim/scenario/scenario_file.h"
 

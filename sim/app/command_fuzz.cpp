@@ -1,9 +1,9 @@
 #include "sim/app/commands.h"
 #include "sim/app/fuzz.h"
-#include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
 #include "sim/app/study.h"
 #include "sim/base/whole_file.h"
+#include "sim/documents/json_text.h"
 #include "sim/scenario/scenario_names.h"
 
 #include <chrono>

@@ -2,7 +2,7 @@
 #include "sim/app/findings_json.h"
 #include "sim/app/progress_bar.h"
 #include "sim/app/study.h"
-#include "sim/app/verdict_text.h"
+#include "sim/documents/verdict_text.h"
 #include "sim/plan/order_import.h"
 #include "sim/run/foreign_grade.h"
 

@@ -1,6 +1,6 @@
 #include "sim/app/commands.h"
-#include "sim/app/verdict_text.h"
 #include "sim/base/whole_file.h"
+#include "sim/documents/verdict_text.h"
 #include "sim/plan/order_import.h"
 #include "sim/run/integer_file.h"
 

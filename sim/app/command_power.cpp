@@ -1,8 +1,8 @@
 #include "sim/app/commands.h"
-#include "sim/app/json_text.h"
 #include "sim/app/power.h"
 #include "sim/app/progress_bar.h"
 #include "sim/base/whole_file.h"
+#include "sim/documents/json_text.h"
 
 #include <cmath>
 #include <iostream>

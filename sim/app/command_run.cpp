@@ -1,11 +1,11 @@
 #include "sim/app/commands.h"
 #include "sim/app/error_document.h"
 #include "sim/app/findings_json.h"
-#include "sim/app/grade_text.h"
-#include "sim/app/json_text.h"
 #include "sim/app/progress_bar.h"
 #include "sim/app/study.h"
-#include "sim/app/verdict_text.h"
+#include "sim/documents/grade_text.h"
+#include "sim/documents/json_text.h"
+#include "sim/documents/verdict_text.h"
 #include "sim/run/probe.h"
 
 #include <iostream>

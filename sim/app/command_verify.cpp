@@ -1,9 +1,9 @@
 #include "sim/app/commands.h"
 #include "sim/app/findings_json.h"
-#include "sim/app/json_text.h"
 #include "sim/app/matrix.h"
 #include "sim/app/progress_bar.h"
 #include "sim/app/study.h"
+#include "sim/documents/json_text.h"
 
 #include <algorithm>
 #include <filesystem>

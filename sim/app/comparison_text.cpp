@@ -1,7 +1,7 @@
 #include "sim/app/comparison_text.h"
 
-#include "sim/app/json_text.h"
 #include "sim/base/machine_memory.h"
+#include "sim/documents/json_text.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #include "sim/app/error_document.h"
 
-#include "sim/app/json_text.h"
+#include "sim/documents/json_text.h"
 
 #include <algorithm>
 #include <iostream>

@@ -22,7 +22,7 @@ std::terminate_handler usual_end = nullptr;
 
 std::atomic<bool> memory_ran_out = false;
 
-void say(int file, std::string_view words) {
+void write_now(int file, std::string_view words) {
   if (write(file, words.data(), words.size()) < 0) return;  // nobody is left to be told
 }
 
@@ -33,8 +33,8 @@ int say_exhausted() {
       R"({"schema":1,"exit_code":3,"error":{"message":"this machine has no memory left for the )"
       R"(request","at":"","hint":"use fewer tokens, ranks or sequences"}})"
       "\n";
-  say(STDERR_FILENO, kWords);
-  if (asked_for_json && !ErrorDocument::has_printed()) say(STDOUT_FILENO, kDocument);
+  write_now(STDERR_FILENO, kWords);
+  if (asked_for_json && !ErrorDocument::has_printed()) write_now(STDOUT_FILENO, kDocument);
   return 3;
 }
 

@@ -1,6 +1,6 @@
 #include "sim/app/findings_json.h"
 
-#include "sim/app/verdict_text.h"
+#include "sim/documents/verdict_text.h"
 
 namespace cpscope {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "sim/app/findings.h"
-#include "sim/app/json_text.h"
+#include "sim/documents/json_text.h"
 
 namespace cpscope {
 

@@ -1,6 +1,6 @@
 #include "sim/app/forecast_text.h"
 
-#include "sim/app/json_text.h"
+#include "sim/documents/json_text.h"
 
 #include <array>
 #include <ostream>

@@ -3,10 +3,10 @@
 #include "gui/window/render.h"
 #include "gui/window/report_figures.h"
 #ifdef CPSCOPE_HAS_CUDA
-#include "kernels/executor_cuda.h"
-#include "kernels/executor_nccl.h"
+#include "kernels/run/executor_cuda.h"
+#include "kernels/run/executor_nccl.h"
 #endif
-#include "kernels/plugin_library.h"
+#include "kernels/plugin/plugin_library.h"
 #include "reference/dense_oracle.h"
 #include "reference/faulty_walker.h"
 #include "reference/kernel_walker.h"

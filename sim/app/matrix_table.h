@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/app/json_text.h"
 #include "sim/app/matrix_run.h"
+#include "sim/documents/json_text.h"
 
 #include <cstdint>
 #include <map>

@@ -1,8 +1,8 @@
 #include "sim/app/timeline_text.h"
 
-#include "sim/app/json_text.h"
 #include "sim/base/machine_memory.h"
 #include "sim/clock/measured.h"
+#include "sim/documents/json_text.h"
 
 #include <algorithm>
 #include <cmath>

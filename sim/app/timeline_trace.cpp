@@ -1,9 +1,9 @@
 #include "sim/app/timeline_trace.h"
 
 #include "sim/app/item_buffers.h"
-#include "sim/app/json_text.h"
 #include "sim/base/version.h"
 #include "sim/clock/event_table.h"
+#include "sim/documents/json_text.h"
 #include "sim/plan/plan_text.h"
 
 #include <algorithm>

@@ -5,6 +5,7 @@
 #include "sim/plan/batch_slots.h"
 #include "sim/plan/plan.h"
 
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -12,6 +13,14 @@
 #include <vector>
 
 namespace cpscope {
+
+/// What a result holds until a kernel writes it: a NaN of its own, which is told from a NaN that
+/// was written, also when it went through fp32.
+inline constexpr uint64_t kUnwrittenBits = 0x7ff8'c0de'0000'0000;
+inline const double kUnwritten = std::bit_cast<double>(kUnwrittenBits);
+inline bool is_unwritten(double value) {
+  return std::bit_cast<uint64_t>(value) == kUnwrittenBits;
+}
 
 /// One compute item, taken out of the plan for somebody else's kernel. Arrays are [row, head, lane]
 /// with the item's rows and heads alone; values of inputs are held exactly.
@@ -26,7 +35,7 @@ struct ItemCall {
   std::vector<double> out, lse,
       d_out;                       // out, lse: written forward; of the whole row, read backward
   std::vector<double> dq, dk, dv;  // written backward
-  std::vector<double> max_logit;   // [head] written forward; NaN: not known
+  std::vector<double> max_logit;   // [head] written forward, or unwritten
 };
 
 /// Carries one item out. Errors: unavailable (it cannot do this), failed (it went wrong).

@@ -100,6 +100,34 @@ bool may_include(const SourceFile& file, const std::string& target_room) {
   return is_front_door || target_room == room || target_room == "sim";
 }
 
+/// The folders of each room from below to above: a file may include files of its own folder and of
+/// those before it. Files of kernels/ itself are what plugins include.
+constexpr std::array<std::string_view, 33> kFloors = {
+    "sim/base",       "sim/scenario",      "sim/plan",           "sim/run",
+    "sim/faults",     "sim/clock",         "sim/documents",      "sim/app",
+    "kernels",        "kernels/device",    "kernels/tiles",      "kernels/attention",
+    "kernels/hopper", "kernels/dispatch",  "kernels/rows",       "kernels/lower",
+    "kernels/group",  "kernels/run",       "kernels/plugin",     "kernels/emulator",
+    "gui/draw",       "gui/model",         "gui/model/balance",  "gui/model/layout",
+    "gui/model/mask", "gui/model/numbers", "gui/model/timeline", "gui/model/traffic",
+    "gui/model/ways", "gui/app",           "gui/panel",          "gui/window",
+    "gui/web"};
+
+/// The floor of a file, counted from 0; nothing where the folder is none of them.
+std::optional<size_t> floor_of(const std::string& path) {
+  const auto found =
+      std::find(kFloors.begin(), kFloors.end(), std::string_view(path).substr(0, path.rfind('/')));
+  if (found == kFloors.end()) return std::nullopt;
+  return static_cast<size_t>(found - kFloors.begin());
+}
+
+/// The emulator stands in for the device, which so knows it.
+bool climbs(const std::string& from, const std::string& to) {
+  if (from.starts_with("kernels/device/") && to.starts_with("kernels/emulator/")) return false;
+  const auto lower = floor_of(from), upper = floor_of(to);
+  return room_of(from) == room_of(to) && lower && upper && *upper > *lower;
+}
+
 bool is_foreign_folder(const fs::path& relative) {
   const std::string first = relative.begin()->string();
   return first == ".git" || first == "out" || first == "shared" || first.starts_with("build");
@@ -151,9 +179,25 @@ std::vector<std::string> find_wrong_directions(const std::vector<SourceFile>& fi
   for_each_include(files, [&](const SourceFile& file, const std::string& place,
                               const Include& include) {
     const std::string target_room = room_of(include.target);
-    if (target_room.empty() || may_include(file, target_room)) return;
-    findings.push_back(place + ": " + room_of(file.path) + " must not include " + include.target);
+    if (target_room.empty()) return;
+    if (!may_include(file, target_room)) {
+      findings.push_back(place + ": " + room_of(file.path) + " must not include " + include.target);
+    } else if (climbs(file.path, include.target)) {
+      findings.push_back(place + ": " + fs::path(file.path).parent_path().string() +
+                         " must not include " + include.target);
+    }
   });
+  return findings;
+}
+
+std::vector<std::string> find_homeless_files(const std::vector<SourceFile>& files) {
+  std::vector<std::string> findings;
+  for (const SourceFile& file : files) {
+    const std::string room = room_of(file.path);
+    const bool has_floors = room == "sim" || room == "kernels" || room == "gui";
+    if (file.is_cpp() && has_floors && !floor_of(file.path))
+      findings.push_back(file.path + ": its folder has no place among the floors of " + room);
+  }
   return findings;
 }
 

@@ -22,8 +22,12 @@ std::vector<SourceFile> load_tree(const std::string& root);
 // Each rule returns one line per violation: "path:line: what is wrong".
 
 /// sim includes sim alone; reference, kernels and gui include themselves and sim; no room includes
-/// tests. Only sim/app/main.cpp sees every room.
+/// tests. Only sim/app/main.cpp sees every room. Within sim, kernels and gui a folder includes
+/// those below it alone.
 std::vector<std::string> find_wrong_directions(const std::vector<SourceFile>& files);
+
+/// Files of sim, kernels and gui lie in the folders of which that is known.
+std::vector<std::string> find_homeless_files(const std::vector<SourceFile>& files);
 
 /// Quoted includes begin with a room and name a file of the tree.
 std::vector<std::string> find_unknown_includes(const std::vector<SourceFile>& files);

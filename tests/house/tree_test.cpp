@@ -38,6 +38,8 @@ TEST(Tree, IsTheWholeProject) {
 
 TEST(Tree, IncludesInOneDirection) { expect_none(find_wrong_directions(project_tree())); }
 
+TEST(Tree, HasAPlaceForEveryFolder) { expect_none(find_homeless_files(project_tree())); }
+
 TEST(Tree, NamesTheRoomOfEveryInclude) { expect_none(find_unknown_includes(project_tree())); }
 
 TEST(Tree, KeepsThirdPartyTypesOutOfSimHeaders) {
@@ -111,7 +113,16 @@ TEST(TreeRules, KnowWhoMayIncludeWhom) {
                {"kernels/a.cuh", "gui/b.h", false},
                {"gui/a.cpp", "kernels/b.h", false},
                {"gui/a.h", "tests/b.h", false},
-               {"tests/sim/a.cpp", "kernels/b.h", true}};
+               {"tests/sim/a.cpp", "kernels/b.h", true},
+               {"sim/plan/a.h", "sim/run/b.h", false},
+               {"sim/run/a.cpp", "sim/plan/b.h", true},
+               {"kernels/lower/a.cpp", "kernels/run/b.h", false},
+               {"kernels/run/a.cpp", "kernels/lower/b.h", true},
+               {"kernels/device/a.h", "kernels/emulator/b.h", true},
+               {"kernels/rows/a.h", "kernels/emulator/b.h", false},
+               {"gui/model/a.h", "gui/model/mask/b.h", false},
+               {"gui/model/mask/a.h", "gui/model/b.h", true},
+               {"gui/app/a.h", "gui/panel/b.h", false}};
   for (const auto& one : cases) {
     for (const std::string quotes : {"\"\"", "<>"}) {
       const std::string line =

@@ -23,11 +23,11 @@ AREAS = {
     "tiles": ["kernels/tile_list.*", "kernels/work_order.*", "reference/tile_attention.*"],
     "other": ["reference/plan_walk*", "reference/home_rows.*", "reference/rotate_row.h", "reference/rank_memory.h",
               "reference/kernel_walker.*", "sim/plan/plan.*", "sim/plan/plan_summary.*", "sim/plan/te_*", "sim/run/*.cpp",
-              "sim/run/dtype.h", "sim/scenario/*.cpp", "kernels/group_message.cpp", "kernels/launch_place.cpp",
-              "kernels/plugin_call.cpp", "kernels/process_group.cpp", "kernels/tensor_map.cpp"],
+              "sim/run/dtype.h", "sim/scenario/*.cpp", "kernels/group/group_message.cpp", "kernels/group/launch_place.cpp",
+              "kernels/plugin/plugin_call.cpp", "kernels/group/process_group.cpp", "kernels/device/tensor_map.cpp"],
 }
 # Tested through the program or the window alone, which are not built here.
-LEFT_OUT = ["sim/run/foreign_*", "sim/run/grade_hints.cpp", "sim/run/case.cpp", "kernels/tensor_map.cpp"]
+LEFT_OUT = ["sim/run/foreign_*", "sim/run/grade_hints.cpp", "sim/run/case.cpp", "kernels/device/tensor_map.cpp"]
 TARGETS = ["sim_tests", "fault_tests", "reference_tests", "kernels_tests"]
 NUMBERS_OF_AREA = 1000
 SWITCH_HEADER = "tests/mutation/mutant_switch.h"

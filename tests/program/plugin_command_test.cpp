@@ -37,6 +37,9 @@ TEST(PluginCommand, ExitsByWhatWentWrong) {
     return run;
   };
   EXPECT_EQ(run_wrong("zeros").exit_code, 1);
+  const ProgramRun nan = run_wrong("nan_logit");
+  EXPECT_EQ(nan.exit_code, 1);
+  EXPECT_NE(nan.out.find("max_logit"), std::string::npos) << nan.out;
   const ProgramRun past = run_wrong("past_end");
   EXPECT_EQ(past.exit_code, 1);
   EXPECT_NE(past.err.find("wrote past the end of out"), std::string::npos) << past.err;

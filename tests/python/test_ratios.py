@@ -1,4 +1,4 @@
-"""The bench of kernels/bench: what is counted, judged and shown, without a GPU; with a PyTorch that has FlexAttention
+"""The bench of tests/bench: what is counted, judged and shown, without a GPU; with a PyTorch that has FlexAttention
 also its masks, and that a peer that answers wrongly gets no figure."""
 import json
 import os
@@ -9,7 +9,7 @@ import xml.etree.ElementTree as tree
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "reference/python/bench"))
+sys.path.insert(0, str(ROOT / "tests/bench/peers"))
 
 import chart  # noqa: E402
 import exchange_shapes  # noqa: E402
@@ -50,7 +50,7 @@ def test_what_peers_are_not_asked_for_is_refused_by_name(tmp_path):
 
 def test_every_shape_of_the_bench_is_one_that_peers_are_asked_for():
     shapes = [Shape(file) for file in sorted((ROOT / "tests/bench/speed").glob("*.toml"))]
-    goals = figures.read_goals(ROOT / "kernels/bench/goals.toml")
+    goals = figures.read_goals(ROOT / "tests/bench/goals.toml")
     for shape in shapes:
         assert 16384 <= shape.tokens <= 32768
         assert figures.goals_of(goals, shape.name, "forward", "NVIDIA H200"), shape.name
@@ -80,7 +80,7 @@ def test_goals_of_an_exchange_are_judged_where_our_best_way_stands():
                 "both": {"tflops": both, "samples_ms": [[1]], "share_of_kernels": 0.9}}
         return {"shape": f"causal_128k_kv32_{way}", "systems": {"cpscope": ours}}
     rows = [row("a2a", 580, 500), row("p2p", 600, 480), {"shape": "causal_128k_kv32_x", "systems": {"cpscope": {"reason": "r"}}}]
-    goals = figures.read_goals(ROOT / "kernels/bench/goals.toml")
+    goals = figures.read_goals(ROOT / "tests/bench/goals.toml")
     many_gpus.judge_best(rows, goals, "NVIDIA H200", 8)
     assert [[(g["pass"], g["of"], g["is_reached"]) for g in one["goals"]] for one in rows] == [
         [("both", "tflops", False)], [("forward", "tflops", True), ("forward", "kernels", False)], []]
@@ -192,7 +192,7 @@ def test_goals_take_the_better_of_several_peers():
 def test_a_shape_that_we_did_not_run_is_a_line_with_its_reason():
     row = row_of(1.0, flex=3.0)
     row["systems"]["cpscope"] = {"reason": "time is up"}
-    figures.judge(row, figures.read_goals(ROOT / "kernels/bench/goals.toml"), "NVIDIA H200")
+    figures.judge(row, figures.read_goals(ROOT / "tests/bench/goals.toml"), "NVIDIA H200")
     assert row["ratios"] == {} and row["goals"] == []
     assert figures.table([row], ["flex"])[1].split()[:4] == ["packed_short_causal", "forward", "-", "4"]
     assert json.dumps(row)

@@ -1,0 +1,84 @@
+#include "gui/model/balance/balance.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace cpscope::gui {
+namespace {
+
+/// Pairs by rank of each step of a pass, one step after another.
+void add_steps(const PlanIndex& plan, bool is_backward, Balance& balance) {
+  const Pass& pass = plan.pass(is_backward);
+  std::vector<int64_t> of_rank(static_cast<size_t>(plan.num_ranks()), 0);
+  std::vector<int32_t> touched;
+  for (size_t s = 0; s < plan.steps().size(); ++s) {
+    const StepRef& step = plan.steps()[s];
+    if (step.is_backward != is_backward) continue;
+    BusiestRank busiest{static_cast<int32_t>(s), -1, 0, 0};
+    for (int32_t stage = step.first_stage; stage < step.end_stage; ++stage) {
+      const StageRef& ref = plan.stages()[static_cast<size_t>(stage)];
+      if (ref.kind != StageKind::compute) continue;
+      for (int64_t i = ref.begin; i < ref.end; ++i) {
+        const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
+        if (item.visible_pairs == 0) continue;
+        const int32_t rank = to_index(item.rank);
+        of_rank[static_cast<size_t>(rank)] += item.visible_pairs;
+        touched.push_back(rank);
+      }
+    }
+    for (const int32_t rank : touched) {
+      int64_t& pairs = of_rank[static_cast<size_t>(rank)];
+      busiest.all_pairs += pairs;
+      balance.pairs[is_backward ? 1 : 0][static_cast<size_t>(rank)] += pairs;
+      if (pairs > busiest.pairs || (pairs == busiest.pairs && pairs > 0 && rank < busiest.rank)) {
+        busiest.pairs = pairs;
+        busiest.rank = rank;
+      }
+      pairs = 0;  // a rank with several items is counted once
+    }
+    touched.clear();
+    balance.critical[is_backward ? 1 : 0] += busiest.pairs;
+    balance.total[is_backward ? 1 : 0] += busiest.all_pairs;
+    balance.steps.push_back(busiest);
+  }
+}
+
+}  // namespace
+
+double Balance::mean_pairs(bool is_backward) const {
+  const size_t pass = is_backward ? 1 : 0;
+  return pairs[pass].empty()
+             ? 0.0
+             : static_cast<double>(total[pass]) / static_cast<double>(pairs[pass].size());
+}
+
+double Balance::mean_bytes() const {
+  if (bytes[0].empty()) return 0.0;
+  const int64_t sum = std::accumulate(bytes[0].begin(), bytes[0].end(), int64_t{0}) +
+                      std::accumulate(bytes[1].begin(), bytes[1].end(), int64_t{0});
+  return static_cast<double>(sum) / static_cast<double>(bytes[0].size());
+}
+
+Balance measure_balance(const PlanIndex& plan) {
+  Balance balance;
+  const auto ranks = static_cast<size_t>(plan.num_ranks());
+  for (const bool is_backward : {false, true}) {
+    balance.pairs[is_backward ? 1 : 0].assign(ranks, 0);
+    balance.bytes[is_backward ? 1 : 0].assign(ranks, 0);
+    add_steps(plan, is_backward, balance);
+    for (const TransferItem& item : plan.pass(is_backward).transfers)
+      balance.bytes[is_backward ? 1 : 0][static_cast<size_t>(to_index(item.src))] += item.bytes;
+  }
+  balance.kv_necessary = plan.summary().kv_bytes_necessary;
+  balance.kv_moved = plan.summary().kv_bytes_moved;
+  const BatchSlots& slots = plan.plan().layout.slots;
+  balance.slots[0] = slots.tokens;
+  balance.slots[1] = slots.kv_tokens;
+  for (const SequenceSlot& sequence : slots.sequences) {
+    balance.valid[0] += sequence.q_valid;
+    balance.valid[1] += sequence.kv_valid;
+  }
+  return balance;
+}
+
+}  // namespace cpscope::gui

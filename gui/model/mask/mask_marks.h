@@ -1,0 +1,85 @@
+#pragma once
+
+#include "gui/model/axis.h"
+#include "gui/model/mask/mask_picture.h"
+#include "gui/model/view.h"
+
+#include <array>
+#include <cstdint>
+
+namespace cpscope::gui {
+
+/// Steps [now_begin, now_end) of a pass compute inside the moment, those before are done.
+struct StepWindow {
+  int32_t now_begin = 0, now_end = 0;
+  int32_t num_steps = 1;
+};
+
+enum class PaintWhen : uint8_t { later, done, now };
+inline constexpr size_t kPaintWhens = 3;
+
+/// Colours of cells by look and time.
+class MaskPaint {
+ public:
+  explicit MaskPaint(const Theme& theme);
+
+  Color of(CellLook look, PaintWhen when) const {
+    return colors_[static_cast<size_t>(look)][static_cast<size_t>(when)];
+  }
+  /// Of work of many steps, of which a share is done.
+  Color of_share(CellLook look, float done) const {
+    return shares_[static_cast<size_t>(look)][static_cast<size_t>(done * kShares)];
+  }
+  /// Of the lines of a hatch over that colour.
+  Color hatch_of(CellLook look, PaintWhen when) const {
+    return hatches_[static_cast<size_t>(look)][static_cast<size_t>(when)];
+  }
+
+ private:
+  static constexpr int32_t kShares = 63;
+  std::array<std::array<Color, kShares + 1>, kCellLooks> shares_;
+  std::array<std::array<Color, kPaintWhens>, kCellLooks> colors_;
+  std::array<std::array<Color, kPaintWhens>, kCellLooks> hatches_;
+};
+
+/// What is painted, where and when.
+struct MaskScene {
+  const ViewInput& input;
+  const MaskPicture& picture;
+  const MaskPaint& paint;
+  const Axis &q, &k;
+  Box square;
+  bool is_backward = false;
+  StepWindow window;
+};
+
+/// When the work of a cell is done; work of many steps becomes solid share by share.
+struct CellTime {
+  PaintWhen when = PaintWhen::later;
+  float done_share = 0;  // of `later`: 0 nothing of it is done, 1 all
+};
+CellTime time_of(const CellWork& work, const StepWindow& window);
+
+/// What the focus rank computes in the moment.
+struct FocusWork {
+  int64_t items = 0;
+  int64_t pairs = 0;        // of one head
+  int64_t drawn = 0;        // bands
+  bool is_complete = true;  // all bands inside the shown part are drawn
+};
+
+/// Cells as one picture, hatches, padding.
+void add_mask_cells(Drawing& drawing, const MaskScene& scene);
+/// Borders of tokens, tiles, chunks and sequences where they are wide enough apart.
+void add_mask_lines(Drawing& drawing, const MaskScene& scene);
+/// Step or rank in each chunk pair that has room, and outlines of those that are computed now.
+/// Returns how many are labelled.
+int64_t add_mask_labels(Drawing& drawing, const MaskScene& scene);
+/// The band shapes that the focus rank computes now.
+FocusWork add_focus_work(Drawing& drawing, const MaskScene& scene);
+/// What is selected and hovered.
+void add_mask_lights(Drawing& drawing, const MaskScene& scene);
+/// Owners of the ids along an edge of the square.
+void add_owner_strip(Drawing& drawing, const MaskScene& scene, Side side, const Box& strip);
+
+}  // namespace cpscope::gui

@@ -1,0 +1,294 @@
+#include "gui/model/mask/mask_view.h"
+
+#include "gui/model/axis.h"
+#include "gui/model/legend.h"
+#include "gui/model/mask/mask_marks.h"
+#include "gui/model/mask/mask_picture.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr float kLeastRuler = 42;  // numbers left of the square
+constexpr float kTopRuler = 20;    // numbers above it
+constexpr float kEdgeStrip = 15;   // owners along both edges
+constexpr float kLeastSide = 190;  // of the text beside the square
+constexpr float kBelow = 118;      // of the text below it
+constexpr float kLeastSquare = 40;
+
+/// Where things stand.
+struct MaskFrame {
+  Box square, left_strip, top_strip, left_ruler, top_ruler, text;
+  bool has_side = false;  // the text stands beside the square, else below
+};
+
+MaskFrame place_mask_parts(const Size& size, double q_per_k, float ruler) {
+  MaskFrame frame;
+  const float left = kViewPad / 2 + ruler + kEdgeStrip, top = kViewPad / 2 + kTopRuler + kEdgeStrip;
+  const float beside = size.width - left - 2 * kViewPad - kLeastSide;
+  const float below = size.height - top - kViewPad - kBelow;
+  const float height = size.height - top - kViewPad;
+  frame.has_side = std::min(beside, height) >= std::min(size.width - left - kViewPad, below);
+  const float room_x = frame.has_side ? beside : size.width - left - kViewPad;
+  const float room_y = frame.has_side ? height : below;
+  // Near-squares are squares; other shapes fill their room.
+  float width = room_x, tall = room_y;
+  if (q_per_k > 0.7 && q_per_k < 1.4) width = tall = std::min(room_x, room_y);
+  frame.square = {left, top, left + std::max(width, 0.0F), top + std::max(tall, 0.0F)};
+  frame.left_strip = {left - kEdgeStrip, top, left - 2, frame.square.y1};
+  frame.top_strip = {left, top - kEdgeStrip, frame.square.x1, top - 2};
+  frame.left_ruler = {kViewPad / 2, top, left - kEdgeStrip, frame.square.y1};
+  frame.top_ruler = {left, kViewPad / 2, frame.square.x1, top - kEdgeStrip};
+  if (frame.has_side)
+    frame.text = {frame.square.x1 + 2 * kViewPad, top - kEdgeStrip, size.width - kViewPad,
+                  size.height - kViewPad};
+  else
+    frame.text = {kViewPad, frame.square.y1 + kViewPad, size.width - kViewPad,
+                  size.height - kViewPad / 2};
+  return frame;
+}
+
+/// Steps of a pass that are over, and those that compute inside the moment.
+StepWindow find_window(const PlanIndex& index, bool is_backward, Moment moment) {
+  StepWindow window;
+  window.num_steps = std::max(1, index.pass(is_backward).num_steps);
+  for (size_t s = 0; s < index.stages().size(); ++s) {
+    const StageRef& stage = index.stages()[s];
+    if (stage.kind != StageKind::compute || stage.is_backward != is_backward) continue;
+    const When when = PlanIndex::when(static_cast<int32_t>(s), moment);
+    if (when == When::done) window.now_begin = stage.step + 1;
+    if (when != When::later) window.now_end = stage.step + 1;
+  }
+  window.now_end = std::max(window.now_end, window.now_begin);
+  return window;
+}
+
+bool is_backward_at(const PlanIndex& index, Moment moment) {
+  if (index.stages().empty()) return false;
+  const auto last = static_cast<int32_t>(index.stages().size()) - 1;
+  return index.stages()[std::clamp(moment.first_stage, 0, last)].is_backward;
+}
+
+LegendEntry sample(std::string text, const MaskPaint& paint, CellLook look, PaintWhen when,
+                   const Theme& theme) {
+  LegendEntry entry;
+  entry.text = std::move(text);
+  entry.has_sample = true;
+  entry.color = paint.of(look, when);
+  if (look == CellLook::partial || look == CellLook::hidden) entry.hatch = Hatch::diagonal;
+  if (look == CellLook::padding) entry.hatch = Hatch::dots;
+  entry.hatch_color = paint.hatch_of(look, when);
+  if (look == CellLook::empty) entry.outline = theme.of(Role::border);
+  return entry;
+}
+
+LegendEntry text_entry(std::string text, bool starts_line = false, bool is_strong = false) {
+  LegendEntry entry;
+  entry.text = std::move(text);
+  entry.starts_line = starts_line;
+  entry.is_strong = is_strong;
+  return entry;
+}
+
+LegendEntry faint_entry(std::string text, bool starts_line = false) {
+  LegendEntry entry = text_entry(std::move(text), starts_line);
+  entry.is_faint = true;
+  return entry;
+}
+
+std::string print_ratio(int64_t part, int64_t whole) {
+  return whole == 0 ? std::string("0 %")
+                    : print_share(static_cast<double>(part) / static_cast<double>(whole));
+}
+
+void add_count_lines(const PlanIndex& index, const TileCount& tiles,
+                     std::vector<LegendEntry>& entries) {
+  const int64_t pairs = index.tokens(Side::q) * index.tokens(Side::kv);
+  const int64_t visible =
+      index.summary().visible_pairs / std::max(1, index.plan().scenario.attention.heads);
+  entries.push_back(
+      text_entry(fmt::format("{} of {} pairs visible ({}), in each of {} heads",
+                             print_count(visible), print_count(pairs), print_ratio(visible, pairs),
+                             index.plan().scenario.attention.heads),
+                 true));
+  if (tiles.edge == 0) {
+    entries.push_back(faint_entry("Tiles are not counted: too many bands.", true));
+    return;
+  }
+  entries.push_back(text_entry(
+      fmt::format("tiles of {} x {}: {} full, {} partial, {} empty", tiles.edge, tiles.edge,
+                  print_count(tiles.full), print_count(tiles.partial), print_count(tiles.empty)),
+      true));
+  std::string waste =
+      fmt::format("wasted: {} masked or padded pairs inside partial tiles, {} of the work",
+                  print_count(tiles.wasted_pairs), print_share(tiles.wasted_share()));
+  if (tiles.padding_pairs > 0)
+    waste += fmt::format("; {} of them padded", print_count(tiles.padding_pairs));
+  entries.push_back(text_entry(waste, true));
+}
+
+void add_notes(const ViewInput& input, const MaskPicture& picture, bool is_backward,
+               std::vector<LegendEntry>& entries) {
+  const Scenario& scenario = input.plan->plan().scenario;
+  const int32_t ranks = input.plan->num_ranks();
+  if (scenario.parallel.comm_type == CommType::a2a && ranks > 1)
+    entries.push_back(faint_entry(
+        fmt::format("Every rank computes all pairs, each for its own {} of {} "
+                    "heads (all-to-all).",
+                    std::max(1, scenario.attention.heads / ranks), scenario.attention.heads),
+        true));
+  if (scenario.parallel.comm_type == CommType::a2a_p2p && scenario.parallel.a2a_size > 1)
+    entries.push_back(
+        faint_entry(fmt::format("Heads are dealt over {} ranks of a group: they compute the "
+                                "same pairs.",
+                                scenario.parallel.a2a_size),
+                    true));
+  const auto& work = picture.cells.work[is_backward ? 1 : 0];
+  if (work && work->coarseness > 1)
+    entries.push_back(
+        faint_entry("Mixed: a cell holds pairs of many ranks and steps. Zoom in to see "
+                    "whose and when.",
+                    true));
+}
+
+std::string describe_focus(const ViewInput& input, const FocusWork& focus) {
+  std::string text = fmt::format("rank {}", input.focus_rank);
+  if (focus.items == 0) return text + " computes nothing now";
+  text += fmt::format(" now: {} pairs in each of its heads", print_count(focus.pairs));
+  if (focus.drawn == 0) text += ", outside of what is shown";
+  if (!focus.is_complete) text += fmt::format(", {} bands outlined", focus.drawn);
+  return text;
+}
+
+bool has_padding(const PlanIndex& index) {
+  int64_t q = 0, k = 0;
+  for (const SequenceSlot& slot : index.plan().layout.slots.sequences) {
+    q += slot.q_valid;
+    k += slot.kv_valid;
+  }
+  return q < index.tokens(Side::q) || k < index.tokens(Side::kv);
+}
+
+std::vector<LegendEntry> make_legend(const MaskScene& scene, const FocusWork& focus,
+                                     bool has_labels) {
+  const ViewInput& input = scene.input;
+  const MaskPicture& picture = scene.picture;
+  const MaskPaint& paint = scene.paint;
+  const Theme& theme = *input.theme;
+  const char* unit = picture.unit == MaskUnit::chunk  ? "chunk pair"
+                     : picture.unit == MaskUnit::tile ? "tile"
+                                                      : "cell";
+  std::vector<LegendEntry> entries;
+  entries.push_back(
+      sample(fmt::format("full {}", unit), paint, CellLook::full, PaintWhen::done, theme));
+  entries.push_back(
+      sample(fmt::format("partial {}", unit), paint, CellLook::partial, PaintWhen::done, theme));
+  if (picture.unit != MaskUnit::cell)
+    entries.push_back(sample("masked inside it", paint, CellLook::hidden, PaintWhen::done, theme));
+  entries.push_back(sample("empty: skipped", paint, CellLook::empty, PaintWhen::done, theme));
+  if (has_padding(*input.plan))
+    entries.push_back(sample("padding", paint, CellLook::padding, PaintWhen::done, theme));
+  entries.push_back(sample("later", paint, CellLook::full, PaintWhen::later, theme));
+  entries.back().starts_line = true;
+  entries.push_back(sample("done", paint, CellLook::full, PaintWhen::done, theme));
+  entries.push_back(sample("computed now", paint, CellLook::full, PaintWhen::now, theme));
+  LegendEntry own =
+      sample(describe_focus(input, focus), paint, CellLook::full, PaintWhen::now, theme);
+  own.outline = theme.of(Role::accent);
+  if (focus.items == 0) own.color = own.color.with_alpha(0);
+  entries.push_back(std::move(own));
+  if (has_labels)
+    entries.push_back(faint_entry(scene.window.num_steps > 1
+                                      ? "numbers in cells: the step that computes them"
+                                      : "numbers in cells: the rank that computes them"));
+  add_count_lines(*input.plan, picture.counts, entries);
+  add_notes(input, picture, scene.is_backward, entries);
+  return entries;
+}
+
+void add_axis_names(Drawing& drawing, const ViewInput& input, const MaskFrame& frame) {
+  const Color ink = input.theme->of(Role::faint_text);
+  drawing.add(Label{{frame.left_strip.x0 - 3, frame.top_ruler.center().y - 3},
+                    Anchor::right_middle,
+                    input.theme->of(Role::key),
+                    11,
+                    Face::body,
+                    "keys ->"});
+  drawing.add(Label{{frame.left_strip.x0 - 3, frame.top_strip.center().y},
+                    Anchor::right_middle,
+                    input.theme->of(Role::query),
+                    11,
+                    Face::body,
+                    "queries"});
+  drawing.add(Line{{frame.left_strip.center().x, frame.top_strip.y0 + 2},
+                   {frame.left_strip.center().x, frame.top_strip.y1},
+                   ink,
+                   1,
+                   false,
+                   true});
+}
+
+}  // namespace
+
+View draw_mask(const ViewInput& input) {
+  View view;
+  view.title = "Mask: which pairs are computed, and where";
+  const PlanIndex& index = *input.plan;
+  const int64_t q_tokens = index.tokens(Side::q), k_tokens = index.tokens(Side::kv);
+  const Box all{0, 0, input.size.width, input.size.height};
+  if (q_tokens == 0 || k_tokens == 0) {
+    add_sentence(view.drawing, input, all, "This batch has no tokens. Give a sequence a length.");
+    return view;
+  }
+  const float numbers = std::max({input.text_width(print_count(q_tokens), 11, Face::mono),
+                                  input.text_width("queries", 11, Face::body),
+                                  input.text_width("keys ->", 11, Face::body)}) +
+                        8;
+  const MaskFrame frame =
+      place_mask_parts(input.size, static_cast<double>(q_tokens) / static_cast<double>(k_tokens),
+                       std::max(kLeastRuler, numbers));
+  if (frame.square.width() < kLeastSquare || frame.square.height() < kLeastSquare) {
+    add_sentence(view.drawing, input, all, "Too small for the mask. Enlarge this panel.");
+    return view;
+  }
+  const Axis q(static_cast<double>(q_tokens), input.camera.y, frame.square.y0, frame.square.y1);
+  const Axis k(static_cast<double>(k_tokens), input.camera.x, frame.square.x0, frame.square.x1);
+  const bool is_backward = is_backward_at(index, input.moment);
+  const auto [picture, is_current] = find_mask_picture(input, q, k, is_backward);
+  if (picture == nullptr) {
+    add_sentence(view.drawing, input, all, "Finding out who computes which pairs, and when.");
+    return view;
+  }
+  const MaskPaint paint(*input.theme);
+  const MaskScene scene{
+      input, *picture,     paint,       q,
+      k,     frame.square, is_backward, find_window(index, is_backward, input.moment)};
+  add_mask_cells(view.drawing, scene);
+  add_mask_lines(view.drawing, scene);
+  const int64_t labels = add_mask_labels(view.drawing, scene);
+  const FocusWork focus = add_focus_work(view.drawing, scene);
+  add_mask_lights(view.drawing, scene);
+  add_owner_strip(view.drawing, scene, Side::q, frame.left_strip);
+  add_owner_strip(view.drawing, scene, Side::kv, frame.top_strip);
+  view.drawing.add(OutlinedBox{frame.square, input.theme->of(Role::border), 1});
+  RulerStyle vertical;
+  vertical.is_vertical = true;
+  add_ruler(view.drawing, input, q, frame.left_ruler, vertical);
+  add_ruler(view.drawing, input, k, frame.top_ruler, {});
+  add_axis_names(view.drawing, input, frame);
+  const auto entries = make_legend(scene, focus, labels > 0);
+  if (frame.has_side)
+    add_legend_column(view.drawing, input, frame.text, entries);
+  else
+    add_legend_flow(view.drawing, input, frame.text, entries);
+  view.grids.push_back({frame.square, k.lo(), k.hi(), q.lo(), q.hi()});
+  if (is_current) view.hits = picture->hits[is_backward ? 1 : 0];
+  view.scale = print_scale(k.units_per_pixel(), "token");
+  return view;
+}
+
+}  // namespace cpscope::gui

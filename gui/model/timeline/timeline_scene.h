@@ -1,0 +1,64 @@
+#pragma once
+
+#include "gui/model/axis.h"
+#include "gui/model/timeline/event_fold.h"
+#include "gui/model/timeline/step_table.h"
+#include "gui/model/view.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope::gui {
+
+/// Rows lower than this become a heat map.
+inline constexpr float kHeatLane = 4;
+/// Rows lower than this have no room for bars beneath each other.
+inline constexpr float kBarLane = 14;
+/// Narrower cells fold.
+inline constexpr float kBarCell = 16;
+/// Marks that the cells of one picture may take.
+inline constexpr double kCellMarks = 14'000;
+
+/// The lanes of one picture while they are drawn.
+struct TimelineScene {
+  const ViewInput& input;
+  View& view;
+  Axis time;   // steps, or nanoseconds, to pixels
+  Axis ranks;  // ranks to pixels, downwards
+  Box lanes;   // what both axes cover
+  float left = 0, right = 0;
+  float small = 11;
+  int32_t first_rank = 0, end_rank = 0;  // shown
+
+  const Theme& theme() const { return *input.theme; }
+  Drawing& drawing() const { return view.drawing; }
+  float lane_height() const { return static_cast<float>(ranks.pixels_per_unit()); }
+  Box lane(int32_t rank) const;
+  bool is_heat() const { return lane_height() < kHeatLane; }
+};
+
+/// Ranks shown by the axis, at least one.
+void find_shown_ranks(TimelineScene& scene, int32_t num_ranks);
+/// "rank 3" before the lanes that have room, "every 10th" where they have not; hits for the shown
+/// ranks, at most 400; light.
+void add_rank_titles(TimelineScene& scene, std::string_view hit_prefix);
+/// A figure behind a lane, if there is room.
+void add_lane_figure(TimelineScene& scene, int32_t rank, const std::string& text);
+/// What has not happened yet, behind `from`, is veiled; [from, to) of the playhead is framed.
+void add_playhead(TimelineScene& scene, double from, double to, float top);
+/// A text inside the box if it fits.
+void add_inside(TimelineScene& scene, const Box& box, const std::string& text, Color ink);
+/// [256] from waiting to computing all the time, for heat maps.
+std::vector<Color> make_busy_shades(const Theme& theme);
+/// Who waits: an outline without a filling.
+void add_wait(TimelineScene& scene, const Box& box);
+
+/// Lanes over the steps of both passes, with what stands above them. `box` is all the room.
+void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& box, View& view);
+/// Lanes over the nanoseconds of a run.
+void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold& events,
+                     std::string_view run_letter, double last_ns, const Box& box, View& view);
+
+}  // namespace cpscope::gui

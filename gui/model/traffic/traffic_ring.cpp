@@ -1,0 +1,236 @@
+#include "gui/model/legend.h"
+#include "gui/model/light.h"
+#include "gui/model/traffic/traffic_marks.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+constexpr size_t kMostEqualLabels = 8;     // more arrows with one text are named once
+constexpr float kLeastLabelledRing = 190;  // pixels of a ring with equal labels
+constexpr int64_t kMostNamedItems = 100'000;
+constexpr float kLabelGap = 9;  // from an arrow to its label
+
+/// Where the ranks stand, and the circles of their groups.
+struct RingPlaces {
+  std::vector<Point> ranks;
+  std::vector<Point> groups;  // centres; empty without groups
+  float group_radius = 0;
+  float node = 12;  // radius of a rank
+};
+
+/// The first stands on top, the others follow clockwise; all turned back by a share of the distance
+/// of two neighbours.
+Point on_circle(Point center, float radius, int32_t index, int32_t count, double back = 0) {
+  const double turn =
+      2 * std::numbers::pi * (index - back) / std::max(1, count) - std::numbers::pi / 2;
+  return {center.x + radius * static_cast<float>(std::cos(turn)),
+          center.y + radius * static_cast<float>(std::sin(turn))};
+}
+
+RingPlaces place_ranks(const TrafficScene& scene, const Box& box) {
+  RingPlaces places;
+  const int32_t ranks = scene.matrix.num_ranks();
+  const Parallel& parallel = scene.input.plan->plan().scenario.parallel;
+  const float side = std::min(box.width(), box.height());
+  const Point center = box.center();
+  const bool has_groups =
+      parallel.comm_type == CommType::a2a_p2p && parallel.a2a_size > 1 && parallel.a2a_size < ranks;
+  if (!has_groups) {
+    places.node = std::clamp(side / (static_cast<float>(ranks) * 0.9F + 6), 6.0F, 17.0F);
+    const float radius = ranks == 1 ? 0 : side / 2 - places.node - 14;
+    for (int32_t rank = 0; rank < ranks; ++rank)
+      places.ranks.push_back(on_circle(center, radius, rank, ranks));
+    return places;
+  }
+  const int32_t groups = ranks / parallel.a2a_size;
+  // Neighbouring groups may not touch.
+  const auto spread = static_cast<float>(std::sin(std::numbers::pi / groups));
+  places.group_radius = side / 2 * spread / (1 + spread) * 0.78F;
+  const float radius = side / 2 - places.group_radius - 8;
+  places.node = std::clamp(places.group_radius / 3.2F, 5.0F, 15.0F);
+  for (int32_t group = 0; group < groups; ++group)
+    places.groups.push_back(on_circle(center, radius, group, groups, 0.5));
+  for (int32_t rank = 0; rank < ranks; ++rank)
+    places.ranks.push_back(on_circle(places.groups[rank / parallel.a2a_size],
+                                     places.group_radius - places.node - 6,
+                                     rank % parallel.a2a_size, parallel.a2a_size));
+  return places;
+}
+
+bool overlaps(const Box& a, const Box& b) {
+  return a.x0 < b.x1 && b.x0 < a.x1 && a.y0 < b.y1 && b.y0 < a.y1;
+}
+
+struct Arrow {
+  Point from, to;
+  Point right;  // of unit length
+};
+
+/// From rim to rim, a little to the right of the middle so that both directions are seen.
+Arrow place_arrow(const RingPlaces& places, const LinkBytes& link, bool has_reverse) {
+  const Point a = places.ranks[link.src], b = places.ranks[link.dst];
+  const float dx = b.x - a.x, dy = b.y - a.y;
+  const float length = std::max(1e-3F, std::sqrt(dx * dx + dy * dy));
+  const Point ahead{dx / length, dy / length}, right{-dy / length, dx / length};
+  const float shift = has_reverse ? std::min(4.0F, places.node / 3) : 0;
+  const float trim = std::min(places.node + 3, length / 2 - 1);
+  return {{a.x + ahead.x * trim + right.x * shift, a.y + ahead.y * trim + right.y * shift},
+          {b.x - ahead.x * trim + right.x * shift, b.y - ahead.y * trim + right.y * shift},
+          right};
+}
+
+/// Writes a label beside its arrow where nothing else stands; leaves it out when there is no room.
+void add_arrow_label(Drawing& drawing, const TrafficScene& scene, const Box& bounds,
+                     const Arrow& arrow, const std::string& text, std::vector<Box>& taken) {
+  const float width = scene.input.text_width(text, kSmallText, Face::body) + 6;
+  const float height = kSmallText + 4;
+  for (const float along : {0.5F, 0.34F, 0.66F, 0.22F, 0.78F}) {
+    for (const float side : {0.0F, 1.0F, -1.0F}) {
+      const float away = side * (kLabelGap + std::abs(arrow.right.x) * width / 2);
+      const Point at{arrow.from.x + (arrow.to.x - arrow.from.x) * along + arrow.right.x * away,
+                     arrow.from.y + (arrow.to.y - arrow.from.y) * along + arrow.right.y * away};
+      const Box box{at.x - width / 2, at.y - height / 2, at.x + width / 2, at.y + height / 2};
+      if (box.x0 < bounds.x0 || box.x1 > bounds.x1 || box.y0 < bounds.y0 || box.y1 > bounds.y1)
+        continue;
+      if (std::any_of(taken.begin(), taken.end(), [&](const Box& b) { return overlaps(b, box); }))
+        continue;
+      taken.push_back(box);
+      drawing.add(FilledBox{box, scene.input.theme->of(Role::background), Hatch::none, {}, 3});
+      drawing.add(Label{at, Anchor::center_middle, scene.input.theme->of(Role::text), kSmallText,
+                        Face::body, text});
+      return;
+    }
+  }
+}
+
+void add_nodes(View& view, const TrafficScene& scene, const RingPlaces& places) {
+  const Theme& theme = *scene.input.theme;
+  for (size_t i = 0; i < places.ranks.size(); ++i) {
+    const auto rank = static_cast<int32_t>(i);
+    const Point at = places.ranks[i];
+    const Box box{at.x - places.node, at.y - places.node, at.x + places.node, at.y + places.node};
+    const Color color = theme.of_rank(rank, scene.matrix.num_ranks());
+    view.drawing.add(FilledBox{box, color, Hatch::none, {}, places.node});
+    const Light light = light_of_rank(scene.input, rank);
+    if (rank == scene.input.focus_rank)
+      view.drawing.add(OutlinedBox{box, theme.of(Role::accent), 2, false, places.node});
+    if (light != Light::none)
+      view.drawing.add(OutlinedBox{box.inset(-2),
+                                   theme.of(light == Light::hovered    ? Role::hovered
+                                            : light == Light::selected ? Role::selected
+                                                                       : Role::related),
+                                   light == Light::selected ? 2.0F : 1.0F, false, places.node + 2});
+    const std::string text = fmt::format("{}", rank);
+    const float size = std::clamp(places.node * 0.9F, 8.0F, 13.0F);
+    view.drawing.add(
+        Label{at, Anchor::center_middle, theme.text_on(color), size, Face::strong, text});
+    view.hits.push_back({box, RankTarget{rank}, fmt::format("node/{}", rank),
+                         fmt::format("rank {} sends {}, receives {}", rank,
+                                     print_bytes(static_cast<double>(scene.sent[i])),
+                                     print_bytes(static_cast<double>(scene.received[i])))});
+  }
+}
+
+void add_groups(Drawing& drawing, const TrafficScene& scene, const RingPlaces& places) {
+  for (size_t group = 0; group < places.groups.size(); ++group) {
+    const Point at = places.groups[group];
+    const float r = places.group_radius;
+    const Box box{at.x - r, at.y - r, at.x + r, at.y + r};
+    drawing.add(OutlinedBox{box, scene.input.theme->of(Role::border), 1, false, r});
+    drawing.add(Label{{at.x, box.y0 + 2},
+                      Anchor::center_bottom,
+                      scene.input.theme->of(Role::faint_text),
+                      kSmallText,
+                      Face::body,
+                      fmt::format("group {}", group)});
+  }
+}
+
+std::vector<LinkBytes>::const_iterator find_link(const TrafficScene& scene, int32_t src,
+                                                 int32_t dst) {
+  const auto at = std::partition_point(
+      scene.links.begin(), scene.links.end(),
+      [&](const LinkBytes& l) { return l.src != src ? l.src < src : l.dst < dst; });
+  const bool is_it = at != scene.links.end() && at->src == src && at->dst == dst;
+  return is_it ? at : scene.links.end();
+}
+
+Color arrow_color(const TrafficScene& scene, const LinkBytes& link) {
+  const Light light = light_of_link(scene.input, link.src, link.dst);
+  if (light == Light::none) return scene.input.theme->of(Role::transfer);
+  return scene.input.theme->of(light == Light::hovered    ? Role::hovered
+                               : light == Light::selected ? Role::selected
+                                                          : Role::related);
+}
+
+}  // namespace
+
+std::vector<std::string> name_payloads(const TrafficScene& scene) {
+  const PlanIndex& index = *scene.input.plan;
+  if (static_cast<int64_t>(scene.links.size()) > kMostNamedItems) return {};
+  std::vector<std::string> names(scene.links.size());
+  if (count_stage_items(index, scene.first_stage, scene.end_stage) > kMostNamedItems) return names;
+  std::vector<PayloadBytes> bytes(scene.links.size(), PayloadBytes{});
+  for (int32_t s = scene.first_stage; s < scene.end_stage; ++s) {
+    const StageRef& stage = index.stages()[s];
+    if (stage.kind != StageKind::transfer) continue;
+    const auto& items = index.pass(stage.is_backward).transfers;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = items[i];
+      const auto at = find_link(scene, to_index(item.src), to_index(item.dst));
+      if (at != scene.links.end())
+        bytes[at - scene.links.begin()][static_cast<size_t>(item.payload)] += item.bytes;
+    }
+  }
+  for (size_t link = 0; link < names.size(); ++link) {
+    for (size_t p = 0; p < kPayloads; ++p) {
+      if (bytes[link][p] == 0) continue;
+      if (!names[link].empty()) names[link] += ", ";
+      names[link] += fmt::format("{} {}", to_name(static_cast<Payload>(p)),
+                                 print_bytes(static_cast<double>(bytes[link][p])));
+    }
+  }
+  return names;
+}
+
+std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& box) {
+  const RingPlaces places = place_ranks(scene, box);
+  add_groups(view.drawing, scene, places);
+  const std::vector<std::string> names = name_payloads(scene);
+  const bool is_uniform =
+      names.size() > 2 && std::all_of(names.begin(), names.end(),
+                                      [&](const std::string& name) { return name == names[0]; });
+  int64_t most = 1;
+  for (const LinkBytes& link : scene.links) most = std::max(most, link.bytes);
+  const auto has_link = [&](int32_t src, int32_t dst) {
+    return find_link(scene, src, dst) != scene.links.end();
+  };
+  std::vector<Arrow> arrows;
+  for (const LinkBytes& link : scene.links) {
+    arrows.push_back(place_arrow(places, link, has_link(link.dst, link.src)));
+    const float width = 1.2F + 3.3F * static_cast<float>(static_cast<double>(link.bytes) /
+                                                         static_cast<double>(most));
+    view.drawing.add(
+        Line{arrows.back().from, arrows.back().to, arrow_color(scene, link), width, false, true});
+  }
+  add_nodes(view, scene, places);
+  // Labels that all say the same would hide a small ring.
+  if (is_uniform && (names.size() > kMostEqualLabels || box.width() < kLeastLabelledRing))
+    return "each arrow: " + names[0];
+  std::vector<Box> taken;
+  for (const Point& at : places.ranks)
+    taken.push_back(
+        {at.x - places.node, at.y - places.node, at.x + places.node, at.y + places.node});
+  for (size_t i = 0; i < arrows.size(); ++i)
+    add_arrow_label(view.drawing, scene, box, arrows[i], names[i], taken);
+  return {};
+}
+
+}  // namespace cpscope::gui

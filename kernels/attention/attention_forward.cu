@@ -1,0 +1,350 @@
+#include "kernels/attention/attention_forward.h"
+#include "kernels/attention/forward_tiles.h"
+#include "kernels/attention/gradient_dims.h"
+#include "kernels/attention/gradient_tiles.h"
+#include "kernels/device/launch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+// Forward of one compute item, 16-bit inputs.
+//
+// Grid: as many CTAs as fit the device at once; each draws work items (query tile x head) from a
+// counter until none is left. 128 threads: each of the 4 warps owns 32 query rows (16 where values
+// have more than 128 lanes) and walks all keys of the tile. Keys and values come in tiles of 64 (32
+// above 128 lanes) by asynchronous copies into two buffers each, one tile ahead; the scores never
+// leave registers.
+//
+// Shared memory: 48 KiB (64 lanes), 96 KiB (128), 88 KiB (192 / 128), 96 KiB (256), so that two
+// CTAs fit an SM of sm_90. Registers: at most 255, no spills up to 192 / 128 lanes.
+// Numbers: products in T, sums in fp32, softmax in base 2 and fp32, weights rounded to T before
+// they meet the values. Accuracy: the rounding of inputs to T aside, that of the weights, 2^-9
+// (bf16) of a row's mean |v| (tests/kernels/attention/attention_forward_test.cpp). Source:
+// FlashAttention-2, Dao 2023 (arXiv:2307.08691), alg. 1; work from a counter and key ranges per row
+// are our own.
+
+namespace cpscope::kernels {
+namespace {
+
+using namespace device;
+
+constexpr int kThreads = 128;
+constexpr int kCtasPerSm = 2;
+
+/// Tiles and shared memory of a kernel that is compiled for a GradientInstance.
+template <class Instance>
+struct ForwardTiles {
+  using T = typename Instance::T;
+  static constexpr int kQk = Instance::kQk;
+  static constexpr int kV = Instance::kV;
+  static constexpr int kStacks = kV <= 128 ? 2 : 1;  // of 16 rows that a warp owns
+  static constexpr int kOwnedRows = kThreads / 32 * 16 * kStacks;
+  // The cap wants registers that 128 lanes with 64 keys do not leave.
+  static constexpr int kWalkedRows = kQk <= (Instance::kIsCapped ? 64 : 128) ? 64 : 32;
+
+  // Byte offsets into the shared memory.
+  static constexpr int kQueries = 128;  // the next work item comes first
+  static constexpr int kKeys = kQueries + kOwnedRows * kQk * 2;
+  static constexpr int kKeyBytes = kWalkedRows * kQk * 2;
+  static constexpr int kValues = kKeys + 2 * kKeyBytes;
+  static constexpr int kValueBytes = kWalkedRows * kV * 2;
+  static constexpr int kSharedBytes = kValues + 2 * kValueBytes;
+  static_assert(kSharedBytes <= 99 * 1024, "sm_86 and sm_89 have no more for a CTA");
+};
+
+/// A warp's share of one work item.
+template <class Instance>
+class ForwardWarp {
+ public:
+  using Tiles = ForwardTiles<Instance>;
+  using T = typename Tiles::T;
+  static constexpr int kRows = 2 * Tiles::kStacks;  // of this lane
+
+  __device__ __forceinline__ ForwardWarp(const ForwardLaunch& launch, uint32_t shared,
+                                         const WorkItem& item)
+      : launch_(launch),
+        shared_(shared),
+        head_(item.head),
+        tile_(launch.query_tiles.tiles[item.tile]),
+        logits_(launch.shape) {
+    const AttentionShape& shape = launch.shape;
+    const int32_t kv_head = (shape.first_head + head_) / shape.group - shape.first_kv_head;
+    keys_ = rows_of_head<T>(launch.k, kv_head, shape.head_dim_qk);
+    values_ = rows_of_head<T>(launch.v, kv_head, shape.head_dim_v);
+    set_to_zero(out_);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      largest_[r] = -kInfinity;
+      sum_[r] = 0.0f;
+    }
+  }
+
+  /// All threads of the CTA call it together.
+  __device__ __forceinline__ void run() {
+    TileWalk<Tiles::kWalkedRows> walk(launch_.query_tiles.runs + tile_.first_run, tile_.num_runs,
+                                      head_, head_ + 1);
+    WalkedTile walked, following;
+    bool goes_on = walk.next(walked);
+    if (goes_on) {
+      copy_queries();
+      copy_keys_and_values(walked, 0);
+    }
+    copy_async_commit();
+    for (int buffer = 0; goes_on; buffer ^= 1) {
+      copy_async_wait<0>();
+      // The tile is there for all warps, and all of them are done with the other buffer.
+      __syncthreads();
+      goes_on = walk.next(following);
+      if (goes_on) copy_keys_and_values(following, buffer ^ 1);
+      copy_async_commit();
+      visit(walked, buffer);
+      walked = following;
+    }
+    store();
+  }
+
+ private:
+  /// Row of the item's query buffer that this lane's row r is.
+  __device__ __forceinline__ int32_t row_of(int r) const {
+    const int32_t thread = static_cast<int32_t>(threadIdx.x);
+    return tile_.begin + thread / 32 * (16 * Tiles::kStacks) + r / 2 * 16 + r % 2 * 8 +
+           thread % 32 / 4;
+  }
+
+  __device__ __forceinline__ void copy_queries() {
+    copy_rows<Tiles::kOwnedRows, Tiles::kQk, kThreads>(
+        shared_ + Tiles::kQueries, rows_of_head<T>(launch_.q, head_, launch_.shape.head_dim_qk),
+        tile_.begin, tile_.end);
+  }
+
+  __device__ __forceinline__ void copy_keys_and_values(const WalkedTile& walked, int buffer) {
+    copy_rows<Tiles::kWalkedRows, Tiles::kQk, kThreads>(
+        shared_ + Tiles::kKeys + buffer * Tiles::kKeyBytes, keys_, walked.begin, walked.end);
+    copy_rows<Tiles::kWalkedRows, Tiles::kV, kThreads>(
+        shared_ + Tiles::kValues + buffer * Tiles::kValueBytes, values_, walked.begin, walked.end);
+  }
+
+  __device__ __forceinline__ void visit(const WalkedTile& walked, int buffer) {
+    float scores[Tiles::kStacks][Tiles::kWalkedRows / 8][4];
+    multiply_with_keys(scores, buffer);
+    logits_.apply(scores);
+    if (walked.is_masked) hide(scores, walked);
+    weigh(scores);
+    add_values(scores, buffer);
+  }
+
+  __device__ __forceinline__ void multiply_with_keys(
+      float (&scores)[Tiles::kStacks][Tiles::kWalkedRows / 8][4], int buffer) {
+    const auto queries = along_rows<Tiles::kQk>(
+        shared_ + Tiles::kQueries + threadIdx.x / 32 * (16 * Tiles::kStacks) * Tiles::kQk * 2);
+    const auto keys = along_lanes<Tiles::kQk>(shared_ + Tiles::kKeys + buffer * Tiles::kKeyBytes);
+    set_to_zero(scores);
+#pragma unroll
+    for (int step = 0; step < Tiles::kQk / 16; ++step) {
+      uint32_t a[Tiles::kStacks][4];
+#pragma unroll
+      for (int stack = 0; stack < Tiles::kStacks; ++stack)
+        load_matrix_x4(a[stack], queries.at(16 * stack, step));
+#pragma unroll
+      for (int i = 0; i < Tiles::kWalkedRows / 16; ++i) {
+        uint32_t b[4];
+        load_matrix_x4(b, keys.at(16 * i, step));
+#pragma unroll
+        for (int stack = 0; stack < Tiles::kStacks; ++stack) {
+          multiply_add<T>(scores[stack][2 * i], a[stack], b[0], b[1]);
+          multiply_add<T>(scores[stack][2 * i + 1], a[stack], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  /// Selects the scores of pairs that are not visible away, whatever they are.
+  __device__ __forceinline__ void hide(float (&scores)[Tiles::kStacks][Tiles::kWalkedRows / 8][4],
+                                       const WalkedTile& walked) {
+    const KeyRange* ranges =
+        launch_.query_tiles.ranges + int64_t{walked.range_set} * launch_.shape.q_rows;
+    const int32_t first_key = walked.begin + static_cast<int32_t>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const KeyRange seen = row_of(r) < tile_.end ? ranges[row_of(r)] : KeyRange{};
+      // Counted from this lane's first key.
+      const int32_t lo = seen.lo - first_key;
+      const int32_t hi = (seen.hi < walked.end ? seen.hi : walked.end) - first_key;
+#pragma unroll
+      for (int j = 0; j < Tiles::kWalkedRows / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int32_t key = 8 * j + e;
+          float& score = scores[r / 2][j][r % 2 * 2 + e];
+          score = key >= lo && key < hi ? score : -kInfinity;
+        }
+      }
+    }
+  }
+
+  /// Turns scores into weights relative to the rows' largest scores so far, and brings what was
+  /// summed before to the same measure.
+  __device__ __forceinline__ void weigh(
+      float (&scores)[Tiles::kStacks][Tiles::kWalkedRows / 8][4]) {
+    float factors[kRows];
+    bool has_new_largest = false;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float largest = -kInfinity;
+#pragma unroll
+      for (int j = 0; j < Tiles::kWalkedRows / 8; ++j) {
+        const float(&four)[4] = scores[r / 2][j];
+        largest = fmaxf(largest, fmaxf(four[r % 2 * 2], four[r % 2 * 2 + 1]));
+      }
+      largest = fmaxf(largest, shuffle_xor(largest, 1));
+      largest = fmaxf(largest, shuffle_xor(largest, 2));
+      const float before = largest_[r];
+      largest_[r] = fmaxf(before, largest * logits_.unit_log2);
+      has_new_largest = has_new_largest || largest_[r] != before;
+      const float subtracted = largest_[r] == -kInfinity ? 0.0f : largest_[r];
+      factors[r] = exp2_approx(before - subtracted);
+      float sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < Tiles::kWalkedRows / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& score = scores[r / 2][j][r % 2 * 2 + e];
+          score = exp2_approx(fmaf(score, logits_.unit_log2, -subtracted));
+          sum += score;
+        }
+      }
+      sum_[r] = sum_[r] * factors[r] + sum;
+    }
+    // Where no row of the warp has a new largest score all factors are 1.
+    if (!any_in_warp(has_new_largest)) return;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int j = 0; j < Tiles::kV / 8; ++j) {
+        out_[r / 2][j][r % 2 * 2] *= factors[r];
+        out_[r / 2][j][r % 2 * 2 + 1] *= factors[r];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_values(
+      const float (&weights)[Tiles::kStacks][Tiles::kWalkedRows / 8][4], int buffer) {
+    const auto values =
+        along_rows<Tiles::kV>(shared_ + Tiles::kValues + buffer * Tiles::kValueBytes);
+#pragma unroll
+    for (int step = 0; step < Tiles::kWalkedRows / 16; ++step) {
+      uint32_t a[Tiles::kStacks][4];
+#pragma unroll
+      for (int i = 0; i < 4 * Tiles::kStacks; ++i) {
+        const float(&four)[4] = weights[i / 4][2 * step + i % 4 / 2];
+        a[i / 4][i % 4] = pack<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
+      }
+#pragma unroll
+      for (int i = 0; i < Tiles::kV / 16; ++i) {
+        uint32_t b[4];
+        load_matrix_x4_transposed(b, values.at(16 * step, i));
+#pragma unroll
+        for (int stack = 0; stack < Tiles::kStacks; ++stack) {
+          multiply_add<T>(out_[stack][2 * i], a[stack], b[0], b[1]);
+          multiply_add<T>(out_[stack][2 * i + 1], a[stack], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  /// Writes out and lse of the rows that exist, and raises max_logit.
+  __device__ __forceinline__ void store() {
+    constexpr float kLn2 = 0.693147181f;
+    float largest = -kInfinity;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float sum = sum_[r] + shuffle_xor(sum_[r], 1);
+      sum += shuffle_xor(sum, 2);
+      const int32_t row = row_of(r);
+      if (row >= tile_.end) continue;
+      const bool is_empty = sum == 0.0f;
+      float* out = static_cast<float*>(launch_.out.data) + row * launch_.out.row_stride +
+                   head_ * launch_.out.head_stride;
+      const float factor = is_empty ? 0.0f : 1.0f / sum;
+#pragma unroll
+      for (int j = 0; j < Tiles::kV / 8; ++j) {
+        if (8 * j >= launch_.shape.head_dim_v) break;
+        const float(&four)[4] = out_[r / 2][j];
+        store_pair(out + 8 * j + threadIdx.x % 4 * 2, four[r % 2 * 2] * factor,
+                   four[r % 2 * 2 + 1] * factor);
+      }
+      if (threadIdx.x % 4 == 0)
+        launch_.lse[row * launch_.lse_row_stride + head_] =
+            is_empty ? -kInfinity : (largest_[r] + log2f(sum)) * kLn2;
+      // A sum that is not a number tells of scores that are none; fmaxf would hide them.
+      const bool is_number = sum == sum && largest == largest;
+      largest = is_number ? fmaxf(largest, largest_[r] * kLn2) : sum + largest;
+    }
+    raise_max_logit(largest);
+  }
+
+  __device__ __forceinline__ void raise_max_logit(float largest) {
+    const bool has_nan = any_in_warp(largest != largest);
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) largest = fmaxf(largest, shuffle_xor(largest, mask));
+    if (threadIdx.x % 32 != 0 || (largest == -kInfinity && !has_nan)) return;
+    atomic_max(launch_.max_logit + head_, has_nan ? NAN : largest);
+  }
+
+  const ForwardLaunch& launch_;
+  uint32_t shared_;
+  int32_t head_;
+  OwnedTile tile_;
+  Logits<Instance::kIsCapped> logits_;
+  HeadRows<T> keys_, values_;
+  float largest_[kRows];  // of the row's logits so far, times log2(e)
+  float sum_[kRows];      // of this lane's weights
+  float out_[Tiles::kStacks][Tiles::kV / 8][4];
+};
+
+template <class Instance>
+__global__ void __launch_bounds__(kThreads, kCtasPerSm)
+    attention_forward(const __grid_constant__ ForwardLaunch launch) {
+  auto* next_work = reinterpret_cast<int32_t*>(dynamic_shared());  // [2], used in turns
+  if (threadIdx.x == 0) next_work[0] = atomic_add(launch.counter, 1);
+  __syncthreads();
+  for (int turn = 0;; turn ^= 1) {
+    const int32_t work = next_work[turn];
+    if (const int32_t in_vain = work - launch.query_tiles.num_work; in_vain >= 0) {
+      // Every CTA draws once in vain; the last one leaves the counter to the next launch.
+      if (threadIdx.x == 0 && in_vain == static_cast<int32_t>(gridDim.x) - 1) *launch.counter = 0;
+      return;
+    }
+    // Asked for now, so that the answer is there when this item is done.
+    int32_t drawn = 0;
+    if (threadIdx.x == 0) drawn = atomic_add(launch.counter, 1);
+    ForwardWarp<Instance>(launch, shared_address(dynamic_shared()), launch.query_tiles.work[work])
+        .run();
+    if (threadIdx.x == 0) next_work[turn ^ 1] = drawn;
+    // All warps are done with the buffers, and see the next item.
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+TileShape portable_forward_tile(const AttentionShape& shape) {
+  return with_gradient_instance(shape, [](auto instance) {
+    using Tiles = ForwardTiles<decltype(instance)>;
+    return TileShape{Tiles::kOwnedRows, Tiles::kWalkedRows};
+  });
+}
+
+void launch_portable_forward(const ForwardLaunch& launch, Stream stream) {
+  if (launch.query_tiles.num_work == 0) return;
+  with_gradient_instance(launch.shape, [&](auto instance) {
+    using Instance = decltype(instance);
+    constexpr int32_t kSharedBytes = ForwardTiles<Instance>::kSharedBytes;
+    const int32_t resident = resident_ctas(attention_forward<Instance>, kThreads, kSharedBytes);
+    launch_kernel(attention_forward<Instance>, std::min(resident, launch.query_tiles.num_work),
+                  kThreads, kSharedBytes, stream, launch);
+  });
+}
+
+}  // namespace cpscope::kernels

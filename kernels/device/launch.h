@@ -1,0 +1,93 @@
+#pragma once
+
+#include "kernels/device/device.h"
+
+#ifdef CPSCOPE_EMULATED
+#include "kernels/emulator/cta.h"
+#else
+#include <cuda_runtime.h>
+#endif
+
+#include <cstdint>
+
+namespace cpscope::kernels {
+
+/// CTAs of a launch. per_sm: how many share a multiprocessor, as the kernel's launch bounds say.
+struct Grid {
+  int32_t x = 1;
+  int32_t y = 1;
+  int32_t z = 1;
+  int32_t per_sm = 1;
+
+  Grid(int32_t x_ctas, int32_t y_ctas = 1, int32_t z_ctas = 1) : x(x_ctas), y(y_ctas), z(z_ctas) {}
+};
+
+#ifdef CPSCOPE_EMULATED
+
+/// Runs all CTAs of the kernel at once, one after the other.
+template <class Params>
+void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
+                   Stream /*stream*/, const Params& params) {
+  emulator::run_grid(
+      {grid.x, grid.y, grid.z}, threads, shared_bytes, [&] { kernel(params); }, grid.per_sm);
+}
+
+/// CTAs of the kernel that run at the same time on the whole device.
+template <class Params>
+int32_t resident_ctas(void (* /*kernel*/)(Params), int32_t /*threads*/, int32_t /*shared_bytes*/) {
+  return 2;
+}
+
+#else
+
+/// Throws a DeviceError with the call, the name of the error and its meaning, unless all is well.
+void throw_if_failed(cudaError_t status, const char* call);
+
+/// A function of the driver as of the CUDA version that brought it, found at run time: the program
+/// links no driver library. Throws where the driver has none.
+void* find_driver_function(const char* name, unsigned version);
+
+/// The kernel may use this much dynamic shared memory on the current device.
+template <class Params>
+void allow_shared_bytes(void (*kernel)(Params), int32_t shared_bytes) {
+  constexpr int32_t kAlwaysAllowed = 48 * 1024;
+  if (shared_bytes <= kAlwaysAllowed) return;
+  throw_if_failed(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+                  "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
+}
+
+/// Enqueues the kernel; a launch that fails throws DeviceError.
+template <class Params>
+void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
+                   Stream stream, const Params& params) {
+  allow_shared_bytes(kernel, shared_bytes);
+  void* arguments[] = {const_cast<Params*>(&params)};
+  throw_if_failed(
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
+                       dim3(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y),
+                            static_cast<uint32_t>(grid.z)),
+                       dim3(static_cast<uint32_t>(threads)), arguments,
+                       static_cast<size_t>(shared_bytes), reinterpret_cast<cudaStream_t>(stream)),
+      "cudaLaunchKernel");
+}
+
+/// CTAs of the kernel that run at the same time on the whole device: the grid of a kernel that
+/// draws its work from a counter.
+template <class Params>
+int32_t resident_ctas(void (*kernel)(Params), int32_t threads, int32_t shared_bytes) {
+  allow_shared_bytes(kernel, shared_bytes);
+  int device = 0, num_sms = 0, per_sm = 0;
+  throw_if_failed(cudaGetDevice(&device), "cudaGetDevice");
+  throw_if_failed(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device),
+                  "cudaDeviceGetAttribute(MultiProcessorCount)");
+  throw_if_failed(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, reinterpret_cast<const void*>(kernel),
+                                                    threads, static_cast<size_t>(shared_bytes)),
+      "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return num_sms * (per_sm < 1 ? 1 : per_sm);
+}
+
+#endif
+
+}  // namespace cpscope::kernels

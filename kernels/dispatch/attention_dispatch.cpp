@@ -1,0 +1,114 @@
+#include "kernels/dispatch/attention_dispatch.h"
+
+#include "kernels/attention/attention_forward.h"
+#include "kernels/attention/attention_fp32.h"
+#include "kernels/attention/key_gradient.h"
+#include "kernels/attention/part_sums.h"
+#include "kernels/attention/query_gradient.h"
+#include "kernels/attention/row_statistics.h"
+#include "kernels/device/scalar_types.h"
+#include "kernels/hopper/hopper_backward.h"
+#include "kernels/hopper/hopper_forward.h"
+#include "sim/base/check.h"
+
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+bool is_fp32(const AttentionShape& shape) { return shape.dtype == Dtype::fp32; }
+
+/// What no kernel of any generation takes.
+std::string why_not_at_all(const AttentionShape& shape) {
+  const int32_t largest_dim = std::max(shape.head_dim_qk, shape.head_dim_v);
+  if (largest_dim > kMaxHeadDim) {
+    return fmt::format("the kernels hold heads of up to {} lanes, this one has {}", kMaxHeadDim,
+                       largest_dim);
+  }
+  if (shape.dtype == Dtype::fp64) return "the kernels take bf16, fp16 and fp32, not fp64";
+  return "";
+}
+
+/// Somebody waits until the kernel has begun.
+void check_begun(const DeviceTiles& tiles, bool says_so) {
+  CPSCOPE_CHECK(tiles.begun.flag == nullptr || (says_so && tiles.num_work > 0),
+                "no kernel says that it has begun", says_so, tiles.num_work);
+}
+
+}  // namespace
+
+TileShape forward_tile_shape(Generation generation, const AttentionShape& shape) {
+  if (generation == Generation::sm90) return hopper_forward_tile_shape(shape);
+  return is_fp32(shape) ? fp32_tile(shape) : portable_forward_tile(shape);
+}
+
+bool is_backward_fused(Generation generation, const AttentionShape& shape) {
+  return generation == Generation::sm90 && is_hopper_backward_fused(shape);
+}
+
+bool takes_offsets(Generation generation, const AttentionShape& shape) {
+  return is_backward_fused(generation, shape) && takes_hopper_offsets(shape.softcap != 0.0f);
+}
+
+TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
+  if (generation == Generation::sm90) return hopper_wide_query_gradient_tile_shape(shape);
+  return is_fp32(shape) ? fp32_tile(shape) : portable_query_gradient_tile(shape);
+}
+
+TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
+  if (is_backward_fused(generation, shape)) return hopper_gradients_tile_shape(shape);
+  if (generation == Generation::sm90) return hopper_wide_key_gradient_tile_shape();
+  return is_fp32(shape) ? fp32_tile(shape) : portable_key_gradient_tile(shape);
+}
+
+std::string why_not_forward(Generation generation, const AttentionShape& shape) {
+  if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
+  return generation == Generation::sm90 ? why_not_hopper_forward(shape) : "";
+}
+
+std::string why_not_backward(Generation generation, const AttentionShape& shape) {
+  if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
+  return generation == Generation::sm90 ? why_not_hopper_backward(shape) : "";
+}
+
+void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
+  const bool holds_fp32 = launch.out_element == Dtype::fp32;
+  CPSCOPE_CHECK(!launch.merges || (generation == Generation::sm90 && holds_fp32),
+                "only Hopper's forward merges, and in fp32", launch.merges, holds_fp32);
+  check_begun(launch.query_tiles, generation == Generation::sm90);
+  if (generation == Generation::sm90) return launch_hopper_forward(launch, stream);
+  if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
+  launch_portable_forward(launch, stream);
+}
+
+void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
+  launch_portable_row_statistics(launch, stream);
+}
+
+void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
+  if (generation == Generation::sm90) return launch_hopper_wide_query_gradient(launch, stream);
+  if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
+  launch_portable_query_gradient(launch, stream);
+}
+
+void launch_key_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
+  const bool holds_fp32 = launch.narrow_dq.data == nullptr;
+  CPSCOPE_CHECK(!launch.merges_dq || (is_backward_fused(generation, launch.shape) && holds_fp32),
+                "only the fused backward merges dq, and in fp32", launch.merges_dq, holds_fp32);
+  check_begun(launch.key_tiles, is_backward_fused(generation, launch.shape));
+  if (generation == Generation::sm90) {
+    is_backward_fused(generation, launch.shape) ? launch_hopper_gradients(launch, stream)
+                                                : launch_hopper_wide_key_gradient(launch, stream);
+    if (launch.key_tiles.group_parts > 1) launch_part_sums(launch, stream);
+    return;
+  }
+  CPSCOPE_CHECK(launch.key_tiles.group_parts == 1, "only Hopper's kernels take groups in parts",
+                launch.key_tiles.group_parts, launch.shape.group);
+  if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
+  launch_portable_key_gradient(launch, stream);
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "kernels/attention/attention_launch.h"
+#include "kernels/device/device.h"
+
+#include <string>
+
+namespace cpscope::kernels {
+
+/// Which kernels work: portable ones (sm_80 and later) or Hopper's own (sm_90a).
+enum class Generation { portable, sm90 };
+
+/// Tiles that the kernels of a generation want for a shape.
+TileShape forward_tile_shape(Generation generation, const AttentionShape& shape);
+/// Does launch_key_gradient make dq too? Then there is no launch_query_gradient, and the launch has
+/// turns_taken.
+bool is_backward_fused(Generation generation, const AttentionShape& shape);
+/// Does launch_key_gradient read offsets?
+bool takes_offsets(Generation generation, const AttentionShape& shape);
+TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape);
+TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape);
+
+/// Empty, or why the generation has no kernels for the shape in this direction.
+std::string why_not_forward(Generation generation, const AttentionShape& shape);
+std::string why_not_backward(Generation generation, const AttentionShape& shape);
+
+/// Enqueue on `stream`; errors are thrown as DeviceError.
+void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream);
+void launch_row_statistics(const BackwardLaunch& launch, Stream stream);
+void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream);
+void launch_key_gradient(Generation generation, const BackwardLaunch& launch, Stream stream);
+
+}  // namespace cpscope::kernels

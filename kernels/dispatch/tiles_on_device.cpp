@@ -1,0 +1,38 @@
+#include "kernels/dispatch/tiles_on_device.h"
+
+namespace cpscope::kernels {
+
+TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
+    : ranges_(to_device(list.ranges, stream)),
+      tiles_(to_device(list.tiles, stream)),
+      runs_(to_device(list.runs, stream)),
+      work_(to_device(list.work, stream)),
+      turns_(to_device(list.turns, stream)),
+      unopened_(to_device(list.unopened, stream)),
+      unclosed_(to_device(list.unclosed, stream)),
+      gaps_(to_device(list.gaps, stream)) {
+  view_.ranges = ranges_.as<KeyRange>();
+  view_.tiles = tiles_.as<OwnedTile>();
+  view_.runs = runs_.as<TileRun>();
+  view_.work = work_.as<WorkItem>();
+  view_.num_work = static_cast<int32_t>(list.work.size());
+  view_.turns = turns_.as<TurnRun>();
+  view_.num_counters = list.num_counters;
+  view_.num_unopened = static_cast<int32_t>(list.unopened.size());
+  view_.unopened = unopened_.as<RowStretch>();
+  view_.num_unclosed = static_cast<int32_t>(list.unclosed.size());
+  view_.unclosed = unclosed_.as<RowStretch>();
+  view_.gaps = gaps_.as<uint32_t>();
+  view_.walks_by_tile = list.walks_by_tile;
+  view_.group_parts = list.group_parts;
+}
+
+int64_t TilesOnDevice::bytes_of(const TileList& list) {
+  const auto bytes = [](const auto& values) {
+    return static_cast<int64_t>(values.size() * sizeof(values.front()));
+  };
+  return bytes(list.ranges) + bytes(list.tiles) + bytes(list.runs) + bytes(list.work) +
+         bytes(list.turns) + bytes(list.unopened) + bytes(list.unclosed) + bytes(list.gaps);
+}
+
+}  // namespace cpscope::kernels

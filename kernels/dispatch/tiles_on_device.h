@@ -1,0 +1,27 @@
+#pragma once
+
+#include "kernels/attention/attention_launch.h"
+#include "kernels/device/device.h"
+#include "kernels/device/device_memory.h"
+
+#include <cstdint>
+
+namespace cpscope::kernels {
+
+/// A TileList in device memory.
+class TilesOnDevice {
+ public:
+  TilesOnDevice() = default;
+  /// The list is read until the stream has come so far.
+  TilesOnDevice(const TileList& list, Stream stream);
+
+  /// For kernels, without arrivals.
+  const DeviceTiles& view() const { return view_; }
+  static int64_t bytes_of(const TileList& list);
+
+ private:
+  DeviceMemory ranges_, tiles_, runs_, work_, turns_, unopened_, unclosed_, gaps_;
+  DeviceTiles view_;
+};
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "kernels/attention/attention_launch.h"
+#include "kernels/device/device.h"
+
+#include <string>
+
+namespace cpscope::kernels {
+
+/// Empty, or why the Hopper backward has no kernels for the shape.
+std::string why_not_hopper_backward(const AttentionShape& shape);
+
+/// Heads of up to 128 lanes get dq, dk and dv in one launch, wider ones in two. All launches read
+/// what launch_row_statistics wrote.
+bool is_hopper_backward_fused(const AttentionShape& shape);
+/// A fused backward reads offsets, which its products take off, or log2_lse and delta: a cap stands
+/// between the two.
+constexpr bool takes_hopper_offsets(bool has_cap) { return !has_cap; }
+
+TileShape hopper_gradients_tile_shape(const AttentionShape& shape);
+void launch_hopper_gradients(const BackwardLaunch& launch, Stream stream);
+
+TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape);
+void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stream);
+TileShape hopper_wide_key_gradient_tile_shape();
+void launch_hopper_wide_key_gradient(const BackwardLaunch& launch, Stream stream);
+
+}  // namespace cpscope::kernels

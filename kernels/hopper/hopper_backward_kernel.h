@@ -1,0 +1,112 @@
+#pragma once
+
+#include "kernels/attention/attention_launch.h"
+#include "kernels/hopper/hopper_pipeline.h"
+#include "kernels/hopper/hopper_products.h"
+
+#include <cmath>
+#include <cstdint>
+
+/// What the backward kernels of sm_90a share. Every sum has one order: its owner's walk, or turns.
+/// So two runs give the same bits.
+namespace cpscope::kernels::device {
+
+struct BackwardParams {
+  TensorMap q, k, v, d_out;
+  DeviceTiles tiles;
+  int32_t q_rows;
+  int32_t* counter;
+  const float* log2_lse;  // [local head][q row], +inf for rows that see nothing
+  const float* delta;     // [local head][q row]
+  DeviceRows first;       // dq, or dk
+  DeviceRows second;      // dv
+  int32_t lanes_qk, lanes_v;
+  // group, first_kv_head: where keys are owned, those of a part of a kv head's query heads
+  // (TileList::group_parts); as if it were a kv head, but for k and v.
+  int32_t num_heads, first_head, first_kv_head, group;
+  float scale;
+  float logit_log2;   // of q.k, or of tanh(q.k * inverse_cap), to the exponent of 2
+  float inverse_cap;  // scale / softcap
+  int32_t group_parts;
+};
+
+/// Query heads [first, last) of the item that read a kv head, or are of a part of them.
+struct HeadRange {
+  int32_t first, last;
+
+  __device__ HeadRange(const BackwardParams& p, int32_t kv_head) {
+    const int32_t begin = (p.first_kv_head + kv_head) * p.group - p.first_head;
+    first = begin > 0 ? begin : 0;
+    last = begin + p.group < p.num_heads ? begin + p.group : p.num_heads;
+  }
+};
+
+/// What a thread knows of its two query rows.
+struct QueryRows {
+  float log2_lse[2], delta[2];
+  RowRanges ranges;
+
+  __device__ __forceinline__ QueryRows(const BackwardParams& p, int32_t first_row, int32_t head) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t row = first_row + 8 * r;
+      const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
+      log2_lse[r] = row < p.q_rows ? p.log2_lse[place] : INFINITY;
+      delta[r] = row < p.q_rows ? p.delta[place] : 0.0f;
+    }
+  }
+};
+
+/// Probability of a pair and the slope of its logit behind the cap (1 without one).
+template <bool kHasCap>
+__device__ __forceinline__ float weigh(const BackwardParams& p, float product, float log2_lse,
+                                       float& slope) {
+  if constexpr (kHasCap) {
+    const TanhPoint capped = tanh_with_slope(product * p.inverse_cap);
+    slope = capped.slope;
+    return exp2_approx(capped.value * p.logit_log2 - log2_lse);
+  } else {
+    slope = 1.0f;
+    return exp2_approx(product * p.logit_log2 - log2_lse);
+  }
+}
+
+inline BackwardParams make_backward_params(const BackwardLaunch& launch) {
+  const AttentionShape& shape = launch.shape;
+  BackwardParams p{};
+  p.q_rows = shape.q_rows;
+  p.log2_lse = launch.log2_lse;
+  p.delta = launch.delta;
+  p.lanes_qk = padded_lanes(shape.head_dim_qk);
+  p.lanes_v = padded_lanes(shape.head_dim_v);
+  p.num_heads = shape.num_heads;
+  p.first_head = shape.first_head;
+  p.first_kv_head = shape.first_kv_head;
+  p.group = shape.group;
+  p.scale = shape.scale;
+  const bool has_cap = shape.softcap != 0.0f;
+  p.logit_log2 = (has_cap ? shape.softcap : shape.scale) * kLog2E;
+  p.inverse_cap = has_cap ? shape.scale / shape.softcap : 0.0f;
+  return p;
+}
+
+/// Where dk and dv go, and which kv heads a kernel that owns keys is to know.
+inline void set_key_results(const BackwardLaunch& launch, BackwardParams& p) {
+  p.group_parts = launch.key_tiles.group_parts;
+  p.group /= p.group_parts;
+  p.first_kv_head *= p.group_parts;
+  p.first = p.group_parts > 1 ? launch.dk_parts : launch.dk;
+  p.second = p.group_parts > 1 ? launch.dv_parts : launch.dv;
+}
+
+/// Maps for tiles of q_rows query rows and kv_rows key rows.
+inline void make_backward_maps(const BackwardLaunch& launch, int32_t q_rows, int32_t kv_rows,
+                               BackwardParams& p) {
+  const AttentionShape& shape = launch.shape;
+  make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, p.lanes_qk, {q_rows});
+  make_row_map(p.d_out, launch.d_out, shape.dtype, shape.num_heads, p.lanes_v, {q_rows});
+  make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, p.lanes_qk, {kv_rows});
+  make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, p.lanes_v, {kv_rows});
+}
+
+}  // namespace cpscope::kernels::device

@@ -1,0 +1,166 @@
+#include "kernels/device/launch.h"
+#include "kernels/hopper/hopper_forward.h"
+#include "kernels/hopper/hopper_forward_kernel.h"
+
+#include <algorithm>
+
+namespace cpscope::kernels {
+namespace {
+
+using device::attend_on_hopper;
+using device::ForwardBudget;
+using device::ForwardParams;
+
+// Lanes, consumers, walked rows, stages of K, of V and of Q, turns, heads side by side, registers.
+// A cap takes registers, so the widest heads walk in smaller steps with it.
+template <class T, bool kHasCap>
+using Forward64 = ForwardBudget<T, 64, 64, 3, 128, 2, 2, 2, true, false, 32, 160, kHasCap>;
+template <class T, bool kHasCap>
+using Forward128 = ForwardBudget<T, 128, 128, 2, 128, 2, 2, 2, true, false, 40, 232, kHasCap>;
+template <class T, bool kHasCap>
+using Forward192 = ForwardBudget<T, 192, 128, 2, 128, 2, 2, 1, true, false, 40, 232, kHasCap>;
+template <class T, bool kHasCap>
+using Forward256 =
+    ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, 2, 2, 1, false, false, 24, 240, kHasCap>;
+// Rows that see few keys: a tile has few steps, and leaves gaps where it begins and ends. So three
+// CTAs of one consumer share a multiprocessor, each with items of its own; and a tile of fewer rows
+// meets fewer documents. Steps of 48 keys leave room for three at 128 lanes.
+template <class T, bool kHasCap>
+using Short64 = ForwardBudget<T, 64, 64, 1, 64, 3, 3, 2, false, true, 24, 136, kHasCap>;
+template <class T, bool kHasCap>
+using Short128 = ForwardBudget<T, 128, 128, 1, 48, 1, 2, 2, false, true, 24, 136, kHasCap>;
+// Rows that see many: more of them in a tile, so that K and V come from the L2 cache less often.
+// That takes power, which is what bounds long sequences. Smaller steps leave registers for a third
+// consumer.
+template <class T>
+using Tall128 = ForwardBudget<T, 128, 128, 3, 80, 2, 2, 2, true, false, 32, 160, false>;
+template <class T>
+using Tall192 = ForwardBudget<T, 192, 128, 3, 80, 2, 2, 1, true, false, 32, 160, false>;
+
+constexpr int64_t kFewKeys = 256, kManyKeys = 1200;
+constexpr int64_t kFewKeys64 = 600;  // of 64 lanes: bringing them takes half as much
+
+/// How many query heads of a kv head a tile holds, as a power of two: all that the item has, in
+/// whole tiles.
+template <class B>
+int32_t heads_log2(const AttentionShape& shape) {
+  int32_t log2 = 0;
+  const auto fits = [&](int32_t heads) {
+    return shape.group % heads == 0 && shape.first_head % heads == 0 &&
+           shape.num_heads % heads == 0;
+  };
+  while (B::kHasHeads && log2 < device::kMostHeadsLog2 && fits(2 << log2)) ++log2;
+  return log2;
+}
+
+/// Calls visit with the budget for a shape. With 128 lanes short tiles bring K and V too often
+/// where no heads lie side by side in them.
+template <class T, bool kHasCap, class Visit>
+auto with_budget(const AttentionShape& shape, Visit visit) {
+  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
+  const auto has_fewer_than = [&](int64_t keys) {
+    return shape.keys_per_row > 0 && shape.keys_per_row < keys;
+  };
+  const bool has_many = !kHasCap && shape.keys_per_row >= kManyKeys;
+  if (qk <= 64 && v <= 64) {
+    return has_fewer_than(kFewKeys64) ? visit(Short64<T, kHasCap>{})
+                                      : visit(Forward64<T, kHasCap>{});
+  }
+  if (qk <= 128 && v <= 128) {
+    if (has_fewer_than(kFewKeys) && heads_log2<Short128<T, kHasCap>>(shape) > 0)
+      return visit(Short128<T, kHasCap>{});
+    return has_many ? visit(Tall128<T>{}) : visit(Forward128<T, kHasCap>{});
+  }
+  if (qk <= 192 && v <= 128)
+    return has_many ? visit(Tall192<T>{}) : visit(Forward192<T, kHasCap>{});
+  return visit(Forward256<T, kHasCap>{});
+}
+
+template <class B>
+void launch_budget(const ForwardLaunch& launch, Stream stream) {
+  const AttentionShape& shape = launch.shape;
+  ForwardParams p{};
+  p.heads_log2 = heads_log2<B>(shape);
+  const RowBox owned{B::kOwned >> p.heads_log2, B::kHasHeads ? 1 << p.heads_log2 : 0};
+  make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, padded_lanes(shape.head_dim_qk), owned);
+  make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_qk),
+               {B::kWalked});
+  make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, padded_lanes(shape.head_dim_v),
+               {B::kWalked});
+  if (B::kSendsRows && launch.out_element != Dtype::fp32) {
+    make_row_map(p.narrow_out, launch.out, shape.dtype, shape.num_heads,
+                 padded_lanes(shape.head_dim_v), owned);
+  }
+  p.tiles = launch.query_tiles;
+  p.q_rows = shape.q_rows;
+  p.counter = launch.counter;
+  p.out = launch.out.data;
+  p.is_narrow = launch.out_element == Dtype::fp32 ? 0 : 1;
+  p.merges = launch.merges ? 1 : 0;
+  p.rounds = launch.rounds ? 1 : 0;
+  p.out_row_stride = launch.out.row_stride;
+  p.out_head_stride = launch.out.head_stride;
+  p.out_lanes = padded_lanes(shape.head_dim_v);
+  p.lse = launch.lse;
+  p.lse_row_stride = launch.lse_row_stride;
+  p.max_logit = launch.max_logit;
+  p.first_head = shape.first_head;
+  p.first_kv_head = shape.first_kv_head;
+  p.group = shape.group;
+  p.softcap = shape.softcap;
+  p.inverse_cap = B::kHasCap ? shape.scale / shape.softcap : 0.0f;
+  p.logit_scale = B::kHasCap ? 1.0f : shape.scale;
+  const int32_t ctas =
+      std::min(p.tiles.num_work, resident_ctas(attend_on_hopper<B>, B::kThreads, B::kSharedBytes));
+  Grid grid(ctas);
+  grid.per_sm = B::kCtasPerSm;
+  launch_kernel(attend_on_hopper<B>, grid, B::kThreads, B::kSharedBytes, stream, p);
+}
+
+template <class T, bool kHasCap>
+void launch_lanes(const ForwardLaunch& launch, Stream stream) {
+  with_budget<T, kHasCap>(launch.shape, [&](auto budget) {
+    launch_budget<decltype(budget)>(launch, stream);
+    return 0;
+  });
+}
+
+template <bool kHasCap>
+TileShape tile_shape_of_lanes(const AttentionShape& shape) {
+  return with_budget<Bf16, kHasCap>(shape, [&](auto budget) {
+    using B = decltype(budget);
+    const int32_t log2 = heads_log2<B>(shape);
+    return TileShape{
+        .owned_rows = B::kOwned >> log2, .walked_rows = B::kWalked, .heads = 1 << log2};
+  });
+}
+
+}  // namespace
+
+std::string why_not_hopper_forward(const AttentionShape& shape) {
+  if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
+    return "the Hopper forward takes bf16 and fp16 only";
+  if (shape.head_dim_qk > 256 || shape.head_dim_v > 256)
+    return "the Hopper forward takes at most 256 lanes per head";
+  // The largest q.k is taken before the scale, which must keep the order.
+  if (shape.softcap == 0.0f && !(shape.scale > 0.0f))
+    return "the Hopper forward needs a scale above 0";
+  return "";
+}
+
+TileShape hopper_forward_tile_shape(const AttentionShape& shape) {
+  return shape.softcap != 0.0f ? tile_shape_of_lanes<true>(shape)
+                               : tile_shape_of_lanes<false>(shape);
+}
+
+void launch_hopper_forward(const ForwardLaunch& launch, Stream stream) {
+  if (launch.query_tiles.num_work == 0) return;
+  const bool has_cap = launch.shape.softcap != 0.0f;
+  if (launch.shape.dtype == Dtype::bf16) {
+    has_cap ? launch_lanes<Bf16, true>(launch, stream) : launch_lanes<Bf16, false>(launch, stream);
+  } else {
+    has_cap ? launch_lanes<Fp16, true>(launch, stream) : launch_lanes<Fp16, false>(launch, stream);
+  }
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "kernels/attention/attention_launch.h"
+#include "kernels/device/device.h"
+
+#include <string>
+
+namespace cpscope::kernels {
+
+/// Empty, or why the Hopper forward has no kernel for the shape.
+std::string why_not_hopper_forward(const AttentionShape& shape);
+
+TileShape hopper_forward_tile_shape(const AttentionShape& shape);
+
+void launch_hopper_forward(const ForwardLaunch& launch, Stream stream);
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,268 @@
+#pragma once
+
+#include "kernels/hopper/hopper_forward_rows.h"
+#include "kernels/hopper/hopper_forward_stages.h"
+#include "kernels/hopper/hopper_products.h"
+#include "kernels/hopper/hopper_softmax.h"
+
+#include <cstdint>
+
+// Forward attention of sm_90a: out and lse of one compute item.
+//
+// A persistent kernel. One warp, the dealer, draws (query tile, head) items from a counter, a
+// thread fetches their Q, K and V tiles by box copies; every consumer warpgroup computes 64
+// query rows with wgmma. Three overlaps: P.V of a tile runs under the softmax of the next one;
+// where kTakesTurns the products of one warpgroup run under the softmax of another; and an item
+// begins while the one before ends: its tables and, where kQStages is 2, its Q and first K are
+// fetched under the last tiles of the item before, whose rows leave under its first product. In the
+// dtype they do so by the copy unit, from where the item's Q was (kSendsRows).
+// Where rows see few keys, query heads of a kv head lie side by side in a tile (kHasHeads): it has
+// fewer tokens, so it meets fewer documents and hides less; and three CTAs of one consumer
+// share an SM, each with items of its own, so that one computes while another begins or ends.
+//
+// Ladder: v1 is the portable kernel (attention_forward.cu), v2 had the first two overlaps, v3 the
+// third, v4 steps by the number of keys; v5 leaves sums alone while no logit outgrows a limit, of
+// which a vote of the warp tells, and adds to descriptors instead of making them; v6 has tiles of
+// three consumers where rows see many keys, and of one where they see few; v7 has three CTAs of
+// these at 128 lanes too, and less to do around an item and a step. In a later step of a ring an
+// item merges its rows with those of the steps before (hopper_forward_rows.h).
+// Grid: kCtasPerSm CTAs per SM; 128 threads for the producer and for each consumer.
+// Shared memory: kQStages of Q, kKStages of K and kVStages of V, in 64-lane panels with the
+// 128-byte swizzle. K is free as soon as its logits are there and comes again under their softmax;
+// V waits for the next logits, so it wants the stages more.
+// Accuracy: as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per logit.
+// Source: FlashAttention-3 (arXiv:2407.08608), the two overlaps; FlashAttention-4 leaves sums alone
+// too, with a fixed slack.
+
+namespace cpscope::kernels::device {
+
+/// kPart of the sums, from `first` on: what one product adds to.
+template <int kPart, int kAll>
+__device__ __forceinline__ auto part_of(float (&sums)[kAll], int first) -> float (&)[kPart] {
+  return *reinterpret_cast<float(*)[kPart]>(sums + first);
+}
+
+/// A consumer warpgroup.
+template <class B>
+struct ForwardConsumer {
+  const ForwardParams& p;
+  const ForwardShared<B>& at;
+  int group;  // which consumer
+  NextStage<B::kQStages> next_q;
+  NextStage<B::kKStages> next_k;
+  NextStage<B::kVStages> next_v;
+  uint32_t weights[B::kWalked / 4];  // P of the tile before, in pairs
+  float out[B::kV / 2];
+  RowState<B> state;
+  UnwrittenItem unwritten;
+
+  __device__ ForwardConsumer(const ForwardParams& params, const ForwardShared<B>& shared,
+                             int consumer)
+      : p(params), at(shared), group(consumer) {}
+
+  __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
+
+  /// This warpgroup's rows of a stage of Q.
+  __device__ __forceinline__ uint32_t q_rows(int stage) const {
+    return at.q + stage * B::kQBytes + group * kWarpgroupRows * kPanelRowBytes;
+  }
+
+  /// logits = Q K^T of the tiles in these stages.
+  __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2], int q_stage,
+                                               int k_stage) {
+    const uint64_t q = matrix_descriptor(q_rows(q_stage), 16);
+    const uint64_t k = matrix_descriptor(at.k + k_stage * B::kKBytes, 16);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < B::kQk / 16; ++step) {
+      wgmma_ss<typename B::T>(logits, further(q, lane_step<B::kOwned>(step)),
+                              further(k, lane_step<B::kWalked>(step)), step > 0);
+    }
+    wgmma_commit();
+  }
+
+  /// out += P V of the V tile in `stage`.
+  __device__ __forceinline__ void start_values(int stage) {
+    constexpr int kPanelBytes = B::kWalked * kPanelRowBytes;
+    const uint64_t v = matrix_descriptor(at.v + stage * B::kVBytes, kPanelBytes);
+    pin(out);
+    pin(weights);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < B::kWalked / 16; ++step) {
+#pragma unroll
+      for (int lane = 0; lane < B::kV; lane += B::kValueLanes) {
+        const uint64_t rows = further(v, row_step(step) + lane / kBoxLanes * kPanelBytes);
+        wgmma_rs<typename B::T>(part_of<B::kValueLanes / 2>(out, lane / 2), weights + 4 * step,
+                                rows);
+      }
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void round_weights(const float (&logits)[B::kWalked / 2]) {
+#pragma unroll
+    for (int i = 0; i < B::kWalked / 4; ++i)
+      weights[i] = pack<typename B::T>(logits[2 * i], logits[2 * i + 1]);
+  }
+
+  /// The stage of the next tile, which is there.
+  template <int kStages>
+  __device__ __forceinline__ static int take(NextStage<kStages>& next, uint32_t full) {
+    const int stage = next.stage();
+    mbarrier_wait(full + 8 * stage, next.parity());
+    next.advance();
+    return stage;
+  }
+  __device__ __forceinline__ int take_k() { return take(next_k, at.k_full); }
+  __device__ __forceinline__ int take_v() { return take(next_v, at.v_full); }
+  __device__ __forceinline__ int take_q() { return take(next_q, at.q_full); }
+
+  __device__ __forceinline__ bool next_run(RunWalk<B::kWalked>& walk, int32_t first_row) {
+    if (!walk.next_run(p.tiles.runs)) return false;
+    if (walk.is_masked != 0 && walk.range_set != state.range_set) {
+      state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row,
+                         TileRows<B::kHasHeads>(p).step());
+      state.range_set = walk.range_set;
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ void wait_for_turn() const {
+    if (B::kTakesTurns) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if (B::kTakesTurns)
+      named_barrier_arrive(1 + (group + 1) % B::kConsumers, 2 * kWarpgroupThreads);
+  }
+
+  __device__ __forceinline__ void multiply_sums(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < B::kV / 2; ++i) out[i] *= factor[(i / 2) & 1];
+  }
+
+  /// Asks for the rows that the item will be merged with: they were written by another item.
+  __device__ __forceinline__ void prefetch_rows(const OwnedTile& tile, int32_t dealt_head) const {
+    const TileRows<B::kHasHeads> rows(p);
+    const int32_t in_tile = group * kWarpgroupRows + threadIdx.x % kWarpgroupThreads / 2;
+    const int64_t row = tile.begin + rows.row_of(in_tile);
+    if (row >= tile.end) return;
+    const float* const place = static_cast<const float*>(p.out) + row * p.out_row_stride +
+                               rows.head_of(in_tile, dealt_head) * p.out_head_stride;
+    constexpr int kLineLanes = 32;
+    for (int32_t lane = threadIdx.x % 2 * kLineLanes; lane < p.out_lanes; lane += 2 * kLineLanes)
+      prefetch_to_l2(place + lane);
+  }
+
+  /// All walked tiles of an item with runs; the item before is written meanwhile. Returns the next
+  /// one, which is read under the last product. The compiler wants sums of products to be used
+  /// before other products begin, so the mean is made at once.
+  __device__ __forceinline__ DealtItem walk_tiles(const DealtItem& item, int32_t first_row,
+                                                  int32_t head, WorkDeal& deal) {
+    // What was waited for beside a product hides from the compiler that lanes are together.
+    next_q.share_in_warp();
+    next_k.share_in_warp();
+    next_v.share_in_warp();
+    if (p.merges != 0) prefetch_rows(item.tile, item.head);
+    RunWalk<B::kWalked> walk(item);
+    state = {};
+    const int q_stage = take_q();
+    next_run(walk, first_row);
+    float shrink[2];
+    {
+      float logits[B::kWalked / 2];
+      const int stage = take_k();
+      start_logits(logits, q_stage, stage);
+      write_rows<B, B::kSendsRows>(p, at, unwritten, q_rows(q_stage ^ 1), out);  // meanwhile
+      wgmma_wait<0>();
+      pin(logits);
+      if (is_elected()) mbarrier_arrive(at.k_free + 8 * stage);
+      state.take(p, logits, shrink, walk);
+#pragma unroll
+      for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
+      round_weights(logits);
+      if constexpr (!B::kHasHeads) state.raise_limits(p);  // of few keys there are few tiles
+    }
+    // Most tiles go on with a run: one branch, and none over what begins one.
+    while (walk.next_in_run() || next_run(walk, first_row)) {
+      float logits[B::kWalked / 2];
+      const int k_stage = take_k();
+      wait_for_turn();
+      start_logits(logits, q_stage, k_stage);
+      const int v_stage = take_v();
+      start_values(v_stage);
+      pass_turn();
+      wgmma_wait<1>();
+      pin(logits);
+      if (is_elected()) mbarrier_arrive(at.k_free + 8 * k_stage);
+      const bool outgrown = state.take(p, logits, shrink, walk);  // P V runs meanwhile
+      wgmma_wait<0>();
+      pin(out);
+      if (is_elected()) mbarrier_arrive(at.v_free + 8 * v_stage);
+      round_weights(logits);
+      if (outgrown) {
+        multiply_sums(shrink);
+        state.raise_limits(p);
+      }
+    }
+    // Nothing reads Q any more; the waits above were those of whole warps.
+    if (!B::kSendsRows && is_elected()) mbarrier_arrive(at.q_free);
+    const int stage = take_v();
+    start_values(stage);
+    float factor[2];
+    unwritten = end_softmax<B>(p, state, first_row, item.tile.end, head, factor);
+    const DealtItem next = deal.read();
+    wgmma_wait<0>();
+    pin(out);
+    if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
+    multiply_sums(factor);
+    if (p.merges != 0) merge_rows<B>(p, unwritten, out);
+    return next;
+  }
+
+  __device__ __forceinline__ void run() {
+    WorkDeal deal(at.deal);
+    // The first warpgroup may begin.
+    if (B::kTakesTurns && group == B::kConsumers - 1)
+      named_barrier_arrive(1, 2 * kWarpgroupThreads);
+    const int32_t row_in_tile =
+        group * kWarpgroupRows + (threadIdx.x / 32 % 4) * 16 + threadIdx.x % 32 / 4;
+    DealtItem item = deal.read();
+    while (!item.is_last()) {
+      const TileRows<B::kHasHeads> rows(p);
+      const int32_t first_row = item.tile.begin + rows.row_of(row_in_tile);
+      const int32_t head = rows.head_of(row_in_tile, item.head);
+      if (item.tile.num_runs == 0) {
+        if (p.merges == 0) {
+          write_empty_rows<B>(p, item.tile, first_row, head);
+        } else if (p.rounds != 0) {
+          round_rows<B>(p, item.tile, first_row, head);
+        }
+        item = deal.read();
+      } else {
+        item = walk_tiles(item, first_row, head, deal);
+      }
+    }
+    write_rows<B, false>(p, at, unwritten, 0, out);
+  }
+};
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, B::kCtasPerSm)
+    attend_on_hopper(const __grid_constant__ ForwardParams p) {
+  const ForwardShared<B> at;
+  at.init();
+  tell_begun(p.tiles.begun);
+  const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
+  if (warpgroup == 0) {
+    yield_registers<B::kProducerRegisters>();
+    if (threadIdx.x == 0) fetch_forward<B>(p, at);
+    if (threadIdx.x / 32 == 1) WorkDeal(at.deal).deal<true, B::kHasHeads>(p.tiles, p.counter);
+    if (B::kSendsRows && threadIdx.x == 64) send_rows<B>(p, at);
+  } else {
+    claim_registers<B::kConsumerRegisters>();
+    ForwardConsumer<B>(p, at, warpgroup - 1).run();
+  }
+}
+
+}  // namespace cpscope::kernels::device

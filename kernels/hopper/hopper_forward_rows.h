@@ -1,0 +1,226 @@
+#pragma once
+
+#include "kernels/device/merge_weights.h"
+#include "kernels/hopper/hopper_forward_stages.h"
+
+#include <cmath>
+#include <cstdint>
+
+/// What becomes of the rows of an item of the Hopper forward: sums end, are merged with earlier
+/// ones, and leave.
+namespace cpscope::kernels::device {
+
+/// Writes one of a thread's two rows of `out`; there is no branch but on a parameter.
+template <class B, bool kSecond>
+__device__ __forceinline__ void store_out(const ForwardParams& p, int64_t row, int32_t head,
+                                          int32_t num_lanes, const float (&out)[B::kV / 2]) {
+  const int64_t place = row * p.out_row_stride + head * p.out_head_stride;
+  using T = typename B::T;
+  if (p.is_narrow != 0) {
+    store_narrow_row<T, B::kV, kSecond>(static_cast<T*>(p.out) + place, num_lanes, out);
+  } else if (p.rounds != 0) {
+    store_rounded_row<T, B::kV, kSecond>(static_cast<float*>(p.out) + place, num_lanes, out);
+  } else {
+    store_row<B::kV, kSecond>(static_cast<float*>(p.out) + place, num_lanes, out, 1.0f);
+  }
+}
+
+/// Writes what rows have that see nothing.
+template <class B>
+__device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const OwnedTile& tile,
+                                                 int32_t first_row, int32_t head) {
+  const float zeros[B::kV / 2] = {};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = first_row + TileRows<B::kHasHeads>(p).step() * r;
+    const bool is_there = row < tile.end;
+    store_if(is_there && threadIdx.x % 4 == 0, p.lse + row * p.lse_row_stride + head, -INFINITY);
+    store_out<B, false>(p, row, head, is_there ? p.out_lanes : 0, zeros);
+  }
+}
+
+/// The place of a thread's first two lanes of one of its rows of `out` in fp32.
+__device__ __forceinline__ float* out_place(const ForwardParams& p, int64_t row, int32_t head) {
+  return static_cast<float*>(p.out) + row * p.out_row_stride + head * p.out_head_stride +
+         2 * (threadIdx.x % 4);
+}
+
+/// Rounds what rows have that see nothing of these keys and are merged with them all the same.
+template <class B>
+__device__ __forceinline__ void round_rows(const ForwardParams& p, const OwnedTile& tile,
+                                           int32_t first_row, int32_t head) {
+  using T = typename B::T;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = first_row + TileRows<B::kHasHeads>(p).step() * r;
+    if (row >= tile.end) continue;
+    float* const place = out_place(p, row, head);
+    for (int32_t lane = 0; lane < p.out_lanes; lane += 8) {
+      const FloatPair pair = *reinterpret_cast<const FloatPair*>(place + lane);
+      const FloatPair rounded = round_pair<T>(pair.x, pair.y);
+      store_pair(place + lane, rounded.x, rounded.y);
+    }
+  }
+}
+
+/// What a thread keeps of an item whose sums are done and whose rows are not yet written.
+struct UnwrittenItem {
+  int32_t first_row = 0, rows_end = 0;  // nothing is written where they are equal
+  int32_t head = 0;
+  float lse;        // of the one of the thread's two rows that it tells of
+  float max_logit;  // of the warp's rows of the head, -inf: none is visible; NaN: a sum is one
+};
+
+/// Lanes of a quad have the same two rows; even ones tell of the first, odd ones of the second.
+__device__ __forceinline__ int told_row() { return static_cast<int>(threadIdx.x & 1); }
+
+/// Ends the softmax of an item's rows. factor: that makes sums of P V the mean of V. A sum is at
+/// least the weight of the reference, 1, so approximations that leave out subnormal numbers do.
+template <class B>
+__device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
+                                                     const RowState<B>& state, int32_t first_row,
+                                                     int32_t rows_end, int32_t head,
+                                                     float (&factor)[2]) {
+  UnwrittenItem item{first_row, rows_end, head, -INFINITY, -INFINITY};
+  const TileRows<B::kHasHeads> rows(p);
+  const bool is_second = told_row() != 0;
+  float sum = is_second ? state.sum[1] : state.sum[0];
+  sum += shuffle_xor(is_second ? state.sum[0] : state.sum[1], 1);
+  sum += shuffle_xor(sum, 2);
+  const bool is_empty = sum == 0.0f;
+  const float told = is_empty ? 0.0f : reciprocal_approx(sum);
+  const float other = shuffle_xor(told, 1);
+  factor[0] = is_second ? other : told;
+  factor[1] = is_second ? told : other;
+  const float reference = is_second ? state.reference[1] : state.reference[0];
+  const float log_sum = logf(sum);
+  item.lse = is_empty ? -INFINITY : reference * p.logit_scale + log_sum;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool is_there = first_row + rows.step() * r < rows_end;
+    item.max_logit = fmaxf(item.max_logit, is_there ? state.largest[r] : -INFINITY);
+  }
+  // The running maximum passed over it.
+  if (sum != sum && first_row + rows.step() * told_row() < rows_end) item.max_logit = NAN;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const float largest = max_or_nan(item.max_logit, shuffle_xor(item.max_logit, step));
+    // Lanes in between have rows of other heads.
+    const bool is_same_head = step < 4 || step >= 4 * rows.num_heads();
+    item.max_logit = is_same_head ? largest : item.max_logit;
+  }
+  return item;
+}
+
+/// An item's rows, whose mean of V is in `out`, become those of earlier keys and these. No products
+/// may be under way.
+template <class B>
+__device__ __forceinline__ void merge_rows(const ForwardParams& p, UnwrittenItem& item,
+                                           float (&out)[B::kV / 2]) {
+  const int32_t step = TileRows<B::kHasHeads>(p).step();
+  const int64_t told = item.first_row + step * told_row();
+  const bool is_told = told < item.rows_end;
+  const float before = is_told ? p.lse[told * p.lse_row_stride + item.head] : -INFINITY;
+  const MergeWeights own(before, item.lse);
+  const float other_before = shuffle_xor(own.before, 1), other_added = shuffle_xor(own.added, 1);
+  item.lse = own.lse;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool is_own = told_row() == r;
+    const float weight_before = is_own ? own.before : other_before;
+    const float weight_added = is_own ? own.added : other_added;
+    const int64_t row = item.first_row + step * r;
+    const int32_t num_lanes = row < item.rows_end ? p.out_lanes : 0;
+    const float* const place = out_place(p, row, item.head);
+#pragma unroll
+    for (int group = 0; group < B::kV / 8; ++group) {
+      if (8 * group >= num_lanes) continue;
+      const FloatPair pair = *reinterpret_cast<const FloatPair*>(place + 8 * group);
+      float& x = out[4 * group + 2 * r];
+      float& y = out[4 * group + 2 * r + 1];
+      x = merge_values(pair.x, weight_before, x, weight_added);
+      y = merge_values(pair.y, weight_before, y, weight_added);
+    }
+  }
+}
+
+/// The producer's thread that sends rows: those of every item with runs, from its stage of Q, when
+/// all consumers have put them there, which they do when they have begun the next one. In the first
+/// one they have nothing to put there and say so all the same; the last one's rows they write.
+template <class B>
+__device__ __forceinline__ void send_rows(const ForwardParams& p, const ForwardShared<B>& at) {
+  const TileRows<B::kHasHeads> rows(p);
+  WorkDeal deal(at.deal);
+  OwnedTile tile;  // of the item before
+  int32_t head = 0;
+  for (int num_begun = 0;;) {
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) break;
+    if (item.tile.num_runs == 0) continue;
+    mbarrier_wait(at.out_full, num_begun & 1);
+    if (num_begun > 0 && p.is_narrow != 0) {
+      send_panels<B::kOwned, B::kHasHeads>(at.q + (num_begun - 1) % 2 * B::kQBytes, &p.narrow_out,
+                                           tile.begin, tile.end, head, p.out_lanes);
+      commit_boxes();
+      wait_for_boxes_read();
+    }
+    mbarrier_arrive(at.q_free);
+    ++num_begun;
+    tile = item.tile;
+    head = rows.head_of(0, item.head);
+  }
+  wait_for_boxes();
+}
+
+/// Puts a warp's rows in the dtype to shared memory, for send_rows. to: of the warpgroup's rows.
+template <class B>
+__device__ __forceinline__ void place_rows(uint32_t to, const float (&out)[B::kV / 2]) {
+  using T = typename B::T;
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+  const uint32_t at_row = to + row * kPanelRowBytes + (((lane / 16) ^ (row & 7)) << 4);
+#pragma unroll
+  for (int step = 0; step < B::kV / 16; ++step) {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      words[i] = pack<T>(out[8 * step + 2 * i], out[8 * step + 2 * i + 1]);
+    store_matrices_x4((at_row ^ (step % 4 << 5)) + step / 4 * B::kOwned * kPanelRowBytes, words);
+  }
+}
+
+/// Lets the rows leave and raises the head's largest logit. kPlaces: from shared memory if they are
+/// in the dtype; `place`: of the warpgroup's rows there. No branch but on a parameter: products are
+/// under way.
+template <class B, bool kPlaces>
+__device__ __forceinline__ void write_rows(const ForwardParams& p, const ForwardShared<B>& at,
+                                           const UnwrittenItem& item, uint32_t place,
+                                           const float (&out)[B::kV / 2]) {
+  const int lane = threadIdx.x % 32;
+  const TileRows<B::kHasHeads> rows(p);
+  const bool is_placed = kPlaces && p.is_narrow != 0;
+  if (is_placed) place_rows<B>(place, out);
+  const int64_t told = item.first_row + rows.step() * told_row();
+  store_if(told < item.rows_end && lane % 4 < 2, p.lse + told * p.lse_row_stride + item.head,
+           item.lse);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (is_placed) continue;
+    const int64_t row = item.first_row + rows.step() * r;
+    const int32_t num_lanes = row < item.rows_end ? p.out_lanes : 0;
+    if (r == 0) {
+      store_out<B, false>(p, row, item.head, num_lanes, out);
+    } else {
+      store_out<B, true>(p, row, item.head, num_lanes, out);
+    }
+  }
+  const bool has_logit = item.first_row < item.rows_end && item.max_logit != -INFINITY;
+  const bool is_first = lane % 4 == 0 && lane / 4 < rows.num_heads();  // of its head
+  atomic_max_if(is_first && has_logit && p.max_logit != nullptr, p.max_logit + item.head,
+                item.max_logit * p.logit_scale);
+  if constexpr (kPlaces) {
+    publish_shared_writes();
+    mbarrier_arrive(at.out_full);  // every lane tells of its own
+  }
+}
+
+}  // namespace cpscope::kernels::device

@@ -1,0 +1,149 @@
+#pragma once
+
+#include "kernels/hopper/hopper_softmax.h"
+
+#include <cstdint>
+
+/// The Hopper forward around its products: a configuration, its shared memory, and the thread that
+/// fetches Q, K and V.
+namespace cpscope::kernels::device {
+
+/// One configuration of the kernel. kQk, kV: lanes of a head that it is built for.
+template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kKStages_, int kVStages_,
+          int kQStages_, bool kTakesTurns_, bool kHasHeads_, int kProducerRegisters_,
+          int kConsumerRegisters_, bool kHasCap_>
+struct ForwardBudget {
+  using T = T_;
+  static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
+  static constexpr int kOwned = kWarpgroupRows * kConsumers;
+  static constexpr bool kTakesTurns = kTakesTurns_;
+  static constexpr bool kHasHeads = kHasHeads_;  // side by side in a tile: rows see few keys
+  static constexpr bool kHasCap = kHasCap_;
+  static constexpr int kKStages = kKStages_, kVStages = kVStages_, kQStages = kQStages_;
+  static constexpr bool kSendsRows = kQStages == 2 && kV <= kQk;  // where Q was, under the next Q
+  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
+  static constexpr int kProducerRegisters = kProducerRegisters_;
+  static constexpr int kConsumerRegisters = kConsumerRegisters_;
+  static constexpr int kCtasPerSm =
+      kRegistersPerSm /
+      (kWarpgroupThreads * (kProducerRegisters + kConsumers * kConsumerRegisters));
+  // Lanes of V that one product takes. ptxas wants the registers of an instruction among those that
+  // a warp is launched with, whatever it has later.
+  static constexpr int kValueLanes = kCtasPerSm == 3 ? kBoxLanes : kV;
+  static constexpr int kQBytes = kOwned * kQk * 2;
+  static constexpr int kKBytes = kWalked * kQk * 2;
+  static constexpr int kVBytes = kWalked * kV * 2;
+  static constexpr int kSharedBytes =
+      1024 + kQStages * kQBytes + kKStages * kKBytes + kVStages * kVBytes + 256 + WorkDeal::kBytes;
+
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (kConsumers + 1) * launch_registers(kCtasPerSm * kThreads));
+  static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
+  static_assert(kQk % kBoxLanes == 0 && kV % kBoxLanes == 0 && kWalked % 16 == 0);
+  static_assert(kSharedBytes <= max_shared_bytes(kCtasPerSm));
+};
+
+/// Where things lie in shared memory.
+template <class B>
+struct ForwardShared {
+  uint32_t q, k, v;
+  uint32_t q_full, q_free, out_full, k_full, k_free, v_full, v_free, deal;
+
+  __device__ ForwardShared() {
+    q = align_to_swizzle(shared_address(dynamic_shared()));
+    k = q + B::kQStages * B::kQBytes;
+    v = k + B::kKStages * B::kKBytes;
+    q_full = v + B::kVStages * B::kVBytes;
+    q_free = q_full + 8 * B::kQStages;
+    out_full = q_free + 8;
+    k_full = out_full + 8;
+    k_free = k_full + 8 * B::kKStages;
+    v_full = k_free + 8 * B::kKStages;
+    v_free = v_full + 8 * B::kVStages;
+    deal = v_free + 8 * B::kVStages;
+  }
+
+  __device__ void init() const {
+    constexpr int kConsumerWarps = 4 * B::kConsumers;
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < B::kQStages; ++i) mbarrier_init(q_full + 8 * i, 1);
+      mbarrier_init(q_free, B::kSendsRows ? 1 : kConsumerWarps);
+      if (B::kSendsRows) mbarrier_init(out_full, 32 * kConsumerWarps);
+      for (int i = 0; i < B::kKStages; ++i) {
+        mbarrier_init(k_full + 8 * i, 1);
+        mbarrier_init(k_free + 8 * i, kConsumerWarps);
+      }
+      for (int i = 0; i < B::kVStages; ++i) {
+        mbarrier_init(v_full + 8 * i, 1);
+        mbarrier_init(v_free + 8 * i, kConsumerWarps);
+      }
+      WorkDeal(deal).init(kConsumerWarps, B::kSendsRows ? 2 : 1);
+      mbarrier_init_fence();
+    }
+    __syncthreads();
+  }
+};
+
+/// Tiles of an item, the one that was fetched last included, that are left when the next item is
+/// drawn: time enough to draw it, and not so much that a CTA holds one while others have none.
+inline constexpr int kDrawAhead = 4;
+
+/// The producer's thread.
+template <class B>
+__device__ __forceinline__ void fetch_forward(const ForwardParams& p, const ForwardShared<B>& at) {
+  for (const TensorMap* map : {&p.q, &p.k, &p.v}) prefetch_map(map);
+  WorkDeal deal(at.deal);
+  NextStage<B::kKStages> next_k;
+  NextStage<B::kVStages> next_v;
+  int num_q = 0;  // tiles fetched
+  const auto fetch_k = [&](int row, int end, int head) {
+    const int stage = next_k.stage();
+    mbarrier_wait(at.k_free + 8 * stage, next_k.parity() ^ 1);
+    mbarrier_arrive_expecting(at.k_full + 8 * stage, B::kKBytes);
+    load_panels<B::kQk, B::kWalked>(at.k + stage * B::kKBytes, &p.k, at.k_full + 8 * stage, row,
+                                    end, head);
+    next_k.advance();
+  };
+  const auto fetch_v = [&](int row, int end, int head) {
+    const int stage = next_v.stage();
+    mbarrier_wait(at.v_free + 8 * stage, next_v.parity() ^ 1);
+    mbarrier_arrive_expecting(at.v_full + 8 * stage, B::kVBytes);
+    load_panels<B::kV, B::kWalked>(at.v + stage * B::kVBytes, &p.v, at.v_full + 8 * stage, row, end,
+                                   head);
+    next_v.advance();
+  };
+
+  for (;;) {
+    const DealtItem item = deal.read_holding();
+    if (item.is_last()) return;
+    const OwnedTile& tile = item.tile;
+    int32_t left = tile.num_tiles;
+    if (left <= kDrawAhead) deal.let_go();
+    if (left == 0) continue;
+    const int stage = num_q % B::kQStages;
+    // Of two stages: nobody reads the Q of the item before the one before, whose rows have left.
+    mbarrier_wait(at.q_free, (num_q & 1) ^ 1);
+    ++num_q;
+    const TileRows<B::kHasHeads> rows(p);
+    const int32_t head = rows.head_of(0, item.head);
+    const int32_t kv_head = (p.first_head + head) / p.group - p.first_kv_head;
+    mbarrier_arrive_expecting(at.q_full + 8 * stage, B::kQBytes);
+    load_panels<B::kQk, B::kOwned, B::kHasHeads>(at.q + stage * B::kQBytes, &p.q,
+                                                 at.q_full + 8 * stage, tile.begin, tile.end, head);
+    RunWalk<B::kWalked> walk(item);
+    walk.next(p.tiles.runs);
+    fetch_k(walk.row, walk.end, kv_head);
+    // Consumers want the next K before this V.
+    int32_t row = walk.row, end = walk.end;
+    while (walk.next(p.tiles.runs)) {
+      fetch_k(walk.row, walk.end, kv_head);
+      fetch_v(row, end, kv_head);
+      row = walk.row;
+      end = walk.end;
+      if (--left == kDrawAhead) deal.let_go();
+    }
+    fetch_v(row, end, kv_head);
+  }
+}
+
+}  // namespace cpscope::kernels::device

@@ -1,0 +1,413 @@
+#pragma once
+
+#include "kernels/attention/attention_launch.h"
+#include "kernels/hopper/hopper_backward.h"
+#include "kernels/hopper/hopper_row_metadata.h"
+
+#include <cstdint>
+#include <type_traits>
+
+/// The fused backward of sm_90a around its products: shared memory, the walk that every role takes,
+/// and what the producer's threads bring and send.
+namespace cpscope::kernels::device {
+
+/// Rows of a walked tile whose logits a consumer holds at a time.
+inline constexpr int kPartRows = 64;
+inline constexpr int kDqPanelLanes = kPanelRowBytes / 4;
+/// Named barriers: dS of both consumers is in shared memory.
+inline constexpr int kGradsBarrier = 1;
+/// Threads that send dq, tile by tile in turns: each those of one TileBarrier.
+inline constexpr int kSenders = 2;
+
+/// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
+/// or 128, where each makes half of dq's rows. kByTile: as TileList::walks_by_tile; asked for each
+/// tile, it would cost all others 4 %.
+template <class T_, int kLanes_, int kWalked_, bool kByTile_, bool kHasCap_>
+struct FusedBudget {
+  using T = T_;
+  static constexpr bool kByTile = kByTile_;
+  static constexpr int kLanes = kLanes_, kWalked = kWalked_;
+  static constexpr int kQk = kLanes, kV = kLanes;
+  static constexpr bool kHasCap = kHasCap_, kHasOffsets = takes_hopper_offsets(kHasCap);
+  static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
+  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
+  static constexpr int kConsumerRegisters = kLanes > 64 ? 240 : 224;
+  static constexpr int kProducerRegisters = kLanes > 64 ? 24 : 56;
+  using Facts = FactLayout<kWalked>;
+  using Walk = BlockWalk<kWalked>;
+  using Count = BlockCount<kWalked>;
+
+  static constexpr int kParts = kWalked / kPartRows;
+  static constexpr bool kAlternates = kParts == 1;
+  static constexpr int kDqWarps = 4 * (kAlternates ? 1 : kConsumers);  // that make dq of a tile
+  static constexpr int kGradStages = kAlternates ? 3 : 2;
+  static_assert(kAlternates || kWalked == 2 * kWarpgroupRows);
+
+  static constexpr int kOwnedFirstBytes = kOwned * kQk * 2;
+  static constexpr int kOwnedBytes = kOwned * (kQk + kV) * 2;
+  static constexpr int kFirstBytes = kWalked * kQk * 2;
+  static constexpr int kSecondBytes = kWalked * kV * 2;
+  static constexpr int kWalkedBytes = kFirstBytes + kSecondBytes;
+  static constexpr int kOffsetRowBytes = 2 * kOffsetLanes;
+  static constexpr int kOffsetBytes = kHasOffsets ? kWalked * kOffsetRowBytes : 0;  // lse; delta
+  static constexpr int kGradBytes = kWalked * kOwned * 2;                           // dS
+  static constexpr int kDqPanelBytes = kWalked * kPanelRowBytes;
+  static constexpr int kDqBytes = kWalked * kQk * 4;
+  static constexpr int kSharedBytes = 1024 + kOwnedBytes +
+                                      kStages * (kWalkedBytes + 2 * kOffsetBytes + Facts::kBytes) +
+                                      kGradStages * kGradBytes + kDqBytes + 160 + WorkDeal::kBytes;
+  /// Of a walked tile's rows: of lse, and as many of delta.
+  __device__ static uint32_t offset_bytes(const Walk& walk) {
+    const int32_t rows = walk.end - walk.row;
+    return kHasOffsets ? (rows < kWalked ? rows : kWalked) * kOffsetRowBytes : 0;
+  }
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (kConsumers + 1) * launch_registers(kThreads));
+  static_assert(kSharedBytes <= kMaxSharedBytes);
+};
+
+struct FusedParams {
+  BackwardParams base;
+  TensorMap dq;
+  const Bf16* offsets;   // [local query head], as row_offsets.h tells
+  int32_t* turns_taken;  // [local query head][counter]
+  int32_t is_narrow;     // dk and dv hold the dtype, else fp32
+  WireRows wire;
+  DeviceRows narrow_dq;  // dq in the dtype, unless data is null
+  int32_t merges_dq;     // dq holds sums of other keys: the first turn adds as well
+
+  /// Does the walk's present tile write the rows of dq? Its sender and its consumers ask.
+  template <class Walk>
+  __device__ __forceinline__ bool closes(const Walk& walk) const {
+    return walk.closes != 0 && narrow_dq.data != nullptr;
+  }
+};
+
+/// What a consumer must know of the rows of a tile that closes, in shared memory: the first one,
+/// the one after the last, the local query head, and whether there are sums of other tiles.
+struct ClosedRows {
+  static constexpr int kEnd = 4, kHead = 8, kHasSums = 12;
+};
+
+/// One of two barriers that walked tiles take alternately, and the phase that belongs to tile
+/// `number`: who waits may be a tile behind who arrives.
+struct TileBarrier {
+  uint32_t address;
+  int phase;
+
+  __device__ __forceinline__ TileBarrier(uint32_t pair, int number)
+      : address(pair + 8 * (number & 1)), phase(number >> 1 & 1) {}
+  __device__ __forceinline__ void wait() const { mbarrier_wait(address, phase); }
+  __device__ __forceinline__ void arrive() const { mbarrier_arrive(address); }
+};
+
+/// Where things lie in shared memory.
+template <class B>
+struct FusedShared {
+  uint32_t owned, walked, grads, dq, offsets, facts;
+  uint32_t owned_full, owned_free, first_full, second_full, walked_free;
+  uint32_t grads_full, dq_full, dq_free, sums_full;  // TileBarriers, of dS for each consumer
+  uint32_t closed, deal;
+
+  __device__ FusedShared() {
+    owned = align_to_swizzle(shared_address(dynamic_shared()));
+    walked = owned + B::kOwnedBytes;
+    grads = walked + B::kStages * B::kWalkedBytes;
+    dq = grads + B::kGradStages * B::kGradBytes;
+    offsets = dq + B::kDqBytes;
+    facts = offsets + B::kStages * 2 * B::kOffsetBytes;
+    owned_full = facts + B::kStages * B::Facts::kBytes;
+    owned_free = owned_full + 8;
+    first_full = owned_free + 8;
+    second_full = first_full + 8 * B::kStages;
+    walked_free = second_full + 8 * B::kStages;
+    grads_full = walked_free + 8 * B::kStages;
+    dq_full = grads_full + 16 * B::kConsumers;
+    dq_free = dq_full + 8 * kSenders;
+    sums_full = dq_free + 8 * kSenders;
+    closed = sums_full + 8 * kSenders;
+    deal = closed + 16;
+  }
+
+  /// dS of tile `number`.
+  __device__ __forceinline__ uint32_t grads_of(int number) const {
+    return grads + number % B::kGradStages * B::kGradBytes;
+  }
+
+  __device__ void init() const {
+    constexpr int kConsumerWarps = 4 * B::kConsumers;
+    if (threadIdx.x == 0) {
+      mbarrier_init(owned_full, 1);
+      mbarrier_init(owned_free, kConsumerWarps);
+      for (int i = 0; i < B::kStages; ++i) {
+        mbarrier_init(first_full + 8 * i, 1 + 32);  // the boxes' thread, the lanes of the facts'
+        mbarrier_init(second_full + 8 * i, 1);
+        mbarrier_init(walked_free + 8 * i, 32 * kConsumerWarps);
+      }
+      for (int i = 0; i < 2 * B::kConsumers; ++i)
+        mbarrier_init(grads_full + 8 * i, kWarpgroupThreads);
+      for (int i = 0; i < kSenders; ++i) {
+        mbarrier_init(dq_full + 8 * i, 32 * B::kDqWarps);
+        mbarrier_init(dq_free + 8 * i, 1);
+        mbarrier_init(sums_full + 8 * i, 1);
+      }
+      WorkDeal(deal).init(kConsumerWarps + 1, kSenders);
+      mbarrier_init_fence();
+    }
+    __syncthreads();
+  }
+};
+
+/// The walked tiles of an item for one query head of its kv head after the other.
+template <class Walk>
+struct HeadByHead {
+  const DealtItem& item;
+  Walk walk;
+  int32_t present, last_head;
+
+  __device__ __forceinline__ HeadByHead(const BackwardParams& p, const DealtItem& dealt)
+      : item(dealt), walk(dealt) {
+    const HeadRange heads(p, dealt.head);
+    present = heads.first;
+    last_head = heads.last;
+  }
+
+  __device__ __forceinline__ int32_t head() const { return present; }
+
+  __device__ __forceinline__ bool next(const TileRun* runs) {
+    if (present >= last_head || item.tile.num_runs == 0) return false;
+    if (walk.next(runs)) return true;
+    if (++present >= last_head) return false;
+    walk = Walk(item);
+    return walk.next(runs);
+  }
+};
+
+/// Each tile for all heads before the next one.
+template <class Walk>
+struct TileByTile {
+  Walk walk;
+  int32_t num_heads, last_head;
+  int32_t left = 1;  // heads, for the present tile
+
+  __device__ __forceinline__ TileByTile(const BackwardParams& p, const DealtItem& dealt)
+      : walk(dealt) {
+    const HeadRange heads(p, dealt.head);
+    num_heads = heads.last - heads.first;
+    last_head = heads.last;
+    if (num_heads <= 0) walk.num_left = 0;  // nobody reads the kv head
+  }
+
+  __device__ __forceinline__ int32_t head() const { return last_head - left; }
+  __device__ __forceinline__ bool is_first_head() const { return left == num_heads; }
+
+  __device__ __forceinline__ bool next(const TileRun* runs) {
+    if (--left > 0) return true;
+    left = num_heads;
+    return walk.next(runs);
+  }
+};
+
+/// The order in which every role takes an item's tiles (TileList::walks_by_tile).
+template <class B, class Walk = typename B::Walk>
+using HeadWalk = std::conditional_t<B::kByTile, TileByTile<Walk>, HeadByHead<Walk>>;
+
+/// Asks for -lse (0) or -delta (1) of a walked tile's rows. Behind the last one stays what was
+/// there, which nobody sees: such a tile has a mask.
+template <class B>
+__device__ __forceinline__ void load_offsets(const FusedParams& fused, uint32_t to,
+                                             uint32_t barrier, int which,
+                                             const typename B::Walk& walk, int32_t head) {
+  const int64_t row = (int64_t{2} * head + which) * fused.base.q_rows + walk.row;
+  load_bytes(to + which * B::kOffsetBytes, fused.offsets + row * kOffsetLanes,
+             B::offset_bytes(walk), barrier);
+}
+
+/// A warp of the producer: its first lane the tiles, all lanes what belongs to their rows. The next
+/// item is drawn when the last tile is under way: an item that was drawn and is not worked on keeps
+/// waiting whoever has a later turn.
+template <class B>
+__device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const FusedShared<B>& at) {
+  const BackwardParams& p = fused.base;
+  const bool is_first = threadIdx.x % 32 == 0;
+  if (is_first) {
+    for (const TensorMap* map : {&p.k, &p.v, &p.q, &p.d_out}) prefetch_map(map);
+  }
+  WorkDeal deal(at.deal);
+  int num_walked = 0, num_owned = 0;  // fetched
+  for (;;) {
+    __syncwarp();
+    const DealtItem item = deal.read_holding();
+    if (item.is_last()) return;
+    const OwnedTile& tile = item.tile;
+    HeadWalk<B> tiles(p, item);
+    if (!tiles.next(p.tiles.runs)) {
+      deal.let_go();
+      continue;
+    }
+    if (is_first) {
+      mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
+      mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
+      const int32_t kv_head = item.head / p.group_parts;
+      load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end, kv_head);
+      load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full, tile.begin,
+                                    tile.end, kv_head);
+    }
+    ++num_owned;
+    do {
+      const int stage = num_walked % B::kStages;
+      const uint32_t q = at.walked + stage * B::kWalkedBytes;
+      const uint32_t first_full = at.first_full + 8 * stage,
+                     second_full = at.second_full + 8 * stage;
+      RowFacts<typename B::Walk> facts;
+      if constexpr (!B::kHasOffsets) facts.fetch(p, tiles.walk, tiles.head());
+      mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
+      if (is_first) {
+        const uint32_t offsets = at.offsets + stage * 2 * B::kOffsetBytes,
+                       offset_bytes = B::offset_bytes(tiles.walk);
+        mbarrier_arrive_expecting(first_full, B::kFirstBytes + offset_bytes);
+        load_panels<B::kQk, B::kWalked>(q, &p.q, first_full, tiles.walk.row, tiles.walk.end,
+                                        tiles.head());
+        if constexpr (B::kHasOffsets)
+          load_offsets<B>(fused, offsets, first_full, 0, tiles.walk, tiles.head());
+        mbarrier_arrive_expecting(second_full, B::kSecondBytes + offset_bytes);
+        load_panels<B::kV, B::kWalked>(q + B::kFirstBytes, &p.d_out, second_full, tiles.walk.row,
+                                       tiles.walk.end, tiles.head());
+        if constexpr (B::kHasOffsets)
+          load_offsets<B>(fused, offsets, second_full, 1, tiles.walk, tiles.head());
+      }
+      __syncwarp();
+      const uint32_t to = at.facts + stage * B::Facts::kBytes;
+      if constexpr (!B::kHasOffsets) facts.store_statistics(to);
+      facts.store_keys(p, tiles.walk, tile.end, to);
+      mbarrier_arrive(first_full);  // every lane tells of its own stores
+      ++num_walked;
+    } while (tiles.next(p.tiles.runs));
+    deal.let_go();
+  }
+}
+
+/// The turns of an item's walked tiles, tile by tile: those of all heads are alike.
+struct TurnWalk {
+  int32_t next_run;  // of the list
+  TurnRun run;       // num_tiles: those not yet taken
+
+  __device__ explicit TurnWalk(int32_t first) : next_run(first) {}
+
+  __device__ __forceinline__ void next(const TurnRun* runs) {
+    if (run.num_tiles == 0) {
+      run = runs[next_run++];
+    } else {
+      --run.counter;
+    }
+    --run.num_tiles;
+  }
+  __device__ __forceinline__ bool opens() const { return run.turn == kOpeningTurn; }
+  /// Turns that must have been taken.
+  __device__ __forceinline__ int32_t turn() const { return opens() ? 0 : run.turn; }
+};
+
+/// Waits until dq of tile `number` has left shared memory, or has been written from there.
+template <class B>
+__device__ __forceinline__ void wait_until_dq_left(const FusedShared<B>& at, int number) {
+  TileBarrier(at.dq_free, number).wait();
+}
+
+/// Brings the sums of all tiles before the one that closes, which nobody comes behind; its
+/// consumers write the rows.
+template <class B>
+__device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedShared<B>& at,
+                                         const typename B::Walk& walk, int32_t head,
+                                         const TurnWalk& turns, const int32_t* taken, int number) {
+  const int32_t lanes = fused.base.lanes_qk;
+  const TileBarrier sums_full(at.sums_full, number);
+  wait_until_dq_left(at, number - 1);
+  store_shared_int(at.closed, walk.row);
+  store_shared_int(at.closed + ClosedRows::kEnd, walk.end);
+  store_shared_int(at.closed + ClosedRows::kHead, head);
+  store_shared_int(at.closed + ClosedRows::kHasSums, turns.opens() ? 0 : 1);
+  if (turns.opens()) {
+    sums_full.arrive();
+  } else {
+    wait_for_turn(taken, turns.turn());
+    const int num_panels = (lanes + kDqPanelLanes - 1) / kDqPanelLanes;
+    mbarrier_arrive_expecting(sums_full.address, num_panels * B::kDqPanelBytes);
+    for (int panel = 0; panel < num_panels; ++panel) {
+      load_box(at.dq + panel * B::kDqPanelBytes, &fused.dq, sums_full.address,
+               panel * kDqPanelLanes, kMapRows - walk.end + walk.row, head, walk.end, kMapRows);
+    }
+  }
+}
+
+/// dq of tile `number`, of one head, leaves for global memory when it is its turn.
+template <class B>
+__device__ __forceinline__ void send_tile(const FusedParams& fused, const FusedShared<B>& at,
+                                          const typename B::Walk& walk, int32_t head,
+                                          const TurnWalk& turns, int number) {
+  const BackwardParams& p = fused.base;
+  int32_t* const taken = fused.turns_taken + head * p.tiles.num_counters + turns.run.counter;
+  const TileBarrier dq_full(at.dq_full, number), dq_free(at.dq_free, number);
+  if (fused.closes(walk)) {
+    close_dq<B>(fused, at, walk, head, turns, taken, number);
+    dq_full.wait();
+    dq_free.arrive();
+    return;
+  }
+  const int32_t turn = turns.turn();
+  wait_for_turn(taken, turn);
+  dq_full.wait();
+  for (int panel = 0; panel * kDqPanelLanes < p.lanes_qk; ++panel) {
+    const uint32_t from = at.dq + panel * B::kDqPanelBytes;
+    const int row = kMapRows - walk.end + walk.row;  // see kMapRows
+    const int lane = panel * kDqPanelLanes;
+    if (turns.opens() && fused.merges_dq == 0) {
+      store_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+    } else {
+      add_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+    }
+  }
+  commit_boxes();
+  wait_for_boxes_read();
+  TileBarrier(at.sums_full, number).arrive();  // of no tile that closes
+  dq_free.arrive();
+  wait_for_boxes();
+  pass_turn(taken, turn + 1);
+}
+
+/// One of kSenders threads of the producer, `sender`: dq of every kSenders-th tile leaves for
+/// global memory, when it is its turn. A turn is passed when the sums are there, which takes about
+/// as long as a tile does; with one thread alone the next tile's dq would wait for that.
+template <class B>
+__device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedShared<B>& at,
+                                        int sender) {
+  const BackwardParams& p = fused.base;
+  tell_begun(p.tiles.begun);  // other places cost 128 lanes registers
+  WorkDeal deal(at.deal);
+  int num_walked = 0;  // by both
+  for (;;) {
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) return;
+    const auto send = [&](const typename B::Walk& walk, int32_t head, const TurnWalk& turns) {
+      const int number = num_walked++;
+      if (number % kSenders == sender) send_tile<B>(fused, at, walk, head, turns, number);
+    };
+    if constexpr (B::kByTile) {
+      TurnWalk turns(item.tile.first_turn);
+      for (HeadWalk<B> tiles(p, item); tiles.next(p.tiles.runs);) {
+        if (tiles.is_first_head()) turns.next(p.tiles.turns);
+        send(tiles.walk, tiles.head(), turns);
+      }
+    } else {
+      const HeadRange heads(p, item.head);
+      for (int32_t head = heads.first; head < heads.last; ++head) {
+        TurnWalk turns(item.tile.first_turn);
+        for (typename B::Walk walk(item); walk.next(p.tiles.runs);) {
+          turns.next(p.tiles.turns);
+          send(walk, head, turns);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace cpscope::kernels::device

@@ -1,0 +1,590 @@
+#include "kernels/device/launch.h"
+#include "kernels/hopper/hopper_backward.h"
+#include "kernels/hopper/hopper_fused_dq.h"
+#include "kernels/hopper/hopper_fused_rows.h"
+#include "kernels/hopper/hopper_fused_stages.h"
+#include "kernels/hopper/hopper_row_metadata.h"
+
+#include <algorithm>
+#include <cstdint>
+
+// dq, dk and dv of one compute item on sm_90a, in one pass: five products a tile, not seven.
+//
+// A CTA owns 128 keys of a kv head and walks the query rows that see them, for every query head of
+// the group: S' = K Q^T, dP' = V dO^T, dv += P' dO, dk += dS' Q (primes: transposed), and
+// dq = dS K. P' and dS' stay in registers as operands; dS also goes to shared memory, where both
+// consumer warpgroups' keys meet: they make dq of tiles alternately (128 lanes), or half of its
+// rows each (64 lanes). What belongs to a walked row belongs to a column here. lse and delta are
+// rows of an operand (row_offsets.h), so that S' and dP' come without them; under a cap they, and
+// always the keys that a row sees, are put into shared memory by the producer's second warp.
+//
+// dq of a tile is added to global memory by the copy unit, all tiles of a block of query rows in
+// turn (TileList::turns): the order of additions is that of the tile list, so two runs give the
+// same bits. Query rows are walked from the last to the first: under a causal mask the CTAs of a
+// head then come to a block in the order of their turns, one behind the other. What they wait all
+// the same is in the README.
+//
+// Where dq is wanted in the dtype, the tile that takes the last turn at a block adds the block's
+// sums to its own in registers and writes the rows (TileRun::closes).
+//
+// Ladder: v1 are the portable kernels (query_gradient.cu, key_gradient.cu), v2 were Hopper kernels
+// for dq and for dk with dv; v3 was one kernel, v4 wrote dq in the dtype, v5 has consumers that
+// need not keep in step, v6 products that take lse and delta off, v7 walked tiles taken for all
+// heads of a group, v8 groups dealt in parts. Grid: one CTA per SM, work from a counter; 128
+// threads for the producer and for each consumer. Shared memory: K and V of the owner, two stages
+// of Q and dO, two or three of dS, dq of a tile; panels with the 128-byte swizzle. Accuracy: as v1:
+// fp32 sums, P and dS rounded to the dtype. Source: FlashAttention-3 (arXiv:2407.08608), the fused
+// backward; turns: its deterministic mode.
+
+namespace cpscope::kernels {
+namespace device {
+namespace {
+
+/// A consumer warpgroup.
+template <class B>
+struct GradientConsumer {
+  using T = typename B::T;
+  using Tiles = HeadWalk<B, typename B::Count>;
+
+  const FusedParams& fused;
+  const BackwardParams& p;
+  const FusedShared<B>& at;
+  int group;  // which consumer
+  FusedQueryGradient<B> query_gradient;
+  uint32_t k, v;
+  int num_walked = 0, num_owned = 0;  // taken
+  // P' and dS' of a part, in pairs: operands of products that may be under way.
+  uint32_t weights[kPartRows / 4], logit_grads[kPartRows / 4];
+  float log2_lse[kPartRows / 4];  // where products do not take it off
+  OffsetHalves halves;
+  float dk[B::kQk / 2];
+  float dv[B::kV / 2];
+
+  __device__ GradientConsumer(const FusedParams& params, const FusedShared<B>& shared, int consumer)
+      : fused(params),
+        p(params.base),
+        at(shared),
+        group(consumer),
+        query_gradient{params, shared, consumer},
+        k(shared.owned + group * kWarpgroupRows * kPanelRowBytes),
+        v(k + B::kOwnedFirstBytes) {}
+
+  __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
+  __device__ __forceinline__ static int warp() { return threadIdx.x / 32 % 4; }
+
+  /// sums = A B^T of kLanes lanes, and `offsets` of the walked rows where products take them off;
+  /// a: this warpgroup's keys, b: the walked rows. Offsets first: a product with an operand in
+  /// registers keeps the warp until it is read.
+  template <int kLanes>
+  __device__ __forceinline__ void start_product(float (&sums)[kPartRows / 2], uint32_t a,
+                                                uint32_t b, uint32_t offsets) const {
+    const uint64_t owned = matrix_descriptor(a, 16), walked = matrix_descriptor(b, 16);
+    wgmma_fence();
+    if constexpr (B::kHasOffsets) wgmma_rs_first(sums, halves.pairs, offset_descriptor(offsets));
+#pragma unroll
+    for (int step = 0; step < kLanes / 16; ++step) {
+      wgmma_ss<T>(sums, further(owned, lane_step<B::kOwned>(step)),
+                  further(walked, lane_step<B::kWalked>(step)), B::kHasOffsets || step > 0);
+    }
+    wgmma_commit();
+  }
+
+  /// sums += weights B; b: the walked rows.
+  template <int kSums>
+  __device__ __forceinline__ static void start_sums(float (&sums)[kSums],
+                                                    uint32_t (&weights)[kPartRows / 4],
+                                                    uint32_t b) {
+    const uint64_t rows = matrix_descriptor(b, B::kWalked * kPanelRowBytes);
+    pin(sums);
+    pin(weights);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kPartRows / 16; ++step)
+      wgmma_rs<T>(sums, weights + 4 * step, further(rows, row_step(step)));
+    wgmma_commit();
+  }
+
+  /// log2(e) lse of this thread's columns of a part, in pairs. facts: of its first two.
+  __device__ __forceinline__ void load_lse(uint32_t facts) {
+#pragma unroll
+    for (int j = 0; j < kPartRows / 8; ++j) {
+      const FloatPair pair = load_shared_pair(facts + 32 * j);
+      log2_lse[2 * j] = pair.x;
+      log2_lse[2 * j + 1] = pair.y;
+    }
+  }
+
+  /// logits -> P', in fp32 (times the cap's slope) and rounded. facts: of this thread's columns.
+  template <bool kIsMasked>
+  __device__ __forceinline__ void weigh_part(float (&logits)[kPartRows / 2], uint32_t facts,
+                                             int32_t key) {
+#pragma unroll
+    for (int j = 0; j < kPartRows / 8; ++j) {
+      float slope[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& value = logits[4 * j + i];
+        value =
+            weigh<B::kHasCap>(p, value, B::kHasOffsets ? 0.0f : log2_lse[2 * j + i % 2], slope[i]);
+      }
+      if constexpr (kIsMasked) {
+        const IntPair lo = load_shared_int_pair(facts + B::Facts::kLo + 32 * j);
+        const IntPair size = load_shared_int_pair(facts + B::Facts::kSize + 32 * j);
+        const KeySpan even{lo.x, static_cast<uint32_t>(size.x)};
+        const KeySpan odd{lo.y, static_cast<uint32_t>(size.y)};
+        if (!even.has(key)) logits[4 * j] = 0.0f;
+        if (!odd.has(key)) logits[4 * j + 1] = 0.0f;
+        if (!even.has(key + 8)) logits[4 * j + 2] = 0.0f;
+        if (!odd.has(key + 8)) logits[4 * j + 3] = 0.0f;
+      }
+      weights[2 * j] = pack<T>(logits[4 * j], logits[4 * j + 1]);
+      weights[2 * j + 1] = pack<T>(logits[4 * j + 2], logits[4 * j + 3]);
+      if constexpr (B::kHasCap) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          // The slope of a hidden pair may be a NaN.
+          float& value = logits[4 * j + i];
+          value = value == 0.0f ? 0.0f : value * slope[i];
+        }
+      }
+    }
+  }
+
+  /// dS' = P' (dP' - delta), rounded; exact: P' in fp32.
+  __device__ __forceinline__ void differentiate(const float (&exact)[kPartRows / 2],
+                                                float (&dp)[kPartRows / 2], uint32_t facts,
+                                                bool is_masked) {
+    // A key that no row sees may hold a NaN, and so may its dP'.
+    if (is_masked) {
+#pragma unroll
+      for (int i = 0; i < kPartRows / 2; ++i) dp[i] = exact[i] == 0.0f ? 0.0f : dp[i];
+    }
+#pragma unroll
+    for (int j = 0; j < kPartRows / 8; ++j) {
+      FloatPair delta{0.0f, 0.0f};
+      if constexpr (!B::kHasOffsets) delta = load_shared_pair(facts + B::Facts::kDelta + 32 * j);
+      logit_grads[2 * j] = pack<T>(exact[4 * j] * (dp[4 * j] - delta.x),
+                                   exact[4 * j + 1] * (dp[4 * j + 1] - delta.y));
+      logit_grads[2 * j + 1] = pack<T>(exact[4 * j + 2] * (dp[4 * j + 2] - delta.x),
+                                       exact[4 * j + 3] * (dp[4 * j + 3] - delta.y));
+    }
+  }
+
+  /// dS' -> dS [walked row, key] in shared memory; this warpgroup's keys are a panel.
+  __device__ __forceinline__ void store_grads(uint32_t grads) const {
+    const int lane = threadIdx.x % 32;
+    const int row = lane / 16 * 8 + lane % 8, chunk = 2 * warp() + (lane / 8 & 1);
+    const uint32_t to = grads + group * B::kWalked * kPanelRowBytes + row * kPanelRowBytes +
+                        ((chunk ^ (row & 7)) << 4);
+#pragma unroll
+    for (int j = 0; j < kPartRows / 16; ++j)
+      store_transposed_x4(to + j * 16 * kPanelRowBytes, logit_grads + 4 * j);
+  }
+
+  /// Where a part of a walked tile lies, and what belongs to its rows.
+  struct Part {
+    uint32_t q, d_out, offsets, facts, grads;
+  };
+  __device__ __forceinline__ Part part_of(int number, int part) const {
+    const int stage = number % B::kStages, row = part * kPartRows;
+    const uint32_t q = at.walked + stage * B::kWalkedBytes + row * kPanelRowBytes;
+    return {q, q + B::kFirstBytes,
+            at.offsets + stage * 2 * B::kOffsetBytes + row * B::kOffsetRowBytes,
+            at.facts + stage * B::Facts::kBytes + 4 * row + 8 * (threadIdx.x % 4),
+            at.grads_of(number) + row * kPanelRowBytes};
+  }
+
+  /// The first part's S'.
+  __device__ __forceinline__ void start_logits(float (&logits)[kPartRows / 2], int number) const {
+    mbarrier_wait(at.first_full + 8 * (number % B::kStages), (number / B::kStages) & 1);
+    const Part part = part_of(number, 0);
+    start_product<B::kQk>(logits, k, part.q, part.offsets);
+  }
+
+  /// A part whose S' is there: dk and dv, and dS to shared memory. next_logits: of the part behind
+  /// it, started meanwhile.
+  template <bool kStartsNext>
+  __device__ __forceinline__ void take_part(const Part& part, int32_t key, bool is_masked,
+                                            float (&logits)[kPartRows / 2],
+                                            float (&next_logits)[kPartRows / 2]) {
+    float dp[kPartRows / 2];
+    start_product<B::kV>(dp, v, part.d_out, part.offsets + B::kOffsetBytes);
+    if constexpr (!B::kHasOffsets && !B::kAlternates) load_lse(part.facts);
+    if (is_masked) {
+      weigh_part<true>(logits, part.facts, key);
+    } else {
+      weigh_part<false>(logits, part.facts, key);
+    }
+    start_sums(dv, weights, part.d_out);  // before dP' is used
+    if constexpr (kStartsNext) {
+      start_product<B::kQk>(next_logits, k, part.q + kPartRows * kPanelRowBytes,
+                            part.offsets + kPartRows * B::kOffsetRowBytes);
+    }
+    wgmma_wait<kStartsNext ? 2 : 1>();
+    pin(dp);
+    differentiate(logits, dp, part.facts, is_masked);
+    if constexpr (B::kAlternates) wait_for_grads(num_walked - 1);
+    store_grads(part.grads);  // the other consumer waits for it
+    start_sums(dk, logit_grads, part.q);
+  }
+
+  /// Zeros for K's rows that nobody sees: they may hold a NaN, which a dS of zero would not hide
+  /// from dq. The barrier before dq's product is this one's too.
+  __device__ __forceinline__ void clear_gaps(const OwnedTile& tile) const {
+    const int row = threadIdx.x % kWarpgroupThreads / 2, in_tile = group * kWarpgroupRows + row;
+    if ((p.tiles.gaps[tile.first_gap + in_tile / 32] >> in_tile % 32 & 1) == 0) return;
+    constexpr int kHalf = kPanelRowBytes / 2;
+    const uint32_t to = k + row * kPanelRowBytes + threadIdx.x % 2 * kHalf;
+#pragma unroll
+    for (int panel = 0; panel < B::kQk / kBoxLanes; ++panel) {
+#pragma unroll
+      for (int byte = 0; byte < kHalf; byte += 16)
+        store_shared_four(to + panel * B::kOwned * kPanelRowBytes + byte, {0.0f, 0.0f, 0.0f, 0.0f});
+    }
+  }
+
+  /// All tiles of an item.
+  __device__ __forceinline__ void walk_tiles(Tiles& tiles, int32_t key) {
+    float logits[kPartRows / 2];
+    start_logits(logits, num_walked);
+    if constexpr (!B::kHasOffsets && B::kAlternates) load_lse(part_of(num_walked, 0).facts);
+    wgmma_wait<0>();
+    pin(logits);
+    if constexpr (B::kAlternates) {
+      walk_alternately(tiles, key, logits);
+    } else {
+      walk_together(tiles, key, logits);
+    }
+  }
+
+  /// Both consumers make half of each tile's dq, at once.
+  __device__ __forceinline__ void walk_together(Tiles& tiles, int32_t key,
+                                                float (&logits)[kPartRows / 2]) {
+    bool has_tile = true;
+    do {
+      num_walked = shared_by_warp(num_walked);  // what closes a tile hid that from the compiler
+      const bool closes = fused.closes(tiles.walk);
+      take_parts(tiles, key, logits);
+      has_tile = tiles.next(p.tiles.runs);
+      publish_shared_writes();
+      named_barrier_sync(kGradsBarrier, B::kConsumers * kWarpgroupThreads);
+      float dq[B::kQk / 2];
+      query_gradient.start(dq, num_walked);
+      wgmma_wait<1>();
+      pin(dv);
+      pin(dk);
+      ++num_walked;
+      start_next_logits(logits, has_tile);
+      wgmma_wait<1>();
+      pin(dq);
+      free_walked();
+      query_gradient.give(dq, num_walked - 1, closes);
+      wgmma_wait<0>();
+      pin(logits);
+    } while (has_tile);
+    free_owned();
+  }
+
+  /// A consumer makes dq of every other tile, of all its lanes, which reads less of shared memory
+  /// than half of each tile's. It does so a tile later, when the other one's dS has long been
+  /// there: so they need not keep in step, and one weighs while the other one multiplies.
+  __device__ __forceinline__ void walk_alternately(Tiles& tiles, int32_t key,
+                                                   float (&logits)[kPartRows / 2]) {
+    bool has_tile = true, has_before = false, closed = false;  // the tile before
+    do {
+      num_walked = shared_by_warp(num_walked);
+      const bool closes = fused.closes(tiles.walk);
+      if (has_before && makes_dq_of(num_walked - 1)) {
+        has_tile = take_tile<true>(tiles, key, logits, closed);
+      } else {
+        has_tile = take_tile<false>(tiles, key, logits, closed);
+      }
+      has_before = true;
+      closed = closes;
+    } while (has_tile);
+    num_walked = shared_by_warp(num_walked);
+    if (makes_dq_of(num_walked - 1)) {
+      wait_for_grads(num_walked - 1);
+      float dq[B::kQk / 2];
+      query_gradient.start(dq, num_walked - 1);
+      wgmma_wait<0>();
+      pin(dq);
+      free_owned();
+      query_gradient.give(dq, num_walked - 1, closed);
+    } else {
+      free_owned();
+    }
+  }
+
+  __device__ __forceinline__ bool makes_dq_of(int number) const { return number % 2 == group; }
+
+  /// Waits until dS of the other consumer's keys is there. Before a consumer stores dS of a tile it
+  /// waits for that of the tile before: then dq of the one whose place it takes has been made.
+  __device__ __forceinline__ void wait_for_grads(int number) const {
+    TileBarrier(at.grads_full + 16 * (group ^ 1), number).wait();
+  }
+
+  /// A walked tile whose S' is there. kMakesDq: also dq of the one before. Is there a next one? Its
+  /// S' is there then.
+  template <bool kMakesDq>
+  __device__ __forceinline__ bool take_tile(Tiles& tiles, int32_t key,
+                                            float (&logits)[kPartRows / 2], bool closed) {
+    take_parts(tiles, key, logits);
+    publish_shared_writes();
+    // Every lane tells of its own.
+    TileBarrier(at.grads_full + 16 * group, num_walked).arrive();
+    const bool has_tile = tiles.next(p.tiles.runs);
+    ++num_walked;
+    if constexpr (!kMakesDq) start_next_logits(logits, has_tile);
+    wgmma_wait<kMakesDq ? 0 : 1>();
+    pin(dv);
+    pin(dk);
+    free_walked();
+    if constexpr (kMakesDq) {
+      float dq[B::kQk / 2];
+      query_gradient.start(dq, num_walked - 2);
+      wgmma_wait<0>();
+      pin(dq);
+      query_gradient.give(dq, num_walked - 2, closed);
+      start_next_logits(logits, has_tile);  // behind it: there are no registers for both
+    }
+    // Without a tile from V, which stays; nobody looks at it.
+    if constexpr (!B::kHasOffsets)
+      load_lse(has_tile ? part_of(num_walked, 0).facts : at.owned + B::kOwnedFirstBytes);
+    wgmma_wait<0>();
+    pin(logits);
+    return has_tile;
+  }
+
+  /// P' and dS' of a tile, and what is added to dv and dk.
+  __device__ __forceinline__ void take_parts(const Tiles& tiles, int32_t key,
+                                             float (&logits)[kPartRows / 2]) {
+    const bool is_masked = tiles.walk.is_masked != 0;
+    const int stage = num_walked % B::kStages;
+    mbarrier_wait(at.second_full + 8 * stage, (num_walked / B::kStages) & 1);
+    if constexpr (B::kParts == 1) {
+      take_part<false>(part_of(num_walked, 0), key, is_masked, logits, logits);
+    } else {
+      float next_logits[kPartRows / 2];
+      take_part<true>(part_of(num_walked, 0), key, is_masked, logits, next_logits);
+      wgmma_wait<1>();
+      pin(next_logits);
+      take_part<false>(part_of(num_walked, 1), key, is_masked, next_logits, next_logits);
+    }
+  }
+
+  /// S' of tile num_walked; without it the last one's once more: a branch would end all products.
+  __device__ __forceinline__ void start_next_logits(float (&logits)[kPartRows / 2],
+                                                    bool has_tile) const {
+    start_logits(logits, has_tile ? num_walked : num_walked - 1);
+  }
+
+  /// Every lane has seen owned_full's phase: it waited for products since.
+  __device__ __forceinline__ void free_owned() const {
+    if (is_elected()) mbarrier_arrive(at.owned_free);
+  }
+
+  /// The stage of the tile before num_walked. Every lane tells that it has read the facts.
+  __device__ __forceinline__ void free_walked() const {
+    mbarrier_arrive(at.walked_free + 8 * ((num_walked - 1) % B::kStages));
+  }
+
+  /// One of a thread's two rows.
+  template <int kLanes, bool kSecond>
+  __device__ __forceinline__ void store_sums(const DeviceRows& rows, int32_t head, int32_t row,
+                                             int32_t num_lanes,
+                                             const float (&sums)[kLanes / 2]) const {
+    const int64_t place = head * rows.head_stride + static_cast<int64_t>(row) * rows.row_stride;
+    if (fused.is_narrow != 0) {
+      store_narrow_row<T, kLanes, kSecond>(static_cast<T*>(rows.data) + place, num_lanes, sums);
+    } else {
+      store_row<kLanes, kSecond>(static_cast<float*>(rows.data) + place, num_lanes, sums, 1.0f);
+    }
+  }
+
+  __device__ __forceinline__ bool leaves(int32_t row, int32_t rows_end) const {
+    return row < rows_end && (fused.wire.uses[row] & WireRows::kLeaves) != 0;
+  }
+  __device__ __forceinline__ bool stays(int32_t row, int32_t rows_end) const {
+    return row < rows_end &&
+           (fused.wire.uses == nullptr || (fused.wire.uses[row] & WireRows::kStays) != 0);
+  }
+
+  /// wire: where rows go that leave. Both rows first, and each condition where it is used: so the
+  /// registers are enough (PtxasReport).
+  template <int kLanes>
+  __device__ __forceinline__ void store_rows(const DeviceRows& rows, void* wire, int32_t head,
+                                             int32_t first_row, int32_t rows_end, int32_t num_lanes,
+                                             const float (&sums)[kLanes / 2]) const {
+    // Mostly all rows of a warp are alike.
+    if (fused.wire.uses != nullptr &&
+        any_in_warp(leaves(first_row, rows_end) || leaves(first_row + 8, rows_end))) {
+      T* const to = static_cast<T*>(wire) + head * rows.head_stride +
+                    static_cast<int64_t>(first_row) * rows.row_stride;
+      store_narrow_row<T, kLanes, false>(to, leaves(first_row, rows_end) ? num_lanes : 0, sums);
+      store_narrow_row<T, kLanes, true>(to + 8 * rows.row_stride,
+                                        leaves(first_row + 8, rows_end) ? num_lanes : 0, sums);
+    }
+    store_sums<kLanes, false>(rows, head, first_row, stays(first_row, rows_end) ? num_lanes : 0,
+                              sums);
+    store_sums<kLanes, true>(rows, head, first_row + 8,
+                             stays(first_row + 8, rows_end) ? num_lanes : 0, sums);
+  }
+
+  __device__ __forceinline__ void run() {
+    WorkDeal deal(at.deal);
+    const int32_t row_in_tile = group * kWarpgroupRows + warp() * 16 + threadIdx.x % 32 / 4;
+    for (;;) {
+      const DealtItem item = deal.read();
+      if (item.is_last()) return;
+#pragma unroll
+      for (int i = 0; i < B::kQk / 2; ++i) dk[i] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < B::kV / 2; ++i) dv[i] = 0.0f;
+      const int32_t key = item.tile.begin + row_in_tile;  // this thread's rows: key and key + 8
+      Tiles tiles(p, item);
+      if (tiles.next(p.tiles.runs)) {
+        mbarrier_wait(at.owned_full, num_owned & 1);
+        ++num_owned;
+        if (item.tile.first_gap >= 0) clear_gaps(item.tile);
+        walk_tiles(tiles, key);
+      }
+      store_rows<B::kV>(p.second, fused.wire.dv, item.head, key, item.tile.end, p.lanes_v, dv);
+#pragma unroll
+      for (int i = 0; i < B::kQk / 2; ++i) dk[i] *= p.scale;
+      store_rows<B::kQk>(p.first, fused.wire.dk, item.head, key, item.tile.end, p.lanes_qk, dk);
+    }
+  }
+};
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, 1)
+    gradients_on_hopper(const __grid_constant__ FusedParams fused) {
+  const FusedShared<B> at;
+  at.init();
+  const BackwardParams& p = fused.base;
+  const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
+  if (warpgroup == 0) {
+    yield_registers<B::kProducerRegisters>();
+    const int warp = threadIdx.x / 32;
+    if (warp == 1) fetch_tiles<B>(fused, at);
+    if (warp == 2) {
+      WorkDeal deal(at.deal);
+      // Many short items took 1 % longer where the loop that never waits could.
+      p.tiles.arrivals.flags != nullptr ? deal.deal<true>(p.tiles, p.counter)
+                                        : deal.deal<false>(p.tiles, p.counter);
+    }
+    if (warp % 3 == 0 && threadIdx.x % 32 == 0) send_dq<B>(fused, at, warp / 3);
+  } else {
+    claim_registers<B::kConsumerRegisters>();
+    GradientConsumer<B>(fused, at, warpgroup - 1).run();
+  }
+}
+
+template <class B>
+void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
+  const DeviceTiles& tiles = launch.key_tiles;
+  FusedParams fused{};
+  BackwardParams& p = fused.base = make_backward_params(launch);
+  make_backward_maps(launch, B::kWalked, B::kOwned, p);
+  p.tiles = tiles;
+  p.counter = launch.counters;
+  set_key_results(launch, p);
+  if constexpr (B::kHasOffsets) {
+    p.logit_log2 = offset_logit_log2(launch.shape);
+    fused.offsets = launch.offsets;
+  }
+  if (p.group_parts == 1) {
+    fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
+    fused.wire = launch.wire;
+  }
+  make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, {B::kWalked});
+  fused.turns_taken = launch.turns_taken;
+  fused.narrow_dq = launch.narrow_dq;
+  fused.merges_dq = launch.merges_dq ? 1 : 0;
+  const int32_t ctas =
+      std::min(tiles.num_work, resident_ctas(gradients_on_hopper<B>, B::kThreads, B::kSharedBytes));
+  launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused);
+}
+
+template <class B>
+void launch_budget(const BackwardLaunch& launch, Stream stream) {
+  const DeviceTiles& tiles = launch.key_tiles;
+  const int32_t lanes = padded_lanes(launch.shape.head_dim_qk);
+  if (tiles.num_unopened > 0 && !launch.merges_dq) {
+    launch_kernel(clear_rows, Grid(tiles.num_unopened, launch.shape.num_heads), kClearingThreads, 0,
+                  stream, ClearParams{launch.dq, tiles.unopened, lanes});
+  }
+  if (tiles.num_work > 0) launch_walk<B>(launch, lanes, stream);
+  if (launch.narrow_dq.data != nullptr && tiles.num_unclosed > 0) {
+    launch_kernel(round_rows<typename B::T>, Grid(tiles.num_unclosed, launch.shape.num_heads),
+                  kClearingThreads, 0, stream,
+                  RoundParams{launch.dq, launch.narrow_dq, tiles.unclosed, lanes});
+  }
+}
+
+// Lanes, walked rows.
+template <class T, bool kByTile, bool kHasCap>
+using Fused64 = FusedBudget<T, 64, 128, kByTile, kHasCap>;
+template <class T, bool kByTile, bool kHasCap>
+using Fused128 = FusedBudget<T, 128, 64, kByTile, kHasCap>;
+
+bool is_small(const AttentionShape& shape) {
+  return shape.head_dim_qk <= 64 && shape.head_dim_v <= 64;
+}
+
+template <class T, bool kByTile, bool kHasCap>
+void launch_lanes(const BackwardLaunch& launch, Stream stream) {
+  if (is_small(launch.shape)) {
+    launch_budget<Fused64<T, kByTile, kHasCap>>(launch, stream);
+  } else {
+    launch_budget<Fused128<T, kByTile, kHasCap>>(launch, stream);
+  }
+}
+
+template <class T, bool kHasCap>
+void launch_order(const BackwardLaunch& launch, Stream stream) {
+  if (launch.key_tiles.walks_by_tile) {
+    launch_lanes<T, true, kHasCap>(launch, stream);
+  } else {
+    launch_lanes<T, false, kHasCap>(launch, stream);
+  }
+}
+
+template <class B>
+TileShape tile_shape() {
+  return {.owned_rows = B::kOwned, .walked_rows = B::kWalked, .by_blocks = true};
+}
+
+}  // namespace
+}  // namespace device
+
+std::string why_not_hopper_backward(const AttentionShape& shape) {
+  if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
+    return "the Hopper backward takes bf16 and fp16 only";
+  if (shape.head_dim_qk > 256 || shape.head_dim_v > 256)
+    return "the Hopper backward takes at most 256 lanes per head";
+  return "";
+}
+
+bool is_hopper_backward_fused(const AttentionShape& shape) {
+  return shape.head_dim_qk <= 128 && shape.head_dim_v <= 128;
+}
+
+TileShape hopper_gradients_tile_shape(const AttentionShape& shape) {
+  return device::is_small(shape) ? device::tile_shape<device::Fused64<Bf16, false, false>>()
+                                 : device::tile_shape<device::Fused128<Bf16, false, false>>();
+}
+
+void launch_hopper_gradients(const BackwardLaunch& launch, Stream stream) {
+  const bool has_cap = launch.shape.softcap != 0.0f;
+  if (launch.shape.dtype == Dtype::bf16) {
+    has_cap ? device::launch_order<Bf16, true>(launch, stream)
+            : device::launch_order<Bf16, false>(launch, stream);
+  } else {
+    has_cap ? device::launch_order<Fp16, true>(launch, stream)
+            : device::launch_order<Fp16, false>(launch, stream);
+  }
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,131 @@
+#pragma once
+
+#include "kernels/attention/row_offsets.h"
+#include "kernels/hopper/hopper_backward_kernel.h"
+
+#include <cmath>
+#include <cstdint>
+
+/// What kernels that own keys must know of every walked query row. Keys are rows of their products,
+/// so that what belongs to a query belongs to a column; a warp of the producer puts it into shared
+/// memory beside the tile.
+namespace cpscope::kernels::device {
+
+/// Where the facts of a stage's walked rows lie: log2_lse and delta (unless they are offsets),
+/// then lo and size of the keys seen.
+template <int kRows>
+struct FactLayout {
+  static constexpr int kDelta = 4 * kRows;
+  static constexpr int kLo = 8 * kRows;
+  static constexpr int kSize = 12 * kRows;
+  static constexpr int kBytes = 16 * kRows;
+};
+
+/// Addresses of the facts' stages and of their barriers.
+struct FactStages {
+  uint32_t facts, full, free;
+};
+
+/// Offsets of 64 walked rows (row_offsets.h) as an operand of 16 lanes: their 8 lanes twice.
+__device__ __forceinline__ uint64_t offset_descriptor(uint32_t rows) {
+  return plain_descriptor(rows);
+}
+
+/// The other operand, for every key: twice a half of each part.
+struct OffsetHalves {
+  uint32_t pairs[4];
+
+  __device__ OffsetHalves() {
+    constexpr uint32_t kHalf = 0x3F00;  // bf16
+    const int lane = threadIdx.x % 4;
+    for (uint32_t& pair : pairs) pair = lane == 0 ? kHalf | kHalf << 16 : lane == 1 ? kHalf : 0;
+  }
+};
+
+/// A lane's part of a walked tile's facts on their way to shared memory: rows 2 * lane and the next
+/// one of every 64. Plain loads, since rows begin anywhere and none past the run's end may be read;
+/// all at once. All tiles want lse and delta: they are asked for before the stage is free.
+template <class Walk>
+struct RowFacts {
+  static constexpr int kPerLane = Walk::kRows / 32;
+  static constexpr int kPairs = kPerLane / 2;
+  float log2_lse[kPerLane], delta[kPerLane];
+
+  __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+  /// Of the i-th number, in the tile.
+  __device__ __forceinline__ static int row_of(int i) { return i / 2 * 64 + 2 * lane() + i % 2; }
+
+  __device__ __forceinline__ void fetch(const BackwardParams& p, const Walk& walk, int32_t head) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int32_t row = walk.row + row_of(i);
+      const bool is_walked = row < walk.end;
+      const int64_t place = static_cast<int64_t>(head) * p.q_rows + row;
+      log2_lse[i] = is_walked ? p.log2_lse[place] : INFINITY;
+      delta[i] = is_walked ? p.delta[place] : 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ void store_statistics(uint32_t facts) const {
+    const uint32_t to = facts + 8 * lane();
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      store_shared_pair(to + 256 * i, {log2_lse[2 * i], log2_lse[2 * i + 1]});
+      store_shared_pair(to + FactLayout<Walk::kRows>::kDelta + 256 * i,
+                        {delta[2 * i], delta[2 * i + 1]});
+    }
+  }
+
+  /// The keys seen, where the tile has a mask. keys_end: of the owned keys.
+  __device__ __forceinline__ void store_keys(const BackwardParams& p, const Walk& walk,
+                                             int32_t keys_end, uint32_t facts) const {
+    using Facts = FactLayout<Walk::kRows>;
+    if (walk.is_masked == 0) return;
+    KeyRange keys[kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int32_t row = walk.row + row_of(i);
+      keys[i] = {};
+      if (row < walk.end)
+        keys[i] = p.tiles.ranges[static_cast<int64_t>(walk.range_set) * p.q_rows + row];
+    }
+    const uint32_t to = facts + 8 * lane();
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const KeySpan even = clip_to_run(keys[2 * i], keys_end);
+      const KeySpan odd = clip_to_run(keys[2 * i + 1], keys_end);
+      store_shared_int_pair(to + Facts::kLo + 256 * i, {even.lo, odd.lo});
+      store_shared_int_pair(to + Facts::kSize + 256 * i,
+                            {static_cast<int32_t>(even.size), static_cast<int32_t>(odd.size)});
+    }
+  }
+};
+
+/// The producer's second warp: the facts of the walked rows. Each lane arrives at a stage's
+/// barrier.
+template <int kStages, class Walk>
+__device__ __forceinline__ void fetch_facts(const BackwardParams& p, WorkDeal deal,
+                                            const FactStages& at) {
+  using Facts = FactLayout<Walk::kRows>;
+  int num_walked = 0;
+  for (;;) {
+    const DealtItem item = deal.read();
+    if (item.is_last()) return;
+    const HeadRange heads(p, item.head);
+    for (int32_t head = heads.first; head < heads.last; ++head) {
+      for (Walk walk(item); walk.next(p.tiles.runs); ++num_walked) {
+        const int stage = num_walked % kStages;
+        RowFacts<Walk> facts;
+        facts.fetch(p, walk, head);
+        mbarrier_wait(at.free + 8 * stage, ((num_walked / kStages) & 1) ^ 1);
+        const uint32_t to = at.facts + stage * Facts::kBytes;
+        facts.store_statistics(to);
+        facts.store_keys(p, walk, item.tile.end, to);
+        // Every lane tells of its own stores.
+        mbarrier_arrive(at.full + 8 * stage);
+      }
+    }
+  }
+}
+
+}  // namespace cpscope::kernels::device

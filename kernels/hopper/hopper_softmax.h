@@ -1,0 +1,146 @@
+#pragma once
+
+#include "kernels/attention/attention_launch.h"
+#include "kernels/attention/softcap.h"
+#include "kernels/hopper/hopper_pipeline.h"
+
+#include <cmath>
+#include <cstdint>
+
+/// What the Hopper forward is asked for, which rows of a tile a thread has, and their running
+/// softmax.
+namespace cpscope::kernels::device {
+
+struct ForwardParams {
+  TensorMap q, k, v;
+  TensorMap narrow_out;  // out in the dtype, for budgets that send rows
+  DeviceTiles tiles;
+  int32_t q_rows;
+  int32_t* counter;
+  void* out;
+  int32_t is_narrow;  // out holds the dtype, else fp32
+  int32_t merges;     // out, in fp32, and lse hold the result for other keys, to be merged with
+  int32_t rounds;     // what is merged is rounded to the dtype
+  int64_t out_row_stride, out_head_stride;
+  int32_t out_lanes;
+  float* lse;
+  int64_t lse_row_stride;
+  float* max_logit;
+  int32_t first_head, first_kv_head, group;
+  float inverse_cap;  // scale / softcap
+  float softcap;
+  float logit_scale;   // of what the softmax sees: 1 after a cap, else `scale`
+  int32_t heads_log2;  // of the query heads in a tile, row by row, at most 3
+};
+
+/// Query heads in a tile: more, and the two rows of a thread would be of two heads.
+inline constexpr int32_t kMostHeadsLog2 = 3;
+
+/// Rows of an owned tile. kHasHeads: of several query heads side by side, row by row.
+template <bool kHasHeads>
+struct TileRows {
+  int32_t heads_log2;
+
+  __device__ explicit TileRows(const ForwardParams& p) : heads_log2(kHasHeads ? p.heads_log2 : 0) {}
+
+  __device__ __forceinline__ int32_t num_heads() const { return 1 << heads_log2; }
+  /// Of a row of the tile: its row of the item after the tile's first one, and its head.
+  __device__ __forceinline__ int32_t row_of(int32_t in_tile) const { return in_tile >> heads_log2; }
+  __device__ __forceinline__ int32_t head_of(int32_t in_tile, int32_t dealt) const {
+    return (dealt << heads_log2) + (in_tile & (num_heads() - 1));
+  }
+  /// From the first one of a thread's rows to the second one, of the same head.
+  __device__ __forceinline__ int32_t step() const { return kHasHeads ? 8 >> heads_log2 : 8; }
+};
+
+/// Running softmax of a thread's two rows. Weights are relative to a reference, a logit that was
+/// the largest once. While no logit exceeds `limit`, which is so nearly always once a row has some
+/// keys, earlier results are left as they are, and lanes need not know each other's logits.
+template <class B>
+struct RowState {
+  // A weight above 1 is at most this part of the sum. It is rounded, which a largest weight of 1
+  // is not: where one key outweighs all others together, its error would show.
+  static constexpr float kMostPart = 0.125f;
+  // And at most 2 to this, or fp16 could not hold it: of a million keys alike an eighth is more.
+  static constexpr float kMostSlack = 15.0f;
+
+  // Logits are those before logit_scale.
+  float largest[2] = {-INFINITY, -INFINITY};    // that this thread has seen
+  float reference[2] = {-INFINITY, -INFINITY};  // of weight 1
+  float limit[2] = {-INFINITY, -INFINITY};
+  float subtracted[2] = {0.0f, 0.0f};  // the reference as an exponent of 2
+  float sum[2] = {0.0f, 0.0f};         // this thread's part
+  RowRanges ranges;
+  int32_t range_set = -1;  // that these are of
+
+  /// logits -> exp2(logit - reference). Says whether a row of the warp has another reference now;
+  /// shrink: by how much earlier results become smaller then.
+  __device__ __forceinline__ bool take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
+                                       float (&shrink)[2], const RunWalk<B::kWalked>& walk) {
+    if constexpr (B::kHasCap) {
+#pragma unroll
+      for (int i = 0; i < B::kWalked / 2; ++i)
+        logits[i] = p.softcap * tanh_with_slope(logits[i] * p.inverse_cap).value;
+    }
+    if (walk.is_masked != 0) {
+      const int32_t key = walk.row + 2 * (threadIdx.x % 4);
+      const KeySpan span[2] = {ranges.span(0, walk.end), ranges.span(1, walk.end)};
+#pragma unroll
+      for (int i = 0; i < B::kWalked / 2; ++i) {
+        if (!span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = -INFINITY;
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int i = 2 * r; i < B::kWalked / 2; i += 4)
+        largest[r] = fmaxf(largest[r], fmaxf(logits[i], logits[i + 1]));
+    }
+    const float to_log2 = p.logit_scale * kLog2E;
+    const bool outgrown = any_in_warp(largest[0] > limit[0] || largest[1] > limit[1]);
+    if (outgrown) move_references(to_log2, shrink);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float part = 0.0f;
+#pragma unroll
+      for (int i = 2 * r; i < B::kWalked / 2; i += 4) {
+        logits[i] = exp2_approx(logits[i] * to_log2 - subtracted[r]);
+        logits[i + 1] = exp2_approx(logits[i + 1] * to_log2 - subtracted[r]);
+        part += logits[i] + logits[i + 1];
+      }
+      sum[r] += part;
+    }
+    return outgrown;
+  }
+
+  /// The references become the largest logits, and limits as well.
+  __device__ __forceinline__ void move_references(float to_log2, float (&shrink)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = largest[r];
+      top = fmaxf(top, shuffle_xor(top, 1));
+      top = fmaxf(top, shuffle_xor(top, 2));
+      const float growth = (top - reference[r]) * to_log2;  // a NaN while nothing is visible
+      // 1 where the reference stays.
+      shrink[r] = growth > 0.0f ? exp2_approx(-growth) : 1.0f;
+      reference[r] = limit[r] = top;
+      subtracted[r] = top == -INFINITY ? 0.0f : top * to_log2;
+      sum[r] *= shrink[r];
+    }
+  }
+
+  /// After move_references, when the sum is that of all keys so far.
+  __device__ __forceinline__ void raise_limits(const ForwardParams& p) {
+    const float from_log2 = reciprocal_approx(p.logit_scale * kLog2E);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float whole = sum[r];
+      whole += shuffle_xor(whole, 1);
+      whole += shuffle_xor(whole, 2);
+      const float slack = fminf(fmaxf(0.0f, log2_approx(whole * kMostPart)), kMostSlack);
+      limit[r] = reference[r] + slack * from_log2;
+    }
+  }
+};
+
+}  // namespace cpscope::kernels::device

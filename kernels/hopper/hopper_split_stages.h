@@ -1,0 +1,117 @@
+#pragma once
+
+#include "kernels/hopper/hopper_backward_kernel.h"
+
+#include <cstdint>
+
+/// Backward kernels of sm_90a whose walked tiles come in two halves (K and V, or Q and dO) that
+/// have stages and barriers of their own: a half is fetched again as soon as nobody needs it, so
+/// one may have fewer stages than the other where shared memory is short.
+namespace cpscope::kernels::device {
+
+/// One configuration. kExchangeBytes: what consumers hand to each other.
+template <class T_, int kQk_, int kV_, int kOwned_, int kWalked_, int kFirstStages_,
+          int kSecondStages_, int kFactBytes_, int kExchangeBytes_, int kProducerRegisters_,
+          int kConsumerRegisters_, bool kHasCap_>
+struct SplitBudget {
+  using T = T_;
+  static constexpr int kQk = kQk_, kV = kV_, kOwned = kOwned_, kWalked = kWalked_;
+  static constexpr int kFirstStages = kFirstStages_, kSecondStages = kSecondStages_;
+  static constexpr int kFactBytes = kFactBytes_, kExchangeBytes = kExchangeBytes_;
+  static constexpr bool kHasCap = kHasCap_;
+  static constexpr int kConsumers = 2;
+  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
+  static constexpr int kProducerRegisters = kProducerRegisters_;
+  static constexpr int kConsumerRegisters = kConsumerRegisters_;
+  static constexpr int kOwnedFirstBytes = kOwned * kQk * 2;  // q, or k
+  static constexpr int kOwnedBytes = kOwned * (kQk + kV) * 2;
+  static constexpr int kFirstBytes = kWalked * kQk * 2;  // k, or q
+  static constexpr int kSecondBytes = kWalked * kV * 2;  // v, or d_out
+  static constexpr int kWalkedBytes = kFirstStages * kFirstBytes + kSecondStages * kSecondBytes;
+  static constexpr int kSharedBytes = 1024 + kOwnedBytes + kWalkedBytes +
+                                      kFirstStages * kFactBytes + kExchangeBytes + 256 +
+                                      WorkDeal::kBytes;
+
+  static_assert(kOwned % kWarpgroupRows == 0 && kWalked % 16 == 0);
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (kConsumers + 1) * launch_registers(kThreads));
+  static_assert(kSharedBytes <= kMaxSharedBytes);
+};
+
+/// Where things lie in shared memory, and the barriers of the stages.
+template <class B>
+struct SplitShared {
+  uint32_t owned, first, second, row_facts, exchange;
+  uint32_t owned_full, owned_free, first_full, first_free, second_full, second_free;
+  uint32_t partners;  // two barriers of each warp of a consumer and its partner
+  uint32_t deal;
+
+  __device__ SplitShared() {
+    owned = align_to_swizzle(shared_address(dynamic_shared()));
+    first = owned + B::kOwnedBytes;
+    second = first + B::kFirstStages * B::kFirstBytes;
+    exchange = second + B::kSecondStages * B::kSecondBytes;
+    row_facts = exchange + B::kExchangeBytes;
+    owned_full = row_facts + B::kFirstStages * B::kFactBytes;
+    owned_free = owned_full + 8;
+    first_full = owned_free + 8;
+    first_free = first_full + 8 * B::kFirstStages;
+    second_full = first_free + 8 * B::kFirstStages;
+    second_free = second_full + 8 * B::kSecondStages;
+    partners = second_free + 8 * B::kSecondStages;
+    deal = partners + 8 * 8;
+  }
+
+  /// Arrivals that fill and free a stage of the first half; fact_warps: warps that fetch what
+  /// belongs to rows.
+  __device__ void init(int first_arrivals, int first_free_arrivals, int fact_warps) const {
+    constexpr int kConsumerWarps = 4 * B::kConsumers;
+    if (threadIdx.x == 0) {
+      mbarrier_init(owned_full, 1);
+      mbarrier_init(owned_free, kConsumerWarps);
+      for (int i = 0; i < B::kFirstStages; ++i) {
+        mbarrier_init(first_full + 8 * i, first_arrivals);
+        mbarrier_init(first_free + 8 * i, first_free_arrivals);
+      }
+      for (int i = 0; i < B::kSecondStages; ++i) {
+        mbarrier_init(second_full + 8 * i, 1);
+        mbarrier_init(second_free + 8 * i, kConsumerWarps);
+      }
+      for (int i = 0; i < 8; ++i) mbarrier_init(partners + 8 * i, 32);
+      WorkDeal(deal).init(kConsumerWarps + fact_warps, 1);
+      mbarrier_init_fence();
+    }
+    __syncthreads();
+  }
+
+  // Halves are counted from the start of the kernel.
+
+  __device__ __forceinline__ uint32_t first_at(int number) const {
+    return first + number % B::kFirstStages * B::kFirstBytes;
+  }
+  __device__ __forceinline__ uint32_t second_at(int number) const {
+    return second + number % B::kSecondStages * B::kSecondBytes;
+  }
+  __device__ __forceinline__ uint32_t first_full_at(int number) const {
+    return first_full + 8 * (number % B::kFirstStages);
+  }
+  __device__ __forceinline__ uint32_t first_free_at(int number) const {
+    return first_free + 8 * (number % B::kFirstStages);
+  }
+  __device__ __forceinline__ uint32_t second_full_at(int number) const {
+    return second_full + 8 * (number % B::kSecondStages);
+  }
+  __device__ __forceinline__ uint32_t second_free_at(int number) const {
+    return second_free + 8 * (number % B::kSecondStages);
+  }
+  /// Parity of the phase that ends when the half has landed; the stage was free before that phase's
+  /// opposite.
+  __device__ __forceinline__ static uint32_t first_parity(int number) {
+    return static_cast<uint32_t>(number / B::kFirstStages) & 1u;
+  }
+  __device__ __forceinline__ static uint32_t second_parity(int number) {
+    return static_cast<uint32_t>(number / B::kSecondStages) & 1u;
+  }
+};
+
+}  // namespace cpscope::kernels::device

@@ -1,0 +1,395 @@
+#include "kernels/device/launch.h"
+#include "kernels/hopper/hopper_backward.h"
+#include "kernels/hopper/hopper_row_metadata.h"
+#include "kernels/hopper/hopper_split_stages.h"
+
+#include <algorithm>
+#include <cstdint>
+
+// dk and dv of one compute item on sm_90a, heads of more than 128 lanes.
+//
+// A CTA owns 64 keys of a kv head, since dk and dv of 256 lanes and more keys do not fit in its
+// registers, and walks the query rows that see them, for every query head of the group, or of a
+// part of it (TileList::group_parts). The two consumers have roles (primes: transposed):
+//   weights    S' = K Q^T,   P' = exp2(S' scale log2(e) - log2_lse),   dv += P' dO
+//   gradients  dP' = V dO^T, dS' = P' (dP' - delta),                   dk += dS' Q
+// Each product is made once, two by each. Only P' crosses, in fp32 through shared memory: a thread
+// reads what the thread at its place in the other warpgroup wrote, so it is laid out by threads,
+// and warps wait for their partners alone. With four stages of Q and dO (192 lanes) the sum of a
+// tile runs under the next one's softmax; with two (256) it goes ahead of the next product, since
+// its stage is wanted again.
+//
+// Ladder: v1 is the portable kernel (key_gradient.cu); this one is v2.
+// Grid: one CTA per SM, work from a counter; 128 threads for the producer and for each consumer.
+// Shared memory: K and V of the owner, stages of Q and of dO, panels with the 128-byte swizzle, P'.
+// Limit: shared memory. A tile of 64 x 64 at 256 lanes takes 2048 clocks of products, and at 128
+// bytes a clock 2304 of shared memory: 1536 of operands, 512 of copies, 256 of P' (192/128: 1280
+// and 1536). The copies alone are 28 bytes a clock from L2, near to what it gives to all SMs at
+// once. Accuracy: as v1: fp32 sums, P and dS rounded to the dtype. Source: FlashAttention-3
+// (arXiv:2407.08608), the transposed products; roles are our own.
+
+namespace cpscope::kernels {
+namespace device {
+namespace {
+
+constexpr int kWalkedRows = kWarpgroupRows;
+using Facts = FactLayout<kWalkedRows>;
+constexpr int kExchangedBytes = kWarpgroupRows * kWalkedRows * 4;
+
+/// The producer's first thread: the tiles.
+template <class B>
+__device__ __forceinline__ void fetch_queries(const BackwardParams& p, const SplitShared<B>& at) {
+  WorkDeal deal(at.deal);
+  int num_walked = 0, num_owned = 0;  // fetched
+  for (;;) {
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) return;
+    const OwnedTile& tile = item.tile;
+    const HeadRange heads(p, item.head);
+    if (tile.num_runs == 0 || heads.first >= heads.last) continue;
+    mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
+    ++num_owned;
+    mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
+    const int32_t kv_head = item.head / p.group_parts;
+    load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end, kv_head);
+    load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full, tile.begin,
+                                  tile.end, kv_head);
+    for (int32_t head = heads.first; head < heads.last; ++head) {
+      for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs); ++num_walked) {
+        const uint32_t q_full = at.first_full_at(num_walked);
+        const uint32_t d_out_full = at.second_full_at(num_walked);
+        // dO is free sooner: dk is the last to be made of a tile.
+        mbarrier_wait(at.second_free_at(num_walked), at.second_parity(num_walked) ^ 1);
+        mbarrier_arrive_expecting(d_out_full, B::kSecondBytes);
+        load_panels<B::kV, B::kWalked>(at.second_at(num_walked), &p.d_out, d_out_full, walk.row,
+                                       walk.end, head);
+        mbarrier_wait(at.first_free_at(num_walked), at.first_parity(num_walked) ^ 1);
+        mbarrier_arrive_expecting(q_full, B::kFirstBytes);
+        load_panels<B::kQk, B::kWalked>(at.first_at(num_walked), &p.q, q_full, walk.row, walk.end,
+                                        head);
+      }
+    }
+  }
+}
+
+/// Walks the query rows that an item meets, once for each query head.
+template <int kRows>
+struct GroupWalk {
+  const DealtItem& item;
+  int32_t heads_left;
+  RunWalk<kRows> rows;
+
+  __device__ GroupWalk(const DealtItem& dealt, const HeadRange& heads)
+      : item(dealt), heads_left(heads.last - heads.first), rows(dealt) {}
+
+  __device__ __forceinline__ bool next(const TileRun* runs) {
+    for (; heads_left > 0; --heads_left) {
+      if (rows.next(runs)) return true;
+      rows = RunWalk<kRows>(item);
+    }
+    return false;
+  }
+};
+
+/// A consumer warpgroup: of the weights and dv, or of the gradients and dk.
+template <class B, bool kMakesValues>
+struct RoleConsumer {
+  static constexpr int kTileLanes =
+      kMakesValues ? B::kQk : B::kV;  // summed over by a tile's product
+  static constexpr int kSumLanes = kMakesValues ? B::kV : B::kQk;
+  // Whether the sums take the tile before ahead of this tile's product: with few stages they must
+  // be free soon; with more the sums run under the softmax.
+  static constexpr bool kSumsFirst = B::kFirstStages < 3;
+
+  const BackwardParams& p;
+  const SplitShared<B>& at;
+  uint32_t exchange;                  // of this thread and its partner
+  int num_walked = 0, num_owned = 0;  // taken
+  uint32_t operands[B::kWalked / 4];  // P' or dS' of the tile before, in pairs
+  float sums[kSumLanes / 2];          // dv or dk
+
+  __device__ RoleConsumer(const BackwardParams& params, const SplitShared<B>& shared)
+      : p(params), at(shared), exchange(shared.exchange + threadIdx.x % kWarpgroupThreads * 16) {}
+
+  __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
+
+  // Barriers of a warp and its partner: P' has been written, P' has been read. Every lane tells of
+  // its own accesses.
+  __device__ __forceinline__ uint32_t written_barrier() const {
+    return at.partners + 16 * (threadIdx.x / 32 % 4);
+  }
+  __device__ __forceinline__ uint32_t read_barrier() const { return written_barrier() + 8; }
+
+  __device__ __forceinline__ uint32_t facts() const {
+    return at.row_facts + num_walked % B::kFirstStages * B::kFactBytes + 8 * (threadIdx.x % 4);
+  }
+
+  __device__ __forceinline__ void wait_for_queries(int number) const {
+    mbarrier_wait(at.first_full_at(number), at.first_parity(number));
+  }
+  __device__ __forceinline__ void wait_for_d_out(int number) const {
+    mbarrier_wait(at.second_full_at(number), at.second_parity(number));
+  }
+  /// Every lane tells that it has read the facts, too.
+  __device__ __forceinline__ void release_queries(int number) const {
+    mbarrier_arrive(at.first_free_at(number));
+  }
+  __device__ __forceinline__ void release_d_out(int number) const {
+    if (is_elected()) mbarrier_arrive(at.second_free_at(number));
+  }
+
+  /// S' or dP' of the tile.
+  __device__ __forceinline__ void start_tile(float (&tile)[B::kWalked / 2]) const {
+    const uint32_t a = kMakesValues ? at.owned : at.owned + B::kOwnedFirstBytes;
+    const uint32_t b = kMakesValues ? at.first_at(num_walked) : at.second_at(num_walked);
+    if constexpr (kMakesValues) {
+      wait_for_queries(num_walked);
+    } else {
+      wait_for_d_out(num_walked);
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kTileLanes / 16; ++step) {
+      wgmma_ss<typename B::T>(tile, matrix_descriptor(a + lane_step<B::kOwned>(step), 16),
+                              matrix_descriptor(b + lane_step<B::kWalked>(step), 16), step > 0);
+    }
+    wgmma_commit();
+  }
+
+  /// dv or dk += the operands of a tile times its rows.
+  __device__ __forceinline__ void start_sums(int number) {
+    if constexpr (kMakesValues) wait_for_d_out(number);
+    const uint32_t b = kMakesValues ? at.second_at(number) : at.first_at(number);
+    pin(sums);
+    pin(operands);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < B::kWalked / 16; ++step) {
+      wgmma_rs<typename B::T>(sums, operands + 4 * step,
+                              matrix_descriptor(b + row_step(step), B::kWalked * kPanelRowBytes));
+    }
+    wgmma_commit();
+  }
+
+  /// Waits until no more than kLater products behind the sums are under way.
+  template <int kLater>
+  __device__ __forceinline__ void finish_sums(int number) {
+    wgmma_wait<kLater>();
+    pin(sums);
+    if constexpr (kMakesValues) {
+      release_d_out(number);
+    } else {
+      release_queries(number);
+    }
+  }
+
+  /// Hidden pairs of columns [8 j, 8 j + 8) weigh nothing, whatever their logits are.
+  __device__ __forceinline__ void hide(float (&weights)[B::kWalked / 2], int j, int32_t key) const {
+    const IntPair lo = load_shared_int_pair(facts() + Facts::kLo + 32 * j);
+    const IntPair size = load_shared_int_pair(facts() + Facts::kSize + 32 * j);
+    const KeySpan even{lo.x, static_cast<uint32_t>(size.x)};
+    const KeySpan odd{lo.y, static_cast<uint32_t>(size.y)};
+    if (!even.has(key)) weights[4 * j] = 0.0f;
+    if (!odd.has(key)) weights[4 * j + 1] = 0.0f;
+    if (!even.has(key + 8)) weights[4 * j + 2] = 0.0f;
+    if (!odd.has(key + 8)) weights[4 * j + 3] = 0.0f;
+  }
+
+  /// S' -> P', and P' times the cap's slope to the partner. With a cap in small pieces: the slopes
+  /// of a whole tile have no registers.
+  __device__ __forceinline__ void weigh_tile(float (&logits)[B::kWalked / 2], int32_t key,
+                                             bool is_masked) const {
+    constexpr int kPiece = B::kHasCap ? 2 : B::kWalked / 8;  // groups of 8 columns
+    float slopes[4 * kPiece];
+#pragma unroll
+    for (int first = 0; first < B::kWalked / 8; first += kPiece) {
+#pragma unroll
+      for (int j = first; j < first + kPiece; ++j) {
+        const FloatPair log2_lse = load_shared_pair(facts() + 32 * j);
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; ++i) {
+          logits[i] = weigh<B::kHasCap>(p, logits[i], i % 2 == 0 ? log2_lse.x : log2_lse.y,
+                                        slopes[i - 4 * first]);
+        }
+      }
+      if (is_masked) {
+#pragma unroll
+        for (int j = first; j < first + kPiece; ++j) hide(logits, j, key);
+      }
+      if (first == 0) mbarrier_wait(read_barrier(), (num_walked & 1) ^ 1);
+#pragma unroll
+      for (int j = first; j < first + kPiece; ++j) {
+        // The slope of a hidden pair may be a NaN.
+        const auto crossing = [&](int i) {
+          const float weight = logits[4 * j + i];
+          return !B::kHasCap || weight == 0.0f ? weight : weight * slopes[4 * (j - first) + i];
+        };
+        store_shared_four(exchange + j * kWarpgroupThreads * 16,
+                          {crossing(0), crossing(1), crossing(2), crossing(3)});
+      }
+    }
+    mbarrier_arrive(written_barrier());
+    release_queries(num_walked);
+  }
+
+  /// dP' -> dS' = P' (dP' - delta).
+  __device__ __forceinline__ void differentiate(float (&dp)[B::kWalked / 2], bool is_masked) const {
+    wait_for_queries(num_walked);
+    mbarrier_wait(written_barrier(), num_walked & 1);
+#pragma unroll
+    for (int i = 0; i < B::kWalked / 2; i += 4) {
+      const FloatPair delta = load_shared_pair(facts() + Facts::kDelta + 8 * i);
+      const FloatFour weights = load_shared_four(exchange + i / 4 * kWarpgroupThreads * 16);
+      // A key that no row sees may hold a NaN, and so may its dP'.
+      const auto slope = [&](float weight, float product, float row_delta) {
+        return is_masked && weight == 0.0f ? 0.0f : weight * (product - row_delta);
+      };
+      dp[i] = slope(weights.x, dp[i], delta.x);
+      dp[i + 1] = slope(weights.y, dp[i + 1], delta.y);
+      dp[i + 2] = slope(weights.z, dp[i + 2], delta.x);
+      dp[i + 3] = slope(weights.w, dp[i + 3], delta.y);
+    }
+    mbarrier_arrive(read_barrier());
+  }
+
+  /// A tile, beside or behind the sums of the one before.
+  template <bool kIsFirst>
+  __device__ __forceinline__ void take_tile(int32_t key, bool is_masked) {
+    float tile[B::kWalked / 2];
+    if constexpr (kIsFirst) {
+      start_tile(tile);
+      wgmma_wait<0>();
+    } else if constexpr (kSumsFirst) {
+      start_sums(num_walked - 1);
+      start_tile(tile);
+      finish_sums<1>(num_walked - 1);
+      wgmma_wait<0>();
+    } else {
+      start_tile(tile);
+      start_sums(num_walked - 1);
+      wgmma_wait<1>();
+    }
+    pin(tile);
+    if constexpr (kMakesValues) {
+      weigh_tile(tile, key, is_masked);
+    } else {
+      release_d_out(num_walked);
+      differentiate(tile, is_masked);
+    }
+    if constexpr (!kIsFirst && !kSumsFirst) finish_sums<0>(num_walked - 1);
+#pragma unroll
+    for (int i = 0; i < B::kWalked / 4; ++i)
+      operands[i] = pack<typename B::T>(tile[2 * i], tile[2 * i + 1]);
+    ++num_walked;
+  }
+
+  __device__ __forceinline__ void store_sums(const DealtItem& item, int32_t row) const {
+    const DeviceRows& rows = kMakesValues ? p.second : p.first;
+    const int32_t num_lanes = kMakesValues ? p.lanes_v : p.lanes_qk;
+    const float factor = kMakesValues ? 1.0f : p.scale;
+    float* to = static_cast<float*>(rows.data) + item.head * rows.head_stride +
+                static_cast<int64_t>(row) * rows.row_stride;
+    if (row < item.tile.end) store_row<kSumLanes, false>(to, num_lanes, sums, factor);
+    to += 8 * rows.row_stride;
+    if (row + 8 < item.tile.end) store_row<kSumLanes, true>(to, num_lanes, sums, factor);
+  }
+
+  __device__ __forceinline__ void run() {
+    WorkDeal deal(at.deal);
+    for (;;) {
+      const DealtItem item = deal.read();
+      if (item.is_last()) return;
+#pragma unroll
+      for (int i = 0; i < kSumLanes / 2; ++i) sums[i] = 0.0f;
+      // This thread's rows: key and key + 8.
+      const int32_t key = item.tile.begin + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+      GroupWalk<B::kWalked> walk(item, HeadRange(p, item.head));
+      if (walk.next(p.tiles.runs)) {
+        mbarrier_wait(at.owned_full, num_owned & 1);
+        ++num_owned;
+        take_tile<true>(key, walk.rows.is_masked != 0);
+        while (walk.next(p.tiles.runs)) take_tile<false>(key, walk.rows.is_masked != 0);
+        // Nothing reads K and V any more; the waits above were those of whole warps.
+        if (is_elected()) mbarrier_arrive(at.owned_free);
+        start_sums(num_walked - 1);
+        finish_sums<0>(num_walked - 1);
+      }
+      store_sums(item, key);
+    }
+  }
+};
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, 1)
+    wide_key_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
+  const SplitShared<B> at;
+  at.init(1 + 32, kWarpgroupThreads * B::kConsumers, 1);
+  const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
+  if (warpgroup == 0) {
+    yield_registers<B::kProducerRegisters>();
+    if (threadIdx.x == 0) fetch_queries<B>(p, at);
+    if (threadIdx.x / 32 == 1) {
+      fetch_facts<B::kFirstStages, RunWalk<kWalkedRows>>(
+          p, WorkDeal(at.deal), {at.row_facts, at.first_full, at.first_free});
+    }
+    if (threadIdx.x / 32 == 2) WorkDeal(at.deal).deal(p.tiles, p.counter);
+  } else {
+    claim_registers<B::kConsumerRegisters>();
+    if (warpgroup == 1) {
+      RoleConsumer<B, true>(p, at).run();
+    } else {
+      RoleConsumer<B, false>(p, at).run();
+    }
+  }
+}
+
+// Lanes, owned and walked rows, stages of Q and dO, registers.
+template <class T, bool kHasCap>
+using Budget192 = SplitBudget<T, 192, 128, kWarpgroupRows, kWalkedRows, 4, 4, Facts::kBytes,
+                              kExchangedBytes, 40, 232, kHasCap>;
+template <class T, bool kHasCap>
+using Budget256 = SplitBudget<T, 256, 256, kWarpgroupRows, kWalkedRows, 2, 2, Facts::kBytes,
+                              kExchangedBytes, 40, 232, kHasCap>;
+
+template <class B>
+void launch_budget(const BackwardLaunch& launch, Stream stream) {
+  BackwardParams p = make_backward_params(launch);
+  make_backward_maps(launch, B::kWalked, B::kOwned, p);
+  p.tiles = launch.key_tiles;
+  p.counter = launch.counters + 1;
+  set_key_results(launch, p);
+  const int32_t ctas = std::min(p.tiles.num_work, resident_ctas(wide_key_gradient_on_hopper<B>,
+                                                                B::kThreads, B::kSharedBytes));
+  launch_kernel(wide_key_gradient_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream,
+                p);
+}
+
+template <class T, bool kHasCap>
+void launch_lanes(const BackwardLaunch& launch, Stream stream) {
+  if (launch.shape.head_dim_qk <= 192 && launch.shape.head_dim_v <= 128) {
+    launch_budget<Budget192<T, kHasCap>>(launch, stream);
+  } else {
+    launch_budget<Budget256<T, kHasCap>>(launch, stream);
+  }
+}
+
+}  // namespace
+}  // namespace device
+
+TileShape hopper_wide_key_gradient_tile_shape() {
+  return {device::kWarpgroupRows, device::kWalkedRows};
+}
+
+void launch_hopper_wide_key_gradient(const BackwardLaunch& launch, Stream stream) {
+  if (launch.key_tiles.num_work == 0) return;
+  const bool has_cap = launch.shape.softcap != 0.0f;
+  if (launch.shape.dtype == Dtype::bf16) {
+    has_cap ? device::launch_lanes<Bf16, true>(launch, stream)
+            : device::launch_lanes<Bf16, false>(launch, stream);
+  } else {
+    has_cap ? device::launch_lanes<Fp16, true>(launch, stream)
+            : device::launch_lanes<Fp16, false>(launch, stream);
+  }
+}
+
+}  // namespace cpscope::kernels

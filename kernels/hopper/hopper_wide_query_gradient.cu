@@ -1,0 +1,365 @@
+#include "kernels/device/launch.h"
+#include "kernels/hopper/hopper_backward.h"
+#include "kernels/hopper/hopper_split_stages.h"
+
+#include <algorithm>
+#include <cmath>
+
+// dq of one compute item on sm_90a, for heads of more than 128 lanes.
+//
+// A CTA owns 128 query rows of a head and walks the keys that they see: S = Q K^T, dP = dO V^T,
+// dS = P (dP - delta), dq += dS K. K and V have
+// stages and barriers of their own here, since shared memory is short. At 256 lanes, where shared
+// memory holds two tiles of K and one of V besides Q and dO, it goes ahead of the next tile's
+// products, since its stage is wanted again.
+//
+// Ladder: v1 is the portable kernel (query_gradient.cu); this one is v2.
+// Grid: one CTA per SM, work from a counter; 128 threads for the producer and for each consumer.
+// Shared memory: Q and dO of the owner, stages of K and of V, panels with the 128-byte swizzle.
+// Limit: shared memory. A tile of 128 x 64 at 256 lanes takes 3072 clocks of products, and at 128
+// bytes a clock as many of shared memory: 2560 of operands, 512 of copies.
+// Accuracy: as v1: fp32 sums, dS rounded to the dtype.
+// Source: FlashAttention-2 (arXiv:2307.08691), alg. 2, with the loops exchanged.
+
+namespace cpscope::kernels {
+namespace device {
+namespace {
+
+/// Whether dq takes the tile before ahead of this tile's products: its keys' stage is free sooner,
+/// but its product runs no more under the softmax.
+template <class B>
+inline constexpr bool kSumsFirst = B::kFirstStages < 3;
+
+/// The producer's thread.
+template <class B>
+__device__ __forceinline__ void fetch_keys(const BackwardParams& p, const SplitShared<B>& at) {
+  WorkDeal deal(at.deal);
+  int num_walked = 0, num_owned = 0;  // fetched
+  for (;;) {
+    const DealtItem item = deal.read_alone();
+    if (item.is_last()) return;
+    const OwnedTile& tile = item.tile;
+    if (tile.num_runs == 0) continue;
+    mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
+    ++num_owned;
+    const int32_t kv_head = (p.first_head + item.head) / p.group - p.first_kv_head;
+    mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
+    load_panels<B::kQk, B::kOwned>(at.owned, &p.q, at.owned_full, tile.begin, tile.end, item.head);
+    load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.d_out, at.owned_full,
+                                  tile.begin, tile.end, item.head);
+    for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs); ++num_walked) {
+      const uint32_t k_full = at.first_full_at(num_walked), v_full = at.second_full_at(num_walked);
+      mbarrier_wait(at.first_free_at(num_walked), at.first_parity(num_walked) ^ 1);
+      mbarrier_arrive_expecting(k_full, B::kFirstBytes);
+      load_panels<B::kQk, B::kWalked>(at.first_at(num_walked), &p.k, k_full, walk.row, walk.end,
+                                      kv_head);
+      mbarrier_wait(at.second_free_at(num_walked), at.second_parity(num_walked) ^ 1);
+      mbarrier_arrive_expecting(v_full, B::kSecondBytes);
+      load_panels<B::kV, B::kWalked>(at.second_at(num_walked), &p.v, v_full, walk.row, walk.end,
+                                     kv_head);
+    }
+  }
+}
+
+/// A value of all lanes of a warp, as shared_by_warp gives it, where the compiler does not spill
+/// for that.
+template <class B>
+__device__ __forceinline__ int32_t shared_if_cheap(int32_t value) {
+  if constexpr (B::kQk <= 192 && !B::kHasCap) {
+    return shared_by_warp(value);
+  } else {
+    return value;
+  }
+}
+
+/// A consumer warpgroup.
+template <class B>
+struct QueryGradientConsumer {
+  const BackwardParams& p;
+  const SplitShared<B>& at;
+  int group;  // which consumer
+  uint32_t q, d_out;
+  int num_walked = 0, num_owned = 0;     // taken
+  uint32_t logit_grads[B::kWalked / 4];  // dS of the tile before, in pairs
+  float dq[B::kQk / 2];
+
+  __device__ QueryGradientConsumer(const BackwardParams& params, const SplitShared<B>& shared,
+                                   int consumer)
+      : p(params),
+        at(shared),
+        group(consumer),
+        q(shared.owned + consumer * kWarpgroupRows * kPanelRowBytes),
+        d_out(q + B::kOwnedFirstBytes) {}
+
+  __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
+
+  /// sums = A B^T of kLanes lanes; a: this warpgroup's queries, b: the walked keys.
+  template <int kLanes>
+  __device__ __forceinline__ static void start_product(float (&sums)[B::kWalked / 2], uint32_t a,
+                                                       uint32_t b) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kLanes / 16; ++step) {
+      wgmma_ss<typename B::T>(sums, matrix_descriptor(a + lane_step<B::kOwned>(step), 16),
+                              matrix_descriptor(b + lane_step<B::kWalked>(step), 16), step > 0);
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void wait_for_keys() const {
+    mbarrier_wait(at.first_full_at(num_walked), at.first_parity(num_walked));
+  }
+  __device__ __forceinline__ void wait_for_values() const {
+    mbarrier_wait(at.second_full_at(num_walked), at.second_parity(num_walked));
+  }
+
+  __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2]) const {
+    start_product<B::kQk>(logits, q, at.first_at(num_walked));
+  }
+
+  __device__ __forceinline__ void start_dp(float (&dp)[B::kWalked / 2]) const {
+    start_product<B::kV>(dp, d_out, at.second_at(num_walked));
+  }
+
+  /// dq += dS K of a tile whose dS is in logit_grads.
+  __device__ __forceinline__ void start_dq(int number) {
+    pin(dq);
+    pin(logit_grads);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < B::kWalked / 16; ++step) {
+      wgmma_rs<typename B::T>(
+          dq, logit_grads + 4 * step,
+          matrix_descriptor(at.first_at(number) + row_step(step), B::kWalked * kPanelRowBytes));
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void release_keys(int number) const {
+    if (is_elected()) mbarrier_arrive(at.first_free_at(number));
+  }
+  __device__ __forceinline__ void release_values() const {
+    if (is_elected()) mbarrier_arrive(at.second_free_at(num_walked));
+  }
+
+  /// Logits -> P, times the cap's slope.
+  __device__ __forceinline__ void weigh_tile(const QueryRows& rows,
+                                             float (&logits)[B::kWalked / 2]) const {
+#pragma unroll
+    for (int i = 0; i < B::kWalked / 2; ++i) {
+      float slope;
+      const float weight = weigh<B::kHasCap>(p, logits[i], rows.log2_lse[(i / 2) & 1], slope);
+      logits[i] = B::kHasCap ? weight * slope : weight;
+    }
+  }
+
+  /// Logits, or weights, -> dS. Hidden pairs are chosen away at the end: there even dP may be a
+  /// NaN.
+  template <bool kAreWeights>
+  __device__ __forceinline__ void differentiate(const QueryRows& rows,
+                                                float (&logits)[B::kWalked / 2],
+                                                const float (&dp)[B::kWalked / 2],
+                                                const RunWalk<B::kWalked>& walk) const {
+#pragma unroll
+    for (int i = 0; i < B::kWalked / 2; ++i) {
+      const int r = (i / 2) & 1;
+      float slope = 1.0f;
+      if (!kAreWeights) logits[i] = weigh<B::kHasCap>(p, logits[i], rows.log2_lse[r], slope);
+      logits[i] *= dp[i] - rows.delta[r];
+      if (B::kHasCap && !kAreWeights) logits[i] *= slope;
+    }
+    if (walk.is_masked != 0) {
+      const int32_t key = walk.row + 2 * (threadIdx.x % 4);
+      const KeySpan span[2] = {rows.ranges.span(0, walk.end), rows.ranges.span(1, walk.end)};
+#pragma unroll
+      for (int i = 0; i < B::kWalked / 2; ++i) {
+        if (!span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = 0.0f;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void round_grads(const float (&logits)[B::kWalked / 2]) {
+#pragma unroll
+    for (int i = 0; i < B::kWalked / 4; ++i)
+      logit_grads[i] = pack<typename B::T>(logits[2 * i], logits[2 * i + 1]);
+  }
+
+  /// The first tile of an item.
+  __device__ __forceinline__ void take_first(const QueryRows& rows,
+                                             const RunWalk<B::kWalked>& walk) {
+    float logits[B::kWalked / 2], dp[B::kWalked / 2];
+    wait_for_keys();
+    start_logits(logits);
+    wait_for_values();
+    start_dp(dp);
+    wgmma_wait<0>();
+    pin(logits);
+    pin(dp);
+    release_values();
+    differentiate<false>(rows, logits, dp, walk);
+    round_grads(logits);
+    ++num_walked;
+  }
+
+  /// A tile, while dq takes the one before.
+  __device__ __forceinline__ void take_next(const QueryRows& rows,
+                                            const RunWalk<B::kWalked>& walk) {
+    float logits[B::kWalked / 2], dp[B::kWalked / 2];
+    num_walked = shared_if_cheap<B>(num_walked);
+    if constexpr (kSumsFirst<B>) {
+      named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
+      start_dq(num_walked - 1);
+      wait_for_keys();
+      start_logits(logits);
+      // The values come late: nobody waits for them in turn.
+      named_barrier_arrive(2 - group, 2 * kWarpgroupThreads);
+      wait_for_values();
+      start_dp(dp);
+      wgmma_wait<1>();
+      pin(dq);
+      pin(logits);
+      release_keys(num_walked - 1);
+      weigh_tile(rows, logits);
+      wgmma_wait<0>();
+      pin(dp);
+      release_values();
+      differentiate<true>(rows, logits, dp, walk);
+    } else {
+      // A turn is for products: tiles are waited for before it.
+      wait_for_keys();
+      wait_for_values();
+      named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
+      start_logits(logits);
+      start_dp(dp);
+      start_dq(num_walked - 1);
+      named_barrier_arrive(2 - group, 2 * kWarpgroupThreads);
+      wgmma_wait<1>();
+      pin(logits);
+      pin(dp);
+      release_values();
+      differentiate<false>(rows, logits, dp, walk);  // dS K runs meanwhile
+      wgmma_wait<0>();
+      pin(dq);
+      release_keys(num_walked - 1);
+    }
+    round_grads(logits);
+    ++num_walked;
+  }
+
+  /// All walked tiles of an item.
+  __device__ __forceinline__ void walk_tiles(const DealtItem& item, QueryRows& rows,
+                                             int32_t first_row) {
+    RunWalk<B::kWalked> walk(item);
+    const auto step = [&] {
+      const bool goes_on = walk.next_in_run();
+      const bool has_tile = goes_on || walk.next_run(p.tiles.runs);
+      if (has_tile && !goes_on && walk.is_masked != 0)
+        rows.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row);
+      return has_tile;
+    };
+    step();
+    take_first(rows, walk);
+    while (step()) take_next(rows, walk);
+    // Nothing reads Q and dO any more; the waits above were those of whole warps.
+    if (is_elected()) mbarrier_arrive(at.owned_free);
+    start_dq(num_walked - 1);
+    wgmma_wait<0>();
+    pin(dq);
+    release_keys(num_walked - 1);
+  }
+
+  __device__ __forceinline__ void run() {
+    WorkDeal deal(at.deal);
+    if (group == 1) named_barrier_arrive(1, 2 * kWarpgroupThreads);  // the first one may begin
+    for (;;) {
+      const DealtItem item = deal.read();
+      if (item.is_last()) return;
+      const OwnedTile& tile = item.tile;
+      const int32_t first_row =
+          tile.begin + group * kWarpgroupRows + (threadIdx.x / 32 % 4) * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+      for (int i = 0; i < B::kQk / 2; ++i) dq[i] = 0.0f;
+      if (tile.num_runs > 0) {
+        QueryRows rows(p, first_row, item.head);
+        mbarrier_wait(at.owned_full, num_owned & 1);
+        ++num_owned;
+        walk_tiles(item, rows, first_row);
+      }
+      float* to = static_cast<float*>(p.first.data) + item.head * p.first.head_stride +
+                  static_cast<int64_t>(first_row) * p.first.row_stride;
+      if (first_row < tile.end) store_row<B::kQk, false>(to, p.lanes_qk, dq, p.scale);
+      to += 8 * p.first.row_stride;
+      if (first_row + 8 < tile.end) store_row<B::kQk, true>(to, p.lanes_qk, dq, p.scale);
+    }
+  }
+};
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, 1)
+    wide_query_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
+  const SplitShared<B> at;
+  at.init(1, 4 * B::kConsumers, 0);
+  const int warpgroup = shared_if_cheap<B>(threadIdx.x / kWarpgroupThreads);
+  if (warpgroup == 0) {
+    yield_registers<B::kProducerRegisters>();
+    if (threadIdx.x == 0) fetch_keys<B>(p, at);
+    if (threadIdx.x / 32 == 1) WorkDeal(at.deal).deal(p.tiles, p.counter);
+  } else {
+    claim_registers<B::kConsumerRegisters>();
+    QueryGradientConsumer<B>(p, at, warpgroup - 1).run();
+  }
+}
+
+// Lanes, owned and walked rows, stages of K and V, registers. Shared memory holds Q and dO of 256
+// lanes and three tiles of 64 keys besides: two of K, which dq takes last, and one of V.
+template <class T, bool kHasCap>
+using Budget192 = SplitBudget<T, 192, 128, 128, 80, 3, 2, 0, 0, 24, 240, kHasCap>;
+template <class T, bool kHasCap>
+using Budget256 = SplitBudget<T, 256, 256, 128, 64, 2, 1, 0, 0, 24, 240, kHasCap>;
+
+template <class B>
+void launch_budget(const BackwardLaunch& launch, Stream stream) {
+  BackwardParams p = make_backward_params(launch);
+  make_backward_maps(launch, B::kOwned, B::kWalked, p);
+  p.tiles = launch.query_tiles;
+  p.counter = launch.counters;
+  p.first = launch.dq;
+  const int32_t ctas = std::min(p.tiles.num_work, resident_ctas(wide_query_gradient_on_hopper<B>,
+                                                                B::kThreads, B::kSharedBytes));
+  launch_kernel(wide_query_gradient_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream,
+                p);
+}
+
+template <class T, bool kHasCap>
+void launch_lanes(const BackwardLaunch& launch, Stream stream) {
+  const int32_t qk = launch.shape.head_dim_qk, v = launch.shape.head_dim_v;
+  if (qk <= 192 && v <= 128) {
+    launch_budget<Budget192<T, kHasCap>>(launch, stream);
+  } else {
+    launch_budget<Budget256<T, kHasCap>>(launch, stream);
+  }
+}
+
+}  // namespace
+}  // namespace device
+
+TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape) {
+  using device::Budget192, device::Budget256;
+  const bool is_192 = shape.head_dim_qk <= 192 && shape.head_dim_v <= 128;
+  return {Budget256<Bf16, false>::kOwned,
+          is_192 ? Budget192<Bf16, false>::kWalked : Budget256<Bf16, false>::kWalked};
+}
+
+void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stream) {
+  if (launch.query_tiles.num_work == 0) return;
+  const bool has_cap = launch.shape.softcap != 0.0f;
+  if (launch.shape.dtype == Dtype::bf16) {
+    has_cap ? device::launch_lanes<Bf16, true>(launch, stream)
+            : device::launch_lanes<Bf16, false>(launch, stream);
+  } else {
+    has_cap ? device::launch_lanes<Fp16, true>(launch, stream)
+            : device::launch_lanes<Fp16, false>(launch, stream);
+  }
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,125 @@
+#pragma once
+
+#include "kernels/device/device.h"
+#include "sim/scenario/scenario.h"
+
+#include <cstdint>
+
+namespace cpscope::kernels {
+
+/// Rows of one array in device memory: element (row, head, lane) of type `element` is at
+/// rows[row] * row_stride + head * head_stride + lane.
+struct RowBlock {
+  void* data = nullptr;
+  Dtype element = Dtype::fp32;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+  const int32_t* rows = nullptr;  // nullptr: 0, 1, 2, ...
+};
+
+/// Rows that go from one block to another, converted, placed or added: what a transfer, a reorder,
+/// and packing for a wire are made of.
+struct RowCopy {
+  RowBlock from, to;
+  int64_t num_rows = 0;
+  int32_t heads = 0;
+  int32_t lanes = 0;
+  bool adds = false;                // to += value instead of to = value
+  Dtype value_dtype = Dtype::fp32;  // each value is rounded to it on its way
+  Dtype sum_dtype = Dtype::fp32;    // each sum is rounded to it
+};
+
+/// An accumulator or a partial of `out`: o fp32 [row, head, pitch lanes], lse fp32 [row, head].
+struct OutRows {
+  float* o = nullptr;
+  float* lse = nullptr;
+};
+
+/// Shape of whole-buffer work.
+struct BufferShape {
+  int64_t rows = 0;
+  int32_t heads = 0;
+  int32_t lanes = 0;
+  int32_t pitch = 0;  // lanes between heads
+};
+
+/// Merges a partial into an accumulator by log-sum-exp. `starts`: the accumulator holds nothing
+/// yet. Rows with no visible key keep lse = -inf and never make a NaN. Source: Milakov & Gimelshein
+/// 2018 (arXiv:1805.02867); as FlashAttention-2 (arXiv:2307.08691), 3.1.
+struct OutMerge {
+  BufferShape shape;
+  OutRows partial, into;
+  bool starts = false;
+  Dtype round_to = Dtype::fp32;  // of what stands there afterwards
+};
+
+/// An addend of TransformerEngine's second phase (accumulate = dtype): into.o += partial.o *
+/// exp(partial.lse - into.lse), rounded; rounds_addend: the product is rounded first (thd).
+struct WeightedAdd {
+  BufferShape shape;
+  OutRows partial, into;
+  Dtype dtype = Dtype::bf16;
+  bool rounds_addend = false;
+};
+
+/// into += partial, elements of fp32, a multiple of eight; `into` may hold the dtype, to which sums
+/// are rounded then. `starts`: into = partial. Values and sums are rounded where the scenario
+/// merges in the dtype.
+struct SumMerge {
+  void* into = nullptr;
+  Dtype into_element = Dtype::fp32;
+  const float* partial = nullptr;
+  int64_t count = 0;
+  bool starts = false;
+  Dtype value_dtype = Dtype::fp32;
+  Dtype sum_dtype = Dtype::fp32;
+};
+
+/// The sink joins every row that sees a key: one more key without a value.
+struct SinkJoin {
+  BufferShape shape;
+  OutRows into;
+  const float* sink = nullptr;  // [global head]; nullptr: 0
+  int32_t first_head = 0;
+};
+
+/// Rotary embedding of rows by position inside the sequence (Su et al. 2021, arXiv:2104.09864):
+/// lanes l and l + dim/2 turn by direction * position * theta^(-2l/dim), then are rounded to dtype.
+struct RowRotation {
+  BufferShape shape;
+  void* data = nullptr;
+  Dtype element = Dtype::fp32;
+  Dtype round_to = Dtype::bf16;
+  const int32_t* positions = nullptr;  // [row]
+  double theta = 0.0;
+  double direction = 1.0;
+};
+
+/// d_sink[first_head + h] += -sum over rows of exp(sink - lse) * rowsum(d_out * out), in a fixed
+/// order.
+struct SinkGradient {
+  BufferShape shape;  // of out; heads counted from first_head
+  OutRows out;
+  const void* d_out = nullptr;  // [row, head, pitch] of `element`
+  Dtype element = Dtype::bf16;
+  const float* sink = nullptr;  // [global head]
+  int32_t first_head = 0;
+  double* d_sink = nullptr;  // [global head]
+};
+
+void launch_row_copy(const RowCopy& copy, Stream stream);
+/// o = 0, lse = -inf.
+void launch_empty_out(const BufferShape& shape, const OutRows& into, Stream stream);
+void launch_out_merge(const OutMerge& merge, Stream stream);
+/// First phase of accumulate = dtype: only into.lse = log(exp(into.lse) + exp(partial.lse)).
+void launch_lse_join(const BufferShape& shape, const OutRows& partial, const OutRows& into,
+                     Stream stream);
+void launch_weighted_add(const WeightedAdd& add, Stream stream);
+void launch_sum_merge(const SumMerge& merge, Stream stream);
+void launch_sink_join(const SinkJoin& join, Stream stream);
+/// Rounds fp32 values, a multiple of four, to the dtype in place.
+void launch_rounding(float* values, int64_t count, Dtype dtype, Stream stream);
+void launch_row_rotation(const RowRotation& rotation, Stream stream);
+void launch_sink_gradient(const SinkGradient& gradient, Stream stream);
+
+}  // namespace cpscope::kernels

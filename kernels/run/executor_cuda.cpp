@@ -1,0 +1,344 @@
+#include "kernels/run/executor_cuda.h"
+
+#include "kernels/device/device_report.h"
+#include "kernels/run/item_clock.h"
+#include "kernels/run/rank_engine.h"
+#include "sim/base/machine_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+constexpr size_t kComputeStreams = 4;
+
+/// The arrays that a compute or finish item writes, with the rows that hold something.
+struct WrittenArray {
+  BufferId buffer;
+  bool second;
+  const char* name;
+  int64_t rows;
+};
+
+/// More than the L2 cache of any device.
+constexpr int64_t kFlushBytes = int64_t{256} << 20;
+
+/// Is every repeat followed by one that the host enqueues ahead? An observer sees all repeats.
+bool repeats_ahead(const RunOptions& options) {
+  return options.measures_items && options.repeats > 1 && !options.observer;
+}
+
+/// One run of one plan on the selected device.
+class DeviceRun {
+ public:
+  DeviceRun(const CheckedPlan& checked, const LoweredPlan& lowered, const RunOptions& options,
+            RankEngine& engine)
+      : lowered_(lowered),
+        plan_(lowered.plan),
+        options_(options),
+        // A faulty plan may read what it writes: its items run one after another.
+        num_compute_streams_(checked.admitted_because().empty() ? kComputeStreams : 0),
+        engine_(engine),
+        watch_(options.control, (plan_.forward.num_items() + plan_.backward.num_items()) *
+                                    std::max(1, options.repeats) *
+                                    (repeats_ahead(options) ? 2 : 1)),
+        hazards_(plan_),
+        clock_(options.measures_items, transfer_stream_.get()) {}
+
+  /// One direction, as often as asked; the wall time of each repeat. Nothing is pending before or
+  /// after it. Where items are measured, every repeat is followed by another that the host enqueues
+  /// ahead, while the cache is flushed, so that an item's time holds no launches; what is kept is
+  /// the one in the middle.
+  std::vector<double> run_pass(bool is_backward) {
+    std::vector<double> seconds, ahead_seconds;
+    const int32_t first = clock_.repeat() + 1;
+    const bool is_bench = repeats_ahead(options_);
+    const DeviceMemory flush(is_bench ? kFlushBytes : 0);
+    if (is_backward) engine_.move_kept_inputs(true, transfer_stream_.get());
+    const auto prepare = [&] {
+      if (is_backward) engine_.move_kept_inputs(false, transfer_stream_.get());
+      if (is_bench) flush_cache(flush);
+    };
+    for (int32_t repeat = 0; repeat < std::max(1, options_.repeats) && !watch_.was_cancelled();
+         ++repeat) {
+      prepare();
+      wait_for_all();
+      seconds.push_back(run_once(is_backward));
+      if (!is_bench) continue;
+      prepare();
+      ahead_seconds.push_back(run_once(is_backward));
+    }
+    clock_.keep_only(is_backward, is_bench ? first + 2 * middle_of(ahead_seconds) + 1
+                                           : first + middle_of(seconds));
+    return seconds;
+  }
+
+  std::vector<ItemEvent> events() { return planned_events(lowered_, clock_.read()); }
+  Stream main_stream() const { return transfer_stream_.get(); }
+  /// Why there is no answer; nothing when nobody cancelled the run.
+  std::optional<Error> cancellation() const {
+    if (!watch_.was_cancelled()) return std::nullopt;
+    return watch_.error("the run", "items");
+  }
+
+ private:
+  /// A repeat must not find its inputs in the cache: all streams go on behind this.
+  void flush_cache(const DeviceMemory& memory) {
+    fill_bytes(memory.data(), 0, kFlushBytes, transfer_stream_.get());
+    const DeviceEvent flushed(false);
+    record_event(flushed.get(), transfer_stream_.get());
+    for (const DeviceStream& stream : compute_streams_) wait_for_event(stream.get(), flushed.get());
+  }
+
+  /// Seconds from now until all is done.
+  double run_once(bool is_backward) {
+    engine_.begin_pass();
+    clock_.begin_repeat();
+    const auto start = std::chrono::steady_clock::now();
+    run_stages(is_backward);
+    wait_for_all();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  void run_stages(bool is_backward) {
+    is_backward_ = is_backward;
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    for (const Stage& stage : pass.stages) {
+      run_stage(pass, stage);
+      if (watch_.was_cancelled()) return;
+    }
+  }
+
+  Stream compute_stream(RankId rank) const {
+    if (num_compute_streams_ == 0) return transfer_stream_.get();
+    return compute_streams_[to_index(rank) % num_compute_streams_].get();
+  }
+
+  void wait_for_all() {
+    wait_for_stream(transfer_stream_.get());
+    for (const DeviceStream& stream : compute_streams_) wait_for_stream(stream.get());
+  }
+
+  template <class Enqueue>
+  void enqueue(const ItemId& id, RankId rank, StepId step, const BufferUse& use, Stream stream,
+               Enqueue work) {
+    hazards_.begin(use, stream);
+    clock_.start(stream);
+    work(stream);
+    clock_.stop(id, rank, step, stream);
+    hazards_.end(use, stream);
+  }
+
+  void run_stage(const Pass& pass, const Stage& stage) {
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      // What is enqueued runs to its end; the rest is left out.
+      if (watch_.is_cancelled()) return;
+      const ItemId id{is_backward_, stage.kind, i};
+      switch (stage.kind) {
+        case StageKind::transfer: {
+          const TransferItem& item = pass.transfers[i];
+          enqueue(id, item.src, item.step, uses_of(item), transfer_stream_.get(),
+                  [&](Stream stream) { engine_.move(item, stream); });
+          break;
+        }
+        case StageKind::reorder: {
+          const ReorderItem& item = pass.reorders[i];
+          enqueue(id, item.rank, item.step, uses_of(item), compute_stream(item.rank),
+                  [&](Stream stream) { engine_.reorder(item, stream); });
+          break;
+        }
+        case StageKind::compute:
+          compute(id, pass.computes[i]);
+          break;
+        case StageKind::merge: {
+          const MergeItem& item = pass.merges[i];
+          enqueue(id, item.rank, item.step, uses_of(item), compute_stream(item.rank),
+                  [&](Stream stream) { engine_.merge(item, stream); });
+          break;
+        }
+        case StageKind::finish:
+          finish(id, pass.finishes[i]);
+          break;
+      }
+      watch_.reach(++num_enqueued_);
+    }
+  }
+
+  void compute(const ItemId& id, const ComputeItem& item) {
+    if (item.num_slices == 0) return;
+    enqueue(id, item.rank, item.step, uses_of(plan_, item, is_backward_), compute_stream(item.rank),
+            [&](Stream stream) {
+              is_backward_ ? engine_.compute_backward(item, stream)
+                           : engine_.compute_forward(item, stream);
+            });
+    const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
+    if (is_backward_) {
+      observe(id, item.rank, item.step,
+              {{item.dq, false, "dq", q_rows},
+               {item.dkv, false, "dk", kv_rows},
+               {item.dkv, true, "dv", kv_rows}});
+    } else {
+      observe(id, item.rank, item.step,
+              {{item.out, false, "out", q_rows}, {item.out, true, "lse", q_rows}});
+    }
+  }
+
+  void finish(const ItemId& id, const FinishItem& item) {
+    enqueue(id, item.rank, item.step, uses_of(item), compute_stream(item.rank),
+            [&](Stream stream) { engine_.finish(item, stream); });
+    const BufferSpec& spec = plan_.buffer(item.buffer);
+    if (spec.kind == BufferKind::out) {
+      observe(id, item.rank, item.step,
+              {{item.buffer, false, "out", spec.rows}, {item.buffer, true, "lse", spec.rows}});
+    } else if (spec.kind == BufferKind::dkv) {
+      observe(id, item.rank, item.step,
+              {{item.buffer, false, "dk", spec.rows}, {item.buffer, true, "dv", spec.rows}});
+    } else {
+      observe(id, item.rank, item.step, {{item.buffer, false, "dq", spec.rows}});
+    }
+  }
+
+  void observe(const ItemId& id, RankId rank, StepId step,
+               const std::vector<WrittenArray>& written) {
+    if (!options_.observer) return;
+    for (const WrittenArray& array : written) {
+      const BufferSpec& spec = plan_.buffer(array.buffer);
+      const int64_t lanes = array_lanes(spec.kind, array.second, plan_.scenario.attention).lanes;
+      ItemResult result{id, rank, step, array.name, {array.rows, spec.heads.size(), lanes}, {}};
+      const std::vector<float> values =
+          engine_.read(array.buffer, array.second, compute_stream(rank));
+      result.values.assign(values.begin(), values.begin() + array.rows * spec.heads.size() * lanes);
+      options_.observer(result);
+    }
+  }
+
+  const LoweredPlan& lowered_;
+  const Plan& plan_;
+  const RunOptions& options_;
+  size_t num_compute_streams_;
+  RankEngine& engine_;
+  RunWatch watch_;
+  int64_t num_enqueued_ = 0;  // items, over all repeats
+  BufferHazards hazards_;
+  DeviceStream transfer_stream_{Urgency::urgent};
+  std::array<DeviceStream, kComputeStreams> compute_streams_;
+  ItemClock clock_;
+  bool is_backward_ = false;
+};
+
+class ExecutorCuda : public Executor {
+ public:
+  ExecutorCuda(int device, std::optional<Generation> generation)
+      : device_(device), generation_(generation) {}
+
+  std::string name() const override {
+    return generation_ == Generation::portable ? "cuda-portable" : "cuda";
+  }
+
+  bool can_hold(Dtype dtype) const override { return dtype != Dtype::fp64; }
+
+  std::optional<Error> absence() const override {
+    const Result<int> devices = count_devices();
+    return devices ? std::nullopt : std::optional<Error>(devices.error());
+  }
+
+  Result<DeviceReport> describe_devices() const override { return report_devices(device_, 1); }
+
+  int64_t memory_bytes(const CheckedPlan& checked) const override {
+    // The host packs one array of a rank at a time.
+    int64_t largest = 0;
+    for (const BufferSpec& spec : checked.plan().buffers)
+      largest = std::max(largest, spec.rows * spec.heads.size() *
+                                      int64_t{checked.plan().scenario.attention.head_dim_qk +
+                                              checked.plan().scenario.attention.head_dim_v});
+    return 2 * largest * int64_t{sizeof(float)};
+  }
+
+  Result<RunOutput> run(const CheckedPlan& checked, const RunInputs& inputs,
+                        const RunOptions& options) override {
+    if (const auto reason = RankEngine::why_not(checked.plan()))
+      return make_error(ErrorKind::unavailable, "executor cuda cannot do this: " + *reason,
+                        "use --executor cpu");
+    try {
+      return run_on_device(checked, inputs, options);
+    } catch (const DeviceError& error) {
+      return make_error(ErrorKind::unavailable,
+                        fmt::format("executor cuda failed: {}", error.what()));
+    } catch (const std::bad_alloc&) {
+      return make_error(
+          ErrorKind::unavailable,
+          "executor cuda: this machine does not give the host memory that the plan needs",
+          "use fewer tokens or ranks");
+    }
+  }
+
+ private:
+  Result<RunOutput> run_on_device(const CheckedPlan& checked, const RunInputs& inputs,
+                                  const RunOptions& options) {
+    select_device(device_);
+    const DeviceInfo info = describe_device(device_);
+    const LoweredPlan lowered =
+        lower_for_devices(checked, options, generation_, info.compute_capability, {}, false);
+    const Plan& plan = lowered.plan;
+    RankEngine engine(lowered, std::vector<bool>(plan.home.size(), true), info.compute_capability,
+                      {options.poison, generation_, options.threads, options.repeats > 1});
+    if (engine.device_bytes() > info.free_bytes)
+      return make_error(
+          ErrorKind::unavailable,
+          fmt::format("the plan needs {:.2f} GiB on one GPU, {} has {:.2f} GiB free",
+                      gibibytes(engine.device_bytes()), info.name, gibibytes(info.free_bytes)),
+          "use fewer tokens, heads or ranks, or executor nccl on several GPUs");
+    DeviceRun run(checked, lowered, options, engine);
+    const Stream stream = run.main_stream();
+    engine.allocate(stream);
+    engine.load(inputs, stream);
+    RunOutput output;
+    output.kernels = engine.generation_text();
+    output.item_kernels = engine.item_kernels();
+    output.list_seconds = engine.list_seconds();
+    output.forward_seconds = run.run_pass(false);
+    if (auto cancelled = run.cancellation()) return *std::move(cancelled);
+    engine.collect_forward(output.answer, stream);
+    if (plan.scenario.numerics.backward) {
+      output.backward_seconds = run.run_pass(true);
+      if (auto cancelled = run.cancellation()) return *std::move(cancelled);
+      engine.collect_backward(output.answer, stream);
+    }
+    const std::string broken = engine.find_broken_guard(stream);
+    if (!broken.empty())
+      return make_error(
+          ErrorKind::failed,
+          "executor cuda wrote outside its buffers: a guard byte was overwritten " + broken);
+    output.events = run.events();
+    add_up(plan, engine, output);
+    return output;
+  }
+
+  static void add_up(const Plan& plan, const RankEngine& engine, RunOutput& output) {
+    for (const ComputeItem& item : plan.forward.computes)
+      output.tile_flops += engine.tile_flops(item, false);
+    for (const ComputeItem& item : plan.backward.computes)
+      output.tile_flops += engine.tile_flops(item, true);
+    for (const ItemEvent& event : output.events) {
+      if (event.item.kind == StageKind::compute)
+        output.tile_seconds += static_cast<double>(event.end_ns - event.start_ns) * 1e-9;
+    }
+  }
+
+  int device_;
+  std::optional<Generation> generation_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_executor_cuda(std::optional<Generation> generation) {
+  return std::make_unique<ExecutorCuda>(0, generation);
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,60 @@
+#include "kernels/run/item_clock.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace cpscope::kernels {
+
+int32_t middle_of(const std::vector<double>& seconds) {
+  std::vector<int32_t> order(seconds.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto middle = order.begin() + static_cast<int64_t>(order.size() / 2);
+  std::nth_element(order.begin(), middle, order.end(),
+                   [&](int32_t a, int32_t b) { return seconds[a] < seconds[b]; });
+  return middle == order.end() ? 0 : *middle;
+}
+
+ItemClock::ItemClock(bool is_on, Stream stream) : is_on_(is_on) {
+  if (!is_on_) return;
+  zero_ = std::make_shared<DeviceEvent>(true);
+  record_event(zero_->get(), stream);
+}
+
+void ItemClock::keep_only(bool is_backward, int32_t repeat) {
+  std::erase_if(timed_, [&](const Timed& timed) {
+    return timed.item.is_backward == is_backward && timed.repeat != repeat;
+  });
+}
+
+void ItemClock::start(Stream stream) {
+  if (!is_on_ || !is_turned_on_) return;
+  open_ = std::make_shared<DeviceEvent>(true);
+  record_event(open_->get(), stream);
+}
+
+void ItemClock::stop(const ItemId& item, RankId rank, StepId step, Stream stream) {
+  stop_all({&item, 1}, rank, step, stream);
+}
+
+void ItemClock::stop_all(std::span<const ItemId> items, RankId rank, StepId step, Stream stream) {
+  if (!is_on_ || !is_turned_on_) return;
+  const auto end = std::make_shared<DeviceEvent>(true);
+  record_event(end->get(), stream);
+  for (const ItemId& item : items) timed_.push_back({item, rank, step, repeat_, open_, end});
+}
+
+std::vector<ItemEvent> ItemClock::read() {
+  std::vector<ItemEvent> events;
+  const auto since_zero = [&](const DeviceEvent& event) {
+    return std::llround(milliseconds_between(zero_->get(), event.get()) * 1e6);
+  };
+  for (const Timed& timed : timed_)
+    events.push_back(
+        {timed.item, timed.rank, timed.step, since_zero(*timed.start), since_zero(*timed.end)});
+  std::stable_sort(events.begin(), events.end(),
+                   [](const ItemEvent& a, const ItemEvent& b) { return a.start_ns < b.start_ns; });
+  return events;
+}
+
+}  // namespace cpscope::kernels

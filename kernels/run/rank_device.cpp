@@ -1,0 +1,399 @@
+#include "kernels/run/rank_device.h"
+
+#include "sim/base/machine_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+/// Of messages in staging.
+constexpr int64_t kBufferAlignment = 256;
+
+std::vector<bool> only(const Plan& plan, RankId rank) {
+  std::vector<bool> is_here(plan.home.size(), false);
+  is_here[to_index(rank)] = true;
+  return is_here;
+}
+
+/// Later members are made on the device as well.
+DeviceInfo select_and_describe(int device) {
+  select_device(device);
+  return describe_device(device);
+}
+
+}  // namespace
+
+RankDevice::RankDevice(const LoweredPlan& lowered, RankId rank, int device,
+                       const RunOptions& options, std::optional<Generation> generation, Wire wire,
+                       bool is_in_order)
+    : lowered_(lowered),
+      plan_(lowered.plan),
+      options_(options),
+      rank_(rank),
+      device_(device),
+      is_in_order_(is_in_order),
+      info_(select_and_describe(device)),
+      engine_(lowered, only(plan_, rank), info_.compute_capability,
+              {options.poison, generation, options.threads, options.repeats > 1}),
+      transfer_stream_(Urgency::urgent),
+      hazards_(plan_) {
+  wire == Wire::copies ? plan_copies() : plan_staging();
+}
+
+int64_t RankDevice::align(int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
+
+RankDevice::~RankDevice() {
+  // Memory, streams and events go back to the device that they came from.
+  try {
+    select_device(device_);
+  } catch (const DeviceError&) {
+    // A device that is gone takes everything with it.
+  }
+}
+
+void RankDevice::plan_staging() {
+  int64_t most_sent = 0, most_received = 0;
+  for (const Pass* pass : {&plan_.forward, &plan_.backward}) {
+    for (const Stage& stage : pass->stages) {
+      if (stage.kind != StageKind::transfer) continue;
+      int64_t sent = 0, received = 0;
+      for (int64_t i = stage.begin; i < stage.end; ++i) {
+        const TransferItem& item = pass->transfers[i];
+        if (item.src == item.dst) continue;
+        if (item.src == rank_) sent += align(item.bytes);
+        if (item.dst == rank_) received += align(item.bytes);
+      }
+      most_sent = std::max(most_sent, sent);
+      most_received = std::max(most_received, received);
+    }
+  }
+  reserve_staging(most_sent, most_received);
+}
+
+void RankDevice::reserve_staging(int64_t sent, int64_t received) {
+  send_staging_ = staging_.reserve(fmt::format("rank {} sent", to_index(rank_)), sent);
+  receive_staging_ = staging_.reserve(fmt::format("rank {} received", to_index(rank_)), received);
+}
+
+std::optional<std::string> RankDevice::why_too_large() const {
+  const int64_t needed = engine_.device_bytes() + staging_.total_bytes();
+  if (needed <= info_.free_bytes) return std::nullopt;
+  return fmt::format("rank {} of the plan needs {:.2f} GiB, GPU {} ({}) has {:.2f} GiB free",
+                     to_index(rank_), gibibytes(needed), device_, info_.name,
+                     gibibytes(info_.free_bytes));
+}
+
+void RankDevice::load(const RunInputs& inputs) {
+  select_device(device_);
+  engine_.allocate(compute_stream());
+  staging_.allocate(options_.poison ? 0xff : 0x46, compute_stream());
+  if (numbers_ >= 0) {
+    std::array<int32_t, kNumbers> numbers;
+    std::iota(numbers.begin(), numbers.end(), 0);
+    copy_to_device(staging_.at<int32_t>(numbers_), numbers.data(), sizeof numbers,
+                   compute_stream());
+    fill_bytes(staging_.at<int32_t>(num_pushed_), 0, kPushedBytes, compute_stream());
+  }
+  engine_.load(inputs, compute_stream());
+  wait_for_stream(compute_stream());
+}
+
+void RankDevice::start_clock() {
+  // An event belongs to the device that was selected when it was made.
+  select_device(device_);
+  for (auto* clock : {&clock_, &piece_clock_})
+    clock->emplace(options_.measures_items, transfer_stream());
+}
+
+std::vector<ItemEvent> RankDevice::events() {
+  select_device(device_);
+  std::vector<ItemEvent> events = clock_->read();
+  const std::vector<ItemEvent> pieces = piece_clock_->read();
+  events.insert(events.end(), pieces.begin(), pieces.end());
+  return planned_events(lowered_, events);
+}
+
+void RankDevice::begin_pass(bool is_backward, bool measures_items) {
+  select_device(device_);
+  is_backward_ = is_backward;
+  ++pass_number_;
+  engine_.begin_pass(pass_value());
+  if (is_backward) {
+    engine_.move_kept_inputs(false, compute_stream());
+    wait_for_stream(compute_stream());
+  }
+  computed_.reset();
+  sent_.assign(pass().transfers.size(), {});
+  for (auto* clock : {&clock_, &piece_clock_}) {
+    (*clock)->turn(measures_items);
+    (*clock)->begin_repeat();
+  }
+}
+
+void RankDevice::keep_inputs() {
+  select_device(device_);
+  engine_.move_kept_inputs(true, compute_stream());
+  wait_for_stream(compute_stream());
+}
+
+void RankDevice::keep_repeat(bool is_backward, int32_t repeats_ago) {
+  for (auto* clock : {&clock_, &piece_clock_})
+    (*clock)->keep_only(is_backward, (*clock)->repeat() - repeats_ago);
+}
+
+template <class Work>
+void RankDevice::enqueue_item(const ItemId& id, StepId step, const BufferUse& use, Stream stream,
+                              Work work) {
+  hazards_.begin(use, stream);
+  clock_->start(stream);
+  work();
+  clock_->stop(id, rank_, step, stream);
+  hazards_.end(use, stream);
+}
+
+void RankDevice::enqueue(StageKind kind, int64_t index) {
+  select_device(device_);
+  const ItemId id{is_backward_, kind, index};
+  const Stream stream = compute_stream();
+  switch (kind) {
+    case StageKind::transfer:
+      break;  // in three parts, below
+    case StageKind::reorder:
+      if (const ReorderItem& item = pass().reorders[index]; item.rank == rank_)
+        enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.reorder(item, stream); });
+      break;
+    case StageKind::compute:
+      if (const ComputeItem& item = pass().computes[index];
+          item.rank == rank_ && item.num_slices > 0)
+        compute(item, index);
+      break;
+    case StageKind::merge:
+      if (const MergeItem& item = pass().merges[index]; item.rank == rank_)
+        enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.merge(item, stream); });
+      break;
+    case StageKind::finish:
+      if (const FinishItem& item = pass().finishes[index]; item.rank == rank_)
+        enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.finish(item, stream); });
+      break;
+  }
+}
+
+/// Of an item in two the second one's CTAs come as the first one's go, and not before: they would
+/// hold multiprocessors and wait for the last inputs. Not beside a kernel that adds up parts: it
+/// would have no multiprocessors, and the first one's results would wait for it.
+void RankDevice::compute(const ComputeItem& item, int64_t index) {
+  const std::vector<int64_t>& origins = lowered_.origins_of(is_backward_).of(StageKind::compute);
+  const int64_t origin = origins[static_cast<size_t>(index)];
+  const bool is_rest = computed_ == origin;
+  const bool is_first_of_two =
+      !is_rest && std::find(origins.begin() + index + 1, origins.end(), origin) != origins.end();
+  computed_ = origin;
+  const bool is_beside = !is_backward_ || !engine_.adds_parts(item);
+  const Stream stream = is_rest && is_beside ? late_stream_.get() : compute_stream();
+  if (is_rest && is_beside) wait_for_flag(stream, engine_.begun_flag(), pass_value());
+  enqueue_item({is_backward_, StageKind::compute, index}, item.step,
+               uses_of(plan_, item, is_backward_), stream, [&] {
+                 is_backward_ ? engine_.compute_backward(item, stream, is_first_of_two && is_beside)
+                              : engine_.compute_forward(item, stream, is_first_of_two);
+               });
+}
+
+std::vector<Stream> RankDevice::streams() const {
+  return {compute_stream_.get(), transfer_stream_.get(), result_stream_.get(),
+          packing_stream_.get(), landing_stream_.get(),  late_stream_.get()};
+}
+
+int64_t RankDevice::pack(int64_t begin, int64_t end) {
+  select_device(device_);
+  sends_.clear();
+  landings_.clear();
+  int64_t sent = 0, received = 0, num_received = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    const TransferItem& item = pass().transfers[i];
+    const ItemId id{is_backward_, StageKind::transfer, i};
+    if (item.src == item.dst) {
+      if (item.src == rank_) landings_.push_back({&item, id, 0});
+      continue;
+    }
+    if (item.bytes == 0) continue;  // would only cost its latency
+    if (item.src == rank_) {
+      CPSCOPE_CHECK(engine_.wire_bytes(item) == item.bytes, "the plan counts other bytes",
+                    engine_.wire_bytes(item), item.bytes);
+      sends_.push_back({&item, id, sent});
+      sent += align(item.bytes);
+    }
+    if (item.dst == rank_) {
+      landings_.push_back({&item, id, received});
+      received += align(item.bytes);
+      ++num_received;
+    }
+  }
+  const bool has_adds = std::any_of(landings_.begin(), landings_.end(), [](const Message& message) {
+    return message.item->landing == Landing::add;
+  });
+  // What stays here need not wait for the wire, except that additions follow item order.
+  if (!has_adds) {
+    for (const Message& message : landings_) {
+      if (is_local(message)) move(message);
+    }
+    std::erase_if(landings_, is_local);
+  }
+  if (sends_.empty()) return num_received;
+  for (const Message& message : sends_)
+    hazards_.begin({{message.item->from}, {}}, transfer_stream());
+  clock_->start(transfer_stream());
+  for (const Message& message : sends_) {
+    engine_.pack(*message.item, staging_.at<uint8_t>(send_staging_) + message.offset,
+                 transfer_stream());
+  }
+  // What is packed may be overwritten: the wire takes it from staging.
+  for (const Message& message : sends_) hazards_.end({{message.item->from}, {}}, transfer_stream());
+  return static_cast<int64_t>(sends_.size()) + num_received;
+}
+
+bool RankDevice::is_local(const Message& message) { return message.item->src == message.item->dst; }
+
+void RankDevice::move(const Message& message) {
+  const TransferItem& item = *message.item;
+  enqueue_item(message.id, item.step, uses_of(item), transfer_stream(),
+               [&] { engine_.move(item, transfer_stream()); });
+}
+
+void RankDevice::post(NcclGroup& nccl) {
+  select_device(device_);
+  const int32_t here = to_index(rank_);
+  for (const Message& message : sends_) {
+    nccl.send(here, to_index(message.item->dst),
+              staging_.at<uint8_t>(send_staging_) + message.offset, message.item->bytes,
+              transfer_stream());
+  }
+  for (const Message& message : landings_) {
+    if (is_local(message)) continue;
+    nccl.receive(here, to_index(message.item->src),
+                 staging_.at<uint8_t>(receive_staging_) + message.offset, message.item->bytes,
+                 transfer_stream());
+  }
+}
+
+void RankDevice::unpack() {
+  select_device(device_);
+  if (!sends_.empty()) {
+    std::vector<ItemId> ids;
+    for (const Message& message : sends_) ids.push_back(message.id);
+    clock_->stop_all(ids, rank_, sends_.front().item->step, transfer_stream());
+  }
+  for (const Message& message : landings_) {
+    if (is_local(message)) {
+      move(message);
+      continue;
+    }
+    const BufferUse use{{}, {message.item->to}};
+    hazards_.begin(use, transfer_stream());
+    engine_.unpack(*message.item, staging_.at<uint8_t>(receive_staging_) + message.offset,
+                   transfer_stream());
+    hazards_.end(use, transfer_stream());
+  }
+}
+
+void RankDevice::end_step(StepId step) {
+  select_device(device_);
+  StepMark& mark = marks_.emplace_back(step);
+  for (const Stream stream : streams())
+    record_event(mark.events.emplace_back(std::make_shared<DeviceEvent>(false))->get(), stream);
+}
+
+std::optional<StepId> RankDevice::open_step() {
+  select_device(device_);
+  const auto is_done = [](const auto& event) { return is_event_done(event->get()); };
+  while (!marks_.empty() &&
+         std::all_of(marks_.front().events.begin(), marks_.front().events.end(), is_done)) {
+    marks_.pop_front();
+  }
+  return marks_.empty() ? std::nullopt : std::optional(marks_.front().step);
+}
+
+void RankDevice::wait() {
+  select_device(device_);
+  for (const Stream stream : streams()) wait_for_stream(stream);
+}
+
+void RankDevice::read_array(const ItemId& id, StepId step, BufferId buffer, bool second,
+                            const char* name, int64_t rows, std::vector<ItemResult>& results) {
+  const BufferSpec& spec = plan_.buffer(buffer);
+  const int64_t lanes = array_lanes(spec.kind, second, plan_.scenario.attention).lanes;
+  ItemResult result{id, rank_, step, name, {rows, spec.heads.size(), lanes}, {}};
+  const std::vector<float> values = engine_.read(buffer, second, compute_stream());
+  result.values.assign(values.begin(), values.begin() + rows * spec.heads.size() * lanes);
+  results.push_back(std::move(result));
+}
+
+std::vector<ItemResult> RankDevice::read_results(StageKind kind, int64_t index) {
+  select_device(device_);
+  const ItemId id{is_backward_, kind, index};
+  std::vector<ItemResult> results;
+  const auto read = [&](StepId step, BufferId buffer, bool second, const char* name, int64_t rows) {
+    read_array(id, step, buffer, second, name, rows, results);
+  };
+  if (kind == StageKind::compute) {
+    const ComputeItem& item = pass().computes[index];
+    if (item.rank != rank_ || item.num_slices == 0) return results;
+    const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
+    if (is_backward_) {
+      read(item.step, item.dq, false, "dq", q_rows);
+      read(item.step, item.dkv, false, "dk", kv_rows);
+      read(item.step, item.dkv, true, "dv", kv_rows);
+    } else {
+      read(item.step, item.out, false, "out", q_rows);
+      read(item.step, item.out, true, "lse", q_rows);
+    }
+  }
+  if (kind == StageKind::finish) {
+    const FinishItem& item = pass().finishes[index];
+    if (item.rank != rank_) return results;
+    const BufferSpec& spec = plan_.buffer(item.buffer);
+    const std::array<const char*, 2> names =
+        spec.kind == BufferKind::out   ? std::array<const char*, 2>{"out", "lse"}
+        : spec.kind == BufferKind::dkv ? std::array<const char*, 2>{"dk", "dv"}
+                                       : std::array<const char*, 2>{"dq", ""};
+    read(item.step, item.buffer, false, names[0], spec.rows);
+    if (*names[1] != '\0') read(item.step, item.buffer, true, names[1], spec.rows);
+  }
+  return results;
+}
+
+void RankDevice::collect_forward(Answer& answer) {
+  select_device(device_);
+  engine_.collect_forward(answer, compute_stream());
+}
+
+void RankDevice::collect_backward(Answer& answer) {
+  select_device(device_);
+  engine_.collect_backward(answer, compute_stream());
+}
+
+int64_t RankDevice::tile_flops() const {
+  int64_t flops = 0;
+  for (const ComputeItem& item : plan_.forward.computes) {
+    if (item.rank == rank_) flops += engine_.tile_flops(item, false);
+  }
+  for (const ComputeItem& item : plan_.backward.computes) {
+    if (item.rank == rank_) flops += engine_.tile_flops(item, true);
+  }
+  return flops;
+}
+
+std::string RankDevice::find_broken_guard() {
+  select_device(device_);
+  std::string broken = engine_.find_broken_guard(compute_stream());
+  return broken.empty() ? staging_.find_broken_guard(compute_stream()) : broken;
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,196 @@
+#pragma once
+
+#include "kernels/rows/row_push.h"
+#include "kernels/rows/wire.h"
+#include "kernels/run/item_clock.h"
+#include "kernels/run/nccl_group.h"
+#include "kernels/run/rank_engine.h"
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cpscope::kernels {
+
+/// One rank of a plan on a device of its own: its arrays, streams, and staging memory for what is
+/// on the wire and cannot go straight to its place. An item waits only for the heads of buffers
+/// that it touches, so transfers run beside computes. NCCL's staging needs no second copy: pack,
+/// send, receive and unpack follow each other on one stream; the plan's own ring buffers are the
+/// double ones. Copies have a place in staging each.
+class RankDevice {
+ public:
+  /// `lowered` outlives it.
+  RankDevice(const LoweredPlan& lowered, RankId rank, int device, const RunOptions& options,
+             std::optional<Generation> generation, Wire wire, bool is_in_order);
+  RankDevice(const RankDevice&) = delete;
+  RankDevice& operator=(const RankDevice&) = delete;
+  ~RankDevice();
+
+  RankId rank() const { return rank_; }
+  /// Why the device cannot hold the plan, if so.
+  std::optional<std::string> why_too_large() const;
+  void load(const RunInputs& inputs);
+
+  /// Time zero of its events is now. Everything is idle.
+  void start_clock();
+  void begin_pass(bool is_backward, bool measures_items);
+  /// Keeps what the forward has left and every repeat of the backward is to find.
+  void keep_inputs();
+  /// Of a direction's passes only the events of one are kept: 0 is the last one.
+  void keep_repeat(bool is_backward, int32_t repeats_ago);
+  /// Enqueues an item of this rank that is no transfer; others' items are left alone.
+  void enqueue(StageKind kind, int64_t index);
+
+  // Wire::copies: transfers [begin, end) of a stage, in two parts that all devices of the process
+  // have done before any goes on; threads may do a part of several devices at the same time.
+  // `devices` [rank].
+  /// Enqueues what this rank sends.
+  void send(int64_t begin, int64_t end, std::deque<RankDevice>& devices);
+  /// Places what comes here and what stays here, and takes note of what is on its way.
+  void receive(int64_t begin, int64_t end, const std::deque<RankDevice>& devices);
+  /// Wire::copies: what this rank sends of a piece of inputs, and flags that say so, unless a
+  /// kernel does it. `devices` [rank]. A thread may do it while another one does anything else.
+  void send_piece(int32_t piece, std::deque<RankDevice>& devices);
+  /// The first piece by a kernel, with all pieces of what stays here; all pieces where rows lie too
+  /// scattered for copies.
+  void push_first_piece(std::deque<RankDevice>& devices);
+
+  // Wire::nccl: transfers [begin, end) of a stage, in three parts, between them all devices of the
+  // process.
+  /// Packs what this rank sends; how many messages it sends and receives.
+  int64_t pack(int64_t begin, int64_t end);
+  void post(NcclGroup& nccl);
+  void unpack();
+
+  /// All work of a step has been enqueued.
+  void end_step(StepId step);
+  /// The first step whose work is not all done, if any. Does not wait.
+  std::optional<StepId> open_step();
+  void wait();
+
+  /// What an item has just written, if it is this rank's compute or finish item.
+  std::vector<ItemResult> read_results(StageKind kind, int64_t index);
+  void collect_forward(Answer& answer);
+  void collect_backward(Answer& answer);
+  std::vector<ItemEvent> events();
+  int64_t tile_flops() const;
+  std::string generation_text() const { return engine_.generation_text(); }
+  /// Of this rank's items.
+  std::array<std::vector<std::string>, 2> item_kernels() const { return engine_.item_kernels(); }
+  double list_seconds() const { return engine_.list_seconds(); }
+  /// Empty, or which array's guard was overwritten.
+  std::string find_broken_guard();
+
+ private:
+  struct Message {
+    const TransferItem* item;
+    ItemId id;
+    int64_t offset;  // in staging
+  };
+  struct StepMark {
+    StepId step;
+    std::vector<std::shared_ptr<DeviceEvent>> events;  // of all streams
+  };
+  /// How a transfer is copied, and where it lies in staging: where it is sent if it is packed,
+  /// where it is received if it does not land straight.
+  struct CopyPlan {
+    bool is_packed = false, lands_straight = false;
+    int64_t sent = 0, received = 0;
+    std::vector<ByteRows> rows;  // once it was sent
+  };
+  /// A transfer by copies that this rank has enqueued.
+  struct Sent {
+    Stream reader = nullptr, copier = nullptr;
+    std::shared_ptr<DeviceEvent> read, arrived;
+  };
+
+  /// What a kernel writes at the begin of a pass.
+  struct FirstPush {
+    bool is_taken = false;  // by the kernel
+    RowPush rows;
+    std::vector<ItemId> items;
+  };
+
+  // Passes are counted to here and then again from 0: a flag is never what it was a pass before.
+  static constexpr int32_t kNumbers = 1024;
+  static constexpr int64_t kPushedBytes = RowPush::kMostPieces * int64_t{sizeof(int32_t)};
+
+  /// What flags of this pass are set to.
+  int32_t pass_value() const { return pass_number_ % kNumbers; }
+  /// Where a message of staging ends and the next one may begin.
+  static int64_t align(int64_t bytes);
+  const Pass& pass() const { return is_backward_ ? plan_.backward : plan_.forward; }
+  bool pushes_all_pieces() const {
+    return lowered_.origins_of(is_backward_).pushes_all_pieces(rank_);
+  }
+  Stream transfer_stream() const { return transfer_stream_.get(); }
+  Stream compute_stream() const { return is_in_order_ ? transfer_stream() : compute_stream_.get(); }
+  std::vector<Stream> streams() const;
+  void plan_staging();
+  void plan_copies();
+  uint8_t* packed_place(const CopyPlan& plan) const;
+  uint8_t* received_place(const CopyPlan& plan) const;
+  const std::vector<ByteRows>& wire_rows(int64_t index, const RankDevice& receiver);
+  void wait_for_first_piece(Stream stream);
+  FirstPush find_push(std::deque<RankDevice>& devices);
+  bool add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push);
+  void move_own_pieces();
+  void reserve_staging(int64_t sent, int64_t received);
+  const CopyPlan& copy_plan(int64_t index) const {
+    return copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
+  }
+  bool is_last_of_piece(size_t index) const;
+  void send_item(int64_t index, RankDevice& receiver);
+  void copy_straight(int64_t index, RankDevice& receiver, ItemClock& clock, Stream stream);
+  void send_piece(int32_t piece, std::deque<RankDevice>& devices, ItemClock& clock);
+  int32_t* flag_at(int32_t piece, const RankDevice& receiver) const;
+  void set_flag(int32_t piece, const RankDevice& receiver, Stream stream);
+  void keep_item(int64_t index, int64_t stage);
+  void add_shares(std::vector<int64_t>& shares, const std::deque<RankDevice>& devices,
+                  int64_t stage);
+  void receive_item(int64_t index, const RankDevice& sender, int64_t stage);
+  static bool is_local(const Message& message);
+  void move(const Message& message);
+  void compute(const ComputeItem& item, int64_t index);
+  template <class Work>
+  void enqueue_item(const ItemId& id, StepId step, const BufferUse& use, Stream stream, Work work);
+  void read_array(const ItemId& id, StepId step, BufferId buffer, bool second, const char* name,
+                  int64_t rows, std::vector<ItemResult>& results);
+
+  const LoweredPlan& lowered_;
+  const Plan& plan_;
+  const RunOptions& options_;
+  const RankId rank_;
+  const int device_;
+  const bool is_in_order_;  // a faulty plan may read what it writes
+  bool is_backward_ = false;
+  DeviceInfo info_;
+  RankEngine engine_;
+  GuardedArrays staging_;
+  int32_t send_staging_ = -1, receive_staging_ = -1;  // arrays
+  std::array<std::vector<CopyPlan>, 2> copies_;       // [direction][transfer]; Wire::copies
+  std::vector<Sent> sent_;                            // [transfer] of the pass
+  int64_t num_stages_ = 0;                            // of transfers, over all passes
+  // Results travel beside what later pieces wait for; what is packed or has landed is moved beside
+  // both.
+  DeviceStream compute_stream_, transfer_stream_, result_stream_{Urgency::urgent},
+      packing_stream_{Urgency::urgent}, landing_stream_{Urgency::urgent};
+  DeviceStream late_stream_{Urgency::late};  // the rest of a compute item in two, behind the first
+  std::optional<int64_t> computed_;          // the plan's item that was enqueued last in the pass
+  int32_t numbers_ = -1;       // array: 0, 1, 2, ...; flags are set to that of the pass
+  int32_t num_pushed_ = -1;    // array: [piece] CTAs of a push that are done
+  int32_t first_pushed_ = -1;  // array: a flag, set when the first piece is written
+  std::array<std::optional<FirstPush>, 2> pushes_;  // [direction] once there was one
+  int32_t pass_number_ = 0;                         // passes begun
+  BufferHazards hazards_;
+  std::optional<ItemClock> clock_, piece_clock_;  // of send_piece, which a thread of its own calls
+  std::vector<Message> sends_;                    // of the stage under way, in item order
+  std::vector<Message> landings_;  // what it receives and what it moves on the rank itself
+  std::deque<StepMark> marks_;     // steps that were not seen to be done
+};
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,532 @@
+#include "kernels/run/rank_engine.h"
+
+#include "kernels/attention/row_offsets.h"
+#include "kernels/device/scalar_types.h"
+#include "sim/plan/kept_inputs.h"
+#include "sim/run/dtype.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope::kernels {
+namespace {
+
+int64_t count_pairs(std::span<const BandSlice> slices) {
+  int64_t pairs = 0;
+  for (const BandSlice& slice : slices) pairs += cpscope::count_pairs(slice);
+  return pairs;
+}
+
+/// Visible pairs of every list of slices: [first slice, number of slices].
+std::map<std::array<int64_t, 2>, int64_t> count_pairs(const Plan& plan) {
+  std::map<std::array<int64_t, 2>, int64_t> pairs;
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (const ComputeItem& item : pass->computes) {
+      const auto [entry, is_new] = pairs.try_emplace({item.first_slice, item.num_slices}, 0);
+      if (is_new) entry->second = count_pairs(plan.slices_of(item));
+    }
+  }
+  return pairs;
+}
+
+constexpr int64_t kCounterBytes = 4 * sizeof(int32_t);
+/// With a counter of turns for every query head; a launch without turns has none.
+int64_t counter_bytes(int32_t num_heads, int32_t num_counters) {
+  return kCounterBytes + int64_t{num_heads} * num_counters * int64_t{sizeof(int32_t)};
+}
+
+/// Heads that each rank's backward computes in a step: of all pieces of an item.
+std::map<std::pair<int32_t, int32_t>, HeadRange> find_heads_of_steps(const Plan& plan) {
+  std::map<std::pair<int32_t, int32_t>, HeadRange> heads;
+  for (const ComputeItem& item : plan.backward.computes) {
+    const std::pair place{to_index(item.rank), to_index(item.step)};
+    HeadRange& all = heads.try_emplace(place, item.heads).first->second;
+    all = {std::min(all.begin, item.heads.begin), std::max(all.end, item.heads.end)};
+  }
+  return heads;
+}
+
+/// By one kernel, which counts groups of 16 bytes in 32 bits.
+constexpr int64_t kMostPushedBytes = int64_t{1} << 33;
+
+constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
+
+Generation newest_generation(int32_t compute_capability) {
+  return compute_capability == 90 ? Generation::sm90 : Generation::portable;
+}
+
+/// All but what its rows and slices say.
+AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
+  const Attention& attention = plan.scenario.attention;
+  const HeadRange kv_heads = kv_heads_of(attention, item.heads);
+  AttentionShape shape;
+  shape.dtype = plan.scenario.numerics.dtype;
+  shape.num_heads = item.heads.size();
+  shape.num_kv_heads = kv_heads.size();
+  shape.first_head = item.heads.begin;
+  shape.first_kv_head = kv_heads.begin;
+  shape.group = attention.heads / attention.kv_heads;
+  shape.head_dim_qk = attention.head_dim_qk;
+  shape.head_dim_v = attention.head_dim_v;
+  shape.scale = static_cast<float>(attention.effective_scale());
+  shape.softcap = static_cast<float>(attention.softcap);
+  return shape;
+}
+
+AttentionShape shape_of_item(const Plan& plan, const ComputeItem& item, int64_t pairs) {
+  AttentionShape shape = shape_of_heads(plan, item);
+  shape.q_rows = static_cast<int32_t>(plan.rows(item.q_tokens));
+  shape.kv_rows = static_cast<int32_t>(plan.rows(item.kv_tokens));
+  shape.keys_per_row = pairs / std::max(1, shape.q_rows);
+  return shape;
+}
+
+/// What a rank's kernel has to write if it writes all pieces that the rank sends.
+struct PushedPieces {
+  bool is_needed = false, is_possible = true;  // not goes_straight, some; can_be_pushed, all
+  int64_t bytes = 0, copies = 0, flags = 0;
+
+  bool has_room() const {
+    return is_possible && copies <= RowPush::kMostCopies && flags <= RowPush::kMostFlags &&
+           bytes <= kMostPushedBytes;
+  }
+};
+
+/// [rank] Of a pass whose inputs come in pieces.
+std::vector<PushedPieces> count_pushed_pieces(const LoweredPlan& lowered, bool is_backward) {
+  const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
+  std::vector<PushedPieces> pushed(lowered.plan.home.size());
+  for (size_t i = 0; i < pass.transfers.size(); ++i) {
+    if (lowered.origins_of(is_backward).pieces[i] < 0) continue;
+    const TransferItem& item = pass.transfers[i];
+    PushedPieces& by_sender = pushed[static_cast<size_t>(to_index(item.src))];
+    by_sender.is_needed |= !goes_straight(lowered, item);
+    by_sender.is_possible &= can_be_pushed(lowered, item);
+    by_sender.bytes += item.bytes;
+    by_sender.copies += item.payload == Payload::kv ? 2 : 1;
+    ++by_sender.flags;
+  }
+  return pushed;
+}
+
+/// Can every piece of inputs come while kernels wait for it: by copies alone, or written by a
+/// kernel that begins before them? Notes whose kernels are to do so.
+bool can_come_in_pieces(LoweredPlan& lowered) {
+  for (const bool is_backward : {false, true}) {
+    LoweredPlan::Origins& origins = lowered.origins[is_backward ? 1 : 0];
+    if (!origins.is_cut()) continue;
+    for (const PushedPieces& pushed : count_pushed_pieces(lowered, is_backward)) {
+      if (pushed.is_needed && !pushed.has_room()) return false;
+      origins.pushing.push_back(pushed.is_needed);
+    }
+  }
+  return true;
+}
+
+bool is_merged_in_dtype(const Numerics& numerics) {
+  return numerics.accumulate == Accumulate::dtype && element_bytes(numerics.dtype) == 2;
+}
+
+}  // namespace
+
+LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
+                              std::optional<Generation> generation, int32_t compute_capability,
+                              HeadPieces pieces, bool adds_shares) {
+  const Plan& plan = checked.plan();
+  const Generation newest = generation.value_or(newest_generation(compute_capability));
+  const auto has_hopper_forward = [&](const ComputeItem& item) {
+    return newest == Generation::sm90 && item.dq == kNoBuffer &&
+           why_not_forward(newest, shape_of_heads(plan, item)).empty();
+  };
+  Lowering lowering;
+  lowering.saves_work = !options.observer && checked.admitted_because().empty() &&
+                        !is_merged_in_dtype(plan.scenario.numerics);
+  lowering.pieces = {std::min(pieces.most, Arrivals::kMostPieces), pieces.fewest_tiles};
+  const auto has_fused_backward = [&](const ComputeItem& item) {
+    const AttentionShape shape = shape_of_heads(plan, item);
+    return item.dq != kNoBuffer && why_not_backward(newest, shape).empty() &&
+           is_backward_fused(newest, shape);
+  };
+  lowering.waits_for_pieces = lowering.can_merge = [&](const ComputeItem& item) {
+    return has_hopper_forward(item) || has_fused_backward(item);
+  };
+  lowering.writes_dtype = [&](const ComputeItem& item) {
+    return element_bytes(plan.scenario.numerics.dtype) == 2 && lowering.waits_for_pieces(item);
+  };
+  lowering.heads_together = [&](const Plan& of, const ComputeItem& item) {
+    if (!has_hopper_forward(item)) return 1;
+    const AttentionShape shape = shape_of_item(of, item, count_pairs(of.slices_of(item)));
+    return forward_tile_shape(newest, shape).heads;
+  };
+  lowering.adds_shares = adds_shares;
+  // Nothing is computed before something has come: where that comes in pieces, it is little.
+  if (lowering.pieces.most > 1) lowering.can_join = lowering.waits_for_pieces;
+  LoweredPlan lowered = lower_plan(plan, lowering);
+  // Kernels would wait for multiprocessors that they hold themselves.
+  if (can_come_in_pieces(lowered)) return lowered;
+  lowering.pieces = {};
+  lowering.can_join = nullptr;
+  return lower_plan(plan, lowering);
+}
+
+std::optional<std::string> RankEngine::why_not(const Plan& plan) {
+  const Attention& attention = plan.scenario.attention;
+  if (plan.scenario.numerics.dtype == Dtype::fp64)
+    return "the GPU kernels compute in fp32 and hold bf16, fp16 or fp32, not fp64";
+  for (const int32_t dim : {attention.head_dim_qk, attention.head_dim_v}) {
+    if (dim > kMaxHeadDim)
+      return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);
+  }
+  return std::nullopt;
+}
+
+RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
+                       int32_t compute_capability, const EngineOptions& options)
+    : lowered_(lowered),
+      plan_(lowered.plan),
+      attention_(plan_.scenario.attention),
+      options_(options),
+      compute_capability_(compute_capability),
+      pairs_(count_pairs(plan_)),
+      heads_of_steps_(find_heads_of_steps(plan_)),
+      arrays_(lowered, std::move(is_here)),
+      tiles_(plan_) {
+  for (size_t r = 0; r < plan_.home.size(); ++r) {
+    const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
+    max_logits_.push_back(here ? arrays_.reserve(fmt::format("rank {} max_logit", r),
+                                                 attention_.heads * int64_t{sizeof(float)})
+                               : -1);
+  }
+  sink_ = arrays_.reserve("sink", attention_.heads * int64_t{sizeof(float)});
+  begun_ = arrays_.reserve("begun", int64_t{sizeof(int32_t)});
+  d_sink_ = arrays_.reserve("d_sink", attention_.heads * int64_t{sizeof(double)});
+  plan_arrivals();
+  const auto start = std::chrono::steady_clock::now();
+  for (const ComputeItem& item : plan_.forward.computes) plan_forward(item);
+  for (const ComputeItem& item : plan_.backward.computes) plan_backward(item);
+  list_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+                  std::max<double>(1.0, static_cast<double>(arrays_.num_here()));
+  plan_counters();
+  plan_part_sums();
+  if (keeps_partials()) plan_kept_partials();
+  plan_kept_inputs();
+}
+
+bool RankEngine::keeps_partials() const { return is_merged_in_dtype(plan_.scenario.numerics); }
+
+void RankEngine::plan_forward(const ComputeItem& item) {
+  if (item.num_slices == 0 || !arrays_.is_here(item.rank)) return;
+  const AttentionShape shape = shape_of(item);
+  const TileShape tile = forward_tile_shape(forward_generation(shape), shape);
+  tiles_.plan(item, TileOwner::queries, tile,
+              most_heads_of(item, false, TileOwner::queries, tile.heads));
+}
+
+void RankEngine::plan_backward(const ComputeItem& item) {
+  if (item.num_slices == 0 || !arrays_.is_here(item.rank)) return;
+  const AttentionShape shape = shape_of(item);
+  const Generation generation = backward_generation(shape);
+  if (!is_backward_fused(generation, shape))
+    tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape),
+                most_heads_of(item, true, TileOwner::queries, 1));
+  const TileShape key_tile = key_gradient_tile_shape(generation, shape);
+  // Sums are the same in however many pieces heads are computed.
+  std::optional<HeadRange> dealt_in_parts;
+  if (generation == Generation::sm90)
+    dealt_in_parts = heads_of_steps_.at({to_index(item.rank), to_index(item.step)});
+  tiles_.plan(item, TileOwner::keys, key_tile, most_heads_of(item, true, TileOwner::keys, 1),
+              dealt_in_parts);
+  if (arrays_.element(item.dq, false) != Dtype::fp32 && !dq_sums_.contains(to_index(item.dq))) {
+    const int64_t count =
+        arrays_.array_bytes(item.dq, false) / element_bytes(plan_.scenario.numerics.dtype);
+    dq_sums_[to_index(item.dq)] = arrays_.reserve(
+        fmt::format("rank {} dq sums", to_index(item.rank)), count * int64_t{sizeof(float)});
+  }
+  Statistics& statistics = statistics_[to_index(item.out)];
+  if (statistics.delta >= 0) return;
+  const int32_t heads = plan_.buffer(item.out).heads.size();
+  const int64_t bytes = int64_t{heads} * shape.q_rows * int64_t{sizeof(float)};
+  statistics.is_made.assign(static_cast<size_t>(heads), false);
+  const int32_t rank = to_index(item.rank);
+  statistics.log2_lse = arrays_.reserve(fmt::format("rank {} log2 lse", rank), bytes);
+  statistics.delta = arrays_.reserve(fmt::format("rank {} delta", rank), bytes);
+  if (takes_offsets(generation, shape)) {
+    statistics.offsets =
+        arrays_.reserve(fmt::format("rank {} offsets", rank),
+                        heads * offsets_of_head(shape.q_rows) * int64_t{sizeof(Bf16)});
+  }
+}
+
+/// Items that write the same rows of a buffer come one after the other; other heads have places of
+/// their own.
+void RankEngine::plan_part_sums() {
+  for (const ComputeItem& item : plan_.backward.computes) {
+    if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
+    const int32_t parts = key_list_of(item).group_parts;
+    int32_t& most = part_sums_[to_index(item.dkv)].most_parts;
+    most = std::max(most, parts);
+  }
+  std::erase_if(part_sums_, [](const auto& entry) { return entry.second.most_parts == 1; });
+  for (auto& [buffer, sums] : part_sums_) {
+    for (const bool second : {false, true}) {
+      const BufferShape shape = arrays_.shape(BufferId{buffer}, second);
+      sums.arrays[second ? 1 : 0] = arrays_.reserve(
+          fmt::format("part sums of buffer {}", buffer),
+          shape.rows * shape.heads * shape.pitch * sums.most_parts * int64_t{sizeof(float)});
+    }
+  }
+}
+
+/// fp32 [kv row][local kv head, part] of dk, or of dv.
+DeviceRows RankEngine::part_rows_of(const ComputeItem& item, bool second) const {
+  const PartSums& sums = part_sums_.at(to_index(item.dkv));
+  const BufferShape shape = arrays_.shape(item.dkv, second);
+  const int64_t first_head =
+      kv_heads_of(attention_, item.heads).begin - plan_.buffer(item.dkv).heads.begin;
+  return {
+      arrays_.at<float>(sums.arrays[second ? 1 : 0]) + first_head * sums.most_parts * shape.pitch,
+      int64_t{shape.heads} * sums.most_parts * shape.pitch, shape.pitch};
+}
+
+/// Items may run beside each other: each has counters of its own. Kernels leave them at zero.
+void RankEngine::plan_counters() {
+  std::vector<int64_t> bytes(plan_.home.size(), 0);
+  for (const bool is_backward : {false, true}) {
+    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+    for (const ComputeItem& item : pass.computes) {
+      int64_t& end = bytes[static_cast<size_t>(to_index(item.rank))];
+      counter_places_[is_backward ? 1 : 0].push_back(end);
+      if (item.num_slices > 0 && arrays_.is_here(item.rank))
+        end += counter_bytes_of(item, is_backward);
+    }
+  }
+  for (size_t r = 0; r < bytes.size(); ++r) {
+    const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
+    const int32_t array = here ? arrays_.reserve(fmt::format("rank {} counters", r), bytes[r]) : -1;
+    counters_.push_back({array, bytes[r]});
+  }
+}
+
+const TileList& RankEngine::key_list_of(const ComputeItem& item) const {
+  const AttentionShape shape = shape_of(item);
+  return tiles_.list(item, TileOwner::keys,
+                     key_gradient_tile_shape(backward_generation(shape), shape));
+}
+
+bool RankEngine::adds_parts(const ComputeItem& item) const {
+  return item.num_slices > 0 && key_list_of(item).group_parts > 1;
+}
+
+int64_t RankEngine::counter_bytes_of(const ComputeItem& item, bool is_backward) const {
+  if (!is_backward) return kCounterBytes;
+  return counter_bytes(item.heads.size(), key_list_of(item).num_counters);
+}
+
+int32_t* RankEngine::counters_of(const ComputeItem& item, bool is_backward) const {
+  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  const int64_t place = counter_places_[is_backward ? 1 : 0][index_of(item, pass.computes)];
+  return arrays_.at<int32_t>(counters_[to_index(item.rank)].array) +
+         place / int64_t{sizeof(int32_t)};
+}
+
+const OwnMerge& RankEngine::own_merge_of(const ComputeItem& item, bool is_backward) const {
+  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  return lowered_.origins_of(is_backward).own_merges[index_of(item, pass.computes)];
+}
+
+void RankEngine::plan_kept_inputs() {
+  if (!options_.repeats) return;
+  for (const BufferId id : find_kept_inputs(plan_)) {
+    for (const bool is_second : {false, true}) {
+      if (!arrays_.holds(id) || (is_second && !arrays_.has_second(id))) continue;
+      kept_inputs_.push_back(
+          {id, is_second, arrays_.reserve("kept input", arrays_.array_bytes(id, is_second))});
+    }
+  }
+}
+
+void RankEngine::move_kept_inputs(bool keeps, Stream stream) {
+  for (const KeptArray& kept : kept_inputs_) {
+    void* const used = kept.is_second ? arrays_.second(kept.buffer) : arrays_.first(kept.buffer);
+    void* const copy = arrays_.at(kept.copy);
+    copy_on_device(keeps ? copy : used, keeps ? used : copy,
+                   arrays_.array_bytes(kept.buffer, kept.is_second), stream);
+  }
+}
+
+void RankEngine::plan_kept_partials() {
+  for (const MergeItem& item : plan_.forward.merges) {
+    if (item.partial == kNoBuffer || !arrays_.holds(item.into)) continue;
+    if (plan_.buffer(item.into).kind != BufferKind::out) continue;
+    kept_[to_index(item.into)].arrays.push_back(
+        {arrays_.reserve("kept partial", arrays_.array_bytes(item.into, false)),
+         arrays_.reserve("kept partial lse", arrays_.array_bytes(item.into, true))});
+  }
+}
+
+void RankEngine::allocate(Stream stream) {
+  // 0xff.. is a NaN in every type; 0x46.. is a number near 12700 that would show.
+  arrays_.allocate(options_.poison ? 0xff : 0x46, stream);
+  tiles_.upload(stream);
+  for (const Counters& counters : counters_) {
+    if (counters.array >= 0) fill_bytes(arrays_.at(counters.array), 0, counters.bytes, stream);
+  }
+  const std::vector<float> nothing(static_cast<size_t>(attention_.heads), kNoLogit);
+  for (const int32_t array : max_logits_) {
+    if (array >= 0)
+      copy_to_device(arrays_.at(array), nothing.data(), attention_.heads * int64_t{sizeof(float)},
+                     stream);
+  }
+  const DeviceMemory zeros(kMaxHeadDim * int64_t{sizeof(float)});
+  fill_bytes(zeros.data(), 0, kMaxHeadDim * int64_t{sizeof(float)}, stream);
+  clear_padded_lanes(zeros.data(), stream);
+  // The vector and the zeros above are read before they go.
+  wait_for_stream(stream);
+}
+
+/// Kernels take rows with their padded lanes, which no wire carries.
+void RankEngine::clear_padded_lanes(void* zeros, Stream stream) {
+  for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+    const BufferId id{static_cast<int32_t>(b)};
+    const BufferSpec& spec = plan_.buffers[b];
+    for (const bool second : {false, true}) {
+      const ArrayLanes lanes = array_lanes(spec.kind, second, attention_);
+      if (!arrays_.holds(id) || lanes.pitch == lanes.lanes) continue;
+      RowCopy copy;
+      copy.to = arrays_.block(id, second, spec.heads.begin);
+      copy.to.data =
+          static_cast<uint8_t*>(copy.to.data) + lanes.lanes * element_size(copy.to.element);
+      copy.from = {zeros, copy.to.element, 0, 0, nullptr};
+      copy.num_rows = spec.rows;
+      copy.heads = spec.heads.size();
+      copy.lanes = lanes.pitch - lanes.lanes;
+      launch_row_copy(copy, stream);
+    }
+  }
+}
+
+AttentionShape RankEngine::shape_of(const ComputeItem& item) const {
+  return shape_of_item(plan_, item, pairs_.at({item.first_slice, item.num_slices}));
+}
+
+Generation RankEngine::forward_generation(const AttentionShape& shape) const {
+  const Generation newest = options_.generation.value_or(newest_generation(compute_capability_));
+  return why_not_forward(newest, shape).empty() ? newest : Generation::portable;
+}
+
+Generation RankEngine::backward_generation(const AttentionShape& shape) const {
+  const Generation newest = options_.generation.value_or(newest_generation(compute_capability_));
+  return why_not_backward(newest, shape).empty() ? newest : Generation::portable;
+}
+
+void RankEngine::begin_pass(int32_t pass) {
+  pass_number_ = pass;
+  for (auto& [out, statistics] : statistics_)
+    std::fill(statistics.is_made.begin(), statistics.is_made.end(), false);
+  for (auto& [into, kept] : kept_) kept.count = 0;
+}
+
+/// What both directions need: shape, q, k, v, out and lse of the item's heads.
+template <class Launch>
+void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
+  const int32_t head = item.heads.begin;
+  launch.shape = shape_of(item);
+  launch.q = arrays_.rows(item.q, false, head);
+  launch.k = arrays_.rows(item.kv, false, launch.shape.first_kv_head);
+  launch.v = arrays_.rows(item.kv, true, launch.shape.first_kv_head);
+  launch.out = arrays_.rows(item.out, false, head);
+  launch.out_element = arrays_.element(item.out, false);
+  const RowBlock lse = arrays_.block(item.out, true, head);
+  launch.lse = static_cast<float*>(lse.data);
+  launch.lse_row_stride = lse.row_stride;
+}
+
+void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool says_begun) {
+  if (item.num_slices == 0) return;
+  const int32_t head = item.heads.begin;
+  ForwardLaunch launch;
+  place_rows(item, launch);
+  launch.max_logit = arrays_.at<float>(max_logits_[to_index(item.rank)]) + head;
+  const Generation generation = forward_generation(launch.shape);
+  const TileShape tile = forward_tile_shape(generation, launch.shape);
+  launch.query_tiles = tiles_.find(item, TileOwner::queries, tile);
+  launch.query_tiles.arrivals = arrivals_of(item, false, TileOwner::queries, tile.heads);
+  launch.counter = counters_of(item, false);
+  const OwnMerge& own = own_merge_of(item, false);
+  launch.merges = own.merges;
+  launch.rounds = own.rounds;
+  if (says_begun) launch.query_tiles.begun = {begun_flag(), pass_number_};
+  launch_forward(generation, launch, stream);
+  // Partials that are merged in the dtype are 16-bit numbers from the start.
+  if (keeps_partials())
+    launch_rounding(arrays_.first<float>(item.out),
+                    arrays_.array_bytes(item.out, false) / int64_t{sizeof(float)},
+                    launch.shape.dtype, stream);
+}
+
+void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool says_begun) {
+  if (item.num_slices == 0) return;
+  const int32_t head = item.heads.begin;
+  BackwardLaunch launch;
+  place_rows(item, launch);
+  launch.d_out = arrays_.rows(item.d_out, false, head);
+  Statistics& statistics = statistics_.at(to_index(item.out));
+  const int32_t own_head = head - plan_.buffer(item.out).heads.begin;
+  const int64_t place = int64_t{own_head} * launch.shape.q_rows;
+  launch.log2_lse = arrays_.at<float>(statistics.log2_lse) + place;
+  launch.delta = arrays_.at<float>(statistics.delta) + place;
+  if (statistics.offsets >= 0) {
+    launch.offsets =
+        arrays_.at<Bf16>(statistics.offsets) + own_head * offsets_of_head(launch.shape.q_rows);
+  }
+  launch.dq = arrays_.rows(item.dq, false, head);
+  launch.merges_dq = own_merge_of(item, true).merges;
+  if (const auto sums = dq_sums_.find(to_index(item.dq)); sums != dq_sums_.end()) {
+    launch.narrow_dq = launch.dq;
+    const int32_t dq_head = head - plan_.buffer(item.dq).heads.begin;
+    launch.dq.data = arrays_.at<float>(sums->second) + dq_head * launch.dq.head_stride;
+  }
+  launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
+  launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
+  launch.dkv_element = arrays_.element(item.dkv, false);
+  if (lowered_.has_wire_copy[static_cast<size_t>(to_index(item.dkv))]) {
+    const int32_t kv_head = launch.shape.first_kv_head;
+    launch.wire = {arrays_.wire_block(item.dkv, false, kv_head).data,
+                   arrays_.wire_block(item.dkv, true, kv_head).data, arrays_.row_uses(item.dkv)};
+  }
+  const Generation generation = backward_generation(launch.shape);
+  const bool is_fused = is_backward_fused(generation, launch.shape);
+  if (!is_fused)
+    launch.query_tiles =
+        tiles_.find(item, TileOwner::queries, query_gradient_tile_shape(generation, launch.shape));
+  launch.key_tiles =
+      tiles_.find(item, TileOwner::keys, key_gradient_tile_shape(generation, launch.shape));
+  launch.key_tiles.arrivals = arrivals_of(item, true, TileOwner::keys, 1);
+  if (const int32_t parts = launch.key_tiles.group_parts; parts > 1) {
+    for (int32_t& end : launch.key_tiles.arrivals.ends) end *= parts;
+    launch.dk_parts = part_rows_of(item, false);
+    launch.dv_parts = part_rows_of(item, true);
+  }
+  launch.counters = counters_of(item, true);
+  launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
+  launch.num_turns_taken =
+      is_fused ? int64_t{launch.shape.num_heads} * launch.key_tiles.num_counters : 0;
+  // out and d_out of a row stay the same over all steps.
+  const auto made = statistics.is_made.begin() + own_head;
+  if (!*made) {
+    launch_row_statistics(launch, stream);
+  } else if (launch.num_turns_taken > 0) {
+    fill_bytes(launch.turns_taken, 0, launch.num_turns_taken * int64_t{sizeof(int32_t)}, stream);
+  }
+  std::fill_n(made, launch.shape.num_heads, true);
+  if (!is_fused) launch_query_gradient(generation, launch, stream);
+  if (says_begun) launch.key_tiles.begun = {begun_flag(), pass_number_};
+  launch_key_gradient(generation, launch, stream);
+}
+
+}  // namespace cpscope::kernels

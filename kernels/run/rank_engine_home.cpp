@@ -1,0 +1,237 @@
+// The two ends of an engine's run: inputs into home buffers, results out of them.
+#include "kernels/device/scalar_types.h"
+#include "kernels/run/rank_engine.h"
+#include "sim/base/parallel.h"
+#include "sim/run/dtype.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace cpscope::kernels {
+namespace {
+
+/// The ids of a run list, one by one.
+std::vector<int32_t> ids_of(std::span<const TokenRun> runs) {
+  std::vector<int32_t> ids;
+  for (const TokenRun& run : runs) {
+    for (int64_t id = run.begin; id < run.end; id += run.stride)
+      ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+/// Position of each token inside its slot, on the side of the queries or of the keys.
+std::vector<int32_t> positions_of(const BatchSlots& slots, const std::vector<int32_t>& tokens,
+                                  bool is_query) {
+  const auto begin_of = [&](const SequenceSlot& slot) {
+    return is_query ? slot.q_begin : slot.kv_begin;
+  };
+  std::vector<int32_t> positions;
+  for (const int32_t token : tokens) {
+    const auto after =
+        std::upper_bound(slots.sequences.begin(), slots.sequences.end(), int64_t{token},
+                         [&](int64_t id, const SequenceSlot& slot) { return id < begin_of(slot); });
+    positions.push_back(after == slots.sequences.begin()
+                            ? 0
+                            : static_cast<int32_t>(token - begin_of(*(after - 1))));
+  }
+  return positions;
+}
+
+/// The element as its bytes, low bytes first.
+uint32_t encode_value(Dtype element, double value) {
+  const auto narrow = static_cast<float>(value);
+  if (element == Dtype::bf16) return to_bf16_bits(narrow);
+  if (element == Dtype::fp16) return to_fp16_bits(narrow);
+  return std::bit_cast<uint32_t>(narrow);
+}
+
+Tensor make_tensor(const char* name, std::vector<int64_t> shape) {
+  Tensor tensor{name, std::move(shape), Dtype::fp32, {}};
+  // A row that nobody owns stays NaN and is seen.
+  tensor.values.assign(static_cast<size_t>(tensor.size()),
+                       std::numeric_limits<double>::quiet_NaN());
+  return tensor;
+}
+
+/// Results of several engines gather in one tensor.
+Tensor& tensor_of(Tensor& tensor, const char* name, std::vector<int64_t> shape) {
+  if (tensor.values.empty()) tensor = make_tensor(name, std::move(shape));
+  return tensor;
+}
+
+}  // namespace
+
+void RankEngine::load_rows(const Tensor& tensor, RunListId tokens, BufferId buffer, bool second,
+                           Stream stream) {
+  const std::vector<int32_t> ids = ids_of(plan_.list(tokens));
+  const BufferShape shape = arrays_.shape(buffer, second);
+  const Dtype element = plan_.scenario.numerics.dtype;
+  const int64_t size = element_size(element), row_bytes = int64_t{shape.heads} * shape.pitch * size;
+  std::vector<uint8_t> packed(ids.size() * static_cast<size_t>(row_bytes), 0);
+  for_each_index(
+      static_cast<int64_t>(ids.size()),
+      [&](int64_t i) {
+        for (int32_t head = 0; head < shape.heads; ++head) {
+          const double* source =
+              tensor.values.data() + (int64_t{ids[i]} * shape.heads + head) * shape.lanes;
+          uint8_t* target = packed.data() + i * row_bytes + head * shape.pitch * size;
+          for (int32_t lane = 0; lane < shape.lanes; ++lane) {
+            const uint32_t bits = encode_value(element, source[lane]);
+            std::copy_n(reinterpret_cast<const uint8_t*>(&bits), size, target + lane * size);
+          }
+        }
+      },
+      options_.threads);
+  auto* to = second ? arrays_.second<void>(buffer) : arrays_.first<void>(buffer);
+  copy_to_device(to, packed.data(), static_cast<int64_t>(packed.size()), stream);
+  wait_for_stream(stream);
+}
+
+void RankEngine::rotate_home(BufferId buffer, RunListId tokens, bool is_query, double direction,
+                             Stream stream) {
+  const DeviceMemory positions =
+      to_device(positions_of(plan_.layout.slots, ids_of(plan_.list(tokens)), is_query), stream);
+  RowRotation rotation;
+  rotation.shape = arrays_.shape(buffer, false);
+  rotation.shape.rows = plan_.rows(tokens);
+  rotation.data = arrays_.first<void>(buffer);
+  rotation.element = arrays_.element(buffer, false);
+  rotation.round_to = plan_.scenario.numerics.dtype;
+  rotation.positions = positions.as<int32_t>();
+  rotation.theta = attention_.rope_theta;
+  rotation.direction = direction;
+  launch_row_rotation(rotation, stream);
+  wait_for_stream(stream);
+}
+
+void RankEngine::load(const RunInputs& inputs, Stream stream) {
+  std::vector<float> sink(static_cast<size_t>(attention_.heads), 0.0f);
+  std::copy(inputs.sink.begin(), inputs.sink.end(), sink.begin());
+  copy_to_device(arrays_.at(sink_), sink.data(), attention_.heads * int64_t{sizeof(float)}, stream);
+  fill_bytes(arrays_.at(d_sink_), 0, attention_.heads * int64_t{sizeof(double)}, stream);
+  for (size_t r = 0; r < plan_.home.size(); ++r) {
+    if (!arrays_.is_here(RankId{static_cast<int32_t>(r)})) continue;
+    const HomeBuffers& home = plan_.home[r];
+    load_rows(inputs.q, plan_.q_lists[r], home.q, false, stream);
+    load_rows(inputs.k, plan_.kv_lists[r], home.kv, false, stream);
+    load_rows(inputs.v, plan_.kv_lists[r], home.kv, true, stream);
+    if (home.d_out != kNoBuffer)
+      load_rows(inputs.d_out, plan_.q_lists[r], home.d_out, false, stream);
+    if (attention_.rope_theta <= 0) continue;
+    rotate_home(home.q, plan_.q_lists[r], true, +1.0, stream);
+    rotate_home(home.kv, plan_.kv_lists[r], false, +1.0, stream);
+  }
+  wait_for_stream(stream);
+}
+
+std::vector<float> RankEngine::read(BufferId id, bool second, Stream stream) const {
+  const BufferShape shape = arrays_.shape(id, second);
+  const Dtype element = arrays_.element(id, second);
+  const int64_t size = element_size(element);
+  std::vector<uint8_t> bytes(static_cast<size_t>(arrays_.array_bytes(id, second)));
+  copy_to_host(bytes.data(), second ? arrays_.second<void>(id) : arrays_.first<void>(id),
+               static_cast<int64_t>(bytes.size()), stream);
+  wait_for_stream(stream);
+  std::vector<float> values(static_cast<size_t>(shape.rows * shape.heads * shape.lanes));
+  for_each_index(
+      shape.rows * shape.heads,
+      [&](int64_t unit) {
+        for (int32_t lane = 0; lane < shape.lanes; ++lane) {
+          uint32_t bits = 0;
+          std::copy_n(bytes.data() + (unit * shape.pitch + lane) * size, size,
+                      reinterpret_cast<uint8_t*>(&bits));
+          values[unit * shape.lanes + lane] =
+              element == Dtype::bf16   ? from_bf16_bits(static_cast<uint16_t>(bits))
+              : element == Dtype::fp16 ? from_fp16_bits(static_cast<uint16_t>(bits))
+                                       : std::bit_cast<float>(bits);
+        }
+      },
+      options_.threads);
+  return values;
+}
+
+void RankEngine::collect_rows(BufferId buffer, bool second, RunListId tokens, Tensor& tensor,
+                              Stream stream) {
+  const BufferSpec& spec = plan_.buffer(buffer);
+  const int64_t lanes = array_lanes(spec.kind, second, attention_).lanes;
+  const int64_t all_heads = tensor.shape[1];
+  const std::vector<float> values = read(buffer, second, stream);
+  const std::vector<int32_t> ids = ids_of(plan_.list(tokens));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    std::copy_n(values.data() + static_cast<int64_t>(i) * spec.heads.size() * lanes,
+                spec.heads.size() * lanes,
+                tensor.values.data() + (ids[i] * all_heads + spec.heads.begin) * lanes);
+  }
+}
+
+void RankEngine::collect_forward(Answer& answer, Stream stream) {
+  const int64_t tokens = plan_.layout.slots.tokens;
+  Tensor& out = tensor_of(answer.out, "out", {tokens, attention_.heads, attention_.head_dim_v});
+  Tensor& lse = tensor_of(answer.lse, "lse", {tokens, attention_.heads});
+  for (size_t r = 0; r < plan_.home.size(); ++r) {
+    if (arrays_.holds(plan_.home[r].out))
+      collect_rows(plan_.home[r].out, false, plan_.q_lists[r], out, stream);
+  }
+  // lse never travels: it is read where it was made.
+  for (const BufferId made : lowered_.answers) {
+    if (arrays_.holds(made)) collect_rows(made, true, plan_.buffer(made).tokens, lse, stream);
+  }
+  answer.max_logit.resize(static_cast<size_t>(attention_.heads),
+                          -std::numeric_limits<double>::infinity());
+  std::vector<float> seen(static_cast<size_t>(attention_.heads));
+  for (const int32_t array : max_logits_) {
+    if (array < 0) continue;
+    copy_to_host(seen.data(), arrays_.at(array), attention_.heads * int64_t{sizeof(float)}, stream);
+    wait_for_stream(stream);
+    for (size_t h = 0; h < seen.size(); ++h)
+      answer.max_logit[h] = std::max(answer.max_logit[h], static_cast<double>(seen[h]));
+  }
+}
+
+void RankEngine::collect_backward(Answer& answer, Stream stream) {
+  const int64_t tokens = plan_.layout.slots.tokens, kv_tokens = plan_.layout.slots.kv_tokens;
+  const int64_t dim_qk = attention_.head_dim_qk, dim_v = attention_.head_dim_v;
+  Tensor& dq = tensor_of(answer.dq, "dq", {tokens, attention_.heads, dim_qk});
+  Tensor& dk = tensor_of(answer.dk, "dk", {kv_tokens, attention_.kv_heads, dim_qk});
+  Tensor& dv = tensor_of(answer.dv, "dv", {kv_tokens, attention_.kv_heads, dim_v});
+  for (size_t r = 0; r < plan_.home.size(); ++r) {
+    const HomeBuffers& home = plan_.home[r];
+    if (!arrays_.holds(home.dq)) continue;
+    if (attention_.rope_theta > 0) {
+      rotate_home(home.dq, plan_.q_lists[r], true, -1.0, stream);
+      rotate_home(home.dkv, plan_.kv_lists[r], false, -1.0, stream);
+    }
+    collect_rows(home.dq, false, plan_.q_lists[r], dq, stream);
+    collect_rows(home.dkv, false, plan_.kv_lists[r], dk, stream);
+    collect_rows(home.dkv, true, plan_.kv_lists[r], dv, stream);
+  }
+  if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient(answer, stream);
+}
+
+void RankEngine::collect_sink_gradient(Answer& answer, Stream stream) {
+  // Each row counts once, where it was computed.
+  std::vector<bool> is_counted(plan_.buffers.size(), false);
+  for (const ComputeItem& item : plan_.backward.computes) {
+    if (!arrays_.is_here(item.rank) || is_counted[to_index(item.out)]) continue;
+    is_counted[to_index(item.out)] = true;
+    SinkGradient gradient;
+    gradient.shape = arrays_.shape(item.out, false);
+    gradient.out = arrays_.out_rows(item.out);
+    gradient.d_out = arrays_.first<void>(item.d_out);
+    gradient.element = plan_.scenario.numerics.dtype;
+    gradient.sink = arrays_.at<float>(sink_);
+    gradient.first_head = plan_.buffer(item.out).heads.begin;
+    gradient.d_sink = arrays_.at<double>(d_sink_);
+    launch_sink_gradient(gradient, stream);
+  }
+  std::vector<double> d_sink(static_cast<size_t>(attention_.heads));
+  copy_to_host(d_sink.data(), arrays_.at(d_sink_), attention_.heads * int64_t{sizeof(double)},
+               stream);
+  wait_for_stream(stream);
+  answer.d_sink.resize(d_sink.size(), 0.0);
+  for (size_t h = 0; h < d_sink.size(); ++h) answer.d_sink[h] += d_sink[h];
+}
+
+}  // namespace cpscope::kernels

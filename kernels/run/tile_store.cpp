@@ -1,0 +1,73 @@
+#include "kernels/run/tile_store.h"
+
+#include "kernels/device/scalar_types.h"
+
+#include <algorithm>
+
+namespace cpscope::kernels {
+namespace {
+
+/// What the tiles worked on together walk should stay in the L2 cache of a data-centre GPU (50 MB
+/// of an H100, whose halves may hold the same), beside what is read and written once.
+WorkHeads work_heads(const Attention& attention, const ComputeItem& item, int32_t heads,
+                     TileShape shape, TileOwner owner) {
+  const int64_t row = attention.head_dim_qk + attention.head_dim_v;  // K and V, or Q and dO
+  const auto group = static_cast<int32_t>(attention.heads / attention.kv_heads);
+  WorkHeads result;
+  result.num_heads = heads;
+  result.heads_walked = owner == TileOwner::queries ? 1 : std::min(group, item.heads.size());
+  result.heads_sharing = owner == TileOwner::queries ? group / shape.heads : 1;
+  result.cached_rows = 8'000'000 / (2 * row);
+  if (shape.by_blocks)  // Q and dO with sums of dq, to which the tiles of a chain come back
+    result.cached_rows = 20'000'000 / (2 * row + 4 * attention.head_dim_qk);
+  return result;
+}
+
+}  // namespace
+
+TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const {
+  const int32_t heads = owner == TileOwner::queries
+                            ? item.heads.size() / shape.heads
+                            : kv_heads_of(plan_.scenario.attention, item.heads).size();
+  return {item.first_slice,
+          item.num_slices,
+          plan_.rows(item.q_tokens),
+          plan_.rows(item.kv_tokens),
+          heads,
+          shape,
+          owner};
+}
+
+void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape, int32_t most_heads,
+                     std::optional<HeadRange> dealt_in_parts) {
+  const Key key = key_of(item, owner, shape);
+  if (entries_.contains(key)) return;
+  Entry& entry = entries_[key];
+  WorkHeads heads = work_heads(plan_.scenario.attention, item, key.heads, shape, owner);
+  heads.most_at_once = most_heads;
+  if (dealt_in_parts) {
+    const Attention& attention = plan_.scenario.attention;
+    heads.group = static_cast<int32_t>(attention.heads / attention.kv_heads);
+    heads.num_heads_of_step = kv_heads_of(attention, *dealt_in_parts).size();
+    heads.sum_row_bytes =
+        (padded_lanes(attention.head_dim_qk) + padded_lanes(attention.head_dim_v)) *
+        int64_t{sizeof(float)};
+  }
+  entry.list = make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows, heads, shape, owner);
+  total_bytes_ += TilesOnDevice::bytes_of(entry.list);
+}
+
+void TileStore::upload(Stream stream) {
+  for (auto& [key, entry] : entries_) entry.device = TilesOnDevice(entry.list, stream);
+}
+
+const DeviceTiles& TileStore::find(const ComputeItem& item, TileOwner owner,
+                                   TileShape shape) const {
+  return entries_.at(key_of(item, owner, shape)).device.view();
+}
+
+const TileList& TileStore::list(const ComputeItem& item, TileOwner owner, TileShape shape) const {
+  return entries_.at(key_of(item, owner, shape)).list;
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,133 @@
+#include "kernels/tiles/group_parts.h"
+
+#include "kernels/tiles/work_order.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <queue>
+#include <utility>
+#include <vector>
+
+namespace cpscope::kernels {
+namespace {
+
+// In the time that a walked tile takes, 2 us.
+constexpr double kItemTiles = 2.0;      // what an item takes beside its tiles
+constexpr double kHandOverTiles = 1.4;  // see make_batches
+constexpr double kSumTiles = 2.0;       // the launch of what adds up
+constexpr double kBytesPerTile = 5e6;   // that it reads, or kernels write for it
+
+constexpr int64_t kMostItems = 8 * kHopperCtas;  // of more, none is long
+// Parts take memory.
+constexpr double kWorthIt = 0.98;
+constexpr double kMostPartBytes = 1e9;
+
+/// An owned tile's walk, for one query head.
+struct Walk {
+  int32_t num_tiles = 0;
+  int32_t first_row = 0;  // of walked rows, taken from the last one on
+};
+
+/// Of tiles with any, longest first.
+std::vector<Walk> walks_of(const TileList& list) {
+  std::vector<Walk> walks;
+  for (const OwnedTile& tile : list.tiles) {
+    if (tile.num_tiles > 0)
+      walks.push_back({tile.num_tiles, list.runs[tile.first_run + tile.num_runs - 1].end});
+  }
+  std::stable_sort(walks.begin(), walks.end(),
+                   [](const Walk& a, const Walk& b) { return a.num_tiles > b.num_tiles; });
+  return walks;
+}
+
+/// When the last CTA ends, if they take every walk for one head after the other. By blocks, CTAs
+/// that begin at the same rows of a head do so a hand-over behind each other.
+double end_of(const std::vector<Walk>& walks, const WorkHeads& heads, bool by_blocks) {
+  std::priority_queue<double, std::vector<double>, std::greater<>> ends;
+  std::map<std::pair<int32_t, int32_t>, double> begins;  // [first row, head] of the next CTA
+  double last = 0.0;
+  for (const Walk& walk : walks) {
+    for (int32_t head = 0; head < heads.num_heads; ++head) {
+      double begin = 0.0;
+      if (ends.size() == size_t{kHopperCtas}) {
+        begin = ends.top();
+        ends.pop();
+      }
+      if (by_blocks) {
+        double& next = begins[{walk.first_row, head}];
+        begin = std::max(begin, next);
+        next = begin + kHandOverTiles;
+      }
+      const double end = begin + walk.num_tiles * heads.heads_walked + kItemTiles;
+      ends.push(end);
+      last = std::max(last, end);
+    }
+  }
+  return last;
+}
+
+/// How much longer tiles take whose rows come from memory. Walked tile by tile for all heads of a
+/// part, the CTAs under way are as far from each other as an item has tiles, on average: where the
+/// cache does not hold as many rows, most come from memory, which gives a third of what CTAs could
+/// take. Fewer come where many CTAs are of one chain and began together. Fits the model of the
+/// tests (turn_model), and it what was measured (kernels/README.md).
+double memory_factor(const std::vector<Walk>& walks, const WorkHeads& heads, const TileList& list) {
+  if (!list.shape.by_blocks || !suits_walk_by_tile(heads, list)) return 1.0;
+  constexpr double kMostFactor = 2.8, kFewest = 0.45;  // apart from each other, of all CTAs
+  int64_t tiles = 0, squares = 0;
+  for (const Walk& walk : walks) {
+    tiles += walk.num_tiles;
+    squares += int64_t{walk.num_tiles} * walk.num_tiles;
+  }
+  const double apart = static_cast<double>(squares) / static_cast<double>(tiles) *
+                       heads.heads_walked * list.shape.walked_rows;
+  const double held = 1.3 * static_cast<double>(heads.cached_rows);
+  const double missed = std::max(0.0, 1.0 - held / apart);
+  const double spread = heads.num_heads * std::sqrt(heads.heads_walked) / 35.0;
+  return std::max(1.0, kMostFactor * missed * std::clamp(spread, kFewest, 1.0));
+}
+
+}  // namespace
+
+WorkHeads heads_in_parts(const WorkHeads& heads, int32_t parts) {
+  WorkHeads result = heads;
+  if (parts == 1) return result;
+  result.num_heads *= parts;
+  result.most_at_once *= parts;
+  result.heads_walked = std::min(heads.heads_walked, heads.group / parts);
+  return result;
+}
+
+int32_t choose_group_parts(const WorkHeads& item_heads, const TileList& list) {
+  WorkHeads heads = item_heads;
+  heads.num_heads = std::max(heads.num_heads, heads.num_heads_of_step);
+  if (heads.group <= 1 || heads.heads_walked <= 1) return 1;
+  const std::vector<Walk> walks = walks_of(list);
+  if (walks.empty()) return 1;
+  const bool has_few_items = static_cast<int64_t>(walks.size()) * heads.num_heads <= kMostItems;
+  const double sum_bytes =
+      static_cast<double>(heads.sum_row_bytes) * list.kv_rows * heads.num_heads;
+  int64_t tiles = 0;  // of all heads
+  for (const Walk& walk : walks)
+    tiles += int64_t{walk.num_tiles} * heads.heads_walked * heads.num_heads;
+  const double alone = static_cast<double>(tiles) / kHopperCtas;
+  int32_t best = 1;
+  double soonest = 0.0;
+  for (int32_t parts = 1; parts <= heads.group && parts * sum_bytes <= kMostPartBytes; ++parts) {
+    if (heads.group % parts != 0) continue;
+    const WorkHeads dealt = heads_in_parts(heads, parts);
+    double end = has_few_items ? end_of(walks, dealt, list.shape.by_blocks) : alone;
+    end += alone * (memory_factor(walks, dealt, list) - 1.0);
+    // Written by the parts, read by what adds up.
+    if (parts > 1) end += kSumTiles + 2.0 * parts * sum_bytes / kBytesPerTile;
+    if (parts == 1 || end < kWorthIt * soonest) {
+      best = parts;
+      soonest = end;
+    }
+  }
+  return best;
+}
+
+}  // namespace cpscope::kernels

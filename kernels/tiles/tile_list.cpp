@@ -1,0 +1,306 @@
+#include "kernels/tiles/tile_list.h"
+
+#include "kernels/tiles/group_parts.h"
+#include "kernels/tiles/tile_turns.h"
+#include "kernels/tiles/work_order.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace cpscope::kernels {
+namespace {
+
+/// Sorts and joins stretches that overlap or touch.
+void join(std::vector<RowStretch>& stretches) {
+  std::sort(stretches.begin(), stretches.end(),
+            [](const RowStretch& a, const RowStretch& b) { return a.begin < b.begin; });
+  size_t kept = 0;
+  for (const RowStretch& next : stretches) {
+    if (kept > 0 && next.begin <= stretches[kept - 1].end) {
+      stretches[kept - 1].end = std::max(stretches[kept - 1].end, next.end);
+    } else {
+      stretches[kept++] = next;
+    }
+  }
+  stretches.resize(kept);
+}
+
+/// The visible keys of every row, as few disjoint ranges as possible, set by set.
+void collect_ranges(std::span<const BandSlice> slices, TileList& list) {
+  std::vector<std::vector<RowStretch>> rows(static_cast<size_t>(list.q_rows));
+  for (const BandSlice& slice : slices) {
+    for (int32_t q = slice.q0; q < slice.q1; ++q) {
+      const ColumnRange seen = columns_of_row(slice, q);
+      if (seen.begin < seen.end)
+        rows[q].push_back({static_cast<int32_t>(seen.begin), static_cast<int32_t>(seen.end)});
+    }
+  }
+  size_t num_sets = 1;
+  for (std::vector<RowStretch>& row : rows) {
+    join(row);
+    num_sets = std::max(num_sets, row.size());
+  }
+  list.num_range_sets = static_cast<int32_t>(num_sets);
+  list.ranges.assign(num_sets * rows.size(), {});
+  for (size_t q = 0; q < rows.size(); ++q) {
+    for (size_t set = 0; set < rows[q].size(); ++set)
+      list.ranges[set * rows.size() + q] = {rows[q][set].begin, rows[q][set].end};
+  }
+}
+
+/// What the rows of an owned tile see of the walked side, by one range set.
+struct TileView {
+  std::vector<RowStretch> touched;  // where one of them has a partner
+  std::vector<RowStretch> whole;    // where all of them have only partners
+};
+
+bool is_masked(RowStretch tile, const TileView& view, int32_t walked_rows) {
+  const auto is_inside = [&](const RowStretch& stretch) {
+    return stretch.begin <= tile.begin && tile.end <= stretch.end;
+  };
+  return tile.end - tile.begin < walked_rows ||
+         std::none_of(view.whole.begin(), view.whole.end(), is_inside);
+}
+
+/// Cuts a stretch of the walked side to runs of tiles that are alike. Tiles are counted from the
+/// stretch's begin, or from that of its first block.
+void append_runs(RowStretch stretch, const TileView& view, int32_t range_set, TileList& list) {
+  const int32_t walked = list.shape.walked_rows;
+  const int32_t origin = list.shape.by_blocks ? stretch.begin / walked * walked : stretch.begin;
+  const int32_t num_tiles = (stretch.end - origin + walked - 1) / walked;
+  // What a tile is changes only where a boundary lies in it, and behind it.
+  std::vector<int32_t> changes{0, num_tiles};
+  const auto add_boundary = [&](int32_t row) {
+    if (row < stretch.begin || row > stretch.end) return;
+    const int32_t tile = (row - origin) / walked;
+    for (const int32_t change : {tile, tile + 1}) {
+      if (change < num_tiles) changes.push_back(change);
+    }
+  };
+  for (const auto* stretches : {&view.touched, &view.whole}) {
+    for (const RowStretch& part : *stretches) {
+      add_boundary(part.begin);
+      add_boundary(part.end);
+    }
+  }
+  std::sort(changes.begin(), changes.end());
+  changes.erase(std::unique(changes.begin(), changes.end()), changes.end());
+  const size_t first_run = list.runs.size();
+  for (size_t i = 0; i + 1 < changes.size(); ++i) {
+    const int32_t first_end = origin + (changes[i] + 1) * walked;
+    const int32_t begin = std::max(stretch.begin, first_end - walked);
+    const int32_t end = std::min(stretch.end, origin + changes[i + 1] * walked);
+    const int8_t masked = is_masked({begin, std::min(end, first_end)}, view, walked) ? 1 : 0;
+    if (list.runs.size() > first_run && masked == list.runs.back().is_masked) {
+      list.runs.back().end = end;
+    } else {
+      list.runs.push_back({begin, end, range_set, masked, 0});
+    }
+  }
+}
+
+/// Do two query rows see a key in common?
+bool share_a_key(const TileList& list, int32_t a, int32_t b) {
+  for (int32_t i = 0; i < list.num_range_sets; ++i) {
+    const KeyRange& of_a = list.ranges[int64_t{i} * list.q_rows + a];
+    for (int32_t j = 0; j < list.num_range_sets; ++j) {
+      const KeyRange& of_b = list.ranges[int64_t{j} * list.q_rows + b];
+      if (std::max(of_a.lo, of_b.lo) < std::min(of_a.hi, of_b.hi)) return true;
+    }
+  }
+  return false;
+}
+
+/// The query rows of long documents, in order. Tiles do not reach across. Of query rows: each row
+/// would walk the keys of both documents. By blocks: a block that a document shares with the one
+/// before is its own tiles' last, which the other's tiles, that take it first, would wait for all
+/// the time.
+std::vector<RowStretch> find_long_documents(const TileList& list) {
+  constexpr int32_t kLongRows = 512;
+  std::vector<RowStretch> documents;
+  int32_t start = 0;
+  for (int32_t q = 1; q <= list.q_rows; ++q) {
+    if (q < list.q_rows && share_a_key(list, q - 1, q)) continue;
+    if (q - start >= kLongRows) documents.push_back({start, q});
+    start = q;
+  }
+  return documents;
+}
+
+/// The runs of one owned tile, by one range set. cuts: rows of the walked side where none may go
+/// on.
+void append_walk(TileView& view, int32_t range_set, const std::vector<int32_t>& cuts,
+                 TileList& list) {
+  join(view.touched);
+  for (const RowStretch& stretch : view.touched) {
+    RowStretch rest = stretch;
+    for (auto cut = std::upper_bound(cuts.begin(), cuts.end(), rest.begin);
+         cut != cuts.end() && *cut < stretch.end; ++cut) {
+      append_runs({rest.begin, *cut}, view, range_set, list);
+      rest.begin = *cut;
+    }
+    append_runs(rest, view, range_set, list);
+  }
+}
+
+/// Runs of keys for a tile of query rows.
+void walk_keys(const OwnedTile& tile, TileList& list) {
+  TileView view;
+  for (int32_t set = 0; set < list.num_range_sets; ++set) {
+    view.touched.clear();
+    view.whole.clear();
+    const KeyRange* ranges = list.ranges.data() + int64_t{set} * list.q_rows;
+    RowStretch whole{0, std::numeric_limits<int32_t>::max()};
+    for (int32_t q = tile.begin; q < tile.end; ++q) {
+      const KeyRange& range = ranges[q];
+      whole = {std::max(whole.begin, range.lo), std::min(whole.end, range.hi)};
+      if (range.lo < range.hi) view.touched.push_back({range.lo, range.hi});
+    }
+    if (whole.begin < whole.end) view.whole.push_back(whole);
+    append_walk(view, set, {}, list);
+  }
+}
+
+void add_query_tile(int32_t begin, int32_t end, TileList& list) {
+  OwnedTile tile{begin, end, static_cast<int32_t>(list.runs.size()), 0};
+  walk_keys(tile, list);
+  tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
+  list.tiles.push_back(tile);
+}
+
+/// Tiles of a long document that is no multiple of them are cut from its end: the short tile is
+/// that of the first rows, which see least under a causal mask.
+void make_query_tiles(const std::vector<RowStretch>& long_documents, TileList& list) {
+  const int32_t owned = list.shape.owned_rows;
+  int32_t q = 0;
+  const auto fill_until = [&](int32_t end) {
+    for (; q < end; q = list.tiles.back().end) add_query_tile(q, std::min(end, q + owned), list);
+  };
+  for (const RowStretch& document : long_documents) {
+    fill_until(document.begin);
+    const int32_t rest = (document.end - document.begin) % owned;
+    if (rest > 0) fill_until(document.begin + rest);
+    fill_until(document.end);
+  }
+  fill_until(list.q_rows);
+}
+
+/// For every tile of keys: the stretches of query rows whose interval of tiles holds it. Rows come
+/// in order; work is done only where the interval changes.
+class StretchTracker {
+ public:
+  explicit StretchTracker(size_t num_tiles) : opened_(num_tiles, 0), stretches_(num_tiles) {}
+
+  /// Row `row` holds tiles [tiles.begin, tiles.end).
+  void enter(int32_t row, RowStretch tiles) {
+    if (tiles.begin >= tiles.end) tiles = {};
+    for_difference(held_, tiles, [&](int32_t t) { stretches_[t].push_back({opened_[t], row}); });
+    for_difference(tiles, held_, [&](int32_t t) { opened_[t] = row; });
+    held_ = tiles;
+  }
+
+  const std::vector<RowStretch>& stretches_of(size_t tile) const { return stretches_[tile]; }
+
+ private:
+  /// Tiles of `a` that are not in `b`.
+  template <class Visit>
+  static void for_difference(RowStretch a, RowStretch b, Visit visit) {
+    for (int32_t t = a.begin; t < std::min(a.end, b.begin); ++t) visit(t);
+    for (int32_t t = std::max(a.begin, b.end); t < a.end; ++t) visit(t);
+  }
+
+  RowStretch held_;
+  std::vector<int32_t> opened_;                     // [tile] first row of the open stretch
+  std::vector<std::vector<RowStretch>> stretches_;  // [tile]
+};
+
+/// Stretches of query rows for every tile of keys.
+struct KeyTileWalks {
+  StretchTracker touched;  // rows that see a key of the tile
+  StretchTracker whole;    // rows that see every key of it
+
+  KeyTileWalks(const TileList& list, int32_t set, size_t num_tiles)
+      : touched(num_tiles), whole(num_tiles) {
+    const int32_t rows = list.shape.owned_rows;
+    const KeyRange* ranges = list.ranges.data() + int64_t{set} * list.q_rows;
+    for (int32_t q = 0; q < list.q_rows; ++q) {
+      const KeyRange& range = ranges[q];
+      const bool sees_any = range.lo < range.hi;
+      touched.enter(
+          q, sees_any ? RowStretch{range.lo / rows, (range.hi - 1) / rows + 1} : RowStretch{});
+      // The last tile is whole when all keys that exist are seen.
+      const int32_t end = range.hi == list.kv_rows ? (range.hi + rows - 1) / rows : range.hi / rows;
+      whole.enter(q, sees_any ? RowStretch{(range.lo + rows - 1) / rows, end} : RowStretch{});
+    }
+    touched.enter(list.q_rows, {});
+    whole.enter(list.q_rows, {});
+  }
+};
+
+void make_key_tiles(const std::vector<RowStretch>& long_documents, TileList& list) {
+  std::vector<int32_t> cuts;  // as in append_walk
+  for (const RowStretch& document : long_documents) cuts.push_back(document.begin);
+  const int32_t owned = list.shape.owned_rows;
+  const auto num_tiles = static_cast<size_t>((list.kv_rows + owned - 1) / owned);
+  std::vector<KeyTileWalks> walks;
+  for (int32_t set = 0; set < list.num_range_sets; ++set) walks.emplace_back(list, set, num_tiles);
+  for (size_t t = 0; t < num_tiles; ++t) {
+    const int32_t first = static_cast<int32_t>(t) * owned;
+    OwnedTile tile{first, std::min(list.kv_rows, first + owned),
+                   static_cast<int32_t>(list.runs.size()), 0};
+    for (int32_t set = 0; set < list.num_range_sets; ++set) {
+      TileView view{walks[set].touched.stretches_of(t), walks[set].whole.stretches_of(t)};
+      append_walk(view, set, cuts, list);
+    }
+    // Of several sets: by blocks, CTAs that come to rows in another order wait for each other.
+    std::stable_sort(list.runs.begin() + tile.first_run, list.runs.end(),
+                     [](const TileRun& a, const TileRun& b) { return a.begin < b.begin; });
+    tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
+    list.tiles.push_back(tile);
+  }
+}
+
+int32_t count_tiles(const TileRun& run, const TileShape& shape) {
+  const int32_t walked = shape.walked_rows;
+  const int32_t origin = shape.by_blocks ? run.begin / walked * walked : run.begin;
+  return (run.end - origin + walked - 1) / walked;
+}
+
+/// Counts the tiles that each owned tile walks, and notes the area of all.
+void count_walked_tiles(TileList& list) {
+  int64_t all = 0;
+  for (OwnedTile& tile : list.tiles) {
+    for (int32_t r = 0; r < tile.num_runs; ++r)
+      tile.num_tiles += count_tiles(list.runs[tile.first_run + r], list.shape);
+    all += tile.num_tiles;
+  }
+  list.visited_cells = all * list.shape.walked_rows * list.shape.owned_rows;
+}
+
+}  // namespace
+
+TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64_t kv_rows,
+                        const WorkHeads& item_heads, TileShape shape, TileOwner owner) {
+  TileList list;
+  list.shape = shape;
+  list.q_rows = static_cast<int32_t>(q_rows);
+  list.kv_rows = static_cast<int32_t>(kv_rows);
+  collect_ranges(slices, list);
+  const bool owns_queries = owner == TileOwner::queries;
+  const std::vector<RowStretch> long_documents =
+      owns_queries || shape.by_blocks ? find_long_documents(list) : std::vector<RowStretch>{};
+  owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(long_documents, list);
+  count_walked_tiles(list);
+  list.group_parts = choose_group_parts(item_heads, list);
+  const WorkHeads heads = heads_in_parts(item_heads, list.group_parts);
+  if (!shape.by_blocks) {
+    deal_in_sections(heads, list);
+    return list;
+  }
+  const std::vector<int32_t> order = deal_in_chains(heads, long_documents, list);
+  BlockParts(owner, list).deal(order, list);
+  collect_gaps(owner, list);
+  return list;
+}
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,281 @@
+#include "sim/documents/json_text.h"
+
+#include "sim/plan/layout.h"
+
+#include <cmath>
+#include <ostream>
+
+namespace cpscope {
+namespace {
+
+Json runs_json(std::span<const TokenRun> runs) {
+  Json list = Json::array();
+  for (const TokenRun& run : runs) list.push_back({run.begin, run.end, run.stride});
+  return list;
+}
+
+Json heads_json(HeadRange heads) { return {heads.begin, heads.end}; }
+
+/// The tokens of one side of one rank, written out.
+void add_tokens(const Plan& plan, std::span<const TokenRun> runs, bool is_query,
+                const std::string& side, Json& rank) {
+  std::vector<int64_t> index = expand(runs), sequence, position;
+  const auto& sequences = plan.layout.slots.sequences;
+  for (const int64_t token : index) {
+    const auto after = std::upper_bound(sequences.begin(), sequences.end(), token,
+                                        [&](int64_t id, const SequenceSlot& slot) {
+                                          return id < (is_query ? slot.q_begin : slot.kv_begin);
+                                        });
+    const int64_t s = (after - sequences.begin()) - 1;
+    const int64_t offset =
+        s < 0 ? 0 : token - (is_query ? sequences[s].q_begin : sequences[s].kv_begin);
+    const bool is_valid =
+        s >= 0 && offset < (is_query ? sequences[s].q_valid : sequences[s].kv_valid);
+    sequence.push_back(is_valid ? s : -1);
+    position.push_back(is_valid ? offset : -1);
+  }
+  rank[side + "_index"] = std::move(index);
+  rank[side + "_sequence"] = std::move(sequence);
+  rank[side + "_position"] = std::move(position);
+}
+
+/// Gather indices of one group of ranks.
+Json reorder_json(const Plan& plan, int32_t first_rank, int32_t count) {
+  const auto part = [&](const std::vector<std::vector<TokenRun>>& runs) {
+    return std::vector<std::vector<TokenRun>>(runs.begin() + first_rank,
+                                              runs.begin() + first_rank + count);
+  };
+  const ReorderIndex q = reorder_to_sequence(part(plan.layout.q_runs));
+  Json json;
+  json["rank_to_sequence"] = expand(q.rank_to_sequence);
+  json["sequence_to_rank"] = expand(q.sequence_to_rank);
+  if (!plan.layout.same_kv) {
+    const ReorderIndex kv = reorder_to_sequence(part(plan.layout.kv_runs));
+    json["kv_rank_to_sequence"] = expand(kv.rank_to_sequence);
+    json["kv_sequence_to_rank"] = expand(kv.sequence_to_rank);
+  }
+  return json;
+}
+
+Json buffer_json(const Plan& plan, int32_t id) {
+  const BufferSpec& spec = plan.buffers[static_cast<size_t>(id)];
+  Json json{{"id", id},
+            {"rank", to_index(spec.rank)},
+            {"kind", to_name(spec.kind)},
+            {"role", to_name(spec.role)},
+            {"rows", spec.rows}};
+  json["heads"] = heads_json(spec.heads);
+  return json;
+}
+
+Json item_json(const Plan& plan, const ComputeItem& item) {
+  Json json{{"step", to_index(item.step)},
+            {"rank", to_index(item.rank)},
+            {"q", to_index(item.q)},
+            {"kv", to_index(item.kv)}};
+  json["heads"] = heads_json(item.heads);
+  json["visible_pairs"] = item.visible_pairs;
+  Json slices = Json::array();
+  for (const BandSlice& band : plan.slices_of(item))
+    slices.push_back({band.q0, band.q1, band.k0, band.k1, band.lo, band.hi});
+  json["slices"] = std::move(slices);
+  return json;
+}
+
+Json item_json(const Plan& plan, const TransferItem& item) {
+  constexpr const char* kLinks[] = {"self", "ring", "group", "direct"};
+  Json json{{"step", to_index(item.step)},
+            {"src", to_index(item.src)},
+            {"dst", to_index(item.dst)},
+            {"payload", to_name(item.payload)},
+            {"from", to_index(item.from)},
+            {"to", to_index(item.to)},
+            {"bytes", item.bytes},
+            {"link", kLinks[static_cast<size_t>(item.link)]},
+            {"adds", item.landing == Landing::add}};
+  json["heads"] = heads_json(item.heads);
+  if (item.from_rows != kAllRows) json["from_rows"] = runs_json(plan.list(item.from_rows));
+  if (item.to_rows != kAllRows) json["to_rows"] = runs_json(plan.list(item.to_rows));
+  return json;
+}
+
+Json item_json(const Plan& plan, const ReorderItem& item) {
+  Json json{{"step", to_index(item.step)},
+            {"rank", to_index(item.rank)},
+            {"from", to_index(item.from)},
+            {"to", to_index(item.to)}};
+  json["order"] = runs_json(plan.list(item.order));
+  return json;
+}
+
+Json item_json(const Plan&, const MergeItem& item) {
+  return {{"step", to_index(item.step)},
+          {"rank", to_index(item.rank)},
+          {"partial", to_index(item.partial)},
+          {"into", to_index(item.into)},
+          {"order", item.order}};
+}
+
+Json item_json(const Plan&, const FinishItem& item) {
+  return {{"step", to_index(item.step)},
+          {"rank", to_index(item.rank)},
+          {"buffer", to_index(item.buffer)}};
+}
+
+template <class Items>
+void write_items(const Plan& plan, const char* name, const Items& items, std::ostream& out) {
+  out << ",\n\"" << name << "\":[";
+  bool is_first = true;
+  for (const auto& item : items) {
+    out << (is_first ? "\n" : ",\n") << item_json(plan, item).dump();
+    is_first = false;
+  }
+  out << "]";
+}
+
+void write_pass(const Plan& plan, const char* name, const Pass& pass, std::ostream& out) {
+  Json stages = Json::array();
+  for (const Stage& stage : pass.stages) {
+    stages.push_back({{"step", to_index(stage.step)},
+                      {"kind", to_name(stage.kind)},
+                      {"begin", stage.begin},
+                      {"end", stage.end}});
+  }
+  out << ",\n\"" << name << "\":{\"steps\":" << pass.num_steps << ",\n\"stages\":" << stages.dump();
+  write_items(plan, "computes", pass.computes, out);
+  write_items(plan, "transfers", pass.transfers, out);
+  write_items(plan, "reorders", pass.reorders, out);
+  write_items(plan, "merges", pass.merges, out);
+  write_items(plan, "finishes", pass.finishes, out);
+  out << "}";
+}
+
+}  // namespace
+
+std::string print_json(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json layout_json(const Plan& plan, bool full) {
+  Json json{{"schema", 1},
+            {"cp_size", plan.layout.cp_size},
+            {"tokens", plan.layout.slots.tokens},
+            {"kv_tokens", plan.layout.slots.kv_tokens}};
+  json["sequences"] = Json::array();
+  for (const SequenceSlot& slot : plan.layout.slots.sequences) {
+    json["sequences"].push_back({{"q_begin", slot.q_begin},
+                                 {"q_valid", slot.q_valid},
+                                 {"q_slot", slot.q_slot},
+                                 {"kv_begin", slot.kv_begin},
+                                 {"kv_valid", slot.kv_valid},
+                                 {"kv_slot", slot.kv_slot}});
+  }
+  json["ranks"] = Json::array();
+  for (int32_t r = 0; r < plan.layout.cp_size; ++r) {
+    Json rank{{"rank", r}};
+    rank["q_runs"] = runs_json(plan.layout.q_runs[r]);
+    rank["kv_runs"] = runs_json(plan.layout.kv_runs[r]);
+    if (full) {
+      add_tokens(plan, plan.layout.q_runs[r], true, "q", rank);
+      add_tokens(plan, plan.layout.kv_runs[r], false, "kv", rank);
+    }
+    json["ranks"].push_back(std::move(rank));
+  }
+  if (!full) return json;
+  if (plan.scenario.parallel.comm_type == CommType::a2a)
+    json["a2a"] = reorder_json(plan, 0, plan.layout.cp_size);
+  if (plan.scenario.parallel.comm_type == CommType::a2a_p2p) {
+    Json groups = Json::array();
+    const int32_t size = plan.scenario.parallel.a2a_size;
+    for (int32_t p = 0; p * size < plan.layout.cp_size; ++p) {
+      groups.push_back(reorder_json(plan, p * size, size));
+    }
+    json["a2a"] = {{"groups", groups}};
+    json["groups"] = std::move(groups);
+  }
+  return json;
+}
+
+Json summary_json(const CheckedPlan& checked, const PlanSummary& summary) {
+  Json json{{"schema", 1},
+            {"plan_hash", to_hex(checked.plan().hash)},
+            {"steps", summary.steps},
+            {"visible_pairs", summary.visible_pairs}};
+  json["pairs_by_rank"] = summary.pairs_by_rank;
+  json["pairs_by_step_rank"] = summary.pairs_by_step_rank;
+  json["imbalance"] = {{"rank_max_over_mean", summary.rank_max_over_mean},
+                       {"critical_path_over_ideal", summary.critical_path_over_ideal}};
+  json["bytes_sent_by_rank"] = {{"forward", summary.forward_bytes},
+                                {"backward", summary.backward_bytes}};
+  json["bytes_small_by_rank"] = {{"forward", summary.forward_small_bytes},
+                                 {"backward", summary.backward_small_bytes}};
+  json["kv_bytes"] = {{"necessary", summary.kv_bytes_necessary}, {"moved", summary.kv_bytes_moved}};
+  json["checks"] = Json::array();
+  for (const CheckResult& check : checked.checks())
+    json["checks"].push_back({{"name", check.name}, {"ok", check.ok}, {"detail", check.detail}});
+  return json;
+}
+
+Json grade_json(const Grade& grade, const std::string& executor, uint64_t plan_hash) {
+  Json json{
+      {"schema", 1},          {"passed", grade.passed}, {"verdict", to_name(grade.judgement())},
+      {"blind", grade.blind}, {"executor", executor},   {"plan_hash", to_hex(plan_hash)}};
+  json["tensors"] = Json::array();
+  for (const TensorGrade& tensor : grade.tensors) {
+    Json entry{{"name", tensor.name},
+               {"passed", tensor.passed},
+               {"judged", tensor.judged},
+               {"rows", tensor.rows},
+               {"judged_rows", tensor.judged_rows}};
+    if (!tensor.why_not.empty()) entry["why_not"] = tensor.why_not;
+    if (tensor.has_failed()) entry["failure"] = describe_failure(tensor);
+    if (tensor.is_widened) entry["widened"] = true;
+    entry["max_abs"] = finite_or_null(tensor.max_abs);
+    entry["rel_l2"] = finite_or_null(tensor.rel_l2);
+    entry["worst_row_rel_l2"] = finite_or_null(tensor.worst_row_rel_l2);
+    entry["budget"] = finite_or_null(tensor.budget);
+    entry["nan"] = tensor.nan;
+    entry["infinite"] = tensor.infinite;
+    entry["not_empty"] = tensor.not_empty;
+    for (int kind = 0; kind < kGroupKinds; ++kind) {
+      if (tensor.groups[kind].empty()) continue;
+      const std::string name(to_name(static_cast<GroupKind>(kind)));
+      Json& groups = entry["by_" + name] = Json::array();
+      for (const GroupGrade& group : tensor.groups[kind])
+        groups.push_back({{name, group.index},
+                          {"rel_l2", finite_or_null(group.rel_l2)},
+                          {"budget", finite_or_null(group.budget)},
+                          {"excess_of_rows", finite_or_null(group.excess_of_rows)},
+                          {"ok", group.passed}});
+    }
+    if (tensor.share)
+      entry["share"] = {{"query_rank", tensor.share->query_rank},
+                        {"key_rank", tensor.share->key_rank},
+                        {"times", 1 + tensor.share->times}};
+    entry["worst"] = {{"rank", tensor.worst.rank},
+                      {"step", tensor.worst.step},
+                      {"token", tensor.worst.token},
+                      {"head", tensor.worst.head},
+                      {"expected", finite_or_null(tensor.worst.expected)},
+                      {"seen", finite_or_null(tensor.worst.seen)}};
+    json["tensors"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+void write_plan_json(const CheckedPlan& checked, const PlanSummary& summary, std::ostream& out) {
+  const Plan& plan = checked.plan();
+  std::string head = summary_json(checked, summary).dump();
+  head.pop_back();  // the closing brace: more keys follow
+  out << head << ",\n\"buffers\":[";
+  for (size_t b = 0; b < plan.buffers.size(); ++b)
+    out << (b == 0 ? "\n" : ",\n") << buffer_json(plan, static_cast<int32_t>(b)).dump();
+  out << "]";
+  write_pass(plan, "forward", plan.forward, out);
+  if (plan.scenario.numerics.backward) write_pass(plan, "backward", plan.backward, out);
+  out << "}\n";
+}
+
+}  // namespace cpscope

@@ -1,0 +1,113 @@
+// Bugs planted in the portable forward: each must be seen by the tests that hold it to the
+// reference. A bug counts as seen when a case fails: a wrong number, a NaN, a deadlock, an access
+// outside. Emulator only.
+#include "kernels/device/device.h"
+#include "kernels/emulator/settings.h"
+#include "tests/kernels/attention/attention_cases.h"
+#include "tests/kernels/attention/attention_device.h"
+#include "tests/kernels/device/source_lines.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+using kernels::emulator::Fault;
+using kernels::emulator::settings;
+
+/// What the tests would say to one case, "" when all is well.
+std::string verdict(const AttentionCase& item,
+                    const std::function<void(kernels::TileList&)>& change = {}) {
+  const AttentionInputs inputs = draw_inputs(item);
+  try {
+    kernels::TileList tiles =
+        query_tiles(item, forward_tile_shape(kernels::Generation::portable, item.shape));
+    if (change) change(tiles);
+    return judge_forward(item, inputs,
+                         run_forward(kernels::Generation::portable, item, inputs, tiles));
+  } catch (const kernels::DeviceError& error) {
+    return error.what();
+  }
+}
+
+class PlantedBugs : public ::testing::Test {
+ protected:
+  void TearDown() override { settings() = {}; }
+
+  /// Tries a few cases and orders of threads until one fails.
+  static bool is_seen(Fault fault, int32_t line = 0) {
+    kernels::emulator::clear_counts();
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+      settings() = {.seed = seed, .fault = fault, .fault_line = line};
+      AttentionCase item = causal_case(Dtype::bf16, 200, 40, 64);
+      item.shape.num_heads = item.shape.group = 3;
+      const std::string said = verdict(item);
+      EXPECT_GT(kernels::emulator::counts().faults, 0) << "the fault was never met";
+      if (!said.empty()) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(PlantedBugs, NoneIsSeenWhereNoneIs) {
+  EXPECT_EQ(verdict(causal_case(Dtype::bf16, 200, 40, 64)), "");
+}
+
+TEST_F(PlantedBugs, EveryMissingBarrierIsSeen) {
+  const std::vector<int32_t> lines = lines_with(CPSCOPE_FORWARD_SOURCE, "__syncthreads();");
+  ASSERT_GE(lines.size(), 3u);
+  for (const int32_t line : lines) {
+    EXPECT_TRUE(is_seen(Fault::skip_barrier, line)) << "line " << line;
+  }
+}
+
+TEST_F(PlantedBugs, CopyWaitThatDoesNotWaitIsSeen) { EXPECT_TRUE(is_seen(Fault::skip_copy_wait)); }
+
+TEST_F(PlantedBugs, RowsThatAreNotFilledWithZeroAreSeen) {
+  EXPECT_TRUE(is_seen(Fault::skip_zero_fill));
+}
+
+TEST_F(PlantedBugs, ReadingBeyondARunIsSeen) { EXPECT_TRUE(is_seen(Fault::copy_invalid_rows)); }
+
+TEST_F(PlantedBugs, LoadThatForgetsToTransposeIsSeen) {
+  EXPECT_TRUE(is_seen(Fault::plain_for_transposed));
+}
+
+TEST_F(PlantedBugs, WrongRangeSetIsSeen) {
+  AttentionCase item = full_case(Dtype::bf16, 90, 64, 64);
+  item.slices = {{0, 90, 0, 20, -90, 90}, {0, 90, 40, 85, -90, 90}};
+  ASSERT_EQ(verdict(item), "");
+  EXPECT_NE(verdict(item,
+                    [](kernels::TileList& tiles) {
+                      for (kernels::TileRun& run : tiles.runs) run.range_set ^= 1;
+                    }),
+            "");
+}
+
+TEST_F(PlantedBugs, MaskThatIsLeftOutIsSeen) {
+  EXPECT_NE(verdict(causal_case(Dtype::bf16, 90, 64, 64),
+                    [](kernels::TileList& tiles) {
+                      for (kernels::TileRun& run : tiles.runs) run.is_masked = 0;
+                    }),
+            "");
+}
+
+TEST_F(PlantedBugs, TileThatIsTakenTwiceOrNeverIsSeen) {
+  const AttentionCase item = full_case(Dtype::bf16, 200, 64, 64);
+  EXPECT_NE(verdict(item, [](kernels::TileList& tiles) { tiles.work.pop_back(); }), "");
+  EXPECT_NE(verdict(item,
+                    [](kernels::TileList& tiles) {
+                      // The first key tile of the first query tile once more.
+                      kernels::TileRun& run = tiles.runs[0];
+                      run.begin = std::max(0, run.begin + tiles.shape.walked_rows);
+                    }),
+            "");
+}
+
+}  // namespace
+}  // namespace cpscope::tests

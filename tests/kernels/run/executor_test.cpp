@@ -1,0 +1,231 @@
+// The executor `cuda`, whole: random and shipped scenarios against the dense oracle. The same tests
+// run on the CPU emulator and on a GPU; only the number of scenarios differs.
+#include "kernels/run/executor_cuda.h"
+#include "sim/run/run_inputs.h"
+#include "sim/scenario/scenario_file.h"
+#include "tests/kernels/lower/piece_cases.h"
+#include "tests/support/graded_run.h"
+#include "tests/support/sweep.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+#ifdef CPSCOPE_EMULATED
+const uint64_t kCudaScenarios = sweep(20, 60);
+const uint64_t kSmallSuite = sweep(10, 30);
+constexpr double kMostPairs = 3e5;  // (query, key, head) triples of a shipped scenario
+#else
+constexpr uint64_t kCudaScenarios = 600;
+constexpr uint64_t kSmallSuite = 30;
+constexpr double kMostPairs = 3e9;
+#endif
+
+/// Skips the test where there is no device.
+#define CPSCOPE_NEEDS_DEVICE(executor)                                                \
+  const std::unique_ptr<Executor> made = kernels::make_executor_cuda();               \
+  if (made->absence()) GTEST_SKIP() << "requires gpu: " << to_text(*made->absence()); \
+  Executor& executor = *made
+
+TEST(CudaExecutor, KeepsTheBudgetOnRandomScenarios) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  uint64_t ran = 0;
+  for (uint64_t seed = 7'000'000; seed < 7'000'000 + kCudaScenarios; ++seed) {
+    const Scenario scenario = random_device_scenario(seed);
+    const auto run = run_graded_on(executor, scenario);
+    if (!run) continue;
+    ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << "seed " << seed << "\n" << describe(scenario, run->grade);
+    ++ran;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(ran * 10, kCudaScenarios * 8) << "most scenarios are to be possible";
+}
+
+TEST(CudaExecutor, KeepsTheBudgetWithPortableKernelsAlone) {
+  CPSCOPE_NEEDS_DEVICE(newest);
+  const auto executor = kernels::make_executor_cuda(kernels::Generation::portable);
+  EXPECT_NE(executor->name(), newest.name());
+  for (uint64_t seed = 7'300'000; seed < 7'300'000 + kCudaScenarios / 2; ++seed) {
+    const Scenario scenario = random_device_scenario(seed);
+    const auto run = run_graded_on(*executor, scenario);
+    if (!run) continue;
+    ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << "seed " << seed << "\n" << describe(scenario, run->grade);
+    EXPECT_NE(run->output.value().kernels, "sm90");
+  }
+}
+
+/// Groups of four query heads, of which a rank has so few that they are dealt in parts.
+Scenario scenario_of_parts(const char* type, int32_t head_dim) {
+  return scenario_of_pieces(type, 2, head_dim, "64, 24", 2, 8);
+}
+
+TEST(CudaExecutor, DealsGroupsInPartsWhereKvHeadsAreFew) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const char* type : {"p2p", "a2a", "all_gather", "group_cast"}) {
+    for (const int32_t head_dim : {64, 192}) {
+      const Scenario scenario = scenario_of_parts(type, head_dim);
+      const auto run = run_graded_on(executor, scenario);
+      ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+      if (run->output.value().kernels != "sm90") continue;
+      for (const std::string& name : run->output.value().item_kernels[1])
+        EXPECT_TRUE(name.find(" parts") != std::string::npos)
+            << type << ", " << head_dim << " lanes: " << name;
+    }
+  }
+}
+
+TEST(CudaExecutor, CarriesOutTheShippedScenarios) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  std::set<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(CPSCOPE_SCENARIOS)) {
+    if (entry.path().extension() == ".toml") files.insert(entry.path());
+  }
+  int ran = 0;
+  for (const auto& file : files) {
+    const auto loaded = load_scenario(file.string());
+    ASSERT_TRUE(loaded.ok()) << file;
+    const Scenario& scenario = loaded.value().scenario;
+    if (scenario.numerics.dtype == Dtype::fp64) continue;
+    double pairs = 0;
+    for (const int64_t length : scenario.batch.lengths)
+      pairs += static_cast<double>(length) * static_cast<double>(length) * scenario.attention.heads;
+    if (pairs > kMostPairs) continue;
+    const auto run = run_graded_on(executor, scenario);
+    ASSERT_TRUE(run.has_value()) << file;
+    ASSERT_TRUE(run->output.ok()) << file << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << file << "\n" << describe(scenario, run->grade);
+    ++ran;
+  }
+  EXPECT_GT(ran, 0);
+}
+
+TEST(CudaExecutor, TellsWhatTileListsCost) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  uint64_t seed = 7'100'000;
+  while (!run_graded_on(executor, random_device_scenario(seed))) ++seed;
+  const auto run = run_graded_on(executor, random_device_scenario(seed));
+  ASSERT_TRUE(run->output.ok()) << to_text(run->output.error());
+  EXPECT_GT(run->output.value().list_seconds, 0.0);
+  EXPECT_LT(run->output.value().list_seconds, 1.0);
+}
+
+TEST(CudaExecutor, GivesTheSameBitsTwiceAndInTheNextRepeat) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  // So long that several tiles add to the same rows of dq.
+  const auto shipped = load_scenario(CPSCOPE_SCENARIOS "/one_long_many_short.toml");
+  ASSERT_TRUE(shipped.ok());
+  std::vector<Scenario> scenarios{shipped.value().scenario};
+  for (uint64_t seed = 7'100'000; seed < 7'100'000 + kCudaScenarios / 10; ++seed)
+    scenarios.push_back(random_device_scenario(seed));
+  for (const Scenario& scenario : scenarios) {
+    const auto first = run_graded_on(executor, scenario);
+    if (!first) continue;
+    const auto second = run_graded_on(executor, scenario, {.repeats = 2});
+    ASSERT_TRUE(first->output.ok() && second->output.ok());
+    EXPECT_TRUE(is_bitwise_equal(first->output.value().answer, second->output.value().answer))
+        << describe(compare(first->output.value().answer, second->output.value().answer))
+        << print_scenario(scenario);
+  }
+}
+
+TEST(CudaExecutor, RefusesByNameWhatItCannotHold) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  Scenario scenario = random_device_scenario(7'000'000);
+  scenario.numerics.dtype = Dtype::fp64;
+  const auto run = run_graded_on(executor, scenario);
+  ASSERT_TRUE(run.has_value());
+  ASSERT_FALSE(run->output.ok());
+  EXPECT_EQ(run->output.error().kind, ErrorKind::unavailable);
+  EXPECT_NE(to_text(run->output.error()).find("fp64"), std::string::npos);
+  scenario.numerics.dtype = Dtype::bf16;
+  scenario.attention.head_dim_v = 264;
+  const auto wide = run_graded_on(executor, scenario);
+  ASSERT_TRUE(wide.has_value());
+  ASSERT_FALSE(wide->output.ok());
+  EXPECT_NE(to_text(wide->output.error()).find("264"), std::string::npos);
+}
+
+/// Small enough for compute-sanitizer: every communication type, layout and feature once.
+TEST(CudaExecutor, StaysCleanOnASmallSuite) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  std::vector<Scenario> scenarios{scenario_of_parts("p2p", 64), scenario_of_parts("p2p", 128),
+                                  scenario_of_parts("all_gather", 192),
+                                  scenario_of_parts("a2a", 256)};
+  for (uint64_t seed = 7'200'000; seed < 7'200'000 + kSmallSuite; ++seed)
+    scenarios.push_back(random_device_scenario(seed, 40));
+  for (const Scenario& scenario : scenarios) {
+    const auto run = run_graded_on(executor, scenario);
+    if (!run) continue;
+    ASSERT_TRUE(run->output.ok()) << to_text(run->output.error()) << print_scenario(scenario);
+    EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+  }
+}
+
+TEST(CudaExecutor, ShowsEveryItemsResultInPlanOrder) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  const Scenario scenario = random_device_scenario(7'000'000);
+  const auto plan = plan_unless_refused(scenario);
+  ASSERT_TRUE(plan.has_value());
+  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  std::vector<ItemResult> seen;
+  RunOptions options;
+  options.observer = [&](const ItemResult& result) { seen.push_back(result); };
+  options.measures_items = true;
+  const Result<RunOutput> output = executor.run(*plan, inputs, options);
+  ASSERT_TRUE(output.ok()) << to_text(output.error());
+  int64_t computes = 0;
+  for (const ComputeItem& item : plan->plan().forward.computes) computes += item.num_slices > 0;
+  EXPECT_EQ(std::count_if(seen.begin(), seen.end(),
+                          [](const ItemResult& r) {
+                            return !r.item.is_backward && r.item.kind == StageKind::compute;
+                          }),
+            2 * computes);
+  for (const ItemResult& result : seen)
+    EXPECT_EQ(static_cast<int64_t>(result.values.size()),
+              result.shape[0] * result.shape[1] * result.shape[2]);
+  EXPECT_FALSE(output.value().events.empty());
+}
+
+TEST(CudaExecutor, EndsARunThatIsCancelled) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  const Scenario scenario = random_device_scenario(7'000'000);
+  const auto plan = plan_unless_refused(scenario);
+  ASSERT_TRUE(plan.has_value());
+  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  // Those that are left of the plan's.
+  int64_t items = 0, questions = 0, done = 0;
+  RunOptions options;
+  options.control.progress = [&](int64_t now, int64_t all) {
+    done = now;
+    items = all;
+  };
+  options.control.is_cancelled = [&] { return ++questions == 4; };
+  const Result<RunOutput> cancelled = executor.run(*plan, inputs, options);
+  ASSERT_FALSE(cancelled.ok());
+  EXPECT_EQ(to_text(cancelled.error()),
+            fmt::format("the run was cancelled after 3 of {} items", items));
+  EXPECT_EQ(questions, 4);
+  EXPECT_GT(items, 3);
+  EXPECT_LE(items, plan->plan().forward.num_items() + plan->plan().backward.num_items());
+
+  options.control.is_cancelled = [] { return false; };
+  const Result<RunOutput> whole = executor.run(*plan, inputs, options);
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(done, items);
+  EXPECT_TRUE(
+      is_bitwise_equal(whole.value().answer, executor.run(*plan, inputs, {}).value().answer));
+}
+
+}  // namespace
+}  // namespace cpscope::tests
