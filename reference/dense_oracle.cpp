@@ -31,16 +31,16 @@ double sink_logit(const Attention& attention, const std::vector<double>& learnab
 
 namespace {
 
-/// Which half of a judgement.
+/// The exact or the plain part of a verdict.
 enum class Half { exact, plain };
 
-/// One answer in the making.
+/// One answer while it is computed.
 struct Side {
   Half half = Half::exact;
   Hops hops = {};
   Wanted wanted = {};
   Answer answer = {};
-  TermLengths terms = {};                        // of the exact half
+  TermLengths terms = {};                        // of the exact answer
   std::vector<std::vector<HeadSums>> sums = {};  // [sequence * kv_heads + kv_head][head of group]
 };
 
@@ -93,7 +93,7 @@ void check_inputs(const Scenario& scenario, const RunInputs& inputs) {
   check_slots(scenario, inputs.slots);
 }
 
-/// The answer of so many rows that see nothing; every unit then writes its own rows.
+/// Initialises an answer as if no row saw a key; every unit then writes its own rows.
 void start_answer(const Scenario& scenario, int64_t query_rows, int64_t key_rows, Side& side) {
   const Attention& attention = scenario.attention;
   const bool is_wide = side.half == Half::exact || scenario.numerics.dtype == Dtype::fp64;
@@ -115,10 +115,10 @@ void start_answer(const Scenario& scenario, int64_t query_rows, int64_t key_rows
     answer.d_sink.assign(static_cast<size_t>(heads), 0.0);
 }
 
-/// [sequence] What is asked about it.
+/// [sequence] Its queries and keys to evaluate.
 using Parts = std::vector<SequencePart>;
 
-/// make(mask, slot) for every sequence.
+/// Calls make(mask, slot) for every sequence.
 template <class Make>
 Parts make_parts(const Scenario& scenario, const RunInputs& inputs, Make make) {
   Parts parts;
@@ -128,7 +128,7 @@ Parts make_parts(const Scenario& scenario, const RunInputs& inputs, Make make) {
   return parts;
 }
 
-/// Sums over the batch in sequence order, whoever computed them first.
+/// Sums over the batch in sequence order, whatever the order of computation.
 void gather_sums(const Scenario& scenario, int64_t num_sequences, Side& side) {
   const int32_t kv_heads = scenario.attention.kv_heads;
   for (int64_t sequence = 0; sequence < num_sequences; ++sequence) {
@@ -144,7 +144,7 @@ void gather_sums(const Scenario& scenario, int64_t num_sequences, Side& side) {
   }
 }
 
-/// Numbers of the units, the longest first: nobody waits for one at the end.
+/// Numbers of the units, largest first, so that no long unit is left at the end.
 std::vector<int64_t> order_units(const Parts& parts, int64_t kv_heads, int64_t num_sides) {
   std::vector<int64_t> units(parts.size() * static_cast<size_t>(kv_heads * num_sides));
   std::iota(units.begin(), units.end(), int64_t{0});
@@ -161,7 +161,7 @@ int64_t count_units(const Scenario& scenario, const Parts& parts, std::span<cons
   return std::ssize(parts) * scenario.attention.kv_heads * std::ssize(sides);
 }
 
-/// Fills in the answers of all sides, which have been started. Nothing, or that it was cancelled.
+/// Computes the answers of all sides, which are initialised. Returns an error if cancelled.
 std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs,
                                const Parts& parts, std::span<Side> sides, RunWatch& watch) {
   const int64_t kv_heads = scenario.attention.kv_heads;
@@ -213,7 +213,7 @@ void check_hops(const Hops& hops) {
                 hops.partials, hops.shares);
 }
 
-/// [head] The gradient of the sink's logit from an out and lse that are given.
+/// [head] The gradient of the sink's logit from a given out and lse.
 template <class Real>
 std::vector<double> sink_gradients(const RunInputs& inputs, const Answer& given) {
   const auto heads = static_cast<int64_t>(inputs.sink.size());
@@ -235,7 +235,7 @@ std::vector<double> sink_gradients(const RunInputs& inputs, const Answer& given)
   return {sums.begin(), sums.end()};
 }
 
-/// A few rows of both halves in the making.
+/// The exact and the plain answer of a few rows, while they are computed.
 struct SampledSides {
   Parts parts;
   std::array<Side, 2> sides;
@@ -288,7 +288,7 @@ Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, co
   }
   Verdict verdict{std::move(of_queries.sides[0].answer), std::move(of_queries.sides[1].answer),
                   std::move(of_queries.sides[0].terms)};
-  // They need every row.
+  // max_logit and d_sink need every row.
   for (Answer* answer : {&verdict.exact, &verdict.plain}) {
     answer->max_logit.clear();
     answer->d_sink.clear();

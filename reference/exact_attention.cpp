@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kExactRowsPerBlock = 128;
 
-/// One query head of a unit, with everything that its row blocks share.
+/// One query head of a unit, with the data that its row blocks share.
 struct ExactHead {
   const HeadGroup& group;
   int32_t head = 0;
@@ -30,10 +30,10 @@ struct KeyGradients {
   Column<double> dk_squares, dv_squares;
 };
 
-/// One row block: logits, weights and what the softmax says of each row.
+/// One row block: logits, weights and softmax statistics of each row.
 struct ExactBlock {
   RowBlock range;
-  Rows<double> logits;     // [rows, keys] scaled and capped; only visible entries mean anything
+  Rows<double> logits;     // [rows, keys] scaled and capped; only visible entries are valid
   Rows<double> weights;    // [rows, keys] softmax, 0 where not visible
   Column<double> lse;      // [rows] -inf if nothing is visible
   Column<double> out_dot;  // [rows] rowsum(d_out * out)
@@ -98,7 +98,7 @@ void compute_softmax(const ExactHead& head, ExactBlock& block, HeadSums& sums) {
   }
 }
 
-/// The same from an lse that is given; rows of an lse that is no number weigh nothing.
+/// The same with a given lse; rows with an lse that is not finite get weight 0.
 void take_given_softmax(const ExactHead& head, ExactBlock& block) {
   const RowBlock& range = block.range;
   const Answer& given = *head.group.wanted.given;
@@ -155,8 +155,8 @@ void add_sink_gradient(const ExactHead& head, const ExactBlock& block, HeadSums&
   }
 }
 
-/// Adds up the squares of what each pair contributes: `factors` [row, key] times a row of a query
-/// or key.
+/// Adds the squares of what each pair contributes: `factors` [row, key] times a row of a query or
+/// key.
 void add_squares(const Rows<double>& factors, const Column<double>& query_squares,
                  const RowBlock& range, Column<double>& key_sums) {
   for (int64_t row = 0; row < range.rows(); ++row) {

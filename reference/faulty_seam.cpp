@@ -93,7 +93,7 @@ void FaultySeam<T>::after_run(Answer& answer) {
   for (double& value : answer.d_sink) value *= parts_.plan.layout.cp_size;
 }
 
-/// Rows that no tile has written keep what stood there before.
+/// Rows that no tile has written keep their old content.
 template <class T>
 void FaultySeam<T>::restore_untouched(const ComputeItem& item, const BufferMemory<T>& before) {
   if (!makes(Mistake::lse_not_cleared, item.rank, item.step)) return;
@@ -131,7 +131,7 @@ void FaultySeam<T>::spoil_partial(const ComputeItem& item) {
   }
 }
 
-/// Puts the lse that the forward tile had in the place of the whole row's, and back again.
+/// Exchanges the lse of the whole row and the lse of the forward tile; a second call undoes it.
 template <class T>
 void FaultySeam<T>::exchange_lse(const ComputeItem& item) {
   const auto found = tile_lse_.find({to_index(item.rank), to_index(item.kv_tokens)});
@@ -159,7 +159,7 @@ bool FaultySeam<T>::replaces(const MergeItem& item) {
   return true;
 }
 
-/// Without the sink, or with one that came in already, there is only the rounding left to do.
+/// Without the sink, or with one that was added before, only the rounding is left.
 template <class T>
 bool FaultySeam<T>::replaces(const FinishItem& item) {
   const bool has_no_sink = makes(Mistake::sink_left_out, item.rank, item.step) ||
@@ -180,13 +180,13 @@ void FaultySeam<T>::merge_out_wrongly(const MergeItem& item) {
     const T a = into.second[i], b = partial.second[i];
     T whole = 0, old_weight = 0, new_weight = 0;
     if (is_plain) {
-      // Without a maximum to subtract, exp overflows where a row's logits are large.
+      // Without subtracting a maximum, exp overflows if a row's logits are large.
       const T sum = std::exp(a) + std::exp(b);
       whole = std::log(sum);
       old_weight = sum == T(0) ? T(0) : std::exp(a) / sum;
       new_weight = sum == T(0) ? T(0) : std::exp(b) / sum;
     } else {
-      // Right for numbers; -inf - -inf is none.
+      // Right for finite values; -inf - -inf is NaN.
       whole = std::max(a, b) + std::log1p(std::exp(std::min(a, b) - std::max(a, b)));
       old_weight = std::exp(a - whole);
       new_weight = std::exp(b - whole);

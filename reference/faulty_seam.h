@@ -1,7 +1,7 @@
 #pragma once
 
-// Private to the reference room: the seam of the watched walker. Everything that a walk does wrong
-// on purpose stands here.
+// Private to the reference library: the hooks of the watched walker. Every intentional error of a
+// walk is implemented here.
 
 #include "reference/plan_walk.h"
 #include "sim/run/executor_fault.h"
@@ -25,7 +25,7 @@ class FaultySeam {
   void after_load();
   void before_stage(const Pass& pass, const Stage& stage, bool is_backward);
   void after_stage(const Pass& pass, const Stage& stage, bool is_backward);
-  /// Does an item in its own way, if a mistake asks for that.
+  /// Runs an item wrongly instead of the walk, if the planted mistake requires it.
   bool replaces(const TransferItem& item);
   bool replaces(const MergeItem& item);
   bool replaces(const FinishItem& item);
@@ -33,35 +33,35 @@ class FaultySeam {
   void after_run(Answer& answer);
 
  private:
-  /// Is this mistake planted, and does it happen here?
+  /// True if this mistake is planted and applies here.
   bool makes(Mistake mistake, RankId rank, StepId step) const;
   bool makes(Mistake mistake) const;
   const Attention& attention() const { return parts_.plan.scenario.attention; }
   int64_t cells(const BufferSpec& spec) const { return spec.rows * spec.heads.size(); }
 
-  // What is loaded and moved (faulty_seam_rows.cpp).
+  // Mistakes in loading and moving rows (faulty_seam_rows.cpp).
   void rotate_by_local_rows(bool follows_on);
   void rotate_side(const Tensor& tensor, RunListId tokens, bool is_query, bool follows_on,
                    AlignedVector<T>& rows);
   void transpose_landed_heads(const TransferItem& item);
   void move_first_kv_head(const TransferItem& item);
 
-  // What is computed and merged.
+  // Mistakes in computes and merges.
   void spoil_partial(const ComputeItem& item);
   void restore_untouched(const ComputeItem& item, const BufferMemory<T>& before);
   void exchange_lse(const ComputeItem& item);
   void spoil_finished(const FinishItem& item);
   void merge_out_wrongly(const MergeItem& item);
 
-  // What is watched.
+  // Recording of the trace.
   void record_frame(bool is_backward, int64_t index, StepId step, StageKind kind);
   void record_work(const Pass& pass, const Stage& stage, bool is_backward);
   std::vector<uint64_t> fingerprint(BufferId id) const;
 
   WalkParts<T> parts_;
   WatchedWalk walk_;
-  std::map<int32_t, BufferMemory<T>> fresh_out_;  // [home out] as memory was before the run
-  std::vector<BufferMemory<T>> before_;           // [item of the open stage] its partial
+  std::map<int32_t, BufferMemory<T>> fresh_out_;  // [home out] its memory before the run
+  std::vector<BufferMemory<T>> before_;           // [item of the present stage] its partial
   std::map<std::pair<int32_t, int32_t>, AlignedVector<T>> tile_lse_;  // [rank, kv list]
 };
 

@@ -10,7 +10,7 @@
 namespace cpscope::reference {
 namespace {
 
-/// Where the slot of a token begins, and the token's position in it.
+/// The first id of a token's slot, and the token's position in it.
 struct SlotPlace {
   int64_t slot = -1;
   int64_t position = 0;
@@ -40,8 +40,8 @@ void FaultySeam<T>::rotate_by_local_rows(bool follows_on) {
   }
 }
 
-/// Loads one side again and turns it by the number of the row inside the rank's part of its
-/// sequence; `follows_on`: counted from the position of that part's first row.
+/// Loads one side again and rotates it by the number of the row inside the rank's part of its
+/// sequence; with `follows_on`, counted from the position of that part's first row.
 template <class T>
 void FaultySeam<T>::rotate_side(const Tensor& tensor, RunListId tokens, bool is_query,
                                 bool follows_on, AlignedVector<T>& rows) {
@@ -91,7 +91,7 @@ bool FaultySeam<T>::replaces(const TransferItem& item) {
   return false;
 }
 
-/// The block that has just landed holds [row, head]; it is read as if it held [head, row].
+/// The received block holds [row, head]; it is read as if it held [head, row].
 template <class T>
 void FaultySeam<T>::transpose_landed_heads(const TransferItem& item) {
   const BufferSpec& spec = parts_.plan.buffer(item.to);

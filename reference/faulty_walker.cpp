@@ -7,7 +7,7 @@
 namespace cpscope::reference {
 namespace {
 
-/// The walker behind its seam, one item after another on one thread.
+/// The walker with the seam of the fault gallery, one item after another on one thread.
 class WatchedPlanWalker : public Executor {
  public:
   explicit WatchedPlanWalker(const WatchedWalk& setup) : setup_(setup) {}

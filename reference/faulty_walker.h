@@ -7,8 +7,8 @@
 namespace cpscope::reference {
 
 /// The walker with a trace and, if one is planted, a mistake. Without a mistake its answers are
-/// those of make_plan_walker bit by bit (tests/reference/faulty_walker_test.cpp). For the fault
-/// gallery alone: nothing else can make an ExecutorFault.
+/// those of make_plan_walker bit by bit (tests/reference/faulty_walker_test.cpp). Only for the
+/// fault gallery: nothing else can make an ExecutorFault.
 std::unique_ptr<Executor> make_watched_walker(const WatchedWalk& setup);
 
 }  // namespace cpscope::reference

@@ -9,16 +9,16 @@
 
 namespace cpscope::reference {
 
-/// Which rows of the answer an evaluation is to write.
+/// The rows of the answer that an evaluation writes.
 struct Wanted {
   bool queries = true;  // out, lse, dq
   bool keys = true;     // dk, dv
-  // Gradients follow from these out and lse, of all tokens; null: from those that are computed.
+  // Gradients are computed from these out and lse, of all tokens; null: from the computed ones.
   const Answer* given = nullptr;
 };
 
-/// One unit of the oracle's work: all query heads that read one kv head, in one sequence. Units
-/// touch disjoint rows of the answer, so they may run at once.
+/// One unit of the oracle's work: all query heads that read one KV head, in one sequence. Units
+/// write disjoint rows of the answer, so they may run at the same time.
 struct HeadGroup {
   const Scenario& scenario;
   const RunInputs& inputs;
@@ -27,7 +27,7 @@ struct HeadGroup {
   int32_t kv_head = 0;
   Wanted wanted;
   Hops hops;        // pieces of the plain run
-  RunWatch& watch;  // asked between blocks of rows; a cancelled unit leaves out the rest
+  RunWatch& watch;  // checked between blocks of rows; a cancelled unit skips the rest
 
   int32_t heads_per_group() const { return scenario.attention.heads / scenario.attention.kv_heads; }
   bool has_backward() const { return scenario.numerics.backward; }
@@ -42,16 +42,16 @@ struct HeadGroup {
   int64_t key_row(int64_t key) const { return part.key_rows[static_cast<size_t>(key)]; }
 };
 
-/// What one unit contributes to the per-head numbers of the whole batch.
+/// Contribution of one unit to the per-head numbers of the whole batch.
 struct HeadSums {
   double max_logit;     // -inf if the head sees nothing in this sequence
   double d_sink = 0.0;  // gradient of the sink logit from this sequence's rows
 };
 
-/// A value outside every visible set: -inf.
+/// The logit of an invisible pair: -inf.
 double no_logit();
 
-/// The factor of q.k, from the contract: softmax_scale, or 1/sqrt(head_dim_qk) when that is 0.
+/// The factor of q.k, as in the contract: softmax_scale, or 1/sqrt(head_dim_qk) when that is 0.
 double logit_scale(const Attention& attention);
 
 /// The sink logit of a head; only for softmax types that have one.

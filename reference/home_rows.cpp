@@ -26,7 +26,7 @@ int64_t position_of(const Plan& plan, int64_t token, bool is_query) {
   return after == sequences.begin() ? 0 : token - begin_of(*(after - 1));
 }
 
-/// Turns all heads of one token's row and rounds them to the dtype.
+/// Rotates all heads of one token's row and rounds them to the dtype.
 template <class Value>
 void rotate_token(const Plan& plan, int64_t token, bool is_query, double direction, int64_t heads,
                   Value* row) {
@@ -34,7 +34,7 @@ void rotate_token(const Plan& plan, int64_t token, bool is_query, double directi
   const int64_t position = position_of(plan, token, is_query);
   for (int64_t head = 0; head < heads; ++head) {
     Value* lane = row + head * lanes;
-    // Turning an empty row would give some of its zeros a sign.
+    // Rotating an empty row would change the sign of some zeros.
     if (std::all_of(lane, lane + lanes, [](Value value) { return value == Value(0); })) continue;
     rotate_row(plan.scenario.attention.rope_theta, position, lanes, direction, lane);
   }

@@ -5,17 +5,17 @@
 
 namespace cpscope::reference {
 
-/// Copies every rank's rows of the packed inputs into its home buffers; q and k are rotated where
-/// RoPE asks for it and rounded to the dtype.
+/// Copies every rank's rows of the packed inputs into its home buffers; with RoPE, q and k are
+/// rotated and rounded to the dtype.
 template <class T>
 void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMemory<T>& memory);
 
-/// Reads out and lse into packed padded tensors. lse never travels: it is read where it was made. A
-/// row that nobody owns stays NaN and is seen.
+/// Collects out and lse in packed padded tensors. lse is never sent: it is read on the rank that
+/// made it. A row that no rank owns stays NaN, so that it is noticed.
 template <class T>
 void collect_forward(const Plan& plan, const RankMemory<T>& memory, int threads, Answer& answer);
 
-/// Reads dq, dk and dv from the home buffers, turned back where RoPE turned q and k.
+/// Collects dq, dk and dv from the home buffers, rotated back if RoPE rotated q and k.
 template <class T>
 void collect_backward(const Plan& plan, const RankMemory<T>& memory, int threads, Answer& answer);
 

@@ -11,13 +11,13 @@
 namespace cpscope::reference {
 namespace {
 
-/// What the seams of one run share: the kernel, and why it stopped.
+/// State that the seams of one run share: the kernel, and the error that stopped it.
 struct KernelRun {
   const ItemKernel& kernel;
   std::optional<Error> error;
 };
 
-/// Hands compute items to the kernel and lets the walk do the rest.
+/// Passes compute items to the kernel; the walk does all other items.
 template <class T>
 class KernelSeam {
  public:
@@ -45,7 +45,7 @@ class KernelSeam {
   }
   int32_t kv_head_of(int32_t head) const { return head / (attention_.heads / attention_.kv_heads); }
 
-  /// Carries the item out; after an error nothing is done any more.
+  /// Runs the item; after an error no further item is run.
   void compute(const ComputeItem& item, bool is_backward) {
     if (run_.error) return;
     ItemCall call;
@@ -118,7 +118,7 @@ class KernelSeam {
     });
   }
 
-  /// Largest visible logit of one head, for kernels that do not keep it.
+  /// Largest visible logit of one head, for kernels that do not store it.
   double find_max_logit(const ItemCall& call, int32_t head) const {
     const int32_t kv_head = kv_head_of(call.heads.begin + head) - call.kv_heads.begin;
     const int64_t lanes = attention_.head_dim_qk;
@@ -153,7 +153,7 @@ class KernelWalker : public Executor {
   std::string name() const override { return name_; }
 
   int64_t memory_bytes(const CheckedPlan& plan) const override {
-    // The largest item is taken out of the buffers, and once more in the kernel's own types.
+    // The largest item is copied from the buffers, and once more into the kernel's own types.
     return 2 * reference::memory_bytes(plan.plan(), 8);
   }
 

@@ -8,10 +8,10 @@
 
 namespace cpscope::reference {
 
-/// The walker with somebody else's kernel for every compute item: transfers, reorders, merges and
-/// finishes are the walker's. Items are carried out one after another. What the kernel does not
-/// write is NaN; its rows without a visible key are its own to write. A max_logit that it leaves
-/// unwritten is computed here.
+/// The walker with an external kernel for every compute item: transfers, reorders, merges and
+/// finishes are the walker's. Items run one after another. Rows that the kernel does not write are
+/// NaN, so it must also write rows without a visible key. A max_logit that it leaves unwritten is
+/// computed here.
 std::unique_ptr<Executor> make_kernel_walker(std::string name, ItemKernel kernel);
 
 }  // namespace cpscope::reference

@@ -51,7 +51,7 @@ bool type_shows(const SequenceMask& mask, int64_t i, int64_t j) {
 }
 
 bool window_shows(const SequenceMask& mask, int64_t i, int64_t j) {
-  // Written as a distance, so that a window of any size cannot overflow.
+  // Compared as a distance, so that a window of any size cannot overflow.
   const int64_t keys_left_of_diagonal = i + mask.num_keys - mask.num_queries - j;
   if (mask.window_left >= 0 && keys_left_of_diagonal > mask.window_left) return false;
   return mask.window_right < 0 || -keys_left_of_diagonal <= mask.window_right;
@@ -61,7 +61,7 @@ bool chunk_shows(const SequenceMask& mask, int64_t i, int64_t j) {
   return mask.chunk_size <= 0 || i / mask.chunk_size == j / mask.chunk_size;
 }
 
-/// The same mask with only the slices that hold query i: what the others say about i is "no".
+/// The same mask with only the slices that hold query i: all other slices show it nothing.
 SequenceMask narrow_to_row(const SequenceMask& mask, int64_t i) {
   SequenceMask narrowed = mask;
   std::erase_if(narrowed.slices, [&](const MaskSlice& slice) {
@@ -91,7 +91,7 @@ std::vector<int64_t> count_to(int64_t end) {
   return numbers;
 }
 
-/// The mask of a sequence but for its slices and where it begins in their ids.
+/// The mask of a sequence without its slices and its first slice ids.
 SequenceMask rules_of_sequence(const Scenario& scenario, size_t sequence) {
   SequenceMask mask;
   mask.type = scenario.attention.mask_type;
@@ -103,8 +103,8 @@ SequenceMask rules_of_sequence(const Scenario& scenario, size_t sequence) {
   return mask;
 }
 
-/// Gives each sequence the slices that touch its queries. Slice ids count valid tokens through the
-/// batch, queries and keys separately.
+/// Gives each sequence the slices that intersect its queries. Slice ids count valid tokens through
+/// the batch, queries and keys separately.
 void deal_slices(const std::vector<MaskSlice>& slices, std::vector<SequenceMask>& masks) {
   for (size_t s = 1; s < masks.size(); ++s) {
     masks[s].first_query = masks[s - 1].first_query + masks[s - 1].num_queries;
@@ -119,9 +119,9 @@ void deal_slices(const std::vector<MaskSlice>& slices, std::vector<SequenceMask>
   }
 }
 
-/// Asks about every valid row of every sequence, in parallel over blocks of rows.
+/// Tests every valid row of every sequence, in parallel over blocks of rows.
 LiveRows find_live_rows(const Scenario& scenario, const BatchSlots& slots) {
-  // Bits of one word must not be written by two threads.
+  // Two threads must not write bits of one word, so these are bytes.
   std::vector<char> queries(static_cast<size_t>(slots.tokens), 0),
       keys(static_cast<size_t>(slots.kv_tokens), 0);
   const std::vector<SequenceMask> masks = sequence_masks(scenario);
@@ -227,7 +227,8 @@ bool sees_a_key(const SequenceMask& mask, int64_t i) {
   std::vector<int64_t> likely{i, diagonal, 0, mask.num_keys - 1};
   for (const MaskSlice& slice : mask.slices) {
     if (mask.first_query + i < slice.q0 || mask.first_query + i >= slice.q1) continue;
-    // One end of every row of a slice is an edge of it, whatever its kind.
+    // In every row of a slice, one end of the visible keys lies on an edge of the slice, whatever
+    // its type.
     for (const int64_t key : {slice.k0, slice.k1 - 1, slice.k0 + mask.first_query + i - slice.q0,
                               slice.k1 - slice.q1 + mask.first_query + i})
       likely.push_back(key - mask.first_key);

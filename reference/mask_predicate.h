@@ -9,15 +9,15 @@
 
 namespace cpscope::reference {
 
-/// Is key position j of a sequence visible to query position i of it (both valid positions)?
-/// Written from the words of the contract, section 2; shares no code with the planner. Positions
-/// outside the valid lengths are visible to nobody.
+/// True if key position j of a sequence is visible to query position i of it (both valid
+/// positions). Implements the text of the contract, section 2; shares no code with the planner.
+/// Positions outside the valid lengths are visible to no query.
 bool is_visible(const Scenario& scenario, int64_t sequence, int64_t i, int64_t j);
 
-/// The same predicate in the shape that the probes ask for.
+/// The same predicate in the form that the probes need.
 MaskWitness mask_witness();
 
-/// What one sequence needs to know to judge its own pairs.
+/// The mask data of one sequence.
 struct SequenceMask {
   MaskType type = MaskType::no_mask;
   int64_t num_queries = 0;  // sq, valid
@@ -25,13 +25,14 @@ struct SequenceMask {
   int64_t window_left = -1;
   int64_t window_right = -1;
   int64_t chunk_size = 0;
-  std::vector<MaskSlice> slices;  // those that touch a query of this sequence
+  std::vector<MaskSlice> slices;  // those that intersect a query of this sequence
   int64_t first_query = 0;        // slice id of query position 0
   int64_t first_key = 0;          // slice id of key position 0
 };
 
 SequenceMask sequence_mask(const Scenario& scenario, int64_t sequence);
-/// The masks of all sequences. Cost: the sequences, and for each slice those that it touches.
+/// The masks of all sequences. Cost: the number of sequences, and for each slice those that it
+/// intersects.
 std::vector<SequenceMask> sequence_masks(const Scenario& scenario);
 bool is_visible(const SequenceMask& mask, int64_t i, int64_t j);
 
@@ -43,8 +44,8 @@ struct KeyRun {
   friend bool operator==(const KeyRun&, const KeyRun&) = default;
 };
 
-/// The visible keys of every query of one sequence, run-length coded. Found by asking the predicate
-/// about every pair.
+/// The visible keys of every query of one sequence, run-length coded. Found by evaluating the
+/// predicate for every pair.
 struct VisibleKeys {
   std::vector<int64_t> row_begin;  // [num_queries + 1] first run of the row
   std::vector<KeyRun> runs;        // ascending, disjoint, not empty
@@ -62,8 +63,8 @@ VisibleKeys find_visible_keys(const SequenceMask& mask, const std::vector<int64_
                               const std::vector<int64_t>& keys);
 VisibleKeys find_visible_keys(const SequenceMask& mask);
 
-/// Does the query see a key at all, does a query see the key? Asks the likely pairs first, so that
-/// only a lonely row costs as many evaluations as there are others.
+/// True if the query sees any key; true if any query sees the key. Tests the likely pairs first, so
+/// that only an empty row costs as many evaluations as there are keys or queries.
 bool sees_a_key(const SequenceMask& mask, int64_t i);
 bool is_seen(const SequenceMask& mask, int64_t j);
 

@@ -6,11 +6,11 @@
 
 namespace cpscope::reference {
 
-/// The log-sum-exp of no logit at all.
+/// The log-sum-exp of no logits: -inf.
 template <class T>
 inline constexpr T kNothing = -std::numeric_limits<T>::infinity();
 
-/// log(exp(a) + exp(b)); -inf means nothing, and nothing with nothing is nothing.
+/// log(exp(a) + exp(b)); -inf stands for no logits, and stays -inf if both sides are.
 template <class T>
 T log_sum_exp(T a, T b) {
   if (a == kNothing<T>) return b;

@@ -45,7 +45,7 @@ void PartialMerger<T>::merge_sum(const MergeItem& item, AlignedVector<T> BufferM
     return;
   }
   const AlignedVector<T>& partial = memory_.at(item.partial).*array;
-  // A ring slot may be larger than the rows that it holds now.
+  // A ring slot may be larger than its present number of rows.
   const size_t count = std::min(into.size(), partial.size());
   const Numerics& numerics = plan_.scenario.numerics;
   if (keeps_partials_) {
@@ -114,8 +114,8 @@ void PartialMerger<T>::finish(const FinishItem& item) {
   const BufferSpec& spec = plan_.buffer(item.buffer);
   BufferMemory<T>& memory = memory_.at(item.buffer);
   if (spec.kind == BufferKind::out) {
-    // Kept partials are still to be weighted: with a whole that knows the sink, values are not
-    // rounded once more for it.
+    // Kept partials are weighted later: with an lse that includes the sink, values are not rounded
+    // once more because of the sink.
     if (plan_.scenario.attention.softmax_type != SoftmaxType::vanilla) add_sink(spec, memory);
     if (keeps_partials_) sum_kept_partials(item.buffer, spec);
   }
@@ -124,7 +124,8 @@ void PartialMerger<T>::finish(const FinishItem& item) {
   if (spec.kind == BufferKind::dkv) round_rows(dtype, std::span<T>(memory.second));
 }
 
-/// The sink is one more key without a value. It enters here, once; rows that see no key stay empty.
+/// The sink is one more key without a value. It is added here, once; rows that see no key stay
+/// empty.
 template <class T>
 void PartialMerger<T>::add_sink(const BufferSpec& spec, BufferMemory<T>& memory) const {
   const int64_t lanes = plan_.scenario.attention.head_dim_v;

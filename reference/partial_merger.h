@@ -8,12 +8,12 @@
 
 namespace cpscope::reference {
 
-/// Adds partial results to accumulators and makes answers of them, with every rounding that the
-/// scenario asks for. Items with different accumulators may run at the same time.
+/// Adds partial results to accumulators and turns them into answers, with every rounding that the
+/// scenario requires. Items with different accumulators may run at the same time.
 ///
-/// accumulate = fp32: (o, lse) are merged as they come, by log-sum-exp. accumulate = dtype with a
-/// 16-bit dtype: TransformerEngine's two phases; partials are kept, first all lse are joined, then
-/// every o enters weighted with the final lse and rounded, in step order.
+/// accumulate = fp32: (o, lse) are merged one after another, by log-sum-exp. accumulate = dtype
+/// with a 16-bit dtype: TransformerEngine's two phases; partials are stored, first all lse are
+/// merged, then every o is added, weighted with the final lse and rounded, in step order.
 template <class T>
 class PartialMerger {
  public:
@@ -23,9 +23,9 @@ class PartialMerger {
   void merge(const MergeItem& item);
   void finish(const FinishItem& item);
 
-  /// The logit that joins every row's sum: the learned one, else 0.
+  /// The logit that is added to every row's sum: the learned one, else 0.
   T sink_of(int32_t head) const;
-  /// Partials are rounded to the dtype before they are merged.
+  /// True if partials are rounded to the dtype before they are merged.
   bool keeps_partials() const { return keeps_partials_; }
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kPlainRowsPerBlock = 128;
 
-/// Where a plain run rounds, and the numbers it multiplies by.
+/// The roundings of a plain run, and the numbers it multiplies by.
 template <class Real>
 struct PlainRules {
   Dtype dtype = Dtype::fp32;
@@ -50,14 +50,14 @@ void round_all(Dtype dtype, Eigen::PlainObjectBase<Derived>& values) {
   }
 }
 
-/// Length of the contiguous pieces of which something that spans `longest` positions meets as many
-/// as the schedule has hops. A cut of the whole sequence would not do: a window sees few of its
-/// pieces, and a schedule that deals tokens out in stripes makes all its hops inside the window.
+/// Length of contiguous pieces such that `longest` positions overlap as many pieces as the schedule
+/// has hops. Pieces of the whole sequence would be wrong: a window sees few of them, while a
+/// schedule with striped tokens makes all its hops inside the window.
 int64_t piece_length(int64_t longest, int32_t hops) {
   return std::max<int64_t>(1, (longest + hops - 1) / hops);
 }
 
-/// What all row blocks of a unit share.
+/// Data that all row blocks of a unit share.
 template <class Real>
 struct PlainUnit {
   const HeadGroup& group;
@@ -72,7 +72,7 @@ struct PlainUnit {
 template <class Real>
 struct PlainPartial {
   Rows<Real> out;    // [rows, head_dim_v]
-  Column<Real> lse;  // [rows] -inf if the hop shows the row nothing
+  Column<Real> lse;  // [rows] -inf if the row sees no key of the hop
 };
 
 template <class Real>
@@ -165,7 +165,7 @@ Real share_of(Real part, Real whole) {
   return std::exp(part - whole);
 }
 
-/// The sink enters once, after all hops; rows that saw nothing stay empty.
+/// The sink is added once, after all hops; rows that saw nothing stay empty.
 template <class Real>
 void join_sink(const PlainUnit<Real>& unit, int32_t head, Column<Real>& lse) {
   const Attention& attention = unit.group.scenario.attention;
@@ -224,7 +224,7 @@ void merge_two_phase(const PlainUnit<Real>& unit, const std::vector<PlainPartial
   }
 }
 
-/// The hops' pieces of the block's hull, in natural order. The row that sees most keys meets as
+/// The hops' pieces of the block's hull, in natural order. The row that sees most keys overlaps as
 /// many pieces as the schedule has hops.
 template <class Real>
 std::vector<KeyRun> hops_of(const PlainUnit<Real>& unit, const RowBlock& range) {
@@ -265,7 +265,7 @@ void run_plain_forward(const PlainUnit<Real>& unit, PlainBlock<Real>& block, Hea
   }
 }
 
-/// Takes over what a forward would have left, instead of running it.
+/// Takes the results of a forward from the given answer instead of running it.
 template <class Real>
 void take_given_forward(const PlainUnit<Real>& unit, PlainBlock<Real>& block) {
   compute_plain_logits(unit, block);
@@ -282,7 +282,7 @@ void take_given_forward(const PlainUnit<Real>& unit, PlainBlock<Real>& block) {
   }
 }
 
-/// exp(logit - lse) of the visible pairs, 0 elsewhere and in rows of an lse that is no number.
+/// exp(logit - lse) of the visible pairs, 0 elsewhere and in rows with an lse that is not finite.
 template <class Real>
 Rows<Real> compute_weights(const PlainUnit<Real>& unit, const PlainBlock<Real>& block) {
   const RowBlock& range = block.range;
@@ -352,7 +352,7 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& 
       rules.scale * d_logits.transpose() * block.queries;
 }
 
-/// rowsum(d_out * out), and from it the sink's gradient.
+/// Computes rowsum(d_out * out), and from it the sink's gradient.
 template <class Real>
 void compute_out_dot(const PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums& sums) {
   block.out_dot = (block.d_out.array() * block.out.array()).rowwise().sum();
@@ -400,7 +400,7 @@ void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, H
   run_plain_backward(unit, block, answer);
 }
 
-/// Adds the finished piece to the running gradients, as one hop of the ring would, and empties it.
+/// Adds the finished piece to the running gradients, as one hop of the ring would, and clears it.
 template <class Real>
 void finish_piece(PlainUnit<Real>& unit) {
   const PlainRules<Real>& rules = unit.rules;
@@ -422,8 +422,8 @@ void finish_piece(PlainUnit<Real>& unit) {
   unit.piece_keys = {};
 }
 
-/// Queries in one piece, so that the key seen by most queries meets as many pieces as the schedule
-/// adds up shares.
+/// Number of queries in one piece, such that the key seen by most queries overlaps as many pieces
+/// as the schedule adds shares.
 int64_t queries_per_share(const HeadGroup& group) {
   if (group.hops.shares == 1 || !group.has_key_gradients())
     return std::max<int64_t>(1, group.part.num_queries());
@@ -440,9 +440,9 @@ int64_t queries_per_share(const HeadGroup& group) {
   return piece_length(most, group.hops.shares);
 }
 
-/// Positions of the queries of each share, in the order in which they are added up: those that see
-/// fewest keys first, which is natural order under a causal mask and a window. They weigh most, so
-/// that all later hops round a sum of full size, as most do in a schedule with another order.
+/// Positions of the queries of each share, in the order of summation: queries that see fewest keys
+/// first, which is natural order under a causal mask and a window. Their weights are largest, so
+/// all later hops round a sum of full size, as most hops do in a schedule with another order.
 std::vector<KeyRun> order_shares(const HeadGroup& group) {
   const int64_t length = queries_per_share(group), num_rows = group.part.num_queries();
   std::vector<std::pair<double, KeyRun>> shares;  // mean number of visible keys, queries

@@ -1,7 +1,7 @@
 #pragma once
 
-// Private to the reference room: the walk itself, as the executor `cpu` and the fault gallery's
-// walker take it.
+// Private to the reference library: the walk itself, as used by the executor `cpu` and by the fault
+// gallery's walker.
 
 #include "reference/home_rows.h"
 #include "reference/partial_merger.h"
@@ -27,7 +27,7 @@
 
 namespace cpscope::reference {
 
-/// What a walk may look at and change where the fault gallery makes it go wrong.
+/// Parts of a walk that the fault gallery may read and change.
 template <class T>
 struct WalkParts {
   const Plan& plan;
@@ -36,8 +36,8 @@ struct WalkParts {
   PartialMerger<T>& merger;
 };
 
-/// The seam of a walk that does what the plan says: there is none, at no cost. The fault gallery's
-/// walk has another one (faulty_walker.cpp); whatever is wrong on purpose stands there.
+/// The seam of a walk that follows the plan: it has no hooks and no cost. The fault gallery's walk
+/// has another seam (faulty_walker.cpp), which contains all intentional errors.
 template <class T>
 struct HealthySeam {
   static constexpr bool kIsOpen = false;
@@ -70,7 +70,8 @@ class Walk {
   }
 
   Result<RunOutput> run() {
-    // Fresh memory is never assumed to be zero: without poison it is a number that would show.
+    // Fresh memory is never assumed to be zero: without poison it is a number that would be
+    // noticed.
     memory_.allocate(options_.poison ? std::numeric_limits<T>::quiet_NaN() : T(12345.678),
                      options_.threads);
     load_inputs(plan_, inputs_, options_.threads, memory_);
@@ -91,7 +92,7 @@ class Walk {
   }
 
  private:
-  /// One direction, as often as asked; the wall time of each repeat.
+  /// Runs one direction options.repeats times; returns the wall time of each repeat.
   std::vector<double> time_pass(const Pass& pass, bool is_backward) {
     std::vector<double> seconds;
     std::vector<std::pair<BufferId, BufferMemory<T>>> kept;
@@ -163,7 +164,7 @@ class Walk {
     }
   }
 
-  /// Has the seam done this item in its own way?
+  /// True if the seam has run this item itself.
   template <class Item>
   bool replaces([[maybe_unused]] const Item& item) {
     if constexpr (Seam::kIsOpen) return seam_.replaces(item);
@@ -184,7 +185,7 @@ class Walk {
         threads);
   }
 
-  /// Shows the observer what the stage's computes or finishes have written, item by item.
+  /// Passes the results of the stage's computes or finishes to the observer, item by item.
   void observe_stage(const Pass& pass, const Stage& stage) {
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const ItemId id{is_backward_, stage.kind, i};
@@ -216,7 +217,7 @@ class Walk {
     if (lanes.second > 0) show(is_out ? "lse" : "dv", memory.second, lanes.second);
   }
 
-  /// Runs the items of a stage; those of one group one after another, in order.
+  /// Runs the items of a stage; items of one group run one after another, in order.
   template <class GroupOf, class Body>
   void run_grouped(const Stage& stage, GroupOf group_of, Body body) {
     std::map<int32_t, std::vector<int64_t>> groups;
@@ -247,13 +248,13 @@ class Walk {
     return head / (attention_.heads / attention_.kv_heads);
   }
 
-  /// One head of one compute item: a query head forward, a kv head backward.
+  /// One head of one compute item: a query head forward, a KV head backward.
   struct Unit {
     const ComputeItem* item;
     int32_t head;
   };
 
-  /// Runs every unit and adds up the work that it reports.
+  /// Runs every unit and adds up the work that each returns.
   template <class Body>
   void run_units(const std::vector<Unit>& units, const Stage& stage, Body body) {
     run_watched(static_cast<int64_t>(units.size()), stage.end - stage.begin, options_.threads,
@@ -273,7 +274,8 @@ class Walk {
                 });
   }
 
-  /// As many exist as threads have worked at once. What they hold never reaches a result.
+  /// There are as many as threads that have worked at the same time. Their content never affects a
+  /// result.
   std::unique_ptr<TileScratch<T>> take_scratch() {
     const std::lock_guard lock(work_mutex_);
     if (idle_scratch_.empty()) return std::make_unique<TileScratch<T>>();
@@ -282,7 +284,7 @@ class Walk {
     return scratch;
   }
 
-  /// Items of a seam that has a kernel of its own, one after another.
+  /// Runs items of a seam that has a kernel of its own, one after another.
   void compute_in_seam(const Pass& pass, const Stage& stage) {
     run_watched(stage.end - stage.begin, stage.end - stage.begin, 1, [&](int64_t i) {
       const ComputeItem& item = pass.computes[stage.begin + i];
@@ -324,7 +326,7 @@ class Walk {
     });
   }
 
-  /// One kv head of one item: its query heads one after another, so that dK and dV are summed in a
+  /// One KV head of one item: its query heads one after another, so that dK and dV are summed in a
   /// fixed order.
   TileWork backward_unit(const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
     const int64_t rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
@@ -353,15 +355,15 @@ class Walk {
     return total;
   }
 
-  /// rowsum(d_out * out); 0 for rows that see nothing, whose d_out may be poison.
+  /// rowsum(d_out * out); 0 for rows that see nothing, whose d_out may be NaN.
   T row_delta(const ComputeItem& item, int32_t head, int64_t row) {
     if (*view<T>(item.out, head, true).row(row) == -std::numeric_limits<T>::infinity()) return T(0);
     return dot_product<T>(view<const T>(item.out, head, false).row(row),
                           view<const T>(item.d_out, head, false).row(row), settings_.dim_v);
   }
 
-  /// d_sink = -sum over rows of exp(sink - lse) * rowsum(d_out * out), each row once, where it was
-  /// computed.
+  /// d_sink = -sum over rows of exp(sink - lse) * rowsum(d_out * out), each row once, on the rank
+  /// that computed it.
   void collect_sink_gradient() {
     output_.answer.d_sink.assign(static_cast<size_t>(attention_.heads), 0.0);
     std::vector<bool> is_counted(plan_.buffers.size(), false);
@@ -392,7 +394,7 @@ class Walk {
   RankMemory<T> memory_;
   PartialMerger<T> merger_;
   Seam seam_;
-  std::mutex work_mutex_;  // guards what the units share: scratch and output
+  std::mutex work_mutex_;  // guards scratch and output, which the units share
   std::vector<std::unique_ptr<TileScratch<T>>> idle_scratch_;
   RunOutput output_;
 };

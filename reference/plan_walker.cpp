@@ -31,7 +31,7 @@ class PlanWalker : public Executor {
       return make_error(
           ErrorKind::unavailable,
           fmt::format(
-              "the plan needs {:.1f} GiB on executor cpu, and this machine does not give them",
+              "the plan needs {:.1f} GiB on executor cpu, more than this machine can allocate",
               gibibytes(memory_bytes(checked))),
           "use fewer tokens or ranks");
     }

@@ -9,15 +9,15 @@
 
 namespace cpscope::reference {
 
-/// Memory of one buffer. q, d_out, dq: `first` [rows, heads, lanes]. kv, dkv: `first` K [rows,
-/// heads, qk lanes], `second` V [rows, heads, v lanes]. out: `first` o [rows, heads, v lanes],
-/// `second` lse [rows, heads].
+/// Memory of one buffer. q, d_out, dq: `first` [rows, heads, head_dim]. kv, dkv: `first` K [rows,
+/// heads, head_dim_qk], `second` V [rows, heads, head_dim_v]. out: `first` o [rows, heads,
+/// head_dim_v], `second` lse [rows, heads].
 template <class T>
 struct BufferMemory {
   AlignedVector<T> first, second;
 };
 
-/// Lanes of the two arrays of a buffer; 0 when there is no second one.
+/// Elements of a head in the two arrays of a buffer; 0 if there is no second array.
 struct LaneCounts {
   int32_t first = 0;
   int32_t second = 0;

@@ -6,10 +6,10 @@
 
 namespace cpscope::reference {
 
-/// Cosines and sines of the rotary embedding: lane l of position p turns by p * theta^(-2 l / dim).
-/// Source: Su et al. 2021 (arXiv:2104.09864), in the non-interleaved halves of GPT-NeoX.
+/// Cosines and sines of the rotary embedding: element l of position p rotates by p * theta^(-2 l /
+/// dim). Source: Su et al. 2021 (arXiv:2104.09864), in the non-interleaved halves of GPT-NeoX.
 struct RotaryTable {
-  int64_t half = 0;         // turned pairs of a row: lanes l and l + half
+  int64_t half = 0;         // rotated pairs of a row: elements l and l + half
   std::vector<double> cos;  // [row, half]
   std::vector<double> sin;  // [row, half]
 
@@ -20,8 +20,8 @@ struct RotaryTable {
 RotaryTable make_rotary_table(double theta, int32_t head_dim,
                               const std::vector<int64_t>& positions);
 
-/// Turns one row in place by the angles of the table's row; `direction` -1 turns it back, which is
-/// also the gradient of turning. Each product and sum is rounded to Real.
+/// Rotates one row in place by the angles of the table's row; `direction` -1 rotates it back, which
+/// is also the gradient of the rotation. Each product and sum is rounded to Real.
 template <class Real>
 void rotate_row(const RotaryTable& table, int64_t table_row, int direction, Real* row) {
   const auto half = static_cast<size_t>(table.half);

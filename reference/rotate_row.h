@@ -5,8 +5,8 @@
 
 namespace cpscope::reference {
 
-/// Rotary embedding of one row (Su et al. 2021, arXiv:2104.09864), lanes l and l + dim/2 rotated
-/// together by position * theta^(-2l/dim).
+/// Rotary embedding of one row (Su et al. 2021, arXiv:2104.09864): elements l and l + dim/2 are
+/// rotated together by position * theta^(-2l/dim).
 template <class T>
 void rotate_row(double theta, int64_t position, int32_t dim, double direction, T* row) {
   for (int32_t lane = 0; lane < dim / 2; ++lane) {

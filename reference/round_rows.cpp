@@ -46,8 +46,8 @@ float round_fp16(float value) {
   return bit_cast<float>(rounded | (bits ^ magnitude));
 }
 
-/// Rounds the first values with the processor's own conversion, eight at a time, where it has one;
-/// returns how many. The bits are those of round_fp16, but for the payload of a NaN.
+/// Rounds the first values with the processor's own conversion, eight at a time, if it has one;
+/// returns their number. The bits are those of round_fp16, except for the payload of a NaN.
 size_t round_fp16_by_eights([[maybe_unused]] std::span<float> values) {
   size_t done = 0;
 #ifdef __F16C__

@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to the reference room: the only header here that shows Eigen.
+// Private to the reference library: the only header here that includes Eigen.
 
 #include "reference/mask_predicate.h"
 #include "sim/run/tensor.h"
@@ -42,7 +42,7 @@ inline RowBlock find_row_block(const VisibleKeys& visible, int64_t row_begin, in
   return block;
 }
 
-/// Start of one head's row in a [tokens, heads, lanes] tensor.
+/// Start of one head's row in a [tokens, heads, head_dim] tensor.
 inline size_t row_offset(const Tensor& tensor, int64_t token, int32_t head) {
   return static_cast<size_t>((token * tensor.shape[1] + head) * tensor.shape[2]);
 }
@@ -68,8 +68,8 @@ void scatter_row(const Real* row, int64_t token, int32_t head, Tensor& tensor) {
     target[lane] = static_cast<double>(row[lane]);
 }
 
-/// exp of finite values in place; what would be subnormal becomes 0. Never call it with -inf:
-/// Eigen's vectorised exp of -inf is a subnormal number and slows every later product down.
+/// exp of finite values in place; subnormal results become 0. Never call it with -inf: Eigen's
+/// vectorised exp of -inf is a subnormal number and slows every later product down.
 template <class Real>
 void exponentiate(Real* values, int64_t count) {
   const Real smallest = std::is_same_v<Real, float> ? Real(-87) : Real(-708);

@@ -34,8 +34,8 @@ int64_t memory_bytes(const Plan& plan, int64_t element) {
 
 namespace {
 
-/// Calls visit(index in the list, row) for every row of a row list; all rows of `spec` when the
-/// list is kAllRows.
+/// Calls visit(index in the list, row) for every row of a row list; for rows 0 .. all_rows-1 when
+/// the list is kAllRows.
 template <class Visit>
 void for_each_row(const Plan& plan, RunListId list, int64_t all_rows, Visit visit) {
   if (list == kAllRows) {
@@ -51,7 +51,7 @@ void for_each_row(const Plan& plan, RunListId list, int64_t all_rows, Visit visi
 template <class T>
 void move_lanes(const Numerics& numerics, const TransferItem& item, const T* from, T* to,
                 int64_t lanes) {
-  // What stays on the rank is not rounded by any wire.
+  // Rows that stay on the rank are not rounded by a wire.
   const bool rounds =
       item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32;
   if (!rounds && item.landing == Landing::replace) {
@@ -64,13 +64,13 @@ void move_lanes(const Numerics& numerics, const TransferItem& item, const T* fro
   }
 }
 
-/// One array of a transfer's buffers: `width` lanes of each head.
+/// One array of a transfer's buffers, with `width` elements per head.
 template <class T>
 void move_array(const Plan& plan, const TransferItem& item, std::span<const int64_t> targets,
                 const AlignedVector<T>& source, AlignedVector<T>& target, int64_t width) {
   if (width == 0) return;
   const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
-  // The item's heads lie side by side in a row of either buffer.
+  // The item's heads are contiguous in a row of either buffer.
   const int64_t lanes = item.heads.size() * width;
   const int64_t from_row = from.heads.size() * width, to_row = to.heads.size() * width;
   const T* first_from = source.data() + (item.heads.begin - from.heads.begin) * width;

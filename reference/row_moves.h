@@ -7,12 +7,12 @@
 
 namespace cpscope::reference {
 
-/// A running sum of gradients, kept in the dtype when the scenario accumulates there.
+/// A running sum of gradients, rounded to the dtype if the scenario accumulates in it.
 template <class T>
 T round_sum(const Numerics& numerics, T value);
 
-/// Carries the rows of one transfer from the sender's buffer to the receiver's, rounded as the wire
-/// rounds, placed or added as the item says.
+/// Moves the rows of one transfer from the sender's buffer to the receiver's, rounded as the wire
+/// requires, and replaces or adds as the item's write mode says.
 template <class T>
 void move_rows(const Plan& plan, const TransferItem& item, RankMemory<T>& memory);
 
@@ -20,8 +20,8 @@ void move_rows(const Plan& plan, const TransferItem& item, RankMemory<T>& memory
 template <class T>
 void gather_rows(const Plan& plan, const ReorderItem& item, RankMemory<T>& memory);
 
-/// Copies one array of a buffer (`second`: V or lse) to the tokens that its rows stand for, in a
-/// packed tensor of `all_heads` heads.
+/// Copies one array of a buffer (`second`: V or lse) to the tokens of its rows, in a packed tensor
+/// of `all_heads` heads.
 template <class T>
 void scatter_to_tokens(const Plan& plan, BufferId id, RunListId tokens, bool second,
                        int32_t all_heads, const RankMemory<T>& memory, Tensor& tensor);

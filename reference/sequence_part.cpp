@@ -6,7 +6,7 @@
 namespace cpscope::reference {
 namespace {
 
-/// Numbers of one block of rows by keys: 64 MiB of doubles.
+/// Number of cells of one block of rows by keys: 64 MiB of doubles.
 constexpr int64_t kMostCells = int64_t{1} << 23;
 
 std::vector<int64_t> count_up(int64_t first, int64_t count) {
@@ -15,8 +15,8 @@ std::vector<int64_t> count_up(int64_t first, int64_t count) {
   return numbers;
 }
 
-/// Takes the tokens of [begin, begin + valid) over as positions, with their places in the list; all
-/// of them, with their ids, where there is none.
+/// Converts the tokens in [begin, begin + valid) to positions, with their places in the list;
+/// without a list, all of them with their ids.
 void choose(const std::vector<int64_t>* tokens, int64_t begin, int64_t valid,
             std::vector<int64_t>& positions, std::vector<int64_t>& rows) {
   if (tokens == nullptr) {
@@ -31,7 +31,7 @@ void choose(const std::vector<int64_t>* tokens, int64_t begin, int64_t valid,
   }
 }
 
-/// Fills in what follows from the chosen positions.
+/// Computes the members that follow from the chosen positions.
 void look_at_mask(const Scenario& scenario, const SequenceMask& mask, SequencePart& part) {
   const Attention& attention = scenario.attention;
   part.visible = find_visible_keys(mask, part.queries, part.keys);
@@ -59,7 +59,7 @@ int64_t end_of_block(const SequencePart& part, int64_t begin, int64_t end, int64
     const bool is_first = widest == 0;
     const int64_t from = is_first ? runs.front().begin : std::min(first_key, runs.front().begin);
     const int64_t to = is_first ? runs.back().end : std::max(last_key, runs.back().end);
-    // Rows that are neighbours in their sequence see about the same; rows of a sample may not.
+    // Neighbouring rows of a sequence see almost the same keys; rows of a sample may not.
     const bool is_neighbour = i > begin && part.queries[static_cast<size_t>(i)] ==
                                                part.queries[static_cast<size_t>(i - 1)] + 1;
     const bool lies_apart = !is_neighbour && to - from > 2 * std::max(widest, width);

@@ -10,7 +10,7 @@
 
 namespace cpscope::reference {
 
-/// The queries and keys of one sequence that an evaluation is about: all of them, or a few.
+/// The queries and keys of one sequence that an evaluation covers: all of them, or a few.
 struct SequencePart {
   std::vector<int64_t> queries, keys;         // valid positions, ascending
   std::vector<int64_t> query_rows, key_rows;  // [query], [key] its row in the answer
@@ -22,20 +22,20 @@ struct SequencePart {
   bool is_empty() const { return queries.empty() || keys.empty(); }
 };
 
-/// Some tokens, packed padded ids, ascending; ids of other sequences and of padding are passed
-/// over. Null: all tokens.
+/// Some tokens, packed padded ids, ascending; ids of other sequences and of padding are ignored.
+/// Null: all tokens.
 struct ChosenTokens {
   const std::vector<int64_t>* queries = nullptr;
   const std::vector<int64_t>* keys = nullptr;
 };
 
-/// What is asked about a sequence. A chosen token's row in the answer is its place in the list;
-/// where all are asked about, its packed padded id.
+/// Selects the tokens of a sequence. A chosen token's row in the answer is its place in the list;
+/// without a list it is its packed padded id.
 SequencePart choose_part(const Scenario& scenario, const SequenceMask& mask,
                          const SequenceSlot& slot, const ChosenTokens& chosen = {});
 
-/// End of the block of queries that begins at `begin`: at most `most_rows`, fewer where the keys
-/// between the first and the last that they see are many more than one of them sees.
+/// End of the block of queries that begins at `begin`: at most `most_rows`, fewer if the hull of
+/// the keys that they see is much larger than the number of keys that one of them sees.
 int64_t end_of_block(const SequencePart& part, int64_t begin, int64_t end, int64_t most_rows);
 
 }  // namespace cpscope::reference

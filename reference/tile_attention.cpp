@@ -65,7 +65,8 @@ void for_each_strip(const Band& band, const TileSettings& settings, OnSegment on
   }
 }
 
-/// Calls visit(tile) for every tile of the strip that holds a visible cell, cut to what is visible.
+/// Calls visit(tile) for every tile of the strip that holds a visible cell, clipped to the visible
+/// part.
 template <class Visit>
 void for_each_tile(const Band& strip, const TileSettings& settings, Visit visit) {
   for (int64_t k0 = strip.k0; k0 < strip.k1; k0 += settings.tile_columns) {
@@ -80,7 +81,7 @@ bool holds_columns(const Band& open, const Band& segment) {
   return open.k0 <= segment.k0 && segment.k1 <= open.k1;
 }
 
-/// Visible columns of a tile's row, relative to the tile. A tightened tile shows every row
+/// Visible columns of a tile's row, relative to the tile. In a tightened tile every row sees
 /// something.
 ColumnRange columns_in_tile(const Band& tile, bool is_whole, int64_t row) {
   if (is_whole) return {0, width_of(tile)};
@@ -88,7 +89,8 @@ ColumnRange columns_in_tile(const Band& tile, bool is_whole, int64_t row) {
   return {seen.begin - tile.k0, seen.end - tile.k0};
 }
 
-/// Zeroes what a row does not see, exactly: a masked key must not weigh even a subnormal.
+/// Sets cells that a row does not see to exactly zero: a masked key must not have even a subnormal
+/// weight.
 template <class T>
 void clear_masked(T* row, const ColumnRange& seen, int64_t width) {
   std::fill(row, row + seen.begin, T(0));
@@ -110,7 +112,7 @@ void scale_and_cap(const TileSettings& settings, Lane<T>& logits) {
   }
 }
 
-/// A dense block in scratch memory, which only ever grows.
+/// A dense block in scratch memory; the memory never shrinks.
 template <class T>
 Dense<T> shape(AlignedVector<T>& memory, int64_t rows, int64_t columns) {
   const auto size = static_cast<size_t>(rows * columns);
@@ -118,21 +120,21 @@ Dense<T> shape(AlignedVector<T>& memory, int64_t rows, int64_t columns) {
   return Dense<T>(memory.data(), rows, columns);
 }
 
-/// Copies rows of one head without the gaps of the other heads: rows that lie a power of two apart
-/// would evict one another from the first cache.
+/// Copies rows of one head without the gaps of the other heads: rows at a distance of a power of
+/// two would evict one another from the L1 cache.
 template <class T, class View>
 void pack(AlignedVector<T>& memory, View view, int64_t begin, int64_t count, int64_t lanes) {
   T* target = shape(memory, count, lanes).data();
   for (int64_t row = 0; row < count; ++row) {
-    // The gaps hide the next rows from the processor's own foresight.
+    // Because of the gaps the processor does not prefetch the next rows by itself.
     for (int64_t lane = 0; lane < lanes; lane += 64 / static_cast<int64_t>(sizeof(T)))
       __builtin_prefetch(view.row(begin + std::min(row + 8, count - 1)) + lane);
     std::copy_n(view.row(begin + row), lanes, target + row * lanes);
   }
 }
 
-/// Turns q.k into exp(logit - running maximum), rescales what the rows have gathered so far.
-/// `gathered` is the strip that begins at `first_row`.
+/// Turns q.k into exp(logit - running maximum) and rescales the sums so far of the rows. `gathered`
+/// is the strip that begins at `first_row`.
 template <class T>
 void soften_tile(const TileSettings& settings, const Band& tile, int64_t first_row,
                  Dense<T> gathered, TileScratch<T>& scratch) {
@@ -185,7 +187,7 @@ void differentiate_tile(const TileSettings& settings, const Band& tile, const T*
     Lane<T> slope(slope_row + seen.begin, seen.end - seen.begin);
     scale_and_cap(settings, weight);
     slope = (slope - delta[tile.q0 + i]) * scale;
-    // The cap's derivative needs the logit, which the exponential overwrites.
+    // The derivative of softcap needs the logit, which the exponential overwrites.
     if (settings.softcap > 0) slope *= T(1) - (weight / cap).square();
     weight -= lse[(tile.q0 + i) * lse_stride];
     exponentiate_lanes(weight);
@@ -249,7 +251,8 @@ TileWork tile_backward(const TileSettings& settings, std::span<const BandSlice> 
   const int32_t dim_qk = settings.dim_qk, dim_v = settings.dim_v;
   Dense<T> weight_memory = shape(scratch.logits, settings.tile_rows, settings.tile_columns);
   Dense<T> slope_memory = shape(scratch.slopes, settings.tile_rows, settings.tile_columns);
-  // dK and dV of the open segment are gathered apart and put back when another one is opened.
+  // dK and dV of the open segment are accumulated in scratch memory and written back when another
+  // segment is opened.
   Band open{};
   const auto close_segment = [&] {
     if (width_of(open) == 0) return;

@@ -19,7 +19,7 @@ struct HeadView {
   T* row(int64_t index) const { return data + index * stride; }
 };
 
-/// What the tiles of one head need to know.
+/// Settings for the tiles of one head.
 struct TileSettings {
   double scale = 1.0;    // multiplies q.k
   double softcap = 0.0;  // 0 = off
@@ -30,18 +30,18 @@ struct TileSettings {
   int64_t tile_columns = 384;
 };
 
-/// Memory that a thread works in, kept from one call to the next: fresh pages cost as much as a
-/// tenth of the arithmetic.
+/// Scratch memory of a thread, kept from one call to the next: fresh pages cost as much as a tenth
+/// of the arithmetic.
 template <class T>
 struct TileScratch {
-  AlignedVector<T> q, o, d_out, dq;   // [rows of a strip, lanes]
-  AlignedVector<T> k, v, dk, dv;      // [columns of a segment, lanes]
+  AlignedVector<T> q, o, d_out, dq;   // [rows of a strip, head_dim]
+  AlignedVector<T> k, v, dk, dv;      // [columns of a segment, head_dim]
   AlignedVector<T> logits, slopes;    // [tile_rows, tile_columns]
   AlignedVector<T> row_max, row_sum;  // [rows] running softmax
 };
 
-/// Arithmetic done, for the speed report. A tile is cut to the rows and columns that hold a visible
-/// cell and then counts whole, masked cells included.
+/// Arithmetic done, for the speed report. A tile is clipped to the rows and columns that hold a
+/// visible cell and then counts whole, masked cells included.
 struct TileWork {
   int64_t flops = 0;
   double max_logit = 0.0;  // forward: largest visible logit after scale and cap; -inf when none
@@ -49,8 +49,8 @@ struct TileWork {
 
 /// Forward of one head over band slices, tile by tile with an online softmax (Milakov & Gimelshein
 /// 2018, arXiv:1805.02867, alg. 3). o: [rows, dim_v] normalised, lse: [rows] with stride
-/// lse_stride, natural log; rows that no band touches get 0 and -inf. 16-bit dtypes round P before
-/// the product with V, as tensor cores take it; sums are kept in T.
+/// lse_stride, natural log; rows that no band covers get 0 and -inf. 16-bit dtypes round P before
+/// the product with V, as tensor cores require; sums are kept in T.
 template <class T>
 TileWork tile_forward(const TileSettings& settings, std::span<const BandSlice> bands, int64_t rows,
                       HeadView<const T> q, HeadView<const T> k, HeadView<const T> v, HeadView<T> o,
@@ -65,7 +65,7 @@ TileWork tile_backward(const TileSettings& settings, std::span<const BandSlice> 
                        HeadView<const T> d_out, const T* lse, int64_t lse_stride, const T* delta,
                        HeadView<T> dq, HeadView<T> dk, HeadView<T> dv, TileScratch<T>& scratch);
 
-/// Sum of a[lane] * b[lane], in an order that depends on the number of lanes alone.
+/// Sum of a[lane] * b[lane], in an order that depends only on the number of elements.
 template <class T>
 T dot_product(const T* a, const T* b, int64_t lanes);
 

@@ -40,7 +40,7 @@ struct IsPresent {
   }
 };
 
-/// Keeps what refers to the plan inside it.
+/// Clamps every index into the plan to what the plan has.
 void clamp_to_plan(AppState& state) {
   const PlanIndex* plan = state.plan();
   if (plan == nullptr) return;
@@ -51,7 +51,7 @@ void clamp_to_plan(AppState& state) {
   state.tensor = std::clamp(state.tensor, 0, static_cast<int32_t>(kErrorTensors.size()) - 1);
 }
 
-/// What was opened begins at its first place, as soon as its plan is there.
+/// Moves the playhead of a newly opened scenario to its first place, as soon as its plan is ready.
 void begin_if_planned(AppState& state) {
   if (!state.begins || !state.document.is_current()) return;
   state.begins = false;
@@ -75,7 +75,7 @@ void take_job(AppState& state) {
   (state.job.is_b ? state.run_b_plan : state.run_a_plan) = state.job.plan;
 }
 
-/// Compares A with B anew whenever one of them is another.
+/// Compares A with B again whenever one of them has changed.
 void compare_in_background(AppState& state) {
   Comparison& comparison = state.comparison;
   const bool can_compare = state.run_a && state.run_b && state.run_a_plan == state.run_b_plan &&

@@ -21,28 +21,28 @@ namespace cpscope::gui {
 
 using SharedRun = std::shared_ptr<const RunView>;
 
-/// Carries out the wanted scenario on an executor and compares it with the oracle. Plugged in by
-/// who owns executors; runs in the background, so it must look at control.is_stopped now and then.
+/// Executes the scenario on an executor and compares the result with the oracle. The owner of the
+/// executors provides it. It runs in the background, so it must check control.is_stopped regularly.
 using Runner = std::function<Result<SharedRun>(const std::string& executor, const SharedPlan& plan,
                                                TaskControl& control)>;
 /// Opens a record for the plan and compares it with the oracle.
 using RecordReader = std::function<Result<SharedRun>(const std::string& path,
                                                      const SharedPlan& plan, TaskControl& control)>;
-/// Text of a shipped scenario ("zigzag"), from a file or from the program itself; nothing when
-/// there is none of that name.
+/// Text of a shipped scenario ("zigzag"), from a file or embedded in the program; nothing when no
+/// scenario has that name.
 using ScenarioSource = std::function<std::optional<std::string>(std::string_view name)>;
 
-/// What the window was given from outside. Every part may be missing.
+/// What the window gets from outside. Every part may be missing.
 struct Services {
   Runner run;
   RecordReader read_record;
   ScenarioSource scenario_source;
-  std::vector<std::string> scenario_names;  // what scenario_source knows, in menu order
-  std::vector<std::string> executors;       // what Runner knows, e.g. cpu, cuda
-  std::vector<Cluster> clusters;            // whose times can be predicted, in menu order
-  std::string scenario_folder;              // where names inside shipped scenarios start from
+  std::vector<std::string> scenario_names;  // names that scenario_source knows, in menu order
+  std::vector<std::string> executors;       // names that Runner knows, e.g. cpu, cuda
+  std::vector<Cluster> clusters;            // clusters with predictable times, in menu order
+  std::string scenario_folder;              // base folder of names inside shipped scenarios
   bool has_files = true;                    // false: files are neither read nor written
-  bool is_page = false;  // a web page: files are dropped on it, what it writes becomes a download
+  bool is_page = false;  // a web page: users drop files on it, and files it writes become downloads
 };
 
 enum class Dialog : uint8_t {
@@ -57,11 +57,11 @@ enum class Dialog : uint8_t {
   unsaved
 };
 
-/// What the frame is asked to write once it is painted: a PNG of the window and its state, or the
-/// focused view alone (AppState::wish_path).
+/// What to write once the frame is painted: a PNG of the window and its state, or only the focused
+/// view (AppState::wish_path).
 enum class ExportWish : uint8_t { none, screenshot, picture };
 
-/// Something to tell the user: bad news stays until it is dismissed.
+/// A message to the user; an error stays until it is dismissed.
 struct Message {
   std::string text;
   bool is_error = false;
@@ -69,7 +69,7 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
-/// Which lesson is open and at which of its steps; -1 when none.
+/// The open lesson and its open step; lesson is -1 when none is open.
 struct LessonPlace {
   int32_t lesson = -1;
   int32_t step = 0;
@@ -91,66 +91,67 @@ struct SelectionHistory {
 struct Job {
   Task<Result<SharedRun>> task;
   std::string title;  // "Running on cpu"
-  bool is_b = false;  // goes to slot B
-  SharedPlan plan;    // what it runs
+  bool is_b = false;  // the result goes to slot B
+  SharedPlan plan;    // the plan that is run
 };
 
-/// Figures on their way into a file.
+/// A CSV file that is being written in the background.
 struct Saving {
   Task<std::optional<Error>> task;
   std::string path;
 };
 
-/// Run A beside run B, made in the background as soon as both are there.
+/// Run A compared with run B, computed in the background as soon as both exist.
 struct Comparison {
   Task<Result<SharedRun>> task;
-  SharedRun a, b;  // what is compared
-  SharedRun view;  // null until it is made, or when it cannot be
+  SharedRun a, b;  // the runs that are compared
+  SharedRun view;  // null until it is ready, or when the runs cannot be compared
 };
 
-/// Predicted times of the plan, made in the background whenever it is another (prediction.h).
+/// Predicted times of the plan, computed in the background whenever the plan changes
+/// (prediction.h).
 struct Prediction {
-  std::string cluster, stack;  // of Services::clusters; empty: none is wanted
+  std::string cluster, stack;  // names from Services::clusters; empty: no prediction is requested
   Task<Result<SharedRun>> task;
-  SharedPlan wanted_plan;  // whose times are being predicted, or were last
-  SharedPlan plan;         // whose times `run` tells
-  SharedRun run;           // null until it is made, or when it cannot be
-  std::string refusal;     // then why
+  SharedPlan wanted_plan;  // the plan of the current or last prediction
+  SharedPlan plan;         // the plan that `run` belongs to
+  SharedRun run;           // null until it is ready, or when there is no prediction
+  std::string refusal;     // then the reason
 };
 
 using SharedCandidates = std::shared_ptr<const Candidates>;
 
-/// Ways to split one batch on one cluster, side by side.
+/// All ways to split one batch on one cluster.
 struct ComparedWays {
-  Scenario scenario;  // whose batch; the way that it takes itself does not matter
+  Scenario scenario;  // defines the batch; its own way of splitting does not matter
   std::string cluster, stack;
   SharedCandidates candidates;  // null when they cannot be compared
-  std::string refusal;          // then why
+  std::string refusal;          // then the reason
 };
 
-/// A comparison on its way: the first `tried` candidates are planned and predicted.
+/// A comparison that is not finished: the first `tried` candidates are planned and predicted.
 struct TriedWays {
   Candidates candidates;
   int64_t tried = 0;
 };
 
-/// The page of ways, compared in the background while it is open (ways.h).
+/// The page of ways. While it is open, the comparison runs in the background (ways.h).
 struct Ways {
   Task<Result<TriedWays>> task;
-  ComparedWays wanted;             // what the task compares
-  double share = 0;                // of the candidates that earlier tasks have tried
-  std::vector<ComparedWays> kept;  // the last few, the one that is shown at the end
-  int64_t hovered = -1;            // candidate under the mouse: written by a frame for the next
+  ComparedWays wanted;             // the comparison that the task computes
+  double share = 0;                // share of the candidates that earlier tasks have tried
+  std::vector<ComparedWays> kept;  // the last few comparisons; the one shown is the last
+  int64_t hovered = -1;  // candidate under the mouse: written by one frame, read by the next
 };
 
-/// Everything that the window shows, besides pixels. Changed through commands (command.h) and the
+/// Everything that the window shows, except pixels. Changed through commands (command.h) and the
 /// functions below.
 struct AppState {
   Document document;
   Services services;
   ThemeName theme = ThemeName::dark;
   Playhead playhead;
-  bool begins = false;  // the playhead goes to the first place of the plan that is being made
+  bool begins = false;  // the playhead goes to the first place of the plan once that plan is ready
   Player player;
   std::array<Camera, kViewKinds.size()> cameras{};  // [ViewKind]
   SelectionHistory selection;
@@ -158,18 +159,18 @@ struct AppState {
   std::optional<ViewKind> focus_view;  // keyboard focus: what F and the arrows act on
   bool is_enlarged = false;            // focus_view fills the window
   int32_t focus_rank = 0;
-  int32_t other_rank = -1;  // compared with focus_rank; -1 none
-  int32_t tensor = 0;       // in kErrorTensors
+  int32_t other_rank = -1;  // rank compared with focus_rank; -1 none
+  int32_t tensor = 0;       // index in kErrorTensors
   bool is_cumulative = false;
   bool shows_time = false;
   SharedRun run_a, run_b;
-  SharedPlan run_a_plan, run_b_plan;  // what each run ran
+  SharedPlan run_a_plan, run_b_plan;  // the plan that each run executed
   Comparison comparison;
   Prediction prediction;
-  bool shows_ways = false;  // the page of ways instead of the views
+  bool shows_ways = false;  // shows the page of ways instead of the views
   Ways ways;
-  bool is_by_step = false;   // numbers: what the step of now wrote instead of the answer
-  bool is_beside_b = false;  // numbers: run A beside run B instead of the oracle
+  bool is_by_step = false;   // numbers: what the current step wrote instead of the answer
+  bool is_beside_b = false;  // numbers: run A compared with run B instead of the oracle
   SharedPlan pinned;         // another plan, shown above this one to compare; may be null
   Job job;
   Saving saving;
@@ -177,10 +178,10 @@ struct AppState {
   ExportWish wish = ExportWish::none;
   std::string wish_path;  // ends in .svg or .png
   LessonPlace lesson;
-  SharedPlan lesson_plan;  // what the open page was opened with
+  SharedPlan lesson_plan;  // the plan of the open lesson page when it was opened
   std::vector<Message> messages;
   bool wants_quit = false;
-  bool quits_when_saved = false;  // the name of the file is asked for on the way out
+  bool quits_when_saved = false;  // the dialog for the file name was opened by quitting
   double now_s = 0.0;             // time of this frame; the only clock
 
   const PlanIndex* plan() const { return document.plan().get(); }
@@ -189,17 +190,17 @@ struct AppState {
   const Target& selected() const { return selection.current(); }
 };
 
-/// Once a frame, before anything is drawn: takes over finished work, moves the playhead, and keeps
-/// every number inside the plan that is shown.
+/// Called once a frame, before drawing: takes over finished work, moves the playhead, and clamps
+/// every number to the plan that is shown.
 void update(AppState& state, double now_s);
-/// Waits for planning, so that pictures and tests see the end.
+/// Waits until planning is finished, for pictures and tests.
 void settle(AppState& state);
 
-/// Opens a file; what is wrong becomes a message.
+/// Opens a file; an error becomes a message.
 bool open_scenario(AppState& state, const std::string& path);
 /// Opens a shipped scenario by name.
 bool open_shipped(AppState& state, std::string_view name);
-/// Opens a scenario that no file holds; `name` is where saving it would be offered.
+/// Opens a scenario that is not in a file; saving suggests the path `name`.
 bool open_text(AppState& state, const std::string& text, const std::string& name);
 void edit_scenario(AppState& state, Scenario scenario, std::string_view key);
 void undo_edit(AppState& state);
@@ -208,37 +209,37 @@ void redo_edit(AppState& state);
 void select(AppState& state, const Target& target);
 void select_previous(AppState& state);  // Alt-Left
 void select_next(AppState& state);      // Alt-Right
-/// Does what the target names exist in the shown plan?
+/// True if the shown plan has everything that the target names.
 bool is_present(const PlanIndex& plan, const Target& target);
 
-/// Selection and hover as views want them. Kept by the caller over a frame.
+/// Projections of the selection and of the hovered target. The caller keeps them for one frame.
 struct Projections {
   Projection selected, hovered;
 };
 Projections project_all(const AppState& state);
-/// What a view depends on, without size, text_width, memo and projections.
+/// Everything that a view depends on, except size, text_width, memo and projections.
 ViewInput view_input(const AppState& state, ViewKind kind);
 /// The same view of the pinned plan, at the same step or its last one.
 ViewInput view_input_pinned(const AppState& state, ViewKind kind);
 
 void start_run(AppState& state, const std::string& executor, bool is_b);
 void open_record(AppState& state, const std::string& path, bool is_b);
-/// The run in progress; without one, the file that is being written.
+/// Cancels the run in progress; without one, the file that is being written.
 void cancel_job(AppState& state);
-/// Is there something that cancel_job() would end?
+/// True if cancel_job() would cancel something.
 bool is_working(const AppState& state);
 
-/// Ends the window, unless the scenario has changes that no file has: then it asks.
+/// Closes the window. If the scenario has unsaved changes, it asks first.
 void ask_to_quit(AppState& state);
-/// Saves, also on the way out. A scenario without a file asks for a name. False when that was not
-/// possible.
+/// Saves the scenario, also while quitting. Opens a dialog for the name when the scenario has no
+/// file. Returns false when saving was not possible.
 bool save_scenario(AppState& state, const std::string& path);
 void tell(AppState& state, std::string text, bool is_error = false);
 
-/// Everything that makes a picture: scenario text, playhead, cameras, selection, theme. JSON.
+/// Everything that determines a picture: scenario text, playhead, cameras, selection, theme. JSON.
 std::string save_state(const AppState& state);
-/// Strict: unknown or missing keys and values out of range are errors, and the state stays as it
-/// was.
+/// Strict: unknown or missing keys and values out of range are errors, and then the state does not
+/// change.
 std::optional<Error> load_state(AppState& state, std::string_view json, const std::string& path);
 
 }  // namespace cpscope::gui

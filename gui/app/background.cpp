@@ -24,7 +24,7 @@ std::vector<std::function<void()>>& posted_jobs() {
 
 }  // namespace
 
-// A task that was replaced knows that it is not wanted any more.
+// A replaced task needs no removal: its is_stopped flag is set, and it then returns at once.
 void Worker::post(std::function<void()> job) { posted_jobs().push_back(std::move(job)); }
 
 void carry_out_posted() {

@@ -7,7 +7,7 @@
 
 namespace cpscope::gui {
 
-/// What who waits and who works share: how far the work is, and the wish that it ends.
+/// Shared by the waiting and the working thread: the progress of the work, and the request to stop.
 struct TaskControl {
   std::atomic<double> progress{0.0};  // [0, 1]
   std::atomic<bool> is_stopped{false};
@@ -31,12 +31,12 @@ class Worker {
   std::unique_ptr<Thread> thread_;
 };
 
-/// Where there are no threads, does the work that was posted, and only then returns: to be called
-/// between two frames, or by who waits. Elsewhere it has nothing to do.
+/// Without threads, carries out the posted work and returns when it is done; called between two
+/// frames, or by a caller that waits. With threads, it does nothing.
 void carry_out_posted();
 
-/// Work in the background whose result is handed over by value. Starting anew abandons what was
-/// begun: it is asked to stop, and its result is never seen.
+/// Work in the background whose result is handed over by value. A new start abandons the earlier
+/// work: it receives a stop request, and its result is never used.
 template <class T>
 class Task {
  public:
@@ -46,7 +46,7 @@ class Task {
   ~Task() { cancel(); }
   Task(Task&&) noexcept = default;
   Task& operator=(Task&& other) noexcept {
-    // Whoever works for this task is asked to stop before it is waited for.
+    // Requests the work of this task to stop, before waiting for it.
     if (this != &other) cancel();
     run_ = std::move(other.run_);
     worker_ = std::move(other.worker_);
@@ -62,14 +62,14 @@ class Task {
       run->control.is_done = true;
     });
   }
-  /// Asks the work to stop and forgets it.
+  /// Requests the work to stop and forgets it.
   void cancel() {
     if (run_) run_->control.is_stopped = true;
     run_.reset();
   }
   bool is_running() const { return run_ != nullptr; }
   double progress() const { return run_ ? run_->control.progress.load() : 1.0; }
-  /// The result, once; null while the work goes on.
+  /// Returns the result once; null while the work is running.
   std::unique_ptr<T> take() {
     if (!run_ || !run_->control.is_done) return nullptr;
     std::unique_ptr<T> result = std::move(run_->result);

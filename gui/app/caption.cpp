@@ -63,7 +63,7 @@ std::string_view describe_rows(BufferKind kind) {
   return "";
 }
 
-/// "queries, keys and values": what the focus rank reorders now, in this direction.
+/// Writes what the focus rank reorders in this stage, e.g. "queries", "keys and values".
 void tell_reorders(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
   const Plan& plan = writer.plan();
   const Pass& pass = writer.index().pass(stage.is_backward);
@@ -95,7 +95,9 @@ void tell_forward_merge(CaptionWriter& writer, const MergeItem& item) {
         .say(" has seen no visible key: its output is 0 and its lse -inf.");
   } else if (item.order == 0) {
     writer.rank(to_index(item.rank), true)
-        .say(" keeps its first part as the running result: out and lse of each row and head.");
+        .say(
+            " takes its first partial result as the running result: out and lse of each row and "
+            "head.");
   } else {
     writer.rank(to_index(item.rank), true)
         .say(fmt::format(
@@ -116,7 +118,7 @@ void tell_backward_merge(CaptionWriter& writer, const MergeItem& item) {
   } else if (is_dq) {
     writer.say(fmt::format(" adds share number {} to its dQ.", item.order + 1));
   } else if (travels) {
-    writer.say(" adds its dK and dV to the sum that travels with these keys.");
+    writer.say(" adds its dK and dV to the sum that is passed on with these keys.");
   } else {
     writer.say(into.role == BufferRole::home ? " adds its dK and dV to those of its own keys."
                                              : " adds its dK and dV to its share.");

@@ -19,11 +19,11 @@ struct Span {
 };
 using Spans = std::vector<Span>;
 
-/// What happens at a moment and why, in sentences whose every number comes from the plan. Speaks
-/// of the focus rank where ranks differ.
+/// Says in sentences what happens at a moment and why; every number comes from the plan. Describes
+/// the focus rank where ranks differ.
 Spans make_caption(const PlanIndex& plan, Moment moment, int32_t focus_rank);
 
-/// Keeps the last caption while nothing that it depends on has changed.
+/// Keeps the last caption while its inputs do not change.
 class CaptionMemo {
  public:
   const Spans& find(const SharedPlan& plan, Moment moment, int32_t focus_rank);
@@ -35,7 +35,7 @@ class CaptionMemo {
   Spans caption_;
 };
 
-/// The words alone.
+/// The text without its targets.
 std::string to_text(const Spans& spans);
 
 }  // namespace cpscope::gui

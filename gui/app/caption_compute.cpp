@@ -13,10 +13,10 @@
 namespace cpscope::gui {
 namespace {
 
-/// Why a run of queries and a run of keys meet, or do not.
+/// How a run of queries and a run of keys meet, or why they do not.
 enum class Meeting : uint8_t {
   full,     // every pair of valid tokens
-  partial,  // some
+  partial,  // some pairs of valid tokens
   later,    // the keys come after the queries
   other_sequence,
   only_padding,  // one of the runs has no valid token
@@ -28,7 +28,7 @@ enum class Meeting : uint8_t {
 std::string_view explain_hidden(Meeting meeting) {
   switch (meeting) {
     case Meeting::later:
-      return "the keys come later";
+      return "the keys are after the queries (causal mask)";
     case Meeting::other_sequence:
       return "they belong to different sequences";
     case Meeting::only_padding:
@@ -45,12 +45,12 @@ std::string_view explain_hidden(Meeting meeting) {
 /// One run of a query buffer against one run of a key buffer.
 struct RunPair {
   TokenRun q, k;
-  int64_t pairs = 0;  // visible, a head
+  int64_t pairs = 0;  // visible pairs of one head
   int64_t cells = 0;  // pairs of valid tokens
   Meeting meeting = Meeting::hidden;
 };
 
-/// Valid ids of a run by sequence: (sequence, first id, last id, count).
+/// Valid ids of a run, by sequence: (sequence, first id, last id, count).
 struct ValidPart {
   int64_t sequence = 0, first = 0, last = 0, count = 0;
 };
@@ -87,7 +87,7 @@ bool is_causal(MaskType type) {
          type == MaskType::causal_bottom_right || type == MaskType::padding_causal_bottom_right;
 }
 
-/// How far the diagonal of a sequence is moved to the right.
+/// By how many keys the diagonal of a sequence is shifted to the right.
 int64_t diagonal_of(const Attention& attention, const SequenceSlot& s) {
   const bool is_bottom_right = attention.mask_type == MaskType::causal_bottom_right ||
                                attention.mask_type == MaskType::padding_causal_bottom_right;
@@ -116,7 +116,7 @@ Meeting find_reason(const PlanIndex& index, const std::vector<ValidPart>& q,
   return Meeting::hidden;
 }
 
-/// Every run of the item's queries against every run of its keys.
+/// All pairs of a run of the item's queries and a run of its keys.
 std::vector<RunPair> list_pairs(const PlanIndex& index, const ComputeItem& item) {
   const Plan& plan = index.plan();
   std::vector<RunPair> pairs;
@@ -177,7 +177,7 @@ std::vector<RunPair> pick(const std::vector<RunPair>& pairs, Meeting meeting) {
   return picked;
 }
 
-/// Few runs: each pair of them by name.
+/// For few runs: names each pair of them.
 void tell_each_pair(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
   if (const auto full = pick(pairs, Meeting::full); !full.empty()) {
     writer.say(" No mask needed: ");
@@ -201,7 +201,7 @@ void tell_each_pair(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
   }
 }
 
-/// Many runs: how many pairs of each kind.
+/// For many runs: counts the pairs of each kind.
 void tell_pair_counts(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
   const auto count = [&](Meeting meeting) {
     return static_cast<int64_t>(pick(pairs, meeting).size());
@@ -218,7 +218,7 @@ void tell_pair_counts(CaptionWriter& writer, const std::vector<RunPair>& pairs) 
   writer.say(skips.empty() ? "." : "; skipped are " + skips + ".");
 }
 
-/// Which runs meet, as long as they can be counted in a moment.
+/// Writes which runs meet, if there are few enough to count quickly.
 void tell_run_pairs(CaptionWriter& writer, const ComputeItem& item) {
   constexpr size_t kMostNamed = 9;
   constexpr int64_t kMostCounted = 200'000;  // run pairs x slices
@@ -237,10 +237,10 @@ void tell_run_pairs(CaptionWriter& writer, const ComputeItem& item) {
 void tell_pairs(CaptionWriter& writer, const ComputeItem& item) {
   tell_run_pairs(writer, item);
   writer.say(fmt::format(" That is {} (query, key, head) triples in {}.",
-                         print_count(item.visible_pairs), count_of(item.num_slices, "tile")));
+                         print_count(item.visible_pairs), count_of(item.num_slices, "slice")));
 }
 
-/// Whose keys they are and how they came.
+/// Writes who owns the keys and how they arrived.
 void name_keys(CaptionWriter& writer, const StageRef& stage, const ComputeItem& item) {
   const PlanIndex& index = writer.index();
   const Plan& plan = writer.plan();
@@ -254,7 +254,7 @@ void name_keys(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
     if (!owners.empty()) writer.say(" of ").ranks(owners);
   }
   if (!list.empty()) writer.say(" (").runs(list, Side::kv).say(")");
-  // The hop that brought them: the last one into this buffer before now.
+  // The transfer that brought them is the last one into this buffer before this stage.
   const Pass& pass = index.pass(stage.is_backward);
   const ItemColumns& c = index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)];
   const auto number = static_cast<int32_t>(&stage - index.stages().data());
@@ -303,7 +303,7 @@ void tell_item(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
   tell_pairs(writer, item);
 }
 
-/// Who waits while others work.
+/// Writes which ranks wait while others work.
 void tell_balance(CaptionWriter& writer, const StageRef& stage) {
   const Pass& pass = writer.index().pass(stage.is_backward);
   std::vector<int64_t> pairs(static_cast<size_t>(writer.index().num_ranks()), 0);
@@ -319,7 +319,7 @@ void tell_balance(CaptionWriter& writer, const StageRef& stage) {
   const auto busiest = std::max_element(pairs.begin(), pairs.end());
   const auto least = std::min_element(pairs.begin(), pairs.end());
   if (*busiest == *least) {
-    writer.say(*busiest == 0 ? " No rank has work now." : " Every rank has as much to do.");
+    writer.say(*busiest == 0 ? " No rank has work now." : " All ranks have the same work.");
     return;
   }
   writer.say(" Busiest is ").rank(static_cast<int32_t>(busiest - pairs.begin()));

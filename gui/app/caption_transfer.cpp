@@ -39,15 +39,16 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, bool is
   switch (item.payload) {
     case Payload::q:
       return item.link == LinkClass::direct
-                 ? "Queries go where there is room for their work."
-                 : "Heads are dealt: each rank gets all tokens of its heads.";
+                 ? "Queries are sent to the ranks that the dispatch assigns their work to."
+                 : "All-to-all splits the heads over the ranks: each rank gets all tokens of its "
+                   "heads.";
     case Payload::kv:
       if (item.link == LinkClass::ring)
-        return is_backward ? "Backward needs the keys once more, so they travel again."
+        return is_backward ? "The backward needs K and V again, so they are sent again."
                            : "Keys and values go round the ring while the ranks compute.";
       if (item.link == LinkClass::group) return "";
       return is_gather ? "All keys and values go to all ranks."
-                       : "Only keys and values that somebody's queries see travel.";
+                       : "Only K and V rows that a query of the receiving rank sees are sent.";
     case Payload::out:
       return "Outputs go back to the owners of their tokens.";
     case Payload::d_out:
@@ -56,19 +57,20 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, bool is
       return "Gradients go back to the owners of their tokens.";
     case Payload::dkv:
       if (item.link == LinkClass::ring)
-        return "The sum of dK and dV travels with its keys and grows at each visit.";
+        return "The partial sum of dK and dV is passed round the ring with its keys; every rank "
+               "adds its share.";
       return "Shares of dK and dV go to the owners of the keys, who add them.";
   }
   return "";
 }
 
-/// Transfers that one formula fits: equal heads and bytes an element.
+/// Transfers with equal heads and equal bytes per element, so that one formula describes them.
 struct Bundle {
   std::vector<int64_t> rows;
   int64_t bytes = 0;
 };
 
-/// "3 x 724 tokens x 1 head x 32 lanes x 2 tensors x 2 bytes = 135.8 KiB".
+/// "3 x 724 tokens x 1 head x head_dim 32 x 2 tensors x 2 bytes = 135.8 KiB".
 std::string write_formula(const Plan& plan, Payload payload, int32_t heads, int64_t element,
                           const Bundle& bundle) {
   const Attention& attention = plan.scenario.attention;
@@ -86,11 +88,11 @@ std::string write_formula(const Plan& plan, Payload payload, int32_t heads, int6
   if (!is_kv(payload)) {
     const int32_t lanes = payload == Payload::q || payload == Payload::dq ? attention.head_dim_qk
                                                                           : attention.head_dim_v;
-    formula += fmt::format(" x {}", count_of(lanes, "lane"));
+    formula += fmt::format(" x head_dim {}", lanes);
   } else if (attention.head_dim_qk == attention.head_dim_v) {
-    formula += fmt::format(" x {} x 2 tensors", count_of(attention.head_dim_qk, "lane"));
+    formula += fmt::format(" x head_dim {} x 2 tensors", attention.head_dim_qk);
   } else {
-    formula += fmt::format(" x ({} + {}) lanes", attention.head_dim_qk, attention.head_dim_v);
+    formula += fmt::format(" x (head_dim {} + {})", attention.head_dim_qk, attention.head_dim_v);
   }
   formula += fmt::format(" x {} = {}", count_of(element, "byte"),
                          print_bytes(static_cast<double>(bundle.bytes)));
@@ -106,7 +108,7 @@ int64_t element_of(const Plan& plan, const TransferItem& item) {
 struct Flow {
   std::vector<const TransferItem*> items;
   std::vector<int32_t> peers;  // ascending
-  HeadRange heads;             // of all items together
+  HeadRange heads;             // heads of all items together
 };
 
 std::string write_formulas(const Plan& plan, const Flow& flow) {
@@ -146,7 +148,7 @@ Flow gather(const PlanIndex& index, const StageRef& stage, Payload payload, int3
   return flow;
 }
 
-/// "the keys and values of rank 7": what a ring transfer carries.
+/// "the keys and values of rank 7": the content of a ring transfer.
 void name_cargo(CaptionWriter& writer, const TransferItem& item, int32_t self) {
   const Plan& plan = writer.plan();
   const std::vector<int32_t> owners = owners_of(writer.index(), plan.list(item.tokens), Side::kv);
@@ -186,7 +188,7 @@ void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow&
   const int32_t all = is_kv(payload) ? attention.kv_heads : attention.heads;
   if (flow.heads.size() < all) writer.say(" of " + name_heads(flow.heads, is_kv(payload)));
   writer.say(is_sent ? " to " : " from ").ranks(flow.peers);
-  // Heads that were dealt: everybody gets others.
+  // With heads split over the ranks, every peer gets different heads.
   const HeadRange first = flow.items.front()->heads;
   if (is_sent && std::any_of(flow.items.begin(), flow.items.end(),
                              [&](const TransferItem* item) { return item->heads != first; }))
@@ -231,7 +233,7 @@ void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_
       tell_flow(writer, focus_rank, payload, sent, true);
     }
   }
-  // The whole of it, so that the part can be judged.
+  // The total of all ranks, for comparison with the focus rank's part.
   next_sentence();
   if (traffic->wires == 0) {
     writer.say("Nothing crosses a wire.");

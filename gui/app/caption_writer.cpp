@@ -19,11 +19,11 @@ std::string ordinal(int64_t number) {
   return print_count(number) + ending;
 }
 
-/// Do two runs yield a common id?
+/// True if two runs have an id in common.
 bool share_id(const TokenRun& a, const TokenRun& b) {
   const int64_t begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
   if (begin >= end || (b.begin - a.begin) % std::gcd(a.stride, b.stride) != 0) return false;
-  // Of so many ids of one run in a row, one is of the other.
+  // Of this many consecutive ids of `a`, exactly one fits the stride of `b`.
   const int64_t tries = b.stride / std::gcd(a.stride, b.stride);
   int64_t id = a.begin + (begin - a.begin + a.stride - 1) / a.stride * a.stride;
   for (int64_t i = 0; i < tries && id < end; ++i, id += a.stride) {
@@ -110,7 +110,8 @@ std::vector<int32_t> owners_of(const PlanIndex& index, std::span<const TokenRun>
   const auto owned = index.owned(side);
   std::vector<bool> owns(static_cast<size_t>(index.num_ranks()), false);
   for (const TokenRun& run : runs) {
-    // Runs of unit stride are disjoint: the first that can meet is the last that begins before.
+    // Runs of unit stride are disjoint, so the first candidate is the last run that begins before
+    // this one.
     auto it = owned.begin();
     if (!index.has_stripes(side)) {
       it = std::partition_point(owned.begin(), owned.end(),

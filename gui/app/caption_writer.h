@@ -11,7 +11,7 @@
 
 namespace cpscope::gui {
 
-/// Puts a caption together: words, and words that point at things of the plan.
+/// Builds a caption from words, and from words that link to parts of the plan.
 class CaptionWriter {
  public:
   explicit CaptionWriter(const PlanIndex& plan) : index_(plan) {}
@@ -19,15 +19,15 @@ class CaptionWriter {
   CaptionWriter& say(std::string_view words);
   CaptionWriter& strong(std::string_view words, const Target& target = {});
   CaptionWriter& word(std::string words, const Target& target);
-  /// "rank 3", or "Rank 3" where a sentence begins.
+  /// Writes "rank 3", or "Rank 3" at the start of a sentence.
   CaptionWriter& rank(int32_t rank, bool begins_sentence = false);
-  /// "rank 1", "ranks 1, 2 and 3", "15 ranks".
+  /// Writes "rank 1", "ranks 1, 2 and 3", "15 ranks".
   CaptionWriter& ranks(const std::vector<int32_t>& ranks);
-  /// "[0, 32)", "every 4th of [1, 254)"; padded ids.
+  /// Writes "[0, 32)", "every 4th of [1, 254)"; padded ids.
   CaptionWriter& tokens(const TokenRun& run, Side side);
-  /// Up to four runs, then how many more: "[0, 32) and [224, 256)".
+  /// Writes up to four runs, then how many more: "[0, 32) and [224, 256)".
   CaptionWriter& runs(std::span<const TokenRun> runs, Side side);
-  /// "step 3", of PlanIndex::steps.
+  /// Writes "step 3"; `number` is an index in PlanIndex::steps.
   CaptionWriter& step(int32_t number);
   Spans take() { return std::move(spans_); }
 
@@ -46,7 +46,7 @@ std::string name_heads(HeadRange heads, bool is_kv);
 /// Ranks that own the ids of a list, ascending.
 std::vector<int32_t> owners_of(const PlanIndex& index, std::span<const TokenRun> runs, Side side);
 
-// Sentences about one stage, from the focus rank's side. Each begins and ends without a blank.
+// Sentences about one stage, from the focus rank's side. No text begins or ends with a blank.
 void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank);
 void tell_computes(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank);
 

@@ -52,7 +52,7 @@ bool apply_command(AppState& state, std::string_view id) {
 
 std::optional<Chord> parse_chord(std::string_view text) {
   Chord chord;
-  // "Ctrl++" is the key "+": a sign at the front is no separator.
+  // In "Ctrl++" the second "+" is the key: a plus sign at the front is not a separator.
   for (size_t plus = text.find('+');
        plus != std::string_view::npos && plus > 0 && plus + 1 < text.size();
        plus = text.find('+')) {

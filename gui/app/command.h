@@ -9,12 +9,12 @@
 
 namespace cpscope::gui {
 
-/// Something that the window can do. Buttons, menus, keys and lessons all name it by id.
+/// An action of the window. Buttons, menus, shortcuts and lessons refer to it by id.
 struct Command {
   std::string_view id;         // stable: "step.next"
   std::string_view title;      // in menus: "Next step"
-  std::string_view menu;       // "Play"; every command stands in one
-  std::string_view shortcuts;  // "Right ." : chords divided by blanks; empty for none
+  std::string_view menu;       // "Play"; every command is in one menu
+  std::string_view shortcuts;  // "Right ." : chords separated by blanks; empty for none
   std::string_view help;       // one sentence
   bool (*is_enabled)(const AppState&);
   void (*apply)(AppState&);
@@ -24,9 +24,9 @@ struct Command {
 std::span<const Command> all_commands();
 /// Menus in the order of the menu bar.
 std::vector<std::string_view> all_menus();
-/// Null for an unknown id.
+/// Returns null for an unknown id.
 const Command* find_command(std::string_view id);
-/// Does it if it is enabled. False when it is not, or unknown.
+/// Carries the command out if it is enabled. Returns false when it is disabled or unknown.
 bool apply_command(AppState& state, std::string_view id);
 
 /// Keys pressed at once. `key` is one of A..Z, 0..9, F1..F12, Space, Tab, Esc, Enter, Left, Right,
@@ -37,14 +37,14 @@ struct Chord {
 
   friend bool operator==(const Chord&, const Chord&) = default;
 };
-/// "Ctrl+Shift+Z". Nothing for what is no chord.
+/// Parses "Ctrl+Shift+Z". Returns nothing when the text is not a chord.
 std::optional<Chord> parse_chord(std::string_view text);
 std::string to_text(const Chord& chord);
 std::vector<Chord> chords_of(const Command& command);
-/// The command of a chord, whether it is enabled or not.
+/// The command of a chord, enabled or not.
 const Command* find_command(const Chord& chord);
 
-/// One line of the help: written from the table, so that it cannot be out of date.
+/// One line of the help, generated from the command table so that it is always up to date.
 struct HelpLine {
   std::string_view menu, title, shortcuts, help;
 };

@@ -9,7 +9,7 @@
 #include <array>
 #include <cmath>
 
-// The table of everything that the window can do, and nothing else.
+// The table of all commands of the window, and nothing else.
 
 namespace cpscope::gui {
 namespace {
@@ -57,7 +57,7 @@ void toggle_play(AppState& state) {
 }
 
 void set_speed(AppState& state, double speed) {
-  // What is shown now is where the new speed begins.
+  // The new speed starts from the place that is shown now.
   if (state.player.is_playing)
     state.player = Player{true, speed, state.playhead.index + state.playhead.progress, state.now_s};
   state.player.speed = speed;
@@ -82,7 +82,7 @@ void focus_on(AppState& state) {
 
 ViewKind focused(const AppState& state) { return state.focus_view.value_or(ViewKind::timeline); }
 
-/// The span scaled about its middle and moved, kept inside [0, 1].
+/// The span, scaled about its middle and shifted, kept inside [0, 1].
 AxisSpan moved(AxisSpan span, double scale, double shift) {
   constexpr double kNarrowest = 1e-7;
   const double width = std::clamp((span.hi - span.lo) * scale, kNarrowest, 1.0);
@@ -94,7 +94,7 @@ AxisSpan moved(AxisSpan span, double scale, double shift) {
 void zoom(AppState& state, double scale) {
   Camera& camera = state.camera(focused(state));
   camera.x = moved(camera.x, scale, 0.0);
-  // Lanes and rows keep their height; squares are scaled as squares.
+  // Rank rows of the timeline keep their height; square views are scaled on both axes.
   const ViewKind kind = focused(state);
   if (kind == ViewKind::mask || kind == ViewKind::traffic) camera.y = moved(camera.y, scale, 0.0);
 }
@@ -104,7 +104,7 @@ void pan(AppState& state, double shift) {
   x = moved(x, 1.0, shift);
 }
 
-/// A span of ids as a share of all, with a margin of its own width on both sides.
+/// A span of ids as a share of all ids, with a margin of the span's own width on both sides.
 AxisSpan frame(int64_t begin, int64_t end, int64_t count) {
   const double lo = static_cast<double>(begin) / static_cast<double>(count);
   const double hi = static_cast<double>(end) / static_cast<double>(count);
@@ -134,7 +134,7 @@ void frame_selection(AppState& state) {
 
 void show_whole(AppState& state) { state.cameras = {}; }
 
-/// The next thing of the selection's kind that the selection touches: its items in order.
+/// Selects the next item of the same kind; for other selections, the first item that they touch.
 void select_related(AppState& state) {
   const PlanIndex& plan = *state.plan();
   if (!is_present(plan, state.selected())) return;
@@ -160,7 +160,7 @@ void next_theme(AppState& state) {
 
 void open_dialog(AppState& state, Dialog dialog) { state.dialog = dialog; }
 
-/// Esc: the uppermost thing that is open closes; with nothing open, the selection.
+/// Esc: closes the topmost open dialog, page or message; if nothing is open, clears the selection.
 void clear(AppState& state) {
   if (state.dialog != Dialog::none) {
     state.dialog = Dialog::none;
@@ -208,9 +208,10 @@ constexpr std::array kTable = {
     Command{"file.quit", "Quit", "File", "Ctrl+Q", "Closes the window; asks about changes.",
             has_paths, ask_to_quit},
 
-    Command{"edit.undo", "Undo", "Edit", "Ctrl+Z", "Takes back the last change of the scenario.",
+    Command{"edit.undo", "Undo", "Edit", "Ctrl+Z", "Undoes the last change of the scenario.",
             [](const AppState& s) { return s.document.can_undo(); }, undo_edit},
-    Command{"edit.redo", "Redo", "Edit", "Ctrl+Shift+Z Ctrl+Y", "Does again what was taken back.",
+    Command{"edit.redo", "Redo", "Edit", "Ctrl+Shift+Z Ctrl+Y",
+            "Repeats the change that was undone.",
             [](const AppState& s) { return s.document.can_redo(); }, redo_edit},
     Command{"edit.best_way", "Take the best way", "Edit", "",
             "Gives the scenario the communication type and layout that the ways recommend.",
@@ -231,7 +232,7 @@ constexpr std::array kTable = {
             "Selects the first item that the selection touches, then the next of its kind.",
             [](const AppState& s) { return has_plan(s) && has_selection(s); }, select_related},
 
-    Command{"play", "Play / pause", "Play", "Space", "Plays the schedule, or holds it.", has_plan,
+    Command{"play", "Play / pause", "Play", "Space", "Plays or pauses the schedule.", has_plan,
             toggle_play},
     Command{"step.next", "Next step", "Play", "Right .", "Moves the playhead one place on.",
             has_plan, [](AppState& s) { go(s, 1); }},
@@ -254,7 +255,7 @@ constexpr std::array kTable = {
               s.playhead = seek_event(*s.plan(), s.playhead, s.focus_rank, false);
             }},
     Command{"play.unit", "By step / by stage", "Play", "U",
-            "Lets the playhead stand on whole steps or on single stages.", has_plan,
+            "Moves the playhead by whole steps or by single stages.", has_plan,
             [](AppState& s) {
               pause(s);
               s.playhead = switch_unit(*s.plan(), s.playhead);
@@ -268,24 +269,24 @@ constexpr std::array kTable = {
     Command{"speed.normal", "Normal speed", "Play", "", "Plays one step a second.", always,
             [](AppState& s) { set_speed(s, 1.0); }},
 
-    Command{"view.focus.layout", "Layout", "View", "1", "Gives the keys to the layout.", always,
-            focus_on<ViewKind::layout>},
-    Command{"view.focus.mask", "Mask", "View", "2", "Gives the keys to the mask.", always,
-            focus_on<ViewKind::mask>},
-    Command{"view.focus.traffic", "Traffic", "View", "3", "Gives the keys to the traffic.", always,
-            focus_on<ViewKind::traffic>},
-    Command{"view.focus.timeline", "Timeline", "View", "4", "Gives the keys to the timeline.",
-            always, focus_on<ViewKind::timeline>},
-    Command{"view.focus.numbers", "Numbers", "View", "5", "Gives the keys to the numbers.", always,
-            focus_on<ViewKind::numbers>},
-    Command{"view.focus.balance", "Balance", "View", "6", "Gives the keys to the balance.", always,
-            focus_on<ViewKind::balance>},
+    Command{"view.focus.layout", "Layout", "View", "1", "Focuses the layout view for the keyboard.",
+            always, focus_on<ViewKind::layout>},
+    Command{"view.focus.mask", "Mask", "View", "2", "Focuses the mask view for the keyboard.",
+            always, focus_on<ViewKind::mask>},
+    Command{"view.focus.traffic", "Traffic", "View", "3",
+            "Focuses the traffic view for the keyboard.", always, focus_on<ViewKind::traffic>},
+    Command{"view.focus.timeline", "Timeline", "View", "4",
+            "Focuses the timeline view for the keyboard.", always, focus_on<ViewKind::timeline>},
+    Command{"view.focus.numbers", "Numbers", "View", "5",
+            "Focuses the numbers view for the keyboard.", always, focus_on<ViewKind::numbers>},
+    Command{"view.focus.balance", "Balance", "View", "6",
+            "Focuses the balance view for the keyboard.", always, focus_on<ViewKind::balance>},
     Command{"view.ways", "Ways", "View", "7",
             "Compares every way to split this batch on the cluster, instead of the views.",
             [](const AppState& s) { return is_open(s) && !s.services.clusters.empty(); },
             [](AppState& s) { s.shows_ways = !s.shows_ways; }},
     Command{"view.enlarge", "Enlarge the focused view", "View", "Enter",
-            "Lets the focused view fill the window, or gives the others their place back.",
+            "Enlarges the focused view to the window, or shows all views again.",
             [](const AppState& s) { return s.focus_view.has_value(); },
             [](AppState& s) { s.is_enlarged = !s.is_enlarged; }},
     Command{"view.frame", "Frame the selection", "View", "F",
@@ -301,9 +302,9 @@ constexpr std::array kTable = {
             has_plan, [](AppState& s) { pan(s, -0.2); }},
     Command{"view.pan_right", "Pan right", "View", "D", "Moves the focused view to the right.",
             has_plan, [](AppState& s) { pan(s, 0.2); }},
-    Command{"rank.next", "Next rank", "View", "]", "Looks at the next rank.", has_ranks,
+    Command{"rank.next", "Next rank", "View", "]", "Focuses the next rank.", has_ranks,
             [](AppState& s) { turn_rank(s, 1); }},
-    Command{"rank.previous", "Previous rank", "View", "[", "Looks at the rank before.", has_ranks,
+    Command{"rank.previous", "Previous rank", "View", "[", "Focuses the previous rank.", has_ranks,
             [](AppState& s) { turn_rank(s, -1); }},
     Command{"traffic.cumulative", "Cumulative traffic", "View", "C",
             "Counts bytes since the beginning instead of now.", has_plan,
@@ -327,13 +328,13 @@ constexpr std::array kTable = {
     Command{"numbers.step", "Errors of the answer / of the step", "View", "E",
             "Shows what the step of the playhead wrote instead of the whole answer.", has_runs,
             [](AppState& s) { s.is_by_step = !s.is_by_step; }},
-    Command{"numbers.beside", "Beside the oracle / beside B", "View", "V",
+    Command{"numbers.beside", "Compare with the oracle / with B", "View", "V",
             "Compares run A with run B instead of the oracle.", can_compare,
             [](AppState& s) { s.is_beside_b = !s.is_beside_b; }},
     Command{"compare.pin", "Pin this plan", "View", "P",
             "Keeps this plan above the next ones, to compare layouts.", has_plan,
             [](AppState& s) { s.pinned = s.document.plan(); }},
-    Command{"compare.unpin", "Unpin", "View", "Shift+P", "Takes the pinned plan away.",
+    Command{"compare.unpin", "Unpin", "View", "Shift+P", "Unpins the plan.",
             [](const AppState& s) { return s.pinned != nullptr; },
             [](AppState& s) { s.pinned = nullptr; }},
     Command{"theme.next", "Next theme", "View", "Ctrl+T", "Dark, light, print.", always,
@@ -350,19 +351,20 @@ constexpr std::array kTable = {
             [](const AppState& s) { return can_run_on(s, "cpu"); },
             [](AppState& s) { start_run(s, "cpu", false); }},
     Command{"run.cpu_b", "Run on cpu as B", "Run", "Shift+R",
-            "The same, kept as run B beside run A.",
+            "The same, stored as run B for comparison with run A.",
             [](const AppState& s) { return can_run_on(s, "cpu"); },
             [](AppState& s) { start_run(s, "cpu", true); }},
     Command{"run.cuda", "Run on cuda", "Run", "",
             "Executes the plan on this machine's GPU and compares it with the oracle.",
             [](const AppState& s) { return can_run_on(s, "cuda"); },
             [](AppState& s) { start_run(s, "cuda", false); }},
-    Command{"run.cuda_b", "Run on cuda as B", "Run", "", "The same, kept as run B beside run A.",
+    Command{"run.cuda_b", "Run on cuda as B", "Run", "",
+            "The same, stored as run B for comparison with run A.",
             [](const AppState& s) { return can_run_on(s, "cuda"); },
             [](AppState& s) { start_run(s, "cuda", true); }},
     Command{"run.cancel", "Cancel", "Run", "Ctrl+.",
             "Ends the run in progress, or the file that is being written.", is_working, cancel_job},
-    Command{"run.swap", "Swap runs A and B", "Run", "B", "Lets A and B change places.", has_runs,
+    Command{"run.swap", "Swap runs A and B", "Run", "B", "Swaps runs A and B.", has_runs,
             swap_runs},
     Command{"run.forget", "Forget both runs", "Run", "", "Closes runs A and B.", has_runs,
             [](AppState& s) {
@@ -370,7 +372,7 @@ constexpr std::array kTable = {
               s.run_a_plan = s.run_b_plan = nullptr;
             }},
 
-    Command{"help.keys", "Keys and commands", "Help", "F1 ?", "Lists everything that can be done.",
+    Command{"help.keys", "Keys and commands", "Help", "F1 ?", "Lists all commands and shortcuts.",
             always, show<Dialog::help>},
     Command{"lesson.list", "Lessons...", "Help", "L", "Lists the lessons.", always,
             show<Dialog::lessons>},

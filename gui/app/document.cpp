@@ -16,7 +16,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// Line number in "path:line:column", 0 without one.
+/// The line number in "path:line:column"; 0 if there is none.
 int64_t line_of(std::string_view where) {
   const size_t column = where.rfind(':');
   if (column == std::string_view::npos || column == 0) return 0;
@@ -34,8 +34,8 @@ std::string_view trim_blanks(std::string_view text) {
   return text;
 }
 
-/// Full name of the key that a line of TOML text belongs to: the last "key =" at or before it
-/// inside the table it stands in.
+/// Full name of the key that a line of TOML text belongs to: the last "key =" at or before the
+/// line, inside its table.
 std::string key_of_line(std::string_view text, int64_t line) {
   std::string table, key;
   int64_t number = 0;
@@ -55,11 +55,12 @@ std::string key_of_line(std::string_view text, int64_t line) {
   return table + "." + key;
 }
 
-/// Complaints of the parser say where; a widget wants to know which key.
+/// Adds the key to each complaint of the parser, which only says the place: widgets look up keys.
 Error name_faulty_keys(Error error, std::string_view text) {
   for (Complaint& complaint : error.complaints) {
     if (!complaint.keys.empty()) continue;
-    // A message that begins with a full name is about that key, which may have no line of its own.
+    // A message that begins with a full key name is about that key, which may have no line of its
+    // own.
     const std::string_view first =
         std::string_view(complaint.what).substr(0, complaint.what.find_first_of(" :["));
     if (first.find('.') != std::string_view::npos) {
@@ -73,12 +74,13 @@ Error name_faulty_keys(Error error, std::string_view text) {
   return error;
 }
 
-/// Fields that followed others before the edit follow them after it, unless the edit set them.
+/// Fields that were equal to other fields before the edit follow them after it, unless the edit set
+/// them.
 void derive(Scenario& scenario, const Scenario& before) {
   Batch& batch = scenario.batch;
   const Batch& old = before.batch;
   const bool lengths_changed = batch.lengths != old.lengths;
-  // Lengths typed by hand are no longer those of the generator.
+  // Lengths that the user typed are no longer those of the generator.
   if (lengths_changed && batch.generator && batch.generator == old.generator)
     batch.generator.reset();
   const bool format_changed = batch.qkv_format != old.qkv_format;
@@ -115,7 +117,7 @@ std::optional<Error> Document::load_text(const std::string& text, const std::str
   path_ = path;
   anchor_ = anchor;
   saved_text_ = text;
-  // Another scenario's picture would tell nothing while this one is planned for seconds.
+  // Planning takes seconds, and meanwhile the picture of another scenario would be misleading.
   if (!is_planned_at_once(state().scenario)) plan_.reset();
   replan();
   return std::nullopt;
@@ -147,7 +149,7 @@ void Document::edit(Scenario scenario, std::string_view key) {
     next.error = name_faulty_keys(parsed.error(), next.text);
   }
   states_.resize(at_ + 1);
-  // Values that a drag passes on its way are no steps of undo.
+  // Intermediate values of a drag are not separate undo steps.
   const bool continues = at_ > 0 && !open_key_.empty() && open_key_ == key;
   if (continues) {
     states_.back() = std::move(next);
@@ -189,7 +191,8 @@ void Document::replan() {
       [scenario = state().scenario, text = state().text, path = path_](TaskControl& control) {
         return plan_and_prove(scenario, text, path, control);
       });
-  // A plan that is shown stays; before the first one, its layout is there long before it.
+  // A plan that is shown stays. Before the first plan, only its layout is shown: it is ready much
+  // earlier.
   if (plan_ == nullptr) {
     dealing_.start([scenario = state().scenario](TaskControl&) { return make_layout(scenario); });
   }
@@ -235,7 +238,7 @@ const Complaint* find_complaint(const std::optional<Error>& error, std::string_v
 
 Result<SharedPlan> plan_and_prove(const Scenario& scenario, const std::string& text,
                                   const std::string& path, TaskControl& control) {
-  // About how long each part takes, so that the bar moves evenly.
+  // Approximate time shares of the parts, so that the progress bar moves evenly.
   constexpr double kPlanned = 0.35, kProved = 0.75;
   try {
     Result<Plan> plan = make_plan(scenario);
@@ -259,7 +262,7 @@ bool is_planned_at_once(const Scenario& scenario) {
   int64_t tokens = 0;
   for (const int64_t slot : batch.slots) tokens += slot;
   for (const int64_t slot : batch.kv_slots) tokens += slot;
-  // Every pair of ranks meets in every sequence; tokens are only walked where they are stripes.
+  // Each pair of ranks meets in each sequence; the work depends on tokens only for strided layouts.
   const auto sequences = static_cast<int64_t>(batch.lengths.size());
   constexpr int64_t kMostMeetings = 2048, kMostTokens = 1 << 14;
   return ranks <= kMostMeetings && ranks * ranks * sequences <= kMostMeetings &&

@@ -23,7 +23,7 @@ FirstParting describe_parting(const FirstItem& first, const PlanIndex& plan,
   parting.tensor = static_cast<int32_t>(array - kErrorTensors.begin());
   parting.item = {name.item.is_backward, name.item.kind, name.item.index};
   parting.text = fmt::format(
-      "First item that parts from {} by more than both budgets explain: {} {} {} of rank {} in "
+      "First item that differs from {} by more than both budgets allow: {} {} {} of rank {} in "
       "step {}, {}",
       beside, name.item.is_backward ? "backward" : "forward", to_name(name.item.kind),
       name.item.index, to_index(name.rank), to_index(name.step) + 1, name.array);
@@ -37,17 +37,18 @@ FirstParting describe_parting(const FirstItem& first, const PlanIndex& plan,
   }
   if (parting.token >= 0)
     parting.text += fmt::format(" of token {}, head {}", print_count(parting.token), parting.head);
-  parting.text += fmt::format(": {:.6g} beside {:.6g}", first.diff.left, first.diff.right);
+  parting.text += fmt::format(": {:.6g} and {:.6g}", first.diff.left, first.diff.right);
   return parting;
 }
 
-/// What the walker makes of a plan from the inputs of a run, as a record with the run's plan.
+/// Runs the plan on the walker with the inputs of a run and returns the result as a record.
 Result<RunRecord> walk(const CheckedPlan& plan, const RunInputs& inputs, const std::string& hash,
                        const Toolbox& toolbox, const RunControl& control) {
   const auto walker = std::find_if(toolbox.executors.begin(), toolbox.executors.end(),
                                    [](const auto& executor) { return executor->name() == "cpu"; });
   if (walker == toolbox.executors.end())
-    return make_error(ErrorKind::unavailable, "This program has no walker to compute steps with");
+    return make_error(ErrorKind::unavailable,
+                      "This build has no CPU executor, which computes the exact steps");
   RunRecord record;
   record.plan_hash = hash;
   RunOptions options{.control = control};
@@ -72,7 +73,7 @@ RunControl share_of(const RunControl& control, int64_t begin, int64_t of) {
   return part;
 }
 
-/// The first item that is further from `expected` than both sides have earned.
+/// The first item whose distance to `expected` is more than the earned tolerances of both sides.
 std::optional<FirstParting> find_first(const RunRecord& seen, const RunRecord& expected,
                                        const PlanIndex& plan, const std::string& beside) {
   const DiffRule rule{.is_earned = true};
@@ -130,7 +131,7 @@ Result<StepErrors> compare_with_exact_steps(const RunRecord& record, const RunIn
   Result<RunRecord> walked =
       walk(plan.checked(), inputs, record.plan_hash, toolbox, share_of(control, 1, 2));
   if (!walked) return walked.error();
-  // The budgets are the judge's, for any run of this scenario.
+  // The budgets come from the judge and hold for any run of this scenario.
   walked.value().budgets = record.budgets;
   steps.value().judged_beside = "the walker in the same dtype";
   steps.value().first = find_first(record, walked.value(), plan, steps.value().judged_beside);

@@ -13,27 +13,27 @@
 
 namespace cpscope::gui {
 
-/// As much of the results of items, in bytes, is kept of a run made in the window, and as much of a
-/// record is compared with exact ones.
+/// Limit in bytes: how much of the item results of a run in the window is kept, and how much of a
+/// record is compared with exact results.
 inline constexpr int64_t kMostItemBytes = int64_t{256} << 20;
 
-/// What an error says first, and its hint, as sentences for a picture.
+/// The message of an error and its hint, as sentences for a picture.
 std::string to_sentence(const Error& error);
 
-/// Why the items of a plan are not kept, as a sentence with what to do; nothing when they are.
+/// Why the items of a plan are not kept, as a sentence with a remedy; nothing when they are kept.
 std::optional<Error> refuse_items(const PlanIndex& plan);
 
-/// What the items of a run wrote beside the exact partial results: the walker carries out the same
-/// plan in fp64, from the same inputs, without any rounding. No budget says how far a step may be
-/// from those, so the first item that parts is looked for beside a second walk, in the scenario's
-/// dtype. `record` holds items and budgets of the plan. Errors: no walker, too large, cancelled,
-/// items that do not fit.
+/// Compares what the items of a run wrote with the exact partial results: the walker executes the
+/// same plan in fp64, from the same inputs, without any rounding. No budget bounds how far a step
+/// may be from exact results, so the first diverging item is searched against a second walk, in the
+/// scenario's dtype. `record` holds items and budgets of the plan. Errors: no walker, too large,
+/// cancelled, items that do not fit.
 Result<StepErrors> compare_with_exact_steps(const RunRecord& record, const RunInputs& inputs,
                                             const PlanIndex& plan, const Toolbox& toolbox,
                                             const RunControl& control);
 
-/// The steps of two runs of one plan, and the first item that is further apart than both have
-/// earned.
+/// The steps of two runs of one plan, and the first item whose difference is more than the earned
+/// tolerances of both runs.
 Result<StepErrors> compare_steps(const RunRecord& seen, const RunRecord& expected,
                                  const PlanIndex& plan, const std::string& against);
 

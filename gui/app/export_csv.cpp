@@ -20,10 +20,10 @@
 namespace cpscope::gui {
 namespace {
 
-/// Lines are gathered, because a stream takes them one by one slowly.
+/// Collects lines in a buffer, because writing them to a stream one by one is slow.
 class CsvWriter {
  public:
-  /// `lines`: about how many there will be. `control` may be null.
+  /// `lines`: the approximate number of lines. `control` may be null.
   CsvWriter(std::ostream& out, int64_t lines, TaskControl* control)
       : out_(out), lines_(lines), control_(control) {}
   ~CsvWriter() { flush(); }
@@ -48,7 +48,7 @@ class CsvWriter {
     ++written_;
     if (text_.size() > size_t{1} << 18) flush();
   }
-  /// Nobody wants the rest.
+  /// True when the export was cancelled.
   bool is_stopped() const { return control_ != nullptr && control_->is_stopped; }
 
  private:
@@ -87,7 +87,7 @@ class CsvWriter {
   bool has_field_ = false;
 };
 
-/// Valid tokens among the ids of a run.
+/// Number of valid tokens among the ids of a run.
 int64_t count_valid(const PlanIndex& plan, Side side, const TokenRun& run) {
   int64_t valid = 0;
   const auto& sequences = plan.plan().layout.slots.sequences;
@@ -100,7 +100,7 @@ int64_t count_valid(const PlanIndex& plan, Side side, const TokenRun& run) {
   auto slot = std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
     return begin_of(s) + size_of(s) <= run.begin;
   });
-  const auto below = [&](int64_t id) {  // ids of the run below `id`
+  const auto below = [&](int64_t id) {  // number of ids of the run below `id`
     if (id <= run.begin) return int64_t{0};
     return std::min(run.count(), (id - run.begin + run.stride - 1) / run.stride);
   };
@@ -130,7 +130,7 @@ void write_layout(const PlanIndex& plan, CsvWriter& csv) {
   }
 }
 
-/// Lowest and highest id at rows [begin, end) of a list.
+/// Lowest and highest id in rows [begin, end) of a list.
 struct Extent {
   int64_t begin, end;
 };
@@ -159,7 +159,8 @@ void write_mask(const PlanIndex& plan, CsvWriter& csv) {
         const Extent queries = extent_of(q, slice.q0, slice.q1);
         const Extent keys = extent_of(k, slice.k0, slice.k1);
         const int64_t pairs = count_pairs(slice);
-        // Bounds of the band count from the slice's corner; here from row 0 of both buffers.
+        // The band's bounds are relative to the slice's corner; here they are relative to row 0 of
+        // both buffers.
         const int64_t shift = int64_t{slice.k0} - slice.q0;
         csv.line(pass_name(is_backward), static_cast<int64_t>(i), to_index(item.step) + 1,
                  to_index(item.rank), item.heads.begin, item.heads.end, number++, slice.q0,
@@ -192,7 +193,7 @@ void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
   }
 }
 
-/// Events of a run by item.
+/// Events of a run, by item.
 class EventTable {
  public:
   EventTable(const PlanIndex& plan, const RunView& run) {
@@ -216,7 +217,7 @@ class EventTable {
   std::array<std::array<std::vector<const ItemEvent*>, 5>, 2> events_;  // [pass][kind][index]
 };
 
-/// One item, without its times and without the end of the line.
+/// Writes one item, without its times and without the end of the line.
 void put_item(const PlanIndex& plan, const ItemTarget& item, int32_t stage, int32_t stage_of_step,
               CsvWriter& csv) {
   const ItemColumns& columns = plan.columns(item.is_backward)[static_cast<size_t>(item.kind)];
@@ -281,7 +282,7 @@ void write_timeline(const PlanIndex& plan, const RunView* run_a, const RunView* 
   }
 }
 
-/// The worst row of each block and head.
+/// Writes the worst row of each block and head.
 void write_blocks(const std::string& run, const ErrorField& field, CsvWriter& csv) {
   for (int64_t begin = 0; begin < field.tokens && !csv.is_stopped(); begin += kCsvBlock) {
     const int64_t end = std::min(field.tokens, begin + kCsvBlock);
@@ -371,7 +372,7 @@ void write_balance(const PlanIndex& plan, CsvWriter& csv) {
   }
 }
 
-/// About how many lines a view's figures take.
+/// The approximate number of lines of a view's table.
 int64_t count_lines(ViewKind kind, const PlanIndex& index, const RunView* run_a,
                     const RunView* run_b) {
   const Plan& plan = index.plan();

@@ -26,7 +26,7 @@ struct Ids {
   int64_t begin = 0, end = 0;
 };
 
-/// Finds out what one query means, and collects it.
+/// Interprets one query and collects its results.
 class Finder {
  public:
   Finder(const PlanIndex& plan, const FindQuery& query) : plan_(plan), query_(query) {}
@@ -74,7 +74,8 @@ class Finder {
           {capitalise(name_target(target, &plan_)), describe_target(target, plan_), target});
     return true;
   }
-  /// The only number of a noun.
+  /// The number after a noun, or the first bare number; explains what to type when there is none or
+  /// more than one.
   std::optional<int64_t> number_of(Noun noun, std::string_view what, int64_t end,
                                    int64_t first = 0) {
     const Clause* clause = query_.find(noun);
@@ -176,7 +177,7 @@ class Finder {
       add(LinkTarget{static_cast<int32_t>(src), static_cast<int32_t>(dst)});
   }
 
-  /// Steps that are called `number` in their pass, from 1.
+  /// Adds the steps with this number in their pass, counted from 1.
   void add_steps(int64_t number) {
     const bool any = query_.has_forward == query_.has_backward;
     for (size_t s = 0; s < plan_.steps().size(); ++s) {
@@ -199,7 +200,7 @@ class Finder {
                                           : fmt::format("1 to {}", plan_.pass(true).num_steps)));
   }
 
-  /// Ids of a sequence's slot, or of one position of it, on one side.
+  /// Adds the ids of a sequence's slot, or of one position of it, on one side.
   void add_sequence(int64_t sequence, std::optional<int64_t> position) {
     const auto& sequences = plan_.plan().layout.slots.sequences;
     if (sequence >= static_cast<int64_t>(sequences.size())) return;

@@ -24,7 +24,7 @@ struct Word {
   Noun noun;
 };
 
-/// In the order in which shortened words are tried.
+/// Abbreviated words are tried in this order.
 constexpr std::array kWords = {Word{"token", Noun::token},
                                Word{"tokens", Noun::token},
                                Word{"q", Noun::query},
@@ -44,7 +44,7 @@ constexpr std::array kWords = {Word{"token", Noun::token},
                                Word{"position", Noun::position},
                                Word{"head", Noun::head},
                                Word{"heads", Noun::head}};
-/// Words that say nothing.
+/// Words that are ignored.
 constexpr std::array<std::string_view, 10> kFillers = {"of", "x",    "item", "row",    "the",
                                                        "in", "from", "at",   "number", "and"};
 
@@ -52,7 +52,7 @@ bool begins_with(std::string_view text, std::string_view beginning) {
   return text.substr(0, beginning.size()) == beginning;
 }
 
-/// Takes a query apart, letter by letter.
+/// Parses a query, letter by letter.
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -107,12 +107,12 @@ class Parser {
     opens_group_ = false;
     groups.back().push_back({value * unit, is_group && unit == 1});
   }
-  /// 1'024 and 1_024.
+  /// True inside a grouped number: 1'024 and 1_024.
   bool is_divider() const {
     return (text_[at_] == '\'' || text_[at_] == '_') && at_ + 1 < text_.size() &&
            is_digit(text_[at_ + 1]);
   }
-  /// Ki and Mi, with or without a blank before.
+  /// Reads Ki or Mi, with or without a blank before it.
   int64_t read_unit() {
     size_t at = at_;
     if (at < text_.size() && text_[at] == ' ') ++at;
@@ -137,7 +137,7 @@ class Parser {
     }
     for (const std::string_view filler : kFillers) {
       if (word != filler) continue;
-      // "step 3 of 7": how many there are is no part of the name.
+      // In "step 3 of 7" the total is ignored.
       skips_number_ = word == "of" && !query().clauses.empty() && clause().noun == Noun::step;
       return true;
     }
@@ -160,7 +160,7 @@ class Parser {
   bool is_kind(std::string_view word) {
     for (const StageKind kind : kStageKinds) {
       const std::string_view name = to_name(kind);
-      // "computes", "finishes", and whatever is short for one.
+      // Accepts "computes", "finishes", and their abbreviations.
       const bool is_plural = begins_with(word, name) && word.size() <= name.size() + 2;
       if (word.size() < 3 || !(begins_with(name, word) || is_plural)) continue;
       query().item_kind = kind;

@@ -11,7 +11,7 @@
 
 namespace cpscope::gui {
 
-/// What the words of a query stand for.
+/// The kinds of things that a word of a query can name.
 enum class Noun : uint8_t {
   none,  // numbers without a word before them
   token,
@@ -23,13 +23,13 @@ enum class Noun : uint8_t {
   sequence,
   position,
   head,
-  item_kind,  // FindQuery::item_kind says which
-  tensor      // FindQuery::tensor says which
+  item_kind,  // given by FindQuery::item_kind
+  tensor      // given by FindQuery::tensor
 };
 
 struct QueryNumber {
   int64_t value = 0;
-  bool is_group = false;  // three bare digits, which may belong to the number before: 131 072
+  bool is_group = false;  // exactly three digits, which may continue the number before: 131 072
 };
 
 /// A word and the numbers behind it, in groups divided by "-", "..", "," or "to".
@@ -38,27 +38,27 @@ struct Clause {
   std::vector<std::vector<QueryNumber>> groups;
 };
 
-/// A query taken apart.
+/// A parsed query.
 struct FindQuery {
   std::vector<Clause> clauses;
   StageKind item_kind{};
-  int32_t tensor = 0;  // in kErrorTensors
+  int32_t tensor = 0;  // index in kErrorTensors
   bool has_forward = false, has_backward = false;
-  bool has_arrow = false;  // 1 -> 2
+  bool has_arrow = false;  // true for "1 -> 2"
 
-  /// The clause of a noun, one with numbers before others; null without.
+  /// The clause of a noun, preferably one with numbers; null when there is none.
   const Clause* find(Noun noun) const;
   bool has(Noun noun) const { return find(noun) != nullptr; }
 };
 
 struct QueryResult {
   FindQuery query;
-  std::string error;  // what cannot be read; empty when all can
+  std::string error;  // the part that cannot be read; empty when all can
 };
 
 QueryResult parse_query(std::string_view text);
 
-/// The number that a group writes: one, or one in groups of three digits.
+/// The value of a group: one number, or one in groups of three digits.
 std::optional<int64_t> join_numbers(std::span<const QueryNumber> group);
 
 /// ASCII only.

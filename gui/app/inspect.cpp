@@ -74,8 +74,8 @@ struct Inspector {
   Inspection operator()(const RowTarget& r) const { return inspect_row(sheet(), r); }
 };
 
-/// Runs A and B; where one of them is missing, the predicted times in its place. A run of another
-/// plan has other rows and items.
+/// Runs A and B; if one of them is missing, the predicted times take its place. A run of another
+/// plan is left out: it has other rows and items.
 TimedRuns inspected_runs(const AppState& state) {
   const SharedPlan& plan = state.document.plan();
   TimedRuns runs{state.run_a_plan == plan ? state.run_a : nullptr,

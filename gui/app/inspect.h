@@ -9,9 +9,9 @@
 
 namespace cpscope::gui {
 
-/// One line of the inspector. Words that name a thing of the plan carry its target.
+/// One line of the inspector. Words that name a part of the plan carry its target.
 struct InspectionRow {
-  std::string label;  // "Visible pairs"; empty where the value speaks for itself
+  std::string label;  // "Visible pairs"; empty where the value needs no label
   Spans value;
 
   friend bool operator==(const InspectionRow&, const InspectionRow&) = default;
@@ -26,30 +26,31 @@ struct Inspection {
   friend bool operator==(const Inspection&, const Inspection&) = default;
 };
 
-/// What the plan and the runs over it know of a target. Runs may be null.
-///   tokens: count, valid ones, sequences and positions, owners and local rows, pairs, who
-///   computes; pairs:  visible ones by the mask, owners, who computes them; rank:   its tokens, its
-///   share of the work, bytes and links, what it does; link:   bytes by content, transfers, steps;
-///   item:   place in the schedule, buffers with who wrote and who reads them, slices, pairs,
-///   tiles,
+/// Describes a target from the plan and its runs. Runs may be null.
+///   tokens: count, valid ones, sequences and positions, owners and local rows, pairs, which ranks
+///           compute;
+///   pairs:  visible ones by the mask, owners, which ranks compute them;
+///   rank:   its tokens, its share of the work, bytes and links, its items;
+///   link:   bytes by content, transfers, steps;
+///   item:   place in the schedule, buffers with their writers and readers, slices, pairs, tiles,
 ///           FLOPs, bytes, time;
 ///   step:   stages, work of the busiest rank, bytes, neighbours;
-///   row:    value, error and budget of each run, who made it.
-/// A target that the plan does not have is said to be absent. May look at all items of the plan
+///   row:    value, error and budget of each run, the items that made it.
+/// A target that the plan does not have is reported as absent. May look at all items of the plan
 /// (some ms for the largest), so keep the answer: InspectionMemo.
 Inspection inspect(const PlanIndex& plan, const RunView* run_a, const RunView* run_b,
                    const Target& target);
 
-/// The same for the window, which may have no plan yet.
+/// Like the function above, for the window, which may have no plan yet.
 Inspection inspect(const AppState& state, const Target& target);
 
-/// Keeps the last answer while nothing that it depends on has changed.
+/// Keeps the last answer while its inputs do not change.
 class InspectionMemo {
  public:
-  /// In the background, the answer about a large plan comes later; the last one stays until then.
+  /// With in_background, the answer about a large plan comes later; until then the last one stays.
   const Inspection& inspect(const AppState& state, const Target& target,
                             bool in_background = false);
-  /// Is an answer on its way?
+  /// True while an answer is being computed.
   bool is_waiting() const { return task_.is_running(); }
 
  private:

@@ -20,7 +20,7 @@ const ErrorField* find_field(const RunView& run, int32_t tensor) {
   return nullptr;
 }
 
-/// The error of a row beside what it may be.
+/// The error of a row and its budget.
 std::string describe_error(const ErrorField& field, const RowTarget& row) {
   const auto at = static_cast<size_t>(row.token * field.heads + row.head);
   const double error = field.row_errors[at];
@@ -36,7 +36,7 @@ std::string describe_error(const ErrorField& field, const RowTarget& row) {
                      error, share, field.typical_row);
 }
 
-/// Times alone: nothing was computed.
+/// True if the run has only times: nothing was computed.
 bool is_predicted(const RunView& run) { return run.is_simulated && run.errors.empty(); }
 
 }  // namespace
@@ -64,13 +64,14 @@ void add_errors(Sheet& sheet, const RowTarget& row) {
                      [&](const WorstRow& w) { return w.token == row.token && w.head == row.head; });
     if (worst != field->worst.end())
       sheet.add(
-          "Furthest lane",
-          fmt::format("lane {}: seen {:.9g}, expected {:.9g}; number {} of the worst rows",
+          "Largest element error",
+          fmt::format("element {}: seen {:.9g}, expected {:.9g}; number {} of the worst rows",
                       worst->lane, worst->seen, worst->expected, worst - field->worst.begin() + 1));
     else
-      sheet.add("Furthest lane", fmt::format("values are kept for the {} worst rows, and this is "
-                                             "none of them",
-                                             field->worst.size()));
+      sheet.add("Largest element error",
+                fmt::format("values are kept for the {} worst rows, and this is "
+                            "none of them",
+                            field->worst.size()));
   }
 }
 

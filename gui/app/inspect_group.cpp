@@ -28,7 +28,7 @@ void add_owned(Sheet& sheet, int32_t rank, Side side) {
   sheet.add(layout.same_kv ? "Queries and keys" : (side == Side::q ? "Queries" : "Keys"), line);
 }
 
-/// Bytes of one rank to or from each other one, in both passes.
+/// Bytes that one rank exchanges with each other rank, in both passes.
 struct Partners {
   std::map<int32_t, int64_t> bytes;
   std::array<int64_t, 2> by_pass{};  // forward, backward
@@ -105,7 +105,7 @@ void add_rank_items(Sheet& sheet, int32_t rank, bool is_backward) {
   sheet.add(fmt::format("Items, {}", pass_name(is_backward)), line);
 }
 
-/// What travels, by content: "kv 12 MiB, out 3 MiB".
+/// What a link carries, by payload: "kv 12 MiB, out 3 MiB".
 std::string payloads_text(const std::array<int64_t, 6>& bytes) {
   std::string text;
   for (size_t p = 0; p < bytes.size(); ++p) {
@@ -185,7 +185,7 @@ void add_step_bytes(Sheet& sheet, const StepRef& step) {
   sheet.add("Moves", line);
 }
 
-/// Buffers of a rank as if all held the dtype.
+/// Bytes of a rank's buffers if all of them held the dtype.
 void add_memory(Sheet& sheet, int32_t rank) {
   const Plan& plan = sheet.plan();
   const int64_t element = element_bytes(plan.scenario.numerics.dtype);

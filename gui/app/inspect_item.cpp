@@ -16,7 +16,7 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr size_t kMostNeighbours = 2000;  // looked for; few are named
+constexpr size_t kMostNeighbours = 2000;  // limit of the search; few of them are named
 
 bool is_key_side(BufferKind kind) { return kind == BufferKind::kv || kind == BufferKind::dkv; }
 Side side_of(BufferKind kind) { return is_key_side(kind) ? Side::kv : Side::q; }
@@ -43,7 +43,7 @@ std::string_view describe_role(BufferRole role) {
   return "";
 }
 
-/// "arrived by", "merged by": how a writer made what is read.
+/// "arrived by", "merged by": how a writer produced the rows that the item reads.
 std::string_view made_by(StageKind kind) {
   switch (kind) {
     case StageKind::transfer:
@@ -60,7 +60,7 @@ std::string_view made_by(StageKind kind) {
   return "";
 }
 
-/// "used by", "taken by": what a reader does with what was written.
+/// "used by", "taken by": how a reader uses the rows that the item wrote.
 std::string_view used_by(StageKind kind) {
   switch (kind) {
     case StageKind::transfer:
@@ -77,7 +77,7 @@ std::string_view used_by(StageKind kind) {
   return "";
 }
 
-/// One buffer of an item and the items at its other end.
+/// Adds one buffer of an item and the items that wrote it or read it.
 void add_buffer(Sheet& sheet, const ItemTarget& item, BufferId id, bool is_read) {
   const BufferSpec& buffer = sheet.plan().buffer(id);
   CaptionWriter line = sheet.line();
@@ -88,7 +88,7 @@ void add_buffer(Sheet& sheet, const ItemTarget& item, BufferId id, bool is_read)
                        describe_role(buffer.role)));
   const Neighbours other = is_read ? find_writers(sheet.index(), item, id, kMostNeighbours)
                                    : find_readers(sheet.index(), item, id, kMostNeighbours);
-  if (other.items.empty()) line.say(is_read ? "there from the beginning" : "read by no later item");
+  if (other.items.empty()) line.say(is_read ? "input of the pass" : "read by no later item");
   const size_t named = std::min(other.items.size(), kMostLinks);
   for (size_t i = 0; i < named; ++i) {
     const ItemTarget& neighbour = other.items[i];
@@ -113,7 +113,7 @@ void add_buffers(Sheet& sheet, const ItemTarget& item) {
   for (const BufferId id : buffers_written(sheet.plan(), item)) add_buffer(sheet, item, id, false);
 }
 
-/// Runs of ids with their count and owners.
+/// Adds runs of ids with their count and owners.
 void add_ids(Sheet& sheet, const char* label, std::span<const TokenRun> runs, Side side) {
   CaptionWriter line = sheet.line();
   line.say(count_of(count_ids(runs), "token") + ": ");
@@ -194,18 +194,18 @@ void add_compute(Sheet& sheet, const ItemTarget& target, const ComputeItem& item
   add_slices(sheet, item);
 }
 
-/// "64 rows x 2 heads x 8 lanes x 2 tensors x 8 bytes = 16 KiB".
+/// "64 rows x 2 heads x head_dim 8 x 2 tensors x 8 bytes = 16 KiB".
 std::string bytes_formula(const Plan& plan, const TransferItem& item) {
   const Attention& attention = plan.scenario.attention;
   const BufferKind kind = plan.buffer(item.from).kind;
   const int64_t element = item.payload == Payload::dkv && item.wire_fp32
                               ? dkv_wire_bytes(plan.scenario.numerics)
                               : element_bytes(plan.scenario.numerics.dtype);
-  std::string lanes = fmt::format("{} lanes", lanes_of(kind, attention));
+  std::string lanes = fmt::format("head_dim {}", lanes_of(kind, attention));
   if (is_key_side(kind)) {
     lanes = attention.head_dim_qk == attention.head_dim_v
-                ? fmt::format("{} lanes x 2 tensors", attention.head_dim_qk)
-                : fmt::format("({} + {}) lanes of two tensors", attention.head_dim_qk,
+                ? fmt::format("head_dim {} x 2 tensors", attention.head_dim_qk)
+                : fmt::format("(head_dim {} + {}) of two tensors", attention.head_dim_qk,
                               attention.head_dim_v);
   }
   return fmt::format("{} x {} x {} x {} = {}", count_of(rows_of(plan, item), "row"),
@@ -264,7 +264,7 @@ void add_merge(Sheet& sheet, const ItemTarget& target, const MergeItem& item) {
   const BufferKind kind = sheet.plan().buffer(item.into).kind;
   sheet.add("Merge",
             item.partial == kNoBuffer
-                ? std::string("the accumulator begins with zeros: there is no partial")
+                ? std::string("no partial result: the accumulator is set to zero")
                 : fmt::format("number {} into this accumulator{}", print_count(item.order + 1),
                               item.order == 0 ? ", which it begins" : ""));
   sheet.add("Formula", kind == BufferKind::out

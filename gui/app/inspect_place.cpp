@@ -35,7 +35,7 @@ SequencePart part_of(const PlanIndex& index, int64_t sequence, const TokenRange&
   return part;
 }
 
-/// Sequences with ids in the range: first and last, -1 and -1 without any.
+/// First and last sequence with ids in the range; -1 and -1 if there is none.
 std::pair<int64_t, int64_t> sequences_of(const PlanIndex& index, const TokenRange& tokens) {
   const auto& sequences = index.plan().layout.slots.sequences;
   const bool is_q = tokens.side == Side::q;
@@ -71,7 +71,7 @@ void add_sequences(Sheet& sheet, const TokenRange& tokens) {
   sheet.add(first >= 0 && first == last ? "Sequence" : "Sequences", line);
 }
 
-/// How many ids of a run lie in [begin, end), and the first of them.
+/// How many ids of a run are in [begin, end), and the first of them.
 TokenRun within(const TokenRun& run, int64_t begin, int64_t end) {
   const int64_t skipped =
       begin <= run.begin ? 0 : (begin - run.begin + run.stride - 1) / run.stride;
@@ -80,7 +80,7 @@ TokenRun within(const TokenRun& run, int64_t begin, int64_t end) {
 
 struct OwnedPart {
   int64_t tokens = 0, runs = 0;
-  int64_t first_row = 0;  // of the first run
+  int64_t first_row = 0;  // local row of the first run
 };
 
 void add_owners(Sheet& sheet, const TokenRange& tokens, const char* label) {
@@ -105,12 +105,12 @@ void add_owners(Sheet& sheet, const TokenRange& tokens, const char* label) {
                             : fmt::format(" {} in {}", count_of(part.tokens, "row"),
                                           count_of(part.runs, "run")));
   }
-  if (parts.empty()) line.say("nobody");
+  if (parts.empty()) line.say("no owner");
   say_more(line, static_cast<int64_t>(named), static_cast<int64_t>(parts.size()));
   sheet.add(label, line);
 }
 
-/// Items of each kind that a projection holds, forward and backward apart.
+/// Adds the number of items of each kind in a projection, forward and backward separately.
 void add_projected(Sheet& sheet, const Projection& projection, bool only_computes) {
   constexpr std::pair<StageKind, const char*> kRows[] = {{StageKind::compute, "Computed by"},
                                                          {StageKind::transfer, "Carried by"},
@@ -133,7 +133,7 @@ void add_projected(Sheet& sheet, const Projection& projection, bool only_compute
 }
 
 std::string_view describe_class(int64_t visible, int64_t area) {
-  if (visible == 0) return "empty: nobody computes it";
+  if (visible == 0) return "empty: no owner computes it";
   return visible == area ? "full: no mask is needed" : "partial: the mask cuts it";
 }
 

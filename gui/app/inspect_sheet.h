@@ -12,10 +12,10 @@
 
 namespace cpscope::gui {
 
-/// The runs that are shown over a plan, A before B.
+/// The runs that are shown for a plan, A before B.
 using ShownRuns = std::vector<const RunView*>;
 
-/// Puts an inspection together, row by row.
+/// Builds an inspection, row by row.
 class Sheet {
  public:
   Sheet(const PlanIndex& plan, ShownRuns runs, std::string heading)
@@ -27,11 +27,11 @@ class Sheet {
   const Plan& plan() const { return index_.plan(); }
   const ShownRuns& runs() const { return runs_; }
 
-  /// A line that refers to things of the plan.
+  /// A line that can contain links to parts of the plan.
   CaptionWriter line() const { return CaptionWriter(index_); }
   void add(std::string label, CaptionWriter& value);
   void add(std::string label, std::string value);
-  /// Rows that may still be added.
+  /// Number of rows that may still be added.
   size_t room() const { return Inspection::kMostRows - inspection_.rows.size(); }
   Inspection take() { return std::move(inspection_); }
 
@@ -41,25 +41,25 @@ class Sheet {
   Inspection inspection_;
 };
 
-/// Most links that one row names.
+/// Largest number of links in one row.
 inline constexpr size_t kMostLinks = 6;
 
-/// "forward compute 12", as a link.
+/// Writes "forward compute 12", as a link.
 void say_item(CaptionWriter& writer, const ItemTarget& item);
-/// The first items as links, each with its step, then how many more. `total` counts them all.
+/// Writes the first items as links, each with its step, then how many more. `total` counts all.
 void say_items(CaptionWriter& writer, std::span<const ItemTarget> items, int64_t total,
                bool has_more = false);
-/// "step 3 of 7, forward", as a link.
+/// Writes "step 3 of 7, forward", as a link.
 void say_step(CaptionWriter& writer, int32_t step);
-/// "... and 213 more" when there are more than were named.
+/// Writes "... and 213 more" when there are more than were named.
 void say_more(CaptionWriter& writer, int64_t named, int64_t total, bool has_more = false);
-/// "rank 1 -> rank 2", as links.
+/// Writes "rank 1 -> rank 2", as links.
 void say_link(CaptionWriter& writer, int32_t src, int32_t dst);
 
-/// Rows about when each run carried out an item, and how long it took.
+/// Adds rows with the start and duration of an item in each run.
 void add_times(Sheet& sheet, const std::function<bool(const ItemEvent&)>& is_of, int64_t bytes);
 
-/// What each run made of a row, and how far that is off.
+/// Adds rows with the value of a tensor row in each run, and its error.
 void add_errors(Sheet& sheet, const RowTarget& row);
 
 // One sheet for each kind of target.

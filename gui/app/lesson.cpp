@@ -16,14 +16,14 @@ const LessonStep* current_step(const AppState& state) {
 
 namespace {
 
-/// Text of the page's scenario, before the page changes it; nothing when it is not there.
+/// Text of the page's scenario, before the page changes it; nothing when the scenario is missing.
 std::optional<std::string> find_text(const AppState& state, const LessonStep& step) {
   if (step.fault != nullptr) return step.fault->scenario;
   if (!state.services.scenario_source) return std::nullopt;
   return state.services.scenario_source(step.scenario);
 }
 
-/// What the page is about; nothing when its scenario is not there.
+/// The page's scenario with its changes; nothing when the scenario is missing.
 std::optional<Scenario> find_scenario(const AppState& state, const LessonStep& step) {
   const std::optional<std::string> text = find_text(state, step);
   if (!text) return std::nullopt;
@@ -35,14 +35,14 @@ std::optional<Scenario> find_scenario(const AppState& state, const LessonStep& s
   return scenario;
 }
 
-/// The page's scenario, unless it is open already: then plan and runs stay.
+/// Opens the page's scenario, unless it is already open: then plan and runs stay.
 bool open_page(AppState& state, const LessonStep& step) {
   if (const std::optional<Scenario> wanted = find_scenario(state, step)) {
     if (state.document.is_open() && *wanted == state.document.scenario() &&
         !state.document.refusal())
       return true;
   }
-  // Says why when it cannot.
+  // These functions report an error as a message.
   if (step.fault != nullptr)
     return open_text(state, step.fault->scenario, step.fault->name + ".toml");
   if (!open_shipped(state, step.scenario)) return false;
@@ -54,15 +54,15 @@ bool open_page(AppState& state, const LessonStep& step) {
   return true;
 }
 
-/// Kinds of items that a pass has, as bits.
+/// The kinds of items in a pass, as bits.
 uint32_t kinds_of(const Pass& pass) {
   uint32_t kinds = 0;
   for (const Stage& stage : pass.stages) kinds |= 1U << static_cast<uint32_t>(stage.kind);
   return kinds;
 }
 
-/// Has another plan what a page's words look for in its own: the same way of moving things, the
-/// same kinds of items, as many sequences, more than one rank?
+/// True if another plan has everything that a page's text refers to: the same communication type
+/// and mask type, the same kinds of items, as many sequences, more than one rank.
 bool is_alike(const PlanIndex& page, const PlanIndex& shown) {
   const Plan &a = page.plan(), &b = shown.plan();
   return a.hash == b.hash || (a.scenario.parallel.comm_type == b.scenario.parallel.comm_type &&

@@ -12,20 +12,20 @@
 
 namespace cpscope::gui {
 
-/// One page of a lesson: what stands there, how the window is prepared, what the reader is asked
-/// to do, and how the window knows that it was done.
+/// One page of a lesson: its text, how the window is prepared, what the reader should do, and how
+/// the window detects that it was done.
 struct LessonStep {
-  std::string_view scenario;     // shipped scenario to open; empty: go on with the one that is open
-  const Fault* fault = nullptr;  // or this fault's scenario, with its first wrong place selected
-  void (*change)(Scenario&) = nullptr;   // changes made to it before the page opens
-  void (*prepare)(AppState&) = nullptr;  // then the playhead and whatever else is put in place
+  std::string_view scenario;             // shipped scenario to open; empty: keep the open one
+  const Fault* fault = nullptr;          // or this fault's scenario, its first wrong place selected
+  void (*change)(Scenario&) = nullptr;   // changes it before the page opens
+  void (*prepare)(AppState&) = nullptr;  // then sets the playhead and other state
   std::vector<std::string_view> commands = {};   // applied when the page opens
   Target (*select)(const PlanIndex&) = nullptr;  // selected when the page opens
-  ViewKind view = ViewKind::layout;              // where to look
+  ViewKind view = ViewKind::layout;              // the view to look at
   Spans (*text)(const AppState&) = nullptr;      // every number comes from the plan
-  std::string_view ask = {};                     // "Press Right"; empty: read and go on
-  bool (*is_done)(const AppState&) = nullptr;    // null: reading is all
-  void (*perform)(AppState&) = nullptr;          // what the reader would do: for the robot
+  std::string_view ask = {};                     // "Press Right"; empty: the reader only reads
+  bool (*is_done)(const AppState&) = nullptr;    // null: there is nothing to do but read
+  void (*perform)(AppState&) = nullptr;          // does what the reader should do: for tests
 };
 
 struct Lesson {
@@ -36,18 +36,18 @@ struct Lesson {
 
 std::span<const Lesson> all_lessons();
 
-/// Opens a page: scenario, commands, selection. False (and a message) when its scenario is not
-/// there.
+/// Opens a page: scenario, commands, selection. Returns false (and shows a message) when its
+/// scenario is missing.
 bool open_lesson(AppState& state, LessonPlace place);
-/// Puts a page back as a state file has it, without opening anything: what is shown stays, and the
-/// page's own plan is made again to tell whether its words are still about what is shown.
+/// Restores the page of a state file without opening anything: the shown plan stays, and the page's
+/// own plan is made again to check whether its text still fits the shown plan.
 void restore_lesson(AppState& state, LessonPlace place);
 /// The open page; null when no lesson is open.
 const LessonStep* current_step(const AppState& state);
-/// Words of the open page, empty while its plan is not ready.
+/// Text of the open page; empty while its plan is not ready.
 Spans lesson_text(const AppState& state);
 bool is_lesson_done(const AppState& state);
-/// Pages on and back, over the ends of lessons.
+/// Go one page forward or back, also across lessons.
 bool next_page(AppState& state);
 bool previous_page(AppState& state);
 void close_lesson(AppState& state);

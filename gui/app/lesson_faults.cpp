@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <string>
 
-// The gallery of faults as a lesson: a page for each fault of sim/faults, made from its catalogue.
+// The fault gallery as a lesson: one page for each fault of sim/faults, made from its catalogue.
 
 namespace cpscope::gui {
 namespace {
 
-/// Where a fault is best looked at.
+/// The view that shows a fault best.
 ViewKind view_of(const Fault& fault) {
   switch (fault.detector) {
     case Detector::count:
@@ -33,7 +33,7 @@ ViewKind view_of(const Fault& fault) {
   return ViewKind::timeline;
 }
 
-/// What is wrong first: an item of the proved plan, or a rank where the plan has no such item.
+/// The first wrong target: an item of the proved plan, or a rank where the plan has no such item.
 Target target_of(const PlanIndex& plan, const Fault& fault, const FaultSite& site) {
   const ItemTarget item{site.is_backward, site.kind, site.item};
   const bool is_of_plan = !site.is_load && fault.detector != Detector::bytes &&
@@ -68,12 +68,12 @@ Spans words::fault_page(const AppState& state) {
   writer.strong(name).say(". " + fault.wild + " (" + fault.source + ")");
   const auto planted = fault.plant(state.lesson_plan->plan());
   if (!planted) return writer.take();
-  writer.say(" Planted in this plan: " + planted->what + ". The run first goes wrong at ");
+  writer.say(" Injected into this plan: " + planted->what + ". The run first goes wrong at ");
   const Target target = target_of(*state.lesson_plan, fault, planted->site);
   writer.word(name_target(target, state.lesson_plan.get()), target);
   const auto rank = to_index(planted->site.rank);
   if (!std::holds_alternative<RankTarget>(target)) writer.say(" of ").rank(rank);
-  writer.say(", and what catches it is: ").strong(to_name(fault.detector)).say(".");
+  writer.say(", and is detected by: ").strong(to_name(fault.detector)).say(".");
   if (fault.blind) writer.say(" It cannot be seen where " + fault.blind->why + ".");
   return writer.take();
 }

@@ -4,11 +4,11 @@
 
 namespace cpscope::gui {
 
-/// One page for each fault of the gallery, in its order: its scenario, what happened where, what is
-/// planted, and the first wrong place selected.
+/// One page for each fault of the gallery, in its order: its scenario, what happened and where, the
+/// injected fault, and the first wrong place selected.
 Lesson lesson_faults();
 
-/// Puts the playhead on, and selects, the place where the open plan would first go wrong.
+/// Moves the playhead to, and selects, the first place where the fault would show in the open plan.
 void show_fault(AppState& state, const Fault& fault);
 
 namespace words {

@@ -30,7 +30,7 @@ void tell_kv_share(CaptionWriter& writer) {
   const auto needed = static_cast<double>(summary.kv_bytes_necessary);
   writer.say(fmt::format("{} of keys and values move in the forward", print_bytes(moved)));
   if (moved < needed) {
-    // Heads are dealt: no rank sees all heads of any key.
+    // With heads split over the ranks, no rank needs all heads of any key.
     writer.say(fmt::format(", less than the {} that ranks with all heads would need.",
                            print_bytes(needed)));
     return;

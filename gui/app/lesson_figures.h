@@ -8,21 +8,22 @@
 
 namespace cpscope::gui::words {
 
-// Figures that several pages of the lessons speak of.
+// Figures used by several pages of the lessons.
 
 /// "1.75".
 std::string print_ratio(double ratio);
 /// "3.21e-03".
 std::string print_error(double error);
-/// Compute items of a pass without work, and all of them.
+/// Number of compute items of a pass without work, and number of all its compute items.
 std::pair<int64_t, int64_t> count_idle(const Pass& pass);
-/// Query rows with a token.
+/// Number of query rows that hold a valid token.
 int64_t count_valid(const PlanIndex& plan);
-/// Bytes of KV on the wire in the forward, and how many of them anybody needs.
+/// Writes the bytes of KV on the wire in the forward, and how many of them are needed by some
+/// query.
 void tell_kv_share(CaptionWriter& writer);
-/// What one rank sends in both passes.
+/// Writes what one rank sends in both passes.
 void tell_sent(CaptionWriter& writer, int32_t rank);
-/// Busiest rank over the mean, critical path over the ideal.
+/// Writes busiest rank over mean, and critical path over ideal.
 void tell_balance(CaptionWriter& writer);
 
 }  // namespace cpscope::gui::words

@@ -5,8 +5,7 @@
 
 namespace cpscope::gui::words {
 
-// What stands on the pages of the lessons, one function a page. Every number comes from the plan
-// or the run that is open.
+// The text of the lesson pages, one function a page. Every number comes from the open plan or run.
 
 Spans tokens_are_split(const AppState& state);
 Spans pairs_cross_ranks(const AppState& state);

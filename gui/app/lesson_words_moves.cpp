@@ -10,7 +10,7 @@
 namespace cpscope::gui::words {
 namespace {
 
-/// What the budget allows; nothing where nobody granted one.
+/// The allowed error; nothing where there is no budget.
 std::string name_budget(const ErrorField& field) {
   if (!field.has_budget()) return "";
   return ", and the budget allows " + print_error(field.budget);
@@ -59,7 +59,7 @@ Spans all_to_all_moves(const AppState& state) {
   CaptionWriter writer(*state.plan());
   const ComputeItem& item = writer.plan().forward.computes.front();
   writer.say(fmt::format(
-      "All-to-all: not the keys travel to the queries, but heads are dealt. Each "
+      "All-to-all redistributes heads instead of sending keys and values to the queries. Each "
       "rank gets {} for {}, queries and keys, and sends its outputs back. ",
       count_of(writer.plan().rows(item.q_tokens), "token"), count_of(item.heads.size(), "head")));
   tell_sent(writer, 0);
@@ -123,7 +123,8 @@ Spans padding_fills_slots(const AppState& state) {
   const auto& sequences = writer.plan().layout.slots.sequences;
   const SequenceSlot& first = sequences.front();
   writer.say(
-      fmt::format("Sequences of a batch rarely divide evenly, so each stands in a slot. The "
+      fmt::format("Sequence lengths are rarely divisible as the layout requires, so each sequence "
+                  "is padded to a slot. The "
                   "first has {} in a slot of {}: ",
                   count_of(first.q_valid, "token"), print_count(first.q_slot)));
   if (first.q_valid < first.q_slot)
@@ -148,9 +149,9 @@ Spans padding_is_unseen(const AppState& state) {
   return writer
       .say(fmt::format(
           "Padding travels like everything else: {} rows x {} bytes = {} a step. But no "
-          "tile covers it: it may hold garbage, even NaN, and must not touch any "
-          "answer. A kernel that multiplies garbage by a weight of zero writes NaN; "
-          "a run with poison finds that out.",
+          "slice covers it: it may hold garbage, even NaN, and must not touch any "
+          "answer. A kernel that multiplies a NaN by a weight of zero writes NaN; "
+          "a run with padding full of NaN detects that.",
           print_count(padding), print_count(row_bytes),
           print_bytes(static_cast<double>(padding * row_bytes))))
       .take();
@@ -181,10 +182,11 @@ Spans padding_by_rank(const AppState& state) {
 Spans parts_begin(const AppState& state) {
   CaptionWriter writer(*state.plan());
   return writer.rank(state.focus_rank, true)
-      .say(fmt::format(" sees its keys in {}, one a step. Each gives a partial result: out, normed "
-                       "by the keys of this part alone, and lse, the log of the sum of their "
-                       "weights.",
-                       count_of(count_parts(state), "part")))
+      .say(fmt::format(
+          " sees its keys in {}, one a step. Each gives a partial result: out, normalised "
+          "over the keys of this part alone, and lse, the log of the sum of their "
+          "weights.",
+          count_of(count_parts(state), "part")))
       .take();
 }
 
@@ -271,8 +273,8 @@ Spans window_on_ring(const AppState& state) {
   CaptionWriter writer(*state.plan());
   const Attention& attention = writer.plan().scenario.attention;
   writer.say(
-      fmt::format("A sliding window: each query sees at most {}. The ring still carries "
-                  "everything to everybody. ",
+      fmt::format("A sliding window: each query sees at most {}. The ring still sends all "
+                  "keys and values to all ranks. ",
                   count_of(attention.window_left + 1, "key")));
   tell_kv_share(writer);
   writer.say(" ");
@@ -287,8 +289,8 @@ Spans window_apart(const AppState& state) {
   const auto least = std::min_element(pairs.begin(), pairs.end());
   const auto most = std::max_element(pairs.begin(), pairs.end());
   writer.say(
-      "Mirrored chunks make neighbours remote: tokens beside each other at a cut lie on "
-      "different ranks. In the second step ");
+      "With dual chunks, tokens on the two sides of a chunk border belong to different "
+      "ranks. In the second step ");
   writer.rank(static_cast<int32_t>(least - pairs.begin()))
       .say(fmt::format(" computes {} triples and ", print_count(*least)));
   writer.rank(static_cast<int32_t>(most - pairs.begin()))
@@ -300,8 +302,8 @@ Spans window_apart(const AppState& state) {
 Spans window_contiguous(const AppState& state) {
   CaptionWriter writer(*state.plan());
   writer.say(
-      "In contiguous parts a window reaches no further than the neighbour: balance that the "
-      "mirrored chunks were for is no longer needed, and few rows are. ");
+      "With contiguous chunks a window reaches only the neighbouring rank: dual chunks are not "
+      "needed for balance, and few rows must be sent. ");
   tell_kv_share(writer);
   writer.say(" ");
   tell_balance(writer);

@@ -44,7 +44,7 @@ Spans tokens_are_split(const AppState& state) {
       "each of {} holds the queries, keys and values of its own part. ",
       count_of(writer.index().tokens(Side::q), "token"), count_of(layout.cp_size, "rank")));
   writer.rank(0, true).say(" owns ").runs(layout.q_runs.front(), Side::q);
-  return writer.say(". Everything but attention works on single tokens and never notices.").take();
+  return writer.say(". All other layers work on single tokens and are not affected.").take();
 }
 
 Spans pairs_cross_ranks(const AppState& state) {
@@ -159,7 +159,7 @@ Spans zigzag_undone(const AppState& state) {
 Spans stripes(const AppState& state) {
   CaptionWriter writer(*state.plan());
   const Layout& layout = writer.plan().layout;
-  writer.say("Or deal the tokens like cards. ");
+  writer.say("Or assign the tokens to the ranks round-robin. ");
   writer.rank(0, true).say(" owns ").runs(layout.q_runs.front(), Side::q);
   writer.say(
       fmt::format(", {} in all, from everywhere in the sequence, so its share of work is "
@@ -178,8 +178,8 @@ Spans stripe_tiles(const AppState& state) {
     for (const BandSlice& slice : plan.slices_of(item)) full += is_full(slice) ? 1 : 0;
   }
   writer.say(
-      fmt::format("The price: every rank meets every other near the diagonal. Of {} tiles "
-                  "{} are free of the mask, so kernels must look at each pair. ",
+      fmt::format("The cost: every pair of ranks has work near the diagonal. Of {} slices only "
+                  "{} are unmasked, so kernels must apply the mask almost everywhere. ",
                   print_count(tiles), print_count(full)));
   tell_kv_share(writer);
   return writer.take();

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <utility>
 
-// The lessons as data: what is opened, what is asked for, and how the window knows it was done.
+// The lessons as data: what is opened, what the reader should do, and how the window detects it.
 
 namespace cpscope::gui {
 namespace {
 
-/// The playhead on the first stage of a kind at or behind `from`; where it was when there is none.
+/// Moves the playhead to the first stage of a kind at or after `from`; leaves it if there is none.
 void seek_kind(AppState& state, StageKind kind, int32_t from) {
   const auto stages = state.plan()->stages();
   for (auto s = static_cast<size_t>(from); s < stages.size(); ++s) {
@@ -36,7 +36,7 @@ void press_right_until(AppState& state, bool (*is_there)(const AppState&)) {
   for (int32_t i = 0; i < places && !is_there(state); ++i) press_right(state);
 }
 
-/// Looks at a rank by turning, as the keys do.
+/// Moves the focus to a rank with repeated "next rank" commands, like the keyboard does.
 void turn_to_rank(AppState& state, int32_t rank) {
   for (int32_t i = 0; i < state.plan()->num_ranks() && state.focus_rank != rank; ++i)
     apply_command(state, "rank.next");
@@ -60,7 +60,7 @@ bool owns_first_token(const AppState& state) {
   return rank != nullptr && state.plan()->owner(Side::q, 0).rank == rank->rank;
 }
 
-/// The first range of padding on the query side; Nothing without padding.
+/// The first range of padding on the query side; Nothing if there is no padding.
 Target first_padding(const PlanIndex& plan) {
   for (const SequenceSlot& s : plan.plan().layout.slots.sequences) {
     if (s.q_valid < s.q_slot)
@@ -107,7 +107,7 @@ Lesson lesson_split() {
            {.scenario = "contiguous_idle",
             .view = ViewKind::layout,
             .text = words::pairs_cross_ranks,
-            .ask = "Give the keys to the mask: menu View, Mask",
+            .ask = "Focus the mask view: menu View, Mask",
             .is_done = [](const AppState& s) { return s.focus_view == ViewKind::mask; },
             .perform = [](AppState& s) { apply_command(s, "view.focus.mask"); }}}};
 }
@@ -165,7 +165,7 @@ Lesson lesson_zigzag() {
 }
 
 Lesson lesson_striped() {
-  return {"Striped: dealt like cards",
+  return {"Striped: tokens assigned round-robin",
           "What do stripes cost that zigzag does not?",
           {{.scenario = "striped",
             .prepare = clear_selection,
@@ -265,7 +265,7 @@ Lesson lesson_padding() {
             .select = first_padding,
             .view = ViewKind::layout,
             .text = words::padding_is_unseen,
-            .ask = "Give the keys to the mask: no tile covers the selection",
+            .ask = "Focus the mask view: no slice covers the selection",
             .is_done = [](const AppState& s) { return s.focus_view == ViewKind::mask; },
             .perform = [](AppState& s) { apply_command(s, "view.focus.mask"); }},
            {.scenario = "thd_padding_p2p",

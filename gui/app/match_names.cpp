@@ -8,7 +8,7 @@ namespace cpscope::gui {
 namespace {
 
 constexpr int32_t kPerLetter = 1;
-constexpr int32_t kBehindTheLast = 6;  // the letter before was hit as well
+constexpr int32_t kBehindTheLast = 6;  // the letter before this one was matched as well
 constexpr int32_t kAtWordBegin = 4;
 constexpr int32_t kAtNameBegin = 4;
 
@@ -23,12 +23,12 @@ struct Hit {
   std::vector<size_t> letters;
 };
 
-/// The best way to find the letters of a word in a name, in their order.
+/// The best match of the letters of a word in a name, in their order.
 std::optional<Hit> match_word(const std::string& name, const std::string& word) {
   constexpr int32_t kNever = -1;
   const size_t letters = word.size(), places = name.size();
   if (letters > places) return std::nullopt;
-  // [letter][place] best score with this letter at this place, and where the one before stood.
+  // [letter][place] best score with this letter at this place, and the place of the letter before.
   std::vector<int32_t> best(letters * places, kNever);
   std::vector<size_t> before(letters * places, 0);
   for (size_t i = 0; i < letters; ++i) {

@@ -10,8 +10,8 @@
 namespace cpscope::gui {
 namespace {
 
-/// Of two ranks that meet, in bytes: items of both passes, their buffers and rows, and what views
-/// keep of them. Measured as the peak of `render --view all` at 256 to 1024 ranks.
+/// Bytes per pair of ranks that exchange data: items of both passes, their buffers and rows, and
+/// what views keep of them. Measured as the peak of `render --view all` at 256 to 1024 ranks.
 double bytes_of_meeting(CommType comm) {
   switch (comm) {
     case CommType::p2p:
@@ -27,10 +27,10 @@ double bytes_of_meeting(CommType comm) {
   return 1400;
 }
 
-/// Of a band slice, with the rows and runs that belong to it.
+/// Bytes per band slice, including the rows and runs that belong to it.
 double bytes_of_slice(CommType comm) { return comm == CommType::group_cast ? 160 : 60; }
 
-/// Tokens of all slots.
+/// Number of tokens in all slots.
 double count_tokens(const Scenario& scenario) {
   double tokens = 0;
   for (const int64_t slot : scenario.batch.slots) tokens += static_cast<double>(slot);
@@ -48,7 +48,7 @@ double count_meetings(const Scenario& scenario) {
   const bool is_packed =
       parallel.layout == LayoutKind::contiguous || parallel.layout == LayoutKind::dual_chunk_packed;
   if (parallel.comm_type != CommType::group_cast || !is_packed) return ranks * ranks;
-  // Only ranks that share a sequence meet.
+  // Only ranks that share a sequence exchange data.
   const double tokens = std::max(1.0, count_tokens(scenario));
   double meetings = ranks;
   for (const int64_t slot : scenario.batch.slots) {
@@ -58,7 +58,7 @@ double count_meetings(const Scenario& scenario) {
   return std::min(meetings, ranks * ranks);
 }
 
-/// Slices of all computes: where ranks share sequences, each pair of chunks may have one.
+/// Number of slices of all computes: where ranks share sequences, each pair of chunks may have one.
 double count_slices(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const auto ranks = static_cast<double>(parallel.cp_size);
@@ -68,7 +68,7 @@ double count_slices(const Scenario& scenario) {
   if (parallel.comm_type == CommType::a2a) return ranks * (sequences + 1);
   switch (parallel.layout) {
     case LayoutKind::dual_chunk:
-      // Every slot is cut over all ranks.
+      // Every slot is split over all ranks.
       return ranks * ranks * sequences;
     case LayoutKind::lpt:
     case LayoutKind::lpt_local: {

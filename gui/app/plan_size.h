@@ -8,16 +8,16 @@
 
 namespace cpscope::gui {
 
-/// Bytes that a plan will take while the window plans, proves, indexes and shows it, known before
-/// anything is planned: every pair of ranks that meets, and what their sequences cut. Rather too
-/// much than too little: at most sixty times the plan's arrays (tests/gui/app/document_test.cpp),
-/// which are an eighth of what the window takes of a ring.
+/// Estimates, before anything is planned, the bytes that a plan takes while the window plans,
+/// proves, indexes and shows it: from the pairs of ranks that exchange data and the pieces into
+/// which sequences are cut. An upper estimate: at most sixty times the plan's arrays
+/// (tests/gui/app/document_test.cpp), which are an eighth of what the window takes for a ring.
 int64_t estimate_plan_bytes(const Scenario& scenario);
 
-/// Half of this machine's memory: the plan that is shown stays while the next one is made.
+/// Half of this machine's memory: the shown plan stays in memory while the next one is made.
 int64_t plan_bytes_limit();
 
-/// Why a scenario is not planned in the window, and what to do; nothing when it is.
+/// Why a scenario is too large to be planned in the window, with a remedy; nothing when it is not.
 std::optional<Error> refuse_large_plan(const Scenario& scenario, int64_t limit);
 
 }  // namespace cpscope::gui

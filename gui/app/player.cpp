@@ -13,7 +13,7 @@ bool has_reorder(const PlanIndex& plan, Moment moment) {
   return false;
 }
 
-/// Is the item of a stage of this rank, as sender, receiver or worker?
+/// True if the rank takes part in the item of a stage, as sender, receiver or worker.
 bool touches(const Pass& pass, StageKind kind, int64_t index, int32_t rank) {
   const auto i = static_cast<size_t>(index);
   const RankId id{rank};
@@ -107,7 +107,7 @@ Playhead seek_event(const PlanIndex& plan, const Playhead& playhead, int32_t ran
 Player start_playing(const PlanIndex& plan, const Playhead& playhead, double speed, double now_s) {
   const int32_t count = count_places(plan, playhead.is_by_stage);
   Player player{true, speed, static_cast<double>(playhead.index), now_s};
-  // Standing still, a place counts as done: forwards goes on with the next one.
+  // When not playing, the current place counts as done: playing forwards starts with the next one.
   if (playhead.progress < 1.0 || speed < 0.0)
     player.from += playhead.progress;
   else

@@ -16,7 +16,7 @@ namespace {
 
 bool has_times(const SharedRun& run) { return run && !run->events.empty(); }
 
-/// Wants others, without waiting for what is being predicted.
+/// Changes the requested cluster and stack, without waiting for the running prediction.
 void want(Prediction& prediction, std::string_view cluster, std::string_view stack) {
   prediction.task.cancel();
   prediction.cluster = cluster;
@@ -94,7 +94,7 @@ void predict_in_background(AppState& state) {
   prediction.plan = prediction.wanted_plan;
   prediction.run = *made ? made->value() : nullptr;
   const std::string refusal = *made ? "" : to_sentence(made->error());
-  // Said once, not after every edit.
+  // Reported once, not after every edit.
   if (!refusal.empty() && refusal != prediction.refusal)
     tell(state, fmt::format("No times on {}: {}", prediction.cluster, refusal), true);
   prediction.refusal = refusal;

@@ -10,13 +10,14 @@ namespace cpscope::gui {
 
 using SharedProjection = std::shared_ptr<const Projection>;
 
-/// Keeps what a target touches while plan and target stay the same.
+/// Keeps the projection of a target while plan and target stay the same.
 class ProjectionMemo {
  public:
-  /// What the target touches in the plan; nothing when the plan lacks it or is null. In the
-  /// background, the projection of a large plan comes later: until then it is empty.
+  /// The projection of the target in the plan; empty when the plan is null or does not have the
+  /// target. With in_background, the projection of a large plan comes later and is empty until
+  /// then.
   const SharedProjection& find(const SharedPlan& plan, const Target& target, bool in_background);
-  /// Is one on its way?
+  /// True while a projection is being computed.
   bool is_waiting() const { return task_.is_running(); }
 
  private:

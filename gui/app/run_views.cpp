@@ -22,10 +22,10 @@
 namespace cpscope::gui {
 namespace {
 
-/// Longer work for the judge (about half a minute) is done on a sample of the rows.
+/// Above this amount of work (about half a minute) the judge checks a sample of the rows.
 constexpr double kMostJudgedFlops = 4e11;
 constexpr int64_t kSampledRows = 512;
-/// Where on the bar the run ends and the judge begins, and where exact steps begin.
+/// Shares of the progress bar at which the judge begins and at which exact steps begin.
 constexpr double kRunShare = 0.4, kJudgeShare = 0.7;
 
 std::array<const Tensor*, kErrorTensors.size()> tensors_of(const Answer& answer) {
@@ -38,7 +38,7 @@ const TensorGrade* find_grade(const Grade& grade, std::string_view name) {
   return nullptr;
 }
 
-/// Errors of all tensors that both sides have. `judged` is empty when the exact answer is whole.
+/// Errors of all tensors that both sides have. `judged` is empty when all rows were judged.
 std::vector<ErrorField> measure_answer(const Answer& seen, const Answer& exact, const Grade& grade,
                                        const JudgedRows& judged) {
   std::vector<ErrorField> errors;
@@ -58,7 +58,7 @@ std::vector<ErrorField> measure_answer(const Answer& seen, const Answer& exact, 
 }
 
 std::string describe_verdict(const Grade& grade) {
-  if (grade.passed) return "Passes: every tensor keeps its budget in every row.";
+  if (grade.passed) return "Passes: every row of every tensor is within its budget.";
   return "Fails: " + describe_first_failure(grade);
 }
 
@@ -70,8 +70,8 @@ Error bad_record(const std::string& path, std::string what, std::string hint = "
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), path);
 }
 
-/// A tensor of the record in the shape that the plan gives it; `into` stays empty when the record
-/// has none.
+/// Copies a tensor of the record and checks its shape against the plan; `into` stays empty when the
+/// record does not have the tensor.
 std::optional<Error> take_tensor(const RunRecord& record, const std::string& name,
                                  const std::vector<int64_t>& shape, const std::string& path,
                                  Tensor& into) {
@@ -87,7 +87,7 @@ std::optional<Error> take_tensor(const RunRecord& record, const std::string& nam
   return std::nullopt;
 }
 
-/// What a record holds of a run, in the shapes of its plan.
+/// The inputs and answer of a record, in the shapes of its plan.
 struct RecordedRun {
   RunInputs inputs;
   Answer answer;
@@ -108,7 +108,7 @@ Result<RecordedRun> take_run(const RunRecord& record, const Plan& plan, const st
   const std::vector<int64_t> out{slots.tokens, attention.heads, attention.head_dim_v};
   const std::vector<int64_t> k{slots.kv_tokens, attention.kv_heads, attention.head_dim_qk};
   const std::vector<int64_t> v{slots.kv_tokens, attention.kv_heads, attention.head_dim_v};
-  // Inputs are functions of the seed, and those of the record come first.
+  // Inputs are generated from the seed; those in the record replace them.
   RecordedRun run{make_run_inputs(plan.scenario, slots, false), {}};
   struct Wanted {
     const char* name;
@@ -152,7 +152,7 @@ RunControl control_of(TaskControl& control, double begin, double end) {
           [&control] { return control.is_stopped.load(); }};
 }
 
-/// Judges a recorded run as a case would be judged.
+/// A recorded run with its judgement, made as for a run of this program.
 struct JudgedRun {
   Grade grade;
   Answer exact;
@@ -183,7 +183,7 @@ Result<JudgedRun> judge_run(const RecordedRun& run, const PlanIndex& index, cons
                    std::move(sampled.value().rows)};
 }
 
-/// A budget for the distance of two runs in the place of the judge's.
+/// A grade for the difference of two runs: its budget is their earned tolerance, not the judge's.
 TensorGrade grade_difference(const TensorDiff& diff, const Tensor& right) {
   TensorGrade grade;
   grade.name = diff.name;
@@ -240,7 +240,7 @@ Result<SharedRun> compare_runs(const RunView& a, const RunView& b, const PlanInd
     return std::find(kErrorTensors.begin(), kErrorTensors.end(), x.name) <
            std::find(kErrorTensors.begin(), kErrorTensors.end(), y.name);
   });
-  view->verdict = is_same ? "The two runs agree as far as both have earned."
+  view->verdict = is_same ? "The two runs agree within the earned tolerances of both."
                           : "The two runs are further apart than their budgets explain.";
   const DiffRule rule{.is_earned = true};
   if (const auto first = find_first_item(*a.record, *b.record, diffs, rule, &plan.plan()))
@@ -291,7 +291,8 @@ std::optional<Error> add_steps(RunView& view, const RunInputs& inputs, const Pla
   }
   if (estimate_flops(plan.plan().scenario, plan.summary()) > kMostJudgedFlops) {
     view.without_steps =
-        "No steps beside exact ones: computing those would take minutes. Use fewer tokens, heads "
+        "Steps are not compared with exact results: computing those would take minutes. Use fewer "
+        "tokens, heads "
         "or ranks, or open a second run of the same plan and compare with that.";
     return std::nullopt;
   }

@@ -47,7 +47,7 @@ void read_cameras(JsonReader reader, std::array<Camera, kViewKinds.size()>& came
   reader.finish();
 }
 
-/// What a file says, before it is known to be right.
+/// The content of a state file before it is validated.
 struct WantedState {
   std::string scenario, path, cluster, stack;
   ThemeName theme = ThemeName::dark;
@@ -128,7 +128,7 @@ Error bad_state(const std::string& what, const std::string& path) {
                     "save a state with a screenshot and change that one", path);
 }
 
-/// Is there such a page?
+/// True if the lesson page exists.
 bool has_page(const WantedState& wanted) {
   const auto lessons = all_lessons();
   if (wanted.lesson < 0) return wanted.lesson_step == 0;
@@ -137,7 +137,7 @@ bool has_page(const WantedState& wanted) {
              static_cast<int64_t>(lessons[static_cast<size_t>(wanted.lesson)].steps.size());
 }
 
-/// What only a plan can tell.
+/// Checks that need the plan. Returns what does not fit, or an empty string.
 std::string find_misfit(const WantedState& wanted, const PlanIndex& plan) {
   if (wanted.playhead.index >= count_places(plan, wanted.playhead.is_by_stage))
     return "playhead.index is beyond the last place: " + std::to_string(wanted.playhead.index);

@@ -107,7 +107,7 @@ void JsonReader::fail(std::string_view key, std::string_view what) {
   *problem_ = (name_.empty() ? "" : name_ + ".") + std::string(key) + " " + std::string(what);
   if (value_ != nullptr && value_->contains(key)) {
     constexpr size_t kMostShown = 60;
-    // Escaped, so that a value cannot smuggle control letters into a message.
+    // Escaped, so that a value cannot put control characters into a message.
     std::string shown =
         (*value_)[std::string(key)].dump(-1, ' ', true, StateJson::error_handler_t::replace);
     if (shown.size() > kMostShown) shown = shown.substr(0, kMostShown) + "...";

@@ -1,6 +1,6 @@
 #pragma once
 
-// Only for the files that read and write states: brings the JSON library.
+// Include only in files that read or write states: it pulls in the JSON library.
 
 #include "gui/model/target.h"
 
@@ -15,24 +15,24 @@ namespace cpscope::gui {
 
 using StateJson = nlohmann::ordered_json;
 
-/// Reads one JSON object strictly. The first problem is kept; after it everything reads as absent.
+/// Reads one JSON object strictly. Keeps the first problem; after it all values read as absent.
 class JsonReader {
  public:
-  /// `value` may be null: then everything is missing.
+  /// `value` may be null: then every key is missing.
   JsonReader(const StateJson* value, std::string name, std::string* problem);
 
-  /// Null, and a problem, when the key is missing.
+  /// Returns null and records a problem when the key is missing.
   const StateJson* find(std::string_view key);
   JsonReader table(std::string_view key);
   void text(std::string_view key, std::string& out);
-  /// A key that may be missing.
+  /// Reads an optional key.
   void optional_text(std::string_view key, std::string& out);
   void boolean(std::string_view key, bool& out);
   void optional_boolean(std::string_view key, bool& out);
   void integer(std::string_view key, int64_t least, int64_t most, int64_t& out);
   void number(std::string_view key, double least, double most, double& out);
   void fail(std::string_view key, std::string_view what);
-  /// Every key has been asked for; others are a problem.
+  /// Call after all keys are read: any other key is a problem.
   void finish();
 
  private:

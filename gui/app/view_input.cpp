@@ -16,7 +16,7 @@ ViewInput view_input_of(const AppState& state, ViewKind kind, const SharedPlan& 
   input.is_cumulative = state.is_cumulative;
   input.shows_time = state.shows_time;
   input.tensor = state.tensor;
-  // A run of another plan has other rows: it is kept, but not laid over this one.
+  // A run of another plan has other rows: it is kept, but not shown with this plan.
   if (state.run_a && state.run_a_plan == plan) input.run_a = state.run_a.get();
   if (state.run_b && state.run_b_plan == plan) input.run_b = state.run_b.get();
   if (kind == ViewKind::timeline) {

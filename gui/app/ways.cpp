@@ -21,10 +21,10 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr size_t kMostKept = 8;                    // comparisons
-constexpr std::string_view kOwnStack = "cpscope";  // that of our own executors
+constexpr size_t kMostKept = 8;                    // number of comparisons
+constexpr std::string_view kOwnStack = "cpscope";  // the stack of our own executors
 
-/// Are both the same question, whatever way they take to its answer?
+/// True if two scenarios have the same problem, whatever way they use to split it.
 bool is_same_batch(const Scenario& a, const Scenario& b) {
   return a.parallel.cp_size == b.parallel.cp_size &&
          a.parallel.backward_kv == b.parallel.backward_kv && a.attention == b.attention &&
@@ -40,7 +40,7 @@ bool is_own(const Candidates& candidates, const Parallel& parallel) {
   return is_same_way(candidates.candidates[static_cast<size_t>(candidates.own)].parallel, parallel);
 }
 
-/// The kept comparison of this question, its own way moved to where the scenario's is now.
+/// The kept comparison of this scenario, with its own way updated to the scenario's current one.
 const ComparedWays* find_kept(Ways& ways, const Scenario& scenario, const ClusterName& on) {
   for (size_t i = 0; i < ways.kept.size(); ++i) {
     ComparedWays& kept = ways.kept[i];
@@ -75,7 +75,8 @@ CandidateOptions options_of(const std::string& stack) {
   return options;
 }
 
-/// Tries the next `most` candidates; the last ones finish the comparison.
+/// Plans and predicts the next `most` candidates; the call with the last ones finishes the
+/// comparison.
 Result<TriedWays> try_some(TriedWays ways, const Scenario& scenario, const Cluster& cluster,
                            const std::string& stack, int64_t most, TaskControl& control) {
   const CandidateOptions options = options_of(stack);
@@ -106,7 +107,7 @@ void keep(Ways& ways, SharedCandidates candidates, std::string refusal) {
 
 void go_on(AppState& state, TriedWays tried) {
   Ways& ways = state.ways;
-  // A page has one thread: it works between two frames, on one candidate.
+  // A web page has one thread: it works between two frames, on one candidate.
   const int64_t most = state.services.is_page ? 1 : INT64_MAX;
   ways.task.start([tried = std::move(tried), scenario = ways.wanted.scenario,
                    cluster = *find_cluster(state, ways.wanted.cluster), stack = ways.wanted.stack,
@@ -115,7 +116,7 @@ void go_on(AppState& state, TriedWays tried) {
   });
 }
 
-/// The scenario's keys with those of another way that its type reads: the others stay as they are.
+/// Takes from another way only the keys that its type reads; the others stay as they are.
 Parallel way_of(const Parallel& taken, Parallel own) {
   own.comm_type = taken.comm_type;
   own.layout = taken.layout;
@@ -131,7 +132,7 @@ Parallel way_of(const Parallel& taken, Parallel own) {
 
 Span plain_words(std::string text) { return {std::move(text), Target{}, false}; }
 
-/// Who is as good in all three, of those that are not on the front.
+/// The name of a candidate on the front that is at least as good in all three figures.
 std::string beaten_by(const Candidates& comparison, const Candidate& candidate) {
   for (const Candidate& other : comparison.candidates) {
     if (other.is_pareto && other.total_us() <= candidate.total_us() &&
@@ -143,7 +144,7 @@ std::string beaten_by(const Candidates& comparison, const Candidate& candidate) 
 
 std::string place_of(const Candidates& comparison, int64_t index) {
   const Candidate& candidate = comparison.candidates[static_cast<size_t>(index)];
-  std::string text = index == comparison.best ? "The best of all. " : "";
+  std::string text = index == comparison.best ? "Recommended. " : "";
   if (candidate.is_own) text += "The scenario's own. ";
   if (!candidate.refusal.empty()) return text + "Refused: " + candidate.refusal;
   if (candidate.is_pareto)
@@ -200,7 +201,7 @@ ClusterName ways_cluster(const AppState& state) {
     const int64_t gpus = cluster.num_gpus();
     const bool is_ours = find_stack(cluster, kOwnStack).ok();
     if (!is_ours || refuse_small_cluster(scenario, cluster)) continue;
-    // Of several of one size the last, which in order of names is the newest of a maker.
+    // Among clusters of equal size the last one wins: by name order, it is the newest of a vendor.
     if (least > 0 && gpus > least) continue;
     least = gpus;
     name = {cluster.name, std::string(kOwnStack)};

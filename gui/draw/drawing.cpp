@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 9> kAnchorNames = {
     "left_top",     "center_top",  "right_top",     "left_middle", "center_middle",
     "right_middle", "left_bottom", "center_bottom", "right_bottom"};
 
-/// To a tenth of a pixel, never "-0.0".
+/// Prints a value to a tenth of a pixel, never "-0.0".
 std::string print_tenths(float value) {
   std::string text = fmt::format("{:.1f}", value);
   return text == "-0.0" ? "0.0" : text;
@@ -50,7 +50,7 @@ std::string quote(const std::string& text) {
   return quoted + "\"";
 }
 
-/// FNV-1a of the colours: pictures of cells are too long to be written out.
+/// FNV-1a hash of the colours: printing all cells of a picture would be too long.
 uint64_t hash_of(const Pixels& pixels) {
   uint64_t hash = 0xCBF29CE484222325;
   for (const Color c : pixels.colors) {

@@ -8,7 +8,7 @@
 
 namespace cpscope::gui {
 
-/// One 8-bit sRGB colour; a = 0 paints nothing.
+/// An 8-bit sRGB colour; a = 0 paints nothing.
 struct Color {
   uint8_t r = 0, g = 0, b = 0, a = 255;
 
@@ -16,7 +16,7 @@ struct Color {
   friend constexpr bool operator==(const Color&, const Color&) = default;
 };
 
-/// A place on the canvas in logical pixels, y downwards.
+/// A position on the canvas in logical pixels, y downwards.
 struct Point {
   float x = 0, y = 0;
 
@@ -41,19 +41,19 @@ struct Box {
   friend constexpr bool operator==(const Box&, const Box&) = default;
 };
 
-/// The value kept between two ends; the low one where they have no room between them, as in a box
-/// of a pixel (std::clamp does not allow that).
+/// Clamps the value to [low, high]; gives `low` where high < low, as in a box of one pixel
+/// (std::clamp does not allow that).
 constexpr float keep_between(float value, float low, float high) {
   return value < low || high < low ? low : (high < value ? high : value);
 }
 
-/// The second channel beside colour, for those who see colours differently and for print.
+/// A second channel next to colour, for readers with colour vision deficiency and for print.
 enum class Hatch : uint8_t { none, diagonal, cross, dots };
 
-/// Body text is proportional, figures and ids are of fixed width.
+/// Body text is proportional; figures and ids have a fixed width.
 enum class Face : uint8_t { body, mono, strong };
 
-/// Which point of a label `at` names.
+/// The point of a label's text that is placed at `at`.
 enum class Anchor : uint8_t {
   left_top,
   center_top,
@@ -80,7 +80,7 @@ struct OutlinedBox {
   float width = 1;  // grows inwards
   bool is_dashed = false;
   float rounding = 0;
-  std::string title = {};  // what the box shows: SVG says it to whoever points at it or reads it
+  std::string title = {};  // what the box shows; in SVG a tooltip, read by screen readers
 };
 
 struct Line {
@@ -88,16 +88,17 @@ struct Line {
   Color color;
   float width = 1;
   bool is_dashed = false;
-  bool has_arrow = false;  // at `to`
+  bool has_arrow = false;  // the arrow head is at `to`
 };
 
-/// A filled outline, convex, at least three points.
+/// A filled convex polygon with at least three points.
 struct Polygon {
   std::vector<Point> points;
   Color color;
 };
 
-/// A curved band from [x0, x1) at height `top` to [x0, x1) at height `bottom`: where tokens go.
+/// A curved band from [x0, x1) at height `top` to [x0, x1) at height `bottom`; it shows where
+/// tokens go.
 struct Ribbon {
   float top_x0 = 0, top_x1 = 0, top = 0;
   float bottom_x0 = 0, bottom_x1 = 0, bottom = 0;
@@ -108,19 +109,20 @@ struct Label {
   Point at;
   Anchor anchor = Anchor::left_top;
   Color color;
-  float size = 13;  // logical pixels of a line
+  float size = 13;  // line height in logical pixels
   Face face = Face::body;
   std::string text;  // ASCII
 };
 
-/// A picture of width x height cells stretched over the box, each cell a sharp rectangle.
+/// A picture of width x height cells stretched over the box, each cell a rectangle with sharp
+/// edges.
 struct Pixels {
   Box box;
   int32_t width = 0, height = 0;
   std::vector<Color> colors;  // [row][column]
 };
 
-/// Everything until the matching PopClip shows only inside the box (and inside earlier ones).
+/// Clips everything until the matching PopClip to the box (and to the boxes of enclosing clips).
 struct PushClip {
   Box box;
 };
@@ -129,8 +131,8 @@ struct PopClip {};
 using Mark =
     std::variant<FilledBox, OutlinedBox, Line, Polygon, Ribbon, Label, Pixels, PushClip, PopClip>;
 
-/// A picture as marks in paint order. Knows no window, no font file and no pixel format; painted
-/// through Dear ImGui (gui/panel/paint.h) or written as SVG (gui/draw/svg_file.h).
+/// A picture as a list of marks in paint order. Independent of window, font files and pixel format;
+/// painted with Dear ImGui (gui/panel/paint.h) or written as SVG (gui/draw/svg_file.h).
 struct Drawing {
   std::vector<Mark> marks;
 
@@ -140,7 +142,7 @@ struct Drawing {
   }
 };
 
-/// One line a mark, coordinates to a tenth of a pixel: what golden tests compare first.
+/// Prints one line a mark, coordinates to a tenth of a pixel: golden tests compare this text first.
 std::string print_drawing(const Drawing& drawing);
 
 }  // namespace cpscope::gui

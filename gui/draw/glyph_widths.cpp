@@ -10,7 +10,7 @@ namespace {
 constexpr char kFirst = ' ', kLast = '~';
 constexpr size_t kNumLetters = kLast - kFirst + 1;
 
-// Advances in thousandths of the em, from the blank to the tilde.
+// Advance widths in thousandths of the em, from the blank to the tilde.
 constexpr std::array<int16_t, kNumLetters> kRegular = {
     281, 278, 403, 631, 638, 812, 639, 222, 362, 362, 500, 659, 280, 460, 276, 357, 625, 464, 605,
     636, 642, 608, 624, 571, 616, 624, 276, 280, 659, 659, 659, 507, 936, 676, 651, 727, 719, 598,
@@ -30,7 +30,7 @@ constexpr int16_t kMono = 600;
 float estimate_width(std::string_view text, float size, Face face) {
   int64_t width = 0;
   for (const char letter : text) {
-    // What is not ASCII is shown as a question mark.
+    // A character that is not ASCII is shown as a question mark.
     const char shown = letter >= kFirst && letter <= kLast ? letter : '?';
     const auto at = static_cast<size_t>(shown - kFirst);
     width += face == Face::mono ? kMono : face == Face::strong ? kStrong[at] : kRegular[at];

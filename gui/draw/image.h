@@ -8,7 +8,7 @@
 
 namespace cpscope::gui {
 
-/// A picture as pixels, 8 bits a channel, alpha not multiplied in.
+/// A picture as pixels, 8 bits a channel, alpha not premultiplied.
 struct Image {
   int32_t width = 0, height = 0;
   std::vector<Color> pixels;  // [row][column], the top row first

@@ -6,7 +6,7 @@ namespace cpscope::gui {
 
 namespace {
 
-// Of the em, for Inter and JetBrains Mono alike: ascenders are 0.75 high, descenders 0.2 deep.
+// In units of the em, for Inter and JetBrains Mono: ascenders are 0.75 high, descenders 0.2 deep.
 constexpr float kBaselineBelowTop = 0.76F;
 constexpr float kBaselineAboveBottom = 0.24F;
 

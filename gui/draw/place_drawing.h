@@ -4,7 +4,7 @@
 
 namespace cpscope::gui {
 
-/// Adds the marks of `part` with its (0, 0) at `at`, clipped to `size` from there.
+/// Adds the marks of `part`, moved so that its (0, 0) is at `at`, clipped to `size` from there.
 void place_drawing(Drawing& page, Drawing part, Point at, Size size);
 
 }  // namespace cpscope::gui

@@ -21,19 +21,19 @@ namespace {
 
 constexpr int64_t kMostPixels = int64_t{1} << 28;
 constexpr int64_t kMostBytes = int64_t{1} << 30;
-// Pictures of a window are flat areas and text: unfiltered rows pack best. Fixed, so that the bytes
-// are.
+// Pictures of a window are flat areas and text, which compress best without row filters. The level
+// is fixed, so that equal pictures give equal bytes.
 constexpr int kCompressionLevel = 7;
 
-/// What libpng's callbacks share with their caller.
+/// State shared by libpng's callbacks and their caller.
 struct Session {
-  std::string* bytes = nullptr;  // written to, or read from
-  size_t next = 0;               // byte to read
-  std::string message;           // of the failure
+  std::string* bytes = nullptr;  // bytes that are written or read
+  size_t next = 0;               // next byte to read
+  std::string message;           // the error message
 };
 
-// libpng reports failures by a jump; every function below that it may jump out of holds no object
-// with a destructor of its own.
+// libpng reports errors by longjmp; no function below that it may jump out of has an object with a
+// destructor.
 void on_failure(png_structp png, png_const_charp message) {
   static_cast<Session*>(png_get_error_ptr(png))->message = message;
   png_longjmp(png, 1);
@@ -98,7 +98,7 @@ struct Reader {
   png_infop info = nullptr;
 };
 
-/// Reads everything before the pixels and asks for 8-bit RGBA.
+/// Reads everything before the pixels and requests 8-bit RGBA.
 bool begin_decode(Reader& reader, Session& session, png_uint_32& width, png_uint_32& height) {
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &session, on_failure, on_warning);
   if (reader.png == nullptr) return false;
@@ -140,7 +140,8 @@ Error not_a_picture(const std::string& path, const std::string& why) {
                     "give a file that cpscope or a drawing program wrote", path);
 }
 
-/// Everything between two files: decodes `bytes` into `file`, or says why not.
+/// The part of reading that does not touch the file: decodes `bytes` into `file`, or returns the
+/// error.
 std::string decode(std::string& bytes, PngFile& file) {
   Session session{.bytes = &bytes, .next = 0, .message = "out of memory"};
   Reader reader;
@@ -182,7 +183,7 @@ Result<std::string> write_png_text(const Image& image, const std::vector<PngText
   for (size_t y = 0; y < static_cast<size_t>(image.height); ++y) {
     rows.push_back(pixels.data() + y * stride);
   }
-  std::vector<PngText> owned = texts;  // libpng asks for texts that it could change
+  std::vector<PngText> owned = texts;  // libpng requires texts that it may modify
   std::vector<png_text> chunks;
   for (PngText& text : owned) {
     png_text chunk{};

@@ -8,7 +8,7 @@
 
 namespace cpscope::gui {
 
-/// A word on a picture: scenario, plan hash, the state that makes it again. Latin-1 text.
+/// A text chunk of a picture: scenario, plan hash, the state that makes it again. Latin-1 text.
 struct PngText {
   std::string key;  // 1 to 79 characters
   std::string text;
@@ -25,12 +25,12 @@ struct PngFile {
 /// zlib, and the same pixels with any. An opaque image is stored without alpha.
 Result<std::string> write_png_text(const Image& image, const std::vector<PngText>& texts = {});
 
-/// Writes a PNG under a temporary name beside `path` and renames it, so that no reader ever sees
-/// half a picture. Gives the number of bytes.
+/// Writes a PNG under a temporary name next to `path` and renames it, so that no reader ever sees
+/// an incomplete file. Returns the number of bytes.
 Result<size_t> write_png(const std::string& path, const Image& image,
                          const std::vector<PngText>& texts = {});
 
-/// Reads any PNG as RGBA of 8 bits. Pictures of more than 2^28 pixels are refused.
+/// Reads any PNG as RGBA of 8 bits. Rejects pictures of more than 2^28 pixels.
 Result<PngFile> read_png(const std::string& path);
 
 }  // namespace cpscope::gui

@@ -23,11 +23,11 @@ namespace cpscope::gui {
 
 namespace {
 
-// Fewer cells than this are written as boxes, which stay sharp in every program.
+// Fewer cells than this are written as boxes, which every viewer shows with sharp edges.
 constexpr int64_t kMostCellsAsBoxes = 1024;
 constexpr int32_t kHatchPeriod = 8;  // logical pixels, as on the screen
 
-/// To a hundredth of a pixel, as short as it goes.
+/// Prints a value to a hundredth of a pixel, without trailing zeros.
 std::string print_hundredths(float value) {
   if (!std::isfinite(value)) return "0";
   std::string text = fmt::format("{:.2f}", value);
@@ -59,7 +59,7 @@ std::string escape(const std::string& text) {
   return safe;
 }
 
-/// ` fill="#0077BB" fill-opacity="0.5"`, for "fill" or "stroke".
+/// Prints ` fill="#0077BB" fill-opacity="0.5"`, for "fill" or "stroke".
 std::string paint_of(std::string_view what, Color c) {
   std::string text = fmt::format(" {}=\"#{:02X}{:02X}{:02X}\"", what, c.r, c.g, c.b);
   if (c.a != 255) {
@@ -98,7 +98,8 @@ class SvgWriter {
 
   void operator()(const FilledBox& m) {
     if (!(m.box.x1 > m.box.x0) || !(m.box.y1 > m.box.y0)) return;
-    // As on the screen: what is not empty is a pixel wide, and neighbours meet without a seam.
+    // As on the screen: a box that is not empty is at least one pixel wide, and neighbours meet
+    // without a gap.
     const Box box{m.box.x0, m.box.y0, std::max(m.box.x1, m.box.x0 + 1),
                   std::max(m.box.y1, m.box.y0 + 1)};
     const std::string edges = m.rounding > 0 ? "" : " class=\"e\"";
@@ -122,7 +123,7 @@ class SvgWriter {
     const float dx = m.to.x - m.from.x, dy = m.to.y - m.from.y;
     const float length = std::hypot(dx, dy);
     if (!(length > 0)) return;
-    // As on the screen: the stroke runs through the middle of the pixel that a place begins.
+    // As on the screen: the stroke is centred in the pixel that begins at the given coordinate.
     const bool is_slanted = dx != 0 && dy != 0;
     const Point from{m.from.x + (dx == 0 || is_slanted ? 0.5F : 0),
                      m.from.y + (dy == 0 || is_slanted ? 0.5F : 0)};
@@ -153,7 +154,7 @@ class SvgWriter {
   }
 
   void operator()(const Ribbon& m) {
-    // Thirds make the height grow evenly while the place eases in and out.
+    // Control points at thirds make the height grow evenly while the position eases in and out.
     const std::string third = print_hundredths(m.top + (m.bottom - m.top) / 3);
     const std::string two_thirds = print_hundredths(m.top + (m.bottom - m.top) * 2 / 3);
     const std::string top = print_hundredths(m.top), bottom = print_hundredths(m.bottom);
@@ -220,7 +221,7 @@ class SvgWriter {
   }
 
  private:
-  /// Hatch and its colour as r, g, b, a.
+  /// A hatch and its colour as r, g, b, a.
   using HatchKey = std::tuple<Hatch, uint8_t, uint8_t, uint8_t, uint8_t>;
 
   static std::string stroke(Color color, float width, bool is_dashed) {
@@ -247,7 +248,7 @@ class SvgWriter {
         text += "<circle cx=\"2\" cy=\"2\" r=\"1.1\"" + paint +
                 "/><circle cx=\"6\" cy=\"6\" r=\"1.1\"" + paint + "/>";
       } else {
-        // Lines run past the edges, so that the corners of neighbouring tiles are filled.
+        // Lines extend past the edges, so that the corners of neighbouring tiles are filled.
         std::string path = "M-2 2L2 -2M-2 10L10 -2M6 10L10 6";
         if (hatch == Hatch::cross) path += "M-2 6L2 10M-2 -2L10 10M6 -2L10 2";
         text += "<path d=\"" + path + "\" fill=\"none\"" + stroke(color, 1, false) + "/>";
@@ -257,7 +258,7 @@ class SvgWriter {
     return text;
   }
 
-  /// As an embedded PNG; false where this build cannot pack one.
+  /// Adds the picture as an embedded PNG; returns false in a build without PNG.
   bool add_image([[maybe_unused]] const Pixels& m) {
 #ifdef CPSCOPE_HAS_PNG
     Image image;
@@ -277,7 +278,7 @@ class SvgWriter {
 #endif
   }
 
-  /// One box for each run of equal cells of a row.
+  /// Adds one box for each run of equal cells in a row.
   void add_cells(const Pixels& m) {
     const float cell_width = m.box.width() / static_cast<float>(m.width);
     const float cell_height = m.box.height() / static_cast<float>(m.height);
@@ -300,7 +301,7 @@ class SvgWriter {
   }
 
   std::string id_prefix_, body_;
-  std::map<HatchKey, int32_t> hatches_;  // to the number in the id
+  std::map<HatchKey, int32_t> hatches_;  // hatch to the number in its pattern's id
   int32_t clips_ = 0, open_clips_ = 0;
 };
 

@@ -23,7 +23,7 @@ struct RoleColors {
   uint32_t dark, light, print;
 };
 
-// Print is the light theme on white paper, with nothing dark where areas are filled.
+// Print is the light theme on white paper, with no dark fill colours.
 constexpr RoleColors kRoleColors[] = {
     {Role::background, 0x16181D, 0xFAFAF7, 0xFFFFFF},
     {Role::panel, 0x1C1F26, 0xFFFFFF, 0xFFFFFF},
@@ -50,8 +50,8 @@ constexpr RoleColors kRoleColors[] = {
 };
 static_assert(std::size(kRoleColors) == kRoleCount);
 
-// Cividis, ten of its colours at equal steps. Source: Nunez, Anderton, Renslow 2018, "Optimizing
-// colormaps with consideration for color vision deficiency", PLOS ONE 13(7): e0199239.
+// Cividis, ten of its colours at equal distances. Source: Nunez, Anderton, Renslow 2018,
+// "Optimizing colormaps with consideration for color vision deficiency", PLOS ONE 13(7): e0199239.
 constexpr std::array<Color, 10> kCividis = {
     color_of(0x00224E), color_of(0x123570), color_of(0x3B496C), color_of(0x575D6D),
     color_of(0x707173), color_of(0x8A8678), color_of(0xA59C74), color_of(0xC3B369),
@@ -66,7 +66,7 @@ Color mix(Color from, Color to, double share) {
           mix_channel(from.b, to.b, share)};
 }
 
-/// The colour at `share` of [0, 1] between equally spaced anchors.
+/// The colour at `share` of [0, 1] between equally spaced anchor colours.
 template <size_t N>
 Color on_ramp(const std::array<Color, N>& anchors, double share) {
   const double place = std::clamp(share, 0.0, 1.0) * (N - 1);
@@ -74,7 +74,7 @@ Color on_ramp(const std::array<Color, N>& anchors, double share) {
   return mix(anchors[below], anchors[below + 1], place - static_cast<double>(below));
 }
 
-/// Relative luminance of WCAG 2.1.
+/// Relative luminance as defined by WCAG 2.1.
 double luminance(Color color) {
   const auto linear = [](uint8_t channel) {
     const double value = channel / 255.0;
@@ -105,7 +105,7 @@ Color Theme::of_quantity(double share) const {
 
 Color Theme::of_signed(double share) const {
   if (std::isnan(share)) return of(Role::error);
-  // Nothing to see is the colour of nothing: dark on dark, white on white.
+  // Zero, in the middle, is close to the background colour: dark on dark, white on white.
   static constexpr std::array<Color, 5> kOnDark = {color_of(0x7CC4FF), color_of(0x2B78B8),
                                                    color_of(0x2E323A), color_of(0xB8661A),
                                                    color_of(0xFFB454)};

@@ -13,9 +13,9 @@ constexpr int64_t kMi = kKi * 1024;
 constexpr double kFarthestPixel = 100'000;
 constexpr double kNarrowestSpan = 1e-9;
 constexpr float kTickLength = 5;
-constexpr float kNumberGap = 8;  // between two numbers of a ruler
+constexpr float kNumberGap = 8;  // pixels between two numbers of a ruler
 
-/// Three figures: 1.25, 12.5, 125; without trailing zeros.
+/// Prints three significant figures: 1.25, 12.5, 125; without trailing zeros.
 std::string print_three_figures(double value) {
   const double size = std::abs(value);
   std::string text = fmt::format("{:.{}f}", value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
@@ -26,7 +26,7 @@ std::string print_three_figures(double value) {
   return text;
 }
 
-/// Do readers expect powers of two on an axis of so many tokens?
+/// True if readers expect powers of two on an axis with this many tokens.
 bool counts_in_powers_of_two(double total) {
   const auto tokens = static_cast<int64_t>(total);
   return tokens >= 8 * kKi || (tokens >= 64 && tokens % 64 == 0);
@@ -43,7 +43,7 @@ double one_two_five_step(double least) {
   return decade * 10;
 }
 
-/// Like print_short_count, but all numbers of one ruler in the unit that its step allows.
+/// Like print_short_count, but with one unit for all numbers of a ruler, chosen by its step.
 std::string print_token_tick(int64_t value, int64_t step) {
   if (value == 0) return "0";
   if (value % kMi == 0) return fmt::format("{} Mi", print_count(value / kMi));
@@ -51,7 +51,7 @@ std::string print_token_tick(int64_t value, int64_t step) {
   return print_count(value);
 }
 
-/// All times of one ruler in the unit of the last one, with the decimals that its step needs.
+/// Prints the times of a ruler in the unit of the last one, with the decimals that its step needs.
 std::string print_time_tick(double value, double step, double last) {
   double unit = 1;
   const char* name = "ns";
@@ -204,7 +204,7 @@ void add_ruler(Drawing& drawing, const ViewInput& input, const Axis& axis, const
     return style.is_vertical ? style.text_size
                              : input.text_width(text, style.text_size, Face::mono);
   };
-  // Numbers of one length get the room that the longest may need.
+  // Reserves the width of the longest number of the ruler for each number.
   const auto last = static_cast<int64_t>(std::min(axis.hi(), axis.total()));
   const float spacing =
       std::max(48.0F, length_of(style.prefix + print_count(last)) + 2 * kNumberGap);

@@ -13,12 +13,12 @@
 
 namespace cpscope::gui {
 
-/// What "Ki" behind a number of tokens stands for.
+/// The value of "Ki" after a number of tokens.
 inline constexpr int64_t kKi = 1024;
 
 /// "131 072", "-4 096".
 std::string print_count(int64_t count);
-/// "0", "640", "4 Ki", "128 Ki", "1 Mi", "1.5 Mi": exact, else as print_count.
+/// "0", "640", "4 Ki", "128 Ki", "1 Mi", "1.5 Mi" if that is exact, otherwise as print_count.
 std::string print_short_count(int64_t count);
 /// "0 B", "640 B", "1.5 KiB", "512 MiB": at most three figures and a half.
 std::string print_bytes(double bytes);
@@ -29,12 +29,12 @@ std::string print_scale(double units_per_pixel, std::string_view unit);
 /// "12.5 %", "<0.1 %".
 std::string print_share(double share);
 
-/// A span that can be drawn: finite, ascending, no narrower than 1e-9 of the whole and not wholly
-/// off it.
+/// Makes a span drawable: finite, ascending, at least 1e-9 of the whole wide, and overlapping the
+/// whole.
 AxisSpan sane_span(AxisSpan span);
 
-/// A linear scale from [0, total) units to pixels, of which `span` is shown between begin and end.
-/// Pixels may descend.
+/// A linear scale from [0, total) units to pixels; `span` is shown between begin and end. Pixels
+/// may descend.
 class Axis {
  public:
   Axis(double total, AxisSpan span, float begin, float end);
@@ -42,15 +42,15 @@ class Axis {
   double total() const { return total_; }
   float begin() const { return begin_; }
   float end() const { return end_; }
-  /// Shown units [lo, hi); may reach beyond [0, total].
+  /// The shown units [lo, hi); they may extend beyond [0, total].
   double lo() const { return lo_; }
   double hi() const { return hi_; }
   double units_per_pixel() const;
   double pixels_per_unit() const;
-  /// Never further than 100 000 pixels outside of what is shown.
+  /// Clamped to at most 100 000 pixels outside of the shown range.
   float pixel_of(double value) const;
   double value_at(float pixel) const;
-  /// The part of [first, last) that is shown, in units; empty (first >= last) when none is.
+  /// The shown part of [first, last), in units; empty (first >= last) when none is shown.
   std::pair<double, double> shown(double first, double last) const;
 
  private:
@@ -58,7 +58,7 @@ class Axis {
   float begin_, end_;
 };
 
-/// What the numbers beside an axis count.
+/// The unit of the numbers on an axis.
 enum class AxisUnit : uint8_t {
   tokens,      // power-of-two steps where the total suggests them: 0, 128 Ki, 256 Ki
   count,       // whole 1-2-5 steps: 0, 20, 40
@@ -71,27 +71,27 @@ struct Tick {
   std::string text;
 };
 
-/// Round numbers inside what is shown, at least `least_pixels` apart, ascending.
+/// Round numbers inside the shown range, at least `least_pixels` apart, ascending.
 std::vector<Tick> make_ticks(const Axis& axis, AxisUnit unit, float least_pixels);
 
-/// How a ruler looks. The box lies beside the picture: its edge at the picture carries the ticks.
+/// The style of a ruler. Its box is next to the picture; the ticks are on the edge at the picture.
 struct RulerStyle {
   AxisUnit unit = AxisUnit::tokens;
-  bool is_vertical = false;  // numbers to the left of the picture, else above or below it
+  bool is_vertical = false;  // numbers left of the picture; otherwise above or below it
   bool is_below = false;     // a horizontal ruler under the picture
   float text_size = 11;
-  std::string prefix = {};  // before every number: "~" of a simulated clock
+  std::string prefix = {};  // printed before every number: "~" for a simulated clock
 };
 
-/// Ticks and numbers in the box. Numbers never overlap and never leave the box's ends.
+/// Adds ticks and numbers in the box. Numbers never overlap and stay inside the box's ends.
 void add_ruler(Drawing& drawing, const ViewInput& input, const Axis& axis, const Box& box,
                const RulerStyle& style);
 
-/// The first of the texts that fits; of the last one as much as does.
+/// The first of the texts that fits; if none fits, the last one cut to the width.
 std::string first_that_fits(const TextWidth& width, std::initializer_list<std::string> texts,
                             float size, Face face, float room);
 
-/// The text, or as much of it as fits with ".." behind it, or nothing when that is too little.
+/// The text, cut off with ".." if it does not fit; empty when there is too little room for that.
 std::string fit_text(const TextWidth& width, const std::string& text, float size, Face face,
                      float room);
 

@@ -6,7 +6,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// Collects borders, and gives up beyond a number of them.
+/// Collects borders, up to a limit.
 class Borders {
  public:
   explicit Borders(size_t most) : most_(most) {}
@@ -15,7 +15,7 @@ class Borders {
     if (!is_too_many()) ids_.push_back(id);
   }
   bool is_too_many() const { return ids_.size() > 8 * most_ + 8; }
-  /// Multiples of `by` after `from` around [begin, end), up to `to`.
+  /// Adds the multiples of `by` after `from` around [begin, end), up to `to`.
   void add_multiples(int64_t from, int64_t to, int64_t by, int64_t begin, int64_t end) {
     if (by <= 0) return;
     const int64_t first = std::max<int64_t>(0, (begin - from) / by);
@@ -67,7 +67,7 @@ ChunkGrid chunk_grid(const PlanIndex& index, Side side, int64_t begin, int64_t e
       return {0, parallel.stripe};
     case LayoutKind::lpt:
     case LayoutKind::lpt_local:
-      // Keys of another length are dealt contiguously.
+      // Keys with other lengths than the queries are split contiguously.
       return layout.same_kv || side == Side::q ? ChunkGrid{0, parallel.dispatch_chunk}
                                                : ChunkGrid{};
     case LayoutKind::contiguous:

@@ -55,13 +55,13 @@ struct Namer {
   }
 };
 
-/// Who owns the ids of a range.
+/// The ranks that own the ids of a range.
 struct Owners {
   std::vector<int32_t> ranks;  // ascending
-  bool is_one_run = false;     // consecutive local rows of one rank
+  bool is_one_run = false;     // the ids are consecutive local rows of one rank
 };
 
-/// Nothing when there are too many runs to look at.
+/// Returns nothing when there are too many runs to check.
 std::optional<Owners> find_range_owners(const PlanIndex& plan, const TokenRange& tokens) {
   constexpr int64_t kMostTokens = 2048;
   constexpr size_t kMostRuns = 100'000;
@@ -156,7 +156,7 @@ struct Describer {
       const TransferItem& item = pass.transfers[at];
       text += fmt::format(
           ", {} {}", to_name(item.payload),
-          item.src == item.dst ? "stays here" : print_bytes(static_cast<double>(item.bytes)));
+          item.src == item.dst ? "local copy" : print_bytes(static_cast<double>(item.bytes)));
     } else if (i.kind == StageKind::compute) {
       text += pass.computes[at].num_slices == 0
                   ? ", idle: no key is visible"
@@ -197,7 +197,7 @@ std::string describe_target(const Target& target, const PlanIndex& plan) {
 }
 
 std::string capitalise(std::string text) {
-  // The names of tensors stay as they are.
+  // Names of tensors are not capitalised.
   if (text.find('[') != std::string::npos && text.find(' ') > text.find('[')) return text;
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z')
     text[0] = static_cast<char>(text[0] - 'a' + 'A');
@@ -215,7 +215,7 @@ std::optional<ItemTarget> parse_item(std::string_view text) {
   if (second == std::string_view::npos) return std::nullopt;
   const std::string_view pass = text.substr(0, first),
                          kind = text.substr(first + 1, second - first - 1);
-  // What a record adds (".rank3.step1.out") says nothing new.
+  // The suffix that a record adds (".rank3.step1.out") gives no more information.
   std::string_view number = text.substr(second + 1);
   number = number.substr(0, number.find('.'));
   if (pass != "forward" && pass != "backward") return std::nullopt;
@@ -310,10 +310,10 @@ std::string flops_formula(const PlanIndex& plan, bool is_backward, int64_t pairs
   const Attention& attention = plan.plan().scenario.attention;
   const int32_t qk = attention.head_dim_qk, v = attention.head_dim_v;
   if (qk == v)
-    return fmt::format("{} x {} pairs x {} lanes", is_backward ? 10 : 4, print_count(pairs), qk);
+    return fmt::format("{} x {} pairs x head_dim {}", is_backward ? 10 : 4, print_count(pairs), qk);
   return is_backward
-             ? fmt::format("2 x {} pairs x (3 x {} + 2 x {}) lanes", print_count(pairs), qk, v)
-             : fmt::format("2 x {} pairs x ({} + {}) lanes", print_count(pairs), qk, v);
+             ? fmt::format("2 x {} pairs x (3 x head_dim {} + 2 x {})", print_count(pairs), qk, v)
+             : fmt::format("2 x {} pairs x (head_dim {} + {})", print_count(pairs), qk, v);
 }
 
 }  // namespace cpscope::gui

@@ -10,23 +10,23 @@
 
 namespace cpscope::gui {
 
-// One wording for every place that names a target: tooltips, history, search, inspector. Tokens,
-// ranks, heads and items count from 0, steps of a pass from 1 ("Step 3 of 7").
+// The same wording for every text that names a target: tooltips, history, search, inspector.
+// Tokens, ranks, heads and items count from 0, steps of a pass from 1 ("Step 3 of 7").
 
-/// Short, inside a sentence: "tokens [128, 256) of queries", "forward compute 12", "rank 3",
-/// "link 1 -> 2", "out[token 17, head 2]", "step 3 of 7, forward". Any target, whether the plan has
-/// it or not; the plan may be null.
+/// A short name for use inside a sentence: "tokens [128, 256) of queries", "forward compute 12",
+/// "rank 3", "link 1 -> 2", "out[token 17, head 2]", "step 3 of 7, forward". Works for any target,
+/// also one that the plan does not have; the plan may be null.
 std::string name_target(const Target& target, const PlanIndex* plan);
 
 /// One line with figures for a tooltip: "Forward compute 12: rank 3, step 2 of 8, 16 640 pairs".
-/// Expects a target that the plan has. Quick enough for every frame: O(log n), besides at most
-/// 100 000 runs for a token range.
+/// Requires a target that the plan has. Fast enough for every frame: O(log n), plus at most 100 000
+/// runs for a token range.
 std::string describe_target(const Target& target, const PlanIndex& plan);
 
-/// With a capital first letter, unless the text begins with the name of a tensor.
+/// Makes the first letter a capital, unless the text begins with the name of a tensor.
 std::string capitalise(std::string text);
 
-/// "forward.compute.12", as records name items, and back.
+/// Prints "forward.compute.12", the name of an item in records, and parses it.
 std::string print_item(const ItemTarget& item);
 std::optional<ItemTarget> parse_item(std::string_view text);
 
@@ -39,27 +39,27 @@ std::string print_flops(double flops);
 /// "50.4 % of 16 384".
 std::string share_text(int64_t part, int64_t whole);
 
-/// What an item does.
+/// The ranks, stage and step of an item.
 struct ItemFacts {
-  int32_t rank = 0;         // who works; transfers: who sends
-  int32_t other_rank = -1;  // transfers: who receives
-  int32_t stage = 0;        // in PlanIndex::stages
-  int32_t step = 0;         // in PlanIndex::steps
+  int32_t rank = 0;         // the rank that works; transfers: the sender
+  int32_t other_rank = -1;  // transfers: the receiver
+  int32_t stage = 0;        // index in PlanIndex::stages
+  int32_t step = 0;         // index in PlanIndex::steps
   HeadRange heads;
 };
-/// Expects an item that the plan has.
+/// Requires an item that the plan has.
 ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item);
-/// The heads that an item works on. Expects an item that the plan has.
+/// The heads that an item works on. Requires an item that the plan has.
 HeadRange heads_of(const PlanIndex& plan, const ItemTarget& item);
 /// "forward" or "backward".
 std::string_view pass_name(bool is_backward);
-/// Rows that a transfer carries.
+/// The number of rows that a transfer carries.
 int64_t rows_of(const Plan& plan, const TransferItem& item);
-/// Items of one kind in a pass.
+/// The number of items of one kind in a pass.
 int64_t count_items(const PlanIndex& plan, bool is_backward, StageKind kind);
 
-/// Floating-point operations of an item's visible pairs: two for each product that is added.
-/// Forward q k^T and p v; backward q k^T again, dO v^T, dq, dk and dv (FlashAttention-2's count).
+/// Floating-point operations of an item's visible pairs: two for each multiply-add. Forward q k^T
+/// and p v; backward q k^T again, dO v^T, dq, dk and dv (FlashAttention-2's count).
 double flops_of(const PlanIndex& plan, bool is_backward, int64_t pairs);
 /// The formula with its numbers: "4 x 16 640 pairs x 64 lanes".
 std::string flops_formula(const PlanIndex& plan, bool is_backward, int64_t pairs);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Measures rows one after another, whatever token they belong to.
+/// Measures rows one after another, for any pairing of tokens.
 class FieldMaker {
  public:
   FieldMaker(const Tensor& seen, std::string name, const TensorGrade* graded) : seen_(seen) {
@@ -31,7 +31,7 @@ class FieldMaker {
       field_.row_budgets = graded->row_budgets;
   }
 
-  /// All heads of one token beside row `expected_token` of the other side.
+  /// Compares all heads of one token with row `expected_token` of the other side.
   void measure_token(const Tensor& expected, int64_t expected_token, int64_t token) {
     for (int64_t head = 0; head < field_.heads; ++head) {
       const int64_t row = token * field_.heads + head;
@@ -48,7 +48,7 @@ class FieldMaker {
     compared_ += field_.heads;
   }
 
-  /// `expected_token_of(token)`: where the other side holds the token.
+  /// `expected_token_of(token)`: the row of the token on the other side.
   template <class Place>
   ErrorField finish(const Tensor& expected, Place expected_token_of) {
     field_.rel_l2 = error_ratio(std::sqrt(error_sum_), std::sqrt(expected_sum_));

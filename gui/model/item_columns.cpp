@@ -22,7 +22,7 @@ int32_t key_of_buffer(const Plan& plan, BufferId id) {
   return make_token_key(buffer.tokens, side_of(buffer.kind));
 }
 
-/// The list that a transfer carries whole, -1 when it carries a part of one.
+/// The list that a transfer carries completely; -1 when it carries a part of a list.
 int32_t key_of_transfer(const Plan& plan, const TransferItem& item) {
   const Side side = side_of(item.payload);
   if (item.tokens != kNoTokens) return make_token_key(item.tokens, side);
@@ -53,7 +53,7 @@ struct ColumnFiller {
   const Plan& plan;
   const Pass& pass;
   PassColumns& columns;
-  std::vector<int32_t> kv_now;  // [rank] key of what the rank computes with in this step
+  std::vector<int32_t> kv_now;  // [rank] key of the keys that the rank computes with in this step
 
   ItemColumns& of(StageKind kind) { return columns[static_cast<size_t>(kind)]; }
 
@@ -76,7 +76,8 @@ struct ColumnFiller {
     ItemColumns& c = of(kind);
     const int32_t key = key_of_buffer(plan, into);
     c.rank.push_back(to_index(rank));
-    // A gradient that passes by is of the rows that the rank has just computed with.
+    // A buffer without a list of its own holds the gradient of the rows that the rank has just
+    // computed with.
     c.key.push_back(key >= 0 ? key : kv_now[static_cast<size_t>(to_index(rank))]);
   }
   void add_items(const Stage& stage) {
@@ -109,7 +110,7 @@ struct ColumnFiller {
   }
 };
 
-/// Items of each stage by rank, then number; empty where they stand so already.
+/// Items of each stage ordered by rank, then number; empty if they already are in that order.
 std::vector<int32_t> sort_by_rank(const std::vector<int32_t>& ranks,
                                   const std::vector<int32_t>& first_of_stage) {
   std::vector<int32_t> order;
@@ -123,7 +124,7 @@ std::vector<int32_t> sort_by_rank(const std::vector<int32_t>& ranks,
       order.resize(ranks.size());
       std::iota(order.begin(), order.end(), 0);
     }
-    // Ranks are few beside the items of a large stage: counted, not compared.
+    // A large stage has far more items than ranks: counting sort instead of comparisons.
     const auto [least, most] =
         std::minmax_element(ranks.begin() + at(begin), ranks.begin() + at(end));
     const int32_t lowest = *least;
@@ -138,7 +139,7 @@ std::vector<int32_t> sort_by_rank(const std::vector<int32_t>& ranks,
   return order;
 }
 
-/// Items of [begin, end) whose rank is this one.
+/// Items of [begin, end) with this rank.
 std::vector<int64_t> find_items(const std::vector<int32_t>& ranks,
                                 const std::vector<int32_t>& order, int64_t begin, int64_t end,
                                 int32_t rank) {

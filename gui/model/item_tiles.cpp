@@ -7,7 +7,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// Tiles of one axis: all have `edge` rows but the last.
+/// Tiles of one axis: all have `edge` rows except the last.
 struct TileAxis {
   int64_t rows, edge;
 
@@ -16,7 +16,7 @@ struct TileAxis {
   int64_t end(int64_t tile) const { return std::min(rows, (tile + 1) * edge); }
 };
 
-/// Pairs of one tile that one band gives it; bands share no pair, so shares add up.
+/// The pairs of one tile that belong to one band; bands have no pair in common, so shares add up.
 struct Share {
   int64_t tile, pairs;
 };
@@ -39,10 +39,10 @@ struct Counter {
       if (pairs > 0) rim.push_back({row * k.count() + column, pairs});
     }
   }
-  /// One row of tiles under one band.
+  /// Adds one row of tiles under one band.
   void add_row(const Band& band, int64_t row) {
     const int64_t q0 = std::max(band.q0, q.begin(row)), q1 = std::min(band.q1, q.end(row));
-    // Columns that some of the rows see, and columns that all of them see.
+    // Columns that some of the rows see, and columns that all of the rows see.
     const int64_t first = std::max(band.k0, band.k0 + (q0 - band.q0) + band.lo);
     const int64_t last = std::min(band.k1, band.k0 + (q1 - 1 - band.q0) + band.hi + 1);
     if (first >= last) return;

@@ -20,7 +20,7 @@ Color color_of(const LegendEntry& entry, const Theme& theme) {
   return theme.of(entry.is_faint ? Role::faint_text : Role::text);
 }
 
-/// The text in lines no wider than `room`, broken between words.
+/// The text in lines of at most `room`, broken between words.
 std::vector<std::string> wrap(const ViewInput& input, const std::string& text, Face face,
                               float room) {
   std::vector<std::string> lines;
@@ -87,11 +87,11 @@ float add_legend_flow(Drawing& drawing, const ViewInput& input, const Box& box,
     const float indent = entry.has_sample ? kSampleRoom : 0;
     const auto lines = wrap(input, entry.text, face_of(entry), box.width() - indent);
     if (lines.empty()) continue;
-    // Half a sentence would say something else than the whole.
+    // A partial sentence could have another meaning, so it is left out.
     const float first = indent + input.text_width(lines[0], kTextSize, face_of(entry));
     const bool breaks = x > box.x0 && (entry.starts_line || x + first > box.x1);
     const float rows = static_cast<float>(lines.size()) + (breaks ? 1.0F : 0.0F);
-    if (y + rows * kLineHeight > box.y1 + 0.5F) return y;
+    if (y + rows * kLineHeight > box.y1 + 0.5F) return x > box.x0 ? y + kLineHeight : y;
     for (size_t i = 0; i < lines.size(); ++i) {
       const float width = indent + input.text_width(lines[i], kTextSize, face_of(entry));
       if (x > box.x0 && (i > 0 || entry.starts_line || x + width > box.x1)) {

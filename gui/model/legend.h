@@ -8,7 +8,7 @@
 
 namespace cpscope::gui {
 
-/// One entry of a legend: a sample of what is painted, if there is one, and what it means.
+/// One entry of a legend: a sample of the painted mark, if there is one, and its meaning.
 struct LegendEntry {
   std::string text;
   bool has_sample = false;
@@ -21,29 +21,29 @@ struct LegendEntry {
   bool starts_line = false;  // in a flowing legend: begins a new line
 };
 
-/// Paints entries below each other, words wrapped, and returns where the next line would begin.
-/// What does not fit is left out.
+/// Paints entries below each other, with wrapped text, and returns where the next line would begin.
+/// Entries that do not fit are left out.
 float add_legend_column(Drawing& drawing, const ViewInput& input, const Box& box,
                         const std::vector<LegendEntry>& entries);
 
-/// Paints entries beside each other, line after line.
+/// Paints entries side by side, line after line.
 float add_legend_flow(Drawing& drawing, const ViewInput& input, const Box& box,
                       const std::vector<LegendEntry>& entries);
 
 /// Height of a legend in one line.
 inline constexpr float kLegendHeight = 20;
 
-/// One entry of a legend in one line: `add_swatch` paints the sample into a box `swatch` wide, the
-/// text stands behind it, and x moves behind both. Nothing when it does not fit.
+/// Adds an entry to a legend of one line: `add_swatch` paints the sample into a box of width
+/// `swatch`, the text follows, and x moves after both. Does nothing when the entry does not fit.
 void add_legend_entry(Drawing& drawing, const ViewInput& input, const Box& line, float& x,
                       const std::string& text, float swatch,
                       const std::function<void(const Box&)>& add_swatch);
 
-/// A sentence in the middle of the view: why it is empty, and what to do.
+/// Adds a sentence in the middle of an empty view: why it is empty, and what to do.
 void add_sentence(Drawing& drawing, const ViewInput& input, const Box& box,
                   const std::string& text);
 
-/// A sentence in one line around a point; as much of it as the view is wide.
+/// Adds a sentence in one line around a point, cut to the width of the view.
 void add_sentence_line(Drawing& drawing, const ViewInput& input, Point at, const std::string& text);
 
 /// Linear between two colours, in sRGB; 0 is a.

@@ -18,7 +18,7 @@ bool holds(const std::vector<Value>& sorted, const Value& value) {
   return std::binary_search(sorted.begin(), sorted.end(), value);
 }
 
-/// Items stand stage by stage, and in order inside a stage.
+/// Items are ordered by stage, and in order inside a stage.
 bool has_item(const Projection& projection, const PlanIndex& plan, const ItemTarget& item) {
   const std::pair wanted{plan.stage_of(item), item.index};
   const auto it = std::partition_point(

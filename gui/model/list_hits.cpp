@@ -7,7 +7,7 @@ namespace cpscope::gui {
 bool meets(const TokenRun& run, IdRange ids) {
   const int64_t begin = std::max(run.begin, ids.begin), end = std::min(run.end, ids.end);
   if (begin >= end) return false;
-  // The first id of the run at or behind `begin`.
+  // The first id of the run at or after `begin`.
   const int64_t first = run.begin + (begin - run.begin + run.stride - 1) / run.stride * run.stride;
   return first < end;
 }

@@ -10,28 +10,28 @@
 
 namespace cpscope::gui {
 
-/// Ids [begin, end) of one side; empty ranges hold nothing.
+/// Ids [begin, end) of one side; empty if begin >= end.
 struct IdRange {
   int64_t begin = 0, end = 0;
 };
 
-/// Does a run yield an id of the range?
+/// True if a run contains an id of the range.
 bool meets(const TokenRun& run, IdRange ids);
 
-/// Rows of a run list whose ids lie in a range, as intervals.
+/// Rows of a run list whose ids are in a range, as intervals.
 std::vector<IdRange> rows_within(std::span<const TokenRun> list, IdRange ids);
 
-/// Which run lists hold ids of a range of each side; each list is looked at once.
+/// Which run lists contain ids of a range of each side; each list is checked once.
 class ListHits {
  public:
   ListHits(const Plan& plan, IdRange q, IdRange kv)
       : plan_(plan), ids_{q, kv}, known_(2 * plan.run_lists.size(), kUnknown) {}
 
-  /// Does the list of this key (make_token_key) hold an id of the range?
+  /// True if the list of this key (make_token_key) contains an id of the range.
   bool holds(int32_t key);
-  /// All ids of a list that holds some.
+  /// True if all ids of a nonempty list are in the range.
   bool holds_all(int32_t key) { return holds(key) && known_[static_cast<size_t>(key)] == kAll; }
-  /// Rows of the list with ids of the range.
+  /// Rows of the list with ids in the range.
   const std::vector<IdRange>& rows(int32_t key);
   const IdRange& ids(Side side) const { return ids_[side == Side::kv ? 1 : 0]; }
 
@@ -40,7 +40,7 @@ class ListHits {
   const Plan& plan_;
   IdRange ids_[2];
   std::vector<int8_t> known_;                                                // [key]
-  std::pair<int32_t, std::vector<IdRange>> rows_[2] = {{-1, {}}, {-1, {}}};  // the last one asked
+  std::pair<int32_t, std::vector<IdRange>> rows_[2] = {{-1, {}}, {-1, {}}};  // of the last list
 };
 
 }  // namespace cpscope::gui

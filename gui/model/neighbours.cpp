@@ -9,10 +9,10 @@ const Pass& pass_of(const Plan& plan, bool is_backward) {
   return is_backward ? plan.backward : plan.forward;
 }
 
-/// How an item touches one buffer. Rows kAllRows: all that are in use.
+/// How an item accesses one buffer. Rows kAllRows: all that are in use.
 struct Touch {
   bool reads = false, writes = false;
-  bool adds = false;  // what stood there stays part of the sum
+  bool adds = false;  // the old content stays part of the sum
   RunListId read_rows = kAllRows, written_rows = kAllRows;
 };
 
@@ -43,7 +43,7 @@ Touch touch_of(const Plan& plan, const ItemTarget& target, BufferId buffer) {
     case StageKind::merge: {
       const MergeItem& item = pass.merges[i];
       touch.writes = item.into == buffer;
-      // The first merge into an accumulator begins it.
+      // The first merge into an accumulator initialises it.
       touch.adds = touch.writes && item.order > 0;
       touch.reads = item.partial == buffer || touch.adds;
       break;
@@ -55,7 +55,7 @@ Touch touch_of(const Plan& plan, const ItemTarget& target, BufferId buffer) {
   return touch;
 }
 
-/// Rows of one buffer, as marks.
+/// A set of rows of one buffer.
 class RowSet {
  public:
   RowSet(const Plan& plan, BufferId buffer, RunListId rows)
@@ -106,7 +106,7 @@ class RowSet {
   size_t left_ = 0;
 };
 
-/// Calls look(item) for the items of a stage in which a rank has a part.
+/// Calls look(item) for the items of a stage that involve a rank.
 template <class Look>
 void for_items_of_rank(const PlanIndex& plan, const StageRef& stage, int32_t rank, Look look) {
   const ItemColumns& columns = plan.columns(stage.is_backward)[static_cast<size_t>(stage.kind)];
@@ -118,20 +118,21 @@ void for_items_of_rank(const PlanIndex& plan, const StageRef& stage, int32_t ran
   }
 }
 
-/// What stands there from the beginning and is never written.
+/// True if the buffer has its content from the beginning and is never written.
 bool is_input(const BufferSpec& buffer) {
   return buffer.role == BufferRole::home &&
          (buffer.kind == BufferKind::q || buffer.kind == BufferKind::kv ||
           buffer.kind == BufferKind::d_out);
 }
 
-/// Does what the rows held before end with this touch? A landing that adds leaves it in the sum; a
-/// merge does too, but then the merge is who speaks for it.
+/// True if this access ends the search for earlier writers of its rows. A transfer that adds does
+/// not: the earlier content stays in the sum. A merge does, because it is then listed as the
+/// writer.
 bool ends_what_was(const Touch& touch, StageKind kind) {
   return touch.writes && (!touch.adds || kind == StageKind::merge);
 }
 
-/// Items of a stage in which a rank has a part: numbers [begin, end), ascending.
+/// Items of a stage that involve a rank: numbers in [begin, end), ascending.
 std::vector<int64_t> items_of_rank(const PlanIndex& plan, const StageRef& stage, int32_t rank,
                                    int64_t begin, int64_t end) {
   const ItemColumns& columns = plan.columns(stage.is_backward)[static_cast<size_t>(stage.kind)];
@@ -208,7 +209,8 @@ Neighbours find_writers(const PlanIndex& index, const ItemTarget& item, BufferId
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
     const std::vector<int64_t> items = items_of_rank(index, stage, to_index(spec.rank), stage.begin,
                                                      s == own_stage ? item.index : stage.end);
-    // Merges into one accumulator follow each other, so the last one comes first here.
+    // Several merges into one accumulator can be in one stage, so items are visited from last to
+    // first.
     for (auto i = items.rbegin(); i != items.rend() && !found.has_more; ++i) {
       const ItemTarget other{stage.is_backward, stage.kind, *i};
       const Touch touch = touch_of(plan, other, buffer);

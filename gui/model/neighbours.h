@@ -8,25 +8,25 @@
 
 namespace cpscope::gui {
 
-/// Neighbours of an item in the order of the schedule, at most as many as were asked for.
+/// Neighbours of an item in the order of the schedule, limited to the requested number.
 struct Neighbours {
   std::vector<ItemTarget> items;
   bool has_more = false;
 };
 
-/// Buffers that an item reads, and writes. Computes without a slice touch none. What a merge or a
-/// finish works on is both.
+/// The buffers that an item reads, and writes. Computes without a slice access none. The buffer
+/// that a merge or a finish updates is in both.
 std::vector<BufferId> buffers_read(const Plan& plan, const ItemTarget& item);
 std::vector<BufferId> buffers_written(const Plan& plan, const ItemTarget& item);
 
-/// Who wrote what an item reads of a buffer: of each row the latest writer, and where that one was
-/// a transfer that adds, also who wrote what it was added to. In plan order, the latest if there
-/// are more. Empty for inputs, which stand there from the beginning. Looks at the stages in
-/// between.
+/// The writers of the rows that an item reads in a buffer: for each row the latest one, and if that
+/// is a transfer that adds, also the writers of the content before it. In plan order; if there are
+/// too many, the latest ones. Empty for inputs, which have their content from the beginning.
+/// Searches the stages in between.
 Neighbours find_writers(const PlanIndex& plan, const ItemTarget& item, BufferId buffer,
                         size_t most);
 
-/// Who reads what an item has written to a buffer, as find_writers sees it, in plan order.
+/// The items that read what an item has written to a buffer, by the same rules, in plan order.
 Neighbours find_readers(const PlanIndex& plan, const ItemTarget& item, BufferId buffer,
                         size_t most);
 

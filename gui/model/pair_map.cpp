@@ -9,7 +9,7 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Calls look(band) with every band of the mask, moved to packed padded ids.
+/// Calls look(band) with every band of the mask, shifted to packed padded ids.
 template <class Look>
 void for_each_band(const PlanIndex& index, Look look) {
   const auto& sequences = index.plan().layout.slots.sequences;
@@ -40,12 +40,12 @@ CellAxis cut_by(int64_t edge, int64_t ids) {
   return axis;
 }
 
-/// A tile on the rim of a band, and how much of it that band sees.
+/// A tile on the edge of a band, and how many of its pairs that band shows.
 struct RimTile {
   int64_t row, column, pairs;
 };
 
-/// Full tiles and rim tiles of one band.
+/// Visits full tiles and edge tiles of one band.
 class TileWalk {
  public:
   TileWalk(const PlanIndex& index, int64_t edge)
@@ -66,12 +66,12 @@ class TileWalk {
  private:
   void add_row(int64_t row, int64_t height, const Band& part) {
     const int64_t begin = part.k0 / edge_, end = ceil_div(part.k1, edge_);
-    // Columns that all rows of the tile see: the last row's first and the first row's last.
+    // Columns that all rows of the tile see: from the last row's first to the first row's last.
     int64_t full_begin = end, full_end = end;
     if (part.q1 - part.q0 == height) {
       const int64_t from = columns_of_row(part, part.q1 - 1).begin;
       const int64_t to = columns_of_row(part, part.q0).end;
-      // The last tile of the square is narrower.
+      // The last tile of the square may be narrower.
       const int64_t whole = to == k_ ? ceil_div(k_, edge_) : to / edge_;
       full_begin = std::min(end, ceil_div(from, edge_));
       full_end = std::max(full_begin, whole);
@@ -103,7 +103,7 @@ int64_t CellAxis::least_width() const {
 
 int64_t CellAxis::cell_of(int64_t id) const {
   const int64_t cells = count();
-  // Nearly all axes are cut evenly: guess, and look further only when the guess is wrong.
+  // Nearly all axes are cut evenly: guess first, and search only when the guess is wrong.
   const int64_t guess =
       std::clamp<int64_t>((id - begin()) * cells / (end() - begin()), 0, cells - 1);
   for (int64_t cell = guess; cell <= guess + 1 && cell < cells; ++cell) {
@@ -195,7 +195,7 @@ TileCount count_tiles(const PlanIndex& index, int64_t edge) {
   for (size_t i = 0; i < rim.size();) {
     const RimTile tile = rim[i];
     int64_t pairs = 0;
-    // Several bands may share a tile, and fill it together.
+    // Several bands can share a tile, and together make it full.
     for (; i < rim.size() && rim[i].row == tile.row && rim[i].column == tile.column; ++i)
       pairs += rim[i].pairs;
     const int64_t area =

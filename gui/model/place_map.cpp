@@ -23,12 +23,13 @@ void add_slots(const BatchSlots& slots, PlaceMap& map) {
   map.valid_before.push_back(valid);
 }
 
-/// First id behind `token` at which a chunk or a sequence ends.
+/// First id after `token` at which a chunk or a sequence ends.
 int64_t next_cut(const PlanIndex& index, const PlaceMap& map, int64_t token) {
   const size_t sequence = map.sequence_at(token);
   int64_t cut = std::numeric_limits<int64_t>::max();
   if (sequence < map.num_sequences()) cut = map.slot_begin[sequence + 1];
-  // Neighbouring chunks of one rank are one run in the plan, so the layout's rule cuts them again.
+  // Neighbouring chunks of one rank are one run in the plan, so they are cut again here by the
+  // layout's rule.
   const bool is_in_slot = sequence < map.num_sequences();
   const ChunkGrid grid = chunk_grid(index, map.side, is_in_slot ? map.slot_begin[sequence] : token,
                                     is_in_slot ? map.slot_begin[sequence + 1] : token);
@@ -40,7 +41,7 @@ int64_t next_cut(const PlanIndex& index, const PlaceMap& map, int64_t token) {
 void add_packed(const PlanIndex& index, PlaceMap& map) {
   const std::span<const OwnedRun> owned = index.owned(map.side);
   for (size_t at = 0; at < owned.size();) {
-    // Runs that overlap can only be strided ones; together they are a comb.
+    // Only strided runs can overlap; together they are a comb.
     int64_t end = owned[at].run.last() + 1;
     size_t next = at + 1;
     for (; next < owned.size() && owned[next].run.begin < end; ++next)
@@ -109,7 +110,7 @@ int64_t PlaceMap::count_padding(int64_t begin, int64_t end) const {
 std::vector<std::pair<int64_t, int64_t>> padding_rows(const PlaceMap& map, const LocalPart& part) {
   std::vector<std::pair<int64_t, int64_t>> rows;
   const int64_t end = part.token + (part.rows - 1) * part.stride + 1;
-  // First row at or behind a token.
+  // The first row at or after a token.
   const auto row_at = [&](int64_t token) {
     if (token <= part.token) return int64_t{0};
     return std::min(part.rows, (token - part.token + part.stride - 1) / part.stride);

@@ -21,7 +21,7 @@ void append_stages(const Pass& pass, bool is_backward, std::vector<StageRef>& st
   }
 }
 
-/// Pairs of different ranks that a transfer of either pass connects.
+/// Number of pairs of different ranks that a transfer of either pass connects.
 int64_t count_links(const std::array<PassColumns, 2>& columns, int32_t num_ranks) {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   constexpr uint64_t kMostMarked = uint64_t{1} << 24;
@@ -53,7 +53,7 @@ int64_t measure(const Plan& plan) {
   return static_cast<int64_t>(size);
 }
 
-/// Number of the first sequence whose slot ends behind `token`.
+/// Index of the first sequence whose slot ends after `token`.
 size_t find_sequence(const BatchSlots& slots, Side side, int64_t token) {
   const auto it =
       std::partition_point(slots.sequences.begin(), slots.sequences.end(),
@@ -83,7 +83,7 @@ PlanIndex::PlanIndex(CheckedPlan checked)
         if (run.count() == 0) continue;
         owned_[s].push_back({run, static_cast<int32_t>(rank), row});
         row += run.count();
-        // A run of unit stride that holds the token is the last that begins before it.
+        // The run of unit stride that holds a token is the last one that begins at or before it.
         if (run.stride > 1) widest_extent_[s] = std::max(widest_extent_[s], run.end - run.begin);
       }
     }
@@ -114,7 +114,7 @@ OwnedRow PlanIndex::owner(Side side, int64_t token) const {
   const auto& runs = owned_[s];
   auto it = std::partition_point(runs.begin(), runs.end(),
                                  [&](const OwnedRun& o) { return o.run.begin <= token; });
-  // Backwards through the runs that reach far enough to hold the token.
+  // Searches backwards through the runs that are long enough to hold the token.
   while (it != runs.begin()) {
     --it;
     const TokenRun& run = it->run;

@@ -14,10 +14,10 @@
 
 namespace cpscope::gui {
 
-/// One stage of the plan: forward stages first, then backward ones, numbered through.
+/// One stage of the plan. Numbering: forward stages first, then backward ones.
 struct StageRef {
   bool is_backward = false;
-  int32_t step = 0;  // of its pass
+  int32_t step = 0;  // step number in its pass
   StageKind kind{};
   int64_t begin = 0, end = 0;  // items of its kind in its pass
 };
@@ -25,13 +25,13 @@ struct StageRef {
 /// One step of one pass and its stages.
 struct StepRef {
   bool is_backward = false;
-  int32_t step = 0;         // of its pass
-  int32_t first_stage = 0;  // in PlanIndex::stages
+  int32_t step = 0;         // step number in its pass
+  int32_t first_stage = 0;  // index in PlanIndex::stages
   int32_t end_stage = 0;
 };
 
-/// Where the playhead stands: stages before first_stage are done, [first_stage, end_stage) happen
-/// now, later ones have not begun. One stage, or all stages of one step.
+/// The position of the playhead: stages before first_stage are done, [first_stage, end_stage)
+/// happen now, later ones have not begun. One stage, or all stages of one step.
 struct Moment {
   int32_t first_stage = 0;
   int32_t end_stage = 0;
@@ -41,23 +41,23 @@ struct Moment {
 
 enum class When : uint8_t { done, now, later };
 
-/// Token ids of one run of one rank.
+/// The token ids of one run of one rank.
 struct OwnedRun {
   TokenRun run;
   int32_t rank = 0;
   int64_t row = 0;  // local row of run.begin
 };
 
-/// Which rank holds a token, and at which local row. rank -1: nobody.
+/// The rank that holds a token, and its local row. rank -1: no rank.
 struct OwnedRow {
   int32_t rank = -1;
   int64_t row = -1;
 };
 
-/// Items and band slices that a frame has the time to look through.
+/// The number of items and band slices that can be visited within a frame.
 inline constexpr int64_t kLargePlan = 100'000;
 
-/// A proved plan and what views look up in it again and again. Made once a plan, never changed.
+/// A proved plan with lookup tables for views. Made once per plan, never changed.
 class PlanIndex {
  public:
   explicit PlanIndex(CheckedPlan checked);
@@ -68,13 +68,13 @@ class PlanIndex {
   const Pass& pass(bool is_backward) const {
     return is_backward ? plan().backward : plan().forward;
   }
-  /// Ranks and tokens of all items of a pass, packed for quick looking through.
+  /// Ranks and tokens of all items of a pass, packed for fast scans.
   const PassColumns& columns(bool is_backward) const { return columns_[is_backward ? 1 : 0]; }
-  /// Pairs of different ranks between which something travels, in either pass.
+  /// Number of pairs of different ranks with a transfer in either pass.
   int64_t num_links() const { return num_links_; }
-  /// Items and band slices of both passes: how much there is to look through.
+  /// Number of items and band slices of both passes.
   int64_t size() const { return size_; }
-  /// Would looking through it hold up a frame?
+  /// True if visiting all of them would take longer than a frame.
   bool is_large() const { return size_ > kLargePlan; }
   int32_t num_ranks() const { return plan().layout.cp_size; }
   int64_t tokens(Side side) const {
@@ -83,33 +83,35 @@ class PlanIndex {
 
   std::span<const StageRef> stages() const { return stages_; }
   std::span<const StepRef> steps() const { return steps_; }
-  /// Number of the step in steps() that a stage belongs to.
+  /// Index in steps() of the step that a stage belongs to.
   int32_t step_of_stage(int32_t stage) const;
-  /// All stages of a step of steps().
+  /// The moment with all stages of a step of steps().
   Moment moment_of_step(int32_t step) const;
-  /// One stage alone.
+  /// The moment with one stage.
   Moment moment_of_stage(int32_t stage) const { return {stage, stage + 1}; }
-  /// Done, now or later, for a stage seen from a moment.
+  /// Whether a stage is done, now or later at a moment.
   static When when(int32_t stage, Moment moment);
 
-  /// Runs of all ranks by first id. Strided runs of different ranks interleave.
+  /// Runs of all ranks, ordered by first id. Strided runs of different ranks interleave.
   std::span<const OwnedRun> owned(Side side) const { return owned_[side == Side::kv ? 1 : 0]; }
-  /// Does a run of a rank leave ids out?
+  /// True if a rank has a run with a stride greater than 1.
   bool has_stripes(Side side) const { return widest_extent_[side == Side::kv ? 1 : 0] > 0; }
-  /// Numbers of the items of a stage that belong to a rank (transfers: that it sends), in order.
+  /// Indices of the items of a stage that belong to a rank (transfers: those that it sends), in
+  /// order.
   std::vector<int64_t> items_of(const StageRef& stage, int32_t rank) const {
     return columns(stage.is_backward)[static_cast<size_t>(stage.kind)].items_of(stage.begin,
                                                                                 stage.end, rank);
   }
-  /// Who holds a packed padded id. O(log runs) where runs have unit stride.
+  /// The rank that holds a packed padded id. O(log runs) if runs have unit stride.
   OwnedRow owner(Side side, int64_t token) const;
-  /// Number of the sequence whose slot holds the id, -1 in the tail.
+  /// Index of the sequence whose slot holds the id, -1 in the tail.
   int64_t sequence_of(Side side, int64_t token) const;
-  /// Does a valid token stand there?
+  /// True if the id holds a valid token.
   bool is_valid(Side side, int64_t token) const;
-  /// Visible keys x queries of one head in ids [q0, q1) x [k0, k1), from the mask alone.
+  /// Number of visible (query, key) pairs of one head in ids [q0, q1) x [k0, k1), from the mask
+  /// alone.
   int64_t count_visible(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const;
-  /// Stage of an item.
+  /// The stage of an item.
   int32_t stage_of(const ItemTarget& item) const;
   const MaskBands& mask() const { return mask_; }
 
@@ -131,7 +133,7 @@ struct SlotIds {
 };
 SlotIds slot_ids(const SequenceSlot& sequence, Side side);
 
-/// Items of stages [first_stage, end_stage) of PlanIndex::stages.
+/// Number of items in stages [first_stage, end_stage) of PlanIndex::stages.
 int64_t count_stage_items(const PlanIndex& index, int32_t first_stage, int32_t end_stage);
 
 using SharedPlan = std::shared_ptr<const PlanIndex>;

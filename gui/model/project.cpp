@@ -10,7 +10,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// Has the item a visible pair in rows q x rows k? nullptr: all rows.
+/// True if the item has a visible pair in rows q x rows k. nullptr: all rows.
 bool has_pair(const Plan& plan, const ComputeItem& item, const std::vector<IdRange>* q,
               const std::vector<IdRange>* k) {
   const std::vector<IdRange> all = {{0, int64_t{1} << 40}};
@@ -27,7 +27,7 @@ bool has_pair(const Plan& plan, const ComputeItem& item, const std::vector<IdRan
   return false;
 }
 
-/// Pairs of ranks, each once.
+/// A set of pairs of ranks.
 class LinkSet {
  public:
   explicit LinkSet(const PlanIndex& index) : ranks_(index.num_ranks()), most_(index.num_links()) {
@@ -42,10 +42,10 @@ class LinkSet {
       mark = true;
     }
     links_.emplace_back(src, dst);
-    // Rings use each link again and again.
+    // Rings use each link many times.
     if (marked_.empty() && links_.size() >= 2 * distinct_ + 4096) tidy();
   }
-  /// No link of the plan is missing.
+  /// True if all links of the plan are in the set.
   bool is_full() const { return !marked_.empty() && static_cast<int64_t>(links_.size()) == most_; }
   std::vector<std::pair<int32_t, int32_t>> take() {
     tidy();
@@ -59,7 +59,7 @@ class LinkSet {
     distinct_ = links_.size();
   }
 
-  static constexpr int32_t kMostMarked = 4096;  // a bit a pair: 2 MiB
+  static constexpr int32_t kMostMarked = 4096;  // one bit per pair: 2 MiB
   int32_t ranks_;
   int64_t most_;
   std::vector<bool> marked_;  // [src][dst]
@@ -67,8 +67,8 @@ class LinkSet {
   size_t distinct_ = 0;
 };
 
-/// Gathers items in plan order, with their steps, links and ranks. Once nothing new can come from
-/// the rest of a stage, the rest is not looked at.
+/// Collects items in plan order, with their steps, links and ranks. Skips the rest of a stage when
+/// it cannot add anything new.
 class Gatherer {
  public:
   Gatherer(const PlanIndex& index, bool takes_ranks)
@@ -77,7 +77,7 @@ class Gatherer {
         links_(index),
         has_rank_(static_cast<size_t>(index.num_ranks()), false) {}
 
-  /// Adds the items of a pass that `hits(kind, index)` accepts.
+  /// Adds the items of a pass for which `hits(kind, index)` is true.
   template <class Hits>
   void add_pass(bool is_backward, Hits hits) {
     for (const StageRef& stage : index_.stages()) {
@@ -169,7 +169,7 @@ void finish(Projection& p) {
   merge_ranges(p.kv);
 }
 
-/// Ranks that own an id of the range.
+/// Marks the ranks that own an id of the range.
 void mark_owners(const PlanIndex& index, Side side, IdRange ids, std::vector<bool>& owns) {
   for (const OwnedRun& owned : index.owned(side)) {
     if (owned.run.begin >= ids.end) break;
@@ -177,7 +177,7 @@ void mark_owners(const PlanIndex& index, Side side, IdRange ids, std::vector<boo
   }
 }
 
-/// The items that touch ids of either side. `takes` filters by pass and item.
+/// Finds the items that touch ids of either side.
 class TokenSearch {
  public:
   TokenSearch(const PlanIndex& index, IdRange q, IdRange kv)
@@ -194,7 +194,7 @@ class TokenSearch {
     const auto i = static_cast<size_t>(index);
     if (kind == StageKind::compute) return computes(is_backward, c, i);
     if (c.key[i] >= 0 || kind != StageKind::transfer) return hits_.holds(c.key[i]);
-    // A part of a list: one end is the home of the rows.
+    // The transfer carries a part of a list: one of its ranks is the owner of the rows.
     if (!owns_[static_cast<size_t>(c.rank[i])] && !owns_[static_cast<size_t>(c.other_rank[i])])
       return false;
     return carries(is_backward, index);
@@ -211,7 +211,7 @@ class TokenSearch {
   bool computes(bool is_backward, const ItemColumns& c, size_t i) {
     const bool reads_q = hits_.holds(c.q_key[i]), reads_kv = hits_.holds(c.key[i]);
     if (!reads_q && !reads_kv) return false;
-    // An item that has keys sees a pair of some of its rows.
+    // The item has a visible pair, so it is enough if all rows of one of its lists are hit.
     if (hits_.holds_all(c.q_key[i]) || hits_.holds_all(c.key[i])) return true;
     const ComputeItem& item = index_.pass(is_backward).computes[i];
     return (reads_q && has_pair(plan_, item, &hits_.rows(c.q_key[i]), nullptr)) ||
@@ -238,7 +238,7 @@ Payload payload_of(int32_t tensor) {
   return tensor == 2 ? Payload::dq : Payload::out;
 }
 
-/// Does an item write, or carry, this kind of result?
+/// True if an item writes, or carries, this kind of result.
 bool makes(const Plan& plan, const Pass& pass, StageKind kind, size_t i, int32_t tensor) {
   const BufferKind wanted = tensor >= 3   ? BufferKind::dkv
                             : tensor == 2 ? BufferKind::dq
@@ -258,7 +258,7 @@ bool makes(const Plan& plan, const Pass& pass, StageKind kind, size_t i, int32_t
   return false;
 }
 
-/// Is the head among an item's heads? Heads of computes are query heads; dK and dV have kv heads.
+/// True if an item works on the head. Computes have query heads; dK and dV have KV heads.
 bool has_head(const Plan& plan, StageKind kind, HeadRange heads, const RowTarget& row) {
   if (kind == StageKind::compute && row.tensor >= 3)
     heads = kv_heads_of(plan.scenario.attention, heads);

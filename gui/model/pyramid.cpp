@@ -15,7 +15,7 @@ constexpr int32_t kQuietNan = 0x7fc00000;
 
 int32_t to_key(float value) {
   if (std::isnan(value)) return kQuietNan;
-  // Zero has two signs, and what nobody measured only one value.
+  // Both signs of zero become one value, and all values below zero become kNothing.
   if (value <= 0) return bit_cast<int32_t>(value < 0 ? MaxPyramid::kNothing : 0.0f);
   return bit_cast<int32_t>(value);
 }
@@ -57,7 +57,7 @@ void MaxPyramid::worst_of_rows(int64_t begin, int64_t end, std::span<float> wors
   keys.assign(static_cast<size_t>(columns_), bit_cast<int32_t>(kNothing));
   begin = std::max<int64_t>(0, begin);
   end = std::min(rows_, end);
-  int64_t rows = rows_;  // of the level; its last block may be short, and is whole all the same
+  int64_t rows = rows_;  // rows of the level; its last block may be shorter, but counts as a whole
   for (const std::vector<int32_t>& level : levels_) {
     const auto take = [&](int64_t row) {
       take_worse(level.data() + row * columns_, columns_, keys.data());

@@ -10,7 +10,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// How far apart two values are: 0 for equal infinities, NaN where one side has one.
+/// The distance of two values: 0 for equal infinities, NaN if one side is NaN.
 double distance(double seen, double expected) {
   if (seen == expected) return 0.0;
   const double difference = std::abs(seen - expected);
@@ -18,7 +18,7 @@ double distance(double seen, double expected) {
                                                   : difference;
 }
 
-/// The lane that is furthest off, a NaN before all.
+/// The element with the largest error; a NaN comes before all others.
 int64_t furthest_lane(const RowPair& row) {
   int64_t furthest = 0;
   double most = -1;
@@ -32,7 +32,7 @@ int64_t furthest_lane(const RowPair& row) {
   return furthest;
 }
 
-/// Sorts rows worst first: NaN, infinity, then by share; equal ones by place.
+/// Order of rows, worst first: NaN, infinity, then by share; equal ones by position.
 bool is_worse(float a, int64_t row_a, float b, int64_t row_b) {
   if (std::isnan(a) != std::isnan(b)) return std::isnan(a);
   if (!std::isnan(a) && a != b) return a > b;

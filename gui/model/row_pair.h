@@ -7,21 +7,21 @@
 
 namespace cpscope::gui {
 
-/// One row on both sides.
+/// The values of one row on both sides.
 struct RowPair {
   const double* seen = nullptr;
   const double* expected = nullptr;
   int64_t lanes = 0;
 };
 
-/// |seen - expected|2; equal infinities are no error, NaN where one side has one.
+/// |seen - expected|2; equal infinities are no error; NaN if one side has a NaN.
 double row_error(const RowPair& row);
-/// |expected|2 squared, infinities left out.
+/// |expected|2 squared, without infinities.
 double row_square(const RowPair& row);
-/// An error over a size: 0 / 0 is 0, x / 0 is infinite.
+/// An error divided by a size: 0 / 0 is 0, x / 0 is infinite.
 double error_ratio(double error, double size);
 
-/// From row_errors, row_budgets and typical_row: how many rows err how far, the worst ones, and the
+/// Computes, from row_errors, row_budgets and typical_row, the histogram, the worst rows, and the
 /// pyramid. `pair_of(row)`: the values of row token * heads + head.
 void weigh_rows(ErrorField& field, const std::function<RowPair(int64_t row)>& pair_of);
 

@@ -15,17 +15,17 @@
 namespace cpscope::gui {
 namespace {
 
-/// One array of one compute item on both sides, and the tokens and heads that it stands for.
+/// One array of one compute item on both sides, and its tokens and heads.
 struct ItemPair {
-  size_t tensor = 0;  // in kErrorTensors
-  int32_t step = 0;   // of PlanIndex::steps
+  size_t tensor = 0;  // index in kErrorTensors
+  int32_t step = 0;   // index in PlanIndex::steps
   const Tensor* seen = nullptr;
   const Tensor* expected = nullptr;
   RunListId tokens{};
   int32_t first_head = 0;
 };
 
-/// What the plan says of an item's array.
+/// The shape of an item's array according to the plan.
 struct ItemShape {
   RunListId tokens{};
   HeadRange heads;
@@ -53,7 +53,7 @@ Error unfit(const std::string& what) {
   return make_error(ErrorKind::bad_input, what, "record the run again");
 }
 
-/// All arrays of compute items, in plan order.
+/// Collects all arrays of compute items, in plan order.
 Result<std::vector<ItemPair>> pair_items(const RunRecord& seen, const RunRecord& expected,
                                          const PlanIndex& index) {
   const Plan& plan = index.plan();
@@ -82,13 +82,13 @@ Result<std::vector<ItemPair>> pair_items(const RunRecord& seen, const RunRecord&
   return pairs;
 }
 
-/// Zeros, or -inf: a row that sees nothing.
+/// True for zeros, or -inf: the row sees no key.
 bool is_empty(const double* row, int64_t lanes) {
   return std::all_of(row, row + lanes,
                      [](double value) { return value == 0 || (std::isinf(value) && value < 0); });
 }
 
-/// `visit(token, head, pair)` for each row in which a side has something.
+/// Calls `visit(token, head, pair)` for each row that is not empty on both sides.
 template <class Visit>
 void for_each_row(const ItemPair& item, const Plan& plan, Visit visit) {
   const int64_t heads = item.seen->shape[1], lanes = item.seen->shape[2];
@@ -119,7 +119,7 @@ double find_typical_row(const std::vector<ItemPair>& items, size_t tensor, const
   return rows > 0 ? std::sqrt(sum / static_cast<double>(rows)) : 0.0;
 }
 
-/// One tensor of one step.
+/// Measures one tensor of one step.
 ErrorField measure_step(const std::vector<const ItemPair*>& items, const PlanIndex& index,
                         double typical_row) {
   const Plan& plan = index.plan();
@@ -156,7 +156,7 @@ ErrorField measure_step(const std::vector<const ItemPair*>& items, const PlanInd
   return field;
 }
 
-/// Rows of all heat maps together; a step has one for each tensor that it writes.
+/// Limits the rows of all heat maps together; a step has one for each tensor that it writes.
 std::optional<Error> check_size(
     const std::array<std::vector<std::vector<const ItemPair*>>, kErrorTensors.size()>& items_of,
     const PlanIndex& plan) {

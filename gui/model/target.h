@@ -36,7 +36,7 @@ struct RankTarget {
   friend bool operator==(const RankTarget&, const RankTarget&) = default;
 };
 
-/// Everything that travels from one rank to another.
+/// All transfers from one rank to another.
 struct LinkTarget {
   int32_t src = 0, dst = 0;
   friend bool operator==(const LinkTarget&, const LinkTarget&) = default;
@@ -49,7 +49,7 @@ struct ItemTarget {
   friend bool operator==(const ItemTarget&, const ItemTarget&) = default;
 };
 
-/// A step of the schedule: number in PlanIndex::steps.
+/// A step of the schedule: index in PlanIndex::steps.
 struct StepTarget {
   int32_t step = 0;
   friend bool operator==(const StepTarget&, const StepTarget&) = default;
@@ -57,14 +57,14 @@ struct StepTarget {
 
 /// One row of a result: tensor out | lse | dq | dk | dv, packed padded token, head.
 struct RowTarget {
-  int32_t tensor = 0;  // number in kErrorTensors (gui/model/error_field.h)
+  int32_t tensor = 0;  // index in kErrorTensors (gui/model/error_field.h)
   int64_t token = 0;
   int32_t head = 0;
   friend bool operator==(const RowTarget&, const RowTarget&) = default;
 };
 
-/// What can be pointed at: ids that survive seeking, replanning where they still exist, and
-/// switching between runs.
+/// An object that the user can select or hover over: ids that stay valid when seeking, when
+/// switching between runs, and when replanning if they still exist.
 using Target = std::variant<Nothing, TokenRange, PairRange, RankTarget, LinkTarget, ItemTarget,
                             StepTarget, RowTarget>;
 

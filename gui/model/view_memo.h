@@ -8,23 +8,23 @@
 
 namespace cpscope::gui {
 
-/// A value that somebody else is making.
+/// A value that another thread is making.
 struct LaterValue {
   std::string key;
   std::shared_ptr<const void> value;  // written before is_done, read after it
   std::atomic<bool> is_done{false};
 };
 
-/// Keeps what was costly to make while its key stays the same. One for each view.
+/// Keeps expensive values while their keys stay the same. One for each view.
 struct ViewMemo {
   std::string key;
   std::shared_ptr<const void> value;
-  /// Carries a job out on another thread; empty: whoever needs a value makes it at once.
+  /// Runs a job on another thread; empty: values are made at once.
   std::function<void(std::function<void()> job)> post = {};
   std::shared_ptr<LaterValue> later = {};  // being made, or made and not yet taken
 
   bool is_waiting() const { return later != nullptr; }
-  /// Has a value come that nobody has taken yet?
+  /// True if a value is ready that was not taken yet.
   bool has_news() const { return later != nullptr && later->is_done; }
   void take_news() {
     if (!has_news()) return;
@@ -34,10 +34,10 @@ struct ViewMemo {
   }
 };
 
-/// The value of a key: the one that is kept, or a new one of `make`, a function without arguments
-/// that returns std::shared_ptr<const T>. Where the memo can post jobs, a long one goes there and
-/// the answer is null until it is done: ask again once the memo has news. The job may outlive the
-/// call, so it must hold all that it needs; the plan and its runs live on (who posts sees to it).
+/// The value of a key: the kept one, or a new one from `make`, a function without arguments that
+/// returns std::shared_ptr<const T>. If the memo can post jobs, a long one is posted and the answer
+/// is null until it is done: call again once the memo has news. The job may outlive the call, so it
+/// must own all that it needs; the owner of `post` keeps the plan and its runs alive.
 template <class T, class Make>
 std::shared_ptr<const T> remember(ViewMemo* memo, const std::string& key, bool is_long, Make make) {
   if (memo == nullptr) return make();

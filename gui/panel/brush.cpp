@@ -8,7 +8,7 @@ namespace cpscope::gui {
 
 namespace {
 
-constexpr float kFar = 1e6F;  // pixels: further places are cut before they lose their fractions
+constexpr float kFar = 1e6F;  // pixels: coordinates are clamped to it, since float loses fractions
 
 float snap(float place) { return std::floor(std::clamp(place, -kFar, kFar) + 0.5F); }
 
@@ -22,7 +22,7 @@ float phase_of(float place, float side) { return place - std::floor(place / side
 }  // namespace
 
 Brush::Brush(const PaintPlace& place) : place_(place), scale_(place.fonts->scale) {
-  // Everything snaps from a whole pixel, so a drawing looks the same wherever its panel stands.
+  // The origin is rounded to a whole pixel, so a drawing looks the same wherever its panel is.
   place_.origin = {std::floor(place.origin.x + 0.5F), std::floor(place.origin.y + 0.5F)};
 }
 
@@ -137,7 +137,7 @@ void paint_box(const Brush& brush, const FilledBox& mark) {
 
 namespace {
 
-/// Dashes along a box's edge, as far as it is visible.
+/// Draws dashes along an edge of a box, as far as it is visible.
 void dash_edge(const Brush& brush, const Box& edge, bool is_across, Color color) {
   const float on = std::max(2.F, std::floor(4 * brush.scale() + 0.5F));
   const float period = on + std::max(2.F, std::floor(3 * brush.scale() + 0.5F));

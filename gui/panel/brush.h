@@ -11,7 +11,8 @@ namespace cpscope::gui {
 
 inline ImU32 pack_color(Color color) { return IM_COL32(color.r, color.g, color.b, color.a); }
 
-/// Turns logical places into screen pixels and knows what can be seen: what all marks paint with.
+/// Converts logical coordinates to screen pixels and knows the visible area; used to paint all
+/// marks.
 class Brush {
  public:
   explicit Brush(const PaintPlace& place);
@@ -20,21 +21,21 @@ class Brush {
   const PaintPlace& place() const { return place_; }
   float scale() const { return scale_; }
 
-  /// Screen pixels of a place, between pixels too.
+  /// Screen pixels of a point, with fractions.
   ImVec2 at(Point point) const {
     return {place_.origin.x + point.x * scale_, place_.origin.y + point.y * scale_};
   }
-  /// A box on whole pixels, at least one wide and high. Empty or NaN boxes stay empty.
+  /// The box rounded to whole pixels, at least one wide and high. Empty or NaN boxes stay empty.
   Box on_pixels(const Box& box) const;
-  /// Whole pixels of a width, at least one.
+  /// A width in whole pixels, at least one.
   float pixels_of(float width) const;
-  /// What of the screen can be painted now.
+  /// The part of the screen that can be painted now.
   Box visible() const;
   bool is_visible(const Box& pixels) const;
 
-  /// Pixels, filled and cut at what is visible.
+  /// Fills pixels, clipped to the visible part.
   void fill(const Box& pixels, Color color) const;
-  /// A hatch over pixels, in step with all others of the drawing.
+  /// Draws a hatch over pixels, aligned with all other hatches of the drawing.
   void hatch(const Box& pixels, Hatch hatch, Color color) const;
 
  private:

@@ -17,7 +17,7 @@ struct Segment {
 
 float length_of(const Segment& s) { return std::hypot(s.to.x - s.from.x, s.to.y - s.from.y); }
 
-// Shares are double: ends may lie far beyond the screen, where a float has no pixels left.
+// Shares are double: ends may be so far outside the screen that float cannot resolve a pixel.
 ImVec2 between(const Segment& s, double share) {
   const auto mix = [share](double from, double to) {
     return static_cast<float>(from + (to - from) * share);
@@ -25,7 +25,7 @@ ImVec2 between(const Segment& s, double share) {
   return {mix(s.from.x, s.to.x), mix(s.from.y, s.to.y)};
 }
 
-/// Which part [begin, end] of a segment lies in a box: Liang and Barsky 1984. begin > end: none.
+/// The part [begin, end] of a segment inside a box: Liang and Barsky 1984. begin > end: none.
 std::pair<double, double> cut_share(const Segment& s, const Box& box) {
   const double x = s.from.x, y = s.from.y, dx = s.to.x - x, dy = s.to.y - y;
   const double steps[] = {-dx, dx, -dy, dy};
@@ -43,7 +43,7 @@ std::pair<double, double> cut_share(const Segment& s, const Box& box) {
   return {begin, end};
 }
 
-/// Edges are smoothed outwards, and outwards is told by the order: clockwise on the screen.
+/// Edges are anti-aliased outwards, and the point order defines outwards: clockwise on the screen.
 void fill_convex(const Brush& brush, std::vector<ImVec2>& points, Color color) {
   float area = 0;
   for (size_t i = 0; i < points.size(); ++i) {
@@ -55,7 +55,8 @@ void fill_convex(const Brush& brush, std::vector<ImVec2>& points, Color color) {
                                    pack_color(color));
 }
 
-/// An upright line as a box on whole pixels: sharp where a slanted one would be smoothed.
+/// An axis-parallel line as a box on whole pixels: sharp, where a slanted line would be
+/// anti-aliased.
 Box upright_box(const Brush& brush, const Segment& s, float width) {
   const bool is_across = s.from.y == s.to.y;
   const float middle = is_across ? s.from.y : s.from.x;
@@ -86,13 +87,13 @@ void stroke_dashed(const Brush& brush, const Segment& s, Color color, float widt
   }
 }
 
-/// A head at the end of the segment; gives how much of the segment it takes.
+/// Paints an arrow head at the end of the segment; returns the share of the segment that it covers.
 float paint_head(const Brush& brush, const Segment& s, Color color, float width) {
   const float length = length_of(s);
   const float reach = std::min(length, (5 + 2 * width / brush.scale()) * brush.scale());
   const float half = reach * 0.42F;
   const ImVec2 ahead = {(s.to.x - s.from.x) / length, (s.to.y - s.from.y) / length};
-  // Lines are drawn through the middle of their first pixel; so is the tip.
+  // Lines are drawn through the middle of their first pixel; the tip is there, too.
   const ImVec2 tip = {s.to.x + 0.5F, s.to.y + 0.5F};
   const ImVec2 back = {tip.x - ahead.x * reach, tip.y - ahead.y * reach};
   std::vector<ImVec2> points = {tip,
@@ -102,7 +103,7 @@ float paint_head(const Brush& brush, const Segment& s, Color color, float width)
   return reach * 0.8F;
 }
 
-/// What of a polygon lies on one side of a line: Sutherland and Hodgman 1974.
+/// The part of a polygon on one side of a line: Sutherland and Hodgman 1974.
 template <class Inside>
 std::vector<ImVec2> cut_side(const std::vector<ImVec2>& points, Inside depth_of) {
   std::vector<ImVec2> kept;
@@ -166,7 +167,7 @@ void paint_ribbon(const Brush& brush, const Ribbon& mark) {
   const Box room = brush.visible().inset(-64);
   const float drop = end0.y - top0.y;
   const float slant = std::max(std::abs(end0.x - top0.x), std::abs(end1.x - top1.x));
-  // One strip for about six pixels of bend; straight bands need only one.
+  // One strip for about six pixels of bend; a straight band needs only one.
   const int32_t strips =
       slant < 0.5F ? 1
                    : std::clamp(static_cast<int32_t>(std::max(std::abs(drop), slant) / 6), 6, 32);
@@ -180,7 +181,7 @@ void paint_ribbon(const Brush& brush, const Ribbon& mark) {
     const float bend = smooth_step(share), steep = 6 * share * (1 - share);
     const float y = top0.y + drop * share;
     const float x0 = top0.x + (end0.x - top0.x) * bend;
-    // Never thinner than a pixel's three quarters, or it would flicker away.
+    // Never thinner than three quarters of a pixel, otherwise it would flicker.
     const float x1 = std::max(top1.x + (end1.x - top1.x) * bend, x0 + 0.75F);
     // Half a pixel across the edge, measured along x.
     const auto soft = [&](float run) { return 0.5F * std::hypot(1.F, run * steep / drop); };

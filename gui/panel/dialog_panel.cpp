@@ -47,7 +47,7 @@ void build_lesson_list(Ui& ui) {
   }
 }
 
-/// A path to type. `act` says what happens with it.
+/// A text field for a path. `act` is called with the path.
 template <class Act>
 void build_path(Ui& ui, TypedText& typed, const char* hint, const char* verb, Act act) {
   if (typed.field != "dialog") typed = {"dialog", "", ""};
@@ -76,7 +76,7 @@ void build_open(Ui& ui, TypedText& typed) {
   show_text(ui, "Shipped scenarios", Role::faint_text);
   int column = 0;
   const auto& names = ui.state.services.scenario_names;
-  // A path fits no name; then all are offered.
+  // A path matches no name; then all names are shown.
   std::vector<NameMatch> matches = match_names(names, typed.text);
   if (matches.empty()) matches = match_names(names, "");
   for (const NameMatch& match : matches) {
@@ -96,7 +96,7 @@ void build_save(Ui& ui, TypedText& typed) {
              [&](const std::string& path) { save_scenario(ui.state, path); });
 }
 
-/// On the way out: nothing is lost without being asked.
+/// Asks before unsaved changes are lost by quitting.
 void build_unsaved(Ui& ui) {
   AppState& state = ui.state;
   const std::string& path = state.document.path();

@@ -16,7 +16,8 @@ namespace {
 
 constexpr float kLabelWidth = 112;
 
-/// The fields of one frame: a changed copy of the scenario is handed to the document at once.
+/// The fields of one frame: each change passes a changed copy of the scenario to the document at
+/// once.
 class Editor {
  public:
   Editor(Ui& ui, TypedText& typed)
@@ -69,7 +70,7 @@ class Editor {
     finish(key);
   }
 
-  /// Halves and doubles, because ranks come in powers of two.
+  /// Buttons that halve and double the value, because numbers of ranks are usually powers of two.
   void powers(const char* key, int32_t& value) {
     const std::string name = "edit/" + std::string(key);
     ImGui::SetCursorPosX(ui_.px(10 + kLabelWidth));
@@ -84,7 +85,7 @@ class Editor {
     }
   }
 
-  /// "698, 1024": taken as soon as it is a list of numbers.
+  /// A list such as "698, 1024": taken over as soon as the text is a valid list of numbers.
   void list(const char* label, const char* key, std::vector<int64_t>& values, const char* tip) {
     begin(label, tip);
     const bool is_typed = typed_.field == key;
@@ -150,7 +151,7 @@ class Editor {
     if (ImGui::IsItemDeactivatedAfterEdit()) ui_.state.document.end_edit();
   }
 
-  /// The field's name, and what the planner has against its value, in place.
+  /// Shows the field's name, and the planner's complaint about its value next to it.
   void finish(const char* key) {
     name_item(ui_, "edit/" + std::string(key));
     const Complaint* complaint = find_complaint(ui_.state.document.refusal(), key);
@@ -172,7 +173,7 @@ void edit_parallel(Ui& ui, Editor& editor) {
   editor.number("ranks", "parallel.cp_size", parallel.cp_size, 1, "GPUs that share one attention");
   editor.powers("parallel.cp_size", parallel.cp_size);
   editor.choice("communication", "parallel.cp_comm_type", parallel.comm_type, kCommTypes,
-                "How keys and values, or heads, travel");
+                "How keys and values, or heads, are sent");
   editor.choice("layout", "parallel.layout", parallel.layout, kLayoutKinds,
                 "Which rank owns which tokens");
   if (parallel.comm_type == CommType::a2a_p2p)
@@ -186,7 +187,7 @@ void edit_parallel(Ui& ui, Editor& editor) {
                            "Tokens that are dispatched together");
   if (parallel.comm_type == CommType::group_cast)
     editor.choice("dispatch", "parallel.dispatch", parallel.dispatch, kDispatches,
-                  "What is dealt out to balance the work");
+                  "What the dispatch assigns to ranks to balance work");
   (void)ui;
 }
 
@@ -195,7 +196,7 @@ void edit_mask(Editor& editor) {
   editor.heading("MASK");
   editor.choice("mask", "attention.attn_mask_type", attention.mask_type, kMaskTypes,
                 "Which keys a query may see");
-  // The keys of one entry: both halves of a window are one list in the file.
+  // Both fields belong to one key: the two halves of a window are one list in the file.
   editor.number<int64_t>("window left", "attention.window_size", attention.window_left, 16,
                          "Keys to the left of the diagonal that are seen, -1: all");
   ImGui::PushID("right");
@@ -225,10 +226,11 @@ void edit_heads(Editor& editor) {
   Attention& attention = editor.scenario().attention;
   editor.heading("HEADS");
   editor.number("query heads", "attention.heads", attention.heads, 1, "Heads of Q");
-  editor.number("kv heads", "attention.kv_heads", attention.kv_heads, 1,
+  editor.number("KV heads", "attention.kv_heads", attention.kv_heads, 1,
                 "Heads of K and V; several query heads may share one");
-  editor.number("head dim", "attention.head_dim", attention.head_dim_qk, 8, "Lanes of Q and K");
-  editor.number("value dim", "attention.head_dim_v", attention.head_dim_v, 8, "Lanes of V and O");
+  editor.number("head dim", "attention.head_dim", attention.head_dim_qk, 8, "head_dim of Q and K");
+  editor.number("value dim", "attention.head_dim_v", attention.head_dim_v, 8,
+                "head_dim of V and O");
   editor.choice("softmax", "attention.softmax_type", attention.softmax_type, kSoftmaxTypes,
                 "vanilla, or with a sink that takes a share of every row");
   editor.decimal("softcap", "attention.softcap", attention.softcap, "0: off");
@@ -242,13 +244,13 @@ void edit_numerics(Editor& editor) {
   editor.choice("dtype", "numerics.dtype", numerics.dtype, kDtypes, "Of inputs and answers");
   editor.flag("backward", "numerics.backward", numerics.backward, "Also dQ, dK and dV");
   editor.choice("dKV wire", "numerics.dkv_wire", numerics.dkv_wire, kDkvWires,
-                "In what dK and dV shares travel");
+                "dtype of dK and dV on the wire");
   editor.choice("dKV hops", "numerics.dkv_hops", numerics.dkv_hops, kDkvHops,
                 "Straight home, or round the ring");
 }
 
-/// Why there is no plan. The fields at fault say it again in their place, which may be out of
-/// sight.
+/// Shows why there is no plan. The fields at fault also show their complaint, but they may be
+/// scrolled out of sight.
 void show_refusal(Ui& ui) {
   const auto& refusal = ui.state.document.refusal();
   if (!refusal) return;

@@ -25,12 +25,12 @@ constexpr std::array kBodySizes = {10.F, 11.F, 12.F, 13.F, 14.F, 15.F, 16.F, 18.
 constexpr std::array kStrongSizes = {11.F, 12.F, 13.F, 14.F, 15.F, 16.F, 18.F, 20.F, 24.F, 32.F};
 constexpr std::array kMonoSizes = {9.F, 10.F, 11.F, 12.F, 13.F, 14.F, 15.F, 16.F, 18.F};
 
-// Capitals of the built-in font are 8 of 13 pixels high, and stand one pixel low.
+// Capitals of the built-in font are 8 of 13 pixels high, and are drawn one pixel too low.
 constexpr float kBuiltInCapital = 8.F / 13;
 
 constexpr ImWchar kAscii[] = {0x20, 0x7E, 0};
 
-/// A font file in memory, and how many of its em ascent and descent take together.
+/// A font file in memory, and the sum of ascent and descent in units of its em.
 struct FontData {
   std::string bytes;
   float line_of_em = 1;
@@ -43,7 +43,7 @@ uint32_t read_number(const std::string& bytes, size_t at, size_t count) {
   return value;
 }
 
-/// Offset of a table of an OpenType file, 0 when it has none.
+/// Offset of a table of an OpenType file; 0 when the file does not have it.
 size_t find_table(const std::string& bytes, const char* name) {
   const size_t tables = read_number(bytes, 4, 2);
   for (size_t i = 0; i < tables; ++i) {
@@ -54,7 +54,7 @@ size_t find_table(const std::string& bytes, const char* name) {
   return 0;
 }
 
-/// The file, if it is an OpenType font whose measures make sense.
+/// Reads the file if it is an OpenType font with plausible measures.
 std::optional<FontData> read_font(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return std::nullopt;
@@ -74,7 +74,7 @@ std::optional<FontData> read_font(const std::string& path) {
   return font;
 }
 
-/// Adds one face in all sizes. The file stays with `fonts`; the atlas only points at it.
+/// Adds one face in all sizes. `fonts` owns the file; the atlas only points at it.
 template <size_t N>
 void add_face(ImFontAtlas& atlas, Fonts& fonts, Face face, FontData data,
               const std::array<float, N>& sizes) {
@@ -83,7 +83,7 @@ void add_face(ImFontAtlas& atlas, Fonts& fonts, Face face, FontData data,
   for (const float size : sizes) {
     ImFontConfig config;
     config.GlyphRanges = kAscii;
-    // Letters keep their own distances; figures of fixed width stand on whole pixels.
+    // Letters keep fractional advances; figures of fixed width are placed on whole pixels.
     config.OversampleH = face == Face::mono ? 1 : 2;
     config.OversampleV = 1;
     config.PixelSnapH = face == Face::mono;
@@ -96,7 +96,7 @@ void add_face(ImFontAtlas& atlas, Fonts& fonts, Face face, FontData data,
 }
 
 void add_built_in(ImFontAtlas& atlas, Fonts& fonts) {
-  // The font is a bitmap of 13 pixels: only whole multiples are sharp.
+  // The font is a bitmap of 13 pixels: only integer multiples of it are sharp.
   const float unit = 13.F * std::max(1.F, std::round(fonts.scale));
   for (const float times : {1.F, 2.F}) {
     ImFontConfig config;

@@ -14,11 +14,11 @@ struct ImFontAtlas;
 
 namespace cpscope::gui {
 
-/// packages: Inter and JetBrains Mono where they are installed. built_in: the one font that Dear
-/// ImGui carries in itself, so that pictures depend on nothing else (golden pictures).
+/// packages: Inter and JetBrains Mono if they are installed. built_in: the font that is part of
+/// Dear ImGui, so that pictures depend on nothing else (golden pictures).
 enum class FontChoice : uint8_t { packages, built_in };
 
-/// Where fonts are looked for. A file that is missing or no font is replaced by the built-in font.
+/// Paths of the fonts. A missing or invalid file is replaced by the built-in font.
 struct FontFiles {
   std::string body = "/usr/share/fonts/opentype/inter/Inter-Regular.otf";
   std::string strong = "/usr/share/fonts/opentype/inter/Inter-SemiBold.otf";
@@ -28,40 +28,40 @@ struct FontFiles {
 /// One face in one size.
 struct FontCut {
   Face face = Face::body;
-  float size = 0;          // logical pixels of the em, what Label::size asks for
-  ImFont* font = nullptr;  // of the atlas
-  float pixels = 0;        // Dear ImGui's name for the size: ascent + descent on the screen
-  float capital = 0.73F;   // height of capitals, of the em
-  float sink = 0;          // screen pixels by which its letters stand below their baseline
+  float size = 0;          // em in logical pixels, to compare with Label::size
+  ImFont* font = nullptr;  // owned by the atlas
+  float pixels = 0;        // Dear ImGui's font size: ascent + descent in screen pixels
+  float capital = 0.73F;   // height of capitals, in units of the em
+  float sink = 0;          // screen pixels by which letters are drawn below their baseline
 };
 
-/// Where a hatch lies in the atlas: a square of `side` pixels that repeats without a seam.
+/// Position of a hatch in the atlas: a square of `side` pixels that can be tiled without a seam.
 struct HatchTile {
   float u0 = 0, v0 = 0, u1 = 0, v1 = 0;  // texture coordinates of the square
-  int32_t side = 0;                      // pixels; 0: none, hatches are drawn as lines
+  int32_t side = 0;                      // pixels; 0: not in the atlas, the hatch is drawn as lines
 };
 
-/// The fonts of one atlas, for one scale. It and the atlas point into each other and live equally
-/// long.
+/// The fonts of one atlas, for one scale. It and the atlas point into each other and have the same
+/// lifetime.
 struct Fonts {
-  FontChoice used = FontChoice::packages;  // built_in as soon as one file was missing
+  FontChoice used = FontChoice::packages;  // built_in if at least one file was missing
   std::string missing;                     // a sentence with the package to install, or empty
-  float scale = 1;                         // screen pixels of a logical pixel
-  std::vector<FontCut> cuts;               // by face, then size
-  std::array<HatchTile, 4> hatches;        // by Hatch
-  std::vector<std::shared_ptr<std::string>> files;  // what the atlas points at
+  float scale = 1;                         // screen pixels per logical pixel
+  std::vector<FontCut> cuts;               // ordered by face, then size
+  std::array<HatchTile, 4> hatches;        // indexed by Hatch
+  std::vector<std::shared_ptr<std::string>> files;  // file contents that the atlas points at
 
-  /// The loaded cut nearest to a size; between two, the smaller one.
+  /// The loaded font nearest to a size; of two equally near ones, the smaller.
   const FontCut& find(Face face, float size) const;
   /// Width of one line in logical pixels, at the size that `find` gives.
   float text_width(const std::string& text, float size, Face face) const;
 };
 
-/// Fills an empty atlas and packs it: fonts, and the hatches beside them.
+/// Fills an empty atlas with fonts and hatches, and packs it.
 Fonts load_fonts(ImFontAtlas& atlas, FontChoice choice, float scale = 1,
                  const FontFiles& files = {});
 
-/// For views. `fonts` must outlive it.
+/// Measures text for views. `fonts` must outlive the result.
 TextWidth text_width_of(const Fonts& fonts);
 
 }  // namespace cpscope::gui

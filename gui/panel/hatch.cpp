@@ -15,13 +15,13 @@ namespace {
 
 constexpr float kPeriod = 8;        // logical pixels
 constexpr int32_t kMostSide = 128;  // pixels
-constexpr int32_t kSamples = 4;     // of a pixel, in each direction
+constexpr int32_t kSamples = 4;     // samples per pixel, in each direction
 
 int32_t wrap(int32_t value, int32_t period) { return ((value % period) + period) % period; }
 
-/// Is the point (in quarter pixels, repeating every `period`) inked?
+/// True if the hatch covers the point (in quarter pixels, repeating every `period`).
 bool is_inked(Hatch hatch, int32_t x, int32_t y, int32_t period) {
-  // A sixth of the period, measured along an axis, makes lines of 1 pixel at scale 1.
+  // A sixth of the period, measured along an axis, gives lines of 1 pixel at scale 1.
   const int32_t width = std::max<int32_t>(1, (period + 3) / 6);
   const bool rises = wrap(x + y, period) < width;
   switch (hatch) {
@@ -32,7 +32,7 @@ bool is_inked(Hatch hatch, int32_t x, int32_t y, int32_t period) {
     case Hatch::cross:
       return rises || wrap(x - y, period) < width;
     case Hatch::dots: {
-      // Two dots a square, the second one in its middle.
+      // Two dots per square, the second one in its middle.
       const int32_t radius = period / 7;
       for (const int32_t center : {period / 4, period * 3 / 4}) {
         const int32_t dx = wrap(x, period) * 2 + 1 - center * 2;

@@ -8,13 +8,13 @@
 
 namespace cpscope::gui {
 
-/// Where the named widgets of a frame are, in screen pixels: hands click by name, and look up
-/// anew after every change. "play.toggle", "edit/parallel.cp_size", "layout/chunk/q/128".
+/// Positions of the named widgets of a frame, in screen pixels. Tests click by name, and look the
+/// name up again after every change. "play.toggle", "edit/parallel.cp_size", "layout/chunk/q/128".
 class HitMap {
  public:
   void clear() { boxes_.clear(); }
   void add(std::string name, const Box& box) { boxes_.insert_or_assign(std::move(name), box); }
-  /// Null when the last frame did not show it.
+  /// Returns null when the last frame did not show the widget.
   const Box* find(std::string_view name) const {
     const auto it = boxes_.find(name);
     return it == boxes_.end() ? nullptr : &it->second;

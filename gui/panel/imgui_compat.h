@@ -8,8 +8,8 @@
 
 namespace cpscope::gui {
 
-/// A context of Dear ImGui in which memory that does not come is std::bad_alloc, as everywhere
-/// else; by itself it would write to address 0.
+/// Creates a context of Dear ImGui in which a failed allocation throws std::bad_alloc, as
+/// everywhere else; Dear ImGui itself would write to address 0.
 inline ImGuiContext* make_imgui_context() {
   ImGui::SetAllocatorFunctions([](size_t size, void*) { return ::operator new(size); },
                                [](void* memory, void*) { ::operator delete(memory); });
@@ -18,10 +18,10 @@ inline ImGuiContext* make_imgui_context() {
 
 }  // namespace cpscope::gui
 
-/// Everything that differs between Dear ImGui 1.86 and later, in one place.
+/// All differences between Dear ImGui 1.86 and later versions, in one place.
 namespace cpscope::gui::compat {
 
-/// Texture ids are pointers up to 1.91.3 and numbers later.
+/// Texture ids are pointers up to 1.91.3 and integers in later versions.
 inline ImTextureID to_texture(uint64_t number) {
   return (ImTextureID)(intptr_t)number;  // NOLINT(google-readability-casting): either kind of cast
 }
@@ -29,7 +29,7 @@ inline uint64_t to_number(ImTextureID texture) {
   return (uint64_t)(intptr_t)texture;  // NOLINT(google-readability-casting): either kind of cast
 }
 
-/// Pixels from the top of a line to its baseline.
+/// Distance in pixels from the top of a line to its baseline.
 inline float ascent_of(ImFont* font, float pixels) {
 #if IMGUI_VERSION_NUM >= 19200
   return font->GetFontBaked(pixels)->Ascent;
@@ -38,15 +38,15 @@ inline float ascent_of(ImFont* font, float pixels) {
 #endif
 }
 
-/// Can pictures of our own be put into the atlas before it is packed?
+/// True if our own pictures can be put into the atlas before it is packed.
 #if IMGUI_VERSION_NUM >= 19200
 inline constexpr bool kAtlasTakesPictures = false;
 #else
 inline constexpr bool kAtlasTakesPictures = true;
 #endif
 
-/// Keys by the numbers that GLFW gives them, so that 1.86 (which numbers keys as its backend does)
-/// and later ones are asked alike. Letters and digits are their ASCII capitals.
+/// Keys with the numbers of GLFW, so that 1.86 (which uses the key numbers of its backend) and
+/// later versions are queried the same way. Letters and digits are their ASCII capitals.
 enum class Key : int32_t {
   space = 32,
   comma = 44,
@@ -138,7 +138,7 @@ inline ImGuiKey to_imgui(Key key) {
 }
 #endif
 
-/// Was the key pressed in this frame?
+/// True if the key was pressed in this frame.
 inline bool is_key_pressed(Key key, bool with_repeat = false) {
 #if IMGUI_VERSION_NUM >= 18700
   return ImGui::IsKeyPressed(to_imgui(key), with_repeat);
@@ -147,8 +147,8 @@ inline bool is_key_pressed(Key key, bool with_repeat = false) {
 #endif
 }
 
-/// Tells 1.86 under which numbers it finds the keys that its text fields need. A no-op later, and
-/// not needed where the GLFW backend has done it.
+/// Gives 1.86 the numbers of the keys that its text fields need. A no-op in later versions, and not
+/// needed if the GLFW backend has done it.
 inline void name_keys(ImGuiIO& io) {
 #if IMGUI_VERSION_NUM < 18700
   const struct {
@@ -181,7 +181,7 @@ inline void name_keys(ImGuiIO& io) {
 #endif
 }
 
-// What a hand does, told before NewFrame.
+// Input events, to be passed before NewFrame.
 
 inline void feed_mouse_place(ImGuiIO& io, float x, float y) {
 #if IMGUI_VERSION_NUM >= 18700

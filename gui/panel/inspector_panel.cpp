@@ -28,7 +28,7 @@ void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
 void build_comparison(Ui& ui, const Box& box) {
   if (begin_panel(ui, "comparison", box, true)) {
     const AppState& state = ui.state;
-    const SharedPlan pinned = state.pinned;  // lives on when the button takes it away
+    const SharedPlan pinned = state.pinned;  // keeps the plan alive when the button unpins it
     command_button(ui, "compare.unpin");
     ImGui::SameLine();
     show_text(ui, "above, pinned: " + describe_plan(*pinned));
@@ -47,7 +47,7 @@ void build_comparison(Ui& ui, const Box& box) {
           ImGui::PushTextWrapPos(ImGui::GetCursorPosX() + width - ui.px(8));
           show_text(ui, figure.name, Role::faint_text);
           ImGui::PopTextWrapPos();
-          // All figures stand in one line, however long their names.
+          // All figures are on one line, however long their names are.
           ImGui::SetCursorPosY(first_line + 2 * ImGui::GetTextLineHeight() + ui.px(2));
         }
         const auto show = [&](const std::string& text, bool is_better) {

@@ -24,7 +24,7 @@ constexpr NamedKey kNamed[] = {
     {".", compat::Key::period},       {"[", compat::Key::left_bracket},
     {"]", compat::Key::right_bracket}};
 
-/// Characters that stand on different keys in different countries are asked for as text.
+/// Characters whose key depends on the keyboard layout are read as text.
 bool is_character(const std::string& key) {
   return key == "?" || key == "+" || key == "-" || key == "=" || key == "/";
 }
@@ -60,7 +60,8 @@ void answer_keys(Ui& ui) {
   const bool types = ImGui::GetIO().WantTextInput;
   for (const Command& command : all_commands()) {
     for (const Chord& chord : chords_of(command)) {
-      // Whoever types keeps all keys but Esc and those with Ctrl that text fields do not use.
+      // While the user types, text fields get all keys except Esc and those Ctrl shortcuts that
+      // they do not use.
       const bool is_editing = chord.key == "A" || chord.key == "C" || chord.key == "V" ||
                               chord.key == "X" || chord.key == "Y" || chord.key == "Z";
       if (types && chord.key != "Esc" && (!chord.has_ctrl || is_editing)) continue;

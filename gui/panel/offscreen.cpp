@@ -19,11 +19,11 @@ namespace cpscope::gui {
 namespace {
 
 constexpr uint64_t kAtlasId = 1;
-constexpr Point kParked{-1000, -1000};  // where a mouse touches nothing
-// Longer than 0.3 s, within which a second click would make a double click.
+constexpr Point kParked{-1000, -1000};  // a mouse position over no widget
+// Longer than 0.3 s, the time within which a second click would be a double click.
 constexpr int32_t kFramesBetweenClicks = 22;
 
-/// Makes a context current, and the former one again at the end of a scope.
+/// Makes a context current, and restores the former one at the end of the scope.
 class CurrentContext {
  public:
   explicit CurrentContext(ImGuiContext* context) : before_(ImGui::GetCurrentContext()) {

@@ -17,10 +17,10 @@ namespace cpscope::gui {
 
 namespace {
 
-// Fewer cells than this are cheaper as boxes, and fit their neighbours to the pixel.
+// Fewer cells than this are cheaper as boxes, which also align exactly with their neighbours.
 constexpr int64_t kMostCellsAsBoxes = 1024;
 
-/// Cells as boxes on whole pixels, one for each run of equal cells of a row.
+/// Paints cells as boxes on whole pixels, one for each run of equal cells in a row.
 void paint_cells(const Brush& brush, const Pixels& mark, const Box& box) {
   const auto edge = [](float low, float high, int32_t index, int32_t count) {
     const float share = static_cast<float>(index) / static_cast<float>(count);
@@ -100,7 +100,7 @@ void paint(const Drawing& drawing, const PaintPlace& place) {
   const Brush brush(place);
   int32_t open_clips = 0;
   for (const Mark& mark : drawing.marks) std::visit(PaintMark{brush, open_clips}, mark);
-  // A view that forgets to close a clip must not hide what is painted after it.
+  // If a view does not close a clip, it must not hide what is painted after it.
   for (; open_clips > 0; --open_clips) place.list->PopClipRect();
 }
 

@@ -8,32 +8,32 @@
 
 namespace cpscope::gui {
 
-/// Text that is being typed: of one field at a time, dropped when the field loses the keys.
+/// The text of the field that has keyboard focus; dropped when the field loses focus.
 struct TypedText {
-  std::string field;  // name of the field; empty when nobody types
+  std::string field;  // name of the field; empty when no field has focus
   std::string text;
-  std::string complaint;  // why the text is not taken, or empty
+  std::string complaint;  // why the text was not accepted, or empty
 };
 
-/// Menu bar and what is open: the first line of the window.
+/// The first line of the window: the menu bar and the name of the open scenario.
 void build_menu_bar(Ui& ui);
-/// Buttons of the playhead, its track, runs in progress.
+/// The playhead's buttons and track, and the progress of runs.
 void build_transport(Ui& ui, const Box& box);
-/// The scenario, to be changed: every field replans.
+/// Input fields for the scenario: every change makes a new plan.
 void build_editor(Ui& ui, const Box& box, TypedText& typed);
-/// What is selected, in words and figures.
+/// Text and figures about the selection.
 void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo);
-/// The pinned plan beside this one in figures.
+/// Figures of the pinned plan and of this one, for comparison.
 void build_comparison(Ui& ui, const Box& box);
-/// What happens now and why.
+/// What happens at the moment and why.
 void build_caption(Ui& ui, const Box& box, CaptionMemo& memo);
 /// The open page of a lesson.
 void build_lesson(Ui& ui, const Box& box);
-/// Messages over the picture, and the open dialog, if any.
+/// Messages on top of the picture, and the open dialog, if any.
 void build_messages(Ui& ui, Size display);
 void build_dialog(Ui& ui, Size display, TypedText& typed);
 
-/// Does the commands whose keys were pressed, unless a text is being typed.
+/// Carries out the commands of the pressed shortcuts, unless the user is typing.
 void answer_keys(Ui& ui);
 
 }  // namespace cpscope::gui

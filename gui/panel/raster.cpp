@@ -14,9 +14,9 @@ namespace cpscope::gui {
 
 namespace {
 
-constexpr int32_t kSub = 16;           // places of a pixel in each direction
+constexpr int32_t kSub = 16;           // subpixel positions per pixel in each direction
 constexpr float kFarthest = 32'768.F;  // pixels
-constexpr int32_t kFraction = 16;      // bits after the point of colours and texels
+constexpr int32_t kFraction = 16;      // fractional bits of colours and texels
 
 constexpr Color kWhite{255, 255, 255, 255};
 
@@ -25,7 +25,7 @@ struct PixelBox {
   int32_t x0 = 0, y0 = 0, x1 = 0, y1 = 0;
 };
 
-/// A corner on the 1/16-pixel grid. Values: r, g, b, a, u, v; texels and colours in 1/2^16.
+/// A vertex on the 1/16-pixel grid. Values: r, g, b, a, u, v; texels and colours in 1/2^16.
 struct Corner {
   int32_t x = 0, y = 0;
   std::array<int64_t, 6> values{};
@@ -33,7 +33,7 @@ struct Corner {
 
 enum Value : size_t { kRed, kGreen, kBlue, kAlpha, kU, kV };
 
-/// What all triangles of one command share.
+/// State shared by all triangles of one draw command.
 struct Canvas {
   Image* target = nullptr;
   PixelBox clip;
@@ -68,7 +68,7 @@ Color multiply(Color a, Color b) {
           divide_by_255(static_cast<uint32_t>(a.a) * b.a)};
 }
 
-/// The four texels around a place between texels, and their weights, which add up to 2^16.
+/// The four texels around a position, and their weights, whose sum is 2^16.
 struct Blend {
   const Color* texels[4];
   uint32_t weights[4];
@@ -80,14 +80,15 @@ struct Blend {
   }
 };
 
-/// One axis of a place between texels: the two texels and how much the second one counts, of 256.
+/// One axis of a position between texels: the two texels and the weight of the second one, of 256.
 struct Between {
   int32_t first = 0, second = 0;
   uint32_t share = 0;
 };
 
 Between place_between(int64_t place, int32_t texels) {
-  // Texel centres lie at halves. Rounding to 1/256 forgives the last bits of coordinates.
+  // Texel centres are at halves. Rounding to 1/256 hides differences in the last bits of
+  // coordinates.
   const int64_t at = (place + 128 - (1 << (kFraction - 1))) >> 8;
   const auto inside = [texels](int64_t texel) {
     return static_cast<int32_t>(std::clamp<int64_t>(texel, 0, texels - 1));
@@ -130,12 +131,12 @@ int64_t divide_down(int64_t value, int64_t by) {
   return value >= 0 ? value / by : -((-value + by - 1) / by);
 }
 
-/// First pixel whose centre lies at or right of a place on the 1/16 grid.
+/// The first pixel whose centre is at or right of a position on the 1/16 grid.
 int32_t first_center(int32_t place) {
   return static_cast<int32_t>(divide_down(int64_t{place} + kSub / 2 - 1, kSub));
 }
 
-/// The corner, or nothing if it is not a number.
+/// The vertex on the grid, or nothing if a coordinate is NaN.
 std::optional<Corner> place_corner(const ImDrawVert& vertex, const ImDrawData& data,
                                    const RasterTexture& texture) {
   const float x = (vertex.pos.x - data.DisplayPos.x) * data.FramebufferScale.x;
@@ -173,10 +174,10 @@ bool have_same(const Corner& a, const Corner& b, size_t first, size_t count) {
                     b.values.begin() + first);
 }
 
-/// A triangle, and how its values grow from pixel to pixel.
+/// A triangle, and the increments of its values from pixel to pixel.
 class Triangle {
  public:
-  /// Corners in either order; false for one without area.
+  /// Vertices in either order; returns false for a triangle without area.
   bool set(Corner a, Corner b, Corner c) {
     int64_t area = cross(a, b, c);
     if (area == 0) return false;
@@ -220,7 +221,8 @@ class Triangle {
   }
 
  private:
-  /// Inside where base + along_x * x + along_y * y >= 0, at the centre of pixel (x, y).
+  /// A half plane: inside where base + along_x * x + along_y * y >= 0, at the centre of pixel (x,
+  /// y).
   struct Edge {
     int64_t base = 0, along_x = 0, along_y = 0;
   };
@@ -231,8 +233,8 @@ class Triangle {
 
   static Edge make_edge(const Corner& from, const Corner& to) {
     const int64_t dx = to.x - from.x, dy = to.y - from.y;
-    // With y downwards and corners clockwise, inside is right of an edge. Centres on an edge belong
-    // to the triangle if the edge is its top or left one.
+    // With y downwards and clockwise vertices, inside is right of an edge. A centre on an edge
+    // belongs to the triangle if the edge is a top or left one.
     const bool owns_edge = dy < 0 || (dy == 0 && dx > 0);
     const int64_t half = kSub / 2;
     return {dx * (half - from.y) - dy * (half - from.x) - (owns_edge ? 0 : 1), -dy * kSub,
@@ -260,7 +262,7 @@ class Triangle {
     grow_y_[value] = divide_down(multiply_exactly(c, bx, b, cx), area);
   }
 
-  /// (p * q - r * s) * 16: what a value grows over one pixel, times the area.
+  /// (p * q - r * s) * 16: the increment of a value over one pixel, times the area.
   static int64_t multiply_exactly(int64_t p, int64_t q, int64_t r, int64_t s) {
     return (p * q - r * s) * kSub;
   }
@@ -269,8 +271,8 @@ class Triangle {
     return texel_of(canvas.texture, corners_[0].values[kU], corners_[0].values[kV]);
   }
 
-  /// Values at the centre of a pixel. Slivers grow without measure, but back within their range
-  /// wherever they cover a centre: unsigned numbers may pass their end on the way.
+  /// Values at the centre of a pixel. The increments of slivers can be huge, but the values are in
+  /// range at every centre that they cover: unsigned arithmetic may wrap around in between.
   std::array<int64_t, 6> values_at(int64_t x, int64_t y) const {
     const auto dx = static_cast<uint64_t>(x * kSub + kSub / 2 - corners_[0].x);
     const auto dy = static_cast<uint64_t>(y * kSub + kSub / 2 - corners_[0].y);
@@ -303,7 +305,7 @@ class Triangle {
     }
   }
 
-  /// One pixel to the right. Unsigned, since slivers may pass the end of numbers after their last.
+  /// Moves one pixel to the right. Unsigned, since slivers may overflow after their last pixel.
   void step(std::array<int64_t, 6>& values, size_t first, size_t last) const {
     for (size_t i = first; i <= last; ++i) {
       values[i] = static_cast<int64_t>(static_cast<uint64_t>(values[i]) +
@@ -313,13 +315,13 @@ class Triangle {
 
   std::array<Corner, 3> corners_{};
   std::array<Edge, 3> edges_{};
-  std::array<int64_t, 6> grow_x_{}, grow_y_{};  // of a value, over one pixel
+  std::array<int64_t, 6> grow_x_{}, grow_y_{};  // increment of a value over one pixel
   bool has_flat_color_ = false, has_flat_texel_ = false;
 };
 
-/// A value that grows evenly along one axis of an upright box, at the centre of a pixel.
+/// A value that changes linearly along one axis of an axis-parallel box, at the centre of a pixel.
 struct Growth {
-  int64_t from = 0, per_pixel = 0;  // in 1/2^16; `from` at the first corner
+  int64_t from = 0, per_pixel = 0;  // in 1/2^16; `from` at the first vertex
 
   Growth(int64_t first, int64_t last, int32_t begin, int32_t end)
       : from(first), per_pixel(divide_down((last - first) * kSub, end - begin)), begin_(begin) {}
@@ -332,7 +334,8 @@ struct Growth {
   int32_t begin_ = 0;
 };
 
-/// An upright box of one colour with the texels between two corners, `low` being its top left one.
+/// Paints an axis-parallel box of one colour with the texels between two vertices; `low` is the top
+/// left one.
 void paint_textured_box(const Canvas& canvas, const PixelBox& box, const Corner& low,
                         const Corner& high) {
   const Color color = color_of(low.values);
@@ -342,7 +345,7 @@ void paint_textured_box(const Canvas& canvas, const PixelBox& box, const Corner&
   const auto place = [&](int64_t at, int32_t texels) {
     return texture.is_smooth ? place_between(at, texels) : place_nearest(at, texels);
   };
-  // Places along a row are the same in all rows: looked up once for some columns.
+  // Texel positions along a row are the same in all rows: computed once for a group of columns.
   std::array<Between, 64> columns;
   for (int32_t x0 = box.x0; x0 < box.x1; x0 += static_cast<int32_t>(columns.size())) {
     const int32_t x1 = std::min(box.x1, x0 + static_cast<int32_t>(columns.size()));
@@ -362,8 +365,8 @@ void paint_textured_box(const Canvas& canvas, const PixelBox& box, const Corner&
   }
 }
 
-/// An upright box of one colour, given as two triangles, is painted as a whole: most of what there
-/// is. False for anything else.
+/// Paints an axis-parallel box of one colour, given as two triangles, in one step: most shapes are
+/// such boxes. Returns false for anything else.
 bool paint_upright_box(const Canvas& canvas, const std::array<Corner, 4>& corners) {
   const auto& [a, b, c, d] = corners;
   if (a.y != b.y || b.x != c.x || c.y != d.y || d.x != a.x || a.x >= c.x || a.y >= c.y)
@@ -391,7 +394,7 @@ bool paint_upright_box(const Canvas& canvas, const std::array<Corner, 4>& corner
   return true;
 }
 
-/// The scissors of a command as the OpenGL backend sets them.
+/// The scissor rectangle of a command, computed like the OpenGL backend does.
 PixelBox scissors_of(const ImDrawCmd& command, const ImDrawData& data, const Image& target) {
   const auto clamp = [](float place, int32_t most) {
     return static_cast<int32_t>(std::clamp(place, 0.F, static_cast<float>(most)));

@@ -14,15 +14,15 @@ namespace {
 
 constexpr float kTransportHeight = 44, kCaptionHeight = 98, kLessonHeight = 120, kSideWidth = 292;
 constexpr float kComparisonHeight = 108;
-/// What is shown of two plans, and where each column ends.
+/// The views shown when two plans are compared, and the right end of each column.
 constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34f},
                                                          {ViewKind::mask, 0.58f},
                                                          {ViewKind::timeline, 0.82f},
                                                          {ViewKind::balance, 1.0f}};
-/// Below this width the side panels would leave no room for the picture.
+/// Below this width the side panels are hidden: they would leave no room for the picture.
 constexpr float kNarrowScreen = 900;
 
-/// Where the panels lie, in screen pixels.
+/// The boxes of the panels, in screen pixels.
 struct Places {
   Box transport, editor, inspector, lesson, caption, comparison, ways;
   std::array<Box, kViewKinds.size()> views{}, pinned{};
@@ -110,7 +110,7 @@ struct Screen::Parts {
            std::any_of(views.begin(), views.end(), is_view_waiting) ||
            std::any_of(pinned.begin(), pinned.end(), is_view_waiting);
   }
-  int32_t unsettled = 3;  // frames until sizes and hovers that depend on the last frame are still
+  int32_t unsettled = 3;  // frames left until sizes and hovers of the last frame are stable
 };
 
 Screen::Screen(bool in_background) : parts_(std::make_unique<Parts>()) {

@@ -14,10 +14,11 @@ namespace cpscope::gui {
 namespace {
 
 constexpr int32_t kMostIdleFrames = 60;
-// A texture shown in one of the last frames may still wait to be drawn.
+// A texture shown in one of the last frames may not have been drawn yet.
 constexpr int32_t kFreeAfterFrames = 2;
 
-/// FNV-1a over 32-bit words, as two independent chains so that long pictures do not wait for it.
+/// FNV-1a over 32-bit words, as two independent chains to shorten the dependency chain of long
+/// pictures.
 uint64_t hash_of(const Pixels& pixels) {
   constexpr uint64_t kPrime = 0x100000001B3;
   uint64_t even = 0xCBF29CE484222325, odd = even ^ static_cast<uint64_t>(pixels.width);

@@ -8,8 +8,8 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kTrack = 640, kNarrowTrack = 520;  // where the playhead's track begins
-constexpr float kNarrowTopPanel = 1200;            // logical pixels of a narrow window
+constexpr float kTrack = 640, kNarrowTrack = 520;  // x where the playhead's track begins
+constexpr float kNarrowTopPanel = 1200;  // logical pixels; narrower windows use kNarrowTrack
 constexpr float kProgressWidth = 180;
 
 void build_menu(Ui& ui, std::string_view menu) {
@@ -51,7 +51,7 @@ std::string describe_document(const AppState& state) {
   return text;
 }
 
-/// "Step 3 of 8, forward 3 of 4": places count from 1 for people.
+/// "Step 3 of 8, forward 3 of 4": numbers count from 1 on screen.
 std::string describe_place(const AppState& state) {
   const PlanIndex& plan = *state.plan();
   const int32_t number = step_of(plan, state.playhead);
@@ -66,7 +66,7 @@ std::string describe_place(const AppState& state) {
   return text;
 }
 
-/// The playhead's track: one tick a place, bold where a step begins; click or drag to seek.
+/// The playhead's track: one tick per place, bold at the start of a step; click or drag to seek.
 void build_track(Ui& ui, float width) {
   AppState& state = ui.state;
   const PlanIndex& plan = *state.plan();
@@ -96,7 +96,7 @@ void build_track(Ui& ui, float width) {
       list->AddLine({x_of(place), middle - ui.px(6)}, {x_of(place), middle + ui.px(6)},
                     color_of(ui, Role::border));
   }
-  // Where backward begins.
+  // A line where the backward begins.
   const auto steps = plan.steps();
   for (size_t s = 0; s < steps.size(); ++s) {
     if (!steps[s].is_backward) continue;
@@ -117,7 +117,7 @@ float button_width(std::string_view label) {
          2 * ImGui::GetStyle().FramePadding.x;
 }
 
-/// Screen pixels of what stands right of the track.
+/// Width in screen pixels of everything right of the track.
 float measure_right(const Ui& ui, const std::string& rank) {
   const AppState& state = ui.state;
   const auto& names = state.services.executors;
@@ -205,7 +205,7 @@ void build_transport(Ui& ui, const Box& box) {
       show_text(ui, describe_place(state));
       name_item(ui, "place");
     }
-    // The track begins at the same place whatever the words before it.
+    // The track begins at the same position, however long the text before it is.
     ImGui::SameLine(ui.px(box.width() < ui.px(kNarrowTopPanel) ? kNarrowTrack : kTrack));
     const std::string rank = "rank " + std::to_string(state.focus_rank);
     build_track(ui, ImGui::GetContentRegionAvail().x - measure_right(ui, rank));

@@ -9,7 +9,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// A word, the blank behind it included.
+/// The next word, including the blank after it.
 std::string_view next_word(std::string_view text) {
   const size_t blank = text.find(' ');
   return blank == std::string_view::npos ? text : text.substr(0, blank + 1);
@@ -159,7 +159,7 @@ void flow_spans(Ui& ui, const Spans& spans, float width, std::string_view name) 
       rest.remove_prefix(word.size());
       const float wide = ImGui::CalcTextSize(word.data(), word.data() + word.size()).x;
       const bool breaks = used > 0 && used + wide > width;
-      // No line begins with the blank between two sentences.
+      // A line never begins with the blank between two sentences.
       if (breaks && word == " ") continue;
       if (!is_first && !breaks) ImGui::SameLine(0, 0);
       if (breaks) used = 0;

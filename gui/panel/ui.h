@@ -14,30 +14,30 @@
 
 namespace cpscope::gui {
 
-/// What every panel of a frame works with.
+/// Everything that the panels of a frame use.
 struct Ui {
   AppState& state;
   const Fonts& fonts;
   Textures& textures;
   HitMap& hits;
   const Theme& theme;
-  bool in_background = false;  // may long work come frames later?
-  Target hovered = {};         // what this frame finds under the mouse; shown by the next
+  bool in_background = false;  // true: long work may finish in a later frame
+  Target hovered = {};         // target under the mouse in this frame; shown by the next
 
   float scale() const { return fonts.scale; }
-  /// Whole screen pixels of a logical length.
+  /// A logical length in whole screen pixels.
   float px(float logical) const;
 };
 
-inline constexpr float kTextSize = 14;   // logical pixels of panels' text
-inline constexpr float kSmallSize = 12;  // of notes and units
+inline constexpr float kTextSize = 14;   // logical pixels: text of panels
+inline constexpr float kSmallSize = 12;  // notes and units
 
 ImU32 color_of(const Ui& ui, Role role);
 ImVec4 vector_of(Color color);
-/// Dear ImGui's own colours and paddings in the theme.
+/// Sets Dear ImGui's own colours and paddings to the theme.
 void apply_style(const Theme& theme, float scale);
 
-/// Until the end of the block, texts are in this face and size.
+/// Sets face and size of text until the end of the block.
 class WithFont {
  public:
   WithFont(const Ui& ui, Face face, float size);
@@ -46,30 +46,31 @@ class WithFont {
   WithFont& operator=(const WithFont&) = delete;
 };
 
-/// Gives the last item its name in the hit map.
+/// Records the last item under a name in the hit map.
 void name_item(Ui& ui, std::string name);
 void show_text(const Ui& ui, std::string_view text, Role role = Role::text);
-/// Broken over lines at the end of the region.
+/// Shows text, wrapped at the end of the region.
 void show_wrapped(const Ui& ui, std::string_view text, Role role = Role::text);
-/// A tip for the last item, when the mouse rests on it.
+/// Shows a tooltip for the last item while the mouse rests on it.
 void show_tip(const Ui& ui, std::string_view text);
 
-/// A button that does a command, greyed while it cannot; its tip names the shortcut. An empty label
-/// is the command's title.
+/// A button for a command, greyed out while the command is disabled; its tooltip shows the
+/// shortcut. With an empty label, it shows the command's title.
 bool command_button(Ui& ui, std::string_view id, std::string_view label = {},
                     bool is_pressed = false);
-/// A button of our own, named in the hit map.
+/// A button without a command, recorded in the hit map.
 bool named_button(Ui& ui, const std::string& name, const std::string& label,
                   bool is_enabled = true);
 
-/// Words over as many lines as they need in `width` screen pixels. Spans with a target light it
-/// when hovered and select it when clicked. `name` begins the names of the links.
+/// Shows text, wrapped at `width` screen pixels. A span with a target is highlighted when hovered
+/// and selects its target when clicked. The names of the links begin with `name`.
 void flow_spans(Ui& ui, const Spans& spans, float width, std::string_view name);
 
-/// A panel at a place, in screen pixels, until end_panel(). `id` is its name in the hit map.
+/// Begins a panel at a position in screen pixels, until end_panel(). `id` is its name in the hit
+/// map.
 bool begin_panel(Ui& ui, const char* id, const Box& box, bool scrolls = false);
 void end_panel();
-/// What a panel is and which question it answers.
+/// Shows the title of a panel and the question that it answers.
 void panel_heading(Ui& ui, std::string_view title, std::string_view question);
 
 }  // namespace cpscope::gui

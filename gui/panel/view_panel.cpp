@@ -19,11 +19,11 @@ struct Heading {
   std::string_view title, question;
 };
 
-/// What each panel is for, in one line.
+/// The question that each panel answers, in one line.
 Heading heading_of(ViewKind kind) {
   switch (kind) {
     case ViewKind::layout:
-      return {"1 Layout", "who owns which tokens, and where do they lie?"};
+      return {"1 Layout", "which rank owns which tokens, in which local rows?"};
     case ViewKind::mask:
       return {"2 Mask", "which pairs are computed, by whom, and when?"};
     case ViewKind::traffic:
@@ -31,9 +31,9 @@ Heading heading_of(ViewKind kind) {
     case ViewKind::timeline:
       return {"4 Timeline", "what does each rank do in each step?"};
     case ViewKind::numbers:
-      return {"5 Numbers", "where do the results part from the exact ones?"};
+      return {"5 Numbers", "where do results differ from the exact ones?"};
     case ViewKind::balance:
-      return {"6 Balance", "who has more to do than others?"};
+      return {"6 Balance", "how evenly is the work spread?"};
   }
   return {};
 }
@@ -44,7 +44,7 @@ const HitGrid* grid_at(const View& view, Point at) {
   return nullptr;
 }
 
-/// Whole units [first, last) under a pixel and its neighbour.
+/// Whole units [first, last) covered by the pixel at `at`.
 std::pair<int64_t, int64_t> units_at(double lo, double hi, float begin, float end, float at,
                                      int64_t count) {
   const double per_pixel = (hi - lo) / std::max(1.0f, end - begin);
@@ -86,7 +86,7 @@ Target target_in_grid(const HitGrid& grid, ViewKind kind, const ViewInput& input
   }
 }
 
-/// The span made `factor` times as wide about a share of itself, inside [0, 1].
+/// The span scaled by `factor` about a point of itself, inside [0, 1].
 AxisSpan zoomed(AxisSpan span, double about, double factor, double narrowest) {
   const double width = span.hi - span.lo;
   const double next = std::clamp(width * factor, std::min(1.0, narrowest), 1.0);
@@ -110,7 +110,7 @@ bool has_rows(ViewKind kind) {
   return kind == ViewKind::mask || kind == ViewKind::traffic || kind == ViewKind::numbers;
 }
 
-/// The owner of a run that a view shows.
+/// A shared pointer that keeps the run of a view alive.
 SharedRun keep_alive(const AppState& state, const RunView* run) {
   for (const SharedRun& owner :
        {state.run_a, state.run_b, state.comparison.view, state.prediction.run})
@@ -170,7 +170,7 @@ void ViewPanel::refresh(Ui& ui, const LitTargets& lit, Size size) {
   input.memo = &memo_;
   memo_.post = nullptr;
   if (ui.in_background) {
-    // What a job looks at lives until it is done.
+    // A job keeps everything alive that it reads until it is done.
     memo_.post = [this, plan = key.plan, a = key.run_a, b = key.run_b](std::function<void()> job) {
       worker_.post([plan, a, b, job = std::move(job)] { job(); });
     };
@@ -212,7 +212,7 @@ void ViewPanel::zoom_at(Ui& ui, Point at, Size size, float wheel) {
   const double x = std::clamp((at.x - area.x0) / std::max(1.0f, area.width()), 0.0f, 1.0f);
   const double y = std::clamp((at.y - area.y0) / std::max(1.0f, area.height()), 0.0f, 1.0f);
   Camera& camera = ui.state.camera(kind_);
-  // Lanes and rows of ranks keep their height unless asked for.
+  // Rows of ranks keep their height, unless Shift is held.
   const bool only_rows = ImGui::GetIO().KeyShift;
   if (!only_rows) camera.x = zoomed(camera.x, x, factor, narrowest);
   if (only_rows || has_rows(kind_)) camera.y = zoomed(camera.y, y, factor, narrowest);
@@ -254,7 +254,7 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
     const auto* to = std::get_if<PairRange>(&last);
     if (!is_dragged_) {
       select(ui.state, first);
-      // A step's bar is a place of the playhead.
+      // Clicking the bar of a step also moves the playhead to it.
       const auto* step = std::get_if<StepTarget>(&first);
       if (kind_ == ViewKind::numbers && step != nullptr && input.plan == ui.state.plan())
         ui.state.playhead = seek_step(*input.plan, ui.state.playhead, step->step);
@@ -295,11 +295,11 @@ void ViewPanel::show_picture(Ui& ui, const LitTargets& lit, const Box& box,
 
 namespace {
 
-/// What the numbers are of and beside what, at the right of the heading.
+/// Buttons at the right of the heading: whose numbers are shown, and compared with what.
 void build_numbers_buttons(Ui& ui) {
   const AppState& state = ui.state;
   const char* of = state.is_by_step ? "of the step" : "of the answer";
-  const char* beside = state.is_beside_b ? "beside B" : "beside the oracle";
+  const char* beside = state.is_beside_b ? "compared with B" : "compared with the oracle";
   const bool has_beside = state.run_b != nullptr;
   const float padding = 2 * ImGui::GetStyle().FramePadding.x, gap = ImGui::GetStyle().ItemSpacing.x;
   float width = ImGui::CalcTextSize(of).x + padding;
@@ -311,7 +311,7 @@ void build_numbers_buttons(Ui& ui) {
   command_button(ui, "numbers.beside", beside, state.is_beside_b);
 }
 
-/// Steps or time, and whose time, at the right of the heading.
+/// Buttons at the right of the heading: steps or time, and whose time.
 void build_timeline_buttons(Ui& ui) {
   const AppState& state = ui.state;
   const Prediction& prediction = state.prediction;

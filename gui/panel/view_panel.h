@@ -10,13 +10,13 @@
 
 namespace cpscope::gui {
 
-/// What makes a view what it is: while it stays the same, the last view is shown again.
+/// Everything that a view depends on: while it does not change, the last view is shown again.
 struct ViewKey {
   SharedPlan plan;
   Moment moment;
   Camera camera;
   Size size;
-  float scale = 1;  // letters are not equally wide at every scale
+  float scale = 1;  // text widths depend on the scale
   ThemeName theme = ThemeName::dark;
   Target selection;
   SharedProjection selected, hovered;
@@ -28,20 +28,20 @@ struct ViewKey {
   friend bool operator==(const ViewKey&, const ViewKey&) = default;
 };
 
-/// What selection and hover touch in the plan of a view.
+/// The projections of selection and hover in the plan of a view.
 struct LitTargets {
   SharedProjection selected, hovered;
 };
 
-/// One view and how the mouse moves it.
+/// One view and its mouse interaction.
 class ViewPanel {
  public:
-  /// `is_pinned`: of the pinned plan instead of the document's.
+  /// `is_pinned`: shows the pinned plan instead of the document's.
   explicit ViewPanel(ViewKind kind, bool is_pinned = false) : kind_(kind), is_pinned_(is_pinned) {}
 
-  /// The whole panel: heading, picture, what the mouse does.
+  /// Builds the whole panel: heading, picture, mouse interaction.
   void build(Ui& ui, const LitTargets& lit, const Box& box);
-  /// Is a part of the picture still being made elsewhere?
+  /// True if a part of the picture is still being made in the background.
   bool is_waiting() const { return memo_.is_waiting(); }
   /// The last view that was made.
   const View& view() const { return view_; }
@@ -59,22 +59,22 @@ class ViewPanel {
   ViewKind kind_;
   bool is_pinned_;
   std::optional<ViewKey> key_;
-  std::shared_ptr<const Layout> first_;  // whose layout is shown before there is a plan
+  std::shared_ptr<const Layout> first_;  // the layout that is shown before there is a plan
   View view_;
   ViewMemo memo_;
   Worker worker_;
-  Point pressed_;   // where the button went down, relative to the picture
-  Camera grabbed_;  // the camera at that time
+  Point pressed_;   // position of the button press, relative to the picture
+  Camera grabbed_;  // the camera at the time of the press
   bool is_held_ = false, is_dragged_ = false;
 };
 
-/// A button that opens the list of clusters and chooses one of them; its items' names begin with
-/// `name`.
+/// A button that opens a list of clusters and chooses one of them; the names of its items begin
+/// with `name`.
 void cluster_button(Ui& ui, const std::string& name, const std::string& label);
 
-/// What a place of a view's picture means; nothing for empty canvas.
+/// The target at a position in a view's picture; nothing for empty canvas.
 Target target_at(const View& view, ViewKind kind, const ViewInput& input, Point at);
-/// Its tip, "" for none.
+/// The tooltip at a position, "" for none.
 std::string tip_at(const View& view, Point at);
 
 }  // namespace cpscope::gui

@@ -12,8 +12,8 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kWide = 860;          // from here on chart and list stand side by side
-constexpr float kChartShare = 0.42F;  // of the width; of the height where it stands above
+constexpr float kWide = 860;          // from this width on, chart and list are side by side
+constexpr float kChartShare = 0.42F;  // of the width; of the height when it is above the list
 constexpr float kLeastChart = 200;    // logical pixels
 constexpr float kScrollBar = 12;
 
@@ -49,7 +49,7 @@ void WaysPanel::refresh(const Ui& ui, const Key& key) {
   list_ = view_list(list);
 }
 
-/// A picture where the cursor stands, its candidates under the mouse and for hands.
+/// Shows a picture at the cursor; records its candidates for the mouse and in the hit map.
 void WaysPanel::show(Ui& ui, const CandidateView& view, const char* id, Size size) {
   const ImVec2 corner = ImGui::GetCursorScreenPos();
   const Point origin{std::floor(corner.x), std::floor(corner.y)};
@@ -69,7 +69,7 @@ void WaysPanel::show(Ui& ui, const CandidateView& view, const char* id, Size siz
     }
   }
   paint(view.view.drawing, {ImGui::GetWindowDrawList(), &ui.fonts, &ui.textures, origin});
-  // Hands reach what is in sight.
+  // The hit map contains only what is in sight.
   const ImVec2 lo = ImGui::GetWindowDrawList()->GetClipRectMin();
   const ImVec2 hi = ImGui::GetWindowDrawList()->GetClipRectMax();
   for (const HitRegion& hit : view.view.hits) {
@@ -89,7 +89,7 @@ void WaysPanel::build_pictures(Ui& ui, const SharedCandidates& candidates) {
   const Size chart{is_wide ? std::floor(width * kChartShare) : width,
                    is_wide ? height : std::floor(std::max(kLeastChart, height * kChartShare))};
   const float list = width - (is_wide ? chart.width + 10 : 0) - kScrollBar;
-  // What was under the mouse may have been one of another comparison.
+  // The hovered candidate may belong to an earlier comparison.
   const auto count = static_cast<int64_t>(candidates->candidates.size());
   const int64_t lit = ui.state.ways.hovered < count ? ui.state.ways.hovered : -1;
   refresh(ui, {candidates, lit, ui.state.theme, ui.scale(), chart, list});

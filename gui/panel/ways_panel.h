@@ -6,21 +6,21 @@
 
 namespace cpscope::gui {
 
-/// The page of ways: what is recommended, all candidates as points and as a list. A candidate that
-/// is pointed at is lit in both and told by the inspector; a click takes it.
+/// The page of ways: the recommendation, and all candidates as points and as a list. A hovered
+/// candidate is highlighted in both and described in the inspector; a click takes it.
 class WaysPanel {
  public:
   void build(Ui& ui, const Box& box);
 
  private:
-  /// What both pictures are made from; while it stays the same, they are shown again.
+  /// The inputs of both pictures; while they do not change, the pictures are shown again.
   struct Key {
     SharedCandidates candidates;
     int64_t lit = -1;
     ThemeName theme = ThemeName::dark;
     float scale = 1;
     Size chart;
-    float list = 0;  // width
+    float list = 0;  // width of the list
 
     friend bool operator==(const Key&, const Key&) = default;
   };
@@ -32,7 +32,7 @@ class WaysPanel {
   Key key_;
   CandidateView chart_, list_;
   Drawing header_;
-  int64_t hovered_ = -1;  // of this frame
+  int64_t hovered_ = -1;  // candidate under the mouse in this frame
 };
 
 }  // namespace cpscope::gui

@@ -1,5 +1,5 @@
-// fmt's own library for this compiler: Debian's is compiled for this machine, and the header-only
-// way takes twice as long in every file that formats.
+// The fmt library for this compiler: Debian's is compiled for this machine, and the header-only
+// mode doubles the compile time of every file that formats.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

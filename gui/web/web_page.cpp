@@ -1,5 +1,5 @@
-// The window as a page: one thread, no files but those inside, WebGL 2. The frame is the same as on
-// a desktop.
+// The window as a web page: one thread, only embedded files, WebGL 2. The frame is the same as on a
+// desktop.
 #include "gui/web/web_page.h"
 
 #include "gui/app/background.h"
@@ -32,7 +32,7 @@
 #include <fmt/format.h>
 #include <imgui.h>
 
-// Parts of the page that are not the canvas (shell.html has the other side).
+// The parts of the page outside the canvas (their other side is in shell.html).
 EM_JS(double, page_width, (), { return window.innerWidth; });
 EM_JS(double, page_height, (), { return window.innerHeight; });
 EM_JS(double, page_scale, (), { return window.devicePixelRatio || 1; });
@@ -44,12 +44,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Frames that follow an event, so that what it changed comes to rest.
+/// Number of frames after an event, so that its effects settle.
 constexpr int kAwakeFrames = 4;
-/// What is written here becomes a download.
+/// Files written here become downloads.
 constexpr const char* kDownloads = "/downloads";
-/// A page has one thread and does not answer while it works: runs of more arithmetic than this,
-/// about ten seconds, are refused.
+/// A page has one thread and does not respond while it works: longer runs than this, about ten
+/// seconds, are rejected.
 constexpr double kMostFlops = 8e9;
 
 class Page {
@@ -86,7 +86,7 @@ Page& page() {
   return the_page;
 }
 
-/// Refuses what would take the page longer than a reader waits.
+/// Rejects runs that would take too long in a page.
 Runner refuse_long(Runner runner) {
   return [runner = std::move(runner)](const std::string& executor, const SharedPlan& plan,
                                       TaskControl& control) -> Result<SharedRun> {
@@ -129,7 +129,7 @@ bool Page::open(Toolbox& toolbox) {
   return true;
 }
 
-/// The canvas has a pixel for every pixel of the screen, also after the page was zoomed or resized.
+/// Gives the canvas one pixel per screen pixel, also after the page was zoomed or resized.
 void Page::fit() {
   const auto scale = static_cast<float>(page_scale());
   const int width = std::max(1, static_cast<int>(page_width() * page_scale()));
@@ -151,7 +151,7 @@ void Page::paint() {
   ImGui_ImplOpenGL3_NewFrame();
   ImGui_ImplGlfw_NewFrame();
   ImGuiIO& io = ImGui::GetIO();
-  if (!(io.DeltaTime > 0)) io.DeltaTime = 1e-4F;  // a coarse clock
+  if (!(io.DeltaTime > 0)) io.DeltaTime = 1e-4F;  // the clock may be too coarse
   ImGui::NewFrame();
   screen_.build(state_, fonts_, *textures_, glfwGetTime());
   ImGui::Render();
@@ -164,7 +164,7 @@ void Page::paint() {
   ++frames_;
 }
 
-/// What a command has asked to be written: the canvas and the state that makes it again, or the
+/// Writes what a command has requested: the canvas and the state that makes it again, or the
 /// focused view.
 void Page::grant_wish() {
   const ExportWish wish = std::exchange(state_.wish, ExportWish::none);
@@ -185,7 +185,7 @@ void Page::grant_wish() {
   tell(state_, written ? "Wrote " + path : to_text(written.error()), !written);
 }
 
-/// Whatever was written becomes a download.
+/// Turns every written file into a download.
 void Page::hand_over() {
   std::error_code failed;
   std::vector<fs::path> files;
@@ -200,7 +200,7 @@ void Page::hand_over() {
 void Page::frame() {
   fit();
   if (is_at_rest()) return;
-  // What was begun in the last frame, which has said so.
+  // Carries out the work that the last frame began, after that frame has shown its start.
   carry_out_posted();
   awake_ = std::max(0, awake_ - 1);
   glfwPollEvents();
@@ -242,16 +242,17 @@ const char* keep(std::string text) {
 }  // namespace
 }  // namespace cpscope::gui
 
-// For the page around the canvas, and for whoever drives it from outside, as its test does.
+// For the page around the canvas, and for programs that drive it from outside, such as its test.
 extern "C" {
 
-/// Opens a file of the page's own memory: a scenario, a record or a state. What is wrong with it
-/// becomes a message in the window.
+/// Opens a file in the page's own memory: a scenario, a record or a state. An error becomes a
+/// message in the window.
 EMSCRIPTEN_KEEPALIVE void cpscope_open(const char* path) {
   cpscope::gui::page().wake();
   cpscope::gui::page().open_file(path);
 }
-/// Opens a shipped scenario ("zigzag") or a lesson ("lesson-2", counted from 1). 1: it is there.
+/// Opens a shipped scenario ("zigzag") or a lesson ("lesson-2", counted from 1). Returns 1 if it
+/// exists.
 EMSCRIPTEN_KEEPALIVE int cpscope_show(const char* name) {
   cpscope::gui::AppState& state = cpscope::gui::page().state();
   cpscope::gui::page().wake();
@@ -270,11 +271,11 @@ EMSCRIPTEN_KEEPALIVE const char* cpscope_place_of(const char* name) {
   if (box == nullptr) return "";
   return cpscope::gui::keep(fmt::format("{} {} {} {}", box->x0, box->y0, box->x1, box->y1));
 }
-/// What a screenshot's JSON file holds.
+/// The content of a screenshot's JSON file.
 EMSCRIPTEN_KEEPALIVE const char* cpscope_state() {
   return cpscope::gui::keep(cpscope::gui::save_state(cpscope::gui::page().state()));
 }
-/// Words that are on the screen now: the page of the lesson, then messages, a line each.
+/// Text that is on the screen now: the page of the lesson, then messages, one per line.
 EMSCRIPTEN_KEEPALIVE const char* cpscope_words() {
   cpscope::gui::AppState& state = cpscope::gui::page().state();
   std::string words;
@@ -283,9 +284,9 @@ EMSCRIPTEN_KEEPALIVE const char* cpscope_words() {
   if (state.run_a) words += "\n" + state.run_a->verdict;
   return cpscope::gui::keep(std::move(words));
 }
-/// Has everything that was asked for happened?
+/// True if everything that was requested is finished.
 EMSCRIPTEN_KEEPALIVE int cpscope_is_at_rest() { return cpscope::gui::page().is_at_rest() ? 1 : 0; }
-/// Frames that were painted since the page was opened.
+/// Number of frames painted since the page was opened.
 EMSCRIPTEN_KEEPALIVE double cpscope_frames() {
   return static_cast<double>(cpscope::gui::page().frames());
 }

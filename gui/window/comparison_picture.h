@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/app/picture_request.h"
+#include "sim/app/cli/picture_request.h"
 #include "sim/base/result.h"
 #include "sim/clock/candidates.h"
 
@@ -8,9 +8,9 @@
 
 namespace cpscope::gui {
 
-/// Draws `compare --out`: PNG or SVG by the ending. Gives the number of bytes. Errors: bad_input
-/// (an unknown ending or theme, a file that cannot be written), unavailable (PNG in a build without
-/// it).
+/// Draws the picture of `compare --out`: PNG or SVG by the file extension. Returns the number of
+/// bytes. Errors: bad_input (an unknown extension or theme, a file that cannot be written),
+/// unavailable (PNG in a build without it).
 Result<size_t> write_comparison(const Candidates& comparison,
                                 const ComparisonPictureRequest& request);
 

@@ -13,7 +13,7 @@ uint64_t make_texture(const Image& image) {
   glBindTexture(GL_TEXTURE_2D, id);
   glTexParameteri(GL_TEXTURE_2D, GL_TEXTURE_MIN_FILTER, GL_NEAREST);
   glTexParameteri(GL_TEXTURE_2D, GL_TEXTURE_MAG_FILTER, GL_NEAREST);
-  // Clamped to the edge; GL 1.1's header has no name for it.
+  // The header of GL 1.1 has no name for this constant.
   constexpr GLint kClampToEdge = 0x812F;
   glTexParameteri(GL_TEXTURE_2D, GL_TEXTURE_WRAP_S, kClampToEdge);
   glTexParameteri(GL_TEXTURE_2D, GL_TEXTURE_WRAP_T, kClampToEdge);

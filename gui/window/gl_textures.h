@@ -4,7 +4,7 @@
 
 namespace cpscope::gui {
 
-/// Textures of the current OpenGL context, cells with sharp edges.
+/// Textures of the current OpenGL context; cells have sharp edges.
 TextureDevice make_gl_device();
 
 }  // namespace cpscope::gui

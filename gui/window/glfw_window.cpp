@@ -24,11 +24,11 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr double kMovingFrame = 1.0 / 60;  // seconds of a frame while something moves
-constexpr double kAtRest = 0.5;            // how long to wait for an event before looking again
-constexpr int32_t kFramesOfEvent = 3;      // until widgets have answered an event
+constexpr double kMovingFrame = 1.0 / 60;  // seconds per frame while something moves
+constexpr double kAtRest = 0.5;            // seconds to wait for an event before checking again
+constexpr int32_t kFramesOfEvent = 3;  // number of frames until widgets have reacted to an event
 
-/// What GLFW last complained about; it reports through a plain function only.
+/// The last error of GLFW, which reports errors only to a plain function.
 std::string& last_complaint() {
   static std::string complaint;
   return complaint;
@@ -59,7 +59,7 @@ struct GlfwSession {
 
 using Handle = std::unique_ptr<GLFWwindow, decltype(&glfwDestroyWindow)>;
 
-/// A window of OpenGL 3.2 or, from an old driver, 3.0. Null when there is none.
+/// A window of OpenGL 3.2 or, with an old driver, 3.0. Null when neither is available.
 Handle create_window(Size size, const char*& shader_version) {
   const struct {
     int major, minor, profile;
@@ -82,7 +82,7 @@ Handle create_window(Size size, const char*& shader_version) {
   return {nullptr, glfwDestroyWindow};
 }
 
-/// The size that was asked for, or as much of it as the screen has room for.
+/// The requested size, reduced to the size of the screen.
 Size fit_screen(Size size) {
   int x = 0, y = 0, width = 0, height = 0;
   float scale = 1, ignored = 1;
@@ -95,7 +95,7 @@ Size fit_screen(Size size) {
           std::min(size.height, static_cast<float>(height) / scale)};
 }
 
-/// Dear ImGui in an OpenGL window, and the fonts that suit its screen.
+/// Dear ImGui in an OpenGL window, with fonts for its screen.
 class Window {
  public:
   Window(AppState& state, Handle handle, const GlfwOptions& options)
@@ -176,12 +176,12 @@ std::optional<Error> Window::start(const char* shader_version) {
   return std::nullopt;
 }
 
-/// Fonts for the screen that the window is on.
+/// Loads fonts for the screen that shows the window.
 void Window::load() {
   has_new_scale_ = false;
   float scale = options_.scale, ignored = 1;
   if (scale <= 0) glfwGetWindowContentScale(handle_.get(), &scale, &ignored);
-  // Where a window is measured in logical pixels already, the system enlarges it.
+  // If the window is measured in logical pixels, the system scales it.
   int width = 0, height = 0, pixels = 0;
   glfwGetWindowSize(handle_.get(), &width, &height);
   glfwGetFramebufferSize(handle_.get(), &pixels, &height);
@@ -194,7 +194,7 @@ void Window::load() {
   frames_due_ = kFramesOfEvent;
 }
 
-/// Sleeps until something happens or, while something moves, until the next frame is due.
+/// Sleeps until an event arrives or, while something moves, until the next frame is due.
 void Window::wait(double spent) {
   const bool is_moving = frames_due_ > 0 || screen_.is_busy(state_);
   const bool blinks = ImGui::GetIO().WantTextInput;
@@ -228,7 +228,7 @@ void Window::paint() {
   ImGui_ImplOpenGL3_NewFrame();
   ImGui_ImplGlfw_NewFrame();
   ImGuiIO& io = ImGui::GetIO();
-  if (!(io.DeltaTime > 0)) io.DeltaTime = 1e-4F;  // a coarse clock
+  if (!(io.DeltaTime > 0)) io.DeltaTime = 1e-4F;  // the clock may be too coarse
   ImGui::NewFrame();
   screen_.build(state_, fonts_, *textures_, glfwGetTime());
   ImGui::Render();

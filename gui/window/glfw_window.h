@@ -11,14 +11,15 @@
 namespace cpscope::gui {
 
 struct GlfwOptions {
-  Size size{1600, 1000};     // logical pixels; a smaller screen makes it smaller
-  float scale = 0;           // screen pixels of a logical pixel; 0 = what the screen asks for
-  int64_t frames = 0;        // close after so many; 0 = when the user does
-  std::string watch_folder;  // what is shown goes there whenever it comes to rest (WatchFolder)
+  Size size{1600, 1000};     // logical pixels; reduced on a smaller screen
+  float scale = 0;           // screen pixels per logical pixel; 0 = as the screen suggests
+  int64_t frames = 0;        // close after this many frames; 0 = when the user does
+  std::string watch_folder;  // folder to which the shown frame is written whenever the window comes
+                             // to rest (WatchFolder)
 };
 
-/// Shows the state in a window until it is closed. Needs a display and OpenGL 3; without them an
-/// Error of kind unavailable says what is missing and what works without.
+/// Shows the state in a window until it is closed. Requires a display and OpenGL 3; without them,
+/// it returns an Error of kind unavailable that says what is missing and what works without.
 std::optional<Error> show_window(AppState& state, const GlfwOptions& options);
 
 }  // namespace cpscope::gui

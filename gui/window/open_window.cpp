@@ -1,6 +1,7 @@
 #include "gui/window/open_window.h"
 
-#include "sim/app/commands.h"
+#include "sim/app/cli/error_document.h"
+#include "sim/scenario/scenario_folder.h"
 
 #include <iostream>
 #ifdef CPSCOPE_HAS_IMGUI
@@ -25,11 +26,11 @@ namespace cpscope::gui {
 #ifdef CPSCOPE_HAS_IMGUI
 namespace {
 
-/// What opens when nobody names a scenario.
+/// The scenario that opens when the user names none.
 constexpr const char* kFirstScenario = "zigzag";
 
-/// The state and the file that were asked for. What a file has wrong ends here; a scenario that a
-/// rule refuses is shown together with the reason.
+/// Prepares the requested state and file. An error in a file ends here; a scenario that violates a
+/// rule is shown together with the reason.
 std::optional<Error> prepare(AppState& state, const WindowRequest& request) {
   if (!request.state_path.empty()) {
     std::ifstream file(request.state_path, std::ios::binary);
@@ -52,9 +53,9 @@ std::optional<Error> prepare(AppState& state, const WindowRequest& request) {
   return std::nullopt;
 }
 
-/// The cluster that was asked for, and with it its file if that is none of the shipped ones.
+/// Selects the requested cluster; reads its file if it is not a shipped one.
 std::optional<Error> choose(AppState& state, const WindowRequest& request) {
-  Result<Cluster> cluster = load_cluster(request.cluster, cluster_folder());
+  Result<Cluster> cluster = load_cluster(request.cluster, shipped_clusters());
   if (!cluster) return cluster.error();
   const Result<const Stack*> stack = find_stack(cluster.value(), request.stack);
   if (!stack) return stack.error();
@@ -66,7 +67,7 @@ std::optional<Error> choose(AppState& state, const WindowRequest& request) {
   return std::nullopt;
 }
 
-/// The moment and the run that were asked for.
+/// Sets the requested moment and starts the requested run.
 std::optional<Error> begin(AppState& state, const WindowRequest& request, Toolbox& toolbox) {
   if (!request.cluster.empty()) {
     if (auto error = choose(state, request)) return error;
@@ -84,7 +85,7 @@ std::optional<Error> begin(AppState& state, const WindowRequest& request, Toolbo
   return std::nullopt;
 }
 
-/// Until the run is over, so that a picture shows its numbers.
+/// Waits until the run is finished, so that a picture shows its numbers.
 void wait_for_run(AppState& state) {
   while (state.job.task.is_running()) {
     update(state, state.now_s);
@@ -94,7 +95,7 @@ void wait_for_run(AppState& state) {
 
 int report_unwritten(const Error& error) {
   report(error);
-  return 2;  // a mistake of whoever named the place
+  return 2;  // the user named a wrong path
 }
 
 int show(AppState& state, const WindowRequest& request, Size size) {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/app/picture_request.h"
-#include "sim/app/program.h"
+#include "sim/app/cli/picture_request.h"
+#include "sim/app/cli/program.h"
 
 namespace cpscope::gui {
 

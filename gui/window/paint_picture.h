@@ -10,14 +10,14 @@
 
 namespace cpscope::gui {
 
-/// A picture as pixels, and the picture itself.
+/// A picture, and its pixels.
 struct PaintedPicture {
   Image image;
   Picture picture;
   std::string missing_fonts;  // a sentence, or empty
 };
 
-/// Composes a picture with the widths of the fonts that then paint it: size * scale pixels.
+/// Composes a picture with the text widths of the fonts that then paint it: size * scale pixels.
 PaintedPicture paint_picture(const std::function<Picture(const TextWidth&)>& compose, Size size,
                              ThemeName theme, FontChoice fonts, float scale);
 

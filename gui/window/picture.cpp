@@ -22,13 +22,13 @@ namespace {
 
 constexpr float kMargin = 24;
 constexpr float kCardGap = 14;     // between cards
-constexpr float kCardHeader = 36;  // title of a view
+constexpr float kCardHeader = 36;  // height of a view's title
 constexpr float kCardInset = 12;
 constexpr int32_t kCaptionLines = 6;
 constexpr float kCaptionLeading = 20;
-constexpr float kTrack = 22;  // the steps
+constexpr float kTrack = 22;  // height of the track of steps
 
-/// One picture while it is put together.
+/// A picture that is being composed.
 struct Page {
   const PictureSource& source;
   const AppState& state;
@@ -47,7 +47,7 @@ struct Page {
   }
 };
 
-/// The scenario in the field's own words.
+/// The main properties of the scenario, in the terms of the field.
 std::vector<std::string> list_facts(const PlanIndex& plan) {
   const Scenario& scenario = plan.plan().scenario;
   std::vector<std::string> facts;
@@ -66,12 +66,12 @@ std::vector<std::string> list_facts(const PlanIndex& plan) {
     facts.push_back(fmt::format("chunk {}", scenario.attention.chunk_size));
   facts.push_back(fmt::format("{} heads", scenario.attention.heads));
   if (scenario.attention.kv_heads != scenario.attention.heads)
-    facts.push_back(fmt::format("{} kv heads", scenario.attention.kv_heads));
+    facts.push_back(fmt::format("{} KV heads", scenario.attention.kv_heads));
   facts.emplace_back(to_name(scenario.numerics.dtype));
   return facts;
 }
 
-/// Facts as boxes, as many in a row as fit. Gives the height.
+/// Adds the properties as boxes, as many in a row as fit. Returns the height.
 float add_facts(Page& page, Point at, float width) {
   constexpr float kHeight = 22, kPad = 8, kBetween = 6, kLetters = 11;
   float x = at.x, y = at.y;
@@ -90,7 +90,7 @@ float add_facts(Page& page, Point at, float width) {
   return y + kHeight - at.y;
 }
 
-/// Title, question and facts. Gives the height that they take.
+/// Adds title, question and properties. Returns their height.
 float add_head(Page& page) {
   const Scenario& scenario = page.plan.plan().scenario;
   const float width = page.size.width - 2 * kMargin;
@@ -114,8 +114,8 @@ float add_head(Page& page) {
   return y + add_facts(page, {kMargin, y}, width) + kCardGap;
 }
 
-/// The steps of one pass between x0 and x1: done ones filled, the present one taller, later ones
-/// empty. Beyond what fits, a bar.
+/// Adds the steps of one pass between x0 and x1: finished ones filled, the current one taller,
+/// later ones empty. If there are too many to fit, adds a bar.
 void add_pass_track(Page& page, bool is_backward, int32_t now, float x0, float x1, float y) {
   constexpr float kHeight = 10, kLeastCell = 5, kTaller = 4;
   const Theme& theme = page.theme;
@@ -144,7 +144,7 @@ void add_pass_track(Page& page, bool is_backward, int32_t now, float x0, float x
   }
 }
 
-/// Where the moment stands among all steps, forward ones and then backward ones.
+/// Shows where the moment is among all steps, forward ones and then backward ones.
 void add_track(Page& page, Point at, float width) {
   constexpr float kName = 78, kBetween = 24, kWidestStep = 64;
   const int32_t now =
@@ -166,7 +166,7 @@ void add_track(Page& page, Point at, float width) {
   }
 }
 
-/// What the moment shows, and whose times they are where the picture has a timeline.
+/// The caption of the moment; if the picture has a timeline, also whose times it shows.
 Spans caption_of(const Page& page) {
   Spans caption =
       make_caption(page.plan, moment_of(page.plan, page.state.playhead), page.state.focus_rank);
@@ -175,7 +175,7 @@ Spans caption_of(const Page& page) {
   return caption;
 }
 
-/// Steps, caption and imprint, up from the lower edge. Gives where they begin.
+/// Adds steps, caption and imprint, upwards from the lower edge. Returns their upper end.
 float add_foot(Page& page) {
   const float width = page.size.width - 2 * kMargin;
   const Spans caption = caption_of(page);
@@ -214,7 +214,7 @@ Drawing say(const Page& page, const std::string& sentence, Size size) {
   return drawing;
 }
 
-/// A view in its frame: its question above it, its scale on the right.
+/// Adds a view in its frame: its question above it, its scale on the right.
 void add_card(Page& page, ViewKind kind, const Box& box) {
   const Theme& theme = page.theme;
   page.drawing.add(FilledBox{.box = box, .color = theme.of(Role::panel), .rounding = 8});
@@ -237,7 +237,8 @@ void add_card(Page& page, ViewKind kind, const Box& box) {
   page.label({inside.x1, middle}, Anchor::right_middle, Role::faint_text, 11, Face::mono,
              view.scale);
   const float room = inside.width() - scale - 16;
-  // "Mask: which pairs are computed, and where": the name is read first.
+  // In "Mask: which (query, key) pairs are computed, and by which rank" the name before the colon
+  // is shown first.
   const size_t colon = view.title.find(": ");
   const std::string name = view.title.substr(0, colon);
   page.label({inside.x0, middle}, Anchor::left_middle, Role::text, 15, Face::strong, name);
@@ -294,7 +295,7 @@ Picture draw_picture(const PictureSource& source, ViewKind kind, Size size) {
 Picture draw_poster(const PictureSource& source, Size size) {
   Page page = begin_page(source, size, true);
   const float top = add_head(page), bottom = add_foot(page);
-  // Three columns; the square views get the squarer cards.
+  // Three columns; the square views get the cards with the squarer shape.
   constexpr std::array<std::array<ViewKind, 3>, 2> kRows = {
       {{ViewKind::layout, ViewKind::mask, ViewKind::traffic},
        {ViewKind::timeline, ViewKind::numbers, ViewKind::balance}}};

@@ -9,33 +9,33 @@
 
 namespace cpscope::gui {
 
-/// A drawing and how large it is.
+/// A drawing and its size.
 struct Picture {
   Drawing drawing;
   Size size;
   std::string title;  // one line: scenario and view
-  std::string alt;    // a sentence: what happens at its moment
+  std::string alt;    // one sentence: what happens at the moment
 };
 
-/// What a picture is made from.
+/// The input of a picture.
 struct PictureSource {
-  const AppState* state = nullptr;  // has a plan
-  std::string imprint;              // small, at the foot: version, plan, file
+  const AppState* state = nullptr;  // must have a plan
+  std::string imprint;              // small text at the foot: version, plan, file
   TextWidth text_width;
-  std::string without_numbers;  // why there is no run, instead of the view numbers
+  std::string without_numbers;  // why there is no run; shown instead of the view numbers
 };
 
-/// Room that suits a view, or all six together.
+/// A size that suits a view, or all six together.
 Size natural_size(ViewKind kind);
 Size natural_poster_size();
 
-/// All ways to split a batch as `compare --out` draws them.
+/// All ways to split a batch, drawn as by `compare --out`.
 Picture draw_comparison_picture(const Candidates& comparison, const std::string& title,
                                 ThemeName theme, const TextWidth& text_width);
 inline constexpr Size kComparisonSize{1080, 720};
 
-/// One view of the state's moment as a picture that explains itself: title and question of the
-/// scenario, the view with its scale, the steps with the playhead, and the caption.
+/// One view of the state's moment as a self-contained picture: title and question of the scenario,
+/// the view with its scale, the steps with the playhead, and the caption.
 Picture draw_picture(const PictureSource& source, ViewKind kind, Size size);
 /// All six views on one page.
 Picture draw_poster(const PictureSource& source, Size size);

@@ -8,14 +8,14 @@
 
 namespace cpscope::gui {
 
-/// Below this a picture has no room for its own words.
+/// Below this size a picture has no room for its text.
 inline constexpr Size kLeastPicture{480, 360};
 
-/// "1280x860" as logical pixels. Too small, and more than 64 Mi pixels at `scale`, are errors.
+/// Parses "1280x860" as logical pixels. Errors: too small, or more than 64 Mi pixels at `scale`.
 Result<Size> read_size(const std::string& text, double scale);
 std::optional<Error> check_size(Size size, double scale);
 
-/// Is the folder there that a picture is to be written to? `option` names who asks.
+/// Checks that the folder of a picture exists. `option` is the command-line option in the error.
 std::optional<Error> check_folder(const std::string& path, const std::string& option);
 
 }  // namespace cpscope::gui

@@ -9,8 +9,8 @@
 #include "gui/window/picture.h"
 #include "gui/window/picture_size.h"
 #include "gui/window/seek.h"
-#include "sim/app/commands.h"
-#include "sim/app/progress_bar.h"
+#include "sim/app/cli/error_document.h"
+#include "sim/app/cli/progress_bar.h"
 #include "sim/base/version.h"
 #include "sim/documents/json_text.h"
 #include "sim/run/case.h"
@@ -19,6 +19,8 @@
 #include "gui/draw/png_file.h"
 #include "gui/window/paint_picture.h"
 #endif
+
+#include "sim/scenario/scenario_folder.h"
 
 #include <algorithm>
 #include <cctype>
@@ -39,9 +41,9 @@ namespace {
 
 enum class FileKind : uint8_t { png, svg };
 
-/// The request once every word of it is understood.
+/// The request after all its values are parsed.
 struct Order {
-  std::optional<ViewKind> view;  // nothing: all
+  std::optional<ViewKind> view;  // nothing: all views
   FileKind file{};
   ThemeName theme{};
   Size size;
@@ -97,7 +99,8 @@ Result<Order> understand(const RenderRequest& request) {
   return order;
 }
 
-/// The second forward step shows done, now and later at once; a plan of one step has only that.
+/// The second forward step has finished, current and later work; a plan of one step has only that
+/// one.
 int32_t default_step(const PlanIndex& plan) { return plan.pass(false).num_steps > 1 ? 1 : 0; }
 
 std::optional<Error> seek(AppState& state, const RenderRequest& request) {
@@ -125,8 +128,8 @@ std::optional<Error> seek(AppState& state, const RenderRequest& request) {
   return std::nullopt;
 }
 
-/// Carries the scenario out where the picture has numbers to show. Without --run only what is done
-/// in seconds; a page of all views does without the rest and says why (`without_numbers`).
+/// Runs the scenario if the picture shows numbers. Without --run, only if that takes seconds; a
+/// page of all views otherwise omits the numbers and says why (`without_numbers`).
 std::optional<Error> run_if_needed(AppState& state, const RenderRequest& request,
                                    const Order& order, Toolbox& toolbox,
                                    std::string& without_numbers) {
@@ -159,10 +162,10 @@ std::optional<Error> run_if_needed(AppState& state, const RenderRequest& request
   return std::nullopt;
 }
 
-/// The times that were asked for: predicted, and measured beside them.
+/// Adds the requested times: predicted ones, and measured ones next to them.
 std::optional<Error> predict_if_asked(AppState& state, const RenderRequest& request) {
   if (request.cluster.empty()) return std::nullopt;
-  Result<Cluster> cluster = load_cluster(request.cluster, cluster_folder());
+  Result<Cluster> cluster = load_cluster(request.cluster, shipped_clusters());
   if (!cluster) return cluster.error();
   const std::string name = cluster.value().name;
   const Result<const Stack*> stack = find_stack(cluster.value(), request.stack);
@@ -179,8 +182,8 @@ std::optional<Error> predict_if_asked(AppState& state, const RenderRequest& requ
   return std::nullopt;
 }
 
-/// The measured times that were asked for. A page of all views runs the scenario for its numbers,
-/// so they are run B there.
+/// Adds the requested measured times. A page of all views runs the scenario for its numbers, so the
+/// record becomes run B there.
 std::optional<Error> read_record_if_asked(AppState& state, const RenderRequest& request) {
   if (request.record.empty()) return std::nullopt;
   Result<RunRecord> record = read_record(request.record);
@@ -314,7 +317,7 @@ int render(const RenderRequest& request, Toolbox& toolbox) {
     return report(*error);
   const Result<Written> written = write_picture(request, order.value(), state, without_numbers);
   if (!written) {
-    // A place that cannot be written is a mistake of whoever named it.
+    // A path that cannot be written is an error of the user.
     report(written.error());
     return 2;
   }

@@ -21,22 +21,22 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kHeader = 32, kInset = 12;
-/// A tile narrower than this is hard to find: a ring stands around it, and a close-up beside it.
+/// A tile narrower than this is hard to see: it gets a ring around it, and a close-up.
 constexpr float kLeastTile = 18;
 
-/// What all pictures of one case have in common.
+/// Data shared by all pictures of one case.
 struct Scene {
   const CaseFindings& findings;
   const PlanIndex& plan;
   Moment moment;
-  int32_t step = 0;  // of PlanIndex::steps
+  int32_t step = 0;  // index in PlanIndex::steps
   int32_t rank = 0;
   Target item;  // the first wrong item; Nothing where there is none
   RunView run;
   std::string id;
 };
 
-/// One picture still to be drawn.
+/// A picture that is still to be drawn.
 struct Wanted {
   ViewKind kind{};
   Size size;
@@ -50,7 +50,7 @@ const WrongPlace* wrong_place(const Scene& scene) {
   return scene.findings.first ? &*scene.findings.first : nullptr;
 }
 
-/// The row that pictures point at: of the first wrong place, else the worst one.
+/// The row that pictures mark: the first wrong row if known, otherwise the worst one.
 struct MarkedRow {
   int64_t token = 0;
   bool is_key = false;
@@ -77,7 +77,7 @@ std::optional<MarkedRow> find_row(const Scene& scene) {
 
 int64_t end_of(const TokenRun& run) { return run.count() > 0 ? run.last() + 1 : run.begin; }
 
-/// The plate that names what is hatched, inside `room`, above the box or below it.
+/// Adds a label for the hatched area, inside `room`, above the box or below it.
 void add_name(Drawing& drawing, const Theme& theme, const Box& box, const Box& room,
               const std::string& text) {
   constexpr float kLetters = 13, kHeight = 21, kGap = 5;
@@ -96,7 +96,7 @@ void add_name(Drawing& drawing, const Theme& theme, const Box& box, const Box& r
                     text});
 }
 
-/// Hatches a box in the colour of errors; `title` is what it says of itself.
+/// Hatches a box in the error colour; `title` describes it.
 void add_hatched(Drawing& drawing, const Theme& theme, const Box& box, const std::string& title) {
   const Color color = theme.of(Role::error);
   drawing.add(FilledBox{.box = box,
@@ -106,12 +106,12 @@ void add_hatched(Drawing& drawing, const Theme& theme, const Box& box, const std
   drawing.add(OutlinedBox{.box = box, .color = color, .width = 2, .title = title});
 }
 
-/// Marks the wrong tiles, or the wrong row where no tile is known, on the picture of the mask.
+/// Marks the wrong tiles in the picture of the mask; the wrong row if no tile is known.
 void mark_mask(const Scene& scene, const View& view, const Theme& theme, Drawing& drawing) {
   const WrongPlace* place = wrong_place(scene);
   if (view.grids.empty()) return;
   const HitGrid& grid = view.grids.front();
-  // Says to whoever reads the file what the square shows.
+  // The title describes the square to readers of the file.
   drawing.add(
       OutlinedBox{.box = grid.box,
                   .color = {0, 0, 0, 0},
@@ -163,7 +163,7 @@ void mark_mask(const Scene& scene, const View& view, const Theme& theme, Drawing
            has_tiles ? "first wrong tile" : marked->name);
 }
 
-/// Marks the wrong token wherever the layout shows its chunk.
+/// Marks the wrong token in all places where the layout shows its chunk.
 void mark_layout(const Scene& scene, const View& view, const Theme& theme, Drawing& drawing) {
   const std::optional<MarkedRow> row = find_row(scene);
   if (!row) return;
@@ -188,7 +188,7 @@ void mark_layout(const Scene& scene, const View& view, const Theme& theme, Drawi
   if (first) add_name(drawing, theme, *first, {kInset, kInset, 1e5F, 1e5F}, row->name);
 }
 
-/// One view in its frame, as SVG for one theme.
+/// Draws one view in its frame, as SVG for one theme.
 std::string draw(const Scene& scene, const Wanted& wanted, ThemeName name) {
   const Theme& theme = theme_of(name);
   Drawing page;
@@ -234,7 +234,8 @@ std::string draw(const Scene& scene, const Wanted& wanted, ThemeName name) {
                                                    theme.is_dark() ? "-dark" : "")});
 }
 
-/// The part of the mask around the wrong tiles; nothing where they are large enough as they are.
+/// The part of the mask around the wrong tiles; nothing if they are large enough without a
+/// close-up.
 std::optional<Camera> find_close_up(const Scene& scene, Size size) {
   const WrongPlace* place = wrong_place(scene);
   if (place == nullptr || place->tiles.empty()) return std::nullopt;
@@ -272,7 +273,7 @@ std::string describe_mask(const Scene& scene, bool is_small) {
   return is_small ? hatched : hatched + describe_step(scene);
 }
 
-/// Number in kErrorTensors of what the picture of errors shows.
+/// Index in kErrorTensors of the tensor in the picture of errors.
 int32_t choose_tensor(const Scene& scene) {
   const auto find = [](const std::string& name) {
     const auto* found = std::find(kErrorTensors.begin(), kErrorTensors.end(), name);
@@ -304,7 +305,7 @@ void add_numbers(const Scene& scene, std::vector<Wanted>& wanted) {
     if (row.tensor != name) continue;
     numbers.selection = RowTarget{tensor, row.token, row.head};
     numbers.caption += fmt::format(
-        " The worst row is token {}, head {} of rank {}: {:.3g} times as far off as it may be.",
+        " The worst row is token {}, head {} of rank {}: its error is {:.3g} times its budget.",
         row.token, row.head, row.rank, row.share);
     break;
   }
@@ -363,7 +364,8 @@ std::vector<Wanted> choose_pictures(const Scene& scene, bool is_small) {
   return wanted;
 }
 
-/// Where the pictures stand: the first wrong step, else the second forward step if there is one.
+/// Sets the moment of the pictures: the first wrong step, otherwise the second forward step if
+/// there is one.
 void find_moment(Scene& scene) {
   const PlanIndex& plan = scene.plan;
   scene.step = plan.pass(false).num_steps > 1 ? 1 : 0;
@@ -379,7 +381,7 @@ void find_moment(Scene& scene) {
   scene.moment = plan.moment_of_step(scene.step);
 }
 
-/// Errors of what the findings hold, tensor by tensor.
+/// Errors of the findings, tensor by tensor.
 RunView make_errors(const CaseFindings& findings) {
   RunView run;
   run.name = "A: " + findings.executor;

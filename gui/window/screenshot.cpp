@@ -22,7 +22,7 @@ namespace {
 constexpr double kFrameTime = 1.0 / 60;
 constexpr int32_t kMostFrames = 600;
 
-/// "zigzag" of "scenarios/zigzag.toml"; letters that are awkward in file names become "_".
+/// "zigzag" of "scenarios/zigzag.toml"; characters that are unsuitable for file names become "_".
 std::string short_name(const AppState& state) {
   std::string name = std::filesystem::path(state.document.path()).stem().string();
   std::replace_if(
@@ -31,7 +31,7 @@ std::string short_name(const AppState& state) {
   return name.empty() ? "window" : name;
 }
 
-/// A name that no file has yet, without its ending.
+/// A file name that is not in use yet, without extension.
 std::string free_name(const std::string& name) {
   for (int32_t number = 1;; ++number) {
     const std::string candidate = "cpscope-" + name + "-" + std::to_string(number);
@@ -55,7 +55,7 @@ Image paint_screen(AppState& state, const ScreenshotOptions& options) {
   for (int32_t frame = 0; frame < kMostFrames; ++frame) {
     offscreen.frame(build);
     if (frame > 2 && !screen.is_busy(state)) break;
-    // What plays stands still for the picture.
+    // Playback is paused for the picture.
     if (!state.player.is_playing) now_s += kFrameTime;
     if (frame > 4 && state.player.is_playing) break;
   }
@@ -72,7 +72,7 @@ Result<size_t> write_screenshot(AppState& state, const ScreenshotOptions& option
   return write_png(path, image, texts);
 }
 
-/// The focused view as `cpscope render` draws it.
+/// Writes the focused view as `cpscope render` draws it.
 Result<size_t> write_view(const AppState& state, const ScreenshotOptions& options,
                           const std::string& path) {
   if (path.ends_with(".svg")) return write_view_svg(state, path);

@@ -16,16 +16,17 @@ struct ScreenshotOptions {
   FontChoice fonts = FontChoice::packages;
 };
 
-/// The whole window as pixels, at rest and without a mouse. Needs no display: the same state gives
-/// the same pixels on every machine.
+/// The whole window as pixels, settled and without a mouse. Requires no display: the same state
+/// gives the same pixels on every machine.
 Image paint_screen(AppState& state, const ScreenshotOptions& options);
 
-/// Writes it as PNG. Its text chunks hold the version, the plan and the state that makes it again.
+/// Writes the window as PNG. Its text chunks contain the version, the plan and the state that makes
+/// it again.
 Result<size_t> write_screenshot(AppState& state, const ScreenshotOptions& options,
                                 const std::string& path);
 
-/// Does what a command has asked to be written (AppState::wish) and tells where it went: a picture
-/// of the window and its state in the folder that the program was started in.
+/// Writes what a command has requested (AppState::wish) and shows its path: a picture of the window
+/// and its state, in the folder that the program was started in.
 void grant_wish(AppState& state, const ScreenshotOptions& options);
 
 }  // namespace cpscope::gui

@@ -8,8 +8,8 @@
 
 namespace cpscope::gui {
 
-/// Puts the playhead on a step that a command line names: forward steps first, then backward ones.
-/// The error names the range. The state has a plan.
+/// Moves the playhead to a step number of the command line: forward steps first, then backward
+/// ones. The error names the valid range. The state must have a plan.
 std::optional<Error> seek_named_step(AppState& state, int64_t step);
 
 }  // namespace cpscope::gui

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Names of the scenarios of a folder, in order.
+/// Names of the scenarios in a folder, sorted.
 std::vector<std::string> list_scenarios(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code failed;
@@ -46,7 +46,7 @@ bool open_with_record(AppState& state, const std::string& path) {
     }
     state.begins = true;
   }
-  // A record is compared with a plan, so the plan comes first.
+  // A record is compared with a plan, so the plan must be ready first.
   settle(state);
   const bool has_run_a = state.run_a != nullptr && state.run_a_plan == state.document.plan();
   open_record(state, path, has_run_a);
@@ -75,7 +75,7 @@ void plug_in(AppState& state, Toolbox& toolbox) {
   services.scenario_names = list_scenarios(folder);
   const std::string clusters = (folder / "clusters").string();
   for (const std::string& name : list_clusters(clusters)) {
-    // A file that somebody is still writing is no reason to open no window.
+    // A file that another process is still writing must not prevent the window from opening.
     if (Result<Cluster> cluster = load_cluster(name, clusters))
       services.clusters.push_back(std::move(cluster).value());
   }

@@ -8,12 +8,12 @@
 namespace cpscope::gui {
 namespace {
 
-/// Letters between two blanks, or a part of them in one style.
+/// Letters between two blanks, or a part of them with one style.
 struct Word {
   std::string text;
   Face face = Face::body;
   bool is_link = false;
-  bool has_blank = false;  // before it
+  bool has_blank = false;  // true if there is a blank before it
 };
 
 constexpr size_t kLongestName = 24;  // letters
@@ -31,7 +31,7 @@ std::vector<Word> split(const Spans& spans) {
       word.has_blank = std::exchange(has_blank, false);
       words.push_back(std::exchange(word, {}));
     };
-    // A short name ("rank 2", "[830, 1 104)") is read as one word.
+    // A short name ("rank 2", "[830, 1 104)") is kept together as one word.
     const bool is_kept_together = is_link && span.text.size() <= kLongestName;
     for (const char letter : span.text) {
       const bool is_blank = letter == ' ' || letter == '\n';
@@ -59,7 +59,7 @@ int32_t add_text_block(Drawing& drawing, const TextBlock& block, const Spans& sp
   for (size_t i = 0; i < words.size(); ++i) {
     const Word& word = words[i];
     const float width = text_width(word.text, block.size, word.face);
-    // Words that no blank divides ("rank 2" and ",") stay together.
+    // Words without a blank between them ("rank 2" and ",") stay together.
     float together = width;
     for (size_t j = i + 1; j < words.size() && !words[j].has_blank; ++j)
       together += text_width(words[j].text, block.size, words[j].face);

@@ -9,18 +9,18 @@
 
 namespace cpscope::gui {
 
-/// A paragraph that is broken into lines where it meets the end of its room.
+/// A paragraph, wrapped at `width`.
 struct TextBlock {
   Point at;                // top left
-  float width = 0;         // room of a line
-  float size = 13;         // of a letter
-  float leading = 19;      // from line to line
-  int32_t most_lines = 3;  // what does not fit ends in ".."
-  Color color;             // of words
-  Color link_color;        // of words with a target
+  float width = 0;         // width of a line
+  float size = 13;         // size of the letters
+  float leading = 19;      // distance from line to line
+  int32_t most_lines = 3;  // text that does not fit is cut off with ".."
+  Color color;             // colour of plain words
+  Color link_color;        // colour of words with a target
 };
 
-/// Adds the paragraph and gives the number of its lines.
+/// Adds the paragraph and returns the number of its lines.
 int32_t add_text_block(Drawing& drawing, const TextBlock& block, const Spans& spans,
                        const TextWidth& text_width);
 

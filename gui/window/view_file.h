@@ -10,11 +10,11 @@
 
 namespace cpscope::gui {
 
-/// What stands at the foot of a picture: file, plan, version. The state has a plan.
+/// The text at the foot of a picture: file, plan, version. The state must have a plan.
 std::string imprint_of(const AppState& state);
 
-/// What a picture of the state's focused view shows: the page of ways while it is open. The state
-/// has a plan.
+/// The content of a picture of the state's focused view: the page of ways while that is open. The
+/// state must have a plan.
 struct ViewPicture {
   Size size;
   std::function<Picture(const TextWidth&)> compose;
@@ -22,8 +22,8 @@ struct ViewPicture {
 /// Errors: the page of ways has no comparison yet.
 Result<ViewPicture> picture_of_view(const AppState& state);
 
-/// The focused view as `cpscope render` draws it, as SVG: bytes that were written, or why not. The
-/// state has a plan.
+/// Writes the focused view as `cpscope render` draws it, as SVG. Returns the number of bytes, or an
+/// error. The state must have a plan.
 Result<size_t> write_view_svg(const AppState& state, const std::string& path);
 
 }  // namespace cpscope::gui

@@ -16,17 +16,18 @@ struct ImDrawData;
 
 namespace cpscope::gui {
 
-/// How others follow a window that they drive from outside (tests, recorders of films): whenever it
-/// comes to rest, hits.json (frame, playhead, where each named widget is), card.png (as the
-/// graphics card painted it) and raster.png (the same frame by our rasteriser) stand in a folder.
-/// hits.json is written last.
+/// Lets other programs (tests, screen recorders) follow a window that they drive from outside:
+/// whenever the window comes to rest, it writes to a folder hits.json (frame, playhead, position of
+/// each named widget), card.png (as painted by the GPU) and raster.png (the same frame painted by
+/// our rasteriser). hits.json is written last.
 class WatchFolder {
  public:
   explicit WatchFolder(std::string folder) : folder_(std::move(folder)) {}
 
-  /// Wraps a device so that copies of its textures can be rasterised.
+  /// Wraps a device so that the rasteriser gets copies of its textures.
   TextureDevice keep_copies(TextureDevice device);
-  /// Writes what is shown. `card`: the pixels of the window's frame; `atlas`: of the fonts.
+  /// Writes the current frame. `card`: the pixels of the window's frame; `atlas`: those of the
+  /// fonts.
   std::optional<Error> write(const AppState& state, const HitMap& hits, const ImDrawData& data,
                              const Image& card, uint64_t atlas_id, const Image& atlas);
 

@@ -10,19 +10,19 @@
 
 // Forward of one compute item, 16-bit inputs.
 //
-// Grid: as many CTAs as fit the device at once; each draws work items (query tile x head) from a
-// counter until none is left. 128 threads: each of the 4 warps owns 32 query rows (16 where values
-// have more than 128 lanes) and walks all keys of the tile. Keys and values come in tiles of 64 (32
-// above 128 lanes) by asynchronous copies into two buffers each, one tile ahead; the scores never
-// leave registers.
+// Grid: as many CTAs as fit the device at once; each fetches work items (query tile x head) with a
+// counter until none is left. 128 threads: each of the 4 warps computes 32 query rows (16 if
+// head_dim_v exceeds 128) and streams all keys of the tile. K and V are read in tiles of 64 rows
+// (32 above head_dim 128) by asynchronous copies into two buffers each, one tile ahead; the scores
+// never leave registers.
 //
-// Shared memory: 48 KiB (64 lanes), 96 KiB (128), 88 KiB (192 / 128), 96 KiB (256), so that two
-// CTAs fit an SM of sm_90. Registers: at most 255, no spills up to 192 / 128 lanes.
-// Numbers: products in T, sums in fp32, softmax in base 2 and fp32, weights rounded to T before
-// they meet the values. Accuracy: the rounding of inputs to T aside, that of the weights, 2^-9
-// (bf16) of a row's mean |v| (tests/kernels/attention/attention_forward_test.cpp). Source:
-// FlashAttention-2, Dao 2023 (arXiv:2307.08691), alg. 1; work from a counter and key ranges per row
-// are our own.
+// Shared memory: 48 KiB (head_dim 64), 96 KiB (128), 88 KiB (192 / 128), 96 KiB (256), so that two
+// CTAs fit an SM of sm_90. Registers: at most 255, no spills up to head_dim_qk 192, head_dim_v 128.
+// Numbers: products in T, sums in fp32, softmax in base 2 and fp32, weights rounded to T before the
+// product with V. Accuracy: besides the rounding of inputs to T, that of the weights, 2^-9 (bf16)
+// of a row's mean |v| (tests/kernels/attention/attention_forward_test.cpp). Source:
+// FlashAttention-2, Dao 2023 (arXiv:2307.08691), alg. 1; fetching work with a counter and key
+// ranges per row are our own.
 
 namespace cpscope::kernels {
 namespace {
@@ -38,9 +38,9 @@ struct ForwardTiles {
   using T = typename Instance::T;
   static constexpr int kQk = Instance::kQk;
   static constexpr int kV = Instance::kV;
-  static constexpr int kStacks = kV <= 128 ? 2 : 1;  // of 16 rows that a warp owns
+  static constexpr int kStacks = kV <= 128 ? 2 : 1;  // of 16 rows that a warp computes
   static constexpr int kOwnedRows = kThreads / 32 * 16 * kStacks;
-  // The cap wants registers that 128 lanes with 64 keys do not leave.
+  // The cap needs registers that head_dim 128 with 64 keys does not leave.
   static constexpr int kWalkedRows = kQk <= (Instance::kIsCapped ? 64 : 128) ? 64 : 32;
 
   // Byte offsets into the shared memory.
@@ -53,13 +53,13 @@ struct ForwardTiles {
   static_assert(kSharedBytes <= 99 * 1024, "sm_86 and sm_89 have no more for a CTA");
 };
 
-/// A warp's share of one work item.
+/// One warp's part of a work item.
 template <class Instance>
 class ForwardWarp {
  public:
   using Tiles = ForwardTiles<Instance>;
   using T = typename Tiles::T;
-  static constexpr int kRows = 2 * Tiles::kStacks;  // of this lane
+  static constexpr int kRows = 2 * Tiles::kStacks;  // of this thread lane
 
   __device__ __forceinline__ ForwardWarp(const ForwardLaunch& launch, uint32_t shared,
                                          const WorkItem& item)
@@ -93,7 +93,7 @@ class ForwardWarp {
     copy_async_commit();
     for (int buffer = 0; goes_on; buffer ^= 1) {
       copy_async_wait<0>();
-      // The tile is there for all warps, and all of them are done with the other buffer.
+      // The tile has arrived for all warps, and all of them are done with the other buffer.
       __syncthreads();
       goes_on = walk.next(following);
       if (goes_on) copy_keys_and_values(following, buffer ^ 1);
@@ -105,7 +105,7 @@ class ForwardWarp {
   }
 
  private:
-  /// Row of the item's query buffer that this lane's row r is.
+  /// Row of the item's query buffer for row r of this thread lane.
   __device__ __forceinline__ int32_t row_of(int r) const {
     const int32_t thread = static_cast<int32_t>(threadIdx.x);
     return tile_.begin + thread / 32 * (16 * Tiles::kStacks) + r / 2 * 16 + r % 2 * 8 +
@@ -159,7 +159,7 @@ class ForwardWarp {
     }
   }
 
-  /// Selects the scores of pairs that are not visible away, whatever they are.
+  /// Replaces the scores of invisible pairs, whatever they are, without arithmetic on them.
   __device__ __forceinline__ void hide(float (&scores)[Tiles::kStacks][Tiles::kWalkedRows / 8][4],
                                        const WalkedTile& walked) {
     const KeyRange* ranges =
@@ -168,7 +168,7 @@ class ForwardWarp {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const KeyRange seen = row_of(r) < tile_.end ? ranges[row_of(r)] : KeyRange{};
-      // Counted from this lane's first key.
+      // Relative to this thread lane's first key.
       const int32_t lo = seen.lo - first_key;
       const int32_t hi = (seen.hi < walked.end ? seen.hi : walked.end) - first_key;
 #pragma unroll
@@ -183,8 +183,8 @@ class ForwardWarp {
     }
   }
 
-  /// Turns scores into weights relative to the rows' largest scores so far, and brings what was
-  /// summed before to the same measure.
+  /// Turns scores into weights relative to the rows' largest scores so far, and rescales the
+  /// earlier sums to the same reference.
   __device__ __forceinline__ void weigh(
       float (&scores)[Tiles::kStacks][Tiles::kWalkedRows / 8][4]) {
     float factors[kRows];
@@ -216,7 +216,7 @@ class ForwardWarp {
       }
       sum_[r] = sum_[r] * factors[r] + sum;
     }
-    // Where no row of the warp has a new largest score all factors are 1.
+    // If no row of the warp has a new largest score, all factors are 1.
     if (!any_in_warp(has_new_largest)) return;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -277,7 +277,7 @@ class ForwardWarp {
       if (threadIdx.x % 4 == 0)
         launch_.lse[row * launch_.lse_row_stride + head_] =
             is_empty ? -kInfinity : (largest_[r] + log2f(sum)) * kLn2;
-      // A sum that is not a number tells of scores that are none; fmaxf would hide them.
+      // A NaN in the sum shows a NaN among the scores; fmaxf would hide it.
       const bool is_number = sum == sum && largest == largest;
       largest = is_number ? fmaxf(largest, largest_[r] * kLn2) : sum + largest;
     }
@@ -298,25 +298,26 @@ class ForwardWarp {
   OwnedTile tile_;
   Logits<Instance::kIsCapped> logits_;
   HeadRows<T> keys_, values_;
-  float largest_[kRows];  // of the row's logits so far, times log2(e)
-  float sum_[kRows];      // of this lane's weights
+  float largest_[kRows];  // largest logit of each row so far, times log2(e)
+  float sum_[kRows];      // of this thread lane's weights
   float out_[Tiles::kStacks][Tiles::kV / 8][4];
 };
 
 template <class Instance>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     attention_forward(const __grid_constant__ ForwardLaunch launch) {
-  auto* next_work = reinterpret_cast<int32_t*>(dynamic_shared());  // [2], used in turns
+  auto* next_work = reinterpret_cast<int32_t*>(dynamic_shared());  // [2], used alternately
   if (threadIdx.x == 0) next_work[0] = atomic_add(launch.counter, 1);
   __syncthreads();
   for (int turn = 0;; turn ^= 1) {
     const int32_t work = next_work[turn];
     if (const int32_t in_vain = work - launch.query_tiles.num_work; in_vain >= 0) {
-      // Every CTA draws once in vain; the last one leaves the counter to the next launch.
+      // Every CTA ends with one fetch beyond the last item; the last one resets the counter for the
+      // next launch.
       if (threadIdx.x == 0 && in_vain == static_cast<int32_t>(gridDim.x) - 1) *launch.counter = 0;
       return;
     }
-    // Asked for now, so that the answer is there when this item is done.
+    // Fetched now, so that the result is there when this item is done.
     int32_t drawn = 0;
     if (threadIdx.x == 0) drawn = atomic_add(launch.counter, 1);
     ForwardWarp<Instance>(launch, shared_address(dynamic_shared()), launch.query_tiles.work[work])

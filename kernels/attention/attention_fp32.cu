@@ -1,16 +1,16 @@
 // Forward, dq, and dk with dv of one compute item, inputs in fp32.
 //
-// A CTA takes one work item: 64 owned rows of one head. The other side comes in tiles of 64 rows; a
-// product is staged through shared memory 32 or 64 lanes at a time, so that one kernel serves all
-// dims, and each thread sums 4 x 4 cells of a tile in registers:
-//   forward       S = Q K^T, online softmax, O = (O rescaled) + P V
-//   dq            S = Q K^T, dP = dO V^T, dS = P (dP - delta), dQ += dS K
-//   dk, dv        the same transposed: dV += P^T dO, dK += dS^T Q
-// Every owned row is written by its one owner, in a fixed order.
+// A CTA takes one work item: 64 stationary rows of one head. The other side is streamed in tiles of
+// 64 rows; a product is staged through shared memory 32 or 64 head_dim elements at a time, so that
+// one kernel serves all head_dims, and each thread sums 4 x 4 cells of a tile in registers:
+//   forward S = Q K^T, online softmax, O = (O rescaled) + P V
+//   dq S = Q K^T, dP = dO V^T, dS = P (dP - delta), dQ += dS K
+//   dk, dv the same transposed: dV += P^T dO, dK += dS^T Q
+// Every stationary row is written by one CTA, in a fixed order.
 //
 // Grid: one CTA per work item, longest first. Block: 256 threads. Shared memory: 35 KB. Registers:
-// at most 128 a thread up to 128 lanes, 255 above.
-// Accuracy: plain fp32; exp and tanh are the accurate ones.
+// at most 128 a thread up to head_dim 128, 255 above.
+// Accuracy: plain fp32; exp and tanh are the accurate library functions.
 // Source: Milakov & Gimelshein 2018 (arXiv:1805.02867), alg. 3; FlashAttention-2
 // (arXiv:2307.08691).
 #include "kernels/attention/attention_fp32.h"
@@ -33,7 +33,7 @@ __device__ __forceinline__ Fp32Rows rows_from(const DeviceRows& rows, int32_t he
   return {rows_of_head<float>(rows, head, head_dim), begin, end};
 }
 
-/// Which cells c[i][j] of a tile are visible: bit 4 i + j. Queries are the rows.
+/// Visibility of the cells c[i][j] of a tile: bit 4 i + j. Queries are the rows.
 __device__ __forceinline__ uint32_t visible_cells(const DeviceTiles& tiles, int32_t q_rows,
                                                   const OwnedTile& own, const WalkedTile& walked) {
   if (!walked.is_masked) return 0xffff;
@@ -50,7 +50,7 @@ __device__ __forceinline__ uint32_t visible_cells(const DeviceTiles& tiles, int3
   return visible;
 }
 
-/// The largest or the sum of the 16 threads that share rows.
+/// Maximum, and sum, over the 16 threads that share rows.
 __device__ __forceinline__ float max_over_columns(float value) {
   for (int mask = 8; mask > 0; mask /= 2) value = fmaxf(value, shuffle_xor(value, mask));
   return value;
@@ -60,13 +60,13 @@ __device__ __forceinline__ float sum_over_columns(float value) {
   return value;
 }
 
-/// Softmax so far of the thread's four rows.
+/// Running softmax of the thread's four rows.
 struct OnlineSoftmax {
   float max[4] = {-kInfinity, -kInfinity, -kInfinity, -kInfinity};  // natural logits
   float sum[4] = {};                                                // of this thread's columns
 };
 
-/// Turns products into weights; returns in `factors` what earlier sums must be multiplied by.
+/// Turns products into weights. Returns in `factors` the factors for earlier sums.
 __device__ __forceinline__ void weigh_tile(const AttentionShape& shape, uint32_t visible,
                                            float (&s)[4][4], OnlineSoftmax& softmax,
                                            float (&factors)[4]) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void weigh_tile(const AttentionShape& shape, uint32_t
       if ((visible >> (4 * i + j) & 1) != 0) tile_max = fmaxf(tile_max, s[i][j]);
     }
     const float max = fmaxf(softmax.max[i], max_over_columns(tile_max));
-    // A row that has seen nothing yet keeps -inf; -inf - -inf must not arise.
+    // A row without a visible key so far keeps -inf; -inf - -inf must not arise.
     const float base = max == -kInfinity ? 0.0f : max;
     factors[i] = expf(softmax.max[i] - base);
     softmax.max[i] = max;
@@ -89,7 +89,8 @@ __device__ __forceinline__ void weigh_tile(const AttentionShape& shape, uint32_t
   }
 }
 
-/// Writes lse and max_logit; returns in `factors` what makes the sums of P V the output.
+/// Writes lse and max_logit. Returns in `factors` the factors that turn the sums of P V into the
+/// output.
 __device__ __forceinline__ void finish_rows(const ForwardLaunch& launch, int32_t head,
                                             const OwnedTile& tile, const OnlineSoftmax& softmax,
                                             float (&factors)[4]) {
@@ -103,7 +104,7 @@ __device__ __forceinline__ void finish_rows(const ForwardLaunch& launch, int32_t
       launch.lse[row * launch.lse_row_stride + head] =
           sum == 0.0f ? -kInfinity : softmax.max[i] + logf(sum);
     }
-    // A NaN in the row's data shows in its sum, fmaxf would lose it.
+    // A NaN in the row's data shows in its sum; fmaxf would lose it.
     const float row_max = sum != sum ? sum : softmax.max[i];
     largest = row_max != row_max || row_max > largest ? row_max : largest;
   }
@@ -138,8 +139,8 @@ __global__ void __launch_bounds__(kFp32Threads, kCtasPerSm<kLanes>)
   store_sums<kLanes>(launch.out, work.head, v, out, tile.begin, tile.end, factors);
 }
 
-/// P times the cap's slope in `s`, P in `p`, from products and the row's statistic; cells that are
-/// not visible weigh 0: selected, not multiplied, for their data may be NaN.
+/// Computes P times the cap's slope in `s`, and P in `p`, from products and the row's statistics.
+/// Invisible cells weigh 0. They are selected, not multiplied, because their data may be NaN.
 __device__ __forceinline__ void weigh_cell(const AttentionShape& shape, bool is_visible,
                                            float log2_lse, float& s, float& p) {
   const Fp32Logit logit = logit_of(shape, s);
@@ -190,11 +191,11 @@ __global__ void __launch_bounds__(kFp32Threads, kCtasPerSm<kLanes>)
   store_sums<kLanes>(launch.dq, work.head, qk, dq, tile.begin, tile.end, factors);
 }
 
-/// What the thread's four query columns bring.
+/// Data of the thread's four query columns.
 struct QueryColumns {
   float log2_lse[4];
   float delta[4];
-  uint32_t visible = 0;  // bit 4 i + j: does query j see key i?
+  uint32_t visible = 0;  // bit 4 i + j: query j sees key i
 };
 
 __device__ __forceinline__ QueryColumns load_columns(const BackwardLaunch& launch,
@@ -263,7 +264,7 @@ __global__ void __launch_bounds__(kFp32Threads, kCtasPerSm<kLanes>)
   store_sums<kLanes>(launch.dv, work.head, v, dv, tile.begin, tile.end, ones);
 }
 
-/// Starts the instance that has room for the shape's lanes.
+/// Launches the instance whose head_dims hold the shape's.
 template <class Launch>
 void launch_for_lanes(const AttentionShape& shape, int32_t num_work,
                       void (*const (&kernels)[3])(Launch), const Launch& launch, Stream stream) {

@@ -5,8 +5,8 @@
 
 namespace cpscope::kernels {
 
-/// Attention with fp32 inputs: every product is an fp32 fused multiply-add, no tensor core rounds
-/// anything. Dims up to 256. One tile shape serves all three launches.
+/// Attention with fp32 inputs. Every product is an fp32 fused multiply-add; tensor cores are not
+/// used. head_dims up to 256. One tile shape serves all three launches.
 TileShape fp32_tile(const AttentionShape& shape);
 void launch_fp32_forward(const ForwardLaunch& launch, Stream stream);
 void launch_fp32_query_gradient(const BackwardLaunch& launch, Stream stream);

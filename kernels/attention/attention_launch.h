@@ -9,22 +9,23 @@
 
 namespace cpscope::kernels {
 
-/// What all kernels of one compute item share. Local query head h reads local kv head
+/// Properties that all kernels of one compute item share. Local query head h reads local KV head
 /// (first_head + h) / group - first_kv_head.
 struct AttentionShape {
   Dtype dtype = Dtype::bf16;  // bf16 | fp16 | fp32
   int32_t q_rows = 0;
   int32_t kv_rows = 0;
   int32_t num_heads = 0;     // query heads of the item
-  int32_t num_kv_heads = 0;  // kv heads that they read
-  int32_t first_head = 0;    // number of local query head 0 in the whole attention
+  int32_t num_kv_heads = 0;  // KV heads that they read
+  int32_t first_head = 0;    // number of local query head 0 among all query heads
   int32_t first_kv_head = 0;
-  int32_t group = 1;  // query heads that share a kv head
+  int32_t group = 1;  // query heads that share a KV head
   int32_t head_dim_qk = 0;
   int32_t head_dim_v = 0;
   float scale = 1.0f;        // multiplies q.k
   float softcap = 0.0f;      // 0 = off; else logit -> softcap * tanh(logit / softcap)
-  int64_t keys_per_row = 0;  // that a query row sees on average, 0: not known; chooses tiles
+  int64_t keys_per_row = 0;  // average number of keys that a query row sees, 0: unknown; selects
+                             // tiles
 };
 
 /// A TileList in device memory.
@@ -44,18 +45,18 @@ struct DeviceTiles {
   const uint32_t* gaps = nullptr;
   bool walks_by_tile = false;
   int32_t group_parts = 1;
-  // The Hopper forward and the fused backward know these, nobody else.
+  // Only the Hopper forward and the fused backward use these.
   Arrivals arrivals;
   Begun begun;
 };
 
-/// Forward of one compute item. out: normalised, fp32, or the dtype where Hopper's forward writes;
+/// Forward of one compute item. out: normalised, fp32; Hopper's forward may also write the dtype;
 /// lse: fp32 [row, head], natural log, at row * lse_row_stride + head. Every row of every head is
 /// written: rows without a visible key get 0 and -inf. max_logit: fp32 [local head], raised to the
 /// largest visible logit after scale and cap (the caller starts it at -inf). counter: one int32, 0
 /// at the start of the launch and at its end.
-/// merges (Hopper, out in fp32): out and lse hold the result for other keys, and hold that for both
-/// afterwards; rounds: its values are then rounded to the dtype.
+/// merges (Hopper, out in fp32): out and lse hold the result for other keys before, and that for
+/// all keys afterwards. rounds: the merged values are then rounded to the dtype.
 struct ForwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v;
@@ -70,25 +71,26 @@ struct ForwardLaunch {
   bool rounds = false;
 };
 
-/// Rows of dk and dv that a wire takes in the dtype. They have the strides of dk and dv.
+/// Rows of dk and dv to be sent in the dtype. They have the strides of dk and dv.
 struct WireRows {
-  /// What becomes of a row: it is read in fp32, or sent in the dtype.
+  /// Uses of a row: it is read in fp32, or sent in the dtype.
   static constexpr uint8_t kStays = 1, kLeaves = 2;
   void *dk = nullptr, *dv = nullptr;
-  const uint8_t* uses = nullptr;  // [kv row] of those two; nullptr: all stay
+  const uint8_t* uses = nullptr;  // [kv row] one or both of these bits; nullptr: all stay
 };
 
 /// Backward of one compute item, in three launches: row statistics, dq by query tiles, dk and dv by
-/// key tiles; or in two, where the last one makes all gradients. dq, dk, dv: fp32, or in the dtype
-/// where the fused kernel writes; every row of every head is written, sums have a fixed
-/// order: two runs give the same bits. `out` and lse are those of the whole row, `out` in fp32 or
-/// the dtype. log2_lse, delta: workspace, fp32 [local
-/// head][q row]: lse * log2(e), +inf for rows that see nothing, and rowsum(d_out * out), 0 for such
-/// rows. offsets: the same as parts of numbers (row_offsets.h), where kernels take them so.
-/// merges_dq (fused, dq in fp32 alone): dq holds that of other keys, and this one's is added.
-/// wire (fused, dk and dv in fp32): rows that are written in the dtype instead, or as well.
-/// dk_parts, dv_parts: workspace, fp32 [kv row][local kv head, part], where key_tiles have
-/// group_parts (Hopper alone).
+/// key tiles; or in two, where the last one makes all gradients. dq, dk, dv: fp32; the fused kernel
+/// may also write the dtype. Every row of every head is written, sums have a fixed order: two runs
+/// give the same bits. `out` and lse are those of all keys of the row, `out` in fp32 or the dtype.
+/// log2_lse, delta: workspace, fp32
+/// [local head][q row]: lse * log2(e), +inf for rows without a visible key, and rowsum(d_out *
+/// out), 0 for such rows. offsets: the same numbers split into bf16 parts (row_offsets.h), for
+/// kernels that read them in this form. merges_dq (fused, dq in fp32 only): dq holds that of other
+/// keys, and this item's dq is added.
+/// wire (fused, dk and dv in fp32): rows that are written in the dtype, instead of fp32 or in
+/// addition. dk_parts, dv_parts: workspace, fp32 [kv row][local kv head, part], where key_tiles
+/// have group_parts (Hopper only).
 struct BackwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v, d_out;
@@ -103,13 +105,13 @@ struct BackwardLaunch {
   DeviceRows dk_parts, dv_parts;
   Dtype dkv_element = Dtype::fp32;  // fused: or the dtype
   WireRows wire;
-  DeviceRows narrow_dq;  // fused, if data is set: dq in the dtype; dq itself is workspace
+  DeviceRows narrow_dq;  // fused, if data is set: dq in the dtype; dq itself is then workspace
   bool merges_dq = false;
   DeviceTiles query_tiles;
   DeviceTiles key_tiles;
   int32_t* counters = nullptr;     // two int32, 0 at the start and at the end
   int32_t* turns_taken = nullptr;  // fused: int32 [local head][counter of key_tiles], 0 at start
-  int64_t num_turns_taken = 0;     // of them, those that launch_row_statistics clears
+  int64_t num_turns_taken = 0;     // number of turns_taken that launch_row_statistics clears
 };
 
 }  // namespace cpscope::kernels

@@ -9,9 +9,9 @@
 
 namespace cpscope::kernels::device {
 
-/// Starts copying rows [begin, begin + kRows) to a tile of kLanes lanes a row, laid out as
-/// FragmentAddress reads it. Rows from `end` on and lanes that do not exist become 0 and are not
-/// read. Threads take 128 bytes of a row by eight; all but a few addresses are constants.
+/// Starts copying rows [begin, begin + kRows) to a tile with kLanes elements a row, in the layout
+/// that FragmentAddress reads. Rows from `end` on and elements past the head's become 0 and are not
+/// read. Eight threads copy 128 bytes of a row; all but a few addresses are constants.
 template <int kRows, int kLanes, int kThreads, class T>
 __device__ __forceinline__ void copy_rows(uint32_t tile, const HeadRows<T>& from, int32_t begin,
                                           int32_t end) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, const HeadRows<T>& from
   }
 }
 
-/// How raw products q.k become logits: logit = unit * apply(product), unit > 0.
+/// Turns raw products q.k into logits: logit = unit * apply(product), unit > 0.
 template <bool kIsCapped>
 struct Logits {
   float factor = 1.0f;     // of the product, before the cap or where the scale is not positive

@@ -6,23 +6,23 @@
 #include <cstdint>
 
 /// Products of 64-row tiles of fp32 for a CTA of 256 threads. Thread t is (y, x) = (t / 16, t %
-/// 16). A 64x64 product lies as c[i][j] = row y + 16 i, column x + 16 j; a sum of rows with many
-/// lanes as c[i][4 j + e] = row y + 16 i, lane 64 j + 4 x + e.
+/// 16). In a 64x64 product, c[i][j] is row y + 16 i, column x + 16 j. In a sum of rows, c[i][4 j +
+/// e] is row y + 16 i, head_dim element 64 j + 4 x + e.
 namespace cpscope::kernels::device {
 
 inline constexpr int kFp32Rows = 64;
 inline constexpr int kFp32Threads = 256;
-inline constexpr int kFp32Chunk = 32;  // lanes of both sides at a time
-// One quad more than the lanes: threads side by side then read different banks.
+inline constexpr int kFp32Chunk = 32;  // head_dim elements of both sides at a time
+// Four floats more than kFp32Chunk: adjacent threads then read different banks.
 inline constexpr int kFp32ChunkStride = kFp32Chunk + 4;
 inline constexpr int kFp32WideStride = kFp32Rows + 4;
 
 /// Shared memory of a CTA.
 struct Fp32Tiles {
-  float staged[2 * kFp32Rows * kFp32ChunkStride];  // rows on their way from device memory
+  float staged[2 * kFp32Rows * kFp32ChunkStride];  // rows being copied from device memory
   float weights[kFp32Rows * kFp32WideStride];      // [row][column]
 };
-static_assert(2 * kFp32ChunkStride >= kFp32WideStride, "64 lanes are staged too");
+static_assert(2 * kFp32ChunkStride >= kFp32WideStride, "head_dim 64 is staged too");
 static_assert(sizeof(Fp32Tiles) <= 48 * 1024);
 
 struct alignas(16) Quad {
@@ -36,14 +36,14 @@ __device__ __forceinline__ Quad quad_at(const float* from) {
 __device__ __forceinline__ int32_t thread_y() { return static_cast<int32_t>(threadIdx.x) / 16; }
 __device__ __forceinline__ int32_t thread_x() { return static_cast<int32_t>(threadIdx.x) % 16; }
 
-/// Rows of one head from `begin` on; those from `end` on count as 0 and are not read.
+/// Rows of one head from `begin` on. Rows from `end` on count as 0 and are not read.
 struct Fp32Rows {
   HeadRows<float> head;
   int32_t begin = 0;
   int32_t end = 0;
 };
 
-/// Starts copying kLanes lanes from `lane` on of 64 rows.
+/// Starts copying kLanes elements of 64 rows, from element `lane` on.
 template <int kLanes, int kStride>
 __device__ __forceinline__ void stage_rows(float* to, const Fp32Rows& rows, int32_t lane) {
   constexpr int kQuads = kLanes / 4;
@@ -57,13 +57,13 @@ __device__ __forceinline__ void stage_rows(float* to, const Fp32Rows& rows, int3
   }
 }
 
-/// c = a b^T over the lanes that exist.
+/// c = a b^T over the head's elements.
 __device__ __forceinline__ void multiply_rows(float (&c)[4][4], const Fp32Rows& a,
                                               const Fp32Rows& b, Fp32Tiles& tiles) {
   float* const staged_b = tiles.staged + kFp32Rows * kFp32ChunkStride;
   for (int i = 0; i < 16; ++i) c[i / 4][i % 4] = 0.0f;
   for (int32_t lane = 0; lane < a.head.lanes; lane += kFp32Chunk) {
-    __syncthreads();  // nobody reads what was staged before
+    __syncthreads();  // all threads have read the previous stage
     stage_rows<kFp32Chunk, kFp32ChunkStride>(tiles.staged, a, lane);
     stage_rows<kFp32Chunk, kFp32ChunkStride>(staged_b, b, lane);
     copy_async_commit();
@@ -84,8 +84,7 @@ __device__ __forceinline__ void multiply_rows(float (&c)[4][4], const Fp32Rows& 
   }
 }
 
-/// Puts weights where accumulate_rows() reads them. The barriers of a product lie between two
-/// calls.
+/// Stores weights for accumulate_rows(). The barriers of a product lie between two calls.
 __device__ __forceinline__ void put_weights(const float (&c)[4][4], Fp32Tiles& tiles) {
 #pragma unroll
   for (int i = 0; i < 16; ++i)
@@ -100,7 +99,7 @@ __device__ __forceinline__ void accumulate_rows(float (&c)[4][kLanes / 16], cons
 #pragma unroll
   for (int chunk = 0; chunk < kLanes / 64; ++chunk) {
     if (chunk * 64 >= b.head.lanes) break;
-    __syncthreads();  // the weights are there, and nobody reads what was staged before
+    __syncthreads();  // the weights are stored, and all threads have read the previous stage
     stage_rows<64, kFp32WideStride>(tiles.staged, b, chunk * 64);
     copy_async_commit();
     copy_async_wait<0>();
@@ -122,7 +121,7 @@ __device__ __forceinline__ void accumulate_rows(float (&c)[4][kLanes / 16], cons
   }
 }
 
-/// Writes the sums' rows below `end`, each times its factor.
+/// Writes the rows below `end` of the sums, each times its factor.
 template <int kLanes>
 __device__ __forceinline__ void store_sums(const DeviceRows& to, int32_t head, int32_t head_dim,
                                            const float (&c)[4][kLanes / 16], int32_t begin,
@@ -147,7 +146,7 @@ struct Fp32Logit {
   float slope = 1.0f;  // of the cap
 };
 
-/// The logit of a product q.k, natural, after scale and cap.
+/// The natural logit of a product q.k, after scale and cap.
 __device__ __forceinline__ Fp32Logit logit_of(const AttentionShape& shape, float product) {
   const float scaled = product * shape.scale;
   if (shape.softcap == 0.0f) return {scaled, 1.0f};

@@ -5,11 +5,11 @@
 
 namespace cpscope::kernels {
 
-/// What a 16-bit gradient kernel is compiled for.
+/// Parameters that a 16-bit gradient kernel is compiled for.
 template <class Element, int kLanesQk, int kLanesV, bool kHasCap>
 struct GradientInstance {
   using T = Element;
-  static constexpr int kQk = kLanesQk;  // lanes of q and k that it has room for
+  static constexpr int kQk = kLanesQk;  // largest head_dim_qk of the instance
   static constexpr int kV = kLanesV;
   static constexpr bool kIsCapped = kHasCap;
 };
@@ -23,7 +23,7 @@ auto with_gradient_lanes(const AttentionShape& shape, const Visit& visit) {
   return visit(GradientInstance<T, 256, 256, kIsCapped>{});
 }
 
-/// Calls visit(GradientInstance) for the instance that works for the shape.
+/// Calls visit(GradientInstance) for the instance that fits the shape.
 template <class Visit>
 auto with_gradient_instance(const AttentionShape& shape, const Visit& visit) {
   const bool is_capped = shape.softcap != 0.0f;

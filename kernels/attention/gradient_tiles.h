@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <limits>
 
-/// What the two 16-bit gradient kernels share: tiles in shared memory, products of a warp's 16 rows
-/// with a tile, and the walk over the tiles of a work item.
+/// Code that the two 16-bit gradient kernels share: tiles in shared memory, products of a warp's 16
+/// rows with a tile, and the iteration over the streamed tiles of a work item.
 ///
-/// A warp's 16 x n results lie as multiply_add() leaves them: in c[j][e], lane l has row
+/// A warp's 16 x n results have the layout of multiply_add(): in c[j][e], thread lane l has row
 /// l / 4 + 8 (e / 2), column 8 j + 2 (l % 4) + e % 2.
 namespace cpscope::kernels::device {
 
@@ -21,7 +21,7 @@ template <class T>
 struct HeadRows {
   const T* first = nullptr;
   int64_t stride = 0;
-  int32_t lanes = 0;  // that exist: padded_lanes() of the head
+  int32_t lanes = 0;  // elements of a row in memory: padded_lanes() of the head
 };
 
 template <class T>
@@ -31,15 +31,16 @@ __device__ __forceinline__ HeadRows<T> rows_of_head(const DeviceRows& rows, int3
           (head_dim + 7) / 8 * 8};
 }
 
-/// Starts copying rows [begin, begin + kRows) to a tile of kLanes lanes a row. Rows from `end` on
-/// and lanes that do not exist become 0 and are not read. Group g (16 bytes) of row r lies in place
-/// g ^ (r % 8), so that the eight rows which ldmatrix reads at once are in different banks.
+/// Starts copying rows [begin, begin + kRows) to a tile with kLanes elements a row. Rows from `end`
+/// on and elements past the head's become 0 and are not read. Group g (16 bytes) of row r is stored
+/// at place g ^ (r % 8), so that the eight rows which ldmatrix reads at once are in different
+/// banks.
 template <int kRows, int kLanes, int kThreads, class T>
 __device__ __forceinline__ void copy_tile(uint32_t tile, const HeadRows<T>& from, int32_t begin,
                                           int32_t end) {
   constexpr int kGroups = kLanes / 8;
   static_assert(kGroups % 8 == 0 && kRows * kGroups % kThreads == 0);
-  // Not unrolled: the registers for many addresses are worth more than the loop costs.
+  // Not unrolled: the saved address registers are worth more than the loop costs.
 #pragma unroll 1
   for (int i = 0; i < kRows * kGroups / kThreads; ++i) {
     const int32_t number = i * kThreads + static_cast<int32_t>(threadIdx.x);
@@ -50,36 +51,36 @@ __device__ __forceinline__ void copy_tile(uint32_t tile, const HeadRows<T>& from
   }
 }
 
-/// Where a lane points ldmatrix in a tile of kLanes lanes a row.
+/// Address of a thread lane for ldmatrix in a tile with kLanes elements a row.
 template <int kLanes>
 struct FragmentAddress {
-  uint32_t row = 0;      // the lane's row, in bytes
+  uint32_t row = 0;      // the thread lane's row, in bytes
   uint32_t swizzle = 0;  // bytes
 
-  /// Of rows [first_row, first_row + 16), lanes [16 step, 16 step + 16).
+  /// Address for rows [first_row, first_row + 16), elements [16 step, 16 step + 16).
   __device__ __forceinline__ uint32_t at(int first_row, int step) const {
     return row + first_row * kLanes * 2 + step / 4 * 128 + ((step % 4 * 32) ^ swizzle);
   }
 };
 
-/// For b operands that are summed along lanes: registers 0, 1 are b0, b1 of the first eight rows,
-/// registers 2, 3 those of the second.
+/// Addresses of b operands that are summed along head_dim: registers 0, 1 are b0, b1 of the first
+/// eight rows, registers 2, 3 those of the second eight.
 template <int kLanes>
 __device__ __forceinline__ FragmentAddress<kLanes> along_lanes(uint32_t tile) {
   const uint32_t lane = threadIdx.x % 32;
   return {tile + (lane % 8 + lane / 16 * 8) * kLanes * 2, (lane / 8 % 2 ^ lane % 8) * 16};
 }
 
-/// For a operands, and with a transposing load for b operands that are summed along rows: registers
-/// 0, 1 are b0, b1 of the first eight lanes.
+/// Addresses of a operands, and with a transposing load of b operands that are summed along rows:
+/// registers 0, 1 are b0, b1 of the first eight head_dim elements.
 template <int kLanes>
 __device__ __forceinline__ FragmentAddress<kLanes> along_rows(uint32_t tile) {
   const uint32_t lane = threadIdx.x % 32;
   return {tile + lane % 16 * kLanes * 2, (lane / 16 ^ lane % 8) * 16};
 }
 
-/// The a operands of 16 rows, straight from device memory; `rows` are those of the calling lane.
-/// Rows from `end` on become 0 and are not read.
+/// Loads the a operands of 16 rows straight from device memory; `rows` are those of the calling
+/// thread lane. Rows from `end` on become 0 and are not read.
 template <int kLanes, class T>
 __device__ __forceinline__ void load_operands(uint32_t (&a)[kLanes / 16][4],
                                               const HeadRows<T>& from, const int32_t (&rows)[2],
@@ -95,7 +96,7 @@ __device__ __forceinline__ void load_operands(uint32_t (&a)[kLanes / 16][4],
   }
 }
 
-/// c += a b^T: one step of 16 lanes, b of kColumns rows.
+/// c += a b^T: one step of 16 head_dim elements, b of kColumns rows.
 template <class T, int kLanes, int kColumns>
 __device__ __forceinline__ void multiply_step(float (&c)[kColumns / 8][4], const uint32_t (&a)[4],
                                               const FragmentAddress<kLanes>& b, int step) {
@@ -135,7 +136,7 @@ __device__ __forceinline__ void multiply(float (&c)[kColumns / 8][4],
   }
 }
 
-/// Rounds results to T and makes them a operands.
+/// Rounds results to T and makes a operands of them.
 template <class T, int kColumns>
 __device__ __forceinline__ void pack_operands(uint32_t (&a)[kColumns / 16][4],
                                               const float (&c)[kColumns / 8][4]) {
@@ -161,8 +162,8 @@ __device__ __forceinline__ void accumulate(float (&c)[kLanes / 8][4],
   }
 }
 
-/// Writes a warp's results times `factor` to rows of fp32; `rows` are those of the calling lane,
-/// rows from `end` on are left alone.
+/// Writes a warp's results times `factor` to rows of fp32; `rows` are those of the calling thread
+/// lane; rows from `end` on are not written.
 template <int kLanes>
 __device__ __forceinline__ void store_rows(const DeviceRows& to, int32_t head, int32_t head_dim,
                                            const float (&c)[kLanes / 8][4],
@@ -181,23 +182,23 @@ __device__ __forceinline__ void store_rows(const DeviceRows& to, int32_t head, i
   }
 }
 
-/// Bits [lo, hi) of 32, both clamped.
+/// Bits [lo, hi) of 32, both bounds clamped.
 __device__ __forceinline__ uint32_t bits_between(int32_t lo, int32_t hi) {
   const uint32_t below_hi = hi >= 32 ? ~0u : hi <= 0 ? 0u : (1u << hi) - 1;
   const uint32_t below_lo = lo >= 32 ? ~0u : lo <= 0 ? 0u : (1u << lo) - 1;
   return below_hi & ~below_lo;
 }
 
-/// Softmax weight of one pair, and what the cap does to its gradient.
+/// Softmax weight of one pair, and the slope of the cap for its gradient.
 struct Weight {
   float probability = 0.0f;
   float slope = 1.0f;
 };
 
-/// How raw products q.k become weights.
+/// Turns raw products q.k into weights.
 template <bool kIsCapped>
 struct Softmax {
-  float scale = 1.0f;     // of q.k, times log2(e) without a cap, over the cap with one
+  float scale = 1.0f;     // factor of q.k: times log2(e) without a cap, divided by the cap with one
   float cap_log2 = 0.0f;  // cap times log2(e)
 
   __device__ __forceinline__ explicit Softmax(const AttentionShape& shape)
@@ -214,7 +215,7 @@ struct Softmax {
   }
 };
 
-/// A tile of the walked side.
+/// A streamed tile.
 struct WalkedTile {
   int32_t head = 0;  // query head
   int32_t begin = 0;
@@ -223,7 +224,7 @@ struct WalkedTile {
   bool is_masked = false;
 };
 
-/// The tiles that meet an owned tile, one after the other: all runs of a query head, then the next
+/// Iterates over the tiles that meet a stationary tile: all runs of a query head, then the next
 /// head. Runs are read again for every tile: that costs fewer registers than keeping one.
 template <int kRows>
 class TileWalk {
@@ -234,7 +235,7 @@ class TileWalk {
     if (num_runs_ == 0) head_ = end_head_;
   }
 
-  /// False at the end.
+  /// Moves to the next tile; false at the end.
   __device__ __forceinline__ bool next(WalkedTile& tile) {
     if (head_ >= end_head_) return false;
     const TileRun run = runs_[index_];
@@ -255,7 +256,7 @@ class TileWalk {
   int32_t head_;
   int32_t end_head_;
   int32_t index_ = 0;
-  int32_t passed_ = 0;  // rows of the run
+  int32_t passed_ = 0;  // rows of the run that are done
 };
 
 }  // namespace cpscope::kernels::device

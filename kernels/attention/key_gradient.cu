@@ -1,18 +1,18 @@
 // dk and dv of one compute item, inputs in bf16 or fp16.
 //
-// A CTA takes one work item: an owned tile of key rows of one kv head. A warp has 16 of the rows.
-// The query rows that see them come tile by tile, of all query heads of the item that read the kv
-// head, the next tile while this one is used:
+// A CTA takes one work item: a stationary tile of key rows of one KV head. A warp has 16 of the
+// rows. The query rows that see them are streamed tile by tile, for all query heads of the item
+// that read the KV head; the next tile is copied while this one is used:
 //   S^T = K Q^T, P^T = exp2(S^T scale log2(e) - log2_lse), dV += P^T dO,
 //   dP^T = V dO^T, dS^T = P^T (dP^T - delta), dK += dS^T Q
-// K's operands stay in registers where there is room, V's in shared memory. P and dS never leave
-// registers; both are rounded to the inputs' type, all sums are fp32. The scale of dK is applied
-// once at the end. Every owned row is written by its one owner, in a fixed order. At 256 lanes two
-// CTAs share a work item, one makes dK and one dV: both sums do not fit.
+// K's operands stay in registers if they fit, V's in shared memory. P and dS never leave registers;
+// both are rounded to the inputs' type, all sums are fp32. The scale of dK is applied once at the
+// end. Every stationary row is written by one CTA, in a fixed order. At head_dim 256 two CTAs share
+// a work item, one makes dK and one dV, because both sums do not fit.
 //
-// Grid: one CTA per work item (256 lanes: two), longest first. Block: 256 threads, 128 above 128
-// lanes. Shared memory: V, often K, and two stages of Q and dO, 50 to 99 KB. Registers: 255 a
-// thread. Source: FlashAttention-2 (arXiv:2307.08691), alg. 2.
+// Grid: one CTA per work item (head_dim 256: two), longest first. Block: 256 threads, 128 above
+// head_dim 128. Shared memory: V, often K, and two stages of Q and dO, 50 to 99 KB. Registers: 255
+// a thread. Source: FlashAttention-2 (arXiv:2307.08691), alg. 2.
 #include "kernels/attention/gradient_dims.h"
 #include "kernels/attention/gradient_tiles.h"
 #include "kernels/attention/key_gradient.h"
@@ -41,23 +41,23 @@ struct KeyGradient : Instance {
   static constexpr int kOwnedBytes = kValueBytes + (kHoldsKeys ? 0 : kOwned * kQk * 2);
   static constexpr int kQueryBytes = kWalked * kQk * 2;
   static constexpr int kTileBytes = kQueryBytes + kWalked * kV * 2;
-  // Four numbers a query row, one thread fetches one.
+  // Four numbers for each query row; one thread fetches one.
   static constexpr int kStageBytes = kTileBytes + kWalked * 16;
   static constexpr int kSharedBytes = kOwnedBytes + 2 * kStageBytes;
   static_assert(kWalked * 4 == kThreads);
   static_assert(kSharedBytes <= 99 * 1024, "more than a CTA of sm_86 and sm_89 may have");
 };
 
-/// What a lane keeps of its two rows.
+/// State of a thread lane for its two rows.
 template <class Kernel>
 struct OwnedKeys {
   uint32_t k[Kernel::kHoldsKeys ? Kernel::kQk / 16 : 1][4];
-  FragmentAddress<Kernel::kQk> key_tile;  // where K is in shared memory
+  FragmentAddress<Kernel::kQk> key_tile;  // of K in shared memory
   FragmentAddress<Kernel::kV> value_tile;
   int32_t rows[2];
 };
 
-/// Columns of a stage: what a query row brings besides q and d_out.
+/// Columns of a stage: the numbers of a query row besides q and d_out.
 template <int kRows>
 struct RowNumbers {
   float log2_lse[kRows];
@@ -98,7 +98,7 @@ __device__ __forceinline__ void copy_queries(const BackwardLaunch& launch, const
 }
 
 /// The bits of the number that this thread fetches for its tile, in the order of RowNumbers. Rows
-/// that the tile does not have weigh nothing.
+/// outside the tile get numbers that make their weight zero.
 template <class Kernel>
 __device__ __forceinline__ uint32_t load_row_number(const BackwardLaunch& launch,
                                                     const WalkedTile& tile) {
@@ -115,8 +115,8 @@ __device__ __forceinline__ uint32_t load_row_number(const BackwardLaunch& launch
   return bits;
 }
 
-/// P^T from S^T, times the cap's slope in `s`, alone in `p` (rounded). first: first query of the
-/// columns in the stage.
+/// P^T from S^T, times the cap's slope in `s`, and without it in `p` (rounded). first: first query
+/// of these columns in the stage.
 template <class Kernel, bool kIsMasked>
 __device__ __forceinline__ uint32_t weigh_columns(const RowNumbers<Kernel::kWalked>& numbers,
                                                   const Softmax<Kernel::kIsCapped>& softmax,
@@ -132,7 +132,7 @@ __device__ __forceinline__ uint32_t weigh_columns(const RowNumbers<Kernel::kWalk
     const Weight weight = softmax.weigh(s[i / 4][i % 4], numbers.log2_lse[column]);
     const bool is_visible = !kIsMasked || (key >= numbers.lo[column] && key < numbers.hi[column]);
     if (!is_visible) visible &= ~(1u << i);
-    // Selected, not multiplied: a row that nobody sees may hold NaN.
+    // Selected, not multiplied: a row that no query sees may hold NaN.
     s[i / 4][i % 4] = is_visible ? weight.probability : 0.0f;
     slope[i / 4][i % 4] = weight.slope;
   }
@@ -142,7 +142,7 @@ __device__ __forceinline__ uint32_t weigh_columns(const RowNumbers<Kernel::kWalk
   return visible;
 }
 
-/// Adds what kColumns queries from row `first` of the stage on give to dk and dv.
+/// Adds the contribution of kColumns queries, from row `first` of the stage on, to dk and dv.
 template <class Kernel, bool kIsMasked, bool kMakesKeys, bool kMakesValues>
 __device__ __forceinline__ void add_queries(const OwnedKeys<Kernel>& own,
                                             const Softmax<Kernel::kIsCapped>& softmax,
@@ -185,7 +185,7 @@ __device__ __forceinline__ void make_key_gradient(const BackwardLaunch& launch,
   const AttentionShape& shape = launch.shape;
   const OwnedTile tile = launch.key_tiles.tiles[work.tile];
   uint8_t* const shared = dynamic_shared();
-  // Query heads of the item that read this kv head.
+  // Query heads of the item that read this KV head.
   const int32_t group_begin = (shape.first_kv_head + work.head) * shape.group - shape.first_head;
   const int32_t group_end = group_begin + shape.group;
   TileWalk<Kernel::kWalked> walk(launch.key_tiles.runs + tile.first_run, tile.num_runs,
@@ -206,7 +206,7 @@ __device__ __forceinline__ void make_key_gradient(const BackwardLaunch& launch,
   const Softmax<Kernel::kIsCapped> softmax(shape);
   float dk[Kernel::kQk / 8][4] = {}, dv[Kernel::kV / 8][4] = {};
   while (has_tile) {
-    // This tile is here, and nobody reads the other stage any more.
+    // This tile has arrived, and all threads have read the other stage.
     copy_async_wait<0>();
     __syncthreads();
     const bool has_next = walk.next(next);

@@ -1,9 +1,9 @@
-// dk and dv of kv heads whose query heads were dealt in parts: the sums of all parts.
-// Mapping: a thread adds eight lanes of a row, threads of a warp are at neighbouring lanes, so that
-// all accesses are coalesced; several parts are under way at a time. Grid-stride over rows of kv
-// heads, of dk and then of dv. Memory-bound: every part is read once, every sum written once, or
-// twice where a row is read in fp32 and sent in the dtype.
-// Accuracy: fp32 sums in the order of the parts, rounded once where the dtype is wanted.
+// dk and dv of KV heads whose query heads were split into parts: the sums of all parts.
+// Mapping: a thread adds eight elements of a row, and the threads of a warp take adjacent elements,
+// so that all accesses are coalesced; several parts are in flight at a time. Grid-stride over rows
+// of KV heads, of dk and then of dv. Memory-bound: every part is read once and every sum written
+// once, or twice if a row is read in fp32 and sent in the dtype.
+// Accuracy: fp32 sums in the order of the parts, rounded once if the output is in the dtype.
 #include "kernels/attention/part_sums.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/row_groups.h"
@@ -19,12 +19,12 @@ constexpr int kThreads = 256;
 constexpr int kMostBlocks = 4096;
 constexpr int kAhead = 4;  // parts that are read before they are added
 
-/// Of one gradient.
+/// Parameters for one gradient.
 struct PartSum {
   DeviceRows parts;  // fp32 [row][head, part]
   DeviceRows into;
-  void* wire;      // rows that leave, with the strides of `into`
-  int32_t groups;  // of eight lanes, of a head
+  void* wire;      // rows to be sent, with the strides of `into`
+  int32_t groups;  // of eight elements, in a head
 };
 
 struct PartSumParams {

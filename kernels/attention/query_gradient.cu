@@ -1,15 +1,16 @@
 // dq of one compute item, inputs in bf16 or fp16.
 //
-// A CTA takes one work item: an owned tile of query rows of one query head. A warp has 16 of the
-// rows; their q and d_out stay in registers as operands (at 256 lanes d_out stays in shared
-// memory). K and V come tile by tile, the next while this one is used:
+// A CTA takes one work item: a stationary tile of query rows of one query head. A warp has 16 of
+// the rows; their q and d_out stay in registers as operands (at head_dim 256 d_out stays in shared
+// memory). K and V are streamed tile by tile; the next tile is copied while this one is used:
 //   S = Q K^T, P = exp2(S scale log2(e) - log2_lse), dP = dO V^T, dS = P (dP - delta), dQ += dS K
 // P and dS never leave registers; dS is rounded to the inputs' type, all sums are fp32. The scale
-// of dQ is applied once at the end. Every owned row is written by its one owner, in a fixed order.
+// of dQ is applied once at the end. Every stationary row is written by one CTA, in a fixed order.
 //
-// Grid: one CTA per work item, longest first. Block: 256 threads (256 lanes: 128).
-// Shared memory: two stages of K and V, 32 to 96 KB. Registers: 128 a thread at 64 lanes, else 255.
-// Source: FlashAttention-2 (arXiv:2307.08691), alg. 2, with owned instead of summed dQ.
+// Grid: one CTA per work item, longest first. Block: 256 threads (head_dim 256: 128).
+// Shared memory: two stages of K and V, 32 to 96 KB. Registers: 128 a thread at head_dim 64, else
+// 255. Source: FlashAttention-2 (arXiv:2307.08691), alg. 2, with dQ summed inside one CTA instead
+// of in global memory.
 #include "kernels/attention/gradient_dims.h"
 #include "kernels/attention/gradient_tiles.h"
 #include "kernels/attention/query_gradient.h"
@@ -36,12 +37,12 @@ struct QueryGradient : Instance {
   static_assert(kSharedBytes <= 99 * 1024, "more than a CTA of sm_86 and sm_89 may have");
 };
 
-/// What a lane keeps of its two rows.
+/// State of a thread lane for its two rows.
 template <class Kernel>
 struct OwnedQueries {
   uint32_t q[Kernel::kQk / 16][4];
   uint32_t d_out[Kernel::kIsWide ? 1 : Kernel::kV / 16][4];
-  FragmentAddress<Kernel::kV> d_out_tile;  // where d_out is in shared memory
+  FragmentAddress<Kernel::kV> d_out_tile;  // of d_out in shared memory
   int32_t rows[2];
   float log2_lse[2];
   float delta[2];
@@ -84,8 +85,8 @@ __device__ __forceinline__ void copy_keys(const BackwardLaunch& launch, int32_t 
       tile.begin, tile.end);
 }
 
-/// Adds what kColumns keys from row `first` of the stage on give to dq. first_key: number of that
-/// key; ranges: keys that the lane's rows see.
+/// Adds the contribution of kColumns keys, from row `first` of the stage on, to dq. first_key:
+/// number of that key; ranges: keys that the thread lane's rows see.
 template <class Kernel, bool kIsMasked>
 __device__ __forceinline__ void add_keys(const OwnedQueries<Kernel>& own,
                                          const Softmax<Kernel::kIsCapped>& softmax,
@@ -110,7 +111,7 @@ __device__ __forceinline__ void add_keys(const OwnedQueries<Kernel>& own,
   } else {
     multiply<T, Kernel::kV, kColumns>(d_p, own.d_out, along_lanes<Kernel::kV>(values));
   }
-  // Bit c: does the row see the key of column c + 2 (lane % 4)?
+  // Bit c: the row sees the key of column c + 2 (lane % 4).
   uint32_t visible[2] = {};
   const int32_t first_of_lane = first_key + static_cast<int32_t>(threadIdx.x) % 4 * 2;
   for (int half = 0; kIsMasked && half < 2; ++half) {
@@ -120,7 +121,7 @@ __device__ __forceinline__ void add_keys(const OwnedQueries<Kernel>& own,
   for (int i = 0; i < kColumns / 2; ++i) {
     const bool is_visible = !kIsMasked || (visible[i % 4 / 2] >> (i / 4 * 8 + i % 2) & 1) != 0;
     const float d_s = s[i / 4][i % 4] * (d_p[i / 4][i % 4] - own.delta[i % 4 / 2]);
-    // Selected, not multiplied: a row that sees nothing may hold NaN.
+    // Selected, not multiplied: a row without a visible key may hold NaN.
     s[i / 4][i % 4] = is_visible ? d_s : 0.0f;
   }
   uint32_t d_s[kColumns / 16][4];
@@ -128,7 +129,7 @@ __device__ __forceinline__ void add_keys(const OwnedQueries<Kernel>& own,
   accumulate<T, Kernel::kQk, kColumns>(dq, d_s, along_rows<Kernel::kQk>(keys));
 }
 
-/// Adds what one tile of keys gives to dq.
+/// Adds the contribution of one tile of keys to dq.
 template <class Kernel>
 __device__ __forceinline__ void add_tile(const BackwardLaunch& launch,
                                          const OwnedQueries<Kernel>& own, int32_t end_row,
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kCtasPerSm)
   float dq[Kernel::kQk / 8][4] = {};
   uint32_t stage = stages;
   while (has_tile) {
-    // This tile is here, and nobody reads the other stage any more.
+    // This tile has arrived, and all threads have read the other stage.
     copy_async_wait<0>();
     __syncthreads();
     const bool has_next = walk.next(next);

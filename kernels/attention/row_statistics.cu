@@ -7,14 +7,14 @@
 #include <cmath>
 #include <cstdint>
 
-// What the gradient kernels want to know of each row: lse in base 2, and delta = rowsum(d_out *
-// out), and both as offsets where kernels take them so. Also clears the turns of the kernel that
-// comes next, which saves a launch.
+// Row statistics for the gradient kernels: lse in base 2 and delta = rowsum(d_out * out), and both
+// as offsets for kernels that read them in this form. It also clears the turns of the next kernel,
+// which saves a launch.
 //
-// Grid: 4 warps in a CTA, each with 32 rows of a head; 8 lanes take a row, 16 bytes each at a time,
-// and every lane keeps one row's results, so that all accesses are of neighbours. No shared memory.
-// Bound by memory: out and d_out are read once. A row's lanes meet in a fixed order: two runs give
-// the same bits.
+// Grid: 4 warps in a CTA, each with 32 rows of a head. 8 thread lanes take a row, 16 bytes each at
+// a time, and every lane keeps one row's results, so that all accesses are to adjacent addresses.
+// No shared memory. Memory-bound: out and d_out are read once. The partial sums of a row's lanes
+// are added in a fixed order: two runs give the same bits.
 // Source: FlashAttention-2, Dao 2023 (arXiv:2307.08691), alg. 2, line 4.
 
 namespace cpscope::kernels {
@@ -28,11 +28,11 @@ constexpr int kLanesOfRow = 8, kRowsAtOnce = 32 / kLanesOfRow;
 
 struct StatisticsParams {
   BackwardLaunch launch;
-  float lse_factor;  // of log2_lse, to what is added to q.k
+  float lse_factor;  // from log2_lse to the number that is added to q.k
 };
 
-/// The parts of a number, each what those before it leave, rounded. Of infinity the first one is
-/// all.
+/// Stores the parts of a number. Each part is the rounded remainder of those before it; of infinity
+/// the first part is all.
 __device__ __forceinline__ void store_offset(float value, Bf16* to) {
   float parts[kAtOnce] = {};
   static_assert(kOffsetLanes == kAtOnce);
@@ -44,7 +44,7 @@ __device__ __forceinline__ void store_offset(float value, Bf16* to) {
   store_values(to, Dtype::bf16, 0, parts);
 }
 
-/// A row's sum, of what a lane reads.
+/// A thread lane's part of a row's sum.
 __device__ __forceinline__ float multiply(const BackwardLaunch& launch, int32_t row, int32_t head,
                                           int32_t lane_of_row) {
   const int64_t out = row * launch.out.row_stride + head * launch.out.head_stride;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
     const int32_t row = row_of(pass);
     const float lse =
         row < launch.shape.q_rows ? launch.lse[row * launch.lse_row_stride + head] : -INFINITY;
-    // A row that sees nothing may hold anything: it is not read.
+    // A row without a visible key may hold anything, so it is not read.
     float sum = lse == -INFINITY ? 0.0f : multiply(launch, row, head, lane_of_row);
 #pragma unroll
     for (int mask = kLanesOfRow / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);

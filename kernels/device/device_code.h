@@ -11,18 +11,18 @@
 
 #include <cuda_runtime.h>
 
-/// All that device code of this room may use besides plain C++, threadIdx, blockIdx, gridDim,
+/// Everything that device code may use besides plain C++, threadIdx, blockIdx, gridDim,
 /// __syncthreads() and __syncwarp(). The emulator offers the same names, so that one source runs on
 /// both. Source of every instruction: PTX ISA 9.0, section 9.7.
 namespace cpscope::kernels::device {
 
-/// Start of the CTA's dynamic shared memory, on 128 bytes.
+/// Start of the CTA's dynamic shared memory, aligned to 128 bytes.
 __device__ __forceinline__ uint8_t* dynamic_shared() {
   extern __shared__ __align__(128) uint8_t shared_bytes[];
   return shared_bytes;
 }
 
-/// Address as the instructions below take it.
+/// Shared-memory address in the form that the instructions below take.
 __device__ __forceinline__ uint32_t shared_address(const void* in_shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(in_shared));
 }
@@ -39,7 +39,7 @@ __device__ __forceinline__ float to_float(Fp16 value) {
 
 __device__ __forceinline__ float to_float(float value) { return value; }
 
-/// Nearest value of T, ties to even.
+/// Value of type T nearest to the argument, ties to even.
 template <class T>
 __device__ __forceinline__ T from_float(float value) {
   if constexpr (std::is_same_v<T, Bf16>) {
@@ -67,13 +67,13 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return result;
 }
 
-/// The sum, rounded by itself: no product before it is drawn into it.
+/// The sum, rounded separately: the compiler does not fuse a product into it.
 __device__ __forceinline__ float add_rounded(float a, float b) { return __fadd_rn(a, b); }
 
-/// The product, rounded by itself: it is drawn into no sum.
+/// The product, rounded separately: the compiler does not fuse it into a sum.
 __device__ __forceinline__ float multiply_rounded(float a, float b) { return __fmul_rn(a, b); }
 
-/// Asks for the 128 bytes that hold `address`, into the L2 cache.
+/// Requests the 128 bytes that hold `address` into the L2 cache.
 __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
@@ -85,7 +85,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return result;
 }
 
-/// log2(x); error 2^-22, of the result or of 1; subnormal numbers count as 0.
+/// log2(x); error 2^-22, relative to the result or absolute; subnormal numbers count as 0.
 __device__ __forceinline__ float log2_approx(float x) {
   float result;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -99,14 +99,14 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return result;
 }
 
-/// The larger one, or a NaN where one is.
+/// The larger of the two; NaN if either is NaN.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
 }
 
-/// The value that lane `lane ^ mask` of the warp passes. All 32 lanes call it together.
+/// The value of thread lane `lane ^ mask` of the warp. All 32 lanes call it together.
 __device__ __forceinline__ float shuffle_xor(float value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
@@ -115,30 +115,31 @@ __device__ __forceinline__ uint32_t shuffle_xor(uint32_t value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
-/// The value that lane `lane` has. All 32 lanes call it together.
+/// The value of thread lane `lane` of the warp. All 32 lanes call it together.
 __device__ __forceinline__ int32_t from_lane(int32_t value, int lane) {
   return __shfl_sync(0xffffffffu, value, lane);
 }
 
-/// A value that all lanes share, once more, so that the compiler knows: it keeps in registers of
-/// the warp what follows from it, as addresses of products are wanted. All 32 lanes call it
-/// together.
+/// Returns a value that is the same in all lanes, in a way that shows the compiler that it is: the
+/// compiler then keeps values computed from it in uniform registers, where addresses of products
+/// are required. All 32 lanes call it together.
 __device__ __forceinline__ int32_t shared_by_warp(int32_t value) { return from_lane(value, 0); }
 
-/// Is the condition true in any lane? All 32 lanes call it together.
+/// True if the condition is true in any lane. All 32 lanes call it together.
 __device__ __forceinline__ bool any_in_warp(bool condition) {
   return __any_sync(0xffffffffu, condition ? 1 : 0) != 0;
 }
 
-/// Returns the value before.
+/// Adds `value` to *to and returns the previous value.
 __device__ __forceinline__ int32_t atomic_add(int32_t* to, int32_t value) {
   return atomicAdd(to, value);
 }
 
-/// What this thread wrote stands, for all devices, before what it writes from here on.
+/// Makes this thread's earlier writes visible to all devices before its later ones.
 __device__ __forceinline__ void fence_system() { __threadfence_system(); }
 
-/// Tells a thread of another device that waits for *flag of all that stands before.
+/// Sets *flag to `value` for threads of other devices that wait for it, after all earlier writes
+/// are visible to them.
 __device__ __forceinline__ void publish_to_system(int32_t* flag, int32_t value) {
   asm volatile("st.release.sys.global.s32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
@@ -149,14 +150,15 @@ __device__ __forceinline__ void atomic_max(float* to, float value) {
   if (no_negative_zero != no_negative_zero) {
     atomicMax(reinterpret_cast<int32_t*>(to), 0x7fffffff);
   } else if (no_negative_zero >= 0.0f) {
-    // The bits of numbers from 0 up are ordered like integers, those of the others in reverse.
+    // The bits of non-negative numbers are ordered like integers, those of negative ones in
+    // reverse.
     atomicMax(reinterpret_cast<int32_t*>(to), __float_as_int(no_negative_zero));
   } else {
     atomicMin(reinterpret_cast<uint32_t*>(to), __float_as_uint(no_negative_zero));
   }
 }
 
-/// The same without a branch, so that products may be under way.
+/// Same as atomic_max without a branch, so that products may be in flight.
 __device__ __forceinline__ void atomic_max_if(bool condition, float* to, float value) {
   const float no_negative_zero = value + 0.0f;
   const bool is_nan = no_negative_zero != no_negative_zero;
@@ -169,14 +171,14 @@ __device__ __forceinline__ void atomic_max_if(bool condition, float* to, float v
       : "memory");
 }
 
-/// Stores without a branch, so that products may be under way. `to` counts only where the condition
-/// holds; store_pair_if wants it on 8 bytes.
+/// Stores without a branch, so that products may be in flight. `to` is used only if the condition
+/// holds; store_pair_if requires it aligned to 8 bytes.
 __device__ __forceinline__ void store_if(bool condition, float* to, float value) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(to),
                "f"(value), "r"(condition ? 1 : 0)
                : "memory");
 }
-/// 16 bytes; `to` is on 16 bytes.
+/// Stores 16 bytes if the condition holds. `to` is aligned to 16 bytes.
 __device__ __forceinline__ void store_four_if(bool condition, void* to,
                                               const uint32_t (&words)[4]) {
   asm volatile(
@@ -193,7 +195,7 @@ __device__ __forceinline__ void store_pair_if(bool condition, float* to, float f
       : "memory");
 }
 
-/// Two neighbours stored at once. `to` is on 8 bytes.
+/// Stores two adjacent numbers at once. `to` is aligned to 8 bytes.
 __device__ __forceinline__ void store_pair(float* to, float first, float second) {
   *reinterpret_cast<float2*>(to) = make_float2(first, second);
 }

@@ -27,15 +27,15 @@ void copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, Stream
                   call);
 }
 
-/// Does not throw: for the calls that end a resource's life. The error stays with the device, and
-/// the next call that may throw tells it.
+/// Ignores a status without throwing, for the calls that release a resource. The device keeps the
+/// error, and the next call that may throw reports it.
 void forget_status(cudaError_t /*status*/) noexcept {}
 
 }  // namespace
 
 void throw_if_failed(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
-  // An error that does not break the device would otherwise be told again by the next launch.
+  // An error that does not break the device would otherwise be reported again by the next launch.
   forget_status(cudaGetLastError());
   throw DeviceError(describe_status(status, call));
 }
@@ -63,7 +63,7 @@ Result<int> count_devices() {
     return make_error(
         ErrorKind::unavailable,
         "This machine has no NVIDIA driver, or one too old for this program",
-        fmt::format("the program wants a driver for CUDA {} or later", CUDART_VERSION / 1000));
+        fmt::format("the program needs a driver for CUDA {} or later", CUDART_VERSION / 1000));
   return make_error(ErrorKind::unavailable, "The CUDA devices of this machine cannot be used: " +
                                                 describe_status(status, "cudaGetDeviceCount"));
 }
@@ -137,7 +137,7 @@ void copy_byte_rows(const ByteRows& rows, Stream stream) {
 }
 
 bool works_at_once() {
-  // Launches then return when their kernels have ended.
+  // With this variable set, a launch returns only after its kernel has ended.
   const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   return blocking != nullptr && *blocking == '1';
 }
@@ -167,7 +167,7 @@ Stream make_stream(Urgency urgency) {
   int least = 0, greatest = 0;
   throw_if_failed(cudaDeviceGetStreamPriorityRange(&least, &greatest),
                   "cudaDeviceGetStreamPriorityRange");
-  // Smaller numbers go first.
+  // Smaller numbers mean higher priority.
   const int priority = urgency == Urgency::late    ? least
                        : urgency == Urgency::usual ? std::max(greatest, least - 1)
                                                    : greatest;

@@ -17,7 +17,7 @@ int64_t round_up(int64_t value) { return (value + kAlignment - 1) / kAlignment *
 
 int32_t GuardedArrays::reserve(std::string name, int64_t bytes) {
   arrays_.push_back({std::move(name), total_bytes_, bytes});
-  // What rounding leaves over belongs to the guard.
+  // The bytes that rounding adds belong to the guard.
   total_bytes_ = round_up(total_bytes_ + bytes) + kGuardBytes;
   return static_cast<int32_t>(arrays_.size()) - 1;
 }
@@ -37,7 +37,7 @@ void GuardedArrays::allocate(uint8_t fill, Stream stream) {
 
 std::string GuardedArrays::find_broken_guard(Stream stream) const {
   if (memory_.data() == nullptr) return "";
-  // The guard after an array is the one before the next.
+  // The guard after one array is the guard before the next.
   std::vector<std::vector<uint8_t>> guards(arrays_.size() + 1);
   const auto fetch = [&](size_t guard, int64_t begin, int64_t end) {
     guards[guard].resize(static_cast<size_t>(end - begin));

@@ -30,8 +30,8 @@ class DeviceMemory {
   void* data_ = nullptr;
 };
 
-/// Many arrays in one allocation, each between guard bytes that nobody may write. Arrays begin on
-/// 256 bytes. Use: reserve all, then allocate, then at().
+/// Many arrays in one allocation, each between guard bytes that no kernel may write. Arrays are
+/// aligned to 256 bytes. Use: reserve all, then allocate, then at().
 class GuardedArrays {
  public:
   /// Plans an array and returns its number.
@@ -46,7 +46,7 @@ class GuardedArrays {
   }
   int64_t bytes_of(int32_t array) const { return arrays_[array].bytes; }
 
-  /// Names the first array beside which a guard byte was overwritten and how far from it; empty
+  /// Names the first array next to which a guard byte was overwritten and how far from it; empty
   /// when all guards are intact. Waits for the stream.
   std::string find_broken_guard(Stream stream) const;
 
@@ -59,11 +59,11 @@ class GuardedArrays {
   int64_t guard_end(size_t array) const;
 
   std::vector<Array> arrays_;
-  int64_t total_bytes_ = 256;  // a guard stands before the first array
+  int64_t total_bytes_ = 256;  // a guard precedes the first array
   DeviceMemory memory_;
 };
 
-/// Copies a vector to new device memory; the copy is done when the stream gets there.
+/// Copies a vector to new device memory; the copy is done when the stream reaches it.
 template <class T>
 DeviceMemory to_device(const std::vector<T>& values, Stream stream) {
   const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));

@@ -11,7 +11,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// "580.159.04" of the kernel module's own line; empty where there is none.
+/// The version, such as "580.159.04", from the kernel module's own line; empty if there is none.
 std::string find_driver_version() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string line;

@@ -5,7 +5,7 @@
 namespace cpscope::kernels {
 namespace {
 
-// Looks at a number before a thread goes to sleep: about a millisecond.
+// Number of polls before a thread goes to sleep: about a millisecond.
 constexpr int kLooksAwake = 20'000;
 
 template <class IsThere>
@@ -39,7 +39,7 @@ void DeviceWorkers::serve(size_t index) {
   for (uint64_t seen = 0;;) {
     wait_awake([&] { return round_ != seen; });
     round_.wait(seen);
-    // A round begins when all are done with the one before: none is missed.
+    // A round begins only after all threads have finished the previous one, so none is missed.
     ++seen;
     if (is_ending_) return;
     work_on(index);

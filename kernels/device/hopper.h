@@ -5,10 +5,10 @@
 
 #include <cstdint>
 
-/// Hopper's own instructions (sm_90a) as device code sees them: transaction barriers, box copies,
-/// register budgets and named barriers. The products are in kernels/hopper/hopper_products.h. The
-/// CPU emulator has a second body for every function here. Source: PTX ISA 9.0, sections on
-/// mbarrier, cp.async.bulk.tensor, setmaxnreg and bar.
+/// Instructions that only Hopper has (sm_90a): transaction barriers, TMA box copies, register
+/// budgets and named barriers. The products are in kernels/hopper/hopper_products.h. The CPU
+/// emulator has a second body for every function here. Source: PTX ISA 9.0, sections on mbarrier,
+/// cp.async.bulk.tensor, setmaxnreg and bar.
 
 #ifdef CPSCOPE_EMULATED
 #include "kernels/emulator/hopper_emulated.h"
@@ -16,7 +16,7 @@
 
 namespace cpscope::kernels::device {
 
-/// Numbers that lie side by side.
+/// Two adjacent numbers.
 struct alignas(8) FloatPair {
   float x, y;
 };
@@ -27,17 +27,17 @@ struct alignas(16) FloatFour {
   float x, y, z, w;
 };
 
-// ---- transaction barriers: 8 bytes of shared memory, one phase after the other -----------------
+// ---- transaction barriers: 8 bytes of shared memory, one phase after another --------------------
 
-/// A phase ends when `arrivals` threads have arrived and all bytes announced have landed.
+/// A phase ends when `arrivals` threads have arrived and all announced bytes have arrived.
 __device__ __forceinline__ void mbarrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-/// Makes the initialised barriers known to the copy unit.
+/// Makes the initialised barriers visible to TMA.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-/// Arrives and announces `bytes` that copies will land.
+/// Arrives and announces `bytes` that copies will write.
 __device__ __forceinline__ void mbarrier_arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -45,7 +45,7 @@ __device__ __forceinline__ void mbarrier_arrive_expecting(uint32_t barrier, uint
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/// Waits for the end of the current phase, if that phase has this parity.
+/// Waits for the end of the current phase if that phase has this parity.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
@@ -63,14 +63,14 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// ---- box copies --------------------------------------------------------------------------------
+// ---- TMA box copies ----------------------------------------------------------------------------
 
-/// Brings a map near to the copy unit, which its first box would wait for.
+/// Prefetches a map for TMA; otherwise the first box copy would wait for it.
 __device__ __forceinline__ void prefetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 /// Copies the box that begins at these coordinates of the map to shared memory, swizzled by 128
-/// bytes; what is out of the map's bounds lands as zeros and is not read.
+/// bytes. Elements out of the map's bounds arrive as zeros and are not read.
 __device__ __forceinline__ void load_box(uint32_t to, const TensorMap* map, uint32_t barrier,
                                          int c0, int c1, int c2, int c3, int c4) {
   asm volatile(
@@ -80,8 +80,8 @@ __device__ __forceinline__ void load_box(uint32_t to, const TensorMap* map, uint
       : "memory");
 }
 
-/// Starts a copy of `bytes`, a multiple of 16, both sides on 16 bytes. The barrier hears of it as
-/// of a box.
+/// Starts a copy of `bytes`, a multiple of 16, both addresses aligned to 16 bytes. The copy signals
+/// the barrier as a box copy does.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes,
                                            uint32_t barrier) {
   asm volatile(
@@ -91,12 +91,12 @@ __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32
       : "memory");
 }
 
-/// Makes this thread's writes to shared memory known to the copy unit and to products.
+/// Makes this thread's writes to shared memory visible to TMA and to products.
 __device__ __forceinline__ void publish_shared_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/// Writes the box that lies at `from`, swizzled by 128 bytes, to these coordinates of the map; what
-/// is out of the map's bounds is not written.
+/// Writes the box stored at `from`, swizzled by 128 bytes, to these coordinates of the map.
+/// Elements out of the map's bounds are not written.
 __device__ __forceinline__ void store_box(const TensorMap* map, uint32_t from, int c0, int c1,
                                           int c2, int c3, int c4) {
   asm volatile(
@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_box(const TensorMap* map, uint32_t from, i
       "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
-/// The same, added to the fp32 numbers that are there, each by one rounded addition.
+/// Same as store_box, but adds to the fp32 numbers in memory, each by one rounded addition.
 __device__ __forceinline__ void add_box(const TensorMap* map, uint32_t from, int c0, int c1, int c2,
                                         int c3, int c4) {
   asm volatile(
@@ -121,14 +121,15 @@ __device__ __forceinline__ void commit_boxes() {
 __device__ __forceinline__ void wait_for_boxes_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-/// Waits until they stand in global memory.
+/// Waits until this thread's boxes are written to global memory.
 __device__ __forceinline__ void wait_for_boxes() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// ---- turns: CTAs that come to the same memory one after the other ------------------------------
+// ---- turns: CTAs that write the same memory one after another ----------------------------------
 
-/// Waits until `turn` turns have been *taken, so that boxes of this thread see what came before.
+/// Waits until *taken reaches `turn`, so that boxes of this thread see the results of earlier
+/// turns.
 __device__ __forceinline__ void wait_for_turn(const int32_t* taken, int32_t turn) {
   int32_t seen;
   do {
@@ -136,15 +137,15 @@ __device__ __forceinline__ void wait_for_turn(const int32_t* taken, int32_t turn
   } while (seen != turn);
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
-/// Sets *taken to `turn`, after boxes that this thread has waited for.
+/// Sets *taken to `turn`, after the boxes that this thread has waited for.
 __device__ __forceinline__ void pass_turn(int32_t* taken, int32_t turn) {
   asm volatile("fence.proxy.async.global;" ::: "memory");
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(taken), "r"(turn) : "memory");
 }
 
-/// Waits until *flag is `expected`, which another device wrote after what it wrote before; boxes
-/// that are loaded afterwards, by whatever thread learns of it, see that. Ends the kernel with an
-/// error where nothing comes for half a minute.
+/// Waits until *flag is `expected`, which another device writes after its data. Boxes that are
+/// loaded afterwards see that data, whichever thread loads them. Ends the kernel with an error if
+/// the flag does not arrive within 30 s.
 __device__ __forceinline__ void wait_for_arrival(const int32_t* flag, int32_t expected) {
   constexpr uint64_t kPatience = 30'000'000'000;  // ns
   uint64_t start = 0;
@@ -189,15 +190,16 @@ __device__ __forceinline__ void store_shared_pair(uint32_t address, FloatPair va
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(value.x), "f"(value.y)
                : "memory");
 }
-/// Four matrices of 8 x 8 16-bit numbers, transposed. words[i]: matrix i, of which lane t holds row
-/// t / 4, columns 2 * (t % 4) and one more. `address`: in lane t, of the 16 bytes that take column
-/// t % 8 of matrix t / 8.
+/// Stores four matrices of 8 x 8 16-bit numbers, transposed. words[i] belongs to matrix i: thread
+/// lane t holds row t / 4, columns 2 * (t % 4) and the next. `address`, in lane t: the 16 bytes
+/// that receive column t % 8 of matrix t / 8.
 __device__ __forceinline__ void store_transposed_x4(uint32_t address, const uint32_t* words) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
                "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
 }
-/// The same as they are. `address`: in lane t, of the 16 bytes that take row t % 8 of matrix t / 8.
+/// Same as store_transposed_x4, not transposed. `address`, in lane t: the 16 bytes that receive row
+/// t % 8 of matrix t / 8.
 __device__ __forceinline__ void store_matrices_x4(uint32_t address, const uint32_t* words) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
                "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])

@@ -24,7 +24,7 @@ struct Grid {
 
 #ifdef CPSCOPE_EMULATED
 
-/// Runs all CTAs of the kernel at once, one after the other.
+/// Runs all CTAs of the kernel during the call, one after another.
 template <class Params>
 void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
                    Stream /*stream*/, const Params& params) {
@@ -40,14 +40,15 @@ int32_t resident_ctas(void (* /*kernel*/)(Params), int32_t /*threads*/, int32_t 
 
 #else
 
-/// Throws a DeviceError with the call, the name of the error and its meaning, unless all is well.
+/// Throws a DeviceError with the call, the name of the error and its meaning if the status is an
+/// error.
 void throw_if_failed(cudaError_t status, const char* call);
 
-/// A function of the driver as of the CUDA version that brought it, found at run time: the program
-/// links no driver library. Throws where the driver has none.
+/// Finds a driver function, in the version of the CUDA release that introduced it, at run time: the
+/// program links no driver library. Throws if the driver lacks it.
 void* find_driver_function(const char* name, unsigned version);
 
-/// The kernel may use this much dynamic shared memory on the current device.
+/// Allows the kernel this much dynamic shared memory on the current device.
 template <class Params>
 void allow_shared_bytes(void (*kernel)(Params), int32_t shared_bytes) {
   constexpr int32_t kAlwaysAllowed = 48 * 1024;
@@ -57,7 +58,7 @@ void allow_shared_bytes(void (*kernel)(Params), int32_t shared_bytes) {
                   "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
 }
 
-/// Enqueues the kernel; a launch that fails throws DeviceError.
+/// Enqueues the kernel; throws DeviceError if the launch fails.
 template <class Params>
 void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
                    Stream stream, const Params& params) {
@@ -73,7 +74,7 @@ void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t s
 }
 
 /// CTAs of the kernel that run at the same time on the whole device: the grid of a kernel that
-/// draws its work from a counter.
+/// fetches its work with a counter.
 template <class Params>
 int32_t resident_ctas(void (*kernel)(Params), int32_t threads, int32_t shared_bytes) {
   allow_shared_bytes(kernel, shared_bytes);

@@ -4,14 +4,15 @@
 
 #include <cmath>
 
-/// How results of two sets of keys become that of both, by log-sum-exp. Rows that see nothing keep
+/// Merges the results of two disjoint sets of keys by log-sum-exp. Rows without a visible key keep
 /// lse = -inf and never make a NaN. Source: Milakov & Gimelshein 2018 (arXiv:1805.02867); as
-/// FlashAttention-2 (arXiv:2307.08691), 3.1. Accurate library functions: an error of a few ulp.
+/// FlashAttention-2 (arXiv:2307.08691), 3.1. Uses accurate library functions: an error of a few
+/// ulp.
 namespace cpscope::kernels::device {
 
 __device__ __forceinline__ bool is_nothing(float lse) { return lse == -INFINITY; }
 
-/// log(exp(a) + exp(b)); nothing with nothing is nothing.
+/// log(exp(a) + exp(b)); -inf if both are -inf.
 __device__ __forceinline__ float log_sum_exp(float a, float b) {
   if (is_nothing(a)) return b;
   if (is_nothing(b)) return a;
@@ -23,7 +24,7 @@ __device__ __forceinline__ float weight_of(float part, float whole) {
   return is_nothing(part) ? 0.0f : expf(part - whole);
 }
 
-/// lse of the whole, and what values from before and new ones count in it.
+/// lse of both sets together, and the weights of the previous and of the added values in it.
 struct MergeWeights {
   float lse, before, added;
 
@@ -33,7 +34,7 @@ struct MergeWeights {
         added(weight_of(lse_added, lse)) {}
 };
 
-/// One lane of the whole. The order of roundings is given: whoever merges gets the same bits.
+/// Merges one element. The order of roundings is fixed, so every caller gets the same bits.
 __device__ __forceinline__ float merge_values(float value_before, float weight_before, float added,
                                               float weight_added) {
   return fmaf(value_before, weight_before, multiply_rounded(added, weight_added));

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-/// Numbers of a row, as many as a thread loads or stores at a time.
+/// Groups of adjacent numbers of a row, as many as a thread loads or stores at a time.
 namespace cpscope::kernels::device {
 
 struct alignas(16) Group16 {
@@ -17,7 +17,8 @@ struct alignas(16) Floats4 {
   float values[4];
 };
 
-/// Numbers that a thread moves at a time: single ones leave most of the memory's width unused.
+/// Numbers that a thread moves at a time. Single numbers would leave most of the memory's width
+/// unused.
 inline constexpr int kAtOnce = 8;
 
 template <class T>
@@ -29,7 +30,7 @@ __device__ __forceinline__ void load_narrow(const void* data, int64_t index,
     values[i] = to_float(T{static_cast<uint16_t>(group.words[i / 2] >> (i % 2 == 0 ? 0 : 16))});
 }
 
-/// From element `index` on, which lies on 16 bytes.
+/// Loads values from element `index` on, which is aligned to 16 bytes.
 __device__ __forceinline__ void load_values(const void* data, Dtype element, int64_t index,
                                             float (&values)[kAtOnce]) {
   if (element == Dtype::bf16) return load_narrow<Bf16>(data, index, values);
@@ -52,7 +53,7 @@ __device__ __forceinline__ void store_narrow(void* data, int64_t index,
   *reinterpret_cast<Group16*>(static_cast<T*>(data) + index) = group;
 }
 
-/// To element `index` and those behind it; it lies on 16 bytes.
+/// Stores values from element `index` on, which is aligned to 16 bytes.
 __device__ __forceinline__ void store_values(void* data, Dtype element, int64_t index,
                                              const float (&values)[kAtOnce]) {
   if (element == Dtype::bf16) return store_narrow<Bf16>(data, index, values);

@@ -6,7 +6,7 @@
 
 namespace cpscope::kernels {
 
-/// Storage of one 16-bit number. Arithmetic happens in fp32, after a conversion by the functions of
+/// Storage of one 16-bit number. Arithmetic is done in fp32, after a conversion by the functions of
 /// kernels/device/device_code.h.
 struct Bf16 {
   uint16_t bits;
@@ -15,11 +15,11 @@ struct Fp16 {
   uint16_t bits;
 };
 
-/// Bytes of one element as a device holds it. fp64 is not held on a device.
+/// Bytes of one element on a device. fp64 is not stored on a device.
 constexpr int64_t element_size(Dtype dtype) { return dtype == Dtype::fp32 ? 4 : 2; }
 
-/// Lanes of one head's row in device memory: whole 16-byte groups, so that a row can be copied in
-/// such groups. Lanes past head_dim hold zeros.
+/// Elements of one head's row in device memory: head_dim rounded up to whole 16-byte groups, so
+/// that a row can be copied in such groups. Elements past head_dim are zeros.
 constexpr int32_t padded_lanes(int32_t head_dim) { return (head_dim + 7) / 8 * 8; }
 
 inline constexpr int32_t kMaxHeadDim = 256;  // per query-key or value head, on a device

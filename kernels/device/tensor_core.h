@@ -6,12 +6,12 @@
 #include "kernels/emulator/tensor_core_emulated.h"
 #else
 
-/// Asynchronous copies and matrix instructions that every tensor core since sm_80 knows. The
-/// emulator offers the same names.
+/// Asynchronous copies and matrix instructions of every tensor core since sm_80. The emulator
+/// offers the same names.
 namespace cpscope::kernels::device {
 
 /// Starts the copy of 16 bytes to shared memory, or of 16 zero bytes when !is_valid; `from` is not
-/// read then. Both addresses are on 16 bytes.
+/// read then. Both addresses are aligned to 16 bytes.
 __device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* from, bool is_valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_shared),
                "l"(__cvta_generic_to_global(from)), "r"(is_valid ? 16 : 0)
@@ -23,15 +23,15 @@ __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/// Waits until at most the `kPending` youngest groups of this thread are under way. Other threads
+/// Waits until at most the `kPending` youngest groups of this thread are in flight. Other threads
 /// see the data after a barrier that follows.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// Four 8x8 matrices of 16-bit numbers: lane l passes the address of row l % 8 of matrix l / 8 and
-/// gets, of each matrix, row l / 4, columns 2 (l % 4) and the next.
+/// Four 8x8 matrices of 16-bit numbers: thread lane l passes the address of row l % 8 of matrix l /
+/// 8 and gets, of each matrix, row l / 4, columns 2 (l % 4) and the next.
 __device__ __forceinline__ void load_matrix_x4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_matrix_x4(uint32_t (&r)[4], uint32_t addres
                : "memory");
 }
 
-/// The same with each matrix transposed: rows 2 (l % 4) and the next, column l / 4.
+/// Same as load_matrix_x4 with each matrix transposed: rows 2 (l % 4) and the next, column l / 4.
 __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -12,7 +12,7 @@ RowMapGeometry describe_row_map(const DeviceRows& rows, Dtype dtype, int32_t num
   constexpr int64_t kAlignment = 16, kMaxBoxRows = 256;
   constexpr uint64_t kMaxStride = uint64_t{1} << 35, kManyRows = 0x7fff0000;
   const int64_t row_bytes = rows.row_stride * element_bytes(dtype);
-  // A stride of 0 is no stride; with one head it is never used.
+  // A map accepts no stride of 0; with one head the stride is never used.
   const int64_t head_bytes = num_heads > 1 ? rows.head_stride * element_bytes(dtype) : kAlignment;
   const bool is_aligned = reinterpret_cast<uintptr_t>(rows.data) % kAlignment == 0 &&
                           row_bytes % kAlignment == 0 && head_bytes % kAlignment == 0;
@@ -22,7 +22,7 @@ RowMapGeometry describe_row_map(const DeviceRows& rows, Dtype dtype, int32_t num
       box.rows > 0 && box.rows <= kMaxBoxRows && box.heads >= 0 && box.heads <= num_heads;
   if (!is_aligned || !is_in_range) {
     throw DeviceError(fmt::format(
-        "No tensor map for {} heads of {} lanes, rows {} bytes and heads {} bytes apart, "
+        "No tensor map for {} heads of head_dim {}, rows {} bytes and heads {} bytes apart, "
         "{} rows in a box",
         num_heads, num_lanes, row_bytes, head_bytes, box.rows));
   }

@@ -33,14 +33,14 @@ void make_row_map(TensorMap& map, const DeviceRows& rows, Dtype dtype, int32_t n
                     : dtype == Dtype::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                            : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap encoded;
-  // 128 bytes are a row of a box. Where rows see few keys, 256 are 2.5 % slower.
+  // 128 bytes: one row of a box. With 256, rows that see few keys are 2.5 % slower.
   const CUresult result =
       kEncode(&encoded, type, 5, rows.data, sizes, strides, box, steps,
               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw DeviceError(
-        fmt::format("cuTensorMapEncodeTiled failed with code {}: {} heads of {} lanes, "
+        fmt::format("cuTensorMapEncodeTiled failed with code {}: {} heads of head_dim {}, "
                     "rows {} bytes apart",
                     static_cast<int>(result), num_heads, num_lanes, strides[0]));
   }

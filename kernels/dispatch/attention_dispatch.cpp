@@ -21,18 +21,18 @@ namespace {
 
 bool is_fp32(const AttentionShape& shape) { return shape.dtype == Dtype::fp32; }
 
-/// What no kernel of any generation takes.
+/// Empty, or why no kernel of any generation supports the shape.
 std::string why_not_at_all(const AttentionShape& shape) {
   const int32_t largest_dim = std::max(shape.head_dim_qk, shape.head_dim_v);
   if (largest_dim > kMaxHeadDim) {
-    return fmt::format("the kernels hold heads of up to {} lanes, this one has {}", kMaxHeadDim,
+    return fmt::format("the kernels support head_dim up to {}, this one has {}", kMaxHeadDim,
                        largest_dim);
   }
   if (shape.dtype == Dtype::fp64) return "the kernels take bf16, fp16 and fp32, not fp64";
   return "";
 }
 
-/// Somebody waits until the kernel has begun.
+/// Checks that a kernel reports its begin if another stream waits for that.
 void check_begun(const DeviceTiles& tiles, bool says_so) {
   CPSCOPE_CHECK(tiles.begun.flag == nullptr || (says_so && tiles.num_work > 0),
                 "no kernel says that it has begun", says_so, tiles.num_work);

@@ -7,15 +7,15 @@
 
 namespace cpscope::kernels {
 
-/// Which kernels work: portable ones (sm_80 and later) or Hopper's own (sm_90a).
+/// Set of kernels: portable ones (sm_80 and later) or those for Hopper (sm_90a).
 enum class Generation { portable, sm90 };
 
-/// Tiles that the kernels of a generation want for a shape.
+/// Tile shapes that the kernels of a generation require for a shape.
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape);
-/// Does launch_key_gradient make dq too? Then there is no launch_query_gradient, and the launch has
-/// turns_taken.
+/// True if launch_key_gradient makes dq too. Then there is no launch_query_gradient, and the launch
+/// has turns_taken.
 bool is_backward_fused(Generation generation, const AttentionShape& shape);
-/// Does launch_key_gradient read offsets?
+/// True if launch_key_gradient reads offsets.
 bool takes_offsets(Generation generation, const AttentionShape& shape);
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape);
 TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape);
@@ -24,7 +24,7 @@ TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& s
 std::string why_not_forward(Generation generation, const AttentionShape& shape);
 std::string why_not_backward(Generation generation, const AttentionShape& shape);
 
-/// Enqueue on `stream`; errors are thrown as DeviceError.
+/// These enqueue the kernels on `stream`; errors are thrown as DeviceError.
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream);
 void launch_row_statistics(const BackwardLaunch& launch, Stream stream);
 void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream);

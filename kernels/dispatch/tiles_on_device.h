@@ -12,10 +12,10 @@ namespace cpscope::kernels {
 class TilesOnDevice {
  public:
   TilesOnDevice() = default;
-  /// The list is read until the stream has come so far.
+  /// The list is read until the stream has reached this point.
   TilesOnDevice(const TileList& list, Stream stream);
 
-  /// For kernels, without arrivals.
+  /// The tiles as kernels take them, without arrivals.
   const DeviceTiles& view() const { return view_; }
   static int64_t bytes_of(const TileList& list);
 

@@ -16,12 +16,12 @@ namespace {
 
 constexpr int32_t kWarpLanes = 32;
 constexpr int32_t kMaxThreads = 1024;
-constexpr int32_t kKibibytesPerSm = 228;  // of sm_90, 1 of them for each CTA's own ends
-constexpr uint32_t kArenaTail = 4096;     // watched memory behind the shared memory
-constexpr std::byte kPoison{0xff};        // every number of it is a NaN
+constexpr int32_t kKibibytesPerSm = 228;  // of sm_90, 1 of them reserved for each CTA
+constexpr uint32_t kArenaTail = 4096;     // checked memory after the shared memory
+constexpr std::byte kPoison{0xff};        // every number of these bytes is a NaN
 constexpr std::byte kTailByte{0xa5};
 constexpr int64_t kMaxIdlePolls = 200'000;
-constexpr uint32_t kRankChangeOdds = 64;  // one in so many steps gives a warp a new rank
+constexpr uint32_t kRankChangeOdds = 64;  // one in this many steps gives a warp a new rank
 
 thread_local Cta* running_cta = nullptr;
 
@@ -109,8 +109,8 @@ void Cta::run(const std::function<void()>& body) {
   check_end();
 }
 
-/// Takes one thread out of the ready ones: of a few drawn at random, one of the highest warp. So
-/// some warps run far ahead of others, and which ones changes.
+/// Removes one thread from the ready ones and returns it: of a few chosen at random, the one of the
+/// warp with the highest rank. So some warps run far ahead of others, and these warps change.
 int32_t Cta::pick_ready() {
   constexpr int kDraws = 4;
   size_t best = random_() % ready_.size();
@@ -172,7 +172,7 @@ void Cta::release(Meeting& meeting) {
 
 uint32_t Cta::address_of(const void* in_shared, const Place& place) const {
   const auto offset = static_cast<const std::byte*>(in_shared) - arena_.data();
-  // One past the end is an address too, though not one to read.
+  // One past the end is a valid address, but must not be read.
   if (offset < 0 || offset > static_cast<int64_t>(kSharedOffset + shared_bytes_))
     fail("an address outside the shared memory was taken", place);
   return static_cast<uint32_t>(offset);
@@ -198,7 +198,7 @@ void Cta::start_copy(uint32_t to, const void* from, const Place& place) {
     fail("the source of an asynchronous copy is not on 16 bytes", place);
   if (from != nullptr && !is_lent(from, kCopyBytes))
     fail("an asynchronous copy reads outside device memory", place);
-  // Until the copy has landed its target holds nothing that may be used.
+  // Until the copy has arrived, its target holds no usable data.
   std::fill(target, target + kCopyBytes, kPoison);
   copies_.push_back({from, to, running_, threads_[static_cast<size_t>(running_)].open_group});
 }
@@ -226,7 +226,7 @@ void Cta::land(const CopyInFlight& copy) {
   ++counts().copies;
 }
 
-/// Asynchronous work lands in any order. When no thread can run, some must.
+/// Completes asynchronous work in random order. When no thread can run, some must complete.
 void Cta::land_some() {
   do {
     const size_t num_in_flight = copies_.size() + posted_.size();
@@ -284,7 +284,7 @@ std::string Cta::describe_place(const Place& place) const {
   return text;
 }
 
-/// One line for neighbours that wait at the same place.
+/// One line for adjacent threads that wait at the same place.
 std::string Cta::describe_threads() const {
   std::string text;
   size_t first = 0;
@@ -311,7 +311,7 @@ void run_grid(Index3 grid, int32_t threads, int32_t shared_bytes, const std::fun
                     "of shared memory, {} CTAs a multiprocessor",
                     grid.x, grid.y, grid.z, threads, shared_bytes, ctas_per_sm));
   }
-  // Threads that drive ranks of their own take turns.
+  // Threads that drive separate ranks run one at a time.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   static std::vector<std::unique_ptr<Fiber>> fibers;

@@ -13,7 +13,7 @@
 #include <source_location>
 #include <type_traits>
 
-// The words of CUDA C++ that device code uses, for a C++ compiler.
+// Keywords of CUDA C++ that device code uses, for a C++ compiler.
 #define __global__
 #define __device__
 #define __host__
@@ -98,7 +98,7 @@ inline float exp2_approx(float x) {
 inline float log2_approx(float x) { return std::log2(x); }
 
 inline float add_rounded(float a, float b) {
-  const volatile float rounded = b;  // the host's compiler draws products in as well
+  const volatile float rounded = b;  // prevents the host's compiler from fusing the product
   return a + rounded;
 }
 inline float multiply_rounded(float a, float b) {
@@ -126,7 +126,7 @@ inline uint32_t shuffle_xor(uint32_t value, int mask,
   return std::bit_cast<uint32_t>(shuffle_xor(std::bit_cast<float>(value), mask, line));
 }
 
-/// A device takes the first lane's value, whatever the others hold.
+/// Returns the first lane's value, as a device does, whatever the other lanes hold.
 inline int32_t shared_by_warp(int32_t value,
                               std::source_location line = std::source_location::current()) {
   const emulator::Place place{"shared_by_warp", 0, line};

@@ -13,9 +13,9 @@
 
 #include <fmt/format.h>
 
-// The device of kernels/device/device.h on host memory. Everything happens at once, in the order of
-// the calls. Memory is lent between guard bytes and full of NaN; what touches memory that was not
-// lent, or wrote a guard, is told by the next call that may throw.
+// The device of kernels/device/device.h on host memory. All work is done during the calls, in their
+// order. Memory is allocated between guard bytes and filled with NaN. Accesses outside allocated
+// memory, and overwritten guards, are reported by the next call that may throw.
 
 namespace cpscope::kernels {
 
@@ -32,8 +32,8 @@ struct EventTag {
 namespace {
 
 constexpr int64_t kTotalBytes = int64_t{16} << 30;
-constexpr int64_t kGuardBytes = 256;   // also the alignment of what is lent
-constexpr uint8_t kPoisonByte = 0xff;  // every number of it is a NaN
+constexpr int64_t kGuardBytes = 256;   // also the alignment of allocations
+constexpr uint8_t kPoisonByte = 0xff;  // every number of these bytes is a NaN
 
 struct Lent {
   std::unique_ptr<std::byte[]> storage;
@@ -41,12 +41,12 @@ struct Lent {
   bool is_host = false;
 };
 
-/// What is lent, by address.
+/// Allocated memory, by address.
 struct Memory {
   std::mutex mutex;
   std::map<std::byte*, Lent> lent;
   int64_t device_bytes = 0;
-  std::string failure;  // first one not told yet
+  std::string failure;  // first one not yet reported
 };
 
 Memory& memory() {
@@ -59,7 +59,7 @@ bool is_guard_intact(const std::byte* begin) {
                      [](std::byte value) { return value == std::byte{kPoisonByte}; });
 }
 
-/// Notes guards of one lent piece that were written.
+/// Records overwritten guards of one allocation.
 void check_guards(const std::byte* begin, const Lent& lent) {
   std::string& failure = memory().failure;
   if (!failure.empty()) return;
@@ -70,7 +70,7 @@ void check_guards(const std::byte* begin, const Lent& lent) {
   }
 }
 
-/// Throws what is wrong with any lent memory.
+/// Throws the error of any allocation.
 void check_all_guards() {
   const std::lock_guard lock(memory().mutex);
   for (const auto& [begin, lent] : memory().lent) check_guards(begin, lent);
@@ -83,7 +83,7 @@ void check_all_guards() {
 void* lend(int64_t bytes, bool is_host) {
   const std::lock_guard lock(memory().mutex);
   if (!is_host && bytes > kTotalBytes - memory().device_bytes)
-    throw DeviceError(fmt::format("emulator: out of memory, {} bytes asked for", bytes));
+    throw DeviceError(fmt::format("emulator: out of memory, {} bytes requested", bytes));
   Lent lent{nullptr, std::max<int64_t>(bytes, 0), is_host};
   const size_t all_bytes = static_cast<size_t>(lent.bytes + 3 * kGuardBytes);
   lent.storage = std::make_unique_for_overwrite<std::byte[]>(all_bytes);
@@ -110,7 +110,7 @@ void give_back(void* begin) noexcept {
   memory().lent.erase(found);
 }
 
-/// Are these bytes inside one lent piece of device memory? Throws if not.
+/// Throws unless these bytes are inside one allocation of device memory.
 void check_device_range(const void* begin, int64_t bytes, const char* call) {
   if (bytes != 0 && !emulator::is_lent(begin, bytes))
     throw DeviceError(fmt::format("emulator: {} of {} bytes outside device memory", call, bytes));
@@ -212,19 +212,19 @@ bool is_event_done(Event /*event*/) {
 }
 
 void wait_for_event(Stream /*stream*/, Event event) {
-  // A device goes on at once then, and the order is lost.
+  // A real device would continue without waiting, and the order would be lost.
   if (!event->is_recorded)
     throw DeviceError("emulator: a stream waits for an event that was not recorded");
 }
 
 void wait_for_flag(Stream /*stream*/, const int32_t* flag, int32_t value) {
-  if (*flag != value) throw DeviceError("emulator: a stream waits for a flag that nobody sets");
+  if (*flag != value) throw DeviceError("emulator: a stream waits for a flag that is never set");
 }
 
 double milliseconds_between(Event first, Event last) {
   for (const Event event : {first, last}) {
     if (!event->measures_time || !event->is_recorded)
-      throw DeviceError("emulator: an event that measured no time was asked for it");
+      throw DeviceError("emulator: the time of an event that measured none was requested");
   }
   return std::chrono::duration<double, std::milli>(last->time - first->time).count();
 }

@@ -17,10 +17,10 @@ namespace {
 constexpr uint64_t kGuardWord = 0x5ca1ab1e0ddba11;
 constexpr size_t kGuardWords = 32;
 
-/// Tells the address sanitizer, where there is one, which stack is in use.
+/// Reports to the address sanitizer, if present, which stack is in use.
 class StackNotes {
  public:
-  /// Frames that were left without being unwound are forgotten.
+  /// Discards frames that were left without being unwound.
   static void forget_frames([[maybe_unused]] const std::byte* stack,
                             [[maybe_unused]] size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
@@ -65,7 +65,8 @@ class StackNotes {
 
 #ifdef __x86_64__
 
-// Saves the callee-saved registers and the stack pointer of the running flow, loads another's.
+// Saves the callee-saved registers and the stack pointer of the running flow, and loads those of
+// another.
 extern "C" void cpscope_switch_stack(void** saved_stack, void* next_stack);
 asm(R"(
 .text
@@ -100,7 +101,8 @@ struct Fiber::Context {
 
 namespace {
 
-// The context whose fiber begins next: the first switch into a fiber passes no arguments.
+// The context whose fiber begins next. A global, because the first switch into a fiber passes no
+// arguments.
 thread_local void* starting_context = nullptr;
 
 }  // namespace
@@ -156,7 +158,7 @@ void Fiber::start(void (*entry)(void*), void* argument) {
   context_->fiber.uc_stack.ss_sp = stack_.get();
   context_->fiber.uc_stack.ss_size = kStackBytes;
   context_->fiber.uc_link = nullptr;
-  // makecontext passes only ints, so the pointer travels in two halves.
+  // makecontext passes only ints, so the pointer is passed in two halves.
   void (*const first)(unsigned, unsigned) = [](unsigned high, unsigned low) {
     Context* context = reinterpret_cast<Context*>(uintptr_t{high} << 32 | low);
     context->notes.entered_fiber();

@@ -5,8 +5,8 @@
 
 namespace cpscope::kernels::emulator {
 
-/// One flow of control with a stack of its own. Switching costs a few nanoseconds on x86-64 (own
-/// context switch), more elsewhere (ucontext).
+/// One flow of control with its own stack. Switching costs a few nanoseconds on x86-64 (own context
+/// switch), more elsewhere (ucontext).
 class Fiber {
  public:
   /// Bytes of stack. Pages that are never touched cost nothing.
@@ -17,8 +17,8 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// The next resume() begins with entry(argument), which must not return and must not let an
-  /// exception out. What the fiber did before is forgotten without being unwound.
+  /// The next resume() begins with entry(argument), which must not return and must not throw. The
+  /// fiber's earlier frames are discarded without being unwound.
   void start(void (*entry)(void*), void* argument);
 
   /// Called by the scheduler: runs the fiber until its next suspend().
@@ -26,7 +26,7 @@ class Fiber {
   /// Called by the fiber: returns to the scheduler.
   void suspend();
 
-  /// Did the fiber stay inside its stack so far?
+  /// True if the fiber has stayed inside its stack so far.
   bool is_stack_intact() const;
 
  private:

@@ -8,21 +8,21 @@
 
 #include <fmt/format.h>
 
-// What it does follows PTX ISA 9.0: the 128-byte swizzle, the matrix descriptors and fragments of
-// wgmma, the phases of mbarrier. It cannot see: fences between the generic and the asynchronous
-// proxy, the memory order of a real device, how ptxas schedules products.
+// The emulation follows PTX ISA 9.0: the 128-byte swizzle, the matrix descriptors and fragments of
+// wgmma, the phases of mbarrier. It does not model fences between the generic and the asynchronous
+// proxy, the memory order of a real device, or the scheduling of products by ptxas.
 
 namespace cpscope::kernels::emulator {
 namespace {
 
 constexpr int32_t kRows = 64;   // of a product
-constexpr int32_t kDepth = 16;  // lanes summed over by one product
+constexpr int32_t kDepth = 16;  // elements summed over by one product
 constexpr int32_t kMaxColumns = 256;
 constexpr int32_t kRowBytes = 128;
-constexpr int32_t kGroupBytes = 8 * kRowBytes;  // from one group of 8 rows to the next
-constexpr uint32_t kEarlyOdds = 4;  // one in so many groups of products is executed at its commit
+constexpr int32_t kGroupBytes = 8 * kRowBytes;  // distance between groups of 8 rows
+constexpr uint32_t kEarlyOdds = 4;  // one in this many groups of products is executed at its commit
 
-/// Where the 16 bytes that a byte belongs to really lie.
+/// Real address of the 16 bytes that a byte belongs to.
 uint32_t swizzle(uint32_t address) { return address ^ (((address >> 7) & 7) << 4); }
 
 float to_float_of(uint16_t bits, bool is_bf16) {
@@ -36,7 +36,7 @@ Warpgroup& own_warpgroup() {
 
 int32_t own_member() { return current_cta().thread() % Warpgroup::kThreads; }
 
-/// A row map as the emulator keeps it in TensorMap::words.
+/// A row map as the emulator stores it in TensorMap::words.
 struct EmulatedMap {
   uint64_t data = 0;
   uint64_t sizes[5] = {};
@@ -49,7 +49,7 @@ struct EmulatedMap {
 };
 static_assert(sizeof(EmulatedMap) <= sizeof(TensorMap));
 
-/// The lanes of one row of a box that are inside the map's bounds.
+/// The elements of one row of a box that are inside the map's bounds.
 struct BoxRow {
   std::byte* at = nullptr;
   int32_t num_lanes = 0;
@@ -65,14 +65,14 @@ BoxRow find_row(const EmulatedMap& map, const std::array<int32_t, 5>& first, int
   for (int i = 1; i < 5; ++i) {
     const auto at = static_cast<uint64_t>(int64_t{first[i]} + steps[i]);
     if (at >= map.sizes[i] && (i != row_dimension || clips)) return {};
-    address += at * map.strides[i - 1];  // wraps as the copy unit's does
+    address += at * map.strides[i - 1];  // wraps around as TMA's address does
   }
   const int64_t lanes = static_cast<int64_t>(map.sizes[0]) - first[0];
   return {reinterpret_cast<std::byte*>(address),
           static_cast<int32_t>(std::clamp<int64_t>(lanes, 0, map.box_lanes()))};
 }
 
-/// Lands one box and tells its barrier.
+/// Completes one box and signals its barrier.
 void land_box(const EmulatedMap& map, uint32_t to, const std::array<int32_t, 5>& first,
               uint32_t barrier, bool swizzles, bool clips, const Place& place) {
   Cta& cta = current_cta();
@@ -156,7 +156,7 @@ class OutgoingBox {
 
 namespace {
 
-/// One product of a warpgroup, all of whose operands are there.
+/// One product of a warpgroup, with all its operands.
 class ProductRun {
  public:
   ProductRun(const Warpgroup& group, size_t index, const Place& place)
@@ -185,7 +185,7 @@ class ProductRun {
   const Product& of(int32_t thread) const {
     return group_.groups[static_cast<size_t>(thread)].front()[index_];
   }
-  /// Thread that holds a row's columns `column` and the next one of sums and a.
+  /// Index of the thread that holds columns `column` and the next one of a row, in sums and a.
   static int32_t holder(int32_t row, int32_t column) {
     return row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
   }
@@ -198,10 +198,10 @@ class ProductRun {
     return to_float_of(bits, first_.is_bf16);
   }
 
-  /// A matrix without a swizzle: groups of 8 rows of 8 lanes.
+  /// A matrix without a swizzle: groups of 8 rows of 8 elements.
   void read_plain_b() {
     if (first_.b_is_transposed)
-      current_cta().fail("lanes side by side want the swizzle here", place_);
+      current_cta().fail("elements of a head side by side need the swizzle here", place_);
     const uint32_t start = field(first_.b, 0), panel_bytes = field(first_.b, 16),
                    group_bytes = field(first_.b, 32);
     for (int32_t k = 0; k < kDepth; ++k) {
@@ -265,7 +265,7 @@ class ProductRun {
   float sums_[kMaxColumns];
 };
 
-/// Executes the oldest group of a warpgroup's products, or forgets it.
+/// Executes the oldest group of a warpgroup's products, or discards it.
 void finish_oldest(Warpgroup& group, bool executes, const Place& place) {
   for (size_t i = 0; executes && i < group.groups[0].front().size(); ++i) {
     static ProductRun* const storage =
@@ -309,7 +309,7 @@ void arrive_at(uint32_t address, uint32_t bytes, const Place& place) {
 void wait_for_phase(uint32_t address, uint32_t parity, const Place& place) {
   Cta& cta = current_cta();
   if (cta.has_fault(Fault::skip_transaction_wait, place)) {
-    // A thread that never waits must not keep the others from running for ever.
+    // A thread that never waits must not prevent the others from running.
     constexpr uint32_t kSkipsBetween = 64;
     if (hopper_state().random() % kSkipsBetween == 0) {
       cta.note_progress();
@@ -343,13 +343,14 @@ void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
   Cta& cta = current_cta();
   EmulatedMap emulated;
   std::memcpy(&emulated, map.words, sizeof(emulated));
-  // Whatever its maps say, the copy unit reads from whole 16 bytes on, or ends the kernel.
+  // TMA reads only from multiples of 16 bytes, whatever the map's strides are; else it ends the
+  // kernel.
   if (static_cast<int64_t>(first[0]) * emulated.element_bytes % 16 != 0)
     cta.fail("a box does not begin on 16 bytes of its row", place);
   // The swizzle repeats every 1024 bytes, so a tile must begin there.
   const auto bytes = emulated.box_rows * kRowBytes;
   std::byte* target = cta.at(to, bytes, kGroupBytes, place);
-  std::fill(target, target + bytes, std::byte{0xff});  // NaN until it has landed
+  std::fill(target, target + bytes, std::byte{0xff});  // NaN until the data has arrived
   const bool swizzles = !cta.has_fault(Fault::skip_swizzle, place);
   const bool clips = !cta.has_fault(Fault::skip_clipping, place);
   cta.post([=] { land_box(emulated, to, first, barrier, swizzles, clips, place); });
@@ -361,7 +362,7 @@ void start_byte_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar
   if (bytes == 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
     cta.fail("a copy not of whole 16 bytes", place);
   std::byte* target = cta.at(to, static_cast<int32_t>(bytes), 16, place);
-  std::fill(target, target + bytes, std::byte{0xff});  // NaN until it has landed
+  std::fill(target, target + bytes, std::byte{0xff});  // NaN until the data has arrived
   cta.post([=] {
     if (!is_lent(from, bytes)) current_cta().fail("a copy reads outside device memory", place);
     std::memcpy(target, from, bytes);
@@ -439,7 +440,7 @@ void change_registers(int registers, bool claims, const Place& place) {
       (claims ? registers < at_launch : registers > at_launch)) {
     cta.fail("no such number of registers", place);
   }
-  // One thread speaks for its warpgroup.
+  // One thread acts for its warpgroup.
   if (own_member() != 0) return;
   HopperState& state = hopper_state();
   if (claims) {
@@ -463,7 +464,7 @@ void commit_products(const Place& place) {
   const bool is_last =
       std::all_of(group.groups.begin(), group.groups.end(),
                   [&](const auto& of_thread) { return of_thread.size() == count; });
-  // Hardware may be done at once, or only at the wait.
+  // Hardware may execute products immediately, or only at the wait.
   if (is_last && hopper_state().random() % kEarlyOdds == 0) {
     while (!group.groups[0].empty()) finish_oldest(group, true, place);
   }

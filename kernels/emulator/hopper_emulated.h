@@ -16,7 +16,7 @@
 
 namespace cpscope::kernels::emulator {
 
-/// A transaction barrier: its phase ends when nothing is pending any more.
+/// A transaction barrier: its phase ends when no arrivals and no bytes are pending.
 struct TransactionBarrier {
   int32_t arrivals = 0;  // per phase
   int32_t pending_arrivals = 0;
@@ -26,13 +26,13 @@ struct TransactionBarrier {
 };
 
 struct NamedBarrier {
-  int32_t threads = 0;  // 0 until someone came
+  int32_t threads = 0;  // 0 until a thread has arrived
   int32_t arrived = 0;
   int64_t generation = 0;
   WaitList waiting;
 };
 
-/// wgmma of one thread, until it is executed.
+/// A product of one thread, until it is executed.
 struct Product {
   float* sums = nullptr;
   const uint32_t* a_registers = nullptr;  // null: a is in shared memory
@@ -49,7 +49,7 @@ struct Product {
   }
 };
 
-/// The products that a warpgroup has under way.
+/// The products that a warpgroup has in flight.
 struct Warpgroup {
   static constexpr int32_t kThreads = 128;
   using Group = std::vector<Product>;
@@ -59,13 +59,13 @@ struct Warpgroup {
   Meeting meeting;
 };
 
-/// Boxes of one thread on their way to global memory: first they are read, later written.
+/// Boxes of one thread that are being sent to global memory: first they are read, later written.
 struct OutgoingBoxes {
   std::vector<std::shared_ptr<class OutgoingBox>> boxes;  // not yet waited for
   int64_t num_committed = 0;                              // of them
 };
 
-/// What sm_90 adds to a CTA.
+/// State that sm_90 adds to a CTA.
 struct HopperState {
   std::unordered_map<uint32_t, TransactionBarrier> barriers;  // by address
   std::array<NamedBarrier, 16> named;
@@ -92,7 +92,7 @@ void start_byte_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar
 void send_box(const TensorMap& map, uint32_t from, const std::array<int32_t, 5>& first, bool adds,
               const Place& place);
 void commit_boxes();
-/// Until they are read, or written too.
+/// Waits until they are read, or also written.
 void wait_for_outgoing(bool are_written, const Place& place);
 void wait_for_turn(const int32_t* taken, int32_t turn, const Place& place);
 void store_matrices_x4(uint32_t address, const uint32_t* words, bool transposes,
@@ -100,13 +100,13 @@ void store_matrices_x4(uint32_t address, const uint32_t* words, bool transposes,
 void change_registers(int registers, bool claims, const Place& place);
 void start_product(const Product& product, const Place& place);
 void commit_products(const Place& place);
-/// Executes all groups of products but the `pending` youngest.
+/// Executes all groups of products except the `pending` youngest.
 void wait_for_products(int pending, const Place& place);
 
 }  // namespace cpscope::kernels::emulator
 
 /// The names of kernels/device/hopper.h and kernels/hopper/hopper_products.h, executed on the CPU:
-/// box copies land at some later time, products are executed at some time up to their wait.
+/// TMA box copies arrive at some later time, products are executed at some time up to their wait.
 namespace cpscope::kernels::device {
 
 struct alignas(8) FloatPair {
@@ -243,7 +243,7 @@ inline uint64_t further(uint64_t descriptor, uint32_t bytes) { return descriptor
 
 template <class T, int N>
 void wgmma_ss(float (&d)[N], uint64_t a, uint64_t b, int accumulate, Line line = Line::current()) {
-  // Before the products are done, the sums hold nothing that may be used.
+  // Before the products are done, the sums hold no usable data.
   if (accumulate == 0) {
     for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
   }

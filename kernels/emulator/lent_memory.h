@@ -4,7 +4,7 @@
 
 namespace cpscope::kernels::emulator {
 
-/// Are these bytes inside one piece of device memory that is lent at present?
+/// True if these bytes are inside one current allocation of device memory.
 bool is_lent(const void* begin, int64_t bytes);
 
 }  // namespace cpscope::kernels::emulator

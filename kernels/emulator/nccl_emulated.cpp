@@ -13,14 +13,14 @@
 
 namespace cpscope::kernels {
 
-/// One rank's end, as the emulator sees it.
+/// One rank's part of a communicator in the emulator.
 struct NcclCommunicatorTag {
   int32_t rank = 0;
   int32_t num_ranks = 0;
-  bool is_joined = false;   // all ranks are there
+  bool is_joined = false;   // all ranks have joined
   bool is_hanging = false;  // by a planted fault
   int64_t num_groups = 0;
-  int64_t num_open = 0;  // sends and receives that wait for their other half
+  int64_t num_open = 0;  // sends and receives whose other half is missing
   NcclStatus status = NcclStatus::success;
   std::string last_error;
 };
@@ -70,7 +70,7 @@ class NcclEmulated::State {
   }
 
   NcclStatus post(bool is_send, void* data, size_t bytes, int peer, NcclCommunicator owner) {
-    if (group().depth == 0) return NcclStatus::invalid_usage;  // the house always groups
+    if (group().depth == 0) return NcclStatus::invalid_usage;  // cpscope always uses groups
     if (peer < 0 || peer >= owner->num_ranks || peer == owner->rank) {
       owner->last_error = fmt::format("rank {} has no peer {}", owner->rank, peer);
       return NcclStatus::invalid_argument;
@@ -93,7 +93,7 @@ class NcclEmulated::State {
   void close(NcclCommunicator communicator, bool is_abort) {
     --counts.open;
     if (is_abort) ++counts.aborts;
-    // Kept, because others may still look at it; nothing of it is done any more.
+    // Kept, because others may still read it; none of its work is executed any more.
     communicator->status = NcclStatus::internal_error;
     communicator->last_error = "the communicator was closed";
     for (auto& [key, halves] : halves_) {
@@ -118,7 +118,7 @@ class NcclEmulated::State {
   struct Halves {
     std::deque<Posted> sends, receives;
   };
-  /// What one thread has open.
+  /// A thread's open group.
   struct Group {
     int32_t depth = 0;
     std::vector<Posted> posted;

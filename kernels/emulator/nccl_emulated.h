@@ -10,34 +10,35 @@
 
 namespace cpscope::kernels::emulator {
 
-/// What goes wrong in an emulated NCCL.
+/// Faults of an emulated NCCL.
 struct NcclFault {
   enum class Kind {
     none,
     asynchronous_error,  // the communicator reports a remote error
     hang,                // the group of the communicator never settles
-    throws               // ncclGroupEnd throws what a broken driver would
+    throws               // ncclGroupEnd throws the error of a broken driver
   };
   Kind kind = Kind::none;
   int32_t rank = 0;
-  int64_t group = 0;  // which of the rank's groups, from 0
+  int64_t group = 0;  // index of the rank's group, from 0
 };
 
 /// NCCL for the emulated device: communicators of ranks in one process, driven by one or several
 /// threads. Stricter than the real one: a group settles only when each of its sends has met its
-/// receive, a send that finds none in time and byte counts that differ are errors. Transfers happen
-/// at once, in the order in which they were asked for.
+/// receive; a send that meets none in time, and different byte counts, are errors. Transfers are
+/// done immediately, in the order of the calls.
 class NcclEmulated {
  public:
-  /// `patience`: how long a send or receive waits for its other half before it is an error.
+  /// `patience`: longest time that a send or receive waits for its other half before it is an
+  /// error.
   explicit NcclEmulated(std::chrono::milliseconds patience = std::chrono::seconds{10});
 
-  /// All processes (threads) that shall meet take the functions of one object.
+  /// All processes (threads) of one communicator must use the functions of one object.
   NcclFunctions functions() const;
   void plant(const NcclFault& fault);
 
   struct Counts {
-    int64_t communicators = 0;  // ever made
+    int64_t communicators = 0;  // made in total
     int64_t groups = 0;         // of sends and receives, by rank
     int64_t messages = 0;       // sends that met their receives
     int64_t bytes = 0;

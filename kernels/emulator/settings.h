@@ -17,28 +17,28 @@ enum class Fault {
   skip_named_barrier,     // named_barrier_sync that arrives and does not wait
   skip_product_wait,      // wgmma_wait whose products never give their results
   wrong_panel_stride,     // matrix_descriptor with panels too far apart
-  skip_swizzle,           // a box that lands without the swizzle
+  skip_swizzle,           // a box that arrives without the swizzle
   skip_clipping,          // a box that reads rows past its end
   skip_box_wait           // wait_for_boxes and wait_for_boxes_read that return at once
 };
 
-/// Settings of the emulated device; those of later launches.
+/// Settings of the emulated device, for later launches.
 struct Settings {
-  uint64_t seed = 1;  // of the order of threads and of when asynchronous work lands
+  uint64_t seed = 1;  // of the order of threads and of the times when asynchronous work completes
   Fault fault = Fault::none;
   int32_t fault_line = 0;     // only calls on this source line have the fault; 0: all of them
-  int64_t most_switches = 0;  // between threads of a CTA, more are an error; 0: no limit
+  int64_t most_switches = 0;  // switches between threads of a CTA; more are an error; 0: no limit
 };
 
 Settings& settings();
 
-/// What the launches since the last clear_counts() did.
+/// Counts over the launches since the last clear_counts().
 struct Counts {
   int64_t ctas = 0;
   int64_t switches = 0;
   int64_t products = 0;  // multiply_add of a warp
-  int64_t copies = 0;    // asynchronous copies landed
-  int64_t faults = 0;    // how often Settings::fault changed what happened
+  int64_t copies = 0;    // asynchronous copies completed
+  int64_t faults = 0;    // number of times that Settings::fault changed the behaviour
 };
 
 Counts& counts();

@@ -27,14 +27,14 @@ void put(Bytes& bytes, T value) {
   put_values<T>(bytes, {&value, 1});
 }
 
-/// Their number, then the values.
+/// Appends the number of values, then the values.
 template <class T>
 void put_list(Bytes& bytes, const std::vector<T>& values) {
   put(bytes, static_cast<int64_t>(values.size()));
   put_values<T>(bytes, values);
 }
 
-/// Reads values in the order in which they were put. A value that is not whole reads as zero.
+/// Reads values in the order in which they were appended. An incomplete value reads as zero.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const uint8_t> bytes) : bytes_(bytes) {}

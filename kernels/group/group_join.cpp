@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// What a connection may say before it is known.
+// Longest message from a connection that has not identified itself.
 constexpr uint64_t kMaxHello = 4096;
 constexpr milliseconds kFirstPause{20};
 constexpr milliseconds kLongestPause{500};
@@ -29,7 +29,7 @@ std::shared_ptr<const Bytes> frame(MessageKind kind, const Bytes& body) {
   return std::make_shared<const Bytes>(frame_message(kind, body));
 }
 
-/// Sends what is queued, for as long as it takes within the deadline.
+/// Sends all queued bytes, until the deadline at most.
 void flush(Connection& connection, Clock::time_point deadline) {
   while (connection.has_unsent() && connection.send_queued() && connection.has_unsent() &&
          time_left(deadline) > milliseconds{0}) {
@@ -38,7 +38,7 @@ void flush(Connection& connection, Clock::time_point deadline) {
   }
 }
 
-/// The waiting room of process 0.
+/// Accepts and checks connections in process 0.
 class Door {
  public:
   explicit Door(const LaunchPlace& place)
@@ -116,7 +116,7 @@ class Door {
     return "";
   }
 
-  /// Those that have joined say nothing yet; if something comes, it is their end.
+  /// Processes that have joined send nothing yet; if something arrives, their connection has ended.
   std::optional<Error> find_lost() {
     for (auto& member : joined_) {
       if (!member || member->receive_some()) continue;
@@ -143,13 +143,13 @@ class Door {
   }
 
   const LaunchPlace& place_;
-  std::vector<Connection> guests_;  // have not said who they are
+  std::vector<Connection> guests_;  // have not identified themselves yet
   std::vector<std::optional<Connection>> joined_;
   size_t num_joined_ = 0;
   std::vector<std::string> refused_;
 };
 
-/// One try to join. A connection, a refusal that is final, or a reason to try again.
+/// One attempt to join: a connection, a final rejection, or a reason to try again.
 struct Try {
   std::optional<Connection> connection;
   std::string refusal;
@@ -218,7 +218,7 @@ bool Connection::send_queued() {
 std::optional<bool> Connection::receive_some() {
   std::array<uint8_t, 65'536> part;
   bool has_any = false;
-  // A bounded share, so that one busy sender does not keep the others waiting.
+  // Bounded, so that one busy sender does not delay the others.
   for (int i = 0; i < 8; ++i) {
     const std::optional<size_t> received = socket_.receive_some(part);
     if (!received) return has_any ? std::optional(true) : std::nullopt;
@@ -250,11 +250,11 @@ Result<std::vector<Connection>> reach_first_process(const LaunchPlace& place, mi
       return make_error(ErrorKind::unavailable,
                         fmt::format("process {} cannot join the group at port {} of {}: {}",
                                     place.process, place.port, place.host, attempt.refusal),
-                        "set MASTER_PORT to a port that nobody else uses");
+                        "set MASTER_PORT to an unused port");
     }
     why_not = attempt.why_not;
     if (time_left(deadline) == milliseconds{0}) break;
-    // Process 0 may start later; nothing tells when.
+    // Process 0 may start later, and no event reports it.
     wait_for_sockets({}, std::min(pause, time_left(deadline)));
     pause = std::min(2 * pause, kLongestPause);
   }

@@ -23,17 +23,17 @@ class Connection {
   bool is_open() const { return socket_.is_open(); }
   int descriptor() const { return socket_.descriptor(); }
   void close() { socket_.close(); }
-  /// The other side reads to the end and then finds the connection closed.
+  /// Ends sending: the other side reads to the end and then finds the connection closed.
   void end_sending() { socket_.end_sending(); }
   int32_t process() const { return process_; }
   void accept_as(int32_t process, uint64_t max_body);
 
   void queue(std::shared_ptr<const Bytes> wire) { outgoing_.push_back(std::move(wire)); }
   bool has_unsent() const { return !outgoing_.empty(); }
-  /// Sends what goes out now. false: the connection is gone.
+  /// Sends what can be sent now. False: the connection is gone.
   bool send_queued();
-  /// Takes in what is there, up to a few hundred KiB. Nothing: the connection is gone; else whether
-  /// anything came.
+  /// Receives what has arrived, up to a few hundred KiB. nullopt: the connection is gone; else
+  /// whether anything arrived.
   std::optional<bool> receive_some();
   std::optional<Message> next_message() { return reader_.next(); }
   bool is_broken() const { return reader_.is_broken(); }
@@ -46,17 +46,19 @@ class Connection {
   size_t sent_ = 0;  // bytes of the first of outgoing_
 };
 
-/// Longest message of a process that belongs to the group.
+/// Longest message of a member of the group.
 inline constexpr uint64_t kMaxBody = uint64_t{1} << 36;
 
-/// Process 0: waits until all others are there. Strangers, processes of other groups and those that
-/// count differently are turned away; they disturb nobody. [i]: connection to process i + 1.
-/// Errors: unavailable: the port is in use, or some did not come in time (they are named).
+/// In process 0: waits until all other processes have joined. Unknown connections, processes of
+/// other groups and those with another process count are rejected and do not disturb the group.
+/// [i]: connection to process i + 1. Errors: unavailable: the port is in use, or processes did not
+/// join in time (they are named).
 Result<std::vector<Connection>> gather_processes(const LaunchPlace& place,
                                                  std::chrono::milliseconds within);
 
-/// The others: one connection, to process 0. Tries again until process 0 is there.
-/// Errors: unavailable: nobody there in time, or turned away (and why).
+/// In the other processes: connects to process 0. Tries again until process 0 listens.
+/// Errors: unavailable: process 0 did not listen in time, or rejected this process (with the
+/// reason).
 Result<std::vector<Connection>> reach_first_process(const LaunchPlace& place,
                                                     std::chrono::milliseconds within);
 

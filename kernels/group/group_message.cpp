@@ -98,7 +98,7 @@ void MessageReader::append(std::span<const uint8_t> bytes) {
 
 std::optional<Message> MessageReader::next() {
   const std::span<const uint8_t> rest = std::span(pending_).subspan(taken_);
-  // Strangers are recognised by their first bytes, not only once a header is there.
+  // Untrusted connections are recognised by their first bytes, before a header is complete.
   const size_t known = std::min(rest.size(), kMagic.size());
   if (is_broken_ || !std::equal(rest.begin(), rest.begin() + known, kMagic.begin())) {
     is_broken_ = true;

@@ -40,7 +40,7 @@ GroupWatch::GroupWatch(int32_t num_processes, std::chrono::milliseconds hang_aft
 void GroupWatch::hear(int32_t process, const SignOfLife& sign, Time now) {
   Member& member = at(process);
   member.heard = now;
-  // Whoever waits for others, or is not watched, is not expected to move by itself.
+  // A process that waits for others, or is not watched, is not expected to move.
   const bool may_rest = sign.is_waiting || sign.point.activity == Activity::unwatched;
   if (may_rest || sign.moves != member.sign.moves) member.moved = now;
   if (sign.point != member.sign.point || sign.is_waiting != member.sign.is_waiting) advanced_ = now;
@@ -70,13 +70,13 @@ std::optional<StoppedProcess> GroupWatch::find_stopped(Time now) const {
                           fmt::format("nothing was heard of it for {:.3g} s", seconds))) {
     return stopped;
   }
-  // Of a silent process it is not known whether it moves.
+  // For a silent process it is unknown whether it moves.
   return find([&](const Member& m) { return m.heard - m.moved > hang_after_; },
               fmt::format("its main thread has not moved for {:.3g} s", seconds));
 }
 
 std::optional<StoppedProcess> GroupWatch::find_stalled(Time now) const {
-  // A hanging main thread also keeps the others from advancing; it should be named first.
+  // A hanging main thread also keeps the others from advancing; it should be reported first.
   const std::chrono::milliseconds patience = hang_after_ + hang_after_ / 4;
   if (now - advanced_ <= patience) return std::nullopt;
   std::optional<size_t> last;

@@ -9,12 +9,11 @@
 
 namespace cpscope::kernels {
 
-/// What a process is doing. Nobody expects it to move while it is `unwatched` (making inputs,
-/// grading); everything else belongs to a run, in this order.
+/// Activity of a process. It need not move while it is `unwatched` (making inputs, grading); all
+/// other activities belong to a run, in this order.
 enum class Activity : uint8_t { unwatched, preparing, forward, backward, finishing };
 
-/// How far a process is. Runs and steps are counted from 0; `step` means something forward and
-/// backward.
+/// Progress of a process. Runs and steps are counted from 0; `step` is used forward and backward.
 struct WorkPoint {
   int64_t run = 0;
   Activity activity = Activity::unwatched;
@@ -23,7 +22,7 @@ struct WorkPoint {
   friend auto operator<=>(const WorkPoint&, const WorkPoint&) = default;
 };
 
-/// What a heartbeat says.
+/// Content of a heartbeat.
 struct SignOfLife {
   WorkPoint point;
   int64_t moves = 0;        // of the main thread; grows as long as it is alive
@@ -39,38 +38,39 @@ struct StoppedProcess {
 
 std::string stop_text(const SignOfLife& sign, const std::string& why);
 
-/// Decides from what was heard, and when, whether a process has stopped. It neither sends nor asks
-/// a clock.
+/// Decides from the messages received, and their times, whether a process has stopped. It sends
+/// nothing and reads no clock.
 class GroupWatch {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// Watches processes [0, num_processes); `hang_after`: how long one may be silent or not move.
+  /// Watches processes [0, num_processes); `hang_after`: longest time without a message or without
+  /// a move.
   GroupWatch(int32_t num_processes, std::chrono::milliseconds hang_after, Time now);
 
-  /// A heartbeat of a process.
+  /// Records a heartbeat of a process.
   void hear(int32_t process, const SignOfLife& sign, Time now);
-  /// Any other bytes of it.
+  /// Records any other bytes from it.
   void hear_bytes(int32_t process, Time now);
-  /// Its connection has ended.
+  /// Records that its connection has ended.
   void lose(int32_t process);
-  /// It said that it goes: nothing is expected of it any more.
+  /// Records its goodbye: nothing is expected of it any more.
   void release(int32_t process);
   bool has_left(int32_t process) const { return at(process).has_left; }
   const SignOfLife& last_sign(int32_t process) const { return at(process).sign; }
 
-  /// The process that stopped by itself, if any. In this order: its connection ended; it was
-  /// silent; its main thread does not move.
+  /// The process that stopped by itself, if any. Checked in this order: its connection ended; it
+  /// was silent; its main thread does not move.
   std::optional<StoppedProcess> find_stopped(Time now) const;
-  /// For whoever watches all processes: when the work of nobody has moved, the one that is least
-  /// far, because the others wait for it.
+  /// For the process that watches all: when no process has advanced, the one with the least
+  /// progress, because the others wait for it.
   std::optional<StoppedProcess> find_stalled(Time now) const;
 
  private:
   struct Member {
     SignOfLife sign;
-    Time heard;  // anything
-    Time moved;  // its main thread
+    Time heard;  // last message of any kind
+    Time moved;  // last move of its main thread
     bool is_lost = false;
     bool has_left = false;
   };
@@ -79,7 +79,7 @@ class GroupWatch {
 
   std::chrono::milliseconds hang_after_;
   std::vector<Member> members_;  // [process]
-  Time advanced_;                // when some process was seen at a new point
+  Time advanced_;                // when some process was last seen at a new point
 };
 
 }  // namespace cpscope::kernels

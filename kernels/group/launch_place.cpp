@@ -15,11 +15,11 @@ namespace cpscope::kernels {
 
 namespace {
 
-// Below the ports that systems hand out by themselves.
+// Below the ports that systems assign automatically.
 constexpr int32_t kFirstPort = 20'000;
 constexpr int32_t kNumPorts = 10'000;
 
-/// Names of one launcher's variables. Empty: it has none of that meaning.
+/// Names of one launcher's variables. Empty: the launcher has no variable of that meaning.
 struct Dialect {
   const char* launcher;
   const char* rank;
@@ -46,7 +46,7 @@ Error complain(std::string what, std::string hint) {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), "environment");
 }
 
-/// Reads variables as numbers and keeps the first complaint.
+/// Reads variables as numbers and keeps the first error.
 class VariableReader {
  public:
   explicit VariableReader(const Environment& environment) : environment_(environment) {}
@@ -56,7 +56,7 @@ class VariableReader {
   }
   bool has(const char* name) const { return text(name).has_value(); }
 
-  /// The number in [least, most], or nothing when the variable is not set or wrong.
+  /// The number in [least, most]; nothing if the variable is not set or invalid.
   std::optional<int32_t> number(const char* name, int32_t least, int32_t most) {
     const std::optional<std::string> value = text(name);
     if (!value) return std::nullopt;
@@ -79,7 +79,7 @@ class VariableReader {
   std::optional<Error> error_;
 };
 
-/// The variables of a dialect that must all be there.
+/// Checks that the mandatory variables of a dialect are set.
 std::optional<Error> find_missing(const VariableReader& reader, const Dialect& dialect) {
   std::vector<const char*> missing, present;
   for (const char* name : {dialect.rank, dialect.size, dialect.local_rank}) {
@@ -135,20 +135,20 @@ std::optional<Error> check_numbers(const LaunchPlace& place, const Dialect& dial
   return std::nullopt;
 }
 
-/// A port that the processes of a job agree on and other jobs of the host seldom have.
+/// A port that the processes of a job agree on and that other jobs of the host seldom use.
 int32_t port_of_job(const std::string& job) {
   uint64_t hash = 14'695'981'039'346'656'037ULL;  // FNV-1a
   for (const char c : job) hash = (hash ^ static_cast<uint8_t>(c)) * 1'099'511'628'211ULL;
   return kFirstPort + static_cast<int32_t>(hash % kNumPorts);
 }
 
-/// Where process 0 listens.
+/// Reads the address at which process 0 listens.
 std::optional<Error> read_address(VariableReader& reader, LaunchPlace& place) {
   const std::optional<std::string> host = reader.text("MASTER_ADDR");
   const std::optional<int32_t> port = reader.number("MASTER_PORT", 1, 65'535);
   if (reader.error()) return reader.error();
   place.port = port ? *port : port_of_job(place.job);
-  // torchrun's own store listens on that port; the next one is ours.
+  // torchrun's own store listens on that port; cpscope uses the next one.
   if (reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True" && place.port < 65'535) ++place.port;
   if (host) {
     place.host = *host;
@@ -191,7 +191,7 @@ Result<LaunchPlace> read_dialect(VariableReader& reader, const Dialect& dialect)
   LaunchPlace place;
   place.launcher = dialect.launcher;
   place.process = reader.number(dialect.rank, 0, INT32_MAX).value_or(0);
-  // sbatch's total may be another one than its steps'.
+  // The total of sbatch may differ from that of its steps.
   const bool has_step_size =
       dialect.launcher == std::string_view("srun") && reader.has("SLURM_STEP_NUM_TASKS");
   place.num_processes =
@@ -235,7 +235,7 @@ Result<LaunchPlace> find_launch_place(const Environment& environment) {
     if (reader.has(dialect->rank) || reader.has(dialect->size))
       return read_dialect(reader, *dialect);
   }
-  // A batch script has SLURM_PROCID too; only what srun starts belongs to a step.
+  // A batch script has SLURM_PROCID too; only processes that srun started belong to a step.
   if (reader.has(kSrun.rank) && reader.has("SLURM_STEP_ID")) return read_dialect(reader, kSrun);
   return LaunchPlace{};
 }

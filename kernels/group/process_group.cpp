@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// How long a process that leaves waits for the others to take note.
+// Longest time that a leaving process waits for the others to notice.
 constexpr std::chrono::seconds kFarewell{2};
 
 }  // namespace
@@ -32,7 +32,7 @@ Error stopped_error(const std::string& why) {
   return make_error(ErrorKind::failed, why, "the other processes stopped with it");
 }
 
-/// What the main thread and the thread of the group share.
+/// State that the main thread and the thread of the group share.
 class ProcessGroup::State {
  public:
   State(const LaunchPlace& place, const GroupLimits& limits, std::function<void()> when_stuck,
@@ -54,8 +54,8 @@ class ProcessGroup::State {
       std::unique_lock lock(mutex_);
       queue_for_all(MessageKind::goodbye, {});
       wake();
-      // Answers of this process may still be on their way. Once the group has stopped, nobody needs
-      // them; what is left is the word that it stopped.
+      // Answers of this process may still be in flight. Once the group has stopped, no process
+      // needs them; only the message that it stopped must be sent.
       const auto all_of = [&](auto is_done) {
         return std::all_of(connections_.begin(), connections_.end(),
                            [&](const Connection& c) { return !c.is_open() || is_done(c); });
@@ -65,7 +65,7 @@ class ProcessGroup::State {
       };
       changed_.wait(lock, [&] { return is_flushed() || stopped_.has_value(); });
       changed_.wait_for(lock, kFarewell, is_flushed);
-      // Closing with something unread would take back what the others have not read yet, so they
+      // Closing a socket with unread bytes would discard what the others have not read yet, so they
       // close first.
       is_leaving_ = true;
       for (Connection& connection : connections_) connection.end_sending();
@@ -91,12 +91,12 @@ class ProcessGroup::State {
     const std::lock_guard lock(mutex_);
     sign_.point = point;
     move();
-    // At once, so that all know where a process was when it died.
+    // Sent immediately, so that all know where a process was when it died.
     send_heartbeat();
     wake();
   }
 
-  // Loops that wait for a device call these two all the time, so they leave the lock alone.
+  // Loops that wait for a device call these two all the time, so they do not take the lock.
   void move() { moves_.fetch_add(1, std::memory_order_relaxed); }
 
   std::optional<std::string> why_stopped() {
@@ -152,7 +152,7 @@ class ProcessGroup::State {
 
   void wake() const {
     const uint64_t one = 1;
-    // A full counter wakes as well.
+    // A full counter wakes the thread as well.
     [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
   }
 
@@ -169,7 +169,7 @@ class ProcessGroup::State {
     if (place_.process == 0) watch_.hear(0, sign_, Clock::now());
   }
 
-  /// The first reason stays, everywhere.
+  /// Stops the group in all processes; the first reason is kept.
   void stop_all(const std::string& what) {
     if (stopped_) return;
     stopped_ = what;
@@ -179,7 +179,7 @@ class ProcessGroup::State {
     changed_.notify_all();
   }
 
-  /// The next data message of a process, which must be the one that is expected.
+  /// Returns the next data message of a process, which must be the expected one.
   Result<Bytes> take_from(int32_t process, const DataHead& expected,
                           std::unique_lock<std::mutex>& lock) {
     std::deque<Bytes>& queue = inbox_[static_cast<size_t>(process)];
@@ -215,7 +215,7 @@ class ProcessGroup::State {
       }
       exchange();
       judge();
-      // Polled without the lock, so that nobody waits for a quiet network.
+      // Polled without the lock, so that no other thread waits for a quiet network.
       const std::vector<PollRequest> requests = make_requests();
       const auto pause = std::chrono::ceil<milliseconds>(next_heartbeat - Clock::now());
       lock.unlock();
@@ -247,7 +247,7 @@ class ProcessGroup::State {
       const bool is_alive = received && !connection.is_broken() && connection.send_queued();
       if (is_alive) continue;
       connection.close();
-      // Whoever said goodbye may go.
+      // A process that said goodbye may leave.
       if (!watch_.has_left(connection.process())) watch_.lose(connection.process());
     }
     changed_.notify_all();
@@ -272,7 +272,7 @@ class ProcessGroup::State {
       case MessageKind::hello:
       case MessageKind::welcome:
       case MessageKind::refusal:
-        break;  // belong to the time before
+        break;  // belong to the time before joining
     }
   }
 

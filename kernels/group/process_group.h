@@ -18,29 +18,29 @@ namespace cpscope::kernels {
 struct GroupLimits {
   std::chrono::milliseconds join_within{120'000};  // launchers may start processes late
   std::chrono::milliseconds heartbeat{500};
-  std::chrono::milliseconds hang_after{20'000};  // silent, or not moving
-  // After the group has stopped: how long this process may go on without noticing.
+  std::chrono::milliseconds hang_after{20'000};  // without a message or without a move
+  // Longest time, after the group has stopped, that this process may continue without noticing.
   std::chrono::milliseconds notice_within{5'000};
 };
 
-/// The processes that work on one plan, connected to process 0 by TCP: small messages, gathered
-/// answers, and the knowledge that all are alive. When a process ends, hangs or reports a failure,
-/// every call of every other process returns an Error of kind failed that names it, where it
-/// was and why; a third more than `hang_after` later at most. The network is trusted: whoever
-/// knows the port and the job can join while the group forms.
+/// The processes that work on one plan, connected to process 0 by TCP: they exchange small
+/// messages, gather answers, and watch that all are alive. When a process ends, hangs or reports a
+/// failure, every call of every other process returns an Error of kind failed that names it, where
+/// it was and why, at most 4/3 of `hang_after` later. The network is trusted: a process that knows
+/// the port and the job can join while the group forms.
 ///
 /// One thread, the main thread of the process, calls the collectives; all processes call the same
 /// ones in the same order. The other functions may be called from any thread.
 class ProcessGroup {
  public:
-  /// Waits for all processes; a single one needs no network.
-  /// `when_stuck` is called from a thread of the group's own when the group has stopped and this
-  /// process did not notice in time, because a call of its main thread does not return; may be
-  /// empty. It must not call the group.
+  /// Waits for all processes; a single process needs no network.
+  /// `when_stuck` is called from a thread of the group when the group has stopped and this process
+  /// did not notice in time, because a call of its main thread does not return. It may be empty. It
+  /// must not call the group.
   static Result<std::unique_ptr<ProcessGroup>> join(const LaunchPlace& place,
                                                     const GroupLimits& limits,
                                                     std::function<void()> when_stuck);
-  /// Says goodbye after everything queued has gone out. The others must not expect anything more.
+  /// Sends goodbye after all queued messages. The others must not expect any more messages.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -48,23 +48,24 @@ class ProcessGroup {
   int32_t process() const;
   int32_t num_processes() const;
 
-  /// What this process is called in messages; "rank <process>" at first.
+  /// Sets the name of this process in messages; initially "rank <process>".
   void set_name(const std::string& name);
-  /// Where this process is. Counts as a move.
+  /// Reports the progress of this process. Counts as a move.
   void publish(WorkPoint point);
-  /// The main thread is alive, although its work may not advance.
+  /// Reports that the main thread is alive, although its work may not advance.
   void move();
 
-  /// The bytes of process 0.
+  /// Returns the bytes of process 0.
   Result<Bytes> broadcast(Bytes bytes);
-  /// [process] on process 0, empty elsewhere.
+  /// Returns [process] on process 0, and an empty vector elsewhere.
   Result<std::vector<Bytes>> gather(Bytes bytes);
-  /// All processes are here.
+  /// Returns when all processes have called it.
   Result<bool> barrier();
 
-  /// Tells all processes that this one stops here, and why.
+  /// Reports to all processes that this one stops, and why.
   void fail(const std::string& why);
-  /// "rank 2 stopped at backward step 3: its process ended"; nothing while all is well.
+  /// The reason why the group stopped, such as "rank 2 stopped at backward step 3: its process
+  /// ended"; nothing while all processes run.
   std::optional<std::string> why_stopped();
 
  private:
@@ -73,7 +74,7 @@ class ProcessGroup {
   std::unique_ptr<State> state_;
 };
 
-/// The Error that why_stopped() is for an executor's caller.
+/// The Error that an executor returns for why_stopped().
 Error stopped_error(const std::string& why);
 
 }  // namespace cpscope::kernels

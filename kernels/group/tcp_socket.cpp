@@ -23,7 +23,7 @@ std::string describe_errno(int code) { return std::generic_category().message(co
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
-/// Addresses of a host; `why_not` says what failed when there is none.
+/// Addresses of a host; `why_not` is the reason if there is none.
 Addresses resolve(const char* host, int32_t port, int flags, std::string& why_not) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -93,7 +93,7 @@ Result<std::vector<Socket>> listen_at(const std::string& host, int32_t port) {
     Socket socket = make_socket(*at);
     if (!socket.is_open()) continue;  // a host without IPv6
     set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
-    // IPv4 has a listener of its own.
+    // IPv4 has a separate listener.
     if (at->ai_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     if (bind(socket.descriptor(), at->ai_addr, at->ai_addrlen) == 0 &&
         listen(socket.descriptor(), SOMAXCONN) == 0) {
@@ -101,7 +101,7 @@ Result<std::vector<Socket>> listen_at(const std::string& host, int32_t port) {
       continue;
     }
     why_not = describe_errno(errno);
-    // Half an address would let a second group share the port.
+    // With only one of the two address families, a second group could share the port.
     if (errno == EADDRINUSE)
       return make_error(ErrorKind::unavailable, fmt::format("port {} of {} is in use", port, host),
                         "set MASTER_PORT to a free port");

@@ -14,7 +14,7 @@ namespace cpscope::kernels {
 
 using Bytes = std::vector<uint8_t>;
 
-/// A socket, closed when it goes. Never blocks.
+/// A socket that the destructor closes. Calls never block.
 class Socket {
  public:
   Socket() = default;
@@ -28,7 +28,8 @@ class Socket {
   void close() noexcept;
   void end_sending() noexcept;
 
-  /// Bytes that went out or came in: 0 when none can now, nothing when the connection is gone.
+  /// Number of bytes sent or received: 0 if none is possible now, nothing if the connection is
+  /// gone.
   std::optional<size_t> send_some(std::span<const uint8_t> bytes);
   std::optional<size_t> receive_some(std::span<uint8_t> room);
 
@@ -36,14 +37,14 @@ class Socket {
   int descriptor_ = -1;
 };
 
-/// Listens on all addresses of this host, or on the loopback alone when `host` says so.
-/// Errors: unavailable, e.g. somebody else listens there.
+/// Listens on all addresses of this host, or only on the loopback if `host` is one.
+/// Errors: unavailable, e.g. another process listens there.
 Result<std::vector<Socket>> listen_at(const std::string& host, int32_t port);
 
 /// A connection that is waiting, if any.
 Socket accept_one(const Socket& listener);
 
-/// A connection, or why there is none yet.
+/// A connection, or the reason why there is none yet.
 struct Attempt {
   Socket socket;
   std::string why_not;
@@ -52,8 +53,8 @@ struct Attempt {
 /// Tries every address of `host` once.
 Attempt connect_once(const std::string& host, int32_t port, std::chrono::milliseconds within);
 
-/// Sleeps until one of the descriptors can be read (or written, where asked) or the time is over;
-/// [i] says whether descriptor i has something to do.
+/// Sleeps until one of the descriptors can be read (or written, if requested) or the time is over;
+/// [i] is true if descriptor i is ready.
 struct PollRequest {
   int descriptor = -1;
   bool wants_to_write = false;

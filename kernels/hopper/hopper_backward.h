@@ -10,11 +10,11 @@ namespace cpscope::kernels {
 /// Empty, or why the Hopper backward has no kernels for the shape.
 std::string why_not_hopper_backward(const AttentionShape& shape);
 
-/// Heads of up to 128 lanes get dq, dk and dv in one launch, wider ones in two. All launches read
-/// what launch_row_statistics wrote.
+/// Heads of up to 128 elements get dq, dk and dv in one launch, wider ones in two. All launches
+/// read the results of launch_row_statistics.
 bool is_hopper_backward_fused(const AttentionShape& shape);
-/// A fused backward reads offsets, which its products take off, or log2_lse and delta: a cap stands
-/// between the two.
+/// A fused backward reads offsets, which its products subtract. With a cap it reads log2_lse and
+/// delta instead, because the cap comes between product and subtraction.
 constexpr bool takes_hopper_offsets(bool has_cap) { return !has_cap; }
 
 TileShape hopper_gradients_tile_shape(const AttentionShape& shape);

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
-/// What the backward kernels of sm_90a share. Every sum has one order: its owner's walk, or turns.
-/// So two runs give the same bits.
+/// Code that the backward kernels of sm_90a share. Every sum has one order, given by the order of a
+/// CTA's streamed tiles or by turns, so two runs give the same bits.
 namespace cpscope::kernels::device {
 
 struct BackwardParams {
@@ -16,21 +16,21 @@ struct BackwardParams {
   DeviceTiles tiles;
   int32_t q_rows;
   int32_t* counter;
-  const float* log2_lse;  // [local head][q row], +inf for rows that see nothing
+  const float* log2_lse;  // [local head][q row], +inf for rows without a visible key
   const float* delta;     // [local head][q row]
   DeviceRows first;       // dq, or dk
   DeviceRows second;      // dv
   int32_t lanes_qk, lanes_v;
-  // group, first_kv_head: where keys are owned, those of a part of a kv head's query heads
-  // (TileList::group_parts); as if it were a kv head, but for k and v.
+  // group, first_kv_head: with stationary keys, those of a part of a KV head's query heads
+  // (TileList::group_parts). A part is treated as a KV head, except for reading k and v.
   int32_t num_heads, first_head, first_kv_head, group;
   float scale;
-  float logit_log2;   // of q.k, or of tanh(q.k * inverse_cap), to the exponent of 2
+  float logit_log2;   // factor of q.k, or of tanh(q.k * inverse_cap), to the exponent of 2
   float inverse_cap;  // scale / softcap
   int32_t group_parts;
 };
 
-/// Query heads [first, last) of the item that read a kv head, or are of a part of them.
+/// Query heads [first, last) of the item that read a KV head, or that belong to a part of them.
 struct HeadRange {
   int32_t first, last;
 
@@ -41,7 +41,7 @@ struct HeadRange {
   }
 };
 
-/// What a thread knows of its two query rows.
+/// State of a thread for its two query rows.
 struct QueryRows {
   float log2_lse[2], delta[2];
   RowRanges ranges;
@@ -57,7 +57,7 @@ struct QueryRows {
   }
 };
 
-/// Probability of a pair and the slope of its logit behind the cap (1 without one).
+/// Probability of a pair, and the slope of the cap at its logit (1 without a cap).
 template <bool kHasCap>
 __device__ __forceinline__ float weigh(const BackwardParams& p, float product, float log2_lse,
                                        float& slope) {
@@ -90,7 +90,7 @@ inline BackwardParams make_backward_params(const BackwardLaunch& launch) {
   return p;
 }
 
-/// Where dk and dv go, and which kv heads a kernel that owns keys is to know.
+/// Sets where dk and dv go, and the KV heads for a kernel with stationary keys.
 inline void set_key_results(const BackwardLaunch& launch, BackwardParams& p) {
   p.group_parts = launch.key_tiles.group_parts;
   p.group /= p.group_parts;
@@ -99,7 +99,7 @@ inline void set_key_results(const BackwardLaunch& launch, BackwardParams& p) {
   p.second = p.group_parts > 1 ? launch.dv_parts : launch.dv;
 }
 
-/// Maps for tiles of q_rows query rows and kv_rows key rows.
+/// Makes maps for tiles of q_rows query rows and kv_rows key rows.
 inline void make_backward_maps(const BackwardLaunch& launch, int32_t q_rows, int32_t kv_rows,
                                BackwardParams& p) {
   const AttentionShape& shape = launch.shape;

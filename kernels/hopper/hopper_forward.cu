@@ -11,8 +11,9 @@ using device::attend_on_hopper;
 using device::ForwardBudget;
 using device::ForwardParams;
 
-// Lanes, consumers, walked rows, stages of K, of V and of Q, turns, heads side by side, registers.
-// A cap takes registers, so the widest heads walk in smaller steps with it.
+// head_dim_qk and head_dim_v, consumers, streamed rows, stages of K, of V and of Q, whether
+// warpgroups take turns, several heads in a tile, registers. A cap takes registers, so the widest
+// heads stream smaller tiles with it.
 template <class T, bool kHasCap>
 using Forward64 = ForwardBudget<T, 64, 64, 3, 128, 2, 2, 2, true, false, 32, 160, kHasCap>;
 template <class T, bool kHasCap>
@@ -22,26 +23,26 @@ using Forward192 = ForwardBudget<T, 192, 128, 2, 128, 2, 2, 1, true, false, 40, 
 template <class T, bool kHasCap>
 using Forward256 =
     ForwardBudget<T, 256, 256, 2, kHasCap ? 64 : 80, 2, 2, 1, false, false, 24, 240, kHasCap>;
-// Rows that see few keys: a tile has few steps, and leaves gaps where it begins and ends. So three
-// CTAs of one consumer share a multiprocessor, each with items of its own; and a tile of fewer rows
-// meets fewer documents. Steps of 48 keys leave room for three at 128 lanes.
+// Rows that see few keys: a stationary tile has few steps, and idles at its begin and end. So three
+// CTAs of one consumer share a multiprocessor, each with its own items; and a tile of fewer rows
+// meets fewer documents. Steps of 48 keys leave room for three CTAs at head_dim 128.
 template <class T, bool kHasCap>
 using Short64 = ForwardBudget<T, 64, 64, 1, 64, 3, 3, 2, false, true, 24, 136, kHasCap>;
 template <class T, bool kHasCap>
 using Short128 = ForwardBudget<T, 128, 128, 1, 48, 1, 2, 2, false, true, 24, 136, kHasCap>;
-// Rows that see many: more of them in a tile, so that K and V come from the L2 cache less often.
-// That takes power, which is what bounds long sequences. Smaller steps leave registers for a third
-// consumer.
+// Rows that see many keys: more of them in a tile, so that K and V are read from the L2 cache less
+// often. These reads take power, which bounds long sequences. Smaller steps leave registers for a
+// third consumer.
 template <class T>
 using Tall128 = ForwardBudget<T, 128, 128, 3, 80, 2, 2, 2, true, false, 32, 160, false>;
 template <class T>
 using Tall192 = ForwardBudget<T, 192, 128, 3, 80, 2, 2, 1, true, false, 32, 160, false>;
 
 constexpr int64_t kFewKeys = 256, kManyKeys = 1200;
-constexpr int64_t kFewKeys64 = 600;  // of 64 lanes: bringing them takes half as much
+constexpr int64_t kFewKeys64 = 600;  // at head_dim 64: reading keys takes half as much
 
-/// How many query heads of a kv head a tile holds, as a power of two: all that the item has, in
-/// whole tiles.
+/// Number of query heads of a KV head that a tile holds, as a power of two: as many as divide the
+/// heads of the item, so that tiles are whole.
 template <class B>
 int32_t heads_log2(const AttentionShape& shape) {
   int32_t log2 = 0;
@@ -53,8 +54,8 @@ int32_t heads_log2(const AttentionShape& shape) {
   return log2;
 }
 
-/// Calls visit with the budget for a shape. With 128 lanes short tiles bring K and V too often
-/// where no heads lie side by side in them.
+/// Calls visit with the budget for a shape. At head_dim 128 short tiles read K and V too often,
+/// unless they hold several heads.
 template <class T, bool kHasCap, class Visit>
 auto with_budget(const AttentionShape& shape, Visit visit) {
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
@@ -141,8 +142,8 @@ std::string why_not_hopper_forward(const AttentionShape& shape) {
   if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
     return "the Hopper forward takes bf16 and fp16 only";
   if (shape.head_dim_qk > 256 || shape.head_dim_v > 256)
-    return "the Hopper forward takes at most 256 lanes per head";
-  // The largest q.k is taken before the scale, which must keep the order.
+    return "the Hopper forward supports head_dim up to 256";
+  // The largest q.k is found before the scale is applied, so the scale must keep the order.
   if (shape.softcap == 0.0f && !(shape.scale > 0.0f))
     return "the Hopper forward needs a scale above 0";
   return "";

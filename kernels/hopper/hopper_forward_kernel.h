@@ -9,34 +9,34 @@
 
 // Forward attention of sm_90a: out and lse of one compute item.
 //
-// A persistent kernel. One warp, the dealer, draws (query tile, head) items from a counter, a
-// thread fetches their Q, K and V tiles by box copies; every consumer warpgroup computes 64
+// A persistent kernel. One warp, the tile scheduler, fetches (query tile, head) items with a
+// counter. One thread loads their Q, K and V tiles by TMA. Every consumer warpgroup computes 64
 // query rows with wgmma. Three overlaps: P.V of a tile runs under the softmax of the next one;
 // where kTakesTurns the products of one warpgroup run under the softmax of another; and an item
 // begins while the one before ends: its tables and, where kQStages is 2, its Q and first K are
-// fetched under the last tiles of the item before, whose rows leave under its first product. In the
-// dtype they do so by the copy unit, from where the item's Q was (kSendsRows).
-// Where rows see few keys, query heads of a kv head lie side by side in a tile (kHasHeads): it has
-// fewer tokens, so it meets fewer documents and hides less; and three CTAs of one consumer
+// fetched under the last tiles of the item before, whose rows are written under its first product.
+// Rows in the dtype are written by TMA, from the shared memory of their item's Q (kSendsRows).
+// Where rows see few keys, a tile holds several query heads of a KV head (kHasHeads): it has fewer
+// tokens, so it meets fewer documents and masks less; and three CTAs of one consumer
 // share an SM, each with items of its own, so that one computes while another begins or ends.
 //
 // Ladder: v1 is the portable kernel (attention_forward.cu), v2 had the first two overlaps, v3 the
-// third, v4 steps by the number of keys; v5 leaves sums alone while no logit outgrows a limit, of
-// which a vote of the warp tells, and adds to descriptors instead of making them; v6 has tiles of
-// three consumers where rows see many keys, and of one where they see few; v7 has three CTAs of
-// these at 128 lanes too, and less to do around an item and a step. In a later step of a ring an
+// third, v4 steps by the number of keys; v5 rescales sums only when a logit exceeds a limit, found
+// by a vote of the warp, and adds to descriptors instead of making new ones; v6 has tiles of three
+// consumers where rows see many keys, and of one where they see few; v7 has three CTAs of the
+// latter at head_dim 128 too, and less overhead per item and per step. In a later step of a ring an
 // item merges its rows with those of the steps before (hopper_forward_rows.h).
 // Grid: kCtasPerSm CTAs per SM; 128 threads for the producer and for each consumer.
-// Shared memory: kQStages of Q, kKStages of K and kVStages of V, in 64-lane panels with the
-// 128-byte swizzle. K is free as soon as its logits are there and comes again under their softmax;
-// V waits for the next logits, so it wants the stages more.
-// Accuracy: as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per logit.
-// Source: FlashAttention-3 (arXiv:2407.08608), the two overlaps; FlashAttention-4 leaves sums alone
-// too, with a fixed slack.
+// Shared memory: kQStages of Q, kKStages of K and kVStages of V, in panels of 64 elements with the
+// 128-byte swizzle. K is free as soon as its logits are computed and is refilled under their
+// softmax; V waits for the next logits, so it needs the stages more.
+// Accuracy as v1: fp32 sums, P rounded to the dtype, base-2 softmax with one FMA per logit. Source:
+// FlashAttention-3 (arXiv:2407.08608), the two overlaps; FlashAttention-4 also skips rescaling,
+// with a fixed slack.
 
 namespace cpscope::kernels::device {
 
-/// kPart of the sums, from `first` on: what one product adds to.
+/// kPart of the kAll sums, from `first` on: the accumulators of one product.
 template <int kPart, int kAll>
 __device__ __forceinline__ auto part_of(float (&sums)[kAll], int first) -> float (&)[kPart] {
   return *reinterpret_cast<float(*)[kPart]>(sums + first);
@@ -47,11 +47,11 @@ template <class B>
 struct ForwardConsumer {
   const ForwardParams& p;
   const ForwardShared<B>& at;
-  int group;  // which consumer
+  int group;  // index of the consumer
   NextStage<B::kQStages> next_q;
   NextStage<B::kKStages> next_k;
   NextStage<B::kVStages> next_v;
-  uint32_t weights[B::kWalked / 4];  // P of the tile before, in pairs
+  uint32_t weights[B::kWalked / 4];  // P of the previous tile, in pairs
   float out[B::kV / 2];
   RowState<B> state;
   UnwrittenItem unwritten;
@@ -62,12 +62,12 @@ struct ForwardConsumer {
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
 
-  /// This warpgroup's rows of a stage of Q.
+  /// Address of this warpgroup's rows in a stage of Q.
   __device__ __forceinline__ uint32_t q_rows(int stage) const {
     return at.q + stage * B::kQBytes + group * kWarpgroupRows * kPanelRowBytes;
   }
 
-  /// logits = Q K^T of the tiles in these stages.
+  /// Starts logits = Q K^T of the tiles in these stages.
   __device__ __forceinline__ void start_logits(float (&logits)[B::kWalked / 2], int q_stage,
                                                int k_stage) {
     const uint64_t q = matrix_descriptor(q_rows(q_stage), 16);
@@ -81,7 +81,7 @@ struct ForwardConsumer {
     wgmma_commit();
   }
 
-  /// out += P V of the V tile in `stage`.
+  /// Starts out += P V of the V tile in `stage`.
   __device__ __forceinline__ void start_values(int stage) {
     constexpr int kPanelBytes = B::kWalked * kPanelRowBytes;
     const uint64_t v = matrix_descriptor(at.v + stage * B::kVBytes, kPanelBytes);
@@ -106,7 +106,7 @@ struct ForwardConsumer {
       weights[i] = pack<typename B::T>(logits[2 * i], logits[2 * i + 1]);
   }
 
-  /// The stage of the next tile, which is there.
+  /// Returns the stage of the next tile, once the tile has arrived.
   template <int kStages>
   __device__ __forceinline__ static int take(NextStage<kStages>& next, uint32_t full) {
     const int stage = next.stage();
@@ -141,7 +141,7 @@ struct ForwardConsumer {
     for (int i = 0; i < B::kV / 2; ++i) out[i] *= factor[(i / 2) & 1];
   }
 
-  /// Asks for the rows that the item will be merged with: they were written by another item.
+  /// Prefetches the rows that the item will be merged with: another item wrote them.
   __device__ __forceinline__ void prefetch_rows(const OwnedTile& tile, int32_t dealt_head) const {
     const TileRows<B::kHasHeads> rows(p);
     const int32_t in_tile = group * kWarpgroupRows + threadIdx.x % kWarpgroupThreads / 2;
@@ -154,12 +154,12 @@ struct ForwardConsumer {
       prefetch_to_l2(place + lane);
   }
 
-  /// All walked tiles of an item with runs; the item before is written meanwhile. Returns the next
-  /// one, which is read under the last product. The compiler wants sums of products to be used
-  /// before other products begin, so the mean is made at once.
+  /// Computes all streamed tiles of an item with runs, and writes the previous item meanwhile.
+  /// Returns the next item, which is read under the last product. The compiler requires sums of
+  /// products to be used before other products begin, so the mean is made at once.
   __device__ __forceinline__ DealtItem walk_tiles(const DealtItem& item, int32_t first_row,
                                                   int32_t head, WorkDeal& deal) {
-    // What was waited for beside a product hides from the compiler that lanes are together.
+    // After a wait next to a product, the compiler no longer knows that the lanes have converged.
     next_q.share_in_warp();
     next_k.share_in_warp();
     next_v.share_in_warp();
@@ -181,9 +181,9 @@ struct ForwardConsumer {
 #pragma unroll
       for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
       round_weights(logits);
-      if constexpr (!B::kHasHeads) state.raise_limits(p);  // of few keys there are few tiles
+      if constexpr (!B::kHasHeads) state.raise_limits(p);  // with few keys there are few tiles
     }
-    // Most tiles go on with a run: one branch, and none over what begins one.
+    // Most tiles continue a run: that takes one branch, and none over the code that begins a run.
     while (walk.next_in_run() || next_run(walk, first_row)) {
       float logits[B::kWalked / 2];
       const int k_stage = take_k();
@@ -205,7 +205,7 @@ struct ForwardConsumer {
         state.raise_limits(p);
       }
     }
-    // Nothing reads Q any more; the waits above were those of whole warps.
+    // No more reads of Q; the waits above were those of whole warps.
     if (!B::kSendsRows && is_elected()) mbarrier_arrive(at.q_free);
     const int stage = take_v();
     start_values(stage);

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstdint>
 
-/// What becomes of the rows of an item of the Hopper forward: sums end, are merged with earlier
-/// ones, and leave.
+/// The end of an item's rows in the Hopper forward: their sums are finished, merged with earlier
+/// results, and written.
 namespace cpscope::kernels::device {
 
-/// Writes one of a thread's two rows of `out`; there is no branch but on a parameter.
+/// Writes one of a thread's two rows of `out`; it branches only on parameters.
 template <class B, bool kSecond>
 __device__ __forceinline__ void store_out(const ForwardParams& p, int64_t row, int32_t head,
                                           int32_t num_lanes, const float (&out)[B::kV / 2]) {
@@ -25,7 +25,7 @@ __device__ __forceinline__ void store_out(const ForwardParams& p, int64_t row, i
   }
 }
 
-/// Writes what rows have that see nothing.
+/// Writes the results of rows without a visible key.
 template <class B>
 __device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const OwnedTile& tile,
                                                  int32_t first_row, int32_t head) {
@@ -39,13 +39,13 @@ __device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const O
   }
 }
 
-/// The place of a thread's first two lanes of one of its rows of `out` in fp32.
+/// Address of a thread's first two elements of one of its rows of `out` in fp32.
 __device__ __forceinline__ float* out_place(const ForwardParams& p, int64_t row, int32_t head) {
   return static_cast<float*>(p.out) + row * p.out_row_stride + head * p.out_head_stride +
          2 * (threadIdx.x % 4);
 }
 
-/// Rounds what rows have that see nothing of these keys and are merged with them all the same.
+/// Rounds merged rows that see none of these keys.
 template <class B>
 __device__ __forceinline__ void round_rows(const ForwardParams& p, const OwnedTile& tile,
                                            int32_t first_row, int32_t head) {
@@ -63,19 +63,21 @@ __device__ __forceinline__ void round_rows(const ForwardParams& p, const OwnedTi
   }
 }
 
-/// What a thread keeps of an item whose sums are done and whose rows are not yet written.
+/// What a thread keeps of an item whose sums are finished and whose rows are not yet written.
 struct UnwrittenItem {
-  int32_t first_row = 0, rows_end = 0;  // nothing is written where they are equal
+  int32_t first_row = 0, rows_end = 0;  // nothing is written if they are equal
   int32_t head = 0;
-  float lse;        // of the one of the thread's two rows that it tells of
-  float max_logit;  // of the warp's rows of the head, -inf: none is visible; NaN: a sum is one
+  float lse;        // of the row that this thread reports (told_row)
+  float max_logit;  // of the warp's rows of the head; -inf: no key is visible; NaN: a sum is NaN
 };
 
-/// Lanes of a quad have the same two rows; even ones tell of the first, odd ones of the second.
+/// Index of the thread's row that this thread lane reports. Lanes of a quad have the same two rows;
+/// even lanes report the first, odd ones the second.
 __device__ __forceinline__ int told_row() { return static_cast<int>(threadIdx.x & 1); }
 
-/// Ends the softmax of an item's rows. factor: that makes sums of P V the mean of V. A sum is at
-/// least the weight of the reference, 1, so approximations that leave out subnormal numbers do.
+/// Finishes the softmax of an item's rows. factor: turns sums of P V into the mean of V. A sum is
+/// at least 1, the weight of the reference, so approximations that flush subnormal numbers are
+/// sufficient.
 template <class B>
 __device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
                                                      const RowState<B>& state, int32_t first_row,
@@ -100,7 +102,7 @@ __device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
     const bool is_there = first_row + rows.step() * r < rows_end;
     item.max_logit = fmaxf(item.max_logit, is_there ? state.largest[r] : -INFINITY);
   }
-  // The running maximum passed over it.
+  // The running maximum ignores NaNs, so the sum is checked.
   if (sum != sum && first_row + rows.step() * told_row() < rows_end) item.max_logit = NAN;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -112,8 +114,8 @@ __device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
   return item;
 }
 
-/// An item's rows, whose mean of V is in `out`, become those of earlier keys and these. No products
-/// may be under way.
+/// Merges an item's rows, whose mean of V is in `out`, with the results of earlier keys. No
+/// products may be in flight.
 template <class B>
 __device__ __forceinline__ void merge_rows(const ForwardParams& p, UnwrittenItem& item,
                                            float (&out)[B::kV / 2]) {
@@ -144,14 +146,15 @@ __device__ __forceinline__ void merge_rows(const ForwardParams& p, UnwrittenItem
   }
 }
 
-/// The producer's thread that sends rows: those of every item with runs, from its stage of Q, when
-/// all consumers have put them there, which they do when they have begun the next one. In the first
-/// one they have nothing to put there and say so all the same; the last one's rows they write.
+/// The producer's thread that sends rows, from the stage of Q of every item with runs, after all
+/// consumers have stored them there. Consumers do that after they have begun the next item. In the
+/// first item they have no rows to store and signal all the same; the last item's rows they write
+/// themselves.
 template <class B>
 __device__ __forceinline__ void send_rows(const ForwardParams& p, const ForwardShared<B>& at) {
   const TileRows<B::kHasHeads> rows(p);
   WorkDeal deal(at.deal);
-  OwnedTile tile;  // of the item before
+  OwnedTile tile;  // of the previous item
   int32_t head = 0;
   for (int num_begun = 0;;) {
     const DealtItem item = deal.read_alone();
@@ -172,7 +175,8 @@ __device__ __forceinline__ void send_rows(const ForwardParams& p, const ForwardS
   wait_for_boxes();
 }
 
-/// Puts a warp's rows in the dtype to shared memory, for send_rows. to: of the warpgroup's rows.
+/// Stores a warp's rows in the dtype to shared memory, for send_rows. to: address of the
+/// warpgroup's rows.
 template <class B>
 __device__ __forceinline__ void place_rows(uint32_t to, const float (&out)[B::kV / 2]) {
   using T = typename B::T;
@@ -188,9 +192,9 @@ __device__ __forceinline__ void place_rows(uint32_t to, const float (&out)[B::kV
   }
 }
 
-/// Lets the rows leave and raises the head's largest logit. kPlaces: from shared memory if they are
-/// in the dtype; `place`: of the warpgroup's rows there. No branch but on a parameter: products are
-/// under way.
+/// Writes the rows and raises the head's largest logit. kPlaces: rows in the dtype are sent from
+/// shared memory; `place`: address of the warpgroup's rows there. It branches only on parameters,
+/// because products are in flight.
 template <class B, bool kPlaces>
 __device__ __forceinline__ void write_rows(const ForwardParams& p, const ForwardShared<B>& at,
                                            const UnwrittenItem& item, uint32_t place,
@@ -214,12 +218,13 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Forward
     }
   }
   const bool has_logit = item.first_row < item.rows_end && item.max_logit != -INFINITY;
-  const bool is_first = lane % 4 == 0 && lane / 4 < rows.num_heads();  // of its head
+  const bool is_first = lane % 4 == 0 && lane / 4 < rows.num_heads();  // first thread lane of its
+                                                                       // head
   atomic_max_if(is_first && has_logit && p.max_logit != nullptr, p.max_logit + item.head,
                 item.max_logit * p.logit_scale);
   if constexpr (kPlaces) {
     publish_shared_writes();
-    mbarrier_arrive(at.out_full);  // every lane tells of its own
+    mbarrier_arrive(at.out_full);  // every lane signals its own stores
   }
 }
 

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
-/// The Hopper forward around its products: a configuration, its shared memory, and the thread that
-/// fetches Q, K and V.
+/// The Hopper forward without its products: a configuration, its shared memory, and the thread that
+/// loads Q, K and V.
 namespace cpscope::kernels::device {
 
-/// One configuration of the kernel. kQk, kV: lanes of a head that it is built for.
+/// One configuration of the kernel. kQk, kV: the head_dims that it is built for.
 template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kKStages_, int kVStages_,
           int kQStages_, bool kTakesTurns_, bool kHasHeads_, int kProducerRegisters_,
           int kConsumerRegisters_, bool kHasCap_>
@@ -17,18 +17,19 @@ struct ForwardBudget {
   static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
   static constexpr int kOwned = kWarpgroupRows * kConsumers;
   static constexpr bool kTakesTurns = kTakesTurns_;
-  static constexpr bool kHasHeads = kHasHeads_;  // side by side in a tile: rows see few keys
+  static constexpr bool kHasHeads = kHasHeads_;  // several heads in a tile: rows see few keys
   static constexpr bool kHasCap = kHasCap_;
   static constexpr int kKStages = kKStages_, kVStages = kVStages_, kQStages = kQStages_;
-  static constexpr bool kSendsRows = kQStages == 2 && kV <= kQk;  // where Q was, under the next Q
+  static constexpr bool kSendsRows = kQStages == 2 && kV <= kQk;  // from the stage of Q, under the
+                                                                  // next Q
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_;
   static constexpr int kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kCtasPerSm =
       kRegistersPerSm /
       (kWarpgroupThreads * (kProducerRegisters + kConsumers * kConsumerRegisters));
-  // Lanes of V that one product takes. ptxas wants the registers of an instruction among those that
-  // a warp is launched with, whatever it has later.
+  // Elements of V that one product takes. ptxas requires the registers of an instruction to be
+  // among those that a warp is launched with, however many it claims later.
   static constexpr int kValueLanes = kCtasPerSm == 3 ? kBoxLanes : kV;
   static constexpr int kQBytes = kOwned * kQk * 2;
   static constexpr int kKBytes = kWalked * kQk * 2;
@@ -43,7 +44,7 @@ struct ForwardBudget {
   static_assert(kSharedBytes <= max_shared_bytes(kCtasPerSm));
 };
 
-/// Where things lie in shared memory.
+/// Addresses in shared memory.
 template <class B>
 struct ForwardShared {
   uint32_t q, k, v;
@@ -84,8 +85,9 @@ struct ForwardShared {
   }
 };
 
-/// Tiles of an item, the one that was fetched last included, that are left when the next item is
-/// drawn: time enough to draw it, and not so much that a CTA holds one while others have none.
+/// Number of tiles of an item, including the one just loaded, that are left when the next item is
+/// fetched: enough time to fetch it, but not so much that a CTA holds an item while others have
+/// none.
 inline constexpr int kDrawAhead = 4;
 
 /// The producer's thread.
@@ -121,7 +123,8 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     if (left <= kDrawAhead) deal.let_go();
     if (left == 0) continue;
     const int stage = num_q % B::kQStages;
-    // Of two stages: nobody reads the Q of the item before the one before, whose rows have left.
+    // With two stages: no reads of the Q of the item before the previous one are left, and its rows
+    // have been written.
     mbarrier_wait(at.q_free, (num_q & 1) ^ 1);
     ++num_q;
     const TileRows<B::kHasHeads> rows(p);
@@ -133,7 +136,7 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     RunWalk<B::kWalked> walk(item);
     walk.next(p.tiles.runs);
     fetch_k(walk.row, walk.end, kv_head);
-    // Consumers want the next K before this V.
+    // Consumers need the next K before this V.
     int32_t row = walk.row, end = walk.end;
     while (walk.next(p.tiles.runs)) {
       fetch_k(walk.row, walk.end, kv_head);

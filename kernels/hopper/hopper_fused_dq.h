@@ -4,16 +4,16 @@
 
 #include <cstdint>
 
-/// dq in the fused backward of sm_90a, as a consumer makes it and hands it over.
+/// dq in the fused backward of sm_90a: how a consumer computes it and hands it over.
 namespace cpscope::kernels::device {
 
 template <class B>
 struct FusedQueryGradient {
   const FusedParams& fused;
   const FusedShared<B>& at;
-  int group;  // which consumer
+  int group;  // index of the consumer
 
-  /// dq = dS K, of all rows or of half of them.
+  /// Starts dq = dS K, of all rows or of half of them.
   __device__ __forceinline__ void start(float (&dq)[B::kQk / 2], int number) const {
     const uint32_t grads = at.grads_of(number);
     const uint64_t grad_rows = matrix_descriptor(
@@ -28,12 +28,12 @@ struct FusedQueryGradient {
     wgmma_commit();
   }
 
-  /// dq of a tile to shared memory, where the thread that sends it finds it; of a tile that closes,
-  /// with the sums of all others, to its place. What waits is outside of the branch: the compiler
-  /// knows behind it that a warp's lanes are together.
+  /// Stores dq of a tile in shared memory, where the sending thread reads it; or, for a tile that
+  /// closes, adds the sums of all others and writes the rows. The waits are outside of the branch:
+  /// then the compiler knows after it that a warp's lanes have converged.
   __device__ __forceinline__ void give(float (&dq)[B::kQk / 2], int number, bool closes) const {
     wait_until_dq_left(at, number - 1);
-    // Of a tile that does not close: known already.
+    // For a tile that does not close this phase has ended already.
     TileBarrier(at.sums_full, closes ? number : number - 1).wait();
     if (closes) {
       close(dq);
@@ -56,9 +56,10 @@ struct FusedQueryGradient {
            threadIdx.x % 32 / 4;
   }
 
-  /// Visits the places of this thread's part of dq in shared memory, each of two numbers, in pairs:
-  /// where `near` and `far`, places in dq, belong. Lanes of odd rows come to groups of columns in
-  /// another order, so that no two lanes want one bank: is_odd, and their far ones come first.
+  /// Visits the places of this thread's part of dq in shared memory, two numbers each, in pairs.
+  /// `near` and `far` are the indices into dq that belong to the two places. Thread lanes of odd
+  /// rows visit groups of columns in another order, so that no two lanes use one bank: with is_odd,
+  /// the far one comes first.
   template <class Visit>
   __device__ __forceinline__ void visit_places(Visit visit) const {
     const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
@@ -68,7 +69,7 @@ struct FusedQueryGradient {
 #pragma unroll
     for (int panel = 0; panel < B::kQk / kDqPanelLanes; ++panel) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // rows `row` and 8 further down
+      for (int half = 0; half < 2; ++half) {  // rows `row` and `row` + 8
         const uint32_t place = at_row + panel * B::kDqPanelBytes + half * 8 * kPanelRowBytes;
 #pragma unroll
         for (int j = 0; j < 2; ++j) {

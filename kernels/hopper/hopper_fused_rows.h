@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-/// Rows of dq that the fused backward's walk leaves to others.
+/// Rows of dq that the main kernel of the fused backward does not finish.
 namespace cpscope::kernels::device {
 namespace {
 
@@ -18,7 +18,7 @@ struct ClearParams {
   int32_t num_lanes;
 };
 
-/// Zeros to rows of dq that no turn opens. Grid: a stretch of rows, a local query head.
+/// Zeroes rows of dq that no turn opens. Grid: a stretch of rows, a local query head.
 __global__ void __launch_bounds__(kClearingThreads)
     clear_rows(const __grid_constant__ ClearParams p) {
   const RowStretch rows = p.stretches[blockIdx.x];
@@ -35,7 +35,8 @@ struct RoundParams {
   int32_t num_lanes;
 };
 
-/// dq in the dtype, rows that no tile closes. Grid: a stretch of rows, a local query head.
+/// Writes dq in the dtype, for rows that no tile closes. Grid: a stretch of rows, a local query
+/// head.
 template <class T>
 __global__ void __launch_bounds__(kClearingThreads)
     round_rows(const __grid_constant__ RoundParams p) {

@@ -7,21 +7,21 @@
 #include <cstdint>
 #include <type_traits>
 
-/// The fused backward of sm_90a around its products: shared memory, the walk that every role takes,
-/// and what the producer's threads bring and send.
+/// The fused backward of sm_90a without its products: shared memory, the order of tiles for every
+/// role, and the loads and stores of the producer's threads.
 namespace cpscope::kernels::device {
 
-/// Rows of a walked tile whose logits a consumer holds at a time.
+/// Rows of a streamed tile whose logits a consumer holds at a time.
 inline constexpr int kPartRows = 64;
 inline constexpr int kDqPanelLanes = kPanelRowBytes / 4;
 /// Named barriers: dS of both consumers is in shared memory.
 inline constexpr int kGradsBarrier = 1;
-/// Threads that send dq, tile by tile in turns: each those of one TileBarrier.
+/// Threads that send dq, tile by tile alternately: each takes the tiles of one TileBarrier.
 inline constexpr int kSenders = 2;
 
 /// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
-/// or 128, where each makes half of dq's rows. kByTile: as TileList::walks_by_tile; asked for each
-/// tile, it would cost all others 4 %.
+/// or 128, where each makes half of dq's rows. kByTile: as TileList::walks_by_tile; checked at run
+/// time for each tile, it would cost all other cases 4 %.
 template <class T_, int kLanes_, int kWalked_, bool kByTile_, bool kHasCap_>
 struct FusedBudget {
   using T = T_;
@@ -56,7 +56,7 @@ struct FusedBudget {
   static constexpr int kSharedBytes = 1024 + kOwnedBytes +
                                       kStages * (kWalkedBytes + 2 * kOffsetBytes + Facts::kBytes) +
                                       kGradStages * kGradBytes + kDqBytes + 160 + WorkDeal::kBytes;
-  /// Of a walked tile's rows: of lse, and as many of delta.
+  /// Bytes of lse of a streamed tile's rows; delta has as many.
   __device__ static uint32_t offset_bytes(const Walk& walk) {
     const int32_t rows = walk.end - walk.row;
     return kHasOffsets ? (rows < kWalked ? rows : kWalked) * kOffsetRowBytes : 0;
@@ -69,28 +69,28 @@ struct FusedBudget {
 struct FusedParams {
   BackwardParams base;
   TensorMap dq;
-  const Bf16* offsets;   // [local query head], as row_offsets.h tells
+  const Bf16* offsets;   // [local query head], see row_offsets.h
   int32_t* turns_taken;  // [local query head][counter]
   int32_t is_narrow;     // dk and dv hold the dtype, else fp32
   WireRows wire;
   DeviceRows narrow_dq;  // dq in the dtype, unless data is null
-  int32_t merges_dq;     // dq holds sums of other keys: the first turn adds as well
+  int32_t merges_dq;     // dq holds sums of other keys: the first turn adds too
 
-  /// Does the walk's present tile write the rows of dq? Its sender and its consumers ask.
+  /// True if the current tile writes the rows of dq. Its sender and its consumers check it.
   template <class Walk>
   __device__ __forceinline__ bool closes(const Walk& walk) const {
     return walk.closes != 0 && narrow_dq.data != nullptr;
   }
 };
 
-/// What a consumer must know of the rows of a tile that closes, in shared memory: the first one,
-/// the one after the last, the local query head, and whether there are sums of other tiles.
+/// Data for the consumers about the rows of a tile that closes, in shared memory: the first row,
+/// the one after the last, the local query head, and whether other tiles have added sums.
 struct ClosedRows {
   static constexpr int kEnd = 4, kHead = 8, kHasSums = 12;
 };
 
-/// One of two barriers that walked tiles take alternately, and the phase that belongs to tile
-/// `number`: who waits may be a tile behind who arrives.
+/// One of two barriers that streamed tiles take alternately, and the phase that belongs to tile
+/// `number`. The waiting thread may be one tile behind the arriving ones.
 struct TileBarrier {
   uint32_t address;
   int phase;
@@ -101,12 +101,12 @@ struct TileBarrier {
   __device__ __forceinline__ void arrive() const { mbarrier_arrive(address); }
 };
 
-/// Where things lie in shared memory.
+/// Addresses in shared memory.
 template <class B>
 struct FusedShared {
   uint32_t owned, walked, grads, dq, offsets, facts;
   uint32_t owned_full, owned_free, first_full, second_full, walked_free;
-  uint32_t grads_full, dq_full, dq_free, sums_full;  // TileBarriers, of dS for each consumer
+  uint32_t grads_full, dq_full, dq_free, sums_full;  // TileBarriers; of dS for each consumer
   uint32_t closed, deal;
 
   __device__ FusedShared() {
@@ -129,7 +129,7 @@ struct FusedShared {
     deal = closed + 16;
   }
 
-  /// dS of tile `number`.
+  /// Address of dS of tile `number`.
   __device__ __forceinline__ uint32_t grads_of(int number) const {
     return grads + number % B::kGradStages * B::kGradBytes;
   }
@@ -140,7 +140,8 @@ struct FusedShared {
       mbarrier_init(owned_full, 1);
       mbarrier_init(owned_free, kConsumerWarps);
       for (int i = 0; i < B::kStages; ++i) {
-        mbarrier_init(first_full + 8 * i, 1 + 32);  // the boxes' thread, the lanes of the facts'
+        mbarrier_init(first_full + 8 * i, 1 + 32);  // the loading thread, and every lane of its
+                                                    // warp
         mbarrier_init(second_full + 8 * i, 1);
         mbarrier_init(walked_free + 8 * i, 32 * kConsumerWarps);
       }
@@ -158,7 +159,7 @@ struct FusedShared {
   }
 };
 
-/// The walked tiles of an item for one query head of its kv head after the other.
+/// The streamed tiles of an item, for one query head of its KV head after another.
 template <class Walk>
 struct HeadByHead {
   const DealtItem& item;
@@ -183,19 +184,19 @@ struct HeadByHead {
   }
 };
 
-/// Each tile for all heads before the next one.
+/// Takes each streamed tile for all heads before the next tile.
 template <class Walk>
 struct TileByTile {
   Walk walk;
   int32_t num_heads, last_head;
-  int32_t left = 1;  // heads, for the present tile
+  int32_t left = 1;  // heads, for the current tile
 
   __device__ __forceinline__ TileByTile(const BackwardParams& p, const DealtItem& dealt)
       : walk(dealt) {
     const HeadRange heads(p, dealt.head);
     num_heads = heads.last - heads.first;
     last_head = heads.last;
-    if (num_heads <= 0) walk.num_left = 0;  // nobody reads the kv head
+    if (num_heads <= 0) walk.num_left = 0;  // no query head reads the KV head
   }
 
   __device__ __forceinline__ int32_t head() const { return last_head - left; }
@@ -212,8 +213,8 @@ struct TileByTile {
 template <class B, class Walk = typename B::Walk>
 using HeadWalk = std::conditional_t<B::kByTile, TileByTile<Walk>, HeadByHead<Walk>>;
 
-/// Asks for -lse (0) or -delta (1) of a walked tile's rows. Behind the last one stays what was
-/// there, which nobody sees: such a tile has a mask.
+/// Loads -lse (0) or -delta (1) of a streamed tile's rows. Places after the last row keep their old
+/// content, which is never visible: such a tile has a mask.
 template <class B>
 __device__ __forceinline__ void load_offsets(const FusedParams& fused, uint32_t to,
                                              uint32_t barrier, int which,
@@ -223,9 +224,9 @@ __device__ __forceinline__ void load_offsets(const FusedParams& fused, uint32_t 
              B::offset_bytes(walk), barrier);
 }
 
-/// A warp of the producer: its first lane the tiles, all lanes what belongs to their rows. The next
-/// item is drawn when the last tile is under way: an item that was drawn and is not worked on keeps
-/// waiting whoever has a later turn.
+/// A warp of the producer: its first lane loads the tiles, all lanes the metadata of their rows.
+/// The next item is fetched only when the last tile is in flight: an item that was fetched and is
+/// not worked on would delay every tile with a later turn.
 template <class B>
 __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const FusedShared<B>& at) {
   const BackwardParams& p = fused.base;
@@ -234,7 +235,7 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
     for (const TensorMap* map : {&p.k, &p.v, &p.q, &p.d_out}) prefetch_map(map);
   }
   WorkDeal deal(at.deal);
-  int num_walked = 0, num_owned = 0;  // fetched
+  int num_walked = 0, num_owned = 0;  // loaded
   for (;;) {
     __syncwarp();
     const DealtItem item = deal.read_holding();
@@ -280,16 +281,16 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
       const uint32_t to = at.facts + stage * B::Facts::kBytes;
       if constexpr (!B::kHasOffsets) facts.store_statistics(to);
       facts.store_keys(p, tiles.walk, tile.end, to);
-      mbarrier_arrive(first_full);  // every lane tells of its own stores
+      mbarrier_arrive(first_full);  // every lane signals its own stores
       ++num_walked;
     } while (tiles.next(p.tiles.runs));
     deal.let_go();
   }
 }
 
-/// The turns of an item's walked tiles, tile by tile: those of all heads are alike.
+/// The turns of an item's streamed tiles, tile by tile; they are the same for all heads.
 struct TurnWalk {
-  int32_t next_run;  // of the list
+  int32_t next_run;  // index into the list
   TurnRun run;       // num_tiles: those not yet taken
 
   __device__ explicit TurnWalk(int32_t first) : next_run(first) {}
@@ -303,18 +304,18 @@ struct TurnWalk {
     --run.num_tiles;
   }
   __device__ __forceinline__ bool opens() const { return run.turn == kOpeningTurn; }
-  /// Turns that must have been taken.
+  /// Number of turns that must have been taken before.
   __device__ __forceinline__ int32_t turn() const { return opens() ? 0 : run.turn; }
 };
 
-/// Waits until dq of tile `number` has left shared memory, or has been written from there.
+/// Waits until dq of tile `number` has been sent or written from shared memory.
 template <class B>
 __device__ __forceinline__ void wait_until_dq_left(const FusedShared<B>& at, int number) {
   TileBarrier(at.dq_free, number).wait();
 }
 
-/// Brings the sums of all tiles before the one that closes, which nobody comes behind; its
-/// consumers write the rows.
+/// Loads the sums of all tiles before the one that closes, which has the last turn; its consumers
+/// write the rows.
 template <class B>
 __device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedShared<B>& at,
                                          const typename B::Walk& walk, int32_t head,
@@ -339,7 +340,7 @@ __device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedSh
   }
 }
 
-/// dq of tile `number`, of one head, leaves for global memory when it is its turn.
+/// Sends dq of tile `number`, of one head, to global memory when it is its turn.
 template <class B>
 __device__ __forceinline__ void send_tile(const FusedParams& fused, const FusedShared<B>& at,
                                           const typename B::Walk& walk, int32_t head,
@@ -368,22 +369,22 @@ __device__ __forceinline__ void send_tile(const FusedParams& fused, const FusedS
   }
   commit_boxes();
   wait_for_boxes_read();
-  TileBarrier(at.sums_full, number).arrive();  // of no tile that closes
+  TileBarrier(at.sums_full, number).arrive();  // tiles that close do not get here
   dq_free.arrive();
   wait_for_boxes();
   pass_turn(taken, turn + 1);
 }
 
-/// One of kSenders threads of the producer, `sender`: dq of every kSenders-th tile leaves for
-/// global memory, when it is its turn. A turn is passed when the sums are there, which takes about
-/// as long as a tile does; with one thread alone the next tile's dq would wait for that.
+/// One of kSenders threads of the producer, `sender`: sends dq of every kSenders-th tile to global
+/// memory when it is its turn. A turn is passed once the sums are written, which takes about as
+/// long as a tile does; with a single thread the next tile's dq would wait for that.
 template <class B>
 __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedShared<B>& at,
                                         int sender) {
   const BackwardParams& p = fused.base;
-  tell_begun(p.tiles.begun);  // other places cost 128 lanes registers
+  tell_begun(p.tiles.begun);  // in other places it costs registers at head_dim 128
   WorkDeal deal(at.deal);
-  int num_walked = 0;  // by both
+  int num_walked = 0;  // of all senders
   for (;;) {
     const DealtItem item = deal.read_alone();
     if (item.is_last()) return;

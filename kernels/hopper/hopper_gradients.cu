@@ -8,31 +8,32 @@
 #include <algorithm>
 #include <cstdint>
 
-// dq, dk and dv of one compute item on sm_90a, in one pass: five products a tile, not seven.
+// dq, dk and dv of one compute item on sm_90a, in one pass: five products a tile instead of seven.
 //
-// A CTA owns 128 keys of a kv head and walks the query rows that see them, for every query head of
-// the group: S' = K Q^T, dP' = V dO^T, dv += P' dO, dk += dS' Q (primes: transposed), and
-// dq = dS K. P' and dS' stay in registers as operands; dS also goes to shared memory, where both
-// consumer warpgroups' keys meet: they make dq of tiles alternately (128 lanes), or half of its
-// rows each (64 lanes). What belongs to a walked row belongs to a column here. lse and delta are
-// rows of an operand (row_offsets.h), so that S' and dP' come without them; under a cap they, and
-// always the keys that a row sees, are put into shared memory by the producer's second warp.
+// A CTA holds 128 stationary keys of a KV head and streams the query rows that see them, for every
+// query head of the group: S' = K Q^T, dP' = V dO^T, dv += P' dO, dk += dS' Q (primes: transposed),
+// and dq = dS K. P' and dS' stay in registers as operands; dS also goes to shared memory, because
+// dq needs the keys of both consumer warpgroups: they make dq of tiles alternately (head_dim 128),
+// or half of its rows each (head_dim 64). A streamed row is a column here. lse and delta are rows
+// of an operand (row_offsets.h), so that the products subtract them from S' and dP'. With a cap
+// they are stored in shared memory by the producer's second warp, as are, in any case, the keys
+// that a row sees.
 //
-// dq of a tile is added to global memory by the copy unit, all tiles of a block of query rows in
-// turn (TileList::turns): the order of additions is that of the tile list, so two runs give the
-// same bits. Query rows are walked from the last to the first: under a causal mask the CTAs of a
-// head then come to a block in the order of their turns, one behind the other. What they wait all
-// the same is in the README.
+// dq of a tile is added to global memory by TMA, for the tiles of a block of query rows one after
+// another (TileList::turns): the order of additions is that of the tile list, so two runs give the
+// same bits. Query rows are streamed from the last to the first: under a causal mask the CTAs of a
+// head then reach a block in the order of their turns. kernels/notes/backward.md gives the waits
+// that remain.
 //
-// Where dq is wanted in the dtype, the tile that takes the last turn at a block adds the block's
-// sums to its own in registers and writes the rows (TileRun::closes).
+// If dq is written in the dtype, the tile that takes the last turn at a block adds the block's sums
+// to its own in registers and writes the rows (TileRun::closes).
 //
-// Ladder: v1 are the portable kernels (query_gradient.cu, key_gradient.cu), v2 were Hopper kernels
+// Ladder: v1 is the portable kernels (query_gradient.cu, key_gradient.cu), v2 was Hopper kernels
 // for dq and for dk with dv; v3 was one kernel, v4 wrote dq in the dtype, v5 has consumers that
-// need not keep in step, v6 products that take lse and delta off, v7 walked tiles taken for all
-// heads of a group, v8 groups dealt in parts. Grid: one CTA per SM, work from a counter; 128
-// threads for the producer and for each consumer. Shared memory: K and V of the owner, two stages
-// of Q and dO, two or three of dS, dq of a tile; panels with the 128-byte swizzle. Accuracy: as v1:
+// need not stay in step, v6 products that subtract lse and delta, v7 streamed tiles taken for all
+// heads of a group, v8 groups split into parts. Grid: one CTA per SM, work fetched with a counter;
+// 128 threads for the producer and for each consumer. Shared memory: stationary K and V, two stages
+// of Q and dO, two or three of dS, dq of a tile; panels with the 128-byte swizzle. Accuracy as v1:
 // fp32 sums, P and dS rounded to the dtype. Source: FlashAttention-3 (arXiv:2407.08608), the fused
 // backward; turns: its deterministic mode.
 
@@ -49,13 +50,13 @@ struct GradientConsumer {
   const FusedParams& fused;
   const BackwardParams& p;
   const FusedShared<B>& at;
-  int group;  // which consumer
+  int group;  // index of the consumer
   FusedQueryGradient<B> query_gradient;
   uint32_t k, v;
   int num_walked = 0, num_owned = 0;  // taken
-  // P' and dS' of a part, in pairs: operands of products that may be under way.
+  // P' and dS' of a part, in pairs: operands of products that may be in flight.
   uint32_t weights[kPartRows / 4], logit_grads[kPartRows / 4];
-  float log2_lse[kPartRows / 4];  // where products do not take it off
+  float log2_lse[kPartRows / 4];  // if products do not subtract it
   OffsetHalves halves;
   float dk[B::kQk / 2];
   float dv[B::kV / 2];
@@ -72,9 +73,9 @@ struct GradientConsumer {
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
   __device__ __forceinline__ static int warp() { return threadIdx.x / 32 % 4; }
 
-  /// sums = A B^T of kLanes lanes, and `offsets` of the walked rows where products take them off;
-  /// a: this warpgroup's keys, b: the walked rows. Offsets first: a product with an operand in
-  /// registers keeps the warp until it is read.
+  /// Starts sums = A B^T over kLanes elements, plus `offsets` of the streamed rows if products
+  /// subtract them; a: this warpgroup's keys, b: the streamed rows. Offsets come first: a product
+  /// with an operand in registers holds the warp until the operand is read.
   template <int kLanes>
   __device__ __forceinline__ void start_product(float (&sums)[kPartRows / 2], uint32_t a,
                                                 uint32_t b, uint32_t offsets) const {
@@ -89,7 +90,7 @@ struct GradientConsumer {
     wgmma_commit();
   }
 
-  /// sums += weights B; b: the walked rows.
+  /// Starts sums += weights B; b: the streamed rows.
   template <int kSums>
   __device__ __forceinline__ static void start_sums(float (&sums)[kSums],
                                                     uint32_t (&weights)[kPartRows / 4],
@@ -104,7 +105,8 @@ struct GradientConsumer {
     wgmma_commit();
   }
 
-  /// log2(e) lse of this thread's columns of a part, in pairs. facts: of its first two.
+  /// Loads log2(e) lse of this thread's columns of a part, in pairs. facts: address of the metadata
+  /// of its first two columns.
   __device__ __forceinline__ void load_lse(uint32_t facts) {
 #pragma unroll
     for (int j = 0; j < kPartRows / 8; ++j) {
@@ -114,7 +116,8 @@ struct GradientConsumer {
     }
   }
 
-  /// logits -> P', in fp32 (times the cap's slope) and rounded. facts: of this thread's columns.
+  /// logits -> P', in fp32 (times the cap's slope) and rounded. facts: address of the metadata of
+  /// this thread's columns.
   template <bool kIsMasked>
   __device__ __forceinline__ void weigh_part(float (&logits)[kPartRows / 2], uint32_t facts,
                                              int32_t key) {
@@ -142,7 +145,7 @@ struct GradientConsumer {
       if constexpr (B::kHasCap) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          // The slope of a hidden pair may be a NaN.
+          // The slope of an invisible pair may be a NaN.
           float& value = logits[4 * j + i];
           value = value == 0.0f ? 0.0f : value * slope[i];
         }
@@ -170,7 +173,7 @@ struct GradientConsumer {
     }
   }
 
-  /// dS' -> dS [walked row, key] in shared memory; this warpgroup's keys are a panel.
+  /// Stores dS' as dS [streamed row, key] in shared memory; this warpgroup's keys are a panel.
   __device__ __forceinline__ void store_grads(uint32_t grads) const {
     const int lane = threadIdx.x % 32;
     const int row = lane / 16 * 8 + lane % 8, chunk = 2 * warp() + (lane / 8 & 1);
@@ -181,7 +184,7 @@ struct GradientConsumer {
       store_transposed_x4(to + j * 16 * kPanelRowBytes, logit_grads + 4 * j);
   }
 
-  /// Where a part of a walked tile lies, and what belongs to its rows.
+  /// Addresses of a part of a streamed tile and of its row metadata.
   struct Part {
     uint32_t q, d_out, offsets, facts, grads;
   };
@@ -194,15 +197,15 @@ struct GradientConsumer {
             at.grads_of(number) + row * kPanelRowBytes};
   }
 
-  /// The first part's S'.
+  /// Starts the first part's S'.
   __device__ __forceinline__ void start_logits(float (&logits)[kPartRows / 2], int number) const {
     mbarrier_wait(at.first_full + 8 * (number % B::kStages), (number / B::kStages) & 1);
     const Part part = part_of(number, 0);
     start_product<B::kQk>(logits, k, part.q, part.offsets);
   }
 
-  /// A part whose S' is there: dk and dv, and dS to shared memory. next_logits: of the part behind
-  /// it, started meanwhile.
+  /// A part whose S' is ready: adds to dk and dv, and stores dS in shared memory. next_logits: of
+  /// the next part, started meanwhile.
   template <bool kStartsNext>
   __device__ __forceinline__ void take_part(const Part& part, int32_t key, bool is_masked,
                                             float (&logits)[kPartRows / 2],
@@ -228,8 +231,8 @@ struct GradientConsumer {
     start_sums(dk, logit_grads, part.q);
   }
 
-  /// Zeros for K's rows that nobody sees: they may hold a NaN, which a dS of zero would not hide
-  /// from dq. The barrier before dq's product is this one's too.
+  /// Zeroes K's rows that no query sees: they may hold a NaN, which a dS of zero would not keep out
+  /// of dq. The barrier before dq's product covers this store too.
   __device__ __forceinline__ void clear_gaps(const OwnedTile& tile) const {
     const int row = threadIdx.x % kWarpgroupThreads / 2, in_tile = group * kWarpgroupRows + row;
     if ((p.tiles.gaps[tile.first_gap + in_tile / 32] >> in_tile % 32 & 1) == 0) return;
@@ -243,7 +246,7 @@ struct GradientConsumer {
     }
   }
 
-  /// All tiles of an item.
+  /// Computes all tiles of an item.
   __device__ __forceinline__ void walk_tiles(Tiles& tiles, int32_t key) {
     float logits[kPartRows / 2];
     start_logits(logits, num_walked);
@@ -257,12 +260,13 @@ struct GradientConsumer {
     }
   }
 
-  /// Both consumers make half of each tile's dq, at once.
+  /// Both consumers make half of each tile's dq, at the same time.
   __device__ __forceinline__ void walk_together(Tiles& tiles, int32_t key,
                                                 float (&logits)[kPartRows / 2]) {
     bool has_tile = true;
     do {
-      num_walked = shared_by_warp(num_walked);  // what closes a tile hid that from the compiler
+      num_walked = shared_by_warp(num_walked);  // closing a tile hides from the compiler that it is
+                                                // uniform
       const bool closes = fused.closes(tiles.walk);
       take_parts(tiles, key, logits);
       has_tile = tiles.next(p.tiles.runs);
@@ -285,12 +289,13 @@ struct GradientConsumer {
     free_owned();
   }
 
-  /// A consumer makes dq of every other tile, of all its lanes, which reads less of shared memory
-  /// than half of each tile's. It does so a tile later, when the other one's dS has long been
-  /// there: so they need not keep in step, and one weighs while the other one multiplies.
+  /// A consumer makes all of dq of every other tile, which reads less of shared memory than half of
+  /// every tile's dq. It does so a tile later, when the other consumer's dS has long been stored.
+  /// So the consumers need not stay in step, and one computes weights while the other one
+  /// multiplies.
   __device__ __forceinline__ void walk_alternately(Tiles& tiles, int32_t key,
                                                    float (&logits)[kPartRows / 2]) {
-    bool has_tile = true, has_before = false, closed = false;  // the tile before
+    bool has_tile = true, has_before = false, closed = false;  // the previous tile
     do {
       num_walked = shared_by_warp(num_walked);
       const bool closes = fused.closes(tiles.walk);
@@ -318,20 +323,21 @@ struct GradientConsumer {
 
   __device__ __forceinline__ bool makes_dq_of(int number) const { return number % 2 == group; }
 
-  /// Waits until dS of the other consumer's keys is there. Before a consumer stores dS of a tile it
-  /// waits for that of the tile before: then dq of the one whose place it takes has been made.
+  /// Waits until dS of the other consumer's keys is stored. Before a consumer stores dS of a tile
+  /// it waits for that of the tile before: then the dq product that reads the place it overwrites
+  /// is done.
   __device__ __forceinline__ void wait_for_grads(int number) const {
     TileBarrier(at.grads_full + 16 * (group ^ 1), number).wait();
   }
 
-  /// A walked tile whose S' is there. kMakesDq: also dq of the one before. Is there a next one? Its
-  /// S' is there then.
+  /// A streamed tile whose S' is ready. kMakesDq: also makes dq of the previous tile. Returns
+  /// whether there is a next tile; its S' is then ready.
   template <bool kMakesDq>
   __device__ __forceinline__ bool take_tile(Tiles& tiles, int32_t key,
                                             float (&logits)[kPartRows / 2], bool closed) {
     take_parts(tiles, key, logits);
     publish_shared_writes();
-    // Every lane tells of its own.
+    // Every lane signals its own stores.
     TileBarrier(at.grads_full + 16 * group, num_walked).arrive();
     const bool has_tile = tiles.next(p.tiles.runs);
     ++num_walked;
@@ -346,9 +352,9 @@ struct GradientConsumer {
       wgmma_wait<0>();
       pin(dq);
       query_gradient.give(dq, num_walked - 2, closed);
-      start_next_logits(logits, has_tile);  // behind it: there are no registers for both
+      start_next_logits(logits, has_tile);  // afterwards: there are no registers for both
     }
-    // Without a tile from V, which stays; nobody looks at it.
+    // Without a next tile it reads from V, which stays in place; the values are not used.
     if constexpr (!B::kHasOffsets)
       load_lse(has_tile ? part_of(num_walked, 0).facts : at.owned + B::kOwnedFirstBytes);
     wgmma_wait<0>();
@@ -356,7 +362,7 @@ struct GradientConsumer {
     return has_tile;
   }
 
-  /// P' and dS' of a tile, and what is added to dv and dk.
+  /// Computes P' and dS' of a tile, and adds to dv and dk.
   __device__ __forceinline__ void take_parts(const Tiles& tiles, int32_t key,
                                              float (&logits)[kPartRows / 2]) {
     const bool is_masked = tiles.walk.is_masked != 0;
@@ -373,23 +379,25 @@ struct GradientConsumer {
     }
   }
 
-  /// S' of tile num_walked; without it the last one's once more: a branch would end all products.
+  /// Starts S' of tile num_walked; without a next tile that of the last one again, because a branch
+  /// would end all products.
   __device__ __forceinline__ void start_next_logits(float (&logits)[kPartRows / 2],
                                                     bool has_tile) const {
     start_logits(logits, has_tile ? num_walked : num_walked - 1);
   }
 
-  /// Every lane has seen owned_full's phase: it waited for products since.
+  /// Every lane has observed owned_full's phase: it has waited for products since.
   __device__ __forceinline__ void free_owned() const {
     if (is_elected()) mbarrier_arrive(at.owned_free);
   }
 
-  /// The stage of the tile before num_walked. Every lane tells that it has read the facts.
+  /// Frees the stage of the tile before num_walked. Every lane signals that it has read the
+  /// metadata.
   __device__ __forceinline__ void free_walked() const {
     mbarrier_arrive(at.walked_free + 8 * ((num_walked - 1) % B::kStages));
   }
 
-  /// One of a thread's two rows.
+  /// Stores one of a thread's two rows.
   template <int kLanes, bool kSecond>
   __device__ __forceinline__ void store_sums(const DeviceRows& rows, int32_t head, int32_t row,
                                              int32_t num_lanes,
@@ -410,13 +418,13 @@ struct GradientConsumer {
            (fused.wire.uses == nullptr || (fused.wire.uses[row] & WireRows::kStays) != 0);
   }
 
-  /// wire: where rows go that leave. Both rows first, and each condition where it is used: so the
-  /// registers are enough (PtxasReport).
+  /// wire: where rows to be sent go. Both rows come first, and each condition where it is used: so
+  /// the registers suffice (PtxasReport).
   template <int kLanes>
   __device__ __forceinline__ void store_rows(const DeviceRows& rows, void* wire, int32_t head,
                                              int32_t first_row, int32_t rows_end, int32_t num_lanes,
                                              const float (&sums)[kLanes / 2]) const {
-    // Mostly all rows of a warp are alike.
+    // Usually all rows of a warp are alike.
     if (fused.wire.uses != nullptr &&
         any_in_warp(leaves(first_row, rows_end) || leaves(first_row + 8, rows_end))) {
       T* const to = static_cast<T*>(wire) + head * rows.head_stride +
@@ -470,7 +478,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     if (warp == 1) fetch_tiles<B>(fused, at);
     if (warp == 2) {
       WorkDeal deal(at.deal);
-      // Many short items took 1 % longer where the loop that never waits could.
+      // With many short items, a loop that can wait took 1 % longer than one that cannot.
       p.tiles.arrivals.flags != nullptr ? deal.deal<true>(p.tiles, p.counter)
                                         : deal.deal<false>(p.tiles, p.counter);
     }
@@ -523,7 +531,7 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
   }
 }
 
-// Lanes, walked rows.
+// head_dim, streamed rows.
 template <class T, bool kByTile, bool kHasCap>
 using Fused64 = FusedBudget<T, 64, 128, kByTile, kHasCap>;
 template <class T, bool kByTile, bool kHasCap>
@@ -563,7 +571,7 @@ std::string why_not_hopper_backward(const AttentionShape& shape) {
   if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
     return "the Hopper backward takes bf16 and fp16 only";
   if (shape.head_dim_qk > 256 || shape.head_dim_v > 256)
-    return "the Hopper backward takes at most 256 lanes per head";
+    return "the Hopper backward supports head_dim up to 256";
   return "";
 }
 

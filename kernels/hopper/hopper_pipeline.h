@@ -8,69 +8,72 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What the Hopper kernels share: one warpgroup fetches (the producer), the others compute (the
-/// consumers); both draw the same work items and walk the same tiles.
+/// Code that the Hopper kernels share: one warpgroup loads (the producer), the others compute (the
+/// consumers); all take the same work items and the same tiles.
 namespace cpscope::kernels::device {
 
 inline constexpr int kWarpgroupThreads = 128;
-inline constexpr int kWarpgroupRows = 64;  // rows that a warpgroup's products have
+inline constexpr int kWarpgroupRows = 64;  // rows of a warpgroup's products
 inline constexpr int kPanelRowBytes = 128;
 inline constexpr int kMaxSharedBytes = 232'448;  // that a CTA of sm_90 may have
 inline constexpr int kRegistersPerSm = 65'536;
 
-/// Registers that a thread has at the launch, with so many threads on a multiprocessor; claimed and
-/// yielded ones together may not be more, or the claim waits for ever.
+/// Registers of a thread at launch, with this number of threads on a multiprocessor. Claimed and
+/// yielded registers together must not exceed it, or the claim never returns.
 constexpr int launch_registers(int threads) { return kRegistersPerSm / threads / 8 * 8; }
 
-/// That each of so many CTAs of a multiprocessor may have, which keeps 1024 bytes for each.
+/// Shared memory that each of `ctas` CTAs of a multiprocessor may have. The multiprocessor reserves
+/// 1024 bytes for each.
 constexpr int max_shared_bytes(int ctas) { return (kMaxSharedBytes + 1024) / ctas - 1024; }
 
 __device__ __forceinline__ uint32_t align_to_swizzle(uint32_t address) {
   return (address + 1023u) & ~1023u;
 }
 
-/// Goes around kStages stages, whose barriers end a phase each time around.
+/// Cycles through kStages stages, whose barriers end a phase in each cycle.
 template <int kStages>
 class NextStage {
  public:
   __device__ __forceinline__ int stage() const { return packed_ >> 1; }
-  /// Of the phase that ends when the stage is full; the one that freed it had the other one.
+  /// Parity of the phase that ends when the stage is full; the phase that freed it had the opposite
+  /// parity.
   __device__ __forceinline__ uint32_t parity() const { return packed_ & 1; }
   __device__ __forceinline__ void advance() {
     packed_ += 2;
     if (packed_ >= 2 * kStages) packed_ = (packed_ & 1) ^ 1;
   }
-  /// Tells the compiler that all lanes of the warp are at the same stage.
+  /// Shows the compiler that all lanes of the warp are at the same stage.
   __device__ __forceinline__ void share_in_warp() { packed_ = shared_by_warp(packed_); }
 
  private:
   int packed_ = 0;  // twice the stage, and the parity: one number, so that one shuffle shares it
 };
 
-/// Runs of a work item that its workers find in shared memory; further ones are read from the list.
+/// Runs of a work item that are copied to shared memory; further ones are read from the list.
 inline constexpr int kDealtRuns = 8;
 
-/// A work item as its workers see it.
+/// A work item as the warps of a CTA read it.
 struct DealtItem {
   OwnedTile tile;
-  int32_t head = -1;  // of the owned side; -1: there are no more items
-  uint32_t runs = 0;  // in shared memory: the first kDealtRuns of the tile's runs
+  int32_t head = -1;  // of the stationary side; -1: there are no more items
+  uint32_t runs = 0;  // address in shared memory of the first kDealtRuns of the tile's runs
 
   __device__ __forceinline__ bool is_last() const { return head < 0; }
 };
 
-/// All CTAs have begun when the last one has: they do so in the order of their numbers. Thread 0.
+/// Reports that the kernel has begun, from thread 0 of the last CTA: CTAs begin in the order of
+/// their numbers, so all have begun when the last one has.
 __device__ __forceinline__ void tell_begun(const Begun& begun) {
   if (begun.flag != nullptr && blockIdx.x == gridDim.x - 1 && threadIdx.x == 0)
     publish_to_system(begun.flag, begun.value);
 }
 
-/// Hands work items to all warps of a CTA through two slots of shared memory. One warp, the dealer,
-/// draws the next item while the one before is worked on, so that nobody waits for the counter or
-/// for the tables. Items are drawn in order: an item is never drawn before an earlier one. A reader
-/// holds the slot of its item until it asks for the next one.
+/// Tile scheduler: passes work items to all warps of a CTA through two slots of shared memory. One
+/// warp, the scheduler, fetches the next item while the current one is computed, so that no warp
+/// waits for the counter or for the tables. Items are fetched in order: an item is never fetched
+/// before an earlier one. A reader holds the slot of its item until it reads the next one.
 struct WorkDeal {
-  // A slot: the tile as it stands in the list, the head, the first runs.
+  // A slot: the tile as in the list, the head, the first runs.
   static constexpr int kTileInts = sizeof(OwnedTile) / sizeof(int32_t);
   static constexpr int kRunsOffset = 4 * (kTileInts + 1);
   static_assert(offsetof(OwnedTile, first_run) == 8 && offsetof(OwnedTile, num_runs) == 12 &&
@@ -80,13 +83,13 @@ struct WorkDeal {
   static constexpr int kBytes = 32 + 2 * kSlotBytes;
 
   uint32_t full, free, slots;
-  int32_t count = 0;  // items dealt or read
+  int32_t count = 0;  // items written or read
 
-  /// address: on 16 bytes.
+  /// address: aligned to 16 bytes.
   __device__ explicit WorkDeal(uint32_t address)
       : full(address), free(address + 16), slots(address + 32) {}
 
-  /// Warps of which every lane reads, and threads that read alone.
+  /// warps: those of which every lane reads; threads: those that read alone.
   __device__ void init(int warps, int threads) const {
     for (int i = 0; i < 2; ++i) {
       mbarrier_init(full + 8 * i, 32);
@@ -94,28 +97,29 @@ struct WorkDeal {
     }
   }
 
-  /// The dealer, a whole warp: all items, until there are none. kWaits: none before its piece of
-  /// the inputs is there. kDrawsEarly: after an item of few tiles the next one is drawn, and its
-  /// tables are fetched, before its slot is free, as there is not time enough afterwards. Where
-  /// items wait for each other's turns, one that is held back would keep others waiting.
+  /// The scheduler, a whole warp: passes on all items until there are none. kWaits: an item waits
+  /// until its piece of the inputs has arrived. kDrawsEarly: after an item of few tiles the next
+  /// one is fetched, with its tables, before its slot is free, because there is not enough time
+  /// afterwards. Not for items that wait for each other's turns: an item that is held back would
+  /// delay others.
   template <bool kWaits = false, bool kDrawsEarly = false>
   __device__ __forceinline__ void deal(const DeviceTiles& tiles, int32_t* counter) {
     constexpr int32_t kFewTiles = 8;
     const int lane = threadIdx.x % 32;
     int32_t piece = 0;     // the next one to arrive
-    int32_t num_here = 0;  // heads that have
+    int32_t num_here = 0;  // heads that have arrived
     bool draws_now = false;
     for (;;) {
       const int which = count & 1;
       const auto wait_until_free = [&] {
-        // Readers free slot 1 once before it is filled, when they come for their first item.
+        // Readers free slot 1 once before it is filled, when they wait for their first item.
         mbarrier_wait(free + 8 * which, ((count / 2) & 1) ^ which ^ 1);
       };
       if (!draws_now) wait_until_free();
       const int32_t drawn = from_lane(lane == 0 ? atomic_add(counter, 1) : 0, 0);
       const bool is_there = drawn < tiles.num_work;
       const WorkItem work = is_there ? tiles.work[drawn] : WorkItem{.tile = 0, .head = -1};
-      // A lane has one number of the slot and one run.
+      // A lane holds one number of the slot and one run.
       int32_t number = work.head;
       if (is_there && lane < kTileInts)
         number = reinterpret_cast<const int32_t*>(tiles.tiles + work.tile)[lane];
@@ -133,10 +137,11 @@ struct WorkDeal {
       const uint32_t slot = slots + which * kSlotBytes;
       if (lane <= kTileInts) store_shared_int(slot + 4 * lane, number);
       if (has_run) write(slot + kRunsOffset + 16 * lane, run);
-      mbarrier_arrive(full + 8 * which);  // every lane tells of what it has written
+      mbarrier_arrive(full + 8 * which);  // every lane signals its own stores
       ++count;
       if (!is_there) {
-        // Every CTA draws once in vain; the last one leaves the counter to the next launch.
+        // Every CTA ends with one fetch beyond the last item; the last one resets the counter for
+        // the next launch.
         if (lane == 0 && drawn == tiles.num_work + static_cast<int32_t>(gridDim.x) - 1)
           *counter = 0;
         return;
@@ -145,20 +150,20 @@ struct WorkDeal {
     }
   }
 
-  /// A warp's next item. The barrier is for the compiler, which spills where it must expect lanes
-  /// that went apart in the wait.
+  /// Reads a warp's next item. The barrier is for the compiler: without it, it assumes that lanes
+  /// diverge in the wait, and spills.
   __device__ __forceinline__ DealtItem read() {
     __syncwarp();
     return read_alone();
   }
 
-  /// A thread's next item; every thread tells of its own reads.
+  /// Reads a thread's next item; every thread signals its own reads.
   __device__ __forceinline__ DealtItem read_alone() {
-    mbarrier_arrive(free + 8 * ((count & 1) ^ 1));  // the slot of the item before
+    mbarrier_arrive(free + 8 * ((count & 1) ^ 1));  // the slot of the previous item
     return read_holding();
   }
 
-  /// The same, but the item after it is not drawn before this thread lets go.
+  /// Same as read_alone, but the item after it is not fetched before this thread calls let_go.
   __device__ __forceinline__ DealtItem read_holding() {
     const int which = count & 1;
     mbarrier_wait(full + 8 * which, (count / 2) & 1);
@@ -191,17 +196,17 @@ struct WorkDeal {
   }
 };
 
-/// Walks the tiles of kRows rows of an item's runs.
+/// Iterates over the tiles of kRows rows of an item's runs.
 template <int kRows_>
 struct RunWalk {
   static constexpr int kRows = kRows_;
 
-  int32_t run;         // the one after the present
+  int32_t run;         // the one after the current run
   int32_t last_run;    // the one after the tile's last
   int32_t last_dealt;  // the one after the last in shared memory
-  uint32_t dealt;      // address where run 0 of the list would be there
+  uint32_t dealt;      // address that run 0 of the list would have there
   int32_t row = 0;     // first row of the tile
-  int32_t end = 0;     // of the run: rows there and beyond are not read
+  int32_t end = 0;     // of the run: rows from here on are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
 
@@ -214,7 +219,7 @@ struct RunWalk {
   __device__ __forceinline__ bool next(const TileRun* runs) {
     return next_in_run() || next_run(runs);
   }
-  /// The next tile of the present run.
+  /// The next tile of the current run.
   __device__ __forceinline__ bool next_in_run() {
     row += kRows;
     return row < end;
@@ -240,8 +245,8 @@ struct RunWalk {
   }
 };
 
-/// Walks the tiles of an item's runs by blocks of kRows rows (TileShape::by_blocks): the last one
-/// first.
+/// Iterates over the tiles of an item's runs by blocks of kRows rows (TileShape::by_blocks), the
+/// last one first.
 template <int kRows_>
 struct BlockWalk {
   static constexpr int kRows = kRows_;
@@ -251,7 +256,7 @@ struct BlockWalk {
   uint32_t dealt;    // address of the first ones in shared memory
   int32_t run_begin = 0;
   int32_t row = 0;  // first row of the tile
-  int32_t end = 0;  // of the tile: rows there and beyond are not read
+  int32_t end = 0;  // of the tile: rows from here on are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
   int32_t closes = 0;
@@ -289,7 +294,7 @@ struct BlockWalk {
   }
 };
 
-/// The same tiles, for who need not know their rows: fewer registers.
+/// The same tiles, for threads that need no rows of them: takes fewer registers.
 template <int kRows_>
 struct BlockCount {
   static constexpr int kRows = kRows_;
@@ -297,7 +302,7 @@ struct BlockCount {
   int32_t first_run;
   int32_t num_left;       // runs
   uint32_t dealt;         // as in BlockWalk
-  int32_t num_tiles = 0;  // of the run, the present one too
+  int32_t num_tiles = 0;  // left in the run, including the current one
   int32_t is_masked = 0;
   int32_t closes = 0;
 
@@ -329,7 +334,7 @@ struct BlockCount {
 };
 
 /// Loads rows [row, row + kRows) of `head`, clipped at `end`, as kLanes / 64 panels. kHasHeads:
-/// kRows rows of all heads side by side, as the map has them; from `head` on.
+/// kRows rows of all heads in the box of the map, from `head` on.
 template <int kLanes, int kRows, bool kHasHeads = false>
 __device__ __forceinline__ void load_panels(uint32_t to, const TensorMap* map, uint32_t barrier,
                                             int row, int end, int head) {
@@ -341,7 +346,7 @@ __device__ __forceinline__ void load_panels(uint32_t to, const TensorMap* map, u
   }
 }
 
-/// Writes rows as load_panels loads them, those of `num_lanes` lanes; the caller commits.
+/// Writes rows in the layout of load_panels, num_lanes elements each; the caller commits.
 template <int kRows, bool kHasHeads = false>
 __device__ __forceinline__ void send_panels(uint32_t from, const TensorMap* map, int row, int end,
                                             int head, int num_lanes) {
@@ -352,17 +357,17 @@ __device__ __forceinline__ void send_panels(uint32_t from, const TensorMap* map,
   }
 }
 
-/// Where the first 16 lanes of k-step `step` lie in an operand whose lanes are summed over.
+/// Offset of the first 16 elements of k-step `step` in an operand that is summed along head_dim.
 template <int kRows>
 __device__ __forceinline__ constexpr uint32_t lane_step(int step) {
   return (step / 4) * kRows * kPanelRowBytes + (step % 4) * 32;
 }
-/// The first of 16 rows of k-step `step`, where rows are.
+/// Offset of the first of 16 rows of k-step `step` in an operand that is summed along rows.
 __device__ __forceinline__ constexpr uint32_t row_step(int step) {
   return step * 16 * kPanelRowBytes;
 }
 
-/// The keys that a query row sees in a run, as the test of a masked tile wants them.
+/// The keys that a query row sees in a run, in the form that the test of a masked tile needs.
 struct KeySpan {
   int32_t lo = 0;
   uint32_t size = 0;
@@ -372,19 +377,19 @@ struct KeySpan {
   }
 };
 
-/// What a query row with this range sees in a run that ends at `run_end`: the last tile reaches
-/// beyond, where the row may see keys that another run brings.
+/// The keys that a query row with this range sees in a run that ends at `run_end`. The last tile
+/// extends past the run, where the row may see keys that belong to another run.
 __device__ __forceinline__ KeySpan clip_to_run(KeyRange range, int32_t run_end) {
   const int32_t hi = range.hi < run_end ? range.hi : run_end;
   return {range.lo, hi > range.lo ? static_cast<uint32_t>(hi - range.lo) : 0u};
 }
 
-/// What a thread's two query rows see in a run. Fetched when the run begins, and not looked at
-/// before the first logits are there.
+/// The keys that a thread's two query rows see in a run. Fetched when the run begins, and not used
+/// before the first logits are ready.
 struct RowRanges {
   KeyRange range[2];
 
-  /// row_step: from the first one to the second.
+  /// row_step: distance from the first row to the second.
   __device__ __forceinline__ void fetch(const DeviceTiles& tiles, int32_t q_rows, int32_t range_set,
                                         int32_t first_row, int32_t row_step = 8) {
     const KeyRange* rows = tiles.ranges + static_cast<int64_t>(range_set) * q_rows + first_row;
@@ -400,9 +405,9 @@ struct RowRanges {
   }
 };
 
-/// Writes one of a thread's two rows of a 64 x kLanes sum, times `factor`. `to`: the row's lane 0;
-/// kSecond: the row 8 further down. num_lanes: lanes that the row holds, in groups of 8; 0: nothing
-/// is written. There is no branch, so products may be under way.
+/// Writes one of a thread's two rows of a 64 x kLanes sum, times `factor`. `to`: element 0 of the
+/// row; kSecond: the row 8 further down. num_lanes: elements of the row, in groups of 8; 0: nothing
+/// is written. There is no branch, so products may be in flight.
 template <int kLanes, bool kSecond>
 __device__ __forceinline__ void store_row(float* to, int32_t num_lanes,
                                           const float (&sums)[kLanes / 2], float factor) {
@@ -414,7 +419,7 @@ __device__ __forceinline__ void store_row(float* to, int32_t num_lanes,
   }
 }
 
-/// The nearest numbers of T.
+/// Two numbers rounded to T.
 template <class T>
 __device__ __forceinline__ FloatPair round_pair(float x, float y) {
   const uint32_t words = pack<T>(x, y);
@@ -422,7 +427,7 @@ __device__ __forceinline__ FloatPair round_pair(float x, float y) {
           to_float(T{static_cast<uint16_t>(words >> 16)})};
 }
 
-/// As store_row, rounded to T.
+/// Same as store_row, rounded to T.
 template <class T, int kLanes, bool kSecond>
 __device__ __forceinline__ void store_rounded_row(float* to, int32_t num_lanes,
                                                   const float (&sums)[kLanes / 2]) {
@@ -435,7 +440,7 @@ __device__ __forceinline__ void store_rounded_row(float* to, int32_t num_lanes,
   }
 }
 
-/// Every thread of a quad of lanes has words 0 to 3; thread t gets word t of all four.
+/// Every thread of a quad has words 0 to 3; thread t gets word t of all four.
 __device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4]) {
 #pragma unroll
   for (int step = 1; step < 4; step *= 2) {
@@ -451,8 +456,8 @@ __device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4]) {
   }
 }
 
-/// The same, as numbers of T. Lanes of a quad exchange their pairs, so that each writes 8 lanes of
-/// a row at once. All lanes of the warp call it together.
+/// Same as store_row, rounded to T. The lanes of a quad exchange their pairs, so that each writes 8
+/// elements of a row at once. All lanes of the warp call it together.
 template <class T, int kLanes, bool kSecond>
 __device__ __forceinline__ void store_narrow_row(T* to, int32_t num_lanes,
                                                  const float (&sums)[kLanes / 2]) {

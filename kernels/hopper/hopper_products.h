@@ -33,31 +33,31 @@ __device__ __forceinline__ void wgmma_fence() {
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Waits until at most N groups of products are under way.
+/// Waits until at most N groups of products are in flight.
 template <int N>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/// Descriptor of a matrix in shared memory, 128-byte swizzle. A tile lies as panels of 64 columns,
-/// its rows 128 bytes apart, 1024 bytes from one group of 8 rows to the next. panel_bytes: from one
-/// panel to the next, of use only where the operand is transposed.
+/// Descriptor of a matrix in shared memory, 128-byte swizzle. A tile is stored as panels of 64
+/// columns, its rows 128 bytes apart, 1024 bytes from one group of 8 rows to the next. panel_bytes:
+/// distance between panels, used only if the operand is transposed.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t panel_bytes) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) |
          static_cast<uint64_t>((panel_bytes & 0x3FFFF) >> 4) << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
 }
 
-/// Descriptor of a matrix whose rows of 8 lanes lie one behind the other, without a swizzle. What
-/// follows after 8 lanes of a row is these 8 once more.
+/// Descriptor of a matrix whose rows of 8 elements are stored one after another, without a swizzle.
+/// Elements 8 to 15 of a row read as the same 8 again.
 __device__ __forceinline__ uint64_t plain_descriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{128 >> 4} << 32;
 }
 
-/// Descriptor of the same matrix `bytes`, a multiple of 16, further on. A product's steps want one
-/// each, and tensor cores wait for it: this is one addition, which has no carry, where a new one
-/// takes five operations that wait for each other. Kernels of more than 128 lanes that make
-/// gradients take new ones: they spill otherwise, or are slower.
+/// Descriptor of the same matrix, `bytes` (a multiple of 16) further on. Each step of a product
+/// needs one, and tensor cores wait for it. This is one addition without a carry; a new descriptor
+/// takes five dependent operations. Gradient kernels above head_dim 128 make new ones, because
+/// otherwise they spill or are slower.
 __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes) {
   const auto low = static_cast<uint32_t>(descriptor),
              high = static_cast<uint32_t>(descriptor >> 32);
@@ -120,8 +120,8 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
 #define CPSCOPE_SUMS_OF256 CPSCOPE_SUMS32(d, 0), CPSCOPE_SUMS32(d, 32), \
   CPSCOPE_SUMS32(d, 64), CPSCOPE_SUMS32(d, 96)
 
-// d[64, N] (+)= a[64, 16] b[16, N], both operands in shared memory with the lanes of the sum side by
-// side (the q.k product); `accumulate` 0 starts from zero.
+// d[64, N] (+)= a[64, 16] b[16, N], both operands in shared memory with the summed elements
+// adjacent (the q.k product); `accumulate` 0 starts from zero.
 #define CPSCOPE_WGMMA_SS_TYPE(TYPE, N, A, B, P)                                                    \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                     \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                     \
@@ -138,7 +138,7 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
     }                                                                                              \
   }
 
-// d[64, N] (+)= a[64, 16] b[16, N], both in shared memory, b with the N lanes of a row side by side
+// d[64, N] (+)= a[64, 16] b[16, N], both in shared memory, b with the N elements of a row adjacent
 // (the dS.K product).
 #define CPSCOPE_WGMMA_SS_ROWS_TYPE(TYPE, N, A, B, P)                                               \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                     \
@@ -157,7 +157,8 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
   }
 
 // d[64, N] += a[64, 16] b[16, N], or = where ACCUMULATES is 0; a in registers, b in shared memory
-// with the N lanes of a row side by side where TRANSPOSES is 1 (the p.v product), else the 16.
+// with the N elements of a row adjacent if TRANSPOSES is 1 (the p.v product), else the 16 summed
+// ones.
 #define CPSCOPE_WGMMA_RS_TYPE(TYPE, N, A0, A1, A2, A3, B, ACCUMULATES, TRANSPOSES)                 \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                     \
                " {" CPSCOPE_REGISTERS##N "}, {%" A0 ",%" A1 ",%" A2 ",%" A3 "}, %" B               \
@@ -186,7 +187,7 @@ CPSCOPE_WGMMA_RS(128, "64", "65", "66", "67", "68")
 CPSCOPE_WGMMA_RS(192, "96", "97", "98", "99", "100")
 CPSCOPE_WGMMA_RS(256, "128", "129", "130", "131", "132")
 
-// d[64, 64] = a[64, 16] b[64, 16]^T in bf16, whatever is added to it afterwards.
+// d[64, 64] = a[64, 16] b[64, 16]^T in bf16, even if products in another type are added afterwards.
 __device__ __forceinline__ void wgmma_rs_first(float (&d)[32], const uint32_t* a, uint64_t b) {
   CPSCOPE_WGMMA_RS_TYPE("bf16", 64, "32", "33", "34", "35", "36", "0", "0");
 }

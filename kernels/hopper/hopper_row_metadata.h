@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstdint>
 
-/// What kernels that own keys must know of every walked query row. Keys are rows of their products,
-/// so that what belongs to a query belongs to a column; a warp of the producer puts it into shared
-/// memory beside the tile.
+/// Row metadata of every streamed query row, for kernels with stationary keys. Keys are rows of
+/// their products, so the metadata of a query belongs to a column. A warp of the producer stores it
+/// in shared memory next to the tile.
 namespace cpscope::kernels::device {
 
-/// Where the facts of a stage's walked rows lie: log2_lse and delta (unless they are offsets),
-/// then lo and size of the keys seen.
+/// Offsets of the metadata of a stage's streamed rows: log2_lse and delta (unless the product
+/// subtracts them), then lo and size of the range of visible keys.
 template <int kRows>
 struct FactLayout {
   static constexpr int kDelta = 4 * kRows;
@@ -21,17 +21,18 @@ struct FactLayout {
   static constexpr int kBytes = 16 * kRows;
 };
 
-/// Addresses of the facts' stages and of their barriers.
+/// Addresses of the stages of row metadata and of their barriers.
 struct FactStages {
   uint32_t facts, full, free;
 };
 
-/// Offsets of 64 walked rows (row_offsets.h) as an operand of 16 lanes: their 8 lanes twice.
+/// Offsets of 64 streamed rows (row_offsets.h) as an operand of 16 elements: their 8 elements
+/// twice.
 __device__ __forceinline__ uint64_t offset_descriptor(uint32_t rows) {
   return plain_descriptor(rows);
 }
 
-/// The other operand, for every key: twice a half of each part.
+/// The other operand, the same for every key: one half for each part, twice.
 struct OffsetHalves {
   uint32_t pairs[4];
 
@@ -42,9 +43,10 @@ struct OffsetHalves {
   }
 };
 
-/// A lane's part of a walked tile's facts on their way to shared memory: rows 2 * lane and the next
-/// one of every 64. Plain loads, since rows begin anywhere and none past the run's end may be read;
-/// all at once. All tiles want lse and delta: they are asked for before the stage is free.
+/// A thread lane's part of a streamed tile's row metadata, in registers between load and store to
+/// shared memory: rows 2 * lane and the next one of every 64. Plain loads, because rows begin
+/// anywhere and rows past the run's end may not be read; all at once. All tiles need lse and delta,
+/// so they are loaded before the stage is free.
 template <class Walk>
 struct RowFacts {
   static constexpr int kPerLane = Walk::kRows / 32;
@@ -52,7 +54,7 @@ struct RowFacts {
   float log2_lse[kPerLane], delta[kPerLane];
 
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
-  /// Of the i-th number, in the tile.
+  /// Row of the i-th number, in the tile.
   __device__ __forceinline__ static int row_of(int i) { return i / 2 * 64 + 2 * lane() + i % 2; }
 
   __device__ __forceinline__ void fetch(const BackwardParams& p, const Walk& walk, int32_t head) {
@@ -76,7 +78,8 @@ struct RowFacts {
     }
   }
 
-  /// The keys seen, where the tile has a mask. keys_end: of the owned keys.
+  /// Stores the keys that each row sees, if the tile has a mask. keys_end: end of the stationary
+  /// keys.
   __device__ __forceinline__ void store_keys(const BackwardParams& p, const Walk& walk,
                                              int32_t keys_end, uint32_t facts) const {
     using Facts = FactLayout<Walk::kRows>;
@@ -101,8 +104,8 @@ struct RowFacts {
   }
 };
 
-/// The producer's second warp: the facts of the walked rows. Each lane arrives at a stage's
-/// barrier.
+/// The producer's second warp: stores the metadata of the streamed rows. Each lane arrives at a
+/// stage's barrier.
 template <int kStages, class Walk>
 __device__ __forceinline__ void fetch_facts(const BackwardParams& p, WorkDeal deal,
                                             const FactStages& at) {
@@ -121,7 +124,7 @@ __device__ __forceinline__ void fetch_facts(const BackwardParams& p, WorkDeal de
         const uint32_t to = at.facts + stage * Facts::kBytes;
         facts.store_statistics(to);
         facts.store_keys(p, walk, item.tile.end, to);
-        // Every lane tells of its own stores.
+        // Every lane signals its own stores.
         mbarrier_arrive(at.full + 8 * stage);
       }
     }

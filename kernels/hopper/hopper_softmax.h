@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-/// What the Hopper forward is asked for, which rows of a tile a thread has, and their running
+/// Parameters of the Hopper forward, the rows of a tile that a thread has, and their running
 /// softmax.
 namespace cpscope::kernels::device {
 
@@ -19,8 +19,8 @@ struct ForwardParams {
   int32_t* counter;
   void* out;
   int32_t is_narrow;  // out holds the dtype, else fp32
-  int32_t merges;     // out, in fp32, and lse hold the result for other keys, to be merged with
-  int32_t rounds;     // what is merged is rounded to the dtype
+  int32_t merges;     // out, in fp32, and lse hold the result for other keys, which is merged
+  int32_t rounds;     // merged results are rounded to the dtype
   int64_t out_row_stride, out_head_stride;
   int32_t out_lanes;
   float* lse;
@@ -29,14 +29,14 @@ struct ForwardParams {
   int32_t first_head, first_kv_head, group;
   float inverse_cap;  // scale / softcap
   float softcap;
-  float logit_scale;   // of what the softmax sees: 1 after a cap, else `scale`
-  int32_t heads_log2;  // of the query heads in a tile, row by row, at most 3
+  float logit_scale;   // factor of the softmax's inputs: 1 after a cap, else `scale`
+  int32_t heads_log2;  // number of query heads in a tile, interleaved row by row, at most 3
 };
 
-/// Query heads in a tile: more, and the two rows of a thread would be of two heads.
+/// Most query heads in a tile: with more, the two rows of a thread would belong to two heads.
 inline constexpr int32_t kMostHeadsLog2 = 3;
 
-/// Rows of an owned tile. kHasHeads: of several query heads side by side, row by row.
+/// Rows of a stationary tile. kHasHeads: of several query heads, interleaved row by row.
 template <bool kHasHeads>
 struct TileRows {
   int32_t heads_log2;
@@ -44,37 +44,38 @@ struct TileRows {
   __device__ explicit TileRows(const ForwardParams& p) : heads_log2(kHasHeads ? p.heads_log2 : 0) {}
 
   __device__ __forceinline__ int32_t num_heads() const { return 1 << heads_log2; }
-  /// Of a row of the tile: its row of the item after the tile's first one, and its head.
+  /// For a row of the tile: its row in the item, relative to the tile's first one; and its head.
   __device__ __forceinline__ int32_t row_of(int32_t in_tile) const { return in_tile >> heads_log2; }
   __device__ __forceinline__ int32_t head_of(int32_t in_tile, int32_t dealt) const {
     return (dealt << heads_log2) + (in_tile & (num_heads() - 1));
   }
-  /// From the first one of a thread's rows to the second one, of the same head.
+  /// Distance from the first of a thread's rows to the second, of the same head.
   __device__ __forceinline__ int32_t step() const { return kHasHeads ? 8 >> heads_log2 : 8; }
 };
 
-/// Running softmax of a thread's two rows. Weights are relative to a reference, a logit that was
-/// the largest once. While no logit exceeds `limit`, which is so nearly always once a row has some
-/// keys, earlier results are left as they are, and lanes need not know each other's logits.
+/// Running softmax of a thread's two rows. Weights are relative to a reference, an earlier largest
+/// logit. While no logit exceeds `limit`, which is usual once a row has some keys, earlier results
+/// are not rescaled, and lanes need not exchange their logits.
 template <class B>
 struct RowState {
-  // A weight above 1 is at most this part of the sum. It is rounded, which a largest weight of 1
-  // is not: where one key outweighs all others together, its error would show.
+  // A weight above 1 is at most this part of the sum. Such a weight is rounded, unlike a largest
+  // weight of 1: where one key outweighs all others together, its error would be visible.
   static constexpr float kMostPart = 0.125f;
-  // And at most 2 to this, or fp16 could not hold it: of a million keys alike an eighth is more.
+  // And at most 2 to this, the range of fp16: with a million equal keys, an eighth of the sum is
+  // more.
   static constexpr float kMostSlack = 15.0f;
 
   // Logits are those before logit_scale.
-  float largest[2] = {-INFINITY, -INFINITY};    // that this thread has seen
-  float reference[2] = {-INFINITY, -INFINITY};  // of weight 1
+  float largest[2] = {-INFINITY, -INFINITY};    // of this thread
+  float reference[2] = {-INFINITY, -INFINITY};  // the logit of weight 1
   float limit[2] = {-INFINITY, -INFINITY};
   float subtracted[2] = {0.0f, 0.0f};  // the reference as an exponent of 2
-  float sum[2] = {0.0f, 0.0f};         // this thread's part
+  float sum[2] = {0.0f, 0.0f};         // of this thread's columns
   RowRanges ranges;
-  int32_t range_set = -1;  // that these are of
+  int32_t range_set = -1;  // range set of `ranges`
 
-  /// logits -> exp2(logit - reference). Says whether a row of the warp has another reference now;
-  /// shrink: by how much earlier results become smaller then.
+  /// logits -> exp2(logit - reference). Returns whether a row of the warp has a new reference.
+  /// shrink: factor for earlier results then.
   __device__ __forceinline__ bool take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
                                        float (&shrink)[2], const RunWalk<B::kWalked>& walk) {
     if constexpr (B::kHasCap) {
@@ -113,7 +114,7 @@ struct RowState {
     return outgrown;
   }
 
-  /// The references become the largest logits, and limits as well.
+  /// Sets references, and limits, to the largest logits.
   __device__ __forceinline__ void move_references(float to_log2, float (&shrink)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -121,7 +122,7 @@ struct RowState {
       top = fmaxf(top, shuffle_xor(top, 1));
       top = fmaxf(top, shuffle_xor(top, 2));
       const float growth = (top - reference[r]) * to_log2;  // a NaN while nothing is visible
-      // 1 where the reference stays.
+      // 1 if the reference does not change.
       shrink[r] = growth > 0.0f ? exp2_approx(-growth) : 1.0f;
       reference[r] = limit[r] = top;
       subtracted[r] = top == -INFINITY ? 0.0f : top * to_log2;
@@ -129,7 +130,7 @@ struct RowState {
     }
   }
 
-  /// After move_references, when the sum is that of all keys so far.
+  /// Called after move_references, when the sum covers all keys so far.
   __device__ __forceinline__ void raise_limits(const ForwardParams& p) {
     const float from_log2 = reciprocal_approx(p.logit_scale * kLog2E);
 #pragma unroll

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-/// Backward kernels of sm_90a whose walked tiles come in two halves (K and V, or Q and dO) that
-/// have stages and barriers of their own: a half is fetched again as soon as nobody needs it, so
-/// one may have fewer stages than the other where shared memory is short.
+/// Backward kernels of sm_90a whose streamed tiles have two halves (K and V, or Q and dO), each
+/// with its own stages and barriers. A half is loaded again as soon as no warp needs it, so one may
+/// have fewer stages than the other where shared memory is short.
 namespace cpscope::kernels::device {
 
-/// One configuration. kExchangeBytes: what consumers hand to each other.
+/// One configuration. kExchangeBytes: buffer through which consumers exchange data.
 template <class T_, int kQk_, int kV_, int kOwned_, int kWalked_, int kFirstStages_,
           int kSecondStages_, int kFactBytes_, int kExchangeBytes_, int kProducerRegisters_,
           int kConsumerRegisters_, bool kHasCap_>
@@ -38,7 +38,7 @@ struct SplitBudget {
   static_assert(kSharedBytes <= kMaxSharedBytes);
 };
 
-/// Where things lie in shared memory, and the barriers of the stages.
+/// Addresses in shared memory, and the barriers of the stages.
 template <class B>
 struct SplitShared {
   uint32_t owned, first, second, row_facts, exchange;
@@ -62,8 +62,8 @@ struct SplitShared {
     deal = partners + 8 * 8;
   }
 
-  /// Arrivals that fill and free a stage of the first half; fact_warps: warps that fetch what
-  /// belongs to rows.
+  /// Initialises the barriers. Arrivals that fill and free a stage of the first half; fact_warps:
+  /// warps that load row metadata.
   __device__ void init(int first_arrivals, int first_free_arrivals, int fact_warps) const {
     constexpr int kConsumerWarps = 4 * B::kConsumers;
     if (threadIdx.x == 0) {
@@ -104,8 +104,8 @@ struct SplitShared {
   __device__ __forceinline__ uint32_t second_free_at(int number) const {
     return second_free + 8 * (number % B::kSecondStages);
   }
-  /// Parity of the phase that ends when the half has landed; the stage was free before that phase's
-  /// opposite.
+  /// Parity of the phase that ends when the half has arrived; before it the stage is freed by the
+  /// phase of opposite parity.
   __device__ __forceinline__ static uint32_t first_parity(int number) {
     return static_cast<uint32_t>(number / B::kFirstStages) & 1u;
   }

@@ -6,27 +6,27 @@
 #include <algorithm>
 #include <cstdint>
 
-// dk and dv of one compute item on sm_90a, heads of more than 128 lanes.
+// dk and dv of one compute item on sm_90a, for head_dims above 128.
 //
-// A CTA owns 64 keys of a kv head, since dk and dv of 256 lanes and more keys do not fit in its
-// registers, and walks the query rows that see them, for every query head of the group, or of a
-// part of it (TileList::group_parts). The two consumers have roles (primes: transposed):
-//   weights    S' = K Q^T,   P' = exp2(S' scale log2(e) - log2_lse),   dv += P' dO
-//   gradients  dP' = V dO^T, dS' = P' (dP' - delta),                   dk += dS' Q
-// Each product is made once, two by each. Only P' crosses, in fp32 through shared memory: a thread
-// reads what the thread at its place in the other warpgroup wrote, so it is laid out by threads,
-// and warps wait for their partners alone. With four stages of Q and dO (192 lanes) the sum of a
-// tile runs under the next one's softmax; with two (256) it goes ahead of the next product, since
-// its stage is wanted again.
+// A CTA holds 64 stationary keys of a KV head; dk and dv of more keys do not fit in its registers
+// at head_dim 256. It streams the query rows that see the keys, for every query head of the group,
+// or of a part of it (TileList::group_parts). The two consumers have roles (primes: transposed):
+//   weights S' = K Q^T, P' = exp2(S' scale log2(e) - log2_lse), dv += P' dO
+//   gradients dP' = V dO^T, dS' = P' (dP' - delta), dk += dS' Q
+// Each product is made once, two by each. Only P' is exchanged, in fp32 through shared memory: a
+// thread reads the values of the thread with the same index in the other warpgroup, so P' is laid
+// out by threads, and warps wait only for their partners. With four stages of Q and dO (head_dim
+// 192) the sum of a tile runs under the next one's softmax; with two (256) it runs before the next
+// product, since its stage is needed again.
 //
 // Ladder: v1 is the portable kernel (key_gradient.cu); this one is v2.
-// Grid: one CTA per SM, work from a counter; 128 threads for the producer and for each consumer.
-// Shared memory: K and V of the owner, stages of Q and of dO, panels with the 128-byte swizzle, P'.
-// Limit: shared memory. A tile of 64 x 64 at 256 lanes takes 2048 clocks of products, and at 128
-// bytes a clock 2304 of shared memory: 1536 of operands, 512 of copies, 256 of P' (192/128: 1280
-// and 1536). The copies alone are 28 bytes a clock from L2, near to what it gives to all SMs at
-// once. Accuracy: as v1: fp32 sums, P and dS rounded to the dtype. Source: FlashAttention-3
-// (arXiv:2407.08608), the transposed products; roles are our own.
+// Grid: one CTA per SM, work fetched with a counter; 128 threads for the producer and for each
+// consumer. Shared memory: stationary K and V, stages of Q and of dO, panels with the 128-byte
+// swizzle, P'. Limit: shared memory. A tile of 64 x 64 at head_dim 256 takes 2048 clocks of
+// products, and at 128 bytes a clock 2304 of shared memory: 1536 of operands, 512 of copies, 256 of
+// P' (192/128: 1280 and 1536). The copies alone are 28 bytes a clock from L2, close to its limit
+// for all SMs at once. Accuracy as v1: fp32 sums, P and dS rounded to the dtype. Source:
+// FlashAttention-3 (arXiv:2407.08608), the transposed products; roles are our own.
 
 namespace cpscope::kernels {
 namespace device {
@@ -36,11 +36,11 @@ constexpr int kWalkedRows = kWarpgroupRows;
 using Facts = FactLayout<kWalkedRows>;
 constexpr int kExchangedBytes = kWarpgroupRows * kWalkedRows * 4;
 
-/// The producer's first thread: the tiles.
+/// The producer's first thread: loads the tiles.
 template <class B>
 __device__ __forceinline__ void fetch_queries(const BackwardParams& p, const SplitShared<B>& at) {
   WorkDeal deal(at.deal);
-  int num_walked = 0, num_owned = 0;  // fetched
+  int num_walked = 0, num_owned = 0;  // loaded
   for (;;) {
     const DealtItem item = deal.read_alone();
     if (item.is_last()) return;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p, const Spl
       for (RunWalk<B::kWalked> walk(item); walk.next(p.tiles.runs); ++num_walked) {
         const uint32_t q_full = at.first_full_at(num_walked);
         const uint32_t d_out_full = at.second_full_at(num_walked);
-        // dO is free sooner: dk is the last to be made of a tile.
+        // dO is free sooner: of a tile, dk is made last.
         mbarrier_wait(at.second_free_at(num_walked), at.second_parity(num_walked) ^ 1);
         mbarrier_arrive_expecting(d_out_full, B::kSecondBytes);
         load_panels<B::kV, B::kWalked>(at.second_at(num_walked), &p.d_out, d_out_full, walk.row,
@@ -72,7 +72,7 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p, const Spl
   }
 }
 
-/// Walks the query rows that an item meets, once for each query head.
+/// Iterates over the query rows of an item, once for each query head.
 template <int kRows>
 struct GroupWalk {
   const DealtItem& item;
@@ -91,21 +91,21 @@ struct GroupWalk {
   }
 };
 
-/// A consumer warpgroup: of the weights and dv, or of the gradients and dk.
+/// A consumer warpgroup: makes the weights and dv, or the gradients and dk.
 template <class B, bool kMakesValues>
 struct RoleConsumer {
   static constexpr int kTileLanes =
-      kMakesValues ? B::kQk : B::kV;  // summed over by a tile's product
+      kMakesValues ? B::kQk : B::kV;  // elements summed over by a tile's product
   static constexpr int kSumLanes = kMakesValues ? B::kV : B::kQk;
-  // Whether the sums take the tile before ahead of this tile's product: with few stages they must
-  // be free soon; with more the sums run under the softmax.
+  // True if the sums add the previous tile before this tile's product: with few stages they must be
+  // freed soon; with more the sums run under the softmax.
   static constexpr bool kSumsFirst = B::kFirstStages < 3;
 
   const BackwardParams& p;
   const SplitShared<B>& at;
   uint32_t exchange;                  // of this thread and its partner
   int num_walked = 0, num_owned = 0;  // taken
-  uint32_t operands[B::kWalked / 4];  // P' or dS' of the tile before, in pairs
+  uint32_t operands[B::kWalked / 4];  // P' or dS' of the previous tile, in pairs
   float sums[kSumLanes / 2];          // dv or dk
 
   __device__ RoleConsumer(const BackwardParams& params, const SplitShared<B>& shared)
@@ -113,7 +113,7 @@ struct RoleConsumer {
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
 
-  // Barriers of a warp and its partner: P' has been written, P' has been read. Every lane tells of
+  // Barriers of a warp and its partner: P' has been written, P' has been read. Every lane signals
   // its own accesses.
   __device__ __forceinline__ uint32_t written_barrier() const {
     return at.partners + 16 * (threadIdx.x / 32 % 4);
@@ -130,7 +130,7 @@ struct RoleConsumer {
   __device__ __forceinline__ void wait_for_d_out(int number) const {
     mbarrier_wait(at.second_full_at(number), at.second_parity(number));
   }
-  /// Every lane tells that it has read the facts, too.
+  /// Every lane also signals that it has read the row metadata.
   __device__ __forceinline__ void release_queries(int number) const {
     mbarrier_arrive(at.first_free_at(number));
   }
@@ -138,7 +138,7 @@ struct RoleConsumer {
     if (is_elected()) mbarrier_arrive(at.second_free_at(number));
   }
 
-  /// S' or dP' of the tile.
+  /// Starts S' or dP' of the tile.
   __device__ __forceinline__ void start_tile(float (&tile)[B::kWalked / 2]) const {
     const uint32_t a = kMakesValues ? at.owned : at.owned + B::kOwnedFirstBytes;
     const uint32_t b = kMakesValues ? at.first_at(num_walked) : at.second_at(num_walked);
@@ -156,7 +156,7 @@ struct RoleConsumer {
     wgmma_commit();
   }
 
-  /// dv or dk += the operands of a tile times its rows.
+  /// Starts dv or dk += the operands of a tile times its rows.
   __device__ __forceinline__ void start_sums(int number) {
     if constexpr (kMakesValues) wait_for_d_out(number);
     const uint32_t b = kMakesValues ? at.second_at(number) : at.first_at(number);
@@ -171,7 +171,7 @@ struct RoleConsumer {
     wgmma_commit();
   }
 
-  /// Waits until no more than kLater products behind the sums are under way.
+  /// Waits until at most kLater products after the sums are in flight.
   template <int kLater>
   __device__ __forceinline__ void finish_sums(int number) {
     wgmma_wait<kLater>();
@@ -183,7 +183,8 @@ struct RoleConsumer {
     }
   }
 
-  /// Hidden pairs of columns [8 j, 8 j + 8) weigh nothing, whatever their logits are.
+  /// Sets the weights of invisible pairs of columns [8 j, 8 j + 8) to zero, whatever their logits
+  /// are.
   __device__ __forceinline__ void hide(float (&weights)[B::kWalked / 2], int j, int32_t key) const {
     const IntPair lo = load_shared_int_pair(facts() + Facts::kLo + 32 * j);
     const IntPair size = load_shared_int_pair(facts() + Facts::kSize + 32 * j);
@@ -195,8 +196,8 @@ struct RoleConsumer {
     if (!odd.has(key + 8)) weights[4 * j + 3] = 0.0f;
   }
 
-  /// S' -> P', and P' times the cap's slope to the partner. With a cap in small pieces: the slopes
-  /// of a whole tile have no registers.
+  /// Turns S' into P', and passes P' times the cap's slope to the partner. With a cap in small
+  /// pieces: there are no registers for the slopes of a whole tile.
   __device__ __forceinline__ void weigh_tile(float (&logits)[B::kWalked / 2], int32_t key,
                                              bool is_masked) const {
     constexpr int kPiece = B::kHasCap ? 2 : B::kWalked / 8;  // groups of 8 columns
@@ -219,7 +220,7 @@ struct RoleConsumer {
       if (first == 0) mbarrier_wait(read_barrier(), (num_walked & 1) ^ 1);
 #pragma unroll
       for (int j = first; j < first + kPiece; ++j) {
-        // The slope of a hidden pair may be a NaN.
+        // The slope of an invisible pair may be a NaN.
         const auto crossing = [&](int i) {
           const float weight = logits[4 * j + i];
           return !B::kHasCap || weight == 0.0f ? weight : weight * slopes[4 * (j - first) + i];
@@ -252,7 +253,7 @@ struct RoleConsumer {
     mbarrier_arrive(read_barrier());
   }
 
-  /// A tile, beside or behind the sums of the one before.
+  /// A tile, with the sums of the previous one at the same time or after.
   template <bool kIsFirst>
   __device__ __forceinline__ void take_tile(int32_t key, bool is_masked) {
     float tile[B::kWalked / 2];
@@ -309,7 +310,7 @@ struct RoleConsumer {
         ++num_owned;
         take_tile<true>(key, walk.rows.is_masked != 0);
         while (walk.next(p.tiles.runs)) take_tile<false>(key, walk.rows.is_masked != 0);
-        // Nothing reads K and V any more; the waits above were those of whole warps.
+        // No more reads of K and V; the waits above were those of whole warps.
         if (is_elected()) mbarrier_arrive(at.owned_free);
         start_sums(num_walked - 1);
         finish_sums<0>(num_walked - 1);
@@ -343,7 +344,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   }
 }
 
-// Lanes, owned and walked rows, stages of Q and dO, registers.
+// head_dims, stationary and streamed rows, stages of Q and dO, registers.
 template <class T, bool kHasCap>
 using Budget192 = SplitBudget<T, 192, 128, kWarpgroupRows, kWalkedRows, 4, 4, Facts::kBytes,
                               kExchangedBytes, 40, 232, kHasCap>;

@@ -5,28 +5,28 @@
 #include <algorithm>
 #include <cmath>
 
-// dq of one compute item on sm_90a, for heads of more than 128 lanes.
+// dq of one compute item on sm_90a, for head_dims above 128.
 //
-// A CTA owns 128 query rows of a head and walks the keys that they see: S = Q K^T, dP = dO V^T,
-// dS = P (dP - delta), dq += dS K. K and V have
-// stages and barriers of their own here, since shared memory is short. At 256 lanes, where shared
-// memory holds two tiles of K and one of V besides Q and dO, it goes ahead of the next tile's
-// products, since its stage is wanted again.
+// A CTA holds 128 stationary query rows of a head and streams the keys that they see: S = Q K^T, dP
+// = dO V^T, dS = P (dP - delta), dq += dS K. K and V have stages and barriers of their own here,
+// since shared memory is short. At head_dim 256 shared memory holds two tiles of K and one of V
+// besides Q and dO; there dS K runs before the next tile's products, since its stage of K is needed
+// again.
 //
 // Ladder: v1 is the portable kernel (query_gradient.cu); this one is v2.
-// Grid: one CTA per SM, work from a counter; 128 threads for the producer and for each consumer.
-// Shared memory: Q and dO of the owner, stages of K and of V, panels with the 128-byte swizzle.
-// Limit: shared memory. A tile of 128 x 64 at 256 lanes takes 3072 clocks of products, and at 128
-// bytes a clock as many of shared memory: 2560 of operands, 512 of copies.
-// Accuracy: as v1: fp32 sums, dS rounded to the dtype.
+// Grid: one CTA per SM, work fetched with a counter; 128 threads for the producer and for each
+// consumer. Shared memory: stationary Q and dO, stages of K and of V, panels with the 128-byte
+// swizzle. Limit: shared memory. A tile of 128 x 64 at head_dim 256 takes 3072 clocks of products,
+// and at 128 bytes a clock as many of shared memory: 2560 of operands, 512 of copies.
+// Accuracy as v1: fp32 sums, dS rounded to the dtype.
 // Source: FlashAttention-2 (arXiv:2307.08691), alg. 2, with the loops exchanged.
 
 namespace cpscope::kernels {
 namespace device {
 namespace {
 
-/// Whether dq takes the tile before ahead of this tile's products: its keys' stage is free sooner,
-/// but its product runs no more under the softmax.
+/// True if dq adds the previous tile before this tile's products: its stage of keys is free sooner,
+/// but its product no longer runs under the softmax.
 template <class B>
 inline constexpr bool kSumsFirst = B::kFirstStages < 3;
 
@@ -34,7 +34,7 @@ inline constexpr bool kSumsFirst = B::kFirstStages < 3;
 template <class B>
 __device__ __forceinline__ void fetch_keys(const BackwardParams& p, const SplitShared<B>& at) {
   WorkDeal deal(at.deal);
-  int num_walked = 0, num_owned = 0;  // fetched
+  int num_walked = 0, num_owned = 0;  // loaded
   for (;;) {
     const DealtItem item = deal.read_alone();
     if (item.is_last()) return;
@@ -61,8 +61,8 @@ __device__ __forceinline__ void fetch_keys(const BackwardParams& p, const SplitS
   }
 }
 
-/// A value of all lanes of a warp, as shared_by_warp gives it, where the compiler does not spill
-/// for that.
+/// A value that is the same in all lanes of a warp. Same as shared_by_warp, where the compiler does
+/// not spill because of it.
 template <class B>
 __device__ __forceinline__ int32_t shared_if_cheap(int32_t value) {
   if constexpr (B::kQk <= 192 && !B::kHasCap) {
@@ -77,10 +77,10 @@ template <class B>
 struct QueryGradientConsumer {
   const BackwardParams& p;
   const SplitShared<B>& at;
-  int group;  // which consumer
+  int group;  // index of the consumer
   uint32_t q, d_out;
   int num_walked = 0, num_owned = 0;     // taken
-  uint32_t logit_grads[B::kWalked / 4];  // dS of the tile before, in pairs
+  uint32_t logit_grads[B::kWalked / 4];  // dS of the previous tile, in pairs
   float dq[B::kQk / 2];
 
   __device__ QueryGradientConsumer(const BackwardParams& params, const SplitShared<B>& shared,
@@ -93,7 +93,7 @@ struct QueryGradientConsumer {
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
 
-  /// sums = A B^T of kLanes lanes; a: this warpgroup's queries, b: the walked keys.
+  /// Starts sums = A B^T over kLanes elements; a: this warpgroup's queries, b: the streamed keys.
   template <int kLanes>
   __device__ __forceinline__ static void start_product(float (&sums)[B::kWalked / 2], uint32_t a,
                                                        uint32_t b) {
@@ -121,7 +121,7 @@ struct QueryGradientConsumer {
     start_product<B::kV>(dp, d_out, at.second_at(num_walked));
   }
 
-  /// dq += dS K of a tile whose dS is in logit_grads.
+  /// Starts dq += dS K of a tile whose dS is in logit_grads.
   __device__ __forceinline__ void start_dq(int number) {
     pin(dq);
     pin(logit_grads);
@@ -142,7 +142,7 @@ struct QueryGradientConsumer {
     if (is_elected()) mbarrier_arrive(at.second_free_at(num_walked));
   }
 
-  /// Logits -> P, times the cap's slope.
+  /// Turns logits into P times the cap's slope.
   __device__ __forceinline__ void weigh_tile(const QueryRows& rows,
                                              float (&logits)[B::kWalked / 2]) const {
 #pragma unroll
@@ -153,8 +153,8 @@ struct QueryGradientConsumer {
     }
   }
 
-  /// Logits, or weights, -> dS. Hidden pairs are chosen away at the end: there even dP may be a
-  /// NaN.
+  /// Turns logits, or weights, into dS. Invisible pairs are selected away at the end: there even dP
+  /// may be a NaN.
   template <bool kAreWeights>
   __device__ __forceinline__ void differentiate(const QueryRows& rows,
                                                 float (&logits)[B::kWalked / 2],
@@ -201,7 +201,7 @@ struct QueryGradientConsumer {
     ++num_walked;
   }
 
-  /// A tile, while dq takes the one before.
+  /// A tile, while dq adds the previous one.
   __device__ __forceinline__ void take_next(const QueryRows& rows,
                                             const RunWalk<B::kWalked>& walk) {
     float logits[B::kWalked / 2], dp[B::kWalked / 2];
@@ -211,7 +211,7 @@ struct QueryGradientConsumer {
       start_dq(num_walked - 1);
       wait_for_keys();
       start_logits(logits);
-      // The values come late: nobody waits for them in turn.
+      // V arrives late: no warpgroup waits for it during its turn.
       named_barrier_arrive(2 - group, 2 * kWarpgroupThreads);
       wait_for_values();
       start_dp(dp);
@@ -225,7 +225,7 @@ struct QueryGradientConsumer {
       release_values();
       differentiate<true>(rows, logits, dp, walk);
     } else {
-      // A turn is for products: tiles are waited for before it.
+      // A turn covers products: tiles are waited for before it.
       wait_for_keys();
       wait_for_values();
       named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
@@ -246,7 +246,7 @@ struct QueryGradientConsumer {
     ++num_walked;
   }
 
-  /// All walked tiles of an item.
+  /// Computes all streamed tiles of an item.
   __device__ __forceinline__ void walk_tiles(const DealtItem& item, QueryRows& rows,
                                              int32_t first_row) {
     RunWalk<B::kWalked> walk(item);
@@ -260,7 +260,7 @@ struct QueryGradientConsumer {
     step();
     take_first(rows, walk);
     while (step()) take_next(rows, walk);
-    // Nothing reads Q and dO any more; the waits above were those of whole warps.
+    // No more reads of Q and dO; the waits above were those of whole warps.
     if (is_elected()) mbarrier_arrive(at.owned_free);
     start_dq(num_walked - 1);
     wgmma_wait<0>();
@@ -310,8 +310,9 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   }
 }
 
-// Lanes, owned and walked rows, stages of K and V, registers. Shared memory holds Q and dO of 256
-// lanes and three tiles of 64 keys besides: two of K, which dq takes last, and one of V.
+// head_dims, stationary and streamed rows, stages of K and V, registers. Shared memory holds Q and
+// dO of head_dim 256 and three tiles of 64 keys besides: two of K, which dq reads last, and one of
+// V.
 template <class T, bool kHasCap>
 using Budget192 = SplitBudget<T, 192, 128, 128, 80, 3, 2, 0, 0, 24, 240, kHasCap>;
 template <class T, bool kHasCap>

@@ -9,7 +9,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// What lands in a buffer.
+/// The transfers into a buffer.
 struct Landings {
   std::vector<size_t> items;
   std::set<size_t> stages;
@@ -47,7 +47,7 @@ std::vector<bool> find_gradient_shares(const GradientPass& of) {
       continue;
     const auto has_all_heads = [&](size_t i) { return of.transfers[i].heads == spec.heads; };
     const auto comes = [&](size_t i) { return of.transfers[i].src != of.transfers[i].dst; };
-    // Of what stays nothing rounds the values.
+    // Values that stay on their rank must not be rounded.
     const auto is_exact = [&](size_t i) { return comes(i) || !of.landings.roundings[i].values; };
     if (!std::all_of(items.begin(), items.end(), has_all_heads) ||
         !std::all_of(items.begin(), items.end(), is_exact) ||

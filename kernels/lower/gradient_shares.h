@@ -7,16 +7,17 @@
 
 namespace cpscope::kernels {
 
-// Gradients of keys and values that several ranks send to one, which adds them up when all are
-// there: one pass over memory instead of one for every sender. Order and numbers are those of
-// additions one by one.
+// Gradients of keys and values that several ranks send to one. That rank adds them up when all have
+// arrived: one pass over memory instead of one for every sender. The order and the results are
+// those of single additions.
 
-/// [transfer item] Is it a share of a sum that all shares come to in one stage, and nothing else?
+/// [transfer item] True if it is a share of a sum that consists only of shares, all arriving in one
+/// stage.
 std::vector<bool> find_gradient_shares(const GradientPass& pass);
 
-/// [buffer] Gradients that a kernel writes once and nothing but transfers read: in fp32, because
-/// some stay on their rank unrounded, of which a wire takes others in the dtype. A kernel that
-/// writes each row as it is wanted leaves nothing to convert.
+/// [buffer] Gradients that a kernel writes once and only transfers read. They are in fp32, because
+/// some stay on their rank unrounded; others are sent in the dtype. A kernel that writes each row
+/// in the form it is needed leaves nothing to convert.
 std::vector<bool> find_wire_copies(const GradientPass& pass,
                                    const std::function<bool(const ComputeItem&)>& writes_dtype,
                                    const std::vector<bool>& is_narrow);

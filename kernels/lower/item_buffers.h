@@ -8,7 +8,7 @@
 
 namespace cpscope::kernels {
 
-// The buffers that an item names, kNoBuffer where it has none, and their rows.
+// The buffers that an item names (kNoBuffer for those it lacks), and their rows.
 
 inline std::array<BufferId, 2> buffers_of(const TransferItem& item) { return {item.from, item.to}; }
 inline std::array<BufferId, 2> buffers_of(const ReorderItem& item) { return {item.from, item.to}; }
@@ -23,10 +23,10 @@ inline std::array<BufferId, 6> buffers_of(const HomeBuffers& home) {
   return {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv};
 }
 
-/// The place of a buffer in an array of all buffers of a plan.
+/// Index of a buffer in an array of all buffers of a plan.
 inline size_t place_of(BufferId id) { return static_cast<size_t>(to_index(id)); }
 
-/// Rows of a list, or all of them: one run, which `all` keeps.
+/// Rows of a list, or all of them as one run, which is stored in `all`.
 inline std::span<const TokenRun> runs_of_rows(const Plan& plan, RunListId list,
                                               const TokenRun& all) {
   return list == kAllRows ? std::span(&all, 1) : plan.list(list);

@@ -13,27 +13,28 @@ namespace {
 
 constexpr int64_t kNoItem = -1;
 
-/// Rows of keys of a tile of the fused backward.
+/// Key rows of a tile of the fused backward.
 constexpr int64_t kBackwardTileRows = 128;
 
 size_t kind_place(StageKind kind) { return static_cast<size_t>(kind); }
 
-/// A rank's compute items of one pass: with its own keys and values, and with received ones.
+/// A rank's compute items of one pass: one with its own keys and values, one with received ones.
 struct Halves {
   int64_t own = kNoItem, received = kNoItem;
 
   bool is_pair() const { return received != kNoItem; }
 };
 
-/// Received rows that follow each other, and where they go behind a rank's own.
+/// Consecutive received rows, and their place after a rank's own rows.
 struct ReceivedRows {
   int64_t from = 0, count = 0, to = 0;
 };
 
-/// Received rows begin on a tile, and not next to own ones: keys that a row sees on both sides of
-/// the border would be one range, and so in another set than those of rows that see less
-/// (TileList). So does what no token stands before, the next document mostly: with a tile of both
-/// the CTAs of both would wait for each other. Many short stretches stay together.
+/// Places received rows at the begin of a tile, and not adjacent to own rows: keys that a row sees
+/// on both sides of the border would form one range, and so be in another range set than those of
+/// rows that see less (TileList). The same holds for rows whose token does not follow the token
+/// before, usually the next document: with a tile of both documents, the CTAs of both would wait
+/// for each other. If there are many short stretches, they stay together.
 std::vector<ReceivedRows> place_received(std::span<const TokenRun> tokens, int64_t own_rows) {
   const auto next_tile = [](int64_t row) {
     return (row / kBackwardTileRows + 1) * kBackwardTileRows;
@@ -51,7 +52,7 @@ std::vector<ReceivedRows> place_received(std::span<const TokenRun> tokens, int64
   return stretches;
 }
 
-/// Rows of a buffer that is joined to another one, of its rank.
+/// Place of a buffer that is appended to another one, and its rank.
 struct Place {
   BufferId buffer = kNoBuffer;
   size_t rank = 0;
@@ -90,7 +91,7 @@ class Joiner {
   }
   const BufferSpec& buffer(BufferId id) const { return plan_.buffer(id); }
 
-  /// Has every rank one item in the pass, or two that may be one?
+  /// True if every rank has one item in the pass, or two that can be joined.
   bool find_halves(bool is_backward) {
     const Pass& of = pass(is_backward);
     std::vector<Halves>& halves = halves_[is_backward ? 1 : 0];
@@ -111,7 +112,8 @@ class Joiner {
     });
   }
 
-  /// Received keys and values are seen by somebody: they would not have come.
+  /// True if two items can be joined. Received keys and values are visible to some query; otherwise
+  /// they would not have been sent.
   bool are_alike(const ComputeItem& own, const ComputeItem& received) const {
     return own.q == received.q && own.q_tokens == received.q_tokens &&
            own.heads == received.heads && own.d_out == received.d_out && own.kv != received.kv &&
@@ -135,7 +137,7 @@ class Joiner {
     const ComputeItem &d_own = compute(true, backward.own),
                       &d_received = compute(true, backward.received);
     if (d_own.kv != own.kv || d_received.kv != received.kv) return false;
-    // What the partial of received rows is merged into is that partial.
+    // The accumulator of received rows holds only their partial.
     BufferId sum = kNoBuffer;
     for (const MergeItem& item : plan_.backward.merges) {
       if (item.partial != d_received.dkv) continue;
@@ -151,7 +153,7 @@ class Joiner {
     return true;
   }
 
-  /// Rows of `second` are to stand behind those of `first`.
+  /// Places the rows of `second` after those of `first`.
   void append(BufferId second, BufferId first, size_t rank) {
     places_[place_of(second)] = {first, rank};
     const ReceivedRows& last = stretches_[rank].back();
@@ -162,8 +164,8 @@ class Joiner {
     return id != kNoBuffer && places_[place_of(id)].buffer != kNoBuffer;
   }
 
-  /// Ranks whose own gradients become a share, as those of others are: where they are joined, and
-  /// where something is added to them.
+  /// Finds the ranks whose own gradients become a share like those of other ranks: ranks with
+  /// joined items, and ranks to whose gradients others are added.
   void find_kept_gradients() {
     keeps_.assign(plan_.home.size(), false);
     for (size_t r = 0; r < plan_.home.size(); ++r) {
@@ -178,7 +180,7 @@ class Joiner {
     }
   }
 
-  /// Is all that touches what is joined what group_cast does with it?
+  /// True if the items use the joined buffers only as group_cast does.
   bool may_join(bool is_backward) const {
     const Pass& of = pass(is_backward);
     for (const TransferItem& item : of.transfers) {
@@ -194,7 +196,7 @@ class Joiner {
       if (is_placed(item.buffer)) return false;
     }
     if (!is_backward) return true;
-    // Own gradients are merged home once, and leave in a stage of transfers behind that.
+    // Own gradients are merged home once, and are sent in a later stage of transfers.
     for (size_t r = 0; r < keeps_.size(); ++r) {
       if (!keeps_[r]) continue;
       const BufferId home = plan_.home[r].dkv;
@@ -205,7 +207,7 @@ class Joiner {
     return stage_of_sums() < of.stages.size();
   }
 
-  /// The stage that brings gradients of keys and values home.
+  /// The stage that sends gradients of keys and values home.
   size_t stage_of_sums() const {
     const std::vector<Stage>& stages = plan_.backward.stages;
     for (size_t s = 0; s < stages.size(); ++s) {
@@ -225,8 +227,8 @@ class Joiner {
     return RunListId{static_cast<int32_t>(plan.run_lists.size()) - 1};
   }
 
-  /// Rows of a buffer that a transfer names: all are named now, because there may be others behind
-  /// them. rank: whose received rows they are, if they are.
+  /// Rows of a buffer that a transfer names, as an explicit list of all rows, because other rows
+  /// may follow them in the joined buffer. rank: set if they are received rows, of this rank.
   RunListId named(RunListId rows, int64_t count, std::optional<size_t> rank) {
     const int64_t of = rank ? static_cast<int64_t>(*rank) : kNoItem;
     const auto [entry, is_new] =
@@ -305,7 +307,7 @@ class Joiner {
     note(StageKind::transfer, origin);
   }
 
-  /// What a rank's own keys and values get goes home first.
+  /// Adds the transfers of each rank's own gradients of keys and values, which go home first.
   void keep_gradients(StepId step) {
     for (size_t r = 0; r < keeps_.size(); ++r) {
       if (!keeps_[r]) continue;
@@ -345,7 +347,7 @@ class Joiner {
     note(StageKind::compute, i);
   }
 
-  /// Rows between stand for no token; nobody sees them, and the list says how many they are.
+  /// The rows in between have no token and are not visible; the list contains their number.
   RunListId joined_tokens(RunListId own, RunListId received, size_t rank) {
     const auto first = plan_.list(own);
     std::vector<TokenRun> tokens(first.begin(), first.end());
@@ -371,7 +373,7 @@ class Joiner {
         const int64_t begin = std::max<int64_t>(slice.k0, stretch.from);
         const int64_t end = std::min<int64_t>(slice.k1, stretch.from + stretch.count);
         if (begin >= end) continue;
-        // Its diagonals count from its first column.
+        // The diagonals of a slice count from its first column.
         const auto skipped = static_cast<int32_t>(begin - slice.k0);
         const auto first = static_cast<int32_t>(begin + stretch.to - stretch.from);
         slices.push_back({slice.q0, slice.q1, first, first + static_cast<int32_t>(end - begin),
@@ -381,10 +383,10 @@ class Joiner {
     item.num_slices = static_cast<int64_t>(slices.size()) - item.first_slice;
   }
 
-  /// Of two partials one is left, which stands for both.
+  /// Adds a merge. Of the two partials one is left, for both.
   void add_merge(bool is_backward, int64_t i) {
     MergeItem item = pass(is_backward).merges[static_cast<size_t>(i)];
-    if (is_placed(item.into)) return;  // received gradients stand where they leave from
+    if (is_placed(item.into)) return;  // received gradients are sent from their place
     const auto rank = static_cast<size_t>(to_index(item.rank));
     const Halves& halves = halves_[is_backward ? 1 : 0][rank];
     if (is_backward && item.into == plan_.home[rank].dkv) {
@@ -405,7 +407,7 @@ class Joiner {
   const Plan& plan_;
   const std::function<bool(const ComputeItem&)>& can_join_;
   std::array<std::vector<Halves>, 2> halves_;         // [direction][rank]
-  std::vector<Place> places_;                         // [buffer] kNoBuffer: it stays
+  std::vector<Place> places_;                         // [buffer] kNoBuffer: not moved
   std::vector<bool> keeps_;                           // [rank] its own gradients become a share
   std::vector<std::vector<ReceivedRows>> stretches_;  // [rank] of received rows
   std::map<std::array<int64_t, 3>, RunListId> named_;

@@ -67,7 +67,7 @@ class LandingFinder {
            transfers_[touch.item].landing == Landing::add;
   }
 
-  /// Zeros, transfers that add to them, a rounding: is that all that happens to the buffer?
+  /// True if the buffer's only uses are zeroing, transfers that add to it, and a rounding.
   bool is_sum(BufferId id, const std::vector<Touch>& touches) const {
     return touches.size() >= 3 && touches.front().kind == StageKind::merge &&
            pass_.merges[touches.front().item].partial == kNoBuffer &&
@@ -89,12 +89,12 @@ class LandingFinder {
     }
   }
 
-  /// Those that come first to all their rows; nothing if one is first to some of its rows alone, or
-  /// none comes to a row.
+  /// Finds the additions that come first to all their rows. Nothing if one is first for only some
+  /// of its rows, or if a row has no addition.
   std::optional<std::vector<size_t>> find_firsts(BufferId id,
                                                  const std::vector<Touch>& additions) const {
     const BufferSpec& spec = plan_.buffer(id);
-    // Heads that all additions treat alike are looked at once.
+    // Heads that all additions treat alike are checked only once.
     const std::vector<int32_t> heads = first_heads(spec.heads, additions);
     std::vector<bool> is_seen(static_cast<size_t>(spec.rows) * heads.size(), false);
     std::vector<size_t> firsts;
@@ -118,7 +118,7 @@ class LandingFinder {
     return firsts;
   }
 
-  /// Where ranges of heads begin that every addition takes whole or not at all.
+  /// First heads of ranges that every addition covers whole or not at all.
   std::vector<int32_t> first_heads(HeadRange heads, const std::vector<Touch>& additions) const {
     std::vector<int32_t> firsts{heads.begin};
     for (const Touch& addition : additions) {
@@ -138,7 +138,7 @@ class LandingFinder {
     return expand({&all, 1});
   }
 
-  /// A rounding after which the buffer is sent and nothing else.
+  /// Saves a rounding after which the buffer is only sent.
   void save_sending(BufferId id, const std::vector<Touch>& touches) {
     const auto finish = std::find_if(touches.begin(), touches.end(), [](const Touch& touch) {
       return touch.kind == StageKind::finish;
@@ -157,7 +157,7 @@ class LandingFinder {
   const Pass& pass_;
   const std::vector<TransferItem>& transfers_;
   const std::vector<ReorderSaving>& reorders_;
-  std::vector<std::vector<Touch>> touches_;  // [buffer] in time
+  std::vector<std::vector<Touch>> touches_;  // [buffer] in order of time
   LandingSavings found_;
 };
 

@@ -8,32 +8,31 @@
 
 namespace cpscope::kernels {
 
-/// What a transfer rounds to the dtype, past what its wire does.
+/// Roundings to the dtype by a transfer, in addition to that of its wire.
 struct Rounding {
-  bool values = false;  // what it takes along
-  bool sums = false;    // what stands where it lands
+  bool values = false;  // the sent values
+  bool sums = false;    // the values at the destination afterwards
 
   friend bool operator==(const Rounding&, const Rounding&) = default;
 };
 
-/// Merges and finishes of gradients that transfers before or after them can do: what lands first
-/// need not be added to zeros, and what lands last can be rounded then; a sum that is only sent on
-/// is rounded on its way. Numbers stay the same.
+/// Merges and finishes of gradients that adjacent transfers can do. The first transfer into a
+/// buffer need not add to zeros, and the last one can round the sums; a sum that is only sent on is
+/// rounded by that transfer. The results are the same.
 struct LandingSavings {
-  std::vector<bool> replaces;       // [transfer item] nothing stands where it would add
+  std::vector<bool> replaces;       // [transfer item] replaces the destination instead of adding
   std::vector<Rounding> roundings;  // [transfer item]
-  std::vector<bool> is_merged;      // [merge item] zeros that nothing needs
-  std::vector<bool> is_finished;    // [finish item] transfers round
-  std::vector<bool> is_sum;         // [buffer] zeros, additions, a rounding, and nothing else
+  std::vector<bool> is_merged;      // [merge item] zeroing that is not needed
+  std::vector<bool> is_finished;    // [finish item] rounding that transfers do
+  std::vector<bool> is_sum;         // [buffer] only zeroed, added to, and rounded
 };
 
-/// transfers: the pass's, as they go past reorders that are saved. plan: has the lists of their
-/// rows.
+/// transfers: the pass's, changed where reorders are saved. plan: has the lists of their rows.
 LandingSavings find_landing_savings(const Plan& plan, const Pass& pass,
                                     const std::vector<TransferItem>& transfers,
                                     const std::vector<ReorderSaving>& reorders);
 
-/// Rows of the sender's buffer that a transfer takes.
+/// Number of rows of the sender's buffer that a transfer reads.
 int64_t num_rows_of(const Plan& plan, const TransferItem& item);
 
 }  // namespace cpscope::kernels

@@ -34,7 +34,7 @@ class PassLowering {
            pass_.stages[first_compute_].kind != StageKind::compute)
       ++first_compute_;
     find_skips();
-    // Lists of rows that skip reorders are the lowered plan's.
+    // Lists of rows that skip reorders belong to the lowered plan.
     landings_ = find_landing_savings(lowered_.plan, pass_, transfers_, savings_);
     for (size_t i = 0; i < transfers_.size(); ++i) {
       if (landings_.replaces[i]) transfers_[i].landing = Landing::replace;
@@ -62,7 +62,7 @@ class PassLowering {
   }
 
  private:
-  /// What is added up at once begins without zeros, and is rounded as it is written.
+  /// Finds the shares. Their sums are not zeroed first, and are rounded when they are written.
   void find_shares(const GradientPass& pass, const Lowering& lowering) {
     is_share_ = find_gradient_shares(pass);
     std::vector<bool> is_sum(plan_.buffers.size(), false);
@@ -86,7 +86,7 @@ class PassLowering {
     return std::all_of(count.begin(), count.end(), [](int32_t n) { return n == 1; });
   }
 
-  /// Does every rank compute once, and come nothing but transfers before?
+  /// True if every rank computes once, with only transfers before.
   bool may_cut(const Lowering& lowering) const {
     if (lowering.pieces.most <= 1 || !lowering.waits_for_pieces || !computes_once()) return false;
     for (const ComputeItem& item : pass_.computes) {
@@ -118,7 +118,7 @@ class PassLowering {
     for (const ComputeItem& item : pass_.computes) {
       const HeadRange kv = kv_heads_of(attention, item.heads);
       HeadCuts& cuts = origins_.cuts[static_cast<size_t>(to_index(item.rank))];
-      // Whole kv heads: both sides of the attention come in the same pieces.
+      // Whole KV heads: both sides of the attention arrive in the same pieces.
       if (kv.begin * group < item.heads.begin || kv.end * group > item.heads.end) {
         cuts = {{item.heads.end}, {kv.end}};
       } else {
@@ -132,7 +132,7 @@ class PassLowering {
     }
   }
 
-  /// [rank] that it receives before its computes, which is about what it sends.
+  /// [rank] Bytes that it receives before its computes, which is about what it sends.
   std::vector<int64_t> input_bytes() const {
     std::vector<int64_t> bytes(plan_.home.size(), 0);
     for (size_t s = 0; s < first_compute_; ++s) {
@@ -145,8 +145,8 @@ class PassLowering {
     return bytes;
   }
 
-  /// Is nothing left behind the computes but to send, and can something be sent without a kernel,
-  /// which would wait until others leave it a multiprocessor?
+  /// True if only transfers follow the computes, and some of them need no kernel; a kernel would
+  /// wait until others leave it a multiprocessor.
   bool may_cut_results(const Lowering& lowering) const {
     if (lowering.pieces.most <= 1 || !computes_once()) return false;
     bool sends = false;
@@ -161,8 +161,8 @@ class PassLowering {
     return sends;
   }
 
-  /// Not shares: with heads enough to send them early, CTAs of the last few heads wait for each
-  /// other's turns, which costs more than the wire does.
+  /// True if a transfer is sent in two parts. Shares are not: if enough heads are sent early, CTAs
+  /// of the last few heads wait for each other's turns, which costs more than the wire.
   bool is_sent_in_parts(int64_t transfer) const {
     const auto item = static_cast<size_t>(transfer);
     return !is_local(transfer) && !is_share(transfer) &&
@@ -170,7 +170,7 @@ class PassLowering {
            lowered_.is_narrow[static_cast<size_t>(to_index(transfers_[item].from))];
   }
 
-  /// Each rank's last heads are an item of their own. A kv head's gradients are of one item.
+  /// Makes each rank's last heads a separate item. The gradients of a KV head belong to one item.
   void cut_results(const Lowering& lowering) {
     const int64_t fewest_tiles = lowering.pieces.fewest_tiles;
     const Attention& attention = plan_.scenario.attention;
@@ -193,7 +193,8 @@ class PassLowering {
     }
   }
 
-  /// A quarter of the heads is enough to send the others meanwhile; of no more than a third.
+  /// Number of heads in the last item. A quarter is enough to hide the transfer of the others; with
+  /// more than a third, nothing is cut.
   static int32_t late_heads(int32_t heads, int64_t rows, int64_t fewest_tiles, int32_t together) {
     constexpr int64_t kTileRows = 128;
     const int64_t tiles = std::max<int64_t>(1, rows / kTileRows);
@@ -208,7 +209,7 @@ class PassLowering {
            (stage.kind == StageKind::compute || stage.kind == StageKind::transfer);
   }
 
-  /// Transfers that a reorder's work falls to.
+  /// Finds the transfers that take over the work of a reorder.
   void find_skips() {
     std::map<int32_t, const ReorderItem*> landings, sendings;  // [buffer between]
     for (size_t i = 0; i < savings_.size(); ++i) {
@@ -247,7 +248,7 @@ class PassLowering {
     return entry->second;
   }
 
-  /// Does an item of the stage have something left to do?
+  /// True if an item of the stage still has work.
   bool has_work(StageKind kind, int64_t i) const {
     const auto item = static_cast<size_t>(i);
     if (kind == StageKind::merge) return !shortcuts_.is_merged[item] && !landings_.is_merged[item];
@@ -291,7 +292,7 @@ class PassLowering {
     close();
   }
 
-  /// All that comes before the computes, piece by piece.
+  /// Adds everything before the computes, piece by piece.
   void add_inputs() {
     for (size_t piece = 0; piece < num_pieces_; ++piece) {
       for (size_t s = 0; s < first_compute_; ++s) {
@@ -305,7 +306,8 @@ class PassLowering {
     }
   }
 
-  /// Computes in two items, or transfers of what they write: first all that is in the first ones.
+  /// Adds computes in two items, or the transfers of their results: all of the first items come
+  /// first.
   void add_parts(const Stage& stage) {
     const std::vector<int64_t> order = order_of(stage);
     const auto is_whole = [&](int64_t i) {
@@ -317,7 +319,7 @@ class PassLowering {
         if (!is_whole(i)) add_part(stage.kind, i, part);
       }
     }
-    // Reads all heads, and may want a kernel, which others need not wait for.
+    // These read all heads, and may need a kernel; the others need not wait for them.
     for (const int64_t i : order) {
       if (is_whole(i)) add(stage.kind, i);
     }
@@ -352,8 +354,8 @@ class PassLowering {
     return item.src == item.dst;
   }
 
-  /// Every rank sends to its nearest neighbours first, so that all receive from different ones.
-  /// Sums keep their order; of shares the receiver knows it.
+  /// Order of a stage's items. Every rank sends to its nearest neighbours first, so that all
+  /// receive from different ones. Additions keep their order; for shares the receiver has it.
   std::vector<int64_t> order_of(const Stage& stage) const {
     std::vector<int64_t> order(static_cast<size_t>(stage.end - stage.begin));
     std::iota(order.begin(), order.end(), stage.begin);
@@ -417,7 +419,7 @@ class PassLowering {
     origins_.of(StageKind::compute).push_back(origin);
   }
 
-  /// Part of `heads` in a piece whose ends are given.
+  /// Part of `heads` in a piece, given the ends of all pieces.
   static HeadRange part_of(HeadRange heads, const std::vector<int32_t>& ends, size_t piece) {
     if (piece >= ends.size()) return {heads.end, heads.end};
     const int32_t begin = piece == 0 ? heads.begin : std::max(heads.begin, ends[piece - 1]);
@@ -449,17 +451,17 @@ class PassLowering {
   const MergeShortcuts& shortcuts_;
   const std::vector<ReorderSaving>& savings_;
   SkippedRows& skipped_;
-  std::vector<TransferItem> transfers_;  // the plan's, past reorders that are saved
+  std::vector<TransferItem> transfers_;  // the plan's, changed where reorders are saved
   LandingSavings landings_;
   std::vector<bool> is_share_;  // [the plan's transfer item]
   std::map<std::array<int32_t, 3>, RunListId> lists_;
   size_t num_pieces_ = 1;
-  std::vector<HeadCuts> result_cuts_;  // [rank] heads of both items; empty: whole
+  std::vector<HeadCuts> result_cuts_;  // [rank] head cuts of both items; empty: whole
   size_t first_compute_ = 0;           // stage
   Stage open_;
 };
 
-/// Buffers that no item touches any more hold nothing.
+/// Removes the rows of buffers that no item uses any more.
 void empty_unused_buffers(Plan& plan) {
   std::vector<bool> is_used(plan.buffers.size(), false);
   const auto use = [&](BufferId id) { is_used[static_cast<size_t>(to_index(id))] = true; };
@@ -485,13 +487,14 @@ std::array<std::vector<ReorderSaving>, 2> no_savings(const Plan& plan) {
 }  // namespace
 
 std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces, int64_t head_bytes) {
-  // On two H200 12 MB before the computes cost as much as they saved later.
+  // Measured on two H200: sending 12 MB before the computes cost as much as it saved later.
   constexpr int64_t kFirstBytes = 5'000'000;
   const int64_t wanted = (kFirstBytes + head_bytes - 1) / std::max<int64_t>(1, head_bytes);
   const auto first = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, std::max(1, heads / 4)));
   std::vector<int32_t> ends;
-  // 1, 1, 2, ...: while the pieces that are there are computed, as much again arrives. Never more
-  // than two or a quarter: the last piece comes late, and the short tiles of all come last.
+  // 1, 1, 2, ...: while the pieces that have arrived are computed, the same amount arrives. Never
+  // more than two heads or a quarter: the last piece arrives late, and the short tiles of all
+  // pieces come last.
   const int32_t most = std::max(2, heads / 4);
   for (int32_t end = first; end < heads && static_cast<int32_t>(ends.size()) + 1 < most_pieces;
        end += std::min(end, most))
@@ -545,7 +548,7 @@ LoweredPlan lower_items(const Plan& plan, const Lowering& lowering) {
   return lowered;
 }
 
-/// Items of the plan whose items were joined.
+/// Traces joined items back to items of the plan.
 void trace_back(const JoinedPlan& joined, LoweredPlan& lowered) {
   for (const size_t d : {0, 1}) {
     LoweredPlan::Origins& origins = lowered.origins[d];

@@ -14,76 +14,78 @@
 
 namespace cpscope::kernels {
 
-/// How a pass may be cut by heads.
+/// Rules for cutting a pass by heads.
 struct HeadPieces {
-  int32_t most = 1;  // that inputs may come in; 1: results too are computed and sent whole
-  /// Of 128 rows, in the second one of two compute items: fewer leave multiprocessors idle, and
-  /// more is lost by that than the wire takes.
+  int32_t most = 1;  // input pieces at most; 1: results too are computed and sent whole
+  /// Fewest tiles of 128 rows in the second of two compute items: fewer would leave multiprocessors
+  /// idle, which costs more than the wire.
   int64_t fewest_tiles = 256;
 };
 
-/// How far a plan may be changed on its way to devices.
+/// How far a plan may be changed for devices.
 struct Lowering {
-  bool saves_work = true;  // off: every item as planned, so that its result can be read
+  bool saves_work = true;  // false: every item as planned, so that its result can be read
   HeadPieces pieces;
-  /// Can the kernel of an item write the dtype: a forward its `out`, a backward dk and dv? None can
-  /// where this is empty.
+  /// True if the kernel of an item can write the dtype: a forward its `out`, a backward dk and dv.
+  /// An empty function means false.
   std::function<bool(const ComputeItem&)> writes_dtype;
   MergingKernels can_merge;
-  /// Can the kernels of an item begin before all its inputs are there, and wait for pieces of them?
+  /// True if the kernels of an item can begin before all its inputs have arrived, and wait for
+  /// pieces of them.
   std::function<bool(const ComputeItem&)> waits_for_pieces;
-  /// May an item be part of one with the keys and values of another one too (joined_computes)? None
-  /// may where this is empty.
+  /// True if an item can be joined with the one for other keys and values (joined_computes). An
+  /// empty function means false.
   std::function<bool(const ComputeItem&)> can_join;
-  /// Heads of a forward's item that its kernel takes side by side: they are not cut apart, or its
-  /// rows would have other roundings. One where this is empty.
+  /// Number of heads of a forward's item that its kernel puts in one tile. They are not cut apart,
+  /// because that would change the roundings of their rows. An empty function means one.
   std::function<int32_t(const Plan&, const ComputeItem&)> heads_together;
-  /// Does a rank add up gradients of keys and values when all are there (gradient_shares)?
+  /// True if a rank adds up gradients of keys and values when all have arrived (gradient_shares).
   bool adds_shares = false;
 };
 
-/// What a compute item does beside the plan's work.
+/// Extra work of a compute item.
 struct OwnMerge {
-  bool merges = false;  // its `out`, or dq, with what stands there
-  bool rounds = false;  // and rounds `out` to the dtype
+  bool merges = false;  // merges its `out`, or dq, with the stored values
+  bool rounds = false;  // also rounds `out` to the dtype
 };
 
-/// Heads where one piece of a rank's inputs ends and the next begins, numbered in the whole
-/// attention.
+/// Heads where one piece of a rank's inputs ends and the next begins, numbered among all heads.
 struct HeadCuts {
   std::vector<int32_t> q, kv;  // ends
 };
 
-/// A plan as devices carry it out. Every pair, row and byte is the plan's, and so is every number
-/// of the results, but for roundings where items are joined; saved are passes over memory and time:
-/// - what a rank computes with its own keys and values and with received ones is one item
+/// A plan in the form that devices execute. Every pair, row and byte is the plan's, and so is every
+/// number of the results, except for roundings where items are joined. It saves passes over memory
+/// and time:
+/// - a rank's computes with its own keys and values and with received ones are one item
 ///   (joined_computes);
-/// - a compute item writes where its first merge would copy to, and merges there itself later
+/// - a compute item writes to the destination of its first merge, and does later merges itself
 ///   (merge_shortcuts);
-/// - a transfer lands where a reorder would put its rows, or takes them from where a reorder would
-///   find them, and buffers between are gone;
-/// - gradients that land first are not added to zeros, and transfers round them (landing_savings);
-/// - memory holds results in the dtype that nothing is added to (narrow_buffers);
-/// - gradients of several ranks are added up at once, and rows that travel are written in the dtype
+/// - a transfer writes to the destination of a reorder, or reads from the source of one, and the
+///   buffers between are not needed;
+/// - gradients that arrive first are not added to zeros, and transfers round them
+///   (landing_savings);
+/// - results to which nothing is added are stored in the dtype (narrow_buffers);
+/// - gradients of several ranks are added up at once, and rows to be sent are written in the dtype
 ///   by the kernel that makes them (gradient_shares);
-/// - where every rank computes once in a pass, what comes before is cut into pieces of heads, one
-///   after the other, so that the first piece is computed while the others are under way; where
-///   what is computed is sent at once, the last heads are an item of their own, beside which the
-///   others' results travel.
+/// - if every rank computes once in a pass, the transfers before are cut into pieces of heads, one
+///   after another, so that the first piece is computed while the others are in flight; if the
+///   results are sent immediately, the last heads are a separate item, and the results of the
+///   others are sent while it runs.
 struct LoweredPlan {
-  /// Items of one pass: which of the plan's they are, or are pieces of; -1: a joined item's
-  /// gradients on their way home.
+  /// Items of one pass: the index of the plan's item that each is, or is a piece of; -1: the
+  /// transfer home of a joined item's gradients.
   struct Origins {
     std::array<std::vector<int64_t>, 5> items;   // [StageKind][item]
-    std::vector<std::vector<JoinedPart>> parts;  // [compute item] that it joins, if it does
+    std::vector<std::vector<JoinedPart>> parts;  // [compute item] the items it joins, if any
     std::vector<bool> rounds;                    // [merge item] its sum is rounded to the dtype
     std::vector<OwnMerge> own_merges;            // [compute item]
     std::vector<Rounding> roundings;             // [transfer item]
-    std::vector<int32_t> pieces;                 // [transfer item] -1: it is none
-    std::vector<bool> are_shares;                // [transfer item] added with others, all at once
-    std::vector<HeadCuts> cuts;                  // [rank]; empty: inputs come whole
-    /// [rank] Its kernel writes all pieces that it sends, because some lie too scattered for
-    /// copies; empty: nobody's.
+    std::vector<int32_t> pieces;                 // [transfer item] -1: not a piece
+    std::vector<bool> are_shares;                // [transfer item] added together with other shares
+    std::vector<HeadCuts> cuts;                  // [rank]; empty: inputs arrive whole
+    /// [rank] Its kernel writes all pieces that it sends, because some are too scattered for
+    /// copies; empty: on no rank.
     std::vector<bool> pushing;
 
     std::vector<int64_t>& of(StageKind kind) { return items[static_cast<size_t>(kind)]; }
@@ -94,17 +96,18 @@ struct LoweredPlan {
     bool pushes_all_pieces(RankId rank) const {
       return !pushing.empty() && pushing[static_cast<size_t>(to_index(rank))];
     }
-    /// Of all ranks' inputs: one that receives less may have fewer.
+    /// Largest number of pieces of any rank's inputs: a rank that receives less may have fewer.
     int32_t num_pieces() const {
       return pieces.empty() ? 0 : *std::max_element(pieces.begin(), pieces.end()) + 1;
     }
   };
 
-  Plan plan;  // without the items that nothing is left of; buffers without use have no rows
+  Plan plan;  // without items that have no work left; unused buffers have no rows
   std::array<Origins, 2> origins;   // forward, backward
   std::vector<bool> is_narrow;      // [buffer] results that hold the dtype, not fp32
-  std::vector<bool> has_wire_copy;  // [buffer] gradients in fp32 where they stay, else in the dtype
-  std::vector<BufferId> answers;    // `out` buffers that hold lse of the answer
+  std::vector<bool> has_wire_copy;  // [buffer] gradients in fp32 for rows that stay, in the dtype
+                                    // for others
+  std::vector<BufferId> answers;    // `out` buffers that hold the lse of the answer
   std::array<int64_t, 2> planned_computes{};  // number of the plan's own compute items
 
   const Origins& origins_of(bool is_backward) const { return origins[is_backward ? 1 : 0]; }
@@ -112,15 +115,16 @@ struct LoweredPlan {
 
 LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering);
 
-/// Events of the plan's items, by start: pieces of an item are one event, from the begin of the
-/// first to the end of the last; items that were joined are one after the other, each as long as
-/// its pairs are of all.
+/// Events of the plan's items, by start. Pieces of an item become one event, from the begin of the
+/// first to the end of the last. Joined items become one event each, one after another, with a
+/// duration in proportion to their pairs.
 std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
                                       const std::vector<ItemEvent>& events);
 
-/// Ends of the pieces that `heads` come in: small ones first, because nothing is computed beside
-/// the transfer of the first. `head_bytes`: that a rank sends of each. Rows of one head are short,
-/// and copies of them slow: where heads are small the first piece, which a kernel sends, has more.
+/// Ends of the pieces of `heads`. Small pieces come first, because nothing is computed during the
+/// transfer of the first. `head_bytes`: bytes that a rank sends for each head. Rows of one head are
+/// short, and copies of them slow: if heads are small, the first piece, which a kernel sends, has
+/// more of them.
 std::vector<int32_t> cut_heads(int32_t heads, int32_t most_pieces, int64_t head_bytes);
 
 }  // namespace cpscope::kernels

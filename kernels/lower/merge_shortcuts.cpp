@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kNoMerge = -1;
 
-/// Walks a pass in order and remembers what stands in its buffers.
+/// Visits a pass in order and tracks what its buffers hold.
 class ShortcutFinder {
  public:
   ShortcutFinder(const Plan& plan, const Pass& pass, const MergingKernels& can_merge)
@@ -26,13 +26,15 @@ class ShortcutFinder {
 
  private:
   struct State {
-    int64_t touched_at = kNoMerge;    // the last item that did, counted through the pass
-    int32_t num_writers = 0;          // compute items that wrote what stands there
+    int64_t touched_at = kNoMerge;    // number of the last item that touched it, within the pass
+    int32_t num_writers = 0;          // compute items that wrote its content
     int64_t writer = kNoMerge;        // the last of them
-    size_t result = 0;                // which of its results
-    int64_t saved_merge = kNoMerge;   // what should stand here went where this merge wanted it
-    int64_t last_merge = kNoMerge;    // into it, and nothing touched it since
-    int64_t direct_merge = kNoMerge;  // the same, saved by the compute item that wrote there first
+    size_t result = 0;                // index of the writer's result
+    int64_t saved_merge = kNoMerge;   // the merge whose destination got this buffer's content
+                                      // directly
+    int64_t last_merge = kNoMerge;    // last merge into it, if no item touched it since
+    int64_t direct_merge = kNoMerge;  // the same, but saved by the compute item that wrote the
+                                      // result there
 
     bool is_touched() const { return touched_at != kNoMerge; }
     bool is_merged() const { return last_merge != kNoMerge || direct_merge != kNoMerge; }
@@ -40,7 +42,8 @@ class ShortcutFinder {
 
   State& state_of(BufferId id) { return state_[static_cast<size_t>(to_index(id))]; }
 
-  /// A read of a buffer that was not filled after all: its merge must be done as planned.
+  /// Handles a read of a buffer that was not filled because its merge was saved: the merge must be
+  /// done as planned.
   void restore(BufferId id) {
     const State& state = state_of(id);
     const int64_t saved = state.saved_merge;
@@ -96,15 +99,17 @@ class ShortcutFinder {
     }
   }
 
-  /// May a partial be written where it is to be merged? Rows lie alike in both.
+  /// True if a partial may be written at the destination of its merge: both have the same layout of
+  /// rows.
   bool is_alike(BufferId partial, BufferId into) const {
     const BufferSpec &a = plan_.buffer(partial), &b = plan_.buffer(into);
     return a.kind == b.kind && a.rank == b.rank && a.heads.begin == b.heads.begin &&
            a.heads.end == b.heads.end && a.rows == b.rows;
   }
 
-  /// May the item that wrote a partial merge it? What is merged with must stand there before its
-  /// kernel begins, and be of merges: what a transfer brings would be waited for too early.
+  /// True if the item that wrote a partial may merge it. The values to merge with must be stored
+  /// before its kernel begins, and come from merges: an item that merges with the result of a
+  /// transfer would wait for the transfer too early.
   bool may_merge(const MergeItem& item, const State& partial) {
     const State& into = state_of(item.into);
     const bool is_first_result = partial.result == 0;  // out or dq
@@ -143,7 +148,7 @@ class ShortcutFinder {
     const bool is_out = plan_.buffer(buffer).kind == BufferKind::out;
     const bool only_rounds =
         !is_out || plan_.scenario.attention.softmax_type == SoftmaxType::vanilla;
-    // A first merge is a copy, which rounds nothing; nor does a kernel that adds to dq.
+    // A first merge is a copy, which does not round; nor does a kernel that adds to dq.
     if (only_rounds && state.last_merge != kNoMerge && (is_out || state.writer == kNoMerge) &&
         pass_.merges[static_cast<size_t>(state.last_merge)].order > 0) {
       if (state.writer != kNoMerge) {

@@ -5,14 +5,14 @@
 namespace cpscope::kernels {
 namespace {
 
-/// Is what lands rounded to the dtype, whatever it was?
+/// True if the values at the destination are rounded to the dtype, whatever they were before.
 bool is_rounded(const TransferItem& item, const Rounding& rounding) {
   const bool by_wire = item.link != LinkClass::self && !item.wire_fp32;
   return by_wire || rounding.values || (rounding.sums && item.landing == Landing::replace);
 }
 
-/// Walks a backward pass and finds buffers whose every number is rounded before it is added to: as
-/// long as it is only rounded later, it may be rounded at once.
+/// Visits a backward pass and finds buffers whose every number is rounded before anything is added
+/// to it: a number that is only rounded later may be rounded immediately.
 class NarrowGradients {
  public:
   NarrowGradients(const GradientPass& of,
@@ -23,7 +23,7 @@ class NarrowGradients {
     }
   }
 
-  /// is_home: somebody reads what stands there at last.
+  /// is_home: the final content of the buffer is read.
   bool may_be_narrow(BufferId id, bool is_home) const {
     const State& state = states_[place_of(id)];
     const bool is_known = state.holds == Holds::rounded || (!is_home && state.holds == Holds::sent);
@@ -31,8 +31,8 @@ class NarrowGradients {
   }
 
  private:
-  /// What stands there: numbers of the dtype; others; or others that have been sent rounded, which
-  /// nobody may look at again.
+  /// Content of a buffer: numbers of the dtype; other numbers; or other numbers that were sent
+  /// rounded, which must not be read again.
   enum class Holds { rounded, exact, sent };
 
   struct State {

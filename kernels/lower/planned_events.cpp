@@ -7,7 +7,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// An event of a joined item, as those of its parts.
+/// Splits an event of a joined item into those of its parts.
 std::vector<ItemEvent> split(const ItemEvent& event, const std::vector<JoinedPart>& parts) {
   int64_t all = 0, before = 0;
   for (const JoinedPart& part : parts) all += part.visible_pairs;

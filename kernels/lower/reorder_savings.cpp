@@ -8,9 +8,9 @@
 namespace cpscope::kernels {
 namespace {
 
-/// Who touches a buffer, over both passes.
+/// Uses of a buffer, over both passes.
 struct Touches {
-  int32_t others = 0;  // merges, finishes, computes, additions; being a home
+  int32_t others = 0;  // merges, finishes, computes, additions; being a home buffer
   std::array<int32_t, 2> landings{}, sendings{};  // [pass] transfers to it, from it
   std::array<int32_t, 2> reorders_to{}, reorders_from{};
   std::array<int64_t, 2> first_landing{-1, -1}, last_sending{-1, -1};  // [pass] stage
@@ -47,7 +47,7 @@ class SavingFinder {
               saving_of(p, at, pass(p).reorders[static_cast<size_t>(i)]);
       }
     }
-    // A buffer is passed over everywhere or nowhere.
+    // A buffer is skipped in all its items or in none.
     for (size_t p = 0; p < 2; ++p) {
       for (size_t i = 0; i < savings[p].size(); ++i) {
         const ReorderItem& item = pass(p).reorders[i];
@@ -84,7 +84,7 @@ class SavingFinder {
     for (const FinishItem& item : pass(p).finishes) visit_buffers(item, other);
   }
 
-  /// Is `id` touched in stages [begin, end) of the pass?
+  /// True if `id` is touched in stages [begin, end) of the pass.
   bool is_touched(size_t p, BufferId id, int64_t begin, int64_t end) const {
     for (int64_t s = begin; s < end; ++s) {
       const Stage& stage = pass(p).stages[static_cast<size_t>(s)];
@@ -106,13 +106,13 @@ class SavingFinder {
     const int64_t rows = plan_.buffer(item.from).rows;
     if (plan_.buffer(item.to).rows != rows || !is_permutation(plan_, item.order, rows))
       return ReorderSaving::none;
-    // Landing: transfers alone fill `from`, this item alone reads it.
+    // Landing: only transfers fill `from`, only this item reads it.
     if (from.others == 0 && from.landings[p] > 0 && from.sendings[p] == 0 &&
         from.reorders_to[p] == 0 && from.reorders_from[p] == 1 && to.reorders_to[p] == 1 &&
         from.first_landing[p] < stage && !is_touched(p, item.from, stage + 1, end_of(p)) &&
         !is_touched(p, item.to, from.first_landing[p], stage))
       return ReorderSaving::landing;
-    // Sending: this item alone fills `to`, transfers alone read it.
+    // Sending: only this item fills `to`, only transfers read it.
     if (to.others == 0 && to.sendings[p] > 0 && to.landings[p] == 0 && to.reorders_to[p] == 1 &&
         to.reorders_from[p] == 0 && to.last_sending[p] > stage &&
         !is_touched(p, item.to, 0, stage) &&
@@ -128,7 +128,7 @@ class SavingFinder {
       const Stage& stage = pass(p).stages[static_cast<size_t>(s)];
       for (int64_t i = stage.begin; i < stage.end; ++i) {
         const auto item = static_cast<size_t>(i);
-        // Another reorder or transfer may read it beside this one.
+        // Another reorder or transfer may read it as well.
         if (stage.kind == StageKind::transfer && pass(p).transfers[item].to != id) continue;
         if (stage.kind == StageKind::reorder && pass(p).reorders[item].to != id) continue;
         if (touches(p, stage.kind, item, id)) return true;
@@ -137,8 +137,8 @@ class SavingFinder {
     return false;
   }
 
-  /// The buffer between of a reorder that stays is filled and read as planned: so are all others of
-  /// that buffer.
+  /// If a reorder stays, the buffer between is filled and read as planned: then all other reorders
+  /// of that buffer stay too.
   void spoil(const ReorderItem& kept, std::array<std::vector<ReorderSaving>, 2>& savings) const {
     for (size_t p = 0; p < 2; ++p) {
       for (size_t i = 0; i < savings[p].size(); ++i) {

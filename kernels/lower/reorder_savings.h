@@ -10,19 +10,20 @@
 
 namespace cpscope::kernels {
 
-/// Which reorder items of a pass need no pass over memory of their own.
+/// Whether a reorder item of a pass needs a separate pass over memory, or which transfers replace
+/// it.
 enum class ReorderSaving : uint8_t {
   none,
-  landing,  // the transfers before it land in its order
-  sending   // the transfers after it take their rows in its order
+  landing,  // the transfers before it write rows in its order
+  sending   // the transfers after it read rows in its order
 };
 
-/// [pass: forward, backward][reorder item]. A buffer that is passed over is touched by nothing
-/// else, in either pass.
+/// [pass: forward, backward][reorder item]. A buffer that is skipped is not touched by any other
+/// item, in either pass.
 std::array<std::vector<ReorderSaving>, 2> find_reorder_savings(const Plan& plan);
 
-/// Rows of transfers that skip reorders: rows of the buffer between, as rows of the other one.
-/// Lists that are asked for again are not made again.
+/// Rows of transfers that skip reorders: rows of the buffer between, as rows of the other buffer.
+/// Lists are cached.
 class SkippedRows {
  public:
   explicit SkippedRows(const Plan& plan) : plan_(plan) {}

@@ -69,7 +69,8 @@ std::vector<double> decode_as(const uint8_t* bytes, size_t count) {
   return values;
 }
 
-/// One array in the plugin's memory, between guard bytes, with a copy of what it held.
+/// One array in the plugin's memory, between guard bytes, with a copy of its content before the
+/// call.
 class GuardedArray {
  public:
   GuardedArray(const PluginMemory& memory, std::string name, std::vector<uint8_t> content)
@@ -84,7 +85,7 @@ class GuardedArray {
   void* data() const { return static_cast<uint8_t*>(bytes_.get()) + kMarginBytes; }
   const std::string& name() const { return name_; }
 
-  /// Reads the array back; what was written where nothing may be, or nothing.
+  /// Reads the array back. Returns a description of a forbidden write, or nothing.
   std::optional<std::string> read_back(bool may_change) {
     std::vector<uint8_t> now(image_.size());
     memory_.copy_out(now.data(), bytes_.get(), size());
@@ -112,7 +113,7 @@ class GuardedArray {
   std::shared_ptr<void> bytes_;
 };
 
-/// A result: its array, and where its values go.
+/// A result: its array, and the destination of its values.
 struct ResultArray {
   size_t index;
   std::vector<double>* values;
@@ -134,10 +135,10 @@ class CallArrays {
     return add(name, std::move(content), heads, lanes);
   }
 
-  /// Results are unwritten at first.
+  /// Adds a result, unwritten at first.
   cpscope_tensor add_result(const char* name, std::vector<double>& values, int64_t rows,
                             int64_t heads, int64_t lanes) {
-    values.assign(static_cast<size_t>(rows * heads * lanes), kUnwritten);
+    values.assign(static_cast<size_t>(rows * heads * lanes), unwritten());
     results_.push_back({arrays_.size(), &values});
     return add_input(name, values, heads, lanes, true);
   }
@@ -148,7 +149,7 @@ class CallArrays {
     return static_cast<const int32_t*>(add(name, std::move(content), 1, 1).data);
   }
 
-  /// Reads the results; what was written where nothing may be, or nothing.
+  /// Reads the results. Returns a description of a forbidden write, or nothing.
   std::optional<std::string> read_back() {
     std::optional<std::string> fault;
     for (size_t i = 0; i < arrays_.size(); ++i) {
@@ -247,7 +248,7 @@ Error plugin_error(const LoadedPlugin& plugin, const ItemCall& call, ErrorKind k
                                       to_index(call.item->rank), to_index(call.item->step)));
 }
 
-/// The plugin's own words, in one line.
+/// The plugin's message, in one line.
 std::string said(std::array<char, 512>& message) {
   message.back() = '\0';
   std::string text(message.data());

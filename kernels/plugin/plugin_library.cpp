@@ -19,7 +19,7 @@ Error cannot_load(const std::string& path, std::string what, std::string hint = 
                     std::move(hint));
 }
 
-/// What is wrong with a plugin's description of itself; nothing when it can be called.
+/// The error in a plugin's description of itself; nothing if it can be called.
 std::optional<Error> check_description(const std::string& path, const cpscope_plugin* description) {
   if (description == nullptr)
     return cannot_load(path, "cpscope_open_plugin returned no description");
@@ -57,14 +57,14 @@ PluginMemory host_plugin_memory() {
 Result<ItemKernel> open_plugin(const std::string& path, const MemoryMaker& make_device_memory) {
   std::error_code failure;
   if (!std::filesystem::is_regular_file(path, failure)) return cannot_load(path, "no such file");
-  // A name without a folder would be looked for where libraries are installed.
+  // A name without a folder would be searched in the system's library folders.
   const std::string absolute = std::filesystem::absolute(path, failure).string();
   void* library = dlopen(absolute.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
     return cannot_load(path, why == nullptr ? "it cannot be loaded" : why);
   }
-  // The library is never closed: it may have threads, or a device's runtime, that outlive calls.
+  // The library is never closed: its threads, or a device's runtime, may outlive calls.
   const auto open =
       reinterpret_cast<const cpscope_plugin* (*)()>(dlsym(library, "cpscope_open_plugin"));
   if (open == nullptr)

@@ -8,20 +8,20 @@
 
 namespace cpscope::kernels {
 
-/// Memory that a plugin reads and writes, and how cpscope reaches it. All sizes in bytes. Functions
-/// may throw DeviceError.
+/// Memory that a plugin reads and writes, and functions by which cpscope accesses it. All sizes in
+/// bytes. Functions may throw DeviceError.
 struct PluginMemory {
   std::function<std::shared_ptr<void>(int64_t bytes)> allocate;
   std::function<void(void* to, const void* from, int64_t bytes)> copy_in;   // from the host
   std::function<void(void* to, const void* from, int64_t bytes)> copy_out;  // to the host
-  std::function<void()> wait;                                               // for `stream`
+  std::function<void()> wait;                                               // waits for `stream`
   void* stream = nullptr;
 };
 
-/// The host's own.
+/// Memory of the host.
 PluginMemory host_plugin_memory();
 
-/// The first device's, with a stream of its own; only where device code is linked. Errors
+/// Memory of the first device, with a separate stream; only if device code is linked. Errors
 /// (unavailable): there is no device, or it fails.
 Result<PluginMemory> device_plugin_memory();
 

@@ -13,7 +13,7 @@ Result<PluginMemory> device_plugin_memory() try {
   memory.allocate = [](int64_t bytes) {
     return std::shared_ptr<void>(allocate_bytes(bytes), [](void* data) { free_bytes(data); });
   };
-  // Every copy is waited for: the host's memory is pageable, and the order is then plain.
+  // Waits for every copy: the host's memory is pageable, and the order is then simple.
   memory.copy_in = [stream](void* to, const void* from, int64_t bytes) {
     copy_to_device(to, from, bytes, stream.get());
     wait_for_stream(stream.get());

@@ -1,8 +1,8 @@
-// Rows on the move: transfers, packing, reorders, merges, roundings, rotary embedding.
+// Pack, transfer, reorder, merge, rounding and RoPE kernels for rows.
 // Mapping: one warp a row or a (row, head), lanes of the warp along the row, so that all accesses
-// are coalesced; memory-bound, so the arithmetic is written for clarity. Grid-stride over units.
+// are coalesced. Memory-bound, so the arithmetic is written for clarity. Grid-stride over units.
 // Accuracy: log-sum-exp and weights in fp32 with the accurate library functions, so a merge errs by
-// a few ulp, as the CPU walker's does; rounding is to nearest, ties to even.
+// a few ulp, as the CPU executor's does; rounding is to nearest, ties to even.
 #include "kernels/device/device_code.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/merge_weights.h"
@@ -56,7 +56,8 @@ __device__ __forceinline__ float round_value(Dtype dtype, float value) {
   }
 }
 
-/// The warps of the grid share units 0 .. count: this one's first, and the step to its next.
+/// Units 0 .. count are split among the warps of the grid: the first unit of this warp, and the
+/// step to its next.
 __device__ __forceinline__ int64_t first_unit() {
   return int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
 }
@@ -74,7 +75,7 @@ __device__ __forceinline__ void round_values(Dtype dtype, float (&values)[kAtOnc
 
 __global__ void copy_groups(const __grid_constant__ RowCopy p) {
   const int32_t size = p.from.element == Dtype::fp32 ? 4 : 2;
-  const int32_t groups = p.lanes * size / 16;  // of one head
+  const int32_t groups = p.lanes * size / 16;  // in one head
   const auto* from = static_cast<const uint8_t*>(p.from.data);
   auto* to = static_cast<uint8_t*>(p.to.data);
   for (int64_t row = first_unit(); row < p.num_rows; row += unit_step()) {
@@ -106,9 +107,9 @@ __global__ void copy_values(const __grid_constant__ RowCopy p) {
   }
 }
 
-/// The same, kAtOnce lanes at a time.
+/// Same as the kernel before, kAtOnce elements at a time.
 __global__ void convert_groups(const __grid_constant__ RowCopy p) {
-  const int32_t groups = p.lanes / kAtOnce;  // of one head
+  const int32_t groups = p.lanes / kAtOnce;  // in one head
   for (int64_t row = first_unit(); row < p.num_rows; row += unit_step()) {
     const int64_t source = p.from.rows != nullptr ? p.from.rows[row] : row;
     const int64_t target = p.to.rows != nullptr ? p.to.rows[row] : row;
@@ -148,13 +149,13 @@ __global__ void merge_out(const __grid_constant__ OutMerge p) {
   for (int64_t unit = first_unit(); unit < p.shape.rows * p.shape.heads; unit += unit_step()) {
     const float old_lse = p.starts ? -INFINITY : p.into.lse[unit];
     const device::MergeWeights weights(old_lse, p.partial.lse[unit]);
-    // Every lane has read the old sum before one of them replaces it.
+    // All lanes have read the old sum before one of them replaces it.
     __syncwarp();
     for (int32_t lane = threadIdx.x % 32 * 4; lane < p.shape.lanes; lane += 128) {
       const int64_t at = unit * p.shape.pitch + lane;
       auto* into = reinterpret_cast<Floats4*>(p.into.o + at);
       const Floats4 partial = *reinterpret_cast<const Floats4*>(p.partial.o + at);
-      // The accumulator of a first merge holds nothing, not even a number.
+      // Before a first merge the accumulator is uninitialised.
       const Floats4 old = p.starts ? Floats4{} : *into;
       Floats4 sum;
 #pragma unroll
@@ -249,7 +250,7 @@ __global__ void rotate_rows(const __grid_constant__ RowRotation p) {
       const double c = cos(angle), s = sin(angle);
       const double a = load_value(p.data, p.element, at),
                    b = load_value(p.data, p.element, at + half);
-      // Turning an empty row would give some of its zeros a sign.
+      // Rotating zeros would change the sign of some of them.
       if (a == 0.0 && b == 0.0) continue;
       store_value(p.data, p.element, at,
                   round_value(p.round_to, static_cast<float>(a * c - b * s)));
@@ -259,7 +260,8 @@ __global__ void rotate_rows(const __grid_constant__ RowRotation p) {
   }
 }
 
-/// One CTA a head: threads take rows in turn, their sums are added in thread order.
+/// One CTA per head. Rows are assigned to threads round-robin; the threads' sums are added in
+/// thread order.
 __global__ void differentiate_sink(const __grid_constant__ SinkGradient p) {
   auto* sums = reinterpret_cast<double*>(device::dynamic_shared());
   const int32_t head = blockIdx.x;
@@ -283,14 +285,14 @@ __global__ void differentiate_sink(const __grid_constant__ SinkGradient p) {
   p.d_sink[p.first_head + head] += sum;
 }
 
-/// Does every head of every row begin on 16 bytes?
+/// True if every head of every row is aligned to 16 bytes.
 bool is_aligned(const RowBlock& block) {
   const int64_t size = element_size(block.element);
   return reinterpret_cast<uintptr_t>(block.data) % 16 == 0 && block.row_stride * size % 16 == 0 &&
          block.head_stride * size % 16 == 0;
 }
 
-/// Are the rows copied as they are?
+/// True if the rows are copied without conversion.
 bool is_plain_copy(const RowCopy& copy) {
   const bool rounds = copy.value_dtype != Dtype::fp32 && copy.from.element != copy.value_dtype;
   return copy.from.element == copy.to.element && !copy.adds && !rounds;

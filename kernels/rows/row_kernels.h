@@ -7,8 +7,8 @@
 
 namespace cpscope::kernels {
 
-/// Rows of one array in device memory: element (row, head, lane) of type `element` is at
-/// rows[row] * row_stride + head * head_stride + lane.
+/// Rows of one array in device memory: element d of (row, head), of type `element`, is at
+/// rows[row] * row_stride + head * head_stride + d.
 struct RowBlock {
   void* data = nullptr;
   Dtype element = Dtype::fp32;
@@ -17,44 +17,45 @@ struct RowBlock {
   const int32_t* rows = nullptr;  // nullptr: 0, 1, 2, ...
 };
 
-/// Rows that go from one block to another, converted, placed or added: what a transfer, a reorder,
-/// and packing for a wire are made of.
+/// Rows that are copied from one block to another, and converted, placed or added. Transfers,
+/// reorders, and packing for a wire consist of these.
 struct RowCopy {
   RowBlock from, to;
   int64_t num_rows = 0;
   int32_t heads = 0;
   int32_t lanes = 0;
   bool adds = false;                // to += value instead of to = value
-  Dtype value_dtype = Dtype::fp32;  // each value is rounded to it on its way
+  Dtype value_dtype = Dtype::fp32;  // each value is rounded to it first
   Dtype sum_dtype = Dtype::fp32;    // each sum is rounded to it
 };
 
-/// An accumulator or a partial of `out`: o fp32 [row, head, pitch lanes], lse fp32 [row, head].
+/// An accumulator or a partial of `out`: o fp32 [row, head, pitch], lse fp32 [row, head].
 struct OutRows {
   float* o = nullptr;
   float* lse = nullptr;
 };
 
-/// Shape of whole-buffer work.
+/// Shape of an operation on a whole buffer.
 struct BufferShape {
   int64_t rows = 0;
   int32_t heads = 0;
   int32_t lanes = 0;
-  int32_t pitch = 0;  // lanes between heads
+  int32_t pitch = 0;  // elements between heads
 };
 
-/// Merges a partial into an accumulator by log-sum-exp. `starts`: the accumulator holds nothing
-/// yet. Rows with no visible key keep lse = -inf and never make a NaN. Source: Milakov & Gimelshein
-/// 2018 (arXiv:1805.02867); as FlashAttention-2 (arXiv:2307.08691), 3.1.
+/// Merges a partial into an accumulator by log-sum-exp. `starts`: the accumulator is uninitialised.
+/// Rows with no visible key keep lse = -inf and never make a NaN. Source: Milakov & Gimelshein 2018
+/// (arXiv:1805.02867); as FlashAttention-2 (arXiv:2307.08691), 3.1.
 struct OutMerge {
   BufferShape shape;
   OutRows partial, into;
   bool starts = false;
-  Dtype round_to = Dtype::fp32;  // of what stands there afterwards
+  Dtype round_to = Dtype::fp32;  // of the merged values
 };
 
-/// An addend of TransformerEngine's second phase (accumulate = dtype): into.o += partial.o *
-/// exp(partial.lse - into.lse), rounded; rounds_addend: the product is rounded first (thd).
+/// Adds one addend in the second phase of TransformerEngine's accumulation (accumulate = dtype):
+/// into.o += partial.o * exp(partial.lse - into.lse), rounded; rounds_addend: the product is
+/// rounded first (thd).
 struct WeightedAdd {
   BufferShape shape;
   OutRows partial, into;
@@ -62,9 +63,9 @@ struct WeightedAdd {
   bool rounds_addend = false;
 };
 
-/// into += partial, elements of fp32, a multiple of eight; `into` may hold the dtype, to which sums
-/// are rounded then. `starts`: into = partial. Values and sums are rounded where the scenario
-/// merges in the dtype.
+/// into += partial, elements of fp32, a multiple of eight. `into` may hold the dtype; then sums are
+/// rounded to it. `starts`: into = partial. Values and sums are rounded if the scenario merges in
+/// the dtype.
 struct SumMerge {
   void* into = nullptr;
   Dtype into_element = Dtype::fp32;
@@ -75,7 +76,7 @@ struct SumMerge {
   Dtype sum_dtype = Dtype::fp32;
 };
 
-/// The sink joins every row that sees a key: one more key without a value.
+/// Adds the sink to every row that sees a key: one more key without a value.
 struct SinkJoin {
   BufferShape shape;
   OutRows into;
@@ -84,7 +85,8 @@ struct SinkJoin {
 };
 
 /// Rotary embedding of rows by position inside the sequence (Su et al. 2021, arXiv:2104.09864):
-/// lanes l and l + dim/2 turn by direction * position * theta^(-2l/dim), then are rounded to dtype.
+/// elements l and l + dim/2 are rotated by direction * position * theta^(-2l/dim), then rounded to
+/// dtype.
 struct RowRotation {
   BufferShape shape;
   void* data = nullptr;
@@ -98,7 +100,7 @@ struct RowRotation {
 /// d_sink[first_head + h] += -sum over rows of exp(sink - lse) * rowsum(d_out * out), in a fixed
 /// order.
 struct SinkGradient {
-  BufferShape shape;  // of out; heads counted from first_head
+  BufferShape shape;  // of out; heads are counted from first_head
   OutRows out;
   const void* d_out = nullptr;  // [row, head, pitch] of `element`
   Dtype element = Dtype::bf16;

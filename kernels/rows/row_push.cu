@@ -1,5 +1,5 @@
-// Rows to other devices, by a kernel.
-// Mapping: groups of 16 bytes, one a thread. Each CTA has an even stretch of a piece's groups, so
+// Writes rows to other devices, by a kernel.
+// Mapping: groups of 16 bytes, one a thread. Each CTA has an equal stretch of a piece's groups, so
 // that all receivers are written to at the same time.
 #include "kernels/device/device_code.h"
 #include "kernels/device/launch.h"
@@ -23,7 +23,7 @@ __host__ __device__ __forceinline__ uint32_t groups_of(const RowPush::Copy& copy
          static_cast<uint32_t>(copy.num_blocks);
 }
 
-/// Groups [begin, end) of a copy, by the threads of a CTA.
+/// Copies groups [begin, end) of a copy with the threads of a CTA.
 __device__ __forceinline__ void copy_groups(const RowPush::Copy& copy, uint32_t begin,
                                             uint32_t end) {
   const auto in_row = static_cast<uint32_t>(copy.row_groups);
@@ -68,7 +68,7 @@ __device__ __forceinline__ void copy_groups(const RowPush::Copy& copy, uint32_t 
 
 __device__ __forceinline__ uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/// This CTA's part of copies [first, last), of `ctas`.
+/// Copies this CTA's part of copies [first, last), split over `ctas` CTAs.
 __device__ __forceinline__ void copy_part(const RowPush& p, int32_t first, int32_t last,
                                           uint32_t ctas) {
   uint32_t all = 0;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void copy_part(const RowPush& p, int32_t first, int32
   }
 }
 
-/// Thread 0 of the last one of `ctas` to be done with a piece learns that all of it is written.
+/// True in thread 0 of the last of `ctas` CTAs to finish a piece: the whole piece is written.
 __device__ __forceinline__ bool is_last_done(int32_t* num_done, int32_t ctas) {
   device::fence_system();
   __syncthreads();
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kThreads, 1) push_rows(const __grid_constant__
 
 constexpr bool is_whole(int64_t bytes) { return bytes % kGroupBytes == 0; }
 
-/// A place for one more copy of the piece, of so many groups; nullptr where there is no room, or
-/// rows or groups are not counted in 32 bits.
+/// A place for one more copy of the piece, with this number of groups; nullptr if there is no room,
+/// or if rows or groups exceed 32 bits.
 RowPush::Copy* next_copy(RowPush& push, int64_t groups, int64_t largest_row) {
   const int32_t piece = push.num_pieces;
   int32_t& end = push.ends[piece];

@@ -1,7 +1,7 @@
-// Rows of several places, added up.
-// Mapping: a warp a row, eight lanes of the row a thread, so that all accesses are coalesced; rows
-// of four shares are under way at a time. Grid-stride over rows. Memory-bound: every share is read
-// once, every sum written once.
+// Adds up rows of several sources.
+// Mapping: a warp a row, eight elements of the row a thread, so that all accesses are coalesced;
+// rows of four shares are in flight at a time. Grid-stride over rows. Memory-bound: every share is
+// read once, every sum written once.
 // Accuracy: fp32 sums in the order of the shares, rounded once, to nearest, ties to even.
 #include "kernels/device/launch.h"
 #include "kernels/device/row_groups.h"
@@ -20,7 +20,7 @@ constexpr int kMostBlocks = 4096;
 static_assert(RowSum::kLanesAtOnce == kAtOnce);
 constexpr int kAhead = 4;  // shares that are read before they are added
 
-/// One thread's part of a row.
+/// Adds one thread's part of a row.
 __device__ __forceinline__ void add_shares(const RowSum& p, int64_t row, int32_t head, int32_t lane,
                                            float (&sums)[kAtOnce]) {
   bool has_sum = false;
@@ -49,7 +49,7 @@ __device__ __forceinline__ void add_shares(const RowSum& p, int64_t row, int32_t
 }
 
 __global__ void __launch_bounds__(kThreads) sum_rows(const __grid_constant__ RowSum p) {
-  const int32_t groups = p.lanes / kAtOnce;  // of one head
+  const int32_t groups = p.lanes / kAtOnce;  // in one head
   const int64_t step = int64_t{gridDim.x} * kWarps;
   for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < p.num_rows;
        row += step) {

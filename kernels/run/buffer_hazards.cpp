@@ -8,7 +8,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// Lets a stream wait once for each event.
+/// Makes a stream wait only once for each event.
 class Waits {
  public:
   explicit Waits(Stream stream) : stream_(stream) {}
@@ -35,7 +35,7 @@ BufferHazards::BufferHazards(const Plan& plan) {
   }
 }
 
-/// Of all heads of the part.
+/// The uses of all heads of the part.
 template <class Self>
 auto BufferHazards::find_uses(Self& self, const BufferPart& part) {
   using Found = std::span<std::remove_reference_t<decltype(self.uses_.front().front())>>;
@@ -47,7 +47,7 @@ auto BufferHazards::find_uses(Self& self, const BufferPart& part) {
   return Found(self.uses_[b]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
-/// A stream's latest event stands for those before.
+/// A stream's latest event covers its earlier ones.
 void BufferHazards::note(std::vector<Mark>& marks, Mark mark) {
   const auto same = std::find_if(marks.begin(), marks.end(),
                                  [&](const Mark& other) { return other.stream == mark.stream; });

@@ -35,23 +35,23 @@ class DeviceStream {
   Stream stream_;
 };
 
-/// Orders work on several streams by the heads of buffers that it touches: an item begins when what
-/// it reads has been written and what it overwrites has been read. Nothing else makes streams wait,
-/// so a ring's next transfer runs beside the compute of this step. Streams may belong to several
-/// devices of one process. Threads may call `begin` at the same time.
+/// Orders work on several streams by the heads of buffers that it touches: an item begins when its
+/// inputs have been written and the values it overwrites have been read. Streams wait for nothing
+/// else, so a ring's next transfer runs at the same time as the compute of this step. Streams may
+/// belong to several devices of one process. Threads may call `begin` at the same time.
 class BufferHazards {
  public:
-  /// Work of one stage writes different rows: nothing of it waits for each other.
+  /// Items of one stage write different rows, so they do not wait for each other.
   static constexpr int64_t kAlone = -1;
 
   explicit BufferHazards(const Plan& plan);
 
-  /// Lets `stream` wait for all earlier conflicting work.
+  /// Makes `stream` wait for all earlier conflicting work.
   void begin(const BufferUse& use, Stream stream) const;
-  /// The work was enqueued on `stream`. `stage`: as below.
+  /// Records that the work was enqueued on `stream`. `stage`: as below.
   void end(const BufferUse& use, Stream stream, int64_t stage = kAlone);
-  /// The work was enqueued on `stream`, `event` behind it. `stage`: that of work which is enqueued
-  /// before any of the stage is noted here.
+  /// Records that the work was enqueued on `stream`, with `event` after it. `stage`: for work that
+  /// is enqueued before any work of its stage is recorded here.
   void end(const BufferUse& use, Stream stream, const std::shared_ptr<DeviceEvent>& event,
            int64_t stage = kAlone);
 
@@ -62,8 +62,8 @@ class BufferHazards {
   };
   struct Uses {
     // The latest of each stream:
-    std::vector<Mark> writes;  // the last one, or those of one stage
-    std::vector<Mark> reads;   // since then
+    std::vector<Mark> writes;  // the last one, or all of one stage
+    std::vector<Mark> reads;   // since the writes
     int64_t stage = kAlone;    // of the writes
   };
   static void note(std::vector<Mark>& marks, Mark mark);

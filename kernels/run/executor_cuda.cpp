@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kComputeStreams = 4;
 
-/// The arrays that a compute or finish item writes, with the rows that hold something.
+/// The arrays that a compute or finish item writes, and how many rows have values.
 struct WrittenArray {
   BufferId buffer;
   bool second;
@@ -29,7 +29,8 @@ struct WrittenArray {
 /// More than the L2 cache of any device.
 constexpr int64_t kFlushBytes = int64_t{256} << 20;
 
-/// Is every repeat followed by one that the host enqueues ahead? An observer sees all repeats.
+/// True if every repeat is followed by one that the host enqueues ahead. Not with an observer,
+/// which sees all repeats.
 bool repeats_ahead(const RunOptions& options) {
   return options.measures_items && options.repeats > 1 && !options.observer;
 }
@@ -42,7 +43,7 @@ class DeviceRun {
       : lowered_(lowered),
         plan_(lowered.plan),
         options_(options),
-        // A faulty plan may read what it writes: its items run one after another.
+        // A faulty plan may read what it writes, so its items run one after another.
         num_compute_streams_(checked.admitted_because().empty() ? kComputeStreams : 0),
         engine_(engine),
         watch_(options.control, (plan_.forward.num_items() + plan_.backward.num_items()) *
@@ -51,10 +52,10 @@ class DeviceRun {
         hazards_(plan_),
         clock_(options.measures_items, transfer_stream_.get()) {}
 
-  /// One direction, as often as asked; the wall time of each repeat. Nothing is pending before or
-  /// after it. Where items are measured, every repeat is followed by another that the host enqueues
-  /// ahead, while the cache is flushed, so that an item's time holds no launches; what is kept is
-  /// the one in the middle.
+  /// Runs one direction for the requested number of repeats; returns the wall time of each. No work
+  /// is pending before or after it. If items are measured, every repeat is followed by another one
+  /// that the host enqueues ahead, while the cache is flushed, so that an item's time contains no
+  /// launches. The item times of the median one of these are kept.
   std::vector<double> run_pass(bool is_backward) {
     std::vector<double> seconds, ahead_seconds;
     const int32_t first = clock_.repeat() + 1;
@@ -81,14 +82,14 @@ class DeviceRun {
 
   std::vector<ItemEvent> events() { return planned_events(lowered_, clock_.read()); }
   Stream main_stream() const { return transfer_stream_.get(); }
-  /// Why there is no answer; nothing when nobody cancelled the run.
+  /// The Error of a cancelled run; nothing if the run was not cancelled.
   std::optional<Error> cancellation() const {
     if (!watch_.was_cancelled()) return std::nullopt;
     return watch_.error("the run", "items");
   }
 
  private:
-  /// A repeat must not find its inputs in the cache: all streams go on behind this.
+  /// Flushes the cache, so that a repeat does not find its inputs there. All streams wait for it.
   void flush_cache(const DeviceMemory& memory) {
     fill_bytes(memory.data(), 0, kFlushBytes, transfer_stream_.get());
     const DeviceEvent flushed(false);
@@ -96,7 +97,7 @@ class DeviceRun {
     for (const DeviceStream& stream : compute_streams_) wait_for_event(stream.get(), flushed.get());
   }
 
-  /// Seconds from now until all is done.
+  /// Runs one direction once; returns the seconds until all its work is done.
   double run_once(bool is_backward) {
     engine_.begin_pass();
     clock_.begin_repeat();
@@ -137,7 +138,7 @@ class DeviceRun {
 
   void run_stage(const Pass& pass, const Stage& stage) {
     for (int64_t i = stage.begin; i < stage.end; ++i) {
-      // What is enqueued runs to its end; the rest is left out.
+      // Enqueued work runs to its end; the rest is skipped.
       if (watch_.is_cancelled()) return;
       const ItemId id{is_backward_, stage.kind, i};
       switch (stage.kind) {

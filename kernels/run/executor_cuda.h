@@ -8,9 +8,9 @@
 
 namespace cpscope::kernels {
 
-/// Executor `cuda`: one GPU plays all ranks. Every rank has its own device buffers between guard
-/// bytes; transfers are device copies on a stream of their own, computes run on several streams,
-/// and an item waits only for the buffers that it touches.
+/// Executor `cuda`: one GPU takes the part of all ranks. Every rank has its own device buffers
+/// between guard bytes; transfers are device copies on a separate stream, computes run on several
+/// streams, and an item waits only for the buffers that it touches.
 /// `generation`: the newest kernels that may be used; `portable` makes executor `cuda-portable`.
 std::unique_ptr<Executor> make_executor_cuda(std::optional<Generation> generation = std::nullopt);
 

@@ -22,7 +22,7 @@ namespace {
 Result<std::vector<int>> choose_devices(const LaunchPlace& place, int count) {
   std::vector<int> devices(static_cast<size_t>(count));
   std::iota(devices.begin(), devices.end(), 0);
-  // Alone on the host, or shown just one by its launcher.
+  // Alone on the host, or its launcher shows it only one device.
   if (place.num_local_processes == 1 || count == 1) return devices;
   if (place.local_process < count) return std::vector<int>{place.local_process};
   return make_error(
@@ -47,7 +47,7 @@ class ExecutorNccl : public Executor {
   explicit ExecutorNccl(Result<NcclSettings> settings) : settings_(std::move(settings)) {}
 
   ~ExecutorNccl() override {
-    // Communicators end together; process 0 may still be judging.
+    // Communicators must end together; process 0 may still be comparing results.
     if (nccl_ != nullptr && stopped_.empty() && !group_->barrier()) nccl_->abort();
     reachable_ = nullptr;
   }
@@ -83,7 +83,7 @@ class ExecutorNccl : public Executor {
 
   int64_t memory_bytes(const CheckedPlan& checked) const override {
     const Attention& attention = checked.plan().scenario.attention;
-    // The host packs one array of a rank at a time; answers of other processes arrive whole.
+    // The host packs one array of a rank at a time; answers of other processes arrive complete.
     int64_t largest = 0;
     for (const BufferSpec& spec : checked.plan().buffers) {
       largest = std::max(largest, spec.rows * spec.heads.size() *
@@ -118,14 +118,14 @@ class ExecutorNccl : public Executor {
   }
 
  private:
-  /// At the first run: the processes, then their communicator.
+  /// At the first run: connects the processes, then makes their communicator.
   std::optional<Error> join() {
     if (nccl_ != nullptr) return std::nullopt;
     const NcclSettings& settings = settings_.value();
     if (group_ == nullptr) {
       Result<std::unique_ptr<ProcessGroup>> group =
           ProcessGroup::join(settings.place, settings.limits, [this] {
-            // The main thread is held by a call that waits for a device.
+            // The main thread is blocked in a call that waits for a device.
             if (NcclGroup* nccl = reachable_.load()) nccl->abort();
           });
       if (!group) return group.error();
@@ -170,10 +170,10 @@ class ExecutorNccl : public Executor {
         "executor nccl wrote outside its buffers: a guard byte was overwritten " + broken);
   }
 
-  /// Until the next run nobody expects this process to move.
+  /// Reports that this process need not move until the next run.
   void rest() { group_->publish({num_runs_, Activity::unwatched, 0}); }
 
-  /// This process failed: the others are told.
+  /// Reports the failure of this process to the others.
   Error fail(const std::string& why) {
     if (group_ == nullptr)
       return make_error(ErrorKind::unavailable, "executor nccl failed: " + why);
@@ -191,10 +191,10 @@ class ExecutorNccl : public Executor {
   mutable std::optional<Result<NcclLibrary>> library_;
   std::unique_ptr<ProcessGroup> group_;
   std::unique_ptr<NcclGroup> nccl_;
-  std::atomic<NcclGroup*> reachable_ = nullptr;  // nccl_, for the group's own thread
+  std::atomic<NcclGroup*> reachable_ = nullptr;  // nccl_, for the thread of the group
   Wire wire_ = Wire::nccl;
   int64_t num_runs_ = 0;
-  std::string stopped_;  // why this executor is of no use any more
+  std::string stopped_;  // why this executor can no longer be used
 };
 
 }  // namespace

@@ -9,28 +9,28 @@
 
 namespace cpscope::kernels {
 
-/// Number of the repeat whose time is the median.
+/// Number of the repeat with the median time.
 int32_t middle_of(const std::vector<double>& seconds);
 
-/// Times items on the streams of one device by pairs of events. Off, it costs nothing.
+/// Times items on the streams of one device by pairs of events. When off, it costs nothing.
 class ItemClock {
  public:
-  /// Time zero is where `stream` stands now.
+  /// Time zero is the current end of `stream`.
   ItemClock(bool is_on, Stream stream);
 
-  /// Off, it costs nothing for a while.
+  /// Turns timing on or off for a while; when off, it costs nothing.
   void turn(bool on) { is_turned_on_ = on; }
-  /// What follows belongs to the next repeat of its direction.
+  /// Assigns later items to the next repeat of their direction.
   void begin_repeat() { ++repeat_; }
-  /// The present repeat, counted over both directions; -1: none has begun.
+  /// The current repeat, counted over both directions; -1: none has begun.
   int32_t repeat() const { return repeat_; }
-  /// Forgets what was timed of a direction in other repeats.
+  /// Removes the times of a direction in other repeats.
   void keep_only(bool is_backward, int32_t repeat);
   void start(Stream stream);
   void stop(const ItemId& item, RankId rank, StepId step, Stream stream);
-  /// Items that were carried out together.
+  /// Ends the timing of items that ran together.
   void stop_all(std::span<const ItemId> items, RankId rank, StepId step, Stream stream);
-  /// What was timed, in order of start. Waits for all of it.
+  /// The timed events, in order of start. Waits until all are done.
   std::vector<ItemEvent> read();
 
  private:

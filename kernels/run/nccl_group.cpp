@@ -14,7 +14,8 @@ namespace cpscope::kernels {
 
 namespace {
 
-// A sleep takes 70 us at least, which would be seen in the times of passes.
+// How long a loop polls before it sleeps. A sleep takes at least 70 us, which would be visible in
+// the times of passes.
 constexpr std::chrono::milliseconds kAwake{50};
 constexpr std::chrono::microseconds kPause{20};
 constexpr std::chrono::seconds kFinalizeWithin{10};
@@ -54,7 +55,8 @@ NcclGroup::~NcclGroup() {
   for (const NcclCommunicator communicator : communicators_) nccl_.destroy(communicator);
 }
 
-/// Whoever ends has nobody left to tell what failed.
+/// Waits until the communicators settle. At the end of the group no process is left to report a
+/// failure to.
 bool NcclGroup::settles_within(std::chrono::seconds limit) noexcept {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   PollPause pause;

@@ -14,13 +14,13 @@
 
 namespace cpscope::kernels {
 
-/// What went wrong when a process of the group stopped, not necessarily this one.
+/// The failure when a process of the group stopped, not necessarily this one.
 class GroupStopped : public DeviceError {
  public:
   using DeviceError::DeviceError;
 };
 
-/// The value; GroupStopped with the first complaint where there is none.
+/// Returns the value; throws GroupStopped with the Error's message if there is none.
 template <class T>
 T value_or_stop(Result<T> result) {
   if (!result) throw GroupStopped(result.error().complaints.front().what);
@@ -33,20 +33,20 @@ struct RankRange {
   int32_t end = 0;
 };
 
-/// NCCL among all devices of all processes, one rank a device, made once and used by every plan: a
-/// plan of fewer ranks uses the first ones. Ranks are counted process by process. Rows travel as
-/// bytes by grouped sends and receives, nothing else, so a plan's transfers are exactly what
-/// crosses the wire; collective transfers of a plan are groups of sends and receives as well.
+/// NCCL among all devices of all processes, one rank per device. It is made once and used by every
+/// plan: a plan of fewer ranks uses the first ones. Ranks are counted process by process. Rows are
+/// sent only as bytes by grouped sends and receives, so a plan's transfers are exactly the data on
+/// the wire; collective transfers of a plan are groups of sends and receives as well.
 ///
 /// Calls return at once and are polled, so that a dead peer never blocks this process. Failures are
-/// thrown as DeviceError, a group that stopped as GroupStopped. One thread drives all devices of a
+/// thrown as DeviceError, a stopped group as GroupStopped. One thread drives all devices of a
 /// process.
 class NcclGroup {
  public:
-  /// Collective over the processes. `devices`: those that this process drives. `group` must outlive
-  /// the result.
+  /// Collective over the processes. `devices`: devices of this process. `group` must outlive the
+  /// result.
   NcclGroup(NcclFunctions nccl, ProcessGroup& group, std::vector<int> devices);
-  /// After an abort nothing more; else waits for what is under way.
+  /// After an abort does nothing; else waits for running transfers.
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
@@ -59,25 +59,25 @@ class NcclGroup {
   int device_of(int32_t rank) const { return devices_[static_cast<size_t>(rank - first_rank_)]; }
   ProcessGroup& processes() { return group_; }
 
-  /// Sends and receives between begin and end are one group: they wait for each other, in any
-  /// order.
+  /// Begins a group. Sends and receives between begin and end wait for each other, in any order.
   void begin();
   void send(int32_t rank, int32_t peer, const void* from, int64_t bytes, Stream stream);
   void receive(int32_t rank, int32_t peer, void* to, int64_t bytes, Stream stream);
-  /// Everything of the group is on its streams.
+  /// Ends the group; all its work is then on its streams.
   void end();
 
-  /// Throws when a communicator failed or the group of processes stopped; else this process is seen
-  /// to be alive.
+  /// Throws if a communicator failed or the group of processes stopped; else reports that this
+  /// process is alive.
   void check();
-  /// Ends all transfers under way; the group is of no use then. May be called from any thread.
+  /// Ends all running transfers; the group cannot be used afterwards. May be called from any
+  /// thread.
   void abort() noexcept;
 
  private:
   void exchange_ranks();
   NcclUniqueId exchange_id();
   void connect(const NcclUniqueId& id);
-  /// Whether all communicators have done what they were asked for; throws as check does.
+  /// True if all communicators have finished the requested calls; throws as check does.
   bool is_settled();
   void wait_until_settled();
   bool settles_within(std::chrono::seconds limit) noexcept;
@@ -97,7 +97,7 @@ class NcclGroup {
   bool is_aborted_ = false;
 };
 
-/// A pause of a loop that waits for a device: none at first, then longer ones, so that short waits
+/// A pause in a loop that waits for a device: none at first, then longer ones, so that short waits
 /// stay short and long ones cost little.
 class PollPause {
  public:

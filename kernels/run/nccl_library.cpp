@@ -16,9 +16,9 @@ namespace {
 
 constexpr const char* kFileName = "libnccl.so.2";
 
-/// The folder of the Python package that brings NCCL, with its file; nothing when there is none.
+/// The folder of the Python package that contains NCCL, with its file; nothing if there is none.
 std::optional<std::string> ask_python() {
-  // The package nvidia is a namespace of many folders, so Python itself must say where nccl is.
+  // The package nvidia is a namespace of many folders, so only Python knows where nccl is.
   constexpr const char* kQuestion =
       "command -v python3 > /dev/null 2>&1 && python3 -c 'import importlib.util as u; "
       "print(list(u.find_spec(\"nvidia.nccl\").submodule_search_locations)[0])' 2> /dev/null";
@@ -34,7 +34,7 @@ std::optional<std::string> ask_python() {
   return folder + "/lib/" + kFileName;
 }
 
-/// A handle, or why the loader would not.
+/// A handle, or the loader's reason for failing.
 struct Opened {
   void* handle = nullptr;
   std::string why;
@@ -50,7 +50,7 @@ Opened open_library(const std::string& file) {
   return opened;
 }
 
-/// Looks functions up and remembers those that are not there.
+/// Looks up functions and remembers missing ones.
 class SymbolReader {
  public:
   explicit SymbolReader(void* handle) : handle_(handle) {}
@@ -76,7 +76,7 @@ Result<NcclLibrary> read_library(void* handle, const std::string& path) {
   NcclLibrary library{.functions = {}, .path = path, .version = 0};
   NcclFunctions& functions = library.functions;
   SymbolReader reader(handle);
-  // The version comes first: an old library should be called old, not incomplete.
+  // The version comes first, so that an old library is reported as old, not as incomplete.
   reader.read("ncclGetVersion", functions.get_version);
   if (functions.get_version && functions.get_version(&library.version) == NcclStatus::success &&
       library.version < kOldestNccl) {
@@ -107,7 +107,7 @@ Result<NcclLibrary> read_library(void* handle, const std::string& path) {
   return library;
 }
 
-/// The file that a handle came from, where the loader says.
+/// The file that a handle came from, if the loader reports it.
 std::string path_of(void* handle, const std::string& asked) {
   Dl_info info{};
   void* symbol = dlsym(handle, "ncclGetVersion");
@@ -147,7 +147,7 @@ Result<NcclLibrary> load_nccl(const NcclSearch& search) {
                       "correct or unset CPSCOPE_NCCL_LIBRARY");
   }
   std::vector<std::string> files = search.files;
-  std::string why_not;  // of a file that is there and does not load
+  std::string why_not;  // reason for a file that exists and does not load
   bool has_asked = !search.asks_python;
   for (size_t i = 0; i < files.size() || !has_asked; ++i) {
     if (i == files.size()) {

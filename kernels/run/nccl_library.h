@@ -13,13 +13,13 @@
 
 namespace cpscope::kernels {
 
-// The few names of NCCL's C interface that the house uses, so that nothing of NCCL is needed to
+// The few names of NCCL's C interface that cpscope uses, so that nothing of NCCL is needed to
 // build. Source: nccl.h of NCCL 2.18 to 2.28.
 
-/// One device's end of a communicator (ncclComm_t).
+/// One device's part of a communicator (ncclComm_t).
 using NcclCommunicator = struct NcclCommunicatorTag*;
 
-/// What every rank of a communicator must know to find the others (ncclUniqueId).
+/// Identification by which the ranks of a communicator find each other (ncclUniqueId).
 struct NcclUniqueId {
   std::array<char, 128> bytes{};
 };
@@ -39,22 +39,23 @@ enum class NcclStatus : int {
 /// ncclDataType_t; rows travel as bytes.
 enum class NcclDataType : int { uint8 = 1 };
 
-/// ncclConfig_t up to the fields of 2.18; a library with more fields takes its defaults for them.
+/// ncclConfig_t up to the fields of 2.18; a library with more fields uses its defaults for them.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned int magic = 0xcafebeef;
   unsigned int version = 21800;
-  int is_blocking = 0;  // 0: calls return at once and are polled, so that a dead peer blocks nobody
+  int is_blocking = 0;  // 0: calls return at once and are polled, so that a dead peer blocks no
+                        // rank
   int cluster_size = INT_MIN;  // INT_MIN: NCCL's own choice
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  int traffic_class = INT_MIN;  // fills what would be padding in front of later fields
+  int traffic_class = INT_MIN;  // fills what would be padding before later fields
 };
 static_assert(sizeof(NcclConfig) == 48);
 
-/// The functions themselves: those of a loaded library, or of something that stands in for it.
+/// The functions: those of a loaded library, or of a replacement for it.
 struct NcclFunctions {
   std::function<NcclStatus(int* version)> get_version;
   std::function<NcclStatus(NcclUniqueId* id)> get_unique_id;
@@ -77,29 +78,29 @@ struct NcclFunctions {
   std::function<const char*(NcclCommunicator)> get_last_error;
 };
 
-/// Where to look for libnccl.so.2, in this order.
+/// Places to search for libnccl.so.2, in this order.
 struct NcclSearch {
-  std::optional<std::string> only;  // this file and no other
-  std::vector<std::string> files;   // names without a folder go through the loader's search path
-  bool asks_python = false;         // last: the folder of the Python package nvidia.nccl
+  std::optional<std::string> only;  // this file only
+  std::vector<std::string> files;   // names without a folder use the loader's search path
+  bool asks_python = false;         // last: in the folder of the Python package nvidia.nccl
 };
 
-/// CPSCOPE_NCCL_LIBRARY alone when it is set; else the loader's path, the usual CUDA folders and
-/// the Python package.
+/// Only CPSCOPE_NCCL_LIBRARY if it is set; else the loader's path, the usual CUDA folders and the
+/// Python package.
 NcclSearch nccl_search_of_environment();
 
-/// A loaded libnccl. It stays in memory until the process ends, because it may have left threads.
+/// A loaded libnccl. It stays in memory until the process ends, because its threads may still run.
 struct NcclLibrary {
   NcclFunctions functions;
   std::string path;
-  int version = 0;  // as NCCL counts: 22809 is 2.28.9
+  int version = 0;  // in NCCL's form: 22809 is 2.28.9
 };
 
 /// Oldest version whose configuration has the fields above.
 inline constexpr int kOldestNccl = 21800;
 
-/// Errors: unavailable: no file found (all places that were tried are named), too old, or a
-/// function is missing.
+/// Errors (unavailable): no file found (the message names all places that were tried), too old, or
+/// a function is missing.
 Result<NcclLibrary> load_nccl(const NcclSearch& search);
 
 /// 22809 -> "2.28.9".

@@ -15,14 +15,14 @@
 namespace cpscope::kernels {
 namespace {
 
-// Steps that are enqueued ahead of the one under way: enough to keep a device busy, few enough that
+// Steps that are enqueued ahead of the running one: enough to keep a device busy, few enough that
 // its launch queue never fills and blocks the thread that must notice failures.
 constexpr size_t kStepsAhead = 2;
 
 // Repeats whose items are measured; one of them is kept.
 constexpr int32_t kMeasuredRepeats = 3;
 
-/// What a device calls the kernels of its own items, to those of the others.
+/// Adds the names of the kernels of a device's own items to those of other devices.
 void add_names(const std::vector<std::string>& own, std::vector<std::string>& all) {
   all.resize(own.size());
   for (size_t i = 0; i < own.size(); ++i) {
@@ -30,8 +30,8 @@ void add_names(const std::vector<std::string>& own, std::vector<std::string>& al
   }
 }
 
-/// Events of items cost the host time: those that are kept are of other repeats than those that
-/// count. An observer sees all repeats.
+/// True if items are measured in separate repeats: their events cost host time that must not count
+/// in the times of passes. Not with an observer, which sees all repeats.
 bool has_own_repeats(const RunOptions& options) {
   return options.measures_items && options.repeats > 1 && !options.observer;
 }
@@ -43,7 +43,8 @@ int64_t num_repeats(const RunOptions& options) {
 
 bool is_in_order(const CheckedPlan& checked) { return !checked.admitted_because().empty(); }
 
-/// Of this process's devices. All processes are expected to have devices alike.
+/// The lowest compute capability of this process's devices. Processes are expected to have the same
+/// devices.
 int32_t lowest_capability(const NcclGroup& nccl) {
   int32_t lowest = std::numeric_limits<int32_t>::max();
   for (int32_t rank = nccl.first_rank(); rank < nccl.end_rank(); ++rank)
@@ -51,11 +52,11 @@ int32_t lowest_capability(const NcclGroup& nccl) {
   return lowest;
 }
 
-/// A piece costs some ten microseconds of launches, waits and idle multiprocessors; a pass that
-/// takes not much longer is better left whole.
+/// A piece costs some ten microseconds of launches, waits and idle multiprocessors; a pass that is
+/// not much longer stays whole.
 HeadPieces pieces_of(const Plan& plan, Wire wire, std::optional<int32_t> most) {
   if (wire != Wire::copies) return {};
-  // Asked for: however small they are.
+  // Set explicitly: any size is allowed.
   if (most) return {*most, 1};
 
   constexpr double kShortPass = 150e-6, kFlopsPerSecond = 600e12;
@@ -68,7 +69,7 @@ HeadPieces pieces_of(const Plan& plan, Wire wire, std::optional<int32_t> most) {
   return {seconds < kShortPass ? 1 : Arrivals::kMostPieces};
 }
 
-/// With the first computes.
+/// Number of stages up to and including the first computes.
 size_t num_stages_to_compute(const Pass& pass) {
   const auto found = std::find_if(pass.stages.begin(), pass.stages.end(), [](const Stage& stage) {
     return stage.kind == StageKind::compute;
@@ -83,7 +84,7 @@ NcclRun::NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGrou
     : checked_(checked),
       options_(options),
       nccl_(nccl),
-      // A faulty plan may read what it writes: its items run one after another.
+      // A faulty plan may read what it writes, so its items run one after another.
       wire_(is_in_order(checked) ? Wire::nccl : ways.wire),
       generation_(ways.generation),
       lowered_(lower_for_devices(checked, options, generation_, lowest_capability(nccl),
@@ -110,7 +111,7 @@ std::string NcclRun::agree(const std::string& complaint) {
 }
 
 bool NcclRun::agree_to_cancel() {
-  // Nobody leaves alone: the others would wait for its transfers.
+  // No process may leave alone: the others would wait for its transfers.
   if (can_be_cancelled_ && !is_cancelled_)
     is_cancelled_ = !agree(watch_.is_cancelled() ? "cancelled" : "").empty();
   return is_cancelled_;
@@ -121,7 +122,7 @@ void NcclRun::barrier() { value_or_stop(nccl_.processes().barrier()); }
 std::string NcclRun::prepare(const RunInputs& inputs) {
   publish(Activity::preparing);
   if (wire_ == Wire::copies) swaps_ = {find_swaps(false), find_swaps(true)};
-  // Different files on different hosts would only show as wrong numbers, or not at all.
+  // Different files on different hosts would show only as wrong numbers, or not at all.
   const std::string hash = to_hex(plan_.hash);
   const std::string first = to_string(value_or_stop(nccl_.processes().broadcast(to_bytes(hash))));
   std::string complaint;
@@ -243,7 +244,7 @@ void NcclRun::run_stages(bool is_backward) {
       run_transfers(stage.begin, stage.end);
     } else {
       for (int64_t i = stage.begin; i < stage.end; ++i) {
-        // A faulty plan may send on what it has just received.
+        // A faulty plan may send data that it has just received.
         if (stage.kind == StageKind::transfer) {
           run_transfers(i, i + 1);
           continue;
@@ -259,8 +260,9 @@ void NcclRun::run_stages(bool is_backward) {
   }
 }
 
-/// Calls work(device) for all, each on a thread of its own where work is enqueued: the host needs
-/// some microseconds for a copy, and the last device should not begin after the sum of all.
+/// Calls work(device) for all devices, each on its own thread unless work runs during the call: a
+/// copy costs the host some microseconds, and the last device should not start only after the sum
+/// of these.
 template <class Work>
 void NcclRun::each_device(Work work) {
   if (works_at_once() || devices_.size() == 1) {
@@ -279,7 +281,7 @@ void NcclRun::by_threads(Work work) {
   workers_->run([&](size_t index) { work(devices_[index / 2], index % 2 != 0); });
 }
 
-/// Stages behind which the next one is enqueued first: the host takes its time for transfers.
+/// Stages after which the next one is enqueued first, because the host needs time for transfers.
 std::vector<bool> NcclRun::find_swaps(bool is_backward) const {
   const std::vector<Stage>& stages = (is_backward ? plan_.backward : plan_.forward).stages;
   std::vector<bool> swaps(stages.size(), false);
@@ -288,8 +290,8 @@ std::vector<bool> NcclRun::find_swaps(bool is_backward) const {
   return swaps;
 }
 
-/// May computes be enqueued before the transfers that stand in front of them? They touch nothing
-/// that is sent, and what is sent needs no multiprocessor, for which it would wait.
+/// True if computes may be enqueued before the transfers that precede them: they touch nothing that
+/// the transfers write, and the transfers need no multiprocessor, for which they would wait.
 bool NcclRun::may_swap(const Stage& transfers, const Stage& computes, bool is_backward) const {
   if (transfers.kind != StageKind::transfer || computes.kind != StageKind::compute ||
       transfers.step != computes.step)
@@ -310,7 +312,7 @@ bool NcclRun::may_swap(const Stage& transfers, const Stage& computes, bool is_ba
   return true;
 }
 
-/// A stage by copies.
+/// Runs a stage with copies.
 void NcclRun::run_by_devices(const Stage& stage) {
   if (stage.kind == StageKind::transfer) {
     each_device([&](RankDevice& device) { device.send(stage.begin, stage.end, devices_); });
@@ -339,8 +341,9 @@ void NcclRun::begin_in_pieces(bool is_backward) {
     for (RankDevice& device : devices_) compute(device);
     return;
   }
-  // Kernels wait for what comes, and nothing that comes needs multiprocessors, or has them already:
-  // all devices compute as soon as one piece is there, however long the host takes for the others.
+  // Kernels wait for arriving pieces, and their transfers need no multiprocessors, or have them
+  // already. So all devices compute as soon as one piece has arrived, however long the host takes
+  // for the others.
   bool& is_loaded = is_loaded_[is_backward ? 1 : 0];
   if (is_loaded) {
     by_threads([&](RankDevice& device, bool is_second) {
@@ -350,8 +353,8 @@ void NcclRun::begin_in_pieces(bool is_backward) {
     });
     return;
   }
-  // The first time a launch may wait for other work, as CUDA loads the kernel, and others' launches
-  // for that one: all devices have sent all before any computes.
+  // At the first launch CUDA loads the kernel, which may wait for other work, and launches of other
+  // threads wait for that one. So all devices send everything before any computes.
   each_device([&](RankDevice& device) { send(device, 0, num_pieces); });
   each_device(compute);
   is_loaded = true;
@@ -368,7 +371,8 @@ void NcclRun::run_transfers(int64_t begin, int64_t end) {
   for (RankDevice& device : devices_) device.unpack();
 }
 
-/// Waits until at most so many steps are under way, and tells the group how far this process is.
+/// Waits until at most `most_steps` steps are running, and reports the progress of this process to
+/// the group.
 void NcclRun::wait_until_open(size_t most_steps) {
   PollPause pause;
   while (true) {
@@ -417,7 +421,7 @@ void NcclRun::gather(RunOutput& output) {
   ProcessGroup& processes = nccl_.processes();
   const std::vector<RankId> here = ranks_of(nccl_.first_rank(), nccl_.end_rank());
   output.is_whole = processes.process() == 0;
-  // Process 0 has its own.
+  // Process 0 already has its own results.
   const std::vector<Bytes> all = value_or_stop(
       processes.gather(output.is_whole ? Bytes{} : encode_results(checked_.plan(), here, output)));
   for (size_t process = 1; process < all.size(); ++process) {

@@ -14,12 +14,12 @@
 
 namespace cpscope::kernels {
 
-/// One run of one plan by the devices of this process. Everything is collective: all processes make
+/// One run of one plan by the devices of this process. All calls are collective: all processes make
 /// the same calls. Failures are thrown as NcclGroup throws them.
 class NcclRun {
  public:
   struct Ways {
-    Wire wire = Wire::nccl;  // copies: all devices are of this process and reach each other
+    Wire wire = Wire::nccl;  // copies: all devices belong to this process and reach each other
     std::optional<Generation> generation;
     std::optional<int32_t> most_pieces;
   };
@@ -28,22 +28,24 @@ class NcclRun {
   NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGroup& nccl, const Ways& ways,
           int64_t run);
 
-  /// Makes and fills the devices' memory. A reason why some process cannot; the same on all.
+  /// Makes and fills the devices' memory. Returns the reason why some process cannot, the same on
+  /// all; empty if all can.
   std::string prepare(const RunInputs& inputs);
-  /// Both passes; what this process has of the results. An error says that some process cancelled
-  /// the run; the same on all, and the group is as ready for the next run as after an answer.
+  /// Runs both passes; returns this process's part of the results. An error reports that some
+  /// process cancelled the run, the same on all; the group can then start the next run as after an
+  /// answer.
   Result<RunOutput> carry_out();
-  /// The whole of the results on process 0.
+  /// Collects the complete results on process 0.
   void gather(RunOutput& output);
-  /// A guard byte that was overwritten somewhere; empty when all are intact. The same on all.
+  /// Describes an overwritten guard byte; empty if all are intact. The same on all processes.
   std::string find_broken_guard();
 
  private:
   std::vector<double> run_pass(bool is_backward);
-  /// Wall time of each.
+  /// Wall time of each repeat.
   std::vector<double> run_repeats(bool is_backward, int32_t repeats, bool measures_items);
   void run_stages(bool is_backward);
-  /// All up to the first computes of a pass whose inputs come in pieces.
+  /// Enqueues everything up to the first computes of a pass whose inputs arrive in pieces.
   void begin_in_pieces(bool is_backward);
   template <class Work>
   void each_device(Work work);
@@ -54,11 +56,11 @@ class NcclRun {
   void run_by_devices(const Stage& stage);
   void run_transfers(int64_t begin, int64_t end);
   void observe(const Stage& stage);
-  /// Whether some process wants to stop; the same on all.
+  /// True if some process wants to stop; the same on all.
   bool agree_to_cancel();
   void wait_until_open(size_t most_steps);
   void publish(Activity activity, int32_t step = 0);
-  /// The first process's complaint, if any has one; the same on all.
+  /// The first process's error, if any has one; the same on all.
   std::string agree(const std::string& complaint);
   void barrier();
   std::vector<RankId> ranks_of(int32_t first, int32_t end) const;
@@ -73,14 +75,17 @@ class NcclRun {
   const int64_t run_;
   RunWatch watch_;
   int64_t num_enqueued_ = 0;       // items, over all repeats
-  bool can_be_cancelled_ = false;  // some process may want to
+  bool can_be_cancelled_ = false;  // some process may request it
   bool is_cancelled_ = false;
-  std::array<std::vector<bool>, 2> swaps_;  // [direction][stage] the next one goes first; copies
+  std::array<std::vector<bool>, 2> swaps_;  // [direction][stage] the next stage is enqueued first;
+                                            // copies
   WorkPoint published_;
-  std::deque<RankDevice> devices_;          // of ranks that the plan has
+  std::deque<RankDevice> devices_;          // of the plan's ranks
   std::unique_ptr<DeviceWorkers> workers_;  // where devices are copied to
-  std::array<bool, 2> is_loaded_{};  // [direction] a pass in pieces has run: its kernels are there
-  std::deque<StepId> open_steps_;    // enqueued, not seen to be done by all devices here
+  std::array<bool, 2> is_loaded_{};  // [direction] a pass in pieces has run, so its kernels are
+                                     // loaded
+  std::deque<StepId> open_steps_;    // enqueued, not yet known to be done on all devices of this
+                                     // process
 };
 
 }  // namespace cpscope::kernels

@@ -80,7 +80,7 @@ void RankArrays::plan_row_lists(bool is_backward) {
   for (size_t i = 0; i < pass.transfers.size(); ++i) {
     const TransferItem& item = pass.transfers[i];
     if (is_here(item.src)) plan_row_list(item.from_rows);
-    // Who pushes scattered rows knows where they go.
+    // A kernel that pushes scattered rows needs the list of their places.
     const bool is_listed = origins.pieces[i] >= 0 && origins.pushes_all_pieces(item.src);
     if (is_here(item.dst) || (is_here(item.src) && is_listed)) plan_row_list(item.to_rows);
   }

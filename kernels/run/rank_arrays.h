@@ -14,42 +14,41 @@
 
 namespace cpscope::kernels {
 
-/// Lanes of one of a buffer's two arrays (0: there is no second one), as numbers and as memory.
+/// Elements per head of one of a buffer's two arrays (0: no second array), as used and as stored.
 struct ArrayLanes {
   int32_t lanes = 0;
   int32_t pitch = 0;
 };
 
-/// q, dq: [qk]; d_out: [v]; kv, dkv: [qk], [v]; out: [v], [1] (lse).
+/// For q, dq: [qk]; d_out: [v]; kv, dkv: [qk], [v]; out: [v], [1] (lse).
 ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention);
 
-/// What a device holds of a buffer: the inputs in the dtype, results and their partials in fp32,
-/// lse always.
+/// Element type of a buffer on a device: the inputs in the dtype, results and their partials in
+/// fp32, lse always in fp32.
 Dtype element_of(BufferKind kind, Dtype dtype);
 
-/// What the memory of one of a buffer's arrays holds. `is_narrow` [buffer]: results that are held
-/// in the dtype.
+/// Element type of one of a buffer's arrays in memory. `is_narrow` [buffer]: results that are
+/// stored in the dtype.
 Dtype element_in(const Plan& plan, const std::vector<bool>& is_narrow, BufferId id, bool second);
 
-/// The same of what a transfer takes from it to another rank: from the copy that is made for wires
-/// where there is one.
+/// Element type that a transfer sends to another rank: that of the copy for wires if there is one.
 Dtype sent_element(const LoweredPlan& lowered, const TransferItem& item, bool second);
 
 /// The buffers of some ranks in the memory of one device, every array between guards, and the row
-/// lists that their items name. Buffers of other ranks do not exist here.
+/// lists that their items name. Buffers of other ranks are not allocated.
 class RankArrays {
  public:
-  /// `is_here` [rank]. Plans the arrays; nothing is allocated yet.
+  /// `is_here` [rank]. Plans the arrays without allocating them.
   RankArrays(const LoweredPlan& lowered, std::vector<bool> is_here);
 
   bool is_here(RankId rank) const { return is_here_[to_index(rank)]; }
   int64_t num_here() const { return std::count(is_here_.begin(), is_here_.end(), true); }
   bool holds(BufferId id) const { return id != kNoBuffer && first_[to_index(id)] >= 0; }
-  /// A further array, of the executor's own.
+  /// Reserves a further array, of the executor.
   int32_t reserve(const std::string& name, int64_t bytes) { return arrays_.reserve(name, bytes); }
   int64_t total_bytes() const { return arrays_.total_bytes() + row_list_bytes_; }
 
-  /// Allocates; every byte of every array is `fill`.
+  /// Allocates all arrays; every byte is `fill`.
   void allocate(uint8_t fill, Stream stream);
 
   template <class T = void>
@@ -64,26 +63,26 @@ class RankArrays {
   T* second(BufferId id) const {
     return at<T>(second_[to_index(id)]);
   }
-  /// Of one array of a buffer.
+  /// Element type of one array of a buffer.
   Dtype element(BufferId id, bool second) const;
   bool has_second(BufferId id) const { return second_[to_index(id)] >= 0; }
   int64_t array_bytes(BufferId id, bool second) const {
     return arrays_.bytes_of(second ? second_[to_index(id)] : first_[to_index(id)]);
   }
 
-  /// One array of a buffer, from head `first_head` (numbered in the whole attention) on.
+  /// One array of a buffer, from head `first_head` (numbered among all heads) on.
   RowBlock block(BufferId id, bool second, int32_t first_head) const;
-  /// The same of its copy for wires, where it has one.
+  /// The same of its copy for wires, if there is one.
   RowBlock wire_block(BufferId id, bool second, int32_t first_head) const;
   DeviceRows rows(BufferId id, bool second, int32_t first_head) const;
   OutRows out_rows(BufferId id) const { return {first<float>(id), second<float>(id)}; }
   BufferShape shape(BufferId id, bool second) const;
   /// The list's rows in device memory; nullptr for kAllRows.
   const int32_t* row_list(RunListId list) const;
-  /// [row of its `to`] The row of its `from`, if it stays on its rank, else the row of what came
-  /// over the wire; -1: not of this share.
+  /// [row of its `to`] The row of its `from`, if it stays on its rank; else the row in the received
+  /// data; -1: not in this share.
   const int32_t* share_rows(const TransferItem& share) const;
-  /// As WireRows::uses, of a buffer with a copy for wires.
+  /// As WireRows::uses, for a buffer with a copy for wires.
   const uint8_t* row_uses(BufferId id) const { return row_uses_.at(to_index(id)).as<uint8_t>(); }
 
   std::string find_broken_guard(Stream stream) const { return arrays_.find_broken_guard(stream); }
@@ -102,7 +101,7 @@ class RankArrays {
   const Plan& plan_;
   std::vector<bool> is_here_;
   GuardedArrays arrays_;
-  std::vector<int32_t> first_, second_;            // [BufferId] array, -1: none here
+  std::vector<int32_t> first_, second_;            // [BufferId] array; -1: not on this device
   std::vector<int32_t> wire_first_, wire_second_;  // [BufferId] array of the copy for wires
   std::map<int32_t, DeviceMemory> row_lists_;      // [RunListId]
   std::map<std::array<int32_t, 4>, DeviceMemory> share_rows_;  // [stays here, from, to, buffer]

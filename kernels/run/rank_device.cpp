@@ -12,7 +12,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// Of messages in staging.
+/// Alignment of messages in staging.
 constexpr int64_t kBufferAlignment = 256;
 
 std::vector<bool> only(const Plan& plan, RankId rank) {
@@ -21,7 +21,7 @@ std::vector<bool> only(const Plan& plan, RankId rank) {
   return is_here;
 }
 
-/// Later members are made on the device as well.
+/// Selects the device too, because later members are made on it.
 DeviceInfo select_and_describe(int device) {
   select_device(device);
   return describe_device(device);
@@ -51,11 +51,11 @@ int64_t RankDevice::align(int64_t bytes) {
 }
 
 RankDevice::~RankDevice() {
-  // Memory, streams and events go back to the device that they came from.
+  // Memory, streams and events must be released on the device on which they were made.
   try {
     select_device(device_);
   } catch (const DeviceError&) {
-    // A device that is gone takes everything with it.
+    // If the device is gone, its resources are gone too.
   }
 }
 
@@ -186,9 +186,10 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
   }
 }
 
-/// Of an item in two the second one's CTAs come as the first one's go, and not before: they would
-/// hold multiprocessors and wait for the last inputs. Not beside a kernel that adds up parts: it
-/// would have no multiprocessors, and the first one's results would wait for it.
+/// Enqueues a compute item. If an item is in two parts, the CTAs of the second start when those of
+/// the first end, not before: they would occupy multiprocessors while they wait for the last
+/// inputs. If the first part ends with a kernel that adds up parts, the second runs after it:
+/// otherwise that kernel would have no multiprocessors, and the first part's results would be late.
 void RankDevice::compute(const ComputeItem& item, int64_t index) {
   const std::vector<int64_t>& origins = lowered_.origins_of(is_backward_).of(StageKind::compute);
   const int64_t origin = origins[static_cast<size_t>(index)];
@@ -223,7 +224,7 @@ int64_t RankDevice::pack(int64_t begin, int64_t end) {
       if (item.src == rank_) landings_.push_back({&item, id, 0});
       continue;
     }
-    if (item.bytes == 0) continue;  // would only cost its latency
+    if (item.bytes == 0) continue;  // an empty message would only cost its latency
     if (item.src == rank_) {
       CPSCOPE_CHECK(engine_.wire_bytes(item) == item.bytes, "the plan counts other bytes",
                     engine_.wire_bytes(item), item.bytes);
@@ -239,7 +240,7 @@ int64_t RankDevice::pack(int64_t begin, int64_t end) {
   const bool has_adds = std::any_of(landings_.begin(), landings_.end(), [](const Message& message) {
     return message.item->landing == Landing::add;
   });
-  // What stays here need not wait for the wire, except that additions follow item order.
+  // Rows that stay on the rank need not wait for the wire, except that additions follow item order.
   if (!has_adds) {
     for (const Message& message : landings_) {
       if (is_local(message)) move(message);
@@ -254,7 +255,7 @@ int64_t RankDevice::pack(int64_t begin, int64_t end) {
     engine_.pack(*message.item, staging_.at<uint8_t>(send_staging_) + message.offset,
                  transfer_stream());
   }
-  // What is packed may be overwritten: the wire takes it from staging.
+  // The buffer may be overwritten after packing: the wire reads staging.
   for (const Message& message : sends_) hazards_.end({{message.item->from}, {}}, transfer_stream());
   return static_cast<int64_t>(sends_.size()) + num_received;
 }

@@ -16,14 +16,14 @@
 
 namespace cpscope::kernels {
 
-/// One rank of a plan on a device of its own: its arrays, streams, and staging memory for what is
-/// on the wire and cannot go straight to its place. An item waits only for the heads of buffers
-/// that it touches, so transfers run beside computes. NCCL's staging needs no second copy: pack,
-/// send, receive and unpack follow each other on one stream; the plan's own ring buffers are the
-/// double ones. Copies have a place in staging each.
+/// One rank of a plan on its own device: its arrays, streams, and staging memory for wire data that
+/// cannot go directly to its destination. An item waits only for the heads of buffers that it
+/// touches, so transfers run at the same time as computes. NCCL's staging needs no second copy:
+/// pack, send, receive and unpack follow each other on one stream; the plan's own ring buffers are
+/// the double ones. With copies, each message has its own place in staging.
 class RankDevice {
  public:
-  /// `lowered` outlives it.
+  /// `lowered` must outlive it.
   RankDevice(const LoweredPlan& lowered, RankId rank, int device, const RunOptions& options,
              std::optional<Generation> generation, Wire wire, bool is_in_order);
   RankDevice(const RankDevice&) = delete;
@@ -31,58 +31,59 @@ class RankDevice {
   ~RankDevice();
 
   RankId rank() const { return rank_; }
-  /// Why the device cannot hold the plan, if so.
+  /// Reason why the plan does not fit the device, if so.
   std::optional<std::string> why_too_large() const;
   void load(const RunInputs& inputs);
 
-  /// Time zero of its events is now. Everything is idle.
+  /// Sets time zero of its events to now. The device must be idle.
   void start_clock();
   void begin_pass(bool is_backward, bool measures_items);
-  /// Keeps what the forward has left and every repeat of the backward is to find.
+  /// Saves the forward's data that every repeat of the backward must find unchanged.
   void keep_inputs();
-  /// Of a direction's passes only the events of one are kept: 0 is the last one.
+  /// Keeps only the events of one pass of a direction: 0 is the last pass.
   void keep_repeat(bool is_backward, int32_t repeats_ago);
-  /// Enqueues an item of this rank that is no transfer; others' items are left alone.
+  /// Enqueues an item of this rank that is no transfer; ignores items of other ranks.
   void enqueue(StageKind kind, int64_t index);
 
-  // Wire::copies: transfers [begin, end) of a stage, in two parts that all devices of the process
-  // have done before any goes on; threads may do a part of several devices at the same time.
-  // `devices` [rank].
-  /// Enqueues what this rank sends.
+  // Wire::copies: transfers [begin, end) of a stage, in two parts: all devices of the process
+  // finish the first before any begins the second. Threads may do a part of several devices at the
+  // same time. `devices` [rank].
+  /// Enqueues the transfers that this rank sends.
   void send(int64_t begin, int64_t end, std::deque<RankDevice>& devices);
-  /// Places what comes here and what stays here, and takes note of what is on its way.
+  /// Stores rows that arrive here and rows that stay here, and records messages in flight.
   void receive(int64_t begin, int64_t end, const std::deque<RankDevice>& devices);
-  /// Wire::copies: what this rank sends of a piece of inputs, and flags that say so, unless a
-  /// kernel does it. `devices` [rank]. A thread may do it while another one does anything else.
+  /// Wire::copies: sends a piece of inputs from this rank, and the flags that report it, unless a
+  /// kernel does so. `devices` [rank]. One thread may do it while another does anything else.
   void send_piece(int32_t piece, std::deque<RankDevice>& devices);
-  /// The first piece by a kernel, with all pieces of what stays here; all pieces where rows lie too
-  /// scattered for copies.
+  /// Sends the first piece by a kernel, with all pieces of rows that stay here; or all pieces, if
+  /// rows are too scattered for copies.
   void push_first_piece(std::deque<RankDevice>& devices);
 
-  // Wire::nccl: transfers [begin, end) of a stage, in three parts, between them all devices of the
-  // process.
-  /// Packs what this rank sends; how many messages it sends and receives.
+  // Wire::nccl: transfers [begin, end) of a stage, in three parts; all devices of the process
+  // finish one before any begins the next.
+  /// Packs the rows that this rank sends; returns the number of messages that it sends and
+  /// receives.
   int64_t pack(int64_t begin, int64_t end);
   void post(NcclGroup& nccl);
   void unpack();
 
-  /// All work of a step has been enqueued.
+  /// Records that all work of a step has been enqueued.
   void end_step(StepId step);
-  /// The first step whose work is not all done, if any. Does not wait.
+  /// The first step that is not completely done, if any. Does not wait.
   std::optional<StepId> open_step();
   void wait();
 
-  /// What an item has just written, if it is this rank's compute or finish item.
+  /// The values that an item has just written, if it is a compute or finish item of this rank.
   std::vector<ItemResult> read_results(StageKind kind, int64_t index);
   void collect_forward(Answer& answer);
   void collect_backward(Answer& answer);
   std::vector<ItemEvent> events();
   int64_t tile_flops() const;
   std::string generation_text() const { return engine_.generation_text(); }
-  /// Of this rank's items.
+  /// Kernels of this rank's items.
   std::array<std::vector<std::string>, 2> item_kernels() const { return engine_.item_kernels(); }
   double list_seconds() const { return engine_.list_seconds(); }
-  /// Empty, or which array's guard was overwritten.
+  /// The array whose guard was overwritten; empty if none.
   std::string find_broken_guard();
 
  private:
@@ -95,12 +96,12 @@ class RankDevice {
     StepId step;
     std::vector<std::shared_ptr<DeviceEvent>> events;  // of all streams
   };
-  /// How a transfer is copied, and where it lies in staging: where it is sent if it is packed,
-  /// where it is received if it does not land straight.
+  /// How a transfer is copied, and its place in staging: at the sender if it is packed, at the
+  /// receiver if it cannot go directly to its destination.
   struct CopyPlan {
     bool is_packed = false, lands_straight = false;
     int64_t sent = 0, received = 0;
-    std::vector<ByteRows> rows;  // once it was sent
+    std::vector<ByteRows> rows;  // cached after the first send
   };
   /// A transfer by copies that this rank has enqueued.
   struct Sent {
@@ -108,20 +109,21 @@ class RankDevice {
     std::shared_ptr<DeviceEvent> read, arrived;
   };
 
-  /// What a kernel writes at the begin of a pass.
+  /// The rows that a kernel writes at the begin of a pass.
   struct FirstPush {
-    bool is_taken = false;  // by the kernel
+    bool is_taken = false;  // the kernel writes them
     RowPush rows;
     std::vector<ItemId> items;
   };
 
-  // Passes are counted to here and then again from 0: a flag is never what it was a pass before.
+  // Pass numbers count up to this and then restart at 0: a flag never has the value of the previous
+  // pass.
   static constexpr int32_t kNumbers = 1024;
   static constexpr int64_t kPushedBytes = RowPush::kMostPieces * int64_t{sizeof(int32_t)};
 
-  /// What flags of this pass are set to.
+  /// Value of flags in this pass.
   int32_t pass_value() const { return pass_number_ % kNumbers; }
-  /// Where a message of staging ends and the next one may begin.
+  /// Bytes that a message takes in staging.
   static int64_t align(int64_t bytes);
   const Pass& pass() const { return is_backward_ ? plan_.backward : plan_.forward; }
   bool pushes_all_pieces() const {
@@ -173,24 +175,25 @@ class RankDevice {
   GuardedArrays staging_;
   int32_t send_staging_ = -1, receive_staging_ = -1;  // arrays
   std::array<std::vector<CopyPlan>, 2> copies_;       // [direction][transfer]; Wire::copies
-  std::vector<Sent> sent_;                            // [transfer] of the pass
+  std::vector<Sent> sent_;                            // [transfer] of the current pass
   int64_t num_stages_ = 0;                            // of transfers, over all passes
-  // Results travel beside what later pieces wait for; what is packed or has landed is moved beside
-  // both.
+  // Results are sent at the same time as the inputs of later pieces; packing and placing of
+  // received rows run at the same time as both.
   DeviceStream compute_stream_, transfer_stream_, result_stream_{Urgency::urgent},
       packing_stream_{Urgency::urgent}, landing_stream_{Urgency::urgent};
-  DeviceStream late_stream_{Urgency::late};  // the rest of a compute item in two, behind the first
+  DeviceStream late_stream_{Urgency::late};  // the second part of a compute item, after the first
   std::optional<int64_t> computed_;          // the plan's item that was enqueued last in the pass
-  int32_t numbers_ = -1;       // array: 0, 1, 2, ...; flags are set to that of the pass
-  int32_t num_pushed_ = -1;    // array: [piece] CTAs of a push that are done
-  int32_t first_pushed_ = -1;  // array: a flag, set when the first piece is written
-  std::array<std::optional<FirstPush>, 2> pushes_;  // [direction] once there was one
+  int32_t numbers_ = -1;       // array: 0, 1, 2, ...; flags are set to the pass's number
+  int32_t num_pushed_ = -1;    // array: [piece] number of finished CTAs of a push
+  int32_t first_pushed_ = -1;  // array: a flag that is set when the first piece is written
+  std::array<std::optional<FirstPush>, 2> pushes_;  // [direction] made at the first use
   int32_t pass_number_ = 0;                         // passes begun
   BufferHazards hazards_;
-  std::optional<ItemClock> clock_, piece_clock_;  // of send_piece, which a thread of its own calls
-  std::vector<Message> sends_;                    // of the stage under way, in item order
-  std::vector<Message> landings_;  // what it receives and what it moves on the rank itself
-  std::deque<StepMark> marks_;     // steps that were not seen to be done
+  std::optional<ItemClock> clock_, piece_clock_;  // piece_clock_: of send_piece, which a separate
+                                                  // thread calls
+  std::vector<Message> sends_;                    // of the current stage, in item order
+  std::vector<Message> landings_;  // messages it receives, and rows that stay on the rank
+  std::deque<StepMark> marks_;     // steps not yet known to be done
 };
 
 }  // namespace cpscope::kernels

@@ -1,5 +1,5 @@
-// Wire::copies: rows to other devices of this process by copy engines, and by a kernel where they
-// are wanted at once.
+// Wire::copies: sends rows to other devices of this process by copy engines, and by a kernel when
+// they are needed at once.
 #include "kernels/run/rank_device.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ void RankDevice::send(int64_t begin, int64_t end, std::deque<RankDevice>& device
   select_device(device_);
   for (int64_t i = begin; i < end; ++i) {
     const TransferItem& item = pass().transfers[static_cast<size_t>(i)];
-    // Nothing on the wire would only cost its latency.
+    // An empty message would only cost its latency.
     if (item.src == rank_ && item.dst != rank_ && item.bytes > 0)
       send_item(i, devices[static_cast<size_t>(to_index(item.dst))]);
   }
@@ -58,7 +58,7 @@ void RankDevice::send_item(int64_t index, RankDevice& receiver) {
   const BufferUse reads{{{item.from, item.heads}}, {}}, writes{{}, {{item.to, item.heads}}};
   const Stream copier = is_result ? result_stream_.get() : transfer_stream();
   const CopyPlan& plan = copy_plan(index);
-  // The next one is packed while this one travels.
+  // The next transfer is packed while this one is copied.
   const Stream reader = plan.is_packed ? packing_stream_.get() : copier;
   Sent& sent = sent_[static_cast<size_t>(index)];
   sent = {reader, copier, nullptr, std::make_shared<DeviceEvent>(false)};
@@ -77,8 +77,8 @@ void RankDevice::send_item(int64_t index, RankDevice& receiver) {
   record_event(sent.arrived->get(), copier);
 }
 
-/// By a kernel: copies on one device take multiprocessors too. Additions follow item order, so they
-/// share a stream with what lands from elsewhere.
+/// Moves rows that stay here by a kernel, because copies on one device take multiprocessors too.
+/// Additions follow item order, so they share a stream with rows that arrive from other devices.
 void RankDevice::keep_item(int64_t index, int64_t stage) {
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
   const Stream stream = landing_stream_.get();
@@ -98,7 +98,7 @@ void RankDevice::receive(int64_t begin, int64_t end, const std::deque<RankDevice
   };
   const std::vector<bool>& are_shares = lowered_.origins_of(is_backward_).are_shares;
   const auto is_share = [&](int64_t i) { return are_shares[static_cast<size_t>(i)]; };
-  // What is added must not be overwritten; all else that stays waits for nothing that comes.
+  // Additions must not be overwritten; other rows that stay here wait for no arriving ones.
   const auto stays_first = [&](const TransferItem& item, int64_t i) {
     return item.src == rank_ && item.dst == rank_ && item.landing == Landing::replace &&
            !is_share(i);
@@ -126,7 +126,8 @@ void RankDevice::receive(int64_t begin, int64_t end, const std::deque<RankDevice
   for (auto& [buffer, shares] : sums) add_shares(shares, devices, stage);
 }
 
-/// Once all of them are there; in the plan's order, in which they need not have been sent.
+/// Adds up shares once all of them have arrived, in the plan's order; they may have been sent in
+/// another order.
 void RankDevice::add_shares(std::vector<int64_t>& shares, const std::deque<RankDevice>& devices,
                             int64_t stage) {
   const std::vector<int64_t>& origins = lowered_.origins_of(is_backward_).of(StageKind::transfer);
@@ -177,13 +178,13 @@ void RankDevice::receive_item(int64_t index, const RankDevice& sender, int64_t s
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
   if (pushes_all_pieces()) return;
   select_device(device_);
-  // The first piece has the wire for itself: the others' kernels wait for it.
+  // The first piece has the wire for itself, because kernels of other devices wait for it.
   if (piece == 1 && engine_.has_arrivals_from(is_backward_, rank_))
     wait_for_first_piece(transfer_stream());
   send_piece(piece, devices, *piece_clock_);
 }
 
-/// Until what stays here of it is in its place.
+/// Waits until the rows of the first piece that stay here are in place.
 void RankDevice::wait_for_first_piece(Stream stream) {
   wait_for_flag(stream, engine_.arrival_flag(is_backward_, 0, rank_), pass_value());
 }
@@ -194,14 +195,14 @@ void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices, Item
     const TransferItem& item = pass().transfers[i];
     if (pieces[i] != piece || item.src != rank_ || item.dst == rank_) continue;
     RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
-    // Nothing touches these buffers between the begin of the pass and its compute item, which waits
-    // for flags.
+    // No other item touches these buffers between the begin of the pass and its compute item, which
+    // waits for flags.
     copy_straight(static_cast<int64_t>(i), receiver, clock, transfer_stream());
     if (is_last_of_piece(i)) set_flag(piece, receiver, transfer_stream());
   }
 }
 
-/// Has the receiver the whole of this rank's part of the piece with this transfer?
+/// True if this transfer completes this rank's part of the piece at the receiver.
 bool RankDevice::is_last_of_piece(size_t index) const {
   const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
   const TransferItem& item = pass().transfers[index];
@@ -229,12 +230,14 @@ void RankDevice::push_first_piece(std::deque<RankDevice>& devices) {
   launch_row_push(push->rows, stream);
   if (!push->items.empty())
     clock_->stop_all(push->items, rank_, pass().transfers[push->items.front().index].step, stream);
-  // A compute item waits for flags; what it must not do is to take the push's multiprocessors.
+  // A compute item waits for flags itself; but it must not occupy the multiprocessors that the push
+  // needs.
   wait_for_flag(compute_stream(), push->rows.own_flags[0], pass_value());
 }
 
-/// The first piece of what this rank sends, or all pieces, and all pieces of what stays here, with
-/// their flags. They are the same in all passes of a direction.
+/// Finds the rows that the kernel pushes: the first piece that this rank sends, or all pieces, and
+/// all pieces of rows that stay here, with their flags. They are the same in all passes of a
+/// direction.
 RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
   const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward_);
   FirstPush push;
@@ -242,8 +245,8 @@ RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
   rows.num_done = staging_.at<int32_t>(num_pushed_);
   const bool keeps = engine_.has_arrivals_from(is_backward_, rank_);
   const bool pushes_all = pushes_all_pieces();
-  // Later pieces: what one kv head of 16384 tokens takes to compute is enough for these CTAs, and
-  // the others' multiprocessors are free; a wire wants more of them.
+  // Later pieces: these CTAs are fast enough to finish while one KV head of 16384 tokens is
+  // computed, and the other multiprocessors are free; a wire needs more of them.
   rows.num_later_ctas = pushes_all ? 32 : 16;
   const auto num_own =
       static_cast<int32_t>(origins.cuts[static_cast<size_t>(to_index(rank_))].q.size());
@@ -269,7 +272,7 @@ RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
   return push;
 }
 
-/// What stays here, by kernels that are done before any waits for flags.
+/// Moves the rows that stay here, by kernels that end before any kernel waits for flags.
 void RankDevice::move_own_pieces() {
   const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward_);
   const Stream stream = landing_stream_.get();
@@ -287,12 +290,12 @@ void RankDevice::move_own_pieces() {
   hazards_.end(local, stream);
 }
 
-/// False where the kernel does not take the transfer's rows.
+/// Returns false if the kernel does not support the transfer's rows.
 bool RankDevice::add_to_push(int64_t index, std::deque<RankDevice>& devices, RowPush& push) {
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
   const RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
   const auto add = [&](const auto& copy) { return add_rows(push, copy); };
-  // As many copies as can_come_in_pieces counted; stretches would be more.
+  // As many copies as can_come_in_pieces counted; separate stretches would be more.
   if (pushes_all_pieces()) {
     const std::vector<ListedRows> rows = engine_.listed_rows_of(item, receiver.engine_);
     return std::all_of(rows.begin(), rows.end(), add);
@@ -309,7 +312,7 @@ uint8_t* RankDevice::received_place(const CopyPlan& plan) const {
   return staging_.at<uint8_t>(receive_staging_) + plan.received;
 }
 
-/// What a transfer puts on the wire. Addresses stay from pass to pass.
+/// The rows that a transfer sends. Addresses stay the same in all passes.
 const std::vector<ByteRows>& RankDevice::wire_rows(int64_t index, const RankDevice& receiver) {
   CopyPlan& plan = copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
   if (!plan.rows.empty()) return plan.rows;
@@ -336,7 +339,7 @@ void RankDevice::copy_straight(int64_t index, RankDevice& receiver, ItemClock& c
   clock.stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
 }
 
-/// The receiver's flag that says that this rank's part of a piece is there.
+/// The receiver's flag that reports the arrival of this rank's part of a piece.
 int32_t* RankDevice::flag_at(int32_t piece, const RankDevice& receiver) const {
   return receiver.engine_.arrival_flag(is_backward_, piece, rank_);
 }

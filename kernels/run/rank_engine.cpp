@@ -2,6 +2,7 @@
 
 #include "kernels/attention/row_offsets.h"
 #include "kernels/device/scalar_types.h"
+#include "kernels/lower/lowered_check.h"
 #include "sim/plan/kept_inputs.h"
 #include "sim/run/dtype.h"
 
@@ -35,12 +36,12 @@ std::map<std::array<int64_t, 2>, int64_t> count_pairs(const Plan& plan) {
 }
 
 constexpr int64_t kCounterBytes = 4 * sizeof(int32_t);
-/// With a counter of turns for every query head; a launch without turns has none.
+/// Bytes of a compute item's counters: with turns, one counter of turns for every query head.
 int64_t counter_bytes(int32_t num_heads, int32_t num_counters) {
   return kCounterBytes + int64_t{num_heads} * num_counters * int64_t{sizeof(int32_t)};
 }
 
-/// Heads that each rank's backward computes in a step: of all pieces of an item.
+/// Heads that each rank's backward computes in a step, over all pieces of an item.
 std::map<std::pair<int32_t, int32_t>, HeadRange> find_heads_of_steps(const Plan& plan) {
   std::map<std::pair<int32_t, int32_t>, HeadRange> heads;
   for (const ComputeItem& item : plan.backward.computes) {
@@ -51,7 +52,7 @@ std::map<std::pair<int32_t, int32_t>, HeadRange> find_heads_of_steps(const Plan&
   return heads;
 }
 
-/// By one kernel, which counts groups of 16 bytes in 32 bits.
+/// Most bytes that one kernel pushes; it counts groups of 16 bytes in 32 bits.
 constexpr int64_t kMostPushedBytes = int64_t{1} << 33;
 
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
@@ -60,7 +61,7 @@ Generation newest_generation(int32_t compute_capability) {
   return compute_capability == 90 ? Generation::sm90 : Generation::portable;
 }
 
-/// All but what its rows and slices say.
+/// The shape of an item without the numbers that depend on its rows and slices.
 AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   const Attention& attention = plan.scenario.attention;
   const HeadRange kv_heads = kv_heads_of(attention, item.heads);
@@ -86,9 +87,9 @@ AttentionShape shape_of_item(const Plan& plan, const ComputeItem& item, int64_t 
   return shape;
 }
 
-/// What a rank's kernel has to write if it writes all pieces that the rank sends.
+/// The work of a rank's kernel if it writes all pieces that the rank sends.
 struct PushedPieces {
-  bool is_needed = false, is_possible = true;  // not goes_straight, some; can_be_pushed, all
+  bool is_needed = false, is_possible = true;  // some do not go straight; all can be pushed
   int64_t bytes = 0, copies = 0, flags = 0;
 
   bool has_room() const {
@@ -97,7 +98,7 @@ struct PushedPieces {
   }
 };
 
-/// [rank] Of a pass whose inputs come in pieces.
+/// [rank] For a pass whose inputs arrive in pieces.
 std::vector<PushedPieces> count_pushed_pieces(const LoweredPlan& lowered, bool is_backward) {
   const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
   std::vector<PushedPieces> pushed(lowered.plan.home.size());
@@ -114,8 +115,8 @@ std::vector<PushedPieces> count_pushed_pieces(const LoweredPlan& lowered, bool i
   return pushed;
 }
 
-/// Can every piece of inputs come while kernels wait for it: by copies alone, or written by a
-/// kernel that begins before them? Notes whose kernels are to do so.
+/// True if every piece of inputs can arrive while kernels wait for it: by copies only, or written
+/// by a kernel that begins before them. Records which ranks' kernels write them.
 bool can_come_in_pieces(LoweredPlan& lowered) {
   for (const bool is_backward : {false, true}) {
     LoweredPlan::Origins& origins = lowered.origins[is_backward ? 1 : 0];
@@ -164,14 +165,17 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
     return forward_tile_shape(newest, shape).heads;
   };
   lowering.adds_shares = adds_shares;
-  // Nothing is computed before something has come: where that comes in pieces, it is little.
+  // A joined item starts only after inputs have arrived: with pieces that takes little time.
   if (lowering.pieces.most > 1) lowering.can_join = lowering.waits_for_pieces;
   LoweredPlan lowered = lower_plan(plan, lowering);
-  // Kernels would wait for multiprocessors that they hold themselves.
-  if (can_come_in_pieces(lowered)) return lowered;
-  lowering.pieces = {};
-  lowering.can_join = nullptr;
-  return lower_plan(plan, lowering);
+  // Otherwise kernels would wait for multiprocessors that they occupy themselves.
+  if (!can_come_in_pieces(lowered)) {
+    lowering.pieces = {};
+    lowering.can_join = nullptr;
+    lowered = lower_plan(plan, lowering);
+  }
+  if (const auto error = check_lowered(plan, lowered)) throw DeviceError(to_text(*error));
+  return lowered;
 }
 
 std::optional<std::string> RankEngine::why_not(const Plan& plan) {
@@ -235,7 +239,7 @@ void RankEngine::plan_backward(const ComputeItem& item) {
     tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape),
                 most_heads_of(item, true, TileOwner::queries, 1));
   const TileShape key_tile = key_gradient_tile_shape(generation, shape);
-  // Sums are the same in however many pieces heads are computed.
+  // Sums must be the same for any number of pieces of heads.
   std::optional<HeadRange> dealt_in_parts;
   if (generation == Generation::sm90)
     dealt_in_parts = heads_of_steps_.at({to_index(item.rank), to_index(item.step)});
@@ -262,8 +266,8 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   }
 }
 
-/// Items that write the same rows of a buffer come one after the other; other heads have places of
-/// their own.
+/// Reserves the arrays for sums of parts. Items that write the same rows of a buffer run one after
+/// another; other heads have separate places.
 void RankEngine::plan_part_sums() {
   for (const ComputeItem& item : plan_.backward.computes) {
     if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
@@ -282,7 +286,7 @@ void RankEngine::plan_part_sums() {
   }
 }
 
-/// fp32 [kv row][local kv head, part] of dk, or of dv.
+/// Rows fp32 [kv row][local KV head, part] of dk, or of dv.
 DeviceRows RankEngine::part_rows_of(const ComputeItem& item, bool second) const {
   const PartSums& sums = part_sums_.at(to_index(item.dkv));
   const BufferShape shape = arrays_.shape(item.dkv, second);
@@ -293,7 +297,8 @@ DeviceRows RankEngine::part_rows_of(const ComputeItem& item, bool second) const 
       int64_t{shape.heads} * sums.most_parts * shape.pitch, shape.pitch};
 }
 
-/// Items may run beside each other: each has counters of its own. Kernels leave them at zero.
+/// Reserves the counters. Items may run at the same time, so each has its own. Kernels leave them
+/// at zero.
 void RankEngine::plan_counters() {
   std::vector<int64_t> bytes(plan_.home.size(), 0);
   for (const bool is_backward : {false, true}) {
@@ -370,7 +375,8 @@ void RankEngine::plan_kept_partials() {
 }
 
 void RankEngine::allocate(Stream stream) {
-  // 0xff.. is a NaN in every type; 0x46.. is a number near 12700 that would show.
+  // 0xff.. is a NaN in every type; 0x46.. is a number near 12700, so its use would be visible in
+  // the results.
   arrays_.allocate(options_.poison ? 0xff : 0x46, stream);
   tiles_.upload(stream);
   for (const Counters& counters : counters_) {
@@ -385,11 +391,11 @@ void RankEngine::allocate(Stream stream) {
   const DeviceMemory zeros(kMaxHeadDim * int64_t{sizeof(float)});
   fill_bytes(zeros.data(), 0, kMaxHeadDim * int64_t{sizeof(float)}, stream);
   clear_padded_lanes(zeros.data(), stream);
-  // The vector and the zeros above are read before they go.
+  // The vector and the zeros above must be read before they are freed.
   wait_for_stream(stream);
 }
 
-/// Kernels take rows with their padded lanes, which no wire carries.
+/// Zeroes the padding elements: kernels read them with each row, and no wire transports them.
 void RankEngine::clear_padded_lanes(void* zeros, Stream stream) {
   for (size_t b = 0; b < plan_.buffers.size(); ++b) {
     const BufferId id{static_cast<int32_t>(b)};
@@ -431,7 +437,7 @@ void RankEngine::begin_pass(int32_t pass) {
   for (auto& [into, kept] : kept_) kept.count = 0;
 }
 
-/// What both directions need: shape, q, k, v, out and lse of the item's heads.
+/// Sets the fields that both directions need: shape, q, k, v, out and lse of the item's heads.
 template <class Launch>
 void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   const int32_t head = item.heads.begin;
@@ -462,7 +468,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   launch.rounds = own.rounds;
   if (says_begun) launch.query_tiles.begun = {begun_flag(), pass_number_};
   launch_forward(generation, launch, stream);
-  // Partials that are merged in the dtype are 16-bit numbers from the start.
+  // Partials that are merged in the dtype are stored as 16-bit numbers.
   if (keeps_partials())
     launch_rounding(arrays_.first<float>(item.out),
                     arrays_.array_bytes(item.out, false) / int64_t{sizeof(float)},

@@ -1,4 +1,4 @@
-// The two ends of an engine's run: inputs into home buffers, results out of them.
+// The begin and end of an engine's run: inputs to home buffers, results from them.
 #include "kernels/device/scalar_types.h"
 #include "kernels/run/rank_engine.h"
 #include "sim/base/parallel.h"
@@ -11,7 +11,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// The ids of a run list, one by one.
+/// Expands the ids of a run list.
 std::vector<int32_t> ids_of(std::span<const TokenRun> runs) {
   std::vector<int32_t> ids;
   for (const TokenRun& run : runs) {
@@ -39,7 +39,7 @@ std::vector<int32_t> positions_of(const BatchSlots& slots, const std::vector<int
   return positions;
 }
 
-/// The element as its bytes, low bytes first.
+/// The bytes of an element, low bytes first.
 uint32_t encode_value(Dtype element, double value) {
   const auto narrow = static_cast<float>(value);
   if (element == Dtype::bf16) return to_bf16_bits(narrow);
@@ -49,13 +49,13 @@ uint32_t encode_value(Dtype element, double value) {
 
 Tensor make_tensor(const char* name, std::vector<int64_t> shape) {
   Tensor tensor{name, std::move(shape), Dtype::fp32, {}};
-  // A row that nobody owns stays NaN and is seen.
+  // Rows that no rank computes stay NaN, so the comparison finds them.
   tensor.values.assign(static_cast<size_t>(tensor.size()),
                        std::numeric_limits<double>::quiet_NaN());
   return tensor;
 }
 
-/// Results of several engines gather in one tensor.
+/// Results of several engines are collected in one tensor.
 Tensor& tensor_of(Tensor& tensor, const char* name, std::vector<int64_t> shape) {
   if (tensor.values.empty()) tensor = make_tensor(name, std::move(shape));
   return tensor;
@@ -174,7 +174,7 @@ void RankEngine::collect_forward(Answer& answer, Stream stream) {
     if (arrays_.holds(plan_.home[r].out))
       collect_rows(plan_.home[r].out, false, plan_.q_lists[r], out, stream);
   }
-  // lse never travels: it is read where it was made.
+  // lse is not sent: it is read where it was computed.
   for (const BufferId made : lowered_.answers) {
     if (arrays_.holds(made)) collect_rows(made, true, plan_.buffer(made).tokens, lse, stream);
   }
@@ -211,7 +211,7 @@ void RankEngine::collect_backward(Answer& answer, Stream stream) {
 }
 
 void RankEngine::collect_sink_gradient(Answer& answer, Stream stream) {
-  // Each row counts once, where it was computed.
+  // Each row counts once, on the rank that computed it.
   std::vector<bool> is_counted(plan_.buffers.size(), false);
   for (const ComputeItem& item : plan_.backward.computes) {
     if (!arrays_.is_here(item.rank) || is_counted[to_index(item.out)]) continue;

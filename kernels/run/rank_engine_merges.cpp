@@ -1,4 +1,4 @@
-// What an engine does with results on its device: reorders them, merges them, rounds them.
+// Operations of an engine on results: reorders, merges and roundings.
 #include "kernels/device/scalar_types.h"
 #include "kernels/run/rank_engine.h"
 #include "sim/run/dtype.h"
@@ -100,8 +100,8 @@ void RankEngine::finish(const FinishItem& item, Stream stream) {
   const Dtype dtype = plan_.scenario.numerics.dtype;
   const bool is_out = spec.kind == BufferKind::out;
   if (is_out) {
-    // Kept partials are still to be weighted: with a whole that knows the sink, values are not
-    // rounded once more for it.
+    // Kept partials still have to be weighted; their final lse will include the sink, so the values
+    // are not rounded again for it.
     if (attention_.softmax_type != SoftmaxType::vanilla)
       launch_sink_join({arrays_.shape(item.buffer, false), arrays_.out_rows(item.buffer),
                         arrays_.at<float>(sink_), spec.heads.begin},
@@ -110,7 +110,7 @@ void RankEngine::finish(const FinishItem& item, Stream stream) {
   }
   for (const bool second : {false, true}) {
     if (second && spec.kind != BufferKind::dkv) continue;
-    if (arrays_.element(item.buffer, second) == dtype) continue;  // written so
+    if (arrays_.element(item.buffer, second) == dtype) continue;  // already written in the dtype
     launch_rounding(second ? arrays_.second<float>(item.buffer) : arrays_.first<float>(item.buffer),
                     arrays_.array_bytes(item.buffer, second) / int64_t{sizeof(float)}, dtype,
                     stream);

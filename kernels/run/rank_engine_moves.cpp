@@ -1,5 +1,5 @@
-// Rows of an engine on their way: to other buffers of the device, to a wire, from it, and straight
-// to another device.
+// Transfers of an engine: to other buffers of the device, to a wire, from it, and directly to
+// another device.
 #include "kernels/device/scalar_types.h"
 #include "kernels/lower/item_buffers.h"
 #include "kernels/rows/row_sum.h"
@@ -13,15 +13,15 @@
 namespace cpscope::kernels {
 namespace {
 
-/// `count` rows from `from` on go to `to` and what follows.
+/// Copies `count` rows from row `from` on to row `to` on.
 struct RowStretchCopy {
   int64_t from = 0, to = 0, count = 0;
 };
 
-// More copies of their own cost more than packing.
+// More separate copies would cost more than packing.
 constexpr size_t kMostStretches = 6;
 
-/// Stretches that lie in one piece on both sides; nothing if they are too many.
+/// Stretches of rows that are contiguous on both sides; nothing if they are too many.
 std::optional<std::vector<RowStretchCopy>> find_stretches(std::span<const TokenRun> from,
                                                           std::span<const TokenRun> to) {
   std::vector<RowStretchCopy> stretches;
@@ -45,11 +45,11 @@ std::optional<std::vector<RowStretchCopy>> find_stretches(std::span<const TokenR
   return stretches;
 }
 
-/// Stretches of one length that lie evenly apart on both sides: a single copy.
+/// Stretches of one length with equal distances on both sides: a single copy.
 struct RowBlocks {
   RowStretchCopy first;
   int64_t count = 1;
-  int64_t from_rows = 0, to_rows = 0;  // from one to the next
+  int64_t from_rows = 0, to_rows = 0;  // distance from one to the next
 };
 
 std::vector<RowBlocks> blocks_of(const std::vector<RowStretchCopy>& stretches) {
@@ -61,7 +61,7 @@ std::vector<RowBlocks> blocks_of(const std::vector<RowStretchCopy>& stretches) {
       const int64_t to_rows = next.to - last.first.to - (last.count - 1) * last.to_rows;
       const bool is_even =
           last.count == 1 || (from_rows == last.from_rows && to_rows == last.to_rows);
-      // The copy unit steps forward, by at least a block.
+      // A strided copy goes forward only, by at least one block.
       if (is_even && next.count == last.first.count && from_rows >= next.count &&
           to_rows >= next.count) {
         last = {last.first, last.count + 1, from_rows, to_rows};
@@ -77,16 +77,16 @@ Dtype wire_element(const Plan& plan, const TransferItem& item) {
   return item.wire_fp32 ? Dtype::fp32 : plan.scenario.numerics.dtype;
 }
 
-/// An array of a transfer's buffers that travels, one behind the other on the wire.
+/// An array of a transfer's buffers that is sent; arrays follow each other on the wire.
 struct WireArray {
   bool second = false;
   ArrayLanes lanes;
   int64_t row_lanes = 0;  // of all heads
-  int64_t begin = 0;      // byte of the wire
+  int64_t begin = 0;      // offset in bytes on the wire
   int64_t bytes = 0;
 };
 
-/// lse does not travel: it is used where it was made.
+/// lse is not sent: it is used where it was computed.
 std::vector<WireArray> wire_arrays(const Plan& plan, const TransferItem& item) {
   const BufferKind kind = plan.buffer(item.from).kind;
   std::vector<WireArray> arrays;
@@ -103,7 +103,7 @@ std::vector<WireArray> wire_arrays(const Plan& plan, const TransferItem& item) {
   return arrays;
 }
 
-/// packed: rows come from staging, one behind the other.
+/// packed: rows are read from staging, one after another.
 std::optional<std::vector<RowStretchCopy>> stretches_of(const Plan& plan, const TransferItem& item,
                                                         bool packed) {
   const TokenRun all{0, num_rows_of(plan, item), 1};
@@ -111,21 +111,21 @@ std::optional<std::vector<RowStretchCopy>> stretches_of(const Plan& plan, const 
                         runs_of_rows(plan, item.to_rows, all));
 }
 
-/// Rows go to staging, one behind the other.
+/// Rows are written to staging, one after another.
 std::optional<std::vector<RowStretchCopy>> unpacked_stretches(const Plan& plan,
                                                               const TransferItem& item) {
   const TokenRun all{0, num_rows_of(plan, item), 1};
   return find_stretches(runs_of_rows(plan, item.from_rows, all), std::span(&all, 1));
 }
 
-/// An array of a transfer as it lies in staging. Rows that are only read may be const.
+/// An array of a transfer in staging. Rows that are only read may be const.
 RowBlock wire_block(const Plan& plan, const TransferItem& item, const WireArray& array,
                     const void* staging) {
   auto* const wire = static_cast<uint8_t*>(const_cast<void*>(staging)) + array.begin;
   return {wire, wire_element(plan, item), array.row_lanes, array.lanes.lanes, nullptr};
 }
 
-/// Copies of rows of some heads from a block to another one of the same elements.
+/// Adds copies of rows of some heads from a block to another one with the same elements.
 void add_copies(const std::vector<RowStretchCopy>& stretches, const RowBlock& from,
                 const RowBlock& to, int64_t row_lanes, std::vector<ByteRows>& copies) {
   const int64_t size = element_size(from.element);
@@ -139,7 +139,7 @@ void add_copies(const std::vector<RowStretchCopy>& stretches, const RowBlock& fr
   }
 }
 
-/// Number of a gradient's transfer, one of the lowered plan's.
+/// Index of a gradient's transfer, which must be one of the lowered plan's.
 std::optional<size_t> gradient_index(const LoweredPlan& lowered, const TransferItem& item) {
   const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
   if (!is_gradient) return std::nullopt;
@@ -156,21 +156,21 @@ bool is_share(const LoweredPlan& lowered, const TransferItem& item) {
   return index && lowered.origins_of(true).are_shares[*index];
 }
 
-/// Has a transfer between buffers of fp32 numbers to round?
+/// True if a transfer between fp32 buffers has to round.
 bool rounds_fp32(const LoweredPlan& lowered, const TransferItem& item) {
   const Numerics& numerics = lowered.plan.scenario.numerics;
   return numerics.dtype != Dtype::fp32 &&
          (numerics.accumulate == Accumulate::dtype || rounding_of(lowered, item) != Rounding{});
 }
 
-/// Does the sender hold an array as its wire takes it?
+/// True if the sender stores an array in the form that its wire requires.
 bool is_sent_as_held(const LoweredPlan& lowered, const TransferItem& item, bool second) {
   const Dtype element = sent_element(lowered, item, second);
   return element == wire_element(lowered.plan, item) &&
          (element != Dtype::fp32 || !rounds_fp32(lowered, item));
 }
 
-/// Does the receiver hold an item's arrays as the wire brings them?
+/// True if the receiver stores an item's arrays in the form that the wire delivers.
 bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
   if (item.landing == Landing::add || is_share(lowered, item)) return false;
   const Plan& plan = lowered.plan;
@@ -181,7 +181,7 @@ bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
   });
 }
 
-/// And the sender?
+/// True if the sender stores them in the form that the wire requires.
 bool is_held_as_it_travels(const LoweredPlan& lowered, const TransferItem& item) {
   if (!is_held_as_received(lowered, item)) return false;
   const std::vector<WireArray> arrays = wire_arrays(lowered.plan, item);
@@ -208,7 +208,7 @@ bool can_be_pushed(const LoweredPlan& lowered, const TransferItem& item) {
     return false;
   const std::vector<WireArray> arrays = wire_arrays(plan, item);
   return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
-    // Places of heads are whole groups of RowPush then, too.
+    // Then heads also begin on whole groups of RowPush.
     return array.lanes.lanes * element_size(wire_element(plan, item)) % 16 == 0;
   });
 }
@@ -223,7 +223,7 @@ bool leaves_unpacked(const LoweredPlan& lowered, const TransferItem& item) {
          unpacked_stretches(lowered.plan, item).has_value();
 }
 
-/// What the transfer takes from the sender's buffer.
+/// The rows that the transfer reads from the sender's buffer.
 RowBlock RankEngine::sent_block(const TransferItem& item, bool second) const {
   const Dtype held = arrays_.element(item.from, second);
   return sent_element(lowered_, item, second) == held
@@ -231,8 +231,8 @@ RowBlock RankEngine::sent_block(const TransferItem& item, bool second) const {
              : arrays_.wire_block(item.from, second, item.heads.begin);
 }
 
-/// The transfer's rows of one array, from the sender's buffer to the receiver's. Only the end that
-/// is here has an address.
+/// The transfer's rows of one array, from the sender's buffer to the receiver's. Only the end on
+/// this device has an address.
 RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
   const Numerics& numerics = plan_.scenario.numerics;
   const BufferSpec& from = plan_.buffer(item.from);
@@ -250,7 +250,7 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
   copy.heads = item.heads.size();
   copy.lanes = lanes.pitch;
   copy.adds = item.landing == Landing::add;
-  // What stays on the rank is not rounded by any wire.
+  // Rows that stay on the rank are not rounded by a wire.
   if (item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32)
     copy.value_dtype = numerics.dtype;
   if (numerics.accumulate == Accumulate::dtype) copy.sum_dtype = numerics.dtype;
@@ -360,7 +360,7 @@ void RankEngine::add_shares(const std::vector<Share>& shares, Stream stream) {
   }
 }
 
-/// Flags for the one rank of this device, and who sets them.
+/// Reserves the flags for the one rank of this device, and records which ranks set them.
 void RankEngine::plan_arrivals() {
   for (const bool is_backward : {false, true}) {
     const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
@@ -395,7 +395,7 @@ int32_t* RankEngine::arrival_flag(bool is_backward, int32_t piece, RankId source
          (place - inputs.sources.begin());
 }
 
-/// tile_heads: of the owned side, as in TileShape.
+/// tile_heads: of the stationary side, as in TileShape.
 Arrivals RankEngine::arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner,
                                  int32_t tile_heads) const {
   const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
@@ -413,7 +413,7 @@ Arrivals RankEngine::arrivals_of(const ComputeItem& item, bool is_backward, Tile
   return arrivals;
 }
 
-/// A piece must not wait for later ones.
+/// Number of heads that may run together: a piece must not wait for later ones.
 int32_t RankEngine::most_heads_of(const ComputeItem& item, bool is_backward, TileOwner owner,
                                   int32_t tile_heads) const {
   const Arrivals arrivals = arrivals_of(item, is_backward, owner, tile_heads);

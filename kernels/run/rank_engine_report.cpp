@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-// What an engine says of its kernels.
+// Reports of an engine about its kernels.
 
 namespace cpscope::kernels {
 

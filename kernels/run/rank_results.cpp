@@ -9,7 +9,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// Rows of an answer tensor that one rank made.
+/// Rows of an answer tensor that one rank computed.
 struct AnswerPart {
   Tensor Answer::*tensor;
   RunListId tokens;
@@ -28,7 +28,7 @@ std::vector<AnswerPart> parts_of(const Plan& plan, std::span<const RankId> ranks
     add(&Answer::dq, home.dq, plan.q_lists[r]);
     add(&Answer::dk, home.dkv, plan.kv_lists[r]);
     add(&Answer::dv, home.dkv, plan.kv_lists[r]);
-    // lse never travels: it is where it was made.
+    // lse is not sent: it is on the rank that computed it.
     for (const FinishItem& item : plan.forward.finishes) {
       const BufferSpec& spec = plan.buffer(item.buffer);
       if (item.rank == rank && spec.kind == BufferKind::out)
@@ -41,7 +41,7 @@ std::vector<AnswerPart> parts_of(const Plan& plan, std::span<const RankId> ranks
 /// Calls visit(first value, number of values) for every row of a part.
 template <class TensorType, class Visit>
 void for_each_row(const Plan& plan, const AnswerPart& part, TensorType& tensor, Visit visit) {
-  if (tensor.values.empty()) return;  // a pass that was not asked for
+  if (tensor.values.empty()) return;  // a pass that was not requested
   const int64_t heads = tensor.shape[1], lanes = tensor.shape.size() > 2 ? tensor.shape[2] : 1;
   for (const TokenRun& run : plan.list(part.tokens)) {
     for (int64_t token = run.begin; token < run.end; token += run.stride) {

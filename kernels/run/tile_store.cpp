@@ -7,8 +7,8 @@
 namespace cpscope::kernels {
 namespace {
 
-/// What the tiles worked on together walk should stay in the L2 cache of a data-centre GPU (50 MB
-/// of an H100, whose halves may hold the same), beside what is read and written once.
+/// The rows that concurrent tiles stream should stay in the L2 cache of a data-centre GPU (50 MB on
+/// an H100, whose halves may hold the same data), next to data that is read and written once.
 WorkHeads work_heads(const Attention& attention, const ComputeItem& item, int32_t heads,
                      TileShape shape, TileOwner owner) {
   const int64_t row = attention.head_dim_qk + attention.head_dim_v;  // K and V, or Q and dO
@@ -18,7 +18,7 @@ WorkHeads work_heads(const Attention& attention, const ComputeItem& item, int32_
   result.heads_walked = owner == TileOwner::queries ? 1 : std::min(group, item.heads.size());
   result.heads_sharing = owner == TileOwner::queries ? group / shape.heads : 1;
   result.cached_rows = 8'000'000 / (2 * row);
-  if (shape.by_blocks)  // Q and dO with sums of dq, to which the tiles of a chain come back
+  if (shape.by_blocks)  // Q and dO with sums of dq, which the tiles of a chain read again
     result.cached_rows = 20'000'000 / (2 * row + 4 * attention.head_dim_qk);
   return result;
 }

@@ -12,21 +12,21 @@
 
 namespace cpscope::kernels {
 
-/// The tile lists of a plan's compute items, made once on the host and kept on a device. Items with
-/// the same slices and shapes share a list.
+/// The tile lists of a plan's compute items, made once on the host and stored on a device. Items
+/// with the same slices and shapes share a list.
 class TileStore {
  public:
   explicit TileStore(const Plan& plan) : plan_(plan) {}
 
-  /// Makes the item's list unless it is there. most_heads: of the owned side that are worked on
-  /// together; 0: as many as the cache holds. dealt_in_parts: groups may be dealt in parts, as is
-  /// best for these heads, of which the item's are some.
+  /// Makes the item's list unless it exists. most_heads: heads of the stationary side that run
+  /// together; 0: as many as the cache holds. dealt_in_parts: groups may be split into parts, as is
+  /// best for these heads, which include the item's.
   void plan(const ComputeItem& item, TileOwner owner, TileShape shape, int32_t most_heads = 0,
             std::optional<HeadRange> dealt_in_parts = std::nullopt);
   int64_t total_bytes() const { return total_bytes_; }
   void upload(Stream stream);
   const TileList& list(const ComputeItem& item, TileOwner owner, TileShape shape) const;
-  /// Once it was uploaded.
+  /// The list on the device, after upload.
   const DeviceTiles& find(const ComputeItem& item, TileOwner owner, TileShape shape) const;
 
  private:

@@ -13,24 +13,25 @@
 namespace cpscope::kernels {
 namespace {
 
-// In the time that a walked tile takes, 2 us.
-constexpr double kItemTiles = 2.0;      // what an item takes beside its tiles
+// The unit is the time of one streamed tile, 2 us.
+constexpr double kItemTiles = 2.0;      // overhead of an item besides its tiles
 constexpr double kHandOverTiles = 1.4;  // see make_batches
-constexpr double kSumTiles = 2.0;       // the launch of what adds up
-constexpr double kBytesPerTile = 5e6;   // that it reads, or kernels write for it
+constexpr double kSumTiles = 2.0;       // launch of the kernel that adds the parts
+constexpr double kBytesPerTile = 5e6;   // that this kernel reads, or the attention kernel writes
+                                        // for it
 
-constexpr int64_t kMostItems = 8 * kHopperCtas;  // of more, none is long
-// Parts take memory.
+constexpr int64_t kMostItems = 8 * kHopperCtas;  // with more items, none is long
+// Parts take memory, so they must save at least 2 %.
 constexpr double kWorthIt = 0.98;
 constexpr double kMostPartBytes = 1e9;
 
-/// An owned tile's walk, for one query head.
+/// The streamed tiles of one stationary tile, for one query head.
 struct Walk {
   int32_t num_tiles = 0;
-  int32_t first_row = 0;  // of walked rows, taken from the last one on
+  int32_t first_row = 0;  // first streamed row of its last tile; tiles are taken from the last on
 };
 
-/// Of tiles with any, longest first.
+/// The walks of all stationary tiles that have streamed tiles, longest first.
 std::vector<Walk> walks_of(const TileList& list) {
   std::vector<Walk> walks;
   for (const OwnedTile& tile : list.tiles) {
@@ -42,11 +43,12 @@ std::vector<Walk> walks_of(const TileList& list) {
   return walks;
 }
 
-/// When the last CTA ends, if they take every walk for one head after the other. By blocks, CTAs
-/// that begin at the same rows of a head do so a hand-over behind each other.
+/// Time at which the last CTA ends if CTAs take every walk for one head after another. By blocks,
+/// CTAs that begin at the same rows of a head start one hand-over after each other.
 double end_of(const std::vector<Walk>& walks, const WorkHeads& heads, bool by_blocks) {
   std::priority_queue<double, std::vector<double>, std::greater<>> ends;
-  std::map<std::pair<int32_t, int32_t>, double> begins;  // [first row, head] of the next CTA
+  std::map<std::pair<int32_t, int32_t>, double> begins;  // earliest begin of the next CTA at [first
+                                                         // row, head]
   double last = 0.0;
   for (const Walk& walk : walks) {
     for (int32_t head = 0; head < heads.num_heads; ++head) {
@@ -68,14 +70,16 @@ double end_of(const std::vector<Walk>& walks, const WorkHeads& heads, bool by_bl
   return last;
 }
 
-/// How much longer tiles take whose rows come from memory. Walked tile by tile for all heads of a
-/// part, the CTAs under way are as far from each other as an item has tiles, on average: where the
-/// cache does not hold as many rows, most come from memory, which gives a third of what CTAs could
-/// take. Fewer come where many CTAs are of one chain and began together. Fits the model of the
-/// tests (turn_model), and it what was measured (kernels/README.md).
+/// Factor by which tiles take longer because their rows come from memory. When tiles are streamed
+/// one by one for all heads of a part, the CTAs in flight are on average as far apart as an item
+/// has tiles. Where the cache does not hold that many rows, most rows come from memory, which
+/// delivers a third of what the CTAs could take. Fewer rows miss the cache where many CTAs of one
+/// chain began together. Fits the model of the tests (turn_model), and the model fits the
+/// measurements (kernels/notes/backward.md).
 double memory_factor(const std::vector<Walk>& walks, const WorkHeads& heads, const TileList& list) {
   if (!list.shape.by_blocks || !suits_walk_by_tile(heads, list)) return 1.0;
-  constexpr double kMostFactor = 2.8, kFewest = 0.45;  // apart from each other, of all CTAs
+  constexpr double kMostFactor = 2.8, kFewest = 0.45;  // factor if all CTAs are apart; smallest
+                                                       // share of CTAs that are
   int64_t tiles = 0, squares = 0;
   for (const Walk& walk : walks) {
     tiles += walk.num_tiles;
@@ -120,7 +124,7 @@ int32_t choose_group_parts(const WorkHeads& item_heads, const TileList& list) {
     const WorkHeads dealt = heads_in_parts(heads, parts);
     double end = has_few_items ? end_of(walks, dealt, list.shape.by_blocks) : alone;
     end += alone * (memory_factor(walks, dealt, list) - 1.0);
-    // Written by the parts, read by what adds up.
+    // The parts are written by the attention kernel and read by the kernel that adds them.
     if (parts > 1) end += kSumTiles + 2.0 * parts * sum_bytes / kBytesPerTile;
     if (parts == 1 || end < kWorthIt * soonest) {
       best = parts;

@@ -10,7 +10,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// Sorts and joins stretches that overlap or touch.
+/// Sorts stretches and joins those that overlap or touch.
 void join(std::vector<RowStretch>& stretches) {
   std::sort(stretches.begin(), stretches.end(),
             [](const RowStretch& a, const RowStretch& b) { return a.begin < b.begin; });
@@ -25,7 +25,7 @@ void join(std::vector<RowStretch>& stretches) {
   stretches.resize(kept);
 }
 
-/// The visible keys of every row, as few disjoint ranges as possible, set by set.
+/// Collects the visible keys of every row, in as few disjoint ranges as possible, set by set.
 void collect_ranges(std::span<const BandSlice> slices, TileList& list) {
   std::vector<std::vector<RowStretch>> rows(static_cast<size_t>(list.q_rows));
   for (const BandSlice& slice : slices) {
@@ -48,10 +48,10 @@ void collect_ranges(std::span<const BandSlice> slices, TileList& list) {
   }
 }
 
-/// What the rows of an owned tile see of the walked side, by one range set.
+/// The streamed rows that the rows of a stationary tile see, by one range set.
 struct TileView {
-  std::vector<RowStretch> touched;  // where one of them has a partner
-  std::vector<RowStretch> whole;    // where all of them have only partners
+  std::vector<RowStretch> touched;  // streamed rows that some row of the tile sees
+  std::vector<RowStretch> whole;    // streamed rows that every row of the tile sees
 };
 
 bool is_masked(RowStretch tile, const TileView& view, int32_t walked_rows) {
@@ -62,13 +62,13 @@ bool is_masked(RowStretch tile, const TileView& view, int32_t walked_rows) {
          std::none_of(view.whole.begin(), view.whole.end(), is_inside);
 }
 
-/// Cuts a stretch of the walked side to runs of tiles that are alike. Tiles are counted from the
+/// Cuts a stretch of streamed rows to runs of tiles of one kind. Tiles are counted from the
 /// stretch's begin, or from that of its first block.
 void append_runs(RowStretch stretch, const TileView& view, int32_t range_set, TileList& list) {
   const int32_t walked = list.shape.walked_rows;
   const int32_t origin = list.shape.by_blocks ? stretch.begin / walked * walked : stretch.begin;
   const int32_t num_tiles = (stretch.end - origin + walked - 1) / walked;
-  // What a tile is changes only where a boundary lies in it, and behind it.
+  // The kind of a tile changes only where a boundary lies in it, and after that tile.
   std::vector<int32_t> changes{0, num_tiles};
   const auto add_boundary = [&](int32_t row) {
     if (row < stretch.begin || row > stretch.end) return;
@@ -99,7 +99,7 @@ void append_runs(RowStretch stretch, const TileView& view, int32_t range_set, Ti
   }
 }
 
-/// Do two query rows see a key in common?
+/// True if two query rows see a key in common.
 bool share_a_key(const TileList& list, int32_t a, int32_t b) {
   for (int32_t i = 0; i < list.num_range_sets; ++i) {
     const KeyRange& of_a = list.ranges[int64_t{i} * list.q_rows + a];
@@ -111,10 +111,10 @@ bool share_a_key(const TileList& list, int32_t a, int32_t b) {
   return false;
 }
 
-/// The query rows of long documents, in order. Tiles do not reach across. Of query rows: each row
-/// would walk the keys of both documents. By blocks: a block that a document shares with the one
-/// before is its own tiles' last, which the other's tiles, that take it first, would wait for all
-/// the time.
+/// The query rows of long documents, in order. Tiles do not span two of them. Stationary query
+/// tiles: each row would stream the keys of both documents. By blocks: a block that a document
+/// shares with the one before is the last of its own tiles but the first of the other's, which
+/// would wait for it all the time.
 std::vector<RowStretch> find_long_documents(const TileList& list) {
   constexpr int32_t kLongRows = 512;
   std::vector<RowStretch> documents;
@@ -127,8 +127,8 @@ std::vector<RowStretch> find_long_documents(const TileList& list) {
   return documents;
 }
 
-/// The runs of one owned tile, by one range set. cuts: rows of the walked side where none may go
-/// on.
+/// Appends the runs of one stationary tile, by one range set. cuts: streamed rows that no run may
+/// span.
 void append_walk(TileView& view, int32_t range_set, const std::vector<int32_t>& cuts,
                  TileList& list) {
   join(view.touched);
@@ -143,7 +143,7 @@ void append_walk(TileView& view, int32_t range_set, const std::vector<int32_t>& 
   }
 }
 
-/// Runs of keys for a tile of query rows.
+/// Appends the runs of keys for a tile of query rows.
 void walk_keys(const OwnedTile& tile, TileList& list) {
   TileView view;
   for (int32_t set = 0; set < list.num_range_sets; ++set) {
@@ -168,8 +168,8 @@ void add_query_tile(int32_t begin, int32_t end, TileList& list) {
   list.tiles.push_back(tile);
 }
 
-/// Tiles of a long document that is no multiple of them are cut from its end: the short tile is
-/// that of the first rows, which see least under a causal mask.
+/// A long document whose rows are no multiple of a tile is cut from its end: the short tile holds
+/// the first rows, which see least under a causal mask.
 void make_query_tiles(const std::vector<RowStretch>& long_documents, TileList& list) {
   const int32_t owned = list.shape.owned_rows;
   int32_t q = 0;
@@ -185,13 +185,13 @@ void make_query_tiles(const std::vector<RowStretch>& long_documents, TileList& l
   fill_until(list.q_rows);
 }
 
-/// For every tile of keys: the stretches of query rows whose interval of tiles holds it. Rows come
-/// in order; work is done only where the interval changes.
+/// Finds, for every tile of keys, the stretches of query rows whose interval of tiles contains it.
+/// Rows come in order; work is done only where the interval changes.
 class StretchTracker {
  public:
   explicit StretchTracker(size_t num_tiles) : opened_(num_tiles, 0), stretches_(num_tiles) {}
 
-  /// Row `row` holds tiles [tiles.begin, tiles.end).
+  /// Row `row` sees tiles [tiles.begin, tiles.end).
   void enter(int32_t row, RowStretch tiles) {
     if (tiles.begin >= tiles.end) tiles = {};
     for_difference(held_, tiles, [&](int32_t t) { stretches_[t].push_back({opened_[t], row}); });
@@ -202,7 +202,7 @@ class StretchTracker {
   const std::vector<RowStretch>& stretches_of(size_t tile) const { return stretches_[tile]; }
 
  private:
-  /// Tiles of `a` that are not in `b`.
+  /// Visits the tiles of `a` that are not in `b`.
   template <class Visit>
   static void for_difference(RowStretch a, RowStretch b, Visit visit) {
     for (int32_t t = a.begin; t < std::min(a.end, b.begin); ++t) visit(t);
@@ -228,7 +228,7 @@ struct KeyTileWalks {
       const bool sees_any = range.lo < range.hi;
       touched.enter(
           q, sees_any ? RowStretch{range.lo / rows, (range.hi - 1) / rows + 1} : RowStretch{});
-      // The last tile is whole when all keys that exist are seen.
+      // The last tile is whole when the row sees all keys that exist.
       const int32_t end = range.hi == list.kv_rows ? (range.hi + rows - 1) / rows : range.hi / rows;
       whole.enter(q, sees_any ? RowStretch{(range.lo + rows - 1) / rows, end} : RowStretch{});
     }
@@ -238,7 +238,7 @@ struct KeyTileWalks {
 };
 
 void make_key_tiles(const std::vector<RowStretch>& long_documents, TileList& list) {
-  std::vector<int32_t> cuts;  // as in append_walk
+  std::vector<int32_t> cuts;  // see append_walk
   for (const RowStretch& document : long_documents) cuts.push_back(document.begin);
   const int32_t owned = list.shape.owned_rows;
   const auto num_tiles = static_cast<size_t>((list.kv_rows + owned - 1) / owned);
@@ -252,7 +252,8 @@ void make_key_tiles(const std::vector<RowStretch>& long_documents, TileList& lis
       TileView view{walks[set].touched.stretches_of(t), walks[set].whole.stretches_of(t)};
       append_walk(view, set, cuts, list);
     }
-    // Of several sets: by blocks, CTAs that come to rows in another order wait for each other.
+    // With several range sets, by blocks: CTAs that reach rows in another order wait for each
+    // other.
     std::stable_sort(list.runs.begin() + tile.first_run, list.runs.end(),
                      [](const TileRun& a, const TileRun& b) { return a.begin < b.begin; });
     tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
@@ -266,7 +267,7 @@ int32_t count_tiles(const TileRun& run, const TileShape& shape) {
   return (run.end - origin + walked - 1) / walked;
 }
 
-/// Counts the tiles that each owned tile walks, and notes the area of all.
+/// Counts the streamed tiles of each stationary tile, and records the area of all.
 void count_walked_tiles(TileList& list) {
   int64_t all = 0;
   for (OwnedTile& tile : list.tiles) {

@@ -9,11 +9,11 @@
 
 namespace cpscope::kernels {
 
-/// Rows that one CTA owns, and rows of the other side that it takes at a time. by_blocks: every
-/// walked tile lies inside a block, the rows between two multiples of walked_rows, and tiles are
-/// walked from the last to the first, so that CTAs may add to a block's results one after the other
-/// (TileList::turns). heads: query heads of one kv head that a tile of query rows holds side by
-/// side, each with all of its rows.
+/// Sizes of a CTA's stationary tile (owned_rows) and of the streamed tiles of the other side
+/// (walked_rows). by_blocks: every streamed tile lies inside a block, the rows between two
+/// multiples of walked_rows. Tiles are streamed from the last to the first, so that CTAs may add to
+/// a block's results one after another (TileList::turns). heads: query heads of one KV head that a
+/// tile of query rows holds together, each with all of its rows.
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
@@ -25,38 +25,39 @@ struct TileShape {
   friend auto operator<=>(const TileShape&, const TileShape&) = default;
 };
 
-/// Keys that a query row sees, by row of the kv buffer: [lo, hi); empty when lo >= hi.
+/// Keys that a query row sees, as rows of the K and V buffer: [lo, hi); empty when lo >= hi.
 struct KeyRange {
   int32_t lo = 0;
   int32_t hi = 0;
 };
 
-/// Consecutive rows [begin, end) of the walked side, taken in tiles of TileShape::walked_rows; the
-/// last tile may be short, by blocks the first one too. Every row in it has a partner in the owned
-/// tile, so nothing else, and no padding, is ever read. Without is_masked every pair is visible and
-/// all tiles are whole.
+/// Consecutive streamed rows [begin, end), taken in tiles of TileShape::walked_rows. The last tile
+/// may be short, by blocks the first one too. Every row in it has a partner in the stationary tile,
+/// so no other row and no padding is ever read. Without is_masked every pair is visible and all
+/// tiles are whole.
 struct TileRun {
   int32_t begin = 0;
   int32_t end = 0;
-  int32_t range_set = 0;  // which of a query row's ranges counts here
+  int32_t range_set = 0;  // index of the query rows' range set that applies here
   int8_t is_masked = 0;
-  int8_t closes = 0;  // by blocks: nobody adds to these rows after this (TileList::unclosed)
+  int8_t closes = 0;  // by blocks: no tile adds to these rows afterwards (TileList::unclosed)
 };
 
-/// Rows [begin, end) of the owned side and the runs that meet them. Without runs the tile's results
-/// are those of empty rows.
+/// Rows [begin, end) of the stationary side and the runs of streamed rows that meet them. Without
+/// runs the tile's results are those of empty rows.
 struct OwnedTile {
   int32_t begin = 0;
   int32_t end = 0;
   int32_t first_run = 0;
   int32_t num_runs = 0;
-  int32_t first_turn = 0;  // by blocks: of TileList::turns
-  int32_t first_gap = -1;  // by blocks: of TileList::gaps; -1: every row has a partner
-  int32_t num_tiles = 0;   // walked
+  int32_t first_turn = 0;  // by blocks: index into TileList::turns
+  int32_t first_gap = -1;  // by blocks: index into TileList::gaps; -1: every row has a partner
+  int32_t num_tiles = 0;   // streamed
 };
 
-/// Whose turn it is to add to the rows of walked tiles: num_tiles of them, in the order of the
-/// walk, each counted one place before the last one. A tile may add when `turn` tiles have done so.
+/// Order of the additions to the rows of num_tiles streamed tiles, in the order in which they are
+/// streamed; each tile's counter is one less than that of the tile before. A tile may add when
+/// `turn` tiles have done so.
 struct TurnRun {
   int32_t num_tiles = 0;
   int32_t counter = 0;  // of the first tile
@@ -65,7 +66,7 @@ struct TurnRun {
   friend bool operator==(const TurnRun&, const TurnRun&) = default;
 };
 
-/// The first turn, of a tile with all rows that its counter is about: they are stored, not added.
+/// The first turn, of a tile with all rows of its counter: the rows are stored, not added.
 inline constexpr int32_t kOpeningTurn = -1;
 
 /// Rows [begin, end).
@@ -76,60 +77,61 @@ struct RowStretch {
   friend bool operator==(const RowStretch&, const RowStretch&) = default;
 };
 
-/// What one CTA takes at a time, in launch order (work_order). `head` counts the heads of the owned
-/// side from the item's first one: query heads, or TileShape::heads of them, or kv heads where keys
-/// are owned, TileList::group_parts of each.
+/// Unit of work of one CTA, in launch order (work_order). `head` counts the heads of the stationary
+/// side from the item's first one: query heads, or groups of TileShape::heads of them; or, with
+/// stationary keys, KV heads, each TileList::group_parts times.
 struct WorkItem {
   int32_t tile = 0;
   int32_t head = 0;
 };
 
-/// One compute item cut to tiles, from either side. Both sides of a plan's bands become per-row key
-/// ranges, so a kernel never sees a mask type, a layout or a framework's special case: a row that
-/// sees several stretches of keys has one range in each of several range sets, disjoint.
+/// One compute item cut to tiles, with stationary queries or stationary keys. Both sides of a
+/// plan's bands become per-row key ranges, so a kernel never sees a mask type, a layout or a
+/// framework's special case: a row that sees several stretches of keys has one range in each of
+/// several range sets; the ranges are disjoint.
 struct TileList {
   TileShape shape;
   int32_t q_rows = 0;
   int32_t kv_rows = 0;
   int32_t num_range_sets = 0;
   std::vector<KeyRange> ranges;  // [range_set][q row]
-  std::vector<OwnedTile> tiles;  // every owned row is in exactly one
+  std::vector<OwnedTile> tiles;  // every stationary row is in exactly one
   std::vector<TileRun> runs;
   std::vector<WorkItem> work;  // tiles x heads
-  /// By blocks, the walked tiles of each owned tile: how many tiles before it in launch order add
-  /// to rows of its own. Sums that are added in turn come out alike in every run, and a tile waits
-  /// only for items that were dealt before its own. A counter is about the rows of one block that
-  /// tiles with rows in common walk.
+  /// By blocks, for the streamed tiles of each stationary tile: how many tiles before it in launch
+  /// order add to rows of its own. Sums that are added in a fixed order are the same in every run,
+  /// and a tile waits only for items that start before its own. A counter covers rows of one block
+  /// that are streamed by tiles with rows in common.
   std::vector<TurnRun> turns;
   int32_t num_counters = 0;
-  std::vector<RowStretch> unopened;  // rows that must be zeros before, of one block each
-  /// Rows of no tile that takes the last turn with all rows that the counter is about
-  /// (TileRun::closes): what else is to be done with finished sums, is to be done with these
-  /// afterwards.
+  std::vector<RowStretch> unopened;  // rows that must be zeroed first, each of one block
+  /// Rows that no tile with all rows of the counter adds to last (TileRun::closes). The final step
+  /// on finished sums must be done for these rows afterwards.
   std::vector<RowStretch> unclosed;
-  /// By blocks, for every owned tile with rows that have no partner anywhere: a bit for each of its
-  /// rows, 32 to a word, 1: without a partner. Such rows may hold anything.
+  /// By blocks, for every stationary tile that has rows without any partner: one bit for each of
+  /// its rows, 32 to a word, 1: without a partner. Such rows may hold anything.
   std::vector<uint32_t> gaps;
-  /// By blocks, of several query heads of a kv head: every walked tile is taken for all of them
-  /// before the next one is; else all tiles of a head before those of the next head.
+  /// By blocks, with several query heads of a KV head. True: every streamed tile is taken for all
+  /// heads before the next tile. False: all tiles of a head are taken before those of the next
+  /// head.
   bool walks_by_tile = false;
-  /// Of keys: the query heads of a kv head are dealt in so many parts, alike, each with dk and dv
-  /// of its own (group_parts).
+  /// With stationary keys: the number of equal parts that the query heads of a KV head are split
+  /// into, each with its own dk and dv (group_parts).
   int32_t group_parts = 1;
-  int64_t visited_cells = 0;  // area of all tiles walked, for one head
+  int64_t visited_cells = 0;  // area of all streamed tiles, for one head
 };
 
 enum class TileOwner { queries, keys };
 
 /// The heads of an item, for the order of its work.
 struct WorkHeads {
-  int32_t num_heads = 1;         // of the owned side
-  int32_t heads_walked = 1;      // of the other side, which every tile walks
-  int32_t heads_sharing = 1;     // of the owned side, that walk the same head
-  int64_t cached_rows = 16'384;  // walked rows of one head that the L2 cache has room for
-  int32_t most_at_once = 0;      // of the owned side; 0: all. Others come when these are done
-  int32_t group = 1;  // query heads of a kv head that may be dealt in parts; 1: they may not
-  int32_t num_heads_of_step = 0;  // kv heads of which the item's are a piece; 0: they are all
+  int32_t num_heads = 1;         // of the stationary side
+  int32_t heads_walked = 1;      // heads of the other side that every tile streams
+  int32_t heads_sharing = 1;     // heads of the stationary side that stream the same head
+  int64_t cached_rows = 16'384;  // streamed rows of one head that fit the L2 cache
+  int32_t most_at_once = 0;      // of the stationary side; 0: all. Others start when these are done
+  int32_t group = 1;  // query heads of a KV head that may be split into parts; 1: no split
+  int32_t num_heads_of_step = 0;  // KV heads that the item's are a piece of; 0: the item has all
   int64_t sum_row_bytes = 0;      // of dk and dv of a part, one row
 };
 

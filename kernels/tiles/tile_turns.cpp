@@ -6,7 +6,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// Visits the walked tiles of an owned tile by blocks, the last one first, and their runs.
+/// By blocks: visits the streamed tiles of a stationary tile, the last one first, with their runs.
 template <class Visit>
 void walk_blocks(const OwnedTile& tile, const TileList& list, Visit visit) {
   const int32_t walked = list.shape.walked_rows;
@@ -20,7 +20,7 @@ void walk_blocks(const OwnedTile& tile, const TileList& list, Visit visit) {
   }
 }
 
-/// Which rows of the owned side have a partner.
+/// For every row of the stationary side, whether it has a partner.
 std::vector<bool> find_met_rows(const TileList& list, TileOwner owner) {
   if (owner == TileOwner::queries) {
     std::vector<bool> is_met(static_cast<size_t>(list.q_rows), false);
@@ -29,7 +29,8 @@ std::vector<bool> find_met_rows(const TileList& list, TileOwner owner) {
     }
     return is_met;
   }
-  std::vector<int32_t> begun(static_cast<size_t>(list.kv_rows) + 1, 0);  // ranges, less the ended
+  std::vector<int32_t> begun(static_cast<size_t>(list.kv_rows) + 1, 0);  // ranges begun minus
+                                                                         // ranges ended
   for (const KeyRange& range : list.ranges) {
     if (range.lo >= range.hi) continue;
     ++begun[range.lo];
@@ -52,11 +53,11 @@ BlockParts::BlockParts(TileOwner owner, TileList& list)
   list.num_counters = number();
 }
 
-/// A tile walks these rows of one block.
+/// Records that a tile streams these rows of one block.
 void BlockParts::note(RowStretch rows) {
   std::vector<RowStretch>& parts = parts_[rows.begin / block_rows_];
   if (parts.size() == 1 && parts[0].begin <= rows.begin && rows.end <= parts[0].end) return;
-  // Parts stay sorted and apart; those that the rows meet become one.
+  // Parts stay sorted and disjoint; parts that the rows overlap are joined.
   std::vector<RowStretch> kept;
   for (const RowStretch& part : parts) {
     if (part.end <= rows.begin || rows.end <= part.begin) {
@@ -92,7 +93,7 @@ int32_t BlockParts::counter_of(RowStretch rows) const {
   return first_[rows.begin / block_rows_] + static_cast<int32_t>(part - parts.begin());
 }
 
-/// The part of these rows' block that the counter is about.
+/// The part that the counter covers, in the block of these rows.
 const RowStretch& BlockParts::part_of(int32_t counter, RowStretch rows) const {
   const int32_t block = rows.begin / block_rows_;
   return parts_[block][counter - first_[block]];
@@ -108,7 +109,7 @@ TurnRun BlockParts::take_turn(RowStretch rows, int32_t run) {
   return {1, counter, is_opened_[counter] ? kOpeningTurn : 0};
 }
 
-/// Marks the tiles that take the last turn with all rows of a part; what they are runs of is cut.
+/// Marks the tiles that take the last turn with all rows of a part. Their runs are cut there.
 void BlockParts::close_runs(TileList& list) const {
   std::vector<std::vector<RowStretch>> closed(list.runs.size());  // [run], in the order of rows
   std::vector<bool> is_closed(last_.size(), false);
@@ -146,7 +147,7 @@ void BlockParts::close_runs(TileList& list) const {
   list.unclosed = rows_without(is_closed);
 }
 
-/// Rows of no part whose counter has that.
+/// Rows outside all parts whose counter has `has_counter` set.
 std::vector<RowStretch> BlockParts::rows_without(const std::vector<bool>& has_counter) const {
   std::vector<RowStretch> result;
   for (size_t block = 0; block < parts_.size(); ++block) {

@@ -5,23 +5,23 @@
 #include <cstdint>
 #include <vector>
 
-/// Turns, for lists by blocks: who adds to which walked rows, one after the other.
+/// Turns, for lists by blocks: the order in which tiles add to the rows of streamed tiles.
 namespace cpscope::kernels {
 
-/// The rows of walked blocks, cut so that tiles without a row in common never share a part, and
-/// whose turn it is at each. Cost: O(walked tiles), in time.
+/// The rows of streamed blocks, cut into parts so that tiles without a common row never share a
+/// part, and the order of turns of each part. Cost: O(streamed tiles), in time.
 class BlockParts {
  public:
-  /// Cuts the blocks that the list's tiles walk, and counts the parts there.
+  /// Cuts the blocks that the list's tiles stream, and counts the parts.
   BlockParts(TileOwner owner, TileList& list);
 
-  /// The turns of all tiles, if every head deals them in this order.
+  /// Computes the turns of all tiles if every head takes them in this order.
   void deal(const std::vector<int32_t>& order, TileList& list);
 
  private:
-  /// Of a counter: the last turn so far.
+  /// The last turn so far of a counter.
   struct LastTurn {
-    int32_t run = -1;  // of the list
+    int32_t run = -1;  // index into the list's runs
     RowStretch rows;
   };
 
@@ -41,7 +41,7 @@ class BlockParts {
   std::vector<LastTurn> last_;                  // [counter]
 };
 
-/// Notes the owned rows that have no partner.
+/// Records the stationary rows that have no partner.
 void collect_gaps(TileOwner owner, TileList& list);
 
 }  // namespace cpscope::kernels

@@ -8,8 +8,9 @@
 namespace cpscope::kernels {
 namespace {
 
-/// Walked tiles of all heads that come last, so that CTAs end together: half of a longest tile for
-/// every CTA. More of them would be read for once more, and what is short wants memory most.
+/// Number of streamed tiles of all heads that are held back to the end, so that CTAs end together:
+/// half of a longest tile for every CTA. With more, rows would be read a second time for more
+/// tiles, and short tiles need memory bandwidth most.
 int64_t tiles_of_tail(int32_t longest) { return longest * kHopperCtas / 2; }
 
 bool is_short(const OwnedTile& tile, int32_t longest) { return 2 * tile.num_tiles <= longest; }
@@ -20,7 +21,7 @@ void sort_by_length(std::vector<int32_t>& tiles, const TileList& list) {
   });
 }
 
-/// Tiles that walk rows which no others walk.
+/// Tiles that stream rows which no other tiles stream.
 struct DocumentGroup {
   std::vector<int32_t> tiles;
   int64_t walked_rows = 0;
@@ -31,10 +32,10 @@ struct DocumentGroup {
   }
 };
 
-/// As small as the order of rows shows it.
+/// Finds the smallest groups that the order of rows allows.
 std::vector<DocumentGroup> find_documents(const TileList& list) {
   std::vector<DocumentGroup> documents;
-  int32_t covered = 0;  // walked rows before it
+  int32_t covered = 0;  // streamed rows before it
   for (size_t t = 0; t < list.tiles.size(); ++t) {
     const OwnedTile& tile = list.tiles[t];
     RowStretch walked{std::numeric_limits<int32_t>::max(), 0};
@@ -51,8 +52,8 @@ std::vector<DocumentGroup> find_documents(const TileList& list) {
   return documents;
 }
 
-/// Neighbours, as many as have no more than `most_rows`; the longest tiles first, and those groups
-/// that have them.
+/// Joins neighbours while they have at most `most_rows` rows. The longest tiles come first in a
+/// group, and the groups with the longest tiles come first.
 std::vector<DocumentGroup> group_documents(const std::vector<DocumentGroup>& documents,
                                            int64_t most_rows, const TileList& list) {
   std::vector<DocumentGroup> groups;
@@ -104,8 +105,8 @@ std::vector<Section> make_sections(const WorkHeads& heads, const TileList& list)
   return sections;
 }
 
-/// How many of the tiles in `order`, longest first, do not come last. Tiles of one length stay
-/// together, and heads stay alike, for turns are the same in all.
+/// Number of tiles in `order`, longest first, that are not held back to the end. Tiles of one
+/// length stay together. All heads are treated alike, because their turns are the same.
 size_t count_before_tail(const std::vector<int32_t>& order, int32_t num_heads,
                          const TileList& list) {
   size_t kept = order.size();
@@ -122,25 +123,27 @@ size_t count_before_tail(const std::vector<int32_t>& order, int32_t num_heads,
   return kept;
 }
 
-/// How many chains are dealt at a time. Of few chains many CTAs wait for each other; of many, each
-/// brings the rows that it walks from memory for itself, which takes power away from the products.
+/// Number of chains that run at a time. With few chains many CTAs wait for each other. With many,
+/// each chain reads its streamed rows from memory separately, which takes power away from the
+/// products.
 int32_t chains_at_once(const WorkHeads& heads, bool has_documents, const TileList& list) {
   constexpr int32_t kFewest = 4;
-  int64_t num_tiles =  // walked by one head
+  int64_t num_tiles =  // streamed by one head
       list.visited_cells / (int64_t{list.shape.walked_rows} * list.shape.owned_rows);
   if (has_documents) {
-    // Tiles of short ones wait long for each other; those of a chain come back to its rows, so
-    // these should stay in the cache, by and large: half as many chains wait longer than a few rows
-    // take that come twice.
+    // Tiles of short documents wait long for each other, and the tiles of a chain come back to its
+    // rows. So these rows should mostly stay in the cache: with half as many chains the waits cost
+    // more than reading a few rows twice.
     const int64_t rows =
         num_tiles * list.shape.walked_rows / static_cast<int64_t>(list.tiles.size());
-    // Tiles of several walked heads are at as many places of them.
+    // Tiles of several streamed heads are at as many places of them.
     int32_t chains = heads.heads_walked > 1 ? std::max(8, 32 / heads.heads_walked) : 64;
     while (chains > kFewest && 4 * chains * rows > 5 * heads.cached_rows) chains /= 2;
     return chains;
   }
-  // Of one document, CTAs wait when the first chains begin: as few as keep that to a 90th of the
-  // time. A CTA begins a hand-over, 1.3 times what a tile takes, behind the one before.
+  // With one document, CTAs wait when the first chains begin: take so few chains that this stays
+  // below a 90th of the time. A CTA begins one hand-over, 1.3 times the time of a tile, after the
+  // one before.
   constexpr int64_t kStartTiles = 117 * kHopperCtas * kHopperCtas;
   constexpr int32_t kMost = 16;
   num_tiles *= int64_t{heads.num_heads} * heads.heads_walked;
@@ -149,8 +152,8 @@ int32_t chains_at_once(const WorkHeads& heads, bool has_documents, const TileLis
   return chains;
 }
 
-/// The document that a tile is of: the one where its longest run begins. Short documents count as
-/// one with the long one before them.
+/// The document of a tile: the one where its longest run begins. Short documents count as part of
+/// the long one before them.
 size_t document_of(const OwnedTile& tile, const std::vector<RowStretch>& long_documents,
                    const TileList& list) {
   if (tile.num_runs == 0) return 0;
@@ -167,7 +170,8 @@ size_t document_of(const OwnedTile& tile, const std::vector<RowStretch>& long_do
 /// The tiles of one document, the longest first.
 using Document = std::vector<int32_t>;
 
-/// The documents of the tiles in `order`, longest first; that of the longest tile comes first.
+/// The documents of the tiles in `order`, longest first; the document of the longest tile comes
+/// first.
 std::vector<Document> documents_of(std::span<const int32_t> order,
                                    const std::vector<RowStretch>& long_documents,
                                    const TileList& list) {
@@ -184,10 +188,10 @@ std::vector<Document> documents_of(std::span<const int32_t> order,
   return documents;
 }
 
-/// The tiles of documents one after the other, `at_once` documents in turns.
+/// Orders the tiles of documents, `at_once` documents interleaved tile by tile.
 std::vector<int32_t> take_in_turns(std::span<const Document> documents, size_t at_once) {
   std::vector<int32_t> result;
-  std::vector<std::span<const int32_t>> open;  // what is left of them
+  std::vector<std::span<const int32_t>> open;  // remaining tiles of each open document
   size_t next = 0;
   for (;;) {
     while (open.size() < at_once && next < documents.size()) open.emplace_back(documents[next++]);
@@ -200,24 +204,26 @@ std::vector<int32_t> take_in_turns(std::span<const Document> documents, size_t a
   }
 }
 
-/// Of fewer heads at once documents would take turns, which are of different lengths.
+/// With fewer heads at once, documents of different lengths would be interleaved.
 constexpr int32_t kFewestHeads = 4;
 
-/// Documents that are dealt together, by sections of the heads, one after the other.
+/// Documents that run together, one section of heads after another.
 struct Batch {
-  std::vector<int32_t> tiles;  // of its documents in turns
+  std::vector<int32_t> tiles;  // of its documents, interleaved
   int32_t heads = 1;           // of a section
 };
 
-/// Batches with no more chains (a document and a head each) than keep CTAs from waiting: those of a
-/// chain begin a hand-over behind each other, 1.3 times what a tile takes, and are done after as
-/// many steps as their tiles have. So few, because the CTAs of a chain that begin together walk the
-/// same rows at about the same time. The first batch has more, since all CTAs begin at once.
+/// Makes batches with just as many chains (a document and a head each) as keep CTAs from waiting:
+/// CTAs of a chain begin one hand-over after each other, 1.3 times the time of a tile, and are done
+/// after as many steps as their tiles have. Few chains, because the CTAs of a chain that begin
+/// together stream the same rows at about the same time. The first batch has more, since all CTAs
+/// begin at once.
 std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
                                 const std::vector<Document>& documents, const TileList& list) {
-  constexpr int64_t kHandOvers = kHopperCtas * 13 / 10 * 3 / 2;  // of all CTAs; half as many again
+  constexpr int64_t kHandOvers = kHopperCtas * 13 / 10 * 3 / 2;    // of all CTAs, and half as many
+                                                                   // again
   constexpr int64_t kStartSteps = 40 * kHopperCtas * kHopperCtas;  // waiting: a 60th of the time
-  constexpr int64_t kItemSteps = 2;  // what an item takes beside its tiles
+  constexpr int64_t kItemSteps = 2;  // overhead of an item besides its tiles
   const auto steps_of = [&](const Document& document) {
     int64_t steps = 0;
     for (const int32_t t : document)
@@ -234,13 +240,14 @@ std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
       const Document& document = documents[end++];
       const auto tiles = static_cast<int64_t>(document.size());
       chains = std::max(chains, kHandOvers * tiles / steps_of(document) + 1);
-      // Whatever comes in pieces: what is in turns with what says in which order sums are added.
+      // The count must not depend on the pieces that heads come in: the interleaving of documents
+      // determines the order in which sums are added.
     } while (end < documents.size() &&
              static_cast<int64_t>(end - first) * std::min(heads.num_heads, kFewestHeads) < chains);
     const auto count = static_cast<int64_t>(end - first);
     const auto section =
         static_cast<int32_t>(std::min<int64_t>(most_heads, (chains + count - 1) / count));
-    const int32_t sections = (most_heads + section - 1) / section;  // alike
+    const int32_t sections = (most_heads + section - 1) / section;  // of equal size
     batches.push_back({take_in_turns(std::span(documents).subspan(first, end - first), end - first),
                        (most_heads + sections - 1) / sections});
     first = end;
@@ -248,7 +255,7 @@ std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
   return batches;
 }
 
-/// The order of tiles, which is the same for all heads, for that of their turns is.
+/// Returns the order of tiles. It is the same for all heads, because the order of their turns is.
 std::vector<int32_t> deal_in_batches(const WorkHeads& heads, const std::vector<Document>& documents,
                                      TileList& list) {
   const int32_t most = heads.most_at_once > 0
@@ -270,7 +277,8 @@ std::vector<int32_t> deal_in_batches(const WorkHeads& heads, const std::vector<D
   return order;
 }
 
-/// Chains of all heads, or of some at a time, and of as many documents as that leaves.
+/// Takes chains of all heads, or of a section of heads at a time, and interleaves as many documents
+/// as the number of chains leaves.
 std::vector<int32_t> deal_by_heads(const WorkHeads& heads, bool has_documents,
                                    const std::vector<Document>& documents, TileList& list) {
   const int32_t chains = chains_at_once(heads, has_documents, list);
@@ -286,18 +294,18 @@ std::vector<int32_t> deal_by_heads(const WorkHeads& heads, bool has_documents,
 
 }  // namespace
 
-// Tiles of a causal document have all lengths and begin at its last row: walked head by head, short
-// ones would wait for long ones at the begin of each head. What that takes is little of very long
-// walks, in which CTAs that do not wait are soon far from each other. Where tiles begin at
-// different rows, as under a window, CTAs that walk head by head follow each other closely, and
-// others do not.
+// Tiles of a causal document have all lengths and begin at its last row: streamed head by head,
+// short ones would wait for long ones at the begin of each head. This costs little in very long
+// walks, where CTAs that do not wait are soon far apart. Where tiles begin at different rows, as
+// under a window, CTAs that take head by head follow each other closely; by tile they do not.
 bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list) {
-  int64_t walked = 0, shorter = 0, alone = 0;  // tiles: of all, fewer than the longest, by one
+  int64_t walked = 0, shorter = 0, alone = 0;  // tiles: all, missing to the longest, alone at their
+                                               // row
   int64_t num_tiles = 0, squares = 0;
   int32_t begin = -1;                                     // row
   int64_t together = 0, tiles_together = 0, longest = 0;  // of those that begin there
   const auto close = [&] {
-    // The first one may walk the document before as well.
+    // The first one may stream the document before as well.
     if (tiles_together > 1) shorter += longest * (tiles_together - 1) - together;
     if (tiles_together == 1) alone += longest;
   };
@@ -319,8 +327,8 @@ bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list) {
     ++num_tiles;
   }
   close();
-  // On average: of short documents, whose CTAs hardly meet, and of one of 24K tokens, weighted by
-  // work.
+  // Average lengths: of short documents, whose CTAs hardly meet, and of one of 24K tokens, weighted
+  // by work.
   constexpr int64_t kFewTiles = 4, kManyTiles = 256;
   return heads.heads_walked > 1 && walked >= kFewTiles * num_tiles &&
          squares <= kManyTiles * walked && 4 * shorter >= walked && 8 * alone <= walked;
@@ -358,7 +366,7 @@ std::vector<int32_t> deal_in_chains(const WorkHeads& heads,
   std::iota(order.begin(), order.end(), 0);
   sort_by_length(order, list);
   list.walks_by_tile = suits_walk_by_tile(heads, list);
-  // By tiles, chains follow each other, and end with their short tiles.
+  // By tiles, chains follow each other and end with their short tiles.
   const size_t kept =
       list.walks_by_tile ? order.size() : count_before_tail(order, heads.num_heads, list);
   const std::vector<Document> documents =

@@ -15,7 +15,7 @@ namespace {
 
 using Code = nb::dlpack::dtype_code;
 
-/// Which of the dtypes that can be read, if it is one.
+/// The readable dtype of this type, if there is one.
 std::optional<Dtype> dtype_of(const nb::dlpack::dtype& type) {
   if (type.lanes != 1) return std::nullopt;
   const auto code = static_cast<Code>(type.code);
@@ -77,7 +77,7 @@ void copy_strided(const AnyArray& array, std::vector<double>& values) {
   int64_t begin = 0;
   for (size_t out = 0; out < values.size();) {
     for (int64_t i = 0; i < inner; ++i) values[out++] = widen(data[begin + i * inner_stride]);
-    // The next row: count up in the outer dimensions, the last of them fastest.
+    // Next row: count up in the outer dimensions, the last of them fastest.
     for (size_t d = dims - 1; d-- > 0;) {
       begin += array.stride(d);
       if (++index[d] < static_cast<int64_t>(array.shape(d))) break;
@@ -87,7 +87,7 @@ void copy_strided(const AnyArray& array, std::vector<double>& values) {
   }
 }
 
-/// A numpy array over memory that a vector on the heap holds.
+/// A numpy array over the memory of a vector on the heap.
 template <class Array, class T>
 Array wrap(std::vector<T> values, const std::vector<size_t>& shape) {
   auto holder = std::make_unique<std::vector<T>>(std::move(values));
@@ -95,7 +95,7 @@ Array wrap(std::vector<T> values, const std::vector<size_t>& shape) {
   nb::capsule owner(holder.get(),
                     [](void* held) noexcept { delete static_cast<std::vector<T>*>(held); });
   holder.release();
-  // An empty vector has no memory, and an array wants some address.
+  // An empty vector has no memory, but an array needs a valid address.
   static T nothing{};
   return Array(data != nullptr ? data : &nothing, shape.size(), shape.data(), owner);
 }
@@ -130,7 +130,7 @@ std::vector<ArrayRecord> look_at_arrays(const nb::list& records) {
         continue;
       }
       if (!nb::try_cast(value, named.array)) {
-        throw_input_error(fmt::format("\"{}\" is no array that can be read: {}", named.name,
+        throw_input_error(fmt::format("\"{}\" is not a readable array: {}", named.name,
                                       nb::cast<std::string>(value.type().attr("__name__"))),
                           fmt::format("a numpy array or torch tensor of {}", kTypes), one.path);
       }
@@ -192,7 +192,7 @@ RunControl Interruptible::control() {
 }
 
 bool Interruptible::was_interrupted() {
-  // Python delivers signals to its main thread only, and asking takes the GIL.
+  // Python delivers signals to its main thread only, and checking takes the GIL.
   if (std::this_thread::get_id() != caller_) return false;
   if (error_) return true;
   const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();

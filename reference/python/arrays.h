@@ -16,7 +16,7 @@
 
 namespace cpscope::python {
 
-/// Any array that speaks DLPack or the buffer protocol, read where it lies.
+/// Any array that supports DLPack or the buffer protocol, read in place.
 using AnyArray = nanobind::ndarray<nanobind::ro>;
 
 struct NamedArray {
@@ -24,32 +24,32 @@ struct NamedArray {
   AnyArray array;
 };
 
-/// The arrays of one record; `path` is what messages call it.
+/// The arrays of one record; `path` is its name in messages.
 struct ArrayRecord {
   std::string path;
   std::vector<NamedArray> arrays;
   std::vector<std::string> absent = {};  // names whose array is None
 };
 
-/// What an error may be about.
+/// Subject of an error.
 inline constexpr const char* kScenario = "scenario";
 inline constexpr const char* kInput = "input";
 
-/// Throws the Python exception of cpscope._errors that an error of this subject (kScenario or
-/// kInput) becomes. Needs the GIL.
+/// Throws the Python exception of cpscope._errors for an error of this subject (kScenario or
+/// kInput). Needs the GIL.
 [[noreturn]] void throw_error(const Error& error, const char* subject);
 [[noreturn]] void throw_input_error(std::string what, std::string hint, std::string where = "");
 
-/// The value, or the exception.
+/// The value; throws if there is an error instead.
 template <class T>
 T take(Result<T> result, const char* subject) {
   if (!result) throw_error(result.error(), subject);
   return std::move(result).value();
 }
 
-/// [(path, [(name, array), ...]), ...] with every array looked at: on the CPU, of float64, float32,
-/// float16 or bfloat16; None is noted as absent. Throws an InputError that names the first that is
-/// not.
+/// [(path, [(name, array), ...]), ...] with every array checked: on the CPU, of float64, float32,
+/// float16 or bfloat16; None is noted as absent. Throws an InputError that names the first that
+/// fails.
 std::vector<ArrayRecord> look_at_arrays(const nanobind::list& records);
 
 /// A copy in doubles, whatever the strides are. May run without the GIL.
@@ -61,7 +61,8 @@ using IntegerList = nanobind::ndarray<nanobind::numpy, int64_t, nanobind::ndim<1
 nanobind::object to_numpy(std::vector<double> values, const std::vector<int64_t>& shape);
 IntegerList to_numpy(std::vector<int64_t> values);
 
-/// Python's Ctrl-C for work without the GIL: asked now and then by the thread that began it.
+/// Python's Ctrl-C for work without the GIL: checked now and then by the thread that began the
+/// work.
 class Interruptible {
  public:
   RunControl control();

@@ -13,14 +13,15 @@
 
 namespace cpscope::python {
 
-/// What Python holds of a scenario; never changed once made.
+/// The scenario behind a Python object; never changed once made.
 struct ScenarioBox {
   LoadedScenario loaded;
 
   const Scenario& scenario() const { return loaded.scenario; }
 };
 
-/// A scenario with its layout, as far as `layout` and the readers of foreign tensors need a plan.
+/// A scenario with its layout, for `layout` and for readers of foreign tensors, which need no full
+/// plan.
 struct LayoutBox {
   Plan plan;
 };
@@ -32,8 +33,8 @@ struct PlanBox {
 /// The layout of a scenario that no rule refuses.
 Result<LayoutBox> lay_out(const ScenarioBox& box);
 
-/// What the caller says about the order and dimensions of tensors; None looks at their shapes.
-/// Throws an InputError for a word that nobody knows. Needs the GIL.
+/// What the caller says about the order and dimensions of tensors; None means that it follows from
+/// their shapes. Throws an InputError for an unknown word. Needs the GIL.
 ForeignChoices choices_of(const std::optional<std::string>& order,
                           const std::optional<std::string>& format,
                           const std::optional<std::string>& lse_layout);

@@ -1,5 +1,5 @@
-// The module cpscope._core: scenarios, layouts, plans and imported orders. What people use is
-// reference/python/cpscope; it calls what is here with arrays and words that it has looked at.
+// The module cpscope._core: scenarios, layouts, plans and imported orders. The public package is
+// reference/python/cpscope; it calls this module with arrays and words that it has checked.
 
 #include "reference/python/arrays.h"
 #include "reference/python/boxes.h"
@@ -101,7 +101,7 @@ IntegerList token_ids(const LayoutBox& box, int32_t rank, bool is_kv) {
   return to_numpy(expand((is_kv ? layout.kv_runs : layout.q_runs).at(static_cast<size_t>(rank))));
 }
 
-/// For every row of a rank's local buffer its sequence and its position in it; -1 for padding.
+/// The sequence and the position in it for every row of a rank's local buffer; -1 for padding.
 std::pair<IntegerList, IntegerList> token_places(const LayoutBox& box, int32_t rank, bool is_kv) {
   const Layout& layout = box.plan.layout;
   const auto& sequences = layout.slots.sequences;
@@ -109,7 +109,7 @@ std::pair<IntegerList, IntegerList> token_places(const LayoutBox& box, int32_t r
   std::vector<int64_t> position(sequence.size(), -1);
   for (size_t row = 0; row < sequence.size(); ++row) {
     const int64_t token = sequence[row];
-    // Empty slots share their beginning with the next one, which is the last that begins there.
+    // An empty slot begins at the same id as the next one; the last slot that begins there is used.
     const auto after = std::upper_bound(sequences.begin(), sequences.end(), token,
                                         [&](int64_t id, const SequenceSlot& slot) {
                                           return id < (is_kv ? slot.kv_begin : slot.q_begin);
@@ -135,7 +135,7 @@ std::string plan_document(const PlanBox& box, bool is_summary) {
   });
 }
 
-/// The plan as TransformerEngine would carry it out: as a document, or as lines for people.
+/// The plan as TransformerEngine would run it: as a document, or as lines for people.
 std::string te_document(const PlanBox& box, bool as_text) {
   const Result<TeView> view = view_as_te(box.checked.plan());
   if (!view) throw_error(view.error(), kScenario);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prints what the steps of tests/gpu/run left behind as one small JSON document.
+"""Prints the results of the steps of tests/gpu/run as one small JSON document.
 
     reference/python/gpu_summary.py LOGS ROOT
 
-Date, sources and a hash of the kernels, devices, each step's exit code and time; of test cases how many, and which failed or were skipped;
-TFLOP/s [forward, backward] by shape and by executor or peer; how many times as fast as each peer we were in the same run, and goals that
-were missed; the same for exchanges between GPUs.
+Date, sources, a hash of the kernels, devices, each step's exit code and time; the number of test cases, and those failed or skipped;
+TFLOP/s [forward, backward] by shape and by executor or peer; the speed relative to each peer in the same run, and missed goals;
+the same for exchanges between GPUs.
 """
 import json
 import os
@@ -33,7 +33,7 @@ def case_counts(file, root):
 
 
 def kernels_hash(root):
-    """Changes with any line of what runs on a GPU; tests/house/tree_rules.h says how."""
+    """A hash of all code that runs on a GPU; tests/house/tree_rules.h defines it."""
     value = 14695981039346656037
     files = [f for f in (root / "kernels").rglob("*") if f.suffix in (".cu", ".h", ".cpp") and "emulator" not in f.parts]
     for path, file in sorted((file.relative_to(root).as_posix(), file) for file in files):
@@ -52,7 +52,7 @@ def speeds(logs):
         try:
             rows = json.loads(file.read_text())["rows"]
         except (ValueError, KeyError):
-            continue  # the step broke off; its exit code says so
+            continue  # the step stopped early; its exit code shows it
         for row in rows:
             if "forward_tflops" not in row:
                 continue
@@ -63,7 +63,7 @@ def speeds(logs):
 
 
 def ratio_rows(file):
-    """Shapes that tests/bench/peers measured; none when it did not run or broke off at once."""
+    """Shapes that tests/bench/peers measured; empty when it did not run or stopped at once."""
     try:
         return json.loads(file.read_text())["shapes"]
     except (OSError, ValueError, KeyError):
@@ -71,7 +71,7 @@ def ratio_rows(file):
 
 
 def ratios(file):
-    """{shape: {pass: {peer: how many times as fast we are}}}, medians, and what was seen of goals that were missed."""
+    """{shape: {pass: {peer: our speed / peer's speed}}}, medians, and the measured values of missed goals."""
     table, missed = {}, {}
     for row in ratio_rows(file):
         rounded = {name: {peer: round(given["median"], 2) for peer, given in peers.items()}
@@ -85,7 +85,7 @@ def ratios(file):
 
 
 def exchanges(logs):
-    """{scenario: rates in TFLOP/s a GPU [forward, backward], and the share of transfer time beside computes}."""
+    """{scenario: rates in TFLOP/s per GPU [forward, backward], and the share of transfer time that overlaps computes}."""
     file = logs / "exchange.json"
     if not file.exists():
         return {}
@@ -96,7 +96,7 @@ def exchanges(logs):
 
 
 def indented(value, depth=0):
-    """JSON with one line a leaf list or flat object, so that a table stays readable."""
+    """JSON with one line per leaf list or flat object, so that a table stays readable."""
     inner = json.dumps(value)
     if len(inner) <= 100 or not value or not isinstance(value, (dict, list)):
         return inner

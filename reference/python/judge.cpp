@@ -61,7 +61,7 @@ nb::dict inputs_dict(RunInputs inputs) {
   return all;
 }
 
-/// Why so many arrays of the inputs' size cannot be held here; nothing when they can.
+/// Why there is no memory for this many arrays of the inputs' size; nothing if there is.
 std::optional<Error> lack_of_memory(const Plan& plan, int64_t sides) {
   const int64_t needed = sides * run_inputs_bytes(plan.scenario, plan.layout.slots);
   const int64_t available = machine_memory_bytes() / 10 * 9;
@@ -133,7 +133,7 @@ nb::dict ask_oracle(const ScenarioBox& box, const nb::list& records, const Word&
     const Result<LayoutBox> layout = lay_out(box);
     if (!layout) return layout.error();
     const Plan& plan = layout.value().plan;
-    // Inputs and answer, and the caller's tensors on their way.
+    // Memory for inputs, answer and the caller's tensors.
     if (auto error = lack_of_memory(plan, 4)) return *error;
     if (arrays.empty()) {
       return reference::judge_exactly(scenario, make_run_inputs(scenario, plan.layout.slots, false),
@@ -173,7 +173,7 @@ Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<Array
   return GradeWords{foreign_json(record.value(), graded.value(), plan).dump(), text.str()};
 }
 
-/// (document of `grade --json`, its text) of tensors that somebody else computed.
+/// (document of `grade --json`, its text) of tensors that other software computed.
 std::pair<std::string, std::string> grade(const ScenarioBox& box, const nb::list& records,
                                           const Word& order, const Word& format,
                                           const Word& lse_layout, bool ignore_padding,
@@ -196,12 +196,12 @@ std::pair<std::string, std::string> grade(const ScenarioBox& box, const nb::list
   return {std::move(made.document), std::move(made.text)};
 }
 
-/// What the answers to the probes are like.
+/// Properties of the answers to the probes.
 struct ProbeWords {
   Word order, format, lse_layout;
 };
 
-/// Hands the inputs of every probe to a Python function and takes its answer.
+/// Passes the inputs of every probe to a Python function and takes its answer.
 class PythonExecutor final : public Executor {
  public:
   PythonExecutor(nb::callable ask, ForeignChoices choices)
@@ -230,7 +230,7 @@ class PythonExecutor final : public Executor {
     return output;
   }
 
-  /// Throws what the function has raised, or what is wrong with its answer. Needs the GIL.
+  /// Throws the exception of the function, or an error of its answer. Needs the GIL.
   void rethrow() {
     if (error_) throw nb::python_error(*error_);
     if (wrong_answer_) throw_error(*wrong_answer_, kInput);
@@ -238,7 +238,7 @@ class PythonExecutor final : public Executor {
   const std::set<std::string>& missing() const { return missing_; }
 
  private:
-  /// (probes, scenario, inputs)
+  /// The tuple (probes, scenario, inputs).
   static nb::object question(const Plan& plan, const RunInputs& inputs) {
     const bool is_silent = std::all_of(inputs.q.values.begin(), inputs.q.values.end(),
                                        [](double value) { return value == 0.0; });
@@ -265,7 +265,7 @@ class PythonExecutor final : public Executor {
         into = *given;
         return;
       }
-      // What is not there is not judged either; the probes read something all the same.
+      // A missing answer is not judged; it is filled so that the probes can run.
       missing_.insert(name);
       into = Tensor{name, std::move(shape), Dtype::fp64, {}};
       into.values.assign(static_cast<size_t>(into.size()), 0.0);
@@ -288,7 +288,7 @@ class PythonExecutor final : public Executor {
   std::set<std::string> missing_;  // answers that some run lacked
 };
 
-/// Takes back what was said about answers that were not given.
+/// Removes the findings about answers that were not given.
 void forget_missing(const std::set<std::string>& missing, ProbeReport& report) {
   for (ProbeTally& tally : report.tallies) {
     const std::string tensor = tally.probe == "count" ? "lse" : tally.probe;

@@ -12,8 +12,8 @@
 #include "reference/kernel_walker.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
-#include "sim/app/exhaustion.h"
-#include "sim/app/program.h"
+#include "sim/app/cli/exhaustion.h"
+#include "sim/app/cli/program.h"
 #include "sim/run/kernel_process.h"
 
 #include <cstdio>

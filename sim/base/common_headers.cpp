@@ -1,1 +1,1 @@
-// CMake reads the headers that the libraries share with this file; it has nothing of its own.
+// CMake precompiles the headers that the libraries share with this file, which is otherwise empty.

@@ -14,7 +14,7 @@ int64_t machine_memory_bytes() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
     bytes = std::min(bytes, static_cast<int64_t>(limit.rlim_cur));
-  // A container's own limit; the file holds "max" where there is none.
+  // The limit of the container; the file holds "max" when there is no limit.
   int64_t container = 0;
   if (std::ifstream("/sys/fs/cgroup/memory.max") >> container && container > 0)
     bytes = std::min(bytes, container);

@@ -12,7 +12,7 @@
 namespace cpscope {
 namespace {
 
-/// Work that is shared out already is not shared out again.
+/// True on a thread that runs a for_each_index body: nested calls then run on this thread alone.
 thread_local bool is_worker = false;
 
 }  // namespace
@@ -59,7 +59,7 @@ void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int
   try {
     for (int64_t worker = 1; worker < workers; ++worker) pool.emplace_back(work);
   } catch (const std::system_error&) {
-    // Where a limit leaves no more threads, those that came do all of it.
+    // If a limit prevents more threads, the threads that started do all of the work.
   }
   work();
   pool.clear();

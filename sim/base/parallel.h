@@ -9,9 +9,9 @@ namespace cpscope {
 int default_thread_count();
 
 /// Calls body(index) for every index in [0, count), from up to `threads` threads (0 =
-/// default_thread_count()). Each index is called exactly once; the caller owns the independence of
-/// the bodies, so results do not depend on `threads`. An exception of a body is rethrown here after
-/// all threads have stopped. Called by a body, it uses the thread that it is on.
+/// default_thread_count()). Each index is called exactly once. The caller makes the bodies
+/// independent, so results do not depend on `threads`. An exception of a body is rethrown here
+/// after all threads have stopped. A nested call, made by a body, runs on the thread of that body.
 void for_each_index(int64_t count, const std::function<void(int64_t)>& body, int threads = 0);
 
 }  // namespace cpscope

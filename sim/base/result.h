@@ -10,7 +10,7 @@
 
 namespace cpscope {
 
-/// Who has to act on an error; the program's exit code follows from it.
+/// Kind of an error: says who has to act, and sets the exit code of the program.
 enum class ErrorKind {
   bad_input,    // the file or the command line is wrong: exit 2
   refused,      // a well-formed scenario that mathematics or a rule forbids: exit 2
@@ -23,8 +23,8 @@ struct Complaint {
   std::string what;   // static part first, values last
   std::string where;  // "file:line:column" or empty
   std::string hint;   // what would be right
-  // Scenario keys at fault, likeliest first ("attention.heads", "batch.lengths[1]"), for whoever
-  // knows the file and can say where they stand (sim/scenario/key_place.h).
+  // Scenario keys at fault, likeliest first ("attention.heads", "batch.lengths[1]"). A caller that
+  // has the file can find their lines (sim/scenario/key_place.h).
   std::vector<std::string> keys = {};
 };
 

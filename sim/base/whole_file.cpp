@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The unfinished file of this process that a signal removes; empty where there is none.
+/// Path of the unfinished file that a signal handler removes; empty when there is none.
 char unfinished[PATH_MAX] = "";
 std::atomic_flag is_guarded = ATOMIC_FLAG_INIT;
 
@@ -33,8 +33,9 @@ void remove_on_signal(int number) {
   std::raise(number);
 }
 
-/// A file from before it is opened until it is whole: removed when this ends before `keep`, by an
-/// exception too, and by a signal that ends the process, of which one file at a time is safe.
+/// An unfinished file, from before it is opened until it is complete. It is removed when this
+/// object ends before `keep`, also by an exception, and when a signal ends the process. The signal
+/// handler covers one file at a time.
 class Unfinished {
  public:
   explicit Unfinished(std::string path) : path_(std::move(path)) {
@@ -45,7 +46,7 @@ class Unfinished {
       struct sigaction ours {};
       ours.sa_handler = remove_on_signal;
       sigaction(kSignals[n], nullptr, &before_[n]);
-      // Somebody else's handler, and a signal that is to be ignored, stay.
+      // Handlers that other code has installed, and ignored signals, stay as they are.
       if (before_[n].sa_handler == SIG_DFL) sigaction(kSignals[n], &ours, nullptr);
     }
   }
@@ -59,7 +60,7 @@ class Unfinished {
   Unfinished(const Unfinished&) = delete;
   Unfinished& operator=(const Unfinished&) = delete;
 
-  /// It has another name now.
+  /// Keeps the file: it has been renamed to its final name.
   void keep() { is_kept_ = true; }
 
  private:
@@ -70,7 +71,8 @@ class Unfinished {
   bool is_kept_ = false;
 };
 
-/// Where links lead to, whether something is there or not; nothing for links that lead in a circle.
+/// The path that a chain of links leads to, whether a file exists there or not; nothing for links
+/// that form a cycle.
 std::optional<fs::path> follow_links(fs::path path) {
   constexpr int kMostLinks = 40;
   std::error_code failure;
@@ -82,7 +84,7 @@ std::optional<fs::path> follow_links(fs::path path) {
   return std::nullopt;
 }
 
-/// A name that no other process has, on this machine or on another of the same file system.
+/// A name that no other process uses, on this machine or on another one of the same file system.
 std::string name_unfinished(const fs::path& target) {
   std::random_device random;
   char suffix[32];
@@ -104,7 +106,8 @@ Result<size_t> write_whole_file(const std::string& path,
                       "give the name of a file in a folder that can be written to", path);
   };
   std::error_code failure;
-  // Renaming over a device or a folder would replace it, and over a link would cut it off.
+  // Renaming over a device or a folder would replace it; renaming over a link would replace the
+  // link.
   if (fs::exists(path, failure) && !fs::is_regular_file(path, failure)) {
     return refuse("something that is no file has this name");
   }

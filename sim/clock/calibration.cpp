@@ -20,7 +20,7 @@ constexpr size_t kMostUnknowns = 5;
 constexpr int kDigits = 4;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Rows of coefficients and what they should sum to.
+/// Rows of coefficients and the sums that they should have.
 struct LinearSystem {
   size_t unknowns = 0;
   std::vector<std::array<double, kMostUnknowns>> rows;
@@ -37,14 +37,14 @@ struct LinearSystem {
   }
 };
 
-/// Least squares with the unknowns of `chosen` (bits) alone, the others 0; nothing when those are
-/// not told apart.
+/// Least squares with only the unknowns of `chosen` (bits), the others 0; nothing if the rows do
+/// not determine them.
 std::optional<std::vector<double>> solve_subset(const LinearSystem& system, uint32_t chosen) {
   std::vector<size_t> columns;
   for (size_t j = 0; j < system.unknowns; ++j) {
     if ((chosen >> j & 1U) != 0) columns.push_back(j);
   }
-  // Normal equations of columns of length 1.
+  // Normal equations with columns scaled to length 1.
   const size_t n = columns.size();
   std::vector<double> length(n, 0.0);
   for (size_t a = 0; a < n; ++a) {
@@ -75,8 +75,8 @@ std::optional<std::vector<double>> solve_subset(const LinearSystem& system, uint
   return x;
 }
 
-/// Least squares with x >= 0: the optimum solves one subset of the unknowns freely, so all are
-/// tried.
+/// Least squares with x >= 0: the optimum is the unconstrained solution for one subset of the
+/// unknowns, so all subsets are tried.
 std::vector<double> solve_not_negative(const LinearSystem& system) {
   std::vector<double> best(system.unknowns, 0.0);
   double least = system.residual(best);
@@ -96,15 +96,14 @@ Error refuse(std::string what, std::string hint) {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
 }
 
-/// What is wrong with the times, if anything.
+/// The first error in the times, if there is one.
 template <class Sample>
 std::optional<Error> find_nonsense(std::span<const Sample> samples, std::string_view noun,
                                    size_t fewest) {
   for (const Sample& sample : samples) {
     if (std::isfinite(sample.us) && sample.us > 0) continue;
-    return refuse(
-        fmt::format("{} {} took no time that can be: {} us", noun, sample.label, sample.us),
-        "times are above 0; does the executor have a clock?");
+    return refuse(fmt::format("{} {} has an invalid time: {} us", noun, sample.label, sample.us),
+                  "times are above 0; does the executor have a clock?");
   }
   if (samples.size() < fewest)
     return refuse(fmt::format("too few samples of a {}: {}", noun, samples.size()),
@@ -128,7 +127,8 @@ double squared_error(std::span<const double> measured, const std::vector<double>
   return sum;
 }
 
-/// What is tried rather than fitted: the tiles of a kernel, and how well it deals them.
+/// Parameters that are tried, not fitted: the tile shape of a kernel and the quality of its tile
+/// scheduler.
 struct TileGuess {
   int32_t tile_rows, tile_keys;
   double tail_share;
@@ -150,7 +150,7 @@ double compute_us(const ComputeSample& sample, const TileCost& cost, int32_t mul
                                     multiprocessors, cost.tail_share);
 }
 
-/// The fit for one shape of tiles; nothing when the samples do not tell all kinds of tiles apart.
+/// The fit for one tile shape; nothing if the samples have only one kind of tile.
 std::optional<Fit<TileCost>> fit_shape(std::span<const ComputeSample> samples,
                                        int32_t multiprocessors, const TileGuess& guess) {
   const TileCost one = tile_cost(guess, std::array{0.0, 1.0, 1.0, 1.0});
@@ -164,8 +164,8 @@ std::optional<Fit<TileCost>> fit_shape(std::span<const ComputeSample> samples,
     if (work.owned > 0) scale = std::min(scale, sample.us / spread_us(work, multiprocessors, 0.0));
   }
   if (whole == 0 || masked == 0) return std::nullopt;
-  // Samples of as many tiles each leave open what a launch is and what a tile; one more, slight
-  // sample asks for short launches.
+  // Samples with equal numbers of tiles do not separate launch time from tile time; one more sample
+  // with a small weight prefers short launches.
   constexpr double kSlight = 0.01;
   std::vector<double> measured = times_of(samples);
   const double shortest = *std::min_element(measured.begin(), measured.end());
@@ -201,7 +201,7 @@ double FitTable::largest_error() const {
 double round_digits(double value, int digits) {
   if (value == 0.0 || !std::isfinite(value)) return value;
   const int exponent = digits - 1 - static_cast<int>(std::floor(std::log10(std::abs(value))));
-  // Powers of ten from 1 on are exact, so that the result prints short.
+  // Powers of ten from 1 on are exact, so that the result prints with few digits.
   const double power = std::pow(10.0, std::abs(exponent));
   return exponent >= 0 ? std::round(value * power) / power : std::round(value / power) * power;
 }
@@ -222,7 +222,7 @@ std::vector<double> fit_constants(
   std::vector<double> fitted = evaluate(now);
   double least = squared_error(measured, fitted);
   for (int round = 0; round < kRounds; ++round) {
-    // The model along each unknown, straight through where it stands.
+    // The model linearised in each unknown at the present point.
     LinearSystem system{now.size(), {}, {}};
     system.rows.resize(measured.size());
     for (size_t i = 0; i < measured.size(); ++i)
@@ -239,7 +239,7 @@ std::vector<double> fit_constants(
       }
     }
     const std::vector<double> aim = solve_not_negative(system);
-    // Where the model bends in between, a shorter step helps.
+    // If the model is not linear in between, a shorter step helps.
     bool is_better = false;
     double gain = 0;
     for (double share = 1.0; share > 0.01 && !is_better; share /= 2) {
@@ -292,7 +292,7 @@ Result<Fit<RowCost>> fit_rows(std::span<const RowSample> samples) {
   if (sizes.size() < 2)
     return refuse(fmt::format("all row kernels moved as many bytes: {}", samples.front().bytes),
                   "measure two sizes or more");
-  // Microseconds a launch, and a megabyte.
+  // Microseconds per launch and per megabyte.
   constexpr double kMegabyte = 1e6;
   const std::vector<double> constants =
       fit_constants(times_of(samples), {1.0, 1.0}, [&](size_t i, std::span<const double> c) {
@@ -324,7 +324,7 @@ Result<Fit<LinkCurve>> fit_curve(std::span<const WireSample> samples, const RowC
     return static_cast<double>(sample.messages) * rows.launch_us +
            2 * sample.bytes / rows.copy_gb_s * 1e-3;
   };
-  // Others waited for a late peer.
+  // Use the fastest sample of each size: the others waited for a late peer.
   std::map<double, const WireSample*> fastest;
   for (const WireSample& sample : samples) {
     const auto [found, is_new] = fastest.try_emplace(sample.bytes, &sample);
@@ -334,8 +334,8 @@ Result<Fit<LinkCurve>> fit_curve(std::span<const WireSample> samples, const RowC
     return refuse(fmt::format("all transfers had as many bytes: {}", samples.front().bytes),
                   "measure two sizes or more");
   Fit<LinkCurve> fit;
-  // Noise only ever adds: what more bytes took is enough for fewer. Of a small message it may leave
-  // less than nothing.
+  // Noise only adds time, so the time of a larger message is an upper bound for a smaller one. For
+  // a small message the packing time may exceed the whole time; hence the lower bound.
   constexpr double kLeastShare = 0.05;
   double most = kInfinity;
   for (auto at = fastest.rbegin(); at != fastest.rend(); ++at) {
@@ -352,7 +352,7 @@ Result<Fit<LinkCurve>> fit_curve(std::span<const WireSample> samples, const RowC
 
 Result<Fit<int32_t>> fit_transfer_multiprocessors(std::span<const SharedSample> samples,
                                                   int32_t multiprocessors) {
-  if (const auto error = find_nonsense(samples, "compute beside a transfer", 1)) return *error;
+  if (const auto error = find_nonsense(samples, "compute during a transfer", 1)) return *error;
   const auto model = [&](size_t i, double taken) {
     return samples[i].alone_us + samples[i].shared_us * taken / multiprocessors;
   };

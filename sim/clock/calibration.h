@@ -13,10 +13,10 @@
 namespace cpscope {
 
 /// From measured times to the constants of a cluster file: non-negative least squares on relative
-/// errors. Nothing here measures; times come from an executor, from the clock itself or from a
-/// published table.
+/// errors. This file measures nothing; times come from an executor, from the clock model itself or
+/// from a published table.
 
-/// One sample beside what the fitted constants make of it, in microseconds.
+/// One sample with its fitted time, in microseconds.
 struct FitRow {
   std::string label;
   double measured_us = 0, fitted_us = 0;
@@ -28,7 +28,7 @@ struct FitTable {
   std::vector<FitRow> rows;
 
   double mean_error() const;     // of the absolute values
-  double largest_error() const;  // likewise
+  double largest_error() const;  // of the absolute values
 };
 
 template <class Constants>
@@ -47,8 +47,8 @@ struct ComputeSample {
 };
 
 /// Tile costs of one kernel in one direction, with 4 significant digits, for the tile shape among
-/// {64, 128, 192} x {64, 128} that explains the samples best. Errors (bad_input, by label): a time
-/// that is none, fewer than 6 samples, samples without a tile that is all seen or masked.
+/// {64, 128, 192} x {64, 128} that explains the samples best. Errors (bad_input, by label): an
+/// invalid time, fewer than 6 samples, samples without whole tiles or without masked tiles.
 Result<Fit<TileCost>> fit_tiles(std::span<const ComputeSample> samples, int32_t multiprocessors);
 
 /// A kernel that moved or merged rows and ran alone.
@@ -62,10 +62,10 @@ struct RowCost {
   double launch_us = 0, copy_gb_s = 0;
 };
 
-/// Errors (bad_input): a time that is none, fewer than 2 sizes, times that do not grow with bytes.
+/// Errors (bad_input): an invalid time, fewer than 2 sizes, times that do not grow with bytes.
 Result<Fit<RowCost>> fit_rows(std::span<const RowSample> samples);
 
-/// What one rank sent in one stage, from packing to the end of the wire.
+/// Messages of one rank in one stage, from packing to the end of the wire time.
 struct WireSample {
   std::string label;
   double bytes = 0;
@@ -73,22 +73,22 @@ struct WireSample {
   double us = 0;
 };
 
-/// A point for each size, the fastest sample of it without its packing. Errors (bad_input): a time
-/// that is none, fewer than 2 sizes.
+/// One point per size: the fastest sample of that size without its packing. Errors (bad_input): an
+/// invalid time, fewer than 2 sizes.
 Result<Fit<LinkCurve>> fit_curve(std::span<const WireSample> samples, const RowCost& rows);
 
-/// A compute beside transfers of its rank, and how long it takes alone.
+/// A compute at the same time as transfers of its rank, and its time alone.
 struct SharedSample {
   std::string label;
   double us = 0, alone_us = 0;
-  double shared_us = 0;  // of `us`, beside a transfer
+  double shared_us = 0;  // part of `us` during a transfer
 };
 
-/// Multiprocessors that transfers take. Errors (bad_input): a time that is none, no sample.
+/// Number of multiprocessors that transfers occupy. Errors (bad_input): an invalid time, no sample.
 Result<Fit<int32_t>> fit_transfer_multiprocessors(std::span<const SharedSample> samples,
                                                   int32_t multiprocessors);
 
-/// A whole pass of a scenario so small that the host is what it waits for.
+/// A whole pass of a scenario so small that host time limits it.
 struct PassSample {
   std::string label;
   const Plan* plan = nullptr;
@@ -100,19 +100,19 @@ struct HostCost {
   double item_us = 0, message_us = 0, pass_us = 0;
 };
 
-/// Host times of `stack`, everything else being as it and the cluster say. Without messages in the
-/// samples message_us stays. Errors (bad_input): a time that is none, fewer than 2 samples; what
-/// predict says of a plan.
+/// Host times of `stack`; all other constants are those of the stack and the cluster. Without
+/// messages in the samples message_us does not change. Errors (bad_input): an invalid time, fewer
+/// than 2 samples; errors of predict.
 Result<Fit<HostCost>> fit_host(std::span<const PassSample> samples, const Cluster& cluster,
                                const Stack& stack);
 
-/// The constants c >= 0 whose model(sample, c) errs least, relatively, squared and summed, from
-/// `start` on. Exact where the model is linear; at most 5 unknowns.
+/// The constants c >= 0 with the least sum of squared relative errors of model(sample, c), starting
+/// from `start`. Exact if the model is linear; at most 5 unknowns.
 std::vector<double> fit_constants(
     std::span<const double> measured, std::vector<double> start,
     const std::function<double(size_t sample, std::span<const double> constants)>& model);
 
-/// The number with so many significant digits.
+/// The number rounded to this many significant digits.
 double round_digits(double value, int digits);
 
 }  // namespace cpscope

@@ -6,10 +6,10 @@
 
 namespace cpscope {
 
-/// Where the time of both passes goes, mean over the ranks.
+/// Time of both passes by kind, mean over the ranks.
 MeanTimes mean_times(const Timeline& timeline);
 
-/// Query rows that are no token, of all of them.
+/// Fraction of query rows that are padding.
 double padding_share_of(const Plan& plan);
 
 }  // namespace cpscope

@@ -19,9 +19,9 @@ constexpr std::array<CommType, 5> kCommTypes = {CommType::p2p, CommType::a2a, Co
 constexpr std::array<LayoutKind, 6> kLayouts = {
     LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
     LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local};
-// Closer than this the model cannot tell two candidates apart.
+// Relative difference below which the model cannot separate two candidates.
 constexpr double kSame = 0.02;
-constexpr double kMorePadding = 0.05;  // of all rows
+constexpr double kMorePadding = 0.05;  // fraction of all rows
 
 bool has_chunks(LayoutKind kind) {
   return kind == LayoutKind::lpt || kind == LayoutKind::lpt_local;
@@ -81,7 +81,7 @@ void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
       static_cast<double>(candidate.memory_bytes) <= cluster.device.memory_gib * (1 << 30);
 }
 
-/// Orders ways as list_candidates does, by what their type reads.
+/// Sort key in the order of list_candidates; uses only the keys that the candidate's type reads.
 std::array<int64_t, 6> list_place(const Parallel& way) {
   const auto index_in = [](const auto& all, auto value) {
     return static_cast<int64_t>(std::find(all.begin(), all.end(), value) - all.begin());
@@ -94,11 +94,11 @@ std::array<int64_t, 6> list_place(const Parallel& way) {
           way.comm_type == CommType::group_cast ? static_cast<int64_t>(way.dispatch) : 0};
 }
 
-/// The first complaint alone: a table has one line for it.
+/// Only the first complaint: a table has one line for it.
 std::string reason_of(const Error& error) { return error.complaints.front().what; }
 
-/// Is `other` as good in time, bytes and memory, and better in one of them? Of several that are
-/// equal in all three the first one stays.
+/// True if `other` is as good in time, bytes and memory, and better in one of them. Of several that
+/// are equal in all three the first one stays.
 bool is_beaten(const std::vector<Candidate>& candidates, size_t self, size_t other) {
   const Candidate& a = candidates[self];
   const Candidate& b = candidates[other];
@@ -119,8 +119,8 @@ void mark_pareto(std::vector<Candidate>& candidates) {
   }
 }
 
-/// Attention skips padding, the rest of a model does not: what pads much more than it must is not
-/// recommended.
+/// Attention skips padding, but the rest of a model does not: a candidate with much more padding
+/// than necessary is not recommended.
 double most_padding(const std::vector<Candidate>& candidates) {
   double least = 1.0;
   for (const Candidate& candidate : candidates) {
@@ -139,7 +139,7 @@ std::string quoted(const std::string& text) {
 
 double percent_more(double slow, double fast) { return 100.0 * (slow / fast - 1.0); }
 
-/// What the slower one spends its time on beside the faster one, the largest share first.
+/// The kinds of time that the slower one has more of than the faster one, largest first.
 std::string explain_slower_candidate(const Candidate& slow, const Candidate& fast) {
   struct Part {
     double us;
@@ -225,7 +225,7 @@ bool is_same_way(const Parallel& a, const Parallel& b) {
 
 Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& cluster,
                                     const CandidateOptions& options) {
-  // What no candidate could get past is said at once.
+  // Errors that every candidate would have are returned immediately.
   const Result<const Stack*> stack = find_stack(cluster, options.stack);
   if (!stack) return stack.error();
   const Result<const KernelCost*> kernels = find_kernel_cost(*stack.value(), scenario);
@@ -307,7 +307,7 @@ bool move_own(Candidates& comparison, const Parallel& own) {
   if (found == candidates.end()) return false;
   for (Candidate& candidate : candidates) candidate.is_own = false;
   found->is_own = true;
-  // As they are listed, so that of several that are alike the same one stands first.
+  // Sorted in list order, so that of several equal candidates the same one is always first.
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     if (a.is_own != b.is_own) return a.is_own;
     return list_place(a.parallel) < list_place(b.parallel);

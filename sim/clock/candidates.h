@@ -13,29 +13,29 @@
 
 namespace cpscope {
 
-/// Where the time of both passes goes, mean over the ranks; sums to the candidate's total.
+/// Time of both passes by kind, mean over the ranks; sums to the candidate's total.
 struct MeanTimes {
   double compute_us = 0, local_us = 0, exposed_us = 0, idle_us = 0;
 };
 
-/// One way to split and move the batch, and what the clock says of it.
+/// One way to split and move the batch, and its predicted figures.
 struct Candidate {
   Parallel parallel;
   std::string name;     // "a2a+p2p, a2a_size 4, lpt_local 512"
-  std::string refusal;  // why it cannot be; empty when it can, and then all below is filled
+  std::string refusal;  // why it is impossible; empty if possible, and then all below is filled
   bool is_own = false;  // the scenario's own
   double forward_us = 0, backward_us = 0;
   MeanTimes mean;
-  double exposed_us = 0;                   // both passes, of the rank that has most
+  double exposed_us = 0;                   // both passes, of the rank with the largest value
   int64_t bytes_sent = 0;                  // both passes, of the rank that sends most
   int64_t kv_necessary = 0, kv_moved = 0;  // bytes of the forward, all ranks
   double rank_max_over_mean = 1, critical_path_over_ideal = 1;
-  double padding_share = 0;  // rows that are no token, of all query rows
+  double padding_share = 0;  // fraction of query rows that are padding
   int64_t memory_bytes = 0;  // high-water mark of the fullest rank
-  bool fits = true;          // in the memory of a GPU
-  bool is_pareto = false;    // no other is as good in time, bytes sent and memory
+  bool fits = true;          // in the memory of one GPU
+  bool is_pareto = false;    // no other is at least as good in time, bytes sent and memory
 
-  bool is_wasteful = false;  // pads far more than the least that is possible
+  bool is_wasteful = false;  // pads far more than the minimum
 
   double total_us() const { return forward_us + backward_us; }
   bool can_be_best() const { return refusal.empty() && fits && !is_wasteful; }
@@ -45,7 +45,7 @@ struct Candidate {
 struct Candidates {
   std::string cluster, stack;
   double device_memory_gib = 0;
-  std::vector<Candidate> candidates;  // those that can be first, fastest first; then the refused
+  std::vector<Candidate> candidates;  // eligible as best, fastest first; then the refused
   int64_t best = -1;                  // fastest that can_be_best; -1: none
   int64_t own = -1;                   // the scenario's own
 };
@@ -54,26 +54,25 @@ struct CandidateOptions {
   std::string_view stack = {};
   std::vector<int64_t> dispatch_chunks = {256, 512, 1024, 2048};
   RunControl control = {};
-  // Why a candidate is not even planned (it would not fit in this machine); may be empty.
+  // Why a candidate is not even planned (it would not fit in this machine's memory); may be empty.
   std::function<std::optional<Error>(const Scenario&)> refuse = {};
 };
 
-/// Every communication type x layout, x a2a_size where there is a choice, x dispatch_chunk for lpt
-/// and lpt_local, and the scenario's own way if that is none of them. An imported order is only
-/// ever the scenario's own.
+/// Every communication type x layout, x a2a_size if there is a choice, x dispatch_chunk for lpt and
+/// lpt_local, and the scenario's own way if it is none of these. An imported order occurs only in
+/// the scenario's own way.
 std::vector<Parallel> list_candidates(const Scenario& scenario,
                                       const std::vector<int64_t>& dispatch_chunks);
 
-/// Do both split and move a batch alike, whatever stands in keys that their type does not read?
+/// True if both split and move a batch in the same way; ignores keys that their type does not read.
 bool is_same_way(const Parallel& a, const Parallel& b);
 
-/// Plans each candidate and predicts it, on all cores. Plans are not proved here.
-/// Errors: as predict (no such stack, too few GPUs, no times of kernels), cancelled.
+/// Plans each candidate and predicts it, on all cores. Plans are not proved here. Errors: as
+/// predict (unknown stack, too few GPUs, no kernel times), cancelled.
 Result<Candidates> compare_candidates(const Scenario& scenario, const Cluster& cluster,
                                       const CandidateOptions& options = {});
 
-// The same in parts, for whoever must not work for long: all are begun, each is tried, then they
-// are finished.
+// The same in parts, for callers that must not block: begin all, try each, then finish.
 
 /// Every candidate by name, none planned yet. Errors: as compare_candidates, but cancelled.
 Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& cluster,
@@ -81,18 +80,18 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
 /// Plans and predicts one of them. Safe from several threads, each with a candidate of its own.
 void try_candidate(const Scenario& scenario, const Cluster& cluster,
                    const CandidateOptions& options, Candidate& candidate);
-/// Marks, sorts, and finds the best of candidates that were all tried.
+/// Marks, sorts, and selects the best of candidates that were all tried.
 void finish_comparison(Candidates& comparison);
 
-/// Makes the candidate that is this way the scenario's own, as if it had been so when the
-/// comparison was begun. False, and nothing changes, when none of them is.
+/// Makes the candidate with this way the scenario's own, as if it had been so when the comparison
+/// was begun. Returns false, and changes nothing, if there is none.
 bool move_own(Candidates& comparison, const Parallel& own);
 
-/// RFC 4180 with "\n": a line of column names with units in them, then one a candidate in order.
+/// RFC 4180 with "\n": a line of column names with units, then one line per candidate in order.
 std::string comparison_csv(const Candidates& comparison);
 
-/// One or two sentences: which to take, how much it gains on the scenario's own and on the next one
-/// that moves or splits otherwise, and by what.
+/// One or two sentences: the recommended candidate, its gain over the scenario's own and over the
+/// next one with another way, and the reason.
 std::string recommend(const Candidates& comparison);
 
 }  // namespace cpscope

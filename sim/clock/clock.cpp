@@ -9,7 +9,7 @@ namespace cpscope {
 std::optional<Error> refuse_small_cluster(const Scenario& scenario, const Cluster& cluster) {
   const int64_t ranks = scenario.parallel.cp_size;
   if (ranks <= cluster.num_gpus()) return std::nullopt;
-  return make_refusal(fmt::format("cluster {} has {} GPUs, the scenario wants {} ranks",
+  return make_refusal(fmt::format("cluster {} has {} GPUs, the scenario needs {} ranks",
                                   cluster.name, cluster.num_gpus(), ranks),
                       "choose a cluster of more nodes, or fewer ranks", {"parallel.cp_size"});
 }

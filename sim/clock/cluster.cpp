@@ -127,7 +127,7 @@ TileCost read_tiles(TomlValue value, const std::string& name, Complaints& compla
   if (cost.tail_share > 1.0)
     table->complain("tail_share", fmt::format("must be 0 to 1: {}", cost.tail_share), "");
   if (cost.whole_us == 0.0 && table->has("whole_us"))
-    table->complain("whole_us", "must be above 0: 0", "no kernel takes no time");
+    table->complain("whole_us", "must be above 0: 0", "a kernel time must be above 0");
   return cost;
 }
 
@@ -146,8 +146,10 @@ std::vector<KernelCost> read_kernels(const TableReader& stack, const std::string
         open_table(list.item(i), here, kKernelKeys, complaints);
     if (!table) continue;
     KernelCost kernel;
-    kernel.head_dim_qk = need_integer(*table, "head_dim_qk", 1024, "lanes that the kernel holds");
-    kernel.head_dim_v = need_integer(*table, "head_dim_v", 1024, "lanes that the kernel holds");
+    kernel.head_dim_qk =
+        need_integer(*table, "head_dim_qk", 1024, "the largest head_dim that the kernel supports");
+    kernel.head_dim_v =
+        need_integer(*table, "head_dim_v", 1024, "the largest head_dim that the kernel supports");
     kernel.bits = static_cast<int32_t>(table->integer("bits", 16, 32).value_or(16));
     if (kernel.bits != 16 && kernel.bits != 32)
       table->complain("bits", fmt::format("must be 16 or 32: {}", kernel.bits), "bf16 has 16");
@@ -184,7 +186,7 @@ Stack read_stack(TomlValue value, const std::string& name, int32_t multiprocesso
   stack.calls_by_rank = table->boolean("calls_by_rank").value_or(stack.calls_by_rank);
   stack.call_us = table->number("call_us").value_or(stack.item_us);
   stack.backward_call_us = table->number("backward_call_us").value_or(stack.backward_item_us);
-  // One is left to compute on.
+  // At least one multiprocessor is left for computes.
   const int64_t most = std::max(0, multiprocessors - 1);
   stack.transfer_multiprocessors =
       static_cast<int32_t>(table->integer("transfer_multiprocessors", 0, most).value_or(0));
@@ -415,9 +417,8 @@ Result<const KernelCost*> find_kernel_cost(const Stack& stack, const Scenario& s
   }
   return make_error(
       ErrorKind::unavailable,
-      fmt::format("stack {} has no times of kernels for {} and heads of {} and {} lanes",
-                  stack.name, to_name(scenario.numerics.dtype), attention.head_dim_qk,
-                  attention.head_dim_v),
+      fmt::format("stack {} has no kernel times for {} and head_dims {} and {}", stack.name,
+                  to_name(scenario.numerics.dtype), attention.head_dim_qk, attention.head_dim_v),
       "choose another stack, or measure one with `cpscope calibrate`");
 }
 

@@ -11,8 +11,8 @@
 
 namespace cpscope {
 
-/// Where the event of an item stands in a list of events, for one pass; 8 bytes an item. Events of
-/// items that the plan has; of an item that has several, the first counts.
+/// Index of an item's event in a list of events, for one pass; 8 bytes per item. The events must be
+/// of items that the plan has; if an item has several events, the first counts.
 class EventTable {
  public:
   EventTable(const Plan& plan, bool is_backward, std::span<const ItemEvent> events) {
@@ -29,7 +29,7 @@ class EventTable {
     }
   }
 
-  /// kNone where there is none.
+  /// kNone if there is no event.
   int64_t find(StageKind kind, int64_t index) const {
     return events_[static_cast<size_t>(kind)][static_cast<size_t>(index)];
   }

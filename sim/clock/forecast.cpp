@@ -20,10 +20,11 @@
 namespace cpscope {
 namespace {
 
-// Plans of 4096 ranks take 125 bytes an item with what the planner and the clock hold beside them.
+// Plans of 4096 ranks take 125 bytes per item, including what the planner and the clock allocate.
 constexpr int64_t kBytesPerItem = 200;
 
-/// What no seed changes, by name.
+/// Refuses scenarios whose batch or order does not depend on a seed, with an error that names the
+/// key.
 std::optional<Error> refuse_fixed(const Scenario& scenario) {
   const Batch& batch = scenario.batch;
   if (!batch.generator)
@@ -59,7 +60,7 @@ std::optional<Error> refuse_replicas(const Scenario& scenario, const Cluster& cl
       {"parallel.cp_size"});
 }
 
-/// Windows that may be planned at a time; 0 when not even one fits.
+/// Number of windows that may be planned at a time; 0 when not even one fits.
 int64_t windows_at_a_time(const Scenario& scenario, int64_t memory_bytes) {
   const int64_t items = std::max<int64_t>(1, estimate_plan_items(scenario));
   return memory_bytes / (items * kBytesPerItem);
@@ -111,7 +112,7 @@ Result<WindowForecast> try_window(const Scenario& scenario, const Cluster& clust
   return window;
 }
 
-/// All windows, or the error of the first one that cannot be.
+/// All windows, or the error of the first one that fails.
 Result<std::vector<WindowForecast>> try_windows(const Scenario& scenario, const Cluster& cluster,
                                                 const ForecastOptions& options,
                                                 std::string_view stack, int threads) {
@@ -123,7 +124,7 @@ Result<std::vector<WindowForecast>> try_windows(const Scenario& scenario, const 
   for_each_index(
       options.windows,
       [&](int64_t i) {
-        // Those before a wrong one are still tried: one of them may be the first.
+        // Windows before a failed one are still tried: one of them may fail first.
         if (watch.is_cancelled() || i > first_wrong.load()) return;
         const auto index = static_cast<size_t>(i);
         Result<WindowForecast> window =
@@ -174,7 +175,7 @@ std::optional<Error> refuse_options(const ForecastOptions& options, const Scenar
 
 Result<Forecast> forecast_windows(const Scenario& scenario, const Cluster& cluster,
                                   const ForecastOptions& options) {
-  // What no window could get past is said at once.
+  // Errors that every window would have are returned immediately.
   if (const auto error = refuse_fixed(scenario)) return *error;
   const Result<const Stack*> stack = find_stack(cluster, options.stack);
   if (!stack) return stack.error();

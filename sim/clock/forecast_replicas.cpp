@@ -12,7 +12,7 @@
 namespace cpscope {
 namespace {
 
-// Streams of the resampling, far from those that generators draw documents from.
+// Random streams of the resampling, far from those that generators use for documents.
 constexpr uint64_t kStepStream = 1'000;
 constexpr uint64_t kBootstrapStream = 2'000;
 constexpr uint64_t kBootstrapStepStream = 3'000;
@@ -49,7 +49,8 @@ std::vector<int64_t> levels_to(int64_t replicas) {
   return levels;
 }
 
-/// Probability that the i-th smallest of `count` values (from 0) is the largest of so many draws.
+/// Probability that the i-th smallest of `count` values (from 0) is the largest of `replicas`
+/// draws.
 std::vector<double> slowest_weights(size_t count, int64_t replicas) {
   std::vector<double> weights(count);
   double before = 0;
@@ -62,8 +63,8 @@ std::vector<double> slowest_weights(size_t count, int64_t replicas) {
   return weights;
 }
 
-/// Standard error of mean / E[max] from all samples with one value less. `sorted` ascends; prefix
-/// sums give each of them at once.
+/// Standard error of mean / E[max] from all samples without one value. `sorted` ascends; prefix
+/// sums give each of them in constant time.
 std::optional<double> jackknife_error(const std::vector<double>& sorted, int64_t replicas) {
   const size_t count = sorted.size();
   if (count < 3) return std::nullopt;
@@ -114,14 +115,14 @@ std::vector<ReplicaForecast> exact_replicas(std::span<const WindowForecast> wind
 
 /// Sums over drawn steps, by level of replicas.
 struct StepSums {
-  std::vector<double> slowest, squares;  // [level] less the mean of a replica
+  std::vector<double> slowest, squares;  // [level] minus the mean of a replica
   std::vector<MeanTimes> times;          // [level]
 };
 
 /// Draws steps of replicas from some of the windows.
 struct StepSampler {
   std::span<const WindowForecast> windows;
-  std::vector<size_t> choices;  // which of them may be drawn; some may be there several times
+  std::vector<size_t> choices;  // windows that may be drawn; with repetitions
   const ReplicaOptions& options;
   std::vector<int64_t> levels;
   uint64_t stream = 0;
@@ -157,7 +158,7 @@ struct StepSampler {
     return sums;
   }
 
-  /// So many steps on all cores, summed in one order.
+  /// Draws this many steps on all cores, summed in a fixed order.
   StepSums draw_all(int64_t draws) const {
     const int64_t parts = (draws + kDrawsAtOnce - 1) / kDrawsAtOnce;
     std::vector<StepSums> found(static_cast<size_t>(parts));
@@ -177,7 +178,7 @@ struct StepSampler {
   }
 };
 
-/// Mean and its squared standard error of what was summed.
+/// Mean and its squared standard error from the sums.
 std::pair<double, double> mean_and_variance(double sum, double squares, int64_t count) {
   const auto n = static_cast<double>(count);
   const double mean = sum / n;
@@ -194,8 +195,8 @@ StepSampler sampler_of(std::span<const WindowForecast> windows, std::vector<size
           stream,  mean * static_cast<double>(options.microbatches)};
 }
 
-/// Squared standard error of the efficiency by level: how much it differs between samples of the
-/// windows, less what the few steps drawn of each add to that.
+/// Squared standard error of the efficiency by level: its variance between bootstrap samples of the
+/// windows, minus the variance from the small number of steps drawn for each sample.
 std::vector<double> bootstrap_variances(std::span<const WindowForecast> windows,
                                         const ReplicaOptions& options, int64_t draws) {
   const size_t levels = levels_to(options.replicas).size();
@@ -248,7 +249,7 @@ std::vector<ReplicaForecast> drawn_replicas(std::span<const WindowForecast> wind
   for (size_t level = 0; level < sampler.levels.size(); ++level) {
     ReplicaForecast step{.replicas = sampler.levels[level]};
     auto [over, variance] = mean_and_variance(sums.slowest[level], sums.squares[level], draws);
-    // One replica waits for nobody: its mean is known.
+    // A single replica waits for no other: its mean is known.
     if (step.replicas == 1) over = variance = 0;
     step.slowest_us = sampler.mean_us + over;
     step.slowest_error_us = std::sqrt(variance);
@@ -267,7 +268,7 @@ std::vector<ReplicaForecast> drawn_replicas(std::span<const WindowForecast> wind
   return result;
 }
 
-/// What the slowest replica spends more time on, the largest share first.
+/// The times that are longer in the slowest replica, largest first.
 std::string explain_more(const MeanTimes& slow, const MeanTimes& mean, double lost_us) {
   std::vector<std::pair<double, std::string>> parts = {
       {slow.compute_us - mean.compute_us, "attention"},
@@ -294,7 +295,7 @@ Distribution distribution_of(std::vector<double> values) {
   double squares = 0;
   for (const double value : values) squares += (value - result.mean) * (value - result.mean);
   if (values.size() > 1) result.deviation = std::sqrt(squares / (count - 1));
-  // In whole percent, so that 90 % of ten values are nine of them.
+  // Integer percent, so that 90 % of ten values is exactly nine.
   const auto quantile = [&](size_t percent) {
     return values[(values.size() * percent + 99) / 100 - 1];
   };
@@ -330,7 +331,7 @@ std::string explain_loss(const Forecast& forecast) {
   const Distribution work = distribution_of(pairs);
   std::string text;
   if (last.replicas == 1) {
-    text = "One replica waits for nobody";
+    text = "A single replica does not wait";
   } else if (lost_us < 0.005 * last.slowest_us) {
     text = fmt::format(
         "{} replicas hardly wait for each other ({:.1f} % of a step): windows are "

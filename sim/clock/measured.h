@@ -9,11 +9,11 @@
 
 namespace cpscope {
 
-/// A predicted time beside the measured one.
+/// A predicted time and the measured one.
 struct TimePair {
   double predicted_us = 0, measured_us = 0;
 
-  /// (predicted - measured) / measured in percent; NaN where nothing was measured.
+  /// (predicted - measured) / measured in percent; NaN without a measured time.
   double error_percent() const;
 };
 
@@ -32,7 +32,7 @@ struct PassError {
   TimePair total;                // from the first begin of an item to the last end of one
   std::vector<ItemError> kinds;  // by StageKind; kinds without items are left out
   std::vector<ItemError> steps;  // computes and transfers, by step, then StageKind
-  int64_t only_predicted = 0;    // items that one side alone knows
+  int64_t only_predicted = 0;    // items that only one side has
   int64_t only_measured = 0;
 };
 
@@ -40,8 +40,8 @@ struct MeasuredError {
   PassError forward, backward;
 };
 
-/// What was predicted beside what was measured, item by item. Events of items that the plan has
-/// (sim/run/record_match.h); of an item that has several, the first counts.
+/// Compares predicted and measured times item by item. The events must be of items that the plan
+/// has (sim/run/record_match.h); if an item has several events, the first counts.
 MeasuredError compare_with_measured(const Plan& plan, std::span<const ItemEvent> predicted,
                                     std::span<const ItemEvent> measured);
 

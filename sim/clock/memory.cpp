@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kNever = -1;
 
-/// Between which stages of a pass a buffer is in use.
+/// First and last stage of a pass that use a buffer.
 struct Life {
   int64_t first = kNever, last = kNever;
 
@@ -20,7 +20,7 @@ struct Life {
   }
 };
 
-/// Calls visit(stage, buffer) for every buffer that an item of the pass touches.
+/// Calls visit(stage, buffer) for every buffer that an item of the pass uses.
 template <class Visit>
 void for_each_use(const Pass& pass, const Visit& visit) {
   for (size_t s = 0; s < pass.stages.size(); ++s) {
@@ -57,7 +57,7 @@ void for_each_use(const Pass& pass, const Visit& visit) {
   }
 }
 
-/// Buffers by a stage of theirs, so that a sweep over the stages meets each where it changes.
+/// Buffers grouped by a stage, so that a sweep over the stages finds the buffers that change there.
 class BuffersByStage {
  public:
   /// `stage_of` gives each buffer's stage below `num_stages`, or kNever.
@@ -82,7 +82,7 @@ class BuffersByStage {
   std::vector<size_t> buffers_;  // by stage, ascending in each
 };
 
-/// Calls add(rank, bytes) for what each rank has in staging memory during a stage.
+/// Calls add(rank, bytes) for the staging memory of each rank during a stage.
 template <class Add>
 void for_each_staged(const Pass& pass, const Stage& stage, const Add& add) {
   if (stage.kind != StageKind::transfer) return;
@@ -93,7 +93,7 @@ void for_each_staged(const Pass& pass, const Stage& stage, const Add& add) {
   }
 }
 
-/// Sweeps over the stages with what every rank has now.
+/// Sweeps over the stages with the present memory use of every rank.
 void add_pass(const Plan& plan, const Pass& pass, bool packs, std::vector<int64_t>& most) {
   if (pass.stages.empty()) return;
   const size_t num_stages = pass.stages.size();

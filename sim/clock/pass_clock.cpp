@@ -7,7 +7,7 @@ namespace cpscope {
 namespace {
 
 constexpr int kMostRounds = 3;
-constexpr double kSettled = 0.002;  // change of a pass that no further round would mend
+constexpr double kSettled = 0.002;  // relative change of a pass below which rounds end
 
 }  // namespace
 
@@ -27,8 +27,8 @@ ClockTime PassClock::begin_on_compute(Lane& lane) {
   return start;
 }
 
-/// When `work_us` of a whole device are done that begin at `start`, with fewer multiprocessors
-/// while transfers of the rank run.
+/// End time of `work_us` of work for a whole device that begins at `start`, with fewer
+/// multiprocessors while transfers of the rank run.
 double PassClock::beside_transfers(Lane& lane, double start, double work_us) const {
   const double share =
       1.0 - static_cast<double>(stack_.transfer_multiprocessors) / cluster_.device.multiprocessors;
@@ -50,7 +50,8 @@ double PassClock::beside_transfers(Lane& lane, double start, double work_us) con
   return now + work_us;
 }
 
-/// Clocks fall in a pass that computes for long: by what its pairs take at full speed.
+/// The clock rate falls in a pass that computes for long; the compute time is that of the visible
+/// pairs at full speed.
 void PassClock::find_slow_downs() {
   const double pairs_us =
       tiles_.whole_us / tiles_.tile_rows / tiles_.tile_keys / cluster_.device.multiprocessors;
@@ -62,7 +63,8 @@ void PassClock::find_slow_downs() {
   for (const double us : busy_us) slow_down_.push_back(1.0 / cluster_.device.speed_share(us));
 }
 
-/// Device time of a compute item's tiles at full speed. Every round asks for it anew.
+/// Device time of a compute item's tiles at full speed. Every round needs it again, so it is
+/// cached.
 double PassClock::tiles_us(int64_t index) {
   double* known = tiles_us_.empty() ? nullptr : &tiles_us_[static_cast<size_t>(index)];
   if (known != nullptr && *known >= 0) return *known;
@@ -74,13 +76,13 @@ double PassClock::tiles_us(int64_t index) {
   return us;
 }
 
-/// Host time of calls that take one rank's keys each, and their merges.
+/// Host time of one call and one merge per rank of keys.
 double PassClock::calls_us() const {
   const double call_us = is_backward_ ? stack_.backward_call_us : stack_.call_us;
   return (2.0 * static_cast<double>(plan_.home.size()) - 1.0) * call_us;
 }
 
-/// Device time of those merges.
+/// Device time of these merges.
 double PassClock::merges_us(const ComputeItem& item) const {
   const double bytes = bytes_of(is_backward_ ? item.dq : item.out);
   return (static_cast<double>(plan_.home.size()) - 1.0) *
@@ -119,7 +121,7 @@ void PassClock::compute(int64_t index) {
   }
 }
 
-/// Work of the compute stream that is no attention: what it reads (may be none) and writes.
+/// Work of the compute stream other than attention; reads `reads` (may be none), writes `writes`.
 template <class Item>
 void PassClock::local(StageKind kind, int64_t index, const Item& item, BufferId reads,
                       BufferId writes, double us) {
@@ -143,12 +145,12 @@ void PassClock::reorder(int64_t index) {
 void PassClock::merge(int64_t index) {
   const MergeItem& item = pass_.merges[static_cast<size_t>(index)];
   double bytes = bytes_of(item.into);
-  double passes = 1.0;  // nothing was seen: zeros are written
+  double passes = 1.0;  // the row saw nothing: zeros are written
   if (item.partial != kNoBuffer) {
     bytes = std::min(bytes, bytes_of(item.partial));
     passes = item.order == 0 ? stack_.first_merge_passes : stack_.merge_passes;
   }
-  // Passes of 0: the first partial is the accumulator, and nothing is launched.
+  // With 0 passes the first partial is the accumulator, and nothing is launched.
   local(StageKind::merge, index, item, item.partial, item.into,
         passes > 0 ? stack_.row_launch_us + copy_us(passes * bytes) : 0.0);
 }
@@ -204,7 +206,7 @@ CriticalPath PassClock::find_critical_path(const ClockTime& last, double total_u
     const ItemEvent& item = timeline_.events[static_cast<size_t>(event)];
     path.events.push_back(event);
     const int64_t before = before_[static_cast<size_t>(event - first_event_)];
-    // An item may have begun to pack before the one that it waited for had ended.
+    // An item may have begun to pack before the item that it waited for ended.
     const int64_t begin =
         before == kNoEvent
             ? item.start_ns
@@ -219,7 +221,7 @@ CriticalPath PassClock::find_critical_path(const ClockTime& last, double total_u
   return path;
 }
 
-/// Starts over, knowing when transfers ran in the round before.
+/// Starts a new round, with the transfer times of the round before.
 void PassClock::begin(std::vector<Lane> before) {
   timeline_.events.resize(static_cast<size_t>(first_event_));
   before_.clear();
@@ -249,8 +251,8 @@ PassTimeline PassClock::run() {
   double total_us = -1;
   find_slow_downs();
   if (slows) tiles_us_.assign(pass_.computes.size(), -1.0);
-  // A transfer may begin beside a compute that is enqueued before it, so the first round does not
-  // know all that slows a compute. Later rounds take it from the round before.
+  // A transfer may begin during a compute that was enqueued before it, so the first round does not
+  // know all transfers that slow a compute. Later rounds use the transfers of the round before.
   for (int round = 0; round < (slows ? kMostRounds : 1); ++round) {
     begin(round == 0 ? std::vector<Lane>() : std::move(lanes_));
     for (const Stage& stage : pass_.stages) run_stage(stage);

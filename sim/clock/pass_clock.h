@@ -11,7 +11,7 @@ namespace cpscope {
 
 inline constexpr int64_t kNoEvent = -1;
 
-/// A moment, and the event that ends there.
+/// A moment, and the event that ends at it.
 struct ClockTime {
   double us = 0;
   int64_t event = kNoEvent;
@@ -25,36 +25,36 @@ struct BusyTime {
   double begin = 0, end = 0;
 };
 
-/// What one rank sends or receives in one stage.
+/// Bytes and peers of one rank in one direction in one stage.
 struct RankTraffic {
   double inside = 0, between = 0;  // bytes
   int32_t inside_peers = 0, between_peers = 0;
 };
 
-/// What one rank does in one stage of transfers.
+/// State of one rank in one stage of transfers.
 struct RankExchange {
   RankTraffic out, in;
   int64_t num_sent = 0, num_received = 0;
   double wire_us = 0;
-  ClockTime ready;  // packed
+  ClockTime ready;  // end of packing
   double begin_us = 0;
   ClockTime end;
   bool is_touched = false;
 };
 
-/// One rank's streams, and when they were busy.
+/// One rank's streams and their busy times.
 struct RankLane {
   ClockTime host, compute, transfer;
   std::vector<BusyTime> computes, locals, transfers;  // ascending
-  std::vector<BusyTime> beside;  // when transfers slow computes, as far as it is known
-  size_t next_beside = 0;        // first that may run beside a later compute
+  std::vector<BusyTime> beside;  // transfers that slow computes, as far as known
+  size_t next_beside = 0;        // first one that may overlap a later compute
 };
 
-/// Length of what `stretches` cover and `covered` leaves free. Both ascend by begin; `covered` is
-/// disjoint.
+/// Length of the part of `stretches` that `covered` does not cover. Both ascend by begin; `covered`
+/// is disjoint.
 double uncovered_us(const std::vector<BusyTime>& stretches, const std::vector<BusyTime>& covered);
 
-/// The same stretches in order, those that meet as one.
+/// The same stretches in order, with adjacent ones joined.
 std::vector<BusyTime> joined(std::vector<BusyTime> stretches);
 
 double length_of(const std::vector<BusyTime>& stretches);
@@ -132,7 +132,7 @@ class PassClock {
   double beside_transfers(Lane& lane, double start, double work_us) const;
   void begin(std::vector<Lane> before);
   ClockTime end() const;
-  /// Enters the event; returns the moment of its end.
+  /// Records the event; returns the moment of its end.
   ClockTime enter(StageKind kind, int64_t index, RankId rank, StepId step, const ClockTime& start,
                   double end_us);
   ClockTime begin_on_compute(Lane& lane);
@@ -153,14 +153,14 @@ class PassClock {
   const bool keeps_events_;
   const TileCost& tiles_;
   TileCounter counter_;
-  std::vector<double> tiles_us_;   // [compute item] of earlier rounds; empty while there is one
+  std::vector<double> tiles_us_;   // [compute item] cache for all rounds; empty for one round
   std::vector<Lane> lanes_;        // [rank]
-  std::vector<double> slow_down_;  // [rank] of its kernels, by power; at least 1
-  std::vector<ClockTime> written_, read_;          // [BufferId] the last time
-  std::vector<RankExchange> exchanges_;            // [rank] of the stage under way
-  std::vector<int32_t> touched_;                   // ranks of it
+  std::vector<double> slow_down_;  // [rank] factor on kernel time from lower clocks; at least 1
+  std::vector<ClockTime> written_, read_;          // [BufferId] last write and last read
+  std::vector<RankExchange> exchanges_;            // [rank] of the present stage
+  std::vector<int32_t> touched_;                   // ranks in that stage
   std::vector<std::pair<int64_t, int64_t>> sent_;  // its items and their events
-  std::vector<int64_t> before_;  // [event of this pass] the one that it waited for
+  std::vector<int64_t> before_;  // [event of this pass] the event that it waited for
   int64_t first_event_ = 0;
 };
 

@@ -31,7 +31,8 @@ void PassClock::gather_traffic(const Stage& stage) {
   }
 }
 
-/// Microseconds for the traffic of a rank in one direction. Both kinds of wire work at once.
+/// Microseconds for the traffic of a rank in one direction. Both kinds of wire run at the same
+/// time.
 double PassClock::wire_us(const RankTraffic& traffic, double nic_bytes) const {
   const auto time = [](const Link& link, int32_t peers, double bytes) {
     return (peers == 1 ? link.one_peer : link.many_peers).time_us(bytes);
@@ -44,7 +45,7 @@ double PassClock::wire_us(const RankTraffic& traffic, double nic_bytes) const {
 }
 
 void PassClock::price_wires() {
-  // GPUs that share a NIC wait for the sum of their bytes.
+  // GPUs that share a NIC need the time for the sum of their bytes.
   std::vector<std::pair<int64_t, std::array<double, 2>>> nics;
   for (const int32_t rank : touched_) {
     const RankExchange& exchange = exchanges_[static_cast<size_t>(rank)];
@@ -71,7 +72,7 @@ void PassClock::price_wires() {
   }
 }
 
-/// Rows that stay on their rank are copied there, on the stream of its transfers.
+/// Rows that stay on their rank are copied on the stream of its transfers.
 void PassClock::move_inside(int64_t index) {
   const TransferItem& item = pass_.transfers[static_cast<size_t>(index)];
   Lane& lane = this->lane(item.src);
@@ -93,7 +94,7 @@ void PassClock::move_inside(int64_t index) {
   written(item.to).raise(end);
 }
 
-/// What leaves a rank is copied to staging, or waits for its buffer alone.
+/// Rows to send are copied to staging; without staging the message only waits for its buffer.
 void PassClock::pack(const Stage& stage) {
   for (const int32_t rank : touched_) {
     Lane& lane = lanes_[static_cast<size_t>(rank)];
@@ -106,7 +107,7 @@ void PassClock::pack(const Stage& stage) {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(i)];
     if (item.src == item.dst || item.bytes == 0) continue;
     wait_to_read(item.from, exchanges_[static_cast<size_t>(to_index(item.src))].ready);
-    // Without staging the wire writes into the buffer itself.
+    // Without staging the wire writes directly into the buffer.
     if (!stack_.packs)
       wait_to_write(item.to, exchanges_[static_cast<size_t>(to_index(item.dst))].ready);
   }
@@ -121,7 +122,7 @@ void PassClock::pack(const Stage& stage) {
   }
 }
 
-/// What has arrived is copied from staging to its buffer.
+/// Received rows are copied from staging to their buffer.
 void PassClock::land() {
   for (const int32_t rank : touched_) {
     const RankExchange& exchange = exchanges_[static_cast<size_t>(rank)];
@@ -131,7 +132,7 @@ void PassClock::land() {
   }
   for (const auto& [index, event] : sent_) {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(index)];
-    // Packed rows may be overwritten; without staging only when they have been sent.
+    // After packing the rows may be overwritten; without staging only after they have been sent.
     const RankExchange& from = exchanges_[static_cast<size_t>(to_index(item.src))];
     mark_read(item.from, stack_.packs ? from.ready : ClockTime{from.end.us, event});
     Lane& lane = this->lane(item.dst);
@@ -159,7 +160,7 @@ void PassClock::transfer(const Stage& stage) {
     if (item.src == item.dst) move_inside(i);
   }
   pack(stage);
-  // A message begins when both sides are there, and takes as long as the busier one.
+  // A message begins when both ranks are ready, and takes the time of the slower one.
   sent_.clear();
   for (int64_t i = stage.begin; i < stage.end; ++i) {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(i)];

@@ -4,7 +4,8 @@
 
 namespace cpscope {
 
-/// Length of the union of sorted stretches with what `covered` (sorted, disjoint) leaves free.
+/// Length of the part of the sorted `stretches` that `covered` (sorted, disjoint) does not cover;
+/// overlaps count once.
 double uncovered_us(const std::vector<BusyTime>& stretches, const std::vector<BusyTime>& covered) {
   double sum = 0, done = 0;
   size_t first = 0;

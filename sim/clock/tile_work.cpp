@@ -27,12 +27,12 @@ void TileCounter::add_slice(const BandSlice& slice, int64_t q_rows) {
     const int64_t tile_end = std::min(q_rows, (tile + 1) * rows_of_tile);
     const int64_t a = std::max<int64_t>(slice.q0, tile * rows_of_tile);
     const int64_t b = std::min<int64_t>(slice.q1, tile_end);
-    // Both ends of a row's keys only move up with the row.
+    // The ends of the key range of a row never decrease with the row.
     const int64_t begin = begin_of(a), end = end_of(b - 1);
     if (begin >= end) continue;
     Walk& walk = walks_[static_cast<size_t>(tile)];
     walk.is_touched = true;
-    // A mask is needed where rows of the tile are left out.
+    // A mask is needed if rows of the tile are excluded.
     const bool is_all_rows = a == tile * rows_of_tile && b == tile_end;
     const int64_t whole_begin = begin_of(b - 1);
     const int64_t whole_end = is_all_rows ? std::max(whole_begin, end_of(a)) : whole_begin;

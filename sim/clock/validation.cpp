@@ -29,7 +29,7 @@ constexpr int64_t kMostSamples = 1000;
 
 using Values = std::map<std::string, std::string, std::less<>>;
 
-/// One row, and what has to be predicted for it.
+/// One row and the scenario to predict for it.
 struct Question {
   size_t group = 0, row = 0;
   std::string scenario;  // text with names in braces
@@ -52,7 +52,7 @@ std::optional<std::string> text_of(const TomlValue& value) {
   }
 }
 
-/// Of a table that may be missing.
+/// Members of a table that may be missing.
 std::vector<TomlMember> members_of(const TableReader& row, std::string_view key) {
   const TomlValue value = row.find(key);
   if (value.kind() == TomlKind::table) return value.members();
@@ -178,13 +178,13 @@ class GroupReader {
   Complaints& complaints_;
 };
 
-/// A row's scenario as it was planned and predicted.
+/// The planned and predicted scenario of a row.
 struct PredictedRow {
   Plan plan;
   Timeline timeline;
 };
 
-/// `keeps_events`: with the times of all items.
+/// `keeps_events`: stores the times of all items.
 Result<PredictedRow> predict_row(const std::string& text, const ValidationRow& row,
                                  const Cluster& cluster, bool keeps_events) {
   Result<LoadedScenario> loaded = parse_scenario(text, row.name);
@@ -198,7 +198,7 @@ Result<PredictedRow> predict_row(const std::string& text, const ValidationRow& r
   return PredictedRow{std::move(plan).value(), std::move(timeline).value()};
 }
 
-/// Time of the passes that the row asks for, and the operations of their visible pairs.
+/// Time of the passes of the row, and the operations of their visible pairs.
 struct PassTime {
   double us = 0, flops_of_gpu = 0;
 
@@ -219,7 +219,7 @@ Result<PassTime> predict_passes(const std::string& text, const ValidationRow& ro
   return time;
 }
 
-/// Microseconds that the busiest rank computes in one step of the row's pass.
+/// Compute time in microseconds of the busiest rank in one step of the row's pass.
 Result<double> step_us_of(const std::string& text, const Values& values, const ValidationRow& row,
                           const Cluster& cluster) {
   const Result<PredictedRow> predicted = predict_row(text, row, cluster, true);
@@ -241,7 +241,7 @@ Result<double> step_us_of(const std::string& text, const Values& values, const V
                     "give the row a value step, and pass forward or backward");
 }
 
-/// The row's figure for one text of its scenario, in the unit.
+/// The row's figure for one text of its scenario, in the group's unit.
 Result<double> figure_of(const std::string& scenario, Values values, const std::string& unit,
                          const ValidationRow& row, const Cluster& cluster) {
   if (unit == "step_us") return step_us_of(fill_in(scenario, values), values, row, cluster);

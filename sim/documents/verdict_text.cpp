@@ -53,8 +53,7 @@ std::string describe_inputs(const ForeignGrade& graded) {
 
 void write_foreign_grade(const ForeignRecord& record, const ForeignGrade& graded, const Plan& plan,
                          std::ostream& out) {
-  out << fmt::format("{} of somebody else's tensors{}, plan {}{}\n",
-                     describe_judgement(graded.grade),
+  out << fmt::format("{} of foreign tensors{}, plan {}{}\n", describe_judgement(graded.grade),
                      record.executor.empty() ? "" : fmt::format(" (executor {})", record.executor),
                      to_hex(plan.hash), describe_unjudged(graded));
   write_grade_table(graded.grade, out);
@@ -76,7 +75,7 @@ void write_foreign_grade(const ForeignRecord& record, const ForeignGrade& graded
     out << '\n';
   };
   list("not in the record, not graded", graded.missing);
-  list("not asked for by the scenario, not graded", graded.unasked);
+  list("not requested by the scenario, not graded", graded.unasked);
   list("ignored", record.ignored);
 }
 
@@ -119,7 +118,7 @@ void write_probe_text(const ProbeReport& report, const std::string& executor, st
       report.passed() ? "PASS" : "FAIL", report.rows, report.passes, executor,
       report.wrong_count_rows, report.wrong_key_rows);
   for (const ProbeTally& tally : report.tallies) {
-    out << fmt::format("  {:<9} {:>8} rows asked, {} wrong{}\n", tally.probe, tally.rows,
+    out << fmt::format("  {:<9} {:>8} rows probed, {} wrong{}\n", tally.probe, tally.rows,
                        tally.wrong,
                        !tally.why_not.empty() ? " (" + tally.why_not + ")"
                        : tally.rows == 0      ? std::string(" (nothing to ask here)")

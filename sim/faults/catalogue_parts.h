@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to sim/faults: what the parts of the catalogue share.
+// Private to sim/faults: declarations shared by the parts of the catalogue.
 
 #include "sim/faults/fault.h"
 
@@ -9,10 +9,10 @@
 
 namespace cpscope {
 
-/// The four tables of a small scenario; what is left empty keeps the contract's defaults. Four
-/// query heads on two kv heads, eight lanes, fp32, unless said otherwise.
+/// The four tables of a small scenario; empty ones keep the contract's defaults. Unless given: four
+/// query heads, two KV heads, head_dim 8, fp32.
 struct SmallScenario {
-  std::string attention = "";  // besides heads, kv_heads and head_dim
+  std::string attention = "";  // in addition to heads, kv_heads and head_dim
   std::string batch = "lengths = [61, 30, 97]";
   std::string parallel = "cp_size = 4";
   std::string numerics = "dtype = \"fp32\"";
@@ -21,15 +21,15 @@ struct SmallScenario {
 std::string scenario_text(const SmallScenario& parts);
 
 /// The faults of each kind, in catalogue order.
-std::vector<Fault> movement_faults();   // plans: what travels where
+std::vector<Fault> movement_faults();   // plans: transfers
 std::vector<Fault> backward_faults();   // plans: gradients
-std::vector<Fault> length_faults();     // lengths and settings that an executor is given
-std::vector<Fault> mask_faults();       // plans: what is visible
+std::vector<Fault> length_faults();     // lengths and settings given to an executor
+std::vector<Fault> mask_faults();       // plans: visible pairs
 std::vector<Fault> hand_over_faults();  // inputs: rows, orders, positions
 std::vector<Fault> executor_faults();   // walker: a wrong computation
-std::vector<Fault> message_faults();    // posts: who waits for whom
+std::vector<Fault> message_faults();    // message order and matching
 
-/// Shorthand of planters.
+/// Short form for planters.
 FaultSite forward_site(StageKind kind, RankId rank, StepId step, int64_t item);
 FaultSite backward_site(StageKind kind, RankId rank, StepId step, int64_t item);
 

@@ -39,7 +39,7 @@ WorkTable table_of(const WalkTrace& trace) {
   return table;
 }
 
-/// What the proved plan itself says.
+/// The work of the proved plan.
 WorkTable table_of(const Plan& plan) {
   WorkTable table;
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
@@ -84,7 +84,7 @@ std::optional<FaultSite> find_compute(const WalkTrace& trace, int32_t step, int3
   return std::nullopt;
 }
 
-/// The last message of the trace between these ranks: one too many comes after the right ones.
+/// The last message of the trace between these ranks: a surplus message comes after the right ones.
 std::optional<FaultSite> find_message(const WalkTrace& trace, bool is_backward, int32_t step,
                                       int32_t sender, int32_t receiver, Payload payload) {
   std::optional<FaultSite> site;
@@ -118,12 +118,12 @@ std::optional<Alarm> weigh_bytes(const Plan& plan, const WalkTrace& trace) {
   return std::nullopt;
 }
 
-/// The longest path may not be longer than the proved plan's; the place is where a rank does most
-/// more than the busiest one should.
+/// The critical path must not be longer than the proved plan's. The place is the rank whose work
+/// exceeds that of the planned busiest rank most.
 std::optional<Alarm> weigh_balance(const Plan& plan, const WalkTrace& trace) {
   const WorkTable expected = table_of(plan), seen = table_of(trace);
   const int64_t want = critical_path(expected), have = critical_path(seen);
-  // A mask that is a little wrong changes a little work; that is for others to find.
+  // A slightly wrong mask changes little work; other detectors find it.
   if (static_cast<double>(have) <= 1.1 * static_cast<double>(want)) return std::nullopt;
   std::map<int32_t, int64_t> busiest;
   for (const auto& [place, pairs] : expected.pairs)
@@ -201,7 +201,7 @@ void add_grade(const Grade& grade, std::vector<Alarm>& alarms) {
   }
 }
 
-/// The probes; each that finds a row is an alarm.
+/// Runs all probes; each one that finds a wrong row is an alarm.
 std::optional<Error> probe_all(const Referee& referee, Executor& executor,
                                std::vector<Alarm>& alarms) {
   const Result<ProbeReport> report = run_probes(referee.scenario, executor, referee.witness, {});
@@ -219,7 +219,7 @@ std::optional<Error> probe_all(const Referee& referee, Executor& executor,
   add(Detector::count, report.value().first_of("count"));
   add(Detector::keys, report.value().first_of("keys"));
   add(Detector::position, report.value().first_of("position"));
-  // The two sides of one question: whose query, whose keys?
+  // The head probe tests two things: the query of a row and the KV head of its keys.
   const auto kv_head = report.value().first_of("head");
   add(Detector::head, kv_head ? kv_head : report.value().first_of("query"));
   for (const char* gradient : {"dq", "dk", "dv"}) {

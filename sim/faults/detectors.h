@@ -11,18 +11,18 @@
 
 namespace cpscope {
 
-/// One detector that went off, and the place that it names by itself; -1 where it names none.
+/// One detector that raised an alarm, and the place that it names; -1 if unknown.
 struct Alarm {
   Detector detector{};
   int32_t rank = -1;
   int32_t step = -1;
   int64_t token = -1;
   int32_t head = -1;
-  std::optional<FaultSite> site = std::nullopt;  // detectors that watch items know the item
+  std::optional<FaultSite> site = std::nullopt;  // known to detectors that watch items
   std::string text = {};                         // one sentence
 };
 
-/// What all detectors together need to know of a scenario: the proved plan and the oracle's words.
+/// Reference data of a scenario for all detectors: the proved plan and the oracle's answers.
 struct Referee {
   Scenario scenario;
   CheckedPlan plan;  // of the scenario as it is
@@ -31,21 +31,21 @@ struct Referee {
   MaskWitness witness;
 };
 
-/// Plans, proves and judges a scenario once. Errors: whatever refuses it.
+/// Plans, proves and judges a scenario once. Errors: any refusal.
 Result<Referee> make_referee(const Scenario& scenario, const Toolbox& toolbox);
 
-/// Everything that one executor made the detectors see.
+/// Results of all detectors for one executor.
 struct Examination {
-  std::vector<Alarm> alarms;            // at most one a detector, in the order of Detector
+  std::vector<Alarm> alarms;            // at most one per detector, in the order of Detector
   WalkTrace trace;                      // of the run with the scenario's own inputs
   std::optional<PlantedFault> planted;  // in that run
   std::optional<CheckedPlan> carried_out;
-  std::vector<double> d_sink;  // of that run: the one answer that no buffer holds
-  int64_t changed_posts = 0;   // messages posted otherwise than the proved plan says
+  std::vector<double> d_sink;  // of that run: the only answer that is in no buffer
+  int64_t changed_posts = 0;   // messages that differ from the proved plan's
 };
 
-/// Runs every detector against the executor, which only ever sees proved plans. Errors: a run that
-/// did not come to an end.
+/// Runs every detector against the executor, which gets only proved plans. Errors: a run that did
+/// not finish.
 Result<Examination> examine(const Referee& referee, FaultyExecutor& executor, bool poison);
 
 }  // namespace cpscope

@@ -9,7 +9,7 @@
 
 namespace cpscope {
 
-/// What finds a fault in a run, each without looking at the plan that was really carried out.
+/// Detectors of faults in a run. None of them looks at the plan that was really run.
 enum class Detector {
   count,           // q = 0: exp(lse) is the number of visible keys
   keys,            // v codes keys: which ones were seen
@@ -18,17 +18,17 @@ enum class Detector {
   gradient_probe,  // dq, dk, dv of coded inputs are known numbers
   output,          // out, lse and max_logit against the oracle
   gradient,        // dq, dk, dv and d_sink against the oracle
-  bytes,           // what went over the wires against what the proved schedule sends
+  bytes,           // bytes on the wires against the proved schedule's
   balance,         // work of the busiest rank of every step against the proved schedule's
   liveness         // every message that a rank posts is matched
 };
 std::string_view to_name(Detector value);
 
-/// What is made wrong.
+/// The part that is made wrong.
 enum class FaultPlace { plan, executor, inputs };
 std::string_view to_name(FaultPlace value);
 
-/// A scenario in which a fault changes nothing that a run could show.
+/// A scenario in which a fault has no visible effect.
 struct BlindScenario {
   std::string text;  // TOML
   std::string why;   // one sentence
@@ -41,15 +41,15 @@ struct Fault {
   FaultPlace place{};
   Detector detector{};
   std::string source;    // repo#number, or the paper
-  std::string wild;      // what it looked like where it happened
+  std::string wild;      // symptom in the public report
   std::string scenario;  // TOML that reveals it
   std::optional<BlindScenario> blind = std::nullopt;
-  bool poison = false;  // shows only where fresh memory is NaN
-  /// Plants the fault in a proved plan; nothing when the plan has no place for it.
+  bool poison = false;  // visible only if fresh memory is NaN
+  /// Plants the fault in a proved plan; nothing if the plan has no place for it.
   std::optional<PlantedFault> (*plant)(const Plan& healthy) = nullptr;
 };
 
-/// A class of the catalogue that no fault of attention itself stands for.
+/// A class of the catalogue that is not a fault of attention itself.
 struct OutOfScope {
   std::string field_class;
   std::string what;

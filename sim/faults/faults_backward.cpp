@@ -27,7 +27,7 @@ std::optional<PlantedFault> plant_stale_kv(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
-/// Shares of all blocks that came by are added up where they were computed, and stay there.
+/// Shares of all blocks that a rank computed with are added on that rank and stay there.
 std::optional<PlantedFault> plant_summed_at_home(const Plan& healthy) {
   Plan plan = healthy;
   std::vector<int32_t> merges(plan.home.size(), 0);
@@ -51,7 +51,7 @@ std::optional<PlantedFault> plant_summed_at_home(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
-/// What is sent on has not had the rank's own share added yet.
+/// The sum is sent on before the rank's own share is added.
 std::optional<PlantedFault> plant_sent_too_early(const Plan& healthy) {
   const auto index = find_item(healthy.backward.merges, [&](const MergeItem& item) {
     return is_dkv(healthy, item.into) && to_index(item.rank) == 1 && to_index(item.step) == 1 &&
@@ -88,7 +88,7 @@ std::optional<PlantedFault> plant_scattered_swap(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
-/// A mistake of the executor that shows first in a backward item which meets the condition.
+/// A mistake of the executor whose first effect is in a backward item that meets the condition.
 template <class Item, class Meets>
 std::optional<PlantedFault> plant_in_backward(const std::vector<Item>& items, StageKind kind,
                                               Mistake mistake, std::string what, Meets meets) {
@@ -107,7 +107,7 @@ std::optional<PlantedFault> plant_in_backward(const std::vector<Item>& items, St
 }
 
 std::optional<PlantedFault> plant_own_lse(const Plan& healthy) {
-  // On one rank a tile's lse is the whole row's.
+  // On one rank a tile's lse equals the whole row's.
   if (healthy.layout.cp_size == 1) return std::nullopt;
   return plant_in_backward(healthy.backward.computes, StageKind::compute,
                            Mistake::own_lse_in_backward,

@@ -8,7 +8,7 @@
 namespace cpscope {
 namespace {
 
-/// A mistake that shows first in the forward item of this index.
+/// A mistake whose first effect is in the forward item of this index.
 template <class Item>
 std::optional<PlantedFault> plant_at(const std::vector<Item>& items, std::optional<int64_t> index,
                                      StageKind kind, Mistake mistake, std::string what,
@@ -26,7 +26,7 @@ std::optional<PlantedFault> plant_at(const std::vector<Item>& items, std::option
                       .mistake = plant_mistake(mistake, where)};
 }
 
-/// A mistake of every compute: the first one that works shows it.
+/// A mistake of every compute: its first effect is in the first one that has work.
 std::optional<PlantedFault> plant_in_computes(const Plan& healthy, Mistake mistake,
                                               std::string what) {
   const auto& items = healthy.forward.computes;
@@ -112,8 +112,8 @@ std::optional<PlantedFault> plant_head_modulo(const Plan& healthy) {
                            "query head h reads kv head h mod kv_heads");
 }
 
-/// The first transfer of this payload that meets the condition, else the first one at all, where
-/// the mistake changes nothing.
+/// The first transfer of this payload that meets the condition, else the first one of this payload,
+/// where the mistake changes nothing.
 template <class Meets>
 std::optional<PlantedFault> plant_in_transfers(const Plan& healthy, Payload payload,
                                                Mistake mistake, std::string what, Meets meets) {
@@ -175,7 +175,7 @@ std::optional<PlantedFault> plant_shifted_lanes(const Plan& healthy) {
   const Attention& attention = healthy.scenario.attention;
   if (attention.head_dim_qk < attention.head_dim_v) return std::nullopt;
   return plant_in_finishes(healthy, Mistake::value_lanes_shifted,
-                           "v is padded to the lanes of q and k, and out cut at the wrong end");
+                           "v is padded to head_dim_qk, and out cut at the wrong end");
 }
 
 std::vector<Fault> merge_faults() {
@@ -299,10 +299,10 @@ std::vector<Fault> kernel_faults() {
        .place = FaultPlace::executor,
        .detector = Detector::head,
        .source = "vllm-project/vllm-omni PR#5716",
-       .wild = "Query heads were paired with kv heads by the wrong rule after a split.",
+       .wild = "Query heads were paired with KV heads by the wrong rule after a split.",
        .scenario = scenario_text({}),
        .blind = BlindScenario{scenario_text({.heads = "heads = 4\nkv_heads = 1\nhead_dim = 8"}),
-                              "there is one kv head"},
+                              "there is one KV head"},
        .plant = plant_head_modulo},
       {.name = "kv_heads_not_replicated",
        .field_class = "27",
@@ -310,12 +310,12 @@ std::vector<Fault> kernel_faults() {
        .detector = Detector::head,
        .source = "PrimeIntellect-ai/prime-rl PR#3042",
        .wild =
-           "With more ranks than kv heads, ranks were given a kv head that their query heads do "
+           "With more ranks than KV heads, ranks were given a KV head that their query heads do "
            "not read.",
        .scenario = scenario_text({.parallel = a2a}),
        .blind = BlindScenario{scenario_text({.parallel = a2a,
                                              .heads = "heads = 4\nkv_heads = 1\nhead_dim = 8"}),
-                              "there is one kv head"},
+                              "there is one KV head"},
        .plant = plant_first_kv_head},
       {.name = "value_lanes_shifted",
        .field_class = "38",
@@ -323,11 +323,11 @@ std::vector<Fault> kernel_faults() {
        .detector = Detector::output,
        .source = "NVIDIA/Megatron-LM#3003",
        .wild =
-           "V with fewer lanes than K was padded for the exchange, and the wrong lanes were cut "
-           "off afterwards.",
+           "V with a smaller head_dim than K was padded for the exchange, and the wrong elements "
+           "were cut off afterwards.",
        .scenario =
            scenario_text({.heads = "heads = 4\nkv_heads = 2\nhead_dim_qk = 12\nhead_dim_v = 8"}),
-       .blind = BlindScenario{scenario_text({}), "q, k and v have as many lanes"},
+       .blind = BlindScenario{scenario_text({}), "q, k and v have the same head_dim"},
        .plant = plant_shifted_lanes},
       {.name = "all_zero_output",
        .field_class = "40",

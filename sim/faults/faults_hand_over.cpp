@@ -20,7 +20,7 @@ void take_rows(const std::vector<int64_t>& from, Tensor& tensor) {
     std::copy_n(given.data() + from[token] * width, width, tensor.values.data() + token * width);
 }
 
-/// Hands over every row of q, k, v and d_out from another place; self attention.
+/// Takes every row of q, k, v and d_out from another place; self attention.
 std::function<void(RunInputs&)> hand_over_from(std::vector<int64_t> from) {
   return [from = std::move(from)](RunInputs& inputs) {
     for (Tensor* tensor : {&inputs.q, &inputs.k, &inputs.v, &inputs.d_out})
@@ -50,15 +50,14 @@ std::optional<PlantedFault> plant_rows_from(const Plan& healthy, std::vector<int
       .site = *site, .what = std::move(what), .inputs = hand_over_from(std::move(from))};
 }
 
-/// Every row from its own place.
+/// The identity: every row from its own place.
 std::vector<int64_t> rows_as_they_are(const Plan& plan) {
   std::vector<int64_t> from(static_cast<size_t>(plan.layout.slots.tokens));
   std::iota(from.begin(), from.end(), int64_t{0});
   return from;
 }
 
-/// Rank r was handed the r-th part of the packed buffer, and works on it as if it were its own part
-/// of the layout.
+/// Rank r gets the r-th part of the packed buffer and treats it as its own part of the layout.
 std::optional<PlantedFault> plant_written_contiguous(const Plan& healthy) {
   std::vector<int64_t> from = rows_as_they_are(healthy);
   int64_t next = 0;
@@ -70,7 +69,7 @@ std::optional<PlantedFault> plant_written_contiguous(const Plan& healthy) {
                          "its part of this one");
 }
 
-/// Rank r was handed chunks 2r and 2P-1-2r of each sequence, for r and 2P-1-r.
+/// Rank r gets chunks 2r and 2P-1-2r of each sequence, instead of r and 2P-1-r.
 std::optional<PlantedFault> plant_docstring_layout(const Plan& healthy) {
   std::vector<int64_t> from = rows_as_they_are(healthy);
   const int64_t ranks = healthy.layout.cp_size, chunks = 2 * ranks;
@@ -88,7 +87,7 @@ std::optional<PlantedFault> plant_docstring_layout(const Plan& healthy) {
                          "rank r was handed chunks 2r and 2P-1-2r of each sequence");
 }
 
-/// Sequences shorter than 2P were dealt without balancing.
+/// Sequences shorter than 2P are split without balancing.
 std::optional<PlantedFault> plant_short_unbalanced(const Plan& healthy) {
   std::vector<int64_t> from = rows_as_they_are(healthy);
   const int64_t ranks = healthy.layout.cp_size, chunks = 2 * ranks;
@@ -100,7 +99,7 @@ std::optional<PlantedFault> plant_short_unbalanced(const Plan& healthy) {
     }
   }
   return plant_rows_from(healthy, std::move(from),
-                         "sequences shorter than 2P were dealt two neighbours a rank");
+                         "sequences shorter than 2P gave every rank two neighbours");
 }
 
 /// A buffer of several samples, written [sequence, batch] and read [batch, sequence].
@@ -157,7 +156,7 @@ std::vector<Fault> hand_over_faults() {
        .place = FaultPlace::inputs,
        .detector = Detector::keys,
        .source = "THUDM/slime#1871",
-       .wild = "One library dealt tokens contiguously, the next took them for zigzag. Shapes fit, "
+       .wild = "One library split tokens contiguously, the next took them for zigzag. Shapes fit, "
                "the loss was a bit high, log-probabilities did not line up.",
        .scenario = scenario_text({}),
        .blind = BlindScenario{scenario_text({.parallel = "cp_size = 4\nlayout = \"contiguous\""}),
@@ -169,7 +168,7 @@ std::vector<Fault> hand_over_faults() {
        .detector = Detector::keys,
        .source = "NVIDIA/TransformerEngine@d0067d0d",
        .wild = "The JAX enum's example puts tokens 4, 5, 10, 11 on rank 1; the code puts 2, 3, 12, "
-               "13 there. Whoever trusts the words deals another layout.",
+               "13 there. Code that follows the example has another layout.",
        .scenario = scenario_text({.batch = "lengths = [64]"}),
        .blind = BlindScenario{scenario_text({.batch = "lengths = [64]", .parallel = "cp_size = 1"}),
                               "one rank holds everything"},

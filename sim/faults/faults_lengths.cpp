@@ -33,7 +33,7 @@ std::optional<PlantedFault> plant_scenario(const Plan& healthy, const Scenario& 
   return std::nullopt;
 }
 
-/// A scenario whose lengths are others while every slot stays where it is.
+/// A scenario with other lengths, while every slot stays in place.
 Scenario with_lengths(const Plan& healthy, const std::function<int64_t(const SequenceSlot&)>& q,
                       const std::function<int64_t(const SequenceSlot&)>& kv) {
   Scenario scenario = healthy.scenario;
@@ -50,7 +50,8 @@ Scenario with_lengths(const Plan& healthy, const std::function<int64_t(const Seq
   return scenario;
 }
 
-/// As many sequences as before, cut elsewhere; no padding. For layouts that deal the whole buffer.
+/// The same number of sequences, cut at other places; no padding. For layouts that split the whole
+/// buffer.
 Scenario with_documents(const Plan& healthy, std::vector<int64_t> lengths) {
   Scenario scenario = healthy.scenario;
   Batch& batch = scenario.batch;

@@ -36,7 +36,7 @@ std::optional<PlantedFault> plant_slices(const Plan& healthy, std::string what,
   return PlantedFault{.site = *site, .what = std::move(what), .plan = std::move(plan)};
 }
 
-/// [local row] Is the row among the first floor(length / 2P) of its chunk?
+/// [local row] True if the row is among the first floor(length / 2P) of its chunk.
 std::vector<bool> rows_after_floor(const Plan& plan, RunListId list) {
   std::vector<bool> kept;
   const int64_t chunks = int64_t{2} * plan.layout.cp_size;
@@ -94,8 +94,8 @@ std::optional<PlantedFault> plant_floor_division(const Plan& healthy) {
                       });
 }
 
-/// Chunk of a local query row, for plans of one rank a sequence part: rows of one rank's buffer
-/// hold two chunks of every sequence.
+/// Chunk of a local query row, for plans with one rank per sequence part: one rank's buffer holds
+/// two chunks of every sequence.
 struct ChunkPlace {
   const SequenceSlot* slot = nullptr;
   int64_t chunk = 0;
@@ -111,8 +111,8 @@ ChunkPlace chunk_of(const Plan& plan, RunListId q_list, int64_t row) {
   return {};
 }
 
-/// The slices cut where one chunk of queries ends and the next begins; a rank whose two chunks are
-/// neighbours has slices over both.
+/// The slices, cut at the border of two chunks of queries; a rank whose two chunks are neighbours
+/// has slices over both.
 std::vector<BandSlice> cut_at_chunks(const Plan& plan, const ComputeItem& item,
                                      const std::vector<BandSlice>& slices) {
   std::vector<BandSlice> cut;
@@ -129,7 +129,7 @@ std::vector<BandSlice> cut_at_chunks(const Plan& plan, const ComputeItem& item,
   return cut;
 }
 
-/// Moves a slice's diagonals by so many keys and cuts it to key rows [k_begin, k_end).
+/// Moves a slice's diagonals by `by` keys and cuts it to key rows [k_begin, k_end).
 BandSlice shift_slice(const BandSlice& slice, int64_t by, int64_t k_begin, int64_t k_end) {
   Band band = slice;
   band.lo += slice.k0 - k_begin + by;
@@ -139,7 +139,7 @@ BandSlice shift_slice(const BandSlice& slice, int64_t by, int64_t k_begin, int64
   return to_slice(tighten(band));
 }
 
-/// TransformerEngine's tile of a query chunk: keys [B, E) of the sequence, whose window is meant
+/// TransformerEngine's tile of a query chunk: keys [B, E) of the sequence; its window is computed
 /// for the bottom-right corner and applied at the top-left one.
 std::optional<PlantedFault> plant_window_at_top_left(const Plan& healthy) {
   const int64_t left = healthy.scenario.attention.window_left,
@@ -188,7 +188,7 @@ std::optional<PlantedFault> plant_window_of_longest(const Plan& healthy) {
       });
 }
 
-/// Keys of the gathered buffer are looked for where they would stand without padding.
+/// Keys of the gathered buffer are read where they would be without padding.
 std::optional<PlantedFault> plant_unpadded_offsets(const Plan& healthy) {
   return plant_slices(healthy, "keys are read at cu_seqlens instead of cu_seqlens_padded",
                       [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
@@ -205,7 +205,7 @@ std::optional<PlantedFault> plant_unpadded_offsets(const Plan& healthy) {
                       });
 }
 
-/// Does the diagonal cut this slice?
+/// True if the diagonal cuts this slice.
 bool has_diagonal(const BandSlice& slice) { return slice.hi < slice.k1 - slice.k0 - 1; }
 
 std::optional<PlantedFault> plant_missing_diagonal(const Plan& healthy) {
@@ -255,7 +255,7 @@ std::optional<PlantedFault> plant_joined_chunks(const Plan& healthy) {
                       });
 }
 
-/// The ring's shortcut for causal masks, taken without one.
+/// The ring's shortcut for causal masks, used without a causal mask.
 std::optional<PlantedFault> plant_causal_halves(const Plan& healthy) {
   const MaskType mask = healthy.scenario.attention.mask_type;
   if (mask != MaskType::no_mask && mask != MaskType::padding) return std::nullopt;

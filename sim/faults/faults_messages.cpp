@@ -9,7 +9,7 @@
 namespace cpscope {
 namespace {
 
-/// The ring hop that a rank sends in a forward step; nothing where the plan has no ring.
+/// The ring hop that a rank sends in a forward step; nothing if the plan has no ring.
 std::optional<int64_t> find_hop(const Plan& plan, int32_t src, int32_t step) {
   return find_item(plan.forward.transfers, [&](const TransferItem& item) {
     return item.link == LinkClass::ring && to_index(item.src) == src && to_index(item.step) == step;
@@ -57,7 +57,7 @@ std::optional<PlantedFault> plant_wrong_group(const Plan& healthy) {
                      });
 }
 
-/// Rank 1 sends the rows that it has, the others reckon with padded ones.
+/// Rank 1 sends its true number of rows, the others expect the padded number.
 std::optional<PlantedFault> plant_other_size(const Plan& healthy) {
   return plant_posts(healthy, 1, 0, "rank 1 sends fewer rows than rank 2 expects",
                      [](RankPosts& posts) {
@@ -95,7 +95,7 @@ std::vector<Fault> message_faults() {
        .detector = Detector::liveness,
        .source = "PrimeIntellect-ai/prime-rl PR#2946",
        .wild = "Shards of different lengths gave ranks different step counts; the collective "
-               "waited for ever.",
+               "deadlocked.",
        .scenario = scenario_text({}),
        .blind = BlindScenario{scenario_text({.parallel = "cp_size = 4\ncp_comm_type = \"a2a\""}),
                               "without a ring there are no steps to miss"},

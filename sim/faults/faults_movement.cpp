@@ -11,7 +11,7 @@
 namespace cpscope {
 namespace {
 
-/// The pieces of an all-gather land in each other's place on every rank.
+/// The pieces of an all-gather are written to each other's place on every rank.
 std::optional<PlantedFault> plant_gathered_swap(const Plan& healthy) {
   Plan plan = healthy;
   std::optional<FaultSite> site;
@@ -35,7 +35,8 @@ std::optional<PlantedFault> plant_gathered_swap(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
-/// K and V go to the rank before, while every rank reckons with those of the rank before.
+/// K and V are sent in the wrong direction, while every rank treats them as those of the rank
+/// before.
 std::optional<PlantedFault> plant_wrong_direction(const Plan& healthy) {
   Plan plan = healthy;
   const int32_t ranks = plan.layout.cp_size;
@@ -61,7 +62,7 @@ std::optional<PlantedFault> plant_wrong_direction(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
-/// What arrives is written over what is still to be read and passed on.
+/// Received rows overwrite rows that are still to be read and passed on.
 std::optional<PlantedFault> plant_one_slot(const Plan& healthy) {
   Plan plan = healthy;
   std::vector<BufferId> slot_a(plan.home.size(), kNoBuffer);
@@ -121,7 +122,8 @@ std::optional<PlantedFault> plant_doubled_step(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
-/// The last forward transfer of K and V from rank 0 to rank 1: what a count of bytes names first.
+/// The last forward transfer of K and V from rank 0 to rank 1: the one that a byte count names
+/// first.
 std::optional<FaultSite> first_kv_transfer(const Plan& plan) {
   std::optional<FaultSite> site;
   for (size_t i = 0; i < plan.forward.transfers.size(); ++i) {
@@ -160,7 +162,7 @@ std::optional<PlantedFault> plant_full_gather(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
-/// Of the heads that do not divide, the last rank's go to nobody.
+/// The last rank's heads are computed by no rank, as if heads did not divide.
 std::optional<PlantedFault> plant_lost_heads(const Plan& healthy) {
   Plan plan = healthy;
   const RankId last{plan.layout.cp_size - 1};
@@ -180,11 +182,11 @@ std::optional<PlantedFault> plant_lost_heads(const Plan& healthy) {
   if (!site) return std::nullopt;
   return PlantedFault{
       .site = *site,
-      .what = fmt::format("the heads of rank {} are computed by nobody", to_index(last)),
+      .what = fmt::format("the heads of rank {} are computed by no rank", to_index(last)),
       .plan = std::move(plan)};
 }
 
-/// The rows of the tail are put where the last valid rows belong.
+/// The rows of the tail are written where the last valid rows belong.
 std::optional<PlantedFault> plant_tail_over_valid(const Plan& healthy) {
   const BatchSlots& slots = healthy.layout.slots;
   const SequenceSlot& sequence = slots.sequences.back();
@@ -242,7 +244,7 @@ std::optional<PlantedFault> plant_document_major(const Plan& healthy) {
       [](const ComputeItem& a, const ComputeItem& b) { return a.visible_pairs < b.visible_pairs; });
   return PlantedFault{.site = forward_site(StageKind::compute, most->rank, most->step,
                                            most - plan.forward.computes.begin()),
-                      .what = "tokens are dealt document after document",
+                      .what = "tokens are split document after document",
                       .plan = std::move(plan)};
 }
 
@@ -324,7 +326,7 @@ std::vector<Fault> movement_faults() {
        .place = FaultPlace::plan,
        .detector = Detector::count,
        .source = "microsoft/DeepSpeed#8291",
-       .wild = "A global kept from another layer dealt heads as [4, 4, 4, 0]; the last rank "
+       .wild = "A global kept from another layer split heads as [4, 4, 4, 0]; the last rank "
                "computed none.",
        .scenario = scenario_text({.parallel = a2a}),
        .blind = std::nullopt,

@@ -9,8 +9,8 @@
 
 namespace cpscope {
 
-/// An executor with a fault inside: whoever runs a proved plan on it cannot know. Without a fault
-/// it is the clean twin, which goes the same way.
+/// An executor with an internal fault that a caller with a proved plan cannot see. Without a fault
+/// it is the clean twin, which runs the same code.
 class FaultyExecutor : public Executor {
  public:
   /// `fault` null: the clean twin.
@@ -22,8 +22,8 @@ class FaultyExecutor : public Executor {
   Result<RunOutput> run(const CheckedPlan& checked, const RunInputs& inputs,
                         const RunOptions& options) override;
 
-  /// Of the last run: what was done, what was planted, the plan that was really carried out and
-  /// what every rank posted.
+  /// Data of the last run: what was done, what was planted, the plan that was really run and the
+  /// messages that every rank posted.
   const WalkTrace& trace() const { return trace_; }
   const std::optional<PlantedFault>& planted() const { return planted_; }
   const std::optional<CheckedPlan>& carried_out() const { return carried_out_; }

@@ -17,7 +17,7 @@
 namespace cpscope {
 namespace {
 
-/// One scenario's referee and its clean twin, which every faulty run is compared with.
+/// One scenario's referee and its clean twin, with which every faulty run is compared.
 struct Bench {
   Referee referee;
   Examination clean;
@@ -34,7 +34,7 @@ Result<Bench> make_bench(const std::string& text, bool poison, const Toolbox& to
   return Bench{std::move(referee).value(), std::move(clean).value()};
 }
 
-/// Benches of the scenarios that faults have in common.
+/// Benches of the scenarios that several faults share.
 class Benches {
  public:
   explicit Benches(const Toolbox& toolbox) : toolbox_(toolbox) {}
@@ -62,7 +62,7 @@ class Benches {
   std::map<Key, std::optional<Result<Bench>>> benches_;
 };
 
-/// Results, work, bytes and messages that differ from the clean twin's.
+/// Number of results, work items, bytes and messages that differ from the clean twin's.
 int64_t count_exercised(const Referee& referee, const Examination& clean,
                         const Examination& faulty) {
   const Plan& healthy = referee.plan.plan();
@@ -88,15 +88,15 @@ const Alarm* find_alarm(const std::vector<Alarm>& alarms, Detector detector) {
   return nullptr;
 }
 
-/// Detectors that watch items say where; the others leave it to the first parting from the clean
-/// twin.
+/// Detectors that watch items name the place; for the others it is the first divergence from the
+/// clean twin.
 std::optional<FoundPlace> locate(const Referee& referee, const Examination& clean,
                                  const Examination& faulty, const Alarm& alarm) {
   if (alarm.site) return FoundPlace{*alarm.site};
   const auto parting =
       find_parting(referee.plan.plan(), clean.trace, faulty.carried_out->plan(), faulty.trace);
   if (!parting) {
-    // What is collected after the last stage: the last thing that the rank does.
+    // d_sink is collected after the last stage, so the place is the last item of the rank.
     if (alarm.detector != Detector::gradient || alarm.rank < 0) return std::nullopt;
     const std::vector<FinishItem>& items = referee.plan.plan().backward.finishes;
     const auto item = std::find_if(items.begin(), items.end(), [&](const FinishItem& candidate) {
@@ -136,7 +136,7 @@ std::optional<Error> try_blind(const Fault& fault, const Benches& benches, const
   const auto& [referee, clean] = bench.value();
   outcome.false_alarms.insert(outcome.false_alarms.end(), clean.alarms.begin(), clean.alarms.end());
   outcome.blind = BlindOutcome{};
-  // Where the plan has no place for the fault, the run would be the clean twin's.
+  // If the plan has no place for the fault, the run would equal the clean twin's.
   if (!fault.plant(referee.plan.plan())) return std::nullopt;
   FaultyExecutor faulty(&fault, toolbox.watched_walker);
   const Result<Examination> seen = examine(referee, faulty, fault.poison);

@@ -15,8 +15,8 @@ bool are_of_one_stage(const StateFrame& a, const StateFrame& b) {
          (a.stage < 0) == (b.stage < 0);
 }
 
-/// [healthy frame] The frame of the other run that holds the same moment: of the same stage, or the
-/// last one before where the other plan has no such stage.
+/// [healthy frame] The frame of the other run at the same moment: after the same stage, or after
+/// the last one before it if the other plan has no such stage.
 std::vector<const StateFrame*> align(const WalkTrace& healthy, const WalkTrace& trace) {
   std::vector<const StateFrame*> aligned;
   size_t next = 0;
@@ -29,7 +29,7 @@ std::vector<const StateFrame*> align(const WalkTrace& healthy, const WalkTrace& 
   return aligned;
 }
 
-/// Buffers that both plans mean by the same number.
+/// True if both plans use this number for the same buffer.
 bool is_same_buffer(const Plan& a, const Plan& b, size_t id) {
   if (id >= b.buffers.size()) return false;
   const BufferSpec &left = a.buffers[id], &right = b.buffers[id];
@@ -37,7 +37,7 @@ bool is_same_buffer(const Plan& a, const Plan& b, size_t id) {
          left.rows == right.rows;
 }
 
-/// The buffers that an item of the stage writes, and which of its rows; kAllRows: any.
+/// Visits the buffers that an item of the stage writes, and the rows written; kAllRows: any.
 template <class Visit>
 void for_each_written(const Pass& pass, bool is_backward, const Stage& stage, Visit visit) {
   for (int64_t i = stage.begin; i < stage.end; ++i) {
@@ -72,7 +72,7 @@ bool holds_row(const Plan& plan, RunListId list, int64_t row) {
   return false;
 }
 
-/// The item of the stage that writes this row; nothing when none should.
+/// The item of the stage that writes this row; nothing if there is none.
 std::optional<FaultSite> find_writer(const Plan& plan, const StateFrame& frame, BufferId buffer,
                                      int64_t row) {
   const Pass& pass = frame.is_backward ? plan.backward : plan.forward;

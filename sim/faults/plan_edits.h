@@ -8,10 +8,10 @@
 
 namespace cpscope {
 
-// Edits that make a wrong plan of a right one. None lets an executor read or write outside a
+// Edits that turn a right plan into a wrong one. None lets an executor read or write outside a
 // buffer.
 
-/// Removes one item; the stages after it move up.
+/// Removes one item; the items after it move up.
 template <class Item>
 void drop_item(Pass& pass, std::vector<Item>& items, StageKind kind, int64_t index) {
   items.erase(items.begin() + index);
@@ -22,7 +22,7 @@ void drop_item(Pass& pass, std::vector<Item>& items, StageKind kind, int64_t ind
   }
 }
 
-/// Inserts a copy of item `index` right behind it.
+/// Inserts a copy of item `index` directly after it.
 template <class Item>
 void repeat_item(Pass& pass, std::vector<Item>& items, StageKind kind, int64_t index) {
   const Item copy = items[static_cast<size_t>(index)];
@@ -37,7 +37,8 @@ void repeat_item(Pass& pass, std::vector<Item>& items, StageKind kind, int64_t i
 /// Adds a list of token ids or rows to the pool.
 RunListId add_list(Plan& plan, const std::vector<int64_t>& ids);
 
-/// Replaces the slices of a forward item and of every item that shares them; counts its pairs anew.
+/// Replaces the slices of a forward item and of every item that shares them, and recounts its
+/// pairs.
 void replace_slices(Plan& plan, int64_t forward_compute, const std::vector<BandSlice>& slices);
 
 /// The first item of a pass that meets the condition.

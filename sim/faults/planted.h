@@ -11,10 +11,11 @@
 
 namespace cpscope {
 
-/// A place of a schedule: an item of one pass, or what a rank has loaded before its first step.
+/// A place in a schedule: an item of one pass, or the inputs that a rank has loaded before its
+/// first step.
 struct FaultSite {
   bool is_backward = false;
-  bool is_load = false;  // the rank's own input rows; kind and item say nothing then
+  bool is_load = false;  // the rank's own input rows; kind and item are then unused
   StageKind kind = StageKind::compute;
   RankId rank{};
   StepId step{};
@@ -25,9 +26,9 @@ struct FaultSite {
 /// "forward step 1, rank 2, compute 5".
 std::string describe(const FaultSite& site);
 
-/// One fault in one plan. What is empty is as it should be.
+/// One fault in one plan. Empty fields mean no change.
 struct PlantedFault {
-  FaultSite site;    // the first item whose result is wrong, or that moves, does or posts too much
+  FaultSite site;    // the first item with a wrong result, or with a surplus transfer, work or post
   std::string what;  // one sentence
   std::optional<Plan> plan = std::nullopt;
   std::optional<ExecutorFault> mistake = std::nullopt;
@@ -35,7 +36,7 @@ struct PlantedFault {
   std::function<void(RankPosts&)> posts = {};
 };
 
-/// The one maker of executor faults. For the planters of the fault gallery alone.
+/// The only function that makes executor faults. For the planters of the fault gallery alone.
 ExecutorFault plant_mistake(Mistake mistake, MistakeSite site);
 
 }  // namespace cpscope

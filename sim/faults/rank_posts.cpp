@@ -29,7 +29,7 @@ void add_pass(const Pass& pass, bool is_backward, RankPosts& posts) {
   }
 }
 
-/// The ranks as they go on, group by group.
+/// Simulates the progress of the ranks, group by group.
 class Network {
  public:
   explicit Network(const RankPosts& posts)
@@ -37,7 +37,7 @@ class Network {
     for (size_t rank = 0; rank < next_.size(); ++rank) hand_over(rank);
   }
 
-  /// Matches what can be matched; false when nothing could.
+  /// Matches pending messages where possible; false if none could be matched.
   bool advance() {
     bool has_moved = false;
     for (auto& [channel, sends] : sends_) {
@@ -92,12 +92,12 @@ class Network {
   }
 
   const RankPosts& posts_;
-  std::vector<size_t> next_;   // [rank] group in work
-  std::vector<int64_t> open_;  // [rank] posts unmatched
+  std::vector<size_t> next_;   // [rank] present group
+  std::vector<int64_t> open_;  // [rank] unmatched posts
   std::map<std::pair<int32_t, int32_t>, std::deque<Post>> sends_, receives_;  // [sender, receiver]
 };
 
-/// Is this one of the rank's posts, early or late?
+/// True if this is one of the rank's posts, at any time.
 bool holds(const RankPosts& posts, RankId rank, const Post& wanted) {
   for (const std::vector<Post>& group : posts.groups[static_cast<size_t>(to_index(rank))]) {
     if (std::find(group.begin(), group.end(), wanted) != group.end()) return true;
@@ -128,11 +128,11 @@ std::optional<Stall> find_stall(const RankPosts& posts, const RankPosts& expecte
   const bool is_own_fault =
       holds(posts, post.peer, counterpart) || !holds(expected, stall->rank, post);
   stall->culprit = is_own_fault ? stall->rank : post.peer;
-  stall->text = fmt::format(
-      "rank {} waits for ever in {} step {}: nobody matches its {} {} rank {} ({} bytes)",
-      to_index(stall->rank), post.is_backward ? "backward" : "forward", to_index(post.step),
-      post.is_send ? "send" : "receive", post.is_send ? "to" : "from", to_index(post.peer),
-      post.bytes);
+  stall->text =
+      fmt::format("deadlock: rank {} in {} step {}: no match for its {} {} rank {} ({} bytes)",
+                  to_index(stall->rank), post.is_backward ? "backward" : "forward",
+                  to_index(post.step), post.is_send ? "send" : "receive",
+                  post.is_send ? "to" : "from", to_index(post.peer), post.bytes);
   return stall;
 }
 

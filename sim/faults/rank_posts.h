@@ -9,7 +9,7 @@
 
 namespace cpscope {
 
-/// One message that a rank hands to its network, as sender or as receiver.
+/// One pending message that a rank gives to its network, as sender or as receiver.
 struct Post {
   RankId peer{};
   StepId step{};
@@ -21,28 +21,28 @@ struct Post {
   friend bool operator==(const Post&, const Post&) = default;
 };
 
-/// What every rank posts, in its own order: [rank][group][post]. The posts of a group are handed
-/// over together, and the rank goes on when all of them are matched (ncclGroupEnd,
-/// batch_isend_irecv).
+/// The pending messages of every rank, in its own order: [rank][group][post]. The posts of a group
+/// are given to the network together, and the rank continues when all of them are matched
+/// (ncclGroupEnd, batch_isend_irecv).
 struct RankPosts {
   std::vector<std::vector<std::vector<Post>>> groups;
 };
 
-/// The posts of a plan: of each transfer stage, one group a rank.
+/// The posts of a plan: one group per rank for each transfer stage.
 RankPosts make_posts(const Plan& plan);
 
-/// Where a group of ranks stands still for ever.
+/// A deadlock of a group of ranks.
 struct Stall {
-  RankId rank{};     // that waits
-  Post post;         // the first one, in schedule order, that nobody matches
-  RankId culprit{};  // that does not post as it should
+  RankId rank{};     // the rank that waits
+  Post post;         // the first post, in schedule order, that no rank matches
+  RankId culprit{};  // the rank with the wrong post
   std::string text;
 };
 
-/// Lets all ranks go on as far as they can. A send meets a receive when both ranks have them
-/// posted, in order for each pair of ranks; different sizes never meet. Nothing when every rank
-/// ends. The culprit is who waits, if the peer would come to it later or it was never to be posted
-/// (`expected`: the proved plan's posts), else the peer.
+/// Simulates all ranks as far as they can proceed. A send matches a receive when both ranks have
+/// posted them, in order for each pair of ranks; different sizes never match. Nothing if every rank
+/// finishes. The culprit is the waiting rank if the peer posts the match later, or if the waiting
+/// post is not in `expected`, the proved plan's posts; else it is the peer.
 std::optional<Stall> find_stall(const RankPosts& posts, const RankPosts& expected);
 
 }  // namespace cpscope

@@ -57,7 +57,7 @@ int64_t count_pairs_in_tile(const Band& band, int64_t q_begin, int64_t q_end, in
 Band tighten(Band band) {
   int64_t nq = band.q1 - band.q0, nk = band.k1 - band.k0;
   if (nq <= 0 || nk <= 0 || band.hi < band.lo || band.hi < -(nq - 1) || band.lo > nk - 1) return {};
-  // Row i sees [i + lo, i + hi]: rows before -hi see nothing yet, rows after nk-1-lo nothing any
+  // Row i sees [i + lo, i + hi]: rows before -hi see no key yet, rows after nk-1-lo see no key any
   // more.
   const int64_t first_row = std::max<int64_t>(0, -band.hi);
   const int64_t end_row = std::min(nq, nk - band.lo);
@@ -87,8 +87,8 @@ TileClass classify_tile(const Band& band, int64_t q_begin, int64_t q_end, int64_
     return count_pairs_in_tile(band, q_begin, q_end, k_begin, k_end) == 0 ? TileClass::empty
                                                                           : TileClass::partial;
   }
-  // Inside the rectangle the corners decide: j - i is least at the bottom left and greatest at the
-  // top right.
+  // Inside the rectangle the corners decide: j - i is smallest at the bottom left and largest at
+  // the top right.
   const int64_t least = (k_begin - band.k0) - (q_end - 1 - band.q0);
   const int64_t most = (k_end - 1 - band.k0) - (q_begin - band.q0);
   if (most < band.lo || least > band.hi || band.hi < band.lo) return TileClass::empty;

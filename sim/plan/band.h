@@ -4,9 +4,9 @@
 
 namespace cpscope {
 
-/// A parallelogram of a q x k square: rows [q0, q1) see columns [k0, k1) where lo <= (k - k0) - (q
-/// - q0) <= hi. Full, causal, bottom-right, windowed and chunked areas, and whatever reordering
-/// makes of them, are lists of bands.
+/// A parallelogram in a q x k rectangle: rows [q0, q1) see columns [k0, k1) where lo <= (k - k0) -
+/// (q - q0) <= hi. Full, causal, bottom-right, windowed and chunked areas, in any order of rows,
+/// are lists of bands.
 struct Band {
   int64_t q0 = 0, q1 = 0, k0 = 0, k1 = 0;
   int64_t lo = 0, hi = 0;
@@ -50,14 +50,14 @@ int64_t count_pairs_in_tile(const Band& band, int64_t q_begin, int64_t q_end, in
 /// The part of the band inside rows [q_begin, q_end) x columns [k_begin, k_end), tightened.
 Band clip(const Band& band, int64_t q_begin, int64_t q_end, int64_t k_begin, int64_t k_end);
 
-/// The same cells with rows and columns that see nothing cut off and lo, hi no wider than the
+/// The same cells, with rows and columns that see nothing cut off and with lo, hi no wider than the
 /// rectangle. All zero when nothing is visible.
 Band tighten(Band band);
 
-/// Are all cells of the rectangle visible? Expects a tightened band.
+/// True if all cells of the rectangle are visible. Expects a tightened band.
 bool is_full(const Band& band);
 
-/// Class of a tile in closed form: how much of it the band covers.
+/// Class of a tile in closed form: covered wholly, in part or not at all.
 TileClass classify_tile(const Band& band, int64_t q_begin, int64_t q_end, int64_t k_begin,
                         int64_t k_end);
 

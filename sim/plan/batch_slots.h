@@ -5,7 +5,7 @@
 
 namespace cpscope {
 
-/// Where one sequence of the batch lies in the packed padded buffers. Valid tokens stand at the
+/// Position of one sequence of the batch in the packed padded buffers. Valid tokens are at the
 /// front of the slot.
 struct SequenceSlot {
   int64_t q_begin = 0;   // first packed padded query id

@@ -12,7 +12,7 @@ namespace {
 
 using ByRank = std::vector<int64_t>;
 
-/// Sizes that every closed form is made of.
+/// Sizes that the closed forms are made of.
 struct Sizes {
   const Plan& plan;
   int64_t ranks, element, wire, heads, kv_heads, qk, v;
@@ -31,8 +31,8 @@ struct Sizes {
   int64_t kv_rows(int64_t rank) const { return plan.rows(plan.kv_lists[rank]); }
 };
 
-/// kv heads that query heads [begin, end) read, counted head by head; `only_shared`: those that
-/// other shares of the group read as well.
+/// Number of KV heads that query heads [begin, end) read, counted head by head. With `only_shared`,
+/// only those that other shares of the group read as well.
 int64_t kv_heads_read(const Sizes& sizes, int64_t begin, int64_t end, int64_t share,
                       bool only_shared) {
   const int64_t group = sizes.heads / sizes.kv_heads;
@@ -75,8 +75,8 @@ int64_t exchange_backward(const Sizes& sizes, int64_t rank, int64_t group) {
   return bytes;
 }
 
-/// Ring of `size` positions; `rows` are the KV rows at each position, `kv_heads` those that travel.
-/// Bytes sent by position p.
+/// Ring of `size` positions; `rows` are the KV rows at each position, `kv_heads` the KV heads that
+/// travel. Returns the bytes sent by position p.
 int64_t ring_forward(const Sizes& sizes, const ByRank& rows, int64_t p, int64_t kv_heads) {
   const int64_t size = static_cast<int64_t>(rows.size());
   int64_t sent = 0;
@@ -154,7 +154,8 @@ std::string first_byte_difference(const ByRank& expected, const ByRank& seen,
   return "";
 }
 
-/// Every transfer's bytes are those of its rows, heads and lanes in what it travels in.
+/// Checks that the bytes of every transfer equal its rows x heads x head_dim x element size on the
+/// wire.
 std::optional<std::string> check_item_bytes(const Plan& plan) {
   const Numerics& numerics = plan.scenario.numerics;
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
@@ -187,8 +188,8 @@ std::optional<std::string> check_item_bytes(const Plan& plan) {
   return std::nullopt;
 }
 
-/// group_cast with tokens in place: what arrives must be what is necessary, counted row by row from
-/// the mask.
+/// group_cast with tokens in place: the bytes received must equal the bytes necessary, counted row
+/// by row from the mask.
 CheckResult check_cast_bytes(const Plan& plan) {
   int64_t kv = 0, dkv = 0, refetched = 0;
   for (const TransferItem& item : plan.forward.transfers)

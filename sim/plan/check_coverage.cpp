@@ -13,7 +13,7 @@
 namespace cpscope {
 namespace {
 
-/// Distinct (slices, q tokens, kv tokens) of the forward pass: what has to be proved once.
+/// Distinct (slices, q tokens, kv tokens) of the forward pass: each is proved once.
 struct Work {
   int64_t first_slice, num_slices;
   RunListId q_tokens, kv_tokens;
@@ -33,8 +33,9 @@ std::string where(const ComputeItem& item, const BandSlice& band) {
                      to_index(item.step), band.q0, band.q1, band.k0, band.k1, band.lo, band.hi);
 }
 
-/// Proves that every cell of one band is visible. Cells of a row are an interval, so its two ends
-/// decide; along the rows all edges are straight between the rows listed, so these rows decide.
+/// Proves that every cell of one band is visible. The cells of a row are an interval, so its two
+/// ends decide. Along the rows all edges are straight between the rows checked, so these rows
+/// decide.
 class BandJudge {
  public:
   BandJudge(const Plan& plan, const RowReader& q, const RowReader& kv)
@@ -54,7 +55,8 @@ class BandJudge {
         if (b->sequence < 0)
           return fmt::format("column {} is padding", std::max<int64_t>(b->row_begin, band.k0));
         if (a->sequence != b->sequence)
-          return fmt::format("sequence {} looks at sequence {}", a->sequence, b->sequence);
+          return fmt::format("a query of sequence {} sees a key of sequence {}", a->sequence,
+                             b->sequence);
       }
     }
     return is_full(band) ? full_complaint(band, q_from, q_to, k_from, k_to)
@@ -153,8 +155,8 @@ bool share_a_cell(const BandSlice& a, const BandSlice& b) {
   return count_pairs(common) > 0;
 }
 
-/// First pair of bands that share a cell. Bands whose columns do not overlap are told apart without
-/// looking at each pair.
+/// First pair of bands that share a cell. Bands whose columns do not overlap are separated without
+/// comparing each pair.
 std::optional<std::pair<size_t, size_t>> first_overlap(std::span<const BandSlice> bands) {
   if (bands.size() <= 6) {
     for (size_t i = 0; i < bands.size(); ++i) {
@@ -213,8 +215,8 @@ std::vector<Work> distinct_work(const Plan& plan) {
   return works;
 }
 
-/// Every band of every item lies inside the mask, no two of one item overlap, and the item's pair
-/// count is right.
+/// Checks that every band of every item lies inside the mask, that no two bands of one item
+/// overlap, and that the item's pair count is right.
 std::optional<std::string> check_bands(const Plan& plan) {
   const std::vector<Work> works = distinct_work(plan);
   Readers readers;
@@ -240,8 +242,8 @@ std::optional<std::string> check_bands(const Plan& plan) {
         }
       }
       if (const auto overlap = first_overlap(bands)) {
-        complaints[block] = where(item, bands[overlap->first]) + " shares a cell with " +
-                            where(item, bands[overlap->second]);
+        complaints[block] =
+            where(item, bands[overlap->first]) + " overlaps " + where(item, bands[overlap->second]);
       } else if (pairs * item.heads.size() != item.visible_pairs) {
         complaints[block] =
             fmt::format("rank {}, step {}: counts {} pairs, its bands hold {}", to_index(item.rank),
@@ -255,8 +257,8 @@ std::optional<std::string> check_bands(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Items that were not judged one by one, because they repeat another's work or idle, count their
-/// pairs right too.
+/// Checks the pair counts of items that were not checked one by one, because they repeat another
+/// item's work or idle.
 std::optional<std::string> check_pair_counts(const Plan& plan) {
   const CommType comm = plan.scenario.parallel.comm_type;
   const bool may_repeat = comm == CommType::a2a || comm == CommType::a2a_p2p;
@@ -281,7 +283,7 @@ WorkKey work_key(const ComputeItem& item) {
           item.num_slices,     item.visible_pairs};
 }
 
-/// A number for one item's work; the sum over items does not depend on their order.
+/// A hash of one item's work; the sum of the hashes does not depend on the order of the items.
 uint64_t work_print(const ComputeItem& item) {
   uint64_t print = 0;
   const auto mix = [&](auto... words) {
@@ -292,8 +294,8 @@ uint64_t work_print(const ComputeItem& item) {
   return print;
 }
 
-/// The backward works through exactly what the forward worked through, on the same ranks: what is
-/// proved of the forward holds for it.
+/// Checks that the backward computes exactly the same work as the forward, on the same ranks: then
+/// what is proved of the forward also holds for the backward.
 std::optional<std::string> check_backward_work(const Plan& plan) {
   if (!plan.scenario.numerics.backward) return std::nullopt;
   uint64_t difference = 0;
@@ -319,11 +321,11 @@ std::optional<std::string> check_backward_work(const Plan& plan) {
   return "the backward does not repeat the forward's work";
 }
 
-/// No (query, key, head) can be computed twice by different items: queries of one head live on one
-/// rank, and the KV blocks that a rank works through share no key.
+/// Checks that no (query, key, head) is computed twice by different items: the queries of one head
+/// are on one rank, and the KV blocks that a rank computes with share no key.
 std::optional<std::string> check_no_pair_twice(const Plan& plan) {
-  // Equal lists of the layout are known to be disjoint for different ranks (ownership), so identity
-  // decides among them.
+  // The ownership check has shown that lists of different ranks are disjoint, so comparing list ids
+  // is enough for them.
   std::map<std::pair<int32_t, int32_t>, std::vector<size_t>> by_rank_and_head;
   std::map<std::pair<int32_t, int32_t>, std::map<int32_t, std::set<int32_t>>>
       queries;  // head range -> rank -> q lists
@@ -420,7 +422,8 @@ CheckResult check_coverage(const Plan& plan) {
                                           expected, planned, first_miscounted(plan)));
   }
   if (auto text = check_backward_work(plan)) return broken("coverage", *text);
-  // Inside the mask, no pair twice, and as many as there are: each exactly once.
+  // All pairs are inside the mask, none is computed twice, and the number is right: each exactly
+  // once.
   return passed(
       "coverage",
       fmt::format("each of {} visible (query, key, head) triples is computed exactly once",

@@ -8,7 +8,7 @@
 namespace cpscope {
 namespace {
 
-/// A number for a compute item that no other sum of items is likely to equal.
+/// A hash of a compute item; no other sum of items is likely to equal it.
 uint64_t fingerprint(size_t item) {
   uint64_t x = (static_cast<uint64_t>(item) + 1) * 0x9E3779B97F4A7C15ULL;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
@@ -16,7 +16,7 @@ uint64_t fingerprint(size_t item) {
   return x ^ (x >> 31);
 }
 
-/// Shares of dK, dV per kv head interval: weight = fingerprint of the compute item that made the
+/// Shares of dK, dV per KV head interval: weight = fingerprint of the compute item that made the
 /// share.
 class ShareLedger {
  public:
@@ -27,7 +27,7 @@ class ShareLedger {
     entries_[std::tuple(heads.begin, heads.end, to_index(tokens), to_index(rows))] += weight;
   }
 
-  /// First (kv token, kv head) whose shares do not cancel, or nothing.
+  /// First (KV token, KV head) whose shares do not cancel, or nothing.
   std::optional<std::pair<int64_t, int32_t>> first_difference() {
     std::vector<Entry> entries;
     std::vector<int32_t> cuts;
@@ -40,7 +40,7 @@ class ShareLedger {
     }
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    // Entries come sorted by first head; those that reach over a cut stay active.
+    // Entries are sorted by first head; those that cross a cut stay active.
     std::vector<Entry> active;
     size_t next = 0;
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
@@ -59,7 +59,7 @@ class ShareLedger {
 
  private:
   struct Entry {
-    int32_t begin, end;  // kv heads
+    int32_t begin, end;  // KV heads
     RunListId tokens, rows;
     uint64_t weight;
   };
@@ -137,7 +137,7 @@ class ShareWalk {
       to = from;
       return;
     }
-    // Only a part of the sender's rows and heads goes here; its tokens are those of the sender's
+    // Only a part of the sender's rows and heads is sent here; its tokens are those of the sender's
     // buffer.
     const BufferSpec& spec = plan_.buffer(item.from);
     uint64_t weight = 0;

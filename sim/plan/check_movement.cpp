@@ -12,17 +12,17 @@ namespace {
 
 constexpr int64_t kNothing = -1;
 
-/// What a buffer holds while the plan is walked in thought.
+/// Content of a buffer while the checker steps through the plan.
 struct Content {
-  RunListId tokens = kNoTokens;  // what its rows stand for now
+  RunListId tokens = kNoTokens;  // tokens that its rows hold now
   bool is_complete = false;      // every row of every head has been written
   int64_t landed = 0;  // (row, head) cells that transfers have filled since it was last complete
-  int64_t result_of = kNothing;  // partial: the compute item whose result waits here to be merged
+  int64_t result_of = kNothing;  // partial: the compute item whose result is not merged yet
   int32_t merges = 0;            // accumulators: merges so far
   bool is_finished = false;
 };
 
-/// Rectangles (rows x heads) that landed in one buffer; they must not overlap.
+/// Rectangles (rows x heads) that were written to one buffer; they must not overlap.
 struct Landed {
   RunListId rows;
   HeadRange heads;
@@ -33,7 +33,7 @@ class Walk {
   explicit Walk(const Plan& plan) : plan_(plan), contents_(plan.buffers.size()), picker_(plan) {
     for (size_t b = 0; b < plan.buffers.size(); ++b) {
       contents_[b].tokens = plan.buffers[b].tokens;
-      // A buffer without rows has everything that it will ever hold.
+      // A buffer without rows is complete from the start.
       const bool is_empty = plan.buffers[b].tokens != kNoTokens && plan.buffers[b].rows == 0;
       contents_[b].is_complete = contents_[b].is_finished = is_empty;
     }
@@ -112,7 +112,7 @@ class Walk {
                        to_name(item.payload), to_index(item.src), to_index(item.dst));
   }
 
-  /// All transfers of a stage happen at once: what one writes no other of the stage may read.
+  /// All transfers of a stage run at the same time: what one writes no other of the stage may read.
   std::optional<std::string> run_transfers(const Pass& pass, const Stage& stage) {
     std::vector<Content> before;
     std::unordered_set<int32_t> read;
@@ -156,8 +156,9 @@ class Walk {
     const BufferSpec& spec = plan_.buffer(item.to);
     if (spec.tokens == kNoTokens) {
       if (item.tokens == kNoTokens)
-        return name(item) + ": a ring buffer is filled without saying with what";
-      if (item.heads != spec.heads) return name(item) + ": some heads of the ring stay behind";
+        return name(item) + ": a transfer into a ring buffer names no tokens";
+      if (item.heads != spec.heads)
+        return name(item) + ": some heads of the ring buffer are not sent";
       to.tokens = item.tokens;
       to.is_complete = true;
       to.merges = from.merges;
@@ -171,7 +172,7 @@ class Walk {
     to.landed += rows * item.heads.size();
     landed[to_index(item.to)].push_back({item.to_rows, item.heads});
     if (to.landed > spec.rows * spec.heads.size())
-      return name(item) + ": more rows land than the buffer has";
+      return name(item) + ": more rows are written than the buffer has";
     to.is_complete = to.landed == spec.rows * spec.heads.size();
     return std::nullopt;
   }
@@ -193,18 +194,18 @@ class Walk {
         return fmt::format("transfers of overlapping heads land at head {}", heads.first);
       covered = heads.second;
       if (const int64_t row = first_shared(rows); row >= 0)
-        return fmt::format("two transfers land in row {}", row);
+        return fmt::format("two transfers write row {}", row);
     }
     return std::nullopt;
   }
 
-  /// The rows sent stand for the tokens that the rows of the target stand for.
+  /// Checks that the rows sent hold the same tokens as the rows of the target.
   std::optional<std::string> check_tokens(const TransferItem& item, const Content& from) {
     const RunListId target = plan_.buffer(item.to).tokens;
     if (target != kNoTokens && item.tokens != kNoTokens && item.tokens != target)
       return name(item) + ": claims other tokens than the receiver's";
     if (from.tokens == kNoTokens)
-      return std::nullopt;  // a sum that nobody has added to yet: zeros stand for any token
+      return std::nullopt;  // a sum without any share yet: zeros are right for every token
     const RunListId claimed = target == kNoTokens ? item.tokens : target;
     if (claimed == from.tokens && item.from_rows == item.to_rows) return std::nullopt;
     const auto key = std::tuple(to_index(from.tokens), to_index(item.from_rows), to_index(claimed),
@@ -257,7 +258,7 @@ class Walk {
     if (item.heads.begin < q.heads.begin || item.heads.end > q.heads.end)
       return where + " reads query heads that it does not hold";
     if (kv_heads.begin < kv.heads.begin || kv_heads.end > kv.heads.end)
-      return where + " reads kv heads that it does not hold";
+      return where + " reads KV heads that it does not hold";
     if (is_backward_) {
       if (!(at(item.out).is_finished && at(item.d_out).is_complete))
         return where + " lacks out or d_out";
@@ -277,14 +278,14 @@ class Walk {
     return std::nullopt;
   }
 
-  /// Is the buffer this rank's own, with the rows and heads of the item's queries?
+  /// True if the buffer is this rank's own, with the rows and heads of the item's queries.
   bool holds_queries(const ComputeItem& item, BufferId id, BufferKind kind) const {
     const BufferSpec& spec = plan_.buffer(id);
     return spec.rank == item.rank && spec.kind == kind && at(id).tokens == item.q_tokens &&
            spec.heads.begin <= item.heads.begin && spec.heads.end >= item.heads.end;
   }
 
-  /// Is the buffer a place of this rank where the item's result waits to be merged?
+  /// True if the buffer can hold the item's result on this rank until it is merged.
   bool fits_result(const ComputeItem& item, BufferId id) const {
     const BufferSpec& spec = plan_.buffer(id);
     const BufferKind kind =
@@ -303,7 +304,7 @@ class Walk {
     if (plan_.buffer(item.into).rank != item.rank) return where + " writes another rank's memory";
     if (item.order == 0) {
       if (into.is_complete && plan_.buffer(item.into).rows > 0)
-        return where + " starts a sum anew that holds results";
+        return where + " overwrites a sum that holds results";
       into.merges = 0;
       into.is_finished = false;
       if (plan_.buffer(item.into).tokens == kNoTokens) into.tokens = kNoTokens;
@@ -312,10 +313,10 @@ class Walk {
     } else if (into.is_finished && plan_.buffer(item.into).rows > 0) {
       return where + " adds to a sum that is finished";
     }
-    // A travelling sum counts the hops that it has made; idle ranks leave gaps in the count.
+    // The order in a travelling sum counts the hops that it has made; idle ranks leave gaps.
     const bool travels = plan_.buffer(item.into).kind == BufferKind::dkv;
     if (item.order < into.merges || (!travels && item.order != into.merges)) {
-      return fmt::format("{} is number {} where {} is due", where, item.order, into.merges);
+      return fmt::format("merge {} has order {}, expected {}", where, item.order, into.merges);
     }
     into.merges = item.order + 1;
     into.is_complete = true;

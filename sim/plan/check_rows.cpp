@@ -64,14 +64,15 @@ void for_each_interval(const std::vector<WeightedRun>& runs, int64_t stride, Vis
   }
 }
 
-/// Where the intervals lie and how many they are.
+/// Bounds and number of the intervals.
 struct IntervalSpan {
   int64_t classes = 1;  // residues are below it
   int64_t width = 1;    // ends are below it
   int64_t count = 0;
   bool has_negative = false;
 
-  /// So many intervals over so few indices that one sum an index takes less than the intervals do.
+  /// True if there are so many intervals over so few indices that one sum per index is cheaper than
+  /// sorting the intervals.
   bool is_crowded() const { return !has_negative && width <= 4 * count / classes; }
 };
 
@@ -86,7 +87,7 @@ IntervalSpan span_of(const std::vector<WeightedRun>& runs, int64_t stride) {
   return span;
 }
 
-/// O(intervals + indices).
+/// Cost: O(intervals + indices).
 int64_t first_nonzero_of_sums(const std::vector<WeightedRun>& runs, int64_t stride,
                               const IntervalSpan& span) {
   std::vector<uint64_t> changes(static_cast<size_t>(span.classes * span.width), 0);
@@ -104,7 +105,7 @@ int64_t first_nonzero_of_sums(const std::vector<WeightedRun>& runs, int64_t stri
   return -1;
 }
 
-/// O(intervals log intervals).
+/// Cost: O(intervals log intervals).
 int64_t first_nonzero_of_events(const std::vector<WeightedRun>& runs, int64_t stride,
                                 const IntervalSpan& span) {
   struct Event {
@@ -136,7 +137,7 @@ RowReader::RowReader(const Plan& plan, RunListId list, bool is_query)
     : plan_(plan), is_query_(is_query) {
   int64_t row = 0;
   for (const TokenRun& run : plan.list(list)) {
-    // Cut the run where its sequence, or validity, changes.
+    // Cut the run where the sequence, or validity, changes.
     int64_t index = 0;
     while (index < run.count()) {
       const int64_t token = run.at(index);
@@ -176,7 +177,8 @@ int64_t RowReader::sequence_of(int64_t token) const {
                                       [&](int64_t id, const SequenceSlot& slot) {
                                         return id < (is_query_ ? slot.q_begin : slot.kv_begin);
                                       });
-  // Of sequences that begin at the same id only the last can hold it; the others have empty slots.
+  // Of several sequences that begin at the same id only the last can hold it; the others have empty
+  // slots.
   if (after == sequences.begin()) return -1;
   const SequenceSlot& slot = *(after - 1);
   const int64_t end = is_query_ ? slot.q_begin + slot.q_slot : slot.kv_begin + slot.kv_slot;
@@ -296,7 +298,7 @@ int64_t first_misowned(const Plan& plan, const std::vector<RunListId>& lists, in
 
 namespace {
 
-/// Do the slots hold the scenario's sequences, one behind the other, inside the buffers?
+/// Checks that the slots hold the scenario's sequences, one after another, inside the buffers.
 std::optional<std::string> check_slots(const Plan& plan) {
   const Batch& batch = plan.scenario.batch;
   const BatchSlots& slots = plan.layout.slots;
@@ -338,7 +340,7 @@ CheckResult check_ownership(const Plan& plan) {
 
 namespace {
 
-/// Do the home buffers hold what the layout says, under their own names?
+/// Checks that the home buffers hold what the layout says, with the right kind and role.
 std::optional<std::string> check_home(const Plan& plan) {
   for (size_t r = 0; r < plan.home.size(); ++r) {
     const HomeBuffers& home = plan.home[r];
@@ -352,8 +354,7 @@ std::optional<std::string> check_home(const Plan& plan) {
       if (buffer.kind != kind || buffer.role != BufferRole::home ||
           to_index(buffer.rank) != static_cast<int32_t>(r) ||
           buffer.tokens != (is_kv ? plan.kv_lists[r] : plan.q_lists[r])) {
-        return fmt::format("rank {} is at home in a {} buffer that is not its own", r,
-                           to_name(kind));
+        return fmt::format("the home {} buffer of rank {} is not its own", to_name(kind), r);
       }
     }
   }
@@ -368,7 +369,7 @@ bool rows_fit(const Plan& plan, RunListId rows, int64_t capacity) {
   return true;
 }
 
-/// What a transfer says about itself agrees with the two buffers that it joins.
+/// Checks that the fields of a transfer agree with its two buffers.
 std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item) {
   const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
   if (to_name(from.kind) != to_name(item.payload) || to_name(to.kind) != to_name(item.payload)) {
@@ -386,7 +387,7 @@ std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item
     return rows != kAllRows ? plan.rows(rows) : named >= 0 ? named : all;
   };
   if (count(item.from_rows, from.rows) != count(item.to_rows, to.rows)) {
-    return fmt::format("sends {} rows and lands {}", count(item.from_rows, from.rows),
+    return fmt::format("sends {} rows and writes {}", count(item.from_rows, from.rows),
                        count(item.to_rows, to.rows));
   }
   return std::nullopt;

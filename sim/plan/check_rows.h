@@ -9,7 +9,7 @@
 
 namespace cpscope {
 
-/// Where a row of a buffer stands in the batch. sequence -1: padding or tail.
+/// Sequence and position of one row of a buffer. sequence -1: padding or tail.
 struct RowPlace {
   int64_t token = 0;
   int64_t sequence = -1;
@@ -23,8 +23,8 @@ struct Stretch {
   int64_t sequence = -1;
 };
 
-/// Reads a token list row by row without writing it out. The checker's own index code: it shares
-/// none with the planner.
+/// Reads a token list row by row without writing it out. The checker's own index code, independent
+/// of the planner's.
 class RowReader {
  public:
   RowReader(const Plan& plan, RunListId list, bool is_query);
@@ -33,7 +33,7 @@ class RowReader {
   /// The stretches that touch rows [begin, end).
   std::pair<const Stretch*, const Stretch*> stretches(int64_t begin, int64_t end) const;
   int64_t rows() const { return rows_; }
-  /// Does one arithmetic run hold all rows of [begin, end)? Its stride comes back, 0 otherwise.
+  /// The stride if one arithmetic run holds all rows of [begin, end), else 0.
   int64_t common_stride(int64_t begin, int64_t end) const;
 
  private:
@@ -63,12 +63,12 @@ int64_t first_unbalanced(const std::vector<WeightedRun>& runs);
 /// First id that two of the runs share, or -1.
 int64_t first_shared(const std::vector<TokenRun>& runs);
 
-/// Picks rows out of token lists; remembers where each run of a list starts.
+/// Selects rows of token lists; caches where each run of a list starts.
 class RowPicker {
  public:
   explicit RowPicker(const Plan& plan) : plan_(plan), first_rows_(plan.run_lists.size()) {}
 
-  /// The ids that `rows` (run list of row numbers; kAllRows = all) pick from the token list
+  /// The ids of the rows `rows` (run list of row numbers; kAllRows = all) of the token list
   /// `tokens`.
   std::vector<TokenRun> pick(RunListId tokens, RunListId rows);
 
@@ -79,8 +79,8 @@ class RowPicker {
   std::vector<std::vector<int64_t>> first_rows_;  // [list][run + 1]
 };
 
-/// Ids, lists, stages and slices lie where they may; a part of "buffers". The other checks index by
-/// it.
+/// Checks that ids, lists, stages and slices are in range; a part of "buffers". The other checks
+/// index by them.
 CheckResult check_structure(const Plan& plan);
 CheckResult check_ownership(const Plan& plan);
 CheckResult check_buffers(const Plan& plan);

@@ -5,7 +5,7 @@
 
 namespace cpscope {
 
-/// Which keys the queries of each chunk see, by chunks of as many keys: bit k of row c says that
+/// Which keys the queries of each chunk see, in chunks of the same size: bit k of row c is set if
 /// chunk c sees some key of key chunk k. Both count packed padded tokens.
 struct ChunkReach {
   /// Words [begin, end) of a row; the others are 0.

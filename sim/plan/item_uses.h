@@ -5,19 +5,20 @@
 #include <limits>
 #include <vector>
 
-/// What the items of a plan read and write.
+/// The buffers that the items of a plan read and write.
 namespace cpscope {
 
-/// Some heads of a buffer, numbered in the whole attention; all that it has where none are named.
+/// Some heads of a buffer, numbered in the whole attention; all heads of the buffer if none are
+/// named.
 struct BufferPart {
   BufferId buffer = kNoBuffer;
   HeadRange heads{0, std::numeric_limits<int32_t>::max()};
 
-  BufferPart(BufferId id) : buffer(id) {}  // NOLINT: a buffer is a part of itself
+  BufferPart(BufferId id) : buffer(id) {}  // NOLINT: a whole buffer converts to a part
   BufferPart(BufferId id, HeadRange part) : buffer(id), heads(part) {}
 };
 
-/// What an item reads and what it writes.
+/// The buffers that an item reads, and those that it writes.
 struct BufferUse {
   std::vector<BufferPart> reads, writes;
 };

@@ -7,7 +7,7 @@ namespace {
 
 enum class FirstUse { none, read, write };
 
-/// What a pass does with each buffer first, and whether it writes it at all.
+/// The first use of each buffer in a pass, and whether the pass writes it at all.
 class BufferHistory {
  public:
   explicit BufferHistory(size_t num_buffers)

@@ -9,12 +9,12 @@
 
 namespace cpscope {
 
-/// The chunks of one rank, or of a group of ranks that share what they hold, and its foreign keys:
-/// key chunks that it sees and does not hold. Under self attention it holds the keys of its chunks,
-/// else those that it was made with.
+/// The chunks of one rank, or of a group of ranks that share their rows, and its foreign keys: key
+/// chunks that it sees and does not hold. Under self attention it holds the keys of its chunks,
+/// else the keys given to the constructor.
 class KeyHolder {
  public:
-  /// `keys`: [word] key chunks held whatever is dealt. All arguments must outlive this.
+  /// `keys`: [word] key chunks held whatever chunks are added. All arguments must outlive this.
   KeyHolder(const ChunkReach& reach, const std::vector<uint64_t>& keys, bool same_kv)
       : reach_(reach), same_kv_(same_kv), words_(static_cast<size_t>(reach.words)) {
     for (size_t w = 0; w < words_.size(); ++w) words_[w].held = keys[w];
@@ -24,15 +24,15 @@ class KeyHolder {
   int64_t foreign() const { return foreign_; }
   bool sees(int64_t key) const { return has_bit(words_[key / 64].seen, key); }
 
-  /// Foreign keys more once `chunk`, which is another's, is here too; where that is more than
-  /// `limit`, any number above it.
+  /// Increase of the foreign keys if `chunk`, which another rank holds, is added; any number above
+  /// `limit` if the increase is larger than that.
   int64_t count_added(int64_t chunk, int64_t limit = INT64_MAX / 2) const {
     const bool is_seen = sees(chunk) || has_bit(reach_.row(chunk)[chunk / 64], chunk);
     const int64_t held = same_kv_ && is_seen ? 1 : 0;
     return count_new(chunk, limit + held) - held;
   }
 
-  /// Foreign keys that none but `chunk`, one of these, sees.
+  /// Foreign keys that only `chunk`, one of these chunks, sees.
   int64_t count_lone(int64_t chunk) const {
     const uint64_t* row = reach_.row(chunk);
     const auto [begin, end] = reach_.spans[chunk];
@@ -41,8 +41,8 @@ class KeyHolder {
     return count;
   }
 
-  /// Foreign keys more once `came` is here and `gone` is not: at least -count_lone(gone), and one
-  /// less where sees(came).
+  /// Increase of the foreign keys if `came` replaces `gone`: at least -count_lone(gone), and one
+  /// less than that if sees(came).
   int64_t count_exchanged(int64_t gone, int64_t came) const {
     const uint64_t *lost = reach_.row(gone), *won = reach_.row(came);
     const auto [begin, end] = reach_.spans[gone];
@@ -77,7 +77,7 @@ class KeyHolder {
       const auto [from, to] = reach_.spans[chunk];
       join(chunk, {std::max(begin, from), std::min(end, to)});
     }
-    // Where the lost row does not reach, the new one only adds.
+    // Outside the span of the removed row, the new row only adds.
     const auto [from, to] = reach_.spans[came];
     join(came, {from, std::min(to, std::max(from, begin))});
     join(came, {std::max(from, end), to});
@@ -85,8 +85,8 @@ class KeyHolder {
 
  private:
   struct Word {
-    uint64_t seen = 0;   // by some of the chunks
-    uint64_t twice = 0;  // by several of them
+    uint64_t seen = 0;   // by at least one of the chunks
+    uint64_t twice = 0;  // by at least two of them
     uint64_t held = 0;
     uint64_t lone() const { return seen & ~twice & ~held; }
   };

@@ -16,7 +16,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// What a layout rounds: every slot, or the packed buffer as a whole.
+/// The sizes that a layout rounds: every slot, or the packed buffer as a whole.
 struct PaddingRule {
   int64_t slot_multiple = 1;
   int64_t q_multiple = 1;   // of the packed padded query buffer
@@ -46,12 +46,12 @@ PaddingRule padding_rule(const Scenario& scenario) {
   return {};
 }
 
-/// The keys that a file may set slots with, likeliest first. `entry` is "[3]" for one sequence, ""
-/// for all.
+/// The keys of a file that set slots, likeliest first. `entry` is "[3]" for one sequence, "" for
+/// all.
 std::vector<std::string> slot_keys(const Batch& batch, Side side, const std::string& entry = "") {
   std::vector<std::string> keys;
-  // Slots of bshd and sbhd are all as long as the longest sequence, so no entry of lengths is to
-  // blame.
+  // Slots of bshd and sbhd are as long as the longest sequence, so no single entry of lengths is at
+  // fault.
   const bool is_padded = batch.qkv_format != QkvFormat::thd;
   const auto add = [&](const std::string& prefix) {
     keys.push_back("batch." + prefix + "slots" + entry);
@@ -76,8 +76,8 @@ bool fits(const Scenario& scenario, int64_t value, int64_t multiple) {
 Error misfit(const Scenario& scenario, std::string_view what, int64_t value, int64_t multiple,
              std::vector<std::string> keys) {
   return make_refusal(
-      fmt::format("{} is no multiple of {}, which layout {} on {} ranks needs: {}", what, multiple,
-                  to_name(scenario.parallel.layout), scenario.parallel.cp_size, value),
+      fmt::format("{} is not divisible by {}, which layout {} on {} ranks requires: {}", what,
+                  multiple, to_name(scenario.parallel.layout), scenario.parallel.cp_size, value),
       fmt::format("use {}, or set pad_between_seqs = true", round_up(value, multiple)),
       std::move(keys));
 }
@@ -116,7 +116,7 @@ std::optional<Error> add_tail(const Scenario& scenario, const PaddingRule& rule,
                               BatchSlots& slots) {
   const LayoutKind kind = scenario.parallel.layout;
   const bool is_lpt = kind == LayoutKind::lpt || kind == LayoutKind::lpt_local;
-  // lpt without padding takes any length: its last chunk is shorter.
+  // lpt without padding accepts any length: its last chunk is shorter.
   if (is_lpt && !scenario.batch.pad_between_seqs) return std::nullopt;
   if (!fits(scenario, slots.tokens, rule.q_multiple))
     return misfit(scenario, "the packed buffer", slots.tokens, rule.q_multiple,
@@ -145,8 +145,8 @@ RunsByRank deal_contiguous(int64_t tokens, int64_t ranks) {
   return runs;
 }
 
-/// Chunks r and 2P-1-r of a slot of 2P equal chunks (load-balanced causal attention of Megatron,
-/// TransformerEngine, PyTorch's head-tail).
+/// Assigns chunks r and 2P-1-r of a slot of 2P equal chunks to rank r (load-balanced causal
+/// attention of Megatron, TransformerEngine, PyTorch's head-tail).
 void deal_dual_chunk(int64_t begin, int64_t slot, int64_t ranks, RunsByRank& runs) {
   const int64_t chunk = slot / (2 * ranks);
   for (int64_t r = 0; r < ranks; ++r) {
@@ -168,8 +168,8 @@ RunsByRank deal_striped(int64_t tokens, int64_t ranks, int64_t stripe) {
   return runs;
 }
 
-/// Ranks in a row that exchange heads for tokens before KV travels further. What no plan can group
-/// is refused by the planner.
+/// Number of consecutive ranks that exchange heads for tokens before KV travels further. Group
+/// sizes that no plan allows are refused by the planner.
 int32_t rows_shared_by(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const bool is_grouped =
@@ -209,7 +209,8 @@ std::optional<Error> take_imported_runs(const std::vector<std::vector<int64_t>>&
       {"parallel.indices_file"});
 }
 
-/// Upper bound on the number of runs, so that an absurd request is refused before memory is.
+/// Upper bound on the number of runs, so that an absurd request is refused before memory is
+/// allocated.
 int64_t bound_runs(const Scenario& scenario, const BatchSlots& slots) {
   const Parallel& parallel = scenario.parallel;
   const int64_t ranks = parallel.cp_size;
@@ -227,7 +228,7 @@ int64_t bound_runs(const Scenario& scenario, const BatchSlots& slots) {
   }
 }
 
-/// The key that bound_runs follows most.
+/// The key with the largest effect on bound_runs.
 std::string run_key(LayoutKind layout) {
   switch (layout) {
     case LayoutKind::striped:
@@ -256,7 +257,7 @@ std::optional<Error> check_lpt(const Scenario& scenario, const BatchSlots& slots
   if (scenario.parallel.layout == LayoutKind::lpt_local &&
       std::max(chunks, keys) > kMaxLocalChunks) {
     return make_refusal(
-        fmt::format("layout lpt_local weighs at most {} chunks: {} chunks of {} tokens",
+        fmt::format("layout lpt_local supports at most {} chunks: {} chunks of {} tokens",
                     kMaxLocalChunks, std::max(chunks, keys), scenario.parallel.dispatch_chunk),
         "use a larger dispatch_chunk, or lpt", {"parallel.dispatch_chunk", "parallel.layout"});
   }
@@ -320,7 +321,7 @@ Result<Layout> make_layout(const Scenario& scenario) {
   const int64_t runs = bound_runs(scenario, layout.slots);
   if (runs > kMaxRuns) {
     return make_refusal(
-        fmt::format("the layout falls into too many runs: {}, at most {}", runs, kMaxRuns),
+        fmt::format("the layout has too many token runs: {}, limit {}", runs, kMaxRuns),
         "use larger chunks or stripes, fewer sequences or fewer ranks",
         {run_key(scenario.parallel.layout)});
   }
@@ -347,7 +348,7 @@ ReorderIndex reorder_to_sequence(const std::vector<std::vector<TokenRun>>& runs_
   }
   ReorderIndex index;
   if (!all_unit) {
-    // Strided runs interleave: write them out as single ids, which the run lists below join again.
+    // Strided runs interleave: write them out as single ids; the run lists below join them again.
     std::vector<Part> single;
     single.reserve(static_cast<size_t>(rows));
     for (const Part& part : parts) {

@@ -10,8 +10,8 @@
 
 namespace cpscope {
 
-/// Who owns which token: each rank's local buffer, in local order, as runs of packed padded token
-/// ids.
+/// The owner of every token: each rank's local buffer, in local order, as runs of packed padded
+/// token ids.
 struct Layout {
   LayoutKind kind = LayoutKind::dual_chunk;
   int32_t cp_size = 1;
@@ -21,10 +21,11 @@ struct Layout {
   std::vector<std::vector<TokenRun>> kv_runs;  // [rank]
 };
 
-/// Rounds the slots as the layout needs, adds its tail and deals the tokens to the ranks (contract,
-/// section 2 "Layouts"). Refuses, with the multiple named, sizes that do not fit while
-/// pad_between_seqs is off; an imported order that is no partition of the packed padded ids; fewer
-/// lpt chunks than ranks, or more than lpt_local weighs; more than kMaxTokens after rounding.
+/// Rounds the slots as the layout needs, adds its tail and assigns the tokens to the ranks
+/// (contract, section 2 "Layouts"). Refuses: sizes that are not divisible while pad_between_seqs is
+/// off (the error names the multiple); an imported order that is not a partition of the packed
+/// padded ids; fewer lpt chunks than ranks, or more than lpt_local handles; more than kMaxTokens
+/// after rounding.
 Result<Layout> make_layout(const Scenario& scenario);
 
 /// Gather indices between the rank-ordered buffer (the local buffers of `ranks` one after another)
@@ -41,7 +42,7 @@ struct ReorderIndex {
 /// disjoint.
 ReorderIndex reorder_to_sequence(const std::vector<std::vector<TokenRun>>& runs_by_rank);
 
-/// More runs than this are refused: a plan of them would not fit in memory.
+/// More runs than this are refused: a plan with them would not fit in memory.
 inline constexpr int64_t kMaxRuns = int64_t{1} << 26;
 
 }  // namespace cpscope

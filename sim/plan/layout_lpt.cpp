@@ -44,15 +44,14 @@ std::vector<std::vector<int64_t>> deal_longest_first(const std::vector<int64_t>&
     const bool only_empty = n - dealt == empty_ranks;
     Entry entry = by_load.top();
     by_load.pop();
-    // Once only empty ranks may take chunks this stays so, and a rank that holds one is out for
-    // good.
+    // From now on only empty ranks may take chunks, so a rank that holds one is removed for good.
     while (only_empty && !held[entry.second].empty()) {
       entry = by_load.top();
       by_load.pop();
     }
     if (held[entry.second].empty()) --empty_ranks;
     held[entry.second].push_back(order[dealt]);
-    // A full rank leaves the queue for good.
+    // A full rank is removed for good.
     if (static_cast<int64_t>(held[entry.second].size()) < capacity)
       by_load.emplace(entry.first + areas[order[dealt]], entry.second);
   }

@@ -10,7 +10,7 @@
 
 namespace cpscope {
 
-/// Calls visit(chunk, band, row_begin, row_end) for every stretch of a band's rows that lies in one
+/// Calls visit(chunk, band, row_begin, row_end) for every range of a band's rows that lies in one
 /// chunk of `chunk` packed padded query tokens; `origin` is the packed id of the band's row 0.
 template <class Visit>
 void for_each_chunk(std::span<const Band> bands, int64_t origin, int64_t chunk, Visit visit) {
@@ -30,14 +30,14 @@ void for_each_chunk(std::span<const Band> bands, int64_t origin, int64_t chunk, 
 /// of visible pairs.
 std::vector<int64_t> chunk_areas(const MaskBands& mask, const BatchSlots& slots, int64_t chunk);
 
-/// Chunk ids in the order in which they are dealt: largest area first, equal areas by higher id.
+/// Chunk ids in the order in which they are assigned: largest area first, equal areas by higher id.
 std::vector<int64_t> order_by_area(const std::vector<int64_t>& areas);
 
-/// Deals chunks to ranks: largest area first (equal areas: higher id first) to the least loaded
-/// rank (equal loads: lower rank) that holds fewer than ceil(n / ranks) chunks; when the chunks
-/// left equal the ranks still empty, only empty ranks are candidates. Returns [rank] ascending
-/// chunk ids. Source: Graham 1969 (LPT); capacity and ties as MagiAttention's min-heap dispatch.
-/// Expects n >= ranks.
+/// Assigns chunks to ranks: largest area first (equal areas: higher id first) to the least loaded
+/// rank (equal loads: lower rank) that holds fewer than ceil(n / ranks) chunks. When as many chunks
+/// are left as ranks are empty, only empty ranks are candidates. Returns [rank] ascending chunk
+/// ids. Source: Graham 1969 (LPT); capacity and ties as MagiAttention's min-heap dispatch. Expects
+/// n >= ranks.
 std::vector<std::vector<int64_t>> deal_longest_first(const std::vector<int64_t>& areas,
                                                      int32_t ranks);
 

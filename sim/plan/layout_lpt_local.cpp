@@ -16,19 +16,19 @@ namespace {
 using Held = std::vector<std::vector<int64_t>>;
 using Words = std::vector<uint64_t>;
 
-/// Words that a deal may look at before it is content with what it has: a fraction of a second, and
-/// the same deal on every machine.
+/// Number of words that one search may read before it stops with the best result so far: a fraction
+/// of a second, and the same result on every machine.
 struct WorkBound {
   int64_t most = int64_t{1} << 25;
-  int64_t little = int64_t{1} << 21;  // below this, more than kStarts deals are improved
+  int64_t little = int64_t{1} << 21;  // below this, more than kStarts starts are improved
 };
-/// Chunks of nearly equal area that a chunk is tried against.
+/// Number of chunks of nearly equal area that a chunk is tried against.
 constexpr int64_t kNeighbours = 64;
-/// Chunks on either side of the right area that may take load off a rank, while there is time and
-/// when it gets short.
+/// Number of chunks on either side of the right area that may take load off a rank: the first while
+/// much of the work is left, then the second.
 constexpr int64_t kWideRepairs = 1024, kNarrowRepairs = 128;
 constexpr int kMaxPasses = 8;
-/// Deals that are improved, the nearest first.
+/// Number of start assignments that are improved, those with the fewest foreign chunks first.
 constexpr int kStarts = 3;
 
 constexpr int64_t kNoLimit = INT64_MAX / 2;
@@ -39,7 +39,7 @@ int64_t load_of(const std::vector<int64_t>& areas, const std::vector<int64_t>& c
   return load;
 }
 
-/// Two per cent more than the fullest rank of this deal.
+/// 2 % more than the load of the fullest rank of this assignment.
 int64_t load_bound(const std::vector<int64_t>& areas, const Held& held) {
   int64_t fullest = 0;
   for (const std::vector<int64_t>& chunks : held)
@@ -47,7 +47,7 @@ int64_t load_bound(const std::vector<int64_t>& areas, const Held& held) {
   return fullest + fullest / 50;
 }
 
-/// [rank] Keys that a rank holds whatever it is dealt: none under self attention.
+/// [rank] Keys that a rank holds whatever chunks it gets: none under self attention.
 std::vector<Words> held_anyway(const ChunkReach& reach, int64_t ranks, bool same_kv) {
   std::vector<Words> held(static_cast<size_t>(ranks), Words(static_cast<size_t>(reach.words), 0));
   for (int64_t key = 0; !same_kv && key < reach.key_chunks; ++key)
@@ -55,7 +55,7 @@ std::vector<Words> held_anyway(const ChunkReach& reach, int64_t ranks, bool same
   return held;
 }
 
-/// Rows that see nothing yet.
+/// Allocates rows in which no chunk sees a key yet.
 void make_rows(ChunkReach& reach) {
   reach.words = (std::max(reach.chunks, reach.key_chunks) + 63) / 64;
   reach.bits.assign(static_cast<size_t>(reach.chunks * reach.words), 0);
@@ -75,7 +75,8 @@ void add_keys(ChunkReach& reach, int64_t id, int64_t begin, int64_t end) {
   }
 }
 
-/// The reach of `factor` neighbouring chunks as one, by keys joined likewise.
+/// The reach of every `factor` neighbouring chunks joined into one, with key chunks joined in the
+/// same way.
 ChunkReach join_reach(const ChunkReach& fine, int64_t factor) {
   ChunkReach reach;
   reach.chunks = (fine.chunks + factor - 1) / factor;
@@ -95,7 +96,7 @@ ChunkReach join_reach(const ChunkReach& fine, int64_t factor) {
   return reach;
 }
 
-/// The chunks of every `share` ranks in a row as those of one.
+/// Joins the chunks of every `share` consecutive ranks.
 Held join_ranks(const Held& held, int32_t share) {
   Held joined(held.size() / static_cast<size_t>(share));
   for (size_t rank = 0; rank < held.size(); ++rank) {
@@ -105,7 +106,7 @@ Held join_ranks(const Held& held, int32_t share) {
   return joined;
 }
 
-/// Deals to holders: ranks, or groups of `share` ranks that hold together.
+/// Assigns chunks to holders: ranks, or groups of `share` ranks that hold chunks together.
 class NearDealer {
  public:
   NearDealer(const std::vector<int64_t>& areas, const ChunkReach& reach, int32_t ranks,
@@ -125,7 +126,8 @@ class NearDealer {
   Held deal() {
     Held best = lpt_;
     int64_t fewest = count_foreign_chunks(reach_, best, same_kv_);
-    // Deals are cheap beside exchanges, so all are made before any is improved, the best first.
+    // Start assignments are cheap compared with exchanges, so all are made before any is improved,
+    // the best first.
     std::vector<Start> starts{{fewest, best}};
     for (const double slack : {2.0, 1.0, 0.5, 0.25}) {
       if (fewest == 0) break;
@@ -170,17 +172,17 @@ class NearDealer {
 
   int64_t width(int64_t chunk) const { return reach_.spans[chunk].end - reach_.spans[chunk].begin; }
 
-  /// Each chunk to the rank whose foreign keys grow least, among those whose load, filled up with
-  /// chunks of the average area that is left, stays within the bound and `slack` times what the
-  /// areas that are left differ by. Nothing once that is too much work.
+  /// Assigns each chunk to the rank whose foreign keys grow least. Candidates are ranks whose load,
+  /// filled up with chunks of the average area that is left, stays within the bound plus `slack`
+  /// times the range of the areas that are left. Nothing if that is too much work.
   std::optional<Start> deal_largest_first(double slack) {
     const int64_t n = reach_.chunks;
-    // Each chunk looks at each holder at least twice.
+    // Each chunk is tried on each holder at least twice.
     if (work_ + 2 * n * holders_ > 2 * work_bound_.most) return std::nullopt;
     std::vector<KeyHolder> held = empty_ranks();
     std::vector<int64_t> loads(held.size(), 0);
     int64_t left = load_of(areas_, order_);
-    int64_t missing = int64_t{holders_} * share_;  // a chunk for every rank
+    int64_t missing = int64_t{holders_} * share_;  // at least one chunk for every rank
     for (int64_t dealt = 0; dealt < n; ++dealt) {
       if (work_ > 2 * work_bound_.most) return std::nullopt;
       work_ += holders_;
@@ -214,8 +216,8 @@ class NearDealer {
     return start;
   }
 
-  /// Deals neighbouring chunks together: what is near in large pieces is near, and sooner found.
-  /// Nothing where chunks do not join to as many a holder.
+  /// Assigns joined neighbouring chunks: neighbours stay together, and the search is shorter.
+  /// Nothing if joined chunks cannot be spread evenly over the holders.
   std::optional<Start> deal_joined() {
     const int64_t n = reach_.chunks;
     for (const int64_t factor : {2, 3, 5, 7}) {
@@ -241,8 +243,8 @@ class NearDealer {
     return std::nullopt;
   }
 
-  /// Improves a deal by exchanges, and takes it for the best when it is better; false if its loads
-  /// cannot be brought within the bound.
+  /// Improves an assignment by exchanges and stores it as the best if it is better; false if its
+  /// loads cannot be brought within the bound.
   bool consider(const Held& held, int64_t& fewest, Held& best) {
     start(held);
     if (!repair()) return false;
@@ -281,8 +283,8 @@ class NearDealer {
     }
   }
 
-  /// More foreign chunks after a and b have changed places, or nothing where that is certain to be
-  /// `limit` or more.
+  /// Increase of the foreign chunks if a and b change places; nothing if it is certainly `limit` or
+  /// more.
   std::optional<int64_t> weigh(int64_t a, int64_t b, int64_t limit) {
     const KeyHolder &p = rank_[at_[a]], &q = rank_[at_[b]];
     ++work_;
@@ -309,8 +311,8 @@ class NearDealer {
     changed_[p] = changed_[q] = ++now_;
   }
 
-  /// Takes load off the fullest rank until all are within the bound; false where that cannot be
-  /// done, or takes too much of the work.
+  /// Takes load off the fullest rank until all are within the bound; false if that is not possible
+  /// or takes too much of the work.
   bool repair() {
     const int64_t left = work_bound_.most - work_, wide_work = work_ + left / 4,
                   most_work = work_ + left / 2;
@@ -320,10 +322,10 @@ class NearDealer {
       const int64_t over = loads_[fullest] - bound_;
       if (over <= 0) return true;
       const int64_t side = work_ < wide_work ? kWideRepairs : kNarrowRepairs;
-      // What is left of the excess, then foreign chunks, then the pair.
+      // Remaining excess, then foreign chunks, then the pair.
       std::optional<std::tuple<int64_t, int64_t, int64_t, int64_t>> best;
       for (const int64_t mine : rank_[fullest].chunks()) {
-        // Those that take just the excess, and on both sides of them.
+        // Tries the chunk that takes just the excess, and its neighbours in area on both sides.
         const int64_t middle =
             std::partition_point(order_.begin(), order_.end(),
                                  [&](int64_t id) { return areas_[mine] - areas_[id] < over; }) -
@@ -360,7 +362,7 @@ class NearDealer {
       for (int64_t j = i + 1; j < std::min(n, i + 1 + kNeighbours); ++j) {
         const int64_t other = order_[j], less = areas_[mine] - areas_[other];
         const int32_t q = at_[other];
-        // What did not help before helps no more where neither rank has changed since.
+        // An exchange that did not help before does not help now if neither rank has changed since.
         if (p == q || (changed_[p] <= looked && changed_[q] <= looked)) continue;
         const int64_t fuller = std::max(loads_[p] - less, loads_[q] + less);
         if (fuller > std::max(bound_, std::max(loads_[p], loads_[q]))) continue;
@@ -381,10 +383,10 @@ class NearDealer {
   const std::vector<int64_t>& areas_;
   const ChunkReach& reach_;
   const int32_t holders_;
-  const int32_t share_;  // ranks a holder
+  const int32_t share_;  // ranks per holder
   const bool same_kv_;
   const WorkBound work_bound_;
-  const int64_t capacity_;  // chunks a holder
+  const int64_t capacity_;  // chunks per holder
   const Held lpt_;
   const int64_t bound_;
   const std::vector<int64_t> order_;  // largest area first
@@ -394,7 +396,7 @@ class NearDealer {
   std::vector<KeyHolder> rank_;
   std::vector<int64_t> loads_;    // [rank]
   std::vector<int32_t> at_;       // [chunk] its rank
-  std::vector<int64_t> lone_;     // [chunk] foreign keys that none but it sees on its rank
+  std::vector<int64_t> lone_;     // [chunk] foreign keys that only it sees on its rank
   std::vector<int64_t> changed_;  // [rank] number of the last exchange
   std::vector<int64_t> looked_;   // [chunk] exchanges when it last found no partner
   int64_t now_ = 0;               // exchanges so far
@@ -411,7 +413,7 @@ ChunkReach find_reach(const MaskBands& mask, const BatchSlots& slots, int64_t ch
     const int64_t keys = slots.sequences[s].kv_begin;
     for_each_chunk(mask.of_sequence(static_cast<int64_t>(s)), slots.sequences[s].q_begin, chunk,
                    [&](int64_t id, const Band& band, int64_t begin, int64_t end) {
-                     // Without gaps: neighbouring rows of a band see neighbouring keys.
+                     // The range has no gaps: neighbouring rows of a band see neighbouring keys.
                      const Band part = tighten(clip(band, begin, end, band.k0, band.k1));
                      if (part.k0 < part.k1)
                        add_keys(reach, id, (keys + part.k0) / chunk,

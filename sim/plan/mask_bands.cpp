@@ -36,7 +36,7 @@ DiagonalLimits diagonal_limits(const Attention& attention, const SequenceSlot& s
   return limits;
 }
 
-/// Adds the band cut by the diagonal limits and, when chunked, into one piece a chunk.
+/// Adds the band cut by the diagonal limits and, if chunked, into one band per chunk.
 void add_cut_band(const Band& band, const DiagonalLimits& limits, int64_t chunk_size,
                   std::vector<Band>& bands) {
   Band whole = band;
@@ -146,8 +146,8 @@ int64_t count_mask_bands(const Attention& attention, std::span<const SequenceSlo
   }
   if (attention.mask_type != MaskType::slices) return pieces_per_sequence_sum;
   const int64_t slices = static_cast<int64_t>(attention.slices.size());
-  // Each slice can touch every sequence and every chunk of its rows; the sum over slices is bounded
-  // by their rows.
+  // Each slice can intersect every sequence and every chunk of its rows; the sum over slices is
+  // bounded by their rows.
   int64_t total = 0;
   for (const MaskSlice& slice : attention.slices) {
     const int64_t rows = slice.q1 - slice.q0;
@@ -160,7 +160,7 @@ int64_t count_mask_bands(const Attention& attention, std::span<const SequenceSlo
 
 Error too_many_mask_bands(const Attention& attention, int64_t bands) {
   return make_refusal(
-      fmt::format("the mask falls into too many pieces: {}", bands),
+      fmt::format("the mask has too many bands: {}", bands),
       "use a larger chunk_size or fewer slices",
       {attention.chunk_size > 0 ? "attention.chunk_size" : "attention.slices", "batch.lengths"});
 }

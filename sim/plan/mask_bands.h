@@ -24,17 +24,17 @@ struct MaskBands {
                                     static_cast<size_t>(first[sequence + 1] - first[sequence]));
   }
 
-  /// The bands of a sequence that may touch rows [begin, end).
+  /// The bands of a sequence that may intersect rows [begin, end).
   std::span<const Band> near_rows(int64_t sequence, int64_t begin, int64_t end) const;
 };
 
 /// Number of bands that compile_mask would make, without making them; saturates at 2^62.
 int64_t count_mask_bands(const Attention& attention, std::span<const SequenceSlot> sequences);
 
-/// The refusal of a mask of so many bands.
+/// The refusal of a mask with too many bands.
 Error too_many_mask_bands(const Attention& attention, int64_t bands);
 
-/// Turns mask type, window, chunk and slices, ANDed, into bands.
+/// Turns mask type, window, chunk and slices, combined by AND, into bands.
 MaskBands compile_mask(const Attention& attention, std::span<const SequenceSlot> sequences);
 
 }  // namespace cpscope

@@ -13,8 +13,8 @@ void add_visible(const Piece& q, const Band& band, int64_t kv_begin,
                  std::vector<TokenRun>& ranges) {
   const Band part = clip(band, q.position, q.position_of(q.count - 1) + 1, band.k0, band.k1);
   if (part.q1 == 0) return;
-  // Consecutive rows move the columns by one; a stride leaves no gap as long as the band is at
-  // least as wide.
+  // Consecutive rows move the columns by one; a stride leaves no gap if the band is at least as
+  // wide.
   if (part.hi - part.lo + 1 >= q.stride || q.count == 1) {
     const int64_t first = part.q0 + (q.stride - (part.q0 - q.position) % q.stride) % q.stride;
     if (first >= part.q1) return;

@@ -9,7 +9,7 @@
 namespace cpscope {
 
 /// Packed padded key ids that the rows of `q` see, as ascending disjoint runs of stride 1. Padding
-/// is never among them.
+/// is never included.
 std::vector<TokenRun> visible_keys(const PieceTable& q, const MaskBands& mask,
                                    const BatchSlots& slots);
 
@@ -28,10 +28,11 @@ class KvOwners {
   /// buffer.
   std::vector<OwnedRows> split_by_owner(const std::vector<TokenRun>& wanted) const;
 
-  /// How many of the wanted keys rank `rank` does not own. O(runs), nothing is listed.
+  /// Number of wanted keys that `rank` does not own. O(runs); no list is built.
   int64_t count_remote(const std::vector<TokenRun>& wanted, int32_t rank) const;
 
-  /// Does local order equal ascending token order nowhere worth having: one-token stripes?
+  /// True for strided layouts (one-token stripes), where local order and ascending token order
+  /// share no useful runs.
   bool is_striped() const { return strided_; }
 
  private:

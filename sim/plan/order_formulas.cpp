@@ -3,8 +3,8 @@
 namespace cpscope {
 namespace {
 
-/// Row `row` of rank `rank` where each of `ranks` has two chunks of a unit: its own, and the one as
-/// far from the end.
+/// Token of row `row` of rank `rank` if each of `ranks` ranks has two chunks of a unit: chunk
+/// `rank` from the front and chunk `rank` from the end.
 int64_t zigzag_token(int64_t rank, int64_t row, int64_t length, int64_t ranks) {
   const int64_t chunk = length / (2 * ranks);
   return row < chunk ? rank * chunk + row : (2 * ranks - 1 - rank) * chunk + (row - chunk);
@@ -52,14 +52,14 @@ std::optional<NamedFormula> find_formula(bool is_usp, std::string_view name, int
     formula.is_packed = name == "llama3";
     formula.token = contiguous;
   } else if (name == "zigzag") {
-    // The pair of chunks of a ring rank is cut among its ulysses ranks.
+    // The pair of chunks of a ring rank is split among its ulysses ranks.
     formula.multiple = 2 * ranks;
     formula.token = [ring, ulysses_degree](int64_t rank, int64_t row, int64_t length) {
       const int64_t part = length / (ring * ulysses_degree);
       return zigzag_token(rank / ulysses_degree, rank % ulysses_degree * part + row, length, ring);
     };
   } else if (name == (is_usp ? "strip" : "stripe")) {
-    // Every ring-th token, and the stripe of a ring rank is cut among its ulysses ranks.
+    // Every ring-th token; the stripe of a ring rank is split among its ulysses ranks.
     formula.token = [ring, ulysses_degree](int64_t rank, int64_t row, int64_t length) {
       const int64_t part = length / (ring * ulysses_degree);
       return (rank % ulysses_degree * part + row) * ring + rank / ulysses_degree;

@@ -11,15 +11,15 @@ namespace cpscope {
 /// [rank][local row] packed id.
 using RankLists = std::vector<std::vector<int64_t>>;
 
-/// TransformerEngine's and Megatron's cut of a packed batch; every slot is a multiple of 2*ranks.
-/// Source: transformer_engine, thd_get_partitioned_indices.
+/// The split of a packed batch in TransformerEngine and Megatron; every slot is a multiple of
+/// 2*ranks. Source: transformer_engine, thd_get_partitioned_indices.
 RankLists te_partition(const std::vector<int64_t>& slots, int64_t ranks);
 
 /// A layout that a framework knows by name.
 struct NamedFormula {
   int64_t multiple = 1;    // of every unit
-  bool is_packed = false;  // deals the packed buffer as one unit, not sequence by sequence
-  std::function<int64_t(int64_t rank, int64_t row, int64_t length)> token;  // inside its unit
+  bool is_packed = false;  // splits the packed buffer as one unit, not sequence by sequence
+  std::function<int64_t(int64_t rank, int64_t row, int64_t length)> token;  // inside the unit
   int64_t ranks = 1;
 
   RankLists deal(const std::vector<int64_t>& units) const;

@@ -12,7 +12,7 @@
 namespace cpscope {
 namespace {
 
-// An order file of more ids would be longer than is read back.
+// An order file with more ids would be longer than the limit for reading it back.
 constexpr int64_t kMostListed = int64_t{1} << 25;
 constexpr std::array<std::string_view, 4> kSources = {"te", "torch", "ring-flash-attention", "usp"};
 
@@ -30,7 +30,7 @@ const NamedLists* find_lists(const ImportRequest& request,
   return nullptr;
 }
 
-/// Lengths between boundaries.
+/// Lengths of the sequences between boundaries.
 Result<std::vector<int64_t>> lengths_of(const std::vector<int64_t>& boundaries,
                                         std::string_view name) {
   if (boundaries.size() < 2 || boundaries.front() != 0)
@@ -41,24 +41,24 @@ Result<std::vector<int64_t>> lengths_of(const std::vector<int64_t>& boundaries,
   std::vector<int64_t> lengths;
   for (size_t s = 0; s + 1 < boundaries.size(); ++s) {
     if (boundaries[s + 1] < boundaries[s])
-      return bad(fmt::format("{} falls at sequence {}: {} after {}", name, s, boundaries[s + 1],
+      return bad(fmt::format("{} decreases at sequence {}: {} after {}", name, s, boundaries[s + 1],
                              boundaries[s]));
     lengths.push_back(boundaries[s + 1] - boundaries[s]);
   }
   if (boundaries.back() > kMostListed)
-    return bad(fmt::format("{} passes what an order file can list: {} tokens, at most {}", name,
-                           boundaries.back(), kMostListed));
+    return bad(fmt::format("{} has more tokens than an order file can list: {} tokens, limit {}",
+                           name, boundaries.back(), kMostListed));
   return lengths;
 }
 
-/// One list of one name; several are an error.
+/// The one list of a name; several lists are an error.
 Result<std::vector<int64_t>> single_list(const NamedLists& lists) {
   if (lists.lists.size() != 1)
     return bad(fmt::format("{} must be one list: {} lists", lists.name, lists.lists.size()));
   return lists.lists.front();
 }
 
-/// Slots of the sequences and how much of them is valid.
+/// Slots of the sequences and their valid lengths.
 struct Boundaries {
   std::vector<int64_t> lengths, slots;
   bool are_known = false;
@@ -108,14 +108,15 @@ Result<Boundaries> find_boundaries(const ImportRequest& request, bool is_kv) {
   return found;
 }
 
-/// "slot of sequence 1 is no multiple of 8: 12".
+/// "slot of sequence 1 is not divisible by 8: 12".
 std::optional<Error> check_multiple(const std::vector<int64_t>& slots, int64_t multiple,
                                     std::string_view why) {
   for (size_t s = 0; s < slots.size(); ++s) {
     if (slots[s] % multiple != 0)
-      return bad(fmt::format("the slot of sequence {} is no multiple of {}, which {} needs: {}", s,
-                             multiple, why, slots[s]),
-                 "pad the sequences first");
+      return bad(
+          fmt::format("the slot of sequence {} is not divisible by {}, which {} requires: {}", s,
+                      multiple, why, slots[s]),
+          "pad the sequences first");
   }
   return std::nullopt;
 }
@@ -124,15 +125,15 @@ Result<int64_t> find_cp_size(const ImportRequest& request, int64_t lists) {
   if (request.cp_size > kMaxRanks || lists > kMaxRanks)
     return bad(fmt::format("more ranks than {}: {}", kMaxRanks, std::max(request.cp_size, lists)));
   if (lists > 0 && request.cp_size > 0 && lists != request.cp_size)
-    return bad(
-        fmt::format("there is not one list a rank: {} lists, {} ranks", lists, request.cp_size));
+    return bad(fmt::format("the number of lists must equal the number of ranks: {} lists, {} ranks",
+                           lists, request.cp_size));
   if (request.cp_size < 0) return bad(fmt::format("cp_size is negative: {}", request.cp_size));
   const int64_t ranks = lists > 0 ? lists : request.cp_size;
-  if (ranks <= 0) return bad("the number of ranks is not known", "say --cp-size");
+  if (ranks <= 0) return bad("the number of ranks is missing", "give --cp-size");
   return ranks;
 }
 
-/// The first place where two orders part; empty when they are the same.
+/// The first place where two orders differ; empty if they are the same.
 std::string first_order_difference(const RankLists& seen, const RankLists& expected,
                                    std::string_view formula) {
   for (size_t r = 0; r < expected.size(); ++r) {
@@ -148,7 +149,8 @@ std::string first_order_difference(const RankLists& seen, const RankLists& expec
   return "";
 }
 
-/// One side of a TransformerEngine batch: its lists, checked against the formula, or the formula's.
+/// One side of a TransformerEngine batch: its given lists, checked against the formula, or the
+/// formula's lists.
 Result<RankLists> import_te_side(const ImportRequest& request, const Boundaries& boundaries,
                                  bool is_kv, OrderImport& order) {
   constexpr std::string_view kFormula = "thd_get_partitioned_indices";
@@ -166,15 +168,15 @@ Result<RankLists> import_te_side(const ImportRequest& request, const Boundaries&
     return te_partition(boundaries.slots, ranks);
   }
   if (static_cast<int64_t>(given->lists.size()) != order.cp_size)
-    return bad(fmt::format("{} has not one list a rank: {} lists, {} ranks", given->name,
+    return bad(fmt::format("{} must have one list per rank: {} lists, {} ranks", given->name,
                            given->lists.size(), order.cp_size));
   if (!boundaries.are_known) {
-    order.notes.push_back(side + "without cu_seqlens_padded the lists are taken as they are");
+    order.notes.push_back(side + "without cu_seqlens_padded the lists are not checked");
     return given->lists;
   }
   if (check_multiple(boundaries.slots, 2 * order.cp_size, "")) {
     order.differences.push_back(
-        side + fmt::format("TransformerEngine cuts no slot that is not a multiple of {}",
+        side + fmt::format("TransformerEngine requires slots that are multiples of {}",
                            2 * order.cp_size));
     return given->lists;
   }
@@ -200,8 +202,8 @@ std::optional<Error> check_partition(const RankLists& ranks, const Boundaries& b
   for (const auto& list : ranks) listed += static_cast<int64_t>(list.size());
   const int64_t tokens = boundaries.are_known ? boundaries.tokens : listed;
   if (auto fault = describe_partition_fault(ranks, tokens))
-    return bad(fmt::format("the {} lists are no partition of tokens 0 to {}: {}", side, tokens - 1,
-                           *fault),
+    return bad(fmt::format("the {} lists are not a partition of tokens 0 to {}: {}", side,
+                           tokens - 1, *fault),
                "every packed padded token, padding included, has one owner");
   return std::nullopt;
 }
@@ -233,11 +235,11 @@ Result<OrderImport> import_te(const ImportRequest& request) {
   return order;
 }
 
-/// rearrange of one sequence from rearrange or its inverse.
+/// rearrange of one sequence, from rearrange itself or from its inverse.
 Result<std::vector<int64_t>> find_rearrange(const std::vector<int64_t>& list, bool is_inverse) {
   const auto size = static_cast<int64_t>(list.size());
   if (auto fault = describe_partition_fault({list}, size))
-    return bad(fmt::format("the indices are no permutation of 0 to {}: {}", size - 1, *fault));
+    return bad(fmt::format("the indices are not a permutation of 0 to {}: {}", size - 1, *fault));
   if (!is_inverse) return list;
   std::vector<int64_t> rearrange(list.size());
   for (int64_t i = 0; i < size; ++i) rearrange[list[i]] = i;
@@ -287,7 +289,7 @@ Result<OrderImport> import_torch(const ImportRequest& request) {
   if (!boundaries) return boundaries.error();
   if (!boundaries.value().are_known) return order;
   if (boundaries.value().tokens != begin)
-    return bad(fmt::format("the boundaries end elsewhere than the indices: {} and {} tokens",
+    return bad(fmt::format("boundaries and indices have different numbers of tokens: {} and {}",
                            boundaries.value().tokens, begin));
   take_boundaries(boundaries.value(), order.lengths, order.slots);
   return order;
@@ -299,7 +301,7 @@ Result<OrderImport> import_named(const ImportRequest& request) {
   const Result<Boundaries> boundaries = find_boundaries(request, false);
   if (!boundaries) return boundaries.error();
   if (!boundaries.value().are_known)
-    return bad("the batch is not known", "say --tokens or --cu-seqlens");
+    return bad("the batch is missing", "give --tokens or --cu-seqlens");
   const bool is_usp = request.source == OrderSource::usp;
   if (is_usp && (request.ulysses_degree < 1 || ranks.value() % request.ulysses_degree != 0))
     return bad(fmt::format("the ranks do not divide by the ulysses degree: {} ranks, degree {}",
@@ -322,7 +324,7 @@ Result<OrderImport> import_named(const ImportRequest& request) {
   return order;
 }
 
-/// The first layout of scenarios that deals the tokens as the order does.
+/// The first of cpscope's layouts that assigns the tokens as the order does.
 std::string find_same_layout(const OrderImport& order) {
   if (order.slots.empty() || !order.kv_ranks.empty()) return "";
   Scenario scenario;
@@ -378,7 +380,7 @@ std::optional<std::string> describe_partition_fault(const std::vector<std::vecto
         add([&] { return fmt::format("rank {} row {} holds {}, which is outside", r, row, id); });
       } else if (owner[id] >= 0) {
         add([&] {
-          return fmt::format("token {} is there twice, on rank {} and again on rank {} row {}", id,
+          return fmt::format("token {} appears twice: on rank {} and on rank {} row {}", id,
                              owner[id], r, row);
         });
       } else {
@@ -387,7 +389,7 @@ std::optional<std::string> describe_partition_fault(const std::vector<std::vecto
     }
   }
   for (int64_t id = 0; id < tokens; ++id) {
-    if (owner[id] < 0) add([&] { return fmt::format("token {} is lost", id); });
+    if (owner[id] < 0) add([&] { return fmt::format("token {} is missing", id); });
   }
   if (count == 0) return std::nullopt;
   std::string text = fmt::format("{}", fmt::join(faults, "; "));
@@ -398,7 +400,7 @@ std::optional<std::string> describe_partition_fault(const std::vector<std::vecto
 
 Result<OrderImport> import_order(const ImportRequest& request) {
   if (request.source != OrderSource::usp && request.ulysses_degree != 1)
-    return bad(fmt::format("{} knows no ulysses degree: {}", to_name(request.source),
+    return bad(fmt::format("{} has no ulysses degree: {}", to_name(request.source),
                            request.ulysses_degree),
                "leave it out, or import from usp");
   Result<OrderImport> order = request.source == OrderSource::te      ? import_te(request)

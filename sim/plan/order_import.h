@@ -11,14 +11,14 @@
 
 namespace cpscope {
 
-/// Whole numbers of one name, as frameworks hand them out: one list, or one for each rank or
-/// sequence. A file that knows no names leaves it empty.
+/// Whole numbers under one name, as frameworks write them: one list, or one for each rank or
+/// sequence. The name is empty for files without names.
 struct NamedLists {
   std::string name;
   std::vector<std::vector<int64_t>> lists;
 };
 
-/// Whose token order is imported.
+/// The framework whose token order is imported.
 enum class OrderSource { te, torch, ring_flash_attention, usp };
 
 std::string_view to_name(OrderSource value);
@@ -26,10 +26,10 @@ std::optional<OrderSource> find_order_source(std::string_view name);
 
 struct ImportRequest {
   OrderSource source = OrderSource::te;
-  std::string layout;          // ring_flash_attention, usp: by its name there
-  int64_t cp_size = 0;         // 0: as the lists say
-  int64_t ulysses_degree = 1;  // usp: ranks that share the heads; cp_size / this is the ring
-  int64_t tokens = 0;          // of a single sequence; 0: as the lists or boundaries say
+  std::string layout;          // ring_flash_attention, usp: its name in that framework
+  int64_t cp_size = 0;         // 0: taken from the lists
+  int64_t ulysses_degree = 1;  // usp: ranks that split the heads; cp_size / this is the ring
+  int64_t tokens = 0;          // of a single sequence; 0: taken from the lists or boundaries
   std::vector<int64_t> cu_seqlens = {};  // padded boundaries of the sequences; may be empty
   std::vector<NamedLists> given = {};    // what the files hold
 };
@@ -38,37 +38,39 @@ struct ImportRequest {
 struct OrderImport {
   int32_t cp_size = 1;
   std::vector<std::vector<int64_t>> ranks;     // [rank][local row] packed padded id
-  std::vector<std::vector<int64_t>> kv_ranks;  // the same; empty when KV follows the queries
-  std::vector<int64_t> lengths, slots;         // [sequence] of the queries; empty: not known
-  std::vector<int64_t> kv_lengths, kv_slots;   // empty when KV follows the queries
-  std::vector<std::string> notes;              // what was checked against what
-  std::vector<std::string> differences;  // where lists are not what their source's formula gives
-  std::string same_layout;               // a layout of scenarios that is the same; may be empty
+  std::vector<std::vector<int64_t>> kv_ranks;  // the same for KV; empty when KV equals the queries
+  std::vector<int64_t> lengths, slots;         // [sequence] of the queries; empty: unknown
+  std::vector<int64_t> kv_lengths, kv_slots;   // empty when KV equals the queries
+  std::vector<std::string> notes;              // which checks were made
+  std::vector<std::string> differences;        // where lists differ from their source's formula
+  std::string same_layout;                     // a cpscope layout with the same order; may be empty
 
   int64_t tokens() const;
 };
 
-/// Makes the order. What the sources mean:
-/// te: "cu_seqlens" (valid boundaries), "cu_seqlens_padded" (slots) and "indices", a list a rank,
-/// as thd_get_partitioned_indices gives them; without indices they are computed. For KV the same
-/// with
-/// "_kv". Source: local row u of rank r in a sequence of local begin o is token (u-o) + o*P + C*(r
-/// if u-o < C, else 2P-2-r), C = slot/2P (TransformerEngine, thd_get_partitioned_indices).
+/// Makes the order from what the sources give:
+/// te: "cu_seqlens" (valid boundaries), "cu_seqlens_padded" (slots) and "indices", one list per
+/// rank, as thd_get_partitioned_indices returns them; without indices they are computed. For KV the
+/// same with "_kv". Source: local row u of rank r in a sequence of local begin o is token (u-o) +
+/// o*P + C*(r if u-o < C, else 2P-2-r), C = slot/2P (TransformerEngine,
+/// thd_get_partitioned_indices).
 /// torch: "rearrange", or its inverse "restore" (PyTorch's load balancers): balanced[i] =
-/// original[rearrange[i]], then cut contiguously; a list a sequence when they are batched.
+/// original[rearrange[i]], then cut contiguously; one list per sequence when they are batched.
 /// ring_flash_attention: ring, zigzag, stripe (each sequence by itself, varlen or batched), llama3
-/// (the packed buffer). usp: basic, zigzag, strip (yunchang, EXTRACT_FUNC_DICT; rank = ring index *
-/// ulysses degree + ulysses index).
-/// Errors (bad_input): what is missing, boundaries that fall or exceed their slots, sizes that do
-/// not divide, ids that are lost or there twice, by name.
+/// (the packed buffer).
+/// usp: basic, zigzag, strip (yunchang, EXTRACT_FUNC_DICT; rank = ring index * ulysses degree +
+/// ulysses index).
+/// Errors (bad_input) name what is missing, boundaries that decrease or exceed their slots, sizes
+/// that do not divide, and ids that are lost or repeated.
 Result<OrderImport> import_order(const ImportRequest& request);
 
-/// What keeps lists from being a partition of 0..tokens-1: lost and repeated ids with the ranks
-/// that hold them. Nothing when they are one.
+/// Says why lists are not a partition of 0..tokens-1: lost and repeated ids with the ranks that
+/// hold them. Nothing if they are one.
 std::optional<std::string> describe_partition_fault(const std::vector<std::vector<int64_t>>& ranks,
                                                     int64_t tokens);
 
-/// What an order over the slots of a scenario's own layout must fit. Errors: as make_layout.
+/// What an order must fit to replace the layout of a scenario over the same slots. Errors: as
+/// make_layout.
 Result<OrderDemand> demand_of_order(const Scenario& scenario);
 
 /// Replaces a scenario's layout by an order that fits demand_of_order, over the same slots. `path`

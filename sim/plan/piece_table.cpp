@@ -103,8 +103,7 @@ void add_pair(const Piece& q, const Piece& k, const Band& mask, BandList& out) {
 
 void add_pair_any_stride(const Piece& q, const Piece& k, const Band& mask, BandList& out) {
   if (q.stride == k.stride || q.count == 1 || k.count == 1) return add_pair(q, k, mask, out);
-  // No band has two strides: split the shorter piece into rows, each of which has any stride one
-  // likes.
+  // A band has one stride: split the shorter piece into single rows, which fit any stride.
   if (q.count <= k.count) {
     for (int64_t i = 0; i < q.count; ++i)
       add_pair({q.sequence, q.row + i, 1, q.position_of(i), 1}, k, mask, out);
@@ -114,8 +113,8 @@ void add_pair_any_stride(const Piece& q, const Piece& k, const Band& mask, BandL
   }
 }
 
-/// Can the kv pieces be searched by position: unit stride and ascending, as stripes and sorted
-/// buffers are?
+/// True if the KV pieces can be searched by position: unit stride and ascending, as in stripes and
+/// sorted buffers.
 bool is_ascending(std::span<const Piece> pieces) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].stride != 1) return false;
@@ -124,7 +123,7 @@ bool is_ascending(std::span<const Piece> pieces) {
   return true;
 }
 
-/// One q piece of unit stride against many ascending kv pieces: pieces that every row sees are
+/// One q piece of unit stride against many ascending KV pieces: pieces that every row sees are
 /// joined without looking at each.
 void add_against_ascending(const Piece& q, std::span<const Piece> kv, const Band& mask,
                            BandList& out) {
@@ -165,7 +164,7 @@ void intersect_searching(std::span<const Piece> q_pieces, std::span<const Piece>
   for (const Piece& q : q_pieces) {
     const int64_t parts = q.stride == 1 ? 1 : q.count;
     for (int64_t part = 0; part < parts; ++part) {
-      // Rows that stand apart see different columns: each is its own piece.
+      // Rows of a strided piece see different columns: each row is its own piece.
       const Piece rows =
           parts == 1 ? q : Piece{q.sequence, q.row + part, 1, q.position_of(part), 1};
       for (const Band& band :
@@ -212,7 +211,7 @@ PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, 
 
 int64_t intersect(const PieceTable& q, const PieceTable& kv, const MaskBands& mask,
                   std::vector<BandSlice>& bands) {
-  // Bands of different mask slices stay apart, so that each can be traced to its slice.
+  // Bands of different mask slices are kept apart, so that each can be traced to its slice.
   BandList out(bands, mask.sorted_rows);
   size_t j = 0;
   for (size_t i = 0; i < q.sequences.size(); ++i) {

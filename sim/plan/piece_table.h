@@ -39,7 +39,7 @@ enum class Side { q, kv };
 
 PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, Side side);
 
-/// Appends the bands over (row of the q buffer, row of the kv buffer) whose cells are exactly the
+/// Appends the bands over (row of the q buffer, row of the KV buffer) whose cells are exactly the
 /// visible pairs of the two buffers. Adjacent full bands are joined. Returns the number of visible
 /// pairs added (one head). Two pieces of different stride are intersected row by row of the shorter
 /// one.

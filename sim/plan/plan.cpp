@@ -9,7 +9,7 @@
 namespace cpscope {
 namespace {
 
-/// Mixes 64-bit words; order matters. Multiply-rotate as in wyhash and FNV; not cryptographic.
+/// Hashes 64-bit words; order matters. Multiply-rotate as in wyhash and FNV; not cryptographic.
 class Mixer {
  public:
   void add(uint64_t word) {

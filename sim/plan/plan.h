@@ -17,14 +17,14 @@
 
 namespace cpscope {
 
-/// What the rows of a buffer hold. kv and dkv hold two tensors, K and V; out also holds the lse of
-/// its rows.
+/// The content of the rows of a buffer. kv and dkv hold two tensors, K and V; out also holds the
+/// lse of its rows.
 enum class BufferKind : uint8_t { q, kv, out, d_out, dq, dkv };
 
-/// What a buffer is for.
+/// The purpose of a buffer.
 enum class BufferRole : uint8_t {
   home,            // the rank's own rows in local order
-  ring_a,          // KV or dKV passing by, even hops
+  ring_a,          // KV or dKV of another rank, even hops
   ring_b,          // the same, odd hops
   rank_order,      // rows of several ranks, one rank after another
   sequence_order,  // the same rows by ascending token id
@@ -33,13 +33,13 @@ enum class BufferRole : uint8_t {
   partial          // one compute item's result before it is merged
 };
 
-/// What travels in a transfer.
+/// The content of a transfer.
 enum class Payload : uint8_t { q, kv, out, d_out, dq, dkv };
 
-/// Which wires a transfer crosses. `self` stays on the rank and costs nothing on the wire.
+/// The kind of wire that a transfer uses. `self` stays on the rank and costs nothing on the wire.
 enum class LinkClass : uint8_t { self, ring, group, direct };
 
-/// How rows land: they replace what stood there, or are added to it (dKV shares of several ranks).
+/// Write mode: rows replace the old content, or are added to it (dKV shares of several ranks).
 enum class Landing : uint8_t { replace, add };
 
 enum class StageKind : uint8_t { transfer, reorder, compute, merge, finish };
@@ -48,27 +48,27 @@ enum class StageKind : uint8_t { transfer, reorder, compute, merge, finish };
 struct RunList {
   int64_t first = 0;
   int64_t count = 0;
-  int64_t rows = 0;  // ids that the runs yield
+  int64_t rows = 0;  // number of ids in the runs
 };
 
-/// One buffer of one rank. `tokens` is what its rows stand for; a ring buffer's rows change from
-/// hop to hop and name no tokens (kNoTokens).
+/// One buffer of one rank. `tokens` are the tokens of its rows. The rows of a ring buffer change
+/// from hop to hop and name no tokens (kNoTokens).
 struct BufferSpec {
   RankId rank{};
   BufferKind kind{};
   BufferRole role{};
   RunListId tokens{};
   int64_t rows = 0;  // capacity
-  HeadRange heads;   // query heads for q, out, d_out, dq; kv heads for kv, dkv
+  HeadRange heads;   // query heads for q, out, d_out, dq; KV heads for kv, dkv
 };
 
 inline constexpr RunListId kNoTokens{-1};
 inline constexpr RunListId kAllRows{-1};
 inline constexpr BufferId kNoBuffer{-1};
 
-/// Attention of `heads` of the rows of q with the rows of kv that `slices` name. Without slices the
-/// rank idles in this step. Forward writes a partial (normalised o, lse) to `out`; backward reads
-/// out, d_out and writes partials to dq and dkv.
+/// Attention of `heads` between the rows of q and the rows of KV given by `slices`. Without slices
+/// the rank idles in this step. Forward writes a partial (normalised o, lse) to `out`; backward
+/// reads out, d_out and writes partials to dq and dkv.
 struct ComputeItem {
   StepId step{};
   RankId rank{};
@@ -86,8 +86,8 @@ struct TransferItem {
   RankId src{}, dst{};
   BufferId from{}, to{};
   RunListId from_rows = kAllRows;  // rows of `from`
-  RunListId to_rows = kAllRows;    // rows of `to`, as many
-  RunListId tokens = kNoTokens;    // what the rows stand for when a ring buffer is filled
+  RunListId to_rows = kAllRows;    // rows of `to`, the same number
+  RunListId tokens = kNoTokens;    // tokens of the rows, when a ring buffer is filled
   HeadRange heads;
   int64_t bytes = 0;  // on the wire; 0 for link class self
   Payload payload{};
@@ -113,16 +113,16 @@ struct MergeItem {
   int32_t order = 0;
 };
 
-/// The accumulator becomes the answer: for `out` the sink enters, once, and values are rounded to
-/// the dtype.
+/// Turns the accumulator into the answer: for `out` the sink is added, once, and values are rounded
+/// to the dtype.
 struct FinishItem {
   StepId step{};
   RankId rank{};
   BufferId buffer{};
 };
 
-/// Items [begin, end) of one kind. Stages run in order; items of one stage touch different rows and
-/// may run at the same time, except that `add` landings into one buffer follow item order.
+/// Items [begin, end) of one kind. Stages run in order. Items of one stage write different rows and
+/// may run at the same time, except that transfers that `add` into one buffer follow item order.
 struct Stage {
   StepId step{};
   StageKind kind{};
@@ -151,7 +151,7 @@ struct HomeBuffers {
   BufferId q{}, kv{}, out{}, d_out = kNoBuffer, dq = kNoBuffer, dkv = kNoBuffer;
 };
 
-/// Everything that will happen, before anything runs. Immutable once made.
+/// The complete schedule, made before anything runs. Immutable once made.
 struct Plan {
   Scenario scenario;
   Layout layout;
@@ -179,13 +179,13 @@ struct Plan {
   }
 };
 
-/// KV heads that the query heads read (query head h reads kv head h * kv_heads / heads).
+/// KV heads that the query heads read (query head h reads KV head h * kv_heads / heads).
 HeadRange kv_heads_of(const Attention& attention, HeadRange heads);
 
-/// Elements of one row of one head: K and V lanes together for kv and dkv.
+/// Elements of one row of one head: head_dim_qk + head_dim_v for kv and dkv.
 int64_t lanes_of(BufferKind kind, const Attention& attention);
 
-/// A number that differs whenever two plans differ in any item (FNV-1a over all arrays and the
+/// A hash that differs whenever two plans differ in any item (FNV-1a over all arrays and the
 /// scenario's printed text).
 uint64_t hash_plan(const Plan& plan);
 

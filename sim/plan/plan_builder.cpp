@@ -106,8 +106,8 @@ void PlanBuilder::add_transfer(TransferItem item) {
   } else if (item.tokens != kNoTokens) {
     rows = plan_.rows(item.tokens);
   }
-  // A rank without rows has nothing to say, except in a ring, whose slots must learn what they
-  // hold.
+  // A rank without rows sends nothing, except in a ring, where the target slot must be given its
+  // new tokens, even if there are none.
   if (rows == 0 && item.tokens == kNoTokens) return;
   if (item.src == item.dst) {
     item.link = LinkClass::self;
@@ -168,7 +168,7 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
 }
 
 Error too_many_slices() {
-  return make_refusal(fmt::format("the plan falls into more than {} band slices", kMaxPlanSlices),
+  return make_refusal(fmt::format("the plan has more than {} band slices", kMaxPlanSlices),
                       "use a layout with longer runs, a larger chunk_size or fewer mask slices",
                       {"parallel.layout"});
 }

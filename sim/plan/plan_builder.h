@@ -11,7 +11,8 @@
 
 namespace cpscope {
 
-/// Limits beyond which a plan is refused instead of being built: it would not fit in memory.
+/// Limits of a plan: a larger one is refused before it is built, because it would not fit in
+/// memory.
 inline constexpr int64_t kMaxPlanItems = int64_t{1} << 27;
 inline constexpr int64_t kMaxPlanSlices = int64_t{1} << 27;
 
@@ -43,7 +44,7 @@ class PlanBuilder {
   /// Home buffers of every rank in local order.
   void add_home_buffers();
 
-  /// Items pushed between open and close form one stage. Empty stages vanish.
+  /// Items pushed between open and close form one stage. Empty stages are dropped.
   void open_stage(Pass& pass, int32_t step, StageKind kind);
   void close_stage();
 
@@ -66,7 +67,7 @@ class PlanBuilder {
   int64_t open_begin_ = 0;
 };
 
-/// One intersection to be computed: indices into tables of q and kv pieces.
+/// One intersection to compute: indices into tables of q and KV pieces.
 struct SliceJob {
   int32_t q_table = 0;
   int32_t kv_table = 0;
@@ -78,8 +79,8 @@ struct SliceRange {
   int64_t pairs = 0;  // (query, key) pairs of one head
 };
 
-/// Intersects all jobs, on all cores, into plan.slices; ranges come back in job order. Empty when
-/// the slices pass kMaxPlanSlices.
+/// Intersects all jobs, on all cores, into plan.slices; ranges are returned in job order. Empty
+/// when the slices exceed kMaxPlanSlices.
 std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
                                                      const std::vector<PieceTable>& q_tables,
                                                      const std::vector<PieceTable>& kv_tables,

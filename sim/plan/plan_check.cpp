@@ -7,7 +7,7 @@
 namespace cpscope {
 namespace {
 
-/// Asks of every id whether the plan has such a thing.
+/// Checks ids: does the plan have such a rank, list, buffer, head or item?
 class IdJudge {
  public:
   explicit IdJudge(const Plan& plan) : plan_(plan) {}
@@ -61,7 +61,7 @@ class IdJudge {
   const Plan& plan_;
 };
 
-/// Every item of one kind stands in exactly one stage, of its own step, and names what exists.
+/// Checks that every item of one kind is in exactly one stage, of its own step, and has valid ids.
 template <class Item>
 std::optional<std::string> check_items(const IdJudge& judge, const Pass& pass, bool backward,
                                        StageKind kind, const std::vector<Item>& items) {
@@ -80,8 +80,8 @@ std::optional<std::string> check_items(const IdJudge& judge, const Pass& pass, b
                            to_name(kind), i, to_index(items[i].step));
       }
       if (!judge.is_sound(items[i], backward)) {
-        return fmt::format("step {}: {} {} names what does not exist", to_index(stage.step),
-                           to_name(kind), i);
+        return fmt::format("step {}: {} {} has an invalid id", to_index(stage.step), to_name(kind),
+                           i);
       }
     }
   }
@@ -123,7 +123,7 @@ std::optional<std::string> check_lists(const Plan& plan) {
       rows += run.count();
     }
     if (rows != list.rows)
-      return fmt::format("run list {} says {} rows and yields {}", l, list.rows, rows);
+      return fmt::format("run list {} declares {} rows and has {}", l, list.rows, rows);
   }
   return std::nullopt;
 }
@@ -154,17 +154,17 @@ CheckResult check_structure(const Plan& plan) {
   if (auto text = check_pass(judge, plan.backward, true))
     return broken("buffers", "backward, " + *text);
   if (!backward && !plan.backward.stages.empty())
-    return broken("buffers", "there is a backward pass that nobody asked for");
+    return broken("buffers", "the plan has a backward pass, but numerics.backward is off");
   return passed("buffers", "ids, lists and stages are sound");
 }
 
 std::vector<CheckResult> inspect_plan(const Plan& plan) {
-  // All other checks index by what this one proves.
+  // All other checks use ids that this check has proved.
   if (CheckResult structure = check_structure(plan); !structure.ok) return {structure};
   std::vector<CheckResult> checks;
   checks.push_back(check_ownership(plan));
   checks.push_back(check_buffers(plan));
-  // The later checks index by what the first two have proved.
+  // The later checks use what the first two have proved.
   if (!checks[0].ok || !checks[1].ok) return checks;
   checks.push_back(check_coverage(plan));
   checks.push_back(check_movement(plan));

@@ -10,7 +10,7 @@
 
 namespace cpscope {
 
-/// One property that was proved, or the first place where it does not hold.
+/// One property that was proved, or the first place where it fails.
 struct CheckResult {
   std::string name;  // ownership | buffers | coverage | movement | gradients | merges | bytes
   bool ok = true;
@@ -23,7 +23,7 @@ class CheckedPlan {
  public:
   const Plan& plan() const { return *plan_; }
   const std::vector<CheckResult>& checks() const { return checks_; }
-  /// Empty unless the plan came through the door for faulty plans.
+  /// Empty unless the plan was made by admit_faulty_plan.
   const std::string& admitted_because() const { return admitted_because_; }
 
  private:
@@ -36,17 +36,18 @@ class CheckedPlan {
   std::string admitted_because_;
 };
 
-/// Proves, in integers, before anything runs: every token has one owner; buffers suffice; every
-/// visible (query, key, head) is computed exactly once and no other; a sender holds what it sends
-/// and a computer what it reads; every dK, dV share reaches its owner exactly once; merges are
-/// ordered; bytes equal the closed form of the schedule. A plan that fails is our bug and is
-/// returned as an error of kind failed.
+/// Proves, in integers, before anything runs: every token has one owner; buffers are large enough;
+/// every visible (query, key, head) is computed exactly once and no other; a sender holds what it
+/// sends and a compute item holds what it reads; every dK, dV share reaches its owner exactly once;
+/// merges are ordered; bytes equal the closed form of the schedule. A plan that fails is our bug
+/// and is returned as an error of kind failed.
 Result<CheckedPlan> check_plan(Plan plan);
 
-/// The same inspection without the gate.
+/// The same checks; returns all results instead of a checked plan.
 std::vector<CheckResult> inspect_plan(const Plan& plan);
 
-/// The one door for plans that are wrong on purpose. `why` is recorded and shown in every report.
+/// The only way to make a CheckedPlan of a plan that is wrong on purpose. `why` is recorded and
+/// shown in every report.
 CheckedPlan admit_faulty_plan(Plan plan, std::string why);
 
 }  // namespace cpscope

@@ -6,7 +6,7 @@
 
 namespace cpscope {
 
-/// About as many items as the whole plan will have, before any is made.
+/// Estimated number of items of the whole plan, before any is made.
 int64_t estimate_plan_items(const Scenario& scenario);
 
 }  // namespace cpscope

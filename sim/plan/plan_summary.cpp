@@ -15,7 +15,7 @@ struct KeyRange {
 
 void add_key_range(std::vector<KeyRange>& ranges, KeyRange range) {
   if (range.begin >= range.end) return;
-  // Neighbouring queries see neighbouring keys: most ranges only widen the last one.
+  // Neighbouring queries see neighbouring keys: most ranges only extend the last one.
   if (!ranges.empty() && range.begin >= ranges.back().begin && range.begin <= ranges.back().end) {
     ranges.back().end = std::max(ranges.back().end, range.end);
   } else {
@@ -31,7 +31,7 @@ std::vector<KeyRange> united(std::vector<KeyRange> ranges) {
   return out;
 }
 
-/// Keys that the query at (sequence, position) sees through the mask slices.
+/// Adds the keys that the query at (sequence, position) sees through the mask slices.
 void add_slice_ranges(const Plan& plan, int64_t s, int64_t position, int64_t q_base,
                       int64_t kv_base, ColumnRange own, std::vector<KeyRange>& ranges) {
   const int64_t kv_begin = plan.layout.slots.sequences[s].kv_begin;

@@ -9,7 +9,7 @@
 namespace cpscope {
 namespace {
 
-/// Writes lines until the limit, then counts.
+/// Writes lines up to the limit, then only counts them.
 class LineWriter {
  public:
   LineWriter(std::ostream& out, int64_t max_lines) : out_(out), max_lines_(max_lines) {}
@@ -53,7 +53,7 @@ void write_header(const CheckedPlan& checked, LineWriter& out) {
                        to_name(scenario.parallel.layout), to_name(scenario.attention.mask_type),
                        to_name(scenario.batch.qkv_format), to_hex(plan.hash)));
   out.line(
-      fmt::format("{} query tokens, {} key tokens, {} query heads, {} kv heads, {} visible (query, "
+      fmt::format("{} query tokens, {} key tokens, {} query heads, {} KV heads, {} visible (query, "
                   "key, head) triples",
                   plan.layout.slots.tokens, plan.layout.slots.kv_tokens, scenario.attention.heads,
                   scenario.attention.kv_heads, summary.visible_pairs));

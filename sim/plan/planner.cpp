@@ -61,25 +61,21 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const int32_t heads = scenario.attention.heads;
   if (parallel.comm_type == CommType::a2a && heads % parallel.cp_size != 0) {
-    return make_refusal(
-        fmt::format("a2a deals whole heads to the ranks, and heads is no multiple of "
-                    "cp_size: {} heads, {} ranks",
-                    heads, parallel.cp_size),
-        "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type", {"attention.heads"});
+    return make_refusal(fmt::format("a2a requires heads % cp_size == 0: {} heads, {} ranks", heads,
+                                    parallel.cp_size),
+                        "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type",
+                        {"attention.heads"});
   }
   if (parallel.comm_type == CommType::a2a_p2p && parallel.cp_size % parallel.a2a_size != 0) {
     return make_refusal(
-        fmt::format("a2a+p2p needs groups of a2a_size ranks, and cp_size is no multiple "
-                    "of it: {} ranks, a2a_size {}",
+        fmt::format("a2a+p2p requires cp_size % a2a_size == 0: {} ranks, a2a_size {}",
                     parallel.cp_size, parallel.a2a_size),
         "use an a2a_size that divides cp_size", {"parallel.a2a_size", "parallel.cp_comm_type"});
   }
   if (parallel.comm_type == CommType::a2a_p2p && heads % parallel.a2a_size != 0) {
-    return make_refusal(
-        fmt::format("a2a+p2p deals whole heads inside a group, and heads is no multiple "
-                    "of a2a_size: {} heads, a2a_size {}",
-                    heads, parallel.a2a_size),
-        "use an a2a_size that divides heads", {"attention.heads"});
+    return make_refusal(fmt::format("a2a+p2p requires heads % a2a_size == 0: {} heads, a2a_size {}",
+                                    heads, parallel.a2a_size),
+                        "use an a2a_size that divides heads", {"attention.heads"});
   }
   return std::nullopt;
 }

@@ -7,12 +7,13 @@
 
 namespace cpscope {
 
-/// What head counts and group sizes forbid for the communication type, by name; nothing when the
-/// scenario is possible.
+/// Refuses head counts and group sizes that the communication type does not allow, with an error
+/// that names them; nothing when the scenario is possible.
 std::optional<Error> refuse_by_rule(const Scenario& scenario);
 
-/// Turns a scenario into the complete work order of every rank, forward and backward. Nothing is
-/// executed. Refuses by name what mathematics, head counts or memory forbid.
+/// Turns a scenario into the complete schedule of every rank, forward and backward. Nothing is
+/// executed. An impossible scenario (mathematics, head counts, memory) is refused with an error
+/// that names the reason.
 Result<Plan> make_plan(const Scenario& scenario);
 
 }  // namespace cpscope

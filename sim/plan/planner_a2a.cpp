@@ -93,7 +93,7 @@ ExchangeSeat make_seat(PlanBuilder& builder, int32_t rank_index, HeadRange heads
 }
 
 /// Every rank of a group sends each other rank the rows of its own tokens for that rank's heads.
-/// `home_of` and `ranked_of` pick the buffers; `is_kv` says which head range and rows apply.
+/// `home_of` and `ranked_of` select the buffers; `is_kv` selects head range and rows.
 template <class HomeOf, class RankedOf>
 void add_transfers_in(PlanBuilder& builder, const HeadExchange& exchange, Payload payload,
                       bool is_kv, HomeOf home_of, RankedOf ranked_of) {
@@ -116,7 +116,7 @@ void add_transfers_in(PlanBuilder& builder, const HeadExchange& exchange, Payloa
   }
 }
 
-/// The way back for the query side: each rank's heads return to the owner of the rows.
+/// The reverse exchange for the query side: each rank's heads return to the owner of the rows.
 template <class HomeOf, class RankedOf>
 void add_transfers_out(PlanBuilder& builder, const HeadExchange& exchange, Payload payload,
                        HomeOf home_of, RankedOf ranked_of) {
@@ -138,8 +138,8 @@ void add_transfers_out(PlanBuilder& builder, const HeadExchange& exchange, Paylo
   }
 }
 
-/// kv heads [first, second) ranges of `heads` inside which each head is read by the same number of
-/// ranks of the group: one rank, or several.
+/// Splits `heads` into ranges of KV heads that one rank of the group reads, or that several read
+/// (second = true).
 std::vector<std::pair<HeadRange, bool>> split_by_replication(const HeadExchange& exchange,
                                                              const GroupOrder& group,
                                                              HeadRange heads) {
@@ -270,7 +270,7 @@ void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchan
     }
   }
   builder.close_stage();
-  // Shares of replicated kv heads are added, so home starts from zero.
+  // Shares of replicated KV heads are added, so home starts from zero.
   builder.open_stage(pass, step, StageKind::merge);
   for (int32_t r = 0; r < builder.num_ranks(); ++r)
     builder.add_merge(RankId{r}, kNoBuffer, builder.plan().home[r].dkv, 0);
@@ -294,7 +294,7 @@ std::optional<Error> plan_single_step_forward(PlanBuilder& builder, const std::v
                                               std::vector<SliceRange>& ranges) {
   auto found = intersect_all(builder, q_tables, kv_tables, jobs);
   if (!found) return too_many_slices();
-  // One job may serve several seats: jobs are either one a seat or a single one for all.
+  // There is either one job per seat or a single job for all seats.
   ranges.clear();
   for (size_t s = 0; s < seats.size(); ++s)
     ranges.push_back(found->size() == seats.size() ? (*found)[s] : found->front());
@@ -354,7 +354,7 @@ std::optional<Error> plan_a2a(PlanBuilder& builder) {
   plan_exchange_in(builder, exchange);
   std::vector<Seat> seats;
   for (const ExchangeSeat& seat : exchange.seats) seats.push_back(seat.seat);
-  // Every rank sees the whole batch in sequence order, so one intersection serves all.
+  // Every rank has the whole batch in sequence order, so one intersection is enough for all.
   const std::vector<PieceTable> q_tables{
       make_pieces(builder.plan().list(seats.front().q_tokens), builder.slots(), Side::q)};
   const std::vector<PieceTable> kv_tables{

@@ -3,7 +3,7 @@
 namespace cpscope {
 namespace {
 
-/// The gathered KV: rank order as it lands and, where that shortens the slices, sequence order.
+/// The gathered KV: in rank order as received and, if that shortens the slices, in sequence order.
 struct Gather {
   std::vector<BufferId> ranked,
       sequence;  // [rank]; sequence equals ranked when nothing is reordered
@@ -17,7 +17,7 @@ struct Gather {
 Gather make_gather(PlanBuilder& builder) {
   const Layout& layout = builder.plan().layout;
   Gather gather;
-  // A stripe of one token meets stripes of the same stride only in rank order.
+  // One-token stripes match stripes of the same stride only in rank order.
   gather.reorders = layout.kind != LayoutKind::striped || builder.scenario().parallel.stripe > 1;
   std::vector<TokenRun> ranked;
   int64_t row = 0;
@@ -77,7 +77,8 @@ void add_gather(PlanBuilder& builder, Pass& pass, const Gather& gather) {
   builder.close_stage();
 }
 
-/// Every rank's share of dK, dV goes to the owner of the rows and is added there in rank order.
+/// Each rank sends its share of dK, dV to the owner of the rows, which adds the shares in rank
+/// order.
 void add_reduce_scatter(PlanBuilder& builder, const Gather& gather) {
   Pass& pass = builder.plan().backward;
   builder.open_stage(pass, 0, StageKind::reorder);

@@ -8,7 +8,7 @@
 namespace cpscope {
 namespace {
 
-/// Rows that move between two ranks, as row lists of both buffers.
+/// Rows sent between two ranks, as row lists of both buffers.
 struct Exchange {
   int32_t src = 0, dst = 0;
   RunListId from_rows{}, to_rows{};
@@ -37,9 +37,9 @@ struct CastPlan {
 
 constexpr int64_t kSharesPerRank = 2;
 
-/// Two shares a rank, dealt so that every worker gets as many and the loads are even: largest first
-/// (equal areas: lower id first) to the least loaded worker (equal loads: lower rank) that has
-/// room. Source: torchtitan PR #2543.
+/// Two shares per rank, assigned so that every worker gets the same number and the loads are even:
+/// largest first (equal areas: lower id first) to the least loaded worker (equal loads: lower rank)
+/// that has room. Source: torchtitan PR #2543.
 std::vector<QueryShare> deal_queries(const PlanBuilder& builder) {
   const Plan& plan = builder.plan();
   std::vector<QueryShare> shares;
@@ -84,7 +84,7 @@ std::vector<QueryShare> deal_queries(const PlanBuilder& builder) {
   return shares;
 }
 
-/// Moved query-side buffers of every worker, and who sends which rows.
+/// Adds the moved query-side buffers of every worker, and the exchanges that fill them.
 void move_queries(PlanBuilder& builder, CastPlan& cast) {
   std::vector<QueryShare> shares = deal_queries(builder);
   for (int32_t worker = 0; worker < builder.num_ranks(); ++worker) {
@@ -115,7 +115,7 @@ void move_queries(PlanBuilder& builder, CastPlan& cast) {
   }
 }
 
-/// The remote KV rows that a rank's queries need, in ascending token order (source order for
+/// Finds the remote KV rows that a rank's queries need, in ascending token order (source order for
 /// one-token stripes), and who sends them.
 void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTable& q,
                     CastRank& rank) {
@@ -136,7 +136,7 @@ void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTab
     std::sort(parts.begin(), parts.end(),
               [](const Part& a, const Part& b) { return a.tokens.begin < b.tokens.begin; });
   }
-  // Landing rows of each source, in the order in which that source's own rows are listed.
+  // Target rows of each source, in the order in which that source's own rows are listed.
   std::vector<std::vector<std::pair<int64_t, TokenRun>>> landing(
       owned.size());  // token begin -> rows
   std::vector<TokenRun> tokens;
@@ -160,7 +160,7 @@ void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTab
                 [](const auto& a, const auto& b) { return a.first < b.first; });
     std::vector<TokenRun> to_rows;
     for (const TokenRun& run : owned[source].tokens) {
-      // An owner's runs are whole parts: both were cut at the same places.
+      // An owner's runs match these parts: both were cut at the same places.
       const auto at =
           owners.is_striped()
               ? std::find_if(landing[source].begin(), landing[source].end(),
@@ -222,7 +222,7 @@ std::optional<std::vector<SliceRange>> find_cast_slices(PlanBuilder& builder, co
   return intersect_all(builder, q_tables, kv_tables, jobs);
 }
 
-/// The two halves of a rank's work: own KV, then received KV.
+/// The two halves of a rank's work: its own KV, then the received KV.
 struct Half {
   size_t rank;
   BufferId kv, d_kv;
@@ -301,7 +301,7 @@ void add_cast_gradient_merges(PlanBuilder& builder, const CastPlan& cast,
   builder.close_stage();
 }
 
-/// dK, dV of received rows return to their owners, added there by source rank.
+/// dK, dV of received rows return to their owners, which add them in order of the source rank.
 void add_group_reduce(PlanBuilder& builder, const CastPlan& cast) {
   struct Return {
     const CastRank* rank;

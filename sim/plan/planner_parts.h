@@ -8,7 +8,7 @@
 
 namespace cpscope {
 
-/// Where one rank of a ring (or a rank alone) computes: its query-side buffers, its own KV and the
+/// Buffers of one rank of a ring (or of a rank alone) for its computes: query side, own KV, and the
 /// heads that it handles.
 struct Seat {
   RankId rank{};
@@ -26,7 +26,7 @@ struct Rings {
   std::vector<std::vector<int32_t>> members;  // [ring][position] -> seat
 };
 
-/// What the backward ring needs from the forward one.
+/// State of the forward ring that the backward ring needs.
 struct RingState {
   std::vector<std::array<BufferId, 2>> kv_slots;  // [seat] ring_a, ring_b
   std::vector<SliceRange> ranges;                 // [seat * ring size + position that owns the KV]
@@ -37,7 +37,8 @@ struct RingState {
 std::optional<Error> plan_ring_forward(PlanBuilder& builder, const Rings& rings, RingState& state);
 void plan_ring_backward(PlanBuilder& builder, const Rings& rings, const RingState& state);
 
-/// Query-side tensors exchange with the seat's query heads, kv and dkv with its kv heads.
+/// Buffers of one rank in an exchange. Query-side tensors are exchanged with the seat's query
+/// heads, kv and dkv with its KV heads.
 struct ExchangeSeat {
   Seat seat;  // sequence-ordered buffers: all tokens of the group, the rank's share of the heads
   BufferId q_ranked = kNoBuffer, kv_ranked = kNoBuffer,
@@ -68,8 +69,8 @@ void plan_exchange_in(PlanBuilder& builder, const HeadExchange& exchange);
 void plan_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t step);
 /// d_out: home -> rank order -> sequence order, in step 0 of the backward pass.
 void plan_gradient_exchange_in(PlanBuilder& builder, const HeadExchange& exchange);
-/// dq, dkv: sequence order -> rank order -> home. Shares of a kv head that several ranks read are
-/// added up at home.
+/// dq, dkv: sequence order -> rank order -> home. Shares of a KV head that several ranks read are
+/// added at home.
 void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t step);
 
 std::optional<Error> plan_p2p(PlanBuilder& builder);
@@ -78,14 +79,14 @@ std::optional<Error> plan_all_gather(PlanBuilder& builder);
 std::optional<Error> plan_hierarchical(PlanBuilder& builder);
 std::optional<Error> plan_group_cast(PlanBuilder& builder);
 
-/// One compute item a seat, all KV at hand: compute, merge and finish in step 0. `kv_tables` are by
-/// seat, or one for all.
+/// One compute item per seat, with all KV present: compute, merge and finish in step 0. `kv_tables`
+/// are by seat, or one for all.
 std::optional<Error> plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& seats,
                                               const std::vector<SliceJob>& jobs,
                                               const std::vector<PieceTable>& q_tables,
                                               const std::vector<PieceTable>& kv_tables,
                                               std::vector<SliceRange>& ranges);
-/// Its backward twin: dq and dkv of every seat become whole in step 0.
+/// The backward of plan_single_step_forward: dq and dkv of every seat become complete in step 0.
 void plan_single_step_backward(PlanBuilder& builder, const std::vector<Seat>& seats,
                                const std::vector<SliceRange>& ranges);
 

@@ -5,7 +5,7 @@
 namespace cpscope {
 namespace {
 
-/// Where the KV that a seat works on in its i-th forward step lies: at home first, then in
+/// The buffer with the KV that a seat computes with in its i-th forward step: home first, then
 /// alternating slots.
 BufferId kv_at_step(const Seat& seat, const std::array<BufferId, 2>& slots, int32_t step) {
   return step == 0 ? seat.kv : slots[(step + 1) % 2];
@@ -51,12 +51,12 @@ TransferItem kv_hop(const Seat& from, const Seat& to, BufferId source, BufferId 
 }
 
 /// Intersects every seat's queries with every KV of its ring. Seats with the same tokens share the
-/// work.
+/// result.
 std::optional<Error> find_ring_slices(PlanBuilder& builder, const RingGeometry& geometry,
                                       RingState& state) {
   const std::vector<Seat>& seats = geometry.rings.seats;
   std::vector<PieceTable> q_tables, kv_tables;
-  // The seats of one position of every ring hold the same tokens, so the first ring speaks for all.
+  // The seats at one position of every ring hold the same tokens, so the first ring is enough.
   const std::vector<int32_t>& first_ring = geometry.rings.members.front();
   for (const int32_t seat : first_ring) {
     q_tables.push_back(
@@ -100,7 +100,7 @@ void add_ring_slots(PlanBuilder& builder, const RingGeometry& geometry, RingStat
   }
 }
 
-/// Everything that the backward ring keeps besides the seats.
+/// State of the backward ring, in addition to the seats.
 struct BackwardRing {
   PlanBuilder& builder;
   const RingGeometry& geometry;
@@ -112,18 +112,18 @@ struct BackwardRing {
 
   int32_t direction() const { return comes_home_late ? 1 : -1; }
   int32_t last() const { return geometry.size - 1; }
-  /// Position whose KV the seat works on in backward step i.
+  /// Position that owns the KV of the seat in backward step i.
   int32_t source_of(int32_t seat, int32_t step) const {
     const int32_t hops = comes_home_late ? -step : 1 + step;
     return geometry.position[geometry.seat_after(seat, hops)];
   }
   BufferId kv_at(int32_t seat, int32_t step) const {
-    // Towards home, the first KV is the last one that the forward ring received.
+    // In reverse direction, the first KV is the last one that the forward ring received.
     const int32_t forward_step = comes_home_late ? step : last() - step;
     if (!comes_home_late && step > 0) return state.kv_slots[seat][(forward_step + 1) % 2];
     return kv_at_step(geometry.rings.seats[seat], state.kv_slots[seat], forward_step);
   }
-  /// The accumulator that gathers dK and dV of the block in work.
+  /// The accumulator that collects dK and dV of the present block.
   BufferId dkv_at(int32_t seat, int32_t step) const {
     const bool is_home = geometry.size == 1 || (!comes_home_late && step == last());
     return is_home ? geometry.rings.seats[seat].dkv : dkv_slots[seat][step % 2];
@@ -191,10 +191,10 @@ void add_ring_gradient_merges(BackwardRing& ring, int32_t step) {
         ring.state.ranges[static_cast<size_t>(s) * ring.geometry.size + ring.source_of(s, step)]
             .count > 0;
     if (works) ring.builder.add_merge(seat.rank, ring.dq_partial[s], seat.dq, ring.dq_merges[s]++);
-    // A rank that never worked still owes its rows a zero.
+    // A rank that computed nothing still has to set its dq rows to zero.
     if (step == ring.last() && ring.dq_merges[s] == 0)
       ring.builder.add_merge(seat.rank, kNoBuffer, seat.dq, 0);
-    // The first visitor of a block starts its sum, if only with zeros.
+    // The first rank of a block starts its sum, with zeros if it has no share.
     if (works || step == 0)
       ring.builder.add_merge(seat.rank, works ? ring.dkv_partial[s] : kNoBuffer,
                              ring.dkv_at(s, step), step);
@@ -306,7 +306,7 @@ void plan_ring_backward(PlanBuilder& builder, const Rings& rings, const RingStat
   builder.open_stage(builder.plan().backward, geometry.size - 1, StageKind::finish);
   for (const Seat& seat : rings.seats) {
     builder.add_finish(seat.rank, seat.dq);
-    // Elsewhere the sum is a share that is still to be added to others.
+    // If dkv is not a home buffer, the sum is a share that is still to be added to others.
     if (builder.plan().buffer(seat.dkv).role == BufferRole::home)
       builder.add_finish(seat.rank, seat.dkv);
   }

@@ -15,7 +15,7 @@ std::optional<Error> refuse_mask(const Scenario& scenario) {
   const Attention& attention = scenario.attention;
   const MaskType type = attention.mask_type;
   if (type == MaskType::slices)
-    return refuse("has no back end for slices under context parallelism", "use a causal mask",
+    return refuse("does not support mask slices under context parallelism", "use a causal mask",
                   {"attention.attn_mask_type"});
   if (type == MaskType::causal_bottom_right || type == MaskType::padding_causal_bottom_right)
     return refuse("refuses bottom-right masks under context parallelism", "use padding_causal",
@@ -48,9 +48,9 @@ std::optional<Error> refuse_heads(const Scenario& scenario) {
                         : parallel.comm_type == CommType::a2a_p2p ? parallel.a2a_size
                                                                   : 1;
   if (attention.kv_heads % group != 0)
-    return refuse(
-        fmt::format("deals whole kv heads: {} kv heads, {} ranks", attention.kv_heads, group),
-        "use as many kv heads, or fewer ranks", {"attention.kv_heads"});
+    return refuse(fmt::format("requires kv_heads % ranks == 0: {} KV heads, {} ranks",
+                              attention.kv_heads, group),
+                  "use that many KV heads, or fewer ranks", {"attention.kv_heads"});
   if (attention.softcap > 0)
     return refuse(fmt::format("has no softcap: {}", attention.softcap), "leave softcap out",
                   {"attention.softcap"});
@@ -69,8 +69,9 @@ bool is_te_causal(MaskType type) {
 std::optional<Error> refuse_as_te(const Plan& plan) {
   const Scenario& scenario = plan.scenario;
   if (scenario.parallel.layout != LayoutKind::dual_chunk)
-    return refuse(fmt::format("deals tokens as dual_chunk: {}", to_name(scenario.parallel.layout)),
-                  "use layout dual_chunk", {"parallel.layout"});
+    return refuse(
+        fmt::format("supports only layout dual_chunk: {}", to_name(scenario.parallel.layout)),
+        "use layout dual_chunk", {"parallel.layout"});
   if (scenario.parallel.comm_type == CommType::group_cast)
     return refuse("has no group_cast", "use p2p, a2a, all_gather or a2a+p2p",
                   {"parallel.cp_comm_type"});
@@ -80,11 +81,11 @@ std::optional<Error> refuse_as_te(const Plan& plan) {
   for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
     const SequenceSlot& slot = plan.layout.slots.sequences[s];
     if (slot.q_valid != slot.q_slot || slot.kv_valid != slot.kv_slot)
-      return refuse(fmt::format("takes no padding in {} under context parallelism: sequence {} has "
-                                "{} of {} tokens",
-                                to_name(scenario.batch.qkv_format), s, slot.q_valid, slot.q_slot),
-                    "use thd, or full sequences",
-                    {"batch.qkv_format", fmt::format("batch.lengths[{}]", s)});
+      return refuse(
+          fmt::format("does not support padding in {} under context parallelism: sequence {} has "
+                      "{} of {} tokens",
+                      to_name(scenario.batch.qkv_format), s, slot.q_valid, slot.q_slot),
+          "use thd, or full sequences", {"batch.qkv_format", fmt::format("batch.lengths[{}]", s)});
   }
   return std::nullopt;
 }
@@ -110,10 +111,11 @@ std::vector<std::string> te_notes(const Scenario& scenario) {
         "FlashAttention 2 takes lengths for offsets here and reads wrong rows where slots are "
         "padded");
   if (scenario.numerics.dtype == Dtype::fp32 || scenario.numerics.dtype == Dtype::fp64)
-    notes.push_back(
-        fmt::format("its attention takes 16 and 8 bits, not {}", to_name(scenario.numerics.dtype)));
+    notes.push_back(fmt::format("its attention supports 16-bit and 8-bit types, not {}",
+                                to_name(scenario.numerics.dtype)));
   if (scenario.parallel.cp_size == 1)
-    notes.emplace_back("one rank is no context parallelism: it makes one ordinary call");
+    notes.emplace_back(
+        "with one rank there is no context parallelism: TransformerEngine makes one ordinary call");
   return notes;
 }
 

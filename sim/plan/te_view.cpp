@@ -66,8 +66,8 @@ int64_t count_cells(const TeLengths& lengths, bool is_causal) {
   return cells;
 }
 
-/// Where divided lengths compute other cells than the exact ones; tiles begin at the same cell, so
-/// two that are not empty are the same only if both lengths are.
+/// Describes where divided lengths compute other cells than the exact lengths. Tiles begin at the
+/// same cell, so two non-empty tiles are the same only if both lengths are.
 std::string describe_floored(const TeLengths& exact, const TeLengths& floored) {
   int64_t sequences = 0;
   std::string first;
@@ -175,7 +175,7 @@ class Viewer {
     view_.tiles.push_back(std::move(tile));
   }
 
-  /// a2a: one ordinary call over the whole sequences.
+  /// a2a: one attention call over the whole sequences.
   void add_whole(int32_t rank) {
     TeTile tile{.rank = rank, .kv_rank = -1};
     tile.attn_mask_type = mask_name(is_causal_);
@@ -190,7 +190,7 @@ class Viewer {
       tile.cu_seqlens_kv_padded = view_.cu_seqlens_kv_padded;
     }
     for (size_t s = 0; s < q_.valid.size(); ++s) {
-      // Bottom-right and top-left are one where lengths are equal, as causal masks demand here.
+      // Bottom-right and top-left are the same here: causal masks require equal lengths.
       const int64_t shift = kv_.valid[s] - q_.valid[s];
       for (int64_t i = 0; i < q_.valid[s]; ++i)
         tile.lengths.pairs += keys_at(i + shift, window_left_, window_right_, kv_.valid[s]).count();
@@ -213,7 +213,7 @@ class Viewer {
             right < 0 ? length : std::clamp<int64_t>(diagonal + right + 1, 0, length)};
   }
 
-  /// Keys that a chunk is given and the window that makes of them, from one slot length.
+  /// Keys that a chunk gets and the window applied to them, from one slot length.
   struct ChunkKeys {
     int64_t begin = 0, end = 0, left = -1, right = -1;
   };
@@ -246,7 +246,7 @@ class Viewer {
     if (is_thd_) {
       const std::vector<int64_t> local = divided(view_.cu_seqlens_q_padded, ranks);
       tile.cu_seqlens_q_padded = local;
-      // The second chunk begins behind the first; the last boundary stays.
+      // The second chunk begins after the first; the last boundary does not change.
       for (size_t s = 0; step == 1 && s < q_.slots.size(); ++s)
         tile.cu_seqlens_q_padded[s] += q_.slots[s] / parts;
       tile.cu_seqlens_kv_padded = view_.cu_seqlens_kv_padded;
@@ -268,7 +268,7 @@ class Viewer {
     view_.tiles.push_back(std::move(tile));
   }
 
-  /// Counts the tile's cells and finds rows that see other keys than the mask says.
+  /// Counts the tile's cells and finds rows that see other keys than the mask allows.
   void compare_chunk(int64_t chunk, TeTile& tile) const {
     const int64_t parts = 2 * int64_t{plan_.scenario.parallel.cp_size};
     int64_t wrong_rows = 0;
@@ -316,7 +316,8 @@ std::string_view to_name(TeHalf value) {
 
 Result<TeView> view_as_te(const Plan& plan) {
   if (auto error = refuse_as_te(plan)) return *error;
-  // Calls of a ring grow with the square of the ranks, and each lists all sequences.
+  // The number of calls of a ring grows with the square of the ranks, and each call lists all
+  // sequences.
   constexpr int64_t kMostNumbers = int64_t{1} << 25;
   const int64_t ranks = plan.layout.cp_size;
   const int64_t steps = std::max(2, plan.forward.num_steps),
@@ -327,7 +328,7 @@ Result<TeView> view_as_te(const Plan& plan) {
         fmt::format("TransformerEngine's lengths of {} ranks, {} steps and {} sequences would be "
                     "more than {} numbers",
                     ranks, steps, plan.layout.slots.sequences.size(), kMostNumbers),
-        "look at fewer ranks or sequences", {"parallel.cp_size"});
+        "use fewer ranks or sequences", {"parallel.cp_size"});
   }
   return Viewer(plan).view();
 }

@@ -13,7 +13,7 @@ int64_t count_ids(std::span<const TokenRun> runs) {
 void append_run(std::vector<TokenRun>& runs, TokenRun run) {
   const int64_t count = run.count();
   if (count == 0) return;
-  // A run of one id has no stride of its own; unit stride is its canonical form.
+  // A run of one id has no stride of its own; its canonical form has unit stride.
   if (count == 1) run = {run.begin, run.begin + 1, 1};
   if (!runs.empty()) {
     TokenRun& last = runs.back();
@@ -35,7 +35,7 @@ std::vector<TokenRun> runs_of(std::span<const int64_t> ids) {
     if (stride >= 1) {
       while (j < ids.size() && ids[j] - ids[j - 1] == stride) ++j;
     }
-    // Two ids that merely happen to stand apart are two unit runs: a stride needs three witnesses.
+    // Two ids with a gap are stored as two unit runs: a stride needs at least three ids.
     if (stride != 1 && j - i < 3) j = i + 1;
     runs.push_back({ids[i], ids[j - 1] + 1, j - i > 1 ? stride : 1});
     i = j;
@@ -75,7 +75,7 @@ bool same_ids(std::span<const TokenRun> a, std::span<const TokenRun> b) {
     if (i == a.size() || j == b.size()) return i == a.size() && j == b.size();
     if (a[i].at(used_a) != b[j].at(used_b)) return false;
     const int64_t left = std::min(a[i].count() - used_a, b[j].count() - used_b);
-    // Different strides agree on at most one id in a row.
+    // Runs of different strides share at most one id in a row.
     const int64_t step = a[i].stride == b[j].stride ? left : 1;
     used_a += step;
     used_b += step;

@@ -15,7 +15,8 @@ struct TokenRun {
 
   constexpr int64_t count() const {
     if (end <= begin) return 0;
-    // Nearly all runs have unit stride, and plans count runs by the ten million: no division.
+    // Nearly all runs have unit stride, and plans count runs by the ten million, so this avoids the
+    // division.
     return stride == 1 ? end - begin : (end - begin + stride - 1) / stride;
   }
   constexpr int64_t at(int64_t index) const { return begin + index * stride; }
@@ -25,7 +26,7 @@ struct TokenRun {
 
 int64_t count_ids(std::span<const TokenRun> runs);
 
-/// Appends `run`, joined to the last run when the two form one arithmetic run. Empty runs are
+/// Appends `run`, joined to the last run if the two form one arithmetic run. Empty runs are
 /// dropped.
 void append_run(std::vector<TokenRun>& runs, TokenRun run);
 
@@ -38,7 +39,7 @@ std::vector<int64_t> expand(std::span<const TokenRun> runs);
 /// The ids at rows [begin, end) of the list, as runs.
 std::vector<TokenRun> slice_rows(std::span<const TokenRun> runs, int64_t begin, int64_t end);
 
-/// Do two run lists yield the same ids in the same order? O(runs), never expanded.
+/// True if two run lists give the same ids in the same order. O(runs), never expanded.
 bool same_ids(std::span<const TokenRun> a, std::span<const TokenRun> b);
 
 }  // namespace cpscope

@@ -23,7 +23,7 @@ struct ValidBase {
   int64_t q = 0, kv = 0;
 };
 
-/// Valid tokens before a sequence.
+/// Number of valid tokens before a sequence.
 ValidBase valid_base(const Plan& plan, int64_t sequence) {
   ValidBase base;
   for (int64_t s = 0; s < sequence; ++s) {

@@ -7,14 +7,15 @@
 
 namespace cpscope {
 
-/// The checker's own reading of the mask, row by row; shares no code with mask_bands, which the
-/// planner uses.
+/// The checker's own implementation of the mask, row by row; shares no code with mask_bands, which
+/// the planner uses.
 
 /// Key positions that query position i of a sequence sees under mask type, window and chunk (slices
 /// not applied): [begin, end).
 ColumnRange visible_interval(const Attention& attention, const SequenceSlot& sequence, int64_t i);
 
-/// Is key position j visible to query position i; with slices, through slice number `slice`?
+/// True if key position j is visible to query position i; with slices, through slice number
+/// `slice`.
 bool is_inside(const Plan& plan, int64_t sequence, int64_t i, int64_t j, int64_t slice);
 
 /// The first mask slice that holds the cell, or -1.

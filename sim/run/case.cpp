@@ -23,7 +23,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// What answers are stored in.
+/// The type in which answers are stored.
 Dtype answer_dtype(const Scenario& scenario) {
   return scenario.numerics.dtype == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32;
 }
@@ -49,11 +49,12 @@ CaseOutcome stop(CaseOutcome outcome, const Error& error) {
   return outcome;
 }
 
-/// Why the case is not executed here although it was planned and proved; nothing when it can be.
+/// Why the case is not executed on this machine although it was planned and proved; nothing when it
+/// can be.
 std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenario,
                               const Executor& executor, const CaseOptions& options) {
   const BatchSlots& slots = outcome.plan->plan().layout.slots;
-  // The inputs, the answer and the judge's two answers are of like size.
+  // The inputs, the answer and the oracle's two answers have similar sizes.
   const int64_t sides = options.sample_rows > 0 ? 3 : 5;
   const ItemResultsSize items =
       options.keeps_items ? measure_item_results(outcome.plan->plan()) : ItemResultsSize{};
@@ -85,7 +86,7 @@ std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenar
   return std::nullopt;
 }
 
-/// What one phase of a case tells and asks.
+/// Progress and cancellation of one phase of a case.
 RunControl control_phase(const CaseOptions& options, std::string_view phase) {
   RunControl control{.is_cancelled = options.is_cancelled};
   if (options.progress) {
@@ -135,7 +136,7 @@ std::string_view to_name(CaseStatus value) {
 
 double estimate_flops(const Scenario& scenario, const PlanSummary& summary) {
   const double lanes = scenario.attention.head_dim_qk + scenario.attention.head_dim_v;
-  // Forward two products, backward five; executor, exact and plain judge.
+  // Forward: two products; backward: five. Three runs: executor, exact oracle and plain oracle.
   return 3.0 * static_cast<double>(summary.visible_pairs) * lanes *
          (scenario.numerics.backward ? 7.0 : 2.0);
 }
@@ -167,13 +168,13 @@ Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name) {
   }
   constexpr std::string_view kPlugin = "plugin:";
   if (name.starts_with(kPlugin) && toolbox.open_plugin) {
-    // Opened once: later cases find it among the executors.
+    // The plugin is opened once: later cases find it among the executors.
     Result<std::unique_ptr<Executor>> plugin = toolbox.open_plugin(name.substr(kPlugin.size()));
     if (!plugin) return plugin.error();
     toolbox.executors.push_back(std::move(plugin).value());
     return toolbox.executors.back().get();
   }
-  return make_error(ErrorKind::bad_input, fmt::format("no executor has this name: {}", name),
+  return make_error(ErrorKind::bad_input, fmt::format("unknown executor: {}", name),
                     "cpu, cuda, cuda-portable, nccl or plugin:PATH");
 }
 
@@ -194,14 +195,14 @@ std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& exe
   if (pairs <= kMostPairs) return std::nullopt;
   return make_error(
       ErrorKind::unavailable,
-      fmt::format("the probe would ask the oracle's mask about {:.2g} pairs, at most {:.2g}", pairs,
+      fmt::format("the probe would evaluate {:.2g} pairs of the oracle's mask, limit {:.2g}", pairs,
                   kMostPairs),
       "use shorter sequences");
 }
 
 std::optional<Error> grade_obstacle(const CheckedPlan& plan) {
   const Plan& inner = plan.plan();
-  // The record as it was read and as rows, inputs, the answer, and the judge's two answers.
+  // The record as read and as rows, the inputs, the answer, and the oracle's two answers.
   const int64_t needed = 8 * run_inputs_bytes(inner.scenario, inner.layout.slots);
   if (needed <= machine_memory_bytes() / 10 * 9) return std::nullopt;
   return make_error(ErrorKind::unavailable,
@@ -259,7 +260,7 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
 
 CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOptions& options) {
   CaseOutcome outcome = run_case(toolbox, loaded.scenario, options);
-  // What went wrong while it ran is no fault of the file.
+  // An error during the run is not an error of the file.
   const bool is_of_file = outcome.error && outcome.error->kind != ErrorKind::failed &&
                           outcome.error->kind != ErrorKind::unavailable;
   if (is_of_file) {

@@ -6,7 +6,7 @@ namespace {
 
 template <class Value>
 void round_span(Dtype dtype, std::span<Value> values) {
-  // One loop per dtype: the compiler sees the constant and drops the switch from the loop.
+  // One loop per dtype: the compiler sees the constant and moves the switch out of the loop.
   switch (dtype) {
     case Dtype::bf16:
       for (Value& value : values) value = round_to(Dtype::bf16, value);

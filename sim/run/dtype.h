@@ -12,15 +12,15 @@ namespace cpscope {
 /// bf16 (8 significant bits) 2^-8, fp16 (11) 2^-11, fp32 (24) 2^-24, fp64 (53) 2^-53.
 double unit_roundoff(Dtype dtype);
 
-/// Binary format with `kSignificantBits` (the leading one included) and smallest normal exponent
-/// `kMinExponent`, seen from double: everything that the rounding below needs, as constants.
+/// A binary format with `kSignificantBits` (the leading one included) and smallest normal exponent
+/// `kMinExponent`, relative to double: the constants that the rounding below needs.
 template <int kSignificantBits, int kMinExponent>
 struct NarrowFormat {
   static constexpr int kDroppedBits = 53 - kSignificantBits;
   static constexpr uint64_t kDroppedMask = (uint64_t{1} << kDroppedBits) - 1;
   static constexpr uint64_t kHalfMinusOne = kDroppedMask >> 1;
   static constexpr uint64_t kMinNormalBits = static_cast<uint64_t>(1023 + kMinExponent) << 52;
-  // The formats here have as many exponents above as below: the largest one is 1 - kMinExponent.
+  // The formats here have a symmetric exponent range: the largest exponent is 1 - kMinExponent.
   static constexpr uint64_t kFirstTooLargeBits = static_cast<uint64_t>(1023 + 2 - kMinExponent)
                                                  << 52;
   // Adding this number to a value below the smallest normal leaves a sum whose last bit is the
@@ -39,13 +39,13 @@ inline double round_to_narrow(double value) {
   const uint64_t sign = bits & (uint64_t{1} << 63);
   const uint64_t magnitude = bits ^ sign;
   if (magnitude < Format::kMinNormalBits) {
-    // The processor's own addition does the rounding; the sign is put back for the sake of -0.
+    // The processor's own addition rounds; the sign is restored because of -0.
     const double shifted = bit_cast<double>(magnitude) + Format::kSubnormalShift;
     return bit_cast<double>(sign | bit_cast<uint64_t>(shifted - Format::kSubnormalShift));
   }
   if (magnitude >= kInfinityBits) return value;
   // Half a unit (less one where the kept part is even) carries into the kept part, and from there
-  // into the exponent, as the next binade wants it.
+  // into the exponent at a power of two.
   const uint64_t odd = (magnitude >> Format::kDroppedBits) & 1;
   const uint64_t rounded = (magnitude + Format::kHalfMinusOne + odd) & ~Format::kDroppedMask;
   return bit_cast<double>(sign | (rounded < Format::kFirstTooLargeBits ? rounded : kInfinityBits));
@@ -56,7 +56,7 @@ inline uint16_t to_bf16_bits(float value) {
   const uint32_t bits = bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
     const uint32_t kept = bits >> 16;
-    // A payload that lived in the dropped half only would turn the NaN into infinity.
+    // A payload only in the dropped half would turn the NaN into infinity.
     return static_cast<uint16_t>((kept & 0x7fu) != 0 ? kept : kept | 0x40u);
   }
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
@@ -82,7 +82,7 @@ inline uint16_t to_fp16_bits(float value) {
   }
   const uint32_t odd = (magnitude >> 13) & 1u;
   const uint32_t rebiased = magnitude - (uint32_t{127 - 15} << 23);
-  // 65520 and above carry into the exponent of infinity by themselves.
+  // Values of 65520 and above carry into the exponent of infinity.
   return static_cast<uint16_t>(sign | ((rebiased + 0xfffu + odd) >> 13));
 }
 

@@ -12,7 +12,7 @@
 namespace cpscope {
 namespace {
 
-/// Length of a row, infinities left out; nothing for a row of zeros or infinities alone.
+/// Length of a row, infinities excluded; nothing for a row that holds only zeros or infinities.
 std::optional<double> row_length(std::span<const double> row) {
   double sum = 0;
   bool is_seen = false;
@@ -24,7 +24,7 @@ std::optional<double> row_length(std::span<const double> row) {
   return std::sqrt(sum);
 }
 
-/// Lanes of a row: lse is [token, head] as a whole and [row, head, 1] as an item's.
+/// Elements of a row: lse is [token, head] as a whole tensor and [row, head, 1] as an item's.
 int64_t row_lanes(const Tensor& tensor) { return tensor.shape.size() > 2 ? tensor.shape[2] : 1; }
 
 template <class Visit>
@@ -35,7 +35,7 @@ void for_each_row(const Tensor& tensor, Visit visit) {
           begin);
 }
 
-/// What a typical row of a whole tensor may err: the budget over the rows that somebody sees.
+/// Allowed error of a typical row of a whole tensor: the budget over the rows that are not empty.
 double typical_row_error(const Tensor& whole, double budget_l2) {
   int64_t rows = 0;
   for_each_row(whole,
@@ -43,12 +43,12 @@ double typical_row_error(const Tensor& whole, double budget_l2) {
   return budget_l2 / std::sqrt(static_cast<double>(std::max<int64_t>(1, rows)));
 }
 
-/// How many times its budget a sample of `draws` rows needs.
+/// Factor on the budget of a sample of `draws` rows.
 double sample_factor(double draws) {
   return std::max(1.0, (1 + kSigmas / std::sqrt(2 * std::max(1.0, draws))) / 2);
 }
 
-/// |left - right|2 of two rows; infinite where one value has no distance from the other.
+/// |left - right|2 of two rows; infinite if the distance of two values is undefined.
 double row_distance(std::span<const double> left, std::span<const double> right) {
   double sum = 0;
   for (size_t lane = 0; lane < left.size(); ++lane) {
@@ -98,7 +98,7 @@ EarnedTolerance::EarnedTolerance(const RunRecord& a, const RunRecord& b) {
     const Tensor* whole = b.find(left.name);
     if (right == nullptr || whole == nullptr) continue;
     ArrayBudget sum{left.name, 0.0, left.l2 + right->l2, 0.0};
-    // An answer that may err as much as it is long says nothing more about its parts.
+    // An answer whose allowed error is as large as itself says nothing about its parts.
     sum.rel_l2 = std::min(left.rel_l2, 1.0) + std::min(right->rel_l2, 1.0);
     sum.row_l2 =
         share_of_typical_row(left.name, row_lanes(*whole)) * typical_row_error(*whole, sum.l2);

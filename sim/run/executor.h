@@ -13,27 +13,27 @@
 
 namespace cpscope {
 
-/// Which item of a plan: number `index` of its kind in one direction.
+/// An item of a plan: number `index` of its kind in one direction.
 struct ItemId {
   bool is_backward = false;
   StageKind kind = StageKind::compute;
   int64_t index = 0;
 };
 
-/// One array that an item has just written, [row, head, lane].
+/// One array that an item has just written, [row, head, element].
 struct ItemResult {
   ItemId item;
   RankId rank{};
   StepId step{};
   const char* array = "";  // out | lse | dq | dk | dv
   std::vector<int64_t> shape;
-  std::vector<double> values;  // floats held exactly, doubles where everything is fp64
+  std::vector<double> values;  // float values held exactly; fp64 runs keep doubles
 };
 
-/// Sees the results of every compute and finish item, in plan order. May be empty.
+/// Receives the results of every compute and finish item, in plan order. May be empty.
 using Observer = std::function<void(const ItemResult&)>;
 
-/// When an item was carried out, from the start of the run.
+/// When an item ran, from the start of the run.
 struct ItemEvent {
   ItemId item;
   RankId rank{};
@@ -48,22 +48,22 @@ struct RunOptions {
   int threads = 0;      // 0 = all cores; results do not depend on it
   Observer observer = {};       // item results in plan order; the run is then slower
   bool measures_items = false;  // executors with a clock of their own fill RunOutput::events
-  int32_t repeats = 1;      // each pass is carried out so often, for timing; the result is the same
-                            // each time
-  RunControl control = {};  // counts items; a cancelled run is an error
+  int32_t repeats = 1;          // times that each pass runs, for timing; the result is the same
+                                // each time
+  RunControl control = {};      // counts items; a cancelled run is an error
 };
 
-/// What an executor gives back, in packed padded token order.
+/// The result of an executor, in packed padded token order.
 struct RunOutput {
   Answer answer;
-  int64_t tile_flops = 0;     // arithmetic of the tiles that were worked on, masked cells included
+  int64_t tile_flops = 0;     // arithmetic of the tiles computed, masked cells included
   double tile_seconds = 0.0;  // time in them, summed over threads
-  double list_seconds = 0.0;  // host time for a rank's lists of tiles, once a layout; 0 on the CPU
+  double list_seconds = 0.0;  // host time for the tile lists of the ranks, once per layout; CPU: 0
   std::vector<ItemEvent> events;  // [item] of one repeat, by start; empty without a clock
   std::vector<double> forward_seconds, backward_seconds;  // [repeat] wall time of a pass alone
-  bool is_whole = true;  // false: the answer is in another process, which judges it
-  std::string kernels;   // which generation of kernels worked; empty on the CPU
-  /// [compute item of each direction] its kernels with their tiles, "" where it idles; empty on the
+  bool is_whole = true;  // false: the answer is in another process, which grades it
+  std::string kernels;   // the generation of kernels that ran; empty on the CPU
+  /// [compute item of each direction] its kernels with their tiles, "" if it idles; empty on the
   /// CPU.
   std::array<std::vector<std::string>, 2> item_kernels;
 };
@@ -71,35 +71,36 @@ struct RunOutput {
 /// The GPUs that an executor spreads ranks over, all of one kind.
 struct DeviceReport {
   std::string name;    // "NVIDIA H200"
-  std::string driver;  // its version; empty where the machine does not say
+  std::string driver;  // its version; empty if unknown
   int32_t multiprocessors = 0;
   double memory_gib = 0;
-  int32_t count = 1;  // 1: one GPU plays all ranks
+  int32_t count = 1;  // 1: one GPU runs all ranks
 };
 
-/// Something that can carry out a checked plan. The only base class of the house.
+/// Something that can run a checked plan. The only base class of the project.
 class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::string name() const = 0;
-  /// Why this machine has no such executor (kind unavailable, one sentence); nothing when it has.
-  /// Asked only when somebody wants to use it, because waking a device takes a while.
+  /// Why this machine has no such executor (kind unavailable, one sentence); nothing when it has
+  /// one. Called only when the executor is about to be used, because initialising a device takes a
+  /// while.
   virtual std::optional<Error> absence() const { return std::nullopt; }
-  /// Does it take scenarios of this dtype?
+  /// True if it supports scenarios of this dtype.
   virtual bool can_hold(Dtype /*dtype*/) const { return true; }
-  /// May it keep and merge partial results in the scenario's dtype, whatever `accumulate` says? Of
-  /// somebody else's code nobody knows.
+  /// True if it may keep and merge partial results in the scenario's dtype, whatever `accumulate`
+  /// says. This is unknown for code of other projects.
   virtual bool may_merge_in_dtype() const { return false; }
-  /// What it works on. Errors: unavailable (no device and no clock of its own, or devices that one
-  /// process does not drive alone), in one sentence.
+  /// The devices that it uses. Errors: unavailable (no device and no clock of its own, or devices
+  /// that one process does not drive alone), in one sentence.
   virtual Result<DeviceReport> describe_devices() const {
     return make_error(ErrorKind::unavailable, "executor " + name() + " has no device to measure",
                       "use --executor cuda or nccl");
   }
-  /// Host memory that the plan needs on this executor beside its inputs and answer, known before
-  /// anything is allocated. What a device lacks, `run` says with both figures.
+  /// Host memory that the plan needs on this executor in addition to its inputs and answer, known
+  /// before anything is allocated. If device memory is short, `run` reports it with both figures.
   virtual int64_t memory_bytes(const CheckedPlan& plan) const = 0;
-  /// Errors: unavailable (feature, memory, cancelled), in one sentence. No exception leaves.
+  /// Errors: unavailable (feature, memory, cancelled), in one sentence. Throws no exception.
   virtual Result<RunOutput> run(const CheckedPlan& plan, const RunInputs& inputs,
                                 const RunOptions& options) = 0;
 };

@@ -9,15 +9,15 @@
 
 namespace cpscope {
 
-/// A wrong computation that the watched walker does on purpose. Each stands for a mistake that
-/// somebody's executor has made; sim/faults says whose.
+/// A wrong computation that the watched walker does on purpose. Each is a mistake of a real
+/// executor; sim/faults names its source.
 enum class Mistake {
   local_positions,         // rotary embedding by row of the rank's buffer
-  second_half_follows_on,  // rotary embedding: the second chunk goes on where the first ended
+  second_half_follows_on,  // rotary embedding: the second chunk continues after the first one
   heads_transposed,        // a rank's queries land [head, row] where [row, head] is read
-  first_kv_head_for_all,   // every rank gets kv head 0
-  kv_head_modulo,          // query head h reads kv head h mod kv_heads
-  rows_not_cleared,        // rows of out that no tile writes keep what memory held
+  first_kv_head_for_all,   // every rank gets KV head 0
+  kv_head_modulo,          // query head h reads KV head h mod kv_heads
+  rows_not_cleared,        // rows of out that no tile writes keep the old memory
   lse_not_cleared,         // the same for lse
   cleared_by_product,      // rows that see nothing are cleared by out * 0
   lse_transposed,          // lse is written [row, head] and read [head, row]
@@ -29,13 +29,13 @@ enum class Mistake {
   out_summed_in_16_bits,   // running out rounded to bf16 after every merge
   dq_summed_in_16_bits,    // running dq rounded to bf16 after every merge
   dkv_wire_in_16_bits,     // dk, dv partials travel in bf16
-  sink_left_out,           // the sink never enters
-  sink_in_every_partial,   // the sink enters with every partial result
-  value_lanes_shifted,     // v padded to the lanes of q and k, and out cut at the wrong end
-  sink_gradient_summed     // d_sink, whole on every rank, is added up over the ranks
+  sink_left_out,           // the sink is never added
+  sink_in_every_partial,   // the sink is added in every partial result
+  value_lanes_shifted,     // v padded to head_dim_qk, and out cut at the wrong end
+  sink_gradient_summed     // d_sink, complete on every rank, is summed over the ranks
 };
 
-/// Where an executor goes wrong: everywhere, or on one rank in one step of one pass.
+/// Where an executor makes the mistake: everywhere, or on one rank in one step of one pass.
 struct MistakeSite {
   std::optional<RankId> rank;
   std::optional<StepId> step;
@@ -57,13 +57,13 @@ class ExecutorFault {
   MistakeSite site_;
 };
 
-/// What the watched walker is set up with.
+/// Settings of the watched walker.
 struct WatchedWalk {
-  std::optional<ExecutorFault> fault = std::nullopt;  // nothing: it does what the plan says
-  WalkTrace* trace = nullptr;                         // filled when given
+  std::optional<ExecutorFault> fault = std::nullopt;  // nothing: it follows the plan
+  WalkTrace* trace = nullptr;                         // filled if not null
 };
 
-/// Makes the CPU walker with a trace and, for the fault gallery alone, with a mistake.
+/// Makes the CPU walker with a trace and, only for the fault gallery, with a mistake.
 using WatchedWalker = std::function<std::unique_ptr<Executor>(const WatchedWalk&)>;
 
 }  // namespace cpscope

@@ -11,7 +11,7 @@
 namespace cpscope {
 namespace {
 
-/// The item and its name; its place is still open.
+/// The item and its name; its place is not known yet.
 std::optional<FirstItem> find_unplaced(const RunRecord& a, const RunRecord& b,
                                        const std::vector<TensorDiff>& diffs, const DiffRule& rule) {
   if (!holds_items(a) || !holds_items(b)) return std::nullopt;
@@ -59,12 +59,12 @@ std::optional<FirstItem> find_first_item(const RunRecord& a, const RunRecord& b,
 
 std::string describe_earned(const TensorDiff& diff, const DiffRule& rule) {
   if (!rule.is_earned) return "";
-  if (!diff.earned) return "; what has no budget is the same bit by bit";
+  if (!diff.earned) return "; tensors without a budget are equal bit by bit";
   if (diff.earned->row_excess > 1)
-    return fmt::format("; the row is {:.3g} times as far off as is earned",
+    return fmt::format("; the error of the row is {:.3g} times the earned tolerance",
                        diff.earned->row_excess);
   return fmt::format("; {:.3g} apart, {} {:.3g}", diff.l2,
-                     is_within(diff, rule) ? "within the earned" : "over the earned",
+                     is_within(diff, rule) ? "within the earned tolerance" : "over the earned",
                      diff.earned->allowed_l2);
 }
 
@@ -81,7 +81,7 @@ std::string describe_first_item(const FirstItem& first, const DiffRule& rule) {
     text += fmt::format(" (token {})", first.place->token);
   text += first.place ? fmt::format(", head {}", first.place->head)
                       : fmt::format(", head {} of the buffer", diff.worst_head);
-  return text + fmt::format(", lane {}: {:.9g} vs {:.9g}; rel_l2 {:.3g}{}", diff.worst_lane,
+  return text + fmt::format(", element {}: {:.9g} vs {:.9g}; rel_l2 {:.3g}{}", diff.worst_lane,
                             diff.left, diff.right, diff.rel_l2, describe_earned(diff, rule));
 }
 

@@ -32,7 +32,7 @@ Error bad_value(const Tensor& given, Dtype dtype, int64_t token, int64_t head, d
                     "store what the kernel has read, or set the scenario's dtype");
 }
 
-/// The tokens whose rows of an input are known by their values.
+/// Finds the token of a row of an input by the row's values.
 class RowFinder {
  public:
   RowFinder(const Tensor& input, const std::vector<bool>& valid)
@@ -42,7 +42,7 @@ class RowFinder {
     }
   }
 
-  /// The token whose row this is; -1 for a row of nobody.
+  /// The token with this row; -1 if no token has it.
   int64_t find(const Tensor& given, int64_t at) const {
     const auto found = tokens_.find(hash(row(given, at)));
     if (found == tokens_.end()) return -1;
@@ -68,7 +68,7 @@ class RowFinder {
   std::unordered_map<uint64_t, int64_t> tokens_;
 };
 
-/// Do all rows stand right in the other order than the one that they were read in?
+/// True if all rows are right in the row order that was not used for reading.
 bool fits_other_order(const Tensor& given, const Tensor& input, const std::vector<bool>& valid,
                       const std::vector<int64_t>& ids, RowOrder order) {
   const int64_t width = input.shape[1] * input.shape[2];
@@ -83,8 +83,8 @@ bool fits_other_order(const Tensor& given, const Tensor& input, const std::vecto
   return true;
 }
 
-/// An input whose rows are the scenario's, but in other places, was read in the wrong order: then
-/// nothing else of the record stands where it was taken to be.
+/// An input that holds the scenario's rows in other places was read in the wrong order; then the
+/// other tensors of the record are in the wrong order too.
 std::optional<Error> refuse_moved_rows(const ForeignRecord& record, const Tensor& given,
                                        const Tensor& input, const std::vector<bool>& valid,
                                        const std::vector<std::vector<TokenRun>>& runs) {
@@ -113,11 +113,11 @@ std::optional<Error> refuse_moved_rows(const ForeignRecord& record, const Tensor
       fmt::format("input {} of the record holds the scenario's rows in other places: {} rows, "
                   "first token {} where token {} belongs",
                   given.name, moved, first_holds, first),
-      other_fits ? fmt::format("they all stand right in {0} order: --order {0}", to_name(other))
+      other_fits ? fmt::format("all rows match in {0} order: use --order {0}", to_name(other))
                  : "is it this scenario's layout? An imported order goes with --order-file");
 }
 
-/// Takes the record's values of valid tokens over into `input` and counts those that differ.
+/// Copies the record's values of valid tokens into `input` and counts those that differ.
 std::optional<Error> take_input(const Tensor& given, const std::vector<bool>& valid, Dtype dtype,
                                 Tensor& input, InputNote& note) {
   const int64_t heads = input.shape[1], lanes = input.shape[2];
@@ -151,7 +151,7 @@ std::optional<Error> take_sink(const Tensor& given, Dtype dtype, std::vector<dou
   return std::nullopt;
 }
 
-/// The scenario's inputs, with the record's in their place where it holds some.
+/// The scenario's inputs, replaced by the record's inputs if it holds some.
 Result<RunInputs> find_inputs(const Plan& plan, const ForeignRecord& record, ForeignGrade& graded) {
   const BatchSlots& slots = plan.layout.slots;
   const Dtype dtype = plan.scenario.numerics.dtype;
@@ -193,7 +193,7 @@ void for_each_answer(OnRows on_rows, OnHeads on_heads) {
   on_heads("d_sink", &Answer::d_sink);
 }
 
-/// Which answers the scenario asks for.
+/// The answers that the scenario requires.
 std::vector<std::string> asked_answers(const Scenario& scenario) {
   std::vector<std::string> names{"out", "lse", "max_logit"};
   if (!scenario.numerics.backward) return names;
@@ -206,7 +206,7 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// The record's answers; what it lacks is empty.
+/// The record's answers; missing ones are empty.
 Answer take_answer(const ForeignRecord& record) {
   Answer answer;
   for_each_answer(
@@ -219,7 +219,7 @@ Answer take_answer(const ForeignRecord& record) {
   return answer;
 }
 
-/// Padding rows as they should be, whatever stood there.
+/// Sets padding rows to their correct values, whatever they held.
 void clear_padding(const BatchSlots& slots, Answer& answer) {
   for (Tensor* tensor : {&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv}) {
     if (tensor->values.empty()) continue;
@@ -233,7 +233,7 @@ void clear_padding(const BatchSlots& slots, Answer& answer) {
   }
 }
 
-/// Are all rows of an input the same number by number?
+/// True if all rows of an input are equal.
 bool is_same_everywhere(const Tensor& input, const std::vector<bool>& valid) {
   const int64_t width = input.size() / std::max<int64_t>(1, input.shape[0]);
   const double* first = nullptr;
@@ -258,13 +258,13 @@ bool is_zero(const Tensor& input, const std::vector<bool>& valid) {
   return true;
 }
 
-/// What inputs leave open, whatever the answer is: a question that a wrong answer passes too.
+/// Lists what inputs do not test, so that a wrong answer passes too.
 void find_blind_inputs(const Plan& plan, const RunInputs& inputs, std::vector<std::string>& blind) {
   const BatchSlots& slots = plan.layout.slots;
   const std::vector<bool> queries = valid_ids(slots, false), keys = valid_ids(slots, true);
   const auto say = [&](const char* what) { blind.emplace_back(what); };
   if (is_zero(inputs.v, keys)) {
-    say("v is zero, and so is out whatever was computed");
+    say("v is zero, so out is zero for any mask: this proves nothing");
   } else if (is_same_everywhere(inputs.v, keys)) {
     say("v is the same in all tokens, and so is out whatever a query sees");
   }
@@ -276,7 +276,7 @@ void find_blind_inputs(const Plan& plan, const RunInputs& inputs, std::vector<st
     say("d_out is zero, and so are dq, dk and dv whatever was computed");
 }
 
-/// Is this a name that the field has for an answer of the contract: softmax_lse, q_grad, d_query?
+/// True for a common name of an answer of the contract: softmax_lse, q_grad, d_query.
 bool resembles(std::string name, std::string_view answer) {
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -290,14 +290,14 @@ bool resembles(std::string name, std::string_view answer) {
   return names_input && (has("grad") || name.front() == 'd');
 }
 
-/// What the record leaves open.
+/// Lists what the record does not test.
 void find_blind_record(const ForeignRecord& record, const ForeignGrade& graded,
                        std::vector<std::string>& blind) {
   const auto is_asked = [&](const std::string& name) {
     return contains(graded.missing, name) || contains({"q", "k", "v", "d_out", "sink"}, name);
   };
   for (const std::string& name : record.absent)
-    if (is_asked(name)) blind.push_back(fmt::format("{} is there without a value", name));
+    if (is_asked(name)) blind.push_back(fmt::format("{} was given without a tensor", name));
   for (const std::string& name : graded.missing) {
     for (const std::string& other : record.ignored) {
       if (resembles(other, name))
@@ -309,7 +309,7 @@ void find_blind_record(const ForeignRecord& record, const ForeignGrade& graded,
   }
   for (const char* name : {"out", "lse", "dq", "dk", "dv"})
     if (record.find(name) != nullptr) return;
-  blind.emplace_back("no tensor by token is there: one number a head tells nothing of the rows");
+  blind.emplace_back("no per-token tensor is present: one number per head does not test the rows");
 }
 
 std::optional<Error> grade_sample_of(const Toolbox& toolbox, const Plan& plan,
@@ -326,7 +326,8 @@ std::optional<Error> grade_sample_of(const Toolbox& toolbox, const Plan& plan,
   return std::nullopt;
 }
 
-/// Other ways to round that explain a failure: what the scenario would have to say.
+/// Tries other ways of rounding that explain a failure, and says which scenario setting describes
+/// them.
 std::optional<Error> try_other_roundings(const Toolbox& toolbox, const Plan& plan,
                                          const RunInputs& inputs, const Answer& answer,
                                          const ForeignGradeOptions& options, ForeignGrade& graded) {

@@ -17,7 +17,7 @@ const TensorKind* find_kind(std::string_view name) {
   return nullptr;
 }
 
-/// "out.rank3": a tensor's name and the rank whose part it is; -1 for a whole tensor.
+/// "out.rank3": a tensor's name and the rank of this part; -1 for a whole tensor.
 struct PartName {
   std::string base;
   int64_t rank = -1;
@@ -39,7 +39,7 @@ std::optional<Error> add_found(const NamedRecord& named, const Tensor& tensor, i
   const std::string name = printable_name(tensor.name);
   if (rank < 0) {
     if (found.whole != nullptr)
-      return make_bad_input("tensor \"" + name + "\" is there twice", "", named.path);
+      return make_bad_input("tensor \"" + name + "\" appears twice", "", named.path);
     found.whole = &tensor;
     found.whole_path = named.path;
     return std::nullopt;
@@ -59,7 +59,7 @@ std::optional<Error> add_found(const NamedRecord& named, const Tensor& tensor, i
   return std::nullopt;
 }
 
-/// Everything of the contract's names that the files hold; others are listed.
+/// Collects all tensors in the files that have names of the contract; others are listed.
 std::optional<Error> collect(const std::vector<NamedRecord>& records, int32_t cp_size,
                              FoundTensors& found, std::set<std::string>& ignored) {
   for (size_t file = 0; file < records.size(); ++file) {
@@ -98,7 +98,7 @@ std::optional<Error> check_found(const TensorKind& kind, const Found& found) {
   if (found.parts.empty()) return std::nullopt;
   if (found.whole != nullptr)
     return make_bad_input(
-        fmt::format("tensor \"{}\" is there whole and in parts by rank", kind.name),
+        fmt::format("tensor \"{}\" is given both whole and in parts by rank", kind.name),
         "leave one out", found.whole_path);
   for (size_t r = 0; r < found.parts.size(); ++r) {
     if (found.parts[r] == nullptr)
@@ -109,7 +109,7 @@ std::optional<Error> check_found(const TensorKind& kind, const Found& found) {
   return std::nullopt;
 }
 
-/// The number that a file's name counts with: the last digits of its stem, or nothing.
+/// The number in a file's name: the last digits of its stem, or nothing.
 std::optional<int64_t> number_in_name(const std::string& path) {
   const std::string stem = std::filesystem::path(path).stem().string();
   const size_t last = stem.find_last_of("0123456789");
@@ -164,7 +164,7 @@ std::optional<Error> sort_by_rank(std::vector<NamedRecord>& records) {
   if (!ranks.empty())
     return make_bad_input("only some of the files have metadata \"rank\"",
                           "write it to all, or to none");
-  // Without metadata the list is taken as it stands, unless the names say otherwise.
+  // Without metadata the order of the list is used, unless the names contradict it.
   std::optional<int64_t> before;
   for (const NamedRecord& named : records) {
     const std::optional<int64_t> number = number_in_name(named.path);

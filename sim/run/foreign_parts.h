@@ -12,7 +12,7 @@
 
 namespace cpscope {
 
-/// What a tensor of the contract is made of.
+/// Properties of a tensor of the contract.
 struct TensorKind {
   std::string_view name;
   bool is_by_head;  // [heads], the same on every rank
@@ -42,12 +42,12 @@ struct Found {
   std::vector<const Tensor*> parts;  // [rank]
 };
 
-/// [kind of tensor] what the files hold of it.
+/// [kind of tensor] its tensors in the files.
 using FoundTensors = std::array<Found, kTensorKinds.size()>;
 
-/// Looks through the files for the contract's names, whole or in parts by rank; `ignored` takes the
-/// others. Errors (bad_input): a part twice, of a rank that there is not, or missing; a tensor
-/// whole and in parts; whole numbers or 8-bit floats under a name that is graded.
+/// Finds the contract's names in the files, whole or in parts by rank; other names go to `ignored`.
+/// Errors (bad_input): a part twice, of a rank that does not exist, or missing; a tensor whole and
+/// in parts; whole numbers or 8-bit floats under a name that is graded.
 std::optional<Error> collect_tensors(const std::vector<NamedRecord>& records, int32_t cp_size,
                                      FoundTensors& found, std::set<std::string>& ignored);
 

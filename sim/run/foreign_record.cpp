@@ -13,16 +13,16 @@
 namespace cpscope {
 namespace {
 
-/// Local buffers of one side as the extents of its tensors need them.
+/// Local buffers of one side, as the extents of its tensors describe them.
 struct SideShape {
   std::vector<int64_t> rows;     // [rank] rows of the local buffer
-  std::vector<int64_t> grouped;  // [rank] sequences of equal local slots, 0 if there is no such
+  std::vector<int64_t> grouped;  // [rank] sequences of equal local slots, 0 if they are not equal
   std::vector<int64_t> ids;      // [row of the rank-ordered buffer] packed padded id
   int64_t tokens = 0;
   int64_t sequences = 0;  // of equal slots in the whole packed buffer; 0: not equal
 };
 
-/// Sequence of every packed padded id; the tail's is the number of sequences.
+/// Sequence of every packed padded id; ids of the tail have the number of sequences.
 std::vector<int64_t> sequence_ids(const BatchSlots& slots, bool is_kv) {
   std::vector<int64_t> ids(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens),
                            static_cast<int64_t>(slots.sequences.size()));
@@ -34,8 +34,8 @@ std::vector<int64_t> sequence_ids(const BatchSlots& slots, bool is_kv) {
   return ids;
 }
 
-/// The number of sequences when rows [begin, end) hold as many rows of each, one sequence after
-/// the other; else 0.
+/// The number of sequences if rows [begin, end) hold the same number of rows of each, one sequence
+/// after the other; else 0.
 int64_t count_grouped(const std::vector<int64_t>& sequence_of_row, int64_t begin, int64_t end,
                       int64_t sequences) {
   const int64_t rows = end - begin;
@@ -65,7 +65,7 @@ SideShape shape_side(const Layout& layout, bool is_kv) {
   return side;
 }
 
-/// The same for all ranks, or 0.
+/// The value that all ranks share, or 0.
 int64_t common(const std::vector<int64_t>& values) {
   return std::all_of(values.begin(), values.end(),
                      [&](int64_t value) { return value == values.front(); })
@@ -73,7 +73,7 @@ int64_t common(const std::vector<int64_t>& values) {
              : 0;
 }
 
-/// Collects what belongs to one contract tensor and puts it into packed order.
+/// Collects the parts of one contract tensor and puts them into packed order.
 class Gatherer {
  public:
   Gatherer(const Plan& plan, const RowChoices& choices, RowOrder order)
@@ -128,7 +128,7 @@ class Gatherer {
     return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
   }
 
-  /// A shape that fits nothing, with what it looks like.
+  /// An error for a shape that fits nothing, with a guess at what it is.
   Error explain_shape(Error error, const Tensor& part, bool is_kv, int64_t tokens) const {
     int64_t valid = 0;
     for (const SequenceSlot& slot : plan_.layout.slots.sequences)
@@ -185,7 +185,7 @@ class Gatherer {
   SideShape q_, kv_;
 };
 
-/// What the metadata says under a key, if all files that say something agree.
+/// The metadata value of a key, if all files that have it agree.
 Result<std::string> find_metadata(const std::vector<NamedRecord>& records, const std::string& key) {
   std::string value;
   for (const NamedRecord& named : records) {
@@ -210,9 +210,9 @@ std::optional<Error> choose(const std::vector<NamedRecord>& records, const std::
   if (!text) return text.error();
   const std::optional<Choice> said = find(text.value());
   if (!text.value().empty() && !said) {
-    return make_bad_input(fmt::format("metadata \"{}\" says nothing that is known: {}", key,
-                                      printable_name(text.value())),
-                          names, records.front().path);
+    return make_bad_input(
+        fmt::format("metadata \"{}\" has an unknown value: {}", key, printable_name(text.value())),
+        names, records.front().path);
   }
   if (choice) {
     source = "the command line";
@@ -280,8 +280,7 @@ Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan&
     return *error;
   const bool is_ours = !records.front().record.plan_hash.empty();
   if (!order) {
-    foreign.order_source = is_ours ? "cpscope wrote the record"
-                                   : "nothing says otherwise: records are in packed order";
+    foreign.order_source = is_ours ? "cpscope wrote the record" : "packed is the default order";
   }
   if (is_ours && !row_choices.lse_layout) row_choices.lse_layout = LseLayout::tokens_heads;
   foreign.order = order.value_or(RowOrder::packed);

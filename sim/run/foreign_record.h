@@ -12,14 +12,14 @@
 
 namespace cpscope {
 
-/// How the rows of a tensor follow each other: by packed padded token id (contract, section 4), or
-/// the ranks' local buffers one after another.
+/// The order of the rows of a tensor: by packed padded token id (contract, section 4), or the
+/// ranks' local buffers one after another.
 enum class RowOrder { packed, rank };
 
 std::string_view to_name(RowOrder value);
 std::optional<RowOrder> find_row_order(std::string_view name);
 
-/// What the caller says about a record; what is left out is looked up in its metadata ("order",
+/// What the caller says about a record; other properties are looked up in its metadata ("order",
 /// "format", "lse_layout").
 struct ForeignChoices {
   std::optional<RowOrder> order = {};
@@ -27,13 +27,13 @@ struct ForeignChoices {
   std::optional<LseLayout> lse_layout = {};
 };
 
-/// A .safetensors file and what it holds.
+/// A .safetensors file and its content.
 struct NamedRecord {
   std::string path;
   RunRecord record;
 };
 
-/// Tensors that somebody else computed, with the contract's names and shapes, in packed padded
+/// Tensors that other software computed, with the contract's names and shapes, in packed padded
 /// token order.
 struct ForeignRecord {
   std::vector<Tensor> tensors;        // in the contract's order
@@ -41,26 +41,25 @@ struct ForeignRecord {
   std::vector<std::string> ignored;   // tensors of other names
   std::vector<std::string> absent;    // names that the caller gave without a tensor
   RowOrder order = RowOrder::packed;
-  std::string order_source;  // who said so: an option, the metadata, cpscope itself, the contract
-  bool is_by_rank = false;   // every tensor came in parts, so that `order` was not asked for
-  std::string executor;      // as its metadata says; may be empty
+  std::string order_source;  // source of `order`: an option, the metadata, cpscope, the contract
+  bool is_by_rank = false;   // every tensor came in parts, so that `order` was not needed
+  std::string executor;      // from its metadata; may be empty
 
   const Tensor* find(std::string_view name) const;
 };
 
-/// Puts one record, or one for each rank, into the contract's form. A tensor may be whole ("out"),
-/// or in parts by rank ("out.rank0", ... of one file, or "out" of a file a rank): those are in rank
-/// order whatever was chosen. Errors (bad_input): an unknown choice in the metadata, a part that is
-/// missing or of another shape, a shape that fits nothing or several things.
+/// Converts one record, or one for each rank, into the contract's form. A tensor may be whole
+/// ("out") or in parts by rank ("out.rank0", ... of one file, or "out" of one file per rank): parts
+/// are in rank order whatever was chosen. Errors (bad_input): an unknown choice in the metadata, a
+/// part that is missing or of another shape, a shape that fits nothing or several things.
 Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan& plan,
                                    const ForeignChoices& choices);
 
-/// Puts files in the order of their ranks: by metadata "rank" where all have it, else as they
-/// stand. Refuses a list whose file names count otherwise ("rank10" before "rank2", as a shell
-/// sorts).
+/// Sorts files by rank: by metadata "rank" if all have it, else they keep their order. Refuses a
+/// list whose file names have another order ("rank10" before "rank2", as a shell sorts).
 std::optional<Error> sort_by_rank(std::vector<NamedRecord>& records);
 
-/// Where each rank-ordered row goes: the packed padded id of every row of all ranks' local buffers.
+/// Target of each rank-ordered row: the packed padded id of every row of all ranks' local buffers.
 std::vector<int64_t> rank_order_ids(const std::vector<std::vector<TokenRun>>& runs_by_rank);
 
 }  // namespace cpscope

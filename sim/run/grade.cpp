@@ -16,23 +16,23 @@
 namespace cpscope {
 namespace {
 
-/// Rows of fewer lanes cancel to almost nothing now and then, as scalars do.
+/// Rows with fewer elements than this sometimes cancel to almost nothing, as scalars do.
 constexpr int64_t kLanesThatNeverCancel = 8;
 
-/// Of kernels that compute exp2 by a cubic polynomial, as FlashAttention 4 does on Blackwell
+/// Error of kernels that compute exp2 by a cubic polynomial, as FlashAttention 4 does on Blackwell
 /// (coefficients 1, 0.695146, 0.227564, 0.077119): largest relative error of a weight, and its root
-/// mean square over the polynomial's range. A row of one key passes it on to its lse whole.
+/// mean square over the polynomial's range. A row with one key has the full error in its lse.
 constexpr KnownError kCubicExp2 = {8.8e-5, 6.1e-5};
 
-/// Kernels split and merge the work of a query in ways of their own, and round more often in one
-/// rank or head than in another. (Shares of dk and dv are the plan's.)
+/// Kernels split and merge the work of a query in their own ways, and round more often in one rank
+/// or head than in another. (Shares of dk and dv follow the plan.)
 constexpr double kRoomForSplits = 1.25;
 
 double root_mean_square(const std::vector<double>& values) {
   double sum = 0;
   int64_t count = 0;
   for (const double value : values) {
-    if (!std::isfinite(value)) continue;  // poison in padding
+    if (!std::isfinite(value)) continue;  // NaN in padding
     sum += value * value;
     ++count;
   }
@@ -66,33 +66,32 @@ Tensor by_head(const char* name, const std::vector<double>& values) {
   return {name, {1, static_cast<int64_t>(values.size())}, Dtype::fp64, values};
 }
 
-/// Rows of out and lse, of the tokens that `tokens` names.
+/// Rows of out and lse, for the tokens in `tokens`.
 struct ForwardRows {
   const std::vector<int64_t>& tokens;
   const Tensor& out;
   const Tensor& lse;
-  // Null: what the answer's own out became is no error.
+  // Null if rounding of the answer's own out is not an error.
   const Tensor* plain_out = nullptr;
   const std::vector<double>* terms = nullptr;  // [row] of out
   double plain_rate = 0.0;                     // the plain run's error of out over its lengths
-  double logit_error = 0.0;                    // of a weight, by what rounds a logit of usual size
+  double logit_error = 0.0;                    // of a weight, from the rounding of a typical logit
 };
 
-/// [row of out] Expected error of delta = rowsum(d_out * out): what typical roundings of out, and
-/// the errors that the plain run's out has here and elsewhere, make of it. The gradients of q, k
-/// and the sink are differences with delta in them, so that this error does not shrink where they
-/// cancel.
+/// [row of out] Expected error of delta = rowsum(d_out * out), from typical roundings of out and
+/// from the errors of the plain run's out, in this row and elsewhere. The gradients of q, k and the
+/// sink are differences that contain delta, so this error does not shrink where they cancel.
 std::vector<double> delta_errors(const Tensor& d_out, const ForwardRows& rows, Dtype dtype) {
   const int64_t heads = rows.out.shape[1], lanes = rows.out.shape[2];
   std::vector<double> errors(rows.lse.values.size(), 0.0);
   for (size_t row = 0; row < errors.size(); ++row) {
-    if (!std::isfinite(rows.lse.values[row])) continue;  // d_out may be poison there
+    if (!std::isfinite(rows.lse.values[row])) continue;  // d_out may be NaN here
     const size_t at = row * static_cast<size_t>(lanes);
     const int64_t token = rows.tokens[row / static_cast<size_t>(heads)],
                   head = static_cast<int64_t>(row) % heads;
     const double* given = d_out.values.data() + (token * heads + head) * lanes;
     const double* out = rows.out.values.data() + at;
-    // A row in which the plain run was lucky may err as others do.
+    // A row with a small error by chance in the plain run may have the error of other rows.
     const double elsewhere = rows.terms == nullptr
                                  ? 0.0
                                  : rows.plain_rate *
@@ -112,14 +111,15 @@ std::vector<double> delta_errors(const Tensor& d_out, const ForwardRows& rows, D
   return errors;
 }
 
-/// [row of dq] delta's error times the weighted mean of the keys, which is no longer than a key.
+/// [row of dq] delta's error times the weighted mean of the keys, which is not longer than a key.
 std::vector<double> carry_to_queries(std::vector<double> errors, double key_length) {
   for (double& error : errors) error *= key_length;
   return errors;
 }
 
-/// [row of dk] The deltas of all queries that see a key err in its row by their weights. The sum of
-/// the squares of these weights is what dv's terms show: they are the weights times d_out.
+/// [row of dk] The errors of the deltas of all queries that see a key add up in its row, by their
+/// weights. The sum of the squares of these weights follows from dv's terms: they are the weights
+/// times d_out.
 std::vector<double> carry_to_keys(const std::vector<double>& errors,
                                   const std::vector<double>& dv_terms, const RunInputs& inputs,
                                   const RowPlaces& keys, const Attention& attention,
@@ -128,7 +128,7 @@ std::vector<double> carry_to_keys(const std::vector<double>& errors,
   const double d_out =
       root_mean_square(inputs.d_out.values) * std::sqrt(static_cast<double>(attention.head_dim_v));
   const std::vector<SequenceSlot>& sequences = inputs.slots.sequences;
-  // [sequence, kv head] the typical error of a delta
+  // [sequence, KV head] the typical error of a delta
   std::vector<double> typical(sequences.size() * static_cast<size_t>(kv_heads), 0.0);
   for (size_t place = 0; place < typical.size(); ++place) {
     const SequenceSlot& slot = sequences[place / static_cast<size_t>(kv_heads)];
@@ -169,7 +169,7 @@ std::vector<double> carry_to_sinks(const std::vector<double>& errors, const RunI
   return carried;
 }
 
-/// The rows of these tokens.
+/// Copies the rows of these tokens.
 Tensor pick_rows(const Tensor& tensor, const std::vector<int64_t>& tokens) {
   if (tensor.values.empty()) return tensor;
   Tensor rows{tensor.name, tensor.shape, tensor.dtype, {}};
@@ -181,7 +181,7 @@ Tensor pick_rows(const Tensor& tensor, const std::vector<int64_t>& tokens) {
   return rows;
 }
 
-/// Everything about one answer that its tensors are graded with.
+/// Everything needed to grade the tensors of one answer.
 class AnswerGrader {
  public:
   AnswerGrader(const Plan& plan, const RunInputs& inputs, const Verdict& verdict,
@@ -211,7 +211,7 @@ class AnswerGrader {
          .places = &queries,
          .is_empty = rows_without_keys(),
          .group_room = kRoomForSplits});
-    // A logit off by one rounding of q and k moves lse by the same.
+    // A logit with the error of one rounding of q and k changes lse by the same amount.
     add({.name = "lse",
          .seen = lse,
          .exact = exact.lse,
@@ -246,9 +246,9 @@ class AnswerGrader {
          .group_room = kRoomForSplits});
   }
 
-  /// `errors` of the deltas of all queries: a query's delta errs the same way in the rows of all
-  /// keys that it sees. `lse_size`: of an lse that was handed in, else 0; its rounding, and that of
-  /// the logits beside it, are in every weight, where an lse of one's own cancels them.
+  /// `errors`: of the deltas of all queries. A query's delta has the same error in the rows of all
+  /// keys that it sees. `lse_size`: of an lse that was handed in, else 0. Its rounding, and that of
+  /// the logits with it, affect every weight, while with a kernel's own lse they cancel.
   void grade_keys(const Tensor& dk, const Tensor& dv, const RowPlaces& keys,
                   const std::vector<double>& errors, double lse_size = 0.0) {
     const auto deltas = static_cast<double>(
@@ -284,7 +284,7 @@ class AnswerGrader {
                 carry_to_sinks(errors, inputs_, lse));
   }
 
-  /// Of the judged rows, by the exact and the plain out.
+  /// For the judged rows, from the exact and the plain out.
   std::vector<double> judged_delta_errors(const RowPlaces& queries) const {
     const Answer& exact = verdict_.exact;
     return delta_errors(
@@ -293,7 +293,7 @@ class AnswerGrader {
          plain_rate_of_out(), unit_roundoff(unrounded()) * logit()},
         dtype_);
   }
-  /// Of all rows, by the answer's own out.
+  /// For all rows, from the answer's own out.
   std::vector<double> own_delta_errors(const Answer& seen) const {
     std::vector<int64_t> tokens(static_cast<size_t>(seen.out.shape[0]));
     std::iota(tokens.begin(), tokens.end(), int64_t{0});
@@ -333,14 +333,14 @@ class AnswerGrader {
     for (const double lse : verdict_.exact.lse.values) empty.push_back(std::isinf(lse));
     return empty;
   }
-  /// [row of dv] Padding, and keys that nobody sees: no weight has reached them.
+  /// [row of dv] Padding, and keys that no query sees: no weight has reached them.
   std::vector<bool> keys_without_queries() const {
     std::vector<bool> empty;
     for (const double terms : verdict_.terms.dv) empty.push_back(d_out_ > 0 && terms == 0);
     return empty;
   }
-  /// [row of dv] p * d_out and the sum of such shares are rounded on their way. Where lanes are so
-  /// few that shares cancel to almost nothing now and then, these roundings do not.
+  /// [row of dv] p * d_out and the sum of such shares are rounded. If a row has so few elements
+  /// that shares sometimes cancel to almost nothing, these roundings do not cancel.
   std::vector<double> carry_shares() const {
     if (attention_.head_dim_v >= kLanesThatNeverCancel) return {};
     std::vector<double> carried = verdict_.terms.dv;
@@ -361,7 +361,7 @@ class AnswerGrader {
   /// Statistics are never rounded to the dtype.
   Dtype unrounded() const { return dtype_ == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32; }
   double logit() const { return attention_.effective_scale() * q_ * k_ * attention_.head_dim_qk; }
-  /// RoPE's results are rounded to the dtype; which way a value falls depends on whose sine it was.
+  /// RoPE's results are rounded to the dtype; the direction depends on the implementation of sine.
   double turned() const {
     if (attention_.rope_theta <= 0) return 0.0;
     return typical_rounding(dtype_) * attention_.effective_scale() * q_ * k_ *
@@ -398,8 +398,8 @@ double share_of_typical_row(std::string_view tensor, int64_t lanes) {
 Hops count_hops(const Plan& plan) {
   std::vector<int32_t> partials(plan.buffers.size(), 0), shares(plan.buffers.size(), 0);
   for (const MergeItem& item : plan.forward.merges) ++partials[to_index(item.into)];
-  // A share that travels on is summed hop by hop: what counts is how often one row is added to on
-  // its way.
+  // A share in a ring is summed hop by hop: what counts is how often one row is added to in all
+  // hops.
   bool travels_summed = false;
   for (const MergeItem& item : plan.backward.merges) {
     if (plan.buffer(item.into).kind == BufferKind::dkv)
@@ -407,7 +407,7 @@ Hops count_hops(const Plan& plan) {
   }
   for (const TransferItem& item : plan.backward.transfers) {
     if (item.payload != Payload::dkv) continue;
-    // The sum of two shares is on its way on.
+    // The sum of two shares is sent on.
     travels_summed = travels_summed || shares[to_index(item.from)] > 1;
     if (item.landing == Landing::add) ++shares[to_index(item.to)];
   }
@@ -509,13 +509,15 @@ std::string describe_failure(const TensorGrade& tensor) {
                        tensor.not_empty);
   if (tensor.share) {
     const ShareError& share = *tensor.share;
-    return fmt::format("what rank {}'s queries give to rank {}'s keys is in it {:.2g} times",
-                       share.query_rank, share.key_rank, 1 + share.times);
+    return fmt::format(
+        "the contribution of rank {}'s queries to rank {}'s keys is added {:.2g} times instead of "
+        "once",
+        share.query_rank, share.key_rank, 1 + share.times);
   }
   if (!(tensor.rel_l2 <= tensor.budget))
     return fmt::format("{:.3g} times its budget", tensor.rel_l2 / tensor.budget);
   if (!tensor.groups_passed) return describe_worst_group(tensor);
-  return fmt::format("a row is {:.3g} times as far off as it may be", tensor.worst_row_excess);
+  return fmt::format("the error of a row is {:.3g} times its budget", tensor.worst_row_excess);
 }
 
 std::string describe_first_failure(const Grade& grade) {

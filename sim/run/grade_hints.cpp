@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
 
-/// Sums that say how two vectors stand to each other. Pairs of which one is not finite count apart.
+/// Sums that compare two vectors. Pairs with a value that is not finite are counted separately.
 struct Comparison {
   double seen2 = 0, exact2 = 0, product = 0, error2 = 0;
   int64_t compared = 0;
@@ -37,7 +37,7 @@ struct Comparison {
   }
 };
 
-/// One failed tensor of tokens, and everything that its errors are held against.
+/// One failed tensor of tokens, and the data that its errors are compared with.
 class Explainer {
  public:
   Explainer(const Plan& plan, const TensorGrade& grade, const Tensor& seen, const Tensor& exact)
@@ -131,7 +131,7 @@ class Explainer {
     for (size_t i = 0; i < seen_.values.size(); ++i) sums.add(seen_.values[i], exact_.values[i]);
     if (sums.unequal_infinities > 0 || !(sums.exact2 > 0) || !(sums.seen2 > 0)) return std::nullopt;
     const double factor = sums.product / sums.exact2;
-    // |seen - factor*exact|2 against what would be allowed of factor*exact.
+    // |seen - factor*exact|2, compared with the allowed error of factor*exact.
     double rest2 = 0;
     for (size_t i = 0; i < seen_.values.size(); ++i) {
       if (std::isfinite(exact_.values[i]))
@@ -146,7 +146,7 @@ class Explainer {
                        budget_ > 1e-5 ? 3 : 6);
   }
 
-  /// Do the rows agree when row ids[i] of one order is taken for row i of the other?
+  /// True if the rows agree when row ids[i] of one order is compared with row i of the other.
   bool agrees_in_order(const std::vector<int64_t>& ids, bool seen_is_by_rank) const {
     Comparison sums;
     for (int64_t row = 0; row < tokens_; ++row) {
@@ -186,7 +186,7 @@ class Explainer {
     for (int64_t token = 0; token < tokens_; ++token) {
       add_row(token, seen_head, token, head, sums);
       if (sums.unequal_infinities > 0) return false;
-      // Most pairs of heads part at once.
+      // Most pairs of heads differ in the first tokens.
       if (token % 64 == 63 && sums.error2 > sums.exact2) return false;
     }
     return sums.is_within(2 * budget_);

@@ -15,14 +15,14 @@ constexpr double kLogOfTwo = 0.69314718055994530942;
 constexpr double kSqrtHalf = 0.70710678118654752440;
 constexpr uint64_t kGoldenRatioBits = 0x9e3779b97f4a7c15;
 
-/// SplitMix64's finaliser: every input bit changes half of the output bits.
+/// SplitMix64's finaliser: every input bit changes half of the output bits on average.
 constexpr uint64_t mix_bits(uint64_t bits) {
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
   return bits ^ (bits >> 31);
 }
 
-/// One link of the chain: the key of (what `key` stands for, `word`).
+/// One step of the chain: the key of the pair (`key`, `word`).
 constexpr uint64_t absorb(uint64_t key, uint64_t word) {
   return mix_bits((key ^ word) + kGoldenRatioBits);
 }
@@ -36,7 +36,7 @@ uint64_t row_key(uint64_t seed, InputTensor tensor, const TokenPlace& place, int
   return absorb(key, place.is_valid ? 1 : 0);
 }
 
-/// c[0] + x*(c[1] + x*(...)).
+/// Evaluates c[0] + x*(c[1] + x*(...)).
 template <size_t kCount>
 double evaluate_series(const std::array<double, kCount>& coefficients, double x) {
   double sum = coefficients[kCount - 1];
@@ -44,9 +44,10 @@ double evaluate_series(const std::array<double, kCount>& coefficients, double x)
   return sum;
 }
 
-// log, sin and cos are written out here, because the C library's differ in the last bit between
-// versions and processors, and the inputs of a scenario have to be the same everywhere. Additions,
-// products, quotients and square roots are exact by IEEE 754 as long as nothing is contracted.
+// log, sin and cos are implemented here, because the C library's versions differ in the last bit
+// between versions and processors, and the inputs of a scenario have to be the same everywhere.
+// Additions, products, quotients and square roots are exact by IEEE 754 as long as nothing is
+// contracted.
 
 /// Natural log of a normal positive value, error about 2 ulp: 2*atanh((m-1)/(m+1)) after m is
 /// brought into [sqrt(1/2), sqrt(2)), where eleven terms of the series leave less than 2^-56.
@@ -114,10 +115,10 @@ struct NormalPair {
   double odd = 0.0;
 };
 
-/// Lanes 2*pair and 2*pair+1 of a row, N(0,1) before rounding (Box-Muller).
+/// Elements 2*pair and 2*pair+1 of a row, N(0,1) before rounding (Box-Muller).
 NormalPair normal_pair(uint64_t key, int32_t pair) {
   const uint64_t lane = 2 * static_cast<uint64_t>(pair);
-  // (0, 1], so that the log is finite; the turn is in [0, 1).
+  // u is in (0, 1], so that the log is finite; the turn is in [0, 1).
   const double u = static_cast<double>((absorb(key, lane) >> 11) + 1) * 0x1p-53;
   const double turn = static_cast<double>(absorb(key, lane + 1) >> 11) * 0x1p-53;
   const double radius = std::sqrt(-2.0 * log_of(u));
@@ -146,7 +147,7 @@ void fill_input_row(const Numerics& numerics, InputTensor tensor, const TokenPla
 }
 
 std::vector<double> sink_logits(const Numerics& numerics, int32_t heads) {
-  // Sinks are parameters, kept in fp32 whatever the activations are.
+  // Sinks are parameters, kept in fp32 whatever the dtype of the activations.
   Numerics precise = numerics;
   if (precise.dtype != Dtype::fp64) precise.dtype = Dtype::fp32;
   const TokenPlace place{.sequence = 0, .position = 0, .is_valid = true};

@@ -7,11 +7,11 @@
 
 namespace cpscope {
 
-/// Which input tensor a value belongs to.
+/// The input tensor of a value.
 enum class InputTensor : uint32_t { q, k, v, d_out, sink };
 
-/// Where one token stands: sequence -1 is the layout's tail. `position` counts from the front of
-/// the slot; positions at or beyond the valid length are padding.
+/// Sequence and position of one token: sequence -1 is the layout's tail. `position` counts from the
+/// front of the slot; positions at or beyond the valid length are padding.
 struct TokenPlace {
   int64_t sequence = -1;
   int64_t position = 0;
@@ -19,9 +19,9 @@ struct TokenPlace {
 };
 
 /// N(0,1), rounded to the scenario's dtype: a function of (seed, tensor, sequence, position, head,
-/// lane) alone, so that two layouts of one batch hold the same numbers. Padding draws from another
-/// stream than valid tokens. Source: Box-Muller on two uniforms of a counter-based generator
-/// (SplitMix64 finaliser, Steele et al. 2014, OOPSLA).
+/// lane) alone, so that two layouts of one batch hold the same numbers; `lane` is the element of
+/// the head. Padding uses another random stream than valid tokens. Source: Box-Muller on two
+/// uniforms of a counter-based generator (SplitMix64 finaliser, Steele et al. 2014, OOPSLA).
 double input_value(const Numerics& numerics, InputTensor tensor, const TokenPlace& place,
                    int32_t head, int32_t lane);
 

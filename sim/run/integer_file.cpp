@@ -21,20 +21,20 @@ constexpr int64_t kMaxFileBytes = int64_t{512} << 20;
 constexpr size_t kMaxLists = 1 << 20;
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
 
-/// Takes the JSON as events, so that a hostile file never becomes a tree of values.
+/// Takes the JSON as parser events, so that an untrusted file never becomes a tree of values.
 class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<NamedLists> found;
   std::string problem;
-  std::optional<size_t> offset;  // byte where the JSON itself is broken
+  std::optional<size_t> offset;  // byte at which the JSON syntax is broken
 
-  bool null() override { return stop("only whole numbers belong here: null"); }
-  bool boolean(bool) override { return stop("only whole numbers belong here: a boolean"); }
+  bool null() override { return stop("expected whole numbers: null"); }
+  bool boolean(bool) override { return stop("expected whole numbers: a boolean"); }
   bool number_float(double, const std::string& text) override {
-    return stop("only whole numbers belong here: " + text.substr(0, 40));
+    return stop("expected whole numbers: " + text.substr(0, 40));
   }
   bool string(std::string& text) override {
-    return stop("only whole numbers belong here: " + show_text(text));
+    return stop("expected whole numbers: " + show_text(text));
   }
   bool binary(nlohmann::json::binary_t&) override { return stop("binary data"); }
   bool number_integer(int64_t number) override { return take(number); }
@@ -43,7 +43,7 @@ class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
     return take(static_cast<int64_t>(number));
   }
   bool start_object(size_t) override {
-    if (has_root_) return stop("only the whole file is an object, its values are not");
+    if (has_root_) return stop("values must not be objects");
     has_root_ = is_object_ = true;
     return true;
   }
@@ -62,8 +62,7 @@ class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
     if (++depth_ > 2) return stop("lists are nested too deeply");
     if (depth_ == 1) is_nested_ = false;
     if (depth_ == 2) {
-      if (!is_nested_ && !found.back().lists.empty())
-        return stop("numbers and lists stand in one list");
+      if (!is_nested_ && !found.back().lists.empty()) return stop("a list mixes numbers and lists");
       is_nested_ = true;
       if (found.back().lists.size() >= kMaxLists) return stop("too many lists");
       found.back().lists.emplace_back();
@@ -85,14 +84,14 @@ class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool take(int64_t number) {
-    // A single number is kept as a list of one: "cp_size": 4.
+    // A single number is stored as a list of one: "cp_size": 4.
     if (depth_ == 0) {
       if (!is_object_) return stop("the file must be a list or an object of lists");
       found.back().lists = {{number}};
       return true;
     }
     std::vector<std::vector<int64_t>>& lists = found.back().lists;
-    if (depth_ == 1 && is_nested_) return stop("numbers and lists stand in one list");
+    if (depth_ == 1 && is_nested_) return stop("a list mixes numbers and lists");
     if (depth_ == 1 && lists.empty()) lists.emplace_back();
     lists.back().push_back(number);
     return true;
@@ -188,7 +187,7 @@ std::string_view npy_header_text(std::string_view file, NpyHeader& header) {
   return file.substr(kPrefix + width, length);
 }
 
-/// What is wrong with the header; nothing when it describes whole numbers in row-major order.
+/// Says what is wrong with the header; nothing if it describes whole numbers in row-major order.
 std::optional<std::string> read_npy_header(std::string_view file, NpyHeader& header) {
   const std::string_view text = npy_header_text(file, header);
   if (text.empty()) return "not an .npy file";

@@ -8,7 +8,7 @@ std::optional<RowBoundaries> find_row_boundaries(std::span<const TokenRun> token
                                                  const BatchSlots& slots, bool is_kv) {
   const auto sequences = static_cast<int64_t>(slots.sequences.size());
   std::vector<int32_t> valid(slots.sequences.size(), 0), rows(slots.sequences.size(), 0);
-  int64_t open = 0;  // the sequence that rows belong to now; the tail comes after the last
+  int64_t open = 0;  // the sequence of the present rows; the tail comes after the last one
   bool has_padding = false;
   for (const TokenRun& run : tokens) {
     for (int64_t token = run.begin; token < run.end; token += run.stride) {

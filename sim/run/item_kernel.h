@@ -5,8 +5,8 @@
 #include "sim/plan/batch_slots.h"
 #include "sim/plan/plan.h"
 
-#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <span>
@@ -14,16 +14,20 @@
 
 namespace cpscope {
 
-/// What a result holds until a kernel writes it: a NaN of its own, which is told from a NaN that
-/// was written, also when it went through fp32.
+/// Initial content of a result before a kernel writes it: a special NaN, distinguishable from a NaN
+/// that a kernel wrote, also after a conversion to fp32.
 inline constexpr uint64_t kUnwrittenBits = 0x7ff8'c0de'0000'0000;
-inline const double kUnwritten = std::bit_cast<double>(kUnwrittenBits);
+inline double unwritten() {
+  double value;
+  std::memcpy(&value, &kUnwrittenBits, sizeof value);
+  return value;
+}
 inline bool is_unwritten(double value) {
-  return std::bit_cast<uint64_t>(value) == kUnwrittenBits;
+  return std::memcmp(&value, &kUnwrittenBits, sizeof value) == 0;
 }
 
-/// One compute item, taken out of the plan for somebody else's kernel. Arrays are [row, head, lane]
-/// with the item's rows and heads alone; values of inputs are held exactly.
+/// One compute item, taken from the plan for an external kernel. Arrays are [row, head, element]
+/// with only the item's rows and heads; values of inputs are held exactly.
 struct ItemCall {
   const Plan* plan = nullptr;
   const ComputeItem* item = nullptr;
@@ -33,16 +37,16 @@ struct ItemCall {
 
   std::vector<double> q, k, v;  // rotated and rounded to the dtype
   std::vector<double> out, lse,
-      d_out;                       // out, lse: written forward; of the whole row, read backward
+      d_out;                       // out, lse: written forward; of the complete row, read backward
   std::vector<double> dq, dk, dv;  // written backward
   std::vector<double> max_logit;   // [head] written forward, or unwritten
 };
 
-/// Carries one item out. Errors: unavailable (it cannot do this), failed (it went wrong).
+/// Runs one item. Errors: unavailable (the kernel does not support it), failed (it went wrong).
 using ItemKernel = std::function<std::optional<Error>(ItemCall& call)>;
 
-/// Rows of a buffer by sequence, as prefix sums: where each sequence's rows begin, and how many of
-/// them are valid. Nothing where rows of a sequence do not stand together, in the order of the
+/// Rows of a buffer by sequence, as prefix sums: the first row of each sequence, and its number of
+/// valid rows. Nothing if the rows of a sequence are not consecutive, in the order of the
 /// sequences, valid ones first.
 struct RowBoundaries {
   std::vector<int32_t> cu_seqlens;         // [sequence + 1] valid rows

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::string_view, 5> kArrays = {"out", "lse", "dq", "dk", "dv"};
 constexpr std::array kShownKinds = {StageKind::compute, StageKind::finish};
 
-/// Cuts a name from its front. Once something is missing, nothing more is found.
+/// Parses a name from its front. After the first error it finds nothing more.
 class NameReader {
  public:
   explicit NameReader(std::string_view text) : rest_(text) {}
@@ -25,7 +25,7 @@ class NameReader {
     return word;
   }
 
-  /// A word of `prefix` and a number that is not negative.
+  /// Parses `prefix` and a number that is not negative, as one word.
   template <class Number>
   Number take_number(std::string_view prefix) {
     std::string_view word = take_word();
@@ -49,7 +49,7 @@ class NameReader {
 };
 
 void add_array(int64_t rows, const BufferSpec& spec, int64_t lanes, ItemResultsSize& size) {
-  // The name, the shape and the tensor's own fields, with what their allocation costs.
+  // Estimated bytes of the name, the shape and the tensor's own fields, with their allocations.
   constexpr int64_t kBesideValues = 256;
   ++size.arrays;
   size.bytes += rows * spec.heads.size() * lanes * int64_t{sizeof(double)} + kBesideValues;
@@ -68,7 +68,7 @@ void add_buffer(const Plan& plan, BufferId buffer, int64_t rows, ItemResultsSize
 void add_pass(const Plan& plan, bool is_backward, ItemResultsSize& size) {
   const Pass& pass = is_backward ? plan.backward : plan.forward;
   for (const ComputeItem& item : pass.computes) {
-    if (item.num_slices == 0) continue;  // the rank idles: there is no result
+    if (item.num_slices == 0) continue;  // the rank idles: no result
     if (is_backward) add_buffer(plan, item.dq, plan.rows(item.q_tokens), size);
     add_buffer(plan, is_backward ? item.dkv : item.out,
                plan.rows(is_backward ? item.kv_tokens : item.q_tokens), size);
@@ -98,7 +98,7 @@ std::optional<ItemTensorName> parse_item_name(std::string_view text) {
   name.step = StepId{reader.take_number<int32_t>("step")};
   name.array = std::string(reader.take_word());
   const bool is_known = std::find(kArrays.begin(), kArrays.end(), name.array) != kArrays.end();
-  // Printing it back finds every other fault: a wrong word, a leading zero, text after the end.
+  // Printing it back detects every other error: a wrong word, a leading zero, text after the end.
   if (reader.is_broken() || !is_known || print_item_name(name) != text) return std::nullopt;
   return name;
 }

@@ -13,7 +13,7 @@
 
 namespace cpscope {
 
-/// The inputs of one run in packed padded order, as every executor and the judge receive them.
+/// The inputs of one run in packed padded order, as every executor and the oracle receive them.
 /// Values are already rounded to the scenario's dtype; padding rows may hold NaN.
 struct RunInputs {
   BatchSlots slots;
@@ -28,33 +28,33 @@ struct Answer {
   std::vector<double> d_sink;     // [heads] when softmax_type is learnable
 };
 
-/// How long each row would be, were the terms that it adds up independent: the root of the sum of
-/// their squares. What rounding the terms leaves in a row is in proportion to it, also where the
+/// The length that each row would have if the terms of its sum were independent: the root of the
+/// sum of their squares. The error from rounding the terms is proportional to it, also where the
 /// terms cancel. The gradient of a logit is a difference, of d_out.v and d_out.out: both count. One
-/// number a row of the tensor; empty where the answer has none.
+/// number per row of the tensor; empty if the answer has no such tensor.
 struct TermLengths {
   std::vector<double> out, dq, dk, dv;
 };
 
-/// What an independent judge needs to grade: the exact answer in double, and the answer of a plain
-/// low-precision run whose error is the yardstick.
+/// What an independent judge provides for grading: the exact answer in double, and the answer of a
+/// plain low-precision run, whose error sets the scale.
 struct Verdict {
   Answer exact;
   Answer plain;
   TermLengths terms;  // of the exact answer
 };
 
-/// How many pieces the graded schedule makes of a row's work; the plain run makes as many.
+/// Number of pieces that the graded schedule makes of a row's work; the plain run makes the same
+/// number.
 struct Hops {
   int32_t partials = 1;            // partial results merged into the out, and dq, of one query
   int32_t shares = 1;              // shares added up into the dk, dv of one key
-  bool rounds_running_sum = true;  // shares travel added up, and what travels is rounded at every
-                                   // hop; false: each is rounded once, and added up wide
+  bool rounds_running_sum = true;  // the sum of shares is sent on, and rounded at every hop;
+                                   // false: each share is rounded once, and summed unrounded
 };
 
-/// An oracle: computes `exact` and `plain` from the inputs with its own reading of the scenario's
-/// mask. The plain run makes as many pieces as the graded schedule. Errors: only that it was
-/// cancelled.
+/// An oracle: computes `exact` and `plain` from the inputs with its own implementation of the
+/// scenario's mask. The plain run makes as many pieces as the graded schedule. Errors: cancelled.
 using Judge = std::function<Result<Verdict>(const Scenario&, const RunInputs&, const Hops&,
                                             const RunControl&)>;
 
@@ -68,16 +68,14 @@ struct JudgedRows {
 
 /// The same for a few rows of a batch that is too long to judge whole, with work that is linear in
 /// its tokens: row i of out, lse and dq is that of query_tokens[i], row i of dk and dv that of
-/// key_tokens[i]. The gradients of keys, and of the sink, need all queries: they follow from the
-/// out and lse of the graded answer, and are asked for only where it has both. Errors: only that it
-/// was cancelled.
+/// key_tokens[i]. The gradients of keys and of the sink need all queries: they are computed from
+/// the out and lse of the graded answer, and only if it has both. Errors: cancelled.
 using SampledJudge =
     std::function<Result<Verdict>(const Scenario&, const RunInputs&, const Answer& seen,
                                   const JudgedRows&, const Hops&, const RunControl&)>;
 
-/// dk and dv of the keys `pairs.key_tokens`, in their order, that the queries `pairs.query_tokens`
-/// alone give, exactly; from the out and lse of `given`, which holds all rows. Errors: only that it
-/// was cancelled.
+/// dk and dv of the keys `pairs.key_tokens`, in their order, from the queries `pairs.query_tokens`
+/// alone, exactly; uses the out and lse of `given`, which holds all rows. Errors: cancelled.
 using ShareJudge =
     std::function<Result<Answer>(const Scenario&, const RunInputs&, const Answer& given,
                                  const JudgedRows& pairs, const RunControl&)>;
@@ -92,23 +90,24 @@ struct KeyInterval {
 /// position][interval].
 using VisibleKeysOfSequence = std::function<std::vector<std::vector<KeyInterval>>(int64_t)>;
 
-/// [packed padded id] Does the query see a key, does a query see the key?
+/// [packed padded id] True if the query sees a key, or if a query sees the key.
 struct LiveRows {
   std::vector<bool> queries, keys;
 };
 
-/// The judge's own reading of the mask, for the probes.
+/// The oracle's own implementation of the mask, for the probes.
 struct MaskWitness {
-  /// Reads the mask of a scenario once and then answers for one sequence after the other.
+  /// Compiles the mask of a scenario once and then answers for one sequence after the other.
   std::function<VisibleKeysOfSequence(const Scenario&)> visible_keys;
-  /// Is key position j of a sequence visible to query position i of it (both valid positions)?
+  /// True if key position j of a sequence is visible to query position i of it (both valid
+  /// positions).
   std::function<bool(const Scenario&, int64_t sequence, int64_t i, int64_t j)> is_visible;
-  /// The rows that may hold something: padding, queries that see no key and keys that nobody sees
-  /// may not. Linear in the tokens where nearly all rows may.
+  /// The rows that may be non-zero: all except padding, queries that see no key and keys that no
+  /// query sees. Linear in the tokens if nearly all rows may be.
   std::function<LiveRows(const Scenario&, const BatchSlots&)> live_rows;
 };
 
-/// Everything that grades, and shares no code with what is graded.
+/// All functions that grade; they share no code with what is graded.
 struct Oracle {
   Judge judge;
   SampledJudge judge_rows;

@@ -22,7 +22,7 @@
 namespace cpscope {
 namespace {
 
-/// A call as it travels: the plan's item is at the same address on both sides of a fork.
+/// A call as sent: the plan's item has the same address on both sides of a fork.
 struct CallHeader {
   const Plan* plan = nullptr;
   const ComputeItem* item = nullptr;
@@ -39,7 +39,7 @@ std::array<std::vector<double>*, 6> results_of(ItemCall& call) {
   return {&call.out, &call.lse, &call.dq, &call.dk, &call.dv, &call.max_logit};
 }
 
-/// How a conversation with the other process ended.
+/// Result of an exchange with the other process.
 enum class Talk { ok, closed, timed_out };
 
 /// One end of a pair of sockets.
@@ -62,7 +62,7 @@ class Line {
     return Talk::ok;
   }
 
-  /// `seconds`: how long to wait for each piece; 0 = for ever.
+  /// `seconds`: time to wait for each piece; 0 = without limit.
   Talk receive_bytes(void* bytes, size_t size, double seconds) const {
     auto* at = static_cast<char*>(bytes);
     while (size > 0) {
@@ -107,7 +107,7 @@ class Line {
     return receive_bytes(text.data(), count, seconds);
   }
 
-  /// An Error, or that there is none.
+  /// Sends an Error, or the information that there is none.
   Talk send_outcome(const std::optional<Error>& error) const {
     const char has_error = error ? 1 : 0;
     Talk talk = send_bytes(&has_error, 1);
@@ -137,7 +137,7 @@ class Line {
   const int file_;
 };
 
-/// What the child does until nobody asks any more.
+/// Loop of the child: serves calls until the parent closes the connection.
 void serve(const Line& line, const KernelMaker& make) {
   const Result<ItemKernel> kernel = make();
   const std::optional<Error> obstacle =
@@ -162,7 +162,7 @@ void serve(const Line& line, const KernelMaker& make) {
   }
 }
 
-/// A child process that is there for one plan.
+/// A child process that serves one plan.
 class Child {
  public:
   Child(pid_t process, int file) : process_(process), line_(file) {}
@@ -175,7 +175,7 @@ class Child {
   Child& operator=(const Child&) = delete;
   const Line& line() const { return line_; }
 
-  /// Waits for the process, which has closed its end, and says what became of it.
+  /// Waits for the process, which has closed its end, and describes how it ended.
   std::string describe_end() {
     int status = 0;
     const pid_t ended = waitpid(std::exchange(process_, 0), &status, 0);
@@ -206,11 +206,11 @@ class KernelProcess {
   KernelProcess(std::string name, KernelMaker make)
       : name_(std::move(name)), make_(std::move(make)) {}
 
-  /// Starts a child, and asks whether it has the kernel.
+  /// Starts a child and checks that it has the kernel.
   std::optional<Error> start() {
     child_.reset();
     std::array<int, 2> files{};
-    // What waits to be printed would be printed by both.
+    // Text still in the buffer would be printed by both processes.
     std::cout.flush();
     std::cerr.flush();
     std::fflush(nullptr);
@@ -268,13 +268,13 @@ class KernelProcess {
     for (const int number : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL, SIGINT, SIGTERM})
       std::signal(number, SIG_DFL);
     dup2(STDERR_FILENO, STDOUT_FILENO);
-    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // the parent ends this process without a word
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // the parent ends this process without a flush
     {
       const Line line(file);
       serve(line, make_);
     }
     std::fflush(nullptr);
-    // Destructors and exit handlers are the parent's.
+    // Destructors and exit handlers belong to the parent.
     _exit(0);
   }
 
@@ -288,7 +288,7 @@ class KernelProcess {
     if (talk == Talk::timed_out)
       return make_error(kind,
                         fmt::format("{} has not returned for {:g} s {}", name_, patience(), when),
-                        "CPSCOPE_PLUGIN_SECONDS sets how long is waited");
+                        "CPSCOPE_PLUGIN_SECONDS sets the time limit");
     return make_error(kind, fmt::format("{} {} {}", name_, child_->describe_end(), when));
   }
 

@@ -8,14 +8,14 @@
 
 namespace cpscope {
 
-/// Makes the kernel; called in the child process alone.
+/// Makes the kernel; called only in the child process.
 using KernelMaker = std::function<Result<ItemKernel>()>;
 
-/// Somebody else's kernel in a process of its own, so that what it does to its process is an error
-/// of the call: a crash, exit(), a call that does not return within CPSCOPE_PLUGIN_SECONDS (default
-/// 600). `name` is what errors call it: "plugin mine.so". What it prints on stdout goes to stderr.
-/// A child is started for every plan, of which it has a copy. Errors: as `make`; unavailable where
-/// no process can be started; failed where the process ended, with pass, rank and step.
+/// Runs an external kernel in its own process, so that a crash, exit(), or a call that does not
+/// return within CPSCOPE_PLUGIN_SECONDS (default 600) becomes an error of the call. `name` is used
+/// in errors: "plugin mine.so". Its output on stdout goes to stderr. A child is started for every
+/// plan, with a copy of the plan. Errors: as `make`; unavailable if no process can be started;
+/// failed if the process ended, with pass, rank and step.
 Result<ItemKernel> isolate_kernel(const std::string& name, const KernelMaker& make);
 
 }  // namespace cpscope

@@ -18,9 +18,10 @@ namespace {
 
 constexpr int64_t kMostKeysPerBucket = 128;
 
-/// Keys that may share a lane, so that their count is still read exactly: each rounding of the
-/// lane's value moves it by less than a unit roundoff, and all together by less than half a key.
-/// Partial results that are kept in 16 bits are rounded once, then at every merge, and at the end.
+/// Number of keys that may share one element of v, so that their count is still read exactly: each
+/// rounding of the element changes it by less than a unit roundoff, and all together by less than
+/// half a key. Partial results kept in 16 bits are rounded once, then at every merge, and at the
+/// end.
 int64_t count_keys_per_bucket(const Plan& plan, bool merges_in_dtype) {
   if (!merges_in_dtype) return kMostKeysPerBucket;
   const int32_t roundings = count_hops(plan).partials + 2;
@@ -28,20 +29,20 @@ int64_t count_keys_per_bucket(const Plan& plan, bool merges_in_dtype) {
   return static_cast<int64_t>(
       std::clamp(std::ceil(exact) - 1, 1.0, static_cast<double>(kMostKeysPerBucket)));
 }
-constexpr int64_t kMostCountableKeys = 1 << 18;  // beyond, fp32's lse no longer tells n from n + 1
+constexpr int64_t kMostCountableKeys = 1 << 18;  // above, fp32's lse does not resolve n and n + 1
 
-/// Which lane stands for a key in one pass: one digit of its number among keys [begin, end).
+/// The element of v that codes a key in one pass: one digit of its number among keys [begin, end).
 struct BucketCode {
   int64_t begin, end;
   int32_t lanes;
-  int64_t stride;  // that many neighbours share a lane, then comes the next lane
+  int64_t stride;  // number of neighbours that share an element
 
   int32_t lane_of(int64_t key) const {
     return static_cast<int32_t>((key - begin) / stride % lanes);
   }
 };
 
-/// Keys of a row in each lane of the code.
+/// Number of keys of a row in each element of the code.
 std::vector<int64_t> count_lanes(const Expectation& expectation, int64_t token,
                                  const BucketCode& code) {
   std::vector<int64_t> counts(static_cast<size_t>(code.lanes), 0);
@@ -56,8 +57,8 @@ std::vector<int64_t> count_lanes(const Expectation& expectation, int64_t token,
   return counts;
 }
 
-/// 1, lanes, lanes^2, ... and last the neighbours of one bucket: digits that tell all keys of a
-/// segment apart.
+/// 1, lanes, lanes^2, ... and last the size of one bucket: digits that distinguish all keys of a
+/// segment.
 std::vector<int64_t> strides_of_code(int32_t lanes, int64_t keys_per_bucket) {
   std::vector<int64_t> strides;
   for (int64_t stride = 1; stride < keys_per_bucket; stride *= std::max(2, lanes))
@@ -130,11 +131,11 @@ class Probe {
  private:
   void prepare_inputs() {
     inputs_ = zero_inputs(plan_);
-    // Any finite key will do where q is zero; ones show a q that was not.
+    // Any finite k is right where q is zero; ones show a q that was not zero.
     std::fill(inputs_.k.values.begin(), inputs_.k.values.end(), 1.0);
   }
 
-  /// One run with v filled by fill(key token, kv head, lanes).
+  /// One run with v filled by fill(key token, KV head, elements of the row).
   template <class Fill>
   std::optional<Error> pass(Fill fill) {
     std::fill(inputs_.v.values.begin(), inputs_.v.values.end(), 0.0);
@@ -151,8 +152,8 @@ class Probe {
     return std::nullopt;
   }
 
-  /// The digits of a head's number, one more each, in as many lanes as there are for them; a digit
-  /// is as small as a count of keys may be large.
+  /// The digits of a head's number plus 1, in as many elements as are needed and available. A digit
+  /// is at most as large as a count of keys.
   std::vector<double> code_of_head(int32_t head) const {
     std::vector<double> code;
     int64_t left = head;
@@ -165,7 +166,7 @@ class Probe {
     return code;
   }
 
-  /// Keys (and the sink) that share the row's weight.
+  /// Number of keys (and the sink) that share the row's weight.
   double weight_of(int64_t token) const {
     return static_cast<double>(expectation_.count(token) + (has_sink_ ? 1 : 0));
   }
@@ -208,7 +209,7 @@ class Probe {
     }
   }
 
-  /// Rows too long for lse: the buckets of all passes must add up.
+  /// For rows too long for lse: the buckets of all passes must add up.
   void check_long_rows() {
     if (is_elsewhere_) return;
     for (int64_t row = 0; row < report_.rows; ++row) {
@@ -277,7 +278,7 @@ class Probe {
   bool is_elsewhere_ = false;  // another process has the answer and checks it
   ProbeReport report_;
   std::vector<bool> wrong_count_, wrong_key_;    // [row]
-  std::vector<bool> wrong_bucket_, wrong_head_;  // [row] the two ways to see wrong keys
+  std::vector<bool> wrong_bucket_, wrong_head_;  // [row] two ways in which keys can be wrong
   std::map<std::string, ProbeFinding> firsts_;   // [probe]
   std::vector<int64_t> bucketed_;                // [row] keys found in buckets so far
 };

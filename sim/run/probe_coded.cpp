@@ -31,7 +31,7 @@ void note(ProbeTally& tally, const Plan& plan, int64_t token, int32_t head, int6
   tally.first = finding;
 }
 
-/// Does the dtype hold the coded values? fp16 ends at 65504.
+/// True if the dtype can hold the coded values; fp16 ends at 65504.
 bool can_hold(const Plan& plan, const LogitFactors& factors) {
   return plan.scenario.numerics.dtype != Dtype::fp16 ||
          std::max(std::abs(factors.q), std::abs(factors.k)) <= 32768;
@@ -73,7 +73,7 @@ class QueryProbe {
   }
 
  private:
-  /// Every key's row is `value` in the lane of its class.
+  /// Sets every key's row to `value` in the element of its class.
   void code(Tensor& tensor, double value) const {
     for (int64_t row = 0; row < tensor.shape[0] * tensor.shape[1]; ++row)
       tensor.values[row * tensor.shape[2] + row / tensor.shape[1] % classes_] = value;
@@ -164,7 +164,8 @@ class PositionProbe {
     return expectation_.nth(token, (expectation_.count(token) - 1) * which / 2);
   }
 
-  /// How much smaller the sum of cosines is at the nearest rival distance.
+  /// Smallest difference between the sum of cosines at its maximum and at the nearest other
+  /// distance.
   double smallest_gap() const {
     int64_t longest = 1;
     for (const SequenceSlot& slot : plan_.layout.slots.sequences)
@@ -198,7 +199,7 @@ class PositionProbe {
     return 0;
   }
 
-  /// Turns every query so that, turned on by its own position, it points at its target's.
+  /// Rotates every query so that, after rotation by its own position, it matches its target key.
   void aim(int64_t which) {
     const Dtype dtype = plan_.scenario.numerics.dtype;
     for (int64_t row = 0; row < inputs_.q.shape[0] * heads_; ++row) {
@@ -228,7 +229,7 @@ class PositionProbe {
       found += unit * std::round(seen[lane]);
     note(tally, plan_, row / heads_, static_cast<int32_t>(row % heads_), key,
          static_cast<double>(key), found,
-         fmt::format("aims at key token {} by its position and finds {}", key, found));
+         fmt::format("selects key token {} by its position but gets {}", key, found));
   }
 
   const Plan& plan_;
@@ -236,7 +237,7 @@ class PositionProbe {
   RunInputs inputs_;
   int32_t heads_ = 1, half_ = 0;
   std::vector<double> frequencies_;
-  int64_t base_ = 16;  // of the key's number in v
+  int64_t base_ = 16;  // of the digits of the key's number in v
   bool can_tell_ = false;
   LogitFactors factors_;
 };

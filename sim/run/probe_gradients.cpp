@@ -12,10 +12,10 @@ namespace cpscope {
 namespace {
 
 constexpr int64_t kMostSegments = 16;
-constexpr int64_t kMostExpected = int64_t{1} << 24;  // known numbers of one run, a few 100 MB
+constexpr int64_t kMostExpected = int64_t{1} << 24;  // expected numbers of one run, a few 100 MB
 constexpr double kTolerance = 0.25;                  // of one key or query
 
-/// Ids [begin, end) that one run codes, id by id in turn over the lanes.
+/// Ids [begin, end) that one run codes, cyclically over the elements of a row.
 struct Segment {
   int64_t begin = 0, end = 0;
   int32_t lanes = 1;
@@ -52,7 +52,7 @@ class GradientProbe {
       const double weight = keys + (has_sink ? 1 : 0);
       double sum = 0;
       for (const Expectation::Interval& run : expectation_.keys[token]) {
-        // Neighbours cancel; what is left is the sign of the first key of an odd number.
+        // Neighbours cancel; the sign of the first key is left if the number of keys is odd.
         if ((run.end - run.begin) % 2 != 0) sum += sign_of(run.begin);
       }
       weights_.push_back(keys == 0 ? 0 : round_to(plan.scenario.numerics.dtype, weight));
@@ -61,7 +61,7 @@ class GradientProbe {
     }
     const bool is_narrow = element_bytes(plan.scenario.numerics.dtype) == 2;
     per_lane_ = is_narrow ? 16 : 64;
-    // fp16 holds neither such counts nor such slopes.
+    // fp16 cannot hold such large counts and slopes.
     double most = 0;
     for (const double weight : weights_) most = std::max(most, weight);
     can_tell_ =
@@ -79,7 +79,7 @@ class GradientProbe {
     return executor.run(checked, inputs_, {});
   }
 
-  /// v = +1 and -1 in turn in all lanes; everything else zero.
+  /// Sets v to +1 and -1 alternately in all elements; everything else to zero.
   void reset_inputs() {
     for (Tensor* tensor : {&inputs_.q, &inputs_.k, &inputs_.d_out})
       std::fill(tensor->values.begin(), tensor->values.end(), 0.0);
@@ -93,9 +93,9 @@ class GradientProbe {
       tensor.values[(token * heads + head) * lanes + lane] = value;
   }
 
-  /// k codes a segment of keys, and every query asks.
+  /// k codes a segment of keys; every query is tested.
   std::optional<Error> probe_dq(const CheckedPlan& checked, Executor& executor) {
-    const int32_t lanes = attention_.head_dim_qk / 2 * 2;  // so that a lane has one sign
+    const int32_t lanes = attention_.head_dim_qk / 2 * 2;  // even: an element has one sign
     if (lanes == 0 || !can_tell_) return std::nullopt;
     const int64_t tokens = plan_.layout.slots.tokens, keys = plan_.layout.slots.kv_tokens;
     std::vector<bool> wrong(static_cast<size_t>(tokens * attention_.heads), false);
@@ -142,7 +142,7 @@ class GradientProbe {
     }
   }
 
-  /// q and d_out code a segment of queries, and every key answers.
+  /// q and d_out code a segment of queries; every key is tested.
   std::optional<Error> probe_dkv(const CheckedPlan& checked, Executor& executor) {
     const int32_t lanes = std::min(attention_.head_dim_qk, attention_.head_dim_v);
     const int64_t tokens = plan_.layout.slots.tokens, keys = plan_.layout.slots.kv_tokens;
@@ -171,7 +171,7 @@ class GradientProbe {
                  std::vector<bool>& wrong_v) {
     const int64_t keys = plan_.layout.slots.kv_tokens;
     std::vector<double> slope(static_cast<size_t>(keys * segment.lanes), 0.0), weight = slope;
-    std::vector<int64_t> example(slope.size(), -1);  // a query of the lane that sees the key
+    std::vector<int64_t> example(slope.size(), -1);  // a query of this element that sees the key
     for (int64_t token = segment.begin; token < segment.end; ++token) {
       const int32_t lane = segment.lane_of(token);
       for (const Expectation::Interval& run : expectation_.keys[token]) {
@@ -203,7 +203,7 @@ class GradientProbe {
     check(answer.dv, weight, 1.0, wrong_v, dv_);
   }
 
-  /// `worker`: the rank whose tile should have given the missing part, when it meets the key.
+  /// `worker`: the rank whose tile should have computed the missing part, when it meets the key.
   void note(ProbeTally& tally, int64_t token, int32_t head, bool is_query, int32_t worker,
             int64_t key, double expected, double seen) const {
     if (tally.first) return;
@@ -216,7 +216,8 @@ class GradientProbe {
     finding.expected = expected;
     finding.seen = seen;
     finding.text = fmt::format(
-        "{} of {} token {}, head {} on rank {}: {:.4g} expected, {:.4g} seen (rank {} meets key {} "
+        "{} of {} token {}, head {} on rank {}: {:.4g} expected, {:.4g} seen (rank {} computes "
+        "with key {} "
         "in backward step {})",
         tally.probe, is_query ? "query" : "key", token, head, finding.rank, expected, seen, worker,
         key, finding.step);
@@ -231,10 +232,9 @@ class GradientProbe {
   int32_t group_;
   int64_t per_lane_ = 16;
   bool can_tell_ = true;
-  std::vector<double>
-      weights_;                 // [query token] d_out: visible keys and sink, as the dtype holds it
-  std::vector<double> shares_;  // [query token] d_out times the weight of one key; about 1
-  std::vector<double> means_;   // [query token] out
+  std::vector<double> weights_;  // [query token] d_out: visible keys and sink, rounded to the dtype
+  std::vector<double> shares_;   // [query token] d_out times the weight of one key; about 1
+  std::vector<double> means_;    // [query token] out
   ProbeTally dq_{"dq", 0, 0, {}, ""}, dk_{"dk", 0, 0, {}, ""}, dv_{"dv", 0, 0, {}, ""};
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to the probes: what every row must see, and where rows and keys live.
+// Private to the probes: the keys that every row must see, and the owners of rows and keys.
 
 #include "sim/plan/plan.h"
 #include "sim/run/judge.h"
@@ -12,7 +12,7 @@
 
 namespace cpscope {
 
-/// The packed padded keys that every query row must see; computed once from the witness.
+/// The packed padded keys that every query row must see; computed once from the mask witness.
 struct Expectation {
   struct Interval {
     int64_t begin, end;
@@ -25,11 +25,11 @@ struct Expectation {
   int64_t nth(int64_t token, int64_t n) const;
 };
 
-/// The rank that owns an id of these lists; -1 when none does.
+/// The rank that owns an id of these lists; -1 if no rank does.
 int32_t owner_of(const Plan& plan, const std::vector<RunListId>& lists, int64_t id);
-/// [packed padded id] The rank that owns it; -1 where none does.
+/// [packed padded id] The rank that owns it; -1 if no rank does.
 std::vector<int32_t> owners_of(const Plan& plan, bool is_kv);
-/// The step of a pass in which a rank meets a key; -1 when it does not.
+/// The step of a pass in which a rank computes with a key; -1 if there is none.
 int32_t step_of(const Plan& plan, const Pass& pass, int32_t rank, int64_t key);
 
 /// A tensor of zeros.
@@ -38,8 +38,8 @@ Tensor zero_tensor(const char* name, std::vector<int64_t> shape, Dtype dtype);
 /// Inputs of the plan's shapes, all zero; d_out only where the plan has a backward pass.
 RunInputs zero_inputs(const Plan& plan);
 
-/// Two powers of two whose product times |scale| is at least `logit`, as even as can be; the first
-/// has the sign of the scale.
+/// Two powers of two whose product times |scale| is at least `logit`, as equal as possible; the
+/// first has the sign of the scale.
 struct LogitFactors {
   double q = 1.0, k = 1.0;
 };

@@ -69,7 +69,7 @@ class RelativeNorm {
   bool is_broken_ = false;
 };
 
-/// |left - right|, infinite where a number cannot say how far apart they are.
+/// |left - right|, infinite if the difference is undefined.
 double distance(double left, double right) {
   if (left == right) return 0.0;
   const double difference = std::abs(left - right);
@@ -151,7 +151,8 @@ TensorDiff diff_tensors(const Tensor& a, const Tensor& b) {
   return diff;
 }
 
-/// Makes the element of the row from `begin` on that is furthest apart the named one.
+/// Sets the worst place of `diff` to the element with the largest difference in the row from
+/// `begin` on.
 void name_row(const Tensor& a, const Tensor& b, int64_t begin, TensorDiff& diff) {
   int64_t worst = begin;
   double furthest = -1;
@@ -187,7 +188,7 @@ std::vector<TensorDiff> diff_all(const RunRecord& a, const RunRecord& b,
     TensorDiff& diff = diffs.back();
     if (earned == nullptr || !diff.shape_mismatch.empty()) continue;
     diff.earned = earned->weigh(left, *right->second);
-    // Of an item with a row that is over, that row is the place to look at.
+    // If a row of an item exceeds its allowed distance, report that row.
     if (diff.earned && diff.earned->row_excess > 1)
       name_row(left, *right->second, diff.earned->row_begin, diff);
   }
@@ -212,7 +213,7 @@ std::vector<TensorDiff> diff_runs(const RunRecord& a, const RunRecord& b) {
 bool is_within(const TensorDiff& diff, const DiffRule& rule) {
   if (!diff.shape_mismatch.empty()) return false;
   if (diff.is_equal()) return true;
-  // A difference that is no number is never within, however wide a budget is.
+  // A difference that is NaN never passes, however wide a budget is.
   if (rule.is_earned)
     return diff.earned && std::isfinite(diff.l2) && diff.l2 <= diff.earned->allowed_l2 &&
            diff.earned->row_excess <= 1;

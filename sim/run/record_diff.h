@@ -11,11 +11,11 @@
 namespace cpscope {
 
 /// How one tensor of two records differs. Two values are the same when they compare equal (so -inf
-/// and -inf are, and 0 and -0); NaN equals NaN alone, so that poisoned padding is no difference,
-/// and is counted.
+/// and -inf are, and 0 and -0). NaN equals only NaN, so that NaN in padding is not a difference; it
+/// is counted.
 struct TensorDiff {
   std::string name;
-  std::string shape_mismatch;  // empty, or what keeps the two from being compared
+  std::string shape_mismatch;  // empty, or why the two cannot be compared
 
   int64_t count_different = 0;
   double l2 = 0.0;                // |left - right|2
@@ -24,8 +24,8 @@ struct TensorDiff {
   double worst_row_rel_l2 = 0.0;  // the same for the worst row (all dimensions but the last)
 
   // The element of max_abs: first, middle (flattened) and last dimension of the tensor, so token,
-  // head, lane of [tokens, heads, lanes]. -1 where nothing differs or there is no such dimension;
-  // the last dimension is the head in [tokens, heads] and in [heads].
+  // head and element of [tokens, heads, head_dim]. -1 if nothing differs or there is no such
+  // dimension; the last dimension is the head in [tokens, heads] and in [heads].
   int64_t worst_row = -1;
   int64_t worst_head = -1;
   int64_t worst_lane = -1;
@@ -35,7 +35,7 @@ struct TensorDiff {
   int64_t nan_left = 0;
   int64_t nan_right = 0;
 
-  // What two runs have earned, when asked for; nothing without a budget.
+  // The earned distance of the two runs, if requested; nothing without a budget.
   std::optional<EarnedDistance> earned;
 
   bool is_equal() const { return shape_mismatch.empty() && count_different == 0; }
@@ -43,20 +43,20 @@ struct TensorDiff {
 
 /// One entry for each tensor of a, in a's order, then one for each that only b has. Pairs whose
 /// difference is not finite (a NaN, an unequal infinity) make the rel_l2 infinite; equal infinities
-/// take no part in it. Stored types are not compared, only values.
+/// are left out of it. Stored types are not compared, only values.
 std::vector<TensorDiff> diff_records(const RunRecord& a, const RunRecord& b);
 
 /// The same, with the distance that the budgets of both runs allow.
 std::vector<TensorDiff> diff_runs(const RunRecord& a, const RunRecord& b);
 
-/// What counts as equal.
+/// The rule for equality.
 struct DiffRule {
-  bool is_earned = false;  // as far as the budgets allow; bit by bit what has none
-  double rel_l2 = 0.0;     // else: up to here
+  bool is_earned = false;  // up to the earned distance; bit by bit without a budget
+  double rel_l2 = 0.0;     // else: largest rel_l2 that passes
 };
 bool is_within(const TensorDiff& diff, const DiffRule& rule);
 
-/// The first item in plan order that is not within the rule; nothing when all are.
+/// The first item in plan order that violates the rule; nothing when all satisfy it.
 const TensorDiff* find_first_item(const std::vector<TensorDiff>& diffs, const DiffRule& rule);
 
 }  // namespace cpscope

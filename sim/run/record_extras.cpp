@@ -42,8 +42,8 @@ std::optional<ItemEvent> read_event(const double* fields) {
                    *end};
 }
 
-/// One flat JSON object of numbers, read by nlohmann's parser events: whatever else the text holds
-/// is refused on the spot and never becomes a tree.
+/// Reads one flat JSON object of numbers through nlohmann's parser events: any other content is
+/// rejected immediately and never becomes a tree.
 class NumberTableReader {
  public:
   // The names and signatures below are nlohmann's SAX interface; returning false stops the parser.
@@ -106,8 +106,7 @@ Result<std::vector<ItemEvent>> unpack_events(const Tensor& tensor) {
   for (int64_t row = 0; row < tensor.shape[0]; ++row) {
     const std::optional<ItemEvent> event = read_event(tensor.values.data() + row * kEventFields);
     if (!event)
-      return extras_error(
-          fmt::format("tensor \"events\" holds a number that is none: row {}", row));
+      return extras_error(fmt::format("tensor \"events\" holds an invalid number in row {}", row));
     events.push_back(*event);
   }
   return events;
@@ -120,7 +119,7 @@ std::map<std::string, std::string> print_budgets(const std::vector<TensorBudget>
     relative[budget.name] = budget.rel_l2;
     absolute[budget.name] = budget.l2;
   }
-  // JSON has no word for infinity: the printer writes null.
+  // JSON cannot represent infinity: the printer writes null.
   return {{kRelative, relative.dump()}, {kAbsolute, absolute.dump()}};
 }
 

@@ -15,17 +15,17 @@ namespace cpscope {
 /// end_ns. Whole numbers up to 2^53 (104 days of nanoseconds) are exact.
 Tensor pack_events(const std::vector<ItemEvent>& events);
 
-/// Does a record whose metadata names this clock hold its events in this tensor?
+/// True if a record whose metadata names this clock holds its events in this tensor.
 bool holds_events(const Tensor& tensor, const std::string& clock);
 
-/// Errors (bad_input): a number that is no field of an event.
+/// Errors (bad_input): a number that is not valid in an event.
 Result<std::vector<ItemEvent>> unpack_events(const Tensor& tensor);
 
 /// Metadata of the budgets: "budgets" is a JSON object of rel_l2, "budgets_l2" one of l2, by
-/// tensor. Null is infinite. Nothing when there are no budgets.
+/// tensor. Null is infinite. Nothing if there are no budgets.
 std::map<std::string, std::string> print_budgets(const std::vector<TensorBudget>& budgets);
 
-/// Errors (bad_input): not flat JSON objects of the same tensors.
+/// Errors (bad_input): not flat JSON objects with the same tensors.
 Result<std::vector<TensorBudget>> parse_budgets(const std::map<std::string, std::string>& metadata);
 
 }  // namespace cpscope

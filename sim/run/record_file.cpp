@@ -75,8 +75,8 @@ void decode_chunk(Dtype dtype, const char* bytes, int64_t count, double* values)
   }
 }
 
-/// Where each tensor's data begins: widest elements first, so that every tensor is aligned to its
-/// own element size, else in the record's order.
+/// Begin of each tensor's data: widest elements first, so that every tensor is aligned to its own
+/// element size, else in the record's order.
 struct DataPlan {
   std::vector<const Tensor*> tensors;
   std::vector<size_t> order;    // tensors in the order of their data
@@ -159,7 +159,7 @@ std::optional<std::vector<Value>> read_values(OpenedRecord& opened, const Stored
   return values;
 }
 
-/// Appends one stored tensor to what it belongs to; false when the file ends early.
+/// Appends one stored tensor to the list of its kind; false when the file ends early.
 bool take_tensor(OpenedRecord& opened, const StoredTensor& stored, const StoredType& type,
                  RunRecord& record) {
   if (type.dtype) {
@@ -199,7 +199,7 @@ std::optional<Error> fill_metadata(const RecordHeader& header, RunRecord& record
   return std::nullopt;
 }
 
-/// Events leave the tensors: they are when, not what.
+/// Moves events out of the tensors: they are times, not results.
 std::optional<Error> take_events(RunRecord& record) {
   const auto found =
       std::find_if(record.tensors.begin(), record.tensors.end(),

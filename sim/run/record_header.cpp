@@ -22,9 +22,9 @@ Error header_error(std::string what, std::string hint = "") {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
 }
 
-/// Receives nlohmann's parser events. The document has one fixed form, so instead of building a
-/// tree (which a hostile file could make a hundred times larger than itself) each event is accepted
-/// or refused on the spot.
+/// Receives nlohmann's parser events. The document has one fixed form, so no tree is built (an
+/// untrusted file could make it a hundred times larger than itself): each event is accepted or
+/// rejected immediately.
 class HeaderReader {
  public:
   // The names and signatures below are nlohmann's SAX interface; returning false stops the parser.
@@ -190,7 +190,7 @@ std::optional<StoredType> find_stored_type(std::string_view name, bool takes_oth
   return std::nullopt;
 }
 
-/// Bytes that the shape asks for, or nothing when that is more than int64_t holds.
+/// Bytes that the shape requires, or nothing when that is more than int64_t holds.
 std::optional<int64_t> checked_bytes(const StoredTensor& tensor, int64_t element_bytes) {
   int64_t bytes = element_bytes;
   for (const int64_t extent : tensor.shape) {
@@ -255,7 +255,7 @@ Result<RecordHeader> parse_record_header(std::string_view json) {
   HeaderReader reader;
   const bool is_complete = nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   if (reader.problem()) {
-    return header_error(fmt::format("the header of the record is broken: {}", *reader.problem()));
+    return header_error(fmt::format("the record's header is invalid: {}", *reader.problem()));
   }
   CPSCOPE_CHECK(is_complete, "the parser stopped without a reason", json.size(), "");
   return reader.take_header();
@@ -296,11 +296,12 @@ std::string print_record_header(const RunRecord& record, const std::vector<const
       {"executor", record.executor},      {"machine", record.machine},
       {"version", record.version},        {"clock", record.clock}};
   for (const auto& [key, text] : print_budgets(record.budgets)) metadata[key] = text;
-  // A scenario or a host name in another encoding than UTF-8 must not cost the record.
+  // A scenario or a host name that is not UTF-8 must not make the record fail.
   const auto print = [](const nlohmann::ordered_json& json) {
     return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   };
-  // Entry by entry: a document of all of them would look for every new name among those it has.
+  // Printed entry by entry: one JSON document of all entries would search all its names for every
+  // new one.
   std::string text = "{\"__metadata__\":" + print(metadata);
   for (size_t t = 0; t < tensors.size(); ++t) {
     const Tensor& tensor = *tensors[t];

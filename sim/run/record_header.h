@@ -12,26 +12,26 @@
 
 namespace cpscope {
 
-/// Longest header that is written and read, as the format's own readers have it.
+/// Longest header that is written and read, the limit of the format's own readers.
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 /// One tensor as the header of a .safetensors file describes it.
 struct StoredTensor {
   std::string name;
-  std::string type_name;       // "F32", "BF16", ... as written, not judged yet
+  std::string type_name;       // "F32", "BF16", ... as written, not checked yet
   std::vector<int64_t> shape;  // no negative extent
   int64_t begin = 0;           // bytes from the first byte after the header
   int64_t end = 0;             // one past the last byte
 };
 
-/// The JSON part of a .safetensors file, shape of the document checked, numbers not yet.
+/// The JSON part of a .safetensors file: the form of the document is checked, the numbers are not.
 struct RecordHeader {
   std::vector<StoredTensor> tensors;            // in the order of the header
   std::map<std::string, std::string> metadata;  // __metadata__
 };
 
-/// Reads the JSON text. Memory grows with the text, not with what the text claims; the depth is
-/// bounded by the format. Errors (bad_input) have no `where`: the caller knows the file.
+/// Parses the JSON text. Memory is bounded by the text, not by the sizes that it claims; the depth
+/// is bounded by the format. Errors (bad_input) have no `where`: the caller knows the file.
 Result<RecordHeader> parse_record_header(std::string_view json);
 
 /// One of the format's types.
@@ -44,8 +44,8 @@ struct StoredType {
 };
 
 /// Checks that every tensor has a known type (one that records hold, or with `takes_other_types`
-/// any of the format's), a size without overflow that its byte range has too, and that the ranges
-/// cover the `data_bytes` after the header without gap or overlap, as the format demands.
+/// any of the format's), that its size does not overflow and equals its byte range, and that the
+/// ranges cover the `data_bytes` after the header without gap or overlap, as the format requires.
 Result<std::vector<StoredType>> check_record_header(const RecordHeader& header, int64_t data_bytes,
                                                     bool takes_other_types = false);
 

@@ -8,7 +8,7 @@
 namespace cpscope {
 namespace {
 
-/// Events of items and ranks that the plan has; a file may name any.
+/// True for events of items and ranks that the plan has; a file may name any.
 bool fits(const ItemEvent& event, const Plan& plan) {
   const Pass& pass = event.item.is_backward ? plan.backward : plan.forward;
   const size_t items[] = {pass.transfers.size(), pass.reorders.size(), pass.computes.size(),

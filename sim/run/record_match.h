@@ -8,8 +8,8 @@
 
 namespace cpscope {
 
-/// Why a record cannot be shown with a plan; nothing when it can. A record of another plan names
-/// both hashes; its scenario is in RunRecord::scenario_text.
+/// Why a record cannot be shown with a plan; nothing when it can. For a record of another plan both
+/// hashes are named; its scenario is in RunRecord::scenario_text.
 std::optional<Error> check_record(const RunRecord& record, const Plan& plan,
                                   const std::string& path);
 

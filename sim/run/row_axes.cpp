@@ -11,8 +11,8 @@
 namespace cpscope {
 namespace {
 
-/// One way to lay out a tensor of tokens. `axes` has a letter a dimension: t tokens, b sequences, s
-/// positions, h heads, d lanes, x heads and lanes together, 1 an extent of one.
+/// One way to lay out a tensor of tokens. `axes` has a letter per dimension: t tokens, b sequences,
+/// s positions, h heads, d elements of a head, x heads and elements together, 1 an extent of one.
 struct Pattern {
   RowFormat format;
   LseLayout lse;  // of patterns without d and x
@@ -42,13 +42,13 @@ constexpr std::array kLsePatterns = {
     Pattern{RowFormat::sbhd, kBefore, "1ht"},  Pattern{RowFormat::bhsd, kBefore, "1ht"},
     Pattern{RowFormat::bhsd, kBefore, "1ht1"}};
 
-/// Where the value of (sequence, position, head, lane) stands.
+/// Strides of sequence, position, head and element.
 struct Strides {
   int64_t sequence = 0, position = 0, head = 0, lane = 0;
   friend bool operator==(const Strides&, const Strides&) = default;
 };
 
-/// A pattern that a shape fits, and how its rows are counted.
+/// A pattern that fits a shape, and how its rows are counted.
 struct Fit {
   const Pattern* pattern = nullptr;
   int64_t sequences = 1, positions = 1;  // extents of b and s; one sequence of all tokens for t
@@ -63,8 +63,8 @@ std::string describe_axes(std::string_view axes) {
                     : axis == 'b' ? "sequences"
                     : axis == 's' ? "positions"
                     : axis == 'h' ? "heads"
-                    : axis == 'd' ? "lanes"
-                    : axis == 'x' ? "heads*lanes"
+                    : axis == 'd' ? "head_dim"
+                    : axis == 'x' ? "heads*head_dim"
                                   : "1");
   }
   return fmt::format("[{}]", fmt::join(words, ", "));
@@ -85,7 +85,7 @@ std::optional<Fit> try_pattern(const Pattern& pattern, const std::vector<int64_t
                            : axis == 'x' ? extents.heads * extents.lanes
                                          : 1;
     if (shape[i] != extent) return std::nullopt;
-    // A dimension of extent one is never stepped along.
+    // A dimension of extent one has no stride.
     const int64_t step = extent > 1 ? stride : 0;
     if (axis == 't' || axis == 's') fit.strides.position = step;
     if (axis == 'b') fit.strides.sequence = step;
@@ -131,7 +131,7 @@ int64_t row_begin(const Fit& fit, const RowExtents& extents, int64_t row) {
   return sequence * fit.strides.sequence + (rank * local + row % local) * fit.strides.position;
 }
 
-/// Do two readings of one shape give the same numbers?
+/// True if two readings of one shape give the same numbers.
 bool read_alike(const Fit& a, const Fit& b, const RowExtents& extents) {
   if (a.strides.head != b.strides.head || a.strides.lane != b.strides.lane) return false;
   for (int64_t row = 0; row < extents.rows; ++row) {
@@ -175,7 +175,7 @@ Error ambiguous(const Tensor& tensor, const std::vector<Fit>& fits, bool is_lse)
                            : "say --format thd, bshd, sbhd or bhsd");
 }
 
-/// The readings that the shape and the choices leave, those that read the same numbers once.
+/// The readings that the shape and the choices allow, equivalent ones only once.
 std::vector<Fit> find_fits(const Tensor& tensor, const RowExtents& extents,
                            const RowChoices& choices) {
   std::vector<Fit> fits;
@@ -232,7 +232,7 @@ Result<RowsRead> read_rows(const Tensor& tensor, const RowExtents& extents,
   std::vector<Fit> fits = find_fits(tensor, extents, choices);
   if (fits.empty()) return no_fit(tensor, extents, choices);
   if (fits.size() > 1) {
-    // The scenario says what it is about; where lse has its heads it does not say.
+    // The scenario names the format, but not where lse has its heads.
     std::vector<Fit> preferred;
     std::copy_if(fits.begin(), fits.end(), std::back_inserter(preferred), [&](const Fit& fit) {
       return extents.lanes > 0 && fit.pattern->format == choices.preferred;

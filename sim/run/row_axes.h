@@ -11,12 +11,12 @@
 
 namespace cpscope {
 
-/// Which dimensions a tensor of tokens has, outermost first: thd [tokens, heads, lanes], bshd and
+/// The dimensions of a tensor of tokens, outermost first: thd [tokens, heads, head_dim], bshd and
 /// sbhd as in TransformerEngine, bhsd as in PyTorch's scaled_dot_product_attention. In each of the
-/// first three heads and lanes may be one dimension.
+/// first three, heads and head_dim may be one dimension.
 enum class RowFormat { thd, bshd, sbhd, bhsd };
 
-/// Where the heads of lse stand: after the tokens (contract) or before them (FlashAttention's
+/// Position of the heads of lse: after the tokens (contract) or before them (FlashAttention's
 /// varlen calls, TransformerEngine's thd).
 enum class LseLayout { tokens_heads, heads_tokens };
 
@@ -25,31 +25,31 @@ std::string_view to_name(LseLayout value);
 std::optional<RowFormat> find_row_format(std::string_view name);
 std::optional<LseLayout> find_lse_layout(std::string_view name);
 
-/// What a tensor of one name must hold.
+/// The sizes that a tensor of one name must have.
 struct RowExtents {
-  int64_t rows = 0;   // of all the ranks that the tensor holds
-  int64_t ranks = 1;  // local buffers in it, one after another, of equal size where that matters
+  int64_t rows = 0;       // of all the ranks that the tensor holds
+  int64_t ranks = 1;      // local buffers in it, one after another, of equal size where needed
   int64_t sequences = 0;  // of equal slots in each local buffer; 0: they are not equal
   int64_t heads = 0;
-  int64_t lanes = 0;  // 0: the tensor is lse, which has none
+  int64_t lanes = 0;  // elements of a head; 0: the tensor is lse, which has none
 };
 
-/// What is known about a tensor's dimensions beside their extents.
+/// What is known about a tensor's dimensions in addition to their extents.
 struct RowChoices {
   std::optional<RowFormat> format = {};
   std::optional<LseLayout> lse_layout = {};
-  // Taken when several formats fit and none is chosen: what the scenario says it is about.
+  // Used when several formats fit and none is chosen: the format of the scenario.
   RowFormat preferred = RowFormat::thd;
 };
 
 /// A tensor as rows, and how it was read.
 struct RowsRead {
-  std::vector<double> values;  // [row, head, lane], rows in the order of the ranks' buffers
-  std::string axes;            // "[tokens, heads, lanes]"
+  std::vector<double> values;  // [row, head, element], rows in the order of the ranks' buffers
+  std::string axes;            // "[tokens, heads, head_dim]"
 };
 
-/// Reads a tensor of tokens by the only meaning that its shape and the choices leave. Errors
-/// (bad_input): the shape fits none, or several that would read other numbers.
+/// Reads a tensor of tokens in the only way that its shape and the choices allow. Errors
+/// (bad_input): no format fits the shape, or several fit that would read other numbers.
 Result<RowsRead> read_rows(const Tensor& tensor, const RowExtents& extents,
                            const RowChoices& choices);
 

@@ -10,15 +10,15 @@
 namespace cpscope {
 namespace {
 
-/// Suspects of one kind in one tensor: what is systematic shows in the first few.
+/// Number of suspects of one kind in one tensor: a systematic error shows in the first few.
 constexpr size_t kMostOfAKind = 8;
 
-/// Is the row as it must be where nothing belongs?
+/// True if the row has the value of an empty row.
 bool is_empty_row(const double* row, int64_t lanes, double nothing) {
   return std::all_of(row, row + lanes, [&](double value) { return value == nothing; });
 }
 
-/// Tokens whose rows look alike in one way: the first and, spread evenly, some of the others.
+/// Tokens whose rows look alike in one way: the first and an even sample of the others.
 class Suspects {
  public:
   void add(int64_t token) {
@@ -26,7 +26,7 @@ class Suspects {
     if (seen_++ % stride_ != 0) return;
     tokens_.push_back(token);
     if (tokens_.size() <= kMostOfAKind) return;
-    // Every other one stays, and only every other new one is taken.
+    // Keep every other token, and from now on take only every other new one.
     for (size_t i = 0; 2 * i < tokens_.size(); ++i) tokens_[i] = tokens_[2 * i];
     tokens_.resize((tokens_.size() + 1) / 2);
     stride_ *= 2;
@@ -140,7 +140,7 @@ class Scanner {
   const Tensor& tensor_;
   const int64_t heads_, lanes_;
   const bool is_lse_;
-  const double largest_;  // no right value is larger
+  const double largest_;  // upper bound of a right value
   RowScan scan_;
   Suspects zero_, constant_, repeated_, large_;
   Extremes extremes_;
@@ -171,7 +171,7 @@ std::vector<RowScan> scan_rows(const Plan& plan, const RunInputs& inputs, const 
       found.first->rank = owner_of(plan, is_kv ? plan.kv_lists : plan.q_lists, found.first->token);
     scans.push_back(std::move(found));
   };
-  // A weighted mean of values is no larger than the largest; a rounding may be.
+  // A weighted mean of values is at most the largest value, up to rounding.
   scan("out", seen.out, false, 1.01 * largest_value(inputs.v));
   scan("lse", seen.lse, false, HUGE_VAL);
   if (!plan.scenario.numerics.backward) return scans;

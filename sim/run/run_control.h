@@ -10,19 +10,19 @@
 
 namespace cpscope {
 
-/// Reports progress of long work: done of total units, never falling, never from two threads at
+/// Reports progress of long work: done of total units, never decreasing, never from two threads at
 /// once. May be empty.
 using Progress = std::function<void(int64_t done, int64_t total)>;
 
-/// How whoever waits for long work follows it and stops it.
+/// Progress and cancellation of long work.
 struct RunControl {
   Progress progress = {};
-  // Asked between items, from any thread, until it first says yes. Empty: never cancelled.
+  // Called between items, from any thread, until it first returns true. Empty: never cancelled.
   std::function<bool()> is_cancelled = {};
 };
 
-/// Work under a RunControl. It goes on until is_cancelled() says yes; then whoever works leaves out
-/// the rest, throws away what there is and returns error(). Safe from any thread.
+/// Work under a RunControl. It continues until is_cancelled() is true; then the worker skips the
+/// rest, discards its results and returns error(). Safe from any thread.
 class RunWatch {
  public:
   RunWatch(const RunControl& control, int64_t total) : control_(control), total_(total) {}
@@ -35,14 +35,14 @@ class RunWatch {
   }
   bool was_cancelled() const { return is_cancelled_.load(std::memory_order_relaxed); }
 
-  /// One more unit is finished.
+  /// Reports that one more unit is finished.
   void advance() {
     const std::lock_guard lock(mutex_);
     ++done_;
     if (control_.progress) control_.progress(done_, total_);
   }
 
-  /// `done` units are finished; a smaller figure than an earlier one is ignored.
+  /// Reports that `done` units are finished; a smaller number than an earlier one is ignored.
   void reach(int64_t done) {
     const std::lock_guard lock(mutex_);
     if (done <= done_) return;
@@ -50,7 +50,7 @@ class RunWatch {
     if (control_.progress) control_.progress(done, total_);
   }
 
-  /// Of a cancelled watch: "the run was cancelled after 3 of 96 items", kind unavailable.
+  /// The error of a cancelled watch: "the run was cancelled after 3 of 96 items", kind unavailable.
   Error error(const std::string& work, const std::string& units) const;
 
  private:

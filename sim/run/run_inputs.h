@@ -12,7 +12,7 @@ namespace cpscope {
 /// d_out is NaN.
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison);
 
-/// [packed padded id] Does a valid token stand there?
+/// [packed padded id] True for a valid token.
 std::vector<bool> valid_ids(const BatchSlots& slots, bool is_kv);
 
 /// Bytes that make_run_inputs would allocate.

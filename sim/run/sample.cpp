@@ -13,7 +13,7 @@
 namespace cpscope {
 namespace {
 
-/// A run of a rank's list; chunks are what messages carry.
+/// A run of a rank's list; messages carry such chunks.
 struct RankRun {
   size_t rank = 0;
   std::vector<int64_t> tokens;  // valid ones
@@ -50,8 +50,8 @@ void choose_ends(const BatchSlots& slots, bool is_kv, int64_t count, std::vector
   }
 }
 
-/// `count` tokens, dealt evenly to the runs that ranks hold; one for every rank that has none of
-/// them, and up to a quarter as many from the ends of sequences.
+/// `count` tokens, distributed evenly over the runs of all ranks; one for every rank that has none
+/// of them, and up to a quarter as many from the ends of sequences.
 std::vector<int64_t> choose_tokens(const Plan& plan, bool is_kv, int64_t count) {
   std::vector<int64_t> chosen;
   choose_ends(plan.layout.slots, is_kv, count / 4, chosen);
@@ -59,7 +59,7 @@ std::vector<int64_t> choose_tokens(const Plan& plan, bool is_kv, int64_t count) 
   const auto runs = std::ssize(all);
   std::vector<bool> has_one(static_cast<size_t>(plan.layout.cp_size), false);
   const auto choose_of = [&](const RankRun& run, int64_t n) {
-    // The golden ratio spreads tokens without hitting the borders of chunks in step.
+    // The golden ratio spreads tokens without a fixed offset to the borders of chunks.
     constexpr double kGolden = 0.6180339887498949;
     const double place = std::fmod(static_cast<double>(n + 1) * kGolden, 1.0);
     chosen.push_back(run.tokens[static_cast<size_t>(place * std::ssize(run.tokens))]);
@@ -77,7 +77,7 @@ void sort_unique(std::vector<int64_t>& tokens) {
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
 }
 
-/// Puts what was seen in all rows into the grade of a tensor's judged ones.
+/// Adds the findings in all rows to the grade of a tensor's judged rows.
 void add_scan(const RowScan& scan, TensorGrade& tensor) {
   tensor.nan = scan.nan;
   tensor.infinite = scan.infinite;
@@ -99,7 +99,7 @@ double length_of(const Tensor& tensor) {
 
 constexpr const char* kFollowsOutAndLse = "it needs the answer's own out and lse";
 
-/// What is judged by an out and lse that are wrong has not been judged.
+/// Gradients that were judged with a wrong out and lse count as not judged.
 void distrust_gradients_of_keys(Grade& grade) {
   const bool is_distrusted =
       std::any_of(grade.tensors.begin(), grade.tensors.end(), [](const TensorGrade& tensor) {
@@ -110,7 +110,7 @@ void distrust_gradients_of_keys(Grade& grade) {
       continue;
     tensor.judged = tensor.passed = false;
     tensor.judged_rows = 0;
-    tensor.why_not = "it is judged by the answer's own out and lse, and they are wrong";
+    tensor.why_not = "it is computed from the answer's own out and lse, which are wrong";
   }
 }
 
@@ -160,7 +160,7 @@ Result<SampledGrade> grade_sample(const Toolbox& toolbox, const Plan& plan, cons
     TensorGrade* tensor = grade.find(scan.name);
     if (tensor == nullptr) {
       grade.tensors.push_back(leave_out(scan.name, scan.rows, kFollowsOutAndLse));
-      grade.blind.push_back(fmt::format("{} is there and was not judged", scan.name));
+      grade.blind.push_back(fmt::format("{} was not judged", scan.name));
       tensor = &grade.tensors.back();
     }
     tensor->budget_l2 = tensor->budget * length_of(*scan.tensor);

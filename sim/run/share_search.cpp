@@ -13,10 +13,10 @@
 namespace cpscope {
 namespace {
 
-/// From so many hops on, and with 16 bits on the wire, the budgets of ranks do not see the least
-/// shares of a causal sequence (`cpscope power`).
+/// From this many hops on, and with 16 bits on the wire, the budgets of ranks cannot show the
+/// smallest shares of a causal sequence (`cpscope power`).
 constexpr int32_t kHopsThatHide = 32;
-/// What counts as found: more than half of a share.
+/// Threshold of a finding: more than half of a share.
 constexpr double kFound = 0.5;
 
 /// [token] Its owner; -1 for padding.
@@ -39,7 +39,7 @@ std::vector<std::vector<int64_t>> queries_of_ranks(const Plan& plan) {
   return queries;
 }
 
-/// One tensor's errors and, for one rank's queries, how far they point along its share.
+/// One tensor's errors, projected on the share of one rank's queries.
 class ErrorsOfKeys {
  public:
   /// Row i of `exact` is that of tokens[i]; `seen` holds every token.
@@ -63,8 +63,8 @@ class ErrorsOfKeys {
     }
   }
 
-  /// The worst that the share of `query_rank`'s queries is found in the errors; nothing below what
-  /// errors that point nowhere reach by chance.
+  /// The worst group of keys in which the share of `query_rank`'s queries is found in the errors;
+  /// nothing below what random errors reach by chance.
   std::optional<ShareError> find(const Tensor& share, int32_t query_rank) const {
     std::vector<double> along(squares_.size(), 0.0), lengths(squares_.size(), 0.0);
     for (size_t i = 0; i < owners_.size(); ++i) {
@@ -90,7 +90,7 @@ class ErrorsOfKeys {
 
  private:
   int64_t width_;
-  std::vector<double> errors_;            // [row][head][lane]
+  std::vector<double> errors_;            // [row][head][element]
   std::vector<int32_t> owners_;           // [row]
   std::vector<double> squares_, counts_;  // [rank] errors, squared and added up, and how many
 };

@@ -7,12 +7,12 @@
 
 namespace cpscope {
 
-/// Whether a lost share can be smaller than what the answer may err: where dk and dv travel added
-/// up and rounded to 16 bits at every hop, over many ranks.
+/// True if a lost share can be smaller than the allowed error: if dk and dv are summed over many
+/// ranks and rounded to 16 bits at every hop.
 bool can_hide_shares(const Plan& plan);
 
-/// What is looked through: the exact dk and dv of all keys, or of those in `rows`; and whose out
-/// and lse the shares follow from.
+/// The keys to search: the exact dk and dv of all keys, or of those in `rows`; and the answer whose
+/// out and lse the shares follow from.
 struct ShareSearch {
   const Answer& exact;
   const Answer& given;
@@ -20,11 +20,11 @@ struct ShareSearch {
   RunControl control = {};
 };
 
-/// Looks in the errors of dk and dv for what the queries of one rank give to the keys of another: a
-/// share that is missing, or there twice, is found far below the errors of roundings, which point
-/// nowhere. Writes what it finds into the grades of dk and dv, which fail by it; tensors that have
-/// failed already are left as they are. As much work as one exact backward pass over the rows.
-/// Does nothing where `can_hide_shares` is false. Errors: that it was cancelled.
+/// Searches the errors of dk and dv for the contribution of one rank's queries to the keys of
+/// another. A share that is missing, or added twice, is found even far below the rounding errors,
+/// because those have no direction. Findings are written into the grades of dk and dv, which then
+/// fail; tensors that have failed already stay unchanged. Costs as much as one exact backward pass
+/// over the rows. Does nothing if `can_hide_shares` is false. Errors: cancelled.
 std::optional<Error> search_shares(const Toolbox& toolbox, const Plan& plan,
                                    const RunInputs& inputs, const Answer& seen,
                                    const ShareSearch& search, Grade& grade);

@@ -10,7 +10,7 @@
 namespace cpscope {
 
 /// A dense row-major tensor of doubles with a name. Values of narrower types are held exactly;
-/// `dtype` is what the file stores.
+/// `dtype` is the type stored in the file.
 struct Tensor {
   std::string name;
   std::vector<int64_t> shape;
@@ -24,7 +24,7 @@ struct Tensor {
   }
 };
 
-/// A tensor that holds `value` everywhere.
+/// A tensor filled with `value`.
 inline Tensor make_filled_tensor(std::string name, std::vector<int64_t> shape, Dtype dtype,
                                  double value) {
   Tensor tensor{std::move(name), std::move(shape), dtype, {}};

@@ -10,31 +10,33 @@
 namespace cpscope {
 namespace {
 
-/// An error made of `draws` equal independent ones strays from its expectation s by t*s,
-/// t = kSigmas/sqrt(2*draws). The answer may then err (1 + t)*s while twice the plain run's error
-/// is 2*(1 - t)*s, and what is missing between them strays, as a sum of two, by sqrt(1 + 4)*t from
-/// -s. Returns the less of both, in units of s: nothing from 90 draws on.
+/// Missing allowance for few draws. An error made of `draws` equal independent errors deviates from
+/// its expectation s by t*s, t = kSigmas/sqrt(2*draws). The answer's error may then be (1 + t)*s
+/// while twice the plain run's error is 2*(1 - t)*s. The difference between them deviates, as a sum
+/// of two, by sqrt(1 + 4)*t from -s. Returns the smaller of both, in units of s: 0 from 90 draws
+/// on.
 double missing_statistics(double draws) {
   const double stray = kSigmas / std::sqrt(2 * std::max(1.0, draws));
   const double apart = 1 + stray - 2 * std::max(0.0, 1 - stray);
   return std::max(0.0, std::min(apart, std::sqrt(5.0) * stray - 1));
 }
 
-/// What one exp flushes to 0 and another does not.
+/// Values that one exp flushes to 0 and another does not.
 constexpr double kSmallest = std::numeric_limits<double>::min();
-/// Fewer rows than that tell nothing of how far rows stray.
+/// With fewer rows than this the spread of rows cannot be estimated.
 constexpr int64_t kRowsThatTell = 256;
 
-/// A batch has many groups, some of a few rows whose terms cancel: chance may add so much more.
+/// A batch has many groups, some with a few rows whose terms cancel: factor on the random
+/// allowance.
 constexpr double kLuckOfGroups = 1.25;
 
-/// Roundings of the accumulator that no plain run can be asked to show: fp32, or fp64 where
-/// everything is fp64.
+/// Roundings of the accumulator that a plain run does not show: fp32, or fp64 where everything is
+/// fp64.
 double accumulator_floor(Dtype dtype) {
   return dtype == Dtype::fp64 ? 1e-13 : 8 * unit_roundoff(Dtype::fp32);
 }
 
-/// Error of one row against the exact one; infinity where one side is -inf and the other is not.
+/// Error of one row against the exact one; infinity if one side is -inf and the other is not.
 double row_error(const double* seen, const double* exact, int64_t lanes) {
   double sum = 0;
   for (int64_t lane = 0; lane < lanes; ++lane) {
@@ -71,7 +73,7 @@ void name_worst(const Compared& sides, int64_t row, int64_t lanes, WorstPlace& w
   }
 }
 
-/// Which group a judged row belongs to; -1 for none.
+/// The group of a judged row; -1 for none.
 int64_t group_of(const Compared& sides, GroupKind kind, int64_t row) {
   const int64_t heads = sides.exact.shape[1];
   const auto place = static_cast<size_t>(row / heads);
@@ -111,14 +113,14 @@ std::string describe_worst_group(const TensorGrade& tensor) {
           std::max(group.budget > 0 ? group.rel_l2 / group.budget : HUGE_VAL, group.excess_of_rows);
       if (group.passed || !(excess > worst)) continue;
       worst = excess;
-      text = fmt::format("{} {} is {:.3g} times as far off as it may be",
+      text = fmt::format("the error of {} {} is {:.3g} times its budget",
                          to_name(static_cast<GroupKind>(kind)), group.index, excess);
     }
   }
   return text;
 }
 
-/// Squares, added up over rows.
+/// Sums of squares over rows.
 struct TensorGrader::Sums {
   double error = 0, plain = 0, norm = 0, expected = 0, expected_squares = 0;
   double elements = 0;
@@ -131,22 +133,22 @@ struct TensorGrader::Sums {
     expected_squares += other.expected * other.expected;
     elements += other.elements;
   }
-  /// Rows that share the expected error, were it spread evenly over them.
+  /// Number of rows over which the expected error would be spread evenly.
   double draws() const {
     return expected_squares > 0 ? expected * expected / expected_squares : 0.0;
   }
 };
 
-/// The rows of a tensor, measured once.
+/// The measures of the rows of a tensor.
 struct TensorGrader::Weighed {
   int64_t lanes = 1;
   std::vector<Sums> rows;
-  std::vector<double> lengths;  // [row] what the errors of its terms are in proportion to
+  std::vector<double> lengths;  // [row] the errors of its terms are proportional to this
   double plain_rate = 0;        // the plain run's error over these lengths
-  double row_draws = 1;         // independent errors that a row is made of
+  double row_draws = 1;         // number of independent errors in a row
   Sums whole;
 
-  /// What a row is expected to err, squared.
+  /// Expected squared error of a row.
   double expect(size_t row) const {
     return rows[row].expected + std::pow(plain_rate * lengths[row], 2);
   }
@@ -172,7 +174,7 @@ TensorGrader::Weighed TensorGrader::weigh(const Compared& sides) const {
     sums.plain = std::isfinite(plain) ? plain * plain : 0.0;
     sums.norm = norm * norm;
     sums.elements = static_cast<double>(lanes);
-    // Nothing depends on what nobody sees.
+    // Empty rows have no expected error.
     if (norm > 0) {
       const double carried = sides.carried.empty() ? 0.0 : sides.carried[static_cast<size_t>(row)];
       sums.expected =
@@ -192,9 +194,9 @@ TensorGrader::Weighed TensorGrader::weigh(const Compared& sides) const {
   return weighed;
 }
 
-/// Lanes of a row may err together (one weight is off) or each on its own (each is rounded). The
-/// squares of the plain run's errors over what is expected tell: of n independent errors they stray
-/// by sqrt(2/n).
+/// The elements of a row may have a common error (one weight is off) or independent ones (each is
+/// rounded). The ratio of the plain run's squared errors to the expected ones shows which: for n
+/// independent errors it deviates by sqrt(2/n).
 double TensorGrader::count_row_draws(const Weighed& weighed) {
   double sum = 0, squares = 0;
   int64_t count = 0;
@@ -212,8 +214,8 @@ double TensorGrader::count_row_draws(const Weighed& weighed) {
   return std::clamp(2 / std::max(variance, 1e-9), 1.0, static_cast<double>(weighed.lanes));
 }
 
-/// What rows may err together; `scale`: their part of all independent errors; `luck`: how much of
-/// what chance may add while rows are few.
+/// Allowed error of several rows together; `scale`: their part of all independent errors; `luck`:
+/// factor on the random allowance for few rows.
 double TensorGrader::allow(const Compared& sides, const Sums& sums, double row_draws, double scale,
                            double luck) const {
   const double draws = std::min(row_draws * sums.draws(), std::max(1.0, sides.sources * scale));
@@ -246,7 +248,7 @@ TensorGrade TensorGrader::grade(const Compared& sides) const {
   grade.budget = ratio(allowed, norm);
   grade.budget_l2 = allowed;
   grade.is_widened = allowed > earned;
-  // A budget that is no number, or infinite, would forgive everything.
+  // A budget that is NaN or infinite would accept everything.
   grade.passed = grade.nan == 0 && std::isfinite(allowed) && error <= allowed;
   if (sides.places != nullptr) {
     for (int kind = 0; kind < kGroupKinds; ++kind)
@@ -256,11 +258,11 @@ TensorGrade TensorGrader::grade(const Compared& sides) const {
   return grade;
 }
 
-/// Rows of one head, rank or sequence, as lengths and as multiples of what each row is expected to
-/// err: among long rows that are right, short ones that are wrong show only there.
+/// Rows of one head, rank or sequence, as lengths and relative to the expected error of each row:
+/// among long rows that are right, short ones that are wrong show only in the relative errors.
 struct TensorGrader::Group {
   Sums sums;
-  double error = 0, plain = 0;  // squares over what is expected, added up
+  double error = 0, plain = 0;  // squared errors over expected ones, summed
   double rows = 0;              // with an expected error
 };
 
@@ -275,7 +277,7 @@ void TensorGrader::grade_groups(const Compared& sides, const Weighed& weighed, G
     if (index < 0) continue;
     Group& group = groups[static_cast<size_t>(index)];
     Sums sums = weighed.rows[row];
-    // Of few rows the plain run may have been lucky in each: what it errs elsewhere counts too.
+    // The plain run may by chance be too good in all of a few rows: its error elsewhere counts too.
     sums.expected = weighed.expect(row);
     group.sums.add(sums);
     const double known =
@@ -305,8 +307,8 @@ void TensorGrader::grade_groups(const Compared& sides, const Weighed& weighed, G
   }
 }
 
-/// How far the rows of a group are off beside what they may be together, each measured by what it
-/// is expected to err; above 1 is too far.
+/// Errors of the rows of a group, each relative to its expected error, over their allowed sum;
+/// above 1 fails.
 double TensorGrader::excess_of_rows(const Compared& sides, const Group& group,
                                     const Weighed& weighed, double scale) const {
   if (group.rows == 0) return 0.0;
@@ -333,7 +335,7 @@ void TensorGrader::grade_rows(const Compared& sides, const Weighed& weighed,
                                     : std::max(kSigmas * explained + sides.known.row * width,
                                                kSigmas / 2 * sides.widened * weighed.lengths[row]);
     if (options_.keeps_row_budgets) grade.row_budgets.push_back(static_cast<float>(allowed));
-    // A row that should be zero has no relative error; its absolute one is in max_abs.
+    // A row that should be zero has no relative error; its absolute error is in max_abs.
     if (error > 0 && (norm > 0 || !std::isfinite(error)))
       grade.worst_row_rel_l2 = std::max(grade.worst_row_rel_l2, ratio(error, norm));
     const double excess =

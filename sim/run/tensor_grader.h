@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to the grade: one tensor of the three sides.
+// Private to the grade: compares one tensor of the answer with the exact and the plain one.
 
 #include "sim/run/dtype.h"
 #include "sim/run/tensor.h"
@@ -17,24 +17,24 @@ namespace cpscope {
 /// uniformly distributed (1/sqrt(3)), over a significand between 1 and 2 (1/sqrt(2)).
 double typical_rounding(Dtype dtype);
 
-/// Length of a row, infinities and NaN left out.
+/// Length of a row, infinities and NaN excluded.
 double row_norm(const double* row, int64_t lanes);
 
-/// What everybody agrees about the rows of a side: whose they are.
+/// Token, owner and sequence of the rows of one side.
 struct RowPlaces {
   std::vector<int64_t> tokens;     // [judged token] packed padded id
   std::vector<int32_t> ranks;      // [judged token] owner
   std::vector<int32_t> sequences;  // [judged token] -1 for padding
 };
 
-/// How far kernels of good faith are off that no plain run can be asked to show, beside chance: an
-/// error of a row alone, and the root mean square over rows.
+/// Known error of correct kernels that no plain run shows, not counting random deviations: an error
+/// of a single row, and the root mean square over rows.
 struct KnownError {
   double row = 0.0;
   double rms = 0.0;
 };
 
-/// One tensor of the three sides, [judged token, head, lane].
+/// One tensor: the answer's, the exact and the plain one, [judged token, head, element].
 struct Compared {
   std::string name;
   const Tensor& seen;
@@ -42,20 +42,20 @@ struct Compared {
   const Tensor& plain;
   double magnitude;  // natural size of an element, for the absolute floor
   Dtype rounded_to;  // what the answer's values are rounded to
-  // [row] Lengths of the terms that make it; empty: a row is as long as it is itself, and as a
-  // typical row beside that, because scalars near zero have no size of their own.
+  // [row] Lengths of the terms of the row. Empty: the row's own length plus that of a typical row,
+  // because scalars near zero have no size of their own.
   const std::vector<double>& terms;
   const RowPlaces* places = nullptr;  // null for tensors by head
-  std::vector<double> carried = {};   // [row] expected error that roundings upstream carry in
-  // Errors that are independent of each other, at most: rows may be many that share few of them.
+  std::vector<double> carried = {};   // [row] expected error from earlier roundings
+  // Upper bound of the number of independent errors: many rows may share few of them.
   double sources = std::numeric_limits<double>::infinity();
   KnownError known = {};
-  std::vector<bool> is_empty = {};  // [row] nothing may stand there, however little; or none
+  std::vector<bool> is_empty = {};  // [row] must be exactly empty; may be empty itself
   double widened = 0.0;             // the caller's budget for rel_l2; 0: none
-  double group_room = 1.0;          // what a head, rank or sequence may err of the whole's share
+  double group_room = 1.0;          // factor on the budget of a head, rank or sequence
 };
 
-/// Weighs tensors against the oracle's.
+/// Grades tensors against the oracle's.
 class TensorGrader {
  public:
   struct Options {
@@ -66,8 +66,8 @@ class TensorGrader {
   };
   TensorGrader(Dtype dtype, const Options& options);
 
-  /// A tensor passes when it has no NaN, is -inf exactly where the oracle is, keeps its budget as
-  /// a whole, in every head, rank and sequence and in every row, and when its shape agrees.
+  /// A tensor passes when it has no NaN, is -inf exactly where the oracle is, is within its budget
+  /// as a whole, in every head, rank and sequence and in every row, and when its shape agrees.
   TensorGrade grade(const Compared& sides) const;
 
  private:

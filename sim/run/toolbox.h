@@ -12,12 +12,12 @@
 
 namespace cpscope {
 
-/// What main plugs into the program: it alone sees every room.
+/// What main passes to the program: only main sees all libraries.
 struct Toolbox {
   std::vector<std::unique_ptr<Executor>> executors;  // the first is the default
   std::vector<std::pair<std::string, std::string>>
-      missing_executors;  // name, and why it is not here
-  /// Makes an executor of somebody's shared library (`plugin:PATH`); may be empty.
+      missing_executors;  // name, and why it is unavailable
+  /// Makes an executor of a shared library (`plugin:PATH`); may be empty.
   std::function<Result<std::unique_ptr<Executor>>(const std::string& path)> open_plugin;
   Oracle oracle;
   WatchedWalker watched_walker;  // for the fault gallery

@@ -17,18 +17,18 @@ struct StateFrame {
   std::vector<std::vector<uint64_t>> rows;  // [BufferId][row]
 };
 
-/// Work that an item really did: bytes that went over a wire, (query, key, head) triples computed.
+/// Work that an item really did: bytes sent over a wire, (query, key, head) triples computed.
 struct ItemWork {
   ItemId item;
-  RankId rank{};  // that sent or computed
-  RankId peer{};  // that received
+  RankId rank{};  // sender, or rank that computed
+  RankId peer{};  // receiver
   StepId step{};
   Payload payload{};
   int64_t bytes = 0;
   int64_t pairs = 0;
 };
 
-/// What a walk that is watched has done, in plan order.
+/// The actions of a watched walk, in plan order.
 struct WalkTrace {
   std::vector<StateFrame> frames;
   std::vector<ItemWork> work;

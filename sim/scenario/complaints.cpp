@@ -9,11 +9,11 @@ namespace {
 
 constexpr size_t kShownComplaints = 50;
 constexpr size_t kShownBytes = 60;
-// Longer names cannot be a slip of any known one; the limit keeps the edit table small.
+// A longer name cannot be a typing error of a known one; the limit keeps the edit table small.
 constexpr size_t kLongestComparedName = 64;
 
 size_t count_edits(std::string_view a, std::string_view b) {
-  // Optimal string alignment: three rows, because a swap looks two rows back.
+  // Optimal string alignment needs three rows, because a swap reads two rows back.
   std::vector<size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) above[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {

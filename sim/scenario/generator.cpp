@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kShapeStream = 0;
 constexpr uint64_t kPlaceStream = 1;
 
-/// Length of the document with that number, before the last one is cut.
+/// Returns the length of the document with that number, before the last one is cut.
 using DrawLength = std::function<int64_t(uint64_t document)>;
 
 int64_t round_length(double length, const Generator& generator) {
@@ -37,7 +37,7 @@ int64_t draw_lognormal(const Generator& generator, uint64_t document) {
 }
 
 int64_t draw_pareto(const Generator& generator, uint64_t document) {
-  // 1-u is uniform as u is: length = xm * u^(-1/alpha).
+  // 1-u is uniform because u is: length = xm * u^(-1/alpha).
   const double unit = draw_unit(generator.seed, kPlaceStream, document);
   const double stretch = portable_exp(-portable_log(unit) / generator.alpha);
   return round_length(static_cast<double>(generator.tail_from) * stretch, generator);
@@ -111,7 +111,7 @@ std::optional<Error> find_bad_shape(const Generator& generator) {
   return std::nullopt;
 }
 
-/// Takes documents until they sum to `tokens`; the last one is cut.
+/// Draws documents until their lengths sum to `tokens`; the last one is cut.
 Result<std::vector<int64_t>> fill_tokens(int64_t tokens, const DrawLength& draw) {
   std::vector<int64_t> lengths;
   int64_t left = tokens;
@@ -149,7 +149,7 @@ Result<std::vector<int64_t>> read_lengths(const Generator& generator, const std:
   Result<std::vector<int64_t>> file = load_length_file(join_path(base_dir, generator.file));
   if (!file || generator.tokens == 0) return file;
   const std::vector<int64_t>& listed = file.value();
-  // A list without a token would never fill anything.
+  // A list of zeros would never reach the requested sum.
   if (std::all_of(listed.begin(), listed.end(), [](int64_t length) { return length == 0; })) {
     return make_bad_input(
         fmt::format("the lengths of the file sum to 0 and cannot fill generator.tokens: "
@@ -168,7 +168,7 @@ Result<std::vector<int64_t>> generate_lengths(const Generator& generator,
   const bool is_file = generator.name == "csv";
   const DrawLength draw = choose_draw(generator);
   if (!is_file && !draw) {
-    return make_bad_input("no generator has the name " + show_text(generator.name),
+    return make_bad_input("unknown generator: " + show_text(generator.name),
                           "choose " + show_choices(kGeneratorNames));
   }
   if (generator.tokens < (is_file ? 0 : 1) || generator.tokens > kMaxTokens) {

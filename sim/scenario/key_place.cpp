@@ -9,7 +9,7 @@
 namespace cpscope {
 namespace {
 
-/// What stands behind "table.key" or "table.key[3]"; the whole list where it has no such entry.
+/// The value of "table.key" or "table.key[3]"; the whole list if it has no such entry.
 TomlValue find_value(TomlValue root, std::string_view name) {
   const size_t bracket = name.find('[');
   TomlValue value = root;

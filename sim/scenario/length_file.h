@@ -13,7 +13,8 @@ namespace cpscope {
 /// a comment, the first line may be a header. Errors have where = "path:line:column".
 Result<std::vector<int64_t>> parse_length_file(std::string_view text, const std::string& path);
 
-/// Reads the file, at most 64 MiB, and parses it. A file that cannot be read has no where.
+/// Reads the file, at most 64 MiB, and parses it. Errors of a file that cannot be read have no
+/// `where`.
 Result<std::vector<int64_t>> load_length_file(const std::string& path);
 
 }  // namespace cpscope

@@ -46,9 +46,10 @@ constexpr std::array<LengthBin, 11> kWikiBins = {{{347, 50.0, 7.92},
 
 // ByteScale's production set is published as statements: about 80 % of the documents up to 4K; 1 %
 // of 128K and more hold 44.3 % of the tokens, 0.05 % of 2M and more 12.1 %, those above 256K 37 %.
-// All hold here. Between 4K and 128K documents thin out by the power of length that joins the two
-// statements around them, -ln 20 / ln 32; documents of 2M and more are taken to be hardly longer,
-// for a mean of 8690 tokens: longer ones would leave the others too few tokens to be so many.
+// This table satisfies all of them. Between 4K and 128K the number of documents falls with the
+// power of length that joins the two statements around them, -ln 20 / ln 32. Documents of 2M and
+// more are assumed to be hardly longer, for a mean of 8690 tokens: with longer ones the other
+// documents would have too few tokens for their number.
 constexpr std::array<LengthBin, 9> kBytedBins = {{{4'096, 80.0, 19.64},
                                                   {8'192, 9.014, 5.92},
                                                   {16'384, 4.951, 6.51},
@@ -92,7 +93,7 @@ const LengthTable* find_length_table(std::string_view name) {
 int64_t draw_table_length(const LengthTable& table, double bin_unit, double place_unit) {
   double all_documents = 0.0;
   for (const LengthBin& bin : table.bins) all_documents += bin.documents;
-  // The published shares are rounded and do not sum to 100, so the unit is stretched to their sum.
+  // The published shares are rounded and do not sum to 100, so the unit is scaled to their sum.
   double left = bin_unit * all_documents;
   size_t index = 0;
   while (index + 1 < table.bins.size() && left >= table.bins[index].documents) {

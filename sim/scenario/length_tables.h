@@ -6,10 +6,11 @@
 
 namespace cpscope {
 
-/// LengthBin::tokens where only documents were counted: any length of the bin is as likely.
+/// Value of LengthBin::tokens if only documents were counted: every length of the bin is equally
+/// likely.
 inline constexpr double kUniform = -1.0;
 
-/// Documents of more than the previous bin's `longest` tokens, up to this one's.
+/// The documents of more than the previous bin's `longest` tokens, up to this bin's `longest`.
 struct LengthBin {
   int64_t longest;   // tokens
   double documents;  // percent of all documents, or their number
@@ -19,9 +20,9 @@ struct LengthBin {
 /// A published length distribution: shares per bin and the mean of all.
 struct LengthTable {
   std::string_view name;
-  double mean;  // tokens of a document; unused where all bins are uniform
+  double mean;  // tokens of a document; unused if all bins are uniform
   std::span<const LengthBin> bins;
-  int64_t pack_parts = 1;  // a document is cut to this part of the tokens asked for
+  int64_t pack_parts = 1;  // a document is cut to this part of the requested tokens
 };
 
 /// The table of that name ("wlb", "prolong", "wiki", "byted", "magi"), nullptr if there is none.

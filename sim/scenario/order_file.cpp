@@ -26,12 +26,13 @@ struct OrderContent {
   std::optional<Lists> ranks, kv_ranks, rearrange, kv_rearrange;
 };
 
-/// Takes the JSON as events, so that a hostile file never becomes a tree of values or a recursion.
+/// Takes the JSON as parser events, so that an untrusted file causes no tree of values and no
+/// recursion.
 class OrderEvents final : public nlohmann::json_sax<nlohmann::json> {
  public:
   OrderContent content;
   std::string problem;           // what is wrong with the content, empty if nothing is
-  std::optional<size_t> offset;  // byte where the JSON itself is broken
+  std::optional<size_t> offset;  // byte at which the JSON syntax is broken
 
   bool null() override { return take_other("null"); }
   bool boolean(bool) override { return take_other("a boolean"); }
@@ -52,7 +53,8 @@ class OrderEvents final : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::json::exception& exception) override {
     offset = position;
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without the code.
+    // The text of "[json.exception.parse_error.101] parse error at line 1, column 2: ..." after the
+    // code.
     const std::string text = exception.what();
     const size_t code_end = text.find("] ");
     return stop("not JSON: " + (code_end == std::string::npos ? text : text.substr(code_end + 2)));
@@ -64,7 +66,7 @@ class OrderEvents final : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool take_other(const std::string& shown) {
-    return stop("only integers belong into an order file: " + shown);
+    return stop("an order file may contain only integers: " + shown);
   }
   std::optional<Lists>* find_lists(std::string_view name);
 
@@ -95,7 +97,7 @@ bool OrderEvents::key(std::string& name) {
 }
 
 bool OrderEvents::start_object(size_t) {
-  if (has_root_) return stop("only the whole file is an object, its values are not");
+  if (has_root_) return stop("values must not be objects");
   has_root_ = true;
   return true;
 }
@@ -144,7 +146,7 @@ bool OrderEvents::number_unsigned(uint64_t number) {
   return true;
 }
 
-/// Says what keeps the ranks' lists from being a partition of 0..n-1 with n >= tokens.
+/// Says why the ranks' lists are not a partition of 0..n-1 with n >= tokens.
 std::optional<std::string> find_partition_fault(const Lists& ranks, std::string_view name,
                                                 int64_t tokens) {
   int64_t count = 0;
@@ -157,12 +159,12 @@ std::optional<std::string> find_partition_fault(const Lists& ranks, std::string_
   for (const std::vector<int64_t>& ids : ranks) {
     for (const int64_t id : ids) {
       if (id >= count) {
-        return fmt::format("{} of {} ids is no partition of 0..{}: id {} is outside", name, count,
+        return fmt::format("{} is not a permutation of 0..{}: id {} is out of range", name,
                            count - 1, id);
       }
       if (is_owned[static_cast<size_t>(id)]) {
-        return fmt::format("{} of {} ids is no partition of 0..{}: id {} appears twice", name,
-                           count, count - 1, id);
+        return fmt::format("{} is not a permutation of 0..{}: id {} appears twice", name, count - 1,
+                           id);
       }
       is_owned[static_cast<size_t>(id)] = true;
     }
@@ -170,7 +172,7 @@ std::optional<std::string> find_partition_fault(const Lists& ranks, std::string_
   return std::nullopt;
 }
 
-/// Cuts the rearrange list into one contiguous part per rank. Empty if it does not divide.
+/// Cuts the rearrange list into one contiguous part per rank. Empty if the length does not divide.
 Lists cut_rearrange(const std::vector<int64_t>& list, int32_t cp_size) {
   const size_t ranks = static_cast<size_t>(cp_size);
   if (list.size() % ranks != 0) return {};
@@ -182,7 +184,7 @@ Lists cut_rearrange(const std::vector<int64_t>& list, int32_t cp_size) {
   return lists;
 }
 
-/// The lists by rank, whichever form they were given in. Errors are sentences.
+/// The lists by rank, from either of the two forms. Errors are sentences.
 std::optional<std::string> take_ranks(std::optional<Lists>& ranks, std::optional<Lists>& rearrange,
                                       std::string_view prefix, int32_t cp_size, Lists& taken) {
   if (ranks && rearrange) {
@@ -204,7 +206,7 @@ std::optional<std::string> take_ranks(std::optional<Lists>& ranks, std::optional
   return std::nullopt;
 }
 
-/// Puts the content together and checks it; gives what is wrong first.
+/// Assembles the content and checks it; returns the first error.
 std::optional<std::string> build_order(OrderContent& content, const OrderDemand& demand,
                                        ImportedOrder& order) {
   if (content.cp_size && *content.cp_size != demand.cp_size) {

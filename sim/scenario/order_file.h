@@ -9,11 +9,11 @@
 
 namespace cpscope {
 
-/// What an imported order must fit.
+/// The sizes that an imported order must fit.
 struct OrderDemand {
   int32_t cp_size = 0;
-  int64_t tokens = 0;     // sum of the slots: the order holds at least so many ids
-  int64_t kv_tokens = 0;  // likewise for KV
+  int64_t tokens = 0;     // sum of the slots: the order must hold at least this many ids
+  int64_t kv_tokens = 0;  // the same for KV
   bool self_attention = true;
 };
 
@@ -24,7 +24,8 @@ struct OrderDemand {
 Result<ImportedOrder> parse_order(std::string_view text, const std::string& path,
                                   const OrderDemand& demand);
 
-/// Reads the file, at most 256 MiB, and parses it. A file that cannot be read has no where.
+/// Reads the file, at most 256 MiB, and parses it. Errors of a file that cannot be read have no
+/// `where`.
 Result<ImportedOrder> load_order(const std::string& path, const OrderDemand& demand);
 
 }  // namespace cpscope

@@ -22,7 +22,7 @@ uint64_t draw_bits(uint64_t seed, uint64_t stream, uint64_t counter) {
 }
 
 double draw_unit(uint64_t seed, uint64_t stream, uint64_t counter) {
-  // 52 bits plus a half: the half keeps both ends out and is still exact.
+  // 52 bits plus a half: the half excludes both ends and the sum is still exact.
   return (static_cast<double>(draw_bits(seed, stream, counter) >> 12) + 0.5) * 0x1p-52;
 }
 

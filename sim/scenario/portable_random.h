@@ -5,8 +5,8 @@
 namespace cpscope {
 
 // Numbers that are the same on every machine: std:: distributions differ between libraries, and
-// std::log and std::exp between libms. Only +, -, *, / and exact functions are used here; the house
-// compiles without contraction.
+// std::log and std::exp between libms. Only +, -, *, / and exact functions are used here; the
+// project compiles with -ffp-contract=off.
 
 /// 64 random bits, a function of (seed, stream, counter) alone.
 /// Source: SplitMix64's finalizer (Steele, Lea & Flood 2014), chained over the three words.

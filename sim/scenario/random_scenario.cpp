@@ -78,7 +78,7 @@ void roll_batch(Dice& dice, const RandomSpace& space, Batch& batch) {
   batch.self_attention = batch.lengths == batch.kv_lengths && batch.slots == batch.kv_slots;
 }
 
-/// Slices on a grid of disjoint rectangles, so that no two share a cell.
+/// Slices on a grid of disjoint rectangles, so that no two slices overlap.
 void roll_slices(Dice& dice, const Batch& batch, Attention& attention) {
   if (attention.mask_type != MaskType::slices) return;
   const int64_t q = std::accumulate(batch.lengths.begin(), batch.lengths.end(), int64_t{0});
@@ -112,7 +112,7 @@ void roll_parallel(Dice& dice, const RandomSpace& space, Parallel& parallel,
   parallel.stripe = dice.between(1, 3);
   parallel.dispatch = dice.pick({Dispatch::tokens, Dispatch::queries});
   parallel.backward_kv = dice.pick({BackwardKv::refetch, BackwardKv::saved});
-  // Most draws should be possible: bend the rank count to what the heads allow.
+  // Most draws should be possible: adapt the rank count to the number of heads.
   if (parallel.comm_type == CommType::a2a) {
     while (attention.heads % parallel.cp_size != 0) --parallel.cp_size;
   }
@@ -123,7 +123,7 @@ void roll_parallel(Dice& dice, const RandomSpace& space, Parallel& parallel,
   }
 }
 
-/// A random deal of ids to ranks, in runs of random length, forwards or backwards.
+/// A random assignment of ids to ranks, in runs of random length, forwards or backwards.
 std::vector<std::vector<int64_t>> roll_deal(Dice& dice, int64_t tokens, int32_t ranks) {
   std::vector<std::vector<int64_t>> blocks;
   for (int64_t begin = 0; begin < tokens;) {
@@ -156,8 +156,8 @@ void roll_imported_order(Dice& dice, const Batch& batch, Parallel& parallel) {
       batch.self_attention ? parallel.imported.ranks : roll_deal(dice, kv_tokens, parallel.cp_size);
 }
 
-/// Bends a drawn scenario towards the corners of the space. Draws nothing but its own numbers, so
-/// that other spaces stay as they were.
+/// Moves a drawn scenario towards the corners of the space. Uses random numbers of its own, so that
+/// scenarios of other spaces do not change.
 void widen(Dice& dice, bool any_dtype, Scenario& scenario) {
   Attention& attention = scenario.attention;
   if (dice.chance(25)) {
@@ -170,17 +170,17 @@ void widen(Dice& dice, bool any_dtype, Scenario& scenario) {
   if (dice.chance(10)) attention.window_right = dice.between(0, 120);
   if (dice.chance(10)) attention.chunk_size = dice.between(1, 150);
   if (dice.chance(5)) attention.window_left = attention.window_right = 0;
-  // Logits of hundreds: one key takes all the weight, and exp of one overflows. In narrower dtypes
-  // a near tie between two such keys is decided by rounding, which no budget explains; and
-  // gradients of flat ones are subnormal in fp16.
+  // Logits of several hundred: one key takes all the weight, and exp of a logit overflows. In
+  // narrower dtypes rounding decides a near tie between two such keys, which no budget explains;
+  // and gradients of flat rows are subnormal in fp16.
   if (dice.chance(12))
     attention.softmax_scale = any_dtype ? dice.pick({0.05, 2.0}) : dice.pick({1e-3, 30.0, 300.0});
   if (dice.chance(8)) attention.softcap = dice.pick({0.25, 30.0});
   if (dice.chance(8)) attention.rope_theta = dice.pick({2.0, 10000.0});
-  if (attention.head_dim_qk % 2 != 0) attention.rope_theta = 0.0;  // lanes turn in pairs
+  if (attention.head_dim_qk % 2 != 0) attention.rope_theta = 0.0;  // elements rotate in pairs
   Batch& batch = scenario.batch;
   if (attention.mask_type == MaskType::slices) {
-    // Rectangles may overlap where their kinds leave no cell to both.
+    // Rectangles may overlap if their types leave no cell visible to both.
     if (attention.slices.size() > 1 && dice.chance(60)) {
       std::vector<MaskSlice> slices = attention.slices;
       MaskSlice& slice = slices.front();

@@ -6,23 +6,23 @@
 
 namespace cpscope {
 
-/// What a random scenario may contain.
+/// The space of random scenarios.
 struct RandomSpace {
   int64_t max_length = 40;
   int32_t max_ranks = 6;
   bool any_dtype = false;  // else fp64
-  /// Also what is rare in small scenarios: many heads and odd head dimensions, long windows and
-  /// chunks, logits of hundreds, batches without a token, large slots.
+  /// Includes what is rare in small scenarios: many heads and odd head dimensions, long windows and
+  /// chunks, logits of several hundred, batches without a token, large slots.
   bool is_wide = false;
 };
 
 /// A random small scenario over the whole space of communication types, layouts, masks, formats,
-/// padding and features; for fuzzing and for tests of what must always hold. It may be one that a
-/// rule refuses. The same seed gives the same scenario on every machine.
+/// padding and features; for fuzzing and for property tests. A rule may refuse it. The same seed
+/// gives the same scenario on every machine.
 Scenario random_scenario(uint64_t seed, const RandomSpace& space = {});
 
 /// Another way to split and move an attention: ranks, communication type, layout, never an imported
-/// order. It may be one that a rule refuses.
+/// order. A rule may refuse it.
 Parallel random_parallel(uint64_t seed, const RandomSpace& space, const Attention& attention);
 
 }  // namespace cpscope

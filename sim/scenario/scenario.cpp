@@ -146,7 +146,7 @@ int64_t element_bytes(Dtype dtype) {
 }
 
 int64_t dkv_wire_bytes(const Numerics& numerics) {
-  // fp32 on the wire would round fp64 partials, so fp64 scenarios send 8 bytes either way.
+  // fp32 on the wire would round fp64 partials, so fp64 scenarios always send 8 bytes.
   if (numerics.dkv_wire == DkvWire::dtype || numerics.dtype == Dtype::fp64) {
     return element_bytes(numerics.dtype);
   }

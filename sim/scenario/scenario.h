@@ -50,8 +50,8 @@ struct MaskSlice {
 struct Attention {
   int32_t heads = 0;        // query heads
   int32_t kv_heads = 0;     // divides heads
-  int32_t head_dim_qk = 0;  // lanes of q and k
-  int32_t head_dim_v = 0;   // lanes of v and out
+  int32_t head_dim_qk = 0;  // elements of a head of q and k
+  int32_t head_dim_v = 0;   // elements of a head of v and out
   MaskType mask_type = MaskType::causal;
   std::vector<MaskSlice> slices;  // mask_type = slices only
   int64_t window_left = -1;       // keys left of the diagonal, -1 unbounded
@@ -67,7 +67,7 @@ struct Attention {
   friend bool operator==(const Attention&, const Attention&) = default;
 };
 
-/// How `lengths` were asked for; kept so that a scenario prints back as it was written.
+/// How `lengths` were requested; kept so that a scenario prints back as it was written.
 struct Generator {
   std::string name;           // one of kGeneratorNames
   int64_t tokens = 0;         // sum of the lengths
@@ -75,7 +75,7 @@ struct Generator {
   double sigma = 1.06;        // lognormal: standard deviation of ln(length)
   double alpha = 2.2;         // lognormal+pareto: tail exponent
   int64_t tail_from = 16384;  // lognormal+pareto: first length of the tail (xm)
-  double tail_share = 0.01;   // lognormal+pareto: probability that a document is of the tail
+  double tail_share = 0.01;   // lognormal+pareto: probability that a document is in the tail
   int64_t min = 1;
   int64_t max = 131072;
   int64_t count = 0;  // equal: number of sequences (0 = as many of length max as fit)
@@ -90,8 +90,8 @@ struct Batch {
   std::vector<int64_t> lengths;     // [sequence] valid query tokens; always filled after loading
   std::vector<int64_t> kv_lengths;  // [sequence] valid key tokens; always filled after loading
   std::vector<int64_t>
-      slots;  // [sequence] slot asked for, before the layout rounds it; always filled after loading
-  std::vector<int64_t> kv_slots;  // [sequence] likewise for KV
+      slots;  // [sequence] requested slot, before the layout rounds it; always filled after loading
+  std::vector<int64_t> kv_slots;  // [sequence] the same for KV
   bool self_attention = true;     // q and kv have the same lengths and slots
   bool pad_between_seqs = true;
   std::optional<Generator> generator;
@@ -134,8 +134,8 @@ struct Numerics {
   friend bool operator==(const Numerics&, const Numerics&) = default;
 };
 
-/// One question: what is computed, on which batch, split how, in which numbers. Plain data, valid
-/// after loading.
+/// One scenario: what is computed, on which batch, split how, in which number formats. Plain data,
+/// valid after loading.
 struct Scenario {
   std::string title;
   std::string question;

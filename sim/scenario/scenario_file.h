@@ -9,8 +9,8 @@
 
 namespace cpscope {
 
-/// A scenario as loaded, with the text it came from and what the reader should be told (one
-/// sentence each, for stderr).
+/// A scenario as loaded, with its source text and warnings for the user (one sentence each, for
+/// stderr).
 struct LoadedScenario {
   Scenario scenario;
   std::string text;  // the TOML source, byte for byte

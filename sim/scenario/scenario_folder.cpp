@@ -1,5 +1,7 @@
 #include "sim/scenario/scenario_folder.h"
 
+#include "sim/scenario/text_file.h"
+
 #include <cstdlib>
 #include <filesystem>
 
@@ -11,5 +13,7 @@ std::string shipped_scenarios() {
   const fs::path folder = root != nullptr && *root != '\0' ? fs::path(root) : fs::current_path();
   return (folder / "scenarios").string();
 }
+
+std::string shipped_clusters() { return join_path(shipped_scenarios(), "clusters"); }
 
 }  // namespace cpscope

@@ -14,12 +14,12 @@ struct RefusedKey {
   std::string_view reason;
 };
 
-// Names that the frameworks use for what cpscope does not compute. A silent "unknown key" would
-// read as a typing error.
-constexpr std::string_view kNoBias = "Attention bias is not computed yet";
-constexpr std::string_view kNoAlibi = "ALiBi is not computed yet";
-constexpr std::string_view kNoDropout = "Dropout is not computed yet";
-constexpr std::string_view kNoFp8 = "FP8 is not computed yet";
+// Names that frameworks use for features that cpscope does not compute. A plain "unknown key" would
+// look like a typing error.
+constexpr std::string_view kNoBias = "Attention bias is not supported";
+constexpr std::string_view kNoAlibi = "ALiBi is not supported";
+constexpr std::string_view kNoDropout = "Dropout is not supported";
+constexpr std::string_view kNoFp8 = "FP8 is not supported";
 constexpr std::array<RefusedKey, 24> kRefusedKeys = {{{"bias", kNoBias},
                                                       {"attn_bias", kNoBias},
                                                       {"attn_bias_type", kNoBias},
@@ -67,7 +67,7 @@ std::string find_home(std::string_view key) {
   for (const Home& home : homes) {
     if (std::find(home.keys.begin(), home.keys.end(), key) == home.keys.end()) continue;
     return home.table.empty() ? "it belongs above the first table"
-                              : fmt::format("it belongs into [{}]", home.table);
+                              : fmt::format("it belongs in [{}]", home.table);
   }
   return "";
 }
@@ -147,7 +147,7 @@ std::vector<std::string> list_unused_keys(const ScenarioTables& tables, const Sc
   unused.note(tables.attention, "slices", attention.mask_type == MaskType::slices,
               fmt::format("attn_mask_type {}", to_name(attention.mask_type)));
 
-  // With thd, slots follow the lengths; seqlen only makes them where there are none.
+  // With thd, slots follow the lengths; seqlen sets slots only if no lengths are given.
   const bool has_lengths = tables.batch.has("lengths") || tables.batch.has("generator");
   const bool uses_seqlen = batch.qkv_format != QkvFormat::thd || !has_lengths;
   for (const std::string_view key : {"seqlen", "kv_seqlen"}) {

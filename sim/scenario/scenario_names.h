@@ -36,9 +36,9 @@ inline constexpr std::array<std::string_view, 10> kGeneratorNames = {
     "equal", "uniform", "lognormal", "lognormal+pareto", "wlb", "prolong", "wiki",
     "byted", "magi",    "csv"};
 
-/// More sequences than this are refused before lists are built.
+/// More sequences than this are refused before lists are allocated.
 inline constexpr int64_t kMaxSequences = 4'194'304;
-/// More mask slices than this are refused: the overlap check must stay quick.
+/// More mask slices than this are refused, to keep the overlap check fast.
 inline constexpr int64_t kMaxSlices = 100'000;
 
 }  // namespace cpscope

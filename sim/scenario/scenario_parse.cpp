@@ -65,8 +65,7 @@ bool refuse_fp8(const TableReader& table) {
   if (value.kind() != TomlKind::text) return false;
   for (const std::string_view part : {"fp8", "float8", "f8", "e4m3", "e5m2"}) {
     if (value.text().find(part) == std::string_view::npos) continue;
-    table.complaints().refuse(value.position(),
-                              "FP8 is not computed yet: " + show_text(value.text()),
+    table.complaints().refuse(value.position(), "FP8 is not supported: " + show_text(value.text()),
                               "use bf16, fp16, fp32 or fp64");
     return true;
   }
@@ -95,7 +94,7 @@ void read_window(const TableReader& table, Attention& attention) {
   attention.window_right = (*window)[1];
 }
 
-/// head_dim for both, or head_dim_qk and head_dim_v.
+/// Reads head_dim for both, or head_dim_qk and head_dim_v.
 void read_head_dims(const TableReader& table, Attention& attention) {
   const auto both = table.integer("head_dim", 1, kMaxHeadDim);
   const auto qk = table.integer("head_dim_qk", 1, kMaxHeadDim);
@@ -109,10 +108,10 @@ void read_head_dims(const TableReader& table, Attention& attention) {
     return;
   }
   if (has_qk || has_v) {
-    table.require("head_dim_qk", "head_dim_v needs it as its partner");
-    table.require("head_dim_v", "head_dim_qk needs it as its partner");
+    table.require("head_dim_qk", "head_dim_qk is required with head_dim_v");
+    table.require("head_dim_v", "head_dim_v is required with head_dim_qk");
   } else if (table.is_table()) {
-    table.require("head_dim", "give the lanes of a head, or head_dim_qk and head_dim_v");
+    table.require("head_dim", "give head_dim, or head_dim_qk and head_dim_v");
   }
   take_value(both ? both : qk, attention.head_dim_qk);
   take_value(both ? both : v, attention.head_dim_v);
@@ -170,7 +169,7 @@ void read_attention(const TableReader& table, Attention& attention) {
   take_value(table.number("softcap"), attention.softcap);
   take_value(table.choice<SoftmaxType>("softmax_type", kSoftmaxTypes), attention.softmax_type);
   take_value(table.number("rope_theta"), attention.rope_theta);
-  // Beyond these, fp32 logits overflow or vanish, whatever the executor.
+  // Outside these bounds fp32 logits overflow or vanish, whatever the executor.
   constexpr double kLargest = 1e30, kSmallest = 1e-30;
   for (const auto& [key, value] :
        {std::pair{"softmax_scale", attention.softmax_scale},
@@ -182,7 +181,7 @@ void read_attention(const TableReader& table, Attention& attention) {
   if (attention.rope_theta > 0.0 && attention.head_dim_qk % 2 != 0) {
     table.complain("rope_theta",
                    fmt::format("needs an even head_dim_qk: {}", attention.head_dim_qk),
-                   "rotary embedding turns lanes in pairs");
+                   "rotary embedding rotates pairs of elements");
   }
   if (attention.mask_type == MaskType::slices) {
     table.require("slices", "write slices = [] if nothing is to be visible");
@@ -204,7 +203,8 @@ Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& 
   read_numerics(tables.numerics, scenario.numerics);
   read_batch(tables, base_dir, scenario.batch);
 
-  // Slices and orders are measured against the batch, so they need one; their form does not.
+  // Slices and orders are checked against the batch, so they need one; their form is checked
+  // anyway.
   const bool has_batch = !scenario.batch.lengths.empty();
   const bool uses_slices = scenario.attention.mask_type == MaskType::slices;
   read_slices(tables.attention, has_batch && uses_slices ? &scenario.batch : nullptr,

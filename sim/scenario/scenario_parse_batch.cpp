@@ -88,7 +88,7 @@ class BatchBuilder {
                    const std::optional<int64_t>& seqlen, std::string_view seqlen_key) const;
   bool check_sum(const Lengths& slots, std::string_view key) const;
   bool is_padded() const { return batch_.qkv_format != QkvFormat::thd; }
-  /// The key that stands for the query lengths in messages.
+  /// The key that messages name for the query lengths.
   std::string_view length_key() const {
     return request_.generator ? "generator" : request_.lengths ? "lengths" : "seqlen";
   }
@@ -107,7 +107,7 @@ bool BatchBuilder::check_sum(const Lengths& slots, std::string_view key) const {
   const int64_t sum = std::reduce(slots.begin(), slots.end(), int64_t{0});
   if (sum <= kMaxTokens) return true;
   return fail(key, fmt::format("sums to more tokens than the limit of {}: {}", kMaxTokens, sum),
-              "the field counts tokens in 32 bits");
+              "frameworks count tokens in 32 bits (cu_seqlens)");
 }
 
 bool BatchBuilder::repeat_seqlen() {
@@ -117,13 +117,13 @@ bool BatchBuilder::repeat_seqlen() {
                    "give lengths, or batch_size and seqlen, or generator");
     return false;
   }
-  // Before the lists are built: the product is what would be allocated and summed.
+  // Checked before the lists are built: the product is what would be allocated and summed.
   const int64_t longest = std::max(*request_.seqlen, request_.kv_seqlen.value_or(0));
   if (*request_.batch_size * longest > kMaxTokens) {
     return fail("batch_size",
                 fmt::format("times seqlen is more tokens than the limit of {}: {}", kMaxTokens,
                             *request_.batch_size * longest),
-                "the field counts tokens in 32 bits");
+                "frameworks count tokens in 32 bits (cu_seqlens)");
   }
   batch_.lengths.assign(static_cast<size_t>(*request_.batch_size), *request_.seqlen);
   return true;
@@ -241,7 +241,7 @@ bool BatchBuilder::fill_kv_slots() {
   if (is_padded() && request_.kv_seqlen) {
     batch_.kv_slots.assign(batch_.kv_lengths.size(), *request_.kv_seqlen);
   } else if (batch_.kv_lengths == batch_.lengths) {
-    // Self attention: KV stands in the same slots as Q.
+    // Self attention: KV has the same slots as Q.
     batch_.kv_slots = batch_.slots;
   } else {
     batch_.kv_slots = find_default_slots(batch_.qkv_format, batch_.kv_lengths);
@@ -254,7 +254,7 @@ void BatchBuilder::build(const std::string& base_dir) {
     batch_.self_attention = batch_.kv_lengths == batch_.lengths && batch_.kv_slots == batch_.slots;
     return;
   }
-  // A half-filled batch must not be measured against by slices and orders.
+  // Slices and orders must not be checked against a half-filled batch.
   batch_.lengths.clear();
 }
 
@@ -268,7 +268,7 @@ Lengths find_default_slots(QkvFormat format, const Lengths& lengths) {
 void read_batch(const ScenarioTables& tables, const std::string& base_dir, Batch& batch) {
   const int64_t complaints_before = tables.batch.complaints().count();
   const BatchRequest request = read_request(tables, batch);
-  // Rules between keys would only repeat what is wrong with one of them.
+  // Rules between keys would only repeat the error of one of them.
   const bool is_readable = tables.batch.complaints().count() == complaints_before;
   const bool has_wrong_generator = tables.batch.has("generator") && !tables.generator.is_table();
   if (!is_readable || has_wrong_generator || !tables.batch.is_table()) return;

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kShownOverlaps = 10;
 constexpr int64_t kSliceEntries = 5;
 
-/// Token counts that slices must stay inside.
+/// Numbers of tokens that bound the slices.
 struct SliceBounds {
   int64_t q = kMaxTokens;
   int64_t k = kMaxTokens;
@@ -88,16 +88,15 @@ void check_overlaps(const TableReader& table, const std::vector<MaskSlice>& slic
   const TomlValue list = table.find("slices");
   for (const SliceOverlap& overlap : report.overlaps) {
     const std::string name = table.full_name("slices");
-    table.complaints().add(
-        list.item(overlap.second).position(),
-        fmt::format("{0}[{1}] and {0}[{2}] share cells, the first at query {3}, key {4}", name,
-                    overlap.first, overlap.second, overlap.q, overlap.k),
-        "each visible pair must be in one slice only");
+    table.complaints().add(list.item(overlap.second).position(),
+                           fmt::format("{0}[{1}] and {0}[{2}] overlap, first at query {3}, key {4}",
+                                       name, overlap.first, overlap.second, overlap.q, overlap.k),
+                           "each visible pair must be in one slice only");
   }
   if (!report.is_complete) {
     table.complain(
         "slices",
-        fmt::format("has too many rectangles that meet to be checked: {} slices", slices.size()),
+        fmt::format("has too many overlapping rectangles to check: {} slices", slices.size()),
         "give fewer slices, or rectangles that lie apart");
   }
 }

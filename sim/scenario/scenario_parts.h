@@ -1,6 +1,6 @@
 #pragma once
 
-// The parts of parse_scenario, one per table or question; scenario_parse.cpp puts them together.
+// The parts of parse_scenario, one per table or topic; scenario_parse.cpp combines them.
 
 #include "sim/scenario/scenario.h"
 #include "sim/scenario/table_reader.h"
@@ -36,22 +36,22 @@ struct ScenarioTables {
   TableReader top, attention, batch, generator, parallel, numerics;
 };
 
-/// Slots of sequences that were given none: the lengths, or for bshd and sbhd the longest of them.
+/// Slots of sequences without a given slot: the lengths, or for bshd and sbhd the longest length.
 std::vector<int64_t> find_default_slots(QkvFormat format, const std::vector<int64_t>& lengths);
 
-/// Reads [attention] but for the slices.
+/// Reads [attention] except the slices.
 void read_attention(const TableReader& table, Attention& attention);
 
-/// Reads [batch] and its generator, and fills lengths and slots. `base_dir` anchors file names.
-/// The batch is only filled if nothing in its tables is wrong.
+/// Reads [batch] and its generator, and fills lengths and slots. `base_dir` anchors file names. The
+/// batch is filled only if its tables have no error.
 void read_batch(const ScenarioTables& tables, const std::string& base_dir, Batch& batch);
 
-/// Reads the type-checked slices; with the batch they are checked against it and each other, and
-/// kept. Without (nullptr: another mask type, or a wrong batch) only their form is checked.
+/// Reads the type-checked slices. With a batch they are checked against it and each other, and
+/// stored. Without one (nullptr: another mask type, or a wrong batch) only their form is checked.
 void read_slices(const TableReader& table, const Batch* batch, Attention& attention);
 
-/// Complains about every key that no table knows; those that cpscope knows but does not do are
-/// refused by name.
+/// Complains about every key that no table knows. Keys of features that cpscope knows but does not
+/// support are rejected with an error that names the feature.
 void check_unknown_keys(const ScenarioTables& tables);
 
 /// One sentence for each key that was given but that the chosen types do not use.

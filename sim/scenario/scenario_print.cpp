@@ -10,10 +10,10 @@
 namespace cpscope {
 namespace {
 
-// Long lists are broken into lines that an editor can show.
+// Long lists are broken into lines of this many numbers, short enough for an editor.
 constexpr size_t kNumbersPerLine = 16;
 
-/// The shortest digits that read back as the same double, always with a mark of a float.
+/// The shortest digits that read back as the same double, always marked as a float.
 std::string show_toml_number(double number) {
   std::string shown = fmt::format("{}", number);
   if (shown.find_first_of(".en") == std::string::npos) shown += ".0";
@@ -114,7 +114,7 @@ void print_batch(const Batch& batch, TomlWriter& writer) {
   const Batch usual;
   writer.table("batch");
   writer.choice("qkv_format", batch.qkv_format, usual.qkv_format);
-  // batch_size and seqlen say it all if every sequence fills its slot.
+  // batch_size and seqlen are enough if every sequence fills its slot.
   const bool is_uniform = batch.qkv_format != QkvFormat::thd && !batch.lengths.empty() &&
                           are_equal(batch.lengths) && batch.slots == batch.lengths &&
                           !batch.generator;

@@ -8,8 +8,8 @@
 namespace cpscope {
 namespace {
 
-// Rectangles may meet without sharing a cell (two bands side by side); past this many such pairs,
-// a few seconds of work, the search is given up rather than letting a file hang the program.
+// Rectangles may overlap without sharing a cell (two parallel bands). After this many such pairs, a
+// few seconds of work, the search stops, so that a file cannot hang the program.
 constexpr int64_t kMaxPairChecks = 200'000'000;
 
 /// Visible cells of a rectangle are those with lo <= k - q <= hi, in ids of the whole batch.
@@ -28,7 +28,8 @@ Diagonals find_diagonals(const MaskSlice& slice) {
   return diagonals;
 }
 
-/// Largest k1 of the open slices over the slices sorted by k0: gives all that meet [k0, k1).
+/// Segment tree: largest k1 of the open slices over the slices sorted by k0; finds all that
+/// intersect [k0, k1).
 class ColumnTree {
  public:
   explicit ColumnTree(size_t leaves) {
@@ -44,7 +45,8 @@ class ColumnTree {
     }
   }
 
-  /// Calls visit(leaf) for every leaf < `leaf_end` whose end is above `begin`, until it says false.
+  /// Calls visit(leaf) for every leaf < `leaf_end` whose end is above `begin`, until visit returns
+  /// false.
   template <class Visit>
   bool visit_open(size_t leaf_end, int64_t begin, const Visit& visit) const {
     return visit_node(1, 0, width_, leaf_end, begin, visit);
@@ -86,7 +88,8 @@ std::optional<SliceOverlap> find_shared_cell(const MaskSlice& a, const MaskSlice
   const int64_t q0 = std::max(a.q0, b.q0), q1 = std::min(a.q1, b.q1);
   const int64_t k0 = std::max(a.k0, b.k0), k1 = std::min(a.k1, b.k1);
   if (q0 >= q1 || k0 >= k1) return std::nullopt;
-  // A rectangle has a cell on each of the diagonals between two of its corners.
+  // Every diagonal between two corners of a rectangle has a cell in it, so comparing bounds is
+  // exact.
   const Diagonals da = find_diagonals(a), db = find_diagonals(b);
   const int64_t lo = std::max({da.lo, db.lo, k0 - (q1 - 1)});
   const int64_t hi = std::min({da.hi, db.hi, (k1 - 1) - q0});
@@ -111,7 +114,7 @@ SliceOverlapReport find_slice_overlaps(std::span<const MaskSlice> slices, size_t
   int64_t checks = 0;
   for (const size_t index : by_q0) {
     const MaskSlice& slice = slices[index];
-    // Slices that ended above this one's first row cannot meet it or any later one.
+    // Slices that ended above this slice's first row cannot intersect it or any later one.
     for (; closed < by_q1.size() && slices[by_q1[closed]].q1 <= slice.q0; ++closed) {
       tree.set(leaf_of[by_q1[closed]], -1);
     }

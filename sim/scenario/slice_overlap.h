@@ -24,11 +24,11 @@ std::optional<SliceOverlap> find_shared_cell(const MaskSlice& a, const MaskSlice
 
 struct SliceOverlapReport {
   std::vector<SliceOverlap> overlaps;  // sorted by (second, first), at most `max_reported`
-  bool is_complete = true;             // false: too many rectangles meet, the search was given up
+  bool is_complete = true;             // false: too many rectangles intersect, the search stopped
 };
 
-/// All pairs of slices that share a cell. Rows are swept and the open slices kept in a tree over
-/// their columns, so slices whose rectangles do not meet cost O(log n) each.
+/// All pairs of slices that share a cell. The search sweeps over rows and keeps the open slices in
+/// a tree over their columns, so slices whose rectangles do not intersect cost O(log n) each.
 SliceOverlapReport find_slice_overlaps(std::span<const MaskSlice> slices, size_t max_reported);
 
 }  // namespace cpscope

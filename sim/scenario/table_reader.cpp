@@ -42,7 +42,7 @@ bool TableReader::is_known(std::string_view key) const {
 }
 
 void TableReader::complain(std::string_view key, const std::string& what, std::string hint) const {
-  // "lengths[3] is ..." names an entry of the list, anything else the key itself.
+  // "lengths[3] is ..." names an entry of the list; otherwise the key itself is meant.
   const std::string_view gap = what.starts_with("[") ? "" : " ";
   complaints_.add(place(key), fmt::format("{}{}{}", full_name(key), gap, what), std::move(hint));
 }
@@ -117,7 +117,7 @@ std::optional<double> TableReader::number(std::string_view key, bool may_be_nega
              may_be_negative ? "give a finite number" : "0 means the default or off");
     return std::nullopt;
   }
-  // -0.0 means what 0.0 means.
+  // -0.0 is normalised to 0.0.
   return number == 0.0 ? 0.0 : number;
 }
 
@@ -157,7 +157,7 @@ std::optional<std::vector<int64_t>> TableReader::integers(std::string_view key, 
     const TomlValue item = value.item(i);
     const bool is_plain =
         item.kind() == TomlKind::integer && item.integer() >= min && item.integer() <= max;
-    // The name with the index is only built for complaints: lists have millions of entries.
+    // The name with the index is built only for complaints: lists can have millions of entries.
     if (!is_plain) {
       is_valid = check_integer(fmt::format("{}[{}]", full_name(key), i), item, min, max);
       continue;

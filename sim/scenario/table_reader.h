@@ -12,8 +12,8 @@
 
 namespace cpscope {
 
-/// Reads the keys of one table by name. Each reader gives nothing if the key is absent or wrong;
-/// what is wrong goes to the complaints, with its place and what would be right.
+/// Reads the keys of one table by name. Each reader returns nothing if the key is absent or wrong.
+/// Errors go to the complaints, with their place and a hint.
 class TableReader {
  public:
   /// `name` is the table's full name ("batch.generator", "" for the top level); `value` may be
@@ -24,14 +24,14 @@ class TableReader {
   bool is_table() const { return is_table_; }
   bool has(std::string_view key) const { return find(key).kind() != TomlKind::none; }
   TomlValue find(std::string_view key) const;
-  /// Where the value stands; where the table stands if there is none.
+  /// The position of the value; the position of the table if there is no value.
   SourcePosition place(std::string_view key) const;
-  /// "attention.heads".
+  /// The full name, for example "attention.heads".
   std::string full_name(std::string_view key) const;
   const std::vector<TomlMember>& members() const { return members_; }
 
   std::optional<int64_t> integer(std::string_view key, int64_t min, int64_t max) const;
-  /// Finite and at least 0 (or any finite value). Integers are taken as they are.
+  /// A finite number of at least 0 (or any finite value). Integers are accepted.
   std::optional<double> number(std::string_view key, bool may_be_negative = false) const;
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<std::string> text(std::string_view key) const;
@@ -77,13 +77,13 @@ class TableReader {
   Complaints& complaints_;
 };
 
-/// Puts the value, if it could be read, in place of the default.
+/// Replaces the default by the value, if the value could be read.
 template <class Read, class Field>
 void take_value(const std::optional<Read>& value, Field& field) {
   if (value) field = static_cast<Field>(*value);
 }
 
-/// The table of a value, its unknown keys complained about; nothing where there is none.
+/// The table of a value, with complaints about its unknown keys; nothing if there is no table.
 std::optional<TableReader> open_table(TomlValue value, std::string name,
                                       std::span<const std::string_view> known,
                                       Complaints& complaints);

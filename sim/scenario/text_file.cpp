@@ -21,7 +21,7 @@ Error complain_size(const std::string& path, int64_t max_bytes) {
 }  // namespace
 
 Result<std::string> read_text_file(const std::string& path, int64_t max_bytes) {
-  // The system would silently stop at a NUL and open another file.
+  // At a NUL the system would silently cut the name and open another file.
   if (path.empty() || path.find('\0') != std::string::npos) {
     return make_bad_input("the file name is empty or holds a NUL byte", "give the name of a file",
                           path.substr(0, path.find('\0')));
@@ -47,7 +47,7 @@ Result<std::string> read_text_file(const std::string& path, int64_t max_bytes) {
     const std::string reason = errno != 0 ? std::strerror(errno) : "unknown reason";
     return make_bad_input("the file cannot be opened: " + reason, "check its permissions", path);
   }
-  // Pipes have no size, so the limit is kept while reading as well.
+  // Pipes have no size, so the limit is also checked while reading.
   std::string text;
   std::string piece(1 << 16, '\0');
   while (stream.read(piece.data(), static_cast<std::streamsize>(piece.size())),

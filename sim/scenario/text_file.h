@@ -11,8 +11,8 @@ namespace cpscope {
 /// unreadable, more than `max_bytes` (a regular file is then not read at all).
 Result<std::string> read_text_file(const std::string& path, int64_t max_bytes);
 
-/// The same for a file that another file names: the file name is part of what is wrong, and the
-/// place is left to the caller, who knows the line that names it.
+/// The same for a file that another file names: the error text contains the file name, and the
+/// caller, who knows the line that names it, sets the place.
 Result<std::string> read_named_file(const std::string& path, int64_t max_bytes);
 
 /// Folder of the file `path`, "" when it names none.

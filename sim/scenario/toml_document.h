@@ -19,7 +19,7 @@ std::string_view describe_kind(TomlKind kind);
 struct TomlMember;
 
 /// Reads one value of a TomlDocument; points into it and must not outlive it. A missing value has
-/// kind none. Asking for another kind than it has is our bug and aborts.
+/// kind none. Reading a value as another kind is our bug and aborts.
 class TomlValue {
  public:
   TomlValue() = default;
@@ -51,12 +51,12 @@ struct TomlMember {
 /// The value as it should appear in a message: "the integer 8", "the array of 3 values".
 std::string show_value_of(const TomlValue& value);
 
-/// Parsed TOML text. The only door to toml++: whoever reads TOML in this program comes through
-/// here, so that the parser is always guarded (toml_guard.h) and compiled in one way.
+/// Parsed TOML text. This class is the only user of toml++: all TOML of this program is read here,
+/// so that the parser is always guarded (toml_guard.h) and compiled in one way.
 class TomlDocument {
  public:
   /// Errors: the first syntax error as one bad_input complaint with "path:line:column". Never
-  /// throws, whatever the bytes are.
+  /// throws, for any bytes.
   static Result<TomlDocument> parse(std::string_view text, const std::string& path);
 
   TomlValue root() const { return TomlValue(root_.get()); }
@@ -67,7 +67,7 @@ class TomlDocument {
   std::shared_ptr<const void> root_;
 };
 
-/// A text in quotes as a TOML file holds it.
+/// A text in quotes, escaped as TOML requires.
 std::string print_toml_text(std::string_view text);
 
 }  // namespace cpscope

@@ -7,8 +7,8 @@
 namespace cpscope {
 namespace {
 
-/// Bytes of the UTF-8 character that starts `text`, 0 when it is none. Overlong forms, surrogates
-/// and values above U+10FFFF are none. Source: RFC 3629, section 4.
+/// Bytes of the UTF-8 character that starts `text`, 0 if there is no valid one. Overlong forms,
+/// surrogates and values above U+10FFFF are invalid. Source: RFC 3629, section 4.
 int64_t measure_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -27,7 +27,7 @@ int64_t measure_character(std::string_view text) {
 
 enum class Lexeme { plain, comment, basic, literal, multiline_basic, multiline_literal };
 
-/// Walks the text as TOML's lexer would, remembering only where strings begin and end.
+/// Scans the text as TOML's lexer would, tracking only where strings begin and end.
 class TomlGuard {
  public:
   TomlGuard(std::string_view text, const std::string& path) : text_(text), path_(path) {}
@@ -57,8 +57,8 @@ class TomlGuard {
   size_t at_ = 0;
   SourcePosition position_;
   Lexeme lexeme_ = Lexeme::plain;
-  bool is_line_start_ = true;  // only blanks so far
-  int64_t depth_ = 0;          // brackets open
+  bool is_line_start_ = true;  // only blanks so far in this line
+  int64_t depth_ = 0;          // open brackets
   int64_t key_parts_ = 1;
   int64_t statements_ = 0;
   int64_t values_ = 0;
@@ -90,7 +90,7 @@ void TomlGuard::start_line() {
   key_parts_ = 1;
   const bool is_multiline =
       lexeme_ == Lexeme::multiline_basic || lexeme_ == Lexeme::multiline_literal;
-  // An open one-line string is an error that the parser will place; what follows never counts.
+  // An open one-line string is an error that the parser will report; text after it does not matter.
   if (!is_multiline) lexeme_ = Lexeme::plain;
 }
 
@@ -107,7 +107,7 @@ void TomlGuard::open_string(char quote) {
 
 void TomlGuard::close_multiline(char quote) {
   skip(3);
-  // Up to two quotes may stand directly before the closing three.
+  // Up to two quotes may come directly before the closing three.
   for (int extra = 0; extra < 2 && at_ < text_.size() && text_[at_] == quote; ++extra) skip(1);
   lexeme_ = Lexeme::plain;
 }

@@ -10,7 +10,7 @@
 
 namespace cpscope::tests {
 
-/// The bytes of a file; none when it cannot be read.
+/// The bytes of a file; empty when it cannot be read.
 inline std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
@@ -18,7 +18,7 @@ inline std::string read_text(const std::string& path) {
   return text.str();
 }
 
-/// Reads the scenarios of a folder by name, as the window reads the shipped ones.
+/// Reads the scenarios of a folder by name, like the window reads the shipped ones.
 inline gui::ScenarioSource read_scenarios_of(const std::string& folder) {
   return [folder](std::string_view name) -> std::optional<std::string> {
     std::ifstream file(folder + "/" + std::string(name) + ".toml");

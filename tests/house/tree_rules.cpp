@@ -102,16 +102,17 @@ bool may_include(const SourceFile& file, const std::string& target_room) {
 
 /// The folders of each room from below to above: a file may include files of its own folder and of
 /// those before it. Files of kernels/ itself are what plugins include.
-constexpr std::array<std::string_view, 33> kFloors = {
-    "sim/base",       "sim/scenario",      "sim/plan",           "sim/run",
-    "sim/faults",     "sim/clock",         "sim/documents",      "sim/app",
-    "kernels",        "kernels/device",    "kernels/tiles",      "kernels/attention",
-    "kernels/hopper", "kernels/dispatch",  "kernels/rows",       "kernels/lower",
-    "kernels/group",  "kernels/run",       "kernels/plugin",     "kernels/emulator",
-    "gui/draw",       "gui/model",         "gui/model/balance",  "gui/model/layout",
-    "gui/model/mask", "gui/model/numbers", "gui/model/timeline", "gui/model/traffic",
-    "gui/model/ways", "gui/app",           "gui/panel",          "gui/window",
-    "gui/web"};
+constexpr std::array<std::string_view, 38> kFloors = {
+    "sim/base",          "sim/scenario",    "sim/plan",          "sim/run",
+    "sim/faults",        "sim/clock",       "sim/documents",     "sim/app/report",
+    "sim/app/matrix",    "sim/app/predict", "sim/app/fuzz",      "sim/app/cli",
+    "sim/app",           "kernels",         "kernels/device",    "kernels/tiles",
+    "kernels/attention", "kernels/hopper",  "kernels/dispatch",  "kernels/rows",
+    "kernels/lower",     "kernels/group",   "kernels/run",       "kernels/plugin",
+    "kernels/emulator",  "gui/draw",        "gui/model",         "gui/model/balance",
+    "gui/model/layout",  "gui/model/mask",  "gui/model/numbers", "gui/model/timeline",
+    "gui/model/traffic", "gui/model/ways",  "gui/app",           "gui/panel",
+    "gui/window",        "gui/web"};
 
 /// The floor of a file, counted from 0; nothing where the folder is none of them.
 std::optional<size_t> floor_of(const std::string& path) {

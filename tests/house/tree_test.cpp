@@ -1,5 +1,6 @@
 #include "tests/house/name_rules.h"
 #include "tests/house/tree_rules.h"
+#include "tests/house/word_rules.h"
 
 #include <algorithm>
 #include <string>
@@ -53,6 +54,8 @@ TEST(Tree, HasNoFileTooLongToRead) { expect_none(find_long_files(project_tree(),
 TEST(Tree, GuardsEveryHeader) { expect_none(find_unguarded_headers(project_tree())); }
 
 TEST(Tree, GivesEveryTypeANameOfItsOwn) { expect_none(find_twin_types(project_tree())); }
+
+TEST(Tree, SpeaksTheFieldsWords) { expect_none(find_banned_words(project_tree())); }
 
 TEST(Tree, KeepsNoNameTwiceInOneFolder) { expect_none(find_shared_names(project_tree())); }
 
@@ -216,6 +219,20 @@ TEST(TreeRules, FindNamesThatTwoFilesOfAFolderKeepToThemselves) {
                                file_with("sim/b/c.cpp", lines), file_with("sim/a/d.h", lines)}),
             (Findings{"sim/a/b.cpp:2: take is a name of sim/a/a.cpp too, and both may be compiled "
                       "in one batch"}));
+}
+
+TEST(WordRules, FindWordsInMessagesAndPages) {
+  const std::vector<SourceFile> files = {
+      file_with("sim/a.cpp", {"say(\"rank 2 deals heads\");", "say(\"deals\");  // deals heads",
+                              "say(\"it \\\"deals\\\" \" + name + \"of kv heads\");"}),
+      file_with("tests/a.cpp", {"say(\"rank 2 deals heads\");"}),
+      file_with("sim/a.md", {"A page that wants words.", "    a line that wants code", "`wants`",
+                             "```", "wants", "```", "unwanted, wants_it"})};
+  EXPECT_EQ(
+      find_banned_words(files),
+      (std::vector<std::string>{
+          "sim/a.cpp:1: deals: use assigns, splits", "sim/a.cpp:3: deals: use assigns, splits",
+          "sim/a.cpp:3: kv heads: use KV heads", "sim/a.md:1: wants: use needs"}));
 }
 
 }  // namespace

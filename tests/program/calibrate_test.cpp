@@ -1,11 +1,10 @@
 // `cpscope calibrate` on machines whose constants are known: executors that answer with the clock's
 // own predictions.
-#include "sim/app/calibrate.h"
+#include "sim/app/predict/calibrate.h"
 
-#include "sim/app/calibration_samples.h"
-#include "sim/app/calibration_shapes.h"
-#include "sim/app/commands.h"
-#include "sim/app/program.h"
+#include "sim/app/cli/program.h"
+#include "sim/app/predict/calibration_samples.h"
+#include "sim/app/predict/calibration_shapes.h"
 #include "sim/clock/clock.h"
 #include "sim/plan/planner.h"
 #include "sim/scenario/portable_random.h"
@@ -265,7 +264,7 @@ TEST(Calibration, RefusesAnExecutorWithoutAClockAndOneThatStandsStill) {
   const Result<Calibration> still = calibrate(request_for(cuda, &nccl));
   ASSERT_FALSE(still.ok());
   EXPECT_EQ(still.error().kind, ErrorKind::bad_input);
-  EXPECT_NE(to_text(still.error()).find("compute d64 s512 full took no time that can be: 0 us"),
+  EXPECT_NE(to_text(still.error()).find("compute d64 s512 full has an invalid time: 0 us"),
             std::string::npos)
       << to_text(still.error());
 }
@@ -510,8 +509,8 @@ TEST(BenchCommand, TakesTurnsAndSaysOneLineForEach) {
 
 // ---- foreign figures ---------------------------------------------------------------------------
 
-/// TFLOP/s of cpscope's kernels on one H200 (kernels/notes/peers.md, 16K tokens, heads x lanes = 2048):
-/// 1024, 4096 and 16384 tokens, causal and full.
+/// TFLOP/s of cpscope's kernels on one H200 (kernels/notes/peers.md, 16K tokens, heads x lanes =
+/// 2048): 1024, 4096 and 16384 tokens, causal and full.
 std::string h200_samples(int lanes, bool is_backward, const std::vector<double>& rates) {
   std::string text;
   for (size_t i = 0; i < rates.size(); ++i) {

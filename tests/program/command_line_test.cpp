@@ -70,7 +70,7 @@ TEST(CommandLine, TimelineGivesEveryItemATimeOnEveryShippedCluster) {
   const ProgramRun fp64 = run_cpscope("timeline " + write_file("fp64.toml", small_scenario()) +
                                       " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml");
   EXPECT_EQ(fp64.exit_code, 3) << fp64.err;
-  EXPECT_NE(fp64.err.find("no times of kernels for fp64"), std::string::npos) << fp64.err;
+  EXPECT_NE(fp64.err.find("no kernel times for fp64"), std::string::npos) << fp64.err;
 }
 
 TEST(CommandLine, CompareListsEveryWayAndRecommendsOne) {
@@ -189,7 +189,7 @@ TEST(CommandLine, RefusalsByRuleNameTheKeyAtFaultWhateverTheCommand) {
   // small_scenario writes `heads = 4` in its third line.
   const std::string refused =
       write_file("place.toml", small_scenario("cp_size = 3\ncp_comm_type = \"a2a\""));
-  const std::string place = refused + ":3:9: a2a deals whole heads";
+  const std::string place = refused + ":3:9: a2a requires heads % cp_size == 0";
   for (const char* command : {"layout ", "plan ", "run ", "probe "}) {
     const ProgramRun run = run_cpscope(command + refused);
     EXPECT_EQ(run.exit_code, 2) << command;
@@ -266,7 +266,8 @@ TEST(PlanCommand, PrintsWhatTransformerEngineWouldPass) {
       write_file("te_not.toml", small_scenario("cp_size = 2\nlayout = \"striped\""));
   const ProgramRun refused = run_cpscope("plan " + striped + " --te");
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_EQ(refused.err.find(striped + ":11:10: TransformerEngine deals tokens as dual_chunk"), 0u)
+  EXPECT_EQ(refused.err.find(striped + ":11:10: TransformerEngine supports only layout dual_chunk"),
+            0u)
       << refused.err;
 }
 
@@ -437,7 +438,7 @@ TEST(CommandLine, PrintsOneDocumentWithJsonWhateverHappens) {
   for (const Failing& one : std::vector<Failing>{
            {"run nowhere.toml --json", 2, "no such file"},
            {"run " + bad + " --json", 2, "atention"},
-           {"run " + file + " --executor nobody --json", 2, "no executor has this name"},
+           {"run " + file + " --executor nobody --json", 2, "unknown executor"},
            {"run " + file + " --executor plugin:nowhere.so --json", 3, "no such file"},
            {"run --json", 2, "FILE is required"},
            {"runn " + file + " --json", 2, "no command has this name"},

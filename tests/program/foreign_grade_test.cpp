@@ -74,8 +74,7 @@ TEST(ForeignGrade, PassesRankOrderWhenItIsSaidSo) {
   EXPECT_TRUE(bf16_case().grade(said).value().grade.passed);
   said.metadata["order"] = "random";
   EXPECT_EQ(to_text(bf16_case().grade(said).error()),
-            "foreign.safetensors: metadata \"order\" says nothing that is known: random; packed or "
-            "rank");
+            "foreign.safetensors: metadata \"order\" has an unknown value: random; packed or rank");
 }
 
 TEST(ForeignGrade, RefusesInputsThatStandWhereTheyDoNotBelong) {
@@ -385,7 +384,7 @@ TEST(ForeignGrade, SaysThatItIsBlindWhereOnlyOneNumberAHeadIsThere) {
             .value();
     EXPECT_EQ(graded.grade.judgement(), Judgement::blind);
     EXPECT_FALSE(graded.grade.passed);
-    expect_contains(describe_blindness(graded.grade), "no tensor by token is there");
+    expect_contains(describe_blindness(graded.grade), "no per-token tensor is present");
   }
 }
 
@@ -477,7 +476,7 @@ TEST(ForeignGrade, WidensABudgetThatItIsTold) {
                    .is_widened);
 }
 
-/// One tensor of tokens [tokens, heads, lanes] as another framework might write it.
+/// One tensor of tokens [tokens, heads, head_dim] as another framework might write it.
 Tensor reshaped(const Tensor& tensor, uint64_t form) {
   Tensor other = tensor;
   const int64_t tokens = tensor.shape[0], heads = tensor.shape[1];

@@ -1,5 +1,5 @@
 // The fuzzer on an executor that is right, and on ones that are wrong in ways that it must find.
-#include "sim/app/fuzz.h"
+#include "sim/app/fuzz/fuzz.h"
 
 #include "reference/plan_walker.h"
 #include "sim/scenario/scenario_file.h"

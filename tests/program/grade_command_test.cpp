@@ -58,8 +58,8 @@ TEST(GradeCommand, PassesWhatRunHasRecordedAndSaysWhatItRead) {
   const ProgramRun run = grade(recorded().record);
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
   for (const char* words :
-       {"PASS of somebody else's tensors", "rows in packed order: cpscope wrote the record",
-        "read out       F64 [64, 4, 8] as [tokens, heads, lanes], in packed order",
+       {"PASS of foreign tensors", "rows in packed order: cpscope wrote the record",
+        "read out       F64 [64, 4, 8] as [tokens, heads, head_dim], in packed order",
         "inputs: q is the scenario's, k is the scenario's"})
     EXPECT_NE(run.out.find(words), std::string::npos) << words << "\nis not in\n" << run.out;
   const json document = json::parse(grade(recorded().record + " --json").out);
@@ -98,7 +98,7 @@ TEST(GradeCommand, SaysThatPackedOrderWasNobodysWord) {
       write_tensors("single.safetensors", json::object(), {*record.find("out")});
   const ProgramRun run = grade(single);
   EXPECT_EQ(run.exit_code, 1) << "fp32 numbers are too coarse for fp64 budgets";
-  EXPECT_NE(run.out.find("rows in packed order: nothing says otherwise"), std::string::npos)
+  EXPECT_NE(run.out.find("rows in packed order: packed is the default order"), std::string::npos)
       << run.out;
   EXPECT_NE(run.out.find("not in the record, not graded: lse, max_logit, dq, dk, dv"),
             std::string::npos)

@@ -47,8 +47,8 @@ TEST(ImportCommand, RefusesWithoutLeavingAFile) {
              R"({"cu_seqlens_padded": [0, 8], "indices": [[0, 1, 6, 7], [2, 3, 4, 4]]})");
   const ProgramRun run = run_cpscope("import --from te lost.json --out lost_order.json");
   EXPECT_EQ(run.exit_code, 2);
-  EXPECT_EQ(run.err.find("lost.json: the query lists are no partition of tokens 0 to 7: token 4 is "
-                         "there twice"),
+  EXPECT_EQ(run.err.find("lost.json: the query lists are not a partition of tokens 0 to 7: token 4 "
+                         "appears twice"),
             0u)
       << run.err;
   EXPECT_FALSE(std::filesystem::exists(work_folder() / "lost_order.json"));

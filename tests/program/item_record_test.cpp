@@ -113,7 +113,7 @@ TEST(ItemDiff, NamesAPlantedDivergenceInTheMiddleOfThePlan) {
                        "first diverging item: backward compute 6, rank 2, step 1, dk: "
                        "row 5 (token "))
       << text.out;
-  EXPECT_TRUE(contains(text.out, "head 1, lane 3: 100 vs ")) << text.out;
+  EXPECT_TRUE(contains(text.out, "head 1, element 3: 100 vs ")) << text.out;
   EXPECT_TRUE(contains(text.out, "out        equal")) << text.out;
 
   const ProgramRun run = run_cpscope("diff " + b + " " + a + " --earned --json");

@@ -1,7 +1,7 @@
 #include "reference/dense_oracle.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
-#include "sim/app/matrix_table.h"
+#include "sim/app/matrix/matrix_table.h"
 
 #include <string>
 

@@ -1,6 +1,6 @@
 #include "reference/plan_walker.h"
-#include "sim/app/matrix_peers.h"
-#include "sim/app/matrix_table.h"
+#include "sim/app/matrix/matrix_peers.h"
+#include "sim/app/matrix/matrix_table.h"
 #include "sim/plan/planner.h"
 #include "tests/program/walker_toolbox.h"
 
@@ -136,7 +136,7 @@ TEST(SupportMatrix, NamesTheRuleThatRefusesACell) {
   const CellResult result =
       run_cell(*toolbox.executors.front(), toolbox, cell, make_cell_scenario(cell), 0);
   EXPECT_EQ(to_name(result.status), "refused");
-  EXPECT_EQ(result.reason.rfind("a2a deals whole heads", 0), 0u) << result.reason;
+  EXPECT_EQ(result.reason.rfind("a2a requires heads % cp_size == 0", 0), 0u) << result.reason;
 }
 
 TEST(PlantedFaults, AreCaughtWhereverTheyArePlanted) {

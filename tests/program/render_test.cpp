@@ -158,7 +158,7 @@ TEST(RenderCommand, AnswersMistakesInOneSentence) {
       {"render " + file + " --view timeline --out a.svg --cluster " + clusters + "h100.toml", 2,
        "h100.toml"},
       {"render " + file + " --view timeline --out a.svg --cluster " + clusters + "h200x8.toml", 3,
-       "no times of kernels for fp64"},
+       "no kernel times for fp64"},
       {"render " + file + " --view timeline --out a.svg --stack cpscope", 2, "--cluster"},
       {"render missing.toml --view layout --out a.svg", 2, "missing.toml"},
   };
@@ -176,7 +176,8 @@ TEST(RenderCommand, NamesTheKeyOfARefusedScenario) {
       write_file("refused.toml", small_scenario("cp_size = 3\ncp_comm_type = \"a2a\""));
   const ProgramRun run = run_cpscope("render " + file + " --view layout --out refused.svg");
   EXPECT_EQ(run.exit_code, 2);
-  EXPECT_NE(run.err.find(file + ":3:9: a2a deals whole heads"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find(file + ":3:9: a2a requires heads % cp_size == 0"), std::string::npos)
+      << run.err;
 }
 
 }  // namespace

@@ -159,7 +159,8 @@ TEST(ShareSearch, NamesTheRanksOfAShareThatIsMissing) {
   Grade grade = ring().search(ring().add_share(from, to, -1.0));
   expect_share(grade, from, to, -1.0);
   const std::string said = describe_failure(*grade.find("dk"));
-  EXPECT_NE(said.find(fmt::format("what rank {}'s queries give to rank {}'s keys", from, to)),
+  EXPECT_NE(said.find(fmt::format(
+                "the contribution of rank {}'s queries to rank {}'s keys is added", from, to)),
             std::string::npos)
       << said;
 }

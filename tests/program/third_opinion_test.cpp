@@ -1,4 +1,4 @@
-#include "sim/app/commands.h"
+#include "sim/app/cli/verified_file.h"
 #include "sim/run/case.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/program/program_run.h"

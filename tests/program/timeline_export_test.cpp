@@ -278,7 +278,7 @@ TEST(TimelineRecord, SaysHowFarThePredictionIsOff) {
   EXPECT_NE(read_text(work_folder() / "both.csv").find(",measured_start_us,measured_end_us\n"),
             std::string::npos);
   const ProgramRun text = run_timeline(scenario, options);
-  EXPECT_NE(text.out.find("forward, predicted beside measured"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("forward, predicted and measured"), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("-90.0 %"), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("1 item was predicted and not measured"), std::string::npos) << text.out;
 }

@@ -173,7 +173,7 @@ def test_read_only_and_unaligned_arrays_are_read(small):
     ({"out": np.zeros((24, 4, 8), np.longdouble)}, "type that is not read: float128"),
     ({"out": np.array(["a"])}, "type that is not read: <U1"),
     ({"out": np.array([[1.0], [1.0, 2.0]], object)}, "array of Python objects"),
-    ({"out": "here"}, '"out" is no array that can be read: str'),
+    ({"out": "here"}, '"out" is not a readable array: str'),
     ({"output": np.zeros((24, 4, 8))}, "no answer that could be graded"),
     ({}, "no answer that could be graded"),
     (np.zeros((24, 4, 8)), "tensors must be given by name: ndarray"),
@@ -356,7 +356,7 @@ def test_says_which_names_have_no_tensor():
     assert scenario.grade(right)
     grade = scenario.grade({**right, "dq": None})
     assert not grade and grade.document["verdict"] == "blind"
-    assert "dq is there without a value" in grade.document["blind"][0]
+    assert "dq was given without a tensor" in grade.document["blind"][0]
     assert grade.text.startswith("BLIND")
 
 
@@ -367,7 +367,7 @@ def test_widens_a_budget_that_it_is_told():
     assert not scenario.grade(off)
     assert scenario.grade(off, budgets={"lse": 1e-2}).tensors["lse"]["widened"]
     for budgets in ({"lse": float("nan")}, {"lse": -1}, {"lsee": 1}):
-        with pytest.raises(cpscope.InputError, match="this is no budget"):
+        with pytest.raises(cpscope.InputError, match="invalid budget"):
             scenario.grade(off, budgets=budgets)
 
 

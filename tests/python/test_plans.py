@@ -134,7 +134,7 @@ def test_a_bad_text_says_where_it_is_wrong(text, kind, words):
 
 @pytest.mark.parametrize("keys, kind, words", [
     ({"head": 3}, cpscope.ScenarioError, "did you mean heads"),
-    ({"attn_dropout": 0.1, "lengths": [3]}, cpscope.RefusedError, "Dropout is not computed yet"),
+    ({"attn_dropout": 0.1, "lengths": [3]}, cpscope.RefusedError, "Dropout is not supported"),
     ({"cu_seqlens": [0, 5, 3]}, cpscope.InputError, "cu_seqlens must not fall: 5, then 3"),
     ({"cu_seqlens": [1, 5]}, cpscope.InputError, "must begin with 0"),
     ({"cu_seqlens": [0.0, 5.0]}, cpscope.InputError, "must be whole numbers: float64"),
@@ -154,7 +154,7 @@ def test_names_and_numbers_that_are_not_there_are_named():
         cpscope.Scenario.load("folder/missing.toml")
     with pytest.raises(cpscope.InputError, match="no such rank: 4; 0 to 3"):
         cpscope.Scenario.load("zigzag").inputs(rank=4)
-    with pytest.raises(cpscope.InputError, match="token 3 is there twice.*token 2 is lost|lost|twice"):
+    with pytest.raises(cpscope.InputError, match="token 3 appears twice"):
         cpscope.from_te([0, 4], indices=[[0, 3], [1, 3]])
     with pytest.raises(cpscope.InputError, match="cp_size must be a whole number above 0: 0"):
         cpscope.from_usp("zigzag", cp_size=0, tokens=4)

@@ -1,4 +1,4 @@
-// Long work that is stopped: the walker, the judge and the sampled judge.
+// Long work that is cancelled: the walker, the oracle and the sampled oracle.
 #include "reference/dense_oracle.h"
 #include "reference/plan_walker.h"
 #include "sim/run/run_inputs.h"
@@ -17,7 +17,7 @@
 namespace cpscope::tests {
 namespace {
 
-/// Says yes from the n-th question on.
+/// Returns true from the n-th call on.
 struct Stopper {
   explicit Stopper(int64_t patience) : left(patience) {}
 
@@ -86,7 +86,7 @@ TEST(CancelledRun, ShowsNoObserverAHalfFinishedStage) {
     options.control = stopper.control();
     ASSERT_FALSE(reference::make_plan_walker()->run(ready.plan, ready.inputs, options).ok());
     ASSERT_LT(seen.size(), whole.size());
-    // Bit by bit, for poison is not equal to itself.
+    // Compared bit by bit, because NaN does not equal itself.
     for (size_t i = 0; i < seen.size(); ++i) {
       ASSERT_EQ(seen[i].size(), whole[i].size());
       EXPECT_EQ(std::memcmp(seen[i].data(), whole[i].data(), seen[i].size() * sizeof(double)), 0)
@@ -104,7 +104,7 @@ TEST(CancelledRun, LeavesARunThatGoesOnAsItIs) {
         reference::make_plan_walker()->run(ready.plan, ready.inputs, options);
     ASSERT_TRUE(output.ok()) << to_text(output.error());
     EXPECT_TRUE(is_bitwise_equal(output.value().answer, walk(ready.plan, ready.inputs)));
-    // Asked before every head of every computation, however few stages there are.
+    // Checked before every head of every computation, even if there are few stages.
     int64_t units = 0;
     for (const ComputeItem& item : ready.plan.plan().forward.computes)
       units += item.num_slices > 0 ? item.heads.size() : 0;

@@ -16,8 +16,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kTight = 1e-14;
 
-/// One sequence without padding, one head of one lane, scale 1, no mask: the reader can do the sums
-/// in the head.
+/// One sequence without padding, one head of head_dim 1, scale 1, no mask: small enough for mental
+/// arithmetic.
 TinyBatch make_golden(std::vector<double> q, std::vector<double> k, std::vector<double> v,
                       std::vector<double> d_out) {
   Scenario scenario = make_scenario({static_cast<int64_t>(q.size())}, 1, 1);
@@ -120,8 +120,8 @@ TEST(DenseOracle, ScalesByTheRootOfTheQueryKeyDimByDefault) {
 }
 
 TEST(DenseOracle, TurnsHalvesOfTheRowByPosition) {
-  // Four lanes, theta 100: lanes 0 and 2 turn by p, lanes 1 and 3 by p / 10. Token 1 sees tokens 0
-  // and 1; its own logit is not changed by turning both sides.
+  // Head_dim 4, theta 100: elements 0 and 2 rotate by p, elements 1 and 3 by p / 10. Token 1 sees
+  // tokens 0 and 1; its own logit does not change when both sides are rotated.
   Scenario scenario = make_scenario({2}, 1, 4);
   scenario.attention.rope_theta = 100.0;
   scenario.attention.softmax_scale = 1.0;
@@ -130,7 +130,7 @@ TEST(DenseOracle, TurnsHalvesOfTheRowByPosition) {
   tiny.inputs.k.values = {0, 1, 0, 0, 0, 1, 0, 0};
   expect_near_values(exact_answer(tiny.scenario, tiny.inputs).lse.values,
                      {0, std::log(std::exp(std::cos(0.1)) + std::exp(1.0))}, "slow pair");
-  // A quarter turn tells the direction: e0 at position 1 has sin(1) of e2 at position 0.
+  // A single element shows the direction: e0 at position 1 has sin(1) of e2 at position 0.
   tiny.inputs.q.values = {0, 0, 0, 0, 1, 0, 0, 0};
   tiny.inputs.k.values = {0, 0, 1, 0, 0, 0, 0, 0};
   expect_near_values(exact_answer(tiny.scenario, tiny.inputs).lse.values,

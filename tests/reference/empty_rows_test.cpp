@@ -1,5 +1,5 @@
-// Rows that see nothing, padding rows and sequences of no length are exactly empty, whatever lies
-// in fresh memory and in the padding.
+// Rows that see nothing, padding rows and sequences of length 0 are exactly empty, whatever fresh
+// memory and the padding hold.
 
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"
@@ -18,7 +18,7 @@ namespace {
 
 std::vector<Scenario> cases_with_empty_rows() {
   std::vector<Scenario> cases;
-  // Padding inside slots, a sequence of one token and sequences of none.
+  // Padding inside slots, a sequence of one token and empty sequences.
   Scenario padded = walker_case({5, 0, 12, 1, 0}, 2);
   padded.batch.slots = padded.batch.kv_slots = {8, 3, 12, 4, 0};
   cases.push_back(padded);
@@ -55,7 +55,7 @@ std::vector<Scenario> with_features(const Scenario& scenario) {
 
 bool is_positive_zero(double value) { return std::bit_cast<uint64_t>(value) == 0; }
 
-/// Every row of `tensor` whose marker says so is zero bit by bit; nothing is NaN anywhere.
+/// Every row of `tensor` marked as empty is zero bit by bit; there is no NaN anywhere.
 void expect_zero_rows(const Tensor& tensor, const std::vector<bool>& is_empty,
                       const std::string& where) {
   const int64_t lanes = tensor.shape[2];
@@ -88,7 +88,7 @@ TEST(EmptyRows, AreExactlyEmptyWithAndWithoutPoison) {
       for (const bool poison : {true, false}) {
         const GradedRun run = run_possible(scenario, {poison, 0});
         ASSERT_TRUE(run.grade.passed) << describe(run);
-        // The plain run has empty rows too; a budget that is no number would forgive everything.
+        // The plain run has empty rows too; a NaN budget would accept everything.
         for (const double value : run.verdict.plain.d_sink) ASSERT_TRUE(std::isfinite(value));
         std::vector<bool> is_empty;
         for (size_t row = 0; row < run.verdict.exact.lse.values.size(); ++row) {

@@ -1,4 +1,4 @@
-// Plans that are wrong on purpose, let in by the door for them: what they compute fails the grade.
+// Plans that are wrong on purpose, made by admit_faulty_plan: their results fail the grade.
 
 #include "reference/dense_oracle.h"
 #include "sim/plan/planner.h"
@@ -24,8 +24,8 @@ Scenario faulty_case(CommType comm, Dtype dtype) {
   return scenario;
 }
 
-/// Walks the spoilt plan and grades it as the whole one. `spoil` returns false when the plan has no
-/// such item.
+/// Runs the modified plan and grades it against the original. `spoil` returns false when the plan
+/// has no such item.
 struct FaultyRun {
   bool is_spoilt = false;
   Grade grade;
@@ -92,7 +92,7 @@ TEST(FaultyPlan, ThatShiftsADiagonalByOneFails) {
   expect_caught("a row sees one key less", [](Plan& plan) { return shift_diagonal(plan, -1); });
 }
 
-/// A transfer that carries no head, because items of one stage stay where they are.
+/// The transfer keeps its place in the stage but carries no head.
 bool drop_transfer(Pass& pass, Payload payload) {
   for (TransferItem& item : pass.transfers) {
     if (item.payload != payload || item.link == LinkClass::self) continue;
@@ -125,8 +125,8 @@ bool swap_first_rows(Plan& plan, RunListId& list) {
 }
 
 TEST(FaultyPlan, ThatSwapsTwoTokensInAnOrderFails) {
-  // Rank 0 owns the first query, which sees one key only: elsewhere two exchanged keys weigh the
-  // same.
+  // Rank 0 owns the first query, which sees one key only: elsewhere two exchanged keys have the
+  // same weight.
   expect_caught("a reorder exchanges two rows", [](Plan& plan) {
     return !plan.forward.reorders.empty() && swap_first_rows(plan, plan.forward.reorders[0].order);
   });

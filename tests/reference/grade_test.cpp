@@ -27,7 +27,7 @@ Scenario long_case() {
   return scenario;
 }
 
-/// One correct run of 4096 tokens, made once for all cases.
+/// One correct run of 4096 tokens, shared by all cases.
 class Budget : public testing::Test {
  protected:
   static void SetUpTestSuite() { run_ = new GradedRun(run_possible(long_case())); }
@@ -38,7 +38,7 @@ class Budget : public testing::Test {
 
   static Answer correct() { return run_->answer; }
 
-  /// Grades another answer to the same question and expects the tensor to fail.
+  /// Grades another answer to the same scenario and expects the tensor to fail.
   static void expect_failure(const Answer& answer, const std::string& name) {
     const Grade grade = grade_answer(run_->plan.plan(), run_->inputs, answer, run_->verdict);
     EXPECT_FALSE(grade.passed);
@@ -61,8 +61,8 @@ TEST_F(Budget, IsTwiceThePlainErrorWhereRowsAreMany) {
         std::find_if(run_->grade.tensors.begin(), run_->grade.tensors.end(),
                      [&](const TensorGrade& candidate) { return candidate.name == name; });
     ASSERT_NE(grade, run_->grade.tensors.end()) << name;
-    // What is left is the accumulator's. A few early keys, which weigh most in the rows that see
-    // few others, hold most of dk and dv: chance has its say in them.
+    // The rest comes from the accumulator, and from a random allowance: a few early keys, which
+    // have large weights in the rows that see few others, hold most of dk and dv.
     EXPECT_GE(grade->budget, twice) << name;
     EXPECT_LE(grade->budget, (name == "dk" || name == "dv" ? 1.25 * twice : twice) + 1e-5) << name;
   }
@@ -76,7 +76,8 @@ TEST_F(Budget, FailsAnOutputOfZeros) {
 
 TEST_F(Budget, FailsOneRowOfZerosAmongFourThousand) {
   for (const auto tensor : {&Answer::out, &Answer::dq, &Answer::dk, &Answer::dv}) {
-    // The very last keys are hardly seen: their gradients are smaller than bf16 errs elsewhere.
+    // The very last keys have very small weights: their gradients are smaller than the bf16 error
+    // of others.
     for (const int64_t row : {int64_t{1}, kTokens / 2, kTokens - 300}) {
       Answer answer = correct();
       std::fill_n((answer.*tensor).values.begin() + row * kLanes, kLanes, 0.0);
@@ -86,8 +87,8 @@ TEST_F(Budget, FailsOneRowOfZerosAmongFourThousand) {
 }
 
 TEST_F(Budget, FailsAnyOneRowThatIsAFewPercentOff) {
-  // Each is about what the least sensitive row takes. Late keys are hardly seen: their rows are
-  // smaller than what bf16 errs on average.
+  // Each is about the error that the least sensitive row tolerates. Late keys have small weights:
+  // their rows are smaller than the average bf16 error.
   const std::pair<Tensor Answer::*, double> smallest_caught[] = {
       {&Answer::out, 0.05}, {&Answer::dq, 0.13}, {&Answer::dk, 0.25}, {&Answer::dv, 0.25}};
   for (const auto& [tensor, part] : smallest_caught) {
@@ -141,7 +142,7 @@ TEST_F(Budget, FailsADoubledGradientOfOneToken) {
 }
 
 TEST_F(Budget, FailsRowsOfTheNeighbouringRank) {
-  // Dual chunks of 512: what rank 0 owns first is taken from rank 1.
+  // Dual chunks of 512: the first chunk of rank 0 is taken from rank 1.
   Answer answer = correct();
   std::copy_n(correct().out.values.begin() + 512 * kLanes, 512 * kLanes, answer.out.values.begin());
   expect_failure(answer, "out");
@@ -246,7 +247,7 @@ TEST(BudgetOfSinks, FailsASinkThatEveryRankLetIn) {
       const Grade grade = grade_answer(run.plan.plan(), run.inputs, answer, run.verdict);
       EXPECT_FALSE(grade.tensors[0].passed) << "out, " << to_name(dtype) << ", " << cp_size;
       EXPECT_FALSE(grade.tensors[1].passed) << "lse, " << to_name(dtype) << ", " << cp_size;
-      // The sink's gradient, added up over replicas.
+      // The sink's gradient, summed over replicas.
       answer = run.answer;
       for (double& value : answer.d_sink) value *= cp_size;
       EXPECT_FALSE(grade_answer(run.plan.plan(), run.inputs, answer, run.verdict).passed);

@@ -1,4 +1,4 @@
-// What the walker shows of its items, as records hold it.
+// The items' results of the walker, as records hold them.
 #include "reference/plan_walker.h"
 #include "sim/run/item_tensors.h"
 #include "sim/run/run_inputs.h"
@@ -37,7 +37,7 @@ std::optional<Watched> watch(const Scenario& scenario) {
   return Watched{std::move(*plan), std::move(answer), std::move(items)};
 }
 
-/// Stages' number of an item: the order in which a plan is carried out.
+/// The stage number of an item: the order in which a plan runs.
 int64_t stage_of(const Plan& plan, const ItemTensorName& name) {
   const auto& stages = (name.item.is_backward ? plan.backward : plan.forward).stages;
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -74,7 +74,7 @@ TEST(ItemResults, TakeAsMuchAsWasForetoldAndComeInPlanOrder) {
   EXPECT_GT(ran, 40);
 }
 
-/// The answer's tensor that an item's array becomes.
+/// The answer's tensor that an item's array contributes to.
 const Tensor& answer_of(const Answer& answer, const std::string& array) {
   if (array == "out") return answer.out;
   if (array == "lse") return answer.lse;
@@ -97,7 +97,7 @@ TEST(ItemResults, OfTheLastItemsAreTheAnswerAtTheirPlaces) {
         for (int64_t head = 0; head < tensor.shape[1]; ++head) {
           const auto place = place_in_item(watched->plan.plan(), *name, row, head);
           ASSERT_TRUE(place.has_value()) << tensor.name;
-          // A key's share of one rank is not yet the answer.
+          // One rank's share of a key's gradient is not yet the answer.
           const bool is_last = name->item.kind == StageKind::finish && name->array.front() != 'd';
           if (!is_last || place->token < 0) continue;
           ++compared;

@@ -13,7 +13,7 @@ namespace {
 
 using Picture = std::vector<std::string>;
 
-/// One line a query, one letter a key: X visible, . hidden.
+/// One line per query, one letter per key: X visible, . hidden.
 Picture draw(const Scenario& scenario, int64_t sequence = 0) {
   const auto index = static_cast<size_t>(sequence);
   Picture picture;
@@ -81,7 +81,7 @@ TEST(MaskPredicate, TreatsThePaddingPrefixAsALabel) {
 }
 
 TEST(MaskPredicate, CentresTheWindowOnTheBottomRightDiagonal) {
-  // Query 0 stands on key 0 + 5 - 3 = 2.
+  // The diagonal of query 0 is at key 0 + 5 - 3 = 2.
   EXPECT_EQ(draw(windowed(MaskType::no_mask, 3, 5, 1, 0)), (Picture{".XX..",  //
                                                                     "..XX.",  //
                                                                     "...XX"}));
@@ -98,7 +98,7 @@ TEST(MaskPredicate, CutsTheWindowsRightEdgeByCausal) {
                                                                    "XX..",  //
                                                                    ".XX.",  //
                                                                    "..XX"}));
-  // Top-left causal and a bottom-right window share only what both allow.
+  // Top-left causal and a bottom-right window: visible is what both allow.
   EXPECT_EQ(draw(windowed(MaskType::causal, 3, 5, 2, 0)), (Picture{"X....",  //
                                                                    ".X...",  //
                                                                    "..X.."}));
@@ -249,7 +249,7 @@ TEST(SequenceMask, IsFoundForAHundredThousandSequencesAtOnce) {
   for (int64_t s = 0; s < kSequences; ++s)
     scenario.attention.slices.push_back({2 * s, 2 * s + 2, 3 * s, 3 * s + 3});
   const VisibleKeysOfSequence visible = mask_witness().visible_keys(scenario);
-  // Whoever reads all slices again for each sequence takes minutes here.
+  // Reading all slices again for each sequence would take minutes here.
   for (int64_t s = 0; s < kSequences; ++s) {
     const auto rows = visible(s);
     ASSERT_EQ(rows.size(), 2u);

@@ -1,4 +1,4 @@
-// How partial results become one, against the rules written out by hand.
+// How partial results are merged, compared with the rules written out by hand.
 
 #include "reference/online_softmax.h"
 #include "reference/rotary_table.h"
@@ -21,11 +21,11 @@ namespace {
 using reference::log_sum_exp;
 using reference::weight_of;
 
-/// Two keys a rank, so that a partial is a mean that the dtype may not hold.
+/// Two keys per rank, so that a partial is a mean that the dtype may not represent.
 constexpr int64_t kKeysPerRank = 2;
 using Values = std::array<double, 3 * kKeysPerRank>;
 
-/// One head of one lane on three ranks; q = 0, so that all keys weigh the same.
+/// One head of head_dim 1 on three ranks; q = 0, so that all keys have the same weight.
 Scenario three_ranks(QkvFormat format) {
   Scenario scenario = walker_case({3 * kKeysPerRank}, 3);
   scenario.attention.heads = scenario.attention.kv_heads = 1;
@@ -79,7 +79,7 @@ TEST(MergeRules, RoundSixteenBitPartialsAsTransformerEngineDoes) {
     for (const QkvFormat format : {QkvFormat::bshd, QkvFormat::thd}) {
       const std::array<double, 3> seen = merge_on_three_ranks(three_ranks(format), values);
       for (int rank = 0; rank < 3; ++rank) {
-        // Ring step i on rank r works on the KV of rank r - i.
+        // In ring step i rank r computes with the KV of rank r - i.
         std::array<float, 3> partials{};
         for (int i = 0; i < 3; ++i) {
           const int source = (rank - i + 3) % 3;
@@ -148,8 +148,8 @@ TEST(MergeRules, ErrMoreInGradientsSummedInTheDtype) {
   }
 }
 
-/// Two ranks of two queries and two keys each, all seen; q = 0, so that P is a quarter everywhere
-/// and a rank's share of any dv is a quarter of the sum of its two rows of d_out.
+/// Two ranks of two queries and two keys each, all visible; q = 0, so that P is 1/4 everywhere and
+/// a rank's share of any dv is 1/4 of the sum of its two rows of d_out.
 TEST(MergeRules, RoundWhatTravelsAndNotWhatStaysAtHome) {
   int64_t home_shows = 0, wire_shows = 0;
   for (const CommType comm : {CommType::all_gather, CommType::group_cast}) {

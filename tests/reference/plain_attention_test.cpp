@@ -9,7 +9,7 @@
 namespace cpscope::reference {
 namespace {
 
-/// Enough rows and keys for rounding errors to look like their averages.
+/// Enough rows and keys for rounding errors to be near their averages.
 Scenario make_plain_scenario(Dtype dtype) {
   Scenario scenario = make_scenario({160, 96}, 2, 32);
   scenario.attention.mask_type = MaskType::no_mask;
@@ -108,7 +108,7 @@ TEST(PlainAttention, MakesAllHopsInsideAWindow) {
 
 TEST(PlainAttention, SendsNothingInOneHop) {
   Scenario scenario = make_plain_scenario(Dtype::bf16);
-  // RoPE turns dk after the ring: a rounding before it would show.
+  // RoPE rotates dk after the ring: a rounding before it would be visible.
   scenario.attention.rope_theta = 10'000.0;
   const PlainError narrow = measure(scenario, 1);
   scenario.numerics.dkv_wire = DkvWire::fp32;
@@ -153,7 +153,8 @@ TEST(PlainAttention, TakesMoreHopsThanTokens) {
   }
 }
 
-/// q = 0 weighs the three keys alike; each hop holds one of them, so its partial is that value.
+/// With q = 0 the three keys have the same weight; each hop holds one of them, so its partial is
+/// that value.
 double merge_three_values(QkvFormat format, std::vector<double> values) {
   Scenario scenario = make_scenario({1}, 1, 1);
   scenario.batch.kv_lengths = {3};

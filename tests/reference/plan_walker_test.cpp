@@ -67,7 +67,7 @@ TEST(PlanWalker, GivesTheSameNumbersWhenIdleRanksAreAdded) {
   for (const CommType comm : kCommTypes) {
     for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
       Scenario scenario = walker_case({32}, 2);
-      // With fewer kv heads than ranks, a2a would make more shares of them on more ranks.
+      // With fewer KV heads than ranks, a2a would make more shares of them on more ranks.
       scenario.attention.kv_heads = 4;
       scenario.parallel.layout = LayoutKind::contiguous;
       scenario.parallel.comm_type = comm;
@@ -140,7 +140,7 @@ TEST(PlanWalker, TurnsQueriesAndKeysByTheirPositionInTheSequence) {
   scenario.attention.rope_theta = 100.0;
   const GradedRun on = run_possible(scenario);
   EXPECT_GT(relative_error(on.answer.out, off.answer.out), 0.01);
-  // One sequence after another: what precedes a sequence must not turn it.
+  // One sequence after another: an earlier sequence must not change the rotation.
   Scenario alone = scenario;
   alone.batch.lengths = alone.batch.kv_lengths = alone.batch.slots = alone.batch.kv_slots = {24};
   const GradedRun first = run_possible(alone);
@@ -284,7 +284,7 @@ TEST(PlanWalker, TreatsAGroupAsIfItsKeysWereCopiedForEveryHead) {
     const Answer copied = walk(*plan, inputs);
     EXPECT_LE(relative_error(copied.out, grouped.answer.out), 1e-14);
     EXPECT_LE(relative_error(copied.dq, grouped.answer.dq), 1e-14);
-    // A shared key gathers the gradients of both its heads.
+    // A shared key sums the gradients of both its heads.
     Tensor sum = grouped.answer.dk;
     for (int64_t i = 0; i < sum.size(); ++i) {
       const int64_t row = i / 8, token = row / 2, head = row % 2, lane = i % 8;

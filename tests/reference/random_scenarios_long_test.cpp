@@ -58,7 +58,7 @@ TEST(ManyRandomScenarios, KeepTheirBudgetOverLongerSequencesAndMoreRanks) {
 }
 
 #ifdef CPSCOPE_HAS_RAPIDCHECK
-/// Read by RapidCheck at its first property; what the caller has set stays.
+/// Read by RapidCheck at its first property; a value set by the caller is kept.
 const int kIsConfigured = setenv("RC_PARAMS", "max_success=3000", 0);
 
 RC_GTEST_PROP(ManyRandomScenarios, AgreeWhateverTheirSpace, ()) {

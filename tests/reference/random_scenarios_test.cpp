@@ -1,5 +1,5 @@
 // Random scenarios over the whole space: the walker against the dense oracle, every padding row and
-// every fresh buffer poisoned with NaN.
+// every fresh buffer filled with NaN.
 
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
@@ -20,8 +20,8 @@ const uint64_t kExactScenarios = sweep(250, 2'300);
 const uint64_t kRoundedScenarios = sweep(150, 1'200);
 const uint64_t kTinyScenarios = sweep(100, 1'500);
 
-/// Runs seeds [first, first + count), calls look(seed, run) for those that nothing forbids, and
-/// demands that these are nine in ten. Stops at the first failure.
+/// Runs seeds [first, first + count), calls look(seed, run) for those that are not refused, and
+/// requires at least nine in ten of these. Stops at the first failure.
 template <class Look>
 void for_each_run(uint64_t first, uint64_t count, const RandomSpace& space, Look look) {
   uint64_t refused = 0;
@@ -82,7 +82,8 @@ TEST(RandomScenarios, KeepTheirBudgetWhereThePlainRunWasLucky) {
   }
 }
 
-/// Runs a scenario with seeds 1 to `seeds`: tensors of so few values that one plain run is luck.
+/// Runs a scenario with seeds 1 to `seeds`: tensors with so few values that the error of one plain
+/// run is mostly chance.
 void expect_no_alarm(Scenario scenario, uint64_t seeds) {
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     scenario.numerics.seed = seed;

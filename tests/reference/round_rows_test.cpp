@@ -31,7 +31,7 @@ std::vector<float> probing_values() {
 TEST(RoundRows, GivesTheBitsOfRoundToForEveryKindOfValue) {
   const std::vector<float> values = probing_values();
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32}) {
-    // Whole rows and single values may take different ways.
+    // Whole rows and single values may use different code.
     std::vector<float> rounded = values, single = values;
     round_rows(dtype, rounded);
     for (float& value : single) round_rows(dtype, std::span<float>(&value, 1));

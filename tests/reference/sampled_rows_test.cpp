@@ -1,4 +1,4 @@
-// The oracle asked about a few rows says what it says about all.
+// The oracle gives the same values for a few rows as for all.
 
 #include "reference/dense_oracle.h"
 #include "tests/reference/tiny_batch.h"
@@ -29,7 +29,7 @@ std::vector<double> pick(const std::vector<double>& numbers, int64_t heads,
   return pick(Tensor{"terms", {std::ssize(numbers) / heads, heads}, Dtype::fp64, numbers}, tokens);
 }
 
-/// Gradients of keys follow from the answer that is handed in: here the exact one.
+/// Gradients of keys are computed from the given answer: here the exact one.
 void expect_equal_rows(const Scenario& scenario, const JudgedRows& rows) {
   const TinyBatch tiny = make_tiny_batch(scenario);
   const Result<Verdict> whole = judge(tiny.scenario, tiny.inputs, {}, {});
@@ -124,7 +124,7 @@ TEST(SampledRows, FollowTheLseThatTheyAreGiven) {
   // Weights are half as large, and so is dv.
   for (size_t i = 0; i < right.value().exact.dv.values.size(); ++i)
     EXPECT_NEAR(halved.value().exact.dv.values[i], right.value().exact.dv.values[i] / 2, 1e-12);
-  // One that is no number says nothing, and spoils nothing.
+  // A NaN lse adds nothing, and makes nothing NaN.
   std::fill(seen.lse.values.begin(), seen.lse.values.end(), std::nan(""));
   const Result<Verdict> silent = judge_rows(tiny.scenario, tiny.inputs, seen, {{}, {5}}, {}, {});
   for (const double value : silent.value().exact.dv.values) EXPECT_EQ(value, 0.0);

@@ -1,4 +1,4 @@
-// Tiles against a loop over queries, keys and lanes.
+// Tiles against a loop over queries, keys and elements.
 
 #include "reference/tile_attention.h"
 
@@ -62,8 +62,8 @@ TileSettings settings_of(const TileCase& tiles) {
   return settings;
 }
 
-/// The case's buffers with random numbers; outputs hold a number that would show, dq, dk, dv hold
-/// what other heads have added before.
+/// The case's buffers with random numbers; outputs hold a number that would be noticed, dq, dk, dv
+/// hold earlier sums of other heads.
 template <class T>
 TileRun<T> prepare(const TileCase& tiles) {
   TileRun<T> run;
@@ -111,7 +111,7 @@ template <class T>
 struct Naive {
   const TileCase& tiles;
   const TileRun<T>& run;
-  std::vector<double> o, lse, dq, dk, dv;  // of the last head, without gaps
+  std::vector<double> o, lse, dq, dk, dv;  // of the last head, contiguous
 
   double at(const std::vector<T>& values, int64_t row, int32_t lanes, int64_t lane) const {
     return static_cast<double>(values[(row * tiles.heads + tiles.heads - 1) * lanes + lane]);
@@ -194,7 +194,7 @@ void expect_formulas(const TileCase& tiles, TileScratch<T>& scratch, double tole
   expect_near_rows("dq", tiles, run.dq, tiles.dim_qk, naive.dq, tolerance);
   expect_near_rows("dk", tiles, run.dk, tiles.dim_qk, naive.dk, tolerance);
   expect_near_rows("dv", tiles, run.dv, tiles.dim_v, naive.dv, tolerance);
-  // Nobody else's head was touched.
+  // No other head was written.
   for (int64_t row = 0; row < tiles.rows && tiles.heads > 1; ++row)
     ASSERT_EQ(run.lse[row * tiles.heads], T(777));
 }
@@ -203,8 +203,8 @@ BandSlice band(int32_t q0, int32_t q1, int32_t k0, int32_t k1, int32_t lo, int32
   return {q0, q1, k0, k1, lo, hi};
 }
 
-/// Full, causal, bottom-right, windows, what lies above a diagonal, several bands on one row, rows
-/// and columns that nobody sees, and a rectangle that its band hardly touches.
+/// Full, causal, bottom-right, windows, areas above a diagonal, several bands on one row, rows and
+/// columns without visible cells, and a rectangle that its band hardly covers.
 std::vector<TileCase> shapes() {
   constexpr int32_t kFar = 1'000;
   return {
@@ -226,7 +226,7 @@ std::vector<TileCase> shapes() {
 }
 
 TEST(TileAttention, IsTheFormulaForEveryShapeAndTileSize) {
-  TileScratch<double> scratch;  // kept from case to case, as the walker keeps it
+  TileScratch<double> scratch;  // reused between cases, as in the walker
   for (TileCase tiles : shapes()) {
     for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
              {1, 1}, {1, 5}, {3, 2}, {4, 8}, {7, 7}, {128, 384}}) {
@@ -254,7 +254,7 @@ TEST(TileAttention, IsTheFormulaInSinglePrecision) {
 }
 
 TEST(TileAttention, IsTheFormulaAcrossPackedSegments) {
-  // Keys are packed 4096 at a time; the second band reaches back into the first segment.
+  // Keys are packed 4096 at a time; the second band begins in the first segment.
   TileCase tiles{3, 9'001, {band(0, 3, 0, 9'001, -10, 8'999), band(1, 2, 0, 0, 0, 0)}};
   tiles.dim_qk = tiles.dim_v = 2;
   tiles.heads = 2;
@@ -304,8 +304,8 @@ TEST(TileAttention, RoundsTheWeightsOfSixteenBitTypesAndNotTheirSum) {
   }
 }
 
-/// Eigen's vectorised exp of -inf is no zero but the smallest number it can make; times a large
-/// value that would show.
+/// Eigen's vectorised exp of -inf is not zero but the smallest number it can make; times a large
+/// value the error would be visible.
 template <class T>
 void expect_masked_keys_weigh_nothing(T huge) {
   TileCase tiles{16, 16, {band(0, 16, 0, 16, -100, 0)}};

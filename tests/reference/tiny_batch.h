@@ -68,7 +68,7 @@ inline Tensor make_rows(const char* name, Dtype dtype, const std::vector<bool>& 
   return tensor;
 }
 
-/// Fills slots (with NaN in every padding row unless told otherwise) and inputs of a scenario.
+/// Fills slots (with NaN in every padding row by default) and inputs of a scenario.
 inline TinyBatch make_tiny_batch(Scenario scenario,
                                  double padding_value = std::numeric_limits<double>::quiet_NaN(),
                                  int64_t padding = 2, int64_t tail = 3) {
@@ -105,7 +105,7 @@ inline TinyBatch make_tiny_batch(Scenario scenario,
   return tiny;
 }
 
-/// One fp64 self-attention scenario with `heads` = kv heads and equal head dims.
+/// One fp64 self-attention scenario with `heads` = KV heads and equal head dims.
 inline Scenario make_scenario(std::vector<int64_t> lengths, int32_t heads, int32_t head_dim) {
   Scenario scenario;
   scenario.attention.heads = heads;

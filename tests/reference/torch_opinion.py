@@ -214,7 +214,7 @@ def build_mask(attention, num_queries, num_keys, first_query, first_key):
 
 
 def rotate(rows, theta):
-    """Rotary embedding of [positions, heads, lanes] in non-interleaved halves."""
+    """Rotary embedding of [positions, heads, head_dim] in non-interleaved halves."""
     lanes = rows.shape[2]
     half = lanes // 2
     lane = torch.arange(half, dtype=torch.float64)

@@ -18,7 +18,7 @@
 namespace cpscope::tests {
 namespace {
 
-/// One scenario taken from plan to grade.
+/// The stages of one scenario from plan to grade.
 struct Graded {
   bool refused = false;
   Grade grade;
@@ -72,7 +72,7 @@ TEST(WalkerAgreement, WithTheDenseOracleOnRandomScenariosInDoublePrecision) {
     refused += graded.refused ? 1 : 0;
     for (const TensorGrade& tensor : graded.grade.tensors) {
       EXPECT_TRUE(tensor.passed) << "seed " << seed << " " << describe_tensor(scenario, tensor);
-      // A tensor of zeros has no relative error.
+      // A zero tensor has no relative error.
       if (tensor.rel_l2 == std::numeric_limits<double>::infinity()) continue;
       worst = std::max(worst, tensor.rel_l2);
       EXPECT_TRUE(tensor.rel_l2 <= 1e-11 || tensor.max_abs <= 1e-14)
@@ -136,7 +136,7 @@ Scenario packed_batch(Dtype dtype) {
   return scenario;
 }
 
-/// The rows of valid tokens, in batch order, whatever the padding of the layout.
+/// The rows of valid tokens, in batch order, independent of the padding of the layout.
 std::vector<double> valid_rows(const Tensor& tensor, const Scenario& scenario,
                                int64_t slot_multiple) {
   std::vector<double> rows;

@@ -55,7 +55,7 @@ int64_t count_different(const Image& a, const Image& b) {
   return count;
 }
 
-/// Levels between two colours, in the channel where they are furthest apart.
+/// The difference of two colours in levels, in the channel where it is largest.
 int32_t levels_between(const Color& a, const Color& b) {
   return std::max(
       {std::abs(a.r - b.r), std::abs(a.g - b.g), std::abs(a.b - b.b), std::abs(a.a - b.a)});

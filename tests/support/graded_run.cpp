@@ -22,7 +22,7 @@ Tensor by_head(const char* name, const std::vector<double>& values) {
   return {name, {1, static_cast<int64_t>(values.size())}, Dtype::fp64, values};
 }
 
-/// All tensors of an answer, absent ones empty.
+/// All tensors of an answer; absent ones are empty.
 std::vector<Tensor> tensors_of(const Answer& answer) {
   std::vector<Tensor> tensors{answer.out, answer.lse, answer.dq, answer.dk, answer.dv};
   tensors.push_back(by_head("max_logit", answer.max_logit));

@@ -34,7 +34,7 @@ void Hand::settle(int32_t most) {
   frames(3);
   for (int32_t i = 0; i < most && (offscreen_->has_events() || screen_.is_busy(state_)); ++i) {
     if (state_.player.is_playing && !offscreen_->has_events()) return;
-    // Other threads need time, not frames.
+    // Work on other threads needs time, not frames.
     if (in_background_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     frames(1);
   }

@@ -11,25 +11,25 @@
 
 namespace cpscope::tests {
 
-/// A user without a display: shows the whole window offscreen, finds widgets by name, and does what
-/// hands do, one event a frame. Every call fails the test when the widget is not there.
+/// A simulated user without a display: shows the whole window offscreen, finds widgets by name, and
+/// sends input events, one event a frame. Every call fails the test when the widget is missing.
 class Hand {
  public:
   struct Options {
     gui::Size size{1440, 900};
     float scale = 1;
     gui::FontChoice fonts = gui::FontChoice::built_in;
-    bool in_background = false;  // as in a window: what is long comes frames later
+    bool in_background = false;  // like a window: long work finishes in later frames
   };
 
   explicit Hand(gui::AppState& state);
   Hand(gui::AppState& state, const Options& options);
 
-  /// Frames until nothing moves any more, at most `most`.
+  /// Runs frames until nothing changes, at most `most`.
   void settle(int32_t most = 600);
   void frames(int32_t count);
 
-  /// Where a widget is; fails the test when it is not shown.
+  /// The position of a widget; fails the test when it is not shown.
   std::optional<gui::Box> find(const std::string& name);
   void click(const std::string& name);
   void move_to(const std::string& name);
@@ -38,7 +38,7 @@ class Hand {
   void wheel(const std::string& name, float turns);
   void key(gui::compat::Key key, gui::compat::Mods mods = {});
   void type(const std::string& text);
-  /// Frames until it holds. False when it never does.
+  /// Runs frames until `holds` is true. Returns false when it never is.
   bool wait_until(const std::function<bool()>& holds, int32_t most = 2000);
 
   gui::Image picture();

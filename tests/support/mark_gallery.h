@@ -5,8 +5,8 @@
 
 namespace cpscope::tests {
 
-/// Every mark there is, each under its name, and the colours of every role: what a change of the
-/// painter shows itself on.
+/// All kinds of marks with their names, and the colours of all roles: a picture that shows changes
+/// of the painter.
 gui::Drawing draw_mark_gallery(const gui::Theme& theme);
 inline constexpr gui::Size kMarkGallerySize{760, 560};
 

@@ -1,1 +1,1 @@
-// CMake reads the headers that tests share with this file; it has nothing of its own.
+// CMake takes the headers shared by tests from the target of this file; it has no code of its own.

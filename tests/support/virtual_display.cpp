@@ -67,7 +67,7 @@ VirtualDisplay::VirtualDisplay(int width, int height) {
                                screen, "+extension", "GLX", "-nolisten", "tcp"},
       std::vector<std::string>{}, "");
   close(pipe_ends[1]);
-  // The server picks a number that is free and tells it when it is ready.
+  // The server picks a free number and reports it when it is ready.
   std::string number;
   char digit = 0;
   while (read(pipe_ends[0], &digit, 1) == 1 && digit != '\n') number += digit;

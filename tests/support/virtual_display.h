@@ -9,17 +9,18 @@
 
 namespace cpscope::tests {
 
-/// A program that was started and still runs, ended when it goes out of sight.
+/// A running child process, ended when the object is destroyed.
 class Process {
  public:
-  /// `environment` ("NAME=value") is added to the own one. `in_folder`: where it starts.
+  /// `environment` ("NAME=value") is added to the inherited one. `in_folder`: its working
+  /// directory.
   Process(const std::vector<std::string>& words, const std::vector<std::string>& environment,
           const std::string& in_folder);
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  /// Its exit code once it has ended; nothing when it still runs after so long.
+  /// Its exit code once it has ended; nothing when it is still running after `seconds`.
   std::optional<int> wait(double seconds);
 
  private:
@@ -27,14 +28,14 @@ class Process {
   std::optional<int> code_;
 };
 
-/// An X server that paints into memory. Needs Xvfb.
+/// An X server that paints into memory. Requires Xvfb.
 class VirtualDisplay {
  public:
   VirtualDisplay(int width, int height);
 
   /// ":99"; empty when the server did not start.
   const std::string& name() const { return name_; }
-  /// One xdotool command on it, e.g. "mousemove 10 20". Its output.
+  /// Runs one xdotool command on it, e.g. "mousemove 10 20", and returns its output.
   std::string hand(const std::string& words) const;
 
  private:
@@ -42,7 +43,7 @@ class VirtualDisplay {
   std::string name_;
 };
 
-/// Is there a program of this name on the path?
+/// True if there is a program of this name on the path.
 bool has_program(const std::string& name);
 
 }  // namespace cpscope::tests

@@ -15,7 +15,7 @@ inline constexpr std::array kLayouts{
     LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
     LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local};
 
-/// Causal self attention in fp64: 4 heads on 2 kv heads of 8 lanes, p2p, dual_chunk.
+/// Causal self attention in fp64: 4 heads on 2 KV heads, head_dim 8, p2p, dual_chunk.
 inline Scenario walker_case(std::vector<int64_t> lengths, int32_t cp_size) {
   Scenario scenario;
   scenario.attention.heads = 4;
@@ -32,7 +32,7 @@ inline Scenario walker_case(std::vector<int64_t> lengths, int32_t cp_size) {
   return scenario;
 }
 
-/// The same with keys of other lengths.
+/// Like walker_case, with keys of other lengths.
 inline Scenario cross_case(std::vector<int64_t> lengths, std::vector<int64_t> kv_lengths,
                            int32_t cp_size) {
   Scenario scenario = walker_case(std::move(lengths), cp_size);

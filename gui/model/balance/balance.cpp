@@ -6,7 +6,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// Pairs by rank of each step of a pass, one step after another.
+/// Adds the pairs by rank of each step of a pass, step after step.
 void add_steps(const PlanIndex& plan, bool is_backward, Balance& balance) {
   const Pass& pass = plan.pass(is_backward);
   std::vector<int64_t> of_rank(static_cast<size_t>(plan.num_ranks()), 0);

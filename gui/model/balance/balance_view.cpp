@@ -19,7 +19,7 @@ namespace {
 constexpr float kBalanceMargin = 10;
 constexpr float kPathRow = 26;
 constexpr float kMeter = 34;
-constexpr float kLeastChart = 80;  // pixels of a chart that has room for bars
+constexpr float kLeastChart = 80;  // minimum height in pixels of a chart with bars
 constexpr int64_t kMostSegments = 2000;
 
 std::shared_ptr<const Balance> balance_of(const ViewInput& input) {
@@ -41,7 +41,7 @@ double over_mean(const std::vector<int64_t>& forward, const std::vector<int64_t>
 
 void add_charts(const ViewInput& input, const Balance& balance, const Box& box, View& view) {
   const bool is_wide = box.width() >= 480;
-  // Two charts without bars would say less than one with them.
+  // Two charts too low for bars would show less than one chart with bars.
   const bool has_both = is_wide || box.height() >= 2 * kLeastChart || box.height() < kLeastChart;
   const Box left = is_wide ? Box{box.x0, box.y0, box.x0 + box.width() / 2 - 8, box.y1}
                            : Box{box.x0, box.y0, box.x1, has_both ? box.center().y - 2 : box.y1};
@@ -71,14 +71,14 @@ void add_charts(const ViewInput& input, const Balance& balance, const Box& box, 
                  left, view);
 }
 
-/// Steps of one pass that share a place on the critical path.
+/// Consecutive steps of one pass that are drawn as one part of the critical path.
 struct Segment {
   float x0 = 0, x1 = 0;
-  BusiestRank step;         // the busiest of them
-  double idle_share = 0.0;  // most that the ranks of one of the steps wait
+  BusiestRank step;         // the busiest of these steps
+  double idle_share = 0.0;  // largest share of idle time in one of these steps
 };
 
-/// Steps side by side, each as long as its busiest rank; those below a pixel are folded.
+/// The steps next to each other, each as long as its busiest rank; steps below a pixel are merged.
 std::vector<Segment> cut_path(const ViewInput& input, const Balance& balance, bool is_backward,
                               float x0, double pixels_per_pair) {
   std::vector<Segment> segments;
@@ -180,7 +180,7 @@ void add_path(const ViewInput& input, const Balance& balance, const Box& box, Vi
   const float used = input.text_width(text, 12, Face::strong) + 14;
   const std::string help = first_that_fits(
       input.text_width,
-      {"a box is a step, as long as its busiest rank takes; empty: ranks wait; dashed: ideal",
+      {"box: one step, as wide as its busiest rank's work; empty part: idle ranks; dashed: ideal",
        "empty: waiting, dashed: ideal", "dashed: ideal", ""},
       kSmallText, Face::body, box.width() - used);
   if (!help.empty())
@@ -201,10 +201,10 @@ void add_path(const ViewInput& input, const Balance& balance, const Box& box, Vi
                  {left, box.y0 + 26 + kPathRow, box.x1, box.y0 + 26 + 2 * kPathRow}, view);
 }
 
-/// A bar that says how much of a whole is good for something.
+/// A bar that shows which share of a whole is useful.
 struct Meter {
-  std::string text, brief, briefest;  // the longest that fits is shown
-  double share = 0.0;                 // of the good part
+  std::string text, brief, briefest;  // the longest one that fits is shown
+  double share = 0.0;                 // the useful share
   Role good{}, rest{};
   Hatch good_hatch = Hatch::none, rest_hatch = Hatch::none;
 };
@@ -228,7 +228,7 @@ void add_meter(const ViewInput& input, const Meter& meter, const Box& box, View&
         FilledBox{{x0, bar.y0, x1, bar.y1}, color, hatch, theme.text_on(color).with_alpha(110)});
   };
   add(bar.x0, middle, meter.good, meter.good_hatch);
-  // Waste too small for its pixel is still seen.
+  // Waste that is smaller than a pixel stays visible.
   add(meter.share < 1 ? std::min(middle, bar.x1 - 2) : middle, bar.x1, meter.rest,
       meter.rest_hatch);
   view.drawing.add(OutlinedBox{bar, theme.of(Role::grid), 1});
@@ -256,7 +256,7 @@ void add_meters(const ViewInput& input, const Balance& balance, const Box& box, 
             left, view);
   view.hits.push_back(
       {left, Nothing{}, "traffic",
-       traffic + ". What must move is counted from layout and mask alone: each remote row once "
+       traffic + ". Necessary bytes follow from layout and mask alone: each remote row once "
                  "for each rank with a query that sees it"});
   const int64_t slots = balance.slots[0] + balance.slots[1],
                 valid = balance.valid[0] + balance.valid[1];
@@ -283,7 +283,7 @@ void add_meters(const ViewInput& input, const Balance& balance, const Box& box, 
 
 View draw_balance(const ViewInput& input) {
   View view;
-  view.title = "Balance: who has how much to do, and who waits";
+  view.title = "Balance: work and idle time of each rank";
   if (input.plan == nullptr) {
     view.drawing.add(Label{{input.size.width / 2, input.size.height / 2},
                            Anchor::center_middle,

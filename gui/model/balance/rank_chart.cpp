@@ -12,12 +12,12 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kRankChartTitle = 20;
-constexpr float kValues = 54;  // figures left of the bars
-constexpr float kRanks = 32;   // ruler under them
+constexpr float kValues = 54;  // width of the figures left of the bars
+constexpr float kRanks = 32;   // height of the ruler below them
 constexpr float kLeastRankBar = 2;
 constexpr int64_t kMostColumns = 1500;
 
-/// Ranks [first, end) that stand at one place.
+/// Ranks [first, end) that share one column of the chart.
 struct RankColumn {
   float x0 = 0, x1 = 0;
   int64_t first = 0, end = 0;
@@ -29,7 +29,8 @@ std::vector<RankColumn> fold_ranks(const Axis& ranks) {
              hi = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(ranks.hi())), 0, total);
   std::vector<RankColumn> columns;
   if (lo >= hi) return columns;
-  // As many ranks in a column as give it its width, and no more columns than marks allow.
+  // Each column has at least its minimum width, and there are no more columns than marks are
+  // allowed.
   const double least = std::max(kLeastRankBar * ranks.units_per_pixel(),
                                 static_cast<double>(hi - lo) / kMostColumns);
   const auto fold = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(least - 1e-9)));
@@ -50,7 +51,7 @@ double value_step(double most, bool is_binary, float height) {
   return decade * 10;
 }
 
-/// The chart between its scales.
+/// The chart inside its axes.
 class RankBars {
  public:
   RankBars(const ViewInput& input, const RankChart& chart, const Box& plot, View& view)
@@ -91,7 +92,7 @@ class RankBars {
     return static_cast<double>(chart_.forward[static_cast<size_t>(rank)]) +
            static_cast<double>(chart_.backward[static_cast<size_t>(rank)]);
   }
-  /// A little air above the longest bar.
+  /// Leaves some space above the longest bar.
   double top() const { return most_ * 1.04; }
   float y_of(double value) const {
     return plot_.y1 - static_cast<float>(value / top()) * plot_.height();
@@ -115,7 +116,7 @@ class RankBars {
     const auto forward = static_cast<double>(chart_.forward[static_cast<size_t>(least)]);
     const bool is_hatched = column.end - column.first == 1;
     add_part(column, 0, forward, color, is_hatched ? chart_.hatch : Hatch::none, ink);
-    // Backward is paler and dotted; what only some of the folded ranks have is palest.
+    // Backward is paler and dotted; the part that only some of the merged ranks have is palest.
     add_part(column, forward, total_of(least), color.with_alpha(150),
              is_hatched ? Hatch::dots : Hatch::none, ink);
     add_part(column, total_of(least), total_of(most), color.with_alpha(70), Hatch::none, ink);
@@ -172,7 +173,7 @@ class RankBars {
                             Face::strong, chart_.mean_name});
   }
 
-  /// Numbers stand under the middle of their bars.
+  /// Adds numbers under the middle of their bars.
   void add_ranks() {
     const Theme& theme = *input_.theme;
     const auto total = static_cast<int64_t>(ranks_.total());

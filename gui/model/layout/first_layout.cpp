@@ -12,12 +12,12 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kRankNumbers = 46;  // left of the matrix
+constexpr float kRankNumbers = 46;  // width of the rank numbers left of the matrix
 constexpr float kStripRuler = 20;
 constexpr float kOwnerStrip = 22;
-constexpr int64_t kMostLayoutCells = 512;  // on a side
+constexpr int64_t kMostLayoutCells = 512;  // limit for each side
 
-/// Columns of equal width over all tokens.
+/// Columns of equal width that cover all tokens.
 struct TokenColumns {
   int64_t tokens = 0, count = 0;
 
@@ -30,7 +30,7 @@ struct TokenColumns {
   }
 };
 
-/// Calls look(column) with the columns that hold ids of a run.
+/// Calls look(column) with the columns that contain ids of a run.
 template <class Look>
 void for_columns(const TokenColumns& columns, const TokenRun& run, Look look) {
   if (run.count() == 0) return;
@@ -42,7 +42,7 @@ void for_columns(const TokenColumns& columns, const TokenRun& run, Look look) {
   for (int64_t id = run.begin; id < run.end; id += run.stride) look(columns.of(id));
 }
 
-/// The owner of the middle id of each column, -1 for nobody.
+/// The owner of the middle id of each column; -1 if it has no owner.
 std::vector<int32_t> find_column_owners(const Layout& layout, const TokenColumns& columns) {
   std::vector<int32_t> owners(static_cast<size_t>(columns.count), -1);
   for (size_t rank = 0; rank < layout.q_runs.size(); ++rank) {
@@ -89,7 +89,7 @@ Pixels draw_matrix(const Layout& layout, const TokenColumns& columns, const Them
 
 View draw_first_layout(const Layout& layout, const ViewInput& input) {
   View view;
-  view.title = "Layout: who will own which token";
+  view.title = "Layout: owner of each token (plan in progress)";
   const Theme& theme = *input.theme;
   const Size& size = input.size;
   const Box all{0, 0, size.width, size.height};

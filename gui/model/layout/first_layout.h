@@ -5,8 +5,9 @@
 
 namespace cpscope::gui {
 
-/// Who will own which token, while the plan is still being made: owners in global order above, a
-/// matrix of ranks x tokens below. Needs size, theme and text_width of the input, no plan.
+/// The layout (which rank will own which token) while the plan is still being made: owners in
+/// global order above, a matrix of ranks x tokens below. Uses size, theme and text_width of the
+/// input, no plan.
 View draw_first_layout(const Layout& layout, const ViewInput& input);
 
 }  // namespace cpscope::gui

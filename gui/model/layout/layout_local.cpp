@@ -12,11 +12,11 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kLeastRow = 11;  // a row with a title
-constexpr float kHeatRow = 4;    // below, rows become pixels
+constexpr float kLeastRow = 11;  // minimum height of a row with a title
+constexpr float kHeatRow = 4;    // below this height, rows are drawn as pixels
 constexpr uint8_t kStrong = 150, kFaint = 52;
 
-/// Local rows that hold the shown tokens, over all ranks: what the local axes show.
+/// Local rows that hold the shown tokens, over all ranks: the range of the local axes.
 std::pair<int64_t, int64_t> shown_rows(const LayoutScene& scene) {
   const PlaceMap& map = scene.map;
   const auto lo = static_cast<int64_t>(std::floor(std::max(0.0, scene.packed.lo())));
@@ -50,7 +50,7 @@ std::pair<int64_t, int64_t> shown_rows(const LayoutScene& scene) {
   return {first, last};
 }
 
-/// How the local buffers are arranged.
+/// The arrangement of the local buffers.
 struct LocalFrame {
   bool is_staircase = false;  // few ranks: each under its share of the width, ribbons side by side
   Axis ranks;                 // ranks to pixels, downwards: all rows, or the overview
@@ -59,7 +59,7 @@ struct LocalFrame {
   Box all;
 };
 
-/// The rows [first_row, end_row) of a rank to pixels.
+/// The axis from rows [first_row, end_row) of a rank to pixels.
 Axis row_axis(const LayoutScene& scene, const LocalFrame& frame, int32_t rank) {
   const float x0 = scene.packed.begin(), x1 = scene.packed.end();
   const auto most = static_cast<double>(std::max<int64_t>(1, scene.map.most_rows));
@@ -78,8 +78,8 @@ Box row_box(const LocalFrame& frame, int32_t rank) {
   return {frame.all.x0, y0 + gap / 2, frame.all.x1, y1 - gap / 2};
 }
 
-/// Colour of local rows: their rank where few ranks stand beside each other, else where in the
-/// packed order they come from.
+/// Colour of local rows: by rank if few ranks are drawn next to each other, otherwise by their
+/// position in the packed order.
 Color local_color(const LayoutScene& scene, const LocalFrame& frame, const LocalPart& part) {
   if (frame.is_staircase) return scene.rank_color(part.rank);
   const double middle = static_cast<double>(part.token) +
@@ -148,7 +148,7 @@ void add_local_band(LayoutScene& scene, const LocalFrame& frame, const Axis& axi
                    print_count(padding))});
 }
 
-/// One rank's buffer between y0 and y1.
+/// Adds one rank's buffer between y0 and y1.
 void add_local_row(LayoutScene& scene, const LocalFrame& frame, int32_t rank, float y0, float y1,
                    double least_pixels, std::string_view prefix) {
   const Axis axis = row_axis(scene, frame, rank);
@@ -179,7 +179,7 @@ void add_rank_hit(LayoutScene& scene, const Box& lane, int32_t rank) {
                    print_count(scene.map.rows_of_rank[r] - scene.map.valid_of_rank[r]))});
 }
 
-/// "176 + 5" behind a row: valid rows and padding.
+/// Adds "176 + 5" after a row: valid rows and padding.
 void add_row_figures(LayoutScene& scene, float y, int32_t rank) {
   if (scene.right - scene.packed.end() < 40) return;
   const auto r = static_cast<size_t>(rank);
@@ -205,14 +205,14 @@ void add_figures_title(LayoutScene& scene, float y) {
                             "valid + padding"});
 }
 
-/// Ribbons from the teeth of a comb symbol: every tooth stands for its share of the rows.
+/// Adds ribbons from the teeth of a comb symbol: every tooth represents its share of the rows.
 void add_symbol_ribbons(LayoutScene& scene, const Axis& axis, const LocalPart& part, float top,
                         float bottom, Color color, std::vector<Ribbon>& ribbons) {
   const int64_t last = part.token + part.rows * part.stride;
   constexpr int64_t kShown = 12;
   const int64_t shown = std::min(kShown, part.rows);
   for (int64_t i = 0; i < shown; ++i) {
-    // The tooth's token, and the stretch of rows that it stands for.
+    // The tooth's token, and the range of rows that the tooth represents.
     const int64_t row0 = part.rows * i / shown, row1 = part.rows * (i + 1) / shown;
     const double x = static_cast<double>(part.token) + static_cast<double>(last - part.token) *
                                                            (static_cast<double>(i) + 0.5) /
@@ -239,7 +239,7 @@ void collect_ribbons(LayoutScene& scene, const LocalFrame& frame, int32_t rank, 
       add_symbol_ribbons(scene, axis, part, top, bottom, color, ribbons);
       continue;
     }
-    // Parts of unit stride go as one, others tooth by tooth.
+    // Parts of unit stride are drawn as one ribbon, others tooth by tooth.
     const int64_t step = part.stride > 1 ? 1 : part.rows;
     const auto stride = static_cast<double>(part.stride);
     int64_t i = 0;
@@ -251,7 +251,7 @@ void collect_ribbons(LayoutScene& scene, const LocalFrame& frame, int32_t rank, 
       const double lo = std::max(begin, scene.packed.lo());
       const double hi = std::min(begin + static_cast<double>(step), scene.packed.hi());
       if (lo >= hi) continue;
-      // What is cut off at the top is cut off at the bottom.
+      // A part that is cut off at the top is cut off by the same amount at the bottom.
       const double row = static_cast<double>(part.row + i) - begin;
       ribbons.push_back({scene.packed.pixel_of(lo), scene.packed.pixel_of(hi), top,
                          axis.pixel_of(row + lo), axis.pixel_of(row + hi), bottom, color});
@@ -259,7 +259,7 @@ void collect_ribbons(LayoutScene& scene, const LocalFrame& frame, int32_t rank, 
   }
 }
 
-/// Is the rank one that the selection or the focus is about?
+/// True if the selection or the focus includes the rank.
 bool is_strong(const ViewInput& input, int32_t rank) {
   if (rank == input.focus_rank) return true;
   const Light light = light_of_rank(input, rank);
@@ -282,7 +282,7 @@ void add_ribbons(LayoutScene& scene, const LocalFrame& frame, float top) {
   }
   scene.drawing().add(PushClip{{scene.packed.begin(), top, scene.packed.end(), frame.all.y1}});
   for (std::vector<Ribbon>* ribbons : {&faint, &strong}) {
-    // Too many ribbons say no more than some of them.
+    // If there are too many ribbons, only every n-th is drawn.
     const size_t every = 1 + ribbons->size() / (2 * kMostRibbons);
     for (size_t i = 0; i < ribbons->size(); i += every) scene.drawing().add((*ribbons)[i]);
   }
@@ -314,7 +314,7 @@ void add_staircase(LayoutScene& scene, const LocalFrame& frame) {
   }
 }
 
-/// Colours along one rank's rows: where in the packed order each comes from. `rows` ascend.
+/// Colours along one rank's rows, by their position in the packed order. `rows` ascend.
 void color_row(const PlaceMap& map, int32_t rank, std::span<const int64_t> rows,
                std::span<const Color> shades, Color padding, std::span<Color> colors) {
   const auto parts = map.local_of(rank);
@@ -328,7 +328,7 @@ void color_row(const PlaceMap& map, int32_t rank, std::span<const int64_t> rows,
       part = std::partition_point(parts.begin(), parts.end(),
                                   [row](const LocalPart& p) { return p.row + p.rows <= row; });
       if (part == parts.end()) return;
-      // Inside a part of unit stride, padding stands behind the valid tokens.
+      // Inside a part of unit stride, padding comes after the valid tokens.
       const int64_t end = part->token + part->rows;
       if (part->stride == 1) valid_end = end - map.count_padding(part->token, end);
     }
@@ -341,7 +341,7 @@ void color_row(const PlaceMap& map, int32_t rank, std::span<const int64_t> rows,
   }
 }
 
-/// Rows of less than four pixels: where the tokens of each rank come from, as one picture.
+/// Adds rows of less than four pixels as one picture: it shows where each rank's tokens come from.
 void add_heat_rows(LayoutScene& scene, const LocalFrame& frame) {
   const PlaceMap& map = scene.map;
   Pixels pixels;
@@ -369,7 +369,7 @@ void add_heat_rows(LayoutScene& scene, const LocalFrame& frame) {
   scene.drawing().add(std::move(pixels));
 }
 
-/// All ranks below the focus rank's row: titles where they fit, hits for at most 400 stretches.
+/// Adds all ranks below the focus rank's row: titles where they fit, hits for at most 400 groups.
 void add_overview(LayoutScene& scene, const LocalFrame& frame) {
   const PlaceMap& map = scene.map;
   const Theme& theme = scene.theme();
@@ -380,12 +380,12 @@ void add_overview(LayoutScene& scene, const LocalFrame& frame) {
   const bool is_heat = row_pixels < kHeatRow;
   scene.drawing().add(PushClip{{scene.left, frame.all.y0, scene.right, frame.all.y1}});
   if (is_heat) add_heat_rows(scene, frame);
-  // Few boxes a row when there are many rows.
+  // With many rows, each row gets few boxes.
   const double least =
       std::max(kLeastPixels, static_cast<double>(frame.all.width()) * (end - first) / 4000.0);
   const auto titles =
       std::max<int32_t>(1, static_cast<int32_t>(std::ceil((scene.small + 3) / row_pixels)));
-  // Titles stand at round ranks: every 1, 2, 5, 10 ...
+  // Titles are shown for round rank numbers: every 1, 2, 5, 10 ...
   int32_t every = 1;
   while (every < titles)
     every *= every % 10 == 2 || every % 100 == 20 || every % 1000 == 200 ? 5 : 2;
@@ -432,7 +432,7 @@ void add_local_order(LayoutScene& scene, const Box& box, float ribbon_top) {
     scene.drawing().add(PopClip{});
     return;
   }
-  // The focus rank's row, its ruler, then all ranks.
+  // From top to bottom: the focus rank's row, its ruler, then all ranks.
   const float focus_height = std::clamp(room * 0.16F, 14.0F, 34.0F);
   const float ruler = 16, overview = box.y0 + focus_height + ruler + 4;
   LocalFrame frame{false,

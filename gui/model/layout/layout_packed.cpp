@@ -9,7 +9,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// Widest tooth of a comb symbol, in pixels.
+/// Largest width of a tooth of a comb symbol, in pixels.
 constexpr float kSymbolTooth = 7;
 constexpr float kMostTeeth = 160;
 
@@ -39,14 +39,14 @@ void add_sequence(LayoutScene& scene, size_t s, float y0, float y1) {
         fmt::format("sequence {}: {} valid of {} tokens", s, length, print_count(end - begin)),
         fmt::format("sequence {}: {}", s, length), fmt::format("{}: {}", s, length),
         fmt::format("{}", s)};
-    // Without padding the long text says nothing more.
+    // Without padding the long text has no more information.
     const size_t skip = valid_end == end ? 1 : 0;
     add_fitting(scene, valid, theme.of(Role::text), scene.small, Face::body,
                 std::span(texts).subspan(skip));
   }
   add_padding(scene, padding);
   scene.drawing().add(OutlinedBox{all, theme.of(Role::border)});
-  // A part of it that is lit does not light the whole.
+  // A partly lit sequence is not lit as a whole.
   const auto covers = [&](const Projection& p) {
     const std::vector<TokenRange>& ranges = map.side == Side::q ? p.q : p.kv;
     return std::any_of(ranges.begin(), ranges.end(),
@@ -71,7 +71,7 @@ void add_sequence_band(LayoutScene& scene, const Fold& fold, float y0, float y1)
   scene.drawing().add(FilledBox{box, scene.theme().of(Role::raised), Hatch::diagonal,
                                 scene.theme().of(Role::border)});
   if (padding > 0) {
-    // How much of the band is padding, as a share of its height; never so little that it hides.
+    // The share of padding in the band, as a share of its height; at least as much as is visible.
     const auto share = static_cast<float>(padding) / static_cast<float>(end - begin);
     const float height = keep_between(share * box.height(), 2.0F, box.height());
     add_padding(scene, {box.x0, box.y1 - height, box.x1, box.y1});
@@ -84,7 +84,7 @@ void add_sequence_band(LayoutScene& scene, const Fold& fold, float y0, float y1)
                    print_count(padding))});
 }
 
-/// Names a stretch of neighbouring bands once, where there is room.
+/// Names a group of neighbouring bands once, if there is room.
 void add_band_names(LayoutScene& scene, std::span<const Fold> folds, float y0, float y1) {
   const PlaceMap& map = scene.map;
   for (size_t i = 0; i < folds.size();) {
@@ -122,7 +122,7 @@ void add_owner(LayoutScene& scene, const PackedPart& part, float y0, float y1) {
       cut_box(scene.packed, static_cast<double>(part.begin), static_cast<double>(part.end), y0, y1);
   if (box.x0 >= box.x1) return;
   add_chunk(scene, box, part.rank);
-  // Parts end where sequences end, so padding is what stands behind the valid tokens.
+  // Parts end where sequences end, so padding comes after the valid tokens.
   const int64_t padding = map.count_padding(part.begin, part.end);
   const Box dots = cut_box(scene.packed, static_cast<double>(part.end - padding),
                            static_cast<double>(part.end), y0, y1);
@@ -130,7 +130,7 @@ void add_owner(LayoutScene& scene, const PackedPart& part, float y0, float y1) {
   if (padding > 0) {
     add_padding(scene, dots);
     if (dots.x0 < dots.x1) valid.x1 = dots.x0;
-    // Where hardly a valid token stands, the owner is named on the dots.
+    // If there is hardly a valid token, the owner's name is on the dots.
     if (valid.width() < scene.text) add_plate(scene, dots, fmt::format("{}", part.rank));
   }
   const std::vector<std::string> texts = {fmt::format("rank {}", part.rank),
@@ -144,7 +144,7 @@ void add_owner(LayoutScene& scene, const PackedPart& part, float y0, float y1) {
                              describe_chunk(map, part.rank, part.begin, part.end, part.row)});
 }
 
-/// Padding inside [begin, end) of the packed order, for bands and combs.
+/// Adds the padding inside [begin, end) of the packed order, for bands and combs.
 void add_padding_between(LayoutScene& scene, int64_t begin, int64_t end, float y0, float y1) {
   const PlaceMap& map = scene.map;
   if (map.count_padding(begin, end) == 0) return;
@@ -162,7 +162,7 @@ void add_padding_between(LayoutScene& scene, int64_t begin, int64_t end, float y
                 cut_box(scene.packed, static_cast<double>(tail), static_cast<double>(end), y0, y1));
 }
 
-/// Counts the ranks among parts, again and again without starting from nothing.
+/// Counts the ranks among parts repeatedly, without clearing its array each time.
 class RankCounter {
  public:
   explicit RankCounter(int32_t num_ranks) : seen_in_(static_cast<size_t>(num_ranks), 0) {}
@@ -179,11 +179,11 @@ class RankCounter {
   }
 
  private:
-  std::vector<int32_t> seen_in_;  // [rank] number of the count that met it last
+  std::vector<int32_t> seen_in_;  // [rank] number of the last count that included it
   int32_t now_ = 0;
 };
 
-/// A band of chunks that are too narrow: the colour of the one in its middle.
+/// A band of chunks that are too narrow: it has the colour of the chunk in its middle.
 void add_owner_band(LayoutScene& scene, RankCounter& counter, const Fold& fold, float y0,
                     float y1) {
   const PlaceMap& map = scene.map;
@@ -208,7 +208,7 @@ void add_owner_band(LayoutScene& scene, RankCounter& counter, const Fold& fold, 
                    print_count(padding))});
 }
 
-/// Teeth that stand for a rank's turn each, not to scale: what a comb looks like from afar.
+/// Adds one tooth per rank in turn, not to scale: the symbol of a comb that is too fine to draw.
 void add_comb_symbol(LayoutScene& scene, int64_t begin, int64_t end, float y0, float y1) {
   const PlaceMap& map = scene.map;
   const Box box =
@@ -218,7 +218,7 @@ void add_comb_symbol(LayoutScene& scene, int64_t begin, int64_t end, float y0, f
   const auto teeth = std::max<int64_t>(1, static_cast<int64_t>(box.width() / tooth));
   for (int64_t i = 0; i < teeth; ++i) {
     const float x0 = box.x0 + tooth * static_cast<float>(i);
-    // With more ranks than teeth the ramp itself is repeated.
+    // With more ranks than teeth the colour ramp is repeated.
     const int64_t cycle = std::min<int64_t>(map.num_ranks, 16);
     const auto rank =
         static_cast<int32_t>(cycle > 1 ? i % cycle * (map.num_ranks - 1) / (cycle - 1) : 0);

@@ -13,23 +13,23 @@ namespace {
 
 constexpr size_t kMostMoves = 1500;
 
-/// One reorder of the focus rank, and how far it is.
+/// One reorder of the focus rank, and its progress.
 struct ShownReorder {
-  int32_t stage = 0;  // in PlanIndex::stages
+  int32_t stage = 0;  // index in PlanIndex::stages
   ItemTarget target;
   const ReorderItem* item = nullptr;
-  BufferKind kind{};  // of the rows that it moves
+  BufferKind kind{};  // kind of the rows that it moves
   bool goes_to_sequence = true;
   double progress = 1;
 };
 
-/// Rows of one local part on their way between the two orders.
+/// The rows of one local part that move between the two orders.
 struct Move {
   LocalPart part;
   double ranked = 0, sequenced = 0;  // first row in each order
 };
 
-/// Number of an id among ascending runs, by binary search.
+/// Finds the row of an id among ascending runs, by binary search.
 class RowFinder {
  public:
   explicit RowFinder(std::span<const TokenRun> runs) : runs_(runs) {
@@ -51,20 +51,20 @@ class RowFinder {
 
  private:
   std::span<const TokenRun> runs_;
-  std::vector<int64_t> first_;  // [run] rows before it
+  std::vector<int64_t> first_;  // [run] number of rows before it
 };
 
 bool is_of_keys(BufferKind kind) { return kind == BufferKind::kv || kind == BufferKind::dkv; }
 
-/// "k, v": a buffer of keys and values holds both.
+/// The tensors of a buffer: a buffer of keys and values holds both, "k, v".
 std::string_view name_of_rows(BufferKind kind) {
   if (kind == BufferKind::kv) return "k, v";
   if (kind == BufferKind::dkv) return "dk, dv";
   return to_name(kind);
 }
 
-/// Stages of the step of the moment; of the nearest step of the pass that reorders something where
-/// this one does not, earlier ones first. Nothing where none does.
+/// Stages of the current step; if it reorders nothing, of the nearest step of the pass that does,
+/// earlier ones first. Nothing when no step does.
 std::optional<Moment> find_step(const ViewInput& input) {
   const PlanIndex& index = *input.plan;
   const std::span<const StageRef> stages = index.stages();
@@ -90,7 +90,8 @@ std::optional<Moment> find_step(const ViewInput& input) {
   return std::nullopt;
 }
 
-/// How far things of a stage are: those of now one after another, number `turn` of `turns`.
+/// Progress of reorder number `turn` of the `turns` of a stage: those of the moment run one after
+/// another.
 double progress_of(const ViewInput& input, int32_t stage, size_t turn, size_t turns) {
   if (stage < input.moment.first_stage) return 1;
   if (stage >= input.moment.end_stage) return 0;
@@ -99,8 +100,8 @@ double progress_of(const ViewInput& input, int32_t stage, size_t turn, size_t tu
   return std::clamp(progress * static_cast<double>(turns) - static_cast<double>(turn), 0.0, 1.0);
 }
 
-/// Everything that the step of the moment reorders on the rank, in order: before attention and
-/// after it, queries and keys. Rows of the other side only where both sides share one picture.
+/// All reorders of the current step on the rank, in order: before and after attention, queries and
+/// keys. Rows of the other side are included only if both sides share one picture.
 std::vector<ShownReorder> find_reorders(const ViewInput& input, Side side, int32_t rank) {
   std::vector<ShownReorder> found;
   const std::optional<Moment> step = find_step(input);
@@ -135,7 +136,7 @@ std::vector<ShownReorder> find_reorders(const ViewInput& input, Side side, int32
   return found;
 }
 
-/// The selected one, else the one that has come furthest: the last that has begun.
+/// The selected reorder; otherwise the last one that has begun.
 size_t choose_reorder(const ViewInput& input, const std::vector<ShownReorder>& reorders) {
   size_t chosen = 0;
   for (size_t i = 0; i < reorders.size(); ++i) {
@@ -145,14 +146,14 @@ size_t choose_reorder(const ViewInput& input, const std::vector<ShownReorder>& r
   return chosen;
 }
 
-/// Everything that moves. The rank-ordered buffer is the local buffers of some ranks, one after
-/// another.
+/// Collects all moves. The rank-ordered buffer consists of the local buffers of some ranks, one
+/// after another.
 std::vector<Move> collect_moves(const PlanIndex& index, const PlaceMap& map,
                                 const BufferSpec& ranked, const BufferSpec& sequenced) {
   std::vector<Move> moves;
   const RowFinder finder(index.plan().list(sequenced.tokens));
   int64_t row = 0;
-  // A home buffer begins with its first token, which names its owner.
+  // A home buffer begins with its first token, which identifies its owner.
   const std::vector<TokenRun> head_only;
   std::vector<int32_t> group;
   int64_t covered = 0, passed = 0;
@@ -182,7 +183,7 @@ struct ReorderFrame {
   double progress;
 };
 
-/// Strided parts become a comb in sequence order: drawn as thin slices of it.
+/// Draws a strided part, which becomes a comb in sequence order, as thin slices.
 void add_strided(LayoutScene& scene, const ReorderFrame& frame, const Move& move, double extent) {
   constexpr int64_t kSlices = 24;
   const int64_t slices = std::min(kSlices, move.part.rows);
@@ -208,7 +209,8 @@ void add_strided(LayoutScene& scene, const ReorderFrame& frame, const Move& move
   }
 }
 
-/// Where the rows lie now, as one box; their two ends as a ribbon and two ghosts.
+/// Draws the current position of the rows as one box, and both end positions as ghosts with a
+/// ribbon.
 void add_move(LayoutScene& scene, const ReorderFrame& frame, const Move& move) {
   const auto rows = static_cast<double>(move.part.rows);
   const double from = frame.goes_to_sequence ? move.ranked : move.sequenced;
@@ -218,7 +220,7 @@ void add_move(LayoutScene& scene, const ReorderFrame& frame, const Move& move) {
   const auto at = static_cast<float>(frame.progress);
   const Box box{f0 + (t0 - f0) * at, frame.from_y0 + (frame.to_y0 - frame.from_y0) * at,
                 f1 + (t1 - f1) * at, frame.from_y1 + (frame.to_y1 - frame.from_y1) * at};
-  // Ghosts where the rows come from and go to.
+  // Ghosts at the start and end positions of the rows.
   const Color ghost = scene.rank_color(move.part.rank).with_alpha(70);
   if (frame.progress > 0)
     scene.drawing().add(
@@ -239,7 +241,7 @@ void add_move(LayoutScene& scene, const ReorderFrame& frame, const Move& move) {
       fmt::format("rank {}: {}", move.part.rank,
                   print_tokens(scene.map, move.part.token, move.part.token + move.part.rows)),
       fmt::format("rank {}", move.part.rank), fmt::format("{}", move.part.rank)};
-  // On the way boxes cross each other; then their names stay where they came from.
+  // During the move boxes cross each other; then their names stay at the start position.
   const bool is_moving = frame.progress > 0 && frame.progress < 1;
   const Box named = is_moving ? Box{f0, frame.from_y0, f1, frame.from_y1} : valid;
   const Color ink = is_moving ? scene.theme().of(Role::faint_text)
@@ -274,7 +276,7 @@ std::string describe_state(double progress) {
   return fmt::format("{:.0f} %", progress * 100);
 }
 
-/// The sentence above the two orders.
+/// Adds the sentence above the two orders.
 void add_heading(LayoutScene& scene, const Box& box, const std::vector<ShownReorder>& reorders,
                  size_t chosen, HeadRange heads, int32_t rank) {
   const ShownReorder& shown = reorders[chosen];
@@ -303,8 +305,8 @@ void add_heading(LayoutScene& scene, const Box& box, const std::vector<ShownReor
                             text});
 }
 
-/// One chip for each reorder of the step, before and after attention: how far it is, and a click
-/// shows it.
+/// Adds one chip for each reorder of the step, before and after attention: it shows the progress,
+/// and a click selects the reorder.
 void add_chips(LayoutScene& scene, float y, float right, const std::vector<ShownReorder>& reorders,
                size_t chosen) {
   constexpr float kHeight = 17, kInset = 6, kGap = 5;
@@ -333,7 +335,7 @@ void add_chips(LayoutScene& scene, float y, float right, const std::vector<Shown
                                 Face::body,
                                 when});
     scene.drawing().add(FilledBox{chip, theme.of(Role::raised), Hatch::none, {}, 3});
-    // What is done is filled, from the left.
+    // The finished share is filled, from the left.
     const Color done = theme.of(Role::merge);
     const auto share = static_cast<float>(reorder.progress);
     if (share > 0)

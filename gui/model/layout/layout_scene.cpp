@@ -44,7 +44,7 @@ std::string describe_positions(const PlaceMap& map, int64_t begin, int64_t end) 
 
 std::string print_tokens(const PlaceMap& map, int64_t begin, int64_t end) {
   if (end - begin == 1) return print_id(map, begin);
-  // Both ends in the same unit.
+  // Both ends use the same unit.
   if (begin % kKi != 0 || end % kKi != 0)
     return fmt::format("[{}, {})", print_count(begin), print_count(end));
   return fmt::format("[{}, {})", print_id(map, begin), print_id(map, end));
@@ -77,7 +77,7 @@ Light light_of(const LayoutScene& scene, int64_t token, int64_t rows, int64_t st
   const int64_t end = token + (rows - 1) * stride + 1;
   const Light light = light_of_tokens(scene.input, scene.map.side, token, end);
   if (stride == 1 || light == Light::none) return light;
-  // Tokens of others lie between those of a strided part.
+  // A strided part has tokens of other ranks in between.
   const bool is_q = scene.map.side == Side::q;
   const auto is_met = [&](const Projection& p) {
     return touches(is_q ? p.q : p.kv, token, rows, stride);

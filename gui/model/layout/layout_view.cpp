@@ -14,7 +14,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// What a plan's layout pictures share, whatever the camera shows.
+/// Data shared by all layout pictures of a plan, independent of the camera.
 struct LayoutMaps {
   PlaceMap q, kv;
 };
@@ -31,7 +31,7 @@ std::shared_ptr<const LayoutMaps> layout_maps(const ViewInput& input) {
   });
 }
 
-/// Everything of one side inside the box.
+/// Adds everything of one side inside the box.
 void add_side(const ViewInput& input, const PlaceMap& map, const Box& box, bool has_title,
               View& view) {
   const float scale = std::clamp(box.height() / 400, 0.6F, 1.6F);
@@ -76,7 +76,7 @@ void add_side(const ViewInput& input, const PlaceMap& map, const Box& box, bool 
     add_reorder(scene, {box.x0, box.y1 - reorder_height, box.x1, box.y1});
 }
 
-/// One entry of the legend, with a sample of equal parts.
+/// Adds one entry of the legend; its sample consists of equal parts.
 void add_sampled_entry(const ViewInput& input, Drawing& drawing, float& x, const Box& box,
                        const std::vector<FilledBox>& samples, const std::string& text) {
   add_legend_entry(drawing, input, box, x, text, 26, [&](const Box& swatch) {
@@ -120,7 +120,7 @@ void add_layout_legend(const ViewInput& input, const PlaceMap& map, const Box& b
 
 View draw_layout(const ViewInput& input) {
   View view;
-  view.title = "Layout: who owns which tokens, and where each rank keeps them";
+  view.title = "Layout: owner and local row of each token";
   const Point middle{input.size.width / 2, input.size.height / 2};
   if (input.plan == nullptr) {
     add_sentence_line(view.drawing, input, middle,

@@ -16,16 +16,16 @@ constexpr size_t kMostLitBands = 120;
 constexpr size_t kMostLitItems = 8;
 constexpr size_t kMostLitRanges = 200;
 constexpr size_t kMostOutlinedRanges = 6;
-constexpr float kLeastRangeRoom = 40;  // pixels of the square for every outlined range
-constexpr int64_t kManyBands = 60;     // more of them are outlined with thin lines
-constexpr float kLeastShape = 6;       // pixels of a band that is drawn as a parallelogram
+constexpr float kLeastRangeRoom = 40;  // pixels of the square needed for every outlined range
+constexpr int64_t kManyBands = 60;     // more bands than this are outlined with thin lines
+constexpr float kLeastShape = 6;       // minimum pixels of a band that is drawn as a parallelogram
 constexpr float kOwnerText = 10;
 
 struct Place {
   double x, y;
 };
 
-/// Cuts off what lies beyond a * x + b * y <= c.
+/// Cuts off the part of the shape outside a * x + b * y <= c.
 std::vector<Place> cut_off(const std::vector<Place>& shape, double a, double b, double c) {
   std::vector<Place> kept;
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -40,7 +40,8 @@ std::vector<Place> cut_off(const std::vector<Place>& shape, double a, double b, 
   return kept;
 }
 
-/// The hull of the cells of a band: its rectangle between the two diagonals, in places of its runs.
+/// The convex hull of the cells of a band: its rectangle between the two diagonals, in places of
+/// its runs.
 std::vector<Place> hull_of(const WorkBand& band) {
   const auto rows = static_cast<double>(band.q.count());
   const auto columns = static_cast<double>(band.k.count());
@@ -55,7 +56,7 @@ PairRange shown_pairs(const MaskScene& scene) {
           static_cast<int64_t>(std::max(0.0, scene.k.lo())), end_of(scene.k)};
 }
 
-/// A line; a thick one with a rim, so that it is seen on any colour.
+/// Adds a line; a thick one gets a border, so that it is visible on any colour.
 void add_edge(Drawing& drawing, const MaskScene& scene, Point from, Point to, Color color,
               float width, bool is_dashed) {
   if (width > 1) drawing.add(Line{from, to, scene.input.theme->of(Role::background), width + 3});
@@ -90,7 +91,7 @@ void add_shape(Drawing& drawing, const MaskScene& scene, const WorkBand& band, C
   }
 }
 
-// Outlines the bands of an item and returns how many; is_complete stays only if those were all.
+// Outlines the bands of an item and returns their number; clears is_complete if some were left out.
 int64_t add_item(Drawing& drawing, const MaskScene& scene, const ComputeItem& item, size_t most,
                  Color color, float width, bool* is_complete = nullptr) {
   std::vector<WorkBand> bands;
@@ -120,12 +121,12 @@ Box band_box(const MaskScene& scene, Side side, int64_t begin, int64_t end) {
   return side == Side::q ? Box{square.x0, lo, square.x1, hi} : Box{lo, square.y0, hi, square.y1};
 }
 
-/// Row bands of queries and column bands of keys, while they are few.
+/// Adds row bands of queries and column bands of keys, if they are few.
 void add_ranges(Drawing& drawing, const MaskScene& scene, const Projection& projection, Color color,
                 float width) {
   for (const Side side : {Side::q, Side::kv}) {
     const std::vector<TokenRange>& ranges = side == Side::q ? projection.q : projection.kv;
-    // In a small square they would hide what they stand around.
+    // In a small square the outlines would hide the outlined area.
     if (ranges.size() > kMostOutlinedRanges ||
         scene.square.width() < kLeastRangeRoom * static_cast<float>(ranges.size()))
       continue;
@@ -144,7 +145,7 @@ void add_selected_pairs(Drawing& drawing, const MaskScene& scene) {
   drawing.add(OutlinedBox{box, scene.input.theme->of(Role::selected), 2});
 }
 
-/// The place of ids [begin, end) on the strip of a side.
+/// The box of ids [begin, end) on the strip of a side.
 Box strip_box(const MaskScene& scene, Side side, const Box& strip, double begin, double end) {
   if (side == Side::q) return {strip.x0, scene.q.pixel_of(begin), strip.x1, scene.q.pixel_of(end)};
   return {scene.k.pixel_of(begin), strip.y0, scene.k.pixel_of(end), strip.y1};
@@ -171,14 +172,14 @@ void add_chunk_owners(Drawing& drawing, const MaskScene& scene, Side side, const
   }
 }
 
-/// Every cell holds tokens of several ranks: none of them is its owner.
+/// Every cell holds tokens of several ranks, so no rank is its owner.
 void add_turns(Drawing& drawing, const MaskScene& scene, Side side, const Box& strip) {
   const Theme& theme = *scene.input.theme;
   const Color fill = theme.of_rank(0, 1);
   drawing.add(
       FilledBox{strip, fill, Hatch::diagonal, mix(fill, theme.of(Role::background), 0.45F)});
   if (side == Side::q) return;
-  const std::string text = fmt::format("{} ranks in turn", scene.input.plan->num_ranks());
+  const std::string text = fmt::format("{} ranks, interleaved", scene.input.plan->num_ranks());
   const float width = scene.input.text_width(text, kOwnerText, Face::body) + 8;
   const Point at = strip.center();
   drawing.add(FilledBox{{at.x - width / 2, strip.y0, at.x + width / 2, strip.y1}, fill});
@@ -206,7 +207,7 @@ void add_cell_owners(Drawing& drawing, const MaskScene& scene, Side side, const 
   drawing.add(std::move(pixels));
 }
 
-/// Marks beside the strip where a projection has ids; near ones flow together.
+/// Adds marks next to the strip where a projection has ids; close marks are joined.
 void add_range_marks(Drawing& drawing, const MaskScene& scene, Side side, const Box& strip,
                      const std::vector<TokenRange>& ranges, Color color) {
   const Axis& axis = side == Side::q ? scene.q : scene.k;

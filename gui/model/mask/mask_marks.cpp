@@ -17,14 +17,14 @@ constexpr int64_t kMostHatches = 1500;
 constexpr int64_t kMostDottedStrips = 200;
 constexpr int64_t kMostLabelled = 2000;
 constexpr int64_t kMostOutlined = 3000;
-constexpr double kLeastHatched = 12;        // pixels of a unit
-constexpr double kLeastLabelledChunk = 13;  // pixels of a chunk pair
+constexpr double kLeastHatched = 12;        // pixels of a hatched unit
+constexpr double kLeastLabelledChunk = 13;  // pixels of a labelled chunk pair
 constexpr double kLeastTokens = 6;          // pixels of a token with lines around it
 constexpr float kLeastLineGap = 5;          // pixels between lines of chunks or sequences
 constexpr double kLeastLined = 8;           // pixels of a chunk pair with lines around it
 constexpr double kLeastOutlined = 10;       // pixels of a chunk pair with an outline
 constexpr double kHatchPixels = 6;
-/// A cell of work in more than this share of all steps says nothing about one of them.
+/// A cell with work in more than this share of all steps is not assigned to one step.
 constexpr int32_t kMixedShare = 4;
 
 Box box_of(const MaskScene& scene, const PairGrid& grid, int64_t row, int64_t column) {
@@ -48,7 +48,7 @@ double least_pixels(const MaskScene& scene, const PairGrid& grid) {
   return std::min(mean(scene.q, grid.q), mean(scene.k, grid.k));
 }
 
-/// Are partial units hatched one by one, instead of in the picture of the cells?
+/// True if partial units are hatched one by one instead of in the picture of the cells.
 bool hatches_units(const MaskScene& scene) {
   const MaskGrid* units = units_of(scene.picture);
   if (units == nullptr || scene.picture.is_strided ||
@@ -61,7 +61,7 @@ bool hatches_units(const MaskScene& scene) {
 Pixels make_pixels(const MaskScene& scene) {
   const MaskPicture& picture = scene.picture;
   const PairGrid& grid = picture.cells.grid;
-  // Not there yet: then nothing is done.
+  // Null while it is being computed: then the picture shows no work as done.
   const WorkMap* work = picture.cells.work[scene.is_backward ? 1 : 0].get();
   Pixels pixels;
   pixels.width = static_cast<int32_t>(grid.columns());
@@ -82,7 +82,7 @@ Pixels make_pixels(const MaskScene& scene) {
       const auto at = static_cast<size_t>(grid.at(row, column));
       const CellLook look = picture.looks[at];
       const CellTime time = work == nullptr ? CellTime{} : time_of(work->cells[at], scene.window);
-      // Stripes are a pattern of their own; hatched they would be noise.
+      // Stripes already are a fine pattern; a hatch over them would be noise.
       const bool is_hatched =
           look == CellLook::hidden || (look == CellLook::partial && !scene.picture.is_strided);
       const bool is_line = has_hatch && is_hatched && (row + column) % period == 0;
@@ -109,7 +109,7 @@ void add_unit_hatches(Drawing& drawing, const MaskScene& scene) {
   }
 }
 
-/// Dots over rows or columns [begin, end) of ids without tokens.
+/// Adds dots over rows or columns [begin, end) of ids without tokens.
 void add_dots(Drawing& drawing, const MaskScene& scene, Side side, int64_t begin, int64_t end) {
   const Axis& axis = side == Side::q ? scene.q : scene.k;
   const float lo = axis.pixel_of(static_cast<double>(begin));
@@ -188,16 +188,16 @@ void add_sequence_lines(Drawing& drawing, const MaskScene& scene, Side side, Col
   });
 }
 
-/// What stands in a chunk pair: the step that computes it, or the rank where there is one step.
+/// The label of a chunk pair: the step that computes it, or the rank if there is only one step.
 std::string label_of(const CellWork& work, bool has_steps) {
   if (!work.has_work() || work.first_step != work.last_step) return {};
-  if (has_steps) return fmt::format("{}", work.first_step + 1);  // people count steps from 1
+  if (has_steps) return fmt::format("{}", work.first_step + 1);  // steps count from 1 on screen
   return work.has_one_rank() ? fmt::format("r{}", work.first_rank) : std::string();
 }
 
 void add_label(Drawing& drawing, const MaskScene& scene, Box box, CellClass of, PaintWhen when,
                const std::string& text) {
-  // In the middle of what is shown of the chunk pair.
+  // In the middle of the shown part of the chunk pair.
   box = {std::max(box.x0, scene.square.x0), std::max(box.y0, scene.square.y0),
          std::min(box.x1, scene.square.x1), std::min(box.y1, scene.square.y1)};
   const float side = std::min(box.width(), box.height());
@@ -293,7 +293,7 @@ int64_t add_mask_labels(Drawing& drawing, const MaskScene& scene) {
   if (chunks.grid.cells() == 0 || made == nullptr) return 0;
   const WorkMap& work = *made;
   const bool has_steps = scene.window.num_steps > 1;
-  // Where one step does everything, everything would be outlined.
+  // With only one step, all chunk pairs would be outlined.
   const bool has_outlines = has_steps && least_pixels(scene, chunks.grid) >= kLeastOutlined;
   int64_t labelled = 0, outlined = 0;
   drawing.add(PushClip{scene.square});

@@ -9,7 +9,7 @@
 
 namespace cpscope::gui {
 
-/// Steps [now_begin, now_end) of a pass compute inside the moment, those before are done.
+/// Steps [now_begin, now_end) of a pass compute in the moment; earlier steps are done.
 struct StepWindow {
   int32_t now_begin = 0, now_end = 0;
   int32_t num_steps = 1;
@@ -26,11 +26,11 @@ class MaskPaint {
   Color of(CellLook look, PaintWhen when) const {
     return colors_[static_cast<size_t>(look)][static_cast<size_t>(when)];
   }
-  /// Of work of many steps, of which a share is done.
+  /// Colour of a cell with work of many steps, of which a share is done.
   Color of_share(CellLook look, float done) const {
     return shares_[static_cast<size_t>(look)][static_cast<size_t>(done * kShares)];
   }
-  /// Of the lines of a hatch over that colour.
+  /// Colour of hatch lines over that colour.
   Color hatch_of(CellLook look, PaintWhen when) const {
     return hatches_[static_cast<size_t>(look)][static_cast<size_t>(when)];
   }
@@ -42,7 +42,7 @@ class MaskPaint {
   std::array<std::array<Color, kPaintWhens>, kCellLooks> hatches_;
 };
 
-/// What is painted, where and when.
+/// The input and geometry of the picture.
 struct MaskScene {
   const ViewInput& input;
   const MaskPicture& picture;
@@ -53,33 +53,33 @@ struct MaskScene {
   StepWindow window;
 };
 
-/// When the work of a cell is done; work of many steps becomes solid share by share.
+/// When the work of a cell is done. Work of many steps becomes solid gradually.
 struct CellTime {
   PaintWhen when = PaintWhen::later;
-  float done_share = 0;  // of `later`: 0 nothing of it is done, 1 all
+  float done_share = 0;  // for `later`: the share of the work that is done, 0 to 1
 };
 CellTime time_of(const CellWork& work, const StepWindow& window);
 
-/// What the focus rank computes in the moment.
+/// The work of the focus rank in the moment.
 struct FocusWork {
   int64_t items = 0;
-  int64_t pairs = 0;        // of one head
-  int64_t drawn = 0;        // bands
+  int64_t pairs = 0;        // pairs of one head
+  int64_t drawn = 0;        // number of drawn bands
   bool is_complete = true;  // all bands inside the shown part are drawn
 };
 
-/// Cells as one picture, hatches, padding.
+/// Adds cells as one picture, hatches, padding.
 void add_mask_cells(Drawing& drawing, const MaskScene& scene);
-/// Borders of tokens, tiles, chunks and sequences where they are wide enough apart.
+/// Adds borders of tokens, tiles, chunks and sequences where they are far enough apart.
 void add_mask_lines(Drawing& drawing, const MaskScene& scene);
-/// Step or rank in each chunk pair that has room, and outlines of those that are computed now.
-/// Returns how many are labelled.
+/// Adds step or rank labels in chunk pairs that have room, and outlines of those that are computed
+/// now. Returns the number of labels.
 int64_t add_mask_labels(Drawing& drawing, const MaskScene& scene);
-/// The band shapes that the focus rank computes now.
+/// Adds the outlines of the bands that the focus rank computes now.
 FocusWork add_focus_work(Drawing& drawing, const MaskScene& scene);
-/// What is selected and hovered.
+/// Adds outlines of the selection and the hovered target.
 void add_mask_lights(Drawing& drawing, const MaskScene& scene);
-/// Owners of the ids along an edge of the square.
+/// Adds the owners of the ids along an edge of the square.
 void add_owner_strip(Drawing& drawing, const MaskScene& scene, Side side, const Box& strip);
 
 }  // namespace cpscope::gui

@@ -12,12 +12,12 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr size_t kMostChunks = 160;   // on a side
-constexpr size_t kMostHits = 1600;    // chunk pairs that can be pointed at
-constexpr double kLeastChunkHit = 8;  // pixels
-constexpr double kFewChunks = 3;      // in view: then tiles tell more
+constexpr size_t kMostChunks = 160;   // limit for each side
+constexpr size_t kMostHits = 1600;    // limit of chunk pairs with a hit region
+constexpr double kLeastChunkHit = 8;  // minimum pixels of a chunk pair with a hit region
+constexpr double kFewChunks = 3;      // with fewer chunks in view, tiles colour the cells
 
-/// Whole ids that an axis shows.
+/// The whole ids that an axis shows.
 IdRange shown_ids(const Axis& axis, int64_t tokens) {
   const auto begin = static_cast<int64_t>(std::floor(std::max(axis.lo(), 0.0)));
   const auto end =
@@ -25,13 +25,14 @@ IdRange shown_ids(const Axis& axis, int64_t tokens) {
   return {std::min(begin, tokens), std::clamp<int64_t>(end, 0, tokens)};
 }
 
-/// Cells of equal width, at least a pixel and an id wide, that begin at a multiple of their width.
+/// Cells of equal width, at least one pixel and one id wide, that begin at a multiple of their
+/// width.
 CellAxis cut_cells(const Axis& axis, IdRange ids, int64_t tokens, double& step) {
   CellAxis cells;
   if (ids.begin >= ids.end) return cells;
   const double pixels = std::abs(double{axis.end()} - double{axis.begin()});
   const int64_t most = std::clamp<int64_t>(std::llround(pixels), 16, kMostCells);
-  // One cell may stick out at either end.
+  // One cell may extend beyond each end.
   const int64_t width = std::max<int64_t>(1, (ids.end - ids.begin + most - 3) / (most - 2));
   for (int64_t id = ids.begin / width * width; id < ids.end; id += width) cells.edges.push_back(id);
   cells.edges.push_back(std::min(tokens, cells.edges.back() + width));
@@ -39,7 +40,7 @@ CellAxis cut_cells(const Axis& axis, IdRange ids, int64_t tokens, double& step) 
   return cells;
 }
 
-/// Tiles that touch the ids.
+/// The tiles that touch the ids.
 CellAxis cut_tiles(IdRange ids, int64_t tokens) {
   CellAxis tiles;
   for (int64_t id = ids.begin / kTileEdge * kTileEdge; id < ids.end; id += kTileEdge)
@@ -68,7 +69,7 @@ double mean_pixels(const Axis& axis, const CellAxis& cells) {
          axis.pixels_per_unit();
 }
 
-/// The number of the unit around each cell of an axis, -1 where the cell reaches into two.
+/// The index of the unit around each cell of an axis; -1 if the cell extends into two units.
 std::vector<int64_t> units_around(const CellAxis& cells, const CellAxis& units) {
   std::vector<int64_t> numbers;
   for (int64_t c = 0; c < cells.count(); ++c) {
@@ -124,7 +125,7 @@ std::string_view name_of(CellClass value) {
 
 std::string print_owner(const PlanIndex& index, Side side, int64_t id) {
   const int32_t rank = index.owner(side, id).rank;
-  return rank < 0 ? std::string("nobody") : fmt::format("rank {}", rank);
+  return rank < 0 ? std::string("no rank") : fmt::format("rank {}", rank);
 }
 
 std::string describe_chunks(const PlanIndex& index, const MaskGrid& chunks, int64_t row,
@@ -175,7 +176,8 @@ void add_hits(const PlanIndex& index, const Axis& q_axis, const Axis& k_axis, bo
   }
 }
 
-/// The chunks and tiles that are large enough to be seen, and which of them colour the cells.
+/// Chooses the chunks and tiles that are large enough to be visible, and which of them colour the
+/// cells.
 void choose_blocks(const PlanIndex& index, const Axis& q_axis, const Axis& k_axis, IdRange q,
                    IdRange k, MaskPicture& picture) {
   const PairGrid chunks{{cut_chunks(index, Side::q, q.begin, q.end, kMostChunks)},
@@ -218,8 +220,8 @@ MaskPicture make_picture(const PlanIndex& index, const Axis& q_axis, const Axis&
   return picture;
 }
 
-/// A new picture, or the known one of these axes with the work of another pass. `known` may be
-/// null.
+/// Makes a new picture, or adds the work of another pass to the known one of these axes. `known`
+/// may be null.
 std::shared_ptr<const MaskPicture> extend_picture(const PlanIndex& index, const Axis& q,
                                                   const Axis& k, bool is_backward, bool is_same,
                                                   const std::shared_ptr<const MaskPicture>& known) {
@@ -239,7 +241,7 @@ MaskFinding find_mask_picture(const ViewInput& input, const Axis& q, const Axis&
       fmt::format("mask {:x} {} {} {} {} {} {} {} {}", input.plan->plan().hash, q.lo(), q.hi(),
                   q.begin(), q.end(), k.lo(), k.hi(), k.begin(), k.end());
   const size_t pass = is_backward ? 1 : 0;
-  // The last picture of this plan; both passes of the same axes are kept in one.
+  // The last picture of this plan. One picture holds both passes of the same axes.
   std::shared_ptr<const MaskPicture> known;
   std::string key = axes + (is_backward ? " backward" : " forward");
   bool is_same = false;

@@ -13,17 +13,17 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kLeastRuler = 42;  // numbers left of the square
-constexpr float kTopRuler = 20;    // numbers above it
+constexpr float kLeastRuler = 42;  // width of the numbers left of the square
+constexpr float kTopRuler = 20;    // height of the numbers above it
 constexpr float kEdgeStrip = 15;   // owners along both edges
-constexpr float kLeastSide = 190;  // of the text beside the square
-constexpr float kBelow = 118;      // of the text below it
+constexpr float kLeastSide = 190;  // minimum width of the text next to the square
+constexpr float kBelow = 118;      // height of the text below it
 constexpr float kLeastSquare = 40;
 
-/// Where things stand.
+/// The boxes of the view.
 struct MaskFrame {
   Box square, left_strip, top_strip, left_ruler, top_ruler, text;
-  bool has_side = false;  // the text stands beside the square, else below
+  bool has_side = false;  // the text is next to the square; otherwise below
 };
 
 MaskFrame place_mask_parts(const Size& size, double q_per_k, float ruler) {
@@ -35,7 +35,7 @@ MaskFrame place_mask_parts(const Size& size, double q_per_k, float ruler) {
   frame.has_side = std::min(beside, height) >= std::min(size.width - left - kViewPad, below);
   const float room_x = frame.has_side ? beside : size.width - left - kViewPad;
   const float room_y = frame.has_side ? height : below;
-  // Near-squares are squares; other shapes fill their room.
+  // A nearly square shape is made square; other shapes fill the available room.
   float width = room_x, tall = room_y;
   if (q_per_k > 0.7 && q_per_k < 1.4) width = tall = std::min(room_x, room_y);
   frame.square = {left, top, left + std::max(width, 0.0F), top + std::max(tall, 0.0F)};
@@ -52,7 +52,7 @@ MaskFrame place_mask_parts(const Size& size, double q_per_k, float ruler) {
   return frame;
 }
 
-/// Steps of a pass that are over, and those that compute inside the moment.
+/// The steps of a pass that are finished, and those that compute in the moment.
 StepWindow find_window(const PlanIndex& index, bool is_backward, Moment moment) {
   StepWindow window;
   window.num_steps = std::max(1, index.pass(is_backward).num_steps);
@@ -143,8 +143,8 @@ void add_notes(const ViewInput& input, const MaskPicture& picture, bool is_backw
         true));
   if (scenario.parallel.comm_type == CommType::a2a_p2p && scenario.parallel.a2a_size > 1)
     entries.push_back(
-        faint_entry(fmt::format("Heads are dealt over {} ranks of a group: they compute the "
-                                "same pairs.",
+        faint_entry(fmt::format("The heads are split over the {} ranks of a group; each "
+                                "computes the same pairs for its heads.",
                                 scenario.parallel.a2a_size),
                     true));
   const auto& work = picture.cells.work[is_backward ? 1 : 0];
@@ -236,7 +236,7 @@ void add_axis_names(Drawing& drawing, const ViewInput& input, const MaskFrame& f
 
 View draw_mask(const ViewInput& input) {
   View view;
-  view.title = "Mask: which pairs are computed, and where";
+  view.title = "Mask: which (query, key) pairs are computed, and by which rank";
   const PlanIndex& index = *input.plan;
   const int64_t q_tokens = index.tokens(Side::q), k_tokens = index.tokens(Side::kv);
   const Box all{0, 0, input.size.width, input.size.height};

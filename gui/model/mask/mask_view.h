@@ -4,9 +4,10 @@
 
 namespace cpscope::gui {
 
-/// The square of query ids (down) x key ids (right): which pairs are visible, which rank computes
-/// them and in which step. Grid: x keys, y queries -> PairRange. Regions "pair/<first query>/<first
-/// key>" are chunk pairs: their compute item where it is the only one, else the PairRange.
+/// The square of query ids (down) x key ids (right): which pairs are visible, and which rank
+/// computes them in which step. Grid: x keys, y queries -> PairRange. Regions "pair/<first
+/// query>/<first key>" are chunk pairs; their target is their compute item if there is only one,
+/// otherwise the PairRange.
 View draw_mask(const ViewInput& input);
 
 }  // namespace cpscope::gui

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kSampledItems = 4096;
 
-/// Places i of the run with ids in the range: [first, second).
+/// Positions i of the run with ids in the range: [first, second).
 IdRange places_in(const TokenRun& run, IdRange ids) {
   const auto place = [&](int64_t id) {
     if (id <= run.begin) return int64_t{0};
@@ -23,12 +23,12 @@ IdRange places_in(const TokenRun& run, IdRange ids) {
   return {place(ids.begin), place(ids.end)};
 }
 
-/// Ids of the run at places [from, to).
+/// The ids of the run at positions [from, to).
 TokenRun places_of(const TokenRun& run, int64_t from, int64_t to) {
   return {run.at(from), run.at(to - 1) + 1, run.stride};
 }
 
-/// A run list, with the row at which each run begins, and whether the axis sees any of it.
+/// A run list with the first row of each run, and whether the axis shows any part of it.
 struct ListRows {
   std::span<const TokenRun> runs;
   std::vector<int64_t> rows;  // [run + 1]
@@ -40,14 +40,14 @@ struct ListRows {
   }
 };
 
-/// Run lists of the plan on one side, looked through once each.
+/// Caches run lists of the plan on one side; each is checked once.
 class ListCache {
  public:
   ListCache(const Plan& plan, IdRange seen) : plan_(plan), seen_(seen) {}
 
   const ListRows& of(RunListId id) {
     if (id == first_id_) return first_;
-    // A place for every list only when a second one comes: for one item that would be dear.
+    // The array for all lists is made when a second list comes: for one item it would be expensive.
     if (first_id_ == kNoTokens) {
       first_id_ = id;
       first_ = look(plan_.list(id));
@@ -80,28 +80,28 @@ class ListCache {
 
   const Plan& plan_;
   IdRange seen_;
-  RunListId first_id_ = kNoTokens;  // the first list that was asked for
+  RunListId first_id_ = kNoTokens;  // the first list that was requested
   ListRows first_;
   static constexpr int32_t kUnknown = -1, kUnseen = -2;
-  std::vector<int32_t> places_;  // [list] in lists_
-  std::deque<ListRows> lists_;   // the seen ones; those that were handed out stay where they are
+  std::vector<int32_t> places_;  // [list] index in lists_
+  std::deque<ListRows> lists_;   // lists in view; a deque, so that returned references stay valid
   ListRows unseen_;
 };
 
-/// Cuts items into bands over pairs of runs, inside a rectangle of ids.
+/// Splits items into bands over pairs of runs, inside a rectangle of ids.
 class ItemCutter {
  public:
   ItemCutter(const Plan& plan, IdRange q, IdRange k)
       : plan_(plan), q_(q), k_(k), q_lists_(plan, q), k_lists_(plan, k) {}
 
-  /// May item `i` of a pass touch the rectangle? Looks at its packed keys alone: of a million items
-  /// few are in sight.
+  /// False if item `i` of a pass cannot touch the rectangle. Checks only its packed keys: of a
+  /// million items, few are in view.
   bool is_near(const ItemColumns& computes, size_t i) {
     const int32_t q = computes.q_key[i], k = computes.key[i];
     return q >= 0 && k >= 0 && q_lists_.of(RunListId{q / 2}).is_seen &&
            k_lists_.of(RunListId{k / 2}).is_seen;
   }
-  /// Calls look(band) until it answers false; returns whether it never did.
+  /// Calls look(band) until it returns false; returns true if it never did.
   template <class Look>
   bool cut(const ComputeItem& item, Look look) {
     if (item.num_slices == 0) return true;
@@ -139,13 +139,13 @@ class ItemCutter {
   ListCache q_lists_, k_lists_;
 };
 
-/// Cells of a row that a run of keys lies in.
+/// Cells of a row that contain a run of keys.
 struct TouchedCells {
   int64_t begin = 0, end = 0;
-  bool is_every = true;  // else only some of them: the run steps over cells
+  bool is_every = true;  // false: only some of them, because the run's stride skips cells
 };
 
-/// Goes through the cells that bands touch, row by row.
+/// Visits the cells that bands touch, row by row.
 class CellWalk {
  public:
   explicit CellWalk(const PairGrid& grid) : grid_(grid), least_k_(grid.k.least_width()) {}
@@ -157,7 +157,7 @@ class CellWalk {
     for (int64_t i = 0; i < rows;) {
       const int64_t row = grid_.q.cell_of(band.q.at(i));
       const int64_t end = places_in(band.q, {0, grid_.q.edges[row + 1]}).end;
-      // Neighbouring rows see columns that overlap or touch: together they see one interval.
+      // Neighbouring rows see columns that overlap or touch, so together they see one interval.
       const int64_t from = std::max<int64_t>(0, i + band.lo);
       const int64_t to = std::min(band.k.count(), end + band.hi);
       if (from < to) look(row, places_of(band.k, from, to));
@@ -191,11 +191,11 @@ ItemCutter cutter_for(const PlanIndex& index, const PairGrid& grid) {
   return {index.plan(), {grid.q.begin(), grid.q.end()}, {grid.k.begin(), grid.k.end()}};
 }
 
-/// How often all items of a pass would touch cells of the grid, from every n-th of them. Stops
-/// counting where it is certainly too often.
+/// Estimates how often all items of a pass touch cells of the grid, from a sample of the items.
+/// Stops counting when the number is certainly too large.
 double estimate_touches(const PlanIndex& index, bool is_backward, const PairGrid& grid) {
   const std::vector<ComputeItem>& items = index.pass(is_backward).computes;
-  // Odd, so that a ring of a power of two ranks is sampled on all of them.
+  // Odd, so that all ranks of a ring with a power-of-two size are sampled.
   const size_t stride = (items.size() / kSampledItems) | 1;
   const double most = 2.0 * kMostTouches;
   ItemCutter cutter = cutter_for(index, grid);
@@ -216,7 +216,7 @@ double estimate_touches(const PlanIndex& index, bool is_backward, const PairGrid
   return touches;
 }
 
-/// Paints all items; false when cells are touched far more often than was estimated.
+/// Paints all items; returns false when cells are touched far more often than estimated.
 bool paint_pass(const PlanIndex& index, bool is_backward, const PairGrid& grid,
                 std::vector<CellWork>& into) {
   into.assign(static_cast<size_t>(grid.cells()), {});
@@ -248,7 +248,7 @@ bool paint_pass(const PlanIndex& index, bool is_backward, const PairGrid& grid,
   return true;
 }
 
-/// Every `by`-th edge, and the last.
+/// Keeps every `by`-th edge, and the last.
 CellAxis coarsen(const CellAxis& axis, int64_t by) {
   CellAxis coarse;
   for (int64_t c = 0; c < axis.count(); c += by) coarse.edges.push_back(axis.edges[c]);
@@ -256,13 +256,13 @@ CellAxis coarsen(const CellAxis& axis, int64_t by) {
   return coarse;
 }
 
-/// What is known without looking: any step, any rank.
+/// The answer without any search: any step, any rank.
 CellWork anything(const PlanIndex& index, bool is_backward) {
   return {0, std::max(0, index.pass(is_backward).num_steps - 1), 0, index.num_ranks() - 1,
           CellWork::kManyItems};
 }
 
-/// Gives cells that hold visible pairs what the block around them holds.
+/// Gives cells with visible pairs the work of the block around them.
 void spread_blocks(const PairGrid& grid, const std::vector<int64_t>& counts, const PairGrid& coarse,
                    const std::vector<CellWork>& blocks, WorkMap& map) {
   map.cells.assign(static_cast<size_t>(grid.cells()), {});

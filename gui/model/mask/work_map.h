@@ -8,11 +8,11 @@
 
 namespace cpscope::gui {
 
-/// Who computes the pairs of a cell, and when.
+/// The ranks and steps that compute the pairs of a cell.
 struct CellWork {
-  int32_t first_step = -1, last_step = -1;  // of the pass; -1: nobody computes a pair of the cell
+  int32_t first_step = -1, last_step = -1;  // of the pass; -1: no pair of the cell is computed
   int32_t first_rank = -1, last_rank = -1;  // lowest and highest rank
-  int64_t item = kNoItem;                   // the only compute item of the pass that does
+  int64_t item = kNoItem;  // the compute item, if the pass has only one for this cell
 
   static constexpr int64_t kNoItem = -1;
   static constexpr int64_t kManyItems = -2;
@@ -25,14 +25,14 @@ struct CellWork {
 /// The work of all cells, [row][column].
 struct WorkMap {
   std::vector<CellWork> cells;
-  /// 1: exact. More: blocks of so many x so many cells share what they hold, so that steps and
-  /// ranks of a cell may be wider than its own ("mixed").
+  /// 1: exact. More: blocks of this many x this many cells share their work, so the steps and ranks
+  /// of a cell may be a superset of its own ("mixed").
   int64_t coarseness = 1;
 };
 
-/// Paints the compute items of a pass over the cells of a grid, strided runs included: a cell knows
-/// an item if the item computes a pair of it. `counts` are the visible pairs of the cells. Cells
-/// may be touched kMostTouches times in all; work that is finer mixed is painted over coarser
+/// Finds the work of the compute items of a pass on the cells of a grid, including strided runs: a
+/// cell has an item if the item computes a pair of it. `counts` are the visible pairs of the cells.
+/// Cells may be touched kMostTouches times in total; beyond that, the work is found on coarser
 /// cells.
 WorkMap find_work(const PlanIndex& index, const PairGrid& grid, const std::vector<int64_t>& counts,
                   bool is_backward);
@@ -40,14 +40,14 @@ WorkMap find_work(const PlanIndex& index, const PairGrid& grid, const std::vecto
 inline constexpr int64_t kMostTouches = 24'000'000;
 
 /// A part of a compute item whose rows and columns are arithmetic runs of ids: query q.at(i) sees
-/// key k.at(j) where lo <= j - i <= hi, and no other.
+/// key k.at(j) if and only if lo <= j - i <= hi.
 struct WorkBand {
   TokenRun q, k;
   int64_t lo = 0, hi = 0;
 };
 
 /// The parts of one compute item that touch the rectangle of ids, at most `most` of them. Returns
-/// whether that was all.
+/// true if those are all.
 bool cut_item(const PlanIndex& index, const ComputeItem& item, const PairRange& inside, size_t most,
               std::vector<WorkBand>& bands);
 

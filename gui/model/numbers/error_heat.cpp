@@ -12,14 +12,14 @@ constexpr int64_t kMostPixels = 4096;
 /// Cells along one axis: `count` cells of equal width between two pixels.
 struct Cells {
   float begin = 0, end = 0;
-  std::vector<std::pair<int64_t, int64_t>> ids;  // [cell] what it stands for, [first, last)
+  std::vector<std::pair<int64_t, int64_t>> ids;  // [cell] ids that it shows, [first, last)
 
   float pixel_of(size_t cell) const {
     return begin + (end - begin) * static_cast<float>(cell) / static_cast<float>(ids.size());
   }
 };
 
-/// A cell for every id, or for every pixel where ids are narrower.
+/// One cell for every id, or for every pixel if ids are narrower.
 Cells cut_axis(const Axis& axis) {
   Cells cells;
   const auto total = static_cast<int64_t>(axis.total());

@@ -12,11 +12,11 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kTokenRuler = 46;  // token numbers
-constexpr float kOwners = 30;      // ranks beside the tokens
-constexpr float kGutter = 14;      // "!" of the rows that are over
-constexpr float kCaptions = 15;    // what rulers count
-constexpr float kHeads = 15;       // head numbers
+constexpr float kTokenRuler = 46;  // width of the token numbers
+constexpr float kOwners = 30;      // width of the ranks next to the tokens
+constexpr float kGutter = 14;      // width of the "!" of rows over budget
+constexpr float kCaptions = 15;    // height of the captions of rulers
+constexpr float kHeads = 15;       // height of the head numbers
 constexpr float kHeatLegend = 50;
 constexpr size_t kMostLit = 300;
 
@@ -57,7 +57,7 @@ void add_head_numbers(const ShownErrors& shown, const Axis& heads, const HeatBox
   }
 }
 
-/// Tokens of one rank, one under the other, in pixels; rank -1: several ranks or nobody.
+/// Consecutive tokens of one rank, in pixels; rank -1: several ranks or none.
 struct OwnerBand {
   float y0 = 0, y1 = 0;
   int32_t rank = -1;
@@ -71,7 +71,7 @@ std::vector<OwnerBand> fold_owners(const ShownErrors& shown, const Axis& tokens,
               hi = std::min(box.y1, tokens.pixel_of(tokens.total()));
   const float step = std::max(1.0F, static_cast<float>(std::min(tokens.pixels_per_unit(), 64.0)));
   for (float y = lo; y < hi - 0.01F;) {
-    // Below a pixel's token: the pixel; else the token to its end.
+    // Below one pixel per token, advance by a pixel; otherwise to the end of the token.
     const auto token =
         std::clamp<int64_t>(static_cast<int64_t>(tokens.value_at(y + 0.01F)), 0, total - 1);
     const auto last = std::clamp<int64_t>(
@@ -108,7 +108,7 @@ void add_heat_owners(const ShownErrors& shown, const Axis& tokens, const Box& bo
   }
 }
 
-/// Bars beside the owners: tokens that the selection and the hovered thing touch.
+/// Adds bars next to the owners for tokens that the selection and the hovered target touch.
 void add_lit_tokens(const ShownErrors& shown, const Axis& tokens, const Box& box, View& view) {
   const auto add = [&](const Projection& projection, Role role, float x) {
     float last = -1e9F;
@@ -142,7 +142,7 @@ void add_flags(const ShownErrors& shown, const ErrorHeat& heat, View& view) {
   }
 }
 
-/// "!" beside the rows of pixels with such cells.
+/// Adds "!" next to the rows of pixels with such cells.
 void add_gutter(const ShownErrors& shown, const ErrorHeat& heat, const Box& gutter, View& view) {
   const Color color = shown.input.theme->of(Role::error);
   float last = -1e9F;
@@ -168,7 +168,7 @@ void add_selected_cell(const ShownErrors& shown, const Axis& heads, const Axis& 
   view.drawing.add(OutlinedBox{at_least(cell, 9), shown.input.theme->of(Role::selected), 2});
 }
 
-/// A swatch of the legend and what it means; returns where the next one may begin.
+/// Adds a swatch of the legend and its meaning; returns where the next one may begin.
 float add_swatch(const ShownErrors& shown, View& view, float x, float y, float end, Color color,
                  Hatch hatch, const std::string& text) {
   const Theme& theme = *shown.input.theme;
@@ -209,7 +209,7 @@ void add_heat_legend(const ShownErrors& shown, const Box& box, float left, View&
                            Face::mono,
                            text});
   }
-  // What the colours mean, then the cells that are on no ramp.
+  // The colour scale, then the cells outside of the scale.
   const float y = box.y0 + 25;
   const std::string unit = field.has_row_budgets() ? "error / budget of the row"
                            : shown.steps           ? "error / typical row of all steps"
@@ -235,7 +235,7 @@ void add_heat_legend(const ShownErrors& shown, const Box& box, float left, View&
     x = add_swatch(shown, view, x, y, end, scale.exact_color(), Hatch::none, "none");
   if (field.histogram.left_out > 0)
     add_swatch(shown, view, x, y, end, scale.left_out_color(), Hatch::none,
-               shown.steps ? "no part in this step" : "not judged");
+               shown.steps ? "not written in this step" : "not judged");
 }
 
 }  // namespace

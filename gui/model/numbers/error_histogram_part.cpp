@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kBins = ErrorHistogram::kDecades * ErrorHistogram::kBinsPerDecade;
 
-/// Decades [first, end) of the x axis: what has rows, and the budget.
+/// Decades [first, end) of the x axis: those with rows, and the one of the budget.
 struct Decades {
   int32_t first = 0, end = 1;
 };
@@ -31,14 +31,14 @@ Decades choose_decades(const ShownErrors& shown) {
   if (mark > 0 && std::isfinite(mark)) {
     const auto decade = static_cast<int32_t>(std::floor(std::log10(mark) + 1e-9));
     decades.first = std::max(std::min(decades.first, decade), ErrorHistogram::kFirstDecade);
-    // The budget's line stands inside, not at the edge.
+    // The budget's line is inside the axis, not at its end.
     decades.end = std::min(std::max(decades.end, decade + 1),
                            ErrorHistogram::kFirstDecade + ErrorHistogram::kDecades);
   }
   return decades;
 }
 
-/// Bars from one baseline up, on a logarithmic scale of rows: one row is seen beside millions.
+/// Bars on a logarithmic scale of rows: a single row is visible next to millions.
 class HistogramBars {
  public:
   HistogramBars(const ShownErrors& shown, Box box, int64_t most, View& view)

@@ -28,7 +28,7 @@ ErrorScale::ErrorScale(const ErrorField& field, const ErrorHistogram& all, const
     highest = std::max(highest, begin + 1.0 / ErrorHistogram::kBinsPerDecade);
   }
   if (highest < lowest) lowest = highest = 0;
-  // What is beyond a budget has a colour of its own, whatever its share.
+  // Values beyond a budget have a colour of their own, whatever their share is.
   hi_ = field.has_row_budgets() ? std::min(highest, 0.0) : highest;
   lo_ = std::clamp(lowest, hi_ - kMostDecades, hi_ - kLeastDecades);
   for (size_t i = 0; i < kShades; ++i)
@@ -66,7 +66,7 @@ std::string print_figure(double value) {
   }
   std::string text = fmt::format("{:.1e}", value);
   if (const size_t whole = text.find(".0e"); whole != std::string::npos) text.erase(whole, 2);
-  // "1.2e-07" has a zero too many.
+  // Removes the zero of the exponent in "1.2e-07".
   const size_t exponent = text.find('e') + 2;
   if (text[exponent] == '0') text.erase(exponent, 1);
   if (text[exponent - 1] == '+') text.erase(exponent - 1, 1);

@@ -13,9 +13,9 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kNumbersMargin = 8;
-constexpr float kTile = 36;  // of one tensor
+constexpr float kTile = 36;  // height of the tile of one tensor
 constexpr float kNumbersLine = 17;
-constexpr float kNarrow = 460;  // below it the heat map stands alone
+constexpr float kNarrow = 460;  // below this width only the heat map is shown
 
 const ErrorField* find_field(const RunView& run, int32_t tensor) {
   if (tensor < 0 || tensor >= static_cast<int32_t>(kErrorTensors.size())) return nullptr;
@@ -29,7 +29,7 @@ int32_t number_of(const ErrorField& field) {
   return static_cast<int32_t>(it - kErrorTensors.begin());
 }
 
-/// A sentence in the middle, on as many lines as it needs.
+/// Adds a sentence in the middle, on as many lines as needed.
 void add_numbers_sentence(const ViewInput& input, View& view, const std::string& text,
                           float top = 0) {
   const float room = std::max(60.0F, input.size.width - 4 * kNumbersMargin);
@@ -56,7 +56,7 @@ void add_numbers_sentence(const ViewInput& input, View& view, const std::string&
   }
 }
 
-/// What a tensor uses of its budget, [0, 1]; above 1 it fails. Negative: there is no budget.
+/// The used share of a tensor's budget, [0, 1]; above 1 it fails. Negative: there is no budget.
 double used_of(const ErrorField& field) {
   return field.has_budget() ? field.rel_l2 / field.budget : -1.0;
 }
@@ -101,7 +101,7 @@ void add_tile(const ViewInput& input, const ErrorField& field, const Box& box, b
         is_bad ? Hatch::cross : Hatch::none,
         theme.text_on(color).with_alpha(110)});
   }
-  // The budget is where the bar ends.
+  // The bar ends at the budget.
   if (field.has_budget())
     view.drawing.add(Line{{bar.x1, bar.y0 - 3}, {bar.x1, bar.y1 + 3}, theme.of(Role::text), 2});
   if (is_chosen) view.drawing.add(OutlinedBox{box, theme.of(Role::accent), 2, false, 3});
@@ -126,7 +126,7 @@ void add_tiles(const ViewInput& input, const RunView& run, const Box& box, View&
   }
 }
 
-/// What matters first: the end is cut where room is short.
+/// The most important part comes first: the end is cut off when there is little room.
 std::string describe_field(const RunView& run, const ErrorField& field) {
   std::string text = field.name + ": ";
   if (field.nan > 0)
@@ -142,11 +142,11 @@ std::string describe_field(const RunView& run, const ErrorField& field) {
   if (field.histogram.left_out > 0)
     text += fmt::format("; {} of {} rows judged", print_count(field.histogram.compared()),
                         print_count(field.tokens * field.heads));
-  return text +
-         fmt::format("; {} beside {}", run.name, run.against.empty() ? "the oracle" : run.against);
+  return text + fmt::format("; {} compared with {}", run.name,
+                            run.against.empty() ? "the oracle" : run.against);
 }
 
-/// What this step alone wrote, in one line.
+/// The result of this step alone, in one line.
 std::string describe_step_errors(const ShownErrors& shown) {
   const ErrorField& field = shown.field;
   std::string text = fmt::format("{} as its computes write it in {}, before merging: ", field.name,
@@ -158,14 +158,14 @@ std::string describe_step_errors(const ShownErrors& shown) {
   else
     text += fmt::format("worst row {} of a typical one",
                         print_error_share(field, field.worst[0].share));
-  return text + fmt::format("; {} beside {}", shown.input.run_a->name, shown.steps->against);
+  return text + fmt::format("; {} compared with {}", shown.input.run_a->name, shown.steps->against);
 }
 
 std::string describe_no_first(const StepErrors& steps) {
   std::string text;
   if (!steps.judged_beside.empty())
-    text =
-        fmt::format("No item is further from {} than both budgets explain. ", steps.judged_beside);
+    text = fmt::format("No item differs from {} by more than both budgets allow. ",
+                       steps.judged_beside);
   return text + "A step has no budget: those above hold for the answer.";
 }
 
@@ -176,7 +176,7 @@ std::string explain_no_step(const ViewInput& input, int32_t step) {
   const bool is_of_backward = input.tensor >= 2;
   if (ref.is_backward == is_of_backward)
     return fmt::format("No rank writes {} in {}.", name, describe_step(*input.plan, step));
-  return fmt::format("{} is written in {} steps, and the playhead stands on {}. {}", name,
+  return fmt::format("{} is written in {} steps, and the playhead is at {}. {}", name,
                      is_of_backward ? "backward" : "forward", describe_step(*input.plan, step),
                      is_of_backward ? "Move it on, or press T for out and lse."
                                     : "Move it back, or press T for dq, dk and dv.");
@@ -195,7 +195,7 @@ void add_parts(const ShownErrors& shown, const Box& box, View& view) {
   add_worst_rows(shown, {right.x0, middle + 8, right.x1, right.y1}, view);
 }
 
-/// The errors of one step below the tiles of the answer.
+/// Adds the errors of one step below the tiles of the answer.
 void add_step_errors(const ViewInput& input, float y, View& view) {
   constexpr float kStrip = 62;
   const RunView& run = *input.run_a;
@@ -255,7 +255,7 @@ void add_text(const ViewInput& input, View& view, Point at, float room, const st
 
 View draw_numbers(const ViewInput& input) {
   View view;
-  view.title = "Numbers: where results part from what is right";
+  view.title = "Numbers: where results differ from the reference";
   if (input.plan == nullptr) {
     add_numbers_sentence(input, view, "No plan is open. Open a scenario to see its numbers.");
     return view;
@@ -278,7 +278,7 @@ View draw_numbers(const ViewInput& input) {
   add_tiles(input, *run, {kNumbersMargin, y, right, y + kTile}, view);
   y += kTile + 6;
   if (input.is_by_step) {
-    view.title = "Numbers: what this step wrote, beside what it should have";
+    view.title = "Numbers: results of this step compared with the exact ones";
     add_step_errors(input, y, view);
     return view;
   }

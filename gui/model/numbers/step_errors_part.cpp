@@ -12,7 +12,7 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kStepTitle = 15, kStepRuler = 15;
-constexpr float kNarrowest = 3;  // of a bar; narrower steps share one, the worst of them
+constexpr float kNarrowest = 3;  // pixels of a bar; narrower steps share one, which shows the worst
 
 /// Steps [first, end) of PlanIndex::steps that write the tensor.
 struct Steps {
@@ -31,7 +31,7 @@ Steps find_steps(const ShownErrors& shown) {
   return found;
 }
 
-/// The step of [begin, end) whose worst row is furthest off; -1 when none writes the tensor.
+/// The step of [begin, end) with the worst row; -1 when no step writes the tensor.
 int32_t worst_step(const ShownErrors& shown, int32_t begin, int32_t end) {
   int32_t worst = -1;
   std::pair<bool, float> most{false, MaxPyramid::kNothing};
@@ -78,7 +78,7 @@ void add_bar(const ShownErrors& shown, int32_t step, const Box& cell, View& view
   if (bar.width() > 4) view.drawing.add(OutlinedBox{bar, theme.of(Role::grid), 1});
   const std::string text = print_error_share(*field, share);
   if (shown.input.text_width(text, kSmallText, Face::mono) + 6 > bar.width()) return;
-  // Inside the bar where it is high enough, else above it.
+  // Inside the bar if it is high enough, otherwise above it.
   const bool is_inside = height > 14;
   view.drawing.add(Label{{bar.center().x, is_inside ? bar.y0 + 8 : bar.y0 - 7},
                          Anchor::center_middle,
@@ -88,7 +88,7 @@ void add_bar(const ShownErrors& shown, int32_t step, const Box& cell, View& view
                          text});
 }
 
-/// "!" over the step with the first item that parts.
+/// Adds "!" over the step with the first diverging item.
 void add_first(const ShownErrors& shown, const Box& cell, View& view) {
   const Color color = shown.input.theme->of(Role::error);
   const float x = cell.center().x;
@@ -122,7 +122,7 @@ void add_step_strip(const ShownErrors& shown, const Box& box, View& view) {
   const Box bars{box.x0, box.y0 + kStepTitle, box.x1, box.y1 - kStepRuler};
   const auto most_cells = std::max(1, static_cast<int32_t>(bars.width() / kNarrowest));
   const int32_t fold = (count + most_cells - 1) / most_cells;
-  // Few steps keep the size of a bar rather than fill the line.
+  // With few steps, bars keep their size instead of filling the line.
   const float width =
       std::min(64.0F, bars.width() * static_cast<float>(fold) / static_cast<float>(count));
   const float used = width * static_cast<float>((count + fold - 1) / fold);

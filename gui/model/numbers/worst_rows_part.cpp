@@ -16,12 +16,12 @@ namespace {
 constexpr float kWorstRowHeight = 17;
 constexpr float kWorstRowText = 11.5F;
 constexpr float kColumnGap = 10;
-constexpr float kMark = 6;  // more room before the first column, for "!"
+constexpr float kMark = 6;  // additional room before the first column, for "!"
 
-/// One column of the table; the least needed ones go first where room is short.
+/// One column of the table; the least important ones are dropped first if there is little room.
 struct WorstRowsColumn {
   std::string title;
-  int32_t need = 0;  // 0 stays longest
+  int32_t need = 0;  // 0: dropped last
   std::vector<std::string> texts;
   float width = 0;
 };
@@ -76,10 +76,11 @@ float total_width(const std::vector<WorstRowsColumn>& columns) {
 }
 
 std::string describe_row(const ShownErrors& shown, const WorstRow& row) {
-  return fmt::format("{} of {} {}, head {}: error {} ({}); at lane {} seen {:.9g}, expected {:.9g}",
-                     shown.field.name, shown.side == Side::q ? "query" : "key",
-                     print_count(row.token), row.head, print_figure(row.error_l2),
-                     print_error_share(shown.field, row.share), row.lane, row.seen, row.expected);
+  return fmt::format(
+      "{} of {} {}, head {}: error {} ({}); at element {} seen {:.9g}, expected {:.9g}",
+      shown.field.name, shown.side == Side::q ? "query" : "key", print_count(row.token), row.head,
+      print_figure(row.error_l2), print_error_share(shown.field, row.share), row.lane, row.seen,
+      row.expected);
 }
 
 }  // namespace
@@ -92,7 +93,7 @@ void add_worst_rows(const ShownErrors& shown, const Box& box, View& view) {
   const auto room = static_cast<size_t>((box.height() - 2 * kWorstRowHeight) / kWorstRowHeight);
   const size_t rows = std::min(room, field.worst.size());
   add_text(input, view, {box.x0, box.y0}, box.width(),
-           rows == 0 ? "Every row is exact" : "Rows that are furthest off", Role::text, 12,
+           rows == 0 ? "Every row is exact" : "Rows with the largest errors", Role::text, 12,
            Face::strong);
   if (rows == 0) return;
   std::vector<WorstRowsColumn> columns = make_columns(shown, rows);

@@ -48,7 +48,7 @@ void BusyTimes::cover_columns(double from, double width, std::span<float> column
     for (; i < starts_.size() && static_cast<double>(starts_[i]) < hi; ++i) {
       covered += std::min(hi, static_cast<double>(ends_[i])) -
                  std::max(lo, static_cast<double>(starts_[i]));
-      // A stretch that goes on belongs to the next column too.
+      // An interval that continues also belongs to the next column.
       if (static_cast<double>(ends_[i]) > hi) break;
     }
     columns[c] += static_cast<float>(covered);

@@ -8,7 +8,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// More steps than this are not kept in detail.
+/// At most this many steps are kept in detail.
 constexpr size_t kMostKept = 512;
 
 PhaseWork make_phase(int32_t first_stage, int32_t num_ranks) {
@@ -24,11 +24,11 @@ PhaseWork make_phase(int32_t first_stage, int32_t num_ranks) {
   return work;
 }
 
-/// Does a compute of the stage read what the transfers since `first_stage` bring?
+/// True if a compute of the stage reads the destination of a transfer since `first_stage`.
 bool reads_arrivals(const PlanIndex& index, int32_t first_stage, const StageRef& compute) {
   const Pass& pass = index.pass(compute.is_backward);
   std::set<int32_t> arrived;
-  constexpr int64_t kLooked = 2048;  // one rank's items tell what all do
+  constexpr int64_t kLooked = 2048;  // limit of items: the stages are alike on all ranks
   for (int32_t s = first_stage; s < static_cast<int32_t>(index.stages().size()); ++s) {
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
     if (&stage == &compute) break;
@@ -44,7 +44,7 @@ bool reads_arrivals(const PlanIndex& index, int32_t first_stage, const StageRef&
   return false;
 }
 
-/// Must this stage wait for what the phase has so far?
+/// True if this stage must wait for the work that the phase already has.
 bool begins_phase(const PlanIndex& index, const PhaseWork& phase, const StageRef& stage) {
   const StageRef& last = index.stages()[static_cast<size_t>(phase.end_stage - 1)];
   if (stage.kind == StageKind::reorder || last.kind == StageKind::reorder)
@@ -103,7 +103,7 @@ void add_stage_work(const PlanIndex& index, const StageRef& stage, PhaseWork& wo
   }
 }
 
-/// [rank] triples of a step. The summary has counted the forward pass already.
+/// [rank] triples of a step. For the forward they are taken from the plan's summary.
 std::vector<int64_t> count_pairs(const PlanIndex& index, const StepRef& ref) {
   const auto& summary = index.summary().pairs_by_step_rank;
   const auto step = static_cast<size_t>(ref.step);
@@ -146,7 +146,7 @@ StepTable::StepTable(const PlanIndex& index)
   area_.assign(at(0, num_ranks_ + 1), 0);
   most_.assign(static_cast<size_t>(num_steps_), 0);
   busiest_.assign(static_cast<size_t>(num_steps_), -1);
-  // Cells first, shifted by one rank and one step; steps own their column.
+  // First the cells, shifted by one rank and one step; each step writes only its own column.
   for_each_index(num_steps_, [&](int64_t n) {
     const auto step = static_cast<int32_t>(n);
     const StepRef& ref = index.steps()[static_cast<size_t>(step)];
@@ -156,7 +156,7 @@ StepTable::StepTable(const PlanIndex& index)
     const auto [least, most] = std::minmax_element(pairs.begin(), pairs.end());
     most_[static_cast<size_t>(step)] = *most;
     if (*least != *most) {
-      // minmax_element names the last of the largest.
+      // minmax_element returns the last of several largest elements.
       const auto first = std::find(pairs.begin(), pairs.end(), *most);
       busiest_[static_cast<size_t>(step)] = static_cast<int32_t>(first - pairs.begin());
     }

@@ -8,17 +8,17 @@
 
 namespace cpscope::gui {
 
-/// Stages of one step that may run at the same time, and what each rank does in them. A transfer
-/// and the compute that reads what it brings are two phases.
+/// Stages of one step that may run at the same time, and the work of each rank in them. A transfer
+/// and the compute that reads its result are two phases.
 struct PhaseWork {
-  int32_t first_stage = 0, end_stage = 0;           // in PlanIndex::stages
+  int32_t first_stage = 0, end_stage = 0;           // indices in PlanIndex::stages
   bool has_compute = false, has_transfer = false;   //
   std::vector<int64_t> pairs;                       // [rank] (query, key, head) triples
   std::vector<int64_t> sent, received;              // [rank] bytes on the wire
-  std::vector<int64_t> rows_moved;                  // [rank] transfers that stay on the rank
+  std::vector<int64_t> rows_moved;                  // [rank] by transfers that stay on the rank
   std::vector<int32_t> merges, reorders, finishes;  // [rank] items
   std::vector<int64_t> compute_item, sent_item, received_item;  // [rank] first one, or -1
-  int64_t most_pairs = 0, most_sent = 0, most_received = 0;     // of any rank
+  int64_t most_pairs = 0, most_sent = 0, most_received = 0;     // maximum over the ranks
 };
 
 /// All phases of a step, in order.
@@ -26,8 +26,8 @@ using StepWork = std::vector<PhaseWork>;
 
 StepWork measure_step(const PlanIndex& index, int32_t step);
 
-/// Who computes how much in which step, of both passes, so that any rectangle of ranks x steps is
-/// summed in O(1). Made once a plan: O(compute items + ranks * steps), 8 bytes a cell.
+/// The work of each rank in each step of both passes, with prefix sums: any rectangle of ranks x
+/// steps is summed in O(1). Made once per plan: O(compute items + ranks * steps), 8 bytes a cell.
 class StepTable {
  public:
   explicit StepTable(const PlanIndex& index);
@@ -37,19 +37,19 @@ class StepTable {
   /// (query, key, head) triples of a rank in a step of PlanIndex::steps.
   int64_t pairs(int32_t step, int32_t rank) const { return sum(step, step + 1, rank, rank + 1); }
   int64_t sum(int32_t first_step, int32_t end_step, int32_t first_rank, int32_t end_rank) const;
-  /// Of the busiest rank.
+  /// Triples of the busiest rank of a step.
   int64_t most_pairs(int32_t step) const { return most_[static_cast<size_t>(step)]; }
-  /// The busiest rank of a step, the lowest where several are; -1 where all do the same.
+  /// The busiest rank of a step, the lowest if there are several; -1 if all have the same work.
   int32_t busiest(int32_t step) const { return busiest_[static_cast<size_t>(step)]; }
-  /// Share of the time in which ranks compute when every step waits for its busiest rank. 0 where
-  /// nobody computes.
+  /// Share of the time in which ranks compute, if every step waits for its busiest rank. 0 if no
+  /// rank computes.
   double busy_share(int32_t first_step, int32_t end_step, int32_t first_rank,
                     int32_t end_rank) const;
-  /// What the steps of a pass cost when each waits for its busiest rank, over what they would cost
-  /// if work were spread evenly. 1 where nothing is computed.
+  /// Cost of the steps of a pass if each waits for its busiest rank, divided by the cost if work
+  /// were spread evenly. 1 if nothing is computed.
   double critical_path_over_ideal(bool is_backward) const;
 
-  /// A step's phases, kept once they are made. Not for several threads at once.
+  /// A step's phases, cached. Not thread-safe.
   const StepWork& work(const PlanIndex& index, int32_t step) const;
 
  private:

@@ -17,13 +17,13 @@ namespace {
 constexpr float kEventsTitle = 17, kTimeRuler = 18;
 constexpr std::array<std::string_view, 3> kLaneNames = {"compute", "transfer", "other"};
 
-/// Everything that the lanes of one run share.
+/// Data shared by all lanes of one run.
 struct EventLanes {
   TimelineScene& scene;
   const RunView& run;
   const EventFold& fold;
   std::string_view letter;
-  float least_pixels = 3;  // narrower stretches fold
+  float least_pixels = 3;  // narrower intervals are merged
   bool has_light = false;
 
   std::string print_ns(double ns) const {
@@ -59,7 +59,7 @@ void add_stretch(EventLanes& lanes, int32_t rank, size_t lane, const BusyTimes& 
   const Box box{x0, y0, x1, y1};
   const Color color = theme.of(lane_role(lane));
   if (lane == 1)
-    // Hidden until proved exposed: pale, and hatched as all that travels.
+    // Drawn as hidden first, pale with a hatch like all transfers; exposed parts are drawn over it.
     scene.drawing().add(
         FilledBox{box, color.with_alpha(70), Hatch::diagonal, theme.of(Role::panel)});
   else
@@ -82,7 +82,7 @@ void add_stretch(EventLanes& lanes, int32_t rank, size_t lane, const BusyTimes& 
   scene.drawing().add(OutlinedBox{box, theme.of(role), light == Light::selected ? 2.0F : 1.0F});
 }
 
-/// Many short stretches as one cell that is as full as they are busy.
+/// Draws many short intervals as one cell, filled in proportion to their busy time.
 void add_busy_cell(EventLanes& lanes, size_t lane, const BusyTimes& times, double from, double to,
                    float y0, float y1, bool is_saturated) {
   TimelineScene& scene = lanes.scene;
@@ -116,7 +116,7 @@ void add_times(EventLanes& lanes, int32_t rank, size_t lane, const BusyTimes& ti
   }
 }
 
-/// Saturated where no compute of the rank hides the transfer.
+/// Draws transfers saturated where no compute of the rank overlaps them.
 void add_exposed(EventLanes& lanes, const BusyTimes& exposed, float y0, float y1) {
   TimelineScene& scene = lanes.scene;
   const double least = lanes.least_pixels * scene.time.units_per_pixel();
@@ -146,7 +146,7 @@ void add_rank_lane(EventLanes& lanes, int32_t rank) {
   const RankEvents& events = lanes.fold.ranks[static_cast<size_t>(rank)];
   const Box lane = scene.lane(rank);
   const float h = lane.height();
-  // Too low for three lanes: transfers lie under compute, merges are left out.
+  // Too low for three lanes: transfers are drawn below compute, merges are left out.
   const bool is_low = h < 12;
   const float compute_end = lane.y0 + h * (is_low ? 0.55F : 0.5F);
   const float transfer_end = is_low ? lane.y1 : compute_end + h * 0.32F;
@@ -179,7 +179,7 @@ void add_event_heat_map(EventLanes& lanes) {
     const auto end = static_cast<size_t>(
         std::min(ranks, std::max(static_cast<double>(first) + 1, std::floor(hi))));
     std::vector<float> covered(width, 0);
-    // Far away, bins tell enough; near, every stretch is looked at.
+    // At a small scale bins are precise enough; at a large scale every interval is counted.
     for (size_t rank = first; is_near && rank < end; ++rank)
       lanes.fold.ranks[rank].lanes[0].cover_columns(scene.time.lo(), column, covered);
     for (size_t x = 0; x < width; ++x) {
@@ -195,8 +195,8 @@ void add_event_heat_map(EventLanes& lanes) {
   scene.drawing().add(std::move(pixels));
 }
 
-/// From the first start to the last end of the stages of the moment. Stages that nobody timed have
-/// no length: they lie where the ones before them ended.
+/// From the first start to the last end of the stages of the moment. Stages that were not timed
+/// have length zero, at the end of the ones before them.
 std::pair<double, double> find_event_playhead(const EventLanes& lanes) {
   const auto stages = static_cast<int32_t>(lanes.fold.stage_start.size());
   if (stages == 0) return {0, 0};
@@ -215,7 +215,7 @@ std::pair<double, double> find_event_playhead(const EventLanes& lanes) {
   return {static_cast<double>(before), static_cast<double>(before)};
 }
 
-/// Stretches of all lanes inside what is shown.
+/// Number of intervals of all lanes inside the shown range.
 double count_shown(const EventLanes& lanes) {
   const TimelineScene& scene = lanes.scene;
   const auto lo = static_cast<int64_t>(scene.time.lo()), hi = static_cast<int64_t>(scene.time.hi());
@@ -282,7 +282,7 @@ void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold
   scene.drawing().add(PushClip{room});
   view.grids.push_back(
       {room, scene.time.lo(), scene.time.hi(), scene.ranks.lo(), scene.ranks.hi()});
-  // Three marks for every shown stretch, or four boxes for every fold of every shown rank.
+  // Three marks for every shown interval, or four boxes for every column of every shown rank.
   const double budget = kCellMarks / (input.run_b != nullptr ? 2 : 1);
   const double rows = scene.end_rank - scene.first_rank;
   const double least = 3 * count_shown(lanes) <= budget ? 3 : room.width() * rows * 4 / budget;

@@ -26,7 +26,7 @@ void find_shown_ranks(TimelineScene& scene, int32_t num_ranks) {
 void add_rank_titles(TimelineScene& scene, std::string_view hit_prefix) {
   const Theme& theme = scene.theme();
   const float height = scene.lane_height();
-  // Titles stand at round ranks.
+  // Titles are shown for round rank numbers.
   int32_t every = 1;
   for (int32_t n = 0; height * static_cast<float>(every) < scene.small + 3; ++n)
     every *= n % 3 == 1 ? 5 : 2;
@@ -90,14 +90,14 @@ void add_playhead(TimelineScene& scene, double from, double to, float top) {
   if (x1 < all.x0 || x0 > all.x1) return;
   const Box frame{std::max(x0, all.x0), all.y0 - 2, std::min(x1, all.x1), all.y1};
   const Color accent = theme.of(Role::accent);
-  // A tint above the lanes, so that numbers there can be read through it.
+  // A transparent tint above the lanes, so that numbers there stay readable.
   scene.drawing().add(FilledBox{{frame.x0, top, frame.x1, frame.y0}, accent.with_alpha(70)});
   scene.drawing().add(OutlinedBox{frame, accent, 2});
 }
 
 void add_inside(TimelineScene& scene, const Box& box, const std::string& text, Color ink) {
   if (box.height() < scene.small || box.x0 >= scene.lanes.x1 || box.x1 <= scene.lanes.x0) return;
-  // In the middle of what is shown of the box.
+  // In the middle of the shown part of the box.
   const Box shown{std::max(box.x0, scene.lanes.x0), box.y0, std::min(box.x1, scene.lanes.x1),
                   box.y1};
   if (scene.input.text_width(text, scene.small, Face::body) + 6 > shown.width()) return;

@@ -12,13 +12,13 @@
 
 namespace cpscope::gui {
 
-/// Rows lower than this become a heat map.
+/// Rows lower than this are drawn as a heat map.
 inline constexpr float kHeatLane = 4;
-/// Rows lower than this have no room for bars beneath each other.
+/// Rows lower than this have no room for several bars below each other.
 inline constexpr float kBarLane = 14;
-/// Narrower cells fold.
+/// Narrower cells are merged.
 inline constexpr float kBarCell = 16;
-/// Marks that the cells of one picture may take.
+/// Limit of the marks for the cells of one picture.
 inline constexpr double kCellMarks = 14'000;
 
 /// The lanes of one picture while they are drawn.
@@ -27,10 +27,10 @@ struct TimelineScene {
   View& view;
   Axis time;   // steps, or nanoseconds, to pixels
   Axis ranks;  // ranks to pixels, downwards
-  Box lanes;   // what both axes cover
+  Box lanes;   // the area of both axes
   float left = 0, right = 0;
   float small = 11;
-  int32_t first_rank = 0, end_rank = 0;  // shown
+  int32_t first_rank = 0, end_rank = 0;  // shown ranks
 
   const Theme& theme() const { return *input.theme; }
   Drawing& drawing() const { return view.drawing; }
@@ -39,25 +39,25 @@ struct TimelineScene {
   bool is_heat() const { return lane_height() < kHeatLane; }
 };
 
-/// Ranks shown by the axis, at least one.
+/// Sets the range of shown ranks, at least one.
 void find_shown_ranks(TimelineScene& scene, int32_t num_ranks);
-/// "rank 3" before the lanes that have room, "every 10th" where they have not; hits for the shown
-/// ranks, at most 400; light.
+/// Adds "rank 3" before lanes with enough room, otherwise "every 10th"; hits for the shown ranks,
+/// at most 400; light.
 void add_rank_titles(TimelineScene& scene, std::string_view hit_prefix);
-/// A figure behind a lane, if there is room.
+/// Adds a figure after a lane, if there is room.
 void add_lane_figure(TimelineScene& scene, int32_t rank, const std::string& text);
-/// What has not happened yet, behind `from`, is veiled; [from, to) of the playhead is framed.
+/// Veils everything after `from`, which has not happened yet; frames [from, to), the playhead.
 void add_playhead(TimelineScene& scene, double from, double to, float top);
-/// A text inside the box if it fits.
+/// Adds a text inside the box if it fits.
 void add_inside(TimelineScene& scene, const Box& box, const std::string& text, Color ink);
-/// [256] from waiting to computing all the time, for heat maps.
+/// [256] shades from always waiting to always computing, for heat maps.
 std::vector<Color> make_busy_shades(const Theme& theme);
-/// Who waits: an outline without a filling.
+/// Adds an outline without a fill: the rank waits.
 void add_wait(TimelineScene& scene, const Box& box);
 
-/// Lanes over the steps of both passes, with what stands above them. `box` is all the room.
+/// Adds the lanes over the steps of both passes, with the rows above them. `box` is all the room.
 void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& box, View& view);
-/// Lanes over the nanoseconds of a run.
+/// Adds the lanes over the nanoseconds of a run.
 void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold& events,
                      std::string_view run_letter, double last_ns, const Box& box, View& view);
 

@@ -13,11 +13,11 @@ namespace {
 
 constexpr float kPasses = 18, kStepNumbers = 18;  // heights above the lanes
 
-/// Everything that step lanes share.
+/// Data shared by all step lanes.
 struct StepLanes {
   TimelineScene& scene;
   const StepTable& table;
-  int32_t first_step = 0, end_step = 0;  // shown
+  int32_t first_step = 0, end_step = 0;  // shown steps
 
   const PlanIndex& plan() const { return *scene.input.plan; }
   float x_of(double step) const { return scene.time.pixel_of(step); }
@@ -28,7 +28,7 @@ std::string step_name(const PlanIndex& plan, int32_t step) {
   return fmt::format("{} step {}", ref.is_backward ? "backward" : "forward", ref.step + 1);
 }
 
-/// "forward: 4 steps" above its steps, with what waiting for the busiest rank costs.
+/// Adds "forward: 4 steps" above its steps, with the cost of waiting for the busiest rank.
 void add_pass(StepLanes& lanes, bool is_backward, int32_t first, int32_t end, float y) {
   if (first >= end) return;
   TimelineScene& scene = lanes.scene;
@@ -53,7 +53,7 @@ void add_pass(StepLanes& lanes, bool is_backward, int32_t first, int32_t end, fl
   }
 }
 
-/// Numbers of steps, each pass from 0, and a line where a step begins.
+/// Adds the numbers of steps, from 1 in each pass, and a line at the start of each step.
 void add_step_numbers(StepLanes& lanes, float y) {
   TimelineScene& scene = lanes.scene;
   const Theme& theme = scene.theme();
@@ -72,7 +72,8 @@ void add_step_numbers(StepLanes& lanes, float y) {
                                theme.of(begins_pass ? Role::border : Role::grid),
                                begins_pass ? 2.0F : 1.0F});
     const float at = keep_between((x0 + x1) / 2, scene.lanes.x0 + 6, scene.lanes.x1 - 6);
-    // A sparse number stands at its line, so the next pass may leave it no room.
+    // If not all steps are numbered, a number is at its line, and the next pass may leave it no
+    // room.
     const int32_t next = step + every;
     const bool has_room =
         every == 1 ||
@@ -141,7 +142,7 @@ struct CellRows {
 
 CellRows cell_rows(const Box& lane, const PhaseWork& phase) {
   const float h = lane.height();
-  // What a phase has no part of leaves its room to the others.
+  // A part that a phase does not have leaves its room to the others.
   const float compute = phase.has_compute ? (phase.has_transfer ? 0.5F : 0.8F) : 0.0F;
   const float wire = phase.has_transfer ? (phase.has_compute ? 0.17F : 0.4F) : 0.0F;
   CellRows rows{};
@@ -173,7 +174,7 @@ void add_compute_bar(StepLanes& lanes, const Box& box, int64_t pairs, int64_t mo
   }
 }
 
-/// Bytes as a hatched bar; received ones are open below.
+/// Adds bytes as a hatched bar; bars of received bytes are open at the bottom.
 void add_wire_bar(StepLanes& lanes, const Box& box, int64_t bytes, int64_t most, bool is_sent,
                   int64_t item, const std::string& name, bool is_backward) {
   if (bytes <= 0 || box.height() < 2) return;
@@ -192,7 +193,7 @@ void add_wire_bar(StepLanes& lanes, const Box& box, int64_t bytes, int64_t most,
     if (scene.input.text_width("from others: " + figure, scene.small, Face::body) + 6 > bar.width())
       add_inside(scene, bar, figure, theme.of(Role::text));
   } else if (bar.height() >= scene.small) {
-    // Letters need a calm ground.
+    // Letters need a plain background.
     const float width = scene.input.text_width(figure, scene.small, Face::body) + 8;
     if (width + 8 <= bar.width()) {
       const Point c = bar.center();
@@ -206,7 +207,7 @@ void add_wire_bar(StepLanes& lanes, const Box& box, int64_t bytes, int64_t most,
                                          is_sent ? "sends" : "receives")});
 }
 
-/// What is quick: reorders, merges, the rounding at the end.
+/// Adds a bar for the short work: reorders, merges, and the rounding at the end.
 void add_small_bar(StepLanes& lanes, const Box& box, const PhaseWork& phase, size_t rank) {
   const int32_t items = phase.merges[rank] + phase.reorders[rank] + phase.finishes[rank];
   if (items == 0 || box.height() < 1) return;
@@ -250,7 +251,7 @@ double phase_weight(const PhaseWork& phase) {
   return phase.has_transfer ? 2.2 : 1;
 }
 
-/// A small arrow head at the cell of a step's busiest rank.
+/// Adds a small arrow head at the cell of a step's busiest rank.
 void add_busiest_mark(TimelineScene& scene, float x, float y, float size) {
   scene.drawing().add(
       Polygon{{{x, y}, {x + size, y}, {x, y + size}}, scene.theme().of(Role::error)});
@@ -295,7 +296,7 @@ void add_cell(StepLanes& lanes, int32_t step, int32_t rank, bool has_light) {
       OutlinedBox{cell, scene.theme().of(role), light == Light::selected ? 2.0F : 1.0F});
 }
 
-/// Cells that are too narrow for bars: filled as high as their ranks are busy.
+/// Adds cells that are too narrow for bars: filled in proportion to the busy time of their ranks.
 void add_folded_lane(StepLanes& lanes, int32_t rank, float least_pixels) {
   TimelineScene& scene = lanes.scene;
   const Box lane = scene.lane(rank);
@@ -316,7 +317,7 @@ void add_folded_lane(StepLanes& lanes, int32_t rank, float least_pixels) {
   }
 }
 
-/// One picture of all cells: how busy, light is busy.
+/// Adds one picture of all cells; lighter means busier.
 void add_step_heat_map(StepLanes& lanes) {
   TimelineScene& scene = lanes.scene;
   const StepTable& table = lanes.table;
@@ -354,7 +355,7 @@ void add_step_heat_map(StepLanes& lanes) {
     }
   }
   scene.drawing().add(std::move(pixels));
-  // The critical path: the busiest rank of the step that a column begins with.
+  // The critical path: the busiest rank of the first step of each column.
   const float width = scene.lanes.width() / static_cast<float>(columns.size());
   for (size_t x = 0; x < columns.size(); x += 2) {
     const auto [first, end] = columns[x];
@@ -367,7 +368,7 @@ void add_step_heat_map(StepLanes& lanes) {
   }
 }
 
-/// Where the moment lies, in steps: whole ones, or the phases of one that hold its stages.
+/// The position of the moment, in steps: whole steps, or the phases of one that contain its stages.
 std::pair<double, double> find_step_playhead(StepLanes& lanes) {
   const PlanIndex& plan = lanes.plan();
   const auto stages = static_cast<int32_t>(plan.stages().size());

@@ -14,10 +14,10 @@
 namespace cpscope::gui {
 namespace {
 
-/// Events that a frame has the time to fold.
+/// The number of events that can be sorted within a frame.
 constexpr size_t kManyEvents = 100'000;
 
-/// What pictures of one plan and its runs share, whatever the camera shows.
+/// Data shared by all pictures of one plan and its runs, independent of the camera.
 struct TimelineMaps {
   std::unique_ptr<const StepTable> steps;
   std::optional<EventFold> events_a, events_b;
@@ -64,7 +64,7 @@ void add_swatch_entry(const ViewInput& input, Drawing& drawing, float& x, const 
   add_legend_entry(drawing, input, box, x, text, 22, add_swatch);
 }
 
-/// Words of the legend without a sample.
+/// Adds text of the legend without a sample.
 void add_words(const ViewInput& input, Drawing& drawing, float& x, const Box& box,
                const std::string& text) {
   constexpr float kSize = 12;
@@ -141,7 +141,7 @@ void add_timeline_legend(const ViewInput& input, const Box& box, bool shows_time
 
 void add_run_lanes(const ViewInput& input, const TimelineMaps& maps, const Box& box, View& view) {
   const bool has_b = maps.events_b.has_value();
-  // One scale for both runs, so that lengths compare.
+  // One scale for both runs, so that lengths can be compared.
   const auto last = static_cast<double>(
       std::max({int64_t{1}, maps.events_a->last_ns, has_b ? maps.events_b->last_ns : 0}));
   const float middle = has_b ? (box.y0 + box.y1) / 2 : box.y1;

@@ -7,7 +7,7 @@
 namespace cpscope::gui {
 namespace {
 
-/// Calls look(stage, item) with every transfer that leaves its rank, by stage.
+/// Calls look(stage, item) with every transfer to another rank, by stage.
 template <class Look>
 void for_each_transfer(const PlanIndex& index, Look look) {
   for (size_t s = 0; s < index.stages().size(); ++s) {
@@ -29,7 +29,7 @@ EdgeMatrix::EdgeMatrix(const PlanIndex& index) : num_ranks_(index.num_ranks()) {
 }
 
 void EdgeMatrix::find_links(const PlanIndex& index) {
-  // Receivers of each sender, ascending: few in a ring, and in order elsewhere.
+  // The receivers of each sender, ascending: few in a ring, and already in order elsewhere.
   std::vector<std::vector<int32_t>> receivers(static_cast<size_t>(num_ranks_));
   for_each_transfer(index, [&](size_t, const TransferItem& item) {
     std::vector<int32_t>& known = receivers[to_index(item.src)];

@@ -19,32 +19,32 @@ struct LinkBytes {
 
 inline constexpr size_t kPayloads = static_cast<size_t>(Payload::dkv) + 1;
 
-/// Bytes by what they are, [Payload].
+/// Bytes by payload, [Payload].
 using PayloadBytes = std::array<int64_t, kPayloads>;
 
-/// What travels between ranks, by stage and by link: both ways of asking cost what they answer.
+/// Transfers between ranks, by stage and by link: both lookups cost only the size of their answer.
 /// Copies that stay on a rank are left out. Bytes are those on the wire.
 class EdgeMatrix {
  public:
   explicit EdgeMatrix(const PlanIndex& index);
 
   int32_t num_ranks() const { return num_ranks_; }
-  /// Links that ever carry anything.
+  /// Number of links that carry anything in some stage.
   size_t num_links() const { return links_.size(); }
-  /// Bytes of stages [first_stage, end_stage), by (src, dst), none of them 0.
+  /// Bytes of stages [first_stage, end_stage), by (src, dst); links without bytes are left out.
   std::vector<LinkBytes> of_stages(int32_t first_stage, int32_t end_stage) const;
-  /// Transfers between ranks in stages [first_stage, end_stage).
+  /// Number of transfers between ranks in stages [first_stage, end_stage).
   int64_t num_transfers(int32_t first_stage, int32_t end_stage) const {
     return first_of_stage_[static_cast<size_t>(end_stage)] -
            first_of_stage_[static_cast<size_t>(first_stage)];
   }
-  /// Bytes of all stages before end_stage, from running sums.
+  /// Bytes of all stages before end_stage, from prefix sums.
   std::vector<LinkBytes> until(int32_t end_stage) const { return of_stages(0, end_stage); }
-  /// Bytes of stages [first_stage, end_stage) in all, by payload.
+  /// Total bytes of stages [first_stage, end_stage), by payload.
   PayloadBytes payloads(int32_t first_stage, int32_t end_stage) const;
   int64_t total(int32_t first_stage, int32_t end_stage) const;
-  /// Least and most bytes that a link carries in one step, and the most in all steps. 0 without
-  /// links.
+  /// Least and most bytes that a link carries in one step, and the most in all steps. 0 if there
+  /// are no links.
   int64_t least_of_step() const { return least_of_step_; }
   int64_t most_of_step() const { return most_of_step_; }
   int64_t most_of_all() const { return most_of_all_; }
@@ -53,7 +53,7 @@ class EdgeMatrix {
   struct Link {
     int32_t src, dst;
   };
-  /// Bytes that a link has carried when `stage` is over.
+  /// Bytes that a link has carried at the end of `stage`.
   struct Sum {
     int32_t stage;
     int64_t bytes;
@@ -69,11 +69,11 @@ class EdgeMatrix {
 
   int32_t num_ranks_ = 0;
   std::vector<Link> links_;              // ascending
-  std::vector<int64_t> first_of_stage_;  // [stages + 1] into shares_
+  std::vector<int64_t> first_of_stage_;  // [stages + 1] indices into shares_
   std::vector<Share> shares_;            // by stage, then link
-  std::vector<int64_t> first_of_link_;   // [links + 1] into sums_
+  std::vector<int64_t> first_of_link_;   // [links + 1] indices into sums_
   std::vector<Sum> sums_;                // by link, then stage
-  std::vector<PayloadBytes> payloads_;   // [stages + 1] before each stage
+  std::vector<PayloadBytes> payloads_;   // [stages + 1] bytes before each stage
   int64_t least_of_step_ = 0, most_of_step_ = 0, most_of_all_ = 0;
 };
 

@@ -11,20 +11,20 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr float kLeftNumbers = 34;    // rank numbers left of the matrix
-constexpr float kWideNumbers = 46;    // of four figures and more
-constexpr float kTopNumbers = 20;     // and above it
-constexpr float kRowBars = 62;        // sums right of it
-constexpr float kColumnBars = 40;     // and below
-constexpr float kLeastBeside = 90;    // pixels of a matrix with sums beside it
-constexpr float kLeastNumbered = 12;  // pixels of a rank with its own number
-constexpr float kLeastLine = 5;       // pixels of a cell with lines around it
+constexpr float kLeftNumbers = 34;    // width of rank numbers left of the matrix
+constexpr float kWideNumbers = 46;    // width for rank numbers of four figures and more
+constexpr float kTopNumbers = 20;     // height of rank numbers above it
+constexpr float kRowBars = 62;        // width of the sums right of it
+constexpr float kColumnBars = 40;     // height of the sums below it
+constexpr float kLeastBeside = 90;    // minimum pixels of a matrix with sums next to it
+constexpr float kLeastNumbered = 12;  // minimum pixels of a rank with its own number
+constexpr float kLeastLine = 5;       // minimum pixels of a cell with lines around it
 constexpr float kLeastLinkHit = 5;
 constexpr size_t kMostLinkHits = 1600;
 constexpr size_t kMostLitLinks = 300;
 constexpr int64_t kMostBins = 512;
 
-/// The matrix and what stands around it.
+/// The boxes of the matrix and of everything around it.
 struct MatrixFrame {
   Box cells, rows, columns, row_bars, column_bars;
 };
@@ -35,7 +35,7 @@ MatrixFrame place_matrix_parts(const Box& box, int32_t ranks) {
     return std::max(0.0F, std::min(box.width() - numbers - row_bars,
                                    box.height() - kTopNumbers - column_bars - 14));
   };
-  // Where there is little room the matrix needs it more than its sums.
+  // If there is little room, the matrix gets it instead of its sums.
   const bool has_bars = side_with(kRowBars, kColumnBars) >= kLeastBeside;
   const float row_bars = has_bars ? kRowBars : 0, column_bars = has_bars ? kColumnBars : 0;
   const float side = side_with(row_bars, column_bars);
@@ -105,7 +105,7 @@ void for_shown_links(const MatrixScene& scene, Look look) {
   }
 }
 
-/// One picture of all links, empty where none is shown; a bin of several links shows the most bytes
+/// One picture of all links, empty if none is shown; a bin of several links shows the largest bytes
 /// of one of them.
 Pixels make_cells(const MatrixScene& scene) {
   double src_step = 1, dst_step = 1;
@@ -113,7 +113,7 @@ Pixels make_cells(const MatrixScene& scene) {
   const CellAxis dst = bin_ranks(scene.receivers, scene.ranks(), dst_step);
   if (src.count() == 0 || dst.count() == 0) return {};
   std::vector<int64_t> bytes(static_cast<size_t>(src.count() * dst.count()), 0);
-  // Bins of all ranks, so that a million links are not divided one by one.
+  // The bins of all ranks are computed once, not by a division for each of a million links.
   const auto bins_of = [&](const CellAxis& axis, double step) {
     std::vector<int32_t> bins(static_cast<size_t>(scene.ranks()), -1);
     for (int64_t rank = axis.begin(); rank < axis.end(); ++rank)
@@ -138,7 +138,7 @@ Pixels make_cells(const MatrixScene& scene) {
                 scene.senders.pixel_of(end_of(src, src_step))};
   const Color empty = scene.input().theme->of(Role::mask_empty);
   pixels.colors.reserve(bytes.size());
-  // Neighbours often carry the same.
+  // Neighbouring links often carry the same number of bytes.
   int64_t last = 0;
   Color color = empty;
   for (const int64_t most : bytes) {
@@ -262,8 +262,8 @@ void add_numbers(View& view, const MatrixScene& scene) {
   drawing.add(PopClip{});
 }
 
-/// Sums of the rows right of the matrix or of the columns below it. Bars under a pixel flow
-/// together: the longest shows.
+/// Adds the sums of the rows right of the matrix or of the columns below it. Bars narrower than a
+/// pixel are merged: the longest is shown.
 void add_bars(Drawing& drawing, const MatrixScene& scene, bool is_sent) {
   const std::vector<int64_t>& sums = is_sent ? scene.traffic.sent : scene.traffic.received;
   const int64_t most = *std::max_element(sums.begin(), sums.end());
@@ -352,7 +352,7 @@ Color color_of_bytes(const TrafficScene& scene, int64_t bytes) {
     const double high = std::log2(static_cast<double>(scene.most));
     share = (std::log2(static_cast<double>(bytes)) - low) / (high - low);
   }
-  // The lowest end of the scale would look like nothing.
+  // The lowest end of the scale would be hardly visible.
   return scene.input.theme->of_quantity(0.2 + 0.8 * std::clamp(share, 0.0, 1.0));
 }
 

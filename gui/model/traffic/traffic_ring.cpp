@@ -12,21 +12,21 @@
 namespace cpscope::gui {
 namespace {
 
-constexpr size_t kMostEqualLabels = 8;     // more arrows with one text are named once
-constexpr float kLeastLabelledRing = 190;  // pixels of a ring with equal labels
+constexpr size_t kMostEqualLabels = 8;     // if more arrows have the same label, it is shown once
+constexpr float kLeastLabelledRing = 190;  // minimum pixels of a ring with equal labels
 constexpr int64_t kMostNamedItems = 100'000;
-constexpr float kLabelGap = 9;  // from an arrow to its label
+constexpr float kLabelGap = 9;  // pixels from an arrow to its label
 
-/// Where the ranks stand, and the circles of their groups.
+/// The positions of the ranks, and the circles of their groups.
 struct RingPlaces {
   std::vector<Point> ranks;
-  std::vector<Point> groups;  // centres; empty without groups
+  std::vector<Point> groups;  // centres; empty if there are no groups
   float group_radius = 0;
-  float node = 12;  // radius of a rank
+  float node = 12;  // radius of a rank's circle
 };
 
-/// The first stands on top, the others follow clockwise; all turned back by a share of the distance
-/// of two neighbours.
+/// The first point is at the top, the others follow clockwise; all are rotated back by a share of
+/// the distance of two neighbours.
 Point on_circle(Point center, float radius, int32_t index, int32_t count, double back = 0) {
   const double turn =
       2 * std::numbers::pi * (index - back) / std::max(1, count) - std::numbers::pi / 2;
@@ -50,7 +50,7 @@ RingPlaces place_ranks(const TrafficScene& scene, const Box& box) {
     return places;
   }
   const int32_t groups = ranks / parallel.a2a_size;
-  // Neighbouring groups may not touch.
+  // Neighbouring groups must not touch.
   const auto spread = static_cast<float>(std::sin(std::numbers::pi / groups));
   places.group_radius = side / 2 * spread / (1 + spread) * 0.78F;
   const float radius = side / 2 - places.group_radius - 8;
@@ -70,10 +70,11 @@ bool overlaps(const Box& a, const Box& b) {
 
 struct Arrow {
   Point from, to;
-  Point right;  // of unit length
+  Point right;  // unit vector to the right
 };
 
-/// From rim to rim, a little to the right of the middle so that both directions are seen.
+/// An arrow from circle edge to circle edge, slightly right of the middle so that both directions
+/// are visible.
 Arrow place_arrow(const RingPlaces& places, const LinkBytes& link, bool has_reverse) {
   const Point a = places.ranks[link.src], b = places.ranks[link.dst];
   const float dx = b.x - a.x, dy = b.y - a.y;
@@ -86,7 +87,7 @@ Arrow place_arrow(const RingPlaces& places, const LinkBytes& link, bool has_reve
           right};
 }
 
-/// Writes a label beside its arrow where nothing else stands; leaves it out when there is no room.
+/// Adds a label next to its arrow where there is nothing else; leaves it out when there is no room.
 void add_arrow_label(Drawing& drawing, const TrafficScene& scene, const Box& bounds,
                      const Arrow& arrow, const std::string& text, std::vector<Box>& taken) {
   const float width = scene.input.text_width(text, kSmallText, Face::body) + 6;
@@ -221,7 +222,7 @@ std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& b
         Line{arrows.back().from, arrows.back().to, arrow_color(scene, link), width, false, true});
   }
   add_nodes(view, scene, places);
-  // Labels that all say the same would hide a small ring.
+  // Equal labels on all arrows would hide a small ring.
   if (is_uniform && (names.size() > kMostEqualLabels || box.width() < kLeastLabelledRing))
     return "each arrow: " + names[0];
   std::vector<Box> taken;

@@ -20,8 +20,8 @@ namespace {
 constexpr float kTrafficLine = 16;
 constexpr float kTextHeight = 5 * kTrafficLine + 4;
 constexpr float kSideText = 250;
-constexpr int64_t kManyTransfers = 100'000;  // more are not added up within a frame
-constexpr int64_t kLeastRange = 16;          // of the colour scale, most / least
+constexpr int64_t kManyTransfers = 100'000;  // more are not summed within a frame
+constexpr int64_t kLeastRange = 16;          // minimum ratio most / least of the colour scale
 
 std::shared_ptr<const StageLinks> gather_links(const PlanIndex& index, int32_t first_stage,
                                                int32_t end_stage,
@@ -41,8 +41,8 @@ std::shared_ptr<const StageLinks> gather_links(const PlanIndex& index, int32_t f
   return made;
 }
 
-/// What travels at the moment; at an earlier moment while that is being added up elsewhere, and
-/// null while nothing is known of the plan.
+/// The traffic of the moment. While that is being summed in the background: of an earlier moment,
+/// or null if there is none yet.
 std::shared_ptr<const StageLinks> find_links(const ViewInput& input) {
   const PlanIndex& index = *input.plan;
   const auto stages = static_cast<int32_t>(index.stages().size());
@@ -70,7 +70,8 @@ TrafficScene make_scene(const ViewInput& input, const StageLinks& links) {
   scene.first_stage = links.first_stage;
   scene.end_stage = links.end_stage;
   scene.most = input.is_cumulative ? matrix.most_of_all() : matrix.most_of_step();
-  // Links that carry nearly the same are nearly of one colour, and none is as dark as nothing.
+  // Links with nearly the same bytes get nearly the same colour, and none is as dark as the
+  // background.
   scene.least = std::min(matrix.least_of_step(), std::max<int64_t>(1, scene.most / kLeastRange));
   return scene;
 }
@@ -155,7 +156,7 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
   return lines;
 }
 
-/// Links with what they carry, one a line, as many as there is room for.
+/// Adds links with their payloads, one per line, as many as fit.
 void add_link_list(View& view, const TrafficScene& scene, const Box& box) {
   if (box.height() < 3 * kTrafficLine || scene.links.empty()) return;
   const std::vector<std::string> names = name_payloads(scene);
@@ -170,7 +171,7 @@ void add_link_list(View& view, const TrafficScene& scene, const Box& box) {
   add_legend_flow(view.drawing, scene.input, box, lines);
 }
 
-/// Few ranks: the matrix, the ring beside it, and text below.
+/// Few ranks: draws the matrix, the ring next to it, and text below.
 void draw_with_ring(View& view, const TrafficScene& scene) {
   const Size& size = scene.input.size;
   const float tall = size.height - kTextHeight - kTrafficLine - 3 * kViewPad;
@@ -181,9 +182,9 @@ void draw_with_ring(View& view, const TrafficScene& scene) {
   add_traffic_matrix(view, scene, matrix);
   std::string same;
   if (scene.matrix.num_ranks() > 1) same = add_traffic_ring(view, scene, ring);
-  // Where ranks are drawn, the text below says that nothing travels.
+  // If the ranks are drawn, the text below says that there are no transfers.
   if (scene.matrix.num_ranks() == 1)
-    add_sentence(view.drawing, scene.input, ring, "One rank: nothing travels.");
+    add_sentence(view.drawing, scene.input, ring, "One rank: no transfers.");
   add_byte_scale(view.drawing, scene, {kViewPad, bottom + kViewPad}, size.width - kViewPad);
   const Box text{kViewPad, bottom + kViewPad + kTrafficLine + 4, size.width - kViewPad,
                  size.height - 2};
@@ -192,7 +193,7 @@ void draw_with_ring(View& view, const TrafficScene& scene) {
                 {kViewPad, end + kTrafficLine / 2, size.width - kViewPad, size.height - kViewPad});
 }
 
-/// Many ranks: the matrix, and text beside or below it.
+/// Many ranks: draws the matrix, and text next to it or below it.
 void draw_without_ring(View& view, const TrafficScene& scene) {
   const Size& size = scene.input.size;
   const bool has_side = size.width - kSideText >= size.height - kTextHeight;
@@ -266,7 +267,7 @@ View draw_traffic(const ViewInput& input) {
   }
   const auto links = find_links(input);
   if (links == nullptr) {
-    add_sentence(view.drawing, input, all, "Adding up what travels from rank to rank.");
+    add_sentence(view.drawing, input, all, "Summing the bytes of all transfers.");
     return view;
   }
   const TrafficScene scene = make_scene(input, *links);

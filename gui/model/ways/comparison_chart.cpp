@@ -19,17 +19,17 @@ constexpr float kLeft = 78;
 constexpr float kTop = 78;
 constexpr float kChartLegend = 200;
 constexpr float kFoot = 108;
-// Of a chart that stands beside others in a window.
+// Margins of a chart next to other panels in a window.
 constexpr float kBareLeft = 62, kBareTop = 22, kBareRight = 14, kBareFoot = 42, kLegendLine = 18;
-constexpr float kReach = 7;  // half a point's place under the mouse
+constexpr float kReach = 7;  // half the width of a point's mouse region
 constexpr float kChartText = 12;
 constexpr float kRadius = 5;
 
 constexpr std::array<CommType, 5> kCommTypes = {CommType::p2p, CommType::a2a, CommType::all_gather,
                                                 CommType::a2a_p2p, CommType::group_cast};
 
-/// The colour under a veil of the background; unlike a transparent one the same however many lie
-/// above each other.
+/// The colour blended with the background; unlike a transparent colour, it stays the same when
+/// several overlap.
 Color veil(Color color, Color background) {
   const auto mix = [](uint8_t a, uint8_t b) {
     return static_cast<uint8_t>((a * 35 + b * 65) / 100);
@@ -47,7 +47,7 @@ Polygon ring_of(Point at, float radius, int corners, double turn, Color color) {
   return polygon;
 }
 
-/// One shape a communication type, so that colours need not be told apart.
+/// One shape per communication type, so that colours alone need not be distinguished.
 Polygon symbol_of(CommType type, Point at, float radius, Color color) {
   constexpr double kUp = -3.14159265358979 / 2;
   switch (type) {
@@ -88,16 +88,16 @@ void add_cross(Drawing& drawing, const Theme& theme, Point at) {
 }
 
 constexpr const char* kFrontWords = "Pareto front";
-constexpr const char* kBeatenWords = "beaten in all three";
+constexpr const char* kBeatenWords = "dominated (not on the front)";
 constexpr const char* kCrossedWords = "too large, or much padding";
 
-/// What bytes are counted in, as in the list of ways beside the chart.
+/// The unit of bytes, the same as in the list of ways next to the chart.
 struct ByteUnit {
   double bytes = 1;
   const char* name = "B";
 };
 
-/// The largest unit that the middle of a range of ratios has one of.
+/// The largest unit that is at most the geometric middle of the range.
 ByteUnit unit_between(double least, double most) {
   const double middle = std::sqrt(least * most);
   for (const ByteUnit unit : {ByteUnit{1024.0 * 1024 * 1024, "GiB"}, ByteUnit{1024.0 * 1024, "MiB"},
@@ -106,7 +106,7 @@ ByteUnit unit_between(double least, double most) {
   return {};
 }
 
-/// Everything that is drawn, step by step.
+/// Draws all parts of the chart.
 class Chart {
  public:
   explicit Chart(const ComparisonChart& chart)
@@ -121,7 +121,7 @@ class Chart {
   CandidateView draw() {
     if (!chart_.is_bare) add_heading();
     add_scales();
-    // What is beaten lies below, so that it hides nothing.
+    // Points that are not on the front are drawn first, so that they hide nothing.
     const std::vector<Candidate>& candidates = chart_.comparison->candidates;
     for (const bool is_front : {false, true}) {
       for (size_t i = 0; i < candidates.size(); ++i) {
@@ -151,7 +151,7 @@ class Chart {
             std::max(kBareTop + 40, size.height - kBareFoot - kLegendLine * lines)};
   }
 
-  /// One entry of a legend in lines: a type's shape, or what its look means.
+  /// One entry of a legend: a type's shape, or the meaning of a look.
   struct Entry {
     CommType type = CommType::a2a;
     bool is_type = false, is_faint = false, is_crossed = false;
@@ -227,7 +227,7 @@ class Chart {
                  kChartText, Face::body, room));
   }
 
-  /// Numbers as far apart as they need. Who sends nothing stands at the edge.
+  /// Adds numbers with the distance that they need. Points without sent bytes are at the edge.
   void add_bytes_scale() {
     float free_from = 0;
     const auto add_number = [&](float x, const std::string& text) {
@@ -281,7 +281,8 @@ class Chart {
   void name_point(const Candidate& candidate, const std::string& text, Role role) {
     const Point at = place_of(candidate);
     const float width = chart_.text_width(text, kChartText, Face::strong);
-    // To the right where there is room, else to the left; above or below where that is taken.
+    // To the right if there is room, otherwise to the left; shifted up or down if that place is
+    // taken.
     for (const float dy : {0.0F, -16.0F, 16.0F, -32.0F, 32.0F}) {
       for (const bool is_right : {true, false}) {
         const float x0 = is_right ? at.x + 10 : at.x - 10 - width;
@@ -302,7 +303,8 @@ class Chart {
     }
   }
 
-  /// The best, the scenario's own, the fastest of each communication type, and what is lit.
+  /// Adds names: the best, the scenario's own, the fastest of each communication type, and the lit
+  /// one.
   void name_points() {
     const Candidates& comparison = *chart_.comparison;
     const auto frame = [&](const Candidate& candidate, Role role) {
@@ -332,7 +334,7 @@ class Chart {
       name_point(candidate, candidate.name, Role::faint_text);
     }
     if (chart_.lit < 0) return;
-    // What is pointed at comes last, so that no other name makes room for it.
+    // The hovered point is named last and never moves another name.
     const Candidate& lit = comparison.candidates[static_cast<size_t>(chart_.lit)];
     if (!lit.refusal.empty()) return;
     frame(lit, Role::hovered);
@@ -367,7 +369,7 @@ class Chart {
                 fmt::format("{} more are refused", refused));
   }
 
-  /// The same below a bare chart.
+  /// Adds the legend below a bare chart.
   void add_legend_lines() {
     float y = plot_.y1 + kBareFoot + kLegendLine / 2;
     for (const std::vector<Entry>& line : cut_legend(chart_)) {
@@ -384,7 +386,7 @@ class Chart {
     }
   }
 
-  /// Broken at blanks where the line is full.
+  /// Adds the recommendation, wrapped at blanks.
   void add_recommendation() {
     constexpr float kLeading = 17;
     const float room = chart_.size.width - 2 * kChartMargin;
@@ -414,9 +416,9 @@ class Chart {
 
   const ComparisonChart& chart_;
   const Theme& theme_;
-  const Color back_;  // what the chart lies on
+  const Color back_;  // background of the chart
   const Box plot_;
-  const ByteUnit unit_;  // of x_
+  const ByteUnit unit_;  // unit of x_
   const RatioAxis x_, y_;
   std::vector<Box> names_;
   Drawing drawing_;
@@ -432,7 +434,7 @@ int64_t candidate_at(const CandidateView& view, Point at) {
     const Box& box = view.view.hits[i].box;
     if (!box.contains(at)) continue;
     const float dx = box.center().x - at.x, dy = box.center().y - at.y;
-    // Of several at one place the uppermost.
+    // If several points are at one place, the topmost one is taken.
     if (nearest >= 0 && dx * dx + dy * dy > least) continue;
     least = dx * dx + dy * dy;
     nearest = view.candidates[i];

@@ -10,33 +10,34 @@
 
 namespace cpscope::gui {
 
-/// What a chart of candidates is made from.
+/// The input of a chart of candidates.
 struct ComparisonChart {
   const Candidates* comparison = nullptr;  // never null
-  std::string title;                       // of the scenario; may be empty
+  std::string title;                       // title of the scenario; may be empty
   Size size;
   const Theme* theme = nullptr;
   TextWidth text_width;  // never empty
-  int64_t lit = -1;      // the candidate that is pointed at; -1: none
-  bool is_bare = false;  // without title and recommendation: the window says them beside it
+  int64_t lit = -1;      // the hovered candidate; -1: none
+  bool is_bare = false;  // without title and recommendation: the window shows them next to it
 };
 
-/// A view of candidates, and which one each of its hits is.
+/// A view of candidates, and the candidate of each of its hits.
 struct CandidateView {
   View view;
-  std::vector<int64_t> candidates;  // [hit] number in Candidates::candidates
+  std::vector<int64_t> candidates;  // [hit] index in Candidates::candidates
 };
-/// The one whose hit is there, the nearest middle of several; -1: none.
+/// The candidate whose hit is at the position, the one with the nearest middle of several; -1:
+/// none.
 int64_t candidate_at(const CandidateView& view, Point at);
 
 /// All candidates of a batch as points: bytes that the busiest rank sends against the time of both
-/// passes, both on scales of equal ratios. The shape says how keys and values move; full colour is
-/// the Pareto front of time, bytes and memory; crossed out is what does not fit or pads too much.
-/// The best and the scenario's own are named, and below stands the sentence that recommends.
+/// passes, both on logarithmic scales. The shape shows the communication type; full colour marks
+/// the Pareto front of time, bytes and memory; a cross marks candidates that do not fit or pad too
+/// much. The best and the scenario's own are named, and the sentence below recommends one.
 CandidateView view_comparison(const ComparisonChart& chart);
 Drawing draw_comparison(const ComparisonChart& chart);
 
-/// The sign of a candidate wherever it is shown: shape, fullness of colour, cross.
+/// Adds the symbol of a candidate wherever it is shown: shape, strength of colour, cross.
 void add_candidate_sign(Drawing& drawing, const Theme& theme, Color background,
                         const Candidate& candidate, Point at);
 

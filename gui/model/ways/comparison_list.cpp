@@ -13,11 +13,11 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kListText = 12;
-constexpr float kSign = 12;  // middle of a candidate's sign
+constexpr float kSign = 12;  // middle of a candidate's symbol
 constexpr float kName = 24, kNameWidth = 208, kTagWidth = 74, kFigure = 68, kBarGap = 10;
 constexpr float kLeastBarRoom = 110;
 constexpr float kPartHeight = 10;
-// Bars end at so many times the best: what is slower is told by its figure.
+// Bars end at this multiple of the best; slower candidates show it only by their figure.
 constexpr double kMostTimes = 2.0;
 
 struct FigureColumn {
@@ -25,7 +25,7 @@ struct FigureColumn {
   std::string (*print)(const Candidate&);
 };
 
-/// In the order in which they are given up when room is short, the last first.
+/// In the order in which they are kept when there is little room; the last is dropped first.
 constexpr FigureColumn kColumns[] = {
     {"total", [](const Candidate& c) { return print_duration(c.total_us() * 1e3); }},
     {"sent", [](const Candidate& c) { return print_bytes(static_cast<double>(c.bytes_sent)); }},
@@ -49,7 +49,7 @@ constexpr Part kParts[] = {
     {"waiting", [](const MeanTimes& m) { return m.idle_us; }, Role::wait, Hatch::none},
 };
 
-/// A share of the time; waiting is an outline, as in the timeline.
+/// Adds a share of the time; waiting is an outline, as in the timeline.
 void add_part(Drawing& drawing, const Theme& theme, const Part& part, const Box& box) {
   if (box.width() <= 0) return;
   if (part.role == Role::wait)
@@ -58,7 +58,7 @@ void add_part(Drawing& drawing, const Theme& theme, const Part& part, const Box&
     drawing.add(FilledBox{box, theme.of(part.role), part.hatch, theme.of(Role::panel)});
 }
 
-/// Where everything of a row stands.
+/// The positions of all parts of a row.
 class ListColumns {
  public:
   explicit ListColumns(const ComparisonList& list) {
@@ -90,7 +90,7 @@ class List {
   }
 
   Drawing draw_header() {
-    constexpr float kNames = kListHeader - kListRow;  // where the line of names begins
+    constexpr float kNames = kListHeader - kListRow;  // y where the line of column names begins
     float x = kSign - 6;
     for (const Part& part : kParts) {
       add_part(drawing_, theme_, part,
@@ -204,7 +204,7 @@ class List {
       before += us;
     }
     if (candidate.total_us() <= most_us_ * 1.0001) return;
-    // A bar that leaves the scale is broken where it ends.
+    // A bar that exceeds the scale has a break at its end.
     for (const float x : {columns_.bar_x1 - 9, columns_.bar_x1 - 5})
       drawing_.add(
           Line{{x - 2, top + kPartHeight + 2}, {x + 2, top - 2}, theme_.of(Role::panel), 2});
@@ -214,7 +214,7 @@ class List {
   const Candidates& comparison_;
   const Theme& theme_;
   const ListColumns columns_;
-  double most_us_ = 0;  // where the bars end
+  double most_us_ = 0;  // time at the end of the bars
   Drawing drawing_;
   CandidateView made_;
 };

@@ -9,21 +9,21 @@
 
 namespace cpscope::gui {
 
-/// What a list of candidates is made from.
+/// The input of a list of candidates.
 struct ComparisonList {
   const Candidates* comparison = nullptr;  // never null
   float width = 0;
   const Theme* theme = nullptr;
   TextWidth text_width;  // never empty
-  int64_t lit = -1;      // the candidate that is pointed at; -1: none
+  int64_t lit = -1;      // the hovered candidate; -1: none
 };
 
-/// What the parts of the bars are, and the names of the columns: over the list, kListHeader high.
+/// The legend of the bars' parts, and the column names: drawn over the list, kListHeader high.
 Drawing draw_list_header(const ComparisonList& list);
 
-/// A row a candidate in their order: sign and name, where the time goes (mean over the ranks, both
-/// passes, all bars on one scale, those that leave it broken), total, exposed, sent, memory,
-/// padding. Then the refused ones with their reasons. Columns that have no room are left out.
+/// One row per candidate, in order: symbol and name, time by part (mean over the ranks, both
+/// passes, all bars on one scale, longer ones broken), total, exposed, sent, memory, padding. Then
+/// the rejected ones with their reasons. Columns that have no room are left out.
 CandidateView view_list(const ComparisonList& list);
 float list_height(const Candidates& comparison);
 

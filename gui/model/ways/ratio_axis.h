@@ -6,14 +6,14 @@
 
 namespace cpscope::gui {
 
-/// A scale of equal ratios; values at or below 0 stand at its lower end.
+/// A logarithmic scale; values at or below 0 are at its lower end.
 class RatioAxis {
  public:
-  /// The values that must have a place, and the pixels of both ends, with room beside them.
+  /// The range of values and the pixels of both ends; adds some room on both sides.
   RatioAxis(double least, double most, float begin, float end) : begin_(begin), end_(end) {
     least = std::max(least, 1e-3);
     most = std::max(most, least);
-    // Room on both sides, and a range that has a width.
+    // Room on both sides, which also gives an empty range a width.
     const double room = std::max(1.15, std::pow(most / least, 0.06));
     low_ = std::log(least / room);
     high_ = std::log(most * room);
@@ -24,11 +24,11 @@ class RatioAxis {
     return begin_ + static_cast<float>(at) * (end_ - begin_);
   }
 
-  /// Round values inside, few enough to be read.
+  /// Round values inside the range, few enough to be readable.
   std::vector<double> ticks() const {
     std::vector<double> values;
     if (high_ - low_ < std::log(4.0)) {
-      // So short a part of the scale is nearly even.
+      // Such a short part of the scale is nearly linear.
       const double low = std::exp(low_), high = std::exp(high_);
       double step = std::pow(10.0, std::floor(std::log10(high - low)));
       for (const double part : {0.1, 0.2, 0.5, 1.0}) {

@@ -2,11 +2,11 @@
 
     import cpscope
     scenario = cpscope.Scenario.load("thd_padding_p2p")   # or Scenario(text), Scenario.of(heads=8, ...)
-    print(scenario.grade({"out": out}))                   # numpy or torch, packed order or rank by rank
+    print(scenario.grade({"out": out}))                   # numpy or torch, packed order or by rank
 
-`Scenario` is the way in: layout(), plan(), inputs(), oracle(), grade(), probe(), with_order(). `gather` brings the
-tensors of all ranks of a real run together; from_te, from_torch, from_ring_flash_attention and from_usp import the
-token orders of frameworks. Everything is computed on the CPU, without Python's lock.
+`Scenario` is the main class: layout(), plan(), inputs(), oracle(), grade(), probe(), with_order(). `gather` collects the
+tensors of all ranks of a real run; from_te, from_torch, from_ring_flash_attention and from_usp import the
+token orders of frameworks. Everything is computed on the CPU, with the GIL released.
 """
 from ._core import version as __version__
 from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, UnavailableError

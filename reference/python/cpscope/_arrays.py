@@ -1,4 +1,4 @@
-"""Arrays of any library, made ready for _core: on the CPU, without autograd, in a type that it reads."""
+"""Converts arrays of any library for _core: on the CPU, without autograd, in a type that _core reads."""
 from __future__ import annotations
 
 import sys
@@ -8,10 +8,10 @@ import numpy as np
 
 from ._errors import input_error
 
-#: A numpy array, a torch tensor, or anything else that speaks DLPack or the buffer protocol.
+#: A numpy array, a torch tensor, or anything else that supports DLPack or the buffer protocol.
 ArrayLike = Any
 
-#: Tensors by name, whole ("out") or a list with one part for each rank; or one such mapping a rank.
+#: Tensors by name, whole ("out") or a list with one part for each rank; or one such mapping per rank.
 Tensors = Any
 
 
@@ -20,8 +20,8 @@ def is_torch(array: Any) -> bool:
 
 
 def local_part(tensor: Any) -> Any:
-    """A plain torch.Tensor of what this process has: an asynchronous result is waited for, a DTensor gives the rows
-    that this rank owns. InputError for subclasses that have no memory of their own (quantised, fake, functional)."""
+    """A plain torch.Tensor with the data of this process: waits for an asynchronous result; a DTensor gives the rows
+    that this rank owns. InputError for subclasses without memory of their own (quantised, fake, functional)."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor) or type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return tensor
@@ -47,12 +47,12 @@ def local_part(tensor: Any) -> Any:
 
 
 def whole_tensor(tensor: Any) -> Any:
-    """All of a DTensor, which every rank of its mesh must ask for; anything else as it is."""
+    """A whole DTensor, a collective call for every rank of its mesh; anything else unchanged."""
     return tensor.full_tensor() if hasattr(tensor, "placements") and hasattr(tensor, "full_tensor") else tensor
 
 
 def on_host(array: ArrayLike) -> Any:
-    """The array where the CPU can read it. Tensors of a GPU are copied, all others are not."""
+    """The array in host memory. Tensors of a GPU are copied, all others are not."""
     if is_torch(array):
         array = local_part(array).detach()
         if array.device.type != "cpu":
@@ -60,16 +60,16 @@ def on_host(array: ArrayLike) -> Any:
                 array = array.cpu()
             except (RuntimeError, NotImplementedError) as error:
                 raise input_error(f"a tensor of {array.device} cannot be copied to the host: {error}") from error
-        # A view that is negated when it is read: no protocol knows that.
+        # A lazily negated view: no protocol supports it.
         return array.resolve_neg() if hasattr(array, "resolve_neg") else array
     if isinstance(array, (list, tuple, float, int)):
         return np.asarray(array, dtype=np.float64)
     if isinstance(array, np.ndarray):
         if array.dtype == object:
             raise input_error("an array of Python objects is no tensor", "its rows may differ in length")
-        if array.dtype.name == "bfloat16":  # of ml_dtypes, which speaks no protocol
+        if array.dtype.name == "bfloat16":  # of ml_dtypes, which supports no protocol
             return array.astype(np.float32)
-        # Neither DLPack nor the buffer protocol knows numbers of another machine, or between the bytes.
+        # Neither DLPack nor the buffer protocol supports another byte order or unaligned elements.
         if not array.dtype.isnative or not array.flags.aligned:
             return array.astype(array.dtype.newbyteorder("="))
     return array
@@ -84,7 +84,7 @@ def as_numpy(array: ArrayLike) -> np.ndarray:
 
 
 def integers(values: Any, name: str) -> np.ndarray:
-    """A list of whole numbers as int64, in one dimension; [1, n], as Megatron's boundaries are, is one too."""
+    """A list of whole numbers as int64, in one dimension; also takes [1, n], the shape of Megatron's boundaries."""
     array = np.asarray(on_host(values) if not isinstance(values, (list, tuple)) else values)
     if array.size == 0:
         return np.zeros(0, np.int64)
@@ -100,7 +100,7 @@ def integers(values: Any, name: str) -> np.ndarray:
 
 
 def records(tensors: Tensors) -> list[tuple[str, list[tuple[str, Any]]]]:
-    """[(path, [(name, array)])] as _core takes it: one record, or one for each rank."""
+    """[(path, [(name, array)])], the form that _core takes: one record, or one for each rank."""
     if isinstance(tensors, Mapping):
         return [("tensors", _named(tensors))]
     if isinstance(tensors, Sequence) and tensors and all(isinstance(one, Mapping) for one in tensors):
@@ -125,7 +125,7 @@ def _named(tensors: Mapping[str, Any]) -> list[tuple[str, Any]]:
     for name, array in named:
         if array is None:
             continue
-        # Types that no protocol knows would only be called unreadable.
+        # Without this check, types that no protocol supports would only be reported as unreadable.
         if isinstance(array, np.ndarray) and array.dtype not in (np.float16, np.float32, np.float64):
             raise input_error(f'"{name}" has a type that is not read: {array.dtype}',
                               "float64, float32, float16 or bfloat16 (torch)")

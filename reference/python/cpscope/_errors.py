@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions. Their text is what the program cpscope prints: one line a complaint."""
+"""Errors as exceptions. Their text is the one that the program cpscope prints: one line per complaint."""
 from __future__ import annotations
 
 import re
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Complaint(NamedTuple):
-    """One thing that is wrong."""
+    """One error."""
 
     what: str   #: what is wrong, the value last
     where: str  #: "file:line:column", or empty
-    hint: str   #: what would be right, or empty
+    hint: str   #: how to correct it, or empty
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
@@ -18,7 +18,7 @@ class Complaint(NamedTuple):
 
 
 class Error(Exception):
-    """Base of all errors of this package. `complaints` has them one by one."""
+    """Base of all errors of this package. `complaints` lists them one by one."""
 
     def __init__(self, complaints: list[Complaint]):
         super().__init__("\n".join(map(str, complaints)))
@@ -26,11 +26,11 @@ class Error(Exception):
 
 
 class ScenarioError(Error, ValueError):
-    """A scenario's text is wrong: each complaint says file, line and column."""
+    """A scenario's text is wrong: each complaint names file, line and column."""
 
 
 class RefusedError(ScenarioError):
-    """A well-formed scenario that a rule forbids, or that asks for what cpscope does not do."""
+    """A well-formed scenario that a rule forbids, or that needs a feature that cpscope does not support."""
 
 
 class InputError(Error, ValueError):
@@ -42,11 +42,11 @@ class UnavailableError(Error, RuntimeError):
 
 
 for _kind in (Complaint, Error, ScenarioError, RefusedError, InputError, UnavailableError):
-    _kind.__module__ = "cpscope"  # where people find them
+    _kind.__module__ = "cpscope"  # the public module
 
 
 def _in_words_of_python(text: str) -> str:
-    """Options as arguments: the texts are shared with the command line."""
+    """Replaces command line options by Python arguments: the texts are shared with the command line."""
     text = text.replace("--order-file", "with_order()")
     text = re.sub(r"--(order|format|lse-layout) ([a-z_]+)",
                   lambda m: f'{m[1].replace("-", "_")}="{m[2]}"', text)
@@ -54,7 +54,7 @@ def _in_words_of_python(text: str) -> str:
 
 
 def make(kind: int, subject: str, complaints: list[tuple[str, str, str]]) -> Error:
-    """The exception of an error that _core reports. kind: bad_input, refused, unavailable, failed."""
+    """The exception for an error that _core reports. kind: bad_input, refused, unavailable, failed."""
     told = [Complaint(_in_words_of_python(what), where, _in_words_of_python(hint)) for what, where, hint in complaints]
     if kind == 1:
         return RefusedError(told)

@@ -1,4 +1,4 @@
-"""Is somebody else's answer right?"""
+"""Grades of tensors that other software computed."""
 from __future__ import annotations
 
 import json
@@ -9,10 +9,10 @@ from ._errors import _in_words_of_python
 
 
 class Grade:
-    """The verdict on tensors that somebody else computed. True when it passed; prints as `cpscope grade` prints."""
+    """The verdict on tensors that other software computed. True when it passed; str() is the text of `cpscope grade`."""
 
     def __init__(self, document: str, text: str):
-        self.document: dict[str, Any] = json.loads(document)  #: as `cpscope grade --json`
+        self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope grade --json`
         self.text: str = _in_words_of_python(text)
         self.document["hints"] = [_in_words_of_python(hint) for hint in self.document["hints"]]
 
@@ -23,14 +23,14 @@ class Grade:
     @property
     def tensors(self) -> dict[str, dict[str, Any]]:
         """By name: passed, rel_l2, budget, worst_row_rel_l2, max_abs, nan, and worst: the rank, step, token and head
-        that is furthest off, with the number expected and seen there. Errors of tensors with NaN are NaN (null in JSON)."""
+        with the largest error, with the expected and seen values. Errors of tensors with NaN are NaN (null in JSON)."""
         numbers = ("rel_l2", "worst_row_rel_l2", "max_abs")
         return {tensor["name"]: {name: math.nan if value is None and name in numbers else value for name, value in tensor.items()}
                 for tensor in self.document["tensors"]}
 
     @property
     def hints(self) -> list[str]:
-        """What the errors look like, in words."""
+        """Known mistakes that the errors look like, as sentences."""
         return self.document["hints"]
 
     def __bool__(self) -> bool:

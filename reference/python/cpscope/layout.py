@@ -1,4 +1,4 @@
-"""Who owns which token, and what happens in which step."""
+"""The owner of each token, and the steps of the plan."""
 from __future__ import annotations
 
 import json
@@ -13,7 +13,7 @@ from ._errors import input_error
 
 
 class Sequence(NamedTuple):
-    """Where one sequence lies in the packed padded buffers; valid tokens stand at the front of the slot."""
+    """The position of one sequence in the packed padded buffers; valid tokens are at the front of the slot."""
 
     q_begin: int
     q_valid: int
@@ -24,7 +24,7 @@ class Sequence(NamedTuple):
 
 
 class Layout:
-    """Who owns which token. Lists are by rank, in the order of that rank's local buffer.
+    """The owner of each token. Lists are by rank, in the order of that rank's local buffer.
 
     Token ids are packed padded ids: they count the slots of all sequences one after another, padding included.
     """
@@ -83,8 +83,8 @@ class Layout:
         return [tensor[index] for index in (self.kv_index if kv else self.q_index)]
 
     def join(self, parts: list[Any], kv: bool = False) -> np.ndarray:
-        """The tensor in packed order, numpy, of every rank's rows; the reverse of `cut`. What numpy has no type for
-        (bfloat16) becomes float32."""
+        """The numpy tensor in packed order from every rank's rows; the reverse of `cut`. Types that numpy lacks
+        (bfloat16) become float32."""
         index = self.kv_index if kv else self.q_index
         if [len(part) for part in parts] != [len(rows) for rows in index]:
             raise input_error(f"the parts have other rows than the ranks: {[len(part) for part in parts]}",
@@ -96,7 +96,7 @@ class Layout:
         return whole
 
     def to_dict(self, full: bool = False) -> dict[str, Any]:
-        """The document of `cpscope layout --json`, with `full` also of `--full`."""
+        """The document of `cpscope layout --json`; with `full`, that of `--full`."""
         return json.loads(self._core.document(full))
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class Layout:
 
 
 class Plan:
-    """Every step of a scenario, proved: what each rank computes, sends, merges and reorders."""
+    """Every step of a scenario, proved: the computes, transfers, merges and reorders of each rank."""
 
     def __init__(self, core: _core.Plan):
         self._core = core
@@ -139,8 +139,8 @@ class Plan:
         return self._core.document(False)
 
     def te(self) -> dict[str, Any]:
-        """The document of `cpscope plan --te --json`: what TransformerEngine passes to its kernels. RefusedError for
-        plans that it has not."""
+        """The document of `cpscope plan --te --json`: the arguments that TransformerEngine passes to its kernels.
+        RefusedError for plans that it does not support."""
         return json.loads(self._core.te(False))
 
     def te_text(self) -> str:
@@ -148,7 +148,7 @@ class Plan:
         return self._core.te(True)
 
     def text(self, lines: int = 0) -> str:
-        """The text of `cpscope plan --text`, at most so many lines; 0 is all."""
+        """The text of `cpscope plan --text`, at most `max_lines` lines; 0 is all."""
         if lines < 0:
             raise input_error(f"lines must be 0 or more: {lines}")
         return self._core.text(lines)

@@ -1,4 +1,4 @@
-"""In whose order? What frameworks deal their tokens by."""
+"""Token orders: how frameworks distribute tokens to ranks."""
 from __future__ import annotations
 
 import json
@@ -17,21 +17,21 @@ class Order:
 
     def __init__(self, text: str, document: dict[str, Any]):
         self._text = text
-        self.document = document  #: as `cpscope import --json`
+        self.document = document  #: the document of `cpscope import --json`
         self.cp_size: int = document["cp_size"]
         self.ranks = [np.array(ids, np.int64) for ids in document["ranks"]]  #: [rank] token of each local row
         #: the same for keys and values
         self.kv_ranks = [np.array(ids, np.int64) for ids in document.get("kv_ranks", document["ranks"])]
-        self.lengths: list[int] = document["lengths"]        #: [sequence] valid tokens; empty where nobody says
+        self.lengths: list[int] = document["lengths"]        #: [sequence] valid tokens; empty if unknown
         self.slots: list[int] = document["slots"]            #: [sequence] padded slots
-        self.kv_lengths: list[int] = document["kv_lengths"]  #: empty when keys follow the queries
+        self.kv_lengths: list[int] = document["kv_lengths"]  #: empty when keys equal the queries
         self.kv_slots: list[int] = document["kv_slots"]
-        self.notes: list[str] = document["notes"]              #: what was checked against what
-        self.differences: list[str] = document["differences"]  #: where lists are not what their source's formula gives
-        self.same_layout: str | None = document["same_layout"]  #: a layout of scenarios that deals alike
+        self.notes: list[str] = document["notes"]              #: which checks were made
+        self.differences: list[str] = document["differences"]  #: where lists differ from their source's formula
+        self.same_layout: str | None = document["same_layout"]  #: a cpscope layout with the same order
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes an order file: what a scenario names as its indices_file."""
+        """Writes an order file, for a scenario's indices_file."""
         with open(path, "w", encoding="ascii") as file:
             file.write(self._text)
 
@@ -65,8 +65,8 @@ def from_te(cu_seqlens: Any, cu_seqlens_padded: Any = None, indices: Sequence[An
             indices_kv: Sequence[Any] | None = None) -> Order:
     """TransformerEngine's and Megatron's order of a packed batch (thd).
 
-    cu_seqlens, cu_seqlens_padded: [sequences + 1] whole numbers, of all ranks together. indices: what
-    thd_get_partitioned_indices gave, a list for each rank; without them its formula, and cp_size is needed.
+    cu_seqlens, cu_seqlens_padded: [sequences + 1] whole numbers, of all ranks together. indices: the
+    result of thd_get_partitioned_indices, a list for each rank; without them its formula is used, and cp_size is needed.
     """
     if isinstance(indices, (int, np.integer)):
         raise input_error(f"indices must be a list for each rank: {indices}", f"the number of ranks has a name: cp_size={indices}")
@@ -77,8 +77,8 @@ def from_te(cu_seqlens: Any, cu_seqlens_padded: Any = None, indices: Sequence[An
 
 def from_torch(rearrange: Any = None, restore: Any = None, *, cp_size: int, cu_seqlens: Any = None) -> Order:
     """The order of PyTorch's context parallel load balancers (torchtitan): balanced[i] = original[rearrange[i]], then
-    cut contiguously; or its inverse `restore`. [tokens] whole numbers, or [sequences, tokens of one]; of a batch of equal
-    sequences (cu_seqlens) [1, tokens of one] stands for all, as PyTorch itself repeats it."""
+    cut contiguously; or its inverse `restore`. [tokens] whole numbers, or [sequences, tokens of one]; for a batch of equal
+    sequences (cu_seqlens) [1, tokens of one] is repeated for all, as in PyTorch."""
     given = {name: _repeat(lists, cu_seqlens) for name, lists in (("rearrange", rearrange), ("restore", restore))}
     return _import("torch", given, cp_size=cp_size, cu_seqlens=cu_seqlens)
 
@@ -99,11 +99,11 @@ def from_ring_flash_attention(layout: str, *, cp_size: int, tokens: int | None =
 
 def from_usp(layout: str, *, cp_size: int, ulysses_degree: int = 1, tokens: int | None = None,
              cu_seqlens: Any = None, use_ulysses_low: bool = True) -> Order:
-    """USP's (yunchang) basic, zigzag or strip, as its EXTRACT_FUNC_DICT cuts them; basic_pytorch and its like are cut as basic.
+    """USP's (yunchang) basic, zigzag or strip, cut as in its EXTRACT_FUNC_DICT; basic_pytorch and similar names are cut as basic.
 
     use_ulysses_low as given to set_seq_parallel_pg: rank = ring index * ulysses_degree + ulysses index, or the other way
-    round. basic and strip are cut by the rank alone, so USP 0.6.4 attends over another order than they are in where
-    use_ulysses_low is False and both degrees are above 1.
+    round. basic and strip are cut by the rank alone, so if use_ulysses_low is False and both degrees are above 1,
+    USP 0.6.4 computes attention over another order than theirs.
     """
     low = _import("usp", {}, layout="basic" if layout.startswith("basic_") else layout, cp_size=cp_size,
                   ulysses_degree=ulysses_degree, tokens=tokens, cu_seqlens=cu_seqlens)

@@ -1,4 +1,4 @@
-"""Which keys has each row seen? Exact questions to somebody else's attention."""
+"""Exact tests of which keys each row of another attention implementation has seen."""
 from __future__ import annotations
 
 import json
@@ -17,25 +17,25 @@ class Question:
     """The inputs of one probe. Attention over them has a known answer, in whole numbers."""
 
     def __init__(self, probes: str, core: _core.Scenario, inputs: dict[str, np.ndarray]):
-        #: which probes the answer is for: count, keys, head; query; position; dq; dk, dv
+        #: the probes that use the answer: count, keys, head; query; position; dq; dk, dv
         self.probes: tuple[str, ...] = tuple(probes.split())
-        #: {"q", "k", "v", and "d_out", "sink" where there are any}: float64, [tokens, heads, lanes], packed order
+        #: {"q", "k", "v", and "d_out", "sink" if present}: float64, [tokens, heads, head_dim], packed order
         self.inputs = inputs
         self._core = core
 
     @cached_property
     def scenario(self) -> "Scenario":
-        """What is asked for; not quite the probed scenario: most probes are without RoPE, softcap or backward."""
+        """The scenario of this question; it differs from the probed one: most probes are without RoPE, softcap or backward."""
         from .scenario import Scenario
         return Scenario._of_core(self._core)
 
     @property
     def backward(self) -> bool:
-        """Are dq, dk, dv asked for, with d_out among the inputs?"""
+        """True if dq, dk, dv are required; d_out is then among the inputs."""
         return "d_out" in self.inputs
 
     def of_rank(self, rank: int) -> dict[str, np.ndarray]:
-        """The inputs that one rank holds, in the order of its local buffer; sink whole."""
+        """The inputs that one rank holds, in the order of its local buffer; sink is complete."""
         return self.scenario._of_rank(self.inputs, rank)
 
     def __repr__(self) -> str:
@@ -43,10 +43,10 @@ class Question:
 
 
 class ProbeReport:
-    """What the probes have found. True when nothing is wrong; prints as `cpscope probe` prints."""
+    """The findings of the probes. True when nothing is wrong; str() is the text of `cpscope probe`."""
 
     def __init__(self, document: str, text: str):
-        self.document: dict[str, Any] = json.loads(document)  #: as `cpscope probe --json`
+        self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope probe --json`
         self.text = text
 
     @property
@@ -55,8 +55,8 @@ class ProbeReport:
 
     @property
     def probes(self) -> dict[str, dict[str, Any]]:
-        """By probe: rows that were asked, wrong_rows, first (rank, step, token, head, expected, seen, text), and
-        why_not where none could be asked."""
+        """By probe: rows (the number tested), wrong_rows, first (rank, step, token, head, expected, seen, text), and
+        why_not if none could be tested."""
         return {probe["probe"]: probe for probe in self.document["probes"]}
 
     @property

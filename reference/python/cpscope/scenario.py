@@ -1,4 +1,4 @@
-"""One question: what is computed, on which batch, split how, in which numbers."""
+"""Scenarios: what is computed, on which batch, split how, in which number formats."""
 from __future__ import annotations
 
 import difflib
@@ -21,14 +21,14 @@ from .probe import ProbeReport, Question
 
 _SHIPPED = pathlib.Path(__file__).parent / "scenarios"
 
-# TransformerEngine's names of boundaries: the key of a scenario that they give.
+# TransformerEngine's names of boundaries, and the scenario keys that they set.
 _BOUNDARIES = {"cu_seqlens": "lengths", "cu_seqlens_q": "lengths", "cu_seqlens_padded": "slots",
                "cu_seqlens_q_padded": "slots", "cu_seqlens_kv": "kv_lengths", "cu_seqlens_kv_padded": "kv_slots"}
 
-# Sizes that PackedSeqParams has beside the boundaries: they follow from them.
+# Sizes in PackedSeqParams that follow from its boundaries.
 _FOLLOW = ("max_seqlen", "max_seqlen_q", "max_seqlen_kv", "total_tokens")
 
-# What frameworks call the keys.
+# Names of the keys in frameworks.
 _CALLED_ELSEWHERE = {
     "num_heads": "heads", "num_attention_heads": "heads", "n_heads": "heads", "nheads": "heads", "num_kv_heads": "kv_heads",
     "num_key_value_heads": "kv_heads", "num_gqa_groups": "kv_heads", "num_query_groups": "kv_heads", "kv_channels": "head_dim",
@@ -48,13 +48,13 @@ def shipped() -> list[str]:
 
 
 def _name_of_dtype(value: Any) -> Any:
-    """"bf16" for torch.bfloat16, numpy's and ml_dtypes' float types; anything else as it is."""
+    """"bf16" for torch.bfloat16, numpy's and ml_dtypes' float types; anything else unchanged."""
     name = getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
     return value if isinstance(value, str) else _DTYPES.get(name, value)
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it."""
+    """A value as TOML text."""
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
     if isinstance(value, (int, np.integer)):
@@ -95,7 +95,7 @@ def _boundaries_of(packed: Any) -> dict[str, Any]:
 
 
 def _without_twins(keys: dict[str, Any]) -> dict[str, Any]:
-    """Boundaries of keys that are those of the queries say nothing."""
+    """Drops boundaries of keys that equal those of the queries."""
     for kv, q in (("cu_seqlens_kv", ("cu_seqlens_q", "cu_seqlens")), ("cu_seqlens_kv_padded", ("cu_seqlens_q_padded", "cu_seqlens_padded"))):
         given = next((keys[name] for name in q if keys.get(name) is not None), None)
         if given is not None and keys.get(kv) is not None and np.array_equal(integers(given, q[0]), integers(keys[kv], kv)):
@@ -126,7 +126,7 @@ def _text_of_keys(keys: dict[str, Any]) -> str:
             value = _lengths_of(value, name)
         table = known.get(key)
         if table is None:
-            # Where its nearest relative lives, so that the complaint names it.
+            # In the table of the most similar key, so that the complaint names that key.
             near = difflib.get_close_matches(key, known, 1)
             table = known[near[0]] if near else "attention"
         try:
@@ -143,10 +143,10 @@ def _text_of_keys(keys: dict[str, Any]) -> str:
 
 
 class Scenario:
-    """One question: what is computed, on which batch, split how, in which numbers. Never changes.
+    """One scenario: what is computed, on which batch, split how, in which number formats. Immutable.
 
-    text: TOML (the format of `scenarios/`); folder: where relative file names in it begin. ScenarioError says line
-    and column of everything that is wrong with it.
+    text: TOML (the format of `scenarios/`); folder: the base of relative file names in it. ScenarioError gives line
+    and column of every error in it.
     """
 
     def __init__(self, text: str, folder: str | os.PathLike[str] | None = None):
@@ -179,12 +179,12 @@ class Scenario:
         window_size, lengths, slots, cp_size, cp_comm_type, layout, dtype, ...
 
         cu_seqlens, cu_seqlens_padded, cu_seqlens_kv, cu_seqlens_kv_padded (numbers, arrays or tensors, of all ranks
-        together, as TransformerEngine takes them) stand for lengths, slots, kv_lengths, kv_slots;
-        packed_seq_params, Megatron's object of them, for all at once. dtype may be torch's or numpy's.
+        together, as TransformerEngine takes them) replace lengths, slots, kv_lengths, kv_slots;
+        packed_seq_params, Megatron's object of them, replaces all at once. dtype may be torch's or numpy's.
         """
         try:
             return cls._of_core(_core.parse(_text_of_keys(keys), "<keys>"))
-        except ScenarioError as error:  # places in a text that nobody has written say nothing
+        except ScenarioError as error:  # places in a generated text are meaningless
             raise type(error)([one._replace(where="") for one in error.complaints]) from None
 
     @classmethod
@@ -194,10 +194,10 @@ class Scenario:
         return made
 
     def _take(self, core: _core.Scenario, told: Sequence[str] = ()) -> None:
-        """`told`: warnings that its caller has heard."""
+        """`told`: warnings that the caller already has."""
         self._core = core
         self._settings: dict[str, Any] = core.settings
-        self._orders: tuple[tuple[Any, Any], ...] = ()  # that it was dealt by since
+        self._orders: tuple[tuple[Any, Any], ...] = ()  # orders applied since
         for warning in core.warnings:
             if warning not in told:
                 warnings.warn(_without_place(warning), stacklevel=4)
@@ -206,7 +206,7 @@ class Scenario:
         return _restore, (self._core.text, self._core.path, self._orders)
 
     def __eq__(self, other: object) -> bool:
-        """Do both ask the same question? Where they were read from, comments and titles do not count."""
+        """True if both describe the same scenario; file names, comments and titles do not count."""
         if not isinstance(other, Scenario):
             return NotImplemented
         return self._question() == other._question()
@@ -221,11 +221,11 @@ class Scenario:
         layout = self.layout()
         return said, [rows.tolist() for rows in (*layout.q_index, *layout.kv_index)]
 
-    # What it says.
+    # Its content.
 
     @property
     def text(self) -> str:
-        """The TOML text that it was made of."""
+        """The TOML text that it was made from."""
         return self._core.text
 
     def to_toml(self) -> str:
@@ -269,22 +269,22 @@ class Scenario:
     def backward(self) -> bool:
         return self._settings["backward"]
 
-    # What follows from it.
+    # Results computed from it.
 
     def layout(self) -> Layout:
-        """Who owns which token. RefusedError names the rule that forbids the scenario."""
+        """The owner of each token. RefusedError names the rule that forbids the scenario."""
         return Layout(self._core.layout())
 
     def plan(self) -> Plan:
-        """Every step, proved before it is handed out."""
+        """Every step, proved before it is returned."""
         return Plan(self._core.plan())
 
     def with_order(self, order: Order | list[ArrayLike], kv_order: list[ArrayLike] | None = None) -> Scenario:
-        """The same over the same slots, dealt otherwise: by an imported Order, or by lists of packed padded ids, one
-        for each rank (int arrays [local rows]); kv_order where keys are dealt differently."""
+        """The same over the same slots with another token order: an imported Order, or lists of packed padded ids, one
+        for each rank (int arrays [local rows]); kv_order if keys have a different order."""
         try:
             made = Scenario._of_core(self._core.with_order(text_of(order, kv_order)), self._core.warnings)
-        except Error as error:  # the text of an order file is of our making
+        except Error as error:  # the text of an order file is generated here
             told = [one._replace(where="order", hint="a list for each rank, with every packed padded id once") if one.where.startswith("order:")
                     else one._replace(where=_without_place(one.where)) for one in error.complaints]
             raise type(error)(told) from None
@@ -294,7 +294,7 @@ class Scenario:
     def inputs(self, rank: int | None = None, torch: bool = False, poison: bool = False) -> dict[str, Any]:
         """The scenario's own inputs: q [tokens, heads, head_dim_qk], k [kv_tokens, kv_heads, head_dim_qk],
         v [kv_tokens, kv_heads, head_dim_v], d_out [tokens, heads, head_dim_v] if it has a backward, sink [heads] if it
-        is learnable. Functions of seed, sequence, position, head and lane, so the same for every layout.
+        is learnable. Functions of seed, sequence, position, head and element, so the same for every layout.
 
         In packed order, or the rows of one rank as its local buffer holds them. float64 that holds values of the
         scenario's dtype; `torch`: tensors of that dtype instead. `poison` fills padding rows with NaN.
@@ -306,47 +306,47 @@ class Scenario:
 
     def oracle(self, tensors: Tensors | None = None, *, order: str | None = None,
                format: str | None = None) -> dict[str, np.ndarray]:
-        """What attention is, in double precision: out [tokens, heads, head_dim_v], lse [tokens, heads] (natural log,
-        -inf where no key is visible), max_logit [heads] and, with a backward, dq, dk, dv (and d_sink), as their inputs.
+        """The exact attention, in double precision: out [tokens, heads, head_dim_v], lse [tokens, heads] (natural log,
+        -inf where no key is visible), max_logit [heads] and, with a backward, dq, dk, dv (and d_sink), shaped as their inputs.
 
         tensors: your own q, k, v (and d_out for gradients, sink if it is learnable), as `grade` takes them; else the
-        scenario's. Their values are taken as they are, never rounded. The answer is in packed order.
+        scenario's. Their values are used unrounded. The answer is in packed order.
         """
         return _core.oracle(self._core, [] if tensors is None else records(tensors), order, format)
 
     def grade(self, tensors: Tensors, *, order: str | None = None, format: str | None = None,
               lse_layout: str | None = None, ignore_padding: bool = False, sample: int = 0,
               budgets: Mapping[str, float] | None = None) -> Grade:
-        """Judges tensors that somebody else computed: any of out, lse, dq, dk, dv, max_logit, d_sink; with q, k, v,
-        d_out, sink among them those are the question, else the scenario's own inputs are.
+        """Judges tensors that other software computed: any of out, lse, dq, dk, dv, max_logit, d_sink. If q, k, v,
+        d_out, sink are among them, those are the inputs, else the scenario's own.
 
         tensors: a dict by name, whole tensors in packed order (order="rank": all ranks' local buffers one after
         another) or a list of parts for each rank; or a list of such dicts, one for each rank. Shapes are thd, bshd,
-        sbhd or bhsd (`format`, where shapes leave it open), lse_layout is tokens_heads or heads_tokens.
+        sbhd or bhsd (`format`, if shapes are ambiguous), lse_layout is tokens_heads or heads_tokens.
         float64, float32, float16, bfloat16, any strides, numpy or torch; tensors of a GPU are copied to the host.
-        ignore_padding: padding rows may hold anything. sample: compare only about so many query rows, and keys, and
-        look through all others. budgets: rel_l2 by name, for tensors that may err more than they have earned.
-        A name with None for its tensor, and inputs that leave the answer open, make the verdict "blind", not passed.
+        ignore_padding: padding rows may hold anything. sample: compare only about this many query rows, and keys, and
+        scan all others. budgets: rel_l2 by name, for tensors that may have larger errors than the earned budget.
+        A name with None for its tensor, and inputs for which wrong answers look right, make the verdict "blind", not passed.
 
-        InputError says what does not fit.
+        InputError names what does not fit.
         """
         if not isinstance(sample, (int, np.integer)) or sample < 0:
             raise input_error(f"sample must be a whole number of rows: {sample!r}")
         widened = [(name, float(budget)) for name, budget in (budgets or {}).items()]
         for name, budget in widened:
             if name not in _ANSWERS or not 0 <= budget < math.inf:
-                raise input_error(f"this is no budget: {name}={budget}",
+                raise input_error(f"invalid budget: {name}={budget}",
                                   f"a finite number for one of {', '.join(_ANSWERS)}")
         return Grade(*_core.grade(self._core, records(tensors), order, format, lse_layout, ignore_padding, int(sample),
                                   widened))
 
     def probe(self, attend: Callable[[Question], Tensors], *, order: str | None = None, format: str | None = None,
               lse_layout: str | None = None) -> ProbeReport:
-        """Asks an attention which keys each row has seen, exactly: integers, no tolerance.
+        """Tests which keys each row of an attention function has seen, exactly: integers, no tolerance.
 
-        attend: gets a Question after the other and returns out and lse (and dq, dk, dv where it asks for them) as
-        `grade` takes them. Without lse keys are not counted, without gradients they are not probed; the report says so.
-        All ranks of a real run may call this side by side: the questions are the same everywhere.
+        attend: gets one Question after the other and returns out and lse (and dq, dk, dv if required) in the form
+        of `grade`. Without lse keys are not counted, without gradients they are not probed; the report says so.
+        All ranks of a real run may call this at the same time: the questions are the same on every rank.
         """
         def ask(question: tuple[str, _core.Scenario, dict[str, np.ndarray]]) -> Any:
             return records(attend(Question(*question)))
@@ -373,12 +373,12 @@ class Scenario:
 
 
 def _without_place(text: str) -> str:
-    """Places in a text that nobody has written say nothing."""
+    """Removes places: in a generated text they are meaningless."""
     return re.sub(r"^(<keys>|order)(:\d+)*(: )?", "", text)
 
 
 def _restore(text: str, path: str, orders: tuple[tuple[Any, Any], ...]) -> Scenario:
-    """A scenario out of a pickle."""
+    """A scenario from a pickle."""
     scenario = Scenario._of_core(_core.parse(text, path))
     for order, kv_order in orders:
         scenario = scenario.with_order(order, kv_order)
@@ -386,7 +386,7 @@ def _restore(text: str, path: str, orders: tuple[tuple[Any, Any], ...]) -> Scena
 
 
 def gather(group: Any = None, /, **tensors: Any) -> list[dict[str, Any]]:
-    """Every rank's tensors, on every rank of a torch.distributed group (None: all): what `Scenario.grade` takes.
+    """Every rank's tensors, on every rank of a torch.distributed group (None: all), in the form that `Scenario.grade` takes.
 
     Each rank gives its local tensors by name (q, k, v, out, ...); they are copied to the host.
     """

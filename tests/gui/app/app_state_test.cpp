@@ -35,7 +35,7 @@ AppState make_state() {
   return state;
 }
 
-/// A run whose figures do not matter.
+/// A run whose numbers do not matter.
 gui::SharedRun make_named_run(const std::string& name) {
   auto run = std::make_shared<gui::RunView>();
   run->name = name;
@@ -112,7 +112,7 @@ TEST(Prediction, SaysOnceWhyAClusterHasNoTimes) {
   wait_for_prediction(state);
   EXPECT_EQ(state.prediction.run, nullptr);
   ASSERT_EQ(state.messages.size(), 1U);
-  EXPECT_NE(state.messages.back().text.find("no times of kernels for fp64"), std::string::npos)
+  EXPECT_NE(state.messages.back().text.find("no kernel times for fp64"), std::string::npos)
       << state.messages.back().text;
   exact.parallel.cp_size = 2;
   edit_scenario(state, exact, "parallel.cp_size");
@@ -158,7 +158,7 @@ TEST(ShippedScenario, FindsTheFilesThatItNames) {
   ASSERT_TRUE(open_shipped(state, "imported_order")) << state.messages.back().text;
   settle(state);
   ASSERT_NE(state.plan(), nullptr);
-  // Saving must not write over what was shipped.
+  // Saving must not overwrite a shipped file.
   EXPECT_EQ(state.document.path(), "imported_order.toml");
 }
 
@@ -263,7 +263,7 @@ TEST(AppState, RunsInTheBackgroundAndTakesTheRunOver) {
   apply_command(state, "run.swap");
   EXPECT_EQ(state.run_b->name, "cpu");
   EXPECT_FALSE(state.run_a);
-  // A run of another plan is not laid over this one.
+  // A run of another plan is not shown with this one.
   Scenario next = state.document.scenario();
   next.parallel.cp_size = 2;
   edit_scenario(state, next, "parallel.cp_size");
@@ -300,7 +300,7 @@ TEST(AppState, SaysWhyARunFailed) {
   EXPECT_TRUE(state.messages[0].is_error);
 }
 
-/// A state in which little is as it begins.
+/// A state in which few values are the defaults.
 AppState make_odd_state() {
   AppState state = make_state();
   state.theme = gui::ThemeName::print;
@@ -348,7 +348,7 @@ TEST(StateFile, LoadsAStateWithoutAScenario) {
   EXPECT_FALSE(back.document.is_open());
 }
 
-/// Calls `change` with every place in a JSON value that can be changed.
+/// Collects a changed copy of a JSON value for every place in it that can be changed.
 void for_every_place(const Json& root, const Json::json_pointer& at, std::vector<Json>& changed) {
   const Json& value = root.at(at);
   if (!at.empty()) {

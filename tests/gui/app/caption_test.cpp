@@ -31,7 +31,7 @@ PlanIndex load(const std::string& name) {
   return PlanIndex(*plan_unless_refused(loaded.value().scenario));
 }
 
-/// "1 448" is one number.
+/// Reads "1 448" as one number.
 int64_t read_number(const std::string& text) {
   std::string digits;
   for (const char c : text) {
@@ -40,7 +40,7 @@ int64_t read_number(const std::string& text) {
   return std::stoll(digits);
 }
 
-/// Everything that matches, first group only.
+/// All matches of the pattern, first group only.
 std::vector<std::string> find_all(const std::string& text, const std::string& pattern) {
   std::vector<std::string> found;
   const std::regex regex(pattern);
@@ -50,7 +50,7 @@ std::vector<std::string> find_all(const std::string& text, const std::string& pa
   return found;
 }
 
-/// "3 x 724 tokens x 1 head x (4 + 2) lanes x 2 bytes = 136 KiB": the product.
+/// The product of "3 x 724 tokens x 1 head x (head_dim 4 + 2) x 2 bytes = 136 KiB".
 int64_t read_formula(const std::string& formula) {
   const size_t sign = formula.find(" = ");
   EXPECT_NE(sign, std::string::npos) << formula;
@@ -58,7 +58,7 @@ int64_t read_formula(const std::string& formula) {
   std::stringstream terms(std::regex_replace(formula.substr(0, sign), std::regex(" x "), "*"));
   for (std::string term; std::getline(terms, term, '*');) {
     std::smatch sum;
-    product *= std::regex_match(term, sum, std::regex("\\((\\d+) \\+ (\\d+)\\).*"))
+    product *= std::regex_match(term, sum, std::regex("\\(head_dim (\\d+) \\+ (\\d+)\\).*"))
                    ? std::stoll(sum[1]) + std::stoll(sum[2])
                    : read_number(term);
   }
@@ -66,7 +66,7 @@ int64_t read_formula(const std::string& formula) {
   return product;
 }
 
-/// Bytes that sentences with this verb speak of.
+/// The sum of bytes in sentences with this verb.
 int64_t read_bytes(const std::string& text, const std::string& verb) {
   int64_t bytes = 0;
   for (const std::string& formulas :
@@ -77,7 +77,7 @@ int64_t read_bytes(const std::string& text, const std::string& verb) {
   return bytes;
 }
 
-/// Calls `look` for every stage and rank of random plans, with the words.
+/// Calls `look` with the caption of every stage and rank of random plans.
 template <class Look>
 void for_random_captions(Look look) {
   int planned = 0;
@@ -178,7 +178,7 @@ TEST(Caption, SaysThatARankIdlesWhenItSeesNoKey) {
   for_random_captions([&](const PlanIndex& index, const gui::StageRef& stage, int32_t rank,
                           const gui::Spans& spans) {
     if (stage.kind != StageKind::compute) return;
-    // The items that the layout and the mask leave without a pair.
+    // The number of items for which layout and mask leave no visible pair.
     int64_t expected = 0;
     const Plan& plan = index.plan();
     const Pass& pass = index.pass(stage.is_backward);
@@ -216,7 +216,7 @@ TEST(Caption, PointsOnlyAtWhatExistsInPlainLetters) {
       });
 }
 
-/// All steps of rank 1, and all stages of its first step.
+/// The captions of all steps of rank 1, and of all stages of its first step.
 std::string tell_everything(const PlanIndex& index) {
   std::string text;
   for (int32_t s = 0; s < static_cast<int32_t>(index.steps().size()); ++s)
@@ -245,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(Captions, GoldenCaption,
                          [](const auto& given) { return std::string(given.param); });
 
 TEST(CaptionMemo, SaysTheSameAsWithoutIt) {
-  // A plan that is made where the former one was must not be mistaken for it.
+  // A plan at the address of an earlier plan must not be mistaken for it.
   gui::CaptionMemo memo;
   for (const char* name : {"zigzag", "contiguous_idle", "thd_padding_a2a", "zigzag"}) {
     const auto plan = std::make_shared<const PlanIndex>(load(name));

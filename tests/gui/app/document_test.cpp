@@ -61,7 +61,7 @@ TEST(Document, KeepsTheOldPlanWhileTheWantedOneIsImpossible) {
   scenario.parallel.comm_type = CommType::a2a;
   Document document = open_document(scenario);
   const gui::SharedPlan before = document.plan();
-  edit_ranks(document, 3);  // 4 heads
+  edit_ranks(document, 3);  // there are only 4 heads
   ASSERT_TRUE(document.refusal());
   EXPECT_EQ(document.plan(), before);
   EXPECT_FALSE(document.is_current());
@@ -83,7 +83,7 @@ TEST(Document, RefusesWhatAFileWithTheSameWordsWouldBeRefused) {
   ASSERT_EQ(document.refusal()->complaints.size(), loaded.error().complaints.size());
   EXPECT_EQ(document.refusal()->complaints[0].what, loaded.error().complaints[0].what);
   EXPECT_EQ(document.refusal()->complaints[0].where, loaded.error().complaints[0].where);
-  // A widget finds what is wrong with it.
+  // A widget finds the complaint about its key.
   EXPECT_NE(gui::find_complaint(document.refusal(), "attention.kv_heads"), nullptr);
 }
 
@@ -251,7 +251,7 @@ TEST(Document, RefusesAPlanThatDoesNotFitInPlaceAndTakesASmallerOne) {
   EXPECT_EQ(document.plan()->num_ranks(), 8);
 }
 
-/// What the arrays of a plan take.
+/// Bytes of the arrays of a plan.
 int64_t bytes_of_arrays(const Plan& plan) {
   const auto size = [](const auto& values) {
     return static_cast<int64_t>(values.size() * sizeof(values[0]));

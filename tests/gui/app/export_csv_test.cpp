@@ -28,7 +28,7 @@ using gui::PlanIndex;
 using gui::RunView;
 using gui::ViewKind;
 
-/// A table read back: names of columns and fields of lines.
+/// A parsed table: names of columns and fields of lines.
 struct Table {
   std::vector<std::string> names;
   std::vector<std::vector<std::string>> lines;
@@ -43,7 +43,7 @@ struct Table {
   }
 };
 
-/// Commas divide fields; quotes protect them.
+/// Splits a line at commas; commas inside quotes do not count.
 std::vector<std::string> split(const std::string& line) {
   std::vector<std::string> fields(1);
   bool is_quoted = false;
@@ -132,7 +132,7 @@ TEST(ExportCsv, MaskAddsUpToAllVisiblePairs) {
       const int64_t heads = table.number(l, "head_end") - table.number(l, "head_begin");
       EXPECT_EQ(table.number(l, "visible_pairs"), pairs * heads);
       if (table.text(l, "pass") == "forward") forward += pairs * heads;
-      // Tokens of the rows.
+      // The tokens of the rows.
       const bool is_backward = table.text(l, "pass") == "backward";
       const ComputeItem& item =
           index.pass(is_backward).computes.at(static_cast<size_t>(table.number(l, "item")));
@@ -162,7 +162,7 @@ TEST(ExportCsv, TrafficAddsUpToWhatRanksSend) {
   });
 }
 
-/// An event for every second item.
+/// A run with an event for every second item.
 RunView make_clock(const PlanIndex& index, bool is_simulated) {
   RunView run;
   run.name = "B: cuda, \"fast\"";
@@ -327,7 +327,7 @@ TEST(ExportCsv, WritesInTheBackgroundWhatWasShownWhenItBegan) {
   const std::string wanted = csv_of(ViewKind::timeline, *state.plan());
   start_saving_csv(state, ViewKind::timeline, path);
   EXPECT_TRUE(is_working(state));
-  // Another plan is shown before the file is there.
+  // The window shows another plan before the file is finished.
   ASSERT_FALSE(state.document.load_text(print_scenario(walker_case({64}, 2)), "").has_value());
   settle(state);
   for (int i = 0; i < 5000 && is_working(state); ++i) {

@@ -246,7 +246,7 @@ TEST(MatchNames, HitLettersSpellTheQuery) {
       for (const size_t at : match.letters) hit += kNames[match.index].at(at);
       EXPECT_EQ(hit, query);
     }
-    // A name is found exactly if it holds the letters in their order.
+    // A name is found if and only if it contains the letters in their order.
     for (const std::string& name : kNames) {
       size_t at = 0;
       for (const char c : name) at += at < query.size() && c == query[at] ? 1 : 0;

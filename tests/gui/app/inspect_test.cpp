@@ -38,7 +38,7 @@ Inspection inspect_alone(const PlanIndex& index, const Target& target) {
   return inspect(index, nullptr, nullptr, target);
 }
 
-/// A run with errors of all kinds of rows and an event an item.
+/// A run with errors for all kinds of rows and an event for every item.
 RunView make_full_run(const PlanIndex& index) {
   RunView run;
   run.name = "A: made up";
@@ -160,7 +160,7 @@ TEST(Inspect, HeadsAreWhatTheSelectionIs) {
   EXPECT_EQ(heading(gui::Nothing{}), "Nothing is selected");
 }
 
-/// Visible pairs of one head by an item's slices, cell by cell.
+/// Visible pairs of one head from an item's slices, cell by cell.
 int64_t count_item_pairs(const Plan& plan, const ComputeItem& item) {
   int64_t pairs = 0;
   for (const BandSlice& s : plan.slices_of(item)) {
@@ -189,7 +189,7 @@ TEST(Inspect, ComputesShowWhatTheirSlicesSay) {
         EXPECT_EQ(row_text(seen, "Slices").rfind("none", 0), 0u);
         continue;
       }
-      // Two products of qk lanes and of v lanes, an addition each.
+      // Two products, over head_dim of qk and of v, with an addition each.
       const double flops =
           2.0 * static_cast<double>(pairs * heads) * (attention.head_dim_qk + attention.head_dim_v);
       const std::string shown = row_text(seen, "FLOPs, forward");
@@ -227,7 +227,7 @@ TEST(Inspect, TransfersRanksAndLinksAddUpTheirBytes) {
     for (int32_t r = 0; r < index.num_ranks(); ++r) {
       const Inspection seen = inspect_alone(index, gui::RankTarget{r});
       const auto at = static_cast<size_t>(r);
-      // Ring slots learn what they hold even where nothing travels.
+      // With zero bytes the text is not checked: ring slots get their content even without traffic.
       EXPECT_TRUE(sent[at] == 0 || starts(row_text(seen, "Sends"), sent[at]));
       EXPECT_TRUE(received[at] == 0 || starts(row_text(seen, "Receives"), received[at]));
       for (int32_t other = 0; other < index.num_ranks(); ++other) {
@@ -242,7 +242,7 @@ TEST(Inspect, TransfersRanksAndLinksAddUpTheirBytes) {
   });
 }
 
-/// The factors of "3 rows x 2 heads x (8 + 4) lanes of two tensors x 2 bytes = ...", multiplied.
+/// The factors of "3 rows x 2 heads x (head_dim 8 + 4) of two tensors x 2 bytes = ...", multiplied.
 int64_t multiply_out(const std::string& formula) {
   int64_t product = 1;
   std::string left = formula.substr(0, formula.find('='));
@@ -250,7 +250,8 @@ int64_t multiply_out(const std::string& formula) {
   for (size_t at = 0; at < left.size();) {
     if (left[at] == '(') {
       const size_t plus = left.find('+', at);
-      product *= std::stoll(left.substr(at + 1)) + std::stoll(left.substr(plus + 1));
+      product *= std::stoll(left.substr(left.find_first_of("0123456789", at))) +
+                 std::stoll(left.substr(plus + 1));
       at = left.find(')', at);
     } else if (left[at] >= '0' && left[at] <= '9') {
       size_t used = 0;
@@ -283,7 +284,7 @@ TEST(Inspect, BytesFormulaMultipliesOut) {
 
 TEST(Inspect, TokensCountValidOnesAndPairs) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t seed) {
-    // Visible pairs of ids, from the items.
+    // Visible pairs of ids, computed from the items.
     std::set<std::pair<int64_t, int64_t>> pairs;
     const Plan& plan = index.plan();
     for (const ComputeItem& item : plan.forward.computes) {
@@ -329,7 +330,7 @@ TEST(Inspect, TokensCountValidOnesAndPairs) {
 
 TEST(Inspect, LinksAComputeToWhoBroughtItsKeysAndWhoTakesItsResult) {
   const PlanIndex index(*plan_unless_refused(walker_case({256}, 4)));
-  // Step 2: rank 1 works with the keys of rank 0, which came over link 0 -> 1 in step 1.
+  // Step 2: rank 1 computes with the keys of rank 0, which arrived over link 0 -> 1 in step 1.
   const Inspection seen = inspect_alone(index, ItemTarget{false, StageKind::compute, 5});
   std::vector<Target> links;
   for (const gui::InspectionRow& row : seen.rows) {
@@ -359,12 +360,12 @@ TEST(Inspect, RowsShowValuesErrorsAndBudgets) {
   };
   EXPECT_EQ(row_text(rows(17, 2), "A: cpu"),
             "error 0.5 of 0.25 allowed, 200 % of the budget: over it");
-  EXPECT_EQ(row_text(rows(17, 2), "Furthest lane"),
-            "lane 1: seen 1.5, expected 1; number 2 of the worst rows");
+  EXPECT_EQ(row_text(rows(17, 2), "Largest element error"),
+            "element 1: seen 1.5, expected 1; number 2 of the worst rows");
   EXPECT_EQ(row_text(rows(18, 2), "A: cpu"), "NaN in the row: over any budget");
   EXPECT_EQ(row_text(rows(3, 0), "A: cpu"), "error 0 of 0.25 allowed, 0 % of the budget");
   EXPECT_EQ(row_text(rows(3, 0), "Compared with"), "the oracle");
-  // Without a run it says what to do.
+  // Without a run, the text says what to do.
   EXPECT_NE(row_text(inspect_alone(index, gui::RowTarget{0, 3, 0}), "Error").find("press R"),
             std::string::npos);
   EXPECT_EQ(row_text(inspect(index, &run, nullptr, gui::RowTarget{3, 3, 0}), "A: cpu"),

@@ -30,7 +30,7 @@ std::optional<std::string> read_file(const std::string& path) {
   return text.str();
 }
 
-/// The walker and the oracle of the tests, as the window's runner.
+/// Runs the walker and the oracle of the tests, as the window's runner.
 Result<gui::SharedRun> grade_on_walker(const std::string& executor, const gui::SharedPlan& plan,
                                        gui::TaskControl&) {
   const CheckedPlan& checked = plan->checked();
@@ -64,7 +64,7 @@ void wait_for_run(AppState& state) {
   while (state.job.task.is_running()) update(state, state.now_s);
 }
 
-/// A page as the reader finds it: words, and nothing done yet.
+/// Checks a page as the reader first sees it: it has text, and nothing is done yet.
 void expect_fresh_page(const AppState& state) {
   const LessonStep& step = *current_step(state);
   ASSERT_TRUE(state.document.is_current());
@@ -187,7 +187,7 @@ TEST(Lessons, StandAnyOtherScenario) {
         settle(state);
         EXPECT_FALSE(lesson_text(state).empty()) << lessons[n].title << " beside " << other;
         (void)is_lesson_done(state);
-        // Without a backward, without ranks, without queries that see anything else.
+        // Without a backward and on one rank, so that nothing is transferred.
         wanted.numerics.backward = false;
         wanted.parallel.cp_size = 1;
         edit_scenario(state, wanted, "test");
@@ -214,7 +214,7 @@ TEST(Lessons, HaveAPageForEveryFaultOfTheGalleryWithItsFirstWrongPlaceSelected) 
     ASSERT_TRUE(open_lesson(state, {number, static_cast<int32_t>(page)}));
     const std::string words = to_text(lesson_text(state));
     EXPECT_NE(words.find(fault.source), std::string::npos) << words;
-    EXPECT_NE(words.find("Planted in this plan"), std::string::npos) << words;
+    EXPECT_NE(words.find("Injected into this plan"), std::string::npos) << words;
     const FaultSite site = fault.plant(state.plan()->plan())->site;
     if (const auto* item = std::get_if<gui::ItemTarget>(&state.selected())) {
       EXPECT_EQ(*item, (gui::ItemTarget{site.is_backward, site.kind, site.item}));
@@ -226,8 +226,8 @@ TEST(Lessons, HaveAPageForEveryFaultOfTheGalleryWithItsFirstWrongPlaceSelected) 
   }
 }
 
-/// Numbers that a sentence gives must come from the plan, so no text in the sources holds a digit,
-/// but for formats ("{:.2f}"), dtypes and names of scenarios.
+/// Numbers in a sentence must come from the plan, so no string in the sources contains a digit,
+/// except formats ("{:.2f}"), dtypes and names of scenarios.
 TEST(Lessons, HaveNoNumberTypedByHand) {
   const std::filesystem::path folder = std::string(CPSCOPE_SOURCE_DIR) + "/gui/app";
   int files = 0;

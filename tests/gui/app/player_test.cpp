@@ -49,7 +49,7 @@ TEST(Player, PlayingForwardsAndBackwardsMeetsTheSamePlaces) {
   const PlanIndex index = ring_of_4();
   const int32_t count = count_places(index, true);
   for (int32_t place = 0; place < count; ++place) {
-    // The middle of a place, reached from both ends.
+    // The middle of a place, approached from both sides.
     const double middle = place + 0.5;
     Player forwards{true, 4.0, 0.0, 100.0};
     Player backwards{true, -4.0, static_cast<double>(count), 100.0};
@@ -102,7 +102,7 @@ TEST(Player, TellsAScheduleOfOneStepStageByStage) {
   scenario.parallel.comm_type = CommType::a2a;
   const PlanIndex exchange(plan_unless_refused(scenario).value());
   EXPECT_EQ(gui::first_place(exchange), (Playhead{true, 0, 1.0}));
-  // Opening begins there, editing stays where the reader is.
+  // Opening a scenario moves the playhead there; editing leaves it where it is.
   gui::AppState state;
   state.services.scenario_source = [&](std::string_view name) {
     Scenario other = scenario;
@@ -137,7 +137,7 @@ TEST(Player, FindsTheNextEventOfARank) {
   scenario.parallel.layout = LayoutKind::contiguous;
   scenario.numerics.backward = false;
   const PlanIndex index(*plan_unless_refused(scenario));
-  // Rank 0 computes only in step 0, but passes KV on and finishes at the end.
+  // Rank 0 computes only in step 0, but forwards KV and finishes at the end.
   Playhead at{true, 0};
   std::vector<StageKind> kinds;
   while (true) {

@@ -70,7 +70,7 @@ TEST(RunViews, FindWhereTwoRunsPart) {
   for (const ErrorField& field : same.value()->errors) EXPECT_EQ(field.rel_l2, 0);
   EXPECT_TRUE(same.value()->first_divergence.empty());
 
-  // An item of the second run is wrong, and with it a row of the answer.
+  // One item of the second run is wrong, and with it a row of the answer.
   auto record = std::make_shared<RunRecord>(*a->record);
   std::string first;
   for (Tensor& tensor : record->tensors) {
@@ -133,7 +133,7 @@ TEST(RunViews, RefuseRecordsThatDoNotFit) {
   EXPECT_EQ(foreign.error().complaints[0].hint, "open the scenario stored inside it");
   EXPECT_EQ(read_record(path).value().scenario_text, "the text inside");
 
-  // The hash is right, the shapes are not: a file may say anything.
+  // The hash is right, but the shapes are not: file content is untrusted.
   for (Tensor& tensor : record.tensors)
     if (tensor.name == "lse") tensor.shape = {4, 256};
   ASSERT_TRUE(write_record(record, path).ok());

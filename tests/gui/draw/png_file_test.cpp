@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of this test's own, removed at its end.
+/// A temporary folder for this test, removed at its end.
 class Folder {
  public:
   Folder() : path_(fs::temp_directory_path() / fs::path("cpscope_png_" + name())) {

@@ -24,7 +24,7 @@ using tests::kMarkGallerySize;
 
 const SvgPage kPage{{100, 50}, {255, 255, 255}, "Layout", "Who owns which tokens"};
 
-/// Is `text` well-formed where `at` points at '&'?
+/// True if there is a well-formed entity at `at`, which points at '&'.
 bool is_entity(std::string_view text) {
   for (const std::string_view known : {"&amp;", "&lt;", "&gt;", "&quot;"}) {
     if (text.starts_with(known)) return true;
@@ -32,7 +32,7 @@ bool is_entity(std::string_view text) {
   return false;
 }
 
-/// What is wrong with one tag's name and attributes, or empty.
+/// The error in one tag's name and attributes, or empty.
 std::string fault_of_tag(std::string_view tag) {
   size_t at = tag.find_first_of(" /");
   if (at == std::string_view::npos) at = tag.size();
@@ -58,8 +58,8 @@ std::string fault_of_tag(std::string_view tag) {
   return "";
 }
 
-/// What is wrong with an XML text of the kind that we write, or empty: tags nest and close,
-/// attributes are quoted and single, no stray & or <.
+/// The error in an XML text of the kind that we write, or empty: tags must nest and be closed,
+/// attributes must be quoted and unique, and there must be no unescaped & or <.
 std::string fault_of_xml(std::string_view text) {
   std::vector<std::string> open;
   if (!text.starts_with("<?xml ")) return "no declaration";

@@ -25,7 +25,7 @@ using tests::look_at;
 constexpr std::array kAllEyes = {Eyes::normal, Eyes::protan, Eyes::deutan, Eyes::tritan};
 constexpr std::array kEyeNames = {"normal", "protan", "deutan", "tritan"};
 
-/// Every two of these roles differ by `least` for everybody.
+/// Any two of these roles differ by at least `least` for all kinds of vision.
 void expect_apart(const Theme& theme, const std::vector<Role>& roles, double least) {
   for (size_t i = 0; i < roles.size(); ++i) {
     for (size_t k = i + 1; k < roles.size(); ++k) {
@@ -42,7 +42,7 @@ void expect_apart(const Theme& theme, const std::vector<Role>& roles, double lea
 }
 
 TEST(ColorDifference, AgreesWithThePublishedPairs) {
-  // Sharma, Wu, Dalal 2005, table 1.
+  // Test data: Sharma, Wu, Dalal 2005, table 1.
   const struct {
     Lab first, second;
     double difference;
@@ -121,7 +121,7 @@ TEST(Theme, WritesOnEveryColourSoThatItCanBeRead) {
 }
 
 TEST(Theme, SavesInkInPrint) {
-  // Every role that fills areas leaves most of the paper white.
+  // Roles that fill areas leave most of the paper white.
   for (const Role role :
        {Role::background, Role::panel, Role::raised, Role::compute, Role::transfer, Role::wait,
         Role::mask_full, Role::mask_partial, Role::mask_empty, Role::padding}) {

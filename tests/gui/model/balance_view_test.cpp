@@ -37,7 +37,7 @@ std::vector<SharedPlan> random_plans() {
   return plans;
 }
 
-/// What a rank has to do, straight from the items.
+/// The pairs of a rank, directly from the items.
 int64_t pairs_of(const Plan& plan, int32_t rank) {
   int64_t pairs = 0;
   for (const Pass* pass : {&plan.forward, &plan.backward})
@@ -62,7 +62,7 @@ TEST(Balance, CountsWhatItemsDo) {
       EXPECT_EQ(balance.pairs[0][rank] + balance.pairs[1][rank], pairs_of(plan, rank));
       EXPECT_EQ(balance.bytes_of(rank), bytes_sent(plan, rank));
     }
-    // The longest rank of every step, from the summary's own table.
+    // The work of the busiest rank of every step, from the summary's own table.
     int64_t critical = 0, total = 0;
     for (const auto& step : index->summary().pairs_by_step_rank) {
       critical += *std::max_element(step.begin(), step.end());
@@ -83,7 +83,7 @@ TEST(Balance, CountsWhatItemsDo) {
   }
 }
 
-/// Height of the highest box of the chart in a column, in units of the grid.
+/// Height of the tallest box of the chart in a column, in units of the grid.
 double top_of(const View& view, const HitRegion& column, Color color) {
   const HitGrid& grid = view.grids.at(0);
   float top = grid.box.y1;
@@ -144,7 +144,7 @@ TEST(BalanceView, FoldsAThousandRanksWithoutLosingOne) {
   const PlanIndex index(checked.value());
   const View view = draw_balance(probe_input(index, kNoProjection, {500, 400}));
   expect_paintable(view);
-  // Contiguous and causal: the last rank has most of all, and its place shows it.
+  // Contiguous and causal: the last rank has the most work, and its column shows it.
   const HitRegion* last = find_hit(view, "rank/1023");
   ASSERT_NE(last, nullptr);
   const auto pairs = static_cast<double>(pairs_of(index.plan(), 1023));

@@ -23,7 +23,7 @@ Candidate candidate_of(CommType type, const std::string& name, double us, int64_
   return candidate;
 }
 
-/// Three ways that can be, one that does not fit, one that is refused.
+/// Three possible ways, one that does not fit, one that is rejected.
 Candidates some_ways() {
   Candidates ways;
   ways.cluster = "h200x8";
@@ -174,14 +174,14 @@ TEST(ComparisonChart, PutsNoNumberOfAScaleOverAnother) {
   }
 }
 
-/// Where each bar's filled parts are: [row] widths from left to right.
+/// Widths of the filled parts of each bar: [row] from left to right.
 std::vector<std::vector<float>> bars_of(const Drawing& drawing, size_t rows) {
   std::vector<std::vector<float>> bars(rows);
   for (const Mark& mark : drawing.marks) {
     const Box* box = nullptr;
     if (const auto* filled = std::get_if<FilledBox>(&mark)) box = &filled->box;
     if (const auto* outlined = std::get_if<OutlinedBox>(&mark)) box = &outlined->box;
-    // Rows are lit and framed as high as they are.
+    // Highlights and frames have the full height of a row; parts of bars are lower.
     if (box == nullptr || box->height() > kListRow - 1) continue;
     bars[static_cast<size_t>(box->y0 / kListRow)].push_back(box->width());
   }
@@ -192,7 +192,7 @@ TEST(ComparisonList, DrawsWhereTheTimeGoesOnOneScale) {
   Candidates ways = some_ways();
   ways.candidates[0].mean = {600, 100, 200, 100};
   ways.candidates[1].mean = {600, 100, 1300, 0};
-  ways.candidates[2].mean = {3900, 0, 0, 100};  // leaves the scale at twice the best
+  ways.candidates[2].mean = {3900, 0, 0, 100};  // beyond the scale, which ends at twice the best
   const CandidateView view =
       view_list({&ways, 900, &theme_of(ThemeName::dark), TextWidth(estimate_width), -1});
   const auto bars = bars_of(view.view.drawing, ways.candidates.size() + 1);

@@ -29,7 +29,7 @@ TEST(Describe, NamesTargetsWithAndWithoutAPlan) {
   EXPECT_EQ(name(gui::RowTarget{3, 17, 1}), "dk[token 17, head 1]");
   EXPECT_EQ(gui::capitalise(name(gui::RowTarget{0, 17, 1})), "out[token 17, head 1]");
   EXPECT_EQ(gui::capitalise(name(gui::LinkTarget{1, 2})), "Link 1 -> 2");
-  // What no plan has is named, too.
+  // Targets that no plan has get a name, too.
   EXPECT_EQ(name(gui::StepTarget{99}), "step number 100 of the schedule");
   EXPECT_EQ(name_target(gui::StepTarget{1}, nullptr), "step number 2 of the schedule");
   EXPECT_EQ(name(gui::RowTarget{77, 5, 0}), "tensor[token 5, head 0]");
@@ -37,7 +37,7 @@ TEST(Describe, NamesTargetsWithAndWithoutAPlan) {
 
 TEST(Describe, TellsFiguresOfThePlan) {
   const PlanIndex index(*plan_unless_refused(walker_case({256}, 4)));
-  // Rank 0 of four holds chunks 0 and 7 of 32 tokens.
+  // Rank 0 of four owns chunks 0 and 7 of 32 tokens.
   EXPECT_EQ(describe_target(gui::TokenRange{Side::q, 224, 256}, index),
             "Tokens [224, 256) of queries: 32 tokens, rank 0, local rows [32, 64), sequence 0");
   EXPECT_EQ(describe_target(gui::TokenRange{Side::kv, 0, 64}, index),
@@ -74,11 +74,11 @@ TEST(Describe, CountsFlopsWithItsOwnFormula) {
   const PlanIndex same(*plan_unless_refused(scenario));
   EXPECT_EQ(gui::flops_of(same, false, 1'000), 4.0 * 1'000 * 8);
   EXPECT_EQ(gui::flops_of(same, true, 1'000), 10.0 * 1'000 * 8);
-  EXPECT_EQ(gui::flops_formula(same, false, 1'000), "4 x 1 000 pairs x 8 lanes");
+  EXPECT_EQ(gui::flops_formula(same, false, 1'000), "4 x 1 000 pairs x head_dim 8");
   scenario.attention.head_dim_v = 4;
   const PlanIndex other(*plan_unless_refused(scenario));
   EXPECT_EQ(gui::flops_of(other, true, 10), 2.0 * 10 * (3 * 8 + 2 * 4));
-  EXPECT_EQ(gui::flops_formula(other, true, 10), "2 x 10 pairs x (3 x 8 + 2 x 4) lanes");
+  EXPECT_EQ(gui::flops_formula(other, true, 10), "2 x 10 pairs x (3 x head_dim 8 + 2 x 4)");
   EXPECT_EQ(gui::print_flops(4.26e6), "4.26 MFLOP");
   EXPECT_EQ(gui::print_flops(0), "0 FLOP");
 }

@@ -21,7 +21,7 @@ using gui::MaxPyramid;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The order of errors, said another way than the pyramid does.
+/// The order of errors, written differently than in the pyramid.
 bool is_worse(float a, float b) {
   if (std::isnan(b)) return false;
   return std::isnan(a) || a > b;
@@ -73,7 +73,7 @@ TEST(MaxPyramid, HoldsAMillionTokensOfManyHeads) {
   EXPECT_EQ(worst[5], 0.25f);
 }
 
-/// A run of the walker, judged, with the budget of every row.
+/// A judged run of the walker, with the budget of every row.
 struct Judged {
   GradedRun run;
   Grade grade;
@@ -129,7 +129,7 @@ TEST(ErrorField, MeasuresEveryRow) {
       }
       EXPECT_EQ(field.histogram.exact, exact_rows);
       EXPECT_EQ(field.histogram.compared(), field.tokens * field.heads);
-      // The worst row is the one that the judge has found.
+      // The worst row is the same as the one in the grade.
       if (grade->worst_row_excess > 0) {
         ASSERT_FALSE(field.worst.empty());
         EXPECT_NEAR(field.worst[0].share, grade->worst_row_excess, 1e-5 * grade->worst_row_excess);
@@ -170,8 +170,8 @@ TEST(ErrorField, LetsNanWinAndInfinitiesAgree) {
   Tensor seen = expected;
   seen.values[7] = 4.0;                                        // row 2: off by 3
   seen.values[18] = std::numeric_limits<double>::quiet_NaN();  // row 6
-  seen.values[19] = 1e300;                                     // hidden behind the NaN
-  seen.values[30] = -kInfinity;                                // row 10: expected 1
+  seen.values[19] = 1e300;       // in the row of the NaN, which takes precedence
+  seen.values[30] = -kInfinity;  // row 10: expected 1
   const ErrorField field = gui::measure_errors(seen, expected, "out");
   EXPECT_EQ(field.row_errors[1], 0.0f);
   EXPECT_FLOAT_EQ(field.row_errors[2], 3.0f);

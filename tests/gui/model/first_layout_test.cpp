@@ -44,7 +44,7 @@ TEST(FirstLayout, ColoursEveryTokenByItsOwner) {
     const std::vector<Pixels> pixels = pixels_of(draw_first_layout(layout, input));
     ASSERT_EQ(pixels.size(), 2u);
     const Pixels &strip = pixels[0], &matrix = pixels[1];
-    // So few tokens that every one has a column, every rank a row.
+    // Few enough tokens that each has its own column, and each rank its own row.
     if (tokens > 500) return;
     ASSERT_EQ(strip.width, tokens);
     ASSERT_EQ(matrix.height, index.num_ranks());
@@ -87,7 +87,7 @@ TEST(FirstLayout, IsThereLongBeforeTheFirstPlanAndGoesWithIt) {
   }
   EXPECT_TRUE(has_layout);
   EXPECT_EQ(document.first_layout(), nullptr);
-  // An edit keeps the picture of the plan instead.
+  // After an edit, the picture of the old plan stays instead.
   Scenario next = document.scenario();
   next.parallel.cp_size = 224;
   document.edit(next, "parallel.cp_size");

@@ -15,7 +15,7 @@ namespace {
 using gui::ItemTiles;
 using gui::PlanIndex;
 
-/// Looks at every cell of the item's square.
+/// Counts by checking every cell of the item's square.
 ItemTiles count_cells_of(const Plan& plan, const ComputeItem& item, int64_t edge) {
   const int64_t rows = plan.rows(item.q_tokens), columns = plan.rows(item.kv_tokens);
   std::vector<char> visible(static_cast<size_t>(rows * columns), 0);

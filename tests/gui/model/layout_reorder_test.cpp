@@ -1,4 +1,4 @@
-// What the layout shows of reorders: rows on their way between rank order and token order.
+// The layout's view of reorders: rows that move between rank order and token order.
 #include "gui/model/layout/layout_view.h"
 #include "sim/plan/planner.h"
 #include "tests/gui/model/plan_truth.h"
@@ -20,7 +20,7 @@ using gui::HitRegion;
 using gui::PlanIndex;
 using gui::View;
 
-/// Boxes of the reorder's chunks by row of the rank order.
+/// Boxes of the reorder's chunks, by row of the rank order.
 std::map<std::string, Box> reorder_boxes(const View& view) {
   std::map<std::string, Box> boxes;
   for (const HitRegion& hit : view.hits)
@@ -39,10 +39,10 @@ TEST(LayoutView, MovesRowsFromRankOrderToTokenOrderAsTheReorderProceeds) {
     asked.input.progress = progress;
     return reorder_boxes(draw_layout(asked.input));
   };
-  // Queries move first, keys and values in the second half.
+  // Queries move in the first half; keys and values in the second half.
   const auto before = at(0), half = at(0.25), after = at(0.5);
   ASSERT_GT(before.size(), 10U);
-  // In rank order before: the local buffers one after another, so by row; after: by token.
+  // Before: in rank order, that is, one local buffer after another, so by row; after: by token.
   const auto tokens = local_tokens(*index, Side::q);
   std::vector<int64_t> ranked;
   for (const auto& local : tokens) ranked.insert(ranked.end(), local.begin(), local.end());
@@ -69,7 +69,7 @@ TEST(LayoutView, MovesRowsFromRankOrderToTokenOrderAsTheReorderProceeds) {
   }
 }
 
-/// Names of a view's hits that begin so, with their targets.
+/// The view's hits whose names have this prefix, with their targets.
 std::map<std::string, gui::Target> named_targets(const View& view, const std::string& prefix) {
   std::map<std::string, gui::Target> targets;
   for (const HitRegion& hit : view.hits)
@@ -84,7 +84,7 @@ TEST(LayoutView, ShowsEveryReorderOfTheStepOneAfterAnother) {
     for (int32_t step = 0; step < static_cast<int32_t>(index->steps().size()); ++step) {
       const gui::Moment moment = index->moment_of_step(step);
       const bool is_backward = index->steps()[static_cast<size_t>(step)].is_backward;
-      // All reorders of rank 0 in this step, straight from the plan.
+      // All reorders of rank 0 in this step, directly from the plan.
       const Pass& pass = index->pass(is_backward);
       std::vector<int64_t> wanted;
       for (int64_t i = 0; i < static_cast<int64_t>(pass.reorders.size()); ++i) {
@@ -99,7 +99,7 @@ TEST(LayoutView, ShowsEveryReorderOfTheStepOneAfterAnother) {
       const std::string prefix =
           std::string("reordered/") + (is_backward ? "backward/" : "forward/");
       EXPECT_EQ(named_targets(draw_layout(asked.input), prefix).size(), wanted.size()) << name;
-      // The progress of the step passes over them in order.
+      // The progress of the step covers them in order.
       for (size_t turn = 0; turn < wanted.size(); ++turn) {
         asked.input.progress =
             (static_cast<double>(turn) + 0.5) / static_cast<double>(wanted.size());
@@ -109,7 +109,7 @@ TEST(LayoutView, ShowsEveryReorderOfTheStepOneAfterAnother) {
             << name << ", step " << step << ", turn " << turn;
         EXPECT_TRUE(has_text(view, "50 %")) << name << ", turn " << turn;
       }
-      // A selected one is shown whatever moves.
+      // A selected one is always shown.
       asked.input.selection = gui::ItemTarget{is_backward, StageKind::reorder, wanted.back()};
       asked.input.progress = 0;
       EXPECT_TRUE(has_text(draw_layout(asked.input), "Reorder " + std::to_string(wanted.size())));

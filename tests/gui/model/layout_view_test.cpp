@@ -35,7 +35,7 @@ std::vector<Side> drawn_sides(const PlanIndex& index) {
 
 std::string side_name(Side side) { return side == Side::q ? "q" : "kv"; }
 
-/// The numbers of a text, thousands' gaps closed.
+/// The numbers in a text; gaps between thousands are removed.
 std::vector<int64_t> numbers_in(const std::string& text) {
   std::vector<int64_t> numbers;
   bool is_open = false;
@@ -64,7 +64,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// What the tooltip of a chunk says: "rank 3, local rows [64, 96)".
+/// The content of a chunk's tooltip: "rank 3, local rows [64, 96)".
 struct Told {
   int64_t rank = -1, first_row = -1, end_row = -1;
 };
@@ -174,11 +174,11 @@ TEST(LayoutView, RibbonsJoinTheSameTokensAboveAndBelow) {
     const auto tokens = local_tokens(index, Side::q);
     const PackedScale scale = packed_scale(view, Side::q);
     const double per_token = (scale.end - scale.begin) / static_cast<double>(index.tokens(Side::q));
-    std::map<int64_t, int> ends;  // token to ribbons that carry it
+    std::map<int64_t, int> ends;  // token to the number of ribbons that carry it
     for (const gui::Mark& mark : view.drawing.marks) {
       const auto* ribbon = std::get_if<gui::Ribbon>(&mark);
       if (ribbon == nullptr) continue;
-      // The local boxes whose top edge the ribbon ends at; a reorder's ribbons end elsewhere.
+      // The local boxes at whose top edge the ribbon ends; ribbons of a reorder end elsewhere.
       for (const HitRegion& hit : view.hits) {
         if (!hit.name.starts_with("local/q/") || std::abs(hit.box.y0 - ribbon->bottom) > 0.01F)
           continue;
@@ -212,7 +212,7 @@ TEST(LayoutView, DrawsPaddingAsPaddingAndNothingElse) {
     for (const Side side : drawn_sides(index)) {
       const PackedScale scale = packed_scale(view, side);
       const double per_token = (scale.end - scale.begin) / static_cast<double>(index.tokens(side));
-      // Dots inside the row of owners.
+      // The dots must be inside the row of owners.
       Box row{};
       for (const HitRegion& hit : view.hits)
         if (hit.name.starts_with("chunk/" + side_name(side) + "/")) row = hit.box;

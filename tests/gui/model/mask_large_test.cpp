@@ -33,13 +33,14 @@ double now_ms() {
       .count();
 }
 
-/// Both views over many cameras; prints the slowest first and repeated picture, asserts no time.
+/// Draws both views with many cameras; prints the slowest first and repeated picture, asserts no
+/// time.
 void look_around(const PlanIndex& index, const char* name) {
   std::mt19937_64 random(3);
   Asked mask(index, {1200, 800}), traffic(index, {1200, 800});
   double slowest_first = 0, slowest_again = 0;
   for (int n = 0; n < 24; ++n) {
-    // At first all of it, then ever closer to the diagonal, then anywhere.
+    // First the whole picture, then closer and closer to the diagonal, then random parts.
     const double width = std::exp2(-n);
     mask.input.camera =
         n < 14 ? gui::Camera{{0.3, 0.3 + width}, {0.3, 0.3 + width}} : random_camera(random);

@@ -28,7 +28,7 @@ using gui::View;
 
 constexpr gui::Size kLargeMask{1700, 1400};
 
-/// The picture of the cells: the one with the most of them.
+/// The picture of the cells: the one with the most cells.
 const gui::Pixels* find_cells(const View& view) {
   const gui::Pixels* largest = nullptr;
   for (const gui::Mark& mark : view.drawing.marks) {
@@ -43,7 +43,7 @@ bool shows_backward(const PlanIndex& index, gui::Moment moment) {
   return index.stages()[moment.first_stage].is_backward;
 }
 
-/// When a step of a pass computes, read from the stages.
+/// When a step of a pass computes, according to the stages.
 PaintWhen when_of(const PlanIndex& index, bool is_backward, int32_t step, gui::Moment moment) {
   for (size_t s = 0; s < index.stages().size(); ++s) {
     const gui::StageRef& stage = index.stages()[s];
@@ -77,7 +77,7 @@ TEST(MaskView, PaintsEveryPairByWhatTheMaskAndTheScheduleSay) {
       ASSERT_NE(cells, nullptr);
       const bool is_backward = shows_backward(index, moment);
       const PairTruth& truth = truths[is_backward ? 1 : 0];
-      // So few tokens: a cell is a pair.
+      // There are few tokens, so a cell is one pair.
       ASSERT_EQ(cells->height, truth.q);
       ASSERT_EQ(cells->width, truth.k);
       for (int64_t q = 0; q < truth.q; ++q) {
@@ -165,7 +165,7 @@ TEST(MaskView, PrintsTheStepOfEachChunkPairOfAZigzagRing) {
   const PlanIndex index(*plan);
   Asked asked(index, kLargeMask);
   const View view = draw_mask(asked.input);
-  // Chunk c belongs to rank min(c, 7 - c); KV of rank s reaches rank r in step (r - s) mod 4.
+  // Rank min(c, 7 - c) owns chunk c; KV of rank s reaches rank r in step (r - s) mod 4.
   for (int64_t q = 0; q < 8; ++q) {
     for (int64_t k = 0; k <= q; ++k) {
       const int64_t r = std::min(q, 7 - q), s = std::min(k, 7 - k);

@@ -26,7 +26,7 @@ struct Less {
 };
 using Items = std::set<ItemTarget, Less>;
 
-/// Carries a plan out on buffers whose rows hold the names of the items that made them.
+/// Executes a plan on buffers whose rows hold the names of the items that wrote them.
 class NameWalk {
  public:
   explicit NameWalk(const PlanIndex& index) : plan_(index.plan()) {
@@ -146,7 +146,7 @@ TEST(Neighbours, ReadersAreTheOtherEndOfWriters) {
 
 TEST(Neighbours, StopAtAsManyAsWereAskedFor) {
   const PlanIndex index(*plan_unless_refused(walker_case({256}, 8)));
-  // Backward computes of all steps read the finished out.
+  // Backward computes of all steps read the finished output.
   const ItemTarget finish{false, StageKind::finish, 3};
   const BufferId out = index.plan().home[3].out;
   const gui::Neighbours all = find_readers(index, finish, out, kAll);

@@ -43,7 +43,7 @@ const PlanIndex& long_plan() {
   return *plan;
 }
 
-/// Errors of 1 % to 9 % of a row's budget, and one row at `share` of it.
+/// Errors of 1 % to 9 % of a row's budget, and one row with a given error.
 RunView one_bad_row(int64_t token, int32_t head, double error) {
   Tensor expected{"out", {kTokens, kHeads, 1}, Dtype::fp32, {}}, seen = expected;
   std::mt19937 random(3);
@@ -70,7 +70,7 @@ View draw(const PlanIndex& plan, const RunView* run, Camera camera, Size size) {
   return draw_numbers(input);
 }
 
-/// The heat map's picture, and the colour that it has at a place of the grid.
+/// The picture of the heat map, and its colour at a position of the grid.
 const Pixels& heat_of(const View& view) {
   for (const Mark& mark : view.drawing.marks)
     if (const auto* pixels = std::get_if<Pixels>(&mark); pixels != nullptr && pixels->height > 1)

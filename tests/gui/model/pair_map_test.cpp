@@ -23,7 +23,7 @@ using gui::CellWork;
 using gui::PairGrid;
 using gui::PlanIndex;
 
-/// Grids over all and over parts of the square: even cells, single tokens, and uneven ones.
+/// Grids over the whole square and over parts of it: even cells, single tokens, and uneven cells.
 std::vector<PairGrid> some_grids(const PlanIndex& index, uint64_t seed) {
   const int64_t q = index.tokens(Side::q), k = index.tokens(Side::kv);
   std::mt19937_64 dice(seed);
@@ -87,7 +87,7 @@ TEST(PairMap, CountsAndClassesAgreeWithSinglePairs) {
   });
 }
 
-/// Every cell of every grid knows the steps, ranks and the item of its single pairs.
+/// Checks that every cell of every grid has the steps, ranks and item of its single pairs.
 void expect_work_of_pairs(const PlanIndex& index, uint64_t seed) {
   if (index.tokens(Side::q) == 0 || index.tokens(Side::kv) == 0) return;
   for (const bool is_backward : {false, true}) {
@@ -230,7 +230,7 @@ TEST(PairMap, CutsAnItemIntoBandsThatHoldItsPairsAndNoOthers) {
       for_each_pair(grid, [&](int64_t, int64_t, int64_t i, int64_t j) {
         expected += truth.work[truth.at(i, j)].item == static_cast<int64_t>(n);
       });
-      // Pairs of several items (heads dealt over ranks) carry no item's number.
+      // Pairs of several items (heads split over ranks) have no item number.
       if (expected > 0) {
         ASSERT_EQ(pairs, expected) << "item " << n;
       }
@@ -256,10 +256,10 @@ TEST(PairMap, BoundsItsWorkWhereStripesAreFinerThanCells) {
       const CellWork& cell = map.cells[grid.at(row, column)];
       ASSERT_EQ(cell.has_work(), column <= row) << row << ", " << column;
       if (!cell.has_work()) continue;
-      // Every cell of 128 x 128 tokens below the diagonal holds pairs of half of the ranks.
+      // Every cell of 128 x 128 tokens below the diagonal contains pairs of half of the ranks.
       EXPECT_FALSE(cell.has_one_rank());
       EXPECT_LT(cell.first_step, cell.last_step);
-      // The work of a pair in the corner of the cell is among what the cell knows.
+      // The cell's work includes the work of the pair in its corner.
       const int64_t q = row * 128 + 127, k = column * 128;
       const int64_t step = ((q - k) % 256 + 256) % 256;
       ASSERT_TRUE(cell.first_step <= step && step <= cell.last_step);
@@ -267,7 +267,7 @@ TEST(PairMap, BoundsItsWorkWhereStripesAreFinerThanCells) {
       ASSERT_EQ(cell.item, CellWork::kManyItems);
     }
   }
-  // Zoomed in to single tokens, every pair has its own step: the distance in stripes on the ring.
+  // With cells of single tokens, every pair has its own step: the distance in stripes on the ring.
   const PairGrid fine{gui::cut_evenly(40'000, 40'300, 300), gui::cut_evenly(20'000, 20'300, 300)};
   const gui::WorkMap exact = gui::find_work(index, fine, gui::count_cells(index, fine), false);
   EXPECT_EQ(exact.coarseness, 1);

@@ -9,8 +9,8 @@
 
 namespace cpscope::tests {
 
-/// What every single pair is, written out token by token from the mask's own reading (the
-/// checker's) and from the rows of every slice.
+/// The visibility and work of every single pair, computed token by token with the checker's own
+/// reading of the mask and from the rows of every slice.
 struct PairTruth {
   int64_t q = 0, k = 0;
   std::vector<char> is_visible;     // [q][k]

@@ -57,7 +57,7 @@ TEST(PlanIndex, CountsTheVisiblePairsOfAnyRectangle) {
     const int64_t q = index.tokens(Side::q), k = index.tokens(Side::kv);
     const int64_t all = count_all_visible(index.plan());
     ASSERT_EQ(index.count_visible(0, q, 0, k), all);
-    // Cut into uneven rectangles, the parts add up.
+    // The counts of an uneven partition into rectangles add up to the total.
     int64_t sum = 0;
     for (int64_t q0 = 0; q0 < q; q0 += 7)
       for (int64_t k0 = 0; k0 < k; k0 += 5)
@@ -86,7 +86,7 @@ TEST(PlanIndex, NumbersAllStagesOfBothPassesByStep) {
   });
 }
 
-/// Items of a stage whose rank is this one, looked at one by one.
+/// Items of a stage with this rank, found by checking each item.
 std::vector<int64_t> look_for(const gui::StageRef& stage, const std::vector<int32_t>& ranks,
                               int32_t rank) {
   std::vector<int64_t> items;

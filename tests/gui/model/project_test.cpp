@@ -25,21 +25,21 @@ using gui::Projection;
 
 using Ids = std::set<int64_t>;
 
-/// What one item touches, found by carrying the plan out with token ids in place of numbers.
+/// What one item touches, found by executing the plan with token ids in place of numbers.
 struct Touched {
   ItemTarget item;
-  int32_t step = 0;                             // of PlanIndex::steps
-  std::vector<int32_t> ranks;                   // who works, or sends and receives
-  Ids rows[2];                                  // [q, kv] of its buffers
-  Ids read[2];                                  // computes: with a visible pair; else rows
-  std::set<std::pair<int64_t, int64_t>> pairs;  // computes: visible (query, key)
+  int32_t step = 0;            // index in PlanIndex::steps
+  std::vector<int32_t> ranks;  // the rank that works, or the sender and the receiver
+  Ids rows[2];                 // [q, kv] rows of its buffers
+  Ids read[2];                 // computes: rows with a visible pair; otherwise all rows
+  std::set<std::pair<int64_t, int64_t>> pairs;  // computes: visible (query, key) pairs
   HeadRange heads;
-  BufferKind kind{};  // of what is written
+  BufferKind kind{};  // kind of the buffer written
 };
 
 bool is_key_side(BufferKind kind) { return kind == BufferKind::kv || kind == BufferKind::dkv; }
 
-/// Carries out a pass on buffers of token ids.
+/// Executes a pass on buffers of token ids.
 class TokenWalk {
  public:
   explicit TokenWalk(const PlanIndex& index) : plan_(index.plan()) {
@@ -109,7 +109,8 @@ class TokenWalk {
     t.heads = into.heads;
     t.kind = into.kind;
     auto& contents = contents_[to_index(item.into)];
-    // A gradient that goes round begins with the rows its first visitor computes with.
+    // A gradient that travels round the ring begins with the rows that its first rank computes
+    // with.
     if (into.tokens == kNoTokens) contents = kv_now_[to_index(item.rank)];
     take(t, into.kind, contents);
   }
@@ -133,7 +134,7 @@ class TokenWalk {
       }
       all.push_back(t);
     }
-    // Everything of a stage leaves before anything lands.
+    // All sends of a stage read their source before any destination is written.
     for (const auto& [to, rows, ids] : landed_) {
       auto& contents = contents_[to_index(to)];
       for (size_t r = 0; r < ids.size() && r < rows.size(); ++r) contents[rows[r]] = ids[r];
@@ -165,7 +166,7 @@ bool has_id_within(const Ids& ids, int64_t begin, int64_t end) {
   return it != ids.end() && *it < end;
 }
 
-/// Items, links and steps of what `hits` accepts, beside those of a projection.
+/// Adds items, links and steps of the items that `hits` accepts to those of a projection.
 template <class Hits>
 void expect_items(const Projection& p, const std::vector<Touched>& all, Hits hits) {
   std::set<std::tuple<bool, int, int64_t>> items, seen;
@@ -358,8 +359,8 @@ TEST(Project, KeepsTheFirstItemsAndSaysThatThereAreMore) {
   EXPECT_EQ(p.items.size(), Projection::kMostItems);
   EXPECT_EQ(p.steps.size(), index.steps().size());
   EXPECT_EQ(p.ranks.size(), 64u);
-  EXPECT_EQ(p.links.size(), 128u);  // forwards round the ring, and back
-  // One token: the answer does not depend on when the list was full.
+  EXPECT_EQ(p.links.size(), 128u);  // forward round the ring, and back
+  // For one token, the result must not depend on when the list was full.
   const Projection one = project(gui::TokenRange{Side::q, 17, 18}, index);
   std::set<std::pair<int32_t, int32_t>> links;
   for (const Touched& t : TokenWalk(index).all) {

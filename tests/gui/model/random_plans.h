@@ -14,8 +14,8 @@
 
 namespace cpscope::tests {
 
-/// Calls look(index, seed) with the plans of the random scenarios of seeds 1 to `seeds`, the
-/// refused ones left out, until something fails.
+/// Calls look(index, seed) with the plans of the random scenarios of seeds 1 to `seeds`, without
+/// the rejected ones, until a check fails.
 template <class Look>
 void for_plans_of_seeds(uint64_t seeds, Look look, const RandomSpace& space = {}) {
   uint64_t planned = 0;
@@ -30,7 +30,7 @@ void for_plans_of_seeds(uint64_t seeds, Look look, const RandomSpace& space = {}
   EXPECT_GT(planned, seeds / 3);
 }
 
-/// The plan of a scenario file; nothing when it cannot be read or is refused.
+/// The plan of a scenario file; nothing when it cannot be read or is rejected.
 inline std::optional<gui::PlanIndex> plan_file(const std::string& path) {
   auto loaded = load_scenario(path);
   if (!loaded.ok()) return std::nullopt;

@@ -1,4 +1,4 @@
-// What each step wrote beside what it should have: against brute force over the items themselves.
+// The comparison of each step with its exact result, against brute force over the items themselves.
 #include "gui/model/step_errors.h"
 
 #include "gui/app/exact_steps.h"
@@ -64,7 +64,7 @@ int32_t tensor_number(const std::string& array) {
 /// (tensor, step of both passes, token, head)
 using StepCell = std::tuple<int32_t, int32_t, int64_t, int32_t>;
 
-/// The furthest row of every cell, element by element through place_in_item.
+/// The largest row error of every cell, element by element through place_in_item.
 std::map<StepCell, double> brute_force(const RunRecord& seen, const RunRecord& expected,
                                        const Plan& plan) {
   std::map<StepCell, double> cells;
@@ -110,7 +110,7 @@ TEST(StepErrors, AreTheFurthestRowsOfTheItemsOfEachStep) {
     const RunRecord exact = walk_exact_items(scenario, inputs);
     const PlanIndex index(std::move(*checked));
     const Result<StepErrors> steps = measure_steps(seen, exact, index, "exact");
-    // Where nobody sees anything, no rank computes.
+    // If no query sees a key, no rank computes.
     const bool has_computes =
         std::any_of(seen.tensors.begin(), seen.tensors.end(), [](const Tensor& tensor) {
           return parse_item_name(tensor.name)->item.kind == StageKind::compute;
@@ -144,7 +144,7 @@ TEST(StepErrors, AreTheFurthestRowsOfTheItemsOfEachStep) {
   EXPECT_GT(ran, 40);
 }
 
-/// A run in the window whose items can be bent, and its inputs.
+/// A run in the window whose items can be changed, and its inputs.
 struct Bent {
   SharedPlan plan;
   RunInputs inputs;
@@ -290,7 +290,7 @@ TEST(StepErrors, AreDrawnForTheStepOfThePlayhead) {
     EXPECT_TRUE(first->tooltip.find("rank 1 in step 3, out") != std::string::npos)
         << first->tooltip;
   }
-  // A tensor of the other pass: words, and the steps that have it.
+  // A tensor of the other pass: the view shows text, and the steps that have it.
   const View none = draw_step(bent, run, 0, 2, {700, 500});
   EXPECT_EQ(find_heat(none), nullptr);
   EXPECT_TRUE(has_text(none, "dq is written in backward steps"));
@@ -322,7 +322,7 @@ TEST(StepErrors, SayWhyThereAreNone) {
   EXPECT_TRUE(to_sentence(*refusal).starts_with("No steps: the results of all items take "))
       << to_sentence(*refusal);
 
-  // A record whose items are not the plan's.
+  // A record with items of another plan.
   Bent bent = run_zigzag();
   for (Tensor& tensor : bent.record.tensors)
     if (parse_item_name(tensor.name)) tensor.shape[0] /= 2, tensor.values.resize(tensor.size());

@@ -7,7 +7,7 @@
 
 namespace cpscope::tests {
 
-/// Events of a made-up clock: every item takes some time, some ranks' transfers stick out.
+/// Events of an invented clock: every item takes some time, and some ranks' transfers are exposed.
 inline gui::RunView make_run(const gui::PlanIndex& index, std::mt19937_64& random) {
   gui::RunView run;
   run.name = "A: test";

@@ -1,4 +1,4 @@
-// What the timeline shows of a run's clock.
+// The timeline of a run's clock.
 #include "gui/model/timeline/event_fold.h"
 #include "gui/model/timeline/timeline_view.h"
 #include "sim/scenario/scenario_file.h"
@@ -75,7 +75,7 @@ TEST(TimelineView, ShowsEveryEventOfARunOnce) {
     asked.input.run_a = &run;
     const View view = draw_timeline(asked.input);
     expect_sound(view);
-    // As long as the stretch that it stands for, on the ruler's scale.
+    // The box is as long as the interval that it shows, on the ruler's scale.
     const gui::HitGrid& grid = view.grids.front();
     const double per_ns = grid.box.width() / (grid.x1 - grid.x0);
     size_t shown = 0, stretches = 0;

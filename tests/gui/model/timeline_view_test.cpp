@@ -25,9 +25,9 @@ using gui::HitRegion;
 using gui::PlanIndex;
 using gui::View;
 
-using RankStep = std::pair<int32_t, int32_t>;  // rank, number of the step in PlanIndex::steps
+using RankStep = std::pair<int32_t, int32_t>;  // rank, index of the step in PlanIndex::steps
 
-/// What the plan's items say about every cell, counted one by one.
+/// The figures of every cell, counted one by one from the plan's items.
 struct Counted {
   std::map<RankStep, int64_t> pairs, sent, received;
 };
@@ -93,7 +93,7 @@ TEST(StepTable, PhasesHoldEveryStageOnceInOrder) {
       for (const gui::PhaseWork& phase : measure_step(index, static_cast<int32_t>(s))) {
         ASSERT_EQ(phase.first_stage, next);
         next = phase.end_stage;
-        // A compute never stands beside the transfer that brings what it reads.
+        // A compute is never in the same phase as the transfer that brings its inputs.
         std::vector<BufferId> arrived;
         for (int32_t n = phase.first_stage; n < phase.end_stage; ++n) {
           const gui::StageRef& stage = index.stages()[static_cast<size_t>(n)];
@@ -129,7 +129,7 @@ TEST(TimelineView, BarsAreAsLongAsTheRanksShareOfTheBusiestOne) {
         const HitRegion* cell =
             find_hit(view, "cell/" + std::to_string(rank) + "/" + std::to_string(step));
         ASSERT_NE(cell, nullptr);
-        // Bars of this cell, and the outlines of waiting that fill them up.
+        // Bars of this cell, and the outlines of waiting that complete them.
         double bar = 0, wait = 0;
         for (const gui::Mark& mark : view.drawing.marks) {
           if (const auto* box = std::get_if<gui::FilledBox>(&mark)) {
@@ -174,7 +174,7 @@ TEST(TimelineView, WireBarsAreAsLongAsTheBytes) {
       const auto number = static_cast<size_t>(std::stoi(hit.name.substr(at + 6)));
       const gui::StepWork work = measure_step(index, step);
       const gui::PhaseWork& phase = work.at(number);
-      // From the items of the phase's stages.
+      // The expected bytes, from the items of the phase's stages.
       std::vector<int64_t> bytes(static_cast<size_t>(index.num_ranks()), 0);
       for (int32_t s = phase.first_stage; s < phase.end_stage; ++s) {
         const gui::StageRef& stage = index.stages()[static_cast<size_t>(s)];
@@ -186,7 +186,7 @@ TEST(TimelineView, WireBarsAreAsLongAsTheBytes) {
         }
       }
       const int64_t most = *std::max_element(bytes.begin(), bytes.end());
-      // The rank that sends most has the longest bar.
+      // The rank that sends the most has the longest bar.
       double longest = 0;
       for (const HitRegion& other : view.hits)
         if (other.name.size() > at && other.name.starts_with("cell/") &&

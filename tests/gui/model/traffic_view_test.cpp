@@ -107,6 +107,37 @@ TEST(TrafficView, DrawsAnArrowForEachLink) {
   });
 }
 
+/// The box of a line of text that begins at its left edge.
+gui::Box box_of(const gui::Label& label, const gui::ViewInput& input) {
+  const float width = input.text_width(label.text, label.size, label.face);
+  return {label.at.x, label.at.y - 0.4F * label.size, label.at.x + width,
+          label.at.y + 0.4F * label.size};
+}
+
+TEST(TrafficView, WritesNoLineOverAnother) {
+  for_plans_of_seeds(20, [](const PlanIndex& index, uint64_t) {
+    for (float width = 200; width <= 700; width += 50) {
+      for (float height = 260; height <= 560; height += 30) {
+        Asked asked(index, {width, height});
+        asked.input.moment = index.moment_of_stage(0);
+        const View view = draw_traffic(asked.input);
+        std::vector<std::pair<gui::Box, std::string>> lines;
+        for (const gui::Mark& mark : view.drawing.marks) {
+          const auto* label = std::get_if<gui::Label>(&mark);
+          if (label == nullptr || label->anchor != gui::Anchor::left_middle) continue;
+          const gui::Box box = box_of(*label, asked.input);
+          for (const auto& [other, text] : lines)
+            ASSERT_FALSE(box.x0 < other.x1 && other.x0 < box.x1 && box.y0 < other.y1 &&
+                         other.y0 < box.y1)
+                << width << " x " << height << ": \"" << label->text << "\" over \"" << text
+                << "\"";
+          lines.emplace_back(box, label->text);
+        }
+      }
+    }
+  });
+}
+
 TEST(TrafficView, StaysSoundUnderAnyCameraSizeAndSelection) {
   const auto look = [](const PlanIndex& index, uint64_t seed) {
     std::mt19937_64 random(seed);

@@ -14,13 +14,13 @@
 
 namespace cpscope::tests {
 
-/// Letters of one width, so that tests need no font.
+/// Text width with letters of equal width, so that tests need no font.
 inline float even_width(const std::string& text, float size, gui::Face face) {
   const float em = face == gui::Face::mono ? 0.6F : 0.53F;
   return static_cast<float>(text.size()) * size * em;
 }
 
-/// A view's input with nothing selected, at the first step.
+/// The input of a view with nothing selected, at the first step.
 struct Asked {
   gui::Projection selected, hovered;
   gui::ViewMemo memo;
@@ -45,7 +45,7 @@ inline void expect_finite(const gui::Box& box, const char* what) {
     ASSERT_TRUE(std::isfinite(v) && std::abs(v) < 1e6F) << what << " at " << v;
 }
 
-/// No more marks than allowed, all coordinates finite, clips in pairs, hit names unique and ASCII.
+/// Checks a view: mark limit, finite coordinates, clips in pairs, hit names unique and ASCII.
 inline void expect_sound(const gui::View& view) {
   ASSERT_LE(view.drawing.marks.size(), gui::kMostMarks);
   int clips = 0;
@@ -83,7 +83,7 @@ inline void expect_sound(const gui::View& view) {
   }
 }
 
-/// Do the labels, one after another, say so? Wrapped lines stand together.
+/// True if the labels, joined in order, contain the text. Wrapped lines follow each other.
 inline bool has_words(const gui::View& view, const std::string& text) {
   std::string all;
   for (const gui::Mark& mark : view.drawing.marks) {
@@ -92,7 +92,7 @@ inline bool has_words(const gui::View& view, const std::string& text) {
   return all.find(text) != std::string::npos;
 }
 
-/// Cameras from whole pictures to single tokens, now and then absurd ones.
+/// Cameras from the whole picture to single tokens, sometimes invalid ones.
 inline gui::Camera random_camera(std::mt19937_64& random) {
   const auto span = [&random] {
     const double width = std::exp2(std::uniform_real_distribution<double>(-24, 1)(random));
@@ -111,7 +111,7 @@ inline gui::Camera random_camera(std::mt19937_64& random) {
   return {span(), span()};
 }
 
-/// Every zoom of one axis with every zoom of the other, each half of the one before.
+/// Every zoom of one axis with every zoom of the other; each zoom shows half of the one before.
 inline std::vector<gui::Camera> zoom_grid(int halvings) {
   std::vector<gui::Camera> cameras;
   for (int x = 0; x < halvings; ++x)

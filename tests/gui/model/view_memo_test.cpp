@@ -12,7 +12,7 @@ namespace {
 
 using gui::ViewMemo;
 
-/// A memo whose jobs are done when the test says so, and what was made.
+/// A memo whose jobs are done when the test says so, and the values that were made.
 struct AskedMemo {
   ViewMemo memo;
   std::vector<std::function<void()>> jobs;
@@ -65,7 +65,7 @@ TEST(ViewMemo, KeepsTheFormerValueWhileTheNextIsMade) {
   EXPECT_EQ(asked.ask("b"), nullptr);
   EXPECT_EQ(*std::static_pointer_cast<const std::string>(asked.memo.value), "value of a");
   EXPECT_EQ(asked.memo.key, "a");
-  // Nobody wants b any more; a new job begins only when the one in hand is done.
+  // The value of b is no longer needed; a new job begins only when the running one is done.
   EXPECT_EQ(asked.ask("c"), nullptr);
   ASSERT_EQ(asked.jobs.size(), 1u);
   asked.jobs[0]();

@@ -11,7 +11,7 @@
 
 namespace cpscope::tests {
 
-/// An input with a fixed font: every letter is 0.6 of its size wide.
+/// An input with a fixed font: every letter is 0.6 of the font size wide.
 inline gui::ViewInput probe_input(const gui::PlanIndex& plan, const gui::Projection& nothing,
                                   gui::Size size) {
   gui::ViewInput input;
@@ -60,7 +60,8 @@ inline bool is_finite(const gui::Mark& mark) {
       mark);
 }
 
-/// Few marks, no coordinate that is no number, ASCII only, pictures of their size, clips closed.
+/// Checks a view: mark limit, finite coordinates, ASCII only, pictures with all their cells, closed
+/// clips.
 inline void expect_paintable(const gui::View& view) {
   EXPECT_LT(view.drawing.marks.size(), gui::kMostMarks);
   int clips = 0;

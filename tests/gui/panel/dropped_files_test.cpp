@@ -16,7 +16,7 @@ namespace {
 
 using gui::AppState;
 
-/// Files of one test, in a folder of its own.
+/// The files of one test, in a folder of their own.
 class Files {
  public:
   Files() : folder_(std::filesystem::temp_directory_path() / name()) {
@@ -44,7 +44,7 @@ std::string scenario(int32_t ranks, const std::string& title) {
          std::to_string(ranks) + "\n[numerics]\ndtype = \"fp32\"\n";
 }
 
-/// Frames until everything that was dropped is open.
+/// Runs frames until everything that was dropped is open.
 void drop(AppState& state, std::deque<std::string> paths) {
   for (double now_s = 0; !paths.empty() || state.job.task.is_running(); now_s += 0.01) {
     open_dropped(state, paths);

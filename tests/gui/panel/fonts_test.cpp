@@ -91,10 +91,10 @@ TEST(Fonts, MeasureWhatTheyPaint) {
         const std::string text = "Hamburg 131072 tokens H";
         const Box ink = ink_of_text(screen, text, face, size);
         EXPECT_NEAR(ink.width(), width_of(text, size, face), size * 0.25F) << size << scale;
-        // A line's ink fits into its size, but for the faint edge of a pixel.
+        // The ink of a line fits into its size, except for the faint edge of a pixel.
         EXPECT_GE(ink.y0, 20 - 1 / scale) << size << " " << scale;
         EXPECT_LE(ink.y1, 20 + size + 1 / scale) << size << " " << scale;
-        // And uses it: letters are not smaller than they have to be.
+        // The ink uses most of the size: letters are not smaller than necessary.
         EXPECT_GE(ink.height(), size * 0.8F) << size << " " << scale;
       }
     }

@@ -1,5 +1,5 @@
-// A window over a plan that is too large to be looked through within a frame: what is worked out on
-// other threads ends in the same picture.
+// A window with a plan that is too large to be visited within a frame: work on other threads must
+// give the same picture.
 #include "gui/app/app_state.h"
 #include "gui/app/inspect.h"
 #include "gui/app/projection_memo.h"
@@ -45,7 +45,7 @@ TEST(LargePlan, EndsInTheSamePictureInTheBackgroundAndAtOnce) {
   for (const bool in_background : {false, true}) {
     const auto state = open_large();
     Hand hand(*state, {.size = {1200, 760}, .in_background = in_background});
-    // A camera, a moment of the backward and a selection that all have to be worked out anew.
+    // A camera, a moment of the backward and a selection that all need new computations.
     state->camera(gui::ViewKind::mask) = {{0.25, 0.5}, {0.3, 0.55}};
     hand.settle(20'000);
     state->playhead.index = 130;

@@ -1,4 +1,4 @@
-// A monkey at the window: random clicks, drags, wheels, keys and typing, one event a frame. Nothing
+// Random input (monkey test): clicks, drags, wheels, keys and typing, one event a frame. Nothing
 // may crash, and no plan without its proof may ever be shown.
 #include "gui/app/app_state.h"
 #include "gui/app/command.h"
@@ -33,7 +33,7 @@ class Monkey {
   explicit Monkey(uint64_t seed) : random_(seed) {
     state_.services.scenario_source = read_scenarios_of(CPSCOPE_SCENARIOS);
     state_.services.scenario_names.assign(std::begin(kShipped), std::end(kShipped));
-    // What it saves and opens would be files of this machine.
+    // Saving and opening would access files of this machine.
     state_.services.has_files = false;
     if (Result<Cluster> cluster = load_cluster("h200x8", CPSCOPE_SCENARIOS "/clusters"))
       state_.services.clusters.push_back(std::move(cluster).value());
@@ -42,7 +42,7 @@ class Monkey {
     hand_ = std::make_unique<Hand>(state_, Hand::Options{.size = {1100, 700}});
   }
 
-  /// One event, one frame.
+  /// Makes one event and one frame.
   void act() {
     gui::Offscreen& screen = hand_->offscreen();
     switch (below(12)) {
@@ -73,13 +73,13 @@ class Monkey {
     }
     hand_->frames(1);
     while (screen.has_events()) hand_->frames(1);
-    // One run must be like the other, however fast this machine is.
+    // All runs must be equal, however fast this machine is.
     wait_for_prediction(state_);
     wait_for_ways(state_);
     keep_small();
   }
 
-  /// What is wrong now; empty when nothing is.
+  /// The error in the current state; empty when there is none.
   std::string complaint() const {
     const gui::PlanIndex* plan = state_.plan();
     if (plan == nullptr) return "";
@@ -101,7 +101,7 @@ class Monkey {
  private:
   uint32_t below(uint32_t count) { return static_cast<uint32_t>(random_() % count); }
 
-  /// On a widget, more often than not.
+  /// A random position, usually on a widget.
   Point somewhere() {
     const auto& all = hand_->hits().all();
     if (all.empty() || below(4) == 0)
@@ -128,7 +128,7 @@ class Monkey {
     hand_->offscreen().release_key(key);
   }
 
-  /// Planning of what it typed must not become the test.
+  /// Limits what the test has typed: planning must not dominate its time.
   void keep_small() {
     const bool is_large =
         state_.document.is_open() && (state_.document.scenario().parallel.cp_size > 64 ||

@@ -1,4 +1,5 @@
-// Pictures of real runs, sound and with planted faults, for eyes (CPSCOPE_REVIEW=1).
+// Pictures of real runs, correct ones and with injected faults, for visual review
+// (CPSCOPE_REVIEW=1).
 #include "gui/app/run_views.h"
 #include "gui/model/balance/balance_view.h"
 #include "gui/model/numbers/numbers_view.h"

@@ -15,7 +15,7 @@ namespace {
 
 OffscreenOptions small_screen() { return {{320, 200}, 1, FontChoice::built_in, {}}; }
 
-/// A window with a button and a text field, and where they stand.
+/// A window with a button and a text field, and their positions.
 struct Form {
   int32_t clicks = 0, double_clicks = 0, keys = 0, undos = 0;
   float wheel = 0;
@@ -128,7 +128,7 @@ TEST(Offscreen, HasPixelsForItsScale) {
   EXPECT_TRUE(image == Image(480, 300, {1, 2, 3}));
 }
 
-/// A device that only remembers what it was told.
+/// A device that only records its calls.
 struct Device {
   std::vector<std::string> calls;
   uint64_t next = 1;

@@ -32,14 +32,14 @@ using tests::save_png_for_review;
 
 constexpr Color kHalfInk{255, 255, 255, 128};
 
-/// One mark on the dark theme, with the built-in font.
+/// Paints one mark on the dark theme, with the built-in font.
 Image paint_mark(Mark mark, float scale = 1) {
   Drawing drawing;
   drawing.marks.push_back(std::move(mark));
   return render_drawing(drawing, {64, 64}, ThemeName::dark, FontChoice::built_in, scale);
 }
 
-/// The smallest box of pixels that are not background.
+/// The smallest box around all pixels that are not background.
 Box ink_of(const Image& image) {
   Box ink{1e9F, 1e9F, -1, -1};
   for (int32_t y = 0; y < image.height; ++y) {
@@ -159,7 +159,7 @@ TEST(Paint, KeepsHatchesInsideAndInStep) {
     const int64_t inked = count_ink(one);
     EXPECT_GT(inked, 50 * 40 / 10);
     EXPECT_LT(inked, 50 * 40 * 6 / 10);
-    // Two halves side by side look like the whole: no seam where they meet.
+    // Two halves side by side look like the whole: there is no seam between them.
     Drawing halves;
     halves.add(FilledBox{{5, 5, 22, 45}, clear, hatch, kInk, 0});
     halves.add(FilledBox{{22, 5, 55, 45}, clear, hatch, kInk, 0});
@@ -206,7 +206,7 @@ TEST(Paint, PutsArrowsAtTheEnd) {
   EXPECT_NEAR(ink.x1, 51, 1);
   EXPECT_EQ(ink.x0, 10);
   EXPECT_NEAR(ink.center().y, 30.5, 0.6);
-  // The head lies at the end, the shaft before it is thin.
+  // The head is at the end; the shaft before it is thin.
   EXPECT_NE(arrow.at(45, 32), kBackground);
   EXPECT_EQ(arrow.at(30, 32), kBackground);
 }
@@ -294,7 +294,7 @@ TEST(Paint, ShowsCellsAlikeAsBoxesAndAsTexture) {
   for (int32_t i = 0; i < 64; ++i) {
     cells.colors.push_back({static_cast<uint8_t>(i * 4), 100, static_cast<uint8_t>(255 - i)});
   }
-  // The same picture with each cell split into 8 x 8: too many for boxes.
+  // The same picture with each cell split into 8 x 8: too many cells for boxes.
   Pixels fine{cells.box, 64, 64, {}};
   for (int32_t y = 0; y < 64; ++y) {
     for (int32_t x = 0; x < 64; ++x) {
@@ -331,7 +331,7 @@ TEST(Paint, TakesPlacesThatAreFarAway) {
   EXPECT_GT(count_ink(paint_mark(Ribbon{-far, far, 0, -far, far, 64, kInk})), 4000);
 }
 
-/// Corners that Dear ImGui would send to the card for a drawing.
+/// The number of vertices that Dear ImGui would send to the GPU for a drawing.
 int corners_of(const Drawing& drawing) {
   Offscreen screen({{64, 64}, 1, FontChoice::built_in, {}});
   int corners = 0;
@@ -358,7 +358,7 @@ TEST(Paint, CostsNothingForWhatCannotBeSeen) {
 }
 
 TEST(Paint, TakesMoreCornersThanAnIndexCanCount) {
-  // 40 000 boxes have 160 000 corners; indices of 16 bits end at 65 536.
+  // 40 000 boxes have 160 000 vertices; 16-bit indices end at 65 536.
   Drawing drawing;
   for (int32_t i = 0; i < 40'000; ++i) {
     const auto x = static_cast<float>(i % 200), y = static_cast<float>(i / 200);

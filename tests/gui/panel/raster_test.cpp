@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kWhiteId = 1, kCellsId = 2, kSmoothId = 3;
 constexpr ImU32 kHalfWhite = IM_COL32(255, 255, 255, 128);
 
-/// Triangles without Dear ImGui's help, so that nothing but the rasteriser is tested.
+/// Triangles made without Dear ImGui, so that only the rasteriser is tested.
 class Scene {
  public:
   Scene() : list_(nullptr) {}
@@ -57,7 +57,7 @@ class Scene {
     vertex(x1, y1, color, 1, 1);
     vertex(x0, y1, color, 0, 1);
     triangle(first, first + 1, first + 2);
-    // The other order is painted as two triangles.
+    // With the other vertex order, it is painted as two triangles.
     if (is_twisted) {
       triangle(first + 2, first + 3, first);
     } else {
@@ -106,7 +106,7 @@ uint64_t hash_of(const Image& image) {
   return hash;
 }
 
-/// Triangles of all kinds: colours that grow, textures, slivers, far corners.
+/// Triangles of all kinds: colour gradients, textures, slivers, vertices far away.
 Scene make_busy_scene(float shift) {
   Scene scene;
   std::mt19937 random(7);
@@ -121,7 +121,7 @@ Scene make_busy_scene(float shift) {
   for (const uint64_t texture : {kWhiteId, kCellsId, kSmoothId}) {
     for (int32_t i = 0; i < 60; ++i) {
       for (int32_t k = 0; k < 3; ++k) {
-        // One draw a statement: arguments are evaluated in any order.
+        // One random number per statement: the evaluation order of arguments is unspecified.
         const float x = static_cast<float>(pick(-400, 2000)) / 16 + (i == 5 ? shift : 0);
         const float y = static_cast<float>(pick(-400, 2000)) / 16;
         const float u = static_cast<float>(pick(0, 64)) / 64;
@@ -139,14 +139,14 @@ TEST(Raster, CoversEveryPixelOfAFanOnce) {
   std::mt19937 random(1);
   const auto place = [&] { return static_cast<float>(random() % 1024) / 16; };
   for (int32_t round = 0; round < 200; ++round) {
-    // Triangles around a point that tile the square: corners at random on the 1/16 grid.
+    // Triangles around a point that tile the square, with random vertices on the 1/16 grid.
     Scene scene;
     scene.vertex(place(), place(), kHalfWhite);
     std::vector<std::pair<float, float>> rim = {{0, 0},   {place(), 0},  {64, 0}, {64, place()},
                                                 {64, 64}, {place(), 64}, {0, 64}, {0, place()}};
     for (const auto& [x, y] : rim) scene.vertex(x, y, kHalfWhite);
     for (int i = 0; i < 8; ++i) {
-      // Either way round.
+      // Both vertex orders.
       if (random() % 2 == 0) {
         scene.triangle(0, 1 + i, 1 + (i + 1) % 8);
       } else {
@@ -180,7 +180,7 @@ TEST(Raster, PutsThePixelUnderItsCentre) {
   scene.box(2.5F, 3, 4.5F, 4, IM_COL32(255, 0, 0, 255));
   scene.command();
   const Image image = scene.draw(8, 8);
-  // Centres at 2.5 (on the left edge: in) and 3.5; 4.5 lies on the right edge: out.
+  // Pixel centres at 2.5 (on the left edge: inside) and 3.5; 4.5 is on the right edge: outside.
   for (int32_t x = 0; x < 8; ++x) {
     EXPECT_EQ(image.at(x, 3).r, x == 2 || x == 3 ? 255 : 0) << x;
     EXPECT_EQ(image.at(x, 2).r, 0);
@@ -283,7 +283,7 @@ TEST(Raster, PaintsNothingForWhatIsNoPlace) {
   for (int i = 0; i < 3; ++i) scene.triangle(3 * i, 3 * i + 1, 3 * i + 2);
   scene.command();
   scene.box(0, 0, 64, 64, IM_COL32_WHITE);
-  scene.command(99);  // a texture that nobody knows
+  scene.command(99);  // a texture with an unknown id
   EXPECT_TRUE(scene.draw() == Image(64, 64, {0, 0, 0}));
 }
 
@@ -299,7 +299,7 @@ TEST(Raster, TakesCornersThatAreFarAway) {
 }
 
 TEST(Raster, GivesTheSamePixelsWithEveryCompiler) {
-  // The number was checked with GCC 12 (-O0, -O2, -O3 -march=native) and Clang 14 (-O0, -O2).
+  // The hash was checked with GCC 12 (-O0, -O2, -O3 -march=native) and Clang 14 (-O0, -O2).
   EXPECT_EQ(hash_of(make_busy_scene(0).draw(100, 100)), 5553215674528717414ULL);
 }
 

@@ -1,4 +1,4 @@
-// What leaves the window: scenarios on the way out, pictures and figures of a view.
+// Files that the window writes: scenarios when quitting, pictures and figures of a view.
 #include "gui/app/app_state.h"
 #include "gui/app/command.h"
 #include "gui/draw/png_file.h"
@@ -29,7 +29,7 @@ std::string scratch(const std::string& name) {
   return (folder / name).string();
 }
 
-/// A copy of a shipped scenario, opened from its file and changed.
+/// A copy of a shipped scenario, opened from its file and edited.
 std::unique_ptr<AppState> open_and_edit(const std::string& path) {
   std::filesystem::copy_file(CPSCOPE_SCENARIOS "/zigzag.toml", path,
                              std::filesystem::copy_options::overwrite_existing);
@@ -122,7 +122,7 @@ TEST(Leaving, AsksForANameWhereThereIsNone) {
   hand.key(Key::enter);
   EXPECT_TRUE(state->wants_quit);
   EXPECT_NE(read_text(path).find("cp_size = 2"), std::string::npos);
-  // A name that was asked for and not given is no way out for the next save.
+  // If the dialog for a name was closed without a name, the next save must not quit.
   state->wants_quit = false;
   scenario.parallel.cp_size = 4;
   edit_scenario(*state, scenario, "parallel.cp_size");
@@ -171,7 +171,7 @@ TEST(Export, WritesTheFocusedViewAsAPictureOrAsFigures) {
 TEST(Export, OfFiguresIsShownAndCancelled) {
   const auto state = open_and_edit(scratch("cancelled.toml"));
   Hand hand(*state);
-  // Work that ends when it is told to, and not before.
+  // Work that ends only when it is stopped.
   state->saving.path = "endless.csv";
   state->saving.task.start([](gui::TaskControl& control) -> std::optional<Error> {
     control.progress = 0.25;

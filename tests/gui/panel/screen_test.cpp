@@ -1,4 +1,4 @@
-// The whole window, driven by hands that find widgets by name. No display.
+// The whole window, driven by simulated input that finds widgets by name. No display.
 #include "gui/app/app_state.h"
 #include "gui/app/command.h"
 #include "tests/gui/scenario_files.h"
@@ -223,7 +223,8 @@ TEST(Screen, FitsNarrowAndWideDisplays) {
 }
 
 TEST(Screen, LooksAfterAChangeOfScaleAsIfItHadBegunWithIt) {
-  // A window is dragged to a screen with finer pixels: fonts are made anew, the panels live on.
+  // A window is dragged to a screen with a higher pixel density: fonts are made again, the panels
+  // stay.
   const auto state = open_example("thd_padding_p2p");
   gui::Screen screen, fresh;
   double now_s = 0;
@@ -235,7 +236,7 @@ TEST(Screen, LooksAfterAChangeOfScaleAsIfItHadBegunWithIt) {
     return offscreen.draw();
   };
   gui::Offscreen fine({.size = {1300, 800}, .scale = 2});
-  // As many logical pixels as before: only the letters' widths tell the scales apart.
+  // The same number of logical pixels: only the text widths depend on the scale.
   for (const float scale : {1.0f, 1.25f, 2.0f}) {
     gui::Offscreen offscreen({.size = {1300, 800}, .scale = scale});
     const gui::Image picture = show(screen, offscreen);

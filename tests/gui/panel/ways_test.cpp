@@ -1,5 +1,5 @@
-// The page of ways: every way to split a batch, compared beside the window's own work, pointed at
-// and taken by hands. No display.
+// The page of ways: all ways to split a batch, compared while the window is in use, hovered and
+// taken by simulated input. No display.
 #include "gui/app/ways.h"
 
 #include "gui/app/command.h"
@@ -26,7 +26,7 @@ using gui::AppState;
 using gui::compat::Key;
 using gui::compat::Mods;
 
-/// A shipped scenario and two clusters of eight GPUs, the page of ways closed.
+/// A shipped scenario and two clusters of eight GPUs, with the page of ways closed.
 std::unique_ptr<AppState> open_with_clusters(const std::string& name) {
   auto state = std::make_unique<AppState>();
   for (const char* cluster : {"h100x8", "h200x8"})
@@ -44,8 +44,8 @@ std::unique_ptr<AppState> open_ways(const std::string& name) {
   return state;
 }
 
-/// Everything that tells two comparisons apart, a line a way. Keys that a way does not read are
-/// left out: they are whatever the scenario has.
+/// All differences that two comparisons can have, one line per way. Keys that a way does not read
+/// are left out: they come from the scenario.
 std::string print(const Candidates& ways) {
   std::ostringstream text;
   text.precision(17);
@@ -61,7 +61,7 @@ std::string print(const Candidates& ways) {
   return text.str();
 }
 
-/// What the command would say of the scenario that is open.
+/// The output of the command for the open scenario.
 std::string compared_anew(const AppState& state) {
   const gui::ClusterName on = ways_cluster(state);
   for (const Cluster& cluster : state.services.clusters) {
@@ -102,8 +102,8 @@ TEST(Ways, MarkTheFrontThatNobodyIsBeyond) {
   const auto state = open_ways("thd_padding_p2p");
   const gui::SharedCandidates ways = shown_ways(*state);
   ASSERT_NE(ways, nullptr);
-  // Strictly better in one, no worse in the others: none may be of one that is marked, and of
-  // those that are not marked each has one.
+  // Strictly better in one figure, no worse in the others. No candidate may beat one on the front;
+  // each one off the front must be beaten by another one, or equal one on the front.
   const auto beats = [](const Candidate& a, const Candidate& b) {
     const bool is_as_good = a.total_us() <= b.total_us() && a.bytes_sent <= b.bytes_sent &&
                             a.memory_bytes <= b.memory_bytes;
@@ -130,7 +130,7 @@ TEST(Ways, ThatAreTakenStandAsIfTheyHadAlwaysBeenTheOwn) {
   int32_t taken = 0;
   for (const Candidate& way : first->candidates) {
     if (!way.refusal.empty() || way.is_own) continue;
-    if (++taken % 5 != 0) continue;  // those among them that are alike in all figures too
+    if (++taken % 5 != 0) continue;  // including some whose figures are all equal to another's
     ASSERT_TRUE(take_way(*state, find_way(*shown_ways(*state), way.name)));
     EXPECT_FALSE(state->ways.task.is_running()) << "nothing is compared again";
     EXPECT_EQ(shown(*state), compared_anew(*state)) << way.name;
@@ -195,7 +195,7 @@ TEST(Ways, SayWhyThereAreNone) {
 
 TEST(Ways, EndWithThePage) {
   const auto state = open_with_clusters("thd_padding_p2p");
-  state->services.is_page = true;  // so that much is left to do
+  state->services.is_page = true;  // so that most of the work is still to do
   state->shows_ways = true;
   gui::update(*state, 0);
   EXPECT_TRUE(state->ways.task.is_running());
@@ -283,7 +283,7 @@ TEST(WaysPage, TellsFiguresOfWhatIsPointedAt) {
 }
 
 TEST(WaysPage, NamesWhatIsRefusedAndDoesNotTakeIt) {
-  const auto state = open_with_clusters("zigzag");  // four heads
+  const auto state = open_with_clusters("zigzag");  // this scenario has four heads
   Scenario scenario = state->document.scenario();
   scenario.parallel.cp_size = 8;
   edit_scenario(*state, scenario, "parallel.cp_size");
@@ -336,7 +336,7 @@ TEST(WaysPage, IsWrittenAsATableAndAsPictures) {
   std::filesystem::remove_all(folder);
 }
 
-/// Not compared, but made for whoever looks: CPSCOPE_REVIEW=1, out/review.
+/// Not compared; made for visual review: CPSCOPE_REVIEW=1, out/review.
 TEST(WaysPage, FitsEveryTheme) {
   const auto state = open_ways("one_long_many_short");
   for (const gui::ThemeName theme : gui::kThemeNames) {

@@ -1,5 +1,5 @@
 // The whole window, pixel for pixel, with the built-in font: every theme, two plans side by side,
-// and a scenario that is refused.
+// and a scenario that is rejected.
 #include "gui/app/app_state.h"
 #include "gui/app/command.h"
 #include "tests/gui/scenario_files.h"
@@ -76,7 +76,7 @@ TEST(WindowGolden, SaysWhyAScenarioIsRefused) {
   if (const auto why = expect_golden("window_refused", hand.picture())) GTEST_SKIP() << *why;
 }
 
-/// Not compared, but made for whoever looks: CPSCOPE_REVIEW=1, out/review.
+/// Not compared; made for visual review: CPSCOPE_REVIEW=1, out/review.
 TEST(WindowGolden, FitsEveryThemeScaleAndSmallDisplays) {
   struct Look {
     const char* name;

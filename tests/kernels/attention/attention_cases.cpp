@@ -12,7 +12,7 @@ int32_t draw(std::mt19937_64& random, int32_t low, int32_t high) {
   return std::uniform_int_distribution<int32_t>(low, high)(random);
 }
 
-/// A rectangle with, half of the time, diagonal borders.
+/// A rectangle; half of the time with diagonal borders.
 BandSlice random_slice(int32_t q_rows, int32_t kv_rows, std::mt19937_64& random) {
   BandSlice slice;
   slice.q0 = draw(random, 0, q_rows - 1);
@@ -60,7 +60,7 @@ AttentionCase random_case(uint64_t seed, const CaseSpace& space) {
   const int32_t num_slices = draw(random, 1, 4);
   for (int32_t i = 0; i < num_slices; ++i)
     item.slices.push_back(random_slice(shape.q_rows, shape.kv_rows, random));
-  // Not known, few or many: kernels choose their tiles by it.
+  // Unknown, few or many: kernels select their tiles by it.
   shape.keys_per_row = pick(std::array<int64_t, 4>{0, 0, 50, 100'000});
   return item;
 }

@@ -7,7 +7,7 @@
 
 namespace cpscope::tests {
 
-/// Which cases random_case() draws.
+/// Parameters of the cases that random_case() makes.
 struct CaseSpace {
   std::vector<Dtype> dtypes = {Dtype::bf16, Dtype::fp16};
   std::vector<std::pair<int32_t, int32_t>> dims = {{64, 64}};  // qk, v
@@ -15,7 +15,7 @@ struct CaseSpace {
   double share_softcap = 0.25;
 };
 
-/// A compute item with random bands (several ranges in a row, rows and keys that see nothing),
+/// A compute item with random bands (several ranges in a row, rows and keys without a partner),
 /// grouped heads and sizes that tiles do not divide.
 AttentionCase random_case(uint64_t seed, const CaseSpace& space);
 
@@ -23,12 +23,12 @@ AttentionCase random_case(uint64_t seed, const CaseSpace& space);
 AttentionCase full_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_t head_dim_v);
 AttentionCase causal_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_t head_dim_v);
 
-/// The same without keys from `end` on, and without those before.
+/// The same case without keys from `end` on, and without keys before `end`.
 AttentionCase keys_before(const AttentionCase& item, int32_t end);
 AttentionCase keys_from(const AttentionCase& item, int32_t begin);
 
-/// Every query sees every other key, each through a range of its own, as an imported order makes
-/// them: a row is walked in rows/2 tiles.
+/// Every query sees every other key, each through a separate range, as an imported order makes
+/// them: a row has rows/2 streamed tiles.
 AttentionCase scattered_case(Dtype dtype, int32_t rows, int32_t head_dim);
 
 }  // namespace cpscope::tests

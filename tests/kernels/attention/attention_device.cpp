@@ -19,9 +19,9 @@
 namespace cpscope::tests {
 namespace {
 
-constexpr int32_t kHeadGapLanes = 8;  // of NaN behind each head
+constexpr int32_t kHeadGapLanes = 8;  // of NaN after each head
 constexpr double kUnseenLse =
-    -std::numeric_limits<double>::infinity();  // of a row that sees nothing
+    -std::numeric_limits<double>::infinity();  // of a row without a visible key
 
 kernels::DeviceRows view_of(const DeviceBytes& memory, int32_t num_heads, int32_t head_dim) {
   const int64_t head_stride = kernels::padded_lanes(head_dim) + kHeadGapLanes;
@@ -32,7 +32,7 @@ int64_t count_elements(int32_t num_rows, int32_t num_heads, int32_t head_dim) {
   return int64_t{num_rows} * num_heads * (kernels::padded_lanes(head_dim) + kHeadGapLanes);
 }
 
-/// One element as the device holds it.
+/// Stores one element as the device has it.
 void put_element(Dtype dtype, double value, std::byte* to) {
   const auto narrow = static_cast<float>(value);
   if (dtype == Dtype::fp32) {
@@ -142,11 +142,11 @@ HostRows download_rows(const RowsOnDevice& rows, int32_t num_rows, int32_t num_h
 
 namespace {
 
-/// What forwards of a shape write.
+/// The results of a forward of a shape.
 struct ForwardResults {
   const kernels::AttentionShape& shape;
   bool is_narrow;
-  int32_t lse_gap;  // numbers behind the heads of a row
+  int32_t lse_gap;  // numbers after the heads of a row
   RowsOnDevice out;
   DeviceBytes lse;        // [row][head, gap]
   DeviceBytes max_logit;  // [head]
@@ -189,7 +189,7 @@ struct ForwardResults {
   }
 };
 
-/// One launch; `change` may ask for more of it.
+/// Runs one launch; `change` may add to it.
 template <class Change>
 void launch_case(kernels::Generation generation, const AttentionCase& item,
                  const AttentionInputs& inputs, const kernels::TileList& list,
@@ -266,7 +266,7 @@ ForwardAnswer run_forward_in_two(const AttentionCase& before, const AttentionCas
   const auto tiles_of = [&](const AttentionCase& item) {
     return query_tiles(item, forward_tile_shape(kHopper, item.shape));
   };
-  // launch_out_merge knows no gaps.
+  // launch_out_merge supports no gaps.
   const int32_t gap = by_kernel ? 1 : 0;
   const ForwardResults whole(shape, false, gap), partial(shape, false, gap);
   launch_case(kHopper, before, inputs, tiles_of(before), whole, [](kernels::ForwardLaunch&) {});
@@ -343,7 +343,7 @@ std::string judge_forward(const AttentionCase& item, const AttentionInputs& inpu
   const double size = largest_magnitude(inputs.v.values);
   const double budget = 2.0 * largest_difference(plain.out.values, exact.out.values) + 1e-5 * size;
   const double error = largest_difference(answer.out.values, exact.out.values);
-  // Also true of a NaN.
+  // Also true for a NaN.
   if (!(error <= budget)) return fmt::format("out differs by {}, budget {}", error, budget);
   const double lse_error = largest_difference(answer.lse, exact.lse);
   double largest_lse = 1.0;

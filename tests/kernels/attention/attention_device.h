@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-/// Compute items on the device, emulated or real: everything that no kernel may read is NaN, and
-/// everything that it must write begins as NaN.
+/// Compute items on the device, emulated or real. Everything that no kernel may read is NaN, and
+/// everything that a kernel must write is NaN before.
 namespace cpscope::tests {
 
-/// Device memory that is filled from the host and given back by itself.
+/// Device memory that is filled from the host and frees itself.
 class DeviceBytes {
  public:
-  /// All bytes 0xff: whatever is read from there is a NaN.
+  /// All bytes are 0xff, so every value read from there is a NaN.
   explicit DeviceBytes(int64_t bytes);
   ~DeviceBytes();
   DeviceBytes(DeviceBytes&& other) noexcept;
@@ -55,27 +55,27 @@ struct RowsOnDevice {
   kernels::DeviceRows view;
 };
 
-/// `is_used` [row]: the others hold NaN.
+/// `is_used` [row]: other rows hold NaN.
 RowsOnDevice upload_rows(const HostRows& rows, Dtype dtype, const std::vector<bool>& is_used);
 /// Rows of fp32 to be written.
 RowsOnDevice make_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_dim);
-/// The same, of numbers of 16 bits.
+/// The same, of 16-bit numbers.
 RowsOnDevice make_narrow_result_rows(int32_t num_rows, int32_t num_heads, int32_t head_dim);
 HostRows download_narrow_rows(const RowsOnDevice& rows, Dtype dtype, int32_t num_rows,
                               int32_t num_heads, int32_t head_dim);
-/// Reads results back. Fails the running test where a gap was written.
+/// Reads results back. Fails the running test if a gap was written.
 HostRows download_rows(const RowsOnDevice& rows, int32_t num_rows, int32_t num_heads,
                        int32_t head_dim);
 
-/// Which query rows see something, which keys are seen.
+/// Query rows that see a key, and keys that a query sees.
 std::vector<bool> used_queries(const AttentionCase& item);
 std::vector<bool> used_keys(const AttentionCase& item);
 
 kernels::TileList query_tiles(const AttentionCase& item, kernels::TileShape shape);
 kernels::TileList key_tiles(const AttentionCase& item, kernels::TileShape shape);
 
-/// The forward on the device. `tiles` may be another list than the case's own, to plant a bug.
-/// arrivals: what the kernel waits for, with flags in device memory.
+/// Runs the forward on the device. `tiles` may differ from the case's list, to plant a bug.
+/// arrivals: flags in device memory that the kernel waits for.
 ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& item,
                           const AttentionInputs& inputs, const kernels::TileList& tiles,
                           bool is_narrow = false, const kernels::Arrivals& arrivals = {});
@@ -85,23 +85,23 @@ ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& i
 /// first one's (by_kernel), or launch_out_merge does.
 ForwardAnswer run_forward_in_two(const AttentionCase& before, const AttentionCase& after,
                                  const AttentionInputs& inputs, bool by_kernel, bool rounds);
-/// The first element of results in the dtype that is not the fp32 result, rounded; "": none.
+/// The first element of results in the dtype that differs from the rounded fp32 result; "": none.
 std::string find_other_bits(const AttentionCase& item, const ForwardAnswer& narrow,
                             const ForwardAnswer& wide);
 
 struct RowStatistics {
   std::vector<double> log2_lse;  // [head][row]
   std::vector<double> delta;     // [head][row]
-  std::vector<double> offsets;   // as row_offsets.h tells
+  std::vector<double> offsets;   // as in row_offsets.h
 };
 RowStatistics run_row_statistics(const AttentionCase& item, const AttentionInputs& inputs,
                                  const ForwardAnswer& forward);
 
-/// Empty, or what is wrong with a forward: errors beyond twice those of a plain evaluation.
+/// Empty, or the error of a forward: errors beyond twice those of a plain evaluation.
 std::string judge_forward(const AttentionCase& item, const AttentionInputs& inputs,
                           const ForwardAnswer& answer);
 
-/// Empty, or why there is no device.
+/// Empty, or the reason why there is no device.
 std::string missing_device();
 
 }  // namespace cpscope::tests

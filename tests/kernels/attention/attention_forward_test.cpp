@@ -1,5 +1,5 @@
 // The 16-bit forward that runs on any tensor core, on the emulator or a GPU, against the dense
-// reference. No kernel may read what no query sees, write beside its rows, or lose a pair.
+// reference. No kernel may read rows that no query sees, write outside its rows, or lose a pair.
 #include "kernels/attention/row_offsets.h"
 #include "kernels/dispatch/attention_dispatch.h"
 #include "tests/kernels/attention/attention_cases.h"
@@ -24,7 +24,7 @@ namespace {
 using kernels::Generation;
 
 #ifdef CPSCOPE_EMULATED
-constexpr uint64_t kForwardCases = 12;  // for each pair of dims
+constexpr uint64_t kForwardCases = 12;  // for each pair of head_dims
 #else
 constexpr uint64_t kForwardCases = 200;
 #endif
@@ -144,7 +144,7 @@ TEST_F(PortableForward, OffsetsAreLseOverTheScaleAndDeltaInThreeParts) {
       for (int i = kernels::kOffsetParts; i < kernels::kOffsetLanes; ++i)
         EXPECT_EQ(std::make_pair(of_lse[i], of_delta[i]), std::make_pair(0.0, 0.0));
       EXPECT_EQ(of_delta[0] + of_delta[1] + of_delta[2], -statistics.delta[of_head]);
-      // What a product adds times what it is multiplied by afterwards.
+      // The number that a product adds, times the later factor.
       const double log2_lse =
           -(of_lse[0] + of_lse[1] + of_lse[2]) * kernels::offset_logit_log2(item.shape);
       if (std::isinf(statistics.log2_lse[of_head])) {

@@ -1,5 +1,5 @@
-// The fp32 forward, on the emulator or a GPU, against the dense reference. Its gradients are held
-// to theirs in gradient_test.cpp.
+// The fp32 forward, on the emulator or a GPU, against the dense reference. Its gradients are tested
+// in gradient_test.cpp.
 #include "kernels/dispatch/attention_dispatch.h"
 #include "tests/kernels/attention/attention_cases.h"
 #include "tests/kernels/attention/attention_device.h"

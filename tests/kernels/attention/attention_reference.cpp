@@ -22,7 +22,7 @@ double dot(const double* a, const double* b, int32_t count) {
 
 struct Logit {
   double value = 0.0;
-  double slope = 0.0;  // by q.k
+  double slope = 0.0;  // with respect to q.k
 };
 
 Logit logit_of(const kernels::AttentionShape& shape, const double* q, const double* k) {
@@ -45,7 +45,7 @@ HostRows draw_rows(int32_t rows, int32_t heads, int32_t dim, double size, Dtype 
   return drawn;
 }
 
-/// One row of one head.
+/// Evaluates one row of one head.
 void evaluate_row(const AttentionCase& item, const AttentionInputs& inputs, Precision precision,
                   int32_t q, int32_t head, ForwardAnswer& answer) {
   const int32_t kv_head = item.kv_head(head);

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-/// One compute item evaluated densely in fp64 from its bands: what the attention kernels are held
-/// against. Knows nothing of tiles or ranges.
+/// One compute item evaluated densely in fp64 from its bands: the reference for the attention
+/// kernels. Does not use tiles or ranges.
 namespace cpscope::tests {
 
 /// Rows of several heads on the host.
@@ -16,7 +16,7 @@ struct HostRows {
   int32_t num_rows = 0;
   int32_t num_heads = 0;
   int32_t head_dim = 0;
-  std::vector<double> values;  // [row][head][lane]
+  std::vector<double> values;  // [row][head][element]
 
   HostRows() = default;
   HostRows(int32_t rows, int32_t heads, int32_t dim)
@@ -33,7 +33,7 @@ struct HostRows {
   }
 };
 
-/// A compute item: its shape and what it sees.
+/// A compute item: its shape and its visible pairs.
 struct AttentionCase {
   kernels::AttentionShape shape;
   std::vector<BandSlice> slices;
@@ -55,15 +55,15 @@ struct AttentionInputs {
   HostRows q, k, v, d_out;
 };
 
-/// Normal numbers; q is drawn `sharpness` times larger, which makes some weights dominate.
+/// Normally distributed numbers; q is `sharpness` times larger, which makes some weights dominate.
 AttentionInputs draw_inputs(const AttentionCase& item, double sharpness = 1.0);
 
 enum class Precision {
   exact,  // fp64 throughout
-  plain   // weights and gradients of logits rounded to the dtype before they are multiplied
+  plain   // weights and gradients of logits are rounded to the dtype before products
 };
 
-/// out 0 and lse -inf where nothing is visible; max_logit -inf where no row sees anything.
+/// out is 0 and lse -inf for rows without a visible key; max_logit is -inf if no row sees a key.
 struct ForwardAnswer {
   HostRows out;
   std::vector<double> lse;        // [row][head] natural log
@@ -77,14 +77,14 @@ struct BackwardAnswer {
   HostRows dq, dk, dv;
 };
 
-/// Gradients for `forward`, the whole row's answer (exact, even where `precision` is plain).
+/// Gradients for `forward`, the answer of the whole row (exact, even if `precision` is plain).
 BackwardAnswer evaluate_backward(const AttentionCase& item, const AttentionInputs& inputs,
                                  const ForwardAnswer& forward, Precision precision);
 
-/// rowsum(d_out * out), 0 where nothing is visible: [row][head].
+/// rowsum(d_out * out), 0 for rows without a visible key: [row][head].
 std::vector<double> evaluate_delta(const AttentionInputs& inputs, const ForwardAnswer& forward);
 
-/// Largest |a - b|; NaN when either holds one. Equal infinities differ by 0.
+/// Largest |a - b|; NaN if either holds one. Equal infinities differ by 0.
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 double largest_magnitude(const std::vector<double>& values);
 

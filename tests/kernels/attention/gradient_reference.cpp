@@ -21,7 +21,7 @@ int32_t kv_head_of(const AttentionShape& shape, int32_t head) {
   return (shape.first_head + head) / shape.group - shape.first_kv_head;
 }
 
-/// First lane of a row of one head.
+/// Index of the first element of a row of one head.
 size_t at(int32_t row, int32_t num_heads, int32_t head, int32_t head_dim) {
   return (static_cast<size_t>(row) * num_heads + head) * head_dim;
 }

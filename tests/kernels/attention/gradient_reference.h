@@ -8,17 +8,17 @@
 
 namespace cpscope::kernels {
 
-/// Backward of one compute item as the kernels get it: statistics of whole rows are given, which
-/// may have seen keys of other items too.
+/// Backward of one compute item with the inputs that kernels get. Statistics of whole rows are
+/// given; the rows may also have seen keys of other items.
 struct GradientProblem {
   AttentionShape shape;
   std::vector<BandSlice> slices;
-  std::vector<double> q, k, v, d_out;  // [row, head, lane], exact in the dtype
+  std::vector<double> q, k, v, d_out;  // [row, head, element], exact in the dtype
   std::vector<double> log2_lse;        // [head, q row]
   std::vector<double> delta;           // [head, q row]
 };
 
-/// A problem with random inputs; `slices` must not show a pair twice.
+/// A problem with random inputs; `slices` must not contain a pair twice.
 GradientProblem make_gradient_problem(const AttentionShape& shape, std::vector<BandSlice> slices,
                                       uint32_t seed);
 
@@ -28,14 +28,14 @@ std::vector<BandSlice> random_bands(int32_t q_rows, int32_t kv_rows, uint32_t se
 
 /// One gradient in fp64, and the largest error that a kernel may have in each element.
 struct ExactGradient {
-  std::vector<double> value;   // [row, head, lane]
-  std::vector<double> budget;  // rounding of P and dS to the dtype, and fp32 sums
+  std::vector<double> value;   // [row, head, element]
+  std::vector<double> budget;  // from rounding P and dS to the dtype, and from fp32 sums
 };
 
 struct ExactGradients {
   ExactGradient dq, dk, dv;
-  std::vector<bool> q_row_sees;  // [q row] any key
-  std::vector<bool> k_row_seen;  // [kv row] by any query
+  std::vector<bool> q_row_sees;  // [q row] sees any key
+  std::vector<bool> k_row_seen;  // [kv row] is seen by any query
 };
 
 /// Dense loops over all pairs, straight from the definition.

@@ -16,10 +16,10 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr uint8_t kPoison = 0xff;    // every number of it is a NaN
+constexpr uint8_t kPoison = 0xff;    // every number of these bytes is a NaN
 constexpr int32_t kRowGapLanes = 8;  // between the last head of a row and the next row
 
-/// Rows as the kernels read them.
+/// Rows in the layout that the kernels read.
 struct HostRows {
   int32_t element_bytes = 2;
   int32_t num_heads = 0;
@@ -80,8 +80,8 @@ float decode(const uint8_t* at, int32_t element_bytes, Dtype dtype) {
   return dtype == Dtype::bf16 ? from_bf16_bits(bits) : from_fp16_bits(bits);
 }
 
-/// Copies an output back; notes the first element outside the rows that is not poison any more.
-/// dtype: of 16-bit elements.
+/// Copies an output back; records the first element outside the rows that was overwritten. dtype:
+/// of 16-bit elements.
 std::vector<float> read_output(const OnDevice& device, HostRows host, Dtype dtype, const char* what,
                                Stream stream, std::string& stray_write) {
   copy_to_host(host.bytes.data(), device.memory.data(), static_cast<int64_t>(host.bytes.size()),
@@ -108,7 +108,7 @@ std::vector<float> to_floats(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-/// log2_lse and delta as row_statistics.cu would write them as offsets.
+/// log2_lse and delta in the form in which row_statistics.cu writes them as offsets.
 std::vector<uint16_t> make_offsets(const GradientProblem& problem) {
   const AttentionShape& shape = problem.shape;
   const float lse_factor = -1.0f / offset_logit_log2(shape);
@@ -267,7 +267,7 @@ std::string find_excess(const char* what, const ExactGradient& exact, const std:
   for (size_t i = 0; i < got.size(); ++i) {
     const double error = std::abs(got[i] - exact.value[i]);
     double ratio = std::numeric_limits<double>::infinity();
-    // Without a budget nobody adds to the element: it must be zero.
+    // If the budget is zero, no pair adds to the element: it must be zero.
     if (error <= exact.budget[i])
       ratio = 0.0;
     else if (exact.budget[i] > 0.0 && !std::isnan(error))

@@ -18,7 +18,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// The portable kernels; those of fp32 are the same in every generation.
+/// The portable kernels; the fp32 kernels are the same in every generation.
 const GradientKernels kPortable{[](const AttentionShape& shape) {
                                   return query_gradient_tile_shape(Generation::portable, shape);
                                 },
@@ -76,7 +76,7 @@ GradientProblem problem_of(const Case& c) {
   return make_gradient_problem(shape_of(c), random_bands(c.q_rows, c.kv_rows, c.seed), c.seed);
 }
 
-/// What is wrong with the result; empty when all is right.
+/// The error of the result; empty if it is correct.
 std::string find_fault(const AttentionShape& shape, const ExactGradients& exact,
                        const KernelGradients& got) {
   std::string fault = got.stray_write;
@@ -147,7 +147,7 @@ TEST_F(Gradients, OfAnItemWithoutKeysAreZero) {
 }
 
 TEST_F(Gradients, OfKeysThatNoHeadReadsAreZero) {
-  // The item has query heads of the second kv head only.
+  // The item has query heads of the second KV head only.
   AttentionShape shape = shape_of({.num_heads = 1, .group = 2, .first_head = 2});
   shape.first_kv_head = 0;
   shape.num_kv_heads = 2;
@@ -187,7 +187,7 @@ TEST_F(Gradients, AreTheSameBitsEveryTime) {
 
 #ifdef CPSCOPE_EMULATED
 
-/// Which of the two kernels' results show the planted fault, over a few schedules.
+/// Which of the two kernels' results show the planted fault, over several schedules.
 struct Caught {
   bool in_queries = false;
   bool in_keys = false;

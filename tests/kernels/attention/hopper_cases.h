@@ -15,23 +15,23 @@
 #include "kernels/emulator/settings.h"
 #endif
 
-/// What tests of the kernels of sm_90a share, on the emulator or a Hopper GPU.
+/// Shared code for tests of the kernels of sm_90a, on the emulator or a Hopper GPU.
 namespace cpscope::tests {
 
 #ifdef CPSCOPE_EMULATED
-inline const uint64_t kCases = sweep(4, 10);  // for each pair of dims
+inline const uint64_t kCases = sweep(4, 10);  // for each pair of head_dims
 #else
 inline constexpr uint64_t kCases = 200;
 #endif
 
-/// Empty, or why no kernel of sm_90a can run here.
+/// Empty, or the reason why no kernel of sm_90a can run here.
 inline std::string missing_hopper() {
   if (std::string missing = missing_device(); !missing.empty()) return missing;
   const int32_t capability = kernels::describe_device(0).compute_capability;
   return capability == 90 ? "" : fmt::format("the device is of generation {}, not 90", capability);
 }
 
-/// Another order of threads and other times at which copies land and products are done.
+/// Sets another order of threads and other times at which copies and products complete.
 inline void draw_schedule([[maybe_unused]] uint64_t seed) {
 #ifdef CPSCOPE_EMULATED
   kernels::emulator::settings().seed = seed;

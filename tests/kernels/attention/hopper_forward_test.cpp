@@ -65,7 +65,7 @@ TEST_F(HopperForward, KeepsItsErrorWhereOneKeyDominates) {
 
 constexpr double kLog2E = 1.4426950408889634;
 
-// Earlier results are made smaller when a weight would be a large part of the sum, not before.
+// Earlier results are rescaled only when a weight would be a large part of the sum.
 TEST_F(HopperForward, KeepsItsErrorWhereLogitsRiseFromTileToTile) {
   for (const AttentionCase& item :
        {full_case(Dtype::bf16, 320, 64, 64), full_case(Dtype::fp16, 320, 64, 64),
@@ -84,14 +84,14 @@ TEST_F(HopperForward, KeepsItsErrorWhereLogitsRiseFromTileToTile) {
   }
 }
 
-// Rows 0 to 63 see nothing for a while, and then first a single key far above all before; the next
-// one outweighs it, and its weight must not be rounded.
+// Rows 0 to 63 first see no key, and then a single key with a logit far above all before. The next
+// key outweighs it, and its weight must not be rounded.
 TEST_F(HopperForward, KeepsItsErrorWhereRowsSkipKeysBeforeALogitOutgrowsAll) {
   AttentionCase item = full_case(Dtype::bf16, 768, 128, 128);
   item.shape.q_rows = 128;
   item.shape.num_heads = item.shape.group = 2;
   item.shape.keys_per_row = 50;
-  ASSERT_EQ(forward_tile_shape(Generation::sm90, item.shape).heads, 2);  // limits rise late there
+  ASSERT_EQ(forward_tile_shape(Generation::sm90, item.shape).heads, 2);  // here limits rise late
   const int32_t all = 1000;
   item.slices = {
       {0, 64, 0, 256, -all, all}, {0, 64, 575, 768, -all, all}, {64, 128, 0, 768, -all, all}};
@@ -120,7 +120,7 @@ TEST_F(HopperForward, KeepsItsErrorOverHundredsOfTiles) {
   check(scattered_case(Dtype::bf16, 400, 64), 3.0);
 }
 
-/// Causal documents, of `heads` query heads from `first_head` on, `group` of them for a kv head.
+/// Causal documents, with `heads` query heads from `first_head` on, `group` of them for a KV head.
 AttentionCase documents_case(const std::vector<int32_t>& lengths, int32_t group, int32_t first_head,
                              int32_t heads, int32_t head_dim) {
   AttentionCase item = full_case(Dtype::bf16, 0, head_dim, head_dim);
@@ -165,7 +165,7 @@ TEST_F(HopperForward, TakesQueryHeadsOfAKvHeadSideBySideWhereRowsSeeFewKeys) {
                                           heads.first, heads.count, head_dim);
       const kernels::TileShape shape = forward_tile_shape(Generation::sm90, item.shape);
       EXPECT_EQ(shape.heads, heads.in_tile);
-      // With 128 lanes short tiles are for heads side by side only.
+      // At head_dim 128 short tiles are used only with several heads in a tile.
       EXPECT_EQ(shape.heads * shape.owned_rows, head_dim == 128 && shape.heads == 1 ? 128 : 64);
       check(item);
       item.shape.keys_per_row = 0;
@@ -232,7 +232,7 @@ TEST_F(HopperForward, KeepsTheNanOfWhatItSees) {
   EXPECT_TRUE(std::isnan(answer.max_logit[0]));
 }
 
-// The bits are those of a rounding afterwards.
+// The bits equal those of a later rounding.
 TEST_F(HopperForward, WritesTheDtypeWhereItIsAskedTo) {
   const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 200},
                                          {.dims = {{128, 128}, {100, 36}}, .most_rows = 200},
@@ -250,7 +250,8 @@ TEST_F(HopperForward, WritesTheDtypeWhereItIsAskedTo) {
   }
 }
 
-// Two steps of a ring. What the kernel merges has the bits of a pass over memory that merges.
+// Two steps of a ring. The kernel's merge gives the same bits as a merge in a separate pass over
+// memory.
 TEST_F(HopperForward, MergesWithWhatStandsThereWhereItIsAskedTo) {
   const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 200},
                                          {.dims = {{128, 128}, {100, 36}}, .most_rows = 300},
@@ -278,7 +279,7 @@ TEST_F(HopperForward, MergesWithWhatStandsThereWhereItIsAskedTo) {
   EXPECT_GT(empty_rows, 100) << "rows that see nothing of the second half keep what they have";
 }
 
-// Documents of few tokens: several heads in a tile, whose rows lie apart.
+// Documents of few tokens: several heads in a tile, whose rows are not adjacent.
 TEST_F(HopperForward, MergesHeadsThatLieSideBySide) {
   const AttentionCase item = documents_case({40, 17, 3, 90, 33, 61, 1, 128, 20}, 4, 4, 8, 128);
   const AttentionCase before = keys_before(item, 150), after = keys_from(item, 150);

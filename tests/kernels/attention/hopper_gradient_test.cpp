@@ -24,7 +24,8 @@ const kernels::GradientKernels kHopperByTile = kernels::hopper_gradient_kernels(
 const kernels::GradientKernels kHopperInParts[] = {kernels::hopper_gradient_kernels(true, 2),
                                                    kernels::hopper_gradient_kernels(false, 12)};
 
-/// Heads of a group are walked one after the other, or side by side; or the group is in parts.
+/// Heads of a group are taken one after another, or tile by tile for all heads; or the group is in
+/// parts.
 const kernels::GradientKernels& hopper_for(uint64_t seed) {
   if (seed % 2 == 0) return seed % 4 == 0 ? kHopper : kHopperByTile;
   return kHopperInParts[seed / 2 % 2];
@@ -90,7 +91,7 @@ TEST_F(HopperGradients, HoldHeadsUpTo256) {
   check_random(400, {.dims = {{256, 256}, {64, 256}, {200, 144}, {256, 8}}, .most_rows = 220});
 }
 
-// The bits are those of a rounding afterwards; rows that nobody sees are zeros all the same.
+// The bits equal those of a later rounding; rows that no query sees are zeros too.
 TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedToOfAllRowsOrSome) {
   const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 260},
                                          {.dims = {{128, 128}, {100, 36}}, .most_rows = 260}};
@@ -119,7 +120,7 @@ TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedToOfAllRowsOrSome) {
     ASSERT_NO_FATAL_FAILURE(expect_rounded("dq", narrow.dq, wide.dq));
     ASSERT_NO_FATAL_FAILURE(expect_rounded("dk", narrow.dk, wide.dk));
     ASSERT_NO_FATAL_FAILURE(expect_rounded("dv", narrow.dv, wide.dv));
-    // Rows that nobody wants so stay as they were.
+    // Rows that are not written in this form keep their content.
     const auto expect_mixed = [&](const char* what, const std::vector<float>& stays,
                                   const std::vector<float>& leaves,
                                   const std::vector<float>& exactly) {
@@ -143,7 +144,7 @@ TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedToOfAllRowsOrSome) {
   }
 }
 
-// A later step of a ring: rows that see none of its keys keep what they have.
+// A later step of a ring: rows that see none of its keys keep their dq.
 TEST_F(HopperGradients, AddToDqWhereTheyAreAskedTo) {
   const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 260},
                                          {.dims = {{128, 128}, {100, 36}}, .most_rows = 260}};
@@ -195,7 +196,7 @@ TEST_F(HopperGradients, TakeACapAtEveryWidth) {
   }
 }
 
-// Products take lse off before the scale is there.
+// Products subtract lse before the scale is applied.
 TEST_F(HopperGradients, TakeAnyScale) {
   for (const float scale : {-0.25f, 3.0f, 1e-6f, 1e-30f}) {
     for (const int32_t lanes : {64, 128}) {
@@ -208,7 +209,7 @@ TEST_F(HopperGradients, TakeAnyScale) {
   }
 }
 
-// One over it is not an fp32 number; of dq and dk nothing is left.
+// The reciprocal of the scale is not an fp32 number; dq and dk become zero.
 TEST_F(HopperGradients, WeighByTheSmallestScale) {
   for (const int32_t lanes : {64, 128}) {
     AttentionCase item = causal_case(Dtype::bf16, 200, lanes, lanes);
@@ -220,7 +221,7 @@ TEST_F(HopperGradients, WeighByTheSmallestScale) {
   }
 }
 
-// dk is another matter: the row's own numbers reach all keys of a tile, times zeros.
+// dk is different: the row's own numbers reach all keys of a tile, times zeros.
 TEST_F(HopperGradients, KeepARowsNanFromOtherRows) {
   constexpr int32_t kRow = 50;
   for (const int32_t lanes : {64, 128}) {
@@ -244,7 +245,7 @@ TEST_F(HopperGradients, AreZeroWithoutKeysOrReaders) {
     check(item);
     item.shape.kv_rows = 0;
     check(item);
-    // Of two kv heads the item's query heads read the second only.
+    // Of two KV heads the item's query heads read only the second.
     item = causal_case(Dtype::bf16, 150, lanes, 64);
     item.shape.group = 2;
     item.shape.first_head = 2;

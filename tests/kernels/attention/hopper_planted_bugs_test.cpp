@@ -1,5 +1,5 @@
-// Bugs planted in the kernels of sm_90a: each must be seen by what the tests hold them to: a wrong
-// number, a NaN, a deadlock, an access outside. Emulator only.
+// Bugs planted in the kernels of sm_90a. The tests must detect each of them as a wrong number, a
+// NaN, a deadlock, or an access outside. Emulator only.
 #include "kernels/device/device.h"
 #include "kernels/emulator/settings.h"
 #include "kernels/hopper/hopper_backward.h"
@@ -21,14 +21,14 @@ namespace {
 using kernels::emulator::Fault;
 using kernels::emulator::settings;
 
-/// Two query heads of one kv head, more tiles than stages, a masked tail.
+/// Two query heads of one KV head, more tiles than stages, a masked tail.
 AttentionCase make_dense_case(int32_t rows = 330, int32_t lanes_qk = 128, int32_t lanes_v = 128) {
   AttentionCase item = causal_case(Dtype::bf16, rows, lanes_qk, lanes_v);
   item.shape.num_heads = item.shape.group = 2;
   return item;
 }
 
-/// Most tiles meet nothing, so that items follow each other at once.
+/// Most tiles have no partner, so that items follow each other at once.
 AttentionCase make_sparse_case(int32_t lanes_qk = 64) {
   AttentionCase item = causal_case(Dtype::bf16, 520, lanes_qk, 64);
   item.shape.num_heads = item.shape.num_kv_heads = 4;
@@ -36,7 +36,7 @@ AttentionCase make_sparse_case(int32_t lanes_qk = 64) {
   return item;
 }
 
-/// A single stage of Q, and items so short that its next one comes at once.
+/// A single stage of Q, and items so short that the next Q is needed at once.
 AttentionCase make_short_case() {
   AttentionCase item = causal_case(Dtype::bf16, 520, 192, 128);
   item.slices = {{0, 520, 210, 225, -1000, 1000}};
@@ -51,7 +51,7 @@ AttentionCase make_few_keys_case() {
   return item;
 }
 
-/// One kernel under test and what the tests would say to its results, "" when all is well.
+/// One kernel under test and the tests' result for it, "" if it is correct.
 class Forward {
  public:
   static std::vector<std::string> sources() {
@@ -117,7 +117,7 @@ class GradientTrial {
   }
 
  private:
-  /// What the fused kernel's last tiles write in the dtype must be the fp32 sums, rounded.
+  /// The last tiles of the fused kernel must write the fp32 sums, rounded to the dtype.
   std::string find_other_bits(const SolvedProblem& solved, const std::vector<float>& sums) const {
     const auto narrow =
         run_gradients(kernels_, solved.problem, solved.exact, kernels::Written::dtype);
@@ -165,9 +165,9 @@ class HopperPlantedBugs : public ::testing::Test {
  protected:
   void TearDown() override { settings() = {}; }
 
-  static constexpr uint64_t kSeeds = 8;  // orders of threads and times of landing
+  static constexpr uint64_t kSeeds = 8;  // orders of threads and times of completion
 
-  /// What is said of the kernel with a fault. A bug may also keep it busy for ever.
+  /// The tests' result for the kernel with a fault. A bug may also make it run forever.
   std::string say(uint64_t seed, Fault fault, int32_t line) const {
     settings() = {.seed = seed, .fault = fault, .fault_line = line, .most_switches = 3'000'000};
     try {
@@ -186,7 +186,7 @@ class HopperPlantedBugs : public ::testing::Test {
     return false;
   }
 
-  /// The fault on each line of the sources that holds `text`.
+  /// Plants the fault on each line of the sources that holds `text`, and expects detection.
   void expect_seen_in(const std::vector<std::string>& sources, const std::string& text,
                       Fault fault) const {
     size_t num_lines = 0;
@@ -252,8 +252,8 @@ TEST_F(HopperFusedBugs, EveryMissingWaitForLeavingBoxesIsSeen) {
   expect_seen_in(FusedGradients::sources(), "wait_for_boxes_read();", Fault::skip_box_wait);
 }
 
-/// Four heads whose inputs come in two pieces from two sources; `flags` [piece][source] say so, in
-/// device memory, where they are 7.
+/// Four heads whose inputs arrive in two pieces from two sources; `flags` [piece][source], in
+/// device memory, are 7 when set.
 kernels::Arrivals arrivals_in_pieces(const DeviceBytes& flags) {
   kernels::Arrivals arrivals;
   arrivals.flags = static_cast<const int32_t*>(flags.data());

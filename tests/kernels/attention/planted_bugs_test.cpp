@@ -1,6 +1,6 @@
-// Bugs planted in the portable forward: each must be seen by the tests that hold it to the
-// reference. A bug counts as seen when a case fails: a wrong number, a NaN, a deadlock, an access
-// outside. Emulator only.
+// Bugs planted in the portable forward. The tests against the reference must detect each of them. A
+// bug counts as detected if a case fails: a wrong number, a NaN, a deadlock, an access outside.
+// Emulator only.
 #include "kernels/device/device.h"
 #include "kernels/emulator/settings.h"
 #include "tests/kernels/attention/attention_cases.h"
@@ -20,7 +20,7 @@ namespace {
 using kernels::emulator::Fault;
 using kernels::emulator::settings;
 
-/// What the tests would say to one case, "" when all is well.
+/// The tests' result for one case, "" if it is correct.
 std::string verdict(const AttentionCase& item,
                     const std::function<void(kernels::TileList&)>& change = {}) {
   const AttentionInputs inputs = draw_inputs(item);
@@ -39,7 +39,7 @@ class PlantedBugs : public ::testing::Test {
  protected:
   void TearDown() override { settings() = {}; }
 
-  /// Tries a few cases and orders of threads until one fails.
+  /// Tries several cases and orders of threads until one fails.
   static bool is_seen(Fault fault, int32_t line = 0) {
     kernels::emulator::clear_counts();
     for (uint64_t seed = 1; seed <= 8; ++seed) {
@@ -102,7 +102,7 @@ TEST_F(PlantedBugs, TileThatIsTakenTwiceOrNeverIsSeen) {
   EXPECT_NE(verdict(item, [](kernels::TileList& tiles) { tiles.work.pop_back(); }), "");
   EXPECT_NE(verdict(item,
                     [](kernels::TileList& tiles) {
-                      // The first key tile of the first query tile once more.
+                      // Repeats the first key tile of the first query tile.
                       kernels::TileRun& run = tiles.runs[0];
                       run.begin = std::max(0, run.begin + tiles.shape.walked_rows);
                     }),

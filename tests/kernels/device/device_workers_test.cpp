@@ -24,7 +24,7 @@ TEST(DeviceWorkers, CallEveryIndexOnceEveryTime) {
 TEST(DeviceWorkers, WorkAtTheSameTime) {
   DeviceWorkers workers(3);
   std::atomic<int> here = 0;
-  // Nobody gets on before all are there.
+  // No thread continues before all have arrived.
   workers.run([&](size_t) {
     ++here;
     while (here < 3) std::this_thread::yield();

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 // Small kernels that use the emulator's instructions one by one. The expected fragment layouts are
-// written down here a second time, from the manual.
+// written here a second time, from the manual.
 
 namespace cpscope::kernels {
 namespace {
@@ -28,7 +28,7 @@ void run_one_cta(int32_t threads, int32_t shared_bytes, Body body) {
   emulator::run_grid({1, 1, 1}, threads, shared_bytes, body);
 }
 
-/// What the launch threw, or nothing.
+/// The error that the launch threw, or nothing.
 template <class Body>
 std::string failure_of(int32_t threads, int32_t shared_bytes, Body body) {
   try {

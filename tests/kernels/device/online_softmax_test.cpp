@@ -14,8 +14,8 @@ using Budget = device::ForwardBudget<Fp16, 64, 64, 3, 128, 2, 2, 2, true, false,
 
 constexpr float kReference = 3.0f;
 
-/// The weight of a logit at the limit of a row whose reference is kReference and whose weights sum
-/// up to `sum`.
+/// The weight of a logit at the limit of a row whose reference is kReference and whose sum of
+/// weights is `sum`.
 double weight_at_limit(double sum) {
   device::ForwardParams p{};
   p.logit_scale = 0.25f;
@@ -24,7 +24,7 @@ double weight_at_limit(double sum) {
     device::RowState<Budget> state;
     for (const int r : {0, 1}) {
       state.reference[r] = state.limit[r] = kReference;
-      state.sum[r] = static_cast<float>(sum / 4.0);  // a lane's part
+      state.sum[r] = static_cast<float>(sum / 4.0);  // one thread lane's part
     }
     state.raise_limits(p);
     if (threadIdx.x == 0)

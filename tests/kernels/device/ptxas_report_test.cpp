@@ -1,6 +1,6 @@
-// Registers and spills of every kernel, as ptxas told them while the CUDA library was built,
-// against the table ptxas_limits.txt. A spill in an inner loop changes no result: only here it is
-// seen.
+// Registers and spills of every kernel, as ptxas reported them when the CUDA library was built,
+// compared with the table ptxas_limits.txt. A spill in an inner loop changes no result: only this
+// test detects it.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -25,12 +25,12 @@ namespace fs = std::filesystem;
 /// One kernel for one architecture.
 struct KernelReport {
   std::string architecture;  // sm_90a
-  std::string kernel;        // as short_name gives it
+  std::string kernel;        // in the form of short_name
   int registers = 0;
-  int spill_bytes = 0;  // stored and loaded, functions that it calls included
+  int spill_bytes = 0;  // stored and loaded, including called functions
 };
 
-/// What ptxas said while one source file was compiled.
+/// Output of ptxas for one source file.
 struct Report {
   std::vector<KernelReport> kernels;
   std::vector<std::string> warnings;
@@ -60,7 +60,7 @@ Report read_report(std::istream& stream) {
   static const std::regex kEntry(R"(Compiling entry function '(\w+)' for '(\w+)')");
   static const std::regex kSpills(R"((\d+) bytes spill stores, (\d+) bytes spill loads)");
   static const std::regex kRegisters(R"(Used (\d+) registers)");
-  // ptxas calls its warnings info with a number: C7510 says that it serialises wgmma.
+  // ptxas labels its warnings info with a number: C7510 means that it serialises wgmma.
   static const std::regex kWarning(R"(\(C\d+\)|[Ww]arning)");
   Report report;
   std::smatch found;
@@ -105,7 +105,7 @@ const Limit* find_limit(const std::vector<Limit>& limits, const KernelReport& re
   return found == limits.end() ? nullptr : &*found;
 }
 
-/// Does the table speak of the architecture? Others may be built, without a promise.
+/// True if the table covers the architecture. Others may be built without limits.
 bool is_promised(const std::vector<Limit>& limits, const std::string& architecture) {
   return std::any_of(limits.begin(), limits.end(),
                      [&](const Limit& limit) { return matches(limit.architecture, architecture); });
@@ -178,7 +178,7 @@ TEST_F(PtxasReport, HasAKernelForEveryLineOfTheTable) {
   }
 }
 
-// The reader itself, on a report as nvcc writes it.
+// Tests of the reader, with a report in the format of nvcc.
 
 constexpr const char* kText =
     "ptxas info    : Compiling entry function '_ZN7cpscope7kernels6device3runIfLi64EEEvNS0_4TaskE' "

@@ -6,7 +6,7 @@
 
 namespace cpscope::tests {
 
-/// Tests of what is enqueued on a stream of a device, or of the emulator.
+/// Tests of work that is enqueued on a stream of a device, or of the emulator.
 class StreamTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -15,7 +15,7 @@ namespace cpscope::kernels::tests {
 
 namespace {
 
-// Where say() writes in a forked process.
+// File descriptor that say() writes to in a forked process.
 int to_parent = -1;
 
 }  // namespace
@@ -109,7 +109,7 @@ bool ForkedMember::wait_for(const std::string& word) {
 void ForkedMember::send_signal(int signal) const { kill(pid_, signal); }
 
 std::string ForkedMember::finish() {
-  wait_for("\n--\n");  // never said: reads to the end
+  wait_for("\n--\n");  // never sent: reads to the end
   close(from_child_);
   waitpid(std::exchange(pid_, -1), nullptr, 0);
   return heard_;

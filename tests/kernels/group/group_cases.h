@@ -10,7 +10,7 @@
 
 namespace cpscope::kernels::tests {
 
-/// A port of the loopback that nobody listens at now.
+/// A free port of the loopback.
 int32_t find_free_port();
 
 /// Short limits for tests, long enough for a busy machine.
@@ -18,13 +18,14 @@ GroupLimits short_limits();
 
 LaunchPlace place_of(int32_t process, int32_t num_processes, int32_t port);
 
-/// What one member of a group does; what it returns is its report.
+/// The action of one member of a group; it returns its report.
 using Member = std::function<std::string(ProcessGroup&)>;
 
-/// Joins as thread `process` of this process, runs the member; the report, or the error's text.
+/// Joins as thread `process` of this process and runs the member; returns its report, or the text
+/// of the error.
 std::string take_part(const LaunchPlace& place, const Member& member);
 
-/// Every member in a thread of its own; reports by process.
+/// Runs every member in a separate thread; returns the reports by process.
 std::vector<std::string> run_in_threads(int32_t num_processes, const Member& member);
 
 /// A forked process that takes part.
@@ -37,7 +38,7 @@ class ForkedMember {
   /// Waits until the member has written `word` with say().
   bool wait_for(const std::string& word);
   void send_signal(int signal) const;
-  /// Everything it said and its report, after its end.
+  /// Everything it wrote with say(), and its report, after its end.
   std::string finish();
 
  private:
@@ -46,7 +47,7 @@ class ForkedMember {
   std::string heard_;
 };
 
-/// For members in a forked process: tells the parent something.
+/// For members in a forked process: sends a word to the parent.
 void say(const std::string& word);
 
 /// Does not return.

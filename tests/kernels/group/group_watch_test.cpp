@@ -22,8 +22,8 @@ SignOfLife at_step(Activity activity, int32_t step, int64_t moves, bool is_waiti
           .name = name};
 }
 
-/// Three processes that all say the same in second `second`, except that those in `silent` or with
-/// an own sign do not.
+/// Three watched processes. say() records a sign of one of them; stopped() describes the process
+/// that stopped, or returns "".
 class Group {
  public:
   GroupWatch watch{3, seconds{20}, kStart};

@@ -120,13 +120,13 @@ BrokenGroup run_broken(int32_t broken, int signal) {
     const bool is_broken = group.process() == broken;
     if (is_broken) group.set_name("ranks 8 to 15");
     group.publish({.run = 0, .activity = Activity::backward, .step = is_broken ? 3 : 5});
-    // After two rounds all have heard where all are.
+    // After two rounds every process knows the position of all.
     for (int round = 0; round < 2; ++round) {
       if (const Result<bool> done = group.barrier(); !done) return text_of(done);
     }
     if (!is_broken) return text_of(group.barrier());
     say("here");
-    // Until it is held it moves, however long a busy machine takes to hold it.
+    // It keeps moving until it is stopped, however long a busy machine takes to stop it.
     while (signal == SIGSTOP) {
       group.move();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -242,7 +242,7 @@ TEST(ProcessGroup, NoticesCollectivesThatDoNotMatch) {
   EXPECT_NE(reports[1].find("it is at another collective"), std::string::npos) << reports[1];
 }
 
-// ---- joining goes wrong ----
+// ---- joining fails ----
 
 TEST(ProcessGroup, SaysWhoIsMissing) {
   GroupLimits limits = tests::short_limits();
@@ -294,7 +294,7 @@ TEST(ProcessGroup, KeepsTwoGroupsOnOnePortApart) {
   std::array<std::string, 4> reports;
   std::atomic<bool> was_one_refused = false;
   std::jthread first([&] { reports[0] = enter(0); });
-  // Both are process 1, of the first and the second group; which of them comes first is open.
+  // Both claim to be process 1, of the first and the second group; either may come first.
   const auto enter_twin = [&](size_t twin) {
     reports[twin] = enter(1);
     was_one_refused = true;
@@ -312,7 +312,7 @@ TEST(ProcessGroup, KeepsTwoGroupsOnOnePortApart) {
   EXPECT_EQ(refused,
             fmt::format("process 1 cannot join the group at port {} of 127.0.0.1: process 1 "
                         "is here already; does a second group use port {}?; set "
-                        "MASTER_PORT to a port that nobody else uses",
+                        "MASTER_PORT to an unused port",
                         port, port));
   EXPECT_TRUE(reports[1] == "fine" || reports[2] == "fine");
 }
@@ -334,7 +334,7 @@ TEST(ProcessGroup, IsNotDisturbedByStrangers) {
   Socket garbage = connect(), silent = connect(), endless = connect(), half = connect();
   const Bytes words = to_bytes("GET / HTTP/1.1\r\n\r\n");
   garbage.send_some(words);
-  // A header that promises more than a hello may hold, and a message that stops in its middle.
+  // A header with a longer length than a hello may have, and a message that ends in its middle.
   Bytes long_one = frame_message(MessageKind::hello, Bytes(5000, 7));
   endless.send_some(long_one);
   half.send_some(Bytes{'c', 'p', 's', 'g', 0});

@@ -1,4 +1,5 @@
-// Compute items of own and of received keys as one: what is left of a plan, and where rows stand.
+// Compute items of own and of received keys joined into one: the resulting plan, and the places of
+// rows.
 #include "kernels/lower/joined_computes.h"
 
 #include "kernels/lower/lowered_plan.h"
@@ -85,7 +86,7 @@ TEST(JoinedComputes, HaveThePairsOfTheirParts) {
   }
 }
 
-/// Where stretches of received rows begin on each rank.
+/// Begins of the stretches of received rows on each rank.
 std::vector<std::vector<int64_t>> begins_of_received(const Plan& plan) {
   const auto joined = join_computes(plan, can_all);
   std::vector<std::vector<int64_t>> begins;
@@ -99,7 +100,8 @@ std::vector<std::vector<int64_t>> begins_of_received(const Plan& plan) {
 }
 
 TEST(JoinedComputes, PutReceivedDocumentsOnTilesOfTheirOwn) {
-  // Each rank has halves of all three, 2000 tokens, and needs of the others what comes before.
+  // Each rank has halves of all three documents, 2000 tokens, and needs the tokens before them from
+  // the others.
   const Plan plan = group_cast("1000, 2000, 1000", 2);
   int64_t num_stretches = 0;
   for (const std::vector<int64_t>& begins : begins_of_received(plan)) {
@@ -170,7 +172,7 @@ TEST(JoinedComputes, AreToldAsItemsOneAfterTheOther) {
               1000.0 + static_cast<double>(own.visible_pairs), 1.0);
   EXPECT_EQ(events[1].start_ns, events[0].end_ns);
   EXPECT_NEAR(static_cast<double>(events[1].end_ns), 1000.0 + static_cast<double>(all), 1.0);
-  // Gradients on their way home are no item of the plan.
+  // Transfers of gradients on their way home are no items of the plan.
   const std::vector<int64_t>& origins = lowered.origins_of(true).of(StageKind::transfer);
   const auto home = std::find(origins.begin(), origins.end(), -1) - origins.begin();
   ASSERT_LT(home, static_cast<int64_t>(origins.size()));
@@ -179,9 +181,10 @@ TEST(JoinedComputes, AreToldAsItemsOneAfterTheOther) {
           .empty());
 }
 
-// By the model of turns: with received rows right behind own ones a row's keys on both sides were
-// one range, in another set than its neighbours', and CTAs came to blocks against the order of
-// their turns; the fused backward took 2.6 times as long, on devices twice.
+// By the model of turns. With received rows directly after own ones, a row's keys on both sides
+// were one range, in another range set than its neighbours', and CTAs reached blocks against the
+// order of their turns; the fused backward took 2.6 times as long in the model, twice as long on
+// devices.
 TEST(JoinedComputes, LoseLittleToTurns) {
   for (const auto& [lengths, most_loss, most_terabytes] :
        {std::tuple{"16384", 1.08, 1.4},

@@ -1,5 +1,5 @@
-// Shortcuts against the plan: both are carried out with symbols for numbers, and every buffer that
-// is read afterwards must stand for the same.
+// Shortcuts against the plan: both are executed with symbols for numbers, and every buffer that is
+// read afterwards must have the same symbol.
 #include "kernels/lower/merge_shortcuts.h"
 
 #include "sim/plan/planner.h"
@@ -22,7 +22,7 @@ class Symbols {
   Symbols(const Plan& plan, const Pass& pass, const MergeShortcuts& shortcuts)
       : plan_(plan), pass_(pass), shortcuts_(shortcuts), held_(plan.buffers.size(), "?") {}
 
-  /// Every value that is read where it counts: by a transfer, a reorder or at the end.
+  /// Every value that is read: by a transfer, a reorder, or at the end.
   std::vector<std::string> read() {
     for (const Stage& stage : pass_.stages) {
       for (int64_t i = stage.begin; i < stage.end; ++i) visit(stage.kind, static_cast<size_t>(i));
@@ -148,7 +148,7 @@ TEST(MergeShortcuts, LeaveNoMergeOfARingWhoseKernelsMerge) {
   EXPECT_EQ(saved.finishes, 4u);
 }
 
-// A neighbour's sums are under way while the kernel runs; dq is at home.
+// A neighbour's sums are being sent while the kernel runs; dq stays at home.
 TEST(MergeShortcuts, DoNotLetAKernelWaitForGradientsThatTravel) {
   const Plan plan = shipped("zigzag");
   const MergeShortcuts found = find_shortcuts(plan, plan.backward, kAllMerge);

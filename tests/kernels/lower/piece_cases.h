@@ -11,14 +11,14 @@
 
 namespace cpscope::tests {
 
-// Tokens of a random sequence: the emulator takes long for more.
+// Longest random sequence: the emulator takes long for more tokens.
 #ifdef CPSCOPE_EMULATED
 inline constexpr int64_t kLongestSequence = 40;
 #else
 inline constexpr int64_t kLongestSequence = 400;
 #endif
 
-/// A random scenario in a dtype that devices know; fp64 becomes bf16.
+/// A random scenario in a dtype that devices support; fp64 becomes bf16.
 inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLongestSequence) {
   RandomSpace space;
   space.any_dtype = true;
@@ -28,7 +28,7 @@ inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLong
   return scenario;
 }
 
-/// Heads enough for several pieces, and rows that lie in a few stretches.
+/// Enough heads for several pieces, and rows in few stretches.
 inline Scenario scenario_of_pieces(const char* type, int32_t ranks, int32_t head_dim,
                                    const std::string& lengths, int32_t kv_heads = 16,
                                    int32_t heads = 16) {
@@ -42,8 +42,8 @@ inline Scenario scenario_of_pieces(const char* type, int32_t ranks, int32_t head
   return parse_scenario(text, "pieces.toml").value().scenario;
 }
 
-/// Documents whose rows are too scattered for copies, and of which two ranks of group_cast receive
-/// so different amounts that theirs come in different numbers of pieces.
+/// Documents whose rows are too scattered for copies. Two ranks of group_cast receive such
+/// different amounts that their inputs have different numbers of pieces.
 inline constexpr const char* kScatteredDocuments =
     "1664, 3280, 2704, 480, 544, 1104, 1008, 3088, 6112, 1168, 368, 608, 3648, 1232, 992, 528, "
     "608, 2608";

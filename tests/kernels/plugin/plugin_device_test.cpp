@@ -1,5 +1,5 @@
-// Device memory for plugins, on the emulator: what a plugin is given lies in allocations of the
-// device, and only copies reach it.
+// Device memory for plugins, on the emulator: the tensors of a plugin are in allocations of the
+// device, and only copies access them.
 #include "kernels/plugin/plugin_library.h"
 #include "reference/kernel_walker.h"
 #include "tests/support/graded_run.h"

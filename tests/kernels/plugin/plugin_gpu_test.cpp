@@ -1,4 +1,4 @@
-// A plugin with kernels of its own, on a device.
+// A plugin with its own kernels, on a device.
 #include "kernels/device/device.h"
 #include "kernels/plugin/plugin_library.h"
 #include "reference/kernel_walker.h"

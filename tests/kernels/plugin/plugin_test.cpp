@@ -1,4 +1,5 @@
-// Kernels of somebody else: the example in C is right on everything, and each wrong one is named.
+// Kernels from plugins: the example in C is correct for all cases, and each wrong plugin is
+// rejected with an error that names its fault.
 #include "kernels/plugin/plugin_library.h"
 #include "reference/kernel_walker.h"
 #include "sim/run/item_kernel.h"
@@ -24,7 +25,7 @@ Result<kernels::PluginMemory> no_device() {
   return make_error(ErrorKind::unavailable, "no device in this test");
 }
 
-/// An environment that makes the wrong plugin wrong, as long as this lives.
+/// Sets the environment that makes the wrong plugin wrong, for its lifetime.
 class Wrong {
  public:
   explicit Wrong(const char* how) { setenv("CPSCOPE_WRONG", how, 1); }
@@ -65,7 +66,7 @@ ExecutedRun run_on(Executor& executor, const Scenario& scenario) {
   return *std::move(run);
 }
 
-/// The error of a run that the wrong plugin breaks.
+/// The error of a run with the wrong plugin.
 Error error_of_wrong(const char* how) {
   const Wrong wrong(how);
   const std::unique_ptr<Executor> executor = open(CPSCOPE_WRONG_PLUGIN);

@@ -1,4 +1,4 @@
-// Rows that a kernel writes to other devices: here to the same one, byte for byte.
+// Rows that a kernel writes to other devices: here to the same one, compared byte for byte.
 #include "kernels/rows/row_push.h"
 
 #include "kernels/device/device_memory.h"
@@ -31,7 +31,7 @@ class RowPushKernel : public StreamTest {
   }
 };
 
-/// Rows of random sizes: where they come from, and where in the target nothing else goes.
+/// Rows of random sizes: their source, and a place in the target that no other rows use.
 ByteRows draw_byte_rows(std::mt19937& random, int64_t& from_bytes, int64_t& to_bytes) {
   const auto draw = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
@@ -51,7 +51,7 @@ ByteRows draw_byte_rows(std::mt19937& random, int64_t& from_bytes, int64_t& to_b
   return rows;
 }
 
-/// Copies in pieces, drawn: the first piece may have none.
+/// Random copies in pieces: the first piece may have none.
 struct DrawnPush {
   explicit DrawnPush(uint32_t seed) {
     std::mt19937 random(seed);
@@ -66,7 +66,7 @@ struct DrawnPush {
     for (uint8_t& byte : source) byte = static_cast<uint8_t>(random());
   }
 
-  /// What stands in the target afterwards.
+  /// The target afterwards.
   std::vector<uint8_t> expected(uint8_t untouched) const {
     std::vector<uint8_t> bytes(static_cast<size_t>(to_bytes + 16), untouched);
     for (const ByteRows& copy : rows) {
@@ -82,7 +82,7 @@ struct DrawnPush {
     return bytes;
   }
 
-  /// On a device; own flags [piece], but for the third, then `num_flags` of each piece.
+  /// The push on a device; own flags [piece], except for the third, then `num_flags` of each piece.
   RowPush push(uint8_t* from, uint8_t* to, int32_t* flags, int32_t num_flags) const {
     RowPush push;
     const auto end = [&] {
@@ -127,7 +127,7 @@ TEST_F(RowPushKernel, CopiesRowsAndNothingElseAndThenSetsItsFlags) {
     const auto num_flags = static_cast<int32_t>(seed % 8);
     RowPush push = drawn.push(from.as<uint8_t>(), to.as<uint8_t>(), flags.as<int32_t>(), num_flags);
     push.num_done = done.as<int32_t>();
-    for (const int32_t value : {7, 8}) {  // what counts its CTAs is as it was before
+    for (const int32_t value : {7, 8}) {  // the count of finished CTAs is restored
       push.value = value;
       kernels::launch_row_push(push, stream_);
       const auto set = read<int32_t>(flags, kFlags);

@@ -1,4 +1,4 @@
-// Rows of several places added up at once, bit for bit as one after the other.
+// Rows from several sources added up at once, bit for bit as one after another.
 #include "kernels/rows/row_sum.h"
 
 #include "kernels/device/device_memory.h"
@@ -24,12 +24,12 @@ uint16_t to_bits(Dtype dtype, float value) {
   return dtype == Dtype::bf16 ? to_bf16_bits(value) : to_fp16_bits(value);
 }
 
-/// Rows of numbers in memory; heads lie `gap` lanes apart.
+/// Rows of numbers in memory; heads are `gap` elements apart.
 struct DrawnRows {
   Dtype element = Dtype::fp32;
   int32_t heads = 1, lanes = 8, gap = 0;
-  std::vector<float> values;   // [row, head, lane]
-  std::vector<uint8_t> bytes;  // as they lie
+  std::vector<float> values;   // [row, head, element]
+  std::vector<uint8_t> bytes;  // as stored
 
   int64_t head_stride() const { return lanes + gap; }
   int64_t row_stride() const { return heads * head_stride(); }

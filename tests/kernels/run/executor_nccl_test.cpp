@@ -1,6 +1,5 @@
-// The executor `nccl` on emulated devices, with an NCCL that checks what it is asked for: one
-// process that drives all devices, and several that drive one each (threads here, joined over the
-// loopback).
+// The executor `nccl` on emulated devices, with an NCCL that checks its calls: one process that
+// drives all devices, and several that drive one each (threads here, joined over the loopback).
 #include "kernels/run/executor_nccl.h"
 
 #include "kernels/emulator/nccl_emulated.h"
@@ -36,7 +35,7 @@ const uint64_t kNcclScenarios = sweep(12, 32);
 
 kernels::NcclSettings settings_of(const NcclEmulated& nccl, int32_t num_devices) {
   kernels::NcclSettings settings;
-  // The emulator may take long for one kernel, and then the main thread does not move.
+  // The emulator may take long for one kernel; the main thread does not move meanwhile.
   settings.limits.hang_after = std::chrono::seconds{60};
   settings.devices.assign(static_cast<size_t>(num_devices), 0);
   settings.load_library = [nccl]() -> Result<kernels::NcclLibrary> {
@@ -46,7 +45,7 @@ kernels::NcclSettings settings_of(const NcclEmulated& nccl, int32_t num_devices)
   return settings;
 }
 
-/// Copy engines carry the rows, and inputs come in pieces however little there is of them.
+/// Copy engines transfer the rows, and inputs come in pieces, however small they are.
 kernels::NcclSettings copying_settings(const NcclEmulated& nccl, int32_t num_devices,
                                        int32_t most_pieces) {
   kernels::NcclSettings settings = settings_of(nccl, num_devices);
@@ -55,7 +54,7 @@ kernels::NcclSettings copying_settings(const NcclEmulated& nccl, int32_t num_dev
   return settings;
 }
 
-/// A scenario of so many ranks that nothing forbids.
+/// A valid scenario with this number of ranks.
 Scenario scenario_of_ranks(int32_t ranks) {
   for (uint64_t seed = 8'000'000;; ++seed) {
     const Scenario scenario = random_device_scenario(seed);
@@ -74,7 +73,7 @@ int64_t wire_bytes(const Plan& plan) {
   return bytes;
 }
 
-/// What each of several processes (threads) with one device each says; `act` gets its executor.
+/// The reports of several processes (threads) with one device each; `act` gets their executor.
 std::vector<std::string> run_processes(
     const NcclEmulated& nccl, int32_t num_processes,
     const std::function<std::string(int32_t process, Executor& executor)>& act,
@@ -179,7 +178,7 @@ void expect_the_same_bits_in_pieces(const Scenario& scenario, bool has_parts) {
 }
 
 TEST(NcclExecutor, GivesTheSameBitsInPieces) {
-  // Many documents lie in more stretches than are copied: a kernel pushes all pieces.
+  // Many documents have more stretches than are copied: a kernel pushes all pieces.
   const char* const many = "16, 32, 8, 24, 16, 8, 40, 16";
   for (const auto& [type, ranks, lengths] :
        {std::tuple{"all_gather", 2, "96"}, std::tuple{"a2a", 2, "96"},
@@ -189,8 +188,8 @@ TEST(NcclExecutor, GivesTheSameBitsInPieces) {
     expect_the_same_bits_in_pieces(scenario_of_pieces(type, ranks, 64, lengths), false);
 }
 
-// Of four kv heads groups are dealt whole, and of two, a piece of them, they would not be. Groups
-// of four are dealt in parts, in pieces too.
+// With four KV heads groups stay whole; with two of them, as in a piece, they would be split.
+// Groups of four query heads are split into parts, in pieces too.
 TEST(NcclExecutor, GivesTheSameBitsInPiecesWhetherGroupsAreDealtInPartsOrNot) {
   expect_the_same_bits_in_pieces(scenario_of_pieces("a2a", 2, 64, "512"), false);
   expect_the_same_bits_in_pieces(scenario_of_pieces("a2a", 2, 64, "256", 4), true);
@@ -213,7 +212,7 @@ TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {
         const auto joined = std::count_if(names.begin(), names.end(), [](const std::string& name) {
           return name.ends_with("joined");
         });
-        // Without pieces own keys are computed while others come.
+        // Without pieces own keys are computed while others arrive.
         EXPECT_EQ(joined > ranks, most_pieces > 1)
             << ranks << " ranks, " << most_pieces << " pieces";
       }
@@ -226,8 +225,8 @@ TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {
   }
 }
 
-// A rank that receives fewer bytes takes them in fewer pieces than it sends: one that sent only as
-// many as it takes itself kept the other one waiting for ever.
+// A rank that receives fewer bytes has fewer pieces of inputs than of sends. A rank that sent only
+// as many pieces as it receives would make the other one wait forever.
 TEST(NcclExecutor, HasInputsInPiecesHoweverScatteredTheirRowsAre) {
   for (const char* type : {"all_gather", "group_cast", "a2a"}) {
     const auto plan = plan_unless_refused(scenario_of_pieces(type, 2, 128, kScatteredDocuments));
@@ -237,7 +236,7 @@ TEST(NcclExecutor, HasInputsInPiecesHoweverScatteredTheirRowsAre) {
     const bool is_a2a = std::string(type) == "a2a";
     for (const bool is_backward : {false, true}) {
       const kernels::LoweredPlan::Origins& origins = lowered.origins_of(is_backward);
-      // d_out of Ulysses comes whole.
+      // d_out of Ulysses arrives whole.
       ASSERT_EQ(origins.is_cut(), !is_a2a || !is_backward) << type;
       if (!origins.is_cut()) continue;
       size_t most = 0;
@@ -259,8 +258,8 @@ TEST(NcclExecutor, HasInputsInPiecesHoweverScatteredTheirRowsAre) {
   EXPECT_FALSE(lowered.origins_of(false).pushes_all_pieces(RankId{0}));
 }
 
-// Of six documents a rank sends one chunk each to ranks behind it, few enough for copies, and two
-// each to the others, too many. In stretches the former would be more copies than a push holds.
+// Of six documents a rank sends one chunk each to later ranks, few enough for copies, and two each
+// to the others, too many. As stretches the former would be more copies than a push holds.
 TEST(NcclExecutor, ListsTheRowsOfAllPiecesWhereSomeAreTooScattered) {
   const Scenario scenario = scenario_of_pieces("group_cast", 8, 16, "16, 48, 32, 64, 16, 80");
   const auto executor = kernels::make_executor_nccl(copying_settings(NcclEmulated(), 8, 8));
@@ -347,7 +346,7 @@ TEST(NcclExecutor, KeepsTheEventsOfOneRepeatOnAllProcesses) {
           num_computes += event.item.kind == StageKind::compute ? 1 : 0;
         return fmt::format("process {}: {} computes", process, num_computes);
       });
-  // Process 0 is told those of all ranks.
+  // Process 0 gets those of all ranks.
   size_t of_rank[2] = {};
   for (const Pass* pass : {&plan->plan().forward, &plan->plan().backward}) {
     for (const ComputeItem& item : pass->computes)
@@ -357,7 +356,7 @@ TEST(NcclExecutor, KeepsTheEventsOfOneRepeatOnAllProcesses) {
   EXPECT_EQ(reports[1], fmt::format("process 1: {} computes", of_rank[1]));
 }
 
-// ---- what stops a run ----
+// ---- reasons to stop a run ----
 
 TEST(NcclExecutor, EndsACancelledRunOnAllProcessesAndIsReadyForTheNext) {
   const NcclEmulated nccl;
@@ -367,7 +366,7 @@ TEST(NcclExecutor, EndsACancelledRunOnAllProcessesAndIsReadyForTheNext) {
   const std::vector<std::string> reports =
       run_processes(nccl, 4, [&](int32_t process, Executor& executor) {
         RunOptions options;
-        // Only one of them wants to stop.
+        // Only one of them requests a stop.
         int32_t questions = 0;
         if (process == 2) options.control.is_cancelled = [&] { return ++questions == 2; };
         const Result<RunOutput> cancelled = executor.run(*plan, inputs, options);
@@ -394,7 +393,7 @@ std::string run_with_fault(const NcclFault& fault, std::string* after = nullptr)
   }
   EXPECT_EQ(nccl.counts().aborts, 4);
   EXPECT_EQ(nccl.counts().open, 0);
-  // Not a skip: the executor was there and gave no answer.
+  // Not a skip: the executor was available and gave no answer.
   EXPECT_TRUE(!run->output.ok() && run->output.error().kind == ErrorKind::failed);
   return run->output.ok() ? "fine" : to_text(run->output.error());
 }
@@ -431,7 +430,7 @@ TEST(NcclExecutor, GathersAnswersOfSeveralProcesses) {
           const Scenario scenario = random_device_scenario(seed);
           const auto plan = plan_unless_refused(scenario);
           if (!plan || scenario.parallel.cp_size > kProcesses) continue;
-          // Everybody makes the same inputs; only process 0 has an answer to be graded.
+          // All processes make the same inputs; only process 0 has an answer to compare.
           const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
           RunOptions options;
           options.poison = true;
@@ -475,7 +474,8 @@ TEST(NcclExecutor, EndsEverywhereWhenOneProcessFails) {
 }
 
 TEST(NcclExecutor, EndsEverywhereWhenOneDeviceHangs) {
-  // The hanging group is never found lonely: the processes themselves must notice.
+  // With this patience NCCL does not report the hanging group: the processes themselves must
+  // notice.
   NcclEmulated nccl(std::chrono::seconds{600});
   nccl.plant({.kind = NcclFault::Kind::hang, .rank = 1, .group = 1});
   const Scenario scenario = scenario_of_ranks(4);

@@ -1,5 +1,5 @@
-// The executor `cuda`, whole: random and shipped scenarios against the dense oracle. The same tests
-// run on the CPU emulator and on a GPU; only the number of scenarios differs.
+// The whole executor `cuda`: random and shipped scenarios against the dense reference. The same
+// tests run on the CPU emulator and on a GPU; only the number of scenarios differs.
 #include "kernels/run/executor_cuda.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/scenario_file.h"
@@ -29,7 +29,7 @@ constexpr uint64_t kSmallSuite = 30;
 constexpr double kMostPairs = 3e9;
 #endif
 
-/// Skips the test where there is no device.
+/// Skips the test if there is no device.
 #define CPSCOPE_NEEDS_DEVICE(executor)                                                \
   const std::unique_ptr<Executor> made = kernels::make_executor_cuda();               \
   if (made->absence()) GTEST_SKIP() << "requires gpu: " << to_text(*made->absence()); \
@@ -64,7 +64,7 @@ TEST(CudaExecutor, KeepsTheBudgetWithPortableKernelsAlone) {
   }
 }
 
-/// Groups of four query heads, of which a rank has so few that they are dealt in parts.
+/// Groups of four query heads; a rank has so few of them that they are split into parts.
 Scenario scenario_of_parts(const char* type, int32_t head_dim) {
   return scenario_of_pieces(type, 2, head_dim, "64, 24", 2, 8);
 }
@@ -203,7 +203,7 @@ TEST(CudaExecutor, EndsARunThatIsCancelled) {
   const auto plan = plan_unless_refused(scenario);
   ASSERT_TRUE(plan.has_value());
   const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
-  // Those that are left of the plan's.
+  // Items of the plan that are left.
   int64_t items = 0, questions = 0, done = 0;
   RunOptions options;
   options.control.progress = [&](int64_t now, int64_t all) {

@@ -1,5 +1,5 @@
-// A stand-in for libnccl.so.2 that answers just enough to be loaded. FAKE_NCCL_VERSION: what it
-// says it is. FAKE_NCCL_HAS_NO_ABORT: one function is missing.
+// A replacement for libnccl.so.2 with just enough functions to be loaded. FAKE_NCCL_VERSION: the
+// version it reports. FAKE_NCCL_HAS_NO_ABORT: one function is missing.
 
 extern "C" {
 
@@ -20,7 +20,7 @@ int ncclGetUniqueId(FakeUniqueId* id) {
   return 0;
 }
 
-// The layout that NCCL expects, said independently of the house's own.
+// The layout that NCCL expects, written independently of cpscope's own.
 struct FakeConfig {
   unsigned long size;
   unsigned int magic, version;

@@ -1,5 +1,5 @@
-// The walker and the device, item by item: two records of one scenario, compared with the tolerance
-// that their budgets earn. The same test runs on the CPU emulator and on a GPU.
+// The CPU executor and the device, item by item: two records of one scenario, compared with the
+// tolerance from their error budgets. The same test runs on the CPU emulator and on a GPU.
 #include "kernels/run/executor_cuda.h"
 #include "reference/plan_walker.h"
 #include "sim/run/item_tensors.h"
@@ -31,7 +31,7 @@ constexpr uint64_t kComparedScenarios = 200;
 constexpr uint64_t kFirstSeed = 7'500'000;
 constexpr DiffRule kEarned{.is_earned = true, .rel_l2 = 0.0};
 
-/// Turns through the dtypes of devices.
+/// Uses the dtypes of devices in turn.
 Scenario scenario_of(uint64_t seed) {
   RandomSpace space;
   space.max_length = kLongestSequence;
@@ -41,7 +41,7 @@ Scenario scenario_of(uint64_t seed) {
   return scenario;
 }
 
-/// What a record of the run would hold of answers, items and budgets.
+/// A record of the run with answers, items and budgets.
 RunRecord record_run(Executor& executor, const CheckedPlan& plan, const RunInputs& inputs,
                      const Verdict& verdict) {
   RunRecord record;
@@ -108,7 +108,7 @@ TEST(ItemAgreement, HoldsBetweenWalkerAndDeviceWithinTheEarnedTolerance) {
   EXPECT_GT(compared * 10, kComparedScenarios * 8) << "most scenarios are to be possible";
 }
 
-/// The largest row of an item's array turned round.
+/// Reverses the largest row of an item's array.
 void spoil(Tensor& tensor) {
   const int64_t lanes = tensor.shape[2];
   const auto furthest =

@@ -42,7 +42,7 @@ TEST(NcclOnDevices, KeepsTheBudgetOnRandomScenarios) {
   if (ran == 0) GTEST_SKIP() << "requires multigpu: no scenario has as few ranks as this host GPUs";
 }
 
-/// As many ranks as there are GPUs and the scenarios of pieces take.
+/// Number of ranks: as many as there are GPUs and as the scenarios of pieces allow.
 int32_t num_ranks() {
   const auto count = kernels::count_devices();
   int32_t ranks = 1;
@@ -56,8 +56,8 @@ TEST(NcclOnDevices, GivesTheBitsOfOneGpuInEveryRepeatAndInHoweverManyPieces) {
   if (const auto absence = kernels::make_executor_nccl()->absence())
     GTEST_SKIP() << "requires nccl: " << to_text(*absence);
   const auto cuda = kernels::make_executor_cuda();
-  // Long enough that pieces are under way while the first ones are computed. The dense oracle would
-  // take minutes: one GPU's answer is judged elsewhere.
+  // Long enough that pieces are in flight while the first ones are computed. The dense reference
+  // would take minutes, so the answer is compared with that of one GPU, which other tests check.
   const std::string one = fmt::format("{}", 2048 * ranks);
   // Rows too scattered for copies.
   std::string many;
@@ -84,15 +84,16 @@ TEST(NcclOnDevices, GivesTheBitsOfOneGpuInEveryRepeatAndInHoweverManyPieces) {
       ASSERT_TRUE(settings) << to_text(settings.error());
       settings.value().most_pieces = most_pieces;
       const auto executor = kernels::make_executor_nccl(std::move(settings).value());
-      // The first pass of a direction sends all before it computes; the others do both at once.
+      // The first pass of a direction sends everything before it computes; later ones do both at
+      // the same time.
       for (const int32_t repeats : {1, 12}) {
-        if (is_long && (most_pieces < 8 || repeats == 1)) continue;  // it takes seconds
+        if (is_long && (most_pieces < 8 || repeats == 1)) continue;  // takes seconds
         RunOptions options;
         options.poison = true;
         options.repeats = repeats;
         const auto output = executor->run(*plan, inputs, options);
         ASSERT_TRUE(output) << type << ": " << to_text(output.error());
-        // One softmax over own and received keys, where one GPU merges two: other roundings.
+        // One softmax over own and received keys, where one GPU merges two: different roundings.
         if (is_joined && most_pieces > 1 && !joined) {
           joined = output.value().answer;
           EXPECT_LE(compare(*joined, expected.value().answer).relative, 0.01) << type;

@@ -1,4 +1,5 @@
-// In how many parts groups of query heads are dealt, and what a model of the device says of that.
+// The number of parts that groups of query heads are split into, and the effect in a model of the
+// device.
 #include "kernels/tiles/group_parts.h"
 
 #include "tests/kernels/tiles/turn_model.h"
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int64_t kSumRowBytes = 2 * 128 * 4;
 
-/// One document of 128 lanes.
+/// One document with head_dim 128.
 struct Layer {
   int32_t rows = 0;
   int32_t kv_heads = 1;
@@ -74,7 +75,7 @@ TEST(GroupParts, AreDealtAsKvHeadsOfFewerQueryHeads) {
   std::vector<int32_t> tiles_of_head(8, 0);
   for (const WorkItem& item : list.work) ++tiles_of_head.at(static_cast<size_t>(item.head));
   EXPECT_EQ(tiles_of_head, std::vector<int32_t>(8, 32));
-  // Two of a group of eight walked at a time would be one head each: as many parts do nothing.
+  // If two heads of a group of eight are streamed at a time, parts of two heads each gain nothing.
   WorkHeads heads = heads_of({1024, 1, 8});
   heads.group = 8;
   heads.sum_row_bytes = kSumRowBytes;
@@ -91,8 +92,8 @@ TEST(GroupParts, AreNotChosenForMuchMemory) {
   EXPECT_EQ(list_of_layer({8192, 1, 64}, heads).group_parts, 1);
 }
 
-/// Until dk and dv are there, in microseconds, by the model of an H100: its memory gives 2.26 TB/s
-/// of what the model counts.
+/// Time until dk and dv are complete, in microseconds, by the model of an H100. Its memory delivers
+/// 2.26 TB/s in the model's count.
 double time_of(const Layer& layer, int32_t parts) {
   WorkHeads heads = heads_of(layer);
   heads.num_heads *= parts;
@@ -131,7 +132,7 @@ TEST(GroupParts, EndAboutAsSoonAsAnyOthersByTheModel) {
 TEST(GroupParts, WinAsMuchByTheModelAsOnADevice) {
   const struct {
     Layer layer;
-    double measured;  // one H100: whole groups to parts
+    double measured;  // one H100: time of whole groups divided by that of parts
   } cases[] = {{{4096, 1, 32}, 5.48}, {{4096, 1, 8}, 4.40}, {{4096, 2, 16}, 2.77},
                {{16384, 1, 4}, 1.57}, {{8192, 2, 4}, 1.51}, {{4096, 4, 8}, 1.41}};
   for (const auto& [layer, measured] : cases) {

@@ -26,7 +26,7 @@ bool sees(const Area& area, int64_t q, int64_t k) {
   return false;
 }
 
-/// Bands of random kind that never show a pair twice: each takes its own block of rows or columns.
+/// Bands of random kind that never contain a pair twice: each has its own block of rows or columns.
 Area random_area(std::mt19937& random) {
   const auto below = [&](int64_t n) {
     return static_cast<int32_t>(random() % std::max<int64_t>(1, n));
@@ -50,7 +50,7 @@ Area random_area(std::mt19937& random) {
   return area;
 }
 
-/// Walks the list as a kernel does; counts how often each pair is computed, and demands that no row
+/// Visits the list as a kernel does; counts how often each pair is computed, and checks that no row
 /// without a partner is read.
 std::vector<int> walk(const Area& area, const TileList& list, TileOwner owner) {
   std::vector<int> counts(static_cast<size_t>(area.q_rows * area.kv_rows), 0);
@@ -118,7 +118,7 @@ TEST(TileList, ComputesEveryVisiblePairOnceFromEitherSide) {
   }
 }
 
-/// What the items of one head, in launch order, find at each row of the walked side.
+/// Checks the turns that the items of one head, in launch order, find at each streamed row.
 void expect_turns_in_launch_order(const TileList& list, int32_t num_rows) {
   const int32_t walked = list.shape.walked_rows;
   std::vector<int32_t> added(num_rows, 0), taken(list.num_counters, 0), counter_of(num_rows, -1);
@@ -174,7 +174,7 @@ void expect_turns_in_launch_order(const TileList& list, int32_t num_rows) {
   EXPECT_EQ(std::count(is_closed.begin(), is_closed.end(), false), 0);
 }
 
-/// Rows of the owned side without a partner, as the list has them.
+/// Checks the stationary rows without a partner in the list.
 void expect_gaps(const Area& area, const TileList& list, TileOwner owner) {
   const int32_t words = (list.shape.owned_rows + 31) / 32;
   for (const OwnedTile& tile : list.tiles) {
@@ -216,14 +216,14 @@ TEST(TileList, LetsLongDocumentsInOneBlockTakeTurnsApart) {
   EXPECT_EQ(list.num_counters, 21 + 1);
   for (const TileRun& run : list.runs)
     EXPECT_FALSE(run.begin < 600 && 600 < run.end) << run.begin << " to " << run.end;
-  // Short ones share their counters: more tiles would cost more than the wait.
+  // Short documents share their counters: more tiles would cost more than the wait.
   const BandSlice short_ones[] = {{0, 100, 0, 100, -1000, 0}, {100, 300, 100, 300, -1000, 0}};
   EXPECT_EQ(make_tile_list(short_ones, 300, 300, {}, {128, 64, true}, TileOwner::keys).num_counters,
             5);
 }
 
 TEST(TileList, KeepsTilesInsideBlocks) {
-  // Rows 100 to 300 meet keys: by blocks of 64 that is a part, two whole ones and a part.
+  // Rows 100 to 300 have keys: by blocks of 64 that is a part, two whole blocks and a part.
   const BandSlice slice{100, 300, 0, 128, -1000, 1000};
   const TileList list = make_tile_list({&slice, 1}, 400, 128, {}, {128, 64, true}, TileOwner::keys);
   ASSERT_EQ(list.runs.size(), 3u);
@@ -233,7 +233,7 @@ TEST(TileList, KeepsTilesInsideBlocks) {
   EXPECT_EQ(list.runs[2].end, 300);
   EXPECT_EQ(list.runs[1].is_masked, 0);
   EXPECT_EQ(list.visited_cells, 4 * 64 * 128);
-  // Who is alone with its rows stores them.
+  // A tile that is alone with its rows stores them.
   EXPECT_EQ(list.turns, (std::vector<TurnRun>{{4, 3, kOpeningTurn}}));
   EXPECT_EQ(list.num_counters, 4);
   EXPECT_EQ(list.unopened,
@@ -276,7 +276,7 @@ TEST(TileList, StartsWithTheLongestTileInEachSectionAndEndsWithShortOnes) {
   // 2, 4, 6 and 8 tiles of keys, of two heads at a time; one of 4 is half of the longest.
   EXPECT_EQ(work_of({&causal, 1}, 512, {.num_heads = 4, .cached_rows = 1024}),
             "3/0 3/1 2/0 2/1 3/2 3/3 2/2 2/3 1/0 1/1 1/2 1/3 0/0 0/1 0/2 0/3 ");
-  // A section has what reads one head's keys.
+  // A section has all heads that read one head's keys.
   EXPECT_EQ(work_of({&causal, 1}, 512, {.num_heads = 4, .heads_sharing = 2, .cached_rows = 512}),
             "3/0 3/1 2/0 2/1 3/2 3/3 2/2 2/3 1/0 1/1 1/2 1/3 0/0 0/1 0/2 0/3 ");
 }
@@ -302,20 +302,20 @@ TEST(TileList, KeepsTilesOfOneLengthInTheirSections) {
 }
 
 TEST(TileList, TakesAllHeadsOfAFewDocumentsBeforeTheNextOnes) {
-  // Of 128, 128, 256, 128 and 128 rows, a row of tiles each.
+  // Documents of 128, 128, 256, 128 and 128 rows, with one row of tiles each.
   const BandSlice documents[] = {{0, 128, 0, 128, -2000, 2000},
                                  {128, 256, 128, 256, -2000, 2000},
                                  {256, 512, 256, 512, -2000, 2000},
                                  {512, 640, 512, 640, -2000, 2000},
                                  {640, 768, 640, 768, -2000, 2000}};
   WorkHeads heads{.num_heads = 2, .cached_rows = 512};
-  // Tiles 2 and 3 walk four tiles of keys and come first; the others are half as long, so they come
-  // last, in the order of their sections.
+  // Tiles 2 and 3 stream four tiles of keys and come first; the others are half as long, so they
+  // come last, in the order of their sections.
   EXPECT_EQ(work_of(documents, 768, heads), "2/0 2/1 3/0 3/1 0/0 0/1 1/0 1/1 4/0 4/1 5/0 5/1 ");
   // A document that does not fit with all of its heads is taken head by head.
   heads.cached_rows = 256;
   EXPECT_EQ(work_of(documents, 768, heads), "2/0 3/0 2/1 3/1 0/0 0/1 1/0 1/1 4/0 4/1 5/0 5/1 ");
-  // Later heads are not there before earlier ones are done.
+  // Later heads start only when earlier ones are done.
   heads.most_at_once = 1;
   heads.cached_rows = 1024;
   const BandSlice alike[] = {documents[0], documents[1]};
@@ -325,7 +325,7 @@ TEST(TileList, TakesAllHeadsOfAFewDocumentsBeforeTheNextOnes) {
 }
 
 TEST(TileList, StartsWithTheDocumentsThatHaveTheLongestTiles) {
-  // Of 64, 192, 64 and 256 rows, two documents at a time: tiles walk 1, 3, 1 and 4 tiles of keys.
+  // Documents of 64, 192, 64 and 256 rows, two at a time: tiles stream 1, 3, 1 and 4 tiles of keys.
   const BandSlice documents[] = {{0, 128, 0, 64, -2000, 2000},
                                  {128, 256, 64, 256, -2000, 2000},
                                  {256, 384, 256, 320, -2000, 2000},
@@ -338,7 +338,7 @@ TEST(TileList, StartsWithTheDocumentsThatHaveTheLongestTiles) {
 }
 
 TEST(TileList, CountsTheHeadsThatASectionWalks) {
-  // Tiles walk 3, 4, 3 and 4 tiles of keys; two documents have 448 keys.
+  // Tiles stream 3, 4, 3 and 4 tiles of keys; two documents have 448 keys.
   const BandSlice documents[] = {{0, 128, 0, 192, -2000, 2000},
                                  {128, 256, 192, 448, -2000, 2000},
                                  {256, 384, 448, 640, -2000, 2000},
@@ -354,12 +354,12 @@ TEST(TileList, CountsTheHeadsThatASectionWalks) {
   const std::string two_by_two = "1 0 3 2 ", alone = "1 3 0 2 ";
   EXPECT_EQ(tiles_of_head_0({.num_heads = 1, .cached_rows = 448}), two_by_two);
   EXPECT_EQ(tiles_of_head_0({.num_heads = 1, .cached_rows = 447}), alone);
-  // Two heads are walked in these, by four, or by one after the other.
+  // Two heads are streamed in these cases: by four stationary heads, or by one, one after another.
   EXPECT_EQ(tiles_of_head_0({.num_heads = 4, .heads_sharing = 2, .cached_rows = 896}), two_by_two);
   EXPECT_EQ(tiles_of_head_0({.num_heads = 4, .heads_sharing = 2, .cached_rows = 895}), alone);
   EXPECT_EQ(tiles_of_head_0({.num_heads = 1, .heads_walked = 2, .cached_rows = 896}), two_by_two);
   EXPECT_EQ(tiles_of_head_0({.num_heads = 1, .heads_walked = 2, .cached_rows = 895}), alone);
-  // 256 keys of four heads, which two heads walk.
+  // The cache holds 256 keys of four heads, which two heads stream.
   const BandSlice full{0, 256, 0, 256, -2000, 2000};
   EXPECT_EQ(work_of({&full, 1}, 256, {.num_heads = 4, .heads_walked = 2, .cached_rows = 1024}),
             "0/0 0/1 1/0 1/1 0/2 0/3 1/2 1/3 ");
@@ -384,9 +384,9 @@ TEST(TileList, DealsAFewDocumentsAtATimeByBlocks) {
   const std::string one_by_one = "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 ";
   EXPECT_EQ(tiles_of_documents({.num_heads = 8}), two_by_two);
   EXPECT_EQ(tiles_of_documents({.num_heads = 16}), one_by_one);
-  // Tiles of several walked heads are at as many places of them: half as many chains.
+  // Tiles of several streamed heads are at as many places of them: half as many chains.
   EXPECT_EQ(tiles_of_documents({.num_heads = 8, .heads_walked = 4}), one_by_one);
-  // Eight chains of 1024 rows, a fifth of which need not be in the cache, and four.
+  // Eight chains of 1024 rows, a fifth of which may miss the cache; and four.
   constexpr int64_t kCachedRows = 8 * 1024 * 4 / 5 + 1;
   EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = kCachedRows}), two_by_two);
   EXPECT_EQ(tiles_of_documents({.num_heads = 4, .cached_rows = kCachedRows - 1}), one_by_one);
@@ -422,7 +422,7 @@ TEST(TileList, IsWalkedByTileWhereTilesOfManyLengthsBeginAtOneRow) {
   EXPECT_FALSE(is_walked_by_tile(short_ones)) << "short documents";
 }
 
-/// Every head deals each tile once, and all heads in one order.
+/// Every head takes each tile once, and all heads in one order.
 void expect_one_order(const TileList& list, int32_t num_heads) {
   std::vector<std::vector<int32_t>> of_head(static_cast<size_t>(num_heads));
   for (const WorkItem& item : list.work)
@@ -433,7 +433,7 @@ void expect_one_order(const TileList& list, int32_t num_heads) {
   for (size_t t = 0; t < list.tiles.size(); ++t) EXPECT_EQ(sorted.at(t), static_cast<int32_t>(t));
 }
 
-/// Heads of the first items that are dealt.
+/// Heads of the first items.
 std::string heads_of_first(const TileList& list, size_t count) {
   std::string heads;
   for (size_t i = 0; i < count; ++i) heads += fmt::format("{} ", list.work[i].head);
@@ -447,15 +447,17 @@ TEST(TileList, DealsChainsOneAfterTheOtherByTile) {
     expect_one_order(list, heads.num_heads);
     return list;
   };
-  // 64 tiles of 64 steps each would do with a chain at a time, but for the start.
+  // 64 tiles of 64 steps each would need only one chain at a time, if all CTAs did not begin at
+  // once.
   const std::vector<BandSlice> one = {{0, 8192, 0, 8192, -9000, 0}};
   EXPECT_EQ(heads_of_first(list_of(one, 8192, {.num_heads = 8, .heads_walked = 4}), 8),
             "0 1 2 3 0 1 2 3 ");
-  // Of much more work the start is nothing.
+  // With much more work the start costs little.
   const std::vector<BandSlice> longer = {{0, 16384, 0, 16384, -20000, 0}};
   EXPECT_EQ(heads_of_first(list_of(longer, 16384, {.num_heads = 32, .heads_walked = 4}), 8),
             "0 0 0 0 0 0 0 0 ");
-  // Short ones are in turns, with all heads: four chains of eight tiles each are not enough.
+  // Short documents are interleaved, with all heads: four chains of eight tiles each are not
+  // enough.
   std::vector<BandSlice> many;
   for (int32_t begin = 0; begin < 8192; begin += 1024)
     many.push_back({begin, begin + 1024, begin, begin + 1024, -1024, 0});
@@ -464,7 +466,7 @@ TEST(TileList, DealsChainsOneAfterTheOtherByTile) {
   std::string documents;
   for (size_t i = 0; i < 8; ++i) documents += fmt::format("{} ", list.work[i].tile / 8);
   EXPECT_EQ(documents, "0 0 1 1 2 2 3 3 ");
-  // Where heads come in pieces, four at a time.
+  // Heads that come in pieces, four at a time.
   const TileList pieces =
       list_of(longer, 16384, {.num_heads = 8, .heads_walked = 4, .most_at_once = 1});
   const auto last_of_4 = std::find_if(pieces.work.rbegin(), pieces.work.rend(),
@@ -473,12 +475,12 @@ TEST(TileList, DealsChainsOneAfterTheOtherByTile) {
 }
 
 TEST(TileList, HoldsBackTilesOfOneLengthTogetherByBlocks) {
-  // Tiles of keys walk 4, 3, 2 and 1 blocks; half of 4 blocks for each of 132 CTAs are 264.
+  // Tiles of keys stream 4, 3, 2 and 1 blocks; half of 4 blocks for each of 132 CTAs are 264.
   const BandSlice causal{0, 512, 0, 512, -2000, 0};
   const auto last_of_head_0 = [&](int32_t num_heads) {
     const TileList list = make_tile_list({&causal, 1}, 512, 512, {.num_heads = num_heads},
                                          {128, 128, true}, TileOwner::keys);
-    std::string order;  // what comes when the last head has begun
+    std::string order;  // tiles after the last head has begun
     bool has_begun = false;
     for (const WorkItem& item : list.work) {
       has_begun |= item.head == num_heads - 1;
@@ -519,7 +521,7 @@ TEST(TileList, DealsFewerHeadsAtATimeByBlocksWhereThatTakesLong) {
   EXPECT_EQ(list.work[15].head, 15);
 }
 
-/// Causal documents, one behind the other.
+/// Causal documents, one after another.
 Area make_documents(const std::vector<int32_t>& lengths) {
   Area area;
   for (const int32_t length : lengths) {
@@ -541,7 +543,7 @@ std::vector<RowStretch> query_tiles_of(const Area& area, TileShape shape) {
 TEST(TileList, CutsLongDocumentsToQueryTilesFromTheirEnds) {
   const Area area = make_documents({100, 150, 600, 576, 90, 700});
   const std::vector<RowStretch> expected{
-      {0, 192},     {192, 250},                              // short ones, with others
+      {0, 192},     {192, 250},                              // short ones, in tiles with others
       {250, 274},   {274, 466},   {466, 658},   {658, 850},  // 24 rows and three tiles
       {850, 1042},  {1042, 1234}, {1234, 1426},              // three tiles
       {1426, 1516},                                          // between long ones

@@ -11,7 +11,7 @@
 namespace cpscope::kernels {
 namespace {
 
-/// Whose turn a walked tile is.
+/// The turn of a streamed tile.
 struct Visit {
   int32_t counter = 0;
   int32_t turn = 0;
@@ -35,12 +35,12 @@ std::vector<Visit> visits_of(const TileList& list, const OwnedTile& tile) {
 
 constexpr int32_t kNoItem = -1;
 
-/// Blocks of walked rows, the last used ones.
+/// Blocks of streamed rows, those used last.
 class Cache {
  public:
-  /// Was the block there? It is now.
+  /// Returns whether the block was cached; caches it.
   bool touch(size_t block) {
-    // Q, dO and dq of 64 rows of 128 lanes.
+    // Q, dO and dq of 64 rows at head_dim 128.
     constexpr size_t kBlocks = 30'000'000 / (64 * 128 * (2 + 2 + 4));
     const auto place = places_.find(block);
     if (place != places_.end()) {
@@ -57,16 +57,16 @@ class Cache {
   }
 
  private:
-  std::list<size_t> order_;  // the last used one first
+  std::list<size_t> order_;  // most recently used first
   std::unordered_map<size_t, std::list<size_t>::iterator> places_;
 };
 
 struct Cta {
-  int32_t drawn = kNoItem;  // ahead
+  int32_t drawn = kNoItem;  // fetched ahead
   int32_t item = kNoItem;
-  int32_t head = 0;    // of the walked ones
+  int32_t head = 0;    // of the streamed heads
   size_t visit = 0;    // of the item
-  double ready = 0.0;  // its dq may be sent
+  double ready = 0.0;  // time when its dq may be sent
   int64_t num_sent = 0;
   std::vector<double> sender_free;
 };
@@ -74,7 +74,7 @@ struct Cta {
 /// The rows of one counter and head.
 struct Rows {
   int32_t taken = 0;
-  double free = 0.0;                                // for the next turn
+  double free = 0.0;                                // time when the next turn can start
   std::vector<std::pair<int32_t, size_t>> waiting;  // turn, CTA
 };
 
@@ -128,7 +128,7 @@ class Model {
     events_.push({cta.ready, c});
   }
 
-  /// dq of the CTA's tile is there, and may have been for long.
+  /// dq of the CTA's tile is ready, possibly for a long time already.
   void send(size_t c, double time) {
     Cta& cta = ctas_[c];
     const WorkItem& item = list_.work[cta.item];
@@ -145,7 +145,7 @@ class Model {
     double& sender = cta.sender_free[static_cast<size_t>(cta.num_sent++ % costs_.num_senders)];
     const double start = std::max({time, rows.free, sender});
     sender = start + costs_.sending;
-    // dq goes back as well.
+    // dq is written back as well.
     if (!cache_.touch(block)) times_.read_bytes += 64 * 128 * (2 + 2 + 4 + 4);
     ++rows.taken;
     rows.free = start + costs_.hand_over;
@@ -165,7 +165,7 @@ class Model {
     events_.push({cta.ready, c});
   }
 
-  /// To the item's next tile or head, if there is one.
+  /// Goes on to the item's next tile or head, if there is one.
   bool go_on(size_t num_visits, Cta& cta) const {
     if (list_.walks_by_tile) {
       if (++cta.head < heads_walked_) return true;
@@ -177,14 +177,14 @@ class Model {
     return ++cta.head < heads_walked_;
   }
 
-  using Event = std::pair<double, size_t>;  // when, CTA
+  using Event = std::pair<double, size_t>;  // time, CTA
 
   const TileList& list_;
   const int32_t heads_walked_;
   const TurnCosts& costs_;
-  std::vector<std::vector<Visit>> visits_;  // [owned tile]
+  std::vector<std::vector<Visit>> visits_;  // [stationary tile]
   std::vector<Cta> ctas_;
-  std::vector<Rows> rows_;  // [kv head][walked head][counter]
+  std::vector<Rows> rows_;  // [KV head][streamed head][counter]
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   Cache cache_;
   size_t next_ = 0;

@@ -1,5 +1,6 @@
-// What the order of items and turns costs the fused backward, by a model that has shown what was
-// measured. The bounds are its own figures, a little widened: an order that is worse breaks them.
+// The cost of the order of items and turns for the fused backward, by a model that reproduces
+// measurements. The bounds are the model's own figures, a little widened: a worse order breaks
+// them.
 #include "tests/kernels/tiles/turn_model.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ struct DocumentBatch {
   std::vector<int32_t> lengths;
   bool is_causal = false;
   int32_t kv_heads = 16;
-  int32_t group = 1;  // query heads of a kv head
+  int32_t group = 1;  // query heads of a KV head
 };
 
 TileList list_of_batch(const DocumentBatch& batch) {
@@ -95,7 +96,7 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
   }
 }
 
-// As one H100 does: "What v7 taught" in kernels/notes/backward.md.
+// As on one H100: "What v7 taught" in kernels/notes/backward.md.
 TEST(TurnModel, LosesMoreHeadByHeadWhereADocumentIsCausal) {
   for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{4096}, {8192}, {16384}}) {
     const DocumentBatch batch{lengths, true, 8, 4};
@@ -108,7 +109,7 @@ TEST(TurnModel, LosesMoreHeadByHeadWhereADocumentIsCausal) {
 }
 
 TEST(TurnModel, LosesLittleWhereRowsSeeKeysInTwoPlaces) {
-  // Own keys, then all of another rank's: the last row sees both as one range.
+  // Own keys, then all keys of another rank: the last row sees both as one range.
   const BandSlice slices[] = {{0, 4096, 0, 4096, -4096, 0},
                               {4096, 8192, 0, 4096, -9000, 9000},
                               {4096, 8192, 4096, 8192, -4096, 0},
@@ -119,7 +120,7 @@ TEST(TurnModel, LosesLittleWhereRowsSeeKeysInTwoPlaces) {
 }
 
 TEST(TurnModel, LeavesMemoryTimeForWhatElseIsRead) {
-  // Of 4.8 TB/s that an H200 has, 3.35 of an H100, where four documents of 4096 tokens by 16 chains
+  // An H200 has 4.8 TB/s. An H100 has 3.35 TB/s; there four documents of 4096 tokens with 16 chains
   // at a time (1.75 and 0.77 here) took a tenth and a third longer.
   EXPECT_LE(times_of({{16384}, true}).terabytes_per_second(), 0.6);
   EXPECT_LE(times_of({std::vector<int32_t>(4, 4096), true}).terabytes_per_second(), 0.8);
@@ -131,7 +132,7 @@ TEST(TurnModel, LeavesMemoryTimeForWhatElseIsRead) {
   EXPECT_LE(times_of({kLognormal, false, 32, 1}).terabytes_per_second(), 0.7);
 }
 
-// What kernels/notes/backward.md tells of the kernel's first form.
+// As kernels/notes/backward.md describes for the kernel's first form.
 TEST(TurnModel, ShowsWhatOneSendingThreadCost) {
   TurnCosts alone;
   alone.num_senders = 1;

@@ -1,4 +1,5 @@
-// Fits of measured times alone; tests/program/calibrate_test.cpp has whole machines.
+// Fits of measured times alone; tests/program/calibrate_test.cpp tests the command with whole
+// machines.
 #include "sim/clock/calibration.h"
 
 #include <cmath>
@@ -19,7 +20,7 @@ TEST(Fit, RefusesTimesThatCannotBe) {
   std::vector<ComputeSample> samples(8, few[0]);
   samples[3].us = -2;
   samples[3].label = "the third";
-  EXPECT_NE(to_text(fit_tiles(samples, 4).error()).find("the third took no time"),
+  EXPECT_NE(to_text(fit_tiles(samples, 4).error()).find("the third has an invalid time"),
             std::string::npos);
   samples[3].us = std::nan("");
   EXPECT_FALSE(fit_tiles(samples, 4).ok());
@@ -57,7 +58,7 @@ TEST(Fit, KeepsACurveAscendingThroughNoise) {
 }
 
 TEST(Fit, SolvesNonNegativeLeastSquaresExactlyWhereTheModelIsLinear) {
-  // The free optimum has a negative constant; the best without it is at 1.6.
+  // The unconstrained optimum has a negative constant; the best non-negative one is at 1.6.
   const std::vector<double> measured{1, 1, 1};
   const std::vector<std::vector<double>> rows{{0.5, 1}, {0.5, 0.5}, {0.75, -1}};
   const std::vector<double> fitted = fit_constants(
@@ -69,7 +70,7 @@ TEST(Fit, SolvesNonNegativeLeastSquaresExactlyWhereTheModelIsLinear) {
   const std::vector<double> clipped = fit_constants(
       std::vector<double>{1, 2}, {1, 1},
       [&](size_t i, std::span<const double> c) { return c[0] + (i == 0 ? 2 : 1) * c[1]; });
-  // Free: c1 = -1. Held at 0: errors c0 - 1 and c0 / 2 - 1, least at 1.2.
+  // Unconstrained: c1 = -1. With c1 = 0: errors c0 - 1 and c0 / 2 - 1, least at 1.2.
   EXPECT_EQ(clipped[1], 0);
   EXPECT_NEAR(clipped[0], 1.2, 1e-9);
 }

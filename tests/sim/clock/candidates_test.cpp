@@ -29,7 +29,8 @@ TEST(Candidates, CoverEveryWayOnceAndTheOwnOneFirst) {
       "cp_size = 4\nlayout = \"lpt\"\ndispatch_chunk = 64\ncp_comm_type = \"a2a+p2p\"");
   const std::vector<Parallel> list = list_candidates(scenario, {128, 256});
   EXPECT_EQ(list.front(), scenario.parallel);
-  // 5 communication types (one a2a_size) x (4 layouts + 2 x 2 chunks), and the own chunk.
+  // 5 communication types (one a2a_size) x (4 layouts + 2 x 2 chunks), and the scenario's own
+  // chunk.
   EXPECT_EQ(list.size(), 5 * 8 + 1U);
   std::set<std::string> names;
   const Candidates comparison =
@@ -40,7 +41,7 @@ TEST(Candidates, CoverEveryWayOnceAndTheOwnOneFirst) {
 }
 
 TEST(Candidates, AreSortedMarkedAndRefusedWithReasons) {
-  // Five ranks and four heads: nothing that deals heads to all ranks.
+  // Five ranks and four heads: no type that splits heads over all ranks.
   const Candidates comparison =
       compare_candidates(scenario_of_parallel("cp_size = 5"), h200(), {.dispatch_chunks = {64}})
           .value();
@@ -129,7 +130,7 @@ TEST(Candidates, AreRecommendedWithWhatTheOthersLose) {
 }
 
 TEST(Candidates, AreTheSameInPartsAndWhicheverIsTheOwn) {
-  // Three heads: a2a of two ranks is refused, all else can be.
+  // Three heads: a2a of two ranks is refused, all others are possible.
   Scenario scenario = scenario_of_parallel("cp_size = 4");
   scenario.attention.heads = scenario.attention.kv_heads = 3;
   const Candidates whole = compare_candidates(scenario, h200()).value();
@@ -137,7 +138,7 @@ TEST(Candidates, AreTheSameInPartsAndWhicheverIsTheOwn) {
   for (Candidate& candidate : parts.candidates) try_candidate(scenario, h200(), {}, candidate);
   finish_comparison(parts);
   EXPECT_EQ(comparison_csv(parts), comparison_csv(whole));
-  // The unread dispatch_chunk is the scenario's, so it tells nothing: names and marks do.
+  // dispatch_chunk is the scenario's even where it is not read, so names and marks are compared.
   const auto print = [](const Candidates& ways) {
     std::string text = recommend(ways) + "\n";
     for (const Candidate& way : ways.candidates)

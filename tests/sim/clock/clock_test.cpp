@@ -18,7 +18,7 @@
 namespace cpscope {
 namespace {
 
-/// Ten multiprocessors; nothing but what a test sets takes time.
+/// Ten multiprocessors; only what a test sets takes time.
 Cluster make_cluster(int32_t gpus_per_node = 8, int32_t max_nodes = 1) {
   Cluster cluster;
   cluster.name = "bench";
@@ -57,7 +57,7 @@ std::string scenario(int64_t tokens, int32_t ranks, const std::string& parallel,
       mask, tokens, ranks, parallel);
 }
 
-/// Rows that share a tile, and the tiles of keys that they walk, cell by cell.
+/// Rows that share a tile, and the tiles of keys that they stream, counted cell by cell.
 TileWork count_by_cells(std::span<const BandSlice> slices, int64_t q_rows, int64_t kv_rows,
                         const TileCost& cost) {
   TileWork work;
@@ -102,14 +102,14 @@ TEST(TileCounter, CountsWhatAWalkOverAllCellsCounts) {
     const Plan& plan = made.value();
     TileCounter counter(cost);
     for (const ComputeItem& item : plan.forward.computes) {
-      // A striped local order has slices of several strides in one place: gaps of single keys.
+      // A striped local order has slices of several strides together: gaps of single keys.
       if (item.num_slices == 0 || plan.layout.kind == LayoutKind::indices) continue;
       const int64_t q_rows = plan.rows(item.q_tokens);
       const TileWork closed = counter.count(plan.slices_of(item), q_rows, 1);
       const TileWork cells =
           count_by_cells(plan.slices_of(item), q_rows, plan.rows(item.kv_tokens), cost);
       ASSERT_EQ(closed.owned, cells.owned) << "seed " << seed;
-      // Where slices meet in another order than along the keys, walks stay apart.
+      // Where slices come in another order than their keys, walks are not joined.
       ASSERT_GE(closed.whole + closed.masked, cells.whole + cells.masked) << "seed " << seed;
       items += 1;
       tiles += cells.whole + cells.masked;
@@ -165,7 +165,7 @@ TEST(Clock, HidesARingThatIsFasterThanItsComputes) {
   Cluster cluster = make_cluster();
   const LinkCurve wire{{{0, 30}, {1e12, 30.000001}}};
   cluster.inside.one_peer = cluster.inside.many_peers = wire;
-  // 40 rows a rank: 3 tiles x 4 heads on 10: 2 rounds of 3 tiles of keys.
+  // 40 rows per rank: 3 tiles x 4 heads on 10: 2 rounds of 3 tiles of keys.
   for (const double tile_us : {100.0, 1.0}) {
     stack_of(cluster).kernels[0].forward = {16, 16, 0, 0, tile_us, tile_us};
     const Plan plan = plan_of(scenario(160, 4, "layout = \"contiguous\""));
@@ -195,7 +195,7 @@ TEST(Clock, SlowsComputesBesideTransfers) {
   stack_of(cluster).transfer_multiprocessors = 5;
   const Plan plan = plan_of(scenario(160, 4, "layout = \"contiguous\""));
   const Timeline timeline = predict(plan, cluster).value();
-  // Two transfers run beside the first compute, and the last one waits for a free buffer: each
+  // Two transfers run during the first compute, and the last one waits for a free buffer: each
   // costs 50 us at half speed.
   EXPECT_NEAR(timeline.forward.total_us, 4 * 600 + 3 * 25, 0.01);
 }
@@ -245,9 +245,9 @@ TEST(Clock, SendsBetweenNodesOverTheirNics) {
   const double message = static_cast<double>(plan.forward.transfers.front().bytes);
   const double hop = 1000 + message * 1e-3;
   const Timeline timeline = predict(plan, cluster).value();
-  // In every step each rank has one message that crosses from node to node.
+  // In every step each rank has one message that crosses between nodes.
   EXPECT_NEAR(timeline.forward.total_us, 3 * hop, 1.0);
-  // Two GPUs that share a NIC share its bytes: one of them crosses in a ring, both in an
+  // Two GPUs that share a NIC share its bandwidth: one of them crosses in a ring, both in an
   // all-gather.
   const Plan all =
       plan_of(scenario(160, 4, "cp_comm_type = \"all_gather\"\nlayout = \"contiguous\""));
@@ -264,7 +264,7 @@ TEST(Clock, RefusesWhatTheClusterCannotCarry) {
   const Result<Timeline> small = predict(plan, cluster);
   ASSERT_FALSE(small.ok());
   EXPECT_EQ(small.error().kind, ErrorKind::refused);
-  EXPECT_NE(to_text(small.error()).find("has 2 GPUs, the scenario wants 4 ranks"),
+  EXPECT_NE(to_text(small.error()).find("has 2 GPUs, the scenario needs 4 ranks"),
             std::string::npos)
       << to_text(small.error());
   Cluster narrow = make_cluster();
@@ -274,8 +274,8 @@ TEST(Clock, RefusesWhatTheClusterCannotCarry) {
   EXPECT_EQ(wide.error().kind, ErrorKind::unavailable);
 }
 
-/// What must hold of any timeline: nothing begins before what it needs, streams do one thing at a
-/// time, and the parts of a rank's time are its whole.
+/// Invariants of any timeline: no item begins before its inputs are ready, a stream does one thing
+/// at a time, and the parts of a rank's time sum to the whole.
 void expect_possible(const Plan& plan, const Timeline& timeline, bool packs, uint64_t seed) {
   std::map<std::pair<int32_t, bool>, int64_t> stream_end;  // [rank, is transfer]
   std::map<int32_t, int64_t> written;                      // [buffer] end of the last write
@@ -375,7 +375,7 @@ TEST(HighWater, IsNoMoreThanAllBuffersAndHoldsWhatIsAlive) {
   EXPECT_LT(ring8[0], most[0]);
 }
 
-/// Every buffer that one item of a stage touches.
+/// Every buffer that one item of a stage uses.
 std::vector<BufferId> touched_in(const Pass& pass, const Stage& stage) {
   std::vector<BufferId> ids;
   for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
@@ -393,8 +393,8 @@ std::vector<BufferId> touched_in(const Pass& pass, const Stage& stage) {
   return ids;
 }
 
-/// Bytes of every rank in every stage, [rank][stage]: whatever was touched before and will be
-/// again, inputs and answers all the time, and what is on the wire.
+/// Bytes of every rank in every stage, [rank][stage]: buffers used before and again later, inputs
+/// and answers all the time, and messages on the wire.
 std::vector<std::vector<int64_t>> bytes_in_use(const Plan& plan, const Pass& pass, bool packs) {
   std::vector<std::vector<int64_t>> bytes(plan.home.size(),
                                           std::vector<int64_t>(pass.stages.size(), 0));

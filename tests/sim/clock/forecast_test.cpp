@@ -14,7 +14,7 @@
 namespace cpscope {
 namespace {
 
-/// Windows that take these times, all of it attention.
+/// Windows with these times, all of it attention.
 std::vector<WindowForecast> windows_of(const std::vector<double>& times) {
   std::vector<WindowForecast> windows(times.size());
   for (size_t i = 0; i < times.size(); ++i) {
@@ -92,7 +92,8 @@ TEST(ReplicaForecasts, FollowTheClosedFormOfTwoMicrobatchesOfTwoPoints) {
 }
 
 TEST(ReplicaForecasts, FollowTheClosedFormOfUniformTimes) {
-  // The slowest of R uniform ones takes R / (R + 1); the errors say how near 4000 windows come.
+  // The slowest of R uniform ones takes R / (R + 1); the reported errors say how close 4000 windows
+  // come.
   for (const ReplicaForecast& step :
        forecast_replicas(windows_of(uniform_times(4000)), {.replicas = 64})) {
     const auto count = static_cast<double>(step.replicas);
@@ -102,7 +103,7 @@ TEST(ReplicaForecasts, FollowTheClosedFormOfUniformTimes) {
   }
 }
 
-/// How much the efficiency of two replicas really differs from one set of windows to another.
+/// The true spread of the efficiency of two replicas between different sets of windows.
 double spread_of_efficiency(int64_t microbatches, double& said) {
   constexpr size_t kSets = 40, kWindows = 50;
   double sum = 0, squares = 0;
@@ -126,7 +127,7 @@ TEST(ReplicaForecasts, SayHowMuchOtherWindowsWouldChangeThem) {
     const double seen = spread_of_efficiency(microbatches, said);
     EXPECT_NEAR(said / seen, 1.0, 0.35) << microbatches << ": " << said << " " << seen;
   }
-  // Of two windows each one left out leaves one, which waits for nothing.
+  // With two windows each jackknife sample has one window, in which no replica waits.
   for (const int64_t microbatches : {1, 2}) {
     for (const std::vector<double>& times : {std::vector<double>{3}, std::vector<double>{3, 5}}) {
       const ReplicaOptions options{.replicas = 4, .microbatches = microbatches};
@@ -180,7 +181,7 @@ TEST(Forecasts, AreTheSameForAnyNumberOfThreadsAndFollowTheSeed) {
   }
   EXPECT_EQ(alone.replicas.back().slowest_us, together.replicas.back().slowest_us);
   EXPECT_EQ(alone.replicas.back().efficiency_error, together.replicas.back().efficiency_error);
-  // The seed moves the sample along the same row of windows.
+  // The seed moves the sample along the same sequence of windows.
   const Forecast later = forecast_with("2", 9);
   EXPECT_EQ(later.windows[0].total_us(), alone.windows[2].total_us());
   EXPECT_NE(later.windows[1].total_us(), later.windows[0].total_us());
@@ -200,7 +201,7 @@ TEST(Forecasts, TellOfEachWindowWhatComparisonsTellOfIt) {
   EXPECT_EQ(window.rank_max_over_mean, own.rank_max_over_mean);
   EXPECT_EQ(window.memory_bytes, own.memory_bytes);
   EXPECT_EQ(window.sequences, static_cast<int64_t>(scenario.batch.lengths.size()));
-  // Eight GPUs hold two replicas of four ranks; one window leaves nothing to wait for.
+  // Eight GPUs hold two replicas of four ranks; with one window no replica waits.
   ASSERT_EQ(forecast.replicas.size(), 2U);
   EXPECT_NEAR(forecast.replicas.back().efficiency, 1.0, 1e-12);
   EXPECT_NE(explain_loss(forecast).find("hardly wait"), std::string::npos);
@@ -255,7 +256,7 @@ TEST(Forecasts, RefuseWhatDoesNotFit) {
 }
 
 TEST(Forecasts, NameTheFirstWindowThatCannotBe) {
-  // A seed whose documents happen to be even fits without padding, most do not.
+  // A seed whose documents happen to have even lengths fits without padding, most do not.
   const Scenario scenario = scenario_of_batch(
       "pad_between_seqs = false\n"
       "generator = { name = \"uniform\", tokens = 512, min = 8, max = 512, seed = 1 }");

@@ -127,7 +127,7 @@ TEST(Validation, SaysWhatIsWrongWithAFile) {
     EXPECT_NE(to_text(result.error()).find(wrong.what), std::string::npos)
         << to_text(result.error());
   }
-  // What is wrong with the scenario or the cluster of one row leaves the others.
+  // An error in the scenario or the cluster of one row does not affect the others.
   const Validation far = validate_text(replace_part(kFile, "\"h200x8\"", "\"h900\"")).value();
   EXPECT_NE(far.groups[0].rows[0].failure.find("h900"), std::string::npos);
   EXPECT_TRUE(validate_text(replace_part(kFile, "heads = 8", "heads = {heads}"))

@@ -1,5 +1,5 @@
-// Every fault of the field, planted once: its detector goes off, at the place where it was planted,
-// and the clean twin is silent.
+// Every fault of the catalogue, planted once: its detector raises an alarm, at the place where it
+// was planted, and the clean twin raises none.
 
 #include "reference/dense_oracle.h"
 #include "reference/faulty_walker.h"
@@ -31,7 +31,7 @@ std::string describe_outcome(const FaultOutcome& outcome) {
   return text;
 }
 
-// One test, because the gallery is run once for all of it.
+// One test, because the gallery runs only once.
 TEST(FaultGallery, CatchesEveryFaultWhereItWasPlantedAndNeverCriesWolf) {
   const GalleryReport gallery = run_gallery(fault_catalogue(), gallery_toolbox(), {});
   EXPECT_GE(gallery.outcomes.size(), 60u);

@@ -24,7 +24,8 @@ constexpr const char* kRing =
     "schema = 1\n[attention]\nheads = 2\nhead_dim = 8\n[batch]\nlengths = [18, 7]\n[parallel]\n"
     "cp_size = 3\n[numerics]\ndtype = \"fp32\"\n";
 
-/// Where the planters of this file put their fault; they are plain functions.
+/// The item in which the planters of this file put their fault; global, because planters are plain
+/// functions.
 int64_t item_in_turn = 0;
 
 Fault movable_fault(std::optional<PlantedFault> (*plant)(const Plan&), Detector detector) {
@@ -51,7 +52,7 @@ std::optional<PlantedFault> plant_zeros_in_turn(const Plan& healthy) {
 std::optional<PlantedFault> plant_lost_share_in_turn(const Plan& healthy) {
   if (item_in_turn >= static_cast<int64_t>(healthy.backward.merges.size())) return std::nullopt;
   const MergeItem& item = healthy.backward.merges[static_cast<size_t>(item_in_turn)];
-  // The first merge into a buffer clears it, and without it anything could stand there.
+  // The first merge into a buffer clears it; without it the content would be undefined.
   if (item.partial == kNoBuffer || item.order == 0) return std::nullopt;
   Plan plan = healthy;
   drop_item(plan.backward, plan.backward.merges, StageKind::merge, item_in_turn);
@@ -60,7 +61,7 @@ std::optional<PlantedFault> plant_lost_share_in_turn(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
-/// Plants the fault at one item after the other; every one must be found there.
+/// Plants the fault in one item after the other; each must be found there.
 int64_t find_all(const Fault& fault) {
   const Toolbox toolbox = make_toolbox();
   int64_t planted = 0;
@@ -96,18 +97,18 @@ TEST(FaultPlace, IsWhereThinkingAboutTheFaultPutsIt) {
     int rank, step;
     const char* kind;
   } places[] = {
-      // Step 2 of rank 3 works on the keys of rank 1.
+      // In step 2 rank 3 computes with the keys of rank 1.
       {"ring_step_skipped", false, 3, 2, "compute"},
       {"ring_step_doubled", false, 2, 1, "merge"},
-      // Ranks 0 and 1 read kv head 0 anyway.
+      // Ranks 0 and 1 read KV head 0 anyway.
       {"kv_heads_not_replicated", false, 2, 0, "transfer"},
-      // Tokens 60 and 96 stand in the last chunks, which rank 0 owns.
+      // Tokens 60 and 96 are in the last chunks, which rank 0 owns.
       {"odd_last_token_lost", false, 0, 0, "compute"},
       // Token 32 is the first of rank 1.
       {"cu_seqlens_off_by_one", false, 1, 0, "compute"},
       // Chunk 2 of the slot of 40 is partly filled, and rank 1 owns it.
       {"window_of_the_longest_slot", false, 1, 0, "compute"},
-      // Rank 0 meets the stripe of rank 3 in step 1.
+      // Rank 0 computes with the stripe of rank 3 in step 1.
       {"future_token_visible", false, 0, 1, "compute"},
       {"heads_left_to_nobody", false, 3, 0, "compute"},
       {"dkv_sent_before_it_was_added", true, 1, 1, "merge"},
@@ -138,7 +139,7 @@ TEST(FaultPlace, IsWhereThinkingAboutTheFaultPutsIt) {
 }
 
 TEST(FaultyPlan, OfTheGalleryCannotGetPastTheGateForPlansThatRun) {
-  // Edited plans are refuted; plans for other lengths are sound for what was handed over.
+  // Edited plans fail the checks; plans for other lengths are right for those lengths.
   const Toolbox toolbox = make_toolbox();
   for (const char* name : {"ring_step_skipped", "one_buffer_where_two_are_needed",
                            "dkv_returned_in_wrong_order", "tail_rows_over_valid_rows"}) {

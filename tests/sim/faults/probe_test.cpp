@@ -1,4 +1,4 @@
-// The probes by themselves: silent over the walker, and loud where an answer is one key, one query
+// The probes alone: no findings on the walker, and findings where an answer is one key, one query
 // or one head off.
 
 #include "sim/run/probe.h"
@@ -20,7 +20,7 @@
 namespace cpscope::tests {
 namespace {
 
-/// The walker, with its answers spoilt.
+/// The walker, with its answers modified.
 class SpoiltWalker : public Executor {
  public:
   explicit SpoiltWalker(std::function<void(const Plan&, Answer&)> spoil)
@@ -55,7 +55,7 @@ Scenario turned_case(CommType comm, Dtype dtype) {
   return scenario;
 }
 
-/// Which probes found something.
+/// The probes with findings.
 std::vector<std::string> loud(const ProbeReport& report) {
   std::vector<std::string> names;
   for (const ProbeTally& tally : report.tallies) {
@@ -82,7 +82,7 @@ TEST(Probes, AreSilentOverEveryCommunicationTypeAndDtype) {
 }
 
 TEST(Probes, AreSilentOverRandomScenarios) {
-  // CPSCOPE_PROBES=20000 asks more of them.
+  // CPSCOPE_PROBES=20000 runs more of them.
   const char* wish = std::getenv("CPSCOPE_PROBES");
   const uint64_t count = wish != nullptr ? std::strtoull(wish, nullptr, 10) : 60;
   RandomSpace space;
@@ -105,7 +105,7 @@ TEST(Probes, AreSilentOverRandomScenarios) {
   for (const auto& [probe, asked] : rows) EXPECT_GT(asked, 0) << probe;
 }
 
-/// The walker, as if it knew no backward.
+/// The walker, without a backward.
 class ForwardWalker : public Executor {
  public:
   std::string name() const override { return "forward"; }
@@ -156,8 +156,8 @@ TEST(Probes, SeeACountThatIsOneOff) {
 }
 
 TEST(Probes, SeeOneKeyTakenForAnotherWhateverTheDistance) {
-  // A row that sees two keys: half its weight goes to another one. 8 and 64 are powers of the
-  // lanes.
+  // In a row that sees two keys, half its weight goes to another one. 8 and 64 are powers of the
+  // number of elements.
   for (const int64_t distance : {1, 8, 64}) {
     Scenario scenario = walker_case({128}, 4);
     scenario.attention.mask_type = MaskType::no_mask;
@@ -176,7 +176,7 @@ TEST(Probes, SeeOneKeyTakenForAnotherWhateverTheDistance) {
 TEST(Probes, SeeARowOfAnotherQueryHead) {
   const ProbeReport report =
       probe_with(turned_case(CommType::a2a, Dtype::bf16), [](const Plan&, Answer& answer) {
-        // Heads 0 and 1 read one kv head, so that neither keys nor kv heads tell them apart.
+        // Heads 0 and 1 read one KV head, so neither keys nor KV heads distinguish them.
         for (int64_t token = 0; token < answer.out.shape[0]; ++token)
           std::copy_n(answer.out.values.begin() + (token * 4 + 1) * 8, 8,
                       answer.out.values.begin() + token * 4 * 8);

@@ -1,4 +1,4 @@
-// The watched walker without a mistake is the walker; its trace says what was done.
+// The watched walker without a mistake equals the walker; its trace records what was done.
 
 #include "reference/faulty_walker.h"
 #include "sim/faults/parting.h"

@@ -21,7 +21,7 @@ std::string show_band(const Band& band) {
          std::to_string(band.lo) + " hi " + std::to_string(band.hi);
 }
 
-constexpr int64_t kReach = 8;  // every cell that the bands below can have lies in [0, kReach)^2
+constexpr int64_t kReach = 8;  // all cells of the bands below are in [0, kReach)^2
 
 int64_t count_cells(const Band& band, int64_t q0 = 0, int64_t q1 = kReach, int64_t k0 = 0,
                     int64_t k1 = kReach) {

@@ -21,7 +21,7 @@ std::map<int64_t, uint64_t> sum_by_id(const std::vector<WeightedRun>& runs) {
   return sums;
 }
 
-/// Runs that cancel, cut at other places on the two sides; `stride` is that of some of them.
+/// Runs that cancel, cut at other places on the two sides; `stride` is the stride of some of them.
 std::vector<WeightedRun> balanced_runs(std::mt19937& random, int64_t lowest, int64_t ids,
                                        int64_t pairs, int64_t stride) {
   std::vector<WeightedRun> runs;
@@ -98,7 +98,7 @@ TEST(CheckRows, FindTheIdThatAThousandRunsShare) {
   EXPECT_EQ(first_shared(std::vector<TokenRun>(1000, {4, 11, 3})), 4);
 }
 
-/// A plan that holds nothing but lists and slots.
+/// A plan with only lists and slots.
 RunListId add_list(Plan& plan, const std::vector<TokenRun>& runs) {
   plan.run_lists.push_back(
       {static_cast<int64_t>(plan.runs.size()), static_cast<int64_t>(runs.size()), count_ids(runs)});
@@ -124,7 +124,7 @@ TEST(RowPicker, PicksTheIdsThatStandInTheRowsNamed) {
   }
 }
 
-/// Sequences with padding behind some, empty ones among them, and a tail that is nobody's.
+/// Sequences, some with padding, some empty, and a tail that belongs to no sequence.
 void draw_slots(std::mt19937& random, BatchSlots& slots) {
   for (int64_t s = 1 + draw_below(random, 4); s-- > 0;) {
     SequenceSlot slot{.q_begin = slots.tokens, .kv_begin = slots.kv_tokens};
@@ -140,7 +140,7 @@ void draw_slots(std::mt19937& random, BatchSlots& slots) {
   slots.kv_tokens += 1 + draw_below(random, 4);
 }
 
-/// What a token is, one slot after another.
+/// The place of a token, found by searching one slot after another.
 RowPlace look_up(const BatchSlots& slots, int64_t token, bool is_query) {
   RowPlace place{.token = token};
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
@@ -210,7 +210,7 @@ TEST(RowReader, CutsRowsIntoStretchesOfOneSequenceInAscendingOrder) {
           ASSERT_GT(reader.place(row).position, reader.place(row - 1).position) << trial;
         }
       }
-      // No shorter than it must be: what follows is another sequence's, or goes back.
+      // No shorter than necessary: the next row is another sequence's, or goes back.
       const bool goes_on = stretch + 1 != last && (stretch + 1)->sequence == stretch->sequence;
       if (goes_on) {
         ASSERT_GE(stretch->sequence, 0) << "trial " << trial << ": padding is cut in two";
@@ -235,7 +235,7 @@ TEST(RowReader, SaysWithWhichStrideRowsOfOneRunFollowEachOther) {
       if (is_inside) expected = run.stride;
       run_begin += run.count();
     }
-    // A run is cut where its tokens become another sequence's, or padding.
+    // A run is cut where its tokens change to another sequence, or to padding.
     for (int64_t row = begin; row + 1 < end; ++row) {
       if (reader.place(row).sequence != reader.place(row + 1).sequence) expected = 0;
     }

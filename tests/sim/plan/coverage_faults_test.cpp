@@ -7,13 +7,13 @@
 
 #include <gtest/gtest.h>
 
-// Faults in what is computed: bands, pair counts, heads, forward against backward.
+// Faults in computes: bands, pair counts, heads, forward against backward.
 
 namespace cpscope::tests {
 namespace {
 
 /// The last compute item of a pass that has slices, so that a checker that only looks at the first
-/// is found out.
+/// item fails the test.
 ComputeItem* busy_item(Pass& pass) {
   for (auto item = pass.computes.rbegin(); item != pass.computes.rend(); ++item) {
     if (item->num_slices > 0) return &*item;
@@ -21,8 +21,8 @@ ComputeItem* busy_item(Pass& pass) {
   return nullptr;
 }
 
-/// Changes one band to what `change` makes of it, in forward and backward alike and with the pair
-/// counts put right. `change` says whether it could; the last band that it can change is taken.
+/// Applies `change` to one band, in forward and backward alike, and corrects the pair counts.
+/// `change` returns whether it could; the last band that it can change is taken.
 Fault change_band(std::function<bool(const Plan&, const ComputeItem&, BandSlice&)> change) {
   return [change](Plan& plan) -> std::optional<Place> {
     for (size_t i = plan.forward.computes.size(); i-- > 0;) {
@@ -92,7 +92,7 @@ TEST(CoverageFault, ABackwardSliceIsDropped) {
         ComputeItem* item = busy_item(plan.backward);
         Place place = place_of(*item);
         --item->num_slices;
-        // Nothing is left of an item of one slice: the forward's step is named instead.
+        // An item of one slice becomes empty: the forward's step is named instead.
         if (item->num_slices == 0) place.step = -1;
         return place;
       },
@@ -158,7 +158,7 @@ TEST(CoverageFault, ABandStartsOneDiagonalLater) {
 }
 
 TEST(CoverageFault, ABandMovesByOneDiagonal) {
-  // As many pairs as before where the band is a parallelogram: only its place is wrong.
+  // Where the band is a parallelogram the number of pairs stays the same: only its place is wrong.
   expect_caught("coverage", change_band([](const Plan&, const ComputeItem&, BandSlice& band) {
                   ++band.lo;
                   ++band.hi;
@@ -188,7 +188,7 @@ TEST(CoverageFault, ABandReachesIntoTheNextRow) {
                 8);
 }
 
-/// Row of the list that holds padding right behind row - 1, which does not.
+/// Row of the list that holds padding directly after row - 1, which holds none.
 bool is_padding(const Plan& plan, RunListId list, int64_t row, bool is_query) {
   const int64_t token = expand(plan.list(list)).at(static_cast<size_t>(row));
   for (const SequenceSlot& slot : plan.layout.slots.sequences) {
@@ -236,7 +236,7 @@ TEST(CoverageFault, ABandLeavesItsBufferAndAnotherMakesUpForIt) {
         std::vector<BandSlice> bands = slices_of(plan, *item);
         const int64_t pairs = pairs_of(bands);
         const int32_t rows = static_cast<int32_t>(plan.rows(item->q_tokens));
-        // As many cells in one full column behind the end of the query buffer.
+        // The same number of cells in one full column after the end of the query buffer.
         const int32_t height = static_cast<int32_t>(pairs);
         const Place place = place_of(*item);
         set_slices_everywhere(plan, *item, {{rows, rows + height, 0, 1, -(height - 1), 0}});
@@ -326,7 +326,7 @@ TEST(CoverageFault, ASlantedBandJoinsRunsOfDifferentStride) {
       item.visible_pairs = std::min(rows, columns);
       const CheckResult check = check_coverage(plan);
       EXPECT_FALSE(check.ok) << rows << " rows, " << columns << " columns";
-      // A single row or column has whatever stride one likes; there only the pairs are too few.
+      // A single row or column fits any stride; there only the number of pairs is too small.
       EXPECT_EQ(check.detail.find("runs of different stride") != std::string::npos,
                 rows > 1 && columns > 1)
           << rows << " rows, " << columns << " columns: " << check.detail;
@@ -334,7 +334,7 @@ TEST(CoverageFault, ASlantedBandJoinsRunsOfDifferentStride) {
   }
 }
 
-/// What the check says of one rank that sees everything and works through these bands.
+/// The result of the check for one rank that sees everything and has these bands.
 std::string verdict_on(const std::vector<BandSlice>& bands, int64_t chunk_size = 0) {
   Scenario scenario = make_case({12}, 1, LayoutKind::contiguous);
   scenario.attention.mask_type = MaskType::no_mask;
@@ -366,7 +366,7 @@ TEST(CoverageFault, TwoBandsShareACellHoweverTheirCornersLie) {
     if (count_pairs(bands[0]) == 0 || count_pairs(bands[1]) == 0) continue;
     ++(is_shared ? sharing : apart);
     const std::string said = verdict_on(bands);
-    ASSERT_EQ(said.find("shares a cell") != std::string::npos, is_shared) << said;
+    ASSERT_EQ(said.find("overlaps") != std::string::npos, is_shared) << said;
   }
   EXPECT_GT(sharing, 50);
   EXPECT_GT(apart, 50);

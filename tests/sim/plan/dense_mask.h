@@ -10,11 +10,12 @@
 
 namespace cpscope::tests {
 
-/// Is key position j of a sequence visible to query position i? One cell at a time, from the words
-/// of the contract, section 2; shares no code with the planner, the checker or the reference.
+/// True if key position j of a sequence is visible to query position i. One cell at a time, from
+/// the text of the contract, section 2; shares no code with the planner, the checker or the
+/// reference.
 bool sees(const Scenario& scenario, int64_t sequence, int64_t i, int64_t j);
 
-/// How often each (query token, key token, head) of the packed padded batch is computed.
+/// Number of times that each (query token, key token, head) of the packed padded batch is computed.
 struct DenseCount {
   int64_t tokens = 0, kv_tokens = 0, heads = 0;
   std::vector<int32_t> count;  // [query token, key token, head]
@@ -24,10 +25,10 @@ struct DenseCount {
   }
 };
 
-/// 1 where the mask shows the cell, 0 elsewhere; padding and tail show nothing.
+/// 1 where the mask shows the cell, 0 elsewhere; padding and tail see nothing.
 DenseCount count_visible_cells(const Scenario& scenario, const BatchSlots& slots);
 
-/// Every cell of every band of every compute item, painted one by one through the item's own token
+/// Marks every cell of every band of every compute item, one by one through the item's own token
 /// lists.
 DenseCount paint_computes(const Plan& plan, const Pass& pass);
 

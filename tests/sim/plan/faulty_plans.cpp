@@ -35,7 +35,7 @@ std::vector<Scenario> ring_scenarios() {
 std::vector<Scenario> exchange_scenarios() {
   std::vector<Scenario> scenarios;
   Scenario exchange = with_heads(make_case({24, 9, 40}, 4, LayoutKind::dual_chunk, CommType::a2a),
-                                 4, 2);  // kv heads shared
+                                 4, 2);  // KV heads shared
   exchange.numerics.dkv_wire = DkvWire::fp32;
   scenarios.push_back(exchange);
   scenarios.push_back(with_heads(make_case({22, 17}, 2, LayoutKind::striped, CommType::a2a), 2, 2));

@@ -9,24 +9,24 @@
 
 namespace cpscope::tests {
 
-/// A plan that is right, with the words that name it.
+/// A correct plan, with its description.
 struct GoodPlan {
   std::string name;
   Plan plan;
 };
 
-/// Right plans of every communication type, all with a backward pass: between them replicated kv
-/// heads, cross attention, padding, tails, windows, striped and dealt layouts, idle ranks, both
-/// ways of bringing dKV home and both dispatches of group_cast.
+/// Correct plans of every communication type, all with a backward pass. Together they contain
+/// replicated KV heads, cross attention, padding, tails, windows, striped and lpt layouts, idle
+/// ranks, both values of dkv_hops and both dispatches of group_cast.
 const std::vector<GoodPlan>& good_plans();
 
-/// Where a fault was planted; -1 = the message need not say.
+/// The place of a planted fault; -1 = the message need not name it.
 struct Place {
   int32_t rank = -1;
   int32_t step = -1;
 };
 
-/// Where an item of one rank is.
+/// The place of an item of one rank.
 template <class Item>
 Place place_of(const Item& item) {
   return {to_index(item.rank), to_index(item.step)};
@@ -36,20 +36,20 @@ Place place_of(const Item& item) {
 using Fault = std::function<std::optional<Place>(Plan&)>;
 
 /// Plants the fault in every good plan that has a place for it (at least `min_plans` of them) and
-/// demands that the first check that fails is `check` and that it names the place. An empty
+/// requires that the first check that fails is `check` and that it names the place. An empty
 /// `check` stands for any check.
 void expect_caught(const std::string& check, const Fault& fault, int min_plans = 1);
 
-/// Takes an item out of a pass, or puts a second copy behind it; the stages follow.
+/// Takes an item out of a pass, or inserts a copy after it; the stages are adjusted.
 void erase_item(Pass& pass, StageKind kind, size_t index);
 void repeat_item(Pass& pass, StageKind kind, size_t index);
 
-/// Gives the item a list of slices of its own, so that changing it changes nobody else's.
+/// Gives the item its own list of slices, so that changing it does not change other items.
 std::vector<BandSlice> slices_of(const Plan& plan, const ComputeItem& item);
 void set_slices(Plan& plan, ComputeItem& item, const std::vector<BandSlice>& bands);
 
 /// Replaces the slices of every item that does the same work as `item`, forward and backward, and
-/// corrects their pair counts: what a planner would do that believes in the fault.
+/// corrects their pair counts: the plan of a planner that makes this mistake everywhere.
 void set_slices_everywhere(Plan& plan, const ComputeItem& item,
                            const std::vector<BandSlice>& bands);
 

@@ -5,16 +5,16 @@
 
 #include <gtest/gtest.h>
 
-// Every field of every item of every good plan, changed by one: no change may pass unseen. Left out
-// are fields where some changes change nothing (an idle item's buffers, limits of a band that no
-// cell reaches) or only a label (link class, role).
+// Every field of every item of every good plan is changed by one: every change must be detected.
+// Left out are fields where some changes have no effect (an idle item's buffers, limits of a band
+// that no cell reaches) or change only a label (link class, role).
 
 namespace cpscope::tests {
 namespace {
 
 class FieldFault : public testing::Test {
  protected:
-  /// Demands that some check breaks on the plan as it stands now.
+  /// Requires that some check fails on the present plan.
   void expect_seen(const Plan& plan, const std::string& what) {
     ++changes_;
     const std::vector<CheckResult> checks = inspect_plan(plan);
@@ -133,7 +133,7 @@ TEST_F(FieldFault, OfAMergeIsSeen) {
       change_id(plan, item.rank, where + ".rank");
       change_id(plan, item.into, where + ".into");
       change_id(plan, item.partial, where + ".partial");
-      // The number of a travelling sum's merge is its hop: only 0 means something else.
+      // The order of a travelling sum's merge is its hop: only 0 has another meaning.
       if (plan.buffer(item.into).kind != BufferKind::dkv)
         change_number(plan, item.order, where + ".order");
     }

@@ -3,14 +3,14 @@
 
 #include <gtest/gtest.h>
 
-// Visible pairs by rank, imbalance and the necessary share of KV traffic, typed from closed forms
-// and published examples. Causal, one head, ring.
+// Visible pairs by rank, imbalance and the necessary share of KV traffic, from closed forms and
+// published examples. Causal, one head, ring.
 
 namespace cpscope::tests {
 namespace {
 
-constexpr double kDigits = 0.000501;       // figures printed to three digits
-constexpr double kFourDigits = 0.0000501;  // to four
+constexpr double kDigits = 0.000501;       // for numbers printed with three digits
+constexpr double kFourDigits = 0.0000501;  // with four digits
 
 struct Balance {
   std::vector<int64_t> pairs_by_rank;
@@ -75,7 +75,7 @@ TEST(GoldenBalance, OfAStripedSequence) {
     for (int64_t r = 0; r < one.ranks; ++r)
       pairs.push_back((r + 1) * length * (length + 1) / 2 +
                       (one.ranks - 1 - r) * length * (length - 1) / 2);
-    // In every step the busiest rank keeps its diagonal.
+    // In every step the busiest rank has its diagonal.
     const double expected =
         static_cast<double>(one.ranks * (length + 1)) / static_cast<double>(one.ranks * length + 1);
     EXPECT_NEAR(expected, one.stripe, kFourDigits);

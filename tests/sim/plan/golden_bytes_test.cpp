@@ -5,13 +5,13 @@
 
 #include <gtest/gtest.h>
 
-// Bytes that one rank sends in one layer, typed from published tables and formulas.
+// Bytes that one rank sends in one layer, from published tables and formulas.
 
 namespace cpscope::tests {
 namespace {
 
-/// One row of the table: tokens, ranks, heads, kv heads, lanes of a head; then MB = 10^6 bytes sent
-/// by each rank, bf16.
+/// One row of the table: tokens, ranks, heads, KV heads, head_dim; then MB = 10^6 bytes sent by
+/// each rank, bf16.
 struct ByteRow {
   const char* name;
   int64_t tokens;
@@ -120,7 +120,8 @@ TEST(GoldenBytes, OfUnifiedSequenceParallelism) {
   }
 }
 
-/// TransformerEngine's own example: S 4096, batch 2, 12 query and 2 kv heads of 128, 2 ranks, bf16.
+/// TransformerEngine's own example: S 4096, batch 2, 12 query and 2 KV heads of head_dim 128, 2
+/// ranks, bf16.
 Scenario transformer_engine_example(CommType comm) {
   Scenario scenario = make_case({4096, 4096}, 2, LayoutKind::dual_chunk, comm);
   scenario.batch.qkv_format = QkvFormat::bshd;

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-// Worked numbers of MagiAttention v1.1.1 and of PyTorch's context parallel, typed from what was
-// published or seen when their planners ran.
+// Worked numbers of MagiAttention v1.1.1 and of PyTorch's context parallel, from publications or
+// from runs of their planners.
 
 namespace cpscope::tests {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-// TransformerEngine's token orders, ring sections and valid lengths, typed from worked examples.
+// TransformerEngine's token orders, ring sections and valid lengths, from worked examples.
 
 namespace cpscope::tests {
 namespace {
@@ -46,7 +46,7 @@ TEST(GoldenGather, OfTwoPackedSequencesOnTwoRanks) {
 }
 
 TEST(GoldenGather, OfHalfShardsBeforeAndAfterAttention) {
-  // One token a half-shard, so that indices of tokens are indices of half-shards.
+  // One token per half-shard, so that indices of tokens are indices of half-shards.
   const Layout layout = layout_of(make_case({8}, 4, LayoutKind::dual_chunk));
   const ReorderIndex index = reorder_to_sequence(layout.q_runs);
   EXPECT_EQ(expand(index.rank_to_sequence), (std::vector<int64_t>{0, 2, 4, 6, 7, 5, 3, 1}));
@@ -54,7 +54,7 @@ TEST(GoldenGather, OfHalfShardsBeforeAndAfterAttention) {
 }
 
 TEST(GoldenGather, LeavesAnAllToAllGroupWithDualChunksOfTheRing) {
-  // Four ranks, groups of two: group p holds what rank p of two ranks would.
+  // Four ranks, groups of two: group p holds what rank p of two ranks would hold.
   const Layout fine = layout_of(make_case({32, 16}, 4, LayoutKind::dual_chunk));
   const Order coarse = te_order({32, 16}, 2);
   for (size_t p = 0; p < 2; ++p) {
@@ -100,7 +100,7 @@ TEST(GoldenAllGather, NeedsTheKeysOfAWindowedChunk) {
             (std::vector<TokenRun>{{0, 13, 1}}));
 }
 
-/// Query tokens and key tokens that one rank works on in one step.
+/// Query tokens and key tokens that one rank computes with in one step.
 struct Section {
   std::vector<int64_t> queries, keys;
   int64_t pairs = 0;
@@ -197,7 +197,7 @@ TEST(GoldenRing, OfAContiguousCausalSequenceSkipsTheRanksBehind) {
 }
 
 TEST(GoldenRing, TurnsRoundBackwardWhenTheSumsEndAtHome) {
-  // Backward step i works on the KV of rank r+1+i; with P hops it goes forward's way again.
+  // Backward step i computes with the KV of rank r+1+i; with P hops it has the forward's direction.
   for (const DkvHops hops : {DkvHops::home, DkvHops::ring}) {
     Scenario scenario = make_case({16}, 4);
     scenario.numerics.dkv_hops = hops;

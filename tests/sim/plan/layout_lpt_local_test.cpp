@@ -18,7 +18,7 @@
 namespace cpscope::tests {
 namespace {
 
-/// A batch cut into chunks: what the dealer is given.
+/// A batch cut into chunks: the input of the search.
 struct Chunks {
   BatchSlots slots;
   std::vector<int64_t> areas;
@@ -46,7 +46,7 @@ int64_t largest_load(const std::vector<int64_t>& areas, const Held& held) {
   return largest;
 }
 
-/// Pairs (rank, key chunk) that are seen and not held, from the words of the header.
+/// Pairs (rank, key chunk) that are seen and not held, from the definition in the header.
 int64_t count_slowly(const ChunkReach& reach, const Held& held, bool same_kv) {
   const auto ranks = static_cast<int64_t>(held.size());
   int64_t foreign = 0;
@@ -90,7 +90,7 @@ int64_t foreign_of(const ChunkReach& reach, const std::set<int64_t>& chunks,
   return foreign;
 }
 
-/// Rows with one stretch of ones each, as masks make them, or with single ones.
+/// Rows with one range of ones each, as masks make them, or with single ones.
 ChunkReach random_reach(int64_t chunks, int64_t key_chunks, std::mt19937_64& random) {
   ChunkReach reach{chunks, key_chunks, (std::max(chunks, key_chunks) + 63) / 64, {}, {}};
   reach.bits.assign(static_cast<size_t>(chunks * reach.words), 0);
@@ -221,7 +221,7 @@ TEST(NearKeys, AreDealtWithinTwoPerCentOfLongestFirstAndNeverWorse) {
   }
 }
 
-/// The chunks of every `group` ranks in a row.
+/// The chunks of every `group` consecutive ranks.
 Held join(const Held& held, int32_t group) {
   Held joined(held.size() / static_cast<size_t>(group));
   for (size_t rank = 0; rank < held.size(); ++rank) {
@@ -231,7 +231,7 @@ Held join(const Held& held, int32_t group) {
   return joined;
 }
 
-/// Fewest foreign chunks over all deals that the header allows.
+/// Fewest foreign chunks over all assignments that the header allows.
 int64_t fewest_of_all(const Chunks& chunks, int32_t ranks, int32_t group) {
   const auto n = static_cast<int64_t>(chunks.areas.size());
   const int32_t holders = ranks / group;
@@ -314,7 +314,7 @@ TEST(NearKeys, AreDealtAsEvenlyForGroupsAsPlansCompute) {
   const PlanSummary local = summarise(plan_of(scenario));
   EXPECT_LE(local.rank_max_over_mean, 1.0201 * lpt.rank_max_over_mean);
   EXPECT_LT(2 * local.kv_bytes_necessary, lpt.kv_bytes_necessary);
-  // Every group's KV goes round whole.
+  // Every group's KV travels through the whole ring.
   EXPECT_EQ(local.kv_bytes_moved, lpt.kv_bytes_moved);
 }
 
@@ -323,7 +323,7 @@ TEST(NearKeys, MayBelongToAnyRankOfAGroupUnderA2aP2p) {
   scenario.attention.heads = scenario.attention.kv_heads = 2;
   scenario.parallel.dispatch_chunk = 16;
   const Plan ours = plan_of(scenario);
-  // The same rows of each group, dealt to its two ranks in turn.
+  // The same rows of each group, assigned to its two ranks alternately.
   Order order = query_order(ours.layout);
   for (size_t first = 0; first < order.size(); first += 2) {
     std::vector<int64_t> all = order[first], even, odd;
@@ -335,7 +335,7 @@ TEST(NearKeys, MayBelongToAnyRankOfAGroupUnderA2aP2p) {
   }
   scenario.parallel.layout = LayoutKind::indices;
   scenario.parallel.imported = {order, order};
-  // The batch is padded as lpt_local padded it, with a tail that is now a sequence's.
+  // The batch is padded as lpt_local padded it, with a tail that now belongs to a sequence.
   const int64_t tail = ours.layout.slots.tokens - 700;
   scenario.batch.slots.back() += tail;
   scenario.batch.kv_slots.back() += tail;
@@ -358,7 +358,7 @@ TEST(NearKeys, AreAsNearInSmallChunksAsInLargeOnes) {
       scenario.parallel.dispatch_chunk = chunk;
       return static_cast<double>(summarise(plan_of(scenario)).kv_bytes_moved);
     };
-    // What can be dealt in chunks of 512 can be dealt in chunks of 128.
+    // Any assignment in chunks of 512 is also possible in chunks of 128.
     EXPECT_LE(moved(128), 1.02 * moved(512)) << name;
   }
 }
@@ -393,7 +393,7 @@ TEST(NearKeys, KeepAWindowInOnePieceOnEveryRank) {
   scenario.attention.window_left = 1023;
   const Chunks chunks = cut(scenario, 512);
   const Held held = deal_near_keys(chunks.areas, chunks.reach, 8, true);
-  // Each rank but the first sees the 1023 keys before its own, which lie in two chunks.
+  // Each rank except the first sees the 1023 keys before its own, which lie in two chunks.
   EXPECT_EQ(count_slowly(chunks.reach, held, true), 7 * 2);
   for (const std::vector<int64_t>& mine : held) EXPECT_EQ(mine.back() - mine.front(), 15);
 }
@@ -416,9 +416,10 @@ TEST(LptLocalLayout, RefusesMoreChunksThanItWeighs) {
   const Result<Layout> layout = make_layout(scenario);
   ASSERT_FALSE(layout.ok());
   EXPECT_EQ(layout.error().kind, ErrorKind::refused);
-  EXPECT_EQ(to_text(layout.error()),
-            "layout lpt_local weighs at most 16384 chunks: 16385 chunks of 1 tokens; use a larger "
-            "dispatch_chunk, or lpt");
+  EXPECT_EQ(
+      to_text(layout.error()),
+      "layout lpt_local supports at most 16384 chunks: 16385 chunks of 1 tokens; use a larger "
+      "dispatch_chunk, or lpt");
 }
 
 }  // namespace

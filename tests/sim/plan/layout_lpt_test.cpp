@@ -10,7 +10,7 @@
 namespace cpscope::tests {
 namespace {
 
-/// The rule of the contract, one candidate at a time.
+/// The rule of the contract, trying one candidate at a time.
 Held deal_slowly(const std::vector<int64_t>& areas, int32_t ranks) {
   const int64_t n = static_cast<int64_t>(areas.size());
   const int64_t capacity = (n + ranks - 1) / ranks;

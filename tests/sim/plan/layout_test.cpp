@@ -15,7 +15,7 @@ constexpr LayoutKind kLayouts[] = {
     LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
     LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local};
 
-/// Ranks' ids together are 0 .. tokens-1, each once.
+/// The ids of all ranks are 0 .. tokens-1, each once.
 void expect_partition(const Order& order, int64_t tokens, const std::string& where) {
   std::vector<int64_t> all;
   for (const std::vector<int64_t>& ids : order) all.insert(all.end(), ids.begin(), ids.end());
@@ -127,14 +127,14 @@ TEST(Layout, NamesTheMultipleWhenItMayNotPad) {
     scenario.batch.pad_between_seqs = false;
     return scenario;
   };
-  expect_refusal(strict({16, 12}, LayoutKind::dual_chunk), "no multiple of 8");
+  expect_refusal(strict({16, 12}, LayoutKind::dual_chunk), "not divisible by 8");
   expect_refusal(strict({16, 12}, LayoutKind::dual_chunk), "sequence 1");
-  expect_refusal(strict({16, 13}, LayoutKind::contiguous), "no multiple of 4");
-  expect_refusal(strict({16, 12}, LayoutKind::dual_chunk_packed), "no multiple of 8");
-  expect_refusal(strict({16, 12}, LayoutKind::striped), "no multiple of 12");
+  expect_refusal(strict({16, 13}, LayoutKind::contiguous), "not divisible by 4");
+  expect_refusal(strict({16, 12}, LayoutKind::dual_chunk_packed), "not divisible by 8");
+  expect_refusal(strict({16, 12}, LayoutKind::striped), "not divisible by 12");
   Scenario cross = make_cross_case({8}, {13}, 4, LayoutKind::contiguous);
   cross.batch.pad_between_seqs = false;
-  expect_refusal(cross, "kv buffer is no multiple of 4");
+  expect_refusal(cross, "kv buffer is not divisible by 4");
 }
 
 TEST(Layout, TakesWhatFitsWithoutPadding) {

@@ -16,7 +16,7 @@
 namespace cpscope::tests {
 namespace {
 
-/// Random masks over random batches, whatever the layout makes of them.
+/// Random masks over random batches, independent of the layout.
 struct MaskCase {
   Scenario scenario;
   BatchSlots slots;
@@ -75,7 +75,7 @@ TEST(MaskBands, AreAnnouncedBySequenceByChunkAndByTheRowsOfASlice) {
   scenario.attention.chunk_size = 0;
   scenario.attention.mask_type = MaskType::slices;
   scenario.attention.slices = {{0, 2, 0, 5, SliceType::full}, {2, 20, 0, 5, SliceType::full}};
-  // A slice touches no more sequences than it has rows; cuts at its ends may add one.
+  // A slice intersects no more sequences than it has rows; cuts at its ends may add one.
   EXPECT_EQ(announced(scenario), (2 + 1) + (3 + 1) + 2);
   scenario.attention.chunk_size = 4;
   EXPECT_EQ(announced(scenario), (2 + 1) + (6 + 1) + 2);
@@ -245,7 +245,7 @@ TEST(Intersection, HoldsEachVisiblePairOfTwoBuffersOnceWhateverTheirStrides) {
 TEST(Intersection, IsOneBandWhereEveryRowSeesEveryPieceOfTheOtherSide) {
   Scenario scenario = make_case({40}, 1, LayoutKind::contiguous);
   for (const int64_t first : {0, 1, 2}) {
-    // Eight pieces side by side in their buffer, with gaps between their tokens.
+    // Eight pieces adjacent in their buffer, with gaps between their tokens.
     std::vector<TokenRun> pieces;
     for (int64_t begin = first; begin < 40; begin += 5) pieces.push_back({begin, begin + 3, 1});
     for (const MaskType type : {MaskType::no_mask, MaskType::slices}) {
@@ -327,7 +327,7 @@ TEST(CheckersMask, AsksOnlyTheSliceThatIsNamed) {
 
 TEST(CheckersMask, AgreesWithTheWordsOfTheContract) {
   for (const MaskCase& one : mask_cases()) {
-    Plan plan;  // the checker's mask reads nothing else
+    Plan plan;  // the checker's mask reads only these fields
     plan.scenario = one.scenario;
     plan.layout.slots = one.slots;
     int64_t all = 0;

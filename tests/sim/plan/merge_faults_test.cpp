@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-// Faults in how partial results are merged, finished and brought home.
+// Faults in merges, finishes and the way home of partial results.
 
 namespace cpscope::tests {
 namespace {
@@ -98,7 +98,7 @@ TEST(MergeFault, MergesComeInAnotherOrder) {
 }
 
 TEST(MergeFault, AMergeAddsAnotherTensor) {
-  // a2a: queries and keys stand for the same rows there, so only the kind tells them apart.
+  // a2a: queries and keys have the same rows there, so only the kind differs.
   expect_caught(
       "movement",
       [](Plan& plan) -> std::optional<Place> {
@@ -117,7 +117,7 @@ TEST(MergeFault, AMergeAddsAnotherTensor) {
 }
 
 TEST(MergeFault, ASumIsNeverStarted) {
-  // The zero that an idle rank's rows, or the home of dKV shares, begin with.
+  // The zero with which an idle rank's rows, or the home buffer of dKV shares, begin.
   expect_caught(
       "movement",
       [](Plan& plan) -> std::optional<Place> {
@@ -177,7 +177,7 @@ TEST(MergeFault, AnOutputIsFinishedTwice) {
       13);
 }
 
-/// The last share of dKV that is added at its owner's.
+/// The last share of dKV that is added on its owner.
 std::optional<size_t> find_share(const Pass& pass) {
   for (size_t t = pass.transfers.size(); t-- > 0;) {
     if (pass.transfers[t].payload == Payload::dkv && pass.transfers[t].landing == Landing::add &&
@@ -212,7 +212,7 @@ TEST(GradientFault, AShareOfDkvIsAddedTwice) {
 }
 
 TEST(GradientFault, OneRankSendsAnothersShare) {
-  // Rows, heads and tokens fit; only the sum that is sent is not the one that was computed.
+  // Rows, heads and tokens fit; only the sum that is sent is not the computed one.
   expect_caught(
       "",
       [](Plan& plan) -> std::optional<Place> {

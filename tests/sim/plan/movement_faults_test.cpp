@@ -5,14 +5,14 @@
 
 #include <gtest/gtest.h>
 
-// Faults in what travels, what is merged and what is finished.
+// Faults in transfers, merges and finishes.
 
 namespace cpscope::tests {
 namespace {
 
 using IsWanted = std::function<bool(const TransferItem&)>;
 
-/// The last transfer between two ranks that is wanted.
+/// The last transfer between two ranks that meets the condition.
 std::optional<size_t> find_transfer(const Pass& pass, const IsWanted& is_wanted) {
   for (size_t t = pass.transfers.size(); t-- > 0;) {
     const TransferItem& item = pass.transfers[t];
@@ -62,7 +62,7 @@ TEST(MovementFault, ABackwardRingHopOfKvIsDropped) {
         const auto at = find_transfer(plan.backward, [](const TransferItem& item) {
           return item.payload == Payload::kv && item.link == LinkClass::ring;
         });
-        // A short ring that goes forward's way again still has the KV in its slots.
+        // A short ring in the forward's direction still has the KV in its slots.
         if (!at || plan.scenario.numerics.dkv_hops == DkvHops::ring) return std::nullopt;
         const Place place{to_index(plan.backward.transfers[*at].dst), -1};
         erase_item(plan.backward, StageKind::transfer, *at);
@@ -72,7 +72,7 @@ TEST(MovementFault, ABackwardRingHopOfKvIsDropped) {
 }
 
 TEST(MovementFault, TheLastHopOfDkvIsDropped) {
-  // With P hops the sum never comes home; with P-1 its owner adds to a sum that is not there.
+  // With P hops the sum never reaches home; with P-1 its owner adds to a sum that is not there.
   expect_caught(
       "movement",
       [](Plan& plan) -> std::optional<Place> {
@@ -131,7 +131,7 @@ TEST(MovementFault, TwoRanksReceiveEachOthersKv) {
   expect_caught("movement", swap_destinations(Payload::kv), 4);
 }
 
-/// Gives a transfer rows of another one, as many and of the same buffer.
+/// Gives a transfer rows of another one, the same number and from the same buffer.
 Fault wrong_rows(Pass Plan::*pass, Payload payload, RunListId TransferItem::*side) {
   return [=](Plan& plan) -> std::optional<Place> {
     for (TransferItem& item : (plan.*pass).transfers) {

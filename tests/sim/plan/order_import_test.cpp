@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-// Token orders of frameworks, typed from their formulas and worked examples.
+// Token orders of frameworks, from their formulas and worked examples.
 
 namespace cpscope::tests {
 namespace {
@@ -88,7 +88,7 @@ TEST(OrderImport, TakesValidLengthsAndSlotsFromBothBoundaries) {
   EXPECT_EQ(refusal_of(request),
             "cu_seqlens and cu_seqlens_padded count different sequences: 3 and 2");
   request.given.back().lists = {{0, 7, 5}};
-  EXPECT_EQ(refusal_of(request), "cu_seqlens falls at sequence 1: 5 after 7");
+  EXPECT_EQ(refusal_of(request), "cu_seqlens decreases at sequence 1: 5 after 7");
 }
 
 TEST(OrderImport, TakesAnOrderOfItsOwnForKeys) {
@@ -119,15 +119,16 @@ TEST(OrderImport, RefusesBoundariesInSeveralLists) {
 }
 
 TEST(OrderImport, NamesWhatIsLostAndWhatIsThereTwice) {
-  EXPECT_EQ(refusal_of(te_request({{0, 1, 6, 7, 8, 11}, {2, 3, 4, 4, 9, 10}})),
-            "the query lists are no partition of tokens 0 to 11: token 4 is there twice, on rank 1 "
-            "and again on rank 1 row 3; token 5 is lost; every packed padded token, padding "
-            "included, has one owner");
+  EXPECT_EQ(
+      refusal_of(te_request({{0, 1, 6, 7, 8, 11}, {2, 3, 4, 4, 9, 10}})),
+      "the query lists are not a partition of tokens 0 to 11: token 4 appears twice: on rank 1 "
+      "and on rank 1 row 3; token 5 is missing; every packed padded token, padding "
+      "included, has one owner");
   EXPECT_EQ(
       describe_partition_fault({{0, 9}, {-1, 0}}, 3).value(),
       "rank 0 row 1 holds 9, which is outside; rank 1 row 0 holds -1, which is outside; token "
-      "0 is there twice, on rank 0 and again on rank 1 row 1; token 1 is lost; token 2 is "
-      "lost");
+      "0 appears twice: on rank 0 and on rank 1 row 1; token 1 is missing; token 2 is "
+      "missing");
   std::vector<int64_t> half(50);
   std::iota(half.begin(), half.end(), 0);
   EXPECT_TRUE(describe_partition_fault({half}, 100).value().ends_with("; and 45 more"));
@@ -137,16 +138,17 @@ TEST(OrderImport, NamesWhatIsLostAndWhatIsThereTwice) {
 TEST(OrderImport, RefusesSlotsThatTransformerEngineCannotCut) {
   ImportRequest request = te_request();
   request.cp_size = 3;
-  EXPECT_EQ(refusal_of(request),
-            "the slot of sequence 0 is no multiple of 6, which TransformerEngine needs: 8; pad the "
-            "sequences first");
+  EXPECT_EQ(
+      refusal_of(request),
+      "the slot of sequence 0 is not divisible by 6, which TransformerEngine requires: 8; pad the "
+      "sequences first");
 }
 
 TEST(OrderImport, CutsPyTorchsIndicesContiguously) {
   ImportRequest request{.source = OrderSource::torch, .layout = "", .cp_size = 4};
   request.given = {{"rearrange", {{0, 7, 1, 6, 2, 5, 3, 4}}}};
   EXPECT_EQ(ranks_of(request), (Lists{{0, 7}, {1, 6}, {2, 5}, {3, 4}}));
-  // The inverse alone says as much.
+  // The inverse alone has the same information.
   request.given = {{"restore", {{0, 2, 4, 6, 7, 5, 3, 1}}}};
   EXPECT_EQ(ranks_of(request), (Lists{{0, 7}, {1, 6}, {2, 5}, {3, 4}}));
   request.given.push_back({"rearrange", {{0, 7, 1, 6, 2, 5, 3, 4}}});
@@ -157,8 +159,8 @@ TEST(OrderImport, CutsPyTorchsIndicesContiguously) {
             std::vector<std::string>{"restore is not the inverse of rearrange in sequence 0"});
   request.given = {{"rearrange", {{0, 7, 1, 6, 2, 5, 3, 3}}}};
   EXPECT_EQ(refusal_of(request),
-            "the indices are no permutation of 0 to 7: token 3 is there twice, on rank 0 and again "
-            "on rank 0 row 7; token 4 is lost");
+            "the indices are not a permutation of 0 to 7: token 3 appears twice: on rank 0 and "
+            "on rank 0 row 7; token 4 is missing");
 }
 
 TEST(OrderImport, KeepsBatchedIndicesOfPyTorchApart) {
@@ -223,10 +225,10 @@ TEST(OrderImport, KnowsUspsLayouts) {
        {OrderSource::te, OrderSource::torch, OrderSource::ring_flash_attention}) {
     EXPECT_EQ(refusal_of(named(source, "zigzag", 2, 8, 42)),
               std::string(to_name(source)) +
-                  " knows no ulysses degree: 42; leave it out, or import from usp");
+                  " has no ulysses degree: 42; leave it out, or import from usp");
   }
   EXPECT_EQ(refusal_of(named(OrderSource::usp, "zigzag", 4, 12, 2)),
-            "the slot of sequence 0 is no multiple of 8, which usp zigzag needs: 12; pad the "
+            "the slot of sequence 0 is not divisible by 8, which usp zigzag requires: 12; pad the "
             "sequences first");
 }
 
@@ -249,9 +251,9 @@ TEST(OrderImport, SaysWhatIsMissing) {
   EXPECT_EQ(refusal_of({.source = OrderSource::te, .layout = "", .cp_size = 2}),
             "neither lists nor boundaries are given; give indices (a list a rank), "
             "cu_seqlens_padded, or both");
-  EXPECT_EQ(refusal_of(te_request()), "the number of ranks is not known; say --cp-size");
+  EXPECT_EQ(refusal_of(te_request()), "the number of ranks is missing; give --cp-size");
   EXPECT_EQ(refusal_of(named(OrderSource::usp, "basic", 4, 0)),
-            "the batch is not known; say --tokens or --cu-seqlens");
+            "the batch is missing; give --tokens or --cu-seqlens");
   ImportRequest nothing{.source = OrderSource::torch, .layout = "", .cp_size = 2};
   nothing.given = {{"", {{}, {}}}};
   EXPECT_EQ(refusal_of(nothing), "there are no tokens; give some");
@@ -260,7 +262,8 @@ TEST(OrderImport, SaysWhatIsMissing) {
   EXPECT_EQ(refusal_of(negative), "cp_size is negative: -4");
   ImportRequest three = te_request(kTwoSequences);
   three.cp_size = 3;
-  EXPECT_EQ(refusal_of(three), "there is not one list a rank: 2 lists, 3 ranks");
+  EXPECT_EQ(refusal_of(three),
+            "the number of lists must equal the number of ranks: 2 lists, 3 ranks");
 }
 
 }  // namespace

@@ -10,13 +10,14 @@
 
 namespace cpscope::tests {
 
-/// Ids written out, one list a rank.
+/// Ids written out, one list per rank.
 using Order = std::vector<std::vector<int64_t>>;
 
-/// Chunks that ranks hold, one list a rank.
+/// Chunks that ranks hold, one list per rank.
 using Held = std::vector<std::vector<int64_t>>;
 
-/// A small causal scenario of self attention: one head of 4 lanes, everything else at its default.
+/// A small causal scenario of self attention: one head of head_dim 4, everything else at its
+/// default.
 Scenario make_case(std::vector<int64_t> lengths, int32_t cp_size,
                    LayoutKind layout = LayoutKind::dual_chunk, CommType comm = CommType::p2p);
 
@@ -29,7 +30,7 @@ Scenario make_cross_case(std::vector<int64_t> lengths, std::vector<int64_t> kv_l
 std::string show(const Scenario& scenario);
 std::string show(const std::vector<int64_t>& ids);
 
-/// The layout or plan of a scenario that nothing forbids; aborts with the refusal otherwise.
+/// The layout or plan of a valid scenario; aborts with the refusal otherwise.
 Layout layout_of(const Scenario& scenario);
 Plan plan_of(const Scenario& scenario);
 

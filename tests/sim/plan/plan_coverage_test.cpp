@@ -14,8 +14,8 @@ namespace {
 
 constexpr uint64_t kNumSeeds = 600;
 
-/// Calls visit for every random scenario that can be planned; the others must be refused by rule.
-/// Returns how many were planned.
+/// Calls visit for every random scenario that can be planned; the others must be refused by a rule.
+/// Returns the number of planned ones.
 int64_t for_each_random_plan(const std::function<void(const Plan&, const std::string&)>& visit) {
   int64_t planned = 0;
   for (uint64_t seed = 0; seed < kNumSeeds && !testing::Test::HasFailure(); ++seed) {
@@ -124,7 +124,7 @@ TEST(LongRandomPlan, ComputesEachVisibleTripleExactlyOnce) {
   }
 }
 
-/// A scenario of so many ranks that nobody could plan it, and how many items its plan would have.
+/// A scenario with too many ranks to be planned, and the number of items that its plan would have.
 struct TooLarge {
   CommType comm;
   int32_t ranks;
@@ -139,7 +139,7 @@ TEST(PlanSize, IsSaidWhereAPlanIsRefusedForIt) {
       {CommType::p2p, 16384, false, int64_t{3} * 16384 * 16384},
       {CommType::p2p, 16384, true, int64_t{9} * 16384 * 16384},
       {CommType::a2a, 16384, true, int64_t{9} * 16384 * 16384},
-      // Each rank fetches from each; the items of the ranks themselves hardly count.
+      // Each rank fetches from each; all other items are few.
       {CommType::all_gather, 16384, false, int64_t{16384} * 16384},
       {CommType::group_cast, 16384, true, int64_t{3} * 16384 * 16384},
       {CommType::a2a_p2p, 65536, true, int64_t{9} * 65536 * (4 + ring)},

@@ -5,12 +5,12 @@
 
 #include <gtest/gtest.h>
 
-// Faults in who owns what, in buffers, ids and stages, and in the bytes that are noted.
+// Faults in ownership, buffers, ids and stages, and in the stored bytes.
 
 namespace cpscope::tests {
 namespace {
 
-/// A run of a list, by reference; empty lists have none.
+/// The first run of a list, by reference; null for an empty list.
 TokenRun* first_run(Plan& plan, RunListId list) {
   const RunList& entry = plan.run_lists[static_cast<size_t>(to_index(list))];
   return entry.count == 0 ? nullptr : &plan.runs[static_cast<size_t>(entry.first)];
@@ -18,7 +18,7 @@ TokenRun* first_run(Plan& plan, RunListId list) {
 
 Fault give_token_to_two_ranks(std::vector<RunListId> Plan::*lists) {
   return [lists](Plan& plan) -> std::optional<Place> {
-    // As many tokens as before, but one of them is the neighbour's and token 0 nobody's.
+    // The same number of tokens, but one of them is the neighbour's and token 0 has no owner.
     for (const RunListId list : plan.*lists) {
       TokenRun* run = first_run(plan, list);
       if (run == nullptr || run->begin > 0) continue;
@@ -242,8 +242,8 @@ TEST(StructureFault, AnItemCallsItselfAnotherStep) {
       13);
 }
 
-/// Sets a field of a good plan to a value and demands that nothing is read by it: the inspection
-/// ends with the check of ids, whose complaint comes back.
+/// Sets a field of a good plan to a value and requires that no check reads with it: the inspection
+/// ends with the check of ids, whose complaint is returned.
 class OutsideItsTable : public testing::Test {
  protected:
   template <class Field>
@@ -256,7 +256,7 @@ class OutsideItsTable : public testing::Test {
     field = kept;
   }
 
-  /// Below the table and just behind its last entry; -1 where that has no meaning of its own.
+  /// Values below the table and just after its last entry; -1 if it has no other meaning.
   template <class Id>
   void expect_id(Plan& plan, Id& field, size_t size, const std::string& what,
                  bool may_lack = false) {
@@ -360,7 +360,7 @@ TEST_F(OutsideItsTable, NoListRunBufferOrHomeIsFollowed) {
     expect_stop(plan, list.first, runs - list.count + 1, "list.first");
     expect_stop(plan, list.count, int64_t{-1}, "list.count");
     expect_stop(plan, list.count, runs - list.first + 1, "list.count");
-    // A run without ids hides its sign from every sum of rows.
+    // A run without ids does not affect any sum of rows.
     TokenRun& run = plan.runs.back();
     expect_stop(plan, run, TokenRun{-1, -1 + run.count(), 1}, "run.begin");
     expect_stop(plan, run.stride, int64_t{0}, "run.stride");

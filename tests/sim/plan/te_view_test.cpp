@@ -12,8 +12,8 @@
 
 #include <gtest/gtest.h>
 
-// What TransformerEngine passes to its kernels: typed from its worked examples, and cell by cell
-// against plans.
+// The arguments that TransformerEngine passes to its kernels: from its worked examples, and cell by
+// cell against plans.
 
 namespace cpscope::tests {
 namespace {
@@ -167,7 +167,7 @@ TEST(TeView, RefusesByNameWhatTransformerEngineHasNot) {
   const auto expect = [&](const Scenario& scenario, const std::string& words) {
     EXPECT_EQ(refusal(scenario).find("TransformerEngine " + words), 0u) << refusal(scenario);
   };
-  expect(make_case({16}, 2, LayoutKind::striped), "deals tokens as dual_chunk: striped");
+  expect(make_case({16}, 2, LayoutKind::striped), "supports only layout dual_chunk: striped");
   expect(make_case({16}, 2, LayoutKind::dual_chunk, CommType::group_cast), "has no group_cast");
   Scenario scenario = make_case({16}, 2);
   scenario.attention.window_left = 3;
@@ -182,17 +182,18 @@ TEST(TeView, RefusesByNameWhatTransformerEngineHasNot) {
   scenario = make_case({16, 14}, 2);
   scenario.batch.qkv_format = QkvFormat::bshd;
   scenario.batch.slots = scenario.batch.kv_slots = {16, 16};
-  expect(scenario, "takes no padding in bshd under context parallelism: sequence 1 has 14 of 16");
+  expect(scenario,
+         "does not support padding in bshd under context parallelism: sequence 1 has 14 of 16");
   scenario = make_case({16}, 2);
   scenario.attention.softmax_type = SoftmaxType::learnable;
   expect(scenario, "has sinks only with a2a: p2p");
   scenario = make_case({16}, 2, LayoutKind::dual_chunk, CommType::a2a);
   scenario.attention.heads = 2;
-  expect(scenario, "deals whole kv heads: 1 kv heads, 2 ranks");
+  expect(scenario, "requires kv_heads % ranks == 0: 1 KV heads, 2 ranks");
 }
 
 TEST(TeView, RefusesMoreNumbersThanAnybodyReads) {
-  // As much of a plan as is looked at before anything is made.
+  // The parts of a plan that are read before anything is made.
   Plan plan;
   plan.scenario = make_case({512}, 256);
   plan.layout.cp_size = plan.forward.num_steps = 256;
@@ -214,7 +215,7 @@ int64_t id_of_row(int64_t begin, int64_t slot, int64_t places, int64_t rank, int
   return begin + (u < chunk ? rank * chunk + u : (2 * places - 1 - rank) * chunk + u - chunk);
 }
 
-/// The cells that a kernel given these lengths computes.
+/// The cells that a kernel with these lengths computes.
 Cells cells_of(const TeTile& tile, const TeLengths& lengths, const Plan& plan) {
   const Parallel& parallel = plan.scenario.parallel;
   const int64_t a2a = parallel.comm_type == CommType::a2a_p2p ? parallel.a2a_size : 1;
@@ -247,7 +248,7 @@ Cells cells_of(const TeTile& tile, const TeLengths& lengths, const Plan& plan) {
   return cells;
 }
 
-/// The cells that the plan computes where the tile stands.
+/// The cells that the plan computes at the place of the tile.
 Cells planned_cells(const TeTile& tile, const Plan& plan) {
   Cells cells;
   for (const ComputeItem& item : plan.forward.computes) {
@@ -339,7 +340,7 @@ TEST(TeView, ComputesThePlansCellsExactlyWhereItSaysSo) {
       ++(tile.floored_difference.empty() ? floored_right : floored_wrong);
     }
   }
-  // All four outcomes must have been met often.
+  // All four outcomes must occur often.
   EXPECT_GT(exact, 1000);
   EXPECT_GT(wrong_shortcuts, 40);
   EXPECT_GT(floored_right, 100);

@@ -16,7 +16,7 @@
 namespace cpscope {
 namespace {
 
-/// The format as the standards describe it, for a slow and obvious rounding.
+/// The format as in the standards, for a slow and obvious rounding.
 struct Format {
   Dtype dtype;
   int significant_bits;
@@ -92,8 +92,8 @@ TEST(Dtype, DecodesFp16AsTheStandardSays) {
   EXPECT_EQ(from_fp16_bits(0xfc00), -std::numeric_limits<float>::infinity());
 }
 
-/// Between any two neighbours: the tie goes to the even one, and one step of double beside the tie
-/// goes to the nearer one. That is also where rounding through float first would be wrong.
+/// Between any two neighbours: the tie goes to the even one, and one step of double next to the tie
+/// goes to the nearer one. Rounding through float first would be wrong there.
 void expect_ties_to_even(const Format& format, float (*from_bits)(uint16_t)) {
   std::vector<double> values = all_values(from_bits);
   const double beyond = std::scalbn(1.0, format.max_exponent + 1);
@@ -138,7 +138,7 @@ TEST(Dtype, AgreesWithTheSlowDefinitionOnRandomDoubles) {
   for (const Format& format : {kBf16, kFp16, kFp32}) {
     for (int i = 0; i < 200'000; ++i) {
       const uint64_t bits = random();
-      // All 64 bits random is mostly out of range; the second half is near the format's range.
+      // Most random 64-bit patterns are out of range; the second half is near the format's range.
       expect_same(format, std::bit_cast<double>(bits));
       const int span = format.max_exponent - format.min_exponent + 2 * format.significant_bits;
       const int exponent = format.min_exponent - format.significant_bits - 2 +
@@ -158,7 +158,7 @@ TEST(Dtype, KeepsSignedZerosInfinitiesAndNaN) {
     EXPECT_TRUE(std::isnan(round_to(dtype, std::numeric_limits<double>::quiet_NaN())));
     EXPECT_TRUE(std::isnan(round_to(dtype, std::numeric_limits<float>::quiet_NaN())));
   }
-  // A negative value that vanishes leaves a negative zero.
+  // A negative value that underflows gives a negative zero.
   EXPECT_TRUE(std::signbit(round_to(Dtype::bf16, -0x1p-200)));
   EXPECT_TRUE(std::signbit(round_to(Dtype::fp16, -0x1p-26f)));
 }

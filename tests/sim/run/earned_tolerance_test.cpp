@@ -27,7 +27,7 @@ std::string item_name(int64_t index, const std::string& array = "out") {
   return "forward.compute." + std::to_string(index) + ".rank0.step0." + array;
 }
 
-/// Answers of 100 rows of ones with a budget of 1 %, and items of ones with so many rows.
+/// Answers of 100 rows of ones with a budget of 1 %, and items of ones with these numbers of rows.
 RunRecord record_with(const std::vector<int64_t>& rows_of_items, double rel_l2 = 0.01) {
   RunRecord record;
   record.tensors.push_back(rows_of("out", 100, 1.0));
@@ -37,7 +37,7 @@ RunRecord record_with(const std::vector<int64_t>& rows_of_items, double rel_l2 =
   return record;
 }
 
-/// How much of itself an item may be off, every row alike: found by halving.
+/// The largest relative error that an item may have, equal in every row: found by bisection.
 double earned_share(int64_t rows) {
   const RunRecord right = record_with({rows});
   double within = 0, over = 1;
@@ -73,7 +73,7 @@ TEST(EarnedTolerance, OfAnAnswerOfZerosIsAbsolute) {
 }
 
 TEST(EarnedTolerance, OfAnItemOfManyRowsIsThatOfItsArray) {
-  // 2 * 1 %, and out's share of a typical row beside it.
+  // 2 * 1 %, plus out's share of a typical row.
   EXPECT_NEAR(earned_share(18), 0.02 * 1.1, 1e-6);
   EXPECT_NEAR(earned_share(1000), 0.02 * 1.1, 1e-6);
 }
@@ -88,7 +88,7 @@ TEST(EarnedTolerance, DoesNotLoseAWrongRowAmongThousandsOfRightOnes) {
   RunRecord left = right;
   // Far below 2 % of the item, and 7 % of the row.
   for (int64_t lane = 0; lane < kLanes; ++lane) left.tensors[1].values[4321 * kLanes + lane] = 1.07;
-  left.tensors[1].values[17] = 1.075;  // one element that is further off, in a row that is right
+  left.tensors[1].values[17] = 1.075;  // one element with a larger error, in a row that is right
   const TensorDiff diff = diff_runs(left, right)[1];
   EXPECT_LT(diff.l2, diff.earned->allowed_l2);
   EXPECT_FALSE(is_within(diff, kEarned));
@@ -143,9 +143,9 @@ TEST(FirstItem, IsTheFirstInPlanOrderThatIsOver) {
   const RunRecord right = record_with({20, 20, 20, 20, 20});
   RunRecord left = right;
   EXPECT_EQ(find_first_item(diff_runs(left, right), kEarned), nullptr);
-  for (double& value : left.tensors[0].values) value *= 2;  // an answer is no item
+  for (double& value : left.tensors[0].values) value *= 2;  // an answer is not an item
   EXPECT_EQ(find_first_item(diff_runs(left, right), kEarned), nullptr);
-  left.tensors[2].values[3] *= 1.001;  // differs, and has earned it
+  left.tensors[2].values[3] *= 1.001;  // differs, within its earned tolerance
   left.tensors[5].values[7] *= 100;
   left.tensors[4].values[35] *= 2;
   const auto diffs = diff_runs(left, right);

@@ -56,12 +56,12 @@ TEST(IntegerFile, RefusesWhatIsNoListOfWholeNumbers) {
   const auto refuse = [](const char* text) {
     return refusal_of(parse_integer_json(text, "a.json"));
   };
-  EXPECT_EQ(refuse("[1, 2.5]").find("a.json:1:1: only whole numbers belong here: 2.5"), 0u);
+  EXPECT_EQ(refuse("[1, 2.5]").find("a.json:1:1: expected whole numbers: 2.5"), 0u);
   EXPECT_EQ(refuse("[1,\n 2").find("a.json:2:"), 0u) << refuse("[1,\n 2");
-  EXPECT_EQ(refuse("[[1], 2]").find("a.json:1:1: numbers and lists stand in one list"), 0u);
-  EXPECT_EQ(refuse("[1, [2]]").find("a.json:1:1: numbers and lists stand in one list"), 0u);
+  EXPECT_EQ(refuse("[[1], 2]").find("a.json:1:1: a list mixes numbers and lists"), 0u);
+  EXPECT_EQ(refuse("[1, [2]]").find("a.json:1:1: a list mixes numbers and lists"), 0u);
   EXPECT_EQ(refuse("[[[1]]]").find("a.json:1:1: lists are nested too deeply"), 0u);
-  EXPECT_EQ(refuse(R"({"a": {"b": 1}})").find("a.json:1:1: only the whole file is an object"), 0u);
+  EXPECT_EQ(refuse(R"({"a": {"b": 1}})").find("a.json:1:1: values must not be objects"), 0u);
   EXPECT_EQ(refuse(R"({"a": [1], "a": [2]})").find("a.json:1:1: a key is given twice: \"a\""), 0u);
   EXPECT_EQ(refuse("7").find("a.json:1:1: the file must be a list"), 0u) << refuse("7");
   EXPECT_EQ(refuse("[18446744073709551615]").find("a.json:1:1: a number is too large"), 0u);

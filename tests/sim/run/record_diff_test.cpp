@@ -42,7 +42,7 @@ TEST(RecordDiff, FindsNothingBetweenEqualRecords) {
 TEST(RecordDiff, LocatesTheWorstElementByTokenHeadAndLane) {
   std::vector<double> right(2 * 3 * 4, 1.0);
   std::vector<double> left = right;
-  left[(1 * 3 + 2) * 4 + 1] = 1.5;  // token 1, head 2, lane 1
+  left[(1 * 3 + 2) * 4 + 1] = 1.5;  // token 1, head 2, element 1
   left[(0 * 3 + 1) * 4 + 3] = 0.75;
   const TensorDiff diff = diff_of({2, 3, 4}, left, right);
   EXPECT_EQ(diff.count_different, 2);

@@ -1,4 +1,4 @@
-// What a record holds beside its tensors: when items ran, and how far answers may be off.
+// Contents of a record other than its tensors: item times and error budgets.
 #include "sim/run/record_extras.h"
 
 #include "tests/sim/run/scratch_folder.h"

@@ -312,7 +312,7 @@ TEST(RecordFile, KeepsTheOlderRecordWhenTheDiskIsFull) {
                      .shape = {100'000},
                      .dtype = Dtype::fp64,
                      .values = std::vector<double>(100'000, 1.0)}};
-  // A limit on the size of files stands in for the full disk.
+  // A file size limit simulates the full disk.
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old_limit{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
@@ -328,7 +328,7 @@ TEST(RecordFile, KeepsTheOlderRecordWhenTheDiskIsFull) {
 }
 
 TEST(RecordFile, NeverReplacesWhatIsNotAFile) {
-  // A pipe stands in for a device, which a broken writer would really replace.
+  // A pipe simulates a device, which a wrong writer would really replace.
   const ScratchFolder folder;
   const std::string path = folder.file("pipe");
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);

@@ -69,11 +69,12 @@ TEST(RowAxes, ReadHeadsAndLanesInOneDimension) {
   flat.shape = {2, 5, 6};
   const RowsRead read = read_rows(flat, kTwoSequences, {}).value();
   EXPECT_EQ(read.values, in_rows(10, kLanes));
-  EXPECT_EQ(read.axes, "[sequences, positions, heads*lanes]");
+  EXPECT_EQ(read.axes, "[sequences, positions, heads*head_dim]");
 }
 
 TEST(RowAxes, ReadRanksThatWereJoinedAlongSequencesOrAlongPositions) {
-  // Two ranks with two sequences of five positions each: rows count rank, sequence, position.
+  // Two ranks with two sequences of five positions each: rows are ordered by rank, sequence,
+  // position.
   const RowExtents extents{
       .rows = 20, .ranks = 2, .sequences = 2, .heads = kHeads, .lanes = kLanes};
   const Tensor stacked = make("bshd", {4, 5, 3, 2}, [](int64_t b, int64_t s) { return b * 5 + s; });

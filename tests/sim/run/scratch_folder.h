@@ -10,7 +10,7 @@
 
 namespace cpscope::testing_support {
 
-/// A folder of the running test alone, removed with everything in it.
+/// A folder for the running test only, removed with its content.
 class ScratchFolder {
  public:
   ScratchFolder() {
@@ -44,7 +44,7 @@ inline std::string read_bytes(const std::string& path) {
 }
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
-  // Truncating a file in place makes ext4 write it to the disk at once; a new one may stay in
+  // Truncating a file in place makes ext4 write it to the disk immediately; a new file may stay in
   // memory.
   std::filesystem::remove(path);
   std::ofstream stream(path, std::ios::binary);

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of this test alone.
+/// A folder for this test only.
 fs::path make_folder(const std::string& name) {
   const fs::path folder =
       fs::temp_directory_path() / ("cpscope_whole_file_" + name + std::to_string(getpid()));
@@ -38,7 +38,7 @@ TEST(WholeFile, LeavesNothingBehindWhenASignalEndsTheProcess) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     const pid_t child = fork();
     if (child == 0) {
-      // Nobody here ignores what the test's own parent may.
+      // The parent of the test may ignore these signals; here they have their default.
       std::signal(number, SIG_DFL);
       const auto written = write_whole_file(
           path,

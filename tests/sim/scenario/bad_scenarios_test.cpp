@@ -58,7 +58,7 @@ TEST(BadScenarios, FailWithTheirExpectedMessageAndPlace) {
 
 struct RefusedPlace {
   const char* file;
-  const char* line;  // the place is where | stands
+  const char* line;  // | marks the place
 };
 
 constexpr RefusedPlace kRefusedPlaces[] = {

@@ -47,7 +47,7 @@ struct PublishedBin {
 };
 
 struct PublishedQuantile {
-  double share;  // of the documents, of at most
+  double share;  // of the documents, quantile
   int64_t length;
   double error;  // relative, at most
 };
@@ -90,9 +90,9 @@ class Sample {
   std::vector<double> tokens_below_;  // [documents + 1]
 };
 
-/// Draws about 200,000 documents and compares them with everything that was published: the
-/// Kolmogorov-Smirnov distance over all lengths whose share of documents (or tokens) is known,
-/// quantiles, mean, longest.
+/// Draws about 200,000 documents and compares them with all published data: the Kolmogorov-Smirnov
+/// distance over all lengths whose share of documents (or tokens) is known, quantiles, mean,
+/// longest.
 void expect_published(const std::string& name, double mean, int64_t longest,
                       const std::vector<PublishedBin>& bins,
                       const std::vector<PublishedQuantile>& quantiles) {
@@ -239,7 +239,7 @@ TEST(Generator, CutsMagisDocumentsToAQuarterOfThePack) {
       ++documents;
     }
   }
-  // 1.3 % of the histogram are longer than that.
+  // 1.3 % of the histogram are longer than this.
   EXPECT_NEAR(static_cast<double>(cut) / static_cast<double>(documents), 0.013, 0.005);
   EXPECT_EQ(generate(make_generator("magi", 3)), (Lengths{1, 1, 1}));
 }
@@ -278,7 +278,7 @@ TEST(Generator, IsAFunctionOfItsSeed) {
 }
 
 TEST(Generator, DrawsTheSameLengthsOnEveryMachine) {
-  // Typed in from one run: a change here changes every published number of a generated batch.
+  // Copied from one run: a change here changes every published number of a generated batch.
   EXPECT_EQ(generate(make_generator("lognormal", 20'000)),
             (Lengths{1584, 2078, 1266, 2184, 698, 12190}));
   EXPECT_EQ(generate(make_generator("wlb", 20'000)),
@@ -329,7 +329,7 @@ TEST(Generator, RefusesImpossibleShapes) {
     change(generator);
     return reject_generator(generator);
   };
-  expect_contains(reject_with([](Generator& g) { g.name = "zipf"; }), "no generator has the name");
+  expect_contains(reject_with([](Generator& g) { g.name = "zipf"; }), "unknown generator:");
   expect_contains(reject_with([](Generator& g) { g.tokens = 0; }), "generator.tokens");
   expect_contains(reject_with([](Generator& g) { g.tokens = 1LL << 40; }), "generator.tokens");
   expect_contains(reject_with([](Generator& g) { g.min = 0; }), "1 <= min <= max");

@@ -48,7 +48,8 @@ TEST(HostileText, ReadsForeignLettersWhereverAStringMayHoldThem) {
   ScenarioText text;
   text.top += "title = \"\"\"a\\\n  \xC3\xA4\xC8\x8B\xE2\x86\x92\"\"\"\n# \xC3\xB6\n";
   EXPECT_EQ(parse_valid(text).title, "a\xC3\xA4\xC8\x8B\xE2\x86\x92");
-  // Behind a value and in a key the guard may take them for part of a string; the parser says no.
+  // After a value and in a key the guard may take them for part of a string; the parser rejects
+  // them.
   expect_contains(reject_text("heads = 8\"\"\"\xC8\x8B\"\n"), "lesson.toml:1:");
 }
 
@@ -74,7 +75,7 @@ TEST(HostileText, LetsBracketsAndDotsStandInStrings) {
 }
 
 TEST(HostileText, SeesThroughStringsThatOnlyLookOpen) {
-  // After each of these the parser is outside a string, so the guard has to be, too.
+  // After each of these the parser is outside a string, so the guard must be, too.
   for (const char* front :
        {"a = \"\"\"x\"\"\"\"\" \nb = ", "a = '\\'\nb = ", "a = \"\\\\\"\nb = ", "a = \"\"\nb = ",
         "a = \"\"\"\\\"\"\"\"\nb = ", "# \"\nb = ", "a = [\"\"\"x\"\"\"\", ", "a = ['''x''''', ",
@@ -212,7 +213,7 @@ TEST(HostileText, SurvivesMutatedFiles) {
       continue;
     }
     ++accepted;
-    // What was accepted must be printable, and mean the same again.
+    // Accepted text must be printable, and have the same meaning again.
     const std::string printed = print_scenario(loaded.value().scenario);
     const Result<LoadedScenario> again = parse_scenario(printed, "lesson.toml");
     ASSERT_TRUE(again.ok()) << to_text(again.error()) << "\n" << text << "\n" << printed;

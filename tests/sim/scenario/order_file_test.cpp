@@ -51,7 +51,7 @@ TEST(OrderFile, CutsARearrangeListContiguously) {
 
 TEST(OrderFile, RefusesWhatIsNoPartition) {
   expect_contains(reject_order("[0, 1, 2, 2]"), "id 2 appears twice");
-  expect_contains(reject_order("[0, 1, 2, 4]"), "id 4 is outside");
+  expect_contains(reject_order("[0, 1, 2, 4]"), "id 4 is out of range");
   expect_contains(reject_order("[0, 1]"), "fewer ids than the slots of the batch: 2 ids, 4 slots");
   expect_contains(reject_order("[0, 1, 2, 3, 4]"), "does not divide by cp_size: 5 ids, 2 ranks");
   expect_contains(reject_order(R"({"ranks": [[0, 1, 2, 3]]})"), "1 lists, 2 ranks");
@@ -74,7 +74,7 @@ TEST(OrderFile, RefusesOtherContent) {
   expect_contains(reject_order("{}"), "the token order is missing");
   expect_contains(reject_order(R"({"rank": [[0]]})"), "unknown key: \"rank\"");
   expect_contains(reject_order(R"({"ranks": [0, 1]})"), "must be a list of lists");
-  expect_contains(reject_order(R"({"ranks": {"a": 1}})"), "only the whole file is an object");
+  expect_contains(reject_order(R"({"ranks": {"a": 1}})"), "values must not be objects");
   expect_contains(reject_order(R"({"cp_size": [2]})"), "cp_size must be an integer");
   expect_contains(reject_order(R"({"rearrange": [], "rearrange": []})"), "given twice");
   expect_contains(reject_order(R"({"rearrange": [0, 1, 2, 3], "ranks": [[0], [1]]})"), "not both");
@@ -90,7 +90,7 @@ TEST(OrderFile, SurvivesDeepNesting) {
   expect_contains(reject_order(std::string(1'000'000, '[')), "nested too deeply");
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += "{\"ranks\":";
-  expect_contains(reject_order(objects), "only the whole file is an object");
+  expect_contains(reject_order(objects), "values must not be objects");
 }
 
 TEST(OrderFile, IsReadNextToTheScenario) {

@@ -180,8 +180,8 @@ TEST(ScenarioSlices, NameBothSlicesThatShareACell) {
       "slices = [[0, 4, 0, 4, \"causal\"], [8, 9, 0, 4, \"full\"],\n"
       "          [3, 5, 3, 9, \"full\"]]\n";
   EXPECT_EQ(parse_invalid(text),
-            "lesson.toml:7:11: attention.slices[0] and attention.slices[2] share cells, the first "
-            "at query 3, key 3; each visible pair must be in one slice only");
+            "lesson.toml:7:11: attention.slices[0] and attention.slices[2] overlap, first at "
+            "query 3, key 3; each visible pair must be in one slice only");
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ TEST(ScenarioFile, NamesTheNearestKnownKey) {
 TEST(ScenarioFile, NamesTheTableOfAKeyThatStandsInAnother) {
   ScenarioText text;
   text.attention += "cp_size = 4\n";
-  expect_contains(parse_invalid(text), "it belongs into [parallel]");
+  expect_contains(parse_invalid(text), "it belongs in [parallel]");
 }
 
 TEST(ScenarioFile, RefusesUnknownTables) {
@@ -234,16 +234,16 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
   ScenarioText text;
   for (const char* dtype : {"fp8", "e4m3", "e5m2", "float8_e4m3fn", "mxfp8"}) {
     text.numerics = std::string("dtype = \"") + dtype + "\"\n";
-    refuse(text, "lesson.toml:10:9: FP8 is not computed yet: \"" + std::string(dtype));
+    refuse(text, "lesson.toml:10:9: FP8 is not supported: \"" + std::string(dtype));
   }
   text.numerics = "attn_dropout = 0.1\n";
-  refuse(text, "lesson.toml:10:1: Dropout is not computed yet: attn_dropout");
+  refuse(text, "lesson.toml:10:1: Dropout is not supported: attn_dropout");
   text.numerics = "";
   text.attention += "alibi = true\n";
-  refuse(text, "lesson.toml:5:1: ALiBi is not computed yet: alibi");
+  refuse(text, "lesson.toml:5:1: ALiBi is not supported: alibi");
   text = {};
   text.attention += "attn_bias = [1]\n";
-  refuse(text, "Attention bias is not computed yet: attn_bias");
+  refuse(text, "Attention bias is not supported: attn_bias");
 }
 
 TEST(ScenarioFile, IsBadInputWhenOnlyPartOfItIsRefused) {

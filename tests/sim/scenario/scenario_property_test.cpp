@@ -32,7 +32,7 @@ bool pick_bool() { return *rc::gen::arbitrary<bool>(); }
 /// 0 or any finite positive double, by its bits.
 double pick_number() {
   if (pick_bool()) return 0.0;
-  // Any mantissa, and an exponent that every fp32 logit survives.
+  // Any mantissa, and an exponent for which no fp32 logit overflows.
   const uint64_t mantissa = *rc::gen::arbitrary<uint64_t>() >> 12;
   return std::ldexp(std::bit_cast<double>((uint64_t{1023} << 52) | mantissa),
                     static_cast<int>(pick_integer(-95, 95)));
@@ -62,7 +62,7 @@ Lengths pick_slots(QkvFormat format, const Lengths& lengths) {
 
 Generator pick_generator() {
   Generator generator;
-  // All but csv, which is the last.
+  // All except csv, which is the last.
   const auto last = static_cast<int64_t>(kGeneratorNames.size()) - 2;
   generator.name = kGeneratorNames[static_cast<size_t>(pick_integer(0, last))];
   generator.tokens = pick_integer(1, 5000);

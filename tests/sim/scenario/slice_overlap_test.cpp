@@ -12,7 +12,7 @@
 namespace cpscope {
 namespace {
 
-// Written from MagiAttention's definition, cell by cell: shares nothing with the bands under test.
+// From MagiAttention's definition, cell by cell: shares no code with the bands under test.
 bool sees(const MaskSlice& slice, int64_t q, int64_t k) {
   if (q < slice.q0 || q >= slice.q1 || k < slice.k0 || k >= slice.k1) return false;
   const int64_t row = q - slice.q0, column = k - slice.k0;
@@ -77,7 +77,7 @@ TEST(SliceOverlap, AgreesWithEveryCellOfRandomSlices) {
 }
 
 TEST(SliceOverlap, LetsBandsOfOneRectangleLieSideBySide) {
-  // Below and above the diagonal of one square; the second rectangle leaves the diagonal out.
+  // Below and above the diagonal of one square; the second rectangle excludes the diagonal.
   const std::vector<MaskSlice> slices = {{0, 8, 0, 8, SliceType::causal},
                                          {0, 7, 1, 8, SliceType::inv_causal}};
   EXPECT_TRUE(find_slice_overlaps(slices, 10).overlaps.empty());
@@ -90,7 +90,7 @@ TEST(SliceOverlap, CallsEmptySlicesHarmless) {
 }
 
 TEST(SliceOverlap, ChecksAHundredThousandTilesOfOneStripQuickly) {
-  // All rows meet, no column does: the order in which naive sweeps become quadratic.
+  // All rows overlap, no columns do: naive sweeps become quadratic in this order.
   std::vector<MaskSlice> slices;
   for (int64_t i = 0; i < 100'000; ++i) {
     slices.push_back({0, 1000, 7 * i, 7 * i + 7, SliceType::full});

@@ -1,0 +1,160 @@
+#include "sim/app/cli/commands.h"
+#include "sim/base/whole_file.h"
+#include "sim/documents/verdict_text.h"
+#include "sim/plan/order_import.h"
+#include "sim/run/integer_file.h"
+
+#include <iostream>
+#include <memory>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace cpscope {
+namespace {
+
+struct ImportArguments {
+  std::vector<std::string> paths;
+  std::string from, layout, order_path;
+  int64_t cp_size = 0, tokens = 0, ulysses_degree = 1;
+  std::vector<int64_t> cu_seqlens;
+  bool json = false;
+};
+
+/// What all files hold. Lists without a name, one a file, are those of the ranks in turn.
+Result<std::vector<NamedLists>> read_lists(const std::vector<std::string>& paths) {
+  std::vector<NamedLists> all;
+  for (const std::string& path : paths) {
+    Result<std::vector<NamedLists>> lists = read_integer_file(path);
+    if (!lists) return lists.error();
+    for (NamedLists& entry : lists.value()) {
+      const auto same = std::find_if(all.begin(), all.end(), [&](const NamedLists& other) {
+        return other.name == entry.name;
+      });
+      if (same == all.end()) {
+        all.push_back(std::move(entry));
+      } else if (entry.name.empty()) {
+        same->lists.insert(same->lists.end(), entry.lists.begin(), entry.lists.end());
+      } else {
+        return make_error(ErrorKind::bad_input, "two files hold the same name: " + entry.name, "",
+                          path);
+      }
+    }
+  }
+  return all;
+}
+
+/// A number that a file may hold beside its lists.
+void take_number(std::vector<NamedLists>& lists, const char* name, int64_t& value) {
+  for (const NamedLists& entry : lists) {
+    if (entry.name == name && entry.lists.size() == 1 && entry.lists[0].size() == 1 && value == 0)
+      value = entry.lists[0][0];
+  }
+}
+
+void write_lengths(const char* key, const std::vector<int64_t>& values, std::ostream& out) {
+  constexpr size_t kShown = 64;
+  if (values.empty()) return;
+  if (values.size() > kShown) {
+    out << fmt::format("  # {}: {} sequences, see --json\n", key, values.size());
+    return;
+  }
+  out << fmt::format("  {} = [{}]\n", key, fmt::join(values, ", "));
+}
+
+void write_import_text(const OrderImport& order, const ImportArguments& options,
+                       std::ostream& out) {
+  out << fmt::format("{}: {} ranks, {} tokens, each has one owner\n", options.from, order.cp_size,
+                     order.tokens());
+  for (const std::string& note : order.notes) out << "checked: " << note << '\n';
+  for (const std::string& difference : order.differences) out << "differs: " << difference << '\n';
+  out << "for a scenario:\n  [batch]\n";
+  write_lengths("lengths", order.lengths, out);
+  if (order.slots != order.lengths) write_lengths("slots", order.slots, out);
+  write_lengths("kv_lengths", order.kv_lengths, out);
+  if (order.kv_slots != order.kv_lengths) write_lengths("kv_slots", order.kv_slots, out);
+  out << fmt::format("  [parallel]\n  cp_size = {}\n", order.cp_size);
+  if (!order.same_layout.empty()) {
+    out << fmt::format("  layout = \"{}\"  # owns the same tokens\n", order.same_layout);
+  } else {
+    out << fmt::format("  layout = \"indices\"\n  indices_file = \"{}\"\n",
+                       options.order_path.empty() ? "order.json" : options.order_path);
+  }
+  if (options.order_path.empty()) out << "no file was written: --out names one\n";
+}
+
+int command_import(const ImportArguments& options, const Tools&) {
+  Result<std::vector<NamedLists>> lists = read_lists(options.paths);
+  if (!lists) return report(lists.error());
+  ImportRequest request{.source = *find_order_source(options.from),
+                        .layout = options.layout,
+                        .cp_size = options.cp_size,
+                        .ulysses_degree = options.ulysses_degree,
+                        .tokens = options.tokens,
+                        .cu_seqlens = options.cu_seqlens};
+  take_number(lists.value(), "cp_size", request.cp_size);
+  request.given = std::move(lists).value();
+  const Result<OrderImport> order = import_order(request);
+  if (!order) {
+    Error error = order.error();
+    for (Complaint& complaint : error.complaints) {
+      if (complaint.where.empty() && !options.paths.empty())
+        complaint.where = options.paths.front();
+    }
+    return report(error);
+  }
+  if (!options.order_path.empty()) {
+    if (const auto written =
+            write_whole_file(options.order_path, print_order_file(order.value()), "the order file");
+        !written)
+      return report(written.error());
+  }
+  if (options.json) {
+    std::cout << print_json(order_json(order.value(), request.source)) << '\n';
+  } else {
+    write_import_text(order.value(), options, std::cout);
+  }
+  // What the framework's own formula says otherwise is a finding.
+  return order.value().differences.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+Command add_import(CLI::App& app, const Tools& tools) {
+  const auto options = std::make_shared<ImportArguments>();
+  CLI::App* import = app.add_subcommand(
+      "import", "makes an order file (layout = \"indices\") of how a framework splits its tokens");
+  import->add_option(
+      "FILE", options->paths,
+      "lists of whole numbers: JSON, .safetensors or .npy, several for one list a rank. "
+      "te: cu_seqlens, cu_seqlens_padded, indices (a list a rank); torch: rearrange or "
+      "restore");
+  import
+      ->add_option("--from", options->from,
+                   "te (TransformerEngine, Megatron), torch, ring-flash-attention or usp")
+      ->required()
+      ->check(CLI::IsMember({"te", "torch", "ring-flash-attention", "usp"}));
+  import->add_option(
+      "--layout", options->layout,
+      "ring-flash-attention: ring, zigzag, stripe (each sequence by itself) or llama3 "
+      "(the packed buffer); usp: basic, zigzag or strip");
+  import->add_option("--cp-size", options->cp_size, "ranks, where the lists do not say")
+      ->check(whole_number(1, kMaxRanks));
+  import
+      ->add_option("--ulysses-degree", options->ulysses_degree,
+                   "usp: ranks that share the heads (rank = ring index * degree + its index)")
+      ->check(whole_number(1, kMaxRanks));
+  import->add_option("--tokens", options->tokens, "tokens of a single sequence")
+      ->check(whole_number(1, int64_t{1} << 25));
+  import->add_option("--cu-seqlens", options->cu_seqlens, "padded boundaries, e.g. 0,8,12")
+      ->delimiter(',')
+      ->check(whole_number());
+  import->add_option("--out", options->order_path, "write the order file here")->check(kNotEmpty);
+  add_json(import, options->json);
+  import->footer(
+      "Example: cpscope import --from usp --layout zigzag --cp-size 8 --ulysses-degree 2 --tokens "
+      "4096 --out order.json");
+  return {import, [options, tools] { return command_import(*options, tools); }};
+}
+
+}  // namespace cpscope

@@ -1,0 +1,177 @@
+#include "sim/app/cli/commands.h"
+#include "sim/app/cli/error_document.h"
+#include "sim/base/machine_memory.h"
+#include "sim/documents/json_text.h"
+#include "sim/documents/te_text.h"
+#include "sim/plan/plan_text.h"
+#include "sim/plan/planner.h"
+#include "sim/scenario/key_place.h"
+
+#include <iostream>
+#include <memory>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+
+namespace {
+
+struct LayoutArguments {
+  std::string scenario_path;
+  bool json = false, full = false;
+};
+
+struct PlanArguments {
+  std::string scenario_path;
+  int64_t max_lines = 0;  // of text; 0: all
+  bool json = false, summary = false, text = false, te = false;
+};
+
+/// Why the document of a layout cannot be made here: it is held in memory, and then once more as
+/// text.
+std::optional<Error> lack_of_memory_for_document(const Layout& layout, bool full) {
+  constexpr int64_t kBytesOfRun = 400, kBytesOfToken = 160;
+  int64_t needed = 0;
+  for (const auto* side : {&layout.q_runs, &layout.kv_runs})
+    for (const auto& runs : *side) needed += kBytesOfRun * std::ssize(runs);
+  if (full) needed += kBytesOfToken * (layout.slots.tokens + layout.slots.kv_tokens);
+  if (needed <= machine_memory_bytes() / 10 * 9) return std::nullopt;
+  return make_error(ErrorKind::unavailable,
+                    fmt::format("the layout as one document needs {:.1f} GiB, this process may "
+                                "have {:.1f} GiB",
+                                gibibytes(needed), gibibytes(machine_memory_bytes())),
+                    full ? "leave out --full, or use fewer tokens" : "use fewer tokens");
+}
+
+Result<CheckedPlan> load_and_plan(const std::string& path) {
+  const Result<LoadedScenario> loaded = load_with_warnings(path);
+  if (!loaded) return loaded.error();
+  return plan_scenario(loaded.value());
+}
+
+void write_layout_text(const Plan& plan, std::ostream& out) {
+  out << fmt::format("{} query tokens, {} key tokens, {} ranks, layout {}\n",
+                     plan.layout.slots.tokens, plan.layout.slots.kv_tokens, plan.layout.cp_size,
+                     to_name(plan.layout.kind));
+  for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = plan.layout.slots.sequences[s];
+    out << fmt::format("sequence {}: q ids [{}, {}), {} valid; kv ids [{}, {}), {} valid\n", s,
+                       slot.q_begin, slot.q_begin + slot.q_slot, slot.q_valid, slot.kv_begin,
+                       slot.kv_begin + slot.kv_slot, slot.kv_valid);
+  }
+  for (int32_t r = 0; r < plan.layout.cp_size; ++r) {
+    out << fmt::format("rank {}: q {}", r, describe_runs(plan.layout.q_runs[r], 16));
+    if (!plan.layout.same_kv) out << "; kv " << describe_runs(plan.layout.kv_runs[r], 16);
+    out << '\n';
+  }
+}
+
+void write_summary_text(const CheckedPlan& checked, const PlanSummary& summary, std::ostream& out) {
+  out << fmt::format("plan {}: {} steps, {} visible (query, key, head) triples\n",
+                     to_hex(checked.plan().hash), summary.steps, summary.visible_pairs);
+  out << fmt::format("busiest rank {:.4f} x mean, critical path {:.4f} x ideal\n",
+                     summary.rank_max_over_mean, summary.critical_path_over_ideal);
+  out << fmt::format("KV bytes necessary {}, moved {}\n", summary.kv_bytes_necessary,
+                     summary.kv_bytes_moved);
+  for (size_t r = 0; r < summary.pairs_by_rank.size(); ++r) {
+    out << fmt::format("rank {}: {} pairs, sends {} bytes forward, {} backward\n", r,
+                       summary.pairs_by_rank[r], summary.forward_bytes[r],
+                       summary.backward_bytes[r]);
+  }
+  for (const CheckResult& check : checked.checks())
+    out << fmt::format("{} {}: {}\n", check.ok ? "proved" : "BROKEN", check.name, check.detail);
+}
+
+int command_layout(const LayoutArguments& options, const Tools&) {
+  const Result<LoadedScenario> loaded = load_with_warnings(options.scenario_path);
+  if (!loaded) return report(loaded.error());
+  if (auto error = refuse_by_rule(loaded.value().scenario)) return report(*error, loaded.value());
+  Result<Layout> layout = make_layout(loaded.value().scenario);
+  if (!layout) return report(layout.error(), loaded.value());
+  Plan plan;
+  plan.scenario = loaded.value().scenario;
+  plan.layout = std::move(layout).value();
+  if (options.json) {
+    if (const auto error = lack_of_memory_for_document(plan.layout, options.full))
+      return report(*error);
+    std::cout << print_json(layout_json(plan, options.full)) << '\n';
+  } else {
+    write_layout_text(plan, std::cout);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_layout(CLI::App& app, const Tools& tools) {
+  const auto options = std::make_shared<LayoutArguments>();
+  CLI::App* layout = app.add_subcommand("layout", "who owns which token");
+  add_scenario_file(layout, options->scenario_path);
+  add_json(layout, options->json);
+  layout->add_flag(
+      "--full", options->full,
+      "also write out every local slot: token, sequence, position, and the a2a gather indices");
+  layout->footer("Example: cpscope layout scenarios/thd_padding_p2p.toml --json --full");
+  return {layout, [options, tools] { return command_layout(*options, tools); }};
+}
+
+namespace {
+
+int command_plan_as_te(const PlanArguments& options) {
+  const Result<LoadedScenario> loaded = load_with_warnings(options.scenario_path);
+  if (!loaded) return report(loaded.error());
+  const Result<CheckedPlan> plan = plan_scenario(loaded.value());
+  if (!plan) return report(plan.error());
+  const Result<TeView> view = view_as_te(plan.value().plan());
+  if (!view) return report(view.error(), loaded.value());
+  if (options.json) {
+    std::cout << print_json(te_json(view.value(), plan.value().plan())) << '\n';
+  } else {
+    write_te_text(view.value(), plan.value().plan(), std::cout);
+  }
+  return 0;
+}
+
+int command_plan(const PlanArguments& options, const Tools&) {
+  if (options.te) return command_plan_as_te(options);
+  const Result<CheckedPlan> plan = load_and_plan(options.scenario_path);
+  if (!plan) return report(plan.error());
+  const PlanSummary summary = summarise(plan.value().plan());
+  if (options.json && options.summary) {
+    std::cout << print_json(summary_json(plan.value(), summary)) << '\n';
+  } else if (options.json) {
+    write_plan_json(plan.value(), summary, std::cout);
+  } else if (options.summary && !options.text) {
+    write_summary_text(plan.value(), summary, std::cout);
+  } else {
+    write_plan_text(plan.value(), options.max_lines, std::cout);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_plan(CLI::App& app, const Tools& tools) {
+  const auto options = std::make_shared<PlanArguments>();
+  CLI::App* plan = app.add_subcommand(
+      "plan", "every step: compute slices, transfers, merges, reorders; proved before it is shown");
+  add_scenario_file(plan, options->scenario_path);
+  add_json(plan, options->json);
+  plan->add_flag("--summary", options->summary, "figures only: pairs, balance, bytes, checks");
+  plan->add_flag("--text", options->text,
+                 "a readable dump (the default without --json or --summary)");
+  plan->add_option("--lines", options->max_lines, "at most this many lines of text, 0 = all")
+      ->check(whole_number());
+  plan->add_flag("--te", options->te,
+                 "what TransformerEngine would pass to its kernels for this plan, rank by rank and "
+                 "step by step: section, halves, cu_seqlens, max_seqlen, mask; and where its "
+                 "shortcuts compute something else")
+      ->excludes("--summary")
+      ->excludes("--text");
+  plan->footer(
+      "Example: cpscope plan scenarios/zigzag.toml --text\n"
+      "         cpscope plan scenarios/thd_padding_p2p.toml --te");
+  return {plan, [options, tools] { return command_plan(*options, tools); }};
+}
+
+}  // namespace cpscope

@@ -1,0 +1,223 @@
+#include "sim/app/cli/program.h"
+
+#include "sim/app/cli/commands.h"
+#include "sim/app/cli/error_document.h"
+#include "sim/base/version.h"
+
+#include <algorithm>
+#include <iostream>
+#include <new>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include <CLI/CLI.hpp>
+
+namespace cpscope {
+
+namespace {
+
+constexpr const char* kFooter =
+    "Exit codes: 0 done and passed, 1 a verification failed, 2 bad input, bad usage or refused by "
+    "rule,\n"
+    "3 that executor is not here or cannot do this scenario.\n"
+    "The manual: sim/app/README.md; what the words mean: the glossary in sim/README.md.";
+
+/// Whose predicted times a timeline shows.
+void add_prediction(CLI::App* app, std::string& cluster, std::string& stack) {
+  CLI::Option* option =
+      app->add_option("--cluster", cluster,
+                      "view timeline: predicted times on a cluster, a file of scenarios/clusters "
+                      "by name (h200x8, ...), or any .toml")
+          ->check(kNotEmpty);
+  app->add_option("--stack", stack, "whose kernels and schedule (default: the cluster's first)")
+      ->check(kNotEmpty)
+      ->needs(option);
+}
+
+Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox,
+                   const PictureCommands& pictures) {
+  CLI::App* render = app.add_subcommand("render", "a picture of one plan; no display is needed");
+  render->add_option("FILE", request.scenario_path, "scenario file (TOML)")->required();
+  render->add_option("--view", request.view, "what to show")
+      ->required()
+      ->check(
+          CLI::IsMember({"layout", "mask", "traffic", "timeline", "numbers", "balance", "all"}));
+  render->add_option("--out", request.out_path, "the picture, .png or .svg")
+      ->required()
+      ->check(kNotEmpty);
+  render
+      ->add_option("--step", request.step,
+                   "moment: forward steps first, then backward ones, from 0 (default: the second "
+                   "forward step if there is one)")
+      ->check(whole_number());
+  render->add_option("--rank", request.rank, "whose local order and whose caption (default 0)")
+      ->check(whole_number());
+  render->add_option("--theme", request.theme, "dark (default), light or print")
+      ->check(CLI::IsMember({"dark", "light", "print"}));
+  render->add_option("--size", request.size, "logical pixels, e.g. 1280x860");
+  render->add_option("--scale", request.scale, "pixels of a logical pixel, 1 to 4")
+      ->check(finite_number(1.0, 4.0));
+  render
+      ->add_option("--fonts", request.fonts,
+                   "packages (default: Inter and JetBrains Mono where they are installed) or "
+                   "built-in (PNG that depends on no font file)")
+      ->check(CLI::IsMember({"packages", "built-in"}));
+  render
+      ->add_option("--run", request.executor,
+                   "carry the scenario out on this executor first, so that there are numbers "
+                   "(default: cpu for the views numbers and all)")
+      ->check(kNotEmpty);
+  render
+      ->add_option(
+          "--select", request.selection,
+          "what to light: \"rank 2\", \"token 700\", \"q 0-64\", \"1 -> 2\", \"step 3\" ...")
+      ->check(kNotEmpty);
+  render
+      ->add_option("--tensor", request.tensor,
+                   "view numbers: whose errors (default: out, or dq of a backward step)")
+      ->check(CLI::IsMember({"out", "lse", "dq", "dk", "dv"}));
+  render->add_flag(
+      "--per-step", request.is_by_step,
+      "view numbers: what the step wrote, compared with exact partial results, instead of "
+      "the whole answer");
+  add_prediction(render, request.cluster, request.stack);
+  render
+      ->add_option("--record", request.record,
+                   "view timeline: the times that a record of this plan has measured, next to "
+                   "predicted ones with --cluster")
+      ->check(kNotEmpty);
+  render->add_flag("--json", request.json, "print one JSON document on stdout and nothing else");
+  render->footer(
+      "Example: cpscope render scenarios/zigzag.toml --view mask --step 2 --out zigzag.png");
+  return {render, [&] {
+            if (pictures.render) return pictures.render(request, toolbox);
+            std::cerr << "cpscope: this program was built without pictures\n";
+            return 3;
+          }};
+}
+
+Command add_window(CLI::App& app, WindowRequest& request, Toolbox& toolbox,
+                   const PictureCommands& pictures) {
+  CLI::App* window = app.add_subcommand("gui", "the window: see one plan from six sides");
+  window->add_option("FILE", request.path,
+                     "scenario (TOML) or record (.safetensors); a shipped scenario if left out");
+  window->add_option("--theme", request.theme, "dark (default), light or print")
+      ->check(CLI::IsMember({"dark", "light", "print"}));
+  window->add_option("--size", request.size, "logical pixels (default 1600x1000)");
+  window
+      ->add_option("--scale", request.scale,
+                   "pixels of a logical pixel, 1 to 4 (default: the screen's)")
+      ->check(finite_number(1.0, 4.0));
+  window
+      ->add_option("--screenshot", request.screenshot_path,
+                   "write this PNG of the window instead of opening it; no display is needed")
+      ->check(kNotEmpty);
+  window->add_option("--state", request.state_path, "open what a screenshot's JSON file has saved");
+  window->add_option("--step", request.step, "where the playhead is, as in render")
+      ->check(whole_number());
+  window->add_option("--run", request.executor, "carry the scenario out on this executor at once")
+      ->check(kNotEmpty);
+  add_prediction(window, request.cluster, request.stack);
+  window->add_option("--frames", request.frames, "close after so many frames")
+      ->check(whole_number());
+  window->add_option("--watch", request.watch_folder,
+                     "whenever the window comes to rest, write its widgets (hits.json) and pixels "
+                     "(card.png, raster.png) to this folder");
+  window->footer("Example: cpscope gui scenarios/thd_padding_p2p.toml --theme light");
+  return {window, [&] {
+            if (pictures.open_window) return pictures.open_window(request, toolbox);
+            std::cerr << "cpscope: this program was built without a window\n";
+            return 3;
+          }};
+}
+
+/// The page is compiled from the sources, so the launcher makes it; here for the list of commands.
+Command add_web(CLI::App& app) {
+  CLI::App* web = app.add_subcommand("web", "the window as one HTML page (./cpscope web)");
+  web->allow_extras();
+  web->footer("Example: ./cpscope web --out ring.html");
+  return {web, [] {
+            std::cerr << "cpscope: the page is made by the launcher: ./cpscope web [--out FILE]\n";
+            return 3;
+          }};
+}
+
+/// A first word that names no command gets an answer that lists those there are.
+std::optional<int> explain_unknown(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2) return std::nullopt;
+  const std::string word = argv[1];
+  if (word == "-h" || word == "--help" || word == "--version") return std::nullopt;
+  if (word.starts_with('-')) {
+    std::cerr << "cpscope: a command comes before its options: " << word
+              << "; see cpscope --help\n";
+    return 2;
+  }
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == word) return std::nullopt;
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  std::cerr << "cpscope: no command has this name: " << word << "; use one of " << names << '\n';
+  return 2;
+}
+
+int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
+  if (const auto code = explain_unknown(app, argc, argv)) return *code;
+  try {
+    app.parse(argc, argv);
+    for (const Command& command : commands) {
+      if (!command.app->parsed()) continue;
+      if (const auto error = check_outputs(*command.app)) return report(*error);
+      const int code = command.run();
+      std::cout.flush();
+      if (std::cout) return code;
+      std::cerr << "cpscope: the result could not be written to stdout\n";
+      return 2;
+    }
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error, std::cerr, std::cerr);
+    note_error(make_error(ErrorKind::bad_input, error.what()));
+    return 2;
+  } catch (const std::bad_alloc&) {
+    return report(make_error(ErrorKind::unavailable,
+                             "cpscope: this machine has not enough memory for the request",
+                             "use fewer tokens, ranks or sequences"));
+  } catch (const std::system_error& error) {
+    return report(
+        make_error(ErrorKind::unavailable,
+                   std::string("cpscope: the system refused what is needed: ") + error.what()));
+  }
+  return 2;
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& pictures) {
+  std::ios::sync_with_stdio(false);
+  CLI::App app("cpscope: the neutral referee and the picture of context-parallel attention",
+               "cpscope");
+  app.set_version_flag("--version", program_version());
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  const Tools tools{toolbox, pictures};
+  RenderRequest render_request;
+  WindowRequest window_request;
+  std::vector<Command> commands;
+  for (const auto& add : {add_layout, add_plan, add_diff, add_import, add_timeline, add_compare,
+                          add_forecast, add_validate, add_calibrate, add_run, add_grade, add_verify,
+                          add_probe, add_fuzz, add_faults, add_power, add_bench, add_demo})
+    commands.push_back(add(app, tools));
+  commands.push_back(add_render(app, render_request, toolbox, pictures));
+  commands.push_back(add_window(app, window_request, toolbox, pictures));
+  commands.push_back(add_web(app));
+  std::optional<ErrorDocument> document;
+  if (asks_for_json(argc, argv)) document.emplace();
+  const int code = run_command(app, commands, argc, argv);
+  if (document) document->finish(code);
+  return code;
+}
+
+}  // namespace cpscope

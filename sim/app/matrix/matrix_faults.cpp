@@ -1,0 +1,290 @@
+#include "sim/app/matrix/matrix_faults.h"
+
+#include "sim/faults/plan_edits.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+constexpr FaultKind kFaultKinds[] = {FaultKind::comm,  FaultKind::mask,    FaultKind::layout,
+                                     FaultKind::merge, FaultKind::padding, FaultKind::gradient};
+
+template <class T>
+const T& pick(const std::vector<T>& places, int64_t variant) {
+  return places[static_cast<size_t>(variant) % places.size()];
+}
+
+/// Does somebody compute with a key that this forward transfer brings?
+bool is_needed(const Plan& plan, const Visibility& visibility, const TransferItem& item) {
+  if (item.payload != Payload::kv || item.link == LinkClass::self) return false;
+  if (item.link == LinkClass::ring) {
+    return std::any_of(plan.forward.computes.begin(), plan.forward.computes.end(),
+                       [&](const ComputeItem& compute) {
+                         return compute.kv == item.to && compute.num_slices > 0 &&
+                                to_index(compute.step) == to_index(item.step) + 1;
+                       });
+  }
+  // Behind an exchange of heads the keys travel on around a ring, and any rank may be the one that
+  // needs them.
+  const std::vector<bool>& seen = plan.scenario.parallel.comm_type == CommType::a2a_p2p
+                                      ? visibility.seen
+                                      : visibility.seen_by_rank[to_index(item.dst)];
+  const std::vector<int64_t> own = expand(plan.list(plan.kv_lists[to_index(item.src)]));
+  if (item.from_rows == kAllRows)
+    return std::any_of(own.begin(), own.end(), [&](int64_t token) { return seen[token]; });
+  const std::vector<int64_t> rows = expand(plan.list(item.from_rows));
+  return std::any_of(rows.begin(), rows.end(), [&](int64_t row) { return seen[own[row]]; });
+}
+
+std::string describe_hop(const TransferItem& item) {
+  return fmt::format("from rank {} to rank {} in step {}", to_index(item.src), to_index(item.dst),
+                     to_index(item.step));
+}
+
+std::optional<CellFault> break_comm(const Plan& healthy, const Visibility& visibility,
+                                    int64_t variant) {
+  std::vector<int64_t> needed, passed_on;
+  for (size_t i = 0; i < healthy.forward.transfers.size(); ++i) {
+    const TransferItem& item = healthy.forward.transfers[i];
+    if (!is_needed(healthy, visibility, item)) continue;
+    needed.push_back(static_cast<int64_t>(i));
+    // A hop that passes on what came in can send what the ring began with instead, if that has
+    // enough rows.
+    const auto first =
+        std::find_if(healthy.forward.transfers.begin(), healthy.forward.transfers.end(),
+                     [&](const TransferItem& other) {
+                       return other.link == LinkClass::ring && other.src == item.src &&
+                              to_index(other.step) == 0;
+                     });
+    if (item.link == LinkClass::ring && to_index(item.step) > 0 &&
+        healthy.buffer(first->from).rows >= healthy.rows(item.tokens))
+      passed_on.push_back(static_cast<int64_t>(i));
+  }
+  if (needed.empty()) return std::nullopt;
+  CellFault fault{FaultKind::comm, "", healthy};
+  std::vector<TransferItem>& transfers = fault.plan.forward.transfers;
+  if (variant % 2 == 1 && !passed_on.empty()) {
+    TransferItem& item = transfers[pick(passed_on, variant / 2)];
+    for (const TransferItem& other : transfers) {
+      if (other.link == LinkClass::ring && other.src == item.src && to_index(other.step) == 0)
+        item.from = other.from;
+    }
+    fault.what = "a stale KV travels " + describe_hop(item);
+    return fault;
+  }
+  const int64_t index = pick(needed, variant / 2);
+  fault.what = "the KV " + describe_hop(transfers[index]) + " is lost";
+  drop_item(fault.plan.forward, transfers, StageKind::transfer, index);
+  return fault;
+}
+
+/// One edge moved by one, so that the number of visible pairs changes; nothing when no move does.
+std::optional<BandSlice> shift_edge(const BandSlice& band, bool moves_upper) {
+  for (const int32_t by : {1, -1}) {
+    BandSlice moved = band;
+    // Outwards first: a key too many is the harder fault to see.
+    if (moves_upper) moved.hi += by;
+    if (!moves_upper) moved.lo -= by;
+    if (count_pairs(moved) != count_pairs(band)) return moved;
+  }
+  return std::nullopt;
+}
+
+std::optional<CellFault> break_mask(const Plan& healthy, int64_t variant) {
+  std::vector<int64_t> bands;
+  for (const ComputeItem& item : healthy.forward.computes) {
+    for (int64_t i = 0; i < item.num_slices; ++i) bands.push_back(item.first_slice + i);
+  }
+  if (bands.empty()) return std::nullopt;
+  const int64_t index = pick(bands, variant / 3);
+  CellFault fault{FaultKind::mask, "", healthy};
+  BandSlice& band = fault.plan.slices[static_cast<size_t>(index)];
+  const std::optional<BandSlice> moved = shift_edge(band, variant % 3 == 0);
+  // In 16 bits one key of many may drown in the rounding: there a whole band goes.
+  if (variant % 3 == 2 || !moved || element_bytes(healthy.scenario.numerics.dtype) == 2) {
+    fault.what = fmt::format("band {} of {} pairs is left out", index, count_pairs(band));
+    band.q1 = band.q0;
+  } else {
+    fault.what = fmt::format("band {} of {} pairs sees {} pairs", index, count_pairs(band),
+                             count_pairs(*moved));
+    band = *moved;
+  }
+  return fault;
+}
+
+/// Where a token stands: which rank's list, at which row.
+struct Standing {
+  size_t rank = 0, row = 0;
+};
+
+/// Gives a rank's home buffers of one side a new token list.
+void rename_home(Plan& plan, size_t rank, bool is_query, const std::vector<int64_t>& ids) {
+  const RunListId list = add_list(plan, ids);
+  const HomeBuffers& home = plan.home[rank];
+  for (const BufferId id : {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv}) {
+    if (id == kNoBuffer) continue;
+    BufferSpec& buffer = plan.buffers[static_cast<size_t>(to_index(id))];
+    const bool is_kv = buffer.kind == BufferKind::kv || buffer.kind == BufferKind::dkv;
+    if (is_kv != is_query) buffer.tokens = list;
+  }
+  (is_query ? plan.q_lists : plan.kv_lists)[rank] = list;
+}
+
+std::optional<CellFault> break_layout(const Plan& healthy, const Visibility& visibility,
+                                      int64_t variant) {
+  const bool is_query = variant % 2 == 1;
+  const std::vector<bool>& matters = is_query ? visibility.sees : visibility.seen;
+  const auto& lists = is_query ? healthy.q_lists : healthy.kv_lists;
+  // Tokens that matter, by sequence: swapping two of one sequence would go unseen without a mask.
+  std::vector<std::vector<Standing>> by_sequence(healthy.layout.slots.sequences.size());
+  std::vector<std::vector<int64_t>> ids;
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    ids.push_back(expand(healthy.list(lists[rank])));
+    for (size_t row = 0; row < ids.back().size(); ++row) {
+      const int64_t token = ids.back()[row];
+      const int64_t sequence = sequence_of_token(healthy.layout.slots, token, is_query);
+      if (sequence >= 0 && matters[token]) by_sequence[sequence].push_back({rank, row});
+    }
+  }
+  std::erase_if(by_sequence, [](const auto& standings) { return standings.empty(); });
+  if (by_sequence.size() < 2) return std::nullopt;
+  const Standing a = pick(by_sequence[0], variant / 2), b = pick(by_sequence[1], variant / 2);
+  CellFault fault{FaultKind::layout, "", healthy};
+  fault.what = fmt::format("{} tokens {} of rank {} and {} of rank {} stand in each other's row",
+                           is_query ? "query" : "key", ids[a.rank][a.row], a.rank,
+                           ids[b.rank][b.row], b.rank);
+  std::swap(ids[a.rank][a.row], ids[b.rank][b.row]);
+  rename_home(fault.plan, a.rank, is_query, ids[a.rank]);
+  if (b.rank != a.rank) rename_home(fault.plan, b.rank, is_query, ids[b.rank]);
+  return fault;
+}
+
+std::optional<CellFault> break_merge(const Plan& healthy, int64_t variant) {
+  std::vector<int64_t> places;
+  for (size_t i = 0; i < healthy.forward.merges.size(); ++i) {
+    if (healthy.forward.merges[i].partial != kNoBuffer) places.push_back(static_cast<int64_t>(i));
+  }
+  if (places.empty()) return std::nullopt;
+  CellFault fault{FaultKind::merge, "", healthy};
+  const int64_t index = pick(places, variant);
+  const MergeItem item = fault.plan.forward.merges[index];
+  fault.what = fmt::format("merge {} on rank {} in step {} is left out", item.order,
+                           to_index(item.rank), to_index(item.step));
+  drop_item(fault.plan.forward, fault.plan.forward.merges, StageKind::merge, index);
+  return fault;
+}
+
+/// Does this backward transfer carry a gradient that is not zero?
+bool carries_gradient(const Plan& plan, const Visibility& visibility, const TransferItem& item) {
+  if (item.payload != Payload::dkv || item.link == LinkClass::self) return false;
+  // What the sender itself has just added to a ring's accumulator is lost for certain.
+  if (item.landing == Landing::replace) {
+    return std::any_of(plan.backward.computes.begin(), plan.backward.computes.end(),
+                       [&](const ComputeItem& compute) {
+                         return compute.rank == item.src && compute.step == item.step &&
+                                compute.kv_tokens == item.tokens && compute.num_slices > 0;
+                       });
+  }
+  const std::vector<bool>& seen = plan.scenario.parallel.comm_type == CommType::a2a_p2p
+                                      ? visibility.seen
+                                      : visibility.seen_by_rank[to_index(item.src)];
+  const std::vector<int64_t> owned = expand(plan.list(plan.kv_lists[to_index(item.dst)]));
+  return std::any_of(owned.begin(), owned.end(), [&](int64_t token) { return seen[token]; });
+}
+
+std::optional<CellFault> break_gradient(const Plan& healthy, const Visibility& visibility,
+                                        int64_t variant) {
+  std::vector<int64_t> places;
+  for (size_t i = 0; i < healthy.backward.transfers.size(); ++i) {
+    if (carries_gradient(healthy, visibility, healthy.backward.transfers[i]))
+      places.push_back(static_cast<int64_t>(i));
+  }
+  if (places.empty()) return std::nullopt;
+  CellFault fault{FaultKind::gradient, "", healthy};
+  const int64_t index = pick(places, variant);
+  fault.what =
+      "the dK, dV share " + describe_hop(fault.plan.backward.transfers[index]) + " is lost";
+  drop_item(fault.plan.backward, fault.plan.backward.transfers, StageKind::transfer, index);
+  return fault;
+}
+
+std::optional<CellFault> break_padding(const Plan& healthy, int64_t variant) {
+  struct Place {
+    const ComputeItem* item;
+    int64_t column;
+  };
+  std::vector<Place> places;
+  for (const ComputeItem& item : healthy.forward.computes) {
+    if (item.num_slices == 0) continue;
+    const std::vector<int64_t> tokens = expand(healthy.list(item.kv_tokens));
+    for (size_t column = 0; column < tokens.size(); ++column) {
+      if (sequence_of_token(healthy.layout.slots, tokens[column], false) < 0)
+        places.push_back({&item, static_cast<int64_t>(column)});
+    }
+  }
+  if (places.empty()) return std::nullopt;
+  const auto [item, column] = pick(places, variant);
+  CellFault fault{FaultKind::padding, "", healthy};
+  Plan& plan = fault.plan;
+  // The item's bands move to the end of the pool, with one more that holds the padding column.
+  const auto first = static_cast<int64_t>(plan.slices.size());
+  const auto bands = healthy.slices_of(*item);
+  plan.slices.insert(plan.slices.end(), bands.begin(), bands.end());
+  BandSlice extra = bands.front();
+  extra.k0 = static_cast<int32_t>(column);
+  extra.k1 = extra.k0 + 1;
+  extra.lo = -(extra.q1 - extra.q0 - 1);
+  extra.hi = 0;
+  plan.slices.push_back(extra);
+  for (Pass* pass : {&plan.forward, &plan.backward}) {
+    for (ComputeItem& other : pass->computes) {
+      const bool shares = other.first_slice == item->first_slice && other.num_slices > 0;
+      if (!shares) continue;
+      other.first_slice = first;
+      other.num_slices += 1;
+    }
+  }
+  fault.what = fmt::format("rows [{}, {}) of rank {} in step {} see padding in row {} of the KV",
+                           extra.q0, extra.q1, to_index(item->rank), to_index(item->step), column);
+  return fault;
+}
+
+}  // namespace
+
+std::string_view to_name(FaultKind value) {
+  constexpr std::string_view kNames[] = {"comm",     "mask",    "layout", "merge",
+                                         "gradient", "padding", "feature"};
+  return kNames[static_cast<size_t>(value)];
+}
+
+std::span<const FaultKind> fault_kinds() { return kFaultKinds; }
+
+std::optional<CellFault> plant_fault(const Plan& plan, const Visibility& visibility, FaultKind kind,
+                                     int64_t variant, void (*switch_off)(Attention&)) {
+  switch (kind) {
+    case FaultKind::comm:
+      return break_comm(plan, visibility, variant);
+    case FaultKind::mask:
+      return break_mask(plan, variant);
+    case FaultKind::layout:
+      return break_layout(plan, visibility, variant);
+    case FaultKind::merge:
+      return break_merge(plan, variant);
+    case FaultKind::gradient:
+      return break_gradient(plan, visibility, variant);
+    case FaultKind::padding:
+      return break_padding(plan, variant);
+    case FaultKind::feature: {
+      if (switch_off == nullptr) return std::nullopt;
+      CellFault fault{FaultKind::feature, "the executor forgets the feature", plan};
+      switch_off(fault.plan.scenario.attention);
+      return fault;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,105 @@
+#include "sim/app/matrix/matrix_peers.h"
+
+namespace cpscope {
+namespace {
+
+// Read in the systems' sources: TransformerEngine's PyTorch front end at main d0067d0d
+// (2026-08-22), PyTorch's experimental context parallel, MagiAttention 1.1.1, ring-flash-attention
+// (2025-08-04), USP = long-context-attention (2026-05-21).
+constexpr PeerRow kRows[] = {
+    {CommType::p2p,
+     "full",
+     {"yes; padding masks in thd only", "yes, without load balancing", "", "yes",
+      "yes (Ulysses degree 1), no varlen"}},
+    {CommType::p2p,
+     "causal",
+     {"yes; bottom-right refused", "yes (SDPA ring)", "", "yes",
+      "yes (Ulysses degree 1), no varlen"}},
+    {CommType::p2p,
+     "slices",
+     {"no: no back end has it under CP", "no: the ring takes no mask", "", "no", "no"}},
+    {CommType::p2p,
+     "sliding window",
+     {"no: refused", "no: the ring takes no mask", "", "no: not in the ring paths", "no"}},
+    {CommType::p2p,
+     "chunked",
+     {"no (PR #1887 closed unmerged)", "no: the ring takes no mask", "", "no", "no"}},
+    {CommType::p2p,
+     "cross attention",
+     {"without causal only", "no: lengths must agree", "", "?", "?"}},
+
+    {CommType::a2a,
+     "full",
+     {"yes; padding masks in thd only", "", "", "", "yes (ring degree 1), no varlen"}},
+    {CommType::a2a,
+     "causal",
+     {"yes; bottom-right refused", "", "", "", "yes (ring degree 1), no varlen"}},
+    {CommType::a2a, "slices", {"no: no back end has it under CP", "", "", "", "no"}},
+    {CommType::a2a, "sliding window", {"yes", "", "", "", "no"}},
+    {CommType::a2a, "chunked", {"no", "", "", "", "no"}},
+    {CommType::a2a, "cross attention", {"without causal only", "", "", "", "?"}},
+
+    {CommType::all_gather,
+     "full",
+     {"yes; FA2 with thd reads wrong rows", "yes (FlexAttention, length % 128P)", "",
+      "yes (llama3)", ""}},
+    {CommType::all_gather,
+     "causal",
+     {"yes; FA2 with thd reads wrong rows; bottom-right refused",
+      "yes (FlexAttention, length % 128P)", "", "yes (llama3)", ""}},
+    {CommType::all_gather,
+     "slices",
+     {"no: no back end has it under CP", "yes (any mask_mod)", "", "no", ""}},
+    {CommType::all_gather,
+     "sliding window",
+     {"causal yes; a right window is wrong on some back ends", "yes (any mask_mod)", "",
+      "causal only (llama3); others wrong without a word", ""}},
+    {CommType::all_gather, "chunked", {"no", "yes (any mask_mod)", "", "no", ""}},
+    {CommType::all_gather, "cross attention", {"without causal only, no window", "?", "", "?", ""}},
+
+    {CommType::a2a_p2p, "full", {"yes; padding masks in thd only", "", "", "", "yes, no varlen"}},
+    {CommType::a2a_p2p, "causal", {"yes; bottom-right refused", "", "", "", "yes, no varlen"}},
+    {CommType::a2a_p2p, "slices", {"no: no back end has it under CP", "", "", "", "no"}},
+    {CommType::a2a_p2p, "sliding window", {"no: refused", "", "", "", "no"}},
+    {CommType::a2a_p2p, "chunked", {"no", "", "", "", "no"}},
+    {CommType::a2a_p2p, "cross attention", {"without causal only", "", "", "", "?"}},
+
+    {CommType::group_cast, "full", {"", "open (torchtitan PR #2543, queries move)", "yes", "", ""}},
+    {CommType::group_cast,
+     "causal",
+     {"", "open (torchtitan PR #2543, queries move)", "yes", "", ""}},
+    {CommType::group_cast, "slices", {"", "?", "yes (all four slice types)", "", ""}},
+    {CommType::group_cast, "sliding window", {"", "?", "yes, as slices", "", ""}},
+    {CommType::group_cast, "chunked", {"", "?", "yes, as slices", "", ""}},
+    {CommType::group_cast, "cross attention", {"", "?", "no: self attention only", "", ""}},
+};
+
+constexpr PeerTopic kTopics[] = {
+    {"sizes that a layout needs",
+     "",
+     "",
+     "any; with pad_between_seqs = false the multiple, by name",
+     {"each slot % 2P", "length % 2P, each document % 2P", "none: pads the end, or a shorter chunk",
+      "each length % 2P (zigzag), total % P (llama3)", "length % 2 ring-degree ulysses-degree"}},
+    {"padding between sequences",
+     "",
+     "",
+     "yes, every layout and format",
+     {"thd: fused and FA3 only", "?", "no: at the end only", "?", "no varlen"}},
+    {"a2a with more ranks than KV heads",
+     "GQA, 2 KV heads",
+     "a2a",
+     "",
+     {"refused: kv_heads % P", "no a2a", "no a2a", "no a2a", "fails: an invalid shape (0.6.4)"}},
+    {"dqk != dv", "MLA, dqk 12, dv 6", "", "", {"yes", "?", "no", "?", "?"}},
+    {"softcap", "softcap", "", "", {"?", "?", "yes", "no in the ring paths", "?"}},
+    {"sink", "sink learnable", "", "", {"a2a with the fused back end only", "?", "yes", "?", "?"}},
+    {"fp32", "fp32", "", "", {"no: 16 and 8 bits", "?", "yes (SDPA back end)", "?", "?"}},
+};
+
+}  // namespace
+
+std::span<const PeerRow> peer_rows() { return kRows; }
+std::span<const PeerTopic> peer_topics() { return kTopics; }
+
+}  // namespace cpscope
