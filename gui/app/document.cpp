@@ -2,7 +2,7 @@
 
 #include "sim/base/check.h"
 #include "sim/base/whole_file.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/key_place.h"
 #include "sim/scenario/scenario_parts.h"
 

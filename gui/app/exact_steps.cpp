@@ -1,10 +1,10 @@
 #include "gui/app/exact_steps.h"
 
 #include "gui/model/axis.h"
-#include "sim/run/case.h"
-#include "sim/run/first_item.h"
-#include "sim/run/item_tensors.h"
-#include "sim/run/record_diff.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/grade/first_item.h"
+#include "sim/run/grade/record_diff.h"
+#include "sim/run/record/item_tensors.h"
 
 #include <algorithm>
 #include <utility>

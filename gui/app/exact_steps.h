@@ -3,9 +3,9 @@
 #include "gui/model/plan_index.h"
 #include "gui/model/step_errors.h"
 #include "sim/base/result.h"
-#include "sim/run/run_control.h"
+#include "sim/base/run_control.h"
+#include "sim/run/record/run_record.h"
 #include "sim/run/run_inputs.h"
-#include "sim/run/run_record.h"
 #include "sim/run/toolbox.h"
 
 #include <optional>

@@ -2,7 +2,7 @@
 
 #include "gui/app/app_state.h"
 #include "gui/app/background.h"
-#include "gui/app/caption.h"
+#include "gui/app/caption/caption.h"
 
 #include <string>
 #include <vector>

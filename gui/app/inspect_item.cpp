@@ -4,7 +4,7 @@
 #include "gui/model/item_tiles.h"
 #include "gui/model/mask/mask_picture.h"
 #include "gui/model/neighbours.h"
-#include "sim/plan/plan_text.h"
+#include "sim/plan/check/plan_text.h"
 
 #include <algorithm>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gui/app/caption_writer.h"
+#include "gui/app/caption/caption_writer.h"
 #include "gui/app/inspect.h"
 #include "gui/model/neighbours.h"
 

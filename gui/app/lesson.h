@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/app/app_state.h"
-#include "gui/app/caption.h"
+#include "gui/app/caption/caption.h"
 #include "sim/faults/fault.h"
 
 #include <functional>

@@ -1,6 +1,6 @@
 #include "gui/app/lesson_faults.h"
 
-#include "gui/app/caption_writer.h"
+#include "gui/app/caption/caption_writer.h"
 #include "gui/model/describe.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gui/app/caption_writer.h"
+#include "gui/app/caption/caption_writer.h"
 
 #include <cstdint>
 #include <string>

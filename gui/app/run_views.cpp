@@ -1,13 +1,13 @@
 #include "gui/app/run_views.h"
 
 #include "gui/app/exact_steps.h"
-#include "sim/run/first_item.h"
-#include "sim/run/item_tensors.h"
-#include "sim/run/record_diff.h"
-#include "sim/run/record_match.h"
+#include "sim/run/grade/first_item.h"
+#include "sim/run/grade/record_diff.h"
+#include "sim/run/grade/sample.h"
+#include "sim/run/grade/share_search.h"
+#include "sim/run/record/item_tensors.h"
+#include "sim/run/record/record_match.h"
 #include "sim/run/run_inputs.h"
-#include "sim/run/sample.h"
-#include "sim/run/share_search.h"
 #include "sim/scenario/scenario_names.h"
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 
 #include "gui/app/app_state.h"
 #include "gui/model/view.h"
-#include "sim/run/case.h"
-#include "sim/run/run_record.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/record/run_record.h"
 #include "sim/run/toolbox.h"
 
 #include <memory>
@@ -18,8 +18,8 @@ namespace cpscope::gui {
 RunView make_run_view(CaseOutcome& outcome);
 
 /// Compares run A with run B of the same plan: their differences take the place of the oracle's
-/// errors, relative to the earned tolerances of both (sim/run/earned_tolerance.h). Includes the
-/// first diverging item where both kept their items. Both need their records.
+/// errors, relative to the earned tolerances of both (sim/run/grade/earned_tolerance.h). Includes
+/// the first diverging item where both kept their items. Both need their records.
 Result<SharedRun> compare_runs(const RunView& a, const RunView& b, const PlanIndex& plan);
 
 /// Opens a record from any source, checks that it belongs to the plan, and judges it here. Errors:

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/model/pyramid.h"
-#include "sim/run/grade.h"
+#include "sim/run/grade/grade.h"
 #include "sim/run/tensor.h"
 
 #include <array>

@@ -2,8 +2,8 @@
 
 #include "gui/model/item_columns.h"
 #include "gui/model/target.h"
+#include "sim/plan/check/plan_check.h"
 #include "sim/plan/mask_bands.h"
-#include "sim/plan/plan_check.h"
 #include "sim/plan/plan_summary.h"
 
 #include <array>

@@ -1,7 +1,7 @@
 #include "gui/model/step_errors.h"
 
 #include "gui/model/row_pair.h"
-#include "sim/run/item_tensors.h"
+#include "sim/run/record/item_tensors.h"
 
 #include <algorithm>
 #include <cmath>

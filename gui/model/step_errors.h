@@ -4,7 +4,7 @@
 #include "gui/model/plan_index.h"
 #include "gui/model/target.h"
 #include "sim/base/result.h"
-#include "sim/run/run_record.h"
+#include "sim/run/record/run_record.h"
 
 #include <array>
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include "sim/base/ids.h"
 #include "sim/plan/piece_table.h"
-#include "sim/run/executor.h"
+#include "sim/plan/item_event.h"
 
 #include <array>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "gui/app/caption.h"
+#include "gui/app/caption/caption.h"
 #include "gui/app/lesson.h"
 #include "gui/panel/panels.h"
 

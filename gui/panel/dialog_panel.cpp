@@ -1,6 +1,6 @@
 #include "gui/app/command.h"
 #include "gui/app/export_csv.h"
-#include "gui/app/find.h"
+#include "gui/app/find/find.h"
 #include "gui/app/lesson.h"
 #include "gui/app/ways.h"
 #include "gui/panel/panels.h"

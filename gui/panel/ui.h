@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/app/app_state.h"
-#include "gui/app/caption.h"
+#include "gui/app/caption/caption.h"
 #include "gui/draw/theme.h"
 #include "gui/panel/fonts.h"
 #include "gui/panel/hit_map.h"

@@ -13,7 +13,7 @@
 #include "gui/window/services.h"
 #include "gui/window/view_file.h"
 #include "sim/base/whole_file.h"
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 
 #include <algorithm>
 #include <deque>

@@ -10,7 +10,7 @@
 #include "gui/window/screenshot.h"
 #include "gui/window/seek.h"
 #include "gui/window/services.h"
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 #ifdef CPSCOPE_HAS_GLFW
 #include "gui/window/glfw_window.h"
 #endif

@@ -1,6 +1,6 @@
 #include "gui/window/picture.h"
 
-#include "gui/app/caption.h"
+#include "gui/app/caption/caption.h"
 #include "gui/app/make_view.h"
 #include "gui/app/prediction.h"
 #include "gui/draw/place_drawing.h"

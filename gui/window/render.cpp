@@ -1,7 +1,7 @@
 #include "gui/window/render.h"
 
 #include "gui/app/exact_steps.h"
-#include "gui/app/find.h"
+#include "gui/app/find/find.h"
 #include "gui/app/prediction.h"
 #include "gui/app/run_views.h"
 #include "gui/draw/glyph_widths.h"
@@ -13,8 +13,8 @@
 #include "sim/app/cli/progress_bar.h"
 #include "sim/base/version.h"
 #include "sim/documents/json_text.h"
-#include "sim/run/case.h"
-#include "sim/run/record_match.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/record/record_match.h"
 #ifdef CPSCOPE_HAS_IMGUI
 #include "gui/draw/png_file.h"
 #include "gui/window/paint_picture.h"

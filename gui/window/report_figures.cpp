@@ -1,6 +1,6 @@
 #include "gui/window/report_figures.h"
 
-#include "gui/app/caption.h"
+#include "gui/app/caption/caption.h"
 #include "gui/app/make_view.h"
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/place_drawing.h"

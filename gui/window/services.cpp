@@ -2,7 +2,7 @@
 
 #include "gui/app/run_views.h"
 #include "sim/clock/cluster.h"
-#include "sim/run/run_record.h"
+#include "sim/run/record/run_record.h"
 #include "sim/scenario/scenario_folder.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gui/app/caption.h"
+#include "gui/app/caption/caption.h"
 #include "gui/draw/drawing.h"
 #include "gui/draw/theme.h"
 #include "gui/model/view.h"

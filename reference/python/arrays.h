@@ -1,7 +1,7 @@
 #pragma once
 
 #include "sim/base/result.h"
-#include "sim/run/run_control.h"
+#include "sim/base/run_control.h"
 #include "sim/run/tensor.h"
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/plan/plan_check.h"
-#include "sim/run/foreign_record.h"
+#include "sim/plan/check/plan_check.h"
+#include "sim/run/record/foreign_record.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <memory>

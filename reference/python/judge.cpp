@@ -6,10 +6,10 @@
 #include "reference/python/boxes.h"
 #include "sim/base/machine_memory.h"
 #include "sim/documents/verdict_text.h"
-#include "sim/plan/planner.h"
-#include "sim/run/case.h"
-#include "sim/run/foreign_grade.h"
-#include "sim/run/probe.h"
+#include "sim/plan/planner/planner.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/grade/foreign_grade.h"
+#include "sim/run/probe/probe.h"
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>

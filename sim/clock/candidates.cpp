@@ -4,7 +4,7 @@
 #include "sim/clock/candidate_figures.h"
 #include "sim/clock/clock.h"
 #include "sim/plan/plan_summary.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 
 #include <algorithm>
 #include <array>

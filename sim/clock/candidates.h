@@ -1,7 +1,7 @@
 #pragma once
 
 #include "sim/clock/cluster.h"
-#include "sim/run/run_control.h"
+#include "sim/base/run_control.h"
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>

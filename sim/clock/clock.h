@@ -2,7 +2,7 @@
 
 #include "sim/clock/cluster.h"
 #include "sim/plan/plan.h"
-#include "sim/run/executor.h"
+#include "sim/plan/item_event.h"
 
 #include <array>
 #include <cstdint>

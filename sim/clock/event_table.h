@@ -1,7 +1,7 @@
 #pragma once
 
 #include "sim/plan/plan.h"
-#include "sim/run/executor.h"
+#include "sim/plan/item_event.h"
 
 #include <array>
 #include <cstddef>

@@ -6,7 +6,7 @@
 #include "sim/clock/clock.h"
 #include "sim/plan/plan_size.h"
 #include "sim/plan/plan_summary.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/generator.h"
 #include "sim/scenario/scenario_parts.h"
 

@@ -2,7 +2,7 @@
 
 #include "sim/clock/candidates.h"
 #include "sim/clock/cluster.h"
-#include "sim/run/run_control.h"
+#include "sim/base/run_control.h"
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "sim/plan/item_event.h"
 #include "sim/plan/plan.h"
-#include "sim/run/executor.h"
 
 #include <cstdint>
 #include <span>
@@ -41,7 +41,7 @@ struct MeasuredError {
 };
 
 /// Compares predicted and measured times item by item. The events must be of items that the plan
-/// has (sim/run/record_match.h); if an item has several events, the first counts.
+/// has (sim/run/record/record_match.h); if an item has several events, the first counts.
 MeasuredError compare_with_measured(const Plan& plan, std::span<const ItemEvent> predicted,
                                     std::span<const ItemEvent> measured);
 

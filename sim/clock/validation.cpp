@@ -2,7 +2,7 @@
 
 #include "sim/base/parallel.h"
 #include "sim/clock/clock.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/table_reader.h"
 

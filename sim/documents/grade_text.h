@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/run/grade.h"
+#include "sim/run/grade/grade.h"
 
 #include <ostream>
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "sim/plan/plan_check.h"
+#include "sim/plan/check/plan_check.h"
 #include "sim/plan/plan_summary.h"
-#include "sim/run/grade.h"
+#include "sim/run/grade/grade.h"
 
 #include <nlohmann/json.hpp>
 

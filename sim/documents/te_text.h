@@ -1,7 +1,7 @@
 #pragma once
 
 #include "sim/documents/json_text.h"
-#include "sim/plan/te_view.h"
+#include "sim/plan/te/te_view.h"
 
 #include <ostream>
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "sim/documents/json_text.h"
-#include "sim/plan/order_import.h"
-#include "sim/run/foreign_grade.h"
-#include "sim/run/probe.h"
+#include "sim/plan/order/order_import.h"
+#include "sim/run/grade/foreign_grade.h"
+#include "sim/run/probe/probe.h"
 
 #include <ostream>
 #include <string>

@@ -1,10 +1,10 @@
 #include "sim/faults/detectors.h"
 
 #include "sim/plan/plan_summary.h"
-#include "sim/plan/planner.h"
-#include "sim/run/case.h"
-#include "sim/run/grade.h"
-#include "sim/run/probe.h"
+#include "sim/plan/planner/planner.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/grade/grade.h"
+#include "sim/run/probe/probe.h"
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 #include "sim/faults/fault.h"
 #include "sim/faults/faulty_executor.h"
-#include "sim/plan/plan_check.h"
+#include "sim/plan/check/plan_check.h"
 #include "sim/run/toolbox.h"
 
 #include <optional>

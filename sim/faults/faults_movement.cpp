@@ -1,6 +1,6 @@
 #include "sim/faults/catalogue_parts.h"
 #include "sim/faults/plan_edits.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/plan/token_run.h"
 
 #include <algorithm>

@@ -1,7 +1,9 @@
 #pragma once
 
 #include "sim/base/result.h"
-#include "sim/plan/plan_check.h"
+#include "sim/base/run_control.h"
+#include "sim/plan/check/plan_check.h"
+#include "sim/plan/item_event.h"
 #include "sim/run/judge.h"
 
 #include <array>
@@ -12,13 +14,6 @@
 #include <vector>
 
 namespace cpscope {
-
-/// An item of a plan: number `index` of its kind in one direction.
-struct ItemId {
-  bool is_backward = false;
-  StageKind kind = StageKind::compute;
-  int64_t index = 0;
-};
 
 /// One array that an item has just written, [row, head, element].
 struct ItemResult {
@@ -32,15 +27,6 @@ struct ItemResult {
 
 /// Receives the results of every compute and finish item, in plan order. May be empty.
 using Observer = std::function<void(const ItemResult&)>;
-
-/// When an item ran, from the start of the run.
-struct ItemEvent {
-  ItemId item;
-  RankId rank{};
-  StepId step{};
-  int64_t start_ns = 0;
-  int64_t end_ns = 0;
-};
 
 struct RunOptions {
   bool poison = false;  // every output and receive buffer starts as NaN (padding of the inputs is

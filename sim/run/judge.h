@@ -2,7 +2,7 @@
 
 #include "sim/base/result.h"
 #include "sim/plan/batch_slots.h"
-#include "sim/run/run_control.h"
+#include "sim/base/run_control.h"
 #include "sim/run/tensor.h"
 #include "sim/scenario/scenario.h"
 

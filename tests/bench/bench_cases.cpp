@@ -1,6 +1,6 @@
 #include "tests/bench/bench_cases.h"
 
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/generator.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/plan/plan_check.h"
+#include "sim/plan/check/plan_check.h"
 #include "sim/run/judge.h"
 #include "sim/scenario/scenario.h"
 

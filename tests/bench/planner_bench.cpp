@@ -1,8 +1,8 @@
 // Time to plan, and to plan and prove, as tokens, documents and ranks grow.
 
+#include "sim/plan/check/plan_check.h"
 #include "sim/plan/layout.h"
-#include "sim/plan/plan_check.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "tests/bench/bench_cases.h"
 
 #include <string>

@@ -1,8 +1,8 @@
 #include "tests/fuzz/fuzz_targets.h"
 
-#include "sim/plan/order_import.h"
-#include "sim/run/integer_file.h"
-#include "sim/run/run_record.h"
+#include "sim/plan/order/order_import.h"
+#include "sim/run/record/integer_file.h"
+#include "sim/run/record/run_record.h"
 #include "sim/scenario/order_file.h"
 #include "sim/scenario/scenario_file.h"
 

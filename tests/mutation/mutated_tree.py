@@ -12,22 +12,22 @@ import mutants as model
 
 # Area -> files. What faults/ plants is itself a set of mutants, and sim/app is the front door; neither is drawn from.
 AREAS = {
-    "planner": ["sim/plan/planner*", "sim/plan/plan_builder.*", "sim/plan/piece_table.*", "sim/plan/needed_rows.*"],
-    "plan_check": ["sim/plan/plan_check.*", "sim/plan/check_*"],
+    "planner": ["sim/plan/planner/*", "sim/plan/piece_table.*"],
+    "plan_check": ["sim/plan/check/*check*"],
     "mask": ["sim/plan/band.*", "sim/plan/mask_bands.*", "sim/plan/visible_interval.*", "sim/scenario/slice_overlap.*",
              "reference/mask_predicate.*"],
     "merge": ["reference/partial_merger.*", "reference/online_softmax.h", "reference/round_rows.*", "reference/row_moves.*"],
-    "layout": ["sim/plan/layout*", "sim/plan/token_run.*", "sim/plan/order_*", "sim/scenario/order_file.*"],
+    "layout": ["sim/plan/layout*", "sim/plan/token_run.*", "sim/plan/order/*", "sim/scenario/order_file.*"],
     "oracle": ["reference/dense_oracle.*", "reference/exact_attention.cpp", "reference/plain_attention.cpp",
-               "reference/sampled_*", "reference/rotary_table.*", "reference/head_group.h", "reference/row_matrix.h"],
-    "tiles": ["kernels/tile_list.*", "kernels/work_order.*", "reference/tile_attention.*"],
+               "reference/rotary_table.*", "reference/head_group.h", "reference/row_matrix.h"],
+    "tiles": ["kernels/tiles/tile_list.*", "kernels/tiles/work_order.*", "reference/tile_attention.*"],
     "other": ["reference/plan_walk*", "reference/home_rows.*", "reference/rotate_row.h", "reference/rank_memory.h",
-              "reference/kernel_walker.*", "sim/plan/plan.*", "sim/plan/plan_summary.*", "sim/plan/te_*", "sim/run/*.cpp",
+              "reference/kernel_walker.*", "sim/plan/plan.*", "sim/plan/plan_summary.*", "sim/plan/te/*", "sim/run/*.cpp", "sim/run/*/*.cpp",
               "sim/run/dtype.h", "sim/scenario/*.cpp", "kernels/group/group_message.cpp", "kernels/group/launch_place.cpp",
               "kernels/plugin/plugin_call.cpp", "kernels/group/process_group.cpp", "kernels/device/tensor_map.cpp"],
 }
 # Tested through the program or the window alone, which are not built here.
-LEFT_OUT = ["sim/run/foreign_*", "sim/run/grade_hints.cpp", "sim/run/case.cpp", "kernels/device/tensor_map.cpp"]
+LEFT_OUT = ["sim/run/*/foreign_*", "sim/run/grade/grade_hints.cpp", "sim/run/grade/case.cpp", "kernels/device/tensor_map.cpp"]
 TARGETS = ["sim_tests", "fault_tests", "reference_tests", "kernels_tests"]
 NUMBERS_OF_AREA = 1000
 SWITCH_HEADER = "tests/mutation/mutant_switch.h"

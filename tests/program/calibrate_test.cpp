@@ -6,7 +6,7 @@
 #include "sim/app/predict/calibration_samples.h"
 #include "sim/app/predict/calibration_shapes.h"
 #include "sim/clock/clock.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/portable_random.h"
 #include "sim/scenario/scenario_file.h"
 

@@ -1,6 +1,6 @@
 #include "tests/program/foreign_case.h"
 
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 #include "tests/program/walker_toolbox.h"
 
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/run/foreign_grade.h"
-#include "sim/run/run_record.h"
+#include "sim/run/grade/foreign_grade.h"
+#include "sim/run/record/run_record.h"
 
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 // What `grade` says of tensors that somebody else computed: right ones pass in every form that the
 // field writes them in, wrong ones fail with the right words.
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/program/foreign_case.h"

@@ -1,5 +1,5 @@
 // `cpscope grade` as its users meet it: files, options, exit codes, words.
-#include "sim/run/run_record.h"
+#include "sim/run/record/run_record.h"
 #include "tests/program/program_run.h"
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 // Records with the results of items, as users of `run --items` and `diff` meet them.
-#include "sim/run/item_tensors.h"
-#include "sim/run/run_record.h"
+#include "sim/run/record/item_tensors.h"
+#include "sim/run/record/run_record.h"
 #include "tests/program/program_run.h"
 
 #include <string>

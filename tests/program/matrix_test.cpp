@@ -1,7 +1,7 @@
 #include "reference/plan_walker.h"
 #include "sim/app/matrix/matrix_peers.h"
 #include "sim/app/matrix/matrix_table.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "tests/program/walker_toolbox.h"
 
 #include <algorithm>

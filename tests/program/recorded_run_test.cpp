@@ -1,8 +1,8 @@
 // The record that a case leaves behind, with an executor that has a clock.
 #include "reference/dense_oracle.h"
 #include "reference/plan_walker.h"
-#include "sim/run/case.h"
-#include "sim/run/item_tensors.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/record/item_tensors.h"
 #include "tests/program/program_run.h"
 
 #include <memory>

@@ -1,7 +1,7 @@
 // A batch that is judged by a few rows: what they say, and what is seen in all others.
 
-#include "sim/run/case.h"
-#include "sim/run/sample.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/grade/sample.h"
 #include "tests/program/walker_toolbox.h"
 
 #include <algorithm>

@@ -1,10 +1,10 @@
 // Shares of dk and dv that are lost among roundings: what one rank's queries give to another's
 // keys.
 
-#include "sim/run/share_search.h"
+#include "sim/run/grade/share_search.h"
 
-#include "sim/run/case.h"
-#include "sim/run/sample.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/grade/sample.h"
 #include "tests/program/walker_toolbox.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 #include "sim/app/cli/verified_file.h"
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/program/program_run.h"
 #include "tests/program/walker_toolbox.h"

@@ -1,4 +1,4 @@
-#include "sim/run/run_record.h"
+#include "sim/run/record/run_record.h"
 #include "tests/program/timeline_case.h"
 
 #include <algorithm>

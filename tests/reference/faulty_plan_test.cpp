@@ -1,7 +1,7 @@
 // Plans that are wrong on purpose, made by admit_faulty_plan: their results fail the grade.
 
 #include "reference/dense_oracle.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/support/graded_run.h"

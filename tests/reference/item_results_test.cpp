@@ -1,6 +1,6 @@
 // The items' results of the walker, as records hold them.
 #include "reference/plan_walker.h"
-#include "sim/run/item_tensors.h"
+#include "sim/run/record/item_tensors.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/support/graded_run.h"

@@ -3,7 +3,7 @@
 #include "reference/dense_oracle.h"
 #include "reference/plan_walker.h"
 #include "sim/base/check.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/scenario_file.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/model/plan_index.h"
-#include "sim/run/executor.h"
+#include "sim/plan/item_event.h"
 
 #include <array>
 #include <cstdint>

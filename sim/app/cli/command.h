@@ -3,7 +3,7 @@
 #include "sim/app/cli/error_document.h"
 #include "sim/app/cli/program.h"
 #include "sim/app/report/findings.h"
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 #include "sim/run/toolbox.h"
 
 #include <cstdint>

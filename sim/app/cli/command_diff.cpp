@@ -1,8 +1,8 @@
 #include "sim/app/cli/commands.h"
 #include "sim/documents/json_text.h"
-#include "sim/run/first_item.h"
-#include "sim/run/item_tensors.h"
-#include "sim/run/record_diff.h"
+#include "sim/run/grade/first_item.h"
+#include "sim/run/grade/record_diff.h"
+#include "sim/run/record/item_tensors.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,8 +3,8 @@
 #include "sim/app/report/findings_json.h"
 #include "sim/app/report/study.h"
 #include "sim/documents/verdict_text.h"
-#include "sim/plan/order_import.h"
-#include "sim/run/foreign_grade.h"
+#include "sim/plan/order/order_import.h"
+#include "sim/run/grade/foreign_grade.h"
 
 #include <iostream>
 #include <memory>

@@ -1,8 +1,8 @@
 #include "sim/app/cli/commands.h"
 #include "sim/base/whole_file.h"
 #include "sim/documents/verdict_text.h"
-#include "sim/plan/order_import.h"
-#include "sim/run/integer_file.h"
+#include "sim/plan/order/order_import.h"
+#include "sim/run/record/integer_file.h"
 
 #include <iostream>
 #include <memory>

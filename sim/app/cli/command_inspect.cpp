@@ -3,8 +3,8 @@
 #include "sim/base/machine_memory.h"
 #include "sim/documents/json_text.h"
 #include "sim/documents/te_text.h"
-#include "sim/plan/plan_text.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/check/plan_text.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/key_place.h"
 
 #include <iostream>

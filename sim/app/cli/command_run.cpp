@@ -6,7 +6,7 @@
 #include "sim/documents/grade_text.h"
 #include "sim/documents/json_text.h"
 #include "sim/documents/verdict_text.h"
-#include "sim/run/probe.h"
+#include "sim/run/probe/probe.h"
 
 #include <iostream>
 #include <memory>

@@ -3,7 +3,7 @@
 #include "sim/app/predict/timeline_text.h"
 #include "sim/app/predict/timeline_trace.h"
 #include "sim/base/whole_file.h"
-#include "sim/run/record_match.h"
+#include "sim/run/record/record_match.h"
 #include "sim/scenario/scenario_folder.h"
 #include "sim/scenario/text_file.h"
 

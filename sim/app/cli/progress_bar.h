@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/run/case.h"
-#include "sim/run/run_control.h"
+#include "sim/base/run_control.h"
+#include "sim/run/grade/case.h"
 
 #include <chrono>
 #include <string>

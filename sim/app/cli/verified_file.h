@@ -1,7 +1,7 @@
 #pragma once
 
 #include "sim/app/report/findings.h"
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 
 #include <string>
 #include <vector>

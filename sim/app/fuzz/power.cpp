@@ -1,11 +1,11 @@
 #include "sim/app/fuzz/power.h"
 
-#include "sim/run/case.h"
 #include "sim/run/dtype.h"
-#include "sim/run/probe_parts.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/grade/probe_parts.h"
+#include "sim/run/grade/sample.h"
+#include "sim/run/grade/share_search.h"
 #include "sim/run/run_inputs.h"
-#include "sim/run/sample.h"
-#include "sim/run/share_search.h"
 #include "sim/scenario/portable_random.h"
 #include "sim/scenario/scenario_names.h"
 

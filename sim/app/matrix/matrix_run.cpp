@@ -1,9 +1,9 @@
 #include "sim/app/matrix/matrix_run.h"
 
 #include "sim/base/parallel.h"
-#include "sim/plan/plan_check.h"
-#include "sim/plan/planner.h"
-#include "sim/run/grade.h"
+#include "sim/plan/check/plan_check.h"
+#include "sim/plan/planner/planner.h"
+#include "sim/run/grade/grade.h"
 #include "sim/run/run_inputs.h"
 
 #include <mutex>

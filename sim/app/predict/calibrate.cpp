@@ -4,7 +4,7 @@
 #include "sim/app/predict/calibration_shapes.h"
 #include "sim/clock/clock.h"
 #include "sim/clock/pass_clock.h"
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 
 #include "sim/app/predict/calibration_shapes.h"
 #include "sim/clock/clock.h"
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 
 #include <algorithm>
 #include <map>

@@ -2,7 +2,7 @@
 
 #include "sim/clock/calibration.h"
 #include "sim/clock/pass_clock.h"
-#include "sim/plan/plan_check.h"
+#include "sim/plan/check/plan_check.h"
 #include "sim/run/executor.h"
 
 #include <memory>

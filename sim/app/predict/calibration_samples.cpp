@@ -1,7 +1,7 @@
 #include "sim/app/predict/calibration_samples.h"
 
 #include "sim/clock/clock.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/table_reader.h"
 
 #include <algorithm>

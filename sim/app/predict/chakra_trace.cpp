@@ -4,7 +4,7 @@
 #include "sim/base/version.h"
 #include "sim/base/whole_file.h"
 #include "sim/clock/clock.h"
-#include "sim/plan/plan_text.h"
+#include "sim/plan/check/plan_text.h"
 
 #include <algorithm>
 #include <cstdint>

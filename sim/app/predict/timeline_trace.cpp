@@ -4,7 +4,7 @@
 #include "sim/base/version.h"
 #include "sim/clock/event_table.h"
 #include "sim/documents/json_text.h"
-#include "sim/plan/plan_text.h"
+#include "sim/plan/check/plan_text.h"
 
 #include <algorithm>
 #include <array>

@@ -2,8 +2,8 @@
 
 #include "sim/faults/gallery.h"
 #include "sim/plan/token_run.h"
-#include "sim/run/case.h"
-#include "sim/run/probe.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/probe/probe.h"
 
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "gui/app/caption.h"
+#include "gui/app/caption/caption.h"
 
 #include "gui/app/app_state.h"
 #include "gui/model/axis.h"

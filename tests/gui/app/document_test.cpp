@@ -1,6 +1,6 @@
 #include "gui/app/document.h"
 
-#include "sim/plan/plan_check.h"
+#include "sim/plan/check/plan_check.h"
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/scenario_names.h"
 #include "tests/support/graded_run.h"

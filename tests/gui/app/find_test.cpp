@@ -1,4 +1,4 @@
-#include "gui/app/find.h"
+#include "gui/app/find/find.h"
 
 #include "gui/app/app_state.h"
 #include "gui/model/describe.h"

@@ -1,6 +1,6 @@
 #include "gui/app/run_views.h"
 
-#include "sim/run/item_tensors.h"
+#include "sim/run/record/item_tensors.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/gui/model/numbers_cases.h"
 

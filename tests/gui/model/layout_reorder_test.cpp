@@ -1,6 +1,6 @@
 // The layout's view of reorders: rows that move between rank order and token order.
 #include "gui/model/layout/layout_view.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "tests/gui/model/plan_truth.h"
 #include "tests/gui/model/random_plans.h"
 #include "tests/gui/model/view_check.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/model/plan_index.h"
-#include "sim/run/case.h"
+#include "sim/run/grade/case.h"
 
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 #include "gui/model/numbers/numbers_view.h"
 
 #include "gui/model/axis.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/gui/model/numbers_cases.h"
 #include "tests/gui/model/view_probe.h"

@@ -1,6 +1,6 @@
 #include "gui/model/plan_index.h"
 
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/plan/visible_interval.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/support/graded_run.h"

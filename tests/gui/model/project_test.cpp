@@ -1,7 +1,7 @@
 #include "gui/model/project.h"
 
-#include "sim/plan/plan_check.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/check/plan_check.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/support/graded_run.h"
 #include "tests/support/walker_cases.h"

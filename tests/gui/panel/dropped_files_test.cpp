@@ -1,6 +1,6 @@
 #include "gui/app/run_views.h"
 #include "gui/window/services.h"
-#include "sim/run/run_record.h"
+#include "sim/run/record/run_record.h"
 #include "tests/gui/model/numbers_cases.h"
 
 #include <deque>

@@ -2,7 +2,7 @@
 // read afterwards must have the same symbol.
 #include "kernels/lower/merge_shortcuts.h"
 
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 

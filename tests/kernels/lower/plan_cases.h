@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <cstdint>

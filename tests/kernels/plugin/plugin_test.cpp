@@ -3,7 +3,7 @@
 #include "kernels/plugin/plugin_library.h"
 #include "reference/kernel_walker.h"
 #include "sim/run/item_kernel.h"
-#include "sim/run/probe.h"
+#include "sim/run/probe/probe.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/support/graded_run.h"
 #include "tests/support/sweep.h"

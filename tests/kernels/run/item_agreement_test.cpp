@@ -2,8 +2,8 @@
 // tolerance from their error budgets. The same test runs on the CPU emulator and on a GPU.
 #include "kernels/run/executor_cuda.h"
 #include "reference/plan_walker.h"
-#include "sim/run/item_tensors.h"
-#include "sim/run/record_diff.h"
+#include "sim/run/grade/record_diff.h"
+#include "sim/run/record/item_tensors.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"

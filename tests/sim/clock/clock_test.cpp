@@ -1,7 +1,7 @@
 #include "sim/clock/clock.h"
 
 #include "sim/clock/tile_work.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 

@@ -1,7 +1,7 @@
 #include "sim/clock/validation.h"
 
 #include "sim/clock/clock.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/sim/clock/replaced_text.h"
 

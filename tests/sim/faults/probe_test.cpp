@@ -1,7 +1,7 @@
 // The probes alone: no findings on the walker, and findings where an answer is one key, one query
 // or one head off.
 
-#include "sim/run/probe.h"
+#include "sim/run/probe/probe.h"
 
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"

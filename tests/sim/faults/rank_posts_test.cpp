@@ -1,6 +1,6 @@
 #include "sim/faults/rank_posts.h"
 
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "tests/support/walker_cases.h"
 
 #include <gtest/gtest.h>

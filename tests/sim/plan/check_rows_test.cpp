@@ -1,4 +1,4 @@
-#include "sim/plan/check_rows.h"
+#include "sim/plan/check/check_rows.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
-#include "sim/plan/check_rows.h"
-#include "sim/plan/plan_check.h"
+#include "sim/plan/check/check_rows.h"
+#include "sim/plan/check/plan_check.h"
 #include "tests/sim/plan/faulty_plans.h"
 #include "tests/sim/plan/plan_cases.h"
 

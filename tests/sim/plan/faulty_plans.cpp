@@ -1,6 +1,6 @@
 #include "tests/sim/plan/faulty_plans.h"
 
-#include "sim/plan/plan_check.h"
+#include "sim/plan/check/plan_check.h"
 #include "tests/sim/plan/plan_cases.h"
 
 #include <algorithm>

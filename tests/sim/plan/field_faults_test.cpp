@@ -1,4 +1,4 @@
-#include "sim/plan/plan_check.h"
+#include "sim/plan/check/plan_check.h"
 #include "tests/sim/plan/faulty_plans.h"
 
 #include <algorithm>

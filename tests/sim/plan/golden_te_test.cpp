@@ -1,5 +1,5 @@
 #include "sim/plan/mask_bands.h"
-#include "sim/plan/needed_rows.h"
+#include "sim/plan/planner/needed_rows.h"
 #include "tests/sim/plan/plan_cases.h"
 
 #include <algorithm>

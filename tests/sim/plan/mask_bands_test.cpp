@@ -2,7 +2,7 @@
 
 #include "sim/plan/layout.h"
 #include "sim/plan/layout_lpt.h"
-#include "sim/plan/needed_rows.h"
+#include "sim/plan/planner/needed_rows.h"
 #include "sim/plan/visible_interval.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/sim/plan/dense_mask.h"

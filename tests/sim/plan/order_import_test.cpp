@@ -1,7 +1,7 @@
-#include "sim/plan/order_import.h"
+#include "sim/plan/order/order_import.h"
 
 #include "sim/plan/plan_summary.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/order_file.h"
 
 #include <numeric>

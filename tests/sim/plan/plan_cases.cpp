@@ -1,6 +1,6 @@
 #include "tests/sim/plan/plan_cases.h"
 
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/scenario_file.h"
 
 namespace cpscope::tests {

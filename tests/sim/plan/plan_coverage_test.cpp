@@ -1,5 +1,5 @@
-#include "sim/plan/plan_check.h"
-#include "sim/plan/planner.h"
+#include "sim/plan/check/plan_check.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/sim/plan/dense_mask.h"
 #include "tests/sim/plan/plan_cases.h"

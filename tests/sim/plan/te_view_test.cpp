@@ -1,6 +1,6 @@
-#include "sim/plan/te_view.h"
+#include "sim/plan/te/te_view.h"
 
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "tests/sim/plan/plan_cases.h"
 
 #include <algorithm>

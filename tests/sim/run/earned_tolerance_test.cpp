@@ -1,6 +1,6 @@
-#include "sim/run/earned_tolerance.h"
+#include "sim/run/grade/earned_tolerance.h"
 
-#include "sim/run/record_diff.h"
+#include "sim/run/grade/record_diff.h"
 #include "tests/sim/run/special_numbers.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "sim/run/integer_file.h"
+#include "sim/run/record/integer_file.h"
 
 #include "tests/sim/run/scratch_folder.h"
 

@@ -1,4 +1,4 @@
-#include "sim/run/item_tensors.h"
+#include "sim/run/record/item_tensors.h"
 
 #include <gtest/gtest.h>
 

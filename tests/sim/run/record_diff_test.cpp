@@ -1,4 +1,4 @@
-#include "sim/run/record_diff.h"
+#include "sim/run/grade/record_diff.h"
 
 #include "tests/sim/run/special_numbers.h"
 

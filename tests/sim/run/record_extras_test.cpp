@@ -1,5 +1,5 @@
 // Contents of a record other than its tensors: item times and error budgets.
-#include "sim/run/record_extras.h"
+#include "sim/run/record/record_extras.h"
 
 #include "tests/sim/run/scratch_folder.h"
 #include "tests/sim/run/special_numbers.h"

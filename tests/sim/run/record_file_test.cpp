@@ -1,4 +1,4 @@
-#include "sim/run/run_record.h"
+#include "sim/run/record/run_record.h"
 #include "tests/sim/run/scratch_folder.h"
 #include "tests/sim/run/special_numbers.h"
 

@@ -1,4 +1,4 @@
-#include "sim/run/row_axes.h"
+#include "sim/run/record/row_axes.h"
 
 #include <numeric>
 #include <string>

@@ -1,4 +1,4 @@
-#include "sim/plan/planner.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/scenario/key_place.h"
 #include "tests/sim/scenario/scenario_text.h"
 

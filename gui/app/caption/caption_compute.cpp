@@ -1,0 +1,350 @@
+#include "gui/app/caption/caption_writer.h"
+#include "gui/model/axis.h"
+#include "sim/plan/band.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+/// How a run of queries and a run of keys meet, or why they do not.
+enum class Meeting : uint8_t {
+  full,     // every pair of valid tokens
+  partial,  // some pairs of valid tokens
+  later,    // the keys come after the queries
+  other_sequence,
+  only_padding,  // one of the runs has no valid token
+  window,
+  chunk,
+  hidden  // by mask slices, or otherwise
+};
+
+std::string_view explain_hidden(Meeting meeting) {
+  switch (meeting) {
+    case Meeting::later:
+      return "the keys are after the queries (causal mask)";
+    case Meeting::other_sequence:
+      return "they belong to different sequences";
+    case Meeting::only_padding:
+      return "one side is padding";
+    case Meeting::window:
+      return "they lie outside the window";
+    case Meeting::chunk:
+      return "they lie in different attention chunks";
+    default:
+      return "the mask hides them";
+  }
+}
+
+/// One run of a query buffer against one run of a key buffer.
+struct RunPair {
+  TokenRun q, k;
+  int64_t pairs = 0;  // visible pairs of one head
+  int64_t cells = 0;  // pairs of valid tokens
+  Meeting meeting = Meeting::hidden;
+};
+
+/// Valid ids of a run, by sequence: (sequence, first id, last id, count).
+struct ValidPart {
+  int64_t sequence = 0, first = 0, last = 0, count = 0;
+};
+
+std::vector<ValidPart> valid_parts(const PlanIndex& index, const TokenRun& run, Side side) {
+  std::vector<ValidPart> parts;
+  const auto& sequences = index.plan().layout.slots.sequences;
+  const auto begin_of = [&](const SequenceSlot& s) {
+    return side == Side::q ? s.q_begin : s.kv_begin;
+  };
+  const auto slot_of = [&](const SequenceSlot& s) {
+    return side == Side::q ? s.q_slot : s.kv_slot;
+  };
+  const auto valid_of = [&](const SequenceSlot& s) {
+    return side == Side::q ? s.q_valid : s.kv_valid;
+  };
+  auto it = std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
+    return begin_of(s) + slot_of(s) <= run.begin;
+  });
+  for (; it != sequences.end() && begin_of(*it) < run.end; ++it) {
+    const int64_t begin = std::max(run.begin, begin_of(*it));
+    const int64_t end = std::min(run.end, begin_of(*it) + valid_of(*it));
+    const int64_t first =
+        run.begin + (begin - run.begin + run.stride - 1) / run.stride * run.stride;
+    if (first >= end) continue;
+    const int64_t count = (end - first + run.stride - 1) / run.stride;
+    parts.push_back({it - sequences.begin(), first, first + (count - 1) * run.stride, count});
+  }
+  return parts;
+}
+
+bool is_causal(MaskType type) {
+  return type == MaskType::causal || type == MaskType::padding_causal ||
+         type == MaskType::causal_bottom_right || type == MaskType::padding_causal_bottom_right;
+}
+
+/// By how many keys the diagonal of a sequence is shifted to the right.
+int64_t diagonal_of(const Attention& attention, const SequenceSlot& s) {
+  const bool is_bottom_right = attention.mask_type == MaskType::causal_bottom_right ||
+                               attention.mask_type == MaskType::padding_causal_bottom_right;
+  return is_bottom_right ? s.kv_valid - s.q_valid : 0;
+}
+
+Meeting find_reason(const PlanIndex& index, const std::vector<ValidPart>& q,
+                    const std::vector<ValidPart>& k) {
+  const Attention& attention = index.plan().scenario.attention;
+  if (q.empty() || k.empty()) return Meeting::only_padding;
+  bool share_sequence = false, all_later = true;
+  for (const ValidPart& a : q) {
+    for (const ValidPart& b : k) {
+      if (a.sequence != b.sequence) continue;
+      share_sequence = true;
+      const SequenceSlot& s = index.plan().layout.slots.sequences[static_cast<size_t>(a.sequence)];
+      const int64_t last_query = a.last - s.q_begin + diagonal_of(attention, s);
+      all_later = all_later && b.first - s.kv_begin > last_query;
+    }
+  }
+  if (attention.mask_type == MaskType::slices) return Meeting::hidden;
+  if (!share_sequence) return Meeting::other_sequence;
+  if (is_causal(attention.mask_type) && all_later) return Meeting::later;
+  if (attention.chunk_size > 0) return Meeting::chunk;
+  if (attention.window_left >= 0 || attention.window_right >= 0) return Meeting::window;
+  return Meeting::hidden;
+}
+
+/// All pairs of a run of the item's queries and a run of its keys.
+std::vector<RunPair> list_pairs(const PlanIndex& index, const ComputeItem& item) {
+  const Plan& plan = index.plan();
+  std::vector<RunPair> pairs;
+  int64_t q_row = 0;
+  for (const TokenRun& q : plan.list(item.q_tokens)) {
+    const std::vector<ValidPart> q_parts = valid_parts(index, q, Side::q);
+    int64_t k_row = 0;
+    for (const TokenRun& k : plan.list(item.kv_tokens)) {
+      const std::vector<ValidPart> k_parts = valid_parts(index, k, Side::kv);
+      RunPair pair{q, k};
+      for (const BandSlice& slice : plan.slices_of(item))
+        pair.pairs +=
+            count_pairs_in_tile(slice, q_row, q_row + q.count(), k_row, k_row + k.count());
+      int64_t valid_q = 0, valid_k = 0;
+      for (const ValidPart& part : q_parts) valid_q += part.count;
+      for (const ValidPart& part : k_parts) valid_k += part.count;
+      pair.cells = valid_q * valid_k;
+      if (pair.pairs == 0)
+        pair.meeting = find_reason(index, q_parts, k_parts);
+      else
+        pair.meeting = pair.pairs == pair.cells ? Meeting::full : Meeting::partial;
+      pairs.push_back(pair);
+      k_row += k.count();
+    }
+    q_row += q.count();
+  }
+  return pairs;
+}
+
+void name_pair(CaptionWriter& writer, const RunPair& pair) {
+  const auto text = [](const TokenRun& run) {
+    return fmt::format("[{}, {})", print_count(run.begin), print_count(run.last() + 1));
+  };
+  writer.word(text(pair.q) + " x " + text(pair.k),
+              PairRange{pair.q.begin, pair.q.last() + 1, pair.k.begin, pair.k.last() + 1});
+}
+
+void name_pairs(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (i > 0) writer.say(i + 1 == pairs.size() ? " and " : ", ");
+    name_pair(writer, pairs[i]);
+  }
+}
+
+int64_t count_rows(const std::vector<RunPair>& pairs, int64_t RunPair::*figure) {
+  int64_t sum = 0;
+  for (const RunPair& pair : pairs) sum += pair.*figure;
+  return sum;
+}
+
+constexpr std::array kSkips = {Meeting::later,  Meeting::other_sequence, Meeting::only_padding,
+                               Meeting::window, Meeting::chunk,          Meeting::hidden};
+
+std::vector<RunPair> pick(const std::vector<RunPair>& pairs, Meeting meeting) {
+  std::vector<RunPair> picked;
+  std::copy_if(pairs.begin(), pairs.end(), std::back_inserter(picked),
+               [&](const RunPair& pair) { return pair.meeting == meeting; });
+  return picked;
+}
+
+/// For few runs: names each pair of them.
+void tell_each_pair(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
+  if (const auto full = pick(pairs, Meeting::full); !full.empty()) {
+    writer.say(" No mask needed: ");
+    name_pairs(writer, full);
+    writer.say(
+        fmt::format(", all {} pairs a head.", print_count(count_rows(full, &RunPair::pairs))));
+  }
+  if (const auto partial = pick(pairs, Meeting::partial); !partial.empty()) {
+    writer.say(" Under the mask: ");
+    name_pairs(writer, partial);
+    writer.say(fmt::format(", {} of {} pairs a head.",
+                           print_count(count_rows(partial, &RunPair::pairs)),
+                           print_count(count_rows(partial, &RunPair::cells))));
+  }
+  for (const Meeting reason : kSkips) {
+    const auto skipped = pick(pairs, reason);
+    if (skipped.empty()) continue;
+    writer.say(" Skipped: ");
+    name_pairs(writer, skipped);
+    writer.say(fmt::format(", because {}.", explain_hidden(reason)));
+  }
+}
+
+/// For many runs: counts the pairs of each kind.
+void tell_pair_counts(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
+  const auto count = [&](Meeting meeting) {
+    return static_cast<int64_t>(pick(pairs, meeting).size());
+  };
+  writer.say(fmt::format(" Of {} pairs of runs {} need no mask and {} need one",
+                         print_count(static_cast<int64_t>(pairs.size())),
+                         print_count(count(Meeting::full)), print_count(count(Meeting::partial))));
+  std::string skips;
+  for (const Meeting reason : kSkips) {
+    if (count(reason) > 0)
+      skips += fmt::format("{}{} because {}", skips.empty() ? "" : ", ", print_count(count(reason)),
+                           explain_hidden(reason));
+  }
+  writer.say(skips.empty() ? "." : "; skipped are " + skips + ".");
+}
+
+/// Writes which runs meet, if there are few enough to count quickly.
+void tell_run_pairs(CaptionWriter& writer, const ComputeItem& item) {
+  constexpr size_t kMostNamed = 9;
+  constexpr int64_t kMostCounted = 200'000;  // run pairs x slices
+  const Plan& plan = writer.plan();
+  const auto q = static_cast<int64_t>(plan.list(item.q_tokens).size());
+  const auto k = static_cast<int64_t>(plan.list(item.kv_tokens).size());
+  if (q * k <= kMostCounted / std::max<int64_t>(1, item.num_slices)) {
+    const std::vector<RunPair> pairs = list_pairs(writer.index(), item);
+    if (pairs.size() <= kMostNamed)
+      tell_each_pair(writer, pairs);
+    else
+      tell_pair_counts(writer, pairs);
+  }
+}
+
+void tell_pairs(CaptionWriter& writer, const ComputeItem& item) {
+  tell_run_pairs(writer, item);
+  writer.say(fmt::format(" That is {} (query, key, head) triples in {}.",
+                         print_count(item.visible_pairs), count_of(item.num_slices, "slice")));
+}
+
+/// Writes who owns the keys and how they arrived.
+void name_keys(CaptionWriter& writer, const StageRef& stage, const ComputeItem& item) {
+  const PlanIndex& index = writer.index();
+  const Plan& plan = writer.plan();
+  const auto list = plan.list(item.kv_tokens);
+  const std::vector<int32_t> owners = owners_of(index, list, Side::kv);
+  const int64_t keys = plan.rows(item.kv_tokens);
+  if (owners == std::vector<int32_t>{to_index(item.rank)}) {
+    writer.say(fmt::format("its own {}", count_of(keys, "key")));
+  } else {
+    writer.say(fmt::format("the {}", count_of(keys, "key")));
+    if (!owners.empty()) writer.say(" of ").ranks(owners);
+  }
+  if (!list.empty()) writer.say(" (").runs(list, Side::kv).say(")");
+  // The transfer that brought them is the last one into this buffer before this stage.
+  const Pass& pass = index.pass(stage.is_backward);
+  const ItemColumns& c = index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)];
+  const auto number = static_cast<int32_t>(&stage - index.stages().data());
+  const int32_t oldest = std::max(0, index.step_of_stage(number) - 1);
+  for (int32_t s = number - 1; s >= index.steps()[static_cast<size_t>(oldest)].first_stage; --s) {
+    const StageRef& before = index.stages()[static_cast<size_t>(s)];
+    if (before.is_backward != stage.is_backward || before.kind != StageKind::transfer) continue;
+    for (const int64_t i : c.items_to(before.begin, before.end, to_index(item.rank))) {
+      const TransferItem& hop = pass.transfers[static_cast<size_t>(i)];
+      if (hop.to != item.kv || hop.link != LinkClass::ring) continue;
+      writer.say(", received from ").rank(to_index(hop.src)).say(" in ");
+      writer.step(index.step_of_stage(s));
+      return;
+    }
+  }
+  const BufferRole role = plan.buffer(item.kv).role;
+  if (role == BufferRole::ring_a || role == BufferRole::ring_b)
+    writer.say(", kept since the forward");
+}
+
+void tell_item(CaptionWriter& writer, const StageRef& stage, const ComputeItem& item) {
+  const Plan& plan = writer.plan();
+  const int32_t rank = to_index(item.rank);
+  if (item.num_slices == 0) {
+    writer.rank(rank, true).say(" idles: no key it has now is visible to its queries.");
+    tell_run_pairs(writer, item);
+    return;
+  }
+  writer.rank(rank, true).say(" attends ");
+  const auto list = plan.list(item.q_tokens);
+  const bool is_own = owners_of(writer.index(), list, Side::q) == std::vector<int32_t>{rank};
+  writer.say(
+      fmt::format("{} {}", is_own ? "its" : "the", count_of(plan.rows(item.q_tokens), "query")));
+  writer.say(" (").runs(list, Side::q).say(")");
+  int64_t valid = 0;
+  for (const TokenRun& run : list) {
+    for (const ValidPart& part : valid_parts(writer.index(), run, Side::q)) valid += part.count;
+  }
+  if (valid < plan.rows(item.q_tokens))
+    writer.say(fmt::format(", {} of them padding,", print_count(plan.rows(item.q_tokens) - valid)));
+  if (item.heads.size() < plan.scenario.attention.heads)
+    writer.say(" of " + name_heads(item.heads, false));
+  writer.say(" to ");
+  name_keys(writer, stage, item);
+  writer.say(".");
+  tell_pairs(writer, item);
+}
+
+/// Writes which ranks wait while others work.
+void tell_balance(CaptionWriter& writer, const StageRef& stage) {
+  const Pass& pass = writer.index().pass(stage.is_backward);
+  std::vector<int64_t> pairs(static_cast<size_t>(writer.index().num_ranks()), 0);
+  for (int64_t i = stage.begin; i < stage.end; ++i) {
+    const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
+    pairs[static_cast<size_t>(to_index(item.rank))] += item.visible_pairs;
+  }
+  if (pairs.size() < 2) return;
+  std::vector<int32_t> idle;
+  for (size_t r = 0; r < pairs.size(); ++r) {
+    if (pairs[r] == 0) idle.push_back(static_cast<int32_t>(r));
+  }
+  const auto busiest = std::max_element(pairs.begin(), pairs.end());
+  const auto least = std::min_element(pairs.begin(), pairs.end());
+  if (*busiest == *least) {
+    writer.say(*busiest == 0 ? " No rank has work now." : " All ranks have the same work.");
+    return;
+  }
+  writer.say(" Busiest is ").rank(static_cast<int32_t>(busiest - pairs.begin()));
+  writer.say(fmt::format(" with {} triples", print_count(*busiest)));
+  if (!idle.empty()) writer.say("; idle: ").ranks(idle);
+  writer.say(".");
+}
+
+}  // namespace
+
+void tell_computes(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
+  const Pass& pass = writer.index().pass(stage.is_backward);
+  bool begins = true, works = false;
+  for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
+    const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
+    if (!begins) writer.say(" ");
+    begins = false;
+    works = works || item.num_slices > 0;
+    tell_item(writer, stage, item);
+  }
+  if (stage.is_backward && works)
+    writer.say(
+        " It computes the probabilities again from the lse that the forward kept, and from them "
+        "dQ of its queries and dK, dV of these keys.");
+  tell_balance(writer, stage);
+}
+
+}  // namespace cpscope::gui

@@ -1,0 +1,246 @@
+#include "gui/app/caption/caption_writer.h"
+#include "gui/model/axis.h"
+#include "gui/model/describe.h"
+#include "sim/base/check.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace cpscope::gui {
+namespace {
+
+std::string_view describe_payload(Payload payload) {
+  switch (payload) {
+    case Payload::q:
+      return "queries";
+    case Payload::kv:
+      return "keys and values";
+    case Payload::out:
+      return "outputs";
+    case Payload::d_out:
+      return "output gradients";
+    case Payload::dq:
+      return "dQ";
+    case Payload::dkv:
+      return "dK and dV";
+  }
+  return "";
+}
+
+bool is_kv(Payload payload) { return payload == Payload::kv || payload == Payload::dkv; }
+
+/// Why this payload travels over this kind of link in this pass.
+std::string explain_transfer(const Plan& plan, const TransferItem& item, bool is_backward) {
+  const bool is_gather = plan.scenario.parallel.comm_type == CommType::all_gather;
+  switch (item.payload) {
+    case Payload::q:
+      return item.link == LinkClass::direct
+                 ? "Queries are sent to the ranks that the dispatch assigns their work to."
+                 : "All-to-all splits the heads over the ranks: each rank gets all tokens of its "
+                   "heads.";
+    case Payload::kv:
+      if (item.link == LinkClass::ring)
+        return is_backward ? "The backward needs K and V again, so they are sent again."
+                           : "Keys and values go round the ring while the ranks compute.";
+      if (item.link == LinkClass::group) return "";
+      return is_gather ? "All keys and values go to all ranks."
+                       : "Only K and V rows that a query of the receiving rank sees are sent.";
+    case Payload::out:
+      return "Outputs go back to the owners of their tokens.";
+    case Payload::d_out:
+      return "The gradient of the output goes the way that the queries went.";
+    case Payload::dq:
+      return "Gradients go back to the owners of their tokens.";
+    case Payload::dkv:
+      if (item.link == LinkClass::ring)
+        return "The partial sum of dK and dV is passed round the ring with its keys; every rank "
+               "adds its share.";
+      return "Shares of dK and dV go to the owners of the keys, who add them.";
+  }
+  return "";
+}
+
+/// Transfers with equal heads and equal bytes per element, so that one formula describes them.
+struct Bundle {
+  std::vector<int64_t> rows;
+  int64_t bytes = 0;
+};
+
+/// "3 x 724 tokens x 1 head x head_dim 32 x 2 tensors x 2 bytes = 135.8 KiB".
+std::string write_formula(const Plan& plan, Payload payload, int32_t heads, int64_t element,
+                          const Bundle& bundle) {
+  const Attention& attention = plan.scenario.attention;
+  const bool are_equal = std::all_of(bundle.rows.begin(), bundle.rows.end(),
+                                     [&](int64_t rows) { return rows == bundle.rows.front(); });
+  int64_t tokens = 0;
+  for (const int64_t rows : bundle.rows) tokens += rows;
+  std::string formula;
+  if (are_equal && bundle.rows.size() > 1) {
+    formula = print_count(static_cast<int64_t>(bundle.rows.size())) + " x ";
+    tokens = bundle.rows.front();
+  }
+  formula += fmt::format("{} x {}", count_of(tokens, "token"),
+                         count_of(heads, is_kv(payload) ? "KV head" : "head"));
+  if (!is_kv(payload)) {
+    const int32_t lanes = payload == Payload::q || payload == Payload::dq ? attention.head_dim_qk
+                                                                          : attention.head_dim_v;
+    formula += fmt::format(" x head_dim {}", lanes);
+  } else if (attention.head_dim_qk == attention.head_dim_v) {
+    formula += fmt::format(" x head_dim {} x 2 tensors", attention.head_dim_qk);
+  } else {
+    formula += fmt::format(" x (head_dim {} + {})", attention.head_dim_qk, attention.head_dim_v);
+  }
+  formula += fmt::format(" x {} = {}", count_of(element, "byte"),
+                         print_bytes(static_cast<double>(bundle.bytes)));
+  return formula;
+}
+
+int64_t element_of(const Plan& plan, const TransferItem& item) {
+  const int64_t element = element_bytes(plan.scenario.numerics.dtype);
+  return item.payload == Payload::dkv && item.wire_fp32 ? std::max<int64_t>(4, element) : element;
+}
+
+/// What one rank sends, or receives, of one payload in one stage.
+struct Flow {
+  std::vector<const TransferItem*> items;
+  std::vector<int32_t> peers;  // ascending
+  HeadRange heads;             // heads of all items together
+};
+
+std::string write_formulas(const Plan& plan, const Flow& flow) {
+  std::map<std::pair<int32_t, int64_t>, Bundle> bundles;
+  for (const TransferItem* item : flow.items) {
+    Bundle& bundle = bundles[{item->heads.size(), element_of(plan, *item)}];
+    bundle.rows.push_back(rows_of(plan, *item));
+    bundle.bytes += item->bytes;
+  }
+  std::string formulas;
+  for (const auto& [key, bundle] : bundles) {
+    if (!formulas.empty()) formulas += ", and ";
+    formulas += write_formula(plan, flow.items.front()->payload, key.first, key.second, bundle);
+  }
+  return formulas;
+}
+
+Flow gather(const PlanIndex& index, const StageRef& stage, Payload payload, int32_t rank,
+            bool is_sent) {
+  Flow flow;
+  const Pass& pass = index.pass(stage.is_backward);
+  const ItemColumns& c = index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)];
+  for (const int64_t i : is_sent ? c.items_of(stage.begin, stage.end, rank)
+                                 : c.items_to(stage.begin, stage.end, rank)) {
+    const auto at = static_cast<size_t>(i);
+    const int32_t peer = is_sent ? c.other_rank[at] : c.rank[at];
+    const TransferItem& item = pass.transfers[at];
+    if (peer == rank || item.payload != payload) continue;
+    flow.heads = flow.items.empty() ? item.heads
+                                    : HeadRange{std::min(flow.heads.begin, item.heads.begin),
+                                                std::max(flow.heads.end, item.heads.end)};
+    flow.items.push_back(&item);
+    flow.peers.push_back(peer);
+  }
+  std::sort(flow.peers.begin(), flow.peers.end());
+  flow.peers.erase(std::unique(flow.peers.begin(), flow.peers.end()), flow.peers.end());
+  return flow;
+}
+
+/// "the keys and values of rank 7": the content of a ring transfer.
+void name_cargo(CaptionWriter& writer, const TransferItem& item, int32_t self) {
+  const Plan& plan = writer.plan();
+  const std::vector<int32_t> owners = owners_of(writer.index(), plan.list(item.tokens), Side::kv);
+  const bool is_own = owners == std::vector<int32_t>{self};
+  const bool is_gradient = item.payload == Payload::dkv;
+  if (is_gradient) {
+    writer.say("the sum of dK and dV for ");
+    if (is_own)
+      writer.say("its own keys");
+    else
+      writer.say("the keys of ").ranks(owners);
+  } else if (is_own) {
+    writer.say("its own keys and values");
+  } else {
+    writer.say("the keys and values of ").ranks(owners);
+  }
+}
+
+void tell_ring(CaptionWriter& writer, int32_t rank, const Flow& sent, const Flow& received) {
+  const TransferItem& out = *sent.items.front();
+  writer.rank(rank, true).say(" passes ");
+  name_cargo(writer, out, rank);
+  writer.say(" on to ").rank(to_index(out.dst));
+  if (!received.items.empty()) {
+    const TransferItem& in = *received.items.front();
+    writer.say(" and receives ");
+    name_cargo(writer, in, rank);
+    writer.say(" from ").rank(to_index(in.src));
+  }
+  writer.say(": ").say(write_formulas(writer.plan(), sent)).say(".");
+}
+
+void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow& flow,
+               bool is_sent) {
+  const Attention& attention = writer.plan().scenario.attention;
+  writer.rank(rank, true).say(is_sent ? " sends " : " receives ").say(describe_payload(payload));
+  const int32_t all = is_kv(payload) ? attention.kv_heads : attention.heads;
+  if (flow.heads.size() < all) writer.say(" of " + name_heads(flow.heads, is_kv(payload)));
+  writer.say(is_sent ? " to " : " from ").ranks(flow.peers);
+  // With heads split over the ranks, every peer gets different heads.
+  const HeadRange first = flow.items.front()->heads;
+  if (is_sent && std::any_of(flow.items.begin(), flow.items.end(),
+                             [&](const TransferItem* item) { return item->heads != first; }))
+    writer.say(", to each its heads");
+  writer.say(": ").say(write_formulas(writer.plan(), flow)).say(".");
+}
+
+}  // namespace
+
+void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
+  const PlanIndex& index = writer.index();
+  const Pass& pass = index.pass(stage.is_backward);
+  bool begins = true;
+  const auto next_sentence = [&] {
+    if (!begins) writer.say(" ");
+    begins = false;
+  };
+  const StageTraffic* traffic =
+      index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)].traffic_of(
+          stage.begin);
+  CPSCOPE_CHECK(traffic != nullptr, "a transfer stage has no traffic", stage.begin, stage.end);
+  for (const auto& [payload, example] : traffic->payloads) {
+    const TransferItem* first = &pass.transfers[static_cast<size_t>(example)];
+    const std::string why = explain_transfer(writer.plan(), *first, stage.is_backward);
+    if (!why.empty()) {
+      next_sentence();
+      writer.say(why);
+    }
+    const Flow sent = gather(index, stage, payload, focus_rank, true);
+    const Flow received = gather(index, stage, payload, focus_rank, false);
+    if (first->link == LinkClass::ring && !sent.items.empty()) {
+      next_sentence();
+      tell_ring(writer, focus_rank, sent, received);
+      continue;
+    }
+    if (!received.items.empty()) {
+      next_sentence();
+      tell_flow(writer, focus_rank, payload, received, false);
+    }
+    if (!sent.items.empty()) {
+      next_sentence();
+      tell_flow(writer, focus_rank, payload, sent, true);
+    }
+  }
+  // The total of all ranks, for comparison with the focus rank's part.
+  next_sentence();
+  if (traffic->wires == 0) {
+    writer.say("Nothing crosses a wire.");
+    return;
+  }
+  writer.say(fmt::format("All ranks together: {}, {}.", count_of(traffic->wires, "transfer"),
+                         print_bytes(static_cast<double>(traffic->bytes))));
+}
+
+}  // namespace cpscope::gui

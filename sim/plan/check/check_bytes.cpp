@@ -1,0 +1,252 @@
+#include "sim/plan/check/check_rows.h"
+#include "sim/plan/plan_summary.h"
+#include "sim/plan/visible_interval.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+using ByRank = std::vector<int64_t>;
+
+/// Sizes that the closed forms are made of.
+struct Sizes {
+  const Plan& plan;
+  int64_t ranks, element, wire, heads, kv_heads, qk, v;
+
+  explicit Sizes(const Plan& p) : plan(p) {
+    const Attention& attention = p.scenario.attention;
+    ranks = p.layout.cp_size;
+    element = element_bytes(p.scenario.numerics.dtype);
+    wire = dkv_wire_bytes(p.scenario.numerics);
+    heads = attention.heads;
+    kv_heads = attention.kv_heads;
+    qk = attention.head_dim_qk;
+    v = attention.head_dim_v;
+  }
+  int64_t q_rows(int64_t rank) const { return plan.rows(plan.q_lists[rank]); }
+  int64_t kv_rows(int64_t rank) const { return plan.rows(plan.kv_lists[rank]); }
+};
+
+/// Number of KV heads that query heads [begin, end) read, counted head by head. With `only_shared`,
+/// only those that other shares of the group read as well.
+int64_t kv_heads_read(const Sizes& sizes, int64_t begin, int64_t end, int64_t share,
+                      bool only_shared) {
+  const int64_t group = sizes.heads / sizes.kv_heads;
+  int64_t count = 0;
+  for (int64_t head = begin / group; head * group < end; ++head) {
+    const int64_t first_reader = head * group / share,
+                  last_reader = (head * group + group - 1) / share;
+    if (!only_shared || first_reader != last_reader) ++count;
+  }
+  return count;
+}
+
+/// All-to-all of heads inside groups of `group` ranks: bytes that rank r sends.
+int64_t exchange_forward(const Sizes& sizes, int64_t rank, int64_t group) {
+  const int64_t share = sizes.heads / group, me = rank % group, base = rank - me;
+  int64_t bytes = 0;
+  for (int64_t other = 0; other < group; ++other) {
+    if (other == me) continue;
+    bytes += sizes.q_rows(rank) * share * sizes.qk * sizes.element;
+    bytes += sizes.kv_rows(rank) *
+             kv_heads_read(sizes, other * share, (other + 1) * share, share, false) *
+             (sizes.qk + sizes.v) * sizes.element;
+    bytes += sizes.q_rows(base + other) * share * sizes.v * sizes.element;
+  }
+  return bytes;
+}
+
+int64_t exchange_backward(const Sizes& sizes, int64_t rank, int64_t group) {
+  const int64_t share = sizes.heads / group, me = rank % group, base = rank - me;
+  const int64_t read = kv_heads_read(sizes, me * share, (me + 1) * share, share, false);
+  const int64_t shared = kv_heads_read(sizes, me * share, (me + 1) * share, share, true);
+  int64_t bytes = 0;
+  for (int64_t other = 0; other < group; ++other) {
+    if (other == me) continue;
+    bytes += sizes.q_rows(rank) * share * sizes.v * sizes.element;
+    bytes += sizes.q_rows(base + other) * share * sizes.qk * sizes.element;
+    bytes += sizes.kv_rows(base + other) * (sizes.qk + sizes.v) *
+             ((read - shared) * sizes.element + shared * sizes.wire);
+  }
+  return bytes;
+}
+
+/// Ring of `size` positions; `rows` are the KV rows at each position, `kv_heads` the KV heads that
+/// travel. Returns the bytes sent by position p.
+int64_t ring_forward(const Sizes& sizes, const ByRank& rows, int64_t p, int64_t kv_heads) {
+  const int64_t size = static_cast<int64_t>(rows.size());
+  int64_t sent = 0;
+  for (int64_t step = 0; step + 1 < size; ++step) sent += rows[((p - step) % size + size) % size];
+  return sent * kv_heads * (sizes.qk + sizes.v) * sizes.element;
+}
+
+int64_t ring_backward(const Sizes& sizes, const ByRank& rows, int64_t p, int64_t kv_heads) {
+  const int64_t size = static_cast<int64_t>(rows.size());
+  if (size == 1) return 0;
+  const bool late = sizes.plan.scenario.numerics.dkv_hops == DkvHops::ring;
+  int64_t kv_sent = 0, dkv_sent = 0;
+  for (int64_t step = 0; step < size; ++step) {
+    const int64_t source = late ? ((p - step) % size + size) % size : (p + 1 + step) % size;
+    if (step + 1 < size) kv_sent += rows[source];
+    if (late || step + 1 < size) dkv_sent += rows[source];
+  }
+  return kv_heads * (sizes.qk + sizes.v) * (kv_sent * sizes.element + dkv_sent * sizes.wire);
+}
+
+struct Expected {
+  ByRank forward, backward;
+};
+
+Expected closed_form_ring(const Sizes& sizes, int64_t group) {
+  Expected expected;
+  const int64_t size = sizes.ranks / group, share = sizes.heads / group;
+  for (int64_t r = 0; r < sizes.ranks; ++r) {
+    ByRank rows(static_cast<size_t>(size), 0);
+    for (int64_t p = 0; p < size; ++p) {
+      for (int64_t a = 0; a < group; ++a) rows[p] += sizes.kv_rows(p * group + a);
+    }
+    const int64_t me = r % group;
+    const int64_t kv_heads = kv_heads_read(sizes, me * share, (me + 1) * share, share, false);
+    int64_t forward = ring_forward(sizes, rows, r / group, kv_heads);
+    int64_t backward = ring_backward(sizes, rows, r / group, kv_heads);
+    if (group > 1) {
+      forward += exchange_forward(sizes, r, group);
+      backward += exchange_backward(sizes, r, group);
+    }
+    expected.forward.push_back(forward);
+    expected.backward.push_back(backward);
+  }
+  return expected;
+}
+
+Expected closed_form_gather(const Sizes& sizes) {
+  Expected expected;
+  const int64_t row_elements = sizes.kv_heads * (sizes.qk + sizes.v);
+  const bool refetch = sizes.plan.scenario.parallel.backward_kv == BackwardKv::refetch;
+  int64_t all_rows = 0;
+  for (int64_t r = 0; r < sizes.ranks; ++r) all_rows += sizes.kv_rows(r);
+  for (int64_t r = 0; r < sizes.ranks; ++r) {
+    const int64_t gather = (sizes.ranks - 1) * sizes.kv_rows(r) * row_elements * sizes.element;
+    expected.forward.push_back(gather);
+    expected.backward.push_back((refetch ? gather : 0) +
+                                (all_rows - sizes.kv_rows(r)) * row_elements * sizes.wire);
+  }
+  return expected;
+}
+
+ByRank sent_by_rank(const Pass& pass, int64_t ranks) {
+  ByRank sent(static_cast<size_t>(ranks), 0);
+  for (const TransferItem& item : pass.transfers) sent[to_index(item.src)] += item.bytes;
+  return sent;
+}
+
+std::string first_byte_difference(const ByRank& expected, const ByRank& seen,
+                                  std::string_view pass) {
+  for (size_t r = 0; r < expected.size(); ++r) {
+    if (expected[r] != seen[r])
+      return fmt::format("{}: rank {} should send {} bytes, its transfers sum to {}", pass, r,
+                         expected[r], seen[r]);
+  }
+  return "";
+}
+
+/// Checks that the bytes of every transfer equal its rows x heads x head_dim x element size on the
+/// wire.
+std::optional<std::string> check_item_bytes(const Plan& plan) {
+  const Numerics& numerics = plan.scenario.numerics;
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (const TransferItem& item : pass->transfers) {
+      const BufferSpec& from = plan.buffer(item.from);
+      int64_t rows = from.rows;
+      if (item.from_rows != kAllRows) {
+        rows = plan.rows(item.from_rows);
+      } else if (item.tokens != kNoTokens) {
+        rows = plan.rows(item.tokens);
+      }
+      const bool may_be_fp32 = item.payload == Payload::dkv && numerics.dkv_wire == DkvWire::fp32;
+      if (item.wire_fp32 && !may_be_fp32) {
+        return fmt::format("step {}: {} from rank {} to rank {} travels in fp32",
+                           to_index(item.step), to_name(item.payload), to_index(item.src),
+                           to_index(item.dst));
+      }
+      const int64_t element =
+          item.wire_fp32 ? dkv_wire_bytes(numerics) : element_bytes(numerics.dtype);
+      const int64_t bytes = item.src == item.dst ? 0
+                                                 : rows * item.heads.size() * element *
+                                                       lanes_of(from.kind, plan.scenario.attention);
+      if (item.bytes != bytes) {
+        return fmt::format("step {}: {} from rank {} to rank {} is {} bytes, {} are noted",
+                           to_index(item.step), to_name(item.payload), to_index(item.src),
+                           to_index(item.dst), bytes, item.bytes);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// group_cast with tokens in place: the bytes received must equal the bytes necessary, counted row
+/// by row from the mask.
+CheckResult check_cast_bytes(const Plan& plan) {
+  int64_t kv = 0, dkv = 0, refetched = 0;
+  for (const TransferItem& item : plan.forward.transfers)
+    kv += item.payload == Payload::kv ? item.bytes : 0;
+  for (const TransferItem& item : plan.backward.transfers) {
+    dkv += item.payload == Payload::dkv ? item.bytes : 0;
+    refetched += item.payload == Payload::kv ? item.bytes : 0;
+  }
+  if (plan.scenario.parallel.dispatch == Dispatch::tokens) {
+    const int64_t necessary = necessary_kv_bytes(plan);
+    if (kv != necessary)
+      return broken("bytes", fmt::format("{} KV bytes are necessary, {} move", necessary, kv));
+  }
+  const Numerics& numerics = plan.scenario.numerics;
+  const int64_t expected_dkv =
+      numerics.backward ? kv / element_bytes(numerics.dtype) * dkv_wire_bytes(numerics) : 0;
+  const int64_t expected_kv =
+      numerics.backward && plan.scenario.parallel.backward_kv == BackwardKv::refetch ? kv : 0;
+  if (dkv != expected_dkv || refetched != expected_kv) {
+    return broken("bytes",
+                  fmt::format("backward fetches {} and returns {} bytes, {} and {} expected",
+                              refetched, dkv, expected_kv, expected_dkv));
+  }
+  return passed("bytes", "only necessary KV rows move, and their gradients come back once");
+}
+
+}  // namespace
+
+CheckResult check_bytes(const Plan& plan) {
+  if (auto text = check_item_bytes(plan)) return broken("bytes", *text);
+  const Sizes sizes(plan);
+  Expected expected;
+  switch (plan.scenario.parallel.comm_type) {
+    case CommType::p2p:
+      expected = closed_form_ring(sizes, 1);
+      break;
+    case CommType::a2a_p2p:
+      expected = closed_form_ring(sizes, plan.scenario.parallel.a2a_size);
+      break;
+    case CommType::a2a:
+      expected = closed_form_ring(sizes, sizes.ranks);
+      break;
+    case CommType::all_gather:
+      expected = closed_form_gather(sizes);
+      break;
+    case CommType::group_cast:
+      return check_cast_bytes(plan);
+  }
+  if (!plan.scenario.numerics.backward)
+    std::fill(expected.backward.begin(), expected.backward.end(), 0);
+  std::string text =
+      first_byte_difference(expected.forward, sent_by_rank(plan.forward, sizes.ranks), "forward");
+  if (text.empty())
+    text = first_byte_difference(expected.backward, sent_by_rank(plan.backward, sizes.ranks),
+                                 "backward");
+  if (!text.empty()) return broken("bytes", text);
+  return passed("bytes", "what every rank sends equals the closed form of the schedule");
+}
+
+}  // namespace cpscope

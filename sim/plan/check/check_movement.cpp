@@ -1,0 +1,377 @@
+#include "sim/plan/check/check_rows.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+constexpr int64_t kNothing = -1;
+
+/// Content of a buffer while the checker steps through the plan.
+struct Content {
+  RunListId tokens = kNoTokens;  // tokens that its rows hold now
+  bool is_complete = false;      // every row of every head has been written
+  int64_t landed = 0;  // (row, head) cells that transfers have filled since it was last complete
+  int64_t result_of = kNothing;  // partial: the compute item whose result is not merged yet
+  int32_t merges = 0;            // accumulators: merges so far
+  bool is_finished = false;
+};
+
+/// Rectangles (rows x heads) that were written to one buffer; they must not overlap.
+struct Landed {
+  RunListId rows;
+  HeadRange heads;
+};
+
+class Walk {
+ public:
+  explicit Walk(const Plan& plan) : plan_(plan), contents_(plan.buffers.size()), picker_(plan) {
+    for (size_t b = 0; b < plan.buffers.size(); ++b) {
+      contents_[b].tokens = plan.buffers[b].tokens;
+      // A buffer without rows is complete from the start.
+      const bool is_empty = plan.buffers[b].tokens != kNoTokens && plan.buffers[b].rows == 0;
+      contents_[b].is_complete = contents_[b].is_finished = is_empty;
+    }
+    for (const HomeBuffers& home : plan.home) {
+      at(home.q).is_complete = true;
+      at(home.kv).is_complete = true;
+      if (home.d_out != kNoBuffer) at(home.d_out).is_complete = true;
+    }
+  }
+
+  std::optional<std::string> run(const Pass& pass, bool is_backward) {
+    is_backward_ = is_backward;
+    merged_.assign(pass.computes.size(), 0);
+    for (const Stage& stage : pass.stages) {
+      if (auto text = run_stage(pass, stage)) return text;
+    }
+    for (size_t c = 0; c < pass.computes.size(); ++c) {
+      const int32_t expected = pass.computes[c].num_slices == 0 ? 0 : (is_backward ? 2 : 1);
+      if (merged_[c] != expected) {
+        return fmt::format("the result of rank {}, step {} is merged {} times, {} expected",
+                           to_index(pass.computes[c].rank), to_index(pass.computes[c].step),
+                           merged_[c], expected);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> check_answers(bool is_backward) const {
+    for (size_t r = 0; r < plan_.home.size(); ++r) {
+      const HomeBuffers& home = plan_.home[r];
+      for (const BufferId id :
+           is_backward ? std::vector{home.dq, home.dkv} : std::vector{home.out}) {
+        if (!at(id).is_complete)
+          return fmt::format("rank {} ends without its {}", r, to_name(plan_.buffer(id).kind));
+        if (!at(id).is_finished)
+          return fmt::format("rank {} never finishes its {}", r, to_name(plan_.buffer(id).kind));
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Content& at(BufferId id) { return contents_[static_cast<size_t>(to_index(id))]; }
+  const Content& at(BufferId id) const { return contents_[static_cast<size_t>(to_index(id))]; }
+
+  std::optional<std::string> run_stage(const Pass& pass, const Stage& stage) {
+    switch (stage.kind) {
+      case StageKind::transfer:
+        return run_transfers(pass, stage);
+      case StageKind::reorder:
+        for (int64_t i = stage.begin; i < stage.end; ++i) {
+          if (auto text = reorder(pass.reorders[i])) return text;
+        }
+        return std::nullopt;
+      case StageKind::compute:
+        for (int64_t i = stage.begin; i < stage.end; ++i) {
+          if (auto text = compute(pass.computes[i], i)) return text;
+        }
+        return std::nullopt;
+      case StageKind::merge:
+        for (int64_t i = stage.begin; i < stage.end; ++i) {
+          if (auto text = merge(pass, pass.merges[i])) return text;
+        }
+        return std::nullopt;
+      case StageKind::finish:
+        for (int64_t i = stage.begin; i < stage.end; ++i) {
+          if (auto text = finish(pass.finishes[i])) return text;
+        }
+        return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  std::string name(const TransferItem& item) const {
+    return fmt::format("step {}: {} from rank {} to rank {}", to_index(item.step),
+                       to_name(item.payload), to_index(item.src), to_index(item.dst));
+  }
+
+  /// All transfers of a stage run at the same time: what one writes no other of the stage may read.
+  std::optional<std::string> run_transfers(const Pass& pass, const Stage& stage) {
+    std::vector<Content> before;
+    std::unordered_set<int32_t> read;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = pass.transfers[i];
+      const Content& from = at(item.from);
+      if (!from.is_complete) return name(item) + ": the sender does not hold what it sends";
+      const bool is_answer = item.payload == Payload::out || item.payload == Payload::dq;
+      if (is_answer && !from.is_finished)
+        return name(item) + ": the sender has not finished what it sends";
+      const bool is_share = item.landing == Landing::add;
+      if (is_share && from.is_finished && plan_.buffer(item.from).rows > 0)
+        return name(item) + ": a share is finished before the sum is whole";
+      read.insert(to_index(item.from));
+      before.push_back(from);
+    }
+    std::unordered_map<int32_t, std::vector<Landed>> landed;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = pass.transfers[i];
+      if (read.contains(to_index(item.to)))
+        return name(item) + ": lands in a buffer that is being sent in the same stage";
+      if (item.landing == Landing::add) {
+        if (!at(item.to).is_complete)
+          return name(item) + ": adds to a buffer that was never started";
+        if (at(item.to).is_finished && plan_.buffer(item.to).rows > 0)
+          return name(item) + ": adds to a sum that is finished";
+      } else if (auto text = land(item, before[i - stage.begin], landed)) {
+        return text;
+      }
+      if (auto text = check_tokens(item, before[i - stage.begin])) return text;
+    }
+    for (const auto& [buffer, parts] : landed) {
+      if (auto text = check_disjoint(parts)) return fmt::format("buffer {}: {}", buffer, *text);
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> land(const TransferItem& item, const Content& from,
+                                  std::unordered_map<int32_t, std::vector<Landed>>& landed) {
+    Content& to = at(item.to);
+    const BufferSpec& spec = plan_.buffer(item.to);
+    if (spec.tokens == kNoTokens) {
+      if (item.tokens == kNoTokens)
+        return name(item) + ": a transfer into a ring buffer names no tokens";
+      if (item.heads != spec.heads)
+        return name(item) + ": some heads of the ring buffer are not sent";
+      to.tokens = item.tokens;
+      to.is_complete = true;
+      to.merges = from.merges;
+      return std::nullopt;
+    }
+    const int64_t rows = item.to_rows == kAllRows ? spec.rows : plan_.rows(item.to_rows);
+    if (rows == 0) return std::nullopt;
+    if (to.is_complete) to.landed = 0;
+    if (to.landed == 0) to.is_finished = true;
+    to.is_finished = to.is_finished && from.is_finished;
+    to.landed += rows * item.heads.size();
+    landed[to_index(item.to)].push_back({item.to_rows, item.heads});
+    if (to.landed > spec.rows * spec.heads.size())
+      return name(item) + ": more rows are written than the buffer has";
+    to.is_complete = to.landed == spec.rows * spec.heads.size();
+    return std::nullopt;
+  }
+
+  std::optional<std::string> check_disjoint(const std::vector<Landed>& parts) {
+    std::map<std::pair<int32_t, int32_t>, std::vector<TokenRun>> by_heads;
+    int32_t covered = 0;
+    for (const Landed& part : parts) {
+      auto& rows = by_heads[{part.heads.begin, part.heads.end}];
+      if (part.rows == kAllRows) {
+        rows.push_back({0, int64_t{1} << 31, 1});
+      } else {
+        const auto list = plan_.list(part.rows);
+        rows.insert(rows.end(), list.begin(), list.end());
+      }
+    }
+    for (auto& [heads, rows] : by_heads) {
+      if (heads.first < covered)
+        return fmt::format("transfers of overlapping heads land at head {}", heads.first);
+      covered = heads.second;
+      if (const int64_t row = first_shared(rows); row >= 0)
+        return fmt::format("two transfers write row {}", row);
+    }
+    return std::nullopt;
+  }
+
+  /// Checks that the rows sent hold the same tokens as the rows of the target.
+  std::optional<std::string> check_tokens(const TransferItem& item, const Content& from) {
+    const RunListId target = plan_.buffer(item.to).tokens;
+    if (target != kNoTokens && item.tokens != kNoTokens && item.tokens != target)
+      return name(item) + ": claims other tokens than the receiver's";
+    if (from.tokens == kNoTokens)
+      return std::nullopt;  // a sum without any share yet: zeros are right for every token
+    const RunListId claimed = target == kNoTokens ? item.tokens : target;
+    if (claimed == from.tokens && item.from_rows == item.to_rows) return std::nullopt;
+    const auto key = std::tuple(to_index(from.tokens), to_index(item.from_rows), to_index(claimed),
+                                to_index(item.to_rows));
+    const auto [known, is_new] = same_tokens_.try_emplace(key, false);
+    if (is_new)
+      known->second =
+          same_ids(picker_.pick(from.tokens, item.from_rows), picker_.pick(claimed, item.to_rows));
+    if (!known->second)
+      return name(item) + ": the rows sent are not the tokens that the receiver expects";
+    return std::nullopt;
+  }
+
+  std::optional<std::string> reorder(const ReorderItem& item) {
+    const std::string where =
+        fmt::format("step {}, rank {}: reorder", to_index(item.step), to_index(item.rank));
+    if (plan_.buffer(item.from).rank != item.rank || plan_.buffer(item.to).rank != item.rank)
+      return where + " crosses ranks";
+    if (plan_.buffer(item.from).kind != plan_.buffer(item.to).kind ||
+        plan_.buffer(item.from).heads != plan_.buffer(item.to).heads)
+      return where + " turns one tensor into another";
+    if (!at(item.from).is_complete) return where + " reads a buffer that is not complete";
+    if (plan_.rows(item.order) != plan_.buffer(item.to).rows)
+      return where + " does not fill its target";
+    const auto key = std::tuple(to_index(at(item.from).tokens), to_index(item.order),
+                                to_index(plan_.buffer(item.to).tokens), -2);
+    const auto [known, is_new] = same_tokens_.try_emplace(key, false);
+    if (is_new) {
+      known->second = same_ids(picker_.pick(at(item.from).tokens, item.order),
+                               plan_.list(plan_.buffer(item.to).tokens));
+    }
+    if (!known->second) return where + " puts tokens where others are expected";
+    at(item.to).is_complete = true;
+    at(item.to).is_finished = at(item.from).is_finished;
+    return std::nullopt;
+  }
+
+  std::optional<std::string> compute(const ComputeItem& item, int64_t index) {
+    const std::string where =
+        fmt::format("step {}, rank {}: compute", to_index(item.step), to_index(item.rank));
+    const BufferSpec &q = plan_.buffer(item.q), &kv = plan_.buffer(item.kv);
+    const HeadRange kv_heads = kv_heads_of(plan_.scenario.attention, item.heads);
+    if (q.rank != item.rank || kv.rank != item.rank) return where + " reads another rank's memory";
+    if (q.kind != BufferKind::q || kv.kind != BufferKind::kv)
+      return where + " takes another tensor for q or kv";
+    if (!at(item.q).is_complete || at(item.q).tokens != item.q_tokens)
+      return where + " does not hold the queries that it reads";
+    if (!at(item.kv).is_complete || at(item.kv).tokens != item.kv_tokens)
+      return where + " does not hold the keys that it reads";
+    if (item.heads.begin < q.heads.begin || item.heads.end > q.heads.end)
+      return where + " reads query heads that it does not hold";
+    if (kv_heads.begin < kv.heads.begin || kv_heads.end > kv.heads.end)
+      return where + " reads KV heads that it does not hold";
+    if (is_backward_) {
+      if (!(at(item.out).is_finished && at(item.d_out).is_complete))
+        return where + " lacks out or d_out";
+      if (!holds_queries(item, item.out, BufferKind::out) ||
+          !holds_queries(item, item.d_out, BufferKind::d_out))
+        return where + " reads out or d_out of other queries";
+    }
+    if (item.num_slices == 0) return std::nullopt;
+    for (const BufferId id :
+         is_backward_ ? std::vector{item.dq, item.dkv} : std::vector{item.out}) {
+      if (!fits_result(item, id)) return where + " writes to a buffer that is not made for it";
+      if (at(id).result_of != kNothing)
+        return where + " overwrites a result that was not merged yet";
+      at(id).result_of = index;
+      at(id).tokens = plan_.buffer(id).kind == BufferKind::dkv ? item.kv_tokens : item.q_tokens;
+    }
+    return std::nullopt;
+  }
+
+  /// True if the buffer is this rank's own, with the rows and heads of the item's queries.
+  bool holds_queries(const ComputeItem& item, BufferId id, BufferKind kind) const {
+    const BufferSpec& spec = plan_.buffer(id);
+    return spec.rank == item.rank && spec.kind == kind && at(id).tokens == item.q_tokens &&
+           spec.heads.begin <= item.heads.begin && spec.heads.end >= item.heads.end;
+  }
+
+  /// True if the buffer can hold the item's result on this rank until it is merged.
+  bool fits_result(const ComputeItem& item, BufferId id) const {
+    const BufferSpec& spec = plan_.buffer(id);
+    const BufferKind kind =
+        !is_backward_ ? BufferKind::out : (id == item.dq ? BufferKind::dq : BufferKind::dkv);
+    const bool is_kv = kind == BufferKind::dkv;
+    const HeadRange heads = is_kv ? kv_heads_of(plan_.scenario.attention, item.heads) : item.heads;
+    return spec.rank == item.rank && spec.kind == kind && spec.role == BufferRole::partial &&
+           spec.rows >= plan_.rows(is_kv ? item.kv_tokens : item.q_tokens) &&
+           spec.heads.begin <= heads.begin && spec.heads.end >= heads.end;
+  }
+
+  std::optional<std::string> merge(const Pass& pass, const MergeItem& item) {
+    const std::string where =
+        fmt::format("step {}, rank {}: merge", to_index(item.step), to_index(item.rank));
+    Content& into = at(item.into);
+    if (plan_.buffer(item.into).rank != item.rank) return where + " writes another rank's memory";
+    if (item.order == 0) {
+      if (into.is_complete && plan_.buffer(item.into).rows > 0)
+        return where + " overwrites a sum that holds results";
+      into.merges = 0;
+      into.is_finished = false;
+      if (plan_.buffer(item.into).tokens == kNoTokens) into.tokens = kNoTokens;
+    } else if (!into.is_complete) {
+      return where + " adds to a sum that was never started";
+    } else if (into.is_finished && plan_.buffer(item.into).rows > 0) {
+      return where + " adds to a sum that is finished";
+    }
+    // The order in a travelling sum counts the hops that it has made; idle ranks leave gaps.
+    const bool travels = plan_.buffer(item.into).kind == BufferKind::dkv;
+    if (item.order < into.merges || (!travels && item.order != into.merges)) {
+      return fmt::format("merge {} has order {}, expected {}", where, item.order, into.merges);
+    }
+    into.merges = item.order + 1;
+    into.is_complete = true;
+    if (item.partial == kNoBuffer) return std::nullopt;
+    Content& partial = at(item.partial);
+    if (partial.result_of == kNothing) return where + " reads a result that is not there";
+    if (plan_.buffer(item.partial).rank != item.rank ||
+        plan_.buffer(item.partial).kind != plan_.buffer(item.into).kind ||
+        plan_.buffer(item.partial).heads != plan_.buffer(item.into).heads)
+      return where + " adds another tensor or another rank's result";
+    const ComputeItem& source = pass.computes[partial.result_of];
+    const RunListId tokens =
+        plan_.buffer(item.into).kind == BufferKind::dkv ? source.kv_tokens : source.q_tokens;
+    if (into.tokens == kNoTokens) into.tokens = tokens;
+    if (into.tokens != tokens) return where + " adds rows of other tokens";
+    if (plan_.rows(tokens) > plan_.buffer(item.into).rows)
+      return where + " adds more rows than the buffer has";
+    ++merged_[partial.result_of];
+    partial.result_of = kNothing;
+    return std::nullopt;
+  }
+
+  std::optional<std::string> finish(const FinishItem& item) {
+    const std::string where =
+        fmt::format("step {}, rank {}: finish", to_index(item.step), to_index(item.rank));
+    Content& content = at(item.buffer);
+    if (plan_.buffer(item.buffer).rank != item.rank) return where + " of another rank's memory";
+    if (!content.is_complete) return where + " of a sum that was never started";
+    if (content.is_finished && plan_.buffer(item.buffer).rows > 0) return where + " happens twice";
+    content.is_finished = true;
+    return std::nullopt;
+  }
+
+  const Plan& plan_;
+  std::vector<Content> contents_;
+  RowPicker picker_;
+  std::vector<int32_t> merged_;
+  bool is_backward_ = false;
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, bool> same_tokens_;
+};
+
+}  // namespace
+
+CheckResult check_movement(const Plan& plan) {
+  Walk walk(plan);
+  if (auto text = walk.run(plan.forward, false)) return broken("movement", "forward, " + *text);
+  if (auto text = walk.check_answers(false)) return broken("movement", *text);
+  if (plan.scenario.numerics.backward) {
+    if (auto text = walk.run(plan.backward, true)) return broken("movement", "backward, " + *text);
+    if (auto text = walk.check_answers(true)) return broken("movement", *text);
+  }
+  return passed("movement",
+                fmt::format("{} transfers carry what their senders hold to where it is read; every "
+                            "result is merged once, in order",
+                            plan.forward.transfers.size() + plan.backward.transfers.size()));
+}
+
+}  // namespace cpscope

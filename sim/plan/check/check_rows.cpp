@@ -1,0 +1,449 @@
+#include "sim/plan/check/check_rows.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// A run as an interval of indices inside one residue class of a common stride.
+struct ClassInterval {
+  int64_t residue, begin, end;
+};
+
+/// Common stride of all runs when every stride is 1 or that value; 0 when three strides meet.
+template <class Runs, class RunOf>
+int64_t common_stride_of(const Runs& runs, RunOf run_of) {
+  int64_t stride = 1;
+  for (const auto& entry : runs) {
+    const TokenRun& run = std::invoke(run_of, entry);
+    if (run.stride == 1 || run.count() == 1) continue;
+    if (stride != 1 && stride != run.stride) return 0;
+    stride = run.stride;
+  }
+  return stride;
+}
+
+void add_unit_run(const TokenRun& run, int64_t stride, std::vector<ClassInterval>& intervals) {
+  for (int64_t residue = 0; residue < stride; ++residue) {
+    const int64_t first = run.begin + ((residue - run.begin) % stride + stride) % stride;
+    if (first >= run.end) continue;
+    const int64_t count = (run.end - first + stride - 1) / stride;
+    intervals.push_back({residue, first / stride, first / stride + count});
+  }
+}
+
+/// The run as intervals of residue classes; single ids when strides do not fit together.
+void add_intervals(const TokenRun& run, int64_t stride, std::vector<ClassInterval>& intervals) {
+  if (stride == 0) {
+    for (int64_t i = 0; i < run.count(); ++i) intervals.push_back({0, run.at(i), run.at(i) + 1});
+    return;
+  }
+  if (run.stride == stride || run.count() == 1) {
+    const int64_t first = run.begin / stride;
+    intervals.push_back({run.begin % stride, first, first + run.count()});
+    return;
+  }
+  add_unit_run(run, stride, intervals);
+}
+
+int64_t id_of(int64_t residue, int64_t index, int64_t stride) {
+  return stride == 0 ? index : index * stride + residue;
+}
+
+template <class Visit>
+void for_each_interval(const std::vector<WeightedRun>& runs, int64_t stride, Visit visit) {
+  std::vector<ClassInterval> intervals;
+  for (const WeightedRun& weighted : runs) {
+    intervals.clear();
+    if (weighted.run.count() > 0) add_intervals(weighted.run, stride, intervals);
+    for (const ClassInterval& interval : intervals) visit(interval, weighted.weight);
+  }
+}
+
+/// Bounds and number of the intervals.
+struct IntervalSpan {
+  int64_t classes = 1;  // residues are below it
+  int64_t width = 1;    // ends are below it
+  int64_t count = 0;
+  bool has_negative = false;
+
+  /// True if there are so many intervals over so few indices that one sum per index is cheaper than
+  /// sorting the intervals.
+  bool is_crowded() const { return !has_negative && width <= 4 * count / classes; }
+};
+
+IntervalSpan span_of(const std::vector<WeightedRun>& runs, int64_t stride) {
+  IntervalSpan span;
+  for_each_interval(runs, stride, [&](const ClassInterval& interval, uint64_t) {
+    span.classes = std::max(span.classes, interval.residue + 1);
+    span.width = std::max(span.width, interval.end + 1);
+    span.has_negative = span.has_negative || interval.residue < 0 || interval.begin < 0;
+    ++span.count;
+  });
+  return span;
+}
+
+/// Cost: O(intervals + indices).
+int64_t first_nonzero_of_sums(const std::vector<WeightedRun>& runs, int64_t stride,
+                              const IntervalSpan& span) {
+  std::vector<uint64_t> changes(static_cast<size_t>(span.classes * span.width), 0);
+  for_each_interval(runs, stride, [&](const ClassInterval& interval, uint64_t weight) {
+    uint64_t* of_class = changes.data() + interval.residue * span.width;
+    of_class[interval.begin] += weight;
+    of_class[interval.end] -= weight;
+  });
+  uint64_t sum = 0;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    sum += changes[i];
+    const auto place = static_cast<int64_t>(i);
+    if (sum != 0) return id_of(place / span.width, place % span.width, stride);
+  }
+  return -1;
+}
+
+/// Cost: O(intervals log intervals).
+int64_t first_nonzero_of_events(const std::vector<WeightedRun>& runs, int64_t stride,
+                                const IntervalSpan& span) {
+  struct Event {
+    int64_t residue, index;
+    uint64_t change;
+  };
+  std::vector<Event> events;
+  events.reserve(static_cast<size_t>(2 * span.count));
+  for_each_interval(runs, stride, [&](const ClassInterval& interval, uint64_t weight) {
+    events.push_back({interval.residue, interval.begin, weight});
+    events.push_back({interval.residue, interval.end, 0 - weight});
+  });
+  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return std::tie(a.residue, a.index) < std::tie(b.residue, b.index);
+  });
+  uint64_t sum = 0;
+  for (size_t i = 0; i < events.size(); ++i) {
+    sum += events[i].change;
+    const bool last_here = i + 1 == events.size() || events[i + 1].residue != events[i].residue ||
+                           events[i + 1].index != events[i].index;
+    if (last_here && sum != 0) return id_of(events[i].residue, events[i].index, stride);
+  }
+  return -1;
+}
+
+}  // namespace
+
+RowReader::RowReader(const Plan& plan, RunListId list, bool is_query)
+    : plan_(plan), is_query_(is_query) {
+  int64_t row = 0;
+  for (const TokenRun& run : plan.list(list)) {
+    // Cut the run where the sequence, or validity, changes.
+    int64_t index = 0;
+    while (index < run.count()) {
+      const int64_t token = run.at(index);
+      const int64_t sequence = sequence_of(token);
+      int64_t limit = is_query ? plan.layout.slots.tokens : plan.layout.slots.kv_tokens;
+      bool valid = false;
+      if (sequence >= 0) {
+        const SequenceSlot& slot = plan.layout.slots.sequences[sequence];
+        const int64_t begin = is_query ? slot.q_begin : slot.kv_begin;
+        const int64_t valid_end = begin + (is_query ? slot.q_valid : slot.kv_valid);
+        valid = token < valid_end;
+        limit = valid ? valid_end : begin + (is_query ? slot.q_slot : slot.kv_slot);
+      }
+      const int64_t stop = std::min(run.count(), (limit - run.begin + run.stride - 1) / run.stride);
+      entries_.push_back({row + index, stop - index, token, run.stride});
+      const int64_t owner = valid ? sequence : -1;
+      const bool grows = !stretches_.empty() && stretches_.back().sequence == owner &&
+                         (owner < 0 || entries_[entries_.size() - 2].token +
+                                               (entries_[entries_.size() - 2].count - 1) *
+                                                   entries_[entries_.size() - 2].stride <
+                                           token);
+      if (grows) {
+        stretches_.back().row_end = row + stop;
+      } else {
+        stretches_.push_back({row + index, row + stop, owner});
+      }
+      index = stop;
+    }
+    row += run.count();
+  }
+  rows_ = row;
+}
+
+int64_t RowReader::sequence_of(int64_t token) const {
+  const auto& sequences = plan_.layout.slots.sequences;
+  const auto after = std::upper_bound(sequences.begin(), sequences.end(), token,
+                                      [&](int64_t id, const SequenceSlot& slot) {
+                                        return id < (is_query_ ? slot.q_begin : slot.kv_begin);
+                                      });
+  // Of several sequences that begin at the same id only the last can hold it; the others have empty
+  // slots.
+  if (after == sequences.begin()) return -1;
+  const SequenceSlot& slot = *(after - 1);
+  const int64_t end = is_query_ ? slot.q_begin + slot.q_slot : slot.kv_begin + slot.kv_slot;
+  return token < end ? (after - 1) - sequences.begin() : -1;
+}
+
+size_t RowReader::entry_of(int64_t row) const {
+  const auto after = std::upper_bound(entries_.begin(), entries_.end(), row,
+                                      [](int64_t r, const Entry& entry) { return r < entry.row; });
+  CPSCOPE_CHECK(after != entries_.begin(), "a row lies before the first run", row, 0);
+  return static_cast<size_t>(after - entries_.begin()) - 1;
+}
+
+RowPlace RowReader::place(int64_t row) const {
+  const Entry& entry = entries_[entry_of(row)];
+  RowPlace place;
+  place.token = entry.token + (row - entry.row) * entry.stride;
+  const int64_t sequence = sequence_of(place.token);
+  if (sequence < 0) return place;
+  const SequenceSlot& slot = plan_.layout.slots.sequences[sequence];
+  const int64_t position = place.token - (is_query_ ? slot.q_begin : slot.kv_begin);
+  if (position >= (is_query_ ? slot.q_valid : slot.kv_valid)) return place;
+  place.sequence = sequence;
+  place.position = position;
+  return place;
+}
+
+std::pair<const Stretch*, const Stretch*> RowReader::stretches(int64_t begin, int64_t end) const {
+  const Stretch* first = stretches_.data();
+  const Stretch* last = first + stretches_.size();
+  const Stretch* from =
+      std::partition_point(first, last, [&](const Stretch& s) { return s.row_end <= begin; });
+  const Stretch* to =
+      std::partition_point(from, last, [&](const Stretch& s) { return s.row_begin < end; });
+  return {from, to};
+}
+
+int64_t RowReader::common_stride(int64_t begin, int64_t end) const {
+  const Entry& entry = entries_[entry_of(begin)];
+  return end <= entry.row + entry.count ? entry.stride : 0;
+}
+
+int64_t first_unbalanced(const std::vector<WeightedRun>& runs) {
+  const int64_t stride = common_stride_of(runs, &WeightedRun::run);
+  const IntervalSpan span = span_of(runs, stride);
+  return span.is_crowded() ? first_nonzero_of_sums(runs, stride, span)
+                           : first_nonzero_of_events(runs, stride, span);
+}
+
+int64_t first_shared(const std::vector<TokenRun>& runs) {
+  const int64_t stride = common_stride_of(runs, std::identity{});
+  std::vector<ClassInterval> intervals;
+  for (const TokenRun& run : runs) {
+    if (run.count() > 0) add_intervals(run, stride, intervals);
+  }
+  std::sort(intervals.begin(), intervals.end(), [](const ClassInterval& a, const ClassInterval& b) {
+    return std::tie(a.residue, a.begin) < std::tie(b.residue, b.begin);
+  });
+  for (size_t i = 1; i < intervals.size(); ++i) {
+    if (intervals[i].residue == intervals[i - 1].residue &&
+        intervals[i].begin < intervals[i - 1].end) {
+      return id_of(intervals[i].residue, intervals[i].begin, stride);
+    }
+  }
+  return -1;
+}
+
+const std::vector<int64_t>& RowPicker::first_rows(RunListId list) {
+  std::vector<int64_t>& first = first_rows_[static_cast<size_t>(to_index(list))];
+  if (first.empty()) {
+    first.push_back(0);
+    for (const TokenRun& run : plan_.list(list)) first.push_back(first.back() + run.count());
+  }
+  return first;
+}
+
+std::vector<TokenRun> RowPicker::pick(RunListId tokens, RunListId rows) {
+  const auto runs = plan_.list(tokens);
+  if (rows == kAllRows) return {runs.begin(), runs.end()};
+  const std::vector<int64_t>& first = first_rows(tokens);
+  std::vector<TokenRun> picked;
+  for (const TokenRun& row_run : plan_.list(rows)) {
+    int64_t row = row_run.begin;
+    size_t at =
+        static_cast<size_t>(std::upper_bound(first.begin(), first.end(), row) - first.begin()) - 1;
+    while (row < row_run.end) {
+      while (at < runs.size() && first[at + 1] <= row) ++at;
+      if (at >= runs.size()) return picked;
+      // Strided row lists are picked id by id, contiguous ones run by run.
+      const int64_t stop = row_run.stride == 1 ? std::min(row_run.end, first[at + 1]) : row + 1;
+      append_run(picked, {runs[at].at(row - first[at]), runs[at].at(stop - 1 - first[at]) + 1,
+                          runs[at].stride});
+      row = row_run.stride == 1 ? stop : row + row_run.stride;
+    }
+  }
+  return picked;
+}
+
+CheckResult passed(std::string name, std::string detail) {
+  return {std::move(name), true, std::move(detail)};
+}
+CheckResult broken(std::string name, std::string detail) {
+  return {std::move(name), false, std::move(detail)};
+}
+
+namespace {
+
+int64_t first_misowned(const Plan& plan, const std::vector<RunListId>& lists, int64_t tokens) {
+  std::vector<WeightedRun> runs{{{0, tokens, 1}, ~uint64_t{0}}};
+  for (const RunListId list : lists) {
+    for (const TokenRun& run : plan.list(list)) runs.push_back({run, 1});
+  }
+  return first_unbalanced(runs);
+}
+
+}  // namespace
+
+namespace {
+
+/// Checks that the slots hold the scenario's sequences, one after another, inside the buffers.
+std::optional<std::string> check_slots(const Plan& plan) {
+  const Batch& batch = plan.scenario.batch;
+  const BatchSlots& slots = plan.layout.slots;
+  int64_t q = 0, kv = 0;
+  for (size_t s = 0; s < slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = slots.sequences[s];
+    if (slot.q_begin != q || slot.kv_begin != kv)
+      return fmt::format("sequence {} begins at query {} and key {}, {} and {} are due", s,
+                         slot.q_begin, slot.kv_begin, q, kv);
+    if (slot.q_valid != batch.lengths[s] || slot.kv_valid != batch.kv_lengths[s] ||
+        slot.q_slot < batch.slots[s] || slot.kv_slot < batch.kv_slots[s]) {
+      return fmt::format(
+          "sequence {} has {} queries and {} keys, its slots hold {} of {} and {} "
+          "of {}",
+          s, batch.lengths[s], batch.kv_lengths[s], slot.q_valid, slot.q_slot, slot.kv_valid,
+          slot.kv_slot);
+    }
+    q += slot.q_slot;
+    kv += slot.kv_slot;
+  }
+  if (q <= slots.tokens && kv <= slots.kv_tokens) return std::nullopt;
+  return fmt::format("the slots hold {} queries and {} keys, the buffers {} and {}", q, kv,
+                     slots.tokens, slots.kv_tokens);
+}
+
+}  // namespace
+
+CheckResult check_ownership(const Plan& plan) {
+  if (auto text = check_slots(plan)) return broken("ownership", *text);
+  const int64_t q = first_misowned(plan, plan.q_lists, plan.layout.slots.tokens);
+  if (q >= 0)
+    return broken("ownership", fmt::format("query token {} is not owned by exactly one rank", q));
+  const int64_t kv = first_misowned(plan, plan.kv_lists, plan.layout.slots.kv_tokens);
+  if (kv >= 0)
+    return broken("ownership", fmt::format("key token {} is not owned by exactly one rank", kv));
+  return passed("ownership", fmt::format("each of {} query and {} key tokens has one owner",
+                                         plan.layout.slots.tokens, plan.layout.slots.kv_tokens));
+}
+
+namespace {
+
+/// Checks that the home buffers hold what the layout says, with the right kind and role.
+std::optional<std::string> check_home(const Plan& plan) {
+  for (size_t r = 0; r < plan.home.size(); ++r) {
+    const HomeBuffers& home = plan.home[r];
+    const std::pair<BufferId, BufferKind> named[] = {
+        {home.q, BufferKind::q},         {home.kv, BufferKind::kv}, {home.out, BufferKind::out},
+        {home.d_out, BufferKind::d_out}, {home.dq, BufferKind::dq}, {home.dkv, BufferKind::dkv}};
+    for (const auto& [id, kind] : named) {
+      if (id == kNoBuffer) continue;
+      const BufferSpec& buffer = plan.buffer(id);
+      const bool is_kv = kind == BufferKind::kv || kind == BufferKind::dkv;
+      if (buffer.kind != kind || buffer.role != BufferRole::home ||
+          to_index(buffer.rank) != static_cast<int32_t>(r) ||
+          buffer.tokens != (is_kv ? plan.kv_lists[r] : plan.q_lists[r])) {
+        return fmt::format("the home {} buffer of rank {} is not its own", to_name(kind), r);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+bool rows_fit(const Plan& plan, RunListId rows, int64_t capacity) {
+  if (rows == kAllRows) return true;
+  for (const TokenRun& run : plan.list(rows)) {
+    if (run.begin < 0 || (run.count() > 0 && run.last() >= capacity)) return false;
+  }
+  return true;
+}
+
+/// Checks that the fields of a transfer agree with its two buffers.
+std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item) {
+  const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
+  if (to_name(from.kind) != to_name(item.payload) || to_name(to.kind) != to_name(item.payload)) {
+    return fmt::format("calls {} what goes from a {} to a {} buffer", to_name(item.payload),
+                       to_name(from.kind), to_name(to.kind));
+  }
+  if ((item.link == LinkClass::self) != (item.src == item.dst))
+    return "names a link that does not join its ranks";
+  if (item.landing == Landing::add && item.payload != Payload::dkv)
+    return "adds to rows that no other rank has a share of";
+  if (!rows_fit(plan, item.from_rows, from.rows) || !rows_fit(plan, item.to_rows, to.rows))
+    return "names rows that a side does not have";
+  const int64_t named = item.tokens == kNoTokens ? -1 : plan.rows(item.tokens);
+  const auto count = [&](RunListId rows, int64_t all) {
+    return rows != kAllRows ? plan.rows(rows) : named >= 0 ? named : all;
+  };
+  if (count(item.from_rows, from.rows) != count(item.to_rows, to.rows)) {
+    return fmt::format("sends {} rows and writes {}", count(item.from_rows, from.rows),
+                       count(item.to_rows, to.rows));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+CheckResult check_buffers(const Plan& plan) {
+  if (auto text = check_home(plan)) return broken("buffers", *text);
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const BufferSpec& buffer = plan.buffers[b];
+    const bool is_kv = buffer.kind == BufferKind::kv || buffer.kind == BufferKind::dkv;
+    const int32_t heads = is_kv ? plan.scenario.attention.kv_heads : plan.scenario.attention.heads;
+    if (buffer.heads.begin < 0 || buffer.heads.end > heads || buffer.heads.size() <= 0) {
+      return broken("buffers", fmt::format("buffer {} of rank {} holds heads [{}, {}) of {}", b,
+                                           to_index(buffer.rank), buffer.heads.begin,
+                                           buffer.heads.end, heads));
+    }
+    if (buffer.tokens != kNoTokens && plan.rows(buffer.tokens) != buffer.rows) {
+      return broken("buffers",
+                    fmt::format("buffer {} of rank {} has {} rows for {} tokens", b,
+                                to_index(buffer.rank), buffer.rows, plan.rows(buffer.tokens)));
+    }
+  }
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (size_t t = 0; t < pass->transfers.size(); ++t) {
+      const TransferItem& item = pass->transfers[t];
+      const BufferSpec& to = plan.buffer(item.to);
+      const BufferSpec& from = plan.buffer(item.from);
+      if (from.rank != item.src || to.rank != item.dst) {
+        return broken("buffers", fmt::format("transfer {} of step {} names buffers of other ranks",
+                                             t, to_index(item.step)));
+      }
+      const int64_t named_rows = item.tokens == kNoTokens ? 0 : plan.rows(item.tokens);
+      if (named_rows > std::min(from.rows, to.rows)) {
+        return broken(
+            "buffers",
+            fmt::format("transfer {} of step {}: {} rows into a buffer of {} on rank {}", t,
+                        to_index(item.step), plan.rows(item.tokens), to.rows, to_index(item.dst)));
+      }
+      if (item.heads.begin < std::max(from.heads.begin, to.heads.begin) ||
+          item.heads.end > std::min(from.heads.end, to.heads.end)) {
+        return broken(
+            "buffers",
+            fmt::format("transfer {} of step {} moves heads [{}, {}) that a side does not hold", t,
+                        to_index(item.step), item.heads.begin, item.heads.end));
+      }
+      if (auto text = check_ends(plan, item)) {
+        return broken("buffers", fmt::format("transfer {} of step {} from rank {} to rank {} {}", t,
+                                             to_index(item.step), to_index(item.src),
+                                             to_index(item.dst), *text));
+      }
+    }
+  }
+  return passed("buffers",
+                fmt::format("{} buffers hold what is put into them", plan.buffers.size()));
+}
+
+}  // namespace cpscope

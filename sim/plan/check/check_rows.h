@@ -1,0 +1,95 @@
+#pragma once
+
+#include "sim/plan/check/plan_check.h"
+#include "sim/plan/plan.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cpscope {
+
+/// Sequence and position of one row of a buffer. sequence -1: padding or tail.
+struct RowPlace {
+  int64_t token = 0;
+  int64_t sequence = -1;
+  int64_t position = -1;
+};
+
+/// A stretch of rows of one token list: valid tokens of one sequence with ascending positions, or
+/// padding (sequence -1).
+struct Stretch {
+  int64_t row_begin = 0, row_end = 0;
+  int64_t sequence = -1;
+};
+
+/// Reads a token list row by row without writing it out. The checker's own index code, independent
+/// of the planner's.
+class RowReader {
+ public:
+  RowReader(const Plan& plan, RunListId list, bool is_query);
+
+  RowPlace place(int64_t row) const;
+  /// The stretches that touch rows [begin, end).
+  std::pair<const Stretch*, const Stretch*> stretches(int64_t begin, int64_t end) const;
+  int64_t rows() const { return rows_; }
+  /// The stride if one arithmetic run holds all rows of [begin, end), else 0.
+  int64_t common_stride(int64_t begin, int64_t end) const;
+
+ private:
+  struct Entry {
+    int64_t row, count, token, stride;
+  };
+  size_t entry_of(int64_t row) const;
+  int64_t sequence_of(int64_t token) const;
+
+  const Plan& plan_;
+  bool is_query_;
+  int64_t rows_ = 0;
+  std::vector<Entry> entries_;
+  std::vector<Stretch> stretches_;
+};
+
+/// Ids with a signed weight. Used to prove that two multisets of ids are equal.
+struct WeightedRun {
+  TokenRun run;
+  uint64_t weight = 0;  // arithmetic modulo 2^64
+};
+
+/// First id at which the weights do not sum to zero, or -1. O(runs log runs) when all strides are 1
+/// or one common value, O(runs) when there are more of them than ids.
+int64_t first_unbalanced(const std::vector<WeightedRun>& runs);
+
+/// First id that two of the runs share, or -1.
+int64_t first_shared(const std::vector<TokenRun>& runs);
+
+/// Selects rows of token lists; caches where each run of a list starts.
+class RowPicker {
+ public:
+  explicit RowPicker(const Plan& plan) : plan_(plan), first_rows_(plan.run_lists.size()) {}
+
+  /// The ids of the rows `rows` (run list of row numbers; kAllRows = all) of the token list
+  /// `tokens`.
+  std::vector<TokenRun> pick(RunListId tokens, RunListId rows);
+
+ private:
+  const std::vector<int64_t>& first_rows(RunListId list);
+
+  const Plan& plan_;
+  std::vector<std::vector<int64_t>> first_rows_;  // [list][run + 1]
+};
+
+/// Checks that ids, lists, stages and slices are in range; a part of "buffers". The other checks
+/// index by them.
+CheckResult check_structure(const Plan& plan);
+CheckResult check_ownership(const Plan& plan);
+CheckResult check_buffers(const Plan& plan);
+CheckResult check_coverage(const Plan& plan);
+CheckResult check_movement(const Plan& plan);  // also merge order
+CheckResult check_gradients(const Plan& plan);
+CheckResult check_bytes(const Plan& plan);
+
+CheckResult passed(std::string name, std::string detail);
+CheckResult broken(std::string name, std::string detail);
+
+}  // namespace cpscope

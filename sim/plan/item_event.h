@@ -1,0 +1,26 @@
+#pragma once
+
+#include "sim/base/ids.h"
+#include "sim/plan/plan.h"
+
+#include <cstdint>
+
+namespace cpscope {
+
+/// An item of a plan: number `index` of its kind in one direction.
+struct ItemId {
+  bool is_backward = false;
+  StageKind kind = StageKind::compute;
+  int64_t index = 0;
+};
+
+/// When an item ran, from the start of the run.
+struct ItemEvent {
+  ItemId item;
+  RankId rank{};
+  StepId step{};
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+};
+
+}  // namespace cpscope

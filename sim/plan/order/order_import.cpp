@@ -1,0 +1,449 @@
+#include "sim/plan/order/order_import.h"
+
+#include "sim/plan/layout.h"
+#include "sim/plan/order/order_formulas.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace cpscope {
+namespace {
+
+// An order file with more ids would be longer than the limit for reading it back.
+constexpr int64_t kMostListed = int64_t{1} << 25;
+constexpr std::array<std::string_view, 4> kSources = {"te", "torch", "ring-flash-attention", "usp"};
+
+Error bad(std::string what, std::string hint = "") {
+  return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
+}
+
+const NamedLists* find_lists(const ImportRequest& request,
+                             std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    for (const NamedLists& lists : request.given) {
+      if (lists.name == name) return &lists;
+    }
+  }
+  return nullptr;
+}
+
+/// Lengths of the sequences between boundaries.
+Result<std::vector<int64_t>> lengths_of(const std::vector<int64_t>& boundaries,
+                                        std::string_view name) {
+  if (boundaries.size() < 2 || boundaries.front() != 0)
+    return bad(
+        fmt::format("{} must begin with 0 and have a boundary more than sequences: {} "
+                    "entries, first {}",
+                    name, boundaries.size(), boundaries.empty() ? 0 : boundaries.front()));
+  std::vector<int64_t> lengths;
+  for (size_t s = 0; s + 1 < boundaries.size(); ++s) {
+    if (boundaries[s + 1] < boundaries[s])
+      return bad(fmt::format("{} decreases at sequence {}: {} after {}", name, s, boundaries[s + 1],
+                             boundaries[s]));
+    lengths.push_back(boundaries[s + 1] - boundaries[s]);
+  }
+  if (boundaries.back() > kMostListed)
+    return bad(fmt::format("{} has more tokens than an order file can list: {} tokens, limit {}",
+                           name, boundaries.back(), kMostListed));
+  return lengths;
+}
+
+/// The one list of a name; several lists are an error.
+Result<std::vector<int64_t>> single_list(const NamedLists& lists) {
+  if (lists.lists.size() != 1)
+    return bad(fmt::format("{} must be one list: {} lists", lists.name, lists.lists.size()));
+  return lists.lists.front();
+}
+
+/// Slots of the sequences and their valid lengths.
+struct Boundaries {
+  std::vector<int64_t> lengths, slots;
+  bool are_known = false;
+  int64_t tokens = 0;
+};
+
+Result<Boundaries> find_boundaries(const ImportRequest& request, bool is_kv) {
+  const NamedLists* valid = is_kv ? find_lists(request, {"cu_seqlens_kv"})
+                                  : find_lists(request, {"cu_seqlens", "cu_seqlens_q"});
+  const NamedLists* padded =
+      is_kv ? find_lists(request, {"cu_seqlens_kv_padded"})
+            : find_lists(request, {"cu_seqlens_padded", "cu_seqlens_q_padded"});
+  Boundaries found;
+  if (padded != nullptr || valid != nullptr) {
+    const NamedLists& slots = padded != nullptr ? *padded : *valid;
+    const Result<std::vector<int64_t>> list = single_list(slots);
+    if (!list) return list.error();
+    Result<std::vector<int64_t>> lengths = lengths_of(list.value(), slots.name);
+    if (!lengths) return lengths.error();
+    found.slots = std::move(lengths).value();
+  } else if (!is_kv && !request.cu_seqlens.empty()) {
+    Result<std::vector<int64_t>> lengths = lengths_of(request.cu_seqlens, "--cu-seqlens");
+    if (!lengths) return lengths.error();
+    found.slots = std::move(lengths).value();
+  } else if (!is_kv && request.tokens > 0) {
+    found.slots = {request.tokens};
+  } else {
+    return found;
+  }
+  found.are_known = true;
+  found.lengths = found.slots;
+  for (const int64_t slot : found.slots) found.tokens += slot;
+  if (valid == nullptr || padded == nullptr) return found;
+  const Result<std::vector<int64_t>> list = single_list(*valid);
+  if (!list) return list.error();
+  Result<std::vector<int64_t>> lengths = lengths_of(list.value(), valid->name);
+  if (!lengths) return lengths.error();
+  found.lengths = std::move(lengths).value();
+  if (found.lengths.size() != found.slots.size())
+    return bad(fmt::format("{} and {} count different sequences: {} and {}", valid->name,
+                           padded->name, found.lengths.size(), found.slots.size()));
+  for (size_t s = 0; s < found.slots.size(); ++s) {
+    if (found.lengths[s] > found.slots[s])
+      return bad(fmt::format("sequence {} is longer than its slot: {} valid tokens, {} padded", s,
+                             found.lengths[s], found.slots[s]));
+  }
+  return found;
+}
+
+/// "slot of sequence 1 is not divisible by 8: 12".
+std::optional<Error> check_multiple(const std::vector<int64_t>& slots, int64_t multiple,
+                                    std::string_view why) {
+  for (size_t s = 0; s < slots.size(); ++s) {
+    if (slots[s] % multiple != 0)
+      return bad(
+          fmt::format("the slot of sequence {} is not divisible by {}, which {} requires: {}", s,
+                      multiple, why, slots[s]),
+          "pad the sequences first");
+  }
+  return std::nullopt;
+}
+
+Result<int64_t> find_cp_size(const ImportRequest& request, int64_t lists) {
+  if (request.cp_size > kMaxRanks || lists > kMaxRanks)
+    return bad(fmt::format("more ranks than {}: {}", kMaxRanks, std::max(request.cp_size, lists)));
+  if (lists > 0 && request.cp_size > 0 && lists != request.cp_size)
+    return bad(fmt::format("the number of lists must equal the number of ranks: {} lists, {} ranks",
+                           lists, request.cp_size));
+  if (request.cp_size < 0) return bad(fmt::format("cp_size is negative: {}", request.cp_size));
+  const int64_t ranks = lists > 0 ? lists : request.cp_size;
+  if (ranks <= 0) return bad("the number of ranks is missing", "give --cp-size");
+  return ranks;
+}
+
+/// The first place where two orders differ; empty if they are the same.
+std::string first_order_difference(const RankLists& seen, const RankLists& expected,
+                                   std::string_view formula) {
+  for (size_t r = 0; r < expected.size(); ++r) {
+    for (size_t row = 0; row < std::max(seen[r].size(), expected[r].size()); ++row) {
+      const auto at = [&](const RankLists& lists) {
+        return row < lists[r].size() ? fmt::to_string(lists[r][row]) : std::string("nothing");
+      };
+      if (at(seen) != at(expected))
+        return fmt::format("rank {}, local row {}: the list says {}, {} gives {}", r, row, at(seen),
+                           formula, at(expected));
+    }
+  }
+  return "";
+}
+
+/// One side of a TransformerEngine batch: its given lists, checked against the formula, or the
+/// formula's lists.
+Result<RankLists> import_te_side(const ImportRequest& request, const Boundaries& boundaries,
+                                 bool is_kv, OrderImport& order) {
+  constexpr std::string_view kFormula = "thd_get_partitioned_indices";
+  const std::string side = is_kv ? "kv: " : "";
+  const NamedLists* given =
+      is_kv ? find_lists(request, {"indices_kv"}) : find_lists(request, {"indices", ""});
+  if (given == nullptr) {
+    const int64_t ranks = order.cp_size;
+    if (!boundaries.are_known)
+      return bad("neither lists nor boundaries are given",
+                 "give indices (a list a rank), cu_seqlens_padded, or both");
+    if (auto error = check_multiple(boundaries.slots, 2 * ranks, "TransformerEngine"))
+      return *error;
+    order.notes.push_back(side + "the lists are computed as " + std::string(kFormula) + " does");
+    return te_partition(boundaries.slots, ranks);
+  }
+  if (static_cast<int64_t>(given->lists.size()) != order.cp_size)
+    return bad(fmt::format("{} must have one list per rank: {} lists, {} ranks", given->name,
+                           given->lists.size(), order.cp_size));
+  if (!boundaries.are_known) {
+    order.notes.push_back(side + "without cu_seqlens_padded the lists are not checked");
+    return given->lists;
+  }
+  if (check_multiple(boundaries.slots, 2 * order.cp_size, "")) {
+    order.differences.push_back(
+        side + fmt::format("TransformerEngine requires slots that are multiples of {}",
+                           2 * order.cp_size));
+    return given->lists;
+  }
+  const std::string difference =
+      first_order_difference(given->lists, te_partition(boundaries.slots, order.cp_size), kFormula);
+  if (difference.empty()) {
+    order.notes.push_back(side + "the lists are those of " + std::string(kFormula));
+  } else {
+    order.differences.push_back(side + difference);
+  }
+  return given->lists;
+}
+
+void take_boundaries(const Boundaries& boundaries, std::vector<int64_t>& lengths,
+                     std::vector<int64_t>& slots) {
+  lengths = boundaries.lengths;
+  slots = boundaries.slots;
+}
+
+std::optional<Error> check_partition(const RankLists& ranks, const Boundaries& boundaries,
+                                     std::string_view side) {
+  int64_t listed = 0;
+  for (const auto& list : ranks) listed += static_cast<int64_t>(list.size());
+  const int64_t tokens = boundaries.are_known ? boundaries.tokens : listed;
+  if (auto fault = describe_partition_fault(ranks, tokens))
+    return bad(fmt::format("the {} lists are not a partition of tokens 0 to {}: {}", side,
+                           tokens - 1, *fault),
+               "every packed padded token, padding included, has one owner");
+  return std::nullopt;
+}
+
+Result<OrderImport> import_te(const ImportRequest& request) {
+  const NamedLists* lists = find_lists(request, {"indices", ""});
+  const Result<int64_t> ranks =
+      find_cp_size(request, lists == nullptr ? 0 : static_cast<int64_t>(lists->lists.size()));
+  if (!ranks) return ranks.error();
+  OrderImport order;
+  order.cp_size = static_cast<int32_t>(ranks.value());
+  const Result<Boundaries> q = find_boundaries(request, false), kv = find_boundaries(request, true);
+  if (!q) return q.error();
+  if (!kv) return kv.error();
+  Result<RankLists> q_lists = import_te_side(request, q.value(), false, order);
+  if (!q_lists) return q_lists.error();
+  order.ranks = std::move(q_lists).value();
+  if (auto error = check_partition(order.ranks, q.value(), "query")) return *error;
+  take_boundaries(q.value(), order.lengths, order.slots);
+  if (!kv.value().are_known && find_lists(request, {"indices_kv"}) == nullptr) return order;
+  Result<RankLists> kv_lists = import_te_side(request, kv.value(), true, order);
+  if (!kv_lists) return kv_lists.error();
+  if (auto error = check_partition(kv_lists.value(), kv.value(), "kv")) return *error;
+  const bool is_same = kv_lists.value() == order.ranks && kv.value().lengths == q.value().lengths &&
+                       kv.value().slots == q.value().slots;
+  if (is_same) return order;
+  order.kv_ranks = std::move(kv_lists).value();
+  take_boundaries(kv.value(), order.kv_lengths, order.kv_slots);
+  return order;
+}
+
+/// rearrange of one sequence, from rearrange itself or from its inverse.
+Result<std::vector<int64_t>> find_rearrange(const std::vector<int64_t>& list, bool is_inverse) {
+  const auto size = static_cast<int64_t>(list.size());
+  if (auto fault = describe_partition_fault({list}, size))
+    return bad(fmt::format("the indices are not a permutation of 0 to {}: {}", size - 1, *fault));
+  if (!is_inverse) return list;
+  std::vector<int64_t> rearrange(list.size());
+  for (int64_t i = 0; i < size; ++i) rearrange[list[i]] = i;
+  return rearrange;
+}
+
+Result<OrderImport> import_torch(const ImportRequest& request) {
+  const NamedLists* lists = find_lists(request, {"rearrange", ""});
+  const NamedLists* restore = find_lists(request, {"restore"});
+  const bool is_inverse = lists == nullptr;
+  if (is_inverse) lists = restore;
+  if (lists == nullptr || lists->lists.empty())
+    return bad("the indices are missing: rearrange", "give rearrange, or its inverse restore");
+  const Result<int64_t> ranks = find_cp_size(request, 0);
+  if (!ranks) return ranks.error();
+  OrderImport order;
+  order.cp_size = static_cast<int32_t>(ranks.value());
+  order.ranks.resize(static_cast<size_t>(ranks.value()));
+  int64_t begin = 0;
+  for (const std::vector<int64_t>& list : lists->lists) {
+    const auto size = static_cast<int64_t>(list.size());
+    const Result<std::vector<int64_t>> rearrange = find_rearrange(list, is_inverse);
+    if (!rearrange) return rearrange.error();
+    if (size % ranks.value() != 0)
+      return bad(fmt::format("the indices do not divide by the ranks: {} indices, {} ranks", size,
+                             ranks.value()));
+    const int64_t part = size / ranks.value();
+    for (int64_t i = 0; i < size; ++i)
+      order.ranks[i / part].push_back(begin + rearrange.value()[i]);
+    order.slots.push_back(size);
+    begin += size;
+  }
+  order.lengths = order.slots;
+  if (!is_inverse && restore != nullptr) {
+    if (restore->lists.size() != lists->lists.size())
+      return bad("rearrange and restore have different numbers of sequences");
+    for (size_t s = 0; s < lists->lists.size(); ++s) {
+      const Result<std::vector<int64_t>> again = find_rearrange(restore->lists[s], true);
+      if (!again) return again.error();
+      if (again.value() != lists->lists[s])
+        order.differences.push_back(
+            fmt::format("restore is not the inverse of rearrange in sequence {}", s));
+    }
+    if (order.differences.empty()) order.notes.push_back("restore is the inverse of rearrange");
+  }
+  Result<Boundaries> boundaries = find_boundaries(request, false);
+  if (!boundaries) return boundaries.error();
+  if (!boundaries.value().are_known) return order;
+  if (boundaries.value().tokens != begin)
+    return bad(fmt::format("boundaries and indices have different numbers of tokens: {} and {}",
+                           boundaries.value().tokens, begin));
+  take_boundaries(boundaries.value(), order.lengths, order.slots);
+  return order;
+}
+
+Result<OrderImport> import_named(const ImportRequest& request) {
+  const Result<int64_t> ranks = find_cp_size(request, 0);
+  if (!ranks) return ranks.error();
+  const Result<Boundaries> boundaries = find_boundaries(request, false);
+  if (!boundaries) return boundaries.error();
+  if (!boundaries.value().are_known)
+    return bad("the batch is missing", "give --tokens or --cu-seqlens");
+  const bool is_usp = request.source == OrderSource::usp;
+  if (is_usp && (request.ulysses_degree < 1 || ranks.value() % request.ulysses_degree != 0))
+    return bad(fmt::format("the ranks do not divide by the ulysses degree: {} ranks, degree {}",
+                           ranks.value(), request.ulysses_degree));
+  const std::optional<NamedFormula> formula =
+      find_formula(is_usp, request.layout, ranks.value(), request.ulysses_degree);
+  if (!formula)
+    return bad(fmt::format("{} has no layout of this name: {}", to_name(request.source),
+                           request.layout.empty() ? "none given" : request.layout),
+               is_usp ? "basic, zigzag or strip" : "ring, zigzag, stripe or llama3");
+  std::vector<int64_t> units = boundaries.value().slots;
+  if (formula->is_packed) units = {boundaries.value().tokens};
+  if (auto error = check_multiple(units, formula->multiple,
+                                  fmt::format("{} {}", to_name(request.source), request.layout)))
+    return *error;
+  OrderImport order;
+  order.cp_size = static_cast<int32_t>(ranks.value());
+  order.ranks = formula->deal(units);
+  take_boundaries(boundaries.value(), order.lengths, order.slots);
+  return order;
+}
+
+/// The first of cpscope's layouts that assigns the tokens as the order does.
+std::string find_same_layout(const OrderImport& order) {
+  if (order.slots.empty() || !order.kv_ranks.empty()) return "";
+  Scenario scenario;
+  scenario.attention.heads = scenario.attention.kv_heads = 1;
+  scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 1;
+  scenario.batch.lengths = scenario.batch.kv_lengths = order.lengths;
+  scenario.batch.slots = scenario.batch.kv_slots = order.slots;
+  scenario.batch.pad_between_seqs = false;
+  scenario.parallel.cp_size = order.cp_size;
+  for (const LayoutKind kind : {LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
+                                LayoutKind::contiguous, LayoutKind::striped}) {
+    scenario.parallel.layout = kind;
+    const Result<Layout> layout = make_layout(scenario);
+    if (!layout || layout.value().slots.tokens != order.tokens()) continue;
+    bool is_same = true;
+    for (size_t r = 0; r < order.ranks.size() && is_same; ++r)
+      is_same = expand(layout.value().q_runs[r]) == order.ranks[r];
+    if (is_same) return std::string(to_name(kind));
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string_view to_name(OrderSource value) { return kSources[static_cast<size_t>(value)]; }
+
+std::optional<OrderSource> find_order_source(std::string_view name) {
+  for (size_t i = 0; i < kSources.size(); ++i) {
+    if (kSources[i] == name) return static_cast<OrderSource>(i);
+  }
+  return std::nullopt;
+}
+
+int64_t OrderImport::tokens() const {
+  int64_t count = 0;
+  for (const auto& list : ranks) count += static_cast<int64_t>(list.size());
+  return count;
+}
+
+std::optional<std::string> describe_partition_fault(const std::vector<std::vector<int64_t>>& ranks,
+                                                    int64_t tokens) {
+  constexpr size_t kShown = 5;
+  std::vector<int32_t> owner(static_cast<size_t>(std::max<int64_t>(0, tokens)), -1);
+  std::vector<std::string> faults;
+  int64_t count = 0;
+  const auto add = [&](auto make) {
+    if (++count <= static_cast<int64_t>(kShown)) faults.push_back(make());
+  };
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    for (size_t row = 0; row < ranks[r].size(); ++row) {
+      const int64_t id = ranks[r][row];
+      if (id < 0 || id >= tokens) {
+        add([&] { return fmt::format("rank {} row {} holds {}, which is outside", r, row, id); });
+      } else if (owner[id] >= 0) {
+        add([&] {
+          return fmt::format("token {} appears twice: on rank {} and on rank {} row {}", id,
+                             owner[id], r, row);
+        });
+      } else {
+        owner[id] = static_cast<int32_t>(r);
+      }
+    }
+  }
+  for (int64_t id = 0; id < tokens; ++id) {
+    if (owner[id] < 0) add([&] { return fmt::format("token {} is missing", id); });
+  }
+  if (count == 0) return std::nullopt;
+  std::string text = fmt::format("{}", fmt::join(faults, "; "));
+  if (count > static_cast<int64_t>(kShown))
+    text += fmt::format("; and {} more", count - static_cast<int64_t>(kShown));
+  return text;
+}
+
+Result<OrderImport> import_order(const ImportRequest& request) {
+  if (request.source != OrderSource::usp && request.ulysses_degree != 1)
+    return bad(fmt::format("{} has no ulysses degree: {}", to_name(request.source),
+                           request.ulysses_degree),
+               "leave it out, or import from usp");
+  Result<OrderImport> order = request.source == OrderSource::te      ? import_te(request)
+                              : request.source == OrderSource::torch ? import_torch(request)
+                                                                     : import_named(request);
+  if (order && order.value().tokens() == 0) return bad("there are no tokens", "give some");
+  if (order) order.value().same_layout = find_same_layout(order.value());
+  return order;
+}
+
+Result<OrderDemand> demand_of_order(const Scenario& scenario) {
+  const Result<Layout> layout = make_layout(scenario);
+  if (!layout) return layout.error();
+  const BatchSlots& slots = layout.value().slots;
+  return OrderDemand{scenario.parallel.cp_size, slots.tokens, slots.kv_tokens,
+                     scenario.batch.self_attention};
+}
+
+std::optional<Error> use_order(ImportedOrder order, const std::string& path, Scenario& scenario) {
+  const Result<Layout> layout = make_layout(scenario);
+  if (!layout) return layout.error();
+  const std::vector<SequenceSlot>& sequences = layout.value().slots.sequences;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    scenario.batch.slots[s] = sequences[s].q_slot;
+    scenario.batch.kv_slots[s] = sequences[s].kv_slot;
+  }
+  scenario.parallel.layout = LayoutKind::indices;
+  scenario.parallel.indices_file = path;
+  scenario.parallel.imported = std::move(order);
+  return std::nullopt;
+}
+
+std::string print_order_file(const OrderImport& order) {
+  const auto print = [](const RankLists& lists) {
+    std::string text = "[";
+    for (size_t r = 0; r < lists.size(); ++r)
+      text += fmt::format("{}[{}]", r == 0 ? "\n" : ",\n", fmt::join(lists[r], ","));
+    return text + "]";
+  };
+  std::string text =
+      fmt::format("{{\"cp_size\":{},\n\"ranks\":{}", order.cp_size, print(order.ranks));
+  if (!order.kv_ranks.empty()) text += ",\n\"kv_ranks\":" + print(order.kv_ranks);
+  return text + "}\n";
+}
+
+}  // namespace cpscope

@@ -1,0 +1,135 @@
+#include "sim/plan/planner/needed_rows.h"
+
+#include <algorithm>
+
+namespace cpscope {
+namespace {
+
+void add_needed_run(std::vector<TokenRun>& ranges, int64_t begin, int64_t end) {
+  if (begin < end) ranges.push_back({begin, end, 1});
+}
+
+void add_visible(const Piece& q, const Band& band, int64_t kv_begin,
+                 std::vector<TokenRun>& ranges) {
+  const Band part = clip(band, q.position, q.position_of(q.count - 1) + 1, band.k0, band.k1);
+  if (part.q1 == 0) return;
+  // Consecutive rows move the columns by one; a stride leaves no gap if the band is at least as
+  // wide.
+  if (part.hi - part.lo + 1 >= q.stride || q.count == 1) {
+    const int64_t first = part.q0 + (q.stride - (part.q0 - q.position) % q.stride) % q.stride;
+    if (first >= part.q1) return;
+    const int64_t last = first + (part.q1 - 1 - first) / q.stride * q.stride;
+    add_needed_run(ranges, kv_begin + columns_of_row(part, first).begin,
+                   kv_begin + columns_of_row(part, last).end);
+    return;
+  }
+  for (int64_t i = 0; i < q.count; ++i) {
+    const ColumnRange columns = columns_of_row(part, q.position_of(i));
+    add_needed_run(ranges, kv_begin + columns.begin, kv_begin + columns.end);
+  }
+}
+
+std::vector<TokenRun> merge_ranges(std::vector<TokenRun> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const TokenRun& a, const TokenRun& b) { return a.begin < b.begin; });
+  std::vector<TokenRun> merged;
+  for (const TokenRun& range : ranges) {
+    if (!merged.empty() && range.begin <= merged.back().end) {
+      merged.back().end = std::max(merged.back().end, range.end);
+    } else {
+      merged.push_back(range);
+    }
+  }
+  return merged;
+}
+
+/// Index range of the run's ids inside [begin, end).
+std::pair<int64_t, int64_t> indices_inside(const TokenRun& run, int64_t begin, int64_t end) {
+  const auto index_at_or_after = [&](int64_t id) {
+    return id <= run.begin ? 0 : (id - run.begin + run.stride - 1) / run.stride;
+  };
+  return {std::min(run.count(), index_at_or_after(begin)),
+          std::min(run.count(), index_at_or_after(end))};
+}
+
+}  // namespace
+
+std::vector<TokenRun> visible_keys(const PieceTable& q, const MaskBands& mask,
+                                   const BatchSlots& slots) {
+  std::vector<TokenRun> ranges;
+  for (const Piece& piece : q.pieces) {
+    const auto bands = mask.of_sequence(piece.sequence);
+    const int64_t last = piece.position_of(piece.count - 1);
+    auto band = bands.begin();
+    if (mask.sorted_rows)
+      band = std::partition_point(bands.begin(), bands.end(),
+                                  [&](const Band& b) { return b.q1 <= piece.position; });
+    for (; band != bands.end(); ++band) {
+      if (mask.sorted_rows && band->q0 > last) break;
+      add_visible(piece, *band, slots.sequences[piece.sequence].kv_begin, ranges);
+    }
+  }
+  return merge_ranges(std::move(ranges));
+}
+
+KvOwners::KvOwners(const Layout& layout) : layout_(layout) {
+  for (const auto& runs : layout.kv_runs) {
+    for (const TokenRun& run : runs) strided_ = strided_ || run.stride != 1;
+  }
+  if (strided_) return;
+  for (size_t rank = 0; rank < layout.kv_runs.size(); ++rank) {
+    int64_t row = 0;
+    for (const TokenRun& run : layout.kv_runs[rank]) {
+      chunks_.push_back({run.begin, run.end, row, static_cast<int32_t>(rank)});
+      row += run.count();
+    }
+  }
+  std::sort(chunks_.begin(), chunks_.end(),
+            [](const Chunk& a, const Chunk& b) { return a.begin < b.begin; });
+}
+
+std::vector<KvOwners::OwnedRows> KvOwners::split_by_owner(
+    const std::vector<TokenRun>& wanted) const {
+  std::vector<OwnedRows> owned(layout_.kv_runs.size());
+  if (strided_) {
+    for (size_t rank = 0; rank < layout_.kv_runs.size(); ++rank) {
+      int64_t row = 0;
+      for (const TokenRun& run : layout_.kv_runs[rank]) {
+        for (const TokenRun& range : wanted) {
+          const auto [from, to] = indices_inside(run, range.begin, range.end);
+          if (from >= to) continue;
+          append_run(owned[rank].rows, {row + from, row + to, 1});
+          append_run(owned[rank].tokens, {run.at(from), run.at(to - 1) + 1, run.stride});
+        }
+        row += run.count();
+      }
+    }
+    return owned;
+  }
+  auto chunk = chunks_.begin();
+  for (const TokenRun& range : wanted) {
+    chunk = std::partition_point(chunk, chunks_.end(),
+                                 [&](const Chunk& c) { return c.end <= range.begin; });
+    for (auto c = chunk; c != chunks_.end() && c->begin < range.end; ++c) {
+      const int64_t from = std::max(range.begin, c->begin), to = std::min(range.end, c->end);
+      append_run(owned[c->rank].rows, {c->row + from - c->begin, c->row + to - c->begin, 1});
+      append_run(owned[c->rank].tokens, {from, to, 1});
+    }
+  }
+  return owned;
+}
+
+int64_t KvOwners::count_remote(const std::vector<TokenRun>& wanted, int32_t rank) const {
+  int64_t remote = count_ids(wanted);
+  for (const TokenRun& run : layout_.kv_runs[rank]) {
+    auto range = std::partition_point(wanted.begin(), wanted.end(),
+                                      [&](const TokenRun& w) { return w.end <= run.begin; });
+    for (; range != wanted.end() && range->begin < run.end; ++range) {
+      const auto [from, to] = indices_inside(run, range->begin, range->end);
+      remote -= to - from;
+    }
+  }
+  return remote;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,182 @@
+#include "sim/plan/planner/plan_builder.h"
+
+#include "sim/base/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+
+PlanBuilder::PlanBuilder(const Scenario& scenario, Layout layout) {
+  plan_.scenario = scenario;
+  plan_.layout = std::move(layout);
+  mask_ = compile_mask(scenario.attention, plan_.layout.slots.sequences);
+}
+
+RunListId PlanBuilder::add_list(const std::vector<TokenRun>& runs) {
+  plan_.run_lists.push_back({static_cast<int64_t>(plan_.runs.size()),
+                             static_cast<int64_t>(runs.size()), count_ids(runs)});
+  plan_.runs.insert(plan_.runs.end(), runs.begin(), runs.end());
+  return RunListId{static_cast<int32_t>(plan_.run_lists.size() - 1)};
+}
+
+BufferId PlanBuilder::add_buffer(RankId rank, BufferKind kind, BufferRole role, RunListId tokens,
+                                 int64_t rows, HeadRange heads) {
+  plan_.buffers.push_back({rank, kind, role, tokens, rows, heads});
+  return BufferId{static_cast<int32_t>(plan_.buffers.size() - 1)};
+}
+
+BufferId PlanBuilder::add_buffer(RankId rank, BufferKind kind, BufferRole role, RunListId tokens,
+                                 HeadRange heads) {
+  return add_buffer(rank, kind, role, tokens, plan_.rows(tokens), heads);
+}
+
+BufferId PlanBuilder::add_partial(BufferId like) {
+  BufferSpec spec = plan_.buffer(like);
+  spec.role = BufferRole::partial;
+  plan_.buffers.push_back(spec);
+  return BufferId{static_cast<int32_t>(plan_.buffers.size() - 1)};
+}
+
+void PlanBuilder::add_home_buffers() {
+  for (int32_t r = 0; r < num_ranks(); ++r) {
+    plan_.q_lists.push_back(add_list(plan_.layout.q_runs[r]));
+    plan_.kv_lists.push_back(add_list(plan_.layout.kv_runs[r]));
+  }
+  for (int32_t r = 0; r < num_ranks(); ++r) {
+    const RankId rank{r};
+    const RunListId q = plan_.q_lists[r], kv = plan_.kv_lists[r];
+    HomeBuffers home;
+    home.q = add_buffer(rank, BufferKind::q, BufferRole::home, q, all_heads());
+    home.kv = add_buffer(rank, BufferKind::kv, BufferRole::home, kv, all_kv_heads());
+    home.out = add_buffer(rank, BufferKind::out, BufferRole::home, q, all_heads());
+    if (has_backward()) {
+      home.d_out = add_buffer(rank, BufferKind::d_out, BufferRole::home, q, all_heads());
+      home.dq = add_buffer(rank, BufferKind::dq, BufferRole::home, q, all_heads());
+      home.dkv = add_buffer(rank, BufferKind::dkv, BufferRole::home, kv, all_kv_heads());
+    }
+    plan_.home.push_back(home);
+  }
+}
+
+int64_t PlanBuilder::size_of_open() const {
+  switch (open_kind_) {
+    case StageKind::transfer:
+      return static_cast<int64_t>(open_pass_->transfers.size());
+    case StageKind::reorder:
+      return static_cast<int64_t>(open_pass_->reorders.size());
+    case StageKind::compute:
+      return static_cast<int64_t>(open_pass_->computes.size());
+    case StageKind::merge:
+      return static_cast<int64_t>(open_pass_->merges.size());
+    case StageKind::finish:
+      return static_cast<int64_t>(open_pass_->finishes.size());
+  }
+  return 0;
+}
+
+void PlanBuilder::open_stage(Pass& pass, int32_t step, StageKind kind) {
+  CPSCOPE_CHECK(open_pass_ == nullptr, "a stage was opened inside another", step, open_step_);
+  open_pass_ = &pass;
+  open_step_ = step;
+  open_kind_ = kind;
+  open_begin_ = size_of_open();
+}
+
+void PlanBuilder::close_stage() {
+  const int64_t end = size_of_open();
+  if (end > open_begin_) open_pass_->stages.push_back({step(), open_kind_, open_begin_, end});
+  open_pass_->num_steps = std::max(open_pass_->num_steps, open_step_ + 1);
+  open_pass_ = nullptr;
+}
+
+void PlanBuilder::add_compute(ComputeItem item) {
+  item.step = step();
+  open_pass_->computes.push_back(item);
+}
+
+void PlanBuilder::add_transfer(TransferItem item) {
+  item.step = step();
+  const BufferSpec& from = plan_.buffer(item.from);
+  int64_t rows = from.rows;
+  if (item.from_rows != kAllRows) {
+    rows = plan_.rows(item.from_rows);
+  } else if (item.tokens != kNoTokens) {
+    rows = plan_.rows(item.tokens);
+  }
+  // A rank without rows sends nothing, except in a ring, where the target slot must be given its
+  // new tokens, even if there are none.
+  if (rows == 0 && item.tokens == kNoTokens) return;
+  if (item.src == item.dst) {
+    item.link = LinkClass::self;
+  } else {
+    const Numerics& numerics = scenario().numerics;
+    const int64_t element = item.payload == Payload::dkv && item.wire_fp32
+                                ? std::max<int64_t>(4, element_bytes(numerics.dtype))
+                                : element_bytes(numerics.dtype);
+    item.bytes = rows * item.heads.size() * lanes_of(from.kind, attention()) * element;
+  }
+  open_pass_->transfers.push_back(item);
+}
+
+void PlanBuilder::add_reorder(RankId rank, BufferId from, BufferId to, RunListId order) {
+  open_pass_->reorders.push_back({step(), rank, from, to, order});
+}
+
+void PlanBuilder::add_merge(RankId rank, BufferId partial, BufferId into, int32_t order) {
+  open_pass_->merges.push_back({step(), rank, partial, into, order});
+}
+
+void PlanBuilder::add_finish(RankId rank, BufferId buffer) {
+  open_pass_->finishes.push_back({step(), rank, buffer});
+}
+
+std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
+                                                     const std::vector<PieceTable>& q_tables,
+                                                     const std::vector<PieceTable>& kv_tables,
+                                                     const std::vector<SliceJob>& jobs) {
+  const int64_t count = static_cast<int64_t>(jobs.size());
+  const int64_t per_block = std::max<int64_t>(1, count / (int64_t{8} * default_thread_count()) + 1);
+  const int64_t blocks = (count + per_block - 1) / per_block;
+  std::vector<std::vector<BandSlice>> found(static_cast<size_t>(blocks));
+  std::vector<SliceRange> ranges(jobs.size());
+  std::atomic<int64_t> total{0};
+  for_each_index(blocks, [&](int64_t block) {
+    std::vector<BandSlice>& bands = found[block];
+    for (int64_t j = block * per_block; j < std::min(count, (block + 1) * per_block); ++j) {
+      if (total.load(std::memory_order_relaxed) > kMaxPlanSlices) return;
+      const int64_t first = static_cast<int64_t>(bands.size());
+      const int64_t pairs =
+          intersect(q_tables[jobs[j].q_table], kv_tables[jobs[j].kv_table], builder.mask(), bands);
+      ranges[j] = {first, static_cast<int64_t>(bands.size()) - first, pairs};
+      total.fetch_add(ranges[j].count, std::memory_order_relaxed);
+    }
+  });
+  if (total.load() > kMaxPlanSlices) return std::nullopt;
+  std::vector<BandSlice>& slices = builder.plan().slices;
+  slices.reserve(slices.size() + static_cast<size_t>(total.load()));
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t base = static_cast<int64_t>(slices.size());
+    for (int64_t j = block * per_block; j < std::min(count, (block + 1) * per_block); ++j)
+      ranges[j].first += base;
+    slices.insert(slices.end(), found[block].begin(), found[block].end());
+    found[block] = {};
+  }
+  return ranges;
+}
+
+Error too_many_slices() {
+  return make_refusal(fmt::format("the plan has more than {} band slices", kMaxPlanSlices),
+                      "use a layout with longer runs, a larger chunk_size or fewer mask slices",
+                      {"parallel.layout"});
+}
+
+void set_slices(ComputeItem& item, const SliceRange& range) {
+  item.first_slice = range.first;
+  item.num_slices = range.count;
+  item.visible_pairs = range.pairs * item.heads.size();
+}
+
+}  // namespace cpscope

@@ -1,0 +1,97 @@
+#include "sim/plan/planner/planner.h"
+
+#include "sim/plan/plan_size.h"
+#include "sim/plan/planner/planner_parts.h"
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+std::optional<Error> refuse_by_size(const Scenario& scenario) {
+  const int64_t items = estimate_plan_items(scenario);
+  if (items > kMaxPlanItems) {
+    return make_refusal(fmt::format("the plan would have about {} items, at most {} fit in memory",
+                                    items, kMaxPlanItems),
+                        "use fewer ranks, a2a+p2p with larger groups, or backward = false",
+                        {"parallel.cp_size"});
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> fill(PlanBuilder& builder) {
+  switch (builder.scenario().parallel.comm_type) {
+    case CommType::p2p:
+      return plan_p2p(builder);
+    case CommType::a2a:
+      return plan_a2a(builder);
+    case CommType::all_gather:
+      return plan_all_gather(builder);
+    case CommType::a2a_p2p:
+      return plan_hierarchical(builder);
+    case CommType::group_cast:
+      return plan_group_cast(builder);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+int64_t estimate_plan_items(const Scenario& scenario) {
+  const Parallel& parallel = scenario.parallel;
+  const int64_t ranks = parallel.cp_size;
+  const int64_t passes = scenario.numerics.backward ? 3 : 1;
+  switch (parallel.comm_type) {
+    case CommType::p2p:
+      return ranks * ranks * 3 * passes;
+    case CommType::all_gather:
+    case CommType::group_cast:
+      return ranks * ranks * passes;
+    case CommType::a2a:
+      return ranks * ranks * 3 * passes;
+    case CommType::a2a_p2p: {
+      const int64_t ring = ranks / parallel.a2a_size;
+      return ranks * 3 * (parallel.a2a_size + ring) * passes;
+    }
+  }
+  return 0;
+}
+
+std::optional<Error> refuse_by_rule(const Scenario& scenario) {
+  const Parallel& parallel = scenario.parallel;
+  const int32_t heads = scenario.attention.heads;
+  if (parallel.comm_type == CommType::a2a && heads % parallel.cp_size != 0) {
+    return make_refusal(fmt::format("a2a requires heads % cp_size == 0: {} heads, {} ranks", heads,
+                                    parallel.cp_size),
+                        "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type",
+                        {"attention.heads"});
+  }
+  if (parallel.comm_type == CommType::a2a_p2p && parallel.cp_size % parallel.a2a_size != 0) {
+    return make_refusal(
+        fmt::format("a2a+p2p requires cp_size % a2a_size == 0: {} ranks, a2a_size {}",
+                    parallel.cp_size, parallel.a2a_size),
+        "use an a2a_size that divides cp_size", {"parallel.a2a_size", "parallel.cp_comm_type"});
+  }
+  if (parallel.comm_type == CommType::a2a_p2p && heads % parallel.a2a_size != 0) {
+    return make_refusal(fmt::format("a2a+p2p requires heads % a2a_size == 0: {} heads, a2a_size {}",
+                                    heads, parallel.a2a_size),
+                        "use an a2a_size that divides heads", {"attention.heads"});
+  }
+  return std::nullopt;
+}
+
+Result<Plan> make_plan(const Scenario& scenario) {
+  if (auto error = refuse_by_rule(scenario)) return *error;
+  if (auto error = refuse_by_size(scenario)) return *error;
+  Result<Layout> layout = make_layout(scenario);
+  if (!layout) return layout.error();
+  const int64_t mask_bands = count_mask_bands(scenario.attention, layout.value().slots.sequences);
+  if (mask_bands > kMaxPlanSlices) return too_many_mask_bands(scenario.attention, mask_bands);
+  PlanBuilder builder(scenario, std::move(layout).value());
+  builder.add_home_buffers();
+  if (auto error = fill(builder)) return *error;
+  builder.plan().hash = hash_plan(builder.plan());
+  return std::move(builder.plan());
+}
+
+}  // namespace cpscope

@@ -1,0 +1,386 @@
+#include "sim/plan/planner/needed_rows.h"
+#include "sim/plan/planner/planner_parts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+
+namespace cpscope {
+namespace {
+
+/// Rows sent between two ranks, as row lists of both buffers.
+struct Exchange {
+  int32_t src = 0, dst = 0;
+  RunListId from_rows{}, to_rows{};
+};
+
+/// The group-cast of one rank: where its queries are computed and which remote KV they need.
+struct CastRank {
+  Seat seat;                      // queries as computed here; kv is the rank's own
+  BufferId received = kNoBuffer;  // remote KV, kNoBuffer when none is needed
+  BufferId d_received = kNoBuffer;
+  RunListId received_tokens{};
+  std::vector<Exchange> kv;  // who sends which KV rows here, by source
+};
+
+/// A piece of a rank's queries that another rank may compute.
+struct QueryShare {
+  int32_t owner = 0, worker = 0;
+  int64_t row_begin = 0, row_end = 0;  // rows of the owner's home buffer
+  int64_t area = 0;
+};
+
+struct CastPlan {
+  std::vector<CastRank> ranks;
+  std::vector<Exchange> queries;  // dispatch = queries: owner -> worker
+};
+
+constexpr int64_t kSharesPerRank = 2;
+
+/// Two shares per rank, assigned so that every worker gets the same number and the loads are even:
+/// largest first (equal areas: lower id first) to the least loaded worker (equal loads: lower rank)
+/// that has room. Source: torchtitan PR #2543.
+std::vector<QueryShare> deal_queries(const PlanBuilder& builder) {
+  const Plan& plan = builder.plan();
+  std::vector<QueryShare> shares;
+  for (int32_t r = 0; r < builder.num_ranks(); ++r) {
+    const int64_t rows = plan.rows(plan.q_lists[r]);
+    for (int64_t part = 0; part < kSharesPerRank; ++part) {
+      QueryShare share{r, 0, rows * part / kSharesPerRank, rows * (part + 1) / kSharesPerRank, 0};
+      const PieceTable pieces =
+          make_pieces(slice_rows(plan.list(plan.q_lists[r]), share.row_begin, share.row_end),
+                      builder.slots(), Side::q);
+      for (const Piece& piece : pieces.pieces) {
+        for (const Band& band : builder.mask().near_rows(piece.sequence, piece.position,
+                                                         piece.position_of(piece.count - 1) + 1)) {
+          if (piece.stride == 1) {
+            share.area += count_pairs_in_rows(band, piece.position, piece.position_of(piece.count));
+            continue;
+          }
+          for (int64_t i = 0; i < piece.count; ++i) {
+            const ColumnRange columns = columns_of_row(band, piece.position_of(i));
+            share.area += std::max<int64_t>(0, columns.end - columns.begin);
+          }
+        }
+      }
+      shares.push_back(share);
+    }
+  }
+  std::vector<size_t> order(shares.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return shares[a].area > shares[b].area; });
+  std::priority_queue<std::pair<int64_t, int32_t>, std::vector<std::pair<int64_t, int32_t>>,
+                      std::greater<>>
+      by_load;
+  std::vector<int64_t> held(static_cast<size_t>(builder.num_ranks()), 0);
+  for (int32_t r = 0; r < builder.num_ranks(); ++r) by_load.emplace(0, r);
+  for (const size_t id : order) {
+    const auto [load, worker] = by_load.top();
+    by_load.pop();
+    shares[id].worker = worker;
+    if (++held[worker] < kSharesPerRank) by_load.emplace(load + shares[id].area, worker);
+  }
+  return shares;
+}
+
+/// Adds the moved query-side buffers of every worker, and the exchanges that fill them.
+void move_queries(PlanBuilder& builder, CastPlan& cast) {
+  std::vector<QueryShare> shares = deal_queries(builder);
+  for (int32_t worker = 0; worker < builder.num_ranks(); ++worker) {
+    std::vector<TokenRun> tokens;
+    int64_t row = 0;
+    for (const QueryShare& share : shares) {
+      if (share.worker != worker || share.row_begin == share.row_end) continue;
+      const auto part = slice_rows(builder.plan().list(builder.plan().q_lists[share.owner]),
+                                   share.row_begin, share.row_end);
+      tokens.insert(tokens.end(), part.begin(), part.end());
+      const int64_t count = share.row_end - share.row_begin;
+      cast.queries.push_back({share.owner, worker,
+                              builder.add_list({{share.row_begin, share.row_end, 1}}),
+                              builder.add_list({{row, row + count, 1}})});
+      row += count;
+    }
+    Seat& seat = cast.ranks[worker].seat;
+    const RunListId list = builder.add_list(tokens);
+    const auto add = [&](BufferKind kind) {
+      return builder.add_buffer(seat.rank, kind, BufferRole::moved, list, seat.heads);
+    };
+    seat.q_tokens = list;
+    seat.q = add(BufferKind::q);
+    seat.out = add(BufferKind::out);
+    if (!builder.has_backward()) continue;
+    seat.d_out = add(BufferKind::d_out);
+    seat.dq = add(BufferKind::dq);
+  }
+}
+
+/// Finds the remote KV rows that a rank's queries need, in ascending token order (source order for
+/// one-token stripes), and who sends them.
+void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTable& q,
+                    CastRank& rank) {
+  const std::vector<TokenRun> wanted = visible_keys(q, builder.mask(), builder.slots());
+  std::vector<KvOwners::OwnedRows> owned = owners.split_by_owner(wanted);
+  const int32_t self = to_index(rank.seat.rank);
+  struct Part {
+    TokenRun tokens;
+    size_t source;
+  };
+  std::vector<Part> parts;
+  for (size_t source = 0; source < owned.size(); ++source) {
+    if (static_cast<int32_t>(source) == self) continue;
+    for (const TokenRun& run : owned[source].tokens) parts.push_back({run, source});
+  }
+  if (parts.empty()) return;
+  if (!owners.is_striped()) {
+    std::sort(parts.begin(), parts.end(),
+              [](const Part& a, const Part& b) { return a.tokens.begin < b.tokens.begin; });
+  }
+  // Target rows of each source, in the order in which that source's own rows are listed.
+  std::vector<std::vector<std::pair<int64_t, TokenRun>>> landing(
+      owned.size());  // token begin -> rows
+  std::vector<TokenRun> tokens;
+  int64_t row = 0;
+  for (const Part& part : parts) {
+    append_run(tokens, part.tokens);
+    landing[part.source].push_back({part.tokens.begin, {row, row + part.tokens.count(), 1}});
+    row += part.tokens.count();
+  }
+  rank.received_tokens = builder.add_list(tokens);
+  rank.received = builder.add_buffer(rank.seat.rank, BufferKind::kv, BufferRole::received,
+                                     rank.received_tokens, rank.seat.kv_heads);
+  if (builder.has_backward()) {
+    rank.d_received = builder.add_buffer(rank.seat.rank, BufferKind::dkv, BufferRole::received,
+                                         rank.received_tokens, rank.seat.kv_heads);
+  }
+  for (size_t source = 0; source < owned.size(); ++source) {
+    if (landing[source].empty()) continue;
+    if (!owners.is_striped())
+      std::sort(landing[source].begin(), landing[source].end(),
+                [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<TokenRun> to_rows;
+    for (const TokenRun& run : owned[source].tokens) {
+      // An owner's runs match these parts: both were cut at the same places.
+      const auto at =
+          owners.is_striped()
+              ? std::find_if(landing[source].begin(), landing[source].end(),
+                             [&](const auto& l) { return l.first == run.begin; })
+              : std::partition_point(landing[source].begin(), landing[source].end(),
+                                     [&](const auto& l) { return l.first < run.begin; });
+      append_run(to_rows, at->second);
+    }
+    rank.kv.push_back({static_cast<int32_t>(source), self, builder.add_list(owned[source].rows),
+                       builder.add_list(to_rows)});
+  }
+}
+
+void add_row_transfer(PlanBuilder& builder, const Exchange& exchange, Payload payload,
+                      BufferId from, BufferId to, HeadRange heads, bool reversed) {
+  TransferItem item;
+  item.src = RankId{reversed ? exchange.dst : exchange.src};
+  item.dst = RankId{reversed ? exchange.src : exchange.dst};
+  item.from = from;
+  item.to = to;
+  item.from_rows = reversed ? exchange.to_rows : exchange.from_rows;
+  item.to_rows = reversed ? exchange.from_rows : exchange.to_rows;
+  item.heads = heads;
+  item.payload = payload;
+  item.link = LinkClass::direct;
+  if (payload == Payload::dkv) {
+    item.landing = Landing::add;
+    item.wire_fp32 = builder.scenario().numerics.dkv_wire == DkvWire::fp32;
+  }
+  builder.add_transfer(item);
+}
+
+void add_kv_casts(PlanBuilder& builder, const CastPlan& cast) {
+  for (const CastRank& rank : cast.ranks) {
+    for (const Exchange& exchange : rank.kv) {
+      add_row_transfer(builder, exchange, Payload::kv, builder.plan().home[exchange.src].kv,
+                       rank.received, rank.seat.kv_heads, false);
+    }
+  }
+}
+
+/// Slices of each rank against its own KV ([2r]) and against the received one ([2r+1], empty when
+/// nothing is received).
+std::optional<std::vector<SliceRange>> find_cast_slices(PlanBuilder& builder, const CastPlan& cast,
+                                                        const std::vector<PieceTable>& q_tables) {
+  std::vector<PieceTable> kv_tables;
+  std::vector<SliceJob> jobs;
+  for (size_t r = 0; r < cast.ranks.size(); ++r) {
+    const CastRank& rank = cast.ranks[r];
+    kv_tables.push_back(
+        make_pieces(builder.plan().list(rank.seat.kv_tokens), builder.slots(), Side::kv));
+    kv_tables.push_back(
+        rank.received == kNoBuffer
+            ? PieceTable{{}, {}, {0}}
+            : make_pieces(builder.plan().list(rank.received_tokens), builder.slots(), Side::kv));
+    jobs.push_back({static_cast<int32_t>(r), static_cast<int32_t>(2 * r)});
+    jobs.push_back({static_cast<int32_t>(r), static_cast<int32_t>(2 * r + 1)});
+  }
+  return intersect_all(builder, q_tables, kv_tables, jobs);
+}
+
+/// The two halves of a rank's work: its own KV, then the received KV.
+struct Half {
+  size_t rank;
+  BufferId kv, d_kv;
+  RunListId tokens;
+  SliceRange range;
+};
+
+std::vector<Half> halves_of(const CastPlan& cast, const std::vector<SliceRange>& ranges) {
+  std::vector<Half> halves;
+  for (size_t r = 0; r < cast.ranks.size(); ++r) {
+    const CastRank& rank = cast.ranks[r];
+    halves.push_back({r, rank.seat.kv, rank.seat.dkv, rank.seat.kv_tokens, ranges[2 * r]});
+    if (rank.received != kNoBuffer)
+      halves.push_back(
+          {r, rank.received, rank.d_received, rank.received_tokens, ranges[2 * r + 1]});
+  }
+  return halves;
+}
+
+void add_forward(PlanBuilder& builder, const CastPlan& cast, const std::vector<Half>& halves) {
+  Pass& pass = builder.plan().forward;
+  builder.open_stage(pass, 0, StageKind::transfer);
+  for (const Exchange& move : cast.queries) {
+    add_row_transfer(builder, move, Payload::q, builder.plan().home[move.src].q,
+                     cast.ranks[move.dst].seat.q, builder.all_heads(), false);
+  }
+  add_kv_casts(builder, cast);
+  builder.close_stage();
+  std::vector<BufferId> partial;
+  for (const Half& half : halves)
+    partial.push_back(builder.add_partial(cast.ranks[half.rank].seat.out));
+  builder.open_stage(pass, 0, StageKind::compute);
+  for (size_t h = 0; h < halves.size(); ++h) {
+    builder.add_compute(forward_item(cast.ranks[halves[h].rank].seat, halves[h].kv,
+                                     halves[h].tokens, partial[h], halves[h].range));
+  }
+  builder.close_stage();
+  builder.open_stage(pass, 0, StageKind::merge);
+  std::vector<int32_t> merges(cast.ranks.size(), 0);
+  for (size_t h = 0; h < halves.size(); ++h) {
+    const CastRank& rank = cast.ranks[halves[h].rank];
+    if (halves[h].range.count > 0)
+      builder.add_merge(rank.seat.rank, partial[h], rank.seat.out, merges[halves[h].rank]++);
+  }
+  for (size_t r = 0; r < cast.ranks.size(); ++r) {
+    if (merges[r] == 0)
+      builder.add_merge(cast.ranks[r].seat.rank, kNoBuffer, cast.ranks[r].seat.out, 0);
+  }
+  builder.close_stage();
+  builder.open_stage(pass, 0, StageKind::finish);
+  for (const CastRank& rank : cast.ranks) builder.add_finish(rank.seat.rank, rank.seat.out);
+  builder.close_stage();
+  builder.open_stage(pass, 0, StageKind::transfer);
+  for (const Exchange& move : cast.queries) {
+    add_row_transfer(builder, move, Payload::out, cast.ranks[move.dst].seat.out,
+                     builder.plan().home[move.src].out, builder.all_heads(), true);
+  }
+  builder.close_stage();
+}
+
+void add_cast_gradient_merges(PlanBuilder& builder, const CastPlan& cast,
+                              const std::vector<Half>& halves, const std::vector<BufferId>& dq,
+                              const std::vector<BufferId>& dkv) {
+  builder.open_stage(builder.plan().backward, 0, StageKind::merge);
+  std::vector<int32_t> merges(cast.ranks.size(), 0);
+  for (size_t h = 0; h < halves.size(); ++h) {
+    const CastRank& rank = cast.ranks[halves[h].rank];
+    const bool works = halves[h].range.count > 0;
+    if (works) builder.add_merge(rank.seat.rank, dq[h], rank.seat.dq, merges[halves[h].rank]++);
+    builder.add_merge(rank.seat.rank, works ? dkv[h] : kNoBuffer, halves[h].d_kv, 0);
+  }
+  for (size_t r = 0; r < cast.ranks.size(); ++r) {
+    if (merges[r] == 0)
+      builder.add_merge(cast.ranks[r].seat.rank, kNoBuffer, cast.ranks[r].seat.dq, 0);
+  }
+  builder.close_stage();
+}
+
+/// dK, dV of received rows return to their owners, which add them in order of the source rank.
+void add_group_reduce(PlanBuilder& builder, const CastPlan& cast) {
+  struct Return {
+    const CastRank* rank;
+    const Exchange* exchange;
+  };
+  std::vector<Return> returns;
+  for (const CastRank& rank : cast.ranks) {
+    for (const Exchange& exchange : rank.kv) returns.push_back({&rank, &exchange});
+  }
+  std::stable_sort(returns.begin(), returns.end(), [](const Return& a, const Return& b) {
+    return a.exchange->src < b.exchange->src;
+  });
+  for (const Return& item : returns) {
+    add_row_transfer(builder, *item.exchange, Payload::dkv, item.rank->d_received,
+                     builder.plan().home[item.exchange->src].dkv, item.rank->seat.kv_heads, true);
+  }
+}
+
+void add_backward(PlanBuilder& builder, const CastPlan& cast, const std::vector<Half>& halves) {
+  Pass& pass = builder.plan().backward;
+  builder.open_stage(pass, 0, StageKind::transfer);
+  for (const Exchange& move : cast.queries) {
+    add_row_transfer(builder, move, Payload::d_out, builder.plan().home[move.src].d_out,
+                     cast.ranks[move.dst].seat.d_out, builder.all_heads(), false);
+  }
+  if (builder.scenario().parallel.backward_kv == BackwardKv::refetch) add_kv_casts(builder, cast);
+  builder.close_stage();
+  std::vector<BufferId> dq, dkv;
+  for (const Half& half : halves) {
+    dq.push_back(builder.add_partial(cast.ranks[half.rank].seat.dq));
+    dkv.push_back(builder.add_partial(half.d_kv));
+  }
+  builder.open_stage(pass, 0, StageKind::compute);
+  for (size_t h = 0; h < halves.size(); ++h) {
+    const Seat& seat = cast.ranks[halves[h].rank].seat;
+    ComputeItem item =
+        forward_item(seat, halves[h].kv, halves[h].tokens, seat.out, halves[h].range);
+    item.d_out = seat.d_out;
+    item.dq = dq[h];
+    item.dkv = dkv[h];
+    builder.add_compute(item);
+  }
+  builder.close_stage();
+  add_cast_gradient_merges(builder, cast, halves, dq, dkv);
+  builder.open_stage(pass, 0, StageKind::finish);
+  for (const CastRank& rank : cast.ranks) builder.add_finish(rank.seat.rank, rank.seat.dq);
+  builder.close_stage();
+  builder.open_stage(pass, 0, StageKind::transfer);
+  for (const Exchange& move : cast.queries) {
+    add_row_transfer(builder, move, Payload::dq, cast.ranks[move.dst].seat.dq,
+                     builder.plan().home[move.src].dq, builder.all_heads(), true);
+  }
+  add_group_reduce(builder, cast);
+  builder.close_stage();
+  builder.open_stage(pass, 0, StageKind::finish);
+  for (const CastRank& rank : cast.ranks) builder.add_finish(rank.seat.rank, rank.seat.dkv);
+  builder.close_stage();
+}
+
+}  // namespace
+
+std::optional<Error> plan_group_cast(PlanBuilder& builder) {
+  CastPlan cast;
+  for (const Seat& seat : home_seats(builder))
+    cast.ranks.push_back({seat, kNoBuffer, kNoBuffer, {}, {}});
+  if (builder.scenario().parallel.dispatch == Dispatch::queries) move_queries(builder, cast);
+  const KvOwners owners(builder.plan().layout);
+  std::vector<PieceTable> q_tables;
+  for (CastRank& rank : cast.ranks) {
+    q_tables.push_back(
+        make_pieces(builder.plan().list(rank.seat.q_tokens), builder.slots(), Side::q));
+    find_remote_kv(builder, owners, q_tables.back(), rank);
+  }
+  const auto ranges = find_cast_slices(builder, cast, q_tables);
+  if (!ranges) return too_many_slices();
+  const std::vector<Half> halves = halves_of(cast, *ranges);
+  add_forward(builder, cast, halves);
+  if (builder.has_backward()) add_backward(builder, cast, halves);
+  return std::nullopt;
+}
+
+}  // namespace cpscope

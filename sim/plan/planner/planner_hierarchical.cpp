@@ -1,0 +1,30 @@
+#include "sim/plan/planner/planner_parts.h"
+
+namespace cpscope {
+
+std::optional<Error> plan_hierarchical(PlanBuilder& builder) {
+  const int32_t a2a_size = builder.scenario().parallel.a2a_size;
+  const int32_t ring_size = builder.num_ranks() / a2a_size;
+  std::vector<std::vector<int32_t>> groups(static_cast<size_t>(ring_size));
+  Rings rings;
+  rings.members.resize(static_cast<size_t>(a2a_size));
+  for (int32_t p = 0; p < ring_size; ++p) {
+    for (int32_t a = 0; a < a2a_size; ++a) {
+      groups[p].push_back(p * a2a_size + a);
+      rings.members[a].push_back(p * a2a_size + a);
+    }
+  }
+  const HeadExchange exchange = make_head_exchange(builder, groups);
+  for (const ExchangeSeat& seat : exchange.seats) rings.seats.push_back(seat.seat);
+  plan_exchange_in(builder, exchange);
+  RingState state;
+  if (auto error = plan_ring_forward(builder, rings, state)) return error;
+  plan_exchange_out(builder, exchange, ring_size - 1);
+  if (!builder.has_backward()) return std::nullopt;
+  plan_gradient_exchange_in(builder, exchange);
+  plan_ring_backward(builder, rings, state);
+  plan_gradient_exchange_out(builder, exchange, ring_size - 1);
+  return std::nullopt;
+}
+
+}  // namespace cpscope

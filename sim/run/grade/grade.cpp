@@ -1,0 +1,535 @@
+#include "sim/run/grade/grade.h"
+
+#include "sim/run/dtype.h"
+#include "sim/run/grade/probe_parts.h"
+#include "sim/run/grade/tensor_grader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace cpscope {
+namespace {
+
+/// Rows with fewer elements than this sometimes cancel to almost nothing, as scalars do.
+constexpr int64_t kLanesThatNeverCancel = 8;
+
+/// Error of kernels that compute exp2 by a cubic polynomial, as FlashAttention 4 does on Blackwell
+/// (coefficients 1, 0.695146, 0.227564, 0.077119): largest relative error of a weight, and its root
+/// mean square over the polynomial's range. A row with one key has the full error in its lse.
+constexpr KnownError kCubicExp2 = {8.8e-5, 6.1e-5};
+
+/// Kernels split and merge the work of a query in their own ways, and round more often in one rank
+/// or head than in another. (Shares of dk and dv follow the plan.)
+constexpr double kRoomForSplits = 1.25;
+
+double root_mean_square(const std::vector<double>& values) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;  // NaN in padding
+    sum += value * value;
+    ++count;
+  }
+  return count == 0 ? 0.0 : std::sqrt(sum / static_cast<double>(count));
+}
+
+/// Owners and sequences of all tokens of one side, then of the judged ones.
+RowPlaces row_places_of(const Plan& plan, bool is_kv, const std::vector<int64_t>* judged) {
+  const BatchSlots& slots = plan.layout.slots;
+  const auto tokens = static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens);
+  RowPlaces all{{}, owners_of(plan, is_kv), std::vector<int32_t>(tokens, -1)};
+  for (size_t s = 0; s < slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = slots.sequences[s];
+    std::fill_n(all.sequences.begin() + (is_kv ? slot.kv_begin : slot.q_begin),
+                is_kv ? slot.kv_valid : slot.q_valid, static_cast<int32_t>(s));
+  }
+  if (judged == nullptr) {
+    all.tokens.resize(tokens);
+    std::iota(all.tokens.begin(), all.tokens.end(), int64_t{0});
+    return all;
+  }
+  RowPlaces chosen{*judged, {}, {}};
+  for (const int64_t token : *judged) {
+    chosen.ranks.push_back(all.ranks[token]);
+    chosen.sequences.push_back(all.sequences[token]);
+  }
+  return chosen;
+}
+
+Tensor by_head(const char* name, const std::vector<double>& values) {
+  return {name, {1, static_cast<int64_t>(values.size())}, Dtype::fp64, values};
+}
+
+/// Rows of out and lse, for the tokens in `tokens`.
+struct ForwardRows {
+  const std::vector<int64_t>& tokens;
+  const Tensor& out;
+  const Tensor& lse;
+  // Null if rounding of the answer's own out is not an error.
+  const Tensor* plain_out = nullptr;
+  const std::vector<double>* terms = nullptr;  // [row] of out
+  double plain_rate = 0.0;                     // the plain run's error of out over its lengths
+  double logit_error = 0.0;                    // of a weight, from the rounding of a typical logit
+};
+
+/// [row of out] Expected error of delta = rowsum(d_out * out), from typical roundings of out and
+/// from the errors of the plain run's out, in this row and elsewhere. The gradients of q, k and the
+/// sink are differences that contain delta, so this error does not shrink where they cancel.
+std::vector<double> delta_errors(const Tensor& d_out, const ForwardRows& rows, Dtype dtype) {
+  const int64_t heads = rows.out.shape[1], lanes = rows.out.shape[2];
+  std::vector<double> errors(rows.lse.values.size(), 0.0);
+  for (size_t row = 0; row < errors.size(); ++row) {
+    if (!std::isfinite(rows.lse.values[row])) continue;  // d_out may be NaN here
+    const size_t at = row * static_cast<size_t>(lanes);
+    const int64_t token = rows.tokens[row / static_cast<size_t>(heads)],
+                  head = static_cast<int64_t>(row) % heads;
+    const double* given = d_out.values.data() + (token * heads + head) * lanes;
+    const double* out = rows.out.values.data() + at;
+    // A row with a small error by chance in the plain run may have the error of other rows.
+    const double elsewhere = rows.terms == nullptr
+                                 ? 0.0
+                                 : rows.plain_rate *
+                                       std::hypot((*rows.terms)[row], row_norm(out, lanes)) /
+                                       std::sqrt(static_cast<double>(lanes));
+    double sum = 0;
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      const double here = rows.plain_out == nullptr
+                              ? 0.0
+                              : rows.plain_out->values[at + static_cast<size_t>(lane)] - out[lane];
+      const double rounding = std::hypot(typical_rounding(dtype), rows.logit_error) * out[lane];
+      const double error = std::hypot(rounding, here, elsewhere);
+      sum += std::pow(given[lane] * error, 2);
+    }
+    if (std::isfinite(sum)) errors[row] = std::sqrt(sum);
+  }
+  return errors;
+}
+
+/// [row of dq] delta's error times the weighted mean of the keys, which is not longer than a key.
+std::vector<double> carry_to_queries(std::vector<double> errors, double key_length) {
+  for (double& error : errors) error *= key_length;
+  return errors;
+}
+
+/// [row of dk] The errors of the deltas of all queries that see a key add up in its row, by their
+/// weights. The sum of the squares of these weights follows from dv's terms: they are the weights
+/// times d_out.
+std::vector<double> carry_to_keys(const std::vector<double>& errors,
+                                  const std::vector<double>& dv_terms, const RunInputs& inputs,
+                                  const RowPlaces& keys, const Attention& attention,
+                                  double query_length) {
+  const int64_t kv_heads = attention.kv_heads, group = attention.heads / kv_heads;
+  const double d_out =
+      root_mean_square(inputs.d_out.values) * std::sqrt(static_cast<double>(attention.head_dim_v));
+  const std::vector<SequenceSlot>& sequences = inputs.slots.sequences;
+  // [sequence, KV head] the typical error of a delta
+  std::vector<double> typical(sequences.size() * static_cast<size_t>(kv_heads), 0.0);
+  for (size_t place = 0; place < typical.size(); ++place) {
+    const SequenceSlot& slot = sequences[place / static_cast<size_t>(kv_heads)];
+    const int64_t kv_head = static_cast<int64_t>(place) % kv_heads;
+    double sum = 0;
+    int64_t count = 0;
+    for (int64_t query = slot.q_begin; query < slot.q_begin + slot.q_valid; ++query) {
+      for (int64_t member = 0; member < group; ++member) {
+        const double error = errors[query * attention.heads + kv_head * group + member];
+        sum += error * error;
+        count += error > 0 ? 1 : 0;
+      }
+    }
+    if (count > 0) typical[place] = std::sqrt(sum / static_cast<double>(count));
+  }
+  std::vector<double> carried(dv_terms.size(), 0.0);
+  for (size_t row = 0; d_out > 0 && row < carried.size(); ++row) {
+    const int32_t sequence = keys.sequences[row / static_cast<size_t>(kv_heads)];
+    if (sequence < 0) continue;
+    const size_t place = static_cast<size_t>(sequence) * static_cast<size_t>(kv_heads) +
+                         row % static_cast<size_t>(kv_heads);
+    carried[row] = typical[place] * query_length * dv_terms[row] / d_out;
+  }
+  return carried;
+}
+
+/// [head] The sink's gradient is the sum of its weight times delta over all rows.
+std::vector<double> carry_to_sinks(const std::vector<double>& errors, const RunInputs& inputs,
+                                   const Tensor& lse) {
+  const size_t heads = inputs.sink.size();
+  std::vector<double> carried(heads, 0.0);
+  for (size_t row = 0; row < errors.size(); ++row) {
+    if (!std::isfinite(lse.values[row])) continue;
+    const double weight = std::exp(inputs.sink[row % heads] - lse.values[row]);
+    carried[row % heads] += std::pow(weight * errors[row], 2);
+  }
+  for (double& value : carried) value = std::sqrt(value);
+  return carried;
+}
+
+/// Copies the rows of these tokens.
+Tensor pick_rows(const Tensor& tensor, const std::vector<int64_t>& tokens) {
+  if (tensor.values.empty()) return tensor;
+  Tensor rows{tensor.name, tensor.shape, tensor.dtype, {}};
+  rows.shape[0] = static_cast<int64_t>(tokens.size());
+  const int64_t width = tensor.size() / std::max<int64_t>(1, tensor.shape[0]);
+  for (const int64_t token : tokens)
+    rows.values.insert(rows.values.end(), tensor.values.begin() + token * width,
+                       tensor.values.begin() + (token + 1) * width);
+  return rows;
+}
+
+/// Everything needed to grade the tensors of one answer.
+class AnswerGrader {
+ public:
+  AnswerGrader(const Plan& plan, const RunInputs& inputs, const Verdict& verdict,
+               const GradeOptions& options)
+      : attention_(plan.scenario.attention),
+        dtype_(plan.scenario.numerics.dtype),
+        leaves_out_absent_(options.leaves_out_absent),
+        budgets_(options.budgets),
+        inputs_(inputs),
+        verdict_(verdict),
+        grader_(dtype_, {options.keeps_row_budgets, std::max(0, plan.forward.num_steps - 1),
+                         plan.layout.cp_size, std::ssize(plan.layout.slots.sequences)}),
+        q_(root_mean_square(inputs.q.values)),
+        k_(root_mean_square(inputs.k.values)),
+        v_(root_mean_square(inputs.v.values)),
+        d_out_(root_mean_square(inputs.d_out.values)) {}
+
+  void grade_forward(const Tensor& out, const Tensor& lse, const RowPlaces& queries) {
+    const Answer &exact = verdict_.exact, &plain = verdict_.plain;
+    add({.name = "out",
+         .seen = out,
+         .exact = exact.out,
+         .plain = plain.out,
+         .magnitude = v_,
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.out,
+         .places = &queries,
+         .is_empty = rows_without_keys(),
+         .group_room = kRoomForSplits});
+    // A logit with the error of one rounding of q and k changes lse by the same amount.
+    add({.name = "lse",
+         .seen = lse,
+         .exact = exact.lse,
+         .plain = plain.lse,
+         .magnitude = 1 + logit(),
+         .rounded_to = unrounded(),
+         .terms = kNoTerms,
+         .places = &queries,
+         .carried = std::vector<double>(exact.lse.values.size(), turned()),
+         .known = is_narrow() ? kCubicExp2 : KnownError{},
+         .is_empty = rows_without_keys(),
+         .group_room = kRoomForSplits});
+  }
+
+  void grade_max_logit(const std::vector<double>& seen) {
+    const std::vector<double>& exact = verdict_.exact.max_logit;
+    add_by_head("max_logit", seen, exact, verdict_.plain.max_logit, 1 + logit(),
+                std::vector<double>(exact.size(), turned()));
+  }
+
+  void grade_dq(const Tensor& dq, const RowPlaces& queries, const std::vector<double>& errors) {
+    add({.name = "dq",
+         .seen = dq,
+         .exact = verdict_.exact.dq,
+         .plain = verdict_.plain.dq,
+         .magnitude = slope() * k_,
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.dq,
+         .places = &queries,
+         .carried = carry_to_queries(errors, length() * k_),
+         .is_empty = rows_without_keys(),
+         .group_room = kRoomForSplits});
+  }
+
+  /// `errors`: of the deltas of all queries. A query's delta has the same error in the rows of all
+  /// keys that it sees. `lse_size`: of an lse that was handed in, else 0. Its rounding, and that of
+  /// the logits with it, affect every weight, while with a kernel's own lse they cancel.
+  void grade_keys(const Tensor& dk, const Tensor& dv, const RowPlaces& keys,
+                  const std::vector<double>& errors, double lse_size = 0.0) {
+    const auto deltas = static_cast<double>(
+        std::count_if(errors.begin(), errors.end(), [](double error) { return error > 0; }));
+    add({.name = "dk",
+         .seen = dk,
+         .exact = verdict_.exact.dk,
+         .plain = verdict_.plain.dk,
+         .magnitude = slope() * q_ * (1 + lse_size),
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.dk,
+         .places = &keys,
+         .carried =
+             carry_to_keys(errors, verdict_.terms.dv, inputs_, keys, attention_, length() * q_),
+         .sources = deltas,
+         .is_empty = keys_without_queries()});
+    add({.name = "dv",
+         .seen = dv,
+         .exact = verdict_.exact.dv,
+         .plain = verdict_.plain.dv,
+         .magnitude = d_out_ * (1 + lse_size),
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.dv,
+         .places = &keys,
+         .carried = carry_shares(),
+         .is_empty = keys_without_queries()});
+  }
+
+  void grade_sinks(const std::vector<double>& seen, const std::vector<double>& errors,
+                   const Tensor& lse) {
+    if (verdict_.exact.d_sink.empty()) return;
+    add_by_head("d_sink", seen, verdict_.exact.d_sink, verdict_.plain.d_sink, 1.0,
+                carry_to_sinks(errors, inputs_, lse));
+  }
+
+  /// For the judged rows, from the exact and the plain out.
+  std::vector<double> judged_delta_errors(const RowPlaces& queries) const {
+    const Answer& exact = verdict_.exact;
+    return delta_errors(
+        inputs_.d_out,
+        {queries.tokens, exact.out, exact.lse, &verdict_.plain.out, &verdict_.terms.out,
+         plain_rate_of_out(), unit_roundoff(unrounded()) * logit()},
+        dtype_);
+  }
+  /// For all rows, from the answer's own out.
+  std::vector<double> own_delta_errors(const Answer& seen) const {
+    std::vector<int64_t> tokens(static_cast<size_t>(seen.out.shape[0]));
+    std::iota(tokens.begin(), tokens.end(), int64_t{0});
+    return delta_errors(inputs_.d_out, {tokens, seen.out, seen.lse}, dtype_);
+  }
+
+  Grade finish() {
+    grade_.conclude();
+    return std::move(grade_);
+  }
+
+ private:
+  void add(const Compared& sides) {
+    if (leaves_out_absent_ && sides.seen.values.empty()) return;
+    Compared widened = sides;
+    for (const WidenedBudget& budget : budgets_)
+      if (budget.tensor == sides.name) widened.widened = budget.rel_l2;
+    grade_.tensors.push_back(grader_.grade(widened));
+  }
+
+  void add_by_head(const char* name, const std::vector<double>& seen,
+                   const std::vector<double>& exact, const std::vector<double>& plain,
+                   double magnitude, std::vector<double> carried) {
+    add({.name = name,
+         .seen = by_head(name, seen),
+         .exact = by_head(name, exact),
+         .plain = by_head(name, plain),
+         .magnitude = magnitude,
+         .rounded_to = unrounded(),
+         .terms = kNoTerms,
+         .carried = std::move(carried)});
+  }
+
+  /// [row of out] Padding, and queries that see no key.
+  std::vector<bool> rows_without_keys() const {
+    std::vector<bool> empty;
+    for (const double lse : verdict_.exact.lse.values) empty.push_back(std::isinf(lse));
+    return empty;
+  }
+  /// [row of dv] Padding, and keys that no query sees: no weight has reached them.
+  std::vector<bool> keys_without_queries() const {
+    std::vector<bool> empty;
+    for (const double terms : verdict_.terms.dv) empty.push_back(d_out_ > 0 && terms == 0);
+    return empty;
+  }
+  /// [row of dv] p * d_out and the sum of such shares are rounded. If a row has so few elements
+  /// that shares sometimes cancel to almost nothing, these roundings do not cancel.
+  std::vector<double> carry_shares() const {
+    if (attention_.head_dim_v >= kLanesThatNeverCancel) return {};
+    std::vector<double> carried = verdict_.terms.dv;
+    for (double& value : carried) value *= std::sqrt(2.0) * typical_rounding(dtype_);
+    return carried;
+  }
+  double plain_rate_of_out() const {
+    const Tensor &exact = verdict_.exact.out, &plain = verdict_.plain.out;
+    double error = 0, length = 0;
+    for (size_t i = 0; i < exact.values.size(); ++i) {
+      error += std::pow(plain.values[i] - exact.values[i], 2);
+      length += std::pow(exact.values[i], 2);
+    }
+    for (const double terms : verdict_.terms.out) length += terms * terms;
+    return length > 0 ? std::sqrt(error / length) : 0.0;
+  }
+  bool is_narrow() const { return dtype_ == Dtype::bf16 || dtype_ == Dtype::fp16; }
+  /// Statistics are never rounded to the dtype.
+  Dtype unrounded() const { return dtype_ == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32; }
+  double logit() const { return attention_.effective_scale() * q_ * k_ * attention_.head_dim_qk; }
+  /// RoPE's results are rounded to the dtype; the direction depends on the implementation of sine.
+  double turned() const {
+    if (attention_.rope_theta <= 0) return 0.0;
+    return typical_rounding(dtype_) * attention_.effective_scale() * q_ * k_ *
+           std::sqrt(2.0 * attention_.head_dim_qk);
+  }
+  double slope() const {
+    return d_out_ * v_ * std::sqrt(static_cast<double>(attention_.head_dim_v)) *
+           attention_.effective_scale();
+  }
+  double length() const {
+    return attention_.effective_scale() * std::sqrt(static_cast<double>(attention_.head_dim_qk));
+  }
+
+  static const std::vector<double> kNoTerms;
+  const Attention& attention_;
+  const Dtype dtype_;
+  const bool leaves_out_absent_;
+  const std::vector<WidenedBudget> budgets_;
+  const RunInputs& inputs_;
+  const Verdict& verdict_;
+  const TensorGrader grader_;
+  const double q_, k_, v_, d_out_;
+  Grade grade_;
+};
+
+const std::vector<double> AnswerGrader::kNoTerms;
+
+}  // namespace
+
+double share_of_typical_row(std::string_view tensor, int64_t lanes) {
+  return tensor == "out" && lanes >= kLanesThatNeverCancel ? 0.1 : 1.0;
+}
+
+Hops count_hops(const Plan& plan) {
+  std::vector<int32_t> partials(plan.buffers.size(), 0), shares(plan.buffers.size(), 0);
+  for (const MergeItem& item : plan.forward.merges) ++partials[to_index(item.into)];
+  // A share in a ring is summed hop by hop: what counts is how often one row is added to in all
+  // hops.
+  bool travels_summed = false;
+  for (const MergeItem& item : plan.backward.merges) {
+    if (plan.buffer(item.into).kind == BufferKind::dkv)
+      shares[to_index(item.into)] = std::max(shares[to_index(item.into)], item.order + 1);
+  }
+  for (const TransferItem& item : plan.backward.transfers) {
+    if (item.payload != Payload::dkv) continue;
+    // The sum of two shares is sent on.
+    travels_summed = travels_summed || shares[to_index(item.from)] > 1;
+    if (item.landing == Landing::add) ++shares[to_index(item.to)];
+  }
+  Hops hops;
+  hops.rounds_running_sum = travels_summed;
+  for (const int32_t count : partials) hops.partials = std::max(hops.partials, count);
+  for (const int32_t count : shares) hops.shares = std::max(hops.shares, count);
+  return hops;
+}
+
+Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
+                   const Verdict& verdict, const GradeOptions& options) {
+  const RowPlaces queries = row_places_of(plan, false, nullptr);
+  AnswerGrader grader(plan, inputs, verdict, options);
+  grader.grade_forward(answer.out, answer.lse, queries);
+  grader.grade_max_logit(answer.max_logit);
+  if (plan.scenario.numerics.backward) {
+    const std::vector<double> errors = grader.judged_delta_errors(queries);
+    grader.grade_dq(answer.dq, queries, errors);
+    grader.grade_keys(answer.dk, answer.dv, row_places_of(plan, true, nullptr), errors);
+    grader.grade_sinks(answer.d_sink, errors, verdict.exact.lse);
+  }
+  return grader.finish();
+}
+
+Grade grade_judged_rows(const Plan& plan, const RunInputs& inputs, const Answer& answer,
+                        const Verdict& verdict, const JudgedRows& rows,
+                        const GradeOptions& options) {
+  const RowPlaces queries = row_places_of(plan, false, &rows.query_tokens);
+  AnswerGrader grader(plan, inputs, verdict, options);
+  grader.grade_forward(pick_rows(answer.out, rows.query_tokens),
+                       pick_rows(answer.lse, rows.query_tokens), queries);
+  if (!plan.scenario.numerics.backward) return grader.finish();
+  grader.grade_dq(pick_rows(answer.dq, rows.query_tokens), queries,
+                  grader.judged_delta_errors(queries));
+  if (verdict.exact.dk.values.empty()) return grader.finish();
+  const std::vector<double> errors = grader.own_delta_errors(answer);
+  grader.grade_keys(pick_rows(answer.dk, rows.key_tokens), pick_rows(answer.dv, rows.key_tokens),
+                    row_places_of(plan, true, &rows.key_tokens), errors,
+                    root_mean_square(answer.lse.values));
+  grader.grade_sinks(answer.d_sink, errors, answer.lse);
+  return grader.finish();
+}
+
+std::string_view to_name(Judgement value) {
+  constexpr std::string_view kNames[] = {"pass", "fail", "blind"};
+  return kNames[static_cast<size_t>(value)];
+}
+
+Judgement Grade::judgement() const {
+  const bool has_failed =
+      std::any_of(tensors.begin(), tensors.end(),
+                  [](const TensorGrade& tensor) { return tensor.has_failed(); });
+  const bool has_judged = std::any_of(tensors.begin(), tensors.end(),
+                                      [](const TensorGrade& tensor) { return tensor.judged; });
+  if (has_failed) return Judgement::fail;
+  return blind.empty() && has_judged ? Judgement::pass : Judgement::blind;
+}
+
+TensorGrade* Grade::find(std::string_view name) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const TensorGrade& tensor) { return tensor.name == name; });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+void Grade::conclude() { passed = judgement() == Judgement::pass; }
+
+std::string describe_judgement(const Grade& grade) {
+  constexpr std::string_view kWords[] = {"PASS", "FAIL", "BLIND"};
+  return std::string(kWords[static_cast<size_t>(grade.judgement())]);
+}
+
+std::string describe_blindness(const Grade& grade) {
+  return fmt::format("{}", fmt::join(grade.blind, "; "));
+}
+
+std::string describe_coverage(const Grade& grade) {
+  std::vector<std::string> judged, unjudged;
+  bool is_whole = true;
+  for (const TensorGrade& tensor : grade.tensors) {
+    is_whole = is_whole && tensor.judged && tensor.judged_rows == tensor.rows;
+    if (tensor.judged) {
+      judged.push_back(
+          fmt::format("{} {} of {} rows", tensor.name, tensor.judged_rows, tensor.rows));
+    } else {
+      unjudged.push_back(fmt::format("{} not judged ({})", tensor.name, tensor.why_not));
+    }
+  }
+  if (is_whole) return "";
+  judged.insert(judged.end(), unjudged.begin(), unjudged.end());
+  return fmt::format("judged on a sample: {}", fmt::join(judged, ", "));
+}
+
+std::string describe_failure(const TensorGrade& tensor) {
+  if (tensor.nan > 0) return fmt::format("{} values are NaN", tensor.nan);
+  if (tensor.infinite > 0) return fmt::format("{} values are infinite", tensor.infinite);
+  if (tensor.not_empty > 0)
+    return fmt::format("{} rows that belong to no token or see no key are not empty",
+                       tensor.not_empty);
+  if (tensor.share) {
+    const ShareError& share = *tensor.share;
+    return fmt::format(
+        "the contribution of rank {}'s queries to rank {}'s keys is added {:.2g} times instead of "
+        "once",
+        share.query_rank, share.key_rank, 1 + share.times);
+  }
+  if (!(tensor.rel_l2 <= tensor.budget))
+    return fmt::format("{:.3g} times its budget", tensor.rel_l2 / tensor.budget);
+  if (!tensor.groups_passed) return describe_worst_group(tensor);
+  return fmt::format("the error of a row is {:.3g} times its budget", tensor.worst_row_excess);
+}
+
+std::string describe_first_failure(const Grade& grade) {
+  for (const TensorGrade& tensor : grade.tensors) {
+    if (!tensor.has_failed()) continue;
+    return fmt::format(
+        "{}: {}; rel_l2 {:.3g}, budget {:.3g}; worst at rank {}, token {}, head {}: expected "
+        "{:.9g}, seen {:.9g}",
+        tensor.name, describe_failure(tensor), tensor.rel_l2, tensor.budget, tensor.worst.rank,
+        tensor.worst.token, tensor.worst.head, tensor.worst.expected, tensor.worst.seen);
+  }
+  return grade.judgement() == Judgement::blind ? describe_blindness(grade) : "";
+}
+
+}  // namespace cpscope

@@ -1,0 +1,92 @@
+#pragma once
+
+// Private to the grade: compares one tensor of the answer with the exact and the plain one.
+
+#include "sim/run/dtype.h"
+#include "sim/run/grade/tensor_grade.h"
+#include "sim/run/tensor.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace cpscope {
+
+/// Relative root mean square error of one rounding to nearest: half a unit in the last place,
+/// uniformly distributed (1/sqrt(3)), over a significand between 1 and 2 (1/sqrt(2)).
+double typical_rounding(Dtype dtype);
+
+/// Length of a row, infinities and NaN excluded.
+double row_norm(const double* row, int64_t lanes);
+
+/// Token, owner and sequence of the rows of one side.
+struct RowPlaces {
+  std::vector<int64_t> tokens;     // [judged token] packed padded id
+  std::vector<int32_t> ranks;      // [judged token] owner
+  std::vector<int32_t> sequences;  // [judged token] -1 for padding
+};
+
+/// Known error of correct kernels that no plain run shows, not counting random deviations: an error
+/// of a single row, and the root mean square over rows.
+struct KnownError {
+  double row = 0.0;
+  double rms = 0.0;
+};
+
+/// One tensor: the answer's, the exact and the plain one, [judged token, head, element].
+struct Compared {
+  std::string name;
+  const Tensor& seen;
+  const Tensor& exact;
+  const Tensor& plain;
+  double magnitude;  // natural size of an element, for the absolute floor
+  Dtype rounded_to;  // what the answer's values are rounded to
+  // [row] Lengths of the terms of the row. Empty: the row's own length plus that of a typical row,
+  // because scalars near zero have no size of their own.
+  const std::vector<double>& terms;
+  const RowPlaces* places = nullptr;  // null for tensors by head
+  std::vector<double> carried = {};   // [row] expected error from earlier roundings
+  // Upper bound of the number of independent errors: many rows may share few of them.
+  double sources = std::numeric_limits<double>::infinity();
+  KnownError known = {};
+  std::vector<bool> is_empty = {};  // [row] must be exactly empty; may be empty itself
+  double widened = 0.0;             // the caller's budget for rel_l2; 0: none
+  double group_room = 1.0;          // factor on the budget of a head, rank or sequence
+};
+
+/// Grades tensors against the oracle's.
+class TensorGrader {
+ public:
+  struct Options {
+    bool keeps_row_budgets = false;
+    int32_t last_step = 0;
+    int32_t ranks = 1;
+    int64_t sequences = 0;
+  };
+  TensorGrader(Dtype dtype, const Options& options);
+
+  /// A tensor passes when it has no NaN, is -inf exactly where the oracle is, is within its budget
+  /// as a whole, in every head, rank and sequence and in every row, and when its shape agrees.
+  TensorGrade grade(const Compared& sides) const;
+
+ private:
+  struct Sums;
+  struct Weighed;
+  Weighed weigh(const Compared& sides) const;
+  struct Group;
+  double allow(const Compared& sides, const Sums& sums, double row_draws, double scale,
+               double luck) const;
+  static double count_row_draws(const Weighed& weighed);
+  double excess_of_rows(const Compared& sides, const Group& group, const Weighed& weighed,
+                        double scale) const;
+  static double widen(const Compared& sides, const Sums& sums, double allowed);
+  void grade_groups(const Compared& sides, const Weighed& weighed, GroupKind kind,
+                    TensorGrade& grade) const;
+  void grade_rows(const Compared& sides, const Weighed& weighed, TensorGrade& grade) const;
+
+  const Options options_;
+  const double floor_;
+};
+
+}  // namespace cpscope

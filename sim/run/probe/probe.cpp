@@ -1,0 +1,354 @@
+#include "sim/run/probe/probe.h"
+
+#include "sim/run/dtype.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/grade/grade.h"
+#include "sim/run/grade/probe_parts.h"
+#include "sim/run/probe/probe_coded.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+constexpr int64_t kMostKeysPerBucket = 128;
+
+/// Number of keys that may share one element of v, so that their count is still read exactly: each
+/// rounding of the element changes it by less than a unit roundoff, and all together by less than
+/// half a key. Partial results kept in 16 bits are rounded once, then at every merge, and at the
+/// end.
+int64_t count_keys_per_bucket(const Plan& plan, bool merges_in_dtype) {
+  if (!merges_in_dtype) return kMostKeysPerBucket;
+  const int32_t roundings = count_hops(plan).partials + 2;
+  const double exact = 0.5 / (roundings * unit_roundoff(plan.scenario.numerics.dtype));
+  return static_cast<int64_t>(
+      std::clamp(std::ceil(exact) - 1, 1.0, static_cast<double>(kMostKeysPerBucket)));
+}
+constexpr int64_t kMostCountableKeys = 1 << 18;  // above, fp32's lse does not resolve n and n + 1
+
+/// The element of v that codes a key in one pass: one digit of its number among keys [begin, end).
+struct BucketCode {
+  int64_t begin, end;
+  int32_t lanes;
+  int64_t stride;  // number of neighbours that share an element
+
+  int32_t lane_of(int64_t key) const {
+    return static_cast<int32_t>((key - begin) / stride % lanes);
+  }
+};
+
+/// Number of keys of a row in each element of the code.
+std::vector<int64_t> count_lanes(const Expectation& expectation, int64_t token,
+                                 const BucketCode& code) {
+  std::vector<int64_t> counts(static_cast<size_t>(code.lanes), 0);
+  for (const Expectation::Interval& run : expectation.keys[token]) {
+    for (int64_t key = std::max(run.begin, code.begin); key < std::min(run.end, code.end);) {
+      const int64_t stop = std::min(
+          {run.end, code.end, code.begin + ((key - code.begin) / code.stride + 1) * code.stride});
+      counts[code.lane_of(key)] += stop - key;
+      key = stop;
+    }
+  }
+  return counts;
+}
+
+/// 1, lanes, lanes^2, ... and last the size of one bucket: digits that distinguish all keys of a
+/// segment.
+std::vector<int64_t> strides_of_code(int32_t lanes, int64_t keys_per_bucket) {
+  std::vector<int64_t> strides;
+  for (int64_t stride = 1; stride < keys_per_bucket; stride *= std::max(2, lanes))
+    strides.push_back(stride);
+  strides.push_back(keys_per_bucket);
+  return strides;
+}
+
+class Probe {
+ public:
+  Probe(const CheckedPlan& plan, Executor& executor, const MaskWitness& witness,
+        const Progress& progress)
+      : checked_(plan),
+        plan_(plan.plan()),
+        executor_(executor),
+        progress_(progress),
+        expectation_(plan_, witness),
+        heads_(plan_.scenario.attention.heads),
+        kv_heads_(plan_.scenario.attention.kv_heads),
+        lanes_(plan_.scenario.attention.head_dim_v),
+        keys_per_bucket_(count_keys_per_bucket(plan_, executor.may_merge_in_dtype())) {
+    const int64_t rows = plan_.layout.slots.tokens * heads_;
+    report_.rows = rows;
+    wrong_count_.assign(static_cast<size_t>(rows), false);
+    wrong_key_.assign(static_cast<size_t>(rows), false);
+    wrong_bucket_ = wrong_head_ = wrong_key_;
+    bucketed_.assign(static_cast<size_t>(rows), 0);
+    has_sink_ = plan_.scenario.attention.softmax_type != SoftmaxType::vanilla;
+    prepare_inputs();
+  }
+
+  Result<ProbeReport> run() {
+    const int64_t keys = std::max<int64_t>(1, plan_.layout.slots.kv_tokens),
+                  per_pass = lanes_ * keys_per_bucket_;
+    const int64_t segments = (keys + per_pass - 1) / per_pass;
+    const std::vector<int64_t> strides = strides_of_code(lanes_, keys_per_bucket_);
+    total_passes_ = static_cast<int64_t>(strides.size()) * segments + 1;
+    for (int64_t segment = 0; segment < segments; ++segment) {
+      const int64_t begin = segment * per_pass, end = std::min(keys, begin + per_pass);
+      for (const int64_t stride : strides) {
+        const BucketCode code{begin, end, lanes_, stride};
+        if (auto error = pass([&](int64_t key, int32_t, double* lane) {
+              if (key >= code.begin && key < code.end) lane[code.lane_of(key)] = 1.0;
+            }))
+          return *error;
+        if (report_.passes == 1) check_counts();
+        check_buckets(code);
+      }
+    }
+    check_long_rows();
+    if (auto error = pass([&](int64_t, int32_t head, double* lane) {
+          const std::vector<double> code = code_of_head(head);
+          std::copy(code.begin(), code.end(), lane);
+        }))
+      return *error;
+    check_heads();
+    report_.wrong_count_rows = std::count(wrong_count_.begin(), wrong_count_.end(), true);
+    report_.wrong_key_rows = std::count(wrong_key_.begin(), wrong_key_.end(), true);
+    const auto tally = [&](const char* probe, const std::vector<bool>& wrong) {
+      report_.tallies.push_back(
+          {probe, report_.rows, std::count(wrong.begin(), wrong.end(), true),
+           firsts_.contains(probe) ? std::optional(firsts_[probe]) : std::nullopt});
+    };
+    tally("count", wrong_count_);
+    tally("keys", wrong_bucket_);
+    tally("head", wrong_head_);
+    return report_;
+  }
+
+ private:
+  void prepare_inputs() {
+    inputs_ = zero_inputs(plan_);
+    // Any finite k is right where q is zero; ones show a q that was not zero.
+    std::fill(inputs_.k.values.begin(), inputs_.k.values.end(), 1.0);
+  }
+
+  /// One run with v filled by fill(key token, KV head, elements of the row).
+  template <class Fill>
+  std::optional<Error> pass(Fill fill) {
+    std::fill(inputs_.v.values.begin(), inputs_.v.values.end(), 0.0);
+    for (int64_t key = 0; key < plan_.layout.slots.kv_tokens; ++key) {
+      for (int32_t head = 0; head < kv_heads_; ++head)
+        fill(key, head, inputs_.v.values.data() + (key * kv_heads_ + head) * lanes_);
+    }
+    Result<RunOutput> output = executor_.run(checked_, inputs_, {});
+    if (!output) return output.error();
+    is_elsewhere_ = !output.value().is_whole;
+    answer_ = std::move(output.value().answer);
+    ++report_.passes;
+    if (progress_) progress_(report_.passes, total_passes_);
+    return std::nullopt;
+  }
+
+  /// The digits of a head's number plus 1, in as many elements as are needed and available. A digit
+  /// is at most as large as a count of keys.
+  std::vector<double> code_of_head(int32_t head) const {
+    std::vector<double> code;
+    int64_t left = head;
+    const int64_t base = std::max<int64_t>(2, keys_per_bucket_);
+    for (int64_t heads = kv_heads_; static_cast<int32_t>(code.size()) < lanes_; heads /= base) {
+      code.push_back(static_cast<double>(left % base + 1));
+      left /= base;
+      if (heads <= base) break;
+    }
+    return code;
+  }
+
+  /// Number of keys (and the sink) that share the row's weight.
+  double weight_of(int64_t token) const {
+    return static_cast<double>(expectation_.count(token) + (has_sink_ ? 1 : 0));
+  }
+
+  void check_counts() {
+    if (is_elsewhere_) return;
+    for (int64_t row = 0; row < report_.rows; ++row) {
+      const int64_t token = row / heads_, expected = expectation_.count(token);
+      const double lse = answer_.lse.values[row];
+      if (expected == 0) {
+        if (lse != -std::numeric_limits<double>::infinity())
+          note("count", row, 0, std::exp(lse), -1, wrong_count_);
+        continue;
+      }
+      if (expected > kMostCountableKeys) continue;
+      const double seen = std::exp(lse) - (has_sink_ ? 1 : 0);
+      if (!(std::abs(seen - static_cast<double>(expected)) < 0.5))
+        note("count", row, static_cast<double>(expected), seen, -1, wrong_count_);
+    }
+  }
+
+  void check_buckets(const BucketCode& code) {
+    if (is_elsewhere_) return;
+    std::vector<int64_t> expected;
+    for (int64_t row = 0; row < report_.rows; ++row) {
+      const int64_t token = row / heads_;
+      if (row % heads_ == 0) expected = count_lanes(expectation_, token, code);
+      const bool is_empty = expectation_.count(token) == 0;
+      for (int32_t lane = 0; lane < lanes_; ++lane) {
+        const double value = answer_.out.values[row * lanes_ + lane];
+        const double seen = is_empty ? value : value * weight_of(token);
+        if (code.stride == keys_per_bucket_)
+          bucketed_[row] += static_cast<int64_t>(std::isfinite(seen) ? std::llround(seen) : 0);
+        const bool is_right =
+            is_empty ? value == 0.0 : std::abs(seen - static_cast<double>(expected[lane])) < 0.5;
+        if (is_right) continue;
+        const int64_t key = code.begin + lane * code.stride;
+        note("keys", row, static_cast<double>(expected[lane]), seen, key, wrong_bucket_);
+      }
+    }
+  }
+
+  /// For rows too long for lse: the buckets of all passes must add up.
+  void check_long_rows() {
+    if (is_elsewhere_) return;
+    for (int64_t row = 0; row < report_.rows; ++row) {
+      const int64_t expected = expectation_.count(row / heads_);
+      if (expected <= kMostCountableKeys || bucketed_[row] == expected) continue;
+      note("count", row, static_cast<double>(expected), static_cast<double>(bucketed_[row]), -1,
+           wrong_count_);
+    }
+  }
+
+  void check_heads() {
+    if (is_elsewhere_) return;
+    for (int64_t row = 0; row < report_.rows; ++row) {
+      const int64_t token = row / heads_, keys = expectation_.count(token);
+      if (keys == 0) continue;
+      const int32_t kv_head = static_cast<int32_t>(row % heads_) / (heads_ / kv_heads_);
+      const double whole = weight_of(token) / static_cast<double>(keys);
+      const std::vector<double> code = code_of_head(kv_head);
+      for (size_t lane = 0; lane < code.size(); ++lane) {
+        const double seen = answer_.out.values[row * lanes_ + static_cast<int64_t>(lane)] * whole;
+        if (!(std::abs(seen - code[lane]) < 0.5 + code[lane] / 256))
+          note("head", row, code[lane], seen, -1, wrong_head_);
+      }
+    }
+  }
+
+  void note(const char* probe, int64_t row, double expected, double seen, int64_t key,
+            std::vector<bool>& wrong) {
+    wrong[static_cast<size_t>(row)] = true;
+    if (&wrong != &wrong_count_) wrong_key_[static_cast<size_t>(row)] = true;
+    const auto known = firsts_.find(probe);
+    const bool is_first_of_probe = known == firsts_.end() || (known->second.step < 0 && key >= 0);
+    const bool is_first = !report_.first || (report_.first->step < 0 && key >= 0);
+    if (!is_first && !is_first_of_probe) return;
+    ProbeFinding finding;
+    finding.probe = probe;
+    finding.token = row / heads_;
+    finding.head = static_cast<int32_t>(row % heads_);
+    finding.rank = owner_of(plan_, plan_.q_lists, finding.token);
+    finding.step = key < 0 ? -1 : step_of(plan_, plan_.forward, finding.rank, key);
+    finding.expected = expected;
+    finding.seen = seen;
+    finding.text =
+        key < 0 ? fmt::format("{} of query token {}, head {} on rank {}: {} expected, {} seen",
+                              probe, finding.token, finding.head, finding.rank, expected, seen)
+                : fmt::format(
+                      "query token {}, head {} on rank {} should see {} keys like {} (owned by "
+                      "rank {}), it saw {}",
+                      finding.token, finding.head, finding.rank, expected, key,
+                      owner_of(plan_, plan_.kv_lists, key), seen);
+    if (is_first) report_.first = finding;
+    if (is_first_of_probe) firsts_[probe] = finding;
+  }
+
+  const CheckedPlan& checked_;
+  const Plan& plan_;
+  Executor& executor_;
+  const Progress& progress_;
+  Expectation expectation_;
+  int32_t heads_, kv_heads_, lanes_;
+  int64_t keys_per_bucket_;
+  bool has_sink_ = false;
+  int64_t total_passes_ = 0;
+  RunInputs inputs_;
+  Answer answer_;
+  bool is_elsewhere_ = false;  // another process has the answer and checks it
+  ProbeReport report_;
+  std::vector<bool> wrong_count_, wrong_key_;    // [row]
+  std::vector<bool> wrong_bucket_, wrong_head_;  // [row] two ways in which keys can be wrong
+  std::map<std::string, ProbeFinding> firsts_;   // [probe]
+  std::vector<int64_t> bucketed_;                // [row] keys found in buckets so far
+};
+
+}  // namespace
+
+bool ProbeReport::passed() const {
+  return std::all_of(tallies.begin(), tallies.end(),
+                     [](const ProbeTally& tally) { return tally.wrong == 0; });
+}
+
+std::optional<ProbeFinding> ProbeReport::first_of(std::string_view probe) const {
+  for (const ProbeTally& tally : tallies) {
+    if (tally.probe == probe) return tally.first;
+  }
+  return std::nullopt;
+}
+
+Scenario probe_scenario(const Scenario& scenario) {
+  Scenario probe = scenario;
+  probe.numerics.backward = false;
+  probe.numerics.accumulate = Accumulate::fp32;
+  return probe;
+}
+
+Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
+                               const MaskWitness& witness, const Progress& progress) {
+  return Probe(plan, executor, witness, progress).run();
+}
+
+Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
+                               const MaskWitness& witness, const Progress& progress) {
+  const auto plan_for = [](const Scenario& probe) { return plan_scenario(probe); };
+  const Result<CheckedPlan> plan = plan_for(probe_scenario(scenario));
+  if (!plan) return plan.error();
+  Result<ProbeReport> probed = probe_plan(plan.value(), executor, witness, progress);
+  if (!probed) return probed;
+  ProbeReport report = std::move(probed).value();
+  const auto add = [&](const ProbeTally& tally) {
+    if (!report.first && tally.first) report.first = tally.first;
+    report.tallies.push_back(tally);
+  };
+  Scenario forward = coded_probe_scenario(scenario);
+  forward.numerics.backward = false;
+  const Result<CheckedPlan> coded = plan_for(forward);
+  if (!coded) return coded.error();
+  const Result<ProbeTally> queries = probe_queries(coded.value(), executor, witness);
+  if (!queries) return queries.error();
+  add(queries.value());
+  if (scenario.attention.rope_theta > 0) {
+    const Result<CheckedPlan> turned = plan_for(position_probe_scenario(scenario));
+    if (!turned) return turned.error();
+    const Result<ProbeTally> positions = probe_positions(turned.value(), executor, witness);
+    if (!positions) return positions.error();
+    add(positions.value());
+  }
+  if (scenario.numerics.backward) {
+    const Result<CheckedPlan> both = plan_for(coded_probe_scenario(scenario));
+    if (!both) return both.error();
+    const Result<std::vector<ProbeTally>> gradients =
+        probe_gradients(both.value(), executor, witness);
+    if (gradients) {
+      for (const ProbeTally& tally : gradients.value()) add(tally);
+    } else if (gradients.error().kind == ErrorKind::unavailable) {
+      for (const char* name : {"dq", "dk", "dv"}) add({name, 0, 0, {}, to_text(gradients.error())});
+    } else {
+      return gradients.error();
+    }
+  }
+  return report;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,182 @@
+#include "sim/run/record/foreign_parts.h"
+
+#include "sim/run/record/record_header.h"
+
+#include <charconv>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+const TensorKind* find_kind(std::string_view name) {
+  for (const TensorKind& kind : kTensorKinds) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
+}
+
+/// "out.rank3": a tensor's name and the rank of this part; -1 for a whole tensor.
+struct PartName {
+  std::string base;
+  int64_t rank = -1;
+};
+
+PartName split_name(const std::string& name) {
+  constexpr std::string_view kMark = ".rank";
+  const size_t at = name.rfind(kMark);
+  if (at == std::string::npos) return {name};
+  const char *begin = name.data() + at + kMark.size(), *end = name.data() + name.size();
+  int64_t rank = -1;
+  const auto [stop, failure] = std::from_chars(begin, end, rank);
+  if (failure != std::errc() || stop != end || begin == end || rank < 0) return {name};
+  return {name.substr(0, at), rank};
+}
+
+std::optional<Error> add_found(const NamedRecord& named, const Tensor& tensor, int64_t rank,
+                               int32_t cp_size, Found& found) {
+  const std::string name = printable_name(tensor.name);
+  if (rank < 0) {
+    if (found.whole != nullptr)
+      return make_bad_input("tensor \"" + name + "\" appears twice", "", named.path);
+    found.whole = &tensor;
+    found.whole_path = named.path;
+    return std::nullopt;
+  }
+  if (rank >= cp_size) {
+    return make_bad_input(
+        fmt::format("tensor \"{}\" is the part of a rank that the scenario does not have: "
+                    "rank {}, {} ranks",
+                    name, rank, cp_size),
+        "is it the scenario of this record?", named.path);
+  }
+  found.parts.resize(static_cast<size_t>(cp_size), nullptr);
+  if (found.parts[rank] != nullptr)
+    return make_bad_input(fmt::format("the part of rank {} is there twice: \"{}\"", rank, name), "",
+                          named.path);
+  found.parts[rank] = &tensor;
+  return std::nullopt;
+}
+
+/// Collects all tensors in the files that have names of the contract; others are listed.
+std::optional<Error> collect(const std::vector<NamedRecord>& records, int32_t cp_size,
+                             FoundTensors& found, std::set<std::string>& ignored) {
+  for (size_t file = 0; file < records.size(); ++file) {
+    const NamedRecord& named = records[file];
+    for (const Tensor& tensor : named.record.tensors) {
+      PartName name = split_name(tensor.name);
+      const TensorKind* kind = find_kind(name.base);
+      if (kind == nullptr) {
+        ignored.insert(printable_name(tensor.name));
+        continue;
+      }
+      if (records.size() > 1 && name.rank < 0) name.rank = static_cast<int64_t>(file);
+      if (auto error = add_found(named, tensor, name.rank, cp_size,
+                                 found[static_cast<size_t>(kind - kTensorKinds.data())]))
+        return error;
+    }
+    const auto refuse_type = [&](const std::string& name,
+                                 std::string_view type) -> std::optional<Error> {
+      ignored.insert(printable_name(name));
+      if (find_kind(split_name(name).base) == nullptr) return std::nullopt;
+      return make_bad_input(fmt::format("tensor \"{}\" has a type that is not graded: {}",
+                                        printable_name(name), type),
+                            "store it as F64, F32, F16 or BF16", named.path);
+    };
+    for (const IntegerTensor& tensor : named.record.integers) {
+      if (auto error = refuse_type(tensor.name, "whole numbers")) return error;
+    }
+    for (const SkippedTensor& tensor : named.record.skipped) {
+      if (auto error = refuse_type(tensor.name, printable_name(tensor.type_name))) return error;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> check_found(const TensorKind& kind, const Found& found) {
+  if (found.parts.empty()) return std::nullopt;
+  if (found.whole != nullptr)
+    return make_bad_input(
+        fmt::format("tensor \"{}\" is given both whole and in parts by rank", kind.name),
+        "leave one out", found.whole_path);
+  for (size_t r = 0; r < found.parts.size(); ++r) {
+    if (found.parts[r] == nullptr)
+      return make_bad_input(fmt::format("the part of rank {} is missing: \"{}\" of {} ranks", r,
+                                        kind.name, found.parts.size()),
+                            fmt::format("write {}.rank{}, or its file", kind.name, r));
+  }
+  return std::nullopt;
+}
+
+/// The number in a file's name: the last digits of its stem, or nothing.
+std::optional<int64_t> number_in_name(const std::string& path) {
+  const std::string stem = std::filesystem::path(path).stem().string();
+  const size_t last = stem.find_last_of("0123456789");
+  if (last == std::string::npos) return std::nullopt;
+  const size_t before = stem.find_last_not_of("0123456789", last);
+  const size_t begin = before == std::string::npos ? 0 : before + 1;
+  int64_t number = 0;
+  const auto result = std::from_chars(stem.data() + begin, stem.data() + last + 1, number);
+  return result.ec == std::errc() ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Error> collect_tensors(const std::vector<NamedRecord>& records, int32_t cp_size,
+                                     FoundTensors& found, std::set<std::string>& ignored) {
+  if (auto error = collect(records, cp_size, found, ignored)) return error;
+  for (size_t t = 0; t < kTensorKinds.size(); ++t) {
+    if (auto error = check_found(kTensorKinds[t], found[t])) return error;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> sort_by_rank(std::vector<NamedRecord>& records) {
+  if (records.size() < 2) return std::nullopt;
+  std::vector<std::optional<int64_t>> ranks;
+  for (const NamedRecord& named : records) {
+    const auto found = named.record.metadata.find("rank");
+    if (found == named.record.metadata.end()) continue;
+    int64_t rank = -1;
+    const std::string& text = found->second;
+    const auto [stop, failure] = std::from_chars(text.data(), text.data() + text.size(), rank);
+    if (failure != std::errc() || stop != text.data() + text.size())
+      return make_bad_input("metadata \"rank\" is no number: " + printable_name(text), "",
+                            named.path);
+    ranks.emplace_back(rank);
+  }
+  if (ranks.size() == records.size()) {
+    std::vector<NamedRecord> sorted(records.size());
+    std::set<int64_t> seen;
+    for (size_t i = 0; i < records.size(); ++i) {
+      const int64_t rank = *ranks[i];
+      if (rank < 0 || rank >= static_cast<int64_t>(records.size()) || !seen.insert(rank).second)
+        return make_bad_input(
+            fmt::format("metadata \"rank\" of {} files does not count 0 to {}: {}", records.size(),
+                        records.size() - 1, rank),
+            "", records[i].path);
+      sorted[static_cast<size_t>(rank)] = std::move(records[i]);
+    }
+    records = std::move(sorted);
+    return std::nullopt;
+  }
+  if (!ranks.empty())
+    return make_bad_input("only some of the files have metadata \"rank\"",
+                          "write it to all, or to none");
+  // Without metadata the order of the list is used, unless the names contradict it.
+  std::optional<int64_t> before;
+  for (const NamedRecord& named : records) {
+    const std::optional<int64_t> number = number_in_name(named.path);
+    if (number && before && *number < *before) {
+      return make_bad_input(
+          fmt::format("the files are not listed by rank: {} after {}", *number, *before),
+          "list them in rank order (a shell sorts 10 before 2), or write metadata \"rank\"",
+          named.path);
+    }
+    before = number;
+  }
+  return std::nullopt;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "sim/run/record/foreign_record.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope {
+
+/// Properties of a tensor of the contract.
+struct TensorKind {
+  std::string_view name;
+  bool is_by_head;  // [heads], the same on every rank
+  bool is_kv;
+  bool has_v_lanes;
+  bool is_lse;
+};
+
+// The contract's names in its order (section 4).
+inline constexpr std::array kTensorKinds = {TensorKind{"q", false, false, false, false},
+                                            TensorKind{"k", false, true, false, false},
+                                            TensorKind{"v", false, true, true, false},
+                                            TensorKind{"d_out", false, false, true, false},
+                                            TensorKind{"out", false, false, true, false},
+                                            TensorKind{"lse", false, false, false, true},
+                                            TensorKind{"dq", false, false, false, false},
+                                            TensorKind{"dk", false, true, false, false},
+                                            TensorKind{"dv", false, true, true, false},
+                                            TensorKind{"max_logit", true, false, false, false},
+                                            TensorKind{"sink", true, false, false, false},
+                                            TensorKind{"d_sink", true, false, false, false}};
+
+/// The whole tensor or the parts of one name over all files.
+struct Found {
+  const Tensor* whole = nullptr;
+  std::string whole_path;
+  std::vector<const Tensor*> parts;  // [rank]
+};
+
+/// [kind of tensor] its tensors in the files.
+using FoundTensors = std::array<Found, kTensorKinds.size()>;
+
+/// Finds the contract's names in the files, whole or in parts by rank; other names go to `ignored`.
+/// Errors (bad_input): a part twice, of a rank that does not exist, or missing; a tensor whole and
+/// in parts; whole numbers or 8-bit floats under a name that is graded.
+std::optional<Error> collect_tensors(const std::vector<NamedRecord>& records, int32_t cp_size,
+                                     FoundTensors& found, std::set<std::string>& ignored);
+
+}  // namespace cpscope

@@ -1,0 +1,315 @@
+#include "sim/run/record/foreign_record.h"
+
+#include "sim/run/record/foreign_parts.h"
+#include "sim/run/record/record_header.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace cpscope {
+namespace {
+
+/// Local buffers of one side, as the extents of its tensors describe them.
+struct SideShape {
+  std::vector<int64_t> rows;     // [rank] rows of the local buffer
+  std::vector<int64_t> grouped;  // [rank] sequences of equal local slots, 0 if they are not equal
+  std::vector<int64_t> ids;      // [row of the rank-ordered buffer] packed padded id
+  int64_t tokens = 0;
+  int64_t sequences = 0;  // of equal slots in the whole packed buffer; 0: not equal
+};
+
+/// Sequence of every packed padded id; ids of the tail have the number of sequences.
+std::vector<int64_t> sequence_ids(const BatchSlots& slots, bool is_kv) {
+  std::vector<int64_t> ids(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens),
+                           static_cast<int64_t>(slots.sequences.size()));
+  for (size_t s = 0; s < slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = slots.sequences[s];
+    std::fill_n(ids.begin() + (is_kv ? slot.kv_begin : slot.q_begin),
+                is_kv ? slot.kv_slot : slot.q_slot, static_cast<int64_t>(s));
+  }
+  return ids;
+}
+
+/// The number of sequences if rows [begin, end) hold the same number of rows of each, one sequence
+/// after the other; else 0.
+int64_t count_grouped(const std::vector<int64_t>& sequence_of_row, int64_t begin, int64_t end,
+                      int64_t sequences) {
+  const int64_t rows = end - begin;
+  if (sequences == 0 || rows == 0 || rows % sequences != 0) return 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    if (sequence_of_row[begin + i] != i / (rows / sequences)) return 0;
+  }
+  return sequences;
+}
+
+SideShape shape_side(const Layout& layout, bool is_kv) {
+  const auto& runs = is_kv ? layout.kv_runs : layout.q_runs;
+  const auto sequences = static_cast<int64_t>(layout.slots.sequences.size());
+  SideShape side;
+  side.ids = rank_order_ids(runs);
+  side.tokens = static_cast<int64_t>(side.ids.size());
+  const std::vector<int64_t> packed = sequence_ids(layout.slots, is_kv);
+  std::vector<int64_t> by_rank(packed.size());
+  for (size_t row = 0; row < side.ids.size(); ++row) by_rank[row] = packed[side.ids[row]];
+  int64_t begin = 0;
+  for (const auto& rank_runs : runs) {
+    side.rows.push_back(count_ids(rank_runs));
+    side.grouped.push_back(count_grouped(by_rank, begin, begin + side.rows.back(), sequences));
+    begin += side.rows.back();
+  }
+  side.sequences = count_grouped(packed, 0, side.tokens, sequences);
+  return side;
+}
+
+/// The value that all ranks share, or 0.
+int64_t common(const std::vector<int64_t>& values) {
+  return std::all_of(values.begin(), values.end(),
+                     [&](int64_t value) { return value == values.front(); })
+             ? values.front()
+             : 0;
+}
+
+/// Collects the parts of one contract tensor and puts them into packed order.
+class Gatherer {
+ public:
+  Gatherer(const Plan& plan, const RowChoices& choices, RowOrder order)
+      : plan_(plan),
+        choices_(choices),
+        order_(order),
+        q_(shape_side(plan.layout, false)),
+        kv_(shape_side(plan.layout, true)) {}
+
+  /// `parts` are the parts by rank, or the one whole tensor.
+  Result<Tensor> gather(const TensorKind& kind, const std::vector<const Tensor*>& parts,
+                        bool is_by_rank, std::string& reading) const {
+    if (kind.is_by_head) return gather_by_head(kind, parts, reading);
+    const SideShape& side = kind.is_kv ? kv_ : q_;
+    const Attention& attention = plan_.scenario.attention;
+    RowExtents extents;
+    extents.heads = kind.is_kv ? attention.kv_heads : attention.heads;
+    extents.lanes = kind.is_lse        ? 0
+                    : kind.has_v_lanes ? attention.head_dim_v
+                                       : attention.head_dim_qk;
+    const bool in_rank_order = is_by_rank || order_ == RowOrder::rank;
+    std::vector<double> rows;
+    std::string axes;
+    for (size_t r = 0; r < parts.size(); ++r) {
+      if (is_by_rank) {
+        extents.rows = side.rows[r];
+        extents.sequences = side.grouped[r];
+      } else {
+        extents.rows = side.tokens;
+        extents.sequences = in_rank_order ? common(side.grouped) : side.sequences;
+        extents.ranks = in_rank_order ? plan_.layout.cp_size : 1;
+        if (extents.ranks > 1 && common(side.rows) == 0) extents.sequences = 0;
+      }
+      Result<RowsRead> read = read_rows(*parts[r], extents, choices_);
+      if (!read) return explain_shape(read.error(), *parts[r], kind.is_kv, side.tokens);
+      axes = read.value().axes;
+      rows.insert(rows.end(), read.value().values.begin(), read.value().values.end());
+    }
+    reading = fmt::format("{} {} as {}, {}", stored_type_name(parts.front()->dtype),
+                          describe_shape(*parts.front()), axes,
+                          is_by_rank      ? "one part a rank"
+                          : in_rank_order ? "in rank order"
+                                          : "in packed order");
+    Tensor tensor{std::string(kind.name), {side.tokens, extents.heads}, parts.front()->dtype, {}};
+    if (!kind.is_lse) tensor.shape.push_back(extents.lanes);
+    tensor.values = in_rank_order ? scatter(rows, side) : std::move(rows);
+    return tensor;
+  }
+
+ private:
+  static std::string describe_shape(const Tensor& tensor) {
+    return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
+  }
+
+  /// An error for a shape that fits nothing, with a guess at what it is.
+  Error explain_shape(Error error, const Tensor& part, bool is_kv, int64_t tokens) const {
+    int64_t valid = 0;
+    for (const SequenceSlot& slot : plan_.layout.slots.sequences)
+      valid += is_kv ? slot.kv_valid : slot.q_valid;
+    if (!part.shape.empty() && part.shape.front() == valid && valid != tokens)
+      error.complaints.front().hint = fmt::format(
+          "these are as many rows as there are valid tokens: put each sequence at the "
+          "front of its slot, {} rows in all",
+          tokens);
+    return error;
+  }
+
+  static std::vector<double> scatter(const std::vector<double>& rows, const SideShape& side) {
+    std::vector<double> packed(rows.size());
+    if (side.tokens == 0) return packed;
+    const auto width = static_cast<int64_t>(rows.size()) / side.tokens;
+    for (int64_t row = 0; row < side.tokens; ++row)
+      std::copy_n(rows.begin() + row * width, width, packed.begin() + side.ids[row] * width);
+    return packed;
+  }
+
+  Result<Tensor> gather_by_head(const TensorKind& kind, const std::vector<const Tensor*>& parts,
+                                std::string& reading) const {
+    const int64_t heads = plan_.scenario.attention.heads;
+    for (size_t r = 0; r < parts.size(); ++r) {
+      const Tensor& part = *parts[r];
+      const bool is_vector = std::all_of(part.shape.begin(), part.shape.end(), [&](int64_t extent) {
+        return extent == 1 || extent == heads;
+      });
+      if (!is_vector || part.size() != heads) {
+        return make_bad_input(fmt::format("tensor \"{}\" has a shape that fits nothing: {}",
+                                          kind.name, describe_shape(part)),
+                              fmt::format("one value a query head: [{}]", heads));
+      }
+      for (int64_t head = 0; head < heads; ++head) {
+        const double first = parts.front()->values[head], value = part.values[head];
+        if (value == first || (std::isnan(value) && std::isnan(first))) continue;
+        return make_bad_input(
+            fmt::format("the ranks give different values of \"{}\", which has one a head: "
+                        "head {}, rank 0 {:.9g}, rank {} {:.9g}",
+                        kind.name, head, first, r, value),
+            kind.name == "max_logit" ? "reduce it by maximum over the ranks first"
+                                     : "add it up over the ranks first");
+      }
+    }
+    reading = fmt::format("{} {} as [heads]", stored_type_name(parts.front()->dtype),
+                          describe_shape(*parts.front()));
+    return Tensor{std::string(kind.name), {heads}, parts.front()->dtype, parts.front()->values};
+  }
+
+  const Plan& plan_;
+  const RowChoices& choices_;
+  RowOrder order_;
+  SideShape q_, kv_;
+};
+
+/// The metadata value of a key, if all files that have it agree.
+Result<std::string> find_metadata(const std::vector<NamedRecord>& records, const std::string& key) {
+  std::string value;
+  for (const NamedRecord& named : records) {
+    const auto found = named.record.metadata.find(key);
+    if (found == named.record.metadata.end()) continue;
+    if (!value.empty() && value != found->second) {
+      return make_bad_input(fmt::format("the files disagree about metadata \"{}\": {} and {}", key,
+                                        printable_name(value), printable_name(found->second)),
+                            "", named.path);
+    }
+    value = found->second;
+  }
+  return value;
+}
+
+/// One choice: the caller's, else the metadata's.
+template <class Choice>
+std::optional<Error> choose(const std::vector<NamedRecord>& records, const std::string& key,
+                            std::optional<Choice> (*find)(std::string_view), const char* names,
+                            std::optional<Choice>& choice, std::string& source) {
+  const Result<std::string> text = find_metadata(records, key);
+  if (!text) return text.error();
+  const std::optional<Choice> said = find(text.value());
+  if (!text.value().empty() && !said) {
+    return make_bad_input(
+        fmt::format("metadata \"{}\" has an unknown value: {}", key, printable_name(text.value())),
+        names, records.front().path);
+  }
+  if (choice) {
+    source = "the command line";
+    if (said && *said != *choice)
+      source += fmt::format(" (the record's metadata says {})", text.value());
+  } else if (said) {
+    choice = said;
+    source = "the record's metadata";
+  }
+  return std::nullopt;
+}
+
+RowFormat preferred_format(QkvFormat format) {
+  return format == QkvFormat::bshd   ? RowFormat::bshd
+         : format == QkvFormat::sbhd ? RowFormat::sbhd
+                                     : RowFormat::thd;
+}
+
+}  // namespace
+
+std::string_view to_name(RowOrder value) { return value == RowOrder::packed ? "packed" : "rank"; }
+
+std::optional<RowOrder> find_row_order(std::string_view name) {
+  if (name == "packed") return RowOrder::packed;
+  if (name == "rank") return RowOrder::rank;
+  return std::nullopt;
+}
+
+const Tensor* ForeignRecord::find(std::string_view name) const {
+  for (const Tensor& tensor : tensors) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+std::vector<int64_t> rank_order_ids(const std::vector<std::vector<TokenRun>>& runs_by_rank) {
+  std::vector<int64_t> ids;
+  for (const auto& runs : runs_by_rank) {
+    const std::vector<int64_t> of_rank = expand(runs);
+    ids.insert(ids.end(), of_rank.begin(), of_rank.end());
+  }
+  return ids;
+}
+
+Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan& plan,
+                                   const ForeignChoices& choices) {
+  const int32_t cp_size = plan.layout.cp_size;
+  if (records.size() > 1 && records.size() != static_cast<size_t>(cp_size))
+    return make_bad_input(fmt::format("one record, or one for each rank: {} files, {} ranks",
+                                      records.size(), cp_size));
+  ForeignRecord foreign;
+  foreign.executor = records.front().record.executor;
+  std::optional<RowOrder> order = choices.order;
+  RowChoices row_choices{choices.format, choices.lse_layout,
+                         preferred_format(plan.scenario.batch.qkv_format)};
+  std::string ignored_source;
+  if (auto error =
+          choose(records, "order", &find_row_order, "packed or rank", order, foreign.order_source))
+    return *error;
+  if (auto error = choose(records, "format", &find_row_format, "thd, bshd, sbhd or bhsd",
+                          row_choices.format, ignored_source))
+    return *error;
+  if (auto error = choose(records, "lse_layout", &find_lse_layout, "tokens_heads or heads_tokens",
+                          row_choices.lse_layout, ignored_source))
+    return *error;
+  const bool is_ours = !records.front().record.plan_hash.empty();
+  if (!order) {
+    foreign.order_source = is_ours ? "cpscope wrote the record" : "packed is the default order";
+  }
+  if (is_ours && !row_choices.lse_layout) row_choices.lse_layout = LseLayout::tokens_heads;
+  foreign.order = order.value_or(RowOrder::packed);
+
+  FoundTensors found;
+  std::set<std::string> ignored;
+  if (auto error = collect_tensors(records, cp_size, found, ignored)) return *error;
+  foreign.ignored.assign(ignored.begin(), ignored.end());
+  const Gatherer gatherer(plan, row_choices, foreign.order);
+  for (size_t t = 0; t < kTensorKinds.size(); ++t) {
+    const TensorKind& kind = kTensorKinds[t];
+    if (found[t].whole == nullptr && found[t].parts.empty()) continue;
+    const bool is_by_rank = found[t].whole == nullptr;
+    std::string reading;
+    Result<Tensor> tensor = gatherer.gather(
+        kind, is_by_rank ? found[t].parts : std::vector<const Tensor*>{found[t].whole}, is_by_rank,
+        reading);
+    if (!tensor) {
+      Error error = tensor.error();
+      for (Complaint& complaint : error.complaints) complaint.where = records.front().path;
+      return error;
+    }
+    foreign.tensors.push_back(std::move(tensor).value());
+    foreign.readings.push_back(std::move(reading));
+  }
+  foreign.is_by_rank =
+      !order && !foreign.tensors.empty() &&
+      std::all_of(found.begin(), found.end(), [](const auto& one) { return one.whole == nullptr; });
+  return foreign;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,65 @@
+#pragma once
+
+#include "sim/plan/plan.h"
+#include "sim/run/record/row_axes.h"
+#include "sim/run/record/run_record.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cpscope {
+
+/// The order of the rows of a tensor: by packed padded token id (contract, section 4), or the
+/// ranks' local buffers one after another.
+enum class RowOrder { packed, rank };
+
+std::string_view to_name(RowOrder value);
+std::optional<RowOrder> find_row_order(std::string_view name);
+
+/// What the caller says about a record; other properties are looked up in its metadata ("order",
+/// "format", "lse_layout").
+struct ForeignChoices {
+  std::optional<RowOrder> order = {};
+  std::optional<RowFormat> format = {};
+  std::optional<LseLayout> lse_layout = {};
+};
+
+/// A .safetensors file and its content.
+struct NamedRecord {
+  std::string path;
+  RunRecord record;
+};
+
+/// Tensors that other software computed, with the contract's names and shapes, in packed padded
+/// token order.
+struct ForeignRecord {
+  std::vector<Tensor> tensors;        // in the contract's order
+  std::vector<std::string> readings;  // [tensor] "F32 [40, 4, 8] read as ..., in packed order"
+  std::vector<std::string> ignored;   // tensors of other names
+  std::vector<std::string> absent;    // names that the caller gave without a tensor
+  RowOrder order = RowOrder::packed;
+  std::string order_source;  // source of `order`: an option, the metadata, cpscope, the contract
+  bool is_by_rank = false;   // every tensor came in parts, so that `order` was not needed
+  std::string executor;      // from its metadata; may be empty
+
+  const Tensor* find(std::string_view name) const;
+};
+
+/// Converts one record, or one for each rank, into the contract's form. A tensor may be whole
+/// ("out") or in parts by rank ("out.rank0", ... of one file, or "out" of one file per rank): parts
+/// are in rank order whatever was chosen. Errors (bad_input): an unknown choice in the metadata, a
+/// part that is missing or of another shape, a shape that fits nothing or several things.
+Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan& plan,
+                                   const ForeignChoices& choices);
+
+/// Sorts files by rank: by metadata "rank" if all have it, else they keep their order. Refuses a
+/// list whose file names have another order ("rank10" before "rank2", as a shell sorts).
+std::optional<Error> sort_by_rank(std::vector<NamedRecord>& records);
+
+/// Target of each rank-ordered row: the packed padded id of every row of all ranks' local buffers.
+std::vector<int64_t> rank_order_ids(const std::vector<std::vector<TokenRun>>& runs_by_rank);
+
+}  // namespace cpscope
