@@ -4,8 +4,8 @@
 #include "sim/app/cli/error_document.h"
 #include "sim/base/version.h"
 
-#include <algorithm>
 #include <iostream>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string_view>
@@ -35,105 +35,107 @@ void add_prediction(CLI::App* app, std::string& cluster, std::string& stack) {
       ->needs(option);
 }
 
-Command add_render(CLI::App& app, RenderRequest& request, Toolbox& toolbox,
-                   const PictureCommands& pictures) {
+Command add_render(CLI::App& app, const Tools& tools) {
+  const auto request = std::make_shared<RenderRequest>();
   CLI::App* render = app.add_subcommand("render", "a picture of one plan; no display is needed");
-  render->add_option("FILE", request.scenario_path, "scenario file (TOML)")->required();
-  render->add_option("--view", request.view, "what to show")
+  add_scenario_file(render, request->scenario_path);
+  render->add_option("--view", request->view, "what to show")
       ->required()
       ->check(
           CLI::IsMember({"layout", "mask", "traffic", "timeline", "numbers", "balance", "all"}));
-  render->add_option("--out", request.out_path, "the picture, .png or .svg")
+  render->add_option("--out", request->out_path, "the picture, .png or .svg")
       ->required()
       ->check(kNotEmpty);
   render
-      ->add_option("--step", request.step,
+      ->add_option("--step", request->step,
                    "moment: forward steps first, then backward ones, from 0 (default: the second "
                    "forward step if there is one)")
       ->check(whole_number());
-  render->add_option("--rank", request.rank, "whose local order and whose caption (default 0)")
+  render->add_option("--rank", request->rank, "whose local order and whose caption (default 0)")
       ->check(whole_number());
-  render->add_option("--theme", request.theme, "dark (default), light or print")
+  render->add_option("--theme", request->theme, "dark (default), light or print")
       ->check(CLI::IsMember({"dark", "light", "print"}));
-  render->add_option("--size", request.size, "logical pixels, e.g. 1280x860");
-  render->add_option("--scale", request.scale, "pixels of a logical pixel, 1 to 4")
+  render->add_option("--size", request->size, "logical pixels, e.g. 1280x860");
+  render->add_option("--scale", request->scale, "pixels of a logical pixel, 1 to 4")
       ->check(finite_number(1.0, 4.0));
   render
-      ->add_option("--fonts", request.fonts,
+      ->add_option("--fonts", request->fonts,
                    "packages (default: Inter and JetBrains Mono where they are installed) or "
                    "built-in (PNG that depends on no font file)")
       ->check(CLI::IsMember({"packages", "built-in"}));
   render
-      ->add_option("--run", request.executor,
+      ->add_option("--run", request->executor,
                    "carry the scenario out on this executor first, so that there are numbers "
                    "(default: cpu for the views numbers and all)")
       ->check(kNotEmpty);
   render
       ->add_option(
-          "--select", request.selection,
+          "--select", request->selection,
           "what to light: \"rank 2\", \"token 700\", \"q 0-64\", \"1 -> 2\", \"step 3\" ...")
       ->check(kNotEmpty);
   render
-      ->add_option("--tensor", request.tensor,
+      ->add_option("--tensor", request->tensor,
                    "view numbers: whose errors (default: out, or dq of a backward step)")
       ->check(CLI::IsMember({"out", "lse", "dq", "dk", "dv"}));
   render->add_flag(
-      "--per-step", request.is_by_step,
+      "--per-step", request->is_by_step,
       "view numbers: what the step wrote, compared with exact partial results, instead of "
       "the whole answer");
-  add_prediction(render, request.cluster, request.stack);
+  add_prediction(render, request->cluster, request->stack);
   render
-      ->add_option("--record", request.record,
+      ->add_option("--record", request->record,
                    "view timeline: the times that a record of this plan has measured, next to "
                    "predicted ones with --cluster")
       ->check(kNotEmpty);
-  render->add_flag("--json", request.json, "print one JSON document on stdout and nothing else");
+  add_json(render, request->json);
   render->footer(
       "Example: cpscope render scenarios/zigzag.toml --view mask --step 2 --out zigzag.png");
-  return {render, [&] {
-            if (pictures.render) return pictures.render(request, toolbox);
+  return {render, [request, tools] {
+            if (tools.pictures.render) return tools.pictures.render(*request, tools.toolbox);
             std::cerr << "cpscope: this program was built without pictures\n";
             return 3;
           }};
 }
 
-Command add_window(CLI::App& app, WindowRequest& request, Toolbox& toolbox,
-                   const PictureCommands& pictures) {
+Command add_window(CLI::App& app, const Tools& tools) {
+  const auto request = std::make_shared<WindowRequest>();
   CLI::App* window = app.add_subcommand("gui", "the window: see one plan from six sides");
-  window->add_option("FILE", request.path,
+  window->add_option("FILE", request->path,
                      "scenario (TOML) or record (.safetensors); a shipped scenario if left out");
-  window->add_option("--theme", request.theme, "dark (default), light or print")
+  window->add_option("--theme", request->theme, "dark (default), light or print")
       ->check(CLI::IsMember({"dark", "light", "print"}));
-  window->add_option("--size", request.size, "logical pixels (default 1600x1000)");
+  window->add_option("--size", request->size, "logical pixels (default 1600x1000)");
   window
-      ->add_option("--scale", request.scale,
+      ->add_option("--scale", request->scale,
                    "pixels of a logical pixel, 1 to 4 (default: the screen's)")
       ->check(finite_number(1.0, 4.0));
   window
-      ->add_option("--screenshot", request.screenshot_path,
+      ->add_option("--screenshot", request->screenshot_path,
                    "write this PNG of the window instead of opening it; no display is needed")
       ->check(kNotEmpty);
-  window->add_option("--state", request.state_path, "open what a screenshot's JSON file has saved");
-  window->add_option("--step", request.step, "where the playhead is, as in render")
+  window->add_option("--state", request->state_path,
+                     "open what a screenshot's JSON file has saved");
+  window->add_option("--step", request->step, "where the playhead is, as in render")
       ->check(whole_number());
-  window->add_option("--run", request.executor, "carry the scenario out on this executor at once")
+  window->add_option("--run", request->executor, "carry the scenario out on this executor at once")
       ->check(kNotEmpty);
-  add_prediction(window, request.cluster, request.stack);
-  window->add_option("--frames", request.frames, "close after so many frames")
+  add_prediction(window, request->cluster, request->stack);
+  window->add_option("--frames", request->frames, "close after so many frames")
       ->check(whole_number());
-  window->add_option("--watch", request.watch_folder,
+  window->add_option("--watch", request->watch_folder,
                      "whenever the window comes to rest, write its widgets (hits.json) and pixels "
                      "(card.png, raster.png) to this folder");
   window->footer("Example: cpscope gui scenarios/thd_padding_p2p.toml --theme light");
-  return {window, [&] {
-            if (pictures.open_window) return pictures.open_window(request, toolbox);
+  return {window, [request, tools] {
+            if (tools.pictures.open_window)
+              return tools.pictures.open_window(*request, tools.toolbox);
             std::cerr << "cpscope: this program was built without a window\n";
             return 3;
           }};
 }
 
 /// The page is compiled from the sources, so the launcher makes it; here for the list of commands.
-Command add_web(CLI::App& app) {
+Command add_web(CLI::App& app, const Tools&) {
   CLI::App* web = app.add_subcommand("web", "the window as one HTML page (./cpscope web)");
   web->allow_extras();
   web->footer("Example: ./cpscope web --out ring.html");
@@ -203,16 +205,12 @@ int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& 
   app.require_subcommand(1);
   app.footer(kFooter);
   const Tools tools{toolbox, pictures};
-  RenderRequest render_request;
-  WindowRequest window_request;
   std::vector<Command> commands;
-  for (const auto& add : {add_layout, add_plan, add_diff, add_import, add_timeline, add_compare,
-                          add_forecast, add_validate, add_calibrate, add_run, add_grade, add_verify,
-                          add_probe, add_fuzz, add_faults, add_power, add_bench, add_demo})
+  for (const auto& add :
+       {add_layout,   add_plan,      add_diff,  add_import, add_timeline, add_compare, add_forecast,
+        add_validate, add_calibrate, add_run,   add_grade,  add_verify,   add_probe,   add_fuzz,
+        add_faults,   add_power,     add_bench, add_demo,   add_render,   add_window,  add_web})
     commands.push_back(add(app, tools));
-  commands.push_back(add_render(app, render_request, toolbox, pictures));
-  commands.push_back(add_window(app, window_request, toolbox, pictures));
-  commands.push_back(add_web(app));
   std::optional<ErrorDocument> document;
   if (asks_for_json(argc, argv)) document.emplace();
   const int code = run_command(app, commands, argc, argv);
