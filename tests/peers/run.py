@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -85,10 +86,17 @@ def run(python: Path, framework: str) -> list[dict]:
 
 
 def table(rows: list[dict]) -> str:
-    lines = ["| peer | configuration | ranks | verdict | why |", "| --- | --- | --- | --- | --- |"]
+    """A list of what each peer passes, then a table of everything else; numbers in parentheses are ranks."""
+    told: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in rows:
         said = row["expected"] if row["is_expected"] else row["said"]
-        lines.append(f"| {row['package']} {row['version']} | {row['configuration']} | {row['ranks']} | {said} | {row['because']} |")
+        ranks = told.setdefault((f"{row['package']} {row['version']}", said, row["because"]), {})
+        ranks.setdefault(row["configuration"], []).append(str(row["ranks"]))
+    texts = {key: "; ".join(f"{name} ({', '.join(ranks)})" for name, ranks in configurations.items()) for key, configurations in told.items()}
+    lines = [textwrap.fill(f"- {peer}: {said}: {text}.", 140, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+             for (peer, said, because), text in texts.items() if not because]
+    lines += ["", "| peer | configuration (ranks) | verdict | why |", "| --- | --- | --- | --- |"]
+    lines += [f"| {peer} | {text} | {said} | {because} |" for (peer, said, because), text in texts.items() if because]
     return "\n".join(lines) + "\n"
 
 

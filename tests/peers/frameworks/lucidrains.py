@@ -45,7 +45,7 @@ def zig_zag(ranks: int, dtype: str = "fp32") -> Any:
 
 
 def cases() -> Iterator[Case]:
-    swapped = "its backward unpacks the ring's (received, sent) as (dk, dv): dk and dv are both dk + dv, of other rows"
+    swapped = "its backward unpacks (received, sent) as (dk, dv): both are dk + dv of other rows"
     for ranks, keys in ((2, {}), (4, {}), (4, dict(striped=True)), (4, dict(causal=False)), (2, dict(softcap=10.0))):
         what = ", ".join([*(str(key) if value is True else f"{key}={value}" for key, value in keys.items())])
         yield Case(f"ring{', ' + what if what else ''}, fp32", ranks, ring(ranks, **keys), "FAIL dk dv", swapped)

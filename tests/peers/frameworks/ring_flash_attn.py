@@ -76,7 +76,7 @@ def cases() -> Iterator[Case]:
     yield Case("ring, causal, fp32", 4, graded(*dense("ring", 4, dtype="fp32")), "FAIL dq or FAIL dq dk dv",
                "`.to(torch.float32)` is the buffer itself, which later steps overwrite; whether before dk and dv are sent is chance")
     yield Case("ring, window 31 left", 4, graded(*dense("ring", 4, window=(31, 0))), "FAIL out lse dq dk dv",
-               "every step applies the window as if its keys were the query's own; its README says that windows are not supported")
+               "each step applies the window as if its keys were the query's own; its README says: not supported")
     lengths = [64, 128, 24, 40]
     for kind in ("ring", "zigzag"):
         yield Case(f"{kind} varlen, 4 documents, bf16", 4, graded(*packed(kind, 4, lengths)))
@@ -86,4 +86,4 @@ def cases() -> Iterator[Case]:
     yield Case("llama3 varlen, causal, window 17 left", 4, graded(*llama3(4, lengths, window=(17, 0))))
     yield Case("llama3 varlen, full", 4, graded(*llama3(4, lengths, causal=False)))
     yield Case("llama3 varlen, full, window 17 left, 5 right", 4, graded(*llama3(4, lengths, False, (17, 5))), "FAIL out dq dk dv",
-               "each rank attends over its documents' keys from their begin, where a window needs to know which queries it has")
+               "each rank attends over its documents' keys from their begin; a window needs the queries' positions")

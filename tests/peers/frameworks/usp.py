@@ -65,6 +65,6 @@ def cases() -> Iterator[Case]:
     yield Case("basic, Ulysses 2 x ring 2, TORCH_MATH, forward, fp32", 4, answered("basic", 2, 2, attn_type=AttnType.TORCH_MATH, **forward), "FAIL out",
                "its math kernel returns 0 as lse, and the ring merges with it")
     yield Case("basic, Ulysses 2 x ring 2, use_ulysses_low=False", 4, answered("basic", 2, 2, low=False), "FAIL out dq dk dv",
-               "its basic extraction gives chunks in the order of ranks, which is another one where Ulysses groups are not neighbours")
+               "its basic extraction gives chunks in rank order, another one if Ulysses groups are not neighbours")
     yield Case("basic, Ulysses 4, 2 KV heads", 4, answered("basic", 4, 1, kv_heads=2), "raises RuntimeError",
-               "fewer KV heads than Ulysses ranks: kv_heads // ranks = 0 is a shape that cannot be")
+               "fewer KV heads than Ulysses ranks: kv_heads // ranks is 0")
