@@ -40,19 +40,19 @@ bool FaultySeam<T>::makes(Mistake mistake) const {
 template <class T>
 void FaultySeam<T>::after_load() {
   for (const HomeBuffers& home : parts_.plan.home)
-    fresh_out_[to_index(home.out)] = parts_.memory.at(home.out);
+    fresh_out_[home.out] = parts_.memory.at(home.out);
   if (makes(Mistake::local_positions)) rotate_by_local_rows(false);
   if (makes(Mistake::second_half_follows_on)) rotate_by_local_rows(true);
-  record_frame(false, -1, StepId{0}, StageKind::transfer);
+  record_frame(Direction::forward, -1, StepId{0}, StageKind::transfer);
 }
 
 template <class T>
-void FaultySeam<T>::before_stage(const Pass& pass, const Stage& stage, bool is_backward) {
+void FaultySeam<T>::before_stage(const Pass& pass, const Stage& stage, Direction direction) {
   if (stage.kind != StageKind::compute) return;
   before_.clear();
   for (int64_t i = stage.begin; i < stage.end; ++i) {
     const ComputeItem& item = pass.computes[i];
-    if (is_backward) {
+    if (direction == Direction::backward) {
       if (makes(Mistake::own_lse_in_backward, item.rank, item.step)) exchange_lse(item);
     } else {
       before_.push_back(parts_.memory.at(item.out));
@@ -61,11 +61,11 @@ void FaultySeam<T>::before_stage(const Pass& pass, const Stage& stage, bool is_b
 }
 
 template <class T>
-void FaultySeam<T>::after_stage(const Pass& pass, const Stage& stage, bool is_backward) {
+void FaultySeam<T>::after_stage(const Pass& pass, const Stage& stage, Direction direction) {
   for (int64_t i = stage.begin; i < stage.end; ++i) {
     if (stage.kind == StageKind::compute) {
       const ComputeItem& item = pass.computes[i];
-      if (is_backward) {
+      if (direction == Direction::backward) {
         if (makes(Mistake::own_lse_in_backward, item.rank, item.step)) exchange_lse(item);
         continue;
       }
@@ -77,8 +77,8 @@ void FaultySeam<T>::after_stage(const Pass& pass, const Stage& stage, bool is_ba
     }
   }
   const auto index = static_cast<int64_t>(&stage - pass.stages.data());
-  record_work(pass, stage, is_backward);
-  record_frame(is_backward, index, stage.step, stage.kind);
+  record_work(pass, stage, direction);
+  record_frame(direction, index, stage.step, stage.kind);
 }
 
 template <class T>
@@ -107,7 +107,7 @@ template <class T>
 void FaultySeam<T>::spoil_partial(const ComputeItem& item) {
   BufferMemory<T>& partial = parts_.memory.at(item.out);
   const BufferSpec& spec = parts_.plan.buffer(item.out);
-  tile_lse_[{to_index(item.rank), to_index(item.kv_tokens)}] = partial.second;
+  tile_lse_[{item.rank, item.kv_tokens}] = partial.second;
   if (makes(Mistake::all_zero, item.rank, item.step))
     std::fill(partial.first.begin(), partial.first.end(), T(0));
   if (makes(Mistake::lse_transposed, item.rank, item.step)) {
@@ -134,7 +134,7 @@ void FaultySeam<T>::spoil_partial(const ComputeItem& item) {
 /// Exchanges the lse of the whole row and the lse of the forward tile; a second call undoes it.
 template <class T>
 void FaultySeam<T>::exchange_lse(const ComputeItem& item) {
-  const auto found = tile_lse_.find({to_index(item.rank), to_index(item.kv_tokens)});
+  const auto found = tile_lse_.find({item.rank, item.kv_tokens});
   if (found != tile_lse_.end() && item.num_slices > 0)
     std::swap(parts_.memory.at(item.out).second, found->second);
 }
@@ -207,7 +207,7 @@ void FaultySeam<T>::spoil_finished(const FinishItem& item) {
   const int64_t lanes = attention().head_dim_v;
   const bool is_garbage = makes(Mistake::rows_not_cleared, item.rank, item.step),
              is_product = makes(Mistake::cleared_by_product, item.rank, item.step);
-  const auto fresh = fresh_out_.find(to_index(item.buffer));
+  const auto fresh = fresh_out_.find(item.buffer);
   for (int64_t i = 0; (is_garbage || is_product) && fresh != fresh_out_.end() && i < cells(spec);
        ++i) {
     if (memory.second[i] != kNothing<T>) continue;
@@ -230,11 +230,10 @@ void FaultySeam<T>::spoil_finished(const FinishItem& item) {
 }
 
 template <class T>
-void FaultySeam<T>::record_frame(bool is_backward, int64_t index, StepId step, StageKind kind) {
+void FaultySeam<T>::record_frame(Direction direction, int64_t index, StepId step, StageKind kind) {
   if (walk_.trace == nullptr) return;
-  StateFrame frame{is_backward, index, step, kind, {}};
-  for (size_t b = 0; b < parts_.plan.buffers.size(); ++b)
-    frame.rows.push_back(fingerprint(BufferId{static_cast<int32_t>(b)}));
+  StateFrame frame{direction, index, step, kind, {}};
+  for (const BufferId id : parts_.plan.buffers.ids()) frame.rows.push_back(fingerprint(id));
   walk_.trace->frames.push_back(std::move(frame));
 }
 
@@ -254,11 +253,11 @@ std::vector<uint64_t> FaultySeam<T>::fingerprint(BufferId id) const {
 }
 
 template <class T>
-void FaultySeam<T>::record_work(const Pass& pass, const Stage& stage, bool is_backward) {
+void FaultySeam<T>::record_work(const Pass& pass, const Stage& stage, Direction direction) {
   if (walk_.trace == nullptr) return;
   const Plan& plan = parts_.plan;
   for (int64_t i = stage.begin; i < stage.end; ++i) {
-    ItemWork work{.item = {is_backward, stage.kind, i}, .step = stage.step};
+    ItemWork work{.item = {direction, stage.kind, i}, .step = stage.step};
     if (stage.kind == StageKind::transfer) {
       const TransferItem& item = pass.transfers[i];
       work.rank = item.src;

@@ -23,8 +23,8 @@ class FaultySeam {
   FaultySeam(const WalkParts<T>& parts, const Setup& setup);
 
   void after_load();
-  void before_stage(const Pass& pass, const Stage& stage, bool is_backward);
-  void after_stage(const Pass& pass, const Stage& stage, bool is_backward);
+  void before_stage(const Pass& pass, const Stage& stage, Direction direction);
+  void after_stage(const Pass& pass, const Stage& stage, Direction direction);
   /// Runs an item wrongly instead of the walk, if the planted mistake requires it.
   bool replaces(const TransferItem& item);
   bool replaces(const MergeItem& item);
@@ -41,7 +41,7 @@ class FaultySeam {
 
   // Mistakes in loading and moving rows (faulty_seam_rows.cpp).
   void rotate_by_local_rows(bool follows_on);
-  void rotate_side(const Tensor& tensor, RunListId tokens, bool is_query, bool follows_on,
+  void rotate_side(const Tensor& tensor, RunListId tokens, Side side, bool follows_on,
                    AlignedVector<T>& rows);
   void transpose_landed_heads(const TransferItem& item);
   void move_first_kv_head(const TransferItem& item);
@@ -54,15 +54,15 @@ class FaultySeam {
   void merge_out_wrongly(const MergeItem& item);
 
   // Recording of the trace.
-  void record_frame(bool is_backward, int64_t index, StepId step, StageKind kind);
-  void record_work(const Pass& pass, const Stage& stage, bool is_backward);
+  void record_frame(Direction direction, int64_t index, StepId step, StageKind kind);
+  void record_work(const Pass& pass, const Stage& stage, Direction direction);
   std::vector<uint64_t> fingerprint(BufferId id) const;
 
   WalkParts<T> parts_;
   WatchedWalk walk_;
-  std::map<int32_t, BufferMemory<T>> fresh_out_;  // [home out] its memory before the run
-  std::vector<BufferMemory<T>> before_;           // [item of the present stage] its partial
-  std::map<std::pair<int32_t, int32_t>, AlignedVector<T>> tile_lse_;  // [rank, kv list]
+  std::map<BufferId, BufferMemory<T>> fresh_out_;  // [home out] its memory before the run
+  std::vector<BufferMemory<T>> before_;            // [item of the present stage] its partial
+  std::map<std::pair<RankId, RunListId>, AlignedVector<T>> tile_lse_;  // [rank, kv list]
 };
 
 }  // namespace cpscope::reference

@@ -16,10 +16,10 @@ struct SlotPlace {
   int64_t position = 0;
 };
 
-SlotPlace place_of(const BatchSlots& slots, int64_t token, bool is_query) {
+SlotPlace place_of(const BatchSlots& slots, int64_t token, Side side) {
   SlotPlace place{-1, token};
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const int64_t begin = is_query ? slots.sequences[s].q_begin : slots.sequences[s].kv_begin;
+    const int64_t begin = slots.sequences[s].side(side).begin;
     if (token >= begin) place = {static_cast<int64_t>(s), token - begin};
   }
   return place;
@@ -30,12 +30,12 @@ SlotPlace place_of(const BatchSlots& slots, int64_t token, bool is_query) {
 template <class T>
 void FaultySeam<T>::rotate_by_local_rows(bool follows_on) {
   const Plan& plan = parts_.plan;
-  for (size_t rank = 0; rank < plan.home.size(); ++rank) {
+  for (const RankId rank : plan.home.ids()) {
     const HomeBuffers& home = plan.home[rank];
-    if (!walk_.fault->happens_at(RankId{static_cast<int32_t>(rank)}, StepId{0})) continue;
-    rotate_side(parts_.inputs.q, plan.q_lists[rank], true, follows_on,
+    if (!walk_.fault->happens_at(rank, StepId{0})) continue;
+    rotate_side(parts_.inputs.q, plan.q_lists[rank], Side::q, follows_on,
                 parts_.memory.at(home.q).first);
-    rotate_side(parts_.inputs.k, plan.kv_lists[rank], false, follows_on,
+    rotate_side(parts_.inputs.k, plan.kv_lists[rank], Side::kv, follows_on,
                 parts_.memory.at(home.kv).first);
   }
 }
@@ -43,13 +43,13 @@ void FaultySeam<T>::rotate_by_local_rows(bool follows_on) {
 /// Loads one side again and rotates it by the number of the row inside the rank's part of its
 /// sequence; with `follows_on`, counted from the position of that part's first row.
 template <class T>
-void FaultySeam<T>::rotate_side(const Tensor& tensor, RunListId tokens, bool is_query,
-                                bool follows_on, AlignedVector<T>& rows) {
+void FaultySeam<T>::rotate_side(const Tensor& tensor, RunListId tokens, Side side, bool follows_on,
+                                AlignedVector<T>& rows) {
   const Plan& plan = parts_.plan;
   const int64_t heads = tensor.shape[1], lanes = tensor.shape[2];
   int64_t open_slot = -2, local = 0, first = 0, index = 0;
   for (const int64_t token : expand(plan.list(tokens))) {
-    const SlotPlace place = place_of(plan.layout.slots, token, is_query);
+    const SlotPlace place = place_of(plan.layout.slots, token, side);
     if (place.slot != open_slot) {
       open_slot = place.slot;
       local = 0;

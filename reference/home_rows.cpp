@@ -15,23 +15,20 @@ namespace cpscope::reference {
 namespace {
 
 /// Position of a token inside its slot, on the side of the queries or of the keys.
-int64_t position_of(const Plan& plan, int64_t token, bool is_query) {
+int64_t position_of(const Plan& plan, int64_t token, Side side) {
   const auto& sequences = plan.layout.slots.sequences;
-  const auto begin_of = [&](const SequenceSlot& slot) {
-    return is_query ? slot.q_begin : slot.kv_begin;
-  };
-  const auto after =
-      std::upper_bound(sequences.begin(), sequences.end(), token,
-                       [&](int64_t id, const SequenceSlot& slot) { return id < begin_of(slot); });
-  return after == sequences.begin() ? 0 : token - begin_of(*(after - 1));
+  const auto after = std::upper_bound(
+      sequences.begin(), sequences.end(), token,
+      [&](int64_t id, const SequenceSlot& slot) { return id < slot.side(side).begin; });
+  return after == sequences.begin() ? 0 : token - (after - 1)->side(side).begin;
 }
 
 /// Rotates all heads of one token's row and rounds them to the dtype.
 template <class Value>
-void rotate_token(const Plan& plan, int64_t token, bool is_query, double direction, int64_t heads,
+void rotate_token(const Plan& plan, int64_t token, Side side, double direction, int64_t heads,
                   Value* row) {
   const int32_t lanes = plan.scenario.attention.head_dim_qk;
-  const int64_t position = position_of(plan, token, is_query);
+  const int64_t position = position_of(plan, token, side);
   for (int64_t head = 0; head < heads; ++head) {
     Value* lane = row + head * lanes;
     // Rotating an empty row would change the sign of some zeros.
@@ -57,12 +54,12 @@ void load_rows(const Plan& plan, const Tensor& tensor, RunListId tokens, Aligned
 }
 
 template <class T>
-void rotate_home_rows(const Plan& plan, RunListId tokens, bool is_query, int64_t heads,
+void rotate_home_rows(const Plan& plan, RunListId tokens, Side side, int64_t heads,
                       AlignedVector<T>& rows) {
   T* row = rows.data();
   for (const TokenRun& run : plan.list(tokens)) {
     for (int64_t token = run.begin; token < run.end; token += run.stride) {
-      rotate_token(plan, token, is_query, +1.0, heads, row);
+      rotate_token(plan, token, side, +1.0, heads, row);
       row += heads * plan.scenario.attention.head_dim_qk;
     }
   }
@@ -76,12 +73,12 @@ Tensor make_unwritten_tensor(std::string name, std::vector<int64_t> shape) {
   return tensor;
 }
 
-void rotate_back(const Plan& plan, bool is_query, int threads, Tensor& tensor) {
+void rotate_back(const Plan& plan, Side side, int threads, Tensor& tensor) {
   const int64_t heads = tensor.shape[1];
   for_each_index(
       tensor.shape[0],
       [&](int64_t token) {
-        rotate_token(plan, token, is_query, -1.0, heads,
+        rotate_token(plan, token, side, -1.0, heads,
                      tensor.values.data() + token * heads * tensor.shape[2]);
       },
       threads);
@@ -92,17 +89,17 @@ void rotate_back(const Plan& plan, bool is_query, int threads, Tensor& tensor) {
 template <class T>
 void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMemory<T>& memory) {
   const Attention& attention = plan.scenario.attention;
-  for_each_index(
-      static_cast<int64_t>(plan.home.size()),
-      [&](int64_t r) {
-        const HomeBuffers& home = plan.home[r];
-        const RunListId queries = plan.q_lists[r], keys = plan.kv_lists[r];
+  for_each_id(
+      plan.home.ids(),
+      [&](RankId rank) {
+        const HomeBuffers& home = plan.home[rank];
+        const RunListId queries = plan.q_lists[rank], keys = plan.kv_lists[rank];
         load_rows(plan, inputs.q, queries, memory.at(home.q).first);
         load_rows(plan, inputs.k, keys, memory.at(home.kv).first);
         load_rows(plan, inputs.v, keys, memory.at(home.kv).second);
         if (attention.rope_theta > 0) {
-          rotate_home_rows(plan, queries, true, attention.heads, memory.at(home.q).first);
-          rotate_home_rows(plan, keys, false, attention.kv_heads, memory.at(home.kv).first);
+          rotate_home_rows(plan, queries, Side::q, attention.heads, memory.at(home.q).first);
+          rotate_home_rows(plan, keys, Side::kv, attention.kv_heads, memory.at(home.kv).first);
         }
         if (home.d_out != kNoBuffer)
           load_rows(plan, inputs.d_out, queries, memory.at(home.d_out).first);
@@ -116,11 +113,11 @@ void collect_forward(const Plan& plan, const RankMemory<T>& memory, int threads,
   const int64_t tokens = plan.layout.slots.tokens;
   answer.out = make_unwritten_tensor<T>("out", {tokens, attention.heads, attention.head_dim_v});
   answer.lse = make_unwritten_tensor<T>("lse", {tokens, attention.heads});
-  for_each_index(
-      static_cast<int64_t>(plan.home.size()),
-      [&](int64_t r) {
-        scatter_to_tokens(plan, plan.home[r].out, plan.q_lists[r], false, attention.heads, memory,
-                          answer.out);
+  for_each_id(
+      plan.home.ids(),
+      [&](RankId rank) {
+        scatter_to_tokens(plan, plan.home[rank].out, plan.q_lists[rank], false, attention.heads,
+                          memory, answer.out);
       },
       threads);
   for (const FinishItem& item : plan.forward.finishes) {
@@ -138,19 +135,19 @@ void collect_backward(const Plan& plan, const RankMemory<T>& memory, int threads
   answer.dk =
       make_unwritten_tensor<T>("dk", {kv_tokens, attention.kv_heads, attention.head_dim_qk});
   answer.dv = make_unwritten_tensor<T>("dv", {kv_tokens, attention.kv_heads, attention.head_dim_v});
-  for_each_index(
-      static_cast<int64_t>(plan.home.size()),
-      [&](int64_t r) {
-        const HomeBuffers& home = plan.home[r];
-        const RunListId queries = plan.q_lists[r], keys = plan.kv_lists[r];
+  for_each_id(
+      plan.home.ids(),
+      [&](RankId rank) {
+        const HomeBuffers& home = plan.home[rank];
+        const RunListId queries = plan.q_lists[rank], keys = plan.kv_lists[rank];
         scatter_to_tokens(plan, home.dq, queries, false, attention.heads, memory, answer.dq);
         scatter_to_tokens(plan, home.dkv, keys, false, attention.kv_heads, memory, answer.dk);
         scatter_to_tokens(plan, home.dkv, keys, true, attention.kv_heads, memory, answer.dv);
       },
       threads);
   if (attention.rope_theta > 0) {
-    rotate_back(plan, true, threads, answer.dq);
-    rotate_back(plan, false, threads, answer.dk);
+    rotate_back(plan, Side::q, threads, answer.dq);
+    rotate_back(plan, Side::kv, threads, answer.dk);
   }
 }
 

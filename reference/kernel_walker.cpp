@@ -36,8 +36,8 @@ class KernelSeam {
                    -std::numeric_limits<double>::infinity()) {}
 
   void after_load() {}
-  void before_stage(const Pass&, const Stage&, bool) {}
-  void after_stage(const Pass&, const Stage&, bool) {}
+  void before_stage(const Pass&, const Stage&, Direction) {}
+  void after_stage(const Pass&, const Stage&, Direction) {}
   void after_run(Answer& answer) { answer.max_logit = max_logit_; }
   template <class Item>
   bool replaces(const Item&) {
@@ -46,12 +46,12 @@ class KernelSeam {
   int32_t kv_head_of(int32_t head) const { return head / (attention_.heads / attention_.kv_heads); }
 
   /// Runs the item; after an error no further item is run.
-  void compute(const ComputeItem& item, bool is_backward) {
+  void compute(const ComputeItem& item, Direction direction) {
     if (run_.error) return;
     ItemCall call;
     call.plan = &plan_;
     call.item = &item;
-    call.is_backward = is_backward;
+    call.direction = direction;
     call.q_rows = plan_.rows(item.q_tokens);
     call.kv_rows = plan_.rows(item.kv_tokens);
     call.heads = item.heads;
@@ -60,7 +60,7 @@ class KernelSeam {
     call.q = take(item.q, call.q_rows, call.heads, qk, false);
     call.k = take(item.kv, call.kv_rows, call.kv_heads, qk, false);
     call.v = take(item.kv, call.kv_rows, call.kv_heads, v, true);
-    if (is_backward) {
+    if (direction == Direction::backward) {
       call.out = take(item.out, call.q_rows, call.heads, v, false);
       call.lse = take(item.out, call.q_rows, call.heads, 1, true);
       call.d_out = take(item.d_out, call.q_rows, call.heads, v, false);
@@ -69,7 +69,7 @@ class KernelSeam {
       run_.error = std::move(error);
       return;
     }
-    if (is_backward) {
+    if (direction == Direction::backward) {
       put(call.dq, item.dq, call.q_rows, call.heads, qk, false);
       put(call.dk, item.dkv, call.kv_rows, call.kv_heads, qk, false);
       put(call.dv, item.dkv, call.kv_rows, call.kv_heads, v, true);

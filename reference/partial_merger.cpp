@@ -66,12 +66,12 @@ void PartialMerger<T>::merge_out(const MergeItem& item, const BufferSpec& spec) 
   if (item.order == 0) {
     std::fill(into.first.begin(), into.first.end(), T(0));
     std::fill(into.second.begin(), into.second.end(), kNothing<T>);
-    if (keeps_partials_) kept_[to_index(item.into)].clear();
+    if (keeps_partials_) kept_[item.into].clear();
   }
   if (item.partial == kNoBuffer) return;
   const BufferMemory<T>& partial = memory_.at(item.partial);
   if (keeps_partials_) {
-    kept_[to_index(item.into)].push_back(partial);
+    kept_[item.into].push_back(partial);
     for (int64_t i = 0; i < cells(spec); ++i)
       into.second[i] = log_sum_exp(into.second[i], partial.second[i]);
     return;
@@ -96,7 +96,7 @@ void PartialMerger<T>::sum_kept_partials(BufferId id, const BufferSpec& spec) {
   const Dtype dtype = plan_.scenario.numerics.dtype;
   const int64_t lanes = plan_.scenario.attention.head_dim_v;
   const bool rounds_twice = plan_.scenario.batch.qkv_format == QkvFormat::thd;
-  for (const BufferMemory<T>& partial : kept_[to_index(id)]) {
+  for (const BufferMemory<T>& partial : kept_[id]) {
     for (int64_t i = 0; i < cells(spec); ++i) {
       const T weight = weight_of(partial.second[i], into.second[i]);
       for (int64_t lane = 0; lane < lanes; ++lane) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "reference/rank_memory.h"
+#include "sim/base/id_vector.h"
 
 #include <cstdint>
 #include <span>
@@ -38,7 +39,7 @@ class PartialMerger {
   std::span<const double> sink_;
   RankMemory<T>& memory_;
   bool keeps_partials_ = false;
-  std::vector<std::vector<BufferMemory<T>>> kept_;  // [BufferId of the accumulator][merge]
+  IdVector<BufferId, std::vector<BufferMemory<T>>> kept_;  // of accumulators: [merge]
 };
 
 }  // namespace cpscope::reference

@@ -9,8 +9,11 @@
 #include "reference/round_rows.h"
 #include "reference/row_moves.h"
 #include "reference/tile_attention.h"
+#include "sim/base/id_vector.h"
 #include "sim/base/parallel.h"
+#include "sim/plan/item_uses.h"
 #include "sim/plan/kept_inputs.h"
+#include "sim/plan/visit_items.h"
 #include "sim/run/executor.h"
 
 #include <algorithm>
@@ -78,11 +81,11 @@ class Walk {
     if constexpr (Seam::kIsOpen) seam_.after_load();
     output_.answer.max_logit.assign(static_cast<size_t>(attention_.heads),
                                     -std::numeric_limits<double>::infinity());
-    output_.forward_seconds = time_pass(plan_.forward, false);
+    output_.forward_seconds = time_pass(Direction::forward);
     if (watch_.was_cancelled()) return watch_.error("the run", "items");
     collect_forward(plan_, memory_, item_threads_, output_.answer);
     if (plan_.scenario.numerics.backward) {
-      output_.backward_seconds = time_pass(plan_.backward, true);
+      output_.backward_seconds = time_pass(Direction::backward);
       if (watch_.was_cancelled()) return watch_.error("the run", "items");
       collect_backward(plan_, memory_, item_threads_, output_.answer);
       if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient();
@@ -93,30 +96,31 @@ class Walk {
 
  private:
   /// Runs one direction options.repeats times; returns the wall time of each repeat.
-  std::vector<double> time_pass(const Pass& pass, bool is_backward) {
+  std::vector<double> time_pass(Direction direction) {
     std::vector<double> seconds;
     std::vector<std::pair<BufferId, BufferMemory<T>>> kept;
-    if (is_backward && options_.repeats > 1) {
+    if (direction == Direction::backward && options_.repeats > 1) {
       for (const BufferId id : find_kept_inputs(plan_)) kept.emplace_back(id, memory_.at(id));
     }
     for (int32_t repeat = 0; repeat < std::max(1, options_.repeats) && !watch_.was_cancelled();
          ++repeat) {
       for (const auto& [id, values] : kept) memory_.at(id) = values;
       const auto start = std::chrono::steady_clock::now();
-      run_pass(pass, is_backward);
+      run_pass(direction);
       seconds.push_back(
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
     return seconds;
   }
 
-  void run_pass(const Pass& pass, bool is_backward) {
-    is_backward_ = is_backward;
+  void run_pass(Direction direction) {
+    const Pass& pass = plan_.pass(direction);
+    direction_ = direction;
     for (const Stage& stage : pass.stages) {
-      if constexpr (Seam::kIsOpen) seam_.before_stage(pass, stage, is_backward_);
+      if constexpr (Seam::kIsOpen) seam_.before_stage(pass, stage, direction);
       run_stage(pass, stage);
       if (watch_.was_cancelled()) return;
-      if constexpr (Seam::kIsOpen) seam_.after_stage(pass, stage, is_backward_);
+      if constexpr (Seam::kIsOpen) seam_.after_stage(pass, stage, direction);
       if (options_.observer) observe_stage(pass, stage);
       num_done_ += stage.end - stage.begin;
       watch_.reach(num_done_);
@@ -140,11 +144,12 @@ class Walk {
         break;
       case StageKind::compute:
         if constexpr (requires(Seam & seam, const ComputeItem& item) {
-                        seam.compute(item, true);
+                        seam.compute(item, Direction::forward);
                       }) {
           compute_in_seam(pass, stage);
         } else {
-          is_backward_ ? compute_backward(pass, stage) : compute_forward(pass, stage);
+          direction_ == Direction::backward ? compute_backward(pass, stage)
+                                            : compute_forward(pass, stage);
         }
         break;
       case StageKind::merge:
@@ -187,19 +192,19 @@ class Walk {
 
   /// Passes the results of the stage's computes or finishes to the observer, item by item.
   void observe_stage(const Pass& pass, const Stage& stage) {
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const ItemId id{is_backward_, stage.kind, i};
-      if (stage.kind == StageKind::compute && pass.computes[i].num_slices > 0) {
-        const ComputeItem& item = pass.computes[i];
-        if (is_backward_) observe(id, item.rank, item.step, item.dq, plan_.rows(item.q_tokens));
-        const BufferId written = is_backward_ ? item.dkv : item.out;
-        observe(id, item.rank, item.step, written,
-                plan_.rows(is_backward_ ? item.kv_tokens : item.q_tokens));
-      } else if (stage.kind == StageKind::finish) {
-        const FinishItem& item = pass.finishes[i];
-        observe(id, item.rank, item.step, item.buffer, plan_.buffer(item.buffer).rows);
-      }
-    }
+    for_each_item(
+        pass, direction_, stage,
+        Overload{[&](const ItemId& id, const ComputeItem& item) {
+                   visit_writes(item, [&](BufferId written) {
+                     const bool is_of_keys = plan_.buffer(written).kind == BufferKind::dkv;
+                     observe(id, item.rank, item.step, written,
+                             plan_.rows(is_of_keys ? item.kv_tokens : item.q_tokens));
+                   });
+                 },
+                 [&](const ItemId& id, const FinishItem& item) {
+                   observe(id, item.rank, item.step, item.buffer, plan_.buffer(item.buffer).rows);
+                 },
+                 [](const ItemId&, const auto&) {}});
   }
 
   /// The first `rows` rows of a result buffer's arrays.
@@ -268,7 +273,7 @@ class Walk {
                   idle_scratch_.push_back(std::move(scratch));
                   output_.tile_flops += work.flops;
                   output_.tile_seconds += elapsed.count();
-                  if (is_backward_) return;
+                  if (direction_ == Direction::backward) return;
                   double& max_logit = output_.answer.max_logit[units[u].head];
                   max_logit = std::max(max_logit, work.max_logit);
                 });
@@ -288,7 +293,7 @@ class Walk {
   void compute_in_seam(const Pass& pass, const Stage& stage) {
     run_watched(stage.end - stage.begin, stage.end - stage.begin, 1, [&](int64_t i) {
       const ComputeItem& item = pass.computes[stage.begin + i];
-      if (item.num_slices > 0) seam_.compute(item, is_backward_);
+      if (item.num_slices > 0) seam_.compute(item, direction_);
     });
   }
 
@@ -366,10 +371,10 @@ class Walk {
   /// that computed it.
   void collect_sink_gradient() {
     output_.answer.d_sink.assign(static_cast<size_t>(attention_.heads), 0.0);
-    std::vector<bool> is_counted(plan_.buffers.size(), false);
+    IdVector<BufferId, bool> is_counted(plan_.buffers.size());
     for (const ComputeItem& item : plan_.backward.computes) {
-      if (is_counted[to_index(item.out)]) continue;
-      is_counted[to_index(item.out)] = true;
+      if (is_counted[item.out]) continue;
+      is_counted[item.out] = true;
       for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
         const HeadView<T> lse = view<T>(item.out, head, true);
         const double sink = static_cast<double>(merger_.sink_of(head));
@@ -389,7 +394,7 @@ class Walk {
   int item_threads_;
   RunWatch watch_;
   int64_t num_done_ = 0;  // items of finished stages, over all repeats
-  bool is_backward_ = false;
+  Direction direction_ = Direction::forward;
   TileSettings settings_;
   RankMemory<T> memory_;
   PartialMerger<T> merger_;

@@ -1,11 +1,11 @@
 #pragma once
 
 #include "reference/aligned_vector.h"
+#include "sim/base/id_vector.h"
 #include "sim/base/parallel.h"
 #include "sim/plan/plan.h"
 
 #include <cstdint>
-#include <vector>
 
 namespace cpscope::reference {
 
@@ -33,26 +33,24 @@ class RankMemory {
 
   /// Allocates every buffer, filled with `value`.
   void allocate(T value, int threads) {
-    for_each_index(
-        static_cast<int64_t>(buffers_.size()),
-        [&](int64_t b) {
-          const BufferSpec& spec = plan_.buffers[b];
+    for_each_id(
+        buffers_.ids(),
+        [&](BufferId id) {
+          const BufferSpec& spec = plan_.buffer(id);
           const LaneCounts lanes = lane_counts(spec.kind, plan_.scenario.attention);
           const size_t cells = static_cast<size_t>(spec.rows * spec.heads.size());
-          buffers_[b].first.assign(cells * static_cast<size_t>(lanes.first), value);
-          buffers_[b].second.assign(cells * static_cast<size_t>(lanes.second), value);
+          buffers_[id].first.assign(cells * static_cast<size_t>(lanes.first), value);
+          buffers_[id].second.assign(cells * static_cast<size_t>(lanes.second), value);
         },
         threads);
   }
 
-  BufferMemory<T>& at(BufferId id) { return buffers_[static_cast<size_t>(to_index(id))]; }
-  const BufferMemory<T>& at(BufferId id) const {
-    return buffers_[static_cast<size_t>(to_index(id))];
-  }
+  BufferMemory<T>& at(BufferId id) { return buffers_[id]; }
+  const BufferMemory<T>& at(BufferId id) const { return buffers_[id]; }
 
  private:
   const Plan& plan_;
-  std::vector<BufferMemory<T>> buffers_;
+  IdVector<BufferId, BufferMemory<T>> buffers_;
 };
 
 /// Bytes of all buffers with elements of `element` bytes.

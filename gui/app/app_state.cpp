@@ -3,7 +3,8 @@
 #include "gui/app/prediction.h"
 #include "gui/app/run_views.h"
 #include "gui/app/ways.h"
-#include "gui/model/describe.h"
+#include "gui/model/error_field.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <utility>
@@ -25,18 +26,18 @@ struct IsPresent {
   }
   bool operator()(const RankTarget& r) const { return has_rank(r.rank); }
   bool operator()(const LinkTarget& l) const { return has_rank(l.src) && has_rank(l.dst); }
-  bool operator()(const ItemTarget& i) const {
-    return i.index >= 0 && i.index < count_items(plan, i.is_backward, i.kind);
+  bool operator()(const ItemId& i) const {
+    return i.index >= 0 && i.index < count_items(plan.pass(i.direction), i.kind);
   }
   bool operator()(const StepTarget& s) const {
     return s.step >= 0 && s.step < static_cast<int32_t>(plan.steps().size());
   }
   bool operator()(const RowTarget& r) const {
-    const bool is_key = r.tensor >= 3;  // dk, dv
+    const Side side = side_of_tensor(r.tensor);
     const Attention& attention = plan.plan().scenario.attention;
     return r.tensor >= 0 && r.tensor < static_cast<int32_t>(kErrorTensors.size()) &&
-           has_ids(is_key ? Side::kv : Side::q, r.token, r.token + 1) && r.head >= 0 &&
-           r.head < (is_key ? attention.kv_heads : attention.heads);
+           has_ids(side, r.token, r.token + 1) && r.head >= 0 &&
+           r.head < (side == Side::kv ? attention.kv_heads : attention.heads);
   }
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "gui/app/document.h"
-#include "gui/app/player.h"
+#include "gui/app/document/document.h"
+#include "gui/app/document/player.h"
 #include "gui/draw/theme.h"
 #include "gui/model/view.h"
 #include "sim/base/result.h"

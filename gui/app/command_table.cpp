@@ -138,8 +138,8 @@ void show_whole(AppState& state) { state.cameras = {}; }
 void select_related(AppState& state) {
   const PlanIndex& plan = *state.plan();
   if (!is_present(plan, state.selected())) return;
-  if (const auto* item = std::get_if<ItemTarget>(&state.selected())) {
-    ItemTarget next = *item;
+  if (const auto* item = std::get_if<ItemId>(&state.selected())) {
+    ItemId next = *item;
     ++next.index;
     if (!is_present(plan, next)) next.index = 0;
     return select(state, next);

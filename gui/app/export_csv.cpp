@@ -3,6 +3,8 @@
 #include "gui/app/prediction.h"
 #include "gui/model/describe.h"
 #include "gui/model/error_field.h"
+#include "sim/base/id_vector.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <array>
@@ -91,23 +93,14 @@ class CsvWriter {
 int64_t count_valid(const PlanIndex& plan, Side side, const TokenRun& run) {
   int64_t valid = 0;
   const auto& sequences = plan.plan().layout.slots.sequences;
-  const auto begin_of = [&](const SequenceSlot& s) {
-    return side == Side::q ? s.q_begin : s.kv_begin;
-  };
-  const auto size_of = [&](const SequenceSlot& s) {
-    return side == Side::q ? s.q_slot : s.kv_slot;
-  };
-  auto slot = std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
-    return begin_of(s) + size_of(s) <= run.begin;
-  });
   const auto below = [&](int64_t id) {  // number of ids of the run below `id`
     if (id <= run.begin) return int64_t{0};
     return std::min(run.count(), (id - run.begin + run.stride - 1) / run.stride);
   };
-  for (; slot != sequences.end() && begin_of(*slot) < run.end; ++slot) {
-    const int64_t begin = begin_of(*slot);
-    const int64_t count = side == Side::q ? slot->q_valid : slot->kv_valid;
-    valid += below(begin + count) - below(begin);
+  for (size_t n = plan.first_sequence(side, run.begin); n < sequences.size(); ++n) {
+    const SlotSide slot = sequences[n].side(side);
+    if (slot.begin >= run.end) break;
+    valid += below(slot.valid_end()) - below(slot.begin);
   }
   return valid;
 }
@@ -115,15 +108,15 @@ int64_t count_valid(const PlanIndex& plan, Side side, const TokenRun& run) {
 void write_layout(const PlanIndex& plan, CsvWriter& csv) {
   csv.line("side", "rank", "row_begin", "row_end", "token_begin", "token_end", "token_stride",
            "tokens", "valid_tokens", "padding_tokens");
-  const Layout& layout = plan.plan().layout;
   for (const Side side : {Side::q, Side::kv}) {
-    const auto& by_rank = side == Side::q ? layout.q_runs : layout.kv_runs;
-    for (size_t rank = 0; rank < by_rank.size() && !csv.is_stopped(); ++rank) {
+    const auto& by_rank = plan.plan().layout.runs(side);
+    for (const RankId rank : by_rank.ids()) {
+      if (csv.is_stopped()) break;
       int64_t row = 0;
       for (const TokenRun& run : by_rank[rank]) {
         const int64_t count = run.count(), valid = count_valid(plan, side, run);
-        csv.line(side == Side::q ? "query" : "key", static_cast<int64_t>(rank), row, row + count,
-                 run.begin, run.end, run.stride, count, valid, count - valid);
+        csv.line(side == Side::q ? "query" : "key", to_index(rank), row, row + count, run.begin,
+                 run.end, run.stride, count, valid, count - valid);
         row += count;
       }
     }
@@ -149,8 +142,8 @@ void write_mask(const PlanIndex& plan, CsvWriter& csv) {
            "query_row_end", "key_row_begin", "key_row_end", "lowest_key_minus_query_row",
            "highest_key_minus_query_row", "first_query_token", "last_query_token",
            "first_key_token", "last_key_token", "visible_pairs_per_head", "visible_pairs");
-  for (const bool is_backward : {false, true}) {
-    const Pass& pass = plan.pass(is_backward);
+  for (const Direction direction : kDirections) {
+    const Pass& pass = plan.pass(direction);
     for (size_t i = 0; i < pass.computes.size() && !csv.is_stopped(); ++i) {
       const ComputeItem& item = pass.computes[i];
       const auto q = plan.plan().list(item.q_tokens), k = plan.plan().list(item.kv_tokens);
@@ -162,7 +155,7 @@ void write_mask(const PlanIndex& plan, CsvWriter& csv) {
         // The band's bounds are relative to the slice's corner; here they are relative to row 0 of
         // both buffers.
         const int64_t shift = int64_t{slice.k0} - slice.q0;
-        csv.line(pass_name(is_backward), static_cast<int64_t>(i), to_index(item.step) + 1,
+        csv.line(to_name(direction), static_cast<int64_t>(i), to_index(item.step) + 1,
                  to_index(item.rank), item.heads.begin, item.heads.end, number++, slice.q0,
                  slice.q1, slice.k0, slice.k1, slice.lo + shift, slice.hi + shift, queries.begin,
                  queries.end - 1, keys.begin, keys.end - 1, pairs, pairs * item.heads.size());
@@ -184,8 +177,8 @@ void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
     if (stage.kind != StageKind::transfer) continue;
     const int32_t first = plan.steps()[static_cast<size_t>(plan.step_of_stage(s))].first_stage;
     for (int64_t i = stage.begin; i < stage.end && !csv.is_stopped(); ++i) {
-      const TransferItem& item = plan.pass(stage.is_backward).transfers[static_cast<size_t>(i)];
-      csv.line(pass_name(stage.is_backward), i, stage.step + 1, s - first + 1, to_index(item.src),
+      const TransferItem& item = plan.pass(stage.direction).transfers[static_cast<size_t>(i)];
+      csv.line(to_name(stage.direction), i, stage.step + 1, s - first + 1, to_index(item.src),
                to_index(item.dst), to_name(item.payload), name_of(item.link),
                item.landing == Landing::add ? "add" : "replace", rows_of(plan.plan(), item),
                item.heads.begin, item.heads.end, item.bytes);
@@ -197,33 +190,32 @@ void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
 class EventTable {
  public:
   EventTable(const PlanIndex& plan, const RunView& run) {
-    for (const bool is_backward : {false, true}) {
-      for (size_t kind = 0; kind < 5; ++kind)
-        events_[is_backward ? 1 : 0][kind].resize(
-            static_cast<size_t>(count_items(plan, is_backward, static_cast<StageKind>(kind))));
+    for (const Direction direction : kDirections) {
+      for (const StageKind kind : kStageKinds)
+        events_[direction][static_cast<size_t>(kind)].resize(
+            static_cast<size_t>(count_items(plan.pass(direction), kind)));
     }
     for (const ItemEvent& event : run.events) {
-      auto& table = events_[event.item.is_backward ? 1 : 0][static_cast<size_t>(event.item.kind)];
+      auto& table = events_[event.item.direction][static_cast<size_t>(event.item.kind)];
       const auto i = static_cast<size_t>(event.item.index);
       if (event.item.index >= 0 && i < table.size()) table[i] = &event;
     }
   }
-  const ItemEvent* find(const ItemTarget& item) const {
-    return events_[item.is_backward ? 1 : 0][static_cast<size_t>(item.kind)]
-                  [static_cast<size_t>(item.index)];
+  const ItemEvent* find(const ItemId& item) const {
+    return events_[item.direction][static_cast<size_t>(item.kind)][static_cast<size_t>(item.index)];
   }
 
  private:
-  std::array<std::array<std::vector<const ItemEvent*>, 5>, 2> events_;  // [pass][kind][index]
+  ByDirection<std::array<std::vector<const ItemEvent*>, kStageKinds.size()>> events_;  // [index]
 };
 
 /// Writes one item, without its times and without the end of the line.
-void put_item(const PlanIndex& plan, const ItemTarget& item, int32_t stage, int32_t stage_of_step,
+void put_item(const PlanIndex& plan, const ItemId& item, int32_t stage, int32_t stage_of_step,
               CsvWriter& csv) {
-  const ItemColumns& columns = plan.columns(item.is_backward)[static_cast<size_t>(item.kind)];
-  const Pass& pass = plan.pass(item.is_backward);
+  const ItemColumns& columns = plan.columns(item.direction, item.kind);
+  const Pass& pass = plan.pass(item.direction);
   const auto i = static_cast<size_t>(item.index);
-  csv.put(pass_name(item.is_backward));
+  csv.put(to_name(item.direction));
   csv.put(plan.stages()[static_cast<size_t>(stage)].step + 1);
   csv.put(stage_of_step);
   csv.put(to_name(item.kind));
@@ -235,7 +227,7 @@ void put_item(const PlanIndex& plan, const ItemTarget& item, int32_t stage, int3
     csv.put_empty();
   if (item.kind == StageKind::compute) {
     csv.put(pass.computes[i].visible_pairs);
-    csv.put(flops_of(plan, item.is_backward, pass.computes[i].visible_pairs));
+    csv.put(flops_of(plan, item.direction, pass.computes[i].visible_pairs));
   } else {
     csv.put_empty();
     csv.put_empty();
@@ -266,7 +258,7 @@ void write_timeline(const PlanIndex& plan, const RunView* run_a, const RunView* 
     const StageRef& stage = plan.stages()[static_cast<size_t>(s)];
     const int32_t first = plan.steps()[static_cast<size_t>(plan.step_of_stage(s))].first_stage;
     for (int64_t i = stage.begin; i < stage.end && !csv.is_stopped(); ++i) {
-      const ItemTarget item{stage.is_backward, stage.kind, i};
+      const ItemId item{stage.direction, stage.kind, i};
       put_item(plan, item, s, s - first + 1, csv);
       for (const EventTable& table : tables) {
         const ItemEvent* event = table.find(item);
@@ -333,17 +325,17 @@ struct RankSums {
   int64_t pairs = 0, sent = 0, received = 0, idle_items = 0;
 };
 
-std::vector<RankSums> sums_of(const PlanIndex& plan, bool is_backward) {
-  std::vector<RankSums> sums(static_cast<size_t>(plan.num_ranks()));
-  const Pass& pass = plan.pass(is_backward);
+IdVector<RankId, RankSums> sums_of(const Plan& plan, Direction direction) {
+  IdVector<RankId, RankSums> sums(static_cast<size_t>(plan.layout.cp_size));
+  const Pass& pass = plan.pass(direction);
   for (const ComputeItem& item : pass.computes) {
-    RankSums& rank = sums[static_cast<size_t>(to_index(item.rank))];
+    RankSums& rank = sums[item.rank];
     rank.pairs += item.visible_pairs;
     rank.idle_items += item.num_slices == 0 ? 1 : 0;
   }
   for (const TransferItem& item : pass.transfers) {
-    sums[static_cast<size_t>(to_index(item.src))].sent += item.bytes;
-    sums[static_cast<size_t>(to_index(item.dst))].received += item.bytes;
+    sums[item.src].sent += item.bytes;
+    sums[item.dst].received += item.bytes;
   }
   return sums;
 }
@@ -354,21 +346,24 @@ void write_balance(const PlanIndex& plan, CsvWriter& csv) {
            "forward_idle_compute_items", "forward_sent_bytes", "forward_received_bytes",
            "backward_visible_pairs", "backward_floating_point_operations",
            "backward_idle_compute_items", "backward_sent_bytes", "backward_received_bytes");
-  const std::vector<RankSums> forward = sums_of(plan, false), backward = sums_of(plan, true);
+  const auto forward = sums_of(plan.plan(), Direction::forward);
+  const auto backward = sums_of(plan.plan(), Direction::backward);
   const Layout& layout = plan.plan().layout;
   int64_t all_pairs = 0;
   for (const RankSums& rank : forward) all_pairs += rank.pairs;
-  for (size_t r = 0; r < forward.size() && !csv.is_stopped(); ++r) {
+  for (const RankId r : forward.ids()) {
+    if (csv.is_stopped()) break;
     int64_t q_valid = 0, kv_valid = 0;
     for (const TokenRun& run : layout.q_runs[r]) q_valid += count_valid(plan, Side::q, run);
     for (const TokenRun& run : layout.kv_runs[r]) kv_valid += count_valid(plan, Side::kv, run);
     const double mean = static_cast<double>(all_pairs) / static_cast<double>(forward.size());
-    csv.line(static_cast<int64_t>(r), count_ids(layout.q_runs[r]), q_valid,
-             count_ids(layout.kv_runs[r]), kv_valid, forward[r].pairs,
+    csv.line(to_index(r), count_ids(layout.q_runs[r]), q_valid, count_ids(layout.kv_runs[r]),
+             kv_valid, forward[r].pairs,
              mean > 0 ? static_cast<double>(forward[r].pairs) / mean : 0.0,
-             flops_of(plan, false, forward[r].pairs), forward[r].idle_items, forward[r].sent,
-             forward[r].received, backward[r].pairs, flops_of(plan, true, backward[r].pairs),
-             backward[r].idle_items, backward[r].sent, backward[r].received);
+             flops_of(plan, Direction::forward, forward[r].pairs), forward[r].idle_items,
+             forward[r].sent, forward[r].received, backward[r].pairs,
+             flops_of(plan, Direction::backward, backward[r].pairs), backward[r].idle_items,
+             backward[r].sent, backward[r].received);
   }
 }
 
@@ -379,14 +374,14 @@ int64_t count_lines(ViewKind kind, const PlanIndex& index, const RunView* run_a,
   switch (kind) {
     case ViewKind::layout: {
       int64_t runs = 0;
-      for (const auto* by_rank : {&plan.layout.q_runs, &plan.layout.kv_runs})
-        for (const auto& list : *by_rank) runs += static_cast<int64_t>(list.size());
+      for (const Side side : {Side::q, Side::kv})
+        for (const auto& list : plan.layout.runs(side)) runs += static_cast<int64_t>(list.size());
       return runs;
     }
     case ViewKind::mask: {
       int64_t slices = 0;
-      for (const bool is_backward : {false, true})
-        for (const ComputeItem& item : index.pass(is_backward).computes) slices += item.num_slices;
+      for (const Direction direction : kDirections)
+        for (const ComputeItem& item : index.pass(direction).computes) slices += item.num_slices;
       return slices;
     }
     case ViewKind::traffic:

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/app/app_state.h"
-#include "gui/app/background.h"
+#include "gui/app/document/background.h"
 #include "gui/model/view.h"
 #include "sim/base/result.h"
 

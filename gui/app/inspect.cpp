@@ -17,9 +17,9 @@ Inspection say_alone(std::string heading, std::string sentence) {
 }
 
 std::string heading_of(const Target& target, const PlanIndex* plan) {
-  if (const auto* item = std::get_if<ItemTarget>(&target))
+  if (const auto* item = std::get_if<ItemId>(&target))
     return fmt::format("{} item {} {}", capitalise(std::string(to_name(item->kind))),
-                       pass_name(item->is_backward), item->index);
+                       to_name(item->direction), item->index);
   if (const auto* row = std::get_if<RowTarget>(&target)) return "Row " + name_target(*row, plan);
   return capitalise(name_target(target, plan));
 }
@@ -30,7 +30,7 @@ Inspection inspect_nothing(Sheet sheet) {
             "Click a chunk, a rank, a tile, a cell or an item in any view, or press Ctrl+F and "
             "type what you look for: token 123, rank 3, forward.compute.12");
   CaptionWriter ranks = sheet.line();
-  ranks.say(count_of(index.num_ranks(), "rank") + ": ");
+  ranks.say(count_text(index.num_ranks(), "rank") + ": ");
   ranks.rank(0);
   if (index.num_ranks() > 1) ranks.say(" to ").rank(index.num_ranks() - 1);
   sheet.add("Ranks", ranks);
@@ -38,7 +38,7 @@ Inspection inspect_nothing(Sheet sheet) {
     CaptionWriter tokens = sheet.line();
     if (index.tokens(side) == 0) continue;
     tokens.tokens({0, index.tokens(side), 1}, side)
-        .say(", " + count_of(index.tokens(side), "token") + ", padding included");
+        .say(", " + count_text(index.tokens(side), "token") + ", padding included");
     sheet.add(side == Side::q ? "Queries" : "Keys", tokens);
   }
   CaptionWriter steps = sheet.line();
@@ -50,8 +50,9 @@ Inspection inspect_nothing(Sheet sheet) {
   }
   sheet.add(
       "Visible pairs",
-      fmt::format("{} in all heads, {}", count_of(index.summary().visible_pairs, "pair"),
-                  print_flops(flops_of(index, false, index.summary().visible_pairs)) + " forward"));
+      fmt::format("{} in all heads, {}", count_text(index.summary().visible_pairs, "pair"),
+                  print_flops(flops_of(index, Direction::forward, index.summary().visible_pairs)) +
+                      " forward"));
   return sheet.take();
 }
 
@@ -69,7 +70,7 @@ struct Inspector {
   Inspection operator()(const PairRange& p) const { return inspect_pairs(sheet(), p); }
   Inspection operator()(const RankTarget& r) const { return inspect_rank(sheet(), r.rank); }
   Inspection operator()(const LinkTarget& l) const { return inspect_link(sheet(), l); }
-  Inspection operator()(const ItemTarget& i) const { return inspect_item(sheet(), i); }
+  Inspection operator()(const ItemId& i) const { return inspect_item(sheet(), i); }
   Inspection operator()(const StepTarget& s) const { return inspect_step(sheet(), s.step); }
   Inspection operator()(const RowTarget& r) const { return inspect_row(sheet(), r); }
 };

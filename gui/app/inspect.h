@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/app/app_state.h"
-#include "gui/app/background.h"
+#include "gui/app/document/background.h"
 #include "gui/app/caption/caption.h"
 
 #include <string>

@@ -1,6 +1,7 @@
 #include "gui/app/inspect_sheet.h"
 #include "gui/model/axis.h"
 #include "gui/model/describe.h"
+#include "sim/base/id_vector.h"
 
 #include <algorithm>
 #include <array>
@@ -20,9 +21,9 @@ std::string bytes_text(int64_t bytes) { return print_bytes(static_cast<double>(b
 void add_owned(Sheet& sheet, int32_t rank, Side side) {
   const PlanIndex& index = sheet.index();
   const Layout& layout = index.plan().layout;
-  const auto& runs = (side == Side::q ? layout.q_runs : layout.kv_runs)[static_cast<size_t>(rank)];
+  const auto& runs = layout.runs(side)[RankId{rank}];
   CaptionWriter line = sheet.line();
-  line.say(count_of(count_ids(runs), "token") + ": ");
+  line.say(count_text(count_ids(runs), "token") + ": ");
   if (runs.empty()) line.say("none");
   line.runs(runs, side);
   sheet.add(layout.same_kv ? "Queries and keys" : (side == Side::q ? "Queries" : "Keys"), line);
@@ -31,22 +32,22 @@ void add_owned(Sheet& sheet, int32_t rank, Side side) {
 /// Bytes that one rank exchanges with each other rank, in both passes.
 struct Partners {
   std::map<int32_t, int64_t> bytes;
-  std::array<int64_t, 2> by_pass{};  // forward, backward
+  ByDirection<int64_t> by_pass;
 
-  int64_t total() const { return by_pass[0] + by_pass[1]; }
+  int64_t total() const { return by_pass.forward + by_pass.backward; }
 };
 
 Partners partners_of(const PlanIndex& index, int32_t rank, bool sends) {
   Partners partners;
-  for (const bool is_backward : {false, true}) {
-    const ItemColumns& c = index.columns(is_backward)[static_cast<size_t>(StageKind::transfer)];
+  for (const Direction direction : kDirections) {
+    const ItemColumns& c = index.columns(direction, StageKind::transfer);
     const auto& own = sends ? c.rank : c.other_rank;
     const auto& other = sends ? c.other_rank : c.rank;
     for (size_t i = 0; i < own.size(); ++i) {
       if (own[i] != rank || other[i] == rank) continue;
-      const int64_t bytes = index.pass(is_backward).transfers[i].bytes;
+      const int64_t bytes = index.pass(direction).transfers[i].bytes;
       partners.bytes[other[i]] += bytes;
-      partners.by_pass[is_backward ? 1 : 0] += bytes;
+      partners.by_pass[direction] += bytes;
     }
   }
   return partners;
@@ -62,8 +63,8 @@ void add_partners(Sheet& sheet, int32_t rank, bool sends) {
     line.say("nothing");
   } else {
     line.say(fmt::format("{}: {} forward, {} backward; {} ", bytes_text(partners.total()),
-                         bytes_text(partners.by_pass[0]), bytes_text(partners.by_pass[1]),
-                         sends ? "to" : "from"));
+                         bytes_text(partners.by_pass.forward),
+                         bytes_text(partners.by_pass.backward), sends ? "to" : "from"));
   }
   const size_t named = std::min(most.size(), kMostLinks);
   for (size_t i = 0; i < named; ++i) {
@@ -75,24 +76,24 @@ void add_partners(Sheet& sheet, int32_t rank, bool sends) {
   sheet.add(sends ? "Sends" : "Receives", line);
 }
 
-void add_rank_items(Sheet& sheet, int32_t rank, bool is_backward) {
+void add_rank_items(Sheet& sheet, int32_t rank, Direction direction) {
   const PlanIndex& index = sheet.index();
   std::string text;
-  ItemTarget first;
+  ItemId first;
   bool has_first = false;
   for (const StageKind kind : kStageKinds) {
-    const ItemColumns& c = index.columns(is_backward)[static_cast<size_t>(kind)];
+    const ItemColumns& c = index.columns(direction, kind);
     const int64_t count = std::count(c.rank.begin(), c.rank.end(), rank);
     if (count == 0) continue;
     text += (text.empty() ? "" : ", ") + count_items_text(count, kind);
     if (kind == StageKind::transfer) text += " sent";
     if (kind != StageKind::compute) continue;
     const auto at = std::find(c.rank.begin(), c.rank.end(), rank) - c.rank.begin();
-    first = {is_backward, kind, at};
+    first = {direction, kind, at};
     has_first = true;
     int64_t idle = 0;
     for (size_t i = 0; i < c.rank.size(); ++i)
-      idle += c.rank[i] == rank && index.pass(is_backward).computes[i].num_slices == 0 ? 1 : 0;
+      idle += c.rank[i] == rank && index.pass(direction).computes[i].num_slices == 0 ? 1 : 0;
     if (idle > 0) text += fmt::format(" ({} idle)", print_count(idle));
   }
   if (text.empty()) return;
@@ -102,7 +103,7 @@ void add_rank_items(Sheet& sheet, int32_t rank, bool is_backward) {
     line.say("; begins with ");
     say_item(line, first);
   }
-  sheet.add(fmt::format("Items, {}", pass_name(is_backward)), line);
+  sheet.add(fmt::format("Items, {}", to_name(direction)), line);
 }
 
 /// What a link carries, by payload: "kv 12 MiB, out 3 MiB".
@@ -118,15 +119,15 @@ std::string payloads_text(const std::array<int64_t, 6>& bytes) {
 
 void add_step_computes(Sheet& sheet, const StepRef& step) {
   const PlanIndex& index = sheet.index();
-  std::vector<int64_t> pairs(static_cast<size_t>(index.num_ranks()), 0);
+  IdVector<RankId, int64_t> pairs(static_cast<size_t>(index.num_ranks()), 0);
   bool computes = false;
   for (int32_t s = step.first_stage; s < step.end_stage; ++s) {
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
     if (stage.kind != StageKind::compute) continue;
     computes = true;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const ComputeItem& item = index.pass(stage.is_backward).computes[static_cast<size_t>(i)];
-      pairs[static_cast<size_t>(to_index(item.rank))] += item.visible_pairs;
+      const ComputeItem& item = index.pass(stage.direction).computes[static_cast<size_t>(i)];
+      pairs[item.rank] += item.visible_pairs;
     }
   }
   if (!computes) {
@@ -134,19 +135,20 @@ void add_step_computes(Sheet& sheet, const StepRef& step) {
     return;
   }
   const int64_t total = std::accumulate(pairs.begin(), pairs.end(), int64_t{0});
-  sheet.add("Work", fmt::format("{}, {}", count_of(total, "visible pair"),
-                                print_flops(flops_of(index, step.is_backward, total))));
+  sheet.add("Work", fmt::format("{}, {}", count_text(total, "visible pair"),
+                                print_flops(flops_of(index, step.direction, total))));
   const auto most = std::max_element(pairs.begin(), pairs.end());
   CaptionWriter line = sheet.line();
   if (*most * static_cast<int64_t>(pairs.size()) == total)
-    line.say(fmt::format("all ranks alike with {}", count_of(*most, "pair")));
+    line.say(fmt::format("all ranks alike with {}", count_text(*most, "pair")));
   else
     line.rank(static_cast<int32_t>(most - pairs.begin()))
-        .say(fmt::format(" with {}, {:.2f} x the mean", count_of(*most, "pair"),
+        .say(fmt::format(" with {}, {:.2f} x the mean", count_text(*most, "pair"),
                          static_cast<double>(*most) * static_cast<double>(pairs.size()) /
                              static_cast<double>(total)));
   const int64_t idle = std::count(pairs.begin(), pairs.end(), 0);
-  if (idle > 0 && total > 0) line.say(fmt::format("; {} compute nothing", count_of(idle, "rank")));
+  if (idle > 0 && total > 0)
+    line.say(fmt::format("; {} compute nothing", count_text(idle, "rank")));
   sheet.add("Busiest", line);
 }
 
@@ -160,7 +162,7 @@ void add_step_bytes(Sheet& sheet, const StepRef& step) {
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
     if (stage.kind != StageKind::transfer) continue;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const TransferItem& item = index.pass(stage.is_backward).transfers[static_cast<size_t>(i)];
+      const TransferItem& item = index.pass(stage.direction).transfers[static_cast<size_t>(i)];
       if (item.src == item.dst) continue;
       bytes[static_cast<size_t>(item.payload)] += item.bytes;
       total += item.bytes;
@@ -177,7 +179,7 @@ void add_step_bytes(Sheet& sheet, const StepRef& step) {
     line.say("nothing");
   } else {
     line.say(fmt::format("{} over {}: {}; most over ", bytes_text(total),
-                         count_of(static_cast<int64_t>(links.size()), "link"),
+                         count_text(static_cast<int64_t>(links.size()), "link"),
                          payloads_text(bytes)))
         .word(name_target(busiest, &index), busiest)
         .say(" with " + bytes_text(most));
@@ -196,9 +198,9 @@ void add_memory(Sheet& sheet, int32_t rank) {
     bytes += buffer.rows * buffer.heads.size() * lanes_of(buffer.kind, plan.scenario.attention) *
              element;
   }
-  sheet.add("Buffers",
-            fmt::format("{}, {} at {} a value; sums may be kept wider", count_of(buffers, "buffer"),
-                        bytes_text(bytes), count_of(element, "byte")));
+  sheet.add("Buffers", fmt::format("{}, {} at {} a value; sums may be kept wider",
+                                   count_text(buffers, "buffer"), bytes_text(bytes),
+                                   count_text(element, "byte")));
 }
 
 }  // namespace
@@ -210,18 +212,17 @@ Inspection inspect_rank(Sheet sheet, int32_t rank) {
   add_owned(sheet, rank, Side::q);
   if (!index.plan().layout.same_kv) add_owned(sheet, rank, Side::kv);
   const int64_t pairs = summary.pairs_by_rank[r];
-  std::string work = fmt::format("{} in all heads, {}", count_of(pairs, "visible pair"),
+  std::string work = fmt::format("{} in all heads, {}", count_text(pairs, "visible pair"),
                                  share_text(pairs, summary.visible_pairs));
   if (summary.visible_pairs > 0)
     work += fmt::format(", {:.2f} x the mean", static_cast<double>(pairs) * index.num_ranks() /
                                                    static_cast<double>(summary.visible_pairs));
   sheet.add("Work, forward", work);
-  sheet.add("FLOPs, forward", flops_formula(index, false, pairs) + " = " +
-                                  print_flops(flops_of(index, false, pairs)));
+  sheet.add("FLOPs, forward", flops_formula(index, Direction::forward, pairs) + " = " +
+                                  print_flops(flops_of(index, Direction::forward, pairs)));
   add_partners(sheet, rank, true);
   add_partners(sheet, rank, false);
-  add_rank_items(sheet, rank, false);
-  add_rank_items(sheet, rank, true);
+  for (const Direction direction : kDirections) add_rank_items(sheet, rank, direction);
   add_memory(sheet, rank);
   add_times(
       sheet, [&](const ItemEvent& event) { return to_index(event.rank) == rank; }, 0);
@@ -234,26 +235,26 @@ Inspection inspect_link(Sheet sheet, const LinkTarget& link) {
   say_link(ends, link.src, link.dst);
   sheet.add("From and to", ends);
   int64_t total = 0;
-  for (const bool is_backward : {false, true}) {
-    const ItemColumns& c = index.columns(is_backward)[static_cast<size_t>(StageKind::transfer)];
-    std::vector<ItemTarget> items;
+  for (const Direction direction : kDirections) {
+    const ItemColumns& c = index.columns(direction, StageKind::transfer);
+    std::vector<ItemId> items;
     std::array<int64_t, 6> bytes{};
     for (size_t i = 0; i < c.rank.size(); ++i) {
       if (c.rank[i] != link.src || c.other_rank[i] != link.dst) continue;
-      const TransferItem& item = index.pass(is_backward).transfers[i];
-      items.push_back({is_backward, StageKind::transfer, static_cast<int64_t>(i)});
+      const TransferItem& item = index.pass(direction).transfers[i];
+      items.push_back({direction, StageKind::transfer, static_cast<int64_t>(i)});
       bytes[static_cast<size_t>(item.payload)] += item.bytes;
     }
     const int64_t sum = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
     total += sum;
     if (items.empty()) continue;
-    sheet.add(fmt::format("Bytes, {}", pass_name(is_backward)),
+    sheet.add(fmt::format("Bytes, {}", to_name(direction)),
               fmt::format("{} in {}: {}", bytes_text(sum),
-                          count_of(static_cast<int64_t>(items.size()), "transfer"),
+                          count_text(static_cast<int64_t>(items.size()), "transfer"),
                           payloads_text(bytes)));
     CaptionWriter line = sheet.line();
     say_items(line, items, static_cast<int64_t>(items.size()));
-    sheet.add(fmt::format("Transfers, {}", pass_name(is_backward)), line);
+    sheet.add(fmt::format("Transfers, {}", to_name(direction)), line);
   }
   sheet.add("Bytes in all", total == 0
                                 ? std::string("nothing crosses this link")
@@ -268,8 +269,7 @@ Inspection inspect_link(Sheet sheet, const LinkTarget& link) {
       sheet,
       [&](const ItemEvent& event) {
         if (event.item.kind != StageKind::transfer) return false;
-        const ItemColumns& c =
-            index.columns(event.item.is_backward)[static_cast<size_t>(StageKind::transfer)];
+        const ItemColumns& c = index.columns(event.item.direction, StageKind::transfer);
         const auto i = static_cast<size_t>(event.item.index);
         return i < c.rank.size() && c.rank[i] == link.src && c.other_rank[i] == link.dst;
       },
@@ -286,9 +286,9 @@ Inspection inspect_step(Sheet sheet, int32_t number) {
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
     CaptionWriter line = sheet.line();
     line.say(count_items_text(stage.end - stage.begin, stage.kind) + ": ");
-    std::vector<ItemTarget> items;
+    std::vector<ItemId> items;
     for (int64_t i = stage.begin; i < stage.end && items.size() < 3; ++i)
-      items.push_back({stage.is_backward, stage.kind, i});
+      items.push_back({stage.direction, stage.kind, i});
     for (size_t i = 0; i < items.size(); ++i) {
       if (i > 0) line.say(", ");
       say_item(line, items[i]);
@@ -297,8 +297,9 @@ Inspection inspect_step(Sheet sheet, int32_t number) {
     sheet.add(fmt::format("Stage {}", s - step.first_stage + 1), line);
   }
   if (step.end_stage - step.first_stage > kMostStages)
-    sheet.add("", fmt::format("... and {} more",
-                              count_of(step.end_stage - step.first_stage - kMostStages, "stage")));
+    sheet.add("",
+              fmt::format("... and {} more",
+                          count_text(step.end_stage - step.first_stage - kMostStages, "stage")));
   add_step_computes(sheet, step);
   add_step_bytes(sheet, step);
   CaptionWriter around = sheet.line();
@@ -315,7 +316,7 @@ Inspection inspect_step(Sheet sheet, int32_t number) {
   add_times(
       sheet,
       [&](const ItemEvent& event) {
-        return event.item.is_backward == step.is_backward && to_index(event.step) == step.step;
+        return event.item.direction == step.direction && to_index(event.step) == step.step;
       },
       0);
   return sheet.take();

@@ -5,6 +5,8 @@
 #include "gui/model/mask/mask_picture.h"
 #include "gui/model/neighbours.h"
 #include "sim/plan/check/plan_text.h"
+#include "sim/plan/item_uses.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <string>
@@ -17,9 +19,6 @@ namespace cpscope::gui {
 namespace {
 
 constexpr size_t kMostNeighbours = 2000;  // limit of the search; few of them are named
-
-bool is_key_side(BufferKind kind) { return kind == BufferKind::kv || kind == BufferKind::dkv; }
-Side side_of(BufferKind kind) { return is_key_side(kind) ? Side::kv : Side::q; }
 
 std::string_view describe_role(BufferRole role) {
   switch (role) {
@@ -78,20 +77,19 @@ std::string_view used_by(StageKind kind) {
 }
 
 /// Adds one buffer of an item and the items that wrote it or read it.
-void add_buffer(Sheet& sheet, const ItemTarget& item, BufferId id, bool is_read) {
+void add_buffer(Sheet& sheet, const ItemId& item, BufferId id, bool is_read) {
   const BufferSpec& buffer = sheet.plan().buffer(id);
   CaptionWriter line = sheet.line();
   line.say(fmt::format("{}.{} of ", to_name(buffer.kind), to_name(buffer.role)))
       .rank(to_index(buffer.rank))
-      .say(fmt::format(", {}, {} ({}); ", count_of(buffer.rows, "row"),
-                       name_heads(buffer.heads, is_key_side(buffer.kind)),
-                       describe_role(buffer.role)));
+      .say(fmt::format(", {}, {} ({}); ", count_text(buffer.rows, "row"),
+                       name_heads(buffer.heads, side_of(buffer.kind)), describe_role(buffer.role)));
   const Neighbours other = is_read ? find_writers(sheet.index(), item, id, kMostNeighbours)
                                    : find_readers(sheet.index(), item, id, kMostNeighbours);
   if (other.items.empty()) line.say(is_read ? "input of the pass" : "read by no later item");
   const size_t named = std::min(other.items.size(), kMostLinks);
   for (size_t i = 0; i < named; ++i) {
-    const ItemTarget& neighbour = other.items[i];
+    const ItemId& neighbour = other.items[i];
     if (i > 0) line.say(", ");
     const std::string_view verb = is_read ? made_by(neighbour.kind) : used_by(neighbour.kind);
     if (i == 0 || other.items[i - 1].kind != neighbour.kind) line.say(verb);
@@ -108,15 +106,16 @@ void add_buffer(Sheet& sheet, const ItemTarget& item, BufferId id, bool is_read)
   sheet.add(is_read ? "Reads" : "Writes", line);
 }
 
-void add_buffers(Sheet& sheet, const ItemTarget& item) {
-  for (const BufferId id : buffers_read(sheet.plan(), item)) add_buffer(sheet, item, id, true);
-  for (const BufferId id : buffers_written(sheet.plan(), item)) add_buffer(sheet, item, id, false);
+template <class Item>
+void add_buffers(Sheet& sheet, const ItemId& target, const Item& item) {
+  visit_reads(item, [&](BufferId id) { add_buffer(sheet, target, id, true); });
+  visit_writes(item, [&](BufferId id) { add_buffer(sheet, target, id, false); });
 }
 
 /// Adds runs of ids with their count and owners.
 void add_ids(Sheet& sheet, const char* label, std::span<const TokenRun> runs, Side side) {
   CaptionWriter line = sheet.line();
-  line.say(count_of(count_ids(runs), "token") + ": ");
+  line.say(count_text(count_ids(runs), "token") + ": ");
   if (runs.empty()) line.say("none");
   line.runs(runs, side);
   const std::vector<int32_t> owners = owners_of(sheet.index(), runs, side);
@@ -143,7 +142,7 @@ void add_slices(Sheet& sheet, const ComputeItem& item) {
     const BandSlice& slice = slices[i];
     CaptionWriter line = sheet.line();
     line.say(fmt::format("local rows {}, {}: queries ", describe_band(slice),
-                         count_of(count_pairs(slice), "pair")));
+                         count_text(count_pairs(slice), "pair")));
     say_rows(line, plan.list(item.q_tokens), slice.q0, slice.q1, Side::q);
     line.say(" x keys ");
     say_rows(line, plan.list(item.kv_tokens), slice.k0, slice.k1, Side::kv);
@@ -153,7 +152,7 @@ void add_slices(Sheet& sheet, const ComputeItem& item) {
   }
   if (named < slices.size())
     sheet.add("", fmt::format("... and {} more",
-                              count_of(static_cast<int64_t>(slices.size() - named), "slice")));
+                              count_text(static_cast<int64_t>(slices.size() - named), "slice")));
 }
 
 void add_tiles(Sheet& sheet, const ComputeItem& item) {
@@ -172,48 +171,29 @@ void add_tiles(Sheet& sheet, const ComputeItem& item) {
   sheet.add(label, text);
 }
 
-void add_compute(Sheet& sheet, const ItemTarget& target, const ComputeItem& item) {
+void add_facts(Sheet& sheet, const ItemId& target, const ComputeItem& item) {
   const Plan& plan = sheet.plan();
   const HeadRange kv_heads = kv_heads_of(plan.scenario.attention, item.heads);
-  sheet.add("Heads", fmt::format("query {}, which read {}", name_heads(item.heads, false),
-                                 name_heads(kv_heads, true)));
+  sheet.add("Heads", fmt::format("query {}, which read {}", name_heads(item.heads, Side::q),
+                                 name_heads(kv_heads, Side::kv)));
   add_ids(sheet, "Queries", plan.list(item.q_tokens), Side::q);
   add_ids(sheet, "Keys", plan.list(item.kv_tokens), Side::kv);
-  add_buffers(sheet, target);
+  add_buffers(sheet, target, item);
   const int64_t pairs = item.heads.size() == 0 ? 0 : item.visible_pairs / item.heads.size();
   const int64_t area = plan.rows(item.q_tokens) * plan.rows(item.kv_tokens);
   sheet.add("Visible pairs",
             fmt::format("{} a head ({}) x {} = {}", print_count(pairs), share_text(pairs, area),
-                        count_of(item.heads.size(), "head"), print_count(item.visible_pairs)));
+                        count_text(item.heads.size(), "head"), print_count(item.visible_pairs)));
   if (item.num_slices > 0) {
-    sheet.add(target.is_backward ? "FLOPs, backward" : "FLOPs, forward",
-              flops_formula(sheet.index(), target.is_backward, item.visible_pairs) + " = " +
-                  print_flops(flops_of(sheet.index(), target.is_backward, item.visible_pairs)));
+    sheet.add(fmt::format("FLOPs, {}", to_name(target.direction)),
+              flops_formula(sheet.index(), target.direction, item.visible_pairs) + " = " +
+                  print_flops(flops_of(sheet.index(), target.direction, item.visible_pairs)));
     add_tiles(sheet, item);
   }
   add_slices(sheet, item);
 }
 
-/// "64 rows x 2 heads x head_dim 8 x 2 tensors x 8 bytes = 16 KiB".
-std::string bytes_formula(const Plan& plan, const TransferItem& item) {
-  const Attention& attention = plan.scenario.attention;
-  const BufferKind kind = plan.buffer(item.from).kind;
-  const int64_t element = item.payload == Payload::dkv && item.wire_fp32
-                              ? dkv_wire_bytes(plan.scenario.numerics)
-                              : element_bytes(plan.scenario.numerics.dtype);
-  std::string lanes = fmt::format("head_dim {}", lanes_of(kind, attention));
-  if (is_key_side(kind)) {
-    lanes = attention.head_dim_qk == attention.head_dim_v
-                ? fmt::format("head_dim {} x 2 tensors", attention.head_dim_qk)
-                : fmt::format("(head_dim {} + {}) of two tensors", attention.head_dim_qk,
-                              attention.head_dim_v);
-  }
-  return fmt::format("{} x {} x {} x {} = {}", count_of(rows_of(plan, item), "row"),
-                     count_of(item.heads.size(), "head"), lanes, count_of(element, "byte"),
-                     print_bytes(static_cast<double>(item.bytes)));
-}
-
-void add_transfer(Sheet& sheet, const ItemTarget& target, const TransferItem& item) {
+void add_facts(Sheet& sheet, const ItemId& target, const TransferItem& item) {
   const Plan& plan = sheet.plan();
   CaptionWriter link = sheet.line();
   const int32_t src = to_index(item.src), dst = to_index(item.dst);
@@ -223,44 +203,47 @@ void add_transfer(Sheet& sheet, const ItemTarget& target, const TransferItem& it
     link.word(name_target(LinkTarget{src, dst}, &sheet.index()), LinkTarget{src, dst});
   sheet.add("Link", link);
   sheet.add("Carries", fmt::format("{}, {}{}", to_name(item.payload),
-                                   name_heads(item.heads, item.payload == Payload::kv ||
-                                                              item.payload == Payload::dkv),
+                                   name_heads(item.heads, side_of(item.payload)),
                                    item.landing == Landing::add ? ", added where it lands" : ""));
   const Side side = side_of(plan.buffer(item.from).kind);
   const std::vector<TokenRun> ids =
-      tokens_of(plan, sheet.index().columns(target.is_backward), target, side);
+      tokens_of(plan, sheet.index().columns(target.direction), target, side);
   if (!ids.empty()) add_ids(sheet, "Tokens", ids, side);
   sheet.add("Bytes", item.link == LinkClass::self
                          ? fmt::format("0 on the wire: {} copied on the rank",
-                                       count_of(rows_of(plan, item), "row"))
-                         : bytes_formula(plan, item));
-  add_buffers(sheet, target);
+                                       count_text(rows_of(plan, item), "row"))
+                         : bytes_formula(plan, {.payload = item.payload,
+                                                .rows = rows_of(plan, item),
+                                                .heads = item.heads.size(),
+                                                .element = wire_element_bytes(plan, item),
+                                                .bytes = item.bytes}));
+  add_buffers(sheet, target, item);
   if (item.from_rows != kAllRows) sheet.add("Rows taken", describe_runs(plan.list(item.from_rows)));
   if (item.to_rows != kAllRows) sheet.add("Rows filled", describe_runs(plan.list(item.to_rows)));
 }
 
-void add_reorder(Sheet& sheet, const ItemTarget& target, const ReorderItem& item) {
+void add_facts(Sheet& sheet, const ItemId& target, const ReorderItem& item) {
   const Plan& plan = sheet.plan();
   const BufferKind kind = plan.buffer(item.to).kind;
   add_ids(sheet, "Tokens",
-          tokens_of(plan, sheet.index().columns(target.is_backward), target, side_of(kind)),
+          tokens_of(plan, sheet.index().columns(target.direction), target, side_of(kind)),
           side_of(kind));
-  add_buffers(sheet, target);
+  add_buffers(sheet, target, item);
   const auto order = plan.list(item.order);
-  sheet.add("Order",
-            fmt::format("row i of the result is row order[i]: {} in {}: {}",
-                        count_of(plan.rows(item.order), "row"),
-                        count_of(static_cast<int64_t>(order.size()), "run"), describe_runs(order)));
+  sheet.add("Order", fmt::format("row i of the result is row order[i]: {} in {}: {}",
+                                 count_text(plan.rows(item.order), "row"),
+                                 count_text(static_cast<int64_t>(order.size()), "run"),
+                                 describe_runs(order)));
 }
 
-void add_own_tokens(Sheet& sheet, const ItemTarget& target, BufferId buffer) {
+void add_own_tokens(Sheet& sheet, const ItemId& target, BufferId buffer) {
   const Side side = side_of(sheet.plan().buffer(buffer).kind);
   const std::vector<TokenRun> ids =
-      tokens_of(sheet.plan(), sheet.index().columns(target.is_backward), target, side);
+      tokens_of(sheet.plan(), sheet.index().columns(target.direction), target, side);
   if (!ids.empty()) add_ids(sheet, "Tokens", ids, side);
 }
 
-void add_merge(Sheet& sheet, const ItemTarget& target, const MergeItem& item) {
+void add_facts(Sheet& sheet, const ItemId& target, const MergeItem& item) {
   const BufferKind kind = sheet.plan().buffer(item.into).kind;
   sheet.add("Merge",
             item.partial == kNoBuffer
@@ -272,10 +255,10 @@ void add_merge(Sheet& sheet, const ItemTarget& target, const MergeItem& item) {
                              "o = (o_a l_a e^(m_a - m) + o_b l_b e^(m_b - m)) / l"
                            : "sum = a + b, in the order of the numbers");
   add_own_tokens(sheet, target, item.into);
-  add_buffers(sheet, target);
+  add_buffers(sheet, target, item);
 }
 
-void add_finish(Sheet& sheet, const ItemTarget& target, const FinishItem& item) {
+void add_facts(Sheet& sheet, const ItemId& target, const FinishItem& item) {
   const Plan& plan = sheet.plan();
   const BufferSpec& buffer = plan.buffer(item.buffer);
   const bool has_sink = plan.scenario.attention.softmax_type != SoftmaxType::vanilla;
@@ -285,12 +268,12 @@ void add_finish(Sheet& sheet, const ItemTarget& target, const FinishItem& item) 
                                     : "",
                                 to_name(buffer.kind), to_name(plan.scenario.numerics.dtype)));
   add_own_tokens(sheet, target, item.buffer);
-  add_buffers(sheet, target);
+  add_buffers(sheet, target, item);
 }
 
 }  // namespace
 
-Inspection inspect_item(Sheet sheet, const ItemTarget& target) {
+Inspection inspect_item(Sheet sheet, const ItemId& target) {
   const ItemFacts facts = facts_of(sheet.index(), target);
   sheet.add("Id", print_item(target));
   CaptionWriter place = sheet.line();
@@ -303,34 +286,13 @@ Inspection inspect_item(Sheet sheet, const ItemTarget& target) {
   rank.rank(facts.rank);
   if (facts.other_rank >= 0) rank.say(" to ").rank(facts.other_rank);
   sheet.add("Rank", rank);
-  const Pass& pass = sheet.index().pass(target.is_backward);
-  const auto i = static_cast<size_t>(target.index);
   int64_t bytes = 0;
-  switch (target.kind) {
-    case StageKind::transfer:
-      bytes = pass.transfers[i].bytes;
-      add_transfer(sheet, target, pass.transfers[i]);
-      break;
-    case StageKind::reorder:
-      add_reorder(sheet, target, pass.reorders[i]);
-      break;
-    case StageKind::compute:
-      add_compute(sheet, target, pass.computes[i]);
-      break;
-    case StageKind::merge:
-      add_merge(sheet, target, pass.merges[i]);
-      break;
-    case StageKind::finish:
-      add_finish(sheet, target, pass.finishes[i]);
-      break;
-  }
+  visit_item(sheet.plan(), target, [&](const auto& item) {
+    add_facts(sheet, target, item);
+    if constexpr (requires { item.bytes; }) bytes = item.bytes;
+  });
   add_times(
-      sheet,
-      [&](const ItemEvent& event) {
-        return event.item.is_backward == target.is_backward && event.item.kind == target.kind &&
-               event.item.index == target.index;
-      },
-      bytes);
+      sheet, [&](const ItemEvent& event) { return event.item == target; }, bytes);
   return sheet.take();
 }
 

@@ -4,6 +4,7 @@
 #include "gui/model/project.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <utility>
 #include <vector>
@@ -24,27 +25,21 @@ struct SequencePart {
 /// The part of a sequence's slot inside the range; empty when begin >= end.
 SequencePart part_of(const PlanIndex& index, int64_t sequence, const TokenRange& tokens) {
   const SequenceSlot& slot = index.plan().layout.slots.sequences[static_cast<size_t>(sequence)];
-  const bool is_q = tokens.side == Side::q;
-  const int64_t first = is_q ? slot.q_begin : slot.kv_begin;
-  const int64_t valid = is_q ? slot.q_valid : slot.kv_valid;
-  const int64_t size = is_q ? slot.q_slot : slot.kv_slot;
-  SequencePart part{sequence, std::max(first, tokens.begin), std::min(first + size, tokens.end), 0,
+  const SlotSide ids = slot.side(tokens.side);
+  SequencePart part{sequence, std::max(ids.begin, tokens.begin), std::min(ids.end(), tokens.end), 0,
                     0};
-  part.valid_end = std::clamp(first + valid, part.begin, std::max(part.begin, part.end));
-  part.first_position = part.begin - first;
+  part.valid_end = std::clamp(ids.valid_end(), part.begin, std::max(part.begin, part.end));
+  part.first_position = part.begin - ids.begin;
   return part;
 }
 
 /// First and last sequence with ids in the range; -1 and -1 if there is none.
 std::pair<int64_t, int64_t> sequences_of(const PlanIndex& index, const TokenRange& tokens) {
   const auto& sequences = index.plan().layout.slots.sequences;
-  const bool is_q = tokens.side == Side::q;
-  const auto first =
-      std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
-        return (is_q ? s.q_begin + s.q_slot : s.kv_begin + s.kv_slot) <= tokens.begin;
-      });
+  const auto first = sequences.begin() +
+                     static_cast<std::ptrdiff_t>(index.first_sequence(tokens.side, tokens.begin));
   const auto end = std::partition_point(first, sequences.end(), [&](const SequenceSlot& s) {
-    return (is_q ? s.q_begin : s.kv_begin) < tokens.end;
+    return s.side(tokens.side).begin < tokens.end;
   });
   if (first == end) return {-1, -1};
   return {first - sequences.begin(), end - sequences.begin() - 1};
@@ -102,8 +97,8 @@ void add_owners(Sheet& sheet, const TokenRange& tokens, const char* label) {
     line.rank(rank);
     line.say(part.runs == 1 ? fmt::format(" local rows [{}, {})", print_count(part.first_row),
                                           print_count(part.first_row + part.tokens))
-                            : fmt::format(" {} in {}", count_of(part.tokens, "row"),
-                                          count_of(part.runs, "run")));
+                            : fmt::format(" {} in {}", count_text(part.tokens, "row"),
+                                          count_text(part.runs, "run")));
   }
   if (parts.empty()) line.say("no owner");
   say_more(line, static_cast<int64_t>(named), static_cast<int64_t>(parts.size()));
@@ -119,15 +114,15 @@ void add_projected(Sheet& sheet, const Projection& projection, bool only_compute
                                                          {StageKind::finish, "Finished by"}};
   for (const auto& [kind, label] : kRows) {
     if (only_computes && kind != StageKind::compute) continue;
-    for (const bool is_backward : {false, true}) {
-      std::vector<ItemTarget> items;
-      for (const ItemTarget& item : projection.items) {
-        if (item.kind == kind && item.is_backward == is_backward) items.push_back(item);
+    for (const Direction direction : kDirections) {
+      std::vector<ItemId> items;
+      for (const ItemId& item : projection.items) {
+        if (item.kind == kind && item.direction == direction) items.push_back(item);
       }
       if (items.empty()) continue;
       CaptionWriter line = sheet.line();
       say_items(line, items, static_cast<int64_t>(items.size()), projection.has_more_items);
-      sheet.add(fmt::format("{}, {}", label, pass_name(is_backward)), line);
+      sheet.add(fmt::format("{}, {}", label, to_name(direction)), line);
     }
   }
 }
@@ -149,11 +144,11 @@ Inspection inspect_tokens(Sheet sheet, const TokenRange& tokens) {
   add_owners(sheet, tokens, "Owner");
   if (is_q || is_both) {
     const int64_t seen = index.count_visible(tokens.begin, tokens.end, 0, index.tokens(Side::kv));
-    sheet.add("As queries", fmt::format("see {} a head", count_of(seen, "pair")));
+    sheet.add("As queries", fmt::format("see {} a head", count_text(seen, "pair")));
   }
   if (!is_q || is_both) {
     const int64_t seen = index.count_visible(0, index.tokens(Side::q), tokens.begin, tokens.end);
-    sheet.add("As keys", fmt::format("are seen in {} a head", count_of(seen, "pair")));
+    sheet.add("As keys", fmt::format("are seen in {} a head", count_text(seen, "pair")));
   }
   const Projection projection = project(tokens, index);
   if (!projection.links.empty()) {
@@ -184,8 +179,9 @@ Inspection inspect_pairs(Sheet sheet, const PairRange& pairs) {
                                          print_count(columns)));
   sheet.add("Class", std::string(describe_class(visible, rows * columns)));
   const int64_t all = visible * index.plan().scenario.attention.heads;
-  sheet.add("FLOPs, forward", fmt::format("{} = {}, all heads", flops_formula(index, false, all),
-                                          print_flops(flops_of(index, false, all))));
+  sheet.add("FLOPs, forward",
+            fmt::format("{} = {}, all heads", flops_formula(index, Direction::forward, all),
+                        print_flops(flops_of(index, Direction::forward, all))));
   add_owners(sheet, q, "Owner of queries");
   add_owners(sheet, k, "Owner of keys");
   add_projected(sheet, project(pairs, index), true);
@@ -194,11 +190,11 @@ Inspection inspect_pairs(Sheet sheet, const PairRange& pairs) {
 
 Inspection inspect_row(Sheet sheet, const RowTarget& row) {
   const PlanIndex& index = sheet.index();
-  const Side side = row.tensor >= 3 ? Side::kv : Side::q;
+  const Side side = side_of_tensor(row.tensor);
   const TokenRange token{side, row.token, row.token + 1};
   CaptionWriter ids = sheet.line();
   ids.word(name_target(token, &index), token)
-      .say(fmt::format(", {}", name_heads({row.head, row.head + 1}, side == Side::kv)));
+      .say(fmt::format(", {}", name_heads({row.head, row.head + 1}, side)));
   sheet.add("Place", ids);
   add_sequences(sheet, token);
   add_owners(sheet, token, "Owner");
@@ -206,7 +202,7 @@ Inspection inspect_row(Sheet sheet, const RowTarget& row) {
       side == Side::q ? index.count_visible(row.token, row.token + 1, 0, index.tokens(Side::kv))
                       : index.count_visible(0, index.tokens(Side::q), row.token, row.token + 1);
   sheet.add(side == Side::q ? "Sees" : "Seen by",
-            count_of(seen, side == Side::q ? "key" : "query"));
+            count_text(seen, side == Side::q ? "key" : "query"));
   add_errors(sheet, row);
   add_projected(sheet, project(row, index), false);
   return sheet.take();

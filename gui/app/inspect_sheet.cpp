@@ -18,7 +18,7 @@ void Sheet::add(std::string label, std::string value) {
   if (room() > 0) inspection_.rows.push_back({std::move(label), {{std::move(value), {}, false}}});
 }
 
-void say_item(CaptionWriter& writer, const ItemTarget& item) {
+void say_item(CaptionWriter& writer, const ItemId& item) {
   writer.word(name_target(item, &writer.index()), item);
 }
 
@@ -28,8 +28,7 @@ void say_more(CaptionWriter& writer, int64_t named, int64_t total, bool has_more
       fmt::format(" ... and {}{} more", has_more ? "at least " : "", print_count(total - named)));
 }
 
-void say_items(CaptionWriter& writer, std::span<const ItemTarget> items, int64_t total,
-               bool has_more) {
+void say_items(CaptionWriter& writer, std::span<const ItemId> items, int64_t total, bool has_more) {
   const size_t named = std::min(items.size(), kMostLinks);
   for (size_t i = 0; i < named; ++i) {
     if (i > 0) writer.say(", ");
@@ -65,7 +64,7 @@ void add_times(Sheet& sheet, const std::function<bool(const ItemEvent&)>& is_of,
     const auto time = [mark](int64_t ns) { return mark + print_duration(static_cast<double>(ns)); };
     std::string text =
         fmt::format("{} to {} after the start, {}", time(first), time(last), time(last - first));
-    if (count > 1) text += fmt::format("; {} in {}", time(busy), count_of(count, "item"));
+    if (count > 1) text += fmt::format("; {} in {}", time(busy), count_text(count, "item"));
     if (bytes > 0 && busy > 0)
       text += fmt::format(", {}{:.3g} GB/s", mark,
                           static_cast<double>(bytes) / static_cast<double>(busy));

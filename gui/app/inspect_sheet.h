@@ -45,9 +45,9 @@ class Sheet {
 inline constexpr size_t kMostLinks = 6;
 
 /// Writes "forward compute 12", as a link.
-void say_item(CaptionWriter& writer, const ItemTarget& item);
+void say_item(CaptionWriter& writer, const ItemId& item);
 /// Writes the first items as links, each with its step, then how many more. `total` counts all.
-void say_items(CaptionWriter& writer, std::span<const ItemTarget> items, int64_t total,
+void say_items(CaptionWriter& writer, std::span<const ItemId> items, int64_t total,
                bool has_more = false);
 /// Writes "step 3 of 7, forward", as a link.
 void say_step(CaptionWriter& writer, int32_t step);
@@ -67,7 +67,7 @@ Inspection inspect_tokens(Sheet sheet, const TokenRange& tokens);
 Inspection inspect_pairs(Sheet sheet, const PairRange& pairs);
 Inspection inspect_rank(Sheet sheet, int32_t rank);
 Inspection inspect_link(Sheet sheet, const LinkTarget& link);
-Inspection inspect_item(Sheet sheet, const ItemTarget& item);
+Inspection inspect_item(Sheet sheet, const ItemId& item);
 Inspection inspect_step(Sheet sheet, int32_t step);
 Inspection inspect_row(Sheet sheet, const RowTarget& row);
 

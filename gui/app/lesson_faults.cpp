@@ -35,10 +35,9 @@ ViewKind view_of(const Fault& fault) {
 
 /// The first wrong target: an item of the proved plan, or a rank where the plan has no such item.
 Target target_of(const PlanIndex& plan, const Fault& fault, const FaultSite& site) {
-  const ItemTarget item{site.is_backward, site.kind, site.item};
   const bool is_of_plan = !site.is_load && fault.detector != Detector::bytes &&
-                          fault.detector != Detector::balance && is_present(plan, item);
-  if (is_of_plan) return item;
+                          fault.detector != Detector::balance && is_present(plan, site.item);
+  if (is_of_plan) return site.item;
   return RankTarget{to_index(site.rank)};
 }
 
@@ -49,7 +48,7 @@ void show_fault(AppState& state, const Fault& fault) {
   if (!planted) return;
   const Target target = target_of(*state.plan(), fault, planted->site);
   state.playhead = {};
-  if (const auto* item = std::get_if<ItemTarget>(&target)) {
+  if (const auto* item = std::get_if<ItemId>(&target)) {
     const int32_t stage = state.plan()->stage_of(*item);
     if (stage >= 0) state.playhead = {true, stage, 1.0};
   }

@@ -31,7 +31,7 @@ Spans ring_moves(const AppState& state) {
   writer.say(
       fmt::format("Ring: in each of {} every rank passes keys and values on to its neighbour "
                   "and computes with what it has, so that the wire is hidden. ",
-                  count_of(writer.plan().forward.num_steps, "step")));
+                  count_text(writer.plan().forward.num_steps, "step")));
   tell_sent(writer, 0);
   tell_kv_share(writer);
   return writer.take();
@@ -61,7 +61,8 @@ Spans all_to_all_moves(const AppState& state) {
   writer.say(fmt::format(
       "All-to-all redistributes heads instead of sending keys and values to the queries. Each "
       "rank gets {} for {}, queries and keys, and sends its outputs back. ",
-      count_of(writer.plan().rows(item.q_tokens), "token"), count_of(item.heads.size(), "head")));
+      count_text(writer.plan().rows(item.q_tokens), "token"),
+      count_text(item.heads.size(), "head")));
   tell_sent(writer, 0);
   tell_kv_share(writer);
   return writer.take();
@@ -82,7 +83,7 @@ Spans rows_arrive_by_rank(const AppState& state) {
   const Plan& plan = writer.plan();
   const TransferItem& first = plan.forward.transfers.front();
   writer.say(fmt::format("All-to-all fills a buffer of {} in rank order: {} of ",
-                         count_of(plan.buffer(first.to).rows, "row"),
+                         count_text(plan.buffer(first.to).rows, "row"),
                          print_count(plan.buffer(first.from).rows)));
   writer.rank(to_index(first.src)).say(", then the next rank's. ");
   writer.say(
@@ -98,9 +99,9 @@ Spans rows_in_sequence(const AppState& state) {
   writer.say(
       fmt::format("The first reorder gathers {} in {} into sequence order. Now the mask is a "
                   "plain one: this rank computes it in {}.",
-                  count_of(plan.rows(item.order), "row"),
-                  count_of(static_cast<int64_t>(plan.list(item.order).size()), "run"),
-                  count_of(plan.forward.computes.front().num_slices, "tile")));
+                  count_text(plan.rows(item.order), "row"),
+                  count_text(static_cast<int64_t>(plan.list(item.order).size()), "run"),
+                  count_text(plan.forward.computes.front().num_slices, "tile")));
   return writer.take();
 }
 
@@ -112,8 +113,8 @@ Spans rows_go_back(const AppState& state) {
       fmt::format("The second reorder is the inverse: {} of outputs back in rank order, in {}, "
                   "so that each owner's rows lie together to be sent. Leave one of the two "
                   "out, and every number is right but in the wrong row.",
-                  count_of(plan.rows(item.order), "row"),
-                  count_of(static_cast<int64_t>(plan.list(item.order).size()), "run")));
+                  count_text(plan.rows(item.order), "row"),
+                  count_text(static_cast<int64_t>(plan.list(item.order).size()), "run")));
   return writer.take();
 }
 
@@ -126,7 +127,7 @@ Spans padding_fills_slots(const AppState& state) {
       fmt::format("Sequence lengths are rarely divisible as the layout requires, so each sequence "
                   "is padded to a slot. The "
                   "first has {} in a slot of {}: ",
-                  count_of(first.q_valid, "token"), print_count(first.q_slot)));
+                  count_text(first.q_valid, "token"), print_count(first.q_slot)));
   if (first.q_valid < first.q_slot)
     writer.tokens({first.q_begin + first.q_valid, first.q_begin + first.q_slot, 1}, Side::q)
         .say(" is padding. ");
@@ -165,7 +166,7 @@ Spans padding_by_rank(const AppState& state) {
   const int32_t ranks = std::min<int32_t>(index.num_ranks(), 8);
   for (int32_t r = 0; r < ranks; ++r) {
     int64_t valid = 0;
-    for (const TokenRun& run : writer.plan().layout.q_runs[static_cast<size_t>(r)]) {
+    for (const TokenRun& run : writer.plan().layout.q_runs[RankId{r}]) {
       for (int64_t i = 0; i < run.count(); ++i) valid += index.is_valid(Side::q, run.at(i)) ? 1 : 0;
     }
     if (r > 0) writer.say(r + 1 == ranks ? " and " : ", ");
@@ -186,7 +187,7 @@ Spans parts_begin(const AppState& state) {
           " sees its keys in {}, one a step. Each gives a partial result: out, normalised "
           "over the keys of this part alone, and lse, the log of the sum of their "
           "weights.",
-          count_of(count_parts(state), "part")))
+          count_text(count_parts(state), "part")))
       .take();
 }
 
@@ -222,7 +223,7 @@ Spans run_something(const AppState& state) {
                        "{} rows of {} are compared.",
                        to_name(scenario.numerics.dtype),
                        print_count(writer.index().tokens(Side::q)),
-                       count_of(scenario.attention.heads, "head")))
+                       count_text(scenario.attention.heads, "head")))
       .take();
 }
 
@@ -275,7 +276,7 @@ Spans window_on_ring(const AppState& state) {
   writer.say(
       fmt::format("A sliding window: each query sees at most {}. The ring still sends all "
                   "keys and values to all ranks. ",
-                  count_of(attention.window_left + 1, "key")));
+                  count_text(attention.window_left + 1, "key")));
   tell_kv_share(writer);
   writer.say(" ");
   tell_balance(writer);
@@ -317,7 +318,7 @@ Spans chunks_on_ring(const AppState& state) {
       "Attention chunks: queries see only keys of their own chunk of {}. Where a border of the "
       "layout cuts a chunk, a narrow tile remains in a later step; of {} (step, rank) places {} "
       "have no work at all. ",
-      count_of(writer.plan().scenario.attention.chunk_size, "token"), print_count(all),
+      count_text(writer.plan().scenario.attention.chunk_size, "token"), print_count(all),
       print_count(idle)));
   tell_kv_share(writer);
   return writer.take();

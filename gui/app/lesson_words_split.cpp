@@ -42,7 +42,7 @@ Spans tokens_are_split(const AppState& state) {
   writer.say(fmt::format(
       "A long sequence does not fit on one device, so it is cut. Here are {}, few enough to draw: "
       "each of {} holds the queries, keys and values of its own part. ",
-      count_of(writer.index().tokens(Side::q), "token"), count_of(layout.cp_size, "rank")));
+      count_text(writer.index().tokens(Side::q), "token"), count_text(layout.cp_size, "rank")));
   writer.rank(0, true).say(" owns ").runs(layout.q_runs.front(), Side::q);
   return writer.say(". All other layers work on single tokens and are not affected.").take();
 }
@@ -87,7 +87,7 @@ Spans later_steps_idle(const AppState& state) {
   writer.say(
       "Under a causal mask no query sees a key that comes later, so a rank has nothing to do "
       "with the keys of ranks behind it. ");
-  if (!step.is_backward) {
+  if (step.direction == Direction::forward) {
     const auto& pairs = writer.index().summary().pairs_by_step_rank[static_cast<size_t>(step.step)];
     std::vector<int32_t> idle;
     for (size_t r = 0; r < pairs.size(); ++r) {
@@ -127,7 +127,7 @@ Spans zigzag_chunks(const AppState& state) {
       "from the back. ");
   writer.rank(0, true).say(" owns ").runs(layout.q_runs.front(), Side::q).say(", ");
   const int32_t last = layout.cp_size - 1;
-  writer.rank(last).say(" owns ").runs(layout.q_runs[static_cast<size_t>(last)], Side::q);
+  writer.rank(last).say(" owns ").runs(layout.q_runs.back(), Side::q);
   return writer.say(". A front chunk sees few keys, a back chunk many; the sum is the same.")
       .take();
 }
@@ -144,7 +144,7 @@ Spans zigzag_balance(const AppState& state) {
   writer.say(
       fmt::format(" triples: all queries against half of the keys, or half of the queries "
                   "against all. {} of the first step need a mask, {} of all later ones. ",
-                  count_of(first, "tile"), print_count(later)));
+                  count_text(first, "tile"), print_count(later)));
   tell_balance(writer);
   return writer.take();
 }
@@ -164,7 +164,7 @@ Spans stripes(const AppState& state) {
   writer.say(
       fmt::format(", {} in all, from everywhere in the sequence, so its share of work is "
                   "even. ",
-                  count_of(count_ids(layout.q_runs.front()), "token")));
+                  count_text(count_ids(layout.q_runs.front()), "token")));
   tell_balance(writer);
   return writer.take();
 }

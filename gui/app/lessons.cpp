@@ -42,7 +42,9 @@ void turn_to_rank(AppState& state, int32_t rank) {
     apply_command(state, "rank.next");
 }
 
-int32_t last_forward_step(const AppState& state) { return state.plan()->pass(false).num_steps - 1; }
+int32_t last_forward_step(const AppState& state) {
+  return state.plan()->pass(Direction::forward).num_steps - 1;
+}
 bool is_at_last_forward_step(const AppState& state) {
   return step_of(*state.plan(), state.playhead) == last_forward_step(state);
 }

@@ -1,6 +1,6 @@
 #include "gui/app/prediction.h"
 
-#include "gui/app/exact_steps.h"
+#include "gui/app/document/exact_steps.h"
 #include "sim/clock/clock.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "gui/app/run_views.h"
 
-#include "gui/app/exact_steps.h"
+#include "gui/app/document/exact_steps.h"
 #include "sim/run/grade/first_item.h"
 #include "sim/run/grade/record_diff.h"
 #include "sim/run/grade/sample.h"

@@ -27,7 +27,7 @@ Result<SharedRun> compare_runs(const RunView& a, const RunView& b, const PlanInd
 Result<SharedRun> load_run(const std::string& path, const PlanIndex& plan, const Toolbox& toolbox,
                            TaskControl& control);
 
-/// Adds the comparison of each step with its exact result (gui/app/exact_steps.h), as far as the
+/// Adds the comparison of each step with its exact result (gui/app/document/exact_steps.h), as far as the
 /// view's record holds items; where it cannot be compared, the view says why. Errors: cancelled.
 std::optional<Error> add_steps(RunView& view, const RunInputs& inputs, const PlanIndex& plan,
                                const Toolbox& toolbox, const RunControl& control);

@@ -1,7 +1,7 @@
 #include "gui/app/app_state.h"
 #include "gui/app/lesson.h"
 #include "gui/app/prediction.h"
-#include "gui/app/target_json.h"
+#include "gui/app/document/target_json.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 #include "gui/app/ways.h"
 
-#include "gui/app/exact_steps.h"
-#include "gui/app/plan_size.h"
+#include "gui/app/document/exact_steps.h"
+#include "gui/app/document/plan_size.h"
 #include "gui/app/prediction.h"
 #include "gui/model/axis.h"
 #include "gui/model/ways/comparison_chart.h"

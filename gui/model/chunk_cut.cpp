@@ -38,17 +38,15 @@ void add_sequences(const PlanIndex& index, Side side, int64_t begin, int64_t end
                    Borders& borders) {
   const Layout& layout = index.plan().layout;
   const auto& sequences = layout.slots.sequences;
-  auto it = std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
-    return slot_ids(s, side).end <= begin;
-  });
-  for (; it != sequences.end() && !borders.is_too_many(); ++it) {
-    const SlotIds slot = slot_ids(*it, side);
+  for (size_t n = index.first_sequence(side, begin); n < sequences.size() && !borders.is_too_many();
+       ++n) {
+    const SlotSide slot = sequences[n].side(side);
     if (slot.begin >= end) break;
     borders.add(slot.begin);
-    borders.add(slot.end);
+    borders.add(slot.end());
     if (layout.kind != LayoutKind::dual_chunk) continue;
-    const ChunkGrid grid = chunk_grid(index, side, slot.begin, slot.end);
-    borders.add_multiples(grid.origin, slot.end, grid.length, begin, end);
+    const ChunkGrid grid = chunk_grid(index, side, slot.begin, slot.end());
+    borders.add_multiples(grid.origin, slot.end(), grid.length, begin, end);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "gui/model/error_field.h"
 #include "gui/model/list_hits.h"
 #include "sim/clock/clock.h"
+#include "sim/plan/visit_items.h"
 
 #include <charconv>
 #include <cmath>
@@ -37,15 +38,15 @@ struct Namer {
   std::string operator()(const LinkTarget& l) const {
     return fmt::format("link {} -> {}", l.src, l.dst);
   }
-  std::string operator()(const ItemTarget& i) const {
-    return fmt::format("{} {} {}", pass_name(i.is_backward), to_name(i.kind), i.index);
+  std::string operator()(const ItemId& i) const {
+    return fmt::format("{} {} {}", to_name(i.direction), to_name(i.kind), i.index);
   }
   std::string operator()(const StepTarget& s) const {
     if (plan == nullptr || s.step < 0 || s.step >= static_cast<int32_t>(plan->steps().size()))
       return fmt::format("step number {} of the schedule", s.step + int64_t{1});
     const StepRef& step = plan->steps()[static_cast<size_t>(s.step)];
-    return fmt::format("step {} of {}, {}", step.step + 1, plan->pass(step.is_backward).num_steps,
-                       pass_name(step.is_backward));
+    return fmt::format("step {} of {}, {}", step.step + 1, plan->pass(step.direction).num_steps,
+                       to_name(step.direction));
   }
   std::string operator()(const RowTarget& r) const {
     const bool is_known = r.tensor >= 0 && static_cast<size_t>(r.tensor) < std::size(kErrorTensors);
@@ -135,7 +136,7 @@ struct Describer {
     const Plan& p = plan.plan();
     const auto i = static_cast<size_t>(r.rank);
     return fmt::format("Rank {}: {}, computes {} visible pairs, sends {}", r.rank,
-                       count_text(p.rows(p.q_lists[i]), "query token"),
+                       count_text(p.rows(p.q_lists[RankId{r.rank}]), "query token"),
                        share_text(plan.summary().pairs_by_rank[i], plan.summary().visible_pairs),
                        print_bytes(static_cast<double>(plan.summary().forward_bytes[i] +
                                                        plan.summary().backward_bytes[i])));
@@ -143,14 +144,14 @@ struct Describer {
   std::string operator()(const LinkTarget& l) const {
     return fmt::format("Link {} -> {}: what rank {} sends to rank {}", l.src, l.dst, l.src, l.dst);
   }
-  std::string operator()(const ItemTarget& i) const {
+  std::string operator()(const ItemId& i) const {
     const ItemFacts facts = facts_of(plan, i);
     std::string text = capitalise(Namer{&plan}(i)) + ": ";
     text += i.kind == StageKind::transfer
                 ? fmt::format("rank {} to rank {}", facts.rank, facts.other_rank)
                 : fmt::format("rank {}", facts.rank);
     text += ", " + Namer{&plan}(StepTarget{facts.step});
-    const Pass& pass = plan.pass(i.is_backward);
+    const Pass& pass = plan.pass(i.direction);
     const auto at = static_cast<size_t>(i.index);
     if (i.kind == StageKind::transfer) {
       const TransferItem& item = pass.transfers[at];
@@ -178,7 +179,7 @@ struct Describer {
     return text;
   }
   std::string operator()(const RowTarget& r) const {
-    const Side side = r.tensor >= 3 ? Side::kv : Side::q;
+    const Side side = side_of_tensor(r.tensor);
     const int64_t sequence = plan.sequence_of(side, r.token);
     return fmt::format(
         "{}: {}, {}", capitalise(Namer{&plan}(r)), owners_text(plan, {side, r.token, r.token + 1}),
@@ -204,11 +205,11 @@ std::string capitalise(std::string text) {
   return text;
 }
 
-std::string print_item(const ItemTarget& item) {
-  return fmt::format("{}.{}.{}", pass_name(item.is_backward), to_name(item.kind), item.index);
+std::string print_item(const ItemId& item) {
+  return fmt::format("{}.{}.{}", to_name(item.direction), to_name(item.kind), item.index);
 }
 
-std::optional<ItemTarget> parse_item(std::string_view text) {
+std::optional<ItemId> parse_item(std::string_view text) {
   const size_t first = text.find('.');
   if (first == std::string_view::npos) return std::nullopt;
   const size_t second = text.find('.', first + 1);
@@ -221,7 +222,7 @@ std::optional<ItemTarget> parse_item(std::string_view text) {
   if (pass != "forward" && pass != "backward") return std::nullopt;
   for (const StageKind candidate : kStageKinds) {
     if (kind != to_name(candidate)) continue;
-    ItemTarget item{pass == "backward", candidate, 0};
+    ItemId item{pass == "backward" ? Direction::backward : Direction::forward, candidate, 0};
     const auto [end, error] =
         std::from_chars(number.data(), number.data() + number.size(), item.index);
     if (error != std::errc() || end != number.data() + number.size() || item.index < 0)
@@ -261,26 +262,18 @@ std::string share_text(int64_t part, int64_t whole) {
                      print_count(whole));
 }
 
-HeadRange heads_of(const PlanIndex& plan, const ItemTarget& item) {
-  const Pass& pass = plan.pass(item.is_backward);
-  const auto i = static_cast<size_t>(item.index);
-  switch (item.kind) {
-    case StageKind::transfer:
-      return pass.transfers[i].heads;
-    case StageKind::reorder:
-      return plan.plan().buffer(pass.reorders[i].to).heads;
-    case StageKind::compute:
-      return pass.computes[i].heads;
-    case StageKind::merge:
-      return plan.plan().buffer(pass.merges[i].into).heads;
-    case StageKind::finish:
-      return plan.plan().buffer(pass.finishes[i].buffer).heads;
-  }
-  return {};
+HeadRange heads_of(const PlanIndex& plan, const ItemId& item) {
+  const auto of_buffer = [&](BufferId id) { return plan.plan().buffer(id).heads; };
+  return visit_item(plan.plan(), item,
+                    Overload{[](const TransferItem& i) { return i.heads; },
+                             [](const ComputeItem& i) { return i.heads; },
+                             [&](const ReorderItem& i) { return of_buffer(i.to); },
+                             [&](const MergeItem& i) { return of_buffer(i.into); },
+                             [&](const FinishItem& i) { return of_buffer(i.buffer); }});
 }
 
-ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item) {
-  const ItemColumns& columns = plan.columns(item.is_backward)[static_cast<size_t>(item.kind)];
+ItemFacts facts_of(const PlanIndex& plan, const ItemId& item) {
+  const ItemColumns& columns = plan.columns(item.direction, item.kind);
   const auto i = static_cast<size_t>(item.index);
   ItemFacts facts;
   facts.rank = columns.rank[i];
@@ -291,24 +284,44 @@ ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item) {
   return facts;
 }
 
-std::string_view pass_name(bool is_backward) { return is_backward ? "backward" : "forward"; }
-
 int64_t rows_of(const Plan& plan, const TransferItem& item) {
   if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
   return item.tokens != kNoTokens ? plan.rows(item.tokens) : plan.buffer(item.from).rows;
 }
 
-int64_t count_items(const PlanIndex& plan, bool is_backward, StageKind kind) {
-  return static_cast<int64_t>(plan.columns(is_backward)[static_cast<size_t>(kind)].rank.size());
+int64_t wire_element_bytes(const Plan& plan, const TransferItem& item) {
+  const Numerics& numerics = plan.scenario.numerics;
+  return item.payload == Payload::dkv && item.wire_fp32 ? dkv_wire_bytes(numerics)
+                                                        : element_bytes(numerics.dtype);
 }
 
-double flops_of(const PlanIndex& plan, bool is_backward, int64_t pairs) {
-  return flops_per_pair(plan.plan().scenario.attention, is_backward) * static_cast<double>(pairs);
+std::string bytes_formula(const Plan& plan, const WireBytes& wire) {
+  const Attention& attention = plan.scenario.attention;
+  const int32_t qk = attention.head_dim_qk, v = attention.head_dim_v;
+  const bool is_kv = side_of(wire.payload) == Side::kv;
+  std::string head_dim;
+  if (!is_kv) {
+    const bool is_qk = wire.payload == Payload::q || wire.payload == Payload::dq;
+    head_dim = fmt::format("head_dim {}", is_qk ? qk : v);
+  } else if (qk == v) {
+    head_dim = fmt::format("head_dim {} x 2 tensors", qk);
+  } else {
+    head_dim = fmt::format("(head_dim {} + {})", qk, v);
+  }
+  return fmt::format(
+      "{}{} x {} x {} x {} = {}", wire.copies > 1 ? print_count(wire.copies) + " x " : "",
+      count_text(wire.rows, "token"), count_text(wire.heads, is_kv ? "KV head" : "head"), head_dim,
+      count_text(wire.element, "byte"), print_bytes(static_cast<double>(wire.bytes)));
 }
 
-std::string flops_formula(const PlanIndex& plan, bool is_backward, int64_t pairs) {
+double flops_of(const PlanIndex& plan, Direction direction, int64_t pairs) {
+  return flops_per_pair(plan.plan().scenario.attention, direction) * static_cast<double>(pairs);
+}
+
+std::string flops_formula(const PlanIndex& plan, Direction direction, int64_t pairs) {
   const Attention& attention = plan.plan().scenario.attention;
   const int32_t qk = attention.head_dim_qk, v = attention.head_dim_v;
+  const bool is_backward = direction == Direction::backward;
   if (qk == v)
     return fmt::format("{} x {} pairs x head_dim {}", is_backward ? 10 : 4, print_count(pairs), qk);
   return is_backward

@@ -27,8 +27,8 @@ std::string describe_target(const Target& target, const PlanIndex& plan);
 std::string capitalise(std::string text);
 
 /// Prints "forward.compute.12", the name of an item in records, and parses it.
-std::string print_item(const ItemTarget& item);
-std::optional<ItemTarget> parse_item(std::string_view text);
+std::string print_item(const ItemId& item);
+std::optional<ItemId> parse_item(std::string_view text);
 
 /// "1 transfer", "8 merges".
 std::string count_items_text(int64_t count, StageKind kind);
@@ -48,20 +48,30 @@ struct ItemFacts {
   HeadRange heads;
 };
 /// Requires an item that the plan has.
-ItemFacts facts_of(const PlanIndex& plan, const ItemTarget& item);
+ItemFacts facts_of(const PlanIndex& plan, const ItemId& item);
 /// The heads that an item works on. Requires an item that the plan has.
-HeadRange heads_of(const PlanIndex& plan, const ItemTarget& item);
-/// "forward" or "backward".
-std::string_view pass_name(bool is_backward);
+HeadRange heads_of(const PlanIndex& plan, const ItemId& item);
 /// The number of rows that a transfer carries.
 int64_t rows_of(const Plan& plan, const TransferItem& item);
-/// The number of items of one kind in a pass.
-int64_t count_items(const PlanIndex& plan, bool is_backward, StageKind kind);
+/// Bytes of one element on the wire.
+int64_t wire_element_bytes(const Plan& plan, const TransferItem& item);
+
+/// Bytes that transfers of one payload send.
+struct WireBytes {
+  Payload payload{};
+  int64_t copies = 1;  // transfers of `rows` each
+  int64_t rows = 0;
+  int32_t heads = 0;
+  int64_t element = 0;  // bytes
+  int64_t bytes = 0;    // all together
+};
+/// "3 x 724 tokens x 1 head x head_dim 32 x 2 tensors x 2 bytes = 135.8 KiB".
+std::string bytes_formula(const Plan& plan, const WireBytes& wire);
 
 /// Floating-point operations of an item's visible pairs: two for each multiply-add. Forward q k^T
 /// and p v; backward q k^T again, dO v^T, dq, dk and dv (FlashAttention-2's count).
-double flops_of(const PlanIndex& plan, bool is_backward, int64_t pairs);
-/// The formula with its numbers: "4 x 16 640 pairs x 64 lanes".
-std::string flops_formula(const PlanIndex& plan, bool is_backward, int64_t pairs);
+double flops_of(const PlanIndex& plan, Direction direction, int64_t pairs);
+/// The formula with its numbers: "4 x 16 640 pairs x head_dim 64".
+std::string flops_formula(const PlanIndex& plan, Direction direction, int64_t pairs);
 
 }  // namespace cpscope::gui

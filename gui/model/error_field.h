@@ -1,6 +1,8 @@
 #pragma once
 
 #include "gui/model/pyramid.h"
+#include "sim/plan/batch_slots.h"
+#include "sim/plan/direction.h"
 #include "sim/run/grade/grade.h"
 #include "sim/run/tensor.h"
 
@@ -15,6 +17,13 @@ namespace cpscope::gui {
 
 /// The tensors whose errors can be shown, in menu order.
 inline constexpr std::array<std::string_view, 5> kErrorTensors = {"out", "lse", "dq", "dk", "dv"};
+
+/// The pass that writes one of them.
+constexpr Direction direction_of_tensor(int32_t tensor) {
+  return tensor >= 2 ? Direction::backward : Direction::forward;
+}
+/// The side of its rows: dk and dv have a row for every key, the others for every query.
+constexpr Side side_of_tensor(int32_t tensor) { return tensor >= 3 ? Side::kv : Side::q; }
 
 /// One row with a large error.
 struct WorstRow {

@@ -1,6 +1,9 @@
 #include "gui/model/item_columns.h"
 
 #include "sim/base/check.h"
+#include "sim/base/id_vector.h"
+#include "sim/plan/item_uses.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,14 +11,6 @@
 
 namespace cpscope::gui {
 namespace {
-
-Side side_of(BufferKind kind) {
-  return kind == BufferKind::kv || kind == BufferKind::dkv ? Side::kv : Side::q;
-}
-
-Side side_of(Payload payload) {
-  return payload == Payload::kv || payload == Payload::dkv ? Side::kv : Side::q;
-}
 
 int32_t key_of_buffer(const Plan& plan, BufferId id) {
   const BufferSpec& buffer = plan.buffer(id);
@@ -53,7 +48,7 @@ struct ColumnFiller {
   const Plan& plan;
   const Pass& pass;
   PassColumns& columns;
-  std::vector<int32_t> kv_now;  // [rank] key of the keys that the rank computes with in this step
+  IdVector<RankId, int32_t> kv_now;  // key of the keys that the rank computes with in this step
 
   ItemColumns& of(StageKind kind) { return columns[static_cast<size_t>(kind)]; }
 
@@ -64,7 +59,7 @@ struct ColumnFiller {
     c.rank.push_back(to_index(item.rank));
     c.q_key.push_back(works ? make_token_key(item.q_tokens, Side::q) : -1);
     c.key.push_back(works ? kv : -1);
-    kv_now[static_cast<size_t>(to_index(item.rank))] = kv;
+    kv_now[item.rank] = kv;
   }
   void add_transfer(const TransferItem& item) {
     ItemColumns& c = of(StageKind::transfer);
@@ -78,7 +73,7 @@ struct ColumnFiller {
     c.rank.push_back(to_index(rank));
     // A buffer without a list of its own holds the gradient of the rows that the rank has just
     // computed with.
-    c.key.push_back(key >= 0 ? key : kv_now[static_cast<size_t>(to_index(rank))]);
+    c.key.push_back(key >= 0 ? key : kv_now[rank]);
   }
   void add_items(const Stage& stage) {
     if (stage.kind == StageKind::transfer && stage.end > stage.begin) {
@@ -87,26 +82,13 @@ struct ColumnFiller {
         count_transfer(traffic, pass.transfers[static_cast<size_t>(i)], i, pass.transfers);
       of(stage.kind).traffic.push_back(std::move(traffic));
     }
-    for (int64_t index = stage.begin; index < stage.end; ++index) {
-      const auto i = static_cast<size_t>(index);
-      switch (stage.kind) {
-        case StageKind::transfer:
-          add_transfer(pass.transfers[i]);
-          break;
-        case StageKind::reorder:
-          add_local(stage.kind, pass.reorders[i].rank, pass.reorders[i].to);
-          break;
-        case StageKind::compute:
-          add_compute(pass.computes[i]);
-          break;
-        case StageKind::merge:
-          add_local(stage.kind, pass.merges[i].rank, pass.merges[i].into);
-          break;
-        case StageKind::finish:
-          add_local(stage.kind, pass.finishes[i].rank, pass.finishes[i].buffer);
-          break;
-      }
-    }
+    const Overload add{[&](const TransferItem& item) { add_transfer(item); },
+                       [&](const ComputeItem& item) { add_compute(item); },
+                       [&](const auto& item) {
+                         visit_writes(
+                             item, [&](BufferId into) { add_local(stage.kind, item.rank, into); });
+                       }};
+    for (int64_t i = stage.begin; i < stage.end; ++i) visit_item(pass, stage.kind, i, add);
   }
 };
 
@@ -187,7 +169,7 @@ const StageTraffic* ItemColumns::traffic_of(int64_t first_transfer) const {
 PassColumns make_columns(const Plan& plan, const Pass& pass, int32_t first_stage) {
   PassColumns columns;
   ColumnFiller filler{plan, pass, columns,
-                      std::vector<int32_t>(static_cast<size_t>(plan.layout.cp_size), -1)};
+                      IdVector<RankId, int32_t>(static_cast<size_t>(plan.layout.cp_size), -1)};
   int32_t number = first_stage;
   for (const Stage& stage : pass.stages) {
     if (stage.end > stage.begin)
@@ -218,11 +200,11 @@ std::vector<TokenRun> pick_rows(std::span<const TokenRun> ids, std::span<const T
   return picked;
 }
 
-std::vector<TokenRun> tokens_of(const Plan& plan, const PassColumns& columns,
-                                const ItemTarget& item, Side side) {
+std::vector<TokenRun> tokens_of(const Plan& plan, const PassColumns& columns, const ItemId& item,
+                                Side side) {
   const ItemColumns& c = columns[static_cast<size_t>(item.kind)];
   const auto i = static_cast<size_t>(item.index);
-  const Pass& pass = item.is_backward ? plan.backward : plan.forward;
+  const Pass& pass = plan.pass(item.direction);
   const auto write_out = [&](RunListId list) {
     const auto runs = plan.list(list);
     return std::vector<TokenRun>(runs.begin(), runs.end());
@@ -232,9 +214,8 @@ std::vector<TokenRun> tokens_of(const Plan& plan, const PassColumns& columns,
     return write_out(side == Side::q ? compute.q_tokens : compute.kv_tokens);
   }
   if (c.key[i] >= 0) {
-    const bool is_kv = c.key[i] % 2 == 1;
-    if (is_kv != (side == Side::kv)) return {};
-    return write_out(RunListId{c.key[i] / 2});
+    const RunListId list{c.key[i] / 2};
+    return c.key[i] == make_token_key(list, side) ? write_out(list) : std::vector<TokenRun>{};
   }
   if (item.kind != StageKind::transfer) return {};
   const TransferItem& transfer = pass.transfers[i];

@@ -11,6 +11,14 @@
 
 namespace cpscope::gui {
 
+/// The side whose ids are the tokens of a buffer's rows, or of a transfer's.
+constexpr Side side_of(BufferKind kind) {
+  return kind == BufferKind::kv || kind == BufferKind::dkv ? Side::kv : Side::q;
+}
+constexpr Side side_of(Payload payload) {
+  return payload == Payload::kv || payload == Payload::dkv ? Side::kv : Side::q;
+}
+
 /// A run list of the plan's pool together with the side of its ids, as one number. -1: no token is
 /// read, or the rows are a part of a list (then tokens_of returns them).
 constexpr int32_t make_token_key(RunListId list, Side side) {
@@ -57,8 +65,8 @@ PassColumns make_columns(const Plan& plan, const Pass& pass, int32_t first_stage
 /// Token ids that an item touches on one side, in the order of its rows.
 ///   transfer: the rows that it carries;  reorder, merge, finish: the rows of the buffer written;
 ///   compute: its whole q or kv buffer, including padding.
-std::vector<TokenRun> tokens_of(const Plan& plan, const PassColumns& columns,
-                                const ItemTarget& item, Side side);
+std::vector<TokenRun> tokens_of(const Plan& plan, const PassColumns& columns, const ItemId& item,
+                                Side side);
 
 /// The ids at the given rows of the runs.
 std::vector<TokenRun> pick_rows(std::span<const TokenRun> ids, std::span<const TokenRun> rows);

@@ -19,10 +19,10 @@ bool holds(const std::vector<Value>& sorted, const Value& value) {
 }
 
 /// Items are ordered by stage, and in order inside a stage.
-bool has_item(const Projection& projection, const PlanIndex& plan, const ItemTarget& item) {
+bool has_item(const Projection& projection, const PlanIndex& plan, const ItemId& item) {
   const std::pair wanted{plan.stage_of(item), item.index};
   const auto it = std::partition_point(
-      projection.items.begin(), projection.items.end(), [&](const ItemTarget& other) {
+      projection.items.begin(), projection.items.end(), [&](const ItemId& other) {
         return std::pair{plan.stage_of(other), other.index} < wanted;
       });
   return it != projection.items.end() && *it == item;
@@ -38,9 +38,7 @@ Light strongest(const ViewInput& input, bool is_itself, Touches touches) {
 }  // namespace
 
 Light light_of_tokens(const ViewInput& input, Side side, int64_t begin, int64_t end) {
-  const auto touches = [&](const Projection& p) {
-    return holds_any(side == Side::q ? p.q : p.kv, begin, end);
-  };
+  const auto touches = [&](const Projection& p) { return holds_any(p.tokens(side), begin, end); };
   const bool is_itself = (std::holds_alternative<TokenRange>(input.selection) ||
                           std::holds_alternative<PairRange>(input.selection) ||
                           std::holds_alternative<RowTarget>(input.selection)) &&
@@ -65,7 +63,7 @@ Light light_of_step(const ViewInput& input, int32_t step) {
                    [&](const Projection& p) { return holds(p.steps, step); });
 }
 
-Light light_of_item(const ViewInput& input, const ItemTarget& item) {
+Light light_of_item(const ViewInput& input, const ItemId& item) {
   return strongest(input, input.selection == Target{item},
                    [&](const Projection& p) { return has_item(p, *input.plan, item); });
 }

@@ -14,6 +14,6 @@ Light light_of_rank(const ViewInput& input, int32_t rank);
 Light light_of_link(const ViewInput& input, int32_t src, int32_t dst);
 /// Light of a step of PlanIndex::steps.
 Light light_of_step(const ViewInput& input, int32_t step);
-Light light_of_item(const ViewInput& input, const ItemTarget& item);
+Light light_of_item(const ViewInput& input, const ItemId& item);
 
 }  // namespace cpscope::gui

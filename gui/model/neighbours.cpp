@@ -1,13 +1,12 @@
 #include "gui/model/neighbours.h"
 
+#include "sim/plan/item_uses.h"
+#include "sim/plan/visit_items.h"
+
 #include <algorithm>
 
 namespace cpscope::gui {
 namespace {
-
-const Pass& pass_of(const Plan& plan, bool is_backward) {
-  return is_backward ? plan.backward : plan.forward;
-}
 
 /// How an item accesses one buffer. Rows kAllRows: all that are in use.
 struct Touch {
@@ -16,42 +15,22 @@ struct Touch {
   RunListId read_rows = kAllRows, written_rows = kAllRows;
 };
 
-Touch touch_of(const Plan& plan, const ItemTarget& target, BufferId buffer) {
-  const Pass& pass = pass_of(plan, target.is_backward);
-  const auto i = static_cast<size_t>(target.index);
+Touch touch_of(const Plan& plan, const ItemId& id, BufferId buffer) {
   Touch touch;
-  switch (target.kind) {
-    case StageKind::transfer: {
-      const TransferItem& item = pass.transfers[i];
-      touch = {item.from == buffer, item.to == buffer, item.landing == Landing::add, item.from_rows,
-               item.to_rows};
-      break;
-    }
-    case StageKind::reorder:
-      touch.reads = pass.reorders[i].from == buffer;
-      touch.writes = pass.reorders[i].to == buffer;
-      break;
-    case StageKind::compute: {
-      const ComputeItem& item = pass.computes[i];
-      if (item.num_slices == 0) break;
-      touch.reads = item.q == buffer || item.kv == buffer ||
-                    (target.is_backward && (item.out == buffer || item.d_out == buffer));
-      touch.writes =
-          target.is_backward ? item.dq == buffer || item.dkv == buffer : item.out == buffer;
-      break;
-    }
-    case StageKind::merge: {
-      const MergeItem& item = pass.merges[i];
-      touch.writes = item.into == buffer;
-      // The first merge into an accumulator initialises it.
-      touch.adds = touch.writes && item.order > 0;
-      touch.reads = item.partial == buffer || touch.adds;
-      break;
-    }
-    case StageKind::finish:
-      touch.reads = touch.writes = pass.finishes[i].buffer == buffer;
-      break;
+  visit_item(plan, id, [&](const auto& item) {
+    visit_reads(item, [&](BufferId read) { touch.reads = touch.reads || read == buffer; });
+    visit_writes(item, [&](BufferId written) { touch.writes = touch.writes || written == buffer; });
+  });
+  const Pass& pass = plan.pass(id.direction);
+  const auto i = static_cast<size_t>(id.index);
+  if (id.kind == StageKind::transfer) {
+    const TransferItem& item = pass.transfers[i];
+    touch.adds = item.landing == Landing::add;
+    touch.read_rows = item.from_rows;
+    touch.written_rows = item.to_rows;
   }
+  // The first merge into an accumulator initialises it.
+  if (id.kind == StageKind::merge) touch.adds = touch.writes && pass.merges[i].order > 0;
   return touch;
 }
 
@@ -106,18 +85,6 @@ class RowSet {
   size_t left_ = 0;
 };
 
-/// Calls look(item) for the items of a stage that involve a rank.
-template <class Look>
-void for_items_of_rank(const PlanIndex& plan, const StageRef& stage, int32_t rank, Look look) {
-  const ItemColumns& columns = plan.columns(stage.is_backward)[static_cast<size_t>(stage.kind)];
-  const bool is_transfer = stage.kind == StageKind::transfer;
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
-    const auto at = static_cast<size_t>(i);
-    if (columns.rank[at] == rank || (is_transfer && columns.other_rank[at] == rank))
-      look(ItemTarget{stage.is_backward, stage.kind, i});
-  }
-}
-
 /// True if the buffer has its content from the beginning and is never written.
 bool is_input(const BufferSpec& buffer) {
   return buffer.role == BufferRole::home &&
@@ -135,7 +102,7 @@ bool ends_what_was(const Touch& touch, StageKind kind) {
 /// Items of a stage that involve a rank: numbers in [begin, end), ascending.
 std::vector<int64_t> items_of_rank(const PlanIndex& plan, const StageRef& stage, int32_t rank,
                                    int64_t begin, int64_t end) {
-  const ItemColumns& columns = plan.columns(stage.is_backward)[static_cast<size_t>(stage.kind)];
+  const ItemColumns& columns = plan.columns(stage.direction, stage.kind);
   const bool is_transfer = stage.kind == StageKind::transfer;
   std::vector<int64_t> items;
   for (int64_t i = begin; i < end; ++i) {
@@ -148,57 +115,7 @@ std::vector<int64_t> items_of_rank(const PlanIndex& plan, const StageRef& stage,
 
 }  // namespace
 
-std::vector<BufferId> buffers_read(const Plan& plan, const ItemTarget& target) {
-  const Pass& pass = pass_of(plan, target.is_backward);
-  const auto i = static_cast<size_t>(target.index);
-  switch (target.kind) {
-    case StageKind::transfer:
-      return {pass.transfers[i].from};
-    case StageKind::reorder:
-      return {pass.reorders[i].from};
-    case StageKind::compute: {
-      const ComputeItem& item = pass.computes[i];
-      if (item.num_slices == 0) return {};
-      if (target.is_backward) return {item.q, item.kv, item.out, item.d_out};
-      return {item.q, item.kv};
-    }
-    case StageKind::merge: {
-      const MergeItem& item = pass.merges[i];
-      std::vector<BufferId> read;
-      if (item.partial != kNoBuffer) read.push_back(item.partial);
-      if (item.order > 0) read.push_back(item.into);
-      return read;
-    }
-    case StageKind::finish:
-      return {pass.finishes[i].buffer};
-  }
-  return {};
-}
-
-std::vector<BufferId> buffers_written(const Plan& plan, const ItemTarget& target) {
-  const Pass& pass = pass_of(plan, target.is_backward);
-  const auto i = static_cast<size_t>(target.index);
-  switch (target.kind) {
-    case StageKind::transfer:
-      return {pass.transfers[i].to};
-    case StageKind::reorder:
-      return {pass.reorders[i].to};
-    case StageKind::compute: {
-      const ComputeItem& item = pass.computes[i];
-      if (item.num_slices == 0) return {};
-      if (target.is_backward) return {item.dq, item.dkv};
-      return {item.out};
-    }
-    case StageKind::merge:
-      return {pass.merges[i].into};
-    case StageKind::finish:
-      return {pass.finishes[i].buffer};
-  }
-  return {};
-}
-
-Neighbours find_writers(const PlanIndex& index, const ItemTarget& item, BufferId buffer,
-                        size_t most) {
+Neighbours find_writers(const PlanIndex& index, const ItemId& item, BufferId buffer, size_t most) {
   Neighbours found;
   const Plan& plan = index.plan();
   const BufferSpec& spec = plan.buffer(buffer);
@@ -212,7 +129,7 @@ Neighbours find_writers(const PlanIndex& index, const ItemTarget& item, BufferId
     // Several merges into one accumulator can be in one stage, so items are visited from last to
     // first.
     for (auto i = items.rbegin(); i != items.rend() && !found.has_more; ++i) {
-      const ItemTarget other{stage.is_backward, stage.kind, *i};
+      const ItemId other{stage.direction, stage.kind, *i};
       const Touch touch = touch_of(plan, other, buffer);
       if (!touch.writes || !rows.meets(touch.written_rows)) continue;
       found.has_more = found.items.size() == most;
@@ -224,8 +141,7 @@ Neighbours find_writers(const PlanIndex& index, const ItemTarget& item, BufferId
   return found;
 }
 
-Neighbours find_readers(const PlanIndex& index, const ItemTarget& item, BufferId buffer,
-                        size_t most) {
+Neighbours find_readers(const PlanIndex& index, const ItemId& item, BufferId buffer, size_t most) {
   Neighbours found;
   const Plan& plan = index.plan();
   const BufferSpec& spec = plan.buffer(buffer);
@@ -237,7 +153,7 @@ Neighbours find_readers(const PlanIndex& index, const ItemTarget& item, BufferId
     for (const int64_t i :
          items_of_rank(index, stage, to_index(spec.rank),
                        s == own_stage ? item.index + 1 : stage.begin, stage.end)) {
-      const ItemTarget other{stage.is_backward, stage.kind, i};
+      const ItemId other{stage.direction, stage.kind, i};
       const Touch touch = touch_of(plan, other, buffer);
       if (touch.reads && rows.meets(touch.read_rows)) {
         found.has_more = found.items.size() == most;

@@ -24,14 +24,6 @@ void for_each_band(const PlanIndex& index, Look look) {
   }
 }
 
-int64_t begin_of(const SequenceSlot& slot, Side side) {
-  return side == Side::q ? slot.q_begin : slot.kv_begin;
-}
-
-int64_t valid_end(const SequenceSlot& slot, Side side) {
-  return side == Side::q ? slot.q_begin + slot.q_valid : slot.kv_begin + slot.kv_valid;
-}
-
 /// Cells of `edge` ids each; the last may be narrower.
 CellAxis cut_by(int64_t edge, int64_t ids) {
   CellAxis axis;
@@ -143,8 +135,8 @@ std::vector<int64_t> count_cells(const PlanIndex& index, const PairGrid& grid) {
 std::vector<int64_t> count_tokens(const PlanIndex& index, Side side, const CellAxis& axis) {
   std::vector<int64_t> tokens(static_cast<size_t>(axis.count()), 0);
   for (const SequenceSlot& slot : index.plan().layout.slots.sequences) {
-    const int64_t begin = std::max(begin_of(slot, side), axis.begin());
-    const int64_t end = std::min(valid_end(slot, side), axis.end());
+    const int64_t begin = std::max(slot.side(side).begin, axis.begin());
+    const int64_t end = std::min(slot.side(side).valid_end(), axis.end());
     if (begin >= end) continue;
     const int64_t last = axis.cell_of(end - 1);
     for (int64_t cell = axis.cell_of(begin); cell <= last; ++cell)

@@ -11,13 +11,12 @@ namespace {
 void add_slots(const BatchSlots& slots, PlaceMap& map) {
   int64_t valid = 0;
   for (const SequenceSlot& slot : slots.sequences) {
-    const bool is_q = map.side == Side::q;
-    map.slot_begin.push_back(is_q ? slot.q_begin : slot.kv_begin);
-    map.valid_of_slot.push_back(is_q ? slot.q_valid : slot.kv_valid);
+    const SlotSide ids = slot.side(map.side);
+    map.slot_begin.push_back(ids.begin);
+    map.valid_of_slot.push_back(ids.valid);
     map.valid_before.push_back(valid);
-    valid += map.valid_of_slot.back();
-    if (&slot == &slots.sequences.back())
-      map.slot_begin.push_back(map.slot_begin.back() + (is_q ? slot.q_slot : slot.kv_slot));
+    valid += ids.valid;
+    if (&slot == &slots.sequences.back()) map.slot_begin.push_back(ids.end());
   }
   if (map.slot_begin.empty()) map.slot_begin.push_back(0);
   map.valid_before.push_back(valid);
@@ -63,13 +62,12 @@ void add_packed(const PlanIndex& index, PlaceMap& map) {
 }
 
 void add_local(const PlanIndex& index, PlaceMap& map) {
-  const Layout& layout = index.plan().layout;
-  const auto& by_rank = map.side == Side::q ? layout.q_runs : layout.kv_runs;
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+  const auto& by_rank = index.plan().layout.runs(map.side);
+  for (const RankId rank : by_rank.ids()) {
     map.first_local.push_back(map.local.size());
     int64_t row = 0;
     for (const TokenRun& run : by_rank[rank]) {
-      const auto r = static_cast<int32_t>(rank);
+      const int32_t r = to_index(rank);
       if (run.stride > 1 && run.count() > 1) {
         map.local.push_back({r, row, run.count(), run.begin, run.stride});
         row += run.count();

@@ -9,27 +9,27 @@
 namespace cpscope::gui {
 namespace {
 
-void append_stages(const Pass& pass, bool is_backward, std::vector<StageRef>& stages,
+void append_stages(const Plan& plan, Direction direction, std::vector<StageRef>& stages,
                    std::vector<StepRef>& steps) {
-  for (const Stage& stage : pass.stages) {
+  for (const Stage& stage : plan.pass(direction).stages) {
     const int32_t step = to_index(stage.step);
     const auto number = static_cast<int32_t>(stages.size());
-    stages.push_back({is_backward, step, stage.kind, stage.begin, stage.end});
-    if (steps.empty() || steps.back().is_backward != is_backward || steps.back().step != step)
-      steps.push_back({is_backward, step, number, number});
+    stages.push_back({direction, step, stage.kind, stage.begin, stage.end});
+    if (steps.empty() || steps.back().direction != direction || steps.back().step != step)
+      steps.push_back({direction, step, number, number});
     steps.back().end_stage = number + 1;
   }
 }
 
 /// Number of pairs of different ranks that a transfer of either pass connects.
-int64_t count_links(const std::array<PassColumns, 2>& columns, int32_t num_ranks) {
+int64_t count_links(const ByDirection<PassColumns>& columns, int32_t num_ranks) {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   constexpr uint64_t kMostMarked = uint64_t{1} << 24;
   std::vector<bool> marked(ranks * ranks <= kMostMarked ? ranks * ranks : 0, false);
   std::unordered_set<uint64_t> others;
   int64_t count = 0;
-  for (const PassColumns& pass : columns) {
-    const ItemColumns& c = pass[static_cast<size_t>(StageKind::transfer)];
+  for (const Direction direction : kDirections) {
+    const ItemColumns& c = columns[direction][static_cast<size_t>(StageKind::transfer)];
     for (size_t i = 0; i < c.rank.size(); ++i) {
       if (c.rank[i] == c.other_rank[i]) continue;
       const uint64_t link =
@@ -45,43 +45,27 @@ int64_t count_links(const std::array<PassColumns, 2>& columns, int32_t num_ranks
   return count;
 }
 
-int64_t measure(const Plan& plan) {
-  size_t size = plan.slices.size();
-  for (const Pass* pass : {&plan.forward, &plan.backward})
-    size += pass->transfers.size() + pass->reorders.size() + pass->computes.size() +
-            pass->merges.size() + pass->finishes.size();
-  return static_cast<int64_t>(size);
-}
-
-/// Index of the first sequence whose slot ends after `token`.
-size_t find_sequence(const BatchSlots& slots, Side side, int64_t token) {
-  const auto it =
-      std::partition_point(slots.sequences.begin(), slots.sequences.end(),
-                           [&](const SequenceSlot& s) { return slot_ids(s, side).end <= token; });
-  return static_cast<size_t>(it - slots.sequences.begin());
-}
-
 }  // namespace
 
 PlanIndex::PlanIndex(CheckedPlan checked)
     : checked_(std::move(checked)), summary_(summarise(checked_.plan())) {
   const Layout& layout = plan().layout;
   mask_ = compile_mask(plan().scenario.attention, layout.slots.sequences);
-  append_stages(plan().forward, false, stages_, steps_);
-  append_stages(plan().backward, true, stages_, steps_);
-  columns_[0] = make_columns(plan(), plan().forward, 0);
-  columns_[1] =
-      make_columns(plan(), plan().backward, static_cast<int32_t>(plan().forward.stages.size()));
+  for (const Direction direction : kDirections) {
+    const auto first_stage = static_cast<int32_t>(stages_.size());
+    columns_[direction] = make_columns(plan(), plan().pass(direction), first_stage);
+    append_stages(plan(), direction, stages_, steps_);
+  }
   num_links_ = count_links(columns_, num_ranks());
-  size_ = measure(plan());
+  size_ = static_cast<int64_t>(plan().slices.size()) + plan().forward.num_items() +
+          plan().backward.num_items();
   for (const Side side : {Side::q, Side::kv}) {
     const size_t s = side == Side::kv ? 1 : 0;
-    const auto& by_rank = side == Side::q ? layout.q_runs : layout.kv_runs;
-    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    for (const RankId rank : layout.runs(side).ids()) {
       int64_t row = 0;
-      for (const TokenRun& run : by_rank[rank]) {
+      for (const TokenRun& run : layout.runs(side)[rank]) {
         if (run.count() == 0) continue;
-        owned_[s].push_back({run, static_cast<int32_t>(rank), row});
+        owned_[s].push_back({run, to_index(rank), row});
         row += run.count();
         // The run of unit stride that holds a token is the last one that begins at or before it.
         if (run.stride > 1) widest_extent_[s] = std::max(widest_extent_[s], run.end - run.begin);
@@ -125,26 +109,33 @@ OwnedRow PlanIndex::owner(Side side, int64_t token) const {
   return {};
 }
 
+size_t PlanIndex::first_sequence(Side side, int64_t token) const {
+  const auto& sequences = plan().layout.slots.sequences;
+  const auto it =
+      std::partition_point(sequences.begin(), sequences.end(),
+                           [&](const SequenceSlot& s) { return s.side(side).end() <= token; });
+  return static_cast<size_t>(it - sequences.begin());
+}
+
 int64_t PlanIndex::sequence_of(Side side, int64_t token) const {
-  const BatchSlots& slots = plan().layout.slots;
-  const size_t number = find_sequence(slots, side, token);
-  if (number >= slots.sequences.size() || slot_ids(slots.sequences[number], side).begin > token)
-    return -1;
+  const auto& sequences = plan().layout.slots.sequences;
+  const size_t number = first_sequence(side, token);
+  if (number >= sequences.size() || sequences[number].side(side).begin > token) return -1;
   return static_cast<int64_t>(number);
 }
 
 bool PlanIndex::is_valid(Side side, int64_t token) const {
   const int64_t sequence = sequence_of(side, token);
-  return sequence >= 0 &&
-         token <
-             slot_ids(plan().layout.slots.sequences[static_cast<size_t>(sequence)], side).valid_end;
+  if (sequence < 0) return false;
+  const auto& sequences = plan().layout.slots.sequences;
+  return token < sequences[static_cast<size_t>(sequence)].side(side).valid_end();
 }
 
 int64_t PlanIndex::count_visible(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const {
-  const BatchSlots& slots = plan().layout.slots;
+  const auto& sequences = plan().layout.slots.sequences;
   int64_t count = 0;
-  for (size_t n = find_sequence(slots, Side::q, q0); n < slots.sequences.size(); ++n) {
-    const SequenceSlot& sequence = slots.sequences[n];
+  for (size_t n = first_sequence(Side::q, q0); n < sequences.size(); ++n) {
+    const SequenceSlot& sequence = sequences[n];
     if (sequence.q_begin >= q1 || sequence.kv_begin >= k1) break;
     const int64_t i0 = std::max<int64_t>(0, q0 - sequence.q_begin);
     const int64_t i1 = std::min(sequence.q_valid, q1 - sequence.q_begin);
@@ -157,18 +148,10 @@ int64_t PlanIndex::count_visible(int64_t q0, int64_t q1, int64_t k0, int64_t k1)
   return count;
 }
 
-int32_t PlanIndex::stage_of(const ItemTarget& item) const {
-  const ItemColumns& items = columns(item.is_backward)[static_cast<size_t>(item.kind)];
+int32_t PlanIndex::stage_of(const ItemId& item) const {
+  const ItemColumns& items = columns(item.direction, item.kind);
   if (item.index < 0 || item.index >= static_cast<int64_t>(items.rank.size())) return -1;
   return items.stage_of(item.index);
-}
-
-SlotIds slot_ids(const SequenceSlot& sequence, Side side) {
-  if (side == Side::q)
-    return {sequence.q_begin, sequence.q_begin + sequence.q_valid,
-            sequence.q_begin + sequence.q_slot};
-  return {sequence.kv_begin, sequence.kv_begin + sequence.kv_valid,
-          sequence.kv_begin + sequence.kv_slot};
 }
 
 int64_t count_stage_items(const PlanIndex& index, int32_t first_stage, int32_t end_stage) {

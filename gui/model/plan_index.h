@@ -3,10 +3,11 @@
 #include "gui/model/item_columns.h"
 #include "gui/model/target.h"
 #include "sim/plan/check/plan_check.h"
+#include "sim/plan/direction.h"
 #include "sim/plan/mask_bands.h"
 #include "sim/plan/plan_summary.h"
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -16,7 +17,7 @@ namespace cpscope::gui {
 
 /// One stage of the plan. Numbering: forward stages first, then backward ones.
 struct StageRef {
-  bool is_backward = false;
+  Direction direction = Direction::forward;
   int32_t step = 0;  // step number in its pass
   StageKind kind{};
   int64_t begin = 0, end = 0;  // items of its kind in its pass
@@ -24,7 +25,7 @@ struct StageRef {
 
 /// One step of one pass and its stages.
 struct StepRef {
-  bool is_backward = false;
+  Direction direction = Direction::forward;
   int32_t step = 0;         // step number in its pass
   int32_t first_stage = 0;  // index in PlanIndex::stages
   int32_t end_stage = 0;
@@ -65,11 +66,12 @@ class PlanIndex {
   const Plan& plan() const { return checked_.plan(); }
   const CheckedPlan& checked() const { return checked_; }
   const PlanSummary& summary() const { return summary_; }
-  const Pass& pass(bool is_backward) const {
-    return is_backward ? plan().backward : plan().forward;
-  }
+  const Pass& pass(Direction direction) const { return plan().pass(direction); }
   /// Ranks and tokens of all items of a pass, packed for fast scans.
-  const PassColumns& columns(bool is_backward) const { return columns_[is_backward ? 1 : 0]; }
+  const PassColumns& columns(Direction direction) const { return columns_[direction]; }
+  const ItemColumns& columns(Direction direction, StageKind kind) const {
+    return columns_[direction][static_cast<size_t>(kind)];
+  }
   /// Number of pairs of different ranks with a transfer in either pass.
   int64_t num_links() const { return num_links_; }
   /// Number of items and band slices of both passes.
@@ -77,9 +79,7 @@ class PlanIndex {
   /// True if visiting all of them would take longer than a frame.
   bool is_large() const { return size_ > kLargePlan; }
   int32_t num_ranks() const { return plan().layout.cp_size; }
-  int64_t tokens(Side side) const {
-    return side == Side::q ? plan().layout.slots.tokens : plan().layout.slots.kv_tokens;
-  }
+  int64_t tokens(Side side) const { return plan().layout.slots.tokens_of(side); }
 
   std::span<const StageRef> stages() const { return stages_; }
   std::span<const StepRef> steps() const { return steps_; }
@@ -99,11 +99,12 @@ class PlanIndex {
   /// Indices of the items of a stage that belong to a rank (transfers: those that it sends), in
   /// order.
   std::vector<int64_t> items_of(const StageRef& stage, int32_t rank) const {
-    return columns(stage.is_backward)[static_cast<size_t>(stage.kind)].items_of(stage.begin,
-                                                                                stage.end, rank);
+    return columns(stage.direction, stage.kind).items_of(stage.begin, stage.end, rank);
   }
   /// The rank that holds a packed padded id. O(log runs) if runs have unit stride.
   OwnedRow owner(Side side, int64_t token) const;
+  /// Index of the first sequence whose slot ends after the id; their number if there is none.
+  size_t first_sequence(Side side, int64_t token) const;
   /// Index of the sequence whose slot holds the id, -1 in the tail.
   int64_t sequence_of(Side side, int64_t token) const;
   /// True if the id holds a valid token.
@@ -112,26 +113,20 @@ class PlanIndex {
   /// alone.
   int64_t count_visible(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const;
   /// The stage of an item.
-  int32_t stage_of(const ItemTarget& item) const;
+  int32_t stage_of(const ItemId& item) const;
   const MaskBands& mask() const { return mask_; }
 
  private:
   CheckedPlan checked_;
   PlanSummary summary_;
   MaskBands mask_;
-  std::array<PassColumns, 2> columns_;
+  ByDirection<PassColumns> columns_;
   int64_t num_links_ = 0, size_ = 0;
   std::vector<StageRef> stages_;
   std::vector<StepRef> steps_;
   std::vector<OwnedRun> owned_[2];
   int64_t widest_extent_[2] = {0, 0};  // ids from first to last of the longest strided run
 };
-
-/// Ids [begin, end) of a sequence's slot on one side; those from valid_end on are padding.
-struct SlotIds {
-  int64_t begin = 0, valid_end = 0, end = 0;
-};
-SlotIds slot_ids(const SequenceSlot& sequence, Side side);
 
 /// Number of items in stages [first_stage, end_stage) of PlanIndex::stages.
 int64_t count_stage_items(const PlanIndex& index, int32_t first_stage, int32_t end_stage);

@@ -1,8 +1,10 @@
 #include "gui/model/project.h"
 
 #include "gui/model/describe.h"
+#include "gui/model/error_field.h"
 #include "gui/model/list_hits.h"
 #include "sim/plan/band.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <utility>
@@ -77,20 +79,18 @@ class Gatherer {
         links_(index),
         has_rank_(static_cast<size_t>(index.num_ranks()), false) {}
 
-  /// Adds the items of a pass for which `hits(kind, index)` is true.
+  /// Adds the items of both passes for which `hits(id)` is true.
   template <class Hits>
-  void add_pass(bool is_backward, Hits hits) {
-    for (const StageRef& stage : index_.stages()) {
-      if (stage.is_backward == is_backward) add_stage(stage, hits);
-    }
+  void add_items(Hits hits) {
+    for (const StageRef& stage : index_.stages()) add_stage(stage, hits);
   }
   template <class Hits>
   void add_stage(const StageRef& stage, Hits hits) {
-    const PassColumns& columns = index_.columns(stage.is_backward);
-    const ItemColumns& c = columns[static_cast<size_t>(stage.kind)];
+    const ItemColumns& c = index_.columns(stage.direction, stage.kind);
     for (int64_t i = stage.begin; i < stage.end; ++i) {
-      if (!hits(stage.kind, i)) continue;
-      add_item(stage, c, i);
+      const ItemId id{stage.direction, stage.kind, i};
+      if (!hits(id)) continue;
+      add_item(stage, c, id);
       if (has_more_ && !takes_ranks_ && (stage.kind != StageKind::transfer || links_.is_full()))
         break;
     }
@@ -106,10 +106,10 @@ class Gatherer {
   }
 
  private:
-  void add_item(const StageRef& stage, const ItemColumns& c, int64_t index) {
-    const auto i = static_cast<size_t>(index);
+  void add_item(const StageRef& stage, const ItemColumns& c, const ItemId& id) {
+    const auto i = static_cast<size_t>(id.index);
     if (items_.size() < Projection::kMostItems)
-      items_.push_back({stage.is_backward, stage.kind, index});
+      items_.push_back(id);
     else
       has_more_ = true;
     const auto number = static_cast<int32_t>(step_number(stage));
@@ -130,7 +130,7 @@ class Gatherer {
   bool takes_ranks_;
   LinkSet links_;
   std::vector<bool> has_rank_;
-  std::vector<ItemTarget> items_;
+  std::vector<ItemId> items_;
   std::vector<int32_t> steps_;
   size_t at_ = 0;
   bool has_more_ = false;
@@ -189,15 +189,15 @@ class TokenSearch {
     mark_owners(index, Side::kv, kv, owns_);
   }
 
-  bool touches(bool is_backward, StageKind kind, int64_t index) {
-    const ItemColumns& c = index_.columns(is_backward)[static_cast<size_t>(kind)];
-    const auto i = static_cast<size_t>(index);
-    if (kind == StageKind::compute) return computes(is_backward, c, i);
-    if (c.key[i] >= 0 || kind != StageKind::transfer) return hits_.holds(c.key[i]);
+  bool touches(const ItemId& id) {
+    const ItemColumns& c = index_.columns(id.direction, id.kind);
+    const auto i = static_cast<size_t>(id.index);
+    if (id.kind == StageKind::compute) return computes(id.direction, c, i);
+    if (c.key[i] >= 0 || id.kind != StageKind::transfer) return hits_.holds(c.key[i]);
     // The transfer carries a part of a list: one of its ranks is the owner of the rows.
     if (!owns_[static_cast<size_t>(c.rank[i])] && !owns_[static_cast<size_t>(c.other_rank[i])])
       return false;
-    return carries(is_backward, index);
+    return carries(id);
   }
   std::vector<int32_t> owners() const {
     std::vector<int32_t> ranks;
@@ -208,19 +208,18 @@ class TokenSearch {
   }
 
  private:
-  bool computes(bool is_backward, const ItemColumns& c, size_t i) {
+  bool computes(Direction direction, const ItemColumns& c, size_t i) {
     const bool reads_q = hits_.holds(c.q_key[i]), reads_kv = hits_.holds(c.key[i]);
     if (!reads_q && !reads_kv) return false;
     // The item has a visible pair, so it is enough if all rows of one of its lists are hit.
     if (hits_.holds_all(c.q_key[i]) || hits_.holds_all(c.key[i])) return true;
-    const ComputeItem& item = index_.pass(is_backward).computes[i];
+    const ComputeItem& item = index_.pass(direction).computes[i];
     return (reads_q && has_pair(plan_, item, &hits_.rows(c.q_key[i]), nullptr)) ||
            (reads_kv && has_pair(plan_, item, nullptr, &hits_.rows(c.key[i])));
   }
-  bool carries(bool is_backward, int64_t index) {
+  bool carries(const ItemId& id) {
     for (const Side side : {Side::q, Side::kv}) {
-      for (const TokenRun& run : tokens_of(plan_, index_.columns(is_backward),
-                                           {is_backward, StageKind::transfer, index}, side)) {
+      for (const TokenRun& run : tokens_of(plan_, index_.columns(id.direction), id, side)) {
         if (meets(run, hits_.ids(side))) return true;
       }
     }
@@ -239,23 +238,18 @@ Payload payload_of(int32_t tensor) {
 }
 
 /// True if an item writes, or carries, this kind of result.
-bool makes(const Plan& plan, const Pass& pass, StageKind kind, size_t i, int32_t tensor) {
+bool makes(const Plan& plan, const ItemId& id, int32_t tensor) {
   const BufferKind wanted = tensor >= 3   ? BufferKind::dkv
                             : tensor == 2 ? BufferKind::dq
                                           : BufferKind::out;
-  switch (kind) {
-    case StageKind::transfer:
-      return pass.transfers[i].payload == payload_of(tensor);
-    case StageKind::reorder:
-      return plan.buffer(pass.reorders[i].to).kind == wanted;
-    case StageKind::compute:
-      return true;
-    case StageKind::merge:
-      return plan.buffer(pass.merges[i].into).kind == wanted;
-    case StageKind::finish:
-      return plan.buffer(pass.finishes[i].buffer).kind == wanted;
-  }
-  return false;
+  const auto is_wanted = [&](BufferId buffer) { return plan.buffer(buffer).kind == wanted; };
+  return visit_item(
+      plan, id,
+      Overload{[&](const TransferItem& item) { return item.payload == payload_of(tensor); },
+               [](const ComputeItem&) { return true; },
+               [&](const ReorderItem& item) { return is_wanted(item.to); },
+               [&](const MergeItem& item) { return is_wanted(item.into); },
+               [&](const FinishItem& item) { return is_wanted(item.buffer); }});
 }
 
 /// True if an item works on the head. Computes have query heads; dK and dV have KV heads.
@@ -282,29 +276,22 @@ struct Projector {
     TokenSearch search(index, q, kv);
     p.ranks = search.owners();
     Gatherer gatherer(index, false);
-    for (const bool is_backward : {false, true}) {
-      gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
-        return search.touches(is_backward, kind, i);
-      });
-    }
+    gatherer.add_items([&](const ItemId& id) { return search.touches(id); });
     gatherer.write_to(p);
     return p;
   }
 
   Projection operator()(const RowTarget& row) const {
-    const Side side = row.tensor >= 3 ? Side::kv : Side::q;
+    const Side side = side_of_tensor(row.tensor);
     const IdRange ids{row.token, row.token + 1}, none{};
     Projection p;
     add_range(p, side, ids);
     TokenSearch search(index, side == Side::q ? ids : none, side == Side::kv ? ids : none);
     p.ranks = search.owners();
     Gatherer gatherer(index, false);
-    const bool is_backward = row.tensor >= 2;
-    const Pass& pass = index.pass(is_backward);
-    gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
-      const auto at = static_cast<size_t>(i);
-      return search.touches(is_backward, kind, i) && makes(plan, pass, kind, at, row.tensor) &&
-             has_head(plan, kind, heads_of(index, {is_backward, kind, i}), row);
+    gatherer.add_items([&](const ItemId& id) {
+      return id.direction == direction_of_tensor(row.tensor) && search.touches(id) &&
+             makes(plan, id, row.tensor) && has_head(plan, id.kind, heads_of(index, id), row);
     });
     gatherer.write_to(p);
     return p;
@@ -317,15 +304,14 @@ struct Projector {
     add_range(p, Side::kv, kv);
     ListHits hits(plan, q, kv);
     Gatherer gatherer(index, true);
-    for (const bool is_backward : {false, true}) {
-      const ItemColumns& c = index.columns(is_backward)[static_cast<size_t>(StageKind::compute)];
-      const Pass& pass = index.pass(is_backward);
-      gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
-        const auto at = static_cast<size_t>(i);
-        return kind == StageKind::compute && hits.holds(c.q_key[at]) && hits.holds(c.key[at]) &&
-               has_pair(plan, pass.computes[at], &hits.rows(c.q_key[at]), &hits.rows(c.key[at]));
-      });
-    }
+    gatherer.add_items([&](const ItemId& id) {
+      if (id.kind != StageKind::compute) return false;
+      const ItemColumns& c = index.columns(id.direction, id.kind);
+      const auto i = static_cast<size_t>(id.index);
+      return hits.holds(c.q_key[i]) && hits.holds(c.key[i]) &&
+             has_pair(plan, index.pass(id.direction).computes[i], &hits.rows(c.q_key[i]),
+                      &hits.rows(c.key[i]));
+    });
     gatherer.write_to(p);
     return p;
   }
@@ -333,19 +319,15 @@ struct Projector {
   Projection operator()(const RankTarget& target) const {
     Projection p;
     p.ranks = {target.rank};
-    const auto r = static_cast<size_t>(target.rank);
-    add_runs(p, Side::q, plan.layout.q_runs[r]);
-    add_runs(p, Side::kv, plan.layout.kv_runs[r]);
+    for (const Side side : {Side::q, Side::kv})
+      add_runs(p, side, plan.layout.runs(side)[RankId{target.rank}]);
     Gatherer gatherer(index, false);
-    for (const bool is_backward : {false, true}) {
-      const PassColumns& columns = index.columns(is_backward);
-      gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
-        const ItemColumns& c = columns[static_cast<size_t>(kind)];
-        const auto at = static_cast<size_t>(i);
-        return c.rank[at] == target.rank ||
-               (kind == StageKind::transfer && c.other_rank[at] == target.rank);
-      });
-    }
+    gatherer.add_items([&](const ItemId& id) {
+      const ItemColumns& c = index.columns(id.direction, id.kind);
+      const auto i = static_cast<size_t>(id.index);
+      return c.rank[i] == target.rank ||
+             (id.kind == StageKind::transfer && c.other_rank[i] == target.rank);
+    });
     gatherer.write_to(p);
     finish(p);
     return p;
@@ -355,20 +337,17 @@ struct Projector {
     Projection p;
     Gatherer gatherer(index, false);
     std::vector<bool> seen(2 * plan.run_lists.size(), false);
-    for (const bool is_backward : {false, true}) {
-      const PassColumns& columns = index.columns(is_backward);
-      const ItemColumns& c = columns[static_cast<size_t>(StageKind::transfer)];
-      gatherer.add_pass(is_backward, [&](StageKind kind, int64_t i) {
-        const auto at = static_cast<size_t>(i);
-        if (kind != StageKind::transfer || c.rank[at] != link.src || c.other_rank[at] != link.dst)
-          return false;
-        // Rings carry the same lists many times.
-        if (c.key[at] >= 0 && seen[static_cast<size_t>(c.key[at])]) return true;
-        if (c.key[at] >= 0) seen[static_cast<size_t>(c.key[at])] = true;
-        add_rows(p, {is_backward, kind, i});
-        return true;
-      });
-    }
+    gatherer.add_items([&](const ItemId& id) {
+      if (id.kind != StageKind::transfer) return false;
+      const ItemColumns& c = index.columns(id.direction, id.kind);
+      const auto i = static_cast<size_t>(id.index);
+      if (c.rank[i] != link.src || c.other_rank[i] != link.dst) return false;
+      // Rings carry the same lists many times.
+      if (c.key[i] >= 0 && seen[static_cast<size_t>(c.key[i])]) return true;
+      if (c.key[i] >= 0) seen[static_cast<size_t>(c.key[i])] = true;
+      add_rows(p, id);
+      return true;
+    });
     gatherer.write_to(p);
     p.ranks = {std::min(link.src, link.dst)};
     if (link.src != link.dst) p.ranks.push_back(std::max(link.src, link.dst));
@@ -376,13 +355,13 @@ struct Projector {
     return p;
   }
 
-  Projection operator()(const ItemTarget& item) const {
+  Projection operator()(const ItemId& item) const {
     Projection p;
     const int32_t stage = index.stage_of(item);
     if (stage < 0) return p;
     Gatherer gatherer(index, true);
     gatherer.add_stage(index.stages()[static_cast<size_t>(stage)],
-                       [&](StageKind, int64_t i) { return i == item.index; });
+                       [&](const ItemId& id) { return id == item; });
     gatherer.write_to(p);
     add_rows(p, item);
     finish(p);
@@ -395,18 +374,19 @@ struct Projector {
     Gatherer gatherer(index, true);
     for (int32_t s = step.first_stage; s < step.end_stage; ++s) {
       const StageRef& stage = index.stages()[static_cast<size_t>(s)];
-      const Pass& pass = index.pass(stage.is_backward);
-      gatherer.add_stage(stage, [&](StageKind kind, int64_t i) {
-        return kind != StageKind::compute || pass.computes[static_cast<size_t>(i)].num_slices > 0;
+      const auto& computes = index.pass(stage.direction).computes;
+      gatherer.add_stage(stage, [&](const ItemId& id) {
+        return id.kind != StageKind::compute ||
+               computes[static_cast<size_t>(id.index)].num_slices > 0;
       });
     }
     gatherer.write_to(p);
     return p;
   }
 
-  void add_rows(Projection& p, const ItemTarget& item) const {
+  void add_rows(Projection& p, const ItemId& item) const {
     for (const Side side : {Side::q, Side::kv})
-      add_runs(p, side, tokens_of(plan, index.columns(item.is_backward), item, side));
+      add_runs(p, side, tokens_of(plan, index.columns(item.direction), item, side));
   }
 };
 

@@ -33,12 +33,13 @@ struct ItemShape {
 };
 
 std::optional<ItemShape> shape_of(const Plan& plan, const ItemTensorName& name) {
-  const Pass& pass = name.item.is_backward ? plan.backward : plan.forward;
+  const Pass& pass = plan.pass(name.item.direction);
   if (static_cast<size_t>(name.item.index) >= pass.computes.size()) return std::nullopt;
   const ComputeItem& item = pass.computes[static_cast<size_t>(name.item.index)];
   const Attention& attention = plan.scenario.attention;
   const bool is_forward_array = name.array == "out" || name.array == "lse";
-  if (is_forward_array == name.item.is_backward || item.rank != name.rank || item.step != name.step)
+  const Direction direction = is_forward_array ? Direction::forward : Direction::backward;
+  if (name.item.direction != direction || item.rank != name.rank || item.step != name.step)
     return std::nullopt;
   const bool is_of_keys = name.array == "dk" || name.array == "dv";
   const BufferId buffer = is_forward_array ? item.out : is_of_keys ? item.dkv : item.dq;
@@ -64,7 +65,7 @@ Result<std::vector<ItemPair>> pair_items(const RunRecord& seen, const RunRecord&
     const std::optional<ItemTensorName> name = parse_item_name(tensor.name);
     if (!name || name->item.kind != StageKind::compute) continue;
     const std::optional<ItemShape> shape = shape_of(plan, *name);
-    const int32_t step = number_of_step(index, name->item.is_backward, name->step);
+    const int32_t step = number_of_step(index, name->item.direction, name->step);
     if (!shape || step < 0)
       return unfit("A run holds results of an item that its plan does not have: " + tensor.name);
     const auto other = others.find(tensor.name);
@@ -191,13 +192,13 @@ const ErrorField* StepErrors::find(int32_t tensor, int32_t step) const {
   return field.tokens > 0 ? &field : nullptr;
 }
 
-int32_t number_of_step(const PlanIndex& plan, bool is_backward, StepId step) {
+int32_t number_of_step(const PlanIndex& plan, Direction direction, StepId step) {
   const auto steps = plan.steps();
-  const std::pair wanted{is_backward, to_index(step)};
+  const std::pair wanted{direction, to_index(step)};
   const auto it = std::partition_point(steps.begin(), steps.end(), [&](const StepRef& ref) {
-    return std::pair{ref.is_backward, ref.step} < wanted;
+    return std::pair{ref.direction, ref.step} < wanted;
   });
-  if (it == steps.end() || std::pair{it->is_backward, it->step} != wanted) return -1;
+  if (it == steps.end() || std::pair{it->direction, it->step} != wanted) return -1;
   return static_cast<int32_t>(it - steps.begin());
 }
 

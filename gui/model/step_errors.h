@@ -18,7 +18,7 @@ namespace cpscope::gui {
 struct FirstParting {
   int32_t step = 0;    // index in PlanIndex::steps
   int32_t tensor = 0;  // index in kErrorTensors
-  ItemTarget item;     // compute or finish
+  ItemId item;         // compute or finish
   int64_t token = -1;  // token of its worst row; -1 if none is known
   int32_t head = 0;
   std::string text;  // one sentence
@@ -45,7 +45,7 @@ struct StepErrors {
 };
 
 /// Index in PlanIndex::steps of a step of a pass; -1 when there is none.
-int32_t number_of_step(const PlanIndex& plan, bool is_backward, StepId step);
+int32_t number_of_step(const PlanIndex& plan, Direction direction, StepId step);
 
 /// Limit of the rows of all steps and tensors together, at ten bytes each.
 inline constexpr int64_t kMostStepRows = int64_t{1} << 25;

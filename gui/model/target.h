@@ -1,7 +1,6 @@
 #pragma once
 
-#include "sim/base/ids.h"
-#include "sim/plan/piece_table.h"
+#include "sim/plan/batch_slots.h"
 #include "sim/plan/item_event.h"
 
 #include <array>
@@ -42,13 +41,6 @@ struct LinkTarget {
   friend bool operator==(const LinkTarget&, const LinkTarget&) = default;
 };
 
-struct ItemTarget {
-  bool is_backward = false;
-  StageKind kind = StageKind::compute;
-  int64_t index = 0;
-  friend bool operator==(const ItemTarget&, const ItemTarget&) = default;
-};
-
 /// A step of the schedule: index in PlanIndex::steps.
 struct StepTarget {
   int32_t step = 0;
@@ -65,7 +57,7 @@ struct RowTarget {
 
 /// An object that the user can select or hover over: ids that stay valid when seeking, when
 /// switching between runs, and when replanning if they still exist.
-using Target = std::variant<Nothing, TokenRange, PairRange, RankTarget, LinkTarget, ItemTarget,
+using Target = std::variant<Nothing, TokenRange, PairRange, RankTarget, LinkTarget, ItemId,
                             StepTarget, RowTarget>;
 
 }  // namespace cpscope::gui

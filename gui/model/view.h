@@ -49,11 +49,12 @@ struct Projection {
   std::vector<int32_t> ranks;                      // ascending
   std::vector<std::pair<int32_t, int32_t>> links;  // (src, dst), ascending
   std::vector<int32_t> steps;                      // indices in PlanIndex::steps, ascending
-  std::vector<ItemTarget> items;                   // at most kMostItems, by stage
+  std::vector<ItemId> items;                       // at most kMostItems, by stage
   bool has_more_items = false;
 
   static constexpr size_t kMostItems = 4096;
   bool is_empty() const { return q.empty() && kv.empty() && ranks.empty() && steps.empty(); }
+  const std::vector<TokenRange>& tokens(Side side) const { return side == Side::q ? q : kv; }
 };
 
 /// A region that reacts to the mouse. Later regions are above earlier ones.

@@ -1,4 +1,4 @@
-#include "gui/app/document.h"
+#include "gui/app/document/document.h"
 #include "gui/panel/panels.h"
 #include "sim/scenario/scenario_names.h"
 

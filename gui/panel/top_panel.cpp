@@ -56,8 +56,8 @@ std::string describe_place(const AppState& state) {
   const PlanIndex& plan = *state.plan();
   const int32_t number = step_of(plan, state.playhead);
   const StepRef& step = plan.steps()[static_cast<size_t>(number)];
-  const Pass& pass = plan.pass(step.is_backward);
-  std::string text = std::string(step.is_backward ? "backward" : "forward") + " step " +
+  const Pass& pass = plan.pass(step.direction);
+  std::string text = std::string(to_name(step.direction)) + " step " +
                      std::to_string(step.step + 1) + " of " + std::to_string(pass.num_steps);
   if (state.playhead.is_by_stage) {
     const auto& stage = plan.stages()[static_cast<size_t>(state.playhead.index)];
@@ -99,7 +99,7 @@ void build_track(Ui& ui, float width) {
   // A line where the backward begins.
   const auto steps = plan.steps();
   for (size_t s = 0; s < steps.size(); ++s) {
-    if (!steps[s].is_backward) continue;
+    if (steps[s].direction == Direction::forward) continue;
     const double place = state.playhead.is_by_stage ? steps[s].first_stage : static_cast<double>(s);
     list->AddLine({x_of(place), corner.y + 1}, {x_of(place), corner.y + height - 1},
                   color_of(ui, Role::text), ui.px(2));

@@ -1,7 +1,7 @@
 #include "gui/panel/view_panel.h"
 
 #include "gui/app/command.h"
-#include "gui/app/make_view.h"
+#include "gui/app/document/make_view.h"
 #include "gui/app/prediction.h"
 #include "gui/model/layout/first_layout.h"
 #include "gui/model/legend.h"

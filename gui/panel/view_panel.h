@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gui/app/background.h"
+#include "gui/app/document/background.h"
 #include "gui/app/projection_memo.h"
 #include "gui/model/view.h"
 #include "gui/panel/ui.h"

@@ -2,7 +2,7 @@
 // desktop.
 #include "gui/web/web_page.h"
 
-#include "gui/app/background.h"
+#include "gui/app/document/background.h"
 #include "gui/app/lesson.h"
 #include "gui/panel/fonts.h"
 #include "gui/panel/imgui_compat.h"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "sim/app/cli/picture_request.h"
 #include "sim/base/result.h"
 #include "sim/clock/candidates.h"
+#include "sim/findings/picture_request.h"
 
 #include <cstddef>
 

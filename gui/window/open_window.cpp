@@ -1,6 +1,6 @@
 #include "gui/window/open_window.h"
 
-#include "sim/app/cli/error_document.h"
+#include "sim/findings/error_document.h"
 #include "sim/scenario/scenario_folder.h"
 
 #include <iostream>

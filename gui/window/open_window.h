@@ -1,7 +1,6 @@
 #pragma once
 
-#include "sim/app/cli/picture_request.h"
-#include "sim/app/cli/program.h"
+#include "sim/findings/picture_request.h"
 
 namespace cpscope::gui {
 

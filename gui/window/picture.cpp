@@ -1,7 +1,7 @@
 #include "gui/window/picture.h"
 
 #include "gui/app/caption/caption.h"
-#include "gui/app/make_view.h"
+#include "gui/app/document/make_view.h"
 #include "gui/app/prediction.h"
 #include "gui/draw/place_drawing.h"
 #include "gui/model/axis.h"
@@ -116,11 +116,12 @@ float add_head(Page& page) {
 
 /// Adds the steps of one pass between x0 and x1: finished ones filled, the current one taller,
 /// later ones empty. If there are too many to fit, adds a bar.
-void add_pass_track(Page& page, bool is_backward, int32_t now, float x0, float x1, float y) {
+void add_pass_track(Page& page, Direction direction, int32_t now, float x0, float x1, float y) {
   constexpr float kHeight = 10, kLeastCell = 5, kTaller = 4;
   const Theme& theme = page.theme;
-  const int32_t first = is_backward ? page.plan.pass(false).num_steps : 0;
-  const int32_t steps = page.plan.pass(is_backward).num_steps;
+  const bool is_backward = direction == Direction::backward;
+  const int32_t first = is_backward ? page.plan.pass(Direction::forward).num_steps : 0;
+  const int32_t steps = page.plan.pass(direction).num_steps;
   const Color color = theme.of(is_backward ? Role::merge : Role::compute);
   const float cell = (x1 - x0) / static_cast<float>(steps);
   const float top = y - kHeight / 2, bottom = y + kHeight / 2;
@@ -150,18 +151,18 @@ void add_track(Page& page, Point at, float width) {
   const int32_t now =
       page.plan.step_of_stage(moment_of(page.plan, page.state.playhead).first_stage);
   const auto steps = static_cast<float>(page.plan.steps().size());
-  const bool has_backward = page.plan.pass(true).num_steps > 0;
+  const bool has_backward = page.plan.pass(Direction::backward).num_steps > 0;
   const float room = width - (has_backward ? 2 * kName + kBetween : kName);
   const float cell = std::min(kWidestStep, room / steps);
   const float y = at.y + kTrack / 2;
   float x = at.x;
-  for (const bool is_backward : {false, true}) {
-    if (is_backward && !has_backward) continue;
+  for (const Direction direction : kDirections) {
+    if (direction == Direction::backward && !has_backward) continue;
     page.label({x, y}, Anchor::left_middle, Role::faint_text, 13, Face::body,
-               is_backward ? "backward" : "forward");
-    const float begin = x + kName - (is_backward ? 0 : 16);
-    const float end = begin + cell * static_cast<float>(page.plan.pass(is_backward).num_steps);
-    add_pass_track(page, is_backward, now, begin, end, y);
+               std::string(to_name(direction)));
+    const float begin = x + kName - (direction == Direction::backward ? 0 : 16);
+    const float end = begin + cell * static_cast<float>(page.plan.pass(direction).num_steps);
+    add_pass_track(page, direction, now, begin, end, y);
     x = end + kBetween;
   }
 }

@@ -1,6 +1,6 @@
 #include "gui/window/render.h"
 
-#include "gui/app/exact_steps.h"
+#include "gui/app/document/exact_steps.h"
 #include "gui/app/find/find.h"
 #include "gui/app/prediction.h"
 #include "gui/app/run_views.h"
@@ -9,10 +9,10 @@
 #include "gui/window/picture.h"
 #include "gui/window/picture_size.h"
 #include "gui/window/seek.h"
-#include "sim/app/cli/error_document.h"
-#include "sim/app/cli/progress_bar.h"
 #include "sim/base/version.h"
 #include "sim/documents/json_text.h"
+#include "sim/findings/error_document.h"
+#include "sim/findings/progress_bar.h"
 #include "sim/run/grade/case.h"
 #include "sim/run/record/record_match.h"
 #ifdef CPSCOPE_HAS_IMGUI
@@ -101,7 +101,9 @@ Result<Order> understand(const RenderRequest& request) {
 
 /// The second forward step has finished, current and later work; a plan of one step has only that
 /// one.
-int32_t default_step(const PlanIndex& plan) { return plan.pass(false).num_steps > 1 ? 1 : 0; }
+int32_t default_step(const PlanIndex& plan) {
+  return plan.pass(Direction::forward).num_steps > 1 ? 1 : 0;
+}
 
 std::optional<Error> seek(AppState& state, const RenderRequest& request) {
   const PlanIndex& plan = *state.plan();
@@ -118,11 +120,11 @@ std::optional<Error> seek(AppState& state, const RenderRequest& request) {
   }
   if (request.rank) state.focus_rank = static_cast<int32_t>(*request.rank);
   state.is_by_step = request.is_by_step;
-  const bool is_backward =
-      plan.steps()[static_cast<size_t>(step_of(plan, state.playhead))].is_backward;
+  const Direction direction =
+      plan.steps()[static_cast<size_t>(step_of(plan, state.playhead))].direction;
   const std::string_view wanted = !request.tensor.empty() ? std::string_view(request.tensor)
-                                  : request.is_by_step && is_backward ? "dq"
-                                                                      : "out";
+                                  : request.is_by_step && direction == Direction::backward ? "dq"
+                                                                                           : "out";
   const auto* tensor = std::find(kErrorTensors.begin(), kErrorTensors.end(), wanted);
   state.tensor = static_cast<int32_t>(tensor - kErrorTensors.begin());
   return std::nullopt;

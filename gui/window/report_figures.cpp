@@ -1,7 +1,7 @@
 #include "gui/window/report_figures.h"
 
 #include "gui/app/caption/caption.h"
-#include "gui/app/make_view.h"
+#include "gui/app/document/make_view.h"
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/place_drawing.h"
 #include "gui/draw/svg_file.h"
@@ -346,8 +346,7 @@ std::vector<Wanted> choose_pictures(const Scene& scene, bool is_small) {
   add_numbers(scene, wanted);
   if (place == nullptr) return wanted;
   const StepRef& step = scene.plan.steps()[static_cast<size_t>(scene.step)];
-  const std::string when =
-      fmt::format("{} step {}", step.is_backward ? "backward" : "forward", step.step);
+  const std::string when = fmt::format("{} step {}", to_name(step.direction), step.step);
   wanted.push_back(
       {.kind = ViewKind::timeline,
        .size = {1100, 420},
@@ -368,15 +367,15 @@ std::vector<Wanted> choose_pictures(const Scene& scene, bool is_small) {
 /// there is one.
 void find_moment(Scene& scene) {
   const PlanIndex& plan = scene.plan;
-  scene.step = plan.pass(false).num_steps > 1 ? 1 : 0;
+  scene.step = plan.pass(Direction::forward).num_steps > 1 ? 1 : 0;
   if (const WrongPlace* place = wrong_place(scene)) {
-    const int32_t number = number_of_step(plan, place->site.is_backward, place->site.step);
+    const ItemId& item = place->site.item;
+    const int32_t number = number_of_step(plan, item.direction, place->site.step);
     scene.step = std::max(number, 0);
     scene.rank = to_index(place->site.rank);
-    const Pass& pass = plan.pass(place->site.is_backward);
-    if (!place->site.is_load && place->site.item < pass.num_items() &&
-        place->site.kind == StageKind::compute)
-      scene.item = ItemTarget{place->site.is_backward, place->site.kind, place->site.item};
+    const Pass& pass = plan.pass(item.direction);
+    if (!place->site.is_load && item.index < pass.num_items() && item.kind == StageKind::compute)
+      scene.item = item;
   }
   scene.moment = plan.moment_of_step(scene.step);
 }

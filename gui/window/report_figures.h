@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/app/report/figure.h"
+#include "sim/findings/figure.h"
 
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 #include "gui/window/seek.h"
 
-#include "gui/app/player.h"
+#include "gui/app/document/player.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@ namespace cpscope::gui {
 std::optional<Error> seek_named_step(AppState& state, int64_t step) {
   const PlanIndex& plan = *state.plan();
   const auto steps = static_cast<int64_t>(plan.steps().size());
-  const int64_t forward = plan.pass(false).num_steps;
+  const int64_t forward = plan.pass(Direction::forward).num_steps;
   if (step < 0 || step >= steps) {
     const std::string range = steps == forward
                                   ? fmt::format("use 0 to {}", steps - 1)

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/app/app_state.h"
-#include "sim/app/cli/program.h"
+#include "sim/run/toolbox.h"
 
 #include <deque>
 #include <string>

@@ -1,6 +1,6 @@
 #include "kernels/lower/lowered_check.h"
 
-#include "kernels/lower/item_buffers.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -58,9 +58,10 @@ class HeadUnits {
     for (const Plan* one : {&plan, &lowered.plan}) {
       for (const BufferSpec& spec : one->buffers)
         cut(spec.heads, spec.kind == BufferKind::kv || spec.kind == BufferKind::dkv);
-      for (const Pass* pass : {&one->forward, &one->backward}) {
-        for (const ComputeItem& item : pass->computes) cut(item.heads, false);
-        for (const TransferItem& item : pass->transfers)
+      for (const Direction direction : kDirections) {
+        const Pass& pass = one->pass(direction);
+        for (const ComputeItem& item : pass.computes) cut(item.heads, false);
+        for (const TransferItem& item : pass.transfers)
           cut(item.heads, item.payload == Payload::kv || item.payload == Payload::dkv);
       }
     }
@@ -104,7 +105,8 @@ class NumberRun {
       : plan_(plan), lowered_(lowered), units_(units) {
     for (const BufferSpec& spec : plan.buffers) {
       spans_.push_back(units.of(spec.heads, holds_kv(spec.kind)));
-      held_.emplace_back(static_cast<size_t>(spec.rows * spans_.back().size()), kNothing);
+      held_.push_back(
+          std::vector<uint64_t>(static_cast<size_t>(spec.rows * spans_.back().size()), kNothing));
     }
     for (const HomeBuffers& home : plan.home) {
       for (const BufferId id : {home.q, home.kv, home.d_out}) {
@@ -115,28 +117,39 @@ class NumberRun {
     }
   }
 
-  void carry_out(bool is_backward) {
-    is_backward_ = is_backward;
-    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  void carry_out(Direction direction) {
+    direction_ = direction;
+    const Pass& pass = plan_.pass(direction);
     for (const Stage& stage : pass.stages) {
       const std::vector<size_t> items = order_of(stage);
-      for (const size_t item : items) visit(pass, stage.kind, item);
+      // A sum of shares begins with zeros in all its rows.
       for (const size_t item : items) {
-        if (stage.kind != StageKind::transfer || !is_share(item)) continue;
-        for (uint64_t& value : held(pass.transfers[item].to)) value = round_to_dtype(value);
+        if (is_share(stage.kind, item)) fill(pass.transfers[item].to, kZero);
+      }
+      for (const size_t item : items) {
+        where_ = fmt::format("{} {} of the {} pass", to_name(stage.kind), item, to_name(direction));
+        visit_item(pass, stage.kind, static_cast<int64_t>(item),
+                   [&](const auto& of) { visit(item, of); });
+      }
+      for (const size_t item : items) {
+        if (is_share(stage.kind, item)) round(pass.transfers[item].to);
       }
     }
   }
 
-  const std::vector<uint64_t>& of(BufferId id) const { return held_[place_of(id)]; }
+  const std::vector<uint64_t>& of(BufferId id) const { return held_[id]; }
   /// The first read of a row that nothing was written to; empty if there is none.
   const std::string& unwritten() const { return unwritten_; }
 
  private:
-  std::vector<uint64_t>& held(BufferId id) { return held_[place_of(id)]; }
+  std::vector<uint64_t>& held(BufferId id) { return held_[id]; }
+  void fill(BufferId id, uint64_t value) { std::fill(held(id).begin(), held(id).end(), value); }
+  void round(BufferId id) {
+    for (uint64_t& value : held(id)) value = round_to_dtype(value);
+  }
 
   uint64_t& at(BufferId id, int64_t row, int32_t unit) {
-    const HeadRange span = spans_[place_of(id)];
+    const HeadRange span = spans_[id];
     return held(id).at(static_cast<size_t>(row * span.size() + unit - span.begin));
   }
 
@@ -163,36 +176,36 @@ class NumberRun {
     return rows;
   }
 
-  const LoweredPlan::Origins* origins() const {
-    return lowered_ == nullptr ? nullptr : &lowered_->origins_of(is_backward_);
+  /// nullptr for the plan itself.
+  const PassNotes* notes() const {
+    return lowered_ == nullptr ? nullptr : &lowered_->notes[direction_];
   }
-  bool is_share(size_t item) const { return lowered_ != nullptr && origins()->are_shares[item]; }
+  bool is_share(StageKind kind, size_t item) const {
+    return kind == StageKind::transfer && lowered_ != nullptr && notes()->transfers[item].is_share;
+  }
   bool is_narrow(BufferId id) const {
-    return lowered_ != nullptr && lowered_->is_narrow[place_of(id)];
+    return lowered_ != nullptr && lowered_->buffers[id].is_narrow;
   }
 
   /// Shares are added last, in the order of the plan; only their whole sums are rounded.
   std::vector<size_t> order_of(const Stage& stage) const {
     std::vector<size_t> items, shares;
-    for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
-      const bool waits = stage.kind == StageKind::transfer && is_share(i);
-      (waits ? shares : items).push_back(i);
-    }
+    for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i)
+      (is_share(stage.kind, i) ? shares : items).push_back(i);
     std::stable_sort(shares.begin(), shares.end(), [&](size_t a, size_t b) {
-      const std::vector<int64_t>& planned = origins()->of(StageKind::transfer);
-      return planned[a] < planned[b];
+      return notes()->transfers[a].origin < notes()->transfers[b].origin;
     });
     items.insert(items.end(), shares.begin(), shares.end());
     return items;
   }
 
-  void transfer(const TransferItem& item, Rounding rounding, bool is_share) {
+  void visit(size_t index, const TransferItem& item) {
+    const bool is_share = this->is_share(StageKind::transfer, index);
+    const Rounding rounding = lowered_ == nullptr ? Rounding{} : notes()->transfers[index].rounding;
     const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
     const bool is_rounded =
         rounding.values || (is_gradient && item.link != LinkClass::self && !item.wire_fp32);
-    const int64_t count = item.from_rows != kAllRows ? plan_.rows(item.from_rows)
-                          : item.tokens != kNoTokens ? plan_.rows(item.tokens)
-                                                     : plan_.buffer(item.from).rows;
+    const int64_t count = num_rows_of(plan_, item);
     const std::vector<int64_t> from = rows_of(item.from_rows, count);
     const std::vector<int64_t> to = rows_of(item.to_rows, count);
     const HeadRange units =
@@ -202,7 +215,7 @@ class NumberRun {
         uint64_t& target = at(item.to, to[i], unit);
         const uint64_t sent = read(item.from, from[i], unit);
         const uint64_t value = is_rounded ? round_to_dtype(sent) : sent;
-        if (item.landing == Landing::add) {
+        if (item.landing == Landing::add || is_share) {
           read(item.to, to[i], unit);
           target = add_to(target, value);
         } else {
@@ -236,7 +249,7 @@ class NumberRun {
       const uint64_t keys = mix(origin, digest(item.kv, kv, units_.kv_unit_of(unit)));
       for (int64_t row = 0; row < q_rows; ++row) {
         const uint64_t query = mix(keys, read(item.q, row, unit));
-        if (!is_backward_) {
+        if (direction_ == Direction::forward) {
           put(item.out, row, unit, query, how);
           continue;
         }
@@ -245,7 +258,7 @@ class NumberRun {
         put(item.dq, row, unit, value, how);
       }
     }
-    if (!is_backward_) return;
+    if (direction_ == Direction::forward) return;
     const HeadRange kv_units = units_.of(kv_heads_of(plan_.scenario.attention, item.heads), true);
     for (int32_t unit = kv_units.begin; unit < kv_units.end; ++unit) {
       const HeadRange readers = units_.readers_of(unit);
@@ -268,41 +281,36 @@ class NumberRun {
     }
   }
 
-  void compute(const ComputeItem& item, size_t i) {
+  void visit(size_t i, const ComputeItem& item) {
     if (item.num_slices == 0) return;
-    const JoinedPart whole{static_cast<int64_t>(i), 0, {{0, plan_.rows(item.kv_tokens), 1}}};
+    JoinedPart whole{static_cast<int64_t>(i), 0, {{0, plan_.rows(item.kv_tokens), 1}}};
     if (lowered_ == nullptr) return compute(item, whole, {});
-    std::vector<JoinedPart> parts{whole};
-    parts[0].origin = origins()->of(StageKind::compute)[i];
-    if (!origins()->parts.empty()) {
-      parts = origins()->parts[i];
-      if (is_backward_) write_zeros(item);
-    }
+    const ComputeNote& note = notes()->computes[i];
+    whole.origin = note.origin;
+    const std::vector<JoinedPart> parts = note.parts.empty() ? std::vector{whole} : note.parts;
+    if (!note.parts.empty() && direction_ == Direction::backward) write_zeros(item);
     // Joined parts are one softmax, or one sum: as if merged, and then rounded.
-    const OwnMerge& own = origins()->own_merges[i];
     for (size_t part = 0; part < parts.size(); ++part) {
       const bool is_last = part + 1 == parts.size();
-      compute(item, parts[part], {own.merges || part > 0, own.rounds && is_last, is_last});
+      compute(item, parts[part],
+              {note.own_merge.merges || part > 0, note.own_merge.rounds && is_last, is_last});
     }
   }
 
-  void reorder(const ReorderItem& item) {
+  void visit(size_t /*index*/, const ReorderItem& item) {
     const std::vector<int64_t> order = expand(plan_.list(item.order));
-    const HeadRange units = spans_[place_of(item.to)];
+    const HeadRange units = spans_[item.to];
     for (size_t row = 0; row < order.size(); ++row) {
       for (int32_t unit = units.begin; unit < units.end; ++unit)
         at(item.to, static_cast<int64_t>(row), unit) = read(item.from, order[row], unit);
     }
   }
 
-  void merge(const MergeItem& item, size_t i) {
+  void visit(size_t i, const MergeItem& item) {
+    if (item.partial == kNoBuffer) return fill(item.into, kZero);
     std::vector<uint64_t>& into = held(item.into);
-    if (item.partial == kNoBuffer) {
-      std::fill(into.begin(), into.end(), kZero);
-      return;
-    }
     const std::vector<uint64_t>& partial = held(item.partial);
-    const bool rounds = lowered_ != nullptr && origins()->rounds[i];
+    const bool rounds = lowered_ != nullptr && notes()->merges[i].rounds;
     // A ring slot may be larger than the rows that it holds now, or smaller.
     for (size_t n = 0; n < std::min(into.size(), partial.size()); ++n) {
       if (partial[n] == kNothing) continue;
@@ -311,90 +319,61 @@ class NumberRun {
     }
   }
 
-  void visit(const Pass& pass, StageKind kind, size_t i) {
-    where_ = fmt::format("{} {} of the {} pass", to_name(kind), i,
-                         is_backward_ ? "backward" : "forward");
-    switch (kind) {
-      case StageKind::transfer:
-        return transfer(pass.transfers[i],
-                        lowered_ == nullptr ? Rounding{} : origins()->roundings[i], is_share(i));
-      case StageKind::reorder:
-        return reorder(pass.reorders[i]);
-      case StageKind::compute:
-        return compute(pass.computes[i], i);
-      case StageKind::merge:
-        return merge(pass.merges[i], i);
-      case StageKind::finish:  // a sink is added row by row
-        for (uint64_t& value : held(pass.finishes[i].buffer)) value = round_to_dtype(value);
-        return;
-    }
-  }
+  /// A sink is added row by row.
+  void visit(size_t /*index*/, const FinishItem& item) { round(item.buffer); }
 
   const Plan& plan_;
   const LoweredPlan* lowered_;
   const HeadUnits& units_;
-  bool is_backward_ = false;
-  std::vector<HeadRange> spans_;             // [buffer] its units of heads
-  std::vector<std::vector<uint64_t>> held_;  // [buffer][row, unit]
+  Direction direction_ = Direction::forward;
+  IdVector<BufferId, HeadRange> spans_;             // units of heads
+  IdVector<BufferId, std::vector<uint64_t>> held_;  // [row, unit]
   std::string where_, unwritten_;
 };
 
-const Pass& pass_of(const Plan& plan, bool is_backward) {
-  return is_backward ? plan.backward : plan.forward;
+/// Calls visit(index, item) for the items of a kind that the stages have.
+template <class Item, class Visit>
+void visit_items(const Plan& plan, Direction direction, Visit visit) {
+  for_each_item(plan, direction,
+                Overload{[&](const ItemId& id, const Item& item) {
+                           visit(static_cast<size_t>(id.index), item);
+                         },
+                         [](const ItemId&, const auto&) {}});
 }
 
-const char* name_of(bool is_backward) { return is_backward ? "backward" : "forward"; }
-
-/// Calls visit(item number) for the items of a kind that the stages have carried out.
-template <class Visit>
-void visit_items(const Pass& pass, StageKind kind, Visit visit) {
-  for (const Stage& stage : pass.stages) {
-    for (int64_t i = stage.begin; stage.kind == kind && i < stage.end; ++i)
-      visit(static_cast<size_t>(i));
-  }
-}
-
-std::string compare_bytes(const Plan& plan, const Plan& made, bool is_backward) {
+std::string compare_bytes(const Plan& plan, const Plan& made, Direction direction) {
   std::map<std::pair<RankId, RankId>, int64_t> bytes;
-  const auto add = [&](const Pass& pass, int64_t sign) {
-    visit_items(pass, StageKind::transfer, [&](size_t i) {
-      const TransferItem& item = pass.transfers[i];
-      bytes[{item.src, item.dst}] += sign * item.bytes;
-    });
-  };
-  add(pass_of(plan, is_backward), 1);
-  add(pass_of(made, is_backward), -1);
+  visit_items<TransferItem>(plan, direction, [&](size_t, const TransferItem& item) {
+    bytes[{item.src, item.dst}] += item.bytes;
+  });
+  visit_items<TransferItem>(made, direction, [&](size_t, const TransferItem& item) {
+    bytes[{item.src, item.dst}] -= item.bytes;
+  });
   for (const auto& [ranks, difference] : bytes) {
     if (difference != 0)
       return fmt::format("rank {} sends rank {} {} bytes {} than planned in the {} pass",
                          to_index(ranks.first), to_index(ranks.second), std::abs(difference),
-                         difference > 0 ? "fewer" : "more", name_of(is_backward));
+                         difference > 0 ? "fewer" : "more", to_name(direction));
   }
   return "";
 }
 
-std::string compare_pairs(const Plan& plan, const LoweredPlan& lowered, bool is_backward) {
-  const std::vector<ComputeItem>& planned = pass_of(plan, is_backward).computes;
-  const Pass& made = pass_of(lowered.plan, is_backward);
-  const LoweredPlan::Origins& origins = lowered.origins_of(is_backward);
+std::string compare_pairs(const Plan& plan, const LoweredPlan& lowered, Direction direction) {
+  const std::vector<ComputeItem>& planned = plan.pass(direction).computes;
   std::vector<int64_t> missing(planned.size());
   for (size_t i = 0; i < planned.size(); ++i) missing[i] = planned[i].visible_pairs;
-  visit_items(made, StageKind::compute, [&](size_t i) {
-    if (origins.parts.empty()) {
-      missing[static_cast<size_t>(origins.of(StageKind::compute)[i])] -=
-          made.computes[i].visible_pairs;
-      return;
-    }
+  visit_items<ComputeItem>(lowered.plan, direction, [&](size_t i, const ComputeItem& item) {
+    const ComputeNote& note = lowered.notes[direction].computes[i];
+    if (note.parts.empty()) missing[static_cast<size_t>(note.origin)] -= item.visible_pairs;
     // An item of some heads has as large a share of each part's pairs.
-    for (const JoinedPart& part : origins.parts[i]) {
+    for (const JoinedPart& part : note.parts) {
       const auto origin = static_cast<size_t>(part.origin);
-      missing[origin] -=
-          part.visible_pairs / planned[origin].heads.size() * made.computes[i].heads.size();
+      missing[origin] -= part.visible_pairs / planned[origin].heads.size() * item.heads.size();
     }
   });
   for (size_t i = 0; i < missing.size(); ++i) {
     if (missing[i] != 0)
-      return fmt::format("compute {} of the {} pass lacks {} pairs", i, name_of(is_backward),
+      return fmt::format("compute {} of the {} pass lacks {} pairs", i, to_name(direction),
                          missing[i]);
   }
   return "";
@@ -402,10 +381,10 @@ std::string compare_pairs(const Plan& plan, const LoweredPlan& lowered, bool is_
 
 /// The receiver's kernel counts pieces by its own cuts: piece n is complete when it has the heads
 /// up to cut n from every sender.
-std::string check_pieces(const LoweredPlan& lowered, bool is_backward) {
-  const LoweredPlan::Origins& origins = lowered.origins_of(is_backward);
-  if (!origins.is_cut()) return "";
-  const Pass& pass = pass_of(lowered.plan, is_backward);
+std::string check_pieces(const LoweredPlan& lowered, Direction direction) {
+  const PassNotes& notes = lowered.notes[direction];
+  if (!notes.is_cut) return "";
+  const Pass& pass = lowered.plan.pass(direction);
   const std::vector<TransferItem>& transfers = pass.transfers;
   int64_t num_inputs = 0;  // transfers before the first compute
   for (const Stage& stage : pass.stages) {
@@ -414,9 +393,9 @@ std::string check_pieces(const LoweredPlan& lowered, bool is_backward) {
   }
   std::map<std::pair<RankId, RankId>, int32_t> last;  // piece of a sender and a receiver
   for (size_t i = 0; i < static_cast<size_t>(num_inputs); ++i) {
-    const int32_t piece = origins.pieces[i];
+    const int32_t piece = notes.transfers[i].piece;
     const TransferItem& item = transfers[i];
-    const HeadCuts& cuts = origins.cuts[static_cast<size_t>(to_index(item.dst))];
+    const HeadCuts& cuts = notes.ranks[item.dst].cuts;
     const std::vector<int32_t>& ends = item.payload == Payload::kv ? cuts.kv : cuts.q;
     const auto n = static_cast<size_t>(piece);
     const bool is_expected = piece >= 0 && n < ends.size() &&
@@ -430,7 +409,18 @@ std::string check_pieces(const LoweredPlan& lowered, bool is_backward) {
     return fmt::format(
         "transfer {} of the {} pass brings heads {} to {} to rank {} as piece {}, which that rank "
         "does not expect there",
-        i, name_of(is_backward), item.heads.begin, item.heads.end, to_index(item.dst), piece);
+        i, to_name(direction), item.heads.begin, item.heads.end, to_index(item.dst), piece);
+  }
+  return "";
+}
+
+/// Shares are added, whatever a transfer alone would do.
+std::string check_shares(const LoweredPlan& lowered, Direction direction) {
+  const std::vector<TransferItem>& transfers = lowered.plan.pass(direction).transfers;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    if (lowered.notes[direction].transfers[i].is_share && transfers[i].landing != Landing::add)
+      return fmt::format("transfer {} of the {} pass is a share that replaces its sum", i,
+                         to_name(direction));
   }
   return "";
 }
@@ -443,14 +433,14 @@ std::optional<Error> check_lowered(const Plan& plan, const LoweredPlan& lowered)
   };
   const HeadUnits units(plan, lowered);
   NumberRun planned(plan, nullptr, units), made(lowered.plan, &lowered, units);
-  for (const bool is_backward : {false, true}) {
+  for (const Direction direction : kDirections) {
     for (const std::string& what :
-         {compare_bytes(plan, lowered.plan, is_backward), compare_pairs(plan, lowered, is_backward),
-          check_pieces(lowered, is_backward)}) {
+         {compare_bytes(plan, lowered.plan, direction), compare_pairs(plan, lowered, direction),
+          check_pieces(lowered, direction), check_shares(lowered, direction)}) {
       if (!what.empty()) return fail(what);
     }
-    planned.carry_out(is_backward);
-    made.carry_out(is_backward);
+    planned.carry_out(direction);
+    made.carry_out(direction);
     // A plan that was admitted although it reads too early stays what it is.
     if (!made.unwritten().empty() && planned.unwritten().empty()) return fail(made.unwritten());
   }

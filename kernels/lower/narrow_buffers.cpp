@@ -1,9 +1,55 @@
-#include "kernels/lower/narrow_buffers.h"
+#include "kernels/lower/pass_writer.h"
+#include "kernels/lower/passes.h"
+#include "sim/plan/item_uses.h"
 
-#include "kernels/lower/item_buffers.h"
+// Results that memory may hold in the dtype, where the plan has fp32 that is rounded later. The
+// results are the same, bit for bit.
 
 namespace cpscope::kernels {
 namespace {
+
+/// Finds each `out` that one compute item writes, that a finish then rounds, and that is only read
+/// afterwards.
+class NarrowOuts {
+ public:
+  NarrowOuts(const Plan& plan, const AskKernel& writes_dtype)
+      : writes_dtype_(writes_dtype), states_(plan.buffers.size(), State::untouched) {
+    for_each_item(plan, Direction::forward, [&](const ItemId&, const auto& item) { visit(item); });
+  }
+
+  bool may_be_narrow(BufferId id) const { return states_[id] == State::finished; }
+
+ private:
+  enum class State { untouched, computed, finished, unfit };
+
+  void visit(const ComputeItem& item) {
+    if (item.num_slices == 0) return;
+    const bool is_first = states_[item.out] == State::untouched && writes_dtype_(item);
+    states_[item.out] = is_first ? State::computed : State::unfit;
+  }
+  void visit(const FinishItem& item) {
+    State& state = states_[item.buffer];
+    state = state == State::computed ? State::finished : State::unfit;
+  }
+  void visit(const TransferItem& item) {
+    read(item.from);
+    states_[item.to] = State::unfit;
+  }
+  void visit(const ReorderItem& item) {
+    read(item.from);
+    states_[item.to] = State::unfit;
+  }
+  void visit(const MergeItem& item) {
+    visit_buffers(item, [&](BufferId id) { states_[id] = State::unfit; });
+  }
+  /// Values that are read before they are rounded must stay as they are.
+  void read(BufferId id) {
+    if (states_[id] == State::computed) states_[id] = State::unfit;
+  }
+
+  const AskKernel& writes_dtype_;
+  IdVector<BufferId, State> states_;
+};
 
 /// True if the values at the destination are rounded to the dtype, whatever they were before.
 bool is_rounded(const TransferItem& item, const Rounding& rounding) {
@@ -15,17 +61,18 @@ bool is_rounded(const TransferItem& item, const Rounding& rounding) {
 /// to it: a number that is only rounded later may be rounded immediately.
 class NarrowGradients {
  public:
-  NarrowGradients(const GradientPass& of,
-                  const std::function<bool(const ComputeItem&)>& writes_dtype)
-      : of_(of), writes_dtype_(writes_dtype), states_(of.plan.buffers.size()) {
-    for (const Stage& stage : of.pass.stages) {
-      for (int64_t i = stage.begin; i < stage.end; ++i) visit(stage.kind, static_cast<size_t>(i));
-    }
+  NarrowGradients(const LoweredPlan& lowered, const AskKernel& writes_dtype)
+      : notes_(lowered.notes.backward),
+        writes_dtype_(writes_dtype),
+        states_(lowered.plan.buffers.size()) {
+    for_each_item(lowered.plan, Direction::backward, [&](const ItemId& id, const auto& item) {
+      visit(static_cast<size_t>(id.index), item);
+    });
   }
 
   /// is_home: the final content of the buffer is read.
   bool may_be_narrow(BufferId id, bool is_home) const {
-    const State& state = states_[place_of(id)];
+    const State& state = states_[id];
     const bool is_known = state.holds == Holds::rounded || (!is_home && state.holds == Holds::sent);
     return state.is_fit && state.is_written && is_known;
   }
@@ -41,114 +88,88 @@ class NarrowGradients {
     bool is_fit = true;
   };
 
-  State& state_of(BufferId id) { return states_[place_of(id)]; }
-
-  void visit(StageKind kind, size_t i) {
-    switch (kind) {
-      case StageKind::transfer:
-        send(of_.transfers[i], of_.landings.roundings[i]);
-        break;
-      case StageKind::reorder:
-        if (of_.reorders[i] != ReorderSaving::none) break;
-        visit_buffers(of_.pass.reorders[i], [&](BufferId id) { state_of(id).is_fit = false; });
-        break;
-      case StageKind::compute:
-        compute(i);
-        break;
-      case StageKind::merge:
-        if (!of_.shortcuts.is_merged[i] && !of_.landings.is_merged[i]) merge(of_.pass.merges[i]);
-        break;
-      case StageKind::finish:
-        state_of(of_.pass.finishes[i].buffer).holds = Holds::rounded;
-        break;
-    }
-  }
-
-  void compute(size_t i) {
-    const ComputeItem& item = of_.pass.computes[i];
-    for (const WrittenResult& result : of_.shortcuts.written[i]) {
-      State& state = state_of(result.buffer);
-      const bool has_dtype = item.num_slices > 0 && writes_dtype_(item);
-      state.is_fit &= has_dtype && state.holds == Holds::rounded;
-      state.holds = Holds::exact;
-      state.is_written = true;
-    }
-  }
-
-  void merge(const MergeItem& item) {
-    State& into = state_of(item.into);
-    if (item.partial != kNoBuffer) state_of(item.partial).is_fit = false;
-    into.is_fit &= into.holds == Holds::rounded;
-    into.holds = item.partial == kNoBuffer ? Holds::rounded : Holds::exact;
-    into.is_written = true;
-  }
-
-  void send(const TransferItem& item, const Rounding& rounding) {
-    const bool rounds = is_rounded(item, rounding);
-    State &from = state_of(item.from), &to = state_of(item.to);
+  void visit(size_t i, const TransferItem& item) {
+    const bool rounds = is_rounded(item, notes_.transfers[i].rounding);
+    State &from = states_[item.from], &to = states_[item.to];
     from.is_fit &= rounds || from.holds == Holds::rounded;
     if (from.holds == Holds::exact) from.holds = Holds::sent;
     to.is_fit &= rounds && item.landing == Landing::replace && to.holds != Holds::exact;
     to.holds = Holds::rounded;
     to.is_written = true;
   }
+  void visit(size_t /*index*/, const ReorderItem& item) {
+    visit_buffers(item, [&](BufferId id) { states_[id].is_fit = false; });
+  }
+  void visit(size_t /*index*/, const ComputeItem& item) {
+    for (const BufferId id : {item.dq, item.dkv}) {
+      State& state = states_[id];
+      const bool has_dtype = item.num_slices > 0 && writes_dtype_(item);
+      state.is_fit &= has_dtype && state.holds == Holds::rounded;
+      state.holds = Holds::exact;
+      state.is_written = true;
+    }
+  }
+  void visit(size_t i, const MergeItem& item) {
+    State& into = states_[item.into];
+    if (item.partial != kNoBuffer) states_[item.partial].is_fit = false;
+    into.is_fit &= into.holds == Holds::rounded;
+    const bool is_rounded = item.partial == kNoBuffer || notes_.merges[i].rounds;
+    into.holds = is_rounded ? Holds::rounded : Holds::exact;
+    into.is_written = true;
+  }
+  void visit(size_t /*index*/, const FinishItem& item) {
+    states_[item.buffer].holds = Holds::rounded;
+  }
 
-  const GradientPass& of_;
-  const std::function<bool(const ComputeItem&)>& writes_dtype_;
-  std::vector<State> states_;  // [buffer]
+  const PassNotes& notes_;
+  const AskKernel& writes_dtype_;
+  IdVector<BufferId, State> states_;
 };
 
 }  // namespace
 
-std::vector<bool> find_narrow_outs(const Plan& plan, const MergeShortcuts& shortcuts,
-                                   const std::function<bool(const ComputeItem&)>& writes_dtype) {
-  std::vector<bool> is_narrow = shortcuts.is_written_once;
-  for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
-    const ComputeItem& item = plan.forward.computes[i];
-    if (item.num_slices > 0 && writes_dtype && writes_dtype(item)) continue;
-    is_narrow[place_of(shortcuts.written[i][0].buffer)] = false;
+void narrow_outs(LoweredPlan& lowered, const Lowering& lowering) {
+  const Plan& plan = lowered.plan;
+  if (!lowering.writes_dtype || plan.scenario.attention.softmax_type != SoftmaxType::vanilla)
+    return;
+  const NarrowOuts found(plan, lowering.writes_dtype);
+  for (const BufferId id : plan.buffers.ids()) {
+    if (plan.buffer(id).kind == BufferKind::out)
+      lowered.buffers[id].is_narrow = found.may_be_narrow(id);
   }
-  return is_narrow;
+  drop_narrow_finishes(lowered, Direction::forward);
 }
 
-void spread_narrow_outs(const Plan& plan, std::vector<bool>& is_narrow) {
-  std::vector<bool> is_filled(plan.buffers.size(), false);
+void narrow_gradients(LoweredPlan& lowered, const Lowering& lowering) {
+  if (!lowering.writes_dtype) return;
+  const Plan& plan = lowered.plan;
+  const IdVector<BufferId, bool> is_home = home_gradients(plan);
+  const NarrowGradients found(lowered, lowering.writes_dtype);
+  for (const BufferId id : plan.buffers.ids()) {
+    const BufferKind kind = plan.buffer(id).kind;
+    if ((kind == BufferKind::dq || kind == BufferKind::dkv) && found.may_be_narrow(id, is_home[id]))
+      lowered.buffers[id].is_narrow = true;
+  }
+  drop_narrow_finishes(lowered, Direction::backward);
+}
+
+void narrow_received_outs(LoweredPlan& lowered, const Lowering& /*lowering*/) {
+  const Plan& plan = lowered.plan;
+  IdVector<BufferId, bool> is_filled(plan.buffers.size(), false);
   const auto fill = [&](BufferId from, BufferId to, bool replaces) {
     if (plan.buffer(to).kind != BufferKind::out) return;
-    const bool was_narrow = is_filled[place_of(to)] ? is_narrow[place_of(to)] : true;
-    is_narrow[place_of(to)] = replaces && was_narrow && is_narrow[place_of(from)];
-    is_filled[place_of(to)] = true;
+    bool& is_narrow = lowered.buffers[to].is_narrow;
+    const bool was_narrow = !is_filled[to] || is_narrow;
+    is_narrow = replaces && was_narrow && lowered.buffers[from].is_narrow;
+    is_filled[to] = true;
   };
-  for (const Stage& stage : plan.forward.stages) {
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const auto item = static_cast<size_t>(i);
-      if (stage.kind == StageKind::transfer) {
-        const TransferItem& transfer = plan.forward.transfers[item];
-        fill(transfer.from, transfer.to, transfer.landing == Landing::replace);
-      } else if (stage.kind == StageKind::reorder) {
-        fill(plan.forward.reorders[item].from, plan.forward.reorders[item].to, true);
-      }
-    }
-  }
-}
-
-void find_narrow_gradients(const GradientPass& pass,
-                           const std::function<bool(const ComputeItem&)>& writes_dtype,
-                           std::vector<bool>& is_narrow) {
-  if (!writes_dtype) return;
-  std::vector<bool> is_home(pass.plan.buffers.size(), false);
-  for (const HomeBuffers& home : pass.plan.home) {
-    for (const BufferId id : {home.dq, home.dkv}) {
-      if (id != kNoBuffer) is_home[place_of(id)] = true;
-    }
-  }
-  const NarrowGradients found(pass, writes_dtype);
-  for (size_t b = 0; b < is_home.size(); ++b) {
-    const BufferKind kind = pass.plan.buffers[b].kind;
-    if ((kind == BufferKind::dq || kind == BufferKind::dkv) &&
-        found.may_be_narrow(BufferId{static_cast<int32_t>(b)}, is_home[b]))
-      is_narrow[b] = true;
-  }
+  for_each_item(
+      plan, Direction::forward,
+      Overload{[&](const ItemId&, const TransferItem& item) {
+                 fill(item.from, item.to, item.landing == Landing::replace);
+               },
+               [&](const ItemId&, const ReorderItem& item) { fill(item.from, item.to, true); },
+               [](const ItemId&, const auto&) {}});
 }
 
 }  // namespace cpscope::kernels

@@ -1,4 +1,5 @@
 #include "kernels/lower/lowered_plan.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <array>
@@ -40,16 +41,17 @@ std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
   std::map<std::array<int64_t, 4>, size_t> found;
   for (ItemEvent event : events) {
     ItemId& id = event.item;
-    const LoweredPlan::Origins& origins = lowered.origins_of(id.is_backward);
+    const PassNotes& notes = lowered.notes[id.direction];
     const auto item = static_cast<size_t>(id.index);
-    id.index = origins.of(id.kind)[item];
+    id.index = visit_item(notes, id.kind, id.index, [](const auto& note) { return note.origin; });
     if (id.index < 0) continue;
-    const auto [entry, is_new] = found.try_emplace(
-        {id.is_backward ? 1 : 0, static_cast<int64_t>(id.kind), id.index, to_index(event.rank)},
-        wholes.size());
+    const auto [entry, is_new] =
+        found.try_emplace({static_cast<int64_t>(id.direction), static_cast<int64_t>(id.kind),
+                           id.index, to_index(event.rank)},
+                          wholes.size());
     if (is_new) {
-      const bool is_joined = id.kind == StageKind::compute && !origins.parts.empty();
-      wholes.push_back({event, is_joined ? &origins.parts[item] : nullptr});
+      const bool is_joined = id.kind == StageKind::compute && !notes.computes[item].parts.empty();
+      wholes.push_back({event, is_joined ? &notes.computes[item].parts : nullptr});
       continue;
     }
     ItemEvent& whole = wholes[entry->second].event;

@@ -187,7 +187,7 @@ void add_tensors(ItemCall& call, CallArrays& arrays, cpscope_call& described) {
   described.q = arrays.add_input("q", call.q, heads, qk, false);
   described.k = arrays.add_input("k", call.k, kv_heads, qk, false);
   described.v = arrays.add_input("v", call.v, kv_heads, v, false);
-  if (call.is_backward) {
+  if (call.direction == Direction::backward) {
     described.out = arrays.add_input("out", call.out, heads, v, false);
     described.lse = arrays.add_input("lse", call.lse, heads, 1, true);
     described.d_out = arrays.add_input("d_out", call.d_out, heads, v, false);
@@ -203,8 +203,8 @@ void add_tensors(ItemCall& call, CallArrays& arrays, cpscope_call& described) {
 
 void add_sequences(const ItemCall& call, CallArrays& arrays, cpscope_call& described) {
   const BatchSlots& slots = call.plan->layout.slots;
-  const auto q = find_row_boundaries(call.plan->list(call.item->q_tokens), slots, false),
-             kv = find_row_boundaries(call.plan->list(call.item->kv_tokens), slots, true);
+  const auto q = find_row_boundaries(call.plan->list(call.item->q_tokens), slots, Side::q),
+             kv = find_row_boundaries(call.plan->list(call.item->kv_tokens), slots, Side::kv);
   if (!q || !kv) return;
   described.num_sequences = static_cast<int64_t>(slots.sequences.size());
   described.cu_seqlens_q = arrays.add_boundaries("cu_seqlens_q", q->cu_seqlens);
@@ -220,7 +220,7 @@ cpscope_call describe_call(const ItemCall& call, const std::vector<int32_t>& kv_
   const Attention& attention = call.plan->scenario.attention;
   cpscope_call described{};
   described.struct_size = sizeof described;
-  described.is_backward = call.is_backward ? 1 : 0;
+  described.is_backward = call.direction == Direction::backward ? 1 : 0;
   described.dtype = dtype_code(call.plan->scenario.numerics.dtype);
   described.result_dtype = described.dtype == CPSCOPE_FP64 ? CPSCOPE_FP64 : CPSCOPE_FP32;
   described.rank = to_index(call.item->rank);
@@ -244,8 +244,8 @@ cpscope_call describe_call(const ItemCall& call, const std::vector<int32_t>& kv_
 Error plugin_error(const LoadedPlugin& plugin, const ItemCall& call, ErrorKind kind,
                    const std::string& what) {
   return make_error(kind, fmt::format("plugin {} {}: {}, rank {}, step {}", plugin.path, what,
-                                      call.is_backward ? "backward" : "forward",
-                                      to_index(call.item->rank), to_index(call.item->step)));
+                                      to_name(call.direction), to_index(call.item->rank),
+                                      to_index(call.item->step)));
 }
 
 /// The plugin's message, in one line.

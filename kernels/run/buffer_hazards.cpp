@@ -31,7 +31,7 @@ class Waits {
 BufferHazards::BufferHazards(const Plan& plan) {
   for (const BufferSpec& spec : plan.buffers) {
     first_head_.push_back(spec.heads.begin);
-    uses_.emplace_back(static_cast<size_t>(spec.heads.size()));
+    uses_.push_back(std::vector<Uses>(static_cast<size_t>(spec.heads.size())));
   }
 }
 
@@ -40,11 +40,11 @@ template <class Self>
 auto BufferHazards::find_uses(Self& self, const BufferPart& part) {
   using Found = std::span<std::remove_reference_t<decltype(self.uses_.front().front())>>;
   if (part.buffer == kNoBuffer) return Found();
-  const auto b = static_cast<size_t>(to_index(part.buffer));
-  const auto heads = static_cast<int32_t>(self.uses_[b].size());
-  const int32_t begin = std::clamp(part.heads.begin - self.first_head_[b], 0, heads);
-  const int32_t end = std::clamp(part.heads.end - self.first_head_[b], begin, heads);
-  return Found(self.uses_[b]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  const auto heads = static_cast<int32_t>(self.uses_[part.buffer].size());
+  const int32_t begin = std::clamp(part.heads.begin - self.first_head_[part.buffer], 0, heads);
+  const int32_t end = std::clamp(part.heads.end - self.first_head_[part.buffer], begin, heads);
+  return Found(self.uses_[part.buffer])
+      .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
 /// A stream's latest event covers its earlier ones.

@@ -70,8 +70,8 @@ class BufferHazards {
   template <class Self>
   static auto find_uses(Self& self, const BufferPart& part);
 
-  std::vector<int32_t> first_head_;      // [BufferId]
-  std::vector<std::vector<Uses>> uses_;  // [BufferId][head]
+  IdVector<BufferId, int32_t> first_head_;
+  IdVector<BufferId, std::vector<Uses>> uses_;  // [head]
 };
 
 }  // namespace cpscope::kernels

@@ -1,9 +1,12 @@
 #include "kernels/run/executor_cuda.h"
 
 #include "kernels/device/device_report.h"
+#include "kernels/group/launch_place.h"
 #include "kernels/run/item_clock.h"
 #include "kernels/run/rank_engine.h"
 #include "sim/base/machine_memory.h"
+#include "sim/plan/item_uses.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <array>
@@ -17,14 +20,6 @@ namespace cpscope::kernels {
 namespace {
 
 constexpr size_t kComputeStreams = 4;
-
-/// The arrays that a compute or finish item writes, and how many rows have values.
-struct WrittenArray {
-  BufferId buffer;
-  bool second;
-  const char* name;
-  int64_t rows;
-};
 
 /// More than the L2 cache of any device.
 constexpr int64_t kFlushBytes = int64_t{256} << 20;
@@ -56,27 +51,27 @@ class DeviceRun {
   /// is pending before or after it. If items are measured, every repeat is followed by another one
   /// that the host enqueues ahead, while the cache is flushed, so that an item's time contains no
   /// launches. The item times of the median one of these are kept.
-  std::vector<double> run_pass(bool is_backward) {
+  std::vector<double> run_pass(Direction direction) {
     std::vector<double> seconds, ahead_seconds;
     const int32_t first = clock_.repeat() + 1;
     const bool is_bench = repeats_ahead(options_);
     const DeviceMemory flush(is_bench ? kFlushBytes : 0);
-    if (is_backward) engine_.move_kept_inputs(true, transfer_stream_.get());
+    if (direction == Direction::backward) engine_.move_kept_inputs(true, transfer_stream_.get());
     const auto prepare = [&] {
-      if (is_backward) engine_.move_kept_inputs(false, transfer_stream_.get());
+      if (direction == Direction::backward) engine_.move_kept_inputs(false, transfer_stream_.get());
       if (is_bench) flush_cache(flush);
     };
     for (int32_t repeat = 0; repeat < std::max(1, options_.repeats) && !watch_.was_cancelled();
          ++repeat) {
       prepare();
       wait_for_all();
-      seconds.push_back(run_once(is_backward));
+      seconds.push_back(run_once(direction));
       if (!is_bench) continue;
       prepare();
-      ahead_seconds.push_back(run_once(is_backward));
+      ahead_seconds.push_back(run_once(direction));
     }
-    clock_.keep_only(is_backward, is_bench ? first + 2 * middle_of(ahead_seconds) + 1
-                                           : first + middle_of(seconds));
+    clock_.keep_only(direction, is_bench ? first + 2 * middle_of(ahead_seconds) + 1
+                                         : first + middle_of(seconds));
     return seconds;
   }
 
@@ -98,18 +93,18 @@ class DeviceRun {
   }
 
   /// Runs one direction once; returns the seconds until all its work is done.
-  double run_once(bool is_backward) {
+  double run_once(Direction direction) {
     engine_.begin_pass();
     clock_.begin_repeat();
     const auto start = std::chrono::steady_clock::now();
-    run_stages(is_backward);
+    run_stages(direction);
     wait_for_all();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  void run_stages(bool is_backward) {
-    is_backward_ = is_backward;
-    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  void run_stages(Direction direction) {
+    direction_ = direction;
+    const Pass& pass = plan_.pass(direction);
     for (const Stage& stage : pass.stages) {
       run_stage(pass, stage);
       if (watch_.was_cancelled()) return;
@@ -126,97 +121,30 @@ class DeviceRun {
     for (const DeviceStream& stream : compute_streams_) wait_for_stream(stream.get());
   }
 
-  template <class Enqueue>
-  void enqueue(const ItemId& id, RankId rank, StepId step, const BufferUse& use, Stream stream,
-               Enqueue work) {
-    hazards_.begin(use, stream);
-    clock_.start(stream);
-    work(stream);
-    clock_.stop(id, rank, step, stream);
-    hazards_.end(use, stream);
-  }
-
   void run_stage(const Pass& pass, const Stage& stage) {
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       // Enqueued work runs to its end; the rest is skipped.
       if (watch_.is_cancelled()) return;
-      const ItemId id{is_backward_, stage.kind, i};
-      switch (stage.kind) {
-        case StageKind::transfer: {
-          const TransferItem& item = pass.transfers[i];
-          enqueue(id, item.src, item.step, uses_of(item), transfer_stream_.get(),
-                  [&](Stream stream) { engine_.move(item, stream); });
-          break;
-        }
-        case StageKind::reorder: {
-          const ReorderItem& item = pass.reorders[i];
-          enqueue(id, item.rank, item.step, uses_of(item), compute_stream(item.rank),
-                  [&](Stream stream) { engine_.reorder(item, stream); });
-          break;
-        }
-        case StageKind::compute:
-          compute(id, pass.computes[i]);
-          break;
-        case StageKind::merge: {
-          const MergeItem& item = pass.merges[i];
-          enqueue(id, item.rank, item.step, uses_of(item), compute_stream(item.rank),
-                  [&](Stream stream) { engine_.merge(item, stream); });
-          break;
-        }
-        case StageKind::finish:
-          finish(id, pass.finishes[i]);
-          break;
-      }
+      const ItemId id{direction_, stage.kind, i};
+      visit_item(pass, stage.kind, i, [&](const auto& item) { run_item(id, item); });
       watch_.reach(++num_enqueued_);
     }
   }
 
-  void compute(const ItemId& id, const ComputeItem& item) {
-    if (item.num_slices == 0) return;
-    enqueue(id, item.rank, item.step, uses_of(plan_, item, is_backward_), compute_stream(item.rank),
-            [&](Stream stream) {
-              is_backward_ ? engine_.compute_backward(item, stream)
-                           : engine_.compute_forward(item, stream);
-            });
-    const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
-    if (is_backward_) {
-      observe(id, item.rank, item.step,
-              {{item.dq, false, "dq", q_rows},
-               {item.dkv, false, "dk", kv_rows},
-               {item.dkv, true, "dv", kv_rows}});
-    } else {
-      observe(id, item.rank, item.step,
-              {{item.out, false, "out", q_rows}, {item.out, true, "lse", q_rows}});
-    }
-  }
-
-  void finish(const ItemId& id, const FinishItem& item) {
-    enqueue(id, item.rank, item.step, uses_of(item), compute_stream(item.rank),
-            [&](Stream stream) { engine_.finish(item, stream); });
-    const BufferSpec& spec = plan_.buffer(item.buffer);
-    if (spec.kind == BufferKind::out) {
-      observe(id, item.rank, item.step,
-              {{item.buffer, false, "out", spec.rows}, {item.buffer, true, "lse", spec.rows}});
-    } else if (spec.kind == BufferKind::dkv) {
-      observe(id, item.rank, item.step,
-              {{item.buffer, false, "dk", spec.rows}, {item.buffer, true, "dv", spec.rows}});
-    } else {
-      observe(id, item.rank, item.step, {{item.buffer, false, "dq", spec.rows}});
-    }
-  }
-
-  void observe(const ItemId& id, RankId rank, StepId step,
-               const std::vector<WrittenArray>& written) {
+  template <class Item>
+  void run_item(const ItemId& id, const Item& item) {
+    const BufferUse use = uses_of(plan_, item);
+    if (use.writes.empty()) return;  // an idle compute
+    const RankId rank = rank_of(item);
+    const Stream stream =
+        id.kind == StageKind::transfer ? transfer_stream_.get() : compute_stream(rank);
+    hazards_.begin(use, stream);
+    clock_.start(stream);
+    engine_.run(item, stream);
+    clock_.stop(id, rank, item.step, stream);
+    hazards_.end(use, stream);
     if (!options_.observer) return;
-    for (const WrittenArray& array : written) {
-      const BufferSpec& spec = plan_.buffer(array.buffer);
-      const int64_t lanes = array_lanes(spec.kind, array.second, plan_.scenario.attention).lanes;
-      ItemResult result{id, rank, step, array.name, {array.rows, spec.heads.size(), lanes}, {}};
-      const std::vector<float> values =
-          engine_.read(array.buffer, array.second, compute_stream(rank));
-      result.values.assign(values.begin(), values.begin() + array.rows * spec.heads.size() * lanes);
-      options_.observer(result);
-    }
+    for (const ItemResult& result : engine_.read_results(id, stream)) options_.observer(result);
   }
 
   const LoweredPlan& lowered_;
@@ -230,13 +158,14 @@ class DeviceRun {
   DeviceStream transfer_stream_{Urgency::urgent};
   std::array<DeviceStream, kComputeStreams> compute_streams_;
   ItemClock clock_;
-  bool is_backward_ = false;
+  Direction direction_ = Direction::forward;
 };
 
 class ExecutorCuda : public Executor {
  public:
-  ExecutorCuda(int device, std::optional<Generation> generation)
-      : device_(device), generation_(generation) {}
+  ExecutorCuda(int device, std::optional<Generation> generation,
+               Result<std::vector<std::string>> without)
+      : device_(device), generation_(generation), without_(std::move(without)) {}
 
   std::string name() const override {
     return generation_ == Generation::portable ? "cuda-portable" : "cuda";
@@ -245,6 +174,7 @@ class ExecutorCuda : public Executor {
   bool can_hold(Dtype dtype) const override { return dtype != Dtype::fp64; }
 
   std::optional<Error> absence() const override {
+    if (!without_) return without_.error();
     const Result<int> devices = count_devices();
     return devices ? std::nullopt : std::optional<Error>(devices.error());
   }
@@ -284,10 +214,13 @@ class ExecutorCuda : public Executor {
                                   const RunOptions& options) {
     select_device(device_);
     const DeviceInfo info = describe_device(device_);
-    const LoweredPlan lowered =
-        lower_for_devices(checked, options, generation_, info.compute_capability, {}, false);
+    const LoweredPlan lowered = lower_for_devices(checked, options,
+                                                  {.generation = generation_,
+                                                   .compute_capability = info.compute_capability,
+                                                   .without = without_.value()});
     const Plan& plan = lowered.plan;
-    RankEngine engine(lowered, std::vector<bool>(plan.home.size(), true), info.compute_capability,
+    RankEngine engine(lowered, IdVector<RankId, bool>(plan.home.size(), true),
+                      info.compute_capability,
                       {options.poison, generation_, options.threads, options.repeats > 1});
     if (engine.device_bytes() > info.free_bytes)
       return make_error(
@@ -303,11 +236,11 @@ class ExecutorCuda : public Executor {
     output.kernels = engine.generation_text();
     output.item_kernels = engine.item_kernels();
     output.list_seconds = engine.list_seconds();
-    output.forward_seconds = run.run_pass(false);
+    output.forward_seconds = run.run_pass(Direction::forward);
     if (auto cancelled = run.cancellation()) return *std::move(cancelled);
     engine.collect_forward(output.answer, stream);
     if (plan.scenario.numerics.backward) {
-      output.backward_seconds = run.run_pass(true);
+      output.backward_seconds = run.run_pass(Direction::backward);
       if (auto cancelled = run.cancellation()) return *std::move(cancelled);
       engine.collect_backward(output.answer, stream);
     }
@@ -317,29 +250,23 @@ class ExecutorCuda : public Executor {
           ErrorKind::failed,
           "executor cuda wrote outside its buffers: a guard byte was overwritten " + broken);
     output.events = run.events();
-    add_up(plan, engine, output);
-    return output;
-  }
-
-  static void add_up(const Plan& plan, const RankEngine& engine, RunOutput& output) {
-    for (const ComputeItem& item : plan.forward.computes)
-      output.tile_flops += engine.tile_flops(item, false);
-    for (const ComputeItem& item : plan.backward.computes)
-      output.tile_flops += engine.tile_flops(item, true);
+    output.tile_flops = engine.tile_flops();
     for (const ItemEvent& event : output.events) {
       if (event.item.kind == StageKind::compute)
         output.tile_seconds += static_cast<double>(event.end_ns - event.start_ns) * 1e-9;
     }
+    return output;
   }
 
   int device_;
   std::optional<Generation> generation_;
+  Result<std::vector<std::string>> without_;  // names of passes of lowering
 };
 
 }  // namespace
 
 std::unique_ptr<Executor> make_executor_cuda(std::optional<Generation> generation) {
-  return std::make_unique<ExecutorCuda>(0, generation);
+  return std::make_unique<ExecutorCuda>(0, generation, passes_left_out(process_environment()));
 }
 
 }  // namespace cpscope::kernels

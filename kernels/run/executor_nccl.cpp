@@ -153,8 +153,8 @@ class ExecutorNccl : public Executor {
                         "use --executor cuda, where one GPU plays all ranks");
     }
     const NcclSettings& settings = settings_.value();
-    NcclRun run(checked, options, *nccl_, {wire_, settings.generation, settings.most_pieces},
-                num_runs_++);
+    NcclRun run(checked, options, *nccl_,
+                {wire_, settings.generation, settings.most_pieces, settings.without}, num_runs_++);
     const std::string complaint = run.prepare(inputs);
     if (!complaint.empty()) {
       rest();
@@ -235,6 +235,9 @@ Result<NcclSettings> nccl_settings_of_environment() {
           read_number("CPSCOPE_HEAD_PIECES", "it follows from the length of a pass when unset",
                       [&](int32_t number) { settings.most_pieces = number; }))
     return *error;
+  Result<std::vector<std::string>> without = passes_left_out(environment);
+  if (!without) return without.error();
+  settings.without = std::move(without).value();
   return settings;
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace cpscope::kernels {
@@ -24,10 +25,12 @@ struct NcclSettings {
                                          // each other
   std::optional<int32_t> most_pieces;    // of heads, with copies; else chosen by the duration of a
                                          // pass
+  std::vector<std::string> without;      // names of passes of lowering that do not run
 };
 
 /// Settings from the launcher, CPSCOPE_HANG_SECONDS, CPSCOPE_WIRE (copies | nccl) and
-/// CPSCOPE_HEAD_PIECES (a number), with the library that load_nccl finds.
+/// CPSCOPE_HEAD_PIECES (a number), CPSCOPE_WITHOUT (names of passes of lowering), with the library
+/// that load_nccl finds.
 Result<NcclSettings> nccl_settings_of_environment();
 
 /// Executor `nccl`: one rank of the plan on each GPU. Either one process drives all GPUs of its

@@ -21,9 +21,9 @@ ItemClock::ItemClock(bool is_on, Stream stream) : is_on_(is_on) {
   record_event(zero_->get(), stream);
 }
 
-void ItemClock::keep_only(bool is_backward, int32_t repeat) {
+void ItemClock::keep_only(Direction direction, int32_t repeat) {
   std::erase_if(timed_, [&](const Timed& timed) {
-    return timed.item.is_backward == is_backward && timed.repeat != repeat;
+    return timed.item.direction == direction && timed.repeat != repeat;
   });
 }
 

@@ -25,7 +25,7 @@ class ItemClock {
   /// The current repeat, counted over both directions; -1: none has begun.
   int32_t repeat() const { return repeat_; }
   /// Removes the times of a direction in other repeats.
-  void keep_only(bool is_backward, int32_t repeat);
+  void keep_only(Direction direction, int32_t repeat);
   void start(Stream stream);
   void stop(const ItemId& item, RankId rank, StepId step, Stream stream);
   /// Ends the timing of items that ran together.

@@ -87,9 +87,12 @@ NcclRun::NcclRun(const CheckedPlan& checked, const RunOptions& options, NcclGrou
       // A faulty plan may read what it writes, so its items run one after another.
       wire_(is_in_order(checked) ? Wire::nccl : ways.wire),
       generation_(ways.generation),
-      lowered_(lower_for_devices(checked, options, generation_, lowest_capability(nccl),
-                                 pieces_of(checked.plan(), wire_, ways.most_pieces),
-                                 wire_ == Wire::copies)),
+      lowered_(lower_for_devices(checked, options,
+                                 {.generation = generation_,
+                                  .compute_capability = lowest_capability(nccl),
+                                  .pieces = pieces_of(checked.plan(), wire_, ways.most_pieces),
+                                  .adds_shares = wire_ == Wire::copies,
+                                  .without = ways.without})),
       plan_(lowered_.plan),
       run_(run),
       watch_(options.control,
@@ -121,7 +124,8 @@ void NcclRun::barrier() { value_or_stop(nccl_.processes().barrier()); }
 
 std::string NcclRun::prepare(const RunInputs& inputs) {
   publish(Activity::preparing);
-  if (wire_ == Wire::copies) swaps_ = {find_swaps(false), find_swaps(true)};
+  if (wire_ == Wire::copies)
+    swaps_ = {find_swaps(Direction::forward), find_swaps(Direction::backward)};
   // Different files on different hosts would show only as wrong numbers, or not at all.
   const std::string hash = to_hex(plan_.hash);
   const std::string first = to_string(value_or_stop(nccl_.processes().broadcast(to_bytes(hash))));
@@ -164,18 +168,19 @@ Result<RunOutput> NcclRun::carry_out() {
   RunOutput output;
   barrier();
   for (RankDevice& device : devices_) device.start_clock();
-  output.forward_seconds = run_pass(false);
+  output.forward_seconds = run_pass(Direction::forward);
   if (is_cancelled_) return watch_.error("the run", "items");
   for (RankDevice& device : devices_) device.collect_forward(output.answer);
   if (plan_.scenario.numerics.backward) {
-    output.backward_seconds = run_pass(true);
+    output.backward_seconds = run_pass(Direction::backward);
     if (is_cancelled_) return watch_.error("the run", "items");
     for (RankDevice& device : devices_) device.collect_backward(output.answer);
   }
   for (RankDevice& device : devices_) {
     output.kernels = device.generation_text();
     const auto names = device.item_kernels();
-    for (const size_t d : {0, 1}) add_names(names[d], output.item_kernels[d]);
+    for (const Direction direction : kDirections)
+      add_names(names[direction], output.item_kernels[direction]);
     output.list_seconds = std::max(output.list_seconds, device.list_seconds());
     output.tile_flops += device.tile_flops();
     for (const ItemEvent& event : device.events()) {
@@ -187,35 +192,35 @@ Result<RunOutput> NcclRun::carry_out() {
   return output;
 }
 
-std::vector<double> NcclRun::run_pass(bool is_backward) {
+std::vector<double> NcclRun::run_pass(Direction direction) {
   const int32_t repeats = std::max(1, options_.repeats);
   const bool measures_apart = has_own_repeats(options_);
-  if (is_backward) {
+  if (direction == Direction::backward) {
     for (RankDevice& device : devices_) device.keep_inputs();
   }
-  std::vector<double> seconds = run_repeats(is_backward, repeats, !measures_apart);
+  std::vector<double> seconds = run_repeats(direction, repeats, !measures_apart);
   const std::vector<double> measured =
-      measures_apart ? run_repeats(is_backward, kMeasuredRepeats, true) : seconds;
+      measures_apart ? run_repeats(direction, kMeasuredRepeats, true) : seconds;
   publish(Activity::finishing);
   // All processes keep the events of one repeat, which process 0 chooses.
   if (options_.measures_items && !is_cancelled_) {
     const auto repeats_ago = static_cast<int32_t>(measured.size()) - 1 - middle_of(measured);
     const Bytes chosen =
         value_or_stop(nccl_.processes().broadcast(to_bytes(fmt::to_string(repeats_ago))));
-    for (RankDevice& device : devices_)
-      device.keep_repeat(is_backward, std::stoi(to_string(chosen)));
+    for (RankDevice& device : devices_) device.keep_repeat(direction, std::stoi(to_string(chosen)));
   }
   return seconds;
 }
 
-std::vector<double> NcclRun::run_repeats(bool is_backward, int32_t repeats, bool measures_items) {
+std::vector<double> NcclRun::run_repeats(Direction direction, int32_t repeats,
+                                         bool measures_items) {
   std::vector<double> seconds;
   for (int32_t repeat = 0; repeat < repeats && !is_cancelled_; ++repeat) {
-    for (RankDevice& device : devices_) device.begin_pass(is_backward, measures_items);
+    for (RankDevice& device : devices_) device.begin_pass(direction, measures_items);
     barrier();
     const auto start = std::chrono::steady_clock::now();
-    publish(is_backward ? Activity::backward : Activity::forward);
-    run_stages(is_backward);
+    publish(direction == Direction::backward ? Activity::backward : Activity::forward);
+    run_stages(direction);
     wait_until_open(0);
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
@@ -223,20 +228,20 @@ std::vector<double> NcclRun::run_repeats(bool is_backward, int32_t repeats, bool
   return seconds;
 }
 
-void NcclRun::run_stages(bool is_backward) {
-  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+void NcclRun::run_stages(Direction direction) {
+  const Pass& pass = plan_.pass(direction);
   const auto end_step = [&](StepId step) {
     for (RankDevice& device : devices_) device.end_step(step);
     open_steps_.push_back(step);
     wait_until_open(kStepsAhead);
   };
-  const bool is_cut = lowered_.origins_of(is_backward).is_cut();
+  const bool is_cut = lowered_.notes[direction].is_cut;
   const size_t num_begun = is_cut ? num_stages_to_compute(pass) : 0;
-  const std::vector<bool>& swaps = swaps_[is_backward ? 1 : 0];
+  const std::vector<bool>& swaps = swaps_[direction];
   for (size_t s = 0; s < pass.stages.size(); ++s) {
     const Stage& stage = pass.stages[s];
     if (is_cut && s < num_begun) {
-      if (s == 0) begin_in_pieces(is_backward);
+      if (s == 0) begin_in_pieces(direction);
     } else if (wire_ == Wire::copies) {
       if (swaps[s]) run_by_devices(pass.stages[s + 1]);
       if (s == 0 || !swaps[s - 1]) run_by_devices(stage);
@@ -282,24 +287,24 @@ void NcclRun::by_threads(Work work) {
 }
 
 /// Stages after which the next one is enqueued first, because the host needs time for transfers.
-std::vector<bool> NcclRun::find_swaps(bool is_backward) const {
-  const std::vector<Stage>& stages = (is_backward ? plan_.backward : plan_.forward).stages;
+std::vector<bool> NcclRun::find_swaps(Direction direction) const {
+  const std::vector<Stage>& stages = plan_.pass(direction).stages;
   std::vector<bool> swaps(stages.size(), false);
   for (size_t s = 0; s + 1 < stages.size(); ++s)
-    swaps[s] = may_swap(stages[s], stages[s + 1], is_backward);
+    swaps[s] = may_swap(stages[s], stages[s + 1], direction);
   return swaps;
 }
 
 /// True if computes may be enqueued before the transfers that precede them: they touch nothing that
 /// the transfers write, and the transfers need no multiprocessor, for which they would wait.
-bool NcclRun::may_swap(const Stage& transfers, const Stage& computes, bool is_backward) const {
+bool NcclRun::may_swap(const Stage& transfers, const Stage& computes, Direction direction) const {
   if (transfers.kind != StageKind::transfer || computes.kind != StageKind::compute ||
       transfers.step != computes.step)
     return false;
-  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  const Pass& pass = plan_.pass(direction);
   std::set<BufferId> read, written;
   for (int64_t i = computes.begin; i < computes.end; ++i) {
-    const BufferUse use = uses_of(plan_, pass.computes[static_cast<size_t>(i)], is_backward);
+    const BufferUse use = uses_of(plan_, pass.computes[static_cast<size_t>(i)]);
     for (const BufferPart& part : use.reads) read.insert(part.buffer);
     for (const BufferPart& part : use.writes) written.insert(part.buffer);
   }
@@ -324,10 +329,10 @@ void NcclRun::run_by_devices(const Stage& stage) {
   });
 }
 
-void NcclRun::begin_in_pieces(bool is_backward) {
-  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+void NcclRun::begin_in_pieces(Direction direction) {
+  const Pass& pass = plan_.pass(direction);
   const Stage& computes = pass.stages[num_stages_to_compute(pass) - 1];
-  const int32_t num_pieces = lowered_.origins_of(is_backward).num_pieces();
+  const int32_t num_pieces = lowered_.notes[direction].num_pieces();
   const auto send = [&](RankDevice& device, int32_t first, int32_t last) {
     if (first == 0) device.push_first_piece(devices_);
     for (int32_t piece = std::max(first, 1); piece < last; ++piece)
@@ -344,7 +349,7 @@ void NcclRun::begin_in_pieces(bool is_backward) {
   // Kernels wait for arriving pieces, and their transfers need no multiprocessors, or have them
   // already. So all devices compute as soon as one piece has arrived, however long the host takes
   // for the others.
-  bool& is_loaded = is_loaded_[is_backward ? 1 : 0];
+  bool& is_loaded = is_loaded_[direction];
   if (is_loaded) {
     by_threads([&](RankDevice& device, bool is_second) {
       if (is_second) return send(device, 1, num_pieces);

@@ -22,6 +22,7 @@ class NcclRun {
     Wire wire = Wire::nccl;  // copies: all devices belong to this process and reach each other
     std::optional<Generation> generation;
     std::optional<int32_t> most_pieces;
+    std::vector<std::string> without;  // passes of lowering
   };
 
   /// `run`: counts the runs of the group.
@@ -41,18 +42,18 @@ class NcclRun {
   std::string find_broken_guard();
 
  private:
-  std::vector<double> run_pass(bool is_backward);
+  std::vector<double> run_pass(Direction direction);
   /// Wall time of each repeat.
-  std::vector<double> run_repeats(bool is_backward, int32_t repeats, bool measures_items);
-  void run_stages(bool is_backward);
+  std::vector<double> run_repeats(Direction direction, int32_t repeats, bool measures_items);
+  void run_stages(Direction direction);
   /// Enqueues everything up to the first computes of a pass whose inputs arrive in pieces.
-  void begin_in_pieces(bool is_backward);
+  void begin_in_pieces(Direction direction);
   template <class Work>
   void each_device(Work work);
   template <class Work>
   void by_threads(Work work);
-  std::vector<bool> find_swaps(bool is_backward) const;
-  bool may_swap(const Stage& transfers, const Stage& computes, bool is_backward) const;
+  std::vector<bool> find_swaps(Direction direction) const;
+  bool may_swap(const Stage& transfers, const Stage& computes, Direction direction) const;
   void run_by_devices(const Stage& stage);
   void run_transfers(int64_t begin, int64_t end);
   void observe(const Stage& stage);
@@ -77,15 +78,15 @@ class NcclRun {
   int64_t num_enqueued_ = 0;       // items, over all repeats
   bool can_be_cancelled_ = false;  // some process may request it
   bool is_cancelled_ = false;
-  std::array<std::vector<bool>, 2> swaps_;  // [direction][stage] the next stage is enqueued first;
-                                            // copies
+  ByDirection<std::vector<bool>> swaps_;  // [stage] the next stage is enqueued first;
+                                          // copies
   WorkPoint published_;
   std::deque<RankDevice> devices_;          // of the plan's ranks
   std::unique_ptr<DeviceWorkers> workers_;  // where devices are copied to
-  std::array<bool, 2> is_loaded_{};  // [direction] a pass in pieces has run, so its kernels are
-                                     // loaded
-  std::deque<StepId> open_steps_;    // enqueued, not yet known to be done on all devices of this
-                                     // process
+  ByDirection<bool> is_loaded_;             // a pass in pieces has run, so its kernels are
+                                            // loaded
+  std::deque<StepId> open_steps_;  // enqueued, not yet known to be done on all devices of this
+                                   // process
 };
 
 }  // namespace cpscope::kernels

@@ -1,7 +1,6 @@
 #include "kernels/run/rank_arrays.h"
 
 #include "kernels/device/scalar_types.h"
-#include "kernels/lower/item_buffers.h"
 
 #include <fmt/format.h>
 
@@ -38,7 +37,7 @@ Dtype element_of(BufferKind kind, Dtype dtype) {
   return is_input ? dtype : Dtype::fp32;
 }
 
-RankArrays::RankArrays(const LoweredPlan& lowered, std::vector<bool> is_here)
+RankArrays::RankArrays(const LoweredPlan& lowered, IdVector<RankId, bool> is_here)
     : lowered_(lowered),
       plan_(lowered.plan),
       is_here_(std::move(is_here)),
@@ -47,41 +46,41 @@ RankArrays::RankArrays(const LoweredPlan& lowered, std::vector<bool> is_here)
       wire_first_(first_),
       wire_second_(first_) {
   const int64_t wire_size = element_size(plan_.scenario.numerics.dtype);
-  for (size_t b = 0; b < plan_.buffers.size(); ++b) {
-    const BufferSpec& spec = plan_.buffers[b];
-    if (!is_here_[to_index(spec.rank)]) continue;
+  for (const BufferId id : plan_.buffers.ids()) {
+    const BufferSpec& spec = plan_.buffer(id);
+    if (!is_here_[spec.rank]) continue;
     for (const bool second : {false, true}) {
-      const int64_t size = element_size(element(BufferId{static_cast<int32_t>(b)}, second));
+      const int64_t size = element_size(element(id, second));
       const ArrayLanes lanes = array_lanes(spec.kind, second, plan_.scenario.attention);
       if (lanes.lanes == 0) continue;
       const int64_t count = spec.rows * spec.heads.size() * lanes.pitch;
       const std::string name =
           fmt::format("rank {} {}.{}{}", to_index(spec.rank), to_name(spec.kind),
                       to_name(spec.role), second ? " (second array)" : "");
-      (second ? second_ : first_)[b] = arrays_.reserve(name, count * size);
-      if (lowered.has_wire_copy[b]) {
-        (second ? wire_second_ : wire_first_)[b] =
+      (second ? second_ : first_)[id] = arrays_.reserve(name, count * size);
+      if (lowered.buffers[id].has_wire_copy) {
+        (second ? wire_second_ : wire_first_)[id] =
             arrays_.reserve(name + " for wires", count * wire_size);
       }
     }
-    if (lowered.has_wire_copy[b]) {
-      row_uses_[static_cast<int32_t>(b)];
+    if (lowered.buffers[id].has_wire_copy) {
+      row_uses_[id];
       row_list_bytes_ += spec.rows;
     }
   }
-  plan_row_lists(false);
-  plan_row_lists(true);
+  for (const Direction direction : kDirections) plan_row_lists(direction);
   plan_share_rows();
 }
 
-void RankArrays::plan_row_lists(bool is_backward) {
-  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-  const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
+void RankArrays::plan_row_lists(Direction direction) {
+  const Pass& pass = plan_.pass(direction);
+  const PassNotes& notes = lowered_.notes[direction];
   for (size_t i = 0; i < pass.transfers.size(); ++i) {
     const TransferItem& item = pass.transfers[i];
     if (is_here(item.src)) plan_row_list(item.from_rows);
     // A kernel that pushes scattered rows needs the list of their places.
-    const bool is_listed = origins.pieces[i] >= 0 && origins.pushes_all_pieces(item.src);
+    const bool is_listed =
+        notes.transfers[i].piece != kWhole && notes.ranks[item.src].pushes_all_pieces;
     if (is_here(item.dst) || (is_here(item.src) && is_listed)) plan_row_list(item.to_rows);
   }
   for (const ReorderItem& item : pass.reorders) {
@@ -96,10 +95,11 @@ void RankArrays::plan_row_list(RunListId list) {
 }
 
 void RankArrays::plan_share_rows() {
-  const std::vector<bool>& are_shares = lowered_.origins_of(true).are_shares;
-  for (size_t i = 0; i < are_shares.size(); ++i) {
+  const std::vector<TransferNote>& notes = lowered_.notes.backward.transfers;
+  for (size_t i = 0; i < notes.size(); ++i) {
     const TransferItem& item = plan_.backward.transfers[i];
-    if (!are_shares[i] || !is_here(item.dst) || !share_rows_.try_emplace(share_key(item)).second)
+    if (!notes[i].is_share || !is_here(item.dst) ||
+        !share_rows_.try_emplace(share_key(item)).second)
       continue;
     row_list_bytes_ += plan_.buffer(item.to).rows * static_cast<int64_t>(sizeof(int32_t));
   }
@@ -140,42 +140,41 @@ void RankArrays::allocate(uint8_t fill, Stream stream) {
     }
     memory = to_device(rows, stream);
   }
-  const std::vector<bool>& are_shares = lowered_.origins_of(true).are_shares;
-  for (size_t i = 0; i < are_shares.size(); ++i) {
+  const std::vector<TransferNote>& notes = lowered_.notes.backward.transfers;
+  for (size_t i = 0; i < notes.size(); ++i) {
     const TransferItem& item = plan_.backward.transfers[i];
-    if (!are_shares[i] || !is_here(item.dst)) continue;
+    if (!notes[i].is_share || !is_here(item.dst)) continue;
     DeviceMemory& memory = share_rows_.at(share_key(item));
     if (memory.data() == nullptr) memory = to_device(make_share_rows(item), stream);
   }
-  for (auto& [id, memory] : row_uses_) memory = to_device(make_row_uses(BufferId{id}), stream);
+  for (auto& [id, memory] : row_uses_) memory = to_device(make_row_uses(id), stream);
 }
 
-Dtype element_in(const Plan& plan, const std::vector<bool>& is_narrow, BufferId id, bool second) {
-  const BufferKind kind = plan.buffer(id).kind;
-  const Dtype dtype = plan.scenario.numerics.dtype;
+Dtype element_in(const LoweredPlan& lowered, BufferId id, bool second) {
+  const BufferKind kind = lowered.plan.buffer(id).kind;
+  const Dtype dtype = lowered.plan.scenario.numerics.dtype;
   const bool is_lse = second && kind == BufferKind::out;
-  return is_narrow[static_cast<size_t>(to_index(id))] && !is_lse ? dtype : element_of(kind, dtype);
+  return lowered.buffers[id].is_narrow && !is_lse ? dtype : element_of(kind, dtype);
 }
 
 Dtype sent_element(const LoweredPlan& lowered, const TransferItem& item, bool second) {
-  const bool has_copy = lowered.has_wire_copy[static_cast<size_t>(to_index(item.from))];
+  const bool has_copy = lowered.buffers[item.from].has_wire_copy;
   if (has_copy && item.src != item.dst && !item.wire_fp32)
     return lowered.plan.scenario.numerics.dtype;
-  return element_in(lowered.plan, lowered.is_narrow, item.from, second);
+  return element_in(lowered, item.from, second);
 }
 
 Dtype RankArrays::element(BufferId id, bool second) const {
-  return element_in(plan_, lowered_.is_narrow, id, second);
+  return element_in(lowered_, id, second);
 }
 
 RowBlock RankArrays::block(BufferId id, bool second, int32_t first_head) const {
-  return block_at((second ? second_ : first_)[to_index(id)], element(id, second), id, second,
-                  first_head);
+  return block_at((second ? second_ : first_)[id], element(id, second), id, second, first_head);
 }
 
 RowBlock RankArrays::wire_block(BufferId id, bool second, int32_t first_head) const {
-  return block_at((second ? wire_second_ : wire_first_)[to_index(id)],
-                  plan_.scenario.numerics.dtype, id, second, first_head);
+  return block_at((second ? wire_second_ : wire_first_)[id], plan_.scenario.numerics.dtype, id,
+                  second, first_head);
 }
 
 RowBlock RankArrays::block_at(int32_t array, Dtype element, BufferId id, bool second,

@@ -27,9 +27,9 @@ ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention)
 /// fp32, lse always in fp32.
 Dtype element_of(BufferKind kind, Dtype dtype);
 
-/// Element type of one of a buffer's arrays in memory. `is_narrow` [buffer]: results that are
+/// Element type of one of a buffer's arrays in memory: results that are
 /// stored in the dtype.
-Dtype element_in(const Plan& plan, const std::vector<bool>& is_narrow, BufferId id, bool second);
+Dtype element_in(const LoweredPlan& lowered, BufferId id, bool second);
 
 /// Element type that a transfer sends to another rank: that of the copy for wires if there is one.
 Dtype sent_element(const LoweredPlan& lowered, const TransferItem& item, bool second);
@@ -38,12 +38,12 @@ Dtype sent_element(const LoweredPlan& lowered, const TransferItem& item, bool se
 /// lists that their items name. Buffers of other ranks are not allocated.
 class RankArrays {
  public:
-  /// `is_here` [rank]. Plans the arrays without allocating them.
-  RankArrays(const LoweredPlan& lowered, std::vector<bool> is_here);
+  /// Plans the arrays without allocating them.
+  RankArrays(const LoweredPlan& lowered, IdVector<RankId, bool> is_here);
 
-  bool is_here(RankId rank) const { return is_here_[to_index(rank)]; }
+  bool is_here(RankId rank) const { return is_here_[rank]; }
   int64_t num_here() const { return std::count(is_here_.begin(), is_here_.end(), true); }
-  bool holds(BufferId id) const { return id != kNoBuffer && first_[to_index(id)] >= 0; }
+  bool holds(BufferId id) const { return id != kNoBuffer && first_[id] >= 0; }
   /// Reserves a further array, of the executor.
   int32_t reserve(const std::string& name, int64_t bytes) { return arrays_.reserve(name, bytes); }
   int64_t total_bytes() const { return arrays_.total_bytes() + row_list_bytes_; }
@@ -57,17 +57,17 @@ class RankArrays {
   }
   template <class T = void>
   T* first(BufferId id) const {
-    return at<T>(first_[to_index(id)]);
+    return at<T>(first_[id]);
   }
   template <class T = void>
   T* second(BufferId id) const {
-    return at<T>(second_[to_index(id)]);
+    return at<T>(second_[id]);
   }
   /// Element type of one array of a buffer.
   Dtype element(BufferId id, bool second) const;
-  bool has_second(BufferId id) const { return second_[to_index(id)] >= 0; }
+  bool has_second(BufferId id) const { return second_[id] >= 0; }
   int64_t array_bytes(BufferId id, bool second) const {
-    return arrays_.bytes_of(second ? second_[to_index(id)] : first_[to_index(id)]);
+    return arrays_.bytes_of(second ? second_[id] : first_[id]);
   }
 
   /// One array of a buffer, from head `first_head` (numbered among all heads) on.
@@ -83,13 +83,13 @@ class RankArrays {
   /// data; -1: not in this share.
   const int32_t* share_rows(const TransferItem& share) const;
   /// As WireRows::uses, for a buffer with a copy for wires.
-  const uint8_t* row_uses(BufferId id) const { return row_uses_.at(to_index(id)).as<uint8_t>(); }
+  const uint8_t* row_uses(BufferId id) const { return row_uses_.at(id).as<uint8_t>(); }
 
   std::string find_broken_guard(Stream stream) const { return arrays_.find_broken_guard(stream); }
   const Plan& plan() const { return plan_; }
 
  private:
-  void plan_row_lists(bool is_backward);
+  void plan_row_lists(Direction direction);
   void plan_row_list(RunListId list);
   void plan_share_rows();
   std::vector<int32_t> make_share_rows(const TransferItem& share) const;
@@ -99,13 +99,13 @@ class RankArrays {
 
   const LoweredPlan& lowered_;
   const Plan& plan_;
-  std::vector<bool> is_here_;
+  IdVector<RankId, bool> is_here_;
   GuardedArrays arrays_;
-  std::vector<int32_t> first_, second_;            // [BufferId] array; -1: not on this device
-  std::vector<int32_t> wire_first_, wire_second_;  // [BufferId] array of the copy for wires
-  std::map<int32_t, DeviceMemory> row_lists_;      // [RunListId]
+  IdVector<BufferId, int32_t> first_, second_;                 // array; -1: not on this device
+  IdVector<BufferId, int32_t> wire_first_, wire_second_;       // array of the copy for wires
+  std::map<int32_t, DeviceMemory> row_lists_;                  // [RunListId]
   std::map<std::array<int32_t, 4>, DeviceMemory> share_rows_;  // [stays here, from, to, buffer]
-  std::map<int32_t, DeviceMemory> row_uses_;                   // [BufferId]
+  std::map<BufferId, DeviceMemory> row_uses_;
   int64_t row_list_bytes_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "kernels/run/rank_device.h"
 
 #include "sim/base/machine_memory.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <array>
@@ -15,9 +16,9 @@ namespace {
 /// Alignment of messages in staging.
 constexpr int64_t kBufferAlignment = 256;
 
-std::vector<bool> only(const Plan& plan, RankId rank) {
-  std::vector<bool> is_here(plan.home.size(), false);
-  is_here[to_index(rank)] = true;
+IdVector<RankId, bool> only(const Plan& plan, RankId rank) {
+  IdVector<RankId, bool> is_here(plan.home.size(), false);
+  is_here[rank] = true;
   return is_here;
 }
 
@@ -121,12 +122,12 @@ std::vector<ItemEvent> RankDevice::events() {
   return planned_events(lowered_, events);
 }
 
-void RankDevice::begin_pass(bool is_backward, bool measures_items) {
+void RankDevice::begin_pass(Direction direction, bool measures_items) {
   select_device(device_);
-  is_backward_ = is_backward;
+  direction_ = direction;
   ++pass_number_;
   engine_.begin_pass(pass_value());
-  if (is_backward) {
+  if (direction == Direction::backward) {
     engine_.move_kept_inputs(false, compute_stream());
     wait_for_stream(compute_stream());
   }
@@ -144,9 +145,9 @@ void RankDevice::keep_inputs() {
   wait_for_stream(compute_stream());
 }
 
-void RankDevice::keep_repeat(bool is_backward, int32_t repeats_ago) {
+void RankDevice::keep_repeat(Direction direction, int32_t repeats_ago) {
   for (auto* clock : {&clock_, &piece_clock_})
-    (*clock)->keep_only(is_backward, (*clock)->repeat() - repeats_ago);
+    (*clock)->keep_only(direction, (*clock)->repeat() - repeats_ago);
 }
 
 template <class Work>
@@ -161,29 +162,18 @@ void RankDevice::enqueue_item(const ItemId& id, StepId step, const BufferUse& us
 
 void RankDevice::enqueue(StageKind kind, int64_t index) {
   select_device(device_);
-  const ItemId id{is_backward_, kind, index};
-  const Stream stream = compute_stream();
-  switch (kind) {
-    case StageKind::transfer:
-      break;  // in three parts, below
-    case StageKind::reorder:
-      if (const ReorderItem& item = pass().reorders[index]; item.rank == rank_)
-        enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.reorder(item, stream); });
-      break;
-    case StageKind::compute:
-      if (const ComputeItem& item = pass().computes[index];
-          item.rank == rank_ && item.num_slices > 0)
-        compute(item, index);
-      break;
-    case StageKind::merge:
-      if (const MergeItem& item = pass().merges[index]; item.rank == rank_)
-        enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.merge(item, stream); });
-      break;
-    case StageKind::finish:
-      if (const FinishItem& item = pass().finishes[index]; item.rank == rank_)
-        enqueue_item(id, item.step, uses_of(item), stream, [&] { engine_.finish(item, stream); });
-      break;
-  }
+  const auto run = [&](const auto& item) {
+    if (rank_of(item) != rank_) return;
+    const Stream stream = compute_stream();
+    enqueue_item({direction_, kind, index}, item.step, uses_of(plan_, item), stream,
+                 [&] { engine_.run(item, stream); });
+  };
+  visit_item(pass(), kind, index,
+             Overload{[](const TransferItem&) {},  // in three parts, below
+                      [&](const ComputeItem& item) {
+                        if (item.rank == rank_ && item.num_slices > 0) compute(item, index);
+                      },
+                      run});
 }
 
 /// Enqueues a compute item. If an item is in two parts, the CTAs of the second start when those of
@@ -191,20 +181,18 @@ void RankDevice::enqueue(StageKind kind, int64_t index) {
 /// inputs. If the first part ends with a kernel that adds up parts, the second runs after it:
 /// otherwise that kernel would have no multiprocessors, and the first part's results would be late.
 void RankDevice::compute(const ComputeItem& item, int64_t index) {
-  const std::vector<int64_t>& origins = lowered_.origins_of(is_backward_).of(StageKind::compute);
-  const int64_t origin = origins[static_cast<size_t>(index)];
+  const std::vector<ComputeNote>& notes = lowered_.notes[direction_].computes;
+  const int64_t origin = notes[static_cast<size_t>(index)].origin;
   const bool is_rest = computed_ == origin;
   const bool is_first_of_two =
-      !is_rest && std::find(origins.begin() + index + 1, origins.end(), origin) != origins.end();
+      !is_rest && std::any_of(notes.begin() + index + 1, notes.end(),
+                              [&](const ComputeNote& later) { return later.origin == origin; });
   computed_ = origin;
-  const bool is_beside = !is_backward_ || !engine_.adds_parts(item);
+  const bool is_beside = direction_ == Direction::forward || !engine_.adds_parts(item);
   const Stream stream = is_rest && is_beside ? late_stream_.get() : compute_stream();
   if (is_rest && is_beside) wait_for_flag(stream, engine_.begun_flag(), pass_value());
-  enqueue_item({is_backward_, StageKind::compute, index}, item.step,
-               uses_of(plan_, item, is_backward_), stream, [&] {
-                 is_backward_ ? engine_.compute_backward(item, stream, is_first_of_two && is_beside)
-                              : engine_.compute_forward(item, stream, is_first_of_two);
-               });
+  enqueue_item({direction_, StageKind::compute, index}, item.step, uses_of(plan_, item), stream,
+               [&] { engine_.run(item, stream, is_first_of_two && is_beside); });
 }
 
 std::vector<Stream> RankDevice::streams() const {
@@ -219,7 +207,7 @@ int64_t RankDevice::pack(int64_t begin, int64_t end) {
   int64_t sent = 0, received = 0, num_received = 0;
   for (int64_t i = begin; i < end; ++i) {
     const TransferItem& item = pass().transfers[i];
-    const ItemId id{is_backward_, StageKind::transfer, i};
+    const ItemId id{direction_, StageKind::transfer, i};
     if (item.src == item.dst) {
       if (item.src == rank_) landings_.push_back({&item, id, 0});
       continue;
@@ -264,8 +252,8 @@ bool RankDevice::is_local(const Message& message) { return message.item->src == 
 
 void RankDevice::move(const Message& message) {
   const TransferItem& item = *message.item;
-  enqueue_item(message.id, item.step, uses_of(item), transfer_stream(),
-               [&] { engine_.move(item, transfer_stream()); });
+  enqueue_item(message.id, item.step, uses_of(plan_, item), transfer_stream(),
+               [&] { engine_.run(item, transfer_stream()); });
 }
 
 void RankDevice::post(NcclGroup& nccl) {
@@ -326,48 +314,9 @@ void RankDevice::wait() {
   for (const Stream stream : streams()) wait_for_stream(stream);
 }
 
-void RankDevice::read_array(const ItemId& id, StepId step, BufferId buffer, bool second,
-                            const char* name, int64_t rows, std::vector<ItemResult>& results) {
-  const BufferSpec& spec = plan_.buffer(buffer);
-  const int64_t lanes = array_lanes(spec.kind, second, plan_.scenario.attention).lanes;
-  ItemResult result{id, rank_, step, name, {rows, spec.heads.size(), lanes}, {}};
-  const std::vector<float> values = engine_.read(buffer, second, compute_stream());
-  result.values.assign(values.begin(), values.begin() + rows * spec.heads.size() * lanes);
-  results.push_back(std::move(result));
-}
-
 std::vector<ItemResult> RankDevice::read_results(StageKind kind, int64_t index) {
   select_device(device_);
-  const ItemId id{is_backward_, kind, index};
-  std::vector<ItemResult> results;
-  const auto read = [&](StepId step, BufferId buffer, bool second, const char* name, int64_t rows) {
-    read_array(id, step, buffer, second, name, rows, results);
-  };
-  if (kind == StageKind::compute) {
-    const ComputeItem& item = pass().computes[index];
-    if (item.rank != rank_ || item.num_slices == 0) return results;
-    const int64_t q_rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
-    if (is_backward_) {
-      read(item.step, item.dq, false, "dq", q_rows);
-      read(item.step, item.dkv, false, "dk", kv_rows);
-      read(item.step, item.dkv, true, "dv", kv_rows);
-    } else {
-      read(item.step, item.out, false, "out", q_rows);
-      read(item.step, item.out, true, "lse", q_rows);
-    }
-  }
-  if (kind == StageKind::finish) {
-    const FinishItem& item = pass().finishes[index];
-    if (item.rank != rank_) return results;
-    const BufferSpec& spec = plan_.buffer(item.buffer);
-    const std::array<const char*, 2> names =
-        spec.kind == BufferKind::out   ? std::array<const char*, 2>{"out", "lse"}
-        : spec.kind == BufferKind::dkv ? std::array<const char*, 2>{"dk", "dv"}
-                                       : std::array<const char*, 2>{"dq", ""};
-    read(item.step, item.buffer, false, names[0], spec.rows);
-    if (*names[1] != '\0') read(item.step, item.buffer, true, names[1], spec.rows);
-  }
-  return results;
+  return engine_.read_results({direction_, kind, index}, compute_stream());
 }
 
 void RankDevice::collect_forward(Answer& answer) {
@@ -378,17 +327,6 @@ void RankDevice::collect_forward(Answer& answer) {
 void RankDevice::collect_backward(Answer& answer) {
   select_device(device_);
   engine_.collect_backward(answer, compute_stream());
-}
-
-int64_t RankDevice::tile_flops() const {
-  int64_t flops = 0;
-  for (const ComputeItem& item : plan_.forward.computes) {
-    if (item.rank == rank_) flops += engine_.tile_flops(item, false);
-  }
-  for (const ComputeItem& item : plan_.backward.computes) {
-    if (item.rank == rank_) flops += engine_.tile_flops(item, true);
-  }
-  return flops;
 }
 
 std::string RankDevice::find_broken_guard() {

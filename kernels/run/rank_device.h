@@ -37,11 +37,11 @@ class RankDevice {
 
   /// Sets time zero of its events to now. The device must be idle.
   void start_clock();
-  void begin_pass(bool is_backward, bool measures_items);
+  void begin_pass(Direction direction, bool measures_items);
   /// Saves the forward's data that every repeat of the backward must find unchanged.
   void keep_inputs();
   /// Keeps only the events of one pass of a direction: 0 is the last pass.
-  void keep_repeat(bool is_backward, int32_t repeats_ago);
+  void keep_repeat(Direction direction, int32_t repeats_ago);
   /// Enqueues an item of this rank that is no transfer; ignores items of other ranks.
   void enqueue(StageKind kind, int64_t index);
 
@@ -78,10 +78,10 @@ class RankDevice {
   void collect_forward(Answer& answer);
   void collect_backward(Answer& answer);
   std::vector<ItemEvent> events();
-  int64_t tile_flops() const;
+  int64_t tile_flops() const { return engine_.tile_flops(); }
   std::string generation_text() const { return engine_.generation_text(); }
   /// Kernels of this rank's items.
-  std::array<std::vector<std::string>, 2> item_kernels() const { return engine_.item_kernels(); }
+  ByDirection<std::vector<std::string>> item_kernels() const { return engine_.item_kernels(); }
   double list_seconds() const { return engine_.list_seconds(); }
   /// The array whose guard was overwritten; empty if none.
   std::string find_broken_guard();
@@ -125,9 +125,9 @@ class RankDevice {
   int32_t pass_value() const { return pass_number_ % kNumbers; }
   /// Bytes that a message takes in staging.
   static int64_t align(int64_t bytes);
-  const Pass& pass() const { return is_backward_ ? plan_.backward : plan_.forward; }
+  const Pass& pass() const { return plan_.pass(direction_); }
   bool pushes_all_pieces() const {
-    return lowered_.origins_of(is_backward_).pushes_all_pieces(rank_);
+    return lowered_.notes[direction_].ranks[rank_].pushes_all_pieces;
   }
   Stream transfer_stream() const { return transfer_stream_.get(); }
   Stream compute_stream() const { return is_in_order_ ? transfer_stream() : compute_stream_.get(); }
@@ -143,7 +143,7 @@ class RankDevice {
   void move_own_pieces();
   void reserve_staging(int64_t sent, int64_t received);
   const CopyPlan& copy_plan(int64_t index) const {
-    return copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
+    return copies_[direction_][static_cast<size_t>(index)];
   }
   bool is_last_of_piece(size_t index) const;
   void send_item(int64_t index, RankDevice& receiver);
@@ -160,8 +160,6 @@ class RankDevice {
   void compute(const ComputeItem& item, int64_t index);
   template <class Work>
   void enqueue_item(const ItemId& id, StepId step, const BufferUse& use, Stream stream, Work work);
-  void read_array(const ItemId& id, StepId step, BufferId buffer, bool second, const char* name,
-                  int64_t rows, std::vector<ItemResult>& results);
 
   const LoweredPlan& lowered_;
   const Plan& plan_;
@@ -169,12 +167,12 @@ class RankDevice {
   const RankId rank_;
   const int device_;
   const bool is_in_order_;  // a faulty plan may read what it writes
-  bool is_backward_ = false;
+  Direction direction_ = Direction::forward;
   DeviceInfo info_;
   RankEngine engine_;
   GuardedArrays staging_;
   int32_t send_staging_ = -1, receive_staging_ = -1;  // arrays
-  std::array<std::vector<CopyPlan>, 2> copies_;       // [direction][transfer]; Wire::copies
+  ByDirection<std::vector<CopyPlan>> copies_;         // [transfer]; Wire::copies
   std::vector<Sent> sent_;                            // [transfer] of the current pass
   int64_t num_stages_ = 0;                            // of transfers, over all passes
   // Results are sent at the same time as the inputs of later pieces; packing and placing of
@@ -186,8 +184,8 @@ class RankDevice {
   int32_t numbers_ = -1;       // array: 0, 1, 2, ...; flags are set to the pass's number
   int32_t num_pushed_ = -1;    // array: [piece] number of finished CTAs of a push
   int32_t first_pushed_ = -1;  // array: a flag that is set when the first piece is written
-  std::array<std::optional<FirstPush>, 2> pushes_;  // [direction] made at the first use
-  int32_t pass_number_ = 0;                         // passes begun
+  ByDirection<std::optional<FirstPush>> pushes_;  // made at the first use
+  int32_t pass_number_ = 0;                       // passes begun
   BufferHazards hazards_;
   std::optional<ItemClock> clock_, piece_clock_;  // piece_clock_: of send_piece, which a separate
                                                   // thread calls

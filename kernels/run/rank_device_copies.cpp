@@ -12,10 +12,10 @@ namespace cpscope::kernels {
 
 void RankDevice::plan_copies() {
   int64_t most_sent = 0, most_received = 0;
-  for (const bool is_backward : {false, true}) {
-    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-    std::vector<CopyPlan>& copies = copies_[is_backward ? 1 : 0];
-    const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward).pieces;
+  for (const Direction direction : kDirections) {
+    const Pass& pass = plan_.pass(direction);
+    std::vector<CopyPlan>& copies = copies_[direction];
+    const std::vector<TransferNote>& notes = lowered_.notes[direction].transfers;
     int64_t sent = 0, received = 0;
     for (size_t i = 0; i < pass.transfers.size(); ++i) {
       const TransferItem& item = pass.transfers[i];
@@ -26,7 +26,7 @@ void RankDevice::plan_copies() {
       CPSCOPE_CHECK(
           item.src != rank_ || item.dst == rank_ || engine_.wire_bytes(item) == item.bytes,
           "the plan counts other bytes", engine_.wire_bytes(item), item.bytes);
-      if (item.src == item.dst || pieces[i] >= 0) continue;
+      if (item.src == item.dst || notes[i].piece != kWhole) continue;
       if (item.src == rank_ && copy.is_packed) sent += align(item.bytes);
       if (item.dst == rank_ && !copy.lands_straight) received += align(item.bytes);
     }
@@ -82,11 +82,11 @@ void RankDevice::send_item(int64_t index, RankDevice& receiver) {
 void RankDevice::keep_item(int64_t index, int64_t stage) {
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
   const Stream stream = landing_stream_.get();
-  const BufferUse use = uses_of(item);
+  const BufferUse use = uses_of(plan_, item);
   hazards_.begin(use, stream);
   clock_->start(stream);
-  engine_.move(item, stream);
-  clock_->stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
+  engine_.run(item, stream);
+  clock_->stop({direction_, StageKind::transfer, index}, rank_, item.step, stream);
   hazards_.end(use, stream, stage);
 }
 
@@ -96,8 +96,8 @@ void RankDevice::receive(int64_t begin, int64_t end, const std::deque<RankDevice
   const auto each = [&](const auto& visit) {
     for (int64_t i = begin; i < end; ++i) visit(pass().transfers[static_cast<size_t>(i)], i);
   };
-  const std::vector<bool>& are_shares = lowered_.origins_of(is_backward_).are_shares;
-  const auto is_share = [&](int64_t i) { return are_shares[static_cast<size_t>(i)]; };
+  const std::vector<TransferNote>& notes = lowered_.notes[direction_].transfers;
+  const auto is_share = [&](int64_t i) { return notes[static_cast<size_t>(i)].is_share; };
   // Additions must not be overwritten; other rows that stay here wait for no arriving ones.
   const auto stays_first = [&](const TransferItem& item, int64_t i) {
     return item.src == rank_ && item.dst == rank_ && item.landing == Landing::replace &&
@@ -130,12 +130,12 @@ void RankDevice::receive(int64_t begin, int64_t end, const std::deque<RankDevice
 /// another order.
 void RankDevice::add_shares(std::vector<int64_t>& shares, const std::deque<RankDevice>& devices,
                             int64_t stage) {
-  const std::vector<int64_t>& origins = lowered_.origins_of(is_backward_).of(StageKind::transfer);
+  const std::vector<TransferNote>& notes = lowered_.notes[direction_].transfers;
   const auto item_of = [&](int64_t i) -> const TransferItem& {
     return pass().transfers[static_cast<size_t>(i)];
   };
   std::sort(shares.begin(), shares.end(), [&](int64_t a, int64_t b) {
-    return origins[static_cast<size_t>(a)] < origins[static_cast<size_t>(b)];
+    return notes[static_cast<size_t>(a)].origin < notes[static_cast<size_t>(b)].origin;
   });
   const TransferItem& any = item_of(shares.front());
   const Stream stream = landing_stream_.get();
@@ -146,7 +146,7 @@ void RankDevice::add_shares(std::vector<int64_t>& shares, const std::deque<RankD
     const TransferItem& item = item_of(i);
     if (item.src == rank_) {
       use.reads.push_back({item.from, item.heads});
-      kept.push_back({is_backward_, StageKind::transfer, i});
+      kept.push_back({direction_, StageKind::transfer, i});
       places.push_back({&item, nullptr});
       continue;
     }
@@ -179,21 +179,21 @@ void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices) {
   if (pushes_all_pieces()) return;
   select_device(device_);
   // The first piece has the wire for itself, because kernels of other devices wait for it.
-  if (piece == 1 && engine_.has_arrivals_from(is_backward_, rank_))
+  if (piece == 1 && engine_.has_arrivals_from(direction_, rank_))
     wait_for_first_piece(transfer_stream());
   send_piece(piece, devices, *piece_clock_);
 }
 
 /// Waits until the rows of the first piece that stay here are in place.
 void RankDevice::wait_for_first_piece(Stream stream) {
-  wait_for_flag(stream, engine_.arrival_flag(is_backward_, 0, rank_), pass_value());
+  wait_for_flag(stream, engine_.arrival_flag(direction_, 0, rank_), pass_value());
 }
 
 void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices, ItemClock& clock) {
-  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
-  for (size_t i = 0; i < pieces.size(); ++i) {
+  const std::vector<TransferNote>& notes = lowered_.notes[direction_].transfers;
+  for (size_t i = 0; i < notes.size(); ++i) {
     const TransferItem& item = pass().transfers[i];
-    if (pieces[i] != piece || item.src != rank_ || item.dst == rank_) continue;
+    if (notes[i].piece != piece || item.src != rank_ || item.dst == rank_) continue;
     RankDevice& receiver = devices[static_cast<size_t>(to_index(item.dst))];
     // No other item touches these buffers between the begin of the pass and its compute item, which
     // waits for flags.
@@ -204,9 +204,9 @@ void RankDevice::send_piece(int32_t piece, std::deque<RankDevice>& devices, Item
 
 /// True if this transfer completes this rank's part of the piece at the receiver.
 bool RankDevice::is_last_of_piece(size_t index) const {
-  const std::vector<int32_t>& pieces = lowered_.origins_of(is_backward_).pieces;
+  const std::vector<TransferNote>& notes = lowered_.notes[direction_].transfers;
   const TransferItem& item = pass().transfers[index];
-  for (size_t i = index + 1; i < pieces.size() && pieces[i] == pieces[index]; ++i) {
+  for (size_t i = index + 1; i < notes.size() && notes[i].piece == notes[index].piece; ++i) {
     const TransferItem& later = pass().transfers[i];
     if (later.src == item.src && later.dst == item.dst) return false;
   }
@@ -215,11 +215,11 @@ bool RankDevice::is_last_of_piece(size_t index) const {
 
 void RankDevice::push_first_piece(std::deque<RankDevice>& devices) {
   select_device(device_);
-  std::optional<FirstPush>& push = pushes_[is_backward_ ? 1 : 0];
+  std::optional<FirstPush>& push = pushes_[direction_];
   if (!push) push = find_push(devices);
   if (!push->is_taken) {
     CPSCOPE_CHECK(!pushes_all_pieces(), "a push has no room for all pieces", to_index(rank_),
-                  is_backward_);
+                  to_name(direction_));
     move_own_pieces();
     // Another thread may be sending the next pieces.
     return send_piece(0, devices, *clock_);
@@ -239,27 +239,27 @@ void RankDevice::push_first_piece(std::deque<RankDevice>& devices) {
 /// all pieces of rows that stay here, with their flags. They are the same in all passes of a
 /// direction.
 RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
-  const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward_);
+  const PassNotes& notes = lowered_.notes[direction_];
   FirstPush push;
   RowPush& rows = push.rows;
   rows.num_done = staging_.at<int32_t>(num_pushed_);
-  const bool keeps = engine_.has_arrivals_from(is_backward_, rank_);
+  const bool keeps = engine_.has_arrivals_from(direction_, rank_);
   const bool pushes_all = pushes_all_pieces();
   // Later pieces: these CTAs are fast enough to finish while one KV head of 16384 tokens is
   // computed, and the other multiprocessors are free; a wire needs more of them.
   rows.num_later_ctas = pushes_all ? 32 : 16;
-  const auto num_own =
-      static_cast<int32_t>(origins.cuts[static_cast<size_t>(to_index(rank_))].q.size());
-  const int32_t num_pieces = pushes_all ? origins.num_pieces() : num_own;
+  const auto num_own = static_cast<int32_t>(notes.ranks[rank_].cuts.q.size());
+  const int32_t num_pieces = pushes_all ? notes.num_pieces() : num_own;
   for (int32_t piece = 0; piece < num_pieces; ++piece) {
-    for (size_t i = 0; i < origins.pieces.size(); ++i) {
+    for (size_t i = 0; i < notes.transfers.size(); ++i) {
       const TransferItem& item = pass().transfers[i];
       const bool stays = item.dst == rank_;
-      if (origins.pieces[i] != piece || item.src != rank_ || (piece > 0 && !stays && !pushes_all))
+      if (notes.transfers[i].piece != piece || item.src != rank_ ||
+          (piece > 0 && !stays && !pushes_all))
         continue;
       const auto index = static_cast<int64_t>(i);
       if (!add_to_push(index, devices, rows)) return {};
-      push.items.push_back({is_backward_, StageKind::transfer, index});
+      push.items.push_back({direction_, StageKind::transfer, index});
       if (!stays && is_last_of_piece(i) &&
           !add_flag(rows, flag_at(piece, devices[static_cast<size_t>(to_index(item.dst))])))
         return {};
@@ -274,17 +274,17 @@ RankDevice::FirstPush RankDevice::find_push(std::deque<RankDevice>& devices) {
 
 /// Moves the rows that stay here, by kernels that end before any kernel waits for flags.
 void RankDevice::move_own_pieces() {
-  const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward_);
+  const PassNotes& notes = lowered_.notes[direction_];
   const Stream stream = landing_stream_.get();
   BufferUse local;
-  for (size_t i = 0; i < origins.pieces.size(); ++i) {
+  for (size_t i = 0; i < notes.transfers.size(); ++i) {
     const TransferItem& item = pass().transfers[i];
-    if (origins.pieces[i] < 0 || item.src != rank_ || item.dst != rank_) continue;
+    if (notes.transfers[i].piece < 0 || item.src != rank_ || item.dst != rank_) continue;
     keep_item(static_cast<int64_t>(i), BufferHazards::kAlone);
     local.writes.push_back({item.to, item.heads});
   }
   if (local.writes.empty()) return;
-  const size_t num_pieces = origins.cuts[static_cast<size_t>(to_index(rank_))].q.size();
+  const size_t num_pieces = notes.ranks[rank_].cuts.q.size();
   for (size_t piece = 0; piece < num_pieces; ++piece)
     set_flag(static_cast<int32_t>(piece), *this, stream);
   hazards_.end(local, stream);
@@ -314,7 +314,7 @@ uint8_t* RankDevice::received_place(const CopyPlan& plan) const {
 
 /// The rows that a transfer sends. Addresses stay the same in all passes.
 const std::vector<ByteRows>& RankDevice::wire_rows(int64_t index, const RankDevice& receiver) {
-  CopyPlan& plan = copies_[is_backward_ ? 1 : 0][static_cast<size_t>(index)];
+  CopyPlan& plan = copies_[direction_][static_cast<size_t>(index)];
   if (!plan.rows.empty()) return plan.rows;
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
   if (plan.lands_straight) {
@@ -336,12 +336,12 @@ void RankDevice::copy_straight(int64_t index, RankDevice& receiver, ItemClock& c
   const TransferItem& item = pass().transfers[index];
   clock.start(stream);
   for (const ByteRows& rows : wire_rows(index, receiver)) copy_byte_rows(rows, stream);
-  clock.stop({is_backward_, StageKind::transfer, index}, rank_, item.step, stream);
+  clock.stop({direction_, StageKind::transfer, index}, rank_, item.step, stream);
 }
 
 /// The receiver's flag that reports the arrival of this rank's part of a piece.
 int32_t* RankDevice::flag_at(int32_t piece, const RankDevice& receiver) const {
-  return receiver.engine_.arrival_flag(is_backward_, piece, rank_);
+  return receiver.engine_.arrival_flag(direction_, piece, rank_);
 }
 
 void RankDevice::set_flag(int32_t piece, const RankDevice& receiver, Stream stream) {

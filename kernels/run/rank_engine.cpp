@@ -98,14 +98,15 @@ struct PushedPieces {
   }
 };
 
-/// [rank] For a pass whose inputs arrive in pieces.
-std::vector<PushedPieces> count_pushed_pieces(const LoweredPlan& lowered, bool is_backward) {
-  const Pass& pass = is_backward ? lowered.plan.backward : lowered.plan.forward;
-  std::vector<PushedPieces> pushed(lowered.plan.home.size());
+/// For a pass whose inputs arrive in pieces.
+IdVector<RankId, PushedPieces> count_pushed_pieces(const LoweredPlan& lowered,
+                                                   Direction direction) {
+  const Pass& pass = lowered.plan.pass(direction);
+  IdVector<RankId, PushedPieces> pushed(lowered.plan.home.size());
   for (size_t i = 0; i < pass.transfers.size(); ++i) {
-    if (lowered.origins_of(is_backward).pieces[i] < 0) continue;
+    if (lowered.notes[direction].transfers[i].piece == kWhole) continue;
     const TransferItem& item = pass.transfers[i];
-    PushedPieces& by_sender = pushed[static_cast<size_t>(to_index(item.src))];
+    PushedPieces& by_sender = pushed[item.src];
     by_sender.is_needed |= !goes_straight(lowered, item);
     by_sender.is_possible &= can_be_pushed(lowered, item);
     by_sender.bytes += item.bytes;
@@ -118,12 +119,13 @@ std::vector<PushedPieces> count_pushed_pieces(const LoweredPlan& lowered, bool i
 /// True if every piece of inputs can arrive while kernels wait for it: by copies only, or written
 /// by a kernel that begins before them. Records which ranks' kernels write them.
 bool can_come_in_pieces(LoweredPlan& lowered) {
-  for (const bool is_backward : {false, true}) {
-    LoweredPlan::Origins& origins = lowered.origins[is_backward ? 1 : 0];
-    if (!origins.is_cut()) continue;
-    for (const PushedPieces& pushed : count_pushed_pieces(lowered, is_backward)) {
-      if (pushed.is_needed && !pushed.has_room()) return false;
-      origins.pushing.push_back(pushed.is_needed);
+  for (const Direction direction : kDirections) {
+    PassNotes& notes = lowered.notes[direction];
+    if (!notes.is_cut) continue;
+    const IdVector<RankId, PushedPieces> pushed = count_pushed_pieces(lowered, direction);
+    for (const RankId rank : pushed.ids()) {
+      if (pushed[rank].is_needed && !pushed[rank].has_room()) return false;
+      notes.ranks[rank].pushes_all_pieces = pushed[rank].is_needed;
     }
   }
   return true;
@@ -135,11 +137,20 @@ bool is_merged_in_dtype(const Numerics& numerics) {
 
 }  // namespace
 
+Result<std::vector<std::string>> passes_left_out(const Environment& environment) {
+  Result<std::vector<std::string>> names =
+      parse_pass_names(environment("CPSCOPE_WITHOUT").value_or(""));
+  if (names) return names;
+  Error error = names.error();
+  error.complaints.front().where = "CPSCOPE_WITHOUT";
+  return error;
+}
+
 LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
-                              std::optional<Generation> generation, int32_t compute_capability,
-                              HeadPieces pieces, bool adds_shares) {
+                              const LoweringTarget& target) {
   const Plan& plan = checked.plan();
-  const Generation newest = generation.value_or(newest_generation(compute_capability));
+  const Generation newest =
+      target.generation.value_or(newest_generation(target.compute_capability));
   const auto has_hopper_forward = [&](const ComputeItem& item) {
     return newest == Generation::sm90 && item.dq == kNoBuffer &&
            why_not_forward(newest, shape_of_heads(plan, item)).empty();
@@ -147,7 +158,9 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   Lowering lowering;
   lowering.saves_work = !options.observer && checked.admitted_because().empty() &&
                         !is_merged_in_dtype(plan.scenario.numerics);
-  lowering.pieces = {std::min(pieces.most, Arrivals::kMostPieces), pieces.fewest_tiles};
+  lowering.without = target.without;
+  lowering.pieces = target.pieces;
+  lowering.pieces.most = std::min(lowering.pieces.most, Arrivals::kMostPieces);
   const auto has_fused_backward = [&](const ComputeItem& item) {
     const AttentionShape shape = shape_of_heads(plan, item);
     return item.dq != kNoBuffer && why_not_backward(newest, shape).empty() &&
@@ -164,7 +177,7 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
     const AttentionShape shape = shape_of_item(of, item, count_pairs(of.slices_of(item)));
     return forward_tile_shape(newest, shape).heads;
   };
-  lowering.adds_shares = adds_shares;
+  lowering.adds_shares = target.adds_shares;
   // A joined item starts only after inputs have arrived: with pieces that takes little time.
   if (lowering.pieces.most > 1) lowering.can_join = lowering.waits_for_pieces;
   LoweredPlan lowered = lower_plan(plan, lowering);
@@ -189,7 +202,7 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   return std::nullopt;
 }
 
-RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
+RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_here,
                        int32_t compute_capability, const EngineOptions& options)
     : lowered_(lowered),
       plan_(lowered.plan),
@@ -200,9 +213,9 @@ RankEngine::RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here,
       heads_of_steps_(find_heads_of_steps(plan_)),
       arrays_(lowered, std::move(is_here)),
       tiles_(plan_) {
-  for (size_t r = 0; r < plan_.home.size(); ++r) {
-    const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
-    max_logits_.push_back(here ? arrays_.reserve(fmt::format("rank {} max_logit", r),
+  for (const RankId rank : plan_.home.ids()) {
+    const bool here = arrays_.is_here(rank);
+    max_logits_.push_back(here ? arrays_.reserve(fmt::format("rank {} max_logit", to_index(rank)),
                                                  attention_.heads * int64_t{sizeof(float)})
                                : -1);
   }
@@ -228,7 +241,7 @@ void RankEngine::plan_forward(const ComputeItem& item) {
   const AttentionShape shape = shape_of(item);
   const TileShape tile = forward_tile_shape(forward_generation(shape), shape);
   tiles_.plan(item, TileOwner::queries, tile,
-              most_heads_of(item, false, TileOwner::queries, tile.heads));
+              most_heads_of(item, Direction::forward, TileOwner::queries, tile.heads));
 }
 
 void RankEngine::plan_backward(const ComputeItem& item) {
@@ -237,14 +250,14 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   const Generation generation = backward_generation(shape);
   if (!is_backward_fused(generation, shape))
     tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape),
-                most_heads_of(item, true, TileOwner::queries, 1));
+                most_heads_of(item, Direction::backward, TileOwner::queries, 1));
   const TileShape key_tile = key_gradient_tile_shape(generation, shape);
   // Sums must be the same for any number of pieces of heads.
-  std::optional<HeadRange> dealt_in_parts;
+  std::optional<HeadRange> heads_in_parts;
   if (generation == Generation::sm90)
-    dealt_in_parts = heads_of_steps_.at({to_index(item.rank), to_index(item.step)});
-  tiles_.plan(item, TileOwner::keys, key_tile, most_heads_of(item, true, TileOwner::keys, 1),
-              dealt_in_parts);
+    heads_in_parts = heads_of_steps_.at({to_index(item.rank), to_index(item.step)});
+  tiles_.plan(item, TileOwner::keys, key_tile,
+              most_heads_of(item, Direction::backward, TileOwner::keys, 1), heads_in_parts);
   if (arrays_.element(item.dq, false) != Dtype::fp32 && !dq_sums_.contains(to_index(item.dq))) {
     const int64_t count =
         arrays_.array_bytes(item.dq, false) / element_bytes(plan_.scenario.numerics.dtype);
@@ -300,20 +313,20 @@ DeviceRows RankEngine::part_rows_of(const ComputeItem& item, bool second) const 
 /// Reserves the counters. Items may run at the same time, so each has its own. Kernels leave them
 /// at zero.
 void RankEngine::plan_counters() {
-  std::vector<int64_t> bytes(plan_.home.size(), 0);
-  for (const bool is_backward : {false, true}) {
-    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
+  IdVector<RankId, int64_t> bytes(plan_.home.size(), 0);
+  for (const Direction direction : kDirections) {
+    const Pass& pass = plan_.pass(direction);
     for (const ComputeItem& item : pass.computes) {
-      int64_t& end = bytes[static_cast<size_t>(to_index(item.rank))];
-      counter_places_[is_backward ? 1 : 0].push_back(end);
+      int64_t& end = bytes[item.rank];
+      counter_places_[direction].push_back(end);
       if (item.num_slices > 0 && arrays_.is_here(item.rank))
-        end += counter_bytes_of(item, is_backward);
+        end += counter_bytes_of(item, direction);
     }
   }
-  for (size_t r = 0; r < bytes.size(); ++r) {
-    const bool here = arrays_.is_here(RankId{static_cast<int32_t>(r)});
-    const int32_t array = here ? arrays_.reserve(fmt::format("rank {} counters", r), bytes[r]) : -1;
-    counters_.push_back({array, bytes[r]});
+  for (const RankId rank : bytes.ids()) {
+    const std::string name = fmt::format("rank {} counters", to_index(rank));
+    const int32_t array = arrays_.is_here(rank) ? arrays_.reserve(name, bytes[rank]) : -1;
+    counters_.push_back({array, bytes[rank]});
   }
 }
 
@@ -327,21 +340,19 @@ bool RankEngine::adds_parts(const ComputeItem& item) const {
   return item.num_slices > 0 && key_list_of(item).group_parts > 1;
 }
 
-int64_t RankEngine::counter_bytes_of(const ComputeItem& item, bool is_backward) const {
-  if (!is_backward) return kCounterBytes;
+int64_t RankEngine::counter_bytes_of(const ComputeItem& item, Direction direction) const {
+  if (direction == Direction::forward) return kCounterBytes;
   return counter_bytes(item.heads.size(), key_list_of(item).num_counters);
 }
 
-int32_t* RankEngine::counters_of(const ComputeItem& item, bool is_backward) const {
-  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-  const int64_t place = counter_places_[is_backward ? 1 : 0][index_of(item, pass.computes)];
-  return arrays_.at<int32_t>(counters_[to_index(item.rank)].array) +
-         place / int64_t{sizeof(int32_t)};
+int32_t* RankEngine::counters_of(const ComputeItem& item, Direction direction) const {
+  const Pass& pass = plan_.pass(direction);
+  const int64_t place = counter_places_[direction][index_of(item, pass.computes)];
+  return arrays_.at<int32_t>(counters_[item.rank].array) + place / int64_t{sizeof(int32_t)};
 }
 
-const OwnMerge& RankEngine::own_merge_of(const ComputeItem& item, bool is_backward) const {
-  const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-  return lowered_.origins_of(is_backward).own_merges[index_of(item, pass.computes)];
+const ComputeNote& RankEngine::note_of(const ComputeItem& item, Direction direction) const {
+  return lowered_.notes[direction].computes[index_of(item, plan_.pass(direction).computes)];
 }
 
 void RankEngine::plan_kept_inputs() {
@@ -397,9 +408,8 @@ void RankEngine::allocate(Stream stream) {
 
 /// Zeroes the padding elements: kernels read them with each row, and no wire transports them.
 void RankEngine::clear_padded_lanes(void* zeros, Stream stream) {
-  for (size_t b = 0; b < plan_.buffers.size(); ++b) {
-    const BufferId id{static_cast<int32_t>(b)};
-    const BufferSpec& spec = plan_.buffers[b];
+  for (const BufferId id : plan_.buffers.ids()) {
+    const BufferSpec& spec = plan_.buffer(id);
     for (const bool second : {false, true}) {
       const ArrayLanes lanes = array_lanes(spec.kind, second, attention_);
       if (!arrays_.holds(id) || lanes.pitch == lanes.lanes) continue;
@@ -452,18 +462,24 @@ void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   launch.lse_row_stride = lse.row_stride;
 }
 
-void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool says_begun) {
+void RankEngine::run(const ComputeItem& item, Stream stream, bool says_begun) {
   if (item.num_slices == 0) return;
+  item.d_out == kNoBuffer ? compute_forward(item, stream, says_begun)
+                          : compute_backward(item, stream, says_begun);
+}
+
+void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool says_begun) {
   const int32_t head = item.heads.begin;
   ForwardLaunch launch;
   place_rows(item, launch);
-  launch.max_logit = arrays_.at<float>(max_logits_[to_index(item.rank)]) + head;
+  launch.max_logit = arrays_.at<float>(max_logits_[item.rank]) + head;
   const Generation generation = forward_generation(launch.shape);
   const TileShape tile = forward_tile_shape(generation, launch.shape);
   launch.query_tiles = tiles_.find(item, TileOwner::queries, tile);
-  launch.query_tiles.arrivals = arrivals_of(item, false, TileOwner::queries, tile.heads);
-  launch.counter = counters_of(item, false);
-  const OwnMerge& own = own_merge_of(item, false);
+  launch.query_tiles.arrivals =
+      arrivals_of(item, Direction::forward, TileOwner::queries, tile.heads);
+  launch.counter = counters_of(item, Direction::forward);
+  const OwnMerge& own = note_of(item, Direction::forward).own_merge;
   launch.merges = own.merges;
   launch.rounds = own.rounds;
   if (says_begun) launch.query_tiles.begun = {begun_flag(), pass_number_};
@@ -476,7 +492,6 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
 }
 
 void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool says_begun) {
-  if (item.num_slices == 0) return;
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
   place_rows(item, launch);
@@ -491,7 +506,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
         arrays_.at<Bf16>(statistics.offsets) + own_head * offsets_of_head(launch.shape.q_rows);
   }
   launch.dq = arrays_.rows(item.dq, false, head);
-  launch.merges_dq = own_merge_of(item, true).merges;
+  launch.merges_dq = note_of(item, Direction::backward).own_merge.merges;
   if (const auto sums = dq_sums_.find(to_index(item.dq)); sums != dq_sums_.end()) {
     launch.narrow_dq = launch.dq;
     const int32_t dq_head = head - plan_.buffer(item.dq).heads.begin;
@@ -500,7 +515,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
   launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
   launch.dkv_element = arrays_.element(item.dkv, false);
-  if (lowered_.has_wire_copy[static_cast<size_t>(to_index(item.dkv))]) {
+  if (lowered_.buffers[item.dkv].has_wire_copy) {
     const int32_t kv_head = launch.shape.first_kv_head;
     launch.wire = {arrays_.wire_block(item.dkv, false, kv_head).data,
                    arrays_.wire_block(item.dkv, true, kv_head).data, arrays_.row_uses(item.dkv)};
@@ -512,13 +527,13 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
         tiles_.find(item, TileOwner::queries, query_gradient_tile_shape(generation, launch.shape));
   launch.key_tiles =
       tiles_.find(item, TileOwner::keys, key_gradient_tile_shape(generation, launch.shape));
-  launch.key_tiles.arrivals = arrivals_of(item, true, TileOwner::keys, 1);
+  launch.key_tiles.arrivals = arrivals_of(item, Direction::backward, TileOwner::keys, 1);
   if (const int32_t parts = launch.key_tiles.group_parts; parts > 1) {
     for (int32_t& end : launch.key_tiles.arrivals.ends) end *= parts;
     launch.dk_parts = part_rows_of(item, false);
     launch.dv_parts = part_rows_of(item, true);
   }
-  launch.counters = counters_of(item, true);
+  launch.counters = counters_of(item, Direction::backward);
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
   launch.num_turns_taken =
       is_fused ? int64_t{launch.shape.num_heads} * launch.key_tiles.num_counters : 0;

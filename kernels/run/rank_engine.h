@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/group/launch_place.h"
 #include "kernels/lower/lowered_plan.h"
 #include "kernels/rows/row_push.h"
 #include "kernels/run/rank_arrays.h"
@@ -25,11 +26,23 @@ struct EngineOptions {
   bool repeats = false;                  // the backward may run more than once
 };
 
-/// The plan in the form that devices of this compute capability execute. Items stay as planned if
-/// an observer reads their results, or if the plan is faulty. adds_shares: as in Lowering.
+/// The devices for which a plan is lowered.
+struct LoweringTarget {
+  std::optional<Generation> generation = {};  // forced; else the newest that the devices have
+  int32_t compute_capability = 0;
+  HeadPieces pieces = {};  // as in Lowering, as the others
+  bool adds_shares = false;
+  std::vector<std::string> without = {};  // names of passes
+};
+
+/// Names of passes of lowering that CPSCOPE_WITHOUT leaves out, for finding faults. Errors:
+/// bad_input for a name that no pass has.
+Result<std::vector<std::string>> passes_left_out(const Environment& environment);
+
+/// The plan in the form that the devices execute. Items stay as planned if an observer reads their
+/// results, or if the plan is faulty.
 LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
-                              std::optional<Generation> generation, int32_t compute_capability,
-                              HeadPieces pieces, bool adds_shares);
+                              const LoweringTarget& target);
 
 /// True if the transfer can go straight: copies of whole stretches of rows write it to its
 /// destination, without kernels. Not if rows are converted or added, or are too scattered.
@@ -52,9 +65,9 @@ size_t index_of(const Item& item, const std::vector<Item>& items) {
 /// no schedule: all these are in the plan. Errors are thrown as DeviceError.
 class RankEngine {
  public:
-  /// `is_here` [rank]; compute_capability as in DeviceInfo. Makes all tile lists; allocates nothing
+  /// compute_capability as in DeviceInfo. Makes all tile lists; allocates nothing
   /// on the device.
-  RankEngine(const LoweredPlan& lowered, std::vector<bool> is_here, int32_t compute_capability,
+  RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_here, int32_t compute_capability,
              const EngineOptions& options);
 
   /// Reason why no supported device can execute the plan (dtype, head dims), if so.
@@ -75,22 +88,22 @@ class RankEngine {
   void move_kept_inputs(bool keeps, Stream stream);
   /// Flag that reports to the kernels of a rank that the source's part of a piece of their inputs
   /// has arrived.
-  int32_t* arrival_flag(bool is_backward, int32_t piece, RankId source) const;
+  int32_t* arrival_flag(Direction direction, int32_t piece, RankId source) const;
   /// True if the source sends pieces to this device's rank, or is this rank and keeps some.
-  bool has_arrivals_from(bool is_backward, RankId source) const;
+  bool has_arrivals_from(Direction direction, RankId source) const;
   /// Flag that is set to the number of the pass when the last kernel of a compute item with
   /// says_begun has all its multiprocessors.
   int32_t* begun_flag() const { return arrays_.at<int32_t>(begun_); }
   /// True if a backward's item ends with a kernel that adds up parts (TileList::group_parts).
   bool adds_parts(const ComputeItem& item) const;
-  void compute_forward(const ComputeItem& item, Stream stream, bool says_begun = false);
-  void compute_backward(const ComputeItem& item, Stream stream, bool says_begun = false);
-  void reorder(const ReorderItem& item, Stream stream);
-  void merge(const MergeItem& item, Stream stream);
-  void finish(const FinishItem& item, Stream stream);
 
-  /// Moves rows of a transfer with both ends on this device.
-  void move(const TransferItem& item, Stream stream);
+  /// Enqueues an item. A transfer must have both ends on this device. An idle compute is nothing.
+  /// says_begun: the kernel sets begun_flag.
+  void run(const ComputeItem& item, Stream stream, bool says_begun = false);
+  void run(const TransferItem& item, Stream stream);
+  void run(const ReorderItem& item, Stream stream);
+  void run(const MergeItem& item, Stream stream);
+  void run(const FinishItem& item, Stream stream);
   /// Copies of a transfer that goes straight (goes_straight), to the engine of another device that
   /// this process drives, or to this one.
   std::vector<ByteRows> copies_of(const TransferItem& item, const RankEngine& receiver) const;
@@ -125,18 +138,25 @@ class RankEngine {
   /// One array of a buffer after the item, [row, head, element] without padding elements. Waits for
   /// the stream.
   std::vector<float> read(BufferId id, bool second, Stream stream) const;
+  /// The values that an item on this device has just written, if it is a compute with work or a
+  /// finish. Waits for the stream.
+  std::vector<ItemResult> read_results(const ItemId& id, Stream stream) const;
   /// The array whose guard was overwritten; empty if none.
   std::string find_broken_guard(Stream stream) const { return arrays_.find_broken_guard(stream); }
-  /// Floating-point operations of one item's tiles, including masked cells.
-  int64_t tile_flops(const ComputeItem& item, bool is_backward) const;
+  /// Floating-point operations of the tiles of all items on this device, including masked cells.
+  int64_t tile_flops() const;
   std::string generation_text() const;
   /// Average host time for a rank's tile lists; ranks may share lists.
   double list_seconds() const { return list_seconds_; }
   /// [the plan's compute item of each direction] "sm90 forward 128x160", "sm90 dq dk dv 128x64 by
   /// tile merging dq"; "" if it has no work or is not on this device.
-  std::array<std::vector<std::string>, 2> item_kernels() const;
+  ByDirection<std::vector<std::string>> item_kernels() const;
 
  private:
+  void compute_forward(const ComputeItem& item, Stream stream, bool says_begun);
+  void compute_backward(const ComputeItem& item, Stream stream, bool says_begun);
+  int64_t tile_flops(const ComputeItem& item, Direction direction) const;
+
   /// Row statistics of the rows of one out buffer, computed once per run.
   struct Statistics {
     int32_t log2_lse = -1, delta = -1;  // arrays, [head][row]
@@ -165,11 +185,11 @@ class RankEngine {
   void plan_part_sums();
   DeviceRows part_rows_of(const ComputeItem& item, bool second) const;
   const TileList& key_list_of(const ComputeItem& item) const;
-  Arrivals arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner,
+  Arrivals arrivals_of(const ComputeItem& item, Direction direction, TileOwner owner,
                        int32_t tile_heads) const;
-  int32_t most_heads_of(const ComputeItem& item, bool is_backward, TileOwner owner,
+  int32_t most_heads_of(const ComputeItem& item, Direction direction, TileOwner owner,
                         int32_t tile_heads) const;
-  int64_t counter_bytes_of(const ComputeItem& item, bool is_backward) const;
+  int64_t counter_bytes_of(const ComputeItem& item, Direction direction) const;
   bool keeps_partials() const;
   RowCopy copy_of(const TransferItem& item, bool second) const;
   RowBlock sent_block(const TransferItem& item, bool second) const;
@@ -183,9 +203,9 @@ class RankEngine {
   void collect_rows(BufferId buffer, bool second, RunListId tokens, Tensor& tensor, Stream stream);
   void collect_sink_gradient(Answer& answer, Stream stream);
 
-  const OwnMerge& own_merge_of(const ComputeItem& item, bool is_backward) const;
+  const ComputeNote& note_of(const ComputeItem& item, Direction direction) const;
   /// Counters of a compute item's launches.
-  int32_t* counters_of(const ComputeItem& item, bool is_backward) const;
+  int32_t* counters_of(const ComputeItem& item, Direction direction) const;
 
   const LoweredPlan& lowered_;
   const Plan& plan_;
@@ -206,15 +226,15 @@ class RankEngine {
     int32_t array = -1;
     int64_t bytes = 0;
   };
-  std::vector<Counters> counters_;                      // [rank]
-  std::vector<int32_t> max_logits_;                     // [rank] array
-  std::array<std::vector<int64_t>, 2> counter_places_;  // [direction][compute item] bytes
+  IdVector<RankId, Counters> counters_;
+  IdVector<RankId, int32_t> max_logits_;              // array
+  ByDirection<std::vector<int64_t>> counter_places_;  // [compute item] bytes
   /// Flags for the inputs of this device's rank.
   struct InputFlags {
     int32_t array = -1;           // [piece][source]
     std::vector<RankId> sources;  // that send pieces
   };
-  std::array<InputFlags, 2> inputs_;  // [direction]
+  ByDirection<InputFlags> inputs_;
   int32_t pass_number_ = 0;
   std::map<int32_t, Statistics> statistics_;  // [BufferId of out]
   std::map<int32_t, int32_t> dq_sums_;        // [BufferId of dq in the dtype] array in fp32

@@ -111,17 +111,17 @@ void RankEngine::load(const RunInputs& inputs, Stream stream) {
   std::copy(inputs.sink.begin(), inputs.sink.end(), sink.begin());
   copy_to_device(arrays_.at(sink_), sink.data(), attention_.heads * int64_t{sizeof(float)}, stream);
   fill_bytes(arrays_.at(d_sink_), 0, attention_.heads * int64_t{sizeof(double)}, stream);
-  for (size_t r = 0; r < plan_.home.size(); ++r) {
-    if (!arrays_.is_here(RankId{static_cast<int32_t>(r)})) continue;
-    const HomeBuffers& home = plan_.home[r];
-    load_rows(inputs.q, plan_.q_lists[r], home.q, false, stream);
-    load_rows(inputs.k, plan_.kv_lists[r], home.kv, false, stream);
-    load_rows(inputs.v, plan_.kv_lists[r], home.kv, true, stream);
+  for (const RankId rank : plan_.home.ids()) {
+    if (!arrays_.is_here(rank)) continue;
+    const HomeBuffers& home = plan_.home[rank];
+    load_rows(inputs.q, plan_.q_lists[rank], home.q, false, stream);
+    load_rows(inputs.k, plan_.kv_lists[rank], home.kv, false, stream);
+    load_rows(inputs.v, plan_.kv_lists[rank], home.kv, true, stream);
     if (home.d_out != kNoBuffer)
-      load_rows(inputs.d_out, plan_.q_lists[r], home.d_out, false, stream);
+      load_rows(inputs.d_out, plan_.q_lists[rank], home.d_out, false, stream);
     if (attention_.rope_theta <= 0) continue;
-    rotate_home(home.q, plan_.q_lists[r], true, +1.0, stream);
-    rotate_home(home.kv, plan_.kv_lists[r], false, +1.0, stream);
+    rotate_home(home.q, plan_.q_lists[rank], true, +1.0, stream);
+    rotate_home(home.kv, plan_.kv_lists[rank], false, +1.0, stream);
   }
   wait_for_stream(stream);
 }
@@ -170,9 +170,9 @@ void RankEngine::collect_forward(Answer& answer, Stream stream) {
   const int64_t tokens = plan_.layout.slots.tokens;
   Tensor& out = tensor_of(answer.out, "out", {tokens, attention_.heads, attention_.head_dim_v});
   Tensor& lse = tensor_of(answer.lse, "lse", {tokens, attention_.heads});
-  for (size_t r = 0; r < plan_.home.size(); ++r) {
-    if (arrays_.holds(plan_.home[r].out))
-      collect_rows(plan_.home[r].out, false, plan_.q_lists[r], out, stream);
+  for (const RankId rank : plan_.home.ids()) {
+    if (arrays_.holds(plan_.home[rank].out))
+      collect_rows(plan_.home[rank].out, false, plan_.q_lists[rank], out, stream);
   }
   // lse is not sent: it is read where it was computed.
   for (const BufferId made : lowered_.answers) {
@@ -196,26 +196,26 @@ void RankEngine::collect_backward(Answer& answer, Stream stream) {
   Tensor& dq = tensor_of(answer.dq, "dq", {tokens, attention_.heads, dim_qk});
   Tensor& dk = tensor_of(answer.dk, "dk", {kv_tokens, attention_.kv_heads, dim_qk});
   Tensor& dv = tensor_of(answer.dv, "dv", {kv_tokens, attention_.kv_heads, dim_v});
-  for (size_t r = 0; r < plan_.home.size(); ++r) {
-    const HomeBuffers& home = plan_.home[r];
+  for (const RankId rank : plan_.home.ids()) {
+    const HomeBuffers& home = plan_.home[rank];
     if (!arrays_.holds(home.dq)) continue;
     if (attention_.rope_theta > 0) {
-      rotate_home(home.dq, plan_.q_lists[r], true, -1.0, stream);
-      rotate_home(home.dkv, plan_.kv_lists[r], false, -1.0, stream);
+      rotate_home(home.dq, plan_.q_lists[rank], true, -1.0, stream);
+      rotate_home(home.dkv, plan_.kv_lists[rank], false, -1.0, stream);
     }
-    collect_rows(home.dq, false, plan_.q_lists[r], dq, stream);
-    collect_rows(home.dkv, false, plan_.kv_lists[r], dk, stream);
-    collect_rows(home.dkv, true, plan_.kv_lists[r], dv, stream);
+    collect_rows(home.dq, false, plan_.q_lists[rank], dq, stream);
+    collect_rows(home.dkv, false, plan_.kv_lists[rank], dk, stream);
+    collect_rows(home.dkv, true, plan_.kv_lists[rank], dv, stream);
   }
   if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient(answer, stream);
 }
 
 void RankEngine::collect_sink_gradient(Answer& answer, Stream stream) {
   // Each row counts once, on the rank that computed it.
-  std::vector<bool> is_counted(plan_.buffers.size(), false);
+  IdVector<BufferId, bool> is_counted(plan_.buffers.size(), false);
   for (const ComputeItem& item : plan_.backward.computes) {
-    if (!arrays_.is_here(item.rank) || is_counted[to_index(item.out)]) continue;
-    is_counted[to_index(item.out)] = true;
+    if (!arrays_.is_here(item.rank) || is_counted[item.out]) continue;
+    is_counted[item.out] = true;
     SinkGradient gradient;
     gradient.shape = arrays_.shape(item.out, false);
     gradient.out = arrays_.out_rows(item.out);

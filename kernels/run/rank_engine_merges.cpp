@@ -7,7 +7,7 @@
 
 namespace cpscope::kernels {
 
-void RankEngine::reorder(const ReorderItem& item, Stream stream) {
+void RankEngine::run(const ReorderItem& item, Stream stream) {
   for (const bool second : {false, true}) {
     if (second && !arrays_.has_second(item.to)) continue;
     const BufferSpec& spec = plan_.buffer(item.to);
@@ -23,11 +23,11 @@ void RankEngine::reorder(const ReorderItem& item, Stream stream) {
   }
 }
 
-void RankEngine::merge(const MergeItem& item, Stream stream) {
+void RankEngine::run(const MergeItem& item, Stream stream) {
   const bool is_out = plan_.buffer(item.into).kind == BufferKind::out;
+  const Direction direction = is_out ? Direction::forward : Direction::backward;
   const bool rounds =
-      lowered_.origins_of(!is_out)
-          .rounds[index_of(item, is_out ? plan_.forward.merges : plan_.backward.merges)];
+      lowered_.notes[direction].merges[index_of(item, plan_.pass(direction).merges)].rounds;
   if (is_out) return merge_out(item, rounds, stream);
   merge_sums(item, false, rounds, stream);
   if (arrays_.has_second(item.into)) merge_sums(item, true, rounds, stream);
@@ -95,7 +95,7 @@ void RankEngine::sum_kept_partials(BufferId into, Stream stream) {
   }
 }
 
-void RankEngine::finish(const FinishItem& item, Stream stream) {
+void RankEngine::run(const FinishItem& item, Stream stream) {
   const BufferSpec& spec = plan_.buffer(item.buffer);
   const Dtype dtype = plan_.scenario.numerics.dtype;
   const bool is_out = spec.kind == BufferKind::out;

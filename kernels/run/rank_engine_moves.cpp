@@ -1,7 +1,6 @@
 // Transfers of an engine: to other buffers of the device, to a wire, from it, and directly to
 // another device.
 #include "kernels/device/scalar_types.h"
-#include "kernels/lower/item_buffers.h"
 #include "kernels/rows/row_sum.h"
 #include "kernels/run/rank_engine.h"
 
@@ -148,12 +147,12 @@ std::optional<size_t> gradient_index(const LoweredPlan& lowered, const TransferI
 
 Rounding rounding_of(const LoweredPlan& lowered, const TransferItem& item) {
   const std::optional<size_t> index = gradient_index(lowered, item);
-  return index ? lowered.origins_of(true).roundings[*index] : Rounding{};
+  return index ? lowered.notes.backward.transfers[*index].rounding : Rounding{};
 }
 
 bool is_share(const LoweredPlan& lowered, const TransferItem& item) {
   const std::optional<size_t> index = gradient_index(lowered, item);
-  return index && lowered.origins_of(true).are_shares[*index];
+  return index && lowered.notes.backward.transfers[*index].is_share;
 }
 
 /// True if a transfer between fp32 buffers has to round.
@@ -176,7 +175,7 @@ bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
   const Plan& plan = lowered.plan;
   const std::vector<WireArray> arrays = wire_arrays(plan, item);
   return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
-    return element_in(plan, lowered.is_narrow, item.to, array.second) == wire_element(plan, item) &&
+    return element_in(lowered, item.to, array.second) == wire_element(plan, item) &&
            array.lanes.pitch == array.lanes.lanes;
   });
 }
@@ -260,7 +259,7 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
   return copy;
 }
 
-void RankEngine::move(const TransferItem& item, Stream stream) {
+void RankEngine::run(const TransferItem& item, Stream stream) {
   for (const bool second : {false, true}) {
     if (!second || arrays_.has_second(item.from)) launch_row_copy(copy_of(item, second), stream);
   }
@@ -362,49 +361,49 @@ void RankEngine::add_shares(const std::vector<Share>& shares, Stream stream) {
 
 /// Reserves the flags for the one rank of this device, and records which ranks set them.
 void RankEngine::plan_arrivals() {
-  for (const bool is_backward : {false, true}) {
-    const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
-    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-    InputFlags& inputs = inputs_[is_backward ? 1 : 0];
-    for (size_t r = 0; r < origins.cuts.size(); ++r) {
-      const RankId rank{static_cast<int32_t>(r)};
+  for (const Direction direction : kDirections) {
+    const PassNotes& notes = lowered_.notes[direction];
+    const Pass& pass = plan_.pass(direction);
+    InputFlags& inputs = inputs_[direction];
+    if (!notes.is_cut) continue;
+    for (const RankId rank : notes.ranks.ids()) {
       if (!arrays_.is_here(rank)) continue;
       for (size_t i = 0; i < pass.transfers.size(); ++i) {
         const TransferItem& item = pass.transfers[i];
-        if (origins.pieces[i] >= 0 && item.dst == rank &&
+        if (notes.transfers[i].piece != kWhole && item.dst == rank &&
             std::find(inputs.sources.begin(), inputs.sources.end(), item.src) ==
                 inputs.sources.end())
           inputs.sources.push_back(item.src);
       }
-      inputs.array = arrays_.reserve(
-          fmt::format("rank {} arrivals", r),
-          static_cast<int64_t>(origins.cuts[r].q.size() * inputs.sources.size() * sizeof(int32_t)));
+      inputs.array = arrays_.reserve(fmt::format("rank {} arrivals", to_index(rank)),
+                                     static_cast<int64_t>(notes.ranks[rank].cuts.q.size() *
+                                                          inputs.sources.size() * sizeof(int32_t)));
     }
   }
 }
 
-bool RankEngine::has_arrivals_from(bool is_backward, RankId source) const {
-  const std::vector<RankId>& sources = inputs_[is_backward ? 1 : 0].sources;
+bool RankEngine::has_arrivals_from(Direction direction, RankId source) const {
+  const std::vector<RankId>& sources = inputs_[direction].sources;
   return std::find(sources.begin(), sources.end(), source) != sources.end();
 }
 
-int32_t* RankEngine::arrival_flag(bool is_backward, int32_t piece, RankId source) const {
-  const InputFlags& inputs = inputs_[is_backward ? 1 : 0];
+int32_t* RankEngine::arrival_flag(Direction direction, int32_t piece, RankId source) const {
+  const InputFlags& inputs = inputs_[direction];
   const auto place = std::find(inputs.sources.begin(), inputs.sources.end(), source);
   return arrays_.at<int32_t>(inputs.array) + piece * static_cast<int64_t>(inputs.sources.size()) +
          (place - inputs.sources.begin());
 }
 
 /// tile_heads: of the stationary side, as in TileShape.
-Arrivals RankEngine::arrivals_of(const ComputeItem& item, bool is_backward, TileOwner owner,
+Arrivals RankEngine::arrivals_of(const ComputeItem& item, Direction direction, TileOwner owner,
                                  int32_t tile_heads) const {
-  const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
-  if (!origins.is_cut()) return {};
-  const HeadCuts& cuts = origins.cuts[static_cast<size_t>(to_index(item.rank))];
+  const PassNotes& notes = lowered_.notes[direction];
+  if (!notes.is_cut) return {};
+  const HeadCuts& cuts = notes.ranks[item.rank].cuts;
   const bool is_query = owner == TileOwner::queries;
   const int32_t first = is_query ? item.heads.begin : kv_heads_of(attention_, item.heads).begin;
   Arrivals arrivals;
-  const InputFlags& inputs = inputs_[is_backward ? 1 : 0];
+  const InputFlags& inputs = inputs_[direction];
   arrivals.flags = arrays_.at<int32_t>(inputs.array);
   arrivals.expected = pass_number_;
   arrivals.num_sources = static_cast<int32_t>(inputs.sources.size());
@@ -414,9 +413,9 @@ Arrivals RankEngine::arrivals_of(const ComputeItem& item, bool is_backward, Tile
 }
 
 /// Number of heads that may run together: a piece must not wait for later ones.
-int32_t RankEngine::most_heads_of(const ComputeItem& item, bool is_backward, TileOwner owner,
+int32_t RankEngine::most_heads_of(const ComputeItem& item, Direction direction, TileOwner owner,
                                   int32_t tile_heads) const {
-  const Arrivals arrivals = arrivals_of(item, is_backward, owner, tile_heads);
+  const Arrivals arrivals = arrivals_of(item, direction, owner, tile_heads);
   int32_t most = 0;
   for (int32_t piece = 0; piece < arrivals.num_pieces; ++piece) {
     const int32_t heads = arrivals.ends[piece] - (piece == 0 ? 0 : arrivals.ends[piece - 1]);

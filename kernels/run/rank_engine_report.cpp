@@ -1,4 +1,7 @@
 #include "kernels/run/rank_engine.h"
+#include "sim/plan/visit_items.h"
+
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -6,11 +9,11 @@
 
 namespace cpscope::kernels {
 
-int64_t RankEngine::tile_flops(const ComputeItem& item, bool is_backward) const {
+int64_t RankEngine::tile_flops(const ComputeItem& item, Direction direction) const {
   if (item.num_slices == 0) return 0;
   const AttentionShape shape = shape_of(item);
   const int64_t qk = shape.head_dim_qk, v = shape.head_dim_v, heads = shape.num_heads;
-  if (!is_backward)
+  if (direction == Direction::forward)
     return 2 * heads * (qk + v) *
            tiles_
                .list(item, TileOwner::queries, forward_tile_shape(forward_generation(shape), shape))
@@ -24,7 +27,55 @@ int64_t RankEngine::tile_flops(const ComputeItem& item, bool is_backward) const 
   return 2 * heads * ((2 * qk + v) * by_queries + (2 * qk + 2 * v) * by_keys);
 }
 
-std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
+int64_t RankEngine::tile_flops() const {
+  int64_t flops = 0;
+  for (const Direction direction : kDirections) {
+    for (const ComputeItem& item : plan_.pass(direction).computes) {
+      if (arrays_.is_here(item.rank)) flops += tile_flops(item, direction);
+    }
+  }
+  return flops;
+}
+
+std::vector<ItemResult> RankEngine::read_results(const ItemId& id, Stream stream) const {
+  std::vector<ItemResult> results;
+  const auto read_array = [&](const auto& item, BufferId buffer, bool second, const char* name,
+                              int64_t rows) {
+    const BufferSpec& spec = plan_.buffer(buffer);
+    const int64_t lanes = array_lanes(spec.kind, second, attention_).lanes;
+    ItemResult result{id, item.rank, item.step, name, {rows, spec.heads.size(), lanes}, {}};
+    const std::vector<float> values = read(buffer, second, stream);
+    result.values.assign(values.begin(), values.begin() + rows * spec.heads.size() * lanes);
+    results.push_back(std::move(result));
+  };
+  visit_item(
+      plan_, id,
+      Overload{
+          [&](const ComputeItem& item) {
+            if (item.num_slices == 0 || !arrays_.is_here(item.rank)) return;
+            const int64_t q_rows = plan_.rows(item.q_tokens);
+            const int64_t kv_rows = plan_.rows(item.kv_tokens);
+            if (id.direction == Direction::forward) {
+              read_array(item, item.out, false, "out", q_rows);
+              return read_array(item, item.out, true, "lse", q_rows);
+            }
+            read_array(item, item.dq, false, "dq", q_rows);
+            read_array(item, item.dkv, false, "dk", kv_rows);
+            read_array(item, item.dkv, true, "dv", kv_rows);
+          },
+          [&](const FinishItem& item) {
+            if (!arrays_.is_here(item.rank)) return;
+            const BufferSpec& spec = plan_.buffer(item.buffer);
+            const bool is_out = spec.kind == BufferKind::out;
+            const bool is_dq = spec.kind == BufferKind::dq;
+            read_array(item, item.buffer, false, is_out ? "out" : is_dq ? "dq" : "dk", spec.rows);
+            if (!is_dq) read_array(item, item.buffer, true, is_out ? "lse" : "dv", spec.rows);
+          },
+          [](const auto&) {}});
+  return results;
+}
+
+ByDirection<std::vector<std::string>> RankEngine::item_kernels() const {
   const auto to_text = [](Generation generation) {
     return generation == Generation::sm90 ? "sm90" : "portable";
   };
@@ -32,20 +83,15 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
     const std::string rows = fmt::format("{}x{}", tile.owned_rows, tile.walked_rows);
     return tile.heads == 1 ? rows : fmt::format("{} of {} heads", rows, tile.heads);
   };
-  std::array<std::vector<std::string>, 2> names;
-  for (const size_t d : {0, 1}) names[d].resize(static_cast<size_t>(lowered_.planned_computes[d]));
-  const auto set_name = [&](const ComputeItem& item, bool is_backward, const std::string& name) {
-    const Pass& pass = is_backward ? plan_.backward : plan_.forward;
-    const LoweredPlan::Origins& origins = lowered_.origins_of(is_backward);
-    const auto index = static_cast<size_t>(&item - pass.computes.data());
-    std::vector<std::string>& all = names[is_backward ? 1 : 0];
-    if (origins.parts.empty()) {
-      all[static_cast<size_t>(origins.of(StageKind::compute)[index])] = name;
-      return;
-    }
-    const std::vector<JoinedPart>& parts = origins.parts[index];
-    for (const JoinedPart& part : parts)
-      all[static_cast<size_t>(part.origin)] = parts.size() > 1 ? name + " joined" : name;
+  ByDirection<std::vector<std::string>> names;
+  for (const Direction direction : kDirections)
+    names[direction].resize(static_cast<size_t>(lowered_.planned_computes[direction]));
+  const auto set_name = [&](const ComputeItem& item, Direction direction, const std::string& name) {
+    const ComputeNote& note = note_of(item, direction);
+    std::vector<std::string>& all = names[direction];
+    if (note.parts.empty()) all[static_cast<size_t>(note.origin)] = name;
+    for (const JoinedPart& part : note.parts)
+      all[static_cast<size_t>(part.origin)] = note.parts.size() > 1 ? name + " joined" : name;
   };
   for (const ComputeItem& item : plan_.forward.computes) {
     if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
@@ -53,8 +99,8 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
     const Generation generation = forward_generation(shape);
     std::string name = fmt::format("{} forward {}", to_text(generation),
                                    tile_text(forward_tile_shape(generation, shape)));
-    if (own_merge_of(item, false).merges) name += " merging";
-    set_name(item, false, name);
+    if (note_of(item, Direction::forward).own_merge.merges) name += " merging";
+    set_name(item, Direction::forward, name);
   }
   for (const ComputeItem& item : plan_.backward.computes) {
     if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
@@ -69,8 +115,8 @@ std::array<std::vector<std::string>, 2> RankEngine::item_kernels() const {
     const TileList& list = key_list_of(item);
     if (list.walks_by_tile) name += " by tile";
     if (list.group_parts > 1) name += fmt::format(" in {} parts", list.group_parts);
-    if (own_merge_of(item, true).merges) name += " merging dq";
-    set_name(item, true, name);
+    if (note_of(item, Direction::backward).own_merge.merges) name += " merging dq";
+    set_name(item, Direction::backward, name);
   }
   return names;
 }

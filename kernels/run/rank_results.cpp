@@ -19,15 +19,14 @@ struct AnswerPart {
 std::vector<AnswerPart> parts_of(const Plan& plan, std::span<const RankId> ranks) {
   std::vector<AnswerPart> parts;
   for (const RankId rank : ranks) {
-    const size_t r = static_cast<size_t>(to_index(rank));
-    const HomeBuffers& home = plan.home[r];
+    const HomeBuffers& home = plan.home[rank];
     const auto add = [&](Tensor Answer::*tensor, BufferId buffer, RunListId tokens) {
       if (buffer != kNoBuffer) parts.push_back({tensor, tokens, plan.buffer(buffer).heads});
     };
-    add(&Answer::out, home.out, plan.q_lists[r]);
-    add(&Answer::dq, home.dq, plan.q_lists[r]);
-    add(&Answer::dk, home.dkv, plan.kv_lists[r]);
-    add(&Answer::dv, home.dkv, plan.kv_lists[r]);
+    add(&Answer::out, home.out, plan.q_lists[rank]);
+    add(&Answer::dq, home.dq, plan.q_lists[rank]);
+    add(&Answer::dk, home.dkv, plan.kv_lists[rank]);
+    add(&Answer::dv, home.dkv, plan.kv_lists[rank]);
     // lse is not sent: it is on the rank that computed it.
     for (const FinishItem& item : plan.forward.finishes) {
       const BufferSpec& spec = plan.buffer(item.buffer);
@@ -106,7 +105,7 @@ Bytes encode_items(const std::vector<ItemResult>& results) {
   Bytes bytes;
   for (const ItemResult& result : results) {
     const auto name = std::find(kArrays.begin(), kArrays.end(), std::string(result.array));
-    put_list(bytes, std::vector<int64_t>{result.item.is_backward ? 1 : 0,
+    put_list(bytes, std::vector<int64_t>{result.item.direction == Direction::backward ? 1 : 0,
                                          static_cast<int64_t>(result.item.kind), result.item.index,
                                          to_index(result.rank), to_index(result.step),
                                          name - kArrays.begin()});
@@ -127,7 +126,8 @@ std::vector<ItemResult> decode_items(std::span<const uint8_t> bytes) {
         head[5] >= static_cast<int64_t>(kArrays.size())) {
       break;
     }
-    results.push_back({{head[0] != 0, static_cast<StageKind>(head[1]), head[2]},
+    results.push_back({{head[0] != 0 ? Direction::backward : Direction::forward,
+                        static_cast<StageKind>(head[1]), head[2]},
                        RankId{static_cast<int32_t>(head[3])},
                        StepId{static_cast<int32_t>(head[4])},
                        kArrays[static_cast<size_t>(head[5])],

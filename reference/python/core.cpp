@@ -97,30 +97,28 @@ PlanBox make_checked_plan(const ScenarioBox& box) {
 
 /// Token ids of one rank's local buffer.
 IntegerList token_ids(const LayoutBox& box, int32_t rank, bool is_kv) {
-  const Layout& layout = box.plan.layout;
-  return to_numpy(expand((is_kv ? layout.kv_runs : layout.q_runs).at(static_cast<size_t>(rank))));
+  return to_numpy(expand(box.plan.layout.runs(is_kv ? Side::kv : Side::q).at(RankId{rank})));
 }
 
 /// The sequence and the position in it for every row of a rank's local buffer; -1 for padding.
 std::pair<IntegerList, IntegerList> token_places(const LayoutBox& box, int32_t rank, bool is_kv) {
   const Layout& layout = box.plan.layout;
+  const Side side = is_kv ? Side::kv : Side::q;
   const auto& sequences = layout.slots.sequences;
-  std::vector<int64_t> sequence = expand((is_kv ? layout.kv_runs : layout.q_runs).at(rank));
+  std::vector<int64_t> sequence = expand(layout.runs(side).at(RankId{rank}));
   std::vector<int64_t> position(sequence.size(), -1);
   for (size_t row = 0; row < sequence.size(); ++row) {
     const int64_t token = sequence[row];
     // An empty slot begins at the same id as the next one; the last slot that begins there is used.
-    const auto after = std::upper_bound(sequences.begin(), sequences.end(), token,
-                                        [&](int64_t id, const SequenceSlot& slot) {
-                                          return id < (is_kv ? slot.kv_begin : slot.q_begin);
-                                        });
+    const auto after = std::upper_bound(
+        sequences.begin(), sequences.end(), token,
+        [&](int64_t id, const SequenceSlot& slot) { return id < slot.side(side).begin; });
     sequence[row] = -1;
     if (after == sequences.begin()) continue;
-    const SequenceSlot& slot = *(after - 1);
-    const int64_t offset = token - (is_kv ? slot.kv_begin : slot.q_begin);
-    if (offset >= (is_kv ? slot.kv_valid : slot.q_valid)) continue;
+    const SlotSide slot = (after - 1)->side(side);
+    if (token >= slot.valid_end()) continue;
     sequence[row] = (after - sequences.begin()) - 1;
-    position[row] = offset;
+    position[row] = token - slot.begin;
   }
   return {to_numpy(std::move(sequence)), to_numpy(std::move(position))};
 }

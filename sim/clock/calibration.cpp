@@ -384,7 +384,7 @@ Result<Fit<HostCost>> fit_host(std::span<const PassSample> samples, const Cluste
       obstacle = timeline.error();
       return samples[i].us;
     }
-    return (samples[i].is_backward ? timeline.value().backward : timeline.value().forward).total_us;
+    return timeline.value().pass(samples[i].direction).total_us;
   };
   for (const PassSample& sample : samples)
     has_messages = has_messages || !sample.plan->forward.transfers.empty();

@@ -2,6 +2,7 @@
 
 #include "sim/base/result.h"
 #include "sim/clock/cluster.h"
+#include "sim/plan/direction.h"
 #include "sim/plan/plan.h"
 
 #include <cstdint>
@@ -92,7 +93,7 @@ Result<Fit<int32_t>> fit_transfer_multiprocessors(std::span<const SharedSample> 
 struct PassSample {
   std::string label;
   const Plan* plan = nullptr;
-  bool is_backward = false;
+  Direction direction = Direction::forward;
   double us = 0;
 };
 

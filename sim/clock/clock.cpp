@@ -14,21 +14,21 @@ std::optional<Error> refuse_small_cluster(const Scenario& scenario, const Cluste
                       "choose a cluster of more nodes, or fewer ranks", {"parallel.cp_size"});
 }
 
-double flops_per_pair(const Attention& attention, bool is_backward) {
+double flops_per_pair(const Attention& attention, Direction direction) {
   const double qk = attention.head_dim_qk, v = attention.head_dim_v;
-  return 2 * (is_backward ? 3 * qk + 2 * v : qk + v);
+  return 2 * (direction == Direction::backward ? 3 * qk + 2 * v : qk + v);
 }
 
-double flops_of_pass(const Plan& plan, bool is_backward) {
-  const Pass& pass = is_backward ? plan.backward : plan.forward;
+double flops_of_pass(const Plan& plan, Direction direction) {
   double pairs = 0;
-  for (const ComputeItem& item : pass.computes) pairs += static_cast<double>(item.visible_pairs);
-  return flops_per_pair(plan.scenario.attention, is_backward) * pairs /
+  for (const ComputeItem& item : plan.pass(direction).computes)
+    pairs += static_cast<double>(item.visible_pairs);
+  return flops_per_pair(plan.scenario.attention, direction) * pairs /
          static_cast<double>(plan.home.size());
 }
 
-double tflops_of_pass(const Plan& plan, bool is_backward, double total_us) {
-  return total_us > 0 ? flops_of_pass(plan, is_backward) / total_us * 1e-6 : 0.0;
+double tflops_of_pass(const Plan& plan, Direction direction, double total_us) {
+  return total_us > 0 ? flops_of_pass(plan, direction) / total_us * 1e-6 : 0.0;
 }
 
 Result<Timeline> predict(const Plan& plan, const Cluster& cluster, const ClockOptions& options) {
@@ -43,11 +43,11 @@ Result<Timeline> predict(const Plan& plan, const Cluster& cluster, const ClockOp
   if (options.keeps_events)
     timeline.events.reserve(
         static_cast<size_t>(plan.forward.num_items() + plan.backward.num_items()));
-  timeline.forward = PassClock(plan, plan.forward, cluster, *stack.value(),
-                               kernels.value()->forward, false, 0.0, timeline, options.keeps_events)
+  timeline.forward = PassClock(plan, Direction::forward, cluster, *stack.value(),
+                               kernels.value()->forward, 0.0, timeline, options.keeps_events)
                          .run();
   timeline.backward =
-      PassClock(plan, plan.backward, cluster, *stack.value(), kernels.value()->backward, true,
+      PassClock(plan, Direction::backward, cluster, *stack.value(), kernels.value()->backward,
                 timeline.forward.total_us, timeline, options.keeps_events)
           .run();
   timeline.memory_bytes = high_water_bytes(plan, stack.value()->packs);

@@ -1,8 +1,9 @@
 #pragma once
 
 #include "sim/clock/cluster.h"
-#include "sim/plan/plan.h"
+#include "sim/plan/direction.h"
 #include "sim/plan/item_event.h"
+#include "sim/plan/plan.h"
 
 #include <array>
 #include <cstdint>
@@ -44,6 +45,10 @@ struct Timeline {
   std::vector<ItemEvent> events;  // items that take time, in plan order; empty if not stored
   PassTimeline forward, backward;
   std::vector<int64_t> memory_bytes;  // [rank] high-water mark, see high_water_bytes
+
+  const PassTimeline& pass(Direction direction) const {
+    return direction == Direction::backward ? backward : forward;
+  }
 };
 
 struct ClockOptions {
@@ -65,13 +70,13 @@ Result<Timeline> predict(const Plan& plan, const Cluster& cluster,
 
 /// Floating-point operations of one visible pair of one query head, a multiply and an add for each
 /// product: forward 2 (dim_qk + dim_v), backward 2 (3 dim_qk + 2 dim_v) (FlashAttention-2's count).
-double flops_per_pair(const Attention& attention, bool is_backward);
+double flops_per_pair(const Attention& attention, Direction direction);
 
 /// Operations of all visible pairs of a pass, divided by the number of ranks.
-double flops_of_pass(const Plan& plan, bool is_backward);
+double flops_of_pass(const Plan& plan, Direction direction);
 
 /// TFLOP/s per GPU of the visible pairs alone, over the whole pass. 0 if the pass takes no time.
-double tflops_of_pass(const Plan& plan, bool is_backward, double total_us);
+double tflops_of_pass(const Plan& plan, Direction direction, double total_us);
 
 /// The refusal of a scenario that needs more ranks than the cluster has GPUs.
 std::optional<Error> refuse_small_cluster(const Scenario& scenario, const Cluster& cluster);

@@ -1,7 +1,8 @@
 #pragma once
 
-#include "sim/plan/plan.h"
 #include "sim/plan/item_event.h"
+#include "sim/plan/plan.h"
+#include "sim/plan/visit_items.h"
 
 #include <array>
 #include <cstddef>
@@ -15,15 +16,14 @@ namespace cpscope {
 /// of items that the plan has; if an item has several events, the first counts.
 class EventTable {
  public:
-  EventTable(const Plan& plan, bool is_backward, std::span<const ItemEvent> events) {
-    const Pass& pass = is_backward ? plan.backward : plan.forward;
-    const std::array<size_t, 5> sizes = {pass.transfers.size(), pass.reorders.size(),
-                                         pass.computes.size(), pass.merges.size(),
-                                         pass.finishes.size()};
-    for (size_t kind = 0; kind < sizes.size(); ++kind) events_[kind].assign(sizes[kind], kNone);
+  EventTable(const Plan& plan, Direction direction, std::span<const ItemEvent> events) {
+    for (size_t kind = 0; kind < events_.size(); ++kind) {
+      const int64_t items = count_items(plan.pass(direction), static_cast<StageKind>(kind));
+      events_[kind].assign(static_cast<size_t>(items), kNone);
+    }
     for (size_t e = 0; e < events.size(); ++e) {
       const ItemId& item = events[e].item;
-      if (item.is_backward != is_backward) continue;
+      if (item.direction != direction) continue;
       int64_t& event = events_[static_cast<size_t>(item.kind)][static_cast<size_t>(item.index)];
       if (event == kNone) event = static_cast<int64_t>(e);
     }

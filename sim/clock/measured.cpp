@@ -34,10 +34,10 @@ struct Tally {
 };
 
 /// Microseconds from the first begin to the last end of a pass; 0 without events.
-double span_us(std::span<const ItemEvent> events, bool is_backward) {
+double span_us(std::span<const ItemEvent> events, Direction direction) {
   int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
   for (const ItemEvent& event : events) {
-    if (event.item.is_backward != is_backward) continue;
+    if (event.item.direction != direction) continue;
     first = std::min(first, event.start_ns);
     last = std::max(last, event.end_ns);
   }
@@ -48,17 +48,17 @@ double duration_us(const ItemEvent& event) {
   return static_cast<double>(event.end_ns - event.start_ns) * 1e-3;
 }
 
-PassError compare_pass(const Plan& plan, bool is_backward, std::span<const ItemEvent> predicted,
+PassError compare_pass(const Plan& plan, Direction direction, std::span<const ItemEvent> predicted,
                        std::span<const ItemEvent> measured) {
   PassError error;
-  error.total = {span_us(predicted, is_backward), span_us(measured, is_backward)};
-  const EventTable seen(plan, is_backward, measured);
+  error.total = {span_us(predicted, direction), span_us(measured, direction)};
+  const EventTable seen(plan, direction, measured);
   std::array<Tally, 5> kinds;
   std::map<std::pair<int32_t, StageKind>, Tally> steps;
   int64_t matched = 0;
   for (const ItemEvent& event : predicted) {
     const ItemId& item = event.item;
-    if (item.is_backward != is_backward) continue;
+    if (item.direction != direction) continue;
     const int64_t other = seen.find(item.kind, item.index);
     if (other == EventTable::kNone) {
       ++error.only_predicted;
@@ -72,7 +72,7 @@ PassError compare_pass(const Plan& plan, bool is_backward, std::span<const ItemE
       steps[{to_index(event.step), item.kind}].add(predicted_us, measured_us);
   }
   const auto of_pass = std::count_if(measured.begin(), measured.end(), [&](const ItemEvent& event) {
-    return event.item.is_backward == is_backward;
+    return event.item.direction == direction;
   });
   error.only_measured = std::max<int64_t>(0, of_pass - matched);
   for (size_t kind = 0; kind < kinds.size(); ++kind) {
@@ -93,8 +93,8 @@ double TimePair::error_percent() const {
 
 MeasuredError compare_with_measured(const Plan& plan, std::span<const ItemEvent> predicted,
                                     std::span<const ItemEvent> measured) {
-  return {compare_pass(plan, false, predicted, measured),
-          compare_pass(plan, true, predicted, measured)};
+  return {compare_pass(plan, Direction::forward, predicted, measured),
+          compare_pass(plan, Direction::backward, predicted, measured)};
 }
 
 }  // namespace cpscope

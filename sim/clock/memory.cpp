@@ -1,4 +1,8 @@
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
 #include "sim/clock/clock.h"
+#include "sim/plan/item_uses.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <numeric>
@@ -20,41 +24,18 @@ struct Life {
   }
 };
 
-/// Calls visit(stage, buffer) for every buffer that an item of the pass uses.
-template <class Visit>
-void for_each_use(const Pass& pass, const Visit& visit) {
+/// The stages that use each buffer.
+IdVector<BufferId, Life> find_lives(const Plan& plan, Direction direction) {
+  const Pass& pass = plan.pass(direction);
+  IdVector<BufferId, Life> lives(plan.buffers.size());
   for (size_t s = 0; s < pass.stages.size(); ++s) {
-    const Stage& stage = pass.stages[s];
-    const auto use = [&](BufferId id) {
-      if (id != kNoBuffer) visit(static_cast<int64_t>(s), id);
-    };
-    for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
-      switch (stage.kind) {
-        case StageKind::transfer:
-          use(pass.transfers[i].from);
-          use(pass.transfers[i].to);
-          break;
-        case StageKind::reorder:
-          use(pass.reorders[i].from);
-          use(pass.reorders[i].to);
-          break;
-        case StageKind::compute: {
-          const ComputeItem& item = pass.computes[i];
-          if (item.num_slices == 0) break;
-          for (const BufferId id : {item.q, item.kv, item.out, item.d_out, item.dq, item.dkv})
-            use(id);
-          break;
-        }
-        case StageKind::merge:
-          use(pass.merges[i].partial);
-          use(pass.merges[i].into);
-          break;
-        case StageKind::finish:
-          use(pass.finishes[i].buffer);
-          break;
-      }
-    }
+    const auto use = [&](BufferId id) { lives[id].use(static_cast<int64_t>(s)); };
+    for_each_item(pass, direction, pass.stages[s], [&](const ItemId& /*id*/, const auto& item) {
+      visit_reads(item, use);
+      visit_writes(item, use);
+    });
   }
+  return lives;
 }
 
 /// Buffers grouped by a stage, so that a sweep over the stages finds the buffers that change there.
@@ -62,24 +43,24 @@ class BuffersByStage {
  public:
   /// `stage_of` gives each buffer's stage below `num_stages`, or kNever.
   template <class StageOf>
-  BuffersByStage(size_t num_buffers, size_t num_stages, const StageOf& stage_of)
+  BuffersByStage(IdSequence<BufferId> buffers, size_t num_stages, const StageOf& stage_of)
       : begins_(num_stages + 1, 0) {
-    for (size_t b = 0; b < num_buffers; ++b)
-      if (stage_of(b) != kNever) ++begins_[static_cast<size_t>(stage_of(b)) + 1];
+    for (const BufferId id : buffers)
+      if (stage_of(id) != kNever) ++begins_[static_cast<size_t>(stage_of(id)) + 1];
     std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
     buffers_.resize(begins_.back());
     std::vector<size_t> next(begins_.begin(), begins_.end() - 1);
-    for (size_t b = 0; b < num_buffers; ++b)
-      if (stage_of(b) != kNever) buffers_[next[static_cast<size_t>(stage_of(b))]++] = b;
+    for (const BufferId id : buffers)
+      if (stage_of(id) != kNever) buffers_[next[static_cast<size_t>(stage_of(id))]++] = id;
   }
 
-  std::span<const size_t> at(size_t stage) const {
+  std::span<const BufferId> at(size_t stage) const {
     return {buffers_.data() + begins_[stage], begins_[stage + 1] - begins_[stage]};
   }
 
  private:
-  std::vector<size_t> begins_;   // [stage] of buffers_; one more at the end
-  std::vector<size_t> buffers_;  // by stage, ascending in each
+  std::vector<size_t> begins_;     // [stage] of buffers_; one more at the end
+  std::vector<BufferId> buffers_;  // by stage, ascending in each
 };
 
 /// Calls add(rank, bytes) for the staging memory of each rank during a stage.
@@ -94,31 +75,27 @@ void for_each_staged(const Pass& pass, const Stage& stage, const Add& add) {
 }
 
 /// Sweeps over the stages with the present memory use of every rank.
-void add_pass(const Plan& plan, const Pass& pass, bool packs, std::vector<int64_t>& most) {
+void add_pass(const Plan& plan, Direction direction, bool packs, IdVector<RankId, int64_t>& most) {
+  const Pass& pass = plan.pass(direction);
   if (pass.stages.empty()) return;
   const size_t num_stages = pass.stages.size();
-  std::vector<Life> lives(plan.buffers.size());
-  for_each_use(pass, [&](int64_t stage, BufferId id) {
-    lives[static_cast<size_t>(to_index(id))].use(stage);
+  const IdVector<BufferId, Life> lives = find_lives(plan, direction);
+  const auto is_kept = [&](BufferId id) { return plan.buffer(id).role == BufferRole::home; };
+  const BuffersByStage born(lives.ids(), num_stages, [&](BufferId id) {
+    return lives[id].first != kNever && is_kept(id) ? int64_t{0} : lives[id].first;
   });
-  const auto is_kept = [&](size_t b) { return plan.buffers[b].role == BufferRole::home; };
-  const BuffersByStage born(lives.size(), num_stages, [&](size_t b) {
-    return lives[b].first != kNever && is_kept(b) ? int64_t{0} : lives[b].first;
-  });
-  const BuffersByStage ended(lives.size(), num_stages,
-                             [&](size_t b) { return is_kept(b) ? kNever : lives[b].last; });
-  std::vector<int64_t> now(plan.home.size(), 0);  // [rank] bytes
-  const auto add = [&](RankId rank, int64_t bytes) {
-    now[static_cast<size_t>(to_index(rank))] += bytes;
-  };
-  const auto take = [&](RankId rank, int64_t bytes) { add(rank, -bytes); };
-  const auto bytes_of = [&](size_t b) { return buffer_bytes(plan.buffers[b], plan.scenario); };
+  const BuffersByStage ended(lives.ids(), num_stages,
+                             [&](BufferId id) { return is_kept(id) ? kNever : lives[id].last; });
+  IdVector<RankId, int64_t> now(plan.home.size());  // bytes
+  const auto add = [&](RankId rank, int64_t bytes) { now[rank] += bytes; };
+  const auto take = [&](RankId rank, int64_t bytes) { now[rank] -= bytes; };
+  const auto bytes_of = [&](const BufferSpec& spec) { return buffer_bytes(spec, plan.scenario); };
   for (size_t s = 0; s < num_stages; ++s) {
-    for (const size_t b : born.at(s)) add(plan.buffers[b].rank, bytes_of(b));
+    for (const BufferId id : born.at(s)) add(plan.buffer(id).rank, bytes_of(plan.buffer(id)));
     if (packs) for_each_staged(pass, pass.stages[s], add);
-    for (size_t r = 0; r < now.size(); ++r) most[r] = std::max(most[r], now[r]);
+    for (const RankId rank : now.ids()) most[rank] = std::max(most[rank], now[rank]);
     if (packs) for_each_staged(pass, pass.stages[s], take);
-    for (const size_t b : ended.at(s)) take(plan.buffers[b].rank, bytes_of(b));
+    for (const BufferId id : ended.at(s)) take(plan.buffer(id).rank, bytes_of(plan.buffer(id)));
   }
 }
 
@@ -137,10 +114,9 @@ int64_t buffer_bytes(const BufferSpec& spec, const Scenario& scenario) {
 }
 
 std::vector<int64_t> high_water_bytes(const Plan& plan, bool packs) {
-  std::vector<int64_t> most(plan.home.size(), 0);
-  add_pass(plan, plan.forward, packs, most);
-  add_pass(plan, plan.backward, packs, most);
-  return most;
+  IdVector<RankId, int64_t> most(plan.home.size());
+  for (const Direction direction : kDirections) add_pass(plan, direction, packs, most);
+  return most.values();
 }
 
 }  // namespace cpscope

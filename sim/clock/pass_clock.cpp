@@ -1,5 +1,7 @@
 #include "sim/clock/pass_clock.h"
 
+#include "sim/plan/visit_items.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +17,7 @@ ClockTime PassClock::enter(StageKind kind, int64_t index, RankId rank, StepId st
                            const ClockTime& start, double end_us) {
   if (!keeps_events_) return {end_us, kNoEvent};
   const auto ns = [&](double us) { return std::llround((offset_us_ + us) * 1e3); };
-  timeline_.events.push_back({{is_backward_, kind, index}, rank, step, ns(start.us), ns(end_us)});
+  timeline_.events.push_back({{direction_, kind, index}, rank, step, ns(start.us), ns(end_us)});
   before_.push_back(start.event);
   return {end_us, static_cast<int64_t>(timeline_.events.size()) - 1};
 }
@@ -55,10 +57,9 @@ double PassClock::beside_transfers(Lane& lane, double start, double work_us) con
 void PassClock::find_slow_downs() {
   const double pairs_us =
       tiles_.whole_us / tiles_.tile_rows / tiles_.tile_keys / cluster_.device.multiprocessors;
-  std::vector<double> busy_us(plan_.home.size(), 0.0);
+  IdVector<RankId, double> busy_us(plan_.home.size());
   for (const ComputeItem& item : pass_.computes)
-    busy_us[static_cast<size_t>(to_index(item.rank))] +=
-        static_cast<double>(item.visible_pairs) * pairs_us;
+    busy_us[item.rank] += static_cast<double>(item.visible_pairs) * pairs_us;
   slow_down_.clear();
   for (const double us : busy_us) slow_down_.push_back(1.0 / cluster_.device.speed_share(us));
 }
@@ -78,33 +79,24 @@ double PassClock::tiles_us(int64_t index) {
 
 /// Host time of one call and one merge per rank of keys.
 double PassClock::calls_us() const {
-  const double call_us = is_backward_ ? stack_.backward_call_us : stack_.call_us;
+  const double call_us =
+      direction_ == Direction::backward ? stack_.backward_call_us : stack_.call_us;
   return (2.0 * static_cast<double>(plan_.home.size()) - 1.0) * call_us;
 }
 
 /// Device time of these merges.
 double PassClock::merges_us(const ComputeItem& item) const {
-  const double bytes = bytes_of(is_backward_ ? item.dq : item.out);
+  const double bytes = bytes_of(direction_ == Direction::backward ? item.dq : item.out);
   return (static_cast<double>(plan_.home.size()) - 1.0) *
          (stack_.row_launch_us + copy_us(stack_.merge_passes * bytes));
 }
 
-void PassClock::compute(int64_t index) {
-  const ComputeItem& item = pass_.computes[static_cast<size_t>(index)];
+void PassClock::run_item(int64_t index, const ComputeItem& item) {
   if (item.num_slices == 0) return;
-  Lane& lane = this->lane(item.rank);
+  Lane& lane = lanes_[item.rank];
   ClockTime start = begin_on_compute(lane);
-  wait_to_read(item.q, start);
-  wait_to_read(item.kv, start);
-  if (is_backward_) {
-    wait_to_read(item.out, start);
-    wait_to_read(item.d_out, start);
-    wait_to_write(item.dq, start);
-    wait_to_write(item.dkv, start);
-  } else {
-    wait_to_write(item.out, start);
-  }
-  const double us = tiles_us(index) * slow_down_[static_cast<size_t>(to_index(item.rank))];
+  wait_for_buffers(item, start);
+  const double us = tiles_us(index) * slow_down_[item.rank];
   const double begin = start.us + tiles_.launch_us;
   double end_us = beside_transfers(lane, begin, us);
   if (stack_.calls_by_rank && plan_.scenario.parallel.comm_type == CommType::all_gather)
@@ -112,38 +104,26 @@ void PassClock::compute(int64_t index) {
   const ClockTime end = enter(StageKind::compute, index, item.rank, item.step, start, end_us);
   lane.compute = end;
   lane.computes.push_back({start.us, end_us});
-  for (const BufferId id : {item.q, item.kv}) mark_read(id, end);
-  if (is_backward_) {
-    for (const BufferId id : {item.out, item.d_out}) mark_read(id, end);
-    for (const BufferId id : {item.dq, item.dkv}) mark_written(id, end);
-  } else {
-    mark_written(item.out, end);
-  }
+  mark_buffers(item, end);
 }
 
-/// Work of the compute stream other than attention; reads `reads` (may be none), writes `writes`.
+/// Work of the compute stream other than attention.
 template <class Item>
-void PassClock::local(StageKind kind, int64_t index, const Item& item, BufferId reads,
-                      BufferId writes, double us) {
-  Lane& lane = this->lane(item.rank);
+void PassClock::local(StageKind kind, int64_t index, const Item& item, double us) {
+  Lane& lane = lanes_[item.rank];
   ClockTime start = begin_on_compute(lane);
-  wait_to_read(reads, start);
-  wait_to_write(writes, start);
+  wait_for_buffers(item, start);
   const double end_us = start.us + us;
   lane.compute = enter(kind, index, item.rank, item.step, start, end_us);
   lane.locals.push_back({start.us, end_us});
-  mark_read(reads, lane.compute);
-  mark_written(writes, lane.compute);
+  mark_buffers(item, lane.compute);
 }
 
-void PassClock::reorder(int64_t index) {
-  const ReorderItem& item = pass_.reorders[static_cast<size_t>(index)];
-  local(StageKind::reorder, index, item, item.from, item.to,
-        stack_.row_launch_us + copy_us(2 * bytes_of(item.to)));
+void PassClock::run_item(int64_t index, const ReorderItem& item) {
+  local(StageKind::reorder, index, item, stack_.row_launch_us + copy_us(2 * bytes_of(item.to)));
 }
 
-void PassClock::merge(int64_t index) {
-  const MergeItem& item = pass_.merges[static_cast<size_t>(index)];
+void PassClock::run_item(int64_t index, const MergeItem& item) {
   double bytes = bytes_of(item.into);
   double passes = 1.0;  // the row saw nothing: zeros are written
   if (item.partial != kNoBuffer) {
@@ -151,36 +131,18 @@ void PassClock::merge(int64_t index) {
     passes = item.order == 0 ? stack_.first_merge_passes : stack_.merge_passes;
   }
   // With 0 passes the first partial is the accumulator, and nothing is launched.
-  local(StageKind::merge, index, item, item.partial, item.into,
+  local(StageKind::merge, index, item,
         passes > 0 ? stack_.row_launch_us + copy_us(passes * bytes) : 0.0);
 }
 
-void PassClock::finish(int64_t index) {
-  const FinishItem& item = pass_.finishes[static_cast<size_t>(index)];
-  local(StageKind::finish, index, item, kNoBuffer, item.buffer,
-        stack_.row_launch_us + copy_us(2 * bytes_of(item.buffer)));
+void PassClock::run_item(int64_t index, const FinishItem& item) {
+  local(StageKind::finish, index, item, stack_.row_launch_us + copy_us(2 * bytes_of(item.buffer)));
 }
 
 void PassClock::run_stage(const Stage& stage) {
-  if (stage.kind == StageKind::transfer) return transfer(stage);
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
-    switch (stage.kind) {
-      case StageKind::compute:
-        compute(i);
-        break;
-      case StageKind::reorder:
-        reorder(i);
-        break;
-      case StageKind::merge:
-        merge(i);
-        break;
-      case StageKind::finish:
-        finish(i);
-        break;
-      case StageKind::transfer:
-        break;
-    }
-  }
+  if (stage.kind == StageKind::transfer) return run_transfers(stage);
+  for_each_item(pass_, direction_, stage,
+                [&](const ItemId& id, const auto& item) { run_item(id.index, item); });
 }
 
 RankTimes PassClock::times_of(const Lane& lane, double total_us) const {
@@ -222,11 +184,11 @@ CriticalPath PassClock::find_critical_path(const ClockTime& last, double total_u
 }
 
 /// Starts a new round, with the transfer times of the round before.
-void PassClock::begin(std::vector<Lane> before) {
+void PassClock::begin(IdVector<RankId, Lane> before) {
   timeline_.events.resize(static_cast<size_t>(first_event_));
   before_.clear();
   lanes_.assign(plan_.home.size(), Lane());
-  for (size_t r = 0; r < before.size(); ++r) lanes_[r].beside = joined(before[r].transfers);
+  for (const RankId rank : before.ids()) lanes_[rank].beside = joined(before[rank].transfers);
   written_.assign(plan_.buffers.size(), ClockTime());
   read_.assign(plan_.buffers.size(), ClockTime());
 }
@@ -254,7 +216,7 @@ PassTimeline PassClock::run() {
   // A transfer may begin during a compute that was enqueued before it, so the first round does not
   // know all transfers that slow a compute. Later rounds use the transfers of the round before.
   for (int round = 0; round < (slows ? kMostRounds : 1); ++round) {
-    begin(round == 0 ? std::vector<Lane>() : std::move(lanes_));
+    begin(round == 0 ? IdVector<RankId, Lane>() : std::move(lanes_));
     for (const Stage& stage : pass_.stages) run_stage(stage);
     const double now = end().us;
     if (std::abs(now - total_us) <= kSettled * now) break;

@@ -1,7 +1,10 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
 #include "sim/clock/clock.h"
 #include "sim/clock/tile_work.h"
+#include "sim/plan/item_uses.h"
 
 #include <cstdint>
 #include <utility>
@@ -62,14 +65,13 @@ double length_of(const std::vector<BusyTime>& stretches);
 /// One pass of a plan, item by item in plan order.
 class PassClock {
  public:
-  PassClock(const Plan& plan, const Pass& pass, const Cluster& cluster, const Stack& stack,
-            const TileCost& tiles, bool is_backward, double offset_us, Timeline& timeline,
-            bool keeps_events)
+  PassClock(const Plan& plan, Direction direction, const Cluster& cluster, const Stack& stack,
+            const TileCost& tiles, double offset_us, Timeline& timeline, bool keeps_events)
       : plan_(plan),
-        pass_(pass),
+        pass_(plan.pass(direction)),
         cluster_(cluster),
         stack_(stack),
-        is_backward_(is_backward),
+        direction_(direction),
         offset_us_(offset_us),
         timeline_(timeline),
         keeps_events_(keeps_events),
@@ -86,14 +88,14 @@ class PassClock {
   using Lane = RankLane;
 
   void run_stage(const Stage& stage);
-  void compute(int64_t index);
-  void reorder(int64_t index);
-  void merge(int64_t index);
-  void finish(int64_t index);
-  void transfer(const Stage& stage);
+  void run_item(int64_t index, const TransferItem& item);  // only if its rows stay on their rank
+  void run_item(int64_t index, const ReorderItem& item);
+  void run_item(int64_t index, const ComputeItem& item);
+  void run_item(int64_t index, const MergeItem& item);
+  void run_item(int64_t index, const FinishItem& item);
+  void run_transfers(const Stage& stage);
   void gather_traffic(const Stage& stage);
   void price_wires();
-  void move_inside(int64_t index);
   void pack(const Stage& stage);
   void land();
 
@@ -103,43 +105,44 @@ class PassClock {
     return static_cast<double>(buffer_bytes(spec, plan_.scenario));
   }
   double bytes_of(BufferId id) const { return bytes_of(plan_.buffer(id)); }
-  int64_t nic_of(int32_t rank) const {
-    return int64_t{rank / cluster_.gpus_per_node} * cluster_.nics_per_node +
-           rank % cluster_.gpus_per_node % cluster_.nics_per_node;
+  int64_t nic_of(RankId rank) const {
+    const int32_t gpu = to_index(rank);
+    return int64_t{gpu / cluster_.gpus_per_node} * cluster_.nics_per_node +
+           gpu % cluster_.gpus_per_node % cluster_.nics_per_node;
   }
-  Lane& lane(RankId rank) { return lanes_[static_cast<size_t>(to_index(rank))]; }
   ClockTime& transfer_stream(Lane& lane) { return stack_.overlaps ? lane.transfer : lane.compute; }
-  ClockTime& written(BufferId id) { return written_[static_cast<size_t>(to_index(id))]; }
-  ClockTime& read(BufferId id) { return read_[static_cast<size_t>(to_index(id))]; }
-  void wait_to_read(BufferId id, ClockTime& start) {
-    if (id != kNoBuffer) start.raise(written(id));
+  void wait_to_read(BufferId id, ClockTime& start) const { start.raise(written_[id]); }
+  void wait_to_write(BufferId id, ClockTime& start) const {
+    start.raise(written_[id]);
+    start.raise(read_[id]);
   }
-  void wait_to_write(BufferId id, ClockTime& start) {
-    if (id == kNoBuffer) return;
-    start.raise(written(id));
-    start.raise(read(id));
+  /// Delays `start` until the item may use its buffers.
+  template <class Item>
+  void wait_for_buffers(const Item& item, ClockTime& start) const {
+    visit_reads(item, [&](BufferId id) { wait_to_read(id, start); });
+    visit_writes(item, [&](BufferId id) { wait_to_write(id, start); });
   }
-  void mark_read(BufferId id, const ClockTime& end) {
-    if (id != kNoBuffer) read(id).raise(end);
-  }
-  void mark_written(BufferId id, const ClockTime& end) {
-    if (id != kNoBuffer) written(id) = end;
+  template <class Item>
+  void mark_buffers(const Item& item, const ClockTime& end) {
+    visit_reads(item, [&](BufferId id) { read_[id].raise(end); });
+    visit_writes(item, [&](BufferId id) { written_[id] = end; });
   }
   void find_slow_downs();
   double tiles_us(int64_t index);
   double calls_us() const;
   double merges_us(const ComputeItem& item) const;
   double beside_transfers(Lane& lane, double start, double work_us) const;
-  void begin(std::vector<Lane> before);
+  void begin(IdVector<RankId, Lane> before);
   ClockTime end() const;
   /// Records the event; returns the moment of its end.
   ClockTime enter(StageKind kind, int64_t index, RankId rank, StepId step, const ClockTime& start,
                   double end_us);
   ClockTime begin_on_compute(Lane& lane);
-  double item_us() const { return is_backward_ ? stack_.backward_item_us : stack_.item_us; }
+  double item_us() const {
+    return direction_ == Direction::backward ? stack_.backward_item_us : stack_.item_us;
+  }
   template <class Item>
-  void local(StageKind kind, int64_t index, const Item& item, BufferId reads, BufferId writes,
-             double us);
+  void local(StageKind kind, int64_t index, const Item& item, double us);
   RankTimes times_of(const Lane& lane, double total_us) const;
   CriticalPath find_critical_path(const ClockTime& last, double total_us) const;
 
@@ -147,18 +150,18 @@ class PassClock {
   const Pass& pass_;
   const Cluster& cluster_;
   const Stack& stack_;
-  const bool is_backward_;
+  const Direction direction_;
   const double offset_us_;
   Timeline& timeline_;
   const bool keeps_events_;
   const TileCost& tiles_;
   TileCounter counter_;
-  std::vector<double> tiles_us_;   // [compute item] cache for all rounds; empty for one round
-  std::vector<Lane> lanes_;        // [rank]
-  std::vector<double> slow_down_;  // [rank] factor on kernel time from lower clocks; at least 1
-  std::vector<ClockTime> written_, read_;          // [BufferId] last write and last read
-  std::vector<RankExchange> exchanges_;            // [rank] of the present stage
-  std::vector<int32_t> touched_;                   // ranks in that stage
+  std::vector<double> tiles_us_;  // [compute item] cache for all rounds; empty for one round
+  IdVector<RankId, Lane> lanes_;
+  IdVector<RankId, double> slow_down_;  // factor on kernel time from lower clocks; at least 1
+  IdVector<BufferId, ClockTime> written_, read_;   // last write and last read
+  IdVector<RankId, RankExchange> exchanges_;       // of the present stage
+  std::vector<RankId> touched_;                    // ranks in that stage
   std::vector<std::pair<int64_t, int64_t>> sent_;  // its items and their events
   std::vector<int64_t> before_;  // [event of this pass] the event that it waited for
   int64_t first_event_ = 0;

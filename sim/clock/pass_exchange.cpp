@@ -7,11 +7,11 @@ namespace cpscope {
 
 /// Bytes and peers of every rank in the stage.
 void PassClock::gather_traffic(const Stage& stage) {
-  for (const int32_t rank : touched_) exchanges_[static_cast<size_t>(rank)] = RankExchange();
+  for (const RankId rank : touched_) exchanges_[rank] = RankExchange();
   touched_.clear();
   const auto touch = [&](RankId rank) -> RankExchange& {
-    RankExchange& exchange = exchanges_[static_cast<size_t>(to_index(rank))];
-    if (!exchange.is_touched) touched_.push_back(to_index(rank));
+    RankExchange& exchange = exchanges_[rank];
+    if (!exchange.is_touched) touched_.push_back(rank);
     exchange.is_touched = true;
     return exchange;
   };
@@ -47,14 +47,14 @@ double PassClock::wire_us(const RankTraffic& traffic, double nic_bytes) const {
 void PassClock::price_wires() {
   // GPUs that share a NIC need the time for the sum of their bytes.
   std::vector<std::pair<int64_t, std::array<double, 2>>> nics;
-  for (const int32_t rank : touched_) {
-    const RankExchange& exchange = exchanges_[static_cast<size_t>(rank)];
+  for (const RankId rank : touched_) {
+    const RankExchange& exchange = exchanges_[rank];
     if (exchange.out.between + exchange.in.between > 0)
       nics.push_back({nic_of(rank), {exchange.out.between, exchange.in.between}});
   }
   std::sort(nics.begin(), nics.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  const auto bytes_of_nic = [&](int32_t rank) {
+  const auto bytes_of_nic = [&](RankId rank) {
     const int64_t nic = nic_of(rank);
     std::array<double, 2> sum{};
     auto at = std::lower_bound(nics.begin(), nics.end(), nic,
@@ -65,21 +65,19 @@ void PassClock::price_wires() {
     }
     return sum;
   };
-  for (const int32_t rank : touched_) {
-    RankExchange& exchange = exchanges_[static_cast<size_t>(rank)];
+  for (const RankId rank : touched_) {
+    RankExchange& exchange = exchanges_[rank];
     const std::array<double, 2> nic = bytes_of_nic(rank);
     exchange.wire_us = std::max(wire_us(exchange.out, nic[0]), wire_us(exchange.in, nic[1]));
   }
 }
 
 /// Rows that stay on their rank are copied on the stream of its transfers.
-void PassClock::move_inside(int64_t index) {
-  const TransferItem& item = pass_.transfers[static_cast<size_t>(index)];
-  Lane& lane = this->lane(item.src);
+void PassClock::run_item(int64_t index, const TransferItem& item) {
+  Lane& lane = lanes_[item.src];
   ClockTime start{lane.host.us, kNoEvent};
   start.raise(transfer_stream(lane));
-  wait_to_read(item.from, start);
-  wait_to_write(item.to, start);
+  wait_for_buffers(item, start);
   const BufferSpec& from = plan_.buffer(item.from);
   BufferSpec moved = from;
   moved.heads = item.heads;
@@ -90,29 +88,28 @@ void PassClock::move_inside(int64_t index) {
   const ClockTime end = enter(StageKind::transfer, index, item.src, item.step, start, end_us);
   lane.locals.push_back({start.us, end_us});
   transfer_stream(lane) = end;
-  mark_read(item.from, end);
-  written(item.to).raise(end);
+  read_[item.from].raise(end);
+  written_[item.to].raise(end);
 }
 
 /// Rows to send are copied to staging; without staging the message only waits for its buffer.
 void PassClock::pack(const Stage& stage) {
-  for (const int32_t rank : touched_) {
-    Lane& lane = lanes_[static_cast<size_t>(rank)];
+  for (const RankId rank : touched_) {
+    Lane& lane = lanes_[rank];
     lane.host.us += stack_.message_us;
-    RankExchange& exchange = exchanges_[static_cast<size_t>(rank)];
+    RankExchange& exchange = exchanges_[rank];
     exchange.ready = {lane.host.us, kNoEvent};
     exchange.ready.raise(transfer_stream(lane));
   }
   for (int64_t i = stage.begin; i < stage.end; ++i) {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(i)];
     if (item.src == item.dst || item.bytes == 0) continue;
-    wait_to_read(item.from, exchanges_[static_cast<size_t>(to_index(item.src))].ready);
+    wait_to_read(item.from, exchanges_[item.src].ready);
     // Without staging the wire writes directly into the buffer.
-    if (!stack_.packs)
-      wait_to_write(item.to, exchanges_[static_cast<size_t>(to_index(item.dst))].ready);
+    if (!stack_.packs) wait_to_write(item.to, exchanges_[item.dst].ready);
   }
-  for (const int32_t rank : touched_) {
-    RankExchange& exchange = exchanges_[static_cast<size_t>(rank)];
+  for (const RankId rank : touched_) {
+    RankExchange& exchange = exchanges_[rank];
     exchange.begin_us = exchange.ready.us;
     exchange.end = exchange.ready;
     if (!stack_.packs || exchange.num_sent == 0) continue;
@@ -124,18 +121,18 @@ void PassClock::pack(const Stage& stage) {
 
 /// Received rows are copied from staging to their buffer.
 void PassClock::land() {
-  for (const int32_t rank : touched_) {
-    const RankExchange& exchange = exchanges_[static_cast<size_t>(rank)];
-    Lane& lane = lanes_[static_cast<size_t>(rank)];
+  for (const RankId rank : touched_) {
+    const RankExchange& exchange = exchanges_[rank];
+    Lane& lane = lanes_[rank];
     transfer_stream(lane).raise(exchange.end);
     lane.transfers.push_back({exchange.begin_us, exchange.end.us});
   }
   for (const auto& [index, event] : sent_) {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(index)];
     // After packing the rows may be overwritten; without staging only after they have been sent.
-    const RankExchange& from = exchanges_[static_cast<size_t>(to_index(item.src))];
-    mark_read(item.from, stack_.packs ? from.ready : ClockTime{from.end.us, event});
-    Lane& lane = this->lane(item.dst);
+    const RankExchange& from = exchanges_[item.src];
+    read_[item.from].raise(stack_.packs ? from.ready : ClockTime{from.end.us, event});
+    Lane& lane = lanes_[item.dst];
     ClockTime& stream = transfer_stream(lane);
     if (stack_.packs) {
       wait_to_write(item.to, stream);
@@ -148,16 +145,16 @@ void PassClock::land() {
         lane.transfers.push_back({begin, stream.us});
       }
     }
-    written(item.to).raise({stream.us, event});
+    written_[item.to].raise({stream.us, event});
   }
 }
 
-void PassClock::transfer(const Stage& stage) {
+void PassClock::run_transfers(const Stage& stage) {
   gather_traffic(stage);
   price_wires();
   for (int64_t i = stage.begin; i < stage.end; ++i) {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(i)];
-    if (item.src == item.dst) move_inside(i);
+    if (item.src == item.dst) run_item(i, item);
   }
   pack(stage);
   // A message begins when both ranks are ready, and takes the time of the slower one.
@@ -165,8 +162,7 @@ void PassClock::transfer(const Stage& stage) {
   for (int64_t i = stage.begin; i < stage.end; ++i) {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(i)];
     if (item.src == item.dst || item.bytes == 0) continue;
-    RankExchange& from = exchanges_[static_cast<size_t>(to_index(item.src))];
-    RankExchange& to = exchanges_[static_cast<size_t>(to_index(item.dst))];
+    RankExchange &from = exchanges_[item.src], &to = exchanges_[item.dst];
     ClockTime both_ready = from.ready;
     both_ready.raise(to.ready);
     const ClockTime end =

@@ -211,10 +211,10 @@ Result<PassTime> predict_passes(const std::string& text, const ValidationRow& ro
   if (!predicted) return predicted.error();
   const auto& [plan, timeline] = predicted.value();
   PassTime time;
-  for (const bool is_backward : {false, true}) {
-    if (row.pass == (is_backward ? "forward" : "backward")) continue;
-    time.us += (is_backward ? timeline.backward : timeline.forward).total_us;
-    time.flops_of_gpu += flops_of_pass(plan, is_backward);
+  for (const Direction direction : kDirections) {
+    if (row.pass != "both" && row.pass != to_name(direction)) continue;
+    time.us += timeline.pass(direction).total_us;
+    time.flops_of_gpu += flops_of_pass(plan, direction);
   }
   return time;
 }
@@ -226,14 +226,13 @@ Result<double> step_us_of(const std::string& text, const Values& values, const V
   if (!predicted) return predicted.error();
   const auto& [plan, timeline] = predicted.value();
   const auto step = values.find("step");
-  std::vector<double> busy_us(plan.home.size(), 0.0);
+  const Direction direction = row.pass == "backward" ? Direction::backward : Direction::forward;
+  IdVector<RankId, double> busy_us(plan.home.size());
   for (const ItemEvent& event : timeline.events) {
-    if (event.item.kind != StageKind::compute ||
-        event.item.is_backward != (row.pass == "backward") || step == values.end() ||
-        fmt::format("{}", to_index(event.step)) != step->second)
+    if (event.item.kind != StageKind::compute || event.item.direction != direction ||
+        step == values.end() || fmt::format("{}", to_index(event.step)) != step->second)
       continue;
-    busy_us[static_cast<size_t>(to_index(event.rank))] +=
-        static_cast<double>(event.end_ns - event.start_ns) * 1e-3;
+    busy_us[event.rank] += static_cast<double>(event.end_ns - event.start_ns) * 1e-3;
   }
   const double most = *std::max_element(busy_us.begin(), busy_us.end());
   if (most > 0) return most;

@@ -2,8 +2,11 @@
 
 #include "sim/plan/layout.h"
 
+#include <algorithm>
 #include <cmath>
 #include <ostream>
+#include <span>
+#include <string>
 
 namespace cpscope {
 namespace {
@@ -17,49 +20,47 @@ Json runs_json(std::span<const TokenRun> runs) {
 Json heads_json(HeadRange heads) { return {heads.begin, heads.end}; }
 
 /// The tokens of one side of one rank, written out.
-void add_tokens(const Plan& plan, std::span<const TokenRun> runs, bool is_query,
-                const std::string& side, Json& rank) {
-  std::vector<int64_t> index = expand(runs), sequence, position;
+void add_tokens(const Plan& plan, RankId rank, Side side, Json& json) {
+  std::vector<int64_t> index = expand(plan.layout.runs(side)[rank]), sequence, position;
   const auto& sequences = plan.layout.slots.sequences;
   for (const int64_t token : index) {
-    const auto after = std::upper_bound(sequences.begin(), sequences.end(), token,
-                                        [&](int64_t id, const SequenceSlot& slot) {
-                                          return id < (is_query ? slot.q_begin : slot.kv_begin);
-                                        });
+    const auto after = std::upper_bound(
+        sequences.begin(), sequences.end(), token,
+        [&](int64_t id, const SequenceSlot& slot) { return id < slot.side(side).begin; });
     const int64_t s = (after - sequences.begin()) - 1;
-    const int64_t offset =
-        s < 0 ? 0 : token - (is_query ? sequences[s].q_begin : sequences[s].kv_begin);
-    const bool is_valid =
-        s >= 0 && offset < (is_query ? sequences[s].q_valid : sequences[s].kv_valid);
+    const SlotSide slot = s < 0 ? SlotSide{} : sequences[s].side(side);
+    const bool is_valid = s >= 0 && token < slot.valid_end();
     sequence.push_back(is_valid ? s : -1);
-    position.push_back(is_valid ? offset : -1);
+    position.push_back(is_valid ? token - slot.begin : -1);
   }
-  rank[side + "_index"] = std::move(index);
-  rank[side + "_sequence"] = std::move(sequence);
-  rank[side + "_position"] = std::move(position);
+  const std::string prefix = side == Side::q ? "q" : "kv";
+  json[prefix + "_index"] = std::move(index);
+  json[prefix + "_sequence"] = std::move(sequence);
+  json[prefix + "_position"] = std::move(position);
 }
 
 /// Gather indices of one group of ranks.
 Json reorder_json(const Plan& plan, int32_t first_rank, int32_t count) {
-  const auto part = [&](const std::vector<std::vector<TokenRun>>& runs) {
-    return std::vector<std::vector<TokenRun>>(runs.begin() + first_rank,
-                                              runs.begin() + first_rank + count);
+  const auto reorder_of = [&](Side side) {
+    return reorder_to_sequence(
+        std::span(plan.layout.runs(side).values())
+            .subspan(static_cast<size_t>(first_rank), static_cast<size_t>(count)));
   };
-  const ReorderIndex q = reorder_to_sequence(part(plan.layout.q_runs));
+  const ReorderIndex q = reorder_of(Side::q);
   Json json;
   json["rank_to_sequence"] = expand(q.rank_to_sequence);
   json["sequence_to_rank"] = expand(q.sequence_to_rank);
   if (!plan.layout.same_kv) {
-    const ReorderIndex kv = reorder_to_sequence(part(plan.layout.kv_runs));
+    const ReorderIndex kv = reorder_of(Side::kv);
     json["kv_rank_to_sequence"] = expand(kv.rank_to_sequence);
     json["kv_sequence_to_rank"] = expand(kv.sequence_to_rank);
   }
   return json;
 }
 
-Json buffer_json(const Plan& plan, int32_t id) {
-  const BufferSpec& spec = plan.buffers[static_cast<size_t>(id)];
-  Json json{{"id", id},
+Json buffer_json(const Plan& plan, BufferId id) {
+  const BufferSpec& spec = plan.buffer(id);
+  Json json{{"id", to_index(id)},
             {"rank", to_index(spec.rank)},
             {"kind", to_name(spec.kind)},
             {"role", to_name(spec.role)},
@@ -133,7 +134,8 @@ void write_items(const Plan& plan, const char* name, const Items& items, std::os
   out << "]";
 }
 
-void write_pass(const Plan& plan, const char* name, const Pass& pass, std::ostream& out) {
+void write_pass(const Plan& plan, Direction direction, std::ostream& out) {
+  const Pass& pass = plan.pass(direction);
   Json stages = Json::array();
   for (const Stage& stage : pass.stages) {
     stages.push_back({{"step", to_index(stage.step)},
@@ -141,7 +143,8 @@ void write_pass(const Plan& plan, const char* name, const Pass& pass, std::ostre
                       {"begin", stage.begin},
                       {"end", stage.end}});
   }
-  out << ",\n\"" << name << "\":{\"steps\":" << pass.num_steps << ",\n\"stages\":" << stages.dump();
+  out << ",\n\"" << to_name(direction) << "\":{\"steps\":" << pass.num_steps
+      << ",\n\"stages\":" << stages.dump();
   write_items(plan, "computes", pass.computes, out);
   write_items(plan, "transfers", pass.transfers, out);
   write_items(plan, "reorders", pass.reorders, out);
@@ -173,13 +176,13 @@ Json layout_json(const Plan& plan, bool full) {
                                  {"kv_slot", slot.kv_slot}});
   }
   json["ranks"] = Json::array();
-  for (int32_t r = 0; r < plan.layout.cp_size; ++r) {
-    Json rank{{"rank", r}};
-    rank["q_runs"] = runs_json(plan.layout.q_runs[r]);
-    rank["kv_runs"] = runs_json(plan.layout.kv_runs[r]);
+  for (const RankId id : plan.layout.q_runs.ids()) {
+    Json rank{{"rank", to_index(id)}};
+    rank["q_runs"] = runs_json(plan.layout.q_runs[id]);
+    rank["kv_runs"] = runs_json(plan.layout.kv_runs[id]);
     if (full) {
-      add_tokens(plan, plan.layout.q_runs[r], true, "q", rank);
-      add_tokens(plan, plan.layout.kv_runs[r], false, "kv", rank);
+      add_tokens(plan, id, Side::q, rank);
+      add_tokens(plan, id, Side::kv, rank);
     }
     json["ranks"].push_back(std::move(rank));
   }
@@ -270,11 +273,11 @@ void write_plan_json(const CheckedPlan& checked, const PlanSummary& summary, std
   std::string head = summary_json(checked, summary).dump();
   head.pop_back();  // the closing brace: more keys follow
   out << head << ",\n\"buffers\":[";
-  for (size_t b = 0; b < plan.buffers.size(); ++b)
-    out << (b == 0 ? "\n" : ",\n") << buffer_json(plan, static_cast<int32_t>(b)).dump();
+  for (const BufferId id : plan.buffers.ids())
+    out << (id == BufferId{0} ? "\n" : ",\n") << buffer_json(plan, id).dump();
   out << "]";
-  write_pass(plan, "forward", plan.forward, out);
-  if (plan.scenario.numerics.backward) write_pass(plan, "backward", plan.backward, out);
+  write_pass(plan, Direction::forward, out);
+  if (plan.scenario.numerics.backward) write_pass(plan, Direction::backward, out);
   out << "}\n";
 }
 

@@ -41,11 +41,11 @@ std::string scenario_text(const SmallScenario& parts) {
 }
 
 FaultSite forward_site(StageKind kind, RankId rank, StepId step, int64_t item) {
-  return {false, false, kind, rank, step, item};
+  return {{Direction::forward, kind, item}, rank, step};
 }
 
 FaultSite backward_site(StageKind kind, RankId rank, StepId step, int64_t item) {
-  return {true, false, kind, rank, step, item};
+  return {{Direction::backward, kind, item}, rank, step};
 }
 
 std::span<const Fault> fault_catalogue() {

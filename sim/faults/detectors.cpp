@@ -2,6 +2,7 @@
 
 #include "sim/plan/plan_summary.h"
 #include "sim/plan/planner/planner.h"
+#include "sim/plan/visit_items.h"
 #include "sim/run/grade/case.h"
 #include "sim/run/grade/grade.h"
 #include "sim/run/probe/probe.h"
@@ -20,15 +21,15 @@ namespace {
 
 /// Work of a pass by step and rank.
 struct WorkTable {
-  // [backward, step, sender, receiver, payload]
-  std::map<std::tuple<bool, int32_t, int32_t, int32_t, Payload>, int64_t> bytes;
+  // [direction, step, sender, receiver, payload]
+  std::map<std::tuple<Direction, int32_t, int32_t, int32_t, Payload>, int64_t> bytes;
   std::map<std::pair<int32_t, int32_t>, int64_t> pairs;  // [step, rank] forward
 
   void add(const ItemWork& work) {
     if (work.bytes > 0)
-      bytes[{work.item.is_backward, to_index(work.step), to_index(work.rank), to_index(work.peer),
+      bytes[{work.item.direction, to_index(work.step), to_index(work.rank), to_index(work.peer),
              work.payload}] += work.bytes;
-    if (!work.item.is_backward && work.pairs > 0)
+    if (work.item.direction == Direction::forward && work.pairs > 0)
       pairs[{to_index(work.step), to_index(work.rank)}] += work.pairs;
   }
 };
@@ -42,25 +43,20 @@ WorkTable table_of(const WalkTrace& trace) {
 /// The work of the proved plan.
 WorkTable table_of(const Plan& plan) {
   WorkTable table;
-  for (const Pass* pass : {&plan.forward, &plan.backward}) {
-    const bool is_backward = pass == &plan.backward;
-    for (size_t i = 0; i < pass->transfers.size(); ++i) {
-      const TransferItem& item = pass->transfers[i];
-      table.add({.item = {is_backward, StageKind::transfer, static_cast<int64_t>(i)},
-                 .rank = item.src,
-                 .peer = item.dst,
-                 .step = item.step,
-                 .payload = item.payload,
-                 .bytes = item.bytes});
-    }
-    for (size_t i = 0; i < pass->computes.size(); ++i) {
-      const ComputeItem& item = pass->computes[i];
-      table.add({.item = {is_backward, StageKind::compute, static_cast<int64_t>(i)},
-                 .rank = item.rank,
-                 .step = item.step,
-                 .pairs = item.visible_pairs});
-    }
-  }
+  const Overload add_item{
+      [&](const ItemId& id, const TransferItem& item) {
+        table.add({.item = id,
+                   .rank = item.src,
+                   .peer = item.dst,
+                   .step = item.step,
+                   .payload = item.payload,
+                   .bytes = item.bytes});
+      },
+      [&](const ItemId& id, const ComputeItem& item) {
+        table.add({.item = id, .rank = item.rank, .step = item.step, .pairs = item.visible_pairs});
+      },
+      [](const ItemId&, const auto&) {}};
+  for (const Direction direction : kDirections) for_each_item(plan, direction, add_item);
   return table;
 }
 
@@ -77,23 +73,22 @@ int64_t critical_path(const WorkTable& table) {
 /// The first compute item of the trace with this place.
 std::optional<FaultSite> find_compute(const WalkTrace& trace, int32_t step, int32_t rank) {
   for (const ItemWork& work : trace.work) {
-    if (!work.item.is_backward && work.item.kind == StageKind::compute &&
+    if (work.item.direction == Direction::forward && work.item.kind == StageKind::compute &&
         to_index(work.step) == step && to_index(work.rank) == rank)
-      return FaultSite{false, false, work.item.kind, work.rank, work.step, work.item.index};
+      return FaultSite{work.item, work.rank, work.step};
   }
   return std::nullopt;
 }
 
 /// The last message of the trace between these ranks: a surplus message comes after the right ones.
-std::optional<FaultSite> find_message(const WalkTrace& trace, bool is_backward, int32_t step,
+std::optional<FaultSite> find_message(const WalkTrace& trace, Direction direction, int32_t step,
                                       int32_t sender, int32_t receiver, Payload payload) {
   std::optional<FaultSite> site;
   for (const ItemWork& work : trace.work) {
-    if (work.item.kind == StageKind::transfer && work.item.is_backward == is_backward &&
+    if (work.item.kind == StageKind::transfer && work.item.direction == direction &&
         to_index(work.step) == step && to_index(work.rank) == sender &&
         to_index(work.peer) == receiver && work.payload == payload)
-      site =
-          FaultSite{is_backward, false, StageKind::transfer, work.rank, work.step, work.item.index};
+      site = FaultSite{work.item, work.rank, work.step};
   }
   return site;
 }
@@ -107,12 +102,12 @@ std::optional<Alarm> weigh_bytes(const Plan& plan, const WalkTrace& trace) {
     const int64_t want = right == expected.bytes.end() ? 0 : right->second;
     const int64_t have = found == seen.bytes.end() ? 0 : found->second;
     if (want == have) continue;
-    const auto [is_backward, step, sender, receiver, payload] = message;
+    const auto [direction, step, sender, receiver, payload] = message;
     Alarm alarm{.detector = Detector::bytes, .rank = sender, .step = step};
-    alarm.site = find_message(trace, is_backward, step, sender, receiver, payload);
+    alarm.site = find_message(trace, direction, step, sender, receiver, payload);
     alarm.text = fmt::format(
         "rank {} sent {} bytes of {} to rank {} in {} step {}, the proved schedule sends {}",
-        sender, have, to_name(payload), receiver, is_backward ? "backward" : "forward", step, want);
+        sender, have, to_name(payload), receiver, to_name(direction), step, want);
     return alarm;
   }
   return std::nullopt;
@@ -150,28 +145,24 @@ std::optional<Alarm> watch_posts(const RankPosts& posts, const RankPosts& expect
   Alarm alarm{.detector = Detector::liveness,
               .rank = to_index(stall->culprit),
               .step = to_index(stall->post.step)};
-  alarm.site = FaultSite{.is_backward = stall->post.is_backward,
-                         .kind = StageKind::transfer,
-                         .rank = stall->culprit,
-                         .step = stall->post.step,
-                         .item = stall->post.item};
+  alarm.site = FaultSite{stall->post.item, stall->culprit, stall->post.step};
   alarm.text = stall->text;
   return alarm;
 }
 
 int64_t count_changed_posts(const RankPosts& posts, const RankPosts& expected) {
   const auto flatten = [](const std::vector<std::vector<Post>>& groups) {
-    std::vector<std::tuple<int32_t, int32_t, int64_t, int64_t, bool, bool, size_t>> all;
+    std::vector<std::tuple<RankId, StepId, int64_t, int64_t, Direction, bool, size_t>> all;
     for (size_t g = 0; g < groups.size(); ++g) {
       for (const Post& post : groups[g])
-        all.emplace_back(to_index(post.peer), to_index(post.step), post.bytes, post.item,
-                         post.is_backward, post.is_send, g);
+        all.emplace_back(post.peer, post.step, post.bytes, post.item.index, post.item.direction,
+                         post.is_send, g);
     }
     std::sort(all.begin(), all.end());
     return all;
   };
   int64_t changed = 0;
-  for (size_t rank = 0; rank < posts.groups.size(); ++rank) {
+  for (const RankId rank : posts.groups.ids()) {
     const auto a = flatten(posts.groups[rank]), b = flatten(expected.groups[rank]);
     std::vector<std::decay_t<decltype(a)>::value_type> apart;
     std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(),

@@ -1,5 +1,7 @@
+#include "sim/base/id_vector.h"
 #include "sim/faults/catalogue_parts.h"
 #include "sim/faults/plan_edits.h"
+#include "sim/plan/visit_items.h"
 
 #include <utility>
 
@@ -15,7 +17,7 @@ std::optional<PlantedFault> plant_stale_kv(const Plan& healthy) {
   std::optional<FaultSite> first;
   for (size_t i = 0; i < plan.backward.computes.size(); ++i) {
     ComputeItem& item = plan.backward.computes[i];
-    const BufferId home = plan.home[to_index(item.rank)].kv;
+    const BufferId home = plan.home[item.rank].kv;
     if (item.kv == home || plan.buffer(home).rows < plan.rows(item.kv_tokens)) continue;
     item.kv = home;
     if (item.num_slices > 0 && !first)
@@ -30,15 +32,15 @@ std::optional<PlantedFault> plant_stale_kv(const Plan& healthy) {
 /// Shares of all blocks that a rank computed with are added on that rank and stay there.
 std::optional<PlantedFault> plant_summed_at_home(const Plan& healthy) {
   Plan plan = healthy;
-  std::vector<int32_t> merges(plan.home.size(), 0);
+  IdVector<RankId, int32_t> merges(plan.home.size());
   std::optional<FaultSite> site;
   for (size_t i = 0; i < plan.backward.merges.size(); ++i) {
     MergeItem& item = plan.backward.merges[i];
     if (!is_dkv(plan, item.into)) continue;
     if (plan.buffer(item.into).role != BufferRole::home && !site)
       site = backward_site(StageKind::merge, item.rank, item.step, static_cast<int64_t>(i));
-    item.into = plan.home[to_index(item.rank)].dkv;
-    item.order = merges[to_index(item.rank)]++;
+    item.into = plan.home[item.rank].dkv;
+    item.order = merges[item.rank]++;
   }
   if (!site) return std::nullopt;
   for (size_t i = plan.backward.transfers.size(); i-- > 0;) {
@@ -95,13 +97,7 @@ std::optional<PlantedFault> plant_in_backward(const std::vector<Item>& items, St
   const auto index = find_item(items, meets);
   if (!index) return std::nullopt;
   const Item& item = items[static_cast<size_t>(*index)];
-  RankId rank{};
-  if constexpr (std::is_same_v<Item, TransferItem>) {
-    rank = item.dst;
-  } else {
-    rank = item.rank;
-  }
-  return PlantedFault{.site = backward_site(kind, rank, item.step, *index),
+  return PlantedFault{.site = backward_site(kind, target_rank_of(item), item.step, *index),
                       .what = std::move(what),
                       .mistake = plant_mistake(mistake, {})};
 }

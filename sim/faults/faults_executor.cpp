@@ -1,5 +1,6 @@
 #include "sim/faults/catalogue_parts.h"
 #include "sim/faults/plan_edits.h"
+#include "sim/plan/visit_items.h"
 
 #include <utility>
 
@@ -15,13 +16,7 @@ std::optional<PlantedFault> plant_at(const std::vector<Item>& items, std::option
                                      MistakeSite where = {}) {
   if (!index) return std::nullopt;
   const Item& item = items[static_cast<size_t>(*index)];
-  RankId rank{};
-  if constexpr (std::is_same_v<Item, TransferItem>) {
-    rank = item.dst;
-  } else {
-    rank = item.rank;
-  }
-  return PlantedFault{.site = forward_site(kind, rank, item.step, *index),
+  return PlantedFault{.site = forward_site(kind, target_rank_of(item), item.step, *index),
                       .what = std::move(what),
                       .mistake = plant_mistake(mistake, where)};
 }
@@ -63,13 +58,13 @@ bool has_sink(const Plan& plan) {
 
 /// The first rank that owns a padding row.
 std::optional<RankId> first_rank_with_padding(const Plan& plan) {
-  for (size_t rank = 0; rank < plan.q_lists.size(); ++rank) {
+  for (const RankId rank : plan.q_lists.ids()) {
     for (const TokenRun& run : plan.list(plan.q_lists[rank])) {
       for (int64_t token = run.begin; token < run.end; token += run.stride) {
         bool is_valid = false;
         for (const SequenceSlot& slot : plan.layout.slots.sequences)
           is_valid = is_valid || (token >= slot.q_begin && token < slot.q_begin + slot.q_valid);
-        if (!is_valid) return RankId{static_cast<int32_t>(rank)};
+        if (!is_valid) return rank;
       }
     }
   }

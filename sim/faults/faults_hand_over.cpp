@@ -29,14 +29,14 @@ std::function<void(RunInputs&)> hand_over_from(std::vector<int64_t> from) {
 }
 
 FaultSite input_site(RankId rank) {
-  return {.is_load = true, .kind = StageKind::transfer, .rank = rank};
+  return {.item = {.kind = StageKind::transfer}, .rank = rank, .is_load = true};
 }
 
 /// The first rank that holds a row which came from elsewhere.
 std::optional<FaultSite> first_changed_rank(const Plan& plan, const std::vector<int64_t>& from) {
-  for (size_t rank = 0; rank < plan.q_lists.size(); ++rank) {
+  for (const RankId rank : plan.q_lists.ids()) {
     for (const int64_t token : expand(plan.list(plan.q_lists[rank]))) {
-      if (from[token] != token) return input_site(RankId{static_cast<int32_t>(rank)});
+      if (from[token] != token) return input_site(rank);
     }
   }
   return std::nullopt;

@@ -31,8 +31,9 @@ std::optional<PlantedFault> plant_fewer_steps(const Plan& healthy) {
   return plant_posts(healthy, 0, last,
                      fmt::format("rank 0 ends the forward ring before step {}", last),
                      [last](RankPosts& posts) {
-                       std::erase_if(posts.groups[0], [&](const std::vector<Post>& group) {
-                         return !group.front().is_backward && to_index(group.front().step) == last;
+                       std::erase_if(posts.groups[RankId{0}], [&](const std::vector<Post>& group) {
+                         return group.front().item.direction == Direction::forward &&
+                                to_index(group.front().step) == last;
                        });
                      });
 }
@@ -43,25 +44,25 @@ std::optional<PlantedFault> plant_wrong_group(const Plan& healthy) {
   const auto hop = find_hop(healthy, 0, 0);
   if (!hop) return std::nullopt;
   const RankId right = healthy.forward.transfers[static_cast<size_t>(*hop)].dst;
-  return plant_posts(healthy, 0, 0, "rank 0 posts its ring messages to rank 1",
-                     [right, item = *hop](RankPosts& posts) {
-                       for (std::vector<Post>& group : posts.groups[0]) {
-                         const bool is_ring =
-                             std::any_of(group.begin(), group.end(), [&](const Post& post) {
-                               return post.item == item && !post.is_backward && post.is_send;
-                             });
-                         for (Post& post : group) {
-                           if (is_ring && post.peer == right) post.peer = RankId{1};
-                         }
-                       }
-                     });
+  const ItemId item{Direction::forward, StageKind::transfer, *hop};
+  return plant_posts(
+      healthy, 0, 0, "rank 0 posts its ring messages to rank 1", [right, item](RankPosts& posts) {
+        for (std::vector<Post>& group : posts.groups[RankId{0}]) {
+          const bool is_ring = std::any_of(group.begin(), group.end(), [&](const Post& post) {
+            return post.item == item && post.is_send;
+          });
+          for (Post& post : group) {
+            if (is_ring && post.peer == right) post.peer = RankId{1};
+          }
+        }
+      });
 }
 
 /// Rank 1 sends its true number of rows, the others expect the padded number.
 std::optional<PlantedFault> plant_other_size(const Plan& healthy) {
   return plant_posts(healthy, 1, 0, "rank 1 sends fewer rows than rank 2 expects",
                      [](RankPosts& posts) {
-                       for (Post& post : posts.groups[1].front()) {
+                       for (Post& post : posts.groups[RankId{1}].front()) {
                          if (post.is_send) post.bytes /= 2;
                        }
                      });

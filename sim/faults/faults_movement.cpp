@@ -1,3 +1,4 @@
+#include "sim/base/id_vector.h"
 #include "sim/faults/catalogue_parts.h"
 #include "sim/faults/plan_edits.h"
 #include "sim/plan/planner/planner.h"
@@ -65,16 +66,16 @@ std::optional<PlantedFault> plant_wrong_direction(const Plan& healthy) {
 /// Received rows overwrite rows that are still to be read and passed on.
 std::optional<PlantedFault> plant_one_slot(const Plan& healthy) {
   Plan plan = healthy;
-  std::vector<BufferId> slot_a(plan.home.size(), kNoBuffer);
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    const BufferSpec& buffer = plan.buffers[b];
+  IdVector<RankId, BufferId> slot_a(plan.home.size(), kNoBuffer);
+  for (const BufferId id : plan.buffers.ids()) {
+    const BufferSpec& buffer = plan.buffer(id);
     if (buffer.kind == BufferKind::kv && buffer.role == BufferRole::ring_a)
-      slot_a[to_index(buffer.rank)] = BufferId{static_cast<int32_t>(b)};
+      slot_a[buffer.rank] = id;
   }
   const auto merge_slots = [&](BufferId& id) {
     const BufferSpec& buffer = plan.buffer(id);
     if (buffer.kind == BufferKind::kv && buffer.role == BufferRole::ring_b)
-      id = slot_a[to_index(buffer.rank)];
+      id = slot_a[buffer.rank];
   };
   for (Pass* pass : {&plan.forward, &plan.backward}) {
     for (TransferItem& item : pass->transfers) {
@@ -190,7 +191,7 @@ std::optional<PlantedFault> plant_lost_heads(const Plan& healthy) {
 std::optional<PlantedFault> plant_tail_over_valid(const Plan& healthy) {
   const BatchSlots& slots = healthy.layout.slots;
   const SequenceSlot& sequence = slots.sequences.back();
-  const int64_t tail = sequence.kv_begin + sequence.kv_slot;
+  const int64_t tail = sequence.side(Side::kv).end();
   const int64_t shift = slots.kv_tokens / healthy.layout.cp_size;
   if (tail == slots.kv_tokens || tail < shift) return std::nullopt;
   Plan plan = healthy;

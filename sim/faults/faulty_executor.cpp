@@ -12,8 +12,9 @@ ExecutorFault plant_mistake(Mistake mistake, MistakeSite site) {
 
 std::string describe(const FaultSite& site) {
   if (site.is_load) return fmt::format("input rows of rank {}", to_index(site.rank));
-  return fmt::format("{} step {}, rank {}, {} {}", site.is_backward ? "backward" : "forward",
-                     to_index(site.step), to_index(site.rank), to_name(site.kind), site.item);
+  return fmt::format("{} step {}, rank {}, {} {}", to_name(site.item.direction),
+                     to_index(site.step), to_index(site.rank), to_name(site.item.kind),
+                     site.item.index);
 }
 
 int64_t FaultyExecutor::memory_bytes(const CheckedPlan& plan) const {

@@ -69,7 +69,7 @@ int64_t count_exercised(const Referee& referee, const Examination& clean,
   int64_t cells =
       count_parted_results(healthy, clean.trace, faulty.carried_out->plan(), faulty.trace);
   const auto key = [](const ItemWork& work) {
-    return std::tuple(work.item.is_backward, to_index(work.step), to_index(work.rank),
+    return std::tuple(work.item.direction, to_index(work.step), to_index(work.rank),
                       to_index(work.peer), work.bytes, work.pairs);
   };
   std::map<decltype(key(ItemWork{})), int64_t> balance;
@@ -103,16 +103,14 @@ std::optional<FoundPlace> locate(const Referee& referee, const Examination& clea
       return to_index(candidate.rank) == alarm.rank;
     });
     if (item == items.end()) return std::nullopt;
-    return FoundPlace{
-        FaultSite{true, false, StageKind::finish, item->rank, item->step, item - items.begin()}};
+    return FoundPlace{FaultSite{
+        {Direction::backward, StageKind::finish, item - items.begin()}, item->rank, item->step}};
   }
   return FoundPlace{parting->site, parting->row_begin, parting->row_end, parting->token};
 }
 
 bool is_same_place(const FaultSite& a, const FaultSite& b) {
-  if (a.rank != b.rank || a.is_load != b.is_load) return false;
-  return a.is_load || (a.is_backward == b.is_backward && a.step == b.step && a.kind == b.kind &&
-                       a.item == b.item);
+  return a == b || (a.is_load && b.is_load && a.rank == b.rank);
 }
 
 void judge_plan(const CheckedPlan& plan, FaultOutcome& outcome) {

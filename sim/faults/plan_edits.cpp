@@ -6,10 +6,10 @@ namespace cpscope {
 
 RunListId add_list(Plan& plan, const std::vector<int64_t>& ids) {
   const std::vector<TokenRun> runs = runs_of(ids);
-  plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()),
-                            static_cast<int64_t>(runs.size()), static_cast<int64_t>(ids.size())});
+  const auto first = static_cast<int64_t>(plan.runs.size());
   plan.runs.insert(plan.runs.end(), runs.begin(), runs.end());
-  return RunListId{static_cast<int32_t>(plan.run_lists.size() - 1)};
+  return plan.run_lists.push_back(
+      {first, static_cast<int64_t>(runs.size()), static_cast<int64_t>(ids.size())});
 }
 
 void replace_slices(Plan& plan, int64_t forward_compute, const std::vector<BandSlice>& slices) {

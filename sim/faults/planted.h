@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/faults/rank_posts.h"
+#include "sim/plan/item_event.h"
 #include "sim/plan/plan.h"
 #include "sim/run/executor_fault.h"
 #include "sim/run/judge.h"
@@ -14,12 +15,10 @@ namespace cpscope {
 /// A place in a schedule: an item of one pass, or the inputs that a rank has loaded before its
 /// first step.
 struct FaultSite {
-  bool is_backward = false;
-  bool is_load = false;  // the rank's own input rows; kind and item are then unused
-  StageKind kind = StageKind::compute;
+  ItemId item;
   RankId rank{};
   StepId step{};
-  int64_t item = 0;
+  bool is_load = false;  // the rank's own input rows; item is then unused
 
   friend bool operator==(const FaultSite&, const FaultSite&) = default;
 };

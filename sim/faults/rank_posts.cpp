@@ -11,19 +11,19 @@
 namespace cpscope {
 namespace {
 
-void add_pass(const Pass& pass, bool is_backward, RankPosts& posts) {
+void add_pass(const Plan& plan, Direction direction, RankPosts& posts) {
+  const Pass& pass = plan.pass(direction);
   for (const Stage& stage : pass.stages) {
     if (stage.kind != StageKind::transfer) continue;
-    std::vector<std::vector<Post>> of_stage(posts.groups.size());
+    IdVector<RankId, std::vector<Post>> of_stage(posts.groups.size());
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
       if (item.src == item.dst) continue;
-      of_stage[to_index(item.src)].push_back(
-          {item.dst, item.step, item.bytes, i, is_backward, true});
-      of_stage[to_index(item.dst)].push_back(
-          {item.src, item.step, item.bytes, i, is_backward, false});
+      const ItemId id{direction, StageKind::transfer, i};
+      of_stage[item.src].push_back({item.dst, item.step, item.bytes, id, true});
+      of_stage[item.dst].push_back({item.src, item.step, item.bytes, id, false});
     }
-    for (size_t rank = 0; rank < of_stage.size(); ++rank) {
+    for (const RankId rank : of_stage.ids()) {
       if (!of_stage[rank].empty()) posts.groups[rank].push_back(std::move(of_stage[rank]));
     }
   }
@@ -33,8 +33,8 @@ void add_pass(const Pass& pass, bool is_backward, RankPosts& posts) {
 class Network {
  public:
   explicit Network(const RankPosts& posts)
-      : posts_(posts), next_(posts.groups.size(), 0), open_(posts.groups.size()) {
-    for (size_t rank = 0; rank < next_.size(); ++rank) hand_over(rank);
+      : posts_(posts), next_(posts.groups.size()), open_(posts.groups.size()) {
+    for (const RankId rank : next_.ids()) hand_over(rank);
   }
 
   /// Matches pending messages where possible; false if none could be matched.
@@ -50,7 +50,7 @@ class Network {
         has_moved = true;
       }
     }
-    for (size_t rank = 0; rank < next_.size(); ++rank) {
+    for (const RankId rank : next_.ids()) {
       while (open_[rank] == 0 && next_[rank] < posts_.groups[rank].size()) {
         ++next_[rank];
         hand_over(rank);
@@ -63,16 +63,15 @@ class Network {
   /// The first unmatched post in schedule order.
   std::optional<Stall> first_unmatched() const {
     std::optional<Stall> first;
-    const auto key = [](int32_t rank, const Post& post) {
-      return std::tuple(post.is_backward, to_index(post.step), rank, post.item);
+    const auto key = [](RankId rank, const Post& post) {
+      return std::tuple(post.item.direction, post.step, rank, post.item.index);
     };
-    const auto look = [&](const std::map<std::pair<int32_t, int32_t>, std::deque<Post>>& queues,
-                          bool is_send) {
+    const auto look = [&](const std::map<Channel, std::deque<Post>>& queues, bool is_send) {
       for (const auto& [channel, queue] : queues) {
-        const int32_t rank = is_send ? channel.first : channel.second;
+        const RankId rank = is_send ? channel.first : channel.second;
         if (queue.empty()) continue;
-        if (!first || key(rank, queue.front()) < key(to_index(first->rank), first->post))
-          first = Stall{.rank = RankId{rank}, .post = queue.front(), .culprit = {}, .text = ""};
+        if (!first || key(rank, queue.front()) < key(first->rank, first->post))
+          first = Stall{.rank = rank, .post = queue.front(), .culprit = {}, .text = ""};
       }
     };
     look(sends_, true);
@@ -81,25 +80,25 @@ class Network {
   }
 
  private:
-  void hand_over(size_t rank) {
+  using Channel = std::pair<RankId, RankId>;  // sender, receiver
+
+  void hand_over(RankId rank) {
     if (next_[rank] >= posts_.groups[rank].size()) return;
     for (const Post& post : posts_.groups[rank][next_[rank]]) {
-      const auto own = static_cast<int32_t>(rank);
-      (post.is_send ? sends_[{own, to_index(post.peer)}] : receives_[{to_index(post.peer), own}])
-          .push_back(post);
+      (post.is_send ? sends_[{rank, post.peer}] : receives_[{post.peer, rank}]).push_back(post);
       ++open_[rank];
     }
   }
 
   const RankPosts& posts_;
-  std::vector<size_t> next_;   // [rank] present group
-  std::vector<int64_t> open_;  // [rank] unmatched posts
-  std::map<std::pair<int32_t, int32_t>, std::deque<Post>> sends_, receives_;  // [sender, receiver]
+  IdVector<RankId, size_t> next_;   // present group
+  IdVector<RankId, int64_t> open_;  // unmatched posts
+  std::map<Channel, std::deque<Post>> sends_, receives_;
 };
 
 /// True if this is one of the rank's posts, at any time.
 bool holds(const RankPosts& posts, RankId rank, const Post& wanted) {
-  for (const std::vector<Post>& group : posts.groups[static_cast<size_t>(to_index(rank))]) {
+  for (const std::vector<Post>& group : posts.groups[rank]) {
     if (std::find(group.begin(), group.end(), wanted) != group.end()) return true;
   }
   return false;
@@ -110,8 +109,7 @@ bool holds(const RankPosts& posts, RankId rank, const Post& wanted) {
 RankPosts make_posts(const Plan& plan) {
   RankPosts posts;
   posts.groups.resize(plan.home.size());
-  add_pass(plan.forward, false, posts);
-  add_pass(plan.backward, true, posts);
+  for (const Direction direction : kDirections) add_pass(plan, direction, posts);
   return posts;
 }
 
@@ -130,9 +128,9 @@ std::optional<Stall> find_stall(const RankPosts& posts, const RankPosts& expecte
   stall->culprit = is_own_fault ? stall->rank : post.peer;
   stall->text =
       fmt::format("deadlock: rank {} in {} step {}: no match for its {} {} rank {} ({} bytes)",
-                  to_index(stall->rank), post.is_backward ? "backward" : "forward",
-                  to_index(post.step), post.is_send ? "send" : "receive",
-                  post.is_send ? "to" : "from", to_index(post.peer), post.bytes);
+                  to_index(stall->rank), to_name(post.item.direction), to_index(post.step),
+                  post.is_send ? "send" : "receive", post.is_send ? "to" : "from",
+                  to_index(post.peer), post.bytes);
   return stall;
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
+#include "sim/plan/item_event.h"
 #include "sim/plan/plan.h"
 
 #include <cstdint>
@@ -14,18 +17,17 @@ struct Post {
   RankId peer{};
   StepId step{};
   int64_t bytes = 0;
-  int64_t item = 0;  // transfer of the plan
-  bool is_backward = false;
+  ItemId item;  // a transfer of the plan
   bool is_send = false;
 
   friend bool operator==(const Post&, const Post&) = default;
 };
 
-/// The pending messages of every rank, in its own order: [rank][group][post]. The posts of a group
+/// The pending messages of every rank, in its own order: [group][post]. The posts of a group
 /// are given to the network together, and the rank continues when all of them are matched
 /// (ncclGroupEnd, batch_isend_irecv).
 struct RankPosts {
-  std::vector<std::vector<std::vector<Post>>> groups;
+  IdVector<RankId, std::vector<std::vector<Post>>> groups;
 };
 
 /// The posts of a plan: one group per rank for each transfer stage.

@@ -5,6 +5,19 @@
 
 namespace cpscope {
 
+/// Queries, or keys and values.
+enum class Side : uint8_t { q, kv };
+
+/// One side of a sequence's slot.
+struct SlotSide {
+  int64_t begin = 0;  // first packed padded id
+  int64_t valid = 0;  // valid tokens
+  int64_t slot = 0;   // ids of the slot, >= valid
+
+  int64_t end() const { return begin + slot; }
+  int64_t valid_end() const { return begin + valid; }
+};
+
 /// Position of one sequence of the batch in the packed padded buffers. Valid tokens are at the
 /// front of the slot.
 struct SequenceSlot {
@@ -15,6 +28,10 @@ struct SequenceSlot {
   int64_t kv_valid = 0;
   int64_t kv_slot = 0;
 
+  SlotSide side(Side side) const {
+    return side == Side::q ? SlotSide{q_begin, q_valid, q_slot}
+                           : SlotSide{kv_begin, kv_valid, kv_slot};
+  }
   friend bool operator==(const SequenceSlot&, const SequenceSlot&) = default;
 };
 
@@ -23,6 +40,8 @@ struct BatchSlots {
   std::vector<SequenceSlot> sequences;
   int64_t tokens = 0;     // packed padded query ids, tail included
   int64_t kv_tokens = 0;  // packed padded key ids, tail included
+
+  int64_t tokens_of(Side side) const { return side == Side::q ? tokens : kv_tokens; }
 };
 
 }  // namespace cpscope

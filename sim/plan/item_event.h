@@ -7,11 +7,13 @@
 
 namespace cpscope {
 
-/// An item of a plan: number `index` of its kind in one direction.
+/// The identity of an item of a plan: number `index` of its kind in one direction.
 struct ItemId {
-  bool is_backward = false;
+  Direction direction = Direction::forward;
   StageKind kind = StageKind::compute;
   int64_t index = 0;
+
+  friend bool operator==(const ItemId&, const ItemId&) = default;
 };
 
 /// When an item ran, from the start of the run.

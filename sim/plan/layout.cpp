@@ -136,12 +136,12 @@ std::optional<Error> add_tail(const Scenario& scenario, const PaddingRule& rule,
   return std::nullopt;
 }
 
-using RunsByRank = std::vector<std::vector<TokenRun>>;
+using RunsByRank = IdVector<RankId, std::vector<TokenRun>>;
 
 RunsByRank deal_contiguous(int64_t tokens, int64_t ranks) {
   RunsByRank runs(static_cast<size_t>(ranks));
-  for (int64_t r = 0; r < ranks; ++r)
-    append_run(runs[r], {tokens * r / ranks, tokens * (r + 1) / ranks, 1});
+  for (int32_t r = 0; r < ranks; ++r)
+    append_run(runs[RankId{r}], {tokens * r / ranks, tokens * (r + 1) / ranks, 1});
   return runs;
 }
 
@@ -149,21 +149,22 @@ RunsByRank deal_contiguous(int64_t tokens, int64_t ranks) {
 /// attention of Megatron, TransformerEngine, PyTorch's head-tail).
 void deal_dual_chunk(int64_t begin, int64_t slot, int64_t ranks, RunsByRank& runs) {
   const int64_t chunk = slot / (2 * ranks);
-  for (int64_t r = 0; r < ranks; ++r) {
-    append_run(runs[r], {begin + r * chunk, begin + (r + 1) * chunk, 1});
-    append_run(runs[r], {begin + (2 * ranks - 1 - r) * chunk, begin + (2 * ranks - r) * chunk, 1});
+  for (int32_t r = 0; r < ranks; ++r) {
+    std::vector<TokenRun>& own = runs[RankId{r}];
+    append_run(own, {begin + r * chunk, begin + (r + 1) * chunk, 1});
+    append_run(own, {begin + (2 * ranks - 1 - r) * chunk, begin + (2 * ranks - r) * chunk, 1});
   }
 }
 
 RunsByRank deal_striped(int64_t tokens, int64_t ranks, int64_t stripe) {
   RunsByRank runs(static_cast<size_t>(ranks));
-  for (int64_t r = 0; r < ranks; ++r) {
+  for (int32_t r = 0; r < ranks; ++r) {
     if (stripe == 1) {
-      append_run(runs[r], {r, tokens, ranks});
+      append_run(runs[RankId{r}], {r, tokens, ranks});
       continue;
     }
     for (int64_t begin = r * stripe; begin < tokens; begin += ranks * stripe)
-      append_run(runs[r], {begin, begin + stripe, 1});
+      append_run(runs[RankId{r}], {begin, begin + stripe, 1});
   }
   return runs;
 }
@@ -186,10 +187,11 @@ RunsByRank deal_lpt(const Scenario& scenario, const BatchSlots& slots) {
                         ? deal_near_keys(areas, find_reach(mask, slots, chunk), ranks,
                                          scenario.batch.self_attention, rows_shared_by(scenario))
                         : deal_longest_first(areas, ranks);
-  RunsByRank runs(held.size());
-  for (size_t r = 0; r < held.size(); ++r) {
-    for (const int64_t id : held[r])
-      append_run(runs[r], {id * chunk, std::min((id + 1) * chunk, slots.tokens), 1});
+  RunsByRank runs;
+  for (const std::vector<int64_t>& chunks : held) {
+    runs.push_back({});
+    for (const int64_t id : chunks)
+      append_run(runs.back(), {id * chunk, std::min((id + 1) * chunk, slots.tokens), 1});
   }
   return runs;
 }
@@ -331,7 +333,7 @@ Result<Layout> make_layout(const Scenario& scenario) {
   return layout;
 }
 
-ReorderIndex reorder_to_sequence(const std::vector<std::vector<TokenRun>>& runs_by_rank) {
+ReorderIndex reorder_to_sequence(std::span<const std::vector<TokenRun>> runs_by_rank) {
   struct Part {
     TokenRun run;
     int64_t row;  // first row in the rank-ordered buffer

@@ -1,11 +1,14 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
 #include "sim/base/result.h"
 #include "sim/plan/batch_slots.h"
 #include "sim/plan/token_run.h"
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace cpscope {
@@ -17,8 +20,12 @@ struct Layout {
   int32_t cp_size = 1;
   bool same_kv = true;  // KV is owned exactly as the queries are
   BatchSlots slots;
-  std::vector<std::vector<TokenRun>> q_runs;   // [rank]
-  std::vector<std::vector<TokenRun>> kv_runs;  // [rank]
+  IdVector<RankId, std::vector<TokenRun>> q_runs;
+  IdVector<RankId, std::vector<TokenRun>> kv_runs;
+
+  const IdVector<RankId, std::vector<TokenRun>>& runs(Side side) const {
+    return side == Side::q ? q_runs : kv_runs;
+  }
 };
 
 /// Rounds the slots as the layout needs, adds its tail and assigns the tokens to the ranks
@@ -40,7 +47,7 @@ struct ReorderIndex {
 
 /// `runs_by_rank` are the local buffers of the group's ranks in group order; their ids are
 /// disjoint.
-ReorderIndex reorder_to_sequence(const std::vector<std::vector<TokenRun>>& runs_by_rank);
+ReorderIndex reorder_to_sequence(std::span<const std::vector<TokenRun>> runs_by_rank);
 
 /// More runs than this are refused: a plan with them would not fit in memory.
 inline constexpr int64_t kMaxRuns = int64_t{1} << 26;

@@ -5,25 +5,14 @@
 namespace cpscope {
 namespace {
 
-struct SlotView {
-  int64_t begin, valid, slot;
-};
-
-SlotView slot_of(const SequenceSlot& sequence, Side side) {
-  return side == Side::q ? SlotView{sequence.q_begin, sequence.q_valid, sequence.q_slot}
-                         : SlotView{sequence.kv_begin, sequence.kv_valid, sequence.kv_slot};
-}
-
 int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -((-a) / b); }
 int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
 /// First sequence whose slot ends after `token`; sequences.size() when the token lies in the tail.
 size_t first_sequence_after(const std::vector<SequenceSlot>& sequences, Side side, int64_t token) {
-  const auto found =
-      std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& sequence) {
-        const SlotView view = slot_of(sequence, side);
-        return view.begin + view.slot <= token;
-      });
+  const auto found = std::partition_point(
+      sequences.begin(), sequences.end(),
+      [&](const SequenceSlot& sequence) { return sequence.side(side).end() <= token; });
   return static_cast<size_t>(found - sequences.begin());
 }
 
@@ -32,13 +21,13 @@ void add_run_pieces(const TokenRun& run, int64_t row, const BatchSlots& slots, S
   const int64_t count = run.count();
   size_t s = first_sequence_after(slots.sequences, side, run.begin);
   for (; s < slots.sequences.size(); ++s) {
-    const SlotView view = slot_of(slots.sequences[s], side);
-    if (view.begin >= run.end) break;
-    const int64_t from = std::max<int64_t>(0, ceil_div(view.begin - run.begin, run.stride));
-    const int64_t to = std::min(count, ceil_div(view.begin + view.valid - run.begin, run.stride));
+    const SlotSide slot = slots.sequences[s].side(side);
+    if (slot.begin >= run.end) break;
+    const int64_t from = std::max<int64_t>(0, ceil_div(slot.begin - run.begin, run.stride));
+    const int64_t to = std::min(count, ceil_div(slot.valid_end() - run.begin, run.stride));
     if (from < to)
       pieces.push_back(
-          {static_cast<int64_t>(s), row + from, to - from, run.at(from) - view.begin, run.stride});
+          {static_cast<int64_t>(s), row + from, to - from, run.at(from) - slot.begin, run.stride});
   }
 }
 

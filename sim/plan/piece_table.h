@@ -35,8 +35,6 @@ struct PieceTable {
   }
 };
 
-enum class Side { q, kv };
-
 PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, Side side);
 
 /// Appends the bands over (row of the q buffer, row of the KV buffer) whose cells are exactly the

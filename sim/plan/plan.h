@@ -1,8 +1,11 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
 #include "sim/base/ids.h"
 #include "sim/base/result.h"
 #include "sim/plan/band.h"
+#include "sim/plan/batch_slots.h"
+#include "sim/plan/direction.h"
 #include "sim/plan/layout.h"
 #include "sim/plan/token_run.h"
 #include "sim/scenario/scenario.h"
@@ -155,24 +158,32 @@ struct HomeBuffers {
 struct Plan {
   Scenario scenario;
   Layout layout;
-  std::vector<TokenRun> runs;       // pool
-  std::vector<RunList> run_lists;   // [RunListId]
-  std::vector<BandSlice> slices;    // pool; forward and backward share it
-  std::vector<BufferSpec> buffers;  // [BufferId]
-  std::vector<HomeBuffers> home;    // [rank]
-  std::vector<RunListId> q_lists;   // [rank] token list of the home q buffer
-  std::vector<RunListId> kv_lists;  // [rank]
+  std::vector<TokenRun> runs;  // pool
+  IdVector<RunListId, RunList> run_lists;
+  std::vector<BandSlice> slices;  // pool; forward and backward share it
+  IdVector<BufferId, BufferSpec> buffers;
+  IdVector<RankId, HomeBuffers> home;
+  IdVector<RankId, RunListId> q_lists;  // token list of the home q buffer
+  IdVector<RankId, RunListId> kv_lists;
   Pass forward;
   Pass backward;  // empty when numerics.backward is off
   uint64_t hash = 0;
 
+  Pass& pass(Direction direction) { return direction == Direction::backward ? backward : forward; }
+  const Pass& pass(Direction direction) const {
+    return direction == Direction::backward ? backward : forward;
+  }
   std::span<const TokenRun> list(RunListId id) const {
-    const RunList& entry = run_lists[static_cast<size_t>(to_index(id))];
+    const RunList& entry = run_lists[id];
     return std::span(runs).subspan(static_cast<size_t>(entry.first),
                                    static_cast<size_t>(entry.count));
   }
-  int64_t rows(RunListId id) const { return run_lists[static_cast<size_t>(to_index(id))].rows; }
-  const BufferSpec& buffer(BufferId id) const { return buffers[static_cast<size_t>(to_index(id))]; }
+  /// The token lists of the ranks' home buffers.
+  const IdVector<RankId, RunListId>& lists(Side side) const {
+    return side == Side::q ? q_lists : kv_lists;
+  }
+  int64_t rows(RunListId id) const { return run_lists[id].rows; }
+  const BufferSpec& buffer(BufferId id) const { return buffers[id]; }
   std::span<const BandSlice> slices_of(const ComputeItem& item) const {
     return std::span(slices).subspan(static_cast<size_t>(item.first_slice),
                                      static_cast<size_t>(item.num_slices));

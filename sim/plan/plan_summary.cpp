@@ -1,5 +1,7 @@
 #include "sim/plan/plan_summary.h"
 
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
 #include "sim/base/parallel.h"
 #include "sim/plan/visible_interval.h"
 
@@ -51,7 +53,7 @@ struct Bases {
   std::vector<int64_t> q, kv;  // valid tokens before each sequence
 };
 
-std::vector<KeyRange> keys_seen(const Plan& plan, const Bases& bases, int64_t rank) {
+std::vector<KeyRange> keys_seen(const Plan& plan, const Bases& bases, RankId rank) {
   const auto& sequences = plan.layout.slots.sequences;
   const bool has_slices = plan.scenario.attention.mask_type == MaskType::slices;
   std::vector<KeyRange> ranges;
@@ -87,7 +89,7 @@ int64_t count_inside(const TokenRun& run, const KeyRange& range) {
   return index_of(range.end) - index_of(range.begin);
 }
 
-int64_t remote_keys(const Plan& plan, const std::vector<KeyRange>& seen, int64_t rank) {
+int64_t remote_keys(const Plan& plan, const std::vector<KeyRange>& seen, RankId rank) {
   int64_t remote = 0;
   for (const KeyRange& range : seen) remote += range.end - range.begin;
   for (const TokenRun& run : plan.list(plan.kv_lists[rank])) {
@@ -114,8 +116,8 @@ int64_t necessary_kv_bytes(const Plan& plan) {
     q += slot.q_valid;
     kv += slot.kv_valid;
   }
-  std::vector<int64_t> remote(static_cast<size_t>(plan.layout.cp_size), 0);
-  for_each_index(plan.layout.cp_size, [&](int64_t rank) {
+  IdVector<RankId, int64_t> remote(plan.home.size());
+  for_each_id(plan.home.ids(), [&](RankId rank) {
     remote[rank] = remote_keys(plan, keys_seen(plan, bases, rank), rank);
   });
   const Attention& attention = plan.scenario.attention;

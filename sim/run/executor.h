@@ -3,10 +3,10 @@
 #include "sim/base/result.h"
 #include "sim/base/run_control.h"
 #include "sim/plan/check/plan_check.h"
+#include "sim/plan/direction.h"
 #include "sim/plan/item_event.h"
 #include "sim/run/judge.h"
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -49,9 +49,8 @@ struct RunOutput {
   std::vector<double> forward_seconds, backward_seconds;  // [repeat] wall time of a pass alone
   bool is_whole = true;  // false: the answer is in another process, which grades it
   std::string kernels;   // the generation of kernels that ran; empty on the CPU
-  /// [compute item of each direction] its kernels with their tiles, "" if it idles; empty on the
-  /// CPU.
-  std::array<std::vector<std::string>, 2> item_kernels;
+  /// [compute item] Its kernels with their tiles, "" if it idles; empty on the CPU.
+  ByDirection<std::vector<std::string>> item_kernels;
 };
 
 /// The GPUs that an executor spreads ranks over, all of one kind.

@@ -5,27 +5,26 @@
 namespace cpscope {
 
 std::optional<RowBoundaries> find_row_boundaries(std::span<const TokenRun> tokens,
-                                                 const BatchSlots& slots, bool is_kv) {
+                                                 const BatchSlots& slots, Side side) {
   const auto sequences = static_cast<int64_t>(slots.sequences.size());
   std::vector<int32_t> valid(slots.sequences.size(), 0), rows(slots.sequences.size(), 0);
   int64_t open = 0;  // the sequence of the present rows; the tail comes after the last one
   bool has_padding = false;
   for (const TokenRun& run : tokens) {
     for (int64_t token = run.begin; token < run.end; token += run.stride) {
-      const auto after = std::upper_bound(slots.sequences.begin(), slots.sequences.end(), token,
-                                          [&](int64_t id, const SequenceSlot& slot) {
-                                            return id < (is_kv ? slot.kv_begin : slot.q_begin);
-                                          });
+      const auto after = std::upper_bound(
+          slots.sequences.begin(), slots.sequences.end(), token,
+          [&](int64_t id, const SequenceSlot& slot) { return id < slot.side(side).begin; });
       int64_t s = (after - slots.sequences.begin()) - 1;
-      const SequenceSlot& slot = slots.sequences[static_cast<size_t>(std::max<int64_t>(0, s))];
-      const int64_t offset = token - (is_kv ? slot.kv_begin : slot.q_begin);
-      if (s < 0 || offset >= (is_kv ? slot.kv_slot : slot.q_slot)) s = sequences;
+      const SlotSide slot =
+          slots.sequences[static_cast<size_t>(std::max<int64_t>(0, s))].side(side);
+      if (s < 0 || token >= slot.end()) s = sequences;
       if (s < open) return std::nullopt;
       if (s != open) has_padding = false;
       open = s;
       if (s == sequences) continue;
       ++rows[s];
-      if (offset >= (is_kv ? slot.kv_valid : slot.q_valid)) {
+      if (token >= slot.valid_end()) {
         has_padding = true;
       } else if (has_padding) {
         return std::nullopt;

@@ -3,6 +3,7 @@
 #include "sim/base/ids.h"
 #include "sim/base/result.h"
 #include "sim/plan/batch_slots.h"
+#include "sim/plan/direction.h"
 #include "sim/plan/plan.h"
 
 #include <cstdint>
@@ -31,7 +32,7 @@ inline bool is_unwritten(double value) {
 struct ItemCall {
   const Plan* plan = nullptr;
   const ComputeItem* item = nullptr;
-  bool is_backward = false;
+  Direction direction = Direction::forward;
   int64_t q_rows = 0, kv_rows = 0;
   HeadRange heads, kv_heads;
 
@@ -53,6 +54,6 @@ struct RowBoundaries {
   std::vector<int32_t> cu_seqlens_padded;  // [sequence + 1] all rows
 };
 std::optional<RowBoundaries> find_row_boundaries(std::span<const TokenRun> tokens,
-                                                 const BatchSlots& slots, bool is_kv);
+                                                 const BatchSlots& slots, Side side);
 
 }  // namespace cpscope

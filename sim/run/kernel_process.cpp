@@ -26,7 +26,7 @@ namespace {
 struct CallHeader {
   const Plan* plan = nullptr;
   const ComputeItem* item = nullptr;
-  bool is_backward = false;
+  Direction direction = Direction::forward;
   int64_t q_rows = 0, kv_rows = 0;
   HeadRange heads, kv_heads;
 };
@@ -147,7 +147,7 @@ void serve(const Line& line, const KernelMaker& make) {
     ItemCall call;
     call.plan = header.plan;
     call.item = header.item;
-    call.is_backward = header.is_backward;
+    call.direction = header.direction;
     call.q_rows = header.q_rows;
     call.kv_rows = header.kv_rows;
     call.heads = header.heads;
@@ -242,7 +242,7 @@ class KernelProcess {
       if (auto error = start()) return error;
     }
     const Line& line = child_->line();
-    const CallHeader header{call.plan,    call.item,  call.is_backward, call.q_rows,
+    const CallHeader header{call.plan,    call.item,  call.direction, call.q_rows,
                             call.kv_rows, call.heads, call.kv_heads};
     Talk talk = line.send_bytes(&header, sizeof header);
     for (const std::vector<double>* values : inputs_of(call))
@@ -253,11 +253,10 @@ class KernelProcess {
     for (std::vector<double>* values : results_of(call))
       if (talk == Talk::ok) talk = line.receive_values(*values, patience());
     if (talk == Talk::ok) return std::nullopt;
-    Error ended =
-        explain(talk,
-                fmt::format("in {}, rank {}, step {}", call.is_backward ? "backward" : "forward",
-                            to_index(call.item->rank), to_index(call.item->step)),
-                ErrorKind::failed);
+    Error ended = explain(talk,
+                          fmt::format("in {}, rank {}, step {}", to_name(call.direction),
+                                      to_index(call.item->rank), to_index(call.item->step)),
+                          ErrorKind::failed);
     child_.reset();
     return ended;
   }

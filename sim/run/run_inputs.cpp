@@ -10,16 +10,15 @@ namespace cpscope {
 namespace {
 
 /// Places of all ids of one side, in packed padded order.
-std::vector<TokenPlace> places_of(const BatchSlots& slots, bool is_query) {
+std::vector<TokenPlace> places_of(const BatchSlots& slots, Side side) {
+  const int64_t tokens = slots.tokens_of(side);
   std::vector<TokenPlace> places;
-  places.reserve(static_cast<size_t>(is_query ? slots.tokens : slots.kv_tokens));
+  places.reserve(static_cast<size_t>(tokens));
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const SequenceSlot& slot = slots.sequences[s];
-    const int64_t valid = is_query ? slot.q_valid : slot.kv_valid;
-    for (int64_t p = 0; p < (is_query ? slot.q_slot : slot.kv_slot); ++p)
-      places.push_back({static_cast<int64_t>(s), p, p < valid});
+    const SlotSide slot = slots.sequences[s].side(side);
+    for (int64_t p = 0; p < slot.slot; ++p)
+      places.push_back({static_cast<int64_t>(s), p, p < slot.valid});
   }
-  const int64_t tokens = is_query ? slots.tokens : slots.kv_tokens;
   for (int64_t p = 0; static_cast<int64_t>(places.size()) < tokens; ++p)
     places.push_back({-1, p, false});
   return places;
@@ -49,19 +48,19 @@ Tensor make_input(const Scenario& scenario, InputTensor which, std::string name,
 
 }  // namespace
 
-std::vector<bool> valid_ids(const BatchSlots& slots, bool is_kv) {
-  std::vector<bool> valid(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens), false);
-  for (const SequenceSlot& slot : slots.sequences) {
-    const int64_t begin = is_kv ? slot.kv_begin : slot.q_begin;
-    std::fill_n(valid.begin() + begin, is_kv ? slot.kv_valid : slot.q_valid, true);
+std::vector<bool> valid_ids(const BatchSlots& slots, Side side) {
+  std::vector<bool> valid(static_cast<size_t>(slots.tokens_of(side)), false);
+  for (const SequenceSlot& sequence : slots.sequences) {
+    const SlotSide slot = sequence.side(side);
+    std::fill_n(valid.begin() + slot.begin, slot.valid, true);
   }
   return valid;
 }
 
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison) {
   const Attention& attention = scenario.attention;
-  const std::vector<TokenPlace> q_places = places_of(slots, true),
-                                kv_places = places_of(slots, false);
+  const std::vector<TokenPlace> q_places = places_of(slots, Side::q),
+                                kv_places = places_of(slots, Side::kv);
   RunInputs inputs;
   inputs.slots = slots;
   inputs.q = make_input(scenario, InputTensor::q, "q", q_places, attention.heads,

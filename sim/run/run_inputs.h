@@ -13,7 +13,7 @@ namespace cpscope {
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison);
 
 /// [packed padded id] True for a valid token.
-std::vector<bool> valid_ids(const BatchSlots& slots, bool is_kv);
+std::vector<bool> valid_ids(const BatchSlots& slots, Side side);
 
 /// Bytes that make_run_inputs would allocate.
 int64_t run_inputs_bytes(const Scenario& scenario, const BatchSlots& slots);

@@ -1,5 +1,8 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
+#include "sim/plan/direction.h"
 #include "sim/run/executor.h"
 
 #include <cstdint>
@@ -10,11 +13,11 @@ namespace cpscope {
 /// Fingerprints of every row of every buffer at one moment of a run: after the inputs were loaded
 /// (stage -1), or after a stage.
 struct StateFrame {
-  bool is_backward = false;
+  Direction direction = Direction::forward;
   int64_t stage = -1;  // index into the stages of the pass that was run
   StepId step{};
   StageKind kind{};
-  std::vector<std::vector<uint64_t>> rows;  // [BufferId][row]
+  IdVector<BufferId, std::vector<uint64_t>> rows;  // [row]
 };
 
 /// Work that an item really did: bytes sent over a wire, (query, key, head) triples computed.

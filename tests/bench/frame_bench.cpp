@@ -4,7 +4,7 @@
 //   build/tests/cpscope_bench --benchmark_filter=Open
 
 #include "gui/app/app_state.h"
-#include "gui/app/make_view.h"
+#include "gui/app/document/make_view.h"
 #include "gui/panel/offscreen.h"
 #include "gui/panel/screen.h"
 #include "sim/scenario/scenario_file.h"

@@ -37,7 +37,7 @@ void BM_Layout(benchmark::State& state, const PlanSize& size) {
   for (auto _ : state) {
     const Result<Layout> layout = make_layout(scenario);
     if (!layout) return state.SkipWithError(to_text(layout.error()).c_str());
-    benchmark::DoNotOptimize(layout.value().q_runs.data());
+    benchmark::DoNotOptimize(layout.value().q_runs.values().data());
   }
 }
 

@@ -1,6 +1,6 @@
 // What the window waits for: a plan after an edit, and what a selection touches.
 
-#include "gui/app/document.h"
+#include "gui/app/document/document.h"
 #include "gui/model/project.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/bench/bench_cases.h"

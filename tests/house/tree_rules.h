@@ -21,9 +21,9 @@ std::vector<SourceFile> load_tree(const std::string& root);
 
 // Each rule returns one line per violation: "path:line: what is wrong".
 
-/// sim includes sim alone; reference, kernels and gui include themselves and sim; no room includes
-/// tests. Only sim/app/main.cpp sees every room. Within sim, kernels and gui a folder includes
-/// those below it alone.
+/// sim includes sim alone; reference, kernels and gui include themselves and sim without sim/app;
+/// no room includes tests. Only sim/app/main.cpp and page_main.cpp see every room. Within sim,
+/// kernels and gui a folder includes those below it alone.
 std::vector<std::string> find_wrong_directions(const std::vector<SourceFile>& files);
 
 /// Files of sim, kernels and gui lie in the folders of which that is known.

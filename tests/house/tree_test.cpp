@@ -116,6 +116,8 @@ TEST(TreeRules, KnowWhoMayIncludeWhom) {
                {"kernels/a.cuh", "gui/b.h", false},
                {"gui/a.cpp", "kernels/b.h", false},
                {"gui/a.h", "tests/b.h", false},
+               {"gui/a.h", "sim/findings/b.h", true},
+               {"gui/a.h", "sim/app/cli/b.h", false},
                {"tests/sim/a.cpp", "kernels/b.h", true},
                {"sim/plan/a.h", "sim/run/b.h", false},
                {"sim/run/a.cpp", "sim/plan/b.h", true},

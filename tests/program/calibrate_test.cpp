@@ -374,8 +374,8 @@ TEST(BenchCommand, TellsEveryStepOfEveryRank) {
   const nlohmann::json& steps = document["rows"][0]["steps"];
   const Plan plan = make_plan(load_scenario(path).value().scenario).value();
   const Timeline timeline = predict(plan, known_machine()).value();
-  for (const bool is_backward : {false, true}) {
-    const nlohmann::json& rows = steps[is_backward ? "backward" : "forward"];
+  for (const Direction direction : kDirections) {
+    const nlohmann::json& rows = steps[std::string(to_name(direction))];
     ASSERT_EQ(rows.size(), 16U) << "4 steps of 4 ranks";
     double compute_us = 0, local_us = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -386,7 +386,7 @@ TEST(BenchCommand, TellsEveryStepOfEveryRank) {
       local_us += rows[i]["local_us"].get<double>();
     }
     double expected_compute_us = 0, expected_local_us = 0;
-    for (const RankTimes& rank : (is_backward ? timeline.backward : timeline.forward).ranks) {
+    for (const RankTimes& rank : timeline.pass(direction).ranks) {
       expected_compute_us += rank.compute_us;
       expected_local_us += rank.local_us;
     }
@@ -511,7 +511,7 @@ TEST(BenchCommand, TakesTurnsAndSaysOneLineForEach) {
 
 /// TFLOP/s of cpscope's kernels on one H200 (kernels/notes/peers.md, 16K tokens, heads x lanes =
 /// 2048): 1024, 4096 and 16384 tokens, causal and full.
-std::string h200_samples(int lanes, bool is_backward, const std::vector<double>& rates) {
+std::string h200_samples(int lanes, Direction direction, const std::vector<double>& rates) {
   std::string text;
   for (size_t i = 0; i < rates.size(); ++i) {
     const int64_t tokens = std::vector<int64_t>{1024, 4096, 16384}[i / 2];
@@ -519,7 +519,7 @@ std::string h200_samples(int lanes, bool is_backward, const std::vector<double>&
         "[[samples]]\nhead_dim = {}\nheads = {}\nseqlen = {}\nbatch = {}\nmask = \"{}\"\n"
         "direction = \"{}\"\ntflops = {}\n",
         lanes, 2048 / lanes, tokens, 16384 / tokens, i % 2 == 0 ? "causal" : "full",
-        is_backward ? "backward" : "forward", rates[i]);
+        to_name(direction), rates[i]);
   }
   return text;
 }
@@ -527,19 +527,19 @@ std::string h200_samples(int lanes, bool is_backward, const std::vector<double>&
 const char* const kSamplesHead = "schema = 1\nmultiprocessors = 132\n";
 
 TEST(FitOfSamples, ExplainsOurOwnH200TableAsWellAsAFitByHand) {
-  const Result<FittedKernels> fitted =
-      fit_samples(kSamplesHead + h200_samples(128, false, {340, 502, 551, 626, 631, 656}) +
-                      h200_samples(128, true, {256, 370, 425, 481, 462, 463}) +
-                      h200_samples(64, false, {239, 367, 416, 473, 497, 522}) +
-                      h200_samples(64, true, {183, 269, 304, 339, 360, 348}),
-                  "samples.toml");
+  const Result<FittedKernels> fitted = fit_samples(
+      kSamplesHead + h200_samples(128, Direction::forward, {340, 502, 551, 626, 631, 656}) +
+          h200_samples(128, Direction::backward, {256, 370, 425, 481, 462, 463}) +
+          h200_samples(64, Direction::forward, {239, 367, 416, 473, 497, 522}) +
+          h200_samples(64, Direction::backward, {183, 269, 304, 339, 360, 348}),
+      "samples.toml");
   ASSERT_TRUE(fitted.ok()) << to_text(fitted.error());
   ASSERT_EQ(fitted.value().kernels.size(), 2U);
   ASSERT_EQ(fitted.value().fits.size(), 4U);
   for (const NamedFit& fit : fitted.value().fits) {
-    const bool is_backward = fit.name.ends_with("backward");
     EXPECT_EQ(fit.table.rows.size(), 6U);
-    EXPECT_LE(fit.table.largest_error(), is_backward ? 0.0545 : 0.0235) << fit.name;
+    EXPECT_LE(fit.table.largest_error(), fit.name.ends_with("backward") ? 0.0545 : 0.0235)
+        << fit.name;
   }
   // A launch of a tenth of a millisecond would explain them too, and be wrong of short steps.
   EXPECT_LT(fitted.value().kernels[1].forward.launch_us, 10);
@@ -558,7 +558,7 @@ TEST(FitOfSamples, SaysWhatIsWrongAndWhere) {
     const Result<FittedKernels> fitted = fit_samples(text, "s.toml");
     return fitted ? std::string("none") : to_text(fitted.error());
   };
-  const std::string good = h200_samples(128, false, {340, 502, 551, 626, 631, 656});
+  const std::string good = h200_samples(128, Direction::forward, {340, 502, 551, 626, 631, 656});
   EXPECT_NE(complaint(kSamplesHead + good).find("kernels 128/128 of 16 bits backward: too few"),
             std::string::npos)
       << complaint(kSamplesHead + good);
@@ -568,8 +568,8 @@ TEST(FitOfSamples, SaysWhatIsWrongAndWhere) {
       {std::string(kSamplesHead) + "samples = 3\n", "must be tables"},
       {std::string(kSamplesHead) + "[[samples]]\nheads = 1\nmask = \"round\"\n", "s.toml:5:8"},
       {std::string(kSamplesHead) + "[[samples]]\ntflop = 3\n", "tflops"},
-      {kSamplesHead + h200_samples(128, false, {0}), "tflops must be above 0"},
-      {kSamplesHead + h200_samples(128, false, {-3}), "tflops"},
+      {kSamplesHead + h200_samples(128, Direction::forward, {0}), "tflops must be above 0"},
+      {kSamplesHead + h200_samples(128, Direction::forward, {-3}), "tflops"},
       {std::string(kSamplesHead) +
            "[[samples]]\nhead_dim = 64\nheads = 1\nmask = \"full\"\nseqlen = 16777216\nbatch = "
            "9\ndirection = \"forward\"\ntflops = 1\n",
@@ -581,11 +581,12 @@ TEST(FitOfSamples, SaysWhatIsWrongAndWhere) {
 
 TEST(FitOfSamples, CountsPublishedRatesOverHalfTheSquare) {
   // 1024 tokens: the diagonal is half of a thousandth more.
-  const std::string rates = h200_samples(128, false, {340, 502, 551, 626, 631, 656});
+  const std::string rates = h200_samples(128, Direction::forward, {340, 502, 551, 626, 631, 656});
   std::string half = rates;
   for (size_t at = 0; (at = half.find("\"causal\"", at)) != std::string::npos; at += 10)
     half.insert(at + 8, "\nflops = \"half_square\"");
-  const std::string backward = h200_samples(128, true, {256, 370, 425, 481, 462, 463});
+  const std::string backward =
+      h200_samples(128, Direction::backward, {256, 370, 425, 481, 462, 463});
   const FittedKernels visible = fit_samples(kSamplesHead + rates + backward, "a").value();
   const FittedKernels squares = fit_samples(kSamplesHead + half + backward, "b").value();
   const double us = visible.fits[0].table.rows[0].measured_us;

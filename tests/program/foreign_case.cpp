@@ -11,8 +11,8 @@
 namespace cpscope::tests {
 namespace {
 
-bool is_of_keys(const std::string& name) {
-  return name == "k" || name == "v" || name == "dk" || name == "dv";
+Side side_of(const std::string& name) {
+  return name == "k" || name == "v" || name == "dk" || name == "dv" ? Side::kv : Side::q;
 }
 
 /// Rows `ids` of a tensor of tokens.
@@ -45,8 +45,7 @@ RunRecord ForeignCase::in_rank_order() const {
   const Layout& layout = plan().layout;
   for (Tensor& tensor : record.tensors) {
     if (tensor.shape.size() < 2) continue;
-    tensor =
-        take_rows(tensor, rank_order_ids(is_of_keys(tensor.name) ? layout.kv_runs : layout.q_runs));
+    tensor = take_rows(tensor, rank_order_ids(layout.runs(side_of(tensor.name)).values()));
   }
   return record;
 }
@@ -56,8 +55,7 @@ RunRecord ForeignCase::of_rank(int32_t rank) const {
   const Layout& layout = plan().layout;
   for (Tensor& tensor : record.tensors) {
     if (tensor.shape.size() < 2) continue;
-    tensor = take_rows(
-        tensor, expand(is_of_keys(tensor.name) ? layout.kv_runs[rank] : layout.q_runs[rank]));
+    tensor = take_rows(tensor, expand(layout.runs(side_of(tensor.name))[RankId{rank}]));
   }
   return record;
 }

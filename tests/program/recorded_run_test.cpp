@@ -27,8 +27,11 @@ class ClockedWalker : public Executor {
     for (size_t i = 0; i < plan.plan().forward.computes.size(); ++i) {
       const auto index = static_cast<int64_t>(i);
       const ComputeItem& item = plan.plan().forward.computes[i];
-      output.value().events.push_back(
-          {{false, StageKind::compute, index}, item.rank, item.step, index * 10, index * 10 + 10});
+      output.value().events.push_back({{Direction::forward, StageKind::compute, index},
+                                       item.rank,
+                                       item.step,
+                                       index * 10,
+                                       index * 10 + 10});
     }
     return output;
   }

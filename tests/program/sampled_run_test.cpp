@@ -97,12 +97,11 @@ TEST(SampledRun, JudgesRowsOfEveryTensorAndSaysHowMany) {
 TEST(SampledRun, SpreadsRowsOverRanksAndSequences) {
   const SampledAnswer with(causal_scenario(Dtype::fp32, {1000, 3, 500, 0, 640}, 8));
   const JudgedRows rows = choose_rows(with.plan(), 40);
-  for (const bool is_kv : {false, true}) {
-    const auto& tokens = is_kv ? rows.key_tokens : rows.query_tokens;
+  for (const Side side : {Side::q, Side::kv}) {
+    const auto& tokens = side == Side::q ? rows.query_tokens : rows.key_tokens;
     EXPECT_GE(tokens.size(), 30u);
     EXPECT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));
-    const auto& runs = is_kv ? with.plan().layout.kv_runs : with.plan().layout.q_runs;
-    for (const auto& rank : runs) {
+    for (const auto& rank : with.plan().layout.runs(side)) {
       const bool has_row = std::any_of(rank.begin(), rank.end(), [&](const TokenRun& run) {
         return std::any_of(tokens.begin(), tokens.end(),
                            [&](int64_t token) { return token >= run.begin && token < run.end; });
@@ -202,10 +201,10 @@ TEST(SampledRun, SeesAWholeRankThatIsAFewPercentOff) {
   for (const auto& [name, tensor] : kTensors) {
     Answer answer = with.answer();
     const bool is_kv = std::string(name) == "dk" || std::string(name) == "dv";
-    const auto& runs = is_kv ? with.plan().layout.kv_runs : with.plan().layout.q_runs;
+    const auto& runs = with.plan().layout.runs(is_kv ? Side::kv : Side::q);
     auto& values = (answer.*tensor).values;
     const int64_t width = (answer.*tensor).size() / (answer.*tensor).shape[0];
-    for (const TokenRun& run : runs[5]) {
+    for (const TokenRun& run : runs[RankId{5}]) {
       for (int64_t i = run.begin * width; i < run.end * width; ++i) values[i] *= 1.1;
     }
     with.expect_failure(answer, name);

@@ -48,7 +48,7 @@ class LongRing {
   /// What the rank's queries give to all keys.
   Answer shares_of(int32_t rank) const {
     JudgedRows pairs;
-    for (const TokenRun& run : plan().list(plan().q_lists[static_cast<size_t>(rank)]))
+    for (const TokenRun& run : plan().list(plan().q_lists[RankId{rank}]))
       for (int64_t token = run.begin; token < run.end; token += run.stride)
         pairs.query_tokens.push_back(token);
     pairs.key_tokens.resize(kTokensOfRing);
@@ -65,7 +65,7 @@ class LongRing {
     for (const auto member : {&Answer::dk, &Answer::dv}) {
       Tensor& tensor = answer.*member;
       const int64_t width = tensor.shape[1] * tensor.shape[2];
-      for (const TokenRun& run : plan().list(plan().kv_lists[static_cast<size_t>(to)]))
+      for (const TokenRun& run : plan().list(plan().kv_lists[RankId{to}]))
         for (int64_t at = run.begin * width; at < run.end * width; ++at)
           tensor.values[static_cast<size_t>(at)] +=
               times * (shares.*member).values[static_cast<size_t>(at)];
@@ -107,7 +107,7 @@ class LongRing {
   double length_of(const Tensor& tensor, int32_t rank) const {
     const int64_t width = tensor.shape[1] * tensor.shape[2];
     double sum = 0;
-    for (const TokenRun& run : plan().list(plan().kv_lists[static_cast<size_t>(rank)]))
+    for (const TokenRun& run : plan().list(plan().kv_lists[RankId{rank}]))
       for (int64_t at = run.begin * width; at < run.end * width; ++at)
         sum += std::pow(tensor.values[static_cast<size_t>(at)], 2);
     return std::sqrt(sum);

@@ -221,7 +221,9 @@ void write_measured(const Json& timeline, const std::string& plan_hash) {
     const StageKind kind = kinds.at(item["kind"]);
     if (item["pass"] == "forward" && kind == StageKind::transfer && item["index"] == 0) continue;
     const int64_t start = item["start_ns"], end = item["end_ns"];
-    record.events.push_back({{item["pass"] == "backward", kind, item["index"]},
+    const Direction direction =
+        item["pass"] == "backward" ? Direction::backward : Direction::forward;
+    record.events.push_back({{direction, kind, item["index"]},
                              RankId{item["rank"].get<int32_t>()},
                              StepId{item["step"].get<int32_t>()},
                              start,

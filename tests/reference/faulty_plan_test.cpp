@@ -117,10 +117,10 @@ bool swap_first_rows(Plan& plan, RunListId& list) {
   std::vector<int64_t> rows = expand(plan.list(list));
   std::swap(rows[0], rows[1]);
   const std::vector<TokenRun> runs = runs_of(rows);
-  plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()),
-                            static_cast<int64_t>(runs.size()), static_cast<int64_t>(rows.size())});
+  list = plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()),
+                                   static_cast<int64_t>(runs.size()),
+                                   static_cast<int64_t>(rows.size())});
   plan.runs.insert(plan.runs.end(), runs.begin(), runs.end());
-  list = RunListId{static_cast<int32_t>(plan.run_lists.size()) - 1};
   return true;
 }
 
@@ -131,7 +131,7 @@ TEST(FaultyPlan, ThatSwapsTwoTokensInAnOrderFails) {
     return !plan.forward.reorders.empty() && swap_first_rows(plan, plan.forward.reorders[0].order);
   });
   expect_caught("a rank takes two of its queries for one another",
-                [](Plan& plan) { return swap_first_rows(plan, plan.q_lists[1]); });
+                [](Plan& plan) { return swap_first_rows(plan, plan.q_lists[RankId{1}]); });
 }
 
 /// The last stage of merges loses its last item; the item of the rank with most work in causal

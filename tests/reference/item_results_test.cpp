@@ -39,7 +39,7 @@ std::optional<Watched> watch(const Scenario& scenario) {
 
 /// The stage number of an item: the order in which a plan runs.
 int64_t stage_of(const Plan& plan, const ItemTensorName& name) {
-  const auto& stages = (name.item.is_backward ? plan.backward : plan.forward).stages;
+  const auto& stages = plan.pass(name.item.direction).stages;
   for (size_t s = 0; s < stages.size(); ++s) {
     if (stages[s].kind == name.item.kind && stages[s].begin <= name.item.index &&
         name.item.index < stages[s].end)
@@ -56,13 +56,13 @@ TEST(ItemResults, TakeAsMuchAsWasForetoldAndComeInPlanOrder) {
     ++ran;
     const Plan& plan = watched->plan.plan();
     int64_t value_bytes = 0;
-    std::tuple<bool, int64_t, int64_t> last{false, -1, -1};
+    std::tuple<Direction, int64_t, int64_t> last{Direction::forward, -1, -1};
     for (const Tensor& tensor : watched->items) {
       ASSERT_EQ(tensor.size(), static_cast<int64_t>(tensor.values.size())) << tensor.name;
       value_bytes += tensor.size() * 8;
       const auto name = parse_item_name(tensor.name);
       ASSERT_TRUE(name.has_value()) << tensor.name;
-      const std::tuple place{name->item.is_backward, stage_of(plan, *name), name->item.index};
+      const std::tuple place{name->item.direction, stage_of(plan, *name), name->item.index};
       EXPECT_GE(place, last) << "seed " << seed << ", " << tensor.name;
       last = place;
     }

@@ -117,8 +117,8 @@ TEST(PlanWalker, GivesTheSameNumbersForEveryCommunicationTypeAndLayout) {
 TEST(PlanWalker, IsGivenTheSameInputsTokenByTokenForEveryWayToSplitThem) {
   Scenario scenario = everything_case();
   const GradedRun first = run_possible(scenario);
-  const Tensor q = without_padding(first.inputs.q, first.inputs.slots, true);
-  const Tensor k = without_padding(first.inputs.k, first.inputs.slots, false);
+  const Tensor q = without_padding(first.inputs.q, first.inputs.slots, Side::q);
+  const Tensor k = without_padding(first.inputs.k, first.inputs.slots, Side::kv);
   for (const CommType comm : kCommTypes) {
     for (const LayoutKind layout : kLayouts) {
       scenario.parallel.comm_type = comm;
@@ -127,8 +127,8 @@ TEST(PlanWalker, IsGivenTheSameInputsTokenByTokenForEveryWayToSplitThem) {
       ASSERT_TRUE(plan.has_value());
       const BatchSlots& slots = plan->plan().layout.slots;
       const RunInputs inputs = make_run_inputs(scenario, slots, true);
-      EXPECT_EQ(without_padding(inputs.q, slots, true).values, q.values);
-      EXPECT_EQ(without_padding(inputs.k, slots, false).values, k.values);
+      EXPECT_EQ(without_padding(inputs.q, slots, Side::q).values, q.values);
+      EXPECT_EQ(without_padding(inputs.k, slots, Side::kv).values, k.values);
       EXPECT_EQ(inputs.sink, first.inputs.sink);
     }
   }

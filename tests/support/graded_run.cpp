@@ -177,15 +177,14 @@ double relative_error(const Tensor& seen, const Tensor& expected) {
   return std::sqrt(error / norm);
 }
 
-Tensor without_padding(const Tensor& tensor, const BatchSlots& slots, bool is_query) {
+Tensor without_padding(const Tensor& tensor, const BatchSlots& slots, Side side) {
   Tensor valid{tensor.name, tensor.shape, tensor.dtype, {}};
   if (tensor.values.empty()) return valid;
   const int64_t width = tensor.size() / std::max<int64_t>(1, tensor.shape[0]);
-  for (const SequenceSlot& slot : slots.sequences) {
-    const int64_t begin = is_query ? slot.q_begin : slot.kv_begin;
-    const int64_t count = is_query ? slot.q_valid : slot.kv_valid;
-    valid.values.insert(valid.values.end(), tensor.values.begin() + begin * width,
-                        tensor.values.begin() + (begin + count) * width);
+  for (const SequenceSlot& sequence : slots.sequences) {
+    const SlotSide slot = sequence.side(side);
+    valid.values.insert(valid.values.end(), tensor.values.begin() + slot.begin * width,
+                        tensor.values.begin() + slot.valid_end() * width);
   }
   valid.shape[0] = static_cast<int64_t>(valid.values.size()) / std::max<int64_t>(1, width);
   return valid;
@@ -193,11 +192,11 @@ Tensor without_padding(const Tensor& tensor, const BatchSlots& slots, bool is_qu
 
 Answer without_padding(const Answer& answer, const BatchSlots& slots) {
   Answer valid = answer;
-  valid.out = without_padding(answer.out, slots, true);
-  valid.lse = without_padding(answer.lse, slots, true);
-  valid.dq = without_padding(answer.dq, slots, true);
-  valid.dk = without_padding(answer.dk, slots, false);
-  valid.dv = without_padding(answer.dv, slots, false);
+  valid.out = without_padding(answer.out, slots, Side::q);
+  valid.lse = without_padding(answer.lse, slots, Side::q);
+  valid.dq = without_padding(answer.dq, slots, Side::q);
+  valid.dk = without_padding(answer.dk, slots, Side::kv);
+  valid.dv = without_padding(answer.dv, slots, Side::kv);
   return valid;
 }
 

@@ -83,7 +83,7 @@ double relative_error(const Tensor& seen, const Tensor& expected);
 
 /// All rows of one tensor by (sequence, position) instead of packed padded id, without padding: the
 /// same numbers in every layout.
-Tensor without_padding(const Tensor& tensor, const BatchSlots& slots, bool is_query);
+Tensor without_padding(const Tensor& tensor, const BatchSlots& slots, Side side);
 Answer without_padding(const Answer& answer, const BatchSlots& slots);
 
 }  // namespace cpscope::tests

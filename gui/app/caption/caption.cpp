@@ -32,10 +32,9 @@ void tell_headline(CaptionWriter& writer, Moment moment) {
   const int32_t number = index.step_of_stage(moment.first_stage);
   const StepRef& step = index.steps()[static_cast<size_t>(number)];
   const bool is_whole = moment == index.moment_of_step(number);
-  std::string words =
-      fmt::format("Step {} of {}, {}, {}", step.step + 1, index.pass(step.is_backward).num_steps,
-                  step.is_backward ? "backward" : "forward",
-                  describe_comm_type(index.plan().scenario.parallel.comm_type));
+  std::string words = fmt::format("Step {} of {}, {}, {}", step.step + 1,
+                                  index.pass(step.direction).num_steps, to_name(step.direction),
+                                  describe_comm_type(index.plan().scenario.parallel.comm_type));
   if (!is_whole) {
     const StageRef& stage = index.stages()[static_cast<size_t>(moment.first_stage)];
     words +=
@@ -66,7 +65,7 @@ std::string_view describe_rows(BufferKind kind) {
 /// Writes what the focus rank reorders in this stage, e.g. "queries", "keys and values".
 void tell_reorders(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
   const Plan& plan = writer.plan();
-  const Pass& pass = writer.index().pass(stage.is_backward);
+  const Pass& pass = writer.index().pass(stage.direction);
   bool begins = true;
   for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
     const ReorderItem& item = pass.reorders[static_cast<size_t>(i)];
@@ -83,8 +82,8 @@ void tell_reorders(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
     if (!begins) writer.say(" ");
     begins = false;
     writer.rank(focus_rank, true)
-        .say(fmt::format(" moves {} of {} in {}.", count_of(plan.rows(item.order), "row"),
-                         describe_rows(to.kind), count_of(runs, "run")));
+        .say(fmt::format(" moves {} of {} in {}.", count_text(plan.rows(item.order), "row"),
+                         describe_rows(to.kind), count_text(runs, "run")));
   }
   if (begins) writer.rank(focus_rank, true).say(" reorders nothing.");
 }
@@ -126,13 +125,13 @@ void tell_backward_merge(CaptionWriter& writer, const MergeItem& item) {
 }
 
 void tell_merges(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
-  const Pass& pass = writer.index().pass(stage.is_backward);
+  const Pass& pass = writer.index().pass(stage.direction);
   bool begins = true;
   for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
     const MergeItem& item = pass.merges[static_cast<size_t>(i)];
     if (!begins) writer.say(" ");
     begins = false;
-    if (stage.is_backward)
+    if (stage.direction == Direction::backward)
       tell_backward_merge(writer, item);
     else
       tell_forward_merge(writer, item);
@@ -142,7 +141,7 @@ void tell_merges(CaptionWriter& writer, const StageRef& stage, int32_t focus_ran
 
 void tell_finishes(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
   const Plan& plan = writer.plan();
-  const Pass& pass = writer.index().pass(stage.is_backward);
+  const Pass& pass = writer.index().pass(stage.direction);
   const bool has_sink = plan.scenario.attention.softmax_type != SoftmaxType::vanilla;
   bool begins = true;
   for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
@@ -151,7 +150,7 @@ void tell_finishes(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
     if (!begins) writer.say(" ");
     begins = false;
     writer.rank(focus_rank, true)
-        .say(fmt::format(" finishes {} of {}: ", count_of(buffer.rows, "row"),
+        .say(fmt::format(" finishes {} of {}: ", count_text(buffer.rows, "row"),
                          describe_rows(buffer.kind)));
     if (buffer.kind == BufferKind::out && has_sink)
       writer.say("the sink enters each row's softmax, once, and ");

@@ -1,5 +1,6 @@
 #include "gui/app/caption/caption_writer.h"
 #include "gui/model/axis.h"
+#include "sim/base/id_vector.h"
 #include "sim/plan/band.h"
 
 #include <algorithm>
@@ -58,26 +59,16 @@ struct ValidPart {
 std::vector<ValidPart> valid_parts(const PlanIndex& index, const TokenRun& run, Side side) {
   std::vector<ValidPart> parts;
   const auto& sequences = index.plan().layout.slots.sequences;
-  const auto begin_of = [&](const SequenceSlot& s) {
-    return side == Side::q ? s.q_begin : s.kv_begin;
-  };
-  const auto slot_of = [&](const SequenceSlot& s) {
-    return side == Side::q ? s.q_slot : s.kv_slot;
-  };
-  const auto valid_of = [&](const SequenceSlot& s) {
-    return side == Side::q ? s.q_valid : s.kv_valid;
-  };
-  auto it = std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
-    return begin_of(s) + slot_of(s) <= run.begin;
-  });
-  for (; it != sequences.end() && begin_of(*it) < run.end; ++it) {
-    const int64_t begin = std::max(run.begin, begin_of(*it));
-    const int64_t end = std::min(run.end, begin_of(*it) + valid_of(*it));
+  for (size_t n = index.first_sequence(side, run.begin); n < sequences.size(); ++n) {
+    const SlotSide slot = sequences[n].side(side);
+    if (slot.begin >= run.end) break;
+    const int64_t begin = std::max(run.begin, slot.begin);
+    const int64_t end = std::min(run.end, slot.valid_end());
     const int64_t first =
         run.begin + (begin - run.begin + run.stride - 1) / run.stride * run.stride;
     if (first >= end) continue;
     const int64_t count = (end - first + run.stride - 1) / run.stride;
-    parts.push_back({it - sequences.begin(), first, first + (count - 1) * run.stride, count});
+    parts.push_back({static_cast<int64_t>(n), first, first + (count - 1) * run.stride, count});
   }
   return parts;
 }
@@ -237,7 +228,7 @@ void tell_run_pairs(CaptionWriter& writer, const ComputeItem& item) {
 void tell_pairs(CaptionWriter& writer, const ComputeItem& item) {
   tell_run_pairs(writer, item);
   writer.say(fmt::format(" That is {} (query, key, head) triples in {}.",
-                         print_count(item.visible_pairs), count_of(item.num_slices, "slice")));
+                         print_count(item.visible_pairs), count_text(item.num_slices, "slice")));
 }
 
 /// Writes who owns the keys and how they arrived.
@@ -248,20 +239,20 @@ void name_keys(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
   const std::vector<int32_t> owners = owners_of(index, list, Side::kv);
   const int64_t keys = plan.rows(item.kv_tokens);
   if (owners == std::vector<int32_t>{to_index(item.rank)}) {
-    writer.say(fmt::format("its own {}", count_of(keys, "key")));
+    writer.say(fmt::format("its own {}", count_text(keys, "key")));
   } else {
-    writer.say(fmt::format("the {}", count_of(keys, "key")));
+    writer.say(fmt::format("the {}", count_text(keys, "key")));
     if (!owners.empty()) writer.say(" of ").ranks(owners);
   }
   if (!list.empty()) writer.say(" (").runs(list, Side::kv).say(")");
   // The transfer that brought them is the last one into this buffer before this stage.
-  const Pass& pass = index.pass(stage.is_backward);
-  const ItemColumns& c = index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)];
+  const Pass& pass = index.pass(stage.direction);
+  const ItemColumns& c = index.columns(stage.direction, StageKind::transfer);
   const auto number = static_cast<int32_t>(&stage - index.stages().data());
   const int32_t oldest = std::max(0, index.step_of_stage(number) - 1);
   for (int32_t s = number - 1; s >= index.steps()[static_cast<size_t>(oldest)].first_stage; --s) {
     const StageRef& before = index.stages()[static_cast<size_t>(s)];
-    if (before.is_backward != stage.is_backward || before.kind != StageKind::transfer) continue;
+    if (before.direction != stage.direction || before.kind != StageKind::transfer) continue;
     for (const int64_t i : c.items_to(before.begin, before.end, to_index(item.rank))) {
       const TransferItem& hop = pass.transfers[static_cast<size_t>(i)];
       if (hop.to != item.kv || hop.link != LinkClass::ring) continue;
@@ -287,7 +278,7 @@ void tell_item(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
   const auto list = plan.list(item.q_tokens);
   const bool is_own = owners_of(writer.index(), list, Side::q) == std::vector<int32_t>{rank};
   writer.say(
-      fmt::format("{} {}", is_own ? "its" : "the", count_of(plan.rows(item.q_tokens), "query")));
+      fmt::format("{} {}", is_own ? "its" : "the", count_text(plan.rows(item.q_tokens), "query")));
   writer.say(" (").runs(list, Side::q).say(")");
   int64_t valid = 0;
   for (const TokenRun& run : list) {
@@ -296,7 +287,7 @@ void tell_item(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
   if (valid < plan.rows(item.q_tokens))
     writer.say(fmt::format(", {} of them padding,", print_count(plan.rows(item.q_tokens) - valid)));
   if (item.heads.size() < plan.scenario.attention.heads)
-    writer.say(" of " + name_heads(item.heads, false));
+    writer.say(" of " + name_heads(item.heads, Side::q));
   writer.say(" to ");
   name_keys(writer, stage, item);
   writer.say(".");
@@ -305,16 +296,16 @@ void tell_item(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
 
 /// Writes which ranks wait while others work.
 void tell_balance(CaptionWriter& writer, const StageRef& stage) {
-  const Pass& pass = writer.index().pass(stage.is_backward);
-  std::vector<int64_t> pairs(static_cast<size_t>(writer.index().num_ranks()), 0);
+  const Pass& pass = writer.index().pass(stage.direction);
+  IdVector<RankId, int64_t> pairs(static_cast<size_t>(writer.index().num_ranks()), 0);
   for (int64_t i = stage.begin; i < stage.end; ++i) {
     const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
-    pairs[static_cast<size_t>(to_index(item.rank))] += item.visible_pairs;
+    pairs[item.rank] += item.visible_pairs;
   }
   if (pairs.size() < 2) return;
   std::vector<int32_t> idle;
-  for (size_t r = 0; r < pairs.size(); ++r) {
-    if (pairs[r] == 0) idle.push_back(static_cast<int32_t>(r));
+  for (const RankId rank : pairs.ids()) {
+    if (pairs[rank] == 0) idle.push_back(to_index(rank));
   }
   const auto busiest = std::max_element(pairs.begin(), pairs.end());
   const auto least = std::min_element(pairs.begin(), pairs.end());
@@ -331,7 +322,7 @@ void tell_balance(CaptionWriter& writer, const StageRef& stage) {
 }  // namespace
 
 void tell_computes(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
-  const Pass& pass = writer.index().pass(stage.is_backward);
+  const Pass& pass = writer.index().pass(stage.direction);
   bool begins = true, works = false;
   for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
     const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
@@ -340,7 +331,7 @@ void tell_computes(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
     works = works || item.num_slices > 0;
     tell_item(writer, stage, item);
   }
-  if (stage.is_backward && works)
+  if (stage.direction == Direction::backward && works)
     writer.say(
         " It computes the probabilities again from the lse that the forward kept, and from them "
         "dQ of its queries and dK, dV of these keys.");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -31,10 +32,8 @@ std::string_view describe_payload(Payload payload) {
   return "";
 }
 
-bool is_kv(Payload payload) { return payload == Payload::kv || payload == Payload::dkv; }
-
 /// Why this payload travels over this kind of link in this pass.
-std::string explain_transfer(const Plan& plan, const TransferItem& item, bool is_backward) {
+std::string explain_transfer(const Plan& plan, const TransferItem& item, Direction direction) {
   const bool is_gather = plan.scenario.parallel.comm_type == CommType::all_gather;
   switch (item.payload) {
     case Payload::q:
@@ -44,8 +43,9 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, bool is
                    "heads.";
     case Payload::kv:
       if (item.link == LinkClass::ring)
-        return is_backward ? "The backward needs K and V again, so they are sent again."
-                           : "Keys and values go round the ring while the ranks compute.";
+        return direction == Direction::backward
+                   ? "The backward needs K and V again, so they are sent again."
+                   : "Keys and values go round the ring while the ranks compute.";
       if (item.link == LinkClass::group) return "";
       return is_gather ? "All keys and values go to all ranks."
                        : "Only K and V rows that a query of the receiving rank sees are sent.";
@@ -70,40 +70,6 @@ struct Bundle {
   int64_t bytes = 0;
 };
 
-/// "3 x 724 tokens x 1 head x head_dim 32 x 2 tensors x 2 bytes = 135.8 KiB".
-std::string write_formula(const Plan& plan, Payload payload, int32_t heads, int64_t element,
-                          const Bundle& bundle) {
-  const Attention& attention = plan.scenario.attention;
-  const bool are_equal = std::all_of(bundle.rows.begin(), bundle.rows.end(),
-                                     [&](int64_t rows) { return rows == bundle.rows.front(); });
-  int64_t tokens = 0;
-  for (const int64_t rows : bundle.rows) tokens += rows;
-  std::string formula;
-  if (are_equal && bundle.rows.size() > 1) {
-    formula = print_count(static_cast<int64_t>(bundle.rows.size())) + " x ";
-    tokens = bundle.rows.front();
-  }
-  formula += fmt::format("{} x {}", count_of(tokens, "token"),
-                         count_of(heads, is_kv(payload) ? "KV head" : "head"));
-  if (!is_kv(payload)) {
-    const int32_t lanes = payload == Payload::q || payload == Payload::dq ? attention.head_dim_qk
-                                                                          : attention.head_dim_v;
-    formula += fmt::format(" x head_dim {}", lanes);
-  } else if (attention.head_dim_qk == attention.head_dim_v) {
-    formula += fmt::format(" x head_dim {} x 2 tensors", attention.head_dim_qk);
-  } else {
-    formula += fmt::format(" x (head_dim {} + {})", attention.head_dim_qk, attention.head_dim_v);
-  }
-  formula += fmt::format(" x {} = {}", count_of(element, "byte"),
-                         print_bytes(static_cast<double>(bundle.bytes)));
-  return formula;
-}
-
-int64_t element_of(const Plan& plan, const TransferItem& item) {
-  const int64_t element = element_bytes(plan.scenario.numerics.dtype);
-  return item.payload == Payload::dkv && item.wire_fp32 ? std::max<int64_t>(4, element) : element;
-}
-
 /// What one rank sends, or receives, of one payload in one stage.
 struct Flow {
   std::vector<const TransferItem*> items;
@@ -114,14 +80,25 @@ struct Flow {
 std::string write_formulas(const Plan& plan, const Flow& flow) {
   std::map<std::pair<int32_t, int64_t>, Bundle> bundles;
   for (const TransferItem* item : flow.items) {
-    Bundle& bundle = bundles[{item->heads.size(), element_of(plan, *item)}];
+    Bundle& bundle = bundles[{item->heads.size(), wire_element_bytes(plan, *item)}];
     bundle.rows.push_back(rows_of(plan, *item));
     bundle.bytes += item->bytes;
   }
   std::string formulas;
   for (const auto& [key, bundle] : bundles) {
     if (!formulas.empty()) formulas += ", and ";
-    formulas += write_formula(plan, flow.items.front()->payload, key.first, key.second, bundle);
+    const bool are_equal = std::all_of(bundle.rows.begin(), bundle.rows.end(),
+                                       [&](int64_t rows) { return rows == bundle.rows.front(); });
+    const auto copies = static_cast<int64_t>(bundle.rows.size());
+    formulas += bytes_formula(
+        plan,
+        {.payload = flow.items.front()->payload,
+         .copies = are_equal ? copies : 1,
+         .rows = are_equal ? bundle.rows.front()
+                           : std::accumulate(bundle.rows.begin(), bundle.rows.end(), int64_t{0}),
+         .heads = key.first,
+         .element = key.second,
+         .bytes = bundle.bytes});
   }
   return formulas;
 }
@@ -129,8 +106,8 @@ std::string write_formulas(const Plan& plan, const Flow& flow) {
 Flow gather(const PlanIndex& index, const StageRef& stage, Payload payload, int32_t rank,
             bool is_sent) {
   Flow flow;
-  const Pass& pass = index.pass(stage.is_backward);
-  const ItemColumns& c = index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)];
+  const Pass& pass = index.pass(stage.direction);
+  const ItemColumns& c = index.columns(stage.direction, StageKind::transfer);
   for (const int64_t i : is_sent ? c.items_of(stage.begin, stage.end, rank)
                                  : c.items_to(stage.begin, stage.end, rank)) {
     const auto at = static_cast<size_t>(i);
@@ -185,8 +162,9 @@ void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow&
                bool is_sent) {
   const Attention& attention = writer.plan().scenario.attention;
   writer.rank(rank, true).say(is_sent ? " sends " : " receives ").say(describe_payload(payload));
-  const int32_t all = is_kv(payload) ? attention.kv_heads : attention.heads;
-  if (flow.heads.size() < all) writer.say(" of " + name_heads(flow.heads, is_kv(payload)));
+  const Side side = side_of(payload);
+  const int32_t all = side == Side::kv ? attention.kv_heads : attention.heads;
+  if (flow.heads.size() < all) writer.say(" of " + name_heads(flow.heads, side));
   writer.say(is_sent ? " to " : " from ").ranks(flow.peers);
   // With heads split over the ranks, every peer gets different heads.
   const HeadRange first = flow.items.front()->heads;
@@ -200,19 +178,18 @@ void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow&
 
 void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
   const PlanIndex& index = writer.index();
-  const Pass& pass = index.pass(stage.is_backward);
+  const Pass& pass = index.pass(stage.direction);
   bool begins = true;
   const auto next_sentence = [&] {
     if (!begins) writer.say(" ");
     begins = false;
   };
   const StageTraffic* traffic =
-      index.columns(stage.is_backward)[static_cast<size_t>(StageKind::transfer)].traffic_of(
-          stage.begin);
+      index.columns(stage.direction, StageKind::transfer).traffic_of(stage.begin);
   CPSCOPE_CHECK(traffic != nullptr, "a transfer stage has no traffic", stage.begin, stage.end);
   for (const auto& [payload, example] : traffic->payloads) {
     const TransferItem* first = &pass.transfers[static_cast<size_t>(example)];
-    const std::string why = explain_transfer(writer.plan(), *first, stage.is_backward);
+    const std::string why = explain_transfer(writer.plan(), *first, stage.direction);
     if (!why.empty()) {
       next_sentence();
       writer.say(why);
@@ -239,7 +216,7 @@ void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_
     writer.say("Nothing crosses a wire.");
     return;
   }
-  writer.say(fmt::format("All ranks together: {}, {}.", count_of(traffic->wires, "transfer"),
+  writer.say(fmt::format("All ranks together: {}, {}.", count_text(traffic->wires, "transfer"),
                          print_bytes(static_cast<double>(traffic->bytes))));
 }
 

@@ -62,7 +62,7 @@ CaptionWriter& CaptionWriter::ranks(const std::vector<int32_t>& ranks) {
   constexpr size_t kMostNamed = 8;
   if (ranks.size() > 2 && static_cast<int32_t>(ranks.size()) == index_.num_ranks())
     return say("all ranks");
-  if (ranks.size() > kMostNamed) return say(count_of(static_cast<int64_t>(ranks.size()), "rank"));
+  if (ranks.size() > kMostNamed) return say(count_text(static_cast<int64_t>(ranks.size()), "rank"));
   if (ranks.size() == 1) return rank(ranks.front());
   say("ranks ");
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -87,7 +87,7 @@ CaptionWriter& CaptionWriter::runs(std::span<const TokenRun> runs, Side side) {
     tokens(runs[i], side);
   }
   if (named < runs.size())
-    say(fmt::format(" and {} more", count_of(static_cast<int64_t>(runs.size() - named), "run")));
+    say(fmt::format(" and {} more", count_text(static_cast<int64_t>(runs.size() - named), "run")));
   return *this;
 }
 
@@ -96,12 +96,8 @@ CaptionWriter& CaptionWriter::step(int32_t number) {
   return word(fmt::format("step {}", ref.step + 1), StepTarget{number});
 }
 
-std::string count_of(int64_t count, std::string_view singular) {
-  return count_text(count, singular);
-}
-
-std::string name_heads(HeadRange heads, bool is_kv) {
-  const std::string_view kind = is_kv ? "KV head" : "head";
+std::string name_heads(HeadRange heads, Side side) {
+  const std::string_view kind = side == Side::kv ? "KV head" : "head";
   if (heads.size() == 1) return fmt::format("{} {}", kind, heads.begin);
   return fmt::format("{}s [{}, {})", kind, heads.begin, heads.end);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gui/app/caption/caption.h"
+#include "gui/model/describe.h"
 #include "gui/model/plan_index.h"
 
 #include <cstdint>
@@ -39,10 +40,8 @@ class CaptionWriter {
   Spans spans_;
 };
 
-/// "1 token", "131 072 tokens".
-std::string count_of(int64_t count, std::string_view singular);
-/// "head 3" or "heads [4, 8)".
-std::string name_heads(HeadRange heads, bool is_kv);
+/// "head 3" or "KV heads [4, 8)".
+std::string name_heads(HeadRange heads, Side side);
 /// Ranks that own the ids of a list, ascending.
 std::vector<int32_t> owners_of(const PlanIndex& index, std::span<const TokenRun> runs, Side side);
 

@@ -5,6 +5,7 @@
 #include "gui/model/axis.h"
 #include "gui/model/describe.h"
 #include "gui/model/error_field.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <optional>
@@ -177,27 +178,33 @@ class Finder {
       add(LinkTarget{static_cast<int32_t>(src), static_cast<int32_t>(dst)});
   }
 
+  /// True if the query names this pass, or names none or both.
+  bool wants(Direction direction) const {
+    return query_.has_forward == query_.has_backward ||
+           query_.has_backward == (direction == Direction::backward);
+  }
+
   /// Adds the steps with this number in their pass, counted from 1.
   void add_steps(int64_t number) {
-    const bool any = query_.has_forward == query_.has_backward;
     for (size_t s = 0; s < plan_.steps().size(); ++s) {
       const StepRef& step = plan_.steps()[s];
       if (step.step + int64_t{1} != number) continue;
-      if (any || step.is_backward == query_.has_backward) add(StepTarget{static_cast<int32_t>(s)});
+      if (wants(step.direction)) add(StepTarget{static_cast<int32_t>(s)});
     }
   }
   void find_steps() {
+    const int32_t forward = plan_.pass(Direction::forward).num_steps;
+    const int32_t backward = plan_.pass(Direction::backward).num_steps;
     const std::optional<int64_t> number =
-        number_of(Noun::step, "step", plan_.pass(query_.has_backward).num_steps + int64_t{1}, 1);
+        number_of(Noun::step, "step", (query_.has_backward ? backward : forward) + int64_t{1}, 1);
     if (!number) return;
     add_steps(*number);
     if (answer_.found.empty())
-      explain(fmt::format(
-          "There is no step {}: the forward pass has steps 1 to {}, the backward "
-          "pass {}",
-          print_count(*number), plan_.pass(false).num_steps,
-          plan_.pass(true).num_steps == 0 ? std::string("none")
-                                          : fmt::format("1 to {}", plan_.pass(true).num_steps)));
+      explain(
+          fmt::format("There is no step {}: the forward pass has steps 1 to {}, the backward "
+                      "pass {}",
+                      print_count(*number), forward,
+                      backward == 0 ? std::string("none") : fmt::format("1 to {}", backward)));
   }
 
   /// Adds the ids of a sequence's slot, or of one position of it, on one side.
@@ -206,12 +213,11 @@ class Finder {
     if (sequence >= static_cast<int64_t>(sequences.size())) return;
     const SequenceSlot& slot = sequences[static_cast<size_t>(sequence)];
     for (const Side side : {Side::q, Side::kv}) {
-      const int64_t begin = side == Side::q ? slot.q_begin : slot.kv_begin;
-      const int64_t size = side == Side::q ? slot.q_slot : slot.kv_slot;
+      const SlotSide ids = slot.side(side);
       if (!position)
-        add(TokenRange{side, begin, begin + size});
-      else if (*position < size)
-        add(TokenRange{side, begin + *position, begin + *position + 1});
+        add(TokenRange{side, ids.begin, ids.end()});
+      else if (*position < ids.slot)
+        add(TokenRange{side, ids.begin + *position, ids.begin + *position + 1});
     }
   }
   void find_sequence() {
@@ -234,17 +240,16 @@ class Finder {
 
   void find_items() {
     const StageKind kind = query_.item_kind;
+    const Direction first = wants(Direction::forward) ? Direction::forward : Direction::backward;
     const std::optional<int64_t> index =
-        number_of(Noun::item_kind, to_name(kind),
-                  count_items(plan_, query_.has_backward && !query_.has_forward, kind));
+        number_of(Noun::item_kind, to_name(kind), count_items(plan_.pass(first), kind));
     if (!index) return;
-    const bool any = query_.has_forward == query_.has_backward;
-    for (const bool is_backward : {false, true}) {
-      if (!any && is_backward != query_.has_backward) continue;
-      if (!add(ItemTarget{is_backward, kind, *index}))
-        explain(fmt::format("There is no {} {} {}: the pass has {}", pass_name(is_backward),
+    for (const Direction direction : kDirections) {
+      if (!wants(direction)) continue;
+      if (!add(ItemId{direction, kind, *index}))
+        explain(fmt::format("There is no {} {} {}: the pass has {}", to_name(direction),
                             to_name(kind), print_count(*index),
-                            count_items_text(count_items(plan_, is_backward, kind), kind)));
+                            count_items_text(count_items(plan_.pass(direction), kind), kind)));
     }
   }
 
@@ -268,9 +273,9 @@ class Finder {
       return;
     }
     const Attention& attention = plan_.plan().scenario.attention;
-    const bool is_key = query_.tensor >= 3;
-    const int64_t heads = is_key ? attention.kv_heads : attention.heads;
-    const int64_t tokens = plan_.tokens(is_key ? Side::kv : Side::q);
+    const Side side = side_of_tensor(query_.tensor);
+    const int64_t heads = side == Side::kv ? attention.kv_heads : attention.heads;
+    const int64_t tokens = plan_.tokens(side);
     const int64_t last = numbers.size() == 2 ? numbers[1] : heads - 1;
     for (int64_t head = numbers.size() == 2 ? last : 0;
          head <= last && head < heads && answer_.found.size() < FindAnswer::kMostFound; ++head)
@@ -320,10 +325,10 @@ class Finder {
 }  // namespace
 
 FindAnswer find_targets(const PlanIndex& plan, std::string_view query) {
-  if (const std::optional<ItemTarget> item = parse_item(trim(to_lower(query)))) {
+  if (const std::optional<ItemId> item = parse_item(trim(to_lower(query)))) {
     if (is_present(plan, *item))
       return {{{capitalise(name_target(*item, &plan)), describe_target(*item, plan), *item}}, ""};
-    const int64_t count = count_items(plan, item->is_backward, item->kind);
+    const int64_t count = count_items(plan.pass(item->direction), item->kind);
     return {{},
             fmt::format("There is no {}: the pass has {}", print_item(*item),
                         count_items_text(count, item->kind))};

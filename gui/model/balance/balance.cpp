@@ -7,13 +7,13 @@ namespace cpscope::gui {
 namespace {
 
 /// Adds the pairs by rank of each step of a pass, step after step.
-void add_steps(const PlanIndex& plan, bool is_backward, Balance& balance) {
-  const Pass& pass = plan.pass(is_backward);
+void add_steps(const PlanIndex& plan, Direction direction, Balance& balance) {
+  const Pass& pass = plan.pass(direction);
   std::vector<int64_t> of_rank(static_cast<size_t>(plan.num_ranks()), 0);
   std::vector<int32_t> touched;
   for (size_t s = 0; s < plan.steps().size(); ++s) {
     const StepRef& step = plan.steps()[s];
-    if (step.is_backward != is_backward) continue;
+    if (step.direction != direction) continue;
     BusiestRank busiest{static_cast<int32_t>(s), -1, 0, 0};
     for (int32_t stage = step.first_stage; stage < step.end_stage; ++stage) {
       const StageRef& ref = plan.stages()[static_cast<size_t>(stage)];
@@ -29,7 +29,7 @@ void add_steps(const PlanIndex& plan, bool is_backward, Balance& balance) {
     for (const int32_t rank : touched) {
       int64_t& pairs = of_rank[static_cast<size_t>(rank)];
       busiest.all_pairs += pairs;
-      balance.pairs[is_backward ? 1 : 0][static_cast<size_t>(rank)] += pairs;
+      balance.pairs[direction][static_cast<size_t>(rank)] += pairs;
       if (pairs > busiest.pairs || (pairs == busiest.pairs && pairs > 0 && rank < busiest.rank)) {
         busiest.pairs = pairs;
         busiest.rank = rank;
@@ -37,37 +37,36 @@ void add_steps(const PlanIndex& plan, bool is_backward, Balance& balance) {
       pairs = 0;  // a rank with several items is counted once
     }
     touched.clear();
-    balance.critical[is_backward ? 1 : 0] += busiest.pairs;
-    balance.total[is_backward ? 1 : 0] += busiest.all_pairs;
+    balance.critical[direction] += busiest.pairs;
+    balance.total[direction] += busiest.all_pairs;
     balance.steps.push_back(busiest);
   }
 }
 
 }  // namespace
 
-double Balance::mean_pairs(bool is_backward) const {
-  const size_t pass = is_backward ? 1 : 0;
-  return pairs[pass].empty()
-             ? 0.0
-             : static_cast<double>(total[pass]) / static_cast<double>(pairs[pass].size());
+double Balance::mean_pairs(Direction direction) const {
+  const size_t ranks = pairs[direction].size();
+  return ranks == 0 ? 0.0 : static_cast<double>(total[direction]) / static_cast<double>(ranks);
 }
 
 double Balance::mean_bytes() const {
-  if (bytes[0].empty()) return 0.0;
-  const int64_t sum = std::accumulate(bytes[0].begin(), bytes[0].end(), int64_t{0}) +
-                      std::accumulate(bytes[1].begin(), bytes[1].end(), int64_t{0});
-  return static_cast<double>(sum) / static_cast<double>(bytes[0].size());
+  if (bytes.forward.empty()) return 0.0;
+  int64_t sum = 0;
+  for (const Direction direction : kDirections)
+    sum = std::accumulate(bytes[direction].begin(), bytes[direction].end(), sum);
+  return static_cast<double>(sum) / static_cast<double>(bytes.forward.size());
 }
 
 Balance measure_balance(const PlanIndex& plan) {
   Balance balance;
   const auto ranks = static_cast<size_t>(plan.num_ranks());
-  for (const bool is_backward : {false, true}) {
-    balance.pairs[is_backward ? 1 : 0].assign(ranks, 0);
-    balance.bytes[is_backward ? 1 : 0].assign(ranks, 0);
-    add_steps(plan, is_backward, balance);
-    for (const TransferItem& item : plan.pass(is_backward).transfers)
-      balance.bytes[is_backward ? 1 : 0][static_cast<size_t>(to_index(item.src))] += item.bytes;
+  for (const Direction direction : kDirections) {
+    balance.pairs[direction].assign(ranks, 0);
+    balance.bytes[direction].assign(ranks, 0);
+    add_steps(plan, direction, balance);
+    for (const TransferItem& item : plan.pass(direction).transfers)
+      balance.bytes[direction][static_cast<size_t>(to_index(item.src))] += item.bytes;
   }
   balance.kv_necessary = plan.summary().kv_bytes_necessary;
   balance.kv_moved = plan.summary().kv_bytes_moved;

@@ -29,14 +29,15 @@ std::shared_ptr<const Balance> balance_of(const ViewInput& input) {
   });
 }
 
-double over_mean(const std::vector<int64_t>& forward, const std::vector<int64_t>& backward) {
+double over_mean(const ByDirection<std::vector<int64_t>>& of_rank) {
   double most = 0, sum = 0;
-  for (size_t r = 0; r < forward.size(); ++r) {
-    const double value = static_cast<double>(forward[r]) + static_cast<double>(backward[r]);
+  for (size_t r = 0; r < of_rank.forward.size(); ++r) {
+    const double value =
+        static_cast<double>(of_rank.forward[r]) + static_cast<double>(of_rank.backward[r]);
     most = std::max(most, value);
     sum += value;
   }
-  return sum > 0 ? most / (sum / static_cast<double>(forward.size())) : 1.0;
+  return sum > 0 ? most / (sum / static_cast<double>(of_rank.forward.size())) : 1.0;
 }
 
 void add_charts(const ViewInput& input, const Balance& balance, const Box& box, View& view) {
@@ -56,18 +57,16 @@ void add_charts(const ViewInput& input, const Balance& balance, const Box& box, 
                            12, Face::strong, at.width());
   };
   if (has_both)
-    add_rank_chart(
-        input,
-        {choose(right, "Sent bytes: most", "Bytes", over_mean(balance.bytes[0], balance.bytes[1])),
-         "No rank sends anything.", balance.bytes[0], balance.bytes[1], Role::transfer,
-         Hatch::diagonal, "mean", print_bytes, true, "bytes", "bytes"},
-        right, view);
+    add_rank_chart(input,
+                   {choose(right, "Sent bytes: most", "Bytes", over_mean(balance.bytes)),
+                    "No rank sends anything.", balance.bytes.forward, balance.bytes.backward,
+                    Role::transfer, Hatch::diagonal, "mean", print_bytes, true, "bytes", "bytes"},
+                   right, view);
   view.grids.clear();
   add_rank_chart(input,
-                 {choose(left, "Computed pairs: busiest", "Pairs",
-                         over_mean(balance.pairs[0], balance.pairs[1])),
-                  "No pair is visible.", balance.pairs[0], balance.pairs[1], Role::compute,
-                  Hatch::none, "ideal", print_quantity, false, "rank", "pairs"},
+                 {choose(left, "Computed pairs: busiest", "Pairs", over_mean(balance.pairs)),
+                  "No pair is visible.", balance.pairs.forward, balance.pairs.backward,
+                  Role::compute, Hatch::none, "ideal", print_quantity, false, "rank", "pairs"},
                  left, view);
 }
 
@@ -79,13 +78,13 @@ struct Segment {
 };
 
 /// The steps next to each other, each as long as its busiest rank; steps below a pixel are merged.
-std::vector<Segment> cut_path(const ViewInput& input, const Balance& balance, bool is_backward,
+std::vector<Segment> cut_path(const ViewInput& input, const Balance& balance, Direction direction,
                               float x0, double pixels_per_pair) {
   std::vector<Segment> segments;
   const auto ranks = static_cast<double>(input.plan->num_ranks());
   double pairs = 0;
   for (const BusiestRank& step : balance.steps) {
-    if (input.plan->steps()[static_cast<size_t>(step.step)].is_backward != is_backward ||
+    if (input.plan->steps()[static_cast<size_t>(step.step)].direction != direction ||
         step.pairs == 0)
       continue;
     const double idle =
@@ -137,7 +136,7 @@ void add_segment(const ViewInput& input, const Segment& segment, const Box& row,
                    print_share(segment.idle_share))});
 }
 
-void add_path_row(const ViewInput& input, const Balance& balance, bool is_backward,
+void add_path_row(const ViewInput& input, const Balance& balance, Direction direction,
                   double pixels_per_pair, const Box& row, View& view) {
   const Theme& theme = *input.theme;
   view.drawing.add(Label{{row.x0 - 6, row.center().y},
@@ -145,30 +144,30 @@ void add_path_row(const ViewInput& input, const Balance& balance, bool is_backwa
                          theme.of(Role::faint_text),
                          kSmallText,
                          Face::body,
-                         is_backward ? "backward" : "forward"});
-  for (const Segment& segment : cut_path(input, balance, is_backward, row.x0, pixels_per_pair))
+                         std::string(to_name(direction))});
+  for (const Segment& segment : cut_path(input, balance, direction, row.x0, pixels_per_pair))
     add_segment(input, segment, row, view);
-  const float ideal =
-      row.x0 + static_cast<float>(balance.mean_pairs(is_backward) * pixels_per_pair);
+  const float ideal = row.x0 + static_cast<float>(balance.mean_pairs(direction) * pixels_per_pair);
   view.drawing.add(Line{{ideal, row.y0 - 4}, {ideal, row.y1 + 4}, theme.of(Role::text), 2, true});
 }
 
 std::string path_text(const ViewInput& input, const Balance& balance, float room) {
-  const auto share = [&](bool is_backward) {
-    const double mean = balance.mean_pairs(is_backward);
-    return mean > 0 ? static_cast<double>(balance.critical[is_backward ? 1 : 0]) / mean : 1.0;
+  const auto share = [&](Direction direction) {
+    const double mean = balance.mean_pairs(direction);
+    return mean > 0 ? static_cast<double>(balance.critical[direction]) / mean : 1.0;
   };
-  const bool has_backward = balance.total[1] > 0;
-  std::string full = fmt::format("Critical path: forward {:.4f} x the ideal", share(false));
-  std::string brief = fmt::format("Critical path: {:.3f} x", share(false));
-  if (has_backward) {
-    full += fmt::format(", backward {:.4f} x", share(true));
-    brief += fmt::format(", {:.3f} x the ideal", share(true));
+  const double forward = share(Direction::forward);
+  std::string full = fmt::format("Critical path: forward {:.4f} x the ideal", forward);
+  std::string brief = fmt::format("Critical path: {:.3f} x", forward);
+  if (balance.total.backward > 0) {
+    const double backward = share(Direction::backward);
+    full += fmt::format(", backward {:.4f} x", backward);
+    brief += fmt::format(", {:.3f} x the ideal", backward);
   } else {
     brief += " the ideal";
   }
   return first_that_fits(input.text_width,
-                         {full, brief, fmt::format("Path: {:.3f} x ideal", share(false))}, 12,
+                         {full, brief, fmt::format("Path: {:.3f} x ideal", forward)}, 12,
                          Face::strong, room);
 }
 
@@ -190,14 +189,15 @@ void add_path(const ViewInput& input, const Balance& balance, const Box& box, Vi
                            kSmallText,
                            Face::body,
                            help});
-  const auto longest = static_cast<double>(std::max(balance.critical[0], balance.critical[1]));
+  const auto longest =
+      static_cast<double>(std::max(balance.critical.forward, balance.critical.backward));
   if (longest <= 0) return;
   const float left = box.x0 + 64;
   const double pixels_per_pair = (box.x1 - left) / longest;
-  add_path_row(input, balance, false, pixels_per_pair,
+  add_path_row(input, balance, Direction::forward, pixels_per_pair,
                {left, box.y0 + 20, box.x1, box.y0 + 20 + kPathRow}, view);
-  if (balance.total[1] > 0)
-    add_path_row(input, balance, true, pixels_per_pair,
+  if (balance.total.backward > 0)
+    add_path_row(input, balance, Direction::backward, pixels_per_pair,
                  {left, box.y0 + 26 + kPathRow, box.x1, box.y0 + 26 + 2 * kPathRow}, view);
 }
 
@@ -300,18 +300,17 @@ View draw_balance(const ViewInput& input) {
     return view;
   }
   const float x0 = kBalanceMargin, x1 = input.size.width - kBalanceMargin;
-  const float path = balance->total[1] > 0 ? 32 + 2 * kPathRow : 26 + kPathRow;
+  const float path = balance->total.backward > 0 ? 32 + 2 * kPathRow : 26 + kPathRow;
   const float meters = input.size.height - 6 - kMeter;
   const float paths = meters - path - 8;
   add_charts(input, *balance, {x0, 8, x1, std::max(9.0F, paths - 8)}, view);
   add_path(input, *balance, {x0, paths, x1, meters}, view);
   add_meters(input, *balance, {x0, meters, x1, input.size.height}, view);
+  const double mean = balance->mean_pairs(Direction::forward);
   view.title =
       fmt::format("Balance: busiest rank {:.4f} x the mean, critical path {:.4f} x the ideal",
-                  over_mean(balance->pairs[0], balance->pairs[1]),
-                  balance->mean_pairs(false) > 0
-                      ? static_cast<double>(balance->critical[0]) / balance->mean_pairs(false)
-                      : 1.0);
+                  over_mean(balance->pairs),
+                  mean > 0 ? static_cast<double>(balance->critical.forward) / mean : 1.0);
   return view;
 }
 

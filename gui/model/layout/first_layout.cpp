@@ -45,12 +45,12 @@ void for_columns(const TokenColumns& columns, const TokenRun& run, Look look) {
 /// The owner of the middle id of each column; -1 if it has no owner.
 std::vector<int32_t> find_column_owners(const Layout& layout, const TokenColumns& columns) {
   std::vector<int32_t> owners(static_cast<size_t>(columns.count), -1);
-  for (size_t rank = 0; rank < layout.q_runs.size(); ++rank) {
+  for (const RankId rank : layout.q_runs.ids()) {
     for (const TokenRun& run : layout.q_runs[rank]) {
       for_columns(columns, run, [&](int64_t c) {
         const int64_t id = columns.middle(c);
         if (id >= run.begin && id < run.end && (id - run.begin) % run.stride == 0)
-          owners[static_cast<size_t>(c)] = static_cast<int32_t>(rank);
+          owners[static_cast<size_t>(c)] = to_index(rank);
       });
     }
   }
@@ -73,9 +73,9 @@ Pixels draw_matrix(const Layout& layout, const TokenColumns& columns, const Them
       std::clamp<int64_t>(std::min(ranks, static_cast<int64_t>(box.height())), 1, kMostLayoutCells);
   Pixels matrix{box, static_cast<int32_t>(columns.count), static_cast<int32_t>(rows), {}};
   matrix.colors.assign(static_cast<size_t>(rows * columns.count), theme.of(Role::mask_empty));
-  for (size_t rank = 0; rank < layout.q_runs.size(); ++rank) {
-    const int64_t row = static_cast<int64_t>(rank) * rows / ranks;
-    const Color color = theme.of_rank(static_cast<int32_t>(rank), layout.cp_size);
+  for (const RankId rank : layout.q_runs.ids()) {
+    const int64_t row = to_index(rank) * rows / ranks;
+    const Color color = theme.of_rank(to_index(rank), layout.cp_size);
     for (const TokenRun& run : layout.q_runs[rank]) {
       for_columns(columns, run, [&](int64_t c) {
         matrix.colors[static_cast<size_t>(row * columns.count + c)] = color;

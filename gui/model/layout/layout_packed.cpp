@@ -48,7 +48,7 @@ void add_sequence(LayoutScene& scene, size_t s, float y0, float y1) {
   scene.drawing().add(OutlinedBox{all, theme.of(Role::border)});
   // A partly lit sequence is not lit as a whole.
   const auto covers = [&](const Projection& p) {
-    const std::vector<TokenRange>& ranges = map.side == Side::q ? p.q : p.kv;
+    const std::vector<TokenRange>& ranges = p.tokens(map.side);
     return std::any_of(ranges.begin(), ranges.end(),
                        [&](const TokenRange& r) { return r.begin <= begin && r.end >= end; });
   };

@@ -16,7 +16,7 @@ constexpr size_t kMostMoves = 1500;
 /// One reorder of the focus rank, and its progress.
 struct ShownReorder {
   int32_t stage = 0;  // index in PlanIndex::stages
-  ItemTarget target;
+  ItemId target;
   const ReorderItem* item = nullptr;
   BufferKind kind{};  // kind of the rows that it moves
   bool goes_to_sequence = true;
@@ -54,8 +54,6 @@ class RowFinder {
   std::vector<int64_t> first_;  // [run] number of rows before it
 };
 
-bool is_of_keys(BufferKind kind) { return kind == BufferKind::kv || kind == BufferKind::dkv; }
-
 /// The tensors of a buffer: a buffer of keys and values holds both, "k, v".
 std::string_view name_of_rows(BufferKind kind) {
   if (kind == BufferKind::kv) return "k, v";
@@ -72,7 +70,7 @@ std::optional<Moment> find_step(const ViewInput& input) {
   const auto count = static_cast<int32_t>(stages.size());
   const int32_t first = std::clamp(input.moment.first_stage, 0, count - 1);
   const int32_t now = index.step_of_stage(first);
-  const bool is_backward = stages[static_cast<size_t>(first)].is_backward;
+  const Direction direction = stages[static_cast<size_t>(first)].direction;
   const auto reorders = [&](int32_t step) {
     const Moment moment = index.moment_of_step(step);
     for (int32_t s = moment.first_stage; s < moment.end_stage; ++s)
@@ -80,7 +78,7 @@ std::optional<Moment> find_step(const ViewInput& input) {
     return false;
   };
   const auto is_of_pass = [&](int32_t step) {
-    return index.steps()[static_cast<size_t>(step)].is_backward == is_backward;
+    return index.steps()[static_cast<size_t>(step)].direction == direction;
   };
   for (int32_t step = now; step >= 0 && is_of_pass(step); --step)
     if (reorders(step)) return index.moment_of_step(step);
@@ -111,14 +109,14 @@ std::vector<ShownReorder> find_reorders(const ViewInput& input, Side side, int32
   for (int32_t s = step->first_stage; s < step->end_stage; ++s) {
     const StageRef& stage = input.plan->stages()[static_cast<size_t>(s)];
     if (stage.kind != StageKind::reorder) continue;
-    const Pass& pass = input.plan->pass(stage.is_backward);
+    const Pass& pass = input.plan->pass(stage.direction);
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const ReorderItem& item = pass.reorders[static_cast<size_t>(i)];
       const BufferSpec& to = plan.buffer(item.to);
       if (to_index(item.rank) != rank) continue;
-      if (!plan.layout.same_kv && is_of_keys(to.kind) != (side == Side::kv)) continue;
+      if (!plan.layout.same_kv && side_of(to.kind) != side) continue;
       found.push_back({s,
-                       {stage.is_backward, StageKind::reorder, i},
+                       {stage.direction, StageKind::reorder, i},
                        &item,
                        to.kind,
                        to.role == BufferRole::sequence_order,
@@ -286,8 +284,8 @@ void add_heading(LayoutScene& scene, const Box& box, const std::vector<ShownReor
   const std::string text = first_that_fits(
       scene.input.text_width,
       {fmt::format("{} on rank {} ({} step {}): rows of {}, heads [{}, {}), {}, {}", number, rank,
-                   stage.is_backward ? "backward" : "forward", stage.step + 1,
-                   name_of_rows(shown.kind), heads.begin, heads.end,
+                   to_name(stage.direction), stage.step + 1, name_of_rows(shown.kind), heads.begin,
+                   heads.end,
                    shown.goes_to_sequence ? "from rank order to token order before attention"
                                           : "from token order to rank order after attention",
                    state),
@@ -351,8 +349,7 @@ void add_chips(LayoutScene& scene, float y, float right, const std::vector<Shown
                               text});
     scene.view.hits.push_back(
         {chip, reorder.target,
-         fmt::format("reordered/{}/{}", reorder.target.is_backward ? "backward" : "forward",
-                     reorder.target.index),
+         fmt::format("reordered/{}/{}", to_name(reorder.target.direction), reorder.target.index),
          describe_target(reorder.target, *scene.input.plan)});
     x = chip.x1 + kGap;
   }

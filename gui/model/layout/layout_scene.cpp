@@ -78,9 +78,8 @@ Light light_of(const LayoutScene& scene, int64_t token, int64_t rows, int64_t st
   const Light light = light_of_tokens(scene.input, scene.map.side, token, end);
   if (stride == 1 || light == Light::none) return light;
   // A strided part has tokens of other ranks in between.
-  const bool is_q = scene.map.side == Side::q;
   const auto is_met = [&](const Projection& p) {
-    return touches(is_q ? p.q : p.kv, token, rows, stride);
+    return touches(p.tokens(scene.map.side), token, rows, stride);
   };
   return is_met(*scene.input.hovered) || is_met(*scene.input.selected) ? light : Light::none;
 }

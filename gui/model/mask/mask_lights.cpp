@@ -105,16 +105,16 @@ void add_items(Drawing& drawing, const MaskScene& scene, const Projection& proje
                float width) {
   if (projection.items.size() > kMostLitItems) return;
   size_t left = kMostLitBands;
-  for (const ItemTarget& target : projection.items) {
+  for (const ItemId& target : projection.items) {
     if (target.kind != StageKind::compute) continue;
-    const auto& items = scene.input.plan->pass(target.is_backward).computes;
+    const auto& items = scene.input.plan->pass(target.direction).computes;
     if (target.index < 0 || target.index >= static_cast<int64_t>(items.size())) continue;
     left -= static_cast<size_t>(add_item(drawing, scene, items[target.index], left, color, width));
   }
 }
 
 Box band_box(const MaskScene& scene, Side side, int64_t begin, int64_t end) {
-  const Axis& axis = side == Side::q ? scene.q : scene.k;
+  const Axis& axis = scene.axis(side);
   const float lo = axis.pixel_of(static_cast<double>(begin));
   const float hi = std::max(lo + 2, axis.pixel_of(static_cast<double>(end)));
   const Box& square = scene.square;
@@ -125,7 +125,7 @@ Box band_box(const MaskScene& scene, Side side, int64_t begin, int64_t end) {
 void add_ranges(Drawing& drawing, const MaskScene& scene, const Projection& projection, Color color,
                 float width) {
   for (const Side side : {Side::q, Side::kv}) {
-    const std::vector<TokenRange>& ranges = side == Side::q ? projection.q : projection.kv;
+    const std::vector<TokenRange>& ranges = projection.tokens(side);
     // In a small square the outlines would hide the outlined area.
     if (ranges.size() > kMostOutlinedRanges ||
         scene.square.width() < kLeastRangeRoom * static_cast<float>(ranges.size()))
@@ -210,7 +210,7 @@ void add_cell_owners(Drawing& drawing, const MaskScene& scene, Side side, const 
 /// Adds marks next to the strip where a projection has ids; close marks are joined.
 void add_range_marks(Drawing& drawing, const MaskScene& scene, Side side, const Box& strip,
                      const std::vector<TokenRange>& ranges, Color color) {
-  const Axis& axis = side == Side::q ? scene.q : scene.k;
+  const Axis& axis = scene.axis(side);
   float lo = 0, hi = -1e9F;
   size_t marks = 0;
   const auto flush = [&] {
@@ -244,7 +244,7 @@ FocusWork add_focus_work(Drawing& drawing, const MaskScene& scene) {
        s < std::min(stages, scene.input.moment.end_stage); ++s) {
     const StageRef& stage = index.stages()[s];
     if (stage.kind != StageKind::compute) continue;
-    const auto& items = index.pass(stage.is_backward).computes;
+    const auto& items = index.pass(stage.direction).computes;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const ComputeItem& item = items[i];
       if (to_index(item.rank) != scene.input.focus_rank || item.num_slices == 0) continue;
@@ -264,7 +264,7 @@ void add_mask_lights(Drawing& drawing, const MaskScene& scene) {
   const Theme& theme = *scene.input.theme;
   drawing.add(PushClip{scene.square});
   add_ranges(drawing, scene, *scene.input.selected, theme.of(Role::related), 1);
-  const bool is_item = std::holds_alternative<ItemTarget>(scene.input.selection);
+  const bool is_item = std::holds_alternative<ItemId>(scene.input.selection);
   add_items(drawing, scene, *scene.input.selected,
             theme.of(is_item ? Role::selected : Role::related), 2);
   add_selected_pairs(drawing, scene);
@@ -279,12 +279,9 @@ void add_owner_strip(Drawing& drawing, const MaskScene& scene, Side side, const 
   else
     add_cell_owners(drawing, scene, side, strip);
   drawing.add(PopClip{});
-  const auto ranges = [&](const Projection& projection) -> const std::vector<TokenRange>& {
-    return side == Side::q ? projection.q : projection.kv;
-  };
-  add_range_marks(drawing, scene, side, strip, ranges(*scene.input.selected),
+  add_range_marks(drawing, scene, side, strip, scene.input.selected->tokens(side),
                   scene.input.theme->of(Role::related));
-  add_range_marks(drawing, scene, side, strip, ranges(*scene.input.hovered),
+  add_range_marks(drawing, scene, side, strip, scene.input.hovered->tokens(side),
                   scene.input.theme->of(Role::hovered));
 }
 

@@ -62,7 +62,7 @@ Pixels make_pixels(const MaskScene& scene) {
   const MaskPicture& picture = scene.picture;
   const PairGrid& grid = picture.cells.grid;
   // Null while it is being computed: then the picture shows no work as done.
-  const WorkMap* work = picture.cells.work[scene.is_backward ? 1 : 0].get();
+  const WorkMap* work = picture.cells.work[scene.direction].get();
   Pixels pixels;
   pixels.width = static_cast<int32_t>(grid.columns());
   pixels.height = static_cast<int32_t>(grid.rows());
@@ -111,7 +111,7 @@ void add_unit_hatches(Drawing& drawing, const MaskScene& scene) {
 
 /// Adds dots over rows or columns [begin, end) of ids without tokens.
 void add_dots(Drawing& drawing, const MaskScene& scene, Side side, int64_t begin, int64_t end) {
-  const Axis& axis = side == Side::q ? scene.q : scene.k;
+  const Axis& axis = scene.axis(side);
   const float lo = axis.pixel_of(static_cast<double>(begin));
   const float hi = axis.pixel_of(static_cast<double>(end));
   if (hi - lo < 3) return;
@@ -124,25 +124,25 @@ void add_dots(Drawing& drawing, const MaskScene& scene, Side side, int64_t begin
 /// Calls look(slot) with the sequences that the axis shows.
 template <class Look>
 void for_shown_sequences(const MaskScene& scene, Side side, Look look) {
-  const Axis& axis = side == Side::q ? scene.q : scene.k;
+  const Axis& axis = scene.axis(side);
   const auto& sequences = scene.input.plan->plan().layout.slots.sequences;
   auto it = std::partition_point(sequences.begin(), sequences.end(), [&](const SequenceSlot& s) {
-    return static_cast<double>(slot_ids(s, side).end) <= axis.lo();
+    return static_cast<double>(s.side(side).end()) <= axis.lo();
   });
   for (; it != sequences.end(); ++it) {
-    const SlotIds ids = slot_ids(*it, side);
+    const SlotSide ids = it->side(side);
     if (static_cast<double>(ids.begin) > axis.hi() || !look(ids)) break;
   }
 }
 
 void add_padding(Drawing& drawing, const MaskScene& scene, Side side) {
   int64_t strips = 0, last_end = 0;
-  for_shown_sequences(scene, side, [&](const SlotIds& ids) {
-    if (ids.valid_end < ids.end) add_dots(drawing, scene, side, ids.valid_end, ids.end);
+  for_shown_sequences(scene, side, [&](const SlotSide& ids) {
+    if (ids.valid < ids.slot) add_dots(drawing, scene, side, ids.valid_end(), ids.end());
     return ++strips < kMostDottedStrips;
   });
   const auto& sequences = scene.input.plan->plan().layout.slots.sequences;
-  if (!sequences.empty()) last_end = slot_ids(sequences.back(), side).end;
+  if (!sequences.empty()) last_end = sequences.back().side(side).end();
   add_dots(drawing, scene, side, last_end, scene.input.plan->tokens(side));
 }
 
@@ -163,7 +163,7 @@ void add_line(Drawing& drawing, const MaskScene& scene, Side side, double id, Co
 void add_grid_lines(Drawing& drawing, const MaskScene& scene, const PairGrid& grid, Color color,
                     float width) {
   for (const Side side : {Side::q, Side::kv}) {
-    const Axis& axis = side == Side::q ? scene.q : scene.k;
+    const Axis& axis = scene.axis(side);
     float last = -1e9F;
     for (const int64_t id : side == Side::q ? grid.q.edges : grid.k.edges) {
       const float pixel = axis.pixel_of(static_cast<double>(id));
@@ -175,10 +175,10 @@ void add_grid_lines(Drawing& drawing, const MaskScene& scene, const PairGrid& gr
 }
 
 void add_sequence_lines(Drawing& drawing, const MaskScene& scene, Side side, Color color) {
-  const Axis& axis = side == Side::q ? scene.q : scene.k;
+  const Axis& axis = scene.axis(side);
   float last = -1e9F;
-  for_shown_sequences(scene, side, [&](const SlotIds& ids) {
-    for (const int64_t id : {ids.begin, ids.end}) {
+  for_shown_sequences(scene, side, [&](const SlotSide& ids) {
+    for (const int64_t id : {ids.begin, ids.end()}) {
       const float pixel = axis.pixel_of(static_cast<double>(id));
       if (pixel - last < kLeastLineGap) continue;
       add_line(drawing, scene, side, static_cast<double>(id), color, 1.5F);
@@ -289,7 +289,7 @@ void add_mask_lines(Drawing& drawing, const MaskScene& scene) {
 
 int64_t add_mask_labels(Drawing& drawing, const MaskScene& scene) {
   const MaskGrid& chunks = scene.picture.chunks;
-  const auto& made = chunks.work[scene.is_backward ? 1 : 0];
+  const auto& made = chunks.work[scene.direction];
   if (chunks.grid.cells() == 0 || made == nullptr) return 0;
   const WorkMap& work = *made;
   const bool has_steps = scene.window.num_steps > 1;

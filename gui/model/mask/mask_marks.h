@@ -49,8 +49,10 @@ struct MaskScene {
   const MaskPaint& paint;
   const Axis &q, &k;
   Box square;
-  bool is_backward = false;
+  Direction direction = Direction::forward;
   StepWindow window;
+
+  const Axis& axis(Side side) const { return side == Side::q ? q : k; }
 };
 
 /// When the work of a cell is done. Work of many steps becomes solid gradually.

@@ -49,10 +49,10 @@ CellAxis cut_tiles(IdRange ids, int64_t tokens) {
   return tiles;
 }
 
-void add_work(const PlanIndex& index, bool is_backward, MaskGrid& grid) {
-  auto& work = grid.work[is_backward ? 1 : 0];
+void add_work(const PlanIndex& index, Direction direction, MaskGrid& grid) {
+  auto& work = grid.work[direction];
   if (!work && grid.grid.cells() > 0)
-    work = std::make_shared<const WorkMap>(find_work(index, grid.grid, grid.counts, is_backward));
+    work = std::make_shared<const WorkMap>(find_work(index, grid.grid, grid.counts, direction));
 }
 
 MaskGrid make_grid(const PlanIndex& index, PairGrid grid) {
@@ -129,7 +129,7 @@ std::string print_owner(const PlanIndex& index, Side side, int64_t id) {
 }
 
 std::string describe_chunks(const PlanIndex& index, const MaskGrid& chunks, int64_t row,
-                            int64_t column, bool is_backward) {
+                            int64_t column, Direction direction) {
   const auto at = static_cast<size_t>(chunks.grid.at(row, column));
   const CellAxis &q = chunks.grid.q, &k = chunks.grid.k;
   std::string text =
@@ -138,7 +138,7 @@ std::string describe_chunks(const PlanIndex& index, const MaskGrid& chunks, int6
                   k.edges[column + 1], print_owner(index, Side::kv, k.edges[column]),
                   name_of(chunks.classes[at]), print_count(chunks.counts[at]),
                   print_count(chunks.grid.area(row, column)));
-  const CellWork& work = chunks.work[is_backward ? 1 : 0]->cells[at];
+  const CellWork& work = chunks.work[direction]->cells[at];
   if (!work.has_work()) return text;
   text += work.has_one_rank()
               ? fmt::format("; computed by rank {}", work.first_rank)
@@ -146,13 +146,13 @@ std::string describe_chunks(const PlanIndex& index, const MaskGrid& chunks, int6
   text += work.first_step == work.last_step
               ? fmt::format(" in step {}", work.first_step + 1)
               : fmt::format(" in steps {} to {}", work.first_step + 1, work.last_step + 1);
-  return text + (is_backward ? " of the backward" : "");
+  return text + (direction == Direction::backward ? " of the backward" : "");
 }
 
-void add_hits(const PlanIndex& index, const Axis& q_axis, const Axis& k_axis, bool is_backward,
+void add_hits(const PlanIndex& index, const Axis& q_axis, const Axis& k_axis, Direction direction,
               MaskPicture& picture) {
   const MaskGrid& chunks = picture.chunks;
-  std::vector<HitRegion>& hits = picture.hits[is_backward ? 1 : 0];
+  std::vector<HitRegion>& hits = picture.hits[direction];
   if (mean_pixels(q_axis, chunks.grid.q) < kLeastChunkHit ||
       mean_pixels(k_axis, chunks.grid.k) < kLeastChunkHit ||
       chunks.grid.cells() > static_cast<int64_t>(kMostHits) || chunks.grid.cells() == 0)
@@ -166,11 +166,11 @@ void add_hits(const PlanIndex& index, const Axis& q_axis, const Axis& k_axis, bo
                  std::min(k_axis.end(), k_axis.pixel_of(static_cast<double>(k.edges[column + 1]))),
                  std::min(q_axis.end(), q_axis.pixel_of(static_cast<double>(q.edges[row + 1])))};
       if (hit.box.width() < 2 || hit.box.height() < 2) continue;
-      const CellWork& work = chunks.work[is_backward ? 1 : 0]->cells[chunks.grid.at(row, column)];
+      const CellWork& work = chunks.work[direction]->cells[chunks.grid.at(row, column)];
       hit.target = PairRange{q.edges[row], q.edges[row + 1], k.edges[column], k.edges[column + 1]};
-      if (work.item >= 0) hit.target = ItemTarget{is_backward, StageKind::compute, work.item};
+      if (work.item >= 0) hit.target = ItemId{direction, StageKind::compute, work.item};
       hit.name = fmt::format("pair/{}/{}", q.edges[row], k.edges[column]);
-      hit.tooltip = describe_chunks(index, chunks, row, column, is_backward);
+      hit.tooltip = describe_chunks(index, chunks, row, column, direction);
       hits.push_back(std::move(hit));
     }
   }
@@ -223,27 +223,26 @@ MaskPicture make_picture(const PlanIndex& index, const Axis& q_axis, const Axis&
 /// Makes a new picture, or adds the work of another pass to the known one of these axes. `known`
 /// may be null.
 std::shared_ptr<const MaskPicture> extend_picture(const PlanIndex& index, const Axis& q,
-                                                  const Axis& k, bool is_backward, bool is_same,
+                                                  const Axis& k, Direction direction, bool is_same,
                                                   const std::shared_ptr<const MaskPicture>& known) {
   auto picture = std::make_shared<MaskPicture>(is_same ? *known : make_picture(index, q, k));
   if (!is_same) picture->counts = known ? known->counts : count_tiles(index, kTileEdge);
-  add_work(index, is_backward, picture->cells);
-  add_work(index, is_backward, picture->chunks);
-  add_hits(index, q, k, is_backward, *picture);
+  add_work(index, direction, picture->cells);
+  add_work(index, direction, picture->chunks);
+  add_hits(index, q, k, direction, *picture);
   return picture;
 }
 
 }  // namespace
 
 MaskFinding find_mask_picture(const ViewInput& input, const Axis& q, const Axis& k,
-                              bool is_backward) {
+                              Direction direction) {
   const std::string axes =
       fmt::format("mask {:x} {} {} {} {} {} {} {} {}", input.plan->plan().hash, q.lo(), q.hi(),
                   q.begin(), q.end(), k.lo(), k.hi(), k.begin(), k.end());
-  const size_t pass = is_backward ? 1 : 0;
   // The last picture of this plan. One picture holds both passes of the same axes.
   std::shared_ptr<const MaskPicture> known;
-  std::string key = axes + (is_backward ? " backward" : " forward");
+  std::string key = fmt::format("{} {}", axes, to_name(direction));
   bool is_same = false;
   if (input.memo != nullptr) {
     input.memo->take_news();
@@ -251,13 +250,13 @@ MaskFinding find_mask_picture(const ViewInput& input, const Axis& q, const Axis&
       known = std::static_pointer_cast<const MaskPicture>(input.memo->value);
     if (known && known->plan_hash != input.plan->plan().hash) known.reset();
     is_same = known && input.memo->key.starts_with(axes + " ");
-    if (is_same && (known->cells.work[pass] || known->cells.grid.cells() == 0))
+    if (is_same && (known->cells.work[direction] || known->cells.grid.cells() == 0))
       key = input.memo->key;
   }
   auto picture =
       remember<MaskPicture>(input.memo, key, input.plan->is_large(),
-                            [plan = input.plan, q, k, is_backward, is_same, known] {
-                              return extend_picture(*plan, q, k, is_backward, is_same, known);
+                            [plan = input.plan, q, k, direction, is_same, known] {
+                              return extend_picture(*plan, q, k, direction, is_same, known);
                             });
   if (picture != nullptr) return {picture, true};
   return {known, false};

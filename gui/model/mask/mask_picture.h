@@ -4,6 +4,7 @@
 #include "gui/model/mask/work_map.h"
 #include "gui/model/pair_map.h"
 #include "gui/model/view.h"
+#include "sim/plan/direction.h"
 
 #include <array>
 #include <cstdint>
@@ -25,7 +26,7 @@ struct MaskGrid {
   PairGrid grid;
   std::vector<int64_t> counts;  // visible pairs of one head
   std::vector<CellClass> classes;
-  std::array<std::shared_ptr<const WorkMap>, 2> work;  // [is_backward], null until needed
+  ByDirection<std::shared_ptr<const WorkMap>> work;  // null until needed
 };
 
 /// What a camera shows of the mask, at every moment: made once per camera and size.
@@ -37,7 +38,7 @@ struct MaskPicture {
   MaskUnit unit = MaskUnit::cell;
   MaskGrid chunks;  // chunk pairs; no cells if they would be too small
   MaskGrid tiles;   // kTileEdge x kTileEdge; no cells if they would be too small
-  std::array<std::vector<HitRegion>, 2> hits;  // [is_backward] chunk pairs
+  ByDirection<std::vector<HitRegion>> hits;  // chunk pairs
   uint64_t plan_hash = 0;
   TileCount counts;         // counts of the whole square
   bool is_strided = false;  // some rank owns every n-th token
@@ -57,6 +58,6 @@ struct MaskFinding {
 /// The picture for axes over the square, with the work of one pass. Taken from the memo if it is
 /// there; otherwise the last one of the plan while a new one is made in the background (remember).
 MaskFinding find_mask_picture(const ViewInput& input, const Axis& q, const Axis& k,
-                              bool is_backward);
+                              Direction direction);
 
 }  // namespace cpscope::gui

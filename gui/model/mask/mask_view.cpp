@@ -53,12 +53,12 @@ MaskFrame place_mask_parts(const Size& size, double q_per_k, float ruler) {
 }
 
 /// The steps of a pass that are finished, and those that compute in the moment.
-StepWindow find_window(const PlanIndex& index, bool is_backward, Moment moment) {
+StepWindow find_window(const PlanIndex& index, Direction direction, Moment moment) {
   StepWindow window;
-  window.num_steps = std::max(1, index.pass(is_backward).num_steps);
+  window.num_steps = std::max(1, index.pass(direction).num_steps);
   for (size_t s = 0; s < index.stages().size(); ++s) {
     const StageRef& stage = index.stages()[s];
-    if (stage.kind != StageKind::compute || stage.is_backward != is_backward) continue;
+    if (stage.kind != StageKind::compute || stage.direction != direction) continue;
     const When when = PlanIndex::when(static_cast<int32_t>(s), moment);
     if (when == When::done) window.now_begin = stage.step + 1;
     if (when != When::later) window.now_end = stage.step + 1;
@@ -67,10 +67,10 @@ StepWindow find_window(const PlanIndex& index, bool is_backward, Moment moment) 
   return window;
 }
 
-bool is_backward_at(const PlanIndex& index, Moment moment) {
-  if (index.stages().empty()) return false;
+Direction direction_at(const PlanIndex& index, Moment moment) {
+  if (index.stages().empty()) return Direction::forward;
   const auto last = static_cast<int32_t>(index.stages().size()) - 1;
-  return index.stages()[std::clamp(moment.first_stage, 0, last)].is_backward;
+  return index.stages()[std::clamp(moment.first_stage, 0, last)].direction;
 }
 
 LegendEntry sample(std::string text, const MaskPaint& paint, CellLook look, PaintWhen when,
@@ -131,7 +131,7 @@ void add_count_lines(const PlanIndex& index, const TileCount& tiles,
   entries.push_back(text_entry(waste, true));
 }
 
-void add_notes(const ViewInput& input, const MaskPicture& picture, bool is_backward,
+void add_notes(const ViewInput& input, const MaskPicture& picture, Direction direction,
                std::vector<LegendEntry>& entries) {
   const Scenario& scenario = input.plan->plan().scenario;
   const int32_t ranks = input.plan->num_ranks();
@@ -147,7 +147,7 @@ void add_notes(const ViewInput& input, const MaskPicture& picture, bool is_backw
                                 "computes the same pairs for its heads.",
                                 scenario.parallel.a2a_size),
                     true));
-  const auto& work = picture.cells.work[is_backward ? 1 : 0];
+  const auto& work = picture.cells.work[direction];
   if (work && work->coarseness > 1)
     entries.push_back(
         faint_entry("Mixed: a cell holds pairs of many ranks and steps. Zoom in to see "
@@ -206,7 +206,7 @@ std::vector<LegendEntry> make_legend(const MaskScene& scene, const FocusWork& fo
                                       ? "numbers in cells: the step that computes them"
                                       : "numbers in cells: the rank that computes them"));
   add_count_lines(*input.plan, picture.counts, entries);
-  add_notes(input, picture, scene.is_backward, entries);
+  add_notes(input, picture, scene.direction, entries);
   return entries;
 }
 
@@ -257,16 +257,15 @@ View draw_mask(const ViewInput& input) {
   }
   const Axis q(static_cast<double>(q_tokens), input.camera.y, frame.square.y0, frame.square.y1);
   const Axis k(static_cast<double>(k_tokens), input.camera.x, frame.square.x0, frame.square.x1);
-  const bool is_backward = is_backward_at(index, input.moment);
-  const auto [picture, is_current] = find_mask_picture(input, q, k, is_backward);
+  const Direction direction = direction_at(index, input.moment);
+  const auto [picture, is_current] = find_mask_picture(input, q, k, direction);
   if (picture == nullptr) {
     add_sentence(view.drawing, input, all, "Finding out who computes which pairs, and when.");
     return view;
   }
   const MaskPaint paint(*input.theme);
-  const MaskScene scene{
-      input, *picture,     paint,       q,
-      k,     frame.square, is_backward, find_window(index, is_backward, input.moment)};
+  const StepWindow window = find_window(index, direction, input.moment);
+  const MaskScene scene{input, *picture, paint, q, k, frame.square, direction, window};
   add_mask_cells(view.drawing, scene);
   add_mask_lines(view.drawing, scene);
   const int64_t labels = add_mask_labels(view.drawing, scene);
@@ -286,7 +285,7 @@ View draw_mask(const ViewInput& input) {
   else
     add_legend_flow(view.drawing, input, frame.text, entries);
   view.grids.push_back({frame.square, k.lo(), k.hi(), q.lo(), q.hi()});
-  if (is_current) view.hits = picture->hits[is_backward ? 1 : 0];
+  if (is_current) view.hits = picture->hits[direction];
   view.scale = print_scale(k.units_per_pixel(), "token");
   return view;
 }

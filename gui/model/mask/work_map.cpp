@@ -1,6 +1,7 @@
 #include "gui/model/mask/work_map.h"
 
 #include "gui/model/list_hits.h"
+#include "sim/base/id_vector.h"
 
 #include <algorithm>
 #include <deque>
@@ -54,7 +55,7 @@ class ListCache {
       return first_;
     }
     if (places_.empty()) places_.assign(plan_.run_lists.size(), kUnknown);
-    int32_t& place = places_[static_cast<size_t>(to_index(id))];
+    int32_t& place = places_[id];
     if (place == kUnknown) {
       ListRows rows = look(plan_.list(id));
       place = rows.is_seen ? static_cast<int32_t>(lists_.size()) : kUnseen;
@@ -83,8 +84,8 @@ class ListCache {
   RunListId first_id_ = kNoTokens;  // the first list that was requested
   ListRows first_;
   static constexpr int32_t kUnknown = -1, kUnseen = -2;
-  std::vector<int32_t> places_;  // [list] index in lists_
-  std::deque<ListRows> lists_;   // lists in view; a deque, so that returned references stay valid
+  IdVector<RunListId, int32_t> places_;  // index in lists_
+  std::deque<ListRows> lists_;  // lists in view; a deque, so that returned references stay valid
   ListRows unseen_;
 };
 
@@ -193,15 +194,15 @@ ItemCutter cutter_for(const PlanIndex& index, const PairGrid& grid) {
 
 /// Estimates how often all items of a pass touch cells of the grid, from a sample of the items.
 /// Stops counting when the number is certainly too large.
-double estimate_touches(const PlanIndex& index, bool is_backward, const PairGrid& grid) {
-  const std::vector<ComputeItem>& items = index.pass(is_backward).computes;
+double estimate_touches(const PlanIndex& index, Direction direction, const PairGrid& grid) {
+  const std::vector<ComputeItem>& items = index.pass(direction).computes;
   // Odd, so that all ranks of a ring with a power-of-two size are sampled.
   const size_t stride = (items.size() / kSampledItems) | 1;
   const double most = 2.0 * kMostTouches;
   ItemCutter cutter = cutter_for(index, grid);
   const CellWalk walk(grid);
   double touches = 0;
-  const ItemColumns& columns = index.columns(is_backward)[static_cast<size_t>(StageKind::compute)];
+  const ItemColumns& columns = index.columns(direction, StageKind::compute);
   for (size_t i = 0; i < items.size() && touches <= most; i += stride) {
     if (!cutter.is_near(columns, i)) continue;
     cutter.cut(items[i], [&](const WorkBand& band) {
@@ -217,14 +218,14 @@ double estimate_touches(const PlanIndex& index, bool is_backward, const PairGrid
 }
 
 /// Paints all items; returns false when cells are touched far more often than estimated.
-bool paint_pass(const PlanIndex& index, bool is_backward, const PairGrid& grid,
+bool paint_pass(const PlanIndex& index, Direction direction, const PairGrid& grid,
                 std::vector<CellWork>& into) {
   into.assign(static_cast<size_t>(grid.cells()), {});
   ItemCutter cutter = cutter_for(index, grid);
   const CellWalk walk(grid);
   int64_t touches = 0;
-  const std::vector<ComputeItem>& items = index.pass(is_backward).computes;
-  const ItemColumns& columns = index.columns(is_backward)[static_cast<size_t>(StageKind::compute)];
+  const std::vector<ComputeItem>& items = index.pass(direction).computes;
+  const ItemColumns& columns = index.columns(direction, StageKind::compute);
   for (size_t i = 0; i < items.size(); ++i) {
     if (!cutter.is_near(columns, i)) continue;
     const int32_t step = to_index(items[i].step), rank = to_index(items[i].rank);
@@ -257,8 +258,8 @@ CellAxis coarsen(const CellAxis& axis, int64_t by) {
 }
 
 /// The answer without any search: any step, any rank.
-CellWork anything(const PlanIndex& index, bool is_backward) {
-  return {0, std::max(0, index.pass(is_backward).num_steps - 1), 0, index.num_ranks() - 1,
+CellWork anything(const PlanIndex& index, Direction direction) {
+  return {0, std::max(0, index.pass(direction).num_steps - 1), 0, index.num_ranks() - 1,
           CellWork::kManyItems};
 }
 
@@ -278,20 +279,20 @@ void spread_blocks(const PairGrid& grid, const std::vector<int64_t>& counts, con
 }  // namespace
 
 WorkMap find_work(const PlanIndex& index, const PairGrid& grid, const std::vector<int64_t>& counts,
-                  bool is_backward) {
+                  Direction direction) {
   WorkMap map;
   if (grid.cells() == 0) return map;
   const int64_t longest = std::max(grid.rows(), grid.columns());
   PairGrid coarse = grid;
-  while (map.coarseness < longest && estimate_touches(index, is_backward, coarse) > kMostTouches) {
+  while (map.coarseness < longest && estimate_touches(index, direction, coarse) > kMostTouches) {
     map.coarseness *= 2;
     coarse = {coarsen(grid.q, map.coarseness), coarsen(grid.k, map.coarseness)};
   }
   std::vector<CellWork> blocks;
-  if (!paint_pass(index, is_backward, coarse, blocks)) {
+  if (!paint_pass(index, direction, coarse, blocks)) {
     map.coarseness = std::max<int64_t>(2, map.coarseness);
     coarse = {coarsen(grid.q, map.coarseness), coarsen(grid.k, map.coarseness)};
-    blocks.assign(static_cast<size_t>(coarse.cells()), anything(index, is_backward));
+    blocks.assign(static_cast<size_t>(coarse.cells()), anything(index, direction));
   }
   if (map.coarseness == 1)
     map.cells = std::move(blocks);

@@ -35,7 +35,7 @@ struct WorkMap {
 /// Cells may be touched kMostTouches times in total; beyond that, the work is found on coarser
 /// cells.
 WorkMap find_work(const PlanIndex& index, const PairGrid& grid, const std::vector<int64_t>& counts,
-                  bool is_backward);
+                  Direction direction);
 
 inline constexpr int64_t kMostTouches = 24'000'000;
 

@@ -113,7 +113,7 @@ void add_lit_tokens(const ShownErrors& shown, const Axis& tokens, const Box& box
   const auto add = [&](const Projection& projection, Role role, float x) {
     float last = -1e9F;
     size_t count = 0;
-    for (const TokenRange& range : shown.side == Side::q ? projection.q : projection.kv) {
+    for (const TokenRange& range : projection.tokens(shown.side)) {
       const float y0 = std::max(box.y0, tokens.pixel_of(static_cast<double>(range.begin))),
                   y1 = std::min(box.y1, tokens.pixel_of(static_cast<double>(range.end)));
       if (y1 <= y0 || y1 <= last + 1 || ++count > kMostLit) continue;

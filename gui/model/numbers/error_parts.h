@@ -33,9 +33,6 @@ float worst_share(const ErrorField& field);
 /// "forward step 3 of 8": steps count from 1 on screen.
 std::string describe_step(const PlanIndex& plan, int32_t step);
 
-/// The side of a tensor's rows: dk and dv have a row for every key, the others for every query.
-Side side_of_tensor(int32_t tensor);
-
 /// Adds a line of text, cut to `room`.
 void add_text(const ViewInput& input, View& view, Point at, float room, const std::string& text,
               Role role, float size = 12, Face face = Face::body);

@@ -173,13 +173,14 @@ std::string describe_no_first(const StepErrors& steps) {
 std::string explain_no_step(const ViewInput& input, int32_t step) {
   const StepRef& ref = input.plan->steps()[static_cast<size_t>(step)];
   const std::string_view name = kErrorTensors[static_cast<size_t>(input.tensor)];
-  const bool is_of_backward = input.tensor >= 2;
-  if (ref.is_backward == is_of_backward)
+  const Direction direction = direction_of_tensor(input.tensor);
+  if (ref.direction == direction)
     return fmt::format("No rank writes {} in {}.", name, describe_step(*input.plan, step));
   return fmt::format("{} is written in {} steps, and the playhead is at {}. {}", name,
-                     is_of_backward ? "backward" : "forward", describe_step(*input.plan, step),
-                     is_of_backward ? "Move it on, or press T for out and lse."
-                                    : "Move it back, or press T for dq, dk and dv.");
+                     to_name(direction), describe_step(*input.plan, step),
+                     direction == Direction::backward
+                         ? "Move it on, or press T for out and lse."
+                         : "Move it back, or press T for dq, dk and dv.");
 }
 
 void add_parts(const ShownErrors& shown, const Box& box, View& view) {
@@ -244,8 +245,6 @@ void add_step_errors(const ViewInput& input, float y, View& view) {
 }
 
 }  // namespace
-
-Side side_of_tensor(int32_t tensor) { return tensor >= 3 ? Side::kv : Side::q; }
 
 void add_text(const ViewInput& input, View& view, Point at, float room, const std::string& text,
               Role role, float size, Face face) {

@@ -21,10 +21,9 @@ struct Steps {
 
 Steps find_steps(const ShownErrors& shown) {
   const auto& steps = shown.input.plan->steps();
-  const bool is_backward = shown.tensor >= 2;
   Steps found{-1, -1};
   for (size_t s = 0; s < steps.size(); ++s) {
-    if (steps[s].is_backward != is_backward) continue;
+    if (steps[s].direction != direction_of_tensor(shown.tensor)) continue;
     if (found.first < 0) found.first = static_cast<int32_t>(s);
     found.end = static_cast<int32_t>(s) + 1;
   }
@@ -105,8 +104,8 @@ float worst_share(const ErrorField& field) {
 
 std::string describe_step(const PlanIndex& plan, int32_t step) {
   const StepRef& ref = plan.steps()[static_cast<size_t>(step)];
-  return fmt::format("{} step {} of {}", ref.is_backward ? "backward" : "forward", ref.step + 1,
-                     plan.pass(ref.is_backward).num_steps);
+  return fmt::format("{} step {} of {}", to_name(ref.direction), ref.step + 1,
+                     plan.pass(ref.direction).num_steps);
 }
 
 void add_step_strip(const ShownErrors& shown, const Box& box, View& view) {

@@ -101,8 +101,7 @@ EventFold fold_events(std::span<const ItemEvent> events, const PlanIndex& plan) 
     fold.ranks[static_cast<size_t>(rank)].lanes[static_cast<size_t>(lane)].add(
         event.start_ns, event.end_ns, static_cast<int64_t>(i));
     fold.last_ns = std::max(fold.last_ns, event.end_ns);
-    const int32_t stage =
-        plan.stage_of({event.item.is_backward, event.item.kind, event.item.index});
+    const int32_t stage = plan.stage_of(event.item);
     if (stage < 0) continue;
     auto& start = fold.stage_start[static_cast<size_t>(stage)];
     auto& end = fold.stage_end[static_cast<size_t>(stage)];

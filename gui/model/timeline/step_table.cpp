@@ -1,6 +1,7 @@
 #include "gui/model/timeline/step_table.h"
 
 #include "sim/base/parallel.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <set>
@@ -26,20 +27,20 @@ PhaseWork make_phase(int32_t first_stage, int32_t num_ranks) {
 
 /// True if a compute of the stage reads the destination of a transfer since `first_stage`.
 bool reads_arrivals(const PlanIndex& index, int32_t first_stage, const StageRef& compute) {
-  const Pass& pass = index.pass(compute.is_backward);
-  std::set<int32_t> arrived;
+  const Pass& pass = index.pass(compute.direction);
+  std::set<BufferId> arrived;
   constexpr int64_t kLooked = 2048;  // limit of items: the stages are alike on all ranks
   for (int32_t s = first_stage; s < static_cast<int32_t>(index.stages().size()); ++s) {
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
     if (&stage == &compute) break;
     if (stage.kind != StageKind::transfer) continue;
     for (int64_t i = stage.begin; i < std::min(stage.end, stage.begin + kLooked); ++i)
-      arrived.insert(to_index(pass.transfers[static_cast<size_t>(i)].to));
+      arrived.insert(pass.transfers[static_cast<size_t>(i)].to);
   }
   for (int64_t i = compute.begin; i < std::min(compute.end, compute.begin + kLooked); ++i) {
     const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
     for (const BufferId read : {item.q, item.kv, item.d_out})
-      if (arrived.count(to_index(read)) > 0) return true;
+      if (arrived.count(read) > 0) return true;
   }
   return false;
 }
@@ -55,51 +56,30 @@ bool begins_phase(const PlanIndex& index, const PhaseWork& phase, const StageRef
          (phase.has_transfer && reads_arrivals(index, phase.first_stage, stage));
 }
 
-void add_transfers(const Pass& pass, const StageRef& stage, PhaseWork& work) {
-  work.has_transfer = true;
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
-    const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
-    const auto src = static_cast<size_t>(to_index(item.src));
-    const auto dst = static_cast<size_t>(to_index(item.dst));
-    if (src == dst) {
-      ++work.rows_moved[src];
-      continue;
-    }
-    work.sent[src] += item.bytes;
-    work.received[dst] += item.bytes;
-    if (work.sent_item[src] < 0) work.sent_item[src] = i;
-    if (work.received_item[dst] < 0) work.received_item[dst] = i;
+void add_transfer(const TransferItem& item, int64_t index, PhaseWork& work) {
+  if (item.src == item.dst) {
+    ++work.rows_moved[item.src];
+    return;
   }
+  work.sent[item.src] += item.bytes;
+  work.received[item.dst] += item.bytes;
+  if (work.sent_item[item.src] < 0) work.sent_item[item.src] = index;
+  if (work.received_item[item.dst] < 0) work.received_item[item.dst] = index;
 }
 
 void add_stage_work(const PlanIndex& index, const StageRef& stage, PhaseWork& work) {
-  const Pass& pass = index.pass(stage.is_backward);
-  const auto count = [&](const auto& items, std::vector<int32_t>& counts) {
-    for (int64_t i = stage.begin; i < stage.end; ++i)
-      ++counts[static_cast<size_t>(to_index(items[static_cast<size_t>(i)].rank))];
-  };
-  switch (stage.kind) {
-    case StageKind::transfer:
-      add_transfers(pass, stage, work);
-      break;
-    case StageKind::reorder:
-      count(pass.reorders, work.reorders);
-      break;
-    case StageKind::merge:
-      count(pass.merges, work.merges);
-      break;
-    case StageKind::finish:
-      count(pass.finishes, work.finishes);
-      break;
-    case StageKind::compute:
-      work.has_compute = true;
-      for (int64_t i = stage.begin; i < stage.end; ++i) {
-        const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
-        const auto rank = static_cast<size_t>(to_index(item.rank));
-        work.pairs[rank] += item.visible_pairs;
-        if (work.compute_item[rank] < 0) work.compute_item[rank] = i;
-      }
-      break;
+  if (stage.kind == StageKind::transfer) work.has_transfer = true;
+  if (stage.kind == StageKind::compute) work.has_compute = true;
+  for (int64_t i = stage.begin; i < stage.end; ++i) {
+    visit_item(index.pass(stage.direction), stage.kind, i,
+               Overload{[&](const TransferItem& item) { add_transfer(item, i, work); },
+                        [&](const ReorderItem& item) { ++work.reorders[item.rank]; },
+                        [&](const ComputeItem& item) {
+                          work.pairs[item.rank] += item.visible_pairs;
+                          if (work.compute_item[item.rank] < 0) work.compute_item[item.rank] = i;
+                        },
+                        [&](const MergeItem& item) { ++work.merges[item.rank]; },
+                        [&](const FinishItem& item) { ++work.finishes[item.rank]; }});
   }
 }
 
@@ -107,8 +87,8 @@ void add_stage_work(const PlanIndex& index, const StageRef& stage, PhaseWork& wo
 std::vector<int64_t> count_pairs(const PlanIndex& index, const StepRef& ref) {
   const auto& summary = index.summary().pairs_by_step_rank;
   const auto step = static_cast<size_t>(ref.step);
-  if (!ref.is_backward && step < summary.size()) return summary[step];
-  const Pass& pass = index.pass(ref.is_backward);
+  if (ref.direction == Direction::forward && step < summary.size()) return summary[step];
+  const Pass& pass = index.pass(ref.direction);
   std::vector<int64_t> pairs(static_cast<size_t>(index.num_ranks()), 0);
   for (int32_t s = ref.first_stage; s < ref.end_stage; ++s) {
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
@@ -171,7 +151,7 @@ StepTable::StepTable(const PlanIndex& index)
   most_before_.assign(1, 0);
   for (const int64_t most : most_) most_before_.push_back(most_before_.back() + most);
   for (const StepRef& step : index.steps())
-    if (!step.is_backward) ++num_forward_;
+    if (step.direction == Direction::forward) ++num_forward_;
 }
 
 int64_t StepTable::sum(int32_t first_step, int32_t end_step, int32_t first_rank,
@@ -189,7 +169,8 @@ double StepTable::busy_share(int32_t first_step, int32_t end_step, int32_t first
          (static_cast<double>(most) * (end_rank - first_rank));
 }
 
-double StepTable::critical_path_over_ideal(bool is_backward) const {
+double StepTable::critical_path_over_ideal(Direction direction) const {
+  const bool is_backward = direction == Direction::backward;
   const int32_t first = is_backward ? num_forward_ : 0;
   const int32_t end = is_backward ? num_steps_ : num_forward_;
   const double busy = busy_share(first, end, 0, num_ranks_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gui/model/plan_index.h"
+#include "sim/base/id_vector.h"
 
 #include <cstdint>
 #include <map>
@@ -11,14 +12,14 @@ namespace cpscope::gui {
 /// Stages of one step that may run at the same time, and the work of each rank in them. A transfer
 /// and the compute that reads its result are two phases.
 struct PhaseWork {
-  int32_t first_stage = 0, end_stage = 0;           // indices in PlanIndex::stages
-  bool has_compute = false, has_transfer = false;   //
-  std::vector<int64_t> pairs;                       // [rank] (query, key, head) triples
-  std::vector<int64_t> sent, received;              // [rank] bytes on the wire
-  std::vector<int64_t> rows_moved;                  // [rank] by transfers that stay on the rank
-  std::vector<int32_t> merges, reorders, finishes;  // [rank] items
-  std::vector<int64_t> compute_item, sent_item, received_item;  // [rank] first one, or -1
-  int64_t most_pairs = 0, most_sent = 0, most_received = 0;     // maximum over the ranks
+  int32_t first_stage = 0, end_stage = 0;                // indices in PlanIndex::stages
+  bool has_compute = false, has_transfer = false;        //
+  IdVector<RankId, int64_t> pairs;                       // (query, key, head) triples
+  IdVector<RankId, int64_t> sent, received;              // bytes on the wire
+  IdVector<RankId, int64_t> rows_moved;                  // by transfers that stay on the rank
+  IdVector<RankId, int32_t> merges, reorders, finishes;  // items
+  IdVector<RankId, int64_t> compute_item, sent_item, received_item;  // first one, or -1
+  int64_t most_pairs = 0, most_sent = 0, most_received = 0;          // maximum over the ranks
 };
 
 /// All phases of a step, in order.
@@ -47,7 +48,7 @@ class StepTable {
                     int32_t end_rank) const;
   /// Cost of the steps of a pass if each waits for its busiest rank, divided by the cost if work
   /// were spread evenly. 1 if nothing is computed.
-  double critical_path_over_ideal(bool is_backward) const;
+  double critical_path_over_ideal(Direction direction) const;
 
   /// A step's phases, cached. Not thread-safe.
   const StepWork& work(const PlanIndex& index, int32_t step) const;

@@ -37,9 +37,8 @@ Role lane_role(size_t lane) {
 
 std::string describe_stretch(const EventLanes& lanes, const BusyTimes& times, size_t i) {
   const ItemEvent& event = lanes.run.events[static_cast<size_t>(times.first_event(i))];
-  const ItemTarget target{event.item.is_backward, event.item.kind, event.item.index};
   std::string text =
-      fmt::format("{}\n{} to {}, {} long", describe_target(target, *lanes.scene.input.plan),
+      fmt::format("{}\n{} to {}, {} long", describe_target(event.item, *lanes.scene.input.plan),
                   lanes.print_ns(static_cast<double>(times.start(i))),
                   lanes.print_ns(static_cast<double>(times.end(i))),
                   lanes.print_ns(static_cast<double>(times.end(i) - times.start(i))));
@@ -68,13 +67,12 @@ void add_stretch(EventLanes& lanes, int32_t rank, size_t lane, const BusyTimes& 
   if (lane == 0)
     add_inside(scene, box, lanes.print_ns(static_cast<double>(times.end(i) - times.start(i))),
                theme.text_on(color));
-  const ItemTarget target{event.item.is_backward, event.item.kind, event.item.index};
   scene.view.hits.push_back(
-      {box, target,
+      {box, event.item,
        fmt::format("event/{}/{}/{}/{}", lanes.letter, rank, kLaneNames[lane], times.first_event(i)),
        describe_stretch(lanes, times, i)});
   if (!lanes.has_light) return;
-  const Light light = light_of_item(scene.input, target);
+  const Light light = light_of_item(scene.input, event.item);
   if (light == Light::none) return;
   const Role role = light == Light::hovered    ? Role::hovered
                     : light == Light::selected ? Role::selected

@@ -25,11 +25,11 @@ struct StepLanes {
 
 std::string step_name(const PlanIndex& plan, int32_t step) {
   const StepRef& ref = plan.steps()[static_cast<size_t>(step)];
-  return fmt::format("{} step {}", ref.is_backward ? "backward" : "forward", ref.step + 1);
+  return fmt::format("{} step {}", to_name(ref.direction), ref.step + 1);
 }
 
 /// Adds "forward: 4 steps" above its steps, with the cost of waiting for the busiest rank.
-void add_pass(StepLanes& lanes, bool is_backward, int32_t first, int32_t end, float y) {
+void add_pass(StepLanes& lanes, Direction direction, int32_t first, int32_t end, float y) {
   if (first >= end) return;
   TimelineScene& scene = lanes.scene;
   const Theme& theme = scene.theme();
@@ -38,14 +38,13 @@ void add_pass(StepLanes& lanes, bool is_backward, int32_t first, int32_t end, fl
   if (x1 - x0 < 2) return;
   const Box box{x0, y, x1 - 2, y + kPasses - 3};
   scene.drawing().add(FilledBox{box, theme.of(Role::raised), Hatch::none, {}, 2});
-  const double path = lanes.table.critical_path_over_ideal(is_backward);
-  const std::string name = fmt::format("{}: {} step{}", is_backward ? "backward" : "forward",
+  const double path = lanes.table.critical_path_over_ideal(direction);
+  const std::string name = fmt::format("{}: {} step{}", to_name(direction),
                                        print_count(end - first), end - first == 1 ? "" : "s");
   for (const std::string& text :
        {fmt::format("{}, waiting for the busiest rank costs {:.3f} x the ideal", name, path),
         fmt::format("{}, critical path {:.3f} x ideal", name, path),
-        fmt::format("{}, {:.2f} x ideal", name, path), name,
-        std::string(is_backward ? "backward" : "forward")}) {
+        fmt::format("{}, {:.2f} x ideal", name, path), name, std::string(to_name(direction))}) {
     if (scene.input.text_width(text, scene.small, Face::body) + 6 > box.width()) continue;
     scene.drawing().add(Label{box.center(), Anchor::center_middle, theme.of(Role::text),
                               scene.small, Face::body, text});
@@ -78,7 +77,7 @@ void add_step_numbers(StepLanes& lanes, float y) {
     const bool has_room =
         every == 1 ||
         (next <= lanes.table.num_steps() &&
-         lanes.plan().steps()[static_cast<size_t>(next - 1)].is_backward == ref.is_backward);
+         lanes.plan().steps()[static_cast<size_t>(next - 1)].direction == ref.direction);
     if (number % every == 0 && has_room)
       scene.drawing().add(Label{{at, y + kStepNumbers / 2 - 1},
                                 Anchor::center_middle,
@@ -111,7 +110,7 @@ void add_step_hits(StepLanes& lanes, float y) {
 std::string describe_cell(StepLanes& lanes, int32_t step, int32_t rank, const StepWork& work) {
   const int64_t pairs = lanes.table.pairs(step, rank), most = lanes.table.most_pairs(step);
   int64_t sent = 0, received = 0, merges = 0, reorders = 0, finishes = 0;
-  const auto r = static_cast<size_t>(rank);
+  const RankId r{rank};
   for (const PhaseWork& phase : work) {
     sent += phase.sent[r];
     received += phase.received[r];
@@ -176,7 +175,7 @@ void add_compute_bar(StepLanes& lanes, const Box& box, int64_t pairs, int64_t mo
 
 /// Adds bytes as a hatched bar; bars of received bytes are open at the bottom.
 void add_wire_bar(StepLanes& lanes, const Box& box, int64_t bytes, int64_t most, bool is_sent,
-                  int64_t item, const std::string& name, bool is_backward) {
+                  int64_t item, const std::string& name, Direction direction) {
   if (bytes <= 0 || box.height() < 2) return;
   TimelineScene& scene = lanes.scene;
   const Theme& theme = scene.theme();
@@ -201,14 +200,14 @@ void add_wire_bar(StepLanes& lanes, const Box& box, int64_t bytes, int64_t most,
       add_inside(scene, bar, figure, theme.text_on(color));
     }
   }
-  scene.view.hits.push_back({bar, ItemTarget{is_backward, StageKind::transfer, item}, name,
+  scene.view.hits.push_back({bar, ItemId{direction, StageKind::transfer, item}, name,
                              fmt::format("{} {} in this phase: {} of the rank that {} most",
                                          is_sent ? "sends" : "receives", figure, print_share(share),
                                          is_sent ? "sends" : "receives")});
 }
 
 /// Adds a bar for the short work: reorders, merges, and the rounding at the end.
-void add_small_bar(StepLanes& lanes, const Box& box, const PhaseWork& phase, size_t rank) {
+void add_small_bar(StepLanes& lanes, const Box& box, const PhaseWork& phase, RankId rank) {
   const int32_t items = phase.merges[rank] + phase.reorders[rank] + phase.finishes[rank];
   if (items == 0 || box.height() < 1) return;
   TimelineScene& scene = lanes.scene;
@@ -229,8 +228,8 @@ void add_small_bar(StepLanes& lanes, const Box& box, const PhaseWork& phase, siz
 void add_phase(StepLanes& lanes, const Box& lane, float x0, float x1, int32_t step, int32_t rank,
                size_t number, const PhaseWork& phase) {
   const CellRows rows = cell_rows(lane, phase);
-  const auto r = static_cast<size_t>(rank);
-  const bool is_backward = lanes.plan().steps()[static_cast<size_t>(step)].is_backward;
+  const RankId r{rank};
+  const Direction direction = lanes.plan().steps()[static_cast<size_t>(step)].direction;
   if (phase.has_compute && phase.most_pairs > 0)
     add_compute_bar(lanes, {x0, rows.compute_y0, x1, rows.compute_y1}, phase.pairs[r],
                     phase.most_pairs);
@@ -239,9 +238,9 @@ void add_phase(StepLanes& lanes, const Box& lane, float x0, float x1, int32_t st
   };
   if (phase.has_transfer) {
     add_wire_bar(lanes, {x0, rows.compute_y1, x1, rows.sent_y1}, phase.sent[r], phase.most_sent,
-                 true, phase.sent_item[r], name("sent"), is_backward);
+                 true, phase.sent_item[r], name("sent"), direction);
     add_wire_bar(lanes, {x0, rows.sent_y1, x1, rows.received_y1}, phase.received[r],
-                 phase.most_received, false, phase.received_item[r], name("received"), is_backward);
+                 phase.most_received, false, phase.received_item[r], name("received"), direction);
   }
   add_small_bar(lanes, {x0, rows.received_y1 + 1, x1, rows.small_y1}, phase, r);
 }
@@ -262,14 +261,14 @@ void add_cell(StepLanes& lanes, int32_t step, int32_t rank, bool has_light) {
   const StepWork& work = lanes.table.work(lanes.plan(), step);
   const Box lane = scene.lane(rank);
   const float x0 = lanes.x_of(step) + 2, x1 = lanes.x_of(step + 1.0) - 2;
-  const auto r = static_cast<size_t>(rank);
+  const RankId r{rank};
   Target target = StepTarget{step};
-  const bool is_backward = lanes.plan().steps()[static_cast<size_t>(step)].is_backward;
+  const Direction direction = lanes.plan().steps()[static_cast<size_t>(step)].direction;
   double weights = 0;
   for (const PhaseWork& phase : work) {
     weights += phase_weight(phase);
     if (phase.compute_item[r] >= 0 && std::holds_alternative<StepTarget>(target))
-      target = ItemTarget{is_backward, StageKind::compute, phase.compute_item[r]};
+      target = ItemId{direction, StageKind::compute, phase.compute_item[r]};
   }
   const Box cell{std::max(x0, scene.lanes.x0), lane.y0, std::min(x1, scene.lanes.x1), lane.y1};
   if (cell.x0 >= cell.x1) return;
@@ -286,7 +285,7 @@ void add_cell(StepLanes& lanes, int32_t step, int32_t rank, bool has_light) {
     add_busiest_mark(scene, x0, lane.y0, std::min(8.0F, lane.height() / 2));
   if (!has_light) return;
   Light light = light_of_step(scene.input, step);
-  if (const auto* item = std::get_if<ItemTarget>(&target))
+  if (const auto* item = std::get_if<ItemId>(&target))
     light = std::max(light, light_of_item(scene.input, *item));
   if (light == Light::none) return;
   const Role role = light == Light::hovered    ? Role::hovered
@@ -453,9 +452,10 @@ void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& b
   lanes.end_step = static_cast<int32_t>(
       std::clamp(std::ceil(scene.time.hi()), lanes.first_step + 1.0, last + 1));
   int32_t forward = 0;
-  for (const StepRef& step : input.plan->steps()) forward += step.is_backward ? 0 : 1;
-  add_pass(lanes, false, 0, forward, box.y0 + 1);
-  add_pass(lanes, true, forward, table.num_steps(), box.y0 + 1);
+  for (const StepRef& step : input.plan->steps())
+    forward += step.direction == Direction::forward ? 1 : 0;
+  add_pass(lanes, Direction::forward, 0, forward, box.y0 + 1);
+  add_pass(lanes, Direction::backward, forward, table.num_steps(), box.y0 + 1);
   add_step_numbers(lanes, box.y0 + kPasses);
   add_step_hits(lanes, box.y0 + kPasses);
   add_rank_titles(scene, "rank");

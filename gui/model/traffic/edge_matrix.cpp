@@ -13,7 +13,7 @@ void for_each_transfer(const PlanIndex& index, Look look) {
   for (size_t s = 0; s < index.stages().size(); ++s) {
     const StageRef& stage = index.stages()[s];
     if (stage.kind != StageKind::transfer) continue;
-    const std::vector<TransferItem>& items = index.pass(stage.is_backward).transfers;
+    const std::vector<TransferItem>& items = index.pass(stage.direction).transfers;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       if (items[i].bytes > 0 && items[i].src != items[i].dst) look(s, items[i]);
     }

@@ -182,7 +182,7 @@ std::vector<std::string> name_payloads(const TrafficScene& scene) {
   for (int32_t s = scene.first_stage; s < scene.end_stage; ++s) {
     const StageRef& stage = index.stages()[s];
     if (stage.kind != StageKind::transfer) continue;
-    const auto& items = index.pass(stage.is_backward).transfers;
+    const auto& items = index.pass(stage.direction).transfers;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = items[i];
       const auto at = find_link(scene, to_index(item.src), to_index(item.dst));

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "sim/app/cli/error_document.h"
 #include "sim/app/cli/program.h"
-#include "sim/app/report/findings.h"
+#include "sim/findings/error_document.h"
+#include "sim/findings/findings.h"
 #include "sim/run/grade/case.h"
 #include "sim/run/toolbox.h"
 

@@ -4,10 +4,10 @@
 #include "sim/base/whole_file.h"
 #include "sim/clock/clock.h"
 #include "sim/documents/json_text.h"
+#include "sim/plan/direction.h"
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -75,10 +75,10 @@ int64_t covered(const ItemEvent& event, const Stretches& others) {
 
 /// When computes of one direction ran, of all ranks or of one, as disjoint stretches. Computes that
 /// ran beside each other count once.
-Stretches busy_stretches(const RunOutput& output, bool is_backward, std::optional<RankId> rank) {
+Stretches busy_stretches(const RunOutput& output, Direction direction, std::optional<RankId> rank) {
   Stretches stretches;
   for (const ItemEvent& event : output.events) {
-    if (event.item.kind != StageKind::compute || event.item.is_backward != is_backward) continue;
+    if (event.item.kind != StageKind::compute || event.item.direction != direction) continue;
     if (rank && event.rank != *rank) continue;
     if (!stretches.empty() && event.start_ns <= stretches.back().second) {
       stretches.back().second = std::max(stretches.back().second, event.end_ns);
@@ -97,24 +97,27 @@ double milliseconds_of(const Stretches& stretches) {
 
 void add_kernel_times(const RunOutput& output, const Attention& attention, Speed& speed) {
   int64_t transfer = 0, hidden = 0;
-  std::map<std::pair<bool, RankId>, Stretches> busy;  // [direction, rank]
+  std::map<std::pair<Direction, RankId>, Stretches> busy;
   for (const ItemEvent& event : output.events) {
     if (event.item.kind != StageKind::transfer) continue;
     transfer += event.end_ns - event.start_ns;
-    const auto [of_rank, is_new] = busy.try_emplace({event.item.is_backward, event.rank});
-    if (is_new) of_rank->second = busy_stretches(output, event.item.is_backward, event.rank);
+    const auto [of_rank, is_new] = busy.try_emplace({event.item.direction, event.rank});
+    if (is_new) of_rank->second = busy_stretches(output, event.item.direction, event.rank);
     hidden += covered(event, of_rank->second);
   }
-  speed.forward_kernel_ms = milliseconds_of(busy_stretches(output, false, std::nullopt));
-  speed.backward_kernel_ms = milliseconds_of(busy_stretches(output, true, std::nullopt));
-  const double pairs = speed.forward_pairs / speed.gpus;
-  const auto rate = [&](bool is_backward, double ms) {
-    return ms > 0 ? flops_per_pair(attention, is_backward) * pairs / ms * 1e-9 : 0.0;
+  const auto kernel_ms = [&](Direction direction) {
+    return milliseconds_of(busy_stretches(output, direction, std::nullopt));
   };
-  speed.forward_tflops = rate(false, speed.forward_kernel_ms);
-  speed.backward_tflops = rate(true, speed.backward_kernel_ms);
-  speed.pass_tflops = rate(false, speed.forward_ms);
-  speed.backward_pass_tflops = rate(true, speed.backward_ms);
+  speed.forward_kernel_ms = kernel_ms(Direction::forward);
+  speed.backward_kernel_ms = kernel_ms(Direction::backward);
+  const double pairs = speed.forward_pairs / speed.gpus;
+  const auto rate = [&](Direction direction, double ms) {
+    return ms > 0 ? flops_per_pair(attention, direction) * pairs / ms * 1e-9 : 0.0;
+  };
+  speed.forward_tflops = rate(Direction::forward, speed.forward_kernel_ms);
+  speed.backward_tflops = rate(Direction::backward, speed.backward_kernel_ms);
+  speed.pass_tflops = rate(Direction::forward, speed.forward_ms);
+  speed.backward_pass_tflops = rate(Direction::backward, speed.backward_ms);
   speed.transfer_ms = static_cast<double>(transfer) * 1e-6;
   speed.hidden_fraction =
       transfer > 0 ? static_cast<double>(hidden) / static_cast<double>(transfer) : 0.0;
@@ -146,13 +149,13 @@ Json step_json(StepId step, RankId rank, const StepTimes& times) {
 
 /// {"forward": [{step, rank, ...}], "backward": ...}, by step, then rank.
 Json steps_json(const RunOutput& output) {
-  std::array<std::map<std::pair<StepId, RankId>, StepTimes>, 2> passes;
+  ByDirection<std::map<std::pair<StepId, RankId>, StepTimes>> passes;
   for (const ItemEvent& event : output.events) {
-    StepTimes& times = passes[event.item.is_backward ? 1 : 0][{event.step, event.rank}];
+    StepTimes& times = passes[event.item.direction][{event.step, event.rank}];
     const double us = static_cast<double>(event.end_ns - event.start_ns) * 1e-3;
     if (event.item.kind == StageKind::compute) {
       times.compute_us += us;
-      const auto& kernels = output.item_kernels[event.item.is_backward ? 1 : 0];
+      const auto& kernels = output.item_kernels[event.item.direction];
       const auto i = static_cast<size_t>(event.item.index);
       if (i < kernels.size()) times.kernels = kernels[i];
     } else if (event.item.kind == StageKind::transfer) {
@@ -164,11 +167,11 @@ Json steps_json(const RunOutput& output) {
     times.end_ns = std::max(times.end_ns, event.end_ns);
   }
   Json steps = Json::object();
-  for (const bool is_backward : {false, true}) {
+  for (const Direction direction : kDirections) {
     Json rows = Json::array();
-    for (const auto& [key, times] : passes[is_backward ? 1 : 0])
+    for (const auto& [key, times] : passes[direction])
       rows.push_back(step_json(key.first, key.second, times));
-    steps[is_backward ? "backward" : "forward"] = rows;
+    steps[std::string(to_name(direction))] = rows;
   }
   return steps;
 }
@@ -330,15 +333,15 @@ class TraceFolder {
   static std::vector<ItemEvent> from_the_start(std::vector<ItemEvent> events) {
     constexpr int64_t kBetween = 100'000;  // ns
     int64_t begin = 0;
-    for (const bool is_backward : {false, true}) {
+    for (const Direction direction : kDirections) {
       int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
       for (const ItemEvent& event : events) {
-        if (event.item.is_backward != is_backward) continue;
+        if (event.item.direction != direction) continue;
         first = std::min(first, event.start_ns);
         last = std::max(last, event.end_ns);
       }
       for (ItemEvent& event : events) {
-        if (event.item.is_backward != is_backward) continue;
+        if (event.item.direction != direction) continue;
         event.start_ns += begin - first;
         event.end_ns += begin - first;
       }

@@ -1,9 +1,9 @@
 #include "sim/app/cli/commands.h"
-#include "sim/app/cli/progress_bar.h"
 #include "sim/app/predict/calibrate.h"
 #include "sim/app/predict/calibration_samples.h"
 #include "sim/base/whole_file.h"
 #include "sim/documents/json_text.h"
+#include "sim/findings/progress_bar.h"
 #include "sim/scenario/scenario_folder.h"
 #include "sim/scenario/text_file.h"
 

@@ -91,7 +91,7 @@ Json item_diff_json(const TensorDiff& diff, const DiffRule& rule) {
 
 Json first_item_json(const FirstItem& first, const DiffRule& rule) {
   Json json = item_diff_json(first.diff, rule);
-  json["pass"] = first.name.item.is_backward ? "backward" : "forward";
+  json["pass"] = to_name(first.name.item.direction);
   json["kind"] = to_name(first.name.item.kind);
   json["item"] = first.name.item.index;
   json["rank"] = to_index(first.name.rank);

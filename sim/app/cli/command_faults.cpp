@@ -1,13 +1,14 @@
 #include "sim/app/cli/commands.h"
-#include "sim/app/cli/progress_bar.h"
 #include "sim/documents/json_text.h"
 #include "sim/faults/gallery.h"
+#include "sim/findings/progress_bar.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <algorithm>
 #include <iostream>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -23,9 +24,9 @@ struct FaultsArguments {
 Json site_json(const FaultSite& site) {
   return {{"rank", to_index(site.rank)},
           {"step", to_index(site.step)},
-          {"item", site.item},
-          {"pass", site.is_backward ? "backward" : "forward"},
-          {"kind", site.is_load ? std::string("input") : std::string(to_name(site.kind))}};
+          {"item", site.item.index},
+          {"pass", to_name(site.item.direction)},
+          {"kind", site.is_load ? std::string_view("input") : to_name(site.item.kind)}};
 }
 
 /// What the catalogue says of a fault.

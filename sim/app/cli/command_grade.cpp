@@ -1,8 +1,8 @@
 #include "sim/app/cli/commands.h"
-#include "sim/app/cli/progress_bar.h"
 #include "sim/app/report/findings_json.h"
 #include "sim/app/report/study.h"
 #include "sim/documents/verdict_text.h"
+#include "sim/findings/progress_bar.h"
 #include "sim/plan/order/order_import.h"
 #include "sim/run/grade/foreign_grade.h"
 

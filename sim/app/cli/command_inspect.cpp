@@ -1,8 +1,8 @@
 #include "sim/app/cli/commands.h"
-#include "sim/app/cli/error_document.h"
 #include "sim/base/machine_memory.h"
 #include "sim/documents/json_text.h"
 #include "sim/documents/te_text.h"
+#include "sim/findings/error_document.h"
 #include "sim/plan/check/plan_text.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/key_place.h"
@@ -32,8 +32,8 @@ struct PlanArguments {
 std::optional<Error> lack_of_memory_for_document(const Layout& layout, bool full) {
   constexpr int64_t kBytesOfRun = 400, kBytesOfToken = 160;
   int64_t needed = 0;
-  for (const auto* side : {&layout.q_runs, &layout.kv_runs})
-    for (const auto& runs : *side) needed += kBytesOfRun * std::ssize(runs);
+  for (const Side side : {Side::q, Side::kv})
+    for (const auto& runs : layout.runs(side)) needed += kBytesOfRun * std::ssize(runs);
   if (full) needed += kBytesOfToken * (layout.slots.tokens + layout.slots.kv_tokens);
   if (needed <= machine_memory_bytes() / 10 * 9) return std::nullopt;
   return make_error(ErrorKind::unavailable,
@@ -59,9 +59,10 @@ void write_layout_text(const Plan& plan, std::ostream& out) {
                        slot.q_begin, slot.q_begin + slot.q_slot, slot.q_valid, slot.kv_begin,
                        slot.kv_begin + slot.kv_slot, slot.kv_valid);
   }
-  for (int32_t r = 0; r < plan.layout.cp_size; ++r) {
-    out << fmt::format("rank {}: q {}", r, describe_runs(plan.layout.q_runs[r], 16));
-    if (!plan.layout.same_kv) out << "; kv " << describe_runs(plan.layout.kv_runs[r], 16);
+  for (const RankId rank : plan.layout.q_runs.ids()) {
+    out << fmt::format("rank {}: q {}", to_index(rank),
+                       describe_runs(plan.layout.q_runs[rank], 16));
+    if (!plan.layout.same_kv) out << "; kv " << describe_runs(plan.layout.kv_runs[rank], 16);
     out << '\n';
   }
 }

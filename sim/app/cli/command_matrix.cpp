@@ -1,10 +1,10 @@
 #include "sim/app/cli/command_matrix.h"
 
-#include "sim/app/cli/progress_bar.h"
 #include "sim/app/matrix/matrix_run.h"
 #include "sim/app/matrix/matrix_table.h"
 #include "sim/app/report/study.h"
 #include "sim/base/whole_file.h"
+#include "sim/findings/progress_bar.h"
 
 #include <iostream>
 

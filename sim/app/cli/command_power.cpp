@@ -1,8 +1,8 @@
 #include "sim/app/cli/commands.h"
-#include "sim/app/cli/progress_bar.h"
 #include "sim/app/fuzz/power.h"
 #include "sim/base/whole_file.h"
 #include "sim/documents/json_text.h"
+#include "sim/findings/progress_bar.h"
 
 #include <cmath>
 #include <iostream>
@@ -45,7 +45,7 @@ Json power_json(const PowerReport& report) {
     json["lost_messages"].push_back({{"cp_comm_type", loss.comm_type},
                                      {"dtype", loss.dtype},
                                      {"cp_size", loss.ranks},
-                                     {"pass", loss.is_backward ? "backward" : "forward"},
+                                     {"pass", to_name(loss.direction)},
                                      {"sample", loss.sample_rows},
                                      {"planted", loss.planted},
                                      {"caught", loss.seen}});

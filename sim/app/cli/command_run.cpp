@@ -1,11 +1,11 @@
 #include "sim/app/cli/commands.h"
-#include "sim/app/cli/error_document.h"
-#include "sim/app/cli/progress_bar.h"
 #include "sim/app/report/findings_json.h"
 #include "sim/app/report/study.h"
 #include "sim/documents/grade_text.h"
 #include "sim/documents/json_text.h"
 #include "sim/documents/verdict_text.h"
+#include "sim/findings/error_document.h"
+#include "sim/findings/progress_bar.h"
 #include "sim/run/probe/probe.h"
 
 #include <iostream>
@@ -84,12 +84,9 @@ std::optional<WrongPlace> find_probed_place(const ProbeFinding& finding, const P
   for (size_t i = 0; i < computes.size(); ++i) {
     if (to_index(computes[i].rank) != finding.rank || to_index(computes[i].step) != finding.step)
       continue;
-    place.site = {false,
-                  false,
-                  StageKind::compute,
+    place.site = {{Direction::forward, StageKind::compute, static_cast<int64_t>(i)},
                   computes[i].rank,
-                  computes[i].step,
-                  static_cast<int64_t>(i)};
+                  computes[i].step};
     place.tiles = tiles_of(plan, place.site, finding.token, false);
     return place;
   }

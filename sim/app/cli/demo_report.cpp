@@ -1,5 +1,7 @@
 #include "sim/app/cli/demo_report.h"
 
+#include "sim/app/report/markup.h"
+
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
@@ -17,13 +19,6 @@ td:first-child,th:first-child{text-align:left}td.l,th.l{text-align:left;white-sp
 .pass{color:#0b6e4f}.fail,.error{color:#b3261e;font-weight:600}.refused,.skipped{color:#7a5c00}
 .q{color:#57606a;font-style:italic}code{font:13px 'JetBrains Mono',ui-monospace,monospace}
 svg,img{display:block;margin:.6em 0;max-width:100%}</style>)";
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text)
-    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return out;
-}
 
 std::string name_of(const VerifyRow& row) {
   return std::filesystem::path(row.path).stem().string();
@@ -91,13 +86,14 @@ std::string tensor_table(const Grade& grade) {
 
 std::string section(const VerifyRow& row, const std::map<std::string, std::string>& pictures) {
   const CaseOutcome& outcome = row.outcome;
-  std::string html = fmt::format("<h2 id=\"{0}\">{1} <code>{0}</code></h2>", escape(name_of(row)),
-                                 escape(row.loaded.scenario.title));
+  std::string html =
+      fmt::format("<h2 id=\"{0}\">{1} <code>{0}</code></h2>", escape_markup(name_of(row)),
+                  escape_markup(row.loaded.scenario.title));
   if (!row.loaded.scenario.question.empty())
-    html += fmt::format("<p class=\"q\">{}</p>", escape(row.loaded.scenario.question));
+    html += fmt::format("<p class=\"q\">{}</p>", escape_markup(row.loaded.scenario.question));
   html += fmt::format("<p class=\"{}\">{} on executor {}{}</p>", to_name(outcome.status),
-                      to_name(outcome.status), escape(outcome.executor),
-                      outcome.reason.empty() ? "" : ": " + escape(outcome.reason));
+                      to_name(outcome.status), escape_markup(outcome.executor),
+                      outcome.reason.empty() ? "" : ": " + escape_markup(outcome.reason));
   if (!outcome.plan) return html;
   const PlanSummary& summary = outcome.summary;
   html += fmt::format(
@@ -116,12 +112,12 @@ std::string section(const VerifyRow& row, const std::map<std::string, std::strin
     html += fmt::format(
         "<a href=\"{0}\"><img src=\"{0}\" loading=\"lazy\" alt=\"layout, mask, traffic, timeline, "
         "numbers and balance of {1}\"></a>",
-        escape(picture->second), escape(name_of(row)));
+        escape_markup(picture->second), escape_markup(name_of(row)));
   }
   html += balance_svg(summary) + "<ul>";
   for (const CheckResult& check : outcome.plan->checks()) {
     html += fmt::format("<li class=\"{}\">{}: {}</li>", check.ok ? "pass" : "fail", check.name,
-                        escape(check.detail));
+                        escape_markup(check.detail));
   }
   return html + "</ul>" + tensor_table(outcome.grade);
 }
@@ -150,9 +146,9 @@ std::string demo_report(const std::vector<VerifyRow>& rows,
         "href=\"#{0}\">{0}</a></td><td>{1}</td><td>{2}</td><td>{3}</td><td>{4}</td><td>{5}</"
         "td><td>{6}</td><td class=\"{7}\">{7}</td><td>{8}</td>"
         "<td>{9}</td></tr>",
-        escape(name_of(row)), escape(row.outcome.executor), to_name(scenario.parallel.comm_type),
-        to_name(scenario.parallel.layout), describe_mask(scenario.attention),
-        scenario.parallel.cp_size,
+        escape_markup(name_of(row)), escape_markup(row.outcome.executor),
+        to_name(scenario.parallel.comm_type), to_name(scenario.parallel.layout),
+        describe_mask(scenario.attention), scenario.parallel.cp_size,
         row.outcome.plan ? row.outcome.plan->plan().layout.slots.tokens : 0,
         to_name(row.outcome.status),
         row.outcome.grade.tensors.empty() ? "" : fmt::format("{:.2e}", worst),

@@ -1,7 +1,7 @@
 #include "sim/app/cli/exhaustion.h"
 
-#include "sim/app/cli/error_document.h"
 #include "sim/base/whole_file.h"
+#include "sim/findings/error_document.h"
 
 #include <atomic>
 #include <cerrno>

@@ -1,8 +1,8 @@
 #include "sim/app/cli/program.h"
 
 #include "sim/app/cli/commands.h"
-#include "sim/app/cli/error_document.h"
 #include "sim/base/version.h"
+#include "sim/findings/error_document.h"
 
 #include <iostream>
 #include <memory>

@@ -1,6 +1,6 @@
 #include "sim/app/cli/verified_file.h"
 
-#include "sim/app/cli/progress_bar.h"
+#include "sim/findings/progress_bar.h"
 
 #include <algorithm>
 #include <filesystem>

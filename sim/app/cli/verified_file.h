@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/app/report/findings.h"
+#include "sim/findings/findings.h"
 #include "sim/run/grade/case.h"
 
 #include <string>

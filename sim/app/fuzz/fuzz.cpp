@@ -54,15 +54,14 @@ FuzzFinding describe_run(const CaseOutcome& outcome) {
 }
 
 /// Values of one tensor by (sequence, position): the same numbers in every layout.
-void append_tokens(const Tensor& tensor, const BatchSlots& slots, bool is_query,
+void append_tokens(const Tensor& tensor, const BatchSlots& slots, Side side,
                    std::vector<double>& into) {
   if (tensor.values.empty()) return;
   const int64_t width = tensor.size() / std::max<int64_t>(1, tensor.shape[0]);
-  for (const SequenceSlot& slot : slots.sequences) {
-    const int64_t begin = is_query ? slot.q_begin : slot.kv_begin;
-    const int64_t count = is_query ? slot.q_valid : slot.kv_valid;
-    into.insert(into.end(), tensor.values.begin() + begin * width,
-                tensor.values.begin() + (begin + count) * width);
+  for (const SequenceSlot& sequence : slots.sequences) {
+    const SlotSide slot = sequence.side(side);
+    into.insert(into.end(), tensor.values.begin() + slot.begin * width,
+                tensor.values.begin() + slot.valid_end() * width);
   }
 }
 
@@ -75,14 +74,14 @@ std::vector<NamedValues> values_by_token(const CaseOutcome& outcome) {
   const Answer& answer = outcome.output.answer;
   const BatchSlots& slots = outcome.plan->plan().layout.slots;
   std::vector<NamedValues> all;
-  const auto add = [&](const char* name, const Tensor& tensor, bool is_query) {
-    append_tokens(tensor, slots, is_query, all.emplace_back(NamedValues{name, {}}).values);
+  const auto add = [&](const char* name, const Tensor& tensor, Side side) {
+    append_tokens(tensor, slots, side, all.emplace_back(NamedValues{name, {}}).values);
   };
-  add("out", answer.out, true);
-  add("lse", answer.lse, true);
-  add("dq", answer.dq, true);
-  add("dk", answer.dk, false);
-  add("dv", answer.dv, false);
+  add("out", answer.out, Side::q);
+  add("lse", answer.lse, Side::q);
+  add("dq", answer.dq, Side::q);
+  add("dk", answer.dk, Side::kv);
+  add("dv", answer.dv, Side::kv);
   all.push_back({"max_logit", answer.max_logit});
   all.push_back({"d_sink", answer.d_sink});
   return all;
@@ -198,7 +197,7 @@ std::string spoil(uint64_t bits, const BatchSlots& slots, Answer& answer) {
   std::erase_if(tensors, [](const Tensor* tensor) { return tensor->values.empty(); });
   if (tensors.empty()) return "";
   Tensor& tensor = *tensors[bits % tensors.size()];
-  const bool is_kv = &tensor == &answer.dk || &tensor == &answer.dv;
+  const Side side = &tensor == &answer.dk || &tensor == &answer.dv ? Side::kv : Side::q;
   const bool is_lse = &tensor == &answer.lse;
   const auto element = static_cast<size_t>((bits >> 16) % tensor.values.size());
   const int64_t width = tensor.size() / tensor.shape[0];
@@ -219,10 +218,10 @@ std::string spoil(uint64_t bits, const BatchSlots& slots, Answer& answer) {
       return fmt::format("{} all zero", tensor.name);
     }
     default:
-      for (const SequenceSlot& slot : slots.sequences) {
-        const int64_t end = is_kv ? slot.kv_begin + slot.kv_valid : slot.q_begin + slot.q_valid;
-        if ((is_kv ? slot.kv_slot - slot.kv_valid : slot.q_slot - slot.q_valid) == 0) continue;
-        tensor.values[static_cast<size_t>(end * width)] = 1e-4;
+      for (const SequenceSlot& sequence : slots.sequences) {
+        const SlotSide slot = sequence.side(side);
+        if (slot.slot == slot.valid) continue;
+        tensor.values[static_cast<size_t>(slot.valid_end() * width)] = 1e-4;
         return fmt::format("something in the padding of {}", tensor.name);
       }
       return "";

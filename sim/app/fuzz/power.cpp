@@ -29,12 +29,12 @@ constexpr int64_t kSampleRows = 256;
 struct NamedMember {
   const char* name;
   Tensor Answer::*tensor;
-  bool is_kv;
+  Side side;
 };
-constexpr NamedMember kMembers[] = {{"out", &Answer::out, false},
-                                    {"dq", &Answer::dq, false},
-                                    {"dk", &Answer::dk, true},
-                                    {"dv", &Answer::dv, true}};
+constexpr NamedMember kMembers[] = {{"out", &Answer::out, Side::q},
+                                    {"dq", &Answer::dq, Side::q},
+                                    {"dk", &Answer::dk, Side::kv},
+                                    {"dv", &Answer::dv, Side::kv}};
 
 Scenario make_power_scenario(Dtype dtype, std::vector<int64_t> lengths, int32_t ranks,
                              int32_t heads, CommType comm) {
@@ -98,15 +98,11 @@ std::vector<int64_t> rows_of_part(const Plan& plan, const NamedMember& member, i
   const auto add_token = [&](int64_t token) {
     for (int64_t head = 0; head < heads; ++head) rows.push_back(token * heads + head);
   };
-  const auto valid_of = [&](const SequenceSlot& slot) {
-    return std::pair(member.is_kv ? slot.kv_begin : slot.q_begin,
-                     member.is_kv ? slot.kv_valid : slot.q_valid);
-  };
   if (part == SpoiledPart::row) return {index};
   if (part == SpoiledPart::rank) {
-    const std::vector<bool> valid = valid_ids(slots, member.is_kv);
-    for (const TokenRun& run :
-         (member.is_kv ? plan.layout.kv_runs : plan.layout.q_runs)[static_cast<size_t>(index)]) {
+    const std::vector<bool> valid = valid_ids(slots, member.side);
+    const RankId rank{static_cast<int32_t>(index)};
+    for (const TokenRun& run : plan.layout.runs(member.side)[rank]) {
       for (int64_t token = run.begin; token < run.end; token += run.stride)
         if (valid[static_cast<size_t>(token)]) add_token(token);
     }
@@ -114,8 +110,8 @@ std::vector<int64_t> rows_of_part(const Plan& plan, const NamedMember& member, i
   }
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
     if (part == SpoiledPart::sequence && static_cast<int64_t>(s) != index) continue;
-    const auto [begin, count] = valid_of(slots.sequences[s]);
-    for (int64_t token = begin; token < begin + count; ++token) {
+    const SlotSide slot = slots.sequences[s].side(member.side);
+    for (int64_t token = slot.begin; token < slot.valid_end(); ++token) {
       if (part == SpoiledPart::head)
         rows.push_back(token * heads + index);
       else
@@ -192,19 +188,19 @@ class MessageLoss {
  public:
   explicit MessageLoss(const Bench& bench)
       : bench_(bench),
-        q_owner_(owners_of(bench.plan(), false)),
-        kv_owner_(owners_of(bench.plan(), true)),
+        q_owner_(owners_of(bench.plan(), Side::q)),
+        kv_owner_(owners_of(bench.plan(), Side::kv)),
         keys_of_(bench.toolbox().oracle.witness.visible_keys(bench.plan().scenario)(0)) {}
 
   /// Changes nothing, and says so, where the one has no keys that the other sees.
-  bool lose(int32_t from, int32_t to, bool is_backward, Answer& answer) const {
+  bool lose(int32_t from, int32_t to, Direction direction, Answer& answer) const {
     const int64_t heads = bench_.plan().scenario.attention.heads;
     bool is_lost = false;
     for (int64_t query = 0; query < std::ssize(keys_of_); ++query) {
       if (q_owner_[static_cast<size_t>(query)] != to) continue;
       for (int64_t head = 0; head < heads; ++head)
-        is_lost |= is_backward ? lose_share(query, head, from, answer)
-                               : lose_keys(query, head, from, answer);
+        is_lost |= direction == Direction::backward ? lose_share(query, head, from, answer)
+                                                    : lose_keys(query, head, from, answer);
     }
     return is_lost;
   }
@@ -281,10 +277,10 @@ class MessageLoss {
 void measure_losses(const Bench& bench, int64_t sample_rows, PowerReport& report) {
   const Scenario& scenario = bench.plan().scenario;
   const MessageLoss loss(bench);
-  for (const bool is_backward : {false, true}) {
+  for (const Direction direction : kDirections) {
     LostMessages losses{std::string(to_name(scenario.parallel.comm_type)),
                         std::string(to_name(scenario.numerics.dtype)), scenario.parallel.cp_size,
-                        is_backward, sample_rows};
+                        direction, sample_rows};
     for (uint64_t n = 0; losses.planted < kMessages && n < 8 * kMessages; ++n) {
       const uint64_t bits = draw_bits(scenario.numerics.seed, kStream + 1, n);
       const auto ranks = static_cast<uint64_t>(scenario.parallel.cp_size);
@@ -292,7 +288,7 @@ void measure_losses(const Bench& bench, int64_t sample_rows, PowerReport& report
                  to = static_cast<int32_t>((bits >> 32) % ranks);
       if (from == to) continue;
       Answer answer = bench.answer();
-      if (!loss.lose(from, to, is_backward, answer)) continue;
+      if (!loss.lose(from, to, direction, answer)) continue;
       ++losses.planted;
       losses.seen += bench.is_seen(answer, sample_rows) ? 1 : 0;
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/plan/direction.h"
 #include "sim/run/toolbox.h"
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct PowerFigure {
 struct LostMessages {
   std::string comm_type, dtype;
   int32_t ranks = 0;
-  bool is_backward = false;  // a share of dk and dv, not keys
+  Direction direction = Direction::forward;  // backward: a share of dk and dv, not keys
   int64_t sample_rows = 0;
   int64_t planted = 0, seen = 0;
 };

@@ -1,6 +1,8 @@
 #include "sim/app/matrix/matrix_faults.h"
 
+#include "sim/base/id_vector.h"
 #include "sim/faults/plan_edits.h"
+#include "sim/plan/item_uses.h"
 
 #include <algorithm>
 
@@ -31,8 +33,8 @@ bool is_needed(const Plan& plan, const Visibility& visibility, const TransferIte
   // needs them.
   const std::vector<bool>& seen = plan.scenario.parallel.comm_type == CommType::a2a_p2p
                                       ? visibility.seen
-                                      : visibility.seen_by_rank[to_index(item.dst)];
-  const std::vector<int64_t> own = expand(plan.list(plan.kv_lists[to_index(item.src)]));
+                                      : visibility.seen_by_rank[item.dst];
+  const std::vector<int64_t> own = expand(plan.list(plan.kv_lists[item.src]));
   if (item.from_rows == kAllRows)
     return std::any_of(own.begin(), own.end(), [&](int64_t token) { return seen[token]; });
   const std::vector<int64_t> rows = expand(plan.list(item.from_rows));
@@ -117,35 +119,33 @@ std::optional<CellFault> break_mask(const Plan& healthy, int64_t variant) {
 
 /// Where a token stands: which rank's list, at which row.
 struct Standing {
-  size_t rank = 0, row = 0;
+  RankId rank{};
+  size_t row = 0;
 };
 
 /// Gives a rank's home buffers of one side a new token list.
-void rename_home(Plan& plan, size_t rank, bool is_query, const std::vector<int64_t>& ids) {
+void rename_home(Plan& plan, RankId rank, Side side, const std::vector<int64_t>& ids) {
   const RunListId list = add_list(plan, ids);
-  const HomeBuffers& home = plan.home[rank];
-  for (const BufferId id : {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv}) {
-    if (id == kNoBuffer) continue;
-    BufferSpec& buffer = plan.buffers[static_cast<size_t>(to_index(id))];
+  visit_buffers(plan.home[rank], [&](BufferId id) {
+    BufferSpec& buffer = plan.buffers[id];
     const bool is_kv = buffer.kind == BufferKind::kv || buffer.kind == BufferKind::dkv;
-    if (is_kv != is_query) buffer.tokens = list;
-  }
-  (is_query ? plan.q_lists : plan.kv_lists)[rank] = list;
+    if (is_kv == (side == Side::kv)) buffer.tokens = list;
+  });
+  (side == Side::q ? plan.q_lists : plan.kv_lists)[rank] = list;
 }
 
 std::optional<CellFault> break_layout(const Plan& healthy, const Visibility& visibility,
                                       int64_t variant) {
-  const bool is_query = variant % 2 == 1;
-  const std::vector<bool>& matters = is_query ? visibility.sees : visibility.seen;
-  const auto& lists = is_query ? healthy.q_lists : healthy.kv_lists;
+  const Side side = variant % 2 == 1 ? Side::q : Side::kv;
+  const std::vector<bool>& matters = side == Side::q ? visibility.sees : visibility.seen;
   // Tokens that matter, by sequence: swapping two of one sequence would go unseen without a mask.
   std::vector<std::vector<Standing>> by_sequence(healthy.layout.slots.sequences.size());
-  std::vector<std::vector<int64_t>> ids;
-  for (size_t rank = 0; rank < lists.size(); ++rank) {
-    ids.push_back(expand(healthy.list(lists[rank])));
+  IdVector<RankId, std::vector<int64_t>> ids;
+  for (const RankId rank : healthy.lists(side).ids()) {
+    ids.push_back(expand(healthy.list(healthy.lists(side)[rank])));
     for (size_t row = 0; row < ids.back().size(); ++row) {
       const int64_t token = ids.back()[row];
-      const int64_t sequence = sequence_of_token(healthy.layout.slots, token, is_query);
+      const int64_t sequence = sequence_of_token(healthy.layout.slots, token, side);
       if (sequence >= 0 && matters[token]) by_sequence[sequence].push_back({rank, row});
     }
   }
@@ -154,11 +154,11 @@ std::optional<CellFault> break_layout(const Plan& healthy, const Visibility& vis
   const Standing a = pick(by_sequence[0], variant / 2), b = pick(by_sequence[1], variant / 2);
   CellFault fault{FaultKind::layout, "", healthy};
   fault.what = fmt::format("{} tokens {} of rank {} and {} of rank {} stand in each other's row",
-                           is_query ? "query" : "key", ids[a.rank][a.row], a.rank,
-                           ids[b.rank][b.row], b.rank);
+                           side == Side::q ? "query" : "key", ids[a.rank][a.row], to_index(a.rank),
+                           ids[b.rank][b.row], to_index(b.rank));
   std::swap(ids[a.rank][a.row], ids[b.rank][b.row]);
-  rename_home(fault.plan, a.rank, is_query, ids[a.rank]);
-  if (b.rank != a.rank) rename_home(fault.plan, b.rank, is_query, ids[b.rank]);
+  rename_home(fault.plan, a.rank, side, ids[a.rank]);
+  if (b.rank != a.rank) rename_home(fault.plan, b.rank, side, ids[b.rank]);
   return fault;
 }
 
@@ -190,8 +190,8 @@ bool carries_gradient(const Plan& plan, const Visibility& visibility, const Tran
   }
   const std::vector<bool>& seen = plan.scenario.parallel.comm_type == CommType::a2a_p2p
                                       ? visibility.seen
-                                      : visibility.seen_by_rank[to_index(item.src)];
-  const std::vector<int64_t> owned = expand(plan.list(plan.kv_lists[to_index(item.dst)]));
+                                      : visibility.seen_by_rank[item.src];
+  const std::vector<int64_t> owned = expand(plan.list(plan.kv_lists[item.dst]));
   return std::any_of(owned.begin(), owned.end(), [&](int64_t token) { return seen[token]; });
 }
 
@@ -221,7 +221,7 @@ std::optional<CellFault> break_padding(const Plan& healthy, int64_t variant) {
     if (item.num_slices == 0) continue;
     const std::vector<int64_t> tokens = expand(healthy.list(item.kv_tokens));
     for (size_t column = 0; column < tokens.size(); ++column) {
-      if (sequence_of_token(healthy.layout.slots, tokens[column], false) < 0)
+      if (sequence_of_token(healthy.layout.slots, tokens[column], Side::kv) < 0)
         places.push_back({&item, static_cast<int64_t>(column)});
     }
   }

@@ -50,7 +50,7 @@ void look_at_tiles(const Plan& plan, const ComputeItem& item, Telling& telling) 
 /// The first valid query that the rank computes and whose mask row holds a key of another rank, or
 /// -1.
 int64_t query_with_remote_key(const Plan& plan, const Visibility& visibility,
-                              const std::set<int64_t>& queries, int32_t rank,
+                              const std::set<int64_t>& queries, RankId rank,
                               const MaskWitness& witness) {
   const BatchSlots& slots = plan.layout.slots;
   const VisibleKeysOfSequence visible_keys = witness.visible_keys(plan.scenario);
@@ -70,25 +70,26 @@ int64_t query_with_remote_key(const Plan& plan, const Visibility& visibility,
 }
 
 /// Why a rank sees no key of another rank; asks the witness, not the plan.
-void explain_no_remote_key(const Plan& plan, const Visibility& visibility, int32_t rank,
+void explain_no_remote_key(const Plan& plan, const Visibility& visibility, RankId rank,
                            const MaskWitness& witness, Telling& telling) {
   std::set<int64_t> queries;
   for (const ComputeItem& item : plan.forward.computes) {
-    if (to_index(item.rank) != rank) continue;
+    if (item.rank != rank) continue;
     for (const int64_t token : expand(plan.list(item.q_tokens))) {
-      if (sequence_of_token(plan.layout.slots, token, true) >= 0) queries.insert(token);
+      if (sequence_of_token(plan.layout.slots, token, Side::q) >= 0) queries.insert(token);
     }
   }
   const int64_t query = query_with_remote_key(plan, visibility, queries, rank, witness);
   if (query >= 0) {
     telling.contradiction = fmt::format(
-        "rank {} computes with no key of another rank, but the mask shows query token {} one", rank,
-        query);
+        "rank {} computes with no key of another rank, but the mask shows query token {} one",
+        to_index(rank), query);
   } else if (queries.empty()) {
-    telling.notes.push_back(fmt::format("rank {} holds no valid query", rank));
+    telling.notes.push_back(fmt::format("rank {} holds no valid query", to_index(rank)));
   } else {
-    telling.notes.push_back(fmt::format(
-        "rank {} sees no remote key: the mask shows its queries only keys that it owns", rank));
+    telling.notes.push_back(
+        fmt::format("rank {} sees no remote key: the mask shows its queries only keys that it owns",
+                    to_index(rank)));
   }
 }
 
@@ -100,12 +101,10 @@ int64_t count_padding(const BatchSlots& slots) {
 
 }  // namespace
 
-int64_t sequence_of_token(const BatchSlots& slots, int64_t token, bool is_query) {
+int64_t sequence_of_token(const BatchSlots& slots, int64_t token, Side side) {
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const SequenceSlot& slot = slots.sequences[s];
-    const int64_t begin = is_query ? slot.q_begin : slot.kv_begin;
-    if (token >= begin && token < begin + (is_query ? slot.q_valid : slot.kv_valid))
-      return static_cast<int64_t>(s);
+    const SlotSide slot = slots.sequences[s].side(side);
+    if (token >= slot.begin && token < slot.valid_end()) return static_cast<int64_t>(s);
   }
   return -1;
 }
@@ -117,17 +116,17 @@ Visibility find_visibility(const Plan& plan) {
   visibility.seen_by_rank.assign(plan.home.size(), std::vector<bool>(kv_tokens, false));
   visibility.seen.assign(kv_tokens, false);
   visibility.sees.assign(tokens, false);
-  visibility.kv_owner.assign(kv_tokens, -1);
-  for (size_t rank = 0; rank < plan.kv_lists.size(); ++rank) {
+  visibility.kv_owner.assign(kv_tokens, RankId{-1});
+  for (const RankId rank : plan.kv_lists.ids()) {
     for (const int64_t token : expand(plan.list(plan.kv_lists[rank])))
-      visibility.kv_owner[token] = static_cast<int32_t>(rank);
+      visibility.kv_owner[token] = rank;
   }
   for (const ComputeItem& item : plan.forward.computes) {
     if (item.num_slices == 0) continue;
     const std::vector<int64_t> q = expand(plan.list(item.q_tokens)),
                                kv = expand(plan.list(item.kv_tokens));
     for (const BandSlice& band : plan.slices_of(item))
-      mark_band(band, q, kv, visibility.seen_by_rank[to_index(item.rank)], visibility.sees);
+      mark_band(band, q, kv, visibility.seen_by_rank[item.rank], visibility.sees);
   }
   for (const std::vector<bool>& seen : visibility.seen_by_rank) {
     for (size_t token = 0; token < kv_tokens; ++token)
@@ -143,7 +142,7 @@ Telling find_telling(const Plan& plan, const Visibility& visibility, const MaskW
     if (telling.has_full_tile && telling.has_partial_tile) break;
     look_at_tiles(plan, item, telling);
   }
-  for (int32_t rank = 0; rank < plan.layout.cp_size; ++rank) {
+  for (const RankId rank : visibility.seen_by_rank.ids()) {
     const std::vector<bool>& seen = visibility.seen_by_rank[rank];
     bool has_remote_key = false;
     for (size_t token = 0; token < seen.size() && !has_remote_key; ++token)

@@ -1,5 +1,8 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
+#include "sim/plan/batch_slots.h"
 #include "sim/plan/plan.h"
 #include "sim/run/judge.h"
 
@@ -12,16 +15,16 @@ namespace cpscope {
 /// Which keys each rank's forward computes see, and which queries see a key at all: read off the
 /// bands of a plan.
 struct Visibility {
-  std::vector<std::vector<bool>> seen_by_rank;  // [rank][packed padded kv id]
-  std::vector<bool> seen;                       // [packed padded kv id] by any rank
-  std::vector<bool> sees;                       // [packed padded q id]
-  std::vector<int32_t> kv_owner;                // [packed padded kv id] rank
+  IdVector<RankId, std::vector<bool>> seen_by_rank;  // [packed padded kv id]
+  std::vector<bool> seen;                            // [packed padded kv id] by any rank
+  std::vector<bool> sees;                            // [packed padded q id]
+  std::vector<RankId> kv_owner;                      // [packed padded kv id]
 };
 
 Visibility find_visibility(const Plan& plan);
 
 /// The sequence that a packed padded id is a valid token of, -1 for padding and tail.
-int64_t sequence_of_token(const BatchSlots& slots, int64_t token, bool is_query);
+int64_t sequence_of_token(const BatchSlots& slots, int64_t token, Side side);
 
 /// What a scenario can show at all. A pass of a scenario without these proves little.
 struct Telling {

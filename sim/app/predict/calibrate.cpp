@@ -4,10 +4,10 @@
 #include "sim/app/predict/calibration_shapes.h"
 #include "sim/clock/clock.h"
 #include "sim/clock/pass_clock.h"
+#include "sim/plan/direction.h"
 #include "sim/run/grade/case.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <string_view>
 
@@ -18,8 +18,6 @@ namespace {
 
 constexpr int64_t kMessageBytesOfToken = 8192;
 constexpr int64_t kLeastMessageBytes = 32 << 10;
-
-std::string direction_of(bool is_backward) { return is_backward ? "backward" : "forward"; }
 
 std::string print_errors(const FitTable& table) {
   return fmt::format("{} times, error {:.1f} % on the mean and {:.1f} % at most", table.rows.size(),
@@ -118,7 +116,7 @@ class Measurement {
 
   std::optional<Error> measure_kernels() {
     for (const KernelClass& kernel : kernel_classes()) {
-      std::array<std::vector<ComputeSample>, 2> samples;  // [direction]
+      ByDirection<std::vector<ComputeSample>> samples;
       std::optional<Error> obstacle;
       for (const Scenario& scenario : kernel_scenarios(kernel, request_.max_tokens)) {
         advance();
@@ -155,18 +153,18 @@ class Measurement {
   }
 
   std::optional<Error> fit_kernel(const KernelClass& kernel, const std::string& name,
-                                  const std::array<std::vector<ComputeSample>, 2>& samples) {
+                                  const ByDirection<std::vector<ComputeSample>>& samples) {
     KernelCost cost{.head_dim_qk = kernel.head_dim_qk,
                     .head_dim_v = kernel.head_dim_v,
                     .bits = static_cast<int32_t>(8 * element_bytes(kernel.dtype)),
                     .forward = {},
                     .backward = {}};
-    for (const bool is_backward : {false, true}) {
-      Result<Fit<TileCost>> fit = fit_tiles(samples[is_backward ? 1 : 0], devices_.multiprocessors);
+    for (const Direction direction : kDirections) {
+      Result<Fit<TileCost>> fit = fit_tiles(samples[direction], devices_.multiprocessors);
       if (!fit) return fit.error();
       const TileCost& tiles = fit.value().constants;
-      (is_backward ? cost.backward : cost.forward) = tiles;
-      result_.fits.push_back({fmt::format("kernels {} {}", name, direction_of(is_backward)),
+      (direction == Direction::backward ? cost.backward : cost.forward) = tiles;
+      result_.fits.push_back({fmt::format("kernels {} {}", name, to_name(direction)),
                               {{"tile_rows", tiles.tile_rows},
                                {"tile_keys", tiles.tile_keys},
                                {"launch_us", tiles.launch_us},
@@ -180,17 +178,17 @@ class Measurement {
     return std::nullopt;
   }
 
-  void add_computes(const Run& run, std::array<std::vector<ComputeSample>, 2>& samples) {
+  void add_computes(const Run& run, ByDirection<std::vector<ComputeSample>>& samples) {
     for (const ItemEvent& event : run.output.events) {
       if (event.item.kind != StageKind::compute) continue;
-      const Pass& pass = event.item.is_backward ? run.plan().backward : run.plan().forward;
+      const Pass& pass = run.plan().pass(event.item.direction);
       const ComputeItem& item = pass.computes[static_cast<size_t>(event.item.index)];
       const std::span<const BandSlice> slices = run.plan().slices_of(item);
-      samples[event.item.is_backward ? 1 : 0].push_back({run.label(),
-                                                         {slices.begin(), slices.end()},
-                                                         run.plan().rows(item.q_tokens),
-                                                         item.heads.size(),
-                                                         duration_us(event)});
+      samples[event.item.direction].push_back({run.label(),
+                                               {slices.begin(), slices.end()},
+                                               run.plan().rows(item.q_tokens),
+                                               item.heads.size(),
+                                               duration_us(event)});
     }
   }
 
@@ -198,7 +196,7 @@ class Measurement {
     for (const ItemEvent& event : run.output.events) {
       const std::optional<double> bytes = local_bytes(run.plan(), event, stack_);
       if (!bytes || !is_alone(event, run.output, is_one_gpu())) continue;
-      rows_.push_back({fmt::format("{} {} of {}", direction_of(event.item.is_backward),
+      rows_.push_back({fmt::format("{} {} of {}", to_name(event.item.direction),
                                    to_name(event.item.kind), run.label()),
                        *bytes, duration_us(event)});
     }
@@ -322,13 +320,13 @@ class Measurement {
     }
     std::vector<PassSample> samples;
     for (const Run& run : runs) {
-      for (const bool is_backward : {false, true}) {
-        std::vector<double> seconds =
-            is_backward ? run.output.backward_seconds : run.output.forward_seconds;
+      for (const Direction direction : kDirections) {
+        std::vector<double> seconds = direction == Direction::backward ? run.output.backward_seconds
+                                                                       : run.output.forward_seconds;
         if (seconds.empty()) continue;
         std::sort(seconds.begin(), seconds.end());
-        samples.push_back({fmt::format("{} {}", run.label(), direction_of(is_backward)),
-                           &run.plan(), is_backward, seconds[seconds.size() / 2] * 1e6});
+        samples.push_back({fmt::format("{} {}", run.label(), to_name(direction)), &run.plan(),
+                           direction, seconds[seconds.size() / 2] * 1e6});
       }
     }
     Result<Fit<HostCost>> fit = fit_host(samples, result_.cluster, stack_);

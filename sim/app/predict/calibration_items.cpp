@@ -2,6 +2,7 @@
 
 #include "sim/app/predict/calibration_shapes.h"
 #include "sim/clock/clock.h"
+#include "sim/plan/visit_items.h"
 #include "sim/run/grade/case.h"
 
 #include <algorithm>
@@ -48,27 +49,22 @@ bool is_alone(const ItemEvent& event, const RunOutput& output, bool is_one_gpu) 
 }
 
 std::optional<double> local_bytes(const Plan& plan, const ItemEvent& event, const Stack& stack) {
-  const Pass& pass = event.item.is_backward ? plan.backward : plan.forward;
-  const auto index = static_cast<size_t>(event.item.index);
   const auto bytes_of = [&](BufferId id) {
     return static_cast<double>(buffer_bytes(plan.buffer(id), plan.scenario));
   };
-  switch (event.item.kind) {
-    case StageKind::reorder:
-      return 2 * bytes_of(pass.reorders[index].to);
-    case StageKind::finish:
-      return 2 * bytes_of(pass.finishes[index].buffer);
-    case StageKind::merge: {
-      const MergeItem& item = pass.merges[index];
-      if (item.partial == kNoBuffer) return bytes_of(item.into);
-      const double passes = item.order == 0 ? stack.first_merge_passes : stack.merge_passes;
-      return passes * std::min(bytes_of(item.into), bytes_of(item.partial));
-    }
-    case StageKind::transfer:
-    case StageKind::compute:
-      break;
-  }
-  return std::nullopt;
+  using Bytes = std::optional<double>;
+  return visit_item(
+      plan, event.item,
+      Overload{[](const TransferItem&) -> Bytes { return std::nullopt; },
+               [&](const ReorderItem& item) -> Bytes { return 2 * bytes_of(item.to); },
+               [](const ComputeItem&) -> Bytes { return std::nullopt; },
+               [&](const MergeItem& item) -> Bytes {
+                 if (item.partial == kNoBuffer) return bytes_of(item.into);
+                 const double passes =
+                     item.order == 0 ? stack.first_merge_passes : stack.merge_passes;
+                 return passes * std::min(bytes_of(item.into), bytes_of(item.partial));
+               },
+               [&](const FinishItem& item) -> Bytes { return 2 * bytes_of(item.buffer); }});
 }
 
 void add_wires(const Run& run, std::vector<WireSample>& samples) {
@@ -79,7 +75,8 @@ void add_wires(const Run& run, std::vector<WireSample>& samples) {
   };
   std::map<std::pair<size_t, RankId>, Sent> all;  // [stage, sender]
   for (const ItemEvent& event : run.output.events) {
-    if (event.item.kind != StageKind::transfer || event.item.is_backward) continue;
+    if (event.item.kind != StageKind::transfer || event.item.direction != Direction::forward)
+      continue;
     const TransferItem& item = run.plan().forward.transfers[static_cast<size_t>(event.item.index)];
     if (item.src == item.dst) continue;
     const auto& stages = run.plan().forward.stages;
@@ -99,7 +96,8 @@ void add_wires(const Run& run, std::vector<WireSample>& samples) {
 std::vector<BusyTime> transfers_of(const Run& run, RankId rank, const RowCost& rows) {
   std::vector<BusyTime> stretches;
   for (const ItemEvent& event : run.output.events) {
-    if (event.item.kind != StageKind::transfer || event.item.is_backward) continue;
+    if (event.item.kind != StageKind::transfer || event.item.direction != Direction::forward)
+      continue;
     const TransferItem& item = run.plan().forward.transfers[static_cast<size_t>(event.item.index)];
     const double begin = static_cast<double>(event.start_ns) * 1e-3;
     const double end = static_cast<double>(event.end_ns) * 1e-3;

@@ -1,6 +1,7 @@
 #include "sim/app/predict/calibration_samples.h"
 
 #include "sim/clock/clock.h"
+#include "sim/plan/direction.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/table_reader.h"
 
@@ -30,7 +31,7 @@ using KernelKey = std::tuple<int32_t, int32_t, int32_t>;
 
 struct ForeignSample {
   KernelKey kernel;
-  bool is_backward = false;
+  Direction direction = Direction::forward;
   ComputeSample sample;
 };
 
@@ -76,8 +77,8 @@ Attention read_attention(const TableReader& table) {
 
 /// Floating-point operations of the pairs that are counted.
 double count_flops(const Attention& attention, const std::vector<int64_t>& lengths,
-                   bool is_backward, bool is_half_square, double visible_triples) {
-  const double each = flops_per_pair(attention, is_backward);
+                   Direction direction, bool is_half_square, double visible_triples) {
+  const double each = flops_per_pair(attention, direction);
   if (!is_half_square) return each * visible_triples;
   double pairs = 0;
   for (const int64_t length : lengths)
@@ -104,7 +105,9 @@ std::optional<ForeignSample> read_sample(TomlValue value, const std::string& nam
   scenario.attention = read_attention(table);
   const std::vector<int64_t> lengths = read_lengths(table);
   table.require("direction", "write \"forward\" or \"backward\"");
-  foreign.is_backward = second_of(table, "direction", "forward", "backward").value_or(false);
+  foreign.direction = second_of(table, "direction", "forward", "backward").value_or(false)
+                          ? Direction::backward
+                          : Direction::forward;
   const bool is_half_square = second_of(table, "flops", "visible", "half_square").value_or(false);
   table.require("tflops", "write the rate, in 1e12 operations a second");
   const double tflops = table.number("tflops").value_or(0.0);
@@ -130,7 +133,7 @@ std::optional<ForeignSample> read_sample(TomlValue value, const std::string& nam
   }
   const ComputeItem& item = plan.value().forward.computes.front();
   const std::span<const BandSlice> slices = plan.value().slices_of(item);
-  const double flops = count_flops(scenario.attention, lengths, foreign.is_backward, is_half_square,
+  const double flops = count_flops(scenario.attention, lengths, foreign.direction, is_half_square,
                                    static_cast<double>(item.visible_pairs));
   foreign.kernel = {scenario.attention.head_dim_qk, scenario.attention.head_dim_v,
                     static_cast<int32_t>(bits)};
@@ -144,18 +147,17 @@ std::optional<ForeignSample> read_sample(TomlValue value, const std::string& nam
 
 Result<FittedKernels> fit_all(const std::vector<ForeignSample>& samples, int32_t multiprocessors,
                               const std::string& path) {
-  std::map<KernelKey, std::array<std::vector<ComputeSample>, 2>> kernels;
+  std::map<KernelKey, ByDirection<std::vector<ComputeSample>>> kernels;
   for (const ForeignSample& foreign : samples)
-    kernels[foreign.kernel][foreign.is_backward ? 1 : 0].push_back(foreign.sample);
+    kernels[foreign.kernel][foreign.direction].push_back(foreign.sample);
   FittedKernels fitted;
   for (const auto& [key, directions] : kernels) {
     KernelCost cost;
     std::tie(cost.head_dim_qk, cost.head_dim_v, cost.bits) = key;
-    for (const bool is_backward : {false, true}) {
-      const std::string name =
-          fmt::format("kernels {}/{} of {} bits {}", cost.head_dim_qk, cost.head_dim_v, cost.bits,
-                      is_backward ? "backward" : "forward");
-      Result<Fit<TileCost>> fit = fit_tiles(directions[is_backward ? 1 : 0], multiprocessors);
+    for (const Direction direction : kDirections) {
+      const std::string name = fmt::format("kernels {}/{} of {} bits {}", cost.head_dim_qk,
+                                           cost.head_dim_v, cost.bits, to_name(direction));
+      Result<Fit<TileCost>> fit = fit_tiles(directions[direction], multiprocessors);
       if (!fit) {
         Error error = fit.error();
         for (Complaint& complaint : error.complaints) {
@@ -164,7 +166,7 @@ Result<FittedKernels> fit_all(const std::vector<ForeignSample>& samples, int32_t
         }
         return error;
       }
-      (is_backward ? cost.backward : cost.forward) = fit.value().constants;
+      (direction == Direction::backward ? cost.backward : cost.forward) = fit.value().constants;
       fitted.fits.push_back({name, {}, std::move(fit).value().table});
     }
     fitted.kernels.push_back(cost);

@@ -1,10 +1,12 @@
 #include "sim/app/predict/chakra_trace.h"
 
-#include "sim/app/predict/item_buffers.h"
+#include "sim/base/id_vector.h"
 #include "sim/base/version.h"
 #include "sim/base/whole_file.h"
 #include "sim/clock/clock.h"
 #include "sim/plan/check/plan_text.h"
+#include "sim/plan/item_uses.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -82,6 +84,10 @@ struct BufferState {
   std::vector<uint64_t> readers;  // since
 };
 
+const TransferItem& sent_item(const Plan& plan, const ItemId& id) {
+  return plan.pass(id.direction).transfers[static_cast<size_t>(id.index)];
+}
+
 uint64_t to_us(int64_t ns) { return static_cast<uint64_t>((ns + 500) / 1000); }
 
 /// Nodes of one rank, in plan order.
@@ -92,12 +98,11 @@ class RankTrace {
 
   void write(std::span<const ItemEvent> events) {
     for (const ItemEvent& event : events) {
-      const Pass& pass = event.item.is_backward ? plan_.backward : plan_.forward;
       if (event.item.kind != StageKind::transfer) {
         if (event.rank == rank_) write_node(event, NodeType::compute);
         continue;
       }
-      const TransferItem& item = pass.transfers[static_cast<size_t>(event.item.index)];
+      const TransferItem& item = sent_item(plan_, event.item);
       if (item.src == item.dst) {
         if (item.src == rank_) write_node(event, NodeType::compute);
       } else if (item.src == rank_) {
@@ -111,16 +116,15 @@ class RankTrace {
  private:
   void write_node(const ItemEvent& event, NodeType type) {
     const ItemId& item = event.item;
-    const Pass& pass = item.is_backward ? plan_.backward : plan_.forward;
     const uint64_t id = next_id_++;
     std::vector<uint64_t> data, control;
-    wait(pass, event, type, data, control);
+    wait(item, type, data, control);
     // Copies inside the rank run beside the computes, like transfers.
     if (item.kind != StageKind::transfer) {
       if (last_compute_ > 0) control.push_back(last_compute_);
       last_compute_ = id;
     }
-    touch(pass, event, type, id);
+    touch(item, type, id);
     for (std::vector<uint64_t>* ids : {&data, &control}) {
       std::sort(ids->begin(), ids->end());
       ids->erase(std::unique(ids->begin(), ids->end()), ids->end());
@@ -131,9 +135,9 @@ class RankTrace {
     const int64_t duration = event.end_ns - event.start_ns;
     Message node;
     node.add_varint(1, id);
-    node.add_bytes(2, fmt::format("{} step {} {} {}: {}", item.is_backward ? "backward" : "forward",
-                                  to_index(event.step), name_of(item, type), item.index,
-                                  describe_item(plan_, pass, item.kind, item.index)));
+    node.add_bytes(
+        2, fmt::format("{} step {} {} {}: {}", to_name(item.direction), to_index(event.step),
+                       name_of(item, type), item.index, describe_item(plan_, item)));
     node.add_varint(3, static_cast<uint64_t>(type));
     node.add_packed(4, control);
     node.add_packed(5, data);
@@ -142,7 +146,7 @@ class RankTrace {
     node.add_attribute(kAttributes, "is_cpu_op", Message::kBool, 0);
     node.add_attribute(kAttributes, "duration_ns", Message::kInt64,
                        static_cast<uint64_t>(duration));
-    type == NodeType::compute ? add_work(pass, item, node) : add_message(pass, item, node);
+    type == NodeType::compute ? add_work(item, node) : add_message(item, node);
     node.write_with_length(out_);
   }
 
@@ -152,27 +156,28 @@ class RankTrace {
                                        : to_name(item.kind);
   }
 
-  void add_work(const Pass& pass, const ItemId& item, Message& node) const {
-    const Attention& attention = plan_.scenario.attention;
+  void add_work(const ItemId& id, Message& node) const {
     int64_t operations = 0, bytes = 0;
-    if (item.kind == StageKind::compute) {
-      const int64_t qk = attention.head_dim_qk, v = attention.head_dim_v;
-      operations = 2 * (item.is_backward ? 3 * qk + 2 * v : qk + v) *
-                   pass.computes[static_cast<size_t>(item.index)].visible_pairs;
+    if (id.kind == StageKind::compute) {
+      operations = static_cast<int64_t>(flops_per_pair(plan_.scenario.attention, id.direction)) *
+                   plan_.pass(id.direction).computes[static_cast<size_t>(id.index)].visible_pairs;
     }
-    for (const ItemBuffers& buffers :
-         {buffers_read(pass, item.kind, item.index), buffers_written(pass, item.kind, item.index)})
-      for (const BufferId id : buffers)
-        if (id != kNoBuffer) bytes += buffer_bytes(plan_.buffer(id), plan_.scenario);
+    const auto add_bytes = [&](BufferId buffer) {
+      bytes += buffer_bytes(plan_.buffer(buffer), plan_.scenario);
+    };
+    visit_item(plan_, id, [&](const auto& item) {
+      visit_reads(item, add_bytes);
+      visit_writes(item, add_bytes);
+    });
     node.add_attribute(kAttributes, "num_ops", Message::kInt64, static_cast<uint64_t>(operations));
     node.add_attribute(kAttributes, "tensor_size", Message::kUint64, static_cast<uint64_t>(bytes));
   }
 
   /// Tags tell messages of both passes apart.
-  void add_message(const Pass& pass, const ItemId& item, Message& node) const {
-    const TransferItem& transfer = pass.transfers[static_cast<size_t>(item.index)];
-    const auto tag =
-        static_cast<uint64_t>(item.index) + (item.is_backward ? plan_.forward.transfers.size() : 0);
+  void add_message(const ItemId& item, Message& node) const {
+    const TransferItem& transfer = sent_item(plan_, item);
+    const auto tag = static_cast<uint64_t>(item.index) +
+                     (item.direction == Direction::backward ? plan_.forward.transfers.size() : 0);
     const auto rank = [](RankId id) { return static_cast<uint64_t>(to_index(id)); };
     node.add_attribute(kAttributes, "comm_src", Message::kInt32, rank(transfer.src));
     node.add_attribute(kAttributes, "comm_dst", Message::kInt32, rank(transfer.dst));
@@ -182,35 +187,30 @@ class RankTrace {
   }
 
   /// Number of the stage, over both passes.
-  int64_t stage_of(const Pass& pass, const ItemId& item) {
+  int64_t stage_of(const ItemId& item) {
     const auto holds = [&](size_t s) {
-      const Stage& stage = pass.stages[s];
+      const Stage& stage = plan_.pass(item.direction).stages[s];
       return stage.kind == item.kind && stage.begin <= item.index && item.index < stage.end;
     };
-    if (item.is_backward != was_backward_) stage_ = 0;
-    was_backward_ = item.is_backward;
+    if (item.direction != direction_) stage_ = 0;
+    direction_ = item.direction;
     while (!holds(stage_)) ++stage_;
-    return static_cast<int64_t>(stage_ + (item.is_backward ? plan_.forward.stages.size() : 0));
+    return static_cast<int64_t>(
+        stage_ + (item.direction == Direction::backward ? plan_.forward.stages.size() : 0));
   }
 
-  void wait(const Pass& pass, const ItemEvent& event, NodeType type, std::vector<uint64_t>& data,
+  void wait(const ItemId& id, NodeType type, std::vector<uint64_t>& data,
             std::vector<uint64_t>& control) {
-    const ItemId& item = event.item;
-    const int64_t stage = stage_of(pass, item);
+    const int64_t stage = stage_of(id);
     const auto append = [](std::vector<uint64_t>& to, const std::vector<uint64_t>& ids) {
       to.insert(to.end(), ids.begin(), ids.end());
     };
-    if (type != NodeType::receive) {
-      for (const BufferId id : buffers_read(pass, item.kind, item.index)) {
-        if (id == kNoBuffer) continue;
-        const BufferState& state = buffers_[id];
-        append(data, state.stage == stage ? state.before : state.writers);
-      }
-    }
-    if (type == NodeType::send) return;
-    for (const BufferId id : buffers_written(pass, item.kind, item.index)) {
-      if (id == kNoBuffer) continue;
-      BufferState& state = buffers_[id];
+    const auto await_read = [&](BufferId buffer) {
+      const BufferState& state = buffers_[buffer];
+      append(data, state.stage == stage ? state.before : state.writers);
+    };
+    const auto await_write = [&](BufferId buffer) {
+      BufferState& state = buffers_[buffer];
       if (state.stage != stage) {
         state.before = std::move(state.writers);
         append(state.before, state.readers);
@@ -219,18 +219,20 @@ class RankTrace {
         state.stage = stage;
       }
       append(control, state.before);
-    }
+    };
+    visit_item(plan_, id, [&](const auto& item) {
+      if (type != NodeType::receive) visit_reads(item, await_read);
+      if (type != NodeType::send) visit_writes(item, await_write);
+    });
   }
 
-  void touch(const Pass& pass, const ItemEvent& event, NodeType type, uint64_t id) {
-    const ItemId& item = event.item;
-    if (type != NodeType::receive) {
-      for (const BufferId read : buffers_read(pass, item.kind, item.index))
-        if (read != kNoBuffer) buffers_[read].readers.push_back(id);
-    }
-    if (type == NodeType::send) return;
-    for (const BufferId written : buffers_written(pass, item.kind, item.index))
-      if (written != kNoBuffer) buffers_[written].writers.push_back(id);
+  void touch(const ItemId& id, NodeType type, uint64_t node) {
+    visit_item(plan_, id, [&](const auto& item) {
+      if (type != NodeType::receive)
+        visit_reads(item, [&](BufferId buffer) { buffers_[buffer].readers.push_back(node); });
+      if (type != NodeType::send)
+        visit_writes(item, [&](BufferId buffer) { buffers_[buffer].writers.push_back(node); });
+    });
   }
 
   static constexpr uint32_t kAttributes = 10;
@@ -239,7 +241,7 @@ class RankTrace {
   std::ostream& out_;
   uint64_t next_id_ = 1, last_compute_ = 0;
   size_t stage_ = 0;
-  bool was_backward_ = false;
+  Direction direction_ = Direction::forward;  // of the last item
   std::map<BufferId, BufferState> buffers_;
 };
 
@@ -260,14 +262,13 @@ void write_metadata(const TimelineExport& times, RankId rank, std::ostream& out)
 }
 
 /// Events that a rank has a part in: its own, and transfers that it receives; in plan order.
-std::vector<std::vector<ItemEvent>> events_of_ranks(const TimelineExport& times) {
-  std::vector<std::vector<ItemEvent>> ranks(times.plan.home.size());
+IdVector<RankId, std::vector<ItemEvent>> events_of_ranks(const TimelineExport& times) {
+  IdVector<RankId, std::vector<ItemEvent>> ranks(times.plan.home.size());
   for (const ItemEvent& event : times.timeline.events) {
-    ranks[static_cast<size_t>(to_index(event.rank))].push_back(event);
+    ranks[event.rank].push_back(event);
     if (event.item.kind != StageKind::transfer) continue;
-    const Pass& pass = event.item.is_backward ? times.plan.backward : times.plan.forward;
-    const RankId to = pass.transfers[static_cast<size_t>(event.item.index)].dst;
-    if (to != event.rank) ranks[static_cast<size_t>(to_index(to))].push_back(event);
+    const RankId to = sent_item(times.plan, event.item).dst;
+    if (to != event.rank) ranks[to].push_back(event);
   }
   return ranks;
 }
@@ -281,20 +282,17 @@ void write_rank(const TimelineExport& times, RankId rank, std::span<const ItemEv
 }  // namespace
 
 Result<size_t> write_chakra(const TimelineExport& times, const std::string& prefix) {
-  const std::vector<std::vector<ItemEvent>> ranks = events_of_ranks(times);
-  const auto path_of = [&](size_t rank) { return fmt::format("{}.{}.et", prefix, rank); };
+  const IdVector<RankId, std::vector<ItemEvent>> ranks = events_of_ranks(times);
+  const auto path_of = [&](RankId rank) { return fmt::format("{}.{}.et", prefix, to_index(rank)); };
   size_t bytes = 0;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+  for (const RankId rank : ranks.ids()) {
     const Result<size_t> written = write_whole_file(
-        path_of(rank),
-        [&](std::ostream& out) {
-          write_rank(times, RankId{static_cast<int32_t>(rank)}, ranks[rank], out);
-        },
+        path_of(rank), [&](std::ostream& out) { write_rank(times, rank, ranks[rank], out); },
         "the Chakra trace");
     if (!written) {
       std::error_code ignored;
-      for (size_t before = 0; before < rank; ++before)
-        std::filesystem::remove(path_of(before), ignored);
+      for (int32_t before = 0; before < to_index(rank); ++before)
+        std::filesystem::remove(path_of(RankId{before}), ignored);
       return written.error();
     }
     bytes += written.value();

@@ -3,6 +3,7 @@
 #include "sim/base/machine_memory.h"
 #include "sim/clock/measured.h"
 #include "sim/documents/json_text.h"
+#include "sim/plan/direction.h"
 
 #include <algorithm>
 #include <cmath>
@@ -53,10 +54,11 @@ std::string describe_critical(const CriticalPath& path, double total_us) {
   return text + fmt::format("launches and waiting {:.1f} %", 100 * path.waiting_us / total_us);
 }
 
-void write_pass_text(const char* name, const PassTimeline& pass, const Plan& plan, bool is_backward,
+void write_pass_text(const Timeline& timeline, const Plan& plan, Direction direction,
                      std::ostream& out) {
-  out << fmt::format("{}: {:.3f} ms, {:.0f} TFLOP/s a GPU\n", name, pass.total_us * 1e-3,
-                     tflops_of_pass(plan, is_backward, pass.total_us));
+  const PassTimeline& pass = timeline.pass(direction);
+  out << fmt::format("{}: {:.3f} ms, {:.0f} TFLOP/s a GPU\n", to_name(direction),
+                     pass.total_us * 1e-3, tflops_of_pass(plan, direction, pass.total_us));
   out << fmt::format("  {:<22}{:>10} {:>10} {:>10}\n", "ms a rank", "least", "mean", "most");
   const auto line = [&](const char* what, auto figure) {
     out << fmt::format("  {:<22}{}\n", what, show_spread(spread_over(pass.ranks, figure)));
@@ -77,10 +79,11 @@ Json rank_json(const RankTimes& rank) {
           {"transfer_us", rank.transfer_us}};
 }
 
-Json pass_json(const PassTimeline& pass, const Plan& plan, bool is_backward) {
+Json pass_json(const Timeline& timeline, const Plan& plan, Direction direction) {
+  const PassTimeline& pass = timeline.pass(direction);
   Json json;
   json["total_us"] = pass.total_us;
-  json["tflops_per_gpu"] = tflops_of_pass(plan, is_backward, pass.total_us);
+  json["tflops_per_gpu"] = tflops_of_pass(plan, direction, pass.total_us);
   Json chain;
   for (const StageKind kind : {StageKind::transfer, StageKind::reorder, StageKind::compute,
                                StageKind::merge, StageKind::finish})
@@ -167,9 +170,8 @@ void write_timeline_text(const TimelineExport& times, std::ostream& out) {
   const auto& [plan, cluster, timeline, measured] = times;
   out << fmt::format("{} ranks on {}, stack {}: predicted, not measured\n", plan.home.size(),
                      cluster.title, timeline.stack);
-  write_pass_text("forward", timeline.forward, plan, false, out);
-  if (plan.scenario.numerics.backward)
-    write_pass_text("backward", timeline.backward, plan, true, out);
+  write_pass_text(timeline, plan, Direction::forward, out);
+  if (plan.scenario.numerics.backward) write_pass_text(timeline, plan, Direction::backward, out);
   const auto fullest = std::max_element(timeline.memory_bytes.begin(), timeline.memory_bytes.end());
   const double memory = gibibytes(*fullest);
   out << fmt::format("memory: at most {:.2f} GiB, on rank {}; a GPU has {:.1f}{}\n", memory,
@@ -204,8 +206,9 @@ void write_timeline_json(const TimelineExport& times, std::ostream& out) {
   head["stack"] = timeline.stack;
   head["plan_hash"] = to_hex(plan.hash);
   head["cp_size"] = plan.home.size();
-  head["forward"] = pass_json(timeline.forward, plan, false);
-  if (plan.scenario.numerics.backward) head["backward"] = pass_json(timeline.backward, plan, true);
+  head["forward"] = pass_json(timeline, plan, Direction::forward);
+  if (plan.scenario.numerics.backward)
+    head["backward"] = pass_json(timeline, plan, Direction::backward);
   head["memory_bytes"] = timeline.memory_bytes;
   head["device_memory_gib"] = cluster.device.memory_gib;
   if (!measured.empty()) {
@@ -223,9 +226,9 @@ void write_timeline_json(const TimelineExport& times, std::ostream& out) {
     fmt::format_to(std::back_inserter(buffer),
                    "{}\n{{\"pass\":\"{}\",\"kind\":\"{}\",\"index\":{},\"rank\":{},\"step\":{},"
                    "\"start_ns\":{},\"end_ns\":{}}}",
-                   i == 0 ? "" : ",", event.item.is_backward ? "backward" : "forward",
-                   to_name(event.item.kind), event.item.index, to_index(event.rank),
-                   to_index(event.step), event.start_ns, event.end_ns);
+                   i == 0 ? "" : ",", to_name(event.item.direction), to_name(event.item.kind),
+                   event.item.index, to_index(event.rank), to_index(event.step), event.start_ns,
+                   event.end_ns);
     if (buffer.size() > (1 << 16)) {
       out.write(buffer.data(), static_cast<std::streamsize>(buffer.size()));
       buffer.clear();

@@ -1,10 +1,12 @@
 #include "sim/app/predict/timeline_trace.h"
 
-#include "sim/app/predict/item_buffers.h"
+#include "sim/base/id_vector.h"
 #include "sim/base/version.h"
 #include "sim/clock/event_table.h"
 #include "sim/documents/json_text.h"
 #include "sim/plan/check/plan_text.h"
+#include "sim/plan/item_uses.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <array>
@@ -22,15 +24,9 @@ namespace {
 constexpr size_t kMostThreads = 16;
 constexpr int64_t kNone = EventTable::kNone;
 
-const Pass& pass_of(const Plan& plan, const ItemId& item) {
-  return item.is_backward ? plan.backward : plan.forward;
-}
-
-const char* pass_name(const ItemId& item) { return item.is_backward ? "backward" : "forward"; }
-
 const TransferItem* transfer_of(const Plan& plan, const ItemId& item) {
   if (item.kind != StageKind::transfer) return nullptr;
-  return &pass_of(plan, item).transfers[static_cast<size_t>(item.index)];
+  return &plan.pass(item.direction).transfers[static_cast<size_t>(item.index)];
 }
 
 /// Text that leaves in pieces.
@@ -55,32 +51,34 @@ class Outlet {
 
 std::string show_us(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
-void find_arrivals_of_pass(const Plan& plan, const Pass& pass, const EventTable& table,
+void find_arrivals_of_pass(const Plan& plan, Direction direction, std::span<const ItemEvent> events,
                            std::vector<Arrival>& arrivals) {
+  const Pass& pass = plan.pass(direction);
+  const EventTable table(plan, direction, events);
   // What has landed in a buffer and was not read yet, and what was not sent on: two chains through
   // the transfers.
-  std::array<std::vector<int64_t>, 2> landed, next;
-  for (std::vector<int64_t>& first : landed) first.assign(plan.buffers.size(), kNone);
-  for (std::vector<int64_t>& after : next) after.assign(pass.transfers.size(), kNone);
+  std::array<IdVector<BufferId, int64_t>, 2> landed;
+  std::array<std::vector<int64_t>, 2> next;
+  for (auto& first : landed) first.assign(plan.buffers.size(), kNone);
+  for (auto& after : next) after.assign(pass.transfers.size(), kNone);
   for (const Stage& stage : pass.stages) {
     const bool is_transfer = stage.kind == StageKind::transfer;
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const int64_t event = table.find(stage.kind, i);
-      if (event == kNone) continue;
-      for (const BufferId buffer : buffers_read(pass, stage.kind, i)) {
-        if (buffer == kNoBuffer) continue;
-        int64_t& first = landed[is_transfer][static_cast<size_t>(to_index(buffer))];
+    for_each_item(pass, direction, stage, [&](const ItemId& id, const auto& item) {
+      const int64_t event = table.find(id.kind, id.index);
+      if (event == kNone) return;
+      visit_reads(item, [&](BufferId buffer) {
+        int64_t& first = landed[is_transfer][buffer];
         for (int64_t t = first; t != kNone; t = next[is_transfer][static_cast<size_t>(t)])
           arrivals.push_back({table.find(StageKind::transfer, t), event, is_transfer});
         first = kNone;
-      }
-    }
+      });
+    });
     if (!is_transfer) continue;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
       const bool is_message = item.src != item.dst && table.find(StageKind::transfer, i) != kNone;
       for (size_t use = 0; use < landed.size(); ++use) {
-        int64_t& first = landed[use][static_cast<size_t>(to_index(item.to))];
+        int64_t& first = landed[use][item.to];
         if (item.landing == Landing::replace && item.to_rows == kAllRows) first = kNone;
         if (!is_message) continue;
         next[use][static_cast<size_t>(i)] = first;
@@ -91,11 +89,11 @@ void find_arrivals_of_pass(const Plan& plan, const Pass& pass, const EventTable&
 }
 
 /// Events of each rank, in plan order.
-std::vector<std::vector<int64_t>> events_by_rank(const Plan& plan,
-                                                 std::span<const ItemEvent> events) {
-  std::vector<std::vector<int64_t>> ranks(plan.home.size());
+IdVector<RankId, std::vector<int64_t>> events_by_rank(const Plan& plan,
+                                                      std::span<const ItemEvent> events) {
+  IdVector<RankId, std::vector<int64_t>> ranks(plan.home.size());
   for (size_t e = 0; e < events.size(); ++e)
-    ranks[static_cast<size_t>(to_index(events[e].rank))].push_back(static_cast<int64_t>(e));
+    ranks[events[e].rank].push_back(static_cast<int64_t>(e));
   return ranks;
 }
 
@@ -139,7 +137,7 @@ std::string amount_of(const Plan& plan, const ItemId& item) {
   if (const TransferItem* transfer = transfer_of(plan, item))
     return fmt::format(",\"bytes\":{}", transfer->bytes);
   if (item.kind != StageKind::compute) return "";
-  const ComputeItem& compute = pass_of(plan, item).computes[static_cast<size_t>(item.index)];
+  const ComputeItem& compute = plan.pass(item.direction).computes[static_cast<size_t>(item.index)];
   return fmt::format(",\"pairs\":{}", compute.visible_pairs);
 }
 
@@ -161,9 +159,9 @@ class TraceGroup {
   }
 
   void write() {
-    std::vector<std::vector<int64_t>> ranks = events_by_rank(plan_, events_);
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      const int64_t process = first_process_ + static_cast<int64_t>(rank);
+    IdVector<RankId, std::vector<int64_t>> ranks = events_by_rank(plan_, events_);
+    for (const RankId rank : ranks.ids()) {
+      const int64_t process = first_process_ + to_index(rank);
       name_process(process, rank);
       std::vector<int64_t>& events = ranks[rank];
       const auto moves = std::stable_partition(events.begin(), events.end(), [&](int64_t e) {
@@ -179,12 +177,12 @@ class TraceGroup {
  private:
   const ItemEvent& event(int64_t e) const { return events_[static_cast<size_t>(e)]; }
 
-  void name_process(int64_t process, size_t rank) {
+  void name_process(int64_t process, RankId rank) {
     out_.write(
         ",\n{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":\"rank {}, "
         "{}\"}}}},\n{{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":{},\"args\":{{"
         "\"sort_index\":{}}}}}",
-        process, rank, word_, process, process);
+        process, to_index(rank), word_, process, process);
   }
 
   /// Gives how many threads there are.
@@ -222,9 +220,8 @@ class TraceGroup {
         "\"dur\":{},\"args\":{{\"pass\":\"{}\",\"step\":{},\"kind\":\"{}\",\"item\":{},"
         "\"what\":\"{}\"{}}}}}",
         slice_name(plan_, event), to_name(item.kind), process, thread, start,
-        show_us(event.end_ns - event.start_ns), pass_name(item), to_index(event.step),
-        to_name(item.kind), item.index,
-        describe_item(plan_, pass_of(plan_, item), item.kind, item.index), amount_of(plan_, item));
+        show_us(event.end_ns - event.start_ns), to_name(item.direction), to_index(event.step),
+        to_name(item.kind), item.index, describe_item(plan_, item), amount_of(plan_, item));
     // A flow end belongs to the slice that is open then, or was opened last at the same moment.
     for (const bool is_sent_on : {false, true}) {
       if (uses_[static_cast<size_t>(e)][is_sent_on])
@@ -299,8 +296,8 @@ void begin_trace(const Json& about, const std::string& label, Outlet& outlet) {
 
 std::vector<Arrival> find_arrivals(const Plan& plan, std::span<const ItemEvent> events) {
   std::vector<Arrival> arrivals;
-  find_arrivals_of_pass(plan, plan.forward, EventTable(plan, false, events), arrivals);
-  find_arrivals_of_pass(plan, plan.backward, EventTable(plan, true, events), arrivals);
+  for (const Direction direction : kDirections)
+    find_arrivals_of_pass(plan, direction, events, arrivals);
   std::sort(arrivals.begin(), arrivals.end(), [](const Arrival& a, const Arrival& b) {
     return std::pair(a.read, a.sent) < std::pair(b.read, b.sent);
   });
@@ -336,27 +333,28 @@ void write_measured_trace(const Plan& plan, std::span<const ItemEvent> events,
 void write_timeline_csv(const TimelineExport& times, std::ostream& out) {
   const Plan& plan = times.plan;
   const bool has_record = !times.measured.empty();
-  const EventTable forward(plan, false, times.measured);
-  const EventTable backward(plan, true, times.measured);
+  const ByDirection<EventTable> measured{EventTable(plan, Direction::forward, times.measured),
+                                         EventTable(plan, Direction::backward, times.measured)};
   Outlet outlet(out);
   outlet.write("pass,kind,index,rank,step,start_us,end_us,bytes,pairs,to{}\n",
                has_record ? ",measured_start_us,measured_end_us" : "");
   for (const ItemEvent& event : times.timeline.events) {
     const ItemId& item = event.item;
     const TransferItem* transfer = transfer_of(plan, item);
-    outlet.write("{},{},{},{},{},{},{},", pass_name(item), to_name(item.kind), item.index,
+    outlet.write("{},{},{},{},{},{},{},", to_name(item.direction), to_name(item.kind), item.index,
                  to_index(event.rank), to_index(event.step), show_us(event.start_ns),
                  show_us(event.end_ns));
     if (transfer != nullptr) {
       outlet.write("{},,{}", transfer->bytes, to_index(transfer->dst));
     } else if (item.kind == StageKind::compute) {
-      outlet.write(",{},",
-                   pass_of(plan, item).computes[static_cast<size_t>(item.index)].visible_pairs);
+      outlet.write(
+          ",{},",
+          plan.pass(item.direction).computes[static_cast<size_t>(item.index)].visible_pairs);
     } else {
       outlet.write(",,");
     }
     if (has_record) {
-      const int64_t e = (item.is_backward ? backward : forward).find(item.kind, item.index);
+      const int64_t e = measured[item.direction].find(item.kind, item.index);
       if (e == kNone) {
         outlet.write(",,");
       } else {

@@ -2,6 +2,8 @@
 
 #include "sim/documents/verdict_text.h"
 
+#include <string_view>
+
 namespace cpscope {
 namespace {
 
@@ -11,11 +13,11 @@ Json place_json(const WrongPlace& place) {
     return v ? finite_or_null(*v) : Json(nullptr);
   };
   const FaultSite& site = place.site;
-  Json json{{"pass", site.is_backward ? "backward" : "forward"},
+  Json json{{"pass", to_name(site.item.direction)},
             {"step", to_index(site.step)},
             {"rank", to_index(site.rank)},
-            {"kind", site.is_load ? std::string("input") : std::string(to_name(site.kind))},
-            {"item", site.item},
+            {"kind", site.is_load ? std::string_view("input") : to_name(site.item.kind)},
+            {"item", site.item.index},
             {"tensor", place.array},
             {"token", known(place.token)},
             {"is_key", place.is_key},

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/app/report/findings.h"
 #include "sim/documents/json_text.h"
+#include "sim/findings/findings.h"
 
 namespace cpscope {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/app/report/findings.h"
 #include "sim/base/result.h"
+#include "sim/findings/findings.h"
 
 #include <cstddef>
 #include <string>

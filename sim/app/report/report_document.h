@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/app/report/figure.h"
-#include "sim/app/report/findings.h"
+#include "sim/findings/figure.h"
+#include "sim/findings/findings.h"
 
 #include <string>
 #include <variant>

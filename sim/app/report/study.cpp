@@ -1,6 +1,7 @@
 #include "sim/app/report/study.h"
 
 #include "sim/run/grade/first_item.h"
+#include "sim/run/grade/probe_parts.h"
 #include "sim/run/grade/record_diff.h"
 #include "sim/run/record/item_tensors.h"
 
@@ -70,8 +71,7 @@ Result<RunRecord> walk_clean(Toolbox& toolbox, const CheckedPlan& plan, const Ru
 WrongPlace make_wrong_place(const FirstItem& first, const Plan& plan) {
   const ItemTensorName& name = first.name;
   WrongPlace place;
-  place.site = {name.item.is_backward, false, name.item.kind, name.rank, name.step,
-                name.item.index};
+  place.site = {name.item, name.rank, name.step};
   place.array = name.array;
   place.is_key = name.array == "dk" || name.array == "dv";
   place.found_by =
@@ -128,16 +128,6 @@ void add_rows(const TensorGrade& grade, const Tensor& seen, const Tensor& exact,
   }
 }
 
-int32_t owner_of(const std::vector<std::vector<TokenRun>>& runs_by_rank, int64_t token) {
-  for (size_t rank = 0; rank < runs_by_rank.size(); ++rank) {
-    for (const TokenRun& run : runs_by_rank[rank]) {
-      if (token >= run.begin && token < run.end && (token - run.begin) % run.stride == 0)
-        return static_cast<int32_t>(rank);
-    }
-  }
-  return -1;
-}
-
 bool is_of_keys(const std::string& tensor) { return tensor == "dk" || tensor == "dv"; }
 
 }  // namespace
@@ -160,8 +150,7 @@ std::vector<WrongRow> list_worst_rows(const Plan& plan, const Answer& seen, cons
                    [](const WrongRow& a, const WrongRow& b) { return a.share > b.share; });
   if (rows.size() > kMostWorstRows) rows.resize(kMostWorstRows);
   for (WrongRow& row : rows)
-    row.rank =
-        owner_of(is_of_keys(row.tensor) ? plan.layout.kv_runs : plan.layout.q_runs, row.token);
+    row.rank = owner_of(plan, is_of_keys(row.tensor) ? Side::kv : Side::q, row.token);
   return rows;
 }
 

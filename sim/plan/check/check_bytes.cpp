@@ -27,8 +27,11 @@ struct Sizes {
     qk = attention.head_dim_qk;
     v = attention.head_dim_v;
   }
-  int64_t q_rows(int64_t rank) const { return plan.rows(plan.q_lists[rank]); }
-  int64_t kv_rows(int64_t rank) const { return plan.rows(plan.kv_lists[rank]); }
+  int64_t rows(Side side, int64_t rank) const {
+    return plan.rows(plan.lists(side)[RankId{static_cast<int32_t>(rank)}]);
+  }
+  int64_t q_rows(int64_t rank) const { return rows(Side::q, rank); }
+  int64_t kv_rows(int64_t rank) const { return rows(Side::kv, rank); }
 };
 
 /// Number of KV heads that query heads [begin, end) read, counted head by head. With `only_shared`,

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 #include <tuple>
-#include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -20,11 +21,11 @@ struct Work {
   size_t item;  // the first compute item that does it
 };
 
-using Readers = std::unordered_map<int32_t, std::unique_ptr<RowReader>>;
+using Readers = std::map<std::pair<RunListId, Side>, std::unique_ptr<RowReader>>;
 
-const RowReader& reader_of(Readers& readers, const Plan& plan, RunListId list, bool is_query) {
-  auto& entry = readers[to_index(list) * 2 + (is_query ? 1 : 0)];
-  if (!entry) entry = std::make_unique<RowReader>(plan, list, is_query);
+const RowReader& reader_of(Readers& readers, const Plan& plan, RunListId list, Side side) {
+  auto& entry = readers[{list, side}];
+  if (!entry) entry = std::make_unique<RowReader>(plan, list, side);
   return *entry;
 }
 
@@ -221,8 +222,8 @@ std::optional<std::string> check_bands(const Plan& plan) {
   const std::vector<Work> works = distinct_work(plan);
   Readers readers;
   for (const Work& work : works) {
-    reader_of(readers, plan, work.q_tokens, true);
-    reader_of(readers, plan, work.kv_tokens, false);
+    reader_of(readers, plan, work.q_tokens, Side::q);
+    reader_of(readers, plan, work.kv_tokens, Side::kv);
   }
   const int64_t blocks = std::min<int64_t>(static_cast<int64_t>(works.size()), 64);
   std::vector<std::string> complaints(static_cast<size_t>(blocks));
@@ -231,8 +232,8 @@ std::optional<std::string> check_bands(const Plan& plan) {
          w += static_cast<size_t>(blocks)) {
       const ComputeItem& item = plan.forward.computes[works[w].item];
       const auto bands = plan.slices_of(item);
-      const BandJudge judge(plan, *readers.at(to_index(item.q_tokens) * 2 + 1),
-                            *readers.at(to_index(item.kv_tokens) * 2));
+      const BandJudge judge(plan, *readers.at({item.q_tokens, Side::q}),
+                            *readers.at({item.kv_tokens, Side::kv}));
       int64_t pairs = 0;
       for (const BandSlice& band : bands) {
         pairs += count_pairs(band);
@@ -384,7 +385,7 @@ std::string first_miscounted(const Plan& plan) {
   std::vector<int64_t> seen(static_cast<size_t>(tokens), 0);
   Readers readers;
   for (const ComputeItem& item : plan.forward.computes) {
-    const RowReader& q = reader_of(readers, plan, item.q_tokens, true);
+    const RowReader& q = reader_of(readers, plan, item.q_tokens, Side::q);
     for (const BandSlice& band : plan.slices_of(item)) {
       for (int64_t row = band.q0; row < band.q1; ++row) {
         const ColumnRange columns = columns_of_row(band, row);

@@ -1,4 +1,5 @@
 #include "sim/plan/check/check_rows.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <map>
@@ -9,7 +10,7 @@ namespace cpscope {
 namespace {
 
 /// A hash of a compute item; no other sum of items is likely to equal it.
-uint64_t fingerprint(size_t item) {
+uint64_t fingerprint(int64_t item) {
   uint64_t x = (static_cast<uint64_t>(item) + 1) * 0x9E3779B97F4A7C15ULL;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
@@ -78,26 +79,14 @@ class ShareLedger {
 /// Follows the sums of dK, dV through merges, hops and reorders.
 class ShareWalk {
  public:
-  explicit ShareWalk(const Plan& plan)
-      : plan_(plan),
-        ledger_(plan),
-        sums_(plan.buffers.size()),
-        tokens_(plan.buffers.size(), kNoTokens) {}
+  explicit ShareWalk(const Plan& plan) : plan_(plan), ledger_(plan), sums_(plan.buffers.size()) {}
 
   std::optional<std::pair<int64_t, int32_t>> run() {
-    const Pass& pass = plan_.backward;
-    for (const Stage& stage : pass.stages) {
-      for (int64_t i = stage.begin; i < stage.end; ++i) {
-        if (stage.kind == StageKind::compute) produce(pass.computes[i], static_cast<size_t>(i));
-        if (stage.kind == StageKind::merge) merge(pass.merges[i]);
-        if (stage.kind == StageKind::transfer) transfer(pass.transfers[i]);
-        if (stage.kind == StageKind::reorder)
-          sums_[to_index(pass.reorders[i].to)] = sums_[to_index(pass.reorders[i].from)];
-      }
-    }
+    for_each_item(plan_, Direction::backward,
+                  [&](const ItemId& id, const auto& item) { follow(id, item); });
     for (const HomeBuffers& home : plan_.home) {
       const BufferSpec& spec = plan_.buffer(home.dkv);
-      for (const Share& share : sums_[to_index(home.dkv)])
+      for (const Share& share : sums_[home.dkv])
         ledger_.add(share.tokens, share.rows, share.whole ? spec.heads : share.heads, share.weight);
     }
     return ledger_.first_difference();
@@ -111,28 +100,32 @@ class ShareWalk {
     uint64_t weight;
   };
 
-  void produce(const ComputeItem& item, size_t index) {
+  void follow(const ItemId& id, const ComputeItem& item) {
     if (item.num_slices == 0) return;
     const HeadRange heads = kv_heads_of(plan_.scenario.attention, item.heads);
-    const uint64_t weight = fingerprint(index);
+    const uint64_t weight = fingerprint(id.index);
     ledger_.add(item.kv_tokens, kAllRows, heads, 0 - weight);
-    sums_[to_index(item.dkv)] = {{item.kv_tokens, kAllRows, heads, false, weight}};
+    sums_[item.dkv] = {{item.kv_tokens, kAllRows, heads, false, weight}};
   }
 
-  void merge(const MergeItem& item) {
+  void follow(const ItemId& /*id*/, const ReorderItem& item) { sums_[item.to] = sums_[item.from]; }
+
+  void follow(const ItemId& /*id*/, const FinishItem& /*item*/) {}
+
+  void follow(const ItemId& /*id*/, const MergeItem& item) {
     if (plan_.buffer(item.into).kind != BufferKind::dkv) return;
-    auto& into = sums_[to_index(item.into)];
+    auto& into = sums_[item.into];
     if (item.order == 0) into.clear();
     if (item.partial == kNoBuffer) return;
-    auto& partial = sums_[to_index(item.partial)];
+    auto& partial = sums_[item.partial];
     for (const Share& share : partial) add_share(into, share);
     partial.clear();
   }
 
-  void transfer(const TransferItem& item) {
+  void follow(const ItemId& /*id*/, const TransferItem& item) {
     if (item.payload != Payload::dkv) return;
-    auto& to = sums_[to_index(item.to)];
-    const auto& from = sums_[to_index(item.from)];
+    auto& to = sums_[item.to];
+    const auto& from = sums_[item.from];
     if (item.landing == Landing::replace) {
       to = from;
       return;
@@ -157,8 +150,7 @@ class ShareWalk {
 
   const Plan& plan_;
   ShareLedger ledger_;
-  std::vector<std::vector<Share>> sums_;  // [buffer]
-  std::vector<RunListId> tokens_;
+  IdVector<BufferId, std::vector<Share>> sums_;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "sim/plan/check/check_rows.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <map>
@@ -31,11 +32,11 @@ struct Landed {
 class Walk {
  public:
   explicit Walk(const Plan& plan) : plan_(plan), contents_(plan.buffers.size()), picker_(plan) {
-    for (size_t b = 0; b < plan.buffers.size(); ++b) {
-      contents_[b].tokens = plan.buffers[b].tokens;
+    for (const BufferId id : plan.buffers.ids()) {
+      const BufferSpec& spec = plan.buffer(id);
+      at(id).tokens = spec.tokens;
       // A buffer without rows is complete from the start.
-      const bool is_empty = plan.buffers[b].tokens != kNoTokens && plan.buffers[b].rows == 0;
-      contents_[b].is_complete = contents_[b].is_finished = is_empty;
+      at(id).is_complete = at(id).is_finished = spec.tokens != kNoTokens && spec.rows == 0;
     }
     for (const HomeBuffers& home : plan.home) {
       at(home.q).is_complete = true;
@@ -44,14 +45,17 @@ class Walk {
     }
   }
 
-  std::optional<std::string> run(const Pass& pass, bool is_backward) {
-    is_backward_ = is_backward;
+  std::optional<std::string> run(Direction direction) {
+    const Pass& pass = plan_.pass(direction);
+    direction_ = direction;
     merged_.assign(pass.computes.size(), 0);
     for (const Stage& stage : pass.stages) {
       if (auto text = run_stage(pass, stage)) return text;
     }
     for (size_t c = 0; c < pass.computes.size(); ++c) {
-      const int32_t expected = pass.computes[c].num_slices == 0 ? 0 : (is_backward ? 2 : 1);
+      const int32_t expected = pass.computes[c].num_slices == 0   ? 0
+                               : direction == Direction::backward ? 2
+                                                                  : 1;
       if (merged_[c] != expected) {
         return fmt::format("the result of rank {}, step {} is merged {} times, {} expected",
                            to_index(pass.computes[c].rank), to_index(pass.computes[c].step),
@@ -61,48 +65,36 @@ class Walk {
     return std::nullopt;
   }
 
-  std::optional<std::string> check_answers(bool is_backward) const {
-    for (size_t r = 0; r < plan_.home.size(); ++r) {
-      const HomeBuffers& home = plan_.home[r];
-      for (const BufferId id :
-           is_backward ? std::vector{home.dq, home.dkv} : std::vector{home.out}) {
+  std::optional<std::string> check_answers() const {
+    for (const RankId rank : plan_.home.ids()) {
+      const HomeBuffers& home = plan_.home[rank];
+      for (const BufferId id : direction_ == Direction::backward ? std::vector{home.dq, home.dkv}
+                                                                 : std::vector{home.out}) {
         if (!at(id).is_complete)
-          return fmt::format("rank {} ends without its {}", r, to_name(plan_.buffer(id).kind));
+          return fmt::format("rank {} ends without its {}", to_index(rank),
+                             to_name(plan_.buffer(id).kind));
         if (!at(id).is_finished)
-          return fmt::format("rank {} never finishes its {}", r, to_name(plan_.buffer(id).kind));
+          return fmt::format("rank {} never finishes its {}", to_index(rank),
+                             to_name(plan_.buffer(id).kind));
       }
     }
     return std::nullopt;
   }
 
  private:
-  Content& at(BufferId id) { return contents_[static_cast<size_t>(to_index(id))]; }
-  const Content& at(BufferId id) const { return contents_[static_cast<size_t>(to_index(id))]; }
+  Content& at(BufferId id) { return contents_[id]; }
+  const Content& at(BufferId id) const { return contents_[id]; }
 
   std::optional<std::string> run_stage(const Pass& pass, const Stage& stage) {
-    switch (stage.kind) {
-      case StageKind::transfer:
-        return run_transfers(pass, stage);
-      case StageKind::reorder:
-        for (int64_t i = stage.begin; i < stage.end; ++i) {
-          if (auto text = reorder(pass.reorders[i])) return text;
-        }
-        return std::nullopt;
-      case StageKind::compute:
-        for (int64_t i = stage.begin; i < stage.end; ++i) {
-          if (auto text = compute(pass.computes[i], i)) return text;
-        }
-        return std::nullopt;
-      case StageKind::merge:
-        for (int64_t i = stage.begin; i < stage.end; ++i) {
-          if (auto text = merge(pass, pass.merges[i])) return text;
-        }
-        return std::nullopt;
-      case StageKind::finish:
-        for (int64_t i = stage.begin; i < stage.end; ++i) {
-          if (auto text = finish(pass.finishes[i])) return text;
-        }
-        return std::nullopt;
+    if (stage.kind == StageKind::transfer) return run_transfers(pass, stage);
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const Overload run_item{
+          [](const TransferItem&) -> std::optional<std::string> { return std::nullopt; },
+          [&](const ReorderItem& item) { return reorder(item); },
+          [&](const ComputeItem& item) { return compute(item, i); },
+          [&](const MergeItem& item) { return merge(pass, item); },
+          [&](const FinishItem& item) { return finish(item); }};
+      if (auto text = visit_item(pass, stage.kind, i, run_item)) return text;
     }
     return std::nullopt;
   }
@@ -115,7 +107,7 @@ class Walk {
   /// All transfers of a stage run at the same time: what one writes no other of the stage may read.
   std::optional<std::string> run_transfers(const Pass& pass, const Stage& stage) {
     std::vector<Content> before;
-    std::unordered_set<int32_t> read;
+    std::unordered_set<BufferId> read;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
       const Content& from = at(item.from);
@@ -126,13 +118,13 @@ class Walk {
       const bool is_share = item.landing == Landing::add;
       if (is_share && from.is_finished && plan_.buffer(item.from).rows > 0)
         return name(item) + ": a share is finished before the sum is whole";
-      read.insert(to_index(item.from));
+      read.insert(item.from);
       before.push_back(from);
     }
-    std::unordered_map<int32_t, std::vector<Landed>> landed;
+    std::unordered_map<BufferId, std::vector<Landed>> landed;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
-      if (read.contains(to_index(item.to)))
+      if (read.contains(item.to))
         return name(item) + ": lands in a buffer that is being sent in the same stage";
       if (item.landing == Landing::add) {
         if (!at(item.to).is_complete)
@@ -145,13 +137,14 @@ class Walk {
       if (auto text = check_tokens(item, before[i - stage.begin])) return text;
     }
     for (const auto& [buffer, parts] : landed) {
-      if (auto text = check_disjoint(parts)) return fmt::format("buffer {}: {}", buffer, *text);
+      if (auto text = check_disjoint(parts))
+        return fmt::format("buffer {}: {}", to_index(buffer), *text);
     }
     return std::nullopt;
   }
 
   std::optional<std::string> land(const TransferItem& item, const Content& from,
-                                  std::unordered_map<int32_t, std::vector<Landed>>& landed) {
+                                  std::unordered_map<BufferId, std::vector<Landed>>& landed) {
     Content& to = at(item.to);
     const BufferSpec& spec = plan_.buffer(item.to);
     if (spec.tokens == kNoTokens) {
@@ -170,7 +163,7 @@ class Walk {
     if (to.landed == 0) to.is_finished = true;
     to.is_finished = to.is_finished && from.is_finished;
     to.landed += rows * item.heads.size();
-    landed[to_index(item.to)].push_back({item.to_rows, item.heads});
+    landed[item.to].push_back({item.to_rows, item.heads});
     if (to.landed > spec.rows * spec.heads.size())
       return name(item) + ": more rows are written than the buffer has";
     to.is_complete = to.landed == spec.rows * spec.heads.size();
@@ -259,7 +252,7 @@ class Walk {
       return where + " reads query heads that it does not hold";
     if (kv_heads.begin < kv.heads.begin || kv_heads.end > kv.heads.end)
       return where + " reads KV heads that it does not hold";
-    if (is_backward_) {
+    if (direction_ == Direction::backward) {
       if (!(at(item.out).is_finished && at(item.d_out).is_complete))
         return where + " lacks out or d_out";
       if (!holds_queries(item, item.out, BufferKind::out) ||
@@ -267,8 +260,8 @@ class Walk {
         return where + " reads out or d_out of other queries";
     }
     if (item.num_slices == 0) return std::nullopt;
-    for (const BufferId id :
-         is_backward_ ? std::vector{item.dq, item.dkv} : std::vector{item.out}) {
+    for (const BufferId id : direction_ == Direction::backward ? std::vector{item.dq, item.dkv}
+                                                               : std::vector{item.out}) {
       if (!fits_result(item, id)) return where + " writes to a buffer that is not made for it";
       if (at(id).result_of != kNothing)
         return where + " overwrites a result that was not merged yet";
@@ -288,8 +281,9 @@ class Walk {
   /// True if the buffer can hold the item's result on this rank until it is merged.
   bool fits_result(const ComputeItem& item, BufferId id) const {
     const BufferSpec& spec = plan_.buffer(id);
-    const BufferKind kind =
-        !is_backward_ ? BufferKind::out : (id == item.dq ? BufferKind::dq : BufferKind::dkv);
+    const BufferKind kind = direction_ == Direction::forward ? BufferKind::out
+                            : id == item.dq                  ? BufferKind::dq
+                                                             : BufferKind::dkv;
     const bool is_kv = kind == BufferKind::dkv;
     const HeadRange heads = is_kv ? kv_heads_of(plan_.scenario.attention, item.heads) : item.heads;
     return spec.rank == item.rank && spec.kind == kind && spec.role == BufferRole::partial &&
@@ -351,10 +345,10 @@ class Walk {
   }
 
   const Plan& plan_;
-  std::vector<Content> contents_;
+  IdVector<BufferId, Content> contents_;
   RowPicker picker_;
   std::vector<int32_t> merged_;
-  bool is_backward_ = false;
+  Direction direction_ = Direction::forward;
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, bool> same_tokens_;
 };
 
@@ -362,11 +356,11 @@ class Walk {
 
 CheckResult check_movement(const Plan& plan) {
   Walk walk(plan);
-  if (auto text = walk.run(plan.forward, false)) return broken("movement", "forward, " + *text);
-  if (auto text = walk.check_answers(false)) return broken("movement", *text);
-  if (plan.scenario.numerics.backward) {
-    if (auto text = walk.run(plan.backward, true)) return broken("movement", "backward, " + *text);
-    if (auto text = walk.check_answers(true)) return broken("movement", *text);
+  for (const Direction direction : kDirections) {
+    if (direction == Direction::backward && !plan.scenario.numerics.backward) continue;
+    if (auto text = walk.run(direction))
+      return broken("movement", fmt::format("{}, {}", to_name(direction), *text));
+    if (auto text = walk.check_answers()) return broken("movement", *text);
   }
   return passed("movement",
                 fmt::format("{} transfers carry what their senders hold to where it is read; every "

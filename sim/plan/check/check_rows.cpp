@@ -133,8 +133,7 @@ int64_t first_nonzero_of_events(const std::vector<WeightedRun>& runs, int64_t st
 
 }  // namespace
 
-RowReader::RowReader(const Plan& plan, RunListId list, bool is_query)
-    : plan_(plan), is_query_(is_query) {
+RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan), side_(side) {
   int64_t row = 0;
   for (const TokenRun& run : plan.list(list)) {
     // Cut the run where the sequence, or validity, changes.
@@ -142,14 +141,12 @@ RowReader::RowReader(const Plan& plan, RunListId list, bool is_query)
     while (index < run.count()) {
       const int64_t token = run.at(index);
       const int64_t sequence = sequence_of(token);
-      int64_t limit = is_query ? plan.layout.slots.tokens : plan.layout.slots.kv_tokens;
+      int64_t limit = plan.layout.slots.tokens_of(side);
       bool valid = false;
       if (sequence >= 0) {
-        const SequenceSlot& slot = plan.layout.slots.sequences[sequence];
-        const int64_t begin = is_query ? slot.q_begin : slot.kv_begin;
-        const int64_t valid_end = begin + (is_query ? slot.q_valid : slot.kv_valid);
-        valid = token < valid_end;
-        limit = valid ? valid_end : begin + (is_query ? slot.q_slot : slot.kv_slot);
+        const SlotSide slot = plan.layout.slots.sequences[sequence].side(side);
+        valid = token < slot.valid_end();
+        limit = valid ? slot.valid_end() : slot.end();
       }
       const int64_t stop = std::min(run.count(), (limit - run.begin + run.stride - 1) / run.stride);
       entries_.push_back({row + index, stop - index, token, run.stride});
@@ -173,16 +170,13 @@ RowReader::RowReader(const Plan& plan, RunListId list, bool is_query)
 
 int64_t RowReader::sequence_of(int64_t token) const {
   const auto& sequences = plan_.layout.slots.sequences;
-  const auto after = std::upper_bound(sequences.begin(), sequences.end(), token,
-                                      [&](int64_t id, const SequenceSlot& slot) {
-                                        return id < (is_query_ ? slot.q_begin : slot.kv_begin);
-                                      });
+  const auto after = std::upper_bound(
+      sequences.begin(), sequences.end(), token,
+      [&](int64_t id, const SequenceSlot& slot) { return id < slot.side(side_).begin; });
   // Of several sequences that begin at the same id only the last can hold it; the others have empty
   // slots.
   if (after == sequences.begin()) return -1;
-  const SequenceSlot& slot = *(after - 1);
-  const int64_t end = is_query_ ? slot.q_begin + slot.q_slot : slot.kv_begin + slot.kv_slot;
-  return token < end ? (after - 1) - sequences.begin() : -1;
+  return token < (after - 1)->side(side_).end() ? (after - 1) - sequences.begin() : -1;
 }
 
 size_t RowReader::entry_of(int64_t row) const {
@@ -198,11 +192,10 @@ RowPlace RowReader::place(int64_t row) const {
   place.token = entry.token + (row - entry.row) * entry.stride;
   const int64_t sequence = sequence_of(place.token);
   if (sequence < 0) return place;
-  const SequenceSlot& slot = plan_.layout.slots.sequences[sequence];
-  const int64_t position = place.token - (is_query_ ? slot.q_begin : slot.kv_begin);
-  if (position >= (is_query_ ? slot.q_valid : slot.kv_valid)) return place;
+  const SlotSide slot = plan_.layout.slots.sequences[sequence].side(side_);
+  if (place.token >= slot.valid_end()) return place;
   place.sequence = sequence;
-  place.position = position;
+  place.position = place.token - slot.begin;
   return place;
 }
 
@@ -247,7 +240,7 @@ int64_t first_shared(const std::vector<TokenRun>& runs) {
 }
 
 const std::vector<int64_t>& RowPicker::first_rows(RunListId list) {
-  std::vector<int64_t>& first = first_rows_[static_cast<size_t>(to_index(list))];
+  std::vector<int64_t>& first = first_rows_[list];
   if (first.empty()) {
     first.push_back(0);
     for (const TokenRun& run : plan_.list(list)) first.push_back(first.back() + run.count());
@@ -286,17 +279,13 @@ CheckResult broken(std::string name, std::string detail) {
 
 namespace {
 
-int64_t first_misowned(const Plan& plan, const std::vector<RunListId>& lists, int64_t tokens) {
-  std::vector<WeightedRun> runs{{{0, tokens, 1}, ~uint64_t{0}}};
-  for (const RunListId list : lists) {
+int64_t first_misowned(const Plan& plan, Side side) {
+  std::vector<WeightedRun> runs{{{0, plan.layout.slots.tokens_of(side), 1}, ~uint64_t{0}}};
+  for (const RunListId list : plan.lists(side)) {
     for (const TokenRun& run : plan.list(list)) runs.push_back({run, 1});
   }
   return first_unbalanced(runs);
 }
-
-}  // namespace
-
-namespace {
 
 /// Checks that the slots hold the scenario's sequences, one after another, inside the buffers.
 std::optional<std::string> check_slots(const Plan& plan) {
@@ -328,10 +317,10 @@ std::optional<std::string> check_slots(const Plan& plan) {
 
 CheckResult check_ownership(const Plan& plan) {
   if (auto text = check_slots(plan)) return broken("ownership", *text);
-  const int64_t q = first_misowned(plan, plan.q_lists, plan.layout.slots.tokens);
+  const int64_t q = first_misowned(plan, Side::q);
   if (q >= 0)
     return broken("ownership", fmt::format("query token {} is not owned by exactly one rank", q));
-  const int64_t kv = first_misowned(plan, plan.kv_lists, plan.layout.slots.kv_tokens);
+  const int64_t kv = first_misowned(plan, Side::kv);
   if (kv >= 0)
     return broken("ownership", fmt::format("key token {} is not owned by exactly one rank", kv));
   return passed("ownership", fmt::format("each of {} query and {} key tokens has one owner",
@@ -342,8 +331,8 @@ namespace {
 
 /// Checks that the home buffers hold what the layout says, with the right kind and role.
 std::optional<std::string> check_home(const Plan& plan) {
-  for (size_t r = 0; r < plan.home.size(); ++r) {
-    const HomeBuffers& home = plan.home[r];
+  for (const RankId rank : plan.home.ids()) {
+    const HomeBuffers& home = plan.home[rank];
     const std::pair<BufferId, BufferKind> named[] = {
         {home.q, BufferKind::q},         {home.kv, BufferKind::kv}, {home.out, BufferKind::out},
         {home.d_out, BufferKind::d_out}, {home.dq, BufferKind::dq}, {home.dkv, BufferKind::dkv}};
@@ -351,10 +340,10 @@ std::optional<std::string> check_home(const Plan& plan) {
       if (id == kNoBuffer) continue;
       const BufferSpec& buffer = plan.buffer(id);
       const bool is_kv = kind == BufferKind::kv || kind == BufferKind::dkv;
-      if (buffer.kind != kind || buffer.role != BufferRole::home ||
-          to_index(buffer.rank) != static_cast<int32_t>(r) ||
-          buffer.tokens != (is_kv ? plan.kv_lists[r] : plan.q_lists[r])) {
-        return fmt::format("the home {} buffer of rank {} is not its own", to_name(kind), r);
+      if (buffer.kind != kind || buffer.role != BufferRole::home || buffer.rank != rank ||
+          buffer.tokens != plan.lists(is_kv ? Side::kv : Side::q)[rank]) {
+        return fmt::format("the home {} buffer of rank {} is not its own", to_name(kind),
+                           to_index(rank));
       }
     }
   }
@@ -397,18 +386,18 @@ std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item
 
 CheckResult check_buffers(const Plan& plan) {
   if (auto text = check_home(plan)) return broken("buffers", *text);
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    const BufferSpec& buffer = plan.buffers[b];
+  for (const BufferId id : plan.buffers.ids()) {
+    const BufferSpec& buffer = plan.buffer(id);
     const bool is_kv = buffer.kind == BufferKind::kv || buffer.kind == BufferKind::dkv;
     const int32_t heads = is_kv ? plan.scenario.attention.kv_heads : plan.scenario.attention.heads;
     if (buffer.heads.begin < 0 || buffer.heads.end > heads || buffer.heads.size() <= 0) {
-      return broken("buffers", fmt::format("buffer {} of rank {} holds heads [{}, {}) of {}", b,
-                                           to_index(buffer.rank), buffer.heads.begin,
+      return broken("buffers", fmt::format("buffer {} of rank {} holds heads [{}, {}) of {}",
+                                           to_index(id), to_index(buffer.rank), buffer.heads.begin,
                                            buffer.heads.end, heads));
     }
     if (buffer.tokens != kNoTokens && plan.rows(buffer.tokens) != buffer.rows) {
       return broken("buffers",
-                    fmt::format("buffer {} of rank {} has {} rows for {} tokens", b,
+                    fmt::format("buffer {} of rank {} has {} rows for {} tokens", to_index(id),
                                 to_index(buffer.rank), buffer.rows, plan.rows(buffer.tokens)));
     }
   }

@@ -1,5 +1,8 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
+#include "sim/plan/batch_slots.h"
 #include "sim/plan/check/plan_check.h"
 #include "sim/plan/plan.h"
 
@@ -27,7 +30,7 @@ struct Stretch {
 /// of the planner's.
 class RowReader {
  public:
-  RowReader(const Plan& plan, RunListId list, bool is_query);
+  RowReader(const Plan& plan, RunListId list, Side side);
 
   RowPlace place(int64_t row) const;
   /// The stretches that touch rows [begin, end).
@@ -44,7 +47,7 @@ class RowReader {
   int64_t sequence_of(int64_t token) const;
 
   const Plan& plan_;
-  bool is_query_;
+  Side side_;
   int64_t rows_ = 0;
   std::vector<Entry> entries_;
   std::vector<Stretch> stretches_;
@@ -76,7 +79,7 @@ class RowPicker {
   const std::vector<int64_t>& first_rows(RunListId list);
 
   const Plan& plan_;
-  std::vector<std::vector<int64_t>> first_rows_;  // [list][run + 1]
+  IdVector<RunListId, std::vector<int64_t>> first_rows_;  // [run + 1]
 };
 
 /// Checks that ids, lists, stages and slices are in range; a part of "buffers". The other checks

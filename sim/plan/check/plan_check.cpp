@@ -1,6 +1,7 @@
 #include "sim/plan/check/plan_check.h"
 
 #include "sim/plan/check/check_rows.h"
+#include "sim/plan/visit_items.h"
 
 #include <fmt/format.h>
 
@@ -13,12 +14,8 @@ class IdJudge {
   explicit IdJudge(const Plan& plan) : plan_(plan) {}
 
   bool is_rank(RankId id) const { return to_index(id) >= 0 && to_index(id) < plan_.layout.cp_size; }
-  bool is_list(RunListId id) const {
-    return to_index(id) >= 0 && static_cast<size_t>(to_index(id)) < plan_.run_lists.size();
-  }
-  bool is_buffer(BufferId id) const {
-    return to_index(id) >= 0 && static_cast<size_t>(to_index(id)) < plan_.buffers.size();
-  }
+  bool is_list(RunListId id) const { return plan_.run_lists.has(id); }
+  bool is_buffer(BufferId id) const { return plan_.buffers.has(id); }
   bool are_heads(HeadRange heads, int32_t limit) const {
     return heads.begin >= 0 && heads.begin < heads.end && heads.end <= limit;
   }
@@ -27,33 +24,34 @@ class IdJudge {
     return is_rank(buffer.rank) && buffer.rows >= 0 &&
            (buffer.tokens == kNoTokens || is_list(buffer.tokens));
   }
-  bool is_sound(const HomeBuffers& home, bool backward) const {
+  bool is_sound(const HomeBuffers& home, bool has_backward) const {
     return is_buffer(home.q) && is_buffer(home.kv) && is_buffer(home.out) &&
-           (!backward || (is_buffer(home.d_out) && is_buffer(home.dq) && is_buffer(home.dkv)));
+           (!has_backward || (is_buffer(home.d_out) && is_buffer(home.dq) && is_buffer(home.dkv)));
   }
-  bool is_sound(const ComputeItem& item, bool backward) const {
+  bool is_sound(const ComputeItem& item, Direction direction) const {
     return is_rank(item.rank) && is_buffer(item.q) && is_buffer(item.kv) && is_buffer(item.out) &&
-           (!backward || (is_buffer(item.d_out) && is_buffer(item.dq) && is_buffer(item.dkv))) &&
+           (direction == Direction::forward ||
+            (is_buffer(item.d_out) && is_buffer(item.dq) && is_buffer(item.dkv))) &&
            is_list(item.q_tokens) && is_list(item.kv_tokens) &&
            are_heads(item.heads, plan_.scenario.attention.heads) && item.first_slice >= 0 &&
            item.num_slices >= 0 &&
            item.first_slice + item.num_slices <= static_cast<int64_t>(plan_.slices.size());
   }
-  bool is_sound(const TransferItem& item, bool) const {
+  bool is_sound(const TransferItem& item, Direction) const {
     return is_rank(item.src) && is_rank(item.dst) && is_buffer(item.from) && is_buffer(item.to) &&
            item.heads.begin >= 0 && item.heads.size() > 0 &&
            (item.from_rows == kAllRows || is_list(item.from_rows)) &&
            (item.to_rows == kAllRows || is_list(item.to_rows)) &&
            (item.tokens == kNoTokens || is_list(item.tokens));
   }
-  bool is_sound(const ReorderItem& item, bool) const {
+  bool is_sound(const ReorderItem& item, Direction) const {
     return is_rank(item.rank) && is_buffer(item.from) && is_buffer(item.to) && is_list(item.order);
   }
-  bool is_sound(const MergeItem& item, bool) const {
+  bool is_sound(const MergeItem& item, Direction) const {
     return is_rank(item.rank) && is_buffer(item.into) && item.order >= 0 &&
            (item.partial == kNoBuffer || is_buffer(item.partial));
   }
-  bool is_sound(const FinishItem& item, bool) const {
+  bool is_sound(const FinishItem& item, Direction) const {
     return is_rank(item.rank) && is_buffer(item.buffer);
   }
 
@@ -62,34 +60,34 @@ class IdJudge {
 };
 
 /// Checks that every item of one kind is in exactly one stage, of its own step, and has valid ids.
-template <class Item>
-std::optional<std::string> check_items(const IdJudge& judge, const Pass& pass, bool backward,
-                                       StageKind kind, const std::vector<Item>& items) {
+std::optional<std::string> check_items(const IdJudge& judge, const Pass& pass, Direction direction,
+                                       StageKind kind) {
   int64_t next = 0;
   for (const Stage& stage : pass.stages) {
     if (stage.kind != kind) continue;
-    if (stage.begin != next || stage.end < stage.begin ||
-        stage.end > static_cast<int64_t>(items.size())) {
+    if (stage.begin != next || stage.end < stage.begin || stage.end > count_items(pass, kind)) {
       return fmt::format("step {}: a {} stage holds items [{}, {}) where {} is due",
                          to_index(stage.step), to_name(kind), stage.begin, stage.end, next);
     }
     next = stage.end;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
-      if (items[i].step != stage.step) {
-        return fmt::format("step {}: {} {} calls itself step {}", to_index(stage.step),
-                           to_name(kind), i, to_index(items[i].step));
-      }
-      if (!judge.is_sound(items[i], backward)) {
-        return fmt::format("step {}: {} {} has an invalid id", to_index(stage.step), to_name(kind),
-                           i);
-      }
+      const auto complaint = [&](const auto& item) -> std::optional<std::string> {
+        if (item.step != stage.step)
+          return fmt::format("step {}: {} {} calls itself step {}", to_index(stage.step),
+                             to_name(kind), i, to_index(item.step));
+        if (!judge.is_sound(item, direction))
+          return fmt::format("step {}: {} {} has an invalid id", to_index(stage.step),
+                             to_name(kind), i);
+        return std::nullopt;
+      };
+      if (auto text = visit_item(pass, kind, i, complaint)) return text;
     }
   }
-  if (next == static_cast<int64_t>(items.size())) return std::nullopt;
+  if (next == count_items(pass, kind)) return std::nullopt;
   return fmt::format("{} {} is in no stage", to_name(kind), next);
 }
 
-std::optional<std::string> check_pass(const IdJudge& judge, const Pass& pass, bool backward) {
+std::optional<std::string> check_pass(const IdJudge& judge, const Pass& pass, Direction direction) {
   int32_t step = 0;
   for (const Stage& stage : pass.stages) {
     if (to_index(stage.step) < step || to_index(stage.step) >= pass.num_steps)
@@ -99,31 +97,28 @@ std::optional<std::string> check_pass(const IdJudge& judge, const Pass& pass, bo
   }
   if (pass.num_steps != (pass.stages.empty() ? 0 : step + 1))
     return fmt::format("{} steps are announced, the last is step {}", pass.num_steps, step);
-  if (auto text = check_items(judge, pass, backward, StageKind::transfer, pass.transfers))
-    return text;
-  if (auto text = check_items(judge, pass, backward, StageKind::reorder, pass.reorders))
-    return text;
-  if (auto text = check_items(judge, pass, backward, StageKind::compute, pass.computes))
-    return text;
-  if (auto text = check_items(judge, pass, backward, StageKind::merge, pass.merges)) return text;
-  return check_items(judge, pass, backward, StageKind::finish, pass.finishes);
+  for (const StageKind kind : {StageKind::transfer, StageKind::reorder, StageKind::compute,
+                               StageKind::merge, StageKind::finish}) {
+    if (auto text = check_items(judge, pass, direction, kind)) return text;
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> check_lists(const Plan& plan) {
-  for (size_t l = 0; l < plan.run_lists.size(); ++l) {
-    const RunList& list = plan.run_lists[l];
+  for (const RunListId id : plan.run_lists.ids()) {
+    const RunList& list = plan.run_lists[id];
     const int64_t pool = static_cast<int64_t>(plan.runs.size());
     if (list.first < 0 || list.count < 0 || list.count > pool - list.first)
-      return fmt::format("run list {} lies outside the pool", l);
+      return fmt::format("run list {} lies outside the pool", to_index(id));
     int64_t rows = 0;
-    for (const TokenRun& run : plan.list(RunListId{static_cast<int32_t>(l)})) {
+    for (const TokenRun& run : plan.list(id)) {
       if (run.stride < 1 || run.begin < 0)
-        return fmt::format("run list {} has a run that steps by {} from {}", l, run.stride,
-                           run.begin);
+        return fmt::format("run list {} has a run that steps by {} from {}", to_index(id),
+                           run.stride, run.begin);
       rows += run.count();
     }
     if (rows != list.rows)
-      return fmt::format("run list {} declares {} rows and has {}", l, list.rows, rows);
+      return fmt::format("run list {} declares {} rows and has {}", to_index(id), list.rows, rows);
   }
   return std::nullopt;
 }
@@ -132,7 +127,7 @@ std::optional<std::string> check_lists(const Plan& plan) {
 
 CheckResult check_structure(const Plan& plan) {
   const IdJudge judge(plan);
-  const bool backward = plan.scenario.numerics.backward;
+  const bool has_backward = plan.scenario.numerics.backward;
   const size_t ranks = static_cast<size_t>(plan.scenario.parallel.cp_size);
   if (plan.layout.cp_size != plan.scenario.parallel.cp_size || plan.q_lists.size() != ranks ||
       plan.kv_lists.size() != ranks || plan.home.size() != ranks ||
@@ -140,20 +135,21 @@ CheckResult check_structure(const Plan& plan) {
     return broken("buffers", "the layout is of other ranks or sequences than the scenario");
   }
   if (auto text = check_lists(plan)) return broken("buffers", *text);
-  for (size_t r = 0; r < ranks; ++r) {
-    if (!judge.is_list(plan.q_lists[r]) || !judge.is_list(plan.kv_lists[r]) ||
-        !judge.is_sound(plan.home[r], backward))
-      return broken("buffers", fmt::format("rank {} has no list or no home buffer", r));
+  for (const RankId rank : plan.home.ids()) {
+    if (!judge.is_list(plan.q_lists[rank]) || !judge.is_list(plan.kv_lists[rank]) ||
+        !judge.is_sound(plan.home[rank], has_backward))
+      return broken("buffers",
+                    fmt::format("rank {} has no list or no home buffer", to_index(rank)));
   }
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    if (!judge.is_sound(plan.buffers[b]))
-      return broken("buffers", fmt::format("buffer {} names what does not exist", b));
+  for (const BufferId id : plan.buffers.ids()) {
+    if (!judge.is_sound(plan.buffer(id)))
+      return broken("buffers", fmt::format("buffer {} names what does not exist", to_index(id)));
   }
-  if (auto text = check_pass(judge, plan.forward, false))
-    return broken("buffers", "forward, " + *text);
-  if (auto text = check_pass(judge, plan.backward, true))
-    return broken("buffers", "backward, " + *text);
-  if (!backward && !plan.backward.stages.empty())
+  for (const Direction direction : kDirections) {
+    if (auto text = check_pass(judge, plan.pass(direction), direction))
+      return broken("buffers", fmt::format("{}, {}", to_name(direction), *text));
+  }
+  if (!has_backward && !plan.backward.stages.empty())
     return broken("buffers", "the plan has a backward pass, but numerics.backward is off");
   return passed("buffers", "ids, lists and stages are sound");
 }

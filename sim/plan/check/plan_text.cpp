@@ -1,6 +1,7 @@
 #include "sim/plan/check/plan_text.h"
 
 #include "sim/plan/plan_summary.h"
+#include "sim/plan/visit_items.h"
 
 #include <map>
 
@@ -70,10 +71,10 @@ void write_header(const CheckedPlan& checked, LineWriter& out) {
                          slot.q_valid, slot.q_begin, slot.q_begin + slot.q_slot, slot.kv_valid,
                          slot.kv_begin, slot.kv_begin + slot.kv_slot));
   }
-  for (int32_t r = 0; r < plan.layout.cp_size; ++r) {
-    std::string text =
-        fmt::format("rank {} owns q {}", r, describe_runs(plan.list(plan.q_lists[r])));
-    if (!plan.layout.same_kv) text += " and kv " + describe_runs(plan.list(plan.kv_lists[r]));
+  for (const RankId rank : plan.q_lists.ids()) {
+    std::string text = fmt::format("rank {} owns q {}", to_index(rank),
+                                   describe_runs(plan.list(plan.q_lists[rank])));
+    if (!plan.layout.same_kv) text += " and kv " + describe_runs(plan.list(plan.kv_lists[rank]));
     out.line(text);
   }
 }
@@ -104,47 +105,37 @@ std::string describe_merge(const Plan& plan, const MergeItem& item) {
       buffer_name(plan, item.into), item.order);
 }
 
-void write_stage(const Plan& plan, const Pass& pass, const Stage& stage, LineWriter& out) {
-  out.line(fmt::format("  {} ({})", to_name(stage.kind), stage.end - stage.begin));
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
-    switch (stage.kind) {
-      case StageKind::transfer:
-        out.line(fmt::format("    {} -> {}: {}", to_index(pass.transfers[i].src),
-                             to_index(pass.transfers[i].dst),
-                             describe_transfer(plan, pass.transfers[i], true)));
-        break;
-      case StageKind::compute:
-        out.line(fmt::format("    rank {}: {}", to_index(pass.computes[i].rank),
-                             describe_compute(plan, pass.computes[i])));
-        for (const BandSlice& band : plan.slices_of(pass.computes[i]))
-          out.line("      " + describe_band(band));
-        break;
-      case StageKind::reorder:
-        out.line(fmt::format("    rank {}: {} -> {}, rows {}", to_index(pass.reorders[i].rank),
-                             buffer_name(plan, pass.reorders[i].from),
-                             buffer_name(plan, pass.reorders[i].to),
-                             describe_runs(plan.list(pass.reorders[i].order))));
-        break;
-      case StageKind::merge:
-        out.line(fmt::format("    rank {}: {}", to_index(pass.merges[i].rank),
-                             describe_merge(plan, pass.merges[i])));
-        break;
-      case StageKind::finish:
-        out.line(fmt::format("    rank {}: {}", to_index(pass.finishes[i].rank),
-                             buffer_name(plan, pass.finishes[i].buffer)));
-        break;
-    }
-  }
-}
-
-void write_pass(const Plan& plan, const Pass& pass, const char* name, LineWriter& out) {
+void write_pass(const Plan& plan, Direction direction, LineWriter& out) {
+  const auto line = [&](RankId rank, const std::string& text) {
+    out.line(fmt::format("    rank {}: {}", to_index(rank), text));
+  };
+  const Overload write_item{
+      [&](const ItemId&, const TransferItem& item) {
+        out.line(fmt::format("    {} -> {}: {}", to_index(item.src), to_index(item.dst),
+                             describe_transfer(plan, item, true)));
+      },
+      [&](const ItemId&, const ComputeItem& item) {
+        line(item.rank, describe_compute(plan, item));
+        for (const BandSlice& band : plan.slices_of(item)) out.line("      " + describe_band(band));
+      },
+      [&](const ItemId&, const ReorderItem& item) {
+        line(item.rank,
+             fmt::format("{} -> {}, rows {}", buffer_name(plan, item.from),
+                         buffer_name(plan, item.to), describe_runs(plan.list(item.order))));
+      },
+      [&](const ItemId&, const MergeItem& item) { line(item.rank, describe_merge(plan, item)); },
+      [&](const ItemId&, const FinishItem& item) {
+        line(item.rank, buffer_name(plan, item.buffer));
+      }};
+  const Pass& pass = plan.pass(direction);
   int32_t step = -1;
   for (const Stage& stage : pass.stages) {
     if (to_index(stage.step) != step) {
       step = to_index(stage.step);
-      out.line(fmt::format("{} step {}", name, step));
+      out.line(fmt::format("{} step {}", to_name(direction), step));
     }
-    write_stage(plan, pass, stage, out);
+    out.line(fmt::format("  {} ({})", to_name(stage.kind), stage.end - stage.begin));
+    for_each_item(pass, direction, stage, write_item);
   }
 }
 
@@ -177,30 +168,25 @@ std::string describe_band(const BandSlice& band) {
   return fmt::format("q[{}, {}) x k[{}, {}) {}", band.q0, band.q1, band.k0, band.k1, shape);
 }
 
-std::string describe_item(const Plan& plan, const Pass& pass, StageKind kind, int64_t index) {
-  const auto i = static_cast<size_t>(index);
-  switch (kind) {
-    case StageKind::transfer:
-      return describe_transfer(plan, pass.transfers[i], false);
-    case StageKind::reorder:
-      return fmt::format("{} -> {}, {} rows", buffer_name(plan, pass.reorders[i].from),
-                         buffer_name(plan, pass.reorders[i].to), plan.rows(pass.reorders[i].order));
-    case StageKind::compute:
-      return describe_compute(plan, pass.computes[i]);
-    case StageKind::merge:
-      return describe_merge(plan, pass.merges[i]);
-    case StageKind::finish:
-      return buffer_name(plan, pass.finishes[i].buffer);
-  }
-  return "";
+std::string describe_item(const Plan& plan, const ItemId& id) {
+  return visit_item(
+      plan, id,
+      Overload{[&](const TransferItem& item) { return describe_transfer(plan, item, false); },
+               [&](const ReorderItem& item) {
+                 return fmt::format("{} -> {}, {} rows", buffer_name(plan, item.from),
+                                    buffer_name(plan, item.to), plan.rows(item.order));
+               },
+               [&](const ComputeItem& item) { return describe_compute(plan, item); },
+               [&](const MergeItem& item) { return describe_merge(plan, item); },
+               [&](const FinishItem& item) { return buffer_name(plan, item.buffer); }});
 }
 
 void write_plan_text(const CheckedPlan& checked, int64_t max_lines, std::ostream& out) {
   LineWriter lines(out, max_lines);
   write_header(checked, lines);
-  write_pass(checked.plan(), checked.plan().forward, "forward", lines);
+  write_pass(checked.plan(), Direction::forward, lines);
   if (checked.plan().scenario.numerics.backward)
-    write_pass(checked.plan(), checked.plan().backward, "backward", lines);
+    write_pass(checked.plan(), Direction::backward, lines);
 }
 
 }  // namespace cpscope

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/plan/check/plan_check.h"
+#include "sim/plan/item_event.h"
 
 #include <ostream>
 
@@ -18,6 +19,6 @@ std::string describe_runs(std::span<const TokenRun> runs, size_t max_runs = 6);
 std::string describe_band(const BandSlice& band);
 
 /// One short phrase for an item, without its rank: "q.home x kv.ring_a, heads [0, 4), 16384 pairs".
-std::string describe_item(const Plan& plan, const Pass& pass, StageKind kind, int64_t index);
+std::string describe_item(const Plan& plan, const ItemId& id);
 
 }  // namespace cpscope

@@ -1,5 +1,6 @@
 #include "sim/plan/order/order_import.h"
 
+#include "sim/plan/batch_slots.h"
 #include "sim/plan/layout.h"
 #include "sim/plan/order/order_formulas.h"
 
@@ -65,7 +66,8 @@ struct Boundaries {
   int64_t tokens = 0;
 };
 
-Result<Boundaries> find_boundaries(const ImportRequest& request, bool is_kv) {
+Result<Boundaries> find_boundaries(const ImportRequest& request, Side side) {
+  const bool is_kv = side == Side::kv;
   const NamedLists* valid = is_kv ? find_lists(request, {"cu_seqlens_kv"})
                                   : find_lists(request, {"cu_seqlens", "cu_seqlens_q"});
   const NamedLists* padded =
@@ -152,11 +154,11 @@ std::string first_order_difference(const RankLists& seen, const RankLists& expec
 /// One side of a TransformerEngine batch: its given lists, checked against the formula, or the
 /// formula's lists.
 Result<RankLists> import_te_side(const ImportRequest& request, const Boundaries& boundaries,
-                                 bool is_kv, OrderImport& order) {
+                                 Side side, OrderImport& order) {
   constexpr std::string_view kFormula = "thd_get_partitioned_indices";
-  const std::string side = is_kv ? "kv: " : "";
+  const std::string prefix = side == Side::kv ? "kv: " : "";
   const NamedLists* given =
-      is_kv ? find_lists(request, {"indices_kv"}) : find_lists(request, {"indices", ""});
+      side == Side::kv ? find_lists(request, {"indices_kv"}) : find_lists(request, {"indices", ""});
   if (given == nullptr) {
     const int64_t ranks = order.cp_size;
     if (!boundaries.are_known)
@@ -164,28 +166,28 @@ Result<RankLists> import_te_side(const ImportRequest& request, const Boundaries&
                  "give indices (a list a rank), cu_seqlens_padded, or both");
     if (auto error = check_multiple(boundaries.slots, 2 * ranks, "TransformerEngine"))
       return *error;
-    order.notes.push_back(side + "the lists are computed as " + std::string(kFormula) + " does");
+    order.notes.push_back(prefix + "the lists are computed as " + std::string(kFormula) + " does");
     return te_partition(boundaries.slots, ranks);
   }
   if (static_cast<int64_t>(given->lists.size()) != order.cp_size)
     return bad(fmt::format("{} must have one list per rank: {} lists, {} ranks", given->name,
                            given->lists.size(), order.cp_size));
   if (!boundaries.are_known) {
-    order.notes.push_back(side + "without cu_seqlens_padded the lists are not checked");
+    order.notes.push_back(prefix + "without cu_seqlens_padded the lists are not checked");
     return given->lists;
   }
   if (check_multiple(boundaries.slots, 2 * order.cp_size, "")) {
     order.differences.push_back(
-        side + fmt::format("TransformerEngine requires slots that are multiples of {}",
-                           2 * order.cp_size));
+        prefix + fmt::format("TransformerEngine requires slots that are multiples of {}",
+                             2 * order.cp_size));
     return given->lists;
   }
   const std::string difference =
       first_order_difference(given->lists, te_partition(boundaries.slots, order.cp_size), kFormula);
   if (difference.empty()) {
-    order.notes.push_back(side + "the lists are those of " + std::string(kFormula));
+    order.notes.push_back(prefix + "the lists are those of " + std::string(kFormula));
   } else {
-    order.differences.push_back(side + difference);
+    order.differences.push_back(prefix + difference);
   }
   return given->lists;
 }
@@ -215,16 +217,17 @@ Result<OrderImport> import_te(const ImportRequest& request) {
   if (!ranks) return ranks.error();
   OrderImport order;
   order.cp_size = static_cast<int32_t>(ranks.value());
-  const Result<Boundaries> q = find_boundaries(request, false), kv = find_boundaries(request, true);
+  const Result<Boundaries> q = find_boundaries(request, Side::q),
+                           kv = find_boundaries(request, Side::kv);
   if (!q) return q.error();
   if (!kv) return kv.error();
-  Result<RankLists> q_lists = import_te_side(request, q.value(), false, order);
+  Result<RankLists> q_lists = import_te_side(request, q.value(), Side::q, order);
   if (!q_lists) return q_lists.error();
   order.ranks = std::move(q_lists).value();
   if (auto error = check_partition(order.ranks, q.value(), "query")) return *error;
   take_boundaries(q.value(), order.lengths, order.slots);
   if (!kv.value().are_known && find_lists(request, {"indices_kv"}) == nullptr) return order;
-  Result<RankLists> kv_lists = import_te_side(request, kv.value(), true, order);
+  Result<RankLists> kv_lists = import_te_side(request, kv.value(), Side::kv, order);
   if (!kv_lists) return kv_lists.error();
   if (auto error = check_partition(kv_lists.value(), kv.value(), "kv")) return *error;
   const bool is_same = kv_lists.value() == order.ranks && kv.value().lengths == q.value().lengths &&
@@ -285,7 +288,7 @@ Result<OrderImport> import_torch(const ImportRequest& request) {
     }
     if (order.differences.empty()) order.notes.push_back("restore is the inverse of rearrange");
   }
-  Result<Boundaries> boundaries = find_boundaries(request, false);
+  Result<Boundaries> boundaries = find_boundaries(request, Side::q);
   if (!boundaries) return boundaries.error();
   if (!boundaries.value().are_known) return order;
   if (boundaries.value().tokens != begin)
@@ -298,7 +301,7 @@ Result<OrderImport> import_torch(const ImportRequest& request) {
 Result<OrderImport> import_named(const ImportRequest& request) {
   const Result<int64_t> ranks = find_cp_size(request, 0);
   if (!ranks) return ranks.error();
-  const Result<Boundaries> boundaries = find_boundaries(request, false);
+  const Result<Boundaries> boundaries = find_boundaries(request, Side::q);
   if (!boundaries) return boundaries.error();
   if (!boundaries.value().are_known)
     return bad("the batch is missing", "give --tokens or --cu-seqlens");
@@ -340,8 +343,8 @@ std::string find_same_layout(const OrderImport& order) {
     const Result<Layout> layout = make_layout(scenario);
     if (!layout || layout.value().slots.tokens != order.tokens()) continue;
     bool is_same = true;
-    for (size_t r = 0; r < order.ranks.size() && is_same; ++r)
-      is_same = expand(layout.value().q_runs[r]) == order.ranks[r];
+    for (const RankId rank : layout.value().q_runs.ids())
+      is_same = is_same && expand(layout.value().q_runs[rank]) == order.ranks[to_index(rank)];
     if (is_same) return std::string(to_name(kind));
   }
   return "";

@@ -77,10 +77,10 @@ KvOwners::KvOwners(const Layout& layout) : layout_(layout) {
     for (const TokenRun& run : runs) strided_ = strided_ || run.stride != 1;
   }
   if (strided_) return;
-  for (size_t rank = 0; rank < layout.kv_runs.size(); ++rank) {
+  for (const RankId rank : layout.kv_runs.ids()) {
     int64_t row = 0;
     for (const TokenRun& run : layout.kv_runs[rank]) {
-      chunks_.push_back({run.begin, run.end, row, static_cast<int32_t>(rank)});
+      chunks_.push_back({run.begin, run.end, row, rank});
       row += run.count();
     }
   }
@@ -88,11 +88,11 @@ KvOwners::KvOwners(const Layout& layout) : layout_(layout) {
             [](const Chunk& a, const Chunk& b) { return a.begin < b.begin; });
 }
 
-std::vector<KvOwners::OwnedRows> KvOwners::split_by_owner(
+IdVector<RankId, KvOwners::OwnedRows> KvOwners::split_by_owner(
     const std::vector<TokenRun>& wanted) const {
-  std::vector<OwnedRows> owned(layout_.kv_runs.size());
+  IdVector<RankId, OwnedRows> owned(layout_.kv_runs.size());
   if (strided_) {
-    for (size_t rank = 0; rank < layout_.kv_runs.size(); ++rank) {
+    for (const RankId rank : layout_.kv_runs.ids()) {
       int64_t row = 0;
       for (const TokenRun& run : layout_.kv_runs[rank]) {
         for (const TokenRun& range : wanted) {
@@ -119,7 +119,7 @@ std::vector<KvOwners::OwnedRows> KvOwners::split_by_owner(
   return owned;
 }
 
-int64_t KvOwners::count_remote(const std::vector<TokenRun>& wanted, int32_t rank) const {
+int64_t KvOwners::count_remote(const std::vector<TokenRun>& wanted, RankId rank) const {
   int64_t remote = count_ids(wanted);
   for (const TokenRun& run : layout_.kv_runs[rank]) {
     auto range = std::partition_point(wanted.begin(), wanted.end(),

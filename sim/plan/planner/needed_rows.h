@@ -1,5 +1,7 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
 #include "sim/plan/layout.h"
 #include "sim/plan/piece_table.h"
 
@@ -24,12 +26,11 @@ class KvOwners {
     std::vector<TokenRun> tokens;
   };
 
-  /// The rows of every rank ([rank]) that hold the keys of `wanted`, in the order of the owner's
-  /// buffer.
-  std::vector<OwnedRows> split_by_owner(const std::vector<TokenRun>& wanted) const;
+  /// The rows of every rank that hold the keys of `wanted`, in the order of the owner's buffer.
+  IdVector<RankId, OwnedRows> split_by_owner(const std::vector<TokenRun>& wanted) const;
 
   /// Number of wanted keys that `rank` does not own. O(runs); no list is built.
-  int64_t count_remote(const std::vector<TokenRun>& wanted, int32_t rank) const;
+  int64_t count_remote(const std::vector<TokenRun>& wanted, RankId rank) const;
 
   /// True for strided layouts (one-token stripes), where local order and ascending token order
   /// share no useful runs.
@@ -39,7 +40,7 @@ class KvOwners {
   struct Chunk {
     int64_t begin, end;  // token ids
     int64_t row;
-    int32_t rank;
+    RankId rank;
   };
   const Layout& layout_;
   bool strided_ = false;       // runs of stride > 1 are searched run by run

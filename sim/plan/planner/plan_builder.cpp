@@ -1,6 +1,7 @@
 #include "sim/plan/planner/plan_builder.h"
 
 #include "sim/base/parallel.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <atomic>
@@ -16,16 +17,14 @@ PlanBuilder::PlanBuilder(const Scenario& scenario, Layout layout) {
 }
 
 RunListId PlanBuilder::add_list(const std::vector<TokenRun>& runs) {
-  plan_.run_lists.push_back({static_cast<int64_t>(plan_.runs.size()),
-                             static_cast<int64_t>(runs.size()), count_ids(runs)});
+  const auto first = static_cast<int64_t>(plan_.runs.size());
   plan_.runs.insert(plan_.runs.end(), runs.begin(), runs.end());
-  return RunListId{static_cast<int32_t>(plan_.run_lists.size() - 1)};
+  return plan_.run_lists.push_back({first, static_cast<int64_t>(runs.size()), count_ids(runs)});
 }
 
 BufferId PlanBuilder::add_buffer(RankId rank, BufferKind kind, BufferRole role, RunListId tokens,
                                  int64_t rows, HeadRange heads) {
-  plan_.buffers.push_back({rank, kind, role, tokens, rows, heads});
-  return BufferId{static_cast<int32_t>(plan_.buffers.size() - 1)};
+  return plan_.buffers.push_back({rank, kind, role, tokens, rows, heads});
 }
 
 BufferId PlanBuilder::add_buffer(RankId rank, BufferKind kind, BufferRole role, RunListId tokens,
@@ -36,18 +35,16 @@ BufferId PlanBuilder::add_buffer(RankId rank, BufferKind kind, BufferRole role, 
 BufferId PlanBuilder::add_partial(BufferId like) {
   BufferSpec spec = plan_.buffer(like);
   spec.role = BufferRole::partial;
-  plan_.buffers.push_back(spec);
-  return BufferId{static_cast<int32_t>(plan_.buffers.size() - 1)};
+  return plan_.buffers.push_back(spec);
 }
 
 void PlanBuilder::add_home_buffers() {
-  for (int32_t r = 0; r < num_ranks(); ++r) {
-    plan_.q_lists.push_back(add_list(plan_.layout.q_runs[r]));
-    plan_.kv_lists.push_back(add_list(plan_.layout.kv_runs[r]));
+  for (const RankId rank : ranks()) {
+    plan_.q_lists.push_back(add_list(plan_.layout.q_runs[rank]));
+    plan_.kv_lists.push_back(add_list(plan_.layout.kv_runs[rank]));
   }
-  for (int32_t r = 0; r < num_ranks(); ++r) {
-    const RankId rank{r};
-    const RunListId q = plan_.q_lists[r], kv = plan_.kv_lists[r];
+  for (const RankId rank : ranks()) {
+    const RunListId q = plan_.q_lists[rank], kv = plan_.kv_lists[rank];
     HomeBuffers home;
     home.q = add_buffer(rank, BufferKind::q, BufferRole::home, q, all_heads());
     home.kv = add_buffer(rank, BufferKind::kv, BufferRole::home, kv, all_kv_heads());
@@ -61,32 +58,16 @@ void PlanBuilder::add_home_buffers() {
   }
 }
 
-int64_t PlanBuilder::size_of_open() const {
-  switch (open_kind_) {
-    case StageKind::transfer:
-      return static_cast<int64_t>(open_pass_->transfers.size());
-    case StageKind::reorder:
-      return static_cast<int64_t>(open_pass_->reorders.size());
-    case StageKind::compute:
-      return static_cast<int64_t>(open_pass_->computes.size());
-    case StageKind::merge:
-      return static_cast<int64_t>(open_pass_->merges.size());
-    case StageKind::finish:
-      return static_cast<int64_t>(open_pass_->finishes.size());
-  }
-  return 0;
-}
-
 void PlanBuilder::open_stage(Pass& pass, int32_t step, StageKind kind) {
   CPSCOPE_CHECK(open_pass_ == nullptr, "a stage was opened inside another", step, open_step_);
   open_pass_ = &pass;
   open_step_ = step;
   open_kind_ = kind;
-  open_begin_ = size_of_open();
+  open_begin_ = count_items(pass, kind);
 }
 
 void PlanBuilder::close_stage() {
-  const int64_t end = size_of_open();
+  const int64_t end = count_items(*open_pass_, open_kind_);
   if (end > open_begin_) open_pass_->stages.push_back({step(), open_kind_, open_begin_, end});
   open_pass_->num_steps = std::max(open_pass_->num_steps, open_step_ + 1);
   open_pass_ = nullptr;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
 #include "sim/plan/mask_bands.h"
 #include "sim/plan/piece_table.h"
 #include "sim/plan/plan.h"
@@ -28,6 +29,7 @@ class PlanBuilder {
   const MaskBands& mask() const { return mask_; }
   const BatchSlots& slots() const { return plan_.layout.slots; }
   int32_t num_ranks() const { return plan_.layout.cp_size; }
+  IdSequence<RankId> ranks() const { return IdSequence<RankId>(static_cast<size_t>(num_ranks())); }
   bool has_backward() const { return plan_.scenario.numerics.backward; }
   HeadRange all_heads() const { return {0, attention().heads}; }
   HeadRange all_kv_heads() const { return {0, attention().kv_heads}; }
@@ -57,7 +59,6 @@ class PlanBuilder {
 
  private:
   StepId step() const { return StepId{open_step_}; }
-  int64_t size_of_open() const;
 
   Plan plan_;
   MaskBands mask_;

@@ -20,62 +20,45 @@ std::vector<RunListId> row_lists(PlanBuilder& builder,
   return lists;
 }
 
-struct GroupTokens {
-  RunListId q_ranked{}, q_sequence{}, kv_ranked{}, kv_sequence{};
-};
-
 std::vector<TokenRun> concatenate(const std::vector<std::vector<TokenRun>>& lists) {
   std::vector<TokenRun> all;
   for (const auto& runs : lists) all.insert(all.end(), runs.begin(), runs.end());
   return all;
 }
 
-GroupOrder make_group_order(PlanBuilder& builder, const std::vector<int32_t>& ranks,
-                            GroupTokens& tokens) {
-  const Layout& layout = builder.plan().layout;
-  std::vector<std::vector<TokenRun>> q_runs, kv_runs;
-  for (const int32_t rank : ranks) {
-    q_runs.push_back(layout.q_runs[rank]);
-    kv_runs.push_back(layout.kv_runs[rank]);
-  }
+GroupSide make_group_side(PlanBuilder& builder, const std::vector<RankId>& ranks, Side side) {
+  std::vector<std::vector<TokenRun>> runs;
+  for (const RankId rank : ranks) runs.push_back(builder.plan().layout.runs(side)[rank]);
+  const ReorderIndex index = reorder_to_sequence(runs);
+  GroupSide made;
+  made.to_sequence = builder.add_list(index.rank_to_sequence);
+  made.to_ranks = builder.add_list(index.sequence_to_rank);
+  made.rows = row_lists(builder, runs);
+  made.ranked = builder.add_list(concatenate(runs));
+  made.sequence = builder.add_list(index.sequence_tokens);
+  return made;
+}
+
+GroupOrder make_group_order(PlanBuilder& builder, const std::vector<RankId>& ranks) {
   GroupOrder order;
   order.ranks = ranks;
-  const ReorderIndex q = reorder_to_sequence(q_runs);
-  order.q_to_sequence = builder.add_list(q.rank_to_sequence);
-  order.q_to_ranks = builder.add_list(q.sequence_to_rank);
-  order.q_rows = row_lists(builder, q_runs);
-  tokens.q_ranked = builder.add_list(concatenate(q_runs));
-  tokens.q_sequence = builder.add_list(q.sequence_tokens);
-  if (layout.same_kv) {
-    order.kv_to_sequence = order.q_to_sequence;
-    order.kv_to_ranks = order.q_to_ranks;
-    order.kv_rows = order.q_rows;
-    tokens.kv_ranked = tokens.q_ranked;
-    tokens.kv_sequence = tokens.q_sequence;
-    return order;
-  }
-  const ReorderIndex kv = reorder_to_sequence(kv_runs);
-  order.kv_to_sequence = builder.add_list(kv.rank_to_sequence);
-  order.kv_to_ranks = builder.add_list(kv.sequence_to_rank);
-  order.kv_rows = row_lists(builder, kv_runs);
-  tokens.kv_ranked = builder.add_list(concatenate(kv_runs));
-  tokens.kv_sequence = builder.add_list(kv.sequence_tokens);
+  order.q = make_group_side(builder, ranks, Side::q);
+  order.kv = builder.plan().layout.same_kv ? order.q : make_group_side(builder, ranks, Side::kv);
   return order;
 }
 
-ExchangeSeat make_seat(PlanBuilder& builder, int32_t rank_index, HeadRange heads,
-                       const GroupTokens& tokens) {
-  const RankId rank{rank_index};
+ExchangeSeat make_seat(PlanBuilder& builder, RankId rank, HeadRange heads,
+                       const GroupOrder& group) {
   const HeadRange kv_heads = kv_heads_of(builder.attention(), heads);
   const auto add = [&](BufferKind kind, BufferRole role) {
     const bool is_kv = kind == BufferKind::kv || kind == BufferKind::dkv;
-    const bool ranked = role == BufferRole::rank_order;
-    const RunListId list = is_kv ? (ranked ? tokens.kv_ranked : tokens.kv_sequence)
-                                 : (ranked ? tokens.q_ranked : tokens.q_sequence);
-    return builder.add_buffer(rank, kind, role, list, is_kv ? kv_heads : heads);
+    const GroupSide& side = is_kv ? group.kv : group.q;
+    return builder.add_buffer(rank, kind, role,
+                              role == BufferRole::rank_order ? side.ranked : side.sequence,
+                              is_kv ? kv_heads : heads);
   };
   ExchangeSeat out;
-  out.seat = {rank, tokens.q_sequence, tokens.kv_sequence, heads, kv_heads};
+  out.seat = {rank, group.q.sequence, group.kv.sequence, heads, kv_heads};
   out.q_ranked = add(BufferKind::q, BufferRole::rank_order);
   out.kv_ranked = add(BufferKind::kv, BufferRole::rank_order);
   out.out_ranked = add(BufferKind::out, BufferRole::rank_order);
@@ -93,21 +76,21 @@ ExchangeSeat make_seat(PlanBuilder& builder, int32_t rank_index, HeadRange heads
 }
 
 /// Every rank of a group sends each other rank the rows of its own tokens for that rank's heads.
-/// `home_of` and `ranked_of` select the buffers; `is_kv` selects head range and rows.
+/// `home_of` and `ranked_of` select the buffers; `side` selects head range and rows.
 template <class HomeOf, class RankedOf>
 void add_transfers_in(PlanBuilder& builder, const HeadExchange& exchange, Payload payload,
-                      bool is_kv, HomeOf home_of, RankedOf ranked_of) {
+                      Side side, HomeOf home_of, RankedOf ranked_of) {
   for (const GroupOrder& group : exchange.groups) {
-    for (const int32_t dst : group.ranks) {
+    for (const RankId dst : group.ranks) {
       const ExchangeSeat& seat = exchange.seats[dst];
       for (size_t index = 0; index < group.ranks.size(); ++index) {
         TransferItem item;
-        item.src = RankId{group.ranks[index]};
-        item.dst = seat.seat.rank;
-        item.from = home_of(builder.plan().home[group.ranks[index]]);
+        item.src = group.ranks[index];
+        item.dst = dst;
+        item.from = home_of(builder.plan().home[item.src]);
         item.to = ranked_of(seat);
-        item.to_rows = is_kv ? group.kv_rows[index] : group.q_rows[index];
-        item.heads = is_kv ? seat.seat.kv_heads : seat.seat.heads;
+        item.to_rows = group.side(side).rows[index];
+        item.heads = side == Side::q ? seat.seat.heads : seat.seat.kv_heads;
         item.payload = payload;
         item.link = LinkClass::group;
         builder.add_transfer(item);
@@ -122,13 +105,13 @@ void add_transfers_out(PlanBuilder& builder, const HeadExchange& exchange, Paylo
                        HomeOf home_of, RankedOf ranked_of) {
   for (const GroupOrder& group : exchange.groups) {
     for (size_t index = 0; index < group.ranks.size(); ++index) {
-      for (const int32_t src : group.ranks) {
+      for (const RankId src : group.ranks) {
         TransferItem item;
-        item.src = RankId{src};
-        item.dst = RankId{group.ranks[index]};
+        item.src = src;
+        item.dst = group.ranks[index];
         item.from = ranked_of(exchange.seats[src]);
-        item.to = home_of(builder.plan().home[group.ranks[index]]);
-        item.from_rows = group.q_rows[index];
+        item.to = home_of(builder.plan().home[item.dst]);
+        item.from_rows = group.q.rows[index];
         item.heads = exchange.seats[src].seat.heads;
         item.payload = payload;
         item.link = LinkClass::group;
@@ -145,7 +128,7 @@ std::vector<std::pair<HeadRange, bool>> split_by_replication(const HeadExchange&
                                                              HeadRange heads) {
   std::vector<std::pair<HeadRange, bool>> parts;
   for (int32_t head = heads.begin; head < heads.end; ++head) {
-    const auto reads = std::count_if(group.ranks.begin(), group.ranks.end(), [&](int32_t rank) {
+    const auto reads = std::count_if(group.ranks.begin(), group.ranks.end(), [&](RankId rank) {
       const HeadRange range = exchange.seats[rank].seat.kv_heads;
       return range.begin <= head && head < range.end;
     });
@@ -162,17 +145,17 @@ void add_dkv_transfers_out(PlanBuilder& builder, const HeadExchange& exchange) {
   const bool wire_fp32 = builder.scenario().numerics.dkv_wire == DkvWire::fp32;
   for (const GroupOrder& group : exchange.groups) {
     std::vector<std::vector<std::pair<HeadRange, bool>>> parts;
-    for (const int32_t src : group.ranks)
+    for (const RankId src : group.ranks)
       parts.push_back(split_by_replication(exchange, group, exchange.seats[src].seat.kv_heads));
     for (size_t index = 0; index < group.ranks.size(); ++index) {
       for (size_t from = 0; from < group.ranks.size(); ++from) {
         for (const auto& [heads, is_replicated] : parts[from]) {
           TransferItem item;
-          item.src = RankId{group.ranks[from]};
-          item.dst = RankId{group.ranks[index]};
-          item.from = exchange.seats[group.ranks[from]].dkv_ranked;
-          item.to = builder.plan().home[group.ranks[index]].dkv;
-          item.from_rows = group.kv_rows[index];
+          item.src = group.ranks[from];
+          item.dst = group.ranks[index];
+          item.from = exchange.seats[item.src].dkv_ranked;
+          item.to = builder.plan().home[item.dst].dkv;
+          item.from_rows = group.kv.rows[index];
           item.heads = heads;
           item.payload = Payload::dkv;
           item.link = LinkClass::group;
@@ -188,17 +171,16 @@ void add_dkv_transfers_out(PlanBuilder& builder, const HeadExchange& exchange) {
 }  // namespace
 
 HeadExchange make_head_exchange(PlanBuilder& builder,
-                                const std::vector<std::vector<int32_t>>& groups) {
+                                const std::vector<std::vector<RankId>>& groups) {
   HeadExchange exchange;
   exchange.seats.resize(static_cast<size_t>(builder.num_ranks()));
-  for (const std::vector<int32_t>& ranks : groups) {
-    GroupTokens tokens;
-    exchange.groups.push_back(make_group_order(builder, ranks, tokens));
+  for (const std::vector<RankId>& ranks : groups) {
+    const GroupOrder& group = exchange.groups.emplace_back(make_group_order(builder, ranks));
     const int32_t share = builder.attention().heads / static_cast<int32_t>(ranks.size());
     for (size_t index = 0; index < ranks.size(); ++index) {
       const int32_t first = static_cast<int32_t>(index) * share;
       exchange.seats[ranks[index]] =
-          make_seat(builder, ranks[index], {first, first + share}, tokens);
+          make_seat(builder, ranks[index], {first, first + share}, group);
     }
   }
   return exchange;
@@ -208,18 +190,18 @@ void plan_exchange_in(PlanBuilder& builder, const HeadExchange& exchange) {
   Pass& pass = builder.plan().forward;
   builder.open_stage(pass, 0, StageKind::transfer);
   add_transfers_in(
-      builder, exchange, Payload::q, false, [](const HomeBuffers& home) { return home.q; },
+      builder, exchange, Payload::q, Side::q, [](const HomeBuffers& home) { return home.q; },
       [](const ExchangeSeat& seat) { return seat.q_ranked; });
   add_transfers_in(
-      builder, exchange, Payload::kv, true, [](const HomeBuffers& home) { return home.kv; },
+      builder, exchange, Payload::kv, Side::kv, [](const HomeBuffers& home) { return home.kv; },
       [](const ExchangeSeat& seat) { return seat.kv_ranked; });
   builder.close_stage();
   builder.open_stage(pass, 0, StageKind::reorder);
   for (const GroupOrder& group : exchange.groups) {
-    for (const int32_t rank : group.ranks) {
+    for (const RankId rank : group.ranks) {
       const ExchangeSeat& seat = exchange.seats[rank];
-      builder.add_reorder(seat.seat.rank, seat.q_ranked, seat.seat.q, group.q_to_sequence);
-      builder.add_reorder(seat.seat.rank, seat.kv_ranked, seat.seat.kv, group.kv_to_sequence);
+      builder.add_reorder(seat.seat.rank, seat.q_ranked, seat.seat.q, group.q.to_sequence);
+      builder.add_reorder(seat.seat.rank, seat.kv_ranked, seat.seat.kv, group.kv.to_sequence);
     }
   }
   builder.close_stage();
@@ -229,9 +211,9 @@ void plan_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32
   Pass& pass = builder.plan().forward;
   builder.open_stage(pass, step, StageKind::reorder);
   for (const GroupOrder& group : exchange.groups) {
-    for (const int32_t rank : group.ranks) {
+    for (const RankId rank : group.ranks) {
       const ExchangeSeat& seat = exchange.seats[rank];
-      builder.add_reorder(seat.seat.rank, seat.seat.out, seat.out_ranked, group.q_to_ranks);
+      builder.add_reorder(seat.seat.rank, seat.seat.out, seat.out_ranked, group.q.to_ranks);
     }
   }
   builder.close_stage();
@@ -246,14 +228,15 @@ void plan_gradient_exchange_in(PlanBuilder& builder, const HeadExchange& exchang
   Pass& pass = builder.plan().backward;
   builder.open_stage(pass, 0, StageKind::transfer);
   add_transfers_in(
-      builder, exchange, Payload::d_out, false, [](const HomeBuffers& home) { return home.d_out; },
+      builder, exchange, Payload::d_out, Side::q,
+      [](const HomeBuffers& home) { return home.d_out; },
       [](const ExchangeSeat& seat) { return seat.d_out_ranked; });
   builder.close_stage();
   builder.open_stage(pass, 0, StageKind::reorder);
   for (const GroupOrder& group : exchange.groups) {
-    for (const int32_t rank : group.ranks) {
+    for (const RankId rank : group.ranks) {
       const ExchangeSeat& seat = exchange.seats[rank];
-      builder.add_reorder(seat.seat.rank, seat.d_out_ranked, seat.seat.d_out, group.q_to_sequence);
+      builder.add_reorder(seat.seat.rank, seat.d_out_ranked, seat.seat.d_out, group.q.to_sequence);
     }
   }
   builder.close_stage();
@@ -263,17 +246,17 @@ void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchan
   Pass& pass = builder.plan().backward;
   builder.open_stage(pass, step, StageKind::reorder);
   for (const GroupOrder& group : exchange.groups) {
-    for (const int32_t rank : group.ranks) {
+    for (const RankId rank : group.ranks) {
       const ExchangeSeat& seat = exchange.seats[rank];
-      builder.add_reorder(seat.seat.rank, seat.seat.dq, seat.dq_ranked, group.q_to_ranks);
-      builder.add_reorder(seat.seat.rank, seat.seat.dkv, seat.dkv_ranked, group.kv_to_ranks);
+      builder.add_reorder(seat.seat.rank, seat.seat.dq, seat.dq_ranked, group.q.to_ranks);
+      builder.add_reorder(seat.seat.rank, seat.seat.dkv, seat.dkv_ranked, group.kv.to_ranks);
     }
   }
   builder.close_stage();
   // Shares of replicated KV heads are added, so home starts from zero.
   builder.open_stage(pass, step, StageKind::merge);
-  for (int32_t r = 0; r < builder.num_ranks(); ++r)
-    builder.add_merge(RankId{r}, kNoBuffer, builder.plan().home[r].dkv, 0);
+  for (const RankId rank : builder.ranks())
+    builder.add_merge(rank, kNoBuffer, builder.plan().home[rank].dkv, 0);
   builder.close_stage();
   builder.open_stage(pass, step, StageKind::transfer);
   add_transfers_out(
@@ -282,8 +265,7 @@ void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchan
   add_dkv_transfers_out(builder, exchange);
   builder.close_stage();
   builder.open_stage(pass, step, StageKind::finish);
-  for (int32_t r = 0; r < builder.num_ranks(); ++r)
-    builder.add_finish(RankId{r}, builder.plan().home[r].dkv);
+  for (const RankId rank : builder.ranks()) builder.add_finish(rank, builder.plan().home[rank].dkv);
   builder.close_stage();
 }
 
@@ -348,8 +330,8 @@ void plan_single_step_backward(PlanBuilder& builder, const std::vector<Seat>& se
 }
 
 std::optional<Error> plan_a2a(PlanBuilder& builder) {
-  std::vector<int32_t> ranks;
-  for (int32_t r = 0; r < builder.num_ranks(); ++r) ranks.push_back(r);
+  std::vector<RankId> ranks;
+  for (const RankId rank : builder.ranks()) ranks.push_back(rank);
   const HeadExchange exchange = make_head_exchange(builder, {ranks});
   plan_exchange_in(builder, exchange);
   std::vector<Seat> seats;

@@ -5,12 +5,12 @@ namespace {
 
 /// The gathered KV: in rank order as received and, if that shortens the slices, in sequence order.
 struct Gather {
-  std::vector<BufferId> ranked,
-      sequence;  // [rank]; sequence equals ranked when nothing is reordered
-  std::vector<BufferId> d_ranked, d_sequence;
+  IdVector<RankId, BufferId> ranked,
+      sequence;  // equals ranked when nothing is reordered
+  IdVector<RankId, BufferId> d_ranked, d_sequence;
   RunListId ranked_tokens{}, tokens{};
   RunListId to_sequence{}, to_ranks{};
-  std::vector<RunListId> rows;  // [rank] its rows in rank order
+  IdVector<RankId, RunListId> rows;  // in rank order
   bool reorders = false;
 };
 
@@ -30,16 +30,15 @@ Gather make_gather(PlanBuilder& builder) {
   gather.ranked_tokens = builder.add_list(ranked);
   gather.tokens = gather.ranked_tokens;
   if (gather.reorders) {
-    const ReorderIndex index = reorder_to_sequence(layout.kv_runs);
+    const ReorderIndex index = reorder_to_sequence(layout.kv_runs.values());
     gather.to_sequence = builder.add_list(index.rank_to_sequence);
     gather.to_ranks = builder.add_list(index.sequence_to_rank);
     gather.tokens = builder.add_list(index.sequence_tokens);
   }
-  for (int32_t r = 0; r < builder.num_ranks(); ++r) {
+  for (const RankId rank : builder.ranks()) {
     const auto add = [&](BufferKind kind, BufferRole role) {
       return builder.add_buffer(
-          RankId{r}, kind, role,
-          role == BufferRole::rank_order ? gather.ranked_tokens : gather.tokens,
+          rank, kind, role, role == BufferRole::rank_order ? gather.ranked_tokens : gather.tokens,
           builder.all_kv_heads());
     };
     gather.ranked.push_back(add(BufferKind::kv, BufferRole::rank_order));
@@ -55,11 +54,11 @@ Gather make_gather(PlanBuilder& builder) {
 
 void add_gather(PlanBuilder& builder, Pass& pass, const Gather& gather) {
   builder.open_stage(pass, 0, StageKind::transfer);
-  for (int32_t dst = 0; dst < builder.num_ranks(); ++dst) {
-    for (int32_t src = 0; src < builder.num_ranks(); ++src) {
+  for (const RankId dst : builder.ranks()) {
+    for (const RankId src : builder.ranks()) {
       TransferItem item;
-      item.src = RankId{src};
-      item.dst = RankId{dst};
+      item.src = src;
+      item.dst = dst;
       item.from = builder.plan().home[src].kv;
       item.to = gather.ranked[dst];
       item.to_rows = gather.rows[src];
@@ -71,8 +70,9 @@ void add_gather(PlanBuilder& builder, Pass& pass, const Gather& gather) {
   }
   builder.close_stage();
   builder.open_stage(pass, 0, StageKind::reorder);
-  for (int32_t r = 0; gather.reorders && r < builder.num_ranks(); ++r) {
-    builder.add_reorder(RankId{r}, gather.ranked[r], gather.sequence[r], gather.to_sequence);
+  for (const RankId rank : builder.ranks()) {
+    if (!gather.reorders) continue;
+    builder.add_reorder(rank, gather.ranked[rank], gather.sequence[rank], gather.to_sequence);
   }
   builder.close_stage();
 }
@@ -82,20 +82,21 @@ void add_gather(PlanBuilder& builder, Pass& pass, const Gather& gather) {
 void add_reduce_scatter(PlanBuilder& builder, const Gather& gather) {
   Pass& pass = builder.plan().backward;
   builder.open_stage(pass, 0, StageKind::reorder);
-  for (int32_t r = 0; gather.reorders && r < builder.num_ranks(); ++r) {
-    builder.add_reorder(RankId{r}, gather.d_sequence[r], gather.d_ranked[r], gather.to_ranks);
+  for (const RankId rank : builder.ranks()) {
+    if (!gather.reorders) continue;
+    builder.add_reorder(rank, gather.d_sequence[rank], gather.d_ranked[rank], gather.to_ranks);
   }
   builder.close_stage();
   builder.open_stage(pass, 0, StageKind::merge);
-  for (int32_t r = 0; r < builder.num_ranks(); ++r)
-    builder.add_merge(RankId{r}, kNoBuffer, builder.plan().home[r].dkv, 0);
+  for (const RankId rank : builder.ranks())
+    builder.add_merge(rank, kNoBuffer, builder.plan().home[rank].dkv, 0);
   builder.close_stage();
   builder.open_stage(pass, 0, StageKind::transfer);
-  for (int32_t dst = 0; dst < builder.num_ranks(); ++dst) {
-    for (int32_t src = 0; src < builder.num_ranks(); ++src) {
+  for (const RankId dst : builder.ranks()) {
+    for (const RankId src : builder.ranks()) {
       TransferItem item;
-      item.src = RankId{src};
-      item.dst = RankId{dst};
+      item.src = src;
+      item.dst = dst;
       item.from = gather.d_ranked[src];
       item.to = builder.plan().home[dst].dkv;
       item.from_rows = gather.rows[dst];
@@ -109,8 +110,7 @@ void add_reduce_scatter(PlanBuilder& builder, const Gather& gather) {
   }
   builder.close_stage();
   builder.open_stage(pass, 0, StageKind::finish);
-  for (int32_t r = 0; r < builder.num_ranks(); ++r)
-    builder.add_finish(RankId{r}, builder.plan().home[r].dkv);
+  for (const RankId rank : builder.ranks()) builder.add_finish(rank, builder.plan().home[rank].dkv);
   builder.close_stage();
 }
 
@@ -121,13 +121,12 @@ std::optional<Error> plan_all_gather(PlanBuilder& builder) {
   std::vector<Seat> seats = home_seats(builder);
   std::vector<PieceTable> q_tables;
   std::vector<SliceJob> jobs;
-  for (int32_t r = 0; r < builder.num_ranks(); ++r) {
-    seats[r].kv = gather.sequence[r];
-    seats[r].kv_tokens = gather.tokens;
-    if (builder.has_backward()) seats[r].dkv = gather.d_sequence[r];
-    q_tables.push_back(
-        make_pieces(builder.plan().list(seats[r].q_tokens), builder.slots(), Side::q));
-    jobs.push_back({r, 0});
+  for (Seat& seat : seats) {
+    seat.kv = gather.sequence[seat.rank];
+    seat.kv_tokens = gather.tokens;
+    if (builder.has_backward()) seat.dkv = gather.d_sequence[seat.rank];
+    q_tables.push_back(make_pieces(builder.plan().list(seat.q_tokens), builder.slots(), Side::q));
+    jobs.push_back({to_index(seat.rank), 0});
   }
   const std::vector<PieceTable> kv_tables{
       make_pieces(builder.plan().list(gather.tokens), builder.slots(), Side::kv)};

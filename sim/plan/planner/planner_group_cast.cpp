@@ -10,7 +10,7 @@ namespace {
 
 /// Rows sent between two ranks, as row lists of both buffers.
 struct Exchange {
-  int32_t src = 0, dst = 0;
+  RankId src{}, dst{};
   RunListId from_rows{}, to_rows{};
 };
 
@@ -25,13 +25,13 @@ struct CastRank {
 
 /// A piece of a rank's queries that another rank may compute.
 struct QueryShare {
-  int32_t owner = 0, worker = 0;
+  RankId owner{}, worker{};
   int64_t row_begin = 0, row_end = 0;  // rows of the owner's home buffer
   int64_t area = 0;
 };
 
 struct CastPlan {
-  std::vector<CastRank> ranks;
+  IdVector<RankId, CastRank> ranks;
   std::vector<Exchange> queries;  // dispatch = queries: owner -> worker
 };
 
@@ -43,12 +43,13 @@ constexpr int64_t kSharesPerRank = 2;
 std::vector<QueryShare> deal_queries(const PlanBuilder& builder) {
   const Plan& plan = builder.plan();
   std::vector<QueryShare> shares;
-  for (int32_t r = 0; r < builder.num_ranks(); ++r) {
-    const int64_t rows = plan.rows(plan.q_lists[r]);
+  for (const RankId rank : builder.ranks()) {
+    const int64_t rows = plan.rows(plan.q_lists[rank]);
     for (int64_t part = 0; part < kSharesPerRank; ++part) {
-      QueryShare share{r, 0, rows * part / kSharesPerRank, rows * (part + 1) / kSharesPerRank, 0};
+      QueryShare share{
+          rank, {}, rows * part / kSharesPerRank, rows * (part + 1) / kSharesPerRank, 0};
       const PieceTable pieces =
-          make_pieces(slice_rows(plan.list(plan.q_lists[r]), share.row_begin, share.row_end),
+          make_pieces(slice_rows(plan.list(plan.q_lists[rank]), share.row_begin, share.row_end),
                       builder.slots(), Side::q);
       for (const Piece& piece : pieces.pieces) {
         for (const Band& band : builder.mask().near_rows(piece.sequence, piece.position,
@@ -70,11 +71,11 @@ std::vector<QueryShare> deal_queries(const PlanBuilder& builder) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return shares[a].area > shares[b].area; });
-  std::priority_queue<std::pair<int64_t, int32_t>, std::vector<std::pair<int64_t, int32_t>>,
+  std::priority_queue<std::pair<int64_t, RankId>, std::vector<std::pair<int64_t, RankId>>,
                       std::greater<>>
       by_load;
-  std::vector<int64_t> held(static_cast<size_t>(builder.num_ranks()), 0);
-  for (int32_t r = 0; r < builder.num_ranks(); ++r) by_load.emplace(0, r);
+  IdVector<RankId, int64_t> held(static_cast<size_t>(builder.num_ranks()));
+  for (const RankId rank : held.ids()) by_load.emplace(0, rank);
   for (const size_t id : order) {
     const auto [load, worker] = by_load.top();
     by_load.pop();
@@ -87,7 +88,7 @@ std::vector<QueryShare> deal_queries(const PlanBuilder& builder) {
 /// Adds the moved query-side buffers of every worker, and the exchanges that fill them.
 void move_queries(PlanBuilder& builder, CastPlan& cast) {
   std::vector<QueryShare> shares = deal_queries(builder);
-  for (int32_t worker = 0; worker < builder.num_ranks(); ++worker) {
+  for (const RankId worker : builder.ranks()) {
     std::vector<TokenRun> tokens;
     int64_t row = 0;
     for (const QueryShare& share : shares) {
@@ -120,15 +121,15 @@ void move_queries(PlanBuilder& builder, CastPlan& cast) {
 void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTable& q,
                     CastRank& rank) {
   const std::vector<TokenRun> wanted = visible_keys(q, builder.mask(), builder.slots());
-  std::vector<KvOwners::OwnedRows> owned = owners.split_by_owner(wanted);
-  const int32_t self = to_index(rank.seat.rank);
+  const IdVector<RankId, KvOwners::OwnedRows> owned = owners.split_by_owner(wanted);
+  const RankId self = rank.seat.rank;
   struct Part {
     TokenRun tokens;
-    size_t source;
+    RankId source;
   };
   std::vector<Part> parts;
-  for (size_t source = 0; source < owned.size(); ++source) {
-    if (static_cast<int32_t>(source) == self) continue;
+  for (const RankId source : owned.ids()) {
+    if (source == self) continue;
     for (const TokenRun& run : owned[source].tokens) parts.push_back({run, source});
   }
   if (parts.empty()) return;
@@ -137,7 +138,7 @@ void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTab
               [](const Part& a, const Part& b) { return a.tokens.begin < b.tokens.begin; });
   }
   // Target rows of each source, in the order in which that source's own rows are listed.
-  std::vector<std::vector<std::pair<int64_t, TokenRun>>> landing(
+  IdVector<RankId, std::vector<std::pair<int64_t, TokenRun>>> landing(
       owned.size());  // token begin -> rows
   std::vector<TokenRun> tokens;
   int64_t row = 0;
@@ -153,7 +154,7 @@ void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTab
     rank.d_received = builder.add_buffer(rank.seat.rank, BufferKind::dkv, BufferRole::received,
                                          rank.received_tokens, rank.seat.kv_heads);
   }
-  for (size_t source = 0; source < owned.size(); ++source) {
+  for (const RankId source : owned.ids()) {
     if (landing[source].empty()) continue;
     if (!owners.is_striped())
       std::sort(landing[source].begin(), landing[source].end(),
@@ -169,16 +170,16 @@ void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTab
                                      [&](const auto& l) { return l.first < run.begin; });
       append_run(to_rows, at->second);
     }
-    rank.kv.push_back({static_cast<int32_t>(source), self, builder.add_list(owned[source].rows),
-                       builder.add_list(to_rows)});
+    rank.kv.push_back(
+        {source, self, builder.add_list(owned[source].rows), builder.add_list(to_rows)});
   }
 }
 
 void add_row_transfer(PlanBuilder& builder, const Exchange& exchange, Payload payload,
                       BufferId from, BufferId to, HeadRange heads, bool reversed) {
   TransferItem item;
-  item.src = RankId{reversed ? exchange.dst : exchange.src};
-  item.dst = RankId{reversed ? exchange.src : exchange.dst};
+  item.src = reversed ? exchange.dst : exchange.src;
+  item.dst = reversed ? exchange.src : exchange.dst;
   item.from = from;
   item.to = to;
   item.from_rows = reversed ? exchange.to_rows : exchange.from_rows;
@@ -208,23 +209,23 @@ std::optional<std::vector<SliceRange>> find_cast_slices(PlanBuilder& builder, co
                                                         const std::vector<PieceTable>& q_tables) {
   std::vector<PieceTable> kv_tables;
   std::vector<SliceJob> jobs;
-  for (size_t r = 0; r < cast.ranks.size(); ++r) {
-    const CastRank& rank = cast.ranks[r];
+  for (const CastRank& rank : cast.ranks) {
+    const int32_t r = to_index(rank.seat.rank);
     kv_tables.push_back(
         make_pieces(builder.plan().list(rank.seat.kv_tokens), builder.slots(), Side::kv));
     kv_tables.push_back(
         rank.received == kNoBuffer
             ? PieceTable{{}, {}, {0}}
             : make_pieces(builder.plan().list(rank.received_tokens), builder.slots(), Side::kv));
-    jobs.push_back({static_cast<int32_t>(r), static_cast<int32_t>(2 * r)});
-    jobs.push_back({static_cast<int32_t>(r), static_cast<int32_t>(2 * r + 1)});
+    jobs.push_back({r, 2 * r});
+    jobs.push_back({r, 2 * r + 1});
   }
   return intersect_all(builder, q_tables, kv_tables, jobs);
 }
 
 /// The two halves of a rank's work: its own KV, then the received KV.
 struct Half {
-  size_t rank;
+  RankId rank;
   BufferId kv, d_kv;
   RunListId tokens;
   SliceRange range;
@@ -232,12 +233,12 @@ struct Half {
 
 std::vector<Half> halves_of(const CastPlan& cast, const std::vector<SliceRange>& ranges) {
   std::vector<Half> halves;
-  for (size_t r = 0; r < cast.ranks.size(); ++r) {
-    const CastRank& rank = cast.ranks[r];
-    halves.push_back({r, rank.seat.kv, rank.seat.dkv, rank.seat.kv_tokens, ranges[2 * r]});
+  for (const RankId id : cast.ranks.ids()) {
+    const CastRank& rank = cast.ranks[id];
+    const int32_t own = 2 * to_index(id);
+    halves.push_back({id, rank.seat.kv, rank.seat.dkv, rank.seat.kv_tokens, ranges[own]});
     if (rank.received != kNoBuffer)
-      halves.push_back(
-          {r, rank.received, rank.d_received, rank.received_tokens, ranges[2 * r + 1]});
+      halves.push_back({id, rank.received, rank.d_received, rank.received_tokens, ranges[own + 1]});
   }
   return halves;
 }
@@ -261,15 +262,14 @@ void add_forward(PlanBuilder& builder, const CastPlan& cast, const std::vector<H
   }
   builder.close_stage();
   builder.open_stage(pass, 0, StageKind::merge);
-  std::vector<int32_t> merges(cast.ranks.size(), 0);
+  IdVector<RankId, int32_t> merges(cast.ranks.size());
   for (size_t h = 0; h < halves.size(); ++h) {
     const CastRank& rank = cast.ranks[halves[h].rank];
     if (halves[h].range.count > 0)
       builder.add_merge(rank.seat.rank, partial[h], rank.seat.out, merges[halves[h].rank]++);
   }
-  for (size_t r = 0; r < cast.ranks.size(); ++r) {
-    if (merges[r] == 0)
-      builder.add_merge(cast.ranks[r].seat.rank, kNoBuffer, cast.ranks[r].seat.out, 0);
+  for (const RankId rank : cast.ranks.ids()) {
+    if (merges[rank] == 0) builder.add_merge(rank, kNoBuffer, cast.ranks[rank].seat.out, 0);
   }
   builder.close_stage();
   builder.open_stage(pass, 0, StageKind::finish);
@@ -287,16 +287,15 @@ void add_cast_gradient_merges(PlanBuilder& builder, const CastPlan& cast,
                               const std::vector<Half>& halves, const std::vector<BufferId>& dq,
                               const std::vector<BufferId>& dkv) {
   builder.open_stage(builder.plan().backward, 0, StageKind::merge);
-  std::vector<int32_t> merges(cast.ranks.size(), 0);
+  IdVector<RankId, int32_t> merges(cast.ranks.size());
   for (size_t h = 0; h < halves.size(); ++h) {
     const CastRank& rank = cast.ranks[halves[h].rank];
     const bool works = halves[h].range.count > 0;
     if (works) builder.add_merge(rank.seat.rank, dq[h], rank.seat.dq, merges[halves[h].rank]++);
     builder.add_merge(rank.seat.rank, works ? dkv[h] : kNoBuffer, halves[h].d_kv, 0);
   }
-  for (size_t r = 0; r < cast.ranks.size(); ++r) {
-    if (merges[r] == 0)
-      builder.add_merge(cast.ranks[r].seat.rank, kNoBuffer, cast.ranks[r].seat.dq, 0);
+  for (const RankId rank : cast.ranks.ids()) {
+    if (merges[rank] == 0) builder.add_merge(rank, kNoBuffer, cast.ranks[rank].seat.dq, 0);
   }
   builder.close_stage();
 }

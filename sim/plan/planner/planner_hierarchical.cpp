@@ -5,12 +5,12 @@ namespace cpscope {
 std::optional<Error> plan_hierarchical(PlanBuilder& builder) {
   const int32_t a2a_size = builder.scenario().parallel.a2a_size;
   const int32_t ring_size = builder.num_ranks() / a2a_size;
-  std::vector<std::vector<int32_t>> groups(static_cast<size_t>(ring_size));
+  std::vector<std::vector<RankId>> groups(static_cast<size_t>(ring_size));
   Rings rings;
   rings.members.resize(static_cast<size_t>(a2a_size));
   for (int32_t p = 0; p < ring_size; ++p) {
     for (int32_t a = 0; a < a2a_size; ++a) {
-      groups[p].push_back(p * a2a_size + a);
+      groups[p].push_back(RankId{p * a2a_size + a});
       rings.members[a].push_back(p * a2a_size + a);
     }
   }

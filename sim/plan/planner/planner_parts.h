@@ -46,23 +46,29 @@ struct ExchangeSeat {
   BufferId d_out_ranked = kNoBuffer, dq_ranked = kNoBuffer, dkv_ranked = kNoBuffer;
 };
 
-/// Row orders of one group; shared by its ranks.
+/// Row orders of one side of a group; shared by its ranks.
+struct GroupSide {
+  RunListId to_sequence{}, to_ranks{};
+  RunListId ranked{}, sequence{};  // the tokens in either order
+  std::vector<RunListId> rows;     // [index] rows of this rank's tokens in the rank-ordered buffer
+};
+
 struct GroupOrder {
-  std::vector<int32_t> ranks;
-  RunListId q_to_sequence{}, q_to_ranks{}, kv_to_sequence{}, kv_to_ranks{};
-  std::vector<RunListId> q_rows,
-      kv_rows;  // [index] rows of this rank's tokens in the rank-ordered buffer
+  std::vector<RankId> ranks;
+  GroupSide q, kv;
+
+  const GroupSide& side(Side side) const { return side == Side::q ? q : kv; }
 };
 
 /// One exchange of heads against tokens inside groups of ranks (Ulysses, Jacobs et al. 2023,
 /// arXiv:2309.14509).
 struct HeadExchange {
   std::vector<GroupOrder> groups;
-  std::vector<ExchangeSeat> seats;  // [rank]
+  IdVector<RankId, ExchangeSeat> seats;
 };
 
 HeadExchange make_head_exchange(PlanBuilder& builder,
-                                const std::vector<std::vector<int32_t>>& groups);
+                                const std::vector<std::vector<RankId>>& groups);
 /// q, kv: home -> rank order -> sequence order, in step 0 of the forward pass.
 void plan_exchange_in(PlanBuilder& builder, const HeadExchange& exchange);
 /// out: sequence order -> rank order -> home.

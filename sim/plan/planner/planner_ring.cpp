@@ -238,9 +238,9 @@ ComputeItem forward_item(const Seat& seat, BufferId kv, RunListId kv_tokens, Buf
 std::vector<Seat> home_seats(const PlanBuilder& builder) {
   std::vector<Seat> seats;
   const Plan& plan = builder.plan();
-  for (int32_t r = 0; r < builder.num_ranks(); ++r) {
-    const HomeBuffers& home = plan.home[r];
-    seats.push_back({RankId{r}, plan.q_lists[r], plan.kv_lists[r], builder.all_heads(),
+  for (const RankId rank : builder.ranks()) {
+    const HomeBuffers& home = plan.home[rank];
+    seats.push_back({rank, plan.q_lists[rank], plan.kv_lists[rank], builder.all_heads(),
                      builder.all_kv_heads(), home.q, home.kv, home.out, home.d_out, home.dq,
                      home.dkv});
   }

@@ -71,10 +71,10 @@ std::string describe_earned(const TensorDiff& diff, const DiffRule& rule) {
 std::string describe_first_item(const FirstItem& first, const DiffRule& rule) {
   const ItemTensorName& name = first.name;
   const TensorDiff& diff = first.diff;
-  std::string text =
-      fmt::format("first diverging item: {} {} {}, rank {}, step {}, {}: ",
-                  name.item.is_backward ? "backward" : "forward", to_name(name.item.kind),
-                  name.item.index, to_index(name.rank), to_index(name.step), name.array);
+  std::string text = fmt::format(
+      "first diverging item: {} {} {}, rank {}, step {}, {}: ", to_name(name.item.direction),
+      to_name(name.item.kind), name.item.index, to_index(name.rank), to_index(name.step),
+      name.array);
   if (!diff.shape_mismatch.empty()) return text + diff.shape_mismatch;
   text += fmt::format("row {}", diff.worst_row);
   if (first.place && first.place->token >= 0)

@@ -11,6 +11,7 @@
 #include <cctype>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -87,7 +88,7 @@ bool fits_other_order(const Tensor& given, const Tensor& input, const std::vecto
 /// other tensors of the record are in the wrong order too.
 std::optional<Error> refuse_moved_rows(const ForeignRecord& record, const Tensor& given,
                                        const Tensor& input, const std::vector<bool>& valid,
-                                       const std::vector<std::vector<TokenRun>>& runs) {
+                                       std::span<const std::vector<TokenRun>> runs) {
   // Rows of a few values can be the same by chance.
   constexpr int64_t kNarrowest = 8;
   if (input.shape[1] * input.shape[2] < kNarrowest || given.values == input.values)
@@ -160,10 +161,10 @@ Result<RunInputs> find_inputs(const Plan& plan, const ForeignRecord& record, For
     const Tensor* given = record.find(input->name);
     if (input->name.empty() || given == nullptr) continue;
     InputNote note{.name = input->name};
-    const bool is_kv = input == &inputs.k || input == &inputs.v;
-    const std::vector<bool> valid = valid_ids(slots, is_kv);
-    if (auto error = refuse_moved_rows(record, *given, *input, valid,
-                                       is_kv ? plan.layout.kv_runs : plan.layout.q_runs))
+    const Side side = input == &inputs.k || input == &inputs.v ? Side::kv : Side::q;
+    const std::vector<bool> valid = valid_ids(slots, side);
+    if (auto error =
+            refuse_moved_rows(record, *given, *input, valid, plan.layout.runs(side).values()))
       return *error;
     if (auto error = take_input(*given, valid, dtype, *input, note)) return *error;
     graded.inputs.push_back(note);
@@ -223,7 +224,8 @@ Answer take_answer(const ForeignRecord& record) {
 void clear_padding(const BatchSlots& slots, Answer& answer) {
   for (Tensor* tensor : {&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv}) {
     if (tensor->values.empty()) continue;
-    const std::vector<bool> valid = valid_ids(slots, tensor == &answer.dk || tensor == &answer.dv);
+    const bool is_of_keys = tensor == &answer.dk || tensor == &answer.dv;
+    const std::vector<bool> valid = valid_ids(slots, is_of_keys ? Side::kv : Side::q);
     const int64_t width = tensor->size() / std::max<int64_t>(1, tensor->shape[0]);
     for (int64_t token = 0; token < tensor->shape[0]; ++token) {
       if (valid[token]) continue;
@@ -261,7 +263,7 @@ bool is_zero(const Tensor& input, const std::vector<bool>& valid) {
 /// Lists what inputs do not test, so that a wrong answer passes too.
 void find_blind_inputs(const Plan& plan, const RunInputs& inputs, std::vector<std::string>& blind) {
   const BatchSlots& slots = plan.layout.slots;
-  const std::vector<bool> queries = valid_ids(slots, false), keys = valid_ids(slots, true);
+  const std::vector<bool> queries = valid_ids(slots, Side::q), keys = valid_ids(slots, Side::kv);
   const auto say = [&](const char* what) { blind.emplace_back(what); };
   if (is_zero(inputs.v, keys)) {
     say("v is zero, so out is zero for any mask: this proves nothing");

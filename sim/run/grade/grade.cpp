@@ -1,5 +1,6 @@
 #include "sim/run/grade/grade.h"
 
+#include "sim/base/id_vector.h"
 #include "sim/run/dtype.h"
 #include "sim/run/grade/probe_parts.h"
 #include "sim/run/grade/tensor_grader.h"
@@ -40,14 +41,13 @@ double root_mean_square(const std::vector<double>& values) {
 }
 
 /// Owners and sequences of all tokens of one side, then of the judged ones.
-RowPlaces row_places_of(const Plan& plan, bool is_kv, const std::vector<int64_t>* judged) {
+RowPlaces row_places_of(const Plan& plan, Side side, const std::vector<int64_t>* judged) {
   const BatchSlots& slots = plan.layout.slots;
-  const auto tokens = static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens);
-  RowPlaces all{{}, owners_of(plan, is_kv), std::vector<int32_t>(tokens, -1)};
+  const auto tokens = static_cast<size_t>(slots.tokens_of(side));
+  RowPlaces all{{}, owners_of(plan, side), std::vector<int32_t>(tokens, -1)};
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const SequenceSlot& slot = slots.sequences[s];
-    std::fill_n(all.sequences.begin() + (is_kv ? slot.kv_begin : slot.q_begin),
-                is_kv ? slot.kv_valid : slot.q_valid, static_cast<int32_t>(s));
+    const SlotSide slot = slots.sequences[s].side(side);
+    std::fill_n(all.sequences.begin() + slot.begin, slot.valid, static_cast<int32_t>(s));
   }
   if (judged == nullptr) {
     all.tokens.resize(tokens);
@@ -396,20 +396,20 @@ double share_of_typical_row(std::string_view tensor, int64_t lanes) {
 }
 
 Hops count_hops(const Plan& plan) {
-  std::vector<int32_t> partials(plan.buffers.size(), 0), shares(plan.buffers.size(), 0);
-  for (const MergeItem& item : plan.forward.merges) ++partials[to_index(item.into)];
+  IdVector<BufferId, int32_t> partials(plan.buffers.size()), shares(plan.buffers.size());
+  for (const MergeItem& item : plan.forward.merges) ++partials[item.into];
   // A share in a ring is summed hop by hop: what counts is how often one row is added to in all
   // hops.
   bool travels_summed = false;
   for (const MergeItem& item : plan.backward.merges) {
     if (plan.buffer(item.into).kind == BufferKind::dkv)
-      shares[to_index(item.into)] = std::max(shares[to_index(item.into)], item.order + 1);
+      shares[item.into] = std::max(shares[item.into], item.order + 1);
   }
   for (const TransferItem& item : plan.backward.transfers) {
     if (item.payload != Payload::dkv) continue;
     // The sum of two shares is sent on.
-    travels_summed = travels_summed || shares[to_index(item.from)] > 1;
-    if (item.landing == Landing::add) ++shares[to_index(item.to)];
+    travels_summed = travels_summed || shares[item.from] > 1;
+    if (item.landing == Landing::add) ++shares[item.to];
   }
   Hops hops;
   hops.rounds_running_sum = travels_summed;
@@ -420,14 +420,14 @@ Hops count_hops(const Plan& plan) {
 
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
                    const Verdict& verdict, const GradeOptions& options) {
-  const RowPlaces queries = row_places_of(plan, false, nullptr);
+  const RowPlaces queries = row_places_of(plan, Side::q, nullptr);
   AnswerGrader grader(plan, inputs, verdict, options);
   grader.grade_forward(answer.out, answer.lse, queries);
   grader.grade_max_logit(answer.max_logit);
   if (plan.scenario.numerics.backward) {
     const std::vector<double> errors = grader.judged_delta_errors(queries);
     grader.grade_dq(answer.dq, queries, errors);
-    grader.grade_keys(answer.dk, answer.dv, row_places_of(plan, true, nullptr), errors);
+    grader.grade_keys(answer.dk, answer.dv, row_places_of(plan, Side::kv, nullptr), errors);
     grader.grade_sinks(answer.d_sink, errors, verdict.exact.lse);
   }
   return grader.finish();
@@ -436,7 +436,7 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
 Grade grade_judged_rows(const Plan& plan, const RunInputs& inputs, const Answer& answer,
                         const Verdict& verdict, const JudgedRows& rows,
                         const GradeOptions& options) {
-  const RowPlaces queries = row_places_of(plan, false, &rows.query_tokens);
+  const RowPlaces queries = row_places_of(plan, Side::q, &rows.query_tokens);
   AnswerGrader grader(plan, inputs, verdict, options);
   grader.grade_forward(pick_rows(answer.out, rows.query_tokens),
                        pick_rows(answer.lse, rows.query_tokens), queries);
@@ -446,7 +446,7 @@ Grade grade_judged_rows(const Plan& plan, const RunInputs& inputs, const Answer&
   if (verdict.exact.dk.values.empty()) return grader.finish();
   const std::vector<double> errors = grader.own_delta_errors(answer);
   grader.grade_keys(pick_rows(answer.dk, rows.key_tokens), pick_rows(answer.dv, rows.key_tokens),
-                    row_places_of(plan, true, &rows.key_tokens), errors,
+                    row_places_of(plan, Side::kv, &rows.key_tokens), errors,
                     root_mean_square(answer.lse.values));
   grader.grade_sinks(answer.d_sink, errors, answer.lse);
   return grader.finish();

@@ -1,6 +1,7 @@
 #include "sim/run/grade/grade_hints.h"
 
 #include "sim/run/record/foreign_record.h"
+#include "sim/run/run_inputs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -48,9 +49,9 @@ class Explainer {
         tokens_(exact.shape[0]),
         heads_(exact.shape[1]),
         lanes_(exact.shape.size() > 2 ? exact.shape[2] : 1),
-        is_kv_(grade.name == "dk" || grade.name == "dv"),
+        side_(grade.name == "dk" || grade.name == "dv" ? Side::kv : Side::q),
         slots_(plan.layout.slots),
-        runs_(is_kv_ ? plan.layout.kv_runs : plan.layout.q_runs) {}
+        runs_(plan.layout.runs(side_)) {}
 
   /// The first explanation that fits.
   std::optional<std::string> explain() const {
@@ -88,10 +89,7 @@ class Explainer {
   }
 
   std::optional<std::string> explain_padding() const {
-    std::vector<bool> is_valid(static_cast<size_t>(tokens_), false);
-    for (const SequenceSlot& slot : slots_.sequences)
-      std::fill_n(is_valid.begin() + (is_kv_ ? slot.kv_begin : slot.q_begin),
-                  is_kv_ ? slot.kv_valid : slot.q_valid, true);
+    const std::vector<bool> is_valid = valid_ids(slots_, side_);
     Comparison valid;
     int64_t wrong_rows = 0, padding_rows = 0;
     for (int64_t token = 0; token < tokens_; ++token) {
@@ -158,7 +156,7 @@ class Explainer {
   }
 
   std::optional<std::string> explain_order() const {
-    const std::vector<int64_t> ids = rank_order_ids(runs_);
+    const std::vector<int64_t> ids = rank_order_ids(runs_.values());
     if (agrees_in_order(ids, true))
       return "all rows agree when they are read in rank order: --order rank";
     if (agrees_in_order(ids, false))
@@ -235,9 +233,9 @@ class Explainer {
   const Tensor& seen_;
   const Tensor& exact_;
   const int64_t tokens_, heads_, lanes_;
-  const bool is_kv_;
+  const Side side_;
   const BatchSlots& slots_;
-  const std::vector<std::vector<TokenRun>>& runs_;
+  const IdVector<RankId, std::vector<TokenRun>>& runs_;
 };
 
 }  // namespace

@@ -43,21 +43,21 @@ int64_t Expectation::nth(int64_t token, int64_t n) const {
   return -1;
 }
 
-int32_t owner_of(const Plan& plan, const std::vector<RunListId>& lists, int64_t id) {
-  for (size_t rank = 0; rank < lists.size(); ++rank) {
-    if (holds(plan, lists[rank], id)) return static_cast<int32_t>(rank);
+int32_t owner_of(const Plan& plan, Side side, int64_t id) {
+  const IdVector<RankId, RunListId>& lists = plan.lists(side);
+  for (const RankId rank : lists.ids()) {
+    if (holds(plan, lists[rank], id)) return to_index(rank);
   }
   return -1;
 }
 
-std::vector<int32_t> owners_of(const Plan& plan, bool is_kv) {
-  const BatchSlots& slots = plan.layout.slots;
-  std::vector<int32_t> owners(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens), -1);
-  const auto& lists = is_kv ? plan.kv_lists : plan.q_lists;
-  for (size_t rank = 0; rank < lists.size(); ++rank) {
+std::vector<int32_t> owners_of(const Plan& plan, Side side) {
+  const IdVector<RankId, RunListId>& lists = plan.lists(side);
+  std::vector<int32_t> owners(static_cast<size_t>(plan.layout.slots.tokens_of(side)), -1);
+  for (const RankId rank : lists.ids()) {
     for (const TokenRun& run : plan.list(lists[rank])) {
       for (int64_t token = run.begin; token < run.end; token += run.stride)
-        owners[static_cast<size_t>(token)] = static_cast<int32_t>(rank);
+        owners[static_cast<size_t>(token)] = to_index(rank);
     }
   }
   return owners;

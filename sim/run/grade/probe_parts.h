@@ -1,7 +1,8 @@
 #pragma once
 
-// Private to the probes: the keys that every row must see, and the owners of rows and keys.
+// The keys that every row must see, and the owners of rows and keys.
 
+#include "sim/plan/batch_slots.h"
 #include "sim/plan/plan.h"
 #include "sim/run/judge.h"
 #include "sim/run/tensor.h"
@@ -25,10 +26,10 @@ struct Expectation {
   int64_t nth(int64_t token, int64_t n) const;
 };
 
-/// The rank that owns an id of these lists; -1 if no rank does.
-int32_t owner_of(const Plan& plan, const std::vector<RunListId>& lists, int64_t id);
+/// The rank that owns a packed padded id; -1 if no rank does.
+int32_t owner_of(const Plan& plan, Side side, int64_t id);
 /// [packed padded id] The rank that owns it; -1 if no rank does.
-std::vector<int32_t> owners_of(const Plan& plan, bool is_kv);
+std::vector<int32_t> owners_of(const Plan& plan, Side side);
 /// The step of a pass in which a rank computes with a key; -1 if there is none.
 int32_t step_of(const Plan& plan, const Pass& pass, int32_t rank, int64_t key);
 

@@ -66,7 +66,7 @@ class Extremes {
 
 class Scanner {
  public:
-  Scanner(const Tensor& tensor, const char* name, bool is_kv, double largest)
+  Scanner(const Tensor& tensor, const char* name, Side side, double largest)
       : tensor_(tensor),
         heads_(tensor.shape[1]),
         lanes_(tensor.shape.size() > 2 ? tensor.shape[2] : 1),
@@ -74,7 +74,7 @@ class Scanner {
         largest_(largest) {
     scan_.name = name;
     scan_.tensor = &tensor;
-    scan_.is_kv = is_kv;
+    scan_.side = side;
     scan_.rows = tensor.shape[0] * heads_;
   }
 
@@ -158,26 +158,25 @@ double largest_value(const Tensor& tensor) {
 std::vector<RowScan> scan_rows(const Plan& plan, const RunInputs& inputs, const Answer& seen,
                                const LiveRows& live) {
   std::vector<RowScan> scans;
-  const auto scan = [&](const char* name, const Tensor& tensor, bool is_kv, double largest) {
+  const auto scan = [&](const char* name, const Tensor& tensor, Side side, double largest) {
     if (tensor.values.empty()) return;
-    Scanner scanner(tensor, name, is_kv, largest);
-    const std::vector<bool>& may_hold = is_kv ? live.keys : live.queries;
+    Scanner scanner(tensor, name, side, largest);
+    const std::vector<bool>& may_hold = side == Side::q ? live.queries : live.keys;
     for (int64_t token = 0; token < tensor.shape[0]; ++token) {
       for (int64_t head = 0; head < tensor.shape[1]; ++head)
         scanner.look_at(token, head, may_hold[static_cast<size_t>(token)]);
     }
     RowScan found = scanner.finish();
-    if (found.first)
-      found.first->rank = owner_of(plan, is_kv ? plan.kv_lists : plan.q_lists, found.first->token);
+    if (found.first) found.first->rank = owner_of(plan, side, found.first->token);
     scans.push_back(std::move(found));
   };
   // A weighted mean of values is at most the largest value, up to rounding.
-  scan("out", seen.out, false, 1.01 * largest_value(inputs.v));
-  scan("lse", seen.lse, false, HUGE_VAL);
+  scan("out", seen.out, Side::q, 1.01 * largest_value(inputs.v));
+  scan("lse", seen.lse, Side::q, HUGE_VAL);
   if (!plan.scenario.numerics.backward) return scans;
-  scan("dq", seen.dq, false, HUGE_VAL);
-  scan("dk", seen.dk, true, HUGE_VAL);
-  scan("dv", seen.dv, true, HUGE_VAL);
+  scan("dq", seen.dq, Side::q, HUGE_VAL);
+  scan("dk", seen.dk, Side::kv, HUGE_VAL);
+  scan("dv", seen.dv, Side::kv, HUGE_VAL);
   return scans;
 }
 

@@ -2,6 +2,7 @@
 
 // Private to the grade of a sample: what can be checked in all rows without computing any.
 
+#include "sim/plan/batch_slots.h"
 #include "sim/plan/plan.h"
 #include "sim/run/grade/tensor_grade.h"
 #include "sim/run/judge.h"
@@ -16,7 +17,7 @@ namespace cpscope {
 struct RowScan {
   const char* name = "";
   const Tensor* tensor = nullptr;
-  bool is_kv = false;
+  Side side = Side::q;
   int64_t rows = 0;                 // tokens times heads
   int64_t nan = 0;                  // values
   int64_t infinite = 0;             // values, in rows that may be non-zero

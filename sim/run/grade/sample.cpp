@@ -1,5 +1,6 @@
 #include "sim/run/grade/sample.h"
 
+#include "sim/base/id_vector.h"
 #include "sim/run/grade/row_scan.h"
 #include "sim/run/grade/share_search.h"
 #include "sim/run/run_inputs.h"
@@ -15,17 +16,16 @@ namespace {
 
 /// A run of a rank's list; messages carry such chunks.
 struct RankRun {
-  size_t rank = 0;
+  RankId rank{};
   std::vector<int64_t> tokens;  // valid ones
 };
 
 /// Every run of every rank that holds a valid token.
-std::vector<RankRun> runs_of_ranks(const Plan& plan, bool is_kv) {
-  const std::vector<bool> valid = valid_ids(plan.layout.slots, is_kv);
-  const auto& lists = is_kv ? plan.kv_lists : plan.q_lists;
+std::vector<RankRun> runs_of_ranks(const Plan& plan, Side side) {
+  const std::vector<bool> valid = valid_ids(plan.layout.slots, side);
   std::vector<RankRun> runs;
-  for (size_t rank = 0; rank < lists.size(); ++rank) {
-    for (const TokenRun& run : plan.list(lists[rank])) {
+  for (const RankId rank : plan.lists(side).ids()) {
+    for (const TokenRun& run : plan.list(plan.lists(side)[rank])) {
       RankRun found{rank, {}};
       for (int64_t token = run.begin; token < run.end; token += run.stride) {
         if (valid[static_cast<size_t>(token)]) found.tokens.push_back(token);
@@ -37,27 +37,25 @@ std::vector<RankRun> runs_of_ranks(const Plan& plan, bool is_kv) {
 }
 
 /// First and last valid tokens of at most `count` / 2 sequences, spread over the batch.
-void choose_ends(const BatchSlots& slots, bool is_kv, int64_t count, std::vector<int64_t>& chosen) {
+void choose_ends(const BatchSlots& slots, Side side, int64_t count, std::vector<int64_t>& chosen) {
   const auto sequences = std::ssize(slots.sequences);
   const int64_t step = std::max<int64_t>(1, sequences / std::max<int64_t>(1, count / 2));
   for (int64_t s = 0; s < sequences; s += step) {
-    const SequenceSlot& slot = slots.sequences[static_cast<size_t>(s)];
-    const int64_t begin = is_kv ? slot.kv_begin : slot.q_begin,
-                  valid = is_kv ? slot.kv_valid : slot.q_valid;
-    if (valid == 0) continue;
-    chosen.push_back(begin);
-    chosen.push_back(begin + valid - 1);
+    const SlotSide slot = slots.sequences[static_cast<size_t>(s)].side(side);
+    if (slot.valid == 0) continue;
+    chosen.push_back(slot.begin);
+    chosen.push_back(slot.valid_end() - 1);
   }
 }
 
 /// `count` tokens, distributed evenly over the runs of all ranks; one for every rank that has none
 /// of them, and up to a quarter as many from the ends of sequences.
-std::vector<int64_t> choose_tokens(const Plan& plan, bool is_kv, int64_t count) {
+std::vector<int64_t> choose_tokens(const Plan& plan, Side side, int64_t count) {
   std::vector<int64_t> chosen;
-  choose_ends(plan.layout.slots, is_kv, count / 4, chosen);
-  const std::vector<RankRun> all = runs_of_ranks(plan, is_kv);
+  choose_ends(plan.layout.slots, side, count / 4, chosen);
+  const std::vector<RankRun> all = runs_of_ranks(plan, side);
   const auto runs = std::ssize(all);
-  std::vector<bool> has_one(static_cast<size_t>(plan.layout.cp_size), false);
+  IdVector<RankId, bool> has_one(plan.lists(side).size());
   const auto choose_of = [&](const RankRun& run, int64_t n) {
     // The golden ratio spreads tokens without a fixed offset to the borders of chunks.
     constexpr double kGolden = 0.6180339887498949;
@@ -68,7 +66,7 @@ std::vector<int64_t> choose_tokens(const Plan& plan, bool is_kv, int64_t count) 
   for (int64_t n = 0; n < count && runs > 0; ++n)
     choose_of(all[static_cast<size_t>(n * runs / count)], n);
   for (const RankRun& run : all)
-    if (!has_one[run.rank]) choose_of(run, static_cast<int64_t>(run.rank));
+    if (!has_one[run.rank]) choose_of(run, to_index(run.rank));
   return chosen;
 }
 
@@ -127,7 +125,7 @@ TensorGrade leave_out(const char* name, int64_t rows, const char* why) {
 }  // namespace
 
 JudgedRows choose_rows(const Plan& plan, int64_t count) {
-  JudgedRows rows{choose_tokens(plan, false, count), choose_tokens(plan, true, count)};
+  JudgedRows rows{choose_tokens(plan, Side::q, count), choose_tokens(plan, Side::kv, count)};
   sort_unique(rows.query_tokens);
   sort_unique(rows.key_tokens);
   if (!plan.scenario.numerics.backward) rows.key_tokens.clear();
@@ -142,7 +140,8 @@ Result<SampledGrade> grade_sample(const Toolbox& toolbox, const Plan& plan, cons
   const std::vector<RowScan> scans = scan_rows(
       plan, inputs, seen, toolbox.oracle.witness.live_rows(plan.scenario, plan.layout.slots));
   for (const RowScan& scan : scans) {
-    std::vector<int64_t>& tokens = scan.is_kv ? sampled.rows.key_tokens : sampled.rows.query_tokens;
+    std::vector<int64_t>& tokens =
+        scan.side == Side::q ? sampled.rows.query_tokens : sampled.rows.key_tokens;
     tokens.insert(tokens.end(), scan.suspects.begin(), scan.suspects.end());
   }
   sort_unique(sampled.rows.query_tokens);

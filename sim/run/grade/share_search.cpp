@@ -20,9 +20,9 @@ constexpr int32_t kHopsThatHide = 32;
 constexpr double kFound = 0.5;
 
 /// [token] Its owner; -1 for padding.
-std::vector<int32_t> owners_of_valid(const Plan& plan, bool is_kv) {
-  std::vector<int32_t> owners = owners_of(plan, is_kv);
-  const std::vector<bool> valid = valid_ids(plan.layout.slots, is_kv);
+std::vector<int32_t> owners_of_valid(const Plan& plan, Side side) {
+  std::vector<int32_t> owners = owners_of(plan, side);
+  const std::vector<bool> valid = valid_ids(plan.layout.slots, side);
   for (size_t token = 0; token < owners.size(); ++token)
     if (!valid[token]) owners[token] = -1;
   return owners;
@@ -31,7 +31,7 @@ std::vector<int32_t> owners_of_valid(const Plan& plan, bool is_kv) {
 /// [rank] Its valid queries, ascending.
 std::vector<std::vector<int64_t>> queries_of_ranks(const Plan& plan) {
   std::vector<std::vector<int64_t>> queries(static_cast<size_t>(plan.layout.cp_size));
-  const std::vector<int32_t> owners = owners_of_valid(plan, false);
+  const std::vector<int32_t> owners = owners_of_valid(plan, Side::q);
   for (size_t token = 0; token < owners.size(); ++token) {
     if (owners[token] >= 0)
       queries[static_cast<size_t>(owners[token])].push_back(static_cast<int64_t>(token));
@@ -116,7 +116,7 @@ std::optional<Error> search_shares(const Toolbox& toolbox, const Plan& plan,
     tokens.resize(static_cast<size_t>(plan.layout.slots.kv_tokens));
     std::iota(tokens.begin(), tokens.end(), int64_t{0});
   }
-  const std::vector<int32_t> key_owners = owners_of_valid(plan, true);
+  const std::vector<int32_t> key_owners = owners_of_valid(plan, Side::kv);
   struct Looked {
     TensorGrade* grade;
     ErrorsOfKeys errors;

@@ -248,7 +248,7 @@ class Probe {
     finding.probe = probe;
     finding.token = row / heads_;
     finding.head = static_cast<int32_t>(row % heads_);
-    finding.rank = owner_of(plan_, plan_.q_lists, finding.token);
+    finding.rank = owner_of(plan_, Side::q, finding.token);
     finding.step = key < 0 ? -1 : step_of(plan_, plan_.forward, finding.rank, key);
     finding.expected = expected;
     finding.seen = seen;
@@ -259,7 +259,7 @@ class Probe {
                       "query token {}, head {} on rank {} should see {} keys like {} (owned by "
                       "rank {}), it saw {}",
                       finding.token, finding.head, finding.rank, expected, key,
-                      owner_of(plan_, plan_.kv_lists, key), seen);
+                      owner_of(plan_, Side::kv, key), seen);
     if (is_first) report_.first = finding;
     if (is_first_of_probe) firsts_[probe] = finding;
   }

@@ -20,7 +20,7 @@ void note(ProbeTally& tally, const Plan& plan, int64_t token, int32_t head, int6
   if (tally.first) return;
   ProbeFinding finding;
   finding.probe = tally.probe;
-  finding.rank = owner_of(plan, plan.q_lists, token);
+  finding.rank = owner_of(plan, Side::q, token);
   finding.step = key < 0 ? -1 : step_of(plan, plan.forward, finding.rank, key);
   finding.token = token;
   finding.head = head;
@@ -190,11 +190,10 @@ class PositionProbe {
     }
   }
 
-  int64_t position_of(int64_t token, bool is_query) const {
-    for (const SequenceSlot& slot : plan_.layout.slots.sequences) {
-      const int64_t begin = is_query ? slot.q_begin : slot.kv_begin;
-      if (token >= begin && token < begin + (is_query ? slot.q_slot : slot.kv_slot))
-        return token - begin;
+  int64_t position_of(int64_t token, Side side) const {
+    for (const SequenceSlot& sequence : plan_.layout.slots.sequences) {
+      const SlotSide slot = sequence.side(side);
+      if (token >= slot.begin && token < slot.end()) return token - slot.begin;
     }
     return 0;
   }
@@ -205,8 +204,8 @@ class PositionProbe {
     for (int64_t row = 0; row < inputs_.q.shape[0] * heads_; ++row) {
       const int64_t token = row / heads_;
       if (expectation_.keys[token].empty()) continue;
-      const auto by =
-          static_cast<double>(position_of(target(token, which), false) - position_of(token, true));
+      const auto by = static_cast<double>(position_of(target(token, which), Side::kv) -
+                                          position_of(token, Side::q));
       double* query = inputs_.q.values.data() + row * inputs_.q.shape[2];
       for (int32_t lane = 0; lane < half_; ++lane) {
         query[lane] = round_to(dtype, factors_.q * std::cos(by * frequencies_[lane]));

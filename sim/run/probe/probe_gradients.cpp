@@ -135,7 +135,7 @@ class GradientProbe {
           if (std::abs(seen - expected[lane]) < kTolerance) continue;
           wrong[token * attention_.heads + head] = true;
           const int64_t key = example[lane] >= 0 ? example[lane] : segment.begin + lane;
-          note(dq_, token, head, true, owner_of(plan_, plan_.q_lists, token), key, expected[lane],
+          note(dq_, token, head, Side::q, owner_of(plan_, Side::q, token), key, expected[lane],
                seen);
         }
       }
@@ -193,8 +193,8 @@ class GradientProbe {
           if (std::abs(value - expected[cell]) < kTolerance) continue;
           wrong[row] = true;
           const int64_t query = example[cell] >= 0 ? example[cell] : segment.begin + lane;
-          note(tally, key, static_cast<int32_t>(row % attention_.kv_heads), false,
-               owner_of(plan_, plan_.q_lists, std::min(query, plan_.layout.slots.tokens - 1)), key,
+          note(tally, key, static_cast<int32_t>(row % attention_.kv_heads), Side::kv,
+               owner_of(plan_, Side::q, std::min(query, plan_.layout.slots.tokens - 1)), key,
                expected[cell], value);
         }
       }
@@ -204,12 +204,12 @@ class GradientProbe {
   }
 
   /// `worker`: the rank whose tile should have computed the missing part, when it meets the key.
-  void note(ProbeTally& tally, int64_t token, int32_t head, bool is_query, int32_t worker,
-            int64_t key, double expected, double seen) const {
+  void note(ProbeTally& tally, int64_t token, int32_t head, Side side, int32_t worker, int64_t key,
+            double expected, double seen) const {
     if (tally.first) return;
     ProbeFinding finding;
     finding.probe = tally.probe;
-    finding.rank = is_query ? worker : owner_of(plan_, plan_.kv_lists, token);
+    finding.rank = side == Side::q ? worker : owner_of(plan_, Side::kv, token);
     finding.step = step_of(plan_, plan_.backward, worker, key);
     finding.token = token;
     finding.head = head;
@@ -219,8 +219,8 @@ class GradientProbe {
         "{} of {} token {}, head {} on rank {}: {:.4g} expected, {:.4g} seen (rank {} computes "
         "with key {} "
         "in backward step {})",
-        tally.probe, is_query ? "query" : "key", token, head, finding.rank, expected, seen, worker,
-        key, finding.step);
+        tally.probe, side == Side::q ? "query" : "key", token, head, finding.rank, expected, seen,
+        worker, key, finding.step);
     tally.first = finding;
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/plan/batch_slots.h"
 #include "sim/run/record/foreign_record.h"
 
 #include <array>
@@ -16,24 +17,24 @@ namespace cpscope {
 struct TensorKind {
   std::string_view name;
   bool is_by_head;  // [heads], the same on every rank
-  bool is_kv;
+  Side side;
   bool has_v_lanes;
   bool is_lse;
 };
 
 // The contract's names in its order (section 4).
-inline constexpr std::array kTensorKinds = {TensorKind{"q", false, false, false, false},
-                                            TensorKind{"k", false, true, false, false},
-                                            TensorKind{"v", false, true, true, false},
-                                            TensorKind{"d_out", false, false, true, false},
-                                            TensorKind{"out", false, false, true, false},
-                                            TensorKind{"lse", false, false, false, true},
-                                            TensorKind{"dq", false, false, false, false},
-                                            TensorKind{"dk", false, true, false, false},
-                                            TensorKind{"dv", false, true, true, false},
-                                            TensorKind{"max_logit", true, false, false, false},
-                                            TensorKind{"sink", true, false, false, false},
-                                            TensorKind{"d_sink", true, false, false, false}};
+inline constexpr std::array kTensorKinds = {TensorKind{"q", false, Side::q, false, false},
+                                            TensorKind{"k", false, Side::kv, false, false},
+                                            TensorKind{"v", false, Side::kv, true, false},
+                                            TensorKind{"d_out", false, Side::q, true, false},
+                                            TensorKind{"out", false, Side::q, true, false},
+                                            TensorKind{"lse", false, Side::q, false, true},
+                                            TensorKind{"dq", false, Side::q, false, false},
+                                            TensorKind{"dk", false, Side::kv, false, false},
+                                            TensorKind{"dv", false, Side::kv, true, false},
+                                            TensorKind{"max_logit", true, Side::q, false, false},
+                                            TensorKind{"sink", true, Side::q, false, false},
+                                            TensorKind{"d_sink", true, Side::q, false, false}};
 
 /// The whole tensor or the parts of one name over all files.
 struct Found {

@@ -23,13 +23,12 @@ struct SideShape {
 };
 
 /// Sequence of every packed padded id; ids of the tail have the number of sequences.
-std::vector<int64_t> sequence_ids(const BatchSlots& slots, bool is_kv) {
-  std::vector<int64_t> ids(static_cast<size_t>(is_kv ? slots.kv_tokens : slots.tokens),
+std::vector<int64_t> sequence_ids(const BatchSlots& slots, Side side) {
+  std::vector<int64_t> ids(static_cast<size_t>(slots.tokens_of(side)),
                            static_cast<int64_t>(slots.sequences.size()));
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const SequenceSlot& slot = slots.sequences[s];
-    std::fill_n(ids.begin() + (is_kv ? slot.kv_begin : slot.q_begin),
-                is_kv ? slot.kv_slot : slot.q_slot, static_cast<int64_t>(s));
+    const SlotSide slot = slots.sequences[s].side(side);
+    std::fill_n(ids.begin() + slot.begin, slot.slot, static_cast<int64_t>(s));
   }
   return ids;
 }
@@ -46,23 +45,22 @@ int64_t count_grouped(const std::vector<int64_t>& sequence_of_row, int64_t begin
   return sequences;
 }
 
-SideShape shape_side(const Layout& layout, bool is_kv) {
-  const auto& runs = is_kv ? layout.kv_runs : layout.q_runs;
+SideShape shape_side(const Layout& layout, Side side) {
   const auto sequences = static_cast<int64_t>(layout.slots.sequences.size());
-  SideShape side;
-  side.ids = rank_order_ids(runs);
-  side.tokens = static_cast<int64_t>(side.ids.size());
-  const std::vector<int64_t> packed = sequence_ids(layout.slots, is_kv);
+  SideShape shape;
+  shape.ids = rank_order_ids(layout.runs(side).values());
+  shape.tokens = static_cast<int64_t>(shape.ids.size());
+  const std::vector<int64_t> packed = sequence_ids(layout.slots, side);
   std::vector<int64_t> by_rank(packed.size());
-  for (size_t row = 0; row < side.ids.size(); ++row) by_rank[row] = packed[side.ids[row]];
+  for (size_t row = 0; row < shape.ids.size(); ++row) by_rank[row] = packed[shape.ids[row]];
   int64_t begin = 0;
-  for (const auto& rank_runs : runs) {
-    side.rows.push_back(count_ids(rank_runs));
-    side.grouped.push_back(count_grouped(by_rank, begin, begin + side.rows.back(), sequences));
-    begin += side.rows.back();
+  for (const auto& rank_runs : layout.runs(side)) {
+    shape.rows.push_back(count_ids(rank_runs));
+    shape.grouped.push_back(count_grouped(by_rank, begin, begin + shape.rows.back(), sequences));
+    begin += shape.rows.back();
   }
-  side.sequences = count_grouped(packed, 0, side.tokens, sequences);
-  return side;
+  shape.sequences = count_grouped(packed, 0, shape.tokens, sequences);
+  return shape;
 }
 
 /// The value that all ranks share, or 0.
@@ -80,17 +78,17 @@ class Gatherer {
       : plan_(plan),
         choices_(choices),
         order_(order),
-        q_(shape_side(plan.layout, false)),
-        kv_(shape_side(plan.layout, true)) {}
+        q_(shape_side(plan.layout, Side::q)),
+        kv_(shape_side(plan.layout, Side::kv)) {}
 
   /// `parts` are the parts by rank, or the one whole tensor.
   Result<Tensor> gather(const TensorKind& kind, const std::vector<const Tensor*>& parts,
                         bool is_by_rank, std::string& reading) const {
     if (kind.is_by_head) return gather_by_head(kind, parts, reading);
-    const SideShape& side = kind.is_kv ? kv_ : q_;
+    const SideShape& side = kind.side == Side::q ? q_ : kv_;
     const Attention& attention = plan_.scenario.attention;
     RowExtents extents;
-    extents.heads = kind.is_kv ? attention.kv_heads : attention.heads;
+    extents.heads = kind.side == Side::q ? attention.heads : attention.kv_heads;
     extents.lanes = kind.is_lse        ? 0
                     : kind.has_v_lanes ? attention.head_dim_v
                                        : attention.head_dim_qk;
@@ -108,7 +106,7 @@ class Gatherer {
         if (extents.ranks > 1 && common(side.rows) == 0) extents.sequences = 0;
       }
       Result<RowsRead> read = read_rows(*parts[r], extents, choices_);
-      if (!read) return explain_shape(read.error(), *parts[r], kind.is_kv, side.tokens);
+      if (!read) return explain_shape(read.error(), *parts[r], kind.side, side.tokens);
       axes = read.value().axes;
       rows.insert(rows.end(), read.value().values.begin(), read.value().values.end());
     }
@@ -129,10 +127,9 @@ class Gatherer {
   }
 
   /// An error for a shape that fits nothing, with a guess at what it is.
-  Error explain_shape(Error error, const Tensor& part, bool is_kv, int64_t tokens) const {
+  Error explain_shape(Error error, const Tensor& part, Side side, int64_t tokens) const {
     int64_t valid = 0;
-    for (const SequenceSlot& slot : plan_.layout.slots.sequences)
-      valid += is_kv ? slot.kv_valid : slot.q_valid;
+    for (const SequenceSlot& slot : plan_.layout.slots.sequences) valid += slot.side(side).valid;
     if (!part.shape.empty() && part.shape.front() == valid && valid != tokens)
       error.complaints.front().hint = fmt::format(
           "these are as many rows as there are valid tokens: put each sequence at the "
@@ -248,7 +245,7 @@ const Tensor* ForeignRecord::find(std::string_view name) const {
   return nullptr;
 }
 
-std::vector<int64_t> rank_order_ids(const std::vector<std::vector<TokenRun>>& runs_by_rank) {
+std::vector<int64_t> rank_order_ids(std::span<const std::vector<TokenRun>> runs_by_rank) {
   std::vector<int64_t> ids;
   for (const auto& runs : runs_by_rank) {
     const std::vector<int64_t> of_rank = expand(runs);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,6 +61,6 @@ Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan&
 std::optional<Error> sort_by_rank(std::vector<NamedRecord>& records);
 
 /// Target of each rank-ordered row: the packed padded id of every row of all ranks' local buffers.
-std::vector<int64_t> rank_order_ids(const std::vector<std::vector<TokenRun>>& runs_by_rank);
+std::vector<int64_t> rank_order_ids(std::span<const std::vector<TokenRun>> runs_by_rank);
 
 }  // namespace cpscope

@@ -1,5 +1,8 @@
 #include "sim/run/record/item_tensors.h"
 
+#include "sim/plan/direction.h"
+#include "sim/plan/item_uses.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -65,13 +68,12 @@ void add_buffer(const Plan& plan, BufferId buffer, int64_t rows, ItemResultsSize
   if (spec.kind == BufferKind::dkv) add_array(rows, spec, attention.head_dim_v, size);
 }
 
-void add_pass(const Plan& plan, bool is_backward, ItemResultsSize& size) {
-  const Pass& pass = is_backward ? plan.backward : plan.forward;
+void add_pass(const Plan& plan, const Pass& pass, ItemResultsSize& size) {
   for (const ComputeItem& item : pass.computes) {
-    if (item.num_slices == 0) continue;  // the rank idles: no result
-    if (is_backward) add_buffer(plan, item.dq, plan.rows(item.q_tokens), size);
-    add_buffer(plan, is_backward ? item.dkv : item.out,
-               plan.rows(is_backward ? item.kv_tokens : item.q_tokens), size);
+    visit_writes(item, [&](BufferId id) {
+      const bool is_of_keys = plan.buffer(id).kind == BufferKind::dkv;
+      add_buffer(plan, id, plan.rows(is_of_keys ? item.kv_tokens : item.q_tokens), size);
+    });
   }
   for (const FinishItem& item : pass.finishes)
     add_buffer(plan, item.buffer, plan.buffer(item.buffer).rows, size);
@@ -80,7 +82,7 @@ void add_pass(const Plan& plan, bool is_backward, ItemResultsSize& size) {
 }  // namespace
 
 std::string print_item_name(const ItemTensorName& name) {
-  return fmt::format("{}.{}.{}.rank{}.step{}.{}", name.item.is_backward ? "backward" : "forward",
+  return fmt::format("{}.{}.{}.rank{}.step{}.{}", to_name(name.item.direction),
                      to_name(name.item.kind), name.item.index, to_index(name.rank),
                      to_index(name.step), name.array);
 }
@@ -88,7 +90,7 @@ std::string print_item_name(const ItemTensorName& name) {
 std::optional<ItemTensorName> parse_item_name(std::string_view text) {
   NameReader reader(text);
   ItemTensorName name;
-  name.item.is_backward = reader.take_word() == "backward";
+  if (reader.take_word() == to_name(Direction::backward)) name.item.direction = Direction::backward;
   const std::string_view kind = reader.take_word();
   for (const StageKind shown : kShownKinds) {
     if (kind == to_name(shown)) name.item.kind = shown;
@@ -114,14 +116,14 @@ Tensor make_item_tensor(const ItemResult& result, Dtype dtype) {
 
 std::optional<ItemPlace> place_in_item(const Plan& plan, const ItemTensorName& name, int64_t row,
                                        int64_t buffer_head) {
-  const Pass& pass = name.item.is_backward ? plan.backward : plan.forward;
+  const Pass& pass = plan.pass(name.item.direction);
   const size_t index = static_cast<size_t>(name.item.index);
   BufferId buffer = kNoBuffer;
   RunListId tokens = kNoTokens;
   if (name.item.kind == StageKind::compute && index < pass.computes.size()) {
     const ComputeItem& item = pass.computes[index];
     const bool is_of_keys = name.array == "dk" || name.array == "dv";
-    buffer = !name.item.is_backward ? item.out : is_of_keys ? item.dkv : item.dq;
+    buffer = name.item.direction == Direction::forward ? item.out : is_of_keys ? item.dkv : item.dq;
     tokens = is_of_keys ? item.kv_tokens : item.q_tokens;
   } else if (name.item.kind == StageKind::finish && index < pass.finishes.size()) {
     buffer = pass.finishes[index].buffer;
@@ -144,8 +146,8 @@ std::optional<ItemPlace> place_in_item(const Plan& plan, const ItemTensorName& n
 
 ItemResultsSize measure_item_results(const Plan& plan) {
   ItemResultsSize size;
-  add_pass(plan, false, size);
-  if (plan.scenario.numerics.backward) add_pass(plan, true, size);
+  add_pass(plan, plan.forward, size);
+  if (plan.scenario.numerics.backward) add_pass(plan, plan.backward, size);
   return size;
 }
 

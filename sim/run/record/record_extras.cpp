@@ -35,7 +35,7 @@ std::optional<ItemEvent> read_event(const double* fields) {
   const auto rank = whole_number(fields[3], kMostId), step = whole_number(fields[4], kMostId);
   const auto start = whole_number(fields[5], kMostExact), end = whole_number(fields[6], kMostExact);
   if (!pass || !kind || !index || !rank || !step || !start || !end) return std::nullopt;
-  return ItemEvent{{*pass == 1, static_cast<StageKind>(*kind), *index},
+  return ItemEvent{{static_cast<Direction>(*pass), static_cast<StageKind>(*kind), *index},
                    RankId{static_cast<int32_t>(*rank)},
                    StepId{static_cast<int32_t>(*step)},
                    *start,
@@ -86,9 +86,9 @@ Tensor pack_events(const std::vector<ItemEvent>& events) {
   tensor.values.reserve(static_cast<size_t>(tensor.size()));
   for (const ItemEvent& event : events) {
     for (const int64_t field :
-         {int64_t{event.item.is_backward}, static_cast<int64_t>(event.item.kind), event.item.index,
-          int64_t{to_index(event.rank)}, int64_t{to_index(event.step)}, event.start_ns,
-          event.end_ns}) {
+         {static_cast<int64_t>(event.item.direction), static_cast<int64_t>(event.item.kind),
+          event.item.index, int64_t{to_index(event.rank)}, int64_t{to_index(event.step)},
+          event.start_ns, event.end_ns}) {
       tensor.values.push_back(static_cast<double>(field));
     }
   }

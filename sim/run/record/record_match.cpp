@@ -1,7 +1,6 @@
 #include "sim/run/record/record_match.h"
 
-#include <cstddef>
-#include <iterator>
+#include "sim/plan/visit_items.h"
 
 #include <fmt/format.h>
 
@@ -10,12 +9,9 @@ namespace {
 
 /// True for events of items and ranks that the plan has; a file may name any.
 bool fits(const ItemEvent& event, const Plan& plan) {
-  const Pass& pass = event.item.is_backward ? plan.backward : plan.forward;
-  const size_t items[] = {pass.transfers.size(), pass.reorders.size(), pass.computes.size(),
-                          pass.merges.size(), pass.finishes.size()};
-  return static_cast<size_t>(event.item.kind) < std::size(items) && event.item.index >= 0 &&
-         static_cast<size_t>(event.item.index) < items[static_cast<size_t>(event.item.kind)] &&
-         to_index(event.rank) >= 0 && to_index(event.rank) < plan.layout.cp_size &&
+  const auto& [direction, kind, index] = event.item;
+  return kind <= StageKind::finish && index >= 0 &&
+         index < count_items(plan.pass(direction), kind) && plan.home.has(event.rank) &&
          event.start_ns >= 0 && event.end_ns >= event.start_ns;
 }
 

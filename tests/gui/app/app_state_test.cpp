@@ -88,7 +88,7 @@ TEST(Prediction, StandsBesideARunThatHasAClock) {
   AppState state = make_predicting_state();
   auto measured = std::make_shared<gui::RunView>();
   measured->name = "A: cuda";
-  measured->events = {{{false, StageKind::compute, 0}, RankId{0}, StepId{0}, 0, 10}};
+  measured->events = {{{Direction::forward, StageKind::compute, 0}, RankId{0}, StepId{0}, 0, 10}};
   state.run_a = measured;
   state.run_a_plan = state.document.plan();
   choose_cluster(state, "h200x8", "");
@@ -205,7 +205,7 @@ TEST(IsPresent, KnowsTheBordersOfEveryKind) {
   const AppState state = make_state();
   const gui::PlanIndex& plan = *state.plan();
   const int64_t q = plan.tokens(Side::q);
-  const auto computes = static_cast<int64_t>(plan.pass(true).computes.size());
+  const auto computes = static_cast<int64_t>(plan.pass(Direction::backward).computes.size());
   const auto steps = static_cast<int32_t>(plan.steps().size());
   const std::vector<std::pair<Target, bool>> cases = {
       {gui::TokenRange{Side::q, 0, q}, true},
@@ -218,8 +218,8 @@ TEST(IsPresent, KnowsTheBordersOfEveryKind) {
       {gui::RankTarget{4}, false},
       {gui::LinkTarget{0, 3}, true},
       {gui::LinkTarget{0, -1}, false},
-      {gui::ItemTarget{true, StageKind::compute, computes - 1}, true},
-      {gui::ItemTarget{true, StageKind::compute, computes}, false},
+      {ItemId{Direction::backward, StageKind::compute, computes - 1}, true},
+      {ItemId{Direction::backward, StageKind::compute, computes}, false},
       {gui::StepTarget{steps - 1}, true},
       {gui::StepTarget{steps}, false},
       {gui::RowTarget{4, 0, 1}, true},
@@ -325,7 +325,7 @@ TEST(StateFile, LoadsBackEqual) {
                                        gui::PairRange{1, 2, 3, 4},
                                        gui::RankTarget{3},
                                        gui::LinkTarget{1, 2},
-                                       gui::ItemTarget{true, StageKind::merge, 1},
+                                       ItemId{Direction::backward, StageKind::merge, 1},
                                        gui::StepTarget{5},
                                        gui::RowTarget{3, 7, 1}};
   for (const Target& target : targets) {

@@ -107,7 +107,7 @@ TEST(Caption, FormulasMultiplyToTheBytesThatARankSendsAndReceives) {
                          const gui::Spans& spans) {
     if (stage.kind != StageKind::transfer) return;
     int64_t sent = 0, received = 0, all = 0;
-    const Pass& pass = index.pass(stage.is_backward);
+    const Pass& pass = index.pass(stage.direction);
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[static_cast<size_t>(i)];
       if (item.src == item.dst) continue;
@@ -133,7 +133,7 @@ TEST(Caption, PairsAddUpToTheMask) {
     ++planned;
     int64_t triples = 0;
     for (int32_t s = 0; s < static_cast<int32_t>(index.stages().size()); ++s) {
-      if (index.stages()[static_cast<size_t>(s)].is_backward) break;
+      if (index.stages()[static_cast<size_t>(s)].direction == Direction::backward) break;
       for (int32_t rank = 0; rank < index.num_ranks(); ++rank) {
         const std::string text = to_text(make_caption(index, index.moment_of_stage(s), rank));
         for (const std::string& n : find_all(text, "That is ([0-9 ]+) \\(query"))
@@ -160,7 +160,7 @@ TEST(Caption, NamedRunsHoldAllPairsOfTheItem) {
          find_all(text, "(?:, all |, )([0-9 ]+)(?: of [0-9 ]+)? pairs a head"))
       pairs += read_number(n);
     int32_t heads = 0;
-    const Pass& pass = index.pass(stage.is_backward);
+    const Pass& pass = index.pass(stage.direction);
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
       if (to_index(item.rank) != rank) continue;
@@ -181,7 +181,7 @@ TEST(Caption, SaysThatARankIdlesWhenItSeesNoKey) {
     // The number of items for which layout and mask leave no visible pair.
     int64_t expected = 0;
     const Plan& plan = index.plan();
-    const Pass& pass = index.pass(stage.is_backward);
+    const Pass& pass = index.pass(stage.direction);
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
       if (to_index(item.rank) != rank) continue;
@@ -258,7 +258,7 @@ TEST(CaptionMemo, SaysTheSameAsWithoutIt) {
 
 TEST(Caption, TellsWhatEnters) {
   const PlanIndex sinks = load("sink_p2p");
-  const auto last = sinks.moment_of_step(sinks.pass(false).num_steps - 1);
+  const auto last = sinks.moment_of_step(sinks.pass(Direction::forward).num_steps - 1);
   const std::string text = to_text(make_caption(sinks, last, 0));
   EXPECT_NE(text.find("the sink enters each row's softmax, once"), std::string::npos) << text;
 }

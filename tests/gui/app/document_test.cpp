@@ -1,4 +1,4 @@
-#include "gui/app/document.h"
+#include "gui/app/document/document.h"
 
 #include "sim/plan/check/plan_check.h"
 #include "sim/scenario/scenario_file.h"
@@ -254,7 +254,7 @@ TEST(Document, RefusesAPlanThatDoesNotFitInPlaceAndTakesASmallerOne) {
 /// Bytes of the arrays of a plan.
 int64_t bytes_of_arrays(const Plan& plan) {
   const auto size = [](const auto& values) {
-    return static_cast<int64_t>(values.size() * sizeof(values[0]));
+    return static_cast<int64_t>(values.size() * sizeof(*values.begin()));
   };
   int64_t bytes = size(plan.runs) + size(plan.run_lists) + size(plan.slices) + size(plan.buffers);
   for (const Pass* pass : {&plan.forward, &plan.backward})

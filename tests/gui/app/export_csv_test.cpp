@@ -134,8 +134,9 @@ TEST(ExportCsv, MaskAddsUpToAllVisiblePairs) {
       if (table.text(l, "pass") == "forward") forward += pairs * heads;
       // The tokens of the rows.
       const bool is_backward = table.text(l, "pass") == "backward";
+      const Direction direction = is_backward ? Direction::backward : Direction::forward;
       const ComputeItem& item =
-          index.pass(is_backward).computes.at(static_cast<size_t>(table.number(l, "item")));
+          index.pass(direction).computes.at(static_cast<size_t>(table.number(l, "item")));
       const auto ids = expand(index.plan().list(item.kv_tokens));
       const auto [low, high] = std::minmax_element(ids.begin() + table.number(l, "key_row_begin"),
                                                    ids.begin() + table.number(l, "key_row_end"));
@@ -172,7 +173,7 @@ RunView make_clock(const PlanIndex& index, bool is_simulated) {
     for (int64_t i = stage.begin; i < stage.end; ++i, now += 10) {
       if (now % 20 == 0)
         run.events.push_back(
-            {{stage.is_backward, stage.kind, i}, RankId{0}, StepId{stage.step}, now, now + 7});
+            {{stage.direction, stage.kind, i}, RankId{0}, StepId{stage.step}, now, now + 7});
     }
   }
   return run;

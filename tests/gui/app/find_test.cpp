@@ -17,7 +17,6 @@ namespace cpscope::tests {
 namespace {
 
 using gui::FindAnswer;
-using gui::ItemTarget;
 using gui::PlanIndex;
 using gui::Target;
 
@@ -73,10 +72,11 @@ TEST_F(Find, ReadsRanksLinksStepsSequencesItemsAndRows) {
   EXPECT_EQ(all("sequence 1"),
             (Targets{TokenRange{Side::q, 4096, 5096}, TokenRange{Side::kv, 4096, 5096}}));
   EXPECT_EQ(all("seq 1 position 5").front(), Target(TokenRange{Side::q, 4101, 4102}));
-  EXPECT_EQ(all("forward.compute.12"), Targets{(ItemTarget{false, StageKind::compute, 12})});
-  EXPECT_EQ(all("compute 12"), (Targets{ItemTarget{false, StageKind::compute, 12},
-                                        ItemTarget{true, StageKind::compute, 12}}));
-  EXPECT_EQ(all("back trans 3"), Targets{(ItemTarget{true, StageKind::transfer, 3})});
+  EXPECT_EQ(all("forward.compute.12"),
+            Targets{(ItemId{Direction::forward, StageKind::compute, 12})});
+  EXPECT_EQ(all("compute 12"), (Targets{ItemId{Direction::forward, StageKind::compute, 12},
+                                        ItemId{Direction::backward, StageKind::compute, 12}}));
+  EXPECT_EQ(all("back trans 3"), Targets{(ItemId{Direction::backward, StageKind::transfer, 3})});
   EXPECT_EQ(all("out 17 2"), Targets{(RowTarget{0, 17, 2})});
   EXPECT_EQ(all("dk[token 1 017, head 1]"), Targets{(RowTarget{3, 1017, 1})});
   EXPECT_EQ(all("dk 17"), (Targets{RowTarget{3, 17, 0}, RowTarget{3, 17, 1}}));
@@ -119,7 +119,7 @@ TEST(FindInPlans, UnderstandsEveryNameThatIsShown) {
     std::vector<Target> targets;
     for (const gui::StageRef& stage : index.stages()) {
       for (int64_t i = stage.begin; i < stage.end; ++i)
-        targets.push_back(ItemTarget{stage.is_backward, stage.kind, i});
+        targets.push_back(ItemId{stage.direction, stage.kind, i});
     }
     for (size_t s = 0; s < index.steps().size(); ++s)
       targets.push_back(StepTarget{static_cast<int32_t>(s)});
@@ -138,8 +138,9 @@ TEST(FindInPlans, UnderstandsEveryNameThatIsShown) {
     for (const Target& target : targets) {
       const std::string name = gui::capitalise(name_target(target, &index));
       EXPECT_EQ(found_targets(find_targets(index, name)), Targets{target}) << name;
-      if (const auto* item = std::get_if<ItemTarget>(&target)) {
-        EXPECT_EQ(found_targets(find_targets(index, "  " + print_item(*item))), Targets{target});
+      if (const auto* item = std::get_if<ItemId>(&target)) {
+        EXPECT_EQ(found_targets(find_targets(index, "  " + gui::print_item(*item))),
+                  Targets{target});
       }
       if (testing::Test::HasFailure()) return;
     }

@@ -22,7 +22,6 @@ namespace cpscope::tests {
 namespace {
 
 using gui::Inspection;
-using gui::ItemTarget;
 using gui::PlanIndex;
 using gui::RunView;
 using gui::Target;
@@ -58,23 +57,20 @@ RunView make_full_run(const PlanIndex& index) {
   int64_t now = 0;
   for (const gui::StageRef& stage : index.stages()) {
     for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const ItemTarget item{stage.is_backward, stage.kind, i};
-      run.events.push_back({{stage.is_backward, stage.kind, i},
-                            RankId{facts_of(index, item).rank},
-                            StepId{stage.step},
-                            now,
-                            now + 1'000});
+      const ItemId item{stage.direction, stage.kind, i};
+      run.events.push_back(
+          {item, RankId{facts_of(index, item).rank}, StepId{stage.step}, now, now + 1'000});
       now += 1'000;
     }
   }
   return run;
 }
 
-std::vector<ItemTarget> all_items(const PlanIndex& index) {
-  std::vector<ItemTarget> items;
+std::vector<ItemId> all_items(const PlanIndex& index) {
+  std::vector<ItemId> items;
   for (const gui::StageRef& stage : index.stages()) {
     for (int64_t i = stage.begin; i < stage.end; ++i)
-      items.push_back({stage.is_backward, stage.kind, i});
+      items.push_back({stage.direction, stage.kind, i});
   }
   return items;
 }
@@ -86,7 +82,7 @@ std::vector<Target> many_targets(const PlanIndex& index, uint64_t seed) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(end));
   };
   std::vector<Target> targets = {gui::Nothing{}};
-  for (const ItemTarget& item : all_items(index)) targets.push_back(item);
+  for (const ItemId& item : all_items(index)) targets.push_back(item);
   for (size_t s = 0; s < index.steps().size(); ++s)
     targets.push_back(gui::StepTarget{static_cast<int32_t>(s)});
   for (int32_t r = 0; r < index.num_ranks(); ++r) {
@@ -139,7 +135,7 @@ TEST(Inspect, SaysWhenATargetIsNotInThePlan) {
   const PlanIndex index(*plan_unless_refused(walker_case({64}, 2)));
   for (const Target& target :
        {Target{gui::RankTarget{2}}, Target{gui::RankTarget{-1}}, Target{gui::StepTarget{99}},
-        Target{ItemTarget{false, StageKind::reorder, 0}}, Target{gui::RowTarget{0, 64, 0}},
+        Target{ItemId{Direction::forward, StageKind::reorder, 0}}, Target{gui::RowTarget{0, 64, 0}},
         Target{gui::RowTarget{9, 0, 0}}, Target{gui::TokenRange{Side::q, 0, 65}},
         Target{gui::TokenRange{Side::q, 5, 5}}, Target{gui::PairRange{0, 1, 64, 65}}}) {
     const Inspection seen = inspect_alone(index, target);
@@ -152,7 +148,7 @@ TEST(Inspect, HeadsAreWhatTheSelectionIs) {
   const PlanIndex index(*plan_unless_refused(walker_case({256}, 4)));
   const auto heading = [&](const Target& t) { return inspect_alone(index, t).heading; };
   EXPECT_EQ(heading(gui::TokenRange{Side::q, 128, 256}), "Tokens [128, 256) of queries");
-  EXPECT_EQ(heading(ItemTarget{false, StageKind::compute, 12}), "Compute item forward 12");
+  EXPECT_EQ(heading(ItemId{Direction::forward, StageKind::compute, 12}), "Compute item forward 12");
   EXPECT_EQ(heading(gui::RankTarget{3}), "Rank 3");
   EXPECT_EQ(heading(gui::LinkTarget{1, 2}), "Link 1 -> 2");
   EXPECT_EQ(heading(gui::RowTarget{0, 17, 2}), "Row out[token 17, head 2]");
@@ -177,8 +173,8 @@ TEST(Inspect, ComputesShowWhatTheirSlicesSay) {
     const Attention& attention = plan.scenario.attention;
     for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
       const ComputeItem& item = plan.forward.computes[i];
-      const Inspection seen =
-          inspect_alone(index, ItemTarget{false, StageKind::compute, static_cast<int64_t>(i)});
+      const Inspection seen = inspect_alone(
+          index, ItemId{Direction::forward, StageKind::compute, static_cast<int64_t>(i)});
       const int64_t pairs = count_item_pairs(plan, item), heads = item.heads.size();
       const std::string text = row_text(seen, "Visible pairs");
       EXPECT_EQ(text.rfind(gui::print_count(pairs) + " a head", 0), 0u) << text;
@@ -202,13 +198,13 @@ TEST(Inspect, TransfersRanksAndLinksAddUpTheirBytes) {
   for_plans_of_seeds(80, [](const PlanIndex& index, uint64_t) {
     std::map<std::pair<int32_t, int32_t>, int64_t> links;
     std::vector<int64_t> sent(static_cast<size_t>(index.num_ranks())), received = sent;
-    for (const Pass* pass : {&index.plan().forward, &index.plan().backward}) {
-      for (size_t i = 0; i < pass->transfers.size(); ++i) {
-        const TransferItem& item = pass->transfers[i];
+    for (const Direction direction : kDirections) {
+      const std::vector<TransferItem>& transfers = index.pass(direction).transfers;
+      for (size_t i = 0; i < transfers.size(); ++i) {
+        const TransferItem& item = transfers[i];
         const int32_t src = to_index(item.src), dst = to_index(item.dst);
         const Inspection seen =
-            inspect_alone(index, ItemTarget{pass == &index.plan().backward, StageKind::transfer,
-                                            static_cast<int64_t>(i)});
+            inspect_alone(index, ItemId{direction, StageKind::transfer, static_cast<int64_t>(i)});
         const std::string text = row_text(seen, "Bytes");
         if (src == dst) {
           EXPECT_EQ(text.rfind("0 on the wire", 0), 0u);
@@ -270,10 +266,10 @@ TEST(Inspect, BytesFormulaMultipliesOut) {
   for_plans_of_seeds(
       80,
       [](const PlanIndex& index, uint64_t) {
-        for (const ItemTarget& item : all_items(index)) {
+        for (const ItemId& item : all_items(index)) {
           if (item.kind != StageKind::transfer) continue;
           const TransferItem& transfer =
-              index.pass(item.is_backward).transfers[static_cast<size_t>(item.index)];
+              index.pass(item.direction).transfers[static_cast<size_t>(item.index)];
           if (transfer.src == transfer.dst) continue;
           const std::string text = row_text(inspect_alone(index, item), "Bytes");
           EXPECT_EQ(multiply_out(text), transfer.bytes) << text;
@@ -303,9 +299,8 @@ TEST(Inspect, TokensCountValidOnesAndPairs) {
       const Inspection seen = inspect_alone(index, target);
       int64_t valid = 0, as_queries = 0, as_keys = 0;
       for (const SequenceSlot& slot : plan.layout.slots.sequences) {
-        const int64_t begin = tokens->side == Side::q ? slot.q_begin : slot.kv_begin;
-        const int64_t count = tokens->side == Side::q ? slot.q_valid : slot.kv_valid;
-        for (int64_t id = begin; id < begin + count; ++id)
+        const SlotSide ids = slot.side(tokens->side);
+        for (int64_t id = ids.begin; id < ids.valid_end(); ++id)
           valid += id >= tokens->begin && id < tokens->end ? 1 : 0;
       }
       for (const auto& [q, k] : pairs) {
@@ -331,14 +326,14 @@ TEST(Inspect, TokensCountValidOnesAndPairs) {
 TEST(Inspect, LinksAComputeToWhoBroughtItsKeysAndWhoTakesItsResult) {
   const PlanIndex index(*plan_unless_refused(walker_case({256}, 4)));
   // Step 2: rank 1 computes with the keys of rank 0, which arrived over link 0 -> 1 in step 1.
-  const Inspection seen = inspect_alone(index, ItemTarget{false, StageKind::compute, 5});
+  const Inspection seen = inspect_alone(index, ItemId{Direction::forward, StageKind::compute, 5});
   std::vector<Target> links;
   for (const gui::InspectionRow& row : seen.rows) {
     for (const gui::Span& span : row.value) links.push_back(span.target);
   }
   for (const Target& wanted :
-       {Target{ItemTarget{false, StageKind::transfer, 0}}, Target{gui::RankTarget{0}},
-        Target{ItemTarget{false, StageKind::merge, 5}}, Target{gui::StepTarget{1}}})
+       {Target{ItemId{Direction::forward, StageKind::transfer, 0}}, Target{gui::RankTarget{0}},
+        Target{ItemId{Direction::forward, StageKind::merge, 5}}, Target{gui::StepTarget{1}}})
     EXPECT_EQ(std::count(links.begin(), links.end(), wanted) > 0, true)
         << name_target(wanted, &index);
 }
@@ -375,7 +370,7 @@ TEST(Inspect, RowsShowValuesErrorsAndBudgets) {
 TEST(Inspect, TimesCarryTheMarkOfASimulatedClock) {
   const PlanIndex index(*plan_unless_refused(walker_case({64}, 2)));
   RunView run = make_full_run(index);
-  const ItemTarget item{false, StageKind::compute, 1};
+  const ItemId item{Direction::forward, StageKind::compute, 1};
   const std::string simulated = row_text(inspect(index, &run, nullptr, item), "Time in A: made up");
   EXPECT_EQ(simulated, "~3 us to ~4 us after the start, ~1 us (predicted)");
   run.is_simulated = false;

@@ -216,8 +216,8 @@ TEST(Lessons, HaveAPageForEveryFaultOfTheGalleryWithItsFirstWrongPlaceSelected) 
     EXPECT_NE(words.find(fault.source), std::string::npos) << words;
     EXPECT_NE(words.find("Injected into this plan"), std::string::npos) << words;
     const FaultSite site = fault.plant(state.plan()->plan())->site;
-    if (const auto* item = std::get_if<gui::ItemTarget>(&state.selected())) {
-      EXPECT_EQ(*item, (gui::ItemTarget{site.is_backward, site.kind, site.item}));
+    if (const auto* item = std::get_if<ItemId>(&state.selected())) {
+      EXPECT_EQ(*item, site.item);
       EXPECT_EQ(state.plan()->stage_of(*item), state.playhead.index);
     } else {
       EXPECT_EQ(state.selected(), gui::Target(gui::RankTarget{to_index(site.rank)}));

@@ -1,4 +1,4 @@
-#include "gui/app/player.h"
+#include "gui/app/document/player.h"
 
 #include "gui/app/app_state.h"
 #include "sim/scenario/random_scenario.h"

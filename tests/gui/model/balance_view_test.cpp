@@ -59,7 +59,7 @@ TEST(Balance, CountsWhatItemsDo) {
     const Plan& plan = index->plan();
     const Balance balance = measure_balance(*index);
     for (int32_t rank = 0; rank < plan.layout.cp_size; ++rank) {
-      EXPECT_EQ(balance.pairs[0][rank] + balance.pairs[1][rank], pairs_of(plan, rank));
+      EXPECT_EQ(balance.pairs.forward[rank] + balance.pairs.backward[rank], pairs_of(plan, rank));
       EXPECT_EQ(balance.bytes_of(rank), bytes_sent(plan, rank));
     }
     // The work of the busiest rank of every step, from the summary's own table.
@@ -68,13 +68,13 @@ TEST(Balance, CountsWhatItemsDo) {
       critical += *std::max_element(step.begin(), step.end());
       for (const int64_t pairs : step) total += pairs;
     }
-    EXPECT_EQ(balance.critical[0], critical);
-    EXPECT_EQ(balance.total[0], total);
+    EXPECT_EQ(balance.critical.forward, critical);
+    EXPECT_EQ(balance.total.forward, total);
     for (const BusiestRank& step : balance.steps) {
       if (step.rank < 0) continue;
       const StepRef& ref = index->steps()[static_cast<size_t>(step.step)];
       int64_t pairs = 0;
-      const Pass& pass = index->pass(ref.is_backward);
+      const Pass& pass = index->pass(ref.direction);
       for (const ComputeItem& item : pass.computes)
         if (to_index(item.step) == ref.step && to_index(item.rank) == step.rank)
           pairs += item.visible_pairs;

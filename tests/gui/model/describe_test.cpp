@@ -12,7 +12,6 @@
 namespace cpscope::tests {
 namespace {
 
-using gui::ItemTarget;
 using gui::PlanIndex;
 using gui::Target;
 
@@ -24,7 +23,7 @@ TEST(Describe, NamesTargetsWithAndWithoutAPlan) {
   EXPECT_EQ(name(gui::PairRange{0, 8, 16, 32}), "queries [0, 8) x keys [16, 32)");
   EXPECT_EQ(name(gui::RankTarget{3}), "rank 3");
   EXPECT_EQ(name(gui::LinkTarget{1, 2}), "link 1 -> 2");
-  EXPECT_EQ(name(ItemTarget{true, StageKind::merge, 12}), "backward merge 12");
+  EXPECT_EQ(name(ItemId{Direction::backward, StageKind::merge, 12}), "backward merge 12");
   EXPECT_EQ(name(gui::StepTarget{5}), "step 2 of 4, backward");
   EXPECT_EQ(name(gui::RowTarget{3, 17, 1}), "dk[token 17, head 1]");
   EXPECT_EQ(gui::capitalise(name(gui::RowTarget{0, 17, 1})), "out[token 17, head 1]");
@@ -44,9 +43,9 @@ TEST(Describe, TellsFiguresOfThePlan) {
             "Tokens [0, 64) of keys: 64 tokens, ranks 0 and 1, sequence 0");
   EXPECT_EQ(describe_target(gui::PairRange{0, 8, 0, 8}, index),
             "Queries [0, 8) x keys [0, 8): 36 pairs visible, 56.2 % of 64");
-  EXPECT_EQ(describe_target(ItemTarget{false, StageKind::compute, 0}, index),
+  EXPECT_EQ(describe_target(ItemId{Direction::forward, StageKind::compute, 0}, index),
             "Forward compute 0: rank 0, step 1 of 4, forward, 8 320 pairs");
-  EXPECT_EQ(describe_target(ItemTarget{false, StageKind::transfer, 0}, index),
+  EXPECT_EQ(describe_target(ItemId{Direction::forward, StageKind::transfer, 0}, index),
             "Forward transfer 0: rank 0 to rank 1, step 1 of 4, forward, kv 16 KiB");
   EXPECT_EQ(describe_target(gui::StepTarget{0}, index),
             "Step 1 of 4, forward: 4 transfers, 4 computes, 4 merges");
@@ -55,12 +54,12 @@ TEST(Describe, TellsFiguresOfThePlan) {
 }
 
 TEST(Describe, ReadsTheItemIdsThatItPrints) {
-  for (const bool is_backward : {false, true}) {
+  for (const Direction direction : kDirections) {
     for (const StageKind kind : {StageKind::transfer, StageKind::reorder, StageKind::compute,
                                  StageKind::merge, StageKind::finish}) {
-      const ItemTarget item{is_backward, kind, 41'822};
-      EXPECT_EQ(gui::parse_item(print_item(item)), item);
-      EXPECT_EQ(gui::parse_item(print_item(item) + ".rank3.step1.out"), item);
+      const ItemId item{direction, kind, 41'822};
+      EXPECT_EQ(gui::parse_item(gui::print_item(item)), item);
+      EXPECT_EQ(gui::parse_item(gui::print_item(item) + ".rank3.step1.out"), item);
     }
   }
   for (const char* bad :
@@ -72,13 +71,14 @@ TEST(Describe, ReadsTheItemIdsThatItPrints) {
 TEST(Describe, CountsFlopsWithItsOwnFormula) {
   Scenario scenario = walker_case({64}, 2);
   const PlanIndex same(*plan_unless_refused(scenario));
-  EXPECT_EQ(gui::flops_of(same, false, 1'000), 4.0 * 1'000 * 8);
-  EXPECT_EQ(gui::flops_of(same, true, 1'000), 10.0 * 1'000 * 8);
-  EXPECT_EQ(gui::flops_formula(same, false, 1'000), "4 x 1 000 pairs x head_dim 8");
+  EXPECT_EQ(gui::flops_of(same, Direction::forward, 1'000), 4.0 * 1'000 * 8);
+  EXPECT_EQ(gui::flops_of(same, Direction::backward, 1'000), 10.0 * 1'000 * 8);
+  EXPECT_EQ(gui::flops_formula(same, Direction::forward, 1'000), "4 x 1 000 pairs x head_dim 8");
   scenario.attention.head_dim_v = 4;
   const PlanIndex other(*plan_unless_refused(scenario));
-  EXPECT_EQ(gui::flops_of(other, true, 10), 2.0 * 10 * (3 * 8 + 2 * 4));
-  EXPECT_EQ(gui::flops_formula(other, true, 10), "2 x 10 pairs x (3 x head_dim 8 + 2 x 4)");
+  EXPECT_EQ(gui::flops_of(other, Direction::backward, 10), 2.0 * 10 * (3 * 8 + 2 * 4));
+  EXPECT_EQ(gui::flops_formula(other, Direction::backward, 10),
+            "2 x 10 pairs x (3 x head_dim 8 + 2 x 4)");
   EXPECT_EQ(gui::print_flops(4.26e6), "4.26 MFLOP");
   EXPECT_EQ(gui::print_flops(0), "0 FLOP");
 }
@@ -93,7 +93,7 @@ TEST(Describe, SaysSomethingOfWhateverAPlanHas) {
                                    gui::RowTarget{4, index.tokens(Side::kv) - 1, 0}};
     for (const gui::StageRef& stage : index.stages()) {
       for (int64_t i = stage.begin; i < stage.end; ++i)
-        targets.push_back(ItemTarget{stage.is_backward, stage.kind, i});
+        targets.push_back(ItemId{stage.direction, stage.kind, i});
     }
     for (size_t s = 0; s < index.steps().size(); ++s)
       targets.push_back(gui::StepTarget{static_cast<int32_t>(s)});

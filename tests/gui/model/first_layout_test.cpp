@@ -1,6 +1,6 @@
 #include "gui/model/layout/first_layout.h"
 
-#include "gui/app/document.h"
+#include "gui/app/document/document.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/gui/model/random_plans.h"
 #include "tests/gui/model/view_check.h"

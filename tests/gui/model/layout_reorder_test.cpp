@@ -83,9 +83,9 @@ TEST(LayoutView, ShowsEveryReorderOfTheStepOneAfterAnother) {
     ASSERT_TRUE(index.has_value());
     for (int32_t step = 0; step < static_cast<int32_t>(index->steps().size()); ++step) {
       const gui::Moment moment = index->moment_of_step(step);
-      const bool is_backward = index->steps()[static_cast<size_t>(step)].is_backward;
+      const Direction direction = index->steps()[static_cast<size_t>(step)].direction;
       // All reorders of rank 0 in this step, directly from the plan.
-      const Pass& pass = index->pass(is_backward);
+      const Pass& pass = index->pass(direction);
       std::vector<int64_t> wanted;
       for (int64_t i = 0; i < static_cast<int64_t>(pass.reorders.size()); ++i) {
         const ReorderItem& item = pass.reorders[static_cast<size_t>(i)];
@@ -96,8 +96,7 @@ TEST(LayoutView, ShowsEveryReorderOfTheStepOneAfterAnother) {
       if (wanted.size() < 2) continue;
       Asked asked(*index, {1600, 800});
       asked.input.moment = moment;
-      const std::string prefix =
-          std::string("reordered/") + (is_backward ? "backward/" : "forward/");
+      const std::string prefix = "reordered/" + std::string(to_name(direction)) + "/";
       EXPECT_EQ(named_targets(draw_layout(asked.input), prefix).size(), wanted.size()) << name;
       // The progress of the step covers them in order.
       for (size_t turn = 0; turn < wanted.size(); ++turn) {
@@ -110,7 +109,7 @@ TEST(LayoutView, ShowsEveryReorderOfTheStepOneAfterAnother) {
         EXPECT_TRUE(has_text(view, "50 %")) << name << ", turn " << turn;
       }
       // A selected one is always shown.
-      asked.input.selection = gui::ItemTarget{is_backward, StageKind::reorder, wanted.back()};
+      asked.input.selection = ItemId{direction, StageKind::reorder, wanted.back()};
       asked.input.progress = 0;
       EXPECT_TRUE(has_text(draw_layout(asked.input), "Reorder " + std::to_string(wanted.size())));
     }
@@ -122,7 +121,7 @@ TEST(LayoutView, ShowsAStageOfReordersAloneAndThoseBeforeAsDone) {
   ASSERT_TRUE(index.has_value());
   for (int32_t s = 0; s < static_cast<int32_t>(index->stages().size()); ++s) {
     const gui::StageRef& stage = index->stages()[static_cast<size_t>(s)];
-    if (stage.is_backward) break;
+    if (stage.direction == Direction::backward) break;
     Asked asked(*index, {1600, 800});
     asked.input.moment = index->moment_of_stage(s);
     asked.input.progress = 0.125;

@@ -39,15 +39,11 @@ const gui::Pixels* find_cells(const View& view) {
   return largest;
 }
 
-bool shows_backward(const PlanIndex& index, gui::Moment moment) {
-  return index.stages()[moment.first_stage].is_backward;
-}
-
 /// When a step of a pass computes, according to the stages.
-PaintWhen when_of(const PlanIndex& index, bool is_backward, int32_t step, gui::Moment moment) {
+PaintWhen when_of(const PlanIndex& index, Direction direction, int32_t step, gui::Moment moment) {
   for (size_t s = 0; s < index.stages().size(); ++s) {
     const gui::StageRef& stage = index.stages()[s];
-    if (stage.kind != StageKind::compute || stage.is_backward != is_backward || stage.step != step)
+    if (stage.kind != StageKind::compute || stage.direction != direction || stage.step != step)
       continue;
     if (static_cast<int32_t>(s) < moment.first_stage) return PaintWhen::done;
     if (static_cast<int32_t>(s) < moment.end_stage) return PaintWhen::now;
@@ -68,15 +64,16 @@ TEST(MaskView, PaintsEveryPairByWhatTheMaskAndTheScheduleSay) {
   for_plans_of_seeds(40, [](const PlanIndex& index, uint64_t) {
     Asked asked(index, kLargeMask);
     const gui::MaskPaint paint(*asked.input.theme);
-    const PairTruth truths[] = {write_out(index, false), write_out(index, true)};
+    const ByDirection<PairTruth> truths{write_out(index, Direction::forward),
+                                        write_out(index, Direction::backward)};
     for (const gui::Moment moment : some_moments(index)) {
       asked.input.moment = moment;
       const View view = draw_mask(asked.input);
       expect_sound(view);
       const gui::Pixels* cells = find_cells(view);
       ASSERT_NE(cells, nullptr);
-      const bool is_backward = shows_backward(index, moment);
-      const PairTruth& truth = truths[is_backward ? 1 : 0];
+      const Direction direction = index.stages()[moment.first_stage].direction;
+      const PairTruth& truth = truths[direction];
       // There are few tokens, so a cell is one pair.
       ASSERT_EQ(cells->height, truth.q);
       ASSERT_EQ(cells->width, truth.k);
@@ -88,7 +85,7 @@ TEST(MaskView, PaintsEveryPairByWhatTheMaskAndTheScheduleSay) {
           };
           if (truth.is_visible[truth.at(q, k)] != 0) {
             const PaintWhen when =
-                when_of(index, is_backward, truth.work[truth.at(q, k)].first_step, moment);
+                when_of(index, direction, truth.work[truth.at(q, k)].first_step, moment);
             ASSERT_TRUE(is(CellLook::full, when) || is(CellLook::partial, when))
                 << "pair " << q << ", " << k;
           } else if (index.is_valid(Side::q, q) && index.is_valid(Side::kv, k)) {
@@ -108,7 +105,7 @@ TEST(MaskView, NamesTheOnlyItemOfAChunkPair) {
   int64_t items = 0, ranges = 0;
   for_plans_of_seeds(60, [&](const PlanIndex& index, uint64_t) {
     Asked asked(index, kLargeMask);
-    const PairTruth truth = write_out(index, false);
+    const PairTruth truth = write_out(index, Direction::forward);
     for (const gui::HitRegion& hit : draw_mask(asked.input).hits) {
       int64_t q0 = 0, k0 = 0;
       ASSERT_EQ(std::sscanf(hit.name.c_str(), "pair/%ld/%ld", &q0, &k0), 2) << hit.name;
@@ -129,7 +126,7 @@ TEST(MaskView, NamesTheOnlyItemOfAChunkPair) {
       const std::string counts =
           "(" + gui::print_count(visible) + " of " + gui::print_count(area) + " pairs)";
       ASSERT_NE(hit.tooltip.find(counts), std::string::npos) << hit.tooltip << " has no " << counts;
-      if (const auto* item = std::get_if<gui::ItemTarget>(&hit.target)) {
+      if (const auto* item = std::get_if<ItemId>(&hit.target)) {
         ASSERT_EQ(item->index, work.item) << hit.name;
         const std::string when = "computed by rank " + std::to_string(work.first_rank) +
                                  " in step " + std::to_string(work.first_step + 1);
@@ -149,7 +146,7 @@ TEST(MaskView, NamesTheOnlyItemOfAChunkPair) {
 TEST(MaskView, PrintsCountsThatSinglePairsAddUpTo) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t) {
     Asked asked(index, kLargeMask);
-    const PairTruth truth = write_out(index, false);
+    const PairTruth truth = write_out(index, Direction::forward);
     const int64_t visible = std::count(truth.is_visible.begin(), truth.is_visible.end(), 1);
     const View view = draw_mask(asked.input);
     const std::string text =
@@ -221,7 +218,7 @@ TEST(MaskView, StaysSoundUnderAnyCameraSizeAndSelection) {
           index.moment_of_stage(static_cast<int32_t>(random() % index.stages().size()));
       asked.input.focus_rank = static_cast<int32_t>(random() % index.num_ranks());
       const gui::Target targets[] = {gui::Nothing{}, gui::RankTarget{asked.input.focus_rank},
-                                     gui::ItemTarget{false, StageKind::compute, 0},
+                                     ItemId{Direction::forward, StageKind::compute, 0},
                                      gui::PairRange{0, 5, 2, 9}, gui::TokenRange{Side::kv, 1, 7}};
       asked.input.selection = targets[random() % std::size(targets)];
       asked.selected = gui::project(asked.input.selection, index);

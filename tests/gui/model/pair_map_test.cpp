@@ -60,7 +60,7 @@ void for_each_pair(const PairGrid& grid, Look look) {
 TEST(PairMap, CountsAndClassesAgreeWithSinglePairs) {
   for_plans_of_seeds(90, [](const PlanIndex& index, uint64_t seed) {
     if (index.tokens(Side::q) == 0 || index.tokens(Side::kv) == 0) return;
-    const PairTruth truth = write_out(index, false);
+    const PairTruth truth = write_out(index, Direction::forward);
     for (const PairGrid& grid : some_grids(index, seed)) {
       std::vector<int64_t> seen(static_cast<size_t>(grid.cells()), 0);
       std::vector<char> has_pair(seen.size(), 0);
@@ -90,15 +90,15 @@ TEST(PairMap, CountsAndClassesAgreeWithSinglePairs) {
 /// Checks that every cell of every grid has the steps, ranks and item of its single pairs.
 void expect_work_of_pairs(const PlanIndex& index, uint64_t seed) {
   if (index.tokens(Side::q) == 0 || index.tokens(Side::kv) == 0) return;
-  for (const bool is_backward : {false, true}) {
-    const PairTruth truth = write_out(index, is_backward);
+  for (const Direction direction : kDirections) {
+    const PairTruth truth = write_out(index, direction);
     for (const PairGrid& grid : some_grids(index, seed)) {
       std::vector<CellWork> expected(static_cast<size_t>(grid.cells()));
       for_each_pair(grid, [&](int64_t row, int64_t column, int64_t i, int64_t j) {
         join(expected[grid.at(row, column)], truth.work[truth.at(i, j)]);
       });
       const gui::WorkMap map =
-          gui::find_work(index, grid, gui::count_cells(index, grid), is_backward);
+          gui::find_work(index, grid, gui::count_cells(index, grid), direction);
       ASSERT_EQ(map.coarseness, 1);
       for (size_t cell = 0; cell < expected.size(); ++cell) {
         const CellWork &a = map.cells[cell], &b = expected[cell];
@@ -167,7 +167,7 @@ TEST(PairMap, FineCellsAddUpToCoarseOnesAndToAllVisiblePairs) {
 
 TEST(PairMap, CountsTilesAndWasteAsSinglePairsDo) {
   for_plans_of_seeds(90, [](const PlanIndex& index, uint64_t) {
-    const PairTruth truth = write_out(index, false);
+    const PairTruth truth = write_out(index, Direction::forward);
     for (const int64_t edge : {1, 2, 3, 8, 128}) {
       gui::TileCount expected{.edge = edge};
       for (int64_t q0 = 0; q0 < truth.q; q0 += edge) {
@@ -201,7 +201,7 @@ TEST(PairMap, CountsTilesAndWasteAsSinglePairsDo) {
 
 TEST(PairMap, CutsAnItemIntoBandsThatHoldItsPairsAndNoOthers) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t seed) {
-    const PairTruth truth = write_out(index, false);
+    const PairTruth truth = write_out(index, Direction::forward);
     std::mt19937_64 dice(seed);
     const gui::PairRange inside{static_cast<int64_t>(dice() % 20), truth.q,
                                 static_cast<int64_t>(dice() % 20), truth.k - truth.k / 4};
@@ -249,7 +249,7 @@ TEST(PairMap, BoundsItsWorkWhereStripesAreFinerThanCells) {
   const int64_t tokens = index.tokens(Side::q);
   const PairGrid grid{gui::cut_evenly(0, tokens, 512), gui::cut_evenly(0, tokens, 512)};
   const std::vector<int64_t> counts = gui::count_cells(index, grid);
-  const gui::WorkMap map = gui::find_work(index, grid, counts, false);
+  const gui::WorkMap map = gui::find_work(index, grid, counts, Direction::forward);
   EXPECT_GT(map.coarseness, 1);
   for (int64_t row = 0; row < grid.rows(); ++row) {
     for (int64_t column = 0; column < grid.columns(); ++column) {
@@ -269,7 +269,8 @@ TEST(PairMap, BoundsItsWorkWhereStripesAreFinerThanCells) {
   }
   // With cells of single tokens, every pair has its own step: the distance in stripes on the ring.
   const PairGrid fine{gui::cut_evenly(40'000, 40'300, 300), gui::cut_evenly(20'000, 20'300, 300)};
-  const gui::WorkMap exact = gui::find_work(index, fine, gui::count_cells(index, fine), false);
+  const gui::WorkMap exact =
+      gui::find_work(index, fine, gui::count_cells(index, fine), Direction::forward);
   EXPECT_EQ(exact.coarseness, 1);
   for (int64_t row = 0; row < 300; row += 7) {
     for (int64_t column = 0; column < 300; column += 11) {

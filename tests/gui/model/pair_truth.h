@@ -45,8 +45,8 @@ inline void join(gui::CellWork& into, const gui::CellWork& work) {
   if (into.item != work.item) into.item = gui::CellWork::kManyItems;
 }
 
-inline void work_pairs(const gui::PlanIndex& index, bool is_backward, PairTruth& truth) {
-  const auto& items = index.pass(is_backward).computes;
+inline void work_pairs(const gui::PlanIndex& index, Direction direction, PairTruth& truth) {
+  const auto& items = index.pass(direction).computes;
   for (size_t n = 0; n < items.size(); ++n) {
     const int32_t step = to_index(items[n].step), rank = to_index(items[n].rank);
     const std::vector<int64_t> q = expand(index.plan().list(items[n].q_tokens));
@@ -63,14 +63,14 @@ inline void work_pairs(const gui::PlanIndex& index, bool is_backward, PairTruth&
   }
 }
 
-inline PairTruth write_out(const gui::PlanIndex& index, bool is_backward) {
+inline PairTruth write_out(const gui::PlanIndex& index, Direction direction) {
   PairTruth truth;
   truth.q = index.tokens(Side::q);
   truth.k = index.tokens(Side::kv);
   truth.is_visible.assign(static_cast<size_t>(truth.q * truth.k), 0);
   truth.work.assign(truth.is_visible.size(), {});
   see_pairs(index, truth);
-  work_pairs(index, is_backward, truth);
+  work_pairs(index, direction, truth);
   return truth;
 }
 

@@ -36,14 +36,13 @@ void for_indexed_plans(Look look) {
 
 TEST(PlanIndex, FindsTheOwnerAndLocalRowOfEveryToken) {
   for_indexed_plans([](const PlanIndex& index) {
-    const Layout& layout = index.plan().layout;
     for (const Side side : {Side::q, Side::kv}) {
-      const auto& by_rank = side == Side::q ? layout.q_runs : layout.kv_runs;
-      for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+      const auto& by_rank = index.plan().layout.runs(side);
+      for (const RankId rank : by_rank.ids()) {
         const std::vector<int64_t> tokens = expand(by_rank[rank]);
         for (size_t row = 0; row < tokens.size(); ++row) {
           const gui::OwnedRow owner = index.owner(side, tokens[row]);
-          ASSERT_EQ(owner.rank, static_cast<int32_t>(rank)) << "token " << tokens[row];
+          ASSERT_EQ(owner.rank, to_index(rank)) << "token " << tokens[row];
           ASSERT_EQ(owner.row, static_cast<int64_t>(row)) << "token " << tokens[row];
         }
       }
@@ -99,8 +98,7 @@ TEST(PlanIndex, FindsTheItemsOfARankInEveryStage) {
   int64_t found = 0;
   for_indexed_plans([&](const PlanIndex& index) {
     for (const gui::StageRef& stage : index.stages()) {
-      const gui::ItemColumns& columns =
-          index.columns(stage.is_backward)[static_cast<size_t>(stage.kind)];
+      const gui::ItemColumns& columns = index.columns(stage.direction, stage.kind);
       for (int32_t rank = 0; rank < index.num_ranks(); ++rank) {
         const std::vector<int64_t> items = index.items_of(stage, rank);
         ASSERT_EQ(items, look_for(stage, columns.rank, rank));

@@ -11,10 +11,8 @@ namespace cpscope::tests {
 
 /// Token ids of every rank in local order, from the layout alone.
 inline std::vector<std::vector<int64_t>> local_tokens(const gui::PlanIndex& index, Side side) {
-  const Layout& layout = index.plan().layout;
   std::vector<std::vector<int64_t>> tokens;
-  for (const auto& runs : side == Side::q ? layout.q_runs : layout.kv_runs)
-    tokens.push_back(expand(runs));
+  for (const auto& runs : index.plan().layout.runs(side)) tokens.push_back(expand(runs));
   return tokens;
 }
 
@@ -26,7 +24,7 @@ inline std::map<std::pair<int32_t, int32_t>, int64_t> add_up_links(const gui::Pl
     const gui::StageRef& stage = index.stages()[s];
     if (stage.kind != StageKind::transfer) continue;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const TransferItem& item = index.pass(stage.is_backward).transfers[i];
+      const TransferItem& item = index.pass(stage.direction).transfers[i];
       if (item.src != item.dst && item.bytes > 0)
         sums[{to_index(item.src), to_index(item.dst)}] += item.bytes;
     }

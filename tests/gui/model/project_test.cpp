@@ -1,7 +1,9 @@
 #include "gui/model/project.h"
 
+#include "sim/base/id_vector.h"
 #include "sim/plan/check/plan_check.h"
 #include "sim/plan/planner/planner.h"
+#include "sim/plan/visit_items.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/support/graded_run.h"
 #include "tests/support/walker_cases.h"
@@ -19,7 +21,6 @@
 namespace cpscope::tests {
 namespace {
 
-using gui::ItemTarget;
 using gui::PlanIndex;
 using gui::Projection;
 
@@ -27,7 +28,7 @@ using Ids = std::set<int64_t>;
 
 /// What one item touches, found by executing the plan with token ids in place of numbers.
 struct Touched {
-  ItemTarget item;
+  ItemId item;
   int32_t step = 0;            // index in PlanIndex::steps
   std::vector<int32_t> ranks;  // the rank that works, or the sender and the receiver
   Ids rows[2];                 // [q, kv] rows of its buffers
@@ -56,7 +57,7 @@ class TokenWalk {
  private:
   std::vector<int64_t> rows_of(RunListId rows, BufferId buffer) const {
     if (rows != kAllRows) return expand(plan_.list(rows));
-    std::vector<int64_t> all_rows(contents_[to_index(buffer)].size());
+    std::vector<int64_t> all_rows(contents_[buffer].size());
     for (size_t i = 0; i < all_rows.size(); ++i) all_rows[i] = static_cast<int64_t>(i);
     return all_rows;
   }
@@ -68,9 +69,9 @@ class TokenWalk {
       t.read[side].insert(id);
     }
   }
-  void compute(Touched& t, const ComputeItem& item) {
-    const std::vector<int64_t> q = contents_[to_index(item.q)];
-    std::vector<int64_t> k = contents_[to_index(item.kv)];
+  void touch(Touched& t, const ComputeItem& item) {
+    const std::vector<int64_t> q = contents_[item.q];
+    std::vector<int64_t> k = contents_[item.kv];
     k.resize(static_cast<size_t>(plan_.rows(item.kv_tokens)));
     t.ranks = {to_index(item.rank)};
     t.rows[0].insert(q.begin(), q.end());
@@ -87,9 +88,9 @@ class TokenWalk {
         }
       }
     }
-    kv_now_[to_index(item.rank)] = k;
+    kv_now_[item.rank] = k;
   }
-  void transfer(Touched& t, const TransferItem& item) {
+  void touch(Touched& t, const TransferItem& item) {
     const BufferKind kind = plan_.buffer(item.from).kind;
     t.ranks = {to_index(item.src), to_index(item.dst)};
     t.heads = item.heads;
@@ -98,45 +99,38 @@ class TokenWalk {
     const std::vector<int64_t> to = rows_of(item.to_rows, item.to);
     from.resize(std::min(from.size(), to.size()));
     std::vector<int64_t> ids;
-    for (const int64_t row : from) ids.push_back(contents_[to_index(item.from)][row]);
+    for (const int64_t row : from) ids.push_back(contents_[item.from][row]);
     if (item.tokens != kNoTokens) ids.resize(static_cast<size_t>(plan_.rows(item.tokens)));
     take(t, kind, ids);
     landed_.push_back({item.to, to, ids});
   }
-  void merge(Touched& t, const MergeItem& item) {
-    const BufferSpec& into = plan_.buffer(item.into);
-    t.ranks = {to_index(item.rank)};
-    t.heads = into.heads;
-    t.kind = into.kind;
-    auto& contents = contents_[to_index(item.into)];
+  void touch(Touched& t, const MergeItem& item) {
     // A gradient that travels round the ring begins with the rows that its first rank computes
     // with.
-    if (into.tokens == kNoTokens) contents = kv_now_[to_index(item.rank)];
-    take(t, into.kind, contents);
+    if (plan_.buffer(item.into).tokens == kNoTokens) contents_[item.into] = kv_now_[item.rank];
+    touch_buffer(t, item.into);
+  }
+  void touch(Touched& t, const ReorderItem& item) { touch_buffer(t, item.to); }
+  void touch(Touched& t, const FinishItem& item) { touch_buffer(t, item.buffer); }
+  void touch_buffer(Touched& t, BufferId id) {
+    const BufferSpec& buffer = plan_.buffer(id);
+    t.ranks = {to_index(buffer.rank)};
+    t.heads = buffer.heads;
+    t.kind = buffer.kind;
+    take(t, buffer.kind, contents_[id]);
   }
   void walk(const gui::StageRef& stage, int32_t step) {
-    const Pass& pass = stage.is_backward ? plan_.backward : plan_.forward;
     landed_.clear();
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       Touched t;
-      t.item = {stage.is_backward, stage.kind, i};
+      t.item = {stage.direction, stage.kind, i};
       t.step = step;
-      if (stage.kind == StageKind::compute) compute(t, pass.computes[i]);
-      if (stage.kind == StageKind::transfer) transfer(t, pass.transfers[i]);
-      if (stage.kind == StageKind::merge) merge(t, pass.merges[i]);
-      if (stage.kind == StageKind::reorder || stage.kind == StageKind::finish) {
-        const BufferId id =
-            stage.kind == StageKind::reorder ? pass.reorders[i].to : pass.finishes[i].buffer;
-        t.ranks = {to_index(plan_.buffer(id).rank)};
-        t.heads = plan_.buffer(id).heads;
-        t.kind = plan_.buffer(id).kind;
-        take(t, t.kind, contents_[to_index(id)]);
-      }
+      visit_item(plan_, t.item, [&](const auto& item) { touch(t, item); });
       all.push_back(t);
     }
     // All sends of a stage read their source before any destination is written.
     for (const auto& [to, rows, ids] : landed_) {
-      auto& contents = contents_[to_index(to)];
+      auto& contents = contents_[to];
       for (size_t r = 0; r < ids.size() && r < rows.size(); ++r) contents[rows[r]] = ids[r];
       if (plan_.buffer(to).tokens == kNoTokens) contents.resize(ids.size());
       if (plan_.buffer(to).tokens == kNoTokens) contents.resize(plan_.buffer(to).rows, -1);
@@ -148,8 +142,8 @@ class TokenWalk {
     std::vector<int64_t> rows, ids;
   };
   const Plan& plan_;
-  std::vector<std::vector<int64_t>> contents_;  // [buffer][row] token id
-  std::map<int32_t, std::vector<int64_t>> kv_now_;
+  IdVector<BufferId, std::vector<int64_t>> contents_;  // [buffer][row] token id
+  std::map<RankId, std::vector<int64_t>> kv_now_;
   std::vector<Landed> landed_;
 };
 
@@ -169,17 +163,16 @@ bool has_id_within(const Ids& ids, int64_t begin, int64_t end) {
 /// Adds items, links and steps of the items that `hits` accepts to those of a projection.
 template <class Hits>
 void expect_items(const Projection& p, const std::vector<Touched>& all, Hits hits) {
-  std::set<std::tuple<bool, int, int64_t>> items, seen;
+  std::set<std::tuple<Direction, StageKind, int64_t>> items, seen;
   std::set<std::pair<int32_t, int32_t>> links;
   std::set<int32_t> steps;
   for (const Touched& t : all) {
     if (!hits(t)) continue;
-    items.emplace(t.item.is_backward, static_cast<int>(t.item.kind), t.item.index);
+    items.emplace(t.item.direction, t.item.kind, t.item.index);
     steps.insert(t.step);
     if (t.ranks.size() == 2 && t.ranks[0] != t.ranks[1]) links.emplace(t.ranks[0], t.ranks[1]);
   }
-  for (const ItemTarget& item : p.items)
-    seen.emplace(item.is_backward, static_cast<int>(item.kind), item.index);
+  for (const ItemId& item : p.items) seen.emplace(item.direction, item.kind, item.index);
   EXPECT_FALSE(p.has_more_items);
   EXPECT_EQ(seen.size(), p.items.size());
   EXPECT_EQ(seen, items);
@@ -277,7 +270,7 @@ TEST(Project, RowsTouchWhatMakesThatTokenAndHead) {
         HeadRange range = t.heads;
         const bool is_compute = t.item.kind == StageKind::compute;
         if (is_compute && tensor >= 3) range = kv_heads_of(attention, range);
-        return t.item.is_backward == (tensor >= 2) &&
+        return (t.item.direction == Direction::backward) == (tensor >= 2) &&
                t.read[side == Side::kv ? 1 : 0].count(row.token) > 0 &&
                (is_compute || t.kind == made) && row.head >= range.begin && row.head < range.end;
       });
@@ -292,8 +285,8 @@ TEST(Project, ARankTouchesItsTokensAndItems) {
       expect_items(p, all, [&](const Touched& t) {
         return std::find(t.ranks.begin(), t.ranks.end(), rank) != t.ranks.end();
       });
-      const auto q = expand(index.plan().layout.q_runs[rank]);
-      const auto kv = expand(index.plan().layout.kv_runs[rank]);
+      const auto q = expand(index.plan().layout.q_runs[RankId{rank}]);
+      const auto kv = expand(index.plan().layout.kv_runs[RankId{rank}]);
       EXPECT_EQ(ids_of(p.q), Ids(q.begin(), q.end()));
       EXPECT_EQ(ids_of(p.kv), Ids(kv.begin(), kv.end()));
       EXPECT_EQ(p.ranks, std::vector<int32_t>{rank});
@@ -326,7 +319,7 @@ TEST(Project, AnItemTouchesItsRowsRanksAndStep) {
     for (int i = 0; i < 20; ++i) {
       const Touched& t = all[random() % all.size()];
       const Projection p = project(t.item, index);
-      EXPECT_EQ(p.items, std::vector<ItemTarget>{t.item});
+      EXPECT_EQ(p.items, std::vector<ItemId>{t.item});
       EXPECT_EQ(p.steps, std::vector<int32_t>{t.step});
       EXPECT_EQ(ids_of(p.q), t.rows[0]);
       EXPECT_EQ(ids_of(p.kv), t.rows[1]);

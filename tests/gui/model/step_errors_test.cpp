@@ -1,7 +1,7 @@
 // The comparison of each step with its exact result, against brute force over the items themselves.
 #include "gui/model/step_errors.h"
 
-#include "gui/app/exact_steps.h"
+#include "gui/app/document/exact_steps.h"
 #include "gui/app/run_views.h"
 #include "gui/model/numbers/numbers_view.h"
 #include "reference/plan_walker.h"
@@ -73,8 +73,8 @@ std::map<StepCell, double> brute_force(const RunRecord& seen, const RunRecord& e
     if (!name || name->item.kind != StageKind::compute) continue;
     const Tensor& other = *expected.find(tensor.name);
     const int64_t lanes = tensor.shape[2];
-    const int32_t step =
-        to_index(name->step) + (name->item.is_backward ? plan.forward.num_steps : 0);
+    const bool is_backward = name->item.direction == Direction::backward;
+    const int32_t step = to_index(name->step) + (is_backward ? plan.forward.num_steps : 0);
     for (int64_t row = 0; row < tensor.shape[0]; ++row) {
       for (int64_t head = 0; head < tensor.shape[1]; ++head) {
         double square = 0;

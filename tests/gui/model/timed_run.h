@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gui/model/view.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <random>
@@ -13,32 +14,15 @@ inline gui::RunView make_run(const gui::PlanIndex& index, std::mt19937_64& rando
   run.name = "A: test";
   int64_t now = 0;
   for (const gui::StageRef& stage : index.stages()) {
-    const Pass& pass = index.pass(stage.is_backward);
     int64_t end = now;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const auto n = static_cast<size_t>(i);
-      RankId rank{};
-      switch (stage.kind) {
-        case StageKind::transfer:
-          rank = pass.transfers[n].dst;
-          break;
-        case StageKind::reorder:
-          rank = pass.reorders[n].rank;
-          break;
-        case StageKind::compute:
-          rank = pass.computes[n].rank;
-          break;
-        case StageKind::merge:
-          rank = pass.merges[n].rank;
-          break;
-        case StageKind::finish:
-          rank = pass.finishes[n].rank;
-          break;
-      }
+      const ItemId id{stage.direction, stage.kind, i};
+      const RankId rank = visit_item(index.plan(), id,
+                                     Overload{[](const TransferItem& item) { return item.dst; },
+                                              [](const auto& item) { return item.rank; }});
       const auto start = now + static_cast<int64_t>(random() % 50);
       const auto stop = start + static_cast<int64_t>(random() % 400);
-      run.events.push_back(
-          {{stage.is_backward, stage.kind, i}, rank, StepId{stage.step}, start, stop});
+      run.events.push_back({id, rank, StepId{stage.step}, start, stop});
       end = std::max(end, stop);
     }
     // Half of the stages overlap the next one.

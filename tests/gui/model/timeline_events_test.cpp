@@ -115,7 +115,7 @@ TEST(TimelineView, FramesTheStagesOfTheMomentInNanoseconds) {
       for (const ItemEvent& event : run.events) {
         for (int32_t s = moment.first_stage; s < moment.end_stage; ++s) {
           const gui::StageRef& stage = index.stages()[static_cast<size_t>(s)];
-          if (stage.is_backward != event.item.is_backward || stage.kind != event.item.kind ||
+          if (stage.direction != event.item.direction || stage.kind != event.item.kind ||
               event.item.index < stage.begin || event.item.index >= stage.end)
             continue;
           from = std::min(from, event.start_ns);

@@ -34,9 +34,9 @@ struct Counted {
 
 Counted count_by_cell(const PlanIndex& index) {
   Counted counted;
-  for (const bool is_backward : {false, true}) {
-    const Pass& pass = index.pass(is_backward);
-    const int32_t first = is_backward ? index.plan().forward.num_steps : 0;
+  for (const Direction direction : kDirections) {
+    const Pass& pass = index.pass(direction);
+    const int32_t first = direction == Direction::backward ? index.plan().forward.num_steps : 0;
     for (const ComputeItem& item : pass.computes)
       counted.pairs[{to_index(item.rank), first + to_index(item.step)}] += item.visible_pairs;
     for (const TransferItem& item : pass.transfers) {
@@ -81,8 +81,8 @@ TEST(StepTable, SumsWhatTheItemsSay) {
       ASSERT_EQ(received, expected);
     }
     ASSERT_EQ(table.sum(0, table.num_steps(), 0, table.num_ranks()), all);
-    ASSERT_NEAR(table.critical_path_over_ideal(false), index.summary().critical_path_over_ideal,
-                1e-9);
+    ASSERT_NEAR(table.critical_path_over_ideal(Direction::forward),
+                index.summary().critical_path_over_ideal, 1e-9);
   });
 }
 
@@ -97,7 +97,7 @@ TEST(StepTable, PhasesHoldEveryStageOnceInOrder) {
         std::vector<BufferId> arrived;
         for (int32_t n = phase.first_stage; n < phase.end_stage; ++n) {
           const gui::StageRef& stage = index.stages()[static_cast<size_t>(n)];
-          const Pass& pass = index.pass(stage.is_backward);
+          const Pass& pass = index.pass(stage.direction);
           for (int64_t i = stage.begin; i < stage.end; ++i) {
             if (stage.kind == StageKind::transfer)
               arrived.push_back(pass.transfers[static_cast<size_t>(i)].to);
@@ -180,8 +180,7 @@ TEST(TimelineView, WireBarsAreAsLongAsTheBytes) {
         const gui::StageRef& stage = index.stages()[static_cast<size_t>(s)];
         if (stage.kind != StageKind::transfer) continue;
         for (int64_t i = stage.begin; i < stage.end; ++i) {
-          const TransferItem& item =
-              index.pass(stage.is_backward).transfers[static_cast<size_t>(i)];
+          const TransferItem& item = index.pass(stage.direction).transfers[static_cast<size_t>(i)];
           if (item.src != item.dst) bytes[static_cast<size_t>(to_index(item.src))] += item.bytes;
         }
       }

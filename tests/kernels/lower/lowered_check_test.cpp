@@ -1,6 +1,7 @@
 // The proof of lowered plans: each way of spoiling one is found, and says what and where.
 #include "kernels/lower/lowered_check.h"
 
+#include "sim/plan/visit_items.h"
 #include "tests/kernels/lower/plan_cases.h"
 
 #include <algorithm>
@@ -54,32 +55,29 @@ struct Tally {
   }
 };
 
-/// spoil(pass, origins, i): false where item i cannot be spoiled so.
-using Spoil = std::function<bool(LoweredPlan&, bool is_backward, size_t i)>;
+/// False where item i cannot be spoiled so.
+using Spoil = std::function<bool(LoweredPlan&, Direction, size_t i)>;
 
 Tally spoil_everywhere(StageKind kind, const Spoil& spoil) {
   Tally tally;
   for (const PlanCase& one : cases()) {
     const Plan plan = make_case_plan(one);
-    for (const auto& [is_backward, adds_shares] :
-         {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
+    for (const auto& [direction, adds_shares] :
+         {std::pair(Direction::forward, false), std::pair(Direction::backward, false),
+          std::pair(Direction::backward, true)}) {
       const LoweredPlan right = lower_fully(plan, 4, adds_shares);
       EXPECT_EQ(judge(plan, right), "proved") << one.type;
-      const size_t count = right.origins_of(is_backward).of(kind).size();
+      const auto count = static_cast<size_t>(count_items(right.plan.pass(direction), kind));
       for (size_t i = 0; i < count; ++i) {
         LoweredPlan spoiled = right;
-        if (!spoil(spoiled, is_backward, i)) continue;
-        tally.judge_spoiled(plan, spoiled,
-                            fmt::format("{} {} of {}, {}", to_name(kind), i, one.type,
-                                        is_backward ? "backward" : "forward"));
+        if (!spoil(spoiled, direction, i)) continue;
+        tally.judge_spoiled(
+            plan, spoiled,
+            fmt::format("{} {} of {}, {}", to_name(kind), i, one.type, to_name(direction)));
       }
     }
   }
   return tally;
-}
-
-Pass& pass_of(LoweredPlan& lowered, bool is_backward) {
-  return is_backward ? lowered.plan.backward : lowered.plan.forward;
 }
 
 /// The stages without one item, which stays in its array.
@@ -102,8 +100,9 @@ bool brings_rows(const Plan& plan, const TransferItem& item) {
 }
 
 /// Keys and values that stay on their rank are still there after the forward pass.
-bool changes_rows(const Plan& plan, const TransferItem& item, bool is_backward) {
-  const bool is_there = is_backward && item.src == item.dst && item.payload == Payload::kv;
+bool changes_rows(const Plan& plan, const TransferItem& item, Direction direction) {
+  const bool is_there =
+      direction == Direction::backward && item.src == item.dst && item.payload == Payload::kv;
   return brings_rows(plan, item) && !is_there;
 }
 
@@ -111,16 +110,15 @@ TEST(LoweredCheck, SeesEveryItemThatIsLeftOut) {
   int64_t places = 0;
   for (const StageKind kind : {StageKind::transfer, StageKind::reorder, StageKind::compute,
                                StageKind::merge, StageKind::finish}) {
-    const Tally tally =
-        spoil_everywhere(kind, [&](LoweredPlan& lowered, bool is_backward, size_t i) {
-          Pass& pass = pass_of(lowered, is_backward);
-          if (kind == StageKind::transfer &&
-              !changes_rows(lowered.plan, pass.transfers[i], is_backward))
-            return false;
-          if (kind == StageKind::compute && pass.computes[i].num_slices == 0) return false;
-          leave_out(pass, kind, i);
-          return true;
-        });
+    const Tally tally = spoil_everywhere(kind, [&](LoweredPlan& lowered, Direction direction,
+                                                   size_t i) {
+      Pass& pass = lowered.plan.pass(direction);
+      if (kind == StageKind::transfer && !changes_rows(lowered.plan, pass.transfers[i], direction))
+        return false;
+      if (kind == StageKind::compute && pass.computes[i].num_slices == 0) return false;
+      leave_out(pass, kind, i);
+      return true;
+    });
     EXPECT_EQ(tally.unseen, 0) << to_name(kind) << ": " << tally.first_unseen;
     places += tally.places;
   }
@@ -128,22 +126,22 @@ TEST(LoweredCheck, SeesEveryItemThatIsLeftOut) {
 }
 
 TEST(LoweredCheck, SeesATransferThatLandsOrRoundsOtherwise) {
-  const Tally landing =
-      spoil_everywhere(StageKind::transfer, [](LoweredPlan& lowered, bool is_backward, size_t i) {
-        TransferItem& item = pass_of(lowered, is_backward).transfers[i];
+  const Tally landing = spoil_everywhere(
+      StageKind::transfer, [](LoweredPlan& lowered, Direction direction, size_t i) {
+        TransferItem& item = lowered.plan.pass(direction).transfers[i];
         if (!brings_rows(lowered.plan, item)) return false;
         item.landing = item.landing == Landing::add ? Landing::replace : Landing::add;
         return true;
       });
   EXPECT_EQ(landing.unseen, 0) << landing.first_unseen;
   EXPECT_GT(landing.places, 100);
-  const Tally rounding =
-      spoil_everywhere(StageKind::transfer, [](LoweredPlan& lowered, bool is_backward, size_t i) {
-        const TransferItem& item = pass_of(lowered, is_backward).transfers[i];
-        Rounding& planned = lowered.origins[is_backward ? 1 : 0].roundings[i];
+  const Tally rounding = spoil_everywhere(
+      StageKind::transfer, [](LoweredPlan& lowered, Direction direction, size_t i) {
+        const TransferItem& item = lowered.plan.pass(direction).transfers[i];
+        Rounding& planned = lowered.notes[direction].transfers[i].rounding;
         // Shares are rounded as whole sums, and results in the dtype are rounded already.
         if (!brings_rows(lowered.plan, item) || !planned.sums) return false;
-        if (lowered.is_narrow[static_cast<size_t>(to_index(item.to))]) return false;
+        if (lowered.buffers[item.to].is_narrow) return false;
         planned.sums = false;
         return true;
       });
@@ -153,9 +151,9 @@ TEST(LoweredCheck, SeesATransferThatLandsOrRoundsOtherwise) {
 
 TEST(LoweredCheck, SeesAComputeItemThatMergesOrRoundsOtherwise) {
   const Tally merging =
-      spoil_everywhere(StageKind::compute, [](LoweredPlan& lowered, bool is_backward, size_t i) {
-        if (pass_of(lowered, is_backward).computes[i].num_slices == 0) return false;
-        OwnMerge& own = lowered.origins[is_backward ? 1 : 0].own_merges[i];
+      spoil_everywhere(StageKind::compute, [](LoweredPlan& lowered, Direction direction, size_t i) {
+        if (lowered.plan.pass(direction).computes[i].num_slices == 0) return false;
+        OwnMerge& own = lowered.notes[direction].computes[i].own_merge;
         own.merges = !own.merges;
         return true;
       });
@@ -170,10 +168,10 @@ TEST(LoweredCheck, SeesABufferInFp32WhereNothingElseRounds) {
   for (const PlanCase& one : cases()) {
     const Plan plan = make_case_plan(one);
     const LoweredPlan right = lower_fully(plan);
-    for (size_t b = 0; b < plan.buffers.size(); ++b) {
-      if (!right.is_narrow[b]) continue;
+    for (const BufferId id : plan.buffers.ids()) {
+      if (!right.buffers[id].is_narrow) continue;
       LoweredPlan spoiled = right;
-      spoiled.is_narrow[b] = false;
+      spoiled.buffers[id].is_narrow = false;
       ++places;
       seen += judge(plan, spoiled) != "proved" ? 1 : 0;
     }
@@ -204,16 +202,15 @@ TEST(LoweredCheck, SaysWhichComputeItemLacksPairs) {
 TEST(LoweredCheck, SeesPiecesInAnOrderThatTheReceiverDoesNotExpect) {
   const Plan plan = make_case_plan({"all_gather"});
   const LoweredPlan right = lower_fully(plan);
-  const LoweredPlan::Origins& origins = right.origins_of(false);
-  ASSERT_TRUE(origins.is_cut());
-  for (size_t i = 0; i < origins.pieces.size(); ++i) {
+  ASSERT_TRUE(right.notes.forward.is_cut);
+  for (size_t i = 0; i < right.notes.forward.transfers.size(); ++i) {
     LoweredPlan spoiled = right;
-    spoiled.origins[0].pieces[i] += i == 0 ? 1 : -1;
+    spoiled.notes.forward.transfers[i].piece += i == 0 ? 1 : -1;
     EXPECT_NE(judge(plan, spoiled).find("which that rank does not expect there"), std::string::npos)
         << "transfer " << i << ": " << judge(plan, spoiled);
   }
   LoweredPlan spoiled = right;
-  spoiled.origins[0].cuts[2].kv.front() += 1;
+  spoiled.notes.forward.ranks[RankId{2}].cuts.kv.front() += 1;
   EXPECT_NE(judge(plan, spoiled).find("to rank 2 as piece"), std::string::npos)
       << judge(plan, spoiled);
 }

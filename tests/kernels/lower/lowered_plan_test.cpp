@@ -2,10 +2,12 @@
 #include "kernels/lower/lowered_plan.h"
 
 #include "kernels/lower/lowered_check.h"
+#include "kernels/lower/passes.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/kernels/lower/plan_cases.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,9 +17,7 @@
 namespace cpscope::kernels {
 namespace {
 
-bool is_narrow(const LoweredPlan& lowered, BufferId id) {
-  return lowered.is_narrow[static_cast<size_t>(to_index(id))];
-}
+bool is_narrow(const LoweredPlan& lowered, BufferId id) { return lowered.buffers[id].is_narrow; }
 
 struct Seen {
   int64_t cut = 0, saved_reorders = 0, saved_rows = 0;
@@ -42,29 +42,29 @@ void expect_proved(const Plan& plan, int32_t most_pieces, const std::string& wha
   const LoweredPlan lowered = lower_plan(plan, lowering);
   if (const auto error = check_lowered(plan, lowered))
     ADD_FAILURE() << what << ": " << to_text(*error);
-  for (const bool is_backward : {false, true}) {
-    const Pass& planned = is_backward ? plan.backward : plan.forward;
-    const Pass& made = is_backward ? lowered.plan.backward : lowered.plan.forward;
-    const LoweredPlan::Origins& origins = lowered.origins_of(is_backward);
+  for (const Direction direction : kDirections) {
+    const bool is_backward = direction == Direction::backward;
+    const Pass &planned = plan.pass(direction), &made = lowered.plan.pass(direction);
+    const PassNotes& notes = lowered.notes[direction];
     for (size_t i = 0; i < made.transfers.size(); ++i) {
-      seen.shares += origins.are_shares[i] ? 1 : 0;
-      if (origins.of(StageKind::transfer)[i] < 0) continue;  // a joined item's gradients
-      const auto origin = static_cast<size_t>(origins.of(StageKind::transfer)[i]);
+      const TransferNote& note = notes.transfers[i];
+      seen.shares += note.is_share ? 1 : 0;
+      if (note.origin == kNoOrigin) continue;  // a joined item's gradients
+      const auto origin = static_cast<size_t>(note.origin);
       seen.replacing += made.transfers[i].landing != planned.transfers[origin].landing ? 1 : 0;
-      seen.rounding_sums += origins.roundings[i].sums ? 1 : 0;
-      seen.rounding_values += origins.roundings[i].values ? 1 : 0;
+      seen.rounding_sums += note.rounding.sums ? 1 : 0;
+      seen.rounding_values += note.rounding.values ? 1 : 0;
     }
-    seen.cut += lowered.origins_of(is_backward).is_cut() ? 1 : 0;
+    seen.cut += notes.is_cut ? 1 : 0;
     seen.cut_results += is_backward && made.computes.size() > planned.computes.size() ? 1 : 0;
     for (const ComputeItem& item : made.computes) {
       seen.narrow_dq += is_backward && is_narrow(lowered, item.dq) ? 1 : 0;
       seen.narrow_dkv += is_backward && is_narrow(lowered, item.dkv) ? 1 : 0;
     }
-    for (const std::vector<JoinedPart>& parts : origins.parts)
-      seen.joined += parts.size() > 1 ? 1 : 0;
-    for (const OwnMerge& own : origins.own_merges) {
-      seen.own_merges += own.merges ? 1 : 0;
-      seen.rounded_merges += own.rounds ? 1 : 0;
+    for (const ComputeNote& note : notes.computes) {
+      seen.joined += note.parts.size() > 1 ? 1 : 0;
+      seen.own_merges += note.own_merge.merges ? 1 : 0;
+      seen.rounded_merges += note.own_merge.rounds ? 1 : 0;
     }
     for (const MergeItem& item : made.merges)
       seen.narrow_merges += item.partial != kNoBuffer && is_narrow(lowered, item.into) ? 1 : 0;
@@ -73,9 +73,10 @@ void expect_proved(const Plan& plan, int32_t most_pieces, const std::string& wha
     seen.saved_reorders +=
         static_cast<int64_t>(planned.reorders.size()) - static_cast<int64_t>(made.reorders.size());
   }
-  seen.wire_copies += std::count(lowered.has_wire_copy.begin(), lowered.has_wire_copy.end(), true);
-  for (size_t b = 0; b < plan.buffers.size(); ++b)
-    seen.saved_rows += plan.buffers[b].rows - lowered.plan.buffers[b].rows;
+  for (const BufferId id : plan.buffers.ids()) {
+    seen.wire_copies += lowered.buffers[id].has_wire_copy ? 1 : 0;
+    seen.saved_rows += plan.buffer(id).rows - lowered.plan.buffer(id).rows;
+  }
 }
 
 TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
@@ -106,6 +107,91 @@ TEST(LoweredPlan, GivesEveryAnswerThatThePlanGives) {
   EXPECT_GT(seen.shares, 150);
   EXPECT_GT(seen.wire_copies, 50);
   EXPECT_GT(seen.joined, 100);
+}
+
+/// What a random scenario's kernels can do, and which passes run.
+Lowering random_lowering(uint64_t seed) {
+  Lowering lowering;
+  lowering.adds_shares = seed % 2 != 0;
+  lowering.pieces = {seed % 3 == 0 ? 1 : 4, 1};
+  lowering.writes_dtype = lowering.waits_for_pieces = [](const ComputeItem&) { return true; };
+  lowering.can_merge = lowering.can_join = lowering.writes_dtype;
+  return lowering;
+}
+
+TEST(LoweredPlan, GivesEveryAnswerWithoutAnyOneOfThePasses) {
+  const std::span<const LoweringPass> passes = lowering_passes();
+  for (uint64_t seed = 1; seed <= 120 && !::testing::Test::HasFailure(); ++seed) {
+    Scenario scenario = random_scenario(seed, {});
+    scenario.numerics.dtype = Dtype::bf16;
+    scenario.numerics.accumulate = Accumulate::fp32;
+    const Result<Plan> plan = make_plan(scenario);
+    if (!plan) continue;
+    for (size_t left_out = 0; left_out < passes.size(); ++left_out) {
+      Lowering lowering = random_lowering(seed);
+      lowering.without = {std::string(passes[left_out].name)};
+      if (const auto error = check_lowered(plan.value(), lower_plan(plan.value(), lowering)))
+        ADD_FAILURE() << "seed " << seed << " without " << passes[left_out].name << ": "
+                      << to_text(*error);
+      // And with no other.
+      lowering.without.clear();
+      for (const LoweringPass& other : passes) {
+        if (other.name != passes[left_out].name) lowering.without.emplace_back(other.name);
+      }
+      if (const auto error = check_lowered(plan.value(), lower_plan(plan.value(), lowering)))
+        ADD_FAILURE() << "seed " << seed << " with only " << passes[left_out].name << ": "
+                      << to_text(*error);
+    }
+  }
+}
+
+// A share may bring the first gradient of some of its rows and a later one of others: nothing
+// zeroes the sum before.
+TEST(LoweredPlan, AddsSharesToZeros) {
+  int64_t num_mixed = 0;
+  for (const uint64_t seed : {935u, 981u, 1159u, 1325u}) {
+    Scenario scenario = random_scenario(seed, {});
+    scenario.numerics.dtype = Dtype::bf16;
+    const Result<Plan> plan = make_plan(scenario);
+    ASSERT_TRUE(plan) << seed;
+    const LoweredPlan lowered = lower_plan(plan.value(), random_lowering(seed));
+    if (const auto error = check_lowered(plan.value(), lowered))
+      ADD_FAILURE() << "seed " << seed << ": " << to_text(*error);
+    IdVector<BufferId, std::set<int64_t>> begun(plan.value().buffers.size());
+    for (size_t i = 0; i < lowered.plan.backward.transfers.size(); ++i) {
+      const TransferItem& item = lowered.plan.backward.transfers[i];
+      if (!lowered.notes.backward.transfers[i].is_share) continue;
+      const TokenRun all{0, num_rows_of(lowered.plan, item), 1};
+      const std::vector<int64_t> rows = expand(runs_of_rows(lowered.plan, item.to_rows, all));
+      size_t num_new = 0;
+      for (const int64_t row : rows) num_new += begun[item.to].insert(row).second ? 1 : 0;
+      num_mixed += num_new > 0 && num_new < rows.size() ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_mixed, 0);
+}
+
+TEST(LoweredPlan, NamesEveryPassOnce) {
+  std::vector<std::string_view> names;
+  for (const LoweringPass& pass : lowering_passes()) {
+    names.push_back(pass.name);
+    EXPECT_FALSE(pass.summary.empty()) << pass.name;
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+}
+
+TEST(LoweredPlan, TakesNamesOfPassesThatItHas) {
+  EXPECT_TRUE(parse_pass_names("").value().empty());
+  EXPECT_EQ(parse_pass_names("cut_inputs,narrow_outs").value(),
+            (std::vector<std::string>{"cut_inputs", "narrow_outs"}));
+  EXPECT_EQ(parse_pass_names("all").value().size(), lowering_passes().size());
+  for (const char* wrong : {"cut", "cut_inputs,", ",cut_inputs", "all,cut_inputs", " "}) {
+    const auto names = parse_pass_names(wrong);
+    ASSERT_FALSE(names) << wrong;
+    EXPECT_EQ(names.error().kind, ErrorKind::bad_input);
+    EXPECT_NE(to_text(names.error()).find("join_computes, skip_reorders"), std::string::npos);
+  }
 }
 
 Plan plan_of(const char* type, int64_t tokens = 256, int32_t kv_heads = 8, int32_t ranks = 4) {
@@ -156,15 +242,15 @@ TEST(LoweredPlan, HoldsASumInFp32ThatSomethingLandsInBeforeItIsRounded) {
   Pass& pass = plan.backward;
   const auto sends_sums = [](const TransferItem& item) { return item.payload == Payload::dkv; };
   TransferItem extra = *std::find_if(pass.transfers.begin(), pass.transfers.end(), sends_sums);
-  extra.to = plan.home[0].dkv;
+  extra.to = plan.home[RankId{0}].dkv;
   pass.transfers.push_back(extra);
   const auto last = static_cast<int64_t>(pass.transfers.size());
   // After the last merge, before the finish.
   pass.stages.insert(pass.stages.end() - 1,
                      {pass.stages.back().step, StageKind::transfer, last - 1, last});
   const LoweredPlan lowered = lower(plan, 1);
-  EXPECT_FALSE(is_narrow(lowered, plan.home[0].dkv));
-  EXPECT_TRUE(is_narrow(lowered, plan.home[1].dkv));
+  EXPECT_FALSE(is_narrow(lowered, plan.home[RankId{0}].dkv));
+  EXPECT_TRUE(is_narrow(lowered, plan.home[RankId{1}].dkv));
 }
 
 TEST(LoweredPlan, HoldsWhatTravelsAroundARingInFp32WhereTheWireDoes) {
@@ -225,12 +311,12 @@ TEST(LoweredPlan, HoldsSumsInFp32EvenOfRoundedGradients) {
 
 TEST(LoweredPlan, HoldsGradientsOfOneRankInTheDtypeWhereTheyAreRoundedAtLast) {
   Plan plan = plan_of("p2p", 256, 8, 1);
-  EXPECT_TRUE(is_narrow(lower(plan, 1), plan.home[0].dkv));
+  EXPECT_TRUE(is_narrow(lower(plan, 1), plan.home[RankId{0}].dkv));
   // Removes the rounding of the answer.
   std::erase_if(plan.backward.stages,
                 [](const Stage& stage) { return stage.kind == StageKind::finish; });
   plan.backward.finishes.clear();
-  EXPECT_FALSE(is_narrow(lower(plan, 1), plan.home[0].dkv));
+  EXPECT_FALSE(is_narrow(lower(plan, 1), plan.home[RankId{0}].dkv));
 }
 
 TEST(LoweredPlan, HoldsNoGradientsInADtypeThatNoKernelWrites) {
@@ -252,7 +338,7 @@ TEST(LoweredPlan, AddsGatheredGradientsToTheFirstOfThemAndRoundsTheLast) {
     for (size_t i = 0; i < lowered.plan.backward.transfers.size(); ++i) {
       const TransferItem& item = lowered.plan.backward.transfers[i];
       if (item.to == home.dkv)
-        landings.push_back({item.landing, lowered.origins_of(true).roundings[i]});
+        landings.push_back({item.landing, lowered.notes.backward.transfers[i].rounding});
     }
     const std::pair add{Landing::add, Rounding{}};
     EXPECT_EQ(
@@ -284,9 +370,9 @@ TEST(LoweredPlan, KeepsZerosWhereARowGetsNoGradient) {
 TEST(LoweredPlan, RoundsAnAnswerThatIsSentOnAsWell) {
   Plan plan = plan_of("a2a");
   const BufferId sent = plan.backward.finishes.front().buffer;
-  ASSERT_NE(sent, plan.home[0].dq);
+  ASSERT_NE(sent, plan.home[RankId{0}].dq);
   EXPECT_TRUE(lower(plan, 1).plan.backward.finishes.empty());
-  plan.home[0].dq = sent;
+  plan.home[RankId{0}].dq = sent;
   EXPECT_TRUE(is_narrow(lower(plan, 1), sent)) << "its kernel rounds it";
   const LoweredPlan lowered = lower_plan(plan, {});  // no kernel can
   ASSERT_EQ(lowered.plan.backward.finishes.size(), 1u);
@@ -295,14 +381,14 @@ TEST(LoweredPlan, RoundsAnAnswerThatIsSentOnAsWell) {
 
 TEST(LoweredPlan, SendsPiecesInTheOrderInWhichTheyAreComputed) {
   const LoweredPlan lowered = lower(plan_of("all_gather"), 8);
-  const LoweredPlan::Origins& origins = lowered.origins_of(false);
-  ASSERT_EQ(origins.cuts.size(), 4u);
-  EXPECT_EQ(origins.cuts[0].kv, (std::vector<int32_t>{2, 4, 6, 8}));
-  EXPECT_EQ(origins.cuts[0].q, (std::vector<int32_t>{8, 16, 24, 32}));
-  EXPECT_TRUE(std::is_sorted(origins.pieces.begin(), origins.pieces.end()));
+  const PassNotes& notes = lowered.notes.forward;
+  ASSERT_TRUE(notes.is_cut);
+  EXPECT_EQ(notes.ranks[RankId{0}].cuts.kv, (std::vector<int32_t>{2, 4, 6, 8}));
+  EXPECT_EQ(notes.ranks[RankId{0}].cuts.q, (std::vector<int32_t>{8, 16, 24, 32}));
   // Rows that stay on their rank are in pieces too.
-  EXPECT_EQ(std::count(origins.pieces.begin(), origins.pieces.end(), -1), 0);
-  EXPECT_EQ(origins.pieces.size(), 4u * 16u);
+  ASSERT_EQ(notes.transfers.size(), 4u * 16u);
+  for (size_t i = 0; i < notes.transfers.size(); ++i)
+    EXPECT_EQ(notes.transfers[i].piece, static_cast<int32_t>(i / 16)) << "transfer " << i;
   EXPECT_EQ(lowered.plan.forward.computes.size(), 4u);
 }
 
@@ -315,8 +401,8 @@ TEST(LoweredPlan, SendsTheFirstHeadsOfUlyssesWhileTheLastAreComputed) {
   EXPECT_EQ(pass.computes[5].heads.begin, 14);
   EXPECT_EQ(pass.computes[5].heads.end, 16);
   EXPECT_EQ(pass.computes[1].visible_pairs, 3 * pass.computes[5].visible_pairs);
-  const std::vector<int64_t>& origins = lowered.origins_of(false).of(StageKind::compute);
-  EXPECT_EQ(origins, (std::vector<int64_t>{0, 1, 2, 3, 0, 1, 2, 3}));
+  for (size_t i = 0; i < 8; ++i)
+    EXPECT_EQ(lowered.notes.forward.computes[i].origin, static_cast<int64_t>(i % 4));
   // Rows that stay on their rank wait for all heads, and so come among the last.
   const Stage& results = pass.stages.back();
   ASSERT_EQ(results.end - results.begin, 2 * 12 + 4);
@@ -362,23 +448,27 @@ TEST(LoweredPlan, SendsGradientsThatKernelsRoundWhenAllAreComputed) {
   EXPECT_EQ(lower(plan_of("all_gather", 16384, 16), 8).plan.backward.computes.size(), 4u);
 }
 
+int64_t num_shares_of(const LoweredPlan& lowered) {
+  const std::vector<TransferNote>& notes = lowered.notes.backward.transfers;
+  return std::count_if(notes.begin(), notes.end(),
+                       [](const TransferNote& note) { return note.is_share; });
+}
+
 TEST(LoweredPlan, AddsSharesOfGatheredGradientsAtOnce) {
   const LoweredPlan lowered = lower(plan_of("all_gather"), 1, true);
-  const LoweredPlan::Origins& origins = lowered.origins_of(true);
   EXPECT_TRUE(lowered.plan.backward.merges.empty());
   EXPECT_TRUE(lowered.plan.backward.finishes.empty());
   for (const HomeBuffers& home : lowered.plan.home) EXPECT_TRUE(is_narrow(lowered, home.dkv));
-  int64_t num_shares = 0;
-  for (size_t i = 0; i < origins.are_shares.size(); ++i) {
+  const std::vector<TransferNote>& notes = lowered.notes.backward.transfers;
+  for (size_t i = 0; i < notes.size(); ++i) {
     const TransferItem& item = lowered.plan.backward.transfers[i];
-    EXPECT_EQ(origins.are_shares[i], item.payload == Payload::dkv);
-    num_shares += origins.are_shares[i] ? 1 : 0;
+    EXPECT_EQ(notes[i].is_share, item.payload == Payload::dkv);
   }
-  EXPECT_EQ(num_shares, 16);
+  EXPECT_EQ(num_shares_of(lowered), 16);
   // Rows that stay on their rank are fp32; others are sent in the dtype.
   for (const ComputeItem& item : lowered.plan.backward.computes) {
     EXPECT_FALSE(is_narrow(lowered, item.dkv));
-    EXPECT_TRUE(lowered.has_wire_copy[static_cast<size_t>(to_index(item.dkv))]);
+    EXPECT_TRUE(lowered.buffers[item.dkv].has_wire_copy);
   }
 }
 
@@ -396,10 +486,7 @@ TEST(LoweredPlan, SendsSharesToTheNearestNeighboursFirstWhenAllAreComputed) {
 }
 
 TEST(LoweredPlan, AddsOneByOneWhatRoundsEverySumOrComesTwice) {
-  const auto has_shares = [](const Plan& plan) {
-    const std::vector<bool> are_shares = lower(plan, 1, true).origins_of(true).are_shares;
-    return std::find(are_shares.begin(), are_shares.end(), true) != are_shares.end();
-  };
+  const auto has_shares = [](const Plan& plan) { return num_shares_of(lower(plan, 1, true)) > 0; };
   Plan plan = plan_of("all_gather");
   EXPECT_TRUE(has_shares(plan));
   plan.scenario.numerics.accumulate = Accumulate::dtype;
@@ -418,36 +505,33 @@ TEST(LoweredPlan, SendsExactGradientsWithoutACopyForWires) {
   Plan plan = plan_of("all_gather");
   for (TransferItem& item : plan.backward.transfers) item.wire_fp32 = true;
   const LoweredPlan lowered = lower(plan, 1, true);
-  EXPECT_EQ(std::count(lowered.has_wire_copy.begin(), lowered.has_wire_copy.end(), true), 0);
-  const std::vector<bool>& are_shares = lowered.origins_of(true).are_shares;
-  EXPECT_EQ(std::count(are_shares.begin(), are_shares.end(), true), 16);
+  for (const BufferNote& note : lowered.buffers) EXPECT_FALSE(note.has_wire_copy);
+  EXPECT_EQ(num_shares_of(lowered), 16);
 }
 
-TEST(LoweredPlan, KeepsARingWhole) {
-  EXPECT_FALSE(lower(plan_of("p2p"), 8).origins_of(false).is_cut());
-}
+TEST(LoweredPlan, KeepsARingWhole) { EXPECT_FALSE(lower(plan_of("p2p"), 8).notes.forward.is_cut); }
 
 TEST(LoweredPlan, FetchesKeysAndValuesForABackwardInPieces) {
   const LoweredPlan lowered = lower(plan_of("all_gather"), 8);
-  const LoweredPlan::Origins& origins = lowered.origins_of(true);
-  ASSERT_TRUE(origins.is_cut());
-  EXPECT_EQ(origins.cuts[0].kv, (std::vector<int32_t>{2, 4, 6, 8}));
-  EXPECT_EQ(origins.cuts[0].q, (std::vector<int32_t>{8, 16, 24, 32}));
+  const PassNotes& notes = lowered.notes.backward;
+  ASSERT_TRUE(notes.is_cut);
+  EXPECT_EQ(notes.ranks[RankId{0}].cuts.kv, (std::vector<int32_t>{2, 4, 6, 8}));
+  EXPECT_EQ(notes.ranks[RankId{0}].cuts.q, (std::vector<int32_t>{8, 16, 24, 32}));
   // Gradients arrive whole.
-  EXPECT_EQ(std::count_if(origins.pieces.begin(), origins.pieces.end(),
-                          [](int32_t piece) { return piece >= 0; }),
-            4 * 16);
-  for (size_t i = 0; i < origins.pieces.size(); ++i) {
-    if (origins.pieces[i] < 0) continue;
+  int64_t num_pieces = 0;
+  for (size_t i = 0; i < notes.transfers.size(); ++i) {
+    if (notes.transfers[i].piece == kWhole) continue;
+    ++num_pieces;
     EXPECT_EQ(lowered.plan.backward.transfers[i].payload, Payload::kv);
   }
+  EXPECT_EQ(num_pieces, 4 * 16);
 }
 
 TEST(LoweredPlan, KeepsTheInputsOfAUlyssesBackwardWhole) {
   // Row statistics read d_out before any kernel waits for pieces.
   const LoweredPlan lowered = lower(plan_of("a2a"), 8);
-  EXPECT_TRUE(lowered.origins_of(false).is_cut());
-  EXPECT_FALSE(lowered.origins_of(true).is_cut());
+  EXPECT_TRUE(lowered.notes.forward.is_cut);
+  EXPECT_FALSE(lowered.notes.backward.is_cut);
 }
 
 TEST(LoweredPlan, CutsHeadsFromSmallToLarge) {
@@ -471,10 +555,11 @@ TEST(LoweredPlan, BeginsWithAQuarterOfSmallHeadsAtMost) {
 TEST(LoweredPlan, TellsOfPiecesAsOfOneItem) {
   const LoweredPlan lowered = lower(plan_of("all_gather"), 8);
   std::vector<ItemEvent> events;
-  const std::vector<int64_t>& origins = lowered.origins_of(false).of(StageKind::transfer);
+  std::vector<int64_t> origins;
+  for (const TransferNote& note : lowered.notes.forward.transfers) origins.push_back(note.origin);
   for (size_t i = 0; i < origins.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    events.push_back({{false, StageKind::transfer, at},
+    events.push_back({{Direction::forward, StageKind::transfer, at},
                       lowered.plan.forward.transfers[i].src,
                       StepId{0},
                       10 * at,

@@ -186,8 +186,8 @@ TEST(RowBoundaries, AreTransformerEnginesOfTwoPackedSequences) {
   scenario.batch.slots = scenario.batch.kv_slots = {8, 4};
   const std::optional<CheckedPlan> plan = plan_unless_refused(scenario);
   const Layout& layout = plan->plan().layout;
-  const auto first = find_row_boundaries(layout.q_runs[0], layout.slots, false),
-             second = find_row_boundaries(layout.q_runs[1], layout.slots, false);
+  const auto first = find_row_boundaries(layout.q_runs[RankId{0}], layout.slots, Side::q),
+             second = find_row_boundaries(layout.q_runs[RankId{1}], layout.slots, Side::q);
   ASSERT_TRUE(first && second);
   EXPECT_EQ(first->cu_seqlens, (std::vector<int32_t>{0, 3, 4}));
   EXPECT_EQ(first->cu_seqlens_padded, (std::vector<int32_t>{0, 4, 6}));
@@ -198,7 +198,7 @@ TEST(RowBoundaries, AreTransformerEnginesOfTwoPackedSequences) {
 TEST(RowBoundaries, AreNotMadeUpWhereSequencesInterleave) {
   const BatchSlots slots{{{0, 2, 3, 0, 2, 3}, {3, 3, 3, 3, 3, 3}}, 7, 7};
   const auto of = [&](std::vector<TokenRun> runs) {
-    return find_row_boundaries(runs, slots, false).has_value();
+    return find_row_boundaries(runs, slots, Side::q).has_value();
   };
   EXPECT_TRUE(of({{0, 7, 1}}));
   EXPECT_FALSE(of({{3, 4, 1}, {0, 1, 1}})) << "the second sequence first";

@@ -162,7 +162,7 @@ void expect_the_same_bits_in_pieces(const Scenario& scenario, bool has_parts) {
   const auto cuda = kernels::make_executor_cuda();
   const auto expected = run_graded_on(*cuda, scenario);
   ASSERT_TRUE(expected && expected->output.ok() && expected->grade.passed);
-  for (const std::string& name : expected->output.value().item_kernels[1])
+  for (const std::string& name : expected->output.value().item_kernels.backward)
     EXPECT_EQ(name.find(" parts") != std::string::npos, has_parts) << name;
   for (const int32_t most_pieces : {1, 8, 3}) {
     if (most_pieces == 3 && !is_wide_sweep()) continue;
@@ -208,7 +208,8 @@ TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {
       ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
       EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
       const RunOutput& output = run->output.value();
-      for (const auto& names : output.item_kernels) {
+      for (const Direction direction : kDirections) {
+        const std::vector<std::string>& names = output.item_kernels[direction];
         const auto joined = std::count_if(names.begin(), names.end(), [](const std::string& name) {
           return name.ends_with("joined");
         });
@@ -228,34 +229,34 @@ TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {
 // A rank that receives fewer bytes has fewer pieces of inputs than of sends. A rank that sent only
 // as many pieces as it receives would make the other one wait forever.
 TEST(NcclExecutor, HasInputsInPiecesHoweverScatteredTheirRowsAre) {
+  const kernels::LoweringTarget target{
+      .compute_capability = 90, .pieces = {8}, .adds_shares = true};
   for (const char* type : {"all_gather", "group_cast", "a2a"}) {
     const auto plan = plan_unless_refused(scenario_of_pieces(type, 2, 128, kScatteredDocuments));
     ASSERT_TRUE(plan) << type;
-    const kernels::LoweredPlan lowered =
-        kernels::lower_for_devices(*plan, {}, std::nullopt, 90, {8}, true);
+    const kernels::LoweredPlan lowered = kernels::lower_for_devices(*plan, {}, target);
     const bool is_a2a = std::string(type) == "a2a";
-    for (const bool is_backward : {false, true}) {
-      const kernels::LoweredPlan::Origins& origins = lowered.origins_of(is_backward);
+    for (const Direction direction : kDirections) {
+      const kernels::PassNotes& notes = lowered.notes[direction];
       // d_out of Ulysses arrives whole.
-      ASSERT_EQ(origins.is_cut(), !is_a2a || !is_backward) << type;
-      if (!origins.is_cut()) continue;
+      ASSERT_EQ(notes.is_cut, !is_a2a || direction == Direction::forward) << type;
+      if (!notes.is_cut) continue;
       size_t most = 0;
-      for (int32_t rank = 0; rank < 2; ++rank) {
-        EXPECT_TRUE(origins.pushes_all_pieces(RankId{rank})) << type;
-        most = std::max(most, origins.cuts[static_cast<size_t>(rank)].q.size());
+      for (const kernels::RankNote& note : notes.ranks) {
+        EXPECT_TRUE(note.pushes_all_pieces) << type;
+        most = std::max(most, note.cuts.q.size());
       }
-      EXPECT_EQ(origins.num_pieces(), static_cast<int32_t>(most)) << type;
+      EXPECT_EQ(notes.num_pieces(), static_cast<int32_t>(most)) << type;
       if (std::string(type) == "group_cast") {
-        EXPECT_NE(origins.cuts[0].q.size(), origins.cuts[1].q.size());
+        EXPECT_NE(notes.ranks.front().cuts.q.size(), notes.ranks.back().cuts.q.size());
       }
     }
   }
   const auto alone = plan_unless_refused(scenario_of_pieces("all_gather", 2, 128, "32768"));
   ASSERT_TRUE(alone);
-  const kernels::LoweredPlan lowered =
-      kernels::lower_for_devices(*alone, {}, std::nullopt, 90, {8}, true);
-  EXPECT_TRUE(lowered.origins_of(false).is_cut());
-  EXPECT_FALSE(lowered.origins_of(false).pushes_all_pieces(RankId{0}));
+  const kernels::LoweredPlan lowered = kernels::lower_for_devices(*alone, {}, target);
+  EXPECT_TRUE(lowered.notes.forward.is_cut);
+  EXPECT_FALSE(lowered.notes.forward.ranks.front().pushes_all_pieces);
 }
 
 // Of six documents a rank sends one chunk each to later ranks, few enough for copies, and two each
@@ -327,7 +328,7 @@ TEST(NcclExecutor, KeepsTheEventsOfOneRepeatOnAllProcesses) {
   const auto plan = plan_unless_refused(scenario);
   const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
   const auto name_of = [](const ItemEvent& event) {
-    return fmt::format("{} {} {}", event.item.is_backward, static_cast<int>(event.item.kind),
+    return fmt::format("{} {} {}", to_name(event.item.direction), static_cast<int>(event.item.kind),
                        event.item.index);
   };
   const std::vector<std::string> reports =

@@ -78,7 +78,7 @@ TEST(CudaExecutor, DealsGroupsInPartsWhereKvHeadsAreFew) {
       ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
       EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
       if (run->output.value().kernels != "sm90") continue;
-      for (const std::string& name : run->output.value().item_kernels[1])
+      for (const std::string& name : run->output.value().item_kernels.backward)
         EXPECT_TRUE(name.find(" parts") != std::string::npos)
             << type << ", " << head_dim << " lanes: " << name;
     }
@@ -188,7 +188,8 @@ TEST(CudaExecutor, ShowsEveryItemsResultInPlanOrder) {
   for (const ComputeItem& item : plan->plan().forward.computes) computes += item.num_slices > 0;
   EXPECT_EQ(std::count_if(seen.begin(), seen.end(),
                           [](const ItemResult& r) {
-                            return !r.item.is_backward && r.item.kind == StageKind::compute;
+                            return r.item.direction == Direction::forward &&
+                                   r.item.kind == StageKind::compute;
                           }),
             2 * computes);
   for (const ItemResult& result : seen)

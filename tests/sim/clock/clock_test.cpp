@@ -1,7 +1,9 @@
 #include "sim/clock/clock.h"
 
 #include "sim/clock/tile_work.h"
+#include "sim/plan/item_uses.h"
 #include "sim/plan/planner/planner.h"
+#include "sim/plan/visit_items.h"
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
 
@@ -277,38 +279,38 @@ TEST(Clock, RefusesWhatTheClusterCannotCarry) {
 /// Invariants of any timeline: no item begins before its inputs are ready, a stream does one thing
 /// at a time, and the parts of a rank's time sum to the whole.
 void expect_possible(const Plan& plan, const Timeline& timeline, bool packs, uint64_t seed) {
-  std::map<std::pair<int32_t, bool>, int64_t> stream_end;  // [rank, is transfer]
-  std::map<int32_t, int64_t> written;                      // [buffer] end of the last write
+  std::map<std::pair<RankId, bool>, int64_t> stream_end;  // [rank, is transfer]
+  std::map<BufferId, int64_t> written;                    // end of the last write
   const auto expect_after = [&](BufferId id, const ItemEvent& event, const char* what) {
-    const auto at = written.find(to_index(id));
+    const auto at = written.find(id);
     if (at == written.end()) return;
     EXPECT_LE(at->second, event.start_ns + 1)
         << what << " of item " << event.item.index << " before buffer " << to_index(id)
         << " was written, seed " << seed;
   };
   for (const ItemEvent& event : timeline.events) {
-    const Pass& pass = event.item.is_backward ? plan.backward : plan.forward;
-    const auto index = static_cast<size_t>(event.item.index);
     EXPECT_LE(event.start_ns, event.end_ns);
     const bool is_transfer = event.item.kind == StageKind::transfer;
-    int64_t& end = stream_end[{to_index(event.rank), is_transfer}];
+    int64_t& end = stream_end[{event.rank, is_transfer}];
     if (!is_transfer) {
       EXPECT_LE(end, event.start_ns + 1) << "seed " << seed;
     }
     end = std::max(end, event.end_ns);
-    if (event.item.kind == StageKind::compute) {
-      const ComputeItem& item = pass.computes[index];
-      expect_after(item.q, event, "compute");
-      expect_after(item.kv, event, "compute");
-      if (!event.item.is_backward) written[to_index(item.out)] = event.end_ns;
-    } else if (event.item.kind == StageKind::merge) {
-      const MergeItem& item = pass.merges[index];
-      expect_after(item.partial, event, "merge");
-      written[to_index(item.into)] = event.end_ns;
-    } else if (is_transfer && !packs) {
-      const TransferItem& item = pass.transfers[index];
-      written[to_index(item.to)] = event.end_ns;
-    }
+    visit_item(plan, event.item,
+               Overload{[&](const ComputeItem& item) {
+                          expect_after(item.q, event, "compute");
+                          expect_after(item.kv, event, "compute");
+                          if (event.item.direction == Direction::forward)
+                            written[item.out] = event.end_ns;
+                        },
+                        [&](const MergeItem& item) {
+                          expect_after(item.partial, event, "merge");
+                          written[item.into] = event.end_ns;
+                        },
+                        [&](const TransferItem& item) {
+                          if (!packs) written[item.to] = event.end_ns;
+                        },
+                        [](const auto&) {}});
   }
   for (const PassTimeline* pass : {&timeline.forward, &timeline.backward}) {
     double critical = pass->critical.waiting_us;
@@ -376,42 +378,37 @@ TEST(HighWater, IsNoMoreThanAllBuffersAndHoldsWhatIsAlive) {
 }
 
 /// Every buffer that one item of a stage uses.
-std::vector<BufferId> touched_in(const Pass& pass, const Stage& stage) {
+std::vector<BufferId> touched_in(const Plan& plan, Direction direction, const Stage& stage) {
   std::vector<BufferId> ids;
-  for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
-    if (stage.kind == StageKind::transfer)
-      ids.insert(ids.end(), {pass.transfers[i].from, pass.transfers[i].to});
-    if (stage.kind == StageKind::reorder)
-      ids.insert(ids.end(), {pass.reorders[i].from, pass.reorders[i].to});
-    if (stage.kind == StageKind::merge)
-      ids.insert(ids.end(), {pass.merges[i].partial, pass.merges[i].into});
-    if (stage.kind == StageKind::finish) ids.push_back(pass.finishes[i].buffer);
-    if (stage.kind != StageKind::compute || pass.computes[i].num_slices == 0) continue;
-    const ComputeItem& item = pass.computes[i];
-    ids.insert(ids.end(), {item.q, item.kv, item.out, item.d_out, item.dq, item.dkv});
-  }
+  const auto add = [&](BufferId id) { ids.push_back(id); };
+  for_each_item(plan.pass(direction), direction, stage, [&](const ItemId&, const auto& item) {
+    visit_reads(item, add);
+    visit_writes(item, add);
+  });
   return ids;
 }
 
 /// Bytes of every rank in every stage, [rank][stage]: buffers used before and again later, inputs
 /// and answers all the time, and messages on the wire.
-std::vector<std::vector<int64_t>> bytes_in_use(const Plan& plan, const Pass& pass, bool packs) {
-  std::vector<std::vector<int64_t>> bytes(plan.home.size(),
-                                          std::vector<int64_t>(pass.stages.size(), 0));
+IdVector<RankId, std::vector<int64_t>> bytes_in_use(const Plan& plan, Direction direction,
+                                                    bool packs) {
+  const Pass& pass = plan.pass(direction);
+  IdVector<RankId, std::vector<int64_t>> bytes(plan.home.size(),
+                                               std::vector<int64_t>(pass.stages.size(), 0));
   std::vector<std::vector<BufferId>> touched;
-  for (const Stage& stage : pass.stages) touched.push_back(touched_in(pass, stage));
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+  for (const Stage& stage : pass.stages) touched.push_back(touched_in(plan, direction, stage));
+  for (const BufferId buffer : plan.buffers.ids()) {
     const auto is_touched = [&](const std::vector<BufferId>& ids) {
-      return std::find(ids.begin(), ids.end(), BufferId(static_cast<int32_t>(b))) != ids.end();
+      return std::find(ids.begin(), ids.end(), buffer) != ids.end();
     };
     const auto first = std::find_if(touched.begin(), touched.end(), is_touched);
     if (first == touched.end()) continue;
     const auto last = std::find_if(touched.rbegin(), touched.rend(), is_touched).base();
-    const BufferSpec& spec = plan.buffers[b];
+    const BufferSpec& spec = plan.buffer(buffer);
     for (size_t s = 0; s < touched.size(); ++s) {
       const auto here = touched.begin() + static_cast<std::ptrdiff_t>(s);
       if (spec.role == BufferRole::home || (here >= first && here < last))
-        bytes[static_cast<size_t>(to_index(spec.rank))][s] += buffer_bytes(spec, plan.scenario);
+        bytes[spec.rank][s] += buffer_bytes(spec, plan.scenario);
     }
   }
   for (size_t s = 0; s < pass.stages.size() && packs; ++s) {
@@ -420,8 +417,7 @@ std::vector<std::vector<int64_t>> bytes_in_use(const Plan& plan, const Pass& pas
     for (auto i = static_cast<size_t>(stage.begin); i < static_cast<size_t>(stage.end); ++i) {
       const TransferItem& item = pass.transfers[i];
       if (item.src == item.dst) continue;
-      for (const RankId rank : {item.src, item.dst})
-        bytes[static_cast<size_t>(to_index(rank))][s] += item.bytes;
+      for (const RankId rank : {item.src, item.dst}) bytes[rank][s] += item.bytes;
     }
   }
   return bytes;
@@ -435,13 +431,14 @@ TEST(HighWater, IsTheMostOfAnyStageWrittenOut) {
     const Plan& plan = made.value();
     ++seen;
     for (const bool packs : {false, true}) {
-      std::vector<int64_t> most(plan.home.size(), 0);
-      for (const Pass* pass : {&plan.forward, &plan.backward}) {
-        const auto bytes = bytes_in_use(plan, *pass, packs);
-        for (size_t r = 0; r < most.size(); ++r)
-          for (const int64_t now : bytes[r]) most[r] = std::max(most[r], now);
+      IdVector<RankId, int64_t> most(plan.home.size(), 0);
+      for (const Direction direction : kDirections) {
+        const auto bytes = bytes_in_use(plan, direction, packs);
+        for (const RankId rank : most.ids())
+          for (const int64_t now : bytes[rank]) most[rank] = std::max(most[rank], now);
       }
-      EXPECT_EQ(high_water_bytes(plan, packs), most) << "seed " << seed << ", packs " << packs;
+      EXPECT_EQ(high_water_bytes(plan, packs), most.values())
+          << "seed " << seed << ", packs " << packs;
     }
   }
   EXPECT_GT(seen, 30);

@@ -98,7 +98,7 @@ TEST(Validation, KnowsWhatTheBusiestRankComputesInAStep) {
   for (const auto& [row, step] : {std::pair{0, 0}, std::pair{1, 3}}) {
     double most = 0;
     for (const ItemEvent& event : timeline.events) {
-      if (event.item.kind == StageKind::compute && !event.item.is_backward &&
+      if (event.item.kind == StageKind::compute && event.item.direction == Direction::forward &&
           to_index(event.step) == step)
         most = std::max(most, static_cast<double>(event.end_ns - event.start_ns) * 1e-3);
     }

@@ -44,7 +44,7 @@ std::optional<PlantedFault> plant_zeros_in_turn(const Plan& healthy) {
   const ComputeItem& item = healthy.forward.computes[static_cast<size_t>(item_in_turn)];
   if (item.num_slices == 0) return std::nullopt;
   return PlantedFault{
-      .site = {false, false, StageKind::compute, item.rank, item.step, item_in_turn},
+      .site = {{Direction::forward, StageKind::compute, item_in_turn}, item.rank, item.step},
       .what = "zeros",
       .mistake = plant_mistake(Mistake::all_zero, {.rank = item.rank, .step = item.step})};
 }
@@ -56,9 +56,10 @@ std::optional<PlantedFault> plant_lost_share_in_turn(const Plan& healthy) {
   if (item.partial == kNoBuffer || item.order == 0) return std::nullopt;
   Plan plan = healthy;
   drop_item(plan.backward, plan.backward.merges, StageKind::merge, item_in_turn);
-  return PlantedFault{.site = {true, false, StageKind::merge, item.rank, item.step, item_in_turn},
-                      .what = "a lost share",
-                      .plan = std::move(plan)};
+  return PlantedFault{
+      .site = {{Direction::backward, StageKind::merge, item_in_turn}, item.rank, item.step},
+      .what = "a lost share",
+      .plan = std::move(plan)};
 }
 
 /// Plants the fault in one item after the other; each must be found there.
@@ -74,7 +75,7 @@ int64_t find_all(const Fault& fault) {
       ADD_FAILURE() << "item " << item_in_turn << " is found nowhere";
       continue;
     }
-    EXPECT_EQ(outcome.where->site.item, item_in_turn);
+    EXPECT_EQ(outcome.where->site.item.index, item_in_turn);
     EXPECT_EQ(outcome.where->site, *outcome.planted) << describe(outcome.where->site);
   }
   return planted;
@@ -90,35 +91,36 @@ TEST(FaultPlace, OfALostShareIsTheMergeThatShouldHaveAddedIt) {
 }
 
 TEST(FaultPlace, IsWhereThinkingAboutTheFaultPutsIt) {
+  using enum Direction;
   // By hand, from the catalogue's scenarios: slots of 64, 32 and 104 tokens on a zigzag of 4.
   const struct {
     const char* name;
-    bool is_backward;
+    Direction direction;
     int rank, step;
     const char* kind;
   } places[] = {
       // In step 2 rank 3 computes with the keys of rank 1.
-      {"ring_step_skipped", false, 3, 2, "compute"},
-      {"ring_step_doubled", false, 2, 1, "merge"},
+      {"ring_step_skipped", forward, 3, 2, "compute"},
+      {"ring_step_doubled", forward, 2, 1, "merge"},
       // Ranks 0 and 1 read KV head 0 anyway.
-      {"kv_heads_not_replicated", false, 2, 0, "transfer"},
+      {"kv_heads_not_replicated", forward, 2, 0, "transfer"},
       // Tokens 60 and 96 are in the last chunks, which rank 0 owns.
-      {"odd_last_token_lost", false, 0, 0, "compute"},
+      {"odd_last_token_lost", forward, 0, 0, "compute"},
       // Token 32 is the first of rank 1.
-      {"cu_seqlens_off_by_one", false, 1, 0, "compute"},
+      {"cu_seqlens_off_by_one", forward, 1, 0, "compute"},
       // Chunk 2 of the slot of 40 is partly filled, and rank 1 owns it.
-      {"window_of_the_longest_slot", false, 1, 0, "compute"},
+      {"window_of_the_longest_slot", forward, 1, 0, "compute"},
       // Rank 0 computes with the stripe of rank 3 in step 1.
-      {"future_token_visible", false, 0, 1, "compute"},
-      {"heads_left_to_nobody", false, 3, 0, "compute"},
-      {"dkv_sent_before_it_was_added", true, 1, 1, "merge"},
-      {"stale_kv_in_backward", true, 0, 0, "compute"},
+      {"future_token_visible", forward, 0, 1, "compute"},
+      {"heads_left_to_nobody", forward, 3, 0, "compute"},
+      {"dkv_sent_before_it_was_added", backward, 1, 1, "merge"},
+      {"stale_kv_in_backward", backward, 0, 0, "compute"},
       // Chunks 0 and 7 are where they should be; 1 and 6 are not.
-      {"layout_as_the_docstring_says", false, 1, 0, "input"},
-      {"one_row_within_the_tolerance", false, 2, 3, "finish"},
-      {"ring_of_the_wrong_group", false, 0, 0, "transfer"},
-      {"message_sizes_differ", false, 1, 0, "transfer"},
-      {"one_rank_takes_fewer_steps", false, 0, 2, "transfer"},
+      {"layout_as_the_docstring_says", forward, 1, 0, "input"},
+      {"one_row_within_the_tolerance", forward, 2, 3, "finish"},
+      {"ring_of_the_wrong_group", forward, 0, 0, "transfer"},
+      {"message_sizes_differ", forward, 1, 0, "transfer"},
+      {"one_rank_takes_fewer_steps", forward, 0, 2, "transfer"},
   };
   const Toolbox toolbox = make_toolbox();
   for (const auto& place : places) {
@@ -131,10 +133,11 @@ TEST(FaultPlace, IsWhereThinkingAboutTheFaultPutsIt) {
     const FaultOutcome outcome = try_fault(revealing, toolbox);
     ASSERT_TRUE(outcome.where.has_value()) << place.name;
     const FaultSite& site = outcome.where->site;
-    EXPECT_EQ(site.is_backward, place.is_backward) << place.name;
+    EXPECT_EQ(site.item.direction, place.direction) << place.name;
     EXPECT_EQ(to_index(site.rank), place.rank) << place.name;
     EXPECT_EQ(to_index(site.step), place.step) << place.name;
-    EXPECT_EQ(site.is_load ? "input" : std::string(to_name(site.kind)), place.kind) << place.name;
+    EXPECT_EQ(site.is_load ? "input" : std::string(to_name(site.item.kind)), place.kind)
+        << place.name;
   }
 }
 

@@ -9,10 +9,10 @@ namespace cpscope::tests {
 namespace {
 
 Post send_to(int32_t peer, int64_t bytes, int32_t step = 0) {
-  return {RankId{peer}, StepId{step}, bytes, 0, false, true};
+  return {RankId{peer}, StepId{step}, bytes, {}, true};
 }
 Post receive_from(int32_t peer, int64_t bytes, int32_t step = 0) {
-  return {RankId{peer}, StepId{step}, bytes, 0, false, false};
+  return {RankId{peer}, StepId{step}, bytes, {}, false};
 }
 
 TEST(RankPosts, OfEveryPlanComeToAnEnd) {

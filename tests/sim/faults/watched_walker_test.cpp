@@ -50,7 +50,7 @@ TEST(WatchedWalker, CountsTheBytesAndPairsThatTheProvedPlanSays) {
     const PlanSummary summary = summarise(plan.plan());
     std::vector<int64_t> bytes(4, 0), pairs(4, 0);
     for (const ItemWork& work : trace.work) {
-      if (work.item.is_backward) continue;
+      if (work.item.direction == Direction::backward) continue;
       bytes[to_index(work.rank)] += work.bytes;
       pairs[to_index(work.rank)] += work.pairs;
     }

@@ -100,10 +100,9 @@ TEST(CheckRows, FindTheIdThatAThousandRunsShare) {
 
 /// A plan with only lists and slots.
 RunListId add_list(Plan& plan, const std::vector<TokenRun>& runs) {
-  plan.run_lists.push_back(
-      {static_cast<int64_t>(plan.runs.size()), static_cast<int64_t>(runs.size()), count_ids(runs)});
+  const auto first = static_cast<int64_t>(plan.runs.size());
   plan.runs.insert(plan.runs.end(), runs.begin(), runs.end());
-  return RunListId{static_cast<int32_t>(plan.run_lists.size()) - 1};
+  return plan.run_lists.push_back({first, static_cast<int64_t>(runs.size()), count_ids(runs)});
 }
 
 TEST(RowPicker, PicksTheIdsThatStandInTheRowsNamed) {
@@ -141,14 +140,13 @@ void draw_slots(std::mt19937& random, BatchSlots& slots) {
 }
 
 /// The place of a token, found by searching one slot after another.
-RowPlace look_up(const BatchSlots& slots, int64_t token, bool is_query) {
+RowPlace look_up(const BatchSlots& slots, int64_t token, Side side) {
   RowPlace place{.token = token};
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const SequenceSlot& slot = slots.sequences[s];
-    const int64_t position = token - (is_query ? slot.q_begin : slot.kv_begin);
-    if (position < 0 || position >= (is_query ? slot.q_valid : slot.kv_valid)) continue;
+    const SlotSide slot = slots.sequences[s].side(side);
+    if (token < slot.begin || token >= slot.valid_end()) continue;
     place.sequence = static_cast<int64_t>(s);
-    place.position = position;
+    place.position = token - slot.begin;
   }
   return place;
 }
@@ -158,18 +156,18 @@ struct ReadRows {
   std::vector<TokenRun> runs;
   std::vector<RowPlace> places;  // [row]
   RunListId list{};
-  bool is_query = false;
+  Side side = Side::kv;
 };
 
 ReadRows draw_rows(std::mt19937& random) {
   ReadRows rows;
-  rows.is_query = random() % 2 == 0;
+  rows.side = random() % 2 == 0 ? Side::q : Side::kv;
   draw_slots(random, rows.plan.layout.slots);
   const BatchSlots& slots = rows.plan.layout.slots;
   for (int64_t i = 1 + draw_below(random, 3); i-- > 0;)
-    rows.runs.push_back(draw_run(random, rows.is_query ? slots.tokens : slots.kv_tokens, 3));
+    rows.runs.push_back(draw_run(random, slots.tokens_of(rows.side), 3));
   for (const int64_t token : expand(rows.runs))
-    rows.places.push_back(look_up(slots, token, rows.is_query));
+    rows.places.push_back(look_up(slots, token, rows.side));
   rows.list = add_list(rows.plan, rows.runs);
   return rows;
 }
@@ -178,7 +176,7 @@ TEST(RowReader, KnowsTokenSequenceAndPositionOfEveryRow) {
   std::mt19937 random(13);
   for (int trial = 0; trial < 2000; ++trial) {
     const ReadRows rows = draw_rows(random);
-    const RowReader reader(rows.plan, rows.list, rows.is_query);
+    const RowReader reader(rows.plan, rows.list, rows.side);
     ASSERT_EQ(reader.rows(), static_cast<int64_t>(rows.places.size())) << "trial " << trial;
     for (int64_t row = 0; row < reader.rows(); ++row) {
       const RowPlace seen = reader.place(row), expected = rows.places[static_cast<size_t>(row)];
@@ -193,7 +191,7 @@ TEST(RowReader, CutsRowsIntoStretchesOfOneSequenceInAscendingOrder) {
   std::mt19937 random(14);
   for (int trial = 0; trial < 2000; ++trial) {
     const ReadRows rows = draw_rows(random);
-    const RowReader reader(rows.plan, rows.list, rows.is_query);
+    const RowReader reader(rows.plan, rows.list, rows.side);
     const int64_t begin = draw_below(random, reader.rows());
     const int64_t end = begin + 1 + draw_below(random, reader.rows() - begin);
     const auto [first, last] = reader.stretches(begin, end);
@@ -226,7 +224,7 @@ TEST(RowReader, SaysWithWhichStrideRowsOfOneRunFollowEachOther) {
   std::mt19937 random(15);
   for (int trial = 0; trial < 3000; ++trial) {
     const ReadRows rows = draw_rows(random);
-    const RowReader reader(rows.plan, rows.list, rows.is_query);
+    const RowReader reader(rows.plan, rows.list, rows.side);
     const int64_t begin = draw_below(random, reader.rows());
     const int64_t end = begin + 1 + draw_below(random, reader.rows() - begin);
     int64_t run_begin = 0, expected = 0;

@@ -189,25 +189,24 @@ TEST(CoverageFault, ABandReachesIntoTheNextRow) {
 }
 
 /// Row of the list that holds padding directly after row - 1, which holds none.
-bool is_padding(const Plan& plan, RunListId list, int64_t row, bool is_query) {
+bool is_padding(const Plan& plan, RunListId list, int64_t row, Side side) {
   const int64_t token = expand(plan.list(list)).at(static_cast<size_t>(row));
-  for (const SequenceSlot& slot : plan.layout.slots.sequences) {
-    const int64_t begin = is_query ? slot.q_begin : slot.kv_begin;
-    const int64_t valid = is_query ? slot.q_valid : slot.kv_valid;
-    if (token >= begin && token < begin + valid) return false;
+  for (const SequenceSlot& sequence : plan.layout.slots.sequences) {
+    const SlotSide slot = sequence.side(side);
+    if (token >= slot.begin && token < slot.valid_end()) return false;
   }
   return true;
 }
 
 /// Widens the first band that ends just before padding, on any item.
-Fault widen_into_padding(bool is_query) {
-  return [is_query](Plan& plan) -> std::optional<Place> {
+Fault widen_into_padding(Side side) {
+  return [is_query = side == Side::q, side](Plan& plan) -> std::optional<Place> {
     for (const ComputeItem& item : plan.forward.computes) {
       std::vector<BandSlice> bands = slices_of(plan, item);
       const RunListId list = is_query ? item.q_tokens : item.kv_tokens;
       for (BandSlice& band : bands) {
         int32_t& end = is_query ? band.q1 : band.k1;
-        if (end >= plan.rows(list) || !is_padding(plan, list, end, is_query)) continue;
+        if (end >= plan.rows(list) || !is_padding(plan, list, end, side)) continue;
         ++end;
         if (is_query) --band.lo;
         if (!is_query) ++band.hi;
@@ -221,11 +220,11 @@ Fault widen_into_padding(bool is_query) {
 }
 
 TEST(CoverageFault, AQueryOfPaddingIsComputed) {
-  expect_caught("coverage", widen_into_padding(true), 5);
+  expect_caught("coverage", widen_into_padding(Side::q), 5, "is padding");
 }
 
 TEST(CoverageFault, AKeyOfPaddingIsSeen) {
-  expect_caught("coverage", widen_into_padding(false), 5);
+  expect_caught("coverage", widen_into_padding(Side::kv), 5, "is padding");
 }
 
 TEST(CoverageFault, ABandLeavesItsBufferAndAnotherMakesUpForIt) {
@@ -318,10 +317,9 @@ TEST(CoverageFault, ASlantedBandJoinsRunsOfDifferentStride) {
       Scenario scenario = make_case({12}, 1, LayoutKind::contiguous);
       scenario.attention.mask_type = MaskType::no_mask;
       Plan plan = plan_of(scenario);
-      plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()), 1, 6});
-      plan.runs.push_back({0, 12, 2});
       ComputeItem& item = plan.forward.computes.front();
-      item.kv_tokens = RunListId{static_cast<int32_t>(plan.run_lists.size()) - 1};
+      item.kv_tokens = plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()), 1, 6});
+      plan.runs.push_back({0, 12, 2});
       set_slices(plan, item, {{0, rows, 0, columns, 0, 0}});
       item.visible_pairs = std::min(rows, columns);
       const CheckResult check = check_coverage(plan);

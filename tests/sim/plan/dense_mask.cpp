@@ -127,19 +127,19 @@ std::string first_difference(const Plan& plan, const Pass& pass, DenseCount& exp
 }
 
 int64_t count_necessary_kv_bytes(const Plan& plan, DenseCount& visible) {
-  std::vector<int64_t> query_owner(static_cast<size_t>(visible.tokens), -1);
-  for (size_t rank = 0; rank < plan.q_lists.size(); ++rank) {
+  std::vector<RankId> query_owner(static_cast<size_t>(visible.tokens), RankId{-1});
+  for (const RankId rank : plan.q_lists.ids()) {
     for (const int64_t token : expand(plan.list(plan.q_lists[rank])))
-      query_owner[static_cast<size_t>(token)] = static_cast<int64_t>(rank);
+      query_owner[static_cast<size_t>(token)] = rank;
   }
   int64_t rows = 0;
-  for (size_t rank = 0; rank < plan.kv_lists.size(); ++rank) {
+  for (const RankId rank : plan.kv_lists.ids()) {
     for (const int64_t key : expand(plan.list(plan.kv_lists[rank]))) {
-      std::set<int64_t> readers;
+      std::set<RankId> readers;
       for (int64_t q = 0; q < visible.tokens; ++q) {
         if (visible.at(q, key, 0) != 0) readers.insert(query_owner[static_cast<size_t>(q)]);
       }
-      readers.erase(static_cast<int64_t>(rank));
+      readers.erase(rank);
       rows += static_cast<int64_t>(readers.size());
     }
   }

@@ -154,7 +154,8 @@ const std::vector<GoodPlan>& good_plans() {
   return kPlans;
 }
 
-void expect_caught(const std::string& check, const Fault& fault, int min_plans) {
+void expect_caught(const std::string& check, const Fault& fault, int min_plans,
+                   const std::string& said) {
   int planted = 0;
   for (const GoodPlan& good : good_plans()) {
     Plan plan = good.plan;
@@ -162,6 +163,10 @@ void expect_caught(const std::string& check, const Fault& fault, int min_plans) 
     if (!place) continue;
     ++planted;
     expect_first_broken(plan, check, *place, good.name + "\n" + show(plan.scenario));
+    for (const CheckResult& result : inspect_plan(plan)) {
+      if (result.name != check || said.empty()) continue;
+      EXPECT_NE(result.detail.find(said), std::string::npos) << good.name << ": " << result.detail;
+    }
   }
   EXPECT_GE(planted, min_plans) << "too few plans had a place for the fault";
 }

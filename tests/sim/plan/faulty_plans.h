@@ -37,8 +37,9 @@ using Fault = std::function<std::optional<Place>(Plan&)>;
 
 /// Plants the fault in every good plan that has a place for it (at least `min_plans` of them) and
 /// requires that the first check that fails is `check` and that it names the place. An empty
-/// `check` stands for any check.
-void expect_caught(const std::string& check, const Fault& fault, int min_plans = 1);
+/// `check` stands for any check. `said`: part of its message.
+void expect_caught(const std::string& check, const Fault& fault, int min_plans = 1,
+                   const std::string& said = "");
 
 /// Takes an item out of a pass, or inserts a copy after it; the stages are adjusted.
 void erase_item(Pass& pass, StageKind kind, size_t index);

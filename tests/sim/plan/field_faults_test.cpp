@@ -174,9 +174,9 @@ TEST_F(FieldFault, OfOwnershipIsSeen) {
   for (const GoodPlan& good : good_plans()) {
     name_ = good.name;
     Plan plan = good.plan;
-    for (size_t rank = 0; rank < plan.home.size(); ++rank) {
+    for (const RankId rank : plan.home.ids()) {
       HomeBuffers& home = plan.home[rank];
-      const std::string where = "rank " + std::to_string(rank);
+      const std::string where = "rank " + std::to_string(to_index(rank));
       change_id(plan, plan.q_lists[rank], where + " q list");
       change_id(plan, plan.kv_lists[rank], where + " kv list");
       for (BufferId HomeBuffers::*id : {&HomeBuffers::q, &HomeBuffers::kv, &HomeBuffers::out,
@@ -198,9 +198,10 @@ TEST_F(FieldFault, OfOwnershipIsSeen) {
       if (plan.runs[r].count() > 0)
         change_number(plan, plan.runs[r].begin, "run " + std::to_string(r) + ".begin");
     }
-    for (size_t l = 0; l < plan.run_lists.size(); ++l) {
-      change_number(plan, plan.run_lists[l].rows, "list " + std::to_string(l) + ".rows");
-      change_number(plan, plan.run_lists[l].count, "list " + std::to_string(l) + ".count");
+    for (const RunListId id : plan.run_lists.ids()) {
+      const std::string where = "list " + std::to_string(to_index(id));
+      change_number(plan, plan.run_lists[id].rows, where + ".rows");
+      change_number(plan, plan.run_lists[id].count, where + ".count");
     }
   }
 }

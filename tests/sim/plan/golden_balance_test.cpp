@@ -172,11 +172,11 @@ TEST(GoldenNecessaryKv, OfZigzagByRankIsTheRestBeforeItsLaterChunk) {
   Scenario scenario =
       make_case({2 * ranks * half}, 4, LayoutKind::dual_chunk, CommType::group_cast);
   const Plan plan = plan_of(scenario);
-  std::vector<int64_t> received(static_cast<size_t>(ranks), 0);
+  IdVector<RankId, int64_t> received(plan.home.size(), 0);
   for (const TransferItem& item : plan.forward.transfers)
-    received[static_cast<size_t>(to_index(item.dst))] += plan.rows(item.from_rows);
-  for (int64_t r = 0; r < ranks; ++r)
-    EXPECT_EQ(received[static_cast<size_t>(r)], (2 * ranks - 2 - r) * half) << "rank " << r;
+    received[item.dst] += plan.rows(item.from_rows);
+  for (const RankId rank : received.ids())
+    EXPECT_EQ(received[rank], (2 * ranks - 2 - to_index(rank)) * half) << "rank " << to_index(rank);
 }
 
 }  // namespace

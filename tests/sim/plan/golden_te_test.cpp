@@ -37,7 +37,7 @@ TEST(GoldenTokenOrder, OfSixteenTokensOnFourRanksAsJaxComputesIt) {
 
 std::vector<int64_t> gather_to_sequence(std::vector<int64_t> lengths, int32_t ranks) {
   const Layout layout = layout_of(make_case(std::move(lengths), ranks, LayoutKind::dual_chunk));
-  return expand(reorder_to_sequence(layout.q_runs).rank_to_sequence);
+  return expand(reorder_to_sequence(layout.q_runs.values()).rank_to_sequence);
 }
 
 TEST(GoldenGather, OfTwoPackedSequencesOnTwoRanks) {
@@ -48,7 +48,7 @@ TEST(GoldenGather, OfTwoPackedSequencesOnTwoRanks) {
 TEST(GoldenGather, OfHalfShardsBeforeAndAfterAttention) {
   // One token per half-shard, so that indices of tokens are indices of half-shards.
   const Layout layout = layout_of(make_case({8}, 4, LayoutKind::dual_chunk));
-  const ReorderIndex index = reorder_to_sequence(layout.q_runs);
+  const ReorderIndex index = reorder_to_sequence(layout.q_runs.values());
   EXPECT_EQ(expand(index.rank_to_sequence), (std::vector<int64_t>{0, 2, 4, 6, 7, 5, 3, 1}));
   EXPECT_EQ(expand(index.sequence_to_rank), (std::vector<int64_t>{0, 7, 1, 6, 2, 5, 3, 4}));
 }
@@ -57,16 +57,18 @@ TEST(GoldenGather, LeavesAnAllToAllGroupWithDualChunksOfTheRing) {
   // Four ranks, groups of two: group p holds what rank p of two ranks would hold.
   const Layout fine = layout_of(make_case({32, 16}, 4, LayoutKind::dual_chunk));
   const Order coarse = te_order({32, 16}, 2);
-  for (size_t p = 0; p < 2; ++p) {
-    const ReorderIndex index = reorder_to_sequence({fine.q_runs[2 * p], fine.q_runs[2 * p + 1]});
-    EXPECT_EQ(expand(index.sequence_tokens), coarse[p]) << "group " << p;
+  for (int32_t p = 0; p < 2; ++p) {
+    const std::vector<TokenRun> group[] = {fine.q_runs[RankId{2 * p}],
+                                           fine.q_runs[RankId{2 * p + 1}]};
+    EXPECT_EQ(expand(reorder_to_sequence(group).sequence_tokens), coarse[static_cast<size_t>(p)])
+        << "group " << p;
   }
 }
 
-int64_t valid_tokens(const Scenario& scenario, size_t rank) {
+int64_t valid_tokens(const Scenario& scenario, int32_t rank) {
   const Layout layout = layout_of(scenario);
   int64_t valid = 0;
-  for (const int64_t token : expand(layout.q_runs[rank])) {
+  for (const int64_t token : expand(layout.q_runs[RankId{rank}])) {
     for (const SequenceSlot& slot : layout.slots.sequences)
       valid += token >= slot.q_begin && token < slot.q_begin + slot.q_valid ? 1 : 0;
   }
@@ -84,7 +86,7 @@ TEST(GoldenValidLength, Of698TokensOnFourRanks) {
   const Scenario scenario = make_case({698}, 4, LayoutKind::dual_chunk);
   EXPECT_EQ(layout_of(scenario).slots.tokens, 704);
   EXPECT_EQ(valid_tokens(scenario, 0), 170);
-  for (size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(valid_tokens(scenario, rank), 176) << rank;
+  for (int32_t rank = 1; rank < 4; ++rank) EXPECT_EQ(valid_tokens(scenario, rank), 176) << rank;
 }
 
 TEST(GoldenAllGather, NeedsTheKeysOfAWindowedChunk) {
@@ -205,7 +207,7 @@ TEST(GoldenRing, TurnsRoundBackwardWhenTheSumsEndAtHome) {
     for (const ComputeItem& item : plan.backward.computes) {
       const int32_t rank = to_index(item.rank), step = to_index(item.step);
       const int32_t source = hops == DkvHops::home ? (rank + 1 + step) % 4 : (rank - step + 4) % 4;
-      EXPECT_EQ(to_index(item.kv_tokens), to_index(plan.kv_lists[static_cast<size_t>(source)]))
+      EXPECT_EQ(to_index(item.kv_tokens), to_index(plan.kv_lists[RankId{source}]))
           << "rank " << rank << ", step " << step;
     }
   }

@@ -218,7 +218,7 @@ TEST(Reorder, IsABijectionAndItsInverse) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const Result<Layout> layout = make_layout(random_scenario(seed));
     if (!layout.ok()) continue;
-    const ReorderIndex index = reorder_to_sequence(layout.value().q_runs);
+    const ReorderIndex index = reorder_to_sequence(layout.value().q_runs.values());
     const std::vector<int64_t> to_sequence = expand(index.rank_to_sequence);
     const std::vector<int64_t> to_ranks = expand(index.sequence_to_rank);
     std::vector<int64_t> ranked;
@@ -240,7 +240,7 @@ TEST(Reorder, TakesImportedOrdersThatRunBackwards) {
   Scenario scenario = make_case({5, 3}, 2, LayoutKind::indices);
   scenario.parallel.imported.ranks = {{7, 0, 2, 4}, {6, 5, 3, 1}};
   scenario.parallel.imported.kv_ranks = scenario.parallel.imported.ranks;
-  const ReorderIndex index = reorder_to_sequence(layout_of(scenario).q_runs);
+  const ReorderIndex index = reorder_to_sequence(layout_of(scenario).q_runs.values());
   EXPECT_EQ(expand(index.rank_to_sequence), (std::vector<int64_t>{1, 7, 2, 6, 3, 5, 4, 0}));
   EXPECT_EQ(expand(index.sequence_to_rank), (std::vector<int64_t>{7, 0, 2, 4, 6, 5, 3, 1}));
 }

@@ -169,14 +169,14 @@ TEST(KvOwners, NameTheOwnersRowOfEveryWantedKeyAndCountThoseOfOthers) {
     const auto owned = owners.split_by_owner(wanted);
     ASSERT_EQ(owned.size(), order.size()) << show(scenario);
     std::vector<int64_t> found;
-    for (size_t rank = 0; rank < order.size(); ++rank) {
-      const std::vector<int64_t> rows = expand(owned[rank].rows);
+    for (const RankId rank : owned.ids()) {
+      const auto r = static_cast<size_t>(to_index(rank));
       std::vector<int64_t> tokens;
-      for (const int64_t row : rows) tokens.push_back(order[rank].at(static_cast<size_t>(row)));
-      EXPECT_EQ(expand(owned[rank].tokens), tokens) << "rank " << rank << "\n" << show(scenario);
-      EXPECT_EQ(owners.count_remote(wanted, static_cast<int32_t>(rank)),
-                static_cast<int64_t>(ids.size() - tokens.size()))
-          << "rank " << rank << "\n"
+      for (const int64_t row : expand(owned[rank].rows))
+        tokens.push_back(order[r].at(static_cast<size_t>(row)));
+      EXPECT_EQ(expand(owned[rank].tokens), tokens) << "rank " << r << "\n" << show(scenario);
+      EXPECT_EQ(owners.count_remote(wanted, rank), static_cast<int64_t>(ids.size() - tokens.size()))
+          << "rank " << r << "\n"
           << show(scenario);
       found.insert(found.end(), tokens.begin(), tokens.end());
     }

@@ -12,11 +12,11 @@ namespace {
 
 /// The first run of a list, by reference; null for an empty list.
 TokenRun* first_run(Plan& plan, RunListId list) {
-  const RunList& entry = plan.run_lists[static_cast<size_t>(to_index(list))];
+  const RunList& entry = plan.run_lists[list];
   return entry.count == 0 ? nullptr : &plan.runs[static_cast<size_t>(entry.first)];
 }
 
-Fault give_token_to_two_ranks(std::vector<RunListId> Plan::*lists) {
+Fault give_token_to_two_ranks(IdVector<RankId, RunListId> Plan::*lists) {
   return [lists](Plan& plan) -> std::optional<Place> {
     // The same number of tokens, but one of them is the neighbour's and token 0 has no owner.
     for (const RunListId list : plan.*lists) {
@@ -42,7 +42,7 @@ TEST(OwnershipFault, TwoRanksOwnTheSameTokens) {
   expect_caught(
       "ownership",
       [](Plan& plan) -> std::optional<Place> {
-        plan.q_lists[0] = plan.q_lists[1];
+        plan.q_lists[RankId{0}] = plan.q_lists[RankId{1}];
         return Place{};
       },
       13);
@@ -66,7 +66,7 @@ TEST(BufferFault, ABufferIsOneRowTooSmallForItsTokens) {
   expect_caught(
       "buffers",
       [](Plan& plan) -> std::optional<Place> {
-        BufferSpec& buffer = plan.buffers[static_cast<size_t>(to_index(plan.home.back().out))];
+        BufferSpec& buffer = plan.buffers[plan.home.back().out];
         --buffer.rows;
         return Place{to_index(buffer.rank), -1};
       },
@@ -79,7 +79,7 @@ TEST(BufferFault, ARingBufferIsTooSmallForALongerNeighbour) {
       [](Plan& plan) -> std::optional<Place> {
         for (const TransferItem& item : plan.forward.transfers) {
           if (item.link != LinkClass::ring) continue;
-          BufferSpec& buffer = plan.buffers[static_cast<size_t>(to_index(item.to))];
+          BufferSpec& buffer = plan.buffers[item.to];
           buffer.rows = plan.rows(item.tokens) - 1;
           return Place{to_index(item.dst), to_index(item.step)};
         }
@@ -119,7 +119,7 @@ TEST(BufferFault, AKvBufferHoldsAsManyHeadsAsThereAreOfQueries) {
       [](Plan& plan) -> std::optional<Place> {
         const Attention& attention = plan.scenario.attention;
         if (attention.kv_heads == attention.heads) return std::nullopt;
-        BufferSpec& buffer = plan.buffers[static_cast<size_t>(to_index(plan.home.back().kv))];
+        BufferSpec& buffer = plan.buffers[plan.home.back().kv];
         buffer.heads.end = attention.heads;
         return Place{to_index(buffer.rank), -1};
       },
@@ -130,7 +130,7 @@ TEST(BufferFault, AHomeBufferStandsForAnotherRanksTokens) {
   expect_caught(
       "buffers",
       [](Plan& plan) -> std::optional<Place> {
-        std::swap(plan.home[0].q, plan.home[1].q);
+        std::swap(plan.home[RankId{0}].q, plan.home[RankId{1}].q);
         return Place{0, -1};
       },
       13);
@@ -178,9 +178,9 @@ TEST(BufferFault, ATransferLandsFewerRowsThanItSends) {
                   if (item.to_rows == kAllRows || plan.rows(item.to_rows) < 2) return false;
                   const TokenRun first{first_run(plan, item.to_rows)->begin,
                                        first_run(plan, item.to_rows)->begin + 1, 1};
-                  plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()), 1, 1});
+                  const auto at = static_cast<int64_t>(plan.runs.size());
+                  item.to_rows = plan.run_lists.push_back({at, 1, 1});
                   plan.runs.push_back(first);
-                  item.to_rows = RunListId{static_cast<int32_t>(plan.run_lists.size()) - 1};
                   return true;
                 }),
                 7);
@@ -373,12 +373,12 @@ TEST_F(OutsideItsTable, NoTableOfOtherRanksOrSequencesIsRead) {
     name_ = good.name;
     Plan plan = good.plan;
     expect_stop(plan, plan.layout.cp_size, plan.layout.cp_size + 1, "cp_size");
-    for (std::vector<RunListId> Plan::*lists : {&Plan::q_lists, &Plan::kv_lists}) {
-      std::vector<RunListId> longer = plan.*lists;
+    for (IdVector<RankId, RunListId> Plan::*lists : {&Plan::q_lists, &Plan::kv_lists}) {
+      IdVector<RankId, RunListId> longer = plan.*lists;
       longer.push_back(longer.back());
       expect_stop(plan, plan.*lists, longer, "one rank more");
     }
-    std::vector<HomeBuffers> homes = plan.home;
+    IdVector<RankId, HomeBuffers> homes = plan.home;
     homes.push_back(homes.back());
     expect_stop(plan, plan.home, homes, "one home more");
     std::vector<SequenceSlot> slots = plan.layout.slots.sequences;

@@ -6,18 +6,18 @@ namespace cpscope {
 namespace {
 
 TEST(ItemTensors, AreNamedByPassKindItemRankStepAndArray) {
-  const ItemTensorName name{{false, StageKind::compute, 12}, RankId{3}, StepId{1}, "out"};
+  const ItemTensorName name{
+      {Direction::forward, StageKind::compute, 12}, RankId{3}, StepId{1}, "out"};
   EXPECT_EQ(print_item_name(name), "forward.compute.12.rank3.step1.out");
-  const ItemTensorName other{{true, StageKind::finish, 0}, RankId{0}, StepId{7}, "dk"};
+  const ItemTensorName other{
+      {Direction::backward, StageKind::finish, 0}, RankId{0}, StepId{7}, "dk"};
   EXPECT_EQ(print_item_name(other), "backward.finish.0.rank0.step7.dk");
 }
 
 TEST(ItemTensors, ReadTheirNamesBack) {
   const auto name = parse_item_name("backward.compute.9007199254740993.rank2.step5.dv");
   ASSERT_TRUE(name.has_value());
-  EXPECT_TRUE(name->item.is_backward);
-  EXPECT_EQ(name->item.kind, StageKind::compute);
-  EXPECT_EQ(name->item.index, 9007199254740993);
+  EXPECT_EQ(name->item, (ItemId{Direction::backward, StageKind::compute, 9007199254740993}));
   EXPECT_EQ(name->rank, RankId{2});
   EXPECT_EQ(name->step, StepId{5});
   EXPECT_EQ(name->array, "dv");
@@ -35,8 +35,12 @@ TEST(ItemTensors, TakeNothingElseForAName) {
 }
 
 TEST(ItemTensors, HoldShapeAndValuesOfTheResult) {
-  const ItemResult result{
-      {false, StageKind::finish, 4}, RankId{1}, StepId{2}, "lse", {2, 1, 1}, {0.1, -2.0}};
+  const ItemResult result{{Direction::forward, StageKind::finish, 4},
+                          RankId{1},
+                          StepId{2},
+                          "lse",
+                          {2, 1, 1},
+                          {0.1, -2.0}};
   const Tensor tensor = make_item_tensor(result, Dtype::fp64);
   EXPECT_EQ(tensor.name, "forward.finish.4.rank1.step2.lse");
   EXPECT_EQ(tensor.shape, (std::vector<int64_t>{2, 1, 1}));

@@ -17,8 +17,8 @@ RunRecord timed_record() {
   RunRecord record;
   record.clock = "measured";
   record.budgets = {{"out", 0.0078125, 0.1}, {"dq", kInfinity, 1e-300}};
-  record.events = {{{false, StageKind::transfer, 0}, RankId{1}, StepId{0}, 5, 17},
-                   {{true, StageKind::finish, (int64_t{1} << 27) - 1},
+  record.events = {{{Direction::forward, StageKind::transfer, 0}, RankId{1}, StepId{0}, 5, 17},
+                   {{Direction::backward, StageKind::finish, (int64_t{1} << 27) - 1},
                     RankId{65'535},
                     StepId{65'534},
                     (int64_t{1} << 53) - 1,
@@ -43,9 +43,7 @@ TEST(RecordExtras, ComeBackAsTheyWereWritten) {
   ASSERT_EQ(read.value().events.size(), 2u);
   for (size_t e = 0; e < 2; ++e) {
     const ItemEvent &before = written.events[e], &after = read.value().events[e];
-    EXPECT_EQ(after.item.is_backward, before.item.is_backward);
-    EXPECT_EQ(after.item.kind, before.item.kind);
-    EXPECT_EQ(after.item.index, before.item.index);
+    EXPECT_EQ(after.item, before.item);
     EXPECT_EQ(after.rank, before.rank);
     EXPECT_EQ(after.step, before.step);
     EXPECT_EQ(after.start_ns, before.start_ns);

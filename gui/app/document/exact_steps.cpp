@@ -1,4 +1,4 @@
-#include "gui/app/exact_steps.h"
+#include "gui/app/document/exact_steps.h"
 
 #include "gui/model/axis.h"
 #include "sim/run/grade/case.h"
@@ -18,15 +18,15 @@ FirstParting describe_parting(const FirstItem& first, const PlanIndex& plan,
                               const std::string& beside) {
   const ItemTensorName& name = first.name;
   FirstParting parting;
-  parting.step = number_of_step(plan, name.item.is_backward, name.step);
+  parting.step = number_of_step(plan, name.item.direction, name.step);
   const auto* array = std::find(kErrorTensors.begin(), kErrorTensors.end(), name.array);
   parting.tensor = static_cast<int32_t>(array - kErrorTensors.begin());
-  parting.item = {name.item.is_backward, name.item.kind, name.item.index};
+  parting.item = name.item;
   parting.text = fmt::format(
       "First item that differs from {} by more than both budgets allow: {} {} {} of rank {} in "
       "step {}, {}",
-      beside, name.item.is_backward ? "backward" : "forward", to_name(name.item.kind),
-      name.item.index, to_index(name.rank), to_index(name.step) + 1, name.array);
+      beside, to_name(name.item.direction), to_name(name.item.kind), name.item.index,
+      to_index(name.rank), to_index(name.step) + 1, name.array);
   if (!first.diff.shape_mismatch.empty()) {
     parting.text += ": " + first.diff.shape_mismatch;
     return parting;

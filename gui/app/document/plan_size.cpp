@@ -1,4 +1,4 @@
-#include "gui/app/plan_size.h"
+#include "gui/app/document/plan_size.h"
 
 #include "sim/base/machine_memory.h"
 

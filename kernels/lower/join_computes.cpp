@@ -1,10 +1,11 @@
-#include "kernels/lower/joined_computes.h"
-
-#include "kernels/lower/item_buffers.h"
-#include "kernels/lower/landing_savings.h"
+#include "kernels/lower/pass_writer.h"
+#include "kernels/lower/passes.h"
+#include "sim/plan/item_uses.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -15,8 +16,6 @@ constexpr int64_t kNoItem = -1;
 
 /// Key rows of a tile of the fused backward.
 constexpr int64_t kBackwardTileRows = 128;
-
-size_t kind_place(StageKind kind) { return static_cast<size_t>(kind); }
 
 /// A rank's compute items of one pass: one with its own keys and values, one with received ones.
 struct Halves {
@@ -55,60 +54,64 @@ std::vector<ReceivedRows> place_received(std::span<const TokenRun> tokens, int64
 /// Place of a buffer that is appended to another one, and its rank.
 struct Place {
   BufferId buffer = kNoBuffer;
-  size_t rank = 0;
+  RankId rank{};
 };
 
 class Joiner {
  public:
-  Joiner(const Plan& plan, const std::function<bool(const ComputeItem&)>& can_join)
-      : plan_(plan), can_join_(can_join), places_(plan.buffers.size()) {}
+  Joiner(const LoweredPlan& lowered, const AskKernel& can_join)
+      : plan_(lowered.plan),
+        can_join_(can_join),
+        places_(plan_.buffers.size()),
+        stretches_(plan_.home.size()),
+        joined_(lowered) {}
 
-  std::optional<JoinedPlan> join() {
-    const bool has_backward = !plan_.backward.stages.empty();
-    for (const bool is_backward : {false, true}) {
-      if (is_backward && !has_backward) break;
-      if (!find_halves(is_backward)) return std::nullopt;
+  std::optional<LoweredPlan> join() {
+    std::vector<Direction> directions{Direction::forward};
+    if (!plan_.backward.stages.empty()) directions.push_back(Direction::backward);
+    for (const Direction direction : directions) {
+      if (!find_halves(direction)) return std::nullopt;
     }
     const auto is_pair = [](const Halves& halves) { return halves.is_pair(); };
-    if (std::none_of(halves_[0].begin(), halves_[0].end(), is_pair)) return std::nullopt;
-    joined_.plan = plan_;
-    stretches_.resize(plan_.home.size());
-    for (size_t r = 0; r < plan_.home.size(); ++r) {
-      if (has_backward && halves_[0][r].is_pair() != halves_[1][r].is_pair()) return std::nullopt;
-      if (halves_[0][r].is_pair() && !place_rows(r, has_backward)) return std::nullopt;
+    if (std::none_of(halves_.forward.begin(), halves_.forward.end(), is_pair)) return std::nullopt;
+    const bool has_backward = directions.size() == 2;
+    for (const RankId rank : plan_.home.ids()) {
+      const bool joins = halves_.forward[rank].is_pair();
+      if (has_backward && joins != halves_.backward[rank].is_pair()) return std::nullopt;
+      if (joins && !place_rows(rank, has_backward)) return std::nullopt;
     }
     if (has_backward) find_kept_gradients();
-    if (!may_join(false) || (has_backward && !may_join(true))) return std::nullopt;
-    rebuild(false);
-    if (has_backward) rebuild(true);
+    for (const Direction direction : directions) {
+      if (!may_join(direction)) return std::nullopt;
+    }
+    for (const Direction direction : directions) rebuild(direction);
     return std::move(joined_);
   }
 
  private:
-  const Pass& pass(bool is_backward) const { return is_backward ? plan_.backward : plan_.forward; }
-  const ComputeItem& compute(bool is_backward, int64_t item) const {
-    return pass(is_backward).computes[static_cast<size_t>(item)];
+  const ComputeItem& compute(Direction direction, int64_t item) const {
+    return plan_.pass(direction).computes[static_cast<size_t>(item)];
   }
   const BufferSpec& buffer(BufferId id) const { return plan_.buffer(id); }
 
   /// True if every rank has one item in the pass, or two that can be joined.
-  bool find_halves(bool is_backward) {
-    const Pass& of = pass(is_backward);
-    std::vector<Halves>& halves = halves_[is_backward ? 1 : 0];
-    halves.assign(plan_.home.size(), {});
+  bool find_halves(Direction direction) {
+    const Pass& of = plan_.pass(direction);
+    IdVector<RankId, Halves>& halves = halves_[direction];
+    halves.resize(plan_.home.size());
     const auto stages = std::count_if(of.stages.begin(), of.stages.end(), [](const Stage& stage) {
       return stage.kind == StageKind::compute;
     });
     if (stages != 1) return false;
     for (size_t i = 0; i < of.computes.size(); ++i) {
-      Halves& here = halves[static_cast<size_t>(to_index(of.computes[i].rank))];
+      Halves& here = halves[of.computes[i].rank];
       if (here.is_pair()) return false;
       (here.own == kNoItem ? here.own : here.received) = static_cast<int64_t>(i);
     }
     return std::all_of(halves.begin(), halves.end(), [&](const Halves& here) {
       return here.own != kNoItem &&
              (!here.is_pair() ||
-              are_alike(compute(is_backward, here.own), compute(is_backward, here.received)));
+              are_alike(compute(direction, here.own), compute(direction, here.received)));
     });
   }
 
@@ -118,24 +121,23 @@ class Joiner {
     return own.q == received.q && own.q_tokens == received.q_tokens &&
            own.heads == received.heads && own.d_out == received.d_out && own.kv != received.kv &&
            received.num_slices > 0 && can_join_(received) &&
-           (own.num_slices == 0 || can_join_(own)) &&
-           own.kv == plan_.home[static_cast<size_t>(to_index(own.rank))].kv &&
+           (own.num_slices == 0 || can_join_(own)) && own.kv == plan_.home[own.rank].kv &&
            buffer(received.kv).role == BufferRole::received &&
            buffer(own.kv).heads == buffer(received.kv).heads &&
            buffer(own.kv).rows == plan_.rows(own.kv_tokens) &&
            buffer(received.kv).rows == plan_.rows(received.kv_tokens);
   }
 
-  bool place_rows(size_t rank, bool has_backward) {
-    const Halves& forward = halves_[0][rank];
-    const ComputeItem &own = compute(false, forward.own),
-                      &received = compute(false, forward.received);
+  bool place_rows(RankId rank, bool has_backward) {
+    const Halves& forward = halves_.forward[rank];
+    const ComputeItem &own = compute(Direction::forward, forward.own),
+                      &received = compute(Direction::forward, forward.received);
     stretches_[rank] = place_received(plan_.list(received.kv_tokens), buffer(own.kv).rows);
     append(received.kv, own.kv, rank);
     if (!has_backward) return true;
-    const Halves& backward = halves_[1][rank];
-    const ComputeItem &d_own = compute(true, backward.own),
-                      &d_received = compute(true, backward.received);
+    const Halves& backward = halves_.backward[rank];
+    const ComputeItem &d_own = compute(Direction::backward, backward.own),
+                      &d_received = compute(Direction::backward, backward.received);
     if (d_own.kv != own.kv || d_received.kv != received.kv) return false;
     // The accumulator of received rows holds only their partial.
     BufferId sum = kNoBuffer;
@@ -149,57 +151,53 @@ class Joiner {
         buffer(d_own.dkv).rows != buffer(own.kv).rows)
       return false;
     append(d_received.dkv, d_own.dkv, rank);
-    places_[place_of(sum)] = places_[place_of(d_received.dkv)];
+    places_[sum] = places_[d_received.dkv];
     return true;
   }
 
   /// Places the rows of `second` after those of `first`.
-  void append(BufferId second, BufferId first, size_t rank) {
-    places_[place_of(second)] = {first, rank};
+  void append(BufferId second, BufferId first, RankId rank) {
+    places_[second] = {first, rank};
     const ReceivedRows& last = stretches_[rank].back();
-    joined_.plan.buffers[place_of(first)].rows = last.to + last.count;
+    joined_.plan.buffers[first].rows = last.to + last.count;
   }
 
-  bool is_placed(BufferId id) const {
-    return id != kNoBuffer && places_[place_of(id)].buffer != kNoBuffer;
-  }
+  bool is_placed(BufferId id) const { return id != kNoBuffer && places_[id].buffer != kNoBuffer; }
 
   /// Finds the ranks whose own gradients become a share like those of other ranks: ranks with
   /// joined items, and ranks to whose gradients others are added.
   void find_kept_gradients() {
     keeps_.assign(plan_.home.size(), false);
-    for (size_t r = 0; r < plan_.home.size(); ++r) {
-      const ComputeItem& own = compute(true, halves_[1][r].own);
-      const BufferId home = plan_.home[r].dkv;
+    for (const RankId rank : plan_.home.ids()) {
+      const ComputeItem& own = compute(Direction::backward, halves_.backward[rank].own);
+      const BufferId home = plan_.home[rank].dkv;
       const auto is_addition = [&](const TransferItem& item) {
         return item.to == home && item.landing == Landing::add;
       };
       const bool adds = std::any_of(plan_.backward.transfers.begin(),
                                     plan_.backward.transfers.end(), is_addition);
-      keeps_[r] = halves_[1][r].is_pair() || (adds && own.num_slices > 0);
+      keeps_[rank] = halves_.backward[rank].is_pair() || (adds && own.num_slices > 0);
     }
   }
 
   /// True if the items use the joined buffers only as group_cast does.
-  bool may_join(bool is_backward) const {
-    const Pass& of = pass(is_backward);
+  bool may_join(Direction direction) const {
+    const Pass& of = plan_.pass(direction);
     for (const TransferItem& item : of.transfers) {
       if (is_placed(item.to) && item.landing == Landing::add) return false;
       if (is_placed(item.from) && item.payload != Payload::dkv) return false;
     }
-    for (size_t i = 0; i < of.reorders.size(); ++i) {
-      bool touches = false;
-      visit_buffers(of, StageKind::reorder, i, [&](BufferId id) { touches |= is_placed(id); });
-      if (touches) return false;
+    for (const ReorderItem& item : of.reorders) {
+      if (is_placed(item.from) || is_placed(item.to)) return false;
     }
     for (const FinishItem& item : of.finishes) {
       if (is_placed(item.buffer)) return false;
     }
-    if (!is_backward) return true;
+    if (direction == Direction::forward) return true;
     // Own gradients are merged home once, and are sent in a later stage of transfers.
-    for (size_t r = 0; r < keeps_.size(); ++r) {
-      if (!keeps_[r]) continue;
-      const BufferId home = plan_.home[r].dkv;
+    for (const RankId rank : keeps_.ids()) {
+      if (!keeps_[rank]) continue;
+      const BufferId home = plan_.home[rank].dkv;
       const auto merges = std::count_if(of.merges.begin(), of.merges.end(),
                                         [&](const MergeItem& item) { return item.into == home; });
       if (merges != 1) return false;
@@ -219,28 +217,20 @@ class Joiner {
     return stages.size();
   }
 
-  RunListId add_list(const std::vector<TokenRun>& runs) {
-    Plan& plan = joined_.plan;
-    plan.run_lists.push_back({static_cast<int64_t>(plan.runs.size()),
-                              static_cast<int64_t>(runs.size()), count_ids(runs)});
-    plan.runs.insert(plan.runs.end(), runs.begin(), runs.end());
-    return RunListId{static_cast<int32_t>(plan.run_lists.size()) - 1};
-  }
-
   /// Rows of a buffer that a transfer names, as an explicit list of all rows, because other rows
   /// may follow them in the joined buffer. rank: set if they are received rows, of this rank.
-  RunListId named(RunListId rows, int64_t count, std::optional<size_t> rank) {
-    const int64_t of = rank ? static_cast<int64_t>(*rank) : kNoItem;
+  RunListId named(RunListId rows, int64_t count, std::optional<RankId> rank) {
+    const int64_t of = rank ? to_index(*rank) : kNoItem;
     const auto [entry, is_new] =
         named_.try_emplace({to_index(rows), rows == kAllRows ? count : 0, of});
     if (!is_new) return entry->second;
     const TokenRun all{0, count, 1};
     const std::span<const TokenRun> runs = runs_of_rows(plan_, rows, all);
-    return entry->second =
-               add_list(rank ? moved(runs, *rank) : std::vector(runs.begin(), runs.end()));
+    return entry->second = add_list(
+               joined_.plan, rank ? moved(runs, *rank) : std::vector(runs.begin(), runs.end()));
   }
 
-  std::vector<TokenRun> moved(std::span<const TokenRun> received, size_t rank) const {
+  std::vector<TokenRun> moved(std::span<const TokenRun> received, RankId rank) const {
     std::vector<int64_t> rows = expand(received);
     for (int64_t& row : rows) {
       const auto after =
@@ -251,104 +241,87 @@ class Joiner {
     return runs_of(rows);
   }
 
-  void rebuild(bool is_backward) {
-    const Pass& of = pass(is_backward);
-    to_ = is_backward ? &joined_.plan.backward : &joined_.plan.forward;
-    items_ = &joined_.items[is_backward ? 1 : 0];
-    parts_ = &joined_.parts[is_backward ? 1 : 0];
-    *to_ = {};
-    to_->num_steps = of.num_steps;
-    const size_t sums = is_backward ? stage_of_sums() : of.stages.size();
-    for (size_t s = 0; s < of.stages.size(); ++s) {
-      const Stage& stage = of.stages[s];
-      const auto begin = static_cast<int64_t>((*items_)[kind_place(stage.kind)].size());
-      if (s == sums) keep_gradients(stage.step);
-      for (int64_t i = stage.begin; i < stage.end; ++i) add(is_backward, stage.kind, i);
-      const auto end = static_cast<int64_t>((*items_)[kind_place(stage.kind)].size());
-      if (end > begin) to_->stages.push_back({stage.step, stage.kind, begin, end});
+  void rebuild(Direction direction) {
+    PassWriter writer(joined_, direction);
+    const std::vector<Stage>& stages = writer.from().stages;
+    const size_t sums = direction == Direction::backward ? stage_of_sums() : stages.size();
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const Stage& stage = stages[s];
+      writer.open(stage.step, stage.kind);
+      if (s == sums) keep_gradients(stage.step, writer);
+      for (int64_t i = stage.begin; i < stage.end; ++i) add(direction, stage.kind, i, writer);
+      writer.close();
     }
   }
 
-  void note(StageKind kind, int64_t origin) { (*items_)[kind_place(kind)].push_back(origin); }
-
-  void add(bool is_backward, StageKind kind, int64_t i) {
-    const Pass& of = pass(is_backward);
-    const auto item = static_cast<size_t>(i);
+  void add(Direction direction, StageKind kind, int64_t item, PassWriter& writer) {
     switch (kind) {
       case StageKind::transfer:
-        return add_transfer(of.transfers[item], i);
+        return add_transfer(item, writer);
       case StageKind::compute:
-        return add_compute(is_backward, i);
+        return add_compute(direction, item, writer);
       case StageKind::merge:
-        return add_merge(is_backward, i);
+        return add_merge(direction, item, writer);
       case StageKind::reorder:
-        to_->reorders.push_back(of.reorders[item]);
-        break;
       case StageKind::finish:
-        to_->finishes.push_back(of.finishes[item]);
-        break;
+        return writer.copy(kind, item);
     }
-    note(kind, i);
   }
 
-  void add_transfer(TransferItem item, int64_t origin) {
+  void add_transfer(int64_t index, PassWriter& writer) {
+    TransferItem item = writer.from().transfers[static_cast<size_t>(index)];
     const int64_t count = num_rows_of(plan_, item);
     const auto place = [&](BufferId& id, RunListId& rows) {
       if (is_placed(id)) {
-        rows = named(rows, count, places_[place_of(id)].rank);
-        id = places_[place_of(id)].buffer;
+        rows = named(rows, count, places_[id].rank);
+        id = places_[id].buffer;
       } else if (joined_.plan.buffer(id).rows != buffer(id).rows) {
         rows = named(rows, count, std::nullopt);
       }
     };
     place(item.from, item.from_rows);
     place(item.to, item.to_rows);
-    to_->transfers.push_back(item);
-    note(StageKind::transfer, origin);
+    writer.add(item, writer.notes().transfers[static_cast<size_t>(index)]);
   }
 
   /// Adds the transfers of each rank's own gradients of keys and values, which go home first.
-  void keep_gradients(StepId step) {
-    for (size_t r = 0; r < keeps_.size(); ++r) {
-      if (!keeps_[r]) continue;
-      const ComputeItem& own = compute(true, halves_[1][r].own);
+  void keep_gradients(StepId step, PassWriter& writer) {
+    for (const RankId rank : keeps_.ids()) {
+      if (!keeps_[rank]) continue;
+      const ComputeItem& own = compute(Direction::backward, halves_.backward[rank].own);
       TransferItem item;
       item.step = step;
       item.src = item.dst = own.rank;
       item.from = own.dkv;
-      item.to = plan_.home[r].dkv;
+      item.to = plan_.home[rank].dkv;
       item.from_rows = named(kAllRows, buffer(own.dkv).rows, std::nullopt);
       item.heads = kv_heads_of(plan_.scenario.attention, own.heads);
       item.payload = Payload::dkv;
       item.link = LinkClass::self;
       item.landing = Landing::add;
-      to_->transfers.push_back(item);
-      note(StageKind::transfer, kNoItem);
+      writer.add(item, TransferNote{});
     }
   }
 
-  void add_compute(bool is_backward, int64_t i) {
-    ComputeItem item = compute(is_backward, i);
-    const Halves& halves = halves_[is_backward ? 1 : 0][static_cast<size_t>(to_index(item.rank))];
-    if (i == halves.received) return;
-    const TokenRun own_rows{0, plan_.rows(item.kv_tokens), 1};
-    std::vector<JoinedPart> parts;
-    if (item.num_slices > 0) parts.push_back({i, item.visible_pairs, {own_rows}});
+  void add_compute(Direction direction, int64_t index, PassWriter& writer) {
+    ComputeItem item = compute(direction, index);
+    ComputeNote note = writer.notes().computes[static_cast<size_t>(index)];
+    const Halves& halves = halves_[direction][item.rank];
+    if (index == halves.received) return;
     if (halves.is_pair()) {
-      const ComputeItem& received = compute(is_backward, halves.received);
-      const auto rank = static_cast<size_t>(to_index(item.rank));
+      const ComputeItem& received = compute(direction, halves.received);
+      const TokenRun own_rows{0, plan_.rows(item.kv_tokens), 1};
       const TokenRun all{0, plan_.rows(received.kv_tokens), 1};
-      parts.push_back({halves.received, received.visible_pairs, moved({&all, 1}, rank)});
-      item.kv_tokens = joined_tokens(item.kv_tokens, received.kv_tokens, rank);
-      add_slices(item, received, rank);
+      if (item.num_slices > 0) note.parts.push_back({index, item.visible_pairs, {own_rows}});
+      note.parts.push_back({halves.received, received.visible_pairs, moved({&all, 1}, item.rank)});
+      item.kv_tokens = joined_tokens(item.kv_tokens, received.kv_tokens, item.rank);
+      add_slices(item, received);
     }
-    to_->computes.push_back(item);
-    parts_->push_back(std::move(parts));
-    note(StageKind::compute, i);
+    writer.add(item, note);
   }
 
   /// The rows in between have no token and are not visible; the list contains their number.
-  RunListId joined_tokens(RunListId own, RunListId received, size_t rank) {
+  RunListId joined_tokens(RunListId own, RunListId received, RankId rank) {
     const auto first = plan_.list(own);
     std::vector<TokenRun> tokens(first.begin(), first.end());
     int64_t row = plan_.rows(own);
@@ -359,17 +332,17 @@ class Joiner {
       tokens.insert(tokens.end(), part.begin(), part.end());
       row = stretch.to + stretch.count;
     }
-    return add_list(tokens);
+    return add_list(joined_.plan, tokens);
   }
 
-  void add_slices(ComputeItem& item, const ComputeItem& received, size_t rank) {
+  void add_slices(ComputeItem& item, const ComputeItem& received) {
     std::vector<BandSlice>& slices = joined_.plan.slices;
     const auto own = plan_.slices_of(item), others = plan_.slices_of(received);
     item.first_slice = static_cast<int64_t>(slices.size());
     item.visible_pairs += received.visible_pairs;
     slices.insert(slices.end(), own.begin(), own.end());
     for (const BandSlice& slice : others) {
-      for (const ReceivedRows& stretch : stretches_[rank]) {
+      for (const ReceivedRows& stretch : stretches_[item.rank]) {
         const int64_t begin = std::max<int64_t>(slice.k0, stretch.from);
         const int64_t end = std::min<int64_t>(slice.k1, stretch.from + stretch.count);
         if (begin >= end) continue;
@@ -384,44 +357,40 @@ class Joiner {
   }
 
   /// Adds a merge. Of the two partials one is left, for both.
-  void add_merge(bool is_backward, int64_t i) {
-    MergeItem item = pass(is_backward).merges[static_cast<size_t>(i)];
+  void add_merge(Direction direction, int64_t index, PassWriter& writer) {
+    MergeItem item = writer.from().merges[static_cast<size_t>(index)];
     if (is_placed(item.into)) return;  // received gradients are sent from their place
-    const auto rank = static_cast<size_t>(to_index(item.rank));
-    const Halves& halves = halves_[is_backward ? 1 : 0][rank];
-    if (is_backward && item.into == plan_.home[rank].dkv) {
-      if (keeps_[rank]) item.partial = kNoBuffer;
+    const bool is_backward = direction == Direction::backward;
+    const Halves& halves = halves_[direction][item.rank];
+    if (is_backward && item.into == plan_.home[item.rank].dkv) {
+      if (keeps_[item.rank]) item.partial = kNoBuffer;
     } else if (halves.is_pair()) {
-      const ComputeItem &own = compute(is_backward, halves.own),
-                        &received = compute(is_backward, halves.received);
+      const ComputeItem &own = compute(direction, halves.own),
+                        &received = compute(direction, halves.received);
       const BufferId of_received = is_backward ? received.dq : received.out;
       if (item.partial == of_received) {
         if (item.order > 0) return;
         item.partial = is_backward ? own.dq : own.out;
       }
     }
-    to_->merges.push_back(item);
-    note(StageKind::merge, i);
+    writer.add(item, writer.notes().merges[static_cast<size_t>(index)]);
   }
 
   const Plan& plan_;
-  const std::function<bool(const ComputeItem&)>& can_join_;
-  std::array<std::vector<Halves>, 2> halves_;         // [direction][rank]
-  std::vector<Place> places_;                         // [buffer] kNoBuffer: not moved
-  std::vector<bool> keeps_;                           // [rank] its own gradients become a share
-  std::vector<std::vector<ReceivedRows>> stretches_;  // [rank] of received rows
+  const AskKernel& can_join_;
+  ByDirection<IdVector<RankId, Halves>> halves_;
+  IdVector<BufferId, Place> places_;  // kNoBuffer: not moved
+  IdVector<RankId, bool> keeps_;      // its own gradients become a share
+  IdVector<RankId, std::vector<ReceivedRows>> stretches_;
   std::map<std::array<int64_t, 3>, RunListId> named_;
-  JoinedPlan joined_;
-  Pass* to_ = nullptr;
-  std::array<std::vector<int64_t>, 5>* items_ = nullptr;
-  std::vector<std::vector<JoinedPart>>* parts_ = nullptr;
+  LoweredPlan joined_;
 };
 
 }  // namespace
 
-std::optional<JoinedPlan> join_computes(const Plan& plan,
-                                        const std::function<bool(const ComputeItem&)>& can_join) {
-  return Joiner(plan, can_join).join();
+void join_computes(LoweredPlan& lowered, const Lowering& lowering) {
+  if (!lowering.can_join) return;
+  if (auto joined = Joiner(lowered, lowering.can_join).join()) lowered = std::move(*joined);
 }
 
 }  // namespace cpscope::kernels

@@ -1,6 +1,6 @@
-#include "kernels/lower/landing_savings.h"
-
-#include "kernels/lower/item_buffers.h"
+#include "kernels/lower/pass_writer.h"
+#include "kernels/lower/passes.h"
+#include "sim/plan/item_uses.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,63 +8,53 @@
 namespace cpscope::kernels {
 namespace {
 
+/// Merges and finishes of gradients that adjacent transfers can do.
+struct SumSavings {
+  std::vector<bool> replaces;       // [transfer item] replaces the destination instead of adding
+  std::vector<Rounding> roundings;  // [transfer item]
+  std::vector<bool> is_merged;      // [merge item] zeroing that is not needed
+  std::vector<bool> is_finished;    // [finish item] rounding that transfers do
+  IdVector<BufferId, bool> is_sum;  // only zeroed, added to, and rounded
+};
+
 /// An item that touches a buffer.
 struct Touch {
   StageKind kind{};
   size_t item = 0;
 };
 
-class LandingFinder {
+class SumFinder {
  public:
-  LandingFinder(const Plan& plan, const Pass& pass, const std::vector<TransferItem>& transfers,
-                const std::vector<ReorderSaving>& reorders)
-      : plan_(plan),
-        pass_(pass),
-        transfers_(transfers),
-        reorders_(reorders),
-        touches_(plan.buffers.size()) {
-    found_.replaces.assign(transfers.size(), false);
-    found_.roundings.assign(transfers.size(), {});
+  SumFinder(const Plan& plan, const Pass& pass)
+      : plan_(plan), pass_(pass), touches_(plan.buffers.size()) {
+    found_.replaces.assign(pass.transfers.size(), false);
+    found_.roundings.assign(pass.transfers.size(), {});
     found_.is_merged.assign(pass.merges.size(), false);
     found_.is_finished.assign(pass.finishes.size(), false);
     found_.is_sum.assign(plan.buffers.size(), false);
   }
 
-  LandingSavings find() {
-    for (const Stage& stage : pass_.stages) {
-      for (int64_t i = stage.begin; i < stage.end; ++i)
-        collect({stage.kind, static_cast<size_t>(i)});
-    }
-    std::vector<bool> is_home(plan_.buffers.size(), false);
-    for (const HomeBuffers& home : plan_.home) {
-      for (const BufferId id : {home.dq, home.dkv}) {
-        if (id != kNoBuffer) is_home[static_cast<size_t>(to_index(id))] = true;
-      }
-    }
-    for (size_t b = 0; b < touches_.size(); ++b) {
-      const BufferSpec& spec = plan_.buffers[b];
-      if (spec.kind != BufferKind::dq && spec.kind != BufferKind::dkv) continue;
-      found_.is_sum[b] = is_sum(BufferId{static_cast<int32_t>(b)}, touches_[b]);
-      if (found_.is_sum[b]) save_sum(BufferId{static_cast<int32_t>(b)}, touches_[b]);
-      if (!is_home[b]) save_sending(BufferId{static_cast<int32_t>(b)}, touches_[b]);
+  SumSavings find() {
+    for_each_item(plan_, Direction::backward, [&](const ItemId& id, const auto& item) {
+      visit_buffers(item, [&](BufferId buffer) {
+        touches_[buffer].push_back({id.kind, static_cast<size_t>(id.index)});
+      });
+    });
+    const IdVector<BufferId, bool> is_home = home_gradients(plan_);
+    for (const BufferId id : touches_.ids()) {
+      const BufferKind kind = plan_.buffer(id).kind;
+      if (kind != BufferKind::dq && kind != BufferKind::dkv) continue;
+      found_.is_sum[id] = is_sum(id, touches_[id]);
+      if (found_.is_sum[id]) save_sum(id, touches_[id]);
+      if (!is_home[id]) save_sending(id, touches_[id]);
     }
     return std::move(found_);
   }
 
  private:
-  void collect(const Touch& touch) {
-    const auto note = [&](BufferId id) {
-      touches_[static_cast<size_t>(to_index(id))].push_back(touch);
-    };
-    if (touch.kind == StageKind::transfer) return visit_buffers(transfers_[touch.item], note);
-    const bool is_saved =
-        touch.kind == StageKind::reorder && reorders_[touch.item] != ReorderSaving::none;
-    if (!is_saved) visit_buffers(pass_, touch.kind, touch.item, note);
-  }
-
   bool is_addition(BufferId to, const Touch& touch) const {
-    return touch.kind == StageKind::transfer && transfers_[touch.item].to == to &&
-           transfers_[touch.item].landing == Landing::add;
+    return touch.kind == StageKind::transfer && pass_.transfers[touch.item].to == to &&
+           pass_.transfers[touch.item].landing == Landing::add;
   }
 
   /// True if the buffer's only uses are zeroing, transfers that add to it, and a rounding.
@@ -99,7 +89,7 @@ class LandingFinder {
     std::vector<bool> is_seen(static_cast<size_t>(spec.rows) * heads.size(), false);
     std::vector<size_t> firsts;
     for (const Touch& addition : additions) {
-      const TransferItem& item = transfers_[addition.item];
+      const TransferItem& item = pass_.transfers[addition.item];
       int64_t num_new = 0, num_all = 0;
       const auto begin = std::lower_bound(heads.begin(), heads.end(), item.heads.begin);
       const auto end = std::lower_bound(begin, heads.end(), item.heads.end);
@@ -123,7 +113,7 @@ class LandingFinder {
     std::vector<int32_t> firsts{heads.begin};
     for (const Touch& addition : additions) {
       for (const int32_t cut :
-           {transfers_[addition.item].heads.begin, transfers_[addition.item].heads.end}) {
+           {pass_.transfers[addition.item].heads.begin, pass_.transfers[addition.item].heads.end}) {
         if (cut < heads.end) firsts.push_back(cut);
       }
     }
@@ -145,7 +135,7 @@ class LandingFinder {
     });
     if (finish == touches.end() || finish + 1 == touches.end()) return;
     const auto is_sending = [&](const Touch& touch) {
-      return touch.kind == StageKind::transfer && transfers_[touch.item].from == id;
+      return touch.kind == StageKind::transfer && pass_.transfers[touch.item].from == id;
     };
     if (!std::all_of(finish + 1, touches.end(), is_sending)) return;
     found_.is_finished[finish->item] = true;
@@ -155,24 +145,25 @@ class LandingFinder {
 
   const Plan& plan_;
   const Pass& pass_;
-  const std::vector<TransferItem>& transfers_;
-  const std::vector<ReorderSaving>& reorders_;
-  std::vector<std::vector<Touch>> touches_;  // [buffer] in order of time
-  LandingSavings found_;
+  IdVector<BufferId, std::vector<Touch>> touches_;  // in order of time
+  SumSavings found_;
 };
 
 }  // namespace
 
-LandingSavings find_landing_savings(const Plan& plan, const Pass& pass,
-                                    const std::vector<TransferItem>& transfers,
-                                    const std::vector<ReorderSaving>& reorders) {
-  return LandingFinder(plan, pass, transfers, reorders).find();
-}
-
-int64_t num_rows_of(const Plan& plan, const TransferItem& item) {
-  if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
-  if (item.tokens != kNoTokens) return plan.rows(item.tokens);
-  return plan.buffer(item.from).rows;
+void sum_gradients(LoweredPlan& lowered, const Lowering& /*lowering*/) {
+  Pass& pass = lowered.plan.backward;
+  std::vector<TransferNote>& notes = lowered.notes.backward.transfers;
+  const SumSavings found = SumFinder(lowered.plan, pass).find();
+  for (size_t i = 0; i < pass.transfers.size(); ++i) {
+    if (found.replaces[i]) pass.transfers[i].landing = Landing::replace;
+    notes[i].rounding = found.roundings[i];
+  }
+  for (const BufferId id : lowered.buffers.ids()) lowered.buffers[id].is_sum = found.is_sum[id];
+  keep_items(lowered, Direction::backward, [&](StageKind kind, size_t i) {
+    if (kind == StageKind::merge) return !found.is_merged[i];
+    return kind != StageKind::finish || !found.is_finished[i];
+  });
 }
 
 }  // namespace cpscope::kernels

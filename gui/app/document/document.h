@@ -1,7 +1,7 @@
 #pragma once
 
-#include "gui/app/background.h"
-#include "gui/app/plan_size.h"
+#include "gui/app/document/background.h"
+#include "gui/app/document/plan_size.h"
 #include "gui/model/plan_index.h"
 #include "sim/base/result.h"
 #include "sim/plan/layout.h"
@@ -69,7 +69,7 @@ class Document {
   bool is_planning() const { return planning_.is_running(); }
   double progress() const { return planning_.progress(); }  // progress of planning, [0, 1]
 
-  /// Rejects scenarios whose plans would take more memory (gui/app/plan_size.h).
+  /// Rejects scenarios whose plans would take more memory (gui/app/document/plan_size.h).
   void limit_memory(int64_t bytes) { most_bytes_ = bytes; }
 
   /// Takes over finished work. Returns true when plan() or refusal() changed.

@@ -1,4 +1,4 @@
-#include "sim/app/report/findings.h"
+#include "sim/findings/findings.h"
 
 #include "sim/base/version.h"
 
@@ -167,11 +167,11 @@ std::string describe(const WrongPlace& place) {
 std::vector<WrongTile> tiles_of(const Plan& plan, const FaultSite& site, int64_t token,
                                 bool is_key) {
   std::vector<WrongTile> tiles;
-  const Pass& pass = site.is_backward ? plan.backward : plan.forward;
-  if (site.is_load || site.kind != StageKind::compute ||
-      site.item >= static_cast<int64_t>(pass.computes.size()))
+  const Pass& pass = plan.pass(site.item.direction);
+  if (site.is_load || site.item.kind != StageKind::compute ||
+      site.item.index >= static_cast<int64_t>(pass.computes.size()))
     return tiles;
-  const ComputeItem& item = pass.computes[static_cast<size_t>(site.item)];
+  const ComputeItem& item = pass.computes[static_cast<size_t>(site.item.index)];
   const auto q = plan.list(item.q_tokens), k = plan.list(item.kv_tokens);
   const WrongTile whole{hull_of(q), hull_of(k)};
   for (const BandSlice& slice : plan.slices_of(item)) {

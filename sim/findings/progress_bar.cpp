@@ -1,4 +1,4 @@
-#include "sim/app/cli/progress_bar.h"
+#include "sim/findings/progress_bar.h"
 
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-#include "gui/app/make_view.h"
+#include "gui/app/document/make_view.h"
 
 #include "gui/model/balance/balance_view.h"
 #include "gui/model/layout/layout_view.h"

@@ -1,4 +1,4 @@
-#include "gui/app/target_json.h"
+#include "gui/app/document/target_json.h"
 
 #include "gui/model/error_field.h"
 
@@ -31,9 +31,9 @@ struct TargetWriter {
   StateJson operator()(const LinkTarget& l) const {
     return {{"kind", "link"}, {"src", l.src}, {"dst", l.dst}};
   }
-  StateJson operator()(const ItemTarget& i) const {
+  StateJson operator()(const ItemId& i) const {
     return {{"kind", "item"},
-            {"is_backward", i.is_backward},
+            {"is_backward", i.direction == Direction::backward},
             {"stage", to_name(i.kind)},
             {"index", i.index}};
   }
@@ -69,10 +69,12 @@ PairRange read_pairs(JsonReader& reader) {
   return {q_begin, q_end, k_begin, k_end};
 }
 
-ItemTarget read_item(JsonReader& reader) {
-  ItemTarget item;
+ItemId read_item(JsonReader& reader) {
+  ItemId item;
+  bool is_backward = false;
   std::string stage;
-  reader.boolean("is_backward", item.is_backward);
+  reader.boolean("is_backward", is_backward);
+  item.direction = is_backward ? Direction::backward : Direction::forward;
   reader.text("stage", stage);
   bool is_known = false;
   for (const StageKind kind : kStageKinds) {

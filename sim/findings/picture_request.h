@@ -1,6 +1,11 @@
 #pragma once
 
+#include "sim/clock/candidates.h"
+#include "sim/findings/figure.h"
+#include "sim/run/toolbox.h"
+
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -47,6 +52,15 @@ struct WindowRequest {
   std::string watch_folder;     // what is shown goes there whenever the window comes to rest
   double scale = 0.0;           // pixels of a logical pixel; 0 = the screen's
   int64_t frames = 0;           // close after so many; 0 = when the user does
+};
+
+/// The commands that draw, plugged in by main too. Empty in a program without pictures.
+struct PictureCommands {
+  std::function<int(const RenderRequest&, Toolbox&)> render;
+  std::function<int(const WindowRequest&, Toolbox&)> open_window;
+  FigureMaker draw_figures;  // of reports
+  std::function<Result<size_t>(const Candidates&, const ComparisonPictureRequest&)> draw_comparison;
+  bool has_png = false;  // else render writes only SVG
 };
 
 }  // namespace cpscope

@@ -1,4 +1,4 @@
-#include "gui/app/compare.h"
+#include "gui/app/document/compare.h"
 
 #include "gui/model/axis.h"
 

@@ -1,4 +1,4 @@
-#include "gui/app/document.h"
+#include "gui/app/document/document.h"
 
 #include "sim/base/check.h"
 #include "sim/base/whole_file.h"

@@ -1,4 +1,4 @@
-#include "gui/app/background.h"
+#include "gui/app/document/background.h"
 
 #ifdef __EMSCRIPTEN__
 #include <vector>

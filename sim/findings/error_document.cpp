@@ -1,4 +1,4 @@
-#include "sim/app/cli/error_document.h"
+#include "sim/findings/error_document.h"
 
 #include "sim/documents/json_text.h"
 #include "sim/scenario/key_place.h"

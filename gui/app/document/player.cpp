@@ -1,4 +1,6 @@
-#include "gui/app/player.h"
+#include "gui/app/document/player.h"
+
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,28 +16,18 @@ bool has_reorder(const PlanIndex& plan, Moment moment) {
 }
 
 /// True if the rank takes part in the item of a stage, as sender, receiver or worker.
-bool touches(const Pass& pass, StageKind kind, int64_t index, int32_t rank) {
-  const auto i = static_cast<size_t>(index);
-  const RankId id{rank};
-  switch (kind) {
-    case StageKind::transfer:
-      return pass.transfers[i].src == id || pass.transfers[i].dst == id;
-    case StageKind::reorder:
-      return pass.reorders[i].rank == id;
-    case StageKind::compute:
-      return pass.computes[i].rank == id && pass.computes[i].num_slices > 0;
-    case StageKind::merge:
-      return pass.merges[i].rank == id;
-    case StageKind::finish:
-      return pass.finishes[i].rank == id;
-  }
-  return false;
+bool touches(const Pass& pass, StageKind kind, int64_t index, RankId rank) {
+  return visit_item(
+      pass, kind, index,
+      Overload{[&](const TransferItem& item) { return item.src == rank || item.dst == rank; },
+               [&](const ComputeItem& item) { return item.rank == rank && item.num_slices > 0; },
+               [&](const auto& item) { return item.rank == rank; }});
 }
 
 bool has_event(const PlanIndex& plan, int32_t stage, int32_t rank) {
   const StageRef& ref = plan.stages()[static_cast<size_t>(stage)];
   for (int64_t i = ref.begin; i < ref.end; ++i) {
-    if (touches(plan.pass(ref.is_backward), ref.kind, i, rank)) return true;
+    if (touches(plan.pass(ref.direction), ref.kind, i, RankId{rank})) return true;
   }
   return false;
 }
@@ -61,7 +53,7 @@ double reorder_progress(const PlanIndex& plan, const Playhead& playhead) {
 }
 
 Playhead first_place(const PlanIndex& plan) {
-  return {plan.pass(false).num_steps == 1 && count_places(plan, true) > 2, 0, 1.0};
+  return {plan.pass(Direction::forward).num_steps == 1 && count_places(plan, true) > 2, 0, 1.0};
 }
 
 Playhead clamp_to(const PlanIndex& plan, Playhead playhead) {
