@@ -1,5 +1,6 @@
 #include "kernels/lower/lowered_check.h"
 
+#include "sim/base/parallel.h"
 #include "sim/plan/visit_items.h"
 
 #include <algorithm>
@@ -80,6 +81,7 @@ class HeadUnits {
     const int32_t head = q_[static_cast<size_t>(q_unit)] / group_;
     return static_cast<int32_t>(std::upper_bound(kv_.begin(), kv_.end(), head) - kv_.begin()) - 1;
   }
+  int32_t num_kv_units() const { return static_cast<int32_t>(kv_.size()) - 1; }
   /// Units of query heads that read a unit of KV heads.
   HeadRange readers_of(int32_t kv_unit) const {
     const auto unit = static_cast<size_t>(kv_unit);
@@ -97,16 +99,44 @@ class HeadUnits {
 
 bool holds_kv(BufferKind kind) { return kind == BufferKind::kv || kind == BufferKind::dkv; }
 
-/// A plan carried out with one number for each row and unit of heads.
+/// The number of consecutive rows that every list takes together, so that one stands for all of
+/// them: 1 where documents have any length or rows are taken with a stride, thousands in a ring of
+/// one sequence.
+int64_t find_block_rows(const Plan& plan, const LoweredPlan& lowered) {
+  int64_t block = 0;
+  const auto cut = [&](std::span<const TokenRun> runs) {
+    for (const TokenRun& run : runs)
+      block = std::gcd(std::gcd(block, run.stride == 1 ? run.begin : 1), run.count());
+  };
+  for (const Plan* one : {&plan, &lowered.plan}) {
+    for (const BufferSpec& spec : one->buffers) block = std::gcd(block, spec.rows);
+    for (const RunListId id : one->run_lists.ids()) cut(one->list(id));
+  }
+  for (const Direction direction : kDirections) {
+    for (const ComputeNote& note : lowered.notes[direction].computes) {
+      for (const JoinedPart& part : note.parts) cut(part.kv_rows);
+    }
+  }
+  return std::max<int64_t>(1, block);
+}
+
+/// A plan carried out with one number for each block of rows and unit of heads, for one unit of KV
+/// heads and the query heads that read it: no other heads meet them.
 class NumberRun {
  public:
   /// lowered: what the plan is part of; nullptr: it is the plan itself.
-  NumberRun(const Plan& plan, const LoweredPlan* lowered, const HeadUnits& units)
-      : plan_(plan), lowered_(lowered), units_(units) {
+  NumberRun(const Plan& plan, const LoweredPlan* lowered, const HeadUnits& units, int32_t kv_unit,
+            int64_t block_rows)
+      : plan_(plan),
+        lowered_(lowered),
+        units_(units),
+        kv_unit_{kv_unit, kv_unit + 1},
+        q_units_(units.readers_of(kv_unit)),
+        block_rows_(block_rows) {
     for (const BufferSpec& spec : plan.buffers) {
-      spans_.push_back(units.of(spec.heads, holds_kv(spec.kind)));
-      held_.push_back(
-          std::vector<uint64_t>(static_cast<size_t>(spec.rows * spans_.back().size()), kNothing));
+      spans_.push_back(units_of(spec.heads, holds_kv(spec.kind)));
+      held_.push_back(std::vector<uint64_t>(
+          static_cast<size_t>(spec.rows / block_rows * spans_.back().size()), kNothing));
     }
     for (const HomeBuffers& home : plan.home) {
       for (const BufferId id : {home.q, home.kv, home.d_out}) {
@@ -158,8 +188,8 @@ class NumberRun {
     const uint64_t value = at(id, row, unit);
     if (value == kNothing && unwritten_.empty())
       unwritten_ = fmt::format("{} reads row {} of buffer {} ({} of rank {}), which nothing writes",
-                               where_, row, to_index(id), to_name(plan_.buffer(id).kind),
-                               to_index(plan_.buffer(id).rank));
+                               where_, row * block_rows_, to_index(id),
+                               to_name(plan_.buffer(id).kind), to_index(plan_.buffer(id).rank));
     return value;
   }
 
@@ -169,8 +199,26 @@ class NumberRun {
     return sum;
   }
 
-  std::vector<int64_t> rows_of(RunListId list, int64_t count) const {
-    if (list != kAllRows) return expand(plan_.list(list));
+  /// Units of a range of heads in which this run takes part.
+  HeadRange units_of(HeadRange heads, bool is_kv) const {
+    const HeadRange all = units_.of(heads, is_kv), own = is_kv ? kv_unit_ : q_units_;
+    const int32_t begin = std::max(all.begin, own.begin);
+    return {begin, std::max(begin, std::min(all.end, own.end))};
+  }
+
+  std::vector<int64_t> blocks_of(std::span<const TokenRun> runs) const {
+    if (block_rows_ == 1) return expand(runs);
+    std::vector<int64_t> blocks;
+    for (const TokenRun& run : runs) {
+      for (int64_t row = run.begin; row < run.end; row += block_rows_)
+        blocks.push_back(row / block_rows_);
+    }
+    return blocks;
+  }
+
+  /// Blocks of a list, or the first `count` blocks.
+  std::vector<int64_t> blocks_of(RunListId list, int64_t count) const {
+    if (list != kAllRows) return blocks_of(plan_.list(list));
     std::vector<int64_t> rows(static_cast<size_t>(count));
     std::iota(rows.begin(), rows.end(), int64_t{0});
     return rows;
@@ -205,11 +253,11 @@ class NumberRun {
     const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
     const bool is_rounded =
         rounding.values || (is_gradient && item.link != LinkClass::self && !item.wire_fp32);
-    const int64_t count = num_rows_of(plan_, item);
-    const std::vector<int64_t> from = rows_of(item.from_rows, count);
-    const std::vector<int64_t> to = rows_of(item.to_rows, count);
+    const int64_t count = num_rows_of(plan_, item) / block_rows_;
+    const std::vector<int64_t> from = blocks_of(item.from_rows, count);
+    const std::vector<int64_t> to = blocks_of(item.to_rows, count);
     const HeadRange units =
-        units_.of(item.heads, item.payload == Payload::kv || item.payload == Payload::dkv);
+        units_of(item.heads, item.payload == Payload::kv || item.payload == Payload::dkv);
     for (size_t i = 0; i < from.size(); ++i) {
       for (int32_t unit = units.begin; unit < units.end; ++unit) {
         uint64_t& target = at(item.to, to[i], unit);
@@ -241,10 +289,10 @@ class NumberRun {
   }
 
   void compute(const ComputeItem& item, const JoinedPart& part, Write how) {
-    const int64_t q_rows = plan_.rows(item.q_tokens);
-    const std::vector<int64_t> all_q = rows_of(kAllRows, q_rows), kv = expand(part.kv_rows);
+    const int64_t q_rows = plan_.rows(item.q_tokens) / block_rows_;
+    const std::vector<int64_t> all_q = blocks_of(kAllRows, q_rows), kv = blocks_of(part.kv_rows);
     const uint64_t origin = static_cast<uint64_t>(part.origin) + 1;
-    const HeadRange units = units_.of(item.heads, false);
+    const HeadRange units = units_of(item.heads, false);
     for (int32_t unit = units.begin; unit < units.end; ++unit) {
       const uint64_t keys = mix(origin, digest(item.kv, kv, units_.kv_unit_of(unit)));
       for (int64_t row = 0; row < q_rows; ++row) {
@@ -259,7 +307,7 @@ class NumberRun {
       }
     }
     if (direction_ == Direction::forward) return;
-    const HeadRange kv_units = units_.of(kv_heads_of(plan_.scenario.attention, item.heads), true);
+    const HeadRange kv_units = units_of(kv_heads_of(plan_.scenario.attention, item.heads), true);
     for (int32_t unit = kv_units.begin; unit < kv_units.end; ++unit) {
       const HeadRange readers = units_.readers_of(unit);
       uint64_t queries = origin;
@@ -275,8 +323,8 @@ class NumberRun {
 
   /// A kernel writes zeros to rows of dk and dv that no part of a joined item has.
   void write_zeros(const ComputeItem& item) {
-    const HeadRange units = units_.of(kv_heads_of(plan_.scenario.attention, item.heads), true);
-    for (int64_t row = 0; row < plan_.rows(item.kv_tokens); ++row) {
+    const HeadRange units = units_of(kv_heads_of(plan_.scenario.attention, item.heads), true);
+    for (int64_t row = 0; row < plan_.rows(item.kv_tokens) / block_rows_; ++row) {
       for (int32_t unit = units.begin; unit < units.end; ++unit) at(item.dkv, row, unit) = kZero;
     }
   }
@@ -298,7 +346,7 @@ class NumberRun {
   }
 
   void visit(size_t /*index*/, const ReorderItem& item) {
-    const std::vector<int64_t> order = expand(plan_.list(item.order));
+    const std::vector<int64_t> order = blocks_of(plan_.list(item.order));
     const HeadRange units = spans_[item.to];
     for (size_t row = 0; row < order.size(); ++row) {
       for (int32_t unit = units.begin; unit < units.end; ++unit)
@@ -325,6 +373,8 @@ class NumberRun {
   const Plan& plan_;
   const LoweredPlan* lowered_;
   const HeadUnits& units_;
+  const HeadRange kv_unit_, q_units_;
+  const int64_t block_rows_;
   Direction direction_ = Direction::forward;
   IdVector<BufferId, HeadRange> spans_;             // units of heads
   IdVector<BufferId, std::vector<uint64_t>> held_;  // [row, unit]
@@ -425,42 +475,56 @@ std::string check_shares(const LoweredPlan& lowered, Direction direction) {
   return "";
 }
 
+/// What differs in the answers of one unit of KV heads, and the query heads that read it.
+std::string compare_answers(const Plan& plan, const LoweredPlan& lowered, const HeadUnits& units,
+                            int32_t kv_unit, int64_t block_rows) {
+  NumberRun planned(plan, nullptr, units, kv_unit, block_rows),
+      made(lowered.plan, &lowered, units, kv_unit, block_rows);
+  for (const Direction direction : kDirections) {
+    planned.carry_out(direction);
+    made.carry_out(direction);
+    // A plan that was admitted although it reads too early stays what it is.
+    if (!made.unwritten().empty() && planned.unwritten().empty()) return made.unwritten();
+  }
+  std::vector<BufferId> answers = lowered.answers;
+  for (const HomeBuffers& home : plan.home)
+    answers.insert(answers.end(), {home.out, home.dq, home.dkv});
+  for (const BufferId id : answers) {
+    if (id == kNoBuffer) continue;
+    const std::vector<uint64_t>&expected = planned.of(id), &seen = made.of(id);
+    const auto first =
+        std::mismatch(expected.begin(), expected.end(), seen.begin(), seen.end()).first;
+    if (first == expected.end() && expected.size() == seen.size()) continue;
+    const BufferSpec& spec = plan.buffer(id);
+    const auto width = static_cast<int64_t>(expected.size()) / (spec.rows / block_rows);
+    return fmt::format("{} of rank {} differs, first in row {}", to_name(spec.kind),
+                       to_index(spec.rank), (first - expected.begin()) / width * block_rows);
+  }
+  return "";
+}
+
 }  // namespace
 
 std::optional<Error> check_lowered(const Plan& plan, const LoweredPlan& lowered) {
   const auto fail = [&](const std::string& what) {
     return make_error(ErrorKind::failed, "the lowered plan is not the plan: " + what);
   };
-  const HeadUnits units(plan, lowered);
-  NumberRun planned(plan, nullptr, units), made(lowered.plan, &lowered, units);
   for (const Direction direction : kDirections) {
     for (const std::string& what :
          {compare_bytes(plan, lowered.plan, direction), compare_pairs(plan, lowered, direction),
           check_pieces(lowered, direction), check_shares(lowered, direction)}) {
       if (!what.empty()) return fail(what);
     }
-    planned.carry_out(direction);
-    made.carry_out(direction);
-    // A plan that was admitted although it reads too early stays what it is.
-    if (!made.unwritten().empty() && planned.unwritten().empty()) return fail(made.unwritten());
   }
-  const auto compare = [&](BufferId id) -> std::string {
-    if (id == kNoBuffer || planned.of(id) == made.of(id)) return "";
-    const auto wanted = std::mismatch(planned.of(id).begin(), planned.of(id).end(),
-                                      made.of(id).begin(), made.of(id).end())
-                            .first;
-    const BufferSpec& spec = plan.buffer(id);
-    const int64_t width = units.of(spec.heads, holds_kv(spec.kind)).size();
-    return fmt::format("{} of rank {} differs, first in row {}", to_name(spec.kind),
-                       to_index(spec.rank), (wanted - planned.of(id).begin()) / width);
-  };
-  for (const HomeBuffers& home : plan.home) {
-    for (const BufferId id : {home.out, home.dq, home.dkv}) {
-      if (const std::string what = compare(id); !what.empty()) return fail(what);
-    }
-  }
-  for (const BufferId id : lowered.answers) {
-    if (const std::string what = compare(id); !what.empty()) return fail(what);
+  const HeadUnits units(plan, lowered);
+  const int64_t block_rows = find_block_rows(plan, lowered);
+  std::vector<std::string> differences(static_cast<size_t>(units.num_kv_units()));
+  for_each_index(units.num_kv_units(), [&](int64_t unit) {
+    differences[static_cast<size_t>(unit)] =
+        compare_answers(plan, lowered, units, static_cast<int32_t>(unit), block_rows);
+  });
+  for (const std::string& what : differences) {
+    if (!what.empty()) return fail(what);
   }
   return std::nullopt;
 }

@@ -59,6 +59,21 @@ TEST(Fuzz, FindsNothingWrongWithTheWalker) {
   EXPECT_EQ(report.passed_by_dtype.size(), 4U);
 }
 
+// The oracle of a sample runs out of memory: nothing is wrong, and nothing can be said.
+TEST(Fuzz, TakesNoWantOfMemoryForAFinding) {
+  Toolbox toolbox = make_harmed_toolbox(nullptr);
+  toolbox.oracle.judge_rows = [](auto&&...) -> Result<Verdict> {
+    return make_error(ErrorKind::unavailable, "no memory");
+  };
+  const FuzzReport report = fuzz(toolbox, "", {.seed = 5, .count = 100, .seconds = 0}, {});
+  ASSERT_TRUE(report.finding);
+  EXPECT_EQ(report.finding->check, "sample");
+  ASSERT_TRUE(report.finding->obstacle);
+  EXPECT_EQ(report.finding->obstacle->kind, ErrorKind::unavailable);
+  const Scenario tried = shrink_scenario(toolbox, "", report.failed, *report.finding, 20);
+  EXPECT_EQ(tried, report.failed) << "no scenario fails more than another";
+}
+
 /// A bug that needs a window and more than two ranks: one value of out is lost.
 void lose_a_value(const Plan& plan, RunOutput& output) {
   if (plan.scenario.attention.window_left < 0 || plan.layout.cp_size <= 2) return;

@@ -90,6 +90,7 @@ int replay(const FuzzArguments& options, const Tools& tools) {
     std::cerr << "cpscope: " << result.refusal << '\n';
     return 2;
   }
+  if (result.finding && result.finding->obstacle) return report(*result.finding->obstacle);
   if (options.json) {
     Json json{{"schema", 1},
               {"passed", !result.finding},
@@ -194,6 +195,7 @@ int command_fuzz(const FuzzArguments& options, const Tools& tools) {
                 bar.phase("fuzz"));
   };
   const FuzzReport found = run();
+  if (found.finding && found.finding->obstacle) return report(*found.finding->obstacle);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Json json = report_json(found, options.seed, seconds);

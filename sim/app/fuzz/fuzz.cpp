@@ -47,10 +47,20 @@ std::optional<FuzzFinding> check_text(const Scenario& scenario) {
   return FuzzFinding{"text", "the printed scenario reads back as another one"};
 }
 
+/// A check that ended with an error.
+FuzzFinding find_error(const char* check, const Error& error) {
+  FuzzFinding finding{check, to_text(error)};
+  if (error.kind == ErrorKind::unavailable) finding.obstacle = error;
+  return finding;
+}
+
 FuzzFinding describe_run(const CaseOutcome& outcome) {
   const bool is_graded = !outcome.grade.tensors.empty();
   const bool is_proof = outcome.error && outcome.error->kind == ErrorKind::failed && !outcome.plan;
-  return {is_graded ? "oracle" : is_proof ? "proof" : "run", outcome.reason};
+  FuzzFinding finding{is_graded ? "oracle" : is_proof ? "proof" : "run", outcome.reason};
+  if (outcome.error && outcome.error->kind == ErrorKind::unavailable)
+    finding.obstacle = outcome.error;
+  return finding;
 }
 
 /// Values of one tensor by (sequence, position): the same numbers in every layout.
@@ -185,7 +195,7 @@ std::optional<FuzzFinding> check_sample(Toolbox& toolbox, const Scenario& scenar
   const int64_t rows = 1 + static_cast<int64_t>(scenario.numerics.seed % 40);
   const Result<SampledGrade> sampled = grade_sample(toolbox, outcome.plan->plan(), outcome.inputs,
                                                     outcome.output.answer, {.rows = rows});
-  if (!sampled) return FuzzFinding{"sample", to_text(sampled.error())};
+  if (!sampled) return find_error("sample", sampled.error());
   if (sampled.value().grade.judgement() != Judgement::fail) return std::nullopt;
   return FuzzFinding{"sample", fmt::format("a sample of {} rows fails what passes whole: {}", rows,
                                            describe_first_failure(sampled.value().grade))};
@@ -238,14 +248,14 @@ std::optional<FuzzFinding> check_spoiled(Toolbox& toolbox, const Scenario& scena
   if (what.empty()) return std::nullopt;
   const Result<SampledGrade> sampled =
       grade_sample(toolbox, plan, outcome.inputs, answer, {.rows = 4});
-  if (!sampled) return FuzzFinding{"spoiled", to_text(sampled.error())};
+  if (!sampled) return find_error("spoiled", sampled.error());
   if (sampled.value().grade.judgement() != Judgement::fail)
     return FuzzFinding{"spoiled", "a sample of 4 rows overlooks " + what};
   constexpr uint64_t kJudgedWhole = 4;
   if ((bits >> 40) % kJudgedWhole != 0) return std::nullopt;
   const Result<Verdict> verdict =
       toolbox.oracle.judge(scenario, outcome.inputs, count_hops(plan), RunControl());
-  if (!verdict) return FuzzFinding{"spoiled", to_text(verdict.error())};
+  if (!verdict) return find_error("spoiled", verdict.error());
   if (grade_answer(plan, outcome.inputs, answer, verdict.value()).judgement() != Judgement::fail)
     return FuzzFinding{"spoiled", "the whole verdict overlooks " + what};
   return std::nullopt;

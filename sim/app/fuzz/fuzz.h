@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/base/result.h"
 #include "sim/run/toolbox.h"
 #include "sim/scenario/random_scenario.h"
 
@@ -15,6 +16,8 @@ struct FuzzFinding {
   // text | proof | run | oracle | probe | sample | spoiled | equivalents | crash
   std::string check;
   std::string text;  // where, and both values
+  /// Why the check could not be made (no memory): then nothing is known to be wrong.
+  std::optional<Error> obstacle = {};
 };
 
 /// One scenario after all checks.
@@ -62,7 +65,7 @@ struct FuzzPlan {
 struct FuzzReport {
   int64_t drawn = 0, refused = 0, passed = 0, probed = 0, equivalents = 0;
   std::vector<std::pair<std::string, int64_t>> passed_by_dtype;
-  std::optional<FuzzFinding> finding;  // of the failure with the lowest number
+  std::optional<FuzzFinding> finding;  // of the failure, or the obstacle, with the lowest number
   uint64_t failed_draw = 0;
   Scenario failed;  // as drawn
 };

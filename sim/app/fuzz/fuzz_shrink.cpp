@@ -182,7 +182,8 @@ Scenario shrink_scenario(Toolbox& toolbox, const std::string& executor, const Sc
       if (candidate == smallest) continue;
       if (++trials > most_trials) break;
       const FuzzResult result = try_scenario(toolbox, executor, candidate);
-      if (!result.finding || result.finding->check != finding.check) continue;
+      if (!result.finding || result.finding->obstacle || result.finding->check != finding.check)
+        continue;
       smallest = std::move(candidate);
       is_smaller = true;
       break;
