@@ -18,8 +18,10 @@ namespace cpscope::kernels {
 /// - compute items have the plan's pairs;
 /// - pieces of inputs come in the order in which the receiver's kernel waits for them, and hold
 ///   the heads that it expects.
-/// Heads that no item and no buffer tells apart are carried out once. Cost: O(rows of all items x
-/// head ranges), about a second for 128K tokens on 64 ranks.
+/// Heads that no item and no buffer tells apart are carried out once, and so are rows that every
+/// list takes together. KV heads are carried out one after another on each thread. Cost: O(rows of
+/// all items x head ranges): 0.3 s and 50 MB for one sequence of 1M tokens on 8 ranks, 19 s and 1.2
+/// GB on two cores for documents of any length.
 std::optional<Error> check_lowered(const Plan& plan, const LoweredPlan& lowered);
 
 }  // namespace cpscope::kernels

@@ -94,6 +94,15 @@ def test_orders_of_frameworks_replace_a_layout(tmp_path):
     assert cpscope.Scenario(text, folder=tmp_path).plan().hash == ordered.plan().hash
 
 
+def test_padding_of_magi_attention_has_places_of_its_own():
+    order = cpscope.from_magi([np.array([0, 1, 2, 3, 12, 13, 13, 13]), range(4, 12)], cu_seqlens=[0, 5, 14])
+    assert order.ranks[0].tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
+    assert (order.lengths, order.slots) == ([5, 9], [5, 11])
+    scenario = cpscope.Scenario.of(heads=2, head_dim=4, lengths=order.lengths, slots=order.slots, cp_size=2,
+                                   layout="dual_chunk_packed")
+    assert scenario.with_order(order).layout().q_index[0].tolist() == order.ranks[0].tolist()
+
+
 def test_imported_orders_are_those_of_the_program(program):
     theirs = program("import", "--from", "usp", "--layout", "zigzag", "--cp-size", 4, "--ulysses-degree", 2, "--tokens", 64)
     assert cpscope.from_usp("zigzag", cp_size=4, ulysses_degree=2, tokens=64).document == theirs

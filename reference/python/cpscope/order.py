@@ -115,6 +115,15 @@ def from_usp(layout: str, *, cp_size: int, ulysses_degree: int = 1, tokens: int 
     return Order(text, {**low.document, "ranks": [ids.tolist() for ids in ranks], "same_layout": None})
 
 
+def from_magi(position_ids: Sequence[Any], *, cu_seqlens: Any = None) -> Order:
+    """MagiAttention's order: what get_position_ids returns on each rank, a list for each rank; cu_seqlens: boundaries of
+    the documents, without padding (default: one sequence).
+
+    Padding behind the last token repeats its id there; those rows are numbered as padding of the last sequence.
+    """
+    return _import("magi", {"position_ids": position_ids}, cu_seqlens=cu_seqlens)
+
+
 def text_of(order: Any, kv_order: Any = None) -> str:
     """The text of an order file of index lists by rank."""
     if isinstance(order, Order):

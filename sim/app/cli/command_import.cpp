@@ -128,12 +128,13 @@ Command add_import(CLI::App& app, const Tools& tools) {
       "FILE", options->paths,
       "lists of whole numbers: JSON, .safetensors or .npy, several for one list a rank. "
       "te: cu_seqlens, cu_seqlens_padded, indices (a list a rank); torch: rearrange or "
-      "restore");
+      "restore; magi: position_ids (a list a rank)");
   import
       ->add_option("--from", options->from,
-                   "te (TransformerEngine, Megatron), torch, ring-flash-attention or usp")
+                   "te (TransformerEngine, Megatron), torch, ring-flash-attention, usp or magi "
+                   "(MagiAttention)")
       ->required()
-      ->check(CLI::IsMember({"te", "torch", "ring-flash-attention", "usp"}));
+      ->check(CLI::IsMember({"te", "torch", "ring-flash-attention", "usp", "magi"}));
   import->add_option(
       "--layout", options->layout,
       "ring-flash-attention: ring, zigzag, stripe (each sequence by itself) or llama3 "

@@ -15,7 +15,8 @@ namespace {
 
 // An order file with more ids would be longer than the limit for reading it back.
 constexpr int64_t kMostListed = int64_t{1} << 25;
-constexpr std::array<std::string_view, 4> kSources = {"te", "torch", "ring-flash-attention", "usp"};
+constexpr std::array<std::string_view, 5> kSources = {"te", "torch", "ring-flash-attention", "usp",
+                                                      "magi"};
 
 Error bad(std::string what, std::string hint = "") {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
@@ -327,6 +328,59 @@ Result<OrderImport> import_named(const ImportRequest& request) {
   return order;
 }
 
+/// Gives every row that repeats the last token's id an id of its own. The token itself is where its
+/// predecessor is the row before; without that, the first such row. Returns the number of rows that
+/// are padding.
+int64_t number_padding(RankLists& ranks, int64_t last) {
+  int64_t* token = nullptr;
+  std::vector<int64_t*> rows;  // all that hold the last id, in order
+  for (std::vector<int64_t>& list : ranks) {
+    for (size_t row = 0; row < list.size(); ++row) {
+      if (list[row] != last) continue;
+      rows.push_back(&list[row]);
+      if (row > 0 && list[row - 1] == last - 1) token = &list[row];
+    }
+  }
+  if (rows.empty()) return 0;
+  if (token == nullptr) token = rows.front();
+  int64_t next = last;
+  // Rows behind the token, in the same chunk, come first.
+  const auto first = std::find(rows.begin(), rows.end(), token);
+  for (auto row = first; row != rows.end(); ++row) **row = next++;
+  for (auto row = rows.begin(); row != first; ++row) **row = next++;
+  return next - last - 1;
+}
+
+Result<OrderImport> import_magi(const ImportRequest& request) {
+  const NamedLists* lists = find_lists(request, {"position_ids", ""});
+  if (lists == nullptr || lists->lists.empty())
+    return bad("the position ids are missing", "give what get_position_ids returns on each rank");
+  const Result<int64_t> ranks = find_cp_size(request, static_cast<int64_t>(lists->lists.size()));
+  if (!ranks) return ranks.error();
+  OrderImport order;
+  order.cp_size = static_cast<int32_t>(ranks.value());
+  order.ranks = lists->lists;
+  int64_t last = -1;
+  for (const std::vector<int64_t>& list : order.ranks) {
+    for (const int64_t id : list) last = std::max(last, id);
+  }
+  const int64_t padding = number_padding(order.ranks, last);
+  Result<Boundaries> boundaries = find_boundaries(request, Side::q);
+  if (!boundaries) return boundaries.error();
+  if (!boundaries.value().are_known) boundaries.value() = {{last + 1}, {last + 1}, true, last + 1};
+  if (boundaries.value().tokens != last + 1 || boundaries.value().slots.empty())
+    return bad(
+        fmt::format("boundaries and position ids have different numbers of tokens: {} and {}",
+                    boundaries.value().tokens, last + 1));
+  boundaries.value().slots.back() += padding;
+  boundaries.value().tokens += padding;
+  if (auto error = check_partition(order.ranks, boundaries.value(), "query")) return *error;
+  take_boundaries(boundaries.value(), order.lengths, order.slots);
+  order.notes.push_back(
+      fmt::format("{} rows repeat the id of the last token, {}: they are padding", padding, last));
+  return order;
+}
+
 /// The first of cpscope's layouts that assigns the tokens as the order does.
 std::string find_same_layout(const OrderImport& order) {
   if (order.slots.empty() || !order.kv_ranks.empty()) return "";
@@ -408,6 +462,7 @@ Result<OrderImport> import_order(const ImportRequest& request) {
                "leave it out, or import from usp");
   Result<OrderImport> order = request.source == OrderSource::te      ? import_te(request)
                               : request.source == OrderSource::torch ? import_torch(request)
+                              : request.source == OrderSource::magi  ? import_magi(request)
                                                                      : import_named(request);
   if (order && order.value().tokens() == 0) return bad("there are no tokens", "give some");
   if (order) order.value().same_layout = find_same_layout(order.value());

@@ -19,7 +19,7 @@ struct NamedLists {
 };
 
 /// The framework whose token order is imported.
-enum class OrderSource { te, torch, ring_flash_attention, usp };
+enum class OrderSource { te, torch, ring_flash_attention, usp, magi };
 
 std::string_view to_name(OrderSource value);
 std::optional<OrderSource> find_order_source(std::string_view name);
@@ -58,6 +58,9 @@ struct OrderImport {
 /// original[rearrange[i]], then cut contiguously; one list per sequence when they are batched.
 /// ring_flash_attention: ring, zigzag, stripe (each sequence by itself, varlen or batched), llama3
 /// (the packed buffer).
+/// magi: "position_ids", or lists without a name: what get_position_ids returns on each rank
+/// (MagiAttention). Padding behind the last token repeats its id (DispatchMeta.position_ids clamps):
+/// those rows are numbered anew, as the last sequence's padding. Boundaries are of the tokens.
 /// usp: basic, zigzag, strip (yunchang, EXTRACT_FUNC_DICT; rank = ring index * ulysses degree +
 /// ulysses index).
 /// Errors (bad_input) name what is missing, boundaries that decrease or exceed their slots, sizes

@@ -47,6 +47,44 @@ std::string refusal_of(const ImportRequest& request) {
   return order.ok() ? "" : to_text(order.error());
 }
 
+ImportRequest magi_request(Lists position_ids, std::vector<int64_t> cu_seqlens = {}) {
+  ImportRequest request{
+      .source = OrderSource::magi, .layout = "", .cu_seqlens = std::move(cu_seqlens)};
+  request.given.push_back({"position_ids", std::move(position_ids)});
+  return request;
+}
+
+// Chunks of 4 of 14 tokens on two ranks: the last chunk has two rows of padding, clamped to 13.
+TEST(OrderImport, NumbersThePaddingThatMagiAttentionClamps) {
+  const Result<OrderImport> order = import_order(
+      magi_request({{0, 1, 2, 3, 12, 13, 13, 13}, {4, 5, 6, 7, 8, 9, 10, 11}}, {0, 5, 14}));
+  ASSERT_TRUE(order.ok()) << to_text(order.error());
+  EXPECT_EQ(order.value().ranks, (Lists{{0, 1, 2, 3, 12, 13, 14, 15}, {4, 5, 6, 7, 8, 9, 10, 11}}));
+  EXPECT_EQ(order.value().lengths, (std::vector<int64_t>{5, 9}));
+  EXPECT_EQ(order.value().slots, (std::vector<int64_t>{5, 11}));
+  EXPECT_NE(order.value().notes.front().find("2 rows repeat the id of the last token, 13"),
+            std::string::npos);
+}
+
+TEST(OrderImport, FindsTheLastTokenOfMagiAttentionAmongChunksOfPadding) {
+  // A chunk of padding alone stands on an earlier rank than the last token.
+  EXPECT_EQ(ranks_of(magi_request({{0, 1, 5, 5}, {5, 5, 2, 3}, {4, 5}})),
+            (Lists{{0, 1, 6, 7}, {8, 9, 2, 3}, {4, 5}}));
+  EXPECT_EQ(ranks_of(magi_request({{0, 1}, {2, 2}})), (Lists{{0, 1}, {2, 3}}));
+  EXPECT_EQ(ranks_of(magi_request({{2, 3}, {0, 1}})), (Lists{{2, 3}, {0, 1}}));
+}
+
+TEST(OrderImport, RejectsPositionIdsThatLoseATokenOrFitNoBoundaries) {
+  EXPECT_NE(refusal_of(magi_request({{0, 1, 3}, {4, 4}})).find("token 2 is missing"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(magi_request({{0, 1, 1}, {2, 3}})).find("token 1 appears twice"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(magi_request({{0, 1}, {2, 3}}, {0, 6})).find("6 and 4"), std::string::npos);
+  EXPECT_NE(refusal_of(magi_request({})).find("the position ids are missing"), std::string::npos);
+  EXPECT_NE(refusal_of(magi_request({{}, {}})), "");
+  EXPECT_NE(refusal_of(magi_request({{-5, -5}})), "");
+}
+
 TEST(OrderImport, ComputesWhatTransformerEngineDeals) {
   ImportRequest request = te_request();
   request.cp_size = 2;
