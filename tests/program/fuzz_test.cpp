@@ -74,6 +74,18 @@ TEST(Fuzz, TakesNoWantOfMemoryForAFinding) {
   EXPECT_EQ(tried, report.failed) << "no scenario fails more than another";
 }
 
+// Logits of thousands in fp64: their roundings are larger than any other error, and a sample of few
+// rows has no plain run that shows them all.
+TEST(Fuzz, FindsNothingWrongWithAFewRowsOfLargeLogits) {
+  Toolbox toolbox = make_harmed_toolbox(nullptr);
+  const Scenario scenario = draw_fuzz_scenario(20261126, 10722);
+  EXPECT_EQ(scenario.numerics.dtype, Dtype::fp64);
+  EXPECT_GT(scenario.attention.softmax_scale, 100);
+  const FuzzResult result = try_scenario(toolbox, "", scenario);
+  EXPECT_FALSE(result.finding) << result.finding->check << ": " << result.finding->text;
+  EXPECT_TRUE(result.refusal.empty()) << result.refusal;
+}
+
 /// A bug that needs a window and more than two ranks: one value of out is lost.
 void lose_a_value(const Plan& plan, RunOutput& output) {
   if (plan.scenario.attention.window_left < 0 || plan.layout.cp_size <= 2) return;

@@ -205,7 +205,7 @@ class AnswerGrader {
          .seen = out,
          .exact = exact.out,
          .plain = plain.out,
-         .magnitude = v_,
+         .magnitude = v_ * logit_room(),
          .rounded_to = dtype_,
          .terms = verdict_.terms.out,
          .places = &queries,
@@ -373,6 +373,11 @@ class AnswerGrader {
   }
   double length() const {
     return attention_.effective_scale() * std::sqrt(static_cast<double>(attention_.head_dim_qk));
+  }
+  /// In fp64 nothing shows the roundings of a logit, which change its weight by as many roundings
+  /// as the logit is large: the floor of the accumulator, 1e-13, holds three of a logit of 300.
+  double logit_room() const {
+    return dtype_ == Dtype::fp64 ? std::max(1.0, length() * q_ * k_ / 300) : 1.0;
   }
 
   static const std::vector<double> kNoTerms;
