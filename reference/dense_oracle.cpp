@@ -1,5 +1,6 @@
 #include "reference/dense_oracle.h"
 
+#include "reference/altered_attention.h"
 #include "reference/head_group.h"
 #include "sim/base/check.h"
 #include "sim/base/parallel.h"
@@ -329,6 +330,7 @@ Oracle dense_oracle() {
   return {.judge = judge,
           .judge_rows = judge_rows,
           .shares = shares_of_queries,
+          .altered = judge_altered,
           .witness = mask_witness()};
 }
 

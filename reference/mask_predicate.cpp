@@ -188,8 +188,10 @@ MaskWitness mask_witness() {
       return rows;
     };
   };
-  witness.is_visible = [](const Scenario& scenario, int64_t sequence, int64_t i, int64_t j) {
-    return is_visible(scenario, sequence, i, j);
+  witness.is_visible = [](const Scenario& scenario) -> IsVisible {
+    return [masks = sequence_masks(scenario)](int64_t sequence, int64_t i, int64_t j) {
+      return is_visible(masks[static_cast<size_t>(sequence)], i, j);
+    };
   };
   witness.live_rows = find_live_rows;
   return witness;

@@ -35,6 +35,8 @@ void write_grade_table(const Grade& grade, std::ostream& out) {
         tensor.worst.rank, tensor.worst.token, tensor.worst.head,
         without_sign(tensor.worst.expected), without_sign(tensor.worst.seen), verdict_of(tensor));
   }
+  for (const Cause& cause : grade.causes) out << "cause: " << describe(cause) << '\n';
+  for (const std::string& common : grade.common) out << "note: " << common << '\n';
 }
 
 }  // namespace cpscope

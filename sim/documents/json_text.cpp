@@ -258,13 +258,23 @@ Json grade_json(const Grade& grade, const std::string& executor, uint64_t plan_h
                         {"key_rank", tensor.share->key_rank},
                         {"times", 1 + tensor.share->times}};
     entry["worst"] = {{"rank", tensor.worst.rank},
-                      {"step", tensor.worst.step},
                       {"token", tensor.worst.token},
                       {"head", tensor.worst.head},
                       {"expected", finite_or_null(tensor.worst.expected)},
                       {"seen", finite_or_null(tensor.worst.seen)}};
     json["tensors"].push_back(std::move(entry));
   }
+  json["causes"] = Json::array();
+  for (const Cause& cause : grade.causes) {
+    Json entry{{"cause", cause.name},
+               {"tensors", cause.tensors},
+               {"rows", cause.rows},
+               {"explained", cause.explained},
+               {"text", cause.text}};
+    if (!cause.layout.empty()) entry["layout"] = cause.layout;
+    json["causes"].push_back(std::move(entry));
+  }
+  json["common"] = grade.common;
   return json;
 }
 

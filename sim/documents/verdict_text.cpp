@@ -57,7 +57,6 @@ void write_foreign_grade(const ForeignRecord& record, const ForeignGrade& graded
                      record.executor.empty() ? "" : fmt::format(" (executor {})", record.executor),
                      to_hex(plan.hash), describe_unjudged(graded));
   write_grade_table(graded.grade, out);
-  for (const std::string& hint : graded.hints) out << "looks like: " << hint << '\n';
   if (record.is_by_rank) {
     out << "rows of each part in the order of its rank's local buffer\n";
   } else {

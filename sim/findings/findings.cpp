@@ -69,8 +69,8 @@ JudgedQuantity quantity_of(const TensorGrade& tensor) {
   row.judgement = tensor.passed ? Judgement::pass : Judgement::fail;
   row.error = fmt::format("{:.3e}", tensor.rel_l2);
   row.budget = fmt::format("{:.3e}", tensor.budget);
-  row.place = fmt::format("rank {}, step {}, token {}, head {}", tensor.worst.rank,
-                          tensor.worst.step, tensor.worst.token, tensor.worst.head);
+  row.place = fmt::format("rank {}, token {}, head {}", tensor.worst.rank, tensor.worst.token,
+                          tensor.worst.head);
   row.expected = print_value(tensor.worst.expected);
   row.seen = print_value(tensor.worst.seen);
   if (!tensor.passed) row.note = describe_failure(tensor);
@@ -209,6 +209,8 @@ CaseFindings make_findings(const std::string& path, const std::string& text, Cas
   if (const std::string coverage = describe_coverage(findings.grade); !coverage.empty())
     findings.blind.push_back(coverage + "; the other rows were only looked through");
   for (const std::string& why : findings.grade.blind) findings.blind.push_back(why);
+  for (const Cause& cause : findings.grade.causes) findings.notes.push_back(describe(cause));
+  for (const std::string& common : findings.grade.common) findings.notes.push_back(common);
   return findings;
 }
 

@@ -95,13 +95,72 @@ struct LiveRows {
   std::vector<bool> queries, keys;
 };
 
-/// The oracle's own implementation of the mask, for the probes.
+/// One row of a tensor: a query token and a query head, or a key token and a KV head.
+struct RowAddress {
+  int64_t token = 0;  // packed padded id
+  int32_t head = 0;
+
+  friend auto operator<=>(const RowAddress&, const RowAddress&) = default;
+};
+
+/// Attention with a mistake in it, or without one: what is visible, where rows are rotated to, and
+/// what the logits are multiplied with. Tokens are packed padded ids.
+struct AlteredAttention {
+  /// How often a key counts in the sums of a query; 0: it is not visible. Called from any thread.
+  std::function<double(int64_t query, int64_t key)> times;
+  std::vector<int64_t> query_positions, key_positions;  // [token] of RoPE; unused without theta
+  double theta = 0.0;                                   // 0: no RoPE
+  double scale = 1.0;
+  double softcap = 0.0;             // 0: off
+  std::vector<int32_t> kv_head_of;  // [query head]
+  // Results are kept apart by the rank of the other side: a query's by the rank of the key, a key's
+  // by the rank of the query.
+  std::vector<int32_t> query_ranks, key_ranks;  // [token] below `ranks`
+  int32_t ranks = 1;
+};
+
+/// Results of one query row, one part for the keys of each rank, without a sink. A sum is that of
+/// exp(logit - top) over the part's keys.
+struct QueryParts {
+  std::vector<double> top;   // [rank] largest logit, -inf if the part sees no key
+  std::vector<double> sum;   // [rank] of the weights
+  std::vector<double> out;   // [rank, head_dim_v] of the weights times v
+  std::vector<double> dq_p;  // [rank, head_dim_qk] of the weights times d_out.v times dlogit/dq
+  std::vector<double> dq_1;  // [rank, head_dim_qk] of the weights times dlogit/dq
+};
+
+/// Gradients of one key row, one part for the queries of each rank.
+struct KeyParts {
+  std::vector<double> dk;  // [rank, head_dim_qk]
+  std::vector<double> dv;  // [rank, head_dim_v]
+};
+
+/// Rows to compute under an altered question. Rows of keys need the out and lse of all queries.
+struct AlteredRequest {
+  std::vector<RowAddress> queries, keys;
+  bool has_gradients = false;   // also dq_p and dq_1
+  const Tensor* out = nullptr;  // [tokens, heads, head_dim_v], for `keys`
+  const Tensor* lse = nullptr;  // [tokens, heads], for `keys`
+};
+struct AlteredRows {
+  std::vector<QueryParts> queries;  // [request.queries]
+  std::vector<KeyParts> keys;       // [request.keys]
+};
+
+/// Computes rows of altered attention in double. Time: linear in the tokens for each row. Errors:
+/// cancelled.
+using AlteredJudge = std::function<Result<AlteredRows>(const RunInputs&, const AlteredAttention&,
+                                                       const AlteredRequest&, const RunControl&)>;
+
+/// True if key position j of a sequence is visible to query position i of it.
+using IsVisible = std::function<bool(int64_t sequence, int64_t i, int64_t j)>;
+
+/// The oracle's own implementation of the mask, for the probes and for suspected mistakes.
 struct MaskWitness {
   /// Compiles the mask of a scenario once and then answers for one sequence after the other.
   std::function<VisibleKeysOfSequence(const Scenario&)> visible_keys;
-  /// True if key position j of a sequence is visible to query position i of it (both valid
-  /// positions).
-  std::function<bool(const Scenario&, int64_t sequence, int64_t i, int64_t j)> is_visible;
+  /// Compiles the mask of a scenario once and then answers for one pair after the other.
+  std::function<IsVisible(const Scenario&)> is_visible;
   /// The rows that may be non-zero: all except padding, queries that see no key and keys that no
   /// query sees. Linear in the tokens if nearly all rows may be.
   std::function<LiveRows(const Scenario&, const BatchSlots&)> live_rows;
@@ -112,6 +171,7 @@ struct Oracle {
   Judge judge;
   SampledJudge judge_rows;
   ShareJudge shares;
+  AlteredJudge altered;
   MaskWitness witness;
 };
 

@@ -261,8 +261,8 @@ TEST(SequenceMask, IsFoundForAHundredThousandSequencesAtOnce) {
 TEST(MaskWitness, AnswersLikeThePredicate) {
   const Scenario scenario = masked(MaskType::causal, 3, 3);
   const MaskWitness witness = mask_witness();
-  EXPECT_TRUE(witness.is_visible(scenario, 0, 1, 1));
-  EXPECT_FALSE(witness.is_visible(scenario, 0, 1, 2));
+  EXPECT_TRUE(witness.is_visible(scenario)(0, 1, 1));
+  EXPECT_FALSE(witness.is_visible(scenario)(0, 1, 2));
 }
 
 }  // namespace

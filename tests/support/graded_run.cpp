@@ -131,10 +131,10 @@ std::string describe(const Scenario& scenario, const Grade& grade) {
   for (const TensorGrade& tensor : grade.tensors) {
     if (tensor.passed) continue;
     text += fmt::format(
-        "{}: rel_l2 {:.3g}, budget {:.3g}, worst row {:.3g}, {} NaN; worst at rank {}, step {}, "
-        "token {}, head {}: expected {}, seen {}\n",
+        "{}: rel_l2 {:.3g}, budget {:.3g}, worst row {:.3g}, {} NaN; worst at rank {}, token {}, "
+        "head {}: expected {}, seen {}\n",
         tensor.name, tensor.rel_l2, tensor.budget, tensor.worst_row_rel_l2, tensor.nan,
-        tensor.worst.rank, tensor.worst.step, tensor.worst.token, tensor.worst.head,
+        tensor.worst.rank, tensor.worst.token, tensor.worst.head,
         tensor.worst.expected, tensor.worst.seen);
   }
   return text + print_scenario(scenario);

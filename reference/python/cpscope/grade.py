@@ -14,7 +14,8 @@ class Grade:
     def __init__(self, document: str, text: str):
         self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope grade --json`
         self.text: str = _in_words_of_python(text)
-        self.document["hints"] = [_in_words_of_python(hint) for hint in self.document["hints"]]
+        for name in ("hints", "common"):
+            self.document[name] = [_in_words_of_python(sentence) for sentence in self.document[name]]
 
     @property
     def passed(self) -> bool:
@@ -29,8 +30,14 @@ class Grade:
                 for tensor in self.document["tensors"]}
 
     @property
+    def causes(self) -> list[dict[str, Any]]:
+        """Known mistakes that explain the wrong rows, the widest first: cause (a word, as "documents_ignored"), text, tensors,
+        rows (how many are wrong) and explained (share of the recomputed ones); layout for "other_layout"."""
+        return self.document["causes"]
+
+    @property
     def hints(self) -> list[str]:
-        """Known mistakes that the errors look like, as sentences."""
+        """Causes, and what wrong rows without one have in common, as sentences."""
         return self.document["hints"]
 
     def __bool__(self) -> bool:

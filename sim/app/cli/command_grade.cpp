@@ -92,7 +92,6 @@ CaseFindings make_grade_findings(const GradeArguments& options, const LoadedScen
   CaseFindings findings = make_findings(options.scenario_path, loaded.text, std::move(outcome));
   findings.machine.clear();  // nobody knows where the record was made
   findings.replay = make_grade_replay(options);
-  findings.notes = graded.hints;
   findings.notes.push_back(describe_inputs(graded));
   findings.notes.push_back(fmt::format("rows of the record are in {} order ({})",
                                        to_name(record.order), record.order_source));

@@ -3,6 +3,7 @@
 #include "sim/base/machine_memory.h"
 #include "sim/base/version.h"
 #include "sim/plan/planner/planner.h"
+#include "sim/run/grade/cause_search.h"
 #include "sim/run/grade/sample.h"
 #include "sim/run/grade/share_search.h"
 #include "sim/run/record/item_tensors.h"
@@ -106,14 +107,22 @@ std::optional<Error> judge_case(Toolbox& toolbox, const Scenario& scenario,
     Result<Verdict> verdict =
         toolbox.oracle.judge(scenario, outcome.inputs, count_hops(plan), control);
     if (!verdict) return verdict.error();
-    outcome.grade =
-        grade_answer(plan, outcome.inputs, outcome.output.answer, verdict.value(),
-                     {.keeps_row_budgets = options.keeps_exact, .budgets = options.budgets});
+    outcome.grade = grade_answer(plan, outcome.inputs, outcome.output.answer, verdict.value(),
+                                 {.keeps_row_budgets = true, .budgets = options.budgets});
     const Answer& exact = verdict.value().exact;
     if (auto error =
             search_shares(toolbox, plan, outcome.inputs, outcome.output.answer,
                           {.exact = exact, .given = exact, .control = control}, outcome.grade))
       return error;
+    if (auto error = find_causes(toolbox, plan, outcome.inputs,
+                                 {.seen = outcome.output.answer,
+                                  .exact = exact,
+                                  .budgets = options.budgets,
+                                  .control = control},
+                                 outcome.grade))
+      return error;
+    if (!options.keeps_exact)
+      for (TensorGrade& tensor : outcome.grade.tensors) tensor.row_budgets.clear();
     if (options.keeps_exact) outcome.exact = std::move(verdict.value().exact);
     return std::nullopt;
   }
@@ -122,6 +131,13 @@ std::optional<Error> judge_case(Toolbox& toolbox, const Scenario& scenario,
                    {.rows = options.sample_rows, .budgets = options.budgets, .control = control});
   if (!sampled) return sampled.error();
   outcome.grade = std::move(sampled.value().grade);
+  if (auto error = find_causes(toolbox, plan, outcome.inputs,
+                               {.seen = outcome.output.answer,
+                                .exact = sampled.value().exact,
+                                .rows = &sampled.value().rows,
+                                .control = control},
+                               outcome.grade))
+    return error;
   outcome.judged = std::move(sampled.value().rows);
   if (options.keeps_exact) outcome.exact = std::move(sampled.value().exact);
   return std::nullopt;

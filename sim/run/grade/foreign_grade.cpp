@@ -2,7 +2,7 @@
 
 #include "sim/base/bit_cast.h"
 #include "sim/run/dtype.h"
-#include "sim/run/grade/grade_hints.h"
+#include "sim/run/grade/cause_search.h"
 #include "sim/run/grade/sample.h"
 #include "sim/run/grade/share_search.h"
 #include "sim/run/run_inputs.h"
@@ -118,15 +118,19 @@ std::optional<Error> refuse_moved_rows(const ForeignRecord& record, const Tensor
                  : "is it this scenario's layout? An imported order goes with --order-file");
 }
 
-/// Copies the record's values of valid tokens into `input` and counts those that differ.
+/// Copies the record's values into `input` and counts those of valid tokens that differ.
 std::optional<Error> take_input(const Tensor& given, const std::vector<bool>& valid, Dtype dtype,
                                 Tensor& input, InputNote& note) {
   const int64_t heads = input.shape[1], lanes = input.shape[2];
   for (int64_t row = 0; row < input.shape[0] * heads; ++row) {
     const int64_t token = row / heads, head = row % heads;
-    if (!valid[token]) continue;
     for (int64_t i = row * lanes; i < (row + 1) * lanes; ++i) {
       const double value = given.values[i];
+      // No answer depends on padding; a mistake that reads it has read the record's.
+      if (!valid[token]) {
+        input.values[i] = value;
+        continue;
+      }
       ++note.values;
       if (value == input.values[i]) continue;
       if (!std::isfinite(value) || round_to(dtype, value) != value)
@@ -324,32 +328,14 @@ std::optional<Error> grade_sample_of(const Toolbox& toolbox, const Plan& plan,
       {.rows = options.sample_rows, .budgets = options.budgets, .control = options.control});
   if (!sampled) return sampled.error();
   graded.grade = std::move(sampled.value().grade);
+  if (auto error = find_causes(toolbox, plan, inputs,
+                               {.seen = answer,
+                                .exact = sampled.value().exact,
+                                .rows = &sampled.value().rows,
+                                .control = options.control},
+                               graded.grade))
+    return error;
   graded.judged = std::move(sampled.value().rows);
-  return std::nullopt;
-}
-
-/// Tries other ways of rounding that explain a failure, and says which scenario setting describes
-/// them.
-std::optional<Error> try_other_roundings(const Toolbox& toolbox, const Plan& plan,
-                                         const RunInputs& inputs, const Answer& answer,
-                                         const ForeignGradeOptions& options, ForeignGrade& graded) {
-  const Numerics& numerics = plan.scenario.numerics;
-  const bool is_narrow = numerics.dtype == Dtype::bf16 || numerics.dtype == Dtype::fp16;
-  if (graded.grade.judgement() != Judgement::fail || !is_narrow ||
-      numerics.accumulate == Accumulate::dtype)
-    return std::nullopt;
-  Scenario other = plan.scenario;
-  other.numerics.accumulate = Accumulate::dtype;
-  const Result<Verdict> verdict =
-      toolbox.oracle.judge(other, inputs, count_hops(plan), options.control);
-  if (!verdict) return verdict.error();
-  const Grade grade = grade_answer(plan, inputs, answer, verdict.value(),
-                                   {.leaves_out_absent = true, .budgets = options.budgets});
-  if (grade.judgement() != Judgement::fail)
-    graded.hints.push_back(fmt::format(
-        "partial results merged in {0} (merge_in_dtype): all tensors keep the budgets of "
-        "accumulate = \"dtype\"",
-        to_name(numerics.dtype)));
   return std::nullopt;
 }
 
@@ -361,19 +347,23 @@ std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan,
   if (!verdict) return verdict.error();
   Answer answer = take_answer(record);
   if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
-  graded.grade = grade_answer(plan, inputs, answer, verdict.value(),
-                              {.keeps_row_budgets = options.keeps_exact,
-                               .leaves_out_absent = true,
-                               .budgets = options.budgets});
+  graded.grade = grade_answer(
+      plan, inputs, answer, verdict.value(),
+      {.keeps_row_budgets = true, .leaves_out_absent = true, .budgets = options.budgets});
   const Answer& exact = verdict.value().exact;
   if (auto error =
           search_shares(toolbox, plan, inputs, answer,
                         {.exact = exact, .given = exact, .control = options.control}, graded.grade))
     return error;
-  graded.hints = explain_grade(plan, answer, exact, graded.grade);
-  if (auto error = try_other_roundings(toolbox, plan, inputs, answer, options, graded))
+  if (auto error = find_causes(
+          toolbox, plan, inputs,
+          {.seen = answer, .exact = exact, .budgets = options.budgets, .control = options.control},
+          graded.grade))
     return error;
-  if (!options.keeps_exact) return std::nullopt;
+  if (!options.keeps_exact) {
+    for (TensorGrade& tensor : graded.grade.tensors) tensor.row_budgets.clear();
+    return std::nullopt;
+  }
   graded.seen = std::move(answer);
   graded.exact = std::move(verdict.value().exact);
   return std::nullopt;
@@ -406,6 +396,8 @@ Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan,
   find_blind_inputs(plan, inputs.value(), graded.grade.blind);
   find_blind_record(record, graded, graded.grade.blind);
   graded.grade.conclude();
+  for (const Cause& cause : graded.grade.causes) graded.hints.push_back(describe(cause));
+  for (const std::string& common : graded.grade.common) graded.hints.push_back(common);
   return graded;
 }
 

@@ -192,8 +192,8 @@ class AnswerGrader {
         budgets_(options.budgets),
         inputs_(inputs),
         verdict_(verdict),
-        grader_(dtype_, {options.keeps_row_budgets, std::max(0, plan.forward.num_steps - 1),
-                         plan.layout.cp_size, std::ssize(plan.layout.slots.sequences)}),
+        grader_(dtype_, {options.keeps_row_budgets, plan.layout.cp_size,
+                         std::ssize(plan.layout.slots.sequences)}),
         q_(root_mean_square(inputs.q.values)),
         k_(root_mean_square(inputs.k.values)),
         v_(root_mean_square(inputs.v.values)),
@@ -530,9 +530,10 @@ std::string describe_first_failure(const Grade& grade) {
     if (!tensor.has_failed()) continue;
     return fmt::format(
         "{}: {}; rel_l2 {:.3g}, budget {:.3g}; worst at rank {}, token {}, head {}: expected "
-        "{:.9g}, seen {:.9g}",
+        "{:.9g}, seen {:.9g}{}",
         tensor.name, describe_failure(tensor), tensor.rel_l2, tensor.budget, tensor.worst.rank,
-        tensor.worst.token, tensor.worst.head, tensor.worst.expected, tensor.worst.seen);
+        tensor.worst.token, tensor.worst.head, tensor.worst.expected, tensor.worst.seen,
+        grade.causes.empty() ? "" : "; cause: " + describe(grade.causes.front()));
   }
   return grade.judgement() == Judgement::blind ? describe_blindness(grade) : "";
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/plan/plan.h"
+#include "sim/run/grade/cause.h"
 #include "sim/run/grade/tensor_grade.h"
 #include "sim/run/judge.h"
 
@@ -18,7 +19,9 @@ std::string_view to_name(Judgement value);
 struct Grade {
   bool passed = true;  // every judged tensor passed, at least one was judged, and none is blind
   std::vector<TensorGrade> tensors;
-  std::vector<std::string> blind;  // why the grade proves nothing, one sentence each
+  std::vector<std::string> blind;   // why the grade proves nothing, one sentence each
+  std::vector<Cause> causes;        // known mistakes that explain a failure, the widest first
+  std::vector<std::string> common;  // what wrong rows without a known cause have in common
 
   /// A failure counts even if other tensors could not be graded.
   Judgement judgement() const;

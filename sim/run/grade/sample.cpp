@@ -84,9 +84,7 @@ void add_scan(const RowScan& scan, TensorGrade& tensor) {
   if (scan.nan + scan.infinite + scan.not_empty == 0) return;
   tensor.passed = false;
   if (!scan.first) return;
-  const int32_t step = tensor.worst.step;
   tensor.worst = *scan.first;
-  tensor.worst.step = step;
 }
 
 double length_of(const Tensor& tensor) {
@@ -152,8 +150,9 @@ Result<SampledGrade> grade_sample(const Toolbox& toolbox, const Plan& plan, cons
   Result<Verdict> verdict = toolbox.oracle.judge_rows(plan.scenario, inputs, seen, sampled.rows,
                                                       count_hops(plan), options.control);
   if (!verdict) return verdict.error();
-  sampled.grade = grade_judged_rows(plan, inputs, seen, verdict.value(), sampled.rows,
-                                    {.leaves_out_absent = true, .budgets = options.budgets});
+  sampled.grade = grade_judged_rows(
+      plan, inputs, seen, verdict.value(), sampled.rows,
+      {.keeps_row_budgets = true, .leaves_out_absent = true, .budgets = options.budgets});
   Grade& grade = sampled.grade;
   for (const RowScan& scan : scans) {
     TensorGrade* tensor = grade.find(scan.name);

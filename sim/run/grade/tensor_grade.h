@@ -8,10 +8,9 @@
 
 namespace cpscope {
 
-/// The place of a tensor with the largest error.
+/// The place of a tensor with the largest error; in padding only if no valid row is wrong.
 struct WorstPlace {
   int32_t rank = 0;   // owner of the token
-  int32_t step = 0;   // last step of the schedule: all steps contribute to a final answer
   int64_t token = 0;  // packed padded id; 0 for tensors by head
   int32_t head = 0;
   double expected = 0.0;
@@ -54,7 +53,7 @@ struct TensorGrade {
   bool groups_passed = true;
   double max_abs = 0.0;
   double rel_l2 = 0.0;
-  double worst_row_rel_l2 = 0.0;
+  double worst_row_rel_l2 = 0.0;  // over the length of the row, or of its terms where they cancel
   double worst_row_excess = 0.0;  // the worst row's error over its allowed one; fails above 1
   double budget = 0.0;      // for rel_l2: twice the error of the plain run, a few roundings of
                             // the accumulator, and a random allowance if rows are few

@@ -73,6 +73,12 @@ void name_worst(const Compared& sides, int64_t row, int64_t lanes, WorstPlace& w
   }
 }
 
+/// True for a row of a valid token, or of a head.
+bool is_valid(const Compared& sides, size_t row) {
+  const auto heads = static_cast<size_t>(sides.exact.shape[1]);
+  return sides.places == nullptr || sides.places->sequences[row / heads] >= 0;
+}
+
 /// The group of a judged row; -1 for none.
 int64_t group_of(const Compared& sides, GroupKind kind, int64_t row) {
   const int64_t heads = sides.exact.shape[1];
@@ -232,7 +238,6 @@ double TensorGrader::widen(const Compared& sides, const Sums& sums, double allow
 TensorGrade TensorGrader::grade(const Compared& sides) const {
   TensorGrade grade;
   grade.name = sides.name;
-  grade.worst.step = options_.last_step;
   if (sides.seen.shape != sides.exact.shape) {
     grade.passed = false;
     grade.rel_l2 = HUGE_VAL;
@@ -325,6 +330,7 @@ void TensorGrader::grade_rows(const Compared& sides, const Weighed& weighed,
   const int64_t lanes = weighed.lanes;
   const double width = std::sqrt(static_cast<double>(lanes));
   double worst_excess = -1;
+  bool names_wrong_valid_row = false;
   for (size_t row = 0; row < weighed.rows.size(); ++row) {
     const Sums& sums = weighed.rows[row];
     const double error = std::sqrt(sums.error), norm = std::sqrt(sums.norm);
@@ -335,9 +341,12 @@ void TensorGrader::grade_rows(const Compared& sides, const Weighed& weighed,
                                     : std::max(kSigmas * explained + sides.known.row * width,
                                                kSigmas / 2 * sides.widened * weighed.lengths[row]);
     if (options_.keeps_row_budgets) grade.row_budgets.push_back(static_cast<float>(allowed));
-    // A row that should be zero has no relative error; its absolute error is in max_abs.
+    // A row whose terms cancel is small by chance: its error is compared with the terms' length. A
+    // row that should be zero has no relative error; its absolute error is in max_abs.
+    const double length =
+        std::max(norm, sides.terms.empty() ? weighed.lengths[row] - norm : sides.terms[row]);
     if (error > 0 && (norm > 0 || !std::isfinite(error)))
-      grade.worst_row_rel_l2 = std::max(grade.worst_row_rel_l2, ratio(error, norm));
+      grade.worst_row_rel_l2 = std::max(grade.worst_row_rel_l2, ratio(error, length));
     const double excess =
         allowed > 0 && std::isfinite(allowed) ? error / allowed : (error > 0 ? HUGE_VAL : 0.0);
     if (excess > 1) grade.passed = grade.rows_passed = false;
@@ -347,8 +356,15 @@ void TensorGrader::grade_rows(const Compared& sides, const Weighed& weighed,
       if (sides.seen.values[i] != sides.exact.values[i] && !(difference <= grade.max_abs))
         grade.max_abs = difference;
     }
-    if (excess <= worst_excess && !std::isnan(excess)) continue;
-    grade.worst_row_excess = worst_excess = excess;
+    grade.worst_row_excess =
+        std::isnan(excess) ? HUGE_VAL : std::max(grade.worst_row_excess, excess);
+    // Padding is named only if no valid row is wrong.
+    const bool is_wrong_valid_row = is_valid(sides, row) && !(excess <= 1);
+    if (names_wrong_valid_row && !is_wrong_valid_row) continue;
+    const bool is_first_of_kind = is_wrong_valid_row && !names_wrong_valid_row;
+    if (excess <= worst_excess && !std::isnan(excess) && !is_first_of_kind) continue;
+    names_wrong_valid_row = is_wrong_valid_row;
+    worst_excess = excess;
     name_worst(sides, static_cast<int64_t>(row), lanes, grade.worst);
   }
 }

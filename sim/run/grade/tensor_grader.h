@@ -60,7 +60,6 @@ class TensorGrader {
  public:
   struct Options {
     bool keeps_row_budgets = false;
-    int32_t last_step = 0;
     int32_t ranks = 1;
     int64_t sequences = 0;
   };

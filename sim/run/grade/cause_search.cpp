@@ -1,0 +1,621 @@
+#include "sim/run/grade/cause_search.h"
+
+#include "sim/run/grade/row_moves_search.h"
+#include "sim/run/grade/suspects.h"
+#include "sim/run/grade/wrong_rows.h"
+#include "sim/run/run_inputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace cpscope {
+namespace {
+
+/// Parts are kept apart for at most this many ranks.
+constexpr int32_t kMostRanksApart = 256;
+/// Wrong rows of a tensor that are tried first.
+constexpr int64_t kFirstTry = 6;
+/// Work of a search: pairs of a row and a token, times head_dim, over all suspects.
+constexpr double kMostWork = 4e10;
+
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+
+bool is_of_keys(std::string_view name) { return name == "dk" || name == "dv"; }
+
+/// A merge of the parts of one query row.
+struct MergedRow {
+  double lse = kNothing;
+  std::vector<double> out;
+};
+
+/// Sums and maxima of the parts of a query that count.
+MergedRow merge_parts(const QueryParts& parts, std::span<const double> times, double sink,
+                      double sinks) {
+  const size_t ranks = parts.top.size(), lanes = parts.out.size() / ranks;
+  MergedRow merged{kNothing, std::vector<double>(lanes, 0.0)};
+  double top = kNothing;
+  for (size_t rank = 0; rank < ranks; ++rank)
+    if (times[rank] > 0) top = std::max(top, parts.top[rank]);
+  if (top == kNothing) return merged;  // also with a sink: an empty row
+  if (sinks > 0) top = std::max(top, sink);
+  double sum = sinks > 0 ? sinks * std::exp(sink - top) : 0.0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    if (times[rank] == 0 || parts.top[rank] == kNothing) continue;
+    const double weight = times[rank] * std::exp(parts.top[rank] - top);
+    sum += weight * parts.sum[rank];
+    for (size_t lane = 0; lane < lanes; ++lane)
+      merged.out[lane] += weight * parts.out[rank * lanes + lane];
+  }
+  for (double& value : merged.out) value /= sum;
+  merged.lse = top + std::log(sum);
+  return merged;
+}
+
+/// A merge that does not weigh the parts by their lse. `query_rank`: the owner of the row.
+MergedRow merge_wrongly(const QueryParts& parts, PartsMistake::Merge how, int32_t query_rank) {
+  using Merge = PartsMistake::Merge;
+  const auto ranks = static_cast<int64_t>(parts.top.size());
+  const size_t lanes = parts.out.size() / parts.top.size();
+  MergedRow merged{0.0, std::vector<double>(lanes, 0.0)};
+  double top = kNothing, weights = 0, count = 0;
+  for (const double value : parts.top) top = std::max(top, value);
+  if (top == kNothing) return {kNothing, merged.out};
+  // Ring steps: rank r uses rank r - i's keys in step i.
+  for (int64_t step = 0; step < ranks; ++step) {
+    const auto rank = static_cast<size_t>((query_rank - step + ranks) % ranks);
+    if (parts.top[rank] == kNothing) continue;
+    const double lse = parts.top[rank] + std::log(parts.sum[rank]);
+    const double weight = how == Merge::base_2 ? std::exp2(lse - top) : 1.0;
+    if (how == Merge::last_step) {
+      std::fill(merged.out.begin(), merged.out.end(), 0.0);
+      weights = merged.lse = 0;
+    }
+    for (size_t lane = 0; lane < lanes; ++lane)
+      merged.out[lane] += weight * parts.out[rank * lanes + lane] / parts.sum[rank];
+    merged.lse += lse;
+    weights += weight;
+    ++count;
+  }
+  const double share = how == Merge::sum             ? 1.0
+                       : how == Merge::mean_of_ranks ? static_cast<double>(ranks)
+                                                     : weights;
+  for (double& value : merged.out) value /= share;
+  if (how == Merge::mean) merged.lse /= count;
+  return merged;
+}
+
+/// The search for the causes of one grade.
+class Search {
+ public:
+  Search(const Toolbox& toolbox, const Plan& plan, const RunInputs& inputs,
+         const CauseSearch& search, Grade& grade)
+      : toolbox_(toolbox),
+        plan_(plan),
+        inputs_(inputs),
+        search_(search),
+        grade_(grade),
+        maker_(plan, toolbox.oracle.witness),
+        query_tokens_(tokens_of(Side::q)),
+        key_tokens_(tokens_of(Side::kv)) {}
+
+  std::optional<Error> run() {
+    collect();
+    if (tensors_.empty()) return std::nullopt;
+    if (auto error = try_rounded_merges()) return error;
+    if (named_.empty()) {
+      look_at_values();
+      if (auto error = try_suspects()) return error;
+    }
+    name_causes();
+    for (const WrongTensor& tensor : tensors_)
+      if (!named_.contains(tensor.name)) describe_common(tensor);
+    return std::nullopt;
+  }
+
+ private:
+  const std::vector<int64_t>& tokens_by(Side side) const {
+    return side == Side::q ? query_tokens_ : key_tokens_;
+  }
+  std::vector<int64_t> tokens_of(Side side) const {
+    if (search_.rows != nullptr)
+      return side == Side::q ? search_.rows->query_tokens : search_.rows->key_tokens;
+    std::vector<int64_t> all(static_cast<size_t>(plan_.layout.slots.tokens_of(side)));
+    std::iota(all.begin(), all.end(), int64_t{0});
+    return all;
+  }
+
+  static std::optional<Tensor Answer::*> member_of(std::string_view name) {
+    for (const auto& [known, member] :
+         std::initializer_list<std::pair<std::string_view, Tensor Answer::*>>{{"out", &Answer::out},
+                                                                              {"lse", &Answer::lse},
+                                                                              {"dq", &Answer::dq},
+                                                                              {"dk", &Answer::dk},
+                                                                              {"dv", &Answer::dv}})
+      if (known == name) return member;
+    return std::nullopt;
+  }
+
+  SampleSizes sample_sizes() const {
+    const double tokens =
+        static_cast<double>(std::max(plan_.layout.slots.tokens, plan_.layout.slots.kv_tokens));
+    const double row = tokens * (plan_.scenario.attention.head_dim_qk + 64.0 +
+                                 static_cast<double>(plan_.scenario.attention.slices.size()));
+    // About 30 suspects, of which most are dropped after the first try.
+    const double rows = kMostWork / (row * 30.0);
+    return {static_cast<size_t>(std::clamp(rows, 8.0, 32.0)),
+            static_cast<size_t>(std::clamp(rows / 3, 4.0, 12.0))};
+  }
+
+  /// Finds the wrong rows of the failed tensors.
+  void collect() {
+    const SampleSizes sizes = sample_sizes();
+    for (const TensorGrade& tensor : grade_.tensors) {
+      const auto member = member_of(tensor.name);
+      if (!member || !tensor.has_failed() || !tensor.judged) continue;
+      const Tensor &seen = search_.seen.**member, &exact = search_.exact.**member;
+      const Side side = is_of_keys(tensor.name) ? Side::kv : Side::q;
+      const std::vector<int64_t>& tokens = tokens_by(side);
+      const int64_t heads = exact.shape.size() > 1 ? exact.shape[1] : 0;
+      if (seen.shape.size() != exact.shape.size() || heads == 0 ||
+          std::ssize(tensor.row_budgets) != std::ssize(tokens) * heads)
+        continue;
+      WrongTensor found = find_wrong_rows(tensor, seen, exact, side, tokens,
+                                          valid_ids(plan_.layout.slots, side), sizes);
+      if (!found.wrong.empty() && !is_convention(found)) tensors_.push_back(std::move(found));
+    }
+  }
+
+  /// Rows that some back ends leave undefined, or mark in another way.
+  bool is_convention(const WrongTensor& tensor) {
+    if (tensor.is_padding) {
+      const std::vector<bool> valid = valid_ids(plan_.layout.slots, tensor.side);
+      std::set<int64_t> tokens;
+      for (const JudgedRow& row : tensor.all_wrong) tokens.insert(row.at.token);
+      grade_.common.push_back(fmt::format(
+          "{}: the valid rows agree; {} of {} padding rows do not hold {}: they are undefined in "
+          "some back ends, and --ignore-padding leaves them out",
+          tensor.name, tokens.size(), std::count(valid.begin(), valid.end(), false),
+          tensor.name == "lse" ? "-inf" : "0"));
+      return true;
+    }
+    const bool is_infinity_swapped =
+        tensor.name == "lse" &&
+        std::all_of(tensor.all_wrong.begin(), tensor.all_wrong.end(), [](const JudgedRow& row) {
+          return row.exact.front() == kNothing && row.seen.front() == -kNothing;
+        });
+    if (!is_infinity_swapped) return false;
+    grade_.common.push_back(fmt::format(
+        "lse: {} rows that see no key hold +inf where -inf is meant (FlashAttention-2 writes +inf)",
+        tensor.all_wrong.size()));
+    return true;
+  }
+
+  Explanation start_explanation(std::string name, std::string text, std::string layout = {}) const {
+    return {std::move(name), std::move(text), std::move(layout),
+            std::vector<RowFit>(tensors_.size())};
+  }
+
+  /// Partial results merged in the dtype: errors of a few budgets, in all rows.
+  std::optional<Error> try_rounded_merges() {
+    constexpr double kMostBudgets = 16.0;
+    const Numerics& numerics = plan_.scenario.numerics;
+    const bool is_narrow = numerics.dtype == Dtype::bf16 || numerics.dtype == Dtype::fp16;
+    if (!is_narrow || numerics.accumulate == Accumulate::dtype || search_.rows != nullptr)
+      return std::nullopt;
+    for (const TensorGrade& tensor : grade_.tensors)
+      if (tensor.has_failed() && !(tensor.rel_l2 <= kMostBudgets * tensor.budget))
+        return std::nullopt;
+    Scenario other = plan_.scenario;
+    other.numerics.accumulate = Accumulate::dtype;
+    const Result<Verdict> verdict =
+        toolbox_.oracle.judge(other, inputs_, count_hops(plan_), search_.control);
+    if (!verdict) return verdict.error();
+    const Grade grade = grade_answer(plan_, inputs_, search_.seen, verdict.value(),
+                                     {.leaves_out_absent = true, .budgets = search_.budgets});
+    if (grade.judgement() == Judgement::fail) return std::nullopt;
+    Explanation merges = start_explanation(
+        "merge_in_dtype", fmt::format("partial results are merged in {0}: all tensors are within "
+                                      "the budgets of accumulate = \"dtype\"",
+                                      to_name(numerics.dtype)));
+    for (size_t t = 0; t < tensors_.size(); ++t)
+      merges.fits[t].wrong = merges.fits[t].explained = std::ssize(tensors_[t].wrong);
+    name(merges);
+    return std::nullopt;
+  }
+
+  /// Mistakes that the values themselves show.
+  void look_at_values() {
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      const auto member = *member_of(tensors_[t].name);
+      MovesSearch moves{tensors_[t],
+                        search_.seen.*member,
+                        {search_.exact.*member, tokens_by(tensors_[t].side)},
+                        std::nullopt,
+                        maker_,
+                        plan_.scenario.numerics.dtype};
+      if (is_of_keys(tensors_[t].name))
+        moves.twin.emplace(tensors_[t].name == "dk" ? search_.exact.dv : search_.exact.dk,
+                           key_tokens_);
+      for (Explanation& found : find_moved_rows(moves)) {
+        // The same mistake may be found in several tensors.
+        const auto known =
+            std::find_if(explanations_.begin(), explanations_.end(), [&](const Explanation& other) {
+              return other.name == found.name && other.text == found.text;
+            });
+        if (known != explanations_.end()) {
+          known->fits[t] = found.fits.front();
+          continue;
+        }
+        explanations_.push_back(start_explanation(found.name, found.text, found.layout));
+        explanations_.back().fits[t] = found.fits.front();
+      }
+    }
+  }
+
+  bool has_pairs() const { return inputs_.k.shape[0] > 0 && inputs_.q.shape[0] > 0; }
+
+  std::optional<Error> try_suspects() {
+    if (!has_pairs()) return std::nullopt;
+    // Where several mistakes give the same answers, the first is named: gradients that nobody added
+    // up, then what is simple to say, then parts of it.
+    std::vector<PartsMistake> first{{.name = "", .text = "as asked"}}, parts;
+    const bool has_parts = plan_.layout.cp_size > 1 && plan_.layout.cp_size <= kMostRanksApart;
+    if (has_parts) parts = maker_.parts_mistakes();
+    const auto is_first = [](const PartsMistake& part) {
+      return part.name == "local_gradients_only";
+    };
+    std::copy_if(parts.begin(), parts.end(), std::back_inserter(first), is_first);
+    std::erase_if(parts, is_first);
+    if (auto error = try_suspect(maker_.as_asked(has_parts), first)) return error;
+    for (const Suspect& suspect : maker_.make())
+      if (auto error = try_suspect(suspect, {{.name = suspect.name, .text = suspect.text}}))
+        return error;
+    return has_parts ? try_suspect(maker_.as_asked(true), parts) : std::nullopt;
+  }
+
+  /// Rows of a request, and where the rows of each tensor are among them.
+  struct Rows {
+    AlteredRequest request;
+    std::map<RowAddress, size_t> queries, keys;
+
+    void add(Side side, const RowAddress& at) {
+      auto& places = side == Side::q ? queries : keys;
+      auto& rows = side == Side::q ? request.queries : request.keys;
+      if (places.emplace(at, rows.size()).second) rows.push_back(at);
+    }
+  };
+
+  /// The out and lse from which gradients of keys are computed.
+  struct Given {
+    const Tensor *out = nullptr, *lse = nullptr;
+  };
+  Given given() const {
+    const bool is_whole = search_.rows == nullptr;
+    const auto choose = [&](const Tensor& seen, const Tensor& exact) -> const Tensor* {
+      if (!seen.values.empty()) return &seen;
+      return is_whole && !exact.values.empty() ? &exact : nullptr;
+    };
+    return {choose(search_.seen.out, search_.exact.out),
+            choose(search_.seen.lse, search_.exact.lse)};
+  }
+
+  /// True if out or lse is wrong, or missing, so that gradients of keys need the mistake's own.
+  bool needs_own_forward() const {
+    const bool has_both = !search_.seen.out.values.empty() && !search_.seen.lse.values.empty();
+    return !has_both &&
+           std::any_of(tensors_.begin(), tensors_.end(),
+                       [](const WrongTensor& tensor) { return tensor.side == Side::q; });
+  }
+
+  std::optional<Error> try_suspect(const Suspect& suspect,
+                                   const std::vector<PartsMistake>& mistakes) {
+    // A few rows tell most suspects apart from what was seen.
+    Result<std::vector<Explanation>> first = fit_suspect(suspect, mistakes, kFirstTry);
+    if (!first) return first.error();
+    std::vector<PartsMistake> likely;
+    for (size_t m = 0; m < mistakes.size(); ++m) {
+      const auto& fits = first.value()[m].fits;
+      if (std::any_of(fits.begin(), fits.end(), [](const RowFit& fit) {
+            return fit.wrong > 0 && fit.explained * 3 >= fit.wrong * 2;
+          }))
+        likely.push_back(mistakes[m]);
+    }
+    if (likely.empty()) return std::nullopt;
+    Result<std::vector<Explanation>> whole =
+        fit_suspect(suspect, likely, std::numeric_limits<int64_t>::max());
+    if (!whole) return whole.error();
+    for (Explanation& explanation : whole.value()) explanations_.push_back(std::move(explanation));
+    return std::nullopt;
+  }
+
+  /// The fits of each mistake in the first rows of every tensor.
+  Result<std::vector<Explanation>> fit_suspect(const Suspect& suspect,
+                                               const std::vector<PartsMistake>& mistakes,
+                                               int64_t most_rows) {
+    Rows rows;
+    rows.request.has_gradients = !inputs_.d_out.values.empty();
+    const Given from = given();
+    for (const WrongTensor& tensor : tensors_) {
+      const bool needs_given = tensor.side == Side::kv;
+      if (needs_given && (from.out == nullptr || from.lse == nullptr)) continue;
+      for (const auto* list : {&tensor.wrong, &tensor.right})
+        for (int64_t i = 0; i < std::min(most_rows, std::ssize(*list)); ++i)
+          rows.add(tensor.side, (*list)[static_cast<size_t>(i)].at);
+    }
+    rows.request.out = from.out;
+    rows.request.lse = from.lse;
+    // Without the answer's own out and lse, gradients follow from those that the mistake gives.
+    std::optional<Answer> own;
+    if (!rows.request.keys.empty() && needs_own_forward()) {
+      if (most_rows == kFirstTry) {
+        rows.request.keys.clear();
+      } else {
+        Result<std::optional<Answer>> forward = forward_of(suspect);
+        if (!forward) return forward.error();
+        own = std::move(forward).value();
+        if (!own) rows.request.keys.clear();
+      }
+    }
+    if (own) {
+      rows.request.out = &own->out;
+      rows.request.lse = &own->lse;
+    }
+    const Result<AlteredRows> altered =
+        toolbox_.oracle.altered(inputs_, suspect.attention, rows.request, search_.control);
+    if (!altered) return altered.error();
+    std::vector<Explanation> fitted;
+    for (const PartsMistake& mistake : mistakes) {
+      fitted.push_back(start_explanation(mistake.name, mistake.text, suspect.layout));
+      for (size_t t = 0; t < tensors_.size(); ++t) {
+        const WrongTensor& tensor = tensors_[t];
+        const bool is_of_key = tensor.side == Side::kv;
+        if (is_of_key ? mistake.of_queries_only : mistake.of_keys_only) continue;
+        if (mistake.of_queries_only && tensor.name == "dq") continue;
+        if (is_of_key && rows.request.keys.empty()) continue;
+        fitted.back().fits[t] =
+            fit_rows(tensor, suspect, mistake, rows, altered.value(), most_rows);
+      }
+    }
+    return fitted;
+  }
+
+  RowFit fit_rows(const WrongTensor& tensor, const Suspect& suspect, const PartsMistake& mistake,
+                  const Rows& rows, const AlteredRows& altered, int64_t most_rows) const {
+    RowFit fit;
+    for (const bool is_wrong : {true, false}) {
+      const std::vector<JudgedRow>& list = is_wrong ? tensor.wrong : tensor.right;
+      for (int64_t i = 0; i < std::min(most_rows, std::ssize(list)); ++i) {
+        const JudgedRow& row = list[static_cast<size_t>(i)];
+        const std::vector<double> predicted = predict(tensor, suspect, mistake, rows, altered, row);
+        const bool is_near = tensor.excess(row, predicted) <= 1;
+        if (is_wrong) {
+          ++fit.wrong;
+          fit.explained += is_near ? 1 : 0;
+        } else {
+          ++fit.right;
+          fit.contradicted += is_near ? 0 : 1;
+        }
+      }
+    }
+    return fit;
+  }
+
+  std::vector<double> predict(const WrongTensor& tensor, const Suspect& suspect,
+                              const PartsMistake& mistake, const Rows& rows,
+                              const AlteredRows& altered, const JudgedRow& row) const {
+    if (tensor.side == Side::kv) {
+      const KeyParts& parts = altered.keys[rows.keys.at(row.at)];
+      return add_parts(tensor.name == "dk" ? parts.dk : parts.dv, suspect, mistake, row.at.token);
+    }
+    const QueryParts& parts = altered.queries[rows.queries.at(row.at)];
+    const auto at = static_cast<size_t>(row.at.token);
+    const int32_t rank = suspect.attention.query_ranks[at];
+    std::vector<double> times(parts.top.size(), 1.0);
+    if (mistake.times)
+      for (size_t key = 0; key < times.size(); ++key)
+        times[key] = mistake.times(rank, static_cast<int32_t>(key));
+    const double sink = inputs_.sink.empty() ? 0.0 : inputs_.sink[static_cast<size_t>(row.at.head)];
+    const MergedRow merged = mistake.merge == PartsMistake::Merge::by_lse
+                                 ? merge_parts(parts, times, sink, suspect.sinks)
+                                 : merge_wrongly(parts, mistake.merge, rank);
+    if (tensor.name == "out") return merged.out;
+    if (tensor.name == "lse") return {merged.lse};
+    return predict_dq(parts, times, merged, row.at);
+  }
+
+  /// dq from the answer's own out and lse, or from those that the mistake gives.
+  std::vector<double> predict_dq(const QueryParts& parts, const std::vector<double>& times,
+                                 const MergedRow& merged, const RowAddress& at) const {
+    const size_t lanes = parts.dq_1.size() / parts.top.size();
+    std::vector<double> dq(lanes, 0.0);
+    const size_t row = static_cast<size_t>(at.token * plan_.scenario.attention.heads + at.head);
+    const double lse = search_.seen.lse.values.empty() ? merged.lse : search_.seen.lse.values[row];
+    const std::span<const double> out =
+        search_.seen.out.values.empty() ? std::span<const double>(merged.out)
+                                        : std::span(search_.seen.out.values)
+                                              .subspan(row * merged.out.size(), merged.out.size());
+    if (!std::isfinite(lse)) return dq;
+    double delta = 0;
+    for (size_t lane = 0; lane < out.size(); ++lane)
+      delta += out[lane] * inputs_.d_out.values[row * out.size() + lane];
+    for (size_t rank = 0; rank < parts.top.size(); ++rank) {
+      if (times[rank] == 0 || parts.top[rank] == kNothing) continue;
+      const double weight = times[rank] * std::exp(parts.top[rank] - lse);
+      for (size_t lane = 0; lane < lanes; ++lane)
+        dq[lane] +=
+            weight * (parts.dq_p[rank * lanes + lane] - delta * parts.dq_1[rank * lanes + lane]);
+    }
+    return dq;
+  }
+
+  static std::vector<double> add_parts(const std::vector<double>& parts, const Suspect& suspect,
+                                       const PartsMistake& mistake, int64_t token) {
+    const auto ranks = static_cast<size_t>(suspect.attention.ranks);
+    const size_t lanes = parts.size() / ranks;
+    const int32_t key_rank = suspect.attention.key_ranks[static_cast<size_t>(token)];
+    std::vector<double> sum(lanes, 0.0);
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      const double times =
+          mistake.times ? mistake.times(static_cast<int32_t>(rank), key_rank) : 1.0;
+      if (times == 0) continue;
+      for (size_t lane = 0; lane < lanes; ++lane) sum[lane] += times * parts[rank * lanes + lane];
+    }
+    return sum;
+  }
+
+  /// The whole out and lse under a mistake; nothing if that is too much work.
+  Result<std::optional<Answer>> forward_of(const Suspect& suspect) const {
+    const Attention& attention = plan_.scenario.attention;
+    const double work = static_cast<double>(inputs_.q.shape[0]) *
+                        static_cast<double>(inputs_.k.shape[0]) * attention.heads *
+                        (attention.head_dim_qk + attention.head_dim_v);
+    constexpr double kMostForward = 1e9;
+    if (work > kMostForward) return std::optional<Answer>();
+    AlteredRequest request;
+    for (int64_t token = 0; token < inputs_.q.shape[0]; ++token)
+      for (int32_t head = 0; head < attention.heads; ++head)
+        request.queries.push_back({token, head});
+    Suspect whole = suspect;
+    whole.attention.ranks = 1;
+    std::fill(whole.attention.query_ranks.begin(), whole.attention.query_ranks.end(), 0);
+    std::fill(whole.attention.key_ranks.begin(), whole.attention.key_ranks.end(), 0);
+    const Result<AlteredRows> rows =
+        toolbox_.oracle.altered(inputs_, whole.attention, request, search_.control);
+    if (!rows) return rows.error();
+    Answer answer;
+    answer.out = {
+        "out", {inputs_.q.shape[0], attention.heads, attention.head_dim_v}, Dtype::fp64, {}};
+    answer.lse = {"lse", {inputs_.q.shape[0], attention.heads}, Dtype::fp64, {}};
+    constexpr double kOnce[] = {1.0};
+    for (size_t row = 0; row < request.queries.size(); ++row) {
+      const double sink =
+          inputs_.sink.empty() ? 0.0 : inputs_.sink[static_cast<size_t>(request.queries[row].head)];
+      const MergedRow merged = merge_parts(rows.value().queries[row], kOnce, sink, suspect.sinks);
+      answer.lse.values.push_back(merged.lse);
+      answer.out.values.insert(answer.out.values.end(), merged.out.begin(), merged.out.end());
+    }
+    return std::optional(std::move(answer));
+  }
+
+  /// Chooses, again and again, the explanation that explains most of the tensors that are left.
+  void name_causes() {
+    for (;;) {
+      const Explanation* best = nullptr;
+      int64_t best_tensors = 0;
+      double best_contradicted = 0;
+      for (const Explanation& explanation : explanations_) {
+        int64_t tensors = 0, right = 0, contradicted = 0;
+        for (size_t t = 0; t < tensors_.size(); ++t) {
+          if (named_.contains(tensors_[t].name) || !explanation.fits[t].explains()) continue;
+          ++tensors;
+          right += explanation.fits[t].right;
+          contradicted += explanation.fits[t].contradicted;
+        }
+        const double share =
+            right > 0 ? static_cast<double>(contradicted) / static_cast<double>(right) : 0.0;
+        const bool is_better =
+            tensors > best_tensors || (tensors == best_tensors && share < best_contradicted - 0.05);
+        if (tensors == 0 || !is_better) continue;
+        best = &explanation;
+        best_tensors = tensors;
+        best_contradicted = share;
+      }
+      if (best == nullptr) return;
+      name(*best);
+    }
+  }
+
+  void name(const Explanation& explanation) {
+    Cause cause{explanation.name, explanation.text, {}, 0, 0.0, explanation.layout};
+    int64_t wrong = 0, explained = 0;
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      if (named_.contains(tensors_[t].name) || !explanation.fits[t].explains()) continue;
+      named_.insert(tensors_[t].name);
+      cause.tensors.push_back(tensors_[t].name);
+      cause.rows += std::ssize(tensors_[t].all_wrong);
+      wrong += explanation.fits[t].wrong;
+      explained += explanation.fits[t].explained;
+    }
+    cause.explained = static_cast<double>(explained) / static_cast<double>(wrong);
+    if (cause.name.empty()) {
+      grade_.common.push_back(
+          fmt::format("{} follow{} from the answer's own out and lse, which are wrong",
+                      fmt::join(cause.tensors, ", "), cause.tensors.size() == 1 ? "s" : ""));
+      return;
+    }
+    grade_.causes.push_back(std::move(cause));
+  }
+
+  /// What the wrong rows of a tensor without a cause have in common.
+  void describe_common(const WrongTensor& tensor) {
+    const TokenPlaces& places = tensor.side == Side::q ? maker_.queries() : maker_.keys();
+    std::set<int32_t> ranks, heads, sequences;
+    int64_t first = std::numeric_limits<int64_t>::max(), last = -1, divisor = 0;
+    for (const JudgedRow& row : tensor.all_wrong) {
+      const auto at = static_cast<size_t>(row.at.token);
+      ranks.insert(places.rank[at]);
+      heads.insert(row.at.head);
+      sequences.insert(places.slot[at]);
+      first = std::min(first, places.position[at]);
+      last = std::max(last, places.position[at]);
+      divisor = std::gcd(divisor, places.position[at]);
+    }
+    std::vector<std::string> common;
+    const auto add_set = [&](const char* noun, const std::set<int32_t>& found, size_t all) {
+      constexpr size_t kShown = 8;
+      if (found.size() == all || found.size() > kShown) return;
+      common.push_back(
+          fmt::format("{}{} {}", noun, found.size() == 1 ? "" : "s", fmt::join(found, ", ")));
+    };
+    add_set("rank", ranks, places.ids.size());
+    add_set(tensor.side == Side::q ? "head" : "KV head", heads,
+            static_cast<size_t>(tensor.side == Side::q ? plan_.scenario.attention.heads
+                                                       : plan_.scenario.attention.kv_heads));
+    add_set("sequence", sequences, plan_.layout.slots.sequences.size());
+    if (first > 0 || first == last)
+      common.push_back(first == last ? fmt::format("position {}", first)
+                                     : fmt::format("positions {} to {}", first, last));
+    if (divisor > 1 && first != last)
+      common.push_back(fmt::format("positions that are multiples of {}", divisor));
+    std::string text =
+        fmt::format("{}: no known cause explains the {} wrong row{}", tensor.name,
+                    tensor.all_wrong.size(), tensor.all_wrong.size() == 1 ? "" : "s");
+    if (!common.empty()) text += fmt::format("; all are of {}", fmt::join(common, ", of "));
+    grade_.common.push_back(std::move(text));
+  }
+
+  const Toolbox& toolbox_;
+  const Plan& plan_;
+  const RunInputs& inputs_;
+  const CauseSearch& search_;
+  Grade& grade_;
+  const SuspectMaker maker_;
+  const std::vector<int64_t> query_tokens_, key_tokens_;
+  std::vector<WrongTensor> tensors_;
+  std::vector<Explanation> explanations_;
+  std::set<std::string> named_;
+};
+
+}  // namespace
+
+std::string describe(const Cause& cause) {
+  return fmt::format("{}: {} ({}; {:.0f} % of {} wrong rows)", cause.name, cause.text,
+                     fmt::join(cause.tensors, ", "), 100 * cause.explained, cause.rows);
+}
+
+std::optional<Error> find_causes(const Toolbox& toolbox, const Plan& plan, const RunInputs& inputs,
+                                 const CauseSearch& search, Grade& grade) {
+  if (grade.judgement() != Judgement::fail || !toolbox.oracle.altered) return std::nullopt;
+  return Search(toolbox, plan, inputs, search, grade).run();
+}
+
+}  // namespace cpscope

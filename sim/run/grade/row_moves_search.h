@@ -1,0 +1,56 @@
+#pragma once
+
+// Private to the search for causes: wrong rows that are right rows of other places, or simple
+// functions of the right ones.
+
+#include "sim/run/grade/suspects.h"
+#include "sim/run/grade/wrong_rows.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cpscope {
+
+/// How well one suspected mistake explains the sampled rows of one tensor.
+struct RowFit {
+  int64_t wrong = 0, explained = 0;     // sampled wrong rows, and those that it explains
+  int64_t right = 0, contradicted = 0;  // sampled right rows, and those that it would change
+  bool explains() const { return wrong > 0 && explained * 10 >= wrong * 9; }
+};
+
+/// A suspected mistake and its fits; `fits` [tensor].
+struct Explanation {
+  std::string name, text, layout = {};
+  std::vector<RowFit> fits;
+};
+
+/// The judged exact rows of one tensor, all heads of every judged token.
+struct ExactRows {
+  ExactRows(const Tensor& exact_rows, const std::vector<int64_t>& judged)
+      : exact(exact_rows), tokens(judged) {}
+
+  const Tensor& exact;
+  const std::vector<int64_t>& tokens;  // [row of `exact`] ascending packed padded ids
+
+  /// Empty if the token was not judged.
+  std::span<const double> row(const RowAddress& at) const;
+};
+
+/// What is needed to look at one failed tensor.
+struct MovesSearch {
+  const WrongTensor& tensor;
+  const Tensor& seen;
+  ExactRows rows;
+  std::optional<ExactRows> twin;  // dv for dk, dk for dv
+  const SuspectMaker& maker;
+  Dtype dtype = Dtype::bf16;  // of the scenario
+};
+
+/// Mistakes that are seen in the values of one tensor alone, each with its one fit: zeros, rows
+/// that were not written, factors, exchanged heads, rows of other places. Exchanged rows are found
+/// only among the judged ones.
+std::vector<Explanation> find_moved_rows(const MovesSearch& search);
+
+}  // namespace cpscope

@@ -1,0 +1,533 @@
+#include "sim/run/grade/suspects.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+bool is_causal(MaskType type) {
+  return type == MaskType::causal || type == MaskType::padding_causal;
+}
+bool is_bottom_right(MaskType type) {
+  return type == MaskType::causal_bottom_right || type == MaskType::padding_causal_bottom_right;
+}
+bool has_window(const Attention& attention) {
+  return attention.window_left >= 0 || attention.window_right >= 0;
+}
+
+/// A batch of one sequence.
+Scenario one_sequence(const Scenario& scenario, int64_t queries, int64_t keys) {
+  Scenario one = scenario;
+  one.batch.lengths = {queries};
+  one.batch.kv_lengths = {keys};
+  return one;
+}
+
+std::vector<int32_t> heads_in_groups(const Attention& attention) {
+  std::vector<int32_t> heads(static_cast<size_t>(attention.heads));
+  for (int32_t head = 0; head < attention.heads; ++head)
+    heads[static_cast<size_t>(head)] = head / (attention.heads / attention.kv_heads);
+  return heads;
+}
+
+std::vector<int64_t> count_from_zero(int64_t count) {
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), int64_t{0});
+  return numbers;
+}
+
+/// [token] The id of the token that another layout has in the same row of the same rank.
+std::vector<int64_t> ids_in(const TokenPlaces& own, const TokenPlaces& other) {
+  std::vector<int64_t> ids(own.sequence.size());
+  for (size_t at = 0; at < ids.size(); ++at)
+    ids[at] = other.ids[static_cast<size_t>(own.rank[at])][static_cast<size_t>(own.local[at])];
+  return ids;
+}
+
+/// True if every rank owns as many tokens in both layouts.
+bool have_same_sizes(const TokenPlaces& own, const TokenPlaces& other) {
+  return std::equal(own.ids.begin(), own.ids.end(), other.ids.begin(), other.ids.end(),
+                    [](const auto& a, const auto& b) { return a.size() == b.size(); });
+}
+
+/// Numbers by which a size can be divided, itself and 1 left out.
+std::vector<int32_t> proper_divisors(int32_t size) {
+  std::vector<int32_t> divisors;
+  for (int32_t n = 2; n < size; ++n)
+    if (size % n == 0) divisors.push_back(n);
+  return divisors;
+}
+
+}  // namespace
+
+SuspectMaker::SuspectMaker(const Plan& plan, const MaskWitness& witness)
+    : plan_(plan),
+      scenario_(plan.scenario),
+      witness_(witness),
+      queries_(places_of(plan.layout, Side::q)),
+      keys_(places_of(plan.layout, Side::kv)) {
+  for (const LayoutKind kind :
+       {LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
+        LayoutKind::striped, LayoutKind::lpt, LayoutKind::lpt_local}) {
+    if (kind == plan.layout.kind || plan.layout.cp_size < 2) continue;
+    Scenario other = scenario_;
+    other.parallel.layout = kind;
+    // Of the same slots, as this layout has rounded them.
+    for (size_t s = 0; s < other.batch.slots.size(); ++s) {
+      other.batch.slots[s] = plan.layout.slots.sequences[s].q_slot;
+      other.batch.kv_slots[s] = plan.layout.slots.sequences[s].kv_slot;
+    }
+    const Result<Layout> layout = make_layout(other);
+    if (!layout || layout.value().slots.sequences != plan.layout.slots.sequences ||
+        layout.value().slots.tokens != plan.layout.slots.tokens ||
+        layout.value().slots.kv_tokens != plan.layout.slots.kv_tokens)
+      continue;
+    OtherLayout found{std::string(to_name(kind)), places_of(layout.value(), Side::q),
+                      places_of(layout.value(), Side::kv)};
+    if (have_same_sizes(queries_, found.queries) && have_same_sizes(keys_, found.keys))
+      others_.push_back(std::move(found));
+  }
+}
+
+Suspect SuspectMaker::as_asked(bool by_rank) const {
+  Suspect suspect;
+  AlteredAttention& altered = suspect.attention;
+  altered.times = by_mask(scenario_);
+  altered.query_positions = queries_.position;
+  altered.key_positions = keys_.position;
+  altered.theta = scenario_.attention.rope_theta;
+  altered.scale = scenario_.attention.effective_scale();
+  altered.softcap = scenario_.attention.softcap;
+  altered.kv_head_of = heads_in_groups(scenario_.attention);
+  altered.ranks = by_rank ? plan_.layout.cp_size : 1;
+  altered.query_ranks = by_rank ? queries_.rank : std::vector<int32_t>(queries_.rank.size(), 0);
+  altered.key_ranks = by_rank ? keys_.rank : std::vector<int32_t>(keys_.rank.size(), 0);
+  suspect.sinks = scenario_.attention.softmax_type == SoftmaxType::vanilla ? 0.0 : 1.0;
+  return suspect;
+}
+
+/// The mask of a scenario of the same sequences.
+SuspectMaker::Times SuspectMaker::by_mask(const Scenario& scenario) const {
+  return [this, visible = witness_.is_visible(scenario)](int64_t query, int64_t key) {
+    const int32_t sequence = queries_.sequence[static_cast<size_t>(query)];
+    if (sequence < 0 || sequence != keys_.sequence[static_cast<size_t>(key)]) return 0.0;
+    return visible(sequence, queries_.position[static_cast<size_t>(query)],
+                   keys_.position[static_cast<size_t>(key)])
+               ? 1.0
+               : 0.0;
+  };
+}
+
+/// The mask applied to other positions of the valid tokens, as in one long sequence that is as
+/// long for queries as for keys.
+SuspectMaker::Times SuspectMaker::by_positions(std::vector<int64_t> queries,
+                                               std::vector<int64_t> keys,
+                                               bool within_sequences) const {
+  const int64_t length = std::max(queries_.tokens(), keys_.tokens());
+  return [this, within_sequences, queries = std::move(queries), keys = std::move(keys),
+          visible = witness_.is_visible(one_sequence(scenario_, length, length))](int64_t query,
+                                                                                  int64_t key) {
+    const int32_t sequence = queries_.sequence[static_cast<size_t>(query)],
+                  other = keys_.sequence[static_cast<size_t>(key)];
+    if (sequence < 0 || other < 0 || (within_sequences && sequence != other)) return 0.0;
+    return visible(0, queries[static_cast<size_t>(query)], keys[static_cast<size_t>(key)]) ? 1.0
+                                                                                           : 0.0;
+  };
+}
+
+Suspect SuspectMaker::with_times(const char* name, std::string text, Times times) const {
+  Suspect suspect = as_asked(false);
+  suspect.name = name;
+  suspect.text = std::move(text);
+  suspect.attention.times = std::move(times);
+  return suspect;
+}
+
+Suspect SuspectMaker::with_attention(const char* name, std::string text,
+                                     const Attention& attention) const {
+  Scenario altered = scenario_;
+  altered.attention = attention;
+  return with_times(name, std::move(text), by_mask(altered));
+}
+
+std::vector<Suspect> SuspectMaker::make() const {
+  std::vector<Suspect> all;
+  add_documents(all);
+  add_masks(all);
+  add_padding(all);
+  if (plan_.layout.cp_size > 1) {
+    add_ranks_alone(all);
+    add_local_masks(all);
+    add_layout_masks(all);
+  }
+  add_rotations(all);
+  add_numbers(all);
+  return all;
+}
+
+void SuspectMaker::add_documents(std::vector<Suspect>& all) const {
+  if (scenario_.batch.lengths.size() < 2) return;
+  const char* name = "documents_ignored";
+  const auto add = [&](std::string text, Times times, const std::vector<int64_t>& queries,
+                       const std::vector<int64_t>& keys) {
+    all.push_back(with_times(name, text, times));
+    if (scenario_.attention.rope_theta == 0.0) return;
+    all.push_back(with_times(name, text + ", and RoPE counts through it", std::move(times)));
+    all.back().attention.query_positions = queries;
+    all.back().attention.key_positions = keys;
+  };
+  const int64_t valid_queries = queries_.valid_before.back() + (queries_.sequence.back() >= 0),
+                valid_keys = keys_.valid_before.back() + (keys_.sequence.back() >= 0);
+  add(
+      "the valid tokens of the batch are treated as one sequence",
+      [this, visible = witness_.is_visible(one_sequence(scenario_, valid_queries, valid_keys))](
+          int64_t query, int64_t key) {
+        const auto q = static_cast<size_t>(query), k = static_cast<size_t>(key);
+        return queries_.sequence[q] >= 0 && keys_.sequence[k] >= 0 &&
+                       visible(0, queries_.valid_before[q], keys_.valid_before[k])
+                   ? 1.0
+                   : 0.0;
+      },
+      queries_.valid_before, keys_.valid_before);
+  if (scenario_.attention.mask_type == MaskType::slices) return;
+  const IsVisible visible =
+      witness_.is_visible(one_sequence(scenario_, queries_.tokens(), keys_.tokens()));
+  if (valid_queries != queries_.tokens() || valid_keys != keys_.tokens())
+    add(
+        "the packed batch is treated as one sequence, padding included",
+        [visible](int64_t query, int64_t key) { return visible(0, query, key) ? 1.0 : 0.0; },
+        count_from_zero(queries_.tokens()), count_from_zero(keys_.tokens()));
+  // A ring that is told of one sequence takes the local buffers for that sequence's chunks.
+  for (const OtherLayout& other : others_) {
+    const std::vector<int64_t> queries = ids_in(queries_, other.queries),
+                               keys = ids_in(keys_, other.keys);
+    add(
+        fmt::format("the ranks' buffers are treated as one sequence in layout {}", other.name),
+        [visible, queries, keys](int64_t query, int64_t key) {
+          return visible(0, queries[static_cast<size_t>(query)], keys[static_cast<size_t>(key)])
+                     ? 1.0
+                     : 0.0;
+        },
+        queries, keys);
+  }
+}
+
+void SuspectMaker::add_masks(std::vector<Suspect>& all) const {
+  const Attention& asked = scenario_.attention;
+  const bool is_cross = scenario_.batch.lengths != scenario_.batch.kv_lengths;
+  const bool has_slices = asked.mask_type == MaskType::slices;
+  Attention full = asked;
+  full.mask_type = MaskType::no_mask;
+  full.slices.clear();
+  if (is_causal(asked.mask_type) || is_bottom_right(asked.mask_type)) {
+    all.push_back(with_attention("causal_ignored", "queries see the keys after them", full));
+  } else if (has_slices) {
+    Attention rectangles = asked;
+    for (MaskSlice& slice : rectangles.slices) slice.type = SliceType::full;
+    if (rectangles.slices != asked.slices)
+      all.push_back(with_attention("causal_ignored", "all slices are full", rectangles));
+    all.push_back(
+        with_attention("slices_ignored", "queries see every key of their sequence", full));
+  }
+  if (!is_causal(asked.mask_type)) {
+    Attention causal = asked;
+    causal.mask_type = MaskType::causal;
+    causal.slices.clear();
+    const bool is_top_left = is_bottom_right(asked.mask_type);
+    if (!is_top_left || is_cross)
+      all.push_back(is_top_left
+                        ? with_attention("aligned_top_left",
+                                         "the causal diagonal begins at the first key", causal)
+                        : with_attention("causal_added", "queries see no keys after them", causal));
+  }
+  if (is_causal(asked.mask_type) && is_cross) {
+    Attention bottom = asked;
+    bottom.mask_type = MaskType::causal_bottom_right;
+    all.push_back(
+        with_attention("aligned_bottom_right", "the causal diagonal ends at the last key", bottom));
+  }
+  if (has_window(asked)) {
+    Attention open = asked;
+    open.window_left = open.window_right = -1;
+    all.push_back(with_attention("window_ignored", "queries see keys outside the window", open));
+    if (is_cross && !has_slices) {
+      all.push_back(with_times("aligned_top_left", "the window is aligned with the first key",
+                               by_positions(queries_.position, keys_.position, true)));
+    }
+    for (const int64_t by : {-1, 1}) {
+      for (const bool is_left : {true, false}) {
+        Attention moved = asked;
+        int64_t& edge = is_left ? moved.window_left : moved.window_right;
+        if (edge < 0 || edge + by < 0) continue;
+        edge += by;
+        all.push_back(with_attention(
+            "mask_shifted",
+            fmt::format("the {} edge of the window is {}", is_left ? "left" : "right", edge),
+            moved));
+      }
+    }
+  }
+  if (asked.chunk_size > 0) {
+    Attention open = asked;
+    open.chunk_size = 0;
+    all.push_back(with_attention("chunk_ignored", "queries see keys of other chunks", open));
+  }
+  if (is_causal(asked.mask_type) || is_bottom_right(asked.mask_type)) {
+    for (const int64_t by : {-1, 1}) {
+      // Compared as positions of one long sequence, so that only the diagonal moves.
+      std::vector<int64_t> queries = queries_.position;
+      const bool ends_last = is_bottom_right(asked.mask_type);
+      for (size_t at = 0; at < queries.size(); ++at) {
+        if (queries_.sequence[at] < 0) continue;
+        const auto s = static_cast<size_t>(queries_.sequence[at]);
+        queries[at] += by;
+        if (ends_last) queries[at] += scenario_.batch.kv_lengths[s] - scenario_.batch.lengths[s];
+      }
+      Scenario other = scenario_;
+      other.attention.mask_type = MaskType::no_mask;
+      const Times moved = [this, queries, open = by_mask(other)](int64_t query, int64_t key) {
+        return keys_.position[static_cast<size_t>(key)] <= queries[static_cast<size_t>(query)]
+                   ? open(query, key)
+                   : 0.0;
+      };
+      all.push_back(with_times("mask_shifted",
+                               by > 0 ? "the causal diagonal is one key too far to the right"
+                                      : "the causal diagonal is one key too far to the left",
+                               moved));
+    }
+  }
+}
+
+void SuspectMaker::add_padding(std::vector<Suspect>& all) const {
+  if (scenario_.attention.mask_type == MaskType::slices) return;
+  Scenario slots = scenario_;
+  bool has_padding = false, is_aligned_otherwise = false;
+  for (size_t s = 0; s < plan_.layout.slots.sequences.size(); ++s) {
+    const SequenceSlot& slot = plan_.layout.slots.sequences[s];
+    slots.batch.lengths[s] = slot.q_slot;
+    slots.batch.kv_lengths[s] = slot.kv_slot;
+    has_padding = has_padding || slot.kv_slot > slot.kv_valid;
+    is_aligned_otherwise =
+        is_aligned_otherwise || slot.kv_slot - slot.q_slot != slot.kv_valid - slot.q_valid;
+  }
+  if (!has_padding && !is_aligned_otherwise) return;
+  const auto by_slots = [this, visible = witness_.is_visible(slots)](int64_t query, int64_t key) {
+    const auto q = static_cast<size_t>(query), k = static_cast<size_t>(key);
+    return queries_.slot[q] >= 0 && queries_.slot[q] == keys_.slot[k] &&
+                   visible(queries_.slot[q], queries_.position[q], keys_.position[k])
+               ? 1.0
+               : 0.0;
+  };
+  all.push_back(with_times("padding_visible", "queries see the padding of their slot", by_slots));
+  if (!is_aligned_otherwise) return;
+  all.push_back(with_times(
+      "aligned_by_padding", "the mask is aligned by the padded lengths of queries and keys",
+      [this, by_slots](int64_t query, int64_t key) {
+        return keys_.sequence[static_cast<size_t>(key)] < 0 ? 0.0 : by_slots(query, key);
+      }));
+}
+
+void SuspectMaker::add_ranks_alone(std::vector<Suspect>& all) const {
+  const auto restrict = [&](std::string text, std::function<bool(int32_t, int32_t)> together) {
+    all.push_back(with_times("rank_alone", std::move(text),
+                             [this, asked = by_mask(scenario_), together = std::move(together)](
+                                 int64_t query, int64_t key) {
+                               return together(queries_.rank[static_cast<size_t>(query)],
+                                               keys_.rank[static_cast<size_t>(key)])
+                                          ? asked(query, key)
+                                          : 0.0;
+                             }));
+  };
+  restrict("every rank sees only its own keys", [](int32_t q, int32_t k) { return q == k; });
+  for (const int32_t size : proper_divisors(plan_.layout.cp_size))
+    restrict(fmt::format("every group of {} consecutive ranks sees only its own keys", size),
+             [size](int32_t q, int32_t k) { return q / size == k / size; });
+  if (scenario_.parallel.comm_type == CommType::a2a_p2p)
+    restrict("every p2p group sees only its own keys",
+             [size = scenario_.parallel.a2a_size](int32_t q, int32_t k) {
+               return q % size == k % size;
+             });
+  if (scenario_.attention.mask_type == MaskType::slices) return;
+  // A framework that is not told of context parallelism sees its shard as one sequence.
+  const Times local = by_positions(queries_.local, keys_.local, false);
+  all.push_back(with_times("rank_alone", "every rank treats its own tokens as one sequence",
+                           [this, local](int64_t query, int64_t key) {
+                             return queries_.rank[static_cast<size_t>(query)] ==
+                                            keys_.rank[static_cast<size_t>(key)]
+                                        ? local(query, key)
+                                        : 0.0;
+                           }));
+  if (scenario_.attention.rope_theta == 0.0) return;
+  all.push_back(all.back());
+  all.back().text += ", RoPE too";
+  all.back().attention.query_positions = queries_.local;
+  all.back().attention.key_positions = keys_.local;
+}
+
+void SuspectMaker::add_local_masks(std::vector<Suspect>& all) const {
+  if (scenario_.attention.mask_type == MaskType::slices) return;
+  const bool looks_at_places = scenario_.attention.mask_type != MaskType::no_mask &&
+                               scenario_.attention.mask_type != MaskType::padding;
+  if (!looks_at_places && !has_window(scenario_.attention) && scenario_.attention.chunk_size == 0)
+    return;
+  struct Way {
+    const char* text;
+    const std::vector<int64_t>&queries, &keys;
+  };
+  for (const Way& way :
+       {Way{"the mask compares places in the ranks' buffers", queries_.local, keys_.local},
+        Way{"the mask compares places in the ranks' parts of the sequence",
+            queries_.local_in_sequence, keys_.local_in_sequence},
+        Way{"the mask compares positions of queries with places of keys in their rank's part",
+            queries_.position, keys_.local_in_sequence},
+        Way{"the mask compares places of queries in their rank's part with positions of keys",
+            queries_.local_in_sequence, keys_.position}})
+    all.push_back(
+        with_times("mask_by_local_place", way.text, by_positions(way.queries, way.keys, true)));
+  // The window and the chunk by place, the causal diagonal by position.
+  if (scenario_.attention.chunk_size > 0 && looks_at_places) {
+    Scenario open = scenario_;
+    open.attention.chunk_size = 0;
+    const int64_t chunk = scenario_.attention.chunk_size;
+    all.push_back(with_times(
+        "mask_by_local_place", "chunks are cut by places in the ranks' parts of the sequence",
+        [this, chunk, times = by_mask(open)](int64_t query, int64_t key) {
+          return queries_.local_in_sequence[static_cast<size_t>(query)] / chunk ==
+                         keys_.local_in_sequence[static_cast<size_t>(key)] / chunk
+                     ? times(query, key)
+                     : 0.0;
+        }));
+  }
+}
+
+void SuspectMaker::add_layout_masks(std::vector<Suspect>& all) const {
+  if (scenario_.attention.mask_type == MaskType::slices) return;
+  for (const OtherLayout& other : others_) {
+    all.push_back(with_times(
+        "other_layout", fmt::format("the mask is that of layout {}", other.name),
+        [queries = ids_in(queries_, other.queries), keys = ids_in(keys_, other.keys),
+         asked = by_mask(scenario_)](int64_t query, int64_t key) {
+          return asked(queries[static_cast<size_t>(query)], keys[static_cast<size_t>(key)]);
+        }));
+    all.back().layout = other.name;
+  }
+}
+
+void SuspectMaker::add_rotations(std::vector<Suspect>& all) const {
+  if (scenario_.attention.rope_theta == 0.0) return;
+  const auto add = [&](const char* name, std::string text, const std::vector<int64_t>& queries,
+                       const std::vector<int64_t>& keys) {
+    all.push_back(with_times(name, std::move(text), by_mask(scenario_)));
+    all.back().attention.query_positions = queries;
+    all.back().attention.key_positions = keys;
+  };
+  all.push_back(with_times("rope_ignored", "q and k are not rotated", by_mask(scenario_)));
+  all.back().attention.theta = 0.0;
+  add("rope_by_local_place", "RoPE counts places in the ranks' buffers", queries_.local,
+      keys_.local);
+  add("rope_by_local_place", "RoPE counts places in the ranks' parts of the sequence",
+      queries_.local_in_sequence, keys_.local_in_sequence);
+  add("rope_by_local_place", "RoPE of q alone counts places in the ranks' parts of the sequence",
+      queries_.local_in_sequence, keys_.position);
+  add("rope_by_local_place", "RoPE of k alone counts places in the ranks' parts of the sequence",
+      queries_.position, keys_.local_in_sequence);
+}
+
+void SuspectMaker::add_numbers(std::vector<Suspect>& all) const {
+  const Attention& asked = scenario_.attention;
+  const double scale = asked.effective_scale();
+  const auto add = [&](const char* name, std::string text) -> Suspect& {
+    all.push_back(with_times(name, std::move(text), by_mask(scenario_)));
+    return all.back();
+  };
+  const double dim = asked.head_dim_qk;
+  for (const auto& [other, what] : std::initializer_list<std::pair<double, const char*>>{
+           {1.0, "1"},
+           {1.0 / dim, "1/head_dim"},
+           {1.0 / std::sqrt(dim), "1/sqrt(head_dim)"},
+           {1.0 / std::sqrt(static_cast<double>(asked.head_dim_v)), "1/sqrt(head_dim_v)"},
+           {scale * scale, "applied twice"},
+           {scale * std::log(2.0), "softmax_scale/log2(e): exp2 of natural logits"}}) {
+    if (std::abs(other - scale) > 1e-9 * scale)
+      add("scale_ignored", fmt::format("the scale of the logits is {}", what)).attention.scale =
+          other;
+  }
+  if (asked.softcap != 0.0) add("softcap_ignored", "logits are not capped").attention.softcap = 0.0;
+  if (asked.softmax_type != SoftmaxType::vanilla) {
+    add("sink_ignored", "the sink is left out").sinks = 0.0;
+    add("sink_counted_twice", "the sink enters twice").sinks = 2.0;
+    if (plan_.layout.cp_size > 2)
+      add("sink_counted_twice", "the sink enters once for every rank").sinks = plan_.layout.cp_size;
+  }
+  if (asked.kv_heads > 1 && asked.kv_heads < asked.heads) {
+    Suspect& heads = add("kv_heads_interleaved", "query head h reads KV head h mod kv_heads");
+    for (int32_t head = 0; head < asked.heads; ++head)
+      heads.attention.kv_head_of[static_cast<size_t>(head)] = head % asked.kv_heads;
+  }
+  std::vector<double> counts{2.0};
+  if (plan_.layout.cp_size > 2) counts.push_back(plan_.layout.cp_size);
+  for (const double times : counts) {
+    Suspect& twice =
+        add("keys_counted_twice", fmt::format("every key counts {} times in the softmax", times));
+    twice.attention.times = [asked_times = by_mask(scenario_), times](int64_t q, int64_t k) {
+      return times * asked_times(q, k);
+    };
+  }
+}
+
+std::vector<PartsMistake> SuspectMaker::parts_mistakes() const {
+  const int32_t ranks = plan_.layout.cp_size;
+  std::vector<PartsMistake> all;
+  all.push_back({.name = "local_gradients_only",
+                 .text = "a rank's dk and dv hold the gradients of its own queries alone",
+                 .times = [](int32_t q, int32_t k) { return q == k ? 1.0 : 0.0; },
+                 .of_keys_only = true});
+  const bool is_ring = scenario_.parallel.comm_type == CommType::p2p;
+  for (const auto& [times, name, what] :
+       std::initializer_list<std::tuple<double, const char*, const char*>>{
+           {0.0, "partial_missing", "is missing"},
+           {2.0, "keys_counted_twice", "is merged twice"}}) {
+    for (int32_t apart = 0; apart < ranks; ++apart) {
+      if (ranks == 2 && times == 0.0 && apart == 1) continue;  // every rank alone
+      all.push_back({.name = name,
+                     .text = is_ring
+                                 ? fmt::format("the partial of ring step {}, rank r - {}'s "
+                                               "keys, {}",
+                                               apart + 1, apart, what)
+                                 : fmt::format("the part of rank r - {}'s keys {}", apart, what),
+                     .times = [apart, ranks, times](int32_t q, int32_t k) {
+                       return (q - k + ranks) % ranks == apart ? times : 1.0;
+                     }});
+    }
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      all.push_back({.name = name,
+                     .text = fmt::format("the part of rank {}'s keys {}", rank, what),
+                     .times = [rank, times](int32_t q, int32_t k) {
+                       return k == rank && q != rank ? times : 1.0;
+                     }});
+      all.push_back(
+          {.name = name,
+           .text = fmt::format("the share of rank {}'s queries {}", rank, what),
+           .times = [rank, times](int32_t q,
+                                  int32_t k) { return q == rank && k != rank ? times : 1.0; },
+           .of_keys_only = true});
+    }
+  }
+  using Merge = PartsMistake::Merge;
+  for (const auto& [merge, text] : std::initializer_list<std::pair<Merge, const char*>>{
+           {Merge::mean, "the outputs of the parts that see a key are averaged"},
+           {Merge::mean_of_ranks, "the outputs of all ranks' parts are averaged"},
+           {Merge::sum, "the outputs of the parts are added"},
+           {Merge::base_2, "parts are weighed by 2 to the power of their natural lse"},
+           {Merge::last_step, "the last part overwrites the others"}})
+    all.push_back(
+        {.name = "merge_without_lse", .text = text, .merge = merge, .of_queries_only = true});
+  return all;
+}
+
+}  // namespace cpscope

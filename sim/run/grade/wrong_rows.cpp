@@ -1,0 +1,101 @@
+#include "sim/run/grade/wrong_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace cpscope {
+namespace {
+
+double length_of_row(std::span<const double> row) {
+  double sum = 0;
+  for (const double value : row) sum += std::isfinite(value) ? value * value : 0.0;
+  return std::sqrt(sum);
+}
+
+double distance_of_rows(std::span<const double> a, std::span<const double> b) {
+  double sum = 0;
+  for (size_t lane = 0; lane < a.size(); ++lane) {
+    if (a[lane] == b[lane] || (std::isnan(a[lane]) && std::isnan(b[lane]))) continue;
+    const double difference = a[lane] - b[lane];
+    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
+    sum += difference * difference;
+  }
+  return std::sqrt(sum);
+}
+
+/// `count` of the rows, spread over all of them without a period, the first of them too.
+std::vector<JudgedRow> spread(const std::vector<JudgedRow>& rows, size_t count) {
+  count = std::min(count, rows.size());
+  std::vector<JudgedRow> chosen, mixed;
+  const double stride = static_cast<double>(rows.size()) / static_cast<double>(count);
+  for (size_t n = 0; n < count; ++n) {
+    constexpr double kGolden = 0.6180339887498949;
+    const double place =
+        (static_cast<double>(n) + std::fmod(static_cast<double>(n + 1) * kGolden, 1.0)) * stride;
+    chosen.push_back(rows[std::min(rows.size() - 1, static_cast<size_t>(place))]);
+  }
+  // Every fifth one, then the next ones: a few first rows lie far apart.
+  constexpr size_t kStride = 5;
+  for (size_t first = 0; first < kStride; ++first)
+    for (size_t n = first; n < chosen.size(); n += kStride) mixed.push_back(chosen[n]);
+  return mixed;
+}
+
+}  // namespace
+
+double WrongTensor::excess(const JudgedRow& row, std::span<const double> predicted) const {
+  // A row of another length may have another error.
+  constexpr double kRowsOverTypical = 3.0;
+  const double allowed =
+      std::max({row.allowed, kRowsOverTypical * std::min(budget, 0.1) * length_of_row(predicted),
+                std::numeric_limits<double>::min()});
+  return distance_of_rows(row.seen, predicted) / allowed;
+}
+
+WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const Tensor& exact,
+                            Side side, const std::vector<int64_t>& tokens,
+                            const std::vector<bool>& is_valid, const SampleSizes& sizes) {
+  const int64_t heads = exact.shape[1], lanes = exact.shape.size() > 2 ? exact.shape[2] : 1;
+  WrongTensor found{.name = tensor.name, .side = side, .budget = tensor.budget, .lanes = lanes};
+  std::vector<std::pair<double, JudgedRow>> rows;  // [judged row] by its excess
+  std::vector<JudgedRow> wrong_padding;
+  for (size_t place = 0; place < tokens.size(); ++place) {
+    for (int64_t head = 0; head < heads; ++head) {
+      const size_t row = place * static_cast<size_t>(heads) + static_cast<size_t>(head);
+      const auto take = [&](const Tensor& from, size_t index) {
+        return std::span(from.values)
+            .subspan(index * static_cast<size_t>(lanes), static_cast<size_t>(lanes));
+      };
+      const JudgedRow judged{{tokens[place], static_cast<int32_t>(head)},
+                             take(seen, static_cast<size_t>(tokens[place] * heads + head)),
+                             take(exact, row),
+                             tensor.row_budgets[row]};
+      const double distance = distance_of_rows(judged.seen, judged.exact);
+      if (!is_valid[static_cast<size_t>(tokens[place])]) {
+        if (distance > judged.allowed) wrong_padding.push_back(judged);
+        continue;
+      }
+      rows.emplace_back(judged.allowed > 0 ? distance / judged.allowed
+                        : distance > 0     ? std::numeric_limits<double>::infinity()
+                                           : 0.0,
+                        judged);
+    }
+  }
+  // A tensor may fail as a whole, or in a head, while no row alone does.
+  for (const double threshold : {1.0, 0.5, 0.25}) {
+    std::vector<JudgedRow> right;
+    for (const auto& [excess, row] : rows)
+      (excess > threshold ? found.all_wrong : right).push_back(row);
+    found.is_padding = found.all_wrong.empty() && threshold == 1.0 && !wrong_padding.empty();
+    if (found.is_padding) found.all_wrong = wrong_padding;
+    if (found.all_wrong.empty()) continue;
+    found.right = spread(right, sizes.right);
+    break;
+  }
+  found.wrong = spread(found.all_wrong, sizes.wrong);
+  return found;
+}
+
+}  // namespace cpscope

@@ -1,0 +1,48 @@
+#pragma once
+
+// Private to the search for causes: the rows of one failed tensor that are wrong.
+
+#include "sim/plan/batch_slots.h"
+#include "sim/run/grade/tensor_grade.h"
+#include "sim/run/judge.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace cpscope {
+
+/// One judged row.
+struct JudgedRow {
+  RowAddress at;
+  std::span<const double> seen, exact;
+  double allowed = 0.0;  // |seen - exact|2
+};
+
+/// One failed tensor of tokens: which of its rows are wrong, and samples of both kinds.
+struct WrongTensor {
+  std::string name;
+  Side side = Side::q;
+  double budget = 0.0;  // relative, of a typical row
+  int64_t lanes = 1;
+  std::vector<JudgedRow> all_wrong = {};
+  bool is_padding = false;  // all valid rows are right, and the wrong ones are padding
+  std::vector<JudgedRow> wrong = {}, right = {};
+
+  /// |seen - predicted|2 over its allowed length; above 1 the prediction does not explain the row.
+  double excess(const JudgedRow& row, std::span<const double> predicted) const;
+};
+
+/// Rows that are recomputed for each failed tensor.
+struct SampleSizes {
+  size_t wrong = 32, right = 12;
+};
+
+/// `exact` holds the judged rows, those of `tokens`; `seen` holds all. `tensor` has the budgets of
+/// its rows. `is_valid`: [token].
+WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const Tensor& exact,
+                            Side side, const std::vector<int64_t>& tokens,
+                            const std::vector<bool>& is_valid, const SampleSizes& sizes);
+
+}  // namespace cpscope

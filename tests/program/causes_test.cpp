@@ -1,0 +1,44 @@
+#include "tests/program/judged_causes.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+class Causes : public testing::TestWithParam<PlantedMistake> {};
+
+TEST_P(Causes, AreNamedInBothTypes) {
+  int failed = 0;
+  for (const char* dtype : {"bf16", "fp32"}) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      const std::string text = random_scenario_of(GetParam(), dtype, seed);
+      const JudgedCauses judged = judge_planted(GetParam(), text);
+      if (judged.grade.passed) continue;  // the mistake changes nothing here
+      ++failed;
+      EXPECT_EQ(judged.first_cause(), GetParam().cause) << judged.describe() << '\n' << text;
+    }
+  }
+  EXPECT_GT(failed, 0) << "the mistake changes nothing";
+}
+
+INSTANTIATE_TEST_SUITE_P(Planted, Causes, testing::ValuesIn(planted_mistakes()), name_of_mistake);
+
+TEST(Causes, OfRightAnswersAreNotLookedFor) {
+  const PlantedMistake right{
+      .name = "Right", .cause = "none", .plant = [](const Plan& plan, const RunInputs& inputs) {
+        return compute_wrongly(plan, inputs, {});
+      }};
+  for (const char* dtype : {"bf16", "fp16", "fp32"}) {
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+      const std::string text = random_scenario_of(right, dtype, seed);
+      const JudgedCauses judged = judge_planted(right, text);
+      EXPECT_TRUE(judged.grade.passed) << describe_first_failure(judged.grade) << text;
+      EXPECT_EQ(judged.describe(), "") << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cpscope::tests

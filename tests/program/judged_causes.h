@@ -1,0 +1,35 @@
+#pragma once
+
+#include "sim/run/grade/grade.h"
+#include "tests/program/planted_mistakes.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+
+/// A planted answer and its grade, with the causes that were named.
+struct JudgedCauses {
+  Grade grade;
+
+  /// The name of the first cause; "none".
+  std::string first_cause() const;
+  /// All causes and what else was said, a line each.
+  std::string describe() const;
+  /// True if at least this share of the rows of a failed tensor is wrong.
+  bool changes_rows(double share) const;
+
+  int64_t wrong_rows = 0, rows = 0;  // of the failed tensor with the largest share of wrong rows
+};
+
+JudgedCauses judge_planted(const PlantedMistake& mistake, const std::string& text);
+
+/// Its name as GoogleTest takes it.
+inline std::string name_of_mistake(const testing::TestParamInfo<PlantedMistake>& mistake) {
+  std::string name = mistake.param.name;
+  std::erase(name, '_');
+  return name;
+}
+
+}  // namespace cpscope::tests

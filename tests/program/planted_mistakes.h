@@ -1,0 +1,58 @@
+#pragma once
+
+#include "sim/plan/plan.h"
+#include "sim/run/judge.h"
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace cpscope::tests {
+
+/// Where a token belongs, worked out from the layout alone.
+struct TokenPlace {
+  int32_t sequence = -1;  // -1: padding
+  int32_t slot = -1;      // -1: the tail
+  int64_t position = 0;   // in its slot
+  int32_t rank = 0;
+  int64_t local = 0;          // row of the rank's buffer
+  int64_t local_of_slot = 0;  // rows of its slot in the rank's buffer before it
+};
+std::vector<TokenPlace> token_places(const Plan& plan, Side side);
+
+/// One wrong attention, computed the slow way: every pair, every head.
+struct WrongAttention {
+  /// How often a key counts for a query; empty: as asked.
+  std::function<double(int64_t query, int64_t key)> times = {};
+  /// The same in the gradients of keys and values alone; empty: `times`.
+  std::function<double(int64_t query, int64_t key)> times_of_keys = {};
+  std::function<double(int64_t query)> query_position = {};
+  std::function<double(int64_t key)> key_position = {};
+  double scale = 0.0;    // 0: as asked
+  bool has_rope = true;  // if the scenario has
+  bool has_cap = true;
+  double sinks = 1.0;  // if the scenario has one
+  bool interleaves_kv_heads = false;
+  /// Merges the parts of the ranks' keys otherwise: mean, sum; empty: by their lse.
+  std::string merge = {};
+};
+
+/// The answer that this attention gives, in the scenario's dtype; backward if it has one.
+Answer compute_wrongly(const Plan& plan, const RunInputs& inputs, const WrongAttention& wrong);
+
+/// One known mistake: the scenarios in which it can happen, and how it is made.
+struct PlantedMistake {
+  std::string name;                                       // of the test
+  std::string cause;                                      // that must be named first
+  std::string attention = {}, batch = {}, parallel = {};  // lines that its scenarios need
+  std::function<Answer(const Plan&, const RunInputs&)> plant;
+};
+const std::vector<PlantedMistake>& planted_mistakes();
+
+/// A random scenario of this mistake, as TOML.
+std::string random_scenario_of(const PlantedMistake& mistake, const std::string& dtype,
+                               uint64_t seed);
+
+}  // namespace cpscope::tests
