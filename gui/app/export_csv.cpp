@@ -3,6 +3,7 @@
 #include "gui/app/prediction.h"
 #include "gui/model/describe.h"
 #include "gui/model/error_field.h"
+#include "gui/model/token_parts.h"
 #include "sim/base/id_vector.h"
 #include "sim/plan/visit_items.h"
 
@@ -89,22 +90,6 @@ class CsvWriter {
   bool has_field_ = false;
 };
 
-/// Number of valid tokens among the ids of a run.
-int64_t count_valid(const PlanIndex& plan, Side side, const TokenRun& run) {
-  int64_t valid = 0;
-  const auto& sequences = plan.plan().layout.slots.sequences;
-  const auto below = [&](int64_t id) {  // number of ids of the run below `id`
-    if (id <= run.begin) return int64_t{0};
-    return std::min(run.count(), (id - run.begin + run.stride - 1) / run.stride);
-  };
-  for (size_t n = plan.first_sequence(side, run.begin); n < sequences.size(); ++n) {
-    const SlotSide slot = sequences[n].side(side);
-    if (slot.begin >= run.end) break;
-    valid += below(slot.valid_end()) - below(slot.begin);
-  }
-  return valid;
-}
-
 void write_layout(const PlanIndex& plan, CsvWriter& csv) {
   csv.line("side", "rank", "row_begin", "row_end", "token_begin", "token_end", "token_stride",
            "tokens", "valid_tokens", "padding_tokens");
@@ -180,7 +165,7 @@ void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
       const TransferItem& item = plan.pass(stage.direction).transfers[static_cast<size_t>(i)];
       csv.line(to_name(stage.direction), i, stage.step + 1, s - first + 1, to_index(item.src),
                to_index(item.dst), to_name(item.payload), name_of(item.link),
-               item.landing == Landing::add ? "add" : "replace", rows_of(plan.plan(), item),
+               item.landing == Landing::add ? "add" : "replace", plan.plan().rows_of(item),
                item.heads.begin, item.heads.end, item.bytes);
     }
   }

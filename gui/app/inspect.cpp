@@ -35,18 +35,16 @@ Inspection inspect_nothing(Sheet sheet) {
   if (index.num_ranks() > 1) ranks.say(" to ").rank(index.num_ranks() - 1);
   sheet.add("Ranks", ranks);
   for (const Side side : {Side::q, Side::kv}) {
-    CaptionWriter tokens = sheet.line();
-    if (index.tokens(side) == 0) continue;
-    tokens.tokens({0, index.tokens(side), 1}, side)
-        .say(", " + count_text(index.tokens(side), "token") + ", padding included");
-    sheet.add(side == Side::q ? "Queries" : "Keys", tokens);
+    const int64_t count = index.tokens(side);
+    if (count == 0) continue;
+    sheet.add(side == Side::q ? "Queries" : "Keys",
+              sheet.line()
+                  .tokens({0, count, 1}, side)
+                  .say(", " + count_text(count, "token") + ", padding included"));
   }
-  CaptionWriter steps = sheet.line();
   if (!index.steps().empty()) {
-    say_step(steps, 0);
-    steps.say(" to ");
-    say_step(steps, static_cast<int32_t>(index.steps().size()) - 1);
-    sheet.add("Schedule", steps);
+    const StepTarget last{static_cast<int32_t>(index.steps().size()) - 1};
+    sheet.add("Schedule", sheet.line().name(StepTarget{0}).say(" to ").name(last));
   }
   sheet.add(
       "Visible pairs",

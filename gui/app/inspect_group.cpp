@@ -1,12 +1,13 @@
 #include "gui/app/inspect_sheet.h"
 #include "gui/model/axis.h"
 #include "gui/model/describe.h"
-#include "sim/base/id_vector.h"
+#include "gui/model/item_words.h"
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,17 +17,10 @@
 namespace cpscope::gui {
 namespace {
 
-std::string bytes_text(int64_t bytes) { return print_bytes(static_cast<double>(bytes)); }
-
 void add_owned(Sheet& sheet, int32_t rank, Side side) {
-  const PlanIndex& index = sheet.index();
-  const Layout& layout = index.plan().layout;
-  const auto& runs = layout.runs(side)[RankId{rank}];
-  CaptionWriter line = sheet.line();
-  line.say(count_text(count_ids(runs), "token") + ": ");
-  if (runs.empty()) line.say("none");
-  line.runs(runs, side);
-  sheet.add(layout.same_kv ? "Queries and keys" : (side == Side::q ? "Queries" : "Keys"), line);
+  const Layout& layout = sheet.plan().layout;
+  add_ids(sheet, layout.same_kv ? "Queries and keys" : (side == Side::q ? "Queries" : "Keys"),
+          layout.runs(side)[RankId{rank}], side, false);
 }
 
 /// Bytes that one rank exchanges with each other rank, in both passes.
@@ -62,35 +56,32 @@ void add_partners(Sheet& sheet, int32_t rank, bool sends) {
   if (most.empty()) {
     line.say("nothing");
   } else {
-    line.say(fmt::format("{}: {} forward, {} backward; {} ", bytes_text(partners.total()),
-                         bytes_text(partners.by_pass.forward),
-                         bytes_text(partners.by_pass.backward), sends ? "to" : "from"));
+    line.say(fmt::format("{}: {} forward, {} backward; {} ", print_bytes(partners.total()),
+                         print_bytes(partners.by_pass.forward),
+                         print_bytes(partners.by_pass.backward), sends ? "to" : "from"));
   }
-  const size_t named = std::min(most.size(), kMostLinks);
-  for (size_t i = 0; i < named; ++i) {
-    if (i > 0) line.say(", ");
-    const LinkTarget link{sends ? rank : most[i].first, sends ? most[i].first : rank};
-    line.word(fmt::format("rank {}", most[i].first), link).say(" " + bytes_text(most[i].second));
-  }
-  say_more(line, static_cast<int64_t>(named), static_cast<int64_t>(most.size()));
+  line.list(most, [&](CaptionWriter&, const auto& partner) {
+    const auto [other, bytes] = partner;
+    line.word(fmt::format("rank {}", other),
+              LinkTarget{sends ? rank : other, sends ? other : rank});
+    line.say(" " + print_bytes(bytes));
+  });
   sheet.add(sends ? "Sends" : "Receives", line);
 }
 
 void add_rank_items(Sheet& sheet, int32_t rank, Direction direction) {
   const PlanIndex& index = sheet.index();
   std::string text;
-  ItemId first;
-  bool has_first = false;
+  std::optional<ItemId> first;
   for (const StageKind kind : kStageKinds) {
     const ItemColumns& c = index.columns(direction, kind);
     const int64_t count = std::count(c.rank.begin(), c.rank.end(), rank);
     if (count == 0) continue;
-    text += (text.empty() ? "" : ", ") + count_items_text(count, kind);
+    text += (text.empty() ? "" : ", ") + count_text(count, to_name(kind));
     if (kind == StageKind::transfer) text += " sent";
     if (kind != StageKind::compute) continue;
     const auto at = std::find(c.rank.begin(), c.rank.end(), rank) - c.rank.begin();
-    first = {direction, kind, at};
-    has_first = true;
+    first = ItemId{direction, kind, at};
     int64_t idle = 0;
     for (size_t i = 0; i < c.rank.size(); ++i)
       idle += c.rank[i] == rank && index.pass(direction).computes[i].num_slices == 0 ? 1 : 0;
@@ -99,41 +90,21 @@ void add_rank_items(Sheet& sheet, int32_t rank, Direction direction) {
   if (text.empty()) return;
   CaptionWriter line = sheet.line();
   line.say(text);
-  if (has_first) {
-    line.say("; begins with ");
-    say_item(line, first);
-  }
+  if (first) line.say("; begins with ").name(*first);
   sheet.add(fmt::format("Items, {}", to_name(direction)), line);
-}
-
-/// What a link carries, by payload: "kv 12 MiB, out 3 MiB".
-std::string payloads_text(const std::array<int64_t, 6>& bytes) {
-  std::string text;
-  for (size_t p = 0; p < bytes.size(); ++p) {
-    if (bytes[p] == 0) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_name(static_cast<Payload>(p)),
-                        bytes_text(bytes[p]));
-  }
-  return text.empty() ? "nothing" : text;
 }
 
 void add_step_computes(Sheet& sheet, const StepRef& step) {
   const PlanIndex& index = sheet.index();
-  IdVector<RankId, int64_t> pairs(static_cast<size_t>(index.num_ranks()), 0);
-  bool computes = false;
-  for (int32_t s = step.first_stage; s < step.end_stage; ++s) {
-    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
-    if (stage.kind != StageKind::compute) continue;
-    computes = true;
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const ComputeItem& item = index.pass(stage.direction).computes[static_cast<size_t>(i)];
-      pairs[item.rank] += item.visible_pairs;
-    }
-  }
-  if (!computes) {
+  const auto stages =
+      index.stages().subspan(static_cast<size_t>(step.first_stage),
+                             static_cast<size_t>(step.end_stage - step.first_stage));
+  if (std::none_of(stages.begin(), stages.end(),
+                   [](const StageRef& stage) { return stage.kind == StageKind::compute; })) {
     sheet.add("Work", "nothing is computed in this step");
     return;
   }
+  const auto pairs = pairs_by_rank(index, {step.first_stage, step.end_stage});
   const int64_t total = std::accumulate(pairs.begin(), pairs.end(), int64_t{0});
   sheet.add("Work", fmt::format("{}, {}", count_text(total, "visible pair"),
                                 print_flops(flops_of(index, step.direction, total))));
@@ -178,11 +149,11 @@ void add_step_bytes(Sheet& sheet, const StepRef& step) {
   if (total == 0) {
     line.say("nothing");
   } else {
-    line.say(fmt::format("{} over {}: {}; most over ", bytes_text(total),
+    line.say(fmt::format("{} over {}: {}; most over ", print_bytes(total),
                          count_text(static_cast<int64_t>(links.size()), "link"),
-                         payloads_text(bytes)))
-        .word(name_target(busiest, &index), busiest)
-        .say(" with " + bytes_text(most));
+                         describe_payloads(bytes)))
+        .name(busiest)
+        .say(" with " + print_bytes(most));
   }
   sheet.add("Moves", line);
 }
@@ -199,7 +170,7 @@ void add_memory(Sheet& sheet, int32_t rank) {
              element;
   }
   sheet.add("Buffers", fmt::format("{}, {} at {} a value; sums may be kept wider",
-                                   count_text(buffers, "buffer"), bytes_text(bytes),
+                                   count_text(buffers, "buffer"), print_bytes(bytes),
                                    count_text(element, "byte")));
 }
 
@@ -218,8 +189,7 @@ Inspection inspect_rank(Sheet sheet, int32_t rank) {
     work += fmt::format(", {:.2f} x the mean", static_cast<double>(pairs) * index.num_ranks() /
                                                    static_cast<double>(summary.visible_pairs));
   sheet.add("Work, forward", work);
-  sheet.add("FLOPs, forward", flops_formula(index, Direction::forward, pairs) + " = " +
-                                  print_flops(flops_of(index, Direction::forward, pairs)));
+  sheet.add("FLOPs, forward", flops_equation(index, Direction::forward, pairs));
   add_partners(sheet, rank, true);
   add_partners(sheet, rank, false);
   for (const Direction direction : kDirections) add_rank_items(sheet, rank, direction);
@@ -231,9 +201,7 @@ Inspection inspect_rank(Sheet sheet, int32_t rank) {
 
 Inspection inspect_link(Sheet sheet, const LinkTarget& link) {
   const PlanIndex& index = sheet.index();
-  CaptionWriter ends = sheet.line();
-  say_link(ends, link.src, link.dst);
-  sheet.add("From and to", ends);
+  sheet.add("From and to", sheet.line().rank(link.src).say(" -> ").rank(link.dst));
   int64_t total = 0;
   for (const Direction direction : kDirections) {
     const ItemColumns& c = index.columns(direction, StageKind::transfer);
@@ -249,21 +217,16 @@ Inspection inspect_link(Sheet sheet, const LinkTarget& link) {
     total += sum;
     if (items.empty()) continue;
     sheet.add(fmt::format("Bytes, {}", to_name(direction)),
-              fmt::format("{} in {}: {}", bytes_text(sum),
+              fmt::format("{} in {}: {}", print_bytes(sum),
                           count_text(static_cast<int64_t>(items.size()), "transfer"),
-                          payloads_text(bytes)));
-    CaptionWriter line = sheet.line();
-    say_items(line, items, static_cast<int64_t>(items.size()));
-    sheet.add(fmt::format("Transfers, {}", to_name(direction)), line);
+                          sum == 0 ? "nothing" : describe_payloads(bytes)));
+    add_items(sheet, fmt::format("Transfers, {}", to_name(direction)), items);
   }
   sheet.add("Bytes in all", total == 0
                                 ? std::string("nothing crosses this link")
-                                : fmt::format("{} ({} B)", bytes_text(total), print_count(total)));
+                                : fmt::format("{} ({} B)", print_bytes(total), print_count(total)));
   if (link.src != link.dst) {
-    const LinkTarget back{link.dst, link.src};
-    CaptionWriter line = sheet.line();
-    line.word(name_target(back, &index), back);
-    sheet.add("The other way", line);
+    sheet.add("The other way", sheet.line().name(LinkTarget{link.dst, link.src}));
   }
   add_times(
       sheet,
@@ -284,17 +247,15 @@ Inspection inspect_step(Sheet sheet, int32_t number) {
   for (int32_t s = step.first_stage; s < std::min(step.end_stage, step.first_stage + kMostStages);
        ++s) {
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
-    CaptionWriter line = sheet.line();
-    line.say(count_items_text(stage.end - stage.begin, stage.kind) + ": ");
+    const int64_t count = stage.end - stage.begin;
     std::vector<ItemId> items;
-    for (int64_t i = stage.begin; i < stage.end && items.size() < 3; ++i)
-      items.push_back({stage.direction, stage.kind, i});
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) line.say(", ");
-      say_item(line, items[i]);
-    }
-    say_more(line, static_cast<int64_t>(items.size()), stage.end - stage.begin);
-    sheet.add(fmt::format("Stage {}", s - step.first_stage + 1), line);
+    for (int64_t i = 0; i < std::min<int64_t>(count, 3); ++i)
+      items.push_back({stage.direction, stage.kind, stage.begin + i});
+    sheet.add(fmt::format("Stage {}", s - step.first_stage + 1),
+              sheet.line()
+                  .say(count_text(count, to_name(stage.kind)) + ": ")
+                  .list(
+                      items, [](CaptionWriter& line, const ItemId& i) { line.name(i); }, count));
   }
   if (step.end_stage - step.first_stage > kMostStages)
     sheet.add("",
@@ -303,15 +264,10 @@ Inspection inspect_step(Sheet sheet, int32_t number) {
   add_step_computes(sheet, step);
   add_step_bytes(sheet, step);
   CaptionWriter around = sheet.line();
-  if (number > 0) {
-    around.say("after ");
-    say_step(around, number - 1);
-  }
-  if (number > 0 && number + 1 < static_cast<int32_t>(index.steps().size())) around.say(", ");
-  if (number + 1 < static_cast<int32_t>(index.steps().size())) {
-    around.say("before ");
-    say_step(around, number + 1);
-  }
+  const bool is_last = number + 1 == static_cast<int32_t>(index.steps().size());
+  if (number > 0) around.say("after ").name(StepTarget{number - 1});
+  if (number > 0 && !is_last) around.say(", ");
+  if (!is_last) around.say("before ").name(StepTarget{number + 1});
   if (index.steps().size() > 1) sheet.add("Order", around);
   add_times(
       sheet,

@@ -2,6 +2,7 @@
 
 #include "gui/model/axis.h"
 #include "gui/model/describe.h"
+#include "gui/model/token_parts.h"
 
 #include <algorithm>
 #include <utility>
@@ -18,35 +19,25 @@ void Sheet::add(std::string label, std::string value) {
   if (room() > 0) inspection_.rows.push_back({std::move(label), {{std::move(value), {}, false}}});
 }
 
-void say_item(CaptionWriter& writer, const ItemId& item) {
-  writer.word(name_target(item, &writer.index()), item);
+void add_items(Sheet& sheet, std::string label, std::span<const ItemId> items, bool has_more) {
+  const PlanIndex& index = sheet.index();
+  const auto say_item = [&](CaptionWriter& line, const ItemId& item) {
+    line.name(item).say(" (").step(index.step_of_stage(index.stage_of(item))).say(")");
+  };
+  sheet.add(std::move(label), sheet.line().list(items, say_item, -1, has_more));
 }
 
-void say_more(CaptionWriter& writer, int64_t named, int64_t total, bool has_more) {
-  if (named >= total && !has_more) return;
-  writer.say(
-      fmt::format(" ... and {}{} more", has_more ? "at least " : "", print_count(total - named)));
-}
-
-void say_items(CaptionWriter& writer, std::span<const ItemId> items, int64_t total, bool has_more) {
-  const size_t named = std::min(items.size(), kMostLinks);
-  for (size_t i = 0; i < named; ++i) {
-    if (i > 0) writer.say(", ");
-    say_item(writer, items[i]);
-    const PlanIndex& index = writer.index();
-    writer.say(" (").step(index.step_of_stage(index.stage_of(items[i]))).say(")");
+void add_ids(Sheet& sheet, std::string label, std::span<const TokenRun> runs, Side side,
+             bool names_owners) {
+  CaptionWriter line = sheet.line();
+  line.say(count_text(count_ids(runs), "token") + ": ");
+  if (runs.empty()) line.say("none");
+  line.runs(runs, side);
+  if (names_owners) {
+    const std::vector<int32_t> owners = owners_of(sheet.index(), runs, side);
+    if (!owners.empty()) line.say(", of ").ranks(owners);
   }
-  if (items.empty()) writer.say("none");
-  say_more(writer, static_cast<int64_t>(named), total, has_more);
-}
-
-void say_step(CaptionWriter& writer, int32_t step) {
-  const StepTarget target{step};
-  writer.word(name_target(target, &writer.index()), target);
-}
-
-void say_link(CaptionWriter& writer, int32_t src, int32_t dst) {
-  writer.rank(src).say(" -> ").rank(dst);
+  sheet.add(std::move(label), line);
 }
 
 void add_times(Sheet& sheet, const std::function<bool(const ItemEvent&)>& is_of, int64_t bytes) {

@@ -41,20 +41,12 @@ class Sheet {
   Inspection inspection_;
 };
 
-/// Largest number of links in one row.
-inline constexpr size_t kMostLinks = 6;
-
-/// Writes "forward compute 12", as a link.
-void say_item(CaptionWriter& writer, const ItemId& item);
-/// Writes the first items as links, each with its step, then how many more. `total` counts all.
-void say_items(CaptionWriter& writer, std::span<const ItemId> items, int64_t total,
+/// Adds the first items as links, each with its step, then how many more.
+void add_items(Sheet& sheet, std::string label, std::span<const ItemId> items,
                bool has_more = false);
-/// Writes "step 3 of 7, forward", as a link.
-void say_step(CaptionWriter& writer, int32_t step);
-/// Writes "... and 213 more" when there are more than were named.
-void say_more(CaptionWriter& writer, int64_t named, int64_t total, bool has_more = false);
-/// Writes "rank 1 -> rank 2", as links.
-void say_link(CaptionWriter& writer, int32_t src, int32_t dst);
+/// Adds runs of ids with their count, and their owners if they are wanted.
+void add_ids(Sheet& sheet, std::string label, std::span<const TokenRun> runs, Side side,
+             bool names_owners);
 
 /// Adds rows with the start and duration of an item in each run.
 void add_times(Sheet& sheet, const std::function<bool(const ItemEvent&)>& is_of, int64_t bytes);

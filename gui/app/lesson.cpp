@@ -121,7 +121,9 @@ Spans lesson_text(const AppState& state) {
     return {{.text = "The scenario is no longer one that this page can speak of. Undo the change, "
                      "or turn the page.",
              .target = {}}};
-  return step->text(state);
+  CaptionWriter writer(*state.plan());
+  step->text(writer, state);
+  return writer.take();
 }
 
 bool is_lesson_done(const AppState& state) {

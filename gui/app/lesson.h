@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gui/app/app_state.h"
-#include "gui/app/caption/caption.h"
+#include "gui/app/caption/caption_writer.h"
 #include "sim/faults/fault.h"
 
 #include <functional>
@@ -11,6 +11,9 @@
 #include <vector>
 
 namespace cpscope::gui {
+
+/// Writes the text of a page from the open plan.
+using PageText = void(CaptionWriter& writer, const AppState& state);
 
 /// One page of a lesson: its text, how the window is prepared, what the reader should do, and how
 /// the window detects that it was done.
@@ -22,7 +25,7 @@ struct LessonStep {
   std::vector<std::string_view> commands = {};   // applied when the page opens
   Target (*select)(const PlanIndex&) = nullptr;  // selected when the page opens
   ViewKind view = ViewKind::layout;              // the view to look at
-  Spans (*text)(const AppState&) = nullptr;      // every number comes from the plan
+  PageText* text = nullptr;                      // every number comes from the plan
   std::string_view ask = {};                     // "Press Right"; empty: the reader only reads
   bool (*is_done)(const AppState&) = nullptr;    // null: there is nothing to do but read
   void (*perform)(AppState&) = nullptr;          // does what the reader should do: for tests

@@ -56,25 +56,21 @@ void show_fault(AppState& state, const Fault& fault) {
   select(state, target);
 }
 
-Spans words::fault_page(const AppState& state) {
-  const LessonStep* step = current_step(state);
-  if (step == nullptr || step->fault == nullptr || state.lesson_plan == nullptr) return {};
-  const Fault& fault = *step->fault;
-  CaptionWriter writer(*state.lesson_plan);
+void words::fault_page(CaptionWriter& writer, const AppState& state) {
+  const Fault& fault = *current_step(state)->fault;
   std::string name = fault.name;
   std::replace(name.begin(), name.end(), '_', ' ');
   name.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(name.front())));
   writer.strong(name).say(". " + fault.wild + " (" + fault.source + ")");
   const auto planted = fault.plant(state.lesson_plan->plan());
-  if (!planted) return writer.take();
+  if (!planted) return;
   writer.say(" Injected into this plan: " + planted->what + ". The run first goes wrong at ");
   const Target target = target_of(*state.lesson_plan, fault, planted->site);
-  writer.word(name_target(target, state.lesson_plan.get()), target);
+  writer.name(target);
   const auto rank = to_index(planted->site.rank);
   if (!std::holds_alternative<RankTarget>(target)) writer.say(" of ").rank(rank);
   writer.say(", and is detected by: ").strong(to_name(fault.detector)).say(".");
   if (fault.blind) writer.say(" It cannot be seen where " + fault.blind->why + ".");
-  return writer.take();
 }
 
 Lesson lesson_faults() {

@@ -12,7 +12,7 @@ Lesson lesson_faults();
 void show_fault(AppState& state, const Fault& fault);
 
 namespace words {
-Spans fault_page(const AppState& state);
+PageText fault_page;
 }
 
 }  // namespace cpscope::gui

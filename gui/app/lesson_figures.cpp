@@ -1,6 +1,7 @@
 #include "gui/app/lesson_figures.h"
 
 #include "gui/model/axis.h"
+#include "gui/model/token_parts.h"
 
 #include <algorithm>
 
@@ -18,10 +19,8 @@ std::pair<int64_t, int64_t> count_idle(const Pass& pass) {
   return {idle, static_cast<int64_t>(pass.computes.size())};
 }
 
-int64_t count_valid(const PlanIndex& plan) {
-  int64_t valid = 0;
-  for (const SequenceSlot& s : plan.plan().layout.slots.sequences) valid += s.q_valid;
-  return valid;
+int64_t count_padding(const PlanIndex& plan, Side side) {
+  return plan.tokens(side) - count_valid(plan, side, {0, plan.tokens(side), 1});
 }
 
 void tell_kv_share(CaptionWriter& writer) {
@@ -43,9 +42,8 @@ void tell_sent(CaptionWriter& writer, int32_t rank) {
   const PlanSummary& summary = writer.index().summary();
   const auto r = static_cast<size_t>(rank);
   writer.rank(rank, true)
-      .say(fmt::format(" sends {} forward and {} backward. ",
-                       print_bytes(static_cast<double>(summary.forward_bytes[r])),
-                       print_bytes(static_cast<double>(summary.backward_bytes[r]))));
+      .say(fmt::format(" sends {} forward and {} backward. ", print_bytes(summary.forward_bytes[r]),
+                       print_bytes(summary.backward_bytes[r])));
 }
 
 void tell_balance(CaptionWriter& writer) {

@@ -16,8 +16,8 @@ std::string print_ratio(double ratio);
 std::string print_error(double error);
 /// Number of compute items of a pass without work, and number of all its compute items.
 std::pair<int64_t, int64_t> count_idle(const Pass& pass);
-/// Number of query rows that hold a valid token.
-int64_t count_valid(const PlanIndex& plan);
+/// Number of ids of a side that hold no token.
+int64_t count_padding(const PlanIndex& plan, Side side);
 /// Writes the bytes of KV on the wire in the forward, and how many of them are needed by some
 /// query.
 void tell_kv_share(CaptionWriter& writer);

@@ -1,6 +1,8 @@
 #include "gui/app/lesson_figures.h"
 #include "gui/app/lesson_words.h"
 #include "gui/model/axis.h"
+#include "gui/model/describe.h"
+#include "gui/model/token_parts.h"
 
 #include <algorithm>
 #include <utility>
@@ -26,19 +28,16 @@ int64_t count_parts(const AppState& state) {
 
 }  // namespace
 
-Spans ring_moves(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void ring_moves(CaptionWriter& writer, const AppState&) {
   writer.say(
       fmt::format("Ring: in each of {} every rank passes keys and values on to its neighbour "
                   "and computes with what it has, so that the wire is hidden. ",
                   count_text(writer.plan().forward.num_steps, "step")));
   tell_sent(writer, 0);
   tell_kv_share(writer);
-  return writer.take();
 }
 
-Spans all_gather_moves(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void all_gather_moves(CaptionWriter& writer, const AppState&) {
   const Plan& plan = writer.plan();
   int64_t rows = 0;
   for (const BufferSpec& buffer : plan.buffers) {
@@ -52,11 +51,9 @@ Spans all_gather_moves(const AppState& state) {
                   plan.forward.num_steps, print_count(rows)));
   tell_sent(writer, 0);
   tell_kv_share(writer);
-  return writer.take();
 }
 
-Spans all_to_all_moves(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void all_to_all_moves(CaptionWriter& writer, const AppState&) {
   const ComputeItem& item = writer.plan().forward.computes.front();
   writer.say(fmt::format(
       "All-to-all redistributes heads instead of sending keys and values to the queries. Each "
@@ -65,21 +62,17 @@ Spans all_to_all_moves(const AppState& state) {
       count_text(item.heads.size(), "head")));
   tell_sent(writer, 0);
   tell_kv_share(writer);
-  return writer.take();
 }
 
-Spans group_cast_moves(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void group_cast_moves(CaptionWriter& writer, const AppState&) {
   writer.say(
       "Group-cast: every rank is sent only the keys and values that its queries see, row by "
       "row, in one exchange. ");
   tell_sent(writer, 0);
   tell_kv_share(writer);
-  return writer.take();
 }
 
-Spans rows_arrive_by_rank(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void rows_arrive_by_rank(CaptionWriter& writer, const AppState&) {
   const Plan& plan = writer.plan();
   const TransferItem& first = plan.forward.transfers.front();
   writer.say(fmt::format("All-to-all fills a buffer of {} in rank order: {} of ",
@@ -89,11 +82,9 @@ Spans rows_arrive_by_rank(const AppState& state) {
   writer.say(
       "Since ranks own chunks from several places, neighbours in this buffer are no "
       "neighbours in the sequence, and a causal mask would be in pieces.");
-  return writer.take();
 }
 
-Spans rows_in_sequence(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void rows_in_sequence(CaptionWriter& writer, const AppState&) {
   const Plan& plan = writer.plan();
   const ReorderItem& item = plan.forward.reorders.front();
   writer.say(
@@ -102,11 +93,9 @@ Spans rows_in_sequence(const AppState& state) {
                   count_text(plan.rows(item.order), "row"),
                   count_text(static_cast<int64_t>(plan.list(item.order).size()), "run"),
                   count_text(plan.forward.computes.front().num_slices, "tile")));
-  return writer.take();
 }
 
-Spans rows_go_back(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void rows_go_back(CaptionWriter& writer, const AppState&) {
   const Plan& plan = writer.plan();
   const ReorderItem& item = plan.forward.reorders.back();
   writer.say(
@@ -115,11 +104,9 @@ Spans rows_go_back(const AppState& state) {
                   "out, and every number is right but in the wrong row.",
                   count_text(plan.rows(item.order), "row"),
                   count_text(static_cast<int64_t>(plan.list(item.order).size()), "run")));
-  return writer.take();
 }
 
-Spans padding_fills_slots(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void padding_fills_slots(CaptionWriter& writer, const AppState&) {
   const PlanIndex& index = writer.index();
   const auto& sequences = writer.plan().layout.slots.sequences;
   const SequenceSlot& first = sequences.front();
@@ -133,111 +120,89 @@ Spans padding_fills_slots(const AppState& state) {
         .say(" is padding. ");
   else
     writer.say("none is padding. ");
-  return writer
-      .say(fmt::format("In all {} of {} rows belong to no token.",
-                       print_count(index.tokens(Side::q) - count_valid(index)),
-                       print_count(index.tokens(Side::q))))
-      .take();
+  writer.say(fmt::format("In all {} of {} rows belong to no token.",
+                         print_count(count_padding(index, Side::q)),
+                         print_count(index.tokens(Side::q))));
 }
 
-Spans padding_is_unseen(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void padding_is_unseen(CaptionWriter& writer, const AppState&) {
   const Attention& attention = writer.plan().scenario.attention;
-  const int64_t padding = writer.index().tokens(Side::kv) - count_valid(writer.index());
+  const int64_t padding = count_padding(writer.index(), Side::kv);
   const int64_t row_bytes = int64_t{attention.kv_heads} *
                             (attention.head_dim_qk + attention.head_dim_v) *
                             element_bytes(writer.plan().scenario.numerics.dtype);
-  return writer
-      .say(fmt::format(
-          "Padding travels like everything else: {} rows x {} bytes = {} a step. But no "
-          "slice covers it: it may hold garbage, even NaN, and must not touch any "
-          "answer. A kernel that multiplies a NaN by a weight of zero writes NaN; "
-          "a run with padding full of NaN detects that.",
-          print_count(padding), print_count(row_bytes),
-          print_bytes(static_cast<double>(padding * row_bytes))))
-      .take();
+  writer.say(
+      fmt::format("Padding travels like everything else: {} rows x {} bytes = {} a step. But no "
+                  "slice covers it: it may hold garbage, even NaN, and must not touch any "
+                  "answer. A kernel that multiplies a NaN by a weight of zero writes NaN; "
+                  "a run with padding full of NaN detects that.",
+                  print_count(padding), print_count(row_bytes), print_bytes(padding * row_bytes)));
 }
 
-Spans padding_by_rank(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void padding_by_rank(CaptionWriter& writer, const AppState&) {
   const PlanIndex& index = writer.index();
   writer.say(
       "Padding sits at the end of each slot, so ranks have different numbers of valid rows: ");
-  const int32_t ranks = std::min<int32_t>(index.num_ranks(), 8);
-  for (int32_t r = 0; r < ranks; ++r) {
+  const size_t ranks = std::min<size_t>(writer.plan().layout.q_runs.size(), 8);
+  writer.series(ranks, ranks, [&](size_t r) {
+    const RankId rank{static_cast<int32_t>(r)};
     int64_t valid = 0;
-    for (const TokenRun& run : writer.plan().layout.q_runs[RankId{r}]) {
-      for (int64_t i = 0; i < run.count(); ++i) valid += index.is_valid(Side::q, run.at(i)) ? 1 : 0;
-    }
-    if (r > 0) writer.say(r + 1 == ranks ? " and " : ", ");
-    writer.rank(r).say(fmt::format(" has {}", print_count(valid)));
-  }
-  return writer
-      .say(
-          ". A kernel that is told one length for all ranks reads rows that no token owns, or "
-          "loses "
-          "some.")
-      .take();
+    for (const TokenRun& run : writer.plan().layout.q_runs[rank])
+      valid += count_valid(index, Side::q, run);
+    writer.rank(to_index(rank)).say(fmt::format(" has {}", print_count(valid)));
+  });
+  writer.say(
+      ". A kernel that is told one length for all ranks reads rows that no token owns, or loses "
+      "some.");
 }
 
-Spans parts_begin(const AppState& state) {
-  CaptionWriter writer(*state.plan());
-  return writer.rank(state.focus_rank, true)
+void parts_begin(CaptionWriter& writer, const AppState& state) {
+  writer.rank(state.focus_rank, true)
       .say(fmt::format(
           " sees its keys in {}, one a step. Each gives a partial result: out, normalised "
           "over the keys of this part alone, and lse, the log of the sum of their "
           "weights.",
-          count_text(count_parts(state), "part")))
-      .take();
+          count_text(count_parts(state), "part")));
 }
 
-Spans parts_merge(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void parts_merge(CaptionWriter& writer, const AppState&) {
   writer.say(
       "Two parts are merged by their lse: the larger maximum is the common reference, so no "
       "exponential overflows, and the smaller side shrinks by exp of the difference.");
-  return writer.take();
 }
 
-Spans parts_finish(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void parts_finish(CaptionWriter& writer, const AppState& state) {
   const Numerics& numerics = writer.plan().scenario.numerics;
   writer.say(fmt::format(
       "Until here the sums are kept in {}, then they are rounded to {}, once. ",
       numerics.accumulate == Accumulate::fp32 ? "fp32 or wider" : to_name(numerics.dtype),
       to_name(numerics.dtype)));
-  return writer
-      .say(fmt::format(
-          "Rounding after each of {} merges would cost accuracy at every step. The order "
-          "of merges is fixed, so that two runs agree bit by bit.",
-          print_count(count_parts(state))))
-      .take();
+  writer.say(
+      fmt::format("Rounding after each of {} merges would cost accuracy at every step. The order "
+                  "of merges is fixed, so that two runs agree bit by bit.",
+                  print_count(count_parts(state))));
 }
 
-Spans run_something(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void run_something(CaptionWriter& writer, const AppState&) {
   const Scenario& scenario = writer.plan().scenario;
-  return writer
-      .say(fmt::format("An executor carries out the plan in {}, an oracle computes the whole "
-                       "attention in fp64 without any plan. What differs is rounding, or a bug. "
-                       "{} rows of {} are compared.",
-                       to_name(scenario.numerics.dtype),
-                       print_count(writer.index().tokens(Side::q)),
-                       count_text(scenario.attention.heads, "head")))
-      .take();
+  writer.say(
+      fmt::format("An executor carries out the plan in {}, an oracle computes the whole "
+                  "attention in fp64 without any plan. What differs is rounding, or a bug. "
+                  "{} rows of {} are compared.",
+                  to_name(scenario.numerics.dtype), print_count(writer.index().tokens(Side::q)),
+                  count_text(scenario.attention.heads, "head")));
 }
 
-Spans error_map(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void error_map(CaptionWriter& writer, const AppState& state) {
   const RunView* run = view_input(state, ViewKind::numbers).run_a;
-  if (run == nullptr || run->errors.empty())
-    return writer
-        .say("Run the plan first: the map shows |seen - expected| for each token and head.")
-        .take();
+  if (run == nullptr || run->errors.empty()) {
+    writer.say("Run the plan first: the map shows |seen - expected| for each token and head.");
+    return;
+  }
   const ErrorField& field = run->errors.front();
   writer.say(
       fmt::format("Each cell is a token and a head of {}: how far the row is off. Together "
-                  "they are {} of the whole; the budget is {}. ",
+                  "they are {} of the whole{}. ",
                   field.name, print_error(field.rel_l2), name_budget(field)));
   if (!field.worst.empty()) {
     const WorstRow& worst = field.worst.front();
@@ -247,31 +212,27 @@ Spans error_map(const AppState& state) {
     writer.say(fmt::format(" with {} where {} is right. ", print_error(worst.seen),
                            print_error(worst.expected)));
   }
-  return writer
-      .say(
-          "Rounding looks like even noise. Stripes along tokens point at a chunk, a whole column "
-          "at a head, a corner at the mask.")
-      .take();
+  writer.say(
+      "Rounding looks like even noise. Stripes along tokens point at a chunk, a whole column "
+      "at a head, a corner at the mask.");
 }
 
-Spans error_of_lse(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void error_of_lse(CaptionWriter& writer, const AppState& state) {
   const RunView* run = view_input(state, ViewKind::numbers).run_a;
   const auto t = static_cast<size_t>(state.tensor);
-  if (run == nullptr || t >= run->errors.size())
-    return writer.say("Run the plan first, then compare its tensors.").take();
+  if (run == nullptr || t >= run->errors.size()) {
+    writer.say("Run the plan first, then compare its tensors.");
+    return;
+  }
   const ErrorField& field = run->errors[t];
-  return writer
-      .say(
-          fmt::format("Now {}: {} of the whole{}. If out is wrong and lse is right, the keys "
-                      "were found but the values were not; if both are wrong, look at the mask; if "
-                      "only gradients are, at what travels back.",
-                      field.name, print_error(field.rel_l2), name_budget(field)))
-      .take();
+  writer.say(
+      fmt::format("Now {}: {} of the whole{}. If out is wrong and lse is right, the keys "
+                  "were found but the values were not; if both are wrong, look at the mask; if "
+                  "only gradients are, at what travels back.",
+                  field.name, print_error(field.rel_l2), name_budget(field)));
 }
 
-Spans window_on_ring(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void window_on_ring(CaptionWriter& writer, const AppState&) {
   const Attention& attention = writer.plan().scenario.attention;
   writer.say(
       fmt::format("A sliding window: each query sees at most {}. The ring still sends all "
@@ -280,11 +241,9 @@ Spans window_on_ring(const AppState& state) {
   tell_kv_share(writer);
   writer.say(" ");
   tell_balance(writer);
-  return writer.take();
 }
 
-Spans window_apart(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void window_apart(CaptionWriter& writer, const AppState&) {
   const auto& steps = writer.index().summary().pairs_by_step_rank;
   const auto& pairs = steps[std::min<size_t>(1, steps.size() - 1)];
   const auto least = std::min_element(pairs.begin(), pairs.end());
@@ -297,22 +256,18 @@ Spans window_apart(const AppState& state) {
   writer.rank(static_cast<int32_t>(most - pairs.begin()))
       .say(fmt::format(" {}, and all wait for the slowest. ", print_count(*most)));
   tell_balance(writer);
-  return writer.take();
 }
 
-Spans window_contiguous(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void window_contiguous(CaptionWriter& writer, const AppState&) {
   writer.say(
       "With contiguous chunks a window reaches only the neighbouring rank: dual chunks are not "
       "needed for balance, and few rows must be sent. ");
   tell_kv_share(writer);
   writer.say(" ");
   tell_balance(writer);
-  return writer.take();
 }
 
-Spans chunks_on_ring(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void chunks_on_ring(CaptionWriter& writer, const AppState&) {
   const auto [idle, all] = count_idle(writer.plan().forward);
   writer.say(fmt::format(
       "Attention chunks: queries see only keys of their own chunk of {}. Where a border of the "
@@ -321,7 +276,6 @@ Spans chunks_on_ring(const AppState& state) {
       count_text(writer.plan().scenario.attention.chunk_size, "token"), print_count(all),
       print_count(idle)));
   tell_kv_share(writer);
-  return writer.take();
 }
 
 }  // namespace cpscope::gui::words

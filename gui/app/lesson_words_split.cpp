@@ -1,6 +1,7 @@
 #include "gui/app/lesson_figures.h"
 #include "gui/app/lesson_words.h"
 #include "gui/model/axis.h"
+#include "gui/model/describe.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,18 +10,6 @@
 
 namespace cpscope::gui::words {
 namespace {
-
-int32_t busiest(const PlanSummary& summary) {
-  return static_cast<int32_t>(
-      std::max_element(summary.pairs_by_rank.begin(), summary.pairs_by_rank.end()) -
-      summary.pairs_by_rank.begin());
-}
-
-int32_t least_busy(const PlanSummary& summary) {
-  return static_cast<int32_t>(
-      std::min_element(summary.pairs_by_rank.begin(), summary.pairs_by_rank.end()) -
-      summary.pairs_by_rank.begin());
-}
 
 /// Tiles that are not full, in the first step of the forward and in all later ones.
 std::pair<int64_t, int64_t> count_masked_tiles(const Plan& plan) {
@@ -36,19 +25,17 @@ std::pair<int64_t, int64_t> count_masked_tiles(const Plan& plan) {
 
 }  // namespace
 
-Spans tokens_are_split(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void tokens_are_split(CaptionWriter& writer, const AppState&) {
   const Layout& layout = writer.plan().layout;
   writer.say(fmt::format(
       "A long sequence does not fit on one device, so it is cut. Here are {}, few enough to draw: "
       "each of {} holds the queries, keys and values of its own part. ",
       count_text(writer.index().tokens(Side::q), "token"), count_text(layout.cp_size, "rank")));
   writer.rank(0, true).say(" owns ").runs(layout.q_runs.front(), Side::q);
-  return writer.say(". All other layers work on single tokens and are not affected.").take();
+  writer.say(". All other layers work on single tokens and are not affected.");
 }
 
-Spans pairs_cross_ranks(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void pairs_cross_ranks(CaptionWriter& writer, const AppState&) {
   const PlanIndex& index = writer.index();
   const int32_t heads = writer.plan().scenario.attention.heads;
   const int64_t all = index.summary().visible_pairs / heads;
@@ -60,28 +47,23 @@ Spans pairs_cross_ranks(const AppState& state) {
         local += index.count_visible(q.run.begin, q.run.end, k.run.begin, k.run.end);
     }
   }
-  return writer
-      .say(fmt::format("The mask leaves {} pairs of a query and a key, and only {} of them ({}) "
-                       "have both ends on one rank. For all others something must travel: keys and "
-                       "values, or queries, or heads. That is context parallelism.",
-                       print_count(all), print_count(local),
-                       print_share(static_cast<double>(local) / static_cast<double>(all))))
-      .take();
+  writer.say(
+      fmt::format("The mask leaves {} pairs of a query and a key, and only {} of them ({}) "
+                  "have both ends on one rank. For all others something must travel: keys and "
+                  "values, or queries, or heads. That is context parallelism.",
+                  print_count(all), print_count(local), print_share(local, all)));
 }
 
-Spans first_step_is_even(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void first_step_is_even(CaptionWriter& writer, const AppState&) {
   const auto& first = writer.index().summary().pairs_by_step_rank.front();
-  return writer
-      .say(fmt::format("Cut in contiguous parts. In the first step every rank attends its own "
-                       "tokens to themselves, a triangle of {} (query, key, head) triples each. "
-                       "Then the keys begin to travel.",
-                       print_count(first.front())))
-      .take();
+  writer.say(
+      fmt::format("Cut in contiguous parts. In the first step every rank attends its own "
+                  "tokens to themselves, a triangle of {} (query, key, head) triples each. "
+                  "Then the keys begin to travel.",
+                  print_count(first.front())));
 }
 
-Spans later_steps_idle(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void later_steps_idle(CaptionWriter& writer, const AppState& state) {
   const int32_t number = step_of(*state.plan(), state.playhead);
   const StepRef& step = writer.index().steps()[static_cast<size_t>(number)];
   writer.say(
@@ -100,27 +82,23 @@ Spans later_steps_idle(const AppState& state) {
       writer.ranks(idle);
     writer.say(".");
   }
-  return writer.take();
 }
 
-Spans idle_costs(const AppState& state) {
-  CaptionWriter writer(*state.plan());
-  const PlanSummary& summary = writer.index().summary();
+void idle_costs(CaptionWriter& writer, const AppState&) {
+  const auto& pairs = writer.index().summary().pairs_by_rank;
   const auto [idle, all] = count_idle(writer.plan().forward);
-  const int32_t most = busiest(summary), least = least_busy(summary);
+  const auto most = std::max_element(pairs.begin(), pairs.end());
+  const auto least = std::min_element(pairs.begin(), pairs.end());
   writer.say(
       fmt::format("Of {} (step, rank) places {} are idle. ", print_count(all), print_count(idle)));
-  writer.rank(most, true)
-      .say(fmt::format(" computes {} triples, ",
-                       print_count(summary.pairs_by_rank[static_cast<size_t>(most)])));
-  writer.rank(least).say(
-      fmt::format(" only {}. ", print_count(summary.pairs_by_rank[static_cast<size_t>(least)])));
+  writer.rank(static_cast<int32_t>(most - pairs.begin()), true)
+      .say(fmt::format(" computes {} triples, ", print_count(*most)));
+  writer.rank(static_cast<int32_t>(least - pairs.begin()))
+      .say(fmt::format(" only {}. ", print_count(*least)));
   tell_balance(writer);
-  return writer.take();
 }
 
-Spans zigzag_chunks(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void zigzag_chunks(CaptionWriter& writer, const AppState&) {
   const Layout& layout = writer.plan().layout;
   writer.say(
       "Twice as many chunks as ranks: each rank owns one from the front and its mirror image "
@@ -128,12 +106,10 @@ Spans zigzag_chunks(const AppState& state) {
   writer.rank(0, true).say(" owns ").runs(layout.q_runs.front(), Side::q).say(", ");
   const int32_t last = layout.cp_size - 1;
   writer.rank(last).say(" owns ").runs(layout.q_runs.back(), Side::q);
-  return writer.say(". A front chunk sees few keys, a back chunk many; the sum is the same.")
-      .take();
+  writer.say(". A front chunk sees few keys, a back chunk many; the sum is the same.");
 }
 
-Spans zigzag_balance(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void zigzag_balance(CaptionWriter& writer, const AppState&) {
   const PlanSummary& summary = writer.index().summary();
   const auto& step = summary.pairs_by_step_rank.back();
   const auto [least, most] = std::minmax_element(step.begin(), step.end());
@@ -146,18 +122,14 @@ Spans zigzag_balance(const AppState& state) {
                   "against all. {} of the first step need a mask, {} of all later ones. ",
                   count_text(first, "tile"), print_count(later)));
   tell_balance(writer);
-  return writer.take();
 }
 
-Spans zigzag_undone(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void zigzag_undone(CaptionWriter& writer, const AppState&) {
   writer.say("The layout alone makes the difference: mask, bytes and answer stay the same. ");
   tell_balance(writer);
-  return writer.take();
 }
 
-Spans stripes(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void stripes(CaptionWriter& writer, const AppState&) {
   const Layout& layout = writer.plan().layout;
   writer.say("Or assign the tokens to the ranks round-robin. ");
   writer.rank(0, true).say(" owns ").runs(layout.q_runs.front(), Side::q);
@@ -166,11 +138,9 @@ Spans stripes(const AppState& state) {
                   "even. ",
                   count_text(count_ids(layout.q_runs.front()), "token")));
   tell_balance(writer);
-  return writer.take();
 }
 
-Spans stripe_tiles(const AppState& state) {
-  CaptionWriter writer(*state.plan());
+void stripe_tiles(CaptionWriter& writer, const AppState&) {
   const Plan& plan = writer.plan();
   int64_t tiles = 0, full = 0;
   for (const ComputeItem& item : plan.forward.computes) {
@@ -182,7 +152,6 @@ Spans stripe_tiles(const AppState& state) {
                   "{} are unmasked, so kernels must apply the mask almost everywhere. ",
                   print_count(tiles), print_count(full)));
   tell_kv_share(writer);
-  return writer.take();
 }
 
 }  // namespace cpscope::gui::words

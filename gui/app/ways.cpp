@@ -171,7 +171,7 @@ void add_figures(const Candidates& comparison, int64_t index, Inspection& inspec
                   time_of(c.mean.compute_us), time_of(c.mean.local_us), time_of(c.mean.exposed_us),
                   time_of(c.mean.idle_us)));
   add("Exposed, worst rank", time_of(c.exposed_us));
-  add("Sent by the busiest rank", print_bytes(static_cast<double>(c.bytes_sent)));
+  add("Sent by the busiest rank", print_bytes(c.bytes_sent));
   const auto moved = static_cast<double>(c.kv_moved), needed = static_cast<double>(c.kv_necessary);
   add("K and V, forward",
       fmt::format("{} moved, {} necessary", print_bytes(moved), print_bytes(needed)));
@@ -180,8 +180,8 @@ void add_figures(const Candidates& comparison, int64_t index, Inspection& inspec
   add("Padding", fmt::format("{} of all rows{}", print_share(c.padding_share),
                              c.is_wasteful ? "; far more than it must: not recommended" : ""));
   add("Memory, fullest rank",
-      fmt::format("{} of {} GiB{}", print_bytes(static_cast<double>(c.memory_bytes)),
-                  comparison.device_memory_gib, c.fits ? "" : ": does not fit"));
+      fmt::format("{} of {} GiB{}", print_bytes(c.memory_bytes), comparison.device_memory_gib,
+                  c.fits ? "" : ": does not fit"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "gui/draw/svg_file.h"
 
 #include "gui/draw/label_place.h"
+#include "sim/base/markup.h"
 #include "sim/base/whole_file.h"
 #ifdef CPSCOPE_HAS_PNG
 #include "gui/draw/png_file.h"
@@ -36,27 +37,12 @@ std::string print_hundredths(float value) {
   return text == "-0" ? "0" : text;
 }
 
-std::string escape(const std::string& text) {
-  std::string safe;
-  for (const char letter : text) {
-    switch (letter) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      default:
-        safe += letter >= ' ' && letter <= '~' ? letter : '?';
-    }
+/// A text as XML; what is not printable ASCII becomes "?".
+std::string print_text(std::string text) {
+  for (char& letter : text) {
+    if (letter < ' ' || letter > '~') letter = '?';
   }
-  return safe;
+  return escape_markup(text);
 }
 
 /// Prints ` fill="#0077BB" fill-opacity="0.5"`, for "fill" or "stroke".
@@ -116,7 +102,7 @@ class SvgWriter {
                                  " fill=\"none\"" + stroke(m.color, width, m.is_dashed));
     body_ += m.title.empty()
                  ? box
-                 : "<g class=\"named\"><title>" + escape(m.title) + "</title>" + box + "</g>\n";
+                 : "<g class=\"named\"><title>" + print_text(m.title) + "</title>" + box + "</g>\n";
   }
 
   void operator()(const Line& m) {
@@ -175,7 +161,7 @@ class SvgWriter {
                          kClasses[static_cast<size_t>(m.face)], print_hundredths(baseline.x),
                          print_hundredths(baseline.y), print_hundredths(m.size));
     if (column > 0) body_ += fmt::format(" text-anchor=\"{}\"", kAnchors[column]);
-    body_ += paint_of("fill", m.color) + ">" + escape(m.text) + "</text>\n";
+    body_ += paint_of("fill", m.color) + ">" + print_text(m.text) + "</text>\n";
   }
 
   void operator()(const Pixels& m) {
@@ -207,7 +193,7 @@ class SvgWriter {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\" "
         "width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\">\n",
         width, height);
-    text += "<title>" + escape(page.title) + "</title>\n<desc>" + escape(page.description) +
+    text += "<title>" + print_text(page.title) + "</title>\n<desc>" + print_text(page.description) +
             "</desc>\n";
     text +=
         "<style>text{white-space:pre}.e{shape-rendering:crispEdges}"

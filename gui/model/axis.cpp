@@ -96,6 +96,10 @@ std::string print_count(int64_t count) {
   return digits;
 }
 
+std::string print_range(int64_t begin, int64_t end) {
+  return fmt::format("[{}, {})", print_count(begin), print_count(end));
+}
+
 std::string print_short_count(int64_t count) {
   if (count != 0 && count % (kMi / 2) == 0 && std::abs(count) >= kMi)
     return print_three_figures(static_cast<double>(count) / static_cast<double>(kMi)) + " Mi";
@@ -136,6 +140,10 @@ std::string print_share(double share) {
   if (percent > 0 && percent < 0.1) return "<0.1 %";
   if (percent < 100 && percent > 99.95) return ">99.9 %";
   return fmt::format("{:.{}f} %", percent, percent == std::floor(percent) ? 0 : 1);
+}
+
+std::string print_share(int64_t part, int64_t whole) {
+  return print_share(static_cast<double>(part) / static_cast<double>(whole));
 }
 
 AxisSpan sane_span(AxisSpan span) {

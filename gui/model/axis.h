@@ -4,6 +4,7 @@
 #include "gui/draw/theme.h"
 #include "gui/model/view.h"
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -18,16 +19,23 @@ inline constexpr int64_t kKi = 1024;
 
 /// "131 072", "-4 096".
 std::string print_count(int64_t count);
+/// "[0, 1 024)".
+std::string print_range(int64_t begin, int64_t end);
 /// "0", "640", "4 Ki", "128 Ki", "1 Mi", "1.5 Mi" if that is exact, otherwise as print_count.
 std::string print_short_count(int64_t count);
 /// "0 B", "640 B", "1.5 KiB", "512 MiB": at most three figures and a half.
 std::string print_bytes(double bytes);
+std::string print_bytes(std::integral auto bytes) {
+  return print_bytes(static_cast<double>(bytes));
+}
 /// "850 ns", "12.5 us", "3.2 ms", "1.25 s".
 std::string print_duration(double nanoseconds);
 /// "1 px = 552 tokens", or "1 token = 12 px" where a token is wider. `unit` is the singular.
 std::string print_scale(double units_per_pixel, std::string_view unit);
 /// "12.5 %", "<0.1 %".
 std::string print_share(double share);
+/// The same of a part of a whole that is not 0.
+std::string print_share(int64_t part, int64_t whole);
 
 /// Makes a span drawable: finite, ascending, at least 1e-9 of the whole wide, and overlapping the
 /// whole.

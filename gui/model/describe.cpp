@@ -2,7 +2,8 @@
 
 #include "gui/model/axis.h"
 #include "gui/model/error_field.h"
-#include "gui/model/list_hits.h"
+#include "gui/model/item_words.h"
+#include "gui/model/token_parts.h"
 #include "sim/clock/clock.h"
 #include "sim/plan/visit_items.h"
 
@@ -15,10 +16,6 @@
 namespace cpscope::gui {
 namespace {
 
-std::string range_text(int64_t begin, int64_t end) {
-  return fmt::format("[{}, {})", print_count(begin), print_count(end));
-}
-
 std::string_view side_name(Side side) { return side == Side::q ? "queries" : "keys"; }
 
 struct Namer {
@@ -28,11 +25,11 @@ struct Namer {
   std::string operator()(const TokenRange& t) const {
     if (t.end == t.begin + 1)
       return fmt::format("token {} of {}", print_count(t.begin), side_name(t.side));
-    return fmt::format("tokens {} of {}", range_text(t.begin, t.end), side_name(t.side));
+    return fmt::format("tokens {} of {}", print_range(t.begin, t.end), side_name(t.side));
   }
   std::string operator()(const PairRange& p) const {
-    return fmt::format("queries {} x keys {}", range_text(p.q_begin, p.q_end),
-                       range_text(p.k_begin, p.k_end));
+    return fmt::format("queries {} x keys {}", print_range(p.q_begin, p.q_end),
+                       print_range(p.k_begin, p.k_end));
   }
   std::string operator()(const RankTarget& r) const { return fmt::format("rank {}", r.rank); }
   std::string operator()(const LinkTarget& l) const {
@@ -56,58 +53,33 @@ struct Namer {
   }
 };
 
-/// The ranks that own the ids of a range.
-struct Owners {
-  std::vector<int32_t> ranks;  // ascending
-  bool is_one_run = false;     // the ids are consecutive local rows of one rank
-};
-
-/// Returns nothing when there are too many runs to check.
-std::optional<Owners> find_range_owners(const PlanIndex& plan, const TokenRange& tokens) {
-  constexpr int64_t kMostTokens = 2048;
-  constexpr size_t kMostRuns = 100'000;
-  std::vector<bool> owns(static_cast<size_t>(plan.num_ranks()), false);
-  int64_t runs = 0;
-  if (plan.owned(tokens.side).size() <= kMostRuns) {
-    for (const OwnedRun& owned : plan.owned(tokens.side)) {
-      if (owned.run.begin >= tokens.end) break;
-      if (!meets(owned.run, {tokens.begin, tokens.end})) continue;
-      owns[static_cast<size_t>(owned.rank)] = true;
-      ++runs;
-    }
-  } else if (tokens.end - tokens.begin <= kMostTokens) {
-    for (int64_t token = tokens.begin; token < tokens.end; ++token) {
-      const int32_t rank = plan.owner(tokens.side, token).rank;
-      if (rank >= 0) owns[static_cast<size_t>(rank)] = true;
-    }
-  } else {
-    return std::nullopt;
-  }
-  Owners owners{{}, runs == 1};
-  for (size_t r = 0; r < owns.size(); ++r) {
-    if (owns[r]) owners.ranks.push_back(static_cast<int32_t>(r));
-  }
-  return owners;
-}
-
 /// "rank 2, local rows [0, 64)", "ranks 2 and 5", "7 ranks", "no owner".
 std::string owners_text(const PlanIndex& plan, const TokenRange& tokens) {
+  constexpr size_t kMostRuns = 100'000;
+  constexpr int64_t kMostTokens = 2048;
+  const int64_t count = tokens.end - tokens.begin;
   const OwnedRow first = plan.owner(tokens.side, tokens.begin);
-  const OwnedRow last = plan.owner(tokens.side, tokens.end - 1);
-  const std::optional<Owners> owners = find_range_owners(plan, tokens);
-  if (!owners) return fmt::format("many ranks, first {}, last {}", first.rank, last.rank);
-  const std::vector<int32_t>& ranks = owners->ranks;
-  if (ranks.empty()) return "no owner";
-  if (tokens.end == tokens.begin + 1)
-    return fmt::format("rank {}, local row {}", first.rank, print_count(first.row));
-  if (owners->is_one_run && last.row - first.row == tokens.end - 1 - tokens.begin)
-    return fmt::format("rank {}, local rows {}", first.rank, range_text(first.row, last.row + 1));
-  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
-  if (ranks.size() > 4) return count_text(static_cast<int64_t>(ranks.size()), "rank");
+  if (count == 1)
+    return first.rank < 0
+               ? "no owner"
+               : fmt::format("rank {}, local row {}", first.rank, print_count(first.row));
+  // Of so many runs, only those of a short range are looked at within a frame.
+  if (plan.owned(tokens.side).size() > kMostRuns &&
+      (plan.has_stripes(tokens.side) || count > kMostTokens))
+    return fmt::format("many ranks, first {}, last {}", first.rank,
+                       plan.owner(tokens.side, tokens.end - 1).rank);
+  const std::vector<OwnedPart> parts = owned_parts(plan, tokens);
+  if (parts.empty()) return "no owner";
+  const OwnedPart& part = parts.front();
+  if (parts.size() == 1 && part.runs == 1 && part.tokens == count)
+    return fmt::format("rank {}, local rows {}", part.rank,
+                       print_range(part.first_row, part.first_row + count));
+  if (parts.size() == 1) return fmt::format("rank {}", part.rank);
+  if (parts.size() > 4) return count_text(static_cast<int64_t>(parts.size()), "rank");
   std::string text = "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += i + 1 == parts.size() ? " and " : ", ";
+    text += std::to_string(parts[i].rank);
   }
   return text;
 }
@@ -135,11 +107,11 @@ struct Describer {
   std::string operator()(const RankTarget& r) const {
     const Plan& p = plan.plan();
     const auto i = static_cast<size_t>(r.rank);
-    return fmt::format("Rank {}: {}, computes {} visible pairs, sends {}", r.rank,
-                       count_text(p.rows(p.q_lists[RankId{r.rank}]), "query token"),
-                       share_text(plan.summary().pairs_by_rank[i], plan.summary().visible_pairs),
-                       print_bytes(static_cast<double>(plan.summary().forward_bytes[i] +
-                                                       plan.summary().backward_bytes[i])));
+    return fmt::format(
+        "Rank {}: {}, computes {} visible pairs, sends {}", r.rank,
+        count_text(p.rows(p.q_lists[RankId{r.rank}]), "query token"),
+        share_text(plan.summary().pairs_by_rank[i], plan.summary().visible_pairs),
+        print_bytes(plan.summary().forward_bytes[i] + plan.summary().backward_bytes[i]));
   }
   std::string operator()(const LinkTarget& l) const {
     return fmt::format("Link {} -> {}: what rank {} sends to rank {}", l.src, l.dst, l.src, l.dst);
@@ -151,18 +123,8 @@ struct Describer {
                 ? fmt::format("rank {} to rank {}", facts.rank, facts.other_rank)
                 : fmt::format("rank {}", facts.rank);
     text += ", " + Namer{&plan}(StepTarget{facts.step});
-    const Pass& pass = plan.pass(i.direction);
-    const auto at = static_cast<size_t>(i.index);
-    if (i.kind == StageKind::transfer) {
-      const TransferItem& item = pass.transfers[at];
-      text += fmt::format(
-          ", {} {}", to_name(item.payload),
-          item.src == item.dst ? "local copy" : print_bytes(static_cast<double>(item.bytes)));
-    } else if (i.kind == StageKind::compute) {
-      text += pass.computes[at].num_slices == 0
-                  ? ", idle: no key is visible"
-                  : ", " + count_text(pass.computes[at].visible_pairs, "pair");
-    }
+    const std::string amount = describe_amount(plan.plan(), i);
+    if (!amount.empty()) text += ", " + amount;
     return text;
   }
   std::string operator()(const StepTarget& s) const {
@@ -174,7 +136,7 @@ struct Describer {
       if (g > step.first_stage) text += ", ";
       if (g == step.first_stage + kMost)
         return text + fmt::format("and {} more stages", step.end_stage - g);
-      text += count_items_text(stage.end - stage.begin, stage.kind);
+      text += count_text(stage.end - stage.begin, to_name(stage.kind));
     }
     return text;
   }
@@ -232,16 +194,11 @@ std::optional<ItemId> parse_item(std::string_view text) {
   return std::nullopt;
 }
 
-std::string count_items_text(int64_t count, StageKind kind) {
-  const std::string_view name = to_name(kind);
-  return fmt::format("{} {}{}", print_count(count), name,
-                     count == 1 ? "" : (kind == StageKind::finish ? "es" : "s"));
-}
-
 std::string count_text(int64_t count, std::string_view noun) {
   const std::string number = print_count(count) + " ";
   if (count == 1) return number + std::string(noun);
-  return number + (noun == "query" ? "queries" : std::string(noun) + "s");
+  if (noun == "query") return number + "queries";
+  return number + std::string(noun) + (noun == "finish" ? "es" : "s");
 }
 
 std::string print_flops(double flops) {
@@ -257,9 +214,7 @@ std::string print_flops(double flops) {
 
 std::string share_text(int64_t part, int64_t whole) {
   if (whole == 0) return "0 % of 0";
-  return fmt::format("{} of {}",
-                     print_share(static_cast<double>(part) / static_cast<double>(whole)),
-                     print_count(whole));
+  return fmt::format("{} of {}", print_share(part, whole), print_count(whole));
 }
 
 HeadRange heads_of(const PlanIndex& plan, const ItemId& item) {
@@ -284,17 +239,6 @@ ItemFacts facts_of(const PlanIndex& plan, const ItemId& item) {
   return facts;
 }
 
-int64_t rows_of(const Plan& plan, const TransferItem& item) {
-  if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
-  return item.tokens != kNoTokens ? plan.rows(item.tokens) : plan.buffer(item.from).rows;
-}
-
-int64_t wire_element_bytes(const Plan& plan, const TransferItem& item) {
-  const Numerics& numerics = plan.scenario.numerics;
-  return item.payload == Payload::dkv && item.wire_fp32 ? dkv_wire_bytes(numerics)
-                                                        : element_bytes(numerics.dtype);
-}
-
 std::string bytes_formula(const Plan& plan, const WireBytes& wire) {
   const Attention& attention = plan.scenario.attention;
   const int32_t qk = attention.head_dim_qk, v = attention.head_dim_v;
@@ -311,11 +255,16 @@ std::string bytes_formula(const Plan& plan, const WireBytes& wire) {
   return fmt::format(
       "{}{} x {} x {} x {} = {}", wire.copies > 1 ? print_count(wire.copies) + " x " : "",
       count_text(wire.rows, "token"), count_text(wire.heads, is_kv ? "KV head" : "head"), head_dim,
-      count_text(wire.element, "byte"), print_bytes(static_cast<double>(wire.bytes)));
+      count_text(wire.element, "byte"), print_bytes(wire.bytes));
 }
 
 double flops_of(const PlanIndex& plan, Direction direction, int64_t pairs) {
   return flops_per_pair(plan.plan().scenario.attention, direction) * static_cast<double>(pairs);
+}
+
+std::string flops_equation(const PlanIndex& plan, Direction direction, int64_t pairs) {
+  return flops_formula(plan, direction, pairs) + " = " +
+         print_flops(flops_of(plan, direction, pairs));
 }
 
 std::string flops_formula(const PlanIndex& plan, Direction direction, int64_t pairs) {

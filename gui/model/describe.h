@@ -30,9 +30,7 @@ std::string capitalise(std::string text);
 std::string print_item(const ItemId& item);
 std::optional<ItemId> parse_item(std::string_view text);
 
-/// "1 transfer", "8 merges".
-std::string count_items_text(int64_t count, StageKind kind);
-/// "1 token", "64 tokens", "131 072 queries". `noun` is the singular.
+/// "1 token", "64 tokens", "131 072 queries", "8 finishes". `noun` is the singular.
 std::string count_text(int64_t count, std::string_view noun);
 /// "4.26 MFLOP".
 std::string print_flops(double flops);
@@ -51,10 +49,6 @@ struct ItemFacts {
 ItemFacts facts_of(const PlanIndex& plan, const ItemId& item);
 /// The heads that an item works on. Requires an item that the plan has.
 HeadRange heads_of(const PlanIndex& plan, const ItemId& item);
-/// The number of rows that a transfer carries.
-int64_t rows_of(const Plan& plan, const TransferItem& item);
-/// Bytes of one element on the wire.
-int64_t wire_element_bytes(const Plan& plan, const TransferItem& item);
 
 /// Bytes that transfers of one payload send.
 struct WireBytes {
@@ -73,5 +67,7 @@ std::string bytes_formula(const Plan& plan, const WireBytes& wire);
 double flops_of(const PlanIndex& plan, Direction direction, int64_t pairs);
 /// The formula with its numbers: "4 x 16 640 pairs x head_dim 64".
 std::string flops_formula(const PlanIndex& plan, Direction direction, int64_t pairs);
+/// "4 x 16 640 pairs x head_dim 64 = 4.26 MFLOP".
+std::string flops_equation(const PlanIndex& plan, Direction direction, int64_t pairs);
 
 }  // namespace cpscope::gui

@@ -163,4 +163,17 @@ int64_t count_stage_items(const PlanIndex& index, int32_t first_stage, int32_t e
   return items;
 }
 
+IdVector<RankId, int64_t> pairs_by_rank(const PlanIndex& index, Moment moment) {
+  IdVector<RankId, int64_t> pairs(static_cast<size_t>(index.num_ranks()), 0);
+  for (int32_t s = moment.first_stage; s < moment.end_stage; ++s) {
+    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
+    if (stage.kind != StageKind::compute) continue;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const ComputeItem& item = index.pass(stage.direction).computes[static_cast<size_t>(i)];
+      pairs[item.rank] += item.visible_pairs;
+    }
+  }
+  return pairs;
+}
+
 }  // namespace cpscope::gui

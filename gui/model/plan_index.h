@@ -2,6 +2,7 @@
 
 #include "gui/model/item_columns.h"
 #include "gui/model/target.h"
+#include "sim/base/id_vector.h"
 #include "sim/plan/check/plan_check.h"
 #include "sim/plan/direction.h"
 #include "sim/plan/mask_bands.h"
@@ -130,6 +131,9 @@ class PlanIndex {
 
 /// Number of items in stages [first_stage, end_stage) of PlanIndex::stages.
 int64_t count_stage_items(const PlanIndex& index, int32_t first_stage, int32_t end_stage);
+
+/// [rank] (query, key, head) triples that are computed in the stages of a moment.
+IdVector<RankId, int64_t> pairs_by_rank(const PlanIndex& index, Moment moment);
 
 using SharedPlan = std::shared_ptr<const PlanIndex>;
 

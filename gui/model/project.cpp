@@ -3,6 +3,7 @@
 #include "gui/model/describe.h"
 #include "gui/model/error_field.h"
 #include "gui/model/list_hits.h"
+#include "gui/model/token_parts.h"
 #include "sim/plan/band.h"
 #include "sim/plan/visit_items.h"
 
@@ -171,10 +172,8 @@ void finish(Projection& p) {
 
 /// Marks the ranks that own an id of the range.
 void mark_owners(const PlanIndex& index, Side side, IdRange ids, std::vector<bool>& owns) {
-  for (const OwnedRun& owned : index.owned(side)) {
-    if (owned.run.begin >= ids.end) break;
-    if (meets(owned.run, ids)) owns[static_cast<size_t>(owned.rank)] = true;
-  }
+  for (const OwnedPart& part : owned_parts(index, {side, ids.begin, ids.end}))
+    owns[static_cast<size_t>(part.rank)] = true;
 }
 
 /// Finds the items that touch ids of either side.

@@ -1,6 +1,8 @@
 #include "gui/app/caption/caption_writer.h"
 #include "gui/model/axis.h"
-#include "sim/base/id_vector.h"
+#include "gui/model/describe.h"
+#include "gui/model/item_words.h"
+#include "gui/model/token_parts.h"
 #include "sim/plan/band.h"
 
 #include <algorithm>
@@ -26,21 +28,17 @@ enum class Meeting : uint8_t {
   hidden  // by mask slices, or otherwise
 };
 
+/// Why a meeting has no visible pair.
 std::string_view explain_hidden(Meeting meeting) {
-  switch (meeting) {
-    case Meeting::later:
-      return "the keys are after the queries (causal mask)";
-    case Meeting::other_sequence:
-      return "they belong to different sequences";
-    case Meeting::only_padding:
-      return "one side is padding";
-    case Meeting::window:
-      return "they lie outside the window";
-    case Meeting::chunk:
-      return "they lie in different attention chunks";
-    default:
-      return "the mask hides them";
-  }
+  constexpr std::string_view kWords[] = {"",
+                                         "",
+                                         "the keys are after the queries (causal mask)",
+                                         "they belong to different sequences",
+                                         "one side is padding",
+                                         "they lie outside the window",
+                                         "they lie in different attention chunks",
+                                         "the mask hides them"};
+  return kWords[static_cast<size_t>(meeting)];
 }
 
 /// One run of a query buffer against one run of a key buffer.
@@ -51,26 +49,17 @@ struct RunPair {
   Meeting meeting = Meeting::hidden;
 };
 
-/// Valid ids of a run, by sequence: (sequence, first id, last id, count).
-struct ValidPart {
-  int64_t sequence = 0, first = 0, last = 0, count = 0;
-};
-
-std::vector<ValidPart> valid_parts(const PlanIndex& index, const TokenRun& run, Side side) {
-  std::vector<ValidPart> parts;
-  const auto& sequences = index.plan().layout.slots.sequences;
-  for (size_t n = index.first_sequence(side, run.begin); n < sequences.size(); ++n) {
-    const SlotSide slot = sequences[n].side(side);
-    if (slot.begin >= run.end) break;
-    const int64_t begin = std::max(run.begin, slot.begin);
-    const int64_t end = std::min(run.end, slot.valid_end());
-    const int64_t first =
-        run.begin + (begin - run.begin + run.stride - 1) / run.stride * run.stride;
-    if (first >= end) continue;
-    const int64_t count = (end - first + run.stride - 1) / run.stride;
-    parts.push_back({static_cast<int64_t>(n), first, first + (count - 1) * run.stride, count});
-  }
+/// The parts of a run that have valid tokens.
+std::vector<SequencePart> valid_parts(const PlanIndex& index, const TokenRun& run, Side side) {
+  std::vector<SequencePart> parts = sequence_parts(index, side, run);
+  std::erase_if(parts, [](const SequencePart& part) { return part.valid.count() == 0; });
   return parts;
+}
+
+int64_t count_tokens(const std::vector<SequencePart>& parts) {
+  int64_t count = 0;
+  for (const SequencePart& part : parts) count += part.valid.count();
+  return count;
 }
 
 bool is_causal(MaskType type) {
@@ -85,18 +74,18 @@ int64_t diagonal_of(const Attention& attention, const SequenceSlot& s) {
   return is_bottom_right ? s.kv_valid - s.q_valid : 0;
 }
 
-Meeting find_reason(const PlanIndex& index, const std::vector<ValidPart>& q,
-                    const std::vector<ValidPart>& k) {
+Meeting find_reason(const PlanIndex& index, const std::vector<SequencePart>& q,
+                    const std::vector<SequencePart>& k) {
   const Attention& attention = index.plan().scenario.attention;
   if (q.empty() || k.empty()) return Meeting::only_padding;
   bool share_sequence = false, all_later = true;
-  for (const ValidPart& a : q) {
-    for (const ValidPart& b : k) {
+  for (const SequencePart& a : q) {
+    for (const SequencePart& b : k) {
       if (a.sequence != b.sequence) continue;
       share_sequence = true;
       const SequenceSlot& s = index.plan().layout.slots.sequences[static_cast<size_t>(a.sequence)];
-      const int64_t last_query = a.last - s.q_begin + diagonal_of(attention, s);
-      all_later = all_later && b.first - s.kv_begin > last_query;
+      const int64_t last_query = a.valid.last() - s.q_begin + diagonal_of(attention, s);
+      all_later = all_later && b.valid.begin - s.kv_begin > last_query;
     }
   }
   if (attention.mask_type == MaskType::slices) return Meeting::hidden;
@@ -113,18 +102,15 @@ std::vector<RunPair> list_pairs(const PlanIndex& index, const ComputeItem& item)
   std::vector<RunPair> pairs;
   int64_t q_row = 0;
   for (const TokenRun& q : plan.list(item.q_tokens)) {
-    const std::vector<ValidPart> q_parts = valid_parts(index, q, Side::q);
+    const std::vector<SequencePart> q_parts = valid_parts(index, q, Side::q);
     int64_t k_row = 0;
     for (const TokenRun& k : plan.list(item.kv_tokens)) {
-      const std::vector<ValidPart> k_parts = valid_parts(index, k, Side::kv);
+      const std::vector<SequencePart> k_parts = valid_parts(index, k, Side::kv);
       RunPair pair{q, k};
       for (const BandSlice& slice : plan.slices_of(item))
         pair.pairs +=
             count_pairs_in_tile(slice, q_row, q_row + q.count(), k_row, k_row + k.count());
-      int64_t valid_q = 0, valid_k = 0;
-      for (const ValidPart& part : q_parts) valid_q += part.count;
-      for (const ValidPart& part : k_parts) valid_k += part.count;
-      pair.cells = valid_q * valid_k;
+      pair.cells = count_tokens(q_parts) * count_tokens(k_parts);
       if (pair.pairs == 0)
         pair.meeting = find_reason(index, q_parts, k_parts);
       else
@@ -138,18 +124,13 @@ std::vector<RunPair> list_pairs(const PlanIndex& index, const ComputeItem& item)
 }
 
 void name_pair(CaptionWriter& writer, const RunPair& pair) {
-  const auto text = [](const TokenRun& run) {
-    return fmt::format("[{}, {})", print_count(run.begin), print_count(run.last() + 1));
-  };
-  writer.word(text(pair.q) + " x " + text(pair.k),
-              PairRange{pair.q.begin, pair.q.last() + 1, pair.k.begin, pair.k.last() + 1});
+  const PairRange ids{pair.q.begin, pair.q.last() + 1, pair.k.begin, pair.k.last() + 1};
+  writer.word(print_range(ids.q_begin, ids.q_end) + " x " + print_range(ids.k_begin, ids.k_end),
+              ids);
 }
 
 void name_pairs(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    if (i > 0) writer.say(i + 1 == pairs.size() ? " and " : ", ");
-    name_pair(writer, pairs[i]);
-  }
+  writer.series(pairs.size(), pairs.size(), [&](size_t i) { name_pair(writer, pairs[i]); });
 }
 
 int64_t count_rows(const std::vector<RunPair>& pairs, int64_t RunPair::*figure) {
@@ -231,6 +212,11 @@ void tell_pairs(CaptionWriter& writer, const ComputeItem& item) {
                          print_count(item.visible_pairs), count_text(item.num_slices, "slice")));
 }
 
+/// Index in PlanIndex::stages.
+int32_t number_of(const PlanIndex& index, const StageRef& stage) {
+  return static_cast<int32_t>(&stage - index.stages().data());
+}
+
 /// Writes who owns the keys and how they arrived.
 void name_keys(CaptionWriter& writer, const StageRef& stage, const ComputeItem& item) {
   const PlanIndex& index = writer.index();
@@ -248,7 +234,7 @@ void name_keys(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
   // The transfer that brought them is the last one into this buffer before this stage.
   const Pass& pass = index.pass(stage.direction);
   const ItemColumns& c = index.columns(stage.direction, StageKind::transfer);
-  const auto number = static_cast<int32_t>(&stage - index.stages().data());
+  const int32_t number = number_of(index, stage);
   const int32_t oldest = std::max(0, index.step_of_stage(number) - 1);
   for (int32_t s = number - 1; s >= index.steps()[static_cast<size_t>(oldest)].first_stage; --s) {
     const StageRef& before = index.stages()[static_cast<size_t>(s)];
@@ -268,22 +254,20 @@ void name_keys(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
 
 void tell_item(CaptionWriter& writer, const StageRef& stage, const ComputeItem& item) {
   const Plan& plan = writer.plan();
-  const int32_t rank = to_index(item.rank);
   if (item.num_slices == 0) {
-    writer.rank(rank, true).say(" idles: no key it has now is visible to its queries.");
+    writer.say(" idles: no key it has now is visible to its queries.");
     tell_run_pairs(writer, item);
     return;
   }
-  writer.rank(rank, true).say(" attends ");
+  writer.say(" attends ");
   const auto list = plan.list(item.q_tokens);
-  const bool is_own = owners_of(writer.index(), list, Side::q) == std::vector<int32_t>{rank};
+  const bool is_own =
+      owners_of(writer.index(), list, Side::q) == std::vector<int32_t>{to_index(item.rank)};
   writer.say(
       fmt::format("{} {}", is_own ? "its" : "the", count_text(plan.rows(item.q_tokens), "query")));
   writer.say(" (").runs(list, Side::q).say(")");
   int64_t valid = 0;
-  for (const TokenRun& run : list) {
-    for (const ValidPart& part : valid_parts(writer.index(), run, Side::q)) valid += part.count;
-  }
+  for (const TokenRun& run : list) valid += count_valid(writer.index(), Side::q, run);
   if (valid < plan.rows(item.q_tokens))
     writer.say(fmt::format(", {} of them padding,", print_count(plan.rows(item.q_tokens) - valid)));
   if (item.heads.size() < plan.scenario.attention.heads)
@@ -296,12 +280,8 @@ void tell_item(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
 
 /// Writes which ranks wait while others work.
 void tell_balance(CaptionWriter& writer, const StageRef& stage) {
-  const Pass& pass = writer.index().pass(stage.direction);
-  IdVector<RankId, int64_t> pairs(static_cast<size_t>(writer.index().num_ranks()), 0);
-  for (int64_t i = stage.begin; i < stage.end; ++i) {
-    const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
-    pairs[item.rank] += item.visible_pairs;
-  }
+  const PlanIndex& index = writer.index();
+  const auto pairs = pairs_by_rank(index, index.moment_of_stage(number_of(index, stage)));
   if (pairs.size() < 2) return;
   std::vector<int32_t> idle;
   for (const RankId rank : pairs.ids()) {
@@ -322,15 +302,12 @@ void tell_balance(CaptionWriter& writer, const StageRef& stage) {
 }  // namespace
 
 void tell_computes(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
-  const Pass& pass = writer.index().pass(stage.direction);
-  bool begins = true, works = false;
-  for (const int64_t i : writer.index().items_of(stage, focus_rank)) {
-    const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
-    if (!begins) writer.say(" ");
-    begins = false;
-    works = works || item.num_slices > 0;
-    tell_item(writer, stage, item);
-  }
+  bool works = false;
+  tell_each(writer, stage, focus_rank, writer.index().pass(stage.direction).computes, "",
+            [&](const ComputeItem& item) {
+              works = works || item.num_slices > 0;
+              tell_item(writer, stage, item);
+            });
   if (stage.direction == Direction::backward && works)
     writer.say(
         " It computes the probabilities again from the lse that the forward kept, and from them "

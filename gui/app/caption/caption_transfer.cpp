@@ -1,6 +1,8 @@
 #include "gui/app/caption/caption_writer.h"
 #include "gui/model/axis.h"
 #include "gui/model/describe.h"
+#include "gui/model/item_words.h"
+#include "gui/model/token_parts.h"
 #include "sim/base/check.h"
 
 #include <algorithm>
@@ -13,24 +15,6 @@
 
 namespace cpscope::gui {
 namespace {
-
-std::string_view describe_payload(Payload payload) {
-  switch (payload) {
-    case Payload::q:
-      return "queries";
-    case Payload::kv:
-      return "keys and values";
-    case Payload::out:
-      return "outputs";
-    case Payload::d_out:
-      return "output gradients";
-    case Payload::dq:
-      return "dQ";
-    case Payload::dkv:
-      return "dK and dV";
-  }
-  return "";
-}
 
 /// Why this payload travels over this kind of link in this pass.
 std::string explain_transfer(const Plan& plan, const TransferItem& item, Direction direction) {
@@ -80,8 +64,9 @@ struct Flow {
 std::string write_formulas(const Plan& plan, const Flow& flow) {
   std::map<std::pair<int32_t, int64_t>, Bundle> bundles;
   for (const TransferItem* item : flow.items) {
-    Bundle& bundle = bundles[{item->heads.size(), wire_element_bytes(plan, *item)}];
-    bundle.rows.push_back(rows_of(plan, *item));
+    const int64_t element = element_bytes(wire_dtype(*item, plan.scenario.numerics));
+    Bundle& bundle = bundles[{item->heads.size(), element}];
+    bundle.rows.push_back(plan.rows_of(*item));
     bundle.bytes += item->bytes;
   }
   std::string formulas;
@@ -131,17 +116,10 @@ void name_cargo(CaptionWriter& writer, const TransferItem& item, int32_t self) {
   const std::vector<int32_t> owners = owners_of(writer.index(), plan.list(item.tokens), Side::kv);
   const bool is_own = owners == std::vector<int32_t>{self};
   const bool is_gradient = item.payload == Payload::dkv;
-  if (is_gradient) {
-    writer.say("the sum of dK and dV for ");
-    if (is_own)
-      writer.say("its own keys");
-    else
-      writer.say("the keys of ").ranks(owners);
-  } else if (is_own) {
-    writer.say("its own keys and values");
-  } else {
-    writer.say("the keys and values of ").ranks(owners);
-  }
+  if (is_gradient) writer.say("the sum of dK and dV for ");
+  writer.say(is_own ? "its own keys" : "the keys");
+  if (!is_gradient) writer.say(" and values");
+  if (!is_own) writer.say(" of ").ranks(owners);
 }
 
 void tell_ring(CaptionWriter& writer, int32_t rank, const Flow& sent, const Flow& received) {
@@ -161,7 +139,7 @@ void tell_ring(CaptionWriter& writer, int32_t rank, const Flow& sent, const Flow
 void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow& flow,
                bool is_sent) {
   const Attention& attention = writer.plan().scenario.attention;
-  writer.rank(rank, true).say(is_sent ? " sends " : " receives ").say(describe_payload(payload));
+  writer.rank(rank, true).say(is_sent ? " sends " : " receives ").say(name_rows(payload));
   const Side side = side_of(payload);
   const int32_t all = side == Side::kv ? attention.kv_heads : attention.heads;
   if (flow.heads.size() < all) writer.say(" of " + name_heads(flow.heads, side));
@@ -217,7 +195,7 @@ void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_
     return;
   }
   writer.say(fmt::format("All ranks together: {}, {}.", count_text(traffic->wires, "transfer"),
-                         print_bytes(static_cast<double>(traffic->bytes))));
+                         print_bytes(traffic->bytes)));
 }
 
 }  // namespace cpscope::gui

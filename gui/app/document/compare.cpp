@@ -54,13 +54,14 @@ std::string describe_plan(const PlanIndex& index) {
 std::vector<ComparedFigure> compare_plans(const PlanIndex& first, const PlanIndex& second) {
   const Figures a = figures_of(first), b = figures_of(second);
   const auto count = [](double value) { return print_count(static_cast<int64_t>(value)); };
+  const auto bytes = [](double value) { return print_bytes(value); };
   const auto times = [](double value) { return fmt::format("{:.3f} x", value); };
   return {
       figure("busiest rank over mean", a.imbalance, b.imbalance, times),
       figure("critical path over ideal", a.critical_path, b.critical_path, times),
-      figure("K and V moved, forward", a.kv_moved, b.kv_moved, print_bytes),
-      figure("K and V necessary", a.kv_necessary, b.kv_necessary, print_bytes),
-      figure("all bytes sent", a.sent, b.sent, print_bytes),
+      figure("K and V moved, forward", a.kv_moved, b.kv_moved, bytes),
+      figure("K and V necessary", a.kv_necessary, b.kv_necessary, bytes),
+      figure("all bytes sent", a.sent, b.sent, bytes),
       figure("transfers", a.transfers, b.transfers, count),
       figure("steps", a.steps, b.steps, count),
       figure("padding tokens", a.padding, b.padding, count),

@@ -177,7 +177,7 @@ void Document::redo() {
 
 void Document::replan() {
   planning_.cancel();
-  dealing_.cancel();
+  laying_out_.cancel();
   first_layout_.reset();
   refusal_ = state().error;
   if (!refusal_) refusal_ = refuse_large_plan(state().scenario, most_bytes_);
@@ -194,12 +194,13 @@ void Document::replan() {
   // A plan that is shown stays. Before the first plan, only its layout is shown: it is ready much
   // earlier.
   if (plan_ == nullptr) {
-    dealing_.start([scenario = state().scenario](TaskControl&) { return make_layout(scenario); });
+    laying_out_.start(
+        [scenario = state().scenario](TaskControl&) { return make_layout(scenario); });
   }
 }
 
 void Document::take(Result<SharedPlan> result) {
-  dealing_.cancel();
+  laying_out_.cancel();
   first_layout_.reset();
   if (result) {
     plan_ = std::move(result).value();
@@ -210,7 +211,7 @@ void Document::take(Result<SharedPlan> result) {
 }
 
 bool Document::poll() {
-  if (auto layout = dealing_.take(); layout && layout->ok())
+  if (auto layout = laying_out_.take(); layout && layout->ok())
     first_layout_ = std::make_shared<const Layout>(std::move(*layout).value());
   std::unique_ptr<Result<SharedPlan>> result = planning_.take();
   if (!result) return false;

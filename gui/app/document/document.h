@@ -99,7 +99,7 @@ class Document {
   std::optional<Error> refusal_;
   Task<Result<SharedPlan>> planning_;
   std::shared_ptr<const Layout> first_layout_;
-  Task<Result<Layout>> dealing_;
+  Task<Result<Layout>> laying_out_;
 };
 
 /// The first complaint about this scenario key, or about a key that begins with it ("batch.lengths"

@@ -1,6 +1,7 @@
 #include "gui/app/document/exact_steps.h"
 
 #include "gui/model/axis.h"
+#include "gui/model/describe.h"
 #include "sim/run/grade/case.h"
 #include "sim/run/grade/first_item.h"
 #include "sim/run/grade/record_diff.h"
@@ -23,10 +24,10 @@ FirstParting describe_parting(const FirstItem& first, const PlanIndex& plan,
   parting.tensor = static_cast<int32_t>(array - kErrorTensors.begin());
   parting.item = name.item;
   parting.text = fmt::format(
-      "First item that differs from {} by more than both budgets allow: {} {} {} of rank {} in "
-      "step {}, {}",
-      beside, to_name(name.item.direction), to_name(name.item.kind), name.item.index,
-      to_index(name.rank), to_index(name.step) + 1, name.array);
+      "First item that differs from {} by more than both budgets allow: {} of rank {} in step {}, "
+      "{}",
+      beside, name_target(name.item, &plan), to_index(name.rank), to_index(name.step) + 1,
+      name.array);
   if (!first.diff.shape_mismatch.empty()) {
     parting.text += ": " + first.diff.shape_mismatch;
     return parting;
@@ -99,8 +100,7 @@ std::optional<Error> refuse_items(const PlanIndex& plan) {
   return make_error(
       ErrorKind::unavailable,
       fmt::format("No steps: the results of all items take {}, and the window keeps up to {}",
-                  print_bytes(static_cast<double>(size.bytes)),
-                  print_bytes(static_cast<double>(kMostItemBytes))),
+                  print_bytes(size.bytes), print_bytes(kMostItemBytes)),
       "use fewer tokens, heads or ranks, or `cpscope run --items` and `cpscope diff`");
 }
 

@@ -22,6 +22,16 @@ constexpr const char* kExamples =
     "try token 123, q 100-200, q 0-64 k 0-64, rank 3, link 1 2, step 4, sequence 2, "
     "forward.compute.12 or out 17 2";
 
+Found make_found(const PlanIndex& plan, const Target& target) {
+  return {capitalise(name_target(target, &plan)), describe_target(target, plan), target};
+}
+
+std::string explain_no_item(const PlanIndex& plan, const ItemId& item, std::string_view name) {
+  return fmt::format(
+      "There is no {}: the pass has {}", name,
+      count_text(count_items(plan.pass(item.direction), item.kind), to_name(item.kind)));
+}
+
 /// Half-open ids.
 struct Ids {
   int64_t begin = 0, end = 0;
@@ -66,13 +76,16 @@ class Finder {
   void explain(std::string words) {
     if (answer_.explanation.empty()) answer_.explanation = std::move(words);
   }
+  void explain_no(std::string_view what, int64_t number, int64_t count) {
+    explain(fmt::format("There is no {} {}: {}s are 0 to {}", what, print_count(number), what,
+                        print_count(count - 1)));
+  }
   bool add(const Target& target) {
     if (!is_present(plan_, target)) return false;
     const auto same = [&](const Found& f) { return f.target == target; };
     if (std::any_of(answer_.found.begin(), answer_.found.end(), same)) return true;
     if (answer_.found.size() < FindAnswer::kMostFound)
-      answer_.found.push_back(
-          {capitalise(name_target(target, &plan_)), describe_target(target, plan_), target});
+      answer_.found.push_back(make_found(plan_, target));
     return true;
   }
   /// The number after a noun, or the first bare number; explains what to type when there is none or
@@ -108,14 +121,13 @@ class Finder {
     }
     const Ids ids{ends.front(), ends.size() == 2 ? ends[1] : ends.front() + 1};
     if (ids.begin >= ids.end)
-      explain(fmt::format("The range [{}, {}) is empty: its end is not part of it",
-                          print_count(ids.begin), print_count(ids.end)));
+      explain(fmt::format("The range {} is empty: its end is not part of it",
+                          print_range(ids.begin, ids.end)));
     return ids.begin < ids.end ? std::optional(ids) : std::nullopt;
   }
   void say_tokens(Side side, const Ids& ids) {
-    explain(fmt::format("{} are [0, {}): [{}, {}) does not lie in them",
-                        side == Side::q ? "Queries" : "Keys", print_count(plan_.tokens(side)),
-                        print_count(ids.begin), print_count(ids.end)));
+    explain(fmt::format("{} are {}: {} does not lie in them", side == Side::q ? "Queries" : "Keys",
+                        print_range(0, plan_.tokens(side)), print_range(ids.begin, ids.end)));
   }
 
   void find_tokens() {
@@ -147,9 +159,7 @@ class Finder {
 
   void find_rank() {
     const std::optional<int64_t> rank = number_of(Noun::rank, "rank", plan_.num_ranks());
-    if (rank && !add_rank(*rank))
-      explain(fmt::format("There is no rank {}: ranks are 0 to {}", print_count(*rank),
-                          plan_.num_ranks() - 1));
+    if (rank && !add_rank(*rank)) explain_no("rank", *rank, plan_.num_ranks());
   }
   bool add_rank(int64_t rank) {
     return rank < plan_.num_ranks() && add(RankTarget{static_cast<int32_t>(rank)});
@@ -232,8 +242,7 @@ class Finder {
     if (!sequence) return;
     add_sequence(*sequence, position);
     if (*sequence >= count)
-      explain(fmt::format("There is no sequence {}: sequences are 0 to {}", print_count(*sequence),
-                          print_count(count - 1)));
+      explain_no("sequence", *sequence, count);
     else
       explain(position ? "The sequence is not as long as that" : "This sequence has no tokens");
   }
@@ -246,10 +255,8 @@ class Finder {
     if (!index) return;
     for (const Direction direction : kDirections) {
       if (!wants(direction)) continue;
-      if (!add(ItemId{direction, kind, *index}))
-        explain(fmt::format("There is no {} {} {}: the pass has {}", to_name(direction),
-                            to_name(kind), print_count(*index),
-                            count_items_text(count_items(plan_.pass(direction), kind), kind)));
+      const ItemId item{direction, kind, *index};
+      if (!add(item)) explain(explain_no_item(plan_, item, name_target(item, &plan_)));
     }
   }
 
@@ -326,12 +333,8 @@ class Finder {
 
 FindAnswer find_targets(const PlanIndex& plan, std::string_view query) {
   if (const std::optional<ItemId> item = parse_item(trim(to_lower(query)))) {
-    if (is_present(plan, *item))
-      return {{{capitalise(name_target(*item, &plan)), describe_target(*item, plan), *item}}, ""};
-    const int64_t count = count_items(plan.pass(item->direction), item->kind);
-    return {{},
-            fmt::format("There is no {}: the pass has {}", print_item(*item),
-                        count_items_text(count, item->kind))};
+    if (is_present(plan, *item)) return {{make_found(plan, *item)}, ""};
+    return {{}, explain_no_item(plan, *item, print_item(*item))};
   }
   const QueryResult parsed = parse_query(query);
   if (!parsed.error.empty()) return {{}, fmt::format("{}: {}", parsed.error, kExamples)};

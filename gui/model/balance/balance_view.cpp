@@ -60,7 +60,8 @@ void add_charts(const ViewInput& input, const Balance& balance, const Box& box, 
     add_rank_chart(input,
                    {choose(right, "Sent bytes: most", "Bytes", over_mean(balance.bytes)),
                     "No rank sends anything.", balance.bytes.forward, balance.bytes.backward,
-                    Role::transfer, Hatch::diagonal, "mean", print_bytes, true, "bytes", "bytes"},
+                    Role::transfer, Hatch::diagonal, "mean",
+                    [](double bytes) { return print_bytes(bytes); }, true, "bytes", "bytes"},
                    right, view);
   view.grids.clear();
   add_rank_chart(input,
@@ -244,10 +245,8 @@ void add_meters(const ViewInput& input, const Balance& balance, const Box& box, 
   const double needed = share_of(balance.kv_necessary, balance.kv_moved);
   std::string traffic = "Forward moves no K and V", brief = "No K and V move";
   if (balance.kv_moved > 0) {
-    traffic =
-        fmt::format("K, V moved forward: {}, needed: {} ({})",
-                    print_bytes(static_cast<double>(balance.kv_moved)),
-                    print_bytes(static_cast<double>(balance.kv_necessary)), print_share(needed));
+    traffic = fmt::format("K, V moved forward: {}, needed: {} ({})", print_bytes(balance.kv_moved),
+                          print_bytes(balance.kv_necessary), print_share(needed));
     brief = fmt::format("KV needed: {} of moved", print_share(needed));
   }
   add_meter(input,

@@ -143,9 +143,8 @@ void add_local_band(LayoutScene& scene, const LocalFrame& frame, const Axis& axi
   scene.view.hits.push_back(
       {box, RankTarget{front.rank},
        fmt::format("{}-band/{}/{}/{}", prefix, scene.side_name(), front.rank, front.row),
-       fmt::format("rank {}: {} chunks in local rows [{}, {})\n{} padding", front.rank,
-                   parts.size(), print_count(front.row), print_count(end_row),
-                   print_count(padding))});
+       fmt::format("rank {}: {} chunks in local rows {}\n{} padding", front.rank, parts.size(),
+                   print_range(front.row, end_row), print_count(padding))});
 }
 
 /// Adds one rank's buffer between y0 and y1.

@@ -1,3 +1,4 @@
+#include "gui/model/describe.h"
 #include "gui/model/layout/layout_scene.h"
 
 #include <algorithm>
@@ -54,11 +55,11 @@ void add_sequence(LayoutScene& scene, size_t s, float y0, float y1) {
   };
   if (begin < end && (covers(*scene.input.hovered) || covers(*scene.input.selected)))
     add_light(scene.drawing(), theme, all, light_of(scene, begin, end - begin, 1));
-  scene.view.hits.push_back(
-      {all, TokenRange{map.side, begin, end}, fmt::format("sequence/{}/{}", scene.side_name(), s),
-       fmt::format("sequence {}: tokens [{}, {})\n{} valid, {} padding", s, print_count(begin),
-                   print_count(end), print_count(map.valid_of_slot[s]),
-                   print_count(end - begin - map.valid_of_slot[s]))});
+  scene.view.hits.push_back({all, TokenRange{map.side, begin, end},
+                             fmt::format("sequence/{}/{}", scene.side_name(), s),
+                             fmt::format("sequence {}: tokens {}\n{} valid, {} padding", s,
+                                         print_range(begin, end), print_count(map.valid_of_slot[s]),
+                                         print_count(end - begin - map.valid_of_slot[s]))});
 }
 
 void add_sequence_band(LayoutScene& scene, const Fold& fold, float y0, float y1) {
@@ -79,9 +80,8 @@ void add_sequence_band(LayoutScene& scene, const Fold& fold, float y0, float y1)
   scene.view.hits.push_back(
       {box, TokenRange{map.side, begin, end},
        fmt::format("sequences/{}/{}", scene.side_name(), fold.first),
-       fmt::format("sequences {} to {}: tokens [{}, {})\n{} padding", fold.first,
-                   fold.first + fold.count - 1, print_count(begin), print_count(end),
-                   print_count(padding))});
+       fmt::format("sequences {} to {}: tokens {}\n{} padding", fold.first,
+                   fold.first + fold.count - 1, print_range(begin, end), print_count(padding))});
 }
 
 /// Names a group of neighbouring bands once, if there is room.
@@ -112,8 +112,8 @@ void add_tail(LayoutScene& scene, float y0, float y1) {
   add_plate(scene, box, "tail");
   scene.view.hits.push_back({box, TokenRange{map.side, begin, map.tokens},
                              fmt::format("tail/{}", scene.side_name()),
-                             fmt::format("tail: tokens [{}, {}) belong to no sequence, all padding",
-                                         print_count(begin), print_count(map.tokens))});
+                             fmt::format("tail: tokens {} belong to no sequence, all padding",
+                                         print_range(begin, map.tokens))});
 }
 
 void add_owner(LayoutScene& scene, const PackedPart& part, float y0, float y1) {
@@ -203,9 +203,8 @@ void add_owner_band(LayoutScene& scene, RankCounter& counter, const Fold& fold, 
   add_light(scene.drawing(), scene.theme(), box, light_of(scene, begin, end - begin, 1));
   scene.view.hits.push_back(
       {box, TokenRange{map.side, begin, end}, fmt::format("band/{}/{}", scene.side_name(), begin),
-       fmt::format("{} chunks of {} rank{}: tokens [{}, {})\n{} padding", fold.count, ranks,
-                   ranks == 1 ? "" : "s", print_count(begin), print_count(end),
-                   print_count(padding))});
+       fmt::format("{} chunks of {} rank{}: tokens {}\n{} padding", fold.count, ranks,
+                   ranks == 1 ? "" : "s", print_range(begin, end), print_count(padding))});
 }
 
 /// Adds one tooth per rank in turn, not to scale: the symbol of a comb that is too fine to draw.
@@ -234,16 +233,14 @@ void name_comb(LayoutScene& scene, int64_t begin, int64_t end, float y0, float y
       cut_box(scene.packed, static_cast<double>(begin), static_cast<double>(end), y0, y1);
   if (box.x0 >= box.x1) return;
   const int64_t stripe = std::max<int64_t>(1, map.stripe);
-  const std::string every =
-      fmt::format("stripes of {} token{}, stride {}", print_count(stripe), stripe == 1 ? "" : "s",
-                  print_count(stripe * map.num_ranks));
+  const std::string every = fmt::format("stripes of {}, stride {}", count_text(stripe, "token"),
+                                        print_count(stripe * map.num_ranks));
   add_plate(scene, box, every + " (not to scale)");
   add_light(scene.drawing(), scene.theme(), box, light_of(scene, begin, end - begin, 1));
   scene.view.hits.push_back(
       {box, TokenRange{map.side, begin, end}, fmt::format("comb/{}/{}", scene.side_name(), begin),
-       fmt::format("tokens [{}, {}): {}\nrank = (token / {}) mod {}\nzoom in to see single stripes",
-                   print_count(begin), print_count(end), every, print_count(stripe),
-                   map.num_ranks)});
+       fmt::format("tokens {}: {}\nrank = (token / {}) mod {}\nzoom in to see single stripes",
+                   print_range(begin, end), every, print_count(stripe), map.num_ranks)});
 }
 
 void add_packed_owners(LayoutScene& scene, float y0, float y1) {

@@ -1,4 +1,5 @@
 #include "gui/model/describe.h"
+#include "gui/model/item_words.h"
 #include "gui/model/layout/layout_scene.h"
 
 #include <algorithm>
@@ -278,14 +279,14 @@ std::string describe_state(double progress) {
 void add_heading(LayoutScene& scene, const Box& box, const std::vector<ShownReorder>& reorders,
                  size_t chosen, HeadRange heads, int32_t rank) {
   const ShownReorder& shown = reorders[chosen];
-  const StageRef& stage = scene.input.plan->stages()[static_cast<size_t>(shown.stage)];
+  const PlanIndex& plan = *scene.input.plan;
   const std::string number = fmt::format("Reorder {} of {}", chosen + 1, reorders.size());
   const std::string state = describe_state(shown.progress);
   const std::string text = first_that_fits(
       scene.input.text_width,
-      {fmt::format("{} on rank {} ({} step {}): rows of {}, heads [{}, {}), {}, {}", number, rank,
-                   to_name(stage.direction), stage.step + 1, name_of_rows(shown.kind), heads.begin,
-                   heads.end,
+      {fmt::format("{} on rank {} ({}): rows of {}, heads [{}, {}), {}, {}", number, rank,
+                   name_step(plan, plan.step_of_stage(shown.stage)), name_of_rows(shown.kind),
+                   heads.begin, heads.end,
                    shown.goes_to_sequence ? "from rank order to token order before attention"
                                           : "from token order to rank order after attention",
                    state),

@@ -36,8 +36,7 @@ std::string describe_positions(const PlaceMap& map, int64_t begin, int64_t end) 
   const size_t sequence = map.sequence_at(begin);
   if (sequence >= map.num_sequences()) return "tail: belongs to no sequence";
   const int64_t slot = map.slot_begin[sequence];
-  return fmt::format("sequence {}, positions [{}, {})", sequence, print_count(begin - slot),
-                     print_count(end - slot));
+  return fmt::format("sequence {}, positions {}", sequence, print_range(begin - slot, end - slot));
 }
 
 }  // namespace
@@ -45,17 +44,15 @@ std::string describe_positions(const PlaceMap& map, int64_t begin, int64_t end) 
 std::string print_tokens(const PlaceMap& map, int64_t begin, int64_t end) {
   if (end - begin == 1) return print_id(map, begin);
   // Both ends use the same unit.
-  if (begin % kKi != 0 || end % kKi != 0)
-    return fmt::format("[{}, {})", print_count(begin), print_count(end));
+  if (begin % kKi != 0 || end % kKi != 0) return print_range(begin, end);
   return fmt::format("[{}, {})", print_id(map, begin), print_id(map, end));
 }
 
 std::string describe_chunk(const PlaceMap& map, int32_t rank, int64_t begin, int64_t end,
                            int64_t row) {
-  return fmt::format("{} tokens [{}, {})\n{}\nrank {}, local rows [{}, {})\n{}",
-                     map.side == Side::q ? "query" : "key", print_count(begin), print_count(end),
-                     describe_positions(map, begin, end), rank, print_count(row),
-                     print_count(row + end - begin),
+  return fmt::format("{} tokens {}\n{}\nrank {}, local rows {}\n{}",
+                     map.side == Side::q ? "query" : "key", print_range(begin, end),
+                     describe_positions(map, begin, end), rank, print_range(row, row + end - begin),
                      describe_padding(end - begin - map.count_padding(begin, end), end - begin));
 }
 
@@ -64,11 +61,11 @@ std::string describe_local(const PlaceMap& map, const LocalPart& part) {
     return describe_chunk(map, part.rank, part.token, part.token + part.rows, part.row);
   int64_t padding = 0;
   for (const auto& [first, last] : padding_rows(map, part)) padding += last - first;
-  return fmt::format("{} tokens {}, {}, .. {}: every {}th\nrank {}, local rows [{}, {})\n{}",
+  return fmt::format("{} tokens {}, {}, .. {}: every {}th\nrank {}, local rows {}\n{}",
                      map.side == Side::q ? "query" : "key", print_count(part.token),
                      print_count(part.token + part.stride),
                      print_count(part.token + (part.rows - 1) * part.stride), part.stride,
-                     part.rank, print_count(part.row), print_count(part.row + part.rows),
+                     part.rank, print_range(part.row, part.row + part.rows),
                      describe_padding(part.rows - padding, part.rows));
 }
 

@@ -101,8 +101,7 @@ LegendEntry faint_entry(std::string text, bool starts_line = false) {
 }
 
 std::string print_ratio(int64_t part, int64_t whole) {
-  return whole == 0 ? std::string("0 %")
-                    : print_share(static_cast<double>(part) / static_cast<double>(whole));
+  return whole == 0 ? "0 %" : print_share(part, whole);
 }
 
 void add_count_lines(const PlanIndex& index, const TileCount& tiles,

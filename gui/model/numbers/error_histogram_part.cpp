@@ -1,4 +1,5 @@
 #include "gui/model/axis.h"
+#include "gui/model/describe.h"
 #include "gui/model/numbers/error_parts.h"
 
 #include <algorithm>
@@ -70,10 +71,6 @@ class HistogramBars {
   View& view_;
 };
 
-std::string rows_text(int64_t count) {
-  return fmt::format("{} row{}", print_count(count), count == 1 ? "" : "s");
-}
-
 int64_t most_rows(const ErrorHistogram& histogram) {
   return std::max({*std::max_element(histogram.bins.begin(), histogram.bins.end()), histogram.exact,
                    histogram.broken, int64_t{1}});
@@ -120,7 +117,7 @@ void add_error_histogram(const ShownErrors& shown, const Box& box, View& view) {
   const ErrorField& field = shown.field;
   const ErrorHistogram& histogram = field.histogram;
   add_text(shown.input, view, {box.x0, box.y0}, box.width(),
-           fmt::format("{}, {} exact, {} over", rows_text(histogram.compared()),
+           fmt::format("{}, {} exact, {} over", count_text(histogram.compared(), "row"),
                        print_count(histogram.exact), print_count(field.rows_over)),
            Role::text, 12);
   const Decades decades = choose_decades(shown);
@@ -143,7 +140,7 @@ void add_error_histogram(const ShownErrors& shown, const Box& box, View& view) {
   };
   if (has_exact) {
     bars.add(plot.x0 + 2, span.x0 - 6, histogram.exact, shown.scale.exact_color(), false,
-             "bin/exact", rows_text(histogram.exact) + " without any error");
+             "bin/exact", count_text(histogram.exact, "row") + " without any error");
     under((plot.x0 + span.x0) / 2 - 2, "none", Role::faint_text, Face::body);
   }
   for (int32_t bin = 0; bin < kBins; ++bin) {
@@ -155,13 +152,13 @@ void add_error_histogram(const ShownErrors& shown, const Box& box, View& view) {
                      : shown.scale.color_of(static_cast<float>(std::sqrt(lo * hi))),
              is_over, fmt::format("bin/{}", bin),
              fmt::format("{} with {} to {} of the {}",
-                         rows_text(histogram.bins[static_cast<size_t>(bin)]),
+                         count_text(histogram.bins[static_cast<size_t>(bin)], "row"),
                          print_error_share(field, lo), print_error_share(field, hi),
                          field.has_row_budgets() ? "row's budget" : "typical row"));
   }
   if (has_broken) {
     bars.add(span.x1 + 6, plot.x1 - 2, histogram.broken, theme.of(Role::error), true, "bin/broken",
-             rows_text(histogram.broken) + " with NaN or an infinite error");
+             count_text(histogram.broken, "row") + " with NaN or an infinite error");
     under((span.x1 + plot.x1) / 2 + 2, "NaN !", Role::error, Face::strong);
   }
   view.drawing.add(Line{{plot.x0, plot.y1}, {plot.x1, plot.y1}, theme.of(Role::grid), 1});

@@ -1,6 +1,7 @@
 #include "gui/model/numbers/numbers_view.h"
 
 #include "gui/model/axis.h"
+#include "gui/model/describe.h"
 #include "gui/model/numbers/error_parts.h"
 
 #include <algorithm>
@@ -65,8 +66,7 @@ std::string tile_text(const ErrorField& field) {
   const double used = used_of(field);
   if (field.nan > 0) return fmt::format("{} NaN !", print_count(field.nan));
   if (!field.passed && used <= 1 && used >= 0)
-    return fmt::format("{} row{} over !", print_count(field.rows_over),
-                       field.rows_over == 1 ? "" : "s");
+    return count_text(field.rows_over, "row") + " over !";
   if (used < 0) return field.rel_l2 == 0 ? "equal" : print_figure(field.rel_l2);
   return (used < 10 ? print_share(used) : print_figure(used) + " x") + (used > 1 ? " !" : "");
 }
@@ -135,8 +135,7 @@ std::string describe_field(const RunView& run, const ErrorField& field) {
     text += fmt::format("error {} of its length", print_figure(field.rel_l2));
   if (field.has_budget()) text += fmt::format(", budget {}", print_figure(field.budget));
   if (field.has_row_budgets() && field.rows_over > 0)
-    text += fmt::format("; {} row{} over", print_count(field.rows_over),
-                        field.rows_over == 1 ? "" : "s");
+    text += fmt::format("; {} over", count_text(field.rows_over, "row"));
   else if (field.has_row_budgets() && !field.worst.empty())
     text += fmt::format("; worst row at {}", print_error_share(field, field.worst[0].share));
   if (field.histogram.left_out > 0)

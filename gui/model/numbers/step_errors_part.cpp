@@ -1,4 +1,5 @@
 #include "gui/model/axis.h"
+#include "gui/model/item_words.h"
 #include "gui/model/numbers/error_parts.h"
 
 #include <algorithm>
@@ -103,9 +104,8 @@ float worst_share(const ErrorField& field) {
 }
 
 std::string describe_step(const PlanIndex& plan, int32_t step) {
-  const StepRef& ref = plan.steps()[static_cast<size_t>(step)];
-  return fmt::format("{} step {} of {}", to_name(ref.direction), ref.step + 1,
-                     plan.pass(ref.direction).num_steps);
+  const Direction direction = plan.steps()[static_cast<size_t>(step)].direction;
+  return fmt::format("{} of {}", name_step(plan, step), plan.pass(direction).num_steps);
 }
 
 void add_step_strip(const ShownErrors& shown, const Box& box, View& view) {

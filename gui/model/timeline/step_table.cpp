@@ -88,17 +88,7 @@ std::vector<int64_t> count_pairs(const PlanIndex& index, const StepRef& ref) {
   const auto& summary = index.summary().pairs_by_step_rank;
   const auto step = static_cast<size_t>(ref.step);
   if (ref.direction == Direction::forward && step < summary.size()) return summary[step];
-  const Pass& pass = index.pass(ref.direction);
-  std::vector<int64_t> pairs(static_cast<size_t>(index.num_ranks()), 0);
-  for (int32_t s = ref.first_stage; s < ref.end_stage; ++s) {
-    const StageRef& stage = index.stages()[static_cast<size_t>(s)];
-    if (stage.kind != StageKind::compute) continue;
-    for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const ComputeItem& item = pass.computes[static_cast<size_t>(i)];
-      pairs[static_cast<size_t>(to_index(item.rank))] += item.visible_pairs;
-    }
-  }
-  return pairs;
+  return pairs_by_rank(index, {ref.first_stage, ref.end_stage}).values();
 }
 
 }  // namespace

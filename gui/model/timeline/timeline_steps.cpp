@@ -1,3 +1,5 @@
+#include "gui/model/describe.h"
+#include "gui/model/item_words.h"
 #include "gui/model/light.h"
 #include "gui/model/place_map.h"
 #include "gui/model/timeline/timeline_scene.h"
@@ -23,11 +25,6 @@ struct StepLanes {
   float x_of(double step) const { return scene.time.pixel_of(step); }
 };
 
-std::string step_name(const PlanIndex& plan, int32_t step) {
-  const StepRef& ref = plan.steps()[static_cast<size_t>(step)];
-  return fmt::format("{} step {}", to_name(ref.direction), ref.step + 1);
-}
-
 /// Adds "forward: 4 steps" above its steps, with the cost of waiting for the busiest rank.
 void add_pass(StepLanes& lanes, Direction direction, int32_t first, int32_t end, float y) {
   if (first >= end) return;
@@ -39,8 +36,8 @@ void add_pass(StepLanes& lanes, Direction direction, int32_t first, int32_t end,
   const Box box{x0, y, x1 - 2, y + kPasses - 3};
   scene.drawing().add(FilledBox{box, theme.of(Role::raised), Hatch::none, {}, 2});
   const double path = lanes.table.critical_path_over_ideal(direction);
-  const std::string name = fmt::format("{}: {} step{}", to_name(direction),
-                                       print_count(end - first), end - first == 1 ? "" : "s");
+  const std::string name =
+      fmt::format("{}: {}", to_name(direction), count_text(end - first, "step"));
   for (const std::string& text :
        {fmt::format("{}, waiting for the busiest rank costs {:.3f} x the ideal", name, path),
         fmt::format("{}, critical path {:.3f} x ideal", name, path),
@@ -98,7 +95,7 @@ void add_step_hits(StepLanes& lanes, float y) {
     const int32_t busiest = lanes.table.busiest(step);
     scene.view.hits.push_back(
         {box, StepTarget{step}, fmt::format("step/{}", step),
-         fmt::format("{}\n{}", step_name(lanes.plan(), step),
+         fmt::format("{}\n{}", name_step(lanes.plan(), step),
                      lanes.table.most_pairs(step) == 0 ? "nothing is computed"
                      : busiest < 0
                          ? std::string("all ranks compute the same")
@@ -118,17 +115,15 @@ std::string describe_cell(StepLanes& lanes, int32_t step, int32_t rank, const St
     reorders += phase.reorders[r];
     finishes += phase.finishes[r];
   }
-  std::string text = fmt::format("rank {}, {}\n", rank, step_name(lanes.plan(), step));
+  std::string text = fmt::format("rank {}, {}\n", rank, name_step(lanes.plan(), step));
   if (most == 0)
     text += "nothing is computed in this step";
   else if (pairs == 0)
     text += "computes nothing and waits";
   else
     text += fmt::format("computes {} pairs (query, key, head): {} of the busiest rank",
-                        print_count(pairs),
-                        print_share(static_cast<double>(pairs) / static_cast<double>(most)));
-  text += fmt::format("\nsends {}, receives {}", print_bytes(static_cast<double>(sent)),
-                      print_bytes(static_cast<double>(received)));
+                        print_count(pairs), print_share(pairs, most));
+  text += fmt::format("\nsends {}, receives {}", print_bytes(sent), print_bytes(received));
   if (merges + reorders + finishes > 0)
     text += fmt::format("\nreorders {}, merges {}, finishes {} arrays", reorders, merges, finishes);
   return text;
@@ -186,7 +181,7 @@ void add_wire_bar(StepLanes& lanes, const Box& box, int64_t bytes, int64_t most,
     scene.drawing().add(FilledBox{bar, color, Hatch::diagonal, theme.of(Role::panel)});
   else
     scene.drawing().add(OutlinedBox{bar, color, 1});
-  const std::string figure = print_bytes(static_cast<double>(bytes));
+  const std::string figure = print_bytes(bytes);
   if (!is_sent) {
     add_inside(scene, bar, "from others: " + figure, theme.of(Role::text));
     if (scene.input.text_width("from others: " + figure, scene.small, Face::body) + 6 > bar.width())

@@ -48,6 +48,9 @@ std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& b
 /// too many items to visit for every picture; no texts if there are too many links.
 std::vector<std::string> name_payloads(const TrafficScene& scene);
 
+/// "rank 2 sends 48 KiB, receives 48 KiB".
+std::string describe_rank_bytes(const TrafficScene& scene, int32_t rank);
+
 /// Adds the colour scale of bytes with its ends, in a row that ends at x1 at most.
 void add_byte_scale(Drawing& drawing, const TrafficScene& scene, Point at, float x1);
 

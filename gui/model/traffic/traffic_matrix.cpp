@@ -195,7 +195,7 @@ void add_byte_labels(Drawing& drawing, const MatrixScene& scene) {
   for_shown_links(scene, [&](size_t, const LinkBytes& link) {
     const Box box = scene.box_of(link.src, link.dst);
     if (!scene.shows(box)) return;
-    const std::string text = print_bytes(static_cast<double>(link.bytes));
+    const std::string text = print_bytes(link.bytes);
     if (scene.input().text_width(text, kSmallText, Face::mono) > box.width() - 3) return;
     const Color fill = color_of_bytes(scene.traffic, link.bytes);
     drawing.add(Label{box.center(), Anchor::center_middle, scene.input().theme->text_on(fill),
@@ -244,11 +244,8 @@ void add_numbers(View& view, const MatrixScene& scene) {
                         is_sender ? Anchor::right_middle : Anchor::center_middle,
                         theme.of(is_focus ? Role::accent : Role::faint_text), kSmallText,
                         is_focus ? Face::strong : Face::mono, fmt::format("{}", rank)});
-    view.hits.push_back(
-        {box, RankTarget{rank}, fmt::format("{}/{}", name, rank),
-         fmt::format("rank {} sends {}, receives {}", rank,
-                     print_bytes(static_cast<double>(scene.traffic.sent[rank])),
-                     print_bytes(static_cast<double>(scene.traffic.received[rank])))});
+    view.hits.push_back({box, RankTarget{rank}, fmt::format("{}/{}", name, rank),
+                         describe_rank_bytes(scene.traffic, rank)});
   };
   drawing.add(PushClip{{frame.rows.x0, frame.columns.y0, frame.cells.x1, frame.cells.y1}});
   for_shown_ranks(scene.senders, scene.ranks(), [&](int32_t rank) {
@@ -288,7 +285,7 @@ void add_bars(Drawing& drawing, const MatrixScene& scene, bool is_sent) {
         is_sent ? Box{box.x0, lo, box.x0 + length, hi} : Box{lo, box.y0, hi, box.y0 + length};
     const Color color = mix(theme.of(Role::mask_empty), theme.of(Role::transfer), 0.45F);
     drawing.add(FilledBox{bar, color});
-    const std::string text = print_bytes(static_cast<double>(sum));
+    const std::string text = print_bytes(sum);
     const float width = scene.input().text_width(text, kSmallText, Face::mono);
     const float across = is_sent ? room : hi - lo;
     if (step == 1 && width + 4 <= across && (is_sent ? hi - lo : room) >= kSmallText + 1)
@@ -335,11 +332,10 @@ void add_link_hits(View& view, const MatrixScene& scene) {
            std::min(box.y1, cells.y1)};
     if (box.width() <= 1 || box.height() <= 1 || ++hits > kMostLinkHits) return;
     const std::string name = i < names.size() ? names[i] : std::string();
-    view.hits.push_back({box, LinkTarget{link.src, link.dst},
-                         fmt::format("link/{}/{}", link.src, link.dst),
-                         fmt::format("rank {} -> rank {}: {}{}{}{}", link.src, link.dst,
-                                     print_bytes(static_cast<double>(link.bytes)),
-                                     name.empty() ? "" : " (", name, name.empty() ? "" : ")")});
+    view.hits.push_back(
+        {box, LinkTarget{link.src, link.dst}, fmt::format("link/{}/{}", link.src, link.dst),
+         fmt::format("rank {} -> rank {}: {}{}{}{}", link.src, link.dst, print_bytes(link.bytes),
+                     name.empty() ? "" : " (", name, name.empty() ? "" : ")")});
   });
 }
 

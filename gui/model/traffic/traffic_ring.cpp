@@ -1,3 +1,4 @@
+#include "gui/model/item_words.h"
 #include "gui/model/legend.h"
 #include "gui/model/light.h"
 #include "gui/model/traffic/traffic_marks.h"
@@ -132,10 +133,8 @@ void add_nodes(View& view, const TrafficScene& scene, const RingPlaces& places) 
     const float size = std::clamp(places.node * 0.9F, 8.0F, 13.0F);
     view.drawing.add(
         Label{at, Anchor::center_middle, theme.text_on(color), size, Face::strong, text});
-    view.hits.push_back({box, RankTarget{rank}, fmt::format("node/{}", rank),
-                         fmt::format("rank {} sends {}, receives {}", rank,
-                                     print_bytes(static_cast<double>(scene.sent[i])),
-                                     print_bytes(static_cast<double>(scene.received[i])))});
+    view.hits.push_back(
+        {box, RankTarget{rank}, fmt::format("node/{}", rank), describe_rank_bytes(scene, rank)});
   }
 }
 
@@ -190,15 +189,14 @@ std::vector<std::string> name_payloads(const TrafficScene& scene) {
         bytes[at - scene.links.begin()][static_cast<size_t>(item.payload)] += item.bytes;
     }
   }
-  for (size_t link = 0; link < names.size(); ++link) {
-    for (size_t p = 0; p < kPayloads; ++p) {
-      if (bytes[link][p] == 0) continue;
-      if (!names[link].empty()) names[link] += ", ";
-      names[link] += fmt::format("{} {}", to_name(static_cast<Payload>(p)),
-                                 print_bytes(static_cast<double>(bytes[link][p])));
-    }
-  }
+  for (size_t link = 0; link < names.size(); ++link) names[link] = describe_payloads(bytes[link]);
   return names;
+}
+
+std::string describe_rank_bytes(const TrafficScene& scene, int32_t rank) {
+  const auto at = static_cast<size_t>(rank);
+  return fmt::format("rank {} sends {}, receives {}", rank, print_bytes(scene.sent[at]),
+                     print_bytes(scene.received[at]));
 }
 
 std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& box) {

@@ -1,6 +1,7 @@
 #include "gui/model/traffic/traffic_view.h"
 
 #include "gui/model/axis.h"
+#include "gui/model/item_words.h"
 #include "gui/model/legend.h"
 #include "gui/model/traffic/edge_matrix.h"
 #include "gui/model/traffic/traffic_marks.h"
@@ -85,18 +86,6 @@ LegendEntry text_line(std::string text, bool is_strong = false, bool is_faint = 
   return entry;
 }
 
-std::string bytes_text(int64_t bytes) { return print_bytes(static_cast<double>(bytes)); }
-
-std::string print_payloads(const PayloadBytes& bytes) {
-  std::string text;
-  for (size_t p = 0; p < kPayloads; ++p) {
-    if (bytes[p] == 0) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_name(static_cast<Payload>(p)),
-                        bytes_text(bytes[p]));
-  }
-  return text;
-}
-
 /// "this step", or "this transfer stage" when the moment is a part of a step.
 std::string name_moment(const PlanIndex& index, Moment moment) {
   if (index.stages().empty()) return "this step";
@@ -118,10 +107,10 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
   std::vector<LegendEntry> lines;
   std::string sums =
       fmt::format("{}: {}, so far {} of {}", name_moment(index, moment),
-                  now == 0 ? "no bytes" : bytes_text(now), bytes_text(so_far), bytes_text(all));
+                  now == 0 ? "no bytes" : print_bytes(now), print_bytes(so_far), print_bytes(all));
   lines.push_back(text_line(std::move(sums), true));
   const PayloadBytes payloads = scene.matrix.payloads(scene.first_stage, scene.end_stage);
-  const std::string names = print_payloads(payloads);
+  const std::string names = describe_payloads(payloads);
   if (!names.empty())
     lines.push_back(
         text_line(fmt::format("{} on {} links: {}", input.is_cumulative ? "so far" : "now",
@@ -137,11 +126,10 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
   if (summary.kv_bytes_moved > 0) {
     std::string kv =
         fmt::format("KV of the forward: {} needed on other ranks, {} moved",
-                    bytes_text(summary.kv_bytes_necessary), bytes_text(summary.kv_bytes_moved));
+                    print_bytes(summary.kv_bytes_necessary), print_bytes(summary.kv_bytes_moved));
     if (summary.kv_bytes_necessary <= summary.kv_bytes_moved)
-      kv +=
-          fmt::format(" ({} needed)", print_share(static_cast<double>(summary.kv_bytes_necessary) /
-                                                  static_cast<double>(summary.kv_bytes_moved)));
+      kv += fmt::format(" ({} needed)",
+                        print_share(summary.kv_bytes_necessary, summary.kv_bytes_moved));
     else
       kv += ": less, because no rank gets all heads";
     lines.push_back(text_line(std::move(kv)));
@@ -224,7 +212,7 @@ void add_byte_scale(Drawing& drawing, const TrafficScene& scene, Point at, float
   if (scene.most == 0) return;
   constexpr float kLength = 96, kShort = 40, kHeight = 11, kText = 12, kGap = 6;
   const ViewInput& input = scene.input;
-  const std::string least = bytes_text(scene.least), most = bytes_text(scene.most);
+  const std::string least = print_bytes(scene.least), most = print_bytes(scene.most);
   const auto width = [&](const std::string& text) {
     return input.text_width(text, kText, Face::body);
   };

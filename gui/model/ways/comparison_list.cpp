@@ -28,8 +28,8 @@ struct FigureColumn {
 /// In the order in which they are kept when there is little room; the last is dropped first.
 constexpr FigureColumn kColumns[] = {
     {"total", [](const Candidate& c) { return print_duration(c.total_us() * 1e3); }},
-    {"sent", [](const Candidate& c) { return print_bytes(static_cast<double>(c.bytes_sent)); }},
-    {"memory", [](const Candidate& c) { return print_bytes(static_cast<double>(c.memory_bytes)); }},
+    {"sent", [](const Candidate& c) { return print_bytes(c.bytes_sent); }},
+    {"memory", [](const Candidate& c) { return print_bytes(c.memory_bytes); }},
     {"exposed", [](const Candidate& c) { return print_duration(c.exposed_us * 1e3); }},
     {"padding", [](const Candidate& c) { return print_share(c.padding_share); }},
 };

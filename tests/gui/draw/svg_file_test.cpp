@@ -26,7 +26,7 @@ const SvgPage kPage{{100, 50}, {255, 255, 255}, "Layout", "Who owns which tokens
 
 /// True if there is a well-formed entity at `at`, which points at '&'.
 bool is_entity(std::string_view text) {
-  for (const std::string_view known : {"&amp;", "&lt;", "&gt;", "&quot;"}) {
+  for (const std::string_view known : {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"}) {
     if (text.starts_with(known)) return true;
   }
   return false;
