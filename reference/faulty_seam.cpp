@@ -263,15 +263,11 @@ void FaultySeam<T>::record_work(const Pass& pass, const Stage& stage, Direction 
       work.rank = item.src;
       work.peer = item.dst;
       work.payload = item.payload;
-      const int64_t rows = item.from_rows != kAllRows ? plan.rows(item.from_rows)
-                           : item.tokens != kNoTokens ? plan.rows(item.tokens)
-                                                      : plan.buffer(item.from).rows;
-      const int64_t element = item.payload == Payload::dkv && item.wire_fp32
-                                  ? dkv_wire_bytes(plan.scenario.numerics)
-                                  : element_bytes(plan.scenario.numerics.dtype);
+      const int64_t row_elements =
+          item.heads.size() * lanes_of(plan.buffer(item.from).kind, attention());
       if (item.src != item.dst)
-        work.bytes =
-            rows * item.heads.size() * lanes_of(plan.buffer(item.from).kind, attention()) * element;
+        work.bytes = plan.rows_of(item) * row_elements *
+                     element_bytes(wire_dtype(item, plan.scenario.numerics));
     } else if (stage.kind == StageKind::compute) {
       const ComputeItem& item = pass.computes[i];
       work.rank = item.rank;

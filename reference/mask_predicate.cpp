@@ -105,7 +105,7 @@ SequenceMask rules_of_sequence(const Scenario& scenario, size_t sequence) {
 
 /// Gives each sequence the slices that intersect its queries. Slice ids count valid tokens through
 /// the batch, queries and keys separately.
-void deal_slices(const std::vector<MaskSlice>& slices, std::vector<SequenceMask>& masks) {
+void assign_slices(const std::vector<MaskSlice>& slices, std::vector<SequenceMask>& masks) {
   for (size_t s = 1; s < masks.size(); ++s) {
     masks[s].first_query = masks[s - 1].first_query + masks[s - 1].num_queries;
     masks[s].first_key = masks[s - 1].first_key + masks[s - 1].num_keys;
@@ -154,7 +154,7 @@ std::vector<SequenceMask> sequence_masks(const Scenario& scenario) {
   masks.reserve(batch.lengths.size());
   for (size_t s = 0; s < batch.lengths.size(); ++s) masks.push_back(rules_of_sequence(scenario, s));
   if (scenario.attention.mask_type == MaskType::slices)
-    deal_slices(scenario.attention.slices, masks);
+    assign_slices(scenario.attention.slices, masks);
   return masks;
 }
 

@@ -16,11 +16,11 @@ struct BackwardParams {
   DeviceTiles tiles;
   int32_t q_rows;
   int32_t* counter;
-  const float* log2_lse;  // [local head][q row], +inf for rows without a visible key
-  const float* delta;     // [local head][q row]
-  DeviceRows first;       // dq, or dk
-  DeviceRows second;      // dv
-  int32_t lanes_qk, lanes_v;
+  const float* log2_lse;            // [local head][q row], +inf for rows without a visible key
+  const float* delta;               // [local head][q row]
+  DeviceRows first;                 // dq, or dk
+  DeviceRows second;                // dv
+  int32_t head_dim_qk, head_dim_v;  // padded
   // group, first_kv_head: with stationary keys, those of a part of a KV head's query heads
   // (TileList::group_parts). A part is treated as a KV head, except for reading k and v.
   int32_t num_heads, first_head, first_kv_head, group;
@@ -77,8 +77,8 @@ inline BackwardParams make_backward_params(const BackwardLaunch& launch) {
   p.q_rows = shape.q_rows;
   p.log2_lse = launch.log2_lse;
   p.delta = launch.delta;
-  p.lanes_qk = padded_lanes(shape.head_dim_qk);
-  p.lanes_v = padded_lanes(shape.head_dim_v);
+  p.head_dim_qk = padded_lanes(shape.head_dim_qk);
+  p.head_dim_v = padded_lanes(shape.head_dim_v);
   p.num_heads = shape.num_heads;
   p.first_head = shape.first_head;
   p.first_kv_head = shape.first_kv_head;
@@ -103,10 +103,10 @@ inline void set_key_results(const BackwardLaunch& launch, BackwardParams& p) {
 inline void make_backward_maps(const BackwardLaunch& launch, int32_t q_rows, int32_t kv_rows,
                                BackwardParams& p) {
   const AttentionShape& shape = launch.shape;
-  make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, p.lanes_qk, {q_rows});
-  make_row_map(p.d_out, launch.d_out, shape.dtype, shape.num_heads, p.lanes_v, {q_rows});
-  make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, p.lanes_qk, {kv_rows});
-  make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, p.lanes_v, {kv_rows});
+  make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, p.head_dim_qk, {q_rows});
+  make_row_map(p.d_out, launch.d_out, shape.dtype, shape.num_heads, p.head_dim_v, {q_rows});
+  make_row_map(p.k, launch.k, shape.dtype, shape.num_kv_heads, p.head_dim_qk, {kv_rows});
+  make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, p.head_dim_v, {kv_rows});
 }
 
 }  // namespace cpscope::kernels::device

@@ -101,7 +101,7 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
   p.rounds = launch.rounds ? 1 : 0;
   p.out_row_stride = launch.out.row_stride;
   p.out_head_stride = launch.out.head_stride;
-  p.out_lanes = padded_lanes(shape.head_dim_v);
+  p.out_head_dim = padded_lanes(shape.head_dim_v);
   p.lse = launch.lse;
   p.lse_row_stride = launch.lse_row_stride;
   p.max_logit = launch.max_logit;
@@ -119,7 +119,7 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
 }
 
 template <class T, bool kHasCap>
-void launch_lanes(const ForwardLaunch& launch, Stream stream) {
+void launch_head_dim(const ForwardLaunch& launch, Stream stream) {
   with_budget<T, kHasCap>(launch.shape, [&](auto budget) {
     launch_budget<decltype(budget)>(launch, stream);
     return 0;
@@ -127,7 +127,7 @@ void launch_lanes(const ForwardLaunch& launch, Stream stream) {
 }
 
 template <bool kHasCap>
-TileShape tile_shape_of_lanes(const AttentionShape& shape) {
+TileShape tile_shape_of_head_dim(const AttentionShape& shape) {
   return with_budget<Bf16, kHasCap>(shape, [&](auto budget) {
     using B = decltype(budget);
     const int32_t log2 = heads_log2<B>(shape);
@@ -150,17 +150,19 @@ std::string why_not_hopper_forward(const AttentionShape& shape) {
 }
 
 TileShape hopper_forward_tile_shape(const AttentionShape& shape) {
-  return shape.softcap != 0.0f ? tile_shape_of_lanes<true>(shape)
-                               : tile_shape_of_lanes<false>(shape);
+  return shape.softcap != 0.0f ? tile_shape_of_head_dim<true>(shape)
+                               : tile_shape_of_head_dim<false>(shape);
 }
 
 void launch_hopper_forward(const ForwardLaunch& launch, Stream stream) {
   if (launch.query_tiles.num_work == 0) return;
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
-    has_cap ? launch_lanes<Bf16, true>(launch, stream) : launch_lanes<Bf16, false>(launch, stream);
+    has_cap ? launch_head_dim<Bf16, true>(launch, stream)
+            : launch_head_dim<Bf16, false>(launch, stream);
   } else {
-    has_cap ? launch_lanes<Fp16, true>(launch, stream) : launch_lanes<Fp16, false>(launch, stream);
+    has_cap ? launch_head_dim<Fp16, true>(launch, stream)
+            : launch_head_dim<Fp16, false>(launch, stream);
   }
 }
 

@@ -75,8 +75,8 @@ struct ForwardConsumer {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kQk / 16; ++step) {
-      wgmma_ss<typename B::T>(logits, further(q, lane_step<B::kOwned>(step)),
-                              further(k, lane_step<B::kWalked>(step)), step > 0);
+      wgmma_ss<typename B::T>(logits, further(q, head_dim_step<B::kOwned>(step)),
+                              further(k, head_dim_step<B::kWalked>(step)), step > 0);
     }
     wgmma_commit();
   }
@@ -91,9 +91,9 @@ struct ForwardConsumer {
 #pragma unroll
     for (int step = 0; step < B::kWalked / 16; ++step) {
 #pragma unroll
-      for (int lane = 0; lane < B::kV; lane += B::kValueLanes) {
-        const uint64_t rows = further(v, row_step(step) + lane / kBoxLanes * kPanelBytes);
-        wgmma_rs<typename B::T>(part_of<B::kValueLanes / 2>(out, lane / 2), weights + 4 * step,
+      for (int first = 0; first < B::kV; first += B::kValueElements) {
+        const uint64_t rows = further(v, row_step(step) + first / kBoxLanes * kPanelBytes);
+        wgmma_rs<typename B::T>(part_of<B::kValueElements / 2>(out, first / 2), weights + 4 * step,
                                 rows);
       }
     }
@@ -142,23 +142,24 @@ struct ForwardConsumer {
   }
 
   /// Prefetches the rows that the item will be merged with: another item wrote them.
-  __device__ __forceinline__ void prefetch_rows(const OwnedTile& tile, int32_t dealt_head) const {
+  __device__ __forceinline__ void prefetch_rows(const OwnedTile& tile, int32_t item_head) const {
     const TileRows<B::kHasHeads> rows(p);
     const int32_t in_tile = group * kWarpgroupRows + threadIdx.x % kWarpgroupThreads / 2;
     const int64_t row = tile.begin + rows.row_of(in_tile);
     if (row >= tile.end) return;
     const float* const place = static_cast<const float*>(p.out) + row * p.out_row_stride +
-                               rows.head_of(in_tile, dealt_head) * p.out_head_stride;
-    constexpr int kLineLanes = 32;
-    for (int32_t lane = threadIdx.x % 2 * kLineLanes; lane < p.out_lanes; lane += 2 * kLineLanes)
-      prefetch_to_l2(place + lane);
+                               rows.head_of(in_tile, item_head) * p.out_head_stride;
+    constexpr int kLineElements = 32;
+    for (int32_t first = threadIdx.x % 2 * kLineElements; first < p.out_head_dim;
+         first += 2 * kLineElements)
+      prefetch_to_l2(place + first);
   }
 
   /// Computes all streamed tiles of an item with runs, and writes the previous item meanwhile.
   /// Returns the next item, which is read under the last product. The compiler requires sums of
   /// products to be used before other products begin, so the mean is made at once.
-  __device__ __forceinline__ DealtItem walk_tiles(const DealtItem& item, int32_t first_row,
-                                                  int32_t head, WorkDeal& deal) {
+  __device__ __forceinline__ ScheduledItem walk_tiles(const ScheduledItem& item, int32_t first_row,
+                                                      int32_t head, TileScheduler& scheduler) {
     // After a wait next to a product, the compiler no longer knows that the lanes have converged.
     next_q.share_in_warp();
     next_k.share_in_warp();
@@ -211,7 +212,7 @@ struct ForwardConsumer {
     start_values(stage);
     float factor[2];
     unwritten = end_softmax<B>(p, state, first_row, item.tile.end, head, factor);
-    const DealtItem next = deal.read();
+    const ScheduledItem next = scheduler.read();
     wgmma_wait<0>();
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
@@ -221,13 +222,13 @@ struct ForwardConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    WorkDeal deal(at.deal);
+    TileScheduler scheduler(at.scheduler);
     // The first warpgroup may begin.
     if (B::kTakesTurns && group == B::kConsumers - 1)
       named_barrier_arrive(1, 2 * kWarpgroupThreads);
     const int32_t row_in_tile =
         group * kWarpgroupRows + (threadIdx.x / 32 % 4) * 16 + threadIdx.x % 32 / 4;
-    DealtItem item = deal.read();
+    ScheduledItem item = scheduler.read();
     while (!item.is_last()) {
       const TileRows<B::kHasHeads> rows(p);
       const int32_t first_row = item.tile.begin + rows.row_of(row_in_tile);
@@ -238,9 +239,9 @@ struct ForwardConsumer {
         } else if (p.rounds != 0) {
           round_rows<B>(p, item.tile, first_row, head);
         }
-        item = deal.read();
+        item = scheduler.read();
       } else {
-        item = walk_tiles(item, first_row, head, deal);
+        item = walk_tiles(item, first_row, head, scheduler);
       }
     }
     write_rows<B, false>(p, at, unwritten, 0, out);
@@ -257,7 +258,8 @@ __global__ void __launch_bounds__(B::kThreads, B::kCtasPerSm)
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_forward<B>(p, at);
-    if (threadIdx.x / 32 == 1) WorkDeal(at.deal).deal<true, B::kHasHeads>(p.tiles, p.counter);
+    if (threadIdx.x / 32 == 1)
+      TileScheduler(at.scheduler).schedule<true, B::kHasHeads>(p.tiles, p.counter);
     if (B::kSendsRows && threadIdx.x == 64) send_rows<B>(p, at);
   } else {
     claim_registers<B::kConsumerRegisters>();

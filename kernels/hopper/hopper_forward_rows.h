@@ -13,15 +13,15 @@ namespace cpscope::kernels::device {
 /// Writes one of a thread's two rows of `out`; it branches only on parameters.
 template <class B, bool kSecond>
 __device__ __forceinline__ void store_out(const ForwardParams& p, int64_t row, int32_t head,
-                                          int32_t num_lanes, const float (&out)[B::kV / 2]) {
+                                          int32_t elements, const float (&out)[B::kV / 2]) {
   const int64_t place = row * p.out_row_stride + head * p.out_head_stride;
   using T = typename B::T;
   if (p.is_narrow != 0) {
-    store_narrow_row<T, B::kV, kSecond>(static_cast<T*>(p.out) + place, num_lanes, out);
+    store_narrow_row<T, B::kV, kSecond>(static_cast<T*>(p.out) + place, elements, out);
   } else if (p.rounds != 0) {
-    store_rounded_row<T, B::kV, kSecond>(static_cast<float*>(p.out) + place, num_lanes, out);
+    store_rounded_row<T, B::kV, kSecond>(static_cast<float*>(p.out) + place, elements, out);
   } else {
-    store_row<B::kV, kSecond>(static_cast<float*>(p.out) + place, num_lanes, out, 1.0f);
+    store_row<B::kV, kSecond>(static_cast<float*>(p.out) + place, elements, out, 1.0f);
   }
 }
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void write_empty_rows(const ForwardParams& p, const O
     const int64_t row = first_row + TileRows<B::kHasHeads>(p).step() * r;
     const bool is_there = row < tile.end;
     store_if(is_there && threadIdx.x % 4 == 0, p.lse + row * p.lse_row_stride + head, -INFINITY);
-    store_out<B, false>(p, row, head, is_there ? p.out_lanes : 0, zeros);
+    store_out<B, false>(p, row, head, is_there ? p.out_head_dim : 0, zeros);
   }
 }
 
@@ -55,10 +55,10 @@ __device__ __forceinline__ void round_rows(const ForwardParams& p, const OwnedTi
     const int64_t row = first_row + TileRows<B::kHasHeads>(p).step() * r;
     if (row >= tile.end) continue;
     float* const place = out_place(p, row, head);
-    for (int32_t lane = 0; lane < p.out_lanes; lane += 8) {
-      const FloatPair pair = *reinterpret_cast<const FloatPair*>(place + lane);
+    for (int32_t element = 0; element < p.out_head_dim; element += 8) {
+      const FloatPair pair = *reinterpret_cast<const FloatPair*>(place + element);
       const FloatPair rounded = round_pair<T>(pair.x, pair.y);
-      store_pair(place + lane, rounded.x, rounded.y);
+      store_pair(place + element, rounded.x, rounded.y);
     }
   }
 }
@@ -132,11 +132,11 @@ __device__ __forceinline__ void merge_rows(const ForwardParams& p, UnwrittenItem
     const float weight_before = is_own ? own.before : other_before;
     const float weight_added = is_own ? own.added : other_added;
     const int64_t row = item.first_row + step * r;
-    const int32_t num_lanes = row < item.rows_end ? p.out_lanes : 0;
+    const int32_t elements = row < item.rows_end ? p.out_head_dim : 0;
     const float* const place = out_place(p, row, item.head);
 #pragma unroll
     for (int group = 0; group < B::kV / 8; ++group) {
-      if (8 * group >= num_lanes) continue;
+      if (8 * group >= elements) continue;
       const FloatPair pair = *reinterpret_cast<const FloatPair*>(place + 8 * group);
       float& x = out[4 * group + 2 * r];
       float& y = out[4 * group + 2 * r + 1];
@@ -153,17 +153,17 @@ __device__ __forceinline__ void merge_rows(const ForwardParams& p, UnwrittenItem
 template <class B>
 __device__ __forceinline__ void send_rows(const ForwardParams& p, const ForwardShared<B>& at) {
   const TileRows<B::kHasHeads> rows(p);
-  WorkDeal deal(at.deal);
+  TileScheduler scheduler(at.scheduler);
   OwnedTile tile;  // of the previous item
   int32_t head = 0;
   for (int num_begun = 0;;) {
-    const DealtItem item = deal.read_alone();
+    const ScheduledItem item = scheduler.read_alone();
     if (item.is_last()) break;
     if (item.tile.num_runs == 0) continue;
     mbarrier_wait(at.out_full, num_begun & 1);
     if (num_begun > 0 && p.is_narrow != 0) {
       send_panels<B::kOwned, B::kHasHeads>(at.q + (num_begun - 1) % 2 * B::kQBytes, &p.narrow_out,
-                                           tile.begin, tile.end, head, p.out_lanes);
+                                           tile.begin, tile.end, head, p.out_head_dim);
       commit_boxes();
       wait_for_boxes_read();
     }
@@ -210,11 +210,11 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Forward
   for (int r = 0; r < 2; ++r) {
     if (is_placed) continue;
     const int64_t row = item.first_row + rows.step() * r;
-    const int32_t num_lanes = row < item.rows_end ? p.out_lanes : 0;
+    const int32_t elements = row < item.rows_end ? p.out_head_dim : 0;
     if (r == 0) {
-      store_out<B, false>(p, row, item.head, num_lanes, out);
+      store_out<B, false>(p, row, item.head, elements, out);
     } else {
-      store_out<B, true>(p, row, item.head, num_lanes, out);
+      store_out<B, true>(p, row, item.head, elements, out);
     }
   }
   const bool has_logit = item.first_row < item.rows_end && item.max_logit != -INFINITY;

@@ -30,12 +30,12 @@ struct ForwardBudget {
       (kWarpgroupThreads * (kProducerRegisters + kConsumers * kConsumerRegisters));
   // Elements of V that one product takes. ptxas requires the registers of an instruction to be
   // among those that a warp is launched with, however many it claims later.
-  static constexpr int kValueLanes = kCtasPerSm == 3 ? kBoxLanes : kV;
+  static constexpr int kValueElements = kCtasPerSm == 3 ? kBoxLanes : kV;
   static constexpr int kQBytes = kOwned * kQk * 2;
   static constexpr int kKBytes = kWalked * kQk * 2;
   static constexpr int kVBytes = kWalked * kV * 2;
-  static constexpr int kSharedBytes =
-      1024 + kQStages * kQBytes + kKStages * kKBytes + kVStages * kVBytes + 256 + WorkDeal::kBytes;
+  static constexpr int kSharedBytes = 1024 + kQStages * kQBytes + kKStages * kKBytes +
+                                      kVStages * kVBytes + 256 + TileScheduler::kBytes;
 
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * launch_registers(kCtasPerSm * kThreads));
@@ -48,7 +48,7 @@ struct ForwardBudget {
 template <class B>
 struct ForwardShared {
   uint32_t q, k, v;
-  uint32_t q_full, q_free, out_full, k_full, k_free, v_full, v_free, deal;
+  uint32_t q_full, q_free, out_full, k_full, k_free, v_full, v_free, scheduler;
 
   __device__ ForwardShared() {
     q = align_to_swizzle(shared_address(dynamic_shared()));
@@ -61,7 +61,7 @@ struct ForwardShared {
     k_free = k_full + 8 * B::kKStages;
     v_full = k_free + 8 * B::kKStages;
     v_free = v_full + 8 * B::kVStages;
-    deal = v_free + 8 * B::kVStages;
+    scheduler = v_free + 8 * B::kVStages;
   }
 
   __device__ void init() const {
@@ -78,7 +78,7 @@ struct ForwardShared {
         mbarrier_init(v_full + 8 * i, 1);
         mbarrier_init(v_free + 8 * i, kConsumerWarps);
       }
-      WorkDeal(deal).init(kConsumerWarps, B::kSendsRows ? 2 : 1);
+      TileScheduler(scheduler).init(kConsumerWarps, B::kSendsRows ? 2 : 1);
       mbarrier_init_fence();
     }
     __syncthreads();
@@ -94,7 +94,7 @@ inline constexpr int kDrawAhead = 4;
 template <class B>
 __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const ForwardShared<B>& at) {
   for (const TensorMap* map : {&p.q, &p.k, &p.v}) prefetch_map(map);
-  WorkDeal deal(at.deal);
+  TileScheduler scheduler(at.scheduler);
   NextStage<B::kKStages> next_k;
   NextStage<B::kVStages> next_v;
   int num_q = 0;  // tiles fetched
@@ -116,11 +116,11 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
   };
 
   for (;;) {
-    const DealtItem item = deal.read_holding();
+    const ScheduledItem item = scheduler.read_holding();
     if (item.is_last()) return;
     const OwnedTile& tile = item.tile;
     int32_t left = tile.num_tiles;
-    if (left <= kDrawAhead) deal.let_go();
+    if (left <= kDrawAhead) scheduler.let_go();
     if (left == 0) continue;
     const int stage = num_q % B::kQStages;
     // With two stages: no reads of the Q of the item before the previous one are left, and its rows
@@ -143,7 +143,7 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
       fetch_v(row, end, kv_head);
       row = walk.row;
       end = walk.end;
-      if (--left == kDrawAhead) deal.let_go();
+      if (--left == kDrawAhead) scheduler.let_go();
     }
     fetch_v(row, end, kv_head);
   }

@@ -22,7 +22,7 @@ struct FusedQueryGradient {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kOwned / 16; ++step) {
-      wgmma_ss_rows<typename B::T>(dq, further(grad_rows, lane_step<B::kWalked>(step)),
+      wgmma_ss_rows<typename B::T>(dq, further(grad_rows, head_dim_step<B::kWalked>(step)),
                                    further(keys, row_step(step)), step > 0);
     }
     wgmma_commit();
@@ -67,7 +67,7 @@ struct FusedQueryGradient {
     const int chunk = (quarter / 2) ^ row ^ (is_odd ? 4 : 0);
     const uint32_t at_row = at.dq + first_row() * kPanelRowBytes + (quarter & 1) * 8;
 #pragma unroll
-    for (int panel = 0; panel < B::kQk / kDqPanelLanes; ++panel) {
+    for (int panel = 0; panel < B::kQk / kDqPanelElements; ++panel) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {  // rows `row` and `row` + 8
         const uint32_t place = at_row + panel * B::kDqPanelBytes + half * 8 * kPanelRowBytes;
@@ -99,9 +99,9 @@ struct FusedQueryGradient {
     using T = typename B::T;
     const DeviceRows& rows = fused.narrow_dq;
     T* const to = static_cast<T*>(rows.data) + head * rows.head_stride + row * rows.row_stride;
-    store_narrow_row<T, B::kQk, false>(to, row < end ? fused.base.lanes_qk : 0, dq);
+    store_narrow_row<T, B::kQk, false>(to, row < end ? fused.base.head_dim_qk : 0, dq);
     store_narrow_row<T, B::kQk, true>(to + 8 * rows.row_stride,
-                                      row + 8 < end ? fused.base.lanes_qk : 0, dq);
+                                      row + 8 < end ? fused.base.head_dim_qk : 0, dq);
   }
 };
 

@@ -13,7 +13,7 @@ namespace cpscope::kernels::device {
 
 /// Rows of a streamed tile whose logits a consumer holds at a time.
 inline constexpr int kPartRows = 64;
-inline constexpr int kDqPanelLanes = kPanelRowBytes / 4;
+inline constexpr int kDqPanelElements = kPanelRowBytes / 4;
 /// Named barriers: dS of both consumers is in shared memory.
 inline constexpr int kGradsBarrier = 1;
 /// Threads that send dq, tile by tile alternately: each takes the tiles of one TileBarrier.
@@ -22,17 +22,17 @@ inline constexpr int kSenders = 2;
 /// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
 /// or 128, where each makes half of dq's rows. kByTile: as TileList::walks_by_tile; checked at run
 /// time for each tile, it would cost all other cases 4 %.
-template <class T_, int kLanes_, int kWalked_, bool kByTile_, bool kHasCap_>
+template <class T_, int kHeadDim_, int kWalked_, bool kByTile_, bool kHasCap_>
 struct FusedBudget {
   using T = T_;
   static constexpr bool kByTile = kByTile_;
-  static constexpr int kLanes = kLanes_, kWalked = kWalked_;
-  static constexpr int kQk = kLanes, kV = kLanes;
+  static constexpr int kHeadDim = kHeadDim_, kWalked = kWalked_;
+  static constexpr int kQk = kHeadDim, kV = kHeadDim;
   static constexpr bool kHasCap = kHasCap_, kHasOffsets = takes_hopper_offsets(kHasCap);
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
-  static constexpr int kConsumerRegisters = kLanes > 64 ? 240 : 224;
-  static constexpr int kProducerRegisters = kLanes > 64 ? 24 : 56;
+  static constexpr int kConsumerRegisters = kHeadDim > 64 ? 240 : 224;
+  static constexpr int kProducerRegisters = kHeadDim > 64 ? 24 : 56;
   using Facts = FactLayout<kWalked>;
   using Walk = BlockWalk<kWalked>;
   using Count = BlockCount<kWalked>;
@@ -53,9 +53,9 @@ struct FusedBudget {
   static constexpr int kGradBytes = kWalked * kOwned * 2;                           // dS
   static constexpr int kDqPanelBytes = kWalked * kPanelRowBytes;
   static constexpr int kDqBytes = kWalked * kQk * 4;
-  static constexpr int kSharedBytes = 1024 + kOwnedBytes +
-                                      kStages * (kWalkedBytes + 2 * kOffsetBytes + Facts::kBytes) +
-                                      kGradStages * kGradBytes + kDqBytes + 160 + WorkDeal::kBytes;
+  static constexpr int kSharedBytes =
+      1024 + kOwnedBytes + kStages * (kWalkedBytes + 2 * kOffsetBytes + Facts::kBytes) +
+      kGradStages * kGradBytes + kDqBytes + 160 + TileScheduler::kBytes;
   /// Bytes of lse of a streamed tile's rows; delta has as many.
   __device__ static uint32_t offset_bytes(const Walk& walk) {
     const int32_t rows = walk.end - walk.row;
@@ -107,7 +107,7 @@ struct FusedShared {
   uint32_t owned, walked, grads, dq, offsets, facts;
   uint32_t owned_full, owned_free, first_full, second_full, walked_free;
   uint32_t grads_full, dq_full, dq_free, sums_full;  // TileBarriers; of dS for each consumer
-  uint32_t closed, deal;
+  uint32_t closed, scheduler;
 
   __device__ FusedShared() {
     owned = align_to_swizzle(shared_address(dynamic_shared()));
@@ -126,7 +126,7 @@ struct FusedShared {
     dq_free = dq_full + 8 * kSenders;
     sums_full = dq_free + 8 * kSenders;
     closed = sums_full + 8 * kSenders;
-    deal = closed + 16;
+    scheduler = closed + 16;
   }
 
   /// Address of dS of tile `number`.
@@ -152,7 +152,7 @@ struct FusedShared {
         mbarrier_init(dq_free + 8 * i, 1);
         mbarrier_init(sums_full + 8 * i, 1);
       }
-      WorkDeal(deal).init(kConsumerWarps + 1, kSenders);
+      TileScheduler(scheduler).init(kConsumerWarps + 1, kSenders);
       mbarrier_init_fence();
     }
     __syncthreads();
@@ -162,13 +162,13 @@ struct FusedShared {
 /// The streamed tiles of an item, for one query head of its KV head after another.
 template <class Walk>
 struct HeadByHead {
-  const DealtItem& item;
+  const ScheduledItem& item;
   Walk walk;
   int32_t present, last_head;
 
-  __device__ __forceinline__ HeadByHead(const BackwardParams& p, const DealtItem& dealt)
-      : item(dealt), walk(dealt) {
-    const HeadRange heads(p, dealt.head);
+  __device__ __forceinline__ HeadByHead(const BackwardParams& p, const ScheduledItem& scheduled)
+      : item(scheduled), walk(scheduled) {
+    const HeadRange heads(p, scheduled.head);
     present = heads.first;
     last_head = heads.last;
   }
@@ -191,9 +191,9 @@ struct TileByTile {
   int32_t num_heads, last_head;
   int32_t left = 1;  // heads, for the current tile
 
-  __device__ __forceinline__ TileByTile(const BackwardParams& p, const DealtItem& dealt)
-      : walk(dealt) {
-    const HeadRange heads(p, dealt.head);
+  __device__ __forceinline__ TileByTile(const BackwardParams& p, const ScheduledItem& scheduled)
+      : walk(scheduled) {
+    const HeadRange heads(p, scheduled.head);
     num_heads = heads.last - heads.first;
     last_head = heads.last;
     if (num_heads <= 0) walk.num_left = 0;  // no query head reads the KV head
@@ -234,16 +234,16 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
   if (is_first) {
     for (const TensorMap* map : {&p.k, &p.v, &p.q, &p.d_out}) prefetch_map(map);
   }
-  WorkDeal deal(at.deal);
+  TileScheduler scheduler(at.scheduler);
   int num_walked = 0, num_owned = 0;  // loaded
   for (;;) {
     __syncwarp();
-    const DealtItem item = deal.read_holding();
+    const ScheduledItem item = scheduler.read_holding();
     if (item.is_last()) return;
     const OwnedTile& tile = item.tile;
     HeadWalk<B> tiles(p, item);
     if (!tiles.next(p.tiles.runs)) {
-      deal.let_go();
+      scheduler.let_go();
       continue;
     }
     if (is_first) {
@@ -284,7 +284,7 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
       mbarrier_arrive(first_full);  // every lane signals its own stores
       ++num_walked;
     } while (tiles.next(p.tiles.runs));
-    deal.let_go();
+    scheduler.let_go();
   }
 }
 
@@ -320,7 +320,7 @@ template <class B>
 __device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedShared<B>& at,
                                          const typename B::Walk& walk, int32_t head,
                                          const TurnWalk& turns, const int32_t* taken, int number) {
-  const int32_t lanes = fused.base.lanes_qk;
+  const int32_t head_dim = fused.base.head_dim_qk;
   const TileBarrier sums_full(at.sums_full, number);
   wait_until_dq_left(at, number - 1);
   store_shared_int(at.closed, walk.row);
@@ -331,11 +331,11 @@ __device__ __forceinline__ void close_dq(const FusedParams& fused, const FusedSh
     sums_full.arrive();
   } else {
     wait_for_turn(taken, turns.turn());
-    const int num_panels = (lanes + kDqPanelLanes - 1) / kDqPanelLanes;
+    const int num_panels = (head_dim + kDqPanelElements - 1) / kDqPanelElements;
     mbarrier_arrive_expecting(sums_full.address, num_panels * B::kDqPanelBytes);
     for (int panel = 0; panel < num_panels; ++panel) {
       load_box(at.dq + panel * B::kDqPanelBytes, &fused.dq, sums_full.address,
-               panel * kDqPanelLanes, kMapRows - walk.end + walk.row, head, walk.end, kMapRows);
+               panel * kDqPanelElements, kMapRows - walk.end + walk.row, head, walk.end, kMapRows);
     }
   }
 }
@@ -357,14 +357,14 @@ __device__ __forceinline__ void send_tile(const FusedParams& fused, const FusedS
   const int32_t turn = turns.turn();
   wait_for_turn(taken, turn);
   dq_full.wait();
-  for (int panel = 0; panel * kDqPanelLanes < p.lanes_qk; ++panel) {
+  for (int panel = 0; panel * kDqPanelElements < p.head_dim_qk; ++panel) {
     const uint32_t from = at.dq + panel * B::kDqPanelBytes;
     const int row = kMapRows - walk.end + walk.row;  // see kMapRows
-    const int lane = panel * kDqPanelLanes;
+    const int element = panel * kDqPanelElements;
     if (turns.opens() && fused.merges_dq == 0) {
-      store_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+      store_box(&fused.dq, from, element, row, head, walk.end, kMapRows);
     } else {
-      add_box(&fused.dq, from, lane, row, head, walk.end, kMapRows);
+      add_box(&fused.dq, from, element, row, head, walk.end, kMapRows);
     }
   }
   commit_boxes();
@@ -383,10 +383,10 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
                                         int sender) {
   const BackwardParams& p = fused.base;
   tell_begun(p.tiles.begun);  // in other places it costs registers at head_dim 128
-  WorkDeal deal(at.deal);
+  TileScheduler scheduler(at.scheduler);
   int num_walked = 0;  // of all senders
   for (;;) {
-    const DealtItem item = deal.read_alone();
+    const ScheduledItem item = scheduler.read_alone();
     if (item.is_last()) return;
     const auto send = [&](const typename B::Walk& walk, int32_t head, const TurnWalk& turns) {
       const int number = num_walked++;

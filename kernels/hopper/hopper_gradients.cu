@@ -73,19 +73,19 @@ struct GradientConsumer {
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
   __device__ __forceinline__ static int warp() { return threadIdx.x / 32 % 4; }
 
-  /// Starts sums = A B^T over kLanes elements, plus `offsets` of the streamed rows if products
+  /// Starts sums = A B^T over kHeadDim elements, plus `offsets` of the streamed rows if products
   /// subtract them; a: this warpgroup's keys, b: the streamed rows. Offsets come first: a product
   /// with an operand in registers holds the warp until the operand is read.
-  template <int kLanes>
+  template <int kHeadDim>
   __device__ __forceinline__ void start_product(float (&sums)[kPartRows / 2], uint32_t a,
                                                 uint32_t b, uint32_t offsets) const {
     const uint64_t owned = matrix_descriptor(a, 16), walked = matrix_descriptor(b, 16);
     wgmma_fence();
     if constexpr (B::kHasOffsets) wgmma_rs_first(sums, halves.pairs, offset_descriptor(offsets));
 #pragma unroll
-    for (int step = 0; step < kLanes / 16; ++step) {
-      wgmma_ss<T>(sums, further(owned, lane_step<B::kOwned>(step)),
-                  further(walked, lane_step<B::kWalked>(step)), B::kHasOffsets || step > 0);
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      wgmma_ss<T>(sums, further(owned, head_dim_step<B::kOwned>(step)),
+                  further(walked, head_dim_step<B::kWalked>(step)), B::kHasOffsets || step > 0);
     }
     wgmma_commit();
   }
@@ -398,15 +398,15 @@ struct GradientConsumer {
   }
 
   /// Stores one of a thread's two rows.
-  template <int kLanes, bool kSecond>
+  template <int kHeadDim, bool kSecond>
   __device__ __forceinline__ void store_sums(const DeviceRows& rows, int32_t head, int32_t row,
-                                             int32_t num_lanes,
-                                             const float (&sums)[kLanes / 2]) const {
+                                             int32_t elements,
+                                             const float (&sums)[kHeadDim / 2]) const {
     const int64_t place = head * rows.head_stride + static_cast<int64_t>(row) * rows.row_stride;
     if (fused.is_narrow != 0) {
-      store_narrow_row<T, kLanes, kSecond>(static_cast<T*>(rows.data) + place, num_lanes, sums);
+      store_narrow_row<T, kHeadDim, kSecond>(static_cast<T*>(rows.data) + place, elements, sums);
     } else {
-      store_row<kLanes, kSecond>(static_cast<float*>(rows.data) + place, num_lanes, sums, 1.0f);
+      store_row<kHeadDim, kSecond>(static_cast<float*>(rows.data) + place, elements, sums, 1.0f);
     }
   }
 
@@ -420,30 +420,30 @@ struct GradientConsumer {
 
   /// wire: where rows to be sent go. Both rows come first, and each condition where it is used: so
   /// the registers suffice (PtxasReport).
-  template <int kLanes>
+  template <int kHeadDim>
   __device__ __forceinline__ void store_rows(const DeviceRows& rows, void* wire, int32_t head,
-                                             int32_t first_row, int32_t rows_end, int32_t num_lanes,
-                                             const float (&sums)[kLanes / 2]) const {
+                                             int32_t first_row, int32_t rows_end, int32_t elements,
+                                             const float (&sums)[kHeadDim / 2]) const {
     // Usually all rows of a warp are alike.
     if (fused.wire.uses != nullptr &&
         any_in_warp(leaves(first_row, rows_end) || leaves(first_row + 8, rows_end))) {
       T* const to = static_cast<T*>(wire) + head * rows.head_stride +
                     static_cast<int64_t>(first_row) * rows.row_stride;
-      store_narrow_row<T, kLanes, false>(to, leaves(first_row, rows_end) ? num_lanes : 0, sums);
-      store_narrow_row<T, kLanes, true>(to + 8 * rows.row_stride,
-                                        leaves(first_row + 8, rows_end) ? num_lanes : 0, sums);
+      store_narrow_row<T, kHeadDim, false>(to, leaves(first_row, rows_end) ? elements : 0, sums);
+      store_narrow_row<T, kHeadDim, true>(to + 8 * rows.row_stride,
+                                          leaves(first_row + 8, rows_end) ? elements : 0, sums);
     }
-    store_sums<kLanes, false>(rows, head, first_row, stays(first_row, rows_end) ? num_lanes : 0,
-                              sums);
-    store_sums<kLanes, true>(rows, head, first_row + 8,
-                             stays(first_row + 8, rows_end) ? num_lanes : 0, sums);
+    store_sums<kHeadDim, false>(rows, head, first_row, stays(first_row, rows_end) ? elements : 0,
+                                sums);
+    store_sums<kHeadDim, true>(rows, head, first_row + 8,
+                               stays(first_row + 8, rows_end) ? elements : 0, sums);
   }
 
   __device__ __forceinline__ void run() {
-    WorkDeal deal(at.deal);
+    TileScheduler scheduler(at.scheduler);
     const int32_t row_in_tile = group * kWarpgroupRows + warp() * 16 + threadIdx.x % 32 / 4;
     for (;;) {
-      const DealtItem item = deal.read();
+      const ScheduledItem item = scheduler.read();
       if (item.is_last()) return;
 #pragma unroll
       for (int i = 0; i < B::kQk / 2; ++i) dk[i] = 0.0f;
@@ -457,10 +457,10 @@ struct GradientConsumer {
         if (item.tile.first_gap >= 0) clear_gaps(item.tile);
         walk_tiles(tiles, key);
       }
-      store_rows<B::kV>(p.second, fused.wire.dv, item.head, key, item.tile.end, p.lanes_v, dv);
+      store_rows<B::kV>(p.second, fused.wire.dv, item.head, key, item.tile.end, p.head_dim_v, dv);
 #pragma unroll
       for (int i = 0; i < B::kQk / 2; ++i) dk[i] *= p.scale;
-      store_rows<B::kQk>(p.first, fused.wire.dk, item.head, key, item.tile.end, p.lanes_qk, dk);
+      store_rows<B::kQk>(p.first, fused.wire.dk, item.head, key, item.tile.end, p.head_dim_qk, dk);
     }
   }
 };
@@ -477,10 +477,10 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     const int warp = threadIdx.x / 32;
     if (warp == 1) fetch_tiles<B>(fused, at);
     if (warp == 2) {
-      WorkDeal deal(at.deal);
+      TileScheduler scheduler(at.scheduler);
       // With many short items, a loop that can wait took 1 % longer than one that cannot.
-      p.tiles.arrivals.flags != nullptr ? deal.deal<true>(p.tiles, p.counter)
-                                        : deal.deal<false>(p.tiles, p.counter);
+      p.tiles.arrivals.flags != nullptr ? scheduler.schedule<true>(p.tiles, p.counter)
+                                        : scheduler.schedule<false>(p.tiles, p.counter);
     }
     if (warp % 3 == 0 && threadIdx.x % 32 == 0) send_dq<B>(fused, at, warp / 3);
   } else {
@@ -490,7 +490,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
 }
 
 template <class B>
-void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
+void launch_walk(const BackwardLaunch& launch, int32_t head_dim, Stream stream) {
   const DeviceTiles& tiles = launch.key_tiles;
   FusedParams fused{};
   BackwardParams& p = fused.base = make_backward_params(launch);
@@ -506,7 +506,7 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
     fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
     fused.wire = launch.wire;
   }
-  make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, lanes, {B::kWalked});
+  make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, head_dim, {B::kWalked});
   fused.turns_taken = launch.turns_taken;
   fused.narrow_dq = launch.narrow_dq;
   fused.merges_dq = launch.merges_dq ? 1 : 0;
@@ -518,16 +518,16 @@ void launch_walk(const BackwardLaunch& launch, int32_t lanes, Stream stream) {
 template <class B>
 void launch_budget(const BackwardLaunch& launch, Stream stream) {
   const DeviceTiles& tiles = launch.key_tiles;
-  const int32_t lanes = padded_lanes(launch.shape.head_dim_qk);
+  const int32_t head_dim = padded_lanes(launch.shape.head_dim_qk);
   if (tiles.num_unopened > 0 && !launch.merges_dq) {
     launch_kernel(clear_rows, Grid(tiles.num_unopened, launch.shape.num_heads), kClearingThreads, 0,
-                  stream, ClearParams{launch.dq, tiles.unopened, lanes});
+                  stream, ClearParams{launch.dq, tiles.unopened, head_dim});
   }
-  if (tiles.num_work > 0) launch_walk<B>(launch, lanes, stream);
+  if (tiles.num_work > 0) launch_walk<B>(launch, head_dim, stream);
   if (launch.narrow_dq.data != nullptr && tiles.num_unclosed > 0) {
     launch_kernel(round_rows<typename B::T>, Grid(tiles.num_unclosed, launch.shape.num_heads),
                   kClearingThreads, 0, stream,
-                  RoundParams{launch.dq, launch.narrow_dq, tiles.unclosed, lanes});
+                  RoundParams{launch.dq, launch.narrow_dq, tiles.unclosed, head_dim});
   }
 }
 
@@ -542,7 +542,7 @@ bool is_small(const AttentionShape& shape) {
 }
 
 template <class T, bool kByTile, bool kHasCap>
-void launch_lanes(const BackwardLaunch& launch, Stream stream) {
+void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
   if (is_small(launch.shape)) {
     launch_budget<Fused64<T, kByTile, kHasCap>>(launch, stream);
   } else {
@@ -553,9 +553,9 @@ void launch_lanes(const BackwardLaunch& launch, Stream stream) {
 template <class T, bool kHasCap>
 void launch_order(const BackwardLaunch& launch, Stream stream) {
   if (launch.key_tiles.walks_by_tile) {
-    launch_lanes<T, true, kHasCap>(launch, stream);
+    launch_head_dim<T, true, kHasCap>(launch, stream);
   } else {
-    launch_lanes<T, false, kHasCap>(launch, stream);
+    launch_head_dim<T, false, kHasCap>(launch, stream);
   }
 }
 

@@ -50,13 +50,13 @@ class NextStage {
 };
 
 /// Runs of a work item that are copied to shared memory; further ones are read from the list.
-inline constexpr int kDealtRuns = 8;
+inline constexpr int kSharedRuns = 8;
 
 /// A work item as the warps of a CTA read it.
-struct DealtItem {
+struct ScheduledItem {
   OwnedTile tile;
   int32_t head = -1;  // of the stationary side; -1: there are no more items
-  uint32_t runs = 0;  // address in shared memory of the first kDealtRuns of the tile's runs
+  uint32_t runs = 0;  // address in shared memory of the first kSharedRuns of the tile's runs
 
   __device__ __forceinline__ bool is_last() const { return head < 0; }
 };
@@ -72,21 +72,21 @@ __device__ __forceinline__ void tell_begun(const Begun& begun) {
 /// warp, the scheduler, fetches the next item while the current one is computed, so that no warp
 /// waits for the counter or for the tables. Items are fetched in order: an item is never fetched
 /// before an earlier one. A reader holds the slot of its item until it reads the next one.
-struct WorkDeal {
+struct TileScheduler {
   // A slot: the tile as in the list, the head, the first runs.
   static constexpr int kTileInts = sizeof(OwnedTile) / sizeof(int32_t);
   static constexpr int kRunsOffset = 4 * (kTileInts + 1);
   static_assert(offsetof(OwnedTile, first_run) == 8 && offsetof(OwnedTile, num_runs) == 12 &&
                 offsetof(OwnedTile, first_turn) == 16 && offsetof(OwnedTile, first_gap) == 20 &&
                 offsetof(OwnedTile, num_tiles) == 24);
-  static constexpr int kSlotBytes = kRunsOffset + 16 * kDealtRuns;
+  static constexpr int kSlotBytes = kRunsOffset + 16 * kSharedRuns;
   static constexpr int kBytes = 32 + 2 * kSlotBytes;
 
   uint32_t full, free, slots;
   int32_t count = 0;  // items written or read
 
   /// address: aligned to 16 bytes.
-  __device__ explicit WorkDeal(uint32_t address)
+  __device__ explicit TileScheduler(uint32_t address)
       : full(address), free(address + 16), slots(address + 32) {}
 
   /// warps: those of which every lane reads; threads: those that read alone.
@@ -103,7 +103,7 @@ struct WorkDeal {
   /// afterwards. Not for items that wait for each other's turns: an item that is held back would
   /// delay others.
   template <bool kWaits = false, bool kDrawsEarly = false>
-  __device__ __forceinline__ void deal(const DeviceTiles& tiles, int32_t* counter) {
+  __device__ __forceinline__ void schedule(const DeviceTiles& tiles, int32_t* counter) {
     constexpr int32_t kFewTiles = 8;
     const int lane = threadIdx.x % 32;
     int32_t piece = 0;     // the next one to arrive
@@ -125,7 +125,7 @@ struct WorkDeal {
         number = reinterpret_cast<const int32_t*>(tiles.tiles + work.tile)[lane];
       const int32_t first_run = from_lane(number, 2), num_runs = from_lane(number, 3);
       const int32_t num_tiles = from_lane(number, 6);
-      const bool has_run = is_there && lane < kDealtRuns && lane < num_runs;
+      const bool has_run = is_there && lane < kSharedRuns && lane < num_runs;
       TileRun run;
       if (has_run) run = tiles.runs[first_run + lane];
       if (draws_now) wait_until_free();
@@ -152,24 +152,24 @@ struct WorkDeal {
 
   /// Reads a warp's next item. The barrier is for the compiler: without it, it assumes that lanes
   /// diverge in the wait, and spills.
-  __device__ __forceinline__ DealtItem read() {
+  __device__ __forceinline__ ScheduledItem read() {
     __syncwarp();
     return read_alone();
   }
 
   /// Reads a thread's next item; every thread signals its own reads.
-  __device__ __forceinline__ DealtItem read_alone() {
+  __device__ __forceinline__ ScheduledItem read_alone() {
     mbarrier_arrive(free + 8 * ((count & 1) ^ 1));  // the slot of the previous item
     return read_holding();
   }
 
   /// Same as read_alone, but the item after it is not fetched before this thread calls let_go.
-  __device__ __forceinline__ DealtItem read_holding() {
+  __device__ __forceinline__ ScheduledItem read_holding() {
     const int which = count & 1;
     mbarrier_wait(full + 8 * which, (count / 2) & 1);
     ++count;
     const uint32_t slot = slots + which * kSlotBytes;
-    DealtItem item;
+    ScheduledItem item;
     item.tile = {load_shared_int(slot), load_shared_int(slot + 4), load_shared_int(slot + 8),
                  load_shared_int(slot + 12)};
     item.tile.first_turn = load_shared_int(slot + 16);
@@ -201,20 +201,20 @@ template <int kRows_>
 struct RunWalk {
   static constexpr int kRows = kRows_;
 
-  int32_t run;         // the one after the current run
-  int32_t last_run;    // the one after the tile's last
-  int32_t last_dealt;  // the one after the last in shared memory
-  uint32_t dealt;      // address that run 0 of the list would have there
-  int32_t row = 0;     // first row of the tile
-  int32_t end = 0;     // of the run: rows from here on are not read
+  int32_t run;           // the one after the current run
+  int32_t last_run;      // the one after the tile's last
+  int32_t end_shared;    // the one after the last in shared memory
+  uint32_t shared_runs;  // address that run 0 of the list would have there
+  int32_t row = 0;       // first row of the tile
+  int32_t end = 0;       // of the run: rows from here on are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
 
-  __device__ explicit RunWalk(const DealtItem& item)
+  __device__ explicit RunWalk(const ScheduledItem& item)
       : run(item.tile.first_run),
         last_run(item.tile.first_run + item.tile.num_runs),
-        last_dealt(item.tile.first_run + kDealtRuns),
-        dealt(item.runs - 16 * static_cast<uint32_t>(item.tile.first_run)) {}
+        end_shared(item.tile.first_run + kSharedRuns),
+        shared_runs(item.runs - 16 * static_cast<uint32_t>(item.tile.first_run)) {}
 
   __device__ __forceinline__ bool next(const TileRun* runs) {
     return next_in_run() || next_run(runs);
@@ -227,8 +227,8 @@ struct RunWalk {
   /// The first tile of the next run.
   __device__ __forceinline__ bool next_run(const TileRun* runs) {
     if (run >= last_run) return false;
-    if (run < last_dealt) {
-      const uint32_t at = dealt + 16 * static_cast<uint32_t>(run);
+    if (run < end_shared) {
+      const uint32_t at = shared_runs + 16 * static_cast<uint32_t>(run);
       row = load_shared_int(at);
       end = load_shared_int(at + 4);
       range_set = load_shared_int(at + 8);
@@ -252,8 +252,8 @@ struct BlockWalk {
   static constexpr int kRows = kRows_;
 
   int32_t first_run;
-  int32_t num_left;  // runs
-  uint32_t dealt;    // address of the first ones in shared memory
+  int32_t num_left;      // runs
+  uint32_t shared_runs;  // address of the first ones in shared memory
   int32_t run_begin = 0;
   int32_t row = 0;  // first row of the tile
   int32_t end = 0;  // of the tile: rows from here on are not read
@@ -261,8 +261,8 @@ struct BlockWalk {
   int32_t is_masked = 0;
   int32_t closes = 0;
 
-  __device__ explicit BlockWalk(const DealtItem& item)
-      : first_run(item.tile.first_run), num_left(item.tile.num_runs), dealt(item.runs) {}
+  __device__ explicit BlockWalk(const ScheduledItem& item)
+      : first_run(item.tile.first_run), num_left(item.tile.num_runs), shared_runs(item.runs) {}
 
   __device__ __forceinline__ int32_t block() const { return row / kRows; }
 
@@ -271,8 +271,8 @@ struct BlockWalk {
     if (end <= run_begin) {
       if (num_left == 0) return false;
       --num_left;
-      if (num_left < kDealtRuns) {
-        const uint32_t at = dealt + 16 * static_cast<uint32_t>(num_left);
+      if (num_left < kSharedRuns) {
+        const uint32_t at = shared_runs + 16 * static_cast<uint32_t>(num_left);
         run_begin = load_shared_int(at);
         end = load_shared_int(at + 4);
         range_set = load_shared_int(at + 8);
@@ -301,21 +301,21 @@ struct BlockCount {
 
   int32_t first_run;
   int32_t num_left;       // runs
-  uint32_t dealt;         // as in BlockWalk
+  uint32_t shared_runs;   // as in BlockWalk
   int32_t num_tiles = 0;  // left in the run, including the current one
   int32_t is_masked = 0;
   int32_t closes = 0;
 
-  __device__ explicit BlockCount(const DealtItem& item)
-      : first_run(item.tile.first_run), num_left(item.tile.num_runs), dealt(item.runs) {}
+  __device__ explicit BlockCount(const ScheduledItem& item)
+      : first_run(item.tile.first_run), num_left(item.tile.num_runs), shared_runs(item.runs) {}
 
   __device__ __forceinline__ bool next(const TileRun* runs) {
     if (--num_tiles > 0) return true;
     if (num_left == 0) return false;
     --num_left;
     int32_t begin, end;
-    if (num_left < kDealtRuns) {
-      const uint32_t at = dealt + 16 * static_cast<uint32_t>(num_left);
+    if (num_left < kSharedRuns) {
+      const uint32_t at = shared_runs + 16 * static_cast<uint32_t>(num_left);
       begin = load_shared_int(at);
       end = load_shared_int(at + 4);
       const int32_t flags = load_shared_int(at + 12);
@@ -333,24 +333,24 @@ struct BlockCount {
   }
 };
 
-/// Loads rows [row, row + kRows) of `head`, clipped at `end`, as kLanes / 64 panels. kHasHeads:
+/// Loads rows [row, row + kRows) of `head`, clipped at `end`, as kHeadDim / 64 panels. kHasHeads:
 /// kRows rows of all heads in the box of the map, from `head` on.
-template <int kLanes, int kRows, bool kHasHeads = false>
+template <int kHeadDim, int kRows, bool kHasHeads = false>
 __device__ __forceinline__ void load_panels(uint32_t to, const TensorMap* map, uint32_t barrier,
                                             int row, int end, int head) {
 #pragma unroll
-  for (int panel = 0; panel < kLanes / kBoxLanes; ++panel) {
+  for (int panel = 0; panel < kHeadDim / kBoxLanes; ++panel) {
     const int from_end = kMapRows - end + row;  // see kMapRows
     load_box(to + panel * kRows * kPanelRowBytes, map, barrier, panel * kBoxLanes,
              kHasHeads ? head : from_end, kHasHeads ? from_end : head, end, kMapRows);
   }
 }
 
-/// Writes rows in the layout of load_panels, num_lanes elements each; the caller commits.
+/// Writes rows in the layout of load_panels, `elements` of each; the caller commits.
 template <int kRows, bool kHasHeads = false>
 __device__ __forceinline__ void send_panels(uint32_t from, const TensorMap* map, int row, int end,
-                                            int head, int num_lanes) {
-  for (int panel = 0; panel * kBoxLanes < num_lanes; ++panel) {
+                                            int head, int elements) {
+  for (int panel = 0; panel * kBoxLanes < elements; ++panel) {
     const int from_end = kMapRows - end + row;
     store_box(map, from + panel * kRows * kPanelRowBytes, panel * kBoxLanes,
               kHasHeads ? head : from_end, kHasHeads ? from_end : head, end, kMapRows);
@@ -359,7 +359,7 @@ __device__ __forceinline__ void send_panels(uint32_t from, const TensorMap* map,
 
 /// Offset of the first 16 elements of k-step `step` in an operand that is summed along head_dim.
 template <int kRows>
-__device__ __forceinline__ constexpr uint32_t lane_step(int step) {
+__device__ __forceinline__ constexpr uint32_t head_dim_step(int step) {
   return (step / 4) * kRows * kPanelRowBytes + (step % 4) * 32;
 }
 /// Offset of the first of 16 rows of k-step `step` in an operand that is summed along rows.
@@ -405,17 +405,17 @@ struct RowRanges {
   }
 };
 
-/// Writes one of a thread's two rows of a 64 x kLanes sum, times `factor`. `to`: element 0 of the
-/// row; kSecond: the row 8 further down. num_lanes: elements of the row, in groups of 8; 0: nothing
+/// Writes one of a thread's two rows of a 64 x kHeadDim sum, times `factor`. `to`: element 0 of the
+/// row; kSecond: the row 8 further down. elements: how many the row has, in groups of 8; 0: nothing
 /// is written. There is no branch, so products may be in flight.
-template <int kLanes, bool kSecond>
-__device__ __forceinline__ void store_row(float* to, int32_t num_lanes,
-                                          const float (&sums)[kLanes / 2], float factor) {
+template <int kHeadDim, bool kSecond>
+__device__ __forceinline__ void store_row(float* to, int32_t elements,
+                                          const float (&sums)[kHeadDim / 2], float factor) {
   to += 2 * (threadIdx.x % 4);
 #pragma unroll
-  for (int group = 0; group < kLanes / 8; ++group) {
+  for (int group = 0; group < kHeadDim / 8; ++group) {
     const int at = 4 * group + (kSecond ? 2 : 0);
-    store_pair_if(8 * group < num_lanes, to + 8 * group, sums[at] * factor, sums[at + 1] * factor);
+    store_pair_if(8 * group < elements, to + 8 * group, sums[at] * factor, sums[at + 1] * factor);
   }
 }
 
@@ -428,15 +428,15 @@ __device__ __forceinline__ FloatPair round_pair(float x, float y) {
 }
 
 /// Same as store_row, rounded to T.
-template <class T, int kLanes, bool kSecond>
-__device__ __forceinline__ void store_rounded_row(float* to, int32_t num_lanes,
-                                                  const float (&sums)[kLanes / 2]) {
+template <class T, int kHeadDim, bool kSecond>
+__device__ __forceinline__ void store_rounded_row(float* to, int32_t elements,
+                                                  const float (&sums)[kHeadDim / 2]) {
   to += 2 * (threadIdx.x % 4);
 #pragma unroll
-  for (int group = 0; group < kLanes / 8; ++group) {
+  for (int group = 0; group < kHeadDim / 8; ++group) {
     const int at = 4 * group + (kSecond ? 2 : 0);
     const FloatPair pair = round_pair<T>(sums[at], sums[at + 1]);
-    store_pair_if(8 * group < num_lanes, to + 8 * group, pair.x, pair.y);
+    store_pair_if(8 * group < elements, to + 8 * group, pair.x, pair.y);
   }
 }
 
@@ -458,11 +458,11 @@ __device__ __forceinline__ void transpose_in_quad(uint32_t (&words)[4]) {
 
 /// Same as store_row, rounded to T. The lanes of a quad exchange their pairs, so that each writes 8
 /// elements of a row at once. All lanes of the warp call it together.
-template <class T, int kLanes, bool kSecond>
-__device__ __forceinline__ void store_narrow_row(T* to, int32_t num_lanes,
-                                                 const float (&sums)[kLanes / 2]) {
+template <class T, int kHeadDim, bool kSecond>
+__device__ __forceinline__ void store_narrow_row(T* to, int32_t elements,
+                                                 const float (&sums)[kHeadDim / 2]) {
 #pragma unroll
-  for (int first = 0; first < kLanes / 8; first += 4) {
+  for (int first = 0; first < kHeadDim / 8; first += 4) {
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -470,8 +470,8 @@ __device__ __forceinline__ void store_narrow_row(T* to, int32_t num_lanes,
       words[i] = pack<T>(sums[at], sums[at + 1]);
     }
     transpose_in_quad(words);
-    const int32_t lane = 8 * (first + static_cast<int32_t>(threadIdx.x % 4));
-    store_four_if(lane < num_lanes, to + lane, words);
+    const int32_t element = 8 * (first + static_cast<int32_t>(threadIdx.x % 4));
+    store_four_if(element < elements, to + element, words);
   }
 }
 

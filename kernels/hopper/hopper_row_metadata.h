@@ -107,12 +107,12 @@ struct RowFacts {
 /// The producer's second warp: stores the metadata of the streamed rows. Each lane arrives at a
 /// stage's barrier.
 template <int kStages, class Walk>
-__device__ __forceinline__ void fetch_facts(const BackwardParams& p, WorkDeal deal,
+__device__ __forceinline__ void fetch_facts(const BackwardParams& p, TileScheduler scheduler,
                                             const FactStages& at) {
   using Facts = FactLayout<Walk::kRows>;
   int num_walked = 0;
   for (;;) {
-    const DealtItem item = deal.read();
+    const ScheduledItem item = scheduler.read();
     if (item.is_last()) return;
     const HeadRange heads(p, item.head);
     for (int32_t head = heads.first; head < heads.last; ++head) {

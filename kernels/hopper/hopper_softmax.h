@@ -22,7 +22,7 @@ struct ForwardParams {
   int32_t merges;     // out, in fp32, and lse hold the result for other keys, which is merged
   int32_t rounds;     // merged results are rounded to the dtype
   int64_t out_row_stride, out_head_stride;
-  int32_t out_lanes;
+  int32_t out_head_dim;  // padded
   float* lse;
   int64_t lse_row_stride;
   float* max_logit;
@@ -46,8 +46,8 @@ struct TileRows {
   __device__ __forceinline__ int32_t num_heads() const { return 1 << heads_log2; }
   /// For a row of the tile: its row in the item, relative to the tile's first one; and its head.
   __device__ __forceinline__ int32_t row_of(int32_t in_tile) const { return in_tile >> heads_log2; }
-  __device__ __forceinline__ int32_t head_of(int32_t in_tile, int32_t dealt) const {
-    return (dealt << heads_log2) + (in_tile & (num_heads() - 1));
+  __device__ __forceinline__ int32_t head_of(int32_t in_tile, int32_t item_head) const {
+    return (item_head << heads_log2) + (in_tile & (num_heads() - 1));
   }
   /// Distance from the first of a thread's rows to the second, of the same head.
   __device__ __forceinline__ int32_t step() const { return kHasHeads ? 8 >> heads_log2 : 8; }

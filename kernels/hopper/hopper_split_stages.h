@@ -30,7 +30,7 @@ struct SplitBudget {
   static constexpr int kWalkedBytes = kFirstStages * kFirstBytes + kSecondStages * kSecondBytes;
   static constexpr int kSharedBytes = 1024 + kOwnedBytes + kWalkedBytes +
                                       kFirstStages * kFactBytes + kExchangeBytes + 256 +
-                                      WorkDeal::kBytes;
+                                      TileScheduler::kBytes;
 
   static_assert(kOwned % kWarpgroupRows == 0 && kWalked % 16 == 0);
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
@@ -44,7 +44,7 @@ struct SplitShared {
   uint32_t owned, first, second, row_facts, exchange;
   uint32_t owned_full, owned_free, first_full, first_free, second_full, second_free;
   uint32_t partners;  // two barriers of each warp of a consumer and its partner
-  uint32_t deal;
+  uint32_t scheduler;
 
   __device__ SplitShared() {
     owned = align_to_swizzle(shared_address(dynamic_shared()));
@@ -59,7 +59,7 @@ struct SplitShared {
     second_full = first_free + 8 * B::kFirstStages;
     second_free = second_full + 8 * B::kSecondStages;
     partners = second_free + 8 * B::kSecondStages;
-    deal = partners + 8 * 8;
+    scheduler = partners + 8 * 8;
   }
 
   /// Initialises the barriers. Arrivals that fill and free a stage of the first half; fact_warps:
@@ -78,7 +78,7 @@ struct SplitShared {
         mbarrier_init(second_free + 8 * i, kConsumerWarps);
       }
       for (int i = 0; i < 8; ++i) mbarrier_init(partners + 8 * i, 32);
-      WorkDeal(deal).init(kConsumerWarps + fact_warps, 1);
+      TileScheduler(scheduler).init(kConsumerWarps + fact_warps, 1);
       mbarrier_init_fence();
     }
     __syncthreads();

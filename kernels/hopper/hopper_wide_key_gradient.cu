@@ -39,10 +39,10 @@ constexpr int kExchangedBytes = kWarpgroupRows * kWalkedRows * 4;
 /// The producer's first thread: loads the tiles.
 template <class B>
 __device__ __forceinline__ void fetch_queries(const BackwardParams& p, const SplitShared<B>& at) {
-  WorkDeal deal(at.deal);
+  TileScheduler scheduler(at.scheduler);
   int num_walked = 0, num_owned = 0;  // loaded
   for (;;) {
-    const DealtItem item = deal.read_alone();
+    const ScheduledItem item = scheduler.read_alone();
     if (item.is_last()) return;
     const OwnedTile& tile = item.tile;
     const HeadRange heads(p, item.head);
@@ -75,12 +75,12 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p, const Spl
 /// Iterates over the query rows of an item, once for each query head.
 template <int kRows>
 struct GroupWalk {
-  const DealtItem& item;
+  const ScheduledItem& item;
   int32_t heads_left;
   RunWalk<kRows> rows;
 
-  __device__ GroupWalk(const DealtItem& dealt, const HeadRange& heads)
-      : item(dealt), heads_left(heads.last - heads.first), rows(dealt) {}
+  __device__ GroupWalk(const ScheduledItem& scheduled, const HeadRange& heads)
+      : item(scheduled), heads_left(heads.last - heads.first), rows(scheduled) {}
 
   __device__ __forceinline__ bool next(const TileRun* runs) {
     for (; heads_left > 0; --heads_left) {
@@ -94,9 +94,9 @@ struct GroupWalk {
 /// A consumer warpgroup: makes the weights and dv, or the gradients and dk.
 template <class B, bool kMakesValues>
 struct RoleConsumer {
-  static constexpr int kTileLanes =
+  static constexpr int kTileHeadDim =
       kMakesValues ? B::kQk : B::kV;  // elements summed over by a tile's product
-  static constexpr int kSumLanes = kMakesValues ? B::kV : B::kQk;
+  static constexpr int kSumHeadDim = kMakesValues ? B::kV : B::kQk;
   // True if the sums add the previous tile before this tile's product: with few stages they must be
   // freed soon; with more the sums run under the softmax.
   static constexpr bool kSumsFirst = B::kFirstStages < 3;
@@ -106,7 +106,7 @@ struct RoleConsumer {
   uint32_t exchange;                  // of this thread and its partner
   int num_walked = 0, num_owned = 0;  // taken
   uint32_t operands[B::kWalked / 4];  // P' or dS' of the previous tile, in pairs
-  float sums[kSumLanes / 2];          // dv or dk
+  float sums[kSumHeadDim / 2];        // dv or dk
 
   __device__ RoleConsumer(const BackwardParams& params, const SplitShared<B>& shared)
       : p(params), at(shared), exchange(shared.exchange + threadIdx.x % kWarpgroupThreads * 16) {}
@@ -149,9 +149,9 @@ struct RoleConsumer {
     }
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kTileLanes / 16; ++step) {
-      wgmma_ss<typename B::T>(tile, matrix_descriptor(a + lane_step<B::kOwned>(step), 16),
-                              matrix_descriptor(b + lane_step<B::kWalked>(step), 16), step > 0);
+    for (int step = 0; step < kTileHeadDim / 16; ++step) {
+      wgmma_ss<typename B::T>(tile, matrix_descriptor(a + head_dim_step<B::kOwned>(step), 16),
+                              matrix_descriptor(b + head_dim_step<B::kWalked>(step), 16), step > 0);
     }
     wgmma_commit();
   }
@@ -284,24 +284,24 @@ struct RoleConsumer {
     ++num_walked;
   }
 
-  __device__ __forceinline__ void store_sums(const DealtItem& item, int32_t row) const {
+  __device__ __forceinline__ void store_sums(const ScheduledItem& item, int32_t row) const {
     const DeviceRows& rows = kMakesValues ? p.second : p.first;
-    const int32_t num_lanes = kMakesValues ? p.lanes_v : p.lanes_qk;
+    const int32_t elements = kMakesValues ? p.head_dim_v : p.head_dim_qk;
     const float factor = kMakesValues ? 1.0f : p.scale;
     float* to = static_cast<float*>(rows.data) + item.head * rows.head_stride +
                 static_cast<int64_t>(row) * rows.row_stride;
-    if (row < item.tile.end) store_row<kSumLanes, false>(to, num_lanes, sums, factor);
+    if (row < item.tile.end) store_row<kSumHeadDim, false>(to, elements, sums, factor);
     to += 8 * rows.row_stride;
-    if (row + 8 < item.tile.end) store_row<kSumLanes, true>(to, num_lanes, sums, factor);
+    if (row + 8 < item.tile.end) store_row<kSumHeadDim, true>(to, elements, sums, factor);
   }
 
   __device__ __forceinline__ void run() {
-    WorkDeal deal(at.deal);
+    TileScheduler scheduler(at.scheduler);
     for (;;) {
-      const DealtItem item = deal.read();
+      const ScheduledItem item = scheduler.read();
       if (item.is_last()) return;
 #pragma unroll
-      for (int i = 0; i < kSumLanes / 2; ++i) sums[i] = 0.0f;
+      for (int i = 0; i < kSumHeadDim / 2; ++i) sums[i] = 0.0f;
       // This thread's rows: key and key + 8.
       const int32_t key = item.tile.begin + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
       GroupWalk<B::kWalked> walk(item, HeadRange(p, item.head));
@@ -331,9 +331,9 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     if (threadIdx.x == 0) fetch_queries<B>(p, at);
     if (threadIdx.x / 32 == 1) {
       fetch_facts<B::kFirstStages, RunWalk<kWalkedRows>>(
-          p, WorkDeal(at.deal), {at.row_facts, at.first_full, at.first_free});
+          p, TileScheduler(at.scheduler), {at.row_facts, at.first_full, at.first_free});
     }
-    if (threadIdx.x / 32 == 2) WorkDeal(at.deal).deal(p.tiles, p.counter);
+    if (threadIdx.x / 32 == 2) TileScheduler(at.scheduler).schedule(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     if (warpgroup == 1) {
@@ -366,7 +366,7 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
 }
 
 template <class T, bool kHasCap>
-void launch_lanes(const BackwardLaunch& launch, Stream stream) {
+void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
   if (launch.shape.head_dim_qk <= 192 && launch.shape.head_dim_v <= 128) {
     launch_budget<Budget192<T, kHasCap>>(launch, stream);
   } else {
@@ -385,11 +385,11 @@ void launch_hopper_wide_key_gradient(const BackwardLaunch& launch, Stream stream
   if (launch.key_tiles.num_work == 0) return;
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
-    has_cap ? device::launch_lanes<Bf16, true>(launch, stream)
-            : device::launch_lanes<Bf16, false>(launch, stream);
+    has_cap ? device::launch_head_dim<Bf16, true>(launch, stream)
+            : device::launch_head_dim<Bf16, false>(launch, stream);
   } else {
-    has_cap ? device::launch_lanes<Fp16, true>(launch, stream)
-            : device::launch_lanes<Fp16, false>(launch, stream);
+    has_cap ? device::launch_head_dim<Fp16, true>(launch, stream)
+            : device::launch_head_dim<Fp16, false>(launch, stream);
   }
 }
 

@@ -33,10 +33,10 @@ inline constexpr bool kSumsFirst = B::kFirstStages < 3;
 /// The producer's thread.
 template <class B>
 __device__ __forceinline__ void fetch_keys(const BackwardParams& p, const SplitShared<B>& at) {
-  WorkDeal deal(at.deal);
+  TileScheduler scheduler(at.scheduler);
   int num_walked = 0, num_owned = 0;  // loaded
   for (;;) {
-    const DealtItem item = deal.read_alone();
+    const ScheduledItem item = scheduler.read_alone();
     if (item.is_last()) return;
     const OwnedTile& tile = item.tile;
     if (tile.num_runs == 0) continue;
@@ -93,15 +93,15 @@ struct QueryGradientConsumer {
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
 
-  /// Starts sums = A B^T over kLanes elements; a: this warpgroup's queries, b: the streamed keys.
-  template <int kLanes>
+  /// Starts sums = A B^T over kHeadDim elements; a: this warpgroup's queries, b: the streamed keys.
+  template <int kHeadDim>
   __device__ __forceinline__ static void start_product(float (&sums)[B::kWalked / 2], uint32_t a,
                                                        uint32_t b) {
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kLanes / 16; ++step) {
-      wgmma_ss<typename B::T>(sums, matrix_descriptor(a + lane_step<B::kOwned>(step), 16),
-                              matrix_descriptor(b + lane_step<B::kWalked>(step), 16), step > 0);
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      wgmma_ss<typename B::T>(sums, matrix_descriptor(a + head_dim_step<B::kOwned>(step), 16),
+                              matrix_descriptor(b + head_dim_step<B::kWalked>(step), 16), step > 0);
     }
     wgmma_commit();
   }
@@ -247,7 +247,7 @@ struct QueryGradientConsumer {
   }
 
   /// Computes all streamed tiles of an item.
-  __device__ __forceinline__ void walk_tiles(const DealtItem& item, QueryRows& rows,
+  __device__ __forceinline__ void walk_tiles(const ScheduledItem& item, QueryRows& rows,
                                              int32_t first_row) {
     RunWalk<B::kWalked> walk(item);
     const auto step = [&] {
@@ -269,10 +269,10 @@ struct QueryGradientConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    WorkDeal deal(at.deal);
+    TileScheduler scheduler(at.scheduler);
     if (group == 1) named_barrier_arrive(1, 2 * kWarpgroupThreads);  // the first one may begin
     for (;;) {
-      const DealtItem item = deal.read();
+      const ScheduledItem item = scheduler.read();
       if (item.is_last()) return;
       const OwnedTile& tile = item.tile;
       const int32_t first_row =
@@ -287,9 +287,9 @@ struct QueryGradientConsumer {
       }
       float* to = static_cast<float*>(p.first.data) + item.head * p.first.head_stride +
                   static_cast<int64_t>(first_row) * p.first.row_stride;
-      if (first_row < tile.end) store_row<B::kQk, false>(to, p.lanes_qk, dq, p.scale);
+      if (first_row < tile.end) store_row<B::kQk, false>(to, p.head_dim_qk, dq, p.scale);
       to += 8 * p.first.row_stride;
-      if (first_row + 8 < tile.end) store_row<B::kQk, true>(to, p.lanes_qk, dq, p.scale);
+      if (first_row + 8 < tile.end) store_row<B::kQk, true>(to, p.head_dim_qk, dq, p.scale);
     }
   }
 };
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
   if (warpgroup == 0) {
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_keys<B>(p, at);
-    if (threadIdx.x / 32 == 1) WorkDeal(at.deal).deal(p.tiles, p.counter);
+    if (threadIdx.x / 32 == 1) TileScheduler(at.scheduler).schedule(p.tiles, p.counter);
   } else {
     claim_registers<B::kConsumerRegisters>();
     QueryGradientConsumer<B>(p, at, warpgroup - 1).run();
@@ -332,7 +332,7 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
 }
 
 template <class T, bool kHasCap>
-void launch_lanes(const BackwardLaunch& launch, Stream stream) {
+void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
   const int32_t qk = launch.shape.head_dim_qk, v = launch.shape.head_dim_v;
   if (qk <= 192 && v <= 128) {
     launch_budget<Budget192<T, kHasCap>>(launch, stream);
@@ -355,11 +355,11 @@ void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stre
   if (launch.query_tiles.num_work == 0) return;
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
-    has_cap ? device::launch_lanes<Bf16, true>(launch, stream)
-            : device::launch_lanes<Bf16, false>(launch, stream);
+    has_cap ? device::launch_head_dim<Bf16, true>(launch, stream)
+            : device::launch_head_dim<Bf16, false>(launch, stream);
   } else {
-    has_cap ? device::launch_lanes<Fp16, true>(launch, stream)
-            : device::launch_lanes<Fp16, false>(launch, stream);
+    has_cap ? device::launch_head_dim<Fp16, true>(launch, stream)
+            : device::launch_head_dim<Fp16, false>(launch, stream);
   }
 }
 

@@ -270,7 +270,7 @@ class Joiner {
 
   void add_transfer(int64_t index, PassWriter& writer) {
     TransferItem item = writer.from().transfers[static_cast<size_t>(index)];
-    const int64_t count = num_rows_of(plan_, item);
+    const int64_t count = plan_.rows_of(item);
     const auto place = [&](BufferId& id, RunListId& rows) {
       if (is_placed(id)) {
         rows = named(rows, count, places_[id].rank);

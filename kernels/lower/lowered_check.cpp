@@ -253,7 +253,7 @@ class NumberRun {
     const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
     const bool is_rounded =
         rounding.values || (is_gradient && item.link != LinkClass::self && !item.wire_fp32);
-    const int64_t count = num_rows_of(plan_, item) / block_rows_;
+    const int64_t count = plan_.rows_of(item) / block_rows_;
     const std::vector<int64_t> from = blocks_of(item.from_rows, count);
     const std::vector<int64_t> to = blocks_of(item.to_rows, count);
     const HeadRange units =
@@ -331,11 +331,10 @@ class NumberRun {
 
   void visit(size_t i, const ComputeItem& item) {
     if (item.num_slices == 0) return;
-    JoinedPart whole{static_cast<int64_t>(i), 0, {{0, plan_.rows(item.kv_tokens), 1}}};
-    if (lowered_ == nullptr) return compute(item, whole, {});
-    const ComputeNote& note = notes()->computes[i];
-    whole.origin = note.origin;
-    const std::vector<JoinedPart> parts = note.parts.empty() ? std::vector{whole} : note.parts;
+    ComputeNote planned;
+    planned.origin = static_cast<int64_t>(i);
+    const ComputeNote& note = lowered_ == nullptr ? planned : notes()->computes[i];
+    const std::vector<JoinedPart> parts = joined_parts(note, item, plan_);
     if (!note.parts.empty() && direction_ == Direction::backward) write_zeros(item);
     // Joined parts are one softmax, or one sum: as if merged, and then rounded.
     for (size_t part = 0; part < parts.size(); ++part) {

@@ -113,10 +113,10 @@ void drop_unused_buffers(LoweredPlan& lowered, const Lowering& /*lowering*/) {
   }
 }
 
-int64_t num_rows_of(const Plan& plan, const TransferItem& item) {
-  if (item.from_rows != kAllRows) return plan.rows(item.from_rows);
-  if (item.tokens != kNoTokens) return plan.rows(item.tokens);
-  return plan.buffer(item.from).rows;
+std::vector<JoinedPart> joined_parts(const ComputeNote& note, const ComputeItem& item,
+                                     const Plan& plan) {
+  if (!note.parts.empty()) return note.parts;
+  return {{note.origin, item.visible_pairs, {{0, plan.rows(item.kv_tokens), 1}}}};
 }
 
 }  // namespace cpscope::kernels

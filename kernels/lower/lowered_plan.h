@@ -59,6 +59,11 @@ struct ComputeNote {
   OwnMerge own_merge;
 };
 
+/// The parts that a compute item joins; where it joins none, its origin as the only part, with all
+/// rows of its keys and values.
+std::vector<JoinedPart> joined_parts(const ComputeNote& note, const ComputeItem& item,
+                                     const Plan& plan);
+
 struct MergeNote {
   int64_t origin = kNoOrigin;
   bool rounds = false;  // its sum is rounded to the dtype
@@ -171,9 +176,6 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering);
 /// duration in proportion to their pairs.
 std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
                                       const std::vector<ItemEvent>& events);
-
-/// Number of rows of the sender's buffer that a transfer reads.
-int64_t num_rows_of(const Plan& plan, const TransferItem& item);
 
 /// Rows of a list, or all of them as one run, which is stored in `all`.
 inline std::span<const TokenRun> runs_of_rows(const Plan& plan, RunListId list,

@@ -198,7 +198,7 @@ class ReorderSkipper {
     for (TransferItem& item : pass.transfers) {
       const auto landing = landings.find(item.to);
       const auto sending = sendings.find(item.from);
-      const int64_t num_rows = num_rows_of(plan_, item);
+      const int64_t num_rows = plan_.rows_of(item);
       if (landing != landings.end()) {
         item.to_rows = list_of(*landing->second, ReorderSaving::landing, item.to_rows, num_rows);
         item.to = landing->second->to;

@@ -124,7 +124,7 @@ class SumFinder {
 
   std::vector<int64_t> rows_of(const TransferItem& item) const {
     if (item.to_rows != kAllRows) return expand(plan_.list(item.to_rows));
-    const TokenRun all{0, num_rows_of(plan_, item), 1};
+    const TokenRun all{0, plan_.rows_of(item), 1};
     return expand({&all, 1});
   }
 

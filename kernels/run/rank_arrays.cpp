@@ -106,7 +106,7 @@ void RankArrays::plan_share_rows() {
 }
 
 std::vector<int32_t> RankArrays::make_share_rows(const TransferItem& share) const {
-  const int64_t count = num_rows_of(plan_, share);
+  const int64_t count = plan_.rows_of(share);
   const TokenRun all{0, count, 1};
   const RunListId read_rows = share.src == share.dst ? share.from_rows : RunListId{kAllRows};
   const std::vector<int64_t> to = expand(runs_of_rows(plan_, share.to_rows, all));
@@ -122,7 +122,7 @@ std::vector<uint8_t> RankArrays::make_row_uses(BufferId id) const {
   for (const TransferItem& item : plan_.backward.transfers) {
     if (item.from != id) continue;
     const bool leaves = sent_element(lowered_, item, false) != element(id, false);
-    const TokenRun all{0, num_rows_of(plan_, item), 1};
+    const TokenRun all{0, plan_.rows_of(item), 1};
     for (const int64_t row : expand(runs_of_rows(plan_, item.from_rows, all)))
       uses.at(static_cast<size_t>(row)) |= leaves ? WireRows::kLeaves : WireRows::kStays;
   }

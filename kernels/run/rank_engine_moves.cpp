@@ -72,10 +72,6 @@ std::vector<RowBlocks> blocks_of(const std::vector<RowStretchCopy>& stretches) {
   return blocks;
 }
 
-Dtype wire_element(const Plan& plan, const TransferItem& item) {
-  return item.wire_fp32 ? Dtype::fp32 : plan.scenario.numerics.dtype;
-}
-
 /// An array of a transfer's buffers that is sent; arrays follow each other on the wire.
 struct WireArray {
   bool second = false;
@@ -95,7 +91,7 @@ std::vector<WireArray> wire_arrays(const Plan& plan, const TransferItem& item) {
     if (lanes.lanes == 0 || (second && kind == BufferKind::out)) continue;
     const int64_t row_lanes = int64_t{item.heads.size()} * lanes.lanes;
     const int64_t bytes =
-        num_rows_of(plan, item) * row_lanes * element_size(wire_element(plan, item));
+        plan.rows_of(item) * row_lanes * element_size(wire_dtype(item, plan.scenario.numerics));
     arrays.push_back({second, lanes, row_lanes, begin, bytes});
     begin += bytes;
   }
@@ -105,7 +101,7 @@ std::vector<WireArray> wire_arrays(const Plan& plan, const TransferItem& item) {
 /// packed: rows are read from staging, one after another.
 std::optional<std::vector<RowStretchCopy>> stretches_of(const Plan& plan, const TransferItem& item,
                                                         bool packed) {
-  const TokenRun all{0, num_rows_of(plan, item), 1};
+  const TokenRun all{0, plan.rows_of(item), 1};
   return find_stretches(runs_of_rows(plan, packed ? kAllRows : item.from_rows, all),
                         runs_of_rows(plan, item.to_rows, all));
 }
@@ -113,7 +109,7 @@ std::optional<std::vector<RowStretchCopy>> stretches_of(const Plan& plan, const 
 /// Rows are written to staging, one after another.
 std::optional<std::vector<RowStretchCopy>> unpacked_stretches(const Plan& plan,
                                                               const TransferItem& item) {
-  const TokenRun all{0, num_rows_of(plan, item), 1};
+  const TokenRun all{0, plan.rows_of(item), 1};
   return find_stretches(runs_of_rows(plan, item.from_rows, all), std::span(&all, 1));
 }
 
@@ -121,7 +117,8 @@ std::optional<std::vector<RowStretchCopy>> unpacked_stretches(const Plan& plan,
 RowBlock wire_block(const Plan& plan, const TransferItem& item, const WireArray& array,
                     const void* staging) {
   auto* const wire = static_cast<uint8_t*>(const_cast<void*>(staging)) + array.begin;
-  return {wire, wire_element(plan, item), array.row_lanes, array.lanes.lanes, nullptr};
+  return {wire, wire_dtype(item, plan.scenario.numerics), array.row_lanes, array.lanes.lanes,
+          nullptr};
 }
 
 /// Adds copies of rows of some heads from a block to another one with the same elements.
@@ -165,7 +162,7 @@ bool rounds_fp32(const LoweredPlan& lowered, const TransferItem& item) {
 /// True if the sender stores an array in the form that its wire requires.
 bool is_sent_as_held(const LoweredPlan& lowered, const TransferItem& item, bool second) {
   const Dtype element = sent_element(lowered, item, second);
-  return element == wire_element(lowered.plan, item) &&
+  return element == wire_dtype(item, lowered.plan.scenario.numerics) &&
          (element != Dtype::fp32 || !rounds_fp32(lowered, item));
 }
 
@@ -175,7 +172,7 @@ bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
   const Plan& plan = lowered.plan;
   const std::vector<WireArray> arrays = wire_arrays(plan, item);
   return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
-    return element_in(lowered, item.to, array.second) == wire_element(plan, item) &&
+    return element_in(lowered, item.to, array.second) == wire_dtype(item, plan.scenario.numerics) &&
            array.lanes.pitch == array.lanes.lanes;
   });
 }
@@ -208,7 +205,7 @@ bool can_be_pushed(const LoweredPlan& lowered, const TransferItem& item) {
   const std::vector<WireArray> arrays = wire_arrays(plan, item);
   return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
     // Then heads also begin on whole groups of RowPush.
-    return array.lanes.lanes * element_size(wire_element(plan, item)) % 16 == 0;
+    return array.lanes.lanes * element_size(wire_dtype(item, plan.scenario.numerics)) % 16 == 0;
   });
 }
 
@@ -245,7 +242,7 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
     copy.to = arrays_.block(item.to, second, item.heads.begin);
     copy.to.rows = arrays_.row_list(item.to_rows);
   }
-  copy.num_rows = num_rows_of(plan_, item);
+  copy.num_rows = plan_.rows_of(item);
   copy.heads = item.heads.size();
   copy.lanes = lanes.pitch;
   copy.adds = item.landing == Landing::add;
@@ -286,7 +283,7 @@ std::vector<ListedRows> RankEngine::listed_rows_of(const TransferItem& item,
     const int64_t size = element_size(from.element);
     listed.push_back({from.data, from.row_stride * size, arrays_.row_list(item.from_rows), to.data,
                       to.row_stride * size, arrays_.row_list(item.to_rows), array.row_lanes * size,
-                      num_rows_of(plan_, item)});
+                      plan_.rows_of(item)});
   }
   return listed;
 }

@@ -89,8 +89,7 @@ ByDirection<std::vector<std::string>> RankEngine::item_kernels() const {
   const auto set_name = [&](const ComputeItem& item, Direction direction, const std::string& name) {
     const ComputeNote& note = note_of(item, direction);
     std::vector<std::string>& all = names[direction];
-    if (note.parts.empty()) all[static_cast<size_t>(note.origin)] = name;
-    for (const JoinedPart& part : note.parts)
+    for (const JoinedPart& part : joined_parts(note, item, plan_))
       all[static_cast<size_t>(part.origin)] = note.parts.size() > 1 ? name + " joined" : name;
   };
   for (const ComputeItem& item : plan_.forward.computes) {

@@ -39,16 +39,16 @@ TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileS
 }
 
 void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape, int32_t most_heads,
-                     std::optional<HeadRange> dealt_in_parts) {
+                     std::optional<HeadRange> split_in_parts) {
   const Key key = key_of(item, owner, shape);
   if (entries_.contains(key)) return;
   Entry& entry = entries_[key];
   WorkHeads heads = work_heads(plan_.scenario.attention, item, key.heads, shape, owner);
   heads.most_at_once = most_heads;
-  if (dealt_in_parts) {
+  if (split_in_parts) {
     const Attention& attention = plan_.scenario.attention;
     heads.group = static_cast<int32_t>(attention.heads / attention.kv_heads);
-    heads.num_heads_of_step = kv_heads_of(attention, *dealt_in_parts).size();
+    heads.num_heads_of_step = kv_heads_of(attention, *split_in_parts).size();
     heads.sum_row_bytes =
         (padded_lanes(attention.head_dim_qk) + padded_lanes(attention.head_dim_v)) *
         int64_t{sizeof(float)};

@@ -19,10 +19,10 @@ class TileStore {
   explicit TileStore(const Plan& plan) : plan_(plan) {}
 
   /// Makes the item's list unless it exists. most_heads: heads of the stationary side that run
-  /// together; 0: as many as the cache holds. dealt_in_parts: groups may be split into parts, as is
+  /// together; 0: as many as the cache holds. split_in_parts: groups may be split into parts, as is
   /// best for these heads, which include the item's.
   void plan(const ComputeItem& item, TileOwner owner, TileShape shape, int32_t most_heads = 0,
-            std::optional<HeadRange> dealt_in_parts = std::nullopt);
+            std::optional<HeadRange> split_in_parts = std::nullopt);
   int64_t total_bytes() const { return total_bytes_; }
   void upload(Stream stream);
   const TileList& list(const ComputeItem& item, TileOwner owner, TileShape shape) const;

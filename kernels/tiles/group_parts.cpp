@@ -121,9 +121,9 @@ int32_t choose_group_parts(const WorkHeads& item_heads, const TileList& list) {
   double soonest = 0.0;
   for (int32_t parts = 1; parts <= heads.group && parts * sum_bytes <= kMostPartBytes; ++parts) {
     if (heads.group % parts != 0) continue;
-    const WorkHeads dealt = heads_in_parts(heads, parts);
-    double end = has_few_items ? end_of(walks, dealt, list.shape.by_blocks) : alone;
-    end += alone * (memory_factor(walks, dealt, list) - 1.0);
+    const WorkHeads split = heads_in_parts(heads, parts);
+    double end = has_few_items ? end_of(walks, split, list.shape.by_blocks) : alone;
+    end += alone * (memory_factor(walks, split, list) - 1.0);
     // The parts are written by the attention kernel and read by the kernel that adds them.
     if (parts > 1) end += kSumTiles + 2.0 * parts * sum_bytes / kBytesPerTile;
     if (parts == 1 || end < kWorthIt * soonest) {

@@ -295,11 +295,11 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   list.group_parts = choose_group_parts(item_heads, list);
   const WorkHeads heads = heads_in_parts(item_heads, list.group_parts);
   if (!shape.by_blocks) {
-    deal_in_sections(heads, list);
+    fill_in_sections(heads, list);
     return list;
   }
-  const std::vector<int32_t> order = deal_in_chains(heads, long_documents, list);
-  BlockParts(owner, list).deal(order, list);
+  const std::vector<int32_t> order = fill_in_chains(heads, long_documents, list);
+  BlockParts(owner, list).assign_turns(order, list);
   collect_gaps(owner, list);
   return list;
 }

@@ -165,7 +165,7 @@ std::vector<RowStretch> BlockParts::rows_without(const std::vector<bool>& has_co
   return result;
 }
 
-void BlockParts::deal(const std::vector<int32_t>& order, TileList& list) {
+void BlockParts::assign_turns(const std::vector<int32_t>& order, TileList& list) {
   for (const int32_t t : order) {
     OwnedTile& tile = list.tiles[t];
     tile.first_turn = static_cast<int32_t>(list.turns.size());

@@ -16,7 +16,7 @@ class BlockParts {
   BlockParts(TileOwner owner, TileList& list);
 
   /// Computes the turns of all tiles if every head takes them in this order.
-  void deal(const std::vector<int32_t>& order, TileList& list);
+  void assign_turns(const std::vector<int32_t>& order, TileList& list);
 
  private:
   /// The last turn so far of a counter.

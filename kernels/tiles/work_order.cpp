@@ -78,8 +78,7 @@ struct Section {
   int32_t end_head = 0;
 };
 
-void deal_to_heads(int32_t tile, int32_t first_head, int32_t end_head,
-                   std::vector<WorkItem>& work) {
+void add_to_heads(int32_t tile, int32_t first_head, int32_t end_head, std::vector<WorkItem>& work) {
   for (int32_t head = first_head; head < end_head; ++head) work.push_back({tile, head});
 }
 
@@ -256,7 +255,7 @@ std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
 }
 
 /// Returns the order of tiles. It is the same for all heads, because the order of their turns is.
-std::vector<int32_t> deal_in_batches(const WorkHeads& heads, const std::vector<Document>& documents,
+std::vector<int32_t> fill_in_batches(const WorkHeads& heads, const std::vector<Document>& documents,
                                      TileList& list) {
   const int32_t most = heads.most_at_once > 0
                            ? std::min(heads.num_heads, std::max(heads.most_at_once, kFewestHeads))
@@ -267,7 +266,7 @@ std::vector<int32_t> deal_in_batches(const WorkHeads& heads, const std::vector<D
     for (const Batch& batch : batches) {
       for (int32_t head = begin; head < end; head += batch.heads) {
         for (const int32_t t : batch.tiles)
-          deal_to_heads(t, head, std::min(end, head + batch.heads), list.work);
+          add_to_heads(t, head, std::min(end, head + batch.heads), list.work);
       }
     }
   }
@@ -279,7 +278,7 @@ std::vector<int32_t> deal_in_batches(const WorkHeads& heads, const std::vector<D
 
 /// Takes chains of all heads, or of a section of heads at a time, and interleaves as many documents
 /// as the number of chains leaves.
-std::vector<int32_t> deal_by_heads(const WorkHeads& heads, bool has_documents,
+std::vector<int32_t> fill_by_heads(const WorkHeads& heads, bool has_documents,
                                    const std::vector<Document>& documents, TileList& list) {
   const int32_t chains = chains_at_once(heads, has_documents, list);
   const int32_t section = std::clamp(heads.num_heads, 1, chains);
@@ -287,7 +286,7 @@ std::vector<int32_t> deal_by_heads(const WorkHeads& heads, bool has_documents,
       take_in_turns(documents, static_cast<size_t>(std::max(1, chains / section)));
   for (int32_t head = 0; head < heads.num_heads; head += section) {
     for (const int32_t t : order)
-      deal_to_heads(t, head, std::min(heads.num_heads, head + section), list.work);
+      add_to_heads(t, head, std::min(heads.num_heads, head + section), list.work);
   }
   return order;
 }
@@ -334,7 +333,7 @@ bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list) {
          squares <= kManyTiles * walked && 4 * shorter >= walked && 8 * alone <= walked;
 }
 
-void deal_in_sections(const WorkHeads& heads, TileList& list) {
+void fill_in_sections(const WorkHeads& heads, TileList& list) {
   const std::vector<Section> sections = make_sections(heads, list);
   if (sections.empty()) return;
   const int32_t longest = list.tiles[sections.front().tiles.front()].num_tiles;
@@ -351,7 +350,7 @@ void deal_in_sections(const WorkHeads& heads, TileList& list) {
     const Section& section = sections[i];
     for (const int32_t t : section.tiles) {
       const bool is_held = i >= first_held && is_short(list.tiles[t], longest);
-      deal_to_heads(t, section.first_head, section.end_head, is_held ? tail : list.work);
+      add_to_heads(t, section.first_head, section.end_head, is_held ? tail : list.work);
     }
   }
   std::stable_sort(tail.begin(), tail.end(), [&](const WorkItem& a, const WorkItem& b) {
@@ -360,7 +359,7 @@ void deal_in_sections(const WorkHeads& heads, TileList& list) {
   list.work.insert(list.work.end(), tail.begin(), tail.end());
 }
 
-std::vector<int32_t> deal_in_chains(const WorkHeads& heads,
+std::vector<int32_t> fill_in_chains(const WorkHeads& heads,
                                     const std::vector<RowStretch>& long_documents, TileList& list) {
   std::vector<int32_t> order(list.tiles.size());
   std::iota(order.begin(), order.end(), 0);
@@ -373,11 +372,11 @@ std::vector<int32_t> deal_in_chains(const WorkHeads& heads,
       documents_of(std::span(order).first(kept), long_documents, list);
   const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
   const std::vector<int32_t> first = list.walks_by_tile
-                                         ? deal_in_batches(heads, documents, list)
-                                         : deal_by_heads(heads, has_documents, documents, list);
+                                         ? fill_in_batches(heads, documents, list)
+                                         : fill_by_heads(heads, has_documents, documents, list);
   std::copy(first.begin(), first.end(), order.begin());
   for (const int32_t t : std::span(order).subspan(kept))
-    deal_to_heads(t, 0, heads.num_heads, list.work);
+    add_to_heads(t, 0, heads.num_heads, list.work);
   return order;
 }
 

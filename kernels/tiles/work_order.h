@@ -15,7 +15,7 @@ inline constexpr int64_t kHopperCtas = 132;
 /// longest tiles of each first. So many short tiles of the last sections that CTAs end together are
 /// held back to the end.
 /// Cost: O(tiles x heads x log), in time; O(tiles x heads) of host memory.
-void deal_in_sections(const WorkHeads& heads, TileList& list);
+void fill_in_sections(const WorkHeads& heads, TileList& list);
 
 /// True if every streamed tile is best taken for all heads at once (TileList::walks_by_tile).
 bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list);
@@ -24,7 +24,7 @@ bool suits_walk_by_tile(const WorkHeads& heads, const TileList& list);
 /// heads at once (TileList::walks_by_tile). A chain is the tiles of a document and a head; its CTAs
 /// reach the same rows one after another. Returns the order of tiles, which is the same for every
 /// head.
-std::vector<int32_t> deal_in_chains(const WorkHeads& heads,
+std::vector<int32_t> fill_in_chains(const WorkHeads& heads,
                                     const std::vector<RowStretch>& long_documents, TileList& list);
 
 }  // namespace cpscope::kernels

@@ -256,7 +256,7 @@ std::vector<Fault> movement_faults() {
   const std::string gather = "cp_size = 4\ncp_comm_type = \"all_gather\"";
   const std::string eight_heads = "heads = 8\nkv_heads = 4\nhead_dim = 8";
   return {
-      {.name = "documents_dealt_before_ranks",
+      {.name = "documents_assigned_before_ranks",
        .field_class = "2",
        .place = FaultPlace::plan,
        .detector = Detector::balance,

@@ -138,7 +138,7 @@ std::optional<Error> add_tail(const Scenario& scenario, const PaddingRule& rule,
 
 using RunsByRank = IdVector<RankId, std::vector<TokenRun>>;
 
-RunsByRank deal_contiguous(int64_t tokens, int64_t ranks) {
+RunsByRank assign_contiguous(int64_t tokens, int64_t ranks) {
   RunsByRank runs(static_cast<size_t>(ranks));
   for (int32_t r = 0; r < ranks; ++r)
     append_run(runs[RankId{r}], {tokens * r / ranks, tokens * (r + 1) / ranks, 1});
@@ -147,7 +147,7 @@ RunsByRank deal_contiguous(int64_t tokens, int64_t ranks) {
 
 /// Assigns chunks r and 2P-1-r of a slot of 2P equal chunks to rank r (load-balanced causal
 /// attention of Megatron, TransformerEngine, PyTorch's head-tail).
-void deal_dual_chunk(int64_t begin, int64_t slot, int64_t ranks, RunsByRank& runs) {
+void assign_dual_chunk(int64_t begin, int64_t slot, int64_t ranks, RunsByRank& runs) {
   const int64_t chunk = slot / (2 * ranks);
   for (int32_t r = 0; r < ranks; ++r) {
     std::vector<TokenRun>& own = runs[RankId{r}];
@@ -156,7 +156,7 @@ void deal_dual_chunk(int64_t begin, int64_t slot, int64_t ranks, RunsByRank& run
   }
 }
 
-RunsByRank deal_striped(int64_t tokens, int64_t ranks, int64_t stripe) {
+RunsByRank assign_striped(int64_t tokens, int64_t ranks, int64_t stripe) {
   RunsByRank runs(static_cast<size_t>(ranks));
   for (int32_t r = 0; r < ranks; ++r) {
     if (stripe == 1) {
@@ -178,15 +178,15 @@ int32_t rows_shared_by(const Scenario& scenario) {
   return is_grouped ? parallel.a2a_size : 1;
 }
 
-RunsByRank deal_lpt(const Scenario& scenario, const BatchSlots& slots) {
+RunsByRank assign_lpt(const Scenario& scenario, const BatchSlots& slots) {
   const int64_t chunk = scenario.parallel.dispatch_chunk;
   const int32_t ranks = scenario.parallel.cp_size;
   const MaskBands mask = compile_mask(scenario.attention, slots.sequences);
   const std::vector<int64_t> areas = chunk_areas(mask, slots, chunk);
   const auto held = scenario.parallel.layout == LayoutKind::lpt_local
-                        ? deal_near_keys(areas, find_reach(mask, slots, chunk), ranks,
-                                         scenario.batch.self_attention, rows_shared_by(scenario))
-                        : deal_longest_first(areas, ranks);
+                        ? assign_near_keys(areas, find_reach(mask, slots, chunk), ranks,
+                                           scenario.batch.self_attention, rows_shared_by(scenario))
+                        : assign_longest_first(areas, ranks);
   RunsByRank runs;
   for (const std::vector<int64_t>& chunks : held) {
     runs.push_back({});
@@ -268,38 +268,38 @@ std::optional<Error> check_lpt(const Scenario& scenario, const BatchSlots& slots
   return std::nullopt;
 }
 
-std::optional<Error> deal(const Scenario& scenario, Layout& layout) {
+std::optional<Error> assign_tokens(const Scenario& scenario, Layout& layout) {
   const Parallel& parallel = scenario.parallel;
   const BatchSlots& slots = layout.slots;
   const int64_t ranks = parallel.cp_size;
   switch (parallel.layout) {
     case LayoutKind::contiguous:
-      layout.q_runs = deal_contiguous(slots.tokens, ranks);
-      layout.kv_runs = deal_contiguous(slots.kv_tokens, ranks);
+      layout.q_runs = assign_contiguous(slots.tokens, ranks);
+      layout.kv_runs = assign_contiguous(slots.kv_tokens, ranks);
       return std::nullopt;
     case LayoutKind::dual_chunk:
       layout.q_runs.resize(static_cast<size_t>(ranks));
       layout.kv_runs.resize(static_cast<size_t>(ranks));
       for (const SequenceSlot& sequence : slots.sequences) {
-        deal_dual_chunk(sequence.q_begin, sequence.q_slot, ranks, layout.q_runs);
-        deal_dual_chunk(sequence.kv_begin, sequence.kv_slot, ranks, layout.kv_runs);
+        assign_dual_chunk(sequence.q_begin, sequence.q_slot, ranks, layout.q_runs);
+        assign_dual_chunk(sequence.kv_begin, sequence.kv_slot, ranks, layout.kv_runs);
       }
       return std::nullopt;
     case LayoutKind::dual_chunk_packed:
       layout.q_runs.resize(static_cast<size_t>(ranks));
       layout.kv_runs.resize(static_cast<size_t>(ranks));
-      deal_dual_chunk(0, slots.tokens, ranks, layout.q_runs);
-      deal_dual_chunk(0, slots.kv_tokens, ranks, layout.kv_runs);
+      assign_dual_chunk(0, slots.tokens, ranks, layout.q_runs);
+      assign_dual_chunk(0, slots.kv_tokens, ranks, layout.kv_runs);
       return std::nullopt;
     case LayoutKind::striped:
-      layout.q_runs = deal_striped(slots.tokens, ranks, parallel.stripe);
-      layout.kv_runs = deal_striped(slots.kv_tokens, ranks, parallel.stripe);
+      layout.q_runs = assign_striped(slots.tokens, ranks, parallel.stripe);
+      layout.kv_runs = assign_striped(slots.kv_tokens, ranks, parallel.stripe);
       return std::nullopt;
     case LayoutKind::lpt:
     case LayoutKind::lpt_local:
       if (auto error = check_lpt(scenario, slots)) return error;
-      layout.q_runs = deal_lpt(scenario, slots);
-      layout.kv_runs = layout.same_kv ? layout.q_runs : deal_contiguous(slots.kv_tokens, ranks);
+      layout.q_runs = assign_lpt(scenario, slots);
+      layout.kv_runs = layout.same_kv ? layout.q_runs : assign_contiguous(slots.kv_tokens, ranks);
       return std::nullopt;
     case LayoutKind::indices:
       if (auto error =
@@ -327,7 +327,7 @@ Result<Layout> make_layout(const Scenario& scenario) {
         "use larger chunks or stripes, fewer sequences or fewer ranks",
         {run_key(scenario.parallel.layout)});
   }
-  if (auto error = deal(scenario, layout)) return *error;
+  if (auto error = assign_tokens(scenario, layout)) return *error;
   if (layout.kind == LayoutKind::indices)
     layout.same_kv = scenario.parallel.imported.ranks == scenario.parallel.imported.kv_ranks;
   return layout;

@@ -28,8 +28,8 @@ std::vector<int64_t> order_by_area(const std::vector<int64_t>& areas) {
   return order;
 }
 
-std::vector<std::vector<int64_t>> deal_longest_first(const std::vector<int64_t>& areas,
-                                                     int32_t ranks) {
+std::vector<std::vector<int64_t>> assign_longest_first(const std::vector<int64_t>& areas,
+                                                       int32_t ranks) {
   const int64_t n = static_cast<int64_t>(areas.size());
   CPSCOPE_CHECK(n >= ranks, "fewer chunks than ranks", n, ranks);
   const int64_t capacity = (n + ranks - 1) / ranks;
@@ -40,8 +40,8 @@ std::vector<std::vector<int64_t>> deal_longest_first(const std::vector<int64_t>&
   for (int32_t rank = 0; rank < ranks; ++rank) by_load.emplace(0, rank);
   std::vector<std::vector<int64_t>> held(static_cast<size_t>(ranks));
   int64_t empty_ranks = ranks;
-  for (int64_t dealt = 0; dealt < n; ++dealt) {
-    const bool only_empty = n - dealt == empty_ranks;
+  for (int64_t num_assigned = 0; num_assigned < n; ++num_assigned) {
+    const bool only_empty = n - num_assigned == empty_ranks;
     Entry entry = by_load.top();
     by_load.pop();
     // From now on only empty ranks may take chunks, so a rank that holds one is removed for good.
@@ -50,10 +50,10 @@ std::vector<std::vector<int64_t>> deal_longest_first(const std::vector<int64_t>&
       by_load.pop();
     }
     if (held[entry.second].empty()) --empty_ranks;
-    held[entry.second].push_back(order[dealt]);
+    held[entry.second].push_back(order[num_assigned]);
     // A full rank is removed for good.
     if (static_cast<int64_t>(held[entry.second].size()) < capacity)
-      by_load.emplace(entry.first + areas[order[dealt]], entry.second);
+      by_load.emplace(entry.first + areas[order[num_assigned]], entry.second);
   }
   for (std::vector<int64_t>& chunks : held) std::sort(chunks.begin(), chunks.end());
   return held;

@@ -38,7 +38,7 @@ std::vector<int64_t> order_by_area(const std::vector<int64_t>& areas);
 /// are left as ranks are empty, only empty ranks are candidates. Returns [rank] ascending chunk
 /// ids. Source: Graham 1969 (LPT); capacity and ties as MagiAttention's min-heap dispatch. Expects
 /// n >= ranks.
-std::vector<std::vector<int64_t>> deal_longest_first(const std::vector<int64_t>& areas,
-                                                     int32_t ranks);
+std::vector<std::vector<int64_t>> assign_longest_first(const std::vector<int64_t>& areas,
+                                                       int32_t ranks);
 
 }  // namespace cpscope

@@ -107,10 +107,10 @@ Held join_ranks(const Held& held, int32_t share) {
 }
 
 /// Assigns chunks to holders: ranks, or groups of `share` ranks that hold chunks together.
-class NearDealer {
+class NearAssigner {
  public:
-  NearDealer(const std::vector<int64_t>& areas, const ChunkReach& reach, int32_t ranks,
-             int32_t share, bool same_kv, const WorkBound& work_bound)
+  NearAssigner(const std::vector<int64_t>& areas, const ChunkReach& reach, int32_t ranks,
+               int32_t share, bool same_kv, const WorkBound& work_bound)
       : areas_(areas),
         reach_(reach),
         holders_(ranks / share),
@@ -118,12 +118,12 @@ class NearDealer {
         same_kv_(same_kv),
         work_bound_(work_bound),
         capacity_((reach.chunks + ranks - 1) / ranks * share),
-        lpt_(join_ranks(deal_longest_first(areas, ranks), share)),
+        lpt_(join_ranks(assign_longest_first(areas, ranks), share)),
         bound_(load_bound(areas, lpt_)),
         order_(order_by_area(areas)),
         anyway_(held_anyway(reach, holders_, same_kv)) {}
 
-  Held deal() {
+  Held assign() {
     Held best = lpt_;
     int64_t fewest = count_foreign_chunks(reach_, best, same_kv_);
     // Start assignments are cheap compared with exchanges, so all are made before any is improved,
@@ -131,10 +131,10 @@ class NearDealer {
     std::vector<Start> starts{{fewest, best}};
     for (const double slack : {2.0, 1.0, 0.5, 0.25}) {
       if (fewest == 0) break;
-      if (auto start = deal_largest_first(slack)) starts.push_back(std::move(*start));
+      if (auto start = assign_largest_first(slack)) starts.push_back(std::move(*start));
     }
     if (fewest > 0) {
-      if (auto start = deal_joined()) starts.push_back(std::move(*start));
+      if (auto start = assign_joined()) starts.push_back(std::move(*start));
     }
     std::stable_sort(starts.begin(), starts.end(), [](const Start& one, const Start& other) {
       return one.foreign < other.foreign;
@@ -175,7 +175,7 @@ class NearDealer {
   /// Assigns each chunk to the rank whose foreign keys grow least. Candidates are ranks whose load,
   /// filled up with chunks of the average area that is left, stays within the bound plus `slack`
   /// times the range of the areas that are left. Nothing if that is too much work.
-  std::optional<Start> deal_largest_first(double slack) {
+  std::optional<Start> assign_largest_first(double slack) {
     const int64_t n = reach_.chunks;
     // Each chunk is tried on each holder at least twice.
     if (work_ + 2 * n * holders_ > 2 * work_bound_.most) return std::nullopt;
@@ -183,13 +183,14 @@ class NearDealer {
     std::vector<int64_t> loads(held.size(), 0);
     int64_t left = load_of(areas_, order_);
     int64_t missing = int64_t{holders_} * share_;  // at least one chunk for every rank
-    for (int64_t dealt = 0; dealt < n; ++dealt) {
+    for (int64_t num_assigned = 0; num_assigned < n; ++num_assigned) {
       if (work_ > 2 * work_bound_.most) return std::nullopt;
       work_ += holders_;
-      const int64_t chunk = order_[dealt];
-      const bool only_missing = n - dealt == missing;
+      const int64_t chunk = order_[num_assigned];
+      const bool only_missing = n - num_assigned == missing;
       left -= areas_[chunk];
-      const double mean = dealt + 1 < n ? static_cast<double>(left) / (n - dealt - 1) : 0.0;
+      const double mean =
+          num_assigned + 1 < n ? static_cast<double>(left) / (n - num_assigned - 1) : 0.0;
       const double limit = static_cast<double>(bound_) +
                            slack * static_cast<double>(areas_[chunk] - areas_[order_.back()]);
       std::optional<Choice> best, emptiest;
@@ -218,7 +219,7 @@ class NearDealer {
 
   /// Assigns joined neighbouring chunks: neighbours stay together, and the search is shorter.
   /// Nothing if joined chunks cannot be spread evenly over the holders.
-  std::optional<Start> deal_joined() {
+  std::optional<Start> assign_joined() {
     const int64_t n = reach_.chunks;
     for (const int64_t factor : {2, 3, 5, 7}) {
       const int64_t joined = (n + factor - 1) / factor;
@@ -228,7 +229,8 @@ class NearDealer {
       std::vector<int64_t> areas(static_cast<size_t>(joined));
       for (int64_t chunk = 0; chunk < n; ++chunk) areas[chunk / factor] += areas_[chunk];
       const ChunkReach reach = join_reach(reach_, factor);
-      Held held = NearDealer(areas, reach, holders_, 1, same_kv_, {work_bound_.most / 2, 0}).deal();
+      Held held =
+          NearAssigner(areas, reach, holders_, 1, same_kv_, {work_bound_.most / 2, 0}).assign();
       for (std::vector<int64_t>& chunks : held) {
         std::vector<int64_t> single;
         for (const int64_t id : chunks) {
@@ -424,7 +426,7 @@ ChunkReach find_reach(const MaskBands& mask, const BatchSlots& slots, int64_t ch
 }
 
 int64_t local_load_bound(const std::vector<int64_t>& areas, int32_t ranks) {
-  return load_bound(areas, deal_longest_first(areas, ranks));
+  return load_bound(areas, assign_longest_first(areas, ranks));
 }
 
 int64_t count_foreign_chunks(const ChunkReach& reach, const Held& held, bool same_kv) {
@@ -438,12 +440,12 @@ int64_t count_foreign_chunks(const ChunkReach& reach, const Held& held, bool sam
   return foreign;
 }
 
-Held deal_near_keys(const std::vector<int64_t>& areas, const ChunkReach& reach, int32_t ranks,
-                    bool same_kv, int32_t group) {
+Held assign_near_keys(const std::vector<int64_t>& areas, const ChunkReach& reach, int32_t ranks,
+                      bool same_kv, int32_t group) {
   CPSCOPE_CHECK(reach.chunks <= kMaxLocalChunks, "too many chunks for lpt_local", reach.chunks,
                 kMaxLocalChunks);
   CPSCOPE_CHECK(group > 0 && ranks % group == 0, "groups of unequal size", ranks, group);
-  Held together = NearDealer(areas, reach, ranks, group, same_kv, {}).deal();
+  Held together = NearAssigner(areas, reach, ranks, group, same_kv, {}).assign();
   if (group == 1) return together;
   Held held;
   for (const std::vector<int64_t>& chunks : together) {

@@ -22,7 +22,7 @@ int64_t count_foreign_chunks(const ChunkReach& reach, const std::vector<std::vec
                              bool same_kv);
 
 /// Assigns chunks to ranks so that ranks see few keys of other ranks: as many chunks per rank as
-/// deal_longest_first, no rank above local_load_bound, and never more foreign keys than with that
+/// assign_longest_first, no rank above local_load_bound, and never more foreign keys than with that
 /// assignment.
 /// A heuristic. Chunks go, largest first, to the rank whose foreign keys grow least among those
 /// that the other chunks can still fill evenly (four settings of "evenly"), and joined neighbouring
@@ -35,8 +35,8 @@ int64_t count_foreign_chunks(const ChunkReach& reach, const std::vector<std::vec
 /// of id, evenly to within one.
 /// Returns [rank] ascending chunk ids. Expects chunks >= ranks, chunks <= kMaxLocalChunks and ranks
 /// a multiple of group.
-std::vector<std::vector<int64_t>> deal_near_keys(const std::vector<int64_t>& areas,
-                                                 const ChunkReach& reach, int32_t ranks,
-                                                 bool same_kv, int32_t group = 1);
+std::vector<std::vector<int64_t>> assign_near_keys(const std::vector<int64_t>& areas,
+                                                   const ChunkReach& reach, int32_t ranks,
+                                                   bool same_kv, int32_t group = 1);
 
 }  // namespace cpscope

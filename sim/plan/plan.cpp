@@ -81,6 +81,10 @@ int64_t lanes_of(BufferKind kind, const Attention& attention) {
   return 0;
 }
 
+Dtype wire_dtype(const TransferItem& item, const Numerics& numerics) {
+  return item.payload == Payload::dkv && item.wire_fp32 ? dkv_wire_dtype(numerics) : numerics.dtype;
+}
+
 uint64_t hash_plan(const Plan& plan) {
   Mixer mixer;
   mixer.add_text(print_scenario(plan.scenario));

@@ -184,6 +184,11 @@ struct Plan {
   }
   int64_t rows(RunListId id) const { return run_lists[id].rows; }
   const BufferSpec& buffer(BufferId id) const { return buffers[id]; }
+  /// The number of rows that a transfer carries.
+  int64_t rows_of(const TransferItem& item) const {
+    if (item.from_rows != kAllRows) return rows(item.from_rows);
+    return item.tokens != kNoTokens ? rows(item.tokens) : buffer(item.from).rows;
+  }
   std::span<const BandSlice> slices_of(const ComputeItem& item) const {
     return std::span(slices).subspan(static_cast<size_t>(item.first_slice),
                                      static_cast<size_t>(item.num_slices));
@@ -195,6 +200,9 @@ HeadRange kv_heads_of(const Attention& attention, HeadRange heads);
 
 /// Elements of one row of one head: head_dim_qk + head_dim_v for kv and dkv.
 int64_t lanes_of(BufferKind kind, const Attention& attention);
+
+/// The dtype of a transfer's values on the wire.
+Dtype wire_dtype(const TransferItem& item, const Numerics& numerics);
 
 /// A hash that differs whenever two plans differ in any item (FNV-1a over all arrays and the
 /// scenario's printed text).

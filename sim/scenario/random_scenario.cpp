@@ -124,7 +124,7 @@ void roll_parallel(Dice& dice, const RandomSpace& space, Parallel& parallel,
 }
 
 /// A random assignment of ids to ranks, in runs of random length, forwards or backwards.
-std::vector<std::vector<int64_t>> roll_deal(Dice& dice, int64_t tokens, int32_t ranks) {
+std::vector<std::vector<int64_t>> roll_assignment(Dice& dice, int64_t tokens, int32_t ranks) {
   std::vector<std::vector<int64_t>> blocks;
   for (int64_t begin = 0; begin < tokens;) {
     const int64_t end = std::min(tokens, begin + dice.between(1, 9));
@@ -137,12 +137,12 @@ std::vector<std::vector<int64_t>> roll_deal(Dice& dice, int64_t tokens, int32_t 
   for (size_t i = blocks.size(); i > 1; --i)
     std::swap(blocks[i - 1],
               blocks[static_cast<size_t>(dice.between(0, static_cast<int64_t>(i) - 1))]);
-  std::vector<std::vector<int64_t>> deal(static_cast<size_t>(ranks));
+  std::vector<std::vector<int64_t>> assigned(static_cast<size_t>(ranks));
   for (const auto& block : blocks) {
-    auto& rank = deal[static_cast<size_t>(dice.between(0, ranks - 1))];
+    auto& rank = assigned[static_cast<size_t>(dice.between(0, ranks - 1))];
     rank.insert(rank.end(), block.begin(), block.end());
   }
-  return deal;
+  return assigned;
 }
 
 void roll_imported_order(Dice& dice, const Batch& batch, Parallel& parallel) {
@@ -151,9 +151,10 @@ void roll_imported_order(Dice& dice, const Batch& batch, Parallel& parallel) {
   const int64_t tokens = std::accumulate(batch.slots.begin(), batch.slots.end(), int64_t{0});
   const int64_t kv_tokens =
       std::accumulate(batch.kv_slots.begin(), batch.kv_slots.end(), int64_t{0});
-  parallel.imported.ranks = roll_deal(dice, tokens, parallel.cp_size);
-  parallel.imported.kv_ranks =
-      batch.self_attention ? parallel.imported.ranks : roll_deal(dice, kv_tokens, parallel.cp_size);
+  parallel.imported.ranks = roll_assignment(dice, tokens, parallel.cp_size);
+  parallel.imported.kv_ranks = batch.self_attention
+                                   ? parallel.imported.ranks
+                                   : roll_assignment(dice, kv_tokens, parallel.cp_size);
 }
 
 /// Moves a drawn scenario towards the corners of the space. Uses random numbers of its own, so that

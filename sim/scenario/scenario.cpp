@@ -145,12 +145,10 @@ int64_t element_bytes(Dtype dtype) {
   return 0;
 }
 
-int64_t dkv_wire_bytes(const Numerics& numerics) {
-  // fp32 on the wire would round fp64 partials, so fp64 scenarios always send 8 bytes.
-  if (numerics.dkv_wire == DkvWire::dtype || numerics.dtype == Dtype::fp64) {
-    return element_bytes(numerics.dtype);
-  }
-  return element_bytes(Dtype::fp32);
+Dtype dkv_wire_dtype(const Numerics& numerics) {
+  // fp32 on the wire would round fp64 partials, so fp64 scenarios always send fp64.
+  const bool is_dtype = numerics.dkv_wire == DkvWire::dtype || numerics.dtype == Dtype::fp64;
+  return is_dtype ? numerics.dtype : Dtype::fp32;
 }
 
 }  // namespace cpscope

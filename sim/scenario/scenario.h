@@ -168,8 +168,7 @@ std::string_view to_name(Accumulate value);
 
 /// Bytes of one element of dtype.
 int64_t element_bytes(Dtype dtype);
-/// Bytes of one element of dK/dV partials on the wire: the dtype's, or 4 for fp32 (8 when the dtype
-/// is fp64).
-int64_t dkv_wire_bytes(const Numerics& numerics);
+/// The dtype of dK/dV partials on the wire, by numerics.dkv_wire; with dtype fp64 always fp64.
+Dtype dkv_wire_dtype(const Numerics& numerics);
 
 }  // namespace cpscope

@@ -18,7 +18,7 @@ class ForeignCase {
   const Plan& plan() const { return plan_->plan(); }
   /// A copy of the record, to be spoiled.
   RunRecord record() const { return record_; }
-  /// The record in rank order: every tensor of tokens is dealt to the ranks' local buffers.
+  /// The record in rank order: every tensor of tokens is split into the ranks' local buffers.
   RunRecord in_rank_order() const;
   /// The part of one rank, under the plain names.
   RunRecord of_rank(int32_t rank) const;

@@ -27,7 +27,7 @@ TEST(SupportMatrix, PassesEveryCellOfTheFastPartThatNoRuleRefuses) {
   const MatrixReport report = summarise_matrix(results);
   EXPECT_EQ(report.total.all(), static_cast<int64_t>(cells.size()));
   EXPECT_TRUE(report.failures.empty()) << describe_all(report.failures);
-  // Two communication types cannot deal 3 heads; sizes that do not fit are refused whoever
+  // Two communication types cannot split 3 heads; sizes that do not fit are refused whoever
   // communicates.
   const auto comms = static_cast<int64_t>(comm_recipes().size());
   EXPECT_EQ(report.total.refused, 2 + comms) << describe_all(results);

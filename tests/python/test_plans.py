@@ -305,7 +305,7 @@ def test_one_list_of_torch_stands_for_every_sequence_of_a_batch():
     assert [ids.tolist() for ids in once.ranks] == [ids.tolist() for ids in twice.ranks]
 
 
-def test_usp_deals_by_both_degrees_whichever_is_inside():
+def test_usp_assigns_by_both_degrees_whichever_is_inside():
     low = cpscope.from_usp("zigzag", cp_size=4, ulysses_degree=2, tokens=32)
     high = cpscope.from_usp("zigzag", cp_size=4, ulysses_degree=2, tokens=32, use_ulysses_low=False)
     # Rank 1 is then ring rank 1 of Ulysses rank 0, which is rank 2 where Ulysses is inside.

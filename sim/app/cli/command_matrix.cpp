@@ -26,8 +26,9 @@ CaseStatus status_of(CellStatus status) {
 Findings make_matrix_findings(const std::vector<CellResult>& results, const std::string& executor,
                               const MatrixCounts& total, Toolbox& toolbox) {
   Findings all{.command = "verify --matrix", .date = today()};
-  all.summary = fmt::format("{} cells: {} pass, {} are refused by name, {} are blind, {} fail",
-                            total.all(), total.pass, total.refused, total.blind, total.fail);
+  all.summary =
+      fmt::format("{} cells: {} pass, {} are rejected with a reason, {} are blind, {} fail",
+                  total.all(), total.pass, total.refused, total.blind, total.fail);
   int studied = 0;
   for (const CellResult& result : results) {
     CaseOutcome outcome;

@@ -1,6 +1,6 @@
 #include "sim/app/cli/demo_report.h"
 
-#include "sim/app/report/markup.h"
+#include "sim/base/markup.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -77,7 +77,7 @@ const FeatureRecipe* find_feature(std::string_view name);
 
 /// Every communication type x layout x mask x format x padding with the plain feature; every other
 /// feature with every communication type and format on a choice of layouts and masks; and what is
-/// refused by name.
+/// rejected with a reason.
 std::vector<MatrixCell> full_matrix();
 
 /// A part that runs in seconds: every communication type x mask x format at one layout, every

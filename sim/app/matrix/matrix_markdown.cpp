@@ -94,11 +94,11 @@ std::string topics(const MatrixReport& report) {
 
 std::string matrix_markdown(const MatrixReport& report) {
   std::string text = fmt::format(
-      "{} cells: {} were planned, proved, executed and graded and pass, {} are refused by name, {} "
-      "are blind, {} fail. A cell passes only if its scenario has full and partial tiles, padding "
-      "where it is requested and, on every rank, keys of other ranks to see (or the reason why "
-      "not is given), and if a fault planted in it fails. Entries are passed/run over layouts, "
-      "formats and paddings.\n\n",
+      "{} cells: {} were planned, proved, executed and graded and pass, {} are rejected with a "
+      "reason, {} are blind, {} fail. A cell passes only if its scenario has full and partial "
+      "tiles, padding where it is requested and, on every rank, keys of other ranks to see (or the "
+      "reason why not is given), and if a fault planted in it fails. Entries are passed/run over "
+      "layouts, formats and paddings.\n\n",
       report.total.all(), report.total.pass, report.total.refused, report.total.blind,
       report.total.fail);
   text += comparison(report);
@@ -107,7 +107,7 @@ std::string matrix_markdown(const MatrixReport& report) {
   for (const char* name : {"mask", "layout", "format and padding", "feature"}) {
     if (const MatrixTable* table = find_table(report, name)) text += own_table(*table);
   }
-  text += "Refused by name:\n\n| cells | reason | first |\n| --- | --- | --- |\n";
+  text += "Rejected with a reason:\n\n| cells | reason | first |\n| --- | --- | --- |\n";
   for (const MatrixRemark& entry : report.refusals)
     text += fmt::format("| {} | {} | {} |\n", entry.count, entry.text, entry.example);
   text +=

@@ -12,7 +12,7 @@ namespace cpscope {
 
 enum class CellStatus {
   pass,     // graded well, tells something, and a planted fault failed
-  refused,  // a rule or the executor forbids it by name
+  refused,  // a rule or the executor rejects it with a reason
   blind,    // graded well, but its pass would prove too little
   fail      // graded badly, or planned wrongly
 };

@@ -74,9 +74,9 @@ void add_slices(SlicePattern pattern, int64_t begin, int64_t end, std::vector<Ma
   }
 }
 
-/// Blocks of tokens dealt in an order that no layout of ours has, later blocks first; ranks hold
+/// Blocks of tokens assigned in an order that no layout of ours has, later blocks first; ranks hold
 /// unequal numbers of rows.
-std::vector<std::vector<int64_t>> deal_blocks(int64_t tokens) {
+std::vector<std::vector<int64_t>> assign_blocks(int64_t tokens) {
   std::vector<std::vector<int64_t>> ranks(kRanks);
   const int64_t blocks = (tokens + kImportedBlock - 1) / kImportedBlock;
   for (int64_t block = blocks - 1; block >= 0; --block) {
@@ -125,8 +125,8 @@ Scenario make_cell_scenario(const MatrixCell& cell) {
     begin += length;
   }
   if (parallel.layout == LayoutKind::indices) {
-    parallel.imported.ranks = deal_blocks(sum(scenario.batch.slots));
-    parallel.imported.kv_ranks = deal_blocks(sum(scenario.batch.kv_slots));
+    parallel.imported.ranks = assign_blocks(sum(scenario.batch.slots));
+    parallel.imported.kv_ranks = assign_blocks(sum(scenario.batch.kv_slots));
   }
   return scenario;
 }

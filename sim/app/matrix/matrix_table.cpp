@@ -169,7 +169,7 @@ MatrixReport summarise_matrix(const std::vector<CellResult>& results) {
 }
 
 std::string matrix_text(const MatrixReport& report) {
-  std::string text = "passed/run; the rest is refused by name\n\n";
+  std::string text = "passed/run; the rest is rejected with a reason\n\n";
   for (const MatrixTable& table : report.tables) text += table_text(table);
   text += remarks_text("refused", report.refusals);
   text += remarks_text("passed, although", report.notes);

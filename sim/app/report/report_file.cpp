@@ -1,6 +1,6 @@
 #include "sim/app/report/report_file.h"
 
-#include "sim/app/report/markup.h"
+#include "sim/base/markup.h"
 #include "sim/base/whole_file.h"
 
 #include <algorithm>

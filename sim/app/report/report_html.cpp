@@ -1,5 +1,5 @@
-#include "sim/app/report/markup.h"
 #include "sim/app/report/report_file.h"
+#include "sim/base/markup.h"
 
 #include <fmt/format.h>
 

@@ -21,7 +21,7 @@ struct Sizes {
     const Attention& attention = p.scenario.attention;
     ranks = p.layout.cp_size;
     element = element_bytes(p.scenario.numerics.dtype);
-    wire = dkv_wire_bytes(p.scenario.numerics);
+    wire = element_bytes(dkv_wire_dtype(p.scenario.numerics));
     heads = attention.heads;
     kv_heads = attention.kv_heads;
     qk = attention.head_dim_qk;
@@ -158,29 +158,23 @@ std::string first_byte_difference(const ByRank& expected, const ByRank& seen,
 }
 
 /// Checks that the bytes of every transfer equal its rows x heads x head_dim x element size on the
-/// wire.
+/// wire. Rows and dtype are what the item itself states, so they are read as the planner reads
+/// them. The closed forms count rows and bytes without them.
 std::optional<std::string> check_item_bytes(const Plan& plan) {
   const Numerics& numerics = plan.scenario.numerics;
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
     for (const TransferItem& item : pass->transfers) {
-      const BufferSpec& from = plan.buffer(item.from);
-      int64_t rows = from.rows;
-      if (item.from_rows != kAllRows) {
-        rows = plan.rows(item.from_rows);
-      } else if (item.tokens != kNoTokens) {
-        rows = plan.rows(item.tokens);
-      }
       const bool may_be_fp32 = item.payload == Payload::dkv && numerics.dkv_wire == DkvWire::fp32;
       if (item.wire_fp32 && !may_be_fp32) {
         return fmt::format("step {}: {} from rank {} to rank {} travels in fp32",
                            to_index(item.step), to_name(item.payload), to_index(item.src),
                            to_index(item.dst));
       }
-      const int64_t element =
-          item.wire_fp32 ? dkv_wire_bytes(numerics) : element_bytes(numerics.dtype);
+      const int64_t row_elements =
+          item.heads.size() * lanes_of(plan.buffer(item.from).kind, plan.scenario.attention);
       const int64_t bytes = item.src == item.dst ? 0
-                                                 : rows * item.heads.size() * element *
-                                                       lanes_of(from.kind, plan.scenario.attention);
+                                                 : plan.rows_of(item) * row_elements *
+                                                       element_bytes(wire_dtype(item, numerics));
       if (item.bytes != bytes) {
         return fmt::format("step {}: {} from rank {} to rank {} is {} bytes, {} are noted",
                            to_index(item.step), to_name(item.payload), to_index(item.src),
@@ -207,8 +201,9 @@ CheckResult check_cast_bytes(const Plan& plan) {
       return broken("bytes", fmt::format("{} KV bytes are necessary, {} move", necessary, kv));
   }
   const Numerics& numerics = plan.scenario.numerics;
-  const int64_t expected_dkv =
-      numerics.backward ? kv / element_bytes(numerics.dtype) * dkv_wire_bytes(numerics) : 0;
+  const int64_t expected_dkv = numerics.backward ? kv / element_bytes(numerics.dtype) *
+                                                       element_bytes(dkv_wire_dtype(numerics))
+                                                 : 0;
   const int64_t expected_kv =
       numerics.backward && plan.scenario.parallel.backward_kv == BackwardKv::refetch ? kv : 0;
   if (dkv != expected_dkv || refetched != expected_kv) {

@@ -28,7 +28,7 @@ RankLists te_partition(const std::vector<int64_t>& slots, int64_t ranks) {
   return lists;
 }
 
-RankLists NamedFormula::deal(const std::vector<int64_t>& units) const {
+RankLists NamedFormula::assign(const std::vector<int64_t>& units) const {
   RankLists lists(static_cast<size_t>(ranks));
   int64_t begin = 0;
   for (const int64_t length : units) {

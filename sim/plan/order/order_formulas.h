@@ -22,7 +22,7 @@ struct NamedFormula {
   std::function<int64_t(int64_t rank, int64_t row, int64_t length)> token;  // inside the unit
   int64_t ranks = 1;
 
-  RankLists deal(const std::vector<int64_t>& units) const;
+  RankLists assign(const std::vector<int64_t>& units) const;
 };
 
 /// The formula of a name, or nothing. ring-flash-attention: ring, zigzag, stripe, llama3. USP:

@@ -323,7 +323,7 @@ Result<OrderImport> import_named(const ImportRequest& request) {
     return *error;
   OrderImport order;
   order.cp_size = static_cast<int32_t>(ranks.value());
-  order.ranks = formula->deal(units);
+  order.ranks = formula->assign(units);
   take_boundaries(boundaries.value(), order.lengths, order.slots);
   return order;
 }

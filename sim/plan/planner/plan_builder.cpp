@@ -80,24 +80,16 @@ void PlanBuilder::add_compute(ComputeItem item) {
 
 void PlanBuilder::add_transfer(TransferItem item) {
   item.step = step();
-  const BufferSpec& from = plan_.buffer(item.from);
-  int64_t rows = from.rows;
-  if (item.from_rows != kAllRows) {
-    rows = plan_.rows(item.from_rows);
-  } else if (item.tokens != kNoTokens) {
-    rows = plan_.rows(item.tokens);
-  }
+  const int64_t rows = plan_.rows_of(item);
   // A rank without rows sends nothing, except in a ring, where the target slot must be given its
   // new tokens, even if there are none.
   if (rows == 0 && item.tokens == kNoTokens) return;
   if (item.src == item.dst) {
     item.link = LinkClass::self;
   } else {
-    const Numerics& numerics = scenario().numerics;
-    const int64_t element = item.payload == Payload::dkv && item.wire_fp32
-                                ? std::max<int64_t>(4, element_bytes(numerics.dtype))
-                                : element_bytes(numerics.dtype);
-    item.bytes = rows * item.heads.size() * lanes_of(from.kind, attention()) * element;
+    const int64_t row_elements =
+        item.heads.size() * lanes_of(plan_.buffer(item.from).kind, attention());
+    item.bytes = rows * row_elements * element_bytes(wire_dtype(item, scenario().numerics));
   }
   open_pass_->transfers.push_back(item);
 }

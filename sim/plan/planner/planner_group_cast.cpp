@@ -40,7 +40,7 @@ constexpr int64_t kSharesPerRank = 2;
 /// Two shares per rank, assigned so that every worker gets the same number and the loads are even:
 /// largest first (equal areas: lower id first) to the least loaded worker (equal loads: lower rank)
 /// that has room. Source: torchtitan PR #2543.
-std::vector<QueryShare> deal_queries(const PlanBuilder& builder) {
+std::vector<QueryShare> assign_queries(const PlanBuilder& builder) {
   const Plan& plan = builder.plan();
   std::vector<QueryShare> shares;
   for (const RankId rank : builder.ranks()) {
@@ -87,7 +87,7 @@ std::vector<QueryShare> deal_queries(const PlanBuilder& builder) {
 
 /// Adds the moved query-side buffers of every worker, and the exchanges that fill them.
 void move_queries(PlanBuilder& builder, CastPlan& cast) {
-  std::vector<QueryShare> shares = deal_queries(builder);
+  std::vector<QueryShare> shares = assign_queries(builder);
   for (const RankId worker : builder.ranks()) {
     std::vector<TokenRun> tokens;
     int64_t row = 0;

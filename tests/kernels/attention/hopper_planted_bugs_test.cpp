@@ -213,9 +213,9 @@ TYPED_TEST(HopperPlantedBugs, EveryMissingWaitForTilesIsSeen) {
   this->expect_seen_in(TypeParam::sources(), "mbarrier_wait(", Fault::skip_transaction_wait);
 }
 
-TYPED_TEST(HopperPlantedBugs, EveryMissingWaitOfTheDealIsSeen) {
-  const std::vector<std::string> deal = {"hopper_pipeline.h"};
-  this->expect_seen_in(deal, "mbarrier_wait(", Fault::skip_transaction_wait);
+TYPED_TEST(HopperPlantedBugs, EveryMissingWaitOfTheSchedulerIsSeen) {
+  const std::vector<std::string> scheduler = {"hopper_pipeline.h"};
+  this->expect_seen_in(scheduler, "mbarrier_wait(", Fault::skip_transaction_wait);
 }
 
 using HopperForwardBugs = HopperPlantedBugs<Forward>;

@@ -161,7 +161,7 @@ TEST(LoweredPlan, AddsSharesToZeros) {
     for (size_t i = 0; i < lowered.plan.backward.transfers.size(); ++i) {
       const TransferItem& item = lowered.plan.backward.transfers[i];
       if (!lowered.notes.backward.transfers[i].is_share) continue;
-      const TokenRun all{0, num_rows_of(lowered.plan, item), 1};
+      const TokenRun all{0, lowered.plan.rows_of(item), 1};
       const std::vector<int64_t> rows = expand(runs_of_rows(lowered.plan, item.to_rows, all));
       size_t num_new = 0;
       for (const int64_t row : rows) num_new += begun[item.to].insert(row).second ? 1 : 0;

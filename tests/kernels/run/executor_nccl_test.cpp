@@ -190,7 +190,7 @@ TEST(NcclExecutor, GivesTheSameBitsInPieces) {
 
 // With four KV heads groups stay whole; with two of them, as in a piece, they would be split.
 // Groups of four query heads are split into parts, in pieces too.
-TEST(NcclExecutor, GivesTheSameBitsInPiecesWhetherGroupsAreDealtInPartsOrNot) {
+TEST(NcclExecutor, GivesTheSameBitsInPiecesWhetherGroupsAreSplitIntoPartsOrNot) {
   expect_the_same_bits_in_pieces(scenario_of_pieces("a2a", 2, 64, "512"), false);
   expect_the_same_bits_in_pieces(scenario_of_pieces("a2a", 2, 64, "256", 4), true);
 }

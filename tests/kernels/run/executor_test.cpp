@@ -69,7 +69,7 @@ Scenario scenario_of_parts(const char* type, int32_t head_dim) {
   return scenario_of_pieces(type, 2, head_dim, "64, 24", 2, 8);
 }
 
-TEST(CudaExecutor, DealsGroupsInPartsWhereKvHeadsAreFew) {
+TEST(CudaExecutor, SplitsGroupsIntoPartsWhereKvHeadsAreFew) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const char* type : {"p2p", "a2a", "all_gather", "group_cast"}) {
     for (const int32_t head_dim : {64, 192}) {
@@ -80,7 +80,7 @@ TEST(CudaExecutor, DealsGroupsInPartsWhereKvHeadsAreFew) {
       if (run->output.value().kernels != "sm90") continue;
       for (const std::string& name : run->output.value().item_kernels.backward)
         EXPECT_TRUE(name.find(" parts") != std::string::npos)
-            << type << ", " << head_dim << " lanes: " << name;
+            << type << ", head_dim " << head_dim << ": " << name;
     }
   }
 }

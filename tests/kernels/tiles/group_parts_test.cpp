@@ -69,7 +69,7 @@ TEST(GroupParts, AreWholeGroupsWhereItemsAreMany) {
       << "for kernels that do not take parts";
 }
 
-TEST(GroupParts, AreDealtAsKvHeadsOfFewerQueryHeads) {
+TEST(GroupParts, AreTakenAsKvHeadsOfFewerQueryHeads) {
   const TileList list = chosen_list_of({4096, 2, 8});
   ASSERT_EQ(list.group_parts, 4);
   std::vector<int32_t> tiles_of_head(8, 0);

@@ -193,7 +193,7 @@ void expect_gaps(const Area& area, const TileList& list, TileOwner owner) {
   }
 }
 
-TEST(TileList, DealsTurnsAtBlocksInLaunchOrder) {
+TEST(TileList, AssignsTurnsAtBlocksInLaunchOrder) {
   std::mt19937 random(21);
   const TileShape shapes[] = {{128, 64, true}, {128, 128, true}, {32, 16, true}};
   for (int trial = 0; trial < 90; ++trial) {
@@ -379,7 +379,7 @@ std::string tiles_of_documents(const WorkHeads& heads) {
   return order;
 }
 
-TEST(TileList, DealsAFewDocumentsAtATimeByBlocks) {
+TEST(TileList, TakesAFewDocumentsAtATimeByBlocks) {
   const std::string two_by_two = "0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15 16 17 18 19 20 21 22 23 ";
   const std::string one_by_one = "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 ";
   EXPECT_EQ(tiles_of_documents({.num_heads = 8}), two_by_two);
@@ -440,7 +440,7 @@ std::string heads_of_first(const TileList& list, size_t count) {
   return heads;
 }
 
-TEST(TileList, DealsChainsOneAfterTheOtherByTile) {
+TEST(TileList, TakesChainsOneAfterTheOtherByTile) {
   const auto list_of = [](const std::vector<BandSlice>& slices, int32_t rows, WorkHeads heads) {
     TileList list = make_tile_list(slices, rows, rows, heads, {128, 64, true}, TileOwner::keys);
     EXPECT_TRUE(list.walks_by_tile);
@@ -492,7 +492,7 @@ TEST(TileList, HoldsBackTilesOfOneLengthTogetherByBlocks) {
   EXPECT_EQ(last_of_head_0(263), "2 3 ");
 }
 
-TEST(TileList, DealsSixteenHeadsAtATimeByBlocks) {
+TEST(TileList, TakesSixteenHeadsAtATimeByBlocks) {
   const BandSlice full{0, 512, 0, 512, -2000, 2000};
   const TileList list =
       make_tile_list({&full, 1}, 512, 512, {20}, {128, 64, true}, TileOwner::keys);
@@ -500,7 +500,7 @@ TEST(TileList, DealsSixteenHeadsAtATimeByBlocks) {
     EXPECT_EQ(list.work[i].head < 16, i < 4 * 16) << "item " << i;
 }
 
-TEST(TileList, DealsFewerHeadsAtATimeByBlocksWhereThatTakesLong) {
+TEST(TileList, TakesFewerHeadsAtATimeByBlocksWhereThatTakesLong) {
   const auto heads_at_once = [](int32_t rows, bool is_causal) {
     const BandSlice slice{0, rows, 0, rows, -rows, is_causal ? 0 : rows};
     const TileList list =

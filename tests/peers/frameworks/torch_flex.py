@@ -44,25 +44,25 @@ def packed(ranks: int, lengths: list[int], balancer: str = "headtail", window: i
                  "perdocument": lambda: _load_balancer._PerDocumentHeadTailLoadBalancer([lengths], ranks, "cpu"),
                  "ptrr": lambda: _load_balancer._PTRRLoadBalancer(
                      flex.create_block_mask(mask, 1, 1, tokens, tokens, device="cpu", BLOCK_SIZE=block), ranks)}
-    dealt = balancers[balancer]() if balancer else None
+    load_balancer = balancers[balancer]() if balancer else None
     keys: dict[str, Any] = dict(attn_mask_type="padding_causal" if causal else "padding", window_size=[window, 0] if window else [-1, -1])
     if prefix:
         slices = [[[b, b + prefix, b, b + prefix, "full"], [b + prefix, e, b, e, "causal"]] for b, e in zip(begins, begins[1:])]
         keys = dict(attn_mask_type="slices", slices=sum(slices, []))
     scenario = cpscope.Scenario.of(heads=4, kv_heads=2, head_dim=32, lengths=lengths, cp_size=ranks, dtype=dtype, cp_comm_type="all_gather",
                                    layout="contiguous", pad_between_seqs=False, **keys)
-    if dealt is not None:
-        scenario = scenario.with_order(cpscope.from_torch(dealt._generate_indices(), cp_size=ranks, cu_seqlens=begins))
+    if load_balancer is not None:
+        scenario = scenario.with_order(cpscope.from_torch(load_balancer._generate_indices(), cp_size=ranks, cu_seqlens=begins))
 
     def answer(rank: int, tensors: Tensors) -> dict[str, Any]:
         mesh = init_device_mesh("cpu", (ranks,))
-        peer._cp_options.enable_load_balance = dealt is not None
+        peer._cp_options.enable_load_balance = load_balancer is not None
         attend = Attention()
         peer._ContextParallel(2, peer._ContextParallel.AttentionType.FLEX)._apply(attend, mesh)
         whole = [tensor.transpose(0, 1)[None].contiguous() for tensor in scenario.inputs(torch=True).values()]
-        parts = peer._context_parallel_shard(mesh, whole, [2] * 4, dealt)
+        parts = peer._context_parallel_shard(mesh, whole, [2] * 4, load_balancer)
         leaf = dict(zip(("q", "k", "v", "d_out"), (part.detach().clone().requires_grad_() for part in parts)))
-        more = [dealt] if dealt is not None else []
+        more = [load_balancer] if load_balancer is not None else []
         block_mask = peer._create_cp_block_mask(mask, 1, 1, tokens, tokens, (block, block), mesh, *more)
         out, lse = attend(leaf["q"], leaf["k"], leaf["v"], block_mask)
         leaf["d_out"] = leaf["d_out"].detach()

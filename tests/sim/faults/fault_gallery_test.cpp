@@ -50,7 +50,7 @@ TEST(FaultGallery, CatchesEveryFaultWhereItWasPlantedAndNeverCriesWolf) {
 
 TEST(FaultGallery, CallsAFaultMissedThatItsDetectorDoesNotSee) {
   Fault unseen = fault_catalogue().front();
-  ASSERT_EQ(unseen.detector, Detector::balance) << "right numbers, badly dealt";
+  ASSERT_EQ(unseen.detector, Detector::balance) << "right numbers, badly balanced";
   unseen.detector = Detector::count;
   unseen.blind.reset();
   const GalleryReport gallery = run_gallery({&unseen, 1}, gallery_toolbox(), {});

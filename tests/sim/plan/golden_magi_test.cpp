@@ -77,7 +77,7 @@ TEST(GoldenWindow, EqualsTheSlicesThatMagiAttentionMakesOfIt) {
 }
 
 TEST(GoldenDispatch, GivesLargestFirstToTheLeastLoaded) {
-  const Held held = deal_longest_first({8, 7, 6, 5, 4, 2, 2, 2}, 2);
+  const Held held = assign_longest_first({8, 7, 6, 5, 4, 2, 2, 2}, 2);
   const std::vector<int64_t> areas{8, 7, 6, 5, 4, 2, 2, 2};
   std::vector<int64_t> loads;
   for (const std::vector<int64_t>& chunks : held) {
@@ -92,14 +92,14 @@ TEST(GoldenDispatch, GivesLargestFirstToTheLeastLoaded) {
 
 TEST(GoldenDispatch, LeavesNoRankEmptyWhereUpstreamDoes) {
   // Upstream: [[0], [3, 4], [1, 2], []] and an error.
-  EXPECT_EQ(deal_longest_first({36, 0, 0, 0, 0}, 4), (Held{{0}, {3, 4}, {2}, {1}}));
+  EXPECT_EQ(assign_longest_first({36, 0, 0, 0, 0}, 4), (Held{{0}, {3, 4}, {2}, {1}}));
 }
 
 TEST(GoldenDispatch, PairsCausalChunksAsZigzagDoes) {
   for (const int32_t ranks : {2, 4, 8}) {
     std::vector<int64_t> areas;
     for (int64_t chunk = 0; chunk < 2 * ranks; ++chunk) areas.push_back(10 * chunk + 5);
-    for (const std::vector<int64_t>& chunks : deal_longest_first(areas, ranks)) {
+    for (const std::vector<int64_t>& chunks : assign_longest_first(areas, ranks)) {
       ASSERT_EQ(chunks.size(), 2U);
       EXPECT_EQ(chunks[0] + chunks[1], 2 * ranks - 1) << ranks << " ranks";
     }

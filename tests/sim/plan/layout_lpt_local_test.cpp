@@ -188,7 +188,7 @@ TEST(NearKeys, ReachIsWhatTheMaskShows) {
   }
 }
 
-TEST(NearKeys, AreDealtWithinTwoPerCentOfLongestFirstAndNeverWorse) {
+TEST(NearKeys, AreAssignedWithinTwoPerCentOfLongestFirstAndNeverWorse) {
   for (uint64_t seed = 0; seed < 120; ++seed) {
     const auto ranks = static_cast<int32_t>(1 + seed % 9);
     const int64_t tokens = 64 * ranks + static_cast<int64_t>(seed * 37 % 400);
@@ -199,18 +199,18 @@ TEST(NearKeys, AreDealtWithinTwoPerCentOfLongestFirstAndNeverWorse) {
     if (seed % 5 == 0) scenario.attention.window_left = 30;
     const Chunks chunks = cut(scenario, 8 + static_cast<int64_t>(seed % 3) * 8);
     const auto n = static_cast<int64_t>(chunks.areas.size());
-    const Held held = deal_near_keys(chunks.areas, chunks.reach, ranks, same_kv);
-    const Held lpt = deal_longest_first(chunks.areas, ranks);
+    const Held held = assign_near_keys(chunks.areas, chunks.reach, ranks, same_kv);
+    const Held lpt = assign_longest_first(chunks.areas, ranks);
     const std::string where = "seed " + std::to_string(seed) + "\n" + show(scenario);
 
-    std::set<int64_t> dealt;
+    std::set<int64_t> assigned;
     for (const std::vector<int64_t>& mine : held) {
       EXPECT_TRUE(std::is_sorted(mine.begin(), mine.end())) << where;
       EXPECT_FALSE(mine.empty()) << where;
       EXPECT_LE(static_cast<int64_t>(mine.size()), (n + ranks - 1) / ranks) << where;
-      dealt.insert(mine.begin(), mine.end());
+      assigned.insert(mine.begin(), mine.end());
     }
-    EXPECT_EQ(static_cast<int64_t>(dealt.size()), n) << where;
+    EXPECT_EQ(static_cast<int64_t>(assigned.size()), n) << where;
     EXPECT_LE(static_cast<double>(largest_load(chunks.areas, held)),
               1.02 * static_cast<double>(largest_load(chunks.areas, lpt)))
         << where;
@@ -237,7 +237,7 @@ int64_t fewest_of_all(const Chunks& chunks, int32_t ranks, int32_t group) {
   const int32_t holders = ranks / group;
   const int64_t capacity = (n + ranks - 1) / ranks * group;
   const int64_t fullest =
-      largest_load(chunks.areas, join(deal_longest_first(chunks.areas, ranks), group));
+      largest_load(chunks.areas, join(assign_longest_first(chunks.areas, ranks), group));
   int64_t fewest = INT64_MAX;
   for (int64_t code = 0; code < static_cast<int64_t>(std::pow(holders, n)); ++code) {
     Held held(static_cast<size_t>(holders));
@@ -253,7 +253,7 @@ int64_t fewest_of_all(const Chunks& chunks, int32_t ranks, int32_t group) {
   return fewest;
 }
 
-TEST(NearKeys, AreAlmostAsNearAsInTheBestOfAllDeals) {
+TEST(NearKeys, AreAlmostAsNearAsInTheBestOfAllAssignments) {
   for (const int32_t group : {1, 2}) {
     int64_t seen = 0, fewest = 0, lpt = 0;
     for (uint64_t seed = 0; seed < 80; ++seed) {
@@ -261,14 +261,15 @@ TEST(NearKeys, AreAlmostAsNearAsInTheBestOfAllDeals) {
       Scenario scenario = make_case(documents(holders * 24, 10, seed), ranks);
       scenario.batch.pad_between_seqs = group == 1;
       const Chunks chunks = cut(scenario, group == 1 ? 8 : 8 + static_cast<int64_t>(seed % 4 / 2));
-      const Held held = deal_near_keys(chunks.areas, chunks.reach, ranks, true, group);
+      const Held held = assign_near_keys(chunks.areas, chunks.reach, ranks, true, group);
       seen += count_slowly(chunks.reach, join(held, group), true);
-      lpt += count_slowly(chunks.reach, join(deal_longest_first(chunks.areas, ranks), group), true);
+      lpt +=
+          count_slowly(chunks.reach, join(assign_longest_first(chunks.areas, ranks), group), true);
       fewest += fewest_of_all(chunks, ranks, group);
     }
     EXPECT_GE(seen, fewest);
     EXPECT_LE(static_cast<double>(seen), 1.05 * static_cast<double>(fewest)) << "lpt: " << lpt;
-    EXPECT_LT(fewest, lpt) << "these batches could not tell the deals apart";
+    EXPECT_LT(fewest, lpt) << "these batches could not tell the assignments apart";
   }
 }
 
@@ -281,17 +282,17 @@ TEST(NearKeys, AreWeighedOnceForTheRanksOfAGroup) {
     scenario.batch.pad_between_seqs = seed % 2 == 0;
     const Chunks chunks = cut(scenario, 8);
     const auto n = static_cast<int64_t>(chunks.areas.size());
-    const Held held = deal_near_keys(chunks.areas, chunks.reach, ranks, true, group);
-    const Held lpt = deal_longest_first(chunks.areas, ranks);
+    const Held held = assign_near_keys(chunks.areas, chunks.reach, ranks, true, group);
+    const Held lpt = assign_longest_first(chunks.areas, ranks);
     const std::string where = "seed " + std::to_string(seed) + "\n" + show(scenario);
     ASSERT_EQ(held.size(), static_cast<size_t>(ranks));
-    std::set<int64_t> dealt;
+    std::set<int64_t> assigned;
     for (const std::vector<int64_t>& mine : held) {
       EXPECT_FALSE(mine.empty()) << where;
       EXPECT_LE(static_cast<int64_t>(mine.size()), (n + ranks - 1) / ranks) << where;
-      dealt.insert(mine.begin(), mine.end());
+      assigned.insert(mine.begin(), mine.end());
     }
-    EXPECT_EQ(static_cast<int64_t>(dealt.size()), n) << where;
+    EXPECT_EQ(static_cast<int64_t>(assigned.size()), n) << where;
     for (const std::vector<int64_t>& together : join(held, group))
       EXPECT_TRUE(std::is_sorted(together.begin(), together.end())) << where;
     EXPECT_LE(largest_load(chunks.areas, join(held, group)) * 50,
@@ -304,7 +305,7 @@ TEST(NearKeys, AreWeighedOnceForTheRanksOfAGroup) {
   }
 }
 
-TEST(NearKeys, AreDealtAsEvenlyForGroupsAsPlansCompute) {
+TEST(NearKeys, AreAssignedAsEvenlyForGroupsAsPlansCompute) {
   Scenario scenario = make_case(documents(16384, 512, 3), 8, LayoutKind::lpt, CommType::a2a_p2p);
   scenario.attention.heads = scenario.attention.kv_heads = 4;
   scenario.parallel.a2a_size = 4;
@@ -328,7 +329,7 @@ TEST(NearKeys, MayBelongToAnyRankOfAGroupUnderA2aP2p) {
   for (size_t first = 0; first < order.size(); first += 2) {
     std::vector<int64_t> all = order[first], even, odd;
     all.insert(all.end(), order[first + 1].begin(), order[first + 1].end());
-    EXPECT_TRUE(std::is_sorted(all.begin(), all.end())) << "not dealt to the group as a whole";
+    EXPECT_TRUE(std::is_sorted(all.begin(), all.end())) << "not assigned to the group as a whole";
     for (size_t i = 0; i < all.size(); ++i) (i % 2 == 0 ? even : odd).push_back(all[i]);
     order[first] = even;
     order[first + 1] = odd;
@@ -392,7 +393,7 @@ TEST(NearKeys, KeepAWindowInOnePieceOnEveryRank) {
   Scenario scenario = make_case({65536}, 8);
   scenario.attention.window_left = 1023;
   const Chunks chunks = cut(scenario, 512);
-  const Held held = deal_near_keys(chunks.areas, chunks.reach, 8, true);
+  const Held held = assign_near_keys(chunks.areas, chunks.reach, 8, true);
   // Each rank except the first sees the 1023 keys before its own, which lie in two chunks.
   EXPECT_EQ(count_slowly(chunks.reach, held, true), 7 * 2);
   for (const std::vector<int64_t>& mine : held) EXPECT_EQ(mine.back() - mine.front(), 15);

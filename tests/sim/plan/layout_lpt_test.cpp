@@ -11,16 +11,16 @@ namespace cpscope::tests {
 namespace {
 
 /// The rule of the contract, trying one candidate at a time.
-Held deal_slowly(const std::vector<int64_t>& areas, int32_t ranks) {
+Held assign_slowly(const std::vector<int64_t>& areas, int32_t ranks) {
   const int64_t n = static_cast<int64_t>(areas.size());
   const int64_t capacity = (n + ranks - 1) / ranks;
-  std::vector<bool> dealt(areas.size(), false);
+  std::vector<bool> assigned(areas.size(), false);
   Held held(static_cast<size_t>(ranks));
   std::vector<int64_t> load(static_cast<size_t>(ranks), 0);
   for (int64_t left = n; left > 0; --left) {
     int64_t chunk = -1;
     for (int64_t id = 0; id < n; ++id) {
-      if (!dealt[static_cast<size_t>(id)] &&
+      if (!assigned[static_cast<size_t>(id)] &&
           (chunk < 0 || areas[static_cast<size_t>(id)] >= areas[static_cast<size_t>(chunk)]))
         chunk = id;
     }
@@ -34,7 +34,7 @@ Held deal_slowly(const std::vector<int64_t>& areas, int32_t ranks) {
       if (best < 0 || load[static_cast<size_t>(rank)] < load[static_cast<size_t>(best)])
         best = rank;
     }
-    dealt[static_cast<size_t>(chunk)] = true;
+    assigned[static_cast<size_t>(chunk)] = true;
     held[static_cast<size_t>(best)].push_back(chunk);
     load[static_cast<size_t>(best)] += areas[static_cast<size_t>(chunk)];
   }
@@ -42,7 +42,7 @@ Held deal_slowly(const std::vector<int64_t>& areas, int32_t ranks) {
   return held;
 }
 
-TEST(LongestFirst, DealsAsTheContractsWordsSay) {
+TEST(LongestFirst, AssignsAsTheContractsWordsSay) {
   uint64_t state = 11;
   const auto roll = [&](uint64_t below) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -53,24 +53,24 @@ TEST(LongestFirst, DealsAsTheContractsWordsSay) {
     std::vector<int64_t> areas(static_cast<size_t>(ranks + roll(12)));
     const uint64_t spread = round % 3 == 0 ? 2 : round % 3 == 1 ? 5 : 100;
     for (int64_t& area : areas) area = roll(spread);
-    ASSERT_EQ(deal_longest_first(areas, ranks), deal_slowly(areas, ranks))
+    ASSERT_EQ(assign_longest_first(areas, ranks), assign_slowly(areas, ranks))
         << ranks << " ranks, areas " << show(areas);
   }
 }
 
 TEST(LongestFirst, GivesEqualAreasByHigherIdAndEqualLoadsByLowerRank) {
-  EXPECT_EQ(deal_longest_first({4, 4, 4, 4}, 2), (Held{{1, 3}, {0, 2}}));
-  EXPECT_EQ(deal_longest_first({1, 9, 1}, 3), (Held{{1}, {2}, {0}}));
+  EXPECT_EQ(assign_longest_first({4, 4, 4, 4}, 2), (Held{{1, 3}, {0, 2}}));
+  EXPECT_EQ(assign_longest_first({1, 9, 1}, 3), (Held{{1}, {2}, {0}}));
 }
 
 TEST(LongestFirst, GivesNoRankMoreThanItsShareOfChunks) {
-  EXPECT_EQ(deal_longest_first({100, 1, 1, 1, 1, 1}, 2), (Held{{0, 1, 2}, {3, 4, 5}}));
+  EXPECT_EQ(assign_longest_first({100, 1, 1, 1, 1, 1}, 2), (Held{{0, 1, 2}, {3, 4, 5}}));
 }
 
 TEST(LongestFirst, LeavesNoRankEmpty) {
   for (int32_t ranks = 1; ranks <= 6; ++ranks) {
     for (size_t chunks = static_cast<size_t>(ranks); chunks < 14; ++chunks) {
-      const Held held = deal_longest_first(std::vector<int64_t>(chunks, 0), ranks);
+      const Held held = assign_longest_first(std::vector<int64_t>(chunks, 0), ranks);
       for (const std::vector<int64_t>& mine : held)
         EXPECT_FALSE(mine.empty()) << ranks << " ranks, " << chunks << " chunks";
     }

@@ -85,7 +85,7 @@ TEST(OrderImport, RejectsPositionIdsThatLoseATokenOrFitNoBoundaries) {
   EXPECT_NE(refusal_of(magi_request({{-5, -5}})), "");
 }
 
-TEST(OrderImport, ComputesWhatTransformerEngineDeals) {
+TEST(OrderImport, ComputesWhatTransformerEngineAssigns) {
   ImportRequest request = te_request();
   request.cp_size = 2;
   EXPECT_EQ(ranks_of(request), kTwoSequences);
@@ -140,7 +140,7 @@ TEST(OrderImport, TakesAnOrderOfItsOwnForKeys) {
   EXPECT_TRUE(import_order(request).value().kv_ranks.empty()) << "the same as the queries'";
 }
 
-TEST(OrderImport, KeepsKeysThatAreDealtOtherwiseInEquallyLongSequences) {
+TEST(OrderImport, KeepsKeysThatAreAssignedOtherwiseInEquallyLongSequences) {
   ImportRequest request = te_request(kTwoSequences);
   request.given.push_back({"cu_seqlens_kv_padded", {{0, 8, 12}}});
   request.given.push_back({"indices_kv", {kTwoSequences[1], kTwoSequences[0]}});
@@ -270,7 +270,7 @@ TEST(OrderImport, KnowsUspsLayouts) {
             "sequences first");
 }
 
-TEST(OrderImport, DealsEveryTokenOnceWhateverTheSizes) {
+TEST(OrderImport, AssignsEveryTokenOnceWhateverTheSizes) {
   for (const int64_t ranks : {1, 2, 3, 4, 6, 12}) {
     for (const int64_t degree : {1, 2, 3, 4}) {
       if (ranks % degree != 0) continue;

@@ -42,11 +42,11 @@ TEST(ScenarioBytes, FollowTheDtypeAndTheWire) {
   EXPECT_EQ(element_bytes(Dtype::fp32), 4);
   EXPECT_EQ(element_bytes(Dtype::fp64), 8);
   Numerics numerics;
-  EXPECT_EQ(dkv_wire_bytes(numerics), 2);
+  EXPECT_EQ(dkv_wire_dtype(numerics), Dtype::bf16);
   numerics.dkv_wire = DkvWire::fp32;
-  EXPECT_EQ(dkv_wire_bytes(numerics), 4);
+  EXPECT_EQ(dkv_wire_dtype(numerics), Dtype::fp32);
   numerics.dtype = Dtype::fp64;
-  EXPECT_EQ(dkv_wire_bytes(numerics), 8);
+  EXPECT_EQ(dkv_wire_dtype(numerics), Dtype::fp64);
 }
 
 TEST(ScenarioScale, DefaultsToTheRootOfTheQueryHeadDim) {

@@ -1,4 +1,4 @@
-#include "sim/app/report/markup.h"
+#include "sim/base/markup.h"
 
 #include <cctype>
 #include <cstddef>
