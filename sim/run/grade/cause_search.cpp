@@ -1,5 +1,6 @@
 #include "sim/run/grade/cause_search.h"
 
+#include "sim/run/grade/merged_rows.h"
 #include "sim/run/grade/row_moves_search.h"
 #include "sim/run/grade/suspects.h"
 #include "sim/run/grade/wrong_rows.h"
@@ -30,68 +31,6 @@ constexpr double kMostWork = 4e10;
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
 bool is_of_keys(std::string_view name) { return name == "dk" || name == "dv"; }
-
-/// A merge of the parts of one query row.
-struct MergedRow {
-  double lse = kNothing;
-  std::vector<double> out;
-};
-
-/// Sums and maxima of the parts of a query that count.
-MergedRow merge_parts(const QueryParts& parts, std::span<const double> times, double sink,
-                      double sinks) {
-  const size_t ranks = parts.top.size(), lanes = parts.out.size() / ranks;
-  MergedRow merged{kNothing, std::vector<double>(lanes, 0.0)};
-  double top = kNothing;
-  for (size_t rank = 0; rank < ranks; ++rank)
-    if (times[rank] > 0) top = std::max(top, parts.top[rank]);
-  if (top == kNothing) return merged;  // also with a sink: an empty row
-  if (sinks > 0) top = std::max(top, sink);
-  double sum = sinks > 0 ? sinks * std::exp(sink - top) : 0.0;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    if (times[rank] == 0 || parts.top[rank] == kNothing) continue;
-    const double weight = times[rank] * std::exp(parts.top[rank] - top);
-    sum += weight * parts.sum[rank];
-    for (size_t lane = 0; lane < lanes; ++lane)
-      merged.out[lane] += weight * parts.out[rank * lanes + lane];
-  }
-  for (double& value : merged.out) value /= sum;
-  merged.lse = top + std::log(sum);
-  return merged;
-}
-
-/// A merge that does not weigh the parts by their lse. `query_rank`: the owner of the row.
-MergedRow merge_wrongly(const QueryParts& parts, PartsMistake::Merge how, int32_t query_rank) {
-  using Merge = PartsMistake::Merge;
-  const auto ranks = static_cast<int64_t>(parts.top.size());
-  const size_t lanes = parts.out.size() / parts.top.size();
-  MergedRow merged{0.0, std::vector<double>(lanes, 0.0)};
-  double top = kNothing, weights = 0, count = 0;
-  for (const double value : parts.top) top = std::max(top, value);
-  if (top == kNothing) return {kNothing, merged.out};
-  // Ring steps: rank r uses rank r - i's keys in step i.
-  for (int64_t step = 0; step < ranks; ++step) {
-    const auto rank = static_cast<size_t>((query_rank - step + ranks) % ranks);
-    if (parts.top[rank] == kNothing) continue;
-    const double lse = parts.top[rank] + std::log(parts.sum[rank]);
-    const double weight = how == Merge::base_2 ? std::exp2(lse - top) : 1.0;
-    if (how == Merge::last_step) {
-      std::fill(merged.out.begin(), merged.out.end(), 0.0);
-      weights = merged.lse = 0;
-    }
-    for (size_t lane = 0; lane < lanes; ++lane)
-      merged.out[lane] += weight * parts.out[rank * lanes + lane] / parts.sum[rank];
-    merged.lse += lse;
-    weights += weight;
-    ++count;
-  }
-  const double share = how == Merge::sum             ? 1.0
-                       : how == Merge::mean_of_ranks ? static_cast<double>(ranks)
-                                                     : weights;
-  for (double& value : merged.out) value /= share;
-  if (how == Merge::mean) merged.lse /= count;
-  return merged;
-}
 
 /// The search for the causes of one grade.
 class Search {
@@ -267,7 +206,7 @@ class Search {
     if (!has_pairs()) return std::nullopt;
     // Where several mistakes give the same answers, the first is named: gradients that nobody added
     // up, then what is simple to say, then parts of it.
-    std::vector<PartsMistake> first{{.name = "", .text = "as asked"}}, parts;
+    std::vector<PartsMistake> first{{.name = "", .text = "as specified"}}, parts;
     const bool has_parts = plan_.layout.cp_size > 1 && plan_.layout.cp_size <= kMostRanksApart;
     if (has_parts) parts = maker_.parts_mistakes();
     const auto is_first = [](const PartsMistake& part) {
@@ -455,21 +394,6 @@ class Search {
             weight * (parts.dq_p[rank * lanes + lane] - delta * parts.dq_1[rank * lanes + lane]);
     }
     return dq;
-  }
-
-  static std::vector<double> add_parts(const std::vector<double>& parts, const Suspect& suspect,
-                                       const PartsMistake& mistake, int64_t token) {
-    const auto ranks = static_cast<size_t>(suspect.attention.ranks);
-    const size_t lanes = parts.size() / ranks;
-    const int32_t key_rank = suspect.attention.key_ranks[static_cast<size_t>(token)];
-    std::vector<double> sum(lanes, 0.0);
-    for (size_t rank = 0; rank < ranks; ++rank) {
-      const double times =
-          mistake.times ? mistake.times(static_cast<int32_t>(rank), key_rank) : 1.0;
-      if (times == 0) continue;
-      for (size_t lane = 0; lane < lanes; ++lane) sum[lane] += times * parts[rank * lanes + lane];
-    }
-    return sum;
   }
 
   /// The whole out and lse under a mistake; nothing if that is too much work.

@@ -1,0 +1,82 @@
+#include "sim/run/grade/merged_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace cpscope {
+namespace {
+
+constexpr double kNoLogit = -std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+MergedRow merge_parts(const QueryParts& parts, std::span<const double> times, double sink,
+                      double sinks) {
+  const size_t ranks = parts.top.size(), lanes = parts.out.size() / ranks;
+  MergedRow merged{kNoLogit, std::vector<double>(lanes, 0.0)};
+  double top = kNoLogit;
+  for (size_t rank = 0; rank < ranks; ++rank)
+    if (times[rank] > 0) top = std::max(top, parts.top[rank]);
+  if (top == kNoLogit) return merged;  // also with a sink: an empty row
+  if (sinks > 0) top = std::max(top, sink);
+  double sum = sinks > 0 ? sinks * std::exp(sink - top) : 0.0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    if (times[rank] == 0 || parts.top[rank] == kNoLogit) continue;
+    const double weight = times[rank] * std::exp(parts.top[rank] - top);
+    sum += weight * parts.sum[rank];
+    for (size_t lane = 0; lane < lanes; ++lane)
+      merged.out[lane] += weight * parts.out[rank * lanes + lane];
+  }
+  for (double& value : merged.out) value /= sum;
+  merged.lse = top + std::log(sum);
+  return merged;
+}
+
+MergedRow merge_wrongly(const QueryParts& parts, PartsMistake::Merge how, int32_t query_rank) {
+  using Merge = PartsMistake::Merge;
+  const auto ranks = static_cast<int64_t>(parts.top.size());
+  const size_t lanes = parts.out.size() / parts.top.size();
+  MergedRow merged{0.0, std::vector<double>(lanes, 0.0)};
+  double top = kNoLogit, weights = 0, count = 0;
+  for (const double value : parts.top) top = std::max(top, value);
+  if (top == kNoLogit) return {kNoLogit, merged.out};
+  // Ring steps: rank r uses rank r - i's keys in step i.
+  for (int64_t step = 0; step < ranks; ++step) {
+    const auto rank = static_cast<size_t>((query_rank - step + ranks) % ranks);
+    if (parts.top[rank] == kNoLogit) continue;
+    const double lse = parts.top[rank] + std::log(parts.sum[rank]);
+    const double weight = how == Merge::base_2 ? std::exp2(lse - top) : 1.0;
+    if (how == Merge::last_step) {
+      std::fill(merged.out.begin(), merged.out.end(), 0.0);
+      weights = merged.lse = 0;
+    }
+    for (size_t lane = 0; lane < lanes; ++lane)
+      merged.out[lane] += weight * parts.out[rank * lanes + lane] / parts.sum[rank];
+    merged.lse += lse;
+    weights += weight;
+    ++count;
+  }
+  const double share = how == Merge::sum             ? 1.0
+                       : how == Merge::mean_of_ranks ? static_cast<double>(ranks)
+                                                     : weights;
+  for (double& value : merged.out) value /= share;
+  if (how == Merge::mean) merged.lse /= count;
+  return merged;
+}
+
+std::vector<double> add_parts(const std::vector<double>& parts, const Suspect& suspect,
+                              const PartsMistake& mistake, int64_t token) {
+  const auto ranks = static_cast<size_t>(suspect.attention.ranks);
+  const size_t lanes = parts.size() / ranks;
+  const int32_t key_rank = suspect.attention.key_ranks[static_cast<size_t>(token)];
+  std::vector<double> sum(lanes, 0.0);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const double times = mistake.times ? mistake.times(static_cast<int32_t>(rank), key_rank) : 1.0;
+    if (times == 0) continue;
+    for (size_t lane = 0; lane < lanes; ++lane) sum[lane] += times * parts[rank * lanes + lane];
+  }
+  return sum;
+}
+
+}  // namespace cpscope
