@@ -3,6 +3,7 @@
 #include "reference/rotate_row.h"
 #include "reference/row_moves.h"
 #include "sim/base/parallel.h"
+#include "sim/plan/rotary_positions.h"
 #include "sim/run/dtype.h"
 
 #include <algorithm>
@@ -14,21 +15,10 @@
 namespace cpscope::reference {
 namespace {
 
-/// Position of a token inside its slot, on the side of the queries or of the keys.
-int64_t position_of(const Plan& plan, int64_t token, Side side) {
-  const auto& sequences = plan.layout.slots.sequences;
-  const auto after = std::upper_bound(
-      sequences.begin(), sequences.end(), token,
-      [&](int64_t id, const SequenceSlot& slot) { return id < slot.side(side).begin; });
-  return after == sequences.begin() ? 0 : token - (after - 1)->side(side).begin;
-}
-
-/// Rotates all heads of one token's row and rounds them to the dtype.
+/// Rotates all heads of one row by its position and rounds them to the dtype.
 template <class Value>
-void rotate_token(const Plan& plan, int64_t token, Side side, double direction, int64_t heads,
-                  Value* row) {
+void rotate_token(const Plan& plan, int64_t position, double direction, int64_t heads, Value* row) {
   const int32_t lanes = plan.scenario.attention.head_dim_qk;
-  const int64_t position = position_of(plan, token, side);
   for (int64_t head = 0; head < heads; ++head) {
     Value* lane = row + head * lanes;
     // Rotating an empty row would change the sign of some zeros.
@@ -54,12 +44,12 @@ void load_rows(const Plan& plan, const Tensor& tensor, RunListId tokens, Aligned
 }
 
 template <class T>
-void rotate_home_rows(const Plan& plan, RunListId tokens, Side side, int64_t heads,
-                      AlignedVector<T>& rows) {
+void rotate_home_rows(const Plan& plan, RunListId tokens, const std::vector<int64_t>& positions,
+                      int64_t heads, AlignedVector<T>& rows) {
   T* row = rows.data();
   for (const TokenRun& run : plan.list(tokens)) {
     for (int64_t token = run.begin; token < run.end; token += run.stride) {
-      rotate_token(plan, token, side, +1.0, heads, row);
+      rotate_token(plan, positions[static_cast<size_t>(token)], +1.0, heads, row);
       row += heads * plan.scenario.attention.head_dim_qk;
     }
   }
@@ -75,10 +65,11 @@ Tensor make_unwritten_tensor(std::string name, std::vector<int64_t> shape) {
 
 void rotate_back(const Plan& plan, Side side, int threads, Tensor& tensor) {
   const int64_t heads = tensor.shape[1];
+  const std::vector<int64_t> positions = rotary_positions(plan.scenario, plan.layout.slots, side);
   for_each_index(
       tensor.shape[0],
       [&](int64_t token) {
-        rotate_token(plan, token, side, -1.0, heads,
+        rotate_token(plan, positions[static_cast<size_t>(token)], -1.0, heads,
                      tensor.values.data() + token * heads * tensor.shape[2]);
       },
       threads);
@@ -89,6 +80,11 @@ void rotate_back(const Plan& plan, Side side, int threads, Tensor& tensor) {
 template <class T>
 void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMemory<T>& memory) {
   const Attention& attention = plan.scenario.attention;
+  const BatchSlots& slots = plan.layout.slots;
+  const bool has_rope = attention.rope_theta > 0;
+  const std::vector<int64_t> none,
+      query_positions = has_rope ? rotary_positions(plan.scenario, slots, Side::q) : none,
+      key_positions = has_rope ? rotary_positions(plan.scenario, slots, Side::kv) : none;
   for_each_id(
       plan.home.ids(),
       [&](RankId rank) {
@@ -97,9 +93,10 @@ void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMem
         load_rows(plan, inputs.q, queries, memory.at(home.q).first);
         load_rows(plan, inputs.k, keys, memory.at(home.kv).first);
         load_rows(plan, inputs.v, keys, memory.at(home.kv).second);
-        if (attention.rope_theta > 0) {
-          rotate_home_rows(plan, queries, Side::q, attention.heads, memory.at(home.q).first);
-          rotate_home_rows(plan, keys, Side::kv, attention.kv_heads, memory.at(home.kv).first);
+        if (has_rope) {
+          rotate_home_rows(plan, queries, query_positions, attention.heads,
+                           memory.at(home.q).first);
+          rotate_home_rows(plan, keys, key_positions, attention.kv_heads, memory.at(home.kv).first);
         }
         if (home.d_out != kNoBuffer)
           load_rows(plan, inputs.d_out, queries, memory.at(home.d_out).first);

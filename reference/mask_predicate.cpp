@@ -91,7 +91,7 @@ std::vector<int64_t> count_to(int64_t end) {
   return numbers;
 }
 
-/// The mask of a sequence without its slices and its first slice ids.
+/// The mask of a sequence without its slices and its first ids.
 SequenceMask rules_of_sequence(const Scenario& scenario, size_t sequence) {
   SequenceMask mask;
   mask.type = scenario.attention.mask_type;
@@ -106,10 +106,6 @@ SequenceMask rules_of_sequence(const Scenario& scenario, size_t sequence) {
 /// Gives each sequence the slices that intersect its queries. Slice ids count valid tokens through
 /// the batch, queries and keys separately.
 void assign_slices(const std::vector<MaskSlice>& slices, std::vector<SequenceMask>& masks) {
-  for (size_t s = 1; s < masks.size(); ++s) {
-    masks[s].first_query = masks[s - 1].first_query + masks[s - 1].num_queries;
-    masks[s].first_key = masks[s - 1].first_key + masks[s - 1].num_keys;
-  }
   for (const MaskSlice& slice : slices) {
     auto mask = std::partition_point(masks.begin(), masks.end(), [&](const SequenceMask& m) {
       return m.first_query + m.num_queries <= slice.q0;
@@ -153,6 +149,10 @@ std::vector<SequenceMask> sequence_masks(const Scenario& scenario) {
   std::vector<SequenceMask> masks;
   masks.reserve(batch.lengths.size());
   for (size_t s = 0; s < batch.lengths.size(); ++s) masks.push_back(rules_of_sequence(scenario, s));
+  for (size_t s = 1; s < masks.size(); ++s) {
+    masks[s].first_query = masks[s - 1].first_query + masks[s - 1].num_queries;
+    masks[s].first_key = masks[s - 1].first_key + masks[s - 1].num_keys;
+  }
   if (scenario.attention.mask_type == MaskType::slices)
     assign_slices(scenario.attention.slices, masks);
   return masks;

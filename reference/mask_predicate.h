@@ -26,8 +26,8 @@ struct SequenceMask {
   int64_t window_right = -1;
   int64_t chunk_size = 0;
   std::vector<MaskSlice> slices;  // those that intersect a query of this sequence
-  int64_t first_query = 0;        // slice id of query position 0
-  int64_t first_key = 0;          // slice id of key position 0
+  int64_t first_query = 0;        // valid queries of the sequences before
+  int64_t first_key = 0;          // valid keys of the sequences before
 };
 
 SequenceMask sequence_mask(const Scenario& scenario, int64_t sequence);

@@ -31,12 +31,39 @@ void choose(const std::vector<int64_t>* tokens, int64_t begin, int64_t valid,
   }
 }
 
+/// The rotary positions of queries, or of keys, of one sequence (contract, keys rope_q_position and
+/// positions_file). `first`: valid tokens of the sequences before.
+std::vector<int64_t> turned_by(const std::vector<int64_t>& positions, int64_t first,
+                               const std::vector<int64_t>& given, int64_t offset) {
+  std::vector<int64_t> turned;
+  for (const int64_t position : positions)
+    turned.push_back(given.empty() ? position + offset
+                                   : given[static_cast<size_t>(first + position)]);
+  return turned;
+}
+
+/// The position of a sequence's first query under RoPE.
+int64_t query_offset(const Attention& attention, const SequenceMask& mask) {
+  const bool is_bottom_right = mask.type == MaskType::causal_bottom_right ||
+                               mask.type == MaskType::padding_causal_bottom_right;
+  const bool ends_with_keys =
+      attention.rope_q_position == RopeQPosition::end ||
+      (attention.rope_q_position == RopeQPosition::automatic && is_bottom_right);
+  return ends_with_keys ? mask.num_keys - mask.num_queries : 0;
+}
+
 /// Computes the members that follow from the chosen positions.
 void look_at_mask(const Scenario& scenario, const SequenceMask& mask, SequencePart& part) {
   const Attention& attention = scenario.attention;
   part.visible = find_visible_keys(mask, part.queries, part.keys);
-  part.query_turns = make_rotary_table(attention.rope_theta, attention.head_dim_qk, part.queries);
-  part.key_turns = make_rotary_table(attention.rope_theta, attention.head_dim_qk, part.keys);
+  if (attention.rope_theta == 0.0) return;
+  part.query_turns =
+      make_rotary_table(attention.rope_theta, attention.head_dim_qk,
+                        turned_by(part.queries, mask.first_query, scenario.batch.q_positions,
+                                  query_offset(attention, mask)));
+  part.key_turns =
+      make_rotary_table(attention.rope_theta, attention.head_dim_qk,
+                        turned_by(part.keys, mask.first_key, scenario.batch.kv_positions, 0));
 }
 
 }  // namespace

@@ -198,8 +198,9 @@ class RankEngine {
   void sum_kept_partials(BufferId into, Stream stream);
   void load_rows(const Tensor& tensor, RunListId tokens, BufferId buffer, bool second,
                  Stream stream);
-  void rotate_home(BufferId buffer, RunListId tokens, bool is_query, double direction,
-                   Stream stream);
+  /// Rotates a rank's q and k, or its dq and dk back (direction -1).
+  void rotate_home(RankId rank, double direction, Stream stream);
+  void rotate_rows(BufferId buffer, RunListId tokens, Side side, double direction, Stream stream);
   void collect_rows(BufferId buffer, bool second, RunListId tokens, Tensor& tensor, Stream stream);
   void collect_sink_gradient(Answer& answer, Stream stream);
 
@@ -235,6 +236,7 @@ class RankEngine {
     std::vector<RankId> sources;  // that send pieces
   };
   ByDirection<InputFlags> inputs_;
+  std::array<std::vector<int64_t>, 2> rotary_positions_;  // [Side][packed padded id]; RoPE only
   int32_t pass_number_ = 0;
   std::map<int32_t, Statistics> statistics_;  // [BufferId of out]
   std::map<int32_t, int32_t> dq_sums_;        // [BufferId of dq in the dtype] array in fp32

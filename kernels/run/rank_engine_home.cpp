@@ -2,6 +2,7 @@
 #include "kernels/device/scalar_types.h"
 #include "kernels/run/rank_engine.h"
 #include "sim/base/parallel.h"
+#include "sim/plan/rotary_positions.h"
 #include "sim/run/dtype.h"
 
 #include <algorithm>
@@ -21,22 +22,13 @@ std::vector<int32_t> ids_of(std::span<const TokenRun> runs) {
   return ids;
 }
 
-/// Position of each token inside its slot, on the side of the queries or of the keys.
-std::vector<int32_t> positions_of(const BatchSlots& slots, const std::vector<int32_t>& tokens,
-                                  bool is_query) {
-  const auto begin_of = [&](const SequenceSlot& slot) {
-    return is_query ? slot.q_begin : slot.kv_begin;
-  };
-  std::vector<int32_t> positions;
-  for (const int32_t token : tokens) {
-    const auto after =
-        std::upper_bound(slots.sequences.begin(), slots.sequences.end(), int64_t{token},
-                         [&](int64_t id, const SequenceSlot& slot) { return id < begin_of(slot); });
-    positions.push_back(after == slots.sequences.begin()
-                            ? 0
-                            : static_cast<int32_t>(token - begin_of(*(after - 1))));
-  }
-  return positions;
+/// [row] The rotary position of each token.
+std::vector<int32_t> positions_of(const std::vector<int64_t>& positions,
+                                  const std::vector<int32_t>& tokens) {
+  std::vector<int32_t> rows;
+  for (const int32_t token : tokens)
+    rows.push_back(static_cast<int32_t>(positions[static_cast<size_t>(token)]));
+  return rows;
 }
 
 /// The bytes of an element, low bytes first.
@@ -89,10 +81,18 @@ void RankEngine::load_rows(const Tensor& tensor, RunListId tokens, BufferId buff
   wait_for_stream(stream);
 }
 
-void RankEngine::rotate_home(BufferId buffer, RunListId tokens, bool is_query, double direction,
+void RankEngine::rotate_home(RankId rank, double direction, Stream stream) {
+  const HomeBuffers& home = plan_.home[rank];
+  const bool is_input = direction > 0;
+  rotate_rows(is_input ? home.q : home.dq, plan_.q_lists[rank], Side::q, direction, stream);
+  rotate_rows(is_input ? home.kv : home.dkv, plan_.kv_lists[rank], Side::kv, direction, stream);
+}
+
+void RankEngine::rotate_rows(BufferId buffer, RunListId tokens, Side side, double direction,
                              Stream stream) {
-  const DeviceMemory positions =
-      to_device(positions_of(plan_.layout.slots, ids_of(plan_.list(tokens)), is_query), stream);
+  std::vector<int64_t>& known = rotary_positions_[static_cast<size_t>(side)];
+  if (known.empty()) known = rotary_positions(plan_.scenario, plan_.layout.slots, side);
+  const DeviceMemory positions = to_device(positions_of(known, ids_of(plan_.list(tokens))), stream);
   RowRotation rotation;
   rotation.shape = arrays_.shape(buffer, false);
   rotation.shape.rows = plan_.rows(tokens);
@@ -119,9 +119,7 @@ void RankEngine::load(const RunInputs& inputs, Stream stream) {
     load_rows(inputs.v, plan_.kv_lists[rank], home.kv, true, stream);
     if (home.d_out != kNoBuffer)
       load_rows(inputs.d_out, plan_.q_lists[rank], home.d_out, false, stream);
-    if (attention_.rope_theta <= 0) continue;
-    rotate_home(home.q, plan_.q_lists[rank], true, +1.0, stream);
-    rotate_home(home.kv, plan_.kv_lists[rank], false, +1.0, stream);
+    if (attention_.rope_theta > 0) rotate_home(rank, +1.0, stream);
   }
   wait_for_stream(stream);
 }
@@ -199,10 +197,7 @@ void RankEngine::collect_backward(Answer& answer, Stream stream) {
   for (const RankId rank : plan_.home.ids()) {
     const HomeBuffers& home = plan_.home[rank];
     if (!arrays_.holds(home.dq)) continue;
-    if (attention_.rope_theta > 0) {
-      rotate_home(home.dq, plan_.q_lists[rank], true, -1.0, stream);
-      rotate_home(home.dkv, plan_.kv_lists[rank], false, -1.0, stream);
-    }
+    if (attention_.rope_theta > 0) rotate_home(rank, -1.0, stream);
     collect_rows(home.dq, false, plan_.q_lists[rank], dq, stream);
     collect_rows(home.dkv, false, plan_.kv_lists[rank], dk, stream);
     collect_rows(home.dkv, true, plan_.kv_lists[rank], dv, stream);

@@ -65,9 +65,11 @@ nb::dict settings_of(const ScenarioBox& box) {
   all["softcap"] = s.attention.softcap;
   all["softmax_type"] = name(s.attention.softmax_type);
   all["rope_theta"] = s.attention.rope_theta;
+  all["rope_q_position"] = name(s.attention.rope_q_position);
   all["qkv_format"] = name(s.batch.qkv_format);
   all["lengths"] = s.batch.lengths;
   all["kv_lengths"] = s.batch.kv_lengths;
+  all["slot_multiple"] = s.batch.slot_multiple;
   all["cp_size"] = s.parallel.cp_size;
   all["cp_comm_type"] = name(s.parallel.comm_type);
   all["layout"] = name(s.parallel.layout);

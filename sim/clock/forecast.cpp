@@ -35,7 +35,7 @@ std::optional<Error> refuse_fixed(const Scenario& scenario) {
     return make_refusal(
         "a forecast draws its windows, and no seed changes the lengths of generator csv",
         "use a generator that draws, such as wlb or lognormal", {"batch.generator"});
-  if (!batch.self_attention || batch.slots != find_default_slots(batch.qkv_format, batch.lengths))
+  if (!batch.self_attention || batch.slots != find_default_slots(batch, batch.lengths))
     return make_refusal("a forecast draws its windows, and the batch fixes slots or kv_lengths",
                         "leave kv_lengths, slots, seqlen and batch_size out",
                         {"batch.kv_lengths", "batch.slots", "batch.kv_slots", "batch.seqlen"});
@@ -74,7 +74,7 @@ Result<Scenario> draw_window(const Scenario& scenario, uint64_t seed) {
   if (!lengths) return lengths.error();
   batch.lengths = std::move(lengths).value();
   batch.kv_lengths = batch.lengths;
-  batch.slots = find_default_slots(batch.qkv_format, batch.lengths);
+  batch.slots = find_default_slots(batch, batch.lengths);
   batch.kv_slots = batch.slots;
   int64_t tokens = 0;
   for (const int64_t slot : batch.slots) tokens += slot;

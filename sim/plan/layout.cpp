@@ -6,6 +6,7 @@
 #include "sim/plan/piece_table.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -23,18 +24,38 @@ struct PaddingRule {
   int64_t kv_multiple = 1;  // of the packed padded key buffer
 };
 
-PaddingRule padding_rule(const Scenario& scenario) {
-  const Parallel& parallel = scenario.parallel;
+/// True for layouts that cut every row of a bshd or sbhd batch alone, as frameworks do ([b, s/P]).
+bool cuts_rows(const Scenario& scenario) {
+  const LayoutKind kind = scenario.parallel.layout;
+  const bool can_cut = kind == LayoutKind::contiguous || kind == LayoutKind::dual_chunk_packed ||
+                       kind == LayoutKind::striped;
+  return kind == LayoutKind::dual_chunk || (can_cut && scenario.batch.qkv_format != QkvFormat::thd);
+}
+
+/// The number of tokens by which a buffer that is cut must be divisible.
+int64_t cut_multiple(const Parallel& parallel) {
   const int64_t ranks = parallel.cp_size;
   switch (parallel.layout) {
     case LayoutKind::dual_chunk:
-      return {2 * ranks, 1, 1};
-    case LayoutKind::contiguous:
-      return {1, ranks, ranks};
     case LayoutKind::dual_chunk_packed:
-      return {1, 2 * ranks, 2 * ranks};
+      return 2 * ranks;
     case LayoutKind::striped:
-      return {1, ranks * parallel.stripe, ranks * parallel.stripe};
+      return ranks * parallel.stripe;
+    default:
+      return ranks;
+  }
+}
+
+PaddingRule padding_rule_of_layout(const Scenario& scenario) {
+  const Parallel& parallel = scenario.parallel;
+  const int64_t ranks = parallel.cp_size, cut = cut_multiple(parallel);
+  if (cuts_rows(scenario)) return {cut, 1, 1};
+  switch (parallel.layout) {
+    case LayoutKind::dual_chunk:
+    case LayoutKind::contiguous:
+    case LayoutKind::dual_chunk_packed:
+    case LayoutKind::striped:
+      return {1, cut, cut};
     case LayoutKind::lpt:
     case LayoutKind::lpt_local: {
       const int64_t multiple = ranks * parallel.dispatch_chunk;
@@ -44,6 +65,12 @@ PaddingRule padding_rule(const Scenario& scenario) {
       return {1, 1, 1};
   }
   return {};
+}
+
+PaddingRule padding_rule(const Scenario& scenario) {
+  PaddingRule rule = padding_rule_of_layout(scenario);
+  rule.slot_multiple = std::lcm(rule.slot_multiple, scenario.batch.slot_multiple);
+  return rule;
 }
 
 /// The keys of a file that set slots, likeliest first. `entry` is "[3]" for one sequence, "" for
@@ -138,11 +165,10 @@ std::optional<Error> add_tail(const Scenario& scenario, const PaddingRule& rule,
 
 using RunsByRank = IdVector<RankId, std::vector<TokenRun>>;
 
-RunsByRank assign_contiguous(int64_t tokens, int64_t ranks) {
-  RunsByRank runs(static_cast<size_t>(ranks));
+/// Assigns the r-th part of a buffer to rank r.
+void assign_contiguous(int64_t begin, int64_t tokens, int64_t ranks, RunsByRank& runs) {
   for (int32_t r = 0; r < ranks; ++r)
-    append_run(runs[RankId{r}], {tokens * r / ranks, tokens * (r + 1) / ranks, 1});
-  return runs;
+    append_run(runs[RankId{r}], {begin + tokens * r / ranks, begin + tokens * (r + 1) / ranks, 1});
 }
 
 /// Assigns chunks r and 2P-1-r of a slot of 2P equal chunks to rank r (load-balanced causal
@@ -156,17 +182,30 @@ void assign_dual_chunk(int64_t begin, int64_t slot, int64_t ranks, RunsByRank& r
   }
 }
 
-RunsByRank assign_striped(int64_t tokens, int64_t ranks, int64_t stripe) {
-  RunsByRank runs(static_cast<size_t>(ranks));
+/// Assigns stripe i of a buffer to rank i mod P.
+void assign_striped(int64_t begin, int64_t tokens, int64_t ranks, int64_t stripe,
+                    RunsByRank& runs) {
   for (int32_t r = 0; r < ranks; ++r) {
     if (stripe == 1) {
-      append_run(runs[RankId{r}], {r, tokens, ranks});
+      append_run(runs[RankId{r}], {begin + r, begin + tokens, ranks});
       continue;
     }
-    for (int64_t begin = r * stripe; begin < tokens; begin += ranks * stripe)
-      append_run(runs[RankId{r}], {begin, begin + stripe, 1});
+    for (int64_t first = begin + r * stripe; first < begin + tokens; first += ranks * stripe)
+      append_run(runs[RankId{r}], {first, first + stripe, 1});
   }
-  return runs;
+}
+
+/// Assigns one buffer that a layout cuts: a slot, or all of them.
+void assign_cut(const Parallel& parallel, int64_t begin, int64_t tokens, RunsByRank& runs) {
+  switch (parallel.layout) {
+    case LayoutKind::striped:
+      return assign_striped(begin, tokens, parallel.cp_size, parallel.stripe, runs);
+    case LayoutKind::dual_chunk:
+    case LayoutKind::dual_chunk_packed:
+      return assign_dual_chunk(begin, tokens, parallel.cp_size, runs);
+    default:
+      return assign_contiguous(begin, tokens, parallel.cp_size, runs);
+  }
 }
 
 /// Number of consecutive ranks that exchange heads for tokens before KV travels further. Group
@@ -217,16 +256,15 @@ int64_t bound_runs(const Scenario& scenario, const BatchSlots& slots) {
   const Parallel& parallel = scenario.parallel;
   const int64_t ranks = parallel.cp_size;
   const int64_t most_tokens = std::max(slots.tokens, slots.kv_tokens);
+  const int64_t cuts = cuts_rows(scenario) ? std::ssize(slots.sequences) : 1;
   switch (parallel.layout) {
-    case LayoutKind::dual_chunk:
-      return std::min(2 * ranks * static_cast<int64_t>(slots.sequences.size()), most_tokens);
     case LayoutKind::striped:
-      return parallel.stripe == 1 ? ranks : most_tokens / parallel.stripe;
+      return parallel.stripe == 1 ? ranks * cuts : most_tokens / parallel.stripe;
     case LayoutKind::lpt:
     case LayoutKind::lpt_local:
       return most_tokens / parallel.dispatch_chunk + 1;
     default:
-      return 2 * ranks;
+      return std::min(2 * ranks * cuts, std::max(2 * ranks, most_tokens));
   }
 }
 
@@ -272,36 +310,35 @@ std::optional<Error> assign_tokens(const Scenario& scenario, Layout& layout) {
   const Parallel& parallel = scenario.parallel;
   const BatchSlots& slots = layout.slots;
   const int64_t ranks = parallel.cp_size;
+  layout.q_runs.resize(static_cast<size_t>(ranks));
+  layout.kv_runs.resize(static_cast<size_t>(ranks));
   switch (parallel.layout) {
     case LayoutKind::contiguous:
-      layout.q_runs = assign_contiguous(slots.tokens, ranks);
-      layout.kv_runs = assign_contiguous(slots.kv_tokens, ranks);
-      return std::nullopt;
     case LayoutKind::dual_chunk:
-      layout.q_runs.resize(static_cast<size_t>(ranks));
-      layout.kv_runs.resize(static_cast<size_t>(ranks));
-      for (const SequenceSlot& sequence : slots.sequences) {
-        assign_dual_chunk(sequence.q_begin, sequence.q_slot, ranks, layout.q_runs);
-        assign_dual_chunk(sequence.kv_begin, sequence.kv_slot, ranks, layout.kv_runs);
-      }
-      return std::nullopt;
     case LayoutKind::dual_chunk_packed:
-      layout.q_runs.resize(static_cast<size_t>(ranks));
-      layout.kv_runs.resize(static_cast<size_t>(ranks));
-      assign_dual_chunk(0, slots.tokens, ranks, layout.q_runs);
-      assign_dual_chunk(0, slots.kv_tokens, ranks, layout.kv_runs);
-      return std::nullopt;
     case LayoutKind::striped:
-      layout.q_runs = assign_striped(slots.tokens, ranks, parallel.stripe);
-      layout.kv_runs = assign_striped(slots.kv_tokens, ranks, parallel.stripe);
+      if (!cuts_rows(scenario)) {
+        assign_cut(parallel, 0, slots.tokens, layout.q_runs);
+        assign_cut(parallel, 0, slots.kv_tokens, layout.kv_runs);
+        return std::nullopt;
+      }
+      for (const SequenceSlot& sequence : slots.sequences) {
+        assign_cut(parallel, sequence.q_begin, sequence.q_slot, layout.q_runs);
+        assign_cut(parallel, sequence.kv_begin, sequence.kv_slot, layout.kv_runs);
+      }
       return std::nullopt;
     case LayoutKind::lpt:
     case LayoutKind::lpt_local:
       if (auto error = check_lpt(scenario, slots)) return error;
       layout.q_runs = assign_lpt(scenario, slots);
-      layout.kv_runs = layout.same_kv ? layout.q_runs : assign_contiguous(slots.kv_tokens, ranks);
+      if (layout.same_kv)
+        layout.kv_runs = layout.q_runs;
+      else
+        assign_contiguous(0, slots.kv_tokens, ranks, layout.kv_runs);
       return std::nullopt;
     case LayoutKind::indices:
+      layout.q_runs = {};
+      layout.kv_runs = {};
       if (auto error =
               take_imported_runs(parallel.imported.ranks, slots.tokens, "query", layout.q_runs))
         return error;

@@ -202,6 +202,20 @@ void widen(Dice& dice, bool any_dtype, Scenario& scenario) {
   batch.self_attention = batch.lengths == batch.kv_lengths && batch.slots == batch.kv_slots;
 }
 
+/// Draws of its own, so that what else a seed gives does not depend on them.
+void roll_rotation_and_slots(uint64_t seed, Scenario& scenario) {
+  Dice dice(seed ^ 0x5eedab1e);
+  if (scenario.attention.rope_theta > 0)
+    scenario.attention.rope_q_position =
+        dice.pick({RopeQPosition::automatic, RopeQPosition::start, RopeQPosition::end});
+  Batch& batch = scenario.batch;
+  if (batch.slots != batch.lengths || batch.kv_slots != batch.kv_lengths || !dice.chance(25))
+    return;
+  batch.slot_multiple = dice.pick({2, 6, 16});
+  batch.slots = find_default_slots(batch, batch.lengths);
+  batch.kv_slots = find_default_slots(batch, batch.kv_lengths);
+}
+
 }  // namespace
 
 Parallel random_parallel(uint64_t seed, const RandomSpace& space, const Attention& attention) {
@@ -220,6 +234,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (space.is_wide) widen(dice, space.any_dtype, scenario);
   roll_parallel(dice, space, scenario.parallel, scenario.attention);
   scenario.batch.pad_between_seqs = scenario.parallel.layout != LayoutKind::lpt || dice.chance(50);
+  roll_rotation_and_slots(seed, scenario);
   Numerics& numerics = scenario.numerics;
   numerics.dtype =
       space.any_dtype ? dice.pick({Dtype::bf16, Dtype::fp16, Dtype::fp32}) : Dtype::fp64;

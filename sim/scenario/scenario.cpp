@@ -9,6 +9,12 @@ double Attention::effective_scale() const {
   return 1.0 / std::sqrt(static_cast<double>(head_dim_qk));
 }
 
+bool Attention::rotates_queries_from_end() const {
+  if (rope_q_position != RopeQPosition::automatic) return rope_q_position == RopeQPosition::end;
+  return mask_type == MaskType::causal_bottom_right ||
+         mask_type == MaskType::padding_causal_bottom_right;
+}
+
 // The switches have no default: a new enumerator without a name is a compiler warning.
 std::string_view to_name(MaskType value) {
   switch (value) {
@@ -100,6 +106,18 @@ std::string_view to_name(LayoutKind value) {
       return "lpt_local";
     case LayoutKind::indices:
       return "indices";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(RopeQPosition value) {
+  switch (value) {
+    case RopeQPosition::automatic:
+      return "auto";
+    case RopeQPosition::start:
+      return "start";
+    case RopeQPosition::end:
+      return "end";
   }
   return "unknown";
 }

@@ -30,6 +30,7 @@ enum class LayoutKind {
   lpt_local,
   indices
 };
+enum class RopeQPosition { automatic, start, end };
 enum class Dispatch { tokens, queries };
 enum class BackwardKv { refetch, saved };
 enum class Dtype { bf16, fp16, fp32, fp64 };
@@ -61,9 +62,13 @@ struct Attention {
   double softcap = 0.0;           // 0 = off
   SoftmaxType softmax_type = SoftmaxType::vanilla;
   double rope_theta = 0.0;  // 0 = off
+  // Position of query i: i (start) or i + skv - sq (end); automatic: end under bottom-right masks
+  RopeQPosition rope_q_position = RopeQPosition::automatic;
 
   /// The scale that multiplies q.k: softmax_scale, or 1/sqrt(head_dim_qk) when that is 0.
   double effective_scale() const;
+  /// True if the last query of a sequence is rotated by the position of its last key.
+  bool rotates_queries_from_end() const;
   friend bool operator==(const Attention&, const Attention&) = default;
 };
 
@@ -94,6 +99,10 @@ struct Batch {
   std::vector<int64_t> kv_slots;  // [sequence] the same for KV
   bool self_attention = true;     // q and kv have the same lengths and slots
   bool pad_between_seqs = true;
+  int64_t slot_multiple = 1;  // slots are rounded up to a multiple of this too; 1 if they are given
+  std::string positions_file;        // as written, relative to the scenario file
+  std::vector<int64_t> q_positions;  // positions_file: of valid query tokens through the batch
+  std::vector<int64_t> kv_positions;
   std::optional<Generator> generator;
 
   friend bool operator==(const Batch&, const Batch&) = default;
@@ -159,6 +168,7 @@ std::string_view to_name(SoftmaxType value);
 std::string_view to_name(QkvFormat value);
 std::string_view to_name(CommType value);
 std::string_view to_name(LayoutKind value);
+std::string_view to_name(RopeQPosition value);
 std::string_view to_name(Dispatch value);
 std::string_view to_name(BackwardKv value);
 std::string_view to_name(Dtype value);

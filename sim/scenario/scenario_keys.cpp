@@ -115,6 +115,17 @@ void list_unused_generator_keys(const TableReader& table, const Generator& gener
   unused.note(table, "file", name == "csv", chosen);
 }
 
+void list_unused_rotation_keys(const ScenarioTables& tables, const Scenario& scenario,
+                               UnusedKeys& unused) {
+  const bool has_rope = scenario.attention.rope_theta > 0,
+             has_file = tables.batch.has("positions_file");
+  unused.note(tables.attention, "rope_q_position", has_rope && !has_file,
+              has_rope ? "positions of a file" : "rope_theta 0");
+  unused.note(tables.batch, "positions_file", has_rope, "rope_theta 0");
+  unused.note(tables.batch, "slot_multiple", !has_given_slots(tables.batch),
+              "slots that are given");
+}
+
 void list_unused_parallel_keys(const TableReader& table, const Parallel& parallel,
                                UnusedKeys& unused) {
   const std::string comm_type = fmt::format("cp_comm_type {}", to_name(parallel.comm_type));
@@ -160,6 +171,7 @@ std::vector<std::string> list_unused_keys(const ScenarioTables& tables, const Sc
   }
   if (batch.generator) list_unused_generator_keys(tables.generator, *batch.generator, unused);
 
+  list_unused_rotation_keys(tables, scenario, unused);
   list_unused_parallel_keys(tables.parallel, scenario.parallel, unused);
 
   const Numerics& numerics = scenario.numerics;

@@ -24,6 +24,8 @@ inline constexpr std::array kLayoutKinds = {
     LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
     LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local,
     LayoutKind::indices};
+inline constexpr std::array kRopeQPositions = {RopeQPosition::automatic, RopeQPosition::start,
+                                               RopeQPosition::end};
 inline constexpr std::array kDispatches = {Dispatch::tokens, Dispatch::queries};
 inline constexpr std::array kBackwardKvs = {BackwardKv::refetch, BackwardKv::saved};
 inline constexpr std::array kDtypes = {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64};

@@ -1,5 +1,6 @@
 #include "sim/scenario/complaints.h"
 #include "sim/scenario/order_file.h"
+#include "sim/scenario/positions_file.h"
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/scenario_names.h"
 #include "sim/scenario/scenario_parts.h"
@@ -133,6 +134,21 @@ void read_order(const TableReader& table, const std::string& base_dir, const Bat
   parallel.imported = std::move(order).value();
 }
 
+/// Fills the rotary positions if their file fits the batch.
+void read_positions(const TableReader& table, const std::string& base_dir, Batch& batch) {
+  const auto sum = [](const std::vector<int64_t>& lengths) {
+    return std::reduce(lengths.begin(), lengths.end(), int64_t{0});
+  };
+  Result<RotaryPositions> positions = load_positions(join_path(base_dir, batch.positions_file),
+                                                     sum(batch.lengths), sum(batch.kv_lengths));
+  if (!positions) {
+    table.complaints().add_all(positions.error(), table.place("positions_file"));
+    return;
+  }
+  batch.q_positions = std::move(positions.value().q);
+  batch.kv_positions = std::move(positions.value().kv);
+}
+
 ScenarioTables open_tables(const TomlValue& root, Complaints& complaints) {
   const auto open = [&](std::string_view name, std::span<const std::string_view> keys) {
     return TableReader(root.member(name), std::string(name), keys, complaints);
@@ -169,6 +185,8 @@ void read_attention(const TableReader& table, Attention& attention) {
   take_value(table.number("softcap"), attention.softcap);
   take_value(table.choice<SoftmaxType>("softmax_type", kSoftmaxTypes), attention.softmax_type);
   take_value(table.number("rope_theta"), attention.rope_theta);
+  take_value(table.choice<RopeQPosition>("rope_q_position", kRopeQPositions),
+             attention.rope_q_position);
   // Outside these bounds fp32 logits overflow or vanish, whatever the executor.
   constexpr double kLargest = 1e30, kSmallest = 1e-30;
   for (const auto& [key, value] :
@@ -214,6 +232,9 @@ Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& 
       !scenario.parallel.indices_file.empty()) {
     read_order(tables.parallel, base_dir, scenario.batch, scenario.parallel);
   }
+
+  if (has_batch && !scenario.batch.positions_file.empty())
+    read_positions(tables.batch, base_dir, scenario.batch);
 
   if (complaints.count() > 0) return complaints.to_error();
   std::vector<std::string> warnings = list_unused_keys(tables, scenario);

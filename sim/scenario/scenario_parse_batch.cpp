@@ -56,6 +56,9 @@ BatchRequest read_request(const ScenarioTables& tables, Batch& batch) {
     batch.qkv_format = *format;
   }
   take_value(table.boolean("pad_between_seqs"), batch.pad_between_seqs);
+  take_value(table.integer("slot_multiple", 1, kMaxTokens), batch.slot_multiple);
+  if (has_given_slots(table)) batch.slot_multiple = 1;
+  take_value(table.text("positions_file"), batch.positions_file);
   BatchRequest request;
   request.lengths = table.integers("lengths", 0, kMaxTokens, kMaxSequences);
   request.kv_lengths = table.integers("kv_lengths", 0, kMaxTokens, kMaxSequences);
@@ -66,6 +69,12 @@ BatchRequest read_request(const ScenarioTables& tables, Batch& batch) {
   request.kv_seqlen = table.integer("kv_seqlen", 0, kMaxTokens);
   if (tables.generator.is_table()) request.generator = read_generator(tables.generator);
   return request;
+}
+
+/// Slots of at least these sizes.
+Lengths round_slots(Lengths sizes, int64_t multiple) {
+  for (int64_t& size : sizes) size = (size + multiple - 1) / multiple * multiple;
+  return sizes;
 }
 
 /// Turns a request into lengths and slots; every rule that is broken is a complaint.
@@ -225,9 +234,10 @@ bool BatchBuilder::fill_slots() {
     return check_slots(batch_.slots, batch_.lengths, "slots", request_.seqlen, "seqlen") &&
            check_sum(batch_.slots, "slots");
   }
-  batch_.slots = is_padded() && request_.seqlen
-                     ? Lengths(batch_.lengths.size(), *request_.seqlen)
-                     : find_default_slots(batch_.qkv_format, batch_.lengths);
+  batch_.slots =
+      is_padded() && request_.seqlen
+          ? round_slots(Lengths(batch_.lengths.size(), *request_.seqlen), batch_.slot_multiple)
+          : find_default_slots(batch_, batch_.lengths);
   return check_sum(batch_.slots, length_key());
 }
 
@@ -239,12 +249,13 @@ bool BatchBuilder::fill_kv_slots() {
            check_sum(batch_.kv_slots, "kv_slots");
   }
   if (is_padded() && request_.kv_seqlen) {
-    batch_.kv_slots.assign(batch_.kv_lengths.size(), *request_.kv_seqlen);
+    batch_.kv_slots =
+        round_slots(Lengths(batch_.kv_lengths.size(), *request_.kv_seqlen), batch_.slot_multiple);
   } else if (batch_.kv_lengths == batch_.lengths) {
     // Self attention: KV has the same slots as Q.
     batch_.kv_slots = batch_.slots;
   } else {
-    batch_.kv_slots = find_default_slots(batch_.qkv_format, batch_.kv_lengths);
+    batch_.kv_slots = find_default_slots(batch_, batch_.kv_lengths);
   }
   return check_sum(batch_.kv_slots, request_.kv_lengths ? "kv_lengths" : "kv_seqlen");
 }
@@ -260,9 +271,15 @@ void BatchBuilder::build(const std::string& base_dir) {
 
 }  // namespace
 
-Lengths find_default_slots(QkvFormat format, const Lengths& lengths) {
-  if (format == QkvFormat::thd || lengths.empty()) return lengths;
-  return Lengths(lengths.size(), *std::max_element(lengths.begin(), lengths.end()));
+Lengths find_default_slots(const Batch& batch, const Lengths& lengths) {
+  if (batch.qkv_format == QkvFormat::thd || lengths.empty())
+    return round_slots(lengths, batch.slot_multiple);
+  return round_slots(Lengths(lengths.size(), *std::max_element(lengths.begin(), lengths.end())),
+                     batch.slot_multiple);
+}
+
+bool has_given_slots(const TableReader& batch) {
+  return batch.has("slots") || (batch.has("lengths") && batch.has("seqlen"));
 }
 
 void read_batch(const ScenarioTables& tables, const std::string& base_dir, Batch& batch) {

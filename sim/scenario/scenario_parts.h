@@ -13,23 +13,23 @@
 
 namespace cpscope {
 
-inline constexpr std::array<std::string_view, 7> kTopKeys = {
-    "schema", "title", "question", "attention", "batch", "parallel", "numerics"};
-inline constexpr std::array<std::string_view, 13> kAttentionKeys = {
-    "heads",          "kv_heads",     "head_dim",    "head_dim_qk", "head_dim_v",
-    "attn_mask_type", "slices",       "window_size", "chunk_size",  "softmax_scale",
-    "softcap",        "softmax_type", "rope_theta"};
-inline constexpr std::array<std::string_view, 10> kBatchKeys = {
-    "qkv_format", "lengths", "kv_lengths", "slots",     "kv_slots",
-    "batch_size", "seqlen",  "kv_seqlen",  "generator", "pad_between_seqs"};
-inline constexpr std::array<std::string_view, 9> kParallelKeys = {
-    "cp_size", "cp_comm_type", "layout",   "a2a_size",   "dispatch_chunk",
-    "stripe",  "indices_file", "dispatch", "backward_kv"};
-inline constexpr std::array<std::string_view, 6> kNumericsKeys = {
-    "dtype", "backward", "seed", "dkv_wire", "dkv_hops", "accumulate"};
-inline constexpr std::array<std::string_view, 12> kGeneratorKeys = {
-    "name",       "tokens", "mu",  "sigma", "alpha", "tail_from",
-    "tail_share", "min",    "max", "count", "seed",  "file"};
+inline constexpr auto kTopKeys = std::to_array<std::string_view>(
+    {"schema", "title", "question", "attention", "batch", "parallel", "numerics"});
+inline constexpr auto kAttentionKeys = std::to_array<std::string_view>(
+    {"heads", "kv_heads", "head_dim", "head_dim_qk", "head_dim_v", "attn_mask_type", "slices",
+     "window_size", "chunk_size", "softmax_scale", "softcap", "softmax_type", "rope_theta",
+     "rope_q_position"});
+inline constexpr auto kBatchKeys = std::to_array<std::string_view>(
+    {"qkv_format", "lengths", "kv_lengths", "slots", "kv_slots", "batch_size", "seqlen",
+     "kv_seqlen", "generator", "pad_between_seqs", "slot_multiple", "positions_file"});
+inline constexpr auto kParallelKeys = std::to_array<std::string_view>(
+    {"cp_size", "cp_comm_type", "layout", "a2a_size", "dispatch_chunk", "stripe", "indices_file",
+     "dispatch", "backward_kv"});
+inline constexpr auto kNumericsKeys = std::to_array<std::string_view>(
+    {"dtype", "backward", "seed", "dkv_wire", "dkv_hops", "accumulate"});
+inline constexpr auto kGeneratorKeys =
+    std::to_array<std::string_view>({"name", "tokens", "mu", "sigma", "alpha", "tail_from",
+                                     "tail_share", "min", "max", "count", "seed", "file"});
 
 /// The readers of all tables of one file.
 struct ScenarioTables {
@@ -37,7 +37,9 @@ struct ScenarioTables {
 };
 
 /// Slots of sequences without a given slot: the lengths, or for bshd and sbhd the longest length.
-std::vector<int64_t> find_default_slots(QkvFormat format, const std::vector<int64_t>& lengths);
+std::vector<int64_t> find_default_slots(const Batch& batch, const std::vector<int64_t>& lengths);
+/// True if [batch] gives slots, as slots or as seqlen beside lengths: slot_multiple is then unused.
+bool has_given_slots(const TableReader& batch);
 
 /// Reads [attention] except the slices.
 void read_attention(const TableReader& table, Attention& attention);

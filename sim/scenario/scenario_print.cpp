@@ -86,6 +86,7 @@ void print_attention(const Attention& attention, TomlWriter& writer) {
   writer.number("softcap", attention.softcap, usual.softcap);
   writer.choice("softmax_type", attention.softmax_type, usual.softmax_type);
   writer.number("rope_theta", attention.rope_theta, usual.rope_theta);
+  writer.choice("rope_q_position", attention.rope_q_position, usual.rope_q_position);
 }
 
 void print_generator(const Generator& generator, TomlWriter& writer) {
@@ -127,16 +128,17 @@ void print_batch(const Batch& batch, TomlWriter& writer) {
   if (batch.kv_lengths != batch.lengths) {
     writer.line("kv_lengths", show_toml_list(batch.kv_lengths));
   }
-  if (batch.slots != find_default_slots(batch.qkv_format, batch.lengths)) {
+  if (batch.slots != find_default_slots(batch, batch.lengths)) {
     writer.line("slots", show_toml_list(batch.slots));
   }
   const std::vector<int64_t> usual_kv_slots =
-      batch.kv_lengths == batch.lengths ? batch.slots
-                                        : find_default_slots(batch.qkv_format, batch.kv_lengths);
+      batch.kv_lengths == batch.lengths ? batch.slots : find_default_slots(batch, batch.kv_lengths);
   if (batch.kv_slots != usual_kv_slots) {
     writer.line("kv_slots", show_toml_list(batch.kv_slots));
   }
+  writer.integer("slot_multiple", batch.slot_multiple, usual.slot_multiple);
   writer.boolean("pad_between_seqs", batch.pad_between_seqs, usual.pad_between_seqs);
+  writer.text("positions_file", batch.positions_file);
   if (batch.generator) print_generator(*batch.generator, writer);
 }
 

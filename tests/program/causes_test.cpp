@@ -30,9 +30,12 @@ TEST(Causes, OfRightAnswersAreNotLookedFor) {
       .name = "Right", .cause = "none", .plant = [](const Plan& plan, const RunInputs& inputs) {
         return compute_wrongly(plan, inputs, {});
       }};
+  PlantedMistake turned = right;
+  turned.attention = "attn_mask_type = \"causal_bottom_right\"\nrope_theta = 100.0\n";
+  turned.batch = "lengths = [13, 9]\nkv_lengths = [29, 40]";
   for (const char* dtype : {"bf16", "fp16", "fp32"}) {
     for (uint64_t seed = 1; seed <= 8; ++seed) {
-      const std::string text = random_scenario_of(right, dtype, seed);
+      const std::string text = random_scenario_of(seed % 2 == 0 ? turned : right, dtype, seed);
       const JudgedCauses judged = judge_planted(right, text);
       EXPECT_TRUE(judged.grade.passed) << describe_first_failure(judged.grade) << text;
       EXPECT_EQ(judged.describe(), "") << text;

@@ -58,6 +58,14 @@ struct Wrong {
                   const std::function<double(int64_t)>& other) const {
     return other ? other(token) : static_cast<double>(place.position);
   }
+  /// Queries under a bottom-right mask are rotated as the last rows of their keys.
+  double offset_of(int64_t i) const {
+    const bool is_bottom_right = attention.mask_type == MaskType::causal_bottom_right ||
+                                 attention.mask_type == MaskType::padding_causal_bottom_right;
+    if (!is_bottom_right || how.query_position || q[i].slot < 0) return 0.0;
+    const SequenceSlot& slot = plan.layout.slots.sequences[q[i].slot];
+    return static_cast<double>(slot.kv_valid - slot.q_valid);
+  }
   bool is_visible(int64_t i, int64_t j) const {
     const TokenPlace &a = q[i], &b = k[j];
     if (a.sequence < 0 || a.sequence != b.sequence) return false;
@@ -148,7 +156,7 @@ Answer compute_wrongly(const Plan& plan, const RunInputs& inputs, const WrongAtt
     }
     for (int64_t i = 0; i < w.tokens; ++i) {
       std::vector<double> query = w.row(inputs.q, i, head, w.d);
-      const double at = w.position(w.q[i], i, how.query_position);
+      const double at = w.position(w.q[i], i, how.query_position) + w.offset_of(i);
       w.rotate(query, at, +1);
       std::vector<double> logits(w.kv_tokens, kNone), bend(w.kv_tokens, 1.0), count(w.kv_tokens);
       double top = kNone;
@@ -370,6 +378,12 @@ std::vector<PlantedMistake> make_mistakes() {
         WrongAttention wrong;
         wrong.query_position = [&](int64_t i) { return static_cast<double>(asked.q[i].local); };
         wrong.key_position = [&](int64_t j) { return static_cast<double>(asked.k[j].local); };
+        return wrong;
+      }));
+  add("RopeFromStart", "rope_from_start", rope + bottom, cross,
+      by_attention([](const Plan&, const Wrong& asked) {
+        WrongAttention wrong;
+        wrong.query_position = [&](int64_t i) { return static_cast<double>(asked.q[i].position); };
         return wrong;
       }));
   add("KeysCountedTwice", "keys_counted_twice", "", "",

@@ -90,8 +90,8 @@ void derive(Scenario& scenario, const Scenario& before) {
   const auto follow = [&](std::vector<int64_t>& slots, const std::vector<int64_t>& old_slots,
                           const std::vector<int64_t>& lengths,
                           const std::vector<int64_t>& old_lengths) {
-    if (slots == old_slots && old_slots == find_default_slots(old.qkv_format, old_lengths))
-      slots = find_default_slots(batch.qkv_format, lengths);
+    if (slots == old_slots && old_slots == find_default_slots(old, old_lengths))
+      slots = find_default_slots(batch, lengths);
   };
   follow(batch.slots, old.slots, batch.lengths, old.lengths);
   follow(batch.kv_slots, old.kv_slots, batch.kv_lengths, old.kv_lengths);

@@ -173,6 +173,8 @@ void add_files_of_scenario(const std::string& path, std::vector<NamedFile>& inpu
   const Scenario& scenario = loaded.value().scenario;
   if (!scenario.parallel.indices_file.empty())
     inputs.push_back({"indices_file", (folder / scenario.parallel.indices_file).string()});
+  if (!scenario.batch.positions_file.empty())
+    inputs.push_back({"positions_file", (folder / scenario.batch.positions_file).string()});
   if (scenario.batch.generator && !scenario.batch.generator->file.empty())
     inputs.push_back({"the lengths' file", (folder / scenario.batch.generator->file).string()});
 }

@@ -1,5 +1,7 @@
 #include "sim/run/grade/suspects.h"
 
+#include "sim/plan/rotary_positions.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -98,8 +100,8 @@ Suspect SuspectMaker::as_asked(bool by_rank) const {
   Suspect suspect;
   AlteredAttention& altered = suspect.attention;
   altered.times = by_mask(scenario_);
-  altered.query_positions = queries_.position;
-  altered.key_positions = keys_.position;
+  altered.query_positions = rotary_positions(scenario_, plan_.layout.slots, Side::q);
+  altered.key_positions = rotary_positions(scenario_, plan_.layout.slots, Side::kv);
   altered.theta = scenario_.attention.rope_theta;
   altered.scale = scenario_.attention.effective_scale();
   altered.softcap = scenario_.attention.softcap;
@@ -428,6 +430,12 @@ void SuspectMaker::add_rotations(std::vector<Suspect>& all) const {
   };
   all.push_back(with_times("rope_ignored", "q and k are not rotated", by_mask(scenario_)));
   all.back().attention.theta = 0.0;
+  if (scenario_.attention.rotates_queries_from_end())
+    add("rope_from_start", "RoPE of q counts from 0, as if no key came before the queries",
+        queries_.position, keys_.position);
+  if (!scenario_.batch.q_positions.empty())
+    add("rope_from_start", "RoPE counts places in the sequence, not positions_file",
+        queries_.position, keys_.position);
   add("rope_by_local_place", "RoPE counts places in the ranks' buffers", queries_.local,
       keys_.local);
   add("rope_by_local_place", "RoPE counts places in the ranks' parts of the sequence",

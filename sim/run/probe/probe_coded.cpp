@@ -1,5 +1,6 @@
 #include "sim/run/probe/probe_coded.h"
 
+#include "sim/plan/rotary_positions.h"
 #include "sim/run/dtype.h"
 #include "sim/run/grade/probe_parts.h"
 
@@ -118,7 +119,11 @@ class QueryProbe {
 class PositionProbe {
  public:
   PositionProbe(const Plan& plan, const MaskWitness& witness)
-      : plan_(plan), expectation_(plan, witness), inputs_(zero_inputs(plan)) {
+      : plan_(plan),
+        expectation_(plan, witness),
+        inputs_(zero_inputs(plan)),
+        query_positions_(rotary_positions(plan.scenario, plan.layout.slots, Side::q)),
+        key_positions_(rotary_positions(plan.scenario, plan.layout.slots, Side::kv)) {
     const Attention& attention = plan.scenario.attention;
     heads_ = attention.heads;
     half_ = attention.head_dim_qk / 2;
@@ -139,7 +144,9 @@ class PositionProbe {
 
   Result<ProbeTally> run(const CheckedPlan& checked, Executor& executor) {
     ProbeTally tally{"position", 0, 0, {}, ""};
-    if (!can_tell_) return tally;
+    if (!plan_.scenario.batch.q_positions.empty())
+      tally.why_not = "keys of a positions_file may have the same position";
+    if (!can_tell_ || !tally.why_not.empty()) return tally;
     const int64_t rows = plan_.layout.slots.tokens * heads_;
     std::vector<bool> wrong(static_cast<size_t>(rows), false);
     for (int64_t row = 0; row < rows; ++row)
@@ -190,22 +197,14 @@ class PositionProbe {
     }
   }
 
-  int64_t position_of(int64_t token, Side side) const {
-    for (const SequenceSlot& sequence : plan_.layout.slots.sequences) {
-      const SlotSide slot = sequence.side(side);
-      if (token >= slot.begin && token < slot.end()) return token - slot.begin;
-    }
-    return 0;
-  }
-
   /// Rotates every query so that, after rotation by its own position, it matches its target key.
   void aim(int64_t which) {
     const Dtype dtype = plan_.scenario.numerics.dtype;
     for (int64_t row = 0; row < inputs_.q.shape[0] * heads_; ++row) {
       const int64_t token = row / heads_;
       if (expectation_.keys[token].empty()) continue;
-      const auto by = static_cast<double>(position_of(target(token, which), Side::kv) -
-                                          position_of(token, Side::q));
+      const auto by =
+          static_cast<double>(key_positions_[target(token, which)] - query_positions_[token]);
       double* query = inputs_.q.values.data() + row * inputs_.q.shape[2];
       for (int32_t lane = 0; lane < half_; ++lane) {
         query[lane] = round_to(dtype, factors_.q * std::cos(by * frequencies_[lane]));
@@ -234,6 +233,7 @@ class PositionProbe {
   const Plan& plan_;
   Expectation expectation_;
   RunInputs inputs_;
+  const std::vector<int64_t> query_positions_, key_positions_;
   int32_t heads_ = 1, half_ = 0;
   std::vector<double> frequencies_;
   int64_t base_ = 16;  // of the digits of the key's number in v

@@ -245,5 +245,37 @@ TEST(Reorder, TakesImportedOrdersThatRunBackwards) {
   EXPECT_EQ(expand(index.sequence_to_rank), (std::vector<int64_t>{7, 0, 2, 4, 6, 5, 3, 1}));
 }
 
+TEST(Layout, CutsEveryRowOfABshdBatchAlone) {
+  const auto runs_of_rank_0 = [](LayoutKind kind, QkvFormat format) {
+    Scenario scenario = make_case({8, 8}, 2, kind);
+    scenario.batch.qkv_format = format;
+    return expand(layout_of(scenario).q_runs[RankId{0}]);
+  };
+  using Ids = std::vector<int64_t>;
+  for (const QkvFormat format : {QkvFormat::bshd, QkvFormat::sbhd}) {
+    EXPECT_EQ(runs_of_rank_0(LayoutKind::contiguous, format), (Ids{0, 1, 2, 3, 8, 9, 10, 11}));
+    EXPECT_EQ(runs_of_rank_0(LayoutKind::dual_chunk_packed, format),
+              (Ids{0, 1, 6, 7, 8, 9, 14, 15}));
+    EXPECT_EQ(runs_of_rank_0(LayoutKind::striped, format), (Ids{0, 2, 4, 6, 8, 10, 12, 14}));
+  }
+  EXPECT_EQ(runs_of_rank_0(LayoutKind::contiguous, QkvFormat::thd), (Ids{0, 1, 2, 3, 4, 5, 6, 7}));
+  // Each row is padded to what its cut needs.
+  Scenario odd = make_case({5, 5}, 2, LayoutKind::contiguous);
+  odd.batch.qkv_format = QkvFormat::bshd;
+  EXPECT_EQ(layout_of(odd).slots.tokens, 12);
+  odd.parallel.layout = LayoutKind::striped;
+  odd.parallel.stripe = 2;
+  EXPECT_EQ(layout_of(odd).slots.tokens, 16);
+}
+
+TEST(Layout, RoundsSlotsToTheMultipleOfTheBatchToo) {
+  // From a public report: 15401 tokens, logits of 15616 rows.
+  Scenario scenario = make_case({1820, 6247, 7334}, 4, LayoutKind::dual_chunk);
+  scenario.batch.slot_multiple = 128;
+  EXPECT_EQ(layout_of(scenario).slots.tokens, 15616);
+  scenario.batch.slot_multiple = 12;  // with 2P = 8: 24
+  EXPECT_EQ(layout_of(scenario).slots.sequences[0].q_slot, 1824);
+}
+
 }  // namespace
 }  // namespace cpscope::tests
