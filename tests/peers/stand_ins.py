@@ -66,6 +66,9 @@ def flash_attn_varlen_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, ou
                                dropout_p: float, softmax_scale: float, causal: bool, window_size_left: int, window_size_right: int,
                                softcap: float, alibi_slopes: Any, deterministic: bool, rng_state: Any = None,
                                zero_tensors: bool = False) -> None:
+    if zero_tensors:  # otherwise rows of no sequence keep what the memory held
+        for gradient in (dq, dk, dv):
+            gradient.zero_()
     for queries, keys in zip(_pairs(cu_seqlens_q), _pairs(cu_seqlens_k)):
         dq[queries], dk[keys], dv[keys] = attention.backward(
             dout[queries], q[queries], k[keys], v[keys], out[queries], softmax_lse[:, queries], softmax_scale, causal, window_size_left,
