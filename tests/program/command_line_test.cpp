@@ -268,8 +268,32 @@ TEST(PlanCommand, PrintsWhatTransformerEngineWouldPass) {
       write_file("te_not.toml", small_scenario("cp_size = 2\nlayout = \"striped\""));
   const ProgramRun refused = run_cpscope("plan " + striped + " --te");
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_EQ(refused.err.find(striped + ":11:10: TransformerEngine supports only layout dual_chunk"),
+  EXPECT_EQ(refused.err.find(striped + ":11:10: TransformerEngine supports only layouts "
+                                       "dual_chunk and contiguous: striped"),
             0u)
+      << refused.err;
+}
+
+TEST(PlanCommand, PrintsWhatTransformerEngineWouldPassForTokensInOrder) {
+  const std::string parallel = "cp_size = 2\nlayout = \"contiguous\"\ncp_comm_type = ";
+  const std::string file =
+      write_file("te_order.toml", small_scenario(parallel + "\"all_gather\"", "lengths = [7, 3]"));
+  const json document = parse_only_json(run_cpscope("plan " + file + " --te --json"));
+  ASSERT_EQ(document["tiles"].size(), 2u);
+  const json& tile = document["tiles"][1];
+  EXPECT_EQ(tile["section"], "chunk");
+  EXPECT_EQ(tile["cu_seqlens_q"], (json{0, 2, 5}));
+  EXPECT_EQ(tile["cu_seqlens_q_padded"], (json{0, 2, 5}));
+  EXPECT_EQ(tile["cu_seqlens_kv"], (json{0, 7, 10}));
+  EXPECT_TRUE(tile["difference"].is_null());
+  const std::string ring =
+      write_file("te_order_ring.toml", small_scenario(parallel + "\"p2p\"", "lengths = [7, 3]"));
+  const ProgramRun refused = run_cpscope("plan " + ring + " --te");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(
+      refused.err.find("TransformerEngine supports layout contiguous (NO_LOAD_BALANCE) only with "
+                       "all_gather: p2p"),
+      std::string::npos)
       << refused.err;
 }
 

@@ -3,9 +3,22 @@
 namespace cpscope {
 namespace {
 
-// Read in the systems' sources: TransformerEngine's PyTorch front end at main d0067d0d
-// (2026-08-22), PyTorch's experimental context parallel, MagiAttention 1.1.1, ring-flash-attention
-// (2025-08-04), USP = long-context-attention (2026-05-21).
+// Read in the systems' sources: PyTorch's experimental context parallel, MagiAttention 1.1.1,
+// ring-flash-attention (2025-08-04), USP = long-context-attention (2026-05-21), and
+// TransformerEngine 2.20.2, pytorch/attention/dot_product_attention:
+// - context_parallel.py, attn_forward_func_with_cp: windows with all_gather and a2a only;
+//   sinks with a2a and the fused back end only; layout contiguous is NO_LOAD_BALANCE: thd,
+//   all_gather, causal, no window, self attention, no FP8, padding between sequences with the fused
+//   back end only.
+// - context_parallel.py, validate_no_load_balance_thd_metadata: total % P.
+// - context_parallel.py, AttnFuncWithCPAndQKVOA2A.forward: heads % P and kv_heads % P.
+// - context_parallel.py, AttnFuncWithCPAndKVAllGather.forward: FlashAttention 2 gets the lengths of
+//   one chunk a sequence as offsets (in order, without padding between sequences, they are the
+//   offsets); fused_attn_fwd gets no bottom_right_diagonal; one window for all slots.
+// - utils.py, get_attention_backend: under context parallelism no bottom-right mask, no causal mask
+//   of unequal lengths, no arbitrary mask; padding between sequences without FlashAttention 2;
+//   FlashAttention 4 with p2p, a2a and all_gather; softcap in FlashAttention 2 only.
+// - backends.py, FlashAttention.forward and FusedAttention.forward: no padding mask in bshd, sbhd.
 constexpr PeerRow kRows[] = {
     {CommType::p2p,
      "full",
@@ -45,7 +58,7 @@ constexpr PeerRow kRows[] = {
       "yes (llama3)", ""}},
     {CommType::all_gather,
      "causal",
-     {"yes; FA2 with thd reads wrong rows; bottom-right refused",
+     {"yes, thd contiguous too; FA2 with thd dual_chunk reads wrong rows; bottom-right refused",
       "yes (FlexAttention, length % 128P)", "", "yes (llama3)", ""}},
     {CommType::all_gather,
      "slices",
@@ -79,20 +92,26 @@ constexpr PeerTopic kTopics[] = {
      "",
      "",
      "any; with pad_between_seqs = false the multiple, by name",
-     {"each slot % 2P", "length % 2P, each document % 2P", "none: pads the end, or a shorter chunk",
-      "each length % 2P (zigzag), total % P (llama3)", "length % 2 ring-degree ulysses-degree"}},
+     {"each slot % 2P; contiguous: total % P", "length % 2P, each document % 2P",
+      "none: pads the end, or a shorter chunk", "each length % 2P (zigzag), total % P (llama3)",
+      "length % 2 ring-degree ulysses-degree"}},
     {"padding between sequences",
      "",
      "",
      "yes, every layout and format",
-     {"thd: fused and FA3 only", "?", "no: at the end only", "?", "no varlen"}},
+     {"thd: fused, FA3, FA4; contiguous: fused only", "?", "no: at the end only", "?",
+      "no varlen"}},
     {"a2a with more ranks than KV heads",
      "GQA, 2 KV heads",
      "a2a",
      "",
      {"refused: kv_heads % P", "no a2a", "no a2a", "no a2a", "fails: an invalid shape (0.6.4)"}},
     {"dqk != dv", "MLA, dqk 12, dv 6", "", "", {"yes", "?", "no", "?", "?"}},
-    {"softcap", "softcap", "", "", {"?", "?", "yes", "no in the ring paths", "?"}},
+    {"softcap",
+     "softcap",
+     "",
+     "",
+     {"FA2 only; not all_gather of thd in dual_chunk", "?", "yes", "no in the ring paths", "?"}},
     {"sink", "sink learnable", "", "", {"a2a with the fused back end only", "?", "yes", "?", "?"}},
     {"fp32", "fp32", "", "", {"no: 16 and 8 bits", "?", "yes (SDPA back end)", "?", "?"}},
 };

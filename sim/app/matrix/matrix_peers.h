@@ -10,9 +10,9 @@ namespace cpscope {
 
 inline constexpr int kNumPeers = 5;
 
-/// The systems that the published table stands beside, as read in 2026-08 and 2026-09.
+/// The systems that the published table stands beside, as read in 2026-08 to 2026-11.
 inline constexpr std::array<std::string_view, kNumPeers> kPeerNames = {
-    "TransformerEngine", "PyTorch CP", "MagiAttention 1.1.1", "ring-flash-attention", "USP"};
+    "TransformerEngine 2.20.2", "PyTorch CP", "MagiAttention 1.1.1", "ring-flash-attention", "USP"};
 
 /// What each system offers for a communication type and a group of masks. Empty: it does not have
 /// the communication type. "?": no statement was found.

@@ -95,6 +95,13 @@ class Viewer {
       kv_.valid.push_back(slot.kv_valid);
       kv_.slots.push_back(slot.kv_slot);
     }
+    is_contiguous_ = plan.scenario.parallel.layout == LayoutKind::contiguous;
+    // cu_seqlens_padded ends where the buffer does (validate_no_load_balance_thd_metadata), so the
+    // last slot takes the tail.
+    if (is_contiguous_ && !q_.slots.empty()) {
+      q_.slots.back() += plan.layout.slots.tokens - prefix_sums(q_.slots).back();
+      kv_.slots.back() += plan.layout.slots.kv_tokens - prefix_sums(kv_.slots).back();
+    }
     is_thd_ = plan.scenario.batch.qkv_format == QkvFormat::thd;
     is_causal_ = is_te_causal(attention.mask_type);
     window_left_ = attention.window_left;
@@ -108,7 +115,7 @@ class Viewer {
     view_.cu_seqlens_kv_padded = prefix_sums(kv_.slots);
     view_.max_seqlen_q = longest(q_.slots);
     view_.max_seqlen_kv = longest(kv_.slots);
-    view_.notes = te_notes(plan_.scenario);
+    view_.notes = te_notes(plan_);
     const Parallel& parallel = plan_.scenario.parallel;
     switch (parallel.comm_type) {
       case CommType::a2a:
@@ -116,6 +123,10 @@ class Viewer {
         break;
       case CommType::all_gather:
         for (int32_t rank = 0; rank < parallel.cp_size; ++rank) {
+          if (is_contiguous_) {
+            add_contiguous_chunk(rank);
+            continue;
+          }
           for (int32_t step = 0; step < 2; ++step) add_chunk(rank, step);
         }
         break;
@@ -264,20 +275,51 @@ class Viewer {
     }
     tile.lengths.cu_seqlens_q = prefix_sums(valid_in_half(q_, ranks, rank, tile.q_half));
     tile.lengths.cu_seqlens_kv = prefix_sums(kv_lengths);
-    compare_chunk(chunk, tile);
+    std::vector<int64_t> positions;
+    for (const int64_t slot : q_.slots) positions.push_back(chunk * (slot / parts));
+    compare_chunk(positions, tile);
     view_.tiles.push_back(std::move(tile));
   }
 
-  /// Counts the tile's cells and finds rows that see other keys than the mask allows.
-  void compare_chunk(int64_t chunk, TeTile& tile) const {
-    const int64_t parts = 2 * int64_t{plan_.scenario.parallel.cp_size};
+  /// all_gather of tokens in order (get_no_load_balance_thd_causal_metadata): the part of every
+  /// sequence in the rank's chunk of the buffer, against the sequence's keys up to the chunk's end.
+  void add_contiguous_chunk(int32_t rank) {
+    const std::vector<int64_t>& begins = view_.cu_seqlens_q_padded;
+    const int64_t size = begins.back() / plan_.scenario.parallel.cp_size, begin = rank * size,
+                  end = begin + size;
+    TeTile tile{.rank = rank, .kv_rank = -1, .section = TeSection::chunk};
+    tile.attn_mask_type = mask_name(true) + "_bottom_right";
+    tile.is_bottom_right = true;
+    tile.window_right = 0;
+    tile.max_seqlen_q = std::min(view_.max_seqlen_q, size);
+    tile.max_seqlen_kv = view_.max_seqlen_kv;
+    for (const int64_t boundary : begins)
+      tile.cu_seqlens_q_padded.push_back(std::clamp(boundary, begin, end) - begin);
+    tile.cu_seqlens_kv_padded = view_.cu_seqlens_kv_padded;
+    std::vector<int64_t> positions, q_lengths, kv_lengths;
+    for (size_t s = 0; s < q_.valid.size(); ++s) {
+      const int64_t first = std::clamp(begins[s], begin, end),
+                    last = std::clamp(begins[s] + q_.valid[s], begin, end);
+      positions.push_back(first - begins[s]);
+      q_lengths.push_back(last - first);
+      kv_lengths.push_back(std::clamp<int64_t>(end - begins[s], 0, kv_.valid[s]));
+    }
+    tile.lengths.cu_seqlens_q = prefix_sums(q_lengths);
+    tile.lengths.cu_seqlens_kv = prefix_sums(kv_lengths);
+    compare_chunk(positions, tile);
+    view_.tiles.push_back(std::move(tile));
+  }
+
+  /// Counts the tile's cells and finds rows that see other keys than the mask allows. `positions`:
+  /// of the tile's first row of every sequence.
+  void compare_chunk(const std::vector<int64_t>& positions, TeTile& tile) const {
     int64_t wrong_rows = 0;
     std::string first;
     for (size_t s = 0; s < q_.valid.size(); ++s) {
       const int64_t rows = tile.lengths.cu_seqlens_q[s + 1] - tile.lengths.cu_seqlens_q[s],
                     keys = tile.lengths.cu_seqlens_kv[s + 1] - tile.lengths.cu_seqlens_kv[s];
       for (int64_t i = 0; i < rows; ++i) {
-        const int64_t position = chunk * (q_.slots[s] / parts) + i;
+        const int64_t position = positions[s] + i;
         Keys seen = keys_at(i + keys - rows, tile.window_left, tile.window_right, keys);
         seen.begin += tile.kv_begin;
         seen.end += tile.kv_begin;
@@ -297,7 +339,7 @@ class Viewer {
 
   const Plan& plan_;
   BatchSide q_, kv_;
-  bool is_thd_ = true, is_causal_ = false;
+  bool is_thd_ = true, is_causal_ = false, is_contiguous_ = false;
   int64_t window_left_ = -1, window_right_ = -1;
   TeView view_;
 };

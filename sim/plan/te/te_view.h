@@ -11,7 +11,8 @@
 namespace cpscope {
 
 /// Part of the mask that a tile covers, with TransformerEngine's names. all: no causal mask, or no
-/// ring. chunk: one of the two query chunks of all_gather.
+/// ring. chunk: one of the two query chunks of all_gather, in layout contiguous the rank's only
+/// one.
 enum class TeSection { diagonal, lower_triangle, upper_triangle, all, chunk };
 
 /// The chunks, of a rank's two, that a tile reads.
@@ -29,7 +30,7 @@ struct TeLengths {
 /// One attention call that TransformerEngine would make on one rank.
 struct TeTile {
   int32_t rank = 0;
-  int32_t step = 0;     // TransformerEngine's own count; all_gather has two steps, the plan one
+  int32_t step = 0;     // TransformerEngine's own; all_gather has two in dual_chunk, the plan one
   int32_t kv_rank = 0;  // owner of the KV; a2a+p2p: its place on the ring; -1: all ranks
   TeSection section = TeSection::all;
   TeHalf q_half = TeHalf::both;
@@ -60,12 +61,15 @@ struct TeView {
 };
 
 /// The arguments that TransformerEngine's context-parallel attention passes to its kernels for this
-/// plan, forward. Semantics: TransformerEngine main d0067d0d, context_parallel.py (sections and
-/// halves; get_cu_seqlens_on_cp_rank for exact lengths, cu_seqlens // N without pad_between_seqs;
-/// all_gather's window adjusted by the longest slot). What TransformerEngine lacks or forbids is
-/// refused with an error that names it: other layouts than dual_chunk, group_cast, slices, chunks,
-/// softcap, bottom-right masks, windows on a ring, padded bshd and sbhd, causal masks over unequal
-/// lengths, sinks outside a2a, KV heads that do not divide.
+/// plan, forward. Semantics: TransformerEngine 2.20.2, context_parallel.py (sections and halves;
+/// get_cu_seqlens_on_cp_rank for exact lengths, cu_seqlens // N without pad_between_seqs;
+/// get_kv_seq_info_after_all_gather: a window adjusted by the longest slot;
+/// get_no_load_balance_thd_causal_metadata: layout contiguous). What TransformerEngine lacks or
+/// forbids is refused with an error that names it: other layouts than dual_chunk and contiguous;
+/// contiguous other than all_gather of thd with a causal mask and no window; group_cast, slices,
+/// chunks, bottom-right masks, windows on a ring, padded bshd and sbhd, causal masks over unequal
+/// lengths, sinks outside a2a, softcap where FlashAttention 2 cannot run, KV heads that do not
+/// divide.
 Result<TeView> view_as_te(const Plan& plan);
 
 }  // namespace cpscope

@@ -4,6 +4,7 @@
 #include "tests/sim/plan/plan_cases.h"
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -158,38 +159,199 @@ TEST(TeView, ShowsTheWindowOfTheLongestSlotWhereItIsWrong) {
   for (const TeTile& tile : view_of(scenario).tiles) EXPECT_EQ(tile.shortcut_difference, "");
 }
 
+std::string te_refusal_of(const Scenario& scenario) {
+  const Result<TeView> view = view_as_te(plan_of(scenario));
+  EXPECT_FALSE(view.ok()) << show(scenario);
+  return view.ok() ? std::string() : to_text(view.error());
+}
+
+void expect_te_refusal(const Scenario& scenario, const std::string& words) {
+  EXPECT_EQ(te_refusal_of(scenario).find("TransformerEngine " + words), 0u)
+      << te_refusal_of(scenario);
+}
+
 TEST(TeView, RefusesByNameWhatTransformerEngineHasNot) {
-  const auto refusal = [](const Scenario& scenario) {
-    const Result<TeView> view = view_as_te(plan_of(scenario));
-    EXPECT_FALSE(view.ok());
-    return view.ok() ? std::string() : to_text(view.error());
-  };
-  const auto expect = [&](const Scenario& scenario, const std::string& words) {
-    EXPECT_EQ(refusal(scenario).find("TransformerEngine " + words), 0u) << refusal(scenario);
-  };
-  expect(make_case({16}, 2, LayoutKind::striped), "supports only layout dual_chunk: striped");
-  expect(make_case({16}, 2, LayoutKind::dual_chunk, CommType::group_cast), "has no group_cast");
+  expect_te_refusal(make_case({16}, 2, LayoutKind::striped),
+                    "supports only layouts dual_chunk and contiguous: striped");
+  expect_te_refusal(make_case({16}, 2, LayoutKind::dual_chunk, CommType::group_cast),
+                    "has no group_cast");
   Scenario scenario = make_case({16}, 2);
   scenario.attention.window_left = 3;
-  expect(scenario, "does not support sliding window attention with cp_comm_type p2p");
+  expect_te_refusal(scenario, "does not support sliding window attention with cp_comm_type p2p");
   scenario = make_case({16}, 2);
   scenario.attention.mask_type = MaskType::causal_bottom_right;
-  expect(scenario, "refuses bottom-right masks");
-  expect(make_cross_case({16}, {8}, 2), "refuses causal masks over keys of other lengths");
+  expect_te_refusal(scenario, "refuses bottom-right masks");
+  expect_te_refusal(make_cross_case({16}, {8}, 2),
+                    "refuses causal masks over keys of other lengths");
   scenario = make_case({16}, 2);
   scenario.attention.chunk_size = 4;
-  expect(scenario, "has no chunked attention");
+  expect_te_refusal(scenario, "has no chunked attention");
   scenario = make_case({16, 14}, 2);
   scenario.batch.qkv_format = QkvFormat::bshd;
   scenario.batch.slots = scenario.batch.kv_slots = {16, 16};
-  expect(scenario,
-         "does not support padding in bshd under context parallelism: sequence 1 has 14 of 16");
+  expect_te_refusal(
+      scenario,
+      "does not support padding in bshd under context parallelism: sequence 1 has 14 of 16");
   scenario = make_case({16}, 2);
   scenario.attention.softmax_type = SoftmaxType::learnable;
-  expect(scenario, "has sinks only with a2a: p2p");
+  expect_te_refusal(scenario, "has sinks only with a2a: p2p");
   scenario = make_case({16}, 2, LayoutKind::dual_chunk, CommType::a2a);
   scenario.attention.heads = 2;
-  expect(scenario, "requires kv_heads % ranks == 0: 1 KV heads, 2 ranks");
+  expect_te_refusal(scenario, "requires kv_heads % ranks == 0: 1 KV heads, 2 ranks");
+}
+
+/// Packed tokens in order, keys gathered: TransformerEngine's NO_LOAD_BALANCE.
+Scenario in_order_case(std::vector<int64_t> lengths, std::vector<int64_t> slots, int32_t cp_size) {
+  Scenario scenario =
+      padded_case(std::move(lengths), std::move(slots), cp_size, CommType::all_gather);
+  scenario.parallel.layout = LayoutKind::contiguous;
+  return scenario;
+}
+
+bool has_note(const TeView& view, const std::string& words) {
+  return std::any_of(view.notes.begin(), view.notes.end(), [&](const std::string& note) {
+    return note.find(words) != std::string::npos;
+  });
+}
+
+void expect_tile(const TeTile& tile, const Sums& q, const Sums& q_padded, const Sums& kv) {
+  EXPECT_EQ(tile.lengths.cu_seqlens_q, q);
+  EXPECT_EQ(tile.cu_seqlens_q_padded, q_padded);
+  EXPECT_EQ(tile.lengths.cu_seqlens_kv, kv);
+  EXPECT_EQ(tile.shortcut_difference, "");
+}
+
+// Expected values: returned by get_no_load_balance_thd_causal_metadata of TransformerEngine 2.20.2.
+TEST(TeView, CutsABufferInOrderAcrossSequences) {
+  const TeView view = view_of(in_order_case({698, 137, 2041}, {704, 144, 2048}, 4));
+  ASSERT_EQ(view.tiles.size(), 4u) << "one step a rank";
+  expect_tile(view.tiles[0], {0, 698, 718, 718}, {0, 704, 724, 724}, {0, 698, 718, 718});
+  expect_tile(view.tiles[1], {0, 0, 117, 717}, {0, 0, 124, 724}, {0, 698, 835, 1435});
+  expect_tile(view.tiles[2], {0, 0, 0, 724}, {0, 0, 0, 724}, {0, 698, 835, 2159});
+  expect_tile(view.tiles[3], {0, 0, 0, 717}, {0, 0, 0, 724}, {0, 698, 835, 2876});
+  const TeTile& tile = view.tiles[1];
+  EXPECT_EQ(to_name(tile.section), "chunk");
+  EXPECT_EQ(tile.attn_mask_type, "padding_causal_bottom_right");
+  EXPECT_EQ(std::pair(tile.window_left, tile.window_right), (std::pair<int64_t, int64_t>(-1, 0)));
+  EXPECT_EQ(tile.cu_seqlens_kv_padded, (Sums{0, 704, 848, 2896}));
+  EXPECT_EQ(tile.kv_rank, -1);
+  EXPECT_TRUE(has_note(view, "NO_LOAD_BALANCE"));
+}
+
+TEST(TeView, BoundsTheQueriesOfABufferInOrderByTheChunkAndTheKeysByTheSlot) {
+  const TeTile cut = view_of(in_order_case({698, 137, 2041}, {704, 144, 2048}, 4)).tiles[0];
+  EXPECT_EQ(std::pair(cut.max_seqlen_q, cut.max_seqlen_kv),
+            (std::pair<int64_t, int64_t>(724, 2048)));
+  const TeTile whole = view_of(in_order_case({3, 3, 3, 3}, {3, 3, 3, 3}, 2)).tiles[0];
+  EXPECT_EQ(std::pair(whole.max_seqlen_q, whole.max_seqlen_kv),
+            (std::pair<int64_t, int64_t>(3, 3)));
+}
+
+TEST(TeView, CutsABufferInOrderThroughEmptySequences) {
+  const TeView view = view_of(in_order_case({5, 0, 7, 3}, {6, 2, 8, 4}, 4));
+  expect_tile(view.tiles[0], {0, 5, 5, 5, 5}, {0, 5, 5, 5, 5}, {0, 5, 5, 5, 5});
+  expect_tile(view.tiles[1], {0, 0, 0, 2, 2}, {0, 1, 3, 5, 5}, {0, 5, 5, 7, 7});
+  expect_tile(view.tiles[2], {0, 0, 0, 5, 5}, {0, 0, 0, 5, 5}, {0, 5, 5, 12, 12});
+  expect_tile(view.tiles[3], {0, 0, 0, 0, 3}, {0, 0, 0, 1, 5}, {0, 5, 5, 12, 15});
+}
+
+TEST(TeView, GivesTheTailOfABufferInOrderToTheLastSlot) {
+  // 17 tokens on four ranks: cu_seqlens_padded has to end with the buffer of 20.
+  const TeView view = view_of(in_order_case({7, 10}, {7, 10}, 4));
+  EXPECT_EQ(view.cu_seqlens_q_padded, (Sums{0, 7, 20}));
+  EXPECT_EQ(view.cu_seqlens_kv_padded, (Sums{0, 7, 20}));
+  EXPECT_EQ(view.max_seqlen_kv, 13);
+  expect_tile(view.tiles[0], {0, 5, 5}, {0, 5, 5}, {0, 5, 5});
+  expect_tile(view.tiles[1], {0, 2, 5}, {0, 2, 5}, {0, 7, 10});
+  expect_tile(view.tiles[2], {0, 0, 5}, {0, 0, 5}, {0, 7, 15});
+  expect_tile(view.tiles[3], {0, 0, 2}, {0, 0, 5}, {0, 7, 17});
+  EXPECT_TRUE(has_note(view, "the last slot has the 3 tokens that make it a multiple of 4"));
+}
+
+TEST(TeView, SaysWhichBackEndTakesThePaddingOfABufferInOrder) {
+  const std::string between = "only the fused back end takes padding between sequences",
+                    at_the_end = "only with pad_between_seqs = False";
+  const TeView full = view_of(in_order_case({7, 13}, {7, 13}, 4));
+  EXPECT_FALSE(has_note(full, between));
+  EXPECT_FALSE(has_note(full, at_the_end));
+  const TeView inside = view_of(in_order_case({6, 13}, {7, 13}, 4));
+  EXPECT_TRUE(has_note(inside, between));
+  EXPECT_FALSE(has_note(inside, at_the_end));
+  const TeView after = view_of(in_order_case({7, 12, 0}, {7, 13, 4}, 4));
+  EXPECT_FALSE(has_note(after, between));
+  EXPECT_TRUE(has_note(after, at_the_end));
+  const TeView tail = view_of(in_order_case({7, 10}, {7, 10}, 4));
+  EXPECT_TRUE(has_note(tail, at_the_end));
+}
+
+TEST(TeView, WarnsOfFlashAttentionTwoOnlyWhereChunksAreTwo) {
+  const std::string words = "FlashAttention 2 reads wrong rows";
+  EXPECT_TRUE(has_note(view_of(padded_case({16}, {16}, 2, CommType::all_gather)), words));
+  EXPECT_FALSE(has_note(view_of(in_order_case({16}, {16}, 2)), words));
+  EXPECT_FALSE(has_note(view_of(padded_case({16}, {16}, 2)), words));
+}
+
+TEST(TeView, RefusesBuffersInOrderThatTransformerEngineAsserts) {
+  const std::string only = "supports layout contiguous (NO_LOAD_BALANCE) only ";
+  Scenario scenario = in_order_case({16}, {16}, 2);
+  scenario.batch.qkv_format = QkvFormat::bshd;
+  expect_te_refusal(scenario, only + "in thd: bshd");
+  for (const CommType comm : {CommType::p2p, CommType::a2a, CommType::a2a_p2p}) {
+    scenario = in_order_case({16}, {16}, 4);
+    scenario.attention.heads = scenario.attention.kv_heads = 4;
+    scenario.parallel.comm_type = comm;
+    scenario.parallel.a2a_size = 2;
+    expect_te_refusal(scenario, only + "with all_gather: " + std::string(to_name(comm)));
+  }
+  scenario = in_order_case({16}, {16}, 2);
+  scenario.attention.mask_type = MaskType::padding;
+  expect_te_refusal(scenario, only + "with a causal mask: padding");
+  scenario = in_order_case({16}, {16}, 2);
+  scenario.attention.window_left = 5;
+  expect_te_refusal(scenario, only + "without a window: 5");
+  scenario = in_order_case({16}, {16}, 2);
+  scenario.attention.mask_type = MaskType::padding_causal_bottom_right;
+  expect_te_refusal(scenario, "refuses bottom-right masks");
+  scenario = in_order_case({16}, {16}, 2);
+  scenario.attention.softmax_type = SoftmaxType::learnable;
+  expect_te_refusal(scenario, "has sinks only with a2a: all_gather");
+}
+
+TEST(TeView, ShowsSoftcapWhereFlashAttentionTwoRuns) {
+  const auto capped = [](Scenario scenario) {
+    scenario.attention.softcap = 20.0;
+    scenario.attention.heads = scenario.attention.kv_heads = 4;
+    return scenario;
+  };
+  for (const CommType comm : {CommType::p2p, CommType::a2a, CommType::a2a_p2p}) {
+    Scenario scenario = capped(padded_case({16, 32}, {16, 32}, 4, comm));
+    scenario.parallel.a2a_size = 2;
+    EXPECT_TRUE(has_note(view_of(scenario), "softcap runs in FlashAttention 2"));
+  }
+  Scenario rows = capped(make_case({16}, 2, LayoutKind::dual_chunk, CommType::all_gather));
+  rows.batch.qkv_format = QkvFormat::bshd;
+  EXPECT_TRUE(has_note(view_of(rows), "softcap runs in FlashAttention 2"));
+  // In order, without padding between sequences, one list is right as lengths and as offsets.
+  EXPECT_EQ(view_of(capped(in_order_case({7, 10}, {7, 10}, 4))).tiles.size(), 4u);
+}
+
+TEST(TeView, RefusesSoftcapWhereOnlyOtherBackEndsWouldRun) {
+  const auto capped = [](Scenario scenario) {
+    scenario.attention.softcap = 20.0;
+    return scenario;
+  };
+  const std::string only = "has softcap only in FlashAttention 2, which ";
+  expect_te_refusal(capped(padded_case({16, 14}, {16, 16}, 2)),
+                    only + "takes no padding between sequences: sequence 1 has 14 of 16 tokens");
+  expect_te_refusal(capped(in_order_case({6, 13}, {7, 13}, 4)),
+                    only + "takes no padding between sequences: sequence 0 has 6 of 7 tokens");
+  expect_te_refusal(capped(padded_case({16}, {16}, 2, CommType::all_gather)),
+                    only + "reads wrong rows with all_gather of thd in layout dual_chunk");
+  Scenario sinks = capped(padded_case({16}, {16}, 2, CommType::a2a));
+  sinks.attention.heads = sinks.attention.kv_heads = 2;
+  sinks.attention.softmax_type = SoftmaxType::off_by_one;
+  expect_te_refusal(sinks,
+                    "has sinks only in the fused back end and softcap only in FlashAttention 2");
 }
 
 TEST(TeView, RefusesMoreNumbersThanAnybodyReads) {
@@ -233,7 +395,10 @@ Cells cells_of(const TeTile& tile, const TeLengths& lengths, const Plan& plan) {
         if (tile.window_left >= 0 && j < diagonal - tile.window_left) continue;
         if (tile.window_right >= 0 && j > diagonal + tile.window_right) continue;
         int64_t query = slot.q_begin + i, key = slot.kv_begin + tile.kv_begin + j;
-        if (tile.section == TeSection::chunk) {
+        if (parallel.layout == LayoutKind::contiguous) {
+          const int64_t share = plan.layout.slots.tokens / parallel.cp_size;
+          query = std::max(slot.q_begin, tile.rank * share) + i;
+        } else if (tile.section == TeSection::chunk) {
           const int64_t chunk = tile.step == 0 ? tile.rank : parts - 1 - tile.rank;
           query += chunk * (slot.q_slot / parts);
         } else if (tile.kv_rank >= 0) {
@@ -268,6 +433,7 @@ Cells planned_cells(const TeTile& tile, const Plan& plan) {
     }
   }
   if (tile.section != TeSection::chunk) return cells;
+  if (plan.scenario.parallel.layout == LayoutKind::contiguous) return cells;
   // The plan has both chunks of a rank in one step.
   const int64_t parts = 2 * plan.scenario.parallel.cp_size;
   const int64_t chunk = tile.step == 0 ? tile.rank : parts - 1 - tile.rank;
@@ -345,6 +511,44 @@ TEST(TeView, ComputesThePlansCellsExactlyWhereItSaysSo) {
   EXPECT_GT(wrong_shortcuts, 40);
   EXPECT_GT(floored_right, 100);
   EXPECT_GT(floored_wrong, 100);
+}
+
+TEST(TeView, ComputesThePlansCellsOfBuffersInOrder) {
+  int64_t cut = 0, tails = 0;
+  for (uint64_t seed = 0; seed < 300 && !testing::Test::HasFailure(); ++seed) {
+    std::mt19937_64 random(seed);
+    const auto draw = [&](int64_t most) {
+      return static_cast<int64_t>(random() % static_cast<uint64_t>(most));
+    };
+    const int32_t ranks = static_cast<int32_t>(1 + draw(6));
+    std::vector<int64_t> lengths, slots;
+    for (int64_t s = 1 + draw(5); s > 0; --s) {
+      slots.push_back(1 + draw(14));
+      lengths.push_back(draw(2) == 0 ? slots.back() : draw(slots.back() + 1));
+    }
+    Scenario scenario = in_order_case(lengths, slots, ranks);
+    scenario.numerics.backward = false;
+    const Result<Plan> plan = make_plan(scenario);
+    ASSERT_TRUE(plan.ok()) << show(scenario) << to_text(plan.error());
+    const Result<TeView> view = view_as_te(plan.value());
+    ASSERT_TRUE(view.ok()) << show(scenario) << to_text(view.error());
+    EXPECT_EQ(view.value().cu_seqlens_q_padded.back(), plan.value().layout.slots.tokens);
+    tails +=
+        plan.value().layout.slots.tokens == std::accumulate(slots.begin(), slots.end(), int64_t{0})
+            ? 0
+            : 1;
+    for (const TeTile& tile : view.value().tiles) {
+      const Cells cells = cells_of(tile, tile.lengths, plan.value());
+      EXPECT_EQ(cells, planned_cells(tile, plan.value()))
+          << "seed " << seed << ", rank " << tile.rank << "\n"
+          << show(scenario);
+      EXPECT_EQ(static_cast<int64_t>(cells.size()), tile.lengths.pairs);
+      EXPECT_EQ(tile.shortcut_difference, "");
+      cut += tile.lengths.cu_seqlens_q.back() == 0 ? 0 : 1;
+    }
+  }
+  EXPECT_GT(cut, 500);
+  EXPECT_GT(tails, 50);
 }
 
 }  // namespace
