@@ -1,5 +1,6 @@
 #include "sim/scenario/random_scenario.h"
 
+#include "sim/scenario/scenario_parts.h"
 #include "sim/scenario/slice_overlap.h"
 
 #include <algorithm>
