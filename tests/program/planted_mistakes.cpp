@@ -458,6 +458,10 @@ std::vector<PlantedMistake> make_mistakes() {
         for (double& value : answer.lse.values)
           value = round_to(Dtype::fp32, value + std::log(2.0));
       }));
+  add("LseInBf16", "rounded_to_bf16", "", "",
+      afterwards([](const Plan&, const RunInputs&, Answer& answer) {
+        round_all(answer.lse, Dtype::bf16);
+      }));
   add("Zeros", "zeros", "", "", afterwards([](const Plan&, const RunInputs&, Answer& answer) {
         std::fill(answer.out.values.begin(), answer.out.values.end(), 0.0);
       }));

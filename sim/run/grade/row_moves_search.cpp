@@ -170,7 +170,8 @@ class Moves {
   void look_for_narrow_values() {
     for (const auto& [narrow, name] : std::initializer_list<std::pair<Dtype, const char*>>{
              {Dtype::bf16, "rounded_to_bf16"}, {Dtype::fp16, "rounded_to_fp16"}}) {
-      if (unit_roundoff(narrow) <= unit_roundoff(search_.dtype) || tensor_.name == "lse") continue;
+      const Dtype own = tensor_.name == "lse" ? Dtype::fp32 : search_.dtype;
+      if (unit_roundoff(narrow) <= unit_roundoff(own)) continue;
       const auto& values = search_.seen.values;
       if (!std::all_of(values.begin(), values.end(), [&, type = narrow](double value) {
             return !std::isfinite(value) || round_to(type, value) == value;
