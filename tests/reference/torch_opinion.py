@@ -69,6 +69,7 @@ def fill_attention(scenario):
         "softcap": 0.0,
         "softmax_type": "vanilla",
         "rope_theta": 0.0,
+        "rope_q_position": "auto",
         "kv_heads": given["heads"],
     }
     filled.update(given)
@@ -78,6 +79,12 @@ def fill_attention(scenario):
     if filled["softmax_scale"] == 0.0:
         filled["softmax_scale"] = 1.0 / math.sqrt(filled["head_dim_qk"])
     return filled
+
+
+def slot_multiple(batch):
+    """What slots that nobody gave are rounded up to."""
+    is_given = "slots" in batch or ("lengths" in batch and "seqlen" in batch)
+    return 1 if is_given else batch.get("slot_multiple", 1)
 
 
 def fill_lengths(batch):
@@ -94,10 +101,13 @@ def fill_lengths(batch):
             batch.get("kv_lengths", [batch.get("kv_seqlen", batch["seqlen"])] * len(lengths))
         )
 
+    multiple = slot_multiple(batch)
+
     def default_slots(valid, seqlen):
         if is_packed:
-            return list(valid)
-        return [max(valid, default=0) if seqlen is None else seqlen] * len(valid)
+            return [round_up(length, multiple) for length in valid]
+        longest = max(valid, default=0) if seqlen is None else seqlen
+        return [round_up(longest, multiple)] * len(valid)
 
     slots = list(batch.get("slots", default_slots(lengths, batch.get("seqlen"))))
     if "kv_slots" in batch:
@@ -128,15 +138,18 @@ def tail_multiple(parallel):
 
 def place_slots(valid, slots, scenario, tokens, what):
     """(begin, valid) of every sequence; checks the buffer's size against the layout's rule."""
-    parallel = scenario["parallel"]
-    if parallel.get("layout", "dual_chunk") == "dual_chunk":
-        slots = [round_up(slot, 2 * parallel["cp_size"]) for slot in slots]
+    parallel, batch = scenario["parallel"], scenario["batch"]
+    layout = parallel.get("layout", "dual_chunk")
+    # bshd and sbhd: these layouts cut every row alone.
+    cuts_rows = batch.get("qkv_format", "thd") != "thd" and layout in ("contiguous", "dual_chunk_packed", "striped")
+    cut = 2 * parallel["cp_size"] if layout == "dual_chunk" else tail_multiple(parallel) if cuts_rows else 1
+    slots = [round_up(slot, math.lcm(cut, slot_multiple(batch))) for slot in slots]
     places, begin = [], 0
     for length, slot in zip(valid, slots):
         places.append((begin, length))
         begin += slot
     multiple = tail_multiple(parallel)
-    if not scenario["batch"].get("pad_between_seqs", True):
+    if cuts_rows or not batch.get("pad_between_seqs", True):
         multiple = 1
     # Imported orders say themselves how many ids they hold.
     is_free = parallel.get("layout") == "indices"
@@ -213,12 +226,12 @@ def build_mask(attention, num_queries, num_keys, first_query, first_key):
     return visible
 
 
-def rotate(rows, theta):
-    """Rotary embedding of [positions, heads, head_dim] in non-interleaved halves."""
+def rotate(rows, theta, first=0):
+    """Rotary embedding of [positions, heads, head_dim] in non-interleaved halves; the first row is at this position."""
     lanes = rows.shape[2]
     half = lanes // 2
     lane = torch.arange(half, dtype=torch.float64)
-    position = torch.arange(rows.shape[0], dtype=torch.float64)
+    position = torch.arange(rows.shape[0], dtype=torch.float64) + first
     angle = torch.outer(position, theta ** (-2.0 * lane / lanes)).unsqueeze(1)
     low, high, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
     turned_low = low * torch.cos(angle) - high * torch.sin(angle)
@@ -291,7 +304,9 @@ def run_sequence(attention, tensors, opinion, place, mask, sink):
     v = torch.tensor(tensors["v"][keys]).requires_grad_("dq" in opinion)
     turned_q, turned_k = q, k
     if attention["rope_theta"] > 0.0:
-        turned_q, turned_k = rotate(q, attention["rope_theta"]), rotate(k, attention["rope_theta"])
+        ends = attention["attn_mask_type"].endswith("bottom_right") if attention["rope_q_position"] == "auto" else attention["rope_q_position"] == "end"
+        first = k.shape[0] - q.shape[0] if ends else 0
+        turned_q, turned_k = rotate(q, attention["rope_theta"], first), rotate(k, attention["rope_theta"])
     out, lse, max_logit = attend(attention, turned_q[seeing], turned_k, v, sink, mask[seeing])
     opinion["out"][rows][seeing.numpy()] = out.detach().numpy()
     opinion["lse"][rows][seeing.numpy()] = lse.numpy()
