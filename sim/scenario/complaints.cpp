@@ -8,6 +8,9 @@ namespace cpscope {
 namespace {
 
 constexpr size_t kShownComplaints = 50;
+// A longer message would not fit on a screen. The last line, with the place, is part of it.
+constexpr size_t kShownTextBytes = 1'950;
+constexpr size_t kLastLineBytes = 80;
 constexpr size_t kShownBytes = 60;
 // A longer name cannot be a typing error of a known one; the limit keeps the edit table small.
 constexpr size_t kLongestComparedName = 64;
@@ -75,14 +78,20 @@ Error Complaints::to_error() const {
   std::vector<Entry> sorted = entries_;
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Entry& a, const Entry& b) { return a.position < b.position; });
-  if (sorted.size() > kShownComplaints) sorted.resize(kShownComplaints);
 
   Error error{has_bad_input_ ? ErrorKind::bad_input : ErrorKind::refused, {}};
-  for (Entry& entry : sorted) error.complaints.push_back(std::move(entry.complaint));
-  const int64_t hidden = count_ - static_cast<int64_t>(sorted.size());
+  size_t bytes = path_.size() + kLastLineBytes, shown = 0;
+  for (; shown < std::min(sorted.size(), kShownComplaints); ++shown) {
+    const Complaint& complaint = sorted[shown].complaint;
+    constexpr size_t kMarks = 5;  // ": ", "; " and the end of the line
+    bytes += complaint.where.size() + complaint.what.size() + complaint.hint.size() + kMarks;
+    if (shown > 0 && bytes > kShownTextBytes) break;
+    error.complaints.push_back(complaint);
+  }
+  const int64_t hidden = count_ - static_cast<int64_t>(shown);
   if (hidden > 0) {
-    error.complaints.push_back({fmt::format("further problems that are not shown: {}", hidden),
-                                show_place(path_, sorted.back().position),
+    error.complaints.push_back({fmt::format("and {} more", hidden),
+                                show_place(path_, sorted[shown - 1].position),
                                 "repair the ones above first"});
   }
   return error;
@@ -121,7 +130,7 @@ std::optional<std::string_view> find_nearest_name(std::string_view name,
                                                   std::span<const std::string_view> known) {
   if (name.size() > kLongestComparedName) return std::nullopt;
   std::optional<std::string_view> nearest;
-  size_t fewest = std::max<size_t>(2, name.size() / 2) + 1;
+  size_t fewest = std::max<size_t>(2, name.size() / 3) + 1;
   for (const std::string_view candidate : known) {
     const size_t edits = count_edits(name, candidate);
     if (edits < fewest) {

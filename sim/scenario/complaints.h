@@ -27,7 +27,7 @@ std::string show_place(const std::string& path, SourcePosition position);
 SourcePosition find_stop(std::string_view text, size_t bytes_read);
 
 /// Collects all errors of one file, so that the user can repair them in one go. Shows at most 50
-/// complaints, in the order of the file; the rest are counted.
+/// complaints, less than 2000 bytes of text, in the order of the file; the rest are counted.
 class Complaints {
  public:
   explicit Complaints(std::string path) : path_(std::move(path)) {}

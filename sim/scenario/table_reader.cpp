@@ -1,11 +1,46 @@
 #include "sim/scenario/table_reader.h"
 
+#include "sim/scenario/entry_faults.h"
+
 #include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
 
 namespace cpscope {
+namespace {
+
+bool is_integer_in(const TomlValue& value, int64_t min, int64_t max) {
+  return value.kind() == TomlKind::integer && value.integer() >= min && value.integer() <= max;
+}
+
+/// Why a value that is_integer_in rejects is one: the kind of EntryFaults.
+enum class BadInteger : size_t { other_type, below, above };
+
+BadInteger find_bad_integer(const TomlValue& value, int64_t min) {
+  if (value.kind() != TomlKind::integer) return BadInteger::other_type;
+  return value.integer() < min ? BadInteger::below : BadInteger::above;
+}
+
+EntryFaults::Wording describe_bad_integer(const TomlValue& value, int64_t min, int64_t max) {
+  EntryFaults::Wording wording{.position = value.position(),
+                               .one = fmt::format("must be an integer from {} to {}", min, max),
+                               .many = "values are no integers",
+                               .shown = show_value_of(value),
+                               .hint = fmt::format("this is {}", describe_kind(value.kind()))};
+  const BadInteger why = find_bad_integer(value, min);
+  if (why == BadInteger::below) wording.many = fmt::format("values are below {}", min);
+  if (why == BadInteger::above) wording.many = fmt::format("values are above {}", max);
+  if (why != BadInteger::other_type) {
+    wording.hint = fmt::format("give a value from {} to {}", min, max);
+  }
+  if (value.kind() == TomlKind::floating) {
+    wording.hint = "write it without a decimal point or exponent";
+  }
+  return wording;
+}
+
+}  // namespace
 
 TableReader::TableReader(TomlValue value, std::string name, std::span<const std::string_view> known,
                          Complaints& complaints)
@@ -77,17 +112,10 @@ void TableReader::complain_of_unknown() const {
 
 bool TableReader::check_integer(const std::string& name, const TomlValue& value, int64_t min,
                                 int64_t max) const {
-  if (value.kind() == TomlKind::integer && value.integer() >= min && value.integer() <= max) {
-    return true;
-  }
-  const bool is_integer = value.kind() == TomlKind::integer;
-  std::string hint = is_integer ? fmt::format("give a value from {} to {}", min, max)
-                                : fmt::format("this is {}", describe_kind(value.kind()));
-  if (value.kind() == TomlKind::floating) hint = "write it without a decimal point or exponent";
-  complaints_.add(
-      value.position(),
-      fmt::format("{} must be an integer from {} to {}: {}", name, min, max, show_value_of(value)),
-      std::move(hint));
+  if (is_integer_in(value, min, max)) return true;
+  const EntryFaults::Wording wording = describe_bad_integer(value, min, max);
+  complaints_.add(wording.position, fmt::format("{} {}: {}", name, wording.one, wording.shown),
+                  wording.hint);
   return false;
 }
 
@@ -152,20 +180,19 @@ std::optional<std::vector<int64_t>> TableReader::integers(std::string_view key, 
   }
   std::vector<int64_t> numbers;
   numbers.reserve(static_cast<size_t>(value.size()));
-  bool is_valid = true;
+  EntryFaults faults;
   for (int64_t i = 0; i < value.size(); ++i) {
     const TomlValue item = value.item(i);
-    const bool is_plain =
-        item.kind() == TomlKind::integer && item.integer() >= min && item.integer() <= max;
-    // The name with the index is built only for complaints: lists can have millions of entries.
-    if (!is_plain) {
-      is_valid = check_integer(fmt::format("{}[{}]", full_name(key), i), item, min, max);
-      continue;
+    if (is_integer_in(item, min, max)) {
+      numbers.push_back(item.integer());
+    } else {
+      faults.add(static_cast<size_t>(find_bad_integer(item, min)), i,
+                 [&] { return describe_bad_integer(item, min, max); });
     }
-    numbers.push_back(item.integer());
   }
-  if (!is_valid || numbers.size() != static_cast<size_t>(value.size())) return std::nullopt;
-  return numbers;
+  if (faults.is_empty()) return numbers;
+  faults.report_to(complaints_, full_name(key));
+  return std::nullopt;
 }
 
 std::optional<size_t> TableReader::find_choice(std::string_view key,

@@ -94,7 +94,8 @@ TEST(ScenarioBatch, RefusesRulesThatDisagree) {
 
 TEST(ScenarioBatch, CountsTokensWithoutOverflow) {
   expect_contains(reject_batch("lengths = [4611686018427387904, 4611686018427387904]\n"),
-                  "batch.lengths[0] must be an integer from 0 to 2147483647");
+                  "lesson.toml:6:12: batch.lengths[0..1]: 2 values are above 2147483647, first "
+                  "4611686018427387904; give a value from 0 to 2147483647");
   expect_contains(reject_batch("lengths = [2147483647, 1]\n"),
                   "sums to more tokens than the limit of 2147483647: 2147483648");
   expect_contains(reject_batch("lengths = [1]\nslots = [2147483648]\n"), "batch.slots[0]");
@@ -102,6 +103,20 @@ TEST(ScenarioBatch, CountsTokensWithoutOverflow) {
                   "more tokens than the limit");
   expect_contains(reject_batch("batch_size = 4194305\nseqlen = 0\n"), "batch.batch_size");
   EXPECT_EQ(parse_batch("lengths = [2147483647]\n").slots, (Lengths{2147483647}));
+}
+
+TEST(ScenarioBatch, SaysOnceThatAListIsWrongEverywhere) {
+  std::string list = "-3";
+  for (int i = 1; i < 64; ++i) list += ", -4";
+  EXPECT_EQ(reject_batch("lengths = [" + list + "]\n"),
+            "lesson.toml:6:12: batch.lengths[0..63]: 64 values are below 0, first -3; give a value "
+            "from 0 to 2147483647");
+  // Each kind of fault by itself; a single entry keeps its own words.
+  EXPECT_EQ(reject_batch("lengths = [5, -1, 1.0, -2, \"4\", -9]\n"),
+            "lesson.toml:6:15: batch.lengths[1..5]: 3 values are below 0, first -1; give a value "
+            "from 0 to 2147483647\n"
+            "lesson.toml:6:19: batch.lengths[2..4]: 2 values are no integers, first the float 1.0; "
+            "write it without a decimal point or exponent");
 }
 
 TEST(ScenarioBatch, TakesLengthsFromAGenerator) {
@@ -171,6 +186,52 @@ TEST(ScenarioSlices, RefuseBoundsOutsideTheValidTokens) {
   expect_contains(reject("[0, 1, 0, 1]"), "must be a list of 5 entries: an array of 4 values");
   expect_contains(reject("[0, 1, 0, 1.0, \"full\"]"), "must begin with 4 integers: the float 1.0");
   expect_contains(reject("3"), "attention.slices[0] must be a list of 5 entries: 3");
+}
+
+TEST(ScenarioSlices, AreOneComplaintHoweverManyAreWrong) {
+  const auto reject = [](const std::string& entry) {
+    ScenarioText text;
+    text.attention += "attn_mask_type = \"slices\"\nslices = [";
+    for (int i = 0; i < 100; ++i) text.attention += entry + ", ";
+    text.attention += "]\n";
+    const Result<LoadedScenario> loaded = parse(text);
+    EXPECT_FALSE(loaded.ok()) << entry;
+    EXPECT_EQ(loaded.error().complaints.size(), 1u) << to_text(loaded.error());
+    return to_text(loaded.error());
+  };
+  expect_contains(reject("3"),
+                  "attention.slices[0..99]: 100 entries must be lists of 5 entries, first 3; write "
+                  "[q0, q1, k0, k1, \"full\"]");
+  expect_contains(reject("[0, 1, 0, 1, \"ful\"]"),
+                  "attention.slices[0..99]: 100 entries have no such type, first \"ful\"");
+  expect_contains(reject("[0, 31, 0, 1, \"full\"]"),
+                  "100 entries must satisfy 0 <= q0 <= q1 <= 30, first 0, 31");
+  expect_contains(
+      reject("[0, 1, 0, 1, \"full\"]"),
+      "attention.slices[0] and attention.slices[1] overlap, first at query 0, key 0; "
+      "each visible pair must be in one slice only; at least 10 pairs of slices overlap");
+}
+
+TEST(ScenarioSlices, AreMergedOnlyWhereNeighboursTouch) {
+  const auto reject = [](auto write_slice) {
+    ScenarioText text;
+    text.batch = "lengths = [100002]\n";
+    text.attention += "attn_mask_type = \"slices\"\nslices = [";
+    for (int i = 0; i < 100'001; ++i) text.attention += write_slice(i) + ", ";
+    text.attention += "]\n";
+    return parse_invalid(text);
+  };
+  expect_contains(
+      reject([](int i) {
+        return "[" + std::to_string(i) + "," + std::to_string(i + 1) + ",0,1,\"full\"]";
+      }),
+      "more entries than the limit of 100000: 100001; merge neighbours that touch: 100000 in the "
+      "list do, first [0] and [1]");
+  expect_contains(reject([](int i) {
+                    const std::string from = std::to_string(i), to = std::to_string(i + 1);
+                    return "[" + from + "," + to + "," + from + "," + to + ",\"full\"]";
+                  }),
+                  "no neighbours in the list touch, so none can be merged");
 }
 
 TEST(ScenarioSlices, NameBothSlicesThatShareACell) {
