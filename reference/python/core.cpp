@@ -10,6 +10,7 @@
 #include "sim/plan/planner/planner.h"
 #include "sim/run/grade/case.h"
 #include "sim/run/run_inputs.h"
+#include "sim/scenario/foreign_keys.h"
 #include "sim/scenario/key_place.h"
 #include "sim/scenario/order_file.h"
 #include "sim/scenario/scenario_parts.h"
@@ -45,6 +46,14 @@ nb::dict known_keys() {
   add("parallel", kParallelKeys);
   add("numerics", kNumericsKeys);
   return keys;
+}
+
+/// What to write for a key of another framework; nothing for any other key. `value` is TOML, or
+/// empty if it has no short form.
+std::optional<std::string> explain_key(const std::string& key, const std::string& value) {
+  const Result<TomlDocument> document = TomlDocument::parse("value = " + value, "<value>");
+  const TomlValue read = document ? document.value().root().member("value") : TomlValue();
+  return explain_foreign_key(key, read, std::nullopt);
 }
 
 /// Every value that the scenario has, defaults filled in, by the contract's names.
@@ -246,6 +255,7 @@ void bind_scenario(nb::module_& module) {
           "lines"_a)
       .def("te", &te_document, "as_text"_a);
   module.def("known_keys", &known_keys);
+  module.def("explain_key", &explain_key, "key"_a, "value"_a);
   module.def(
       "parse",
       [](const std::string& text, const std::string& path) {

@@ -1,3 +1,4 @@
+#include "sim/scenario/foreign_keys.h"
 #include "sim/scenario/scenario_parts.h"
 
 #include <algorithm>
@@ -75,12 +76,18 @@ std::string find_home(std::string_view key) {
 void check_table(const TableReader& table) {
   for (const TomlMember& member : table.members()) {
     if (table.is_known(member.key)) continue;
+    const std::string home = find_home(member.key);
+    if (const auto hint = explain_foreign_key(member.key, member.value, table.name());
+        home.empty() && hint) {
+      table.complain_unknown(member, *hint);
+      continue;
+    }
     if (const auto reason = find_refusal(member.key)) {
       table.complaints().refuse(member.key_position, fmt::format("{}: {}", *reason, member.key),
                                 "leave it out");
       continue;
     }
-    table.complain_unknown(member, find_home(member.key));
+    table.complain_unknown(member, home);
   }
 }
 

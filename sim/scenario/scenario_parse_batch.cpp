@@ -121,6 +121,9 @@ bool BatchBuilder::check_sum(const Lengths& slots, std::string_view key) const {
 
 bool BatchBuilder::repeat_seqlen() {
   if (!request_.batch_size || !request_.seqlen) {
+    for (const std::string_view key : {"lengths", "batch_size", "seqlen"}) {
+      if (table_.has_foreign(key)) return false;
+    }
     const bool has_half = request_.batch_size || request_.seqlen;
     table_.require(has_half ? (request_.batch_size ? "seqlen" : "batch_size") : "lengths",
                    "give lengths, or batch_size and seqlen, or generator");

@@ -1,6 +1,8 @@
 #include "sim/scenario/table_reader.h"
 
 #include "sim/scenario/entry_faults.h"
+#include "sim/scenario/foreign_keys.h"
+#include "sim/scenario/foreign_values.h"
 
 #include <algorithm>
 #include <cmath>
@@ -82,8 +84,14 @@ void TableReader::complain(std::string_view key, const std::string& what, std::s
   complaints_.add(place(key), fmt::format("{}{}{}", full_name(key), gap, what), std::move(hint));
 }
 
+bool TableReader::has_foreign(std::string_view key) const {
+  return std::any_of(members_.begin(), members_.end(), [&](const TomlMember& member) {
+    return !is_known(member.key) && find_own_key(member.key) == key;
+  });
+}
+
 void TableReader::require(std::string_view key, std::string hint) const {
-  if (has(key)) return;
+  if (has(key) || has_foreign(key)) return;
   complaints_.add(position_, fmt::format("a required key is missing: {}", full_name(key)),
                   std::move(hint));
 }
@@ -205,7 +213,9 @@ std::optional<size_t> TableReader::find_choice(std::string_view key,
   }
   std::string hint = "choose " + show_choices(names);
   if (value.kind() == TomlKind::text) {
-    if (const auto nearest = find_nearest_name(value.text(), names)) {
+    if (const auto foreign = explain_foreign_value(key, value.text(), names)) {
+      hint = *foreign;
+    } else if (const auto nearest = find_nearest_name(value.text(), names)) {
       hint =
           fmt::format("did you mean {}? Choices are {}", show_text(*nearest), show_choices(names));
     }

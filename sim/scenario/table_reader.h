@@ -21,8 +21,11 @@ class TableReader {
   TableReader(TomlValue value, std::string name, std::span<const std::string_view> known,
               Complaints& complaints);
 
+  const std::string& name() const { return name_; }
   bool is_table() const { return is_table_; }
   bool has(std::string_view key) const { return find(key).kind() != TomlKind::none; }
+  /// True if the key is given by its name in another framework, which is a complaint by itself.
+  bool has_foreign(std::string_view key) const;
   TomlValue find(std::string_view key) const;
   /// The position of the value; the position of the table if there is no value.
   SourcePosition place(std::string_view key) const;
@@ -48,7 +51,7 @@ class TableReader {
     return values[*index];
   }
 
-  /// Complains if the key is absent.
+  /// Complains if the key is absent, under its name in another framework too.
   void require(std::string_view key, std::string hint) const;
   /// Complains about a key's value: the full name, then `what`.
   void complain(std::string_view key, const std::string& what, std::string hint) const;

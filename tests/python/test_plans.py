@@ -147,6 +147,8 @@ def test_a_bad_text_says_where_it_is_wrong(text, kind, words):
     ({"cu_seqlens": [0, 5, 3]}, cpscope.InputError, "cu_seqlens must not fall: 5, then 3"),
     ({"cu_seqlens": [1, 5]}, cpscope.InputError, "must begin with 0"),
     ({"cu_seqlens": [0.0, 5.0]}, cpscope.InputError, "must be whole numbers: float64"),
+    ({"lengths": [-3] * 64}, cpscope.ScenarioError, r"lengths\[0..63\]: 64 values are below 0, first -3"),
+    ({"layout": "zigzag"}, cpscope.ScenarioError, 'layout = "zigzag": use layout = "dual_chunk"'),
     ({"lengths": [3], "cu_seqlens": [0, 3]}, cpscope.InputError, "say the same"),
     ({"lengths": [3], "title": object()}, cpscope.InputError, "no value of this type: object"),
     ({"lengths": [3], "title": 'a "b"\n', "heads": 0}, cpscope.ScenarioError, "heads"),
@@ -250,16 +252,31 @@ def small(**keys):
     return cpscope.Scenario.of(**{**dict(heads=4, head_dim=16, lengths=[64], cp_size=2), **keys})
 
 
-@pytest.mark.parametrize("theirs, ours", [("num_heads", "heads"), ("num_gqa_groups", "kv_heads"), ("causal", "attn_mask_type"),
-                                          ("mask", "attn_mask_type"), ("sliding_window", "window_size"), ("cp", "cp_size")])
-def test_names_of_other_frameworks_get_the_key_that_is_meant(theirs, ours):
+@pytest.mark.parametrize("theirs, value, hint", [
+    ("num_heads", 4, "num_heads = 4: use heads = 4"),
+    ("num_gqa_groups", 2, "num_gqa_groups = 2: use kv_heads = 2"),
+    ("causal", True, 'causal = True: use attn_mask_type = "causal"'),
+    ("mask", np.zeros((2, 2), bool), "mask = [[False, False], [False, False]]: use attn_mask_type "
+     '(a mask of any other shape is attn_mask_type = "slices")'),
+    ("mask", object(), 'mask: use attn_mask_type (a mask of any other shape is attn_mask_type = "slices")'),
+    ("sliding_window", 8, "sliding_window = 8: use window_size = [7, 0] (their window counts the token itself)"),
+    ("position_ids", np.array([[0, 1, 2, 0, 1]]), "position_ids = [[0, 1, 2, 0, 1]]: use lengths = [3, 2] "
+     "(a document begins where they restart)"),
+    ("params_dtype", np.float16, 'params_dtype = "fp16": use dtype = "fp16"'),
+    ("cp", 4, "cp = 4: use cp_size = 4")])
+def test_names_of_other_frameworks_get_the_key_that_is_meant(theirs, value, hint):
     with pytest.raises(cpscope.ScenarioError) as raised:
-        small(**{theirs: 4})
-    assert str(raised.value) == f"a scenario has no key {theirs}; did you mean {ours}?"
+        small(**{theirs: value})
+    assert str(raised.value) == f"a scenario has no key {theirs}; {hint}"
 
 
 def test_number_types_may_be_those_of_numpy_and_torch():
     assert small(dtype=np.float16).dtype == small(dtype=np.dtype("float16")).dtype == "fp16"
+    assert small(accumulate=np.float32) == small(accumulate="fp32")
+    with pytest.raises(cpscope.ScenarioError, match='numerics.dtype is not one of its choices: "int8"'):
+        small(dtype=np.int8)
+    with pytest.raises(cpscope.ScenarioError, match='dtype = "bfloat16": use dtype = "bf16"'):
+        small(dtype="bfloat16")
     torch = pytest.importorskip("torch", reason="requires torch: it is not installed")
     assert small(dtype=torch.bfloat16).dtype == "bf16"
 

@@ -28,16 +28,10 @@ _BOUNDARIES = {"cu_seqlens": "lengths", "cu_seqlens_q": "lengths", "cu_seqlens_p
 # Sizes in PackedSeqParams that follow from its boundaries.
 _FOLLOW = ("max_seqlen", "max_seqlen_q", "max_seqlen_kv", "total_tokens")
 
-# Names of the keys in frameworks.
-_CALLED_ELSEWHERE = {
-    "num_heads": "heads", "num_attention_heads": "heads", "n_heads": "heads", "nheads": "heads", "num_kv_heads": "kv_heads",
-    "num_key_value_heads": "kv_heads", "num_gqa_groups": "kv_heads", "num_query_groups": "kv_heads", "kv_channels": "head_dim",
-    "head_size": "head_dim", "causal": "attn_mask_type", "is_causal": "attn_mask_type", "mask": "attn_mask_type",
-    "mask_type": "attn_mask_type", "scale": "softmax_scale", "sliding_window": "window_size", "window": "window_size",
-    "batch": "batch_size", "seq_len": "seqlen", "seqlens": "lengths", "cp": "cp_size", "world_size": "cp_size",
-    "context_parallel_size": "cp_size", "cp_comm": "cp_comm_type", "qkv_layout": "qkv_format", "num_ranks": "cp_size", "ranks": "cp_size"}
-
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+
+# An array of more values is not shown in a message.
+_SHOWN_VALUES = 100_000
 
 _ANSWERS = ("out", "lse", "max_logit", "dq", "dk", "dv", "d_sink")
 
@@ -48,9 +42,24 @@ def shipped() -> list[str]:
 
 
 def _name_of_dtype(value: Any) -> Any:
-    """"bf16" for torch.bfloat16, numpy's and ml_dtypes' float types; anything else unchanged."""
-    name = getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
-    return value if isinstance(value, str) else _DTYPES.get(name, value)
+    """"bf16" for bfloat16 of torch, jax or ml_dtypes, likewise numpy's types; "int8" and similar for other types of numbers;
+    anything else unchanged."""
+    if isinstance(value, (str, int, float, list, tuple, Mapping)) or (hasattr(value, "tolist") and not isinstance(value, type)):
+        return value
+    name = str(getattr(value, "name", None) or getattr(value, "__name__", None) or value).removeprefix("torch.")
+    is_number_type = re.fullmatch(r"u?int\d+|b?float\d+(_\w+)?|bool|complex\d+", name)
+    return _DTYPES.get(name, name) if is_number_type else value
+
+
+def _explain(key: str, value: Any) -> str | None:
+    """What to write for a key of another framework."""
+    try:
+        is_short = isinstance(value, type) or math.prod(getattr(value, "shape", ())) <= _SHOWN_VALUES
+        text = _toml(_name_of_dtype(value)) if is_short else ""
+    except Exception:  # a value of any type: the key alone is explained
+        text = ""
+    hint = _core.explain_key(key, text)
+    return hint and re.sub(r"\b(true|false)\b", lambda found: found[1].title(), hint)
 
 
 def _toml(value: Any) -> str:
@@ -119,18 +128,18 @@ def _text_of_keys(keys: dict[str, Any]) -> str:
         if key in given:
             raise input_error(f"{given[key]} and {name} say the same", "give one of them")
         given[key] = name
-        if key in _CALLED_ELSEWHERE:
-            unknown.append(Complaint(f"a scenario has no key {key}", "", f"did you mean {_CALLED_ELSEWHERE[key]}?"))
-            continue
         if name in _BOUNDARIES:
             value = _lengths_of(value, name)
         table = known.get(key)
+        if table is None and (hint := _explain(key, value)) is not None:
+            unknown.append(Complaint(f"a scenario has no key {key}", "", hint))
+            continue
         if table is None:
             # In the table of the most similar key, so that the complaint names that key.
             near = difflib.get_close_matches(key, known, 1)
             table = known[near[0]] if near else "attention"
         try:
-            tables[table].append(f"{key} = {_toml(_name_of_dtype(value) if key == 'dtype' else value)}")
+            tables[table].append(f"{key} = {_toml(_name_of_dtype(value))}")
         except InputError as error:
             raise InputError([Complaint(f"{name}: {one.what}", one.where, one.hint) for one in error.complaints]) from None
     if unknown:
