@@ -158,6 +158,7 @@ Json order_json(const OrderImport& order, OrderSource source) {
   json["same_layout"] = order.same_layout.empty() ? Json(nullptr) : Json(order.same_layout);
   json["notes"] = order.notes;
   json["differences"] = order.differences;
+  json["ignored"] = order.ignored;
   json["ranks"] = order.ranks;
   if (!order.kv_ranks.empty()) json["kv_ranks"] = order.kv_ranks;
   return json;

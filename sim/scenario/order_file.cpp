@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -147,29 +148,23 @@ bool OrderEvents::number_unsigned(uint64_t number) {
 }
 
 /// Says why the ranks' lists are not a partition of 0..n-1 with n >= tokens.
-std::optional<std::string> find_partition_fault(const Lists& ranks, std::string_view name,
-                                                int64_t tokens) {
-  int64_t count = 0;
-  for (const std::vector<int64_t>& ids : ranks) count += static_cast<int64_t>(ids.size());
-  if (count < tokens) {
-    return fmt::format("{} holds fewer ids than the slots of the batch: {} ids, {} slots", name,
-                       count, tokens);
-  }
-  std::vector<bool> is_owned(static_cast<size_t>(count), false);
+std::optional<std::string> find_order_fault(const Lists& ranks, int64_t tokens,
+                                            const BatchPlaces& places) {
+  int64_t count = 0, last = -1;
   for (const std::vector<int64_t>& ids : ranks) {
-    for (const int64_t id : ids) {
-      if (id >= count) {
-        return fmt::format("{} is not a permutation of 0..{}: id {} is out of range", name,
-                           count - 1, id);
-      }
-      if (is_owned[static_cast<size_t>(id)]) {
-        return fmt::format("{} is not a permutation of 0..{}: id {} appears twice", name, count - 1,
-                           id);
-      }
-      is_owned[static_cast<size_t>(id)] = true;
-    }
+    count += static_cast<int64_t>(ids.size());
+    for (const int64_t id : ids) last = std::max(last, id);
   }
-  return std::nullopt;
+  // Ids behind the slots are padding that the order adds, if there are any.
+  const int64_t expected = last < tokens ? tokens : std::max(count, tokens);
+  const std::optional<std::string> fault = describe_partition_fault(ranks, expected, places);
+  if (!fault) return std::nullopt;
+  std::string text = fmt::format("{}: {} ids for {} slots", *fault, count, tokens);
+  const int64_t valid = std::reduce(places.lengths.begin(), places.lengths.end(), int64_t{0});
+  if (!places.lengths.empty() && valid != tokens) {
+    text += fmt::format(" (the batch has {} tokens, {} with padding)", valid, tokens);
+  }
+  return text;
 }
 
 /// Cuts the rearrange list into one contiguous part per rank. Empty if the length does not divide.
@@ -221,7 +216,7 @@ std::optional<std::string> build_order(OrderContent& content, const OrderDemand&
   if (auto fault = take_ranks(content.ranks, content.rearrange, "", demand.cp_size, order.ranks)) {
     return fault;
   }
-  if (auto fault = find_partition_fault(order.ranks, "ranks", demand.tokens)) return fault;
+  if (auto fault = find_order_fault(order.ranks, demand.tokens, demand.places)) return fault;
   if (!has_kv) {
     order.kv_ranks = order.ranks;
     return std::nullopt;
@@ -230,7 +225,8 @@ std::optional<std::string> build_order(OrderContent& content, const OrderDemand&
                               order.kv_ranks)) {
     return fault;
   }
-  return find_partition_fault(order.kv_ranks, "kv_ranks", demand.kv_tokens);
+  const auto fault = find_order_fault(order.kv_ranks, demand.kv_tokens, demand.kv_places);
+  return fault ? std::optional("kv_ranks: " + *fault) : std::nullopt;
 }
 
 }  // namespace

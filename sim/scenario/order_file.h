@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/base/result.h"
+#include "sim/scenario/partition_fault.h"
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
@@ -15,6 +16,7 @@ struct OrderDemand {
   int64_t tokens = 0;     // sum of the slots: the order must hold at least this many ids
   int64_t kv_tokens = 0;  // the same for KV
   bool self_attention = true;
+  BatchPlaces places = {}, kv_places = {};  // for messages
 };
 
 /// Reads the JSON text of an order file: {"cp_size", "ranks", "kv_ranks"}, {"cp_size",

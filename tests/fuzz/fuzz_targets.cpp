@@ -4,6 +4,7 @@
 #include "sim/run/record/integer_file.h"
 #include "sim/run/record/run_record.h"
 #include "sim/scenario/order_file.h"
+#include "sim/scenario/partition_fault.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <algorithm>

@@ -42,13 +42,25 @@ TEST(ImportCommand, ReadsTransformerEnginesListsAndSaysWhatTheyAre) {
   EXPECT_EQ(document["ranks"][1], (json{2, 3, 4, 5, 9, 10}));
 }
 
+TEST(ImportCommand, TakesDocumentsFromPositionsAndNamesWhatItIgnores) {
+  write_file("positions.json", R"({"cp_size": 2, "max_seqlen_q": 8,
+ "position_ids": [[0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3]]})");
+  const ProgramRun text = run_cpscope("import --from te positions.json");
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_NE(text.out.find("ignored: max_seqlen_q\n"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("lengths = [8, 4]"), std::string::npos) << text.out;
+  const json document = json::parse(run_cpscope("import --from te positions.json --json").out);
+  EXPECT_EQ(document["ignored"], (json{"max_seqlen_q"}));
+  EXPECT_EQ(document["slots"], (json{8, 4}));
+}
+
 TEST(ImportCommand, RefusesWithoutLeavingAFile) {
   write_file("lost.json",
              R"({"cu_seqlens_padded": [0, 8], "indices": [[0, 1, 6, 7], [2, 3, 4, 4]]})");
   const ProgramRun run = run_cpscope("import --from te lost.json --out lost_order.json");
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_EQ(run.err.find("lost.json: the query lists are not a partition of tokens 0 to 7: token 4 "
-                         "appears twice"),
+                         "(sequence 0, position 4) appears twice"),
             0u)
       << run.err;
   EXPECT_FALSE(std::filesystem::exists(work_folder() / "lost_order.json"));

@@ -146,7 +146,8 @@ def test_a_bad_text_says_where_it_is_wrong(text, kind, words):
     ({"attn_dropout": 0.1, "lengths": [3]}, cpscope.RefusedError, "Dropout is not supported"),
     ({"cu_seqlens": [0, 5, 3]}, cpscope.InputError, "cu_seqlens must not fall: 5, then 3"),
     ({"cu_seqlens": [1, 5]}, cpscope.InputError, "must begin with 0"),
-    ({"cu_seqlens": [0.0, 5.0]}, cpscope.InputError, "must be whole numbers: float64"),
+    ({"cu_seqlens": [0.0, 5.5]}, cpscope.InputError, "cu_seqlens must be whole numbers: 5.5 at 1"),
+    ({"cu_seqlens": np.array([True, False])}, cpscope.InputError, "must be whole numbers: bool"),
     ({"lengths": [-3] * 64}, cpscope.ScenarioError, r"lengths\[0..63\]: 64 values are below 0, first -3"),
     ({"layout": "zigzag"}, cpscope.ScenarioError, 'layout = "zigzag": use layout = "dual_chunk"'),
     ({"lengths": [3], "cu_seqlens": [0, 3]}, cpscope.InputError, "say the same"),
@@ -165,7 +166,7 @@ def test_names_and_numbers_that_are_not_there_are_named():
         cpscope.Scenario.load("folder/missing.toml")
     with pytest.raises(cpscope.InputError, match="no such rank: 4; 0 to 3"):
         cpscope.Scenario.load("zigzag").inputs(rank=4)
-    with pytest.raises(cpscope.InputError, match="token 3 appears twice"):
+    with pytest.raises(cpscope.InputError, match=r"token 3 \(sequence 0, position 3\) appears twice"):
         cpscope.from_te([0, 4], indices=[[0, 3], [1, 3]])
     with pytest.raises(cpscope.InputError, match="cp_size must be a whole number above 0: 0"):
         cpscope.from_usp("zigzag", cp_size=0, tokens=4)
@@ -281,6 +282,26 @@ def test_number_types_may_be_those_of_numpy_and_torch():
     assert small(dtype=torch.bfloat16).dtype == "bf16"
 
 
+def test_lists_may_have_a_batch_of_one_and_be_of_any_type_of_numbers():
+    order = cpscope.from_te([0, 7, 10], [0, 8, 12], cp_size=2)
+    for change in (lambda ids: np.array([ids]), lambda ids: np.array(ids, np.float64), lambda ids: [list(ids)]):
+        lists = [change(ids) for ids in order.ranks]
+        again = cpscope.from_te(change([0, 7, 10]), change([0, 8, 12]), lists)
+        assert [ids.tolist() for ids in again.ranks] == [ids.tolist() for ids in order.ranks]
+        assert again.notes == ["the lists are those of thd_get_partitioned_indices"]
+    stacked = np.array([ids.tolist() for ids in order.ranks])[:, None, :]
+    assert cpscope.from_te([0, 7, 10], [0, 8, 12], stacked).document == again.document
+
+
+def test_documents_begin_where_position_ids_restart():
+    positions = np.concatenate([np.arange(8), np.arange(4)])
+    order = cpscope.from_te(position_ids=positions, cp_size=2)
+    assert (order.lengths, order.same_layout) == ([8, 4], "dual_chunk")
+    ring = cpscope.from_ring_flash_attention("zigzag", cp_size=2, position_ids=positions[None])
+    assert [ids.tolist() for ids in ring.ranks] == [ids.tolist() for ids in order.ranks]
+    assert cpscope.from_usp("basic", cp_size=2, position_ids=positions).lengths == [8, 4] and order.ignored == []
+
+
 def test_messages_name_arguments_and_no_places_in_a_text_that_nobody_wrote():
     for keys in (dict(dtype=object()), dict(layout="zig"), dict(cp_size=0), dict(headz=4)):
         with pytest.raises(cpscope.Error) as raised:
@@ -289,6 +310,7 @@ def test_messages_name_arguments_and_no_places_in_a_text_that_nobody_wrote():
     with pytest.raises(cpscope.Error) as raised:
         small().with_order([range(32), range(33, 64)])
     assert "order:1" not in str(raised.value) and "cp_size" not in str(raised.value), str(raised.value)
+    assert "token 32 (sequence 0, position 32) is lost: 63 ids for 64 slots" in str(raised.value)
     with pytest.raises(cpscope.InputError, match="cp_size=2"):
         cpscope.from_te([0, 8], [0, 8], 2)
 

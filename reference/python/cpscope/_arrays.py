@@ -84,12 +84,15 @@ def as_numpy(array: ArrayLike) -> np.ndarray:
 
 
 def integers(values: Any, name: str) -> np.ndarray:
-    """A list of whole numbers as int64, in one dimension; also takes [1, n], the shape of Megatron's boundaries."""
+    """A list of whole numbers as int64, in one dimension; also takes [1, n], the shape of Megatron's boundaries, and
+    whole numbers in a floating-point type."""
     array = np.asarray(on_host(values) if not isinstance(values, (list, tuple)) else values)
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.ndim == 2 and array.shape[0] == 1:
         array = array[0]
+    if array.dtype.kind == "f":
+        array = _whole(array, name)
     if array.dtype.kind not in "iu":
         raise input_error(f"{name} must be whole numbers: {array.dtype}", "int32 or int64")
     if array.ndim != 1:
@@ -97,6 +100,15 @@ def integers(values: Any, name: str) -> np.ndarray:
     if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
         raise input_error(f"{name} holds a number that is too large: {array.max()}")
     return np.ascontiguousarray(array, np.int64)
+
+
+def _whole(array: np.ndarray, name: str) -> np.ndarray:
+    """The whole numbers of a floating-point array. From 2^53 on a float64 leaves out some, so they are refused."""
+    is_whole = (array == np.floor(array)) & (np.abs(array) < 2.0 ** 53)
+    if not is_whole.all():
+        at = int(np.argmin(is_whole.ravel()))
+        raise input_error(f"{name} must be whole numbers: {array.ravel()[at]} at {at}", "int32 or int64")
+    return array.astype(np.int64)
 
 
 def records(tensors: Tensors) -> list[tuple[str, list[tuple[str, Any]]]]:

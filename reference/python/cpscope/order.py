@@ -28,6 +28,7 @@ class Order:
         self.kv_slots: list[int] = document["kv_slots"]
         self.notes: list[str] = document["notes"]              #: which checks were made
         self.differences: list[str] = document["differences"]  #: where lists differ from their source's formula
+        self.ignored: list[str] = document["ignored"]          #: names of lists that the source does not have
         self.same_layout: str | None = document["same_layout"]  #: a cpscope layout with the same order
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -41,10 +42,9 @@ class Order:
 
 
 def _lists(values: Any, name: str) -> list[np.ndarray]:
-    """One list, or one for each rank."""
-    if isinstance(values, (list, tuple)) and values and not np.isscalar(values[0]) and np.ndim(values[0]) == 1:
-        return [integers(one, f"{name}[{rank}]") for rank, one in enumerate(values)]
-    if not isinstance(values, (list, tuple)) and getattr(values, "ndim", 1) == 2:
+    """One list, or one for each rank; each of them may have the shape [1, n]."""
+    is_list = isinstance(values, (list, tuple))
+    if (is_list and values and np.ndim(values[0]) in (1, 2)) or (not is_list and getattr(values, "ndim", 1) in (2, 3)):
         return [integers(one, f"{name}[{rank}]") for rank, one in enumerate(values)]
     return [integers(values, name)]
 
@@ -60,19 +60,21 @@ def _import(source: str, given: dict[str, Any], *, layout: str = "", cp_size: in
     return Order(text, json.loads(document))
 
 
-def from_te(cu_seqlens: Any, cu_seqlens_padded: Any = None, indices: Sequence[Any] | None = None, *,
+def from_te(cu_seqlens: Any = None, cu_seqlens_padded: Any = None, indices: Sequence[Any] | None = None, *,
             cp_size: int | None = None, cu_seqlens_kv: Any = None, cu_seqlens_kv_padded: Any = None,
-            indices_kv: Sequence[Any] | None = None) -> Order:
+            indices_kv: Sequence[Any] | None = None, position_ids: Any = None) -> Order:
     """TransformerEngine's and Megatron's order of a packed batch (thd).
 
     cu_seqlens, cu_seqlens_padded: [sequences + 1] whole numbers, of all ranks together. indices: the
     result of thd_get_partitioned_indices, a list for each rank; without them its formula is used, and cp_size is needed.
+    position_ids: [tokens], in place of cu_seqlens (None): a document begins where they do not continue by 1. Every
+    list may have the shape [1, n].
     """
     if isinstance(indices, (int, np.integer)):
         raise input_error(f"indices must be a list for each rank: {indices}", f"the number of ranks has a name: cp_size={indices}")
     return _import("te", {"cu_seqlens": cu_seqlens, "cu_seqlens_padded": cu_seqlens_padded, "indices": indices,
                           "cu_seqlens_kv": cu_seqlens_kv, "cu_seqlens_kv_padded": cu_seqlens_kv_padded,
-                          "indices_kv": indices_kv}, cp_size=cp_size)
+                          "indices_kv": indices_kv, "position_ids": position_ids}, cp_size=cp_size)
 
 
 def from_torch(rearrange: Any = None, restore: Any = None, *, cp_size: int, cu_seqlens: Any = None) -> Order:
@@ -92,20 +94,22 @@ def _repeat(lists: Any, cu_seqlens: Any) -> Any:
     return np.tile(row, (len(lengths), 1)) if (lengths == len(row)).all() else lists
 
 
-def from_ring_flash_attention(layout: str, *, cp_size: int, tokens: int | None = None, cu_seqlens: Any = None) -> Order:
-    """ring-flash-attention's ring, zigzag, stripe (each sequence by itself) or llama3 (the packed buffer)."""
-    return _import("ring-flash-attention", {}, layout=layout, cp_size=cp_size, tokens=tokens, cu_seqlens=cu_seqlens)
+def from_ring_flash_attention(layout: str, *, cp_size: int, tokens: int | None = None, cu_seqlens: Any = None,
+                              position_ids: Any = None) -> Order:
+    """ring-flash-attention's ring, zigzag, stripe (each sequence by itself) or llama3 (the packed buffer). position_ids:
+    as in from_te."""
+    return _import("ring-flash-attention", {"position_ids": position_ids}, layout=layout, cp_size=cp_size, tokens=tokens, cu_seqlens=cu_seqlens)
 
 
 def from_usp(layout: str, *, cp_size: int, ulysses_degree: int = 1, tokens: int | None = None,
-             cu_seqlens: Any = None, use_ulysses_low: bool = True) -> Order:
+             cu_seqlens: Any = None, position_ids: Any = None, use_ulysses_low: bool = True) -> Order:
     """USP's (yunchang) basic, zigzag or strip, cut as in its EXTRACT_FUNC_DICT; basic_pytorch and similar names are cut as basic.
 
     use_ulysses_low as given to set_seq_parallel_pg: rank = ring index * ulysses_degree + ulysses index, or the other way
     round. basic and strip are cut by the rank alone, so if use_ulysses_low is False and both degrees are above 1,
     USP 0.6.4 computes attention over another order than theirs.
     """
-    low = _import("usp", {}, layout="basic" if layout.startswith("basic_") else layout, cp_size=cp_size,
+    low = _import("usp", {"position_ids": position_ids}, layout="basic" if layout.startswith("basic_") else layout, cp_size=cp_size,
                   ulysses_degree=ulysses_degree, tokens=tokens, cu_seqlens=cu_seqlens)
     if use_ulysses_low or layout != "zigzag":
         return low

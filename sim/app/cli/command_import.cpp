@@ -68,6 +68,7 @@ void write_import_text(const OrderImport& order, const ImportArguments& options,
                      order.tokens());
   for (const std::string& note : order.notes) out << "checked: " << note << '\n';
   for (const std::string& difference : order.differences) out << "differs: " << difference << '\n';
+  if (!order.ignored.empty()) out << fmt::format("ignored: {}\n", fmt::join(order.ignored, ", "));
   out << "for a scenario:\n  [batch]\n";
   write_lengths("lengths", order.lengths, out);
   if (order.slots != order.lengths) write_lengths("slots", order.slots, out);
@@ -128,7 +129,8 @@ Command add_import(CLI::App& app, const Tools& tools) {
       "FILE", options->paths,
       "lists of whole numbers: JSON, .safetensors or .npy, several for one list a rank. "
       "te: cu_seqlens, cu_seqlens_padded, indices (a list a rank); torch: rearrange or "
-      "restore; magi: position_ids (a list a rank)");
+      "restore; magi: position_ids (a list a rank); all others: position_ids of the whole batch in "
+      "place of cu_seqlens");
   import
       ->add_option("--from", options->from,
                    "te (TransformerEngine, Megatron), torch, ring-flash-attention, usp or magi "

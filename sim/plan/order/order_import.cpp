@@ -3,6 +3,7 @@
 #include "sim/plan/batch_slots.h"
 #include "sim/plan/layout.h"
 #include "sim/plan/order/order_formulas.h"
+#include "sim/scenario/position_ids.h"
 
 #include <algorithm>
 #include <array>
@@ -53,11 +54,45 @@ Result<std::vector<int64_t>> lengths_of(const std::vector<int64_t>& boundaries,
   return lengths;
 }
 
-/// The one list of a name; several lists are an error.
+/// The one list of a name; none, an empty one or several are errors.
 Result<std::vector<int64_t>> single_list(const NamedLists& lists) {
+  const bool is_empty = std::all_of(lists.lists.begin(), lists.lists.end(),
+                                    [](const std::vector<int64_t>& list) { return list.empty(); });
+  if (is_empty)
+    return bad(lists.name + " is empty",
+               "it begins with 0 and has one number more than there are sequences");
   if (lists.lists.size() != 1)
     return bad(fmt::format("{} must be one list: {} lists", lists.name, lists.lists.size()));
   return lists.lists.front();
+}
+
+/// The positions of the tokens of the packed batch. Those of MagiAttention are another thing.
+const NamedLists* find_position_ids(const ImportRequest& request) {
+  return request.source == OrderSource::magi ? nullptr : find_lists(request, {"position_ids"});
+}
+
+/// Lengths of the documents by the positions of their tokens. Several lists are rows of a batch,
+/// and a document ends with its row.
+Result<std::vector<int64_t>> lengths_of_documents(const NamedLists& positions) {
+  std::vector<int64_t> lengths;
+  int64_t tokens = 0;
+  for (const std::vector<int64_t>& row : positions.lists) {
+    tokens += static_cast<int64_t>(row.size());
+    for (const int64_t position : row) {
+      if (position < 0)
+        return bad(fmt::format("position_ids holds a negative position: {}", position));
+    }
+    const std::vector<int64_t> documents = split_positions(row);
+    lengths.insert(lengths.end(), documents.begin(), documents.end());
+  }
+  if (lengths.empty())
+    return bad("position_ids is empty", "give the position of every token in its document");
+  if (tokens > kMostListed)
+    return bad(
+        fmt::format("position_ids has more tokens than an order file can list: {} tokens, "
+                    "limit {}",
+                    tokens, kMostListed));
+  return lengths;
 }
 
 /// Slots of the sequences and their valid lengths.
@@ -74,6 +109,7 @@ Result<Boundaries> find_boundaries(const ImportRequest& request, Side side) {
   const NamedLists* padded =
       is_kv ? find_lists(request, {"cu_seqlens_kv_padded"})
             : find_lists(request, {"cu_seqlens_padded", "cu_seqlens_q_padded"});
+  const NamedLists* positions = is_kv ? nullptr : find_position_ids(request);
   Boundaries found;
   if (padded != nullptr || valid != nullptr) {
     const NamedLists& slots = padded != nullptr ? *padded : *valid;
@@ -84,6 +120,10 @@ Result<Boundaries> find_boundaries(const ImportRequest& request, Side side) {
     found.slots = std::move(lengths).value();
   } else if (!is_kv && !request.cu_seqlens.empty()) {
     Result<std::vector<int64_t>> lengths = lengths_of(request.cu_seqlens, "--cu-seqlens");
+    if (!lengths) return lengths.error();
+    found.slots = std::move(lengths).value();
+  } else if (positions != nullptr) {
+    Result<std::vector<int64_t>> lengths = lengths_of_documents(*positions);
     if (!lengths) return lengths.error();
     found.slots = std::move(lengths).value();
   } else if (!is_kv && request.tokens > 0) {
@@ -204,7 +244,9 @@ std::optional<Error> check_partition(const RankLists& ranks, const Boundaries& b
   int64_t listed = 0;
   for (const auto& list : ranks) listed += static_cast<int64_t>(list.size());
   const int64_t tokens = boundaries.are_known ? boundaries.tokens : listed;
-  if (auto fault = describe_partition_fault(ranks, tokens))
+  BatchPlaces places;
+  if (boundaries.are_known) places = {boundaries.lengths, boundaries.slots};
+  if (auto fault = describe_partition_fault(ranks, tokens, places))
     return bad(fmt::format("the {} lists are not a partition of tokens 0 to {}: {}", side,
                            tokens - 1, *fault),
                "every packed padded token, padding included, has one owner");
@@ -421,41 +463,62 @@ int64_t OrderImport::tokens() const {
   return count;
 }
 
-std::optional<std::string> describe_partition_fault(const std::vector<std::vector<int64_t>>& ranks,
-                                                    int64_t tokens) {
-  constexpr size_t kShown = 5;
-  std::vector<int32_t> owner(static_cast<size_t>(std::max<int64_t>(0, tokens)), -1);
-  std::vector<std::string> faults;
-  int64_t count = 0;
-  const auto add = [&](auto make) {
-    if (++count <= static_cast<int64_t>(kShown)) faults.push_back(make());
+namespace {
+
+/// Names of lists that the source has no use for, in the order of the files.
+std::vector<std::string> find_ignored(const ImportRequest& request) {
+  std::vector<std::string_view> known = {"cp_size",           "position_ids",
+                                         "cu_seqlens",        "cu_seqlens_q",
+                                         "cu_seqlens_padded", "cu_seqlens_q_padded"};
+  const auto add = [&](std::initializer_list<std::string_view> names) {
+    known.insert(known.end(), names);
   };
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    for (size_t row = 0; row < ranks[r].size(); ++row) {
-      const int64_t id = ranks[r][row];
-      if (id < 0 || id >= tokens) {
-        add([&] { return fmt::format("rank {} row {} holds {}, which is outside", r, row, id); });
-      } else if (owner[id] >= 0) {
-        add([&] {
-          return fmt::format("token {} appears twice: on rank {} and on rank {} row {}", id,
-                             owner[id], r, row);
-        });
-      } else {
-        owner[id] = static_cast<int32_t>(r);
-      }
-    }
+  if (request.source == OrderSource::te)
+    add({"", "indices", "indices_kv", "cu_seqlens_kv", "cu_seqlens_kv_padded"});
+  if (request.source == OrderSource::torch) add({"", "rearrange", "restore"});
+  if (request.source == OrderSource::magi) add({""});
+  std::vector<std::string> ignored;
+  for (const NamedLists& lists : request.given) {
+    if (std::find(known.begin(), known.end(), lists.name) != known.end()) continue;
+    ignored.push_back(lists.name.empty() ? "lists without a name" : lists.name);
   }
-  for (int64_t id = 0; id < tokens; ++id) {
-    if (owner[id] < 0) add([&] { return fmt::format("token {} is missing", id); });
-  }
-  if (count == 0) return std::nullopt;
-  std::string text = fmt::format("{}", fmt::join(faults, "; "));
-  if (count > static_cast<int64_t>(kShown))
-    text += fmt::format("; and {} more", count - static_cast<int64_t>(kShown));
-  return text;
+  return ignored;
 }
 
+/// What position_ids said of the sequences, or would have said next to boundaries.
+void note_positions(const ImportRequest& request, OrderImport& order) {
+  const NamedLists* positions = find_position_ids(request);
+  if (positions == nullptr) return;
+  const Result<std::vector<int64_t>> read = lengths_of_documents(*positions);
+  if (!read) return;
+  const std::vector<int64_t>& documents = read.value();
+  const bool has_boundaries =
+      !request.cu_seqlens.empty() ||
+      find_lists(request, {"cu_seqlens", "cu_seqlens_q", "cu_seqlens_padded",
+                           "cu_seqlens_q_padded"}) != nullptr;
+  if (has_boundaries) {
+    order.notes.push_back(
+        documents == order.slots
+            ? "position_ids restart where the sequences begin"
+            : fmt::format("position_ids restart elsewhere, and the boundaries are used: {} "
+                          "documents, {} sequences",
+                          documents.size(), order.slots.size()));
+    return;
+  }
+  order.notes.push_back(
+      fmt::format("the sequences are the {} documents of position_ids", documents.size()));
+  const auto single = std::find_if(documents.rbegin(), documents.rend(),
+                                   [](int64_t length) { return length != 1; });
+  const auto singles = single - documents.rbegin();
+  if (singles > 1)
+    order.notes.push_back(
+        fmt::format("the last {} documents have one token each: they may be padding", singles));
+}
+
+}  // namespace
+
 Result<OrderImport> import_order(const ImportRequest& request) {
+  const std::vector<std::string> ignored = find_ignored(request);
   if (request.source != OrderSource::usp && request.ulysses_degree != 1)
     return bad(fmt::format("{} has no ulysses degree: {}", to_name(request.source),
                            request.ulysses_degree),
@@ -464,8 +527,17 @@ Result<OrderImport> import_order(const ImportRequest& request) {
                               : request.source == OrderSource::torch ? import_torch(request)
                               : request.source == OrderSource::magi  ? import_magi(request)
                                                                      : import_named(request);
-  if (order && order.value().tokens() == 0) return bad("there are no tokens", "give some");
-  if (order) order.value().same_layout = find_same_layout(order.value());
+  if (order && order.value().tokens() == 0) order = bad("there are no tokens", "give some");
+  if (!order) {
+    Error error = order.error();
+    std::string& hint = error.complaints.front().hint;
+    if (!ignored.empty())
+      hint += fmt::format("{}ignored: {}", hint.empty() ? "" : "; ", fmt::join(ignored, ", "));
+    return error;
+  }
+  order.value().ignored = ignored;
+  order.value().same_layout = find_same_layout(order.value());
+  note_positions(request, order.value());
   return order;
 }
 
@@ -473,8 +545,15 @@ Result<OrderDemand> demand_of_order(const Scenario& scenario) {
   const Result<Layout> layout = make_layout(scenario);
   if (!layout) return layout.error();
   const BatchSlots& slots = layout.value().slots;
-  return OrderDemand{scenario.parallel.cp_size, slots.tokens, slots.kv_tokens,
+  OrderDemand demand{scenario.parallel.cp_size, slots.tokens, slots.kv_tokens,
                      scenario.batch.self_attention};
+  for (const SequenceSlot& slot : slots.sequences) {
+    demand.places.lengths.push_back(slot.q_valid);
+    demand.places.slots.push_back(slot.q_slot);
+    demand.kv_places.lengths.push_back(slot.kv_valid);
+    demand.kv_places.slots.push_back(slot.kv_slot);
+  }
+  return demand;
 }
 
 std::optional<Error> use_order(ImportedOrder order, const std::string& path, Scenario& scenario) {

@@ -43,6 +43,7 @@ struct OrderImport {
   std::vector<int64_t> kv_lengths, kv_slots;   // empty when KV equals the queries
   std::vector<std::string> notes;              // which checks were made
   std::vector<std::string> differences;        // where lists differ from their source's formula
+  std::vector<std::string> ignored;            // names of lists that the source does not have
   std::string same_layout;                     // a cpscope layout with the same order; may be empty
 
   int64_t tokens() const;
@@ -59,18 +60,14 @@ struct OrderImport {
 /// ring_flash_attention: ring, zigzag, stripe (each sequence by itself, varlen or batched), llama3
 /// (the packed buffer).
 /// magi: "position_ids", or lists without a name: what get_position_ids returns on each rank
-/// (MagiAttention). Padding behind the last token repeats its id (DispatchMeta.position_ids clamps):
-/// those rows are numbered anew, as the last sequence's padding. Boundaries are of the tokens.
-/// usp: basic, zigzag, strip (yunchang, EXTRACT_FUNC_DICT; rank = ring index * ulysses degree +
-/// ulysses index).
+/// (MagiAttention). Padding behind the last token repeats its id (DispatchMeta.position_ids
+/// clamps): those rows are numbered anew, as the last sequence's padding. Boundaries are of the
+/// tokens. All but magi: "position_ids" of the packed batch, in place of boundaries: a document
+/// begins where they do not continue by 1. With boundaries they are compared only. usp: basic,
+/// zigzag, strip (yunchang, EXTRACT_FUNC_DICT; rank = ring index * ulysses degree + ulysses index).
 /// Errors (bad_input) name what is missing, boundaries that decrease or exceed their slots, sizes
 /// that do not divide, and ids that are lost or repeated.
 Result<OrderImport> import_order(const ImportRequest& request);
-
-/// Says why lists are not a partition of 0..tokens-1: lost and repeated ids with the ranks that
-/// hold them. Nothing if they are one.
-std::optional<std::string> describe_partition_fault(const std::vector<std::vector<int64_t>>& ranks,
-                                                    int64_t tokens);
 
 /// What an order must fit to replace the layout of a scenario over the same slots. Errors: as
 /// make_layout.

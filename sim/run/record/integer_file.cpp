@@ -59,8 +59,13 @@ class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
     if (!has_root_) found.push_back({"", {}});
     has_root_ = true;
     if (found.empty()) return stop("a list without a name");
-    if (++depth_ > 2) return stop("lists are nested too deeply");
+    if (++depth_ > 3) return stop("lists are nested too deeply");
     if (depth_ == 1) is_nested_ = false;
+    // The rows of [ranks, 1, n], the shape of a batch of one, are those of [ranks, n].
+    if (depth_ == 3 && (has_inner_ || !found.back().lists.back().empty()))
+      return stop("lists are nested too deeply");
+    if (depth_ == 3) has_inner_ = true;
+    if (depth_ == 2) has_inner_ = false;
     if (depth_ == 2) {
       if (!is_nested_ && !found.back().lists.empty()) return stop("a list mixes numbers and lists");
       is_nested_ = true;
@@ -91,25 +96,29 @@ class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     std::vector<std::vector<int64_t>>& lists = found.back().lists;
-    if (depth_ == 1 && is_nested_) return stop("a list mixes numbers and lists");
+    if ((depth_ == 1 && is_nested_) || (depth_ == 2 && has_inner_))
+      return stop("a list mixes numbers and lists");
     if (depth_ == 1 && lists.empty()) lists.emplace_back();
     lists.back().push_back(number);
     return true;
   }
 
   bool has_root_ = false, is_object_ = false, is_nested_ = false;
+  bool has_inner_ = false;  // the present list of lists holds a list
   int64_t depth_ = 0;
 };
 
-/// Rows of an array of one or two dimensions.
+/// Rows of an array of one or two dimensions, or of [rows, 1, n].
 std::optional<std::vector<std::vector<int64_t>>> rows_of(const std::vector<int64_t>& shape,
                                                          const std::vector<int64_t>& values) {
   if (shape.empty() && values.size() == 1) return {{values}};
   if (shape.size() == 1) return {{values}};
-  if (shape.size() != 2 || shape[0] > static_cast<int64_t>(kMaxLists)) return std::nullopt;
+  const bool has_rows = shape.size() == 2 || (shape.size() == 3 && shape[1] == 1);
+  if (!has_rows || shape[0] > static_cast<int64_t>(kMaxLists)) return std::nullopt;
   std::vector<std::vector<int64_t>> rows;
+  const int64_t width = shape.back();
   for (int64_t row = 0; row < shape[0]; ++row)
-    rows.emplace_back(values.begin() + row * shape[1], values.begin() + (row + 1) * shape[1]);
+    rows.emplace_back(values.begin() + row * width, values.begin() + (row + 1) * width);
   return rows;
 }
 

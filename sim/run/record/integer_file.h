@@ -11,8 +11,9 @@ namespace cpscope {
 
 /// Reads lists of whole numbers: JSON ({"name": [..] or [[..], ..]}, or one bare list without a
 /// name), .safetensors (I64, I32, ... tensors of one or two dimensions; "name.rank0", "name.rank1",
-/// ... become the lists of "name"), or .npy (one array without a name). At most 512 MiB. Errors
-/// (bad_input): where is "path", or "path:line:column" for broken JSON.
+/// ... become the lists of "name"), or .npy (one array without a name). Lists of lists of one list,
+/// [ranks, 1, n], are [ranks, n]. At most 512 MiB. Errors (bad_input): where is "path", or
+/// "path:line:column" for broken JSON.
 Result<std::vector<NamedLists>> read_integer_file(const std::string& path);
 
 /// The same for the text of a JSON file and the bytes of an .npy file.

@@ -3,6 +3,7 @@
 #include "sim/plan/plan_summary.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/order_file.h"
+#include "sim/scenario/partition_fault.h"
 
 #include <numeric>
 #include <string>
@@ -75,9 +76,11 @@ TEST(OrderImport, FindsTheLastTokenOfMagiAttentionAmongChunksOfPadding) {
 }
 
 TEST(OrderImport, RejectsPositionIdsThatLoseATokenOrFitNoBoundaries) {
-  EXPECT_NE(refusal_of(magi_request({{0, 1, 3}, {4, 4}})).find("token 2 is missing"),
+  EXPECT_NE(refusal_of(magi_request({{0, 1, 3}, {4, 4}}))
+                .find("token 2 (sequence 0, position 2) is lost"),
             std::string::npos);
-  EXPECT_NE(refusal_of(magi_request({{0, 1, 1}, {2, 3}})).find("token 1 appears twice"),
+  EXPECT_NE(refusal_of(magi_request({{0, 1, 1}, {2, 3}}))
+                .find("token 1 (sequence 0, position 1) appears twice"),
             std::string::npos);
   EXPECT_NE(refusal_of(magi_request({{0, 1}, {2, 3}}, {0, 6})).find("6 and 4"), std::string::npos);
   EXPECT_NE(refusal_of(magi_request({})).find("the position ids are missing"), std::string::npos);
@@ -147,6 +150,70 @@ TEST(OrderImport, KeepsKeysThatAreAssignedOtherwiseInEquallyLongSequences) {
   EXPECT_EQ(import_order(request).value().kv_ranks, (Lists{kTwoSequences[1], kTwoSequences[0]}));
 }
 
+TEST(OrderImport, SaysThatBoundariesAreEmpty) {
+  for (const Lists& lists : {Lists{}, Lists{{}}}) {
+    ImportRequest request{.source = OrderSource::te, .layout = "", .cp_size = 2};
+    request.given = {{"cu_seqlens", lists}};
+    EXPECT_EQ(refusal_of(request),
+              "cu_seqlens is empty; it begins with 0 and has one number more than there are "
+              "sequences");
+  }
+}
+
+TEST(OrderImport, FindsDocumentsWherePositionsRestart) {
+  ImportRequest request{.source = OrderSource::te, .layout = "", .cp_size = 2};
+  // The last document does not begin at 0: a chunk of a longer one.
+  request.given = {{"position_ids", {{0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 8, 9, 10, 11}}}};
+  const OrderImport order = import_order(request).value();
+  EXPECT_EQ(order.lengths, (std::vector<int64_t>{8, 4, 4}));
+  EXPECT_EQ(order.slots, order.lengths);
+  EXPECT_EQ(order.same_layout, "dual_chunk");
+  EXPECT_EQ(order.notes.back(), "the sequences are the 3 documents of position_ids");
+  // Every row of a batch ends a document.
+  request.given = {{"position_ids", {{0, 1, 2, 3}, {4, 5, 6, 7}}}};
+  EXPECT_EQ(import_order(request).value().lengths, (std::vector<int64_t>{4, 4}));
+  ImportRequest ring = named(OrderSource::ring_flash_attention, "ring", 1, 0);
+  ring.given = {{"position_ids", {{0, 1, 2, 0, 0, 0}}}};
+  EXPECT_EQ(import_order(ring).value().notes.back(),
+            "the last 3 documents have one token each: they may be padding");
+}
+
+TEST(OrderImport, ComparesPositionsWithBoundaries) {
+  ImportRequest request = te_request();
+  request.cp_size = 2;
+  request.given.push_back({"position_ids", {{0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3}}});
+  EXPECT_EQ(import_order(request).value().notes.back(),
+            "position_ids restart where the sequences begin");
+  request.given.back().lists = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}};
+  const OrderImport other = import_order(request).value();
+  EXPECT_EQ(other.slots, (std::vector<int64_t>{8, 4}));
+  EXPECT_EQ(
+      other.notes.back(),
+      "position_ids restart elsewhere, and the boundaries are used: 1 documents, 2 sequences");
+}
+
+TEST(OrderImport, RefusesPositionsOfNoToken) {
+  ImportRequest request{.source = OrderSource::te, .layout = "", .cp_size = 2};
+  request.given = {{"position_ids", {}}};
+  EXPECT_EQ(refusal_of(request),
+            "position_ids is empty; give the position of every token in its document");
+  request.given.back().lists = {{0, 1, -2}};
+  EXPECT_EQ(refusal_of(request), "position_ids holds a negative position: -2");
+}
+
+TEST(OrderImport, NamesListsThatTheSourceDoesNotHave) {
+  ImportRequest request = te_request();
+  request.cp_size = 2;
+  request.given.push_back({"max_seqlen_q", {{8}}});
+  request.given.push_back({"restore", {{0, 1}}});
+  EXPECT_EQ(import_order(request).value().ignored,
+            (std::vector<std::string>{"max_seqlen_q", "restore"}));
+  request.given.erase(request.given.begin());
+  EXPECT_EQ(refusal_of(request),
+            "neither lists nor boundaries are given; give indices (a list a rank), "
+            "cu_seqlens_padded, or both; ignored: max_seqlen_q, restore");
+}
+
 TEST(OrderImport, RefusesBoundariesInSeveralLists) {
   for (const std::string name : {"cu_seqlens_padded", "cu_seqlens"}) {
     ImportRequest request{.source = OrderSource::te, .layout = "", .cp_size = 2};
@@ -159,14 +226,13 @@ TEST(OrderImport, RefusesBoundariesInSeveralLists) {
 TEST(OrderImport, NamesWhatIsLostAndWhatIsThereTwice) {
   EXPECT_EQ(
       refusal_of(te_request({{0, 1, 6, 7, 8, 11}, {2, 3, 4, 4, 9, 10}})),
-      "the query lists are not a partition of tokens 0 to 11: token 4 appears twice: on rank 1 "
-      "and on rank 1 row 3; token 5 is missing; every packed padded token, padding "
-      "included, has one owner");
+      "the query lists are not a partition of tokens 0 to 11: token 4 (sequence 0, position 4) "
+      "appears twice: on rank 1 row 2 and on rank 1 row 3; token 5 (sequence 0, position 5) is "
+      "lost; every packed padded token, padding included, has one owner");
   EXPECT_EQ(
       describe_partition_fault({{0, 9}, {-1, 0}}, 3).value(),
       "rank 0 row 1 holds 9, which is outside; rank 1 row 0 holds -1, which is outside; token "
-      "0 appears twice: on rank 0 and on rank 1 row 1; token 1 is missing; token 2 is "
-      "missing");
+      "0 appears twice: on rank 0 row 0 and on rank 1 row 1; token 1 is lost; token 2 is lost");
   std::vector<int64_t> half(50);
   std::iota(half.begin(), half.end(), 0);
   EXPECT_TRUE(describe_partition_fault({half}, 100).value().ends_with("; and 45 more"));
@@ -197,8 +263,8 @@ TEST(OrderImport, CutsPyTorchsIndicesContiguously) {
             std::vector<std::string>{"restore is not the inverse of rearrange in sequence 0"});
   request.given = {{"rearrange", {{0, 7, 1, 6, 2, 5, 3, 3}}}};
   EXPECT_EQ(refusal_of(request),
-            "the indices are not a permutation of 0 to 7: token 3 appears twice: on rank 0 and "
-            "on rank 0 row 7; token 4 is missing");
+            "the indices are not a permutation of 0 to 7: token 3 appears twice: on rank 0 row "
+            "6 and on rank 0 row 7; token 4 is lost");
 }
 
 TEST(OrderImport, KeepsBatchedIndicesOfPyTorchApart) {

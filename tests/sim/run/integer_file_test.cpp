@@ -60,12 +60,27 @@ TEST(IntegerFile, RefusesWhatIsNoListOfWholeNumbers) {
   EXPECT_EQ(refuse("[1,\n 2").find("a.json:2:"), 0u) << refuse("[1,\n 2");
   EXPECT_EQ(refuse("[[1], 2]").find("a.json:1:1: a list mixes numbers and lists"), 0u);
   EXPECT_EQ(refuse("[1, [2]]").find("a.json:1:1: a list mixes numbers and lists"), 0u);
-  EXPECT_EQ(refuse("[[[1]]]").find("a.json:1:1: lists are nested too deeply"), 0u);
+  EXPECT_EQ(refuse("[[[[1]]]]").find("a.json:1:1: lists are nested too deeply"), 0u);
+  EXPECT_EQ(refuse("[[[1], [2]]]").find("a.json:1:1: lists are nested too deeply"), 0u);
+  EXPECT_EQ(refuse("[[1, [2]]]").find("a.json:1:1: lists are nested too deeply"), 0u);
+  EXPECT_EQ(refuse("[[[1], 2]]").find("a.json:1:1: a list mixes numbers and lists"), 0u);
   EXPECT_EQ(refuse(R"({"a": {"b": 1}})").find("a.json:1:1: values must not be objects"), 0u);
   EXPECT_EQ(refuse(R"({"a": [1], "a": [2]})").find("a.json:1:1: a key is given twice: \"a\""), 0u);
   EXPECT_EQ(refuse("7").find("a.json:1:1: the file must be a list"), 0u) << refuse("7");
   EXPECT_EQ(refuse("[18446744073709551615]").find("a.json:1:1: a number is too large"), 0u);
   EXPECT_FALSE(parse_integer_json(std::string(100000, '['), "a.json").ok());
+}
+
+TEST(IntegerFile, ReadsListsOfABatchOfOne) {
+  const auto lists =
+      parse_integer_json(R"({"cu_seqlens": [[0, 7]], "indices": [[[0, 1]], [[2]]]})", "a.json");
+  ASSERT_TRUE(lists.ok()) << to_text(lists.error());
+  EXPECT_EQ(lists.value()[0].lists, (Lists{{0, 7}}));
+  EXPECT_EQ(lists.value()[1].lists, (Lists{{0, 1}, {2}}));
+  const auto array =
+      parse_npy(npy("<i8", "(2, 1, 2)", bytes_of<int64_t>({0, 3, 1, 2})), "indices.npy");
+  ASSERT_TRUE(array.ok()) << to_text(array.error());
+  EXPECT_EQ(array.value()[0].lists, (Lists{{0, 3}, {1, 2}}));
 }
 
 TEST(IntegerFile, ReadsNumpysArraysOfEveryWidth) {

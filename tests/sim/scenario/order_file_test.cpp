@@ -50,12 +50,49 @@ TEST(OrderFile, CutsARearrangeListContiguously) {
 }
 
 TEST(OrderFile, RefusesWhatIsNoPartition) {
-  expect_contains(reject_order("[0, 1, 2, 2]"), "id 2 appears twice");
-  expect_contains(reject_order("[0, 1, 2, 4]"), "id 4 is out of range");
-  expect_contains(reject_order("[0, 1]"), "fewer ids than the slots of the batch: 2 ids, 4 slots");
+  expect_contains(
+      reject_order("[0, 1, 2, 2]"),
+      "order.json:1:1: token 2 appears twice: on rank 1 row 0 and on rank 1 row 1; token "
+      "3 is lost: 4 ids for 4 slots; write");
+  expect_contains(reject_order("[0, 1, 2, 4]"),
+                  "rank 1 row 1 holds 4, which is outside; token 3 is lost: 4 ids for 4 slots");
+  expect_contains(reject_order("[0, 1]"), "token 2 is lost; token 3 is lost: 2 ids for 4 slots");
+  expect_contains(reject_order("[0, 1, 2, 3, 3, 3]"),
+                  "token 3 appears 3 times, first on rank 1 row 0 and on rank 1 row 1: 6 ids for 4 "
+                  "slots");
   expect_contains(reject_order("[0, 1, 2, 3, 4]"), "does not divide by cp_size: 5 ids, 2 ranks");
   expect_contains(reject_order(R"({"ranks": [[0, 1, 2, 3]]})"), "1 lists, 2 ranks");
   expect_contains(reject_order(R"({"cp_size": 3, "ranks": [[0, 1], [2, 3]]})"), "3 here, 2 there");
+  expect_contains(
+      reject_order(R"({"ranks": [[0, 1], [2, 3]], "kv_ranks": [[0, 1], [2]]})", {2, 4, 4, false}),
+      "kv_ranks: token 3 is lost: 3 ids for 4 slots");
+}
+
+TEST(OrderFile, NamesSequenceAndPositionOfALostToken) {
+  OrderDemand demand{2, 10, 10, true};
+  demand.places = {{10}, {10}};
+  expect_contains(reject_order(R"({"ranks": [[0, 1, 2, 3, 4], [5, 6, 7, 8]]})", demand),
+                  "token 9 (sequence 0, position 9) is lost: 9 ids for 10 slots");
+  demand.places = {{3, 4}, {5, 5}};
+  expect_contains(reject_order(R"({"ranks": [[0, 1, 2, 3, 4], [5, 7, 8, 9]]})", demand),
+                  "token 6 (sequence 1, position 1) is lost: 9 ids for 10 slots (the batch has 7 "
+                  "tokens, 10 with padding)");
+  expect_contains(
+      reject_order(R"({"ranks": [[0, 1, 2, 3, 3], [5, 6, 7, 8, 9]]})", demand),
+      "token 3 (padding of sequence 0) appears twice: on rank 0 row 3 and on rank 0 row "
+      "4; token 4 (padding of sequence 0) is lost: 10 ids for 10 slots");
+  // Ids behind the slots are padding that the order adds: 0 to 11 here, but 10 is repeated.
+  expect_contains(
+      reject_order(R"({"ranks": [[0, 1, 2, 3, 4, 10], [5, 6, 7, 8, 9, 10]]})", demand),
+      "token 10 (padding behind the last sequence) appears twice: on rank 0 row 5 and on "
+      "rank 1 row 5; token 11 (padding behind the last sequence) is lost: 12 ids for 10 "
+      "slots");
+}
+
+TEST(OrderFile, ComparesAShortListWithTheLargestBatch) {
+  expect_contains(reject_order("[0, 2]", {2, 2147483647, 2147483647, true}),
+                  "token 1 is lost; token 3 is lost; token 4 is lost; token 5 is lost; token 6 is "
+                  "lost; and 2147483640 more: 2 ids for 2147483647 slots");
 }
 
 TEST(OrderFile, WantsAKvOrderForCrossAttention) {
