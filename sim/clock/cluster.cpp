@@ -1,5 +1,6 @@
 #include "sim/clock/cluster.h"
 
+#include "sim/scenario/scenario_folder.h"
 #include "sim/scenario/table_reader.h"
 #include "sim/scenario/text_file.h"
 #include "sim/scenario/toml_document.h"
@@ -11,6 +12,7 @@
 #include <iterator>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace cpscope {
 namespace {
@@ -332,6 +334,12 @@ std::string names_of(const std::vector<Stack>& stacks) {
   return show_choices(names);
 }
 
+/// "a" or, if `folder` is the shipped one, "a or b": all places where it was sought.
+std::string name_searched_folders(const std::string& folder) {
+  const std::vector<std::string> folders = list_cluster_folders();
+  return folder == shipped_clusters() ? fmt::format("{}", fmt::join(folders, " or ")) : folder;
+}
+
 }  // namespace
 
 double DeviceCost::speed_share(double busy_us) const {
@@ -385,8 +393,10 @@ Result<Cluster> load_cluster(const std::string& name, const std::string& folder)
       const std::vector<std::string_view> views(known.begin(), known.end());
       const auto nearest = find_nearest_name(name, views);
       std::string hint = nearest ? fmt::format("did you mean {}? ", *nearest) : "";
-      hint += known.empty() ? fmt::format("{} holds none; name a .toml file", folder)
-                            : fmt::format("there are {}, and any .toml file", show_choices(views));
+      hint += known.empty() ? fmt::format("no cluster file is in {}; name a .toml file",
+                                          name_searched_folders(folder))
+                            : fmt::format("there are {} (in {}), and any .toml file",
+                                          show_choices(views), folder);
       return make_error(ErrorKind::bad_input,
                         fmt::format("no cluster has this name: {}", show_text(name)), hint);
     }

@@ -161,6 +161,29 @@ TEST(CommandLine, ThePageOfValidationIsWhatTheProgramPredictsNow) {
       << "run `cpscope validate > scenarios/clusters/measured/predicted.txt`";
 }
 
+TEST(CommandLine, FindsClustersNextToTheFolderItWasBuiltIn) {
+  const std::string file =
+      write_file("near.toml", small_scenario("cp_size = 4", "lengths = [64]", "", ""));
+  // A repository in small: the program in build/bin.
+  const std::filesystem::path root = work_folder() / "clone";
+  std::filesystem::create_directories(root / "build/bin");
+  std::filesystem::create_directories(root / "scenarios/clusters");
+  std::filesystem::copy_file(std::string(CPSCOPE_CLUSTERS) + "/h200x8.toml",
+                             root / "scenarios/clusters/mine.toml");
+  const std::filesystem::path program = root / "build/bin/cpscope";
+  std::filesystem::create_hard_link(CPSCOPE_PROGRAM, program);
+  const ProgramRun found = run_program(program, "timeline " + file + " --cluster mine");
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  std::filesystem::remove_all(root / "scenarios");
+  const ProgramRun lost = run_program(program, "timeline " + file + " --cluster mine");
+  EXPECT_EQ(lost.exit_code, 2);
+  EXPECT_NE(
+      lost.err.find("no cluster file is in " + (work_folder() / "scenarios/clusters").string() +
+                    " or " + (root / "scenarios/clusters").string() + "; name a .toml file"),
+      std::string::npos)
+      << lost.err;
+}
+
 TEST(CommandLine, AMissingExecutorIsSaidInOneSentenceWithExitCodeThree) {
   const ProgramRun run =
       run_cpscope("run " + write_file("a.toml", small_scenario()) + " --executor cuda");

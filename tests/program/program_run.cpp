@@ -35,10 +35,14 @@ std::string write_file(const std::string& name, const std::string& text) {
 }
 
 ProgramRun run_cpscope(const std::string& arguments) {
+  return run_program(CPSCOPE_PROGRAM, arguments);
+}
+
+ProgramRun run_program(const std::filesystem::path& program, const std::string& arguments) {
   const auto out = work_folder() / "stdout", err = work_folder() / "stderr";
-  const std::string command = "cd '" + work_folder().string() + "' && '" +
-                              std::string(CPSCOPE_PROGRAM) + "' " + arguments + " >'" +
-                              out.string() + "' 2>'" + err.string() + "' </dev/null";
+  const std::string command = "cd '" + work_folder().string() + "' && '" + program.string() + "' " +
+                              arguments + " >'" + out.string() + "' 2>'" + err.string() +
+                              "' </dev/null";
   const int status = std::system(command.c_str());
   ProgramRun run;
   run.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

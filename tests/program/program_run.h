@@ -14,6 +14,8 @@ struct ProgramRun {
 
 /// Runs the built program with these arguments (words of a shell line) in a folder of its own.
 ProgramRun run_cpscope(const std::string& arguments);
+/// The same with another copy of the program.
+ProgramRun run_program(const std::filesystem::path& program, const std::string& arguments);
 
 /// Writes a scenario file into that folder and returns its path.
 std::string write_file(const std::string& name, const std::string& text);

@@ -86,6 +86,19 @@ TEST(Cluster, SaysWhatIsWrongAndWhere) {
   }
 }
 
+TEST(Cluster, SaysInWhichFoldersItWasSought) {
+  const Result<Cluster> nowhere = load_cluster("h200x8", "/no/such/folder");
+  ASSERT_FALSE(nowhere.ok());
+  EXPECT_EQ(to_text(nowhere.error()),
+            "no cluster has this name: \"h200x8\"; no cluster file is in /no/such/folder; name a "
+            ".toml file");
+  const Result<Cluster> wrong = load_cluster("nonsense", CPSCOPE_CLUSTERS);
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(to_text(wrong.error()).find("(in " CPSCOPE_CLUSTERS "), and any .toml file"),
+            std::string::npos)
+      << to_text(wrong.error());
+}
+
 TEST(Cluster, HintsAtTheNearestNameWhenThereIsNone) {
   const Result<Cluster> cluster = load_cluster("h200x88", CPSCOPE_CLUSTERS);
   ASSERT_FALSE(cluster.ok());
