@@ -74,9 +74,11 @@ void write_te_text(const TeView& view, const Plan& plan, std::ostream& out) {
                      to_name(plan.scenario.batch.qkv_format), show(view.cu_seqlens_q),
                      show(view.cu_seqlens_q_padded));
   for (const std::string& note : view.notes) out << "note: " << note << '\n';
+  out << "pairs a head are visible (query, key) pairs; plan --text counts one for each query "
+         "head\n";
   out << fmt::format("{:>4} {:>4} {:>6} {:<14} {:<11} {:<28} {:>11} {:>12}  cu_seqlens_q | kv\n",
                      "rank", "step", "kv of", "section", "q, kv half", "mask and window",
-                     "max q, kv", "pairs");
+                     "max q, kv", "pairs a head");
   for (const TeTile& tile : view.tiles) {
     out << fmt::format(
         "{:>4} {:>4} {:>6} {:<14} {:<11} {:<28} {:>11} {:>12}  {} | {}\n", tile.rank, tile.step,

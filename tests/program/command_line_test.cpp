@@ -285,8 +285,9 @@ TEST(PlanCommand, PrintsWhatTransformerEngineWouldPass) {
   EXPECT_EQ(tile["without_pad_between_seqs"]["cu_seqlens_q"], (json{0, 3}));
   EXPECT_EQ(tile["without_pad_between_seqs"]["difference"],
             "sequence 0: 3 of 4 queries x 3 of 4 keys");
-  EXPECT_NE(run_cpscope("plan " + file + " --te").out.find("differs without pad_between_seqs"),
-            std::string::npos);
+  const std::string text = run_cpscope("plan " + file + " --te").out;
+  EXPECT_NE(text.find("differs without pad_between_seqs"), std::string::npos) << text;
+  EXPECT_NE(text.find("pairs a head"), std::string::npos) << text;
   const std::string striped =
       write_file("te_not.toml", small_scenario("cp_size = 2\nlayout = \"striped\""));
   const ProgramRun refused = run_cpscope("plan " + striped + " --te");
@@ -336,6 +337,8 @@ TEST(PlanCommand, PrintsTheSameTextEveryTime) {
   EXPECT_EQ(first.exit_code, 0);
   EXPECT_EQ(first.out, second.out);
   EXPECT_NE(first.out.find("forward step 3"), std::string::npos);
+  EXPECT_NE(first.out.find(" (query, key, head) triples\n      q["), std::string::npos)
+      << first.out;
   EXPECT_NE(run_cpscope("plan " + file + " --text --lines 5").out.find("more lines"),
             std::string::npos);
 }

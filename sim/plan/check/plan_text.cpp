@@ -94,8 +94,8 @@ std::string describe_transfer(const Plan& plan, const TransferItem& item, bool n
 std::string describe_compute(const Plan& plan, const ComputeItem& item) {
   if (item.num_slices == 0)
     return fmt::format("idle, no key of {} is visible", buffer_name(plan, item.kv));
-  return fmt::format("{} x {}, {}, {} pairs", buffer_name(plan, item.q), buffer_name(plan, item.kv),
-                     heads_text(item.heads), item.visible_pairs);
+  return fmt::format("{} x {}, {}, {} (query, key, head) triples", buffer_name(plan, item.q),
+                     buffer_name(plan, item.kv), heads_text(item.heads), item.visible_pairs);
 }
 
 std::string describe_merge(const Plan& plan, const MergeItem& item) {
