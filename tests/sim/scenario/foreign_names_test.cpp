@@ -1,5 +1,4 @@
 #include "sim/scenario/foreign_keys.h"
-
 #include "tests/sim/scenario/scenario_text.h"
 
 #include <string>
