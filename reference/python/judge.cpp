@@ -29,6 +29,7 @@ namespace {
 
 using Word = std::optional<std::string>;
 using Budgets = std::vector<std::pair<std::string, double>>;
+using Names = std::vector<std::pair<std::string, std::string>>;
 
 /// The arrays as records of the contract's names. May run without the GIL.
 std::vector<NamedRecord> to_records(const std::vector<ArrayRecord>& arrays) {
@@ -177,9 +178,11 @@ Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<Array
 std::pair<std::string, std::string> grade(const ScenarioBox& box, const nb::list& records,
                                           const Word& order, const Word& format,
                                           const Word& lse_layout, bool ignore_padding,
-                                          int64_t sample, const Budgets& budgets) {
+                                          int64_t sample, const Budgets& budgets,
+                                          const Names& names) {
   const std::vector<ArrayRecord> arrays = look_at_arrays(records);
-  const ForeignChoices choices = choices_of(order, format, lse_layout);
+  ForeignChoices choices = choices_of(order, format, lse_layout);
+  for (const auto& [name, theirs] : names) choices.aliases.push_back({name, theirs});
   std::vector<WidenedBudget> widened;
   for (const auto& [tensor, rel_l2] : budgets) widened.push_back({tensor, rel_l2});
   Interruptible interruptible;
@@ -328,7 +331,7 @@ void bind_judge(nb::module_& module) {
   module.def("inputs", &make_inputs, "scenario"_a, "poison"_a);
   module.def("oracle", &ask_oracle, "scenario"_a, "records"_a, "order"_a.none(), "format"_a.none());
   module.def("grade", &grade, "scenario"_a, "records"_a, "order"_a.none(), "format"_a.none(),
-             "lse_layout"_a.none(), "ignore_padding"_a, "sample"_a, "budgets"_a);
+             "lse_layout"_a.none(), "ignore_padding"_a, "sample"_a, "budgets"_a, "names"_a);
   module.def("probe", &probe, "scenario"_a, "ask"_a, "order"_a.none(), "format"_a.none(),
              "lse_layout"_a.none());
 }

@@ -446,7 +446,9 @@ TEST(ForeignGrade, DoesNotOverlookAnAnswerOfAnotherName) {
   EXPECT_EQ(graded.grade.judgement(), Judgement::blind);
   const std::string said = describe_blindness(graded.grade);
   expect_contains(said, "lacks lse and holds softmax_lse");
-  expect_contains(said, "lacks dq and holds q_grad");
+  expect_contains(said,
+                  "lacks dq and holds q_grad, which is read only when it is called dq, or with "
+                  "--map dq=q_grad");
   tensor_of(record, "softmax_lse").name = "cu_seqlens_as_floats";
   tensor_of(record, "q_grad").name = "position_of_rows";
   EXPECT_TRUE(bf16_case().grade(record).value().grade.passed) << "nothing like an answer";

@@ -360,6 +360,22 @@ def test_says_which_names_have_no_tensor():
     assert grade.text.startswith("BLIND")
 
 
+def test_reads_tensors_under_the_names_that_it_is_told():
+    scenario = cpscope.Scenario.of(heads=2, head_dim=8, lengths=[32], cp_size=2, backward=False)
+    right = scenario.oracle()
+    theirs = {"attn_output": right["out"], "softmax_lse": right["lse"]}
+    with pytest.raises(cpscope.InputError, match='did you mean names={"out": "attn_output", "lse": "softmax_lse"}'):
+        scenario.grade(theirs)
+    assert scenario.grade(theirs, names={"out": "attn_output", "lse": "softmax_lse"})
+    parts = [{"attn_output": part} for part in scenario.layout().cut(right["out"])]
+    assert scenario.grade(parts, names={"out": "attn_output"})
+    blind = scenario.grade({"out": right["out"], "softmax_lse": right["lse"]})
+    assert not blind and 'or with names={"lse": "softmax_lse"}' in blind.text
+    for names in ({"out": "output"}, {"output": "attn_output"}):
+        with pytest.raises(cpscope.InputError, match="names={"):
+            scenario.grade(theirs, names=names)
+
+
 def test_widens_a_budget_that_it_is_told():
     scenario = cpscope.Scenario.of(heads=2, head_dim=8, lengths=[32], cp_size=2, backward=False)
     right = scenario.oracle()

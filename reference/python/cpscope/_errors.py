@@ -50,6 +50,10 @@ def _in_words_of_python(text: str) -> str:
     text = text.replace("--order-file", "with_order()")
     text = re.sub(r"--(order|format|lse-layout) ([a-z_]+)",
                   lambda m: f'{m[1].replace("-", "_")}="{m[2]}"', text)
+    pair = r"--map ([a-z_]+)=([^\s,;:?]+)"
+    text = re.sub(f"{pair}(?: {pair})*", lambda m: "names={%s}" % ", ".join(
+        f'"{name}": "{theirs}"' for name, theirs in re.findall(pair, m[0])), text)
+    text = text.replace("--map NAME=THEIRS", "names={NAME: THEIRS}")
     return re.sub(r"--([a-z]+)-([a-z]+)", r"\1_\2", text)
 
 

@@ -325,7 +325,7 @@ class Scenario:
 
     def grade(self, tensors: Tensors, *, order: str | None = None, format: str | None = None,
               lse_layout: str | None = None, ignore_padding: bool = False, sample: int = 0,
-              budgets: Mapping[str, float] | None = None) -> Grade:
+              budgets: Mapping[str, float] | None = None, names: Mapping[str, str] | None = None) -> Grade:
         """Judges tensors that other software computed: any of out, lse, dq, dk, dv, max_logit, d_sink. If q, k, v,
         d_out, sink are among them, those are the inputs, else the scenario's own.
 
@@ -335,6 +335,7 @@ class Scenario:
         float64, float32, float16, bfloat16, any strides, numpy or torch; tensors of a GPU are copied to the host.
         ignore_padding: padding rows may hold anything. sample: compare only about this many query rows, and keys, and
         scan all others. budgets: rel_l2 by name, for tensors that may have larger errors than the earned budget.
+        names: what tensors are called if not as here: {"out": "attn_output"}.
         A name with None for its tensor, and inputs for which wrong answers look right, make the verdict "blind", not passed.
 
         InputError names what does not fit.
@@ -347,7 +348,7 @@ class Scenario:
                 raise input_error(f"invalid budget: {name}={budget}",
                                   f"a finite number for one of {', '.join(_ANSWERS)}")
         return Grade(*_core.grade(self._core, records(tensors), order, format, lse_layout, ignore_padding, int(sample),
-                                  widened))
+                                  widened, [(str(name), str(theirs)) for name, theirs in (names or {}).items()]))
 
     def probe(self, attend: Callable[[Question], Tensors], *, order: str | None = None, format: str | None = None,
               lse_layout: str | None = None) -> ProbeReport:

@@ -23,6 +23,7 @@ struct GradeArguments {
   std::string order_path;            // an order file instead of the scenario's layout
   std::string format;                // thd | bshd | sbhd | bhsd; empty: by shape
   std::string lse_layout;            // tokens_heads | heads_tokens; empty: by shape
+  std::vector<std::string> names;    // NAME=THEIRS
   std::vector<std::string> budgets;
   int64_t sample_rows = 0;
   OutputFiles files;
@@ -31,8 +32,13 @@ struct GradeArguments {
 
 /// What the words of the command line mean; they were checked there.
 ForeignChoices choices_of(const GradeArguments& options) {
-  return {find_row_order(options.order), find_row_format(options.format),
-          find_lse_layout(options.lse_layout)};
+  ForeignChoices choices{find_row_order(options.order), find_row_format(options.format),
+                         find_lse_layout(options.lse_layout)};
+  for (const std::string& pair : options.names) {
+    const size_t sign = pair.find('=');
+    choices.aliases.push_back({pair.substr(0, sign), pair.substr(sign + 1)});
+  }
+  return choices;
 }
 
 /// Replaces the scenario's layout by an imported order over the same slots.
@@ -72,6 +78,7 @@ std::string make_grade_replay(const GradeArguments& options) {
   add("--order-file", options.order_path);
   add("--format", options.format);
   add("--lse-layout", options.lse_layout);
+  for (const std::string& pair : options.names) add("--map", pair);
   if (options.ignore_padding) replay += " --ignore-padding";
   if (options.sample_rows > 0) replay += fmt::format(" --sample {}", options.sample_rows);
   for (const std::string& budget : options.budgets) replay += " --budget " + quote_word(budget);
@@ -179,6 +186,19 @@ Command add_grade(CLI::App& app, const Tools& tools) {
       ->required();
   add_json(grade, options->json);
   grade
+      ->add_option("--map", options->names,
+                   "NAME=THEIRS, as out=attn_output: the record's name for a tensor; may be given "
+                   "for several")
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            const size_t sign = text.find('=');
+            const bool is_pair = sign != std::string::npos && sign > 0 && sign + 1 < text.size();
+            return is_pair ? std::string() : "a name is NAME=THEIRS, as out=attn_output: " + text;
+          },
+          ""))
+      ->expected(1)
+      ->take_all();
+  grade
       ->add_option("--order", options->order,
                    "how rows follow each other: packed (padded token order) or rank (the ranks' "
                    "local buffers one after another); default: the record's metadata \"order\", "
@@ -207,7 +227,8 @@ Command add_grade(CLI::App& app, const Tools& tools) {
   grade->footer(
       "Inputs q, k, v, d_out and sink of the record that differ from the scenario's are what the\n"
       "oracle then answers.\n"
-      "Example: cpscope grade scenarios/zigzag.toml mine.safetensors --order rank");
+      "Example: cpscope grade scenarios/zigzag.toml mine.safetensors --order rank\n"
+      "         cpscope grade scenarios/zigzag.toml theirs.safetensors --map out=attn_output");
   return {grade, [options, tools] { return command_grade(*options, tools); }};
 }
 

@@ -5,6 +5,7 @@
 #include "sim/run/grade/cause_search.h"
 #include "sim/run/grade/sample.h"
 #include "sim/run/grade/share_search.h"
+#include "sim/run/record/foreign_parts.h"
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <limits>
 #include <span>
 #include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -296,6 +298,33 @@ bool resembles(std::string name, std::string_view answer) {
   return names_input && (has("grad") || name.front() == 'd');
 }
 
+/// Ignored tensors that may be the answers that the record lacks: the name of the contract, and
+/// theirs, without the ranks of parts.
+std::vector<TensorAlias> find_likely_names(const ForeignRecord& record,
+                                           const std::vector<std::string>& missing) {
+  std::vector<TensorAlias> likely;
+  for (const std::string& name : missing) {
+    std::string last;  // names are sorted, so parts of one follow each other
+    for (const std::string& ignored : record.ignored) {
+      const std::string other = base_name(ignored);
+      if (other == last || !resembles(other, name)) continue;
+      likely.push_back({name, other});
+      last = other;
+    }
+  }
+  return likely;
+}
+
+/// "--map out=attn_output --map lse=softmax_lse": the first likely name of each.
+std::string suggest_names(const std::vector<TensorAlias>& likely) {
+  std::string text;
+  for (size_t i = 0; i < likely.size(); ++i) {
+    if (i > 0 && likely[i].name == likely[i - 1].name) continue;
+    text += fmt::format("{}--map {}={}", text.empty() ? "" : " ", likely[i].name, likely[i].theirs);
+  }
+  return text;
+}
+
 /// Lists what the record does not test.
 void find_blind_record(const ForeignRecord& record, const ForeignGrade& graded,
                        std::vector<std::string>& blind) {
@@ -304,18 +333,32 @@ void find_blind_record(const ForeignRecord& record, const ForeignGrade& graded,
   };
   for (const std::string& name : record.absent)
     if (is_asked(name)) blind.push_back(fmt::format("{} was given without a tensor", name));
-  for (const std::string& name : graded.missing) {
-    for (const std::string& other : record.ignored) {
-      if (resembles(other, name))
-        blind.push_back(
-            fmt::format("the record lacks {0} and holds {1}, which is read only when "
-                        "it is called {0}",
-                        name, other));
-    }
+  for (const TensorAlias& likely : find_likely_names(record, graded.missing)) {
+    blind.push_back(
+        fmt::format("the record lacks {0} and holds {1}, which is read only when it is called {0}, "
+                    "or with --map {0}={1}",
+                    likely.name, likely.theirs));
   }
   for (const char* name : {"out", "lse", "dq", "dk", "dv"})
     if (record.find(name) != nullptr) return;
   blind.emplace_back("no per-token tensor is present: one number per head does not test the rows");
+}
+
+/// Notes that inputs may be in the record under other names: a right answer to them then fails.
+void note_unread_inputs(const ForeignRecord& record, std::vector<std::string>& notes) {
+  constexpr std::pair<std::string_view, std::string_view> kBegins[] = {
+      {"q", "query"}, {"k", "key"}, {"v", "value"}, {"d_out", "dout"}, {"d_out", "grad_out"}};
+  for (const auto& [name, begin] : kBegins) {
+    if (record.find(name) != nullptr) continue;
+    for (const std::string& ignored : record.ignored) {
+      if (!ignored.starts_with(begin)) continue;
+      notes.push_back(
+          fmt::format("the record holds {1}, which is not read as {0}: its answers are judged "
+                      "against the scenario's {0}, unless --map {0}={1} is given",
+                      name, base_name(ignored)));
+      break;
+    }
+  }
 }
 
 std::optional<Error> grade_sample_of(const Toolbox& toolbox, const Plan& plan,
@@ -384,8 +427,11 @@ Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan,
   };
   for_each_answer(note_unasked, note_unasked);
   if (graded.missing.size() == asked.size()) {
+    const std::string names = suggest_names(find_likely_names(record, asked));
     return make_error(ErrorKind::bad_input, "the record holds no answer that could be graded",
-                      fmt::format("name the tensors {}", fmt::join(asked, ", ")));
+                      names.empty() ? fmt::format("name the tensors {}, or --map NAME=THEIRS",
+                                                  fmt::join(asked, ", "))
+                                    : "did you mean " + names + "?");
   }
   const Result<RunInputs> inputs = find_inputs(plan, record, graded);
   if (!inputs) return inputs.error();
@@ -396,6 +442,7 @@ Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan,
   find_blind_inputs(plan, inputs.value(), graded.grade.blind);
   find_blind_record(record, graded, graded.grade.blind);
   graded.grade.conclude();
+  if (!graded.grade.passed) note_unread_inputs(record, graded.grade.common);
   for (const Cause& cause : graded.grade.causes) graded.hints.push_back(describe(cause));
   for (const std::string& common : graded.grade.common) graded.hints.push_back(common);
   return graded;

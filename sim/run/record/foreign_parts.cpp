@@ -2,10 +2,12 @@
 
 #include "sim/run/record/record_header.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace cpscope {
 namespace {
@@ -15,6 +17,16 @@ const TensorKind* find_kind(std::string_view name) {
     if (kind.name == name) return &kind;
   }
   return nullptr;
+}
+
+/// The kind of the tensor that the files call `name`.
+const TensorKind* find_kind(std::string_view name, const std::vector<TensorAlias>& aliases) {
+  for (const TensorAlias& alias : aliases) {
+    if (alias.theirs == name) return find_kind(alias.name);
+  }
+  const bool is_elsewhere = std::any_of(aliases.begin(), aliases.end(),
+                                        [&](const auto& alias) { return alias.name == name; });
+  return is_elsewhere ? nullptr : find_kind(name);
 }
 
 /// "out.rank3": a tensor's name and the rank of this part; -1 for a whole tensor.
@@ -59,14 +71,63 @@ std::optional<Error> add_found(const NamedRecord& named, const Tensor& tensor, i
   return std::nullopt;
 }
 
+/// Every name in the files, without the ranks of parts.
+std::set<std::string> list_names(const std::vector<NamedRecord>& records) {
+  std::set<std::string> names;
+  for (const NamedRecord& named : records) {
+    for (const Tensor& tensor : named.record.tensors) names.insert(base_name(tensor.name));
+    for (const IntegerTensor& tensor : named.record.integers) names.insert(base_name(tensor.name));
+    for (const SkippedTensor& tensor : named.record.skipped) names.insert(base_name(tensor.name));
+  }
+  return names;
+}
+
+std::string show_names(const std::set<std::string>& names) {
+  constexpr size_t kShown = 40;
+  std::string text;
+  size_t shown = 0;
+  for (const std::string& name : names) {
+    if (shown++ == kShown) return text + fmt::format(" and {} more", names.size() - kShown);
+    text += (text.empty() ? "" : ", ") + printable_name(name);
+  }
+  return text.empty() ? "no tensor" : text;
+}
+
+std::optional<Error> check_aliases(const std::vector<NamedRecord>& records,
+                                   const std::vector<TensorAlias>& aliases) {
+  if (aliases.empty()) return std::nullopt;
+  const std::set<std::string> names = list_names(records);
+  std::set<std::string> ours, theirs;
+  for (const TensorAlias& alias : aliases) {
+    const std::string option =
+        fmt::format("--map {}={}", printable_name(alias.name), printable_name(alias.theirs));
+    if (find_kind(alias.name) == nullptr) {
+      std::vector<std::string_view> known;
+      for (const TensorKind& kind : kTensorKinds) known.push_back(kind.name);
+      return make_bad_input(
+          fmt::format("{}: no tensor of the contract is called {}", option,
+                      printable_name(alias.name)),
+          fmt::format("write --map NAME=THEIRS, NAME one of {}", fmt::join(known, ", ")));
+    }
+    if (!ours.insert(alias.name).second || !theirs.insert(alias.theirs).second)
+      return make_bad_input(option + ": a name is mapped twice", "give each once");
+    if (!names.contains(alias.theirs))
+      return make_bad_input(
+          fmt::format("{}: the record has no tensor {}", option, printable_name(alias.theirs)),
+          "it has " + show_names(names), records.front().path);
+  }
+  return std::nullopt;
+}
+
 /// Collects all tensors in the files that have names of the contract; others are listed.
 std::optional<Error> collect(const std::vector<NamedRecord>& records, int32_t cp_size,
-                             FoundTensors& found, std::set<std::string>& ignored) {
+                             const std::vector<TensorAlias>& aliases, FoundTensors& found,
+                             std::set<std::string>& ignored) {
   for (size_t file = 0; file < records.size(); ++file) {
     const NamedRecord& named = records[file];
     for (const Tensor& tensor : named.record.tensors) {
       PartName name = split_name(tensor.name);
-      const TensorKind* kind = find_kind(name.base);
+      const TensorKind* kind = find_kind(name.base, aliases);
       if (kind == nullptr) {
         ignored.insert(printable_name(tensor.name));
         continue;
@@ -79,7 +140,7 @@ std::optional<Error> collect(const std::vector<NamedRecord>& records, int32_t cp
     const auto refuse_type = [&](const std::string& name,
                                  std::string_view type) -> std::optional<Error> {
       ignored.insert(printable_name(name));
-      if (find_kind(split_name(name).base) == nullptr) return std::nullopt;
+      if (find_kind(split_name(name).base, aliases) == nullptr) return std::nullopt;
       return make_bad_input(fmt::format("tensor \"{}\" has a type that is not graded: {}",
                                         printable_name(name), type),
                             "store it as F64, F32, F16 or BF16", named.path);
@@ -123,9 +184,13 @@ std::optional<int64_t> number_in_name(const std::string& path) {
 
 }  // namespace
 
+std::string base_name(const std::string& name) { return split_name(name).base; }
+
 std::optional<Error> collect_tensors(const std::vector<NamedRecord>& records, int32_t cp_size,
-                                     FoundTensors& found, std::set<std::string>& ignored) {
-  if (auto error = collect(records, cp_size, found, ignored)) return error;
+                                     const std::vector<TensorAlias>& aliases, FoundTensors& found,
+                                     std::set<std::string>& ignored) {
+  if (auto error = check_aliases(records, aliases)) return error;
+  if (auto error = collect(records, cp_size, aliases, found, ignored)) return error;
   for (size_t t = 0; t < kTensorKinds.size(); ++t) {
     if (auto error = check_found(kTensorKinds[t], found[t])) return error;
   }

@@ -46,10 +46,16 @@ struct Found {
 /// [kind of tensor] its tensors in the files.
 using FoundTensors = std::array<Found, kTensorKinds.size()>;
 
-/// Finds the contract's names in the files, whole or in parts by rank; other names go to `ignored`.
+/// Finds the contract's names, or the aliases for them, in the files, whole or in parts by rank;
+/// other names go to `ignored`. A name with an alias is read under that alone.
 /// Errors (bad_input): a part twice, of a rank that does not exist, or missing; a tensor whole and
-/// in parts; whole numbers or 8-bit floats under a name that is graded.
+/// in parts; whole numbers or 8-bit floats under a name that is graded; an alias of a name that the
+/// contract or the files do not have, or two of one name.
 std::optional<Error> collect_tensors(const std::vector<NamedRecord>& records, int32_t cp_size,
-                                     FoundTensors& found, std::set<std::string>& ignored);
+                                     const std::vector<TensorAlias>& aliases, FoundTensors& found,
+                                     std::set<std::string>& ignored);
+
+/// A tensor's name without the rank of a part: "out" of "out.rank3".
+std::string base_name(const std::string& name);
 
 }  // namespace cpscope

@@ -284,7 +284,8 @@ Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan&
 
   FoundTensors found;
   std::set<std::string> ignored;
-  if (auto error = collect_tensors(records, cp_size, found, ignored)) return *error;
+  if (auto error = collect_tensors(records, cp_size, choices.aliases, found, ignored))
+    return *error;
   foreign.ignored.assign(ignored.begin(), ignored.end());
   const Gatherer gatherer(plan, row_choices, foreign.order);
   for (size_t t = 0; t < kTensorKinds.size(); ++t) {
@@ -299,6 +300,9 @@ Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan&
       Error error = tensor.error();
       for (Complaint& complaint : error.complaints) complaint.where = records.front().path;
       return error;
+    }
+    for (const TensorAlias& alias : choices.aliases) {
+      if (alias.name == kind.name) reading = printable_name(alias.theirs) + ": " + reading;
     }
     foreign.tensors.push_back(std::move(tensor).value());
     foreign.readings.push_back(std::move(reading));

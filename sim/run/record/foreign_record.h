@@ -20,12 +20,19 @@ enum class RowOrder { packed, rank };
 std::string_view to_name(RowOrder value);
 std::optional<RowOrder> find_row_order(std::string_view name);
 
+/// A tensor of the contract under the name that other software has for it.
+struct TensorAlias {
+  std::string name;    // of the contract: "out"
+  std::string theirs;  // "attn_output"; its parts are "attn_output.rank0", ...
+};
+
 /// What the caller says about a record; other properties are looked up in its metadata ("order",
 /// "format", "lse_layout").
 struct ForeignChoices {
   std::optional<RowOrder> order = {};
   std::optional<RowFormat> format = {};
   std::optional<LseLayout> lse_layout = {};
+  std::vector<TensorAlias> aliases = {};
 };
 
 /// A .safetensors file and its content.
