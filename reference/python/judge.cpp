@@ -35,7 +35,7 @@ using Names = std::vector<std::pair<std::string, std::string>>;
 std::vector<NamedRecord> to_records(const std::vector<ArrayRecord>& arrays) {
   std::vector<NamedRecord> records;
   for (const ArrayRecord& one : arrays) {
-    NamedRecord named{one.path, {}};
+    NamedRecord named{one.path, {}, one.absent};
     for (const NamedArray& array : one.arrays) named.record.tensors.push_back(to_tensor(array));
     records.push_back(std::move(named));
   }
@@ -161,10 +161,8 @@ Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<Array
   if (!checked) return checked.error();
   if (const auto error = grade_obstacle(checked.value())) return *error;
   const Plan& plan = checked.value().plan();
-  Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices);
+  const Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices);
   if (!record) return record.error();
-  for (const ArrayRecord& one : arrays)
-    for (const std::string& name : one.absent) record.value().absent.push_back(name);
   Toolbox toolbox;
   toolbox.oracle = reference::dense_oracle();
   const Result<ForeignGrade> graded = grade_foreign(toolbox, plan, record.value(), options);

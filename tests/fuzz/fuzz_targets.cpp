@@ -1,11 +1,13 @@
 #include "tests/fuzz/fuzz_targets.h"
 
 #include "sim/plan/order/order_import.h"
+#include "sim/run/record/foreign_file.h"
 #include "sim/run/record/integer_file.h"
 #include "sim/run/record/run_record.h"
 #include "sim/scenario/order_file.h"
 #include "sim/scenario/partition_fault.h"
 #include "sim/scenario/scenario_file.h"
+#include "tests/support/archive_bytes.h"
 
 #include <algorithm>
 #include <array>
@@ -25,6 +27,17 @@ namespace cpscope::fuzzing {
 namespace {
 
 using Problem = std::optional<std::string>;
+using testing_support::npy_of;
+using testing_support::pickle_of;
+using testing_support::pickled_dict;
+using testing_support::pickled_list;
+using testing_support::pickled_name;
+using testing_support::pickled_number;
+using testing_support::pickled_tensor;
+using testing_support::pickled_text;
+using testing_support::pickled_tuple;
+using testing_support::torch_archive_of;
+using testing_support::zip_of;
 
 constexpr size_t kHeaderBytes = 8;
 
@@ -177,13 +190,88 @@ std::vector<std::string> record_seeds(const std::string&) {
   };
 }
 
+// ---- arrays and pickle -------------------------------------------------------------------------
+
+/// Every number comes from the file, however often the file's tensors overlap.
+Problem check_counts(const std::vector<NamedRecord>& records, size_t bytes) {
+  size_t numbers = 0;
+  for (const NamedRecord& named : records) {
+    for (const Tensor& tensor : named.record.tensors) {
+      if (tensor.size() != static_cast<int64_t>(tensor.values.size()))
+        return "a tensor that has not as many values as its shape: " + tensor.name;
+      numbers += tensor.values.size();
+    }
+  }
+  if (numbers > bytes) return fmt::format("{} numbers out of {} bytes", numbers, bytes);
+  return std::nullopt;
+}
+
+Problem check_arrays(std::string_view bytes) {
+  const MemoryFile file(bytes);
+  const Result<std::vector<NamedRecord>> records = read_foreign_file(file.path());
+  if (!records) return check_error(records.error(), file.path());
+  return check_counts(records.value(), bytes.size());
+}
+
+std::vector<std::string> array_seeds(const std::string&) {
+  const std::string out = npy_of("'<f4'", "(2, 3)", std::string(24, '\x3f'));
+  const std::string tensor = pickled_tensor({.shape = {2, 3}, .strides = {3, 1}});
+  return {
+      out,
+      npy_of("'<V2'", "(3,)", std::string(6, '\x3f')),
+      npy_of("'<f8'", "(2, 2)", std::string(32, '\x3f'), "True"),
+      npy_of("'<i4'", "()", std::string(4, '\x01')),
+      zip_of({{"out.npy", out}, {"rank.npy", npy_of("'<i8'", "()", std::string(8, '\x00'))}}),
+      zip_of(
+          {{"out.rank0.npy", out}, {"out.rank1.npy", out}, {"s.npy", npy_of("'<U1'", "()", "")}}),
+      torch_archive_of(pickle_of(pickled_dict({{"out", tensor}})), {std::string(24, '\x3f')}),
+      torch_archive_of(pickle_of(tensor), {std::string(24, '\x3f')}),
+  };
+}
+
+/// The pickle inside an archive with two storages, so that what it says of them is read.
+Problem check_pickle(std::string_view bytes) {
+  const std::string archive =
+      torch_archive_of(std::string(bytes), {std::string(48, '\x3f'), std::string(16, '\x01')});
+  return check_arrays(archive);
+}
+
+std::vector<std::string> pickle_seeds(const std::string&) {
+  const std::string out = pickled_tensor({.shape = {2, 3}, .strides = {3, 1}}),
+                    ids = pickled_tensor(
+                        {.storage_class = "LongStorage", .key = "1", .shape = {2}, .strides = {1}});
+  const std::string replicated =
+      pickled_name("torch.distributed.tensor.placement_types", "Replicate") + ")\x81";
+  const std::string spec = pickled_name("torch.distributed.tensor._dtensor_spec", "DTensorSpec") +
+                           ")\x81" + pickled_dict({{"placements", pickled_tuple({replicated})}}) +
+                           'b';
+  return {
+      pickle_of(pickled_dict({{"out", out}, {"rank", pickled_number(1)}, {"dq", "N"}})),
+      pickle_of(pickled_list({pickled_dict({{"out", out}}), pickled_dict({{"out", out}})})),
+      pickle_of(pickled_dict({{"order", pickled_text("rank")}, {"ids", ids}, {"is", "\x88"}})),
+      // One view again, from the memo, and a list of numbers.
+      pickle_of(pickled_dict({{"a", out + "q\x01"}, {"b", "h\x01"}})),
+      pickle_of(
+          pickled_dict({{"ids", pickled_list({pickled_number(3), "K\x07", "\x8a\x01\x05"})}})),
+      pickle_of(pickled_name("torch._utils", "_rebuild_parameter") +
+                pickled_tuple({out, "\x88", pickled_name("collections", "OrderedDict") + ")R"}) +
+                'R'),
+      pickle_of(pickled_name("torch._tensor", "_rebuild_from_type_v2") +
+                pickled_tuple({pickled_name("torch._utils", "_rebuild_wrapper_subclass"),
+                               pickled_name("torch.distributed.tensor", "DTensor"), ")",
+                               pickled_tuple({"N", pickled_dict({{"_local_tensor", out},
+                                                                 {"_spec", spec}})})}) +
+                'R'),
+  };
+}
+
 // ---- import ------------------------------------------------------------------------------------
 
 constexpr std::array<std::string_view, 8> kLayouts{"",       "ring",  "zigzag", "stripe",
                                                    "llama3", "basic", "strip",  "?"};
 
-/// header: source, layout, cp_size, ulysses degree, tokens (2 bytes), whether the file is .npy,
-/// whether the first list is cu_seqlens.
+/// header: source, layout, cp_size, ulysses degree, tokens (2 bytes), whether the file is of
+/// tensors, whether the first list is cu_seqlens.
 ImportRequest request_of(std::string_view header) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(header[i]); };
   ImportRequest request;
@@ -237,9 +325,11 @@ bool takes_its_time(const std::vector<NamedLists>& lists) {
 Problem check_import(std::string_view bytes) {
   if (bytes.size() < kHeaderBytes) return std::nullopt;
   const std::string_view header = bytes.substr(0, kHeaderBytes), rest = bytes.substr(kHeaderBytes);
-  const std::string path = "lists.json";
+  const bool is_of_tensors = header[6] % 2 != 0;
+  const MemoryFile file(is_of_tensors ? rest : std::string_view());
+  const std::string path = is_of_tensors ? file.path() : "lists.json";
   Result<std::vector<NamedLists>> lists =
-      header[6] % 2 != 0 ? parse_npy(rest, path) : parse_integer_json(rest, path);
+      is_of_tensors ? read_integer_file(path) : parse_integer_json(rest, path);
   if (!lists) return check_error(lists.error(), path);
   if (takes_its_time(lists.value())) return std::nullopt;
   ImportRequest request = request_of(header);
@@ -258,14 +348,8 @@ std::string import_of(std::array<unsigned char, kHeaderBytes> header, const std:
   return std::string(header.begin(), header.end()) + rest;
 }
 
-/// A version 1.0 .npy of int64 (NumPy, numpy.lib.format).
-std::string npy_of(const std::string& shape, const std::vector<int64_t>& values) {
-  std::string dictionary = "{'descr': '<i8', 'fortran_order': False, 'shape': " + shape + ", }";
-  dictionary.resize(118 - 1, ' ');
-  dictionary += '\n';
-  std::string bytes = std::string("\x93NUMPY\x01\x00", 8) + std::string("\x76\x00", 2) + dictionary;
-  bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t));
-  return bytes;
+std::string integers_of(const std::string& shape, const std::vector<int64_t>& values) {
+  return npy_of("'<i8'", shape, testing_support::bytes_of(values));
 }
 
 std::vector<std::string> import_seeds(const std::string&) {
@@ -285,8 +369,10 @@ std::vector<std::string> import_seeds(const std::string&) {
       import_of({3, 5, 4, 2, 16, 0, 0, 0}, "{}"),
       import_of({3, 2, 4, 2, 16, 0, 0, 0}, "{}"),
       import_of({3, 6, 4, 2, 16, 0, 0, 0}, "{}"),
-      import_of({1, 0, 2, 1, 0, 0, 1, 0}, npy_of("(4,)", {0, 3, 1, 2})),
-      import_of({0, 0, 2, 1, 0, 0, 1, 1}, npy_of("(1, 3)", {0, 4, 8})),
+      import_of({1, 0, 2, 1, 0, 0, 1, 0}, integers_of("(4,)", {0, 3, 1, 2})),
+      import_of({0, 0, 2, 1, 0, 0, 1, 1}, integers_of("(1, 3)", {0, 4, 8})),
+      import_of({0, 0, 2, 1, 0, 0, 1, 0},
+                zip_of({{"cu_seqlens_q_padded.npy", integers_of("(1, 3)", {0, 8, 12})}})),
   };
 }
 
@@ -295,6 +381,8 @@ std::vector<std::string> import_seeds(const std::string&) {
 const std::vector<Target>& targets() {
   static const std::vector<Target> all{{"scenario", check_scenario, scenario_seeds},
                                        {"record", check_record, record_seeds},
+                                       {"arrays", check_arrays, array_seeds},
+                                       {"pickle", check_pickle, pickle_seeds},
                                        {"import", check_import, import_seeds}};
   return all;
 }

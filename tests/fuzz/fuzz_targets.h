@@ -17,8 +17,9 @@ struct Target {
   std::vector<std::string> (*seeds)(const std::string& scenarios);
 };
 
-/// scenario: the text of a scenario file; record: a .safetensors file; import: 8 bytes that choose
-/// the source, the named layout and sizes, then an integer file (JSON or .npy).
+/// scenario: the text of a scenario file; record: a .safetensors file; arrays: an .npy, .npz or .pt
+/// file; pickle: data.pkl of a .pt file; import: 8 bytes that choose the source, the named layout
+/// and sizes, then an integer file (JSON, or one of tensors).
 const std::vector<Target>& targets();
 
 /// Aborts when there is none of that name.

@@ -98,5 +98,19 @@ TEST(FuzzTargets, KeepTheirPromisesOnEveryByteOfARecordsHeader) {
   }
 }
 
+TEST(FuzzTargets, KeepTheirPromisesOnEveryOpcodeAtEveryByteOfAPickle) {
+  const Target& pickle = find_target("pickle");
+  for (const std::string& valid : pickle.seeds("")) {
+    for (size_t at = 0; at < valid.size(); ++at) {
+      for (const char letter : {'(', 't', 'R', 'b', 'Q', 'q', 'h', 'c', 'u', 'e', '\x81', '\x87',
+                                '\x93', '.', '\0', '\xff'}) {
+        std::string bytes = valid;
+        bytes[at] = letter;
+        ASSERT_EQ(pickle.check(bytes), std::nullopt) << show(bytes);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cpscope::fuzzing

@@ -84,5 +84,27 @@ TEST(ForeignNames, SaysWhichInputsItDidNotReadUnderTheirOwnNames) {
   expect_has(hints_of(small_case().grade(record).value()), "--map q=query_layer");
 }
 
+TEST(ForeignNames, TakesNoLibraryForTheNameOfAFormat) {
+  RunRecord record = queries_and_out();
+  record.metadata["format"] = "pt";
+  EXPECT_TRUE(small_case().grade(record).value().grade.passed);
+  record.metadata["format"] = "ptt";
+  expect_has(to_text(small_case().grade(record).error()), "has an unknown value: ptt");
+}
+
+TEST(ForeignNames, TakesNoPartOfADTensorForTheWhole) {
+  std::vector<NamedRecord> records;
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    RunRecord part = small_case().of_rank(rank);
+    part.plan_hash.clear();
+    records.push_back({"rank" + std::to_string(rank) + ".pt", part, {}, {"out"}});
+  }
+  EXPECT_TRUE(small_case().grade_files(records).value().grade.passed);
+  records.resize(1);
+  EXPECT_EQ(to_text(small_case().grade_files(records).error()),
+            "rank0.pt: tensor \"out\" is one rank's part of a DTensor; give the files of all "
+            "ranks, or save full_tensor()");
+}
+
 }  // namespace
 }  // namespace cpscope::tests

@@ -1,6 +1,7 @@
 // `cpscope grade` as its users meet it: files, options, exit codes, words.
 #include "sim/run/record/run_record.h"
 #include "tests/program/program_run.h"
+#include "tests/support/archive_bytes.h"
 
 #include <filesystem>
 #include <fstream>
@@ -133,6 +134,68 @@ TEST(GradeCommand, RefusesBrokenMissingAndForeignFilesWithTwo) {
   EXPECT_EQ(run.err.find(nothing + ": the record holds no answer that could be graded"), 0u)
       << run.err;
   EXPECT_TRUE(run.out.empty());
+}
+
+/// The bytes of a tensor's values, and its shape as a Python tuple.
+std::string float64_bytes(const Tensor& tensor) { return testing_support::bytes_of(tensor.values); }
+
+std::string shape_text(const Tensor& tensor) {
+  std::string text = "(";
+  for (const int64_t extent : tensor.shape) text += std::to_string(extent) + ", ";
+  return text + ")";
+}
+
+TEST(GradeCommand, ReadsArchivesOfNumpyAndTorchUnderTheirOwnNames) {
+  const RunRecord record = read_record(recorded().record).value();
+  const Tensor &out = *record.find("out"), &lse = *record.find("lse");
+  const auto array = [](const Tensor& tensor) {
+    return testing_support::npy_of("'<f8'", shape_text(tensor), float64_bytes(tensor));
+  };
+  write_file("theirs.npz",
+             testing_support::zip_of({{"attn_output.npy", array(out)}, {"lse.npy", array(lse)}}));
+  ProgramRun run = grade("theirs.npz");
+  EXPECT_EQ(run.exit_code, 1) << run.out << run.err;
+  EXPECT_NE(run.out.find("BLIND of foreign tensors"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("--map out=attn_output"), std::string::npos) << run.out;
+  run = grade("theirs.npz --map out=attn_output");
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_NE(run.out.find("read out       attn_output: F64 [64, 4, 8]"), std::string::npos);
+  // The same as torch.save has it: heads and tokens exchanged by strides.
+  const std::string view = testing_support::pickled_tensor(
+      {.storage_class = "DoubleStorage", .shape = {64, 4, 8}, .strides = {8, 512, 1}});
+  std::string by_head;
+  for (int64_t head = 0; head < 4; ++head) {
+    for (int64_t token = 0; token < 64; ++token)
+      by_head += float64_bytes(out).substr(static_cast<size_t>(token * 4 + head) * 64, 64);
+  }
+  write_file("theirs.pt", testing_support::torch_archive_of(
+                              testing_support::pickle_of(testing_support::pickled_dict(
+                                  {{"layer", testing_support::pickled_dict({{"out", view}})}})),
+                              {by_head}));
+  run = grade("theirs.pt --map out=layer.out");
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+}
+
+TEST(GradeCommand, RefusesNamesAndCodeWithTwo) {
+  write_file("code.pt",
+             testing_support::torch_archive_of(
+                 testing_support::pickle_of(
+                     testing_support::pickled_name("os", "system") +
+                     testing_support::pickled_tuple({testing_support::pickled_text("true")}) + 'R'),
+                 {}));
+  ProgramRun run = grade("code.pt");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(run.err,
+            "code.pt: the file holds code: os.system; torch.save only tensors, numbers and words, "
+            "in dicts and lists\n");
+  run = grade(recorded().record + " --map out=attn_output");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_NE(
+      run.err.find("--map out=attn_output: the record has no tensor attn_output; it has d_out,"),
+      std::string::npos)
+      << run.err;
+  for (const char* pair : {"output=out", "out", "out=", "=out"})
+    EXPECT_EQ(grade(recorded().record + " --map " + pair).exit_code, 2) << pair;
 }
 
 TEST(GradeCommand, ReadsRankOrderByAnOrderFile) {

@@ -5,6 +5,7 @@
 #include "sim/findings/progress_bar.h"
 #include "sim/plan/order/order_import.h"
 #include "sim/run/grade/foreign_grade.h"
+#include "sim/run/record/foreign_file.h"
 
 #include <iostream>
 #include <memory>
@@ -54,17 +55,6 @@ std::optional<Error> use_order_file(const std::string& path, Scenario& scenario)
     return error;
   }
   return use_order(std::move(order).value(), path, scenario);
-}
-
-Result<std::vector<NamedRecord>> read_records(const std::vector<std::string>& paths) {
-  std::vector<NamedRecord> records;
-  for (const std::string& path : paths) {
-    Result<RunRecord> record = read_record(path, {.takes_other_types = true});
-    if (!record) return record.error();
-    records.push_back({path, std::move(record).value()});
-  }
-  if (auto error = sort_by_rank(records)) return *error;
-  return records;
 }
 
 /// The command that does the same again.
@@ -130,7 +120,7 @@ int command_grade(const GradeArguments& options, const Tools& tools) {
   if (!checked) return report(checked.error());
   if (const auto error = grade_obstacle(checked.value())) return report(*error);
   const Plan& plan = checked.value().plan();
-  Result<std::vector<NamedRecord>> records = read_records(options.records);
+  Result<std::vector<NamedRecord>> records = read_foreign_files(options.records);
   if (!records) return report(records.error());
   const Result<ForeignRecord> record =
       read_foreign(std::move(records).value(), plan, choices_of(options));
@@ -179,10 +169,12 @@ Command add_grade(CLI::App& app, const Tools& tools) {
       app.add_subcommand("grade", "grades tensors that other software computed, with the oracle");
   add_scenario_file(grade, options->scenario_path);
   grade
-      ->add_option("RECORD", options->records,
-                   ".safetensors with out, lse, max_logit, dq, dk, dv, d_sink or some of them: one "
-                   "file, or one for each rank in rank order; parts of one file are called "
-                   "out.rank0, out.rank1, ...")
+      ->add_option(
+          "RECORD", options->records,
+          ".safetensors, .pt (torch.save of tensors in dicts and lists), .npz or .npy with "
+          "out, lse, max_logit, dq, dk, dv, d_sink or some of them: one file, or one for "
+          "each rank in rank order; parts of one file are called out.rank0, out.rank1, ...; "
+          "a .pt file may hold a list with one dict for each rank")
       ->required();
   add_json(grade, options->json);
   grade
@@ -228,7 +220,7 @@ Command add_grade(CLI::App& app, const Tools& tools) {
       "Inputs q, k, v, d_out and sink of the record that differ from the scenario's are what the\n"
       "oracle then answers.\n"
       "Example: cpscope grade scenarios/zigzag.toml mine.safetensors --order rank\n"
-      "         cpscope grade scenarios/zigzag.toml theirs.safetensors --map out=attn_output");
+      "         cpscope grade scenarios/zigzag.toml rank*.pt --map out=attn_output");
   return {grade, [options, tools] { return command_grade(*options, tools); }};
 }
 

@@ -119,6 +119,14 @@ std::optional<Error> check_aliases(const std::vector<NamedRecord>& records,
   return std::nullopt;
 }
 
+/// A single file with one rank's rows of a tensor.
+std::optional<Error> refuse_lone_part(const NamedRecord& named, const std::string& name) {
+  if (!named.parts.contains(name)) return std::nullopt;
+  return make_bad_input(
+      fmt::format("tensor \"{}\" is one rank's part of a DTensor", printable_name(name)),
+      "give the files of all ranks, or save full_tensor()", named.path);
+}
+
 /// Collects all tensors in the files that have names of the contract; others are listed.
 std::optional<Error> collect(const std::vector<NamedRecord>& records, int32_t cp_size,
                              const std::vector<TensorAlias>& aliases, FoundTensors& found,
@@ -131,6 +139,9 @@ std::optional<Error> collect(const std::vector<NamedRecord>& records, int32_t cp
       if (kind == nullptr) {
         ignored.insert(printable_name(tensor.name));
         continue;
+      }
+      if (records.size() == 1 && name.rank < 0 && cp_size > 1) {
+        if (auto error = refuse_lone_part(named, tensor.name)) return error;
       }
       if (records.size() > 1 && name.rank < 0) name.rank = static_cast<int64_t>(file);
       if (auto error = add_found(named, tensor, name.rank, cp_size,

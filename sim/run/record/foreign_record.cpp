@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -182,12 +184,19 @@ class Gatherer {
   SideShape q_, kv_;
 };
 
+/// True for {"format": "pt"}, which safetensors' own libraries write: it names no dimensions.
+bool names_library(const std::string& key, const std::string& value) {
+  constexpr std::string_view kLibraries[] = {"pt", "np", "tf", "flax", "mlx"};
+  return key == "format" &&
+         std::find(std::begin(kLibraries), std::end(kLibraries), value) != std::end(kLibraries);
+}
+
 /// The metadata value of a key, if all files that have it agree.
 Result<std::string> find_metadata(const std::vector<NamedRecord>& records, const std::string& key) {
   std::string value;
   for (const NamedRecord& named : records) {
     const auto found = named.record.metadata.find(key);
-    if (found == named.record.metadata.end()) continue;
+    if (found == named.record.metadata.end() || names_library(key, found->second)) continue;
     if (!value.empty() && value != found->second) {
       return make_bad_input(fmt::format("the files disagree about metadata \"{}\": {} and {}", key,
                                         printable_name(value), printable_name(found->second)),
@@ -262,6 +271,8 @@ Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan&
                                       records.size(), cp_size));
   ForeignRecord foreign;
   foreign.executor = records.front().record.executor;
+  for (const NamedRecord& named : records)
+    foreign.absent.insert(foreign.absent.end(), named.absent.begin(), named.absent.end());
   std::optional<RowOrder> order = choices.order;
   RowChoices row_choices{choices.format, choices.lse_layout,
                          preferred_format(plan.scenario.batch.qkv_format)};

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,10 +36,12 @@ struct ForeignChoices {
   std::vector<TensorAlias> aliases = {};
 };
 
-/// A .safetensors file and its content.
+/// The content of a file, or of one rank's part of it.
 struct NamedRecord {
   std::string path;
   RunRecord record;
+  std::vector<std::string> absent = {};  // names that were given without a tensor
+  std::set<std::string> parts = {};      // tensors that are one rank's rows, as a DTensor says
 };
 
 /// Tensors that other software computed, with the contract's names and shapes, in packed padded

@@ -1,14 +1,15 @@
 #include "sim/run/record/integer_file.h"
 
-#include "sim/run/record/run_record.h"
+#include "sim/run/record/foreign_file.h"
+#include "sim/run/record/opened_file.h"
 #include "sim/scenario/complaints.h"
 #include "sim/scenario/text_file.h"
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,7 +20,6 @@ namespace {
 
 constexpr int64_t kMaxFileBytes = int64_t{512} << 20;
 constexpr size_t kMaxLists = 1 << 20;
-constexpr std::string_view kNpyMagic = "\x93NUMPY";
 
 /// Takes the JSON as parser events, so that an untrusted file never becomes a tree of values.
 class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
@@ -122,29 +122,38 @@ std::optional<std::vector<std::vector<int64_t>>> rows_of(const std::vector<int64
   return rows;
 }
 
-Result<std::vector<NamedLists>> read_tensors(const std::string& path) {
-  const Result<RunRecord> record = read_record(path, {.takes_other_types = true});
-  if (!record) return record.error();
+/// "indices.rank3": a list's name and its rank; -1 without a rank.
+std::pair<std::string, int64_t> split_rank(const std::string& name) {
+  constexpr std::string_view kPart = ".rank";
+  const size_t mark = name.rfind(kPart);
+  if (mark == std::string::npos) return {name, -1};
+  const char *begin = name.data() + mark + kPart.size(), *end = name.data() + name.size();
+  int64_t rank = -1;
+  if (std::from_chars(begin, end, rank).ptr != end || rank < 0) return {name, -1};
+  return {name.substr(0, mark), rank};
+}
+
+/// The whole numbers of one record, or of one for each rank, as lists.
+Result<std::vector<NamedLists>> list_tensors(const std::vector<NamedRecord>& records,
+                                             const std::string& path) {
   std::vector<NamedLists> found;
   std::map<std::string, std::map<int64_t, std::vector<int64_t>>> parts;
-  for (const IntegerTensor& tensor : record.value().integers) {
-    const size_t mark = tensor.name.rfind(".rank");
-    int64_t rank = -1;
-    if (mark != std::string::npos) {
-      const char *begin = tensor.name.data() + mark + 5,
-                 *end = tensor.name.data() + tensor.name.size();
-      if (std::from_chars(begin, end, rank).ptr != end) rank = -1;
+  for (size_t r = 0; r < records.size(); ++r) {
+    for (const IntegerTensor& tensor : records[r].record.integers) {
+      auto [name, rank] = split_rank(tensor.name);
+      if (rank < 0 && records.size() > 1) rank = static_cast<int64_t>(r);
+      if (rank >= 0) {
+        parts[name][rank] = tensor.values;
+        continue;
+      }
+      const auto rows = rows_of(tensor.shape, tensor.values);
+      if (!rows)
+        return make_bad_input(fmt::format("{} must have one or two dimensions: [{}]",
+                                          name.empty() ? "the array" : "tensor " + show_text(name),
+                                          fmt::join(tensor.shape, ", ")),
+                              "", path);
+      found.push_back({name, *rows});
     }
-    if (rank >= 0) {
-      parts[tensor.name.substr(0, mark)][rank] = tensor.values;
-      continue;
-    }
-    const auto rows = rows_of(tensor.shape, tensor.values);
-    if (!rows)
-      return make_bad_input(fmt::format("tensor {} must have one or two dimensions: [{}]",
-                                        show_text(tensor.name), fmt::join(tensor.shape, ", ")),
-                            "", path);
-    found.push_back({tensor.name, *rows});
   }
   for (const auto& [name, ranks] : parts) {
     NamedLists lists{name, {}};
@@ -157,74 +166,26 @@ Result<std::vector<NamedLists>> read_tensors(const std::string& path) {
     }
     found.push_back(std::move(lists));
   }
-  if (found.empty()) {
-    return make_bad_input("the file holds no whole numbers",
-                          "store I32 or I64 tensors (floating-point ones are not taken)", path);
+  if (!found.empty()) return found;
+  for (const NamedRecord& named : records) {
+    for (const SkippedTensor& tensor : named.record.skipped)
+      return make_bad_input(
+          "the type is not little-endian whole numbers: " + show_text(tensor.type_name),
+          "save whole numbers: array.astype('int64')", path);
   }
-  return found;
+  return make_bad_input("the file holds no whole numbers",
+                        "store I32 or I64 tensors (floating-point ones are not taken)", path);
 }
 
-/// The text after `key` in the header of an .npy file, a Python dictionary of three entries.
-std::string_view npy_entry(std::string_view header, std::string_view key) {
-  const size_t at = header.find(key);
-  if (at == std::string_view::npos) return {};
-  const size_t colon = header.find(':', at + key.size());
-  if (colon == std::string_view::npos) return {};
-  std::string_view rest = header.substr(colon + 1);
-  while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
-  return rest;
-}
-
-struct NpyHeader {
-  int64_t bytes = 0;  // of an element
-  bool is_signed = false;
-  std::vector<int64_t> shape;
-  size_t data_begin = 0;
-};
-
-/// The text of an .npy header; sets where the data begins. Empty when there is no such header.
-std::string_view npy_header_text(std::string_view file, NpyHeader& header) {
-  constexpr size_t kPrefix = 8;  // magic and version
-  if (file.size() < kPrefix + 2 || !file.starts_with(kNpyMagic)) return {};
-  const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(file[i])); };
-  const size_t width = byte(6) == 1 ? 2 : 4;
-  if (file.size() < kPrefix + width) return {};
-  size_t length = 0;
-  for (size_t i = 0; i < width; ++i) length |= byte(kPrefix + i) << (8 * i);
-  if (length > file.size() - kPrefix - width) return {};
-  header.data_begin = kPrefix + width + length;
-  return file.substr(kPrefix + width, length);
-}
-
-/// Says what is wrong with the header; nothing if it describes whole numbers in row-major order.
-std::optional<std::string> read_npy_header(std::string_view file, NpyHeader& header) {
-  const std::string_view text = npy_header_text(file, header);
-  if (text.empty()) return "not an .npy file";
-  const std::string_view type = npy_entry(text, "'descr'");
-  if (type.size() < 5 || type[0] != '\'') return "the header names no type";
-  const std::string name(type.substr(1, 3));
-  header.bytes = name[2] - '0';
-  header.is_signed = name[1] == 'i';
-  const bool is_known =
-      (name[1] == 'i' || name[1] == 'u') && type[4] == '\'' &&
-      (header.bytes == 1 || header.bytes == 2 || header.bytes == 4 || header.bytes == 8) &&
-      (name[0] == '<' || name[0] == '|');
-  if (!is_known) return "the type is not little-endian whole numbers: " + show_text(name);
-  if (!npy_entry(text, "'fortran_order'").starts_with("False"))
-    return "the array is not in row-major (C) order";
-  std::string_view shape = npy_entry(text, "'shape'");
-  const size_t end = shape.find(')');
-  if (!shape.starts_with("(") || end == std::string_view::npos) return "the header has no shape";
-  shape = shape.substr(1, end - 1);
-  while (!shape.empty()) {
-    int64_t extent = 0;
-    const auto [stop, failure] = std::from_chars(shape.data(), shape.data() + shape.size(), extent);
-    if (failure != std::errc() || extent < 0) return "the header has a broken shape";
-    header.shape.push_back(extent);
-    shape.remove_prefix(static_cast<size_t>(stop - shape.data()));
-    while (!shape.empty() && (shape.front() == ',' || shape.front() == ' ')) shape.remove_prefix(1);
-  }
-  return std::nullopt;
+/// True for a file of tensors, which, unlike text, holds zeros near its begin.
+bool holds_tensors(const std::string& path) {
+  if (path.ends_with(".safetensors")) return true;
+  Result<OpenedFile> file = OpenedFile::open(path);
+  if (!file) return false;
+  constexpr int64_t kFrontBytes = 16;
+  const std::string front =
+      file.value().read_text(0, std::min(kFrontBytes, file.value().size())).value_or("");
+  return front.find('\0') != std::string::npos || front.starts_with('\x80');
 }
 
 }  // namespace
@@ -244,44 +205,15 @@ Result<std::vector<NamedLists>> parse_integer_json(std::string_view text, const 
       show_place(path, place));
 }
 
-Result<std::vector<NamedLists>> parse_npy(std::string_view bytes, const std::string& path) {
-  NpyHeader header;
-  if (auto problem = read_npy_header(bytes, header))
-    return make_bad_input(*problem, "save whole numbers: numpy.save(path, array.astype('int64'))",
-                          path);
-  int64_t size = header.bytes;
-  for (const int64_t extent : header.shape) {
-    if (__builtin_mul_overflow(size, extent, &size))
-      return make_bad_input("the shape overflows", "", path);
-  }
-  if (size != static_cast<int64_t>(bytes.size() - header.data_begin))
-    return make_bad_input(fmt::format("shape and data disagree: {} bytes needed, {} there", size,
-                                      bytes.size() - header.data_begin),
-                          "", path);
-  std::vector<int64_t> values(static_cast<size_t>(size / header.bytes));
-  const char* data = bytes.data() + header.data_begin;
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, data + i * static_cast<size_t>(header.bytes),
-                static_cast<size_t>(header.bytes));
-    const int unused = 64 - 8 * static_cast<int>(header.bytes);
-    values[i] = header.is_signed ? static_cast<int64_t>(bits << unused) >> unused
-                                 : static_cast<int64_t>(bits);
-  }
-  const auto rows = rows_of(header.shape, values);
-  if (!rows)
-    return make_bad_input(fmt::format("the array must have one or two dimensions: [{}]",
-                                      fmt::join(header.shape, ", ")),
-                          "", path);
-  return std::vector<NamedLists>{{"", *rows}};
-}
-
 Result<std::vector<NamedLists>> read_integer_file(const std::string& path) {
-  if (path.ends_with(".safetensors")) return read_tensors(path);
-  const Result<std::string> bytes = read_text_file(path, kMaxFileBytes);
-  if (!bytes) return bytes.error();
-  if (bytes.value().starts_with(kNpyMagic)) return parse_npy(bytes.value(), path);
-  return parse_integer_json(bytes.value(), path);
+  if (holds_tensors(path)) {
+    const Result<std::vector<NamedRecord>> records = read_foreign_file(path);
+    if (!records) return records.error();
+    return list_tensors(records.value(), path);
+  }
+  const Result<std::string> text = read_text_file(path, kMaxFileBytes);
+  if (!text) return text.error();
+  return parse_integer_json(text.value(), path);
 }
 
 }  // namespace cpscope

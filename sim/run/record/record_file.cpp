@@ -3,28 +3,26 @@
 #include "sim/run/record/record_extras.h"
 #include "sim/run/record/record_header.h"
 #include "sim/run/record/run_record.h"
+#include "sim/run/record/stored_values.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <optional>
-#include <system_error>
+#include <ostream>
 
 #include <fmt/format.h>
 
 namespace cpscope {
-
-namespace fs = std::filesystem;
 
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr int64_t kChunkElements = 65'536;
+constexpr int64_t kLengthBytes = 8;  // in front of the header
 
 template <class Stored, class Encode>
 void encode_values(const double* values, int64_t count, char* bytes, Encode encode) {
@@ -50,28 +48,6 @@ void encode_chunk(Dtype dtype, const double* values, int64_t count, char* bytes)
                                   [](double value) { return static_cast<float>(value); });
     case Dtype::fp64:
       return encode_values<double>(values, count, bytes, [](double value) { return value; });
-  }
-}
-
-template <class Stored, class Decode>
-void decode_values(const char* bytes, int64_t count, double* values, Decode decode) {
-  for (int64_t i = 0; i < count; ++i) {
-    Stored stored;
-    std::memcpy(&stored, bytes + i * static_cast<int64_t>(sizeof stored), sizeof stored);
-    values[i] = static_cast<double>(decode(stored));
-  }
-}
-
-void decode_chunk(Dtype dtype, const char* bytes, int64_t count, double* values) {
-  switch (dtype) {
-    case Dtype::bf16:
-      return decode_values<uint16_t>(bytes, count, values, from_bf16_bits);
-    case Dtype::fp16:
-      return decode_values<uint16_t>(bytes, count, values, from_fp16_bits);
-    case Dtype::fp32:
-      return decode_values<float>(bytes, count, values, [](float value) { return value; });
-    case Dtype::fp64:
-      return decode_values<double>(bytes, count, values, [](double value) { return value; });
   }
 }
 
@@ -123,65 +99,6 @@ Error file_error(std::string what, const std::string& path, std::string hint = "
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint), path);
 }
 
-/// A file whose header text was read.
-struct OpenedRecord {
-  std::ifstream stream;
-  std::string header_text;
-  int64_t data_offset = 0;
-  int64_t data_bytes = 0;
-};
-
-/// Whole numbers of any width; unsigned ones above the largest int64_t become negative.
-void decode_integers(const StoredType& type, const char* bytes, int64_t count, int64_t* values) {
-  for (int64_t i = 0; i < count; ++i) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, bytes + i * type.bytes, static_cast<size_t>(type.bytes));
-    const int unused = 64 - 8 * static_cast<int>(type.bytes);
-    const auto shifted = static_cast<int64_t>(bits << unused);
-    values[i] = type.is_signed ? shifted >> unused : static_cast<int64_t>(bits);
-  }
-}
-
-/// A stored tensor's values, read in chunks and decoded by `decode`(bytes, count, values); nothing
-/// when the file ends early.
-template <class Value, class Decode>
-std::optional<std::vector<Value>> read_values(OpenedRecord& opened, const StoredTensor& stored,
-                                              int64_t element_bytes, Decode decode) {
-  const int64_t size = (stored.end - stored.begin) / element_bytes;
-  std::vector<Value> values(static_cast<size_t>(size));
-  std::vector<char> bytes(static_cast<size_t>(std::min(size, kChunkElements) * element_bytes));
-  opened.stream.seekg(opened.data_offset + stored.begin);
-  for (int64_t done = 0; done < size; done += kChunkElements) {
-    const int64_t count = std::min(kChunkElements, size - done);
-    if (!opened.stream.read(bytes.data(), count * element_bytes)) return std::nullopt;
-    decode(bytes.data(), count, values.data() + done);
-  }
-  return values;
-}
-
-/// Appends one stored tensor to the list of its kind; false when the file ends early.
-bool take_tensor(OpenedRecord& opened, const StoredTensor& stored, const StoredType& type,
-                 RunRecord& record) {
-  if (type.dtype) {
-    auto values = read_values<double>(opened, stored, type.bytes,
-                                      [&](const char* bytes, int64_t count, double* target) {
-                                        decode_chunk(*type.dtype, bytes, count, target);
-                                      });
-    if (!values) return false;
-    record.tensors.push_back({stored.name, stored.shape, *type.dtype, *std::move(values)});
-  } else if (type.is_integer) {
-    auto values = read_values<int64_t>(opened, stored, type.bytes,
-                                       [&](const char* bytes, int64_t count, int64_t* target) {
-                                         decode_integers(type, bytes, count, target);
-                                       });
-    if (!values) return false;
-    record.integers.push_back({stored.name, stored.shape, *std::move(values)});
-  } else {
-    record.skipped.push_back({stored.name, stored.type_name});
-  }
-  return true;
-}
-
 std::optional<Error> fill_metadata(const RecordHeader& header, RunRecord& record) {
   const auto take = [&](const char* key, std::string& target) {
     const auto found = header.metadata.find(key);
@@ -212,39 +129,22 @@ std::optional<Error> take_events(RunRecord& record) {
   return std::nullopt;
 }
 
-Result<OpenedRecord> open_record(const std::string& path) {
-  std::error_code failure;
-  if (!fs::is_regular_file(path, failure)) {
-    return file_error(fs::exists(path, failure) ? "not a file that holds a record" : "no such file",
-                      path);
-  }
-  const auto file_bytes = static_cast<int64_t>(fs::file_size(path, failure));
-  OpenedRecord opened;
-  opened.stream.open(path, std::ios::binary);
-  if (failure || !opened.stream) return file_error("the file cannot be opened", path);
-
+/// Bytes of the header's text, which the file begins with.
+Result<int64_t> read_header_size(OpenedFile& file) {
   uint64_t header_bytes = 0;
   std::array<char, sizeof header_bytes> length;
-  if (file_bytes < static_cast<int64_t>(length.size()) ||
-      !opened.stream.read(length.data(), length.size())) {
-    return file_error(fmt::format("too short for a .safetensors file: {} bytes", file_bytes), path);
-  }
+  if (!file.read(0, length))
+    return file.error(fmt::format("too short for a .safetensors file: {} bytes", file.size()));
   std::memcpy(&header_bytes, length.data(), length.size());
-  const int64_t rest = file_bytes - static_cast<int64_t>(length.size());
+  const int64_t rest = file.size() - kLengthBytes;
   if (header_bytes > static_cast<uint64_t>(std::min(rest, kMaxHeaderBytes))) {
-    return file_error(
+    return file.error(
         fmt::format("the header is longer than the file or the limit: header {} bytes, file {}, "
                     "limit {}",
-                    header_bytes, file_bytes, kMaxHeaderBytes),
-        path, "is this a .safetensors file?");
+                    header_bytes, file.size(), kMaxHeaderBytes),
+        "is this a .safetensors file?");
   }
-  opened.header_text.resize(header_bytes);
-  if (!opened.stream.read(opened.header_text.data(), static_cast<std::streamsize>(header_bytes))) {
-    return file_error("the header cannot be read", path);
-  }
-  opened.data_offset = static_cast<int64_t>(length.size() + header_bytes);
-  opened.data_bytes = file_bytes - opened.data_offset;
-  return opened;
+  return static_cast<int64_t>(header_bytes);
 }
 
 Error with_path(Error error, const std::string& path) {
@@ -286,19 +186,29 @@ Result<std::string> write_record(const RunRecord& record, const std::string& pat
 }
 
 Result<RunRecord> read_record(const std::string& path, const RecordReading& reading) {
-  Result<OpenedRecord> opened = open_record(path);
-  if (!opened) return opened.error();
-  Result<RecordHeader> header = parse_record_header(opened.value().header_text);
+  Result<OpenedFile> file = OpenedFile::open(path);
+  if (!file) return file.error();
+  const Result<int64_t> header_bytes = read_header_size(file.value());
+  if (!header_bytes) return header_bytes.error();
+  const std::optional<std::string> text =
+      file.value().read_text(kLengthBytes, header_bytes.value());
+  if (!text) return file_error("the header cannot be read", path);
+  Result<RecordHeader> header = parse_record_header(*text);
   if (!header) return with_path(header.error(), path);
-  const Result<std::vector<StoredType>> types =
-      check_record_header(header.value(), opened.value().data_bytes, reading.takes_other_types);
+  const int64_t data_begin = kLengthBytes + header_bytes.value();
+  const Result<std::vector<StoredType>> types = check_record_header(
+      header.value(), file.value().size() - data_begin, reading.takes_other_types);
   if (!types) return with_path(types.error(), path);
 
   RunRecord record;
   if (const auto error = fill_metadata(header.value(), record)) return with_path(*error, path);
   for (size_t t = 0; t < header.value().tensors.size(); ++t) {
     const StoredTensor& stored = header.value().tensors[t];
-    if (!take_tensor(opened.value(), stored, types.value()[t], record)) {
+    const StoredValues values{.name = stored.name,
+                              .type = types.value()[t],
+                              .shape = stored.shape,
+                              .begin = data_begin + stored.begin};
+    if (!take_values(file.value(), values, record)) {
       return file_error(fmt::format("tensor \"{}\" cannot be read, bytes [{}, {})",
                                     printable_name(stored.name), stored.begin, stored.end),
                         path);

@@ -16,8 +16,6 @@ namespace cpscope {
 
 namespace {
 
-constexpr size_t kMaxDimensions = 16;
-
 Error header_error(std::string what, std::string hint = "") {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
 }
@@ -183,13 +181,6 @@ constexpr std::array kStoredTypes = {
     StoredType{"BOOL", 1, {}, false, false},   StoredType{"F8_E5M2", 1, {}, false, false},
     StoredType{"F8_E4M3", 1, {}, false, false}};
 
-std::optional<StoredType> find_stored_type(std::string_view name, bool takes_other_types) {
-  for (const StoredType& type : kStoredTypes) {
-    if (name == type.name && (type.dtype || takes_other_types)) return type;
-  }
-  return std::nullopt;
-}
-
 /// Bytes that the shape requires, or nothing when that is more than int64_t holds.
 std::optional<int64_t> checked_bytes(const StoredTensor& tensor, int64_t element_bytes) {
   int64_t bytes = element_bytes;
@@ -228,6 +219,13 @@ std::optional<Error> find_gap(const RecordHeader& header, int64_t data_bytes) {
 
 }  // namespace
 
+std::optional<StoredType> find_stored_type(std::string_view name) {
+  for (const StoredType& type : kStoredTypes) {
+    if (name == type.name) return type;
+  }
+  return std::nullopt;
+}
+
 std::string_view stored_type_name(Dtype dtype) {
   switch (dtype) {
     case Dtype::bf16:
@@ -265,8 +263,8 @@ Result<std::vector<StoredType>> check_record_header(const RecordHeader& header, 
                                                     bool takes_other_types) {
   std::vector<StoredType> types;
   for (const StoredTensor& tensor : header.tensors) {
-    const std::optional<StoredType> type = find_stored_type(tensor.type_name, takes_other_types);
-    if (!type) {
+    const std::optional<StoredType> type = find_stored_type(tensor.type_name);
+    if (!type || !(type->dtype || takes_other_types)) {
       return header_error(
           fmt::format("tensor \"{}\" has a type that records do not hold: \"{}\"",
                       printable_name(tensor.name), printable_name(tensor.type_name)),

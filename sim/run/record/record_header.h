@@ -3,6 +3,7 @@
 #include "sim/base/result.h"
 #include "sim/run/record/run_record.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -14,6 +15,9 @@ namespace cpscope {
 
 /// Longest header that is written and read, the limit of the format's own readers.
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
+
+/// Most dimensions of a tensor that is read.
+inline constexpr size_t kMaxDimensions = 16;
 
 /// One tensor as the header of a .safetensors file describes it.
 struct StoredTensor {
@@ -42,6 +46,10 @@ struct StoredType {
   bool is_integer = false;
   bool is_signed = false;
 };
+
+/// The type of this name, one that records do not hold too; nothing for a name that the format does
+/// not know.
+std::optional<StoredType> find_stored_type(std::string_view name);
 
 /// Checks that every tensor has a known type (one that records hold, or with `takes_other_types`
 /// any of the format's), that its size does not overflow and equals its byte range, and that the

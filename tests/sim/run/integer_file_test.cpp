@@ -1,7 +1,9 @@
 #include "sim/run/record/integer_file.h"
 
 #include "tests/sim/run/scratch_folder.h"
+#include "tests/support/archive_bytes.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,6 +14,18 @@
 namespace cpscope::tests {
 namespace {
 
+using testing_support::bytes_of;
+using testing_support::npy_of;
+using testing_support::pickle_of;
+using testing_support::pickled_dict;
+using testing_support::pickled_list;
+using testing_support::pickled_number;
+using testing_support::pickled_tensor;
+using testing_support::pickled_text;
+using testing_support::ScratchFolder;
+using testing_support::torch_archive_of;
+using testing_support::write_bytes;
+
 using Lists = std::vector<std::vector<int64_t>>;
 
 std::string refusal_of(const Result<std::vector<NamedLists>>& read) {
@@ -19,24 +33,21 @@ std::string refusal_of(const Result<std::vector<NamedLists>>& read) {
   return read.ok() ? "" : to_text(read.error());
 }
 
-template <class Integer>
-std::string bytes_of(const std::vector<Integer>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Integer)};
+/// Reads these bytes as a file; `where` gets its path.
+Result<std::vector<NamedLists>> read_bytes_as(const std::string& name, const std::string& bytes,
+                                              std::string* where = nullptr) {
+  const ScratchFolder folder;
+  write_bytes(folder.file(name), bytes);
+  if (where != nullptr) *where = folder.file(name);
+  return read_integer_file(folder.file(name));
 }
 
-/// An .npy file of version 1.0, as numpy writes it.
-std::string npy(const std::string& type, const std::string& shape, const std::string& data,
-                const std::string& order = "False") {
-  std::string header =
-      "{'descr': '" + type + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
-  header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 10 - 1, ' ');
-  header += '\n';
-  std::string file = "\x93NUMPY";
-  file += '\x01';
-  file += '\x00';
-  file += static_cast<char>(header.size() & 0xff);
-  file += static_cast<char>(header.size() >> 8);
-  return file + header + data;
+/// What is wrong with an .npy file, without its path.
+std::string npy_refusal(const std::string& bytes) {
+  std::string path;
+  const std::string text = refusal_of(read_bytes_as("a.npy", bytes, &path));
+  EXPECT_EQ(text.find(path + ": "), 0u) << text;
+  return text.substr(std::min(text.size(), path.size() + 2));
 }
 
 TEST(IntegerFile, ReadsNamedListsOfJson) {
@@ -86,39 +97,55 @@ TEST(IntegerFile, ReadsListsOfABatchOfOne) {
 TEST(IntegerFile, ReadsNumpysArraysOfEveryWidth) {
   const Lists expected{{1, -2, 3}, {4, 5, 6}};
   const auto check = [&](const std::string& file) {
-    const auto lists = parse_npy(file, "a.npy");
+    const auto lists = read_bytes_as("a.npy", file);
     ASSERT_TRUE(lists.ok()) << to_text(lists.error());
+    EXPECT_EQ(lists.value()[0].name, "");
     EXPECT_EQ(lists.value()[0].lists, expected);
   };
-  check(npy("<i8", "(2, 3)", bytes_of<int64_t>({1, -2, 3, 4, 5, 6})));
-  check(npy("<i4", "(2, 3)", bytes_of<int32_t>({1, -2, 3, 4, 5, 6})));
-  check(npy("<i2", "(2, 3)", bytes_of<int16_t>({1, -2, 3, 4, 5, 6})));
-  check(npy("|i1", "(2, 3)", bytes_of<int8_t>({1, -2, 3, 4, 5, 6})));
-  EXPECT_EQ(
-      parse_npy(npy("<u4", "(1,)", bytes_of<uint32_t>({4000000000u})), "a.npy").value()[0].lists,
-      (Lists{{4000000000}}));
+  check(npy_of("'<i8'", "(2, 3)", bytes_of<int64_t>({1, -2, 3, 4, 5, 6})));
+  check(npy_of("'<i4'", "(2, 3)", bytes_of<int32_t>({1, -2, 3, 4, 5, 6})));
+  check(npy_of("'<i2'", "(2, 3)", bytes_of<int16_t>({1, -2, 3, 4, 5, 6})));
+  check(npy_of("'|i1'", "(2, 3)", bytes_of<int8_t>({1, -2, 3, 4, 5, 6})));
+  check(npy_of("'<i4'", "(2, 3)", bytes_of<int32_t>({1, 4, -2, 5, 3, 6}), "True"));
+  EXPECT_EQ(read_bytes_as("a.npy", npy_of("'<u4'", "(1,)", bytes_of<uint32_t>({4000000000u})))
+                .value()[0]
+                .lists,
+            (Lists{{4000000000}}));
 }
 
 TEST(IntegerFile, RefusesArraysThatItWouldMisread) {
   const std::string data = bytes_of<int64_t>({1, 2, 3, 4});
-  EXPECT_EQ(refusal_of(parse_npy(npy("<f8", "(4,)", data), "a.npy"))
-                .find("a.npy: the type is not little-endian whole numbers: \"<f8\""),
+  EXPECT_EQ(npy_refusal(npy_of("'<f8'", "(4,)", data)).find("the file holds no whole numbers"), 0u);
+  EXPECT_EQ(npy_refusal(npy_of("'>i8'", "(4,)", data))
+                .find("the type is not little-endian whole numbers: \">i8\""),
             0u);
-  EXPECT_EQ(refusal_of(parse_npy(npy(">i8", "(4,)", data), "a.npy")).find("a.npy: the type"), 0u);
-  EXPECT_EQ(refusal_of(parse_npy(npy("<i8", "(2, 2)", data, "True"), "a.npy"))
-                .find("a.npy: the array is not in row-major (C) order"),
+  EXPECT_EQ(npy_refusal(npy_of("'<i8'", "(5,)", data))
+                .find("shape and data disagree: [5] of <i8 needs 40 bytes, 32 there"),
             0u);
-  EXPECT_EQ(refusal_of(parse_npy(npy("<i8", "(5,)", data), "a.npy")),
-            "a.npy: shape and data disagree: 40 bytes needed, 32 there");
-  EXPECT_EQ(refusal_of(parse_npy(npy("<i8", "(1, 2, 2)", data), "a.npy")),
-            "a.npy: the array must have one or two dimensions: [1, 2, 2]");
-  const std::string whole = npy("<i8", "(4,)", data);
+  EXPECT_EQ(npy_refusal(npy_of("'<i8'", "(1, 2, 2)", data)),
+            "the array must have one or two dimensions: [1, 2, 2]");
+  const std::string whole = npy_of("'<i8'", "(4,)", data);
   for (size_t size = 0; size < whole.size(); ++size)
-    EXPECT_FALSE(parse_npy(whole.substr(0, size), "a.npy").ok()) << size;
+    EXPECT_FALSE(read_bytes_as("a.npy", whole.substr(0, size)).ok()) << size;
+}
+
+TEST(IntegerFile, ReadsAListOfEveryRank) {
+  const auto rank = [](int64_t offset) {
+    return pickled_dict(
+        {{"position_ids",
+          pickled_tensor(
+              {.storage_class = "LongStorage", .offset = offset, .shape = {2}, .strides = {1}})}});
+  };
+  const auto lists =
+      read_bytes_as("a.pt", torch_archive_of(pickle_of(pickled_list({rank(2), rank(0)})),
+                                             {bytes_of<int64_t>({0, 1, 2, 3})}));
+  ASSERT_TRUE(lists.ok()) << to_text(lists.error());
+  ASSERT_EQ(lists.value().size(), 1u);
+  EXPECT_EQ(lists.value()[0].lists, (Lists{{2, 3}, {0, 1}}));
 }
 
 TEST(IntegerFile, ReadsTensorsAndPartsByRank) {
-  const testing_support::ScratchFolder folder;
+  const ScratchFolder folder;
   nlohmann::json header;
   std::string data;
   const auto add = [&](const char* name, const char* type, std::vector<int64_t> shape,
@@ -134,8 +161,7 @@ TEST(IntegerFile, ReadsTensorsAndPartsByRank) {
   add("table", "I16", {2, 2}, bytes_of<int16_t>({1, -1, 2, -2}));
   const auto write = [&](const char* name) {
     const std::string text = header.dump();
-    testing_support::write_bytes(folder.file(name),
-                                 bytes_of<uint64_t>({text.size()}) + text + data);
+    write_bytes(folder.file(name), bytes_of<uint64_t>({text.size()}) + text + data);
     return folder.file(name);
   };
   const auto lists = read_integer_file(write("a.safetensors"));
