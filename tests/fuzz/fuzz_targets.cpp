@@ -275,7 +275,7 @@ constexpr std::array<std::string_view, 8> kLayouts{"",       "ring",  "zigzag", 
 ImportRequest request_of(std::string_view header) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(header[i]); };
   ImportRequest request;
-  request.source = static_cast<OrderSource>(byte(0) % 5);
+  request.source = static_cast<OrderSource>(byte(0) % 6);
   request.layout = std::string(kLayouts[byte(1) % kLayouts.size()]);
   request.cp_size = byte(2);
   // Mostly one that is not refused at once.
@@ -371,8 +371,9 @@ std::vector<std::string> import_seeds(const std::string&) {
       import_of({3, 6, 4, 2, 16, 0, 0, 0}, "{}"),
       import_of({1, 0, 2, 1, 0, 0, 1, 0}, integers_of("(4,)", {0, 3, 1, 2})),
       import_of({0, 0, 2, 1, 0, 0, 1, 1}, integers_of("(1, 3)", {0, 4, 8})),
-      import_of({0, 0, 2, 1, 0, 0, 1, 0},
-                zip_of({{"cu_seqlens_q_padded.npy", integers_of("(1, 3)", {0, 8, 12})}})),
+      import_of({5, 0, 2, 1, 0, 0, 1, 0},
+                zip_of({{"cu_seqlens_q_padded.npy", integers_of("(1, 3)", {0, 8, 12})},
+                        {"max_seqlen_q.npy", integers_of("()", {8})}})),
   };
 }
 

@@ -1,8 +1,11 @@
 // `cpscope import` as its users meet it.
 #include "tests/program/program_run.h"
+#include "tests/support/archive_bytes.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -52,6 +55,32 @@ TEST(ImportCommand, TakesDocumentsFromPositionsAndNamesWhatItIgnores) {
   const json document = json::parse(run_cpscope("import --from te positions.json --json").out);
   EXPECT_EQ(document["ignored"], (json{"max_seqlen_q"}));
   EXPECT_EQ(document["slots"], (json{8, 4}));
+}
+
+TEST(ImportCommand, ReadsMegatronsPackedSeqParams) {
+  write_file("packed.json", R"({"qkv_format": "thd", "cu_seqlens_q": [0, 7, 10],
+ "cu_seqlens_kv": [0, 7, 10], "cu_seqlens_q_padded": [[0, 8, 12]], "cu_seqlens_kv_padded": [[0, 8, 12]],
+ "max_seqlen_q": 8, "max_seqlen_kv": 8, "local_cp_size": 2, "cp_group": null})");
+  const ProgramRun run = run_cpscope("import --from megatron packed.json --json");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const json document = json::parse(run.out);
+  EXPECT_EQ(document["from"], "megatron");
+  EXPECT_EQ(document["lengths"], (json{7, 3}));
+  EXPECT_EQ(document["slots"], (json{8, 4}));
+  EXPECT_EQ(document["ranks"][1], (json{2, 3, 4, 5, 9, 10}));
+  // The archive that numpy writes of the same, without the words; a size that cuts sequences off.
+  const auto ints = [](const std::string& shape, const std::vector<int32_t>& values) {
+    return testing_support::npy_of("'<i4'", shape, testing_support::bytes_of(values));
+  };
+  write_file("packed.npz",
+             testing_support::zip_of({{"cu_seqlens_q.npy", ints("(3,)", {0, 7, 10})},
+                                      {"cu_seqlens_q_padded.npy", ints("(1, 3)", {0, 8, 12})},
+                                      {"max_seqlen_q.npy", ints("()", {6})}}));
+  const ProgramRun low = run_cpscope("import --from megatron packed.npz --cp-size 2");
+  EXPECT_EQ(low.exit_code, 1) << low.err;
+  EXPECT_NE(low.out.find("differs: max_seqlen_q is below the longest sequence: 6, 7 tokens"),
+            std::string::npos)
+      << low.out;
 }
 
 TEST(ImportCommand, RefusesWithoutLeavingAFile) {

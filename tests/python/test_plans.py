@@ -337,6 +337,20 @@ def test_packed_seq_params_of_megatron_are_boundaries():
         cpscope.Scenario.of(heads=4, head_dim=16, cp_size=2, packed_seq_params=3)
 
 
+def test_packed_seq_params_of_megatron_give_its_order():
+    fields = {"qkv_format": "thd", "cu_seqlens_q": np.array([0, 7, 10]), "cu_seqlens_q_padded": np.array([[0, 8, 12]]),
+              "max_seqlen_q": 8, "local_cp_size": 2, "cp_group": None}
+    order = cpscope.from_megatron(fields)
+    assert order.same_layout == "dual_chunk" and order.slots == [8, 4] and not order.differences
+    assert order.ranks[1].tolist() == cpscope.from_te([0, 7, 10], [0, 8, 12], cp_size=2).ranks[1].tolist()
+    assert cpscope.from_megatron(fields, cp_size=1).cp_size == 1
+    assert cpscope.from_megatron({**fields, "max_seqlen_q": 6}).differences
+    of_dict = cpscope.Scenario.of(heads=4, head_dim=16, packed_seq_params=fields)
+    assert of_dict == cpscope.Scenario.of(heads=4, head_dim=16, cp_size=2, lengths=[7, 3], slots=[8, 4])
+    with pytest.raises(cpscope.InputError, match="has no boundaries"):
+        cpscope.from_megatron({})
+
+
 def test_one_list_of_torch_stands_for_every_sequence_of_a_batch():
     row = np.array([[0, 1, 6, 7, 2, 3, 4, 5]])
     once = cpscope.from_torch(row, cp_size=2, cu_seqlens=[0, 8, 16])

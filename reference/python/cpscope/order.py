@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
@@ -75,6 +75,30 @@ def from_te(cu_seqlens: Any = None, cu_seqlens_padded: Any = None, indices: Sequ
     return _import("te", {"cu_seqlens": cu_seqlens, "cu_seqlens_padded": cu_seqlens_padded, "indices": indices,
                           "cu_seqlens_kv": cu_seqlens_kv, "cu_seqlens_kv_padded": cu_seqlens_kv_padded,
                           "indices_kv": indices_kv, "position_ids": position_ids}, cp_size=cp_size)
+
+
+def _field(packed: Any, name: str) -> Any:
+    return packed.get(name) if isinstance(packed, Mapping) else getattr(packed, name, None)
+
+
+def boundaries_of(packed: Any) -> dict[str, Any]:
+    """What Megatron's PackedSeqParams, or a dict or an object with its names, says of a batch, by the keys of `Scenario.of`."""
+    names = ("cu_seqlens", "cu_seqlens_padded", "cu_seqlens_q", "cu_seqlens_q_padded", "cu_seqlens_kv", "cu_seqlens_kv_padded")
+    found = {name: _field(packed, name) for name in names if _field(packed, name) is not None}
+    if not found:
+        raise input_error(f"packed_seq_params has no boundaries: {type(packed).__name__}", "cu_seqlens_q, cu_seqlens_q_padded, ...")
+    return found if _field(packed, "local_cp_size") is None else {**found, "cp_size": _field(packed, "local_cp_size")}
+
+
+def from_megatron(packed_seq_params: Any, *, cp_size: int | None = None) -> Order:
+    """Megatron's order of a packed batch: its PackedSeqParams, or vars() of it. cp_size: unless its local_cp_size says so.
+    A max_seqlen below the longest sequence is among the differences."""
+    given = boundaries_of(packed_seq_params)
+    own_size = given.pop("cp_size", None)
+    for name in ("max_seqlen_q", "max_seqlen_kv"):
+        if (longest := _field(packed_seq_params, name)) is not None:
+            given[name] = [int(longest)]
+    return _import("megatron", given, cp_size=own_size if cp_size is None else cp_size)
 
 
 def from_torch(rearrange: Any = None, restore: Any = None, *, cp_size: int, cu_seqlens: Any = None) -> Order:

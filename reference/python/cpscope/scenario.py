@@ -16,7 +16,7 @@ from ._arrays import ArrayLike, Tensors, integers, on_host, records
 from ._errors import Complaint, Error, InputError, ScenarioError, input_error
 from .grade import Grade
 from .layout import Layout, Plan
-from .order import Order, text_of
+from .order import Order, boundaries_of, text_of
 from .probe import ProbeReport, Question
 
 _SHIPPED = pathlib.Path(__file__).parent / "scenarios"
@@ -95,14 +95,6 @@ def _lengths_of(bounds: Any, name: str) -> list[int]:
     return lengths.tolist()
 
 
-def _boundaries_of(packed: Any) -> dict[str, Any]:
-    """The boundaries that Megatron's PackedSeqParams, or anything with attributes of its names, holds."""
-    found = {name: getattr(packed, name) for name in _BOUNDARIES if getattr(packed, name, None) is not None}
-    if not found:
-        raise input_error(f"packed_seq_params has no boundaries: {type(packed).__name__}", "cu_seqlens_q, cu_seqlens_q_padded, ...")
-    return found
-
-
 def _without_twins(keys: dict[str, Any]) -> dict[str, Any]:
     """Drops boundaries of keys that equal those of the queries."""
     for kv, q in (("cu_seqlens_kv", ("cu_seqlens_q", "cu_seqlens")), ("cu_seqlens_kv_padded", ("cu_seqlens_q_padded", "cu_seqlens_padded"))):
@@ -120,7 +112,7 @@ def _text_of_keys(keys: dict[str, Any]) -> str:
     unknown: list[Complaint] = []
     keys = dict(keys)
     if (packed := keys.pop("packed_seq_params", None)) is not None:
-        keys = {**_boundaries_of(packed), **keys}
+        keys = {**boundaries_of(packed), **keys}
     for name, value in _without_twins(keys).items():
         key = _BOUNDARIES.get(name, name)
         if value is None or name == "schema" or name in _FOLLOW:
@@ -189,7 +181,8 @@ class Scenario:
 
         cu_seqlens, cu_seqlens_padded, cu_seqlens_kv, cu_seqlens_kv_padded (numbers, arrays or tensors, of all ranks
         together, as TransformerEngine takes them) replace lengths, slots, kv_lengths, kv_slots;
-        packed_seq_params, Megatron's object of them, replaces all at once. dtype may be torch's or numpy's.
+        packed_seq_params, Megatron's object of them or vars() of it, replaces all at once, and sets cp_size if it has a
+        local_cp_size. dtype may be torch's or numpy's.
         """
         try:
             return cls._of_core(_core.parse(_text_of_keys(keys), "<keys>"))

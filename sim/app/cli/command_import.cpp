@@ -94,6 +94,7 @@ int command_import(const ImportArguments& options, const Tools&) {
                         .tokens = options.tokens,
                         .cu_seqlens = options.cu_seqlens};
   take_number(lists.value(), "cp_size", request.cp_size);
+  take_number(lists.value(), "local_cp_size", request.cp_size);  // of PackedSeqParams
   request.given = std::move(lists).value();
   const Result<OrderImport> order = import_order(request);
   if (!order) {
@@ -127,16 +128,16 @@ Command add_import(CLI::App& app, const Tools& tools) {
       "import", "makes an order file (layout = \"indices\") of how a framework splits its tokens");
   import->add_option(
       "FILE", options->paths,
-      "lists of whole numbers: JSON, .safetensors or .npy, several for one list a rank. "
-      "te: cu_seqlens, cu_seqlens_padded, indices (a list a rank); torch: rearrange or "
-      "restore; magi: position_ids (a list a rank); all others: position_ids of the whole batch in "
-      "place of cu_seqlens");
+      "lists of whole numbers: JSON, .safetensors, .pt, .npz or .npy, several for one list a "
+      "rank. te: cu_seqlens, cu_seqlens_padded, indices (a list a rank); megatron: "
+      "vars(packed_seq_params); torch: rearrange or restore; magi: position_ids (a list a rank); "
+      "all others: position_ids of the whole batch in place of cu_seqlens");
   import
       ->add_option("--from", options->from,
-                   "te (TransformerEngine, Megatron), torch, ring-flash-attention, usp or magi "
+                   "te (TransformerEngine), megatron, torch, ring-flash-attention, usp or magi "
                    "(MagiAttention)")
       ->required()
-      ->check(CLI::IsMember({"te", "torch", "ring-flash-attention", "usp", "magi"}));
+      ->check(CLI::IsMember({"te", "megatron", "torch", "ring-flash-attention", "usp", "magi"}));
   import->add_option(
       "--layout", options->layout,
       "ring-flash-attention: ring, zigzag, stripe (each sequence by itself) or llama3 "

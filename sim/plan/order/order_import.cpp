@@ -16,8 +16,8 @@ namespace {
 
 // An order file with more ids would be longer than the limit for reading it back.
 constexpr int64_t kMostListed = int64_t{1} << 25;
-constexpr std::array<std::string_view, 5> kSources = {"te", "torch", "ring-flash-attention", "usp",
-                                                      "magi"};
+constexpr std::array<std::string_view, 6> kSources = {"te",  "torch", "ring-flash-attention",
+                                                      "usp", "magi",  "megatron"};
 
 Error bad(std::string what, std::string hint = "") {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
@@ -292,6 +292,25 @@ Result<std::vector<int64_t>> find_rearrange(const std::vector<int64_t>& list, bo
   return rearrange;
 }
 
+/// Megatron's PackedSeqParams is a TransformerEngine batch with the sizes that its kernels are
+/// told.
+Result<OrderImport> import_megatron(const ImportRequest& request) {
+  Result<OrderImport> made = import_te(request);
+  if (!made) return made;
+  OrderImport& order = made.value();
+  const auto check = [&](std::string_view name, const std::vector<int64_t>& lengths) {
+    const NamedLists* told = find_lists(request, {name});
+    if (told == nullptr || lengths.empty() || told->lists.empty() || told->lists[0].empty()) return;
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    if (told->lists[0][0] < longest)
+      order.differences.push_back(fmt::format("{} is below the longest sequence: {}, {} tokens",
+                                              name, told->lists[0][0], longest));
+  };
+  check("max_seqlen_q", order.lengths);
+  check("max_seqlen_kv", order.kv_lengths.empty() ? order.lengths : order.kv_lengths);
+  return made;
+}
+
 Result<OrderImport> import_torch(const ImportRequest& request) {
   const NamedLists* lists = find_lists(request, {"rearrange", ""});
   const NamedLists* restore = find_lists(request, {"restore"});
@@ -523,10 +542,11 @@ Result<OrderImport> import_order(const ImportRequest& request) {
     return bad(fmt::format("{} has no ulysses degree: {}", to_name(request.source),
                            request.ulysses_degree),
                "leave it out, or import from usp");
-  Result<OrderImport> order = request.source == OrderSource::te      ? import_te(request)
-                              : request.source == OrderSource::torch ? import_torch(request)
-                              : request.source == OrderSource::magi  ? import_magi(request)
-                                                                     : import_named(request);
+  Result<OrderImport> order = request.source == OrderSource::te         ? import_te(request)
+                              : request.source == OrderSource::torch    ? import_torch(request)
+                              : request.source == OrderSource::magi     ? import_magi(request)
+                              : request.source == OrderSource::megatron ? import_megatron(request)
+                                                                        : import_named(request);
   if (order && order.value().tokens() == 0) order = bad("there are no tokens", "give some");
   if (!order) {
     Error error = order.error();

@@ -19,7 +19,7 @@ struct NamedLists {
 };
 
 /// The framework whose token order is imported.
-enum class OrderSource { te, torch, ring_flash_attention, usp, magi };
+enum class OrderSource { te, torch, ring_flash_attention, usp, magi, megatron };
 
 std::string_view to_name(OrderSource value);
 std::optional<OrderSource> find_order_source(std::string_view name);
@@ -55,6 +55,8 @@ struct OrderImport {
 /// same with "_kv". Source: local row u of rank r in a sequence of local begin o is token (u-o) +
 /// o*P + C*(r if u-o < C, else 2P-2-r), C = slot/2P (TransformerEngine,
 /// thd_get_partitioned_indices).
+/// megatron: the same from the fields of PackedSeqParams; max_seqlen_q and max_seqlen_kv below the
+/// longest sequence are a difference.
 /// torch: "rearrange", or its inverse "restore" (PyTorch's load balancers): balanced[i] =
 /// original[rearrange[i]], then cut contiguously; one list per sequence when they are batched.
 /// ring_flash_attention: ring, zigzag, stripe (each sequence by itself, varlen or batched), llama3

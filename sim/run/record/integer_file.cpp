@@ -28,12 +28,14 @@ class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
   std::string problem;
   std::optional<size_t> offset;  // byte at which the JSON syntax is broken
 
-  bool null() override { return stop("expected whole numbers: null"); }
+  bool null() override { return drop_field() || stop("expected whole numbers: null"); }
   bool boolean(bool) override { return stop("expected whole numbers: a boolean"); }
   bool number_float(double, const std::string& text) override {
     return stop("expected whole numbers: " + text.substr(0, 40));
   }
   bool string(std::string& text) override {
+    // The one word among Megatron's PackedSeqParams.
+    if (is_field() && found.back().name == "qkv_format") return drop_field();
     return stop("expected whole numbers: " + show_text(text));
   }
   bool binary(nlohmann::json::binary_t&) override { return stop("binary data"); }
@@ -87,6 +89,13 @@ class ListEvents final : public nlohmann::json_sax<nlohmann::json> {
   bool stop(std::string what) {
     problem = std::move(what);
     return false;
+  }
+  /// True where the value of a key is read, not one inside a list.
+  bool is_field() const { return is_object_ && depth_ == 0; }
+  /// Forgets the key whose value is read; false where there is none.
+  bool drop_field() {
+    if (is_field()) found.pop_back();
+    return is_field();
   }
   bool take(int64_t number) {
     // A single number is stored as a list of one: "cp_size": 4.

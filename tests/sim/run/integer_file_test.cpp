@@ -129,6 +129,38 @@ TEST(IntegerFile, RefusesArraysThatItWouldMisread) {
     EXPECT_FALSE(read_bytes_as("a.npy", whole.substr(0, size)).ok()) << size;
 }
 
+TEST(IntegerFile, ReadsMegatronsPackedSeqParams) {
+  const Lists expected{{0, 7, 10}}, padded{{0, 8, 12}};
+  const auto check = [&](const Result<std::vector<NamedLists>>& lists) {
+    ASSERT_TRUE(lists.ok()) << to_text(lists.error());
+    ASSERT_EQ(lists.value().size(), 3u);
+    EXPECT_EQ(lists.value()[0].name, "cu_seqlens_q");
+    EXPECT_EQ(lists.value()[0].lists, expected);
+    EXPECT_EQ(lists.value()[1].lists, padded);
+    EXPECT_EQ(lists.value()[2].lists, (Lists{{8}}));
+  };
+  const auto tensor = [](std::vector<int64_t> shape, std::vector<int64_t> strides, int64_t offset) {
+    return pickled_tensor({.storage_class = "IntStorage",
+                           .offset = offset,
+                           .shape = std::move(shape),
+                           .strides = std::move(strides)});
+  };
+  check(read_bytes_as(
+      "a.pt",
+      torch_archive_of(pickle_of(pickled_dict({{"qkv_format", pickled_text("thd")},
+                                               {"cu_seqlens_q", tensor({3}, {1}, 0)},
+                                               {"cu_seqlens_q_padded", tensor({1, 3}, {3, 1}, 3)},
+                                               {"max_seqlen_q", pickled_number(8)},
+                                               {"cp_group", "N"}})),
+                       {bytes_of<int32_t>({0, 7, 10, 0, 8, 12})})));
+  check(parse_integer_json(R"({"qkv_format": "thd", "cu_seqlens_q": [0, 7, 10],
+ "cu_seqlens_kv": null, "cu_seqlens_q_padded": [[0, 8, 12]], "max_seqlen_q": 8, "cp_group": null})",
+                           "a.json"));
+  EXPECT_EQ(refusal_of(parse_integer_json(R"({"cu_seqlens_q": "0"})", "a.json"))
+                .find("a.json:1:1: expected whole numbers: \"0\""),
+            0u);
+}
+
 TEST(IntegerFile, ReadsAListOfEveryRank) {
   const auto rank = [](int64_t offset) {
     return pickled_dict(
