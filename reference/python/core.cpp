@@ -56,6 +56,33 @@ std::optional<std::string> explain_key(const std::string& key, const std::string
   return explain_foreign_key(key, read, std::nullopt);
 }
 
+/// What makes the mask slices, by the keys of the contract: name and what it needs, or file.
+nb::object mask_of(const Attention& attention) {
+  if (!attention.generator) return nb::none();
+  const MaskGenerator& mask = *attention.generator;
+  nb::dict keys;
+  if (!mask.file.empty()) keys["file"] = mask.file;
+  if (!mask.name.empty()) keys["name"] = mask.name;
+  if (mask.block > 0) keys["block"] = mask.block;
+  if (mask.name == "prefix_tree") {
+    keys["parents"] = mask.parents;
+    keys["lengths"] = mask.lengths;
+  }
+  if (mask.name == "image_groups") {
+    nb::list groups;
+    for (const TokenGroup& group : mask.groups)
+      groups.append(nb::make_tuple(group.begin, group.end));
+    keys["groups"] = groups;
+  }
+  if (mask.name == "global_tokens") {
+    keys["count"] = mask.count;
+    keys["causal"] = mask.causal;
+    keys["window"] = nb::make_tuple(mask.window_left, mask.window_right);
+  }
+  if (mask.sequence >= 0) keys["sequence"] = mask.sequence;
+  return keys;
+}
+
 /// Every value that the scenario has, defaults filled in, by the contract's names.
 nb::dict settings_of(const ScenarioBox& box) {
   const Scenario& s = box.scenario();
@@ -68,6 +95,11 @@ nb::dict settings_of(const ScenarioBox& box) {
   all["head_dim_qk"] = s.attention.head_dim_qk;
   all["head_dim_v"] = s.attention.head_dim_v;
   all["attn_mask_type"] = name(s.attention.mask_type);
+  nb::list slices;
+  for (const MaskSlice& slice : s.attention.slices)
+    slices.append(nb::make_tuple(slice.q0, slice.q1, slice.k0, slice.k1, name(slice.type)));
+  all["slices"] = slices;
+  all["mask"] = mask_of(s.attention);
   all["window_size"] = nb::make_tuple(s.attention.window_left, s.attention.window_right);
   all["chunk_size"] = s.attention.chunk_size;
   all["softmax_scale"] = s.attention.effective_scale();

@@ -41,7 +41,7 @@ std::optional<Error> refuse_fixed(const Scenario& scenario) {
                         {"batch.kv_lengths", "batch.slots", "batch.kv_slots", "batch.seqlen"});
   if (scenario.attention.mask_type == MaskType::slices)
     return make_refusal("a forecast draws its windows, and mask slices name tokens of one batch",
-                        "use another attn_mask_type", {"attention.slices"});
+                        "use another attn_mask_type", {"attention.slices", "attention.mask"});
   if (scenario.parallel.layout == LayoutKind::indices)
     return make_refusal("a forecast draws its windows, and an imported order is of one batch",
                         "use another layout", {"parallel.indices_file"});

@@ -48,18 +48,45 @@ struct MaskSlice {
   friend bool operator==(const MaskSlice&, const MaskSlice&) = default;
 };
 
+/// Valid tokens [begin, end), counted through the batch.
+struct TokenGroup {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  friend bool operator==(const TokenGroup&, const TokenGroup&) = default;
+};
+
+/// How mask slices were requested: by name or from a file. Kept so that a scenario prints back as
+/// it was written. mask_slices.h defines the names, mask_file.h the files.
+struct MaskGenerator {
+  std::string name;                     // one of kMaskNames, empty with a file
+  int64_t block = 0;                    // block_causal, block_diffusion: tokens of a block
+  std::vector<int64_t> parents = {};    // prefix_tree: [segment] its parent, -1 for a root
+  std::vector<int64_t> lengths = {};    // prefix_tree: [segment] tokens
+  std::vector<TokenGroup> groups = {};  // image_groups
+  int64_t count = 0;                    // global_tokens: tokens at the front of each sequence
+  bool causal = true;                   // global_tokens: the other rows see no key after them
+  int64_t window_left = -1;             // global_tokens: window of the other rows, -1 unbounded
+  int64_t window_right = -1;
+  int64_t sequence = -1;  // prefix_tree, file: the one sequence it is of; -1 = every sequence alike
+  std::string file = {};  // path relative to the scenario file
+
+  friend bool operator==(const MaskGenerator&, const MaskGenerator&) = default;
+};
+
 struct Attention {
   int32_t heads = 0;        // query heads
   int32_t kv_heads = 0;     // divides heads
   int32_t head_dim_qk = 0;  // elements of a head of q and k
   int32_t head_dim_v = 0;   // elements of a head of v and out
   MaskType mask_type = MaskType::causal;
-  std::vector<MaskSlice> slices;  // mask_type = slices only
-  int64_t window_left = -1;       // keys left of the diagonal, -1 unbounded
-  int64_t window_right = -1;      // keys right of the diagonal, -1 unbounded
-  int64_t chunk_size = 0;         // 0 = off
-  double softmax_scale = 0.0;     // 0 = 1/sqrt(head_dim_qk)
-  double softcap = 0.0;           // 0 = off
+  std::vector<MaskSlice> slices;           // mask_type = slices only; always filled after loading
+  std::optional<MaskGenerator> generator;  // what made the slices, if not the user
+  int64_t window_left = -1;                // keys left of the diagonal, -1 unbounded
+  int64_t window_right = -1;               // keys right of the diagonal, -1 unbounded
+  int64_t chunk_size = 0;                  // 0 = off
+  double softmax_scale = 0.0;              // 0 = 1/sqrt(head_dim_qk)
+  double softcap = 0.0;                    // 0 = off
   SoftmaxType softmax_type = SoftmaxType::vanilla;
   double rope_theta = 0.0;  // 0 = off
   // Position of query i: i (start) or i + skv - sq (end); automatic: end under bottom-right masks

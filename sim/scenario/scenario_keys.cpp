@@ -59,11 +59,12 @@ std::string find_home(std::string_view key) {
     std::string_view table;
     std::span<const std::string_view> keys;
   };
-  const std::array<Home, 6> homes = {{{"attention", kAttentionKeys},
+  const std::array<Home, 7> homes = {{{"attention", kAttentionKeys},
                                       {"batch", kBatchKeys},
                                       {"parallel", kParallelKeys},
                                       {"numerics", kNumericsKeys},
                                       {"batch.generator", kGeneratorKeys},
+                                      {"attention.mask", kMaskKeys},
                                       {"", kTopKeys}}};
   for (const Home& home : homes) {
     if (std::find(home.keys.begin(), home.keys.end(), key) == home.keys.end()) continue;
@@ -133,6 +134,20 @@ void list_unused_rotation_keys(const ScenarioTables& tables, const Scenario& sce
               "slots that are given");
 }
 
+void list_unused_mask_keys(const TableReader& table, const MaskGenerator& mask,
+                           UnusedKeys& unused) {
+  const std::string& name = mask.name;
+  const std::string chosen = name.empty() ? "a mask from a file" : "mask " + name;
+  const bool is_tree = name == "prefix_tree", is_global = name == "global_tokens";
+  unused.note(table, "block", name == "block_causal" || name == "block_diffusion", chosen);
+  for (const std::string_view key : {"parents", "lengths"})
+    unused.note(table, key, is_tree, chosen);
+  unused.note(table, "groups", name == "image_groups", chosen);
+  for (const std::string_view key : {"count", "causal", "window"})
+    unused.note(table, key, is_global, chosen);
+  unused.note(table, "sequence", is_tree || name.empty(), chosen);
+}
+
 void list_unused_parallel_keys(const TableReader& table, const Parallel& parallel,
                                UnusedKeys& unused) {
   const std::string comm_type = fmt::format("cp_comm_type {}", to_name(parallel.comm_type));
@@ -152,8 +167,8 @@ void list_unused_parallel_keys(const TableReader& table, const Parallel& paralle
 }  // namespace
 
 void check_unknown_keys(const ScenarioTables& tables) {
-  for (const TableReader* table : {&tables.top, &tables.attention, &tables.batch, &tables.generator,
-                                   &tables.parallel, &tables.numerics}) {
+  for (const TableReader* table : {&tables.top, &tables.attention, &tables.mask, &tables.batch,
+                                   &tables.generator, &tables.parallel, &tables.numerics}) {
     check_table(*table);
   }
 }
@@ -162,8 +177,11 @@ std::vector<std::string> list_unused_keys(const ScenarioTables& tables, const Sc
   UnusedKeys unused;
   const Attention& attention = scenario.attention;
   const Batch& batch = scenario.batch;
-  unused.note(tables.attention, "slices", attention.mask_type == MaskType::slices,
-              fmt::format("attn_mask_type {}", to_name(attention.mask_type)));
+  for (const std::string_view key : {"slices", "mask"}) {
+    unused.note(tables.attention, key, attention.mask_type == MaskType::slices,
+                fmt::format("attn_mask_type {}", to_name(attention.mask_type)));
+  }
+  if (attention.generator) list_unused_mask_keys(tables.mask, *attention.generator, unused);
 
   // With thd, slots follow the lengths; seqlen sets slots only if no lengths are given.
   const bool has_lengths = tables.batch.has("lengths") || tables.batch.has("generator");

@@ -38,9 +38,17 @@ inline constexpr std::array<std::string_view, 10> kGeneratorNames = {
     "equal", "uniform", "lognormal", "lognormal+pareto", "wlb", "prolong", "wiki",
     "byted", "magi",    "csv"};
 
+/// Names of MaskGenerator::name.
+inline constexpr std::array<std::string_view, 5> kMaskNames = {
+    "block_causal", "prefix_tree", "image_groups", "global_tokens", "block_diffusion"};
+
 /// More sequences than this are refused before lists are allocated.
 inline constexpr int64_t kMaxSequences = 4'194'304;
 /// More mask slices than this are refused, to keep the overlap check fast.
 inline constexpr int64_t kMaxSlices = 100'000;
+/// The same for slices that a mask file makes, which share no cell and need no such check.
+inline constexpr int64_t kMaxFileSlices = 1'048'576;
+/// More segments of a prefix tree than this are refused: each one looks at all its ancestors.
+inline constexpr int64_t kMaxSegments = 16'384;
 
 }  // namespace cpscope

@@ -158,8 +158,12 @@ ScenarioTables open_tables(const TomlValue& root, Complaints& complaints) {
   const TomlValue batch = root.member("batch");
   const TomlValue generator =
       batch.kind() == TomlKind::table ? batch.member("generator") : TomlValue();
+  const TomlValue attention = root.member("attention");
+  const TomlValue mask =
+      attention.kind() == TomlKind::table ? attention.member("mask") : TomlValue();
   return {TableReader(root, "", kTopKeys, complaints),
           open("attention", kAttentionKeys),
+          TableReader(mask, "attention.mask", kMaskKeys, complaints),
           open("batch", kBatchKeys),
           TableReader(generator, "batch.generator", kGeneratorKeys, complaints),
           open("parallel", kParallelKeys),
@@ -203,8 +207,8 @@ void read_attention(const TableReader& table, Attention& attention) {
                    fmt::format("needs an even head_dim_qk: {}", attention.head_dim_qk),
                    "rotary embedding rotates pairs of elements");
   }
-  if (attention.mask_type == MaskType::slices) {
-    table.require("slices", "write slices = [] if nothing is to be visible");
+  if (attention.mask_type == MaskType::slices && !table.has("mask")) {
+    table.require("slices", "write slices = [] if nothing is to be visible, or give a mask");
   }
 }
 
@@ -227,8 +231,9 @@ Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& 
   // anyway.
   const bool has_batch = !scenario.batch.lengths.empty();
   const bool uses_slices = scenario.attention.mask_type == MaskType::slices;
-  read_slices(tables.attention, has_batch && uses_slices ? &scenario.batch : nullptr,
-              scenario.attention);
+  const Batch* const batch = has_batch && uses_slices ? &scenario.batch : nullptr;
+  read_slices(tables.attention, batch, scenario.attention);
+  read_mask(tables, base_dir, batch, scenario.attention);
   const bool uses_order = scenario.parallel.layout == LayoutKind::indices;
   if (has_batch && uses_order && scenario.parallel.cp_size > 0 &&
       !scenario.parallel.indices_file.empty()) {

@@ -17,8 +17,11 @@ inline constexpr auto kTopKeys = std::to_array<std::string_view>(
     {"schema", "title", "question", "attention", "batch", "parallel", "numerics"});
 inline constexpr auto kAttentionKeys = std::to_array<std::string_view>(
     {"heads", "kv_heads", "head_dim", "head_dim_qk", "head_dim_v", "attn_mask_type", "slices",
-     "window_size", "chunk_size", "softmax_scale", "softcap", "softmax_type", "rope_theta",
+     "mask", "window_size", "chunk_size", "softmax_scale", "softcap", "softmax_type", "rope_theta",
      "rope_q_position"});
+inline constexpr auto kMaskKeys =
+    std::to_array<std::string_view>({"name", "block", "parents", "lengths", "groups", "count",
+                                     "causal", "window", "sequence", "file"});
 inline constexpr auto kBatchKeys = std::to_array<std::string_view>(
     {"qkv_format", "lengths", "kv_lengths", "slots", "kv_slots", "batch_size", "seqlen",
      "kv_seqlen", "generator", "pad_between_seqs", "slot_multiple", "positions_file"});
@@ -33,7 +36,7 @@ inline constexpr auto kGeneratorKeys =
 
 /// The readers of all tables of one file.
 struct ScenarioTables {
-  TableReader top, attention, batch, generator, parallel, numerics;
+  TableReader top, attention, mask, batch, generator, parallel, numerics;
 };
 
 /// Slots of sequences without a given slot: the lengths, or for bshd and sbhd the longest length.
@@ -41,7 +44,7 @@ std::vector<int64_t> find_default_slots(const Batch& batch, const std::vector<in
 /// True if [batch] gives slots, as slots or as seqlen beside lengths: slot_multiple is then unused.
 bool has_given_slots(const TableReader& batch);
 
-/// Reads [attention] except the slices.
+/// Reads [attention] except the slices and the mask that makes them.
 void read_attention(const TableReader& table, Attention& attention);
 
 /// Reads [batch] and its generator, and fills lengths and slots. `base_dir` anchors file names. The
@@ -51,6 +54,11 @@ void read_batch(const ScenarioTables& tables, const std::string& base_dir, Batch
 /// Reads the type-checked slices. With a batch they are checked against it and each other, and
 /// stored. Without one (nullptr: another mask type, or a wrong batch) only their form is checked.
 void read_slices(const TableReader& table, const Batch* batch, Attention& attention);
+
+/// Reads the mask by name or from a file, in place of slices. With a batch it is checked against
+/// it, and stored with the slices that it makes. Without one (nullptr) only its form is checked.
+void read_mask(const ScenarioTables& tables, const std::string& base_dir, const Batch* batch,
+               Attention& attention);
 
 /// Complains about every key that no table knows. Keys of features that cpscope knows but does not
 /// support are rejected with an error that names the feature.

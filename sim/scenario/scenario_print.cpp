@@ -12,6 +12,7 @@ namespace {
 
 // Long lists are broken into lines of this many numbers, short enough for an editor.
 constexpr size_t kNumbersPerLine = 16;
+constexpr size_t kGroupsPerLine = 8;
 
 /// The shortest digits that read back as the same double, always marked as a float.
 std::string show_toml_number(double number) {
@@ -58,6 +59,33 @@ class TomlWriter {
   std::string text_;
 };
 
+/// The mask as an inline table: { name = "block_causal", block = 64 }.
+std::string show_mask(const MaskGenerator& mask) {
+  const MaskGenerator usual;
+  std::string text = mask.file.empty() ? "{ name = " + print_toml_text(mask.name)
+                                       : "{ file = " + print_toml_text(mask.file);
+  const auto add = [&](std::string_view key, const std::string& value) {
+    text += fmt::format(", {} = {}", key, value);
+  };
+  if (mask.block != usual.block) add("block", fmt::format("{}", mask.block));
+  if (!mask.parents.empty()) add("parents", show_toml_list(mask.parents));
+  if (!mask.lengths.empty()) add("lengths", show_toml_list(mask.lengths));
+  if (mask.name == "image_groups") {
+    std::string groups = "[";
+    for (size_t i = 0; i < mask.groups.size(); ++i) {
+      if (i > 0) groups += i % kGroupsPerLine == 0 ? ",\n  " : ", ";
+      groups += fmt::format("[{}, {}]", mask.groups[i].begin, mask.groups[i].end);
+    }
+    add("groups", groups + "]");
+  }
+  if (mask.name == "global_tokens") add("count", fmt::format("{}", mask.count));
+  if (mask.causal != usual.causal) add("causal", "false");
+  if (mask.window_left != -1 || mask.window_right != -1)
+    add("window", show_toml_list({mask.window_left, mask.window_right}));
+  if (mask.sequence != usual.sequence) add("sequence", fmt::format("{}", mask.sequence));
+  return text + " }";
+}
+
 void print_attention(const Attention& attention, TomlWriter& writer) {
   const Attention usual;
   writer.table("attention");
@@ -70,7 +98,9 @@ void print_attention(const Attention& attention, TomlWriter& writer) {
     writer.integer("head_dim_v", attention.head_dim_v, usual.head_dim_v);
   }
   writer.choice("attn_mask_type", attention.mask_type, usual.mask_type);
-  if (attention.mask_type == MaskType::slices) {
+  if (attention.mask_type == MaskType::slices && attention.generator) {
+    writer.line("mask", show_mask(*attention.generator));
+  } else if (attention.mask_type == MaskType::slices) {
     std::string list = "[";
     for (const MaskSlice& slice : attention.slices) {
       list += fmt::format("\n  [{}, {}, {}, {}, \"{}\"],", slice.q0, slice.q1, slice.k0, slice.k1,

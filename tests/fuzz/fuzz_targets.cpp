@@ -4,9 +4,11 @@
 #include "sim/run/record/foreign_file.h"
 #include "sim/run/record/integer_file.h"
 #include "sim/run/record/run_record.h"
+#include "sim/scenario/mask_file.h"
 #include "sim/scenario/order_file.h"
 #include "sim/scenario/partition_fault.h"
 #include "sim/scenario/scenario_file.h"
+#include "sim/scenario/slice_overlap.h"
 #include "tests/support/archive_bytes.h"
 
 #include <algorithm>
@@ -377,14 +379,57 @@ std::vector<std::string> import_seeds(const std::string&) {
   };
 }
 
+// ---- mask --------------------------------------------------------------------------------------
+
+Problem check_mask(std::string_view bytes) {
+  constexpr int64_t kQuick = 1'000'000;
+  const std::string path = "mask.npy";
+  const Result<MaskRows> mask = parse_mask_rows(std::string(bytes), path);
+  if (!mask) return check_error(mask.error(), path);
+  const int64_t queries = mask.value().rows * mask.value().row_tile;
+  const int64_t keys = mask.value().columns * mask.value().column_tile;
+  if (queries > kQuick || keys > kQuick) return std::nullopt;
+  Batch batch;
+  batch.lengths = {queries};
+  batch.kv_lengths = {keys};
+  const Result<MaskCut> cut = cut_mask(mask.value(), batch, -1);
+  if (!cut) return "a mask does not fit a batch of its size: " + to_text(cut.error());
+  for (const MaskSlice& slice : cut.value().slices) {
+    if (slice.q0 < 0 || slice.q1 > queries || slice.k0 < 0 || slice.k1 > keys)
+      return "a slice of a mask leaves it";
+  }
+  if (!find_slice_overlaps(cut.value().slices, 1).overlaps.empty())
+    return "two slices of a mask share a pair";
+  return std::nullopt;
+}
+
+/// A version 1.0 .npy of bool with this shape.
+std::string bool_npy_of(const std::string& shape, const std::string& cells) {
+  std::string dictionary = "{'descr': '|b1', 'fortran_order': False, 'shape': " + shape + ", }";
+  dictionary.resize(118 - 1, ' ');
+  return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + dictionary + '\n' + cells;
+}
+
+std::vector<std::string> mask_seeds(const std::string&) {
+  return {
+      bool_npy_of("(2, 2)", std::string("\1\0\1\1", 4)),
+      bool_npy_of("(1, 1, 3, 2)", std::string("\1\0\0\1\1\1", 6)),
+      R"({"keys":[[0],[1,0],[-1,2],[]]})",
+      R"({"kv_num_blocks":[1,2],"kv_indices":[[0,0],[1,0]],"block_size":[4,2]})",
+      R"({"kv_num_blocks":[[[1,1]]],"kv_indices":[[[[0,3],[1,7]]]],"block_size":8})",
+      R"({"kv_num_blocks":[0],"kv_indices":[[0]],"full_kv_num_blocks":[1],"full_kv_indices":[[0]]})",
+      R"({"kv_num_blocks":[1],"kv_indices":[[0]],"full_kv_num_blocks":null,)"
+      R"("full_kv_indices":null,"block_size":[128,128]})",
+  };
+}
+
 }  // namespace
 
 const std::vector<Target>& targets() {
-  static const std::vector<Target> all{{"scenario", check_scenario, scenario_seeds},
-                                       {"record", check_record, record_seeds},
-                                       {"arrays", check_arrays, array_seeds},
-                                       {"pickle", check_pickle, pickle_seeds},
-                                       {"import", check_import, import_seeds}};
+  static const std::vector<Target> all{
+      {"scenario", check_scenario, scenario_seeds}, {"record", check_record, record_seeds},
+      {"arrays", check_arrays, array_seeds},        {"pickle", check_pickle, pickle_seeds},
+      {"import", check_import, import_seeds},       {"mask", check_mask, mask_seeds}};
   return all;
 }
 

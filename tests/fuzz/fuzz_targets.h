@@ -19,7 +19,7 @@ struct Target {
 
 /// scenario: the text of a scenario file; record: a .safetensors file; arrays: an .npy, .npz or .pt
 /// file; pickle: data.pkl of a .pt file; import: 8 bytes that choose the source, the named layout
-/// and sizes, then an integer file (JSON, or one of tensors).
+/// and sizes, then an integer file (JSON, or one of tensors); mask: a mask file.
 const std::vector<Target>& targets();
 
 /// Aborts when there is none of that name.

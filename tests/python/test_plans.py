@@ -241,6 +241,15 @@ def test_scenarios_are_equal_when_they_ask_the_same():
     assert one != one.with_order(order) and one.with_order(order) == same.with_order(order)
 
 
+def test_a_mask_is_a_way_to_write_its_slices():
+    make = dict(heads=4, head_dim=16, lengths=[8], cp_size=2, attn_mask_type="slices")
+    blocks = [(0, 4, 0, 4, "full"), (4, 8, 0, 8, "full")]
+    named = cpscope.Scenario.of(mask={"name": "block_causal", "block": 4}, **make)
+    assert named.settings["slices"] == blocks and named.settings["mask"] == {"name": "block_causal", "block": 4}
+    assert named == cpscope.Scenario.of(slices=blocks, **make) != cpscope.Scenario.of(slices=blocks[:1], **make)
+    assert cpscope.Scenario(named.to_toml()).settings == named.settings
+
+
 def test_boundaries_may_have_a_batch_of_one():
     flat = cpscope.Scenario.of(heads=4, head_dim=16, cu_seqlens=np.array([0, 8, 16]), cp_size=2)
     batched = cpscope.Scenario.of(heads=4, head_dim=16, cu_seqlens=np.array([[0, 8, 16]]), cp_size=2)
@@ -257,9 +266,6 @@ def small(**keys):
     ("num_heads", 4, "num_heads = 4: use heads = 4"),
     ("num_gqa_groups", 2, "num_gqa_groups = 2: use kv_heads = 2"),
     ("causal", True, 'causal = True: use attn_mask_type = "causal"'),
-    ("mask", np.zeros((2, 2), bool), "mask = [[False, False], [False, False]]: use attn_mask_type "
-     '(a mask of any other shape is attn_mask_type = "slices")'),
-    ("mask", object(), 'mask: use attn_mask_type (a mask of any other shape is attn_mask_type = "slices")'),
     ("sliding_window", 8, "sliding_window = 8: use window_size = [7, 0] (their window counts the token itself)"),
     ("position_ids", np.array([[0, 1, 2, 0, 1]]), "position_ids = [[0, 1, 2, 0, 1]]: use lengths = [3, 2] "
      "(a document begins where they restart)"),

@@ -93,8 +93,11 @@ double count_slices(const Scenario& scenario) {
 
 int64_t estimate_plan_bytes(const Scenario& scenario) {
   const CommType comm = scenario.parallel.comm_type;
-  const double bytes = count_meetings(scenario) * bytes_of_meeting(comm) +
-                       count_slices(scenario) * bytes_of_slice(comm);
+  // Each slice of the mask is one of a compute at least.
+  const double slices =
+      count_slices(scenario) + static_cast<double>(scenario.attention.slices.size());
+  const double bytes =
+      count_meetings(scenario) * bytes_of_meeting(comm) + slices * bytes_of_slice(comm);
   return static_cast<int64_t>(std::min(bytes, 1e18));
 }
 

@@ -176,8 +176,8 @@ class Scenario:
 
     @classmethod
     def of(cls, **keys: Any) -> Scenario:
-        """A scenario of the format's own keys without their tables: heads, kv_heads, head_dim, attn_mask_type,
-        window_size, lengths, slots, cp_size, cp_comm_type, layout, dtype, ...
+        """A scenario of the format's own keys without their tables: heads, kv_heads, head_dim, attn_mask_type, slices,
+        mask (a dict), window_size, lengths, slots, cp_size, cp_comm_type, layout, dtype, ...
 
         cu_seqlens, cu_seqlens_padded, cu_seqlens_kv, cu_seqlens_kv_padded (numbers, arrays or tensors, of all ranks
         together, as TransformerEngine takes them) replace lengths, slots, kv_lengths, kv_slots;
@@ -217,7 +217,8 @@ class Scenario:
         return hash(repr(self._question()))
 
     def _question(self) -> Any:
-        said = {key: value for key, value in self.settings.items() if key not in ("title", "question")}
+        # A mask is a way to write its slices.
+        said = {key: value for key, value in self.settings.items() if key not in ("title", "question", "mask")}
         if not self._orders:
             return said, None
         layout = self.layout()

@@ -177,6 +177,8 @@ void add_files_of_scenario(const std::string& path, std::vector<NamedFile>& inpu
     inputs.push_back({"positions_file", (folder / scenario.batch.positions_file).string()});
   if (scenario.batch.generator && !scenario.batch.generator->file.empty())
     inputs.push_back({"the lengths' file", (folder / scenario.batch.generator->file).string()});
+  if (scenario.attention.generator && !scenario.attention.generator->file.empty())
+    inputs.push_back({"the mask's file", (folder / scenario.attention.generator->file).string()});
 }
 
 }  // namespace

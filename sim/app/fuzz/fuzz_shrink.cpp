@@ -106,6 +106,7 @@ void add_feature_steps(const Scenario& scenario, std::vector<Step>& steps) {
   }
   for (size_t n = 0; n < scenario.attention.slices.size(); ++n)
     steps.push_back([n](Scenario& s) {
+      s.attention.generator.reset();
       s.attention.slices.erase(s.attention.slices.begin() + static_cast<std::ptrdiff_t>(n));
     });
   steps.push_back([](Scenario& s) { s.batch.qkv_format = QkvFormat::thd; });

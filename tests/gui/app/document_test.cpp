@@ -87,6 +87,26 @@ TEST(Document, RefusesWhatAFileWithTheSameWordsWouldBeRefused) {
   EXPECT_NE(gui::find_complaint(document.refusal(), "attention.kv_heads"), nullptr);
 }
 
+TEST(Document, MakesTheSlicesOfItsMaskAgainAndSavesTheMask) {
+  Scenario scenario = walker_case({64}, 4);
+  scenario.attention.mask_type = MaskType::slices;
+  scenario.attention.generator.emplace();
+  scenario.attention.generator->name = "block_causal";
+  scenario.attention.generator->block = 16;
+  Document document = open_document(scenario);
+  ASSERT_TRUE(document.is_current());
+  EXPECT_EQ(document.scenario().attention.slices.size(), 4u);
+  Scenario next = document.scenario();
+  next.batch.lengths = {80};
+  document.edit(next, "batch.lengths");
+  document.wait();
+  ASSERT_TRUE(document.is_current());
+  EXPECT_EQ(document.scenario().attention.slices.size(), 5u);
+  EXPECT_NE(document.text().find("mask = { name = \"block_causal\", block = 16 }"),
+            std::string::npos)
+      << document.text();
+}
+
 TEST(Document, DerivesWhatFollowedTheLengths) {
   Document document = open_document(walker_case({64, 32}, 4));
   Scenario next = document.scenario();

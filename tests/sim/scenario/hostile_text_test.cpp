@@ -161,6 +161,7 @@ std::string mutate(std::string text, uint64_t seed) {
                                                    "4294967296",
                                                    "generator",
                                                    "slices",
+                                                   "mask",
                                                    "kv_"};
   uint64_t counter = 0;
   const auto draw = [&](size_t below) {
@@ -200,7 +201,12 @@ TEST(HostileText, SurvivesMutatedFiles) {
       "qkv_format = \"bshd\"\nseqlen = 300\n"
       "generator = { name = \"lognormal\", tokens = 900, max = 300, seed = 7 }\n";
   generated.numerics = "dtype = \"fp16\"\nbackward = false\nseed = 12\n";
-  const std::vector<std::string> texts = {lists.join(), generated.join()};
+  ScenarioText masked;
+  masked.attention +=
+      "attn_mask_type = \"slices\"\n"
+      "mask = { name = \"prefix_tree\", parents = [-1, 0, 0], lengths = [4, 3, 3], block = 2, "
+      "count = 3, window = [2, -1], groups = [[1, 4], [11, 14]], sequence = 0 }\n";
+  const std::vector<std::string> texts = {lists.join(), generated.join(), masked.join()};
   const char* rounds_text = std::getenv("CPSCOPE_MUTATIONS");
   const uint64_t rounds = rounds_text != nullptr ? std::stoull(rounds_text) : 4000;
   uint64_t accepted = 0;

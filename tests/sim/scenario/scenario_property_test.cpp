@@ -1,4 +1,5 @@
 #include "sim/scenario/generator.h"
+#include "sim/scenario/mask_slices.h"
 #include "sim/scenario/scenario_names.h"
 #include "sim/scenario/slice_overlap.h"
 #include "tests/sim/scenario/scenario_text.h"
@@ -115,6 +116,30 @@ std::vector<MaskSlice> pick_slices(const Batch& batch) {
   return slices;
 }
 
+/// A mask by name that the batch can have.
+MaskGenerator pick_mask(const Batch& batch) {
+  MaskGenerator mask;
+  mask.name = "block_causal";
+  mask.block = pick_integer(1, 50);
+  if (batch.kv_lengths != batch.lengths || pick_bool()) return mask;
+  mask.block = 0;
+  if (pick_bool()) {
+    mask.name = "global_tokens";
+    mask.count = pick_integer(0, 9);
+    mask.causal = pick_bool();
+    mask.window_left = pick_integer(-1, 9);
+    mask.window_right = pick_integer(-1, 9);
+    return mask;
+  }
+  mask.name = "image_groups";
+  int64_t first = 0;
+  for (const int64_t length : batch.lengths) {
+    if (pick_bool()) mask.groups.push_back({first + pick_integer(0, length), first + length});
+    first += length;
+  }
+  return mask;
+}
+
 Attention pick_attention(const Batch& batch) {
   Attention attention;
   attention.kv_heads = static_cast<int32_t>(pick_integer(1, 64));
@@ -123,7 +148,12 @@ Attention pick_attention(const Batch& batch) {
   attention.head_dim_v =
       pick_bool() ? attention.head_dim_qk : static_cast<int32_t>(pick_integer(1, kMaxHeadDim));
   attention.mask_type = pick(kMaskTypes);
-  if (attention.mask_type == MaskType::slices) attention.slices = pick_slices(batch);
+  if (attention.mask_type == MaskType::slices && pick_bool()) {
+    attention.generator = pick_mask(batch);
+    attention.slices = generate_slices(*attention.generator, batch).value();
+  } else if (attention.mask_type == MaskType::slices) {
+    attention.slices = pick_slices(batch);
+  }
   attention.window_left = pick_integer(-1, 3);
   attention.window_right = pick_bool() ? -1 : pick_integer(0, kMaxTokens);
   attention.chunk_size = pick_bool() ? 0 : pick_integer(1, kMaxTokens);
