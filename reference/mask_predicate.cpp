@@ -10,6 +10,19 @@
 namespace cpscope::reference {
 namespace {
 
+/// The mask without its slices.
+SequenceMask rules_of(const SequenceMask& mask) {
+  return {mask.type,
+          mask.num_queries,
+          mask.num_keys,
+          mask.window_left,
+          mask.window_right,
+          mask.chunk_size,
+          {},
+          mask.first_query,
+          mask.first_key};
+}
+
 bool slice_shows(const MaskSlice& slice, int64_t query_id, int64_t key_id) {
   const bool is_inside =
       slice.q0 <= query_id && query_id < slice.q1 && slice.k0 <= key_id && key_id < slice.k1;
@@ -30,7 +43,8 @@ bool slice_shows(const MaskSlice& slice, int64_t query_id, int64_t key_id) {
   return false;
 }
 
-bool type_shows(const SequenceMask& mask, int64_t i, int64_t j) {
+/// `slices`: those of the mask that may hold query i.
+bool type_shows(const SequenceMask& mask, std::span<const MaskSlice> slices, int64_t i, int64_t j) {
   switch (mask.type) {
     case MaskType::no_mask:
     case MaskType::padding:
@@ -42,7 +56,7 @@ bool type_shows(const SequenceMask& mask, int64_t i, int64_t j) {
     case MaskType::padding_causal_bottom_right:
       return j <= i + mask.num_keys - mask.num_queries;
     case MaskType::slices:
-      for (const MaskSlice& slice : mask.slices) {
+      for (const MaskSlice& slice : slices) {
         if (slice_shows(slice, mask.first_query + i, mask.first_key + j)) return true;
       }
       return false;
@@ -61,12 +75,61 @@ bool chunk_shows(const SequenceMask& mask, int64_t i, int64_t j) {
   return mask.chunk_size <= 0 || i / mask.chunk_size == j / mask.chunk_size;
 }
 
-/// The same mask with only the slices that hold query i: all other slices show it nothing.
-SequenceMask narrow_to_row(const SequenceMask& mask, int64_t i) {
-  SequenceMask narrowed = mask;
-  std::erase_if(narrowed.slices, [&](const MaskSlice& slice) {
-    return mask.first_query + i < slice.q0 || mask.first_query + i >= slice.q1;
-  });
+bool pair_is_visible(const SequenceMask& mask, std::span<const MaskSlice> slices, int64_t i,
+                     int64_t j) {
+  const bool is_inside = i >= 0 && i < mask.num_queries && j >= 0 && j < mask.num_keys;
+  return is_inside && type_shows(mask, slices, i, j) && window_shows(mask, i, j) &&
+         chunk_shows(mask, i, j);
+}
+
+/// A mask for questions about single pairs: its slices are sorted by their first query, so that a
+/// question looks at few of them.
+class SortedMask {
+ public:
+  explicit SortedMask(SequenceMask mask) : mask_(std::move(mask)) {
+    std::sort(mask_.slices.begin(), mask_.slices.end(),
+              [](const MaskSlice& a, const MaskSlice& b) { return a.q0 < b.q0; });
+    for (const MaskSlice& slice : mask_.slices)
+      ends_.push_back(ends_.empty() ? slice.q1 : std::max(ends_.back(), slice.q1));
+  }
+
+  bool shows(int64_t i, int64_t j) const {
+    const int64_t query = mask_.first_query + i;
+    const auto from = std::upper_bound(ends_.begin(), ends_.end(), query) - ends_.begin();
+    const auto to =
+        std::partition_point(mask_.slices.begin(), mask_.slices.end(),
+                             [&](const MaskSlice& slice) { return slice.q0 <= query; }) -
+        mask_.slices.begin();
+    const std::span<const MaskSlice> all = mask_.slices;
+    return pair_is_visible(
+        mask_,
+        all.subspan(static_cast<size_t>(from), static_cast<size_t>(std::max(from, to) - from)), i,
+        j);
+  }
+
+ private:
+  SequenceMask mask_;
+  std::vector<int64_t> ends_;  // [slice] the largest q1 up to it
+};
+
+/// The same mask with only the slices that hold one of the queries [begin, end): all other slices
+/// show them nothing.
+SequenceMask narrow_to_rows(const SequenceMask& mask, int64_t begin, int64_t end) {
+  SequenceMask narrowed = rules_of(mask);
+  for (const MaskSlice& slice : mask.slices) {
+    if (mask.first_query + end > slice.q0 && mask.first_query + begin < slice.q1)
+      narrowed.slices.push_back(slice);
+  }
+  return narrowed;
+}
+
+/// The same mask with only the slices that hold one of the keys [begin, end).
+SequenceMask narrow_to_keys(const SequenceMask& mask, int64_t begin, int64_t end) {
+  SequenceMask narrowed = rules_of(mask);
+  for (const MaskSlice& slice : mask.slices) {
+    if (mask.first_key + end > slice.k0 && mask.first_key + begin < slice.k1)
+      narrowed.slices.push_back(slice);
+  }
   return narrowed;
 }
 
@@ -127,12 +190,14 @@ LiveRows find_live_rows(const Scenario& scenario, const BatchSlots& slots) {
     const SequenceSlot& slot = slots.sequences[s];
     const int64_t rows = std::max(slot.q_valid, slot.kv_valid);
     for_each_index((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
-      for (int64_t row = task * kRowsPerTask; row < std::min(rows, (task + 1) * kRowsPerTask);
-           ++row) {
+      const int64_t begin = task * kRowsPerTask, end = std::min(rows, begin + kRowsPerTask);
+      const SequenceMask of_queries = narrow_to_rows(mask, begin, end);
+      const SequenceMask of_keys = narrow_to_keys(mask, begin, end);
+      for (int64_t row = begin; row < end; ++row) {
         if (row < slot.q_valid)
-          queries[static_cast<size_t>(slot.q_begin + row)] = sees_a_key(mask, row) ? 1 : 0;
+          queries[static_cast<size_t>(slot.q_begin + row)] = sees_a_key(of_queries, row) ? 1 : 0;
         if (row < slot.kv_valid)
-          keys[static_cast<size_t>(slot.kv_begin + row)] = is_seen(mask, row) ? 1 : 0;
+          keys[static_cast<size_t>(slot.kv_begin + row)] = is_seen(of_keys, row) ? 1 : 0;
       }
     });
   }
@@ -166,8 +231,7 @@ SequenceMask sequence_mask(const Scenario& scenario, int64_t sequence) {
 }
 
 bool is_visible(const SequenceMask& mask, int64_t i, int64_t j) {
-  const bool is_inside = i >= 0 && i < mask.num_queries && j >= 0 && j < mask.num_keys;
-  return is_inside && type_shows(mask, i, j) && window_shows(mask, i, j) && chunk_shows(mask, i, j);
+  return pair_is_visible(mask, mask.slices, i, j);
 }
 
 bool is_visible(const Scenario& scenario, int64_t sequence, int64_t i, int64_t j) {
@@ -189,8 +253,10 @@ MaskWitness mask_witness() {
     };
   };
   witness.is_visible = [](const Scenario& scenario) -> IsVisible {
-    return [masks = sequence_masks(scenario)](int64_t sequence, int64_t i, int64_t j) {
-      return is_visible(masks[static_cast<size_t>(sequence)], i, j);
+    std::vector<SortedMask> masks;
+    for (SequenceMask& mask : sequence_masks(scenario)) masks.emplace_back(std::move(mask));
+    return [masks = std::move(masks)](int64_t sequence, int64_t i, int64_t j) {
+      return masks[static_cast<size_t>(sequence)].shows(i, j);
     };
   };
   witness.live_rows = find_live_rows;
@@ -204,10 +270,12 @@ VisibleKeys find_visible_keys(const SequenceMask& mask, const std::vector<int64_
   const auto num_rows = static_cast<int64_t>(queries.size());
   const int64_t num_tasks = (num_rows + kRowsPerTask - 1) / kRowsPerTask;
   for_each_index(num_tasks, [&](int64_t task) {
-    const int64_t end = std::min(num_rows, (task + 1) * kRowsPerTask);
-    for (int64_t row = task * kRowsPerTask; row < end; ++row) {
+    const int64_t begin = task * kRowsPerTask, end = std::min(num_rows, begin + kRowsPerTask);
+    const SequenceMask near = narrow_to_rows(mask, queries[static_cast<size_t>(begin)],
+                                             queries[static_cast<size_t>(end - 1)] + 1);
+    for (int64_t row = begin; row < end; ++row) {
       const int64_t i = queries[static_cast<size_t>(row)];
-      rows[static_cast<size_t>(row)] = ask_about_keys(narrow_to_row(mask, i), i, keys);
+      rows[static_cast<size_t>(row)] = ask_about_keys(narrow_to_rows(near, i, i + 1), i, keys);
     }
   });
 
@@ -225,10 +293,10 @@ VisibleKeys find_visible_keys(const SequenceMask& mask) {
 }
 
 bool sees_a_key(const SequenceMask& mask, int64_t i) {
+  const SequenceMask row = narrow_to_rows(mask, i, i + 1);
   const int64_t diagonal = i + mask.num_keys - mask.num_queries;
   std::vector<int64_t> likely{i, diagonal, 0, mask.num_keys - 1};
-  for (const MaskSlice& slice : mask.slices) {
-    if (mask.first_query + i < slice.q0 || mask.first_query + i >= slice.q1) continue;
+  for (const MaskSlice& slice : row.slices) {
     // In every row of a slice, one end of the visible keys lies on an edge of the slice, whatever
     // its type.
     for (const int64_t key : {slice.k0, slice.k1 - 1, slice.k0 + mask.first_query + i - slice.q0,
@@ -236,9 +304,8 @@ bool sees_a_key(const SequenceMask& mask, int64_t i) {
       likely.push_back(key - mask.first_key);
   }
   for (const int64_t j : likely) {
-    if (is_visible(mask, i, j)) return true;
+    if (is_visible(row, i, j)) return true;
   }
-  const SequenceMask row = narrow_to_row(mask, i);
   for (int64_t j = 0; j < mask.num_keys; ++j) {
     if (is_visible(row, i, j)) return true;
   }
@@ -246,12 +313,13 @@ bool sees_a_key(const SequenceMask& mask, int64_t i) {
 }
 
 bool is_seen(const SequenceMask& mask, int64_t j) {
+  const SequenceMask column = narrow_to_keys(mask, j, j + 1);
   for (const int64_t i :
        {j, j - mask.num_keys + mask.num_queries, mask.num_queries - 1, int64_t{0}}) {
-    if (is_visible(mask, i, j)) return true;
+    if (is_visible(column, i, j)) return true;
   }
   for (int64_t i = 0; i < mask.num_queries; ++i) {
-    if (is_visible(mask, i, j)) return true;
+    if (is_visible(column, i, j)) return true;
   }
   return false;
 }

@@ -102,6 +102,22 @@ void split_by_sequence(const MaskSlice& slice, const ValidOffsets& offsets, Visi
   }
 }
 
+/// MaskBands::row_ends; empty where the bands of a sequence do not ascend.
+std::vector<int64_t> find_row_ends(const MaskBands& mask) {
+  std::vector<int64_t> ends;
+  ends.reserve(mask.bands.size());
+  for (size_t s = 0; s + 1 < mask.first.size(); ++s) {
+    int64_t q0 = 0, end = 0;
+    for (const Band& band : mask.of_sequence(static_cast<int64_t>(s))) {
+      if (band.q0 < q0) return {};
+      q0 = band.q0;
+      end = std::max(end, band.q1);
+      ends.push_back(end);
+    }
+  }
+  return ends;
+}
+
 MaskBands compile_slices(const Attention& attention, std::span<const SequenceSlot> sequences) {
   const ValidOffsets offsets = valid_offsets(sequences);
   std::vector<std::pair<int64_t, Band>> found;
@@ -123,6 +139,7 @@ MaskBands compile_slices(const Attention& attention, std::span<const SequenceSlo
     ++mask.first[sequence + 1];
   }
   for (size_t s = 0; s < sequences.size(); ++s) mask.first[s + 1] += mask.first[s];
+  mask.row_ends = find_row_ends(mask);
   return mask;
 }
 
@@ -130,9 +147,18 @@ MaskBands compile_slices(const Attention& attention, std::span<const SequenceSlo
 
 std::span<const Band> MaskBands::near_rows(int64_t sequence, int64_t begin, int64_t end) const {
   const std::span<const Band> all = of_sequence(sequence);
-  if (!sorted_rows || all.size() < 4) return all;
-  const auto from = std::partition_point(all.begin(), all.end(),
-                                         [&](const Band& band) { return band.q1 <= begin; });
+  if (all.size() < 4 || (!sorted_rows && row_ends.empty())) return all;
+  auto from = all.begin();
+  if (sorted_rows) {
+    from = std::partition_point(all.begin(), all.end(),
+                                [&](const Band& band) { return band.q1 <= begin; });
+  } else {
+    // An earlier band than the last one may be what reaches these rows.
+    const auto ends = row_ends.begin() + first[sequence];
+    from += std::partition_point(ends, ends + std::ssize(all),
+                                 [&](int64_t row_end) { return row_end <= begin; }) -
+            ends;
+  }
   const auto to =
       std::partition_point(from, all.end(), [&](const Band& band) { return band.q0 < end; });
   return all.subspan(static_cast<size_t>(from - all.begin()), static_cast<size_t>(to - from));
@@ -159,10 +185,12 @@ int64_t count_mask_bands(const Attention& attention, std::span<const SequenceSlo
 }
 
 Error too_many_mask_bands(const Attention& attention, int64_t bands) {
-  return make_refusal(
-      fmt::format("the mask has too many bands: {}", bands),
-      "use a larger chunk_size or fewer slices",
-      {attention.chunk_size > 0 ? "attention.chunk_size" : "attention.slices", "batch.lengths"});
+  return make_refusal(fmt::format("the mask has too many bands: {}", bands),
+                      "use a larger chunk_size or fewer slices",
+                      {attention.chunk_size > 0 ? "attention.chunk_size"
+                       : attention.generator    ? "attention.mask"
+                                                : "attention.slices",
+                       "batch.lengths"});
 }
 
 MaskBands compile_mask(const Attention& attention, std::span<const SequenceSlot> sequences) {

@@ -18,6 +18,8 @@ struct MaskBands {
   std::vector<Band> bands;     // by sequence
   std::vector<int64_t> first;  // [sequences + 1] offsets into bands
   bool sorted_rows = true;     // row ranges of one sequence are ascending and disjoint
+  // Where row ranges ascend but may overlap: [band] the largest q1 of its sequence up to the band.
+  std::vector<int64_t> row_ends;
 
   std::span<const Band> of_sequence(int64_t sequence) const {
     return std::span(bands).subspan(static_cast<size_t>(first[sequence]),

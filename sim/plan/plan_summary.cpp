@@ -34,10 +34,12 @@ std::vector<KeyRange> united(std::vector<KeyRange> ranges) {
 }
 
 /// Adds the keys that the query at (sequence, position) sees through the mask slices.
-void add_slice_ranges(const Plan& plan, int64_t s, int64_t position, int64_t q_base,
-                      int64_t kv_base, ColumnRange own, std::vector<KeyRange>& ranges) {
+void add_slice_ranges(const Plan& plan, const SliceRows& rows, int64_t s, int64_t position,
+                      int64_t q_base, int64_t kv_base, ColumnRange own,
+                      std::vector<KeyRange>& ranges) {
   const int64_t kv_begin = plan.layout.slots.sequences[s].kv_begin;
-  for (const MaskSlice& slice : plan.scenario.attention.slices) {
+  for (const int32_t number : rows.near(s, position)) {
+    const MaskSlice& slice = plan.scenario.attention.slices[number];
     const int64_t row = q_base + position - slice.q0;
     if (row < 0 || q_base + position >= slice.q1) continue;
     int64_t begin = slice.k0, end = slice.k1;
@@ -53,7 +55,8 @@ struct Bases {
   std::vector<int64_t> q, kv;  // valid tokens before each sequence
 };
 
-std::vector<KeyRange> keys_seen(const Plan& plan, const Bases& bases, RankId rank) {
+std::vector<KeyRange> keys_seen(const Plan& plan, const SliceRows& slice_rows, const Bases& bases,
+                                RankId rank) {
   const auto& sequences = plan.layout.slots.sequences;
   const bool has_slices = plan.scenario.attention.mask_type == MaskType::slices;
   std::vector<KeyRange> ranges;
@@ -71,8 +74,8 @@ std::vector<KeyRange> keys_seen(const Plan& plan, const Bases& bases, RankId ran
       if (position >= sequences[s].q_valid) continue;
       const ColumnRange own = visible_interval(plan.scenario.attention, sequences[s], position);
       if (has_slices) {
-        add_slice_ranges(plan, static_cast<int64_t>(s), position, bases.q[s], bases.kv[s], own,
-                         ranges);
+        add_slice_ranges(plan, slice_rows, static_cast<int64_t>(s), position, bases.q[s],
+                         bases.kv[s], own, ranges);
       } else {
         add_key_range(ranges, {sequences[s].kv_begin + own.begin, sequences[s].kv_begin + own.end});
       }
@@ -116,9 +119,10 @@ int64_t necessary_kv_bytes(const Plan& plan) {
     q += slot.q_valid;
     kv += slot.kv_valid;
   }
+  const SliceRows slice_rows(plan);
   IdVector<RankId, int64_t> remote(plan.home.size());
   for_each_id(plan.home.ids(), [&](RankId rank) {
-    remote[rank] = remote_keys(plan, keys_seen(plan, bases, rank), rank);
+    remote[rank] = remote_keys(plan, keys_seen(plan, slice_rows, bases, rank), rank);
   });
   const Attention& attention = plan.scenario.attention;
   return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *

@@ -38,21 +38,41 @@ int64_t overlap(ColumnRange a, ColumnRange b) {
 }
 
 int64_t count_through_slices(const Plan& plan) {
+  const auto& sequences = plan.layout.slots.sequences;
+  std::vector<ValidBase> bases;  // [sequence]
+  ValidBase next;
+  for (const SequenceSlot& sequence : sequences) {
+    bases.push_back(next);
+    next.q += sequence.q_valid;
+    next.kv += sequence.kv_valid;
+  }
   int64_t total = 0;
-  ValidBase base;
-  for (const SequenceSlot& sequence : plan.layout.slots.sequences) {
-    for (const MaskSlice& slice : plan.scenario.attention.slices) {
-      const int64_t from = std::max(slice.q0, base.q),
-                    to = std::min(slice.q1, base.q + sequence.q_valid);
-      for (int64_t i = from; i < to; ++i) {
-        const ColumnRange own = visible_interval(plan.scenario.attention, sequence, i - base.q);
-        total += overlap(slice_interval(slice, i), {own.begin + base.kv, own.end + base.kv});
+  for (const MaskSlice& slice : plan.scenario.attention.slices) {
+    const auto after =
+        std::upper_bound(bases.begin(), bases.end(), slice.q0,
+                         [](int64_t q, const ValidBase& base) { return q < base.q; });
+    for (auto s = static_cast<size_t>(std::max<int64_t>(0, after - bases.begin() - 1));
+         s < bases.size() && bases[s].q < slice.q1; ++s) {
+      const int64_t to = std::min(slice.q1, bases[s].q + sequences[s].q_valid);
+      for (int64_t i = std::max(slice.q0, bases[s].q); i < to; ++i) {
+        const ColumnRange own =
+            visible_interval(plan.scenario.attention, sequences[s], i - bases[s].q);
+        total +=
+            overlap(slice_interval(slice, i), {own.begin + bases[s].kv, own.end + bases[s].kv});
       }
     }
-    base.q += sequence.q_valid;
-    base.kv += sequence.kv_valid;
   }
   return total;
+}
+
+/// Numbers in all buckets of so many rows, and the buckets.
+int64_t count_entries(std::span<const MaskSlice> slices, int64_t rows, int64_t rows_per_bucket) {
+  int64_t entries = rows / rows_per_bucket;
+  for (const MaskSlice& slice : slices) {
+    const int64_t begin = std::max<int64_t>(0, slice.q0), end = std::min(slice.q1, rows);
+    if (begin < end) entries += (end - 1) / rows_per_bucket - begin / rows_per_bucket + 1;
+  }
+  return entries;
 }
 
 }  // namespace
@@ -90,25 +110,63 @@ bool is_inside(const Plan& plan, int64_t sequence, int64_t i, int64_t j, int64_t
   return base.kv + j >= allowed.begin && base.kv + j < allowed.end;
 }
 
-int64_t find_slice(const Plan& plan, int64_t sequence, int64_t i, int64_t j) {
+SliceRows::SliceRows(const Plan& plan) {
+  int64_t rows = 0;
+  for (const SequenceSlot& sequence : plan.layout.slots.sequences) {
+    q_begin_.push_back(rows);
+    rows += sequence.q_valid;
+  }
+  if (plan.scenario.attention.mask_type != MaskType::slices) return;
+  const std::vector<MaskSlice>& slices = plan.scenario.attention.slices;
+  // Slices of many rows would be listed in many buckets: larger ones keep the lists short.
+  const int64_t most = int64_t{8} * std::ssize(slices) + 65'536;
+  while (count_entries(slices, rows, rows_per_bucket_) > most) rows_per_bucket_ *= 2;
+  const auto each_entry = [&](auto visit) {
+    for (size_t n = 0; n < slices.size(); ++n) {
+      const int64_t begin = std::max<int64_t>(0, slices[n].q0), end = std::min(slices[n].q1, rows);
+      if (begin >= end) continue;
+      const int64_t last = (end - 1) / rows_per_bucket_;
+      for (int64_t bucket = begin / rows_per_bucket_; bucket <= last; ++bucket)
+        visit(static_cast<size_t>(bucket), n);
+    }
+  };
+  first_.assign(static_cast<size_t>(rows / rows_per_bucket_) + 2, 0);
+  each_entry([&](size_t bucket, size_t) { ++first_[bucket + 1]; });
+  std::partial_sum(first_.begin(), first_.end(), first_.begin());
+  numbers_.resize(static_cast<size_t>(first_.back()));
+  std::vector<int64_t> next = first_;
+  each_entry([&](size_t bucket, size_t n) {
+    numbers_[static_cast<size_t>(next[bucket]++)] = static_cast<int32_t>(n);
+  });
+}
+
+std::span<const int32_t> SliceRows::near(int64_t sequence, int64_t i) const {
+  const auto bucket = static_cast<size_t>((q_begin_[sequence] + i) / rows_per_bucket_);
+  if (bucket + 1 >= first_.size()) return {};
+  return std::span(numbers_).subspan(static_cast<size_t>(first_[bucket]),
+                                     static_cast<size_t>(first_[bucket + 1] - first_[bucket]));
+}
+
+int64_t find_slice(const Plan& plan, const SliceRows& rows, int64_t sequence, int64_t i,
+                   int64_t j) {
   const ValidBase base = valid_base(plan, sequence);
-  const auto& slices = plan.scenario.attention.slices;
-  for (size_t s = 0; s < slices.size(); ++s) {
-    const ColumnRange allowed = slice_interval(slices[s], base.q + i);
-    if (base.kv + j >= allowed.begin && base.kv + j < allowed.end) return static_cast<int64_t>(s);
+  for (const int32_t number : rows.near(sequence, i)) {
+    const ColumnRange allowed = slice_interval(plan.scenario.attention.slices[number], base.q + i);
+    if (base.kv + j >= allowed.begin && base.kv + j < allowed.end) return number;
   }
   return -1;
 }
 
-int64_t count_visible(const Plan& plan, int64_t sequence, int64_t i) {
+int64_t count_visible(const Plan& plan, const SliceRows& rows, int64_t sequence, int64_t i) {
   const ColumnRange own =
       visible_interval(plan.scenario.attention, plan.layout.slots.sequences[sequence], i);
   if (plan.scenario.attention.mask_type != MaskType::slices)
     return std::max<int64_t>(0, own.end - own.begin);
   const ValidBase base = valid_base(plan, sequence);
   int64_t total = 0;
-  for (const MaskSlice& slice : plan.scenario.attention.slices) {
-    total += overlap(slice_interval(slice, base.q + i), {own.begin + base.kv, own.end + base.kv});
+  for (const int32_t number : rows.near(sequence, i)) {
+    total += overlap(slice_interval(plan.scenario.attention.slices[number], base.q + i),
+                     {own.begin + base.kv, own.end + base.kv});
   }
   return total;
 }

@@ -4,6 +4,8 @@
 #include "sim/plan/plan.h"
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace cpscope {
 
@@ -14,15 +16,30 @@ namespace cpscope {
 /// not applied): [begin, end).
 ColumnRange visible_interval(const Attention& attention, const SequenceSlot& sequence, int64_t i);
 
+/// The mask slices of a plan by the queries that they hold, for many questions about one plan.
+class SliceRows {
+ public:
+  explicit SliceRows(const Plan& plan);
+
+  /// Numbers of the slices that may hold query position i of a sequence, ascending: all that do.
+  std::span<const int32_t> near(int64_t sequence, int64_t i) const;
+
+ private:
+  std::vector<int64_t> q_begin_;   // [sequence] valid queries before it
+  int64_t rows_per_bucket_ = 1;    // queries whose slices are listed together
+  std::vector<int64_t> first_{0};  // [buckets + 1] offsets into numbers_
+  std::vector<int32_t> numbers_;   // by bucket
+};
+
 /// True if key position j is visible to query position i; with slices, through slice number
 /// `slice`.
 bool is_inside(const Plan& plan, int64_t sequence, int64_t i, int64_t j, int64_t slice);
 
 /// The first mask slice that holds the cell, or -1.
-int64_t find_slice(const Plan& plan, int64_t sequence, int64_t i, int64_t j);
+int64_t find_slice(const Plan& plan, const SliceRows& rows, int64_t sequence, int64_t i, int64_t j);
 
 /// Number of keys that query position i of a sequence sees.
-int64_t count_visible(const Plan& plan, int64_t sequence, int64_t i);
+int64_t count_visible(const Plan& plan, const SliceRows& rows, int64_t sequence, int64_t i);
 
 /// Visible (query, key) pairs of the whole batch, counted row by row.
 int64_t count_all_visible(const Plan& plan);

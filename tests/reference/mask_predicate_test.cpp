@@ -3,6 +3,7 @@
 #include "sim/scenario/scenario.h"
 #include "tests/reference/tiny_batch.h"
 
+#include <random>
 #include <string>
 #include <vector>
 
@@ -263,6 +264,43 @@ TEST(MaskWitness, AnswersLikeThePredicate) {
   const MaskWitness witness = mask_witness();
   EXPECT_TRUE(witness.is_visible(scenario)(0, 1, 1));
   EXPECT_FALSE(witness.is_visible(scenario)(0, 1, 2));
+}
+
+TEST(MaskWitness, AnswersLikeThePredicateThroughSlicesInAnyOrder) {
+  std::mt19937_64 random(11);
+  const auto below = [&](int64_t end) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(end));
+  };
+  for (int round = 0; round < 50; ++round) {
+    std::vector<MaskSlice> slices;
+    for (int64_t count = below(9); count >= 0; --count) {
+      const int64_t q0 = below(10), k0 = below(12);
+      slices.push_back(
+          {q0, q0 + below(11 - q0), k0, k0 + below(13 - k0), static_cast<SliceType>(below(4))});
+    }
+    Scenario scenario = sliced(6, 7, slices);
+    scenario.batch.lengths = {6, 4};
+    scenario.batch.kv_lengths = {7, 5};
+    const IsVisible answer = mask_witness().is_visible(scenario);
+    const std::vector<SequenceMask> masks = sequence_masks(scenario);
+    for (int64_t s = 0; s < 2; ++s) {
+      const SequenceMask& mask = masks[static_cast<size_t>(s)];
+      std::vector<bool> is_key_seen(static_cast<size_t>(mask.num_keys), false);
+      for (int64_t i = 0; i < mask.num_queries; ++i) {
+        bool sees_any = false;
+        for (int64_t j = 0; j < mask.num_keys; ++j) {
+          const bool expected = is_visible(mask, i, j);
+          ASSERT_EQ(answer(s, i, j), expected) << "round " << round << ", " << i << ", " << j;
+          sees_any = sees_any || expected;
+          if (expected) is_key_seen[static_cast<size_t>(j)] = true;
+        }
+        EXPECT_EQ(sees_a_key(mask, i), sees_any) << "round " << round << ", query " << i;
+      }
+      for (int64_t j = 0; j < mask.num_keys; ++j)
+        EXPECT_EQ(is_seen(mask, j), is_key_seen[static_cast<size_t>(j)])
+            << "round " << round << ", key " << j;
+    }
+  }
 }
 
 }  // namespace

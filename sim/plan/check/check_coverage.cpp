@@ -39,8 +39,8 @@ std::string where(const ComputeItem& item, const BandSlice& band) {
 /// decide.
 class BandJudge {
  public:
-  BandJudge(const Plan& plan, const RowReader& q, const RowReader& kv)
-      : plan_(plan), q_(q), kv_(kv) {}
+  BandJudge(const Plan& plan, const SliceRows& slices, const RowReader& q, const RowReader& kv)
+      : plan_(plan), slices_(slices), q_(q), kv_(kv) {}
 
   std::optional<std::string> complaint(const BandSlice& band) const {
     if (band.q0 >= band.q1 || band.k0 >= band.k1 || count_pairs(band) == 0)
@@ -132,10 +132,11 @@ class BandJudge {
     while (row + 1 < band.q1 && columns_of_row(band, row).begin >= columns_of_row(band, row).end)
       ++row;
     const RowPlace q = q_.place(row), k = kv_.place(columns_of_row(band, row).begin);
-    return find_slice(plan_, q.sequence, q.position, k.position);
+    return find_slice(plan_, slices_, q.sequence, q.position, k.position);
   }
 
   const Plan& plan_;
+  const SliceRows& slices_;
   const RowReader& q_;
   const RowReader& kv_;
 };
@@ -220,6 +221,7 @@ std::vector<Work> distinct_work(const Plan& plan) {
 /// overlap, and that the item's pair count is right.
 std::optional<std::string> check_bands(const Plan& plan) {
   const std::vector<Work> works = distinct_work(plan);
+  const SliceRows slices(plan);
   Readers readers;
   for (const Work& work : works) {
     reader_of(readers, plan, work.q_tokens, Side::q);
@@ -232,7 +234,7 @@ std::optional<std::string> check_bands(const Plan& plan) {
          w += static_cast<size_t>(blocks)) {
       const ComputeItem& item = plan.forward.computes[works[w].item];
       const auto bands = plan.slices_of(item);
-      const BandJudge judge(plan, *readers.at({item.q_tokens, Side::q}),
+      const BandJudge judge(plan, slices, *readers.at({item.q_tokens, Side::q}),
                             *readers.at({item.kv_tokens, Side::kv}));
       int64_t pairs = 0;
       for (const BandSlice& band : bands) {
@@ -394,11 +396,12 @@ std::string first_miscounted(const Plan& plan) {
       }
     }
   }
+  const SliceRows slices(plan);
   for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
     const SequenceSlot& slot = plan.layout.slots.sequences[s];
     for (int64_t i = 0; i < slot.q_valid; ++i) {
       const int64_t expected =
-          count_visible(plan, static_cast<int64_t>(s), i) * plan.scenario.attention.heads;
+          count_visible(plan, slices, static_cast<int64_t>(s), i) * plan.scenario.attention.heads;
       if (seen[slot.q_begin + i] != expected) {
         return fmt::format(
             "query token {} (sequence {}, position {}): {} pairs expected, {} planned",

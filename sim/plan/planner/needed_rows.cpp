@@ -58,16 +58,9 @@ std::vector<TokenRun> visible_keys(const PieceTable& q, const MaskBands& mask,
                                    const BatchSlots& slots) {
   std::vector<TokenRun> ranges;
   for (const Piece& piece : q.pieces) {
-    const auto bands = mask.of_sequence(piece.sequence);
-    const int64_t last = piece.position_of(piece.count - 1);
-    auto band = bands.begin();
-    if (mask.sorted_rows)
-      band = std::partition_point(bands.begin(), bands.end(),
-                                  [&](const Band& b) { return b.q1 <= piece.position; });
-    for (; band != bands.end(); ++band) {
-      if (mask.sorted_rows && band->q0 > last) break;
-      add_visible(piece, *band, slots.sequences[piece.sequence].kv_begin, ranges);
-    }
+    const int64_t end = piece.position_of(piece.count - 1) + 1;
+    for (const Band& band : mask.near_rows(piece.sequence, piece.position, end))
+      add_visible(piece, band, slots.sequences[piece.sequence].kv_begin, ranges);
   }
   return merge_ranges(std::move(ranges));
 }

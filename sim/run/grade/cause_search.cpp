@@ -86,8 +86,10 @@ class Search {
   SampleSizes sample_sizes() const {
     const double tokens =
         static_cast<double>(std::max(plan_.layout.slots.tokens, plan_.layout.slots.kv_tokens));
-    const double row = tokens * (plan_.scenario.attention.head_dim_qk + 64.0 +
-                                 static_cast<double>(plan_.scenario.attention.slices.size()));
+    double slices = 0;  // of a row, in the mean
+    for (const MaskSlice& slice : plan_.scenario.attention.slices)
+      slices += static_cast<double>(slice.q1 - slice.q0) / std::max(1.0, tokens);
+    const double row = tokens * (plan_.scenario.attention.head_dim_qk + 64.0 + slices);
     // About 30 suspects, of which most are dropped after the first try.
     const double rows = kMostWork / (row * 30.0);
     return {static_cast<size_t>(std::clamp(rows, 8.0, 32.0)),

@@ -21,10 +21,11 @@ struct PairTruth {
 
 inline void see_pairs(const gui::PlanIndex& index, PairTruth& truth) {
   const auto& sequences = index.plan().layout.slots.sequences;
+  const SliceRows rows(index.plan());
   for (size_t s = 0; s < sequences.size(); ++s) {
     for (int64_t i = 0; i < sequences[s].q_valid; ++i) {
       for (int64_t j = 0; j < sequences[s].kv_valid; ++j) {
-        const int64_t slice = find_slice(index.plan(), static_cast<int64_t>(s), i, j);
+        const int64_t slice = find_slice(index.plan(), rows, static_cast<int64_t>(s), i, j);
         if (is_inside(index.plan(), static_cast<int64_t>(s), i, j, slice))
           truth.is_visible[truth.at(sequences[s].q_begin + i, sequences[s].kv_begin + j)] = 1;
       }

@@ -301,6 +301,79 @@ TEST(Intersection, FindsAsManyPairsInWhateverOrderPiecesLieInTheirBuffer) {
   }
 }
 
+/// Every row sees the first key, through one slice of all rows, and four keys of its own.
+Scenario scattered_case(int64_t rows) {
+  Scenario scenario = make_case({rows, 10 * rows}, 2);
+  scenario.attention.mask_type = MaskType::slices;
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i == 0) scenario.attention.slices.push_back({0, rows, 0, 1});
+    for (int64_t key = 0; key < 4; ++key) {
+      const int64_t j = 1 + (i % 2) + 3 * key;
+      scenario.attention.slices.push_back({i, i + 1, j, j + 1});
+    }
+  }
+  return scenario;
+}
+
+TEST(MaskBands, NearRowsOfSlicesInOrderAreFew) {
+  const Scenario scenario = scattered_case(100);
+  const BatchSlots slots = layout_of(scenario).slots;
+  MaskBands mask = compile_mask(scenario.attention, slots.sequences);
+  ASSERT_EQ(mask.of_sequence(0).size(), 401u);
+  // Without the tall band in front only bands of the rows themselves are near.
+  Scenario apart = scenario;
+  apart.attention.slices.erase(apart.attention.slices.begin());
+  const MaskBands few = compile_mask(apart.attention, slots.sequences);
+  for (int64_t row = 0; row < 100; ++row) {
+    EXPECT_EQ(few.near_rows(0, row, row + 1).size(), 4u) << row;
+    int64_t pairs = 0;
+    for (const Band& band : mask.near_rows(0, row, row + 1))
+      pairs += count_pairs_in_rows(band, row, row + 1);
+    EXPECT_EQ(pairs, 5) << row;
+  }
+  std::swap(apart.attention.slices.front(), apart.attention.slices.back());
+  mask = compile_mask(apart.attention, slots.sequences);
+  EXPECT_EQ(mask.near_rows(0, 99, 100).size(), 400u) << "rows out of order";
+}
+
+TEST(SliceRows, ListTheSlicesOfARow) {
+  Plan plan;
+  plan.scenario = scattered_case(1000);
+  plan.layout = layout_of(plan.scenario);
+  const SliceRows rows(plan);
+  const std::vector<MaskSlice>& slices = plan.scenario.attention.slices;
+  for (int64_t i = 0; i < 1000; ++i) {
+    const auto near = rows.near(0, i);
+    EXPECT_TRUE(std::is_sorted(near.begin(), near.end()));
+    EXPECT_EQ(std::count_if(near.begin(), near.end(),
+                            [&](int32_t n) {
+                              return slices[static_cast<size_t>(n)].q0 <= i &&
+                                     i < slices[static_cast<size_t>(n)].q1;
+                            }),
+              5)
+        << i;
+    EXPECT_LE(near.size(), 5u) << i;
+    EXPECT_EQ(count_visible(plan, rows, 0, i), 5);
+  }
+  EXPECT_EQ(find_slice(plan, rows, 0, 999, 0), 0);
+  EXPECT_EQ(find_slice(plan, rows, 0, 999, 2), 1 + 4 * 999);
+  EXPECT_EQ(find_slice(plan, rows, 0, 999, 3), -1);
+  EXPECT_EQ(find_slice(plan, rows, 1, 5, 0), -1) << "no slice holds the second sequence";
+}
+
+TEST(SliceRows, StayShortWhereEverySliceHasAllRows) {
+  constexpr int64_t kRows = 1'000'000;
+  Plan plan;
+  plan.scenario = make_case({kRows}, 1, LayoutKind::contiguous);
+  plan.scenario.attention.mask_type = MaskType::slices;
+  for (int64_t key = 0; key < 1000; ++key)
+    plan.scenario.attention.slices.push_back({0, kRows, 2 * key, 2 * key + 1});
+  plan.layout = layout_of(plan.scenario);
+  const SliceRows rows(plan);
+  EXPECT_EQ(rows.near(0, 0).size(), 1000u);
+  EXPECT_EQ(find_slice(plan, rows, 0, kRows - 1, 1998), 999);
+}
+
 TEST(CheckersMask, AsksOnlyTheSliceThatIsNamed) {
   for (const MaskCase& one : mask_cases()) {
     if (one.scenario.attention.mask_type != MaskType::slices) continue;
@@ -330,6 +403,7 @@ TEST(CheckersMask, AgreesWithTheWordsOfTheContract) {
     Plan plan;  // the checker's mask reads only these fields
     plan.scenario = one.scenario;
     plan.layout.slots = one.slots;
+    const SliceRows rows(plan);
     int64_t all = 0;
     for (size_t s = 0; s < one.slots.sequences.size(); ++s) {
       const int64_t sequence = static_cast<int64_t>(s);
@@ -338,10 +412,11 @@ TEST(CheckersMask, AgreesWithTheWordsOfTheContract) {
         for (int64_t j = 0; j < one.slots.sequences[s].kv_valid; ++j) {
           const bool expected = sees(one.scenario, sequence, i, j);
           row += expected ? 1 : 0;
-          ASSERT_EQ(is_inside(plan, sequence, i, j, find_slice(plan, sequence, i, j)), expected)
+          ASSERT_EQ(is_inside(plan, sequence, i, j, find_slice(plan, rows, sequence, i, j)),
+                    expected)
               << "sequence " << s << ", query " << i << ", key " << j << ", " << one.where;
         }
-        EXPECT_EQ(count_visible(plan, sequence, i), row)
+        EXPECT_EQ(count_visible(plan, rows, sequence, i), row)
             << "sequence " << s << ", query " << i << ", " << one.where;
         all += row;
       }
