@@ -101,5 +101,48 @@ TEST(ImportCommand, RefusesWithoutLeavingAFile) {
             2);
 }
 
+TEST(ImportCommand, WritesTheSlicesOfAMaskFile) {
+  write_file("topk.json", R"({"keys": [[0], [0, 1], [0, 2], [3, 1]]})");
+  const ProgramRun text = run_cpscope("import --mask topk.json");
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(text.out,
+            "topk.json: 4 queries x 4 keys, 7 visible pairs, 3 slices\n"
+            "for a scenario:\n  [attention]\n  attn_mask_type = \"slices\"\n  slices = [\n"
+            "    [0, 2, 0, 2, \"causal\"],\n    [2, 4, 0, 2, \"bi_causal\"],\n"
+            "    [2, 4, 2, 4, \"bi_causal\"],\n  ]\n");
+  const json document = json::parse(run_cpscope("import --mask topk.json --json").out);
+  EXPECT_EQ(document["visible_pairs"], 7);
+  EXPECT_EQ(document["slices"].size(), 3u);
+  EXPECT_EQ(document["slices"][0], (json{0, 2, 0, 2, "causal"}));
+}
+
+TEST(ImportCommand, NamesTheFileOfAMaskOfManySlices) {
+  json keys = json::array();
+  for (int row = 0; row < 64; ++row) keys.push_back(json{row % 2, 7 + 3 * (row % 2)});
+  write_file("many.json", json{{"keys", keys}}.dump());
+  const ProgramRun text = run_cpscope("import --mask many.json");
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_NE(text.out.find("  mask = { file = \"many.json\" }\n"), std::string::npos) << text.out;
+  const std::string scenario =
+      small_scenario("cp_size = 2", "lengths = [64]",
+                     "attn_mask_type = \"slices\"\nmask = { file = \"many.json\" }");
+  const ProgramRun run = run_cpscope("run " + write_file("many.toml", scenario));
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err << scenario;
+}
+
+TEST(ImportCommand, RefusesMasksItCannotRead) {
+  write_file("partial.json", R"({"kv_num_blocks": [1], "kv_indices": [[0]],
+ "full_kv_num_blocks": [0], "full_kv_indices": [[0]]})");
+  const ProgramRun run = run_cpscope("import --mask partial.json");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(run.err.find("partial.json:1:1: row 0 has blocks that are visible in part"), 0u)
+      << run.err;
+  EXPECT_EQ(run_cpscope("import --mask nowhere.npy").exit_code, 2);
+  EXPECT_EQ(run_cpscope("import --mask partial.json --from te").exit_code, 2);
+  const ProgramRun nothing = run_cpscope("import");
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_NE(nothing.err.find("--from and --mask are missing"), std::string::npos) << nothing.err;
+}
+
 }  // namespace
 }  // namespace cpscope::tests

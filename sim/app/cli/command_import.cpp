@@ -1,4 +1,5 @@
 #include "sim/app/cli/commands.h"
+#include "sim/app/cli/import_mask.h"
 #include "sim/base/whole_file.h"
 #include "sim/documents/verdict_text.h"
 #include "sim/plan/order/order_import.h"
@@ -18,6 +19,7 @@ struct ImportArguments {
   std::string from, layout, order_path;
   int64_t cp_size = 0, tokens = 0, ulysses_degree = 1;
   std::vector<int64_t> cu_seqlens;
+  std::string mask_path;  // a mask file, in place of a framework
   bool json = false;
 };
 
@@ -85,6 +87,10 @@ void write_import_text(const OrderImport& order, const ImportArguments& options,
 }
 
 int command_import(const ImportArguments& options, const Tools&) {
+  if (!options.mask_path.empty()) return import_mask(options.mask_path, options.json);
+  if (options.from.empty())
+    return report(make_bad_input("nothing to import: --from and --mask are missing",
+                                 "--from te reads a token order, --mask mask.npy a mask"));
   Result<std::vector<NamedLists>> lists = read_lists(options.paths);
   if (!lists) return report(lists.error());
   ImportRequest request{.source = *find_order_source(options.from),
@@ -125,7 +131,9 @@ int command_import(const ImportArguments& options, const Tools&) {
 Command add_import(CLI::App& app, const Tools& tools) {
   const auto options = std::make_shared<ImportArguments>();
   CLI::App* import = app.add_subcommand(
-      "import", "makes an order file (layout = \"indices\") of how a framework splits its tokens");
+      "import",
+      "makes an order file (layout = \"indices\") of how a framework splits its tokens, "
+      "or the lines of a scenario with a mask from a file");
   import->add_option(
       "FILE", options->paths,
       "lists of whole numbers: JSON, .safetensors, .pt, .npz or .npy, several for one list a "
@@ -136,7 +144,6 @@ Command add_import(CLI::App& app, const Tools& tools) {
       ->add_option("--from", options->from,
                    "te (TransformerEngine), megatron, torch, ring-flash-attention, usp or magi "
                    "(MagiAttention)")
-      ->required()
       ->check(CLI::IsMember({"te", "megatron", "torch", "ring-flash-attention", "usp", "magi"}));
   import->add_option(
       "--layout", options->layout,
@@ -154,10 +161,19 @@ Command add_import(CLI::App& app, const Tools& tools) {
       ->delimiter(',')
       ->check(whole_number());
   import->add_option("--out", options->order_path, "write the order file here")->check(kNotEmpty);
+  import
+      ->add_option("--mask", options->mask_path,
+                   "a mask: .npy of bool [queries, keys], or JSON with keys (a list a query, "
+                   "top-k) or a BlockMask's kv_num_blocks, kv_indices, block_size")
+      ->check(kNotEmpty)
+      ->excludes("FILE")
+      ->excludes("--from")
+      ->excludes("--out");
   add_json(import, options->json);
   import->footer(
       "Example: cpscope import --from usp --layout zigzag --cp-size 8 --ulysses-degree 2 --tokens "
-      "4096 --out order.json");
+      "4096 --out order.json\n"
+      "         cpscope import --mask mask.npy");
   return {import, [options, tools] { return command_import(*options, tools); }};
 }
 
