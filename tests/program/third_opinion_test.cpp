@@ -16,10 +16,11 @@
 namespace cpscope::tests {
 namespace {
 
-/// The scenario as the third opinion can read it: fp64, every length written out.
+/// The scenario as the third opinion can read it: fp64, every length and slice written out.
 Scenario spelled_out(Scenario scenario) {
   scenario.numerics.dtype = Dtype::fp64;
   scenario.batch.generator.reset();
+  scenario.attention.generator.reset();
   return scenario;
 }
 
