@@ -194,14 +194,16 @@ Answer compute_wrongly(const Plan& plan, const RunInputs& inputs, const WrongAtt
       for (double& value : out) value /= sum;
       if (!how.merge.empty()) {
         std::fill(out.begin(), out.end(), 0.0);
-        double parts = 0;
+        double weights = 0;
         for (int32_t rank = 0; rank < ranks; ++rank) {
           if (part_sum[rank] == 0) continue;
-          ++parts;
-          for (int64_t l = 0; l < w.dv; ++l) out[l] += part_out[rank][l] / part_sum[rank];
+          const double weight =
+              how.merge == "base_e" ? std::pow(part_sum[rank], 1.4426950408889634) : 1.0;
+          weights += weight;
+          for (int64_t l = 0; l < w.dv; ++l) out[l] += weight * part_out[rank][l] / part_sum[rank];
         }
-        if (how.merge == "mean")
-          for (double& value : out) value /= parts;
+        if (how.merge != "sum")
+          for (double& value : out) value /= weights;
       }
       answer.lse.values[i * w.heads + head] = lse;
       std::copy(out.begin(), out.end(), answer.out.values.begin() + (i * w.heads + head) * w.dv);
@@ -426,7 +428,22 @@ std::vector<PlantedMistake> make_mistakes() {
         return asked.is_visible(i, j) ? (is_twice ? 2.0 : 1.0) : 0.0;
       }),
       "cp_size = 4");
-  for (const char* how : {"mean", "sum"})
+  add("RingTurnsTheOtherWay", "ranks_exchanged", causal, "",
+      by_pairs([](const Wrong& asked, int64_t i, int64_t j) {
+        // The mask is that of the rank on the other side, at the same row.
+        const int32_t ranks = asked.plan.layout.cp_size;
+        const int32_t meant = (2 * asked.q[i].rank - asked.k[j].rank + ranks) % ranks;
+        const int64_t key = token_at(asked.k, meant, asked.k[j].local);
+        return key >= 0 && asked.is_visible(i, key) ? 1.0 : 0.0;
+      }),
+      "cp_size = 4\ncp_comm_type = \"p2p\"");
+  add("DiagonalWithoutMask", "causal_ignored", causal, "",
+      by_pairs([](const Wrong& asked, int64_t i, int64_t j) {
+        const TokenPlace &a = asked.q[i], &b = asked.k[j];
+        const bool is_own = a.sequence >= 0 && a.sequence == b.sequence && a.rank == b.rank;
+        return is_own || asked.is_visible(i, j) ? 1.0 : 0.0;
+      }));
+  for (const char* how : {"mean", "sum", "base_e"})
     add(fmt::format("PartialsMergedBy_{}", how), "merge_without_lse", "", "",
         by_attention([how](const Plan&, const Wrong&) { return WrongAttention{.merge = how}; }),
         "cp_size = 4");
@@ -545,7 +562,8 @@ std::string random_scenario_of(const PlantedMistake& mistake, const std::string&
   if (parallel.find("layout") == std::string::npos)
     parallel += "\nlayout = " + one_of({"\"dual_chunk\"", "\"contiguous\"", "\"striped\"",
                                         "\"dual_chunk_packed\""});
-  parallel += "\ncp_comm_type = " + one_of({"\"p2p\"", "\"all_gather\"", "\"group_cast\""});
+  if (parallel.find("cp_comm_type") == std::string::npos)
+    parallel += "\ncp_comm_type = " + one_of({"\"p2p\"", "\"all_gather\"", "\"group_cast\""});
   return fmt::format(
       "schema = 1\n[attention]\n{}[batch]\n{}\n[parallel]\n{}\n[numerics]\ndtype = \"{}\"\n"
       "seed = {}\n",

@@ -35,7 +35,8 @@ struct WrongAttention {
   bool has_cap = true;
   double sinks = 1.0;  // if the scenario has one
   bool interleaves_kv_heads = false;
-  /// Merges the parts of the ranks' keys otherwise: mean, sum; empty: by their lse.
+  /// Merges the parts of the ranks' keys otherwise: mean, sum, base_e (by e to the power of their
+  /// lse to base 2); empty: by their lse.
   std::string merge = {};
 };
 

@@ -365,8 +365,11 @@ class Search {
       for (size_t key = 0; key < times.size(); ++key)
         times[key] = mistake.times(rank, static_cast<int32_t>(key));
     const double sink = inputs_.sink.empty() ? 0.0 : inputs_.sink[static_cast<size_t>(row.at.head)];
+    const auto seen_parts = std::count_if(parts.top.begin(), parts.top.end(),
+                                          [](double top) { return top != kNothing; });
+    const double sinks = suspect.sinks * (mistake.has_sink_in_every_part ? seen_parts : 1);
     const MergedRow merged = mistake.merge == PartsMistake::Merge::by_lse
-                                 ? merge_parts(parts, times, sink, suspect.sinks)
+                                 ? merge_parts(parts, times, sink, sinks)
                                  : merge_wrongly(parts, mistake.merge, rank);
     if (tensor.name == "out") return merged.out;
     if (tensor.name == "lse") return {merged.lse};

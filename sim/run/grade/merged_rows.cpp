@@ -38,6 +38,9 @@ MergedRow merge_wrongly(const QueryParts& parts, PartsMistake::Merge how, int32_
   const auto ranks = static_cast<int64_t>(parts.top.size());
   const size_t lanes = parts.out.size() / parts.top.size();
   MergedRow merged{0.0, std::vector<double>(lanes, 0.0)};
+  // 2^lse, or e to the power of lse / ln 2.
+  const bool is_other_base = how == Merge::base_2 || how == Merge::base_e;
+  const double power = how == Merge::base_2 ? std::log(2.0) : 1.0 / std::log(2.0);
   double top = kNoLogit, weights = 0, count = 0;
   for (const double value : parts.top) top = std::max(top, value);
   if (top == kNoLogit) return {kNoLogit, merged.out};
@@ -46,7 +49,7 @@ MergedRow merge_wrongly(const QueryParts& parts, PartsMistake::Merge how, int32_
     const auto rank = static_cast<size_t>((query_rank - step + ranks) % ranks);
     if (parts.top[rank] == kNoLogit) continue;
     const double lse = parts.top[rank] + std::log(parts.sum[rank]);
-    const double weight = how == Merge::base_2 ? std::exp2(lse - top) : 1.0;
+    const double weight = is_other_base ? std::exp(power * (lse - top)) : 1.0;
     if (how == Merge::last_step) {
       std::fill(merged.out.begin(), merged.out.end(), 0.0);
       weights = merged.lse = 0;
@@ -62,6 +65,7 @@ MergedRow merge_wrongly(const QueryParts& parts, PartsMistake::Merge how, int32_
                                                      : weights;
   for (double& value : merged.out) value /= share;
   if (how == Merge::mean) merged.lse /= count;
+  if (is_other_base) merged.lse = top + std::log(weights) / power;
   return merged;
 }
 

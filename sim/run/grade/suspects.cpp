@@ -166,6 +166,7 @@ std::vector<Suspect> SuspectMaker::make() const {
     add_ranks_alone(all);
     add_local_masks(all);
     add_layout_masks(all);
+    add_masks_by_rank(all);
   }
   add_rotations(all);
   add_numbers(all);
@@ -420,6 +421,52 @@ void SuspectMaker::add_layout_masks(std::vector<Suspect>& all) const {
   }
 }
 
+/// Masks that are right for other ranks' keys than those that they are used for, or for none.
+void SuspectMaker::add_masks_by_rank(std::vector<Suspect>& all) const {
+  if (is_causal(scenario_.attention.mask_type) || is_bottom_right(scenario_.attention.mask_type)) {
+    Scenario open = scenario_;
+    open.attention.mask_type = MaskType::no_mask;
+    all.push_back(with_times(
+        "causal_ignored", "queries see all keys of their own rank",
+        [this, specified = by_mask(scenario_), open = by_mask(open)](int64_t query, int64_t key) {
+          return queries_.rank[static_cast<size_t>(query)] == keys_.rank[static_cast<size_t>(key)]
+                     ? open(query, key)
+                     : specified(query, key);
+        }));
+  }
+  const int32_t ranks = plan_.layout.cp_size;
+  if (scenario_.parallel.comm_type != CommType::p2p) return;
+  if (scenario_.attention.mask_type == MaskType::no_mask ||
+      scenario_.attention.mask_type == MaskType::padding) {
+    const auto is_lower_half = [](const TokenPlaces& places, int64_t id) {
+      const auto at = static_cast<size_t>(id);
+      return 2 * places.local[at] < std::ssize(places.ids[static_cast<size_t>(places.rank[at])]);
+    };
+    all.push_back(with_times(
+        "causal_added", "ring steps skip the halves that a causal mask would hide",
+        [this, is_lower_half, specified = by_mask(scenario_)](int64_t query, int64_t key) {
+          const int32_t own = queries_.rank[static_cast<size_t>(query)],
+                        other = keys_.rank[static_cast<size_t>(key)];
+          const bool is_skipped = other > own   ? is_lower_half(queries_, query)
+                                  : other < own ? !is_lower_half(keys_, key)
+                                                : false;
+          return is_skipped ? 0.0 : specified(query, key);
+        }));
+  }
+  // With two ranks both neighbours are the same rank.
+  if (ranks < 3) return;
+  all.push_back(with_times(
+      "ranks_exchanged", "ring step i uses rank r + i's keys with the mask of rank r - i's",
+      [this, ranks, specified = by_mask(scenario_)](int64_t query, int64_t key) {
+        const auto at = static_cast<size_t>(key);
+        const int32_t rank = queries_.rank[static_cast<size_t>(query)];
+        const auto& ids =
+            keys_.ids[static_cast<size_t>((2 * rank - keys_.rank[at] + ranks) % ranks)];
+        const auto local = static_cast<size_t>(keys_.local[at]);
+        return local < ids.size() ? specified(query, ids[local]) : 0.0;
+      }));
+}
+
 void SuspectMaker::add_rotations(std::vector<Suspect>& all) const {
   if (scenario_.attention.rope_theta == 0.0) return;
   const auto add = [&](const char* name, std::string text, const std::vector<int64_t>& queries,
@@ -486,56 +533,6 @@ void SuspectMaker::add_numbers(std::vector<Suspect>& all) const {
       return times * asked_times(q, k);
     };
   }
-}
-
-std::vector<PartsMistake> SuspectMaker::parts_mistakes() const {
-  const int32_t ranks = plan_.layout.cp_size;
-  std::vector<PartsMistake> all;
-  all.push_back({.name = "local_gradients_only",
-                 .text = "a rank's dk and dv hold the gradients of its own queries alone",
-                 .times = [](int32_t q, int32_t k) { return q == k ? 1.0 : 0.0; },
-                 .of_keys_only = true});
-  const bool is_ring = scenario_.parallel.comm_type == CommType::p2p;
-  for (const auto& [times, name, what] :
-       std::initializer_list<std::tuple<double, const char*, const char*>>{
-           {0.0, "partial_missing", "is missing"},
-           {2.0, "keys_counted_twice", "is merged twice"}}) {
-    for (int32_t apart = 0; apart < ranks; ++apart) {
-      if (ranks == 2 && times == 0.0 && apart == 1) continue;  // every rank alone
-      all.push_back({.name = name,
-                     .text = is_ring
-                                 ? fmt::format("the partial of ring step {}, rank r - {}'s "
-                                               "keys, {}",
-                                               apart + 1, apart, what)
-                                 : fmt::format("the part of rank r - {}'s keys {}", apart, what),
-                     .times = [apart, ranks, times](int32_t q, int32_t k) {
-                       return (q - k + ranks) % ranks == apart ? times : 1.0;
-                     }});
-    }
-    for (int32_t rank = 0; rank < ranks; ++rank) {
-      all.push_back({.name = name,
-                     .text = fmt::format("the part of rank {}'s keys {}", rank, what),
-                     .times = [rank, times](int32_t q, int32_t k) {
-                       return k == rank && q != rank ? times : 1.0;
-                     }});
-      all.push_back(
-          {.name = name,
-           .text = fmt::format("the share of rank {}'s queries {}", rank, what),
-           .times = [rank, times](int32_t q,
-                                  int32_t k) { return q == rank && k != rank ? times : 1.0; },
-           .of_keys_only = true});
-    }
-  }
-  using Merge = PartsMistake::Merge;
-  for (const auto& [merge, text] : std::initializer_list<std::pair<Merge, const char*>>{
-           {Merge::mean, "the outputs of the parts that see a key are averaged"},
-           {Merge::mean_of_ranks, "the outputs of all ranks' parts are averaged"},
-           {Merge::sum, "the outputs of the parts are added"},
-           {Merge::base_2, "parts are weighed by 2 to the power of their natural lse"},
-           {Merge::last_step, "the last part overwrites the others"}})
-    all.push_back(
-        {.name = "merge_without_lse", .text = text, .merge = merge, .of_queries_only = true});
-  return all;
 }
 
 }  // namespace cpscope

@@ -21,7 +21,16 @@ struct PartsMistake {
   std::function<double(int32_t query_rank, int32_t key_rank)> times = {};
   /// Replaces the merge of normalised partial outputs: the weight of a part from its lse and the
   /// lse of the merge; empty: exp(lse - merged).
-  enum class Merge { by_lse, mean, mean_of_ranks, sum, base_2, last_step } merge = Merge::by_lse;
+  enum class Merge {
+    by_lse,
+    mean,
+    mean_of_ranks,
+    sum,
+    base_2,  // a natural lse taken for one to base 2
+    base_e,  // an lse to base 2 taken for a natural one
+    last_step
+  } merge = Merge::by_lse;
+  bool has_sink_in_every_part = false;
   bool of_keys_only = false;     // a mistake in dk and dv
   bool of_queries_only = false;  // a mistake in out and lse
 };
@@ -70,6 +79,7 @@ class SuspectMaker {
   void add_ranks_alone(std::vector<Suspect>& all) const;
   void add_local_masks(std::vector<Suspect>& all) const;
   void add_layout_masks(std::vector<Suspect>& all) const;
+  void add_masks_by_rank(std::vector<Suspect>& all) const;
   void add_rotations(std::vector<Suspect>& all) const;
   void add_numbers(std::vector<Suspect>& all) const;
 

@@ -1,0 +1,67 @@
+#include "sim/run/grade/suspects.h"
+
+#include <initializer_list>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+
+std::vector<PartsMistake> SuspectMaker::parts_mistakes() const {
+  const int32_t ranks = plan_.layout.cp_size;
+  std::vector<PartsMistake> all;
+  all.push_back({.name = "local_gradients_only",
+                 .text = "a rank's dk and dv hold the gradients of its own queries alone",
+                 .times = [](int32_t q, int32_t k) { return q == k ? 1.0 : 0.0; },
+                 .of_keys_only = true});
+  const bool is_ring = scenario_.parallel.comm_type == CommType::p2p;
+  for (const auto& [times, name, what] :
+       std::initializer_list<std::tuple<double, const char*, const char*>>{
+           {0.0, "partial_missing", "is missing"},
+           {2.0, "keys_counted_twice", "is merged twice"}}) {
+    for (int32_t apart = 0; apart < ranks; ++apart) {
+      if (ranks == 2 && times == 0.0 && apart == 1) continue;  // every rank alone
+      all.push_back({.name = name,
+                     .text = is_ring
+                                 ? fmt::format("the partial of ring step {}, rank r - {}'s "
+                                               "keys, {}",
+                                               apart + 1, apart, what)
+                                 : fmt::format("the part of rank r - {}'s keys {}", apart, what),
+                     .times = [apart, ranks, times](int32_t q, int32_t k) {
+                       return (q - k + ranks) % ranks == apart ? times : 1.0;
+                     }});
+    }
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      all.push_back({.name = name,
+                     .text = fmt::format("the part of rank {}'s keys {}", rank, what),
+                     .times = [rank, times](int32_t q, int32_t k) {
+                       return k == rank && q != rank ? times : 1.0;
+                     }});
+      all.push_back(
+          {.name = name,
+           .text = fmt::format("the share of rank {}'s queries {}", rank, what),
+           .times = [rank, times](int32_t q,
+                                  int32_t k) { return q == rank && k != rank ? times : 1.0; },
+           .of_keys_only = true});
+    }
+  }
+  using Merge = PartsMistake::Merge;
+  for (const auto& [merge, text] : std::initializer_list<std::pair<Merge, const char*>>{
+           {Merge::mean, "the outputs of the parts that see a key are averaged"},
+           {Merge::mean_of_ranks, "the outputs of all ranks' parts are averaged"},
+           {Merge::sum, "the outputs of the parts are added"},
+           {Merge::base_2, "parts are weighed by 2 to the power of their natural lse"},
+           {Merge::base_e, "parts are weighed by e to the power of their lse to base 2"},
+           {Merge::last_step, "the last part overwrites the others"}})
+    all.push_back(
+        {.name = "merge_without_lse", .text = text, .merge = merge, .of_queries_only = true});
+  if (scenario_.attention.softmax_type != SoftmaxType::vanilla)
+    all.push_back({.name = "sink_counted_twice",
+                   .text = "the sink enters with every part that sees a key",
+                   .has_sink_in_every_part = true,
+                   .of_queries_only = true});
+  return all;
+}
+
+}  // namespace cpscope
