@@ -155,6 +155,13 @@ class Search {
     for (const TensorGrade& tensor : grade_.tensors)
       if (tensor.has_failed() && !(tensor.rel_l2 <= kMostBudgets * tensor.budget))
         return std::nullopt;
+    // Such roundings are in all rows: one wrong row of a tensor that is right as a whole has
+    // another cause.
+    const bool is_one_row =
+        std::all_of(tensors_.begin(), tensors_.end(), [&](const WrongTensor& tensor) {
+          return tensor.all_wrong.size() == 1 && grade_.find(tensor.name)->rel_l2 <= tensor.budget;
+        });
+    if (is_one_row) return std::nullopt;
     Scenario other = plan_.scenario;
     other.numerics.accumulate = Accumulate::dtype;
     const Result<Verdict> verdict =

@@ -223,6 +223,13 @@ class Moves {
   }
 
   void add_move(const char* name, std::string text, const Move& move, std::string layout = {}) {
+    // Every padding row is empty, so that a lost row looks like one of them.
+    const auto count =
+        std::count_if(tensor_.wrong.begin(), tensor_.wrong.end(), [&](const JudgedRow& row) {
+          const int64_t token = move(row.at.token);
+          return token >= 0 && places_.sequence[static_cast<size_t>(token)] >= 0;
+        });
+    if (count * 2 < std::ssize(tensor_.wrong)) return;
     add(
         name, std::move(text),
         [&](const JudgedRow& row) -> std::optional<std::vector<double>> {
