@@ -152,7 +152,8 @@ bool FaultySeam<T>::replaces(const MergeItem& item) {
   if (kind == BufferKind::dq && makes(Mistake::dq_summed_in_16_bits, item.rank, item.step))
     return round_after(parts_.memory.at(item.into).first);
   const bool is_wrong = makes(Mistake::empty_merged_as_number, item.rank, item.step) ||
-                        makes(Mistake::merged_by_plain_exp, item.rank, item.step);
+                        makes(Mistake::merged_by_plain_exp, item.rank, item.step) ||
+                        makes(Mistake::merged_by_lse_base_2, item.rank, item.step);
   if (kind != BufferKind::out || item.order == 0 || item.partial == kNoBuffer || !is_wrong)
     return false;
   merge_out_wrongly(item);
@@ -172,7 +173,8 @@ bool FaultySeam<T>::replaces(const FinishItem& item) {
 
 template <class T>
 void FaultySeam<T>::merge_out_wrongly(const MergeItem& item) {
-  const bool is_plain = makes(Mistake::merged_by_plain_exp);
+  const bool is_plain = makes(Mistake::merged_by_plain_exp),
+             is_other_base = makes(Mistake::merged_by_lse_base_2);
   BufferMemory<T>& into = parts_.memory.at(item.into);
   const BufferMemory<T>& partial = parts_.memory.at(item.partial);
   const int64_t lanes = attention().head_dim_v;
@@ -185,6 +187,13 @@ void FaultySeam<T>::merge_out_wrongly(const MergeItem& item) {
       whole = std::log(sum);
       old_weight = sum == T(0) ? T(0) : std::exp(a) / sum;
       new_weight = sum == T(0) ? T(0) : std::exp(b) / sum;
+    } else if (is_other_base) {
+      // The lse are kept to base 2, weighed by exp as if they were natural, and returned as natural
+      // ones.
+      const T unit = std::log(T(2));
+      whole = log_sum_exp(a / unit, b / unit) * unit;
+      old_weight = weight_of(a / unit, whole / unit);
+      new_weight = weight_of(b / unit, whole / unit);
     } else {
       // Right for finite values; -inf - -inf is NaN.
       whole = std::max(a, b) + std::log1p(std::exp(std::min(a, b) - std::max(a, b)));

@@ -90,6 +90,11 @@ std::optional<PlantedFault> plant_plain_exp(const Plan& healthy) {
                          "partial results are weighted with exp(lse)");
 }
 
+std::optional<PlantedFault> plant_other_base(const Plan& healthy) {
+  return plant_in_merges(healthy, Mistake::merged_by_lse_base_2,
+                         "partial results are weighted with exp of an lse to base 2");
+}
+
 std::optional<PlantedFault> plant_out_16(const Plan& healthy) {
   const auto& items = healthy.forward.merges;
   return plant_at(items,
@@ -198,6 +203,17 @@ std::vector<Fault> merge_faults() {
        .scenario = scenario_text({.attention = "softmax_scale = 30.0"}),
        .blind = one_rank,
        .plant = plant_plain_exp},
+      {.name = "merged_with_lse_of_another_base",
+       .field_class = "47",
+       .place = FaultPlace::executor,
+       .detector = Detector::output,
+       .source = "vllm-project/vllm PR#47079",
+       .wild = "The kernel returned lse to base 2 and the merge of the ranks' partial results took "
+               "them for natural ones: larger parts weighed too much, and tokens differed from "
+               "those of a run without context parallelism.",
+       .scenario = scenario_text({}),
+       .blind = one_rank,
+       .plant = plant_other_base},
       {.name = "out_summed_in_16_bits",
        .field_class = "15, D10",
        .place = FaultPlace::executor,

@@ -122,6 +122,34 @@ std::optional<PlantedFault> plant_top_left(const Plan& healthy) {
   return plant_scenario(healthy, scenario, "the diagonal starts at the top left");
 }
 
+/// The length of the prefix is the keys' less the padded queries', never below 0; here it vanishes.
+std::optional<PlantedFault> plant_lost_prefix(const Plan& healthy) {
+  Scenario scenario = healthy.scenario;
+  if (scenario.attention.mask_type != MaskType::causal_bottom_right) return std::nullopt;
+  bool has_prefix = false;
+  for (const SequenceSlot& slot : healthy.layout.slots.sequences) {
+    if (slot.kv_valid > slot.q_slot) return std::nullopt;
+    has_prefix = has_prefix || slot.kv_valid > slot.q_valid;
+  }
+  if (!has_prefix) return std::nullopt;
+  scenario.attention.mask_type = MaskType::causal;
+  return plant_scenario(healthy, scenario, "padding of the queries uses up the prefix");
+}
+
+/// Sequences are taken to follow one another without padding, and all padding to be at the end. For
+/// layouts that split the whole buffer.
+std::optional<PlantedFault> plant_padding_at_the_end(const Plan& healthy) {
+  Scenario scenario = healthy.scenario;
+  Batch& batch = scenario.batch;
+  int64_t rest = healthy.layout.slots.tokens;
+  for (size_t s = 0; s < batch.lengths.size(); ++s) {
+    const bool is_last = s + 1 == batch.lengths.size();
+    batch.slots[s] = batch.kv_slots[s] = is_last ? rest : batch.lengths[s];
+    rest -= batch.slots[s];
+  }
+  return plant_scenario(healthy, scenario, "padding between sequences is taken for a tail");
+}
+
 std::optional<PlantedFault> plant_no_window(const Plan& healthy) {
   Scenario scenario = healthy.scenario;
   scenario.attention.window_left = scenario.attention.window_right = -1;
@@ -230,6 +258,33 @@ std::vector<Fault> length_faults() {
                                         .batch = "lengths = [64]\nkv_lengths = [64]"}),
                          "a square has one diagonal"},
        .plant = plant_top_left},
+      {.name = "prefix_length_lost_to_padding",
+       .field_class = "45",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "sgl-project/sglang PR#23415",
+       .wild = "1 cached and 3670 new tokens, padded to 3672: the prefix was reckoned as 3671 - "
+               "3672, and clamped to 0.",
+       .scenario = scenario_text({.attention = "attn_mask_type = \"causal_bottom_right\"",
+                                  .batch = "lengths = [61]\nkv_lengths = [62]"}),
+       .blind =
+           BlindScenario{scenario_text({.attention = "attn_mask_type = \"causal_bottom_right\"",
+                                        .batch = "lengths = [64]\nkv_lengths = [65]"}),
+                         "the queries need no padding"},
+       .plant = plant_lost_prefix},
+      {.name = "interior_padding_taken_for_a_tail",
+       .field_class = "48",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "NVIDIA-NeMo/Automodel PR#3640",
+       .wild = "Rows [1, 1, 1, 0, 2, 2, 0, 0] of two documents on two ranks: padding between them "
+               "was taken for padding at the end.",
+       .scenario = scenario_text({.batch = "lengths = [3, 2]\nslots = [4, 4]",
+                                  .parallel = "cp_size = 2\nlayout = \"contiguous\""}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [4, 2]\nslots = [4, 4]",
+                                             .parallel = "cp_size = 2\nlayout = \"contiguous\""}),
+                              "all padding is at the end"},
+       .plant = plant_padding_at_the_end},
       {.name = "window_ignored",
        .field_class = "30",
        .place = FaultPlace::inputs,

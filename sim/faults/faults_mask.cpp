@@ -69,28 +69,61 @@ BandSlice to_slice(const Band& band) {
           static_cast<int32_t>(band.lo), static_cast<int32_t>(band.hi)};
 }
 
+/// The cells of the slices whose rows are both kept; the slices themselves if those are all.
+std::vector<BandSlice> cut_to_kept(const std::vector<BandSlice>& slices,
+                                   const std::vector<bool>& q_kept,
+                                   const std::vector<bool>& kv_kept) {
+  const auto q = kept_runs(q_kept), kv = kept_runs(kv_kept);
+  std::vector<BandSlice> cut;
+  for (const BandSlice& slice : slices) {
+    for (const auto& [q_begin, q_end] : q) {
+      for (const auto& [k_begin, k_end] : kv) {
+        const Band part = clip(slice, q_begin, q_end, k_begin, k_end);
+        if (count_pairs(part) > 0) cut.push_back(to_slice(part));
+      }
+    }
+  }
+  const auto pairs = [](const std::vector<BandSlice>& all) {
+    int64_t sum = 0;
+    for (const BandSlice& slice : all) sum += count_pairs(slice);
+    return sum;
+  };
+  return pairs(cut) != pairs(slices) ? cut : slices;
+}
+
 /// Lengths of every chunk rounded down, as cu_seqlens / P and / 2P do.
 std::optional<PlantedFault> plant_floor_division(const Plan& healthy) {
   return plant_slices(healthy,
                       "every chunk of a sequence is taken to hold floor(length / 2P) tokens",
                       [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
-                        const auto q = kept_runs(rows_after_floor(healthy, item.q_tokens)),
-                                   kv = kept_runs(rows_after_floor(healthy, item.kv_tokens));
-                        std::vector<BandSlice> cut;
-                        for (const BandSlice& slice : slices) {
-                          for (const auto& [q_begin, q_end] : q) {
-                            for (const auto& [k_begin, k_end] : kv) {
-                              const Band part = clip(slice, q_begin, q_end, k_begin, k_end);
-                              if (count_pairs(part) > 0) cut.push_back(to_slice(part));
-                            }
-                          }
-                        }
-                        const auto pairs = [](const std::vector<BandSlice>& all) {
-                          int64_t sum = 0;
-                          for (const BandSlice& slice : all) sum += count_pairs(slice);
-                          return sum;
-                        };
-                        if (pairs(cut) != pairs(slices)) slices = cut;
+                        slices = cut_to_kept(slices, rows_after_floor(healthy, item.q_tokens),
+                                             rows_after_floor(healthy, item.kv_tokens));
+                      });
+}
+
+/// [local row] True if a rank that splits its own rows like a sequence would keep this one: chunks
+/// r and 2P-1-r of 2P. Empty if the list is no rank's.
+std::vector<bool> rows_sharded_again(const Plan& plan, Side side, RunListId list) {
+  const int64_t chunks = int64_t{2} * plan.layout.cp_size, rows = plan.rows(list);
+  std::vector<bool> kept;
+  for (const RankId rank : plan.lists(side).ids()) {
+    if (plan.lists(side)[rank] != list || rows % chunks != 0) continue;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t chunk = row / (rows / chunks);
+      kept.push_back(chunk == to_index(rank) || chunk == chunks - 1 - to_index(rank));
+    }
+    break;
+  }
+  return kept;
+}
+
+/// Each rank splits what already is its share, and works with its share of that.
+std::optional<PlantedFault> plant_sharded_twice(const Plan& healthy) {
+  return plant_slices(healthy, "each rank keeps only its share of the rows that are its share",
+                      [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
+                        slices =
+                            cut_to_kept(slices, rows_sharded_again(healthy, Side::q, item.q_tokens),
+                                        rows_sharded_again(healthy, Side::kv, item.kv_tokens));
                       });
 }
 
@@ -255,6 +288,34 @@ std::optional<PlantedFault> plant_joined_chunks(const Plan& healthy) {
                       });
 }
 
+/// Chunks are cut by rows of the ranks' buffers; the diagonal is right.
+std::optional<PlantedFault> plant_local_chunks(const Plan& healthy) {
+  Scenario open = healthy.scenario;
+  const int64_t chunk = open.attention.chunk_size;
+  open.attention.chunk_size = 0;
+  Result<Plan> planned = make_plan(open);
+  if (chunk == 0 || healthy.layout.cp_size == 1 || !planned) return std::nullopt;
+  Plan plan = std::move(planned).value();
+  std::optional<FaultSite> site;
+  for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
+    const ComputeItem item = plan.forward.computes[i];
+    std::vector<BandSlice> slices;
+    for (const BandSlice& slice : plan.slices_of(item)) {
+      for (int64_t row = 0; row < plan.rows(item.q_tokens); row += chunk)
+        slices.push_back(to_slice(clip(slice, row, row + chunk, row, row + chunk)));
+    }
+    std::erase_if(slices, [](const BandSlice& slice) { return count_pairs(slice) == 0; });
+    replace_slices(plan, static_cast<int64_t>(i), slices);
+    const auto right = healthy.slices_of(healthy.forward.computes[i]);
+    if (!site && !std::equal(slices.begin(), slices.end(), right.begin(), right.end()))
+      site = forward_site(StageKind::compute, item.rank, item.step, static_cast<int64_t>(i));
+  }
+  if (!site) return std::nullopt;
+  return PlantedFault{.site = *site,
+                      .what = "chunks are cut by rows of the ranks' buffers instead of positions",
+                      .plan = std::move(plan)};
+}
+
 /// The ring's shortcut for causal masks, used without a causal mask.
 std::optional<PlantedFault> plant_causal_halves(const Plan& healthy) {
   const MaskType mask = healthy.scenario.attention.mask_type;
@@ -288,6 +349,17 @@ std::vector<Fault> mask_faults() {
        .blind = BlindScenario{scenario_text({.batch = "lengths = [64, 32, 96]"}),
                               "all lengths divide by 2P"},
        .plant = plant_floor_division},
+      {.name = "sequence_sharded_twice",
+       .field_class = "49",
+       .place = FaultPlace::inputs,
+       .detector = Detector::count,
+       .source = "axolotl-ai-cloud/axolotl PR#3498",
+       .wild = "Two libraries each gave every rank its share: 1 / P^2 of the tokens were left. The "
+               "training loss was above the evaluation loss.",
+       .scenario = scenario_text({.batch = "lengths = [64]"}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [64]", .parallel = "cp_size = 1"}),
+                              "one rank's share is everything"},
+       .plant = plant_sharded_twice},
       {.name = "window_anchored_at_the_wrong_corner",
        .field_class = "D4",
        .place = FaultPlace::plan,
@@ -363,6 +435,20 @@ std::vector<Fault> mask_faults() {
                                              .parallel = "cp_size = 2"}),
                               "a half holds no two complete inner chunks"},
        .plant = plant_joined_chunks},
+      {.name = "chunks_cut_by_local_place",
+       .field_class = "46",
+       .place = FaultPlace::plan,
+       .detector = Detector::count,
+       .source = "AI-Hypercomputer/maxtext PR#4364",
+       .wild = "Under a balanced split, the masks of chunks and windows compared places in the "
+               "reordered sequence instead of positions.",
+       .scenario = scenario_text(
+           {.attention = "chunk_size = 8", .batch = "lengths = [64]", .parallel = "cp_size = 2"}),
+       .blind = BlindScenario{scenario_text({.attention = "chunk_size = 8",
+                                             .batch = "lengths = [64]",
+                                             .parallel = "cp_size = 1"}),
+                              "on one rank places are positions"},
+       .plant = plant_local_chunks},
       {.name = "causal_halves_without_a_causal_mask",
        .field_class = "32",
        .place = FaultPlace::plan,

@@ -5,6 +5,8 @@
 #include "sim/plan/token_run.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -120,6 +122,64 @@ std::optional<PlantedFault> plant_doubled_step(const Plan& healthy) {
   repeat_item(plan.forward, plan.forward.merges, StageKind::merge, *index);
   return PlantedFault{.site = forward_site(StageKind::merge, item.rank, item.step, *index),
                       .what = "rank 2 merges the partial result of step 1 twice",
+                      .plan = std::move(plan)};
+}
+
+/// Nothing travels: every rank computes with its own keys alone, forward and backward.
+std::optional<PlantedFault> plant_ranks_alone(const Plan& healthy) {
+  const auto first = find_item(healthy.forward.transfers, [](const TransferItem& item) {
+    return item.link == LinkClass::ring && to_index(item.dst) == 0;
+  });
+  if (!first) return std::nullopt;
+  Plan plan = healthy;
+  for (Pass* pass : {&plan.forward, &plan.backward}) {
+    std::set<std::pair<RankId, StepId>> own;
+    for (ComputeItem& item : pass->computes) {
+      if (item.kv_tokens == plan.kv_lists[item.rank]) {
+        own.emplace(item.rank, item.step);
+        // The backward ring brings them home in its last hop.
+        item.kv = plan.home[item.rank].kv;
+      } else {
+        item.num_slices = item.visible_pairs = 0;
+      }
+    }
+    for (int64_t i = std::ssize(pass->merges); i-- > 0;) {
+      MergeItem& item = pass->merges[static_cast<size_t>(i)];
+      if (!own.contains({item.rank, item.step})) {
+        drop_item(*pass, pass->merges, StageKind::merge, i);
+        continue;
+      }
+      item.order = 0;
+      if (plan.buffer(item.into).kind == BufferKind::dkv) item.into = plan.home[item.rank].dkv;
+    }
+    for (int64_t i = std::ssize(pass->transfers); i-- > 0;)
+      drop_item(*pass, pass->transfers, StageKind::transfer, i);
+  }
+  return PlantedFault{.site = forward_site(StageKind::transfer, RankId{0}, StepId{0}, *first),
+                      .what = "no K and V travel, and every rank computes with its own alone",
+                      .plan = std::move(plan)};
+}
+
+/// Every partial result enters once for each rank, forward and backward.
+std::optional<PlantedFault> plant_copies_counted(const Plan& healthy) {
+  const auto first = find_item(healthy.forward.merges,
+                               [](const MergeItem& item) { return item.partial != kNoBuffer; });
+  if (!first || healthy.layout.cp_size == 1) return std::nullopt;
+  Plan plan = healthy;
+  for (Pass* pass : {&plan.forward, &plan.backward}) {
+    for (int64_t i = std::ssize(pass->merges); i-- > 0;) {
+      if (pass->merges[static_cast<size_t>(i)].partial == kNoBuffer) continue;
+      for (int32_t copy = 1; copy < healthy.layout.cp_size; ++copy) {
+        repeat_item(*pass, pass->merges, StageKind::merge, i);
+        // Only the first merge into a buffer replaces what the buffer held.
+        MergeItem& repeated = pass->merges[static_cast<size_t>(i) + 1];
+        repeated.order = std::max(repeated.order, 1);
+      }
+    }
+  }
+  const MergeItem& item = healthy.forward.merges[static_cast<size_t>(*first)];
+  return PlantedFault{.site = forward_site(StageKind::merge, item.rank, item.step, *first),
+                      .what = "K and V that every rank holds enter once for each rank",
                       .plan = std::move(plan)};
 }
 
@@ -322,6 +382,32 @@ std::vector<Fault> movement_faults() {
        .scenario = scenario_text({}),
        .blind = std::nullopt,
        .plant = plant_doubled_step},
+      {.name = "context_parallelism_silently_off",
+       .field_class = "43",
+       .place = FaultPlace::plan,
+       .detector = Detector::count,
+       .source = "NVIDIA-NeMo/Megatron-Bridge#2667",
+       .wild = "With a2a+p2p and no sizes for its groups the attention got no group, and each rank "
+               "saw only its own part of the sequence. Training was faster than the hardware can "
+               "be, and there was no error.",
+       .scenario = scenario_text({.batch = "lengths = [64]"}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [64]", .parallel = "cp_size = 1"}),
+                              "one rank sees everything"},
+       .plant = plant_ranks_alone},
+      {.name = "replicated_keys_counted_per_rank",
+       .field_class = "44",
+       .place = FaultPlace::plan,
+       .detector = Detector::count,
+       .source = "vllm-project/vllm-omni PR#6930",
+       .wild = "Cross attention took text keys that every rank holds whole for shards, and joined "
+               "the copies: each key counted once for each rank.",
+       .scenario = scenario_text({.attention = "attn_mask_type = \"no_mask\"",
+                                  .batch = "lengths = [64]\nkv_lengths = [32]"}),
+       .blind = BlindScenario{scenario_text({.attention = "attn_mask_type = \"no_mask\"",
+                                             .batch = "lengths = [64]\nkv_lengths = [32]",
+                                             .parallel = "cp_size = 1"}),
+                              "there is one copy"},
+       .plant = plant_copies_counted},
       {.name = "heads_left_to_nobody",
        .field_class = "26",
        .place = FaultPlace::plan,

@@ -26,6 +26,7 @@ enum class Mistake {
   one_row_off,             // one row of out is 5 % too large
   empty_merged_as_number,  // log-sum-exp of (-inf, -inf) is NaN
   merged_by_plain_exp,     // sums of exp(lse), which overflow
+  merged_by_lse_base_2,    // exp of logarithms to base 2
   out_summed_in_16_bits,   // running out rounded to bf16 after every merge
   dq_summed_in_16_bits,    // running dq rounded to bf16 after every merge
   dkv_wire_in_16_bits,     // dk, dv partials travel in bf16

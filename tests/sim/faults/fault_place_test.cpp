@@ -113,6 +113,18 @@ TEST(FaultPlace, IsWhereThinkingAboutTheFaultPutsIt) {
       // Rank 0 computes with the stripe of rank 3 in step 1.
       {"future_token_visible", forward, 0, 1, "compute"},
       {"heads_left_to_nobody", forward, 3, 0, "compute"},
+      // Rank 0 receives no keys of rank 3.
+      {"context_parallelism_silently_off", forward, 0, 0, "transfer"},
+      {"replicated_keys_counted_per_rank", forward, 0, 0, "merge"},
+      // Query 0 does not see key 1, which rank 0 owns too.
+      {"prefix_length_lost_to_padding", forward, 0, 0, "compute"},
+      // Token 3 is padding of rank 0, and is taken for the second document's first token.
+      {"interior_padding_taken_for_a_tail", forward, 0, 0, "compute"},
+      // A half of 16 tokens holds two whole chunks, so that own keys are right.
+      {"chunks_cut_by_local_place", forward, 0, 1, "compute"},
+      {"sequence_sharded_twice", forward, 0, 0, "compute"},
+      // The first merge of a second partial.
+      {"merged_with_lse_of_another_base", forward, 0, 1, "merge"},
       {"dkv_sent_before_it_was_added", backward, 1, 1, "merge"},
       {"stale_kv_in_backward", backward, 0, 0, "compute"},
       // Chunks 0 and 7 are where they should be; 1 and 6 are not.
@@ -145,7 +157,9 @@ TEST(FaultyPlan, OfTheGalleryCannotGetPastTheGateForPlansThatRun) {
   // Edited plans fail the checks; plans for other lengths are right for those lengths.
   const Toolbox toolbox = make_toolbox();
   for (const char* name : {"ring_step_skipped", "one_buffer_where_two_are_needed",
-                           "dkv_returned_in_wrong_order", "tail_rows_over_valid_rows"}) {
+                           "dkv_returned_in_wrong_order", "tail_rows_over_valid_rows",
+                           "context_parallelism_silently_off", "replicated_keys_counted_per_rank",
+                           "sequence_sharded_twice", "chunks_cut_by_local_place"}) {
     const auto catalogue = fault_catalogue();
     const auto fault = std::find_if(catalogue.begin(), catalogue.end(),
                                     [&](const Fault& entry) { return entry.name == name; });
