@@ -4,7 +4,7 @@
 #include "sim/plan/planner/planner.h"
 #include "sim/plan/visit_items.h"
 #include "sim/run/grade/case.h"
-#include "sim/run/grade/grade.h"
+#include "sim/run/grade/cause_search.h"
 #include "sim/run/probe/probe.h"
 #include "sim/run/run_inputs.h"
 
@@ -259,17 +259,29 @@ Result<Examination> examine(const Referee& referee, FaultyExecutor& executor, bo
   Result<RunOutput> output = executor.run(referee.plan, inputs, {.poison = poison, .threads = 1});
   if (!output) return output.error();
   result.trace = executor.trace();
-  result.d_sink = output.value().answer.d_sink;
+  result.answer = std::move(output).value().answer;
   result.planted = executor.planted();
   result.carried_out = executor.carried_out();
   const Plan& plan = referee.plan.plan();
-  add_grade(grade_answer(plan, inputs, output.value().answer, referee.verdict), result.alarms);
+  result.grade =
+      grade_answer(plan, inputs, result.answer, referee.verdict, {.keeps_row_budgets = true});
+  add_grade(result.grade, result.alarms);
   if (const auto alarm = weigh_bytes(plan, result.trace)) result.alarms.push_back(*alarm);
   if (const auto alarm = weigh_balance(plan, result.trace)) result.alarms.push_back(*alarm);
   const RankPosts expected = make_posts(plan);
   if (const auto alarm = watch_posts(executor.posts(), expected)) result.alarms.push_back(*alarm);
   result.changed_posts = count_changed_posts(executor.posts(), expected);
   return result;
+}
+
+Result<std::vector<Cause>> name_causes(const Referee& referee, const Toolbox& toolbox,
+                                       const Examination& examination, bool poison) {
+  Grade grade = examination.grade;
+  if (auto error =
+          find_causes(toolbox, referee.plan.plan(), poison ? referee.poisoned : referee.inputs,
+                      {.seen = examination.answer, .exact = referee.verdict.exact}, grade))
+    return *error;
+  return grade.causes;
 }
 
 }  // namespace cpscope

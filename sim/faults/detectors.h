@@ -3,6 +3,7 @@
 #include "sim/faults/fault.h"
 #include "sim/faults/faulty_executor.h"
 #include "sim/plan/check/plan_check.h"
+#include "sim/run/grade/grade.h"
 #include "sim/run/toolbox.h"
 
 #include <optional>
@@ -40,12 +41,18 @@ struct Examination {
   WalkTrace trace;                      // of the run with the scenario's own inputs
   std::optional<PlantedFault> planted;  // in that run
   std::optional<CheckedPlan> carried_out;
-  std::vector<double> d_sink;  // of that run: the only answer that is in no buffer
-  int64_t changed_posts = 0;   // messages that differ from the proved plan's
+  Answer answer;              // of that run
+  Grade grade;                // of the answer, with the budgets of its rows
+  int64_t changed_posts = 0;  // messages that differ from the proved plan's
 };
 
 /// Runs every detector against the executor, which gets only proved plans. Errors: a run that did
 /// not finish.
 Result<Examination> examine(const Referee& referee, FaultyExecutor& executor, bool poison);
+
+/// The known mistakes that explain the answer, found from the answer alone as in `cpscope grade`;
+/// none if it passes. Errors: cancelled.
+Result<std::vector<Cause>> name_causes(const Referee& referee, const Toolbox& toolbox,
+                                       const Examination& examination, bool poison);
 
 }  // namespace cpscope

@@ -76,8 +76,9 @@ int64_t count_exercised(const Referee& referee, const Examination& clean,
   for (const ItemWork& work : clean.trace.work) ++balance[key(work)];
   for (const ItemWork& work : faulty.trace.work) --balance[key(work)];
   for (const auto& [work, surplus] : balance) cells += std::abs(surplus);
-  for (size_t head = 0; head < clean.d_sink.size(); ++head)
-    cells += clean.d_sink[head] != faulty.d_sink[head] ? 1 : 0;
+  // d_sink is the only answer that is in no buffer.
+  const std::vector<double>&right = clean.answer.d_sink, &seen = faulty.answer.d_sink;
+  for (size_t head = 0; head < right.size(); ++head) cells += right[head] != seen[head] ? 1 : 0;
   return cells + faulty.changed_posts;
 }
 
@@ -160,6 +161,9 @@ std::optional<Error> try_revealing(const Fault& fault, const Benches& benches,
   outcome.what = seen.value().planted->what;
   outcome.cells_exercised = count_exercised(referee, clean, seen.value());
   judge_plan(*seen.value().carried_out, outcome);
+  Result<std::vector<Cause>> causes = name_causes(referee, toolbox, seen.value(), fault.poison);
+  if (!causes) return causes.error();
+  outcome.causes = std::move(causes).value();
   const Alarm* alarm = find_alarm(outcome.alarms, fault.detector);
   outcome.caught = alarm != nullptr;
   if (alarm == nullptr) return std::nullopt;
@@ -207,6 +211,15 @@ GalleryReport run_gallery(std::span<const Fault> faults, const Toolbox& toolbox,
     report.false_alarms += static_cast<int64_t>(outcome.false_alarms.size());
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
+}
+
+std::vector<std::string> FaultOutcome::cause_names() const {
+  std::vector<std::string> names;
+  for (const Cause& cause : causes) {
+    if (std::find(names.begin(), names.end(), cause.name) == names.end())
+      names.push_back(cause.name);
+  }
+  return names;
 }
 
 int64_t GalleryReport::caught() const {

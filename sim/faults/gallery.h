@@ -30,6 +30,7 @@ struct FaultOutcome {
   bool caught = false;     // the named detector raised an alarm
   bool localised = false;  // and the place found is where the fault was planted
   std::vector<Alarm> alarms;
+  std::vector<Cause> causes;  // that the search for causes names, without a look at the fault
   std::optional<FaultSite> planted;
   std::string what;  // what was planted
   std::optional<FoundPlace> where;
@@ -39,6 +40,9 @@ struct FaultOutcome {
   std::optional<BlindOutcome> blind;
   std::vector<Alarm> false_alarms;  // of the clean twin
   std::string error;                // why the fault could not be tried; else empty
+
+  /// The names of the causes, each once.
+  std::vector<std::string> cause_names() const;
 };
 
 struct GalleryReport {

@@ -462,11 +462,20 @@ TEST(FaultsCommand, WritesTheContractsDocument) {
   for (const json& fault : document["faults"]) {
     EXPECT_EQ(fault["caught"], true) << fault;
     EXPECT_EQ(fault["detector"], fault["expected_detector"]) << fault;
+    EXPECT_TRUE(fault["causes"].is_array()) << fault;
     for (const char* key : {"rank", "step", "item"})
       EXPECT_TRUE(fault["where"][key].is_number_integer()) << fault;
     for (const char* key : {"name", "source", "plan_check"})
       EXPECT_FALSE(fault[key].get<std::string>().empty()) << fault;
   }
+}
+
+TEST(FaultsCommand, NamesACauseInJsonAndInTheLastColumn) {
+  const json document = parse_only_json(run_cpscope("faults cu_seqlens_ignored --json"));
+  EXPECT_EQ(document["faults"][0]["causes"], json::array({"documents_ignored"}));
+  const ProgramRun run = run_cpscope("faults cu_seqlens_ignored kv_expanded_before_exchange");
+  EXPECT_NE(run.out.find("blind          documents_ignored\n"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("refuted    blind\n"), std::string::npos) << run.out;
 }
 
 TEST(FaultsCommand, ListsNamesSourcesAndWhatIsOutOfScopeWithoutRunningAnything) {

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace cpscope {
 namespace {
@@ -76,6 +77,7 @@ Json outcome_json(const FaultOutcome& outcome) {
   json["plan_check"] = outcome.plan_check;
   json["plan_is_refuted"] = outcome.plan_is_refuted;
   json["cells_exercised"] = outcome.cells_exercised;
+  json["causes"] = outcome.cause_names();
   json["alarms"] = Json::array();
   for (const Alarm& alarm : outcome.alarms) json["alarms"].push_back(alarm_json(alarm));
   json["false_alarms"] = Json::array();
@@ -115,17 +117,23 @@ int list_faults(const FaultsArguments& options) {
   return 0;
 }
 
+/// The last columns; without trailing blanks where no cause is named.
+std::string describe_blind_and_causes(const FaultOutcome& outcome) {
+  const std::string_view blind = outcome.blind ? verdict_on_blind(*outcome.blind) : "-";
+  if (outcome.causes.empty()) return std::string(blind);
+  return fmt::format("{:<14} {}", blind, fmt::join(outcome.cause_names(), ", "));
+}
+
 void write_outcome(const FaultOutcome& outcome) {
   const Fault& fault = *outcome.fault;
   const char* verdict = !outcome.error.empty() ? "ERROR"
                         : !outcome.caught      ? "MISSED"
                         : !outcome.localised   ? "ELSEWHERE"
                                                : "caught";
-  std::cout << fmt::format("{:<9} {:<38} {:<16} {:<42} {:<10} {}\n", verdict, fault.name,
-                           to_name(fault.detector),
-                           outcome.where ? describe(outcome.where->site) : std::string("-"),
-                           outcome.plan_is_refuted ? "refuted" : "passes",
-                           outcome.blind ? verdict_on_blind(*outcome.blind) : "-");
+  std::cout << fmt::format(
+      "{:<9} {:<38} {:<16} {:<42} {:<10} {}\n", verdict, fault.name, to_name(fault.detector),
+      outcome.where ? describe(outcome.where->site) : std::string("-"),
+      outcome.plan_is_refuted ? "refuted" : "passes", describe_blind_and_causes(outcome));
   if (!outcome.error.empty()) std::cout << "          " << outcome.error << '\n';
   if (outcome.error.empty() && outcome.caught && !outcome.localised)
     std::cout << "          planted at " << describe(*outcome.planted) << '\n';
@@ -137,8 +145,8 @@ void write_outcome(const FaultOutcome& outcome) {
 }
 
 void write_gallery_report(const GalleryReport& report) {
-  std::cout << fmt::format("{:<9} {:<38} {:<16} {:<42} {:<10} {}\n", "verdict", "fault", "detector",
-                           "found at", "plan_check", "blind scenario");
+  std::cout << fmt::format("{:<9} {:<38} {:<16} {:<42} {:<10} {:<14} {}\n", "verdict", "fault",
+                           "detector", "found at", "plan_check", "blind scenario", "cause");
   for (const FaultOutcome& outcome : report.outcomes) write_outcome(outcome);
   std::cout << fmt::format(
       "{}: {} faults, {} caught, {} at the place where they were planted, {} false alarms, "
@@ -199,6 +207,8 @@ CaseFindings make_fault_findings(const FaultOutcome& outcome) {
   findings.fault = &outcome;
   findings.notes.push_back("Planted: " + outcome.what);
   findings.notes.push_back(fmt::format("Seen in {}: {}", fault.source, fault.wild));
+  for (const Cause& cause : outcome.causes)
+    findings.notes.push_back("Cause, from the answer alone: " + describe(cause));
   if (outcome.blind)
     findings.blind.push_back(fmt::format("a scenario that is {} to it: {}",
                                          verdict_on_blind(*outcome.blind), fault.blind->why));

@@ -6,8 +6,11 @@
 #include "reference/mask_predicate.h"
 #include "sim/faults/gallery.h"
 
+#include <map>
 #include <set>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -28,6 +31,7 @@ std::string describe_outcome(const FaultOutcome& outcome) {
   if (outcome.where) text += "found at " + cpscope::describe(outcome.where->site) + "\n";
   for (const Alarm& alarm : outcome.alarms)
     text += std::string(to_name(alarm.detector)) + ": " + alarm.text + "\n";
+  for (const Cause& cause : outcome.causes) text += cpscope::describe(cause) + "\n";
   return text;
 }
 
@@ -64,6 +68,54 @@ TEST(FaultGallery, DoesNotCallAScenarioBlindInWhichTheFaultDoesSomething) {
   const GalleryReport gallery = run_gallery({&seen, 1}, gallery_toolbox(), {});
   EXPECT_GT(gallery.outcomes.front().blind->cells_exercised, 0);
   EXPECT_FALSE(gallery.passed());
+}
+
+TEST(FaultGallery, NamesTheCauseFromTheAnswerAlone) {
+  const std::map<std::string, std::string> expected = {
+      {"ring_turns_the_other_way", "ranks_exchanged"},
+      {"ring_step_skipped", "partial_missing"},
+      {"ring_step_doubled", "keys_counted_twice"},
+      {"context_parallelism_silently_off", "rank_alone"},
+      {"replicated_keys_counted_per_rank", "keys_counted_twice"},
+      {"dkv_sent_before_it_was_added", "partial_missing"},
+      {"dkv_returned_in_wrong_order", "ranks_exchanged"},
+      {"cu_seqlens_ignored", "documents_ignored"},
+      {"odd_last_token_lost", "unwritten_rows"},
+      {"padding_keys_visible", "padding_visible"},
+      {"padding_flag_compared_with_a_string", "padding_visible"},
+      {"top_left_for_bottom_right", "aligned_top_left"},
+      {"prefix_length_lost_to_padding", "aligned_top_left"},
+      {"window_ignored", "window_ignored"},
+      {"diagonal_missing", "mask_shifted"},
+      {"future_token_visible", "mask_by_local_place"},
+      {"chunks_cut_by_local_place", "mask_by_local_place"},
+      {"causal_halves_without_a_causal_mask", "causal_added"},
+      {"rope_with_local_positions", "rope_by_local_place"},
+      {"merged_with_lse_of_another_base", "merge_without_lse"},
+      {"sink_left_out_of_the_merge", "sink_ignored"},
+      {"sink_counted_for_every_step", "sink_counted_twice"},
+      {"kv_head_by_remainder", "kv_heads_interleaved"},
+      {"all_zero_output", "zeros"},
+      {"one_row_within_the_tolerance", "factor"},
+      // Right answers have no cause.
+      {"documents_assigned_before_ranks", ""},
+      {"kv_expanded_before_exchange", ""},
+      {"everything_gathered_for_a_window", ""},
+      {"message_sizes_differ", ""},
+  };
+  std::vector<Fault> faults;
+  for (const Fault& fault : fault_catalogue()) {
+    if (!expected.contains(fault.name)) continue;
+    faults.push_back(fault);
+    faults.back().blind.reset();
+  }
+  ASSERT_EQ(faults.size(), expected.size());
+  for (const FaultOutcome& outcome : run_gallery(faults, gallery_toolbox(), {}).outcomes) {
+    const std::vector<std::string> names = outcome.cause_names();
+    const std::string& cause = expected.at(outcome.fault->name);
+    EXPECT_EQ(names, cause.empty() ? std::vector<std::string>{} : std::vector{cause})
+        << describe_outcome(outcome);
+  }
 }
 
 TEST(FaultGallery, HoldsEveryClassOfTheFieldAndEveryDefectOfTransformerEngine) {
