@@ -57,13 +57,7 @@ std::vector<std::string> list_facts(const PlanIndex& plan) {
   facts.push_back(fmt::format("{} ranks", print_count(plan.num_ranks())));
   facts.emplace_back(to_name(scenario.parallel.comm_type));
   facts.emplace_back(to_name(scenario.parallel.layout));
-  facts.emplace_back(to_name(scenario.attention.mask_type));
-  if (scenario.attention.window_left >= 0 || scenario.attention.window_right >= 0) {
-    facts.push_back(fmt::format("window {}, {}", scenario.attention.window_left,
-                                scenario.attention.window_right));
-  }
-  if (scenario.attention.chunk_size > 0)
-    facts.push_back(fmt::format("chunk {}", scenario.attention.chunk_size));
+  facts.push_back(describe_mask(scenario.attention));
   facts.push_back(fmt::format("{} heads", scenario.attention.heads));
   if (scenario.attention.kv_heads != scenario.attention.heads)
     facts.push_back(fmt::format("{} KV heads", scenario.attention.kv_heads));

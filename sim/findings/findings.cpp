@@ -291,11 +291,4 @@ std::string today() {
   return fmt::format("{:04}-{:02}-{:02}", day.tm_year + 1900, day.tm_mon + 1, day.tm_mday);
 }
 
-std::string describe_mask(const Attention& attention) {
-  std::string mask(to_name(attention.mask_type));
-  if (attention.window_left >= 0 || attention.window_right >= 0) mask += "+window";
-  if (attention.chunk_size > 0) mask += "+chunk";
-  return mask;
-}
-
 }  // namespace cpscope

@@ -112,7 +112,4 @@ std::string quote_word(const std::string& text);
 /// The day in UTC, or that of SOURCE_DATE_EPOCH, as reproducible builds set it.
 std::string today();
 
-/// The mask in a few words: its type, and window and chunk where they cut it further.
-std::string describe_mask(const Attention& attention);
-
 }  // namespace cpscope

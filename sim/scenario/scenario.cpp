@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 namespace cpscope {
 
 double Attention::effective_scale() const {
@@ -149,6 +151,14 @@ std::string_view to_name(DkvWire value) { return value == DkvWire::dtype ? "dtyp
 std::string_view to_name(DkvHops value) { return value == DkvHops::home ? "home" : "ring"; }
 
 std::string_view to_name(Accumulate value) { return value == Accumulate::fp32 ? "fp32" : "dtype"; }
+
+std::string describe_mask(const Attention& attention) {
+  std::string mask(to_name(attention.mask_type));
+  if (attention.window_left >= 0 || attention.window_right >= 0)
+    mask += fmt::format(", window [{}, {}]", attention.window_left, attention.window_right);
+  if (attention.chunk_size > 0) mask += fmt::format(", chunk {}", attention.chunk_size);
+  return mask;
+}
 
 int64_t element_bytes(Dtype dtype) {
   switch (dtype) {

@@ -203,6 +203,10 @@ std::string_view to_name(DkvWire value);
 std::string_view to_name(DkvHops value);
 std::string_view to_name(Accumulate value);
 
+/// The mask for readers: its type, and the window and the chunk that cut it further:
+/// "padding_causal, window [511, 0], chunk 192".
+std::string describe_mask(const Attention& attention);
+
 /// Bytes of one element of dtype.
 int64_t element_bytes(Dtype dtype);
 /// The dtype of dK/dV partials on the wire, by numerics.dkv_wire; with dtype fp64 always fp64.

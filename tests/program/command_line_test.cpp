@@ -271,6 +271,20 @@ TEST(PlanCommand, SummarisesPairsBalanceBytesAndChecks) {
   for (const json& check : document["checks"]) EXPECT_EQ(check["ok"], true) << check;
 }
 
+TEST(PlanCommand, NamesWindowAndChunkInTheHeaderOfItsText) {
+  const auto header_of = [](const std::string& attention) {
+    const std::string file =
+        write_file("mask.toml", small_scenario("cp_size = 2", "lengths = [8]", attention));
+    const ProgramRun run = run_cpscope("plan " + file + " --text --lines 2");
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return run.out.substr(0, run.out.find('\n'));
+  };
+  EXPECT_NE(header_of("").find("layout dual_chunk, mask causal, thd; plan "), std::string::npos);
+  EXPECT_NE(header_of("window_size = [5, 0]\nchunk_size = 4")
+                .find("layout dual_chunk, mask causal, window [5, 0], chunk 4, thd; plan "),
+            std::string::npos);
+}
+
 TEST(PlanCommand, PrintsWhatTransformerEngineWouldPass) {
   const std::string file =
       write_file("te.toml", small_scenario("cp_size = 2", "lengths = [7]\nslots = [8]"));

@@ -47,7 +47,7 @@ ComparedFigure figure(std::string_view name, double first, double second, Print 
 std::string describe_plan(const PlanIndex& index) {
   const Scenario& scenario = index.plan().scenario;
   return fmt::format("{}, {}, {}, {} ranks, {} tokens", to_name(scenario.parallel.comm_type),
-                     to_name(scenario.parallel.layout), to_name(scenario.attention.mask_type),
+                     to_name(scenario.parallel.layout), describe_mask(scenario.attention),
                      index.num_ranks(), print_count(index.tokens(Side::q)));
 }
 

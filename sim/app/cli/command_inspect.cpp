@@ -60,9 +60,8 @@ void write_layout_text(const Plan& plan, std::ostream& out) {
                        slot.kv_begin + slot.kv_slot, slot.kv_valid);
   }
   for (const RankId rank : plan.layout.q_runs.ids()) {
-    out << fmt::format("rank {}: q {}", to_index(rank),
-                       describe_runs(plan.layout.q_runs[rank], 16));
-    if (!plan.layout.same_kv) out << "; kv " << describe_runs(plan.layout.kv_runs[rank], 16);
+    out << fmt::format("rank {}: q {}", to_index(rank), describe_owned(plan.layout, Side::q, rank));
+    if (!plan.layout.same_kv) out << "; kv " << describe_owned(plan.layout, Side::kv, rank);
     out << '\n';
   }
 }

@@ -111,7 +111,7 @@ VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptio
 }
 
 std::string table_header() {
-  return fmt::format("{:<44} {:<10} {:<17} {:<27} {:>5} {:>8}  {:<8} {:>9} {:>7} {:>7}", "scenario",
+  return fmt::format("{:<44} {:<10} {:<17} {:<32} {:>5} {:>8}  {:<8} {:>9} {:>7} {:>7}", "scenario",
                      "comm", "layout", "mask", "ranks", "tokens", "status", "rel_l2", "/budget",
                      "s");
 }
@@ -123,7 +123,7 @@ std::string table_line(const VerifyRow& row) {
                        first_line(row.outcome.reason));
   const Scenario& scenario = row.loaded.scenario;
   std::string line =
-      fmt::format("{:<44} {:<10} {:<17} {:<27} {:>5} {:>8}  {:<8}", name,
+      fmt::format("{:<44} {:<10} {:<17} {:<32} {:>5} {:>8}  {:<8}", name,
                   to_name(scenario.parallel.comm_type), to_name(scenario.parallel.layout),
                   describe_mask(scenario.attention), scenario.parallel.cp_size,
                   row.outcome.plan->plan().layout.slots.tokens, to_name(row.outcome.status));

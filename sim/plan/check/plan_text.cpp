@@ -51,7 +51,7 @@ void write_header(const CheckedPlan& checked, LineWriter& out) {
   if (!scenario.question.empty()) out.line("question: " + scenario.question);
   out.line(fmt::format("{} over {} ranks, layout {}, mask {}, {}; plan {}",
                        to_name(scenario.parallel.comm_type), plan.layout.cp_size,
-                       to_name(scenario.parallel.layout), to_name(scenario.attention.mask_type),
+                       to_name(scenario.parallel.layout), describe_mask(scenario.attention),
                        to_name(scenario.batch.qkv_format), to_hex(plan.hash)));
   out.line(
       fmt::format("{} query tokens, {} key tokens, {} query heads, {} KV heads, {} visible (query, "

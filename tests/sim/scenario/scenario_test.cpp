@@ -36,6 +36,23 @@ TEST(ScenarioNames, AreThoseOfTheContract) {
   EXPECT_EQ(list_names(kAccumulates), (Names{"fp32", "dtype"}));
 }
 
+TEST(ScenarioMask, IsDescribedWithItsWindowAndChunk) {
+  Attention attention;
+  attention.mask_type = MaskType::padding_causal;
+  EXPECT_EQ(describe_mask(attention), "padding_causal");
+  attention.window_left = 511;
+  attention.window_right = 0;
+  EXPECT_EQ(describe_mask(attention), "padding_causal, window [511, 0]");
+  attention.chunk_size = 192;
+  EXPECT_EQ(describe_mask(attention), "padding_causal, window [511, 0], chunk 192");
+  attention.window_left = attention.window_right = -1;
+  EXPECT_EQ(describe_mask(attention), "padding_causal, chunk 192");
+  attention.mask_type = MaskType::no_mask;
+  attention.chunk_size = 0;
+  attention.window_right = 100;
+  EXPECT_EQ(describe_mask(attention), "no_mask, window [-1, 100]") << "-1 is without bound";
+}
+
 TEST(ScenarioBytes, FollowTheDtypeAndTheWire) {
   EXPECT_EQ(element_bytes(Dtype::bf16), 2);
   EXPECT_EQ(element_bytes(Dtype::fp16), 2);
