@@ -370,6 +370,25 @@ Result<Layout> make_layout(const Scenario& scenario) {
   return layout;
 }
 
+int64_t count_padding(const Layout& layout, Side side, RankId rank) {
+  const std::vector<SequenceSlot>& sequences = layout.slots.sequences;
+  int64_t padding = 0;
+  for (const TokenRun& run : layout.runs(side)[rank]) {
+    padding += run.count();
+    // Number of ids of the run below `id`.
+    const auto below = [&](int64_t id) {
+      if (id <= run.begin) return int64_t{0};
+      return std::min(run.count(), (id - run.begin + run.stride - 1) / run.stride);
+    };
+    auto slot = std::partition_point(
+        sequences.begin(), sequences.end(),
+        [&](const SequenceSlot& before) { return before.side(side).end() <= run.begin; });
+    for (; slot != sequences.end() && slot->side(side).begin < run.end; ++slot)
+      padding -= below(slot->side(side).valid_end()) - below(slot->side(side).begin);
+  }
+  return padding;
+}
+
 ReorderIndex reorder_to_sequence(std::span<const std::vector<TokenRun>> runs_by_rank) {
   struct Part {
     TokenRun run;

@@ -35,6 +35,9 @@ struct Layout {
 /// after rounding.
 Result<Layout> make_layout(const Scenario& scenario);
 
+/// Rows of a rank's local buffer that no sequence owns: the ends of slots, and the layout's tail.
+int64_t count_padding(const Layout& layout, Side side, RankId rank);
+
 /// Gather indices between the rank-ordered buffer (the local buffers of `ranks` one after another)
 /// and ascending token ids: sequence_order[i] = rank_order[rank_to_sequence[i]], and back.
 struct ReorderIndex {

@@ -245,6 +245,22 @@ TEST(LayoutCommand, WritesTheContractsDocument) {
   EXPECT_EQ(document["a2a"]["rank_to_sequence"], (json{0, 1, 6, 7, 8, 9, 2, 3, 4, 10, 11, 5}));
 }
 
+TEST(LayoutCommand, CountsPaddingAndNamesTheWholeMaskForReaders) {
+  const ProgramRun run = run_cpscope(
+      "layout " + write_file("layout_text.toml",
+                             small_scenario("cp_size = 2", "lengths = [7, 4]\nkv_lengths = [8, 4]",
+                                            "attn_mask_type = \"padding\"\nwindow_size = [5, 0]")));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("2 ranks, layout dual_chunk, mask padding, window [5, 0]\n"),
+            std::string::npos)
+      << run.out;
+  EXPECT_NE(run.out.find("rank 0: q [0, 2) [6, 9) [11, 12), 1 of 6 is padding; kv [0, 2) "),
+            std::string::npos)
+      << run.out;
+  EXPECT_NE(run.out.find("rank 1: q [2, 6) [9, 11); kv"), std::string::npos) << run.out;
+  EXPECT_EQ(run.out.find(" padding\n"), std::string::npos) << "all keys are valid\n" << run.out;
+}
+
 TEST(LayoutCommand, GivesOneReorderAGroupForHierarchicalExchange) {
   const std::string file = write_file(
       "groups.toml",

@@ -49,10 +49,21 @@ Result<CheckedPlan> load_and_plan(const std::string& path) {
   return plan_scenario(loaded.value());
 }
 
+/// "[0, 1) [3, 5), 1 of 3 is padding": what a rank owns.
+std::string describe_owned(const Layout& layout, Side side, RankId rank) {
+  const std::vector<TokenRun>& runs = layout.runs(side)[rank];
+  std::string text = describe_runs(runs, 16);
+  const int64_t padding = count_padding(layout, side, rank);
+  if (padding > 0)
+    text +=
+        fmt::format(", {} of {} {} padding", padding, count_ids(runs), padding == 1 ? "is" : "are");
+  return text;
+}
+
 void write_layout_text(const Plan& plan, std::ostream& out) {
-  out << fmt::format("{} query tokens, {} key tokens, {} ranks, layout {}\n",
+  out << fmt::format("{} query tokens, {} key tokens, {} ranks, layout {}, mask {}\n",
                      plan.layout.slots.tokens, plan.layout.slots.kv_tokens, plan.layout.cp_size,
-                     to_name(plan.layout.kind));
+                     to_name(plan.layout.kind), describe_mask(plan.scenario.attention));
   for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
     const SequenceSlot& slot = plan.layout.slots.sequences[s];
     out << fmt::format("sequence {}: q ids [{}, {}), {} valid; kv ids [{}, {}), {} valid\n", s,

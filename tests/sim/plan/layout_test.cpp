@@ -236,6 +236,31 @@ TEST(Reorder, IsABijectionAndItsInverse) {
   }
 }
 
+TEST(Layout, CountsThePaddingOfEveryRank) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Scenario scenario = random_scenario(seed);
+    scenario.parallel.layout = kLayouts[seed % std::size(kLayouts)];
+    scenario.batch.pad_between_seqs = true;
+    const Result<Layout> made = make_layout(scenario);
+    if (!made) continue;
+    const Layout& layout = made.value();
+    for (const Side side : {Side::q, Side::kv}) {
+      std::vector<bool> is_valid(static_cast<size_t>(layout.slots.tokens_of(side)), false);
+      for (const SequenceSlot& slot : layout.slots.sequences)
+        for (int64_t id = slot.side(side).begin; id < slot.side(side).valid_end(); ++id)
+          is_valid[static_cast<size_t>(id)] = true;
+      for (const RankId rank : layout.runs(side).ids()) {
+        int64_t padding = 0;
+        for (const int64_t id : expand(layout.runs(side)[rank]))
+          padding += is_valid[static_cast<size_t>(id)] ? 0 : 1;
+        EXPECT_EQ(count_padding(layout, side, rank), padding)
+            << "seed " << seed << ", rank " << to_index(rank) << "\n"
+            << show(scenario);
+      }
+    }
+  }
+}
+
 TEST(Reorder, TakesImportedOrdersThatRunBackwards) {
   Scenario scenario = make_case({5, 3}, 2, LayoutKind::indices);
   scenario.parallel.imported.ranks = {{7, 0, 2, 4}, {6, 5, 3, 1}};
