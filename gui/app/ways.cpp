@@ -167,9 +167,10 @@ void add_figures(const Candidates& comparison, int64_t index, Inspection& inspec
       fmt::format("{}: forward {}, backward {}{}", time_of(c.total_us()), time_of(c.forward_us),
                   time_of(c.backward_us), has_best ? line.substr(comma) : ""));
   add("Mean over the ranks",
-      fmt::format("compute {}, merges and moves {}, exposed transfers {}, waiting {}",
+      fmt::format("compute {}, merges and moves {}, exposed transfers {}, launches and host {}, "
+                  "waiting for other ranks {}",
                   time_of(c.mean.compute_us), time_of(c.mean.local_us), time_of(c.mean.exposed_us),
-                  time_of(c.mean.idle_us)));
+                  time_of(c.mean.host_us), time_of(c.mean.idle_us - c.mean.host_us)));
   add("Exposed, worst rank", time_of(c.exposed_us));
   add("Sent by the busiest rank", print_bytes(c.bytes_sent));
   const auto moved = static_cast<double>(c.kv_moved), needed = static_cast<double>(c.kv_necessary);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -55,6 +56,9 @@ void add_mean(const PassTimeline& pass, MeanTimes& mean) {
     mean.local_us += share * rank.local_us;
     mean.exposed_us += share * rank.exposed_us;
     mean.idle_us += share * rank.idle_us;
+    mean.launch_us += share * rank.launch_us;
+    mean.partner_us += share * rank.partner_us;
+    mean.host_us += share * rank.host_us;
   }
 }
 
@@ -139,25 +143,27 @@ std::string quoted(const std::string& text) {
 
 double percent_more(double slow, double fast) { return 100.0 * (slow / fast - 1.0); }
 
-/// The kinds of time that the slower one has more of than the faster one, largest first.
+/// The kind of time that the slower one has most of, compared with the faster one.
 std::string explain_slower_candidate(const Candidate& slow, const Candidate& fast) {
+  constexpr double kBalanced = 1.005;
   struct Part {
     double us;
-    std::string text;
+    const char* text;
   };
-  std::vector<Part> parts = {
-      {slow.mean.exposed_us - fast.mean.exposed_us, "more exposed transfers"},
-      {slow.mean.idle_us - fast.mean.idle_us, "more waiting for the busiest rank"},
-      {slow.mean.local_us - fast.mean.local_us, "more merges and moves"},
-      {slow.mean.compute_us - fast.mean.compute_us, "more time in the kernels (smaller tiles)"}};
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.us > b.us; });
-  std::string text;
-  const double lost = slow.total_us() - fast.total_us();
-  for (const Part& part : parts) {
-    if (part.us < 0.2 * lost) break;
-    text += fmt::format("{}{:.2f} ms {}", text.empty() ? "" : " and ", part.us * 1e-3, part.text);
-  }
-  return text;
+  const MeanTimes &a = slow.mean, &b = fast.mean;
+  const bool is_uneven =
+      std::max(slow.rank_max_over_mean, slow.critical_path_over_ideal) > kBalanced;
+  const Part parts[] = {
+      {a.exposed_us - a.partner_us - b.exposed_us + b.partner_us, "more exposed transfers"},
+      {a.waiting_us() - b.waiting_us(),
+       is_uneven ? "more waiting for the busiest rank" : "more waiting for other ranks"},
+      {a.local_us - b.local_us, "more merges and moves"},
+      {a.launch_us + a.host_us - b.launch_us - b.host_us, "more launches and host time"},
+      {a.compute_us - a.launch_us - b.compute_us + b.launch_us,
+       "more time in the attention kernels"}};
+  const Part* most = std::max_element(std::begin(parts), std::end(parts),
+                                      [](const Part& x, const Part& y) { return x.us < y.us; });
+  return most->us > 0 ? fmt::format("{:.2f} ms {}", most->us * 1e-3, most->text) : "";
 }
 
 }  // namespace

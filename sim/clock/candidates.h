@@ -13,9 +13,13 @@
 
 namespace cpscope {
 
-/// Time of both passes by kind, mean over the ranks; sums to the candidate's total.
+/// Time of both passes by kind, mean over the ranks; the first four sum to the candidate's total.
 struct MeanTimes {
   double compute_us = 0, local_us = 0, exposed_us = 0, idle_us = 0;
+  // As in RankTimes: of compute_us, exposed_us and idle_us.
+  double launch_us = 0, partner_us = 0, host_us = 0;
+
+  double waiting_us() const { return partner_us + idle_us - host_us; }  // for other ranks
 };
 
 /// One way to split and move the batch, and its predicted figures.

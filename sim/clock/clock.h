@@ -19,8 +19,12 @@ struct RankTimes {
   double compute_us = 0;   // attention
   double local_us = 0;     // merges, reorders and finishes
   double exposed_us = 0;   // only a transfer of the rank runs
-  double idle_us = 0;      // nothing runs: launches, waiting for other ranks
+  double idle_us = 0;      // nothing runs
   double transfer_us = 0;  // transfers, hidden or not
+  double launch_us = 0;    // of compute_us: starts of attention kernels
+  double partner_us = 0;   // of exposed_us: the other rank of the message is not ready
+  double host_us = 0;      // of idle_us: the host has not yet enqueued the next item, or ends the
+                           // pass; the rest waits for other ranks
 };
 
 /// Explains the duration of the pass: the chain of items, each started when the one before it

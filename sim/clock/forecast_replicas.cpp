@@ -32,6 +32,9 @@ void add_share(const MeanTimes& times, double share, MeanTimes& sum) {
   sum.local_us += share * times.local_us;
   sum.exposed_us += share * times.exposed_us;
   sum.idle_us += share * times.idle_us;
+  sum.launch_us += share * times.launch_us;
+  sum.partner_us += share * times.partner_us;
+  sum.host_us += share * times.host_us;
 }
 
 MeanTimes mean_of(std::span<const WindowForecast> windows) {
@@ -273,8 +276,9 @@ std::string explain_more(const MeanTimes& slow, const MeanTimes& mean, double lo
   std::vector<std::pair<double, std::string>> parts = {
       {slow.compute_us - mean.compute_us, "attention"},
       {slow.local_us - mean.local_us, "merges and moves"},
-      {slow.exposed_us - mean.exposed_us, "exposed transfers"},
-      {slow.idle_us - mean.idle_us, "waiting for its busiest rank"}};
+      {slow.exposed_us - slow.partner_us - mean.exposed_us + mean.partner_us, "exposed transfers"},
+      {slow.host_us - mean.host_us, "launches and host time"},
+      {slow.waiting_us() - mean.waiting_us(), "waiting for its busiest rank"}};
   std::stable_sort(parts.begin(), parts.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text;

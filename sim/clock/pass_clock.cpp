@@ -103,7 +103,8 @@ void PassClock::run_item(int64_t index, const ComputeItem& item) {
     end_us = std::max(end_us + merges_us(item), start.us + calls_us());
   const ClockTime end = enter(StageKind::compute, index, item.rank, item.step, start, end_us);
   lane.compute = end;
-  lane.computes.push_back({start.us, end_us});
+  lane.computes.push_back({start.us, end_us, lane.host.us});
+  lane.launch_us += tiles_.launch_us;
   mark_buffers(item, end);
 }
 
@@ -115,7 +116,7 @@ void PassClock::local(StageKind kind, int64_t index, const Item& item, double us
   wait_for_buffers(item, start);
   const double end_us = start.us + us;
   lane.compute = enter(kind, index, item.rank, item.step, start, end_us);
-  lane.locals.push_back({start.us, end_us});
+  lane.locals.push_back({start.us, end_us, lane.host.us});
   mark_buffers(item, lane.compute);
 }
 
@@ -145,6 +146,18 @@ void PassClock::run_stage(const Stage& stage) {
                 [&](const ItemId& id, const auto& item) { run_item(id.index, item); });
 }
 
+/// Length of the gaps, in which neither stream of a rank is busy, as far as the item after the gap
+/// was not enqueued yet.
+double PassClock::host_gaps_us(std::vector<BusyTime> busy, const std::vector<BusyTime>& transfers) {
+  busy.insert(busy.end(), transfers.begin(), transfers.end());
+  double sum = 0, end = 0;
+  for (const BusyTime& stretch : joined(std::move(busy))) {
+    sum += std::clamp(stretch.enqueued - end, 0.0, stretch.begin - end);
+    end = stretch.end;
+  }
+  return sum;
+}
+
 RankTimes PassClock::times_of(const Lane& lane, double total_us) const {
   const std::vector<BusyTime> computes = joined(lane.computes);
   const std::vector<BusyTime> transfers = joined(lane.transfers);
@@ -157,6 +170,9 @@ RankTimes PassClock::times_of(const Lane& lane, double total_us) const {
   times.transfer_us = length_of(transfers);
   times.exposed_us = uncovered_us(transfers, busy);
   times.idle_us = total_us - length_of(busy) - times.exposed_us;
+  times.launch_us = lane.launch_us;
+  times.partner_us = uncovered_us(joined(lane.partner_waits), busy);
+  times.host_us = stack_.pass_us + host_gaps_us(busy, transfers);
   return times;
 }
 

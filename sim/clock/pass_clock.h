@@ -7,6 +7,7 @@
 #include "sim/plan/item_uses.h"
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct ClockTime {
 
 struct BusyTime {
   double begin = 0, end = 0;
+  double enqueued = 0;  // by the host; at most `begin`
 };
 
 /// Bytes and peers of one rank in one direction in one stage.
@@ -39,8 +41,10 @@ struct RankExchange {
   RankTraffic out, in;
   int64_t num_sent = 0, num_received = 0;
   double wire_us = 0;
-  ClockTime ready;  // end of packing
+  double enqueued_us = 0;  // by the host
+  ClockTime ready;         // end of packing
   double begin_us = 0;
+  double wire_begin_us = std::numeric_limits<double>::infinity();  // of the first message
   ClockTime end;
   bool is_touched = false;
 };
@@ -49,6 +53,8 @@ struct RankExchange {
 struct RankLane {
   ClockTime host, compute, transfer;
   std::vector<BusyTime> computes, locals, transfers;  // ascending
+  std::vector<BusyTime> partner_waits;                // parts of transfers
+  double launch_us = 0;                               // of computes
   std::vector<BusyTime> beside;  // transfers that slow computes, as far as known
   size_t next_beside = 0;        // first one that may overlap a later compute
 };
@@ -57,7 +63,7 @@ struct RankLane {
 /// is disjoint.
 double uncovered_us(const std::vector<BusyTime>& stretches, const std::vector<BusyTime>& covered);
 
-/// The same stretches in order, with adjacent ones joined.
+/// The same stretches in order, with adjacent ones joined; each keeps `enqueued` of its first.
 std::vector<BusyTime> joined(std::vector<BusyTime> stretches);
 
 double length_of(const std::vector<BusyTime>& stretches);
@@ -143,6 +149,7 @@ class PassClock {
   }
   template <class Item>
   void local(StageKind kind, int64_t index, const Item& item, double us);
+  static double host_gaps_us(std::vector<BusyTime> busy, const std::vector<BusyTime>& transfers);
   RankTimes times_of(const Lane& lane, double total_us) const;
   CriticalPath find_critical_path(const ClockTime& last, double total_us) const;
 

@@ -86,7 +86,7 @@ void PassClock::run_item(int64_t index, const TransferItem& item) {
                                           : from.rows;
   const double end_us = start.us + stack_.row_launch_us + copy_us(2 * bytes_of(moved));
   const ClockTime end = enter(StageKind::transfer, index, item.src, item.step, start, end_us);
-  lane.locals.push_back({start.us, end_us});
+  lane.locals.push_back({start.us, end_us, lane.host.us});
   transfer_stream(lane) = end;
   read_[item.from].raise(end);
   written_[item.to].raise(end);
@@ -98,6 +98,7 @@ void PassClock::pack(const Stage& stage) {
     Lane& lane = lanes_[rank];
     lane.host.us += stack_.message_us;
     RankExchange& exchange = exchanges_[rank];
+    exchange.enqueued_us = lane.host.us;
     exchange.ready = {lane.host.us, kNoEvent};
     exchange.ready.raise(transfer_stream(lane));
   }
@@ -125,7 +126,9 @@ void PassClock::land() {
     const RankExchange& exchange = exchanges_[rank];
     Lane& lane = lanes_[rank];
     transfer_stream(lane).raise(exchange.end);
-    lane.transfers.push_back({exchange.begin_us, exchange.end.us});
+    lane.transfers.push_back({exchange.begin_us, exchange.end.us, exchange.enqueued_us});
+    if (exchange.ready.us < exchange.wire_begin_us)
+      lane.partner_waits.push_back({exchange.ready.us, exchange.wire_begin_us});
   }
   for (const auto& [index, event] : sent_) {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(index)];
@@ -142,7 +145,7 @@ void PassClock::land() {
       if (begin <= last.end) {
         last.end = std::max(last.end, stream.us);
       } else {
-        lane.transfers.push_back({begin, stream.us});
+        lane.transfers.push_back({begin, stream.us, exchanges_[item.dst].enqueued_us});
       }
     }
     written_[item.to].raise({stream.us, event});
@@ -168,8 +171,10 @@ void PassClock::run_transfers(const Stage& stage) {
     const ClockTime end =
         enter(StageKind::transfer, i, item.src, item.step, {from.begin_us, both_ready.event},
               both_ready.us + std::max(from.wire_us, to.wire_us));
-    from.end.raise(end);
-    to.end.raise(end);
+    for (RankExchange* exchange : {&from, &to}) {
+      exchange->wire_begin_us = std::min(exchange->wire_begin_us, both_ready.us);
+      exchange->end.raise(end);
+    }
     sent_.push_back({i, end.event});
   }
   land();

@@ -1,6 +1,7 @@
 #include "sim/clock/pass_clock.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cpscope {
 
@@ -23,8 +24,9 @@ double uncovered_us(const std::vector<BusyTime>& stretches, const std::vector<Bu
 }
 
 std::vector<BusyTime> joined(std::vector<BusyTime> stretches) {
-  std::sort(stretches.begin(), stretches.end(),
-            [](const BusyTime& a, const BusyTime& b) { return a.begin < b.begin; });
+  std::sort(stretches.begin(), stretches.end(), [](const BusyTime& a, const BusyTime& b) {
+    return std::pair(a.begin, a.enqueued) < std::pair(b.begin, b.enqueued);
+  });
   std::vector<BusyTime> result;
   for (const BusyTime& stretch : stretches) {
     if (!result.empty() && stretch.begin <= result.back().end) {

@@ -35,7 +35,10 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
   json["mean_us"] = {{"compute", candidate.mean.compute_us},
                      {"local", candidate.mean.local_us},
                      {"exposed", candidate.mean.exposed_us},
-                     {"idle", candidate.mean.idle_us}};
+                     {"idle", candidate.mean.idle_us},
+                     {"launch_of_compute", candidate.mean.launch_us},
+                     {"partner_of_exposed", candidate.mean.partner_us},
+                     {"host_of_idle", candidate.mean.host_us}};
   json["exposed_us"] = candidate.exposed_us;
   json["bytes_sent_by_busiest_rank"] = candidate.bytes_sent;
   json["kv_bytes"] = {{"necessary", candidate.kv_necessary}, {"moved", candidate.kv_moved}};

@@ -129,6 +129,57 @@ TEST(Candidates, AreRecommendedWithWhatTheOthersLose) {
   EXPECT_NE(recommend(comparison).find("as fast within what is predicted"), std::string::npos);
 }
 
+/// A finished comparison of two candidates; the second is the scenario's own, and the slower one.
+Candidates compare_two(const MeanTimes& fast, const MeanTimes& slow) {
+  Candidates comparison;
+  comparison.candidates.resize(2);
+  for (size_t i = 0; i < 2; ++i) {
+    Candidate& candidate = comparison.candidates[i];
+    candidate.parallel.comm_type = i == 0 ? CommType::a2a : CommType::p2p;
+    candidate.mean = i == 0 ? fast : slow;
+    candidate.forward_us = candidate.mean.compute_us + candidate.mean.local_us +
+                           candidate.mean.exposed_us + candidate.mean.idle_us;
+    candidate.is_own = i == 1;
+  }
+  finish_comparison(comparison);
+  return comparison;
+}
+
+TEST(Candidates, NameOnlyTheKindOfTimeThatIsMostOfTheLoss) {
+  const MeanTimes fast{.compute_us = 1000, .exposed_us = 100};
+  const auto reason = [&](const MeanTimes& slow, double path = 1.0) {
+    Candidates comparison = compare_two(fast, slow);
+    comparison.candidates[1].critical_path_over_ideal = path;
+    const std::string text = recommend(comparison);
+    return text.substr(text.rfind(": ") + 2);
+  };
+  EXPECT_EQ(reason({.compute_us = 1400, .exposed_us = 400}),
+            "0.40 ms more time in the attention kernels.");
+  EXPECT_EQ(reason({.compute_us = 1400, .exposed_us = 300, .launch_us = 390}),
+            "0.39 ms more launches and host time.");
+  EXPECT_EQ(reason({.compute_us = 1000, .exposed_us = 100, .idle_us = 700, .host_us = 600}),
+            "0.60 ms more launches and host time.");
+  EXPECT_EQ(reason({.compute_us = 1000, .local_us = 300, .exposed_us = 900, .partner_us = 700}),
+            "0.70 ms more waiting for other ranks.");
+  EXPECT_EQ(reason({.compute_us = 1000, .exposed_us = 100, .idle_us = 500, .host_us = 100}, 1.3),
+            "0.40 ms more waiting for the busiest rank.");
+  EXPECT_EQ(reason({.compute_us = 900, .local_us = 300, .exposed_us = 350}),
+            "0.30 ms more merges and moves.");
+}
+
+TEST(Candidates, BlameNoBusiestRankWhenAllRanksAreEquallyLoaded) {
+  Scenario scenario = scenario_of_parallel("cp_size = 2", "768");
+  scenario.attention.chunk_size = 192;
+  const Candidates comparison = compare_candidates(scenario, h200()).value();
+  const Candidate& own = comparison.candidates[static_cast<size_t>(comparison.own)];
+  ASSERT_EQ(own.rank_max_over_mean, 1.0);
+  EXPECT_NEAR(own.mean.waiting_us(), 0, 0.5);
+  const std::string text = recommend(comparison);
+  EXPECT_NE(text.find("p2p, dual_chunk, takes"), std::string::npos) << text;
+  EXPECT_NE(text.find("more launches and host time"), std::string::npos) << text;
+  EXPECT_EQ(text.find("busiest rank"), std::string::npos) << text;
+}
+
 TEST(Candidates, AreTheSameInPartsAndWhicheverIsTheOwn) {
   // Three heads: a2a of two ranks is refused, all others are possible.
   Scenario scenario = scenario_of_parallel("cp_size = 4");

@@ -319,8 +319,50 @@ void expect_possible(const Plan& plan, const Timeline& timeline, bool packs, uin
     for (const RankTimes& rank : pass->ranks) {
       EXPECT_GE(rank.idle_us, -1e-3) << "seed " << seed;
       EXPECT_LE(rank.exposed_us, rank.transfer_us + 1e-6);
+      EXPECT_LE(rank.launch_us, rank.compute_us + 1e-6) << "seed " << seed;
+      EXPECT_LE(rank.partner_us, rank.exposed_us + 1e-6) << "seed " << seed;
+      EXPECT_LE(rank.host_us, rank.idle_us + 1e-6) << "seed " << seed;
+      for (const double part : {rank.launch_us, rank.partner_us, rank.host_us})
+        EXPECT_GE(part, -1e-9) << "seed " << seed;
     }
   }
+}
+
+TEST(Clock, TellsHostTimeFromWaitingForOtherRanks) {
+  Cluster cluster = make_cluster();
+  Stack& stack = stack_of(cluster);
+  stack.item_us = 100;
+  stack.message_us = 1000;
+  stack.pass_us = 7;
+  stack.kernels.front().forward.launch_us = 5;
+  // Two ranks with the same work: neither waits for the other one.
+  const Plan even = plan_of(scenario(64, 2, "cp_comm_type = \"p2p\"", "causal"));
+  for (const RankTimes& rank : predict(even, cluster).value().forward.ranks) {
+    EXPECT_GT(rank.host_us, 1000);
+    EXPECT_NEAR(rank.host_us, rank.idle_us, 1e-6);
+    EXPECT_NEAR(rank.partner_us, 0, 1e-6);
+    EXPECT_NEAR(rank.launch_us, 10, 1e-9) << "one kernel a step";
+  }
+  // Rank 0 has one of the three parts of the work, and waits while rank 1 computes the last one.
+  stack.item_us = stack.message_us = stack.pass_us = 0;
+  const Plan uneven =
+      plan_of(scenario(4096, 2, "cp_comm_type = \"p2p\"\nlayout = \"contiguous\"", "causal"));
+  const std::vector<RankTimes> ranks = predict(uneven, cluster).value().forward.ranks;
+  EXPECT_GT(ranks[0].idle_us, 0.5 * ranks[1].compute_us);
+  EXPECT_NEAR(ranks[0].host_us, 0, 1e-6);
+  EXPECT_NEAR(ranks[1].idle_us, 0, 1.0);
+}
+
+TEST(Clock, TellsATransferFromWaitingForTheRankThatSends) {
+  Cluster cluster = make_cluster();
+  cluster.inside.one_peer = cluster.inside.many_peers = {{{0, 10}, {1e12, 11}}};
+  // In backward rank 1 computes for longer than rank 0, and only then sends its dK and dV.
+  const Plan plan =
+      plan_of(scenario(4096, 2, "cp_comm_type = \"p2p\"\nlayout = \"contiguous\"", "causal"));
+  const std::vector<RankTimes> ranks = predict(plan, cluster).value().backward.ranks;
+  EXPECT_GT(ranks[0].partner_us, 100);
+  EXPECT_LT(ranks[0].exposed_us - ranks[0].partner_us, 50) << "the wires are fast";
+  EXPECT_LT(ranks[1].partner_us, 1);
 }
 
 TEST(Clock, NeverBeginsAnItemBeforeWhatItNeeds) {
