@@ -135,9 +135,7 @@ Span plain_words(std::string text) { return {std::move(text), Target{}, false}; 
 /// The name of a candidate on the front that is at least as good in all three figures.
 std::string beaten_by(const Candidates& comparison, const Candidate& candidate) {
   for (const Candidate& other : comparison.candidates) {
-    if (other.is_pareto && other.total_us() <= candidate.total_us() &&
-        other.bytes_sent <= candidate.bytes_sent && other.memory_bytes <= candidate.memory_bytes)
-      return other.name;
+    if (other.is_pareto && is_as_good(other, candidate)) return other.name;
   }
   return "";
 }

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -101,25 +103,61 @@ std::array<int64_t, 6> list_place(const Parallel& way) {
 /// Only the first complaint: a table has one line for it.
 std::string reason_of(const Error& error) { return error.complaints.front().what; }
 
-/// True if `other` is as good in time, bytes and memory, and better in one of them. Of several that
-/// are equal in all three the first one stays.
-bool is_beaten(const std::vector<Candidate>& candidates, size_t self, size_t other) {
-  const Candidate& a = candidates[self];
-  const Candidate& b = candidates[other];
-  if (!b.refusal.empty() || b.total_us() > a.total_us() || b.bytes_sent > a.bytes_sent ||
-      b.memory_bytes > a.memory_bytes)
-    return false;
-  const bool is_equal = b.total_us() == a.total_us() && b.bytes_sent == a.bytes_sent &&
-                        b.memory_bytes == a.memory_bytes;
-  return !is_equal || other < self;
+/// Numbers the times, ascending. Times that are printed alike, or that only rounding tells apart,
+/// have one number.
+void number_times(std::vector<Candidate>& candidates) {
+  constexpr double kRounding = 1e-6;  // relative
+  std::vector<Candidate*> possible;
+  for (Candidate& candidate : candidates)
+    if (candidate.refusal.empty()) possible.push_back(&candidate);
+  std::sort(possible.begin(), possible.end(),
+            [](const Candidate* a, const Candidate* b) { return a->total_us() < b->total_us(); });
+  int64_t number = 0;
+  double first = 0;  // of the number
+  for (size_t i = 0; i < possible.size(); ++i) {
+    const double us = possible[i]->total_us();
+    // Tables show microseconds.
+    const bool is_same = std::llround(us) == std::llround(first) || us - first < kRounding * first;
+    if (i > 0 && !is_same) ++number;
+    if (i == 0 || !is_same) first = us;
+    possible[i]->time_number = number;
+  }
+}
+
+/// Sort key of candidates that are equal in all figures: the scenario's own one first, then the
+/// simplest layout, then the simplest communication.
+std::array<int64_t, 8> preference(const Candidate& candidate) {
+  const Parallel& way = candidate.parallel;
+  const std::array<int64_t, 6> place = list_place(way);
+  const bool has_usual_chunk =
+      !has_chunks(way.layout) || way.dispatch_chunk == Parallel{}.dispatch_chunk;
+  return {candidate.is_own ? 0 : 1,
+          place[2],
+          has_usual_chunk ? 0 : 1,
+          place[3],
+          place[4],
+          place[0],
+          place[1],
+          place[5]};
+}
+
+/// Sort key of all candidates that are possible.
+auto order_of(const Candidate& candidate) {
+  return std::tuple(candidate.time_number, candidate.bytes_sent, candidate.memory_bytes,
+                    preference(candidate));
+}
+
+/// True if `b` is as good as `a` in time, bytes and memory, and better in one of them or preferred.
+bool is_beaten(const Candidate& a, const Candidate& b) {
+  return b.refusal.empty() && is_as_good(b, a) && order_of(b) < order_of(a);
 }
 
 void mark_pareto(std::vector<Candidate>& candidates) {
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    bool is_front = candidates[i].refusal.empty();
-    for (size_t other = 0; other < candidates.size() && is_front; ++other)
-      is_front = !is_beaten(candidates, i, other);
-    candidates[i].is_pareto = is_front;
+  for (Candidate& candidate : candidates) {
+    candidate.is_pareto =
+        candidate.refusal.empty() &&
+        std::none_of(candidates.begin(), candidates.end(),
+                     [&](const Candidate& other) { return is_beaten(candidate, other); });
   }
 }
 
@@ -229,6 +267,11 @@ bool is_same_way(const Parallel& a, const Parallel& b) {
          (a.comm_type != CommType::group_cast || a.dispatch == b.dispatch);
 }
 
+bool is_as_good(const Candidate& a, const Candidate& b) {
+  return a.time_number <= b.time_number && a.bytes_sent <= b.bytes_sent &&
+         a.memory_bytes <= b.memory_bytes;
+}
+
 Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& cluster,
                                     const CandidateOptions& options) {
   // Errors that every candidate would have are returned immediately.
@@ -274,11 +317,12 @@ void try_candidate(const Scenario& scenario, const Cluster& cluster,
 void finish_comparison(Candidates& comparison) {
   comparison.best = comparison.own = -1;
   std::vector<Candidate>& candidates = comparison.candidates;
+  number_times(candidates);
   mark_pareto(candidates);
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) {
                      if (a.refusal.empty() != b.refusal.empty()) return a.refusal.empty();
-                     return a.refusal.empty() && a.total_us() < b.total_us();
+                     return a.refusal.empty() && order_of(a) < order_of(b);
                    });
   const double most = most_padding(candidates);
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -313,7 +357,7 @@ bool move_own(Candidates& comparison, const Parallel& own) {
   if (found == candidates.end()) return false;
   for (Candidate& candidate : candidates) candidate.is_own = false;
   found->is_own = true;
-  // Sorted in list order, so that of several equal candidates the same one is always first.
+  // Sorted in list order, which those that are refused keep.
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     if (a.is_own != b.is_own) return a.is_own;
     return list_place(a.parallel) < list_place(b.parallel);
@@ -325,7 +369,8 @@ bool move_own(Candidates& comparison, const Parallel& own) {
 std::string comparison_csv(const Candidates& comparison) {
   std::string text =
       "cp_comm_type,layout,a2a_size,dispatch_chunk,stripe,status,forward_us,backward_us,total_us,"
-      "exposed_us,bytes_sent,kv_necessary,kv_moved,rank_max_over_mean,critical_path_over_ideal,"
+      "exposed_us,bytes_sent,kv_necessary,kv_moved,rank_max_over_mean,"
+      "critical_path_over_ideal,"
       "padding_share,memory_bytes,fits,is_pareto,is_best,is_own,reason\n";
   for (size_t i = 0; i < comparison.candidates.size(); ++i) {
     const Candidate& c = comparison.candidates[i];
@@ -334,8 +379,8 @@ std::string comparison_csv(const Candidates& comparison) {
         to_name(c.parallel.comm_type), to_name(c.parallel.layout), c.parallel.a2a_size,
         c.parallel.dispatch_chunk, c.parallel.stripe, c.refusal.empty() ? "predicted" : "refused",
         c.forward_us, c.backward_us, c.total_us(), c.exposed_us, c.bytes_sent, c.kv_necessary,
-        c.kv_moved, c.rank_max_over_mean, c.critical_path_over_ideal, c.padding_share,
-        c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
+        c.kv_moved, c.rank_max_over_mean, c.critical_path_over_ideal,
+        c.padding_share, c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
         static_cast<int64_t>(i) == comparison.best ? 1 : 0, c.is_own ? 1 : 0, quoted(c.refusal));
   }
   return text;
@@ -368,6 +413,10 @@ std::string recommend(const Candidates& comparison) {
   for (const Candidate& other : comparison.candidates) {
     if (!other.can_be_best() || other.is_own) continue;
     if (other.parallel.comm_type == best.parallel.comm_type) continue;
+    // What was said of the scenario's own way is not repeated for its equal.
+    if (own.refusal.empty() && other.parallel.comm_type == own.parallel.comm_type &&
+        is_as_good(own, other))
+      continue;
     if (percent_more(other.total_us(), best.total_us()) < 100 * kSame) {
       text += fmt::format("; {} is as fast", other.name);
     } else {

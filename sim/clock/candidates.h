@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/clock/cluster.h"
 #include "sim/base/run_control.h"
+#include "sim/clock/cluster.h"
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
@@ -37,19 +37,20 @@ struct Candidate {
   double padding_share = 0;  // fraction of query rows that are padding
   int64_t memory_bytes = 0;  // high-water mark of the fullest rank
   bool fits = true;          // in the memory of one GPU
+  int64_t time_number = 0;   // ascends with the time; the same for times that are printed alike
   bool is_pareto = false;    // no other is at least as good in time, bytes sent and memory
-
   bool is_wasteful = false;  // pads far more than the minimum
 
   double total_us() const { return forward_us + backward_us; }
   bool can_be_best() const { return refusal.empty() && fits && !is_wasteful; }
 };
 
-/// All candidates of one batch on one cluster.
+/// All candidates of one batch on one cluster. Of those that are equal in time, bytes and memory
+/// the scenario's own one is first, then the one with the simplest layout and communication.
 struct Candidates {
   std::string cluster, stack;
   double device_memory_gib = 0;
-  std::vector<Candidate> candidates;  // eligible as best, fastest first; then the refused
+  std::vector<Candidate> candidates;  // those that are possible, fastest first; then the refused
   int64_t best = -1;                  // fastest that can_be_best; -1: none
   int64_t own = -1;                   // the scenario's own
 };
@@ -70,6 +71,10 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
 
 /// True if both split and move a batch in the same way; ignores keys that their type does not read.
 bool is_same_way(const Parallel& a, const Parallel& b);
+
+/// True if `a` is at least as good as `b` in time, bytes sent and memory; both are possible, and of
+/// one comparison that is finished.
+bool is_as_good(const Candidate& a, const Candidate& b);
 
 /// Plans each candidate and predicts it, on all cores. Plans are not proved here. Errors: as
 /// predict (unknown stack, too few GPUs, no kernel times), cancelled.

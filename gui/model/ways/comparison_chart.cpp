@@ -460,6 +460,7 @@ std::string describe_candidate(const Candidates& comparison, int64_t index) {
   const Candidate& best = comparison.candidates[static_cast<size_t>(comparison.best)];
   const double more = 100 * (candidate.total_us() / best.total_us() - 1);
   if (index == comparison.best) return text + ", the best";
+  if (std::abs(more) < 0.05) return text + ", as fast as the best";
   return text + fmt::format(", {:.{}f} % {} than the best", std::abs(more),
                             std::abs(more) < 10 ? 1 : 0, more < 0 ? "shorter" : "longer");
 }

@@ -110,6 +110,9 @@ TEST(ComparisonChart, AnswersWithTheWayThatIsPointedAt) {
   }
   EXPECT_EQ(candidate_at(view, {1, 1}), -1);
   EXPECT_EQ(describe_candidate(ways, 1), "p2p, dual_chunk: 2 ms, 100 % longer than the best");
+  Candidates equal = ways;
+  equal.candidates[1].forward_us = std::nextafter(equal.candidates[0].forward_us, 0);
+  EXPECT_EQ(describe_candidate(equal, 1), "p2p, dual_chunk: 1 ms, as fast as the best");
 }
 
 TEST(ComparisonChart, CountsBytesInTheUnitOfTheList) {

@@ -2,6 +2,7 @@
 
 #include "sim/scenario/scenario_file.h"
 
+#include <cmath>
 #include <set>
 #include <string>
 
@@ -58,7 +59,7 @@ TEST(Candidates, AreSortedMarkedAndRefusedWithReasons) {
       continue;
     }
     EXPECT_FALSE(is_in_refused) << "refused ones stand last";
-    EXPECT_GE(candidate.total_us(), before);
+    EXPECT_GE(std::llround(candidate.total_us()), std::llround(before)) << "as printed";
     before = candidate.total_us();
     const double sum = candidate.mean.compute_us + candidate.mean.local_us +
                        candidate.mean.exposed_us + candidate.mean.idle_us;
@@ -178,6 +179,81 @@ TEST(Candidates, BlameNoBusiestRankWhenAllRanksAreEquallyLoaded) {
   EXPECT_NE(text.find("p2p, dual_chunk, takes"), std::string::npos) << text;
   EXPECT_NE(text.find("more launches and host time"), std::string::npos) << text;
   EXPECT_EQ(text.find("busiest rank"), std::string::npos) << text;
+}
+
+/// Ways of one time, as far as it is printed, one message size and one memory.
+Candidates compare_equals(std::initializer_list<Parallel> ways, size_t own) {
+  Candidates comparison;
+  double us = 404'318.103791;
+  for (const Parallel& way : ways) {
+    Candidate candidate;
+    candidate.parallel = way;
+    candidate.forward_us = us;
+    candidate.is_own = comparison.candidates.size() == own;
+    comparison.candidates.push_back(candidate);
+    us += 1e-8;  // rounding
+  }
+  finish_comparison(comparison);
+  return comparison;
+}
+
+Parallel way_of(CommType comm, LayoutKind layout, int64_t dispatch_chunk = 512) {
+  Parallel way;
+  way.comm_type = comm;
+  way.layout = layout;
+  way.dispatch_chunk = dispatch_chunk;
+  return way;
+}
+
+TEST(Candidates, KeepTheOwnWayOrTheSimplestWhereOnlyRoundingDecides) {
+  const auto first_of = [](std::initializer_list<Parallel> ways, size_t own) {
+    const Candidates comparison = compare_equals(ways, own);
+    EXPECT_EQ(comparison.best, 0);
+    for (size_t i = 0; i < comparison.candidates.size(); ++i)
+      EXPECT_EQ(comparison.candidates[i].is_pareto, i == 0) << "one of several equal ones";
+    return comparison.candidates.front().parallel;
+  };
+  using enum LayoutKind;
+  const CommType gather = CommType::all_gather;
+  const Parallel lpt_1024 = way_of(gather, lpt, 1024), zigzag = way_of(gather, dual_chunk);
+  EXPECT_EQ(first_of({lpt_1024, zigzag}, 9), zigzag);
+  EXPECT_EQ(first_of({lpt_1024, zigzag}, 0), lpt_1024) << "the scenario's own";
+  // Simplest first, in all orders of one pair.
+  const Parallel order[] = {way_of(CommType::p2p, contiguous),
+                            way_of(CommType::group_cast, contiguous),
+                            zigzag,
+                            way_of(gather, dual_chunk_packed),
+                            way_of(gather, striped),
+                            way_of(gather, lpt),
+                            way_of(gather, lpt, 256),
+                            lpt_1024,
+                            way_of(gather, lpt_local)};
+  for (size_t simple = 0; simple < std::size(order); ++simple) {
+    for (size_t other = simple + 1; other < std::size(order); ++other) {
+      EXPECT_EQ(first_of({order[other], order[simple]}, 9), order[simple]) << simple << other;
+      EXPECT_EQ(first_of({order[simple], order[other]}, 9), order[simple]) << simple << other;
+    }
+  }
+}
+
+TEST(Candidates, PreferFewerBytesWhereTimesArePrintedAlike) {
+  Candidates comparison = compare_equals({way_of(CommType::p2p, LayoutKind::contiguous),
+                                          way_of(CommType::group_cast, LayoutKind::lpt)},
+                                         0);
+  comparison.candidates[0].forward_us = 404'317.6;
+  comparison.candidates[1].forward_us = 404'318.4;
+  comparison.candidates[0].bytes_sent = 2;
+  comparison.candidates[1].bytes_sent = 1;
+  finish_comparison(comparison);
+  EXPECT_EQ(comparison.candidates[0].parallel.layout, LayoutKind::lpt);
+  EXPECT_TRUE(is_as_good(comparison.candidates[0], comparison.candidates[1]));
+  EXPECT_FALSE(is_as_good(comparison.candidates[1], comparison.candidates[0]));
+  EXPECT_FALSE(comparison.candidates[1].is_pareto);
+  // A microsecond more is a longer time.
+  comparison.candidates[0].forward_us = 404'319.4;
+  finish_comparison(comparison);
+  EXPECT_EQ(comparison.candidates[0].parallel.layout, LayoutKind::contiguous);
+  EXPECT_TRUE(comparison.candidates[1].is_pareto) << "fewer bytes";
 }
 
 TEST(Candidates, AreTheSameInPartsAndWhicheverIsTheOwn) {
