@@ -173,7 +173,8 @@ void add_figures(const Candidates& comparison, int64_t index, Inspection& inspec
   add("Sent by the busiest rank", print_bytes(c.bytes_sent));
   const auto moved = static_cast<double>(c.kv_moved), needed = static_cast<double>(c.kv_necessary);
   add("K and V, forward",
-      fmt::format("{} moved, {} necessary", print_bytes(moved), print_bytes(needed)));
+      fmt::format("{} moved, {} necessary{}", print_bytes(moved), print_bytes(needed),
+                  moved > 0 && needed == 0 ? ": all of it is unneeded" : ""));
   add("Balance", fmt::format("busiest rank {:.3f} x the mean, critical path {:.3f} x the ideal",
                              c.rank_max_over_mean, c.critical_path_over_ideal));
   add("Padding", fmt::format("{} of all rows{}", print_share(c.padding_share),

@@ -179,6 +179,14 @@ std::string quoted(const std::string& text) {
   return field + "\"";
 }
 
+/// A number for programs: "inf" if bytes are moved that no rank needs, empty if none are.
+std::string kv_ratio_field(const Candidate& candidate) {
+  if (candidate.kv_necessary > 0)
+    return fmt::format("{}", static_cast<double>(candidate.kv_moved) /
+                                 static_cast<double>(candidate.kv_necessary));
+  return candidate.kv_moved > 0 ? "inf" : "";
+}
+
 double percent_more(double slow, double fast) { return 100.0 * (slow / fast - 1.0); }
 
 /// The kind of time that the slower one has most of, compared with the faster one.
@@ -270,6 +278,13 @@ bool is_same_way(const Parallel& a, const Parallel& b) {
 bool is_as_good(const Candidate& a, const Candidate& b) {
   return a.time_number <= b.time_number && a.bytes_sent <= b.bytes_sent &&
          a.memory_bytes <= b.memory_bytes;
+}
+
+std::string describe_kv_ratio(const Candidate& candidate) {
+  if (candidate.kv_necessary > 0)
+    return fmt::format("{:.2f}", static_cast<double>(candidate.kv_moved) /
+                                     static_cast<double>(candidate.kv_necessary));
+  return candidate.kv_moved > 0 ? "unneeded" : "-";
 }
 
 Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& cluster,
@@ -369,17 +384,17 @@ bool move_own(Candidates& comparison, const Parallel& own) {
 std::string comparison_csv(const Candidates& comparison) {
   std::string text =
       "cp_comm_type,layout,a2a_size,dispatch_chunk,stripe,status,forward_us,backward_us,total_us,"
-      "exposed_us,bytes_sent,kv_necessary,kv_moved,rank_max_over_mean,"
+      "exposed_us,bytes_sent,kv_necessary,kv_moved,kv_moved_over_necessary,rank_max_over_mean,"
       "critical_path_over_ideal,"
       "padding_share,memory_bytes,fits,is_pareto,is_best,is_own,reason\n";
   for (size_t i = 0; i < comparison.candidates.size(); ++i) {
     const Candidate& c = comparison.candidates[i];
     text += fmt::format(
-        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
         to_name(c.parallel.comm_type), to_name(c.parallel.layout), c.parallel.a2a_size,
         c.parallel.dispatch_chunk, c.parallel.stripe, c.refusal.empty() ? "predicted" : "refused",
         c.forward_us, c.backward_us, c.total_us(), c.exposed_us, c.bytes_sent, c.kv_necessary,
-        c.kv_moved, c.rank_max_over_mean, c.critical_path_over_ideal,
+        c.kv_moved, kv_ratio_field(c), c.rank_max_over_mean, c.critical_path_over_ideal,
         c.padding_share, c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
         static_cast<int64_t>(i) == comparison.best ? 1 : 0, c.is_own ? 1 : 0, quoted(c.refusal));
   }

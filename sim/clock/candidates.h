@@ -76,6 +76,10 @@ bool is_same_way(const Parallel& a, const Parallel& b);
 /// one comparison that is finished.
 bool is_as_good(const Candidate& a, const Candidate& b);
 
+/// KV bytes moved over those that are necessary, "1.33"; without necessary ones "unneeded" if some
+/// are moved, else "-".
+std::string describe_kv_ratio(const Candidate& candidate);
+
 /// Plans each candidate and predicts it, on all cores. Plans are not proved here. Errors: as
 /// predict (unknown stack, too few GPUs, no kernel times), cancelled.
 Result<Candidates> compare_candidates(const Scenario& scenario, const Cluster& cluster,

@@ -106,6 +106,40 @@ TEST(CommandLine, CompareListsEveryWayAndRecommendsOne) {
             2);
 }
 
+TEST(CommandLine, CompareSaysWhatIsUnneeded) {
+  // Every chunk of 8 lies on one rank: no rank needs keys of another one.
+  const std::string file = write_file(
+      "unneeded.toml",
+      small_scenario("cp_size = 2", "lengths = [32]", "chunk_size = 8", "dtype = \"bf16\""));
+  const std::string command = "compare " + file + " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml";
+  const json comparison = parse_only_json(run_cpscope(command + " --json"));
+  std::set<std::string> seen;
+  for (const json& candidate : comparison["candidates"]) {
+    if (candidate["status"] == "refused") continue;
+    const json& kv = candidate["kv_bytes"];
+    if (kv["necessary"] > 0) {
+      EXPECT_EQ(kv["moved_over_necessary"].get<double>(),
+                kv["moved"].get<double>() / kv["necessary"].get<double>());
+      EXPECT_FALSE(kv.contains("reason"));
+    } else {
+      EXPECT_TRUE(kv["moved_over_necessary"].is_null());
+      seen.insert(kv["reason"].get<std::string>());
+      EXPECT_EQ(kv["reason"].get<std::string>().find("unneeded") != std::string::npos,
+                kv["moved"] > 0)
+          << kv;
+    }
+  }
+  EXPECT_EQ(seen.size(), 2U);
+  const std::string text = run_cpscope(command + " --full").out;
+  for (const std::string line : {" p2p, dual_chunk ", "group_cast, dual_chunk "}) {
+    const size_t begin = text.find(line);
+    ASSERT_NE(begin, std::string::npos) << text;
+    const std::string row = text.substr(begin, text.find('\n', begin) - begin);
+    EXPECT_EQ(row.find("1.00     1.000"), std::string::npos) << row;
+    EXPECT_NE(row.find(line[0] == ' ' ? "unneeded" : "   -  "), std::string::npos) << row;
+  }
+}
+
 TEST(CommandLine, ForecastDrawsWindowsAndSaysWhatReplicasLose) {
   const std::string file = write_file(
       "forecast.toml",

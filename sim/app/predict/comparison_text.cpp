@@ -14,6 +14,21 @@ namespace {
 
 constexpr size_t kMostShown = 16;
 
+Json kv_json(const Candidate& candidate) {
+  Json json = {{"necessary", candidate.kv_necessary},
+               {"moved", candidate.kv_moved},
+               {"moved_over_necessary", nullptr}};
+  if (candidate.kv_necessary > 0) {
+    json["moved_over_necessary"] =
+        static_cast<double>(candidate.kv_moved) / static_cast<double>(candidate.kv_necessary);
+  } else {
+    json["reason"] = candidate.kv_moved > 0
+                         ? "no rank needs keys of another rank: all bytes are unneeded"
+                         : "nothing is necessary and nothing is moved";
+  }
+  return json;
+}
+
 Json candidate_json(const Candidate& candidate, bool is_best) {
   const Parallel& parallel = candidate.parallel;
   Json json = {{"name", candidate.name},
@@ -41,7 +56,7 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
                      {"host_of_idle", candidate.mean.host_us}};
   json["exposed_us"] = candidate.exposed_us;
   json["bytes_sent_by_busiest_rank"] = candidate.bytes_sent;
-  json["kv_bytes"] = {{"necessary", candidate.kv_necessary}, {"moved", candidate.kv_moved}};
+  json["kv_bytes"] = kv_json(candidate);
   json["imbalance"] = {{"rank_max_over_mean", candidate.rank_max_over_mean},
                        {"critical_path_over_ideal", candidate.critical_path_over_ideal}};
   json["padding_share"] = candidate.padding_share;
@@ -90,14 +105,11 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
       ++hidden;
       continue;
     }
-    const double needed =
-        c.kv_necessary > 0 ? static_cast<double>(c.kv_moved) / static_cast<double>(c.kv_necessary)
-                           : 1.0;
     out << fmt::format(
-        "{}{:<33} {:>10.3f} {:>10.3f} {:>9.3f} {:>9.1f} {:>9.2f} {:>9.3f} {:>6.2f} "
+        "{}{:<33} {:>10.3f} {:>10.3f} {:>9.3f} {:>9.1f} {:>9} {:>9.3f} {:>6.2f} "
         "{:>7.2f} {:>7.2f}{}{}{}\n",
         c.is_pareto ? '*' : ' ', c.name, c.total_us() * 1e-3, c.forward_us * 1e-3,
-        c.exposed_us * 1e-3, static_cast<double>(c.bytes_sent) / (1 << 20), needed,
+        c.exposed_us * 1e-3, static_cast<double>(c.bytes_sent) / (1 << 20), describe_kv_ratio(c),
         c.rank_max_over_mean, c.critical_path_over_ideal, 100 * c.padding_share,
         gibibytes(c.memory_bytes), is_the_best(comparison, i) ? "  <- best" : "",
         c.is_own ? "  (the scenario's own)" : "",

@@ -181,6 +181,29 @@ TEST(Candidates, BlameNoBusiestRankWhenAllRanksAreEquallyLoaded) {
   EXPECT_EQ(text.find("busiest rank"), std::string::npos) << text;
 }
 
+TEST(Candidates, SayWhatIsUnneededWhereNothingIsNecessary) {
+  Candidate candidate;
+  EXPECT_EQ(describe_kv_ratio(candidate), "-");
+  candidate.kv_moved = 786'432;
+  EXPECT_EQ(describe_kv_ratio(candidate), "unneeded");
+  candidate.kv_necessary = 589'824;
+  EXPECT_EQ(describe_kv_ratio(candidate), "1.33");
+  candidate.kv_moved = 294'912;
+  EXPECT_EQ(describe_kv_ratio(candidate), "0.50") << "a2a: no rank needs all heads";
+  Candidates comparison;
+  comparison.candidates = {candidate, {}, {}};
+  comparison.candidates[1].kv_moved = 1024;
+  std::string fields;
+  const std::string csv = comparison_csv(comparison);
+  for (size_t line = csv.find('\n') + 1; line < csv.size(); line = csv.find('\n', line) + 1) {
+    size_t at = line;
+    for (int column = 0; column < 13; ++column) at = csv.find(',', at) + 1;
+    fields += csv.substr(at, csv.find(',', at) - at) + ";";
+  }
+  EXPECT_NE(csv.find("kv_moved,kv_moved_over_necessary,rank_max_over_mean"), std::string::npos);
+  EXPECT_EQ(fields, "0.5;inf;;");
+}
+
 /// Ways of one time, as far as it is printed, one message size and one memory.
 Candidates compare_equals(std::initializer_list<Parallel> ways, size_t own) {
   Candidates comparison;
